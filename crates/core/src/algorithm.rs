@@ -1,0 +1,179 @@
+//! The algorithms, each a pure function `step(numbers, state, now, cost)`.
+//!
+//! No step reads a clock, allocates or changes what it is given: it answers what would happen, and
+//! hands back the next state. Who calls it decides whether that state is kept. That is how several
+//! limits are checked together and spent all or not at all, and why a rejection changes nothing.
+//!
+//! # Time
+//! Instants are microseconds since the Unix epoch. Each limit counts in *ticks* of 1 µs, 1 ms or 1 s,
+//! the finest for which every product stays below 2^53 (see [`crate::limit`]): the same arithmetic then
+//! also runs on the doubles of a Redis script. A coarser tick loses no exactness of the promise: a
+//! decision is a function of the tick, so one microsecond before the promised tick still rejects.
+//!
+//! # A clock that steps back
+//! State from the future is kept as it is while it lies at most one *span* ahead (the time to full, or
+//! the window): nobody gains, and the wait grows by at most that span. Further ahead, the clock has
+//! jumped, and the state is re-anchored at the present with its counts kept. This is the one case in
+//! which a rejected step hands back a state to write; otherwise the client would wait until the clock
+//! has caught up with a past that never comes.
+
+pub mod fixed_window;
+pub mod gcra;
+pub mod leaky_bucket;
+pub mod sliding_window_counter;
+pub mod sliding_window_log;
+pub mod token_bucket;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Which algorithm a limit runs.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Algorithm {
+    /// Tokens refill at a steady rate up to a capacity; a request spends tokens. The default.
+    #[default]
+    TokenBucket,
+    /// A level that leaks at a steady rate; what would overflow is rejected at once.
+    LeakyBucket,
+    /// The same limit from one timestamp; strictly spaced when the burst is 0.
+    Gcra,
+    /// A count per window, aligned to the clock.
+    FixedWindow,
+    /// Every admitted request is remembered for one window: exact, for low limits.
+    SlidingWindowLog,
+    /// The previous and the current window, weighted.
+    SlidingWindowCounter,
+}
+
+impl Algorithm {
+    /// The name used in YAML, metrics and explanations.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::TokenBucket => "token_bucket",
+            Self::LeakyBucket => "leaky_bucket",
+            Self::Gcra => "gcra",
+            Self::FixedWindow => "fixed_window",
+            Self::SlidingWindowLog => "sliding_window_log",
+            Self::SlidingWindowCounter => "sliding_window_counter",
+        }
+    }
+
+    /// Whether the limit is a count per window rather than a capacity with a rate.
+    pub fn counts_windows(self) -> bool {
+        matches!(self, Self::FixedWindow | Self::SlidingWindowLog | Self::SlidingWindowCounter)
+    }
+}
+
+/// What a limit remembers of one key: an instant and two counts. Every algorithm but the log fits in
+/// one; which count means what is said in the algorithm's own file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Cell {
+    /// The instant the state speaks of, in microseconds since the epoch.
+    pub instant_us: u64,
+    /// Marks the unit in which `minor` counts, so that a changed rule cannot misread it.
+    pub grain: u16,
+    /// Whole tokens, or the current window's count.
+    pub major: u32,
+    /// The fraction of a token, or the previous window's count.
+    pub minor: u32,
+}
+
+/// The numbers of a limit with a capacity and a rate: `amount` tokens every `period` ticks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bucket {
+    /// Tokens that fit.
+    pub capacity: u32,
+    /// Tokens gained (or leaked) per period.
+    pub amount: u32,
+    /// The period, in ticks. A fraction of a token is counted in 1/period.
+    pub period: u32,
+    /// Microseconds per tick.
+    pub tick_us: u64,
+    /// The mark of this limit's fractions, see [`Cell::grain`].
+    pub grain: u16,
+    /// Ticks from empty to full: the capacity over the rate, rounded up.
+    pub span: u64,
+}
+
+impl Bucket {
+    /// The capacity in fractions of a token.
+    #[inline]
+    fn full(&self) -> u64 {
+        u64::from(self.capacity) * u64::from(self.period)
+    }
+
+    /// Ticks until `fractions` have flowed.
+    #[inline]
+    fn ticks_for(&self, fractions: u64) -> u64 {
+        fractions.div_ceil(u64::from(self.amount))
+    }
+
+    /// What flows in the ticks from `last` to `now`, and the tick that the new state speaks of.
+    #[inline]
+    fn flow(&self, last: u64, now: u64) -> Flow {
+        if now >= last {
+            let elapsed = (now - last).min(self.span);
+            Flow { fractions: elapsed * u64::from(self.amount), at: now, jumped: false }
+        } else if last - now > self.span {
+            Flow { fractions: 0, at: now, jumped: true }
+        } else {
+            Flow { fractions: 0, at: last, jumped: false }
+        }
+    }
+}
+
+/// See [`Bucket::flow`].
+struct Flow {
+    fractions: u64,
+    at: u64,
+    /// The clock went back so far that the state has to be re-anchored.
+    jumped: bool,
+}
+
+/// The numbers of a limit with a count per window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// What one window admits.
+    pub limit: u32,
+    /// The length, in ticks.
+    pub length: u64,
+    /// Microseconds per tick.
+    pub tick_us: u64,
+}
+
+/// The answer of one step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Whether the request may pass.
+    pub admitted: bool,
+    /// The state to keep. A rejected step has none, except after a jump of the clock.
+    pub next: Option<Cell>,
+    /// What is left after this step, in whole tokens.
+    pub remaining: u32,
+    /// When the same request would pass if nobody else spends; 0 if it was admitted.
+    pub retry_after_us: u64,
+    /// When the state equals a fresh one if nobody spends.
+    pub reset_after_us: u64,
+}
+
+/// The tick in which `now_us` lies.
+#[inline]
+fn tick_of(now_us: u64, tick_us: u64) -> u64 {
+    if tick_us == 1 { now_us } else { now_us / tick_us }
+}
+
+/// The tick of a stored instant. It is whole unless the rule, and with it the tick, has changed; then it
+/// is rounded up, against the client by less than a tick.
+#[inline]
+fn stored_tick(instant_us: u64, tick_us: u64) -> u64 {
+    if tick_us == 1 { instant_us } else { instant_us.div_ceil(tick_us) }
+}
+
+/// Microseconds from `now_us` to the start of `tick`.
+#[inline]
+fn until(tick: u64, tick_us: u64, now_us: u64) -> u64 {
+    (tick * tick_us).saturating_sub(now_us)
+}

@@ -1,0 +1,90 @@
+//! Sliding window counter: the previous and the current window, weighted.
+//!
+//! With p admitted in the previous window, q in the current one, e ticks into a window of W, the estimate
+//! of what the last W ticks held is `p·(W − e)/W + q`: it supposes that the previous window's requests
+//! came evenly. Two counts a key, no jump at the boundary, and an error of a few per cent at most.
+//!
+//! Multiplied out, so that nothing is rounded: admit iff `p·(W − e) + (q + c)·W ≤ limit·W`. With
+//! `h = limit − c − q`, the request would pass
+//! - in this window, when h ≥ 0: once enough of p has faded, at `e = ⌈W·(p − h)/p⌉`;
+//! - else only in the next, where q is the one that fades: after `(W − e) + ⌈W·(q + c − limit)/q⌉`.
+//!
+//! Answering "at the end of the window" instead, as is often published, is wrong in nine of ten cases.
+//!
+//! A worked example, 100 per 60 s. 80 requests passed in the last minute, 50 in this one, 15 s in: the
+//! estimate is 80 × 45/60 + 50 = 110. A request of cost 1 has h = 49 and may pass at
+//! e = ⌈60 × 31/80⌉ = 23.25 s: the wait is 8.25 s.
+
+use super::{Cell, Step, Window, stored_tick, tick_of, until};
+
+/// One request of `cost` ≤ limit at `now_us`. `Cell`: the counts of the window that began at
+/// `instant_us` (`major`) and of the one before (`minor`); none is two untouched windows.
+#[inline]
+pub fn step(window: &Window, cell: Option<Cell>, now_us: u64, cost: u32) -> Step {
+    let now = tick_of(now_us, window.tick_us);
+    let view = view(window, cell, now);
+    let (previous, current) = (u64::from(view.previous), u64::from(view.current));
+    let (limit, length, cost) = (u64::from(window.limit), window.length, u64::from(cost));
+
+    let faded = previous * (length - view.elapsed);
+    let admitted = faded + (current + cost) * length <= limit * length;
+    let after = if admitted { current + cost } else { current };
+    let wait = if admitted {
+        0
+    } else if current + cost <= limit {
+        let room = limit - cost - current;
+        (length * (previous - room)).div_ceil(previous) - view.elapsed
+    } else {
+        (length - view.elapsed) + (length * (current + cost - limit)).div_ceil(current)
+    };
+    let fade_out = match (after, previous) {
+        (0, 0) => 0,
+        (0, _) => length - view.elapsed,
+        _ => 2 * length - view.elapsed,
+    };
+    let at = view.start + view.elapsed;
+    Step {
+        admitted,
+        next: (admitted || view.jumped).then(|| Cell {
+            instant_us: view.start * window.tick_us,
+            grain: 0,
+            major: after as u32,
+            minor: view.previous,
+        }),
+        remaining: ((limit * length).saturating_sub(faded + after * length) / length) as u32,
+        retry_after_us: if admitted { 0 } else { until(at + wait, window.tick_us, now_us) },
+        reset_after_us: if fade_out == 0 { 0 } else { until(at + fade_out, window.tick_us, now_us) },
+    }
+}
+
+/// The counts as they look at one tick.
+struct View {
+    start: u64,
+    elapsed: u64,
+    current: u32,
+    previous: u32,
+    jumped: bool,
+}
+
+#[inline]
+fn view(window: &Window, cell: Option<Cell>, now: u64) -> View {
+    let aligned = now - now % window.length;
+    let fresh = View { start: aligned, elapsed: now - aligned, current: 0, previous: 0, jumped: false };
+    let Some(mut cell) = cell else { return fresh };
+    // Under a lowered limit a window was at most full: no product outgrows the bound of the new limit.
+    cell.major = cell.major.min(window.limit);
+    cell.minor = cell.minor.min(window.limit);
+    let start = stored_tick(cell.instant_us, window.tick_us);
+    if start + window.length < aligned {
+        fresh
+    } else if start < aligned {
+        View { previous: cell.major, ..fresh }
+    } else if start <= now {
+        View { current: cell.major, previous: cell.minor, ..fresh }
+    } else if start - now > window.length {
+        View { current: cell.major, previous: cell.minor, jumped: true, ..fresh }
+    } else {
+        // The clock is a little behind the state: it stands still at the window's start.
+        View { start, elapsed: 0, current: cell.major, previous: cell.minor, jumped: false }
+    }
+}

@@ -1,0 +1,110 @@
+//! Sliding window log: exact, for low limits such as logins.
+//!
+//! Every admitted request is remembered with its instant and cost for one window W; a request passes if
+//! the costs within the last W plus its own stay within the limit. An entry counts iff `t > now − W`.
+//! When it is rejected, the wait ends when the oldest entries whose costs free enough have left: at
+//! `t_j + W` for the smallest such j.
+//!
+//! Entries with equal instants are one entry with the sum of their costs: they cannot collide, as they
+//! do where the instant is the key.
+//!
+//! A worked example, 5 per minute. Attempts at 0, 10, 20, 30 and 40 s pass. One at 45 s is told to wait
+//! 15 s, until the first leaves; one of cost 2 would be told 25 s.
+
+use super::{Step, Window};
+use std::collections::VecDeque;
+
+/// The admitted requests of one key, oldest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Log {
+    entries: VecDeque<Entry>,
+}
+
+/// Everything that was admitted at one instant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Entry {
+    instant_us: u64,
+    cost: u32,
+}
+
+/// What a step on a log found. Unlike a cell, the log is changed in place, by [`Log::apply`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogStep {
+    /// The answer; its `next` is always none.
+    pub step: Step,
+    /// The clock went back by more than a window: the entries have to be moved to the present.
+    pub jumped: bool,
+}
+
+/// One request of `cost` ≤ limit at `now_us`; none is an empty log.
+pub fn step(window: &Window, log: Option<&Log>, now_us: u64, cost: u32) -> LogStep {
+    let length_us = window.length * window.tick_us;
+    let newest_us = log.and_then(|log| log.entries.back()).map_or(0, |entry| entry.instant_us);
+    let jumped = newest_us > now_us.saturating_add(length_us);
+    let leaves_us = |entry: &Entry| {
+        (if jumped { entry.instant_us.min(now_us) } else { entry.instant_us }).saturating_add(length_us)
+    };
+    let live = || log.into_iter().flat_map(|log| &log.entries).filter(|entry| leaves_us(entry) > now_us);
+
+    let used: u64 = live().map(|entry| u64::from(entry.cost)).sum();
+    let total = used + u64::from(cost);
+    let admitted = total <= u64::from(window.limit);
+    let mut retry_after_us = 0;
+    if !admitted {
+        let excess = total - u64::from(window.limit);
+        let mut freed = 0;
+        for entry in live() {
+            freed += u64::from(entry.cost);
+            if freed >= excess {
+                retry_after_us = leaves_us(entry) - now_us;
+                break;
+            }
+        }
+    }
+    let newest_leaves = live().last().map_or(0, |entry| leaves_us(entry) - now_us);
+    let after = if admitted { total } else { used };
+    LogStep {
+        step: Step {
+            admitted,
+            next: None,
+            remaining: u64::from(window.limit).saturating_sub(after) as u32,
+            retry_after_us,
+            reset_after_us: if admitted { newest_leaves.max(length_us) } else { newest_leaves },
+        },
+        jumped,
+    }
+}
+
+impl Log {
+    /// Does what `found` says: moves the entries to the present after a jump of the clock, and if the
+    /// request was admitted, forgets what has left the window and remembers it.
+    pub fn apply(&mut self, window: &Window, found: &LogStep, now_us: u64, cost: u32) {
+        if found.jumped {
+            for entry in &mut self.entries {
+                entry.instant_us = entry.instant_us.min(now_us);
+            }
+        }
+        if found.step.admitted {
+            self.forget(window, now_us);
+            // After a small step back the newest entry is ahead of now: stay sorted.
+            let instant_us = self.entries.back().map_or(now_us, |newest| newest.instant_us.max(now_us));
+            match self.entries.back_mut() {
+                Some(newest) if newest.instant_us == instant_us => newest.cost += cost,
+                _ => self.entries.push_back(Entry { instant_us, cost }),
+            }
+        }
+    }
+
+    /// Drops what has left the window.
+    fn forget(&mut self, window: &Window, now_us: u64) {
+        let length_us = window.length * window.tick_us;
+        while self.entries.front().is_some_and(|entry| entry.instant_us.saturating_add(length_us) <= now_us) {
+            self.entries.pop_front();
+        }
+    }
+
+    /// The heap memory behind the log.
+    pub fn heap_bytes(&self) -> usize {
+        self.entries.capacity() * size_of::<Entry>()
+    }
+}

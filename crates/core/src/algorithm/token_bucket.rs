@@ -1,0 +1,69 @@
+//! Token bucket: the default.
+//!
+//! A bucket holds at most `capacity` tokens (B) and gains `amount` tokens (r) every `period` ticks (P).
+//! A request of cost c takes c tokens or is rejected. The capacity is the burst, the rate is what holds
+//! in the long run: over any t seconds at most B + r·t pass.
+//!
+//! The level is counted in fractions of 1/P token, so that one tick adds exactly r of them and nothing
+//! is ever rounded: `level' = min(B·P, level + Δ·r)`, admit iff `level' ≥ c·P`, otherwise the wait is
+//! `⌈(c·P − level') / r⌉` ticks. A state keeps whole tokens and the fraction apart: when a rule changes,
+//! P changes with it, and only the fraction (less than one token) has lost its meaning and is dropped.
+//!
+//! A worked example, 100 tokens and 1.67 per second (r = 167, P = 100,000,000 µs). At t = 0 a client
+//! sends 101 requests: 100 pass, the last is told to wait `⌈1·P / 167⌉` = 598,803 µs. One microsecond
+//! earlier it is still rejected, for the bucket then holds 598,802 × 167 = 99,999,934 of the
+//! 100,000,000 fractions it takes.
+//!
+//! A rejection saves nothing. Implementations that save the time of a rejected request, but not the
+//! refill up to then, starve a client that hammers for ever; this one keeps the old instant, so the
+//! tokens go on growing underneath.
+
+use super::{Bucket, Cell, Step, stored_tick, tick_of, until};
+
+/// One request of `cost` ≤ capacity at `now_us`. `Cell`: the tokens at `instant_us`, whole in `major`
+/// and the fraction in `minor`; none is a full bucket.
+#[inline]
+pub fn step(bucket: &Bucket, cell: Option<Cell>, now_us: u64, cost: u32) -> Step {
+    let now = tick_of(now_us, bucket.tick_us);
+    let (stored, last) = match cell {
+        None => (bucket.full(), now),
+        Some(cell) => (tokens(bucket, cell), stored_tick(cell.instant_us, bucket.tick_us)),
+    };
+    let flow = bucket.flow(last, now);
+    let level = (stored + flow.fractions).min(bucket.full());
+    let need = u64::from(cost) * u64::from(bucket.period);
+    let admitted = level >= need;
+    let left = if admitted { level - need } else { level };
+    Step {
+        admitted,
+        next: (admitted || flow.jumped).then(|| cell_of(bucket, left, flow.at)),
+        remaining: (left / u64::from(bucket.period)) as u32,
+        retry_after_us: if admitted {
+            0
+        } else {
+            until(flow.at + bucket.ticks_for(need - level), bucket.tick_us, now_us)
+        },
+        reset_after_us: until(flow.at + bucket.ticks_for(bucket.full() - left), bucket.tick_us, now_us),
+    }
+}
+
+/// The stored tokens in fractions of this limit. Tokens above a lowered capacity are gone.
+#[inline]
+fn tokens(bucket: &Bucket, cell: Cell) -> u64 {
+    if cell.major >= bucket.capacity {
+        return bucket.full();
+    }
+    let fraction = if cell.grain == bucket.grain { cell.minor } else { 0 };
+    u64::from(cell.major) * u64::from(bucket.period) + u64::from(fraction)
+}
+
+#[inline]
+fn cell_of(bucket: &Bucket, level: u64, at: u64) -> Cell {
+    let period = u64::from(bucket.period);
+    Cell {
+        instant_us: at * bucket.tick_us,
+        grain: bucket.grain,
+        major: (level / period) as u32,
+        minor: (level % period) as u32,
+    }
+}

@@ -1,0 +1,9 @@
+//! The pure heart of Tollgate.
+//!
+//! Here stand the [`algorithm`]s, the [`limit`]s that run them, the rules as people write them and as
+//! they are compiled, and what a decision is. Nothing in this crate reads a clock, does I/O, awaits or
+//! draws a random number: time and seeds are parameters.
+
+pub mod algorithm;
+pub mod limit;
+pub mod rate;

@@ -1,0 +1,287 @@
+//! A limit ready to run: an algorithm and its numbers, checked once when it is built.
+//!
+//! Every number that a step multiplies is bounded here, so that no product reaches 2^53 and no step has
+//! to look for overflow. What cannot be counted in microseconds within that bound is counted in
+//! milliseconds, and then in seconds.
+
+use crate::algorithm::sliding_window_log::{Log, LogStep};
+use crate::algorithm::{
+    Algorithm, Bucket, Cell, Step, Window, fixed_window, gcra, leaky_bucket, sliding_window_counter,
+    sliding_window_log, token_bucket,
+};
+use crate::rate::{Rate, SECOND_US};
+use std::fmt;
+use std::hash::Hasher;
+
+/// Integers up to here are exact in a double, and so in a Redis script.
+const EXACT: u128 = 1 << 53;
+/// Longer windows than this are more likely a slip than a wish.
+const LONGEST_US: u64 = 366 * 86_400 * SECOND_US;
+/// A log remembers each request, so its limit bounds its memory.
+pub const LARGEST_LOG: u64 = 1_000;
+const TICKS_US: [u64; 3] = [1, 1_000, 1_000_000];
+
+/// What a rule says about the size of a limit, whatever its algorithm.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Size {
+    /// Tokens that fit, or requests per window.
+    pub capacity: Option<u64>,
+    /// The rate of refill or leak. Not for windows.
+    pub rate: Option<Rate>,
+    /// The window. For buckets only what headers show, and the rate if none is given.
+    pub window_us: Option<u64>,
+}
+
+/// Why a limit cannot be built.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LimitError {
+    /// Neither the limit nor anything it inherits gives this number.
+    Missing(&'static str),
+    /// It would reject every request.
+    RejectsAll,
+    /// A number is out of range; the text says which and how far it may go.
+    OutOfRange(String),
+}
+
+impl fmt::Display for LimitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing(what) => write!(f, "no {what} is given"),
+            Self::RejectsAll => write!(f, "this limit would reject every request"),
+            Self::OutOfRange(what) => f.write_str(what),
+        }
+    }
+}
+
+/// One limit: what a rule enforces for each of its keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limit {
+    /// The name in `RateLimit-Policy`: the rule's id, and the period if the rule has several limits.
+    pub policy: String,
+    /// Distinguishes the states of this limit from those of others. It depends on the names, never on the
+    /// numbers, so that a changed rule finds its states again; another algorithm starts fresh.
+    pub identity: u64,
+    /// The stated limit.
+    pub quota: u32,
+    /// Over how many seconds, as headers and messages show it.
+    pub window_seconds: u64,
+    meter: Meter,
+}
+
+/// The algorithm with its numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Meter {
+    TokenBucket(Bucket),
+    LeakyBucket(Bucket),
+    Gcra(Bucket),
+    FixedWindow(Window),
+    SlidingWindowLog(Window),
+    SlidingWindowCounter(Window),
+}
+
+/// The state of one key, wherever it is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// All algorithms but the log.
+    Cell(Cell),
+    /// The sliding window log.
+    Log(Log),
+}
+
+impl Limit {
+    /// Builds a limit named `policy`.
+    pub fn new(policy: &str, algorithm: Algorithm, size: Size) -> Result<Self, LimitError> {
+        let capacity = size.capacity.ok_or(LimitError::Missing(if algorithm.counts_windows() {
+            "limit"
+        } else {
+            "capacity"
+        }))?;
+        if capacity == 0 {
+            return Err(LimitError::RejectsAll);
+        }
+        let quota = u32::try_from(capacity)
+            .map_err(|_| LimitError::OutOfRange(format!("{capacity} is too large; at most {}", u32::MAX)))?;
+        if size.window_us.is_some_and(|us| us == 0 || us > LONGEST_US) {
+            return Err(LimitError::OutOfRange("the window must be between 1 µs and 366 days".to_owned()));
+        }
+        let (meter, window_us) = if algorithm.counts_windows() {
+            let window_us = size.window_us.ok_or(LimitError::Missing("window"))?;
+            (window_meter(algorithm, quota, window_us)?, window_us)
+        } else {
+            let rate = match (size.rate, size.window_us) {
+                (Some(rate), _) => rate,
+                (None, Some(window_us)) => Rate::per(capacity, window_us).ok_or(LimitError::RejectsAll)?,
+                (None, None) => return Err(LimitError::Missing("rate")),
+            };
+            let window_us = size.window_us.unwrap_or_else(|| rate.time_for_us(capacity));
+            (bucket_meter(algorithm, quota, rate)?, window_us)
+        };
+        Ok(Self {
+            policy: policy.to_owned(),
+            identity: identity(policy, algorithm),
+            quota,
+            window_seconds: window_us.div_ceil(SECOND_US).max(1),
+            meter,
+        })
+    }
+
+    /// The algorithm.
+    pub fn algorithm(&self) -> Algorithm {
+        match self.meter {
+            Meter::TokenBucket(_) => Algorithm::TokenBucket,
+            Meter::LeakyBucket(_) => Algorithm::LeakyBucket,
+            Meter::Gcra(_) => Algorithm::Gcra,
+            Meter::FixedWindow(_) => Algorithm::FixedWindow,
+            Meter::SlidingWindowLog(_) => Algorithm::SlidingWindowLog,
+            Meter::SlidingWindowCounter(_) => Algorithm::SlidingWindowCounter,
+        }
+    }
+
+    /// The longest time that a state of this limit can matter: until full, or the windows it counts.
+    #[inline]
+    pub fn lifetime_us(&self) -> u64 {
+        match &self.meter {
+            Meter::TokenBucket(bucket) | Meter::LeakyBucket(bucket) | Meter::Gcra(bucket) => {
+                bucket.span * bucket.tick_us
+            }
+            Meter::FixedWindow(window) | Meter::SlidingWindowLog(window) => window.length * window.tick_us,
+            Meter::SlidingWindowCounter(window) => 2 * window.length * window.tick_us,
+        }
+    }
+
+    /// The window, if this limit is kept as a log rather than in a cell.
+    #[inline]
+    pub fn log_window(&self) -> Option<&Window> {
+        match &self.meter {
+            Meter::SlidingWindowLog(window) => Some(window),
+            _ => None,
+        }
+    }
+
+    /// One step on a cell. `cost` must lie between 1 and [`Limit::quota`].
+    ///
+    /// # Panics
+    /// Not: a log limit, which has no cell, answers as one that has seen nothing.
+    #[inline]
+    pub fn step(&self, cell: Option<Cell>, now_us: u64, cost: u32) -> Step {
+        debug_assert!(cost >= 1 && cost <= self.quota, "a cost above the capacity is refused before");
+        match &self.meter {
+            Meter::TokenBucket(bucket) => token_bucket::step(bucket, cell, now_us, cost),
+            Meter::LeakyBucket(bucket) => leaky_bucket::step(bucket, cell, now_us, cost),
+            Meter::Gcra(bucket) => gcra::step(bucket, cell, now_us, cost),
+            Meter::FixedWindow(window) => fixed_window::step(window, cell, now_us, cost),
+            Meter::SlidingWindowCounter(window) => sliding_window_counter::step(window, cell, now_us, cost),
+            Meter::SlidingWindowLog(window) => sliding_window_log::step(window, None, now_us, cost).step,
+        }
+    }
+
+    /// One step on any state, and the state after it (`None` if nothing changes).
+    pub fn step_state(&self, state: Option<&State>, now_us: u64, cost: u32) -> (Step, Option<State>) {
+        match self.log_window() {
+            Some(window) => {
+                let log = state.and_then(|state| match state {
+                    State::Log(log) => Some(log),
+                    State::Cell(_) => None,
+                });
+                let found: LogStep = sliding_window_log::step(window, log, now_us, cost);
+                let next = (found.step.admitted || found.jumped).then(|| {
+                    let mut log = log.cloned().unwrap_or_default();
+                    log.apply(window, &found, now_us, cost);
+                    State::Log(log)
+                });
+                (found.step, next)
+            }
+            None => {
+                let cell = state.and_then(|state| match state {
+                    State::Cell(cell) => Some(*cell),
+                    State::Log(_) => None,
+                });
+                let step = self.step(cell, now_us, cost);
+                (step, step.next.map(State::Cell))
+            }
+        }
+    }
+}
+
+fn window_meter(algorithm: Algorithm, limit: u32, window_us: u64) -> Result<Meter, LimitError> {
+    if algorithm == Algorithm::SlidingWindowLog && u64::from(limit) > LARGEST_LOG {
+        return Err(LimitError::OutOfRange(format!(
+            "a sliding_window_log remembers each request, so its limit is at most {LARGEST_LOG}; \
+             use sliding_window_counter for larger ones"
+        )));
+    }
+    // The log only ever adds and compares instants; the others multiply counts by the window.
+    let tick_us = match algorithm {
+        Algorithm::SlidingWindowLog => 1,
+        _ => TICKS_US
+            .into_iter()
+            .filter(|tick_us| window_us.is_multiple_of(*tick_us))
+            // Counts may be above a lowered limit, hence the room for four windows' worth.
+            .find(|tick_us| u128::from(limit) * u128::from(window_us / tick_us) * 4 < EXACT)
+            .ok_or_else(|| too_fine(limit))?,
+    };
+    let window = Window { limit, length: window_us / tick_us, tick_us };
+    Ok(match algorithm {
+        Algorithm::FixedWindow => Meter::FixedWindow(window),
+        Algorithm::SlidingWindowLog => Meter::SlidingWindowLog(window),
+        _ => Meter::SlidingWindowCounter(window),
+    })
+}
+
+fn bucket_meter(algorithm: Algorithm, capacity: u32, rate: Rate) -> Result<Meter, LimitError> {
+    if rate.time_for_us(u64::from(capacity)) > LONGEST_US {
+        return Err(LimitError::OutOfRange(
+            "at this rate it takes more than 366 days to fill the capacity".to_owned(),
+        ));
+    }
+    let bucket = TICKS_US.into_iter().find_map(|tick_us| bucket(algorithm, capacity, rate, tick_us));
+    let bucket = bucket.ok_or_else(|| too_fine(capacity))?;
+    Ok(match algorithm {
+        Algorithm::LeakyBucket => Meter::LeakyBucket(bucket),
+        Algorithm::Gcra => Meter::Gcra(bucket),
+        _ => Meter::TokenBucket(bucket),
+    })
+}
+
+/// The bucket in ticks of `tick_us`, if its numbers fit.
+fn bucket(algorithm: Algorithm, capacity: u32, rate: Rate, tick_us: u64) -> Option<Bucket> {
+    let (amount, period) = rate.per_ticks(tick_us);
+    let amount = u32::try_from(amount).ok()?;
+    let period = u32::try_from(period).ok()?;
+    let full = u128::from(capacity) * u128::from(period);
+    if 2 * full + 2 * u128::from(amount) >= EXACT {
+        return None;
+    }
+    // What `minor` counts in: the buckets in 1/period token, GCRA in 1/amount tick.
+    let unit = if algorithm == Algorithm::Gcra { amount } else { period };
+    Some(Bucket {
+        capacity,
+        amount,
+        period,
+        tick_us,
+        grain: grain(unit, tick_us),
+        span: (full as u64).div_ceil(u64::from(amount)),
+    })
+}
+
+fn too_fine(capacity: u32) -> LimitError {
+    LimitError::OutOfRange(format!(
+        "a capacity of {capacity} with this rate cannot be counted exactly; use rounder numbers"
+    ))
+}
+
+/// A mark for "fractions of 1/unit in this tick". Two units with the same mark (one pair in 65,536) cost at
+/// most a fraction of a token, once, when a rule changes from the one to the other.
+fn grain(unit: u32, tick_us: u64) -> u16 {
+    let mixed = (u64::from(unit) ^ tick_us.rotate_left(40)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> 48) as u16
+}
+
+/// The same on every node and after every restart: it also names the state in a shared store.
+fn identity(policy: &str, algorithm: Algorithm) -> u64 {
+    let mut hasher = siphasher::sip::SipHasher13::new();
+    hasher.write(policy.as_bytes());
+    hasher.write_u8(0xff);
+    hasher.write(algorithm.name().as_bytes());
+    hasher.finish()
+}

@@ -1,0 +1,177 @@
+//! Exact rates, and the short way to write a limit: `100/min`.
+
+use std::fmt;
+use std::time::Duration;
+
+/// Microseconds in a second.
+pub const SECOND_US: u64 = 1_000_000;
+
+/// So many per second, as a reduced fraction: `1.67` is 167/100.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    numerator: u64,
+    denominator: u64,
+}
+
+impl Rate {
+    /// `amount` every `period_us` microseconds; none if either is 0 or the fraction is too fine.
+    pub fn per(amount: u64, period_us: u64) -> Option<Self> {
+        Self::reduced(u128::from(amount) * u128::from(SECOND_US), u128::from(period_us))
+    }
+
+    /// The decimal `text` per second, exactly as written; none if it is not a positive decimal number.
+    pub fn from_decimal(text: &str) -> Option<Self> {
+        let (digits, exponent) = match text.split_once(['e', 'E']) {
+            Some((digits, exponent)) => (digits, exponent.parse::<i32>().ok()?),
+            None => (text, 0),
+        };
+        let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+        if whole.len() + fraction.len() > 18 || exponent.abs() > 18 || whole.is_empty() {
+            return None;
+        }
+        let all_digits = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
+        if !all_digits(whole) || !all_digits(fraction) {
+            return None;
+        }
+        let value: u128 = format!("{whole}{fraction}").parse().ok()?;
+        let shift = exponent - fraction.len() as i32;
+        let power = 10u128.pow(shift.unsigned_abs());
+        if shift >= 0 { Self::reduced(value.checked_mul(power)?, 1) } else { Self::reduced(value, power) }
+    }
+
+    /// This many times the rate; none if the fraction becomes too fine.
+    pub fn times(self, factor: u32) -> Option<Self> {
+        Self::reduced(u128::from(self.numerator) * u128::from(factor), u128::from(self.denominator))
+    }
+
+    /// The rate as (amount, period in ticks of `tick_us`), reduced.
+    pub fn per_ticks(self, tick_us: u64) -> (u128, u128) {
+        let amount = u128::from(self.numerator) * u128::from(tick_us);
+        let period = u128::from(self.denominator) * u128::from(SECOND_US);
+        let divisor = gcd(amount, period);
+        (amount / divisor, period / divisor)
+    }
+
+    /// How long `amount` takes at this rate, rounded up.
+    pub fn time_for_us(self, amount: u64) -> u64 {
+        let us = (u128::from(amount) * u128::from(self.denominator) * u128::from(SECOND_US))
+            .div_ceil(u128::from(self.numerator));
+        u64::try_from(us).unwrap_or(u64::MAX)
+    }
+
+    fn reduced(numerator: u128, denominator: u128) -> Option<Self> {
+        if numerator == 0 || denominator == 0 {
+            return None;
+        }
+        let divisor = gcd(numerator, denominator);
+        Some(Self {
+            numerator: u64::try_from(numerator / divisor).ok()?,
+            denominator: u64::try_from(denominator / divisor).ok()?,
+        })
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let per_second = self.numerator as f64 / self.denominator as f64;
+        if per_second >= 0.1 {
+            write!(f, "{}/s", trimmed(per_second))
+        } else if per_second * 3600.0 >= 1.0 {
+            write!(f, "{}/h", trimmed(per_second * 3600.0))
+        } else {
+            write!(f, "{}/day", trimmed(per_second * 86400.0))
+        }
+    }
+}
+
+fn trimmed(value: f64) -> String {
+    let text = format!("{value:.3}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+fn gcd(mut a: u128, mut b: u128) -> u128 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
+/// A limit in short: so many per so long, as in `100/min`, `10/s`, `5/15min`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quota {
+    /// How many.
+    pub amount: u64,
+    /// Per how long.
+    pub period_us: u64,
+}
+
+impl Quota {
+    /// Reads `100/min`; the error says what is wrong with it.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let (amount, period) = text
+            .split_once('/')
+            .ok_or_else(|| format!("`{text}` does not say per what; write it like `100/min` or `10/s`"))?;
+        let amount = amount.trim().replace('_', "");
+        let amount: u64 = amount
+            .parse()
+            .map_err(|_| format!("`{amount}` is not a whole number of requests; write it like `100/min`"))?;
+        let period_us = parse_period_us(period.trim())?;
+        Ok(Self { amount, period_us })
+    }
+}
+
+impl fmt::Display for Quota {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.amount, short_duration(self.period_us))
+    }
+}
+
+fn parse_period_us(text: &str) -> Result<u64, String> {
+    if text.starts_with(|first: char| first.is_ascii_digit()) {
+        parse_duration_us(text)
+    } else {
+        parse_duration_us(&format!("1{text}"))
+            .map_err(|_| format!("`{text}` is not a unit of time; use s, min, h or day"))
+    }
+}
+
+/// Reads a duration such as `90s`, `1.5s`, `2min`, `1h 30m` or a plain number of seconds.
+pub fn parse_duration_us(text: &str) -> Result<u64, String> {
+    let text = text.trim();
+    let unreadable = || format!("`{text}` is not a duration; write it like 60, 1.5s, 90s, 5min, 1h or 1day");
+    let out_of_range = || format!("`{text}` is too long");
+    // A decimal number of seconds is read exactly; everything else is the crate's business.
+    let seconds = text.strip_suffix('s').map_or(text, str::trim_end);
+    if !seconds.is_empty() && seconds.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
+        let (whole, fraction) = seconds.split_once('.').unwrap_or((seconds, ""));
+        if fraction.len() > 6 || fraction.contains('.') || whole.is_empty() {
+            return Err(unreadable());
+        }
+        let whole: u64 = whole.parse().map_err(|_| out_of_range())?;
+        let fraction: u64 = format!("{fraction:0<6}").parse().map_err(|_| unreadable())?;
+        return whole.checked_mul(SECOND_US).and_then(|us| us.checked_add(fraction)).ok_or_else(out_of_range);
+    }
+    let duration = humantime::parse_duration(text).map_err(|_| unreadable())?;
+    u64::try_from(duration.as_micros()).map_err(|_| out_of_range())
+}
+
+/// A duration as people write it: `1s`, `1min`, `90s`, `598.803ms`.
+pub fn short_duration(us: u64) -> String {
+    const UNITS: [(u64, &str); 3] = [(86_400, "day"), (3_600, "h"), (60, "min")];
+    if us >= SECOND_US && us.is_multiple_of(SECOND_US) {
+        let seconds = us / SECOND_US;
+        for (size, unit) in UNITS {
+            if seconds == size {
+                return unit.to_owned();
+            }
+            if seconds >= size && seconds.is_multiple_of(size) {
+                return format!("{}{unit}", seconds / size);
+            }
+        }
+        return if seconds == 1 { "s".to_owned() } else { format!("{seconds}s") };
+    }
+    if us >= SECOND_US {
+        return format!("{}s", trimmed(us as f64 / 1e6));
+    }
+    format!("{:?}", Duration::from_micros(us))
+}
