@@ -5,5 +5,11 @@
 //! draws a random number: time and seeds are parameters.
 
 pub mod algorithm;
+pub mod decision;
+pub mod document;
+pub mod key;
 pub mod limit;
+pub mod problem;
 pub mod rate;
+pub mod request;
+pub mod rules;

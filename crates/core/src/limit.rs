@@ -125,6 +125,29 @@ impl Limit {
         })
     }
 
+    /// The same limit, `factor` times as wide, under the name of a safety net; none if its numbers do not fit.
+    pub fn widened(&self, factor: u32) -> Option<Self> {
+        let capacity = Some(u64::from(self.quota) * u64::from(factor));
+        let size = match &self.meter {
+            Meter::TokenBucket(bucket) | Meter::LeakyBucket(bucket) | Meter::Gcra(bucket) => {
+                let period_us = u64::from(bucket.period) * bucket.tick_us;
+                let rate = Rate::per(u64::from(bucket.amount), period_us).and_then(|rate| rate.times(factor));
+                Size { capacity, rate, window_us: Some(self.window_seconds * SECOND_US) }
+            }
+            Meter::FixedWindow(window)
+            | Meter::SlidingWindowLog(window)
+            | Meter::SlidingWindowCounter(window) => {
+                Size { capacity, rate: None, window_us: Some(window.length * window.tick_us) }
+            }
+        };
+        // Ten times a log would be ten times the memory: the counter is near enough for a net.
+        let algorithm = match self.algorithm() {
+            Algorithm::SlidingWindowLog => Algorithm::SlidingWindowCounter,
+            other => other,
+        };
+        Self::new(&format!("{}.ip", self.policy), algorithm, size).ok()
+    }
+
     /// The algorithm.
     pub fn algorithm(&self) -> Algorithm {
         match self.meter {

@@ -26,7 +26,7 @@ impl Rate {
             None => (text, 0),
         };
         let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
-        if whole.len() + fraction.len() > 18 || exponent.abs() > 18 || whole.is_empty() {
+        if whole.len() + fraction.len() > 18 || exponent.unsigned_abs() > 18 || whole.is_empty() {
             return None;
         }
         let all_digits = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
@@ -128,11 +128,13 @@ impl fmt::Display for Quota {
 
 fn parse_period_us(text: &str) -> Result<u64, String> {
     if text.starts_with(|first: char| first.is_ascii_digit()) {
-        parse_duration_us(text)
-    } else {
-        parse_duration_us(&format!("1{text}"))
-            .map_err(|_| format!("`{text}` is not a unit of time; use s, min, h or day"))
+        return parse_duration_us(text);
     }
+    // Only a unit may do without its number: `100/` and `100/.5` say nothing clear.
+    Some(text)
+        .filter(|text| text.starts_with(|first: char| first.is_alphabetic()))
+        .and_then(|unit| parse_duration_us(&format!("1{unit}")).ok())
+        .ok_or_else(|| format!("`{text}` is not a unit of time; use s, min, h or day"))
 }
 
 /// Reads a duration such as `90s`, `1.5s`, `2min`, `1h 30m` or a plain number of seconds.
@@ -174,4 +176,12 @@ pub fn short_duration(us: u64) -> String {
         return format!("{}s", trimmed(us as f64 / 1e6));
     }
     format!("{:?}", Duration::from_micros(us))
+}
+
+/// An instant as `2026-12-31T23:59:59Z`, rounded up to the second.
+pub fn rfc3339(unix_us: u64) -> String {
+    // Beyond the year 9999 there is no such text; no clock is there.
+    const LAST_SECOND: u64 = 253_402_300_799;
+    let seconds = unix_us.div_ceil(SECOND_US).min(LAST_SECOND);
+    humantime::format_rfc3339_seconds(std::time::UNIX_EPOCH + Duration::from_secs(seconds)).to_string()
 }

@@ -10,7 +10,7 @@
 //! A worked example, 5 per 10 s. At 00:00:07 five requests pass. A sixth is told to wait 3 s, for the
 //! window began at 00:00:00 and not at the first request.
 
-use super::{Cell, Step, Window, stored_tick, tick_of, until};
+use super::{Cell, Step, Window, tick_of, until};
 
 /// One request of `cost` ≤ limit at `now_us`. `Cell`: the count in `major` of the window that began at
 /// `instant_us`; none is an untouched window.
@@ -21,7 +21,8 @@ pub fn step(window: &Window, cell: Option<Cell>, now_us: u64, cost: u32) -> Step
     let (start, count, jumped) = match cell {
         None => (aligned, 0, false),
         Some(cell) => {
-            let start = stored_tick(cell.instant_us, window.tick_us);
+            // Rounded down: every boundary is a whole tick, so a start on a finer clock stays in its window.
+            let start = tick_of(cell.instant_us, window.tick_us);
             if start < aligned {
                 (aligned, 0, false)
             } else if start <= now {

@@ -62,7 +62,7 @@ fn owed(bucket: &Bucket, cell: Cell, now: u64) -> (u64, bool) {
     }
     let remainder = match cell.minor {
         0 => 0,
-        minor if cell.grain == bucket.grain => u64::from(minor),
+        minor if cell.grain == bucket.grain && minor < bucket.amount => u64::from(minor),
         // A remainder in another unit counts as a whole tick.
         _ => u64::from(bucket.amount),
     };

@@ -51,7 +51,7 @@ fn level_of(bucket: &Bucket, cell: Cell) -> u64 {
     let whole = u64::from(cell.major) * u64::from(bucket.period);
     match cell.minor {
         0 => whole,
-        fraction if cell.grain == bucket.grain => whole + u64::from(fraction),
+        fraction if cell.grain == bucket.grain && fraction < bucket.period => whole + u64::from(fraction),
         _ => whole + u64::from(bucket.period),
     }
 }

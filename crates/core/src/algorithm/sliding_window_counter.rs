@@ -15,7 +15,7 @@
 //! estimate is 80 × 45/60 + 50 = 110. A request of cost 1 has h = 49 and may pass at
 //! e = ⌈60 × 31/80⌉ = 23.25 s: the wait is 8.25 s.
 
-use super::{Cell, Step, Window, stored_tick, tick_of, until};
+use super::{Cell, Step, Window, tick_of, until};
 
 /// One request of `cost` ≤ limit at `now_us`. `Cell`: the counts of the window that began at
 /// `instant_us` (`major`) and of the one before (`minor`); none is two untouched windows.
@@ -74,7 +74,8 @@ fn view(window: &Window, cell: Option<Cell>, now: u64) -> View {
     // Under a lowered limit a window was at most full: no product outgrows the bound of the new limit.
     cell.major = cell.major.min(window.limit);
     cell.minor = cell.minor.min(window.limit);
-    let start = stored_tick(cell.instant_us, window.tick_us);
+    // Rounded down: every boundary is a whole tick, so a start on a finer clock stays in its window.
+    let start = tick_of(cell.instant_us, window.tick_us);
     if start + window.length < aligned {
         fresh
     } else if start < aligned {

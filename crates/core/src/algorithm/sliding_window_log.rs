@@ -61,7 +61,7 @@ pub fn step(window: &Window, log: Option<&Log>, now_us: u64, cost: u32) -> LogSt
             }
         }
     }
-    let newest_leaves = live().last().map_or(0, |entry| leaves_us(entry) - now_us);
+    let newest_leaves = live().next_back().map_or(0, |entry| leaves_us(entry) - now_us);
     let after = if admitted { total } else { used };
     LogStep {
         step: Step {

@@ -53,7 +53,8 @@ fn tokens(bucket: &Bucket, cell: Cell) -> u64 {
     if cell.major >= bucket.capacity {
         return bucket.full();
     }
-    let fraction = if cell.grain == bucket.grain { cell.minor } else { 0 };
+    let known = cell.grain == bucket.grain && cell.minor < bucket.period;
+    let fraction = if known { cell.minor } else { 0 };
     u64::from(cell.major) * u64::from(bucket.period) + u64::from(fraction)
 }
 

@@ -1,0 +1,135 @@
+//! From the steps of all charges to one answer.
+
+use crate::algorithm::Step;
+use crate::request::{LONGEST_ENDPOINT, Request};
+use crate::rules::{Charge, LimitId};
+use std::fmt;
+
+/// What becomes of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// No limit touches it: it is on the allow list, or no rule is about it.
+    Unlimited,
+    /// It is on the deny list.
+    Denied,
+    /// It is within its limits.
+    Admitted(Standing),
+    /// It is over one of them.
+    Limited(Standing),
+}
+
+/// How things stand with the limit that decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// The limit: of those that refuse, the one with the longest wait; else the one with the least left.
+    pub limit: LimitId,
+    /// What is left, in whole tokens.
+    pub remaining: u32,
+    /// How long to wait; 0 if admitted.
+    pub retry_after_us: u64,
+    /// Until nothing of the limit is used.
+    pub reset_after_us: u64,
+}
+
+/// Why there is no answer: the request makes no sense.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Invalid {
+    /// A request costs at least 1.
+    ZeroCost,
+    /// It costs more than the limit can ever hold, so no wait would help.
+    CostAboveLimit {
+        /// The rule.
+        rule: String,
+        /// Its limit.
+        limit: u32,
+        /// The cost.
+        cost: u64,
+    },
+    /// The path is longer than any honest one.
+    EndpointTooLong,
+    /// Nobody is named: no key, user, tenant, address or custom identity.
+    NamesNobody,
+}
+
+impl fmt::Display for Invalid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ZeroCost => f.write_str("the cost must be at least 1"),
+            Self::CostAboveLimit { rule, limit, cost } => {
+                write!(f, "a cost of {cost} can never pass: rule `{rule}` holds at most {limit}")
+            }
+            Self::EndpointTooLong => write!(f, "the endpoint is longer than {LONGEST_ENDPOINT} bytes"),
+            Self::NamesNobody => {
+                f.write_str("name at least one of key, user, tenant, ip or ids: there is nobody to limit")
+            }
+        }
+    }
+}
+
+impl std::error::Error for Invalid {}
+
+/// Refuses what no rule has to be asked about.
+#[inline]
+pub fn validate(request: &Request<'_>) -> Result<(), Invalid> {
+    if request.cost == 0 {
+        Err(Invalid::ZeroCost)
+    } else if request.endpoint.len() > LONGEST_ENDPOINT {
+        Err(Invalid::EndpointTooLong)
+    } else if !request.names_anybody() {
+        Err(Invalid::NamesNobody)
+    } else {
+        Ok(())
+    }
+}
+
+/// Adds up the steps of a request's charges.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Fold {
+    refused: Option<Standing>,
+    tightest: Option<Standing>,
+    /// A limit that only counts would have refused.
+    pub shadowed: Option<LimitId>,
+}
+
+impl Fold {
+    /// Takes in one charge. A charge of which the cost exceeds the limit has no step.
+    #[inline]
+    pub fn add(&mut self, charge: &Charge<'_>, step: &Step) {
+        let standing = Standing {
+            limit: charge.id,
+            remaining: step.remaining,
+            retry_after_us: step.retry_after_us,
+            reset_after_us: step.reset_after_us,
+        };
+        match (charge.enforced, step.admitted) {
+            (true, false) => {
+                if self.refused.is_none_or(|worst| worst.retry_after_us < standing.retry_after_us) {
+                    self.refused = Some(standing);
+                }
+            }
+            (true, true) => {
+                if self.tightest.is_none_or(|tightest| standing.remaining < tightest.remaining) {
+                    self.tightest = Some(standing);
+                }
+            }
+            (false, false) => self.shadowed = Some(charge.id),
+            (false, true) => {}
+        }
+    }
+
+    /// Whether no enforced limit refuses, so that what the steps took is to be kept.
+    #[inline]
+    pub fn admits(&self) -> bool {
+        self.refused.is_none()
+    }
+
+    /// The answer.
+    #[inline]
+    pub fn outcome(&self) -> Outcome {
+        match (self.refused, self.tightest) {
+            (Some(refused), _) => Outcome::Limited(refused),
+            (None, Some(tightest)) => Outcome::Admitted(tightest),
+            (None, None) => Outcome::Unlimited,
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! A YAML document whose every value knows its place.
+//!
+//! Serde stops at the first thing it cannot read. People want all of them at once: so a document is
+//! decoded, and when that fails, the offending entry is reported, cut out, and what is left is decoded
+//! again. Whoever checks the decoded value further names a finding by its [`Path`], and the document
+//! turns it into a line and a column. JSON is YAML, so the same holds for it.
+
+mod yaml;
+
+use crate::problem::{Position, Problem, Report, Severity, nearest};
+use serde::de::DeserializeOwned;
+use std::fmt;
+use yaml::Node;
+
+/// More findings than this help nobody.
+const MOST_PROBLEMS: usize = 100;
+
+/// One step into a document.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Segment {
+    /// The entry of a mapping.
+    Field(String),
+    /// The item of a sequence, from 0.
+    Index(usize),
+}
+
+/// Where in a document a value stands, such as `rules[2].params.capacity`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Path(Vec<Segment>);
+
+impl Path {
+    /// The whole document.
+    pub fn root() -> Self {
+        Self::default()
+    }
+
+    /// The entry `name` of this mapping.
+    pub fn field(&self, name: &str) -> Self {
+        self.with(Segment::Field(name.to_owned()))
+    }
+
+    /// The item `index` of this sequence.
+    pub fn index(&self, index: usize) -> Self {
+        self.with(Segment::Index(index))
+    }
+
+    fn with(&self, segment: Segment) -> Self {
+        let mut segments = self.0.clone();
+        segments.push(segment);
+        Self(segments)
+    }
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, segment) in self.0.iter().enumerate() {
+            match segment {
+                Segment::Field(name) if index == 0 => f.write_str(name)?,
+                Segment::Field(name) => write!(f, ".{name}")?,
+                Segment::Index(index) => write!(f, "[{index}]")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a finding points at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum At {
+    /// The value.
+    Value,
+    /// The name of the entry.
+    Name,
+}
+
+/// A parsed document and what was found in it so far.
+#[derive(Debug)]
+pub struct Document {
+    source: String,
+    text: String,
+    root: Node,
+    problems: Vec<Problem>,
+}
+
+impl Document {
+    /// Reads `text`; `source` is its name in reports. What is not even YAML is a report at once.
+    pub fn parse(source: &str, text: &str) -> Result<Self, Report> {
+        match yaml::parse(text) {
+            Ok(root) => {
+                Ok(Self { source: source.to_owned(), text: text.to_owned(), root, problems: Vec::new() })
+            }
+            Err(problem) => Err(Report::new(source, text, vec![problem])),
+        }
+    }
+
+    /// Decodes the document, cutting out what cannot be read and noting it. None if nothing is left.
+    pub fn decode<T: DeserializeOwned>(&mut self) -> Option<T> {
+        loop {
+            let error = match serde_path_to_error::deserialize::<_, T>(self.root.to_json()) {
+                Ok(value) => return Some(value),
+                Err(error) => error,
+            };
+            let path = path_of(error.path());
+            let message = error.inner().to_string();
+            let mut at = At::Value;
+            let (message, hint) = match message.strip_prefix("unknown field `") {
+                Some(rest) => {
+                    at = At::Name;
+                    explain_unknown("field", rest)
+                }
+                None => match message.strip_prefix("unknown variant `") {
+                    Some(rest) => explain_unknown("value", rest),
+                    None => explain(&message),
+                },
+            };
+            let is_root = path.0.is_empty();
+            self.problem(Severity::Error, &path, at, message, hint);
+            if is_root || self.problems.len() >= MOST_PROBLEMS || !self.root.cut(&path.0) {
+                return None;
+            }
+        }
+    }
+
+    /// Notes an error about the value at `path`.
+    pub fn error(&mut self, path: &Path, message: impl Into<String>, hint: impl Into<Hint>) {
+        self.problem(Severity::Error, path, At::Value, message.into(), hint.into().0);
+    }
+
+    /// Notes an error about the name of the entry at `path`.
+    pub fn error_at_name(&mut self, path: &Path, message: impl Into<String>, hint: impl Into<Hint>) {
+        self.problem(Severity::Error, path, At::Name, message.into(), hint.into().0);
+    }
+
+    /// Notes an error about something that the mapping at `path` lacks, unless an entry of it was cut out
+    /// before: then that may well have been it.
+    pub fn missing(&mut self, path: &Path, message: impl Into<String>, hint: impl Into<Hint>) {
+        if !self.root.is_damaged(&path.0) {
+            self.problem(Severity::Error, path, At::Value, message.into(), hint.into().0);
+        }
+    }
+
+    /// Notes a warning about the value at `path`.
+    pub fn warning(&mut self, path: &Path, message: impl Into<String>, hint: impl Into<Hint>) {
+        self.problem(Severity::Warning, path, At::Value, message.into(), hint.into().0);
+    }
+
+    /// The line on which the value at `path` begins.
+    pub fn line(&self, path: &Path) -> usize {
+        self.root.locate(&path.0, At::Value).line
+    }
+
+    /// Everything found.
+    pub fn into_report(self) -> Report {
+        Report::new(&self.source, &self.text, self.problems)
+    }
+
+    fn problem(&mut self, severity: Severity, path: &Path, at: At, message: String, hint: Option<String>) {
+        if self.problems.len() < MOST_PROBLEMS {
+            let position: Position = self.root.locate(&path.0, at);
+            self.problems.push(Problem { severity, position, message, hint });
+        }
+    }
+}
+
+/// An optional hint, so that callers write a text or `None`.
+#[derive(Debug)]
+pub struct Hint(Option<String>);
+
+impl From<&str> for Hint {
+    fn from(text: &str) -> Self {
+        Self(Some(text.to_owned()))
+    }
+}
+
+impl From<String> for Hint {
+    fn from(text: String) -> Self {
+        Self(Some(text))
+    }
+}
+
+impl From<Option<String>> for Hint {
+    fn from(text: Option<String>) -> Self {
+        Self(text)
+    }
+}
+
+fn path_of(path: &serde_path_to_error::Path) -> Path {
+    use serde_path_to_error::Segment as Found;
+    Path(
+        path.iter()
+            .filter_map(|segment| match segment {
+                Found::Seq { index } => Some(Segment::Index(*index)),
+                Found::Map { key } => Some(Segment::Field(key.clone())),
+                Found::Enum { .. } | Found::Unknown => None,
+            })
+            .collect(),
+    )
+}
+
+/// `rest` is what serde says after "unknown field `": the word, then what it expected.
+fn explain_unknown(what: &str, rest: &str) -> (String, Option<String>) {
+    let (word, expected) = rest.split_once('`').unwrap_or((rest, ""));
+    let known: Vec<&str> = expected.split('`').skip(1).step_by(2).collect();
+    let hint = match nearest(word, known.iter().copied()) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None if known.is_empty() => "there are no such entries here".to_owned(),
+        None => format!("known here: {}", known.join(", ")),
+    };
+    (format!("unknown {what} `{word}`"), Some(hint))
+}
+
+/// Messages may carry a hint of their own behind a semicolon.
+fn explain(message: &str) -> (String, Option<String>) {
+    match message.split_once("; ") {
+        Some((message, hint)) => (message.to_owned(), Some(hint.to_owned())),
+        None => (message.replace("invalid type: ", "wrong type: ").replace("null", "nothing"), None),
+    }
+}

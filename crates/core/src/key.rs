@@ -1,0 +1,156 @@
+//! Who shares a count: from a request's identities to one 64-bit key.
+//!
+//! The key is a chain of keyed hashes (SipHash-1-3 under a seed that is drawn once) over the identities
+//! that a rule names: the strings are not kept, and who does not know the seed can neither find two
+//! clients that share a key nor crowd one part of a table.
+
+use crate::request::Request;
+use siphasher::sip::SipHasher13;
+use std::net::IpAddr;
+
+/// IPv6 addresses count by network of this many bits: a household has at least that much.
+const IPV6_PREFIX: u32 = 64;
+
+/// What a rule can count by.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Dimension {
+    /// The API key.
+    ApiKey,
+    /// The user.
+    User,
+    /// The tenant.
+    Tenant,
+    /// The client's address.
+    Ip,
+    /// The template that the path falls under.
+    Route,
+    /// A custom identity.
+    Custom(String),
+}
+
+impl Dimension {
+    /// The dimension called `name`.
+    pub fn from_name(name: &str) -> Self {
+        match name {
+            "api_key" => Self::ApiKey,
+            "user" => Self::User,
+            "tenant" => Self::Tenant,
+            "ip" => Self::Ip,
+            "route" => Self::Route,
+            other => Self::Custom(other.to_owned()),
+        }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::ApiKey => "api_key",
+            Self::User => "user",
+            Self::Tenant => "tenant",
+            Self::Ip => "ip",
+            Self::Route => "route",
+            Self::Custom(name) => name,
+        }
+    }
+}
+
+/// An identity that a request has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Identity<'a> {
+    /// An API key.
+    ApiKey(&'a str),
+    /// A user.
+    User(&'a str),
+    /// A tenant.
+    Tenant(&'a str),
+    /// An address, or the network that it counts by.
+    Ip(u128),
+    /// A route, by its hash.
+    Route(u64),
+    /// A custom identity, by name and value.
+    Custom(&'a str, &'a str),
+    /// Nobody in particular: all such requests share one count.
+    Anonymous,
+}
+
+/// The identity of `request` in `dimension`, or if it has none, the next in the chain user → API key →
+/// address. A request with none of these counts by whatever it names: never is there no limit.
+#[inline]
+pub fn identity<'a>(dimension: &Dimension, request: &Request<'a>, route: u64) -> Identity<'a> {
+    let user = || request.user.map(Identity::User);
+    let api_key = || request.api_key.map(Identity::ApiKey);
+    let ip = || request.ip.map(|ip| Identity::Ip(ip_bits(ip)));
+    let found = match dimension {
+        Dimension::ApiKey => api_key().or_else(ip),
+        Dimension::User => user().or_else(api_key).or_else(ip),
+        Dimension::Ip => ip(),
+        Dimension::Route => Some(Identity::Route(route)),
+        Dimension::Tenant => request.tenant.map(Identity::Tenant),
+        Dimension::Custom(name) => request
+            .ids
+            .iter()
+            .find_map(|(known, value)| (known == name).then_some(Identity::Custom(known, value))),
+    };
+    found.or_else(user).or_else(api_key).or_else(ip).unwrap_or_else(|| last_resort(request))
+}
+
+#[cold]
+fn last_resort<'a>(request: &Request<'a>) -> Identity<'a> {
+    match (request.tenant, request.ids.first()) {
+        (Some(tenant), _) => Identity::Tenant(tenant),
+        (None, Some((name, value))) => Identity::Custom(name, value),
+        (None, None) => Identity::Anonymous,
+    }
+}
+
+/// An address as it is counted: IPv4 whole (also when mapped into IPv6), IPv6 by its network.
+#[inline]
+pub fn ip_bits(ip: IpAddr) -> u128 {
+    match ip.to_canonical() {
+        IpAddr::V4(v4) => u128::from(v4.to_ipv6_mapped().to_bits()),
+        IpAddr::V6(v6) => v6.to_bits() & (u128::MAX << (128 - IPV6_PREFIX)),
+    }
+}
+
+/// The secret under which keys are made.
+#[derive(Clone, Copy)]
+pub struct Seed(pub [u64; 2]);
+
+impl std::fmt::Debug for Seed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Seed(…)")
+    }
+}
+
+impl Seed {
+    /// Goes on with `chain`, the hash so far (0 at first), by one identity.
+    #[inline]
+    pub fn chain(&self, chain: u64, identity: &Identity<'_>) -> u64 {
+        match *identity {
+            Identity::ApiKey(key) => self.hash(chain, 1, key.as_bytes()),
+            Identity::User(user) => self.hash(chain, 2, user.as_bytes()),
+            Identity::Tenant(tenant) => self.hash(chain, 3, tenant.as_bytes()),
+            Identity::Ip(bits) => self.hash(chain, 4, &bits.to_le_bytes()),
+            Identity::Route(route) => self.hash(chain, 5, &route.to_le_bytes()),
+            Identity::Custom(name, value) => {
+                self.hash(self.hash(chain, 6, name.as_bytes()), 7, value.as_bytes())
+            }
+            Identity::Anonymous => self.hash(chain, 8, b""),
+        }
+    }
+
+    /// A key shared by many: the newcomers from one neighbourhood when there is no room for their own.
+    pub fn crowd(&self, ip: Option<IpAddr>, crowds: u64) -> u64 {
+        let neighbourhood = match ip.map(|ip| ip.to_canonical()) {
+            None => 0,
+            Some(IpAddr::V4(v4)) => u64::from(v4.to_bits() >> 16) | 1 << 32,
+            Some(IpAddr::V6(v6)) => (v6.to_bits() >> 96) as u64 | 2 << 32,
+        };
+        self.hash(0, 9, &neighbourhood.to_le_bytes()) % crowds
+    }
+
+    #[inline]
+    fn hash(&self, chain: u64, tag: u64, bytes: &[u8]) -> u64 {
+        SipHasher13::new_with_keys(self.0[0] ^ chain, self.0[1] ^ tag).hash(bytes)
+    }
+}

@@ -1,0 +1,147 @@
+//! A request as the engine sees it, whichever door it came through.
+
+use std::net::IpAddr;
+
+/// Longer paths are refused before they are matched.
+pub const LONGEST_ENDPOINT: usize = 4096;
+
+/// Who asks, and for what. Only what is known is given.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// The API key.
+    pub api_key: Option<&'a str>,
+    /// The user.
+    pub user: Option<&'a str>,
+    /// The tenant.
+    pub tenant: Option<&'a str>,
+    /// The client's address.
+    pub ip: Option<IpAddr>,
+    /// The tier, if the caller knows it.
+    pub tier: Option<&'a str>,
+    /// Custom identities as (name, value).
+    pub ids: &'a [(&'a str, &'a str)],
+    /// The Envoy domain.
+    pub domain: Option<&'a str>,
+    /// The path. A query is not looked at.
+    pub endpoint: &'a str,
+    /// The HTTP method.
+    pub method: Option<Method>,
+    /// What it costs; at least 1.
+    pub cost: u64,
+    /// Which requests matter more when not all can pass; higher is more important.
+    pub priority: Option<u8>,
+}
+
+impl Default for Request<'_> {
+    fn default() -> Self {
+        Self {
+            api_key: None,
+            user: None,
+            tenant: None,
+            ip: None,
+            tier: None,
+            ids: &[],
+            domain: None,
+            endpoint: "",
+            method: None,
+            cost: 1,
+            priority: None,
+        }
+    }
+}
+
+impl<'a> Request<'a> {
+    /// The path without query and fragment.
+    pub fn path(&self) -> &'a str {
+        let end = self.endpoint.find(['?', '#']).unwrap_or(self.endpoint.len());
+        &self.endpoint[..end]
+    }
+
+    /// The custom identity `name`.
+    pub fn id(&self, name: &str) -> Option<&'a str> {
+        self.ids.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
+    }
+
+    /// Whether anybody is named at all.
+    pub fn names_anybody(&self) -> bool {
+        self.api_key.is_some()
+            || self.user.is_some()
+            || self.tenant.is_some()
+            || self.ip.is_some()
+            || !self.ids.is_empty()
+    }
+}
+
+/// An HTTP method that a rule can name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub enum Method {
+    /// GET
+    Get = 1,
+    /// HEAD
+    Head = 1 << 1,
+    /// POST
+    Post = 1 << 2,
+    /// PUT
+    Put = 1 << 3,
+    /// PATCH
+    Patch = 1 << 4,
+    /// DELETE
+    Delete = 1 << 5,
+    /// OPTIONS
+    Options = 1 << 6,
+    /// CONNECT
+    Connect = 1 << 7,
+    /// TRACE
+    Trace = 1 << 8,
+    /// Any other; no rule can name it.
+    Other = 1 << 9,
+}
+
+impl Method {
+    /// The methods with names.
+    pub const NAMED: [(&'static str, Self); 9] = [
+        ("GET", Self::Get),
+        ("HEAD", Self::Head),
+        ("POST", Self::Post),
+        ("PUT", Self::Put),
+        ("PATCH", Self::Patch),
+        ("DELETE", Self::Delete),
+        ("OPTIONS", Self::Options),
+        ("CONNECT", Self::Connect),
+        ("TRACE", Self::Trace),
+    ];
+
+    /// The method called `name`, in any case.
+    pub fn from_name(name: &str) -> Self {
+        Self::NAMED
+            .iter()
+            .find(|(known, _)| known.eq_ignore_ascii_case(name))
+            .map_or(Self::Other, |(_, method)| *method)
+    }
+}
+
+/// A set of methods; empty means any.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MethodSet(u16);
+
+impl MethodSet {
+    /// Adds a method.
+    pub fn insert(&mut self, method: Method) {
+        self.0 |= method as u16;
+    }
+
+    /// Whether a request with this method is meant. One without a method is meant by no set but the empty.
+    #[inline]
+    pub fn admits(self, method: Option<Method>) -> bool {
+        self.0 == 0 || method.is_some_and(|method| self.0 & method as u16 != 0)
+    }
+
+    /// The names in the set.
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
+        Method::NAMED
+            .into_iter()
+            .filter(move |(_, method)| self.0 & *method as u16 != 0)
+            .map(|(name, _)| name)
+    }
+}

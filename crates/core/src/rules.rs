@@ -1,0 +1,23 @@
+//! Rules: as written, compiled, selected, explained and tested.
+
+mod compile;
+mod explain;
+pub mod lists;
+pub mod pattern;
+mod ruleset;
+mod sizing;
+pub mod spelling;
+mod testing;
+mod virtual_node;
+pub mod written;
+
+pub use compile::{Loaded, load};
+pub use explain::{Explanation, RuleExplanation, explain};
+pub use ruleset::{Charge, Charges, ClientMatch, ClientTraits, LimitId, PathMatch, Rule, RuleSet};
+pub use testing::{START_US, TestResult, run_tests};
+pub use virtual_node::VirtualNode;
+
+/// The JSON Schema of a rule file, for editors.
+pub fn schema() -> serde_json::Value {
+    schemars::schema_for!(written::RuleFile).to_value()
+}

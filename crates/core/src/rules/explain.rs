@@ -1,0 +1,203 @@
+//! Which rules meet a request, which do not and why, and what would let it pass.
+
+use super::compile::Loaded;
+use super::lists::Listed;
+use super::ruleset::{Rule, RuleSet};
+use super::virtual_node::VirtualNode;
+use super::written::OnExceed;
+use crate::decision::Outcome;
+use crate::key::Identity;
+use crate::rate::short_duration;
+use crate::request::Request;
+use std::fmt;
+use std::net::IpAddr;
+
+/// The answer to "why", for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Explanation {
+    /// What the lists say, if the request is on one.
+    pub listed: Option<String>,
+    /// The tier of the client.
+    pub tier: Option<String>,
+    /// The route that the path falls under.
+    pub route: Option<String>,
+    /// Each rule, in the order of the file.
+    pub rules: Vec<RuleExplanation>,
+    /// What becomes of the request if nothing was spent before.
+    pub verdict: String,
+}
+
+/// One rule's part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleExplanation {
+    /// The rule.
+    pub id: String,
+    /// Why it does not apply; none if it does.
+    pub fails: Option<String>,
+    /// Who shares the count with this request.
+    pub key: String,
+    /// The limits.
+    pub limits: Vec<String>,
+}
+
+/// Explains what `loaded` makes of `request` at `now_us`.
+pub fn explain(loaded: &Loaded, request: &Request<'_>, now_us: u64) -> Explanation {
+    let rules = &loaded.rules;
+    let (client, path) = (rules.match_client(request), rules.match_path(request.path()));
+    let tier = rules.tier_of(request).or(rules.default_tier);
+    let listed = loaded.lists.reason(request, now_us).map(|(listed, entry)| {
+        let list = match listed {
+            Listed::Allowed => "allow",
+            Listed::Denied => "deny",
+        };
+        let reason = entry.reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
+        format!("on the {list} list by `{}`{reason}", entry.pattern)
+    });
+    let selected: Vec<u32> = super::virtual_node::charges(rules, request)
+        .iter()
+        .map(|charge| rules.owner_index(charge.id))
+        .collect();
+    let explained = rules.rules().iter().enumerate().map(|(index, rule)| RuleExplanation {
+        id: rule.id.clone(),
+        fails: if selected.contains(&(index as u32)) {
+            None
+        } else {
+            Some(why_not(rules, index, rule, request, path.meets(index), client.size(index).is_some()))
+        },
+        key: rule.identities(request, path.route()).iter().map(said_identity).collect::<Vec<_>>().join(" + "),
+        limits: client.size(index).map(|size| rules.said_limits(size)).unwrap_or_default(),
+    });
+    Explanation {
+        listed,
+        tier: tier.map(|tier| rules.tiers[tier as usize].name.clone()),
+        route: rules
+            .routes
+            .iter()
+            .find(|route| route.hash == path.route())
+            .map(|route| route.template.clone()),
+        rules: explained.collect(),
+        verdict: verdict(loaded, request, now_us),
+    }
+}
+
+fn why_not(
+    rules: &RuleSet,
+    index: usize,
+    rule: &Rule,
+    request: &Request<'_>,
+    path_meets: bool,
+    has_size: bool,
+) -> String {
+    if let Some(failed) = rule.client.first_failure(request) {
+        return format!("the client does not match `{failed}`");
+    }
+    if !path_meets {
+        return match &rule.endpoints {
+            Some(patterns) => {
+                let patterns = &rules.endpoints.patterns()[patterns.clone()];
+                format!("`{}` does not match {}", request.path(), patterns.join(" or "))
+            }
+            None => "the path does not match".to_owned(),
+        };
+    }
+    if let Some(failed) = rule.other_half_fails(request) {
+        return format!("it asks for {failed}, and this request has another or none");
+    }
+    if !has_size {
+        return match rule.tier {
+            Some(tier) => format!("it is for tier `{}` only", rules.tiers[tier as usize].name),
+            None => "it has no limit for this client's tier".to_owned(),
+        };
+    }
+    debug_assert!(rules.rules()[index].fallback, "all other reasons are told above");
+    "it is a fallback, and another rule names this endpoint".to_owned()
+}
+
+fn verdict(loaded: &Loaded, request: &Request<'_>, now_us: u64) -> String {
+    match VirtualNode::default().check(loaded, request, now_us) {
+        Err(invalid) => format!("refused: {invalid}"),
+        Ok(Outcome::Denied) => {
+            "refused: it is on the deny list; removing the entry would let it pass".to_owned()
+        }
+        Ok(Outcome::Unlimited) => "passes, and no limit applies".to_owned(),
+        Ok(Outcome::Admitted(standing) | Outcome::Limited(standing)) => {
+            let limit = loaded.rules.limit(standing.limit);
+            format!(
+                "passes if nothing was spent before; `{}` then has {} of {} left, and all of it again after {}",
+                limit.policy,
+                standing.remaining,
+                limit.quota,
+                said_span(standing.reset_after_us),
+            )
+        }
+    }
+}
+
+fn said_identity(identity: &Identity<'_>) -> String {
+    match identity {
+        Identity::ApiKey(key) => format!("api_key {}", masked(key)),
+        Identity::User(user) => format!("user {user}"),
+        Identity::Tenant(tenant) => format!("tenant {tenant}"),
+        Identity::Ip(bits) => {
+            let ip = IpAddr::from(bits.to_be_bytes()).to_canonical();
+            if ip.is_ipv6() { format!("ip {ip}/64") } else { format!("ip {ip}") }
+        }
+        Identity::Route(0) => "route (none)".to_owned(),
+        Identity::Route(_) => "route".to_owned(),
+        Identity::Custom(name, value) => format!("{name} {value}"),
+        Identity::Anonymous => "nobody in particular".to_owned(),
+    }
+}
+
+/// Enough of a key to recognise it, not enough to use it.
+fn masked(key: &str) -> String {
+    let shown: String = key.chars().take(8).collect();
+    if key.chars().count() > 8 { format!("{shown}…") } else { shown }
+}
+
+fn said_span(us: u64) -> String {
+    let short = short_duration(us);
+    if short.starts_with(|first: char| first.is_ascii_digit()) { short } else { format!("1{short}") }
+}
+
+impl RuleSet {
+    fn said_limits(&self, size: u32) -> Vec<String> {
+        let limits = self.sizes[size as usize].clone();
+        limits
+            .map(|limit| {
+                let limit = &self.limits[limit as usize];
+                let window = said_span(limit.window_seconds * 1_000_000);
+                format!("{} per {window}, {}", limit.quota, limit.algorithm().name())
+            })
+            .collect()
+    }
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(listed) = &self.listed {
+            writeln!(f, "lists   {listed}")?;
+        }
+        writeln!(f, "tier    {}", self.tier.as_deref().unwrap_or("none"))?;
+        writeln!(f, "route   {}", self.route.as_deref().unwrap_or("none"))?;
+        for rule in &self.rules {
+            match &rule.fails {
+                None => {
+                    writeln!(f, "  ✓ {}  counted for {}", rule.id, rule.key)?;
+                    for limit in &rule.limits {
+                        writeln!(f, "      {limit}")?;
+                    }
+                }
+                Some(why) => writeln!(f, "  · {}  {why}", rule.id)?,
+            }
+        }
+        write!(f, "{}", self.verdict)
+    }
+}
+
+impl Rule {
+    /// Whether it only counts.
+    pub fn is_shadow(&self) -> bool {
+        self.on_exceed == OnExceed::Shadow
+    }
+}

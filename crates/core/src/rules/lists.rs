@@ -1,0 +1,198 @@
+//! The allow and deny lists. They are kept apart from the rules, so that blocking somebody disturbs
+//! nothing else.
+
+use super::pattern::Glob;
+use crate::request::Request;
+use ipnet::IpNet;
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+/// Which list a request is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Listed {
+    /// Passes without any limit.
+    Allowed,
+    /// Refused.
+    Denied,
+}
+
+impl Listed {
+    /// Deny wins over allow, and both over nothing.
+    #[inline]
+    pub fn stricter(one: Option<Self>, other: Option<Self>) -> Option<Self> {
+        match (one, other) {
+            (Some(Self::Denied), _) | (_, Some(Self::Denied)) => Some(Self::Denied),
+            (Some(Self::Allowed), _) | (_, Some(Self::Allowed)) => Some(Self::Allowed),
+            (None, None) => None,
+        }
+    }
+}
+
+/// What the lists say about a client, and until when that can be relied on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// The list, if any. Deny wins over allow.
+    pub listed: Option<Listed>,
+    /// The next expiry of an entry that has to do with this client.
+    pub until_us: u64,
+}
+
+/// Both lists.
+#[derive(Clone, Debug, Default)]
+pub struct Lists {
+    allow: List,
+    deny: List,
+}
+
+impl Lists {
+    /// The lists with these entries.
+    pub fn new(allow: List, deny: List) -> Self {
+        Self { allow, deny }
+    }
+
+    /// Whether an entry is about names rather than addresses.
+    #[inline]
+    pub fn mention_names(&self) -> bool {
+        self.allow.has_names() || self.deny.has_names()
+    }
+
+    /// Which list the client is on at `now_us`.
+    pub fn standing(&self, request: &Request<'_>, now_us: u64) -> Standing {
+        let (names, address) =
+            (self.standing_of_names(request, now_us), self.standing_of_address(request.ip, now_us));
+        Standing {
+            listed: Listed::stricter(names.listed, address.listed),
+            until_us: names.until_us.min(address.until_us),
+        }
+    }
+
+    /// Which list the client's names are on. This half can be remembered.
+    pub fn standing_of_names(&self, request: &Request<'_>, now_us: u64) -> Standing {
+        standing(self.deny.find_name(request, now_us), self.allow.find_name(request, now_us))
+    }
+
+    /// Which list the client's address is on. This half is cheap.
+    #[inline]
+    pub fn standing_of_address(&self, ip: Option<IpAddr>, now_us: u64) -> Standing {
+        match ip {
+            Some(ip) if !self.deny.networks.is_empty() || !self.allow.networks.is_empty() => {
+                standing(self.deny.find_address(ip, now_us), self.allow.find_address(ip, now_us))
+            }
+            _ => Standing { listed: None, until_us: u64::MAX },
+        }
+    }
+
+    /// The entry that puts the client on a list, as written.
+    pub fn reason(&self, request: &Request<'_>, now_us: u64) -> Option<(Listed, &Entry)> {
+        match self.deny.find(request, now_us) {
+            Some(entry) => Some((Listed::Denied, entry)),
+            None => self.allow.find(request, now_us).map(|entry| (Listed::Allowed, entry)),
+        }
+    }
+}
+
+/// One entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// As written.
+    pub pattern: String,
+    /// Until when it holds.
+    pub expires_us: Option<u64>,
+    /// For people.
+    pub reason: Option<String>,
+}
+
+impl Entry {
+    fn end_us(&self) -> u64 {
+        self.expires_us.unwrap_or(u64::MAX)
+    }
+}
+
+/// One list: exact keys, globs and networks.
+#[derive(Clone, Debug, Default)]
+pub struct List {
+    exact: HashMap<String, Entry>,
+    globs: Vec<(Glob, Entry)>,
+    /// By length, longest first, and network: a look-up per length, however many networks there are.
+    networks: Vec<(u8, HashMap<IpNet, Entry>)>,
+}
+
+impl List {
+    /// Adds an entry. Of two for the same pattern, the one that lasts longer stays.
+    pub fn insert(&mut self, entry: Entry) {
+        let network =
+            entry.pattern.parse::<IpNet>().or_else(|_| entry.pattern.parse::<IpAddr>().map(IpNet::from));
+        if let Ok(network) = network {
+            let network = network.trunc();
+            let length = network.prefix_len();
+            let slot = match self.networks.binary_search_by(|(known, _)| length.cmp(known)) {
+                Ok(slot) => slot,
+                Err(slot) => {
+                    self.networks.insert(slot, (length, HashMap::new()));
+                    slot
+                }
+            };
+            keep_longest(self.networks[slot].1.entry(network), entry);
+            return;
+        }
+        let glob = Glob::new(&entry.pattern);
+        if glob.is_exact() {
+            keep_longest(self.exact.entry(entry.pattern.clone()), entry);
+        } else {
+            self.globs.push((glob, entry));
+        }
+    }
+
+    fn has_names(&self) -> bool {
+        !self.exact.is_empty() || !self.globs.is_empty()
+    }
+
+    fn find(&self, request: &Request<'_>, now_us: u64) -> Option<&Entry> {
+        self.find_name(request, now_us).or_else(|| self.find_address(request.ip?, now_us))
+    }
+
+    /// A live entry for the client's names: the one that lasts longest, for while it lasts, nothing changes.
+    fn find_name(&self, request: &Request<'_>, now_us: u64) -> Option<&Entry> {
+        if !self.has_names() {
+            return None;
+        }
+        let names = [request.api_key, request.user, request.tenant];
+        let exact = names.iter().flatten().filter_map(|name| self.exact.get(*name));
+        let globs =
+            self.globs.iter().filter(|(glob, _)| names.iter().flatten().any(|name| glob.matches(name)));
+        longest_lived(exact.chain(globs.map(|(_, entry)| entry)), now_us)
+    }
+
+    /// The same for its address.
+    fn find_address(&self, ip: IpAddr, now_us: u64) -> Option<&Entry> {
+        let ip = ip.to_canonical();
+        let networks = self
+            .networks
+            .iter()
+            .filter_map(|(length, networks)| networks.get(&IpNet::new(ip, *length).ok()?.trunc()));
+        longest_lived(networks, now_us)
+    }
+}
+
+fn longest_lived<'e>(entries: impl Iterator<Item = &'e Entry>, now_us: u64) -> Option<&'e Entry> {
+    entries.filter(|entry| entry.end_us() > now_us).max_by_key(|entry| entry.end_us())
+}
+
+fn standing(denied: Option<&Entry>, allowed: Option<&Entry>) -> Standing {
+    let listed = match (denied, allowed) {
+        (Some(_), _) => Some(Listed::Denied),
+        (None, Some(_)) => Some(Listed::Allowed),
+        (None, None) => None,
+    };
+    let end_us = |entry: Option<&Entry>| entry.map_or(u64::MAX, Entry::end_us);
+    Standing { listed, until_us: end_us(denied).min(end_us(allowed)) }
+}
+
+fn keep_longest<K>(slot: std::collections::hash_map::Entry<'_, K, Entry>, entry: Entry) {
+    slot.and_modify(|known| {
+        if known.end_us() < entry.end_us() {
+            *known = entry.clone();
+        }
+    })
+    .or_insert(entry);
+}

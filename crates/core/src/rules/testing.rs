@@ -1,0 +1,184 @@
+//! Runs the test cases that stand beside rules, on a virtual clock.
+
+use super::compile::Loaded;
+use super::virtual_node::VirtualNode;
+use super::written::{Expectation, TestCase, TestRequest, TestStep};
+use crate::decision::{Invalid, Outcome, Standing};
+use crate::rate::short_duration;
+use crate::request::{Method, Request};
+
+/// Where the clock of a case starts: midnight UTC on a Monday, the boundary of every window up to a week.
+pub const START_US: u64 = 1_767_571_200_000_000;
+
+/// What became of a case.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TestResult {
+    /// Its name.
+    pub name: String,
+    /// The line it begins on.
+    pub line: usize,
+    /// How many requests it sent.
+    pub requests: u64,
+    /// What went otherwise than expected: the step, from 1, and how.
+    pub failures: Vec<(usize, String)>,
+}
+
+/// Runs every case of a rule file, each on a node of its own.
+pub fn run_tests(loaded: &Loaded) -> Vec<TestResult> {
+    loaded.tests.iter().map(|(line, case)| run_case(loaded, *line, case)).collect()
+}
+
+fn run_case(loaded: &Loaded, line: usize, case: &TestCase) -> TestResult {
+    let mut node = VirtualNode::default();
+    let mut result = TestResult { name: case.name.clone(), line, requests: 0, failures: Vec::new() };
+    let start_us = case.start.map_or(START_US, |start| start.unix_us);
+    let mut at_us = 0;
+    for (index, step) in case.steps.iter().enumerate() {
+        at_us = step.at.map_or(at_us, |at| at.us);
+        result.requests += step.send.unwrap_or(1);
+        if let Err(difference) =
+            run_step(loaded, &mut node, &case.request, step, start_us.saturating_add(at_us))
+        {
+            let difference = format!("at {}: {difference}", said_duration(at_us));
+            result.failures.push((index + 1, difference));
+        }
+    }
+    result
+}
+
+fn run_step(
+    loaded: &Loaded,
+    node: &mut VirtualNode,
+    base: &TestRequest,
+    step: &TestStep,
+    now_us: u64,
+) -> Result<(), String> {
+    let fields = step.request.over(base);
+    let ids: Vec<(&str, &str)> = fields.ids.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+    let request = fields.as_request(&ids);
+    let mut passed = 0;
+    let mut last = Ok(Outcome::Unlimited);
+    let sent = step.send.unwrap_or(1);
+    for number in 1..=sent {
+        last = node.check(loaded, &request, now_us);
+        passed += u64::from(matches!(last, Ok(Outcome::Unlimited | Outcome::Admitted(_))));
+        if let Some(expected) = step.expect.filter(|expected| !meets(*expected, &last)) {
+            let which = if sent > 1 { format!("request {number} of {sent}: ") } else { String::new() };
+            let found = describe(loaded, &last);
+            return Err(format!("{which}expected {}, found {found}", said_expectation(expected)));
+        }
+    }
+    if let Some(expected) = step.pass.filter(|expected| *expected != passed) {
+        return Err(format!("expected {expected} of {sent} to pass, {passed} did"));
+    }
+    check_last(loaded, step, &last)
+}
+
+/// What a step expects of its last request.
+fn check_last(loaded: &Loaded, step: &TestStep, last: &Result<Outcome, Invalid>) -> Result<(), String> {
+    let standing = match last {
+        Ok(Outcome::Admitted(standing) | Outcome::Limited(standing)) => Some(*standing),
+        _ => None,
+    };
+    let differ = |what: &str, expected: String, found: Option<String>| {
+        Err(format!("expected {what} {expected}, found {}", found.unwrap_or_else(|| "no limit".to_owned())))
+    };
+    if let Some(expected) = step.retry_after {
+        let found = standing.map(|standing| standing.retry_after_us);
+        if found != Some(expected.us) {
+            return differ("a wait of", said_duration(expected.us), found.map(said_duration));
+        }
+    }
+    if let Some(expected) = step.remaining {
+        let found = standing.map(|standing| u64::from(standing.remaining));
+        if found != Some(expected) {
+            return differ("remaining", expected.to_string(), found.map(|found| found.to_string()));
+        }
+    }
+    if let Some(expected) = &step.rule {
+        let found = standing.map(|standing| loaded.rules.rule_of(standing.limit).id.clone());
+        if found.as_ref() != Some(expected) {
+            return differ("the rule", format!("`{expected}`"), found.map(|found| format!("`{found}`")));
+        }
+    }
+    Ok(())
+}
+
+fn meets(expected: Expectation, found: &Result<Outcome, Invalid>) -> bool {
+    match expected {
+        Expectation::Pass => matches!(found, Ok(Outcome::Admitted(_) | Outcome::Unlimited)),
+        Expectation::Limited => matches!(found, Ok(Outcome::Limited(_))),
+        Expectation::Denied => matches!(found, Ok(Outcome::Denied)),
+        Expectation::Unlimited => matches!(found, Ok(Outcome::Unlimited)),
+        Expectation::TooCostly => matches!(found, Err(Invalid::CostAboveLimit { .. })),
+    }
+}
+
+fn said_expectation(expected: Expectation) -> &'static str {
+    match expected {
+        Expectation::Pass => "pass",
+        Expectation::Limited => "limited",
+        Expectation::Denied => "denied",
+        Expectation::Unlimited => "unlimited",
+        Expectation::TooCostly => "too_costly",
+    }
+}
+
+fn describe(loaded: &Loaded, found: &Result<Outcome, Invalid>) -> String {
+    let by = |standing: &Standing| loaded.rules.rule_of(standing.limit).id.clone();
+    match found {
+        Ok(Outcome::Unlimited) => "pass, with no limit".to_owned(),
+        Ok(Outcome::Denied) => "denied".to_owned(),
+        Ok(Outcome::Admitted(standing)) => format!("pass, {} left by `{}`", standing.remaining, by(standing)),
+        Ok(Outcome::Limited(standing)) => {
+            format!("limited by `{}` for {}", by(standing), said_duration(standing.retry_after_us))
+        }
+        Err(invalid) => invalid.to_string(),
+    }
+}
+
+fn said_duration(us: u64) -> String {
+    match us {
+        0 => "0s".to_owned(),
+        us => {
+            let short = short_duration(us);
+            if short.starts_with(|first: char| first.is_ascii_digit()) { short } else { format!("1{short}") }
+        }
+    }
+}
+
+impl TestRequest {
+    /// These fields, and where one is absent, that of `base`.
+    fn over(&self, base: &Self) -> Self {
+        let mut ids = base.ids.clone();
+        ids.extend(self.ids.clone());
+        Self {
+            key: self.key.clone().or_else(|| base.key.clone()),
+            user: self.user.clone().or_else(|| base.user.clone()),
+            tenant: self.tenant.clone().or_else(|| base.tenant.clone()),
+            ip: self.ip.or(base.ip),
+            tier: self.tier.clone().or_else(|| base.tier.clone()),
+            ids,
+            domain: self.domain.clone().or_else(|| base.domain.clone()),
+            endpoint: self.endpoint.clone().or_else(|| base.endpoint.clone()),
+            method: self.method.clone().or_else(|| base.method.clone()),
+            cost: self.cost.or(base.cost),
+        }
+    }
+
+    fn as_request<'a>(&'a self, ids: &'a [(&'a str, &'a str)]) -> Request<'a> {
+        Request {
+            api_key: self.key.as_deref(),
+            user: self.user.as_deref(),
+            tenant: self.tenant.as_deref(),
+            ip: self.ip,
+            tier: self.tier.as_deref(),
+            ids,
+            domain: self.domain.as_deref(),
+            endpoint: self.endpoint.as_deref().unwrap_or_default(),
+            method: self.method.as_deref().map(Method::from_name),
+            cost: self.cost.unwrap_or(1),
+            priority: None,
+        }
+    }
+}

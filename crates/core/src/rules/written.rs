@@ -1,0 +1,311 @@
+//! Rules as people write them. These types are the file format: what they say, the JSON Schema says too.
+
+use super::spelling::{Amount, DurationText, OneOrMany, RateText, ShortLimit, Timestamp};
+use crate::algorithm::Algorithm;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+
+/// A rule file: the rules, and what they share.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RuleFile {
+    /// The rules. Every rule that matches a request limits it, all or nothing.
+    #[serde(default)]
+    pub rules: Vec<Rule>,
+    /// What every rule inherits unless it, or its tier, says otherwise.
+    #[serde(default)]
+    pub defaults: Defaults,
+    /// The tiers by name: who belongs to each, and what its members may do.
+    #[serde(default)]
+    pub tiers: BTreeMap<String, Tier>,
+    /// Route templates beyond those that rules name, for `key: [route]`.
+    #[serde(default)]
+    pub routes: Vec<String>,
+    /// Who passes without any limit: exact keys, globs (`sk_internal_*`), addresses and networks.
+    #[serde(default)]
+    pub whitelist: Vec<ListEntry>,
+    /// The same as `whitelist`.
+    #[serde(default)]
+    pub allow: Vec<ListEntry>,
+    /// Who is refused with 403.
+    #[serde(default)]
+    pub blacklist: Vec<ListEntry>,
+    /// The same as `blacklist`.
+    #[serde(default)]
+    pub deny: Vec<ListEntry>,
+    /// Cases with a virtual clock, run by `tollgate rules test`.
+    #[serde(default)]
+    pub tests: Vec<TestCase>,
+}
+
+/// One rule: whom it is about, and how much they may do.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Rule {
+    /// Its name: in answers, metrics and logs, and the name of its states. Keep it, and the states are kept.
+    pub id: String,
+    /// For people: counts the changes of this rule.
+    pub version: Option<u64>,
+    /// Only for members of this tier.
+    pub tier: Option<String>,
+    /// Only for requests of this Envoy domain.
+    pub domain: Option<String>,
+    /// Which requests it is about; everything if absent.
+    #[serde(rename = "match")]
+    pub matches: Option<Match>,
+    /// Short for `match: { endpoint: … }`.
+    pub endpoint: Option<OneOrMany<String>>,
+    /// Short for `match: { methods: … }`.
+    pub methods: Option<OneOrMany<String>>,
+    /// Only for endpoints that no other rule names.
+    #[serde(default)]
+    pub fallback: bool,
+    /// Who shares a count: `api_key`, `ip`, `user`, `tenant`, `route` or the name of a custom identity, or
+    /// several of them together. By default the API key, else the address.
+    pub key: Option<OneOrMany<String>>,
+    /// How it is counted; `token_bucket` by default.
+    pub algorithm: Option<Algorithm>,
+    /// The numbers, in full.
+    pub params: Option<Params>,
+    /// The numbers, in short: `100/min`.
+    pub limit: Option<Amount>,
+    /// With `limit`: how many may come at once.
+    pub burst: Option<u64>,
+    /// Several limits at once: `[10/s, 250/day]`.
+    pub limits: Option<Vec<ShortLimit>>,
+    /// Other numbers for single keys.
+    #[serde(rename = "override", default)]
+    pub overrides: BTreeMap<String, Params>,
+    /// A second limit per address, this many times as wide: a safety net that users behind one shared
+    /// address do not hit first.
+    pub ip_safety_net: Option<u32>,
+    /// What happens to a request over the limit.
+    pub on_exceed: Option<OnExceed>,
+    /// What happens when the shared store cannot be reached.
+    pub on_store_failure: Option<OnStoreFailure>,
+    /// Whether nodes may take tokens ahead.
+    pub consistency: Option<Consistency>,
+    /// For people.
+    pub description: Option<String>,
+}
+
+/// Which requests a rule is about. Everything that is given must hold.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Match {
+    /// Globs over the API key.
+    pub api_key_pattern: Option<OneOrMany<String>>,
+    /// Globs over the user.
+    pub user_pattern: Option<OneOrMany<String>>,
+    /// Globs over the tenant.
+    pub tenant_pattern: Option<OneOrMany<String>>,
+    /// Addresses and networks.
+    pub ip: Option<OneOrMany<String>>,
+    /// Globs over custom identities, by name.
+    #[serde(default)]
+    pub ids: BTreeMap<String, OneOrMany<String>>,
+    /// Templates such as `/v1/users/{id}`; `{name*}` at the end stands for any rest.
+    pub endpoint: Option<OneOrMany<String>>,
+    /// Regular expressions over the path; unanchored unless they say otherwise.
+    pub endpoint_regex: Option<OneOrMany<String>>,
+    /// HTTP methods.
+    pub methods: Option<OneOrMany<String>>,
+}
+
+/// The numbers of a limit. Which of them an algorithm takes: buckets a capacity and a rate, windows a
+/// limit and a window.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Params {
+    /// Tokens that fit; the burst.
+    pub capacity: Option<u64>,
+    /// Tokens per second, or `100/min`.
+    pub refill_rate: Option<RateText>,
+    /// What leaks per second, or `100/min`; for `leaky_bucket`.
+    pub leak_rate: Option<RateText>,
+    /// Requests per window, or `100/min`.
+    pub limit: Option<Amount>,
+    /// The window: seconds, or a duration such as `90s`. For buckets it is only shown in headers.
+    pub window: Option<DurationText>,
+    /// How many may come at once. For `gcra`: beyond the first, so that 0 spaces strictly.
+    pub burst: Option<u64>,
+    /// Several limits at once.
+    pub limits: Option<Vec<ShortLimit>>,
+}
+
+/// What rules inherit.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Defaults {
+    /// The tier of those who belong to none.
+    pub tier: Option<String>,
+    /// See the rule's.
+    pub key: Option<OneOrMany<String>>,
+    /// See the rule's.
+    pub algorithm: Option<Algorithm>,
+    /// See the rule's.
+    pub params: Option<Params>,
+    /// See the rule's.
+    pub limit: Option<Amount>,
+    /// See the rule's.
+    pub burst: Option<u64>,
+    /// See the rule's.
+    pub limits: Option<Vec<ShortLimit>>,
+    /// See the rule's.
+    pub ip_safety_net: Option<u32>,
+    /// See the rule's.
+    pub on_exceed: Option<OnExceed>,
+    /// See the rule's.
+    pub on_store_failure: Option<OnStoreFailure>,
+    /// See the rule's.
+    pub consistency: Option<Consistency>,
+}
+
+/// A tier: who belongs to it, and the numbers its members get from rules that give none.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Tier {
+    /// Globs over the API key.
+    pub api_key_pattern: Option<OneOrMany<String>>,
+    /// Single API keys or users.
+    #[serde(default)]
+    pub keys: Vec<String>,
+    /// See the rule's.
+    pub algorithm: Option<Algorithm>,
+    /// See the rule's.
+    pub params: Option<Params>,
+    /// See the rule's.
+    pub limit: Option<Amount>,
+    /// See the rule's.
+    pub burst: Option<u64>,
+    /// See the rule's.
+    pub limits: Option<Vec<ShortLimit>>,
+}
+
+/// What happens to a request over the limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OnExceed {
+    /// It is refused.
+    #[default]
+    Reject,
+    /// It passes, and is counted and reported as one that would have been refused.
+    Shadow,
+}
+
+/// What happens when the shared store cannot be reached. The embedded store always can.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OnStoreFailure {
+    /// Requests pass.
+    #[default]
+    Allow,
+    /// Requests are refused: for logins and the like.
+    Deny,
+    /// Each node limits by itself, to its share.
+    Local,
+}
+
+/// Whether nodes that share a store may take tokens ahead for busy keys.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Consistency {
+    /// They may, and still never admit more than the limit.
+    #[default]
+    Leased,
+    /// Every check asks the store.
+    Strict,
+}
+
+/// A list entry: the pattern alone, or with a reason and an expiry.
+#[derive(Clone, Debug)]
+pub struct ListEntry {
+    /// An exact key, a glob, an address or a network.
+    pub key: String,
+    /// Until when it holds, as in `2026-12-31T23:59:59Z`.
+    pub expires: Option<Timestamp>,
+    /// For people.
+    pub reason: Option<String>,
+}
+
+/// A case of a rule test: requests on a virtual clock, and what must become of them.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TestCase {
+    /// What it shows.
+    pub name: String,
+    /// The instant at which the case begins; by default one on a boundary of every window up to a day.
+    pub start: Option<Timestamp>,
+    /// The request that the steps send.
+    #[serde(default)]
+    pub request: TestRequest,
+    /// What happens, in order.
+    pub steps: Vec<TestStep>,
+}
+
+/// The fields of a test's request, named as in `POST /v1/check`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TestRequest {
+    /// The API key.
+    pub key: Option<String>,
+    /// The user.
+    pub user: Option<String>,
+    /// The tenant.
+    pub tenant: Option<String>,
+    /// The client's address.
+    pub ip: Option<std::net::IpAddr>,
+    /// The tier, if the caller knows it.
+    pub tier: Option<String>,
+    /// Custom identities.
+    #[serde(default)]
+    pub ids: BTreeMap<String, String>,
+    /// The Envoy domain.
+    pub domain: Option<String>,
+    /// The path.
+    pub endpoint: Option<String>,
+    /// The HTTP method.
+    pub method: Option<String>,
+    /// What the request costs; 1 by default.
+    pub cost: Option<u64>,
+}
+
+/// One step of a test case.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TestStep {
+    /// When, since the start of the case.
+    pub at: Option<DurationText>,
+    /// Fields that differ from the case's request.
+    #[serde(default)]
+    pub request: TestRequest,
+    /// How many requests to send; 1 by default.
+    pub send: Option<u64>,
+    /// What must become of each of them.
+    pub expect: Option<Expectation>,
+    /// Instead: how many of them pass.
+    pub pass: Option<u64>,
+    /// What the last one must be told to wait, exactly.
+    pub retry_after: Option<DurationText>,
+    /// What must be left after the last one.
+    pub remaining: Option<u64>,
+    /// Which rule must have decided the last one.
+    pub rule: Option<String>,
+}
+
+/// What must become of a test's request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Expectation {
+    /// It passes, within a limit or without one.
+    Pass,
+    /// It is over a limit.
+    Limited,
+    /// It is on the deny list.
+    Denied,
+    /// It passes and no limit applies: the allow list, or no rule matches.
+    Unlimited,
+    /// It costs more than the limit can ever hold.
+    TooCostly,
+}

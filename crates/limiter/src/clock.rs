@@ -1,0 +1,95 @@
+//! The only place that reads the time.
+//!
+//! Reading the system's clock costs as much as half a decision. So each thread reads it at most once a
+//! millisecond and counts on from there by the processor's counter: within that millisecond the two
+//! cannot drift apart by a microsecond, and on a thread that is not busy every reading is the system's.
+
+use quanta::Clock as Counter;
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// How long a thread counts on from one reading of the system's clock.
+const TRUSTED_NS: u64 = 1_000_000;
+
+/// Tells the time in microseconds since the epoch.
+#[derive(Clone, Debug)]
+pub enum Clock {
+    /// The system's.
+    System(SystemClock),
+    /// One that a test moves.
+    Manual(ManualClock),
+}
+
+impl Clock {
+    /// The system's clock.
+    pub fn system() -> Self {
+        Self::System(SystemClock { counter: Counter::new() })
+    }
+
+    /// Now.
+    #[inline]
+    pub fn now_us(&self) -> u64 {
+        match self {
+            Self::System(clock) => clock.now_us(),
+            Self::Manual(clock) => clock.now_us(),
+        }
+    }
+}
+
+/// See [`Clock::System`].
+#[derive(Clone, Debug)]
+pub struct SystemClock {
+    counter: Counter,
+}
+
+thread_local! {
+    /// The last reading: (the counter then, microseconds since the epoch).
+    static READING: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
+}
+
+impl SystemClock {
+    #[inline]
+    fn now_us(&self) -> u64 {
+        let raw = self.counter.raw();
+        let (then, unix_us) = READING.get();
+        let elapsed_ns = self.counter.delta_as_nanos(then, raw);
+        if raw >= then && elapsed_ns < TRUSTED_NS { unix_us + elapsed_ns / 1_000 } else { self.read(raw) }
+    }
+
+    #[cold]
+    fn read(&self, raw: u64) -> u64 {
+        #[expect(clippy::disallowed_methods, reason = "this is the clock")]
+        let now = SystemTime::now();
+        let unix_us = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64);
+        READING.set((raw, unix_us));
+        unix_us
+    }
+}
+
+/// A clock that stands still until it is moved.
+#[derive(Clone, Debug)]
+pub struct ManualClock(Arc<AtomicU64>);
+
+impl ManualClock {
+    /// A clock that shows `now_us`.
+    pub fn new(now_us: u64) -> Self {
+        Self(Arc::new(AtomicU64::new(now_us)))
+    }
+
+    /// What it shows.
+    pub fn now_us(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Sets it; it may also go back.
+    pub fn set_us(&self, now_us: u64) {
+        self.0.store(now_us, Ordering::Relaxed);
+    }
+
+    /// Moves it on.
+    pub fn advance_us(&self, us: u64) {
+        self.0.fetch_add(us, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,243 @@
+//! The embedded store: every state of a node, bounded, expiring, all or nothing over several limits.
+//!
+//! A state is 24 bytes in one of 1,024 shards, each behind its own lock and held for the length of a step.
+//! Nothing is ever swept as a whole: newcomers forget a slot or two, and [`MemoryStore::tidy`] takes a few
+//! shards at a time.
+//!
+//! At the memory cap only states that equal a fresh one make room: a client cannot flush its own bucket by
+//! crowding the table. If there is no such state, newcomers share the *crowd* cells of their
+//! neighbourhood, by address prefix, so that one flood does not deny every newcomer. A key that came back
+//! is kept for its whole time to full, one that was seen once only until it is fresh: a flood of single
+//! visits does not push out a regular.
+
+mod slot;
+mod table;
+
+use parking_lot::{Mutex, MutexGuard};
+use slot::Slot;
+use smallvec::SmallVec;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use table::Table;
+use tollgate_core::algorithm::Step;
+use tollgate_core::algorithm::sliding_window_log;
+use tollgate_core::decision::Fold;
+use tollgate_core::rules::Charge;
+
+const SHARD_BITS: u32 = 64 - slot::FINGERPRINT_BITS;
+const SHARDS: usize = 1 << SHARD_BITS;
+/// Shards for crowds; they are few, so these have no cap of their own.
+const CROWD_SHARDS: usize = 64;
+/// How many crowds a limit has.
+pub(crate) const CROWDS: u64 = 256;
+/// How many shards one call of [`MemoryStore::tidy`] takes.
+const TIDY_SHARDS: usize = 32;
+
+/// The embedded store.
+pub struct MemoryStore {
+    shards: Box<[Shard]>,
+    next_to_tidy: AtomicUsize,
+    crowded: AtomicU64,
+}
+
+/// A shard on a cache line of its own.
+#[repr(align(64))]
+struct Shard(Mutex<Table>);
+
+/// What the store holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryUse {
+    /// States.
+    pub states: usize,
+    /// Bytes of them.
+    pub bytes: usize,
+    /// How many checks had to share a crowd's cell because the cap was reached.
+    pub crowded: u64,
+}
+
+/// There is no room for the state of this charge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Full {
+    pub(crate) charge: usize,
+}
+
+/// A charge, and whether its key is a crowd's.
+#[derive(Clone, Copy)]
+pub(crate) struct Placed<'r> {
+    pub(crate) charge: Charge<'r>,
+    pub(crate) cost: u32,
+    pub(crate) crowd: bool,
+}
+
+impl MemoryStore {
+    /// A store that takes at most `most_bytes`.
+    pub fn new(most_bytes: usize) -> Self {
+        let each = most_bytes / SHARDS;
+        let shards = (0..SHARDS).map(|_| Table::new(each));
+        let crowds = (0..CROWD_SHARDS).map(|_| Table::new(usize::MAX));
+        Self {
+            shards: shards.chain(crowds).map(|table| Shard(Mutex::new(table))).collect(),
+            next_to_tidy: AtomicUsize::new(0),
+            crowded: AtomicU64::new(0),
+        }
+    }
+
+    /// Charges all of `charges`, or none of them if one refuses.
+    #[inline]
+    pub(crate) fn take(&self, charges: &[Placed<'_>], now_us: u64) -> Result<Fold, Full> {
+        match charges {
+            [only] if only.charge.limit.log_window().is_none() => self.take_one(only, now_us),
+            _ => self.take_several(charges, now_us),
+        }
+    }
+
+    /// The common case: one charge, one look-up, one lock.
+    #[inline]
+    fn take_one(&self, placed: &Placed<'_>, now_us: u64) -> Result<Fold, Full> {
+        let Placed { charge, cost, .. } = placed;
+        let mut fold = Fold::default();
+        let mut table = self.shards[shard_of(placed)].0.lock();
+        match table.find(charge.key) {
+            Some(index) => {
+                let step = charge.limit.step(Some(table.slot(index).cell()), now_us, *cost);
+                if let Some(cell) = step.next {
+                    let fresh_us = now_us + charge.limit.lifetime_us().max(step.reset_after_us);
+                    table.replace(index, Slot::new(charge.key, cell, fresh_us));
+                }
+                fold.add(charge, &step);
+            }
+            None => {
+                let step = charge.limit.step(None, now_us, *cost);
+                if let Some(cell) = step.next {
+                    if !table.make_room(1, now_us) {
+                        return Err(Full { charge: 0 });
+                    }
+                    table.insert(Slot::new(charge.key, cell, now_us + step.reset_after_us));
+                }
+                fold.add(charge, &step);
+            }
+        }
+        Ok(fold)
+    }
+
+    /// Locks every shard concerned, in order; steps on all; then keeps all or nothing.
+    fn take_several(&self, charges: &[Placed<'_>], now_us: u64) -> Result<Fold, Full> {
+        let mut order: SmallVec<[usize; 8]> = charges.iter().map(shard_of).collect();
+        order.sort_unstable();
+        order.dedup();
+        let mut tables: SmallVec<[(usize, MutexGuard<'_, Table>); 8]> =
+            order.iter().map(|shard| (*shard, self.shards[*shard].0.lock())).collect();
+        let position = |placed: &Placed<'_>| order.binary_search(&shard_of(placed)).unwrap_or_default();
+
+        let mut fold = Fold::default();
+        let mut steps: SmallVec<[Taken; 8]> = SmallVec::new();
+        for (index, placed) in charges.iter().enumerate() {
+            let table = &mut tables[position(placed)].1;
+            let taken = step(table, placed, charges.len(), now_us).ok_or(Full { charge: index })?;
+            fold.add(&placed.charge, taken.step());
+            steps.push(taken);
+        }
+        for (placed, taken) in charges.iter().zip(&steps) {
+            // A refused step writes only to re-anchor its state after a jump of the clock.
+            if fold.admits() || !taken.step().admitted {
+                write(&mut tables[position(placed)].1, placed, taken, now_us);
+            }
+        }
+        Ok(fold)
+    }
+
+    /// Counts a check that had to share a crowd's cell.
+    pub(crate) fn count_crowded(&self) {
+        self.crowded.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Forgets what equals fresh in the next few shards. Called ten times a second, all of them are seen
+    /// within four seconds.
+    pub fn tidy(&self, now_us: u64) {
+        let first = self.next_to_tidy.fetch_add(TIDY_SHARDS, Ordering::Relaxed);
+        for index in first..first + TIDY_SHARDS {
+            self.shards[index % self.shards.len()].0.lock().tidy(now_us);
+        }
+    }
+
+    /// What the store holds.
+    pub fn usage(&self) -> MemoryUse {
+        let mut usage = MemoryUse { crowded: self.crowded.load(Ordering::Relaxed), ..MemoryUse::default() };
+        for shard in &self.shards {
+            let table = shard.0.lock();
+            usage.states += table.states();
+            usage.bytes += table.bytes();
+        }
+        usage
+    }
+}
+
+impl std::fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MemoryStore").field("usage", &self.usage()).finish()
+    }
+}
+
+/// What a charge would do to its state.
+enum Taken {
+    Cell { step: Step, known: bool },
+    Log(sliding_window_log::LogStep),
+}
+
+impl Taken {
+    fn step(&self) -> &Step {
+        match self {
+            Self::Cell { step, .. } => step,
+            Self::Log(found) => &found.step,
+        }
+    }
+}
+
+/// Steps on one charge's state and makes sure that the outcome can be kept; none if there is no room.
+fn step(table: &mut Table, placed: &Placed<'_>, newcomers: usize, now_us: u64) -> Option<Taken> {
+    let Charge { limit, key, .. } = placed.charge;
+    if let Some(window) = limit.log_window() {
+        let log = table.log(key);
+        let known = log.is_some();
+        let found = sliding_window_log::step(window, log, now_us, placed.cost);
+        let fits = known || !found.step.admitted || table.make_room_for_log(limit.quota, now_us);
+        return fits.then_some(Taken::Log(found));
+    }
+    let index = table.find(key);
+    let step = limit.step(index.map(|index| table.slot(index).cell()), now_us, placed.cost);
+    let known = index.is_some();
+    // Room for all of them: several newcomers may fall into one shard.
+    let fits = known || step.next.is_none() || table.make_room(newcomers, now_us);
+    fits.then_some(Taken::Cell { step, known })
+}
+
+/// Keeps what [`step`] found. Slots may have moved since, so they are looked up again.
+fn write(table: &mut Table, placed: &Placed<'_>, taken: &Taken, now_us: u64) {
+    let Charge { limit, key, .. } = placed.charge;
+    match (taken, limit.log_window()) {
+        (Taken::Log(found), Some(window)) => {
+            if found.step.admitted || found.jumped {
+                let fresh_us = now_us + found.step.reset_after_us;
+                table.change_log(key, limit.quota, fresh_us, |log| {
+                    log.apply(window, found, now_us, placed.cost)
+                });
+            }
+        }
+        (Taken::Cell { step, known }, _) => {
+            let Some(cell) = step.next else { return };
+            let life_us =
+                if *known { limit.lifetime_us().max(step.reset_after_us) } else { step.reset_after_us };
+            let slot = Slot::new(key, cell, now_us + life_us);
+            match table.find(key) {
+                Some(index) => table.replace(index, slot),
+                None => table.insert(slot),
+            }
+        }
+        (Taken::Log(_), None) => {}
+    }
+}
+
+#[inline]
+fn shard_of(placed: &Placed<'_>) -> usize {
+    let key = placed.charge.key;
+    if placed.crowd { SHARDS + key as usize % CROWD_SHARDS } else { (key >> slot::FINGERPRINT_BITS) as usize }
+}
