@@ -149,7 +149,7 @@ pub struct Window {
 pub struct Step {
     /// Whether the request may pass.
     pub admitted: bool,
-    /// The state to keep. A rejected step has none, except after a jump of the clock.
+    /// The state to keep. A rejected step has none, except to re-anchor one that lies too far ahead.
     pub next: Option<Cell>,
     /// What is left after this step, in whole tokens.
     pub remaining: u32,

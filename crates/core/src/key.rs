@@ -107,7 +107,7 @@ fn last_resort<'a>(request: &Request<'a>) -> Identity<'a> {
 #[inline]
 pub fn ip_bits(ip: IpAddr) -> u128 {
     match ip.to_canonical() {
-        IpAddr::V4(v4) => u128::from(v4.to_ipv6_mapped().to_bits()),
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
         IpAddr::V6(v6) => v6.to_bits() & (u128::MAX << (128 - IPV6_PREFIX)),
     }
 }

@@ -131,8 +131,8 @@ impl Limit {
         let size = match &self.meter {
             Meter::TokenBucket(bucket) | Meter::LeakyBucket(bucket) | Meter::Gcra(bucket) => {
                 let period_us = u64::from(bucket.period) * bucket.tick_us;
-                let rate = Rate::per(u64::from(bucket.amount), period_us).and_then(|rate| rate.times(factor));
-                Size { capacity, rate, window_us: Some(self.window_seconds * SECOND_US) }
+                let rate = Rate::per(u64::from(bucket.amount), period_us)?.times(factor)?;
+                Size { capacity, rate: Some(rate), window_us: Some(self.window_seconds * SECOND_US) }
             }
             Meter::FixedWindow(window)
             | Meter::SlidingWindowLog(window)
@@ -272,7 +272,8 @@ fn bucket(algorithm: Algorithm, capacity: u32, rate: Rate, tick_us: u64) -> Opti
     let amount = u32::try_from(amount).ok()?;
     let period = u32::try_from(period).ok()?;
     let full = u128::from(capacity) * u128::from(period);
-    if 2 * full + 2 * u128::from(amount) >= EXACT {
+    // A level and what flows into it are two capacities; a theoretical arrival time may be three ahead.
+    if 4 * full + 2 * u128::from(amount) >= EXACT {
         return None;
     }
     // What `minor` counts in: the buckets in 1/period token, GCRA in 1/amount tick.

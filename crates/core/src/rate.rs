@@ -54,7 +54,8 @@ impl Rate {
 
     /// How long `amount` takes at this rate, rounded up.
     pub fn time_for_us(self, amount: u64) -> u64 {
-        let us = (u128::from(amount) * u128::from(self.denominator) * u128::from(SECOND_US))
+        let us = (u128::from(amount) * u128::from(self.denominator))
+            .saturating_mul(u128::from(SECOND_US))
             .div_ceil(u128::from(self.numerator));
         u64::try_from(us).unwrap_or(u64::MAX)
     }

@@ -31,7 +31,7 @@ pub fn step(window: &Window, cell: Option<Cell>, now_us: u64, cost: u32) -> Step
             } else if start - now > window.length {
                 (aligned, cell.major, true)
             } else {
-                (start, cell.major, false)
+                (start - start % window.length, cell.major, false)
             }
         }
     };

@@ -9,8 +9,10 @@
 //! bucket's level, and `B·P − owed` is the token bucket's. A test walks all three in step.
 //!
 //! One timestamp also means that a rule change keeps a *time*: a client who was booked until 12:00:03 is
-//! booked until then under the new rate too, but never further ahead than one new capacity. A TAT beyond
-//! that (a lowered capacity, a clock that jumped back) is drawn in and written, also by a rejection.
+//! booked until then under the new rate too. A TAT up to one capacity further ahead than can be booked (a
+//! lowered capacity, a clock that stepped back) is waited for: drawing it in would forgive the step, and
+//! a clock that trembles would forgive again and again. Beyond that it is drawn in to one capacity, and
+//! written, also by a rejection.
 //!
 //! A worked example, 10 per second with burst 0 (B = 1, r = 1, P = 100,000 µs). A request at t = 0 sets
 //! the TAT to 100,000. One at 30,000 is told to wait 70,000 µs; at 99,999 it is still rejected, at
@@ -39,7 +41,7 @@ pub fn step(bucket: &Bucket, cell: Option<Cell>, now_us: u64, cost: u32) -> Step
             major: 0,
             minor: (after % amount) as u32,
         }),
-        remaining: ((bucket.full() - after) / u64::from(bucket.period)) as u32,
+        remaining: (bucket.full().saturating_sub(after) / u64::from(bucket.period)) as u32,
         retry_after_us: if admitted {
             0
         } else {
@@ -57,7 +59,7 @@ fn owed(bucket: &Bucket, cell: Cell, now: u64) -> (u64, bool) {
         return (0, false);
     }
     let ahead = tat - now;
-    if ahead > bucket.span {
+    if ahead > 2 * bucket.span {
         return (bucket.full(), true);
     }
     let remainder = match cell.minor {
@@ -66,6 +68,5 @@ fn owed(bucket: &Bucket, cell: Cell, now: u64) -> (u64, bool) {
         // A remainder in another unit counts as a whole tick.
         _ => u64::from(bucket.amount),
     };
-    let owed = ahead * u64::from(bucket.amount) + remainder;
-    (owed.min(bucket.full()), owed > bucket.full())
+    (ahead * u64::from(bucket.amount) + remainder, false)
 }

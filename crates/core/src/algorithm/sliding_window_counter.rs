@@ -85,7 +85,8 @@ fn view(window: &Window, cell: Option<Cell>, now: u64) -> View {
     } else if start - now > window.length {
         View { current: cell.major, previous: cell.minor, jumped: true, ..fresh }
     } else {
-        // The clock is a little behind the state: it stands still at the window's start.
-        View { start, elapsed: 0, current: cell.major, previous: cell.minor, jumped: false }
+        // The clock is a little behind the state: it stands still at the state's instant.
+        let elapsed = start % window.length;
+        View { start: start - elapsed, elapsed, current: cell.major, previous: cell.minor, jumped: false }
     }
 }

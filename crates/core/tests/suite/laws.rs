@@ -231,7 +231,7 @@ fn at_its_reset_a_state_is_as_good_as_fresh_and_not_before() {
 /// admitted then counts as admitted at the newest instant of the state, and by that time the law holds.
 #[test]
 fn a_trembling_clock_gives_no_double_credit() {
-    for algorithm in [Algorithm::TokenBucket, Algorithm::LeakyBucket] {
+    for algorithm in BUCKETS {
         for seed in 0..200 {
             let rng = &mut fastrand::Rng::with_seed(seed);
             let rule = Bucket::draw(rng);
@@ -249,33 +249,6 @@ fn a_trembling_clock_gives_no_double_credit() {
                 }
                 assert!(ledger.holds(), "seed {seed}, step {index}: {algorithm:?} {rule:?}");
             }
-        }
-    }
-}
-
-/// GCRA keeps one timestamp and cannot tell a booking from a clock that went back, so it draws in what lies
-/// beyond one capacity: a step back while all is booked forgives the length of that step, never more.
-#[test]
-fn a_trembling_clock_forgives_gcra_at_most_what_it_stepped_back() {
-    for seed in 0..200 {
-        let rng = &mut fastrand::Rng::with_seed(seed);
-        let rule = Bucket::draw(rng);
-        let mut kept = Kept::new(rule.limit(Algorithm::Gcra));
-        let mut ledger = Ledger::new(rule);
-        // A clock on which every step back is none: it only adds up the ways forward.
-        let (mut now_us, mut forward_us) = (NOW_US, NOW_US);
-        for index in 0..300 {
-            if rng.u8(0..3) == 0 {
-                now_us -= rng.u64(0..=kept.limit.lifetime_us()) / rule.tick_us * rule.tick_us;
-            } else {
-                let ahead_us = rng.u64(0..=kept.limit.lifetime_us()) / 8 / rule.tick_us * rule.tick_us;
-                (now_us, forward_us) = (now_us + ahead_us, forward_us + ahead_us);
-            }
-            let cost = rng.u32(1..=rule.capacity);
-            if kept.step(now_us, cost).admitted {
-                ledger.admit(forward_us, cost);
-            }
-            assert!(ledger.holds(), "seed {seed}, step {index}: {rule:?}");
         }
     }
 }

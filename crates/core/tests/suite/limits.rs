@@ -123,8 +123,8 @@ fn an_identity_depends_on_names_alone() {
     assert_ne!(identity, named("logins", 5, Algorithm::FixedWindow));
 }
 
-/// The tick shows in the wait: a coarser one rounds it up to its own grid. 2·B·P has to stay below 2^53, so
-/// at 1.67 per second (P = 10^8 µs) the last capacity that is counted in microseconds is 45,035,996.
+/// The tick shows in the wait: a coarser one rounds it up to its own grid. 4·B·P has to stay below 2^53, so
+/// at 1.67 per second (P = 10^8 µs) the last capacity that is counted in microseconds is 22,517,998.
 #[test]
 fn each_limit_counts_in_the_finest_tick_that_fits() {
     let at_us = NOW_US - NOW_US % SECOND_US;
@@ -134,8 +134,8 @@ fn each_limit_counts_in_the_finest_tick_that_fits() {
             assert!(kept.step(at_us, rule.capacity).admitted);
             kept.step(at_us, 1).retry_after_us
         };
-        assert_eq!(waits(bucket(45_035_996, 167, 100, 1)), 598_803, "{algorithm:?}");
-        assert_eq!(waits(bucket(45_035_997, 167, 100, 1_000)), 599_000, "{algorithm:?}");
+        assert_eq!(waits(bucket(22_517_998, 167, 100, 1)), 598_803, "{algorithm:?}");
+        assert_eq!(waits(bucket(22_517_999, 167, 100, 1_000)), 599_000, "{algorithm:?}");
         assert_eq!(waits(bucket(3, 7, 30_000, 1_000)), 4_285_715_000, "{algorithm:?}");
         assert_eq!(waits(bucket(2_345_677, 2_345_677, 2_592_000, 1_000_000)), 2_000_000, "{algorithm:?}");
     }
@@ -161,8 +161,8 @@ fn the_largest_numbers_do_not_overflow() {
         bucket(most, most.into(), 1, 1),
         bucket(most, 4_294_967_295_000_000, 1, 1),
         bucket(1, 4_294_967_295_000_000, 1, 1),
-        bucket(45_035_996, 167, 100, 1),
-        bucket(45_035_997, 167, 100, 1_000),
+        bucket(22_517_998, 167, 100, 1),
+        bucket(22_517_999, 167, 100, 1_000),
         bucket(366, 1, 86_400, 1_000),
         bucket(1, 1, 366 * 86_400, 1_000_000),
     ];

@@ -130,7 +130,7 @@ impl Table {
         if self.slots.is_empty() {
             return;
         }
-        for _ in 0..count.min(self.slots.len()) {
+        for _ in 0..count {
             if self.cursor >= self.slots.len() {
                 self.cursor = 0;
             }
@@ -148,7 +148,8 @@ impl Table {
     pub(super) fn tidy(&mut self, now_us: u64) {
         self.sweep_logs(now_us);
         let slots = self.slots.len();
-        self.sweep(slots, now_us);
+        // A removal keeps the cursor where it is, hence the steps for those alive.
+        self.sweep(slots + self.live, now_us);
         if self.live == 0 {
             self.slots = Vec::new();
         } else if slots > SMALLEST && self.live < slots / 4 {

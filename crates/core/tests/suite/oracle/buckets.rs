@@ -246,9 +246,14 @@ impl Gcra {
 impl Oracle for Gcra {
     draws_buckets!(Gcra);
 
-    /// Also after a lowered capacity: nobody is booked further ahead than that.
+    /// Nobody is booked further ahead than one capacity beyond what can be booked.
     fn settle(&mut self, rule: &Bucket, now_us: u64) {
-        if self.owed(rule, now_us) > rule.full() {
+        let beyond = |booked: Booked| {
+            let tick = i128::from(booked.rule.tokens) * i128::from(booked.rule.tick_us);
+            let at_us = booked.until / tick * i128::from(booked.rule.tick_us);
+            rule.stored(at_us) - rule.clock(now_us) > 2 * rule.span_us()
+        };
+        if self.booked.is_some_and(beyond) {
             let now = rule.clock(now_us) * i128::from(rule.tokens);
             self.booked = Some(Booked { rule: *rule, until: now + rule.full() });
         }
@@ -265,7 +270,7 @@ impl Oracle for Gcra {
     }
 
     fn remaining(&self, rule: &Bucket, now_us: u64) -> u32 {
-        ((rule.full() - self.owed(rule, now_us)) / rule.parts()) as u32
+        ((rule.full() - self.owed(rule, now_us)).max(0) / rule.parts()) as u32
     }
 
     fn is_fresh(&self, rule: &Bucket, now_us: u64) -> bool {
