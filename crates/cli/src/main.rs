@@ -1,2 +1,56 @@
-//! The binary.
-fn main() {}
+//! The `tollgate` binary: reads what it is asked, puts the parts together, and nothing else.
+
+mod config;
+mod rules;
+mod serve;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// A distributed rate limiter: decides for every request whether it may pass now, and if not, when.
+#[derive(Parser)]
+#[command(name = "tollgate", version, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Answers checks. Without arguments: example rules, the embedded store, on 127.0.0.1:8080.
+    Serve(config::ServeArgs),
+    /// Checks, tests and explains rule files.
+    #[command(subcommand)]
+    Rules(rules::RulesCommand),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Serve(args) => serve::run(args),
+        Command::Rules(command) => rules::run(command),
+    };
+    match outcome {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What stops a command.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("error: {0}")]
+    Plain(String),
+    #[error("{0}")]
+    Report(#[from] tollgate_core::problem::Report),
+    #[error("{0}")]
+    Load(#[from] tollgate_control::LoadError),
+}
+
+impl Failure {
+    fn plain(text: impl Into<String>) -> Self {
+        Self::Plain(text.into())
+    }
+}

@@ -1,1 +1,5 @@
-//! control
+//! Where rules come from: today a file, watched.
+
+mod file;
+
+pub use file::{LoadError, RuleFile, Status};

@@ -5,15 +5,18 @@
 //! again. Whoever checks the decoded value further names a finding by its [`Path`], and the document
 //! turns it into a line and a column. JSON is YAML, so the same holds for it.
 
+mod wording;
 mod yaml;
 
-use crate::problem::{Position, Problem, Report, Severity, nearest};
+use crate::problem::{Position, Problem, Report, Severity};
 use serde::de::DeserializeOwned;
 use std::fmt;
 use yaml::Node;
 
 /// More findings than this help nobody.
 const MOST_PROBLEMS: usize = 100;
+/// A message quotes what was written, which may be a whole page.
+const LONGEST_MESSAGE: usize = 400;
 
 /// One step into a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +45,14 @@ impl Path {
     /// The item `index` of this sequence.
     pub fn index(&self, index: usize) -> Self {
         self.with(Segment::Index(index))
+    }
+
+    /// The name of the entry, if it is one of a mapping.
+    pub fn name(&self) -> Option<&str> {
+        match self.0.last() {
+            Some(Segment::Field(name)) => Some(name),
+            _ => None,
+        }
     }
 
     fn with(&self, segment: Segment) -> Self {
@@ -86,8 +97,8 @@ impl Document {
     /// Reads `text`; `source` is its name in reports. What is not even YAML is a report at once.
     pub fn parse(source: &str, text: &str) -> Result<Self, Report> {
         match yaml::parse(text) {
-            Ok(root) => {
-                Ok(Self { source: source.to_owned(), text: text.to_owned(), root, problems: Vec::new() })
+            Ok((root, problems)) => {
+                Ok(Self { source: source.to_owned(), text: text.to_owned(), root, problems })
             }
             Err(problem) => Err(Report::new(source, text, vec![problem])),
         }
@@ -95,6 +106,17 @@ impl Document {
 
     /// Decodes the document, cutting out what cannot be read and noting it. None if nothing is left.
     pub fn decode<T: DeserializeOwned>(&mut self) -> Option<T> {
+        if !self.root.is_mapping() {
+            let hint = "write `name: value` lines";
+            self.error(&Path::root(), "the document has to be a mapping", hint);
+            return None;
+        }
+        // An entry without a value is a slip more often than a wish, and a rule with an empty condition
+        // would be about everybody.
+        for (name, position) in self.root.cut_empty() {
+            let (message, hint) = wording::empty(name.as_deref());
+            self.note(Problem { severity: Severity::Error, position, message, hint: Some(hint) });
+        }
         loop {
             let error = match serde_path_to_error::deserialize::<_, T>(self.root.to_json()) {
                 Ok(value) => return Some(value),
@@ -102,17 +124,8 @@ impl Document {
             };
             let path = path_of(error.path());
             let message = error.inner().to_string();
-            let mut at = At::Value;
-            let (message, hint) = match message.strip_prefix("unknown field `") {
-                Some(rest) => {
-                    at = At::Name;
-                    explain_unknown("field", rest)
-                }
-                None => match message.strip_prefix("unknown variant `") {
-                    Some(rest) => explain_unknown("value", rest),
-                    None => explain(&message),
-                },
-            };
+            let at = if message.starts_with("unknown field") { At::Name } else { At::Value };
+            let (message, hint) = wording::explain(&message, path.name());
             let is_root = path.0.is_empty();
             self.problem(Severity::Error, &path, at, message, hint);
             if is_root || self.problems.len() >= MOST_PROBLEMS || !self.root.cut(&path.0) {
@@ -134,9 +147,19 @@ impl Document {
     /// Notes an error about something that the mapping at `path` lacks, unless an entry of it was cut out
     /// before: then that may well have been it.
     pub fn missing(&mut self, path: &Path, message: impl Into<String>, hint: impl Into<Hint>) {
-        if !self.root.is_damaged(&path.0) {
+        if !self.is_damaged(path) {
             self.problem(Severity::Error, path, At::Value, message.into(), hint.into().0);
         }
+    }
+
+    /// Whether anything was cut out of the value at `path`.
+    pub fn is_damaged(&self, path: &Path) -> bool {
+        self.root.is_damaged(&path.0)
+    }
+
+    /// Whether the very entry at `path` was cut out.
+    pub fn is_lost(&self, path: &Path) -> bool {
+        self.root.is_lost(&path.0)
     }
 
     /// Notes a warning about the value at `path`.
@@ -155,10 +178,24 @@ impl Document {
     }
 
     fn problem(&mut self, severity: Severity, path: &Path, at: At, message: String, hint: Option<String>) {
-        if self.problems.len() < MOST_PROBLEMS {
-            let position: Position = self.root.locate(&path.0, at);
-            self.problems.push(Problem { severity, position, message, hint });
+        let position: Position = self.root.locate(&path.0, at);
+        self.note(Problem { severity, position, message, hint });
+    }
+
+    /// What several rules inherit is found wrong several times, and said once.
+    fn note(&mut self, mut problem: Problem) {
+        problem.message = shortened(problem.message);
+        problem.hint = problem.hint.map(shortened);
+        if self.problems.len() < MOST_PROBLEMS && !self.problems.contains(&problem) {
+            self.problems.push(problem);
         }
+    }
+}
+
+fn shortened(text: String) -> String {
+    match text.char_indices().nth(LONGEST_MESSAGE) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
     }
 }
 
@@ -195,24 +232,4 @@ fn path_of(path: &serde_path_to_error::Path) -> Path {
             })
             .collect(),
     )
-}
-
-/// `rest` is what serde says after "unknown field `": the word, then what it expected.
-fn explain_unknown(what: &str, rest: &str) -> (String, Option<String>) {
-    let (word, expected) = rest.split_once('`').unwrap_or((rest, ""));
-    let known: Vec<&str> = expected.split('`').skip(1).step_by(2).collect();
-    let hint = match nearest(word, known.iter().copied()) {
-        Some(near) => format!("did you mean `{near}`?"),
-        None if known.is_empty() => "there are no such entries here".to_owned(),
-        None => format!("known here: {}", known.join(", ")),
-    };
-    (format!("unknown {what} `{word}`"), Some(hint))
-}
-
-/// Messages may carry a hint of their own behind a semicolon.
-fn explain(message: &str) -> (String, Option<String>) {
-    match message.split_once("; ") {
-        Some((message, hint)) => (message.to_owned(), Some(hint.to_owned())),
-        None => (message.replace("invalid type: ", "wrong type: ").replace("null", "nothing"), None),
-    }
 }

@@ -5,6 +5,7 @@
 //! clients that share a key nor crowd one part of a table.
 
 use crate::request::Request;
+use crate::rules::ClientTraits;
 use siphasher::sip::SipHasher13;
 use std::net::IpAddr;
 
@@ -123,6 +124,13 @@ impl std::fmt::Debug for Seed {
 }
 
 impl Seed {
+    /// The hashes of one request under this seed.
+    #[inline]
+    pub fn hashes(&self, request: &Request<'_>) -> Hashes<'_> {
+        let api_key = request.api_key.map_or(0, |key| self.chain(0, &Identity::ApiKey(key)));
+        Hashes { seed: self, api_key }
+    }
+
     /// Goes on with `chain`, the hash so far (0 at first), by one identity.
     #[inline]
     pub fn chain(&self, chain: u64, identity: &Identity<'_>) -> u64 {
@@ -152,5 +160,52 @@ impl Seed {
     #[inline]
     fn hash(&self, chain: u64, tag: u64, bytes: &[u8]) -> u64 {
         SipHasher13::new_with_keys(self.0[0] ^ chain, self.0[1] ^ tag).hash(bytes)
+    }
+}
+
+/// The hashes of one request. Nearly every rule counts by the API key, so that one is made once.
+#[derive(Clone, Copy, Debug)]
+pub struct Hashes<'s> {
+    seed: &'s Seed,
+    api_key: u64,
+}
+
+impl Hashes<'_> {
+    /// Whom `request` counts with under a rule that counts by `dimensions`.
+    #[inline]
+    pub fn of_key(&self, dimensions: &[Dimension], request: &Request<'_>, route: u64) -> u64 {
+        dimensions.iter().fold(0, |chain, dimension| match identity(dimension, request, route) {
+            Identity::ApiKey(_) if chain == 0 => self.api_key,
+            identity => self.seed.chain(chain, &identity),
+        })
+    }
+
+    /// What `request` is in the traits that matter.
+    #[inline]
+    pub fn of_traits(&self, traits: ClientTraits, request: &Request<'_>) -> u64 {
+        let mut hash = if traits.api_key { self.api_key } else { 0 };
+        let mut add = |identity: Option<Identity<'_>>| {
+            if let Some(identity) = identity {
+                hash = self.seed.chain(hash, &identity);
+            }
+        };
+        add(request.user.filter(|_| traits.user).map(Identity::User));
+        add(request.tenant.filter(|_| traits.tenant).map(Identity::Tenant));
+        add(request.tier.filter(|_| traits.tier).map(|tier| Identity::Custom("tier", tier)));
+        // The whole address: networks may be narrower than what addresses are counted by.
+        add(request.ip.filter(|_| traits.ip).map(|ip| Identity::Ip(whole_ip_bits(ip))));
+        if traits.ids {
+            for (name, value) in request.ids {
+                add(Some(Identity::Custom(name, value)));
+            }
+        }
+        hash
+    }
+}
+
+fn whole_ip_bits(ip: IpAddr) -> u128 {
+    match ip {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
+        IpAddr::V6(v6) => v6.to_bits(),
     }
 }

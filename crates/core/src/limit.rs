@@ -16,7 +16,7 @@ use std::hash::Hasher;
 /// Integers up to here are exact in a double, and so in a Redis script.
 const EXACT: u128 = 1 << 53;
 /// Longer windows than this are more likely a slip than a wish.
-const LONGEST_US: u64 = 366 * 86_400 * SECOND_US;
+pub(crate) const LONGEST_US: u64 = 366 * 86_400 * SECOND_US;
 /// A log remembers each request, so its limit bounds its memory.
 pub const LARGEST_LOG: u64 = 1_000;
 const TICKS_US: [u64; 3] = [1, 1_000, 1_000_000];

@@ -47,8 +47,7 @@ impl Report {
     /// The findings in `text`, which was read from `source`.
     pub fn new(source: &str, text: &str, mut problems: Vec<Problem>) -> Self {
         problems.sort_by_key(|problem| (problem.position, problem.severity));
-        problems.dedup();
-        let lines = text.lines().map(str::to_owned).collect();
+        let lines = lines(text);
         Self { source: source.to_owned(), lines, problems }
     }
 
@@ -79,8 +78,10 @@ impl fmt::Display for Report {
             writeln!(f, "{}:{line}:{column}: {severity}: {}", self.source, problem.message)?;
             if let Some(text) = self.lines.get(line.saturating_sub(1)) {
                 let margin = " ".repeat(line.to_string().len());
+                let (text, column) = around(text, column);
                 let before: String =
                     text.chars().take(column - 1).map(|c| if c == '\t' { '\t' } else { ' ' }).collect();
+                let width = width.min((text.chars().count() + 1).saturating_sub(column).max(1));
                 writeln!(f, "  {line} | {text}")?;
                 writeln!(f, "  {margin} | {before}{}", "^".repeat(width))?;
             }
@@ -90,6 +91,25 @@ impl fmt::Display for Report {
         }
         Ok(())
     }
+}
+
+/// The lines of a text. YAML also ends them with a carriage return alone.
+fn lines(text: &str) -> Vec<String> {
+    text.replace("\r\n", "\n").split(['\n', '\r']).map(str::to_owned).collect()
+}
+
+/// The part of a long line that `column` is in, and the column there. A document may be one line of JSON.
+fn around(line: &str, column: usize) -> (String, usize) {
+    const MOST: usize = 160;
+    const BEFORE: usize = 60;
+    let count = line.chars().count();
+    if count <= MOST {
+        return (line.to_owned(), column);
+    }
+    let skipped = column.saturating_sub(BEFORE);
+    let shown: String = line.chars().skip(skipped).take(MOST).collect();
+    let (head, tail) = (if skipped > 0 { "…" } else { "" }, if skipped + MOST < count { "…" } else { "" });
+    (format!("{head}{shown}{tail}"), column - skipped + head.chars().count())
 }
 
 /// The nearest of `known` to a word that is not among them, if one is near.

@@ -112,30 +112,25 @@ impl Quota {
         let (amount, period) = text
             .split_once('/')
             .ok_or_else(|| format!("`{text}` does not say per what; write it like `100/min` or `10/s`"))?;
-        let amount = amount.trim().replace('_', "");
-        let amount: u64 = amount
-            .parse()
-            .map_err(|_| format!("`{amount}` is not a whole number of requests; write it like `100/min`"))?;
-        let period_us = parse_period_us(period.trim())?;
+        let amount: u64 = amount.trim().replace('_', "").parse().map_err(|_| {
+            format!("`{text}` does not begin with a whole number of requests; write it like `100/min`")
+        })?;
+        let period_us = parse_period_us(period.trim())
+            .ok_or_else(|| format!("`{text}` does not end with a time; use s, min, h or day"))?;
         Ok(Self { amount, period_us })
     }
 }
 
-impl fmt::Display for Quota {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.amount, short_duration(self.period_us))
-    }
-}
-
-fn parse_period_us(text: &str) -> Result<u64, String> {
-    if text.starts_with(|first: char| first.is_ascii_digit()) {
-        return parse_duration_us(text);
-    }
+fn parse_period_us(text: &str) -> Option<u64> {
     // Only a unit may do without its number: `100/` and `100/.5` say nothing clear.
-    Some(text)
-        .filter(|text| text.starts_with(|first: char| first.is_alphabetic()))
-        .and_then(|unit| parse_duration_us(&format!("1{unit}")).ok())
-        .ok_or_else(|| format!("`{text}` is not a unit of time; use s, min, h or day"))
+    let first = text.chars().next()?;
+    if first.is_ascii_digit() {
+        parse_duration_us(text).ok()
+    } else if first.is_alphabetic() {
+        parse_duration_us(&format!("1{text}")).ok()
+    } else {
+        None
+    }
 }
 
 /// Reads a duration such as `90s`, `1.5s`, `2min`, `1h 30m` or a plain number of seconds.
@@ -158,25 +153,32 @@ pub fn parse_duration_us(text: &str) -> Result<u64, String> {
     u64::try_from(duration.as_micros()).map_err(|_| out_of_range())
 }
 
-/// A duration as people write it: `1s`, `1min`, `90s`, `598.803ms`.
-pub fn short_duration(us: u64) -> String {
-    const UNITS: [(u64, &str); 3] = [(86_400, "day"), (3_600, "h"), (60, "min")];
-    if us >= SECOND_US && us.is_multiple_of(SECOND_US) {
-        let seconds = us / SECOND_US;
-        for (size, unit) in UNITS {
-            if seconds == size {
-                return unit.to_owned();
-            }
-            if seconds >= size && seconds.is_multiple_of(size) {
-                return format!("{}{unit}", seconds / size);
-            }
-        }
-        return if seconds == 1 { "s".to_owned() } else { format!("{seconds}s") };
+/// A duration as people write it: `1s`, `1min`, `90s`, `598.803ms`. It reads back as itself.
+pub fn duration_text(us: u64) -> String {
+    const UNITS: [(u64, &str); 6] = [
+        (86_400_000_000, "day"),
+        (3_600_000_000, "h"),
+        (60_000_000, "min"),
+        (SECOND_US, "s"),
+        (1_000, "ms"),
+        (1, "us"),
+    ];
+    if us == 0 {
+        return "0s".to_owned();
     }
-    if us >= SECOND_US {
-        return format!("{}s", trimmed(us as f64 / 1e6));
+    if let Some((size, unit)) = UNITS.into_iter().take(4).find(|(size, _)| us.is_multiple_of(*size)) {
+        return format!("{}{unit}", us / size);
     }
-    format!("{:?}", Duration::from_micros(us))
+    let (size, unit) = if us >= SECOND_US {
+        UNITS[3]
+    } else if us >= 1_000 {
+        UNITS[4]
+    } else {
+        UNITS[5]
+    };
+    let digits = size.ilog10() as usize;
+    let text = format!("{}.{:0digits$}", us / size, us % size);
+    format!("{}{unit}", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
 /// An instant as `2026-12-31T23:59:59Z`, rounded up to the second.

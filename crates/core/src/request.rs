@@ -53,8 +53,10 @@ impl Default for Request<'_> {
 impl<'a> Request<'a> {
     /// The path without query and fragment.
     pub fn path(&self) -> &'a str {
-        let end = self.endpoint.find(['?', '#']).unwrap_or(self.endpoint.len());
-        &self.endpoint[..end]
+        match memchr::memchr2(b'?', b'#', self.endpoint.as_bytes()) {
+            Some(end) => &self.endpoint[..end],
+            None => self.endpoint,
+        }
     }
 
     /// The custom identity `name`.

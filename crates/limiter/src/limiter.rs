@@ -7,9 +7,9 @@ use arc_swap::{ArcSwap, Guard};
 use smallvec::SmallVec;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use tollgate_core::decision::{Fold, Invalid, Outcome, Standing, validate};
-use tollgate_core::key::Seed;
+use tollgate_core::key::{Hashes, Seed};
 use tollgate_core::limit::Limit;
 use tollgate_core::request::Request;
 use tollgate_core::rules::lists::{Listed, Lists, Standing as ListStanding};
@@ -37,13 +37,13 @@ pub struct Policy {
 /// A value and a number that no other has, by which caches know it.
 #[derive(Debug)]
 struct Numbered<T> {
-    number: u64,
+    number: u32,
     value: T,
 }
 
 impl<T> Numbered<T> {
     fn new(value: T) -> Arc<Self> {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
+        static NEXT: AtomicU32 = AtomicU32::new(1);
         Arc::new(Self { number: NEXT.fetch_add(1, Ordering::Relaxed), value })
     }
 }
@@ -141,25 +141,26 @@ impl Limiter {
         request: &Request<'_>,
         now_us: u64,
     ) -> Result<(Outcome, Option<LimitId>), Invalid> {
-        let mut scratch = Scratch::default();
-        let Memo { clients, paths } = memo;
-        let (client, listed) = match_client(policy, clients, &mut scratch.client, request, now_us);
-        match listed {
+        let hashes = self.seed.hashes(request);
+        match listed(policy, &mut memo.listed, &hashes, request, now_us) {
             Some(Listed::Denied) => return Ok((Outcome::Denied, None)),
             Some(Listed::Allowed) => return Ok((Outcome::Unlimited, None)),
             None => {}
         }
-        let path = match_path(policy, paths, &mut scratch.path, request);
+        let mut path_scratch = None;
+        let client = match_client(policy, &mut memo.clients, &hashes, request);
+        let path = match_path(policy, &mut memo.paths, &mut path_scratch, request);
         let rules = &policy.rules.value;
         let mut charges = Charges::new();
-        rules.select(client, path, request, &self.seed, &mut charges);
-        if charges.is_empty() {
-            return Ok((Outcome::Unlimited, None));
-        }
-        let fold = self.take(rules, &charges, request, now_us)?;
+        rules.select(client, path, request, &hashes, &mut charges);
+        let fold = match charges.as_slice() {
+            [] => return Ok((Outcome::Unlimited, None)),
+            charges => self.take(rules, charges, request, now_us)?,
+        };
         Ok((fold.outcome(), fold.shadowed))
     }
 
+    /// Spends on all charges or on none.
     #[inline]
     fn take(
         &self,
@@ -168,21 +169,22 @@ impl Limiter {
         request: &Request<'_>,
         now_us: u64,
     ) -> Result<Fold, Invalid> {
+        let cost = u32::try_from(request.cost).unwrap_or(u32::MAX);
+        if let [only] = charges
+            && cost <= only.limit.quota
+        {
+            let placed = Placed { charge: *only, cost, crowd: false };
+            if let Ok(fold) = self.store.take_one(&placed, now_us) {
+                return Ok(fold);
+            }
+        }
         let mut placed: SmallVec<[Placed<'_>; 4]> = SmallVec::new();
         for charge in charges {
-            match u32::try_from(request.cost) {
-                Ok(cost) if cost <= charge.limit.quota => {
-                    placed.push(Placed { charge: *charge, cost, crowd: false });
-                }
-                _ if charge.enforced => {
-                    let rule = rules.rule_of(charge.id).id.clone();
-                    return Err(Invalid::CostAboveLimit {
-                        rule,
-                        limit: charge.limit.quota,
-                        cost: request.cost,
-                    });
-                }
-                _ => {}
+            if cost <= charge.limit.quota {
+                placed.push(Placed { charge: *charge, cost, crowd: false });
+            } else if charge.enforced {
+                let rule = rules.rule_of(charge.id).id.clone();
+                return Err(Invalid::CostAboveLimit { rule, limit: charge.limit.quota, cost: request.cost });
             }
         }
         loop {
@@ -217,47 +219,50 @@ impl Limiter {
     }
 }
 
-/// Holds a match that was worked out but is not worth keeping.
-#[derive(Default)]
-struct Scratch {
-    client: Option<ClientMatch>,
-    path: Option<PathMatch>,
+/// Which list the request is on. What the names say is remembered if a pattern had to be asked.
+#[inline]
+fn listed(
+    policy: &Policy,
+    memo: &mut memo::Cache<Option<ListStanding>>,
+    hashes: &Hashes<'_>,
+    request: &Request<'_>,
+    now_us: u64,
+) -> Option<Listed> {
+    let (lists, number) = (&policy.lists.value, policy.lists.number);
+    let by_address = lists.standing_of_address(request.ip, now_us).listed;
+    if !lists.mention_names() {
+        return by_address;
+    }
+    let by_name = || lists.standing_of_names(request, now_us);
+    let hash = hashes.of_traits(NAMES, request);
+    let standing = match memo.find(hash, number) {
+        Found::Hit(Some(known)) if now_us < known.until_us => *known,
+        Found::Hit(outdated) => *outdated.insert(by_name()),
+        Found::Admit(place) => *place.keep(None).insert(by_name()),
+        Found::Pass => by_name(),
+    };
+    Listed::stricter(standing.listed, by_address)
 }
 
-/// The client half of the selection and what the lists say, from memory if possible.
+/// What lists of names look at.
+const NAMES: ClientTraits =
+    ClientTraits { api_key: true, user: true, tenant: true, ip: false, tier: false, ids: false };
+
+/// The client half of the selection, from memory if possible.
 #[inline]
 fn match_client<'m>(
     policy: &'m Policy,
-    clients: &'m mut memo::Cache<memo::Client>,
-    scratch: &'m mut Option<ClientMatch>,
+    clients: &'m mut memo::Clients,
+    hashes: &Hashes<'_>,
     request: &Request<'_>,
-    now_us: u64,
-) -> (&'m ClientMatch, Option<Listed>) {
-    let (rules, lists) = (&policy.rules.value, &policy.lists.value);
-    let traits = with_lists(rules.traits(), lists);
-    let by_address = lists.standing_of_address(request.ip, now_us);
+) -> &'m ClientMatch {
+    let rules = &policy.rules.value;
+    let traits = rules.traits();
     if !traits.any() {
-        return (rules.any_client(), by_address.listed);
+        return rules.any_client();
     }
-    let number = policy.rules.number;
-    let hash = memo::client_hash(number, traits, request);
-    let named = |standing: ListStanding| Listed::stricter(standing.listed, by_address.listed);
-    let entry = match clients.find(hash, |entry| entry.is(hash, number, traits, request)) {
-        Found::Hit(entry) => entry,
-        Found::Admit(place) => {
-            let standing = (policy.lists.number, lists.standing_of_names(request, now_us));
-            let matched = rules.match_client(request);
-            place.keep(memo::Client::new(hash, number, traits, request, matched, standing))
-        }
-        Found::Pass => {
-            let listed = named(lists.standing_of_names(request, now_us));
-            return (scratch.insert(rules.match_client(request)), listed);
-        }
-    };
-    if entry.standing.0 != policy.lists.number || entry.standing.1.until_us <= now_us {
-        entry.standing = (policy.lists.number, lists.standing_of_names(request, now_us));
-    }
-    (&entry.matched, named(entry.standing.1))
+    let hash = hashes.of_traits(traits, request);
+    clients.class(hash, policy.rules.number, |matched| rules.match_client_into(request, matched))
 }
 
 /// The path half of the selection, from memory if possible.
@@ -272,20 +277,10 @@ fn match_path<'m>(
     if let Some(any) = rules.any_path() {
         return any;
     }
-    let (number, path) = (policy.rules.number, request.path());
-    match paths.find(memo::path_hash(number, path), |entry| entry.is(number, path)) {
-        Found::Hit(entry) => &entry.matched,
-        Found::Admit(place) => &place.keep(memo::Path::new(number, path, rules.match_path(path))).matched,
-        Found::Pass => scratch.insert(rules.match_path(path)),
-    }
-}
-
-/// Lists of names look at more of a client than the rules may.
-#[inline]
-fn with_lists(traits: ClientTraits, lists: &Lists) -> ClientTraits {
-    if lists.mention_names() {
-        ClientTraits { api_key: true, user: true, tenant: true, ..traits }
-    } else {
-        traits
+    let path = request.path();
+    match paths.find(memo::path_hash(path), policy.rules.number) {
+        Found::Hit(entry) if entry.is(path) => &entry.matched,
+        Found::Admit(place) => &place.keep(memo::Path::new(path, rules.match_path(path))).matched,
+        Found::Hit(_) | Found::Pass => scratch.insert(rules.match_path(path)),
     }
 }

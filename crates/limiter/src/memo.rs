@@ -1,34 +1,47 @@
 //! What each thread remembers of earlier selections, so that the hot path runs no pattern.
 //!
-//! Two bounded caches, one by client and one by path. An entry is compared in full, so a collision cannot
-//! poison it, and admitted only on second sight, so a stream of random keys or paths passes through
-//! without displacing anybody. They belong to the thread: a look-up takes no lock and shares no cache
-//! line. Entries of another rule set, or another limiter, simply do not match.
+//! Three bounded caches: which class of clients a client falls into, which list it is on, which rules a
+//! path meets. Clients fall into few classes (tiers, patterns, overrides), so an entry is only a hash and
+//! the number of a class: sixteen bytes, four to a cache line. The hash is the keyed one that also
+//! identifies states, and is trusted as far as there; paths, of which there are few, are compared in full.
+//!
+//! An entry is admitted only on second sight, so a stream of random keys or paths passes through without
+//! displacing anybody. The caches belong to the thread: a look-up takes no lock and shares no cache line.
+//! Entries of another rule set, or another limiter, carry another number and do not match.
 
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::net::IpAddr;
 use std::sync::LazyLock;
-use tollgate_core::request::Request;
 use tollgate_core::rules::lists::Standing;
-use tollgate_core::rules::{ClientMatch, ClientTraits, PathMatch};
+use tollgate_core::rules::{ClientMatch, PathMatch};
 
-/// Sets of two entries each.
-const CLIENT_SETS: usize = 8192;
-const PATH_SETS: usize = 1024;
+/// Sets of four entries each.
+const CLIENT_SETS: usize = 4096;
+const LIST_SETS: usize = 4096;
+const PATH_SETS: usize = 256;
+/// More classes than this come from overrides alone, and then the oldest thoughts can go.
+const MOST_CLASSES: usize = 4096;
+const WAYS: usize = 4;
 
 /// Drawn once: nobody outside can aim at a set.
 static SECRETS: LazyLock<RapidSecrets> =
     LazyLock::new(|| RapidSecrets::seed(RandomState::new().hash_one("the memo")));
 
 thread_local! {
-    static MEMO: RefCell<Memo> = RefCell::new(Memo { clients: Cache::new(CLIENT_SETS), paths: Cache::new(PATH_SETS) });
+    static MEMO: RefCell<Memo> = RefCell::new(Memo {
+        clients: Clients { cache: Cache::new(CLIENT_SETS), classes: Vec::new(), numbers: HashMap::new(), scratch: ClientMatch::default() },
+        listed: Cache::new(LIST_SETS),
+        paths: Cache::new(PATH_SETS),
+    });
 }
 
 /// The caches of one thread.
 pub(crate) struct Memo {
-    pub(crate) clients: Cache<Client>,
+    pub(crate) clients: Clients,
+    /// By client and lists: what the lists say.
+    pub(crate) listed: Cache<Option<Standing>>,
     pub(crate) paths: Cache<Path>,
 }
 
@@ -38,201 +51,155 @@ pub(crate) fn with<T>(body: impl FnOnce(&mut Memo) -> T) -> T {
     MEMO.with_borrow_mut(body)
 }
 
-/// A two-way cache. `E` knows what it is about.
-pub(crate) struct Cache<E> {
+/// A four-way cache. An entry is known by a hash and the number of what it was worked out from.
+pub(crate) struct Cache<V> {
     /// Empty until first used: a thread that never checks costs nothing.
-    sets: Vec<Set<E>>,
+    sets: Vec<Set<V>>,
+    /// For each set the hash that missed last; if it misses again, it is admitted.
+    candidates: Vec<u32>,
     count: usize,
 }
 
-struct Set<E> {
-    entries: [Option<E>; 2],
-    /// The hash that missed last; if it misses again, it is admitted.
-    candidate: u64,
-    /// Which entry was used last; the other one goes first.
-    recent: usize,
+/// For a client's class, one cache line.
+#[derive(Default)]
+#[repr(align(64))]
+struct Set<V>([Entry<V>; WAYS]);
+
+/// Source 0 is no source: such an entry is empty.
+#[derive(Default)]
+struct Entry<V> {
+    hash: u64,
+    source: u32,
+    value: V,
 }
 
-impl<E> Default for Set<E> {
-    fn default() -> Self {
-        Self { entries: [None, None], candidate: 0, recent: 0 }
-    }
-}
-
-/// An entry, or what to do for want of one.
-pub(crate) enum Found<'m, E> {
-    Hit(&'m mut E),
+/// A value, or what to do for want of one.
+pub(crate) enum Found<'m, V> {
+    Hit(&'m mut V),
     /// Seen twice now: worth keeping.
-    Admit(Place<'m, E>),
+    Admit(Place<'m, V>),
     /// First sight: work it out and forget it.
     Pass,
 }
 
-/// Where an entry may be kept.
-pub(crate) struct Place<'m, E>(&'m mut Option<E>);
+/// Where a value may be kept.
+pub(crate) struct Place<'m, V> {
+    entry: &'m mut Entry<V>,
+    hash: u64,
+    source: u32,
+}
 
-impl<'m, E> Place<'m, E> {
-    pub(crate) fn keep(self, entry: E) -> &'m mut E {
-        self.0.insert(entry)
+impl<'m, V> Place<'m, V> {
+    pub(crate) fn keep(self, value: V) -> &'m mut V {
+        *self.entry = Entry { hash: self.hash, source: self.source, value };
+        &mut self.entry.value
     }
 }
 
-impl<E> Cache<E> {
+impl<V: Default> Cache<V> {
     fn new(count: usize) -> Self {
-        Self { sets: Vec::new(), count }
+        Self { sets: Vec::new(), candidates: Vec::new(), count }
     }
 
-    /// Looks for the entry that `is_it`.
+    /// Looks for what `source` made of `hash`.
     #[inline]
-    pub(crate) fn find(&mut self, hash: u64, is_it: impl Fn(&E) -> bool) -> Found<'_, E> {
+    pub(crate) fn find(&mut self, hash: u64, source: u32) -> Found<'_, V> {
         if self.sets.is_empty() {
             self.sets.resize_with(self.count, Set::default);
+            self.candidates = vec![0; self.count];
         }
-        let index = hash as usize % self.count;
-        let set = &mut self.sets[index];
-        let hit = |entry: &Option<E>| entry.as_ref().is_some_and(&is_it);
-        let which = if hit(&set.entries[set.recent]) {
-            set.recent
-        } else if hit(&set.entries[1 - set.recent]) {
-            1 - set.recent
-        } else if set.candidate == hash {
-            set.candidate = 0;
-            set.recent = 1 - set.recent;
-            return Found::Admit(Place(&mut set.entries[set.recent]));
-        } else {
-            set.candidate = hash;
+        let index = hash as usize % self.sets.len();
+        let is_it = |entry: &Entry<V>| entry.hash == hash && entry.source == source;
+        match self.sets[index].0.iter().position(is_it) {
+            Some(way) => Found::Hit(&mut self.sets[index].0[way].value),
+            None => self.miss(index, hash, source),
+        }
+    }
+
+    fn miss(&mut self, index: usize, hash: u64, source: u32) -> Found<'_, V> {
+        let candidate = (hash >> 32) as u32 | 1;
+        if self.candidates[index] != candidate {
+            self.candidates[index] = candidate;
             return Found::Pass;
-        };
-        set.recent = which;
-        match &mut set.entries[which] {
-            Some(entry) => Found::Hit(entry),
-            None => Found::Pass,
         }
+        self.candidates[index] = 0;
+        // An outdated entry goes first, then any: which one is as good as drawn.
+        let set = &mut self.sets[index].0;
+        let outdated = set.iter().position(|entry| entry.source != source);
+        let way = outdated.unwrap_or((hash >> 16) as usize % WAYS);
+        Found::Admit(Place { entry: &mut set[way], hash, source })
+    }
+
+    fn clear(&mut self) {
+        self.sets.clear();
     }
 }
 
-/// What is remembered of a client.
-pub(crate) struct Client {
-    hash: u64,
-    policy: u64,
-    who: Who,
-    pub(crate) matched: ClientMatch,
-    /// What the lists that had this number said.
-    pub(crate) standing: (u64, Standing),
+/// Which class of clients a client falls into.
+pub(crate) struct Clients {
+    cache: Cache<u32>,
+    classes: Vec<ClientMatch>,
+    numbers: HashMap<ClientMatch, u32>,
+    /// Holds what was worked out but is not worth keeping.
+    scratch: ClientMatch,
 }
 
-/// The traits of a client that matter, in full.
-#[derive(Default)]
-struct Who {
-    api_key: Option<Box<str>>,
-    user: Option<Box<str>>,
-    tenant: Option<Box<str>>,
-    tier: Option<Box<str>>,
-    ip: Option<IpAddr>,
-    ids: Box<[(Box<str>, Box<str>)]>,
-}
-
-impl Client {
-    pub(crate) fn new(
-        hash: u64,
-        policy: u64,
-        traits: ClientTraits,
-        request: &Request<'_>,
-        matched: ClientMatch,
-        standing: (u64, Standing),
-    ) -> Self {
-        let text = |matters: bool, text: Option<&str>| text.filter(|_| matters).map(Box::from);
-        let who = Who {
-            api_key: text(traits.api_key, request.api_key),
-            user: text(traits.user, request.user),
-            tenant: text(traits.tenant, request.tenant),
-            tier: text(traits.tier, request.tier),
-            ip: request.ip.filter(|_| traits.ip),
-            ids: if traits.ids {
-                request.ids.iter().map(|(name, value)| (Box::from(*name), Box::from(*value))).collect()
-            } else {
-                Box::default()
-            },
-        };
-        Self { hash, policy, who, matched, standing }
-    }
-
+impl Clients {
+    /// The class of the client with this `hash` under the rules `source`; worked out if it is not known.
     #[inline]
-    pub(crate) fn is(&self, hash: u64, policy: u64, traits: ClientTraits, request: &Request<'_>) -> bool {
-        let same = |matters: bool, known: &Option<Box<str>>, text: Option<&str>| {
-            !matters || known.as_deref() == text
+    pub(crate) fn class(
+        &mut self,
+        hash: u64,
+        source: u32,
+        work_out: impl FnOnce(&mut ClientMatch),
+    ) -> &ClientMatch {
+        let place = match self.cache.find(hash, source) {
+            Found::Hit(class) => return &self.classes[*class as usize],
+            Found::Admit(place) => Some(place),
+            Found::Pass => None,
         };
-        self.hash == hash
-            && self.policy == policy
-            && same(traits.api_key, &self.who.api_key, request.api_key)
-            && same(traits.user, &self.who.user, request.user)
-            && same(traits.tenant, &self.who.tenant, request.tenant)
-            && same(traits.tier, &self.who.tier, request.tier)
-            && (!traits.ip || self.who.ip == request.ip)
-            && (!traits.ids || self.same_ids(request))
-    }
-
-    fn same_ids(&self, request: &Request<'_>) -> bool {
-        self.who.ids.len() == request.ids.len()
-            && self.who.ids.iter().zip(request.ids).all(|(a, b)| *a.0 == *b.0 && *a.1 == *b.1)
-    }
-}
-
-/// The hash of the traits that matter.
-#[inline]
-pub(crate) fn client_hash(policy: u64, traits: ClientTraits, request: &Request<'_>) -> u64 {
-    let mut hash = policy;
-    let mut add = |tag: u64, bytes: &[u8]| hash = mix(hash, tag) ^ rapidhash_v3_seeded(bytes, &SECRETS);
-    let texts = [
-        (traits.api_key, request.api_key),
-        (traits.user, request.user),
-        (traits.tenant, request.tenant),
-        (traits.tier, request.tier),
-    ];
-    for (tag, (matters, text)) in texts.into_iter().enumerate() {
-        if let Some(text) = text.filter(|_| matters) {
-            add(tag as u64 + 1, text.as_bytes());
+        work_out(&mut self.scratch);
+        if let Some(place) = place {
+            match self.numbers.get(&self.scratch) {
+                Some(class) => {
+                    place.keep(*class);
+                }
+                None if self.classes.len() < MOST_CLASSES => {
+                    let class = self.classes.len() as u32;
+                    self.numbers.insert(self.scratch.clone(), class);
+                    self.classes.push(self.scratch.clone());
+                    place.keep(class);
+                }
+                None => {
+                    self.cache.clear();
+                    self.classes.clear();
+                    self.numbers.clear();
+                }
+            }
         }
+        &self.scratch
     }
-    if let Some(ip) = request.ip.filter(|_| traits.ip) {
-        match ip {
-            IpAddr::V4(v4) => add(5, &v4.octets()),
-            IpAddr::V6(v6) => add(6, &v6.octets()),
-        }
-    }
-    if traits.ids {
-        for (name, value) in request.ids {
-            add(7, name.as_bytes());
-            add(8, value.as_bytes());
-        }
-    }
-    mix(hash, 9)
 }
 
 /// What is remembered of a path.
+#[derive(Default)]
 pub(crate) struct Path {
-    policy: u64,
     path: Box<str>,
     pub(crate) matched: PathMatch,
 }
 
 impl Path {
-    pub(crate) fn new(policy: u64, path: &str, matched: PathMatch) -> Self {
-        Self { policy, path: path.into(), matched }
+    pub(crate) fn new(path: &str, matched: PathMatch) -> Self {
+        Self { path: path.into(), matched }
     }
 
     #[inline]
-    pub(crate) fn is(&self, policy: u64, path: &str) -> bool {
-        self.policy == policy && *self.path == *path
+    pub(crate) fn is(&self, path: &str) -> bool {
+        *self.path == *path
     }
 }
 
 #[inline]
-pub(crate) fn path_hash(policy: u64, path: &str) -> u64 {
-    mix(policy, 10) ^ rapidhash_v3_seeded(path.as_bytes(), &SECRETS)
-}
-
-#[inline]
-fn mix(hash: u64, tag: u64) -> u64 {
-    (hash ^ tag).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
+pub(crate) fn path_hash(path: &str) -> u64 {
+    rapidhash_v3_seeded(path.as_bytes(), &SECRETS)
 }

@@ -90,9 +90,9 @@ impl MemoryStore {
         }
     }
 
-    /// The common case: one charge, one look-up, one lock.
+    /// The common case: one charge that is not a log, one look-up, one lock.
     #[inline]
-    fn take_one(&self, placed: &Placed<'_>, now_us: u64) -> Result<Fold, Full> {
+    pub(crate) fn take_one(&self, placed: &Placed<'_>, now_us: u64) -> Result<Fold, Full> {
         let Placed { charge, cost, .. } = placed;
         let mut fold = Fold::default();
         let mut table = self.shards[shard_of(placed)].0.lock();
@@ -159,9 +159,14 @@ impl MemoryStore {
         }
     }
 
+    /// How many checks had to share a crowd's cell so far.
+    pub fn crowded(&self) -> u64 {
+        self.crowded.load(Ordering::Relaxed)
+    }
+
     /// What the store holds.
     pub fn usage(&self) -> MemoryUse {
-        let mut usage = MemoryUse { crowded: self.crowded.load(Ordering::Relaxed), ..MemoryUse::default() };
+        let mut usage = MemoryUse { crowded: self.crowded(), ..MemoryUse::default() };
         for shard in &self.shards {
             let table = shard.0.lock();
             usage.states += table.states();

@@ -4,10 +4,11 @@ use super::{At, Segment};
 use crate::problem::{Position, Problem, Severity};
 use granit_parser::{Event, Parser, ScalarStyle, Span};
 use serde_json::{Map, Number, Value};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-/// Bounds on what a document may make us hold, aliases counted at each use.
+/// Bounds on what a document may make us hold, aliases counted at each use and texts by their length.
 const MOST_NODES: usize = 500_000;
+const BYTES_PER_NODE: usize = 128;
 const DEEPEST: usize = 64;
 
 /// A value and where it stands.
@@ -17,6 +18,8 @@ pub(super) struct Node {
     content: Content,
     /// Something was cut out below.
     damaged: bool,
+    /// The names of the entries that were cut out of this very mapping.
+    lost: Vec<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -34,6 +37,18 @@ pub(super) struct Entry {
 }
 
 impl Node {
+    fn new(position: Position, content: Content) -> Self {
+        Self { position, content, damaged: false, lost: Vec::new() }
+    }
+
+    pub(super) fn is_mapping(&self) -> bool {
+        matches!(self.content, Content::Mapping(_))
+    }
+
+    fn is_null(&self) -> bool {
+        matches!(self.content, Content::Scalar(Value::Null))
+    }
+
     /// The plain value, for serde.
     pub(super) fn to_json(&self) -> Value {
         match &self.content {
@@ -70,7 +85,7 @@ impl Node {
             (Segment::Field(name), Content::Mapping(entries)) => {
                 match entries.iter().position(|entry| entry.name == *name) {
                     Some(found) if rest.is_empty() => {
-                        entries.remove(found);
+                        self.lost.push(entries.remove(found).name);
                         true
                     }
                     Some(found) => entries[found].value.cut(rest),
@@ -91,6 +106,46 @@ impl Node {
         cut
     }
 
+    /// Takes out what has no value; answers the names, of items none, and the places.
+    pub(super) fn cut_empty(&mut self) -> Vec<(Option<String>, Position)> {
+        let mut found = Vec::new();
+        match &mut self.content {
+            Content::Scalar(_) => {}
+            Content::Sequence(items) => {
+                found.extend(items.iter().filter(|item| item.is_null()).map(|item| (None, item.position)));
+                items.retain(|item| !item.is_null());
+                found.extend(items.iter_mut().flat_map(Self::cut_empty));
+            }
+            Content::Mapping(entries) => {
+                let empty = entries.iter().filter(|entry| entry.value.is_null());
+                found.extend(empty.map(|entry| (Some(entry.name.clone()), entry.position)));
+                self.lost.extend(found.iter().filter_map(|(name, _)| name.clone()));
+                entries.retain(|entry| !entry.value.is_null());
+                found.extend(entries.iter_mut().flat_map(|entry| entry.value.cut_empty()));
+            }
+        }
+        self.damaged |= !found.is_empty();
+        found
+    }
+
+    /// Whether the very entry at `path` was cut out.
+    pub(super) fn is_lost(&self, path: &[Segment]) -> bool {
+        // Asked for each entry of what may be a very long mapping.
+        if !self.damaged {
+            return false;
+        }
+        match (path, &self.content) {
+            ([Segment::Field(name)], _) => self.lost.contains(name),
+            ([Segment::Field(name), rest @ ..], Content::Mapping(entries)) => {
+                entries.iter().any(|entry| entry.name == *name && entry.value.is_lost(rest))
+            }
+            ([Segment::Index(index), rest @ ..], Content::Sequence(items)) => {
+                items.get(*index).is_some_and(|item| item.is_lost(rest))
+            }
+            _ => false,
+        }
+    }
+
     /// Whether anything was cut out of the value at `path`.
     pub(super) fn is_damaged(&self, path: &[Segment]) -> bool {
         let Some((first, rest)) = path.split_first() else { return self.damaged };
@@ -98,7 +153,7 @@ impl Node {
             (Segment::Field(name), Content::Mapping(entries)) => entries
                 .iter()
                 .find(|entry| entry.name == *name)
-                .map_or(self.damaged, |entry| entry.value.is_damaged(rest)),
+                .map_or_else(|| self.lost.contains(name), |entry| entry.value.is_damaged(rest)),
             (Segment::Index(index), Content::Sequence(items)) => {
                 items.get(*index).map_or(self.damaged, |item| item.is_damaged(rest))
             }
@@ -107,9 +162,15 @@ impl Node {
     }
 }
 
-/// Reads the one document in `text`. An empty one is an empty mapping.
-pub(super) fn parse(text: &str) -> Result<Node, Problem> {
-    let mut builder = Builder { events: Parser::new_from_str(text), anchors: HashMap::new(), nodes: 0 };
+/// Reads the one document in `text`, and what is wrong in it but does not end the reading. An empty one is
+/// an empty mapping.
+pub(super) fn parse(text: &str) -> Result<(Node, Vec<Problem>), Problem> {
+    let mut builder = Builder {
+        events: Parser::new_from_str(text),
+        anchors: HashMap::new(),
+        nodes: 0,
+        problems: Vec::new(),
+    };
     let start = Position { line: 1, column: 1, width: 1 };
     let mut root = None;
     while let Some(event) = builder.events.next() {
@@ -122,18 +183,16 @@ pub(super) fn parse(text: &str) -> Result<Node, Problem> {
             (event, span) => root = Some(builder.node(event, span, 0)?),
         }
     }
-    let empty = Node { position: start, content: Content::Mapping(Vec::new()), damaged: false };
-    Ok(match root {
-        Some(node) if matches!(node.content, Content::Scalar(Value::Null)) => empty,
-        Some(node) => node,
-        None => empty,
-    })
+    let root = root.filter(|node| !node.is_null());
+    let root = root.unwrap_or_else(|| Node::new(start, Content::Mapping(Vec::new())));
+    Ok((root, builder.problems))
 }
 
 struct Builder<'t> {
     events: Parser<'t, granit_parser::StrInput<'t>>,
     anchors: HashMap<usize, Node>,
     nodes: usize,
+    problems: Vec<Problem>,
 }
 
 impl<'t> Builder<'t> {
@@ -144,20 +203,25 @@ impl<'t> Builder<'t> {
         }
         self.count(1, position)?;
         let (anchor, content) = match event {
-            Event::Scalar(text, style, anchor, _) => (anchor, Content::Scalar(scalar(&text, style))),
+            Event::Scalar(text, style, anchor, _) => {
+                self.count(text.len() / BYTES_PER_NODE, position)?;
+                (anchor, Content::Scalar(scalar(&text, style)))
+            }
             Event::SequenceStart(_, anchor, _) => (anchor, Content::Sequence(self.sequence(depth)?)),
             Event::MappingStart(_, anchor, _) => (anchor, Content::Mapping(self.mapping(depth)?)),
             Event::Alias(anchor) => {
-                let target = self.anchors.get(&anchor).cloned();
-                let target = target
-                    .ok_or_else(|| problem(position, "this alias refers to itself", "write the value out"))?;
-                self.count(target.size(), position)?;
-                return Ok(target);
+                let Some(target) = self.anchors.get(&anchor) else {
+                    return Err(problem(position, "this alias refers to itself", "write the value out"));
+                };
+                let size = target.size();
+                self.count(size, position)?;
+                return Ok(self.anchors[&anchor].clone());
             }
             _ => return Err(problem(position, "this cannot be read", "is it meant to be a value?")),
         };
-        let node = Node { position, content, damaged: false };
+        let node = Node::new(position, content);
         if anchor > 0 {
+            self.count(node.size(), position)?;
             self.anchors.insert(anchor, node.clone());
         }
         Ok(node)
@@ -173,29 +237,29 @@ impl<'t> Builder<'t> {
 
     fn mapping(&mut self, depth: usize) -> Result<Vec<Entry>, Problem> {
         let mut entries: Vec<Entry> = Vec::new();
+        let mut lines: HashMap<String, usize> = HashMap::new();
         let mut merged = Vec::new();
         while let Some((event, span)) = self.next_in_collection()? {
             let position = position(&span);
             let Event::Scalar(name, ..) = event else {
                 return Err(problem(position, "a name was expected here", "only plain words name an entry"));
             };
+            self.count(name.len() / BYTES_PER_NODE, position)?;
             let Some((event, span)) = self.next_in_collection()? else { break };
             let value = self.node(event, span, depth + 1)?;
             if name == "<<" {
                 merged.push(value);
-            } else if entries.iter().any(|entry| entry.name == name) {
-                let message = format!("`{name}` is given twice");
-                return Err(problem(
-                    Position { width: name.chars().count().max(1), ..position },
-                    &message,
-                    "keep one of them",
-                ));
+            } else if let Some(line) = lines.get(name.as_ref()) {
+                let hint = format!("the first is on line {line}; keep one of them");
+                self.problems.push(problem(position, &format!("`{name}` is given twice"), &hint));
             } else {
+                lines.insert(name.clone().into_owned(), position.line);
                 entries.push(Entry { name: name.into_owned(), position, value });
             }
         }
-        for node in merged {
-            merge(node, &mut entries)?;
+        if !merged.is_empty() {
+            let mut known: HashSet<String> = lines.into_keys().collect();
+            merged.into_iter().try_for_each(|node| merge(node, &mut known, &mut entries))?;
         }
         Ok(entries)
     }
@@ -218,28 +282,29 @@ impl<'t> Builder<'t> {
 }
 
 impl Node {
+    /// What holding another copy of it costs, in nodes.
     fn size(&self) -> usize {
         match &self.content {
+            Content::Scalar(Value::String(text)) => 1 + text.len() / BYTES_PER_NODE,
             Content::Scalar(_) => 1,
             Content::Sequence(items) => 1 + items.iter().map(Self::size).sum::<usize>(),
-            Content::Mapping(entries) => 1 + entries.iter().map(|entry| entry.value.size()).sum::<usize>(),
+            Content::Mapping(entries) => {
+                let size = |entry: &Entry| entry.name.len() / BYTES_PER_NODE + entry.value.size();
+                1 + entries.iter().map(size).sum::<usize>()
+            }
         }
     }
 }
 
 /// `<<: *base`: the entries of another mapping, except those that are given here.
-fn merge(node: Node, into: &mut Vec<Entry>) -> Result<(), Problem> {
+fn merge(node: Node, known: &mut HashSet<String>, into: &mut Vec<Entry>) -> Result<(), Problem> {
     let position = node.position;
     match node.content {
         Content::Mapping(entries) => {
-            for entry in entries {
-                if !into.iter().any(|known| known.name == entry.name) {
-                    into.push(entry);
-                }
-            }
+            into.extend(entries.into_iter().filter(|entry| known.insert(entry.name.clone())));
             Ok(())
         }
-        Content::Sequence(items) => items.into_iter().try_for_each(|item| merge(item, into)),
+        Content::Sequence(items) => items.into_iter().try_for_each(|item| merge(item, known, into)),
         Content::Scalar(_) => Err(problem(position, "only a mapping can be merged", "write `<<: *name`")),
     }
 }
@@ -257,16 +322,19 @@ fn scalar(text: &str, style: ScalarStyle) -> Value {
     }
 }
 
+/// A whole number only as JSON writes it: `007` and `+5` may be keys, and stay what they are.
 fn number(text: &str) -> Option<Number> {
     if !text.starts_with(|c: char| c.is_ascii_digit() || "+-.".contains(c)) {
         return None;
     }
-    let text = text.strip_prefix('+').unwrap_or(text);
-    if let Ok(whole) = text.parse::<u64>() {
+    if let Some(whole) = text.parse::<u64>().ok().filter(|whole| whole.to_string() == text) {
         return Some(whole.into());
     }
-    if let Ok(whole) = text.parse::<i64>() {
+    if let Some(whole) = text.parse::<i64>().ok().filter(|whole| whole.to_string() == text) {
         return Some(whole.into());
+    }
+    if text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'+') && text.len() < 20 {
+        return None;
     }
     // A double prints the shortest decimal that reads back as itself: up to 15 digits, what was written.
     text.parse::<f64>().ok().and_then(Number::from_f64)
@@ -281,11 +349,15 @@ fn position(span: &Span) -> Position {
 fn syntax_error(error: granit_parser::ScanError) -> Problem {
     let mark = error.marker();
     let position = Position { line: mark.line().max(1), column: mark.col() + 1, width: 1 };
-    problem(
-        position,
-        &format!("this is not YAML: {}", error.info()),
-        "look at the indentation, quotes and brackets up to here",
-    )
+    let info = error.info();
+    if info.contains("unknown anchor") {
+        return problem(position, "no anchor of this name stands above", "set one with `&name`");
+    }
+    let hint = match info.contains("tab") {
+        true => "indent with spaces",
+        false => "look at the indentation, quotes and brackets up to here",
+    };
+    problem(position, &format!("this is not YAML: {info}"), hint)
 }
 
 fn problem(position: Position, message: &str, hint: &str) -> Problem {

@@ -7,7 +7,7 @@ use super::virtual_node::VirtualNode;
 use super::written::OnExceed;
 use crate::decision::Outcome;
 use crate::key::Identity;
-use crate::rate::short_duration;
+use crate::rate::duration_text;
 use crate::request::Request;
 use std::fmt;
 use std::net::IpAddr;
@@ -44,7 +44,7 @@ pub struct RuleExplanation {
 pub fn explain(loaded: &Loaded, request: &Request<'_>, now_us: u64) -> Explanation {
     let rules = &loaded.rules;
     let (client, path) = (rules.match_client(request), rules.match_path(request.path()));
-    let tier = rules.tier_of(request).or(rules.default_tier);
+    let given = rules.tier_of(request).or(rules.default_tier);
     let listed = loaded.lists.reason(request, now_us).map(|(listed, entry)| {
         let list = match listed {
             Listed::Allowed => "allow",
@@ -64,17 +64,15 @@ pub fn explain(loaded: &Loaded, request: &Request<'_>, now_us: u64) -> Explanati
         } else {
             Some(why_not(rules, index, rule, request, path.meets(index), client.size(index).is_some()))
         },
-        key: rule.identities(request, path.route()).iter().map(said_identity).collect::<Vec<_>>().join(" + "),
+        key: said_key(rules, rule, request, path.route()),
         limits: client.size(index).map(|size| rules.said_limits(size)).unwrap_or_default(),
     });
+    // Where nothing else gives a tier, the rule's own key pattern does.
+    let tier = given.or_else(|| selected.iter().find_map(|rule| rules.rules()[*rule as usize].tier));
     Explanation {
         listed,
         tier: tier.map(|tier| rules.tiers[tier as usize].name.clone()),
-        route: rules
-            .routes
-            .iter()
-            .find(|route| route.hash == path.route())
-            .map(|route| route.template.clone()),
+        route: rules.template(path.route()).map(str::to_owned),
         rules: explained.collect(),
         verdict: verdict(loaded, request, now_us),
     }
@@ -89,13 +87,16 @@ fn why_not(
     has_size: bool,
 ) -> String {
     if let Some(failed) = rule.client.first_failure(request) {
-        return format!("the client does not match `{failed}`");
+        return format!("the client does not match {failed}");
     }
     if !path_meets {
         return match &rule.endpoints {
             Some(patterns) => {
-                let patterns = &rules.endpoints.patterns()[patterns.clone()];
-                format!("`{}` does not match {}", request.path(), patterns.join(" or "))
+                format!(
+                    "`{}` does not match {}",
+                    request.path(),
+                    rules.written[patterns.clone()].join(" or ")
+                )
             }
             None => "the path does not match".to_owned(),
         };
@@ -127,14 +128,15 @@ fn verdict(loaded: &Loaded, request: &Request<'_>, now_us: u64) -> String {
                 limit.policy,
                 standing.remaining,
                 limit.quota,
-                said_span(standing.reset_after_us),
+                duration_text(standing.reset_after_us),
             )
         }
     }
 }
 
-fn said_identity(identity: &Identity<'_>) -> String {
-    match identity {
+fn said_key(rules: &RuleSet, rule: &Rule, request: &Request<'_>, route: u64) -> String {
+    let identities = rule.identities(request, route);
+    let said = identities.iter().map(|identity| match identity {
         Identity::ApiKey(key) => format!("api_key {}", masked(key)),
         Identity::User(user) => format!("user {user}"),
         Identity::Tenant(tenant) => format!("tenant {tenant}"),
@@ -142,31 +144,30 @@ fn said_identity(identity: &Identity<'_>) -> String {
             let ip = IpAddr::from(bits.to_be_bytes()).to_canonical();
             if ip.is_ipv6() { format!("ip {ip}/64") } else { format!("ip {ip}") }
         }
-        Identity::Route(0) => "route (none)".to_owned(),
-        Identity::Route(_) => "route".to_owned(),
+        Identity::Route(route) => format!("route {}", rules.template(*route).unwrap_or("none")),
         Identity::Custom(name, value) => format!("{name} {value}"),
         Identity::Anonymous => "nobody in particular".to_owned(),
-    }
+    });
+    said.collect::<Vec<_>>().join(" + ")
 }
 
 /// Enough of a key to recognise it, not enough to use it.
 fn masked(key: &str) -> String {
-    let shown: String = key.chars().take(8).collect();
-    if key.chars().count() > 8 { format!("{shown}…") } else { shown }
-}
-
-fn said_span(us: u64) -> String {
-    let short = short_duration(us);
-    if short.starts_with(|first: char| first.is_ascii_digit()) { short } else { format!("1{short}") }
+    let shown = (key.chars().count() / 2).min(8);
+    key.chars().take(shown).chain(['…']).collect()
 }
 
 impl RuleSet {
+    fn template(&self, route: u64) -> Option<&str> {
+        self.routes.iter().find(|known| known.hash == route).map(|known| known.template.as_str())
+    }
+
     fn said_limits(&self, size: u32) -> Vec<String> {
         let limits = self.sizes[size as usize].clone();
         limits
             .map(|limit| {
                 let limit = &self.limits[limit as usize];
-                let window = said_span(limit.window_seconds * 1_000_000);
+                let window = duration_text(limit.window_seconds * 1_000_000);
                 format!("{} per {window}, {}", limit.quota, limit.algorithm().name())
             })
             .collect()

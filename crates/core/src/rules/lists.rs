@@ -1,7 +1,7 @@
 //! The allow and deny lists. They are kept apart from the rules, so that blocking somebody disturbs
 //! nothing else.
 
-use super::pattern::Glob;
+use super::pattern::{Glob, network};
 use crate::request::Request;
 use ipnet::IpNet;
 use std::collections::HashMap;
@@ -120,9 +120,7 @@ pub struct List {
 impl List {
     /// Adds an entry. Of two for the same pattern, the one that lasts longer stays.
     pub fn insert(&mut self, entry: Entry) {
-        let network =
-            entry.pattern.parse::<IpNet>().or_else(|_| entry.pattern.parse::<IpAddr>().map(IpNet::from));
-        if let Ok(network) = network {
+        if let Some(network) = network(&entry.pattern) {
             let network = network.trunc();
             let length = network.prefix_len();
             let slot = match self.networks.binary_search_by(|(known, _)| length.cmp(known)) {

@@ -1,33 +1,53 @@
-//! What names in a rule match: globs over identities, templates over paths.
+//! What names in a rule match: globs over identities, networks over addresses, templates over paths.
+
+use ipnet::{IpNet, Ipv4Net};
+use std::net::IpAddr;
 
 /// A glob: `*` stands for any run of characters, `?` for one. Everything else is itself, case included.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Glob(String);
+pub struct Glob {
+    pattern: String,
+    /// The only wildcard is a star at the end, as in nearly all globs.
+    is_prefix: bool,
+}
 
 impl Glob {
     /// The glob written `pattern`.
     pub fn new(pattern: &str) -> Self {
-        Self(pattern.to_owned())
+        let first_wildcard = pattern.find(['*', '?']);
+        let is_prefix = pattern.ends_with('*') && first_wildcard == Some(pattern.len() - 1);
+        Self { pattern: pattern.to_owned(), is_prefix }
     }
 
     /// As written.
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.pattern
     }
 
     /// Whether the pattern is just a word.
     pub fn is_exact(&self) -> bool {
-        !self.0.contains(['*', '?'])
+        !self.pattern.contains(['*', '?'])
     }
 
-    /// Whether it matches everything.
+    /// Whether it matches everything, or everything but the empty text.
     pub fn is_any(&self) -> bool {
-        !self.0.is_empty() && self.0.bytes().all(|byte| byte == b'*')
+        let one_or_more = self.pattern.bytes().filter(|byte| *byte == b'?').count() <= 1;
+        self.pattern.contains('*')
+            && self.pattern.bytes().all(|byte| matches!(byte, b'*' | b'?'))
+            && one_or_more
+    }
+
+    /// How much of it is literal: of two globs that match a text, the one with more says more.
+    pub fn exactness(&self) -> usize {
+        self.pattern.bytes().filter(|byte| !matches!(byte, b'*' | b'?')).count()
     }
 
     /// Whether `text` matches. Linear for one star; a star never costs more than text × pattern.
     pub fn matches(&self, text: &str) -> bool {
-        let (pattern, text) = (self.0.as_bytes(), text.as_bytes());
+        let (pattern, text) = (self.pattern.as_bytes(), text.as_bytes());
+        if self.is_prefix {
+            return text.starts_with(&pattern[..pattern.len() - 1]);
+        }
         let (mut p, mut t) = (0, 0);
         // Where to go on if a guess at the length of the last star's run was too short.
         let mut retry: Option<(usize, usize)> = None;
@@ -51,7 +71,7 @@ impl Glob {
                 _ => match retry {
                     Some((after_star, run_end)) => {
                         p = after_star;
-                        t = run_end + 1;
+                        t = run_end + char_len(text[run_end]);
                         retry = Some((after_star, t));
                     }
                     None => return false,
@@ -72,50 +92,82 @@ fn char_len(byte: u8) -> usize {
     }
 }
 
-/// The regular expression of a route template such as `/v1/users/{id}` or `/files/{*rest}`; the error says
-/// what is wrong with it. A trailing slash, the case and `;parameters` make no difference: they must not
-/// be a way to a second quota.
-pub fn template_regex(template: &str) -> Result<String, String> {
-    if !template.starts_with('/') {
-        return Err(format!("`{template}` does not begin with a slash"));
-    }
-    if let Some(found) = template.find(['?', '#', ';']) {
-        return Err(format!(
-            "a path has no `{}`; leave it and what follows out",
-            &template[found..found + 1]
-        ));
-    }
-    let mut regex = String::from("(?i)^");
-    let segments: Vec<&str> = template[1..].trim_end_matches('/').split('/').collect();
-    for (index, segment) in segments.iter().enumerate() {
-        if segment.is_empty() {
-            if segments.len() > 1 {
-                return Err(format!("`{template}` has an empty segment"));
-            }
-            break;
+/// The network or address written `text`. What is mapped from IPv4 into IPv6 is IPv4, as clients' are.
+pub fn network(text: &str) -> Option<IpNet> {
+    let network = text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from)).ok()?;
+    match network {
+        IpNet::V6(v6) if v6.prefix_len() >= 96 => {
+            let mapped = v6.addr().to_ipv4_mapped();
+            let v4 = mapped.and_then(|v4| Ipv4Net::new(v4, v6.prefix_len() - 96).ok());
+            Some(v4.map_or(network, IpNet::V4))
         }
-        regex.push('/');
-        match segment.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')) {
-            Some(name) if name.starts_with('*') => {
-                if index + 1 != segments.len() {
-                    return Err(format!("`{segment}` stands for the whole rest, so nothing can follow it"));
+        _ => Some(network),
+    }
+}
+
+/// A route template such as `/v1/users/{id}` or `/files/{*rest}`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Template {
+    /// The regular expression. A trailing slash, the case and `;parameters` make no difference: they must
+    /// not be a way to a second quota.
+    pub regex: String,
+    /// For each segment, 0 if it is literal, 1 if it is a name, 2 if it is the rest. Of two templates for
+    /// one path, that with the smaller list is the more specific.
+    pub generality: Vec<u8>,
+}
+
+impl Template {
+    /// Reads a template; the error says what is wrong with it.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        const PARAMETERS: &str = "(?:;[^/]*)?";
+        if !text.starts_with('/') {
+            return Err(format!("`{text}` does not begin with a slash"));
+        }
+        if let Some(found) = text.chars().find(|c| matches!(c, '?' | '#' | ';')) {
+            return Err(format!("a template has no `{found}`: what follows it in a path is not looked at"));
+        }
+        if text.contains("//") {
+            return Err(format!("`{text}` has an empty segment"));
+        }
+        let path = text[1..].trim_end_matches('/');
+        if path.is_empty() {
+            return Ok(Self { regex: format!("(?i)^/{PARAMETERS}$"), generality: Vec::new() });
+        }
+        let mut template = Self { regex: String::from("(?i)^"), generality: Vec::new() };
+        let mut segments = path.split('/').peekable();
+        while let Some(segment) = segments.next() {
+            template.regex.push('/');
+            match segment.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')) {
+                Some(name) if name.starts_with('*') => {
+                    if segments.peek().is_some() {
+                        let message =
+                            format!("`{segment}` stands for the whole rest, so nothing can follow it");
+                        return Err(message);
+                    }
+                    template.regex.push_str(".*$");
+                    template.generality.push(2);
+                    return Ok(template);
                 }
-                regex.push_str(".*$");
-                return Ok(regex);
+                Some(name) if name.is_empty() || name.contains(['{', '}', '*']) => {
+                    return Err(format!("`{segment}` needs a plain name between its braces"));
+                }
+                Some(_) => {
+                    template.regex.push_str("[^/;]+");
+                    template.generality.push(1);
+                }
+                None if segment.contains(['{', '}', '*']) => {
+                    return Err(format!(
+                        "`{segment}` mixes text and braces; a `{{name}}` takes a whole segment"
+                    ));
+                }
+                None => {
+                    template.regex.push_str(&regex::escape(segment));
+                    template.generality.push(0);
+                }
             }
-            Some(name) if name.is_empty() || name.contains(['{', '}', '*']) => {
-                return Err(format!("`{segment}` needs a plain name between its braces"));
-            }
-            Some(_) => regex.push_str("[^/;]+(?:;[^/]*)?"),
-            None if segment.contains(['{', '}', '*']) => {
-                return Err(format!("`{segment}` mixes text and braces; a `{{name}}` takes a whole segment"));
-            }
-            None => {
-                regex.push_str(&regex::escape(segment));
-                regex.push_str("(?:;[^/]*)?");
-            }
+            template.regex.push_str(PARAMETERS);
         }
+        template.regex.push_str("/?$");
+        Ok(template)
     }
-    regex.push_str("/?$");
-    Ok(regex)
 }

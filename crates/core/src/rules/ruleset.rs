@@ -6,7 +6,7 @@
 
 use super::pattern::Glob;
 use super::written::{Consistency, OnExceed, OnStoreFailure};
-use crate::key::{Dimension, Identity, Seed, identity};
+use crate::key::{Dimension, Hashes, Identity, identity};
 use crate::limit::Limit;
 use crate::request::{MethodSet, Request};
 use ipnet::IpNet;
@@ -16,12 +16,17 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 /// A set of rules by their index.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Bits(SmallVec<[u64; 2]>);
 
 impl Bits {
     fn empty(rules: usize) -> Self {
         Self(SmallVec::from_elem(0, rules.div_ceil(64)))
+    }
+
+    fn reset(&mut self, rules: usize) {
+        self.0.clear();
+        self.0.resize(rules.div_ceil(64), 0);
     }
 
     fn insert(&mut self, rule: usize) {
@@ -71,7 +76,14 @@ pub(super) struct Sizes {
     pub(super) by_key: HashMap<String, SizeId>,
 }
 
-pub(super) type TierId = u16;
+impl Sizes {
+    pub(super) fn all(&self) -> impl Iterator<Item = SizeId> {
+        let others = self.by_tier.iter().map(|(_, size)| size).chain(self.by_key.values());
+        self.default.iter().chain(others).copied()
+    }
+}
+
+pub(super) type TierId = u32;
 
 /// A run of limits in [`RuleSet::limits`].
 pub(super) type SizeId = u32;
@@ -88,39 +100,52 @@ pub(super) struct ClientCondition {
 
 impl ClientCondition {
     fn holds(&self, request: &Request<'_>) -> bool {
-        self.first_failure(request).is_none()
+        let any =
+            |globs: &Option<Vec<Glob>>, text| globs.as_ref().is_none_or(|globs| any_matches(globs, text));
+        any(&self.api_key, request.api_key)
+            && any(&self.user, request.user)
+            && any(&self.tenant, request.tenant)
+            && self.ip.as_ref().is_none_or(|networks| contains(networks, request.ip))
+            && self.ids.iter().all(|(name, globs)| any_matches(globs, request.id(name)))
     }
 
-    /// The name of the first condition that the client does not meet.
-    pub(super) fn first_failure(&self, request: &Request<'_>) -> Option<&str> {
-        let any = |globs: &Option<Vec<Glob>>, text: Option<&str>| match globs {
-            None => true,
-            Some(globs) => text.is_some_and(|text| globs.iter().any(|glob| glob.matches(text))),
-        };
-        if !any(&self.api_key, request.api_key) {
-            return Some("api_key_pattern");
-        }
-        if !any(&self.user, request.user) {
-            return Some("user_pattern");
-        }
-        if !any(&self.tenant, request.tenant) {
-            return Some("tenant_pattern");
-        }
-        if let Some(networks) = &self.ip {
-            let inside = |ip: std::net::IpAddr| networks.iter().any(|net| net.contains(&ip.to_canonical()));
-            if !request.ip.is_some_and(inside) {
-                return Some("ip");
+    /// The first condition that the client does not meet, as written.
+    pub(super) fn first_failure(&self, request: &Request<'_>) -> Option<String> {
+        let named = [
+            ("api_key_pattern", &self.api_key, request.api_key),
+            ("user_pattern", &self.user, request.user),
+            ("tenant_pattern", &self.tenant, request.tenant),
+        ];
+        for (name, globs, text) in named {
+            if globs.as_ref().is_some_and(|globs| !any_matches(globs, text)) {
+                return globs.as_ref().map(|globs| format!("{name} {}", said_globs(globs)));
             }
         }
-        let id_fails = |(name, globs): &&(String, Vec<Glob>)| {
-            !request.id(name).is_some_and(|value| globs.iter().any(|glob| glob.matches(value)))
-        };
-        self.ids.iter().find(id_fails).map(|(name, _)| name.as_str())
+        if let Some(networks) = &self.ip
+            && !contains(networks, request.ip)
+        {
+            let said: Vec<String> = networks.iter().map(IpNet::to_string).collect();
+            return Some(format!("ip {}", said.join(" or ")));
+        }
+        let failing = self.ids.iter().find(|(name, globs)| !any_matches(globs, request.id(name)));
+        failing.map(|(name, globs)| format!("{name} {}", said_globs(globs)))
     }
 
     fn classifies(&self) -> bool {
         self.api_key.is_some()
     }
+}
+
+fn any_matches(globs: &[Glob], text: Option<&str>) -> bool {
+    text.is_some_and(|text| globs.iter().any(|glob| glob.matches(text)))
+}
+
+fn contains(networks: &[IpNet], ip: Option<std::net::IpAddr>) -> bool {
+    ip.is_some_and(|ip| networks.iter().any(|network| network.contains(&ip.to_canonical())))
+}
+
+fn said_globs(globs: &[Glob]) -> String {
+    globs.iter().map(Glob::as_str).collect::<Vec<_>>().join(" or ")
 }
 
 /// A tier, and who belongs to it.
@@ -156,15 +181,15 @@ impl ClientTraits {
 }
 
 /// The client half of a selection.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ClientMatch {
     rules: Bits,
     /// For each rule the numbers that this client gets.
-    sizes: Box<[Option<SizeId>]>,
+    sizes: Vec<Option<SizeId>>,
 }
 
 /// The path half of a selection.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PathMatch {
     rules: Bits,
     /// The route that the path falls under, by its hash; 0 if under none.
@@ -202,14 +227,16 @@ pub struct RuleSet {
     pub(super) owners: Vec<u32>,
     pub(super) sizes: Vec<Range<u32>>,
     pub(super) endpoints: RegexSet,
-    /// Route templates: their text, its hash, and the pattern in `endpoints`.
+    /// The patterns of `endpoints` as they were written.
+    pub(super) written: Vec<String>,
+    /// Route templates, the most specific first.
     pub(super) routes: Vec<Route>,
     pub(super) traits: ClientTraits,
     /// What every client and every path meets if nothing about it matters.
     any_client: ClientMatch,
     any_path: PathMatch,
     fallbacks: Bits,
-    /// Rules that name an endpoint.
+    /// Rules that name an endpoint. One that only counts leaves it to the fallback.
     named: Bits,
 }
 
@@ -217,7 +244,10 @@ pub struct RuleSet {
 pub(super) struct Route {
     pub(super) template: String,
     pub(super) hash: u64,
+    /// Which of `endpoints` it is.
     pub(super) pattern: usize,
+    /// See [`super::pattern::Template`].
+    pub(super) generality: Vec<u8>,
 }
 
 /// The compiler's output, before what follows from it is worked out.
@@ -230,25 +260,24 @@ pub(super) struct Parts {
     pub(super) owners: Vec<u32>,
     pub(super) sizes: Vec<Range<u32>>,
     pub(super) endpoints: RegexSet,
+    pub(super) written: Vec<String>,
     pub(super) routes: Vec<Route>,
 }
 
 impl RuleSet {
     pub(super) fn new(parts: Parts) -> Self {
-        let Parts { rules, tiers, default_tier, limits, owners, sizes, endpoints, routes } = parts;
+        let Parts { rules, tiers, default_tier, limits, owners, sizes, endpoints, written, routes } = parts;
         let count = rules.len();
-        let nothing = || ClientMatch { rules: Bits::empty(count), sizes: Box::default() };
         let any_path = PathMatch { rules: Bits::empty(count), route: 0 };
         let (mut fallbacks, mut named) = (Bits::empty(count), Bits::empty(count));
         for (index, rule) in rules.iter().enumerate() {
             if rule.fallback {
                 fallbacks.insert(index);
-            } else if rule.endpoints.is_some() {
+            } else if rule.endpoints.is_some() && rule.on_exceed == OnExceed::Reject {
                 named.insert(index);
             }
         }
         let traits = traits(&rules, &tiers);
-        let any_client = nothing();
         let mut set = Self {
             rules,
             tiers,
@@ -257,9 +286,10 @@ impl RuleSet {
             owners,
             sizes,
             endpoints,
+            written,
             routes,
             traits,
-            any_client,
+            any_client: ClientMatch::default(),
             any_path,
             fallbacks,
             named,
@@ -312,18 +342,25 @@ impl RuleSet {
 
     /// The client half: tier, patterns, and the numbers this client gets from each rule.
     pub fn match_client(&self, request: &Request<'_>) -> ClientMatch {
+        let mut matched = ClientMatch::default();
+        self.match_client_into(request, &mut matched);
+        matched
+    }
+
+    /// The same, in memory that was used before.
+    pub fn match_client_into(&self, request: &Request<'_>, matched: &mut ClientMatch) {
         let tier = self.tier_of(request);
-        let mut rules = Bits::empty(self.rules.len());
-        let mut sizes = vec![None; self.rules.len()].into_boxed_slice();
+        matched.rules.reset(self.rules.len());
+        matched.sizes.clear();
         for (index, rule) in self.rules.iter().enumerate() {
-            if rule.client.holds(request) && self.tier_admits(rule, tier) {
-                sizes[index] = rule.size_for(request, tier.or(rule.tier).or(self.default_tier));
-                if sizes[index].is_some() {
-                    rules.insert(index);
-                }
+            let applies = rule.client.holds(request) && self.tier_admits(rule, tier);
+            let tier = tier.or(rule.tier).or(self.default_tier);
+            let size = if applies { rule.size_for(request, tier) } else { None };
+            if size.is_some() {
+                matched.rules.insert(index);
             }
+            matched.sizes.push(size);
         }
-        ClientMatch { rules, sizes }
     }
 
     /// The path half: one pass of all patterns over the path.
@@ -350,7 +387,7 @@ impl RuleSet {
         client: &ClientMatch,
         path: &PathMatch,
         request: &Request<'_>,
-        seed: &Seed,
+        hashes: &Hashes<'_>,
         charges: &mut Charges<'r>,
     ) {
         let mut endpoint_is_named = false;
@@ -359,7 +396,7 @@ impl RuleSet {
             while left != 0 {
                 let index = word * 64 + left.trailing_zeros() as usize;
                 left &= left - 1;
-                if self.charge(index, client, path, request, seed, charges) {
+                if self.charge(index, client, path, request, hashes, charges) {
                     endpoint_is_named |= self.named.contains(index);
                 }
             }
@@ -369,7 +406,7 @@ impl RuleSet {
         }
         for index in 0..self.rules.len() {
             if self.fallbacks.contains(index) && client.rules.contains(index) && path.rules.contains(index) {
-                self.charge(index, client, path, request, seed, charges);
+                self.charge(index, client, path, request, hashes, charges);
             }
         }
     }
@@ -382,7 +419,7 @@ impl RuleSet {
         client: &ClientMatch,
         path: &PathMatch,
         request: &Request<'_>,
-        seed: &Seed,
+        hashes: &Hashes<'_>,
         charges: &mut Charges<'r>,
     ) -> bool {
         let rule = &self.rules[index];
@@ -390,10 +427,7 @@ impl RuleSet {
             return false;
         }
         let Some(size) = client.sizes[index] else { return false };
-        let who = rule
-            .key
-            .iter()
-            .fold(0, |chain, dimension| seed.chain(chain, &identity(dimension, request, path.route)));
+        let who = hashes.of_key(&rule.key, request, path.route);
         for limit in self.sizes[size as usize].clone() {
             let id = LimitId(limit);
             let limit = self.limit(id);
@@ -404,7 +438,8 @@ impl RuleSet {
         true
     }
 
-    /// The tier that the caller states, or that a list or pattern gives; none if nothing does.
+    /// The tier that the caller states, else that a list gives, else the pattern that says most about the
+    /// key; none if nothing does.
     pub(super) fn tier_of(&self, request: &Request<'_>) -> Option<TierId> {
         let position = |found: Option<usize>| found.map(|index| index as TierId);
         if let Some(stated) = request.tier {
@@ -415,11 +450,15 @@ impl RuleSet {
         }
         let names = [request.api_key, request.user];
         let listed = |tier: &Tier| tier.keys.iter().any(|key| names.contains(&Some(key)));
-        let by_pattern = |tier: &Tier| {
-            request.api_key.is_some_and(|key| tier.api_key.iter().any(|glob| glob.matches(key)))
+        if let Some(listed) = position(self.tiers.iter().position(listed)) {
+            return Some(listed);
+        }
+        let key = request.api_key?;
+        let exactness = |tier: &Tier| {
+            tier.api_key.iter().filter(|glob| glob.matches(key)).map(|glob| glob.exactness() + 1).max()
         };
-        position(self.tiers.iter().position(listed))
-            .or_else(|| position(self.tiers.iter().position(by_pattern)))
+        let by_pattern = self.tiers.iter().enumerate().filter_map(|(id, tier)| Some((exactness(tier)?, id)));
+        position(by_pattern.max_by_key(|(exactness, id)| (*exactness, usize::MAX - id)).map(|(_, id)| id))
     }
 
     /// Whether a client of `tier` is one of the rule's. Where nothing else gives a tier, the rule's own key
@@ -440,14 +479,23 @@ impl Rule {
         if !self.sizes.by_key.is_empty() {
             let names = [request.api_key, request.user, request.tenant];
             let own = names.iter().flatten().find_map(|name| self.sizes.by_key.get(*name));
+            let by_id = || self.custom_names().find_map(|name| self.sizes.by_key.get(request.id(name)?));
             let by_address =
                 || request.ip.and_then(|ip| self.sizes.by_key.get(&ip.to_canonical().to_string()));
-            if let Some(size) = own.or_else(by_address) {
+            if let Some(size) = own.or_else(by_id).or_else(by_address) {
                 return Some(*size);
             }
         }
         let by_tier = self.sizes.by_tier.iter().find(|(known, _)| Some(*known) == tier);
         by_tier.map(|(_, size)| *size).or(self.sizes.default)
+    }
+
+    /// The custom identities that it counts by.
+    fn custom_names(&self) -> impl Iterator<Item = &str> {
+        self.key.iter().filter_map(|dimension| match dimension {
+            Dimension::Custom(name) => Some(name.as_str()),
+            _ => None,
+        })
     }
 
     /// What neither half of the match looks at: the name of the first condition that fails.
@@ -498,7 +546,7 @@ fn traits(rules: &[Rule], tiers: &[Tier]) -> ClientTraits {
         traits.user |= condition.user.is_some() || overrides;
         traits.tenant |= condition.tenant.is_some() || overrides;
         traits.ip |= condition.ip.is_some() || by_address;
-        traits.ids |= !condition.ids.is_empty();
+        traits.ids |= !condition.ids.is_empty() || overrides && rule.custom_names().next().is_some();
         traits.tier |= by_tier;
         if by_tier {
             traits.user |= tiers.iter().any(|tier| !tier.keys.is_empty());

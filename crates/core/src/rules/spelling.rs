@@ -111,9 +111,7 @@ impl<'de> Deserialize<'de> for RateText {
                 Rate::from_decimal(text)
             };
             rate.map(Self).ok_or_else(|| {
-                format!(
-                    "`{text}` is not a rate above zero; write tokens per second, such as 1.67, or 100/min"
-                )
+                format!("`{text}` cannot be a rate; write tokens per second, such as 1.67, or 100/min")
             })
         })
     }
@@ -273,11 +271,11 @@ macro_rules! text_schema {
 
 text_schema!(Amount, "Amount", {
     "description": "A count, or a count per period such as 100/min.",
-    "anyOf": [{ "type": "integer", "minimum": 1 }, { "type": "string", "pattern": "^[0-9_]+(/.+)?$" }],
+    "anyOf": [{ "type": "integer", "minimum": 1 }, { "type": "string", "pattern": "^[0-9_]+( */.+)?$" }],
 });
 text_schema!(RateText, "Rate", {
     "description": "A number per second, or a count per period such as 100/min.",
-    "anyOf": [{ "type": "number", "exclusiveMinimum": 0 }, { "type": "string", "pattern": "^[0-9_.]+(/.+)?$" }],
+    "anyOf": [{ "type": "number", "exclusiveMinimum": 0 }, { "type": "string", "pattern": "^[0-9_.]+( */.+)?$" }],
 });
 text_schema!(DurationText, "Duration", {
     "description": "A number of seconds, or a duration such as 90s, 5min, 1h.",
@@ -290,13 +288,13 @@ text_schema!(Timestamp, "Timestamp", {
 text_schema!(ShortLimit, "ShortLimit", {
     "description": "A count per period such as 10/s, or with a burst.",
     "anyOf": [
-        { "type": "string", "pattern": "^[0-9_]+/.+$" },
+        { "type": "string", "pattern": "^[0-9_]+ */.+$" },
         {
             "type": "object",
             "required": ["limit"],
             "additionalProperties": false,
             "properties": {
-                "limit": { "type": "string", "pattern": "^[0-9_]+/.+$" },
+                "limit": { "type": "string", "pattern": "^[0-9_]+ */.+$" },
                 "burst": { "type": "integer", "minimum": 0 },
             },
         },

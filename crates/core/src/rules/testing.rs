@@ -4,7 +4,7 @@ use super::compile::Loaded;
 use super::virtual_node::VirtualNode;
 use super::written::{Expectation, TestCase, TestRequest, TestStep};
 use crate::decision::{Invalid, Outcome, Standing};
-use crate::rate::short_duration;
+use crate::rate::duration_text;
 use crate::request::{Method, Request};
 
 /// Where the clock of a case starts: midnight UTC on a Monday, the boundary of every window up to a week.
@@ -39,7 +39,7 @@ fn run_case(loaded: &Loaded, line: usize, case: &TestCase) -> TestResult {
         if let Err(difference) =
             run_step(loaded, &mut node, &case.request, step, start_us.saturating_add(at_us))
         {
-            let difference = format!("at {}: {difference}", said_duration(at_us));
+            let difference = format!("at {}: {difference}", duration_text(at_us));
             result.failures.push((index + 1, difference));
         }
     }
@@ -86,7 +86,7 @@ fn check_last(loaded: &Loaded, step: &TestStep, last: &Result<Outcome, Invalid>)
     if let Some(expected) = step.retry_after {
         let found = standing.map(|standing| standing.retry_after_us);
         if found != Some(expected.us) {
-            return differ("a wait of", said_duration(expected.us), found.map(said_duration));
+            return differ("a wait of", duration_text(expected.us), found.map(duration_text));
         }
     }
     if let Some(expected) = step.remaining {
@@ -131,19 +131,9 @@ fn describe(loaded: &Loaded, found: &Result<Outcome, Invalid>) -> String {
         Ok(Outcome::Denied) => "denied".to_owned(),
         Ok(Outcome::Admitted(standing)) => format!("pass, {} left by `{}`", standing.remaining, by(standing)),
         Ok(Outcome::Limited(standing)) => {
-            format!("limited by `{}` for {}", by(standing), said_duration(standing.retry_after_us))
+            format!("limited by `{}` for {}", by(standing), duration_text(standing.retry_after_us))
         }
         Err(invalid) => invalid.to_string(),
-    }
-}
-
-fn said_duration(us: u64) -> String {
-    match us {
-        0 => "0s".to_owned(),
-        us => {
-            let short = short_duration(us);
-            if short.starts_with(|first: char| first.is_ascii_digit()) { short } else { format!("1{short}") }
-        }
     }
 }
 

@@ -61,6 +61,6 @@ impl VirtualNode {
 pub(super) fn charges<'r>(rules: &'r RuleSet, request: &Request<'_>) -> Charges<'r> {
     let mut charges = Charges::new();
     let (client, path) = (rules.match_client(request), rules.match_path(request.path()));
-    rules.select(&client, &path, request, &SEED, &mut charges);
+    rules.select(&client, &path, request, &SEED.hashes(request), &mut charges);
     charges
 }

@@ -44,6 +44,9 @@ pub struct RuleFile {
 #[serde(deny_unknown_fields)]
 pub struct Rule {
     /// Its name: in answers, metrics and logs, and the name of its states. Keep it, and the states are kept.
+    // Absent and empty are found by the compiler, together with whatever else is wrong with the rule.
+    #[serde(default)]
+    #[schemars(required)]
     pub id: String,
     /// For people: counts the changes of this rule.
     pub version: Option<u64>,
@@ -58,7 +61,7 @@ pub struct Rule {
     pub endpoint: Option<OneOrMany<String>>,
     /// Short for `match: { methods: … }`.
     pub methods: Option<OneOrMany<String>>,
-    /// Only for endpoints that no other rule names.
+    /// Only for endpoints that no other rule names. A rule that only counts (`shadow`) names none.
     #[serde(default)]
     pub fallback: bool,
     /// Who shares a count: `api_key`, `ip`, `user`, `tenant`, `route` or the name of a custom identity, or
@@ -105,7 +108,7 @@ pub struct Match {
     /// Globs over custom identities, by name.
     #[serde(default)]
     pub ids: BTreeMap<String, OneOrMany<String>>,
-    /// Templates such as `/v1/users/{id}`; `{name*}` at the end stands for any rest.
+    /// Templates such as `/v1/users/{id}`; `{*rest}` at the end stands for any rest.
     pub endpoint: Option<OneOrMany<String>>,
     /// Regular expressions over the path; unanchored unless they say otherwise.
     pub endpoint_regex: Option<OneOrMany<String>>,
@@ -166,9 +169,9 @@ pub struct Defaults {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Tier {
-    /// Globs over the API key.
+    /// Globs over the API key. Of several tiers whose globs match, the most exact glob decides.
     pub api_key_pattern: Option<OneOrMany<String>>,
-    /// Single API keys or users.
+    /// Single API keys or users. They come before the patterns of any tier.
     #[serde(default)]
     pub keys: Vec<String>,
     /// See the rule's.
@@ -234,6 +237,8 @@ pub struct ListEntry {
 #[serde(deny_unknown_fields)]
 pub struct TestCase {
     /// What it shows.
+    #[serde(default)]
+    #[schemars(required)]
     pub name: String,
     /// The instant at which the case begins; by default one on a boundary of every window up to a day.
     pub start: Option<Timestamp>,
@@ -241,6 +246,8 @@ pub struct TestCase {
     #[serde(default)]
     pub request: TestRequest,
     /// What happens, in order.
+    #[serde(default)]
+    #[schemars(required)]
     pub steps: Vec<TestStep>,
 }
 

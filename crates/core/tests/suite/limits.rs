@@ -4,7 +4,7 @@
 use crate::sample::{BUCKETS, Bucket, DAY_US, Kept, NOW_US, SECOND_US, WINDOWS, bucket, window};
 use tollgate_core::algorithm::Algorithm;
 use tollgate_core::limit::{LARGEST_LOG, Limit, LimitError, Size, State};
-use tollgate_core::rate::{Quota, Rate, parse_duration_us, short_duration};
+use tollgate_core::rate::{Quota, Rate, duration_text, parse_duration_us};
 
 fn per_window(algorithm: Algorithm, limit: u64, window_us: u64) -> Result<Limit, LimitError> {
     Limit::new("policy", algorithm, Size { capacity: Some(limit), rate: None, window_us: Some(window_us) })
@@ -391,20 +391,20 @@ fn durations() {
 #[test]
 fn short_durations() {
     let rows = [
-        (1, "1µs"),
+        (1, "1us"),
         (598_803, "598.803ms"),
         (250_000, "250ms"),
-        (SECOND_US, "s"),
+        (SECOND_US, "1s"),
         (1_500_000, "1.5s"),
         (90 * SECOND_US, "90s"),
-        (60 * SECOND_US, "min"),
+        (60 * SECOND_US, "1min"),
         (120 * SECOND_US, "2min"),
-        (3_600 * SECOND_US, "h"),
+        (3_600 * SECOND_US, "1h"),
         (5_400 * SECOND_US, "90min"),
-        (DAY_US, "day"),
+        (DAY_US, "1day"),
         (7 * DAY_US, "7day"),
     ];
     for (us, shown) in rows {
-        assert_eq!(short_duration(us), shown);
+        assert_eq!(duration_text(us), shown);
     }
 }

@@ -21,18 +21,25 @@ const SWEEP_WHEN_FULL: usize = 32;
 const LOG_OVERHEAD: usize = 112;
 const LOG_ENTRY: usize = 16;
 
-/// The states of one shard.
+/// The states of one shard. With its lock it fits a cache line.
 #[derive(Default)]
 pub(super) struct Table {
-    slots: Vec<Slot>,
+    slots: Box<[Slot]>,
     live: usize,
     cursor: usize,
-    logs: HashMap<u64, LogState, BuildHasherDefault<KeyHasher>>,
-    log_bytes: usize,
-    /// How many logs there may be before the next look for those to forget.
-    logs_before_sweep: usize,
     /// At most so much memory.
     most_bytes: usize,
+    /// None until a log is kept: most rules need none.
+    logs: Option<Box<Logs>>,
+}
+
+/// The logs of one shard.
+#[derive(Default)]
+struct Logs {
+    states: HashMap<u64, LogState, BuildHasherDefault<KeyHasher>>,
+    bytes: usize,
+    /// How many there may be before the next look for those to forget.
+    before_sweep: usize,
 }
 
 /// A log, and from when on it is empty.
@@ -151,7 +158,7 @@ impl Table {
         // A removal keeps the cursor where it is, hence the steps for those alive.
         self.sweep(slots + self.live, now_us);
         if self.live == 0 {
-            self.slots = Vec::new();
+            self.slots = Box::default();
         } else if slots > SMALLEST && self.live < slots / 4 {
             self.rebuild(self.live / 4, now_us);
         }
@@ -163,7 +170,7 @@ impl Table {
 
     /// How many slots fit beside the logs.
     fn most_slots(&self) -> usize {
-        (self.most_bytes.saturating_sub(self.log_bytes) / size_of::<Slot>()).max(SMALLEST)
+        (self.most_bytes.saturating_sub(self.log_bytes()) / size_of::<Slot>()).max(SMALLEST)
     }
 
     /// Moves what still matters to an array of the right size.
@@ -173,7 +180,7 @@ impl Table {
         // A third more than just enough, so that the next rebuild is that far away.
         let wanted = ((lasting + newcomers) * LOAD.1).div_ceil(LOAD.0) * 4 / 3;
         let size = wanted.clamp(SMALLEST, self.most_slots());
-        let old = std::mem::replace(&mut self.slots, vec![Slot::EMPTY; size]);
+        let old = std::mem::replace(&mut self.slots, vec![Slot::EMPTY; size].into_boxed_slice());
         self.live = 0;
         self.cursor = 0;
         for slot in old.into_iter().filter(|slot| !slot.is_empty() && !slot.is_fresh(now_us)) {
@@ -197,19 +204,17 @@ impl Table {
 
     /// The log of `key`, if it has one.
     pub(super) fn log(&self, key: u64) -> Option<&Log> {
-        self.logs.get(&key).map(|state| &state.log)
+        self.logs.as_ref()?.states.get(&key).map(|state| &state.log)
     }
 
     /// Makes room for a log of up to `entries`. False if there is none.
     pub(super) fn make_room_for_log(&mut self, entries: u32, now_us: u64) -> bool {
-        let needed = reserve(entries);
-        let fits = |table: &Self| {
-            table.slots.len() * size_of::<Slot>() + table.log_bytes + needed <= table.most_bytes
-        };
-        if self.logs.len() >= self.logs_before_sweep || !fits(self) {
-            self.sweep_logs(now_us);
+        let free = self.most_bytes.saturating_sub(self.slots.len() * size_of::<Slot>());
+        let logs = self.logs.get_or_insert_default();
+        if logs.states.len() >= logs.before_sweep || logs.bytes + reserve(entries) > free {
+            logs.sweep(now_us);
         }
-        fits(self)
+        logs.bytes + reserve(entries) <= free
     }
 
     /// Changes the log of `key`, or a new one of up to `entries`.
@@ -220,10 +225,10 @@ impl Table {
         fresh_us: u64,
         change: impl FnOnce(&mut Log),
     ) {
-        let log_bytes = &mut self.log_bytes;
-        let state = self.logs.entry(key).or_insert_with(|| {
+        let logs = self.logs.get_or_insert_default();
+        let state = logs.states.entry(key).or_insert_with(|| {
             let reserved = reserve(entries);
-            *log_bytes += reserved;
+            logs.bytes += reserved;
             LogState { log: Log::default(), fresh_us, reserved }
         });
         change(&mut state.log);
@@ -231,28 +236,42 @@ impl Table {
     }
 
     fn sweep_logs(&mut self, now_us: u64) {
-        let log_bytes = &mut self.log_bytes;
-        self.logs.retain(|_, state| {
-            let stays = state.fresh_us > now_us;
-            if !stays {
-                *log_bytes -= state.reserved;
+        if let Some(logs) = &mut self.logs {
+            logs.sweep(now_us);
+            if logs.states.is_empty() {
+                self.logs = None;
             }
-            stays
-        });
-        self.logs_before_sweep = (self.logs.len() * 2).max(SMALLEST);
-        if self.logs.capacity() > 4 * self.logs_before_sweep {
-            self.logs.shrink_to(self.logs_before_sweep);
         }
+    }
+
+    fn log_bytes(&self) -> usize {
+        self.logs.as_ref().map_or(0, |logs| logs.bytes)
     }
 
     /// How many states there are, some of which may equal fresh ones.
     pub(super) fn states(&self) -> usize {
-        self.live + self.logs.len()
+        self.live + self.logs.as_ref().map_or(0, |logs| logs.states.len())
     }
 
     /// The memory they take.
     pub(super) fn bytes(&self) -> usize {
-        self.slots.len() * size_of::<Slot>() + self.log_bytes
+        self.slots.len() * size_of::<Slot>() + self.log_bytes()
+    }
+}
+
+impl Logs {
+    fn sweep(&mut self, now_us: u64) {
+        self.states.retain(|_, state| {
+            let stays = state.fresh_us > now_us;
+            if !stays {
+                self.bytes -= state.reserved;
+            }
+            stays
+        });
+        self.before_sweep = (self.states.len() * 2).max(SMALLEST);
+        if self.states.capacity() > 4 * self.before_sweep {
+            self.states.shrink_to(self.before_sweep);
+        }
     }
 }
 

@@ -1,0 +1,67 @@
+//! Ten million unique keys against a cap of 64 MB: who is limited stays limited, who behaves is served.
+
+use crate::setting::{limiter, megabytes, resident_bytes, verdict};
+use std::fmt::Write;
+use std::net::{IpAddr, Ipv4Addr};
+use tollgate_limiter::{Limiter, Outcome, Request};
+
+const RULES: &str = "rules: [{ id: api, limit: 100/min }]";
+const CAP: usize = 64 << 20;
+const ATTACKERS: u64 = 10_000_000;
+
+pub fn run() {
+    println!(
+        "attack: {} M unique keys against a cap of {:.0} MB",
+        ATTACKERS / 1_000_000,
+        megabytes(CAP as u64)
+    );
+    let limiter = limiter(RULES, CAP);
+    let before = resident_bytes();
+    let visitor = IpAddr::from(Ipv4Addr::new(198, 51, 100, 7));
+    let abuser_is_limited = || !passes(&limiter, "sk_abuser", visitor);
+    while !abuser_is_limited() {}
+
+    let (mut peak, mut false_rejections, mut escapes, mut visits) = (0, 0u64, 0u64, 0u64);
+    let start_us = limiter.clock().now_us();
+    let mut next_visit_us = start_us;
+    let mut abuser_tokens = 0.0;
+    let mut key = String::new();
+    for number in 0..ATTACKERS {
+        key.clear();
+        let _ = write!(key, "sk_flood_{number:012}");
+        // The flood comes from one large network, as floods do.
+        let from =
+            IpAddr::from(Ipv4Addr::from_bits(0x2d00_0000 | (number as u32).wrapping_mul(2_654_435_761) >> 8));
+        passes(&limiter, &key, from);
+        if number % 1_000 == 0 {
+            let now_us = limiter.clock().now_us();
+            // A regular at 1.25 a second, within its 100 a minute.
+            if now_us >= next_visit_us {
+                next_visit_us = now_us + 800_000;
+                visits += 1;
+                false_rejections += u64::from(!passes(&limiter, "sk_regular", visitor));
+            }
+            // The abuser gets its refill and not one more.
+            escapes += u64::from(!abuser_is_limited());
+            abuser_tokens = (now_us - start_us) as f64 / 1e6 * 100.0 / 60.0;
+        }
+        if number % 100_000 == 0 {
+            peak = peak.max(resident_bytes().saturating_sub(before));
+        }
+    }
+    let usage = limiter.store().usage();
+    println!(
+        "  {} states in {:.0} MB; {} of the flood shared crowd cells; {visits} visits of the regular",
+        usage.states,
+        megabytes(usage.bytes as u64),
+        usage.crowded
+    );
+    verdict("growth of resident memory × the cap", peak as f64 / CAP as f64, 1.1, true);
+    verdict("the abuser: admitted − its refill", escapes as f64 - abuser_tokens, 1.0, true);
+    verdict("the regular: false rejections", false_rejections as f64, 0.0, true);
+}
+
+fn passes(limiter: &Limiter, key: &str, ip: IpAddr) -> bool {
+    let request = Request { api_key: Some(key), ip: Some(ip), ..Request::default() };
+    matches!(limiter.check(&request).map(|decision| decision.outcome), Ok(Outcome::Admitted(_)))
+}

@@ -1,0 +1,106 @@
+//! The whole of `Limiter::check` (selection, hashing, table, decision) beside governor's `check_key` on a
+//! dashmap with `String` keys.
+
+use crate::setting::{keys, limiter, median, nanos_per_call, uniform, verdict, zipf};
+use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
+use std::hint::black_box;
+use std::num::NonZeroU32;
+use std::sync::Barrier;
+use std::time::Instant;
+use tollgate_limiter::{Limiter, Method, Request};
+
+/// Everything passes: an admission writes its state, a rejection does not.
+const RULES: &str = r#"
+rules:
+  - id: orders
+    tier: pro
+    match: { api_key_pattern: "sk_prod_*", endpoint_regex: "^/v1/orders.*" }
+    params: { capacity: 1000000, refill_rate: 1000000 }
+  - id: free
+    tier: free
+    match: { api_key_pattern: "sk_free_*", endpoint_regex: ".*" }
+    algorithm: sliding_window_counter
+    params: { limit: 100, window: 60 }
+"#;
+const ROUNDS: usize = 7;
+
+pub fn run() {
+    println!("check: one thread, ns per check, medians of {ROUNDS} rounds taken in turns");
+    one_thread("10 k keys, Zipf", 10_000, zipf(10_000, 2_000_000, 1), 1.0);
+    one_thread("1 M keys, uniform", 1_000_000, uniform(1_000_000, 2_000_000, 2), 1.0);
+    one_thread("10 M keys, uniform", 10_000_000, uniform(10_000_000, 2_000_000, 3), 0.35);
+    println!("check: two threads over one");
+    two_threads("10 k keys, Zipf", 10_000, zipf(10_000, 2_000_000, 4), 1.2);
+    two_threads("1 M keys, uniform", 1_000_000, uniform(1_000_000, 2_000_000, 5), 1.8);
+}
+
+fn one_thread(name: &str, clients: usize, picks: Vec<u32>, bar: f64) {
+    let keys = keys(clients);
+    let ours = limiter(RULES, 1 << 30);
+    let million = NonZeroU32::new(1_000_000).unwrap_or(NonZeroU32::MAX);
+    let theirs: DefaultKeyedRateLimiter<String> = RateLimiter::keyed(Quota::per_second(million));
+    for key in &keys {
+        check(&ours, key);
+        black_box(theirs.check_key(key).is_ok());
+    }
+    let (mut our_times, mut their_times) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        our_times.push(nanos_per_call(&picks, |pick| check(&ours, &keys[pick])));
+        their_times.push(nanos_per_call(&picks, |pick| {
+            black_box(theirs.check_key(&keys[pick]).is_ok());
+        }));
+    }
+    let (our_time, their_time) = (median(&mut our_times), median(&mut their_times));
+    println!("  {name:<30} tollgate {our_time:>6.1}   governor {their_time:>6.1}");
+    verdict(&format!("{name}: × governor"), our_time / their_time, bar, true);
+}
+
+fn two_threads(name: &str, clients: usize, picks: Vec<u32>, bar: f64) {
+    let keys = keys(clients);
+    let limiter = limiter(RULES, 1 << 30);
+    for key in &keys {
+        check(&limiter, key);
+    }
+    let (mut ones, mut twos) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        ones.push(checks_per_second(&limiter, &keys, &picks, 1));
+        twos.push(checks_per_second(&limiter, &keys, &picks, 2));
+    }
+    let (one, two) = (median(&mut ones), median(&mut twos));
+    println!("  {name:<30} one {:>6.2} M/s   two {:>6.2} M/s", one / 1e6, two / 1e6);
+    verdict(&format!("{name}: two threads × one"), two / one, bar, false);
+}
+
+fn checks_per_second(limiter: &Limiter, keys: &[String], picks: &[u32], threads: usize) -> f64 {
+    let barrier = Barrier::new(threads + 1);
+    let start = std::thread::scope(|scope| {
+        for thread in 0..threads {
+            let barrier = &barrier;
+            scope.spawn(move || {
+                // A new thread remembers nothing yet: a first pass fills its caches.
+                let offset = picks.len() / threads * thread;
+                for index in 0..picks.len() / 4 {
+                    check(limiter, &keys[picks[(index + offset) % picks.len()] as usize]);
+                }
+                barrier.wait();
+                for index in 0..picks.len() {
+                    check(limiter, &keys[picks[(index + offset) % picks.len()] as usize]);
+                }
+            });
+        }
+        barrier.wait();
+        Instant::now()
+    });
+    (picks.len() * threads) as f64 / start.elapsed().as_secs_f64()
+}
+
+#[inline]
+fn check(limiter: &Limiter, key: &str) {
+    let request = Request {
+        api_key: Some(key),
+        endpoint: "/v1/orders/17",
+        method: Some(Method::Get),
+        ..Request::default()
+    };
+    black_box(limiter.check(&request).is_ok_and(|decision| decision.allowed()));
+}

@@ -1,0 +1,27 @@
+//! Ten million states.
+
+use crate::setting::{limiter, megabytes, resident_bytes, verdict};
+use std::fmt::Write;
+use tollgate_limiter::Request;
+
+/// Nothing becomes fresh while the bench runs.
+const RULES: &str = "rules: [{ id: daily, limit: 10/day }]";
+const STATES: u64 = 10_000_000;
+
+pub fn run() {
+    println!("memory: {} M states of one limit", STATES / 1_000_000);
+    let before = resident_bytes();
+    let limiter = limiter(RULES, 1 << 30);
+    let mut key = String::new();
+    for number in 0..STATES {
+        key.clear();
+        let _ = write!(key, "sk_prod_{number:010}");
+        let request = Request { api_key: Some(&key), ..Request::default() };
+        assert!(limiter.check(&request).is_ok_and(|decision| decision.allowed()), "each key is new");
+    }
+    let grown = resident_bytes() - before;
+    let usage = limiter.store().usage();
+    println!("  {} states in {:.0} MB of tables", usage.states, megabytes(usage.bytes as u64));
+    assert_eq!(usage.states as u64, STATES, "no state may be lost");
+    verdict("growth of resident memory, MB", megabytes(grown), 500.0, true);
+}

@@ -1,0 +1,168 @@
+//! The settings of `serve`: a flag, else its environment variable, else `tollgate.yaml`, else the default.
+
+use crate::Failure;
+use clap::Args;
+use serde::Deserialize;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use tollgate_core::document::{Document, Path};
+use tollgate_http::HeaderOptions;
+
+const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8080);
+const DEFAULT_MEMORY: usize = 512 << 20;
+const SMALLEST_MEMORY: usize = 1 << 20;
+
+/// The flags of `serve`.
+#[derive(Args, Debug, Default)]
+pub struct ServeArgs {
+    /// Settings, by the names of these flags
+    #[arg(long, env = "TOLLGATE_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// The rule file; it is watched, and changes are live within two seconds [default: built-in example]
+    #[arg(long, env = "TOLLGATE_RULES", value_name = "FILE")]
+    pub rules: Option<PathBuf>,
+    /// Where state is kept [default: memory]
+    #[arg(long, env = "TOLLGATE_STORE", value_name = "URL")]
+    pub store: Option<String>,
+    /// How much memory the states may take, such as 64MB [default: 512MB]
+    #[arg(long, env = "TOLLGATE_STORE_MEMORY", value_name = "SIZE")]
+    pub store_memory: Option<String>,
+    /// Where checks are answered [default: 127.0.0.1:8080]
+    #[arg(long, env = "TOLLGATE_LISTEN", value_name = "ADDRESS")]
+    pub listen: Option<String>,
+}
+
+/// `tollgate.yaml`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ConfigFile {
+    rules: Option<PathBuf>,
+    store: Option<String>,
+    store_memory: Option<String>,
+    listen: Option<String>,
+    #[serde(default)]
+    headers: HeaderOptions,
+}
+
+/// What `serve` runs with.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The rule file; none for the built-in example.
+    pub rules: Option<PathBuf>,
+    /// The most memory that states may take.
+    pub store_memory: usize,
+    /// Where checks are answered.
+    pub listen: SocketAddr,
+    /// Which headers go with an answer.
+    pub headers: HeaderOptions,
+}
+
+impl Config {
+    /// Puts flags, environment and file together.
+    pub fn load(args: ServeArgs) -> Result<Self, Failure> {
+        let file = match &args.config {
+            Some(path) => read(path)?,
+            None => ConfigFile::default(),
+        };
+        let store = args.store.or(file.store);
+        if let Some(url) = store.filter(|url| !matches!(url.as_str(), "memory" | "memory:" | "memory://")) {
+            return Err(Failure::plain(format!(
+                "`{url}` is not a store this version has\n  hint: `memory` is; leave the setting out to use it"
+            )));
+        }
+        Ok(Self {
+            rules: args.rules.or(file.rules),
+            store_memory: args
+                .store_memory
+                .or(file.store_memory)
+                .map_or(Ok(DEFAULT_MEMORY), |text| size(&text))?,
+            listen: args.listen.or(file.listen).map_or(Ok(DEFAULT_LISTEN), |text| address(&text))?,
+            headers: file.headers,
+        })
+    }
+}
+
+/// Reads `tollgate.yaml`; paths in it start from its folder.
+fn read(path: &std::path::Path) -> Result<ConfigFile, Failure> {
+    let name = path.display().to_string();
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Failure::plain(format!("cannot read {name}: {error}")))?;
+    let mut document = Document::parse(&name, &text)?;
+    let mut file: ConfigFile = document.decode().unwrap_or_default();
+    let root = Path::root();
+    if let Some(Err(error)) = file.listen.as_deref().map(address) {
+        document.error(&root.field("listen"), error.to_string(), None);
+    }
+    if let Some(Err(error)) = file.store_memory.as_deref().map(size) {
+        document.error(&root.field("store_memory"), error.to_string(), None);
+    }
+    let report = document.into_report();
+    if report.errors() > 0 {
+        return Err(report.into());
+    }
+    if let (Some(rules), Some(folder)) = (&mut file.rules, path.parent()) {
+        *rules = folder.join(&*rules);
+    }
+    Ok(file)
+}
+
+fn address(text: &str) -> Result<SocketAddr, Failure> {
+    // `:8080` and `8080` are what people type; they mean this machine only.
+    let port = text.strip_prefix(':').unwrap_or(text).parse::<u16>();
+    if let Ok(port) = port {
+        return Ok(SocketAddr::new(DEFAULT_LISTEN.ip(), port));
+    }
+    let named = text.replacen("localhost:", "127.0.0.1:", 1);
+    named.parse().map_err(|_| {
+        Failure::plain(format!("`{text}` is not an address to listen on; write it like 127.0.0.1:8080"))
+    })
+}
+
+fn size(text: &str) -> Result<usize, Failure> {
+    let bad = || Failure::plain(format!("`{text}` is not a size of at least 1MB; write it like 64MB or 2GB"));
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic() || c == ' ');
+    let unit = match text[digits.len()..].trim().to_ascii_lowercase().as_str() {
+        "mb" | "mib" | "m" => 20,
+        "gb" | "gib" | "g" => 30,
+        "kb" | "kib" | "k" => 10,
+        "" => 0,
+        _ => return Err(bad()),
+    };
+    let number: usize = digits.parse().map_err(|_| bad())?;
+    let bytes = number.checked_mul(1 << unit).ok_or_else(bad)?;
+    if bytes < SMALLEST_MEMORY { Err(bad()) } else { Ok(bytes) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses() {
+        for (text, expected) in [
+            ("127.0.0.1:8080", "127.0.0.1:8080"),
+            (":9000", "127.0.0.1:9000"),
+            ("9000", "127.0.0.1:9000"),
+            ("localhost:80", "127.0.0.1:80"),
+            ("0.0.0.0:80", "0.0.0.0:80"),
+            ("[::1]:80", "[::1]:80"),
+        ] {
+            assert_eq!(address(text).unwrap().to_string(), expected, "{text}");
+        }
+        for text in ["", "here", "127.0.0.1", "1.2.3.4:99999"] {
+            assert!(address(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes() {
+        for (text, expected) in
+            [("64MB", 64 << 20), ("2 GB", 2 << 30), ("1048576", 1 << 20), ("1024kb", 1 << 20)]
+        {
+            assert_eq!(size(text).unwrap(), expected, "{text}");
+        }
+        for text in ["", "MB", "-1MB", "1", "64 pounds", "99999999999999GB"] {
+            assert!(size(text).is_err(), "{text}");
+        }
+    }
+}

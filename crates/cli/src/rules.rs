@@ -1,0 +1,154 @@
+//! `tollgate rules …`: looks at rule files without a server.
+
+use crate::Failure;
+use clap::{Args, Subcommand};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use tollgate_core::request::{Method, Request};
+use tollgate_core::rules::{self, Loaded};
+use tollgate_limiter::Clock;
+
+#[derive(Subcommand)]
+pub enum RulesCommand {
+    /// Says everything that is wrong with rule files.
+    Check {
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+    },
+    /// Runs the tests that stand beside the rules, on a virtual clock.
+    Test {
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+    },
+    /// Says which rules meet a request, which do not and why, and what would let it pass.
+    Explain(ExplainArgs),
+    /// Prints the JSON Schema of rule files, for editors.
+    Schema,
+}
+
+#[derive(Args)]
+pub struct ExplainArgs {
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// The API key
+    #[arg(long)]
+    key: Option<String>,
+    /// The user
+    #[arg(long)]
+    user: Option<String>,
+    /// The tenant
+    #[arg(long)]
+    tenant: Option<String>,
+    /// The client's address
+    #[arg(long)]
+    ip: Option<IpAddr>,
+    /// The tier, if the caller knows it
+    #[arg(long)]
+    tier: Option<String>,
+    /// A custom identity; may be repeated
+    #[arg(long = "id", value_name = "NAME=VALUE", value_parser = name_and_value)]
+    ids: Vec<(String, String)>,
+    /// The Envoy domain
+    #[arg(long)]
+    domain: Option<String>,
+    /// The path
+    #[arg(long, default_value = "/")]
+    endpoint: String,
+    /// The HTTP method
+    #[arg(long, default_value = "GET")]
+    method: String,
+    /// What the request costs
+    #[arg(long, default_value_t = 1)]
+    cost: u64,
+}
+
+fn name_and_value(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("write it like invoice=EU-17")?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+/// Runs one of them.
+pub fn run(command: RulesCommand) -> Result<ExitCode, Failure> {
+    match command {
+        RulesCommand::Check { files } => Ok(for_each_file(&files, check)),
+        RulesCommand::Test { files } => Ok(for_each_file(&files, test)),
+        RulesCommand::Explain(args) => explain(&args),
+        RulesCommand::Schema => {
+            let schema = serde_json::to_string_pretty(&rules::schema());
+            println!("{}", schema.map_err(|error| Failure::plain(error.to_string()))?);
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// Does all of them, and fails if one did.
+fn for_each_file(files: &[PathBuf], what: fn(&Path, &Loaded) -> bool) -> ExitCode {
+    let mut fine = true;
+    for file in files {
+        match load(file) {
+            Ok(loaded) => fine &= what(file, &loaded),
+            Err(failure) => {
+                eprintln!("{failure}");
+                fine = false;
+            }
+        }
+    }
+    if fine { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn load(file: &Path) -> Result<Loaded, Failure> {
+    let name = file.display().to_string();
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| Failure::plain(format!("cannot read {name}: {error}")))?;
+    let loaded = rules::load(&name, &text)?;
+    if !loaded.warnings.problems().is_empty() {
+        eprintln!("{}", loaded.warnings);
+    }
+    Ok(loaded)
+}
+
+fn check(file: &Path, loaded: &Loaded) -> bool {
+    println!(
+        "{}: {} rules, {} tests, no errors",
+        file.display(),
+        loaded.rules.rules().len(),
+        loaded.tests.len()
+    );
+    true
+}
+
+fn test(file: &Path, loaded: &Loaded) -> bool {
+    let results = rules::run_tests(loaded);
+    for result in &results {
+        let mark = if result.failures.is_empty() { "ok  " } else { "FAIL" };
+        println!("{mark} {}  ({} requests)", result.name, result.requests);
+        for (step, difference) in &result.failures {
+            println!("       {}:{}: step {step}, {difference}", file.display(), result.line);
+        }
+    }
+    let failed = results.iter().filter(|result| !result.failures.is_empty()).count();
+    println!("{}: {} passed, {failed} failed", file.display(), results.len() - failed);
+    failed == 0
+}
+
+fn explain(args: &ExplainArgs) -> Result<ExitCode, Failure> {
+    let loaded = load(&args.file)?;
+    let ids: Vec<(&str, &str)> =
+        args.ids.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    let request = Request {
+        api_key: args.key.as_deref(),
+        user: args.user.as_deref(),
+        tenant: args.tenant.as_deref(),
+        ip: args.ip,
+        tier: args.tier.as_deref(),
+        ids: &ids,
+        domain: args.domain.as_deref(),
+        endpoint: &args.endpoint,
+        method: Some(Method::from_name(&args.method)),
+        cost: args.cost,
+        priority: None,
+    };
+    println!("{}", rules::explain(&loaded, &request, Clock::system().now_us()));
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,250 @@
+//! The numbers of a rule: for everybody, for each tier, for single keys, and for its safety net.
+
+use super::Compiler;
+use crate::algorithm::Algorithm;
+use crate::document::Path;
+use crate::key::Dimension;
+use crate::limit::{Limit, LimitError};
+use crate::rate::duration_text;
+use crate::rules::pattern::Glob;
+use crate::rules::ruleset::{Rule, SizeId, Sizes};
+use crate::rules::sizing::{Layer, Stated, sizes_of};
+use crate::rules::written;
+use siphasher::sip::SipHasher13;
+use smallvec::SmallVec;
+use std::collections::HashSet;
+use std::net::IpAddr;
+
+impl Compiler<'_> {
+    /// The numbers of a rule for everybody, for each tier, and for single keys.
+    pub(super) fn sizes(&mut self, rule: &written::Rule, path: &Path) -> Option<Sizes> {
+        let root = Path::root();
+        let file = self.file;
+        let defaults = Layer::of_defaults(&file.defaults, &root.field("defaults"));
+        let own = Layer::of_rule(rule, path);
+        let tier_layer = |name: &String| {
+            file.tiers.get(name).map(|tier| Layer::of_tier(tier, &root.field("tiers").field(name)))
+        };
+        let of_this_tier = rule.tier.as_ref().and_then(tier_layer);
+        let layers: Vec<&Layer<'_>> =
+            [Some(&defaults), of_this_tier.as_ref(), Some(&own)].into_iter().flatten().collect();
+
+        let mut sizes = Sizes::default();
+        let stated = layers.iter().any(|layer| layer.states_a_size());
+        if stated {
+            sizes.default = self.size(rule, &layers, path);
+        }
+        if rule.tier.is_none() && !own.states_a_size() {
+            for (name, tier) in &file.tiers {
+                let layer = Layer::of_tier(tier, &root.field("tiers").field(name));
+                if layer.states_a_size() {
+                    let id = self.tier_ids[name];
+                    if let Some(size) = self.size(rule, &[&defaults, &layer, &own], path) {
+                        sizes.by_tier.push((id, size));
+                    }
+                }
+            }
+        }
+        for (key, params) in &rule.overrides {
+            let path = path.field("override").field(key);
+            let over = Layer::of_params(params, &path);
+            let mut layers = layers.clone();
+            layers.push(&over);
+            if !Glob::new(key).is_exact()
+                || key.contains('/') && crate::rules::pattern::network(key).is_some()
+            {
+                let hint = "for many, write a rule of its own with a `match`";
+                self.document.error_at_name(&path, "an override is for one key, not a pattern", hint);
+            }
+            if let Some(size) = self.size(rule, &layers, &path) {
+                let name =
+                    key.parse::<IpAddr>().map_or_else(|_| key.clone(), |ip| ip.to_canonical().to_string());
+                sizes.by_key.insert(name, size);
+            }
+        }
+        self.check_somebody_is_limited(rule, stated, &sizes, path);
+        (stated || !sizes.by_tier.is_empty()).then_some(sizes)
+    }
+
+    fn check_somebody_is_limited(&mut self, rule: &written::Rule, stated: bool, sizes: &Sizes, path: &Path) {
+        let root = Path::root();
+        let damaged = |part: &str| self.document.is_damaged(&root.field(part));
+        let unknown_tier = rule.tier.as_ref().is_some_and(|tier| self.is_unknown(tier));
+        if stated || unknown_tier || damaged("defaults") || damaged("tiers") {
+            return;
+        }
+        if sizes.by_tier.is_empty() {
+            self.document.missing(
+                path,
+                format!("rule `{}` has no limit", rule.id),
+                "add `limit: 100/min`, or `params`, or a limit in its tier or in `defaults`",
+            );
+            return;
+        }
+        let default = self.file.defaults.tier.as_ref();
+        let by_this = sizes.by_tier.iter().any(|(tier, _)| Some(*tier) == self.parts.default_tier);
+        let by_another =
+            self.file.rules.iter().any(|rule| default.is_some() && rule.tier.as_ref() == default);
+        if !by_this && !by_another {
+            self.document.warning(
+                path,
+                format!("rule `{}` does not limit clients that are in no tier", rule.id),
+                "name their tier with `defaults: { tier: … }`, or give `defaults` a limit",
+            );
+        }
+    }
+
+    /// Builds the limits that the layers add up to, later ones over earlier ones.
+    fn size(&mut self, rule: &written::Rule, layers: &[&Layer<'_>], path: &Path) -> Option<SizeId> {
+        // With its algorithm unreadable, nothing can be said about a rule's numbers.
+        if layers.iter().any(|layer| self.document.is_lost(&layer.path.field("algorithm"))) {
+            return None;
+        }
+        let algorithm = layers.iter().rev().find_map(|layer| layer.algorithm).unwrap_or_default();
+        let sizes = sizes_of(&rule.id, algorithm, layers, &mut self.document)?;
+        let several = sizes.len() > 1;
+        let mut seen = HashSet::new();
+        for stated in &sizes {
+            if several && !seen.insert(stated.period_us) {
+                let hint = "the wider of the two never decides; remove it";
+                self.document.error(&stated.at, "there is another limit over the same time", hint);
+                return None;
+            }
+        }
+        let first = self.parts.limits.len() as u32;
+        for stated in &sizes {
+            let policy = policy_name(&rule.id, several, stated);
+            match Limit::new(&policy, algorithm, stated.size) {
+                Ok(limit) => {
+                    self.parts.limits.push(limit);
+                    self.parts.owners.push(0);
+                }
+                Err(error) => {
+                    self.explain_limit_error(algorithm, &error, stated, path);
+                    return None;
+                }
+            }
+        }
+        self.parts.sizes.push(first..self.parts.limits.len() as u32);
+        Some(self.parts.sizes.len() as SizeId - 1)
+    }
+
+    fn explain_limit_error(
+        &mut self,
+        algorithm: Algorithm,
+        error: &LimitError,
+        stated: &Stated,
+        whole: &Path,
+    ) {
+        let name = algorithm.name();
+        let hint = match error {
+            LimitError::OutOfRange(text) => {
+                // The text may carry a hint of its own.
+                let (message, hint) =
+                    text.split_once("; ").unwrap_or((text, "raise the rate, or lower the capacity"));
+                self.document.error(&stated.at, message, hint);
+                return;
+            }
+            LimitError::RejectsAll => {
+                let hint = "a limit must be at least 1; to refuse somebody, use `deny:`";
+                self.document.error(&stated.at, error.to_string(), hint);
+                return;
+            }
+            LimitError::Missing(_) if self.document.is_damaged(whole) => return,
+            LimitError::Missing("window" | "rate") if stated.is_bare => {
+                self.document.error(
+                    &stated.at,
+                    "a number alone does not say per what",
+                    "write it like 100/min or 10/s, or add `params: { window: 60 }`",
+                );
+                return;
+            }
+            LimitError::Missing("limit") => "add `limit: 100/min`, or `params: { limit: 100, window: 60 }`",
+            LimitError::Missing("window") => "add `window: 60`, in seconds, or write the limit as `100/min`",
+            LimitError::Missing("rate") if algorithm == Algorithm::LeakyBucket => {
+                "add `leak_rate: 1.67`, per second, or write `limit: 100/min`"
+            }
+            LimitError::Missing("rate") => "add `refill_rate: 1.67`, per second, or write `limit: 100/min`",
+            LimitError::Missing(_) => "add `capacity: 100`, or write `limit: 100/min`",
+        };
+        self.document.error(&stated.at, format!("{error} for this {name}"), hint);
+    }
+
+    /// How many times as wide a rule's safety net is, and where that stands. A rule that counts by address
+    /// needs none.
+    pub(super) fn net_factor(
+        &mut self,
+        written: &written::Rule,
+        key: &[Dimension],
+        path: &Path,
+    ) -> Option<(u32, Path)> {
+        let own = written.ip_safety_net.map(|factor| (factor, path.field("ip_safety_net")));
+        let inherited = self.file.defaults.ip_safety_net;
+        let inherited =
+            inherited.map(|factor| (factor, Path::root().field("defaults").field("ip_safety_net")));
+        let (factor, path) = own.or(inherited)?;
+        if factor == 0 {
+            self.document.error(&path, "a safety net of 0 would reject all", "10 is a good start");
+            return None;
+        }
+        if key == [Dimension::Ip] {
+            if written.ip_safety_net.is_some() {
+                let message = "this rule counts by address already, so the net never decides";
+                self.document.warning(&path, message, "remove it");
+            }
+            return None;
+        }
+        Some((factor, path))
+    }
+
+    /// The same rule per address, `factor` times as wide.
+    pub(super) fn safety_net(&mut self, rule: &Rule, factor: u32, net_path: &Path) -> Rule {
+        let default = rule.sizes.default.and_then(|size| self.widen(size, factor, "", net_path));
+        let tiers = rule.sizes.by_tier.iter().map(|(tier, size)| {
+            let name = self.parts.tiers[*tier as usize].name.clone();
+            Some((*tier, self.widen(*size, factor, &format!("tier {name}"), net_path)?))
+        });
+        let by_tier = tiers.collect::<Vec<_>>().into_iter().flatten().collect();
+        let keys = rule.sizes.by_key.iter().map(|(key, size)| {
+            Some((key.clone(), self.widen(*size, factor, &format!("key {key}"), net_path)?))
+        });
+        let by_key = keys.collect::<Vec<_>>().into_iter().flatten().collect();
+        Rule {
+            id: format!("{}.ip", rule.id),
+            key: SmallVec::from_iter([Dimension::Ip]),
+            needs_address: true,
+            sizes: Sizes { default, by_tier, by_key },
+            ..rule.clone()
+        }
+    }
+
+    /// A size made `factor` times as wide. Each size of a rule has a net of its own, marked `whose`: if the
+    /// small clients of an address shared a count with a large one, it would spend what is theirs.
+    fn widen(&mut self, size: SizeId, factor: u32, whose: &str, path: &Path) -> Option<SizeId> {
+        let range = self.parts.sizes[size as usize].clone();
+        let wide: Option<Vec<Limit>> =
+            range.map(|limit| self.parts.limits[limit as usize].widened(factor)).collect();
+        let Some(mut wide) = wide else {
+            let message = "so many times the limit cannot be counted exactly";
+            self.document.error(path, message, "use a smaller factor");
+            return None;
+        };
+        if !whose.is_empty() {
+            let mark = SipHasher13::new().hash(whose.as_bytes());
+            wide.iter_mut().for_each(|limit| limit.identity ^= mark);
+        }
+        let first = self.parts.limits.len() as u32;
+        self.parts.owners.extend(wide.iter().map(|_| 0));
+        self.parts.limits.extend(wide);
+        self.parts.sizes.push(first..self.parts.limits.len() as u32);
+        Some(self.parts.sizes.len() as SizeId - 1)
+    }
+}
+
+/// A rule's only limit has the rule's name; one of several also its period, which outlives a reordering.
+fn policy_name(id: &str, several: bool, stated: &Stated) -> String {
+    match stated.period_us {
+        Some(period_us) if several => format!("{id}.{}", duration_text(period_us)),
+        _ => id.to_owned(),
+    }
+}

@@ -1,0 +1,76 @@
+//! Whole answers: a status, its headers and one body.
+
+use crate::body::{self, Code, JSON, PROBLEM_JSON, Refusal};
+use crate::headers::{ALLOW, CONTENT_TYPE, HeaderOptions};
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use http_body_util::Full;
+use tollgate_limiter::{Decision, Outcome};
+
+/// An answer with its body in one piece.
+pub type Answer = Response<Full<Bytes>>;
+
+/// 200 with a text.
+pub fn text(text: &'static str) -> Answer {
+    with_type(StatusCode::OK, "text/plain; charset=utf-8", Bytes::from_static(text.as_bytes()))
+}
+
+/// 200 with JSON.
+pub fn ok(body: Vec<u8>) -> Answer {
+    json(StatusCode::OK, body)
+}
+
+/// 503 with what is missing.
+pub fn unavailable(missing: &'static str) -> Answer {
+    with_status(text(missing), StatusCode::SERVICE_UNAVAILABLE)
+}
+
+/// 405 with the methods that would be right.
+pub fn method_not_allowed(allow: &'static str) -> Answer {
+    let message = format!("only {allow} is answered here");
+    let mut answer = refused(&Refusal { code: Code::MethodNotAllowed, message: &message });
+    answer.headers_mut().insert(ALLOW, HeaderValue::from_static(allow));
+    answer
+}
+
+/// What a caller gets that is not let through, or none if it is: 429 with all that is known about the
+/// limit, or 403. `asked` are the headers of its request.
+pub fn refusal(decision: &Decision, options: &HeaderOptions, asked: &HeaderMap) -> Option<Answer> {
+    match decision.outcome {
+        Outcome::Unlimited | Outcome::Admitted(_) => None,
+        Outcome::Denied => Some(refused(&body::DENIED)),
+        Outcome::Limited(_) => Some(limited(decision, options, asked)),
+    }
+}
+
+fn limited(decision: &Decision, options: &HeaderOptions, asked: &HeaderMap) -> Answer {
+    let status = Code::RateLimitExceeded.status();
+    let mut answer = match decision.standing() {
+        Some((limit, standing)) if body::prefers_problem(asked) => {
+            with_type(status, PROBLEM_JSON, body::problem(limit, &standing, decision.now_us).into())
+        }
+        Some((limit, standing)) => json(status, body::limited(limit, &standing, decision.now_us)),
+        None => with_type(status, JSON, Bytes::new()),
+    };
+    options.write(decision, answer.headers_mut());
+    answer
+}
+
+fn refused(refusal: &Refusal<'_>) -> Answer {
+    json(refusal.code.status(), body::error(refusal))
+}
+
+pub(crate) fn json(status: StatusCode, body: impl Into<Bytes>) -> Answer {
+    with_type(status, JSON, body.into())
+}
+
+fn with_type(status: StatusCode, media_type: &'static str, body: Bytes) -> Answer {
+    let mut answer = Response::new(Full::new(body));
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
+    with_status(answer, status)
+}
+
+fn with_status(mut answer: Answer, status: StatusCode) -> Answer {
+    *answer.status_mut() = status;
+    answer
+}

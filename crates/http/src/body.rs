@@ -1,0 +1,151 @@
+//! The JSON bodies of refusals.
+
+use crate::headers::{ACCEPT, Seconds};
+use http::{HeaderMap, StatusCode};
+use serde::Serialize;
+use std::io::Write;
+use tollgate_core::limit::Limit;
+use tollgate_core::rate::{SECOND_US, rfc3339};
+use tollgate_limiter::Standing;
+
+pub(crate) const JSON: &str = "application/json";
+pub(crate) const PROBLEM_JSON: &str = "application/problem+json";
+
+/// What programs tell refusals apart by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum Code {
+    /// Over a limit. Its body is [`limited`].
+    RateLimitExceeded,
+    /// On the deny list.
+    Denied,
+    /// The request makes no sense.
+    BadRequest,
+    /// It can never pass.
+    CostAboveLimit,
+    /// The body is longer than allowed.
+    BodyTooLarge,
+    /// The body did not arrive in time.
+    RequestTimeout,
+    /// Nothing is served there.
+    NotFound,
+    /// Something is served there, but not by this method.
+    MethodNotAllowed,
+}
+
+impl Code {
+    /// The status that goes with it.
+    pub fn status(self) -> StatusCode {
+        match self {
+            Self::RateLimitExceeded => StatusCode::TOO_MANY_REQUESTS,
+            Self::Denied => StatusCode::FORBIDDEN,
+            Self::BadRequest | Self::CostAboveLimit => StatusCode::BAD_REQUEST,
+            Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
+            Self::NotFound => StatusCode::NOT_FOUND,
+            Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
+        }
+    }
+}
+
+/// A refusal about which there is no more to say.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Refusal<'a> {
+    /// For programs.
+    pub code: Code,
+    /// For people.
+    pub message: &'a str,
+}
+
+/// The refusal of a request that is on the deny list. It tells no reason: that is for operators.
+pub const DENIED: Refusal<'static> =
+    Refusal { code: Code::Denied, message: "This client is on the deny list" };
+
+/// `{"error": …}`
+pub fn error(error: &impl Serialize) -> Vec<u8> {
+    #[derive(Serialize)]
+    struct Envelope<'a, E> {
+        error: &'a E,
+    }
+    serde_json::to_vec(&Envelope { error }).expect("texts and numbers can be written as JSON")
+}
+
+/// The body of a request over its limit. Only numbers vary, so nothing needs escaping.
+pub(crate) fn limited(limit: &Limit, standing: &Standing, now_us: u64) -> Vec<u8> {
+    let seconds = Seconds::of(standing, now_us);
+    let mut body = Vec::with_capacity(256);
+    write!(
+        body,
+        r#"{{"error":{{"code":"RATE_LIMIT_EXCEEDED","message":"{}","details":{{"limit":{},"window_seconds":{},"retry_after_seconds":{},"reset_at":"{}"}}}}}}"#,
+        Exceeded(limit),
+        limit.quota,
+        limit.window_seconds,
+        seconds.retry_after,
+        rfc3339(seconds.reset_at.saturating_mul(SECOND_US)),
+    )
+    .expect("a vector takes whatever is written to it");
+    body
+}
+
+/// The same by RFC 9457, with the type that the IETF draft registers.
+pub(crate) fn problem(limit: &Limit, standing: &Standing, now_us: u64) -> Vec<u8> {
+    #[derive(Serialize)]
+    #[serde(rename_all = "kebab-case")]
+    struct Problem<'a> {
+        #[serde(rename = "type")]
+        kind: &'static str,
+        title: &'static str,
+        status: u16,
+        detail: String,
+        violated_policies: [&'a str; 1],
+        #[serde(rename = "retry_after_seconds")]
+        retry_after_seconds: u64,
+    }
+    let problem = Problem {
+        kind: "https://iana.org/assignments/http-problem-types#quota-exceeded",
+        title: "Request cannot be satisfied as assigned quota has been exceeded",
+        status: Code::RateLimitExceeded.status().as_u16(),
+        detail: Exceeded(limit).to_string(),
+        violated_policies: [&limit.policy],
+        retry_after_seconds: Seconds::of(standing, now_us).retry_after,
+    };
+    serde_json::to_vec(&problem).expect("texts and numbers can be written as JSON")
+}
+
+/// "Rate limit of 100 requests per 60 seconds exceeded"
+struct Exceeded<'a>(&'a Limit);
+
+impl std::fmt::Display for Exceeded<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Limit { quota, window_seconds, .. } = self.0;
+        let requests = if *quota == 1 { "request" } else { "requests" };
+        let seconds = if *window_seconds == 1 { "second" } else { "seconds" };
+        write!(f, "Rate limit of {quota} {requests} per {window_seconds} {seconds} exceeded")
+    }
+}
+
+/// Whether the sender asks for problem details: it names them, and does not like plain JSON better.
+pub(crate) fn prefers_problem(headers: &HeaderMap) -> bool {
+    // In a hot loop nobody asks, and most clients send one short line.
+    let quality = |media_type: &str| {
+        let lines = headers.get_all(ACCEPT).iter().filter_map(|line| line.to_str().ok());
+        let ranges = lines.flat_map(|line| line.split(','));
+        ranges.filter_map(|range| quality_of(range, media_type)).max()
+    };
+    match quality(PROBLEM_JSON) {
+        Some(problem) if problem > 0 => quality(JSON).is_none_or(|json| json <= problem),
+        _ => false,
+    }
+}
+
+/// The weight of a media range in thousandths, if it is exactly this type.
+fn quality_of(range: &str, media_type: &str) -> Option<u32> {
+    let mut parts = range.split(';').map(str::trim);
+    if !parts.next()?.eq_ignore_ascii_case(media_type) {
+        return None;
+    }
+    let weight = parts.find_map(|part| part.strip_prefix("q=").or_else(|| part.strip_prefix("Q=")));
+    // A weight that cannot be read is no reason to refuse what was named.
+    let weight = weight.and_then(|weight| weight.trim().parse::<f32>().ok()).unwrap_or(1.0);
+    Some((weight.clamp(0.0, 1.0) * 1000.0) as u32)
+}

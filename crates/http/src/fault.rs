@@ -1,0 +1,122 @@
+//! What is wrong with a request, in the words that its sender gets.
+
+use crate::answer::{self, Answer};
+use crate::body::{self, Code};
+use serde::Serialize;
+use tollgate_limiter::Invalid;
+
+/// Begins the place at the end of a message.
+const PLACE: &str = " at line ";
+
+/// One fault: what is wrong and, as far as that is known, where and what would be right.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Fault {
+    code: Code,
+    message: String,
+    /// Boxed, because most results of which it is the error are fine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    details: Option<Box<Details>>,
+}
+
+/// Only what is known is written.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+struct Details {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    line: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    column: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    field: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hint: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rule: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limit: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cost: Option<u64>,
+}
+
+impl Fault {
+    /// A request that makes no sense.
+    pub fn bad_request(message: impl Into<String>) -> Self {
+        Self { code: Code::BadRequest, message: message.into(), details: None }
+    }
+
+    /// A body that is longer than `most_bytes`.
+    pub fn too_large(most_bytes: usize) -> Self {
+        let message = format!("the body is longer than {most_bytes} bytes");
+        Self { code: Code::BodyTooLarge, ..Self::bad_request(message) }
+    }
+
+    /// A body that did not arrive in time.
+    pub fn too_slow() -> Self {
+        Self { code: Code::RequestTimeout, ..Self::bad_request("the body did not arrive in time") }
+    }
+
+    /// Nothing is served at `path`.
+    pub fn not_found(path: &str) -> Self {
+        let shown: String = path.chars().take(100).collect();
+        Self { code: Code::NotFound, ..Self::bad_request(format!("there is nothing at `{shown}`")) }
+    }
+
+    /// The place in the body, both from 1; the message says it too.
+    pub fn at(mut self, line: usize, column: usize) -> Self {
+        self.message.push_str(&format!("{PLACE}{line} column {column}"));
+        let details = self.details_mut();
+        (details.line, details.column) = (Some(line), Some(column));
+        self
+    }
+
+    /// The same fault in a larger text, in which its own text begins at `start` (line and column).
+    pub fn moved_to(mut self, start: (usize, usize)) -> Self {
+        let Details { line: Some(line), column: Some(column), .. } = *self.details_mut() else { return self };
+        // The message ends with the place.
+        if let Some(end) = self.message.rfind(PLACE) {
+            self.message.truncate(end);
+        }
+        self.at(start.0 + line - 1, if line == 1 { start.1 + column - 1 } else { column })
+    }
+
+    /// The field, as a path into the body.
+    pub fn in_field(mut self, field: impl Into<String>) -> Self {
+        self.details_mut().field = Some(field.into());
+        self
+    }
+
+    /// What would be right.
+    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
+        self.details_mut().hint = Some(hint.into());
+        self
+    }
+
+    fn details_mut(&mut self) -> &mut Details {
+        self.details.get_or_insert_default()
+    }
+
+    /// The status that it is answered with, and the body `{"error":{…}}`.
+    pub fn answer(&self) -> Answer {
+        answer::json(self.code.status(), body::error(self))
+    }
+}
+
+impl From<Invalid> for Fault {
+    fn from(invalid: Invalid) -> Self {
+        let fault = Self::bad_request(invalid.to_string());
+        match invalid {
+            Invalid::CostAboveLimit { rule, limit, cost } => Self {
+                code: Code::CostAboveLimit,
+                details: Some(Box::new(Details {
+                    rule: Some(rule),
+                    limit: Some(limit),
+                    cost: Some(cost),
+                    ..Details::default()
+                })),
+                ..fault
+            },
+            Invalid::ZeroCost => fault.in_field("cost"),
+            Invalid::EndpointTooLong => fault.in_field("endpoint"),
+            Invalid::NamesNobody => fault,
+        }
+    }
+}

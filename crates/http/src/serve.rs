@@ -1,0 +1,155 @@
+//! The accept loop: from a listener and a service to a server that drains.
+//!
+//! Everything a stranger can make us hold is bounded: connections, the size of a head, the time a head may
+//! take, the time a connection may be silent. At shutdown the listener closes first, idle connections
+//! close at once, requests in flight are finished, and what is still open after the grace period is cut.
+
+mod connection;
+
+use connection::Connection;
+use http::{Request, Response};
+use hyper::body::{Body, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::Service;
+use std::error::Error;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+
+const FIRST_BACKOFF: Duration = Duration::from_millis(10);
+const LONGEST_BACKOFF: Duration = Duration::from_secs(1);
+
+/// The bounds of a server.
+#[derive(Clone, Copy, Debug)]
+pub struct ServeOptions {
+    /// Connections at once; the next one waits to be accepted.
+    pub most_connections: u32,
+    /// The request line and headers together. Their number is at most 100.
+    pub most_head_bytes: usize,
+    /// How long a head may take from its first byte, or from the connection's start; looked at every half
+    /// of it.
+    pub head_time: Duration,
+    /// How long a connection may be silent between requests.
+    pub idle_time: Duration,
+    /// How long requests in flight have at shutdown.
+    pub grace: Duration,
+}
+
+impl Default for ServeOptions {
+    fn default() -> Self {
+        Self {
+            most_connections: 10_000,
+            most_head_bytes: 16 * 1024,
+            head_time: Duration::from_secs(5),
+            idle_time: Duration::from_secs(75),
+            grace: Duration::from_secs(10),
+        }
+    }
+}
+
+/// How far a server is; what its connections act on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Serving,
+    /// Finish what is in flight.
+    Draining,
+    /// Time is up.
+    Stopped,
+}
+
+/// Serves until `shutdown`, then drains. `connect` makes the service of one connection from the peer's
+/// address. Answers how many connections were still open when the grace period ended.
+pub async fn serve<S, B>(
+    listener: TcpListener,
+    connect: impl Fn(SocketAddr) -> S,
+    shutdown: impl Future<Output = ()>,
+    options: ServeOptions,
+) -> usize
+where
+    S: Service<Request<Incoming>, Response = Response<B>> + Send + Sync + 'static,
+    S::Future: Send,
+    S::Error: Into<Box<dyn Error + Send + Sync>> + Send,
+    B: Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    let http = http(&options);
+    let slots = Arc::new(Semaphore::new(options.most_connections as usize));
+    let (phase, watched) = watch::channel(Phase::Serving);
+    let mut shutdown = pin!(shutdown);
+    loop {
+        let (stream, peer, slot) = tokio::select! {
+            biased;
+            () = &mut shutdown => break,
+            accepted = accept(&listener, &slots) => accepted,
+        };
+        // Answers are small and written whole; waiting to fill a packet would only add latency.
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%peer, %error, "the connection was gone before it was served");
+            continue;
+        }
+        let connection = Connection { stream, peer, phase: watched.clone(), options };
+        let (http, service) = (http.clone(), connect(peer));
+        tokio::spawn(async move {
+            connection.run(&http, service).await;
+            drop(slot);
+        });
+    }
+    drop(listener);
+    drain(&phase, &slots, &options).await
+}
+
+/// Waits until every connection gave its slot back, or the grace period is over.
+async fn drain(phase: &watch::Sender<Phase>, slots: &Semaphore, options: &ServeOptions) -> usize {
+    phase.send_replace(Phase::Draining);
+    let all_slots = slots.acquire_many(options.most_connections);
+    if tokio::time::timeout(options.grace, all_slots).await.is_ok() {
+        return 0;
+    }
+    let open = options.most_connections as usize - slots.available_permits();
+    tracing::warn!(open, "the grace period is over; connections with requests in flight are cut");
+    phase.send_replace(Phase::Stopped);
+    open
+}
+
+/// The next connection, once there is a slot for it. Errors are waited out: a server that stops because
+/// it ran out of file descriptors for a moment would turn a squeeze into an outage.
+async fn accept(
+    listener: &TcpListener,
+    slots: &Arc<Semaphore>,
+) -> (TcpStream, SocketAddr, OwnedSemaphorePermit) {
+    let slot = Arc::clone(slots).acquire_owned().await.expect("the slots are never closed");
+    let mut backoff = FIRST_BACKOFF;
+    loop {
+        match listener.accept().await {
+            Ok((stream, peer)) => return (stream, peer, slot),
+            Err(error) if is_about_one_connection(&error) => {}
+            Err(error) => {
+                tracing::warn!(%error, ?backoff, "cannot accept connections; trying again");
+                tokio::time::sleep(backoff).await;
+                backoff = (backoff * 2).min(LONGEST_BACKOFF);
+            }
+        }
+    }
+}
+
+/// Errors of a connection that went away while it was waiting to be accepted.
+fn is_about_one_connection(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
+}
+
+fn http(options: &ServeOptions) -> http1::Builder {
+    let mut http = http1::Builder::new();
+    // Hyper's own timeout allocates a timer for each request, and closes idle connections by the same
+    // clock as slow heads; see `connection`. Its default of 100 headers is a bound without an allocation.
+    http.header_read_timeout(None)
+        .max_header_size(options.most_head_bytes)
+        // What has not become a head within this many bytes never will.
+        .max_buf_size(options.most_head_bytes.max(8 * 1024) * 2);
+    http
+}

@@ -1,0 +1,152 @@
+//! Which headers a decision has, letter for letter.
+
+use crate::client::limit_headers;
+use crate::decisions::{START_US, Setting};
+use http::HeaderMap;
+use tollgate_http::{HeaderOptions, Reset};
+use tollgate_limiter::Decision;
+
+const ALL: HeaderOptions =
+    HeaderOptions { x_ratelimit: true, ratelimit: true, legacy: true, reset: Reset::Unix };
+const NONE: HeaderOptions =
+    HeaderOptions { x_ratelimit: false, ratelimit: false, legacy: false, reset: Reset::Unix };
+
+fn written(options: HeaderOptions, decision: &Decision) -> Vec<String> {
+    let mut headers = HeaderMap::new();
+    options.write(decision, &mut headers);
+    limit_headers(&headers)
+}
+
+#[test]
+fn an_admitted_request_hears_how_things_stand() {
+    let decision = Setting::orders().ask("sk_1", 60);
+    let expected = [
+        "ratelimit-policy: \"orders\";q=100;w=60",
+        "ratelimit: \"orders\";r=40;t=36",
+        "x-ratelimit-limit: 100",
+        "x-ratelimit-remaining: 40",
+        "x-ratelimit-reset: 1800000036",
+    ];
+    assert_eq!(written(HeaderOptions::default(), &decision), expected);
+}
+
+#[test]
+fn a_limited_request_also_hears_when_to_come_back() {
+    let setting = Setting::orders();
+    setting.ask("sk_1", 100);
+    let expected = [
+        "ratelimit-policy: \"orders\";q=100;w=60",
+        "ratelimit: \"orders\";r=0;t=60",
+        "retry-after: 36",
+        "x-ratelimit-limit: 100",
+        "x-ratelimit-remaining: 0",
+        "x-ratelimit-reset: 1800000060",
+    ];
+    assert_eq!(written(HeaderOptions::default(), &setting.ask("sk_1", 60)), expected);
+}
+
+#[test]
+fn each_family_can_be_had_alone() {
+    let setting = Setting::orders();
+    setting.ask("sk_1", 100);
+    let decision = setting.ask("sk_1", 1);
+    let table: [(HeaderOptions, &[&str]); 5] = [
+        (NONE, &["retry-after: 1"]),
+        (
+            HeaderOptions { x_ratelimit: true, ..NONE },
+            &[
+                "retry-after: 1",
+                "x-ratelimit-limit: 100",
+                "x-ratelimit-remaining: 0",
+                "x-ratelimit-reset: 1800000060",
+            ],
+        ),
+        (
+            HeaderOptions { x_ratelimit: true, reset: Reset::Delta, ..NONE },
+            &[
+                "retry-after: 1",
+                "x-ratelimit-limit: 100",
+                "x-ratelimit-remaining: 0",
+                "x-ratelimit-reset: 60",
+            ],
+        ),
+        (
+            HeaderOptions { ratelimit: true, ..NONE },
+            &["ratelimit-policy: \"orders\";q=100;w=60", "ratelimit: \"orders\";r=0;t=60", "retry-after: 1"],
+        ),
+        (
+            HeaderOptions { legacy: true, ..NONE },
+            &["ratelimit-limit: 100", "ratelimit-remaining: 0", "ratelimit-reset: 60", "retry-after: 1"],
+        ),
+    ];
+    for (options, expected) in table {
+        assert_eq!(written(options, &decision), expected, "{options:?}");
+    }
+}
+
+#[test]
+fn seconds_are_rounded_up_and_a_wait_is_at_least_one() {
+    // One token comes each second. (asked after, Retry-After, delta to reset)
+    let setting = Setting::new(
+        "rules: [{ id: one, algorithm: token_bucket, params: { capacity: 2, refill_rate: 1 } }]",
+    );
+    setting.ask("sk_1", 2);
+    let table = [(0, "1", "2"), (400_000, "1", "2"), (999_999, "1", "2"), (999_998, "1", "2"), (1, "1", "2")];
+    for (after_us, retry_after, reset) in table {
+        setting.clock.set_us(START_US + after_us);
+        let options = HeaderOptions { x_ratelimit: true, reset: Reset::Delta, ..NONE };
+        let lines = written(options, &setting.ask("sk_1", 1));
+        assert_eq!(lines[0], format!("retry-after: {retry_after}"), "{after_us}");
+        assert_eq!(lines[3], format!("x-ratelimit-reset: {reset}"), "{after_us}");
+    }
+    // Two tokens after 0.4 s: 1.6 s are 2.
+    setting.clock.set_us(START_US + 400_000);
+    assert_eq!(written(NONE, &setting.ask("sk_1", 2)), ["retry-after: 2"]);
+    // An instant is rounded up as a whole, not its parts: 0.4 s + 1.6 s are 2 s after the start.
+    let options = HeaderOptions { x_ratelimit: true, ..NONE };
+    assert_eq!(written(options, &setting.ask("sk_1", 2))[3], "x-ratelimit-reset: 1800000002");
+}
+
+#[test]
+fn who_is_not_limited_hears_nothing() {
+    let setting = Setting::orders();
+    let nobody = Setting::new("rules: [{ id: orders, endpoint: /v1/orders, limit: 1/s }]");
+    for decision in [setting.ask("sk_internal_1", 1), setting.ask("sk_bad", 1), nobody.ask("sk_1", 1)] {
+        assert_eq!(written(ALL, &decision), [""; 0], "{decision:?}");
+    }
+}
+
+#[test]
+fn a_degraded_decision_says_so_and_claims_no_remainder() {
+    let mut decision = Setting::orders().ask("sk_1", 1);
+    decision.degraded = true;
+    let expected = [
+        "ratelimit-limit: 100",
+        "ratelimit-policy: \"orders\";q=100;w=60",
+        "ratelimit-reset: 1",
+        "x-ratelimit-limit: 100",
+        "x-ratelimit-policy: degraded",
+        "x-ratelimit-remaining: -1",
+        "x-ratelimit-reset: 1800000001",
+    ];
+    assert_eq!(written(ALL, &decision), expected);
+}
+
+#[test]
+fn a_policy_name_is_always_header_text() {
+    let setting = Setting::new("rules: [{ id: fine, algorithm: gcra, limits: [1/500us, 250/day] }]");
+    let decision = setting.ask("sk_1", 1);
+    let lines = written(HeaderOptions { ratelimit: true, ..NONE }, &decision);
+    assert_eq!(lines[0], "ratelimit-policy: \"fine.500us\";q=1;w=1");
+}
+
+#[test]
+fn options_are_read_from_a_document() {
+    let read = |json: &str| serde_json::from_str::<HeaderOptions>(json);
+    assert_eq!(read("{}").unwrap(), HeaderOptions::default());
+    let options = read(r#"{"x_ratelimit":false,"legacy":true,"reset":"delta"}"#).unwrap();
+    let expected = HeaderOptions { x_ratelimit: false, ratelimit: true, legacy: true, reset: Reset::Delta };
+    assert_eq!(options, expected);
+    assert!(read(r#"{"x_rate_limit":true}"#).is_err());
+    assert!(read(r#"{"reset":"never"}"#).is_err());
+}

@@ -1,0 +1,103 @@
+//! The JSON of one decision, as answered.
+
+use serde::Serialize;
+use tollgate_http::body::{DENIED, Refusal};
+use tollgate_limiter::{Decision, Outcome};
+
+/// What became of one check. Times are in milliseconds, rounded up. Without a limit there is nothing to
+/// say about limit, remaining and rule.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Verdict<'a> {
+    allowed: bool,
+    limit: Option<u32>,
+    remaining: Option<u32>,
+    reset_after_ms: u64,
+    retry_after_ms: u64,
+    rule: Option<&'a str>,
+    degraded: bool,
+    /// Why it may not pass although no limit refuses it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<Refusal<'static>>,
+}
+
+impl<'a> Verdict<'a> {
+    /// The verdict of `decision`.
+    pub fn of(decision: &'a Decision) -> Self {
+        let (limit, standing) = decision.standing().unzip();
+        let ms = |us: u64| us.div_ceil(1_000);
+        Self {
+            allowed: decision.allowed(),
+            limit: limit.map(|limit| limit.quota),
+            remaining: standing.map(|standing| standing.remaining),
+            reset_after_ms: standing.map_or(0, |standing| ms(standing.reset_after_us)),
+            retry_after_ms: standing.map_or(0, |standing| ms(standing.retry_after_us)),
+            rule: decision.rule().map(|rule| rule.id.as_str()),
+            degraded: decision.degraded,
+            error: (decision.outcome == Outcome::Denied).then_some(DENIED),
+        }
+    }
+
+    /// Writes it at the end of `out`. This is the answer to nearly every check, so it is put together by
+    /// hand; a test holds it against the derived form.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        if self.error.is_some() || !self.rule.unwrap_or_default().bytes().all(is_plain) {
+            return serde_json::to_writer(out, self).expect("texts and numbers can be written as JSON");
+        }
+        let mut digits = itoa::Buffer::new();
+        let mut put = |name: &str, number: Option<u64>| {
+            out.extend_from_slice(name.as_bytes());
+            out.extend_from_slice(number.map_or("null", |number| digits.format(number)).as_bytes());
+        };
+        let allowed =
+            if self.allowed { r#"{"allowed":true,"limit":"# } else { r#"{"allowed":false,"limit":"# };
+        put(allowed, self.limit.map(u64::from));
+        put(r#","remaining":"#, self.remaining.map(u64::from));
+        put(r#","reset_after_ms":"#, Some(self.reset_after_ms));
+        put(r#","retry_after_ms":"#, Some(self.retry_after_ms));
+        match self.rule {
+            Some(rule) => {
+                out.extend_from_slice(br#","rule":""#);
+                out.extend_from_slice(rule.as_bytes());
+                out.push(b'"');
+            }
+            None => out.extend_from_slice(br#","rule":null"#),
+        }
+        let end: &[u8] = if self.degraded { br#","degraded":true}"# } else { br#","degraded":false}"# };
+        out.extend_from_slice(end);
+    }
+}
+
+/// Whether a byte of a text stands for itself in JSON.
+fn is_plain(byte: u8) -> bool {
+    (b' '..=b'~').contains(&byte) && byte != b'"' && byte != b'\\'
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn by_hand_is_as_derived() {
+        for rule in
+            [None, Some("orders"), Some("a/b.c:d-e_f"), Some("\"quoted\""), Some("back\\slash"), Some("µ")]
+        {
+            for (count, flag) in [(None, true), (Some(0), false), (Some(u32::MAX), true)] {
+                for error in [None, Some(DENIED)] {
+                    let verdict = Verdict {
+                        allowed: flag,
+                        limit: count,
+                        remaining: count,
+                        reset_after_ms: u64::MAX,
+                        retry_after_ms: 7,
+                        rule,
+                        degraded: !flag,
+                        error,
+                    };
+                    let mut written = Vec::new();
+                    verdict.write(&mut written);
+                    assert_eq!(written, serde_json::to_vec(&verdict).unwrap());
+                }
+            }
+        }
+    }
+}

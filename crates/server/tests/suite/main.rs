@@ -1,0 +1,13 @@
+//! The tests of the doors, over real HTTP, as one binary.
+
+#![allow(clippy::unwrap_used, clippy::panic)] // A test that cannot go on should say so at once.
+
+mod batch;
+mod check;
+#[allow(dead_code, reason = "the tests of the accept loop share it")]
+#[path = "../../../http/tests/suite/client.rs"]
+mod client;
+mod malformed;
+mod real_time;
+mod routes;
+mod setting;

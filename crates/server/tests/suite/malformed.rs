@@ -1,0 +1,155 @@
+//! What is not a check: always 400 with what is wrong and where, never a panic.
+
+use crate::setting::{START_US, Setting, door};
+use http::HeaderMap;
+use tollgate_limiter::{Clock, ManualClock};
+use tollgate_server::{batch, check};
+
+/// (body, line, column, field, what the message or hint says)
+const MALFORMED: [(&str, u64, u64, &str, &str); 31] = [
+    ("", 1, 1, "", "EOF while parsing a value"),
+    ("  \n ", 2, 1, "", "EOF while parsing a value"),
+    ("nonsense", 1, 2, "", "expected ident"),
+    ("\u{feff}{}", 1, 1, "", "expected value"),
+    ("{", 1, 1, "", "EOF while parsing an object"),
+    (r#"{"key""#, 1, 6, "", "EOF while parsing an object"),
+    (r#"{"key":"#, 1, 7, "key", "EOF while parsing a value"),
+    (r#"{"key":"sk"#, 1, 10, "key", "EOF while parsing a string"),
+    (r#"{"key":"sk",}"#, 1, 13, "", "trailing comma"),
+    (r#"{"key":"sk"} x"#, 1, 14, "", "trailing characters"),
+    (r#"{"key":"sk"}{}"#, 1, 13, "", "trailing characters"),
+    ("{'key':'sk'}", 1, 2, "", "key must be a string"),
+    ("{\n  \"key\": \"sk\",\n  \"cost\": none\n}", 3, 12, "cost", "expected ident"),
+    ("null", 1, 4, "", "invalid type: null, expected a check: a JSON object"),
+    ("12", 1, 2, "", "invalid type: integer `12`"),
+    ("\"sk\"", 1, 4, "", "invalid type: string"),
+    ("\n [\"sk\"]", 2, 2, "", "/v1/check/batch"),
+    (r#"{"key":12}"#, 1, 9, "key", "invalid type: integer `12`, expected a text"),
+    (r#"{"key":["sk"]}"#, 1, 7, "key", "expected a text"),
+    (r#"{"key":""}"#, 1, 10, "key", "it must not be empty"),
+    (r#"{"key":"a","key":"b"}"#, 1, 16, "", "duplicate field `key`"),
+    (r#"{"api_key":"sk"}"#, 1, 10, "api_key", "did you mean `key`?"),
+    (r#"{"kye":"sk"}"#, 1, 6, "kye", "did you mean `key`?"),
+    (r#"{"key":"sk","endpont":"/"}"#, 1, 21, "endpont", "did you mean `endpoint`?"),
+    (r#"{"ip":"203.0.113.300"}"#, 1, 21, "ip", "invalid IP address syntax"),
+    (r#"{"ip":""}"#, 1, 8, "ip", "invalid IP address syntax"),
+    (r#"{"key":"sk","cost":-1}"#, 1, 21, "cost", "expected a whole number from 1"),
+    (r#"{"key":"sk","cost":0}"#, 1, 20, "cost", "expected a whole number from 1"),
+    (r#"{"key":"sk","cost":1.5}"#, 1, 22, "cost", "expected a whole number from 1"),
+    (r#"{"key":"sk","priority":256}"#, 1, 26, "priority", "from 0 to 255"),
+    (r#"{"ids":{"invoice":"a","invoice":"b"}}"#, 1, 36, "ids", "`invoice` stands there twice"),
+];
+
+#[tokio::test]
+async fn each_says_what_and_where() {
+    let setting = Setting::start().await;
+    let mut client = setting.client().await;
+    for (body, line, column, field, says) in MALFORMED {
+        let reply = client.post("/v1/check", body).await;
+        assert_eq!(reply.status, 400, "{body}");
+        assert_eq!(reply.limit_headers(), [""; 0], "{body}");
+        let error = &reply.json()["error"];
+        let details = &error["details"];
+        assert_eq!(error["code"], "BAD_REQUEST", "{body}");
+        let place = (details["line"].as_u64().unwrap(), details["column"].as_u64().unwrap());
+        assert_eq!(place, (line, column), "{body}: {error}");
+        assert_eq!(details["field"].as_str().unwrap_or_default(), field, "{body}: {error}");
+        let told = format!("{} {}", error["message"].as_str().unwrap(), details["hint"]);
+        assert!(told.contains(says), "{body}: {told}");
+        assert!(told.contains(&format!(" at line {line} column {column}")), "{body}: {told}");
+    }
+    let many: Vec<String> = (0..33).map(|index| format!(r#""id{index}":"x""#)).collect();
+    let reply = client.post("/v1/check", format!(r#"{{"ids":{{{}}}}}"#, many.join(","))).await;
+    assert!(reply.body.contains("there are more than 32 ids"), "{}", reply.body);
+}
+
+#[tokio::test]
+async fn somebody_has_to_be_named() {
+    let setting = Setting::start().await;
+    let mut client = setting.client().await;
+    for body in ["{}", r#"{"endpoint":"/v1/orders","cost":1}"#, r#"{"key":null}"#, r#"{"ids":{}}"#] {
+        let reply = client.post("/v1/check", body).await;
+        assert_eq!(reply.status, 400, "{body}");
+        assert!(reply.body.contains("name at least one of key, user, tenant, ip or ids"), "{}", reply.body);
+    }
+}
+
+#[tokio::test]
+async fn a_path_longer_than_any_honest_one() {
+    let setting = Setting::start().await;
+    let body = format!(r#"{{"key":"sk","endpoint":"/{}"}}"#, "x".repeat(5_000));
+    let reply = setting.client().await.post("/v1/check", body).await;
+    assert_eq!((reply.status, reply.json()["error"]["details"]["field"].as_str()), (400, Some("endpoint")));
+}
+
+#[tokio::test]
+async fn a_body_longer_than_any_check() {
+    let setting = Setting::start().await;
+    let body = |length: usize| format!(r#"{{"key":"sk"{}}}"#, " ".repeat(length - 12));
+    let mut client = setting.client().await;
+    assert_eq!(client.post("/v1/check", body(64 * 1024)).await.status, 200);
+    let reply = client.post("/v1/check", body(64 * 1024 + 1)).await;
+    assert_eq!(reply.status, 413);
+    assert_eq!(
+        reply.body,
+        r#"{"error":{"code":"BODY_TOO_LARGE","message":"the body is longer than 65536 bytes"}}"#
+    );
+    // A batch may be longer.
+    let mut client = setting.client().await;
+    let batch = format!("[{}]", body(100 * 1024));
+    assert_eq!(client.post("/v1/check/batch", batch).await.status, 200);
+}
+
+#[tokio::test]
+async fn an_echo_of_nonsense_is_short_and_escaped() {
+    let setting = Setting::start().await;
+    let body = format!(r#"{{"\"<\u0007{}":1}}"#, "x".repeat(10_000));
+    let reply = setting.client().await.post("/v1/check", body).await;
+    assert_eq!(reply.status, 400);
+    assert!(reply.body.len() < 1_500, "{} bytes", reply.body.len());
+    assert!(reply.json()["error"]["message"].as_str().unwrap().starts_with("unknown field `\"<\u{7}xxx"));
+}
+
+/// Bytes at random, and checks with some bytes changed: any answer will do, but it must be one.
+#[test]
+fn random_bodies_are_answered() {
+    let door = door(Clock::Manual(ManualClock::new(START_US)));
+    let mut random = fastrand::Rng::with_seed(7);
+    let sound =
+        br#"{"key":"sk_1","ip":"203.0.113.9","ids":{"invoice":"\u00e9"},"endpoint":"/v1/orders","cost":2}"#;
+    let headers = HeaderMap::new();
+    let mut seen = [0_u32; 600];
+    for round in 0..10_000 {
+        let body: Vec<u8> = if round % 2 == 0 {
+            (0..random.usize(..200)).map(|_| random.u8(..)).collect()
+        } else {
+            let mut body = sound.to_vec();
+            for _ in 0..random.usize(1..4) {
+                let place = random.usize(..body.len());
+                match random.u8(..3) {
+                    0 => body[place] = random.u8(..),
+                    1 => drop(body.remove(place)),
+                    _ => body.insert(place, *random.choice(b"{}[]\",:\\0-\xff").unwrap()),
+                }
+            }
+            body
+        };
+        seen[usize::from(check::answer(&door, &headers, &body).status().as_u16())] += 1;
+        batch::answer(&door, &body);
+        batch::answer(&door, &[b"[".as_slice(), &body, b"]"].concat());
+    }
+    assert!(seen[400] > 5_000 && seen[200] > 0 && seen[429] > 0, "the bodies were of every kind");
+    assert_eq!(seen[200] + seen[400] + seen[429], 10_000);
+}
+
+#[tokio::test]
+async fn random_bodies_leave_the_connection_usable() {
+    let setting = Setting::start().await;
+    let mut client = setting.client().await;
+    let mut random = fastrand::Rng::with_seed(8);
+    for _ in 0..500 {
+        let body: Vec<u8> = (0..random.usize(..100)).map(|_| random.u8(..)).collect();
+        assert_eq!(client.post("/v1/check", body).await.status, 400);
+    }
+    assert_eq!(client.post("/v1/check", r#"{"key":"sk"}"#).await.status, 200);
+}

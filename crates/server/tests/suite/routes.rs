@@ -1,0 +1,79 @@
+//! Which paths there are, readiness, and the end.
+
+use crate::setting::{RULES, Setting};
+use std::sync::Arc;
+use tollgate_server::Readiness;
+
+#[tokio::test]
+async fn health_and_readiness() {
+    let setting = Setting::start().await;
+    let mut client = setting.client().await;
+    let reply = client.get("/healthz").await;
+    assert_eq!((reply.status, reply.body.as_str()), (200, "ok"));
+    let reply = client.get("/readyz?verbose").await;
+    assert_eq!((reply.status, reply.body.as_str()), (200, "ready"));
+    setting.door.readiness.drain();
+    let reply = client.get("/readyz").await;
+    assert_eq!((reply.status, reply.body.as_str()), (503, "not ready: the node is draining\n"));
+    assert_eq!(client.get("/healthz").await.status, 200);
+}
+
+#[test]
+fn ready_means_rules_and_no_drain() {
+    let readiness = Arc::new(Readiness::default());
+    assert_eq!(readiness.missing(), Some("not ready: no rules are installed yet\n"));
+    readiness.rules_installed();
+    assert_eq!(readiness.missing(), None);
+    readiness.drain();
+    readiness.rules_installed();
+    assert!(readiness.missing().is_some(), "{RULES}");
+}
+
+#[tokio::test]
+async fn wrong_methods_and_unknown_paths() {
+    let setting = Setting::start().await;
+    let mut client = setting.client().await;
+    for (method, path, allow) in [
+        ("GET", "/v1/check", "POST"),
+        ("DELETE", "/v1/check", "POST"),
+        ("PUT", "/v1/check/batch", "POST"),
+        ("POST", "/healthz", "GET, HEAD"),
+        ("BREW", "/readyz", "GET, HEAD"),
+    ] {
+        client.send(format!("{method} {path} HTTP/1.1\r\nHost: test\r\n\r\n")).await;
+        let reply = client.reply().await;
+        assert_eq!((reply.status, reply.header("allow")), (405, allow), "{method} {path}");
+        assert_eq!(reply.json()["error"]["code"], "METHOD_NOT_ALLOWED");
+    }
+    for path in ["/", "/v1/check/", "/v1/Check", "/v2/check", "/v1/check/batch/x", "*"] {
+        let reply = client.get(path).await;
+        assert_eq!(reply.status, 404, "{path}");
+        let error = &reply.json()["error"];
+        assert_eq!(error["code"], "NOT_FOUND");
+        assert_eq!(
+            error["details"]["hint"],
+            "known are POST /v1/check, POST /v1/check/batch, GET /healthz, GET /readyz"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_drain_finishes_the_check_in_flight() {
+    let setting = Setting::start().await;
+    let body = r#"{"key":"sk_1","endpoint":"/v1/orders"}"#;
+    let mut idle = setting.client().await;
+    idle.get("/healthz").await;
+    let mut busy = setting.client().await;
+    // The server asks for the body, and so has begun with the request.
+    let head = "POST /v1/check HTTP/1.1\r\nHost: test\r\nExpect: 100-continue\r\n";
+    busy.send(format!("{head}Content-Length: {}\r\n\r\n", body.len())).await;
+    assert_eq!(busy.reply().await.status, 100);
+    setting.stop.send(()).unwrap();
+    idle.closed().await;
+    assert!(setting.door.readiness.missing().is_some());
+    busy.send(body).await;
+    let reply = busy.reply().await;
+    assert_eq!((reply.status, reply.header("x-ratelimit-remaining")), (200, "99"));
+    busy.closed().await;
+    assert_eq!(setting.served.await.unwrap(), 0);
+}

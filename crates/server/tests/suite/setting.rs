@@ -1,0 +1,88 @@
+//! A door on a port of its own.
+
+use crate::client::Client;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tollgate_core::rules::load;
+use tollgate_http::{HeaderOptions, ServeOptions};
+use tollgate_limiter::{Clock, Limiter, ManualClock, MemoryStore};
+use tollgate_server::{Door, Readiness, run};
+
+/// 2027-01-15T08:00:00Z
+pub const START_US: u64 = 1_800_000_000_000_000;
+
+pub const RULES: &str = "
+rules:
+  - id: orders
+    endpoint: /v1/orders
+    algorithm: token_bucket
+    params: { capacity: 100, refill_rate: 1.67, window: 60 }
+  - id: logins
+    endpoint: /v1/login
+    methods: POST
+    key: ip
+    algorithm: fixed_window
+    limit: 2/min
+  - id: invoices
+    endpoint: /v1/invoices
+    key: invoice
+    algorithm: fixed_window
+    limit: 1/min
+  - id: people
+    endpoint: /v1/people
+    key: [tenant, user]
+    algorithm: fixed_window
+    limit: 1/min
+  - id: vip
+    endpoint: /v1/vip
+    tier: gold
+    algorithm: fixed_window
+    limit: 1/min
+  - id: edge
+    endpoint: /v1/edge
+    domain: envoy
+    algorithm: fixed_window
+    limit: 1/min
+tiers:
+  gold: { keys: [nobody] }
+allow: [sk_internal_*, 192.0.2.0/24]
+deny: [sk_bad, 198.51.100.0/24]
+";
+
+pub struct Setting {
+    pub address: SocketAddr,
+    pub clock: ManualClock,
+    pub door: Arc<Door>,
+    pub stop: oneshot::Sender<()>,
+    pub served: JoinHandle<usize>,
+}
+
+impl Setting {
+    /// A door with [`RULES`] and a clock that stands still.
+    pub async fn start() -> Self {
+        let clock = ManualClock::new(START_US);
+        let door = door(Clock::Manual(clock.clone()));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let shutdown = async { stopped.await.unwrap_or_default() };
+        let served = tokio::spawn(run(listener, Arc::clone(&door), shutdown, ServeOptions::default()));
+        Self { address, clock, door, stop, served }
+    }
+
+    pub async fn client(&self) -> Client {
+        Client::connect(self.address).await
+    }
+}
+
+pub fn door(clock: Clock) -> Arc<Door> {
+    let limiter = Limiter::new(MemoryStore::new(1 << 24), clock);
+    let loaded = load("test.yaml", RULES).unwrap_or_else(|report| panic!("{report}"));
+    limiter.install(loaded.rules, loaded.lists);
+    let readiness = Arc::new(Readiness::default());
+    readiness.rules_installed();
+    Arc::new(Door { limiter: Arc::new(limiter), headers: HeaderOptions::default(), readiness })
+}
