@@ -127,8 +127,7 @@ impl Seed {
     /// The hashes of one request under this seed.
     #[inline]
     pub fn hashes(&self, request: &Request<'_>) -> Hashes<'_> {
-        let api_key = request.api_key.map_or(0, |key| self.chain(0, &Identity::ApiKey(key)));
-        Hashes { seed: self, api_key }
+        Hashes { seed: self, api_key: request.api_key.map(|key| self.hash(0, 1, key.as_bytes())) }
     }
 
     /// Goes on with `chain`, the hash so far (0 at first), by one identity.
@@ -167,23 +166,28 @@ impl Seed {
 #[derive(Clone, Copy, Debug)]
 pub struct Hashes<'s> {
     seed: &'s Seed,
-    api_key: u64,
+    api_key: Option<u64>,
 }
 
 impl Hashes<'_> {
+    /// Whom a request counts with under a rule that counts by its API key; none if it has none.
+    #[inline]
+    pub fn api_key(&self) -> Option<u64> {
+        self.api_key
+    }
+
     /// Whom `request` counts with under a rule that counts by `dimensions`.
     #[inline]
     pub fn of_key(&self, dimensions: &[Dimension], request: &Request<'_>, route: u64) -> u64 {
-        dimensions.iter().fold(0, |chain, dimension| match identity(dimension, request, route) {
-            Identity::ApiKey(_) if chain == 0 => self.api_key,
-            identity => self.seed.chain(chain, &identity),
-        })
+        dimensions
+            .iter()
+            .fold(0, |chain, dimension| self.seed.chain(chain, &identity(dimension, request, route)))
     }
 
     /// What `request` is in the traits that matter.
     #[inline]
     pub fn of_traits(&self, traits: ClientTraits, request: &Request<'_>) -> u64 {
-        let mut hash = if traits.api_key { self.api_key } else { 0 };
+        let mut hash = self.api_key.filter(|_| traits.api_key).unwrap_or(0);
         let mut add = |identity: Option<Identity<'_>>| {
             if let Some(identity) = identity {
                 hash = self.seed.chain(hash, &identity);

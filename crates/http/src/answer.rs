@@ -10,9 +10,12 @@ use tollgate_limiter::{Decision, Outcome};
 /// An answer with its body in one piece.
 pub type Answer = Response<Full<Bytes>>;
 
+/// The headers of a 429 by default: the type of its body, the wait, and two families.
+const MOST_HEADERS: usize = 7;
+
 /// 200 with a text.
 pub fn text(text: &'static str) -> Answer {
-    with_type(StatusCode::OK, "text/plain; charset=utf-8", Bytes::from_static(text.as_bytes()))
+    plain(StatusCode::OK, text)
 }
 
 /// 200 with JSON.
@@ -22,7 +25,7 @@ pub fn ok(body: Vec<u8>) -> Answer {
 
 /// 503 with what is missing.
 pub fn unavailable(missing: &'static str) -> Answer {
-    with_status(text(missing), StatusCode::SERVICE_UNAVAILABLE)
+    plain(StatusCode::SERVICE_UNAVAILABLE, missing)
 }
 
 /// 405 with the methods that would be right.
@@ -44,16 +47,21 @@ pub fn refusal(decision: &Decision, options: &HeaderOptions, asked: &HeaderMap) 
 }
 
 fn limited(decision: &Decision, options: &HeaderOptions, asked: &HeaderMap) -> Answer {
-    let status = Code::RateLimitExceeded.status();
-    let mut answer = match decision.standing() {
+    let (media_type, body) = match decision.standing() {
         Some((limit, standing)) if body::prefers_problem(asked) => {
-            with_type(status, PROBLEM_JSON, body::problem(limit, &standing, decision.now_us).into())
+            (PROBLEM_JSON, body::problem(limit, &standing, decision.now_us))
         }
-        Some((limit, standing)) => json(status, body::limited(limit, &standing, decision.now_us)),
-        None => with_type(status, JSON, Bytes::new()),
+        Some((limit, standing)) => (JSON, body::limited(limit, &standing, decision.now_us)),
+        None => (JSON, Vec::new()),
     };
-    options.write(decision, answer.headers_mut());
-    answer
+    // These are more headers than an empty map has room for; without this it would be built twice.
+    let mut headers = HeaderMap::with_capacity(MOST_HEADERS);
+    options.write(decision, &mut headers);
+    with_type(headers, Code::RateLimitExceeded.status(), media_type, body.into())
+}
+
+fn plain(status: StatusCode, text: &'static str) -> Answer {
+    with_type(HeaderMap::new(), status, "text/plain; charset=utf-8", Bytes::from_static(text.as_bytes()))
 }
 
 fn refused(refusal: &Refusal<'_>) -> Answer {
@@ -61,16 +69,13 @@ fn refused(refusal: &Refusal<'_>) -> Answer {
 }
 
 pub(crate) fn json(status: StatusCode, body: impl Into<Bytes>) -> Answer {
-    with_type(status, JSON, body.into())
+    with_type(HeaderMap::new(), status, JSON, body.into())
 }
 
-fn with_type(status: StatusCode, media_type: &'static str, body: Bytes) -> Answer {
+fn with_type(headers: HeaderMap, status: StatusCode, media_type: &'static str, body: Bytes) -> Answer {
     let mut answer = Response::new(Full::new(body));
-    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
-    with_status(answer, status)
-}
-
-fn with_status(mut answer: Answer, status: StatusCode) -> Answer {
     *answer.status_mut() = status;
+    *answer.headers_mut() = headers;
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
     answer
 }

@@ -3,7 +3,7 @@
 use crate::headers::{ACCEPT, Seconds};
 use http::{HeaderMap, StatusCode};
 use serde::Serialize;
-use std::io::Write;
+use std::borrow::Cow;
 use tollgate_core::limit::Limit;
 use tollgate_core::rate::{SECOND_US, rfc3339};
 use tollgate_limiter::Standing;
@@ -70,20 +70,26 @@ pub fn error(error: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(&Envelope { error }).expect("texts and numbers can be written as JSON")
 }
 
-/// The body of a request over its limit. Only numbers vary, so nothing needs escaping.
+/// The body of a request over its limit. Only numbers vary, so nothing needs escaping; a client that
+/// hammers gets it again and again, so it is put together by hand.
 pub(crate) fn limited(limit: &Limit, standing: &Standing, now_us: u64) -> Vec<u8> {
     let seconds = Seconds::of(standing, now_us);
     let mut body = Vec::with_capacity(256);
-    write!(
-        body,
-        r#"{{"error":{{"code":"RATE_LIMIT_EXCEEDED","message":"{}","details":{{"limit":{},"window_seconds":{},"retry_after_seconds":{},"reset_at":"{}"}}}}}}"#,
-        Exceeded(limit),
-        limit.quota,
-        limit.window_seconds,
-        seconds.retry_after,
-        rfc3339(seconds.reset_at.saturating_mul(SECOND_US)),
-    )
-    .expect("a vector takes whatever is written to it");
+    let mut digits = itoa::Buffer::new();
+    body.extend_from_slice(br#"{"error":{"code":"RATE_LIMIT_EXCEEDED","message":""#);
+    push_exceeded(&mut body, limit);
+    let numbers: [(&[u8], u64); 3] = [
+        (br#"","details":{"limit":"#, limit.quota.into()),
+        (br#","window_seconds":"#, limit.window_seconds),
+        (br#","retry_after_seconds":"#, seconds.retry_after),
+    ];
+    for (name, number) in numbers {
+        body.extend_from_slice(name);
+        body.extend_from_slice(digits.format(number).as_bytes());
+    }
+    body.extend_from_slice(br#","reset_at":""#);
+    body.extend_from_slice(rfc3339(seconds.reset_at.saturating_mul(SECOND_US)).as_bytes());
+    body.extend_from_slice(br#""}}}"#);
     body
 }
 
@@ -96,16 +102,18 @@ pub(crate) fn problem(limit: &Limit, standing: &Standing, now_us: u64) -> Vec<u8
         kind: &'static str,
         title: &'static str,
         status: u16,
-        detail: String,
+        detail: Cow<'a, str>,
         violated_policies: [&'a str; 1],
         #[serde(rename = "retry_after_seconds")]
         retry_after_seconds: u64,
     }
+    let mut detail = Vec::new();
+    push_exceeded(&mut detail, limit);
     let problem = Problem {
         kind: "https://iana.org/assignments/http-problem-types#quota-exceeded",
         title: "Request cannot be satisfied as assigned quota has been exceeded",
         status: Code::RateLimitExceeded.status().as_u16(),
-        detail: Exceeded(limit).to_string(),
+        detail: String::from_utf8_lossy(&detail),
         violated_policies: [&limit.policy],
         retry_after_seconds: Seconds::of(standing, now_us).retry_after,
     };
@@ -113,15 +121,17 @@ pub(crate) fn problem(limit: &Limit, standing: &Standing, now_us: u64) -> Vec<u8
 }
 
 /// "Rate limit of 100 requests per 60 seconds exceeded"
-struct Exceeded<'a>(&'a Limit);
-
-impl std::fmt::Display for Exceeded<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Limit { quota, window_seconds, .. } = self.0;
-        let requests = if *quota == 1 { "request" } else { "requests" };
-        let seconds = if *window_seconds == 1 { "second" } else { "seconds" };
-        write!(f, "Rate limit of {quota} {requests} per {window_seconds} {seconds} exceeded")
-    }
+fn push_exceeded(text: &mut Vec<u8>, limit: &Limit) {
+    let mut digits = itoa::Buffer::new();
+    text.extend_from_slice(b"Rate limit of ");
+    text.extend_from_slice(digits.format(limit.quota).as_bytes());
+    text.extend_from_slice(if limit.quota == 1 { b" request per " } else { b" requests per " });
+    text.extend_from_slice(digits.format(limit.window_seconds).as_bytes());
+    text.extend_from_slice(if limit.window_seconds == 1 {
+        b" second exceeded"
+    } else {
+        b" seconds exceeded"
+    });
 }
 
 /// Whether the sender asks for problem details: it names them, and does not like plain JSON better.

@@ -4,24 +4,26 @@
 //! `RateLimit-Policy` are the IETF draft (structured fields), and `RateLimit-Limit/-Remaining/-Reset` is
 //! an older draft that some clients still want. `Retry-After` belongs to none and is always written.
 
-use bytes::BytesMut;
+use bytes::Bytes;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use serde::Deserialize;
+use smallvec::SmallVec;
 use tollgate_core::limit::Limit;
 use tollgate_core::rate::SECOND_US;
 use tollgate_limiter::{Decision, Outcome, Standing};
 
-pub(crate) use http::header::{ACCEPT, ALLOW, CONTENT_TYPE, RETRY_AFTER};
+pub(crate) use http::header::{ACCEPT, ALLOW, CONTENT_TYPE};
 
-const X_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
-const X_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
-const X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
-const X_POLICY: HeaderName = HeaderName::from_static("x-ratelimit-policy");
-const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
-const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
-const LEGACY_LIMIT: HeaderName = HeaderName::from_static("ratelimit-limit");
-const LEGACY_REMAINING: HeaderName = HeaderName::from_static("ratelimit-remaining");
-const LEGACY_RESET: HeaderName = HeaderName::from_static("ratelimit-reset");
+static RETRY_AFTER: HeaderName = http::header::RETRY_AFTER;
+static X_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
+static X_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
+static X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+static X_POLICY: HeaderName = HeaderName::from_static("x-ratelimit-policy");
+static RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
+static RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+static LEGACY_LIMIT: HeaderName = HeaderName::from_static("ratelimit-limit");
+static LEGACY_REMAINING: HeaderName = HeaderName::from_static("ratelimit-remaining");
+static LEGACY_RESET: HeaderName = HeaderName::from_static("ratelimit-reset");
 
 const UNKNOWN_REMAINING: HeaderValue = HeaderValue::from_static("-1");
 const DEGRADED: HeaderValue = HeaderValue::from_static("degraded");
@@ -64,37 +66,42 @@ impl HeaderOptions {
         let seconds = Seconds::of(&standing, decision.now_us);
         let mut values = Values::new();
         if matches!(decision.outcome, Outcome::Limited(_)) {
-            headers.reserve(7);
-            headers.insert(RETRY_AFTER, values.number(seconds.retry_after));
+            values.number(&RETRY_AFTER, seconds.retry_after);
         }
         if self.x_ratelimit {
-            headers.insert(X_LIMIT, values.number(limit.quota.into()));
+            values.number(&X_LIMIT, limit.quota.into());
             if decision.degraded {
-                headers.insert(X_REMAINING, UNKNOWN_REMAINING);
-                headers.insert(X_POLICY, DEGRADED);
+                headers.insert(&X_REMAINING, UNKNOWN_REMAINING);
+                headers.insert(&X_POLICY, DEGRADED);
             } else {
-                headers.insert(X_REMAINING, values.number(standing.remaining.into()));
+                values.number(&X_REMAINING, standing.remaining.into());
             }
             let reset = match self.reset {
                 Reset::Unix => seconds.reset_at,
                 Reset::Delta => seconds.reset_after,
             };
-            headers.insert(X_RESET, values.number(reset));
+            values.number(&X_RESET, reset);
         }
         if self.ratelimit {
-            headers.insert(RATELIMIT_POLICY, values.policy(limit));
+            values.item(
+                &RATELIMIT_POLICY,
+                limit,
+                [(b";q=", limit.quota.into()), (b";w=", limit.window_seconds)],
+            );
             // What is left is not known of a degraded decision, and this field has no word for that.
             if !decision.degraded {
-                headers.insert(RATELIMIT, values.standing(limit, &standing, seconds.reset_after));
+                let remaining = standing.remaining.into();
+                values.item(&RATELIMIT, limit, [(b";r=", remaining), (b";t=", seconds.reset_after)]);
             }
         }
         if self.legacy {
-            headers.insert(LEGACY_LIMIT, values.number(limit.quota.into()));
+            values.number(&LEGACY_LIMIT, limit.quota.into());
             if !decision.degraded {
-                headers.insert(LEGACY_REMAINING, values.number(standing.remaining.into()));
+                values.number(&LEGACY_REMAINING, standing.remaining.into());
             }
-            headers.insert(LEGACY_RESET, values.number(seconds.reset_after));
+            values.number(&LEGACY_RESET, seconds.reset_after);
         }
+        values.put(headers);
     }
 }
 
@@ -119,9 +126,11 @@ impl Seconds {
     }
 }
 
-/// Header values cut from one buffer: two allocations for all of them rather than one for each.
+/// Header values that share one buffer: one allocation for all of them rather than one for each.
 struct Values {
-    text: BytesMut,
+    text: Vec<u8>,
+    /// The names, each with the place where its value ends.
+    ends: SmallVec<[(&'static HeaderName, usize); 9]>,
     digits: itoa::Buffer,
 }
 
@@ -130,63 +139,54 @@ impl Values {
     const USUAL_BYTES: usize = 160;
 
     fn new() -> Self {
-        Self { text: BytesMut::with_capacity(Self::USUAL_BYTES), digits: itoa::Buffer::new() }
+        let text = Vec::with_capacity(Self::USUAL_BYTES);
+        Self { text, ends: SmallVec::new(), digits: itoa::Buffer::new() }
     }
 
-    fn number(&mut self, number: u64) -> HeaderValue {
+    fn number(&mut self, name: &'static HeaderName, number: u64) {
         self.push_number(number);
-        self.cut()
+        self.ends.push((name, self.text.len()));
     }
 
-    /// `"name";q=100;w=60`
-    fn policy(&mut self, limit: &Limit) -> HeaderValue {
-        self.push_name(&limit.policy);
-        self.push(b";q=");
-        self.push_number(limit.quota.into());
-        self.push(b";w=");
-        self.push_number(limit.window_seconds);
-        self.cut()
+    /// `"policy";q=100;w=60`
+    fn item(&mut self, name: &'static HeaderName, limit: &Limit, parameters: [(&[u8; 3], u64); 2]) {
+        self.push_policy(&limit.policy);
+        for (parameter, number) in parameters {
+            self.text.extend_from_slice(parameter);
+            self.push_number(number);
+        }
+        self.ends.push((name, self.text.len()));
     }
 
-    /// `"name";r=17;t=13`
-    fn standing(&mut self, limit: &Limit, standing: &Standing, reset_after: u64) -> HeaderValue {
-        self.push_name(&limit.policy);
-        self.push(b";r=");
-        self.push_number(standing.remaining.into());
-        self.push(b";t=");
-        self.push_number(reset_after);
-        self.cut()
-    }
-
-    /// The name as a string of a structured field, which takes printable ASCII and nothing else.
-    fn push_name(&mut self, name: &str) {
+    /// The policy as a string of a structured field, which takes printable ASCII and nothing else.
+    fn push_policy(&mut self, policy: &str) {
         let plain = |byte: u8| (b' '..=b'~').contains(&byte) && byte != b'"' && byte != b'\\';
-        self.push(b"\"");
-        if name.bytes().all(plain) {
-            self.push(name.as_bytes());
+        self.text.push(b'"');
+        if policy.bytes().all(plain) {
+            self.text.extend_from_slice(policy.as_bytes());
         } else {
             // Names are plain, but a period below a millisecond is written with a µ.
-            for letter in name.chars() {
-                match u8::try_from(letter) {
-                    Ok(byte) if plain(byte) => self.push(&[byte]),
-                    Ok(b'\xb5') => self.push(b"u"),
-                    _ => self.push(b"_"),
-                }
-            }
+            self.text.extend(policy.chars().map(|letter| match u8::try_from(letter) {
+                Ok(byte) if plain(byte) => byte,
+                Ok(b'\xb5') => b'u',
+                _ => b'_',
+            }));
         }
-        self.push(b"\"");
-    }
-
-    fn push(&mut self, text: &[u8]) {
-        self.text.extend_from_slice(text);
+        self.text.push(b'"');
     }
 
     fn push_number(&mut self, number: u64) {
         self.text.extend_from_slice(self.digits.format(number).as_bytes());
     }
 
-    fn cut(&mut self) -> HeaderValue {
-        HeaderValue::from_maybe_shared(self.text.split().freeze())
-            .expect("digits, punctuation and printable names are header text")
+    fn put(self, headers: &mut HeaderMap) {
+        let text = Bytes::from(self.text);
+        let mut start = 0;
+        for (name, end) in self.ends {
+            let value = HeaderValue::from_maybe_shared(text.slice(start..end))
+                .expect("digits, punctuation and printable names are header text");
+            headers.insert(name, value);
+            start = end;
+        }
     }
 }

@@ -278,7 +278,8 @@ fn match_path<'m>(
         return any;
     }
     let path = request.path();
-    match paths.find(memo::path_hash(path), policy.rules.number) {
+    let number = policy.rules.number;
+    match paths.find(memo::path_hash(path), number) {
         Found::Hit(entry) if entry.is(path) => &entry.matched,
         Found::Admit(place) => &place.keep(memo::Path::new(path, rules.match_path(path))).matched,
         Found::Hit(_) | Found::Pass => scratch.insert(rules.match_path(path)),

@@ -11,13 +11,13 @@
 
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::LazyLock;
 use tollgate_core::rules::lists::Standing;
 use tollgate_core::rules::{ClientMatch, PathMatch};
 
-/// Sets of four entries each.
+/// Sets of four entries each; powers of two.
 const CLIENT_SETS: usize = 4096;
 const LIST_SETS: usize = 4096;
 const PATH_SETS: usize = 256;
@@ -30,11 +30,18 @@ static SECRETS: LazyLock<RapidSecrets> =
     LazyLock::new(|| RapidSecrets::seed(RandomState::new().hash_one("the memo")));
 
 thread_local! {
-    static MEMO: RefCell<Memo> = RefCell::new(Memo {
-        clients: Clients { cache: Cache::new(CLIENT_SETS), classes: Vec::new(), numbers: HashMap::new(), scratch: ClientMatch::default() },
-        listed: Cache::new(LIST_SETS),
-        paths: Cache::new(PATH_SETS),
-    });
+    static MEMO: RefCell<Memo> = const {
+        RefCell::new(Memo {
+            clients: Clients {
+                cache: Cache::new(CLIENT_SETS),
+                classes: Vec::new(),
+                numbers: BTreeMap::new(),
+                scratch: None,
+            },
+            listed: Cache::new(LIST_SETS),
+            paths: Cache::new(PATH_SETS),
+        })
+    };
 }
 
 /// The caches of one thread.
@@ -97,7 +104,7 @@ impl<'m, V> Place<'m, V> {
 }
 
 impl<V: Default> Cache<V> {
-    fn new(count: usize) -> Self {
+    const fn new(count: usize) -> Self {
         Self { sets: Vec::new(), candidates: Vec::new(), count }
     }
 
@@ -108,7 +115,7 @@ impl<V: Default> Cache<V> {
             self.sets.resize_with(self.count, Set::default);
             self.candidates = vec![0; self.count];
         }
-        let index = hash as usize % self.sets.len();
+        let index = hash as usize & (self.sets.len() - 1);
         let is_it = |entry: &Entry<V>| entry.hash == hash && entry.source == source;
         match self.sets[index].0.iter().position(is_it) {
             Some(way) => Found::Hit(&mut self.sets[index].0[way].value),
@@ -139,9 +146,9 @@ impl<V: Default> Cache<V> {
 pub(crate) struct Clients {
     cache: Cache<u32>,
     classes: Vec<ClientMatch>,
-    numbers: HashMap<ClientMatch, u32>,
+    numbers: BTreeMap<ClientMatch, u32>,
     /// Holds what was worked out but is not worth keeping.
-    scratch: ClientMatch,
+    scratch: Option<ClientMatch>,
 }
 
 impl Clients {
@@ -158,16 +165,17 @@ impl Clients {
             Found::Admit(place) => Some(place),
             Found::Pass => None,
         };
-        work_out(&mut self.scratch);
+        let scratch = self.scratch.get_or_insert_default();
+        work_out(scratch);
         if let Some(place) = place {
-            match self.numbers.get(&self.scratch) {
+            match self.numbers.get(scratch) {
                 Some(class) => {
                     place.keep(*class);
                 }
                 None if self.classes.len() < MOST_CLASSES => {
                     let class = self.classes.len() as u32;
-                    self.numbers.insert(self.scratch.clone(), class);
-                    self.classes.push(self.scratch.clone());
+                    self.numbers.insert(scratch.clone(), class);
+                    self.classes.push(scratch.clone());
                     place.keep(class);
                 }
                 None => {
@@ -177,7 +185,7 @@ impl Clients {
                 }
             }
         }
-        &self.scratch
+        scratch
     }
 }
 

@@ -199,7 +199,7 @@ impl<'t> Builder<'t> {
     fn node(&mut self, event: Event<'t>, span: Span, depth: usize) -> Result<Node, Problem> {
         let position = position(&span);
         if depth > DEEPEST {
-            return Err(problem(position, "nested too deeply", "no rule needs that many levels"));
+            return Err(too_deep(position));
         }
         self.count(1, position)?;
         let (anchor, content) = match event {
@@ -350,6 +350,9 @@ fn syntax_error(error: granit_parser::ScanError) -> Problem {
     let mark = error.marker();
     let position = Position { line: mark.line().max(1), column: mark.col() + 1, width: 1 };
     let info = error.info();
+    if info.contains("recursion limit") {
+        return too_deep(position);
+    }
     if info.contains("unknown anchor") {
         return problem(position, "no anchor of this name stands above", "set one with `&name`");
     }
@@ -358,6 +361,10 @@ fn syntax_error(error: granit_parser::ScanError) -> Problem {
         false => "look at the indentation, quotes and brackets up to here",
     };
     problem(position, &format!("this is not YAML: {info}"), hint)
+}
+
+fn too_deep(position: Position) -> Problem {
+    problem(position, "nested too deeply", "nothing here needs that many levels")
 }
 
 fn problem(position: Position, message: &str, hint: &str) -> Problem {

@@ -16,12 +16,12 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 /// A set of rules by their index.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Bits(SmallVec<[u64; 2]>);
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Bits(Vec<u64>);
 
 impl Bits {
     fn empty(rules: usize) -> Self {
-        Self(SmallVec::from_elem(0, rules.div_ceil(64)))
+        Self(vec![0; rules.div_ceil(64)])
     }
 
     fn reset(&mut self, rules: usize) {
@@ -66,6 +66,10 @@ pub struct Rule {
     /// A safety net per address: without an address it does not apply.
     pub(super) needs_address: bool,
     pub(super) sizes: Sizes,
+    /// Whether [`Rule::other_half_fails`] looks at anything; set by [`RuleSet::new`], as is the next.
+    pub(super) has_other_half: bool,
+    /// Whether the key is the API key and nothing else, as in most rules.
+    pub(super) counts_by_api_key: bool,
 }
 
 /// Which numbers a rule gives to whom.
@@ -181,7 +185,7 @@ impl ClientTraits {
 }
 
 /// The client half of a selection.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ClientMatch {
     rules: Bits,
     /// For each rule the numbers that this client gets.
@@ -266,11 +270,15 @@ pub(super) struct Parts {
 
 impl RuleSet {
     pub(super) fn new(parts: Parts) -> Self {
-        let Parts { rules, tiers, default_tier, limits, owners, sizes, endpoints, written, routes } = parts;
+        let Parts { mut rules, tiers, default_tier, limits, owners, sizes, endpoints, written, routes } =
+            parts;
         let count = rules.len();
         let any_path = PathMatch { rules: Bits::empty(count), route: 0 };
         let (mut fallbacks, mut named) = (Bits::empty(count), Bits::empty(count));
-        for (index, rule) in rules.iter().enumerate() {
+        for (index, rule) in rules.iter_mut().enumerate() {
+            rule.has_other_half =
+                rule.methods != MethodSet::default() || rule.domain.is_some() || rule.needs_address;
+            rule.counts_by_api_key = rule.key.as_slice() == [Dimension::ApiKey];
             if rule.fallback {
                 fallbacks.insert(index);
             } else if rule.endpoints.is_some() && rule.on_exceed == OnExceed::Reject {
@@ -423,11 +431,14 @@ impl RuleSet {
         charges: &mut Charges<'r>,
     ) -> bool {
         let rule = &self.rules[index];
-        if rule.other_half_fails(request).is_some() {
+        if rule.has_other_half && rule.other_half_fails(request).is_some() {
             return false;
         }
         let Some(size) = client.sizes[index] else { return false };
-        let who = hashes.of_key(&rule.key, request, path.route);
+        let who = match hashes.api_key() {
+            Some(hash) if rule.counts_by_api_key => hash,
+            _ => hashes.of_key(&rule.key, request, path.route),
+        };
         for limit in self.sizes[size as usize].clone() {
             let id = LimitId(limit);
             let limit = self.limit(id);

@@ -96,8 +96,15 @@ impl<'f> Layer<'f> {
 
     /// Whether nothing of the layers below is left under it.
     fn covers(&self) -> bool {
-        let amount = self.limit.or(self.params.and_then(|params| params.limit));
-        self.list().is_some() || matches!(amount, Some(Amount::Quota(_)))
+        let none = Params::default();
+        let params = self.params.unwrap_or(&none);
+        let rate = params.refill_rate.or(params.leak_rate);
+        let by_amount = match self.limit.or(params.limit) {
+            Some(Amount::Quota(_)) => true,
+            Some(Amount::Count(_)) => params.window.is_some(),
+            None => false,
+        };
+        self.list().is_some() || by_amount || params.capacity.is_some() && rate.is_some()
     }
 
     /// Several limits, and where they stand.
@@ -125,94 +132,51 @@ impl<'f> Layer<'f> {
     fn is_consistent(&self, document: &mut Document) -> bool {
         let none = Params::default();
         let params = self.params.unwrap_or(&none);
-        let amount = self.amount().map(|(amount, _)| amount);
-        let own_time = match amount {
-            Some(Amount::Quota(quota)) => Some(quota.period_us),
-            _ => None,
-        };
-        let beside = |name| self.path.field(name);
-        let inner = |name| self.params_path.field(name);
-        let several = self.list().is_some();
-        let twice = "it is in `params` too; keep one of them";
-        let of_several = "give each its own: [{ limit: 10/s, burst: 20 }, 250/day]";
-        let contradictions = [
-            (
-                self.limits.is_some() && params.limits.is_some(),
-                beside("limits"),
-                "`limits` are given twice",
-                twice,
-            ),
-            (
-                several && amount.is_some(),
-                self.amount().map_or(beside("limit"), |(_, path)| path),
-                "`limit` and `limits` exclude each other",
-                "keep one of them",
-            ),
-            (
-                several && self.burst().is_some(),
-                self.burst().map_or(beside("burst"), |(_, path)| path),
-                "one burst cannot be that of several limits",
-                of_several,
-            ),
-            (
-                several && params.capacity.is_some(),
-                inner("capacity"),
-                "one capacity cannot be that of several limits",
-                of_several,
-            ),
-            (
-                several && params.window.is_some(),
-                inner("window"),
-                "one window cannot be that of several limits",
-                of_several,
-            ),
-            (
-                several && params.refill_rate.is_some(),
-                inner("refill_rate"),
-                "one rate cannot be that of several limits",
-                of_several,
-            ),
-            (
-                several && params.leak_rate.is_some(),
-                inner("leak_rate"),
-                "one rate cannot be that of several limits",
-                of_several,
-            ),
-            (
-                self.limit.is_some() && params.limit.is_some(),
-                beside("limit"),
-                "`limit` is given twice",
-                twice,
-            ),
-            (
-                self.burst.is_some() && params.burst.is_some(),
-                beside("burst"),
-                "`burst` is given twice",
-                twice,
-            ),
-            (
-                params.limit.is_some() && params.capacity.is_some(),
-                inner("limit"),
-                "`limit` and `capacity` exclude each other",
-                "a bucket has a `capacity` and a rate, a window a `limit`",
-            ),
-            (
-                self.burst().is_some() && params.capacity.is_some(),
-                self.burst().map_or(beside("burst"), |(_, path)| path),
-                "`burst` and `capacity` exclude each other",
-                "the capacity is the burst; keep one of them",
-            ),
-            (
-                params.window.is_some_and(|window| own_time.is_some_and(|own| own != window.us)),
-                inner("window"),
-                "the limit already says per what",
-                "leave `window` out, or write the limit as a number alone",
-            ),
+        let several = self.limits.is_some() || params.limits.is_some();
+        // Each field: whether it stands beside `params`, and whether it stands in them.
+        let limit = ("limit", self.limit.is_some(), params.limit.is_some());
+        let burst = ("burst", self.burst.is_some(), params.burst.is_some());
+        let limits = ("limits", self.limits.is_some(), params.limits.is_some());
+        let capacity = ("capacity", false, params.capacity.is_some());
+        let window = ("window", false, params.window.is_some());
+        let rates = [
+            ("refill_rate", false, params.refill_rate.is_some()),
+            ("leak_rate", false, params.leak_rate.is_some()),
         ];
+        let other_window = match (self.limit.or(params.limit), params.window) {
+            (Some(Amount::Quota(quota)), Some(window)) => quota.period_us != window.us,
+            _ => false,
+        };
+        let is_given = |(_, beside, inside): (&str, bool, bool)| beside || inside;
+
         let mut consistent = true;
-        for (_, path, message, hint) in contradictions.into_iter().filter(|(found, ..)| *found) {
-            document.error_at_name(&path, message, hint);
+        let mut note = |(field, beside, _): (&str, bool, bool), message: String, hint: &str| {
+            let place = if beside { &self.path } else { &self.params_path };
+            document.error_at_name(&place.field(field), message, hint);
             consistent = false;
+        };
+        for field in [limit, burst, limits] {
+            if field.1 && field.2 {
+                let hint = "it is in `params` too; keep one of them";
+                note(field, format!("`{}` is given twice", field.0), hint);
+            }
+        }
+        if several {
+            for field in [limit, burst, capacity, window].into_iter().chain(rates).filter(|f| is_given(*f)) {
+                let hint = "put it into the list: [{ limit: 10/s, burst: 20 }, 250/day]";
+                note(field, format!("`{}` cannot stand beside `limits`", field.0), hint);
+            }
+        }
+        if limit.2 && is_given(capacity) {
+            let hint = "a bucket has a `capacity` and a rate, a window a `limit`";
+            note(("limit", false, true), "`limit` and `capacity` exclude each other".to_owned(), hint);
+        }
+        if is_given(burst) && is_given(capacity) {
+            note(burst, "`burst` and `capacity` exclude each other".to_owned(), "keep one of them");
+        }
+        if other_window {
+            let hint = "leave `window` out, or write the limit as a number alone";
+            note(window, "the limit already says per what".to_owned(), hint);
         }
         consistent
     }
@@ -220,8 +184,20 @@ impl<'f> Layer<'f> {
     /// Notes numbers that another algorithm has. Whether there are none.
     fn suits(&self, rule: &str, algorithm: Algorithm, document: &mut Document) -> bool {
         const OF_WINDOWS: &str = "a window has a `limit` and a `window`";
-        let Some(params) = self.params else { return true };
         let windows = algorithm.counts_windows();
+        let name = algorithm.name();
+        let mut suits = true;
+        let bursts = self.list().into_iter().flat_map(|(list, path)| {
+            let with_burst = list.iter().enumerate().filter(|(_, short)| short.burst.is_some());
+            with_burst.map(move |(index, _)| path.index(index).field("burst"))
+        });
+        for path in bursts.chain(self.burst().map(|(_, path)| path)).filter(|_| windows) {
+            let message =
+                format!("rule `{rule}` is a {name}, which has no burst: its limit can come at once");
+            document.error_at_name(&path, message, "remove it, or use token_bucket");
+            suits = false;
+        }
+        let Some(params) = self.params else { return suits };
         let leaky = algorithm == Algorithm::LeakyBucket;
         let wrong = [
             (params.capacity.is_some() && windows, "capacity", OF_WINDOWS),
@@ -230,9 +206,8 @@ impl<'f> Layer<'f> {
             (params.refill_rate.is_some() && leaky, "refill_rate", "it has a `leak_rate`"),
             (params.leak_rate.is_some() && !windows && !leaky, "leak_rate", "it has a `refill_rate`"),
         ];
-        let mut suits = true;
         for (_, field, hint) in wrong.into_iter().filter(|(wrong, ..)| *wrong) {
-            let message = format!("rule `{rule}` is a {}, which has no `{field}`", algorithm.name());
+            let message = format!("rule `{rule}` is a {name}, which has no `{field}`");
             document.error_at_name(&self.params_path.field(field), message, hint);
             suits = false;
         }
@@ -286,7 +261,7 @@ fn listed(
         check_window(period_us, &path, document)?;
         let mut size = of_quota(short.limit);
         if let Some(burst) = short.burst {
-            lay_burst(&mut size, algorithm, burst, &path.field("burst"), document)?;
+            lay_burst(&mut size, algorithm, burst);
         }
         sizes.push(Stated { size, period_us: Some(period_us), is_bare: false, at: path });
     }
@@ -343,7 +318,7 @@ fn laid(
         size.window_us = None;
     }
     if let Some((burst, path)) = layer.burst() {
-        lay_burst(size, algorithm, burst, &path, document)?;
+        lay_burst(size, algorithm, burst);
         if size.rate.is_some() {
             stated.at = path;
         }
@@ -356,26 +331,11 @@ fn of_quota(Quota { amount, period_us }: Quota) -> Size {
     Size { capacity: Some(amount), rate: Rate::per(amount, period_us), window_us: Some(period_us) }
 }
 
-fn lay_burst(
-    size: &mut Size,
-    algorithm: Algorithm,
-    burst: u64,
-    path: &Path,
-    document: &mut Document,
-) -> Option<()> {
-    if algorithm.counts_windows() {
-        document.error_at_name(
-            path,
-            format!("a {} has no burst: its limit can come at once", algorithm.name()),
-            "remove it, or use token_bucket",
-        );
-        return None;
-    }
-    // What headers show must agree with the capacity, so the window is the time to fill it.
+fn lay_burst(size: &mut Size, algorithm: Algorithm, burst: u64) {
     size.rate = size.rate.or_else(|| Rate::per(size.capacity?, size.window_us?));
     size.capacity = Some(if algorithm == Algorithm::Gcra { burst.saturating_add(1) } else { burst });
+    // What headers show must agree with the capacity, so the window is the time to fill it.
     size.window_us = None;
-    Some(())
 }
 
 fn check_window(us: u64, path: &Path, document: &mut Document) -> Option<()> {

@@ -42,11 +42,11 @@ pub struct RuleFile {
 /// One rule: whom it is about, and how much they may do.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("required" = ["id"]))]
 pub struct Rule {
     /// Its name: in answers, metrics and logs, and the name of its states. Keep it, and the states are kept.
     // Absent and empty are found by the compiler, together with whatever else is wrong with the rule.
     #[serde(default)]
-    #[schemars(required)]
     pub id: String,
     /// For people: counts the changes of this rule.
     pub version: Option<u64>,
@@ -235,10 +235,10 @@ pub struct ListEntry {
 /// A case of a rule test: requests on a virtual clock, and what must become of them.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("required" = ["name", "steps"]))]
 pub struct TestCase {
     /// What it shows.
     #[serde(default)]
-    #[schemars(required)]
     pub name: String,
     /// The instant at which the case begins; by default one on a boundary of every window up to a day.
     pub start: Option<Timestamp>,
@@ -247,7 +247,6 @@ pub struct TestCase {
     pub request: TestRequest,
     /// What happens, in order.
     #[serde(default)]
-    #[schemars(required)]
     pub steps: Vec<TestStep>,
 }
 

@@ -2,8 +2,15 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)] // A test that cannot go on should say so at once.
 
+mod explain;
 mod laws;
 mod limits;
+mod lists;
+mod mutations;
 mod oracle;
+mod rule_errors;
+mod rule_files;
+mod rule_tests;
 mod sample;
+mod selection;
 mod worked_examples;

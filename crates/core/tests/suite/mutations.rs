@@ -1,0 +1,185 @@
+//! Rule files with anything done to them: they load, or a report says what is wrong and where.
+
+use super::rule_files::EVERYTHING;
+use fastrand::Rng;
+use tollgate_core::rules;
+
+/// Loads `text`, holds the report against it, and runs the tests if they are not too long.
+fn try_out(text: &str) -> bool {
+    let (report, loads) = match rules::load("x", text) {
+        Ok(loaded) => {
+            let sent: u64 =
+                loaded.tests.iter().flat_map(|(_, test)| &test.steps).map(|s| s.send.unwrap_or(1)).sum();
+            if sent < 2_000 {
+                rules::run_tests(&loaded);
+            }
+            (loaded.warnings, true)
+        }
+        Err(report) => (report, false),
+    };
+    let unified = text.replace("\r\n", "\n");
+    let lines: Vec<&str> = unified.split(['\n', '\r']).collect();
+    assert!(loads || report.errors() > 0, "neither rules nor an error:\n{text}");
+    for problem in report.problems() {
+        let place = problem.position;
+        let length = lines.get(place.line - 1).map(|line| line.chars().count());
+        // One behind the end of a line is where something is missing.
+        let inside = length.is_some_and(|length| place.column >= 1 && place.column <= length + 1);
+        assert!(inside && place.width >= 1, "{problem:?} is not in\n{text}");
+        assert!(!problem.message.is_empty());
+    }
+    assert!(report.to_string().lines().count() >= report.problems().len());
+    loads
+}
+
+const WORDS: [&str; 40] = [
+    "id",
+    "limit",
+    "limits",
+    "burst",
+    "params",
+    "rules",
+    "tiers",
+    "5/s",
+    "0/s",
+    "-1",
+    "0",
+    "1e9",
+    "18446744073709551615",
+    "99999999999999999999",
+    "0.0000001",
+    "null",
+    "~",
+    "true",
+    "[]",
+    "{}",
+    "\"\"",
+    "*",
+    "&a",
+    "*a",
+    "<<: *a",
+    "!!str",
+    "---",
+    "...",
+    "? x",
+    "- ",
+    ": ",
+    "#",
+    "\t",
+    "\r",
+    "|",
+    ">",
+    "'",
+    "\"",
+    "{*rest}",
+    "\u{feff}é🦀",
+];
+
+fn mutate(text: &str, rng: &mut Rng) -> String {
+    let mut chars: Vec<char> = text.chars().collect();
+    let at = rng.usize(..chars.len());
+    match rng.u8(..8) {
+        0 => chars[at] = char::from(rng.u8(..128)),
+        1 => chars[at] = char::from(chars[at] as u8 ^ (1 << rng.u8(..7))),
+        2 => drop(chars.drain(at..(at + rng.usize(1..20)).min(text.chars().count()))),
+        3 => drop(chars.splice(at..at, rng.choice(WORDS).unwrap_or_default().chars())),
+        4 => {
+            let mut lines: Vec<&str> = text.split('\n').collect();
+            let (one, other) = (rng.usize(..lines.len()), rng.usize(..lines.len()));
+            lines.swap(one, other);
+            return lines.join("\n");
+        }
+        5 => {
+            let mut tokens: Vec<&str> = text.split_inclusive([' ', '\n']).collect();
+            let (one, other) = (rng.usize(..tokens.len()), rng.usize(..tokens.len()));
+            tokens.swap(one, other);
+            return tokens.concat();
+        }
+        6 => {
+            let mut tokens: Vec<&str> = text.split_inclusive([' ', '\n']).collect();
+            let one = rng.usize(..tokens.len());
+            tokens[one] = rng.choice(WORDS).unwrap_or_default();
+            return tokens.concat();
+        }
+        _ => {
+            let digits: Vec<usize> =
+                (0..chars.len()).filter(|index| chars[*index].is_ascii_digit()).collect();
+            let digit = digits[rng.usize(..digits.len())];
+            let number =
+                rng.choice(["0", "-1", "999999999999", "0.5", "1e30", "00", "1_0"]).unwrap_or_default();
+            drop(chars.splice(digit..=digit, number.chars()));
+        }
+    }
+    chars.into_iter().collect()
+}
+
+/// 2,500 files, each with one to three things done to it.
+fn mutations(seed: u64) {
+    let mut rng = Rng::with_seed(seed);
+    let mut loaded = 0;
+    for _ in 0..2_500 {
+        let mut text = EVERYTHING.to_owned();
+        for _ in 0..rng.u8(1..=3) {
+            text = mutate(&text, &mut rng);
+        }
+        loaded += usize::from(try_out(&text));
+    }
+    assert!((250..2_250).contains(&loaded), "{loaded} load: too few or too many to be a test");
+}
+
+#[test]
+fn mutations_1() {
+    mutations(1);
+}
+
+#[test]
+fn mutations_2() {
+    mutations(2);
+}
+
+#[test]
+fn mutations_3() {
+    mutations(3);
+}
+
+#[test]
+fn mutations_4() {
+    mutations(4);
+}
+
+#[test]
+fn any_text() {
+    bolero::check!().with_iterations(4_000).with_type::<String>().for_each(|text| {
+        try_out(text);
+    });
+}
+
+/// Words of a rule file in any order: far more of these get past the parser.
+#[test]
+fn any_words() {
+    const MORE: [&str; 16] = [
+        "rules: [{ id: a, limit: 5/s }]",
+        "\n",
+        "\n  ",
+        "\n  - ",
+        "{ ",
+        " }",
+        "[",
+        "]",
+        ", ",
+        "id: a",
+        "limit: 5/s",
+        "rules:",
+        "tiers:",
+        "match: ",
+        "tests:",
+        "deny: [a]",
+    ];
+    bolero::check!().with_iterations(4_000).with_type::<Vec<u8>>().for_each(|choices| {
+        let word = |choice: &u8| {
+            let choice = usize::from(*choice) % (WORDS.len() + 4 * MORE.len());
+            if choice < WORDS.len() { WORDS[choice] } else { MORE[(choice - WORDS.len()) % MORE.len()] }
+        };
+        try_out(&choices.iter().map(word).collect::<String>());
+    });
+}

@@ -1,0 +1,114 @@
+//! What is said about broken rule files, word for word: see `rule_errors.txt`.
+//!
+//! After a change of the words, `UPDATE=1 cargo test -p tollgate-core rule_errors` writes the file anew;
+//! read the difference as somebody would who made the mistake.
+
+use std::fmt::Write as _;
+use tollgate_core::problem::Severity;
+use tollgate_core::rules;
+
+const CASES: &str = include_str!("rule_errors.txt");
+const CASE: &str = "\n==========\n";
+const REPORT: &str = "\n----------\n";
+
+#[test]
+fn reports() {
+    let mut now = String::new();
+    for (index, case) in CASES.split(CASE).enumerate() {
+        let (text, _) = case.split_once(REPORT).unwrap_or((case, ""));
+        let report = match rules::load("rules.yaml", text) {
+            Ok(loaded) => format!("loads\n{}", loaded.warnings),
+            Err(report) => report.to_string(),
+        };
+        let separator = if index > 0 { CASE } else { "" };
+        write!(now, "{separator}{text}{REPORT}{}", report.trim_end_matches('\n')).unwrap();
+    }
+    if std::env::var_os("UPDATE").is_some() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/rule_errors.txt");
+        std::fs::write(path, &now).unwrap();
+        return;
+    }
+    for (expected, found) in CASES.split(CASE).zip(now.split(CASE)) {
+        assert!(expected == found, "expected\n{expected}\n\nfound\n{found}");
+    }
+}
+
+/// Whoever is told what is wrong should also be told what would be right.
+#[test]
+fn nearly_every_problem_comes_with_a_hint() {
+    let (mut problems, mut hints) = (0, 0);
+    for case in CASES.split(CASE) {
+        let (text, _) = case.split_once(REPORT).unwrap();
+        if let Err(report) = rules::load("rules.yaml", text) {
+            problems += report.problems().len();
+            hints += report.problems().iter().filter(|problem| problem.hint.is_some()).count();
+            for problem in report.problems() {
+                for word in ["invalid type", "expected u", "struct ", "line ", "column "] {
+                    let raw = problem.message.contains(word) && problem.severity == Severity::Error;
+                    assert!(!raw || word == "line ", "{} sounds like a parser", problem.message);
+                }
+            }
+        }
+    }
+    assert!(problems > 150 && hints * 100 >= problems * 95, "{hints} hints for {problems} problems");
+}
+
+#[test]
+fn bombs_are_refused_before_they_grow() {
+    let mut aliases = "a: &a [1, 2, 3, 4, 5, 6, 7, 8, 9]\n".to_owned();
+    for (name, inner) in "bcdefghij".chars().zip("abcdefghi".chars()) {
+        writeln!(aliases, "{name}: &{name} [{}]", vec![format!("*{inner}"); 9].join(", ")).unwrap();
+    }
+    let long_text = format!("a: &a \"{}\"\nb: [{}]", "x".repeat(1_000_000), vec!["*a"; 10_000].join(", "));
+    let anchors: String = (0..60).map(|level| format!("&a{level} [")).collect();
+    let copies = format!("rules: {anchors}{}{}", "1,".repeat(20_000), "]".repeat(60));
+    let deep = format!("rules: {}{}", "[".repeat(100_000), "]".repeat(100_000));
+    for (bomb, said) in
+        [(aliases, "too large"), (long_text, "too large"), (copies, "too large"), (deep, "nested too deeply")]
+    {
+        let report = rules::load("bomb.yaml", &bomb).unwrap_err().to_string();
+        assert!(report.contains(said) && report.len() < 2_000, "{}", &report[..report.len().min(2_000)]);
+    }
+}
+
+#[test]
+fn a_large_file_takes_no_time() {
+    let keys: String = (0..20_000).map(|key| format!("      key-{key}: {{ limit: 7/s }}\n")).collect();
+    let denied: String = (0..20_000).map(|key| format!("  - other-{key}\n")).collect();
+    let text = format!("rules:\n  - id: a\n    limit: 5/s\n    override:\n{keys}deny:\n{denied}");
+    rules::load("large.yaml", &text).unwrap();
+    // One slip at the end is still found, and the report shows only its surroundings.
+    let report = rules::load("large.yaml", &format!("{text}  - \"*\"\n")).unwrap_err();
+    assert!(
+        report.to_string().starts_with("large.yaml:40006:5: error: this refuses everybody\n"),
+        "{report}"
+    );
+}
+
+#[test]
+fn all_line_ends_count_alike() {
+    for end in ["\n", "\r\n", "\r"] {
+        let text = ["# a comment", "rules:", "  - id: a", "    limt: 5/s", ""].join(end);
+        let report = rules::load("x", &text).unwrap_err().to_string();
+        let shown = "x:4:5: error: unknown field `limt`\n  4 |     limt: 5/s\n    |     ^^^^\n";
+        assert!(report.starts_with(shown), "{end:?}: {report}");
+    }
+}
+
+#[test]
+fn long_lines_are_cut_around_the_place() {
+    let text = format!("{{\"deny\": [{}\"*\"], \"rules\": []}}", "\"somebody\", ".repeat(100));
+    let report = rules::load("one-line.json", &text).unwrap_err().to_string();
+    let lines: Vec<&str> = report.lines().collect();
+    assert_eq!(lines[0], "one-line.json:1:1211: error: this refuses everybody");
+    let caret = lines[2].chars().position(|c| c == '^').unwrap();
+    assert_eq!(lines[1].chars().skip(caret).take(3).collect::<String>(), "\"*\"");
+    assert!(lines[1].chars().count() < 200, "{report}");
+}
+
+#[test]
+fn a_flood_of_problems_is_capped() {
+    let rules: String = (0..1_000).map(|index| format!("  - {{ id: r{index}, limt: 5/s }}\n")).collect();
+    let report = rules::load("x", &format!("rules:\n{rules}")).unwrap_err();
+    assert_eq!(report.problems().len(), 100);
+}
