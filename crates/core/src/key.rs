@@ -188,6 +188,10 @@ impl Hashes<'_> {
     #[inline]
     pub fn of_traits(&self, traits: ClientTraits, request: &Request<'_>) -> u64 {
         let mut hash = self.api_key.filter(|_| traits.api_key).unwrap_or(0);
+        // Under a tag of its own: a custom identity that happens to be called `tier` states none.
+        if let Some(tier) = request.tier.filter(|_| traits.tier) {
+            hash = self.seed.hash(hash, 10, tier.as_bytes());
+        }
         let mut add = |identity: Option<Identity<'_>>| {
             if let Some(identity) = identity {
                 hash = self.seed.chain(hash, &identity);
@@ -195,7 +199,6 @@ impl Hashes<'_> {
         };
         add(request.user.filter(|_| traits.user).map(Identity::User));
         add(request.tenant.filter(|_| traits.tenant).map(Identity::Tenant));
-        add(request.tier.filter(|_| traits.tier).map(|tier| Identity::Custom("tier", tier)));
         // The whole address: networks may be narrower than what addresses are counted by.
         add(request.ip.filter(|_| traits.ip).map(|ip| Identity::Ip(whole_ip_bits(ip))));
         if traits.ids {

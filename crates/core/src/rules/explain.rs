@@ -34,6 +34,8 @@ pub struct RuleExplanation {
     pub id: String,
     /// Why it does not apply; none if it does.
     pub fails: Option<String>,
+    /// Whether it only counts.
+    pub is_shadow: bool,
     /// Who shares the count with this request.
     pub key: String,
     /// The limits.
@@ -64,6 +66,7 @@ pub fn explain(loaded: &Loaded, request: &Request<'_>, now_us: u64) -> Explanati
         } else {
             Some(why_not(rules, index, rule, request, path.meets(index), client.size(index).is_some()))
         },
+        is_shadow: rule.is_shadow(),
         key: said_key(rules, rule, request, path.route()),
         limits: client.size(index).map(|size| rules.said_limits(size)).unwrap_or_default(),
     });
@@ -184,7 +187,8 @@ impl fmt::Display for Explanation {
         for rule in &self.rules {
             match &rule.fails {
                 None => {
-                    writeln!(f, "  ✓ {}  counted for {}", rule.id, rule.key)?;
+                    let how = if rule.is_shadow { "only counted, for" } else { "counted for" };
+                    writeln!(f, "  ✓ {}  {how} {}", rule.id, rule.key)?;
                     for limit in &rule.limits {
                         writeln!(f, "      {limit}")?;
                     }

@@ -222,12 +222,12 @@ pub(super) fn sizes_of(
     layers: &[&Layer<'_>],
     document: &mut Document,
 ) -> Option<Vec<Stated>> {
-    let consistent = layers.iter().fold(true, |fine, layer| layer.is_consistent(document) && fine);
+    let contradicting = layers.iter().filter(|layer| !layer.is_consistent(document)).count();
     // What is covered need not suit this rule's algorithm.
     let lowest = layers.iter().rposition(|layer| layer.covers()).unwrap_or(0);
     let layers = &layers[lowest..];
-    let suit = layers.iter().fold(true, |fine, layer| layer.suits(rule, algorithm, document) && fine);
-    if !consistent || !suit {
+    let unsuitable = layers.iter().filter(|layer| !layer.suits(rule, algorithm, document)).count();
+    if contradicting + unsuitable > 0 {
         return None;
     }
     let mut sizes: Vec<Stated> = Vec::new();

@@ -81,13 +81,14 @@ fn check_last(loaded: &Loaded, step: &TestStep, last: &Result<Outcome, Invalid>)
         _ => None,
     };
     let differ = |what: &str, expected: String, found: Option<String>| {
-        Err(format!("expected {what} {expected}, found {}", found.unwrap_or_else(|| "no limit".to_owned())))
+        let found = found.unwrap_or_else(|| describe(loaded, last));
+        Err(format!("expected {what} {expected}, found {found}"))
     };
-    if let Some(expected) = step.retry_after {
-        let found = standing.map(|standing| standing.retry_after_us);
-        if found != Some(expected.us) {
-            return differ("a wait of", duration_text(expected.us), found.map(duration_text));
-        }
+    if let Some(expected) = step.retry_after
+        && standing.map(|standing| standing.retry_after_us) != Some(expected.us)
+    {
+        let waits = standing.map(|standing| standing.retry_after_us).filter(|wait_us| *wait_us > 0);
+        return differ("a wait of", duration_text(expected.us), waits.map(duration_text));
     }
     if let Some(expected) = step.remaining {
         let found = standing.map(|standing| u64::from(standing.remaining));

@@ -33,11 +33,14 @@ fn a_failure_names_the_step_what_was_expected_and_what_was_found() {
         ),
         ("{ send: 5, pass: 3 }", "1 at 0s: expected 3 of 5 to pass, 2 did"),
         ("{ send: 3, retry_after: 1s }", "1 at 0s: expected a wait of 1s, found 500ms"),
-        ("{ retry_after: 1s }", "1 at 0s: expected a wait of 1s, found none"),
+        ("{ retry_after: 1s }", "1 at 0s: expected a wait of 1s, found pass, 1 left by `api`"),
         ("{ remaining: 7 }", "1 at 0s: expected remaining 7, found 1"),
         ("{ rule: free }", "1 at 0s: expected the rule `free`, found `api`"),
         ("{ expect: unlimited }", "1 at 0s: expected unlimited, found pass, 1 left by `api`"),
-        ("{ rule: free, request: { endpoint: /b } }", "1 at 0s: expected the rule `free`, found no limit"),
+        (
+            "{ rule: free, request: { endpoint: /b } }",
+            "1 at 0s: expected the rule `free`, found pass, with no limit",
+        ),
         (
             "{ expect: limited, request: { endpoint: /b } }",
             "1 at 0s: expected limited, found pass, with no limit",

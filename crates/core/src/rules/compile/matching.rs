@@ -165,7 +165,7 @@ impl Compiler<'_> {
                 if is_regex { self.regex(text, &path) } else { self.template(text, &path) }
             }
         }
-        given.then(|| first..self.patterns.len())
+        given.then_some(first..self.patterns.len())
     }
 
     pub(super) fn template(&mut self, text: &str, path: &Path) {
