@@ -48,10 +48,10 @@ pub fn refusal(decision: &Decision, options: &HeaderOptions, asked: &HeaderMap) 
 
 fn limited(decision: &Decision, options: &HeaderOptions, asked: &HeaderMap) -> Answer {
     let (media_type, body) = match decision.standing() {
-        Some((limit, standing)) if body::prefers_problem(asked) => {
-            (PROBLEM_JSON, body::problem(limit, &standing, decision.now_us))
+        Some((terms, standing)) if body::prefers_problem(asked) => {
+            (PROBLEM_JSON, body::problem(&terms, &standing, decision.now_us))
         }
-        Some((limit, standing)) => (JSON, body::limited(limit, &standing, decision.now_us)),
+        Some((terms, standing)) => (JSON, body::limited(&terms, &standing, decision.now_us)),
         None => (JSON, Vec::new()),
     };
     // These are more headers than an empty map has room for; without this it would be built twice.

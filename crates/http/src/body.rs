@@ -4,9 +4,9 @@ use crate::headers::{ACCEPT, Seconds};
 use http::{HeaderMap, StatusCode};
 use serde::Serialize;
 use std::borrow::Cow;
-use tollgate_core::limit::Limit;
 use tollgate_core::rate::{SECOND_US, rfc3339};
 use tollgate_limiter::Standing;
+use tollgate_limiter::Terms;
 
 pub(crate) const JSON: &str = "application/json";
 pub(crate) const PROBLEM_JSON: &str = "application/problem+json";
@@ -72,15 +72,15 @@ pub fn error(error: &impl Serialize) -> Vec<u8> {
 
 /// The body of a request over its limit. Only numbers vary, so nothing needs escaping; a client that
 /// hammers gets it again and again, so it is put together by hand.
-pub(crate) fn limited(limit: &Limit, standing: &Standing, now_us: u64) -> Vec<u8> {
+pub(crate) fn limited(terms: &Terms, standing: &Standing, now_us: u64) -> Vec<u8> {
     let seconds = Seconds::of(standing, now_us);
     let mut body = Vec::with_capacity(256);
     let mut digits = itoa::Buffer::new();
     body.extend_from_slice(br#"{"error":{"code":"RATE_LIMIT_EXCEEDED","message":""#);
-    push_exceeded(&mut body, limit);
+    push_exceeded(&mut body, terms);
     let numbers: [(&[u8], u64); 3] = [
-        (br#"","details":{"limit":"#, limit.quota.into()),
-        (br#","window_seconds":"#, limit.window_seconds),
+        (br#"","details":{"limit":"#, terms.quota.into()),
+        (br#","window_seconds":"#, terms.window_seconds),
         (br#","retry_after_seconds":"#, seconds.retry_after),
     ];
     for (name, number) in numbers {
@@ -94,7 +94,7 @@ pub(crate) fn limited(limit: &Limit, standing: &Standing, now_us: u64) -> Vec<u8
 }
 
 /// The same by RFC 9457, with the type that the IETF draft registers.
-pub(crate) fn problem(limit: &Limit, standing: &Standing, now_us: u64) -> Vec<u8> {
+pub(crate) fn problem(terms: &Terms, standing: &Standing, now_us: u64) -> Vec<u8> {
     #[derive(Serialize)]
     #[serde(rename_all = "kebab-case")]
     struct Problem<'a> {
@@ -108,26 +108,26 @@ pub(crate) fn problem(limit: &Limit, standing: &Standing, now_us: u64) -> Vec<u8
         retry_after_seconds: u64,
     }
     let mut detail = Vec::new();
-    push_exceeded(&mut detail, limit);
+    push_exceeded(&mut detail, terms);
     let problem = Problem {
         kind: "https://iana.org/assignments/http-problem-types#quota-exceeded",
         title: "Request cannot be satisfied as assigned quota has been exceeded",
         status: Code::RateLimitExceeded.status().as_u16(),
         detail: String::from_utf8_lossy(&detail),
-        violated_policies: [&limit.policy],
+        violated_policies: [terms.policy],
         retry_after_seconds: Seconds::of(standing, now_us).retry_after,
     };
     serde_json::to_vec(&problem).expect("texts and numbers can be written as JSON")
 }
 
 /// "Rate limit of 100 requests per 60 seconds exceeded"
-fn push_exceeded(text: &mut Vec<u8>, limit: &Limit) {
+fn push_exceeded(text: &mut Vec<u8>, terms: &Terms) {
     let mut digits = itoa::Buffer::new();
     text.extend_from_slice(b"Rate limit of ");
-    text.extend_from_slice(digits.format(limit.quota).as_bytes());
-    text.extend_from_slice(if limit.quota == 1 { b" request per " } else { b" requests per " });
-    text.extend_from_slice(digits.format(limit.window_seconds).as_bytes());
-    text.extend_from_slice(if limit.window_seconds == 1 {
+    text.extend_from_slice(digits.format(terms.quota).as_bytes());
+    text.extend_from_slice(if terms.quota == 1 { b" request per " } else { b" requests per " });
+    text.extend_from_slice(digits.format(terms.window_seconds).as_bytes());
+    text.extend_from_slice(if terms.window_seconds == 1 {
         b" second exceeded"
     } else {
         b" seconds exceeded"

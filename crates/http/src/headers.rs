@@ -8,8 +8,8 @@ use bytes::Bytes;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use serde::Deserialize;
 use smallvec::SmallVec;
-use tollgate_core::limit::Limit;
 use tollgate_core::rate::SECOND_US;
+use tollgate_limiter::Terms;
 use tollgate_limiter::{Decision, Outcome, Standing};
 
 pub(crate) use http::header::{ACCEPT, ALLOW, CONTENT_TYPE};
@@ -62,14 +62,14 @@ pub enum Reset {
 impl HeaderOptions {
     /// Writes what the caller is told about `decision`. If no limit decided, that is nothing.
     pub fn write(&self, decision: &Decision, headers: &mut HeaderMap) {
-        let Some((limit, standing)) = decision.standing() else { return };
+        let Some((terms, standing)) = decision.standing() else { return };
         let seconds = Seconds::of(&standing, decision.now_us);
         let mut values = Values::new();
         if matches!(decision.outcome, Outcome::Limited(_)) {
             values.number(&RETRY_AFTER, seconds.retry_after);
         }
         if self.x_ratelimit {
-            values.number(&X_LIMIT, limit.quota.into());
+            values.number(&X_LIMIT, terms.quota.into());
             if decision.degraded {
                 headers.insert(&X_REMAINING, UNKNOWN_REMAINING);
                 headers.insert(&X_POLICY, DEGRADED);
@@ -85,17 +85,17 @@ impl HeaderOptions {
         if self.ratelimit {
             values.item(
                 &RATELIMIT_POLICY,
-                limit,
-                [(b";q=", limit.quota.into()), (b";w=", limit.window_seconds)],
+                &terms,
+                [(b";q=", terms.quota.into()), (b";w=", terms.window_seconds)],
             );
             // What is left is not known of a degraded decision, and this field has no word for that.
             if !decision.degraded {
                 let remaining = standing.remaining.into();
-                values.item(&RATELIMIT, limit, [(b";r=", remaining), (b";t=", seconds.reset_after)]);
+                values.item(&RATELIMIT, &terms, [(b";r=", remaining), (b";t=", seconds.reset_after)]);
             }
         }
         if self.legacy {
-            values.number(&LEGACY_LIMIT, limit.quota.into());
+            values.number(&LEGACY_LIMIT, terms.quota.into());
             if !decision.degraded {
                 values.number(&LEGACY_REMAINING, standing.remaining.into());
             }
@@ -149,8 +149,8 @@ impl Values {
     }
 
     /// `"policy";q=100;w=60`
-    fn item(&mut self, name: &'static HeaderName, limit: &Limit, parameters: [(&[u8; 3], u64); 2]) {
-        self.push_policy(&limit.policy);
+    fn item(&mut self, name: &'static HeaderName, terms: &Terms, parameters: [(&[u8; 3], u64); 2]) {
+        self.push_policy(terms.policy);
         for (parameter, number) in parameters {
             self.text.extend_from_slice(parameter);
             self.push_number(number);

@@ -5,9 +5,12 @@ mod clock;
 mod limiter;
 mod memo;
 mod memory;
+mod names;
+mod policy;
 
 pub use clock::{Clock, ManualClock};
-pub use limiter::{Decision, Limiter, Snapshot};
+pub use limiter::{Decision, Limiter};
 pub use memory::{MemoryStore, MemoryUse};
+pub use policy::Terms;
 pub use tollgate_core::decision::{Invalid, Outcome, Standing};
 pub use tollgate_core::request::{Method, Request};

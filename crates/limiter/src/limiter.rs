@@ -1,64 +1,45 @@
 //! The engine: one snapshot of the rules, the charges that they select, one answer.
 
 use crate::clock::Clock;
-use crate::memo::{self, Found, Memo};
+use crate::memo::{self, Caches, Found};
 use crate::memory::{CROWDS, MemoryStore, Placed};
-use arc_swap::{ArcSwap, Guard};
+use crate::policy::{Numbered, Policy, Terms, next_number};
+use arc_swap::ArcSwap;
 use smallvec::SmallVec;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use tollgate_core::decision::{Fold, Invalid, Outcome, Standing, validate};
 use tollgate_core::key::{Hashes, Seed};
-use tollgate_core::limit::Limit;
 use tollgate_core::request::Request;
 use tollgate_core::rules::lists::{Listed, Lists, Standing as ListStanding};
-use tollgate_core::rules::{Charge, Charges, ClientMatch, ClientTraits, LimitId, PathMatch, Rule, RuleSet};
-
-/// The rules and lists that a decision was made under.
-pub type Snapshot = Guard<Arc<Policy>>;
+use tollgate_core::rules::{Charge, Charges, ClientMatch, ClientTraits, PathMatch, RuleSet};
 
 /// Decides. Cheap to share: all methods take `&self`.
 #[derive(Debug)]
 pub struct Limiter {
+    /// By which threads know their copies of the policy.
+    number: u32,
+    version: AtomicU64,
     policy: ArcSwap<Policy>,
     store: MemoryStore,
     clock: Clock,
     seed: Seed,
 }
 
-/// What is enforced at one time. Swapped whole, never edited.
-#[derive(Debug)]
-pub struct Policy {
-    rules: Arc<Numbered<RuleSet>>,
-    lists: Arc<Numbered<Lists>>,
-}
-
-/// A value and a number that no other has, by which caches know it.
-#[derive(Debug)]
-struct Numbered<T> {
-    number: u32,
-    value: T,
-}
-
-impl<T> Numbered<T> {
-    fn new(value: T) -> Arc<Self> {
-        static NEXT: AtomicU32 = AtomicU32::new(1);
-        Arc::new(Self { number: NEXT.fetch_add(1, Ordering::Relaxed), value })
-    }
-}
-
 /// The answer to one request.
+#[derive(Clone, Copy, Debug)]
 pub struct Decision {
     /// What becomes of it.
     pub outcome: Outcome,
+    /// The terms of the limit that decided, if one did.
+    pub terms: Option<Terms>,
     /// When it was decided, in microseconds since the epoch.
     pub now_us: u64,
-    /// A rule that only counts would have refused it.
-    pub shadowed: Option<LimitId>,
+    /// A rule that only counts, and that would have refused it.
+    pub shadowed_by: Option<&'static str>,
     /// It was decided without the store.
     pub degraded: bool,
-    snapshot: Snapshot,
 }
 
 impl Decision {
@@ -68,32 +49,11 @@ impl Decision {
     }
 
     /// The limit that decided and how things stand with it; none if no limit did.
-    pub fn standing(&self) -> Option<(&Limit, Standing)> {
+    pub fn standing(&self) -> Option<(Terms, Standing)> {
         match self.outcome {
-            Outcome::Admitted(standing) | Outcome::Limited(standing) => {
-                Some((self.snapshot.rules.value.limit(standing.limit), standing))
-            }
+            Outcome::Admitted(standing) | Outcome::Limited(standing) => Some((self.terms?, standing)),
             Outcome::Unlimited | Outcome::Denied => None,
         }
-    }
-
-    /// The rule that decided.
-    pub fn rule(&self) -> Option<&Rule> {
-        match self.outcome {
-            Outcome::Admitted(standing) | Outcome::Limited(standing) => {
-                Some(self.snapshot.rules.value.rule_of(standing.limit))
-            }
-            Outcome::Unlimited | Outcome::Denied => None,
-        }
-    }
-}
-
-impl std::fmt::Debug for Decision {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Decision")
-            .field("outcome", &self.outcome)
-            .field("rule", &self.rule().map(|rule| &rule.id))
-            .finish_non_exhaustive()
     }
 }
 
@@ -101,10 +61,10 @@ impl Limiter {
     /// A limiter with no rules yet.
     pub fn new(store: MemoryStore, clock: Clock) -> Self {
         let random = RandomState::new();
-        let policy =
-            Policy { rules: Numbered::new(RuleSet::empty()), lists: Numbered::new(Lists::default()) };
         Self {
-            policy: ArcSwap::from_pointee(policy),
+            number: next_number(),
+            version: AtomicU64::new(0),
+            policy: ArcSwap::from_pointee(Policy::new(RuleSet::empty(), Lists::default())),
             store,
             clock,
             seed: Seed([random.hash_one(1), random.hash_one(2)]),
@@ -113,13 +73,15 @@ impl Limiter {
 
     /// Puts new rules and lists in force. States are kept: they belong to rule ids, not to rule sets.
     pub fn install(&self, rules: RuleSet, lists: Lists) {
-        self.policy.store(Arc::new(Policy { rules: Numbered::new(rules), lists: Numbered::new(lists) }));
+        self.policy.store(Arc::new(Policy::new(rules, lists)));
+        self.version.fetch_add(1, Ordering::Release);
     }
 
     /// Puts new lists in force and leaves the rules, and what is remembered of them, alone.
     pub fn set_lists(&self, lists: Lists) {
         let lists = Numbered::new(lists);
-        self.policy.rcu(|policy| Policy { rules: Arc::clone(&policy.rules), lists: Arc::clone(&lists) });
+        self.policy.rcu(|policy| Policy::with(Arc::clone(&policy.rules), Arc::clone(&lists)));
+        self.version.fetch_add(1, Ordering::Release);
     }
 
     /// Decides whether `request` may pass now.
@@ -127,9 +89,11 @@ impl Limiter {
     pub fn check(&self, request: &Request<'_>) -> Result<Decision, Invalid> {
         validate(request)?;
         let now_us = self.clock.now_us();
-        let snapshot = self.policy.load();
-        let (outcome, shadowed) = memo::with(|memo| self.decide(&snapshot, memo, request, now_us))?;
-        Ok(Decision { outcome, now_us, shadowed, degraded: false, snapshot })
+        let version = self.version.load(Ordering::Acquire);
+        memo::with(|memo| {
+            let (policy, caches) = memo.policy(self.number, version, || self.policy.load_full());
+            self.decide(policy, caches, request, now_us)
+        })
     }
 
     /// Lists first, then the charges of the rules that apply.
@@ -137,27 +101,36 @@ impl Limiter {
     fn decide(
         &self,
         policy: &Policy,
-        memo: &mut Memo,
+        caches: Caches<'_>,
         request: &Request<'_>,
         now_us: u64,
-    ) -> Result<(Outcome, Option<LimitId>), Invalid> {
+    ) -> Result<Decision, Invalid> {
         let hashes = self.seed.hashes(request);
-        match listed(policy, &mut memo.listed, &hashes, request, now_us) {
-            Some(Listed::Denied) => return Ok((Outcome::Denied, None)),
-            Some(Listed::Allowed) => return Ok((Outcome::Unlimited, None)),
-            None => {}
+        if policy.has_lists {
+            match listed(policy, caches.listed, &hashes, request, now_us) {
+                Some(Listed::Denied) => return Ok(Decision::without_limit(Outcome::Denied, now_us)),
+                Some(Listed::Allowed) => return Ok(Decision::without_limit(Outcome::Unlimited, now_us)),
+                None => {}
+            }
         }
-        let mut path_scratch = None;
-        let client = match_client(policy, &mut memo.clients, &hashes, request);
-        let path = match_path(policy, &mut memo.paths, &mut path_scratch, request);
-        let rules = &policy.rules.value;
+        let mut scratch = None;
+        let client = match_client(policy, caches.clients, &hashes, request);
+        let path = match_path(policy, caches.paths, &mut scratch, request);
         let mut charges = Charges::new();
-        rules.select(client, path, request, &hashes, &mut charges);
-        let fold = match charges.as_slice() {
-            [] => return Ok((Outcome::Unlimited, None)),
-            charges => self.take(rules, charges, request, now_us)?,
+        policy.rules.set.select(client, path, request, &hashes, &mut charges);
+        if charges.is_empty() {
+            return Ok(Decision::without_limit(Outcome::Unlimited, now_us));
+        }
+        let fold = self.take(&policy.rules.set, &charges, request, now_us)?;
+        let outcome = fold.outcome();
+        let terms = match outcome {
+            Outcome::Admitted(standing) | Outcome::Limited(standing) => {
+                Some(policy.rules.terms(standing.limit))
+            }
+            Outcome::Unlimited | Outcome::Denied => None,
         };
-        Ok((fold.outcome(), fold.shadowed))
+        let shadowed_by = fold.shadowed.map(|limit| policy.rules.terms(limit).rule);
+        Ok(Decision { outcome, terms, now_us, shadowed_by, degraded: false })
     }
 
     /// Spends on all charges or on none.
@@ -172,12 +145,25 @@ impl Limiter {
         let cost = u32::try_from(request.cost).unwrap_or(u32::MAX);
         if let [only] = charges
             && cost <= only.limit.quota
+            && only.limit.log_window().is_none()
+            && let Ok(step) = self.store.take_one(&Placed { charge: *only, cost, crowd: false }, now_us)
         {
-            let placed = Placed { charge: *only, cost, crowd: false };
-            if let Ok(fold) = self.store.take_one(&placed, now_us) {
-                return Ok(fold);
-            }
+            let mut fold = Fold::default();
+            fold.add(only, &step);
+            return Ok(fold);
         }
+        self.take_all(rules, charges, cost, request, now_us)
+    }
+
+    /// The general case, also when the one charge finds no room.
+    fn take_all(
+        &self,
+        rules: &RuleSet,
+        charges: &[Charge<'_>],
+        cost: u32,
+        request: &Request<'_>,
+        now_us: u64,
+    ) -> Result<Fold, Invalid> {
         let mut placed: SmallVec<[Placed<'_>; 4]> = SmallVec::new();
         for charge in charges {
             if cost <= charge.limit.quota {
@@ -188,7 +174,7 @@ impl Limiter {
             }
         }
         loop {
-            match self.store.take(&placed, now_us) {
+            match self.store.take_all(&placed, now_us) {
                 Ok(fold) => return Ok(fold),
                 Err(full) => self.join_crowd(&mut placed[full.charge], request),
             }
@@ -219,8 +205,13 @@ impl Limiter {
     }
 }
 
-/// Which list the request is on. What the names say is remembered if a pattern had to be asked.
-#[inline]
+impl Decision {
+    fn without_limit(outcome: Outcome, now_us: u64) -> Self {
+        Self { outcome, terms: None, now_us, shadowed_by: None, degraded: false }
+    }
+}
+
+/// Which list the request is on. What the names say is remembered: a pattern may have been asked.
 fn listed(
     policy: &Policy,
     memo: &mut memo::Cache<Option<ListStanding>>,
@@ -234,8 +225,7 @@ fn listed(
         return by_address;
     }
     let by_name = || lists.standing_of_names(request, now_us);
-    let hash = hashes.of_traits(NAMES, request);
-    let standing = match memo.find(hash, number) {
+    let standing = match memo.find(hashes.of_traits(NAMES, request), number) {
         Found::Hit(Some(known)) if now_us < known.until_us => *known,
         Found::Hit(outdated) => *outdated.insert(by_name()),
         Found::Admit(place) => *place.keep(None).insert(by_name()),
@@ -256,12 +246,11 @@ fn match_client<'m>(
     hashes: &Hashes<'_>,
     request: &Request<'_>,
 ) -> &'m ClientMatch {
-    let rules = &policy.rules.value;
-    let traits = rules.traits();
-    if !traits.any() {
+    let rules = &policy.rules.set;
+    if !rules.traits().any() {
         return rules.any_client();
     }
-    let hash = hashes.of_traits(traits, request);
+    let hash = hashes.of_traits(rules.traits(), request);
     clients.class(hash, policy.rules.number, |matched| rules.match_client_into(request, matched))
 }
 
@@ -273,12 +262,18 @@ fn match_path<'m>(
     scratch: &'m mut Option<PathMatch>,
     request: &Request<'_>,
 ) -> &'m PathMatch {
-    let rules = &policy.rules.value;
+    let rules = &policy.rules.set;
     if let Some(any) = rules.any_path() {
         return any;
     }
-    let path = request.path();
+    // Most requests have no query: look for the endpoint as it is before looking for one in it.
     let number = policy.rules.number;
+    if let Some(spot) = paths.spot(memo::path_hash(request.endpoint), number)
+        && paths.at(spot).is(request.endpoint)
+    {
+        return &paths.at(spot).matched;
+    }
+    let path = request.path();
     match paths.find(memo::path_hash(path), number) {
         Found::Hit(entry) if entry.is(path) => &entry.matched,
         Found::Admit(place) => &place.keep(memo::Path::new(path, rules.match_path(path))).matched,

@@ -9,11 +9,11 @@
 //! displacing anybody. The caches belong to the thread: a look-up takes no lock and shares no cache line.
 //! Entries of another rule set, or another limiter, carry another number and do not match.
 
-use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
+use crate::policy::Policy;
+use rapidhash::v3::rapidhash_v3;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::hash::{BuildHasher, RandomState};
-use std::sync::LazyLock;
+use std::sync::Arc;
 use tollgate_core::rules::lists::Standing;
 use tollgate_core::rules::{ClientMatch, PathMatch};
 
@@ -25,13 +25,13 @@ const PATH_SETS: usize = 256;
 const MOST_CLASSES: usize = 4096;
 const WAYS: usize = 4;
 
-/// Drawn once: nobody outside can aim at a set.
-static SECRETS: LazyLock<RapidSecrets> =
-    LazyLock::new(|| RapidSecrets::seed(RandomState::new().hash_one("the memo")));
+/// How many limiters of one process a thread keeps the policy of.
+const POLICIES: usize = 4;
 
 thread_local! {
     static MEMO: RefCell<Memo> = const {
         RefCell::new(Memo {
+            policies: [const { None }; POLICIES],
             clients: Clients {
                 cache: Cache::new(CLIENT_SETS),
                 classes: Vec::new(),
@@ -46,10 +46,46 @@ thread_local! {
 
 /// The caches of one thread.
 pub(crate) struct Memo {
-    pub(crate) clients: Clients,
+    policies: [Option<Known>; POLICIES],
+    clients: Clients,
     /// By client and lists: what the lists say.
-    pub(crate) listed: Cache<Option<Standing>>,
-    pub(crate) paths: Cache<Path>,
+    listed: Cache<Option<Standing>>,
+    paths: Cache<Path>,
+}
+
+/// The policy that a limiter had when this thread last looked.
+struct Known {
+    limiter: u32,
+    version: u64,
+    policy: Arc<Policy>,
+}
+
+/// The parts of [`Memo`] beside the policy.
+pub(crate) struct Caches<'m> {
+    pub(crate) clients: &'m mut Clients,
+    pub(crate) listed: &'m mut Cache<Option<Standing>>,
+    pub(crate) paths: &'m mut Cache<Path>,
+}
+
+impl Memo {
+    /// The policy of the limiter numbered `limiter`, which is now at `version`. A thread fetches it once
+    /// per version: a counter that all threads count up and down with every check would be what they
+    /// spend their time on.
+    #[inline]
+    pub(crate) fn policy(
+        &mut self,
+        limiter: u32,
+        version: u64,
+        fetch: impl FnOnce() -> Arc<Policy>,
+    ) -> (&Policy, Caches<'_>) {
+        let slot = &mut self.policies[limiter as usize % POLICIES];
+        if !slot.as_ref().is_some_and(|known| known.limiter == limiter && known.version == version) {
+            *slot = None;
+        }
+        let known = slot.get_or_insert_with(|| Known { limiter, version, policy: fetch() });
+        let caches = Caches { clients: &mut self.clients, listed: &mut self.listed, paths: &mut self.paths };
+        (&known.policy, caches)
+    }
 }
 
 /// Runs `body` with this thread's caches.
@@ -78,6 +114,13 @@ struct Entry<V> {
     hash: u64,
     source: u32,
     value: V,
+}
+
+/// Where an entry stands.
+#[derive(Clone, Copy)]
+pub(crate) struct Spot {
+    set: usize,
+    way: usize,
 }
 
 /// A value, or what to do for want of one.
@@ -115,14 +158,28 @@ impl<V: Default> Cache<V> {
             self.sets.resize_with(self.count, Set::default);
             self.candidates = vec![0; self.count];
         }
-        let index = hash as usize & (self.sets.len() - 1);
-        let is_it = |entry: &Entry<V>| entry.hash == hash && entry.source == source;
-        match self.sets[index].0.iter().position(is_it) {
-            Some(way) => Found::Hit(&mut self.sets[index].0[way].value),
-            None => self.miss(index, hash, source),
+        match self.spot(hash, source) {
+            Some(Spot { set, way }) => Found::Hit(&mut self.sets[set].0[way].value),
+            None => self.miss(hash as usize & (self.count - 1), hash, source),
         }
     }
 
+    /// Where it stands what `source` made of `hash`, if that is known. Unlike [`Cache::find`], it leaves no
+    /// trace.
+    #[inline]
+    pub(crate) fn spot(&self, hash: u64, source: u32) -> Option<Spot> {
+        let set = hash as usize & (self.count - 1);
+        let is_it = |entry: &Entry<V>| entry.hash == hash && entry.source == source;
+        let way = self.sets.get(set)?.0.iter().position(is_it)?;
+        Some(Spot { set, way })
+    }
+
+    #[inline]
+    pub(crate) fn at(&self, spot: Spot) -> &V {
+        &self.sets[spot.set].0[spot.way].value
+    }
+
+    #[cold]
     fn miss(&mut self, index: usize, hash: u64, source: u32) -> Found<'_, V> {
         let candidate = (hash >> 32) as u32 | 1;
         if self.candidates[index] != candidate {
@@ -207,7 +264,8 @@ impl Path {
     }
 }
 
+/// Who makes paths collide gains nothing but misses: they are compared in full.
 #[inline]
 pub(crate) fn path_hash(path: &str) -> u64 {
-    rapidhash_v3_seeded(path.as_bytes(), &SECRETS)
+    rapidhash_v3(path.as_bytes())
 }

@@ -81,46 +81,36 @@ impl MemoryStore {
         }
     }
 
-    /// Charges all of `charges`, or none of them if one refuses.
-    #[inline]
-    pub(crate) fn take(&self, charges: &[Placed<'_>], now_us: u64) -> Result<Fold, Full> {
-        match charges {
-            [only] if only.charge.limit.log_window().is_none() => self.take_one(only, now_us),
-            _ => self.take_several(charges, now_us),
-        }
-    }
-
     /// The common case: one charge that is not a log, one look-up, one lock.
     #[inline]
-    pub(crate) fn take_one(&self, placed: &Placed<'_>, now_us: u64) -> Result<Fold, Full> {
-        let Placed { charge, cost, .. } = placed;
-        let mut fold = Fold::default();
+    pub(crate) fn take_one(&self, placed: &Placed<'_>, now_us: u64) -> Result<Step, Full> {
+        let Charge { limit, key, .. } = placed.charge;
         let mut table = self.shards[shard_of(placed)].0.lock();
-        match table.find(charge.key) {
+        match table.find(key) {
             Some(index) => {
-                let step = charge.limit.step(Some(table.slot(index).cell()), now_us, *cost);
+                let step = limit.step(Some(table.slot(index).cell()), now_us, placed.cost);
                 if let Some(cell) = step.next {
-                    let fresh_us = now_us + charge.limit.lifetime_us().max(step.reset_after_us);
-                    table.replace(index, Slot::new(charge.key, cell, fresh_us));
+                    let fresh_us = now_us + limit.lifetime_us().max(step.reset_after_us);
+                    table.replace(index, Slot::new(key, cell, fresh_us));
                 }
-                fold.add(charge, &step);
+                Ok(step)
             }
             None => {
-                let step = charge.limit.step(None, now_us, *cost);
+                let step = limit.step(None, now_us, placed.cost);
                 if let Some(cell) = step.next {
                     if !table.make_room(1, now_us) {
                         return Err(Full { charge: 0 });
                     }
-                    table.insert(Slot::new(charge.key, cell, now_us + step.reset_after_us));
+                    table.insert(Slot::new(key, cell, now_us + step.reset_after_us));
                 }
-                fold.add(charge, &step);
+                Ok(step)
             }
         }
-        Ok(fold)
     }
 
-    /// Locks every shard concerned, in order; steps on all; then keeps all or nothing.
-    fn take_several(&self, charges: &[Placed<'_>], now_us: u64) -> Result<Fold, Full> {
+    /// Charges all of `charges`, or none of them if one refuses: locks every shard concerned, in order;
+    /// steps on all; then keeps all or nothing.
+    pub(crate) fn take_all(&self, charges: &[Placed<'_>], now_us: u64) -> Result<Fold, Full> {
         let mut order: SmallVec<[usize; 8]> = charges.iter().map(shard_of).collect();
         order.sort_unstable();
         order.dedup();

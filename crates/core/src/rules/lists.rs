@@ -50,6 +50,11 @@ impl Lists {
         Self { allow, deny }
     }
 
+    /// Whether nobody is on either.
+    pub fn is_empty(&self) -> bool {
+        !self.mention_names() && self.allow.networks.is_empty() && self.deny.networks.is_empty()
+    }
+
     /// Whether an entry is about names rather than addresses.
     #[inline]
     pub fn mention_names(&self) -> bool {

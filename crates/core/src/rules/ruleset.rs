@@ -178,6 +178,12 @@ pub struct ClientTraits {
 }
 
 impl ClientTraits {
+    /// Whether the API key is all that matters, as with most rules.
+    #[inline]
+    pub fn only_api_key(self) -> bool {
+        self == Self { api_key: true, ..Self::default() }
+    }
+
     /// Whether anything about the client matters.
     pub fn any(self) -> bool {
         self != Self::default()
@@ -203,6 +209,14 @@ pub struct PathMatch {
 /// Names a limit within a [`RuleSet`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitId(u32);
+
+impl LimitId {
+    /// Its place among [`RuleSet::limits`].
+    #[inline]
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
 
 /// One limit that a request has to be charged against, for one key.
 #[derive(Clone, Copy, Debug)]
@@ -315,6 +329,11 @@ impl RuleSet {
     /// The rules, in the order of the file.
     pub fn rules(&self) -> &[Rule] {
         &self.rules
+    }
+
+    /// All limits by their [`LimitId`], each with its rule.
+    pub fn limits(&self) -> impl Iterator<Item = (&Rule, &Limit)> {
+        self.owners.iter().map(|owner| &self.rules[*owner as usize]).zip(&self.limits)
     }
 
     /// The limit called `id`.
