@@ -187,9 +187,6 @@ impl Hashes<'_> {
     /// What `request` is in the traits that matter.
     #[inline]
     pub fn of_traits(&self, traits: ClientTraits, request: &Request<'_>) -> u64 {
-        if traits.only_api_key() {
-            return self.api_key.unwrap_or(0);
-        }
         let mut hash = self.api_key.filter(|_| traits.api_key).unwrap_or(0);
         // Under a tag of its own: a custom identity that happens to be called `tier` states none.
         if let Some(tier) = request.tier.filter(|_| traits.tier) {

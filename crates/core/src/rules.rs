@@ -7,13 +7,15 @@ pub mod pattern;
 mod ruleset;
 mod sizing;
 pub mod spelling;
+mod summary;
 mod testing;
 mod virtual_node;
 pub mod written;
 
 pub use compile::{Loaded, load};
 pub use explain::{Explanation, RuleExplanation, explain};
-pub use ruleset::{Charge, Charges, ClientMatch, ClientTraits, LimitId, PathMatch, Rule, RuleSet};
+pub use ruleset::{Charge, Charges, ClientMatch, LimitId, PathMatch, Rule, RuleSet};
+pub use summary::ClientTraits;
 pub use testing::{START_US, TestResult, run_tests};
 pub use virtual_node::VirtualNode;
 

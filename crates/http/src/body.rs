@@ -15,7 +15,7 @@ pub(crate) const PROBLEM_JSON: &str = "application/problem+json";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum Code {
-    /// Over a limit. Its body is [`limited`].
+    /// Over a limit.
     RateLimitExceeded,
     /// On the deny list.
     Denied,

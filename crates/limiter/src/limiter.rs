@@ -247,11 +247,8 @@ fn match_client<'m>(
     request: &Request<'_>,
 ) -> &'m ClientMatch {
     let rules = &policy.rules.set;
-    if !rules.traits().any() {
-        return rules.any_client();
-    }
-    let hash = hashes.of_traits(rules.traits(), request);
-    clients.class(hash, policy.rules.number, |matched| rules.match_client_into(request, matched))
+    let Some(summary) = rules.sum_up(request, hashes) else { return rules.any_client() };
+    clients.class(summary, policy.rules.number, |matched| rules.match_client_into(request, matched))
 }
 
 /// The path half of the selection, from memory if possible.

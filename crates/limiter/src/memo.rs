@@ -209,15 +209,15 @@ pub(crate) struct Clients {
 }
 
 impl Clients {
-    /// The class of the client with this `hash` under the rules `source`; worked out if it is not known.
+    /// The class of the client summed up as `summary` under the rules `source`; worked out if it is not known.
     #[inline]
     pub(crate) fn class(
         &mut self,
-        hash: u64,
+        summary: u64,
         source: u32,
         work_out: impl FnOnce(&mut ClientMatch),
     ) -> &ClientMatch {
-        let place = match self.cache.find(hash, source) {
+        let place = match self.cache.find(summary, source) {
             Found::Hit(class) => return &self.classes[*class as usize],
             Found::Admit(place) => Some(place),
             Found::Pass => None,

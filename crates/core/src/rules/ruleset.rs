@@ -5,6 +5,7 @@
 //! [`RuleSet::select`] joins the halves bit by bit and runs no pattern at all.
 
 use super::pattern::Glob;
+use super::summary::Summary;
 use super::written::{Consistency, OnExceed, OnStoreFailure};
 use crate::key::{Dimension, Hashes, Identity, identity};
 use crate::limit::Limit;
@@ -160,36 +161,6 @@ pub(super) struct Tier {
     pub(super) api_key: Vec<Glob>,
 }
 
-/// What the client half of a selection looks at. Two requests that agree in these meet the same rules.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ClientTraits {
-    /// The API key.
-    pub api_key: bool,
-    /// The user.
-    pub user: bool,
-    /// The tenant.
-    pub tenant: bool,
-    /// The address.
-    pub ip: bool,
-    /// The tier as stated by the caller.
-    pub tier: bool,
-    /// Custom identities.
-    pub ids: bool,
-}
-
-impl ClientTraits {
-    /// Whether the API key is all that matters, as with most rules.
-    #[inline]
-    pub fn only_api_key(self) -> bool {
-        self == Self { api_key: true, ..Self::default() }
-    }
-
-    /// Whether anything about the client matters.
-    pub fn any(self) -> bool {
-        self != Self::default()
-    }
-}
-
 /// The client half of a selection.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ClientMatch {
@@ -249,7 +220,7 @@ pub struct RuleSet {
     pub(super) written: Vec<String>,
     /// Route templates, the most specific first.
     pub(super) routes: Vec<Route>,
-    pub(super) traits: ClientTraits,
+    summary: Summary,
     /// What every client and every path meets if nothing about it matters.
     any_client: ClientMatch,
     any_path: PathMatch,
@@ -299,7 +270,7 @@ impl RuleSet {
                 named.insert(index);
             }
         }
-        let traits = traits(&rules, &tiers);
+        let summary = Summary::new(&rules, &tiers);
         let mut set = Self {
             rules,
             tiers,
@@ -310,7 +281,7 @@ impl RuleSet {
             endpoints,
             written,
             routes,
-            traits,
+            summary,
             any_client: ClientMatch::default(),
             any_path,
             fallbacks,
@@ -352,12 +323,13 @@ impl RuleSet {
         self.owners[id.0 as usize]
     }
 
-    /// What about a client matters to these rules.
-    pub fn traits(&self) -> ClientTraits {
-        self.traits
+    /// The number of the client: those with the same number meet the same rules. None if all clients do.
+    #[inline]
+    pub fn sum_up(&self, request: &Request<'_>, hashes: &Hashes<'_>) -> Option<u64> {
+        self.summary.of(request, &self.tiers, hashes)
     }
 
-    /// What any client meets, if [`RuleSet::traits`] says that nothing about it matters.
+    /// What a client meets of which [`RuleSet::sum_up`] says nothing.
     pub fn any_client(&self) -> &ClientMatch {
         &self.any_client
     }
@@ -521,7 +493,7 @@ impl Rule {
     }
 
     /// The custom identities that it counts by.
-    fn custom_names(&self) -> impl Iterator<Item = &str> {
+    pub(super) fn custom_names(&self) -> impl Iterator<Item = &str> {
         self.key.iter().filter_map(|dimension| match dimension {
             Dimension::Custom(name) => Some(name.as_str()),
             _ => None,
@@ -562,26 +534,4 @@ impl ClientMatch {
     pub(super) fn size(&self, rule: usize) -> Option<SizeId> {
         self.sizes[rule]
     }
-}
-
-/// Which traits of a client any rule or tier looks at.
-fn traits(rules: &[Rule], tiers: &[Tier]) -> ClientTraits {
-    let mut traits = ClientTraits::default();
-    for rule in rules {
-        let condition = &rule.client;
-        let overrides = !rule.sizes.by_key.is_empty();
-        let by_address = rule.sizes.by_key.keys().any(|key| key.parse::<std::net::IpAddr>().is_ok());
-        let by_tier = rule.tier.is_some() || !rule.sizes.by_tier.is_empty();
-        traits.api_key |= condition.api_key.is_some() || overrides;
-        traits.user |= condition.user.is_some() || overrides;
-        traits.tenant |= condition.tenant.is_some() || overrides;
-        traits.ip |= condition.ip.is_some() || by_address;
-        traits.ids |= !condition.ids.is_empty() || overrides && rule.custom_names().next().is_some();
-        traits.tier |= by_tier;
-        if by_tier {
-            traits.user |= tiers.iter().any(|tier| !tier.keys.is_empty());
-            traits.api_key |= tiers.iter().any(|tier| !tier.keys.is_empty() || !tier.api_key.is_empty());
-        }
-    }
-    traits
 }

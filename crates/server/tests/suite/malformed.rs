@@ -6,7 +6,7 @@ use tollgate_limiter::{Clock, ManualClock};
 use tollgate_server::{batch, check};
 
 /// (body, line, column, field, what the message or hint says)
-const MALFORMED: [(&str, u64, u64, &str, &str); 31] = [
+const MALFORMED: [(&str, u64, u64, &str, &str); 32] = [
     ("", 1, 1, "", "EOF while parsing a value"),
     ("  \n ", 2, 1, "", "EOF while parsing a value"),
     ("nonsense", 1, 2, "", "expected ident"),
@@ -28,8 +28,9 @@ const MALFORMED: [(&str, u64, u64, &str, &str); 31] = [
     (r#"{"key":["sk"]}"#, 1, 7, "key", "expected a text"),
     (r#"{"key":""}"#, 1, 10, "key", "it must not be empty"),
     (r#"{"key":"a","key":"b"}"#, 1, 16, "", "duplicate field `key`"),
+    (r#"{"x":"sk"}"#, 1, 4, "x", "the fields are key, user"),
     (r#"{"api_key":"sk"}"#, 1, 10, "api_key", "did you mean `key`?"),
-    (r#"{"kye":"sk"}"#, 1, 6, "kye", "did you mean `key`?"),
+    (r#"{"tenent":"t"}"#, 1, 9, "tenent", "did you mean `tenant`?"),
     (r#"{"key":"sk","endpont":"/"}"#, 1, 21, "endpont", "did you mean `endpoint`?"),
     (r#"{"ip":"203.0.113.300"}"#, 1, 21, "ip", "invalid IP address syntax"),
     (r#"{"ip":""}"#, 1, 8, "ip", "invalid IP address syntax"),

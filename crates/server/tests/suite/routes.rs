@@ -1,6 +1,6 @@
 //! Which paths there are, readiness, and the end.
 
-use crate::setting::{RULES, Setting};
+use crate::setting::Setting;
 use std::sync::Arc;
 use tollgate_server::Readiness;
 
@@ -26,7 +26,7 @@ fn ready_means_rules_and_no_drain() {
     assert_eq!(readiness.missing(), None);
     readiness.drain();
     readiness.rules_installed();
-    assert!(readiness.missing().is_some(), "{RULES}");
+    assert!(readiness.missing().is_some(), "a drain is final");
 }
 
 #[tokio::test]

@@ -14,7 +14,7 @@ use tollgate_server::{Door, Readiness, run};
 /// 2027-01-15T08:00:00Z
 pub const START_US: u64 = 1_800_000_000_000_000;
 
-pub const RULES: &str = "
+const RULES: &str = "
 rules:
   - id: orders
     endpoint: /v1/orders
