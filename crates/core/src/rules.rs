@@ -5,6 +5,7 @@ mod explain;
 pub mod lists;
 pub mod pattern;
 mod ruleset;
+mod selection;
 mod sizing;
 pub mod spelling;
 mod summary;
@@ -14,7 +15,8 @@ pub mod written;
 
 pub use compile::{Loaded, load};
 pub use explain::{Explanation, RuleExplanation, explain};
-pub use ruleset::{Charge, Charges, ClientMatch, LimitId, PathMatch, Rule, RuleSet};
+pub use ruleset::{LimitId, Rule, RuleSet};
+pub use selection::{Charge, Charges, ClientMatch, PathMatch, Selection};
 pub use summary::ClientTraits;
 pub use testing::{START_US, TestResult, run_tests};
 pub use virtual_node::VirtualNode;

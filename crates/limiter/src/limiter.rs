@@ -1,7 +1,7 @@
 //! The engine: one snapshot of the rules, the charges that they select, one answer.
 
 use crate::clock::Clock;
-use crate::memo::{self, Caches, Found};
+use crate::memo::{self, Caches};
 use crate::memory::{CROWDS, MemoryStore, Placed};
 use crate::policy::{Numbered, Policy, Terms, next_number};
 use arc_swap::ArcSwap;
@@ -10,10 +10,10 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tollgate_core::decision::{Fold, Invalid, Outcome, Standing, validate};
-use tollgate_core::key::{Hashes, Seed};
+use tollgate_core::key::Seed;
 use tollgate_core::request::Request;
-use tollgate_core::rules::lists::{Listed, Lists, Standing as ListStanding};
-use tollgate_core::rules::{Charge, Charges, ClientMatch, ClientTraits, PathMatch, RuleSet};
+use tollgate_core::rules::lists::{Listed, Lists};
+use tollgate_core::rules::{Charge, Charges, RuleSet};
 
 /// Decides. Cheap to share: all methods take `&self`.
 #[derive(Debug)]
@@ -101,23 +101,21 @@ impl Limiter {
     fn decide(
         &self,
         policy: &Policy,
-        caches: Caches<'_>,
+        caches: &mut Caches,
         request: &Request<'_>,
         now_us: u64,
     ) -> Result<Decision, Invalid> {
         let hashes = self.seed.hashes(request);
         if policy.has_lists {
-            match listed(policy, caches.listed, &hashes, request, now_us) {
+            match caches.listed(policy, request, &hashes, now_us) {
                 Some(Listed::Denied) => return Ok(Decision::without_limit(Outcome::Denied, now_us)),
                 Some(Listed::Allowed) => return Ok(Decision::without_limit(Outcome::Unlimited, now_us)),
                 None => {}
             }
         }
-        let mut scratch = None;
-        let client = match_client(policy, caches.clients, &hashes, request);
-        let path = match_path(policy, caches.paths, &mut scratch, request);
+        let selection = caches.select(policy, request, &hashes);
         let mut charges = Charges::new();
-        policy.rules.set.select(client, path, request, &hashes, &mut charges);
+        policy.rules.set.charge(selection, request, &hashes, &mut charges);
         if charges.is_empty() {
             return Ok(Decision::without_limit(Outcome::Unlimited, now_us));
         }
@@ -208,72 +206,5 @@ impl Limiter {
 impl Decision {
     fn without_limit(outcome: Outcome, now_us: u64) -> Self {
         Self { outcome, terms: None, now_us, shadowed_by: None, degraded: false }
-    }
-}
-
-/// Which list the request is on. What the names say is remembered: a pattern may have been asked.
-fn listed(
-    policy: &Policy,
-    memo: &mut memo::Cache<Option<ListStanding>>,
-    hashes: &Hashes<'_>,
-    request: &Request<'_>,
-    now_us: u64,
-) -> Option<Listed> {
-    let (lists, number) = (&policy.lists.value, policy.lists.number);
-    let by_address = lists.standing_of_address(request.ip, now_us).listed;
-    if !lists.mention_names() {
-        return by_address;
-    }
-    let by_name = || lists.standing_of_names(request, now_us);
-    let standing = match memo.find(hashes.of_traits(NAMES, request), number) {
-        Found::Hit(Some(known)) if now_us < known.until_us => *known,
-        Found::Hit(outdated) => *outdated.insert(by_name()),
-        Found::Admit(place) => *place.keep(None).insert(by_name()),
-        Found::Pass => by_name(),
-    };
-    Listed::stricter(standing.listed, by_address)
-}
-
-/// What lists of names look at.
-const NAMES: ClientTraits =
-    ClientTraits { api_key: true, user: true, tenant: true, ip: false, tier: false, ids: false };
-
-/// The client half of the selection, from memory if possible.
-#[inline]
-fn match_client<'m>(
-    policy: &'m Policy,
-    clients: &'m mut memo::Clients,
-    hashes: &Hashes<'_>,
-    request: &Request<'_>,
-) -> &'m ClientMatch {
-    let rules = &policy.rules.set;
-    let Some(summary) = rules.sum_up(request, hashes) else { return rules.any_client() };
-    clients.class(summary, policy.rules.number, |matched| rules.match_client_into(request, matched))
-}
-
-/// The path half of the selection, from memory if possible.
-#[inline]
-fn match_path<'m>(
-    policy: &'m Policy,
-    paths: &'m mut memo::Cache<memo::Path>,
-    scratch: &'m mut Option<PathMatch>,
-    request: &Request<'_>,
-) -> &'m PathMatch {
-    let rules = &policy.rules.set;
-    if let Some(any) = rules.any_path() {
-        return any;
-    }
-    // Most requests have no query: look for the endpoint as it is before looking for one in it.
-    let number = policy.rules.number;
-    if let Some(spot) = paths.spot(memo::path_hash(request.endpoint), number)
-        && paths.at(spot).is(request.endpoint)
-    {
-        return &paths.at(spot).matched;
-    }
-    let path = request.path();
-    match paths.find(memo::path_hash(path), number) {
-        Found::Hit(entry) if entry.is(path) => &entry.matched,
-        Found::Admit(place) => &place.keep(memo::Path::new(path, rules.match_path(path))).matched,
-        Found::Hit(_) | Found::Pass => scratch.insert(rules.match_path(path)),
     }
 }

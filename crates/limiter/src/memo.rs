@@ -1,56 +1,45 @@
 //! What each thread remembers of earlier selections, so that the hot path runs no pattern.
 //!
-//! Three bounded caches: which class of clients a client falls into, which list it is on, which rules a
-//! path meets. Clients fall into few classes (tiers, patterns, overrides), so an entry is only a hash and
-//! the number of a class: sixteen bytes, four to a cache line. The hash is the keyed one that also
-//! identifies states, and is trusted as far as there; paths, of which there are few, are compared in full.
+//! Clients fall into few classes (tiers, patterns, overrides) and so do paths; a class is what
+//! `RuleSet::match_client` or `match_path` answers. What a class of clients meets on a class of paths is worked
+//! out once. So an entry is a hash and a number, sixteen bytes, and the hot path is three look-ups.
 //!
-//! An entry is admitted only on second sight, so a stream of random keys or paths passes through without
-//! displacing anybody. The caches belong to the thread: a look-up takes no lock and shares no cache line.
-//! Entries of another rule set, or another limiter, carry another number and do not match.
+//! The client's hash is the keyed one that also identifies states, and is trusted as far as there; paths are
+//! compared in full. An entry is admitted only on second sight, so a stream of random keys or paths passes
+//! through without displacing anybody. All of this belongs to the thread: it takes no lock and shares no
+//! cache line. Entries of another rule set, or another limiter, carry another number and do not match.
+
+mod cache;
 
 use crate::policy::Policy;
+use cache::{Cache, Found};
 use rapidhash::v3::rapidhash_v3;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use tollgate_core::rules::lists::Standing;
-use tollgate_core::rules::{ClientMatch, PathMatch};
+use tollgate_core::key::Hashes;
+use tollgate_core::request::Request;
+use tollgate_core::rules::lists::{Listed, Standing};
+use tollgate_core::rules::{ClientMatch, ClientTraits, PathMatch, RuleSet, Selection};
 
 /// Sets of four entries each; powers of two.
 const CLIENT_SETS: usize = 4096;
 const LIST_SETS: usize = 4096;
 const PATH_SETS: usize = 256;
-/// More classes than this come from overrides alone, and then the oldest thoughts can go.
+const SELECTION_SETS: usize = 256;
+/// More classes than this come from overrides alone; then all is thought anew.
 const MOST_CLASSES: usize = 4096;
-const WAYS: usize = 4;
-
 /// How many limiters of one process a thread keeps the policy of.
 const POLICIES: usize = 4;
 
 thread_local! {
-    static MEMO: RefCell<Memo> = const {
-        RefCell::new(Memo {
-            policies: [const { None }; POLICIES],
-            clients: Clients {
-                cache: Cache::new(CLIENT_SETS),
-                classes: Vec::new(),
-                numbers: BTreeMap::new(),
-                scratch: None,
-            },
-            listed: Cache::new(LIST_SETS),
-            paths: Cache::new(PATH_SETS),
-        })
-    };
+    static MEMO: RefCell<Memo> = const { RefCell::new(Memo::new()) };
 }
 
-/// The caches of one thread.
+/// What one thread remembers.
 pub(crate) struct Memo {
     policies: [Option<Known>; POLICIES],
-    clients: Clients,
-    /// By client and lists: what the lists say.
-    listed: Cache<Option<Standing>>,
-    paths: Cache<Path>,
+    caches: Caches,
 }
 
 /// The policy that a limiter had when this thread last looked.
@@ -60,14 +49,55 @@ struct Known {
     policy: Arc<Policy>,
 }
 
-/// The parts of [`Memo`] beside the policy.
-pub(crate) struct Caches<'m> {
-    pub(crate) clients: &'m mut Clients,
-    pub(crate) listed: &'m mut Cache<Option<Standing>>,
-    pub(crate) paths: &'m mut Cache<Path>,
+/// The caches beside the policy.
+pub(crate) struct Caches {
+    clients: Cache<u32>,
+    client_classes: Classes<ClientMatch>,
+    paths: Cache<PathEntry>,
+    path_classes: Classes<PathMatch>,
+    /// By the numbers of both classes.
+    selections: Cache<Selection>,
+    /// What was worked out but is not worth keeping.
+    scratch: Option<Scratch>,
+    /// By client and lists: what the lists say.
+    listed: Cache<Option<Standing>>,
+}
+
+#[derive(Default)]
+struct Scratch {
+    client: ClientMatch,
+    path: PathMatch,
+    selection: Selection,
+}
+
+#[derive(Default)]
+struct PathEntry {
+    path: Box<str>,
+    class: u32,
+}
+
+/// Runs `body` with this thread's memory.
+#[inline]
+pub(crate) fn with<T>(body: impl FnOnce(&mut Memo) -> T) -> T {
+    MEMO.with_borrow_mut(body)
 }
 
 impl Memo {
+    const fn new() -> Self {
+        Self {
+            policies: [const { None }; POLICIES],
+            caches: Caches {
+                clients: Cache::new(CLIENT_SETS),
+                client_classes: Classes::new(),
+                paths: Cache::new(PATH_SETS),
+                path_classes: Classes::new(),
+                selections: Cache::new(SELECTION_SETS),
+                scratch: None,
+                listed: Cache::new(LIST_SETS),
+            },
+        }
+    }
+
     /// The policy of the limiter numbered `limiter`, which is now at `version`. A thread fetches it once
     /// per version: a counter that all threads count up and down with every check would be what they
     /// spend their time on.
@@ -77,195 +107,197 @@ impl Memo {
         limiter: u32,
         version: u64,
         fetch: impl FnOnce() -> Arc<Policy>,
-    ) -> (&Policy, Caches<'_>) {
+    ) -> (&Policy, &mut Caches) {
         let slot = &mut self.policies[limiter as usize % POLICIES];
         if !slot.as_ref().is_some_and(|known| known.limiter == limiter && known.version == version) {
             *slot = None;
         }
         let known = slot.get_or_insert_with(|| Known { limiter, version, policy: fetch() });
-        let caches = Caches { clients: &mut self.clients, listed: &mut self.listed, paths: &mut self.paths };
-        (&known.policy, caches)
+        (&known.policy, &mut self.caches)
     }
 }
 
-/// Runs `body` with this thread's caches.
-#[inline]
-pub(crate) fn with<T>(body: impl FnOnce(&mut Memo) -> T) -> T {
-    MEMO.with_borrow_mut(body)
-}
-
-/// A four-way cache. An entry is known by a hash and the number of what it was worked out from.
-pub(crate) struct Cache<V> {
-    /// Empty until first used: a thread that never checks costs nothing.
-    sets: Vec<Set<V>>,
-    /// For each set the hash that missed last; if it misses again, it is admitted.
-    candidates: Vec<u32>,
-    count: usize,
-}
-
-/// For a client's class, one cache line.
-#[derive(Default)]
-#[repr(align(64))]
-struct Set<V>([Entry<V>; WAYS]);
-
-/// Source 0 is no source: such an entry is empty.
-#[derive(Default)]
-struct Entry<V> {
-    hash: u64,
-    source: u32,
-    value: V,
-}
-
-/// Where an entry stands.
-#[derive(Clone, Copy)]
-pub(crate) struct Spot {
-    set: usize,
-    way: usize,
-}
-
-/// A value, or what to do for want of one.
-pub(crate) enum Found<'m, V> {
-    Hit(&'m mut V),
-    /// Seen twice now: worth keeping.
-    Admit(Place<'m, V>),
-    /// First sight: work it out and forget it.
-    Pass,
-}
-
-/// Where a value may be kept.
-pub(crate) struct Place<'m, V> {
-    entry: &'m mut Entry<V>,
-    hash: u64,
-    source: u32,
-}
-
-impl<'m, V> Place<'m, V> {
-    pub(crate) fn keep(self, value: V) -> &'m mut V {
-        *self.entry = Entry { hash: self.hash, source: self.source, value };
-        &mut self.entry.value
-    }
-}
-
-impl<V: Default> Cache<V> {
-    const fn new(count: usize) -> Self {
-        Self { sets: Vec::new(), candidates: Vec::new(), count }
-    }
-
-    /// Looks for what `source` made of `hash`.
+impl Caches {
+    /// The rules that the client of `request` meets on its path.
     #[inline]
-    pub(crate) fn find(&mut self, hash: u64, source: u32) -> Found<'_, V> {
-        if self.sets.is_empty() {
-            self.sets.resize_with(self.count, Set::default);
-            self.candidates = vec![0; self.count];
-        }
-        match self.spot(hash, source) {
-            Some(Spot { set, way }) => Found::Hit(&mut self.sets[set].0[way].value),
-            None => self.miss(hash as usize & (self.count - 1), hash, source),
-        }
-    }
-
-    /// Where it stands what `source` made of `hash`, if that is known. Unlike [`Cache::find`], it leaves no
-    /// trace.
-    #[inline]
-    pub(crate) fn spot(&self, hash: u64, source: u32) -> Option<Spot> {
-        let set = hash as usize & (self.count - 1);
-        let is_it = |entry: &Entry<V>| entry.hash == hash && entry.source == source;
-        let way = self.sets.get(set)?.0.iter().position(is_it)?;
-        Some(Spot { set, way })
-    }
-
-    #[inline]
-    pub(crate) fn at(&self, spot: Spot) -> &V {
-        &self.sets[spot.set].0[spot.way].value
-    }
-
-    #[cold]
-    fn miss(&mut self, index: usize, hash: u64, source: u32) -> Found<'_, V> {
-        let candidate = (hash >> 32) as u32 | 1;
-        if self.candidates[index] != candidate {
-            self.candidates[index] = candidate;
-            return Found::Pass;
-        }
-        self.candidates[index] = 0;
-        // An outdated entry goes first, then any: which one is as good as drawn.
-        let set = &mut self.sets[index].0;
-        let outdated = set.iter().position(|entry| entry.source != source);
-        let way = outdated.unwrap_or((hash >> 16) as usize % WAYS);
-        Found::Admit(Place { entry: &mut set[way], hash, source })
-    }
-
-    fn clear(&mut self) {
-        self.sets.clear();
-    }
-}
-
-/// Which class of clients a client falls into.
-pub(crate) struct Clients {
-    cache: Cache<u32>,
-    classes: Vec<ClientMatch>,
-    numbers: BTreeMap<ClientMatch, u32>,
-    /// Holds what was worked out but is not worth keeping.
-    scratch: Option<ClientMatch>,
-}
-
-impl Clients {
-    /// The class of the client summed up as `summary` under the rules `source`; worked out if it is not known.
-    #[inline]
-    pub(crate) fn class(
+    pub(crate) fn select(
         &mut self,
-        summary: u64,
-        source: u32,
-        work_out: impl FnOnce(&mut ClientMatch),
-    ) -> &ClientMatch {
-        let place = match self.cache.find(summary, source) {
-            Found::Hit(class) => return &self.classes[*class as usize],
-            Found::Admit(place) => Some(place),
-            Found::Pass => None,
-        };
-        let scratch = self.scratch.get_or_insert_default();
-        work_out(scratch);
-        if let Some(place) = place {
-            match self.numbers.get(scratch) {
-                Some(class) => {
-                    place.keep(*class);
+        policy: &Policy,
+        request: &Request<'_>,
+        hashes: &Hashes<'_>,
+    ) -> &Selection {
+        let (rules, number) = (&policy.rules.set, policy.rules.number);
+        if self.client_classes.is_full() || self.path_classes.is_full() {
+            self.forget();
+        }
+        let client = self.client(rules, number, request, hashes);
+        let path = self.path(rules, number, request);
+        if let (Some(client), Some(path)) = (client, path) {
+            let joined = u64::from(client) << 32 | u64::from(path);
+            // Joined numbers differ in few bits; the cache picks a set by the lowest.
+            let hash = joined.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
+            match self.selections.find(hash, number) {
+                Found::Hit(spot) => return self.selections.at(spot),
+                Found::Admit(spot) => {
+                    let mut selection = Selection::default();
+                    let (client, path) = (self.client_classes.get(client), self.path_classes.get(path));
+                    rules.join_into(client, path, &mut selection);
+                    return self.selections.keep(spot, hash, number, selection);
                 }
-                None if self.classes.len() < MOST_CLASSES => {
-                    let class = self.classes.len() as u32;
-                    self.numbers.insert(scratch.clone(), class);
-                    self.classes.push(scratch.clone());
-                    place.keep(class);
-                }
-                None => {
-                    self.cache.clear();
-                    self.classes.clear();
-                    self.numbers.clear();
-                }
+                Found::Pass => {}
             }
         }
-        scratch
-    }
-}
-
-/// What is remembered of a path.
-#[derive(Default)]
-pub(crate) struct Path {
-    path: Box<str>,
-    pub(crate) matched: PathMatch,
-}
-
-impl Path {
-    pub(crate) fn new(path: &str, matched: PathMatch) -> Self {
-        Self { path: path.into(), matched }
+        self.join(rules, client, path)
     }
 
+    /// Joins the halves without keeping the result. A half without a class is in the scratch.
+    #[cold]
+    fn join(&mut self, rules: &RuleSet, client: Option<u32>, path: Option<u32>) -> &Selection {
+        let Scratch { client: new_client, path: new_path, selection } = self.scratch.get_or_insert_default();
+        let client = client.map_or(&*new_client, |class| self.client_classes.get(class));
+        let path = path.map_or(&*new_path, |class| self.path_classes.get(class));
+        rules.join_into(client, path, selection);
+        selection
+    }
+
+    /// The class of the client; if it has none yet, its match is in the scratch.
     #[inline]
-    pub(crate) fn is(&self, path: &str) -> bool {
-        *self.path == *path
+    fn client(
+        &mut self,
+        rules: &RuleSet,
+        number: u32,
+        request: &Request<'_>,
+        hashes: &Hashes<'_>,
+    ) -> Option<u32> {
+        let summary = rules.sum_up(request, hashes);
+        let spot = match self.clients.find(summary, number) {
+            Found::Hit(spot) => return Some(*self.clients.at(spot)),
+            Found::Admit(spot) => Some(spot),
+            Found::Pass => None,
+        };
+        let scratch = &mut self.scratch.get_or_insert_default().client;
+        rules.match_client_into(request, scratch);
+        let spot = spot?;
+        let class = self.client_classes.number(scratch)?;
+        Some(*self.clients.keep(spot, summary, number, class))
+    }
+
+    /// The class of the path; if it has none yet, its match is in the scratch.
+    #[inline]
+    fn path(&mut self, rules: &RuleSet, number: u32, request: &Request<'_>) -> Option<u32> {
+        let endpoint = if rules.looks_at_paths() { request.endpoint } else { "" };
+        // Most requests have no query: the endpoint is tried as it is before one is looked for.
+        let known = self.paths.spot(path_hash(endpoint), number).map(|spot| self.paths.at(spot));
+        match known {
+            Some(entry) if *entry.path == *endpoint => Some(entry.class),
+            _ => {
+                self.path_without_query(rules, number, if endpoint.is_empty() { "" } else { request.path() })
+            }
+        }
+    }
+
+    fn path_without_query(&mut self, rules: &RuleSet, number: u32, path: &str) -> Option<u32> {
+        let hash = path_hash(path);
+        let spot = match self.paths.find(hash, number) {
+            Found::Hit(spot) => {
+                let entry = self.paths.at(spot);
+                if *entry.path == *path {
+                    return Some(entry.class);
+                }
+                None
+            }
+            Found::Admit(spot) => Some(spot),
+            Found::Pass => None,
+        };
+        let scratch = &mut self.scratch.get_or_insert_default().path;
+        *scratch = rules.match_path(path);
+        let spot = spot?;
+        let class = self.path_classes.number(scratch)?;
+        Some(self.paths.keep(spot, hash, number, PathEntry { path: path.into(), class }).class)
+    }
+
+    /// Classes pile up with each change of the rules: from time to time, all start anew.
+    #[cold]
+    fn forget(&mut self) {
+        self.clients.clear();
+        self.client_classes = Classes::new();
+        self.paths.clear();
+        self.path_classes = Classes::new();
+        self.selections.clear();
+    }
+
+    /// Which list the client is on. What the names say is remembered: a pattern may have been asked.
+    pub(crate) fn listed(
+        &mut self,
+        policy: &Policy,
+        request: &Request<'_>,
+        hashes: &Hashes<'_>,
+        now_us: u64,
+    ) -> Option<Listed> {
+        let (lists, number) = (&policy.lists.value, policy.lists.number);
+        let by_address = lists.standing_of_address(request.ip, now_us).listed;
+        if !lists.mention_names() {
+            return by_address;
+        }
+        let hash = hashes.of_traits(NAMES, request);
+        let found = self.listed.find(hash, number);
+        let by_name = match found {
+            Found::Hit(spot) => self.listed.at(spot).filter(|standing| now_us < standing.until_us),
+            Found::Admit(_) | Found::Pass => None,
+        };
+        let by_name = by_name.unwrap_or_else(|| {
+            let standing = lists.standing_of_names(request, now_us);
+            if let Found::Hit(spot) | Found::Admit(spot) = found {
+                self.listed.keep(spot, hash, number, Some(standing));
+            }
+            standing
+        });
+        Listed::stricter(by_name.listed, by_address)
     }
 }
+
+/// What lists of names look at.
+const NAMES: ClientTraits =
+    ClientTraits { api_key: true, user: true, tenant: true, ip: false, tier: false, ids: false };
 
 /// Who makes paths collide gains nothing but misses: they are compared in full.
 #[inline]
-pub(crate) fn path_hash(path: &str) -> u64 {
+fn path_hash(path: &str) -> u64 {
     rapidhash_v3(path.as_bytes())
+}
+
+/// Numbers for values of which there are few.
+struct Classes<M> {
+    values: Vec<M>,
+    numbers: BTreeMap<M, u32>,
+}
+
+impl<M: Clone + Ord> Classes<M> {
+    const fn new() -> Self {
+        Self { values: Vec::new(), numbers: BTreeMap::new() }
+    }
+
+    #[inline]
+    fn get(&self, number: u32) -> &M {
+        &self.values[number as usize]
+    }
+
+    #[inline]
+    fn is_full(&self) -> bool {
+        self.values.len() >= MOST_CLASSES
+    }
+
+    /// The number of `value`; none if there are too many already.
+    fn number(&mut self, value: &M) -> Option<u32> {
+        if let Some(number) = self.numbers.get(value) {
+            return Some(*number);
+        }
+        if self.is_full() {
+            return None;
+        }
+        let number = self.values.len() as u32;
+        self.numbers.insert(value.clone(), number);
+        self.values.push(value.clone());
+        Some(number)
+    }
 }

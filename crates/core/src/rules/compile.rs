@@ -192,8 +192,6 @@ impl<'f> Compiler<'f> {
             fallback: rule.fallback,
             needs_address: false,
             sizes,
-            has_other_half: false,
-            counts_by_api_key: false,
         };
         let net = net.map(|(factor, path)| self.safety_net(&compiled, factor, &path));
         self.push(compiled, index);

@@ -104,7 +104,7 @@ fn why_not(
             None => "the path does not match".to_owned(),
         };
     }
-    if let Some(failed) = rule.other_half_fails(request) {
+    if let Some(failed) = rule.first_failure(request) {
         return format!("it asks for {failed}, and this request has another or none");
     }
     if !has_size {

@@ -75,11 +75,11 @@ impl Summary {
         }
     }
 
-    /// The number of the client; none if nothing about it matters.
+    /// The number of the client.
     #[inline]
-    pub(super) fn of(&self, request: &Request<'_>, tiers: &[Tier], hashes: &Hashes<'_>) -> Option<u64> {
+    pub(super) fn of(&self, request: &Request<'_>, tiers: &[Tier], hashes: &Hashes<'_>) -> u64 {
         match self {
-            Self::Nothing => None,
+            Self::Nothing => 0,
             Self::Patterns(patterns) => {
                 let mut number = match request.tier {
                     None => 0,
@@ -91,9 +91,9 @@ impl Summary {
                     let matches = name.of(request).is_some_and(|text| glob.matches(text));
                     number = number << 1 | u64::from(matches);
                 }
-                Some(number)
+                number
             }
-            Self::Traits(traits) => Some(hashes.of_traits(*traits, request)),
+            Self::Traits(traits) => hashes.of_traits(*traits, request),
         }
     }
 }

@@ -3,7 +3,8 @@
 
 use super::compile::Loaded;
 use super::lists::Listed;
-use super::ruleset::{Charges, RuleSet};
+use super::ruleset::RuleSet;
+use super::selection::{Charges, Selection};
 use crate::decision::{Fold, Invalid, Outcome, validate};
 use crate::key::Seed;
 use crate::limit::State;
@@ -61,6 +62,8 @@ impl VirtualNode {
 pub(super) fn charges<'r>(rules: &'r RuleSet, request: &Request<'_>) -> Charges<'r> {
     let mut charges = Charges::new();
     let (client, path) = (rules.match_client(request), rules.match_path(request.path()));
-    rules.select(&client, &path, request, &SEED.hashes(request), &mut charges);
+    let mut selection = Selection::default();
+    rules.join_into(&client, &path, &mut selection);
+    rules.charge(&selection, request, &SEED.hashes(request), &mut charges);
     charges
 }

@@ -500,17 +500,32 @@ fn a_request_without_a_method_or_path_meets_rules_that_ask_for_none() {
     assert_eq!(passes(&loaded, &mut node, &get, 5), 1);
 }
 
-/// The halves that are remembered apart give what a fresh selection gives, whatever the client.
+/// What a client meets is remembered by its number, so clients with the same number must meet the same.
 #[test]
-fn equal_traits_mean_equal_matches() {
-    let loaded = load(super::rule_files::EVERYTHING);
-    let traits = loaded.rules.traits();
-    assert!(traits.api_key && traits.user && traits.tenant && traits.ip && traits.tier && traits.ids);
-    let plain = load("rules: [{ id: a, key: user, limit: 5/s }]");
-    assert!(!plain.rules.traits().any());
-    assert!(plain.rules.any_path().is_some());
-    let someone = Request { user: Some("u"), api_key: Some("k"), ..Request::default() };
-    assert_eq!(*plain.rules.any_client(), plain.rules.match_client(&someone));
+fn the_same_number_means_the_same_rules() {
+    let patterns = "
+        tiers: { pro: { api_key_pattern: 'sk_*', limit: 9/s }, free: { limit: 1/s } }
+        rules:
+          - { id: a, limit: 5/s, match: { api_key_pattern: ['sk_live_abcdefgh*', '*_x', 'k?'] } }
+          - { id: b, limit: 5/s, tier: pro, match: { user_pattern: 'u*' } }
+          - { id: c, match: { tenant_pattern: t } }";
+    let plain = "rules: [{ id: a, key: user, limit: 5/s }]";
+    let words = ["sk_live_abcdefgh1", "sk_live_abcd", "sk_x", "k1", "k", "u1", "t", "", "sk_vip", "acme"];
+    for text in [super::rule_files::EVERYTHING, patterns, plain] {
+        let loaded = load(text);
+        let rng = &mut fastrand::Rng::with_seed(5);
+        let mut known = std::collections::HashMap::new();
+        for _ in 0..20_000 {
+            let mut word = || rng.bool().then(|| words[rng.usize(..words.len())]);
+            let (api_key, user, tenant) = (word(), word(), word());
+            let tier = [None, Some("pro"), Some("free"), Some("nonsense")][rng.usize(..4)];
+            let request = Request { api_key, user, tenant, tier, ..Request::default() };
+            let number = loaded.rules.sum_up(&request, &Seed([1, 2]).hashes(&request));
+            let matched = loaded.rules.match_client(&request);
+            let first = known.entry(number).or_insert_with(|| matched.clone());
+            assert_eq!(*first, matched, "{request:?}");
+        }
+    }
 }
 
 /// What is remembered of a client is found by this hash alone.

@@ -1,0 +1,210 @@
+//! Which rules a request meets.
+//!
+//! Selection is cut in parts so that each can be remembered: what the client decides ([`ClientMatch`]: tier,
+//! patterns, overrides), what the path decides ([`PathMatch`]: templates and regular expressions), and the
+//! two joined ([`Selection`]). What is left for the single request is a method, a domain, and whose count it
+//! is: [`RuleSet::charge`] runs no pattern at all.
+
+use super::ruleset::{LimitId, Rule, RuleSet, SizeId, Tier, TierId};
+use super::written::OnExceed;
+use crate::key::{Dimension, Hashes};
+use crate::limit::Limit;
+use crate::request::Request;
+use smallvec::SmallVec;
+use std::ops::Range;
+
+/// The client half of a selection.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ClientMatch {
+    /// For each rule the numbers that this client gets; none if it is not about this client.
+    sizes: Vec<Option<SizeId>>,
+}
+
+/// The path half of a selection.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PathMatch {
+    /// For each rule whether it is about this path.
+    rules: Vec<bool>,
+    /// The route that the path falls under, by its hash; 0 if under none.
+    route: u64,
+}
+
+/// The rules that a client meets on a path, ready to charge.
+#[derive(Clone, Debug, Default)]
+pub struct Selection {
+    /// Fallbacks last.
+    items: Vec<Selected>,
+    route: u64,
+}
+
+/// One rule of a selection.
+#[derive(Clone, Debug)]
+struct Selected {
+    rule: u32,
+    limits: Range<u32>,
+    /// Whether [`Rule::first_failure`] has to be asked.
+    has_conditions: bool,
+    /// Whether it counts by the API key and nothing else, as most rules do.
+    by_api_key: bool,
+    enforced: bool,
+    names_endpoint: bool,
+    fallback: bool,
+}
+
+/// One limit that a request has to be charged against, for one key.
+#[derive(Clone, Copy, Debug)]
+pub struct Charge<'r> {
+    /// The limit.
+    pub limit: &'r Limit,
+    /// Its name within the set.
+    pub id: LimitId,
+    /// Whose state.
+    pub key: u64,
+    /// Whether it can refuse. A shadow limit only counts.
+    pub enforced: bool,
+}
+
+/// The charges of one request. Most have one or two.
+pub type Charges<'r> = SmallVec<[Charge<'r>; 4]>;
+
+impl RuleSet {
+    /// The client half: tier, patterns, and the numbers this client gets from each rule.
+    pub fn match_client(&self, request: &Request<'_>) -> ClientMatch {
+        let mut matched = ClientMatch::default();
+        self.match_client_into(request, &mut matched);
+        matched
+    }
+
+    /// The same, in memory that was used before.
+    pub fn match_client_into(&self, request: &Request<'_>, matched: &mut ClientMatch) {
+        let tier = self.tier_of(request);
+        matched.sizes.clear();
+        for rule in &self.rules {
+            let applies = rule.client.holds(request) && self.tier_admits(rule, tier);
+            let tier = tier.or(rule.tier).or(self.default_tier);
+            let size = if applies { rule.size_for(request, tier) } else { None };
+            matched.sizes.push(size);
+        }
+    }
+
+    /// The path half: one pass of all patterns over the path.
+    pub fn match_path(&self, path: &str) -> PathMatch {
+        let found = self.endpoints.matches(path);
+        let meets = |rule: &Rule| match &rule.endpoints {
+            None => true,
+            Some(patterns) => patterns.clone().any(|pattern| found.matched(pattern)),
+        };
+        let rules = self.rules.iter().map(meets).collect();
+        let route = self.routes.iter().find(|route| found.matched(route.pattern));
+        PathMatch { rules, route: route.map_or(0, |route| route.hash) }
+    }
+
+    /// Joins the halves: everything but what only the single request tells.
+    pub fn join_into(&self, client: &ClientMatch, path: &PathMatch, selection: &mut Selection) {
+        selection.route = path.route;
+        selection.items.clear();
+        let rules = || self.rules.iter().enumerate();
+        let (others, fallbacks) =
+            (rules().filter(|(_, rule)| !rule.fallback), rules().filter(|(_, rule)| rule.fallback));
+        for (index, rule) in others.chain(fallbacks) {
+            if !path.rules[index] {
+                continue;
+            }
+            let Some(size) = client.sizes[index] else { continue };
+            selection.items.push(Selected {
+                rule: index as u32,
+                limits: self.sizes[size as usize].clone(),
+                has_conditions: rule.has_conditions(),
+                by_api_key: rule.key.as_slice() == [Dimension::ApiKey],
+                enforced: rule.on_exceed == OnExceed::Reject,
+                // One that only counts leaves the endpoint to the fallback.
+                names_endpoint: !rule.fallback
+                    && rule.endpoints.is_some()
+                    && rule.on_exceed == OnExceed::Reject,
+                fallback: rule.fallback,
+            });
+        }
+    }
+
+    /// The charges of `request`, which meets `selection`.
+    #[inline]
+    pub fn charge<'r>(
+        &'r self,
+        selection: &Selection,
+        request: &Request<'_>,
+        hashes: &Hashes<'_>,
+        charges: &mut Charges<'r>,
+    ) {
+        let mut endpoint_is_named = false;
+        for item in &selection.items {
+            // Fallbacks stand last.
+            if item.fallback && endpoint_is_named {
+                break;
+            }
+            if item.has_conditions && self.rules[item.rule as usize].first_failure(request).is_some() {
+                continue;
+            }
+            endpoint_is_named |= item.names_endpoint;
+            let who = match hashes.api_key() {
+                Some(hash) if item.by_api_key => hash,
+                _ => hashes.of_key(&self.rules[item.rule as usize].key, request, selection.route),
+            };
+            for limit in item.limits.clone() {
+                let id = LimitId(limit);
+                let limit = self.limit(id);
+                // `who` is an unpredictable hash: to tell limits apart, their fixed identities are enough.
+                charges.push(Charge { limit, id, key: who ^ limit.identity, enforced: item.enforced });
+            }
+        }
+    }
+
+    /// The tier that the caller states, else that a list gives, else the pattern that says most about the
+    /// key; none if nothing does.
+    pub(super) fn tier_of(&self, request: &Request<'_>) -> Option<TierId> {
+        let position = |found: Option<usize>| found.map(|index| index as TierId);
+        if let Some(stated) = request.tier {
+            let known = position(self.tiers.iter().position(|tier| tier.name == stated));
+            if known.is_some() {
+                return known;
+            }
+        }
+        let names = [request.api_key, request.user];
+        let listed = |tier: &Tier| tier.keys.iter().any(|key| names.contains(&Some(key)));
+        if let Some(listed) = position(self.tiers.iter().position(listed)) {
+            return Some(listed);
+        }
+        let key = request.api_key?;
+        let exactness = |tier: &Tier| {
+            tier.api_key.iter().filter(|glob| glob.matches(key)).map(|glob| glob.exactness() + 1).max()
+        };
+        let by_pattern = self.tiers.iter().enumerate().filter_map(|(id, tier)| Some((exactness(tier)?, id)));
+        position(by_pattern.max_by_key(|(exactness, id)| (*exactness, usize::MAX - id)).map(|(_, id)| id))
+    }
+
+    /// Whether a client of `tier` is one of the rule's. Where nothing else gives a tier, the rule's own key
+    /// pattern does; failing that, the default.
+    fn tier_admits(&self, rule: &Rule, tier: Option<TierId>) -> bool {
+        match (rule.tier, tier) {
+            (None, _) => true,
+            (Some(wanted), Some(tier)) => wanted == tier,
+            (Some(_), None) if rule.client.classifies() => true,
+            (Some(wanted), None) => self.default_tier == Some(wanted),
+        }
+    }
+}
+
+impl PathMatch {
+    pub(super) fn meets(&self, rule: usize) -> bool {
+        self.rules[rule]
+    }
+
+    pub(super) fn route(&self) -> u64 {
+        self.route
+    }
+}
+
+impl ClientMatch {
+    pub(super) fn size(&self, rule: usize) -> Option<SizeId> {
+        self.sizes[rule]
+    }
+}

@@ -1,0 +1,105 @@
+//! A small four-way cache that admits on second sight.
+
+const WAYS: usize = 4;
+
+/// An entry is known by a hash and the number of what it was worked out from.
+pub(super) struct Cache<V> {
+    /// Empty until first used: a thread that never checks costs nothing.
+    sets: Vec<Set<V>>,
+    /// For each set the hash that missed last; if it misses again, it is admitted.
+    candidates: Vec<u32>,
+    count: usize,
+}
+
+/// With a small value, one cache line.
+#[derive(Default)]
+#[repr(align(64))]
+struct Set<V>([Entry<V>; WAYS]);
+
+/// Source 0 is no source: such an entry is empty.
+#[derive(Default)]
+struct Entry<V> {
+    hash: u64,
+    source: u32,
+    value: V,
+}
+
+/// Where an entry stands.
+#[derive(Clone, Copy)]
+pub(super) struct Spot {
+    set: usize,
+    way: usize,
+}
+
+/// Whether there is an entry, or should be.
+#[derive(Clone, Copy)]
+pub(super) enum Found {
+    Hit(Spot),
+    /// Seen twice now: worth keeping, here.
+    Admit(Spot),
+    /// First sight: work it out and forget it.
+    Pass,
+}
+
+impl<V> Cache<V> {
+    /// `count` is a power of two.
+    pub(super) const fn new(count: usize) -> Self {
+        assert!(count.is_power_of_two());
+        Self { sets: Vec::new(), candidates: Vec::new(), count }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.sets.clear();
+    }
+
+    #[inline]
+    pub(super) fn at(&self, spot: Spot) -> &V {
+        &self.sets[spot.set].0[spot.way].value
+    }
+
+    /// Where it stands what `source` made of `hash`, if that is known. Unlike [`Cache::find`] it leaves no
+    /// trace.
+    #[inline]
+    pub(super) fn spot(&self, hash: u64, source: u32) -> Option<Spot> {
+        let set = hash as usize & (self.count - 1);
+        let is_it = |entry: &Entry<V>| entry.hash == hash && entry.source == source;
+        let way = self.sets.get(set)?.0.iter().position(is_it)?;
+        Some(Spot { set, way })
+    }
+
+    /// Puts what `source` made of `hash` where [`Cache::find`] said.
+    pub(super) fn keep(&mut self, spot: Spot, hash: u64, source: u32, value: V) -> &V {
+        let entry = &mut self.sets[spot.set].0[spot.way];
+        *entry = Entry { hash, source, value };
+        &entry.value
+    }
+}
+
+impl<V: Default> Cache<V> {
+    /// Looks for what `source` made of `hash`.
+    #[inline]
+    pub(super) fn find(&mut self, hash: u64, source: u32) -> Found {
+        match self.spot(hash, source) {
+            Some(spot) => Found::Hit(spot),
+            None => self.miss(hash, source),
+        }
+    }
+
+    #[cold]
+    fn miss(&mut self, hash: u64, source: u32) -> Found {
+        if self.sets.is_empty() {
+            self.sets.resize_with(self.count, Set::default);
+            self.candidates.resize(self.count, 0);
+        }
+        let set = hash as usize & (self.count - 1);
+        let candidate = (hash >> 32) as u32 ^ source | 1;
+        if self.candidates[set] != candidate {
+            self.candidates[set] = candidate;
+            return Found::Pass;
+        }
+        self.candidates[set] = 0;
+        // An outdated entry goes first, then any: which one is as good as drawn.
+        let outdated = self.sets[set].0.iter().position(|entry| entry.source != source);
+        Found::Admit(Spot { set, way: outdated.unwrap_or((hash >> 16) as usize % WAYS) })
+    }
+}
