@@ -9,6 +9,10 @@ mod check;
 mod memory;
 mod setting;
 
+/// The allocator of the product, for all that are measured.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() {
     let wanted = std::env::args().nth(1);
     let run = |name: &str| wanted.as_deref().is_none_or(|wanted| wanted == name);

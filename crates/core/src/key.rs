@@ -177,7 +177,7 @@ impl Hashes<'_> {
     }
 
     /// Whom `request` counts with under a rule that counts by `dimensions`.
-    #[inline]
+    #[inline(never)]
     pub fn of_key(&self, dimensions: &[Dimension], request: &Request<'_>, route: u64) -> u64 {
         dimensions
             .iter()
@@ -185,7 +185,7 @@ impl Hashes<'_> {
     }
 
     /// What `request` is in the traits that matter.
-    #[inline]
+    #[inline(never)]
     pub fn of_traits(&self, traits: ClientTraits, request: &Request<'_>) -> u64 {
         let mut hash = self.api_key.filter(|_| traits.api_key).unwrap_or(0);
         // Under a tag of its own: a custom identity that happens to be called `tier` states none.

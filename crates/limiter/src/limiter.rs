@@ -154,6 +154,7 @@ impl Limiter {
     }
 
     /// The general case, also when the one charge finds no room.
+    #[inline(never)]
     fn take_all(
         &self,
         rules: &RuleSet,

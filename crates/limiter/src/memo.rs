@@ -12,7 +12,7 @@
 mod cache;
 
 use crate::policy::Policy;
-use cache::{Cache, Found};
+use cache::Cache;
 use rapidhash::v3::rapidhash_v3;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -136,15 +136,14 @@ impl Caches {
             let joined = u64::from(client) << 32 | u64::from(path);
             // Joined numbers differ in few bits; the cache picks a set by the lowest.
             let hash = joined.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
-            match self.selections.find(hash, number) {
-                Found::Hit(spot) => return self.selections.at(spot),
-                Found::Admit(spot) => {
-                    let mut selection = Selection::default();
-                    let (client, path) = (self.client_classes.get(client), self.path_classes.get(path));
-                    rules.join_into(client, path, &mut selection);
-                    return self.selections.keep(spot, hash, number, selection);
-                }
-                Found::Pass => {}
+            if let Some(spot) = self.selections.spot(hash, number) {
+                return self.selections.at(spot);
+            }
+            if let Some(spot) = self.selections.admit(hash, number) {
+                let mut selection = Selection::default();
+                let (client, path) = (self.client_classes.get(client), self.path_classes.get(path));
+                rules.join_into(client, path, &mut selection);
+                return self.selections.keep(spot, hash, number, selection);
             }
         }
         self.join(rules, client, path)
@@ -170,14 +169,23 @@ impl Caches {
         hashes: &Hashes<'_>,
     ) -> Option<u32> {
         let summary = rules.sum_up(request, hashes);
-        let spot = match self.clients.find(summary, number) {
-            Found::Hit(spot) => return Some(*self.clients.at(spot)),
-            Found::Admit(spot) => Some(spot),
-            Found::Pass => None,
-        };
+        match self.clients.spot(summary, number) {
+            Some(spot) => Some(*self.clients.at(spot)),
+            None => self.new_client(rules, number, request, summary),
+        }
+    }
+
+    #[cold]
+    fn new_client(
+        &mut self,
+        rules: &RuleSet,
+        number: u32,
+        request: &Request<'_>,
+        summary: u64,
+    ) -> Option<u32> {
         let scratch = &mut self.scratch.get_or_insert_default().client;
         rules.match_client_into(request, scratch);
-        let spot = spot?;
+        let spot = self.clients.admit(summary, number)?;
         let class = self.client_classes.number(scratch)?;
         Some(*self.clients.keep(spot, summary, number, class))
     }
@@ -196,22 +204,17 @@ impl Caches {
         }
     }
 
+    #[inline(never)]
     fn path_without_query(&mut self, rules: &RuleSet, number: u32, path: &str) -> Option<u32> {
         let hash = path_hash(path);
-        let spot = match self.paths.find(hash, number) {
-            Found::Hit(spot) => {
-                let entry = self.paths.at(spot);
-                if *entry.path == *path {
-                    return Some(entry.class);
-                }
-                None
-            }
-            Found::Admit(spot) => Some(spot),
-            Found::Pass => None,
-        };
+        let known = self.paths.spot(hash, number);
+        if let Some(entry) = known.map(|spot| self.paths.at(spot)).filter(|entry| *entry.path == *path) {
+            return Some(entry.class);
+        }
         let scratch = &mut self.scratch.get_or_insert_default().path;
         *scratch = rules.match_path(path);
-        let spot = spot?;
+        // Another path with the same hash keeps its place.
+        let spot = if known.is_some() { None } else { self.paths.admit(hash, number) }?;
         let class = self.path_classes.number(scratch)?;
         Some(self.paths.keep(spot, hash, number, PathEntry { path: path.into(), class }).class)
     }
@@ -227,6 +230,7 @@ impl Caches {
     }
 
     /// Which list the client is on. What the names say is remembered: a pattern may have been asked.
+    #[inline(never)]
     pub(crate) fn listed(
         &mut self,
         policy: &Policy,
@@ -240,14 +244,11 @@ impl Caches {
             return by_address;
         }
         let hash = hashes.of_traits(NAMES, request);
-        let found = self.listed.find(hash, number);
-        let by_name = match found {
-            Found::Hit(spot) => self.listed.at(spot).filter(|standing| now_us < standing.until_us),
-            Found::Admit(_) | Found::Pass => None,
-        };
-        let by_name = by_name.unwrap_or_else(|| {
+        let spot = self.listed.spot(hash, number);
+        let known = spot.and_then(|spot| *self.listed.at(spot)).filter(|known| now_us < known.until_us);
+        let by_name = known.unwrap_or_else(|| {
             let standing = lists.standing_of_names(request, now_us);
-            if let Found::Hit(spot) | Found::Admit(spot) = found {
+            if let Some(spot) = spot.or_else(|| self.listed.admit(hash, number)) {
                 self.listed.keep(spot, hash, number, Some(standing));
             }
             standing

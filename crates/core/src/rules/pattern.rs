@@ -66,6 +66,7 @@ impl Glob {
         self.matches_all(text)
     }
 
+    #[inline(never)]
     fn matches_all(&self, text: &str) -> bool {
         let (pattern, text) = (self.pattern.as_bytes(), text.as_bytes());
         if self.is_prefix {

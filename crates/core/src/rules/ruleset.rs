@@ -262,7 +262,7 @@ impl Rule {
     }
 
     /// The first condition that fails of those that neither the client nor the path decides.
-    #[inline]
+    #[inline(never)]
     pub(super) fn first_failure(&self, request: &Request<'_>) -> Option<&'static str> {
         if !self.methods.admits(request.method) {
             Some("methods")

@@ -31,16 +31,6 @@ pub(super) struct Spot {
     way: usize,
 }
 
-/// Whether there is an entry, or should be.
-#[derive(Clone, Copy)]
-pub(super) enum Found {
-    Hit(Spot),
-    /// Seen twice now: worth keeping, here.
-    Admit(Spot),
-    /// First sight: work it out and forget it.
-    Pass,
-}
-
 impl<V> Cache<V> {
     /// `count` is a power of two.
     pub(super) const fn new(count: usize) -> Self {
@@ -57,8 +47,7 @@ impl<V> Cache<V> {
         &self.sets[spot.set].0[spot.way].value
     }
 
-    /// Where it stands what `source` made of `hash`, if that is known. Unlike [`Cache::find`] it leaves no
-    /// trace.
+    /// Where it stands what `source` made of `hash`, if that is known.
     #[inline]
     pub(super) fn spot(&self, hash: u64, source: u32) -> Option<Spot> {
         let set = hash as usize & (self.count - 1);
@@ -67,7 +56,7 @@ impl<V> Cache<V> {
         Some(Spot { set, way })
     }
 
-    /// Puts what `source` made of `hash` where [`Cache::find`] said.
+    /// Puts what `source` made of `hash` where [`Cache::admit`] said.
     pub(super) fn keep(&mut self, spot: Spot, hash: u64, source: u32, value: V) -> &V {
         let entry = &mut self.sets[spot.set].0[spot.way];
         *entry = Entry { hash, source, value };
@@ -76,17 +65,9 @@ impl<V> Cache<V> {
 }
 
 impl<V: Default> Cache<V> {
-    /// Looks for what `source` made of `hash`.
-    #[inline]
-    pub(super) fn find(&mut self, hash: u64, source: u32) -> Found {
-        match self.spot(hash, source) {
-            Some(spot) => Found::Hit(spot),
-            None => self.miss(hash, source),
-        }
-    }
-
+    /// Where to keep what `source` made of `hash`, which is not known: none at first sight.
     #[cold]
-    fn miss(&mut self, hash: u64, source: u32) -> Found {
+    pub(super) fn admit(&mut self, hash: u64, source: u32) -> Option<Spot> {
         if self.sets.is_empty() {
             self.sets.resize_with(self.count, Set::default);
             self.candidates.resize(self.count, 0);
@@ -95,11 +76,11 @@ impl<V: Default> Cache<V> {
         let candidate = (hash >> 32) as u32 ^ source | 1;
         if self.candidates[set] != candidate {
             self.candidates[set] = candidate;
-            return Found::Pass;
+            return None;
         }
         self.candidates[set] = 0;
         // An outdated entry goes first, then any: which one is as good as drawn.
         let outdated = self.sets[set].0.iter().position(|entry| entry.source != source);
-        Found::Admit(Spot { set, way: outdated.unwrap_or((hash >> 16) as usize % WAYS) })
+        Some(Spot { set, way: outdated.unwrap_or((hash >> 16) as usize % WAYS) })
     }
 }
