@@ -64,7 +64,7 @@ pub struct Limit {
     /// The stated limit.
     pub quota: u32,
     /// Over how many seconds, as headers and messages show it.
-    pub window_seconds: u64,
+    pub window_seconds: u32,
     meter: Meter,
 }
 
@@ -120,7 +120,8 @@ impl Limit {
             policy: policy.to_owned(),
             identity: identity(policy, algorithm),
             quota,
-            window_seconds: window_us.div_ceil(SECOND_US).max(1),
+            // At most 366 days, or the time to fill a capacity, which is bounded alike.
+            window_seconds: window_us.div_ceil(SECOND_US).clamp(1, u64::from(u32::MAX)) as u32,
             meter,
         })
     }
@@ -132,7 +133,11 @@ impl Limit {
             Meter::TokenBucket(bucket) | Meter::LeakyBucket(bucket) | Meter::Gcra(bucket) => {
                 let period_us = u64::from(bucket.period) * bucket.tick_us;
                 let rate = Rate::per(u64::from(bucket.amount), period_us)?.times(factor)?;
-                Size { capacity, rate: Some(rate), window_us: Some(self.window_seconds * SECOND_US) }
+                Size {
+                    capacity,
+                    rate: Some(rate),
+                    window_us: Some(u64::from(self.window_seconds) * SECOND_US),
+                }
             }
             Meter::FixedWindow(window)
             | Meter::SlidingWindowLog(window)

@@ -80,7 +80,7 @@ pub(crate) fn limited(terms: &Terms, standing: &Standing, now_us: u64) -> Vec<u8
     push_exceeded(&mut body, terms);
     let numbers: [(&[u8], u64); 3] = [
         (br#"","details":{"limit":"#, terms.quota.into()),
-        (br#","window_seconds":"#, terms.window_seconds),
+        (br#","window_seconds":"#, terms.window_seconds.into()),
         (br#","retry_after_seconds":"#, seconds.retry_after),
     ];
     for (name, number) in numbers {
@@ -114,7 +114,7 @@ pub(crate) fn problem(terms: &Terms, standing: &Standing, now_us: u64) -> Vec<u8
         title: "Request cannot be satisfied as assigned quota has been exceeded",
         status: Code::RateLimitExceeded.status().as_u16(),
         detail: String::from_utf8_lossy(&detail),
-        violated_policies: [terms.policy],
+        violated_policies: [&terms.names.policy],
         retry_after_seconds: Seconds::of(standing, now_us).retry_after,
     };
     serde_json::to_vec(&problem).expect("texts and numbers can be written as JSON")

@@ -86,7 +86,7 @@ impl HeaderOptions {
             values.item(
                 &RATELIMIT_POLICY,
                 &terms,
-                [(b";q=", terms.quota.into()), (b";w=", terms.window_seconds)],
+                [(b";q=", terms.quota.into()), (b";w=", terms.window_seconds.into())],
             );
             // What is left is not known of a degraded decision, and this field has no word for that.
             if !decision.degraded {
@@ -150,7 +150,7 @@ impl Values {
 
     /// `"policy";q=100;w=60`
     fn item(&mut self, name: &'static HeaderName, terms: &Terms, parameters: [(&[u8; 3], u64); 2]) {
-        self.push_policy(terms.policy);
+        self.push_policy(&terms.names.policy);
         for (parameter, number) in parameters {
             self.text.extend_from_slice(parameter);
             self.push_number(number);

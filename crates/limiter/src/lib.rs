@@ -11,6 +11,7 @@ mod policy;
 pub use clock::{Clock, ManualClock};
 pub use limiter::{Decision, Limiter};
 pub use memory::{MemoryStore, MemoryUse};
+pub use names::Names;
 pub use policy::Terms;
 pub use tollgate_core::decision::{Invalid, Outcome, Standing};
 pub use tollgate_core::request::{Method, Request};

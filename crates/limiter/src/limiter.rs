@@ -3,6 +3,7 @@
 use crate::clock::Clock;
 use crate::memo::{self, Caches};
 use crate::memory::{CROWDS, MemoryStore, Placed};
+use crate::names::Names;
 use crate::policy::{Numbered, Policy, Terms, next_number};
 use arc_swap::ArcSwap;
 use smallvec::SmallVec;
@@ -37,7 +38,7 @@ pub struct Decision {
     /// When it was decided, in microseconds since the epoch.
     pub now_us: u64,
     /// A rule that only counts, and that would have refused it.
-    pub shadowed_by: Option<&'static str>,
+    pub shadowed_by: Option<&'static Names>,
     /// It was decided without the store.
     pub degraded: bool,
 }
@@ -121,13 +122,13 @@ impl Limiter {
         }
         let fold = self.take(&policy.rules.set, &charges, request, now_us)?;
         let outcome = fold.outcome();
-        let terms = match outcome {
+        let terms = match &outcome {
             Outcome::Admitted(standing) | Outcome::Limited(standing) => {
                 Some(policy.rules.terms(standing.limit))
             }
             Outcome::Unlimited | Outcome::Denied => None,
         };
-        let shadowed_by = fold.shadowed.map(|limit| policy.rules.terms(limit).rule);
+        let shadowed_by = fold.shadowed.map(|limit| policy.rules.terms(limit).names);
         Ok(Decision { outcome, terms, now_us, shadowed_by, degraded: false })
     }
 
@@ -140,17 +141,16 @@ impl Limiter {
         request: &Request<'_>,
         now_us: u64,
     ) -> Result<Fold, Invalid> {
-        let cost = u32::try_from(request.cost).unwrap_or(u32::MAX);
         if let [only] = charges
-            && cost <= only.limit.quota
+            && request.cost <= u64::from(only.limit.quota)
             && only.limit.log_window().is_none()
-            && let Ok(step) = self.store.take_one(&Placed { charge: *only, cost, crowd: false }, now_us)
+            && let Some(step) = self.store.take_one(only, request.cost as u32, now_us)
         {
             let mut fold = Fold::default();
             fold.add(only, &step);
             return Ok(fold);
         }
-        self.take_all(rules, charges, cost, request, now_us)
+        self.take_all(rules, charges, request, now_us)
     }
 
     /// The general case, also when the one charge finds no room.
@@ -159,14 +159,13 @@ impl Limiter {
         &self,
         rules: &RuleSet,
         charges: &[Charge<'_>],
-        cost: u32,
         request: &Request<'_>,
         now_us: u64,
     ) -> Result<Fold, Invalid> {
         let mut placed: SmallVec<[Placed<'_>; 4]> = SmallVec::new();
         for charge in charges {
-            if cost <= charge.limit.quota {
-                placed.push(Placed { charge: *charge, cost, crowd: false });
+            if request.cost <= u64::from(charge.limit.quota) {
+                placed.push(Placed { charge: *charge, cost: request.cost as u32, crowd: false });
             } else if charge.enforced {
                 let rule = rules.rule_of(charge.id).id.clone();
                 return Err(Invalid::CostAboveLimit { rule, limit: charge.limit.quota, cost: request.cost });

@@ -81,42 +81,29 @@ impl MemoryStore {
         }
     }
 
-    /// The common case: one charge that is not a log, one look-up, one lock.
+    /// The common case: one charge that is not a log, one look-up, one lock. None if there is no room.
     #[inline]
-    pub(crate) fn take_one(&self, placed: &Placed<'_>, now_us: u64) -> Result<Step, Full> {
-        let Charge { limit, key, .. } = placed.charge;
-        let mut table = self.shards[shard_of(placed)].0.lock();
-        match table.find(key) {
-            Some(index) => {
-                let step = limit.step(Some(table.slot(index).cell()), now_us, placed.cost);
-                if let Some(cell) = step.next {
-                    let fresh_us = now_us + limit.lifetime_us().max(step.reset_after_us);
-                    table.replace(index, Slot::new(key, cell, fresh_us));
-                }
-                Ok(step)
-            }
-            None => {
-                let step = limit.step(None, now_us, placed.cost);
-                if let Some(cell) = step.next {
-                    if !table.make_room(1, now_us) {
-                        return Err(Full { charge: 0 });
-                    }
-                    table.insert(Slot::new(key, cell, now_us + step.reset_after_us));
-                }
-                Ok(step)
-            }
+    pub(crate) fn take_one(&self, charge: &Charge<'_>, cost: u32, now_us: u64) -> Option<Step> {
+        let Charge { limit, key, .. } = *charge;
+        let mut table = self.shards[shard_of(key)].0.lock();
+        let Some(index) = table.find(key) else { return take_first(&mut table, charge, cost, now_us) };
+        let step = limit.step(Some(table.slot(index).cell()), now_us, cost);
+        if let Some(cell) = step.next {
+            let fresh_us = now_us + limit.lifetime_us().max(step.reset_after_us);
+            table.replace(index, Slot::new(key, cell, fresh_us));
         }
+        Some(step)
     }
 
     /// Charges all of `charges`, or none of them if one refuses: locks every shard concerned, in order;
     /// steps on all; then keeps all or nothing.
     pub(crate) fn take_all(&self, charges: &[Placed<'_>], now_us: u64) -> Result<Fold, Full> {
-        let mut order: SmallVec<[usize; 8]> = charges.iter().map(shard_of).collect();
+        let mut order: SmallVec<[usize; 8]> = charges.iter().map(place_of).collect();
         order.sort_unstable();
         order.dedup();
         let mut tables: SmallVec<[(usize, MutexGuard<'_, Table>); 8]> =
             order.iter().map(|shard| (*shard, self.shards[*shard].0.lock())).collect();
-        let position = |placed: &Placed<'_>| order.binary_search(&shard_of(placed)).unwrap_or_default();
+        let position = |placed: &Placed<'_>| order.binary_search(&place_of(placed)).unwrap_or_default();
 
         let mut fold = Fold::default();
         let mut steps: SmallVec<[Taken; 8]> = SmallVec::new();
@@ -170,6 +157,19 @@ impl std::fmt::Debug for MemoryStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("MemoryStore").field("usage", &self.usage()).finish()
     }
+}
+
+/// The first charge of a key.
+#[inline(never)]
+fn take_first(table: &mut Table, charge: &Charge<'_>, cost: u32, now_us: u64) -> Option<Step> {
+    let step = charge.limit.step(None, now_us, cost);
+    if let Some(cell) = step.next {
+        if !table.make_room(1, now_us) {
+            return None;
+        }
+        table.insert(Slot::new(charge.key, cell, now_us + step.reset_after_us));
+    }
+    Some(step)
 }
 
 /// What a charge would do to its state.
@@ -232,7 +232,11 @@ fn write(table: &mut Table, placed: &Placed<'_>, taken: &Taken, now_us: u64) {
 }
 
 #[inline]
-fn shard_of(placed: &Placed<'_>) -> usize {
+fn shard_of(key: u64) -> usize {
+    (key >> slot::FINGERPRINT_BITS) as usize
+}
+
+fn place_of(placed: &Placed<'_>) -> usize {
     let key = placed.charge.key;
-    if placed.crowd { SHARDS + key as usize % CROWD_SHARDS } else { (key >> slot::FINGERPRINT_BITS) as usize }
+    if placed.crowd { SHARDS + key as usize % CROWD_SHARDS } else { shard_of(key) }
 }

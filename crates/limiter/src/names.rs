@@ -1,23 +1,35 @@
 //! Names that outlive the rules they come from.
 //!
 //! A decision names its rule after the rule set may have been replaced, and must neither allocate nor
-//! touch a counter that all threads share. So a name is kept for the life of the process. Names are few,
+//! touch a counter that all threads share. So names are kept for the life of the process. They are few,
 //! and a changed rule keeps its own: what is kept does not grow with time.
 
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 
-static NAMES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+/// What a limit is called.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Names {
+    /// The rule's id.
+    pub rule: String,
+    /// The limit's name in `RateLimit-Policy`.
+    pub policy: String,
+}
 
-/// The same text, for good.
-pub(crate) fn keep(name: &str) -> &'static str {
-    let mut names = NAMES.lock();
-    match names.get(name) {
-        Some(known) => known,
-        None => {
-            let name: &'static str = Box::leak(name.into());
-            names.insert(name);
-            name
+static NAMES: Mutex<BTreeSet<&'static Names>> = Mutex::new(BTreeSet::new());
+
+impl Names {
+    /// The same names, for good.
+    pub(crate) fn keep(rule: &str, policy: &str) -> &'static Self {
+        let names = Self { rule: rule.to_owned(), policy: policy.to_owned() };
+        let mut known = NAMES.lock();
+        match known.get(&names) {
+            Some(known) => known,
+            None => {
+                let names: &'static Self = Box::leak(Box::new(names));
+                known.insert(names);
+                names
+            }
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What is enforced at one time: rules, lists, and what of them a decision carries away.
 
-use crate::names;
+use crate::names::Names;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tollgate_core::rules::lists::Lists;
@@ -33,21 +33,18 @@ pub(crate) struct Numbered<T> {
 /// The terms of a limit, as an answer states them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// The rule.
-    pub rule: &'static str,
-    /// The limit's name in `RateLimit-Policy`.
-    pub policy: &'static str,
+    /// What it is called.
+    pub names: &'static Names,
     /// The limit.
     pub quota: u32,
     /// Over how many seconds.
-    pub window_seconds: u64,
+    pub window_seconds: u32,
 }
 
 impl Policy {
     pub(crate) fn new(rules: RuleSet, lists: Lists) -> Self {
         let terms = rules.limits().map(|(rule, limit)| Terms {
-            rule: names::keep(&rule.id),
-            policy: names::keep(&limit.policy),
+            names: Names::keep(&rule.id, &limit.policy),
             quota: limit.quota,
             window_seconds: limit.window_seconds,
         });

@@ -31,7 +31,7 @@ impl<'a> Verdict<'a> {
             remaining: standing.map(|standing| standing.remaining),
             reset_after_ms: standing.map_or(0, |standing| ms(standing.reset_after_us)),
             retry_after_ms: standing.map_or(0, |standing| ms(standing.retry_after_us)),
-            rule: decision.terms.map(|terms| terms.rule),
+            rule: decision.terms.map(|terms| terms.names.rule.as_str()),
             degraded: decision.degraded,
             error: (decision.outcome == Outcome::Denied).then_some(DENIED),
         }

@@ -170,7 +170,7 @@ impl RuleSet {
         limits
             .map(|limit| {
                 let limit = &self.limits[limit as usize];
-                let window = duration_text(limit.window_seconds * 1_000_000);
+                let window = duration_text(u64::from(limit.window_seconds) * 1_000_000);
                 format!("{} per {window}, {}", limit.quota, limit.algorithm().name())
             })
             .collect()

@@ -1,0 +1,12 @@
+//! The tests of the engine, as one binary.
+
+#![allow(clippy::unwrap_used, clippy::panic)] // A test that cannot go on should say so at once.
+
+mod allocations;
+mod clients;
+mod invalid;
+mod memory;
+mod reference;
+mod reload;
+mod setting;
+mod threads;
