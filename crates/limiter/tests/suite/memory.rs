@@ -1,0 +1,206 @@
+//! What the store holds: all of it ends, none of it outgrows the cap, and a flood harms nobody else.
+
+use crate::clients;
+use crate::setting::{DAY_US, HOUR_US, PLENTY, SECOND_US, Setting, from, key};
+use fastrand::Rng;
+use std::net::Ipv4Addr;
+use tollgate_limiter::{MemoryUse, Outcome, Request};
+
+const MEGABYTE: usize = 1 << 20;
+/// What the cells of crowds may take beside the cap; they are few.
+const CROWDS: usize = 64 << 10;
+
+const EVERY_ALGORITHM: &str = "
+rules:
+  - { id: bucket, key: api_key, limit: 100/min }
+  - { id: leaky, key: user, algorithm: leaky_bucket, limit: 100/min }
+  - { id: spaced, key: ip, algorithm: gcra, limit: 100/min, burst: 9 }
+  - { id: window, key: tenant, algorithm: fixed_window, limit: 100/day }
+  - { id: log, key: [user, ip], algorithm: sliding_window_log, limit: 10/h }
+  - { id: counter, key: [api_key, route], algorithm: sliding_window_counter, limit: 100/h }
+";
+
+/// A flood of keys that are seen once, all from one network.
+struct Flood {
+    sent: u32,
+}
+
+impl Flood {
+    /// Sends `count` more and answers how many passed.
+    fn send(&mut self, setting: &Setting, count: u32, endpoint: &str) -> u32 {
+        let mut passed = 0;
+        for _ in 0..count {
+            self.sent += 1;
+            let name = format!("flood-{}", self.sent);
+            let ip = Ipv4Addr::from_bits(0xc633_0000 | self.sent & 0xffff);
+            let request = Request { ip: Some(ip.into()), endpoint, ..key(&name) };
+            passed += u32::from(setting.check(&request).allowed());
+        }
+        passed
+    }
+}
+
+fn assert_within(usage: MemoryUse, most_bytes: usize) {
+    assert!(usage.bytes <= most_bytes + CROWDS, "{usage:?} is more than {most_bytes}");
+}
+
+#[test]
+fn every_state_ends() {
+    let setting = Setting::new(EVERY_ALGORITHM);
+    let mut rng = Rng::with_seed(21);
+    for _ in 0..5_000 {
+        setting.clock.advance_us(rng.u64(..SECOND_US));
+        let request = Request { cost: 1, ..clients::draw(&mut rng) };
+        // One that names nobody is no client.
+        let _ = setting.limiter.check(&request);
+    }
+    let usage = setting.limiter.store().usage();
+    assert!(usage.states > 100 && usage.bytes > 24 * usage.states, "{usage:?}");
+    setting.tidy();
+    assert!(setting.limiter.store().usage().states > 0, "what still matters is not forgotten");
+    setting.clock.advance_us(3 * DAY_US);
+    setting.tidy();
+    assert_eq!(setting.limiter.store().usage(), MemoryUse { states: 0, bytes: 0, crowded: 0 });
+}
+
+#[test]
+fn newcomers_alone_keep_an_idle_table_small() {
+    let setting = Setting::new("rules:\n  - { id: one, limit: 60/min }");
+    let mut most = 0;
+    for second in 0..40 {
+        for number in 0..1_000 {
+            assert!(setting.check(&key(&format!("{second}-{number}"))).allowed());
+        }
+        setting.clock.advance_us(SECOND_US);
+        most = most.max(setting.limiter.store().usage().states);
+    }
+    assert!(most < 20_000, "each matters for a second, at most half of 40,000 are held: {most}");
+}
+
+#[test]
+fn a_flood_at_the_cap_harms_nobody_else() {
+    const ROUND_US: u64 = 10 * SECOND_US;
+    let setting = Setting::with_memory("rules:\n  - { id: one, limit: 60/h }", MEGABYTE);
+    let usage = || setting.limiter.store().usage();
+    let (abuser, regular) =
+        (Request { ip: from("198.51.7.7"), ..key("abuser") }, Request { ip: from("203.0.113.9"), ..key("regular") });
+    assert_eq!(setting.send(61, &abuser), 60);
+    assert_eq!(setting.send(2, &regular), 2);
+
+    let mut flood = Flood { sent: 0 };
+    let passed = flood.send(&setting, 60_000, "/");
+    assert_within(usage(), MEGABYTE);
+    assert!(usage().bytes > MEGABYTE / 2, "the room is used: {:?}", usage());
+    let crowded = setting.limiter.store().crowded();
+    assert!(crowded > 10_000, "{crowded}");
+    assert_eq!(usage().crowded, crowded);
+    // Who has a state of its own passes, the others share one limit.
+    assert_eq!(u64::from(passed), 60_000 - crowded + 60);
+    assert_eq!(setting.send(3, &abuser), 0, "it cannot flush its own state");
+
+    let mut abused = 0;
+    for round in 1..=24 {
+        setting.clock.advance_us(ROUND_US);
+        flood.send(&setting, 3_000, "/");
+        if round % 3 == 0 {
+            setting.tidy();
+        }
+        assert_within(usage(), MEGABYTE);
+        assert!(setting.check(&regular).allowed(), "round {round}: a regular was turned away");
+        abused += setting.send(2, &abuser);
+        assert_eq!(abused as u64, round * ROUND_US / (60 * SECOND_US), "round {round}: one a minute");
+    }
+    setting.clock.advance_us(DAY_US);
+    setting.tidy();
+    assert_eq!((usage().states, usage().bytes), (0, 0), "after the flood all is as before");
+}
+
+/// Crowds are told apart by network. One in 256 networks shares a crowd with the flood.
+#[test]
+fn newcomers_from_other_networks_pass() {
+    let setting = Setting::with_memory("rules:\n  - { id: one, limit: 60/h }", MEGABYTE);
+    Flood { sent: 0 }.send(&setting, 80_000, "/");
+    let before = setting.limiter.store().crowded();
+    let passed = (0..64)
+        .filter(|network| {
+            let ip = Some(Ipv4Addr::new(100, *network, 1, 1).into());
+            setting.check(&Request { ip, ..key(&format!("newcomer-{network}")) }).allowed()
+        })
+        .count();
+    assert!(setting.limiter.store().crowded() > before + 32, "most of them found no room of their own");
+    assert!(passed >= 56, "only {passed} of 64 passed");
+}
+
+#[test]
+fn logs_count_too() {
+    let rules = "rules:\n  - { id: one, algorithm: sliding_window_log, limit: 5/h }";
+    let setting = Setting::with_memory(rules, MEGABYTE);
+    let usage = || setting.limiter.store().usage();
+    let abuser = Request { ip: from("203.0.113.9"), ..key("abuser") };
+    assert_eq!(setting.send(6, &abuser), 5);
+    let mut flood = Flood { sent: 0 };
+    for _ in 0..4 {
+        flood.send(&setting, 4_000, "/");
+        assert_within(usage(), MEGABYTE);
+    }
+    assert!(usage().bytes > MEGABYTE / 2 && usage().crowded > 5_000, "{:?}", usage());
+    assert_eq!(setting.send(3, &abuser), 0);
+    setting.clock.advance_us(2 * HOUR_US);
+    setting.tidy();
+    assert_eq!((usage().states, usage().bytes), (0, 0));
+}
+
+#[test]
+fn logs_and_cells_share_the_cap() {
+    let rules = "
+rules:
+  - { id: log, endpoint: /login, algorithm: sliding_window_log, limit: 5/h }
+  - { id: cell, endpoint: /cell, limit: 60/h }
+";
+    for endpoints in [["/login", "/cell"], ["/cell", "/login"]] {
+        let setting = Setting::with_memory(rules, MEGABYTE);
+        let mut flood = Flood { sent: 0 };
+        for endpoint in endpoints {
+            flood.send(&setting, 50_000, endpoint);
+            assert_within(setting.limiter.store().usage(), MEGABYTE);
+        }
+    }
+}
+
+/// Several limits, of which some find room and others do not, are still all spent or none.
+#[test]
+fn all_or_nothing_holds_at_the_cap() {
+    let rules = "
+rules:
+  - { id: user, key: user, algorithm: fixed_window, limit: 2/h }
+  - { id: tenant, key: tenant, algorithm: fixed_window, limit: 100/h }
+";
+    let setting = Setting::with_memory(rules, MEGABYTE);
+    let ask = |user, tenant| setting.check(&Request { user: Some(user), tenant: Some(tenant), ..Request::default() });
+    assert!(ask("first", "north").allowed());
+    Flood { sent: 0 }.send(&setting, 60_000, "/");
+    assert!(setting.limiter.store().crowded() > 0);
+    // The crowd's cell holds two an hour; the tenant's own goes on counting what passes, and only that.
+    let passed = (0..50).filter(|number| ask(&format!("user-{number}"), "north").allowed()).count();
+    match ask("first", "north").outcome {
+        Outcome::Admitted(standing) => assert_eq!(standing.remaining, 0, "its second of two"),
+        other => panic!("{other:?}"),
+    }
+    assert!(passed <= 50);
+    setting.install("rules:\n  - { id: tenant, key: tenant, algorithm: fixed_window, limit: 100/h }");
+    let tenant = Request { tenant: Some("north"), ..Request::default() };
+    assert_eq!(setting.remaining(&tenant) as usize, 100 - 2 - passed - 1);
+}
+
+#[test]
+fn nothing_is_held_for_who_is_refused_or_unlimited() {
+    let setting = Setting::with_memory("rules:\n  - { id: one, endpoint: /a, limit: 1/h }\ndeny: ['bad*']", PLENTY);
+    for number in 0..1_000 {
+        setting.check(&key(&format!("bad-{number}")));
+        setting.check(&key(&format!("elsewhere-{number}")));
+    }
+    assert_eq!(setting.limiter.store().usage().states, 0);
+    let request = Request { endpoint: "/a", ..key("a") };
+    assert_eq!(setting.send(100, &request), 1);
+    assert_eq!(setting.limiter.store().usage().states, 1);
+}
