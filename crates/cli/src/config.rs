@@ -75,8 +75,13 @@ impl Config {
             store_memory: args
                 .store_memory
                 .or(file.store_memory)
-                .map_or(Ok(DEFAULT_MEMORY), |text| size(&text))?,
-            listen: args.listen.or(file.listen).map_or(Ok(DEFAULT_LISTEN), |text| address(&text))?,
+                .map_or(Ok(DEFAULT_MEMORY), |text| size(&text))
+                .map_err(Failure::plain)?,
+            listen: args
+                .listen
+                .or(file.listen)
+                .map_or(Ok(DEFAULT_LISTEN), |text| address(&text))
+                .map_err(Failure::plain)?,
             headers: file.headers,
         })
     }
@@ -91,10 +96,10 @@ fn read(path: &std::path::Path) -> Result<ConfigFile, Failure> {
     let mut file: ConfigFile = document.decode().unwrap_or_default();
     let root = Path::root();
     if let Some(Err(error)) = file.listen.as_deref().map(address) {
-        document.error(&root.field("listen"), error.to_string(), None);
+        document.error(&root.field("listen"), error, None);
     }
     if let Some(Err(error)) = file.store_memory.as_deref().map(size) {
-        document.error(&root.field("store_memory"), error.to_string(), None);
+        document.error(&root.field("store_memory"), error, None);
     }
     let report = document.into_report();
     if report.errors() > 0 {
@@ -106,20 +111,20 @@ fn read(path: &std::path::Path) -> Result<ConfigFile, Failure> {
     Ok(file)
 }
 
-fn address(text: &str) -> Result<SocketAddr, Failure> {
+fn address(text: &str) -> Result<SocketAddr, String> {
     // `:8080` and `8080` are what people type; they mean this machine only.
     let port = text.strip_prefix(':').unwrap_or(text).parse::<u16>();
     if let Ok(port) = port {
         return Ok(SocketAddr::new(DEFAULT_LISTEN.ip(), port));
     }
     let named = text.replacen("localhost:", "127.0.0.1:", 1);
-    named.parse().map_err(|_| {
-        Failure::plain(format!("`{text}` is not an address to listen on; write it like 127.0.0.1:8080"))
-    })
+    named
+        .parse()
+        .map_err(|_| format!("`{text}` is not an address to listen on; write it like 127.0.0.1:8080"))
 }
 
-fn size(text: &str) -> Result<usize, Failure> {
-    let bad = || Failure::plain(format!("`{text}` is not a size of at least 1MB; write it like 64MB or 2GB"));
+fn size(text: &str) -> Result<usize, String> {
+    let bad = || format!("`{text}` is not a size of at least 1MB; write it like 64MB or 2GB");
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic() || c == ' ');
     let unit = match text[digits.len()..].trim().to_ascii_lowercase().as_str() {
         "mb" | "mib" | "m" => 20,

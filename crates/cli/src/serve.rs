@@ -2,6 +2,7 @@
 
 use crate::Failure;
 use crate::config::{Config, ServeArgs};
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +22,14 @@ const TIDY_EVERY: Duration = Duration::from_millis(100);
 pub fn run(args: ServeArgs) -> Result<ExitCode, Failure> {
     let config = Config::load(args)?;
     let filter = EnvFilter::try_from_env("TOLLGATE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
+    let log =
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    // Colours are for people: a file or a collector would keep the escape codes.
+    if std::io::stderr().is_terminal() {
+        log.init()
+    } else {
+        log.with_ansi(false).init()
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()

@@ -17,7 +17,7 @@ pub use compile::{Loaded, load};
 pub use explain::{Explanation, RuleExplanation, explain};
 pub use ruleset::{LimitId, Rule, RuleSet};
 pub use selection::{Charge, Charges, ClientMatch, PathMatch, Selection};
-pub use summary::ClientTraits;
+pub use summary::{ClientNumber, ClientTraits};
 pub use testing::{START_US, TestResult, run_tests};
 pub use virtual_node::VirtualNode;
 

@@ -1,7 +1,7 @@
 //! Compiled rules.
 
 use super::pattern::Glob;
-use super::summary::Summary;
+use super::summary::{ClientNumber, Summary};
 use super::written::{Consistency, OnExceed, OnStoreFailure};
 use crate::key::{Dimension, Hashes, Identity, identity};
 use crate::limit::Limit;
@@ -218,9 +218,9 @@ impl RuleSet {
         self.owners[id.0 as usize]
     }
 
-    /// The number of the client: those with the same number meet the same rules.
+    /// The client summed up: those with the same number meet the same rules.
     #[inline]
-    pub fn sum_up(&self, request: &Request<'_>, hashes: &Hashes<'_>) -> u64 {
+    pub fn sum_up(&self, request: &Request<'_>, hashes: &Hashes<'_>) -> ClientNumber {
         self.summary.of(request, &self.tiers, hashes)
     }
 

@@ -21,7 +21,7 @@ pub struct ClientMatch {
 }
 
 /// The path half of a selection.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PathMatch {
     /// For each rule whether it is about this path.
     rules: Vec<bool>,

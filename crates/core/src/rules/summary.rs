@@ -24,6 +24,15 @@ pub(super) enum Summary {
     Traits(ClientTraits),
 }
 
+/// What a client is summed up as. Under one rule set, clients with the same number meet the same rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ClientNumber {
+    /// One of a few classes.
+    Class(u64),
+    /// A keyed hash of the client, of which there are as many as clients.
+    Hash(u64),
+}
+
 /// A name that a client goes by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Name {
@@ -77,9 +86,9 @@ impl Summary {
 
     /// The number of the client.
     #[inline]
-    pub(super) fn of(&self, request: &Request<'_>, tiers: &[Tier], hashes: &Hashes<'_>) -> u64 {
+    pub(super) fn of(&self, request: &Request<'_>, tiers: &[Tier], hashes: &Hashes<'_>) -> ClientNumber {
         match self {
-            Self::Nothing => 0,
+            Self::Nothing => ClientNumber::Class(0),
             Self::Patterns(patterns) => {
                 let mut number = match request.tier {
                     None => 0,
@@ -91,9 +100,9 @@ impl Summary {
                     let matches = name.of(request).is_some_and(|text| glob.matches(text));
                     number = number << 1 | u64::from(matches);
                 }
-                number
+                ClientNumber::Class(number)
             }
-            Self::Traits(traits) => hashes.of_traits(*traits, request),
+            Self::Traits(traits) => ClientNumber::Hash(hashes.of_traits(*traits, request)),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! No decision allocates once its client, its path and its state are known.
+//! No decision over up to four limits allocates once its client, its path and its states are known.
 
 use crate::clients;
 use crate::setting::{Setting, key};
@@ -14,7 +14,7 @@ rules:
   - { id: leaky, key: user, algorithm: leaky_bucket, limit: 1000000/h }
   - { id: spaced, key: [tenant, ip], algorithm: gcra, limit: 1000/h, burst: 100 }
   - { id: window, match: { endpoint_regex: '^/users' }, algorithm: fixed_window, limit: 100/h }
-  - { id: counter, algorithm: sliding_window_counter, limit: 1000000/h }
+  - { id: counter, endpoint: '/v2/{*rest}', algorithm: sliding_window_counter, limit: 1000000/h }
 allow: ['sk_internal_*', 10.0.0.0/8]
 deny: ['sk_revoked_*', { key: 'sk_late', expires: 2027-01-01 }]
 ";
@@ -34,10 +34,11 @@ fn a_single_limit() {
 fn many_clients_and_limits() {
     let setting = Setting::new(RULES);
     let mut rng = Rng::with_seed(31);
-    let requests: Vec<Request<'_>> = std::iter::repeat_with(|| Request { cost: 1, ..clients::draw(&mut rng) })
-        .filter(Request::names_anybody)
-        .take(200)
-        .collect();
+    let requests: Vec<Request<'_>> =
+        std::iter::repeat_with(|| Request { cost: 1, ..clients::draw(&mut rng) })
+            .filter(Request::names_anybody)
+            .take(200)
+            .collect();
     let all = || requests.iter().filter(|request| setting.check(request).allowed()).count();
     for _ in 0..20 {
         all();

@@ -38,7 +38,11 @@ fn is_refused_and_spends_nothing() {
     assert_eq!(setting.limiter.store().usage().states, 0, "nothing was spent");
     let longest = Request { endpoint: &longest, ..good };
     assert_eq!(setting.remaining(&longest), 9, "the longest endpoint is none too long");
-    assert_eq!(setting.remaining(&Request { cost: 9, ..good }), 0, "the whole of a limit may be taken at once");
+    assert_eq!(
+        setting.remaining(&Request { cost: 9, ..good }),
+        0,
+        "the whole of a limit may be taken at once"
+    );
 }
 
 #[test]

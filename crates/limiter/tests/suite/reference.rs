@@ -17,17 +17,18 @@ const MIXED: &str = r#"
 defaults: { tier: guest }
 tiers:
   guest: { limit: 30/min }
-  gold: { api_key_pattern: "sk_gold_*", keys: [ann], limit: 300/min }
+  gold: { api_key_pattern: "sk_gold_*", keys: [acme-corp], limit: 300/min }
 routes: ["/v1/orders/{id}"]
 rules:
   - id: plan
     key: api_key
-    override: { sk_gold_vip: { limit: 900/min }, 192.0.2.1: { limit: 3/min } }
+    override: { sk_gold_vip: { limit: 900/min }, sk_free_1: { limit: 3/min } }
   - id: leaky
     endpoint: /leaky
     key: user
     algorithm: leaky_bucket
     params: { capacity: 7, leak_rate: 2 }
+    override: { ann: { capacity: 9, leak_rate: 3 } }
   - id: spaced
     endpoint: /spaced
     key: [tenant, user]
@@ -119,7 +120,12 @@ impl Pair {
         let expected = self.node.check(&self.loaded, request, now_us);
         let found = self.engine.limiter.check(request);
         let context = || format!("{request:?} at {} s", (now_us as f64 - START_US as f64) / 1e6);
-        assert_eq!(found.as_ref().map(|decision| decision.outcome), expected.as_ref().copied(), "{}", context());
+        assert_eq!(
+            found.as_ref().map(|decision| decision.outcome),
+            expected.as_ref().copied(),
+            "{}",
+            context()
+        );
         if let Ok(decision) = &found {
             assert_eq!(rule(decision), self.rule(&expected), "{}", context());
             assert_eq!(decision.now_us, now_us);
@@ -164,11 +170,12 @@ fn pause_us(rng: &mut Rng) -> u64 {
 /// `steps` random requests, with a reload of `texts` in turn every 2,000. While the numbers stay the same
 /// a reload may come at any time. When they change it comes after a pause in which every state has become
 /// fresh: a state that equals a fresh one under the old numbers may be forgotten or not.
-fn run(seed: u64, steps: usize, texts: &[&str]) -> Counts {
+/// Pauses are divided by `pace`.
+fn run(seed: u64, steps: usize, pace: u64, texts: &[&str]) -> Counts {
     let mut rng = Rng::with_seed(seed);
     let mut pair = Pair::new(texts[0]);
     for step in 1..=steps {
-        pair.engine.clock.advance_us(pause_us(&mut rng));
+        pair.engine.clock.advance_us(pause_us(&mut rng) / pace);
         pair.check(&clients::draw(&mut rng));
         if step % 500 == 0 {
             pair.engine.tidy();
@@ -187,14 +194,14 @@ fn run(seed: u64, steps: usize, texts: &[&str]) -> Counts {
 #[test]
 fn the_shipped_rule_files() {
     for (seed, text) in [API_ENDPOINTS, B2B_EDGE, ORDERS, QUICKSTART, SAAS_TIERS].into_iter().enumerate() {
-        let counts = run(seed as u64, 9_000, &[text]);
-        assert!(counts.admitted > 500 && counts.limited > 50, "file {seed} shows little: {counts:?}");
+        let counts = run(seed as u64, 9_000, 100, &[text]);
+        assert!(counts.admitted > 100 && counts.limited > 50, "file {seed} shows little: {counts:?}");
     }
 }
 
 #[test]
 fn one_of_everything() {
-    let counts = run(11, 20_000, &[MIXED]);
+    let counts = run(11, 20_000, 1, &[MIXED]);
     let Counts { admitted, limited, unlimited, denied, invalid } = counts;
     assert!(
         admitted > 1_000 && limited > 1_000 && unlimited > 100 && denied > 100 && invalid > 100,
@@ -206,7 +213,7 @@ fn one_of_everything() {
 fn rules_that_change() {
     let wider = MIXED.replace("/min", "/20s").replace("algorithm: gcra", "algorithm: leaky_bucket");
     let fewer = MIXED.replace("limit: 30/min", "limit: 11/min").replace("key: user", "key: [user, ip]");
-    let counts = run(12, 20_000, &[MIXED, &wider, ORDERS, &fewer]);
+    let counts = run(12, 20_000, 1, &[MIXED, &wider, ORDERS, &fewer]);
     assert!(counts.limited > 1_000, "{counts:?}");
 }
 

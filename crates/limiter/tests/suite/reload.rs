@@ -33,7 +33,9 @@ fn tokens_are_kept_when_the_capacity_changes() {
 fn the_count_of_a_window_is_kept() {
     for algorithm in ["fixed_window", "sliding_window_log", "sliding_window_counter"] {
         let rules = |limit: u32| {
-            format!("rules:\n  - {{ id: one, algorithm: {algorithm}, params: {{ limit: {limit}, window: 60 }} }}")
+            format!(
+                "rules:\n  - {{ id: one, algorithm: {algorithm}, params: {{ limit: {limit}, window: 60 }} }}"
+            )
         };
         let setting = Setting::new(&rules(10));
         assert_eq!(setting.send(6, &key("a")), 6);

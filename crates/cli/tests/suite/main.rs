@@ -1,0 +1,11 @@
+//! The tests of the binary, run as people run it, as one binary.
+
+#![allow(clippy::unwrap_used, clippy::panic)] // A test that cannot go on should say so at once.
+
+mod client;
+mod program;
+mod rules;
+mod serving;
+mod settings;
+mod stopping;
+mod watching;

@@ -1,0 +1,106 @@
+//! The settings: a flag, else the environment, else the file, else the default.
+
+use crate::program::{Ended, Server, run, tollgate};
+use std::path::Path;
+use tempfile::TempDir;
+
+fn folder_with(config: &str) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("tollgate.yaml"), config).unwrap();
+    folder
+}
+
+fn serve_with(config: &str) -> Ended {
+    let folder = folder_with(config);
+    let ended = run(tollgate(["serve", "--config", "tollgate.yaml"]).current_dir(folder.path()));
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    ended
+}
+
+#[test]
+fn a_flag_beats_the_environment_beats_the_file() {
+    let folder = folder_with("store_memory: 16MB\nlisten: 127.0.0.1:0\n");
+    let greeting = |variable: Option<&str>, flag: Option<&str>| {
+        let mut command = tollgate(["serve", "--config", "tollgate.yaml"]);
+        command.current_dir(folder.path());
+        command.envs(variable.map(|value| ("TOLLGATE_STORE_MEMORY", value)));
+        command.args(flag.map(|value| ["--store-memory", value]).into_iter().flatten());
+        Server::from(&mut command).greeting.clone()
+    };
+    for (variable, flag, expected) in [
+        (None, None, "at most 16 MB"),
+        (Some("32MB"), None, "at most 32 MB"),
+        (None, Some("64MB"), "at most 64 MB"),
+        (Some("32MB"), Some("64MB"), "at most 64 MB"),
+    ] {
+        let greeting = greeting(variable, flag);
+        assert!(greeting.contains(expected), "{variable:?}, {flag:?}: {greeting}");
+    }
+}
+
+#[test]
+fn every_flag_has_a_variable() {
+    let folder = folder_with("store_memory: 16MB\n");
+    std::fs::write(folder.path().join("rules.yaml"), "rules:\n  - { id: mine, limit: 3/min }\n").unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let mut command = tollgate(["serve"]);
+    command.env("TOLLGATE_CONFIG", path("tollgate.yaml")).env("TOLLGATE_RULES", path("rules.yaml"));
+    command.env("TOLLGATE_LISTEN", "127.0.0.1:0").env("TOLLGATE_STORE", "memory");
+    let server = Server::from(&mut command);
+    assert!(server.greeting.contains("at most 16 MB"), "{}", server.greeting);
+    assert_eq!(server.client().check("a", "/").json()["rule"], "mine");
+}
+
+#[test]
+fn paths_in_the_file_start_from_its_folder() {
+    let folder = folder_with("rules: rules.yaml\nlisten: 127.0.0.1:0\n");
+    std::fs::write(folder.path().join("rules.yaml"), "rules:\n  - { id: mine, limit: 3/min }\n").unwrap();
+    let config = folder.path().join("tollgate.yaml");
+    let mut command = tollgate(["serve".as_ref(), "--config".as_ref(), config.as_os_str()]);
+    let server = Server::from(command.current_dir(Path::new("/")));
+    assert_eq!(server.client().check("a", "/").json()["rule"], "mine");
+}
+
+#[test]
+fn what_is_wrong_in_the_file_is_said_with_its_place() {
+    for (config, expected) in [
+        ("listn: 127.0.0.1:0\n", "tollgate.yaml:1:1: error: unknown field `listn`\n"),
+        (
+            "store_memory: 16MB\nlisten: here\n",
+            "tollgate.yaml:2:9: error: `here` is not an address to listen on; write it like 127.0.0.1:8080\n",
+        ),
+        (
+            "store_memory: 16 pounds\n",
+            "tollgate.yaml:1:15: error: `16 pounds` is not a size of at least 1MB; write it like 64MB or 2GB\n",
+        ),
+        ("listen: [\n", "tollgate.yaml:"),
+    ] {
+        let ended = serve_with(config);
+        assert!(ended.stderr.starts_with(expected), "{config}: {}", ended.stderr);
+        assert!(ended.stderr.contains(" | "), "the line is shown: {}", ended.stderr);
+    }
+    let both = serve_with("listen: here\nstore_memory: 1\nlistn: x\n");
+    assert!(both.stderr.matches(": error: ").count() >= 2, "all at once: {}", both.stderr);
+}
+
+#[test]
+fn what_is_wrong_on_the_command_line_is_said() {
+    for (arguments, expected) in [
+        (
+            ["--store", "redis://localhost"],
+            "error: `redis://localhost` is not a store this version has\n  hint: ",
+        ),
+        (["--listen", "here"], "error: `here` is not an address to listen on"),
+        (["--store-memory", "7 pounds"], "error: `7 pounds` is not a size"),
+        (["--config", "no-such-file.yaml"], "error: cannot read no-such-file.yaml: No such file"),
+    ] {
+        let ended = run(tollgate(["serve"]).args(arguments));
+        assert_eq!(ended.code, Some(1), "{arguments:?}");
+        assert!(ended.stderr.starts_with(expected), "{arguments:?}: {}", ended.stderr);
+        assert_eq!(ended.stdout, "");
+    }
+    let ended = run(&mut tollgate(["serve", "--lissten", "x"]));
+    assert_eq!(ended.code, Some(2), "{ended:?}");
+    assert!(ended.stderr.contains("--listen"), "{}", ended.stderr);
+    assert_eq!(run(&mut tollgate([""; 0])).code, Some(2));
+}

@@ -1,0 +1,93 @@
+//! A rule file that is edited while requests come.
+
+use crate::program::Server;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+use tempfile::TempDir;
+use tokio::time::Instant;
+
+const RELOADS: u32 = 50;
+const LIVE_WITHIN: Duration = Duration::from_secs(2);
+
+struct Watched {
+    _folder: TempDir,
+    path: PathBuf,
+    server: Server,
+}
+
+impl Watched {
+    fn start(text: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rules.yaml");
+        std::fs::write(&path, text).unwrap();
+        let server = Server::start(["--rules".as_ref(), path.as_os_str()]);
+        server.until_logged("revision=1");
+        Self { _folder: folder, path, server }
+    }
+
+    fn replace(&self, text: &str) {
+        let beside = self.path.with_extension("new");
+        std::fs::write(&beside, text).unwrap();
+        std::fs::rename(&beside, &self.path).unwrap();
+    }
+}
+
+fn rules(capacity: u32) -> String {
+    format!("rules:\n  - {{ id: one, params: {{ capacity: {capacity}, refill_rate: 0.001 }} }}\n")
+}
+
+#[test]
+fn a_change_becomes_live_and_a_broken_one_does_not() {
+    let watched = Watched::start(&rules(100));
+    let mut client = watched.server.client();
+    let mut ask = || {
+        let reply = client.check("a", "/").json();
+        (reply["limit"].as_u64().unwrap(), reply["remaining"].as_u64().unwrap())
+    };
+    assert_eq!(ask(), (100, 99));
+    watched.replace(&rules(1_000));
+    watched.server.until_logged("revision=2");
+    assert_eq!(ask(), (1_000, 98), "tokens are kept");
+    watched.replace("rules:\n  - id: one\n    limt: 5/min\n");
+    watched.server.until_logged("the new rules are not used");
+    watched.server.until_logged("rules.yaml:3:5: error: unknown field `limt`");
+    assert_eq!(ask(), (1_000, 97));
+    watched.replace(&rules(10));
+    watched.server.until_logged("revision=3");
+    assert_eq!(ask(), (10, 9));
+}
+
+#[test]
+fn fifty_changes_under_load() {
+    let many = |capacity| rules(1_000_000 + capacity);
+    let watched = Watched::start(&many(0));
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let load = scope.spawn(|| {
+            let mut client = watched.server.client();
+            let mut checks = 0;
+            while !stop.load(Ordering::Relaxed) {
+                let reply = client.check("load", "/");
+                assert_eq!(reply.status, 200, "{reply:?}");
+                assert!(reply.json()["limit"].as_u64().unwrap() >= 1_000_000, "{reply:?}");
+                checks += 1;
+            }
+            checks
+        });
+        let mut client = watched.server.client();
+        for reload in 1..=RELOADS {
+            let changed = Instant::now();
+            watched.replace(&many(reload));
+            watched.server.until_logged(&format!("revision={} ", reload + 1));
+            assert_eq!(client.check("a", "/").json()["limit"], 1_000_000 + reload);
+            let took = changed.elapsed();
+            assert!(took < LIVE_WITHIN, "change {reload} was live after {took:?}");
+        }
+        stop.store(true, Ordering::Relaxed);
+        assert!(load.join().unwrap() > RELOADS, "there was a load");
+        let left = client.check("a", "/").json()["remaining"].as_u64().unwrap();
+        assert_eq!(left, 1_000_001 - u64::from(RELOADS) - 1, "tokens are kept");
+    });
+}

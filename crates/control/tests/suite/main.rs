@@ -1,0 +1,9 @@
+//! The tests of rule sources, as one binary.
+
+#![allow(clippy::unwrap_used, clippy::panic)] // A test that cannot go on should say so at once.
+
+mod broken;
+mod changes;
+mod opening;
+mod reloads;
+mod setting;

@@ -1,0 +1,105 @@
+//! A rule file in a folder of its own, and a limiter that follows it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tempfile::TempDir;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tollgate_control::{LoadError, RuleFile, Status};
+use tollgate_limiter::{Clock, Limiter, ManualClock, MemoryStore, Request};
+
+const START_US: u64 = 1_800_000_000_000_000;
+/// Only a broken test waits this long.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A rule file with one limit.
+pub fn rules(capacity: u32) -> String {
+    format!("rules:\n  - {{ id: one, params: {{ capacity: {capacity}, refill_rate: 1 }} }}\n")
+}
+
+pub fn limiter() -> Arc<Limiter> {
+    Arc::new(Limiter::new(MemoryStore::new(1 << 24), Clock::Manual(ManualClock::new(START_US))))
+}
+
+/// The limit that a client of this name now has; none if there is no rule about it.
+pub fn quota(limiter: &Limiter, name: &str) -> Option<u32> {
+    let request = Request { api_key: Some(name), endpoint: "/", ..Request::default() };
+    limiter.check(&request).unwrap().terms.map(|terms| terms.quota)
+}
+
+pub struct Followed {
+    pub folder: TempDir,
+    pub path: PathBuf,
+    pub limiter: Arc<Limiter>,
+    status: watch::Receiver<Status>,
+    following: JoinHandle<()>,
+}
+
+impl Followed {
+    /// Follows `rules.yaml` in a new folder, where `prepare` makes the file and answers its path.
+    pub fn start(prepare: impl FnOnce(&Path) -> PathBuf) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = prepare(folder.path());
+        let limiter = limiter();
+        let file = RuleFile::open(&path, Arc::clone(&limiter)).unwrap_or_else(|error| panic!("{error}"));
+        let status = file.status();
+        let following = tokio::spawn(file.follow());
+        Self { folder, path, limiter, status, following }
+    }
+
+    pub fn with_rules(text: &str) -> Self {
+        Self::start(|folder| {
+            let path = folder.join("rules.yaml");
+            std::fs::write(&path, text).unwrap();
+            path
+        })
+    }
+
+    pub fn write(&self, text: impl AsRef<[u8]>) {
+        std::fs::write(&self.path, text).unwrap();
+    }
+
+    /// Writes beside and renames, as editors do.
+    pub fn replace(&self, text: &str) {
+        let beside = self.folder.path().join(".rules.yaml.new");
+        std::fs::write(&beside, text).unwrap();
+        std::fs::rename(&beside, &self.path).unwrap();
+    }
+
+    pub fn revision(&self) -> u64 {
+        self.status.borrow().revision
+    }
+
+    pub fn error(&self) -> Option<Arc<LoadError>> {
+        self.status.borrow().error.clone()
+    }
+
+    /// Waits until the limit in force is the expected one. Each change of the file is a change of the status.
+    pub async fn until_quota(&mut self, expected: u32) {
+        let limiter = Arc::clone(&self.limiter);
+        let is_there = self.status.wait_for(|_| quota(&limiter, "watcher") == Some(expected));
+        let waited = tokio::time::timeout(PATIENCE, is_there).await.map(|status| status.is_ok());
+        assert_eq!(waited, Ok(true), "the limit did not become {expected}");
+    }
+
+    /// Waits until nothing is wrong with the newest content.
+    pub async fn until_well(&mut self) {
+        let well = self.status.wait_for(|status| status.error.is_none());
+        let waited = tokio::time::timeout(PATIENCE, well).await.map(|status| status.is_ok());
+        assert_eq!(waited, Ok(true), "the error stays");
+    }
+
+    /// Waits until the newest content is reported as not used, and answers what is said.
+    pub async fn until_error(&mut self) -> String {
+        let failed = self.status.wait_for(|status| status.error.is_some());
+        let status = tokio::time::timeout(PATIENCE, failed).await.expect("no error is reported").unwrap();
+        status.error.as_ref().unwrap().to_string()
+    }
+}
+
+impl Drop for Followed {
+    fn drop(&mut self) {
+        self.following.abort();
+    }
+}
