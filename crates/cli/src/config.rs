@@ -3,6 +3,7 @@
 use crate::Failure;
 use clap::Args;
 use serde::Deserialize;
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use tollgate_core::document::{Document, Path};
@@ -38,10 +39,27 @@ pub struct ServeArgs {
 struct ConfigFile {
     rules: Option<PathBuf>,
     store: Option<String>,
-    store_memory: Option<String>,
-    listen: Option<String>,
+    store_memory: Option<Setting>,
+    listen: Option<Setting>,
     #[serde(default)]
     headers: HeaderOptions,
+}
+
+/// A text, or a number that means the same without quotes.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Setting {
+    Text(String),
+    Number(u64),
+}
+
+impl fmt::Display for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(text) => f.write_str(text),
+            Self::Number(number) => write!(f, "{number}"),
+        }
+    }
 }
 
 /// What `serve` runs with.
@@ -74,12 +92,12 @@ impl Config {
             rules: args.rules.or(file.rules),
             store_memory: args
                 .store_memory
-                .or(file.store_memory)
+                .or(file.store_memory.map(|setting| setting.to_string()))
                 .map_or(Ok(DEFAULT_MEMORY), |text| size(&text))
                 .map_err(Failure::plain)?,
             listen: args
                 .listen
-                .or(file.listen)
+                .or(file.listen.map(|setting| setting.to_string()))
                 .map_or(Ok(DEFAULT_LISTEN), |text| address(&text))
                 .map_err(Failure::plain)?,
             headers: file.headers,
@@ -95,10 +113,10 @@ fn read(path: &std::path::Path) -> Result<ConfigFile, Failure> {
     let mut document = Document::parse(&name, &text)?;
     let mut file: ConfigFile = document.decode().unwrap_or_default();
     let root = Path::root();
-    if let Some(Err(error)) = file.listen.as_deref().map(address) {
+    if let Some(Err(error)) = file.listen.as_ref().map(|setting| address(&setting.to_string())) {
         document.error(&root.field("listen"), error, None);
     }
-    if let Some(Err(error)) = file.store_memory.as_deref().map(size) {
+    if let Some(Err(error)) = file.store_memory.as_ref().map(|setting| size(&setting.to_string())) {
         document.error(&root.field("store_memory"), error, None);
     }
     let report = document.into_report();

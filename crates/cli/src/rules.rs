@@ -109,13 +109,13 @@ fn load(file: &Path) -> Result<Loaded, Failure> {
 }
 
 fn check(file: &Path, loaded: &Loaded) -> bool {
-    println!(
-        "{}: {} rules, {} tests, no errors",
-        file.display(),
-        loaded.rules.rules().len(),
-        loaded.tests.len()
-    );
+    let (rules, tests) = (loaded.rules.rules().len(), loaded.tests.len());
+    println!("{}: {}, {}, no errors", file.display(), counted(rules, "rule"), counted(tests, "test"));
     true
+}
+
+fn counted(count: usize, what: &str) -> String {
+    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
 fn test(file: &Path, loaded: &Loaded) -> bool {

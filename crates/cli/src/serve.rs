@@ -17,24 +17,36 @@ use tracing_subscriber::EnvFilter;
 
 const EXAMPLE: &str = include_str!("../../../examples/rules/quickstart.yaml");
 const TIDY_EVERY: Duration = Duration::from_millis(100);
+/// A warning that goes on is repeated every ten seconds.
+const SAY_EVERY_TICKS: u32 = 100;
 
 /// Runs until it is told to stop.
 pub fn run(args: ServeArgs) -> Result<ExitCode, Failure> {
     let config = Config::load(args)?;
-    let filter = EnvFilter::try_from_env("TOLLGATE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    let log =
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
-    // Colours are for people: a file or a collector would keep the escape codes.
-    if std::io::stderr().is_terminal() {
-        log.init()
-    } else {
-        log.with_ansi(false).init()
-    }
+    start_logging()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure::plain(format!("cannot start: {error}")))?;
     runtime.block_on(serve(config))
+}
+
+/// Logs go to stderr, in colour only if a person is watching.
+fn start_logging() -> Result<(), Failure> {
+    let wanted = std::env::var("TOLLGATE_LOG").unwrap_or_default();
+    let filter = if wanted.is_empty() { "info" } else { &wanted };
+    let filter = EnvFilter::try_new(filter).map_err(|error| {
+        Failure::plain(format!(
+            "TOLLGATE_LOG is `{wanted}`: {error}\n  hint: use error, warn, info, debug or trace"
+        ))
+    })?;
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false)
+        .init();
+    Ok(())
 }
 
 async fn serve(config: Config) -> Result<ExitCode, Failure> {
@@ -103,20 +115,24 @@ fn greet(config: &Config, address: std::net::SocketAddr) {
     println!("Ctrl-C stops it.");
 }
 
-/// Housekeeping of the embedded store.
+/// Housekeeping of the embedded store; says when its memory is used up, and again while that lasts.
 async fn tidy(limiter: Arc<Limiter>) {
     let mut every = tokio::time::interval(TIDY_EVERY);
-    let mut crowded = 0;
+    let mut said = 0;
+    let mut quiet_ticks = 0;
     loop {
         every.tick().await;
         limiter.tidy();
-        let now = limiter.store().crowded();
-        if now > crowded && crowded == 0 {
+        let crowded = limiter.store().crowded();
+        if crowded > said && quiet_ticks == 0 {
             tracing::warn!(
+                checks = crowded - said,
                 "the store's memory is used up: new keys share a limit with their neighbours (--store-memory)"
             );
+            said = crowded;
+            quiet_ticks = SAY_EVERY_TICKS;
         }
-        crowded = now;
+        quiet_ticks = u32::saturating_sub(quiet_ticks, 1);
     }
 }
 

@@ -24,7 +24,7 @@ const LARGEST_FILE: u64 = 16 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// It cannot be read.
-    #[error("cannot read {}: {error}", path.display())]
+    #[error("error: cannot read {}: {error}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
@@ -82,9 +82,14 @@ impl RuleFile {
         }
         loop {
             tokio::select! {
-                Some(()) = changes.recv() => tokio::time::sleep(SETTLE).await,
+                Some(()) = changes.recv() => {}
                 () = tokio::time::sleep(LOOK_EVERY) => {}
             }
+            if self.read().ok() == self.seen {
+                continue;
+            }
+            // It may have been seen half written, however it was noticed.
+            tokio::time::sleep(SETTLE).await;
             while changes.try_recv().is_ok() {}
             self.look();
         }

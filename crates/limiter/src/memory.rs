@@ -17,7 +17,7 @@ use parking_lot::{Mutex, MutexGuard};
 use slot::Slot;
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use table::Table;
+use table::{Budget, Table};
 use tollgate_core::algorithm::Step;
 use tollgate_core::algorithm::sliding_window_log;
 use tollgate_core::decision::Fold;
@@ -25,7 +25,7 @@ use tollgate_core::rules::Charge;
 
 const SHARD_BITS: u32 = 64 - slot::FINGERPRINT_BITS;
 const SHARDS: usize = 1 << SHARD_BITS;
-/// Shards for crowds; they are few, so these have no cap of their own.
+/// Shards for crowds.
 const CROWD_SHARDS: usize = 64;
 /// How many crowds a limit has.
 pub(crate) const CROWDS: u64 = 256;
@@ -35,6 +35,9 @@ const TIDY_SHARDS: usize = 32;
 /// The embedded store.
 pub struct MemoryStore {
     shards: Box<[Shard]>,
+    budget: Budget,
+    /// Crowds are few: they have no cap, or there would be no place for them when there is none.
+    crowd_budget: Budget,
     next_to_tidy: AtomicUsize,
     crowded: AtomicU64,
 }
@@ -48,7 +51,7 @@ struct Shard(Mutex<Table>);
 pub struct MemoryUse {
     /// States.
     pub states: usize,
-    /// Bytes of them.
+    /// Bytes of their tables, crowds aside.
     pub bytes: usize,
     /// How many checks had to share a crowd's cell because the cap was reached.
     pub crowded: u64,
@@ -71,11 +74,11 @@ pub(crate) struct Placed<'r> {
 impl MemoryStore {
     /// A store that takes at most `most_bytes`.
     pub fn new(most_bytes: usize) -> Self {
-        let each = most_bytes / SHARDS;
-        let shards = (0..SHARDS).map(|_| Table::new(each));
-        let crowds = (0..CROWD_SHARDS).map(|_| Table::new(usize::MAX));
+        let tables = (0..SHARDS + CROWD_SHARDS).map(|_| Shard(Mutex::new(Table::default())));
         Self {
-            shards: shards.chain(crowds).map(|table| Shard(Mutex::new(table))).collect(),
+            shards: tables.collect(),
+            budget: Budget::new(most_bytes),
+            crowd_budget: Budget::new(usize::MAX),
             next_to_tidy: AtomicUsize::new(0),
             crowded: AtomicU64::new(0),
         }
@@ -86,13 +89,30 @@ impl MemoryStore {
     pub(crate) fn take_one(&self, charge: &Charge<'_>, cost: u32, now_us: u64) -> Option<Step> {
         let Charge { limit, key, .. } = *charge;
         let mut table = self.shards[shard_of(key)].0.lock();
-        let Some(index) = table.find(key) else { return take_first(&mut table, charge, cost, now_us) };
+        let Some(index) = table.find(key) else { return self.take_first(&mut table, charge, cost, now_us) };
         let step = limit.step(Some(table.slot(index).cell()), now_us, cost);
         if let Some(cell) = step.next {
             let fresh_us = now_us + limit.lifetime_us().max(step.reset_after_us);
             table.replace(index, Slot::new(key, cell, fresh_us));
         }
         Some(step)
+    }
+
+    /// The first charge of a key.
+    #[inline(never)]
+    fn take_first(&self, table: &mut Table, charge: &Charge<'_>, cost: u32, now_us: u64) -> Option<Step> {
+        let step = charge.limit.step(None, now_us, cost);
+        if let Some(cell) = step.next {
+            if !table.make_room(1, &self.budget, now_us) {
+                return None;
+            }
+            table.insert(Slot::new(charge.key, cell, now_us + step.reset_after_us));
+        }
+        Some(step)
+    }
+
+    fn budget_of(&self, placed: &Placed<'_>) -> &Budget {
+        if placed.crowd { &self.crowd_budget } else { &self.budget }
     }
 
     /// Charges all of `charges`, or none of them if one refuses: locks every shard concerned, in order;
@@ -109,7 +129,8 @@ impl MemoryStore {
         let mut steps: SmallVec<[Taken; 8]> = SmallVec::new();
         for (index, placed) in charges.iter().enumerate() {
             let table = &mut tables[position(placed)].1;
-            let taken = step(table, placed, charges.len(), now_us).ok_or(Full { charge: index })?;
+            let budget = self.budget_of(placed);
+            let taken = step(table, placed, charges.len(), budget, now_us).ok_or(Full { charge: index })?;
             fold.add(&placed.charge, taken.step());
             steps.push(taken);
         }
@@ -132,7 +153,9 @@ impl MemoryStore {
     pub fn tidy(&self, now_us: u64) {
         let first = self.next_to_tidy.fetch_add(TIDY_SHARDS, Ordering::Relaxed);
         for index in first..first + TIDY_SHARDS {
-            self.shards[index % self.shards.len()].0.lock().tidy(now_us);
+            let index = index % self.shards.len();
+            let budget = if index < SHARDS { &self.budget } else { &self.crowd_budget };
+            self.shards[index].0.lock().tidy(budget, now_us);
         }
     }
 
@@ -143,13 +166,11 @@ impl MemoryStore {
 
     /// What the store holds.
     pub fn usage(&self) -> MemoryUse {
-        let mut usage = MemoryUse { crowded: self.crowded(), ..MemoryUse::default() };
-        for shard in &self.shards {
-            let table = shard.0.lock();
-            usage.states += table.states();
-            usage.bytes += table.bytes();
+        MemoryUse {
+            states: self.shards.iter().map(|shard| shard.0.lock().states()).sum(),
+            bytes: self.budget.used(),
+            crowded: self.crowded(),
         }
-        usage
     }
 }
 
@@ -157,19 +178,6 @@ impl std::fmt::Debug for MemoryStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("MemoryStore").field("usage", &self.usage()).finish()
     }
-}
-
-/// The first charge of a key.
-#[inline(never)]
-fn take_first(table: &mut Table, charge: &Charge<'_>, cost: u32, now_us: u64) -> Option<Step> {
-    let step = charge.limit.step(None, now_us, cost);
-    if let Some(cell) = step.next {
-        if !table.make_room(1, now_us) {
-            return None;
-        }
-        table.insert(Slot::new(charge.key, cell, now_us + step.reset_after_us));
-    }
-    Some(step)
 }
 
 /// What a charge would do to its state.
@@ -188,20 +196,26 @@ impl Taken {
 }
 
 /// Steps on one charge's state and makes sure that the outcome can be kept; none if there is no room.
-fn step(table: &mut Table, placed: &Placed<'_>, newcomers: usize, now_us: u64) -> Option<Taken> {
+fn step(
+    table: &mut Table,
+    placed: &Placed<'_>,
+    newcomers: usize,
+    budget: &Budget,
+    now_us: u64,
+) -> Option<Taken> {
     let Charge { limit, key, .. } = placed.charge;
     if let Some(window) = limit.log_window() {
         let log = table.log(key);
         let known = log.is_some();
         let found = sliding_window_log::step(window, log, now_us, placed.cost);
-        let fits = known || !found.step.admitted || table.make_room_for_log(limit.quota, now_us);
+        let fits = known || !found.step.admitted || table.make_room_for_log(key, limit.quota, budget, now_us);
         return fits.then_some(Taken::Log(found));
     }
     let index = table.find(key);
     let step = limit.step(index.map(|index| table.slot(index).cell()), now_us, placed.cost);
     let known = index.is_some();
     // Room for all of them: several newcomers may fall into one shard.
-    let fits = known || step.next.is_none() || table.make_room(newcomers, now_us);
+    let fits = known || step.next.is_none() || table.make_room(newcomers, budget, now_us);
     fits.then_some(Taken::Cell { step, known })
 }
 
@@ -212,9 +226,7 @@ fn write(table: &mut Table, placed: &Placed<'_>, taken: &Taken, now_us: u64) {
         (Taken::Log(found), Some(window)) => {
             if found.step.admitted || found.jumped {
                 let fresh_us = now_us + found.step.reset_after_us;
-                table.change_log(key, limit.quota, fresh_us, |log| {
-                    log.apply(window, found, now_us, placed.cost)
-                });
+                table.change_log(key, fresh_us, |log| log.apply(window, found, now_us, placed.cost));
             }
         }
         (Taken::Cell { step, known }, _) => {

@@ -15,6 +15,9 @@ pub struct Verdict<'a> {
     retry_after_ms: u64,
     rule: Option<&'a str>,
     degraded: bool,
+    /// A rule that only counts, and that would have refused it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shadowed_by: Option<&'a str>,
     /// Why it may not pass although no limit refuses it.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<Refusal<'static>>,
@@ -33,6 +36,7 @@ impl<'a> Verdict<'a> {
             retry_after_ms: standing.map_or(0, |standing| ms(standing.retry_after_us)),
             rule: decision.terms.map(|terms| terms.names.rule.as_str()),
             degraded: decision.degraded,
+            shadowed_by: decision.shadowed_by.map(|names| names.rule.as_str()),
             error: (decision.outcome == Outcome::Denied).then_some(DENIED),
         }
     }
@@ -40,7 +44,8 @@ impl<'a> Verdict<'a> {
     /// Writes it at the end of `out`. This is the answer to nearly every check, so it is put together by
     /// hand; a test holds it against the derived form.
     pub fn write(&self, out: &mut Vec<u8>) {
-        if self.error.is_some() || !self.rule.unwrap_or_default().bytes().all(is_plain) {
+        let is_rare = self.error.is_some() || self.shadowed_by.is_some();
+        if is_rare || !self.rule.unwrap_or_default().bytes().all(is_plain) {
             return serde_json::to_writer(out, self).expect("texts and numbers can be written as JSON");
         }
         let mut digits = itoa::Buffer::new();
@@ -91,6 +96,7 @@ mod tests {
                         retry_after_ms: 7,
                         rule,
                         degraded: !flag,
+                        shadowed_by: None,
                         error,
                     };
                     let mut written = Vec::new();

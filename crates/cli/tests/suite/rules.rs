@@ -61,7 +61,7 @@ fn check_says_everything_that_is_wrong() {
     let ended = rules(&["check", "broken.yaml", "good.yaml", "missing.yaml"]);
     assert_eq!(ended.code, Some(1));
     assert_eq!(
-        ended.stdout, "good.yaml: 1 rules, 0 tests, no errors\n",
+        ended.stdout, "good.yaml: 1 rule, 0 tests, no errors\n",
         "one bad file does not hide a good one"
     );
     let said = ended.stderr;

@@ -23,6 +23,15 @@ rules:
     )
 }
 
+/// Stops the load when it is dropped, also if the test fails.
+struct Stopped(Arc<AtomicBool>);
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn under_load() {
     let mut file = Followed::with_rules(&rules(100));
@@ -53,6 +62,7 @@ async fn under_load() {
         }
     });
 
+    let stopped = Stopped(stop);
     for reload in 1..=RELOADS {
         let before = checks.load(Ordering::Relaxed);
         let changed = Instant::now();
@@ -71,7 +81,7 @@ async fn under_load() {
         }
         assert!(checks.load(Ordering::Relaxed) > before, "the load went on");
     }
-    stop.store(true, Ordering::Relaxed);
+    drop(stopped);
     assert_eq!(load.join().unwrap(), 0, "of {} checks", checks.load(Ordering::Relaxed));
     assert!(file.error().is_none());
     assert!(file.revision() > u64::from(RELOADS));

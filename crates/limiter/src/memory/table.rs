@@ -8,6 +8,7 @@
 use super::slot::{FINGERPRINT_BITS, Slot, fingerprint};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use tollgate_core::algorithm::sliding_window_log::Log;
 
 /// A table is at most this full: beyond it, probes grow long.
@@ -27,8 +28,6 @@ pub(super) struct Table {
     slots: Box<[Slot]>,
     live: usize,
     cursor: usize,
-    /// At most so much memory.
-    most_bytes: usize,
     /// None until a log is kept: most rules need none.
     logs: Option<Box<Logs>>,
 }
@@ -37,7 +36,6 @@ pub(super) struct Table {
 #[derive(Default)]
 struct Logs {
     states: HashMap<u64, LogState, BuildHasherDefault<KeyHasher>>,
-    bytes: usize,
     /// How many there may be before the next look for those to forget.
     before_sweep: usize,
 }
@@ -50,11 +48,38 @@ struct LogState {
     reserved: usize,
 }
 
-impl Table {
-    pub(super) fn new(most_bytes: usize) -> Self {
-        Self { most_bytes, ..Self::default() }
+/// The memory that all tables of a store may take together. Asked only when a table grows or a log begins.
+#[derive(Debug)]
+pub(super) struct Budget {
+    used: AtomicUsize,
+    most: usize,
+}
+
+impl Budget {
+    pub(super) fn new(most: usize) -> Self {
+        Self { used: AtomicUsize::new(0), most }
     }
 
+    pub(super) fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    fn left(&self) -> usize {
+        self.most.saturating_sub(self.used())
+    }
+
+    /// Takes `bytes`, or nothing if they are not there.
+    fn take(&self, bytes: usize) -> bool {
+        let fits = |used: usize| used.checked_add(bytes).filter(|used| *used <= self.most);
+        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
+    }
+
+    fn give_back(&self, bytes: usize) {
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+impl Table {
     /// The slot of `key`, if it has one.
     #[inline]
     pub(super) fn find(&self, key: u64) -> Option<usize> {
@@ -87,16 +112,15 @@ impl Table {
 
     /// Makes room for `newcomers` more states. False if there is none.
     #[inline]
-    pub(super) fn make_room(&mut self, newcomers: usize, now_us: u64) -> bool {
+    pub(super) fn make_room(&mut self, newcomers: usize, budget: &Budget, now_us: u64) -> bool {
         self.sweep(SWEEP, now_us);
-        if self.has_room(newcomers) {
+        // To rebuild means to look at every slot: only if it can gain an eighth. Near the cap a flood would
+        // else make every newcomer pay for it.
+        let can_grow = budget.left() / size_of::<Slot>() >= (self.slots.len() / 8).max(SMALLEST);
+        if self.has_room(newcomers) || can_grow && self.rebuild(newcomers, budget, now_us) {
             return true;
         }
-        if self.slots.len() < self.most_slots() {
-            self.rebuild(newcomers, now_us);
-        } else {
-            self.sweep(SWEEP_WHEN_FULL, now_us);
-        }
+        self.sweep(SWEEP_WHEN_FULL, now_us);
         self.has_room(newcomers)
     }
 
@@ -152,15 +176,21 @@ impl Table {
     }
 
     /// Forgets all that equals fresh, and gives memory back if little is left.
-    pub(super) fn tidy(&mut self, now_us: u64) {
-        self.sweep_logs(now_us);
+    pub(super) fn tidy(&mut self, budget: &Budget, now_us: u64) {
+        if let Some(logs) = &mut self.logs {
+            logs.sweep(budget, now_us);
+            if logs.states.is_empty() {
+                self.logs = None;
+            }
+        }
         let slots = self.slots.len();
         // A removal keeps the cursor where it is, hence the steps for those alive.
         self.sweep(slots + self.live, now_us);
         if self.live == 0 {
+            budget.give_back(slots * size_of::<Slot>());
             self.slots = Box::default();
         } else if slots > SMALLEST && self.live < slots / 4 {
-            self.rebuild(self.live / 4, now_us);
+            self.rebuild(self.live / 4, budget, now_us);
         }
     }
 
@@ -168,24 +198,26 @@ impl Table {
         (self.live + newcomers) * LOAD.1 <= self.slots.len() * LOAD.0
     }
 
-    /// How many slots fit beside the logs.
-    fn most_slots(&self) -> usize {
-        (self.most_bytes.saturating_sub(self.log_bytes()) / size_of::<Slot>()).max(SMALLEST)
-    }
-
-    /// Moves what still matters to an array of the right size.
+    /// Moves what still matters to an array of the right size. False if there is no memory for it.
     #[cold]
-    fn rebuild(&mut self, newcomers: usize, now_us: u64) {
+    fn rebuild(&mut self, newcomers: usize, budget: &Budget, now_us: u64) -> bool {
         let lasting = self.slots.iter().filter(|slot| !slot.is_empty() && !slot.is_fresh(now_us)).count();
-        // A third more than just enough, so that the next rebuild is that far away.
-        let wanted = ((lasting + newcomers) * LOAD.1).div_ceil(LOAD.0) * 4 / 3;
-        let size = wanted.clamp(SMALLEST, self.most_slots());
+        let enough = ((lasting + newcomers) * LOAD.1).div_ceil(LOAD.0);
+        // A third more than just enough, so that the next rebuild is that far away; near the cap, what is left.
+        let most = self.slots.len() + budget.left() / size_of::<Slot>();
+        let size = (enough * 4 / 3).max(SMALLEST).min(most);
+        let grows_by = size.saturating_sub(self.slots.len()) * size_of::<Slot>();
+        if size < enough || !budget.take(grows_by) {
+            return false;
+        }
         let old = std::mem::replace(&mut self.slots, vec![Slot::EMPTY; size].into_boxed_slice());
+        budget.give_back(old.len().saturating_sub(size) * size_of::<Slot>());
         self.live = 0;
         self.cursor = 0;
         for slot in old.into_iter().filter(|slot| !slot.is_empty() && !slot.is_fresh(now_us)) {
             self.insert(slot);
         }
+        true
     }
 
     #[inline]
@@ -208,63 +240,44 @@ impl Table {
     }
 
     /// Makes room for a log of up to `entries`. False if there is none.
-    pub(super) fn make_room_for_log(&mut self, entries: u32, now_us: u64) -> bool {
-        let free = self.most_bytes.saturating_sub(self.slots.len() * size_of::<Slot>());
+    pub(super) fn make_room_for_log(&mut self, key: u64, entries: u32, budget: &Budget, now_us: u64) -> bool {
         let logs = self.logs.get_or_insert_default();
-        if logs.states.len() >= logs.before_sweep || logs.bytes + reserve(entries) > free {
-            logs.sweep(now_us);
+        if logs.states.len() >= logs.before_sweep {
+            logs.sweep(budget, now_us);
         }
-        logs.bytes + reserve(entries) <= free
-    }
-
-    /// Changes the log of `key`, or a new one of up to `entries`.
-    pub(super) fn change_log(
-        &mut self,
-        key: u64,
-        entries: u32,
-        fresh_us: u64,
-        change: impl FnOnce(&mut Log),
-    ) {
-        let logs = self.logs.get_or_insert_default();
-        let state = logs.states.entry(key).or_insert_with(|| {
-            let reserved = reserve(entries);
-            logs.bytes += reserved;
-            LogState { log: Log::default(), fresh_us, reserved }
-        });
-        change(&mut state.log);
-        state.fresh_us = fresh_us;
-    }
-
-    fn sweep_logs(&mut self, now_us: u64) {
-        if let Some(logs) = &mut self.logs {
-            logs.sweep(now_us);
-            if logs.states.is_empty() {
-                self.logs = None;
-            }
+        let reserved = reserve(entries);
+        let mut fits = budget.take(reserved);
+        if !fits {
+            logs.sweep(budget, now_us);
+            fits = budget.take(reserved);
         }
+        if fits {
+            logs.states.insert(key, LogState { log: Log::default(), fresh_us: now_us, reserved });
+        }
+        fits
     }
 
-    fn log_bytes(&self) -> usize {
-        self.logs.as_ref().map_or(0, |logs| logs.bytes)
+    /// Changes the log of `key`, for which there is room.
+    pub(super) fn change_log(&mut self, key: u64, fresh_us: u64, change: impl FnOnce(&mut Log)) {
+        let state = self.logs.as_mut().and_then(|logs| logs.states.get_mut(&key));
+        if let Some(state) = state {
+            change(&mut state.log);
+            state.fresh_us = fresh_us;
+        }
     }
 
     /// How many states there are, some of which may equal fresh ones.
     pub(super) fn states(&self) -> usize {
         self.live + self.logs.as_ref().map_or(0, |logs| logs.states.len())
     }
-
-    /// The memory they take.
-    pub(super) fn bytes(&self) -> usize {
-        self.slots.len() * size_of::<Slot>() + self.log_bytes()
-    }
 }
 
 impl Logs {
-    fn sweep(&mut self, now_us: u64) {
+    fn sweep(&mut self, budget: &Budget, now_us: u64) {
         self.states.retain(|_, state| {
             let stays = state.fresh_us > now_us;
             if !stays {
-                self.bytes -= state.reserved;
+                budget.give_back(state.reserved);
             }
             stays
         });
@@ -313,7 +326,8 @@ mod tests {
     #[test]
     fn agrees_with_a_map() {
         let mut random = fastrand::Rng::with_seed(7);
-        let mut table = Table::new(1 << 20);
+        let budget = Budget::new(1 << 20);
+        let mut table = Table::default();
         let mut model: HashMap<u64, u64> = HashMap::new();
         for now_us in 1_000..40_000u64 {
             let key = random.u64(1..4_000).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -322,13 +336,13 @@ mod tests {
             match table.find(key) {
                 Some(index) => table.replace(index, new),
                 None => {
-                    assert!(table.make_room(1, now_us));
+                    assert!(table.make_room(1, &budget, now_us));
                     table.insert(new);
                 }
             }
             model.insert(fingerprint(key), now_us + life_us);
             if now_us % 997 == 0 {
-                table.tidy(now_us);
+                table.tidy(&budget, now_us);
             }
             model.retain(|_, fresh_us| *fresh_us > now_us);
             let probe = random.u64(1..4_000).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -338,21 +352,22 @@ mod tests {
         }
         let live = table.slots.iter().filter(|slot| !slot.is_empty()).count();
         assert_eq!(live, table.live);
-        table.tidy(1 << 40);
-        assert_eq!((table.states(), table.bytes()), (0, 0), "all is forgotten in the end");
+        table.tidy(&budget, 1 << 40);
+        assert_eq!((table.states(), budget.used()), (0, 0), "all is forgotten in the end");
     }
 
     #[test]
     fn keeps_within_its_bytes_and_forgets_nobody_who_is_limited() {
-        let mut table = Table::new(64 * 1024);
+        let budget = Budget::new(64 * 1024);
+        let mut table = Table::default();
         let mut kept = Vec::new();
         for number in 1..100_000u64 {
             let key = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            if table.make_room(1, 10) {
+            if table.make_room(1, &budget, 10) {
                 table.insert(slot(key, 10, 1 << 30));
                 kept.push(key);
             }
-            assert!(table.bytes() <= 64 * 1024);
+            assert!(budget.used() <= 64 * 1024);
         }
         assert!(kept.len() > 2_000, "most of the room is used: {}", kept.len());
         assert!(kept.iter().all(|key| table.find(*key).is_some()));
