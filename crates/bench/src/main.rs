@@ -1,4 +1,5 @@
-//! Measures Tollgate beside its peers, in one run: `cargo run --release -p tollgate-bench [check|memory|attack]`.
+//! Measures Tollgate beside its peers, in one run: `cargo run --release -p tollgate-bench`, or one of
+//! `check`, `memory`, `attack` and `http` after `--`.
 //!
 //! Machines differ and stall, so no time is judged alone: what counts are ratios to a peer measured in
 //! turns with it, and the median over the rounds.
@@ -6,25 +7,43 @@
 
 mod attack;
 mod check;
+mod http;
 mod memory;
 mod setting;
+
+use std::process::{Command, ExitCode};
 
 /// The allocator of the product, for all that are measured.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-fn main() {
-    let wanted = std::env::args().nth(1);
-    let run = |name: &str| wanted.as_deref().is_none_or(|wanted| wanted == name);
-    let benches: [(&str, fn()); 3] =
-        [("check", check::run), ("memory", memory::run), ("attack", attack::run)];
-    if let Some(unknown) = wanted.as_deref().filter(|name| benches.iter().all(|(known, _)| known != name)) {
-        eprintln!("no bench `{unknown}`; there are check, memory and attack");
-        std::process::exit(2);
-    }
-    for (name, bench) in benches {
-        if run(name) {
+const BENCHES: [(&str, fn()); 4] =
+    [("check", check::run), ("memory", memory::run), ("attack", attack::run), ("http", http::run)];
+
+fn main() -> ExitCode {
+    let Some(wanted) = std::env::args().nth(1) else { return run_each() };
+    match BENCHES.iter().find(|(name, _)| *name == wanted) {
+        Some((_, bench)) => {
             bench();
+            ExitCode::SUCCESS
+        }
+        None => {
+            let names: Vec<&str> = BENCHES.iter().map(|(name, _)| *name).collect();
+            eprintln!("no bench `{wanted}`; there are {}", names.join(", "));
+            ExitCode::from(2)
         }
     }
+}
+
+/// Each in a process of its own, so that none starts with another's memory.
+fn run_each() -> ExitCode {
+    let run = |name: &str| Command::new(std::env::current_exe()?).arg(name).status();
+    for (name, _) in BENCHES {
+        match run(name) {
+            Ok(status) if status.success() => {}
+            Ok(status) => eprintln!("{name} ended with {status}"),
+            Err(error) => eprintln!("{name} could not be run: {error}"),
+        }
+    }
+    ExitCode::SUCCESS
 }
