@@ -22,7 +22,7 @@ pub enum RulesCommand {
         files: Vec<PathBuf>,
     },
     /// Says which rules meet a request, which do not and why, and what would let it pass.
-    Explain(ExplainArgs),
+    Explain(Box<ExplainArgs>),
     /// Prints the JSON Schema of rule files, for editors.
     Schema,
 }

@@ -100,7 +100,13 @@ impl RuleFile {
         let result = match self.read() {
             Ok(text) if self.seen.as_ref() == Some(&text) => return,
             Ok(text) => {
-                let loaded = self.load(&text);
+                // Whoever wants no rules says so with `rules: []`; nothing at all is a write cut short.
+                let loaded = if text.trim_ascii().is_empty() {
+                    let error = io::Error::other("it is empty; for no rules at all, write `rules: []`");
+                    Err(LoadError::Read { path: self.path.clone(), error })
+                } else {
+                    self.load(&text)
+                };
                 self.seen = Some(text);
                 loaded
             }

@@ -162,7 +162,7 @@ impl Limiter {
         request: &Request<'_>,
         now_us: u64,
     ) -> Result<Fold, Invalid> {
-        let mut placed: SmallVec<[Placed<'_>; 4]> = SmallVec::new();
+        let mut placed: SmallVec<[Placed<'_>; 8]> = SmallVec::new();
         for charge in charges {
             if request.cost <= u64::from(charge.limit.quota) {
                 placed.push(Placed { charge: *charge, cost: request.cost as u32, crowd: false });

@@ -137,7 +137,7 @@ impl MemoryStore {
         for (placed, taken) in charges.iter().zip(&steps) {
             // A refused step writes only to re-anchor its state after a jump of the clock.
             if fold.admits() || !taken.step().admitted {
-                write(&mut tables[position(placed)].1, placed, taken, now_us);
+                write(&mut tables[position(placed)].1, placed, taken, self.budget_of(placed), now_us);
             }
         }
         Ok(fold)
@@ -220,13 +220,15 @@ fn step(
 }
 
 /// Keeps what [`step`] found. Slots may have moved since, so they are looked up again.
-fn write(table: &mut Table, placed: &Placed<'_>, taken: &Taken, now_us: u64) {
+fn write(table: &mut Table, placed: &Placed<'_>, taken: &Taken, budget: &Budget, now_us: u64) {
     let Charge { limit, key, .. } = placed.charge;
     match (taken, limit.log_window()) {
         (Taken::Log(found), Some(window)) => {
             if found.step.admitted || found.jumped {
                 let fresh_us = now_us + found.step.reset_after_us;
-                table.change_log(key, fresh_us, |log| log.apply(window, found, now_us, placed.cost));
+                table.change_log(key, limit.quota, fresh_us, budget, |log| {
+                    log.apply(window, found, now_us, placed.cost)
+                });
             }
         }
         (Taken::Cell { step, known }, _) => {

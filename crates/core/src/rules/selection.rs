@@ -65,7 +65,7 @@ pub struct Charge<'r> {
 }
 
 /// The charges of one request. Most have one or two.
-pub type Charges<'r> = SmallVec<[Charge<'r>; 4]>;
+pub type Charges<'r> = SmallVec<[Charge<'r>; 8]>;
 
 impl RuleSet {
     /// The client half: tier, patterns, and the numbers this client gets from each rule.

@@ -257,10 +257,23 @@ impl Table {
         fits
     }
 
-    /// Changes the log of `key`, for which there is room.
-    pub(super) fn change_log(&mut self, key: u64, fresh_us: u64, change: impl FnOnce(&mut Log)) {
+    /// Changes the log of `key`, for which there is room. A rule that was raised may need more of it than was
+    /// reserved; the log is not refused for that, but counted.
+    pub(super) fn change_log(
+        &mut self,
+        key: u64,
+        entries: u32,
+        fresh_us: u64,
+        budget: &Budget,
+        change: impl FnOnce(&mut Log),
+    ) {
         let state = self.logs.as_mut().and_then(|logs| logs.states.get_mut(&key));
         if let Some(state) = state {
+            let more = reserve(entries).saturating_sub(state.reserved);
+            if more > 0 {
+                budget.used.fetch_add(more, Ordering::Relaxed);
+                state.reserved += more;
+            }
             change(&mut state.log);
             state.fresh_us = fresh_us;
         }

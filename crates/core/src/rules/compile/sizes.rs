@@ -40,6 +40,7 @@ impl Compiler<'_> {
                 if layer.states_a_size() {
                     let id = self.tier_ids[name];
                     if let Some(size) = self.size(rule, &[&defaults, &layer, &own], path) {
+                        self.mark(size, &format!("tier {name}"));
                         sizes.by_tier.push((id, size));
                     }
                 }
@@ -224,20 +225,29 @@ impl Compiler<'_> {
         let range = self.parts.sizes[size as usize].clone();
         let wide: Option<Vec<Limit>> =
             range.map(|limit| self.parts.limits[limit as usize].widened(factor)).collect();
-        let Some(mut wide) = wide else {
+        let Some(wide) = wide else {
             let message = "so many times the limit cannot be counted exactly";
             self.document.error(path, message, "use a smaller factor");
             return None;
         };
-        if !whose.is_empty() {
-            let mark = SipHasher13::new().hash(whose.as_bytes());
-            wide.iter_mut().for_each(|limit| limit.identity ^= mark);
-        }
         let first = self.parts.limits.len() as u32;
         self.parts.owners.extend(wide.iter().map(|_| 0));
         self.parts.limits.extend(wide);
         self.parts.sizes.push(first..self.parts.limits.len() as u32);
-        Some(self.parts.sizes.len() as SizeId - 1)
+        let size = self.parts.sizes.len() as SizeId - 1;
+        if !whose.is_empty() {
+            self.mark(size, whose);
+        }
+        Some(size)
+    }
+
+    /// Gives a size states of its own. Where the key does not tell the tier (an address behind which there
+    /// are several), a state shared by a small and a large limit would be cut down by the small one.
+    fn mark(&mut self, size: SizeId, whose: &str) {
+        let mark = SipHasher13::new().hash(whose.as_bytes());
+        for limit in self.parts.sizes[size as usize].clone() {
+            self.parts.limits[limit as usize].identity ^= mark;
+        }
     }
 }
 
