@@ -13,10 +13,6 @@ mod setting;
 
 use std::process::{Command, ExitCode};
 
-/// The allocator of the product, for all that are measured.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 const BENCHES: [(&str, fn()); 4] =
     [("check", check::run), ("memory", memory::run), ("attack", attack::run), ("http", http::run)];
 

@@ -29,6 +29,8 @@ const SHARDS: usize = 1 << SHARD_BITS;
 const CROWD_SHARDS: usize = 64;
 /// How many crowds a limit has.
 pub(crate) const CROWDS: u64 = 256;
+/// The share of the memory that is left to the allocator for what it loses between arrays: one in so many.
+const ALLOCATOR_SLACK: usize = 8;
 /// How many shards one call of [`MemoryStore::tidy`] takes.
 const TIDY_SHARDS: usize = 32;
 
@@ -72,12 +74,12 @@ pub(crate) struct Placed<'r> {
 }
 
 impl MemoryStore {
-    /// A store that takes at most `most_bytes`.
+    /// A store that takes at most `most_bytes` of the process's memory.
     pub fn new(most_bytes: usize) -> Self {
         let tables = (0..SHARDS + CROWD_SHARDS).map(|_| Shard(Mutex::new(Table::default())));
         Self {
             shards: tables.collect(),
-            budget: Budget::new(most_bytes),
+            budget: Budget::new(most_bytes - most_bytes / ALLOCATOR_SLACK),
             crowd_budget: Budget::new(usize::MAX),
             next_to_tidy: AtomicUsize::new(0),
             crowded: AtomicU64::new(0),
