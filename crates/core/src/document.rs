@@ -55,6 +55,13 @@ impl Path {
         }
     }
 
+    /// What it is part of; the root is part of itself.
+    pub fn parent(&self) -> Self {
+        let mut segments = self.0.clone();
+        segments.pop();
+        Self(segments)
+    }
+
     fn with(&self, segment: Segment) -> Self {
         let mut segments = self.0.clone();
         segments.push(segment);

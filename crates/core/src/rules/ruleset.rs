@@ -41,15 +41,32 @@ pub struct Rule {
 /// Which numbers a rule gives to whom.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sizes {
+    pub(super) everybody: ByTier,
+    /// Single keys with numbers of their own.
+    pub(super) by_key: HashMap<String, ByTier>,
+}
+
+/// Which numbers the members of each tier get, and the others.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ByTier {
     pub(super) default: Option<SizeId>,
-    pub(super) by_tier: Vec<(TierId, SizeId)>,
-    pub(super) by_key: HashMap<String, SizeId>,
+    pub(super) tiers: Vec<(TierId, SizeId)>,
 }
 
 impl Sizes {
     pub(super) fn all(&self) -> impl Iterator<Item = SizeId> {
-        let others = self.by_tier.iter().map(|(_, size)| size).chain(self.by_key.values());
-        self.default.iter().chain(others).copied()
+        std::iter::once(&self.everybody).chain(self.by_key.values()).flat_map(ByTier::all)
+    }
+}
+
+impl ByTier {
+    fn of(&self, tier: Option<TierId>) -> Option<SizeId> {
+        let own = self.tiers.iter().find(|(known, _)| Some(*known) == tier);
+        own.map(|(_, size)| *size).or(self.default)
+    }
+
+    fn all(&self) -> impl Iterator<Item = SizeId> {
+        self.default.into_iter().chain(self.tiers.iter().map(|(_, size)| *size))
     }
 }
 
@@ -240,12 +257,12 @@ impl Rule {
             let by_id = || self.custom_names().find_map(|name| self.sizes.by_key.get(request.id(name)?));
             let by_address =
                 || request.ip.and_then(|ip| self.sizes.by_key.get(&ip.to_canonical().to_string()));
-            if let Some(size) = own.or_else(by_id).or_else(by_address) {
-                return Some(*size);
+            let own = own.or_else(by_id).or_else(by_address);
+            if let Some(size) = own.and_then(|own| own.of(tier)) {
+                return Some(size);
             }
         }
-        let by_tier = self.sizes.by_tier.iter().find(|(known, _)| Some(*known) == tier);
-        by_tier.map(|(_, size)| *size).or(self.sizes.default)
+        self.sizes.everybody.of(tier)
     }
 
     /// The custom identities that it counts by.

@@ -95,7 +95,7 @@ impl<'f> Layer<'f> {
     }
 
     /// Whether nothing of the layers below is left under it.
-    fn covers(&self) -> bool {
+    pub(super) fn covers(&self) -> bool {
         let none = Params::default();
         let params = self.params.unwrap_or(&none);
         let rate = params.refill_rate.or(params.leak_rate);

@@ -131,7 +131,7 @@ fn traits(rules: &[Rule], tiers: &[Tier]) -> ClientTraits {
         let condition = &rule.client;
         let overrides = !rule.sizes.by_key.is_empty();
         let by_address = rule.sizes.by_key.keys().any(|key| key.parse::<std::net::IpAddr>().is_ok());
-        let by_tier = rule.tier.is_some() || !rule.sizes.by_tier.is_empty();
+        let by_tier = rule.tier.is_some() || !rule.sizes.everybody.tiers.is_empty();
         traits.api_key |= condition.api_key.is_some() || overrides;
         traits.user |= condition.user.is_some() || overrides;
         traits.tenant |= condition.tenant.is_some() || overrides;

@@ -555,3 +555,21 @@ fn no_two_kinds_of_trait_are_taken_for_each_other() {
         requests.iter().map(|request| seed.hashes(request).of_traits(traits, request)).collect();
     assert_eq!(hashes.len(), requests.len());
 }
+
+/// Default < tier < override: what an override leaves open comes from the tier of its key.
+#[test]
+fn an_override_lies_over_the_tier_of_its_key() {
+    let loaded = load(
+        "
+        tiers: { free: { algorithm: leaky_bucket, limit: 3/min }, pro: { limit: 5/min } }
+        rules: [{ id: plan, override: { vip: { limit: 7/min }, wide: { burst: 9 } } }]
+        defaults: { tier: pro }",
+    );
+    let mut node = VirtualNode::default();
+    for (key, tier, expected) in
+        [("a", "free", 3), ("a", "pro", 5), ("vip", "free", 7), ("vip", "pro", 7), ("wide", "pro", 9)]
+    {
+        let request = Request { api_key: Some(key), tier: Some(tier), ..Request::default() };
+        assert_eq!(passes(&loaded, &mut node, &request, 20), expected, "{key} in {tier}");
+    }
+}

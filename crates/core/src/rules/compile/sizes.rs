@@ -7,7 +7,7 @@ use crate::key::Dimension;
 use crate::limit::{Limit, LimitError};
 use crate::rate::duration_text;
 use crate::rules::pattern::Glob;
-use crate::rules::ruleset::{Rule, SizeId, Sizes};
+use crate::rules::ruleset::{ByTier, Rule, SizeId, Sizes};
 use crate::rules::sizing::{Layer, Stated, sizes_of};
 use crate::rules::written;
 use siphasher::sip::SipHasher13;
@@ -16,55 +16,70 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 
 impl Compiler<'_> {
-    /// The numbers of a rule for everybody, for each tier, and for single keys.
+    /// The numbers of a rule for everybody, for each tier, and for single keys. None if nobody gets any.
     pub(super) fn sizes(&mut self, rule: &written::Rule, path: &Path) -> Option<Sizes> {
-        let root = Path::root();
-        let file = self.file;
-        let defaults = Layer::of_defaults(&file.defaults, &root.field("defaults"));
-        let own = Layer::of_rule(rule, path);
-        let tier_layer = |name: &String| {
-            file.tiers.get(name).map(|tier| Layer::of_tier(tier, &root.field("tiers").field(name)))
-        };
-        let of_this_tier = rule.tier.as_ref().and_then(tier_layer);
-        let layers: Vec<&Layer<'_>> =
-            [Some(&defaults), of_this_tier.as_ref(), Some(&own)].into_iter().flatten().collect();
-
-        let mut sizes = Sizes::default();
-        let stated = layers.iter().any(|layer| layer.states_a_size());
-        if stated {
-            sizes.default = self.size(rule, &layers, path);
-        }
-        if rule.tier.is_none() && !own.states_a_size() {
-            for (name, tier) in &file.tiers {
-                let layer = Layer::of_tier(tier, &root.field("tiers").field(name));
-                if layer.states_a_size() {
-                    let id = self.tier_ids[name];
-                    if let Some(size) = self.size(rule, &[&defaults, &layer, &own], path) {
-                        self.mark(size, &format!("tier {name}"));
-                        sizes.by_tier.push((id, size));
-                    }
-                }
-            }
-        }
+        let everybody = self.by_tier(rule, None, path);
+        let mut sizes = Sizes { everybody, ..Sizes::default() };
         for (key, params) in &rule.overrides {
             let path = path.field("override").field(key);
-            let over = Layer::of_params(params, &path);
-            let mut layers = layers.clone();
-            layers.push(&over);
             if !Glob::new(key).is_exact()
                 || key.contains('/') && crate::rules::pattern::network(key).is_some()
             {
                 let hint = "for many, write a rule of its own with a `match`";
                 self.document.error_at_name(&path, "an override is for one key, not a pattern", hint);
             }
-            if let Some(size) = self.size(rule, &layers, &path) {
-                let name =
-                    key.parse::<IpAddr>().map_or_else(|_| key.clone(), |ip| ip.to_canonical().to_string());
-                sizes.by_key.insert(name, size);
+            let own = self.by_tier(rule, Some(&Layer::of_params(params, &path)), &path);
+            let name = key.parse::<IpAddr>().map_or_else(|_| key.clone(), |ip| ip.to_canonical().to_string());
+            sizes.by_key.insert(name, own);
+        }
+        let stated = self.states_a_size(rule, path);
+        self.check_somebody_is_limited(rule, stated, &sizes, path);
+        (stated || !sizes.everybody.tiers.is_empty()).then_some(sizes)
+    }
+
+    /// Whether a rule has numbers for those of no tier.
+    fn states_a_size(&self, rule: &written::Rule, path: &Path) -> bool {
+        let root = Path::root();
+        let of_tier = rule.tier.as_ref().and_then(|name| self.file.tiers.get(name));
+        Layer::of_rule(rule, path).states_a_size()
+            || Layer::of_defaults(&self.file.defaults, &root).states_a_size()
+            || of_tier.is_some_and(|tier| Layer::of_tier(tier, &root).states_a_size())
+    }
+
+    /// The numbers for each tier, `over` laid over them.
+    fn by_tier(&mut self, rule: &written::Rule, over: Option<&Layer<'_>>, path: &Path) -> ByTier {
+        let root = Path::root();
+        let file = self.file;
+        let defaults = Layer::of_defaults(&file.defaults, &root.field("defaults"));
+        // A complaint about the rule's own numbers stands at the rule, also when it is met under an override.
+        let rule_path = match over {
+            Some(_) => path.parent().parent(),
+            None => path.clone(),
+        };
+        let own = Layer::of_rule(rule, &rule_path);
+        let layer_of = |name: &String, tier| Layer::of_tier(tier, &root.field("tiers").field(name));
+        let of_this_tier = rule.tier.as_ref().and_then(|name| Some(layer_of(name, file.tiers.get(name)?)));
+
+        let mut sizes = ByTier::default();
+        if self.states_a_size(rule, path) || over.is_some_and(Layer::covers) {
+            let layers = [Some(&defaults), of_this_tier.as_ref(), Some(&own), over];
+            sizes.default = self.size(rule, &layers.into_iter().flatten().collect::<Vec<_>>(), path);
+        }
+        if rule.tier.is_none() && !own.states_a_size() {
+            for (name, tier) in &file.tiers {
+                let layer = layer_of(name, tier);
+                if !layer.states_a_size() {
+                    continue;
+                }
+                let layers = [Some(&defaults), Some(&layer), Some(&own), over];
+                let layers: Vec<&Layer<'_>> = layers.into_iter().flatten().collect();
+                if let Some(size) = self.size(rule, &layers, path) {
+                    self.mark(size, &format!("tier {name}"));
+                    sizes.tiers.push((self.tier_ids[name], size));
+                }
             }
         }
-        self.check_somebody_is_limited(rule, stated, &sizes, path);
-        (stated || !sizes.by_tier.is_empty()).then_some(sizes)
+        sizes
     }
 
     fn check_somebody_is_limited(&mut self, rule: &written::Rule, stated: bool, sizes: &Sizes, path: &Path) {
@@ -74,7 +89,7 @@ impl Compiler<'_> {
         if stated || unknown_tier || damaged("defaults") || damaged("tiers") {
             return;
         }
-        if sizes.by_tier.is_empty() {
+        if sizes.everybody.tiers.is_empty() {
             self.document.missing(
                 path,
                 format!("rule `{}` has no limit", rule.id),
@@ -83,7 +98,7 @@ impl Compiler<'_> {
             return;
         }
         let default = self.file.defaults.tier.as_ref();
-        let by_this = sizes.by_tier.iter().any(|(tier, _)| Some(*tier) == self.parts.default_tier);
+        let by_this = sizes.everybody.tiers.iter().any(|(tier, _)| Some(*tier) == self.parts.default_tier);
         let by_another =
             self.file.rules.iter().any(|rule| default.is_some() && rule.tier.as_ref() == default);
         if !by_this && !by_another {
@@ -200,23 +215,29 @@ impl Compiler<'_> {
 
     /// The same rule per address, `factor` times as wide.
     pub(super) fn safety_net(&mut self, rule: &Rule, factor: u32, net_path: &Path) -> Rule {
-        let default = rule.sizes.default.and_then(|size| self.widen(size, factor, "", net_path));
-        let tiers = rule.sizes.by_tier.iter().map(|(tier, size)| {
-            let name = self.parts.tiers[*tier as usize].name.clone();
-            Some((*tier, self.widen(*size, factor, &format!("tier {name}"), net_path)?))
-        });
-        let by_tier = tiers.collect::<Vec<_>>().into_iter().flatten().collect();
-        let keys = rule.sizes.by_key.iter().map(|(key, size)| {
-            Some((key.clone(), self.widen(*size, factor, &format!("key {key}"), net_path)?))
-        });
-        let by_key = keys.collect::<Vec<_>>().into_iter().flatten().collect();
+        let everybody = self.widen_all(&rule.sizes.everybody, factor, "", net_path);
+        let keys = rule.sizes.by_key.iter();
+        let keys = keys
+            .map(|(key, own)| (key.clone(), self.widen_all(own, factor, &format!("key {key}"), net_path)));
+        let sizes = Sizes { everybody, by_key: keys.collect() };
         Rule {
             id: format!("{}.ip", rule.id),
             key: SmallVec::from_iter([Dimension::Ip]),
             needs_address: true,
-            sizes: Sizes { default, by_tier, by_key },
+            sizes,
             ..rule.clone()
         }
+    }
+
+    fn widen_all(&mut self, sizes: &ByTier, factor: u32, whose: &str, path: &Path) -> ByTier {
+        let default = sizes.default.and_then(|size| self.widen(size, factor, whose, path));
+        let mut tiers = Vec::new();
+        for (tier, size) in &sizes.tiers {
+            let name = &self.parts.tiers[*tier as usize].name;
+            let whose = if whose.is_empty() { format!("tier {name}") } else { whose.to_owned() };
+            tiers.extend(self.widen(*size, factor, &whose, path).map(|size| (*tier, size)));
+        }
+        ByTier { default, tiers }
     }
 
     /// A size made `factor` times as wide. Each size of a rule has a net of its own, marked `whose`: if the
