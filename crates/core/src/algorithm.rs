@@ -111,6 +111,18 @@ impl Bucket {
         fractions.div_ceil(u64::from(self.amount))
     }
 
+    /// `level` fractions at the tick `at`, as they are kept: whole tokens and the rest apart.
+    #[inline]
+    fn cell(&self, level: u64, at: u64) -> Cell {
+        let period = u64::from(self.period);
+        Cell {
+            instant_us: at * self.tick_us,
+            grain: self.grain,
+            major: (level / period) as u32,
+            minor: (level % period) as u32,
+        }
+    }
+
     /// What flows in the ticks from `last` to `now`, and the tick that the new state speaks of.
     #[inline]
     fn flow(&self, last: u64, now: u64) -> Flow {

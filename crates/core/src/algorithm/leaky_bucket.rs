@@ -31,7 +31,7 @@ pub fn step(bucket: &Bucket, cell: Option<Cell>, now_us: u64, cost: u32) -> Step
     let after = if admitted { poured } else { level };
     Step {
         admitted,
-        next: (admitted || flow.jumped).then(|| cell_of(bucket, after, flow.at)),
+        next: (admitted || flow.jumped).then(|| bucket.cell(after, flow.at)),
         remaining: ((bucket.full() - after) / u64::from(bucket.period)) as u32,
         retry_after_us: if admitted {
             0
@@ -53,16 +53,5 @@ fn level_of(bucket: &Bucket, cell: Cell) -> u64 {
         0 => whole,
         fraction if cell.grain == bucket.grain && fraction < bucket.period => whole + u64::from(fraction),
         _ => whole + u64::from(bucket.period),
-    }
-}
-
-#[inline]
-fn cell_of(bucket: &Bucket, level: u64, at: u64) -> Cell {
-    let period = u64::from(bucket.period);
-    Cell {
-        instant_us: at * bucket.tick_us,
-        grain: bucket.grain,
-        major: (level / period) as u32,
-        minor: (level % period) as u32,
     }
 }

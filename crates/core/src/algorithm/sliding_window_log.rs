@@ -102,9 +102,4 @@ impl Log {
             self.entries.pop_front();
         }
     }
-
-    /// The heap memory behind the log.
-    pub fn heap_bytes(&self) -> usize {
-        self.entries.capacity() * size_of::<Entry>()
-    }
 }

@@ -36,7 +36,7 @@ pub fn step(bucket: &Bucket, cell: Option<Cell>, now_us: u64, cost: u32) -> Step
     let left = if admitted { level - need } else { level };
     Step {
         admitted,
-        next: (admitted || flow.jumped).then(|| cell_of(bucket, left, flow.at)),
+        next: (admitted || flow.jumped).then(|| bucket.cell(left, flow.at)),
         remaining: (left / u64::from(bucket.period)) as u32,
         retry_after_us: if admitted {
             0
@@ -56,15 +56,4 @@ fn tokens(bucket: &Bucket, cell: Cell) -> u64 {
     let known = cell.grain == bucket.grain && cell.minor < bucket.period;
     let fraction = if known { cell.minor } else { 0 };
     u64::from(cell.major) * u64::from(bucket.period) + u64::from(fraction)
-}
-
-#[inline]
-fn cell_of(bucket: &Bucket, level: u64, at: u64) -> Cell {
-    let period = u64::from(bucket.period);
-    Cell {
-        instant_us: at * bucket.tick_us,
-        grain: bucket.grain,
-        major: (level / period) as u32,
-        minor: (level % period) as u32,
-    }
 }
