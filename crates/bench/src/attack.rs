@@ -3,7 +3,7 @@
 use crate::setting::{limiter, megabytes, resident_bytes, verdict};
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr};
-use tollgate_limiter::{Limiter, Outcome, Request};
+use tollgate_limiter::{Check, Limiter, Outcome, Request};
 
 const RULES: &str = "rules: [{ id: api, limit: 100/min }]";
 const CAP: usize = 64 << 20;
@@ -63,5 +63,6 @@ pub fn run() {
 
 fn passes(limiter: &Limiter, key: &str, ip: IpAddr) -> bool {
     let request = Request { api_key: Some(key), ip: Some(ip), ..Request::default() };
-    matches!(limiter.check(&request).map(|decision| decision.outcome), Ok(Outcome::Admitted(_)))
+    let decision = limiter.check(&request).ok().and_then(Check::now);
+    matches!(decision.map(|decision| decision.outcome), Some(Outcome::Admitted(_)))
 }

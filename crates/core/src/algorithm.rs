@@ -24,6 +24,7 @@ pub mod sliding_window_counter;
 pub mod sliding_window_log;
 pub mod token_bucket;
 
+use crate::lending::{Lent, Opened, refill};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -101,7 +102,7 @@ pub struct Bucket {
 impl Bucket {
     /// The capacity in fractions of a token.
     #[inline]
-    fn full(&self) -> u64 {
+    pub(crate) fn full(&self) -> u64 {
         u64::from(self.capacity) * u64::from(self.period)
     }
 
@@ -121,6 +122,12 @@ impl Bucket {
             major: (level / period) as u32,
             minor: (level % period) as u32,
         }
+    }
+
+    /// What is available at `now` if it was `available` at the tick `last`, while some of it is lent.
+    fn opened(&self, available: i64, last: u64, now: u64, lent: &Lent) -> Opened {
+        let Flow { at, .. } = self.flow(last, now);
+        Opened { available: refill(self, lent, available, last.min(at), at), at }
     }
 
     /// What flows in the ticks from `last` to `now`, and the tick that the new state speaks of.

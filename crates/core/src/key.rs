@@ -162,6 +162,15 @@ impl Seed {
     }
 }
 
+/// Whom a request counts with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Whom {
+    /// On whatever route.
+    pub client: u64,
+    /// On this route, if the rule counts by route.
+    pub all: u64,
+}
+
 /// The hashes of one request. Nearly every rule counts by the API key, so that one is made once.
 #[derive(Clone, Copy, Debug)]
 pub struct Hashes<'s> {
@@ -178,10 +187,14 @@ impl Hashes<'_> {
 
     /// Whom `request` counts with under a rule that counts by `dimensions`.
     #[inline(never)]
-    pub fn of_key(&self, dimensions: &[Dimension], request: &Request<'_>, route: u64) -> u64 {
-        dimensions
+    pub fn of_key(&self, dimensions: &[Dimension], request: &Request<'_>, route: u64) -> Whom {
+        let client = dimensions
             .iter()
-            .fold(0, |chain, dimension| self.seed.chain(chain, &identity(dimension, request, route)))
+            .filter(|dimension| **dimension != Dimension::Route)
+            .fold(0, |chain, dimension| self.seed.chain(chain, &identity(dimension, request, route)));
+        let by_route = dimensions.contains(&Dimension::Route);
+        let all = if by_route { self.seed.chain(client, &Identity::Route(route)) } else { client };
+        Whom { client, all }
     }
 
     /// What `request` is in the traits that matter.

@@ -68,14 +68,20 @@ pub struct Limit {
     meter: Meter,
 }
 
-/// The algorithm with its numbers.
+/// The algorithm of a limit with its numbers: all that a step needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Meter {
+pub enum Meter {
+    /// See [`Algorithm::TokenBucket`].
     TokenBucket(Bucket),
+    /// See [`Algorithm::LeakyBucket`].
     LeakyBucket(Bucket),
+    /// See [`Algorithm::Gcra`].
     Gcra(Bucket),
+    /// See [`Algorithm::FixedWindow`].
     FixedWindow(Window),
+    /// See [`Algorithm::SlidingWindowLog`].
     SlidingWindowLog(Window),
+    /// See [`Algorithm::SlidingWindowCounter`].
     SlidingWindowCounter(Window),
 }
 
@@ -153,28 +159,40 @@ impl Limit {
         Self::new(&format!("{}.ip", self.policy), algorithm, size).ok()
     }
 
+    /// The share of this limit that one of `nodes` enforces by itself, times `permille` thousandths; none if
+    /// its numbers do not fit.
+    pub fn divided(&self, nodes: u32, permille: u32) -> Option<Self> {
+        let (nodes, permille) = (u64::from(nodes.max(1)), u64::from(permille.max(1)));
+        let capacity = Some((u64::from(self.quota) * permille).div_ceil(1_000 * nodes));
+        let size = match (self.meter.bucket(), self.meter.window()) {
+            (Some(bucket), _) => {
+                let period_us = u64::from(bucket.period) * bucket.tick_us;
+                let rate = Rate::per(u64::from(bucket.amount) * permille, period_us * 1_000 * nodes);
+                Size { capacity, rate: Some(rate?), window_us: None }
+            }
+            (None, window) => {
+                let window_us = window.map(|window| window.length * window.tick_us);
+                Size { capacity, rate: None, window_us }
+            }
+        };
+        Self::new(&format!("{}.local", self.policy), self.algorithm(), size).ok()
+    }
+
     /// The algorithm.
     pub fn algorithm(&self) -> Algorithm {
-        match self.meter {
-            Meter::TokenBucket(_) => Algorithm::TokenBucket,
-            Meter::LeakyBucket(_) => Algorithm::LeakyBucket,
-            Meter::Gcra(_) => Algorithm::Gcra,
-            Meter::FixedWindow(_) => Algorithm::FixedWindow,
-            Meter::SlidingWindowLog(_) => Algorithm::SlidingWindowLog,
-            Meter::SlidingWindowCounter(_) => Algorithm::SlidingWindowCounter,
-        }
+        self.meter.algorithm()
+    }
+
+    /// The algorithm with its numbers.
+    #[inline]
+    pub fn meter(&self) -> &Meter {
+        &self.meter
     }
 
     /// The longest time that a state of this limit can matter: until full, or the windows it counts.
     #[inline]
     pub fn lifetime_us(&self) -> u64 {
-        match &self.meter {
-            Meter::TokenBucket(bucket) | Meter::LeakyBucket(bucket) | Meter::Gcra(bucket) => {
-                bucket.span * bucket.tick_us
-            }
-            Meter::FixedWindow(window) | Meter::SlidingWindowLog(window) => window.length * window.tick_us,
-            Meter::SlidingWindowCounter(window) => 2 * window.length * window.tick_us,
-        }
+        self.meter.lifetime_us()
     }
 
     /// The window, if this limit is kept as a log rather than in a cell.
@@ -186,21 +204,10 @@ impl Limit {
         }
     }
 
-    /// One step on a cell. `cost` must lie between 1 and [`Limit::quota`].
-    ///
-    /// # Panics
-    /// Not: a log limit, which has no cell, answers as one that has seen nothing.
+    /// One step on a cell, see [`Meter::step`].
     #[inline]
     pub fn step(&self, cell: Option<Cell>, now_us: u64, cost: u32) -> Step {
-        debug_assert!(cost >= 1 && cost <= self.quota, "a cost above the capacity is refused before");
-        match &self.meter {
-            Meter::TokenBucket(bucket) => token_bucket::step(bucket, cell, now_us, cost),
-            Meter::LeakyBucket(bucket) => leaky_bucket::step(bucket, cell, now_us, cost),
-            Meter::Gcra(bucket) => gcra::step(bucket, cell, now_us, cost),
-            Meter::FixedWindow(window) => fixed_window::step(window, cell, now_us, cost),
-            Meter::SlidingWindowCounter(window) => sliding_window_counter::step(window, cell, now_us, cost),
-            Meter::SlidingWindowLog(window) => sliding_window_log::step(window, None, now_us, cost).step,
-        }
+        self.meter.step(cell, now_us, cost)
     }
 
     /// One step on any state, and the state after it (`None` if nothing changes).
@@ -227,6 +234,78 @@ impl Limit {
                 let step = self.step(cell, now_us, cost);
                 (step, step.next.map(State::Cell))
             }
+        }
+    }
+}
+
+impl Meter {
+    /// The algorithm.
+    pub fn algorithm(&self) -> Algorithm {
+        match self {
+            Self::TokenBucket(_) => Algorithm::TokenBucket,
+            Self::LeakyBucket(_) => Algorithm::LeakyBucket,
+            Self::Gcra(_) => Algorithm::Gcra,
+            Self::FixedWindow(_) => Algorithm::FixedWindow,
+            Self::SlidingWindowLog(_) => Algorithm::SlidingWindowLog,
+            Self::SlidingWindowCounter(_) => Algorithm::SlidingWindowCounter,
+        }
+    }
+
+    /// The bucket, if it is one.
+    #[inline]
+    pub fn bucket(&self) -> Option<&Bucket> {
+        match self {
+            Self::TokenBucket(bucket) | Self::LeakyBucket(bucket) | Self::Gcra(bucket) => Some(bucket),
+            _ => None,
+        }
+    }
+
+    /// The window, if it counts in windows.
+    #[inline]
+    pub fn window(&self) -> Option<&Window> {
+        match self {
+            Self::FixedWindow(window)
+            | Self::SlidingWindowLog(window)
+            | Self::SlidingWindowCounter(window) => Some(window),
+            _ => None,
+        }
+    }
+
+    /// The most that can pass at once.
+    #[inline]
+    pub fn quota(&self) -> u32 {
+        match self {
+            Self::TokenBucket(bucket) | Self::LeakyBucket(bucket) | Self::Gcra(bucket) => bucket.capacity,
+            Self::FixedWindow(window)
+            | Self::SlidingWindowLog(window)
+            | Self::SlidingWindowCounter(window) => window.limit,
+        }
+    }
+
+    /// The longest time that a state can matter: until full, or the windows it counts.
+    #[inline]
+    pub fn lifetime_us(&self) -> u64 {
+        match self {
+            Self::TokenBucket(bucket) | Self::LeakyBucket(bucket) | Self::Gcra(bucket) => {
+                bucket.span * bucket.tick_us
+            }
+            Self::FixedWindow(window) | Self::SlidingWindowLog(window) => window.length * window.tick_us,
+            Self::SlidingWindowCounter(window) => 2 * window.length * window.tick_us,
+        }
+    }
+
+    /// One step on a cell. `cost` must lie between 1 and [`Meter::quota`]. A log, which has no cell, answers
+    /// as one that has seen nothing.
+    #[inline]
+    pub fn step(&self, cell: Option<Cell>, now_us: u64, cost: u32) -> Step {
+        debug_assert!(cost >= 1 && cost <= self.quota(), "a cost above the capacity is refused before");
+        match self {
+            Self::TokenBucket(bucket) => token_bucket::step(bucket, cell, now_us, cost),
+            Self::LeakyBucket(bucket) => leaky_bucket::step(bucket, cell, now_us, cost),
+            Self::Gcra(bucket) => gcra::step(bucket, cell, now_us, cost),
+            Self::FixedWindow(window) => fixed_window::step(window, cell, now_us, cost),
+            Self::SlidingWindowCounter(window) => sliding_window_counter::step(window, cell, now_us, cost),
+            Self::SlidingWindowLog(window) => sliding_window_log::step(window, None, now_us, cost).step,
         }
     }
 }

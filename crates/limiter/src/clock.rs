@@ -28,6 +28,18 @@ impl Clock {
         Self::System(SystemClock { counter: Counter::new() })
     }
 
+    /// Microseconds since the machine started, the time that it slept included: what was lent to this node
+    /// grows old also while it sleeps.
+    pub(crate) fn boot_us(&self) -> u64 {
+        match self {
+            Self::System(_) => {
+                let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+                now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1_000
+            }
+            Self::Manual(clock) => clock.now_us(),
+        }
+    }
+
     /// Now.
     #[inline]
     pub fn now_us(&self) -> u64 {

@@ -2,16 +2,26 @@
 //! else decides.
 
 mod clock;
+mod failure;
+mod lease;
 mod limiter;
 mod memo;
 mod memory;
 mod names;
+mod pending;
 mod policy;
+mod redis;
+pub mod simulation;
 
 pub use clock::{Clock, ManualClock};
-pub use limiter::{Decision, Limiter};
+pub use failure::{Emergency, FailureSettings};
+pub use limiter::{Check, Decision, Limiter};
 pub use memory::{MemoryStore, MemoryUse};
 pub use names::Names;
+pub use pending::Pending;
 pub use policy::Terms;
+pub use redis::{
+    Node, NodeAddress, OpenError, RedisSettings, RedisStore, ShardState, StoreUrl, StoreUrlError,
+};
 pub use tollgate_core::decision::{Invalid, Outcome, Standing};
 pub use tollgate_core::request::{Method, Request};

@@ -1,17 +1,20 @@
 //! The engine: one snapshot of the rules, the charges that they select, one answer.
 
 use crate::clock::Clock;
+use crate::failure::{Emergency, FailureSettings, Fallback};
 use crate::memo::{self, Caches};
 use crate::memory::{CROWDS, MemoryStore, Placed};
 use crate::names::Names;
-use crate::policy::{Numbered, Policy, Terms, next_number};
+use crate::pending::{Pending, SharedStore};
+use crate::policy::{Numbered, Policy, Rules, Terms, next_number};
+use crate::redis::RedisStore;
 use arc_swap::ArcSwap;
 use smallvec::SmallVec;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tollgate_core::decision::{Fold, Invalid, Outcome, Standing, validate};
-use tollgate_core::key::Seed;
+use tollgate_core::key::{Identity, Seed, ip_bits};
 use tollgate_core::request::Request;
 use tollgate_core::rules::lists::{Listed, Lists};
 use tollgate_core::rules::{Charge, Charges, RuleSet};
@@ -24,8 +27,39 @@ pub struct Limiter {
     version: AtomicU64,
     policy: ArcSwap<Policy>,
     store: MemoryStore,
+    /// If there is one, it holds the states, and the embedded store only what is decided without it.
+    shared: Option<SharedStore>,
     clock: Clock,
     seed: Seed,
+}
+
+/// What [`Limiter::check`] answers.
+#[derive(Debug)]
+pub enum Check<'l> {
+    /// The decision. With the embedded store it is always this.
+    Decided(Decision),
+    /// The shared store has to be heard first.
+    Pending(Pending<'l>),
+}
+
+impl Check<'_> {
+    /// The decision, waiting for the shared store if need be.
+    #[inline]
+    pub async fn decision(self) -> Decision {
+        match self {
+            Self::Decided(decision) => decision,
+            Self::Pending(pending) => pending.decision().await,
+        }
+    }
+
+    /// The decision, if it has been made.
+    #[inline]
+    pub fn now(self) -> Option<Decision> {
+        match self {
+            Self::Decided(decision) => Some(decision),
+            Self::Pending(_) => None,
+        }
+    }
 }
 
 /// The answer to one request.
@@ -67,9 +101,31 @@ impl Limiter {
             version: AtomicU64::new(0),
             policy: ArcSwap::from_pointee(Policy::new(RuleSet::empty(), Lists::default())),
             store,
+            shared: None,
             clock,
             seed: Seed([random.hash_one(1), random.hash_one(2)]),
         }
+    }
+
+    /// Shares the states with all who use the store at `redis`. The embedded store then holds only what is
+    /// decided while the shared one is away.
+    #[must_use]
+    pub fn sharing(mut self, redis: &RedisStore, settings: FailureSettings) -> Self {
+        let shared = Arc::clone(redis.shared());
+        self.shared = Some(SharedStore { shared, fallback: Fallback::new(settings) });
+        self
+    }
+
+    /// Switches the limit per address for emergencies.
+    pub fn set_emergency(&self, emergency: Emergency) {
+        if let Some(store) = &self.shared {
+            store.fallback.set_emergency(emergency);
+        }
+    }
+
+    /// How many decisions were made without the shared store.
+    pub fn degraded(&self) -> u64 {
+        self.shared.as_ref().map_or(0, |store| store.fallback.degraded())
     }
 
     /// Puts new rules and lists in force. States are kept: they belong to rule ids, not to rule sets.
@@ -87,7 +143,7 @@ impl Limiter {
 
     /// Decides whether `request` may pass now.
     #[inline]
-    pub fn check(&self, request: &Request<'_>) -> Result<Decision, Invalid> {
+    pub fn check(&self, request: &Request<'_>) -> Result<Check<'_>, Invalid> {
         validate(request)?;
         let now_us = self.clock.now_us();
         let version = self.version.load(Ordering::Acquire);
@@ -101,16 +157,18 @@ impl Limiter {
     #[inline]
     fn decide(
         &self,
-        policy: &Policy,
+        policy: &Arc<Policy>,
         caches: &mut Caches,
         request: &Request<'_>,
         now_us: u64,
-    ) -> Result<Decision, Invalid> {
+    ) -> Result<Check<'_>, Invalid> {
         let hashes = self.seed.hashes(request);
         if policy.has_lists {
             match caches.listed(policy, request, &hashes, now_us) {
-                Some(Listed::Denied) => return Ok(Decision::without_limit(Outcome::Denied, now_us)),
-                Some(Listed::Allowed) => return Ok(Decision::without_limit(Outcome::Unlimited, now_us)),
+                Some(Listed::Denied) => return Ok(Decision::without_limit(Outcome::Denied, now_us).into()),
+                Some(Listed::Allowed) => {
+                    return Ok(Decision::without_limit(Outcome::Unlimited, now_us).into());
+                }
                 None => {}
             }
         }
@@ -118,18 +176,18 @@ impl Limiter {
         let mut charges = Charges::new();
         policy.rules.set.charge(selection, request, &hashes, &mut charges);
         if charges.is_empty() {
-            return Ok(Decision::without_limit(Outcome::Unlimited, now_us));
+            return Ok(Decision::without_limit(Outcome::Unlimited, now_us).into());
+        }
+        if let Some(store) = &self.shared {
+            return self.charge_shared(store, policy, &charges, request, selection.route(), now_us);
         }
         let fold = self.take(&policy.rules.set, &charges, request, now_us)?;
-        let outcome = fold.outcome();
-        let terms = match &outcome {
-            Outcome::Admitted(standing) | Outcome::Limited(standing) => {
-                Some(policy.rules.terms(standing.limit))
-            }
-            Outcome::Unlimited | Outcome::Denied => None,
-        };
-        let shadowed_by = fold.shadowed.map(|limit| policy.rules.terms(limit).names);
-        Ok(Decision { outcome, terms, now_us, shadowed_by, degraded: false })
+        Ok(Decision::of(&policy.rules, &fold, now_us).into())
+    }
+
+    /// An address as it is counted, hashed.
+    pub(crate) fn address_hash(&self, ip: std::net::IpAddr) -> u64 {
+        self.seed.chain(0, &Identity::Ip(ip_bits(ip)))
     }
 
     /// Spends on all charges or on none.
@@ -204,7 +262,26 @@ impl Limiter {
 }
 
 impl Decision {
-    fn without_limit(outcome: Outcome, now_us: u64) -> Self {
+    pub(crate) fn without_limit(outcome: Outcome, now_us: u64) -> Self {
         Self { outcome, terms: None, now_us, shadowed_by: None, degraded: false }
+    }
+
+    /// What the steps come to.
+    #[inline]
+    pub(crate) fn of(rules: &Rules, fold: &Fold, now_us: u64) -> Self {
+        let outcome = fold.outcome();
+        let terms = match &outcome {
+            Outcome::Admitted(standing) | Outcome::Limited(standing) => Some(rules.terms(standing.limit)),
+            Outcome::Unlimited | Outcome::Denied => None,
+        };
+        let shadowed_by = fold.shadowed.map(|limit| rules.terms(limit).names);
+        Self { outcome, terms, now_us, shadowed_by, degraded: false }
+    }
+}
+
+impl From<Decision> for Check<'_> {
+    #[inline]
+    fn from(decision: Decision) -> Self {
+        Self::Decided(decision)
     }
 }

@@ -98,7 +98,7 @@ impl Memo {
         limiter: u32,
         version: u64,
         fetch: impl FnOnce() -> Arc<Policy>,
-    ) -> (&Policy, &mut Caches) {
+    ) -> (&Arc<Policy>, &mut Caches) {
         let slot = &mut self.policies[limiter as usize % POLICIES];
         if !slot.as_ref().is_some_and(|known| known.limiter == limiter && known.version == version) {
             *slot = None;

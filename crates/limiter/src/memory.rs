@@ -145,6 +145,15 @@ impl MemoryStore {
         Ok(fold)
     }
 
+    /// Charges one, and says how it stood; none if there is no room for its state.
+    pub(crate) fn take_step(&self, placed: &Placed<'_>, now_us: u64) -> Option<Step> {
+        let mut table = self.shards[place_of(placed)].0.lock();
+        let budget = self.budget_of(placed);
+        let taken = step(&mut table, placed, 1, budget, now_us)?;
+        write(&mut table, placed, &taken, budget, now_us);
+        Some(*taken.step())
+    }
+
     /// Counts a check that had to share a crowd's cell.
     pub(crate) fn count_crowded(&self) {
         self.crowded.fetch_add(1, Ordering::Relaxed);

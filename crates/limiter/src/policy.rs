@@ -3,6 +3,7 @@
 use crate::names::Names;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use tollgate_core::limit::Limit;
 use tollgate_core::rules::lists::Lists;
 use tollgate_core::rules::{LimitId, RuleSet};
 
@@ -41,13 +42,17 @@ pub struct Terms {
     pub window_seconds: u32,
 }
 
+impl Terms {
+    /// The terms of `limit` of the rule `rule`.
+    pub(crate) fn of(rule: &str, limit: &Limit) -> Self {
+        let names = Names::keep(rule, &limit.policy);
+        Self { names, quota: limit.quota, window_seconds: limit.window_seconds }
+    }
+}
+
 impl Policy {
     pub(crate) fn new(rules: RuleSet, lists: Lists) -> Self {
-        let terms = rules.limits().map(|(rule, limit)| Terms {
-            names: Names::keep(&rule.id, &limit.policy),
-            quota: limit.quota,
-            window_seconds: limit.window_seconds,
-        });
+        let terms = rules.limits().map(|(rule, limit)| Terms::of(&rule.id, limit));
         let rules = Rules { number: next_number(), terms: terms.collect(), set: rules };
         Self::with(Arc::new(rules), Numbered::new(lists))
     }

@@ -12,6 +12,7 @@ use serde::de::{self, Deserializer, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use std::fmt;
 use tollgate_http::{Answer, Fault, answer, body};
+use tollgate_limiter::Check;
 
 /// A body that is longer is not a batch.
 pub const MOST_BYTES: usize = 1024 * 1024;
@@ -21,33 +22,40 @@ pub const MOST_CHECKS: usize = 1_000;
 const EXAMPLE: &str = r#"a batch is a JSON array such as [{"key":"sk_1"},{"key":"sk_2"}]"#;
 
 /// Answers the checks in `json`.
-pub fn answer(door: &Door, json: &[u8]) -> Answer {
-    decide_all(door, json).unwrap_or_else(|fault| fault.answer())
+pub async fn answer(door: &Door, json: &[u8]) -> Answer {
+    decide_all(door, json).await.unwrap_or_else(|fault| fault.answer())
 }
 
-fn decide_all(door: &Door, json: &[u8]) -> Result<Answer, Fault> {
+async fn decide_all(door: &Door, json: &[u8]) -> Result<Answer, Fault> {
     let Items(items) =
         serde_json::from_slice(json).map_err(|error| fault::<Items<'_>>(json, &error, EXAMPLE))?;
+    // All are asked before the first is waited for: together they wait no longer than one.
+    let checks: Vec<Result<Check<'_>, Fault>> = items
+        .iter()
+        .map(|item| {
+            check(door, item).map_err(|fault| {
+                let start = item.get().as_ptr() as usize - json.as_ptr() as usize;
+                fault.moved_to(end_of(&json[..start]))
+            })
+        })
+        .collect();
     let mut out = Vec::with_capacity(2 + items.len() * VERDICT_BYTES);
     out.push(b'[');
-    for (index, item) in items.iter().enumerate() {
+    for (index, check) in checks.into_iter().enumerate() {
         if index > 0 {
             out.push(b',');
         }
-        if let Err(fault) = decide(door, item, &mut out) {
-            let start = item.get().as_ptr() as usize - json.as_ptr() as usize;
-            out.extend(body::error(&fault.moved_to(end_of(&json[..start]))));
+        match check {
+            Ok(check) => Verdict::of(&check.decision().await).write(&mut out),
+            Err(fault) => out.extend(body::error(&fault)),
         }
     }
     out.push(b']');
     Ok(answer::ok(out))
 }
 
-fn decide(door: &Door, item: &RawValue, out: &mut Vec<u8>) -> Result<(), Fault> {
-    let question = Question::parse(item.get().as_bytes())?;
-    let decision = question.decide(&door.limiter)?;
-    Verdict::of(&decision).write(out);
-    Ok(())
+fn check<'d>(door: &'d Door, item: &RawValue) -> Result<Check<'d>, Fault> {
+    Ok(Question::parse(item.get().as_bytes())?.check(&door.limiter)?)
 }
 
 /// The items, not looked into yet.

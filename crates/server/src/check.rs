@@ -12,13 +12,13 @@ pub const MOST_BYTES: usize = 64 * 1024;
 pub(crate) const VERDICT_BYTES: usize = 192;
 
 /// Answers the check in `body`; `asked` are the headers it came with.
-pub fn answer(door: &Door, asked: &HeaderMap, body: &[u8]) -> Answer {
-    decide(door, asked, body).unwrap_or_else(|fault| fault.answer())
+pub async fn answer(door: &Door, asked: &HeaderMap, body: &[u8]) -> Answer {
+    decide(door, asked, body).await.unwrap_or_else(|fault| fault.answer())
 }
 
-fn decide(door: &Door, asked: &HeaderMap, body: &[u8]) -> Result<Answer, Fault> {
-    let question = Question::parse(body)?;
-    let decision = question.decide(&door.limiter)?;
+async fn decide(door: &Door, asked: &HeaderMap, body: &[u8]) -> Result<Answer, Fault> {
+    let check = Question::parse(body)?.check(&door.limiter)?;
+    let decision = check.decision().await;
     if let Some(refusal) = answer::refusal(&decision, &door.headers, asked) {
         return Ok(refusal);
     }

@@ -105,11 +105,11 @@ impl Door {
         }
         match route {
             Route::Check => match read::whole(body, check::MOST_BYTES, BODY_TIME).await {
-                Ok(json) => check::answer(self, &asked.headers, &json),
+                Ok(json) => check::answer(self, &asked.headers, &json).await,
                 Err(fault) => fault.answer(),
             },
             Route::Batch => match read::whole(body, batch::MOST_BYTES, BODY_TIME).await {
-                Ok(json) => batch::answer(self, &json),
+                Ok(json) => batch::answer(self, &json).await,
                 Err(fault) => fault.answer(),
             },
             Route::Health => answer::text("ok"),

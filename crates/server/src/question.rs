@@ -11,7 +11,7 @@ use std::fmt;
 use std::net::IpAddr;
 use tollgate_core::problem::nearest;
 use tollgate_http::Fault;
-use tollgate_limiter::{Decision, Invalid, Limiter, Method, Request};
+use tollgate_limiter::{Check, Invalid, Limiter, Method, Request};
 
 /// Custom identities in one check. A rule names one or two; each is searched for by name.
 pub const MOST_IDS: usize = 32;
@@ -65,7 +65,7 @@ impl<'a> Question<'a> {
     }
 
     /// Puts it to the limiter.
-    pub fn decide(&self, limiter: &Limiter) -> Result<Decision, Invalid> {
+    pub fn check<'l>(&self, limiter: &'l Limiter) -> Result<Check<'l>, Invalid> {
         let ids = self.ids.iter().flat_map(|ids| &ids.0);
         let ids: SmallVec<[(&str, &str); 4]> = ids.map(|(name, value)| (&*name.0, &*value.0)).collect();
         limiter.check(&self.request(&ids))

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
-use tollgate_limiter::{Outcome, Request};
+use tollgate_limiter::{Check, Outcome, Request};
 
 const RELOADS: u32 = 50;
 const LIVE_WITHIN: Duration = Duration::from_secs(2);
@@ -36,7 +36,7 @@ impl Drop for Stopped {
 async fn under_load() {
     let mut file = Followed::with_rules(&rules(100));
     let saver = Request { api_key: Some("saver"), endpoint: "/kept", cost: 1, ..Request::default() };
-    let first = file.limiter.check(&Request { cost: 30, ..saver }).unwrap();
+    let first = file.limiter.check(&Request { cost: 30, ..saver }).unwrap().now().unwrap();
     assert!(matches!(first.outcome, Outcome::Admitted(standing) if standing.remaining == 70));
 
     let (stop, checks) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
@@ -49,7 +49,8 @@ async fn under_load() {
                     let request =
                         Request { api_key: Some(name), endpoint: "/steady/state", ..Request::default() };
                     // No check may fail, go without its limit, or be refused.
-                    let good = limiter.check(&request).is_ok_and(|decision| {
+                    let decision = limiter.check(&request).ok().and_then(Check::now);
+                    let good = decision.is_some_and(|decision| {
                         decision.allowed() && decision.terms.is_some_and(|terms| terms.quota >= 4_000_000)
                     });
                     failed += u64::from(!good);
@@ -75,7 +76,7 @@ async fn under_load() {
         file.until_quota(capacity).await;
         let took = changed.elapsed();
         assert!(took < LIVE_WITHIN, "change {reload} was live after {took:?}");
-        match file.limiter.check(&saver).unwrap().outcome {
+        match file.limiter.check(&saver).unwrap().now().unwrap().outcome {
             Outcome::Admitted(standing) => assert_eq!(standing.remaining, 70 - reload, "tokens are kept"),
             other => panic!("change {reload}: {other:?}"),
         }

@@ -25,7 +25,7 @@ pub fn limiter() -> Arc<Limiter> {
 /// The limit that a client of this name now has; none if there is no rule about it.
 pub fn quota(limiter: &Limiter, name: &str) -> Option<u32> {
     let request = Request { api_key: Some(name), endpoint: "/", ..Request::default() };
-    limiter.check(&request).unwrap().terms.map(|terms| terms.quota)
+    limiter.check(&request).unwrap().now().unwrap().terms.map(|terms| terms.quota)
 }
 
 pub struct Followed {

@@ -17,8 +17,36 @@ use super::{Cell, Step, Window, tick_of, until};
 #[inline]
 pub fn step(window: &Window, cell: Option<Cell>, now_us: u64, cost: u32) -> Step {
     let now = tick_of(now_us, window.tick_us);
+    let (start, count, jumped) = view(window, cell, now);
+    let admitted = u64::from(count) + u64::from(cost) <= u64::from(window.limit);
+    let after = if admitted { count + cost } else { count };
+    let end = until(start + window.length, window.tick_us, now_us);
+    Step {
+        admitted,
+        next: (admitted || jumped).then(|| Cell {
+            instant_us: start * window.tick_us,
+            grain: 0,
+            major: after,
+            minor: 0,
+        }),
+        remaining: window.limit.saturating_sub(after),
+        retry_after_us: if admitted { 0 } else { end },
+        reset_after_us: if after == 0 { 0 } else { end },
+    }
+}
+
+/// The state as it looks at `now_us`.
+pub(crate) fn at(window: &Window, cell: Option<Cell>, now_us: u64) -> Cell {
+    let now = tick_of(now_us, window.tick_us);
+    let (start, count, _) = view(window, cell, now);
+    Cell { instant_us: start * window.tick_us, grain: 0, major: count, minor: 0 }
+}
+
+/// The start of the window, its count, and whether the clock went back so far that it has to be re-anchored.
+#[inline]
+fn view(window: &Window, cell: Option<Cell>, now: u64) -> (u64, u32, bool) {
     let aligned = now - now % window.length;
-    let (start, count, jumped) = match cell {
+    match cell {
         None => (aligned, 0, false),
         Some(cell) => {
             // Rounded down: every boundary is a whole tick, so a start on a finer clock stays in its window.
@@ -34,20 +62,5 @@ pub fn step(window: &Window, cell: Option<Cell>, now_us: u64, cost: u32) -> Step
                 (start - start % window.length, cell.major, false)
             }
         }
-    };
-    let admitted = u64::from(count) + u64::from(cost) <= u64::from(window.limit);
-    let after = if admitted { count + cost } else { count };
-    let end = until(start + window.length, window.tick_us, now_us);
-    Step {
-        admitted,
-        next: (admitted || jumped).then(|| Cell {
-            instant_us: start * window.tick_us,
-            grain: 0,
-            major: after,
-            minor: 0,
-        }),
-        remaining: window.limit.saturating_sub(after),
-        retry_after_us: if admitted { 0 } else { end },
-        reset_after_us: if after == 0 { 0 } else { end },
     }
 }

@@ -19,6 +19,8 @@
 //! 100,000 it passes.
 
 use super::{Bucket, Cell, Step, stored_tick, tick_of, until};
+use crate::lending::{Lent, Opened, refill};
+use crate::rate::SECOND_US;
 
 /// One request of `cost` ≤ capacity at `now_us`. `Cell`: the TAT, its tick in `instant_us` and the
 /// remainder in `minor`; none is a TAT in the past.
@@ -69,4 +71,32 @@ fn owed(bucket: &Bucket, cell: Cell, now: u64) -> (u64, bool) {
         _ => u64::from(bucket.amount),
     };
     (ahead * u64::from(bucket.amount) + remainder, false)
+}
+
+/// The bucket at `now_us` while some of it is lent: what is available is what may still be booked.
+pub(crate) fn open(bucket: &Bucket, cell: Option<Cell>, now_us: u64, lent: &Lent) -> Opened {
+    let now = tick_of(now_us, bucket.tick_us);
+    let full = bucket.full() as i64;
+    let Some(cell) = cell else { return Opened { available: full, at: now } };
+    let (at_now, drawn_in) = owed(bucket, cell, now);
+    if drawn_in {
+        return Opened { available: 0, at: now };
+    }
+    // The state does not tell when it was written. It need not: what is owed falls steadily, so that the
+    // first instant at which less is lent is early enough to begin with what the lent lets be.
+    let first_end = (u64::from(lent.epoch) + 1) * SECOND_US / bucket.tick_us;
+    let let_be = refill(bucket, lent, full, first_end.min(now), now);
+    Opened { available: let_be.min(full - at_now as i64), at: now }
+}
+
+/// The state of a bucket that is left as `opened` says.
+pub(crate) fn close(bucket: &Bucket, opened: Opened) -> Cell {
+    let owed = (bucket.full() as i64 - opened.available).max(0) as u64;
+    let amount = u64::from(bucket.amount);
+    Cell {
+        instant_us: (opened.at + owed / amount) * bucket.tick_us,
+        grain: bucket.grain,
+        major: 0,
+        minor: (owed % amount) as u32,
+    }
 }

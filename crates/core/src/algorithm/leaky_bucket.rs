@@ -14,6 +14,7 @@
 //! to wait the 100,000 µs that are left of that.
 
 use super::{Bucket, Cell, Step, stored_tick, tick_of, until};
+use crate::lending::{Lent, Opened};
 
 /// One request of `cost` ≤ capacity at `now_us`. `Cell`: the level at `instant_us`, whole in `major` and
 /// the fraction in `minor`; none is an empty bucket.
@@ -54,4 +55,20 @@ fn level_of(bucket: &Bucket, cell: Cell) -> u64 {
         fraction if cell.grain == bucket.grain && fraction < bucket.period => whole + u64::from(fraction),
         _ => whole + u64::from(bucket.period),
     }
+}
+
+/// The bucket at `now_us` while some of it is lent: what is available is the room above the level.
+pub(crate) fn open(bucket: &Bucket, cell: Option<Cell>, now_us: u64, lent: &Lent) -> Opened {
+    let now = tick_of(now_us, bucket.tick_us);
+    let (level, last) = match cell {
+        None => (0, now),
+        Some(cell) => (level_of(bucket, cell), stored_tick(cell.instant_us, bucket.tick_us)),
+    };
+    bucket.opened(bucket.full() as i64 - level as i64, last, now, lent)
+}
+
+/// The state of a bucket that is left as `opened` says.
+pub(crate) fn close(bucket: &Bucket, opened: Opened) -> Cell {
+    let level = bucket.full() as i64 - opened.available;
+    bucket.cell(level.max(0) as u64, opened.at)
 }

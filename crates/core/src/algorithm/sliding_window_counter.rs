@@ -90,3 +90,9 @@ fn view(window: &Window, cell: Option<Cell>, now: u64) -> View {
         View { start: start - elapsed, elapsed, current: cell.major, previous: cell.minor, jumped: false }
     }
 }
+
+/// The state as it looks at `now_us`.
+pub(crate) fn at(window: &Window, cell: Option<Cell>, now_us: u64) -> Cell {
+    let View { start, current, previous, .. } = view(window, cell, tick_of(now_us, window.tick_us));
+    Cell { instant_us: start * window.tick_us, grain: 0, major: current, minor: previous }
+}

@@ -19,6 +19,7 @@
 //! tokens go on growing underneath.
 
 use super::{Bucket, Cell, Step, stored_tick, tick_of, until};
+use crate::lending::{Lent, Opened};
 
 /// One request of `cost` ≤ capacity at `now_us`. `Cell`: the tokens at `instant_us`, whole in `major`
 /// and the fraction in `minor`; none is a full bucket.
@@ -56,4 +57,19 @@ fn tokens(bucket: &Bucket, cell: Cell) -> u64 {
     let known = cell.grain == bucket.grain && cell.minor < bucket.period;
     let fraction = if known { cell.minor } else { 0 };
     u64::from(cell.major) * u64::from(bucket.period) + u64::from(fraction)
+}
+
+/// The bucket at `now_us` while some of it is lent: what is available is the level.
+pub(crate) fn open(bucket: &Bucket, cell: Option<Cell>, now_us: u64, lent: &Lent) -> Opened {
+    let now = tick_of(now_us, bucket.tick_us);
+    let (stored, last) = match cell {
+        None => (bucket.full(), now),
+        Some(cell) => (tokens(bucket, cell), stored_tick(cell.instant_us, bucket.tick_us)),
+    };
+    bucket.opened(stored as i64, last, now, lent)
+}
+
+/// The state of a bucket that is left as `opened` says.
+pub(crate) fn close(bucket: &Bucket, opened: Opened) -> Cell {
+    bucket.cell(opened.available.max(0) as u64, opened.at)
 }

@@ -148,6 +148,9 @@ pub(super) struct Tier {
 pub struct LimitId(pub(super) u32);
 
 impl LimitId {
+    /// Of a limit that is in no set.
+    pub const NONE: Self = Self(u32::MAX);
+
     /// Its place among [`RuleSet::limits`].
     #[inline]
     pub fn index(self) -> usize {

@@ -7,7 +7,7 @@
 
 use super::ruleset::{LimitId, Rule, RuleSet, SizeId, Tier, TierId};
 use super::written::OnExceed;
-use crate::key::{Dimension, Hashes};
+use crate::key::{Dimension, Hashes, Whom};
 use crate::limit::Limit;
 use crate::request::Request;
 use smallvec::SmallVec;
@@ -60,6 +60,8 @@ pub struct Charge<'r> {
     pub id: LimitId,
     /// Whose state.
     pub key: u64,
+    /// Whose, under any limit and on any route.
+    pub client: u64,
     /// Whether it can refuse. A shadow limit only counts.
     pub enforced: bool,
 }
@@ -146,14 +148,15 @@ impl RuleSet {
             }
             endpoint_is_named |= item.names_endpoint;
             let who = match hashes.api_key() {
-                Some(hash) if item.by_api_key => hash,
+                Some(hash) if item.by_api_key => Whom { client: hash, all: hash },
                 _ => hashes.of_key(&self.rules[item.rule as usize].key, request, selection.route),
             };
             for limit in item.limits.clone() {
                 let id = LimitId(limit);
                 let limit = self.limit(id);
                 // `who` is an unpredictable hash: to tell limits apart, their fixed identities are enough.
-                charges.push(Charge { limit, id, key: who ^ limit.identity, enforced: item.enforced });
+                let key = who.all ^ limit.identity;
+                charges.push(Charge { limit, id, key, client: who.client, enforced: item.enforced });
             }
         }
     }
@@ -190,6 +193,13 @@ impl RuleSet {
             (Some(_), None) if rule.client.classifies() => true,
             (Some(wanted), None) => self.default_tier == Some(wanted),
         }
+    }
+}
+
+impl Selection {
+    /// The route that the path falls under, by its hash; 0 if under none.
+    pub fn route(&self) -> u64 {
+        self.route
     }
 }
 

@@ -51,7 +51,7 @@ fn a_rejection_hands_back_no_state() {
 
 /// Finds the busiest interval: with C the sum of what was admitted so far, the sum over i ≤ j exceeds
 /// r·(t_j − t_i) by (C_j − r·t_j) − (C_{i−1} − r·t_i), so the lowest second term so far decides.
-struct Ledger {
+pub struct Ledger {
     rule: Bucket,
     sum: i128,
     lowest: i128,
@@ -59,11 +59,11 @@ struct Ledger {
 }
 
 impl Ledger {
-    fn new(rule: Bucket) -> Self {
+    pub fn new(rule: Bucket) -> Self {
         Self { rule, sum: 0, lowest: i128::MAX, most: 0 }
     }
 
-    fn admit(&mut self, at_us: u64, cost: u32) {
+    pub fn admit(&mut self, at_us: u64, cost: u32) {
         // The limit's clock is the start of the tick.
         let gained = i128::from(at_us - at_us % self.rule.tick_us) * i128::from(self.rule.tokens);
         self.lowest = self.lowest.min(self.sum - gained);
@@ -72,8 +72,14 @@ impl Ledger {
     }
 
     /// Whether no interval admitted more than the capacity and what flowed in it.
-    fn holds(&self) -> bool {
-        self.most <= i128::from(self.rule.capacity) * i128::from(self.rule.seconds) * 1_000_000
+    pub fn holds(&self) -> bool {
+        self.holds_with(0)
+    }
+
+    /// Whether no interval admitted more than that and so many tokens.
+    pub fn holds_with(&self, more: u32) -> bool {
+        let tokens = i128::from(self.rule.capacity) + i128::from(more);
+        self.most <= tokens * i128::from(self.rule.seconds) * 1_000_000
     }
 }
 

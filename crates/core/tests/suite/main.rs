@@ -4,6 +4,7 @@
 
 mod explain;
 mod laws;
+mod lending;
 mod limits;
 mod lists;
 mod mutations;

@@ -34,6 +34,10 @@ deny: [sk_bad]
     }
 
     pub fn ask(&self, key: &str, cost: u64) -> Decision {
-        self.limiter.check(&Request { api_key: Some(key), cost, ..Request::default() }).unwrap()
+        self.limiter
+            .check(&Request { api_key: Some(key), cost, ..Request::default() })
+            .unwrap()
+            .now()
+            .unwrap()
     }
 }

@@ -1,6 +1,6 @@
 //! Requests that make no sense are told so, and cost nobody anything.
 
-use crate::setting::{Setting, key};
+use crate::setting::{Setting, decide, key};
 use tollgate_limiter::{Invalid, Outcome, Request};
 
 const RULES: &str = "
@@ -33,7 +33,7 @@ fn is_refused_and_spends_nothing() {
         (Request { cost: 0, ..key("sk_bad") }, Invalid::ZeroCost),
     ];
     for (request, expected) in table {
-        assert_eq!(setting.limiter.check(&request).err(), Some(expected), "{request:?}");
+        assert_eq!(decide(&setting.limiter, &request).err(), Some(expected), "{request:?}");
     }
     assert_eq!(setting.limiter.store().usage().states, 0, "nothing was spent");
     let longest = Request { endpoint: &longest, ..good };

@@ -8,5 +8,6 @@ mod invalid;
 mod memory;
 mod reference;
 mod reload;
+mod script;
 mod setting;
 mod threads;

@@ -1,7 +1,7 @@
 //! What the store holds: all of it ends, none of it outgrows the cap, and a flood harms nobody else.
 
 use crate::clients;
-use crate::setting::{DAY_US, HOUR_US, PLENTY, SECOND_US, Setting, from, key};
+use crate::setting::{DAY_US, HOUR_US, PLENTY, SECOND_US, Setting, decide, from, key};
 use fastrand::Rng;
 use std::net::Ipv4Addr;
 use tollgate_limiter::{MemoryUse, Outcome, Request};
@@ -54,7 +54,7 @@ fn every_state_ends() {
         setting.clock.advance_us(rng.u64(..SECOND_US));
         let request = Request { cost: 1, ..clients::draw(&mut rng) };
         // One that names nobody is no client.
-        let _ = setting.limiter.check(&request);
+        let _ = decide(&setting.limiter, &request);
     }
     let usage = setting.limiter.store().usage();
     assert!(usage.states > 100 && usage.bytes > 24 * usage.states, "{usage:?}");

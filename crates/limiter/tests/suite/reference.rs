@@ -1,7 +1,7 @@
 //! The engine, with its caches, its table and its shortcuts, against the virtual node, which has none.
 
 use crate::clients;
-use crate::setting::{DAY_US, HOUR_US, MINUTE_US, SECOND_US, START_US, Setting, load, rule};
+use crate::setting::{DAY_US, HOUR_US, MINUTE_US, SECOND_US, START_US, Setting, decide, load, rule};
 use fastrand::Rng;
 use tollgate_core::rules::{Loaded, VirtualNode};
 use tollgate_limiter::{Decision, Invalid, Outcome, Request};
@@ -118,7 +118,7 @@ impl Pair {
     fn check(&mut self, request: &Request<'_>) {
         let now_us = self.engine.clock.now_us();
         let expected = self.node.check(&self.loaded, request, now_us);
-        let found = self.engine.limiter.check(request);
+        let found = decide(&self.engine.limiter, request);
         let context = || format!("{request:?} at {} s", (now_us as f64 - START_US as f64) / 1e6);
         assert_eq!(
             found.as_ref().map(|decision| decision.outcome),

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 use tollgate_core::rules::{self, Loaded};
-use tollgate_limiter::{Clock, Decision, Limiter, ManualClock, MemoryStore, Outcome, Request};
+use tollgate_limiter::{Clock, Decision, Invalid, Limiter, ManualClock, MemoryStore, Outcome, Request};
 
 /// Midnight UTC on a Monday, 2026-01-05: the boundary of every window up to a week.
 pub const START_US: u64 = rules::START_US;
@@ -38,7 +38,7 @@ impl Setting {
     }
 
     pub fn check(&self, request: &Request<'_>) -> Decision {
-        self.limiter.check(request).unwrap_or_else(|invalid| panic!("{request:?}: {invalid}"))
+        decide(&self.limiter, request).unwrap_or_else(|invalid| panic!("{request:?}: {invalid}"))
     }
 
     /// Sends `count` of them and answers how many pass.
@@ -77,4 +77,9 @@ pub fn from(ip: &str) -> Option<IpAddr> {
 /// The rule that decided.
 pub fn rule(decision: &Decision) -> Option<&str> {
     decision.terms.as_ref().map(|terms| terms.names.rule.as_str())
+}
+
+/// The decision of a limiter that shares no store: there is nothing to wait for.
+pub fn decide(limiter: &Limiter, request: &Request<'_>) -> Result<Decision, Invalid> {
+    limiter.check(request).map(|check| check.now().expect("nothing to wait for"))
 }

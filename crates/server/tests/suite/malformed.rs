@@ -112,8 +112,8 @@ async fn an_echo_of_nonsense_is_short_and_escaped() {
 }
 
 /// Bytes at random, and checks with some bytes changed: any answer will do, but it must be one.
-#[test]
-fn random_bodies_are_answered() {
+#[tokio::test]
+async fn random_bodies_are_answered() {
     let door = door(Clock::Manual(ManualClock::new(START_US)));
     let mut random = fastrand::Rng::with_seed(7);
     let sound =
@@ -135,9 +135,9 @@ fn random_bodies_are_answered() {
             }
             body
         };
-        seen[usize::from(check::answer(&door, &headers, &body).status().as_u16())] += 1;
-        batch::answer(&door, &body);
-        batch::answer(&door, &[b"[".as_slice(), &body, b"]"].concat());
+        seen[usize::from(check::answer(&door, &headers, &body).await.status().as_u16())] += 1;
+        batch::answer(&door, &body).await;
+        batch::answer(&door, &[b"[".as_slice(), &body, b"]"].concat()).await;
     }
     assert!(seen[400] > 5_000 && seen[200] > 0 && seen[429] > 0, "the bodies were of every kind");
     assert_eq!(seen[200] + seen[400] + seen[429], 10_000);

@@ -1,0 +1,28 @@
+-- Sliding window counter, see sliding_window_counter.rs. What is available is counted in 1/window of a
+-- request: the limit, less the current count, less what has not faded of the previous one.
+open[5] = function(c)
+  local at, length = tick_of(now, c.tick), c.span
+  local start = at - fmod(at, length)
+  local elapsed, count, before = at - start, 0, 0
+  if c.known then
+    local current, previous = min(c.major, c.capacity), min(c.minor, c.capacity)
+    local stored = tick_of(c.instant, c.tick)
+    if stored >= start then
+      count, before = current, previous
+      if stored > at then
+        c.jumped = stored - at > length
+        if not c.jumped then
+          -- The clock is a little behind the state: it stands still at the state's instant.
+          elapsed = fmod(stored, length)
+          start = stored - elapsed
+        end
+      end
+    elseif stored + length >= start then
+      before = current
+    end
+  end
+  c.unit, c.start, c.count, c.before = length, start, count, before
+  c.available = c.capacity * length - before * (length - elapsed) - count * length
+end
+
+close[5] = close[3]

@@ -1,0 +1,72 @@
+-- Sliding window log, see sliding_window_log.rs. A list beside the client's hash, oldest first. Each entry
+-- is its instant, the sum of all costs before it, and its own cost: so the two ends of the window tell what
+-- it holds, however many entries lie between them.
+local ENTRY = ">I7I7I4"
+
+-- The index, the instant and the sum before of the first entry from `index` on for which `holds`. They are
+-- read a few at a time: it is nearly always among the first.
+local function first_entry(c, index, holds)
+  while true do
+    local few = call("LRANGE", c.list, index, index + 15)
+    for offset, entry in ipairs(few) do
+      local instant, before, cost = decode(ENTRY, entry)
+      if holds(instant, before + cost) then return index + offset - 1, instant, before end
+    end
+    if #few < 16 then return nil end
+    index = index + 16
+  end
+end
+
+local function move_to_present(c)
+  local entries = call("LRANGE", c.list, 0, -1)
+  call("DEL", c.list)
+  for _, entry in ipairs(entries) do
+    local instant, before, cost = decode(ENTRY, entry)
+    call("RPUSH", c.list, encode(ENTRY, min(instant, now), before, cost))
+  end
+  call("PEXPIRE", c.list, c.ttl)
+end
+
+open[4] = function(c)
+  c.unit, c.length = 1, c.span * c.tick
+  -- The sum of all costs; that before the window; the index of the first entry in it; the newest instant.
+  c.sum, c.base, c.first, c.newest = 0, 0, 0, nil
+  local last = call("LINDEX", c.list, -1)
+  if last then
+    local newest, before, cost = decode(ENTRY, last)
+    if newest > now + c.length then
+      move_to_present(c)
+      newest = now
+    end
+    c.sum = before + cost
+    local first, _, base = first_entry(c, 0, function(instant) return instant + c.length > now end)
+    if first then
+      c.first, c.base, c.newest = first, base, newest
+    else
+      c.first, c.base = call("LLEN", c.list), c.sum
+    end
+  end
+  c.available = c.capacity - (c.sum - c.base)
+end
+
+-- How things stand for one more request of `cost`: what is left, the wait, and until nothing is used.
+local function log_standing(c, cost)
+  local used = c.sum - c.base + c.taken
+  local newest = c.taken > 0 and max(c.newest or 0, now) or c.newest
+  local wait = 0
+  if used + cost > c.capacity then
+    local excess = used + cost - c.capacity
+    local found, instant = first_entry(c, c.first, function(_, sum) return sum - c.base >= excess end)
+    -- Not among those that stand in the list: then it is one of this very call.
+    wait = (found and instant or newest) + c.length - now
+  end
+  return max(0, c.capacity - used), wait, newest and newest + c.length - now or 0
+end
+
+close[4] = function(c)
+  if c.taken == 0 then return end
+  if c.first > 0 then call("LTRIM", c.list, c.first, -1) end
+  -- After a small step back of the clock the newest lies ahead: the list stays sorted.
+  call("RPUSH", c.list, encode(ENTRY, max(c.newest or 0, now), c.sum, c.taken))
+  call("PEXPIRE", c.list, c.ttl)
+end

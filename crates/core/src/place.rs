@@ -1,0 +1,139 @@
+//! Where the state of a charge stands in a store that nodes share.
+//!
+//! Each client has one hash, `tg:{…}`, and in it a small field for each limit and route. What stands between
+//! the braces is a keyed hash of the client's identity: the identities themselves never reach the store, and
+//! in a cluster everything of one client falls into one slot. Where a rule counts by several identities, the
+//! first makes the tag and the others follow it, so that a tenant with a million users is a million hashes
+//! in one slot, not one hash with a million fields. A route is part of the field: routes are few.
+
+use crate::key::{Dimension, Identity, identity};
+use crate::limit::Limit;
+use crate::request::Request;
+use crate::rules::Rule;
+use siphasher::sip128::{Hasher128, SipHasher13};
+use std::hash::Hasher;
+
+/// What all nodes of a fleet know and nobody else does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Secret(pub [u8; 16]);
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+/// The longest of [`Place::field`].
+pub const LONGEST_FIELD: usize = 10;
+const LIMIT_BYTES: usize = 5;
+
+/// The place of one state.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Place {
+    /// The client's key.
+    pub key: String,
+    /// The limit within it, and the route if the rule counts by route.
+    pub field: Field,
+}
+
+/// A field of a client's hash: five bytes for the limit, and five for the route if there is one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Field {
+    bytes: [u8; LONGEST_FIELD],
+    length: u8,
+}
+
+impl Field {
+    /// The field of a limit, for everybody or for one route.
+    pub fn new(limit_identity: u64, route: Option<u64>) -> Self {
+        let mut bytes = [0; LONGEST_FIELD];
+        bytes[..LIMIT_BYTES].copy_from_slice(&limit_identity.to_be_bytes()[..LIMIT_BYTES]);
+        if let Some(route) = route {
+            bytes[LIMIT_BYTES..].copy_from_slice(&route.to_be_bytes()[..LONGEST_FIELD - LIMIT_BYTES]);
+        }
+        Self { bytes, length: if route.is_some() { LONGEST_FIELD } else { LIMIT_BYTES } as u8 }
+    }
+
+    /// As it is written.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.length)]
+    }
+}
+
+/// Makes places.
+#[derive(Clone, Debug)]
+pub struct Places {
+    prefix: String,
+    secret: Secret,
+}
+
+impl Places {
+    /// Places under `secret`, in keys that begin with `prefix`.
+    pub fn new(prefix: &str, secret: Secret) -> Self {
+        Self { prefix: prefix.to_owned(), secret }
+    }
+
+    /// What they are made with.
+    pub fn secret(&self) -> Secret {
+        self.secret
+    }
+
+    /// Whether they are made with `secret`.
+    pub fn are_under(&self, secret: &Secret) -> bool {
+        self.secret == *secret
+    }
+
+    /// The place of the state of `request` under a limit of `rule`; `route` is the hash of its route.
+    pub fn of(&self, rule: &Rule, limit: &Limit, request: &Request<'_>, route: u64) -> Place {
+        let mut identities = rule
+            .key
+            .iter()
+            .filter(|dimension| **dimension != Dimension::Route)
+            .map(|dimension| identity(dimension, request, route));
+        let by_route = rule.key.contains(&Dimension::Route);
+        // A rule that counts by route alone: its one count is everybody's.
+        let first = identities.next().unwrap_or(Identity::Anonymous);
+        let mut key = String::with_capacity(self.prefix.len() + 16);
+        key.push_str(&self.prefix);
+        key.push('{');
+        spell(self.hash(&[first]), &mut key);
+        key.push('}');
+        let others: Vec<Identity<'_>> = identities.collect();
+        if !others.is_empty() {
+            spell(self.hash(&others), &mut key);
+        }
+        Place { key, field: Field::new(limit.identity, by_route.then_some(route)) }
+    }
+
+    fn hash(&self, identities: &[Identity<'_>]) -> u128 {
+        let mut hasher = SipHasher13::new_with_key(&self.secret.0);
+        for identity in identities {
+            let mut part = |kind: u8, bytes: &[u8]| {
+                hasher.write_u8(kind);
+                hasher.write(&(bytes.len() as u64).to_le_bytes());
+                hasher.write(bytes);
+            };
+            match *identity {
+                Identity::ApiKey(key) => part(1, key.as_bytes()),
+                Identity::User(user) => part(2, user.as_bytes()),
+                Identity::Tenant(tenant) => part(3, tenant.as_bytes()),
+                Identity::Ip(bits) => part(4, &bits.to_le_bytes()),
+                Identity::Route(route) => part(5, &route.to_le_bytes()),
+                Identity::Custom(name, value) => {
+                    part(6, name.as_bytes());
+                    part(7, value.as_bytes());
+                }
+                Identity::Anonymous => part(8, b""),
+            }
+        }
+        hasher.finish128().as_u128()
+    }
+}
+
+/// 84 bits as 14 letters: among a hundred million clients, the odds that two share are one in four billion.
+fn spell(hash: u128, out: &mut String) {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    for place in 0..14 {
+        out.push(char::from(LETTERS[(hash >> (6 * place)) as usize & 63]));
+    }
+}

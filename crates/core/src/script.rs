@@ -1,0 +1,323 @@
+//! The script that a shared Redis runs, and what goes in and comes out of it.
+//!
+//! One call serves many clients; each is all or nothing. The script answers states rather than sentences: the
+//! node works out waits and remainders from a state with the very steps that the embedded store runs.
+//! `script/head.lua` and `script/tail.lua` are the frame; each algorithm's part stands beside its `.rs`.
+
+use crate::algorithm::{Algorithm, Cell};
+use crate::lending::{Account, Lent, Report};
+use crate::limit::Meter;
+use crate::place::Field;
+use smallvec::SmallVec;
+
+/// The script. In a cluster, [`CLUSTER_HEADER`] comes before it.
+pub const SCRIPT: &str = concat!(
+    include_str!("script/head.lua"),
+    include_str!("algorithm/token_bucket.lua"),
+    include_str!("algorithm/leaky_bucket.lua"),
+    include_str!("algorithm/gcra.lua"),
+    include_str!("algorithm/fixed_window.lua"),
+    include_str!("algorithm/sliding_window_log.lua"),
+    include_str!("algorithm/sliding_window_counter.lua"),
+    include_str!("script/tail.lua"),
+);
+
+/// Lets one call serve clients of several slots of one server. Redis knows it from 7.0 on.
+pub const CLUSTER_HEADER: &str = "#!lua flags=allow-cross-slot-keys\n";
+
+const FORMAT: u8 = 1;
+const CELL_BYTES: usize = 19;
+const LENT_BYTES: usize = 12;
+/// A state that is lent from must be remembered for two seconds, however short its limit.
+const SHORTEST_TTL_MS: u64 = 4_000;
+const LOG_EXTRA_MS: u64 = 10_000;
+
+/// How many runs of equal requests, or limits, fit into one ask.
+pub const MOST_PARTS: usize = 255;
+
+/// What one client asks for: requests, each to be charged against all of the limits or none.
+#[derive(Clone, Debug, Default)]
+pub struct Ask {
+    /// The requests in order, equal ones together.
+    pub runs: SmallVec<[Run; 2]>,
+    /// The limits.
+    pub charges: SmallVec<[ChargeAsk; 2]>,
+}
+
+/// Requests of the same cost, one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// How many.
+    pub repeats: u32,
+    /// What each costs.
+    pub cost: u32,
+}
+
+/// One limit of an [`Ask`].
+#[derive(Clone, Debug)]
+pub struct ChargeAsk {
+    /// The limit.
+    pub meter: Meter,
+    /// Its field.
+    pub field: Field,
+    /// Whether it can refuse.
+    pub enforced: bool,
+    /// How many tokens to take ahead if there are plenty.
+    pub want: u32,
+    /// At most one in so many of those that are left.
+    pub share: u32,
+    /// What became of tokens that were taken earlier.
+    pub reports: SmallVec<[Report; 2]>,
+}
+
+/// What one client gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The time at the store.
+    pub now_us: u64,
+    /// How many of each run pass.
+    pub passing: SmallVec<[u32; 2]>,
+    /// What each limit says.
+    pub charges: SmallVec<[ChargeAnswer; 2]>,
+}
+
+/// What one limit says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChargeAnswer {
+    /// How many of each run it had room for; told only of one that cannot refuse.
+    pub counted: SmallVec<[u32; 2]>,
+    /// Taken ahead.
+    pub lends: u32,
+    /// How things stand after all.
+    pub state: AnsweredState,
+}
+
+/// How things stand with a limit after a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AnsweredState {
+    /// The state.
+    Account(Account),
+    /// A log stays at the store. For each run: how one more request of its cost would stand.
+    Log(SmallVec<[LogStanding; 2]>),
+}
+
+/// How one more request stands with a log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LogStanding {
+    /// What is left.
+    pub remaining: u32,
+    /// How long it would wait.
+    pub retry_after_us: u64,
+    /// Until nothing is used.
+    pub reset_after_us: u64,
+}
+
+/// Why an answer cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unreadable {
+    /// The script refused this client and said why.
+    Refused(String),
+    /// It ends too early, or is in a format that is not known here.
+    Malformed,
+}
+
+impl std::fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Refused(why) => f.write_str(why),
+            Self::Malformed => f.write_str("the store's answer is not in a format that is known here"),
+        }
+    }
+}
+
+/// The first argument: the time if it is not to be the server's own, and whether the keys are repeated.
+pub fn header(given_us: Option<u64>, repeats_keys: bool) -> [u8; 8] {
+    let mut bytes = given_us.unwrap_or(0).to_be_bytes();
+    bytes.rotate_left(1);
+    bytes[7] = u8::from(repeats_keys);
+    bytes
+}
+
+/// The time in the first element of an answer.
+pub fn read_time(bytes: &[u8]) -> Result<u64, Unreadable> {
+    Reader(bytes).uint(7)
+}
+
+impl Ask {
+    /// As the script reads it.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(2 + 8 * self.runs.len() + 64 * self.charges.len());
+        out.push(self.charges.len() as u8);
+        out.push(self.runs.len() as u8);
+        for run in &self.runs {
+            out.extend(run.repeats.to_be_bytes());
+            out.extend(run.cost.to_be_bytes());
+        }
+        for charge in &self.charges {
+            charge.encode(&mut out);
+        }
+        out
+    }
+}
+
+impl ChargeAsk {
+    fn encode(&self, out: &mut Vec<u8>) {
+        let flags = u8::from(!self.enforced) | if self.reports.is_empty() { 0 } else { 2 };
+        out.extend([number(self.meter.algorithm()), flags, class(&self.meter)]);
+        uint(out, ttl_ms(&self.meter), 5);
+        // A log is never lent from.
+        let want = if matches!(self.meter, Meter::SlidingWindowLog(_)) { 0 } else { self.want };
+        out.extend(want.to_be_bytes());
+        out.extend(self.share.max(1).to_be_bytes());
+        let (capacity, amount, period, tick_us, grain, span) =
+            match (self.meter.bucket(), self.meter.window()) {
+                (Some(bucket), _) => {
+                    (bucket.capacity, bucket.amount, bucket.period, bucket.tick_us, bucket.grain, bucket.span)
+                }
+                (None, Some(window)) => (window.limit, 0, 0, window.tick_us, 0, window.length),
+                (None, None) => (0, 0, 0, 1, 0, 1),
+            };
+        out.extend(capacity.to_be_bytes());
+        out.extend(amount.to_be_bytes());
+        out.extend(period.to_be_bytes());
+        out.extend((tick_us as u32).to_be_bytes());
+        out.extend(grain.to_be_bytes());
+        uint(out, span, 7);
+        let field = self.field.as_bytes();
+        out.push(field.len() as u8);
+        out.extend(field);
+        if !self.reports.is_empty() {
+            out.push(self.reports.len() as u8);
+            for report in &self.reports {
+                for part in [report.epoch, report.spent, report.returned, report.refunded] {
+                    out.extend(part.to_be_bytes());
+                }
+            }
+        }
+    }
+}
+
+impl Answer {
+    /// What the script answers to `ask` at `now_us`.
+    pub fn decode(ask: &Ask, now_us: u64, bytes: &[u8]) -> Result<Self, Unreadable> {
+        let mut reader = match bytes.split_first() {
+            Some((b'+', rest)) => Reader(rest),
+            Some((b'-', why)) => return Err(Unreadable::Refused(String::from_utf8_lossy(why).into_owned())),
+            _ => return Err(Unreadable::Malformed),
+        };
+        let mut passing = SmallVec::new();
+        let mut charges: SmallVec<[ChargeAnswer; 2]> = ask.charges.iter().map(ChargeAnswer::empty).collect();
+        for _ in &ask.runs {
+            passing.push(reader.uint(4)? as u32);
+            for (charge, answer) in ask.charges.iter().zip(&mut charges) {
+                if !charge.enforced {
+                    answer.counted.push(reader.uint(4)? as u32);
+                }
+                if let AnsweredState::Log(standings) = &mut answer.state {
+                    standings.push(LogStanding {
+                        remaining: reader.uint(4)? as u32,
+                        retry_after_us: reader.uint(7)?,
+                        reset_after_us: reader.uint(7)?,
+                    });
+                }
+            }
+        }
+        for answer in &mut charges {
+            if let AnsweredState::Account(account) = &mut answer.state {
+                answer.lends = reader.uint(4)? as u32;
+                let length = reader.uint(1)? as usize;
+                *account = read_account(reader.take(length)?)?;
+            }
+        }
+        if reader.0.is_empty() { Ok(Self { now_us, passing, charges }) } else { Err(Unreadable::Malformed) }
+    }
+}
+
+impl ChargeAnswer {
+    pub(crate) fn empty(charge: &ChargeAsk) -> Self {
+        let state = match charge.meter {
+            Meter::SlidingWindowLog(_) => AnsweredState::Log(SmallVec::new()),
+            _ => AnsweredState::Account(Account::default()),
+        };
+        Self { counted: SmallVec::new(), lends: 0, state }
+    }
+}
+
+/// A state as it is kept: a format, the class of its lifetime, the cell, and what is lent if anything is.
+fn read_account(bytes: &[u8]) -> Result<Account, Unreadable> {
+    if bytes.is_empty() {
+        return Ok(Account::default());
+    }
+    let mut reader = Reader(bytes);
+    if reader.uint(1)? != u64::from(FORMAT) || ![CELL_BYTES, CELL_BYTES + LENT_BYTES].contains(&bytes.len()) {
+        return Err(Unreadable::Malformed);
+    }
+    reader.uint(1)?;
+    let cell = Cell {
+        instant_us: reader.uint(7)?,
+        grain: reader.uint(2)? as u16,
+        major: reader.uint(4)? as u32,
+        minor: reader.uint(4)? as u32,
+    };
+    let mut lent = Lent::default();
+    if !reader.0.is_empty() {
+        lent = Lent {
+            epoch: reader.uint(4)? as u32,
+            current: reader.uint(4)? as u32,
+            previous: reader.uint(4)? as u32,
+        };
+    }
+    Ok(Account { cell: Some(cell), lent })
+}
+
+/// By which the script knows an algorithm. They stand in every fleet's asks: never reuse one.
+fn number(algorithm: Algorithm) -> u8 {
+    match algorithm {
+        Algorithm::TokenBucket => 0,
+        Algorithm::LeakyBucket => 1,
+        Algorithm::Gcra => 2,
+        Algorithm::FixedWindow => 3,
+        Algorithm::SlidingWindowLog => 4,
+        Algorithm::SlidingWindowCounter => 5,
+    }
+}
+
+/// How long a state lives without being touched: twice the time to full, or twice the window; a log as long
+/// as its window and a little more.
+pub fn ttl_ms(meter: &Meter) -> u64 {
+    let lifetime_us = match meter {
+        // Its lifetime is two windows already.
+        Meter::SlidingWindowCounter(window) => window.length * window.tick_us,
+        other => other.lifetime_us(),
+    };
+    let lifetime_ms = lifetime_us.div_ceil(1_000);
+    match meter {
+        Meter::SlidingWindowLog(_) => lifetime_ms + LOG_EXTRA_MS,
+        _ => (2 * lifetime_ms).max(SHORTEST_TTL_MS),
+    }
+}
+
+/// The lifetime in quarters of a power of two of microseconds, rounded up: so a state alone tells when it can
+/// go, and a change of the rule shows that its expiry has to be looked after.
+fn class(meter: &Meter) -> u8 {
+    let lifetime_us = meter.lifetime_us().max(2 * crate::rate::SECOND_US);
+    (4.0 * (lifetime_us as f64).log2()).ceil().clamp(0.0, 255.0) as u8
+}
+
+fn uint(out: &mut Vec<u8>, value: u64, bytes: usize) {
+    out.extend(&value.to_be_bytes()[8 - bytes..]);
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, length: usize) -> Result<&'a [u8], Unreadable> {
+        let (taken, rest) = self.0.split_at_checked(length).ok_or(Unreadable::Malformed)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn uint(&mut self, bytes: usize) -> Result<u64, Unreadable> {
+        Ok(self.take(bytes)?.iter().fold(0, |value, byte| value << 8 | u64::from(*byte)))
+    }
+}

@@ -1,0 +1,69 @@
+-- Charges clients for what they ask, each client all or nothing, in one atomic call.
+--
+-- KEYS        the hashes of the clients; in a cluster only the first may be declared
+-- ARGV[1]     the time, if it is not the server's own, and whether all keys are repeated at the end of ARGV
+-- ARGV[2…]    what each client asks, as `script::Ask` writes it
+--
+-- Answers the time, and for each client "+" and what it gets, or "-" and why it gets nothing.
+--
+-- Numbers are doubles here: every product stays below 2^53 (see limit.rs), and what is written goes
+-- through struct.pack, never through tostring, which rounds instants.
+local call, encode, decode = redis.call, struct.pack, struct.unpack
+local floor, fmod, min, max = math.floor, math.fmod, math.min, math.max
+
+local SECOND = 1000000
+-- Written before every state. A state in another format is an error, never a fresh one.
+local FORMAT = 1
+local MOST_FIELDS = 500
+
+local now
+-- By the number of the algorithm: open(charge) says what is available, close(charge) what is kept.
+local open, close = {}, {}
+
+-- The tick in which an instant lies; and the first tick that does not lie before it.
+local function tick_of(us, tick)
+  if tick == 1 then return us end
+  return (us - fmod(us, tick)) / tick
+end
+
+local function tick_after(us, tick)
+  if tick == 1 then return us end
+  local rest = fmod(us, tick)
+  if rest == 0 then return us / tick end
+  return (us - rest) / tick + 1
+end
+
+-- What is lent of a bucket stands beside it by the second in which it was lent: `current` in the second
+-- `epoch`, `previous` in the one before. Two seconds later it is forgotten: by then whoever had it has
+-- spent it, given it back, or is dead.
+
+-- What is available of a bucket at the tick `at`, if it was `available` at the tick `last`: each tick adds
+-- `amount`, up to the capacity less what was lent at the time.
+local function refill(c, available, last, at)
+  local full = c.capacity * c.period
+  local lent = c.current + c.previous
+  if lent > 0 then
+    local second = SECOND / c.tick
+    for later = 1, 2 do
+      local boundary = (c.epoch + later) * second
+      if boundary > at then break end
+      if boundary >= last then
+        -- A lowered capacity may lie below what is lent: then nothing is refilled, but nothing owed either.
+        local most = max(0, c.capacity - lent) * c.period
+        available = min(most, available + min(boundary - last, c.span) * c.amount)
+        last = boundary
+      end
+      lent = later == 1 and c.current or 0
+    end
+    full = max(0, c.capacity - lent) * c.period
+  end
+  if at > last then available = available + min(at - last, c.span) * c.amount end
+  return min(full, available)
+end
+
+-- The bucket's clock: where the state stands, and whether it lies so far ahead that it must be moved.
+local function clock(c, last, at)
+  if at >= last then return at, false end
+  if last - at > c.span then return at, true end
+  return last, false
+end

@@ -1,0 +1,415 @@
+//! What holds when nodes take tokens ahead: whatever they do with them, spend, bring back, tell late, or die,
+//! the level and what is held elsewhere never exceed the capacity, and no interval admits more than the
+//! capacity and what flowed in it.
+
+use crate::laws::Ledger;
+use crate::sample::{BUCKETS, Bucket, NOW_US, SECOND_US, Window, bucket, window};
+use tollgate_core::algorithm::Algorithm;
+use tollgate_core::lending::{Account, Report};
+use tollgate_core::limit::{Limit, Meter};
+
+const NODES: usize = 4;
+
+/// A shared account and the nodes that take from it, on one virtual clock.
+struct Fleet {
+    rng: fastrand::Rng,
+    meter: Meter,
+    now_us: u64,
+    account: Account,
+    nodes: [Vec<Credit>; NODES],
+    /// Reports on their way, and when they arrive.
+    underway: Vec<(u64, Report)>,
+    /// What was admitted, and when.
+    admitted: Vec<(u64, u32)>,
+    /// The most that was ever on its way back for requests that came to nothing.
+    most_refunds: u32,
+    met: Met,
+}
+
+/// So that no test passes by meeting nothing.
+#[derive(Debug, Default)]
+struct Met {
+    lends: u32,
+    spends: u32,
+    reports: u32,
+    deaths: u32,
+    bursts: u32,
+    waits: u32,
+}
+
+/// Taken ahead at once.
+#[derive(Clone, Copy)]
+struct Credit {
+    epoch: u32,
+    left: u32,
+    until_us: u64,
+    spent: u32,
+}
+
+impl Fleet {
+    fn new(limit: &Limit, seed: u64) -> Self {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let now_us = NOW_US + rng.u64(0..1 << 40);
+        Self {
+            rng,
+            meter: *limit.meter(),
+            now_us,
+            account: Account::default(),
+            nodes: Default::default(),
+            underway: Vec::new(),
+            admitted: Vec::new(),
+            most_refunds: 0,
+            met: Met::default(),
+        }
+    }
+
+    /// Lets time pass and something happen; `refunds` says whether requests may come to nothing.
+    fn act(&mut self, refunds: Refunds) {
+        self.let_time_pass();
+        let node = self.rng.usize(..NODES);
+        match self.rng.u8(0..16) {
+            0..=4 => self.ask(node),
+            5..=8 => self.spend(node),
+            9 | 10 => self.tell(node),
+            11 => self.bring_back(node),
+            12 => {
+                self.nodes[node].clear();
+                self.met.deaths += 1;
+            }
+            13 if refunds == Refunds::Some => self.take_for_nothing(),
+            13 => self.ask(node),
+            _ => self.burst(),
+        }
+    }
+
+    fn let_time_pass(&mut self) {
+        let rng = &mut self.rng;
+        let next_second_us = SECOND_US - self.now_us % SECOND_US;
+        let life_us = self.meter.lifetime_us();
+        let then_us = self.now_us
+            + match rng.u8(0..10) {
+                0..=2 => 0,
+                3 => rng.u64(0..=1_000),
+                4 => rng.u64(0..=SECOND_US / 4),
+                5 => rng.u64(0..=2 * SECOND_US),
+                6 => next_second_us - 1,
+                7 => next_second_us,
+                8 => rng.u64(0..=life_us.min(10 * SECOND_US)),
+                _ => rng.u64(0..=life_us),
+            };
+        self.underway.sort_by_key(|(at_us, _)| *at_us);
+        let arrived = self.underway.partition_point(|(at_us, _)| *at_us <= then_us);
+        for (at_us, report) in self.underway.drain(..arrived) {
+            self.account.settle(&self.meter, at_us.max(self.now_us), &[report]);
+            self.met.reports += 1;
+        }
+        self.now_us = then_us;
+        for credit in &mut self.nodes.iter_mut().flatten() {
+            // Dead, but what was spent of it may still be told.
+            if credit.until_us <= then_us {
+                credit.left = 0;
+            }
+        }
+    }
+
+    /// A request at the store, with a wish for more.
+    fn ask(&mut self, node: usize) {
+        let Self { rng, meter, account, now_us, .. } = self;
+        account.settle(meter, *now_us, &[]);
+        let cost = rng.u32(1..=meter.quota().min(1 + meter.quota() / 4));
+        let step = account.step(meter, *now_us, cost);
+        if !step.admitted {
+            return self.check_wait(cost, step.retry_after_us);
+        }
+        account.take(meter, *now_us, cost);
+        let lends = account.lend(meter, *now_us, rng.u32(0..=meter.quota()), rng.u32(1..=3));
+        self.admitted.push((self.now_us, cost));
+        if lends > 0 {
+            let epoch = self.meter.epoch(self.now_us);
+            let until_us = self.now_us + self.meter.credit_us(self.now_us);
+            self.nodes[node].push(Credit { epoch, left: lends, until_us, spent: 0 });
+            self.met.lends += 1;
+        }
+    }
+
+    fn spend(&mut self, node: usize) {
+        for credit in &mut self.nodes[node] {
+            if credit.left > 0 {
+                let cost = if self.rng.bool() { credit.left } else { self.rng.u32(1..=credit.left) };
+                credit.left -= cost;
+                credit.spent += cost;
+                self.admitted.push((self.now_us, cost));
+                self.met.spends += 1;
+            }
+        }
+    }
+
+    /// Tells what was spent, sooner or later.
+    fn tell(&mut self, node: usize) {
+        let mut reports = Vec::new();
+        for credit in &mut self.nodes[node] {
+            reports.push(Report { epoch: credit.epoch, spent: credit.spent, ..Report::default() });
+            credit.spent = 0;
+        }
+        self.nodes[node].retain(|credit| credit.left > 0);
+        self.send(reports);
+    }
+
+    fn bring_back(&mut self, node: usize) {
+        let mut reports = Vec::new();
+        for credit in &mut self.nodes[node] {
+            let returned = self.rng.u32(0..=credit.left);
+            credit.left -= returned;
+            reports.push(Report { epoch: credit.epoch, returned, ..Report::default() });
+        }
+        self.send(reports);
+    }
+
+    fn take_for_nothing(&mut self) {
+        self.account.settle(&self.meter, self.now_us, &[]);
+        let available = self.account.available(&self.meter, self.now_us);
+        let refunded = self.rng.u32(0..=available);
+        self.account.take(&self.meter, self.now_us, refunded);
+        self.send(vec![Report { epoch: self.meter.epoch(self.now_us), refunded, ..Report::default() }]);
+        let underway = self.underway.iter().map(|(_, report)| report.refunded).sum();
+        self.most_refunds = self.most_refunds.max(underway);
+    }
+
+    fn send(&mut self, reports: Vec<Report>) {
+        for report in reports {
+            let late_us = [0, 50_000, SECOND_US, 3 * SECOND_US][self.rng.usize(..4)];
+            self.underway.push((self.now_us + self.rng.u64(0..=late_us), report));
+        }
+    }
+
+    /// Everybody spends everything that there is, here and at the nodes.
+    fn burst(&mut self) {
+        (0..NODES).for_each(|node| self.spend(node));
+        self.account.settle(&self.meter, self.now_us, &[]);
+        let all = self.account.available(&self.meter, self.now_us);
+        if all > 0 {
+            self.account.take(&self.meter, self.now_us, all);
+            self.admitted.push((self.now_us, all));
+            self.met.bursts += 1;
+        }
+    }
+
+    /// A promised wait is exact if nobody spends or reports meanwhile, also while something is lent.
+    fn check_wait(&mut self, cost: u32, wait_us: u64) {
+        let admits = |at_us| {
+            let mut account = self.account;
+            account.settle(&self.meter, at_us, &[]);
+            account.step(&self.meter, at_us, cost).admitted
+        };
+        let (context, then_us) = (format!("{:?} {:?}", self.meter, self.account), self.now_us + wait_us);
+        assert!(wait_us > 0 && !admits(then_us - 1), "{cost} passes before {then_us}: {context}");
+        assert!(admits(then_us), "{cost} does not pass at {then_us}: {context}");
+        self.met.waits += u32::from(self.account.lent.total() > 0);
+    }
+
+    /// What could be spent at this moment.
+    fn at_hand(&self) -> u64 {
+        let mut account = self.account;
+        account.settle(&self.meter, self.now_us, &[]);
+        let held: u64 = self.nodes.iter().flatten().map(|credit| u64::from(credit.left)).sum();
+        held + u64::from(account.available(&self.meter, self.now_us))
+    }
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Refunds {
+    None,
+    Some,
+}
+
+/// The numbers that lending is made for, some that fill within its two seconds, and any others.
+fn draw(rng: &mut fastrand::Rng) -> Bucket {
+    match rng.u8(0..4) {
+        0 => Bucket::draw(rng),
+        1 => bucket(rng.u32(1..=100), rng.u64(1..=30), 1, 1),
+        2 => bucket(rng.u32(10..=1_000), rng.u64(100..=2_000), 1, 1),
+        _ => bucket(100, 10, 1, 1),
+    }
+}
+
+#[test]
+fn buckets_that_lend_never_admit_more_than_their_capacity_and_what_flows() {
+    for algorithm in BUCKETS {
+        let mut met = Met::default();
+        for seed in 0..400 {
+            let rule = draw(&mut fastrand::Rng::with_seed(seed));
+            let mut fleet = Fleet::new(&rule.limit(algorithm), seed);
+            let mut ledger = Ledger::new(rule);
+            for index in 0..300 {
+                fleet.act(Refunds::None);
+                let context = format!("seed {seed}, step {index}: {algorithm:?} {rule:?}");
+                assert!(fleet.at_hand() <= rule.capacity.into(), "{} at hand; {context}", fleet.at_hand());
+                fleet.admitted.drain(..).for_each(|(at_us, cost)| ledger.admit(at_us, cost));
+                assert!(ledger.holds(), "{context}");
+            }
+            met.add(&fleet.met);
+        }
+        met.assert_plenty();
+        assert!(met.waits > 1_000, "{met:?}");
+    }
+}
+
+/// What is taken for a request that comes to nothing is in nobody's books until it is back: an interval may
+/// admit that much more, and no more.
+#[test]
+fn refunds_give_no_more_than_was_on_its_way() {
+    for algorithm in BUCKETS {
+        for seed in 0..200 {
+            let rule = draw(&mut fastrand::Rng::with_seed(seed));
+            let mut fleet = Fleet::new(&rule.limit(algorithm), seed);
+            let mut ledger = Ledger::new(rule);
+            for index in 0..300 {
+                fleet.act(Refunds::Some);
+                let context = format!("seed {seed}, step {index}: {algorithm:?} {rule:?}");
+                assert!(fleet.at_hand() <= rule.capacity.into(), "{} at hand; {context}", fleet.at_hand());
+                fleet.admitted.drain(..).for_each(|(at_us, cost)| ledger.admit(at_us, cost));
+                assert!(ledger.holds_with(fleet.most_refunds), "{context}");
+            }
+        }
+    }
+}
+
+#[test]
+fn windows_that_lend_never_admit_more_than_their_limit() {
+    for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindowCounter] {
+        let mut met = Met::default();
+        for seed in 0..400 {
+            let rng = &mut fastrand::Rng::with_seed(seed);
+            let rule = if rng.bool() {
+                Window::draw(rng)
+            } else {
+                window(rng.u32(1..=100), rng.u64(1..=10) * SECOND_US, 1)
+            };
+            let mut fleet = Fleet::new(&rule.limit(algorithm), seed);
+            let (mut start_us, mut used) = (0, 0);
+            for index in 0..300 {
+                fleet.act(Refunds::Some);
+                for (at_us, cost) in fleet.admitted.drain(..) {
+                    let window_us = at_us - at_us % rule.window_us;
+                    used = if window_us == start_us { used } else { 0 } + u64::from(cost);
+                    start_us = window_us;
+                    assert!(used <= rule.limit.into(), "{used}; seed {seed}, step {index}: {rule:?}");
+                }
+            }
+            met.add(&fleet.met);
+        }
+        met.assert_plenty();
+    }
+}
+
+/// As the account's essay tells it.
+#[test]
+fn the_worked_example() {
+    let rule = bucket(100, 10, 1, 1);
+    for algorithm in BUCKETS {
+        let limit = rule.limit(algorithm);
+        let (meter, start_us) = (limit.meter(), NOW_US - NOW_US % SECOND_US);
+        let mut account = Account::default();
+        account.settle(meter, start_us, &[]);
+        account.take(meter, start_us, 1);
+        assert_eq!(account.lend(meter, start_us, 20, 1), 20);
+        assert_eq!(account.available(meter, start_us), 79);
+        let almost_us = start_us + 2 * SECOND_US - 1;
+        let mut untold = account;
+        untold.settle(meter, almost_us, &[]);
+        assert_eq!(untold.available(meter, almost_us), 80, "the refill stops short of what is lent");
+        let spent = Report { epoch: meter.epoch(start_us), spent: 20, ..Report::default() };
+        account.settle(meter, start_us + SECOND_US, &[spent]);
+        assert_eq!(account.available(meter, start_us + SECOND_US), 80);
+        assert_eq!(account.available(meter, almost_us), 89, "once told, the refill goes on");
+        assert_eq!(account.available(meter, start_us + 3 * SECOND_US), 100);
+        let forgotten_us = start_us + 3 * SECOND_US;
+        untold.settle(meter, forgotten_us, &[]);
+        assert_eq!(untold.available(meter, forgotten_us), 90, "from two seconds on it is forgotten");
+    }
+}
+
+/// What comes back after its second has been forgotten stays away: it was refilled meanwhile.
+#[test]
+fn what_comes_back_too_late_stays_away() {
+    for algorithm in BUCKETS {
+        let limit = bucket(10, 5, 1, 1).limit(algorithm);
+        let (meter, start_us) = (limit.meter(), NOW_US - NOW_US % SECOND_US);
+        let epoch = meter.epoch(start_us);
+        for (later, back) in [(1, 4), (2, 0)] {
+            for report in [
+                Report { epoch, returned: 4, ..Report::default() },
+                Report { epoch, refunded: 4, ..Report::default() },
+            ] {
+                let mut account = Account::default();
+                account.settle(meter, start_us, &[]);
+                if report.refunded > 0 {
+                    account.take(meter, start_us, 4);
+                } else {
+                    account.lend(meter, start_us, 4, 1);
+                }
+                let now_us = start_us + later * SECOND_US;
+                account.settle(meter, now_us, &[]);
+                let all = account.available(meter, now_us);
+                account.take(meter, now_us, all);
+                account.settle(meter, now_us, &[report]);
+                assert_eq!(account.available(meter, now_us), back, "{algorithm:?} after {later} s: {report:?}");
+            }
+        }
+    }
+}
+
+/// A capacity below what is lent stops the refill until that is told or forgotten, and no longer.
+#[test]
+fn a_capacity_lowered_below_what_is_lent_is_no_debt() {
+    for algorithm in BUCKETS {
+        let (wide, narrow) =
+            (bucket(100, 10, 1, 1).limit(algorithm), bucket(5, 10, 1, 1).limit(algorithm));
+        let start_us = NOW_US - NOW_US % SECOND_US;
+        let mut account = Account::default();
+        account.settle(wide.meter(), start_us, &[]);
+        assert_eq!(account.lend(wide.meter(), start_us, 50, 1), 50);
+        // A theoretical arrival time is waited for; it lies five seconds ahead.
+        let forgotten_us = start_us + if algorithm == Algorithm::Gcra { 5 } else { 2 } * SECOND_US;
+        for now_us in [start_us + SECOND_US, start_us + 3 * SECOND_US / 2, forgotten_us + SECOND_US / 2] {
+            account.settle(narrow.meter(), now_us, &[]);
+        }
+        let all = account.available(narrow.meter(), forgotten_us + SECOND_US / 2);
+        assert_eq!(all, 5, "{algorithm:?}: {account:?}");
+    }
+}
+
+/// A node that tells of more than there can be breaks nothing.
+#[test]
+fn absurd_reports_are_bounded() {
+    let most = u32::MAX;
+    for algorithm in BUCKETS {
+        for rule in [bucket(6, 1, 5_184_000, 1_000_000), bucket(most, 1_000_000_000, 1, 1), bucket(3, 1, 4_000, 1)]
+        {
+            let limit = rule.limit(algorithm);
+            let meter = limit.meter();
+            let mut account = Account::default();
+            account.take(meter, NOW_US, rule.capacity);
+            let epoch = meter.epoch(NOW_US);
+            let absurd = Report { epoch, spent: most, returned: most, refunded: most };
+            account.settle(meter, NOW_US, &[absurd, absurd]);
+            assert_eq!(account.available(meter, NOW_US), rule.capacity, "{limit:?}");
+        }
+    }
+}
+
+impl Met {
+    fn add(&mut self, other: &Self) {
+        self.lends += other.lends;
+        self.spends += other.spends;
+        self.reports += other.reports;
+        self.deaths += other.deaths;
+        self.bursts += other.bursts;
+        self.waits += other.waits;
+    }
+
+    fn assert_plenty(&self) {
+        let each = [self.lends, self.spends, self.reports, self.deaths, self.bursts];
+        assert!(each.iter().all(|count| *count > 1_000), "{self:?}");
+    }
+}

@@ -1,0 +1,178 @@
+//! What happens without the shared store: each rule's own policy, and a limit per address for the worst case.
+
+use crate::memory::{MemoryStore, Placed};
+use crate::policy::Rules;
+use arc_swap::ArcSwapOption;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use tollgate_core::algorithm::{Algorithm, Step};
+use tollgate_core::limit::{Limit, Size};
+use tollgate_core::rate::Rate;
+use tollgate_core::rules::written::OnStoreFailure;
+use tollgate_core::rules::{Charge, LimitId};
+
+const SECOND_US: u64 = 1_000_000;
+/// What a refused client is told to wait: about as long as it takes until a failover is over.
+const TRY_AGAIN_US: u64 = SECOND_US;
+
+/// When each address is limited by itself, over and above what the rules say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Emergency {
+    /// Never.
+    #[default]
+    Off,
+    /// While no shard of the store answers.
+    OnOutage,
+    /// Now.
+    On,
+}
+
+/// How nodes decide without the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FailureSettings {
+    /// Under `local`, each node admits its share of the limit times this, in thousandths.
+    pub local_factor_permille: u32,
+    /// See [`Emergency`].
+    pub emergency: Emergency,
+    /// What one address may do in an emergency, per second.
+    pub emergency_per_second: u32,
+}
+
+impl Default for FailureSettings {
+    fn default() -> Self {
+        Self { local_factor_permille: 1_000, emergency: Emergency::Off, emergency_per_second: 10 }
+    }
+}
+
+/// Decides while the store is away.
+#[derive(Debug)]
+pub(crate) struct Fallback {
+    settings: FailureSettings,
+    emergency: AtomicU8,
+    emergency_limit: Option<Limit>,
+    shares: ArcSwapOption<Shares>,
+    /// Decisions made without the store.
+    degraded: AtomicU64,
+}
+
+/// Every limit as one node of so many enforces it.
+#[derive(Debug)]
+struct Shares {
+    rules: u32,
+    nodes: u32,
+    limits: Vec<Option<Limit>>,
+}
+
+impl Fallback {
+    pub(crate) fn new(settings: FailureSettings) -> Self {
+        let per_second = u64::from(settings.emergency_per_second.max(1));
+        let size =
+            Size { capacity: Some(per_second), rate: Rate::per(per_second, SECOND_US), window_us: None };
+        Self {
+            settings,
+            emergency: AtomicU8::new(settings.emergency as u8),
+            emergency_limit: Limit::new("emergency", Algorithm::TokenBucket, size).ok(),
+            shares: ArcSwapOption::empty(),
+            degraded: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn set_emergency(&self, emergency: Emergency) {
+        self.emergency.store(emergency as u8, Ordering::Relaxed);
+    }
+
+    /// Whether there is an emergency; `is_all_away` is asked only if it matters.
+    pub(crate) fn is_emergency(&self, is_all_away: impl FnOnce() -> bool) -> bool {
+        let mode = self.emergency.load(Ordering::Relaxed);
+        mode == Emergency::On as u8 || (mode == Emergency::OnOutage as u8 && is_all_away())
+    }
+
+    /// How many decisions were made without the store.
+    pub(crate) fn degraded(&self) -> u64 {
+        self.degraded.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count(&self) {
+        self.degraded.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What the policy of a limit's rule says about a request.
+    pub(crate) fn step(
+        &self,
+        memory: &MemoryStore,
+        rules: &Rules,
+        charge: &Charge<'_>,
+        cost: u32,
+        nodes: u32,
+        now_us: u64,
+    ) -> Step {
+        match rules.set.rule_of(charge.id).on_store_failure {
+            OnStoreFailure::Allow => open_step(true),
+            OnStoreFailure::Deny => open_step(false),
+            OnStoreFailure::Local => self.local_step(memory, rules, charge, cost, nodes, now_us),
+        }
+    }
+
+    fn local_step(
+        &self,
+        memory: &MemoryStore,
+        rules: &Rules,
+        charge: &Charge<'_>,
+        cost: u32,
+        nodes: u32,
+        now_us: u64,
+    ) -> Step {
+        let shares = self.shares(rules, nodes);
+        let Some(limit) = shares.limits.get(charge.id.index()).and_then(Option::as_ref) else {
+            return open_step(false);
+        };
+        // A share can be smaller than one request's cost: then it takes all of the share.
+        let cost = cost.min(limit.quota);
+        let key = charge.key ^ charge.limit.identity ^ limit.identity;
+        let placed = Placed { charge: Charge { limit, key, ..*charge }, cost, crowd: false };
+        take(memory, placed, now_us)
+    }
+
+    /// What one more request from `address` may do in an emergency; none if there is no such limit.
+    pub(crate) fn emergency_step(&self, memory: &MemoryStore, address: u64, now_us: u64) -> Option<Step> {
+        let limit = self.emergency_limit.as_ref()?;
+        let charge = Charge {
+            limit,
+            id: LimitId::NONE,
+            key: address ^ limit.identity,
+            client: address,
+            enforced: true,
+        };
+        Some(take(memory, Placed { charge, cost: 1, crowd: false }, now_us))
+    }
+
+    /// The emergency limit, for its name.
+    pub(crate) fn emergency_limit(&self) -> Option<&Limit> {
+        self.emergency_limit.as_ref()
+    }
+
+    fn shares(&self, rules: &Rules, nodes: u32) -> Arc<Shares> {
+        if let Some(known) = &*self.shares.load()
+            && known.rules == rules.number
+            && known.nodes == nodes
+        {
+            return Arc::clone(known);
+        }
+        let factor = self.settings.local_factor_permille;
+        let limits = rules.set.limits().map(|(_, limit)| limit.divided(nodes, factor)).collect();
+        let shares = Arc::new(Shares { rules: rules.number, nodes, limits });
+        self.shares.store(Some(Arc::clone(&shares)));
+        shares
+    }
+}
+
+fn take(memory: &MemoryStore, placed: Placed<'_>, now_us: u64) -> Step {
+    // Without room for the state, the request passes: there is no crowd to count it with.
+    memory.take_step(&placed, now_us).unwrap_or(open_step(true))
+}
+
+/// The step of a policy that looks at nothing.
+fn open_step(admitted: bool) -> Step {
+    let retry_after_us = if admitted { 0 } else { TRY_AGAIN_US };
+    Step { admitted, next: None, remaining: 0, retry_after_us, reset_after_us: retry_after_us }
+}

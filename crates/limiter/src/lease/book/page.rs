@@ -1,0 +1,552 @@
+//! A part of the book under one lock: the leases of some clients, and their flights.
+
+use super::flight::{Flight, Item};
+use super::{Call, Charged, Settings, Verdict, Waiter};
+use crate::lease::credit::{Credit, Paid};
+use crate::lease::memory::{Memory, Recalled};
+use crate::lease::pace::Pace;
+use smallvec::SmallVec;
+use std::collections::HashMap;
+use std::sync::Arc;
+use tollgate_core::algorithm::Step;
+use tollgate_core::lending::Report;
+use tollgate_core::limit::Meter;
+use tollgate_core::place::Field;
+use tollgate_core::script::{Answer, AnsweredState, Ask, ChargeAsk, MOST_PARTS, Run};
+
+/// A key that nobody has asked for is forgotten after this time.
+const IDLE_US: u64 = 2_000_000;
+
+/// Keys are keyed hashes already.
+type ByKey<T> = HashMap<u64, T, rapidhash::fast::RandomState>;
+
+#[derive(Debug)]
+pub(super) struct Page<W> {
+    leases: ByKey<Lease>,
+    flights: ByKey<Flight<W>>,
+    most_leases: usize,
+}
+
+/// What is known of one limit of one client.
+#[derive(Debug)]
+struct Lease {
+    meter: Meter,
+    credit: Credit,
+    memory: Option<Memory>,
+    pace: Pace,
+    /// When the store was last asked.
+    asked_us: u64,
+    /// Whether anything was refused since.
+    was_refused: bool,
+    /// When somebody last asked here.
+    used_us: u64,
+    /// Where the state stands; known since it was first asked for.
+    place: Option<(Arc<str>, u64, Field)>,
+}
+
+/// What can be said about a request without asking.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Local {
+    /// There is credit for it.
+    Spend(Step),
+    /// The store would refuse it.
+    Refuse(Step),
+    /// The store has to say.
+    Ask,
+}
+
+impl Local {
+    pub(super) fn step(&self) -> Option<Step> {
+        match self {
+            Self::Spend(step) | Self::Refuse(step) => Some(*step),
+            Self::Ask => None,
+        }
+    }
+}
+
+impl Lease {
+    fn new(meter: &Meter, now_us: u64) -> Self {
+        Self {
+            meter: *meter,
+            credit: Credit::default(),
+            memory: None,
+            pace: Pace::default(),
+            asked_us: 0,
+            was_refused: false,
+            used_us: now_us,
+            place: None,
+        }
+    }
+
+    /// The numbers of the limit are now `meter`: what was believed and held under others is void.
+    fn adopt(&mut self, meter: &Meter) {
+        if self.meter != *meter {
+            self.meter = *meter;
+            self.memory = None;
+            self.credit.bring_back(u64::MAX);
+        }
+    }
+
+    /// What can be said about a request of `cost`.
+    fn look(&mut self, cost: u32, now_us: u64, settings: &Settings) -> Local {
+        let left = self.credit.left(now_us);
+        if left >= cost {
+            return Local::Spend(self.admitted(left - cost, now_us));
+        }
+        let recalled = match &self.memory {
+            // With something in hand, the store and it together may be enough.
+            Some(memory) if left == 0 => memory.recall(&self.meter, cost, now_us),
+            _ => Recalled::Unknown,
+        };
+        let gate_us = (self.asked_us + settings.gate_us).saturating_sub(now_us);
+        match recalled {
+            Recalled::Unknown => Local::Ask,
+            Recalled::Refused(mut step) => {
+                step.retry_after_us = step.retry_after_us.max(gate_us);
+                self.was_refused = true;
+                Local::Refuse(step)
+            }
+            Recalled::WasRefused(mut step) if self.was_refused && gate_us > 0 => {
+                step.retry_after_us = gate_us;
+                Local::Refuse(step)
+            }
+            Recalled::WasRefused(_) => Local::Ask,
+        }
+    }
+
+    /// How an admitted request stands with `left` in hand.
+    fn admitted(&self, left: u32, now_us: u64) -> Step {
+        let (at_store, reset_after_us) = match &self.memory {
+            Some(memory) => memory.look(&self.meter, now_us),
+            None => (0, 0),
+        };
+        let remaining = at_store.saturating_add(left).min(self.meter.quota());
+        Step { admitted: true, next: None, remaining, retry_after_us: 0, reset_after_us }
+    }
+
+    /// How long nobody may come before what is in hand goes back: a key that should have been asked for
+    /// several times by now has gone quiet.
+    fn patience_us(&self, now_us: u64, settings: &Settings) -> u64 {
+        let arrivals = self.pace.per_second(now_us) * settings.interval_us / 1_000_000;
+        if arrivals >= 1 { settings.interval_us } else { settings.horizon_us }
+    }
+
+    /// How many tokens to take ahead, and at most one in how many of those that are left.
+    fn ahead(&self, nodes: u32, now_us: u64, settings: &Settings) -> (u32, u32) {
+        let per_second = self.pace.per_second(now_us);
+        if per_second < settings.busy_per_second {
+            return (0, 1);
+        }
+        let wanted = (per_second * settings.horizon_us).div_ceil(1_000_000);
+        let want = u32::try_from(wanted).unwrap_or(u32::MAX);
+        // Where something was refused, every node is waiting for its part of what trickles in.
+        let share = if self.was_refused { nodes } else { nodes.saturating_mul(4) };
+        (want, share)
+    }
+}
+
+impl<W> Page<W> {
+    pub(super) fn new(most_leases: usize) -> Self {
+        Self { leases: ByKey::default(), flights: ByKey::default(), most_leases }
+    }
+
+    pub(super) fn leases(&self) -> usize {
+        self.leases.len()
+    }
+
+    /// What can be said about `charge`; and notes that it was asked for.
+    #[inline]
+    pub(super) fn look(
+        &mut self,
+        charge: &Charged<'_>,
+        cost: u32,
+        now_us: u64,
+        settings: &Settings,
+    ) -> Local {
+        let room = self.leases.len() < self.most_leases;
+        let lease = match self.leases.get_mut(&charge.key) {
+            Some(lease) => lease,
+            None if room => self.leases.entry(charge.key).or_insert(Lease::new(charge.meter, now_us)),
+            None => return Local::Ask,
+        };
+        lease.adopt(charge.meter);
+        lease.pace.note(cost, now_us);
+        lease.used_us = now_us;
+        lease.look(cost, now_us, settings)
+    }
+
+    pub(super) fn spend(&mut self, key: u64, cost: u32, now_us: u64) -> Paid {
+        self.leases.get_mut(&key).map_or(Paid::default(), |lease| lease.credit.spend(cost, now_us))
+    }
+
+    pub(super) fn undo(&mut self, key: u64, paid: Paid) {
+        if let Some(lease) = self.leases.get_mut(&key) {
+            lease.credit.undo(paid);
+        }
+    }
+
+    /// Puts a waiter into the queue of its flight.
+    pub(super) fn join(
+        &mut self,
+        group: u64,
+        items: impl FnOnce() -> (Arc<str>, Arc<[Item]>),
+        cost: u32,
+        waiter: W,
+    ) {
+        let flight = self.flights.entry(group).or_insert_with(|| {
+            let (key, items) = items();
+            Flight { key, items, queue: Vec::new(), is_out: false }
+        });
+        flight.queue.push((cost, waiter));
+    }
+
+    /// The next call of a flight, if somebody waits and none is under way.
+    pub(super) fn depart(
+        &mut self,
+        client: u64,
+        group: u64,
+        now_us: u64,
+        nodes: u32,
+        settings: &Settings,
+    ) -> Option<Call<W>> {
+        let flight = self.flights.get_mut(&group)?;
+        if flight.is_out {
+            return None;
+        }
+        if flight.queue.is_empty() {
+            self.flights.remove(&group);
+            return None;
+        }
+        flight.is_out = true;
+        let mut runs: SmallVec<[Run; 2]> = SmallVec::new();
+        let mut aboard = 0;
+        for (cost, _) in &flight.queue {
+            let is_full = runs.len() == MOST_PARTS;
+            match runs.last_mut() {
+                Some(run) if run.cost == *cost => run.repeats += 1,
+                _ if is_full => break,
+                _ => runs.push(Run { repeats: 1, cost: *cost }),
+            }
+            aboard += 1;
+        }
+        let waiters = flight.queue.drain(..aboard).map(|(cost, waiter)| (cost, Some(waiter))).collect();
+        let (key, items) = (Arc::clone(&flight.key), Arc::clone(&flight.items));
+        let charges = items.iter().map(|item| self.charge_ask(item, &key, client, now_us, nodes, settings));
+        let ask = Ask { runs, charges: charges.collect() };
+        Some(Call { key, ask, sent_us: now_us, client, group, items, waiters })
+    }
+
+    /// What is asked of one limit. What is left in hand was not enough: it goes back with the same call.
+    fn charge_ask(
+        &mut self,
+        item: &Item,
+        key: &Arc<str>,
+        client: u64,
+        now_us: u64,
+        nodes: u32,
+        settings: &Settings,
+    ) -> ChargeAsk {
+        let mut ask = ChargeAsk {
+            meter: item.meter,
+            field: item.field,
+            enforced: item.enforced,
+            want: 0,
+            share: 1,
+            reports: SmallVec::new(),
+        };
+        if let Some(lease) = self.leases.get_mut(&item.key) {
+            if item.leased {
+                (ask.want, ask.share) = lease.ahead(nodes, now_us, settings);
+            }
+            lease.credit.bring_back(u64::MAX);
+            ask.reports = worth_telling(lease.credit.reports(now_us), &lease.meter);
+            lease.asked_us = now_us;
+            lease.was_refused = false;
+            lease.place.get_or_insert_with(|| (Arc::clone(key), client, item.field));
+        }
+        ask
+    }
+
+    /// Keeps what `answer` lends, and what it says.
+    pub(super) fn take_in(&mut self, call: &Call<W>, answer: &Answer) {
+        let all_passed =
+            answer.passing.iter().zip(&call.ask.runs).all(|(passing, run)| *passing == run.repeats);
+        for (item, charge) in call.items.iter().zip(&answer.charges) {
+            let Some(lease) = self.leases.get_mut(&item.key) else { continue };
+            let epoch = item.meter.epoch(answer.now_us);
+            let deadline_us = call.sent_us + item.meter.credit_us(answer.now_us);
+            lease.credit.grant(epoch, charge.lends, deadline_us);
+            if lease.meter != item.meter {
+                lease.credit.bring_back(u64::MAX);
+                continue;
+            }
+            lease.was_refused |= !all_passed;
+            lease.memory = match &charge.state {
+                AnsweredState::Account(account) => {
+                    Some(Memory::of_account(*account, answer.now_us, call.sent_us))
+                }
+                AnsweredState::Log(standings) => {
+                    let refused = call.ask.runs.iter().zip(standings).zip(&answer.passing);
+                    let refused = refused.filter(|((run, _), passing)| **passing < run.repeats);
+                    let refused = refused.filter(|((_, standing), _)| standing.retry_after_us > 0);
+                    let least = refused.min_by_key(|((run, _), _)| run.cost);
+                    least.map(|((run, standing), _)| {
+                        Memory::of_log(run.cost, *standing, answer.now_us, call.sent_us)
+                    })
+                }
+            };
+        }
+    }
+
+    /// Drops what is believed of `items`: this node brings tokens back.
+    pub(super) fn forget<'i>(&mut self, items: impl Iterator<Item = &'i Item>) {
+        for item in items {
+            if let Some(lease) = self.leases.get_mut(&item.key) {
+                lease.memory = None;
+            }
+        }
+    }
+
+    /// What was to be reported and never left.
+    pub(super) fn take_back_reports(&mut self, call: &Call<W>) {
+        for (item, ask) in call.items.iter().zip(&call.ask.charges) {
+            if let Some(lease) = self.leases.get_mut(&item.key) {
+                ask.reports.iter().for_each(|report| lease.credit.report(*report));
+            }
+        }
+    }
+
+    /// A call that brings back what `items` were charged.
+    pub(super) fn refund(
+        &mut self,
+        client: u64,
+        key: Arc<str>,
+        items: Arc<[Item]>,
+        cost: u32,
+        store_us: u64,
+        now_us: u64,
+    ) -> Call<W> {
+        let charges = items.iter().map(|item| {
+            let report = Report { epoch: item.meter.epoch(store_us), refunded: cost, ..Report::default() };
+            report_ask(item.meter, item.field, SmallVec::from_slice(&[report]))
+        });
+        let ask = Ask { runs: SmallVec::new(), charges: charges.collect() };
+        Call { key, ask, sent_us: now_us, client, group: 0, items, waiters: Vec::new() }
+    }
+
+    /// Everybody in the queue of a flight, which is no more.
+    pub(super) fn disband(&mut self, group: u64) -> Vec<W> {
+        let flight = self.flights.remove(&group);
+        flight.map_or(Vec::new(), |flight| flight.queue.into_iter().map(|(_, waiter)| waiter).collect())
+    }
+
+    /// See [`super::Book::tick`].
+    pub(super) fn tick(&mut self, now_us: u64, settings: &Settings) -> Vec<Call<W>> {
+        let mut calls = Calls::default();
+        self.leases.retain(|key, lease| {
+            let is_idle = lease.used_us + lease.patience_us(now_us, settings) <= now_us;
+            // What dies before the next tick but one goes back while there is time.
+            let dies_us = if is_idle { u64::MAX } else { now_us + 2 * settings.interval_us };
+            if lease.credit.bring_back(dies_us) {
+                lease.memory = None;
+            }
+            calls.report(*key, lease, now_us);
+            lease.used_us + IDLE_US > now_us || !lease.credit.is_empty(now_us)
+        });
+        calls.into_calls(now_us)
+    }
+
+    /// See [`super::Book::bring_back_all`].
+    pub(super) fn bring_back_all(&mut self, now_us: u64) -> Vec<Call<W>> {
+        let mut calls = Calls::default();
+        for (key, lease) in &mut self.leases {
+            lease.credit.bring_back(u64::MAX);
+            lease.memory = None;
+            calls.report(*key, lease, now_us);
+        }
+        calls.into_calls(now_us)
+    }
+}
+
+impl<W: Waiter> Page<W> {
+    /// Tells the waiters of `call` what they get.
+    pub(super) fn serve(&mut self, call: Call<W>, answer: &Answer, now_us: u64) {
+        let Call { ask, items, waiters, .. } = call;
+        let mut waiters = waiters.into_iter();
+        for (number, run) in ask.runs.iter().enumerate() {
+            for place in 0..run.repeats {
+                let Some((cost, waiter)) = waiters.next() else { return };
+                let passes = place < answer.passing[number];
+                let steps = items.iter().zip(&answer.charges).map(|(item, charge)| {
+                    let counted = charge.counted.get(number).is_none_or(|counted| place < *counted);
+                    self.step(item, &charge.state, number, cost, passes && counted, answer.now_us, now_us)
+                });
+                let steps: SmallVec<[Step; 2]> = steps.collect();
+                let counted: SmallVec<[bool; 2]> = steps.iter().map(|step| step.admitted).collect();
+                let was_heard = match waiter {
+                    Some(waiter) => waiter.hear(Verdict::Served { steps, store_us: answer.now_us }),
+                    // The failure policy let it pass, unless one of the limits denies.
+                    None => !items.iter().any(|item| item.enforced && item.denies_on_failure),
+                };
+                if passes && !was_heard {
+                    self.bring_back_unheard(&items, &counted, cost, answer.now_us);
+                }
+            }
+        }
+    }
+
+    /// How a request stands with one limit after the call.
+    #[expect(clippy::too_many_arguments, reason = "all that a step depends on")]
+    fn step(
+        &self,
+        item: &Item,
+        state: &AnsweredState,
+        run: usize,
+        cost: u32,
+        admitted: bool,
+        store_us: u64,
+        now_us: u64,
+    ) -> Step {
+        match state {
+            AnsweredState::Account(account) if admitted => {
+                let (at_store, reset_after_us) = account.look(&item.meter, store_us);
+                let in_hand = self.leases.get(&item.key).map_or(0, |lease| lease.credit.left(now_us));
+                let remaining = at_store.saturating_add(in_hand).min(item.meter.quota());
+                Step { admitted, next: None, remaining, retry_after_us: 0, reset_after_us }
+            }
+            AnsweredState::Account(account) => account.step(&item.meter, store_us, cost),
+            AnsweredState::Log(standings) => {
+                let standing = standings.get(run).copied().unwrap_or_default();
+                let retry_after_us = if admitted { 0 } else { standing.retry_after_us };
+                Step {
+                    // One that has room although another limit refuses.
+                    admitted: admitted || standing.retry_after_us == 0,
+                    next: None,
+                    remaining: standing.remaining,
+                    retry_after_us,
+                    reset_after_us: standing.reset_after_us,
+                }
+            }
+        }
+    }
+
+    /// Nobody heard that the request passed: what it took goes back.
+    fn bring_back_unheard(&mut self, items: &[Item], counted: &[bool], cost: u32, store_us: u64) {
+        for (item, _) in items.iter().zip(counted).filter(|(_, counted)| **counted) {
+            if let Some(lease) = self.leases.get_mut(&item.key) {
+                let epoch = item.meter.epoch(store_us);
+                lease.credit.report(Report { epoch, refunded: cost, ..Report::default() });
+                lease.memory = None;
+            }
+        }
+    }
+
+    /// After an answer: what it lent, or said, may be enough for those who came meanwhile.
+    pub(super) fn serve_queue(&mut self, group: u64, now_us: u64, settings: &Settings) {
+        let Some(flight) = self.flights.get_mut(&group) else { return };
+        flight.is_out = false;
+        let items = Arc::clone(&flight.items);
+        let queue = std::mem::take(&mut flight.queue);
+        let mut still_waiting = Vec::new();
+        for (cost, waiter) in queue {
+            let locals: SmallVec<[Local; 2]> = items
+                .iter()
+                .map(|item| match self.leases.get_mut(&item.key) {
+                    Some(lease) if lease.meter == item.meter => lease.look(cost, now_us, settings),
+                    _ => Local::Ask,
+                })
+                .collect();
+            let mut refused = false;
+            let mut unknown = false;
+            for (item, local) in items.iter().zip(&locals) {
+                refused |= item.enforced && matches!(local, Local::Refuse(_));
+                unknown |= matches!(local, Local::Ask);
+            }
+            if !refused && unknown {
+                still_waiting.push((cost, waiter));
+                continue;
+            }
+            // One that is not known stands in nobody's way here: another refuses.
+            let open =
+                Step { admitted: true, next: None, remaining: 0, retry_after_us: 0, reset_after_us: 0 };
+            let steps = locals.iter().map(|local| local.step().unwrap_or(open)).collect();
+            let mut paid: SmallVec<[(u64, Paid); 2]> = SmallVec::new();
+            if !refused {
+                for (item, local) in items.iter().zip(&locals) {
+                    if matches!(local, Local::Spend(_)) {
+                        paid.push((item.key, self.spend(item.key, cost, now_us)));
+                    }
+                }
+            }
+            if !waiter.hear(Verdict::Served { steps, store_us: 0 }) {
+                paid.into_iter().for_each(|(key, paid)| self.undo(key, paid));
+            }
+        }
+        if let Some(flight) = self.flights.get_mut(&group) {
+            flight.queue = still_waiting;
+        }
+    }
+}
+
+/// Reports on their way, those of one client together.
+struct Calls {
+    by_client: ByKey<(Arc<str>, Vec<(Item, ChargeAsk)>)>,
+}
+
+impl Default for Calls {
+    fn default() -> Self {
+        Self { by_client: ByKey::default() }
+    }
+}
+
+impl Calls {
+    fn report(&mut self, key: u64, lease: &mut Lease, now_us: u64) {
+        let reports = worth_telling(lease.credit.reports(now_us), &lease.meter);
+        let (false, Some((client_key, client, field))) = (reports.is_empty(), &lease.place) else { return };
+        let item = Item {
+            key,
+            field: *field,
+            meter: lease.meter,
+            enforced: true,
+            leased: true,
+            denies_on_failure: false,
+        };
+        let (_, charges) =
+            self.by_client.entry(*client).or_insert_with(|| (Arc::clone(client_key), Vec::new()));
+        charges.push((item, report_ask(lease.meter, *field, reports)));
+    }
+
+    fn into_calls<W>(self, now_us: u64) -> Vec<Call<W>> {
+        let calls = self.by_client.into_iter().flat_map(|(client, (key, charges))| {
+            let chunks: Vec<Call<W>> = charges
+                .chunks(MOST_PARTS)
+                .map(|charges| Call {
+                    key: Arc::clone(&key),
+                    ask: Ask {
+                        runs: SmallVec::new(),
+                        charges: charges.iter().map(|(_, ask)| ask.clone()).collect(),
+                    },
+                    sent_us: now_us,
+                    client,
+                    group: 0,
+                    items: charges.iter().map(|(item, _)| *item).collect(),
+                    waiters: Vec::new(),
+                })
+                .collect();
+            chunks
+        });
+        calls.collect()
+    }
+}
+
+fn report_ask(meter: Meter, field: Field, reports: SmallVec<[Report; 2]>) -> ChargeAsk {
+    ChargeAsk { meter, field, enforced: true, want: 0, share: 1, reports }
+}
+
+/// What was spent in a window counts in it anyway; only buckets have to be told.
+fn worth_telling(mut reports: SmallVec<[Report; 2]>, meter: &Meter) -> SmallVec<[Report; 2]> {
+    if meter.window().is_some() {
+        reports.retain(|report| report.returned > 0 || report.refunded > 0);
+    }
+    reports
+}

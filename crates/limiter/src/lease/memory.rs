@@ -1,0 +1,102 @@
+//! What the store last said about a key, and what follows from it without asking again.
+
+use tollgate_core::algorithm::Step;
+use tollgate_core::lending::Account;
+use tollgate_core::limit::Meter;
+use tollgate_core::script::LogStanding;
+
+/// Others may bring tokens back, so nothing is believed for longer.
+const BELIEVED_US: u64 = 1_000_000;
+
+/// The last answer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Memory {
+    said: Said,
+    /// The time at the store when it answered.
+    store_us: u64,
+    /// When it was asked, on this node's clock. At least as early as the answer, so the store's time is
+    /// never thought to be earlier than it is, and nobody is refused for longer than the store would.
+    sent_us: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Said {
+    /// The state itself.
+    Account(Account),
+    /// A log refused this cost; the log stays at the store.
+    LogRefused { cost: u32, standing: LogStanding },
+}
+
+/// What the memory says about a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Recalled {
+    /// The store would refuse it.
+    Refused(Step),
+    /// The store refused it when it was asked, but it may pass by now.
+    WasRefused(Step),
+    /// Nothing speaks against it.
+    Unknown,
+}
+
+impl Memory {
+    pub(super) fn of_account(account: Account, store_us: u64, sent_us: u64) -> Self {
+        Self { said: Said::Account(account), store_us, sent_us }
+    }
+
+    pub(super) fn of_log(cost: u32, standing: LogStanding, store_us: u64, sent_us: u64) -> Self {
+        Self { said: Said::LogRefused { cost, standing }, store_us, sent_us }
+    }
+
+    /// What is left at the store and until nothing is used, as far as is known at `now_us`.
+    pub(super) fn look(&self, meter: &Meter, now_us: u64) -> (u32, u64) {
+        let elapsed_us = now_us.saturating_sub(self.sent_us);
+        match &self.said {
+            Said::Account(account) => {
+                let store_us = self.store_us + elapsed_us;
+                moved(account, meter, store_us).look(meter, store_us)
+            }
+            Said::LogRefused { standing, .. } => {
+                (standing.remaining, standing.reset_after_us.saturating_sub(elapsed_us))
+            }
+        }
+    }
+
+    /// What is known about a request of `cost` at `now_us`.
+    pub(super) fn recall(&self, meter: &Meter, cost: u32, now_us: u64) -> Recalled {
+        let elapsed_us = now_us.saturating_sub(self.sent_us);
+        if elapsed_us >= BELIEVED_US {
+            return Recalled::Unknown;
+        }
+        match &self.said {
+            Said::Account(account) => {
+                let store_us = self.store_us + elapsed_us;
+                let step = moved(account, meter, store_us).step(meter, store_us, cost);
+                if !step.admitted {
+                    return Recalled::Refused(step);
+                }
+                let then = account.step(meter, self.store_us, cost);
+                if then.admitted { Recalled::Unknown } else { Recalled::WasRefused(then) }
+            }
+            Said::LogRefused { cost: refused, standing } if cost >= *refused => {
+                let step = Step {
+                    admitted: false,
+                    next: None,
+                    remaining: standing.remaining,
+                    retry_after_us: standing.retry_after_us.saturating_sub(elapsed_us),
+                    reset_after_us: standing.reset_after_us.saturating_sub(elapsed_us),
+                };
+                if step.retry_after_us > 0 { Recalled::Refused(step) } else { Recalled::WasRefused(step) }
+            }
+            Said::LogRefused { .. } => Recalled::Unknown,
+        }
+    }
+}
+
+/// The account at a later time. Where nothing is lent, a step finds that out by itself.
+fn moved(account: &Account, meter: &Meter, store_us: u64) -> Account {
+    let mut account = *account;
+    if account.lent.total() > 0 {
+        account.settle(meter, store_us, &[]);
+    }
+    account
+}

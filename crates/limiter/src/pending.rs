@@ -1,0 +1,298 @@
+//! A decision that waits for the shared store.
+
+use crate::failure::Fallback;
+use crate::lease::{Asked, Charged, Checked, Reserved, Steps, Verdict};
+use crate::limiter::{Check, Decision, Limiter};
+use crate::policy::{Policy, Terms};
+use crate::redis::{Hearing, Shared, Ticket};
+use smallvec::SmallVec;
+use std::sync::Arc;
+use tollgate_core::algorithm::Step;
+use tollgate_core::decision::{Fold, Invalid, Outcome};
+use tollgate_core::limit::Meter;
+use tollgate_core::place::Place;
+use tollgate_core::request::Request;
+use tollgate_core::rules::written::{Consistency, OnStoreFailure};
+use tollgate_core::rules::{Charge, LimitId};
+
+/// A shared store, and what is done without it.
+#[derive(Debug)]
+pub(crate) struct SharedStore {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) fallback: Fallback,
+}
+
+/// A decision on its way. The store has been asked; whoever drops this leaves nothing behind.
+#[derive(Debug)]
+#[must_use = "it has to be awaited"]
+pub struct Pending<'l> {
+    limiter: &'l Limiter,
+    store: &'l SharedStore,
+    waiting: Box<Waiting>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    policy: Arc<Policy>,
+    charges: SmallVec<[Due; 4]>,
+    cost: u32,
+    /// The client's address, hashed, for an emergency.
+    address: Option<u64>,
+    now_us: u64,
+    steps: Steps,
+    reserved: Reserved,
+    groups: SmallVec<[Group; 1]>,
+}
+
+/// The limits that one call to the store is about.
+#[derive(Debug)]
+struct Group {
+    /// Which of the charges.
+    charges: SmallVec<[usize; 2]>,
+    /// Where their states stand; known only if there are several groups, one of which may have to be undone.
+    places: Vec<Place>,
+    hearing: Option<Hearing>,
+    /// What was taken, and when at the store.
+    taken_us: Option<u64>,
+}
+
+/// A charge, without the rule set that it comes from.
+#[derive(Clone, Copy, Debug)]
+struct Due {
+    id: LimitId,
+    key: u64,
+    client: u64,
+    enforced: bool,
+    leased: bool,
+    denies_on_failure: bool,
+}
+
+impl Due {
+    fn new(policy: &Policy, charge: &Charge<'_>) -> Self {
+        let rule = policy.rules.set.rule_of(charge.id);
+        Self {
+            id: charge.id,
+            key: charge.key,
+            client: charge.client,
+            enforced: charge.enforced,
+            leased: rule.consistency == Consistency::Leased && charge.limit.log_window().is_none(),
+            denies_on_failure: rule.on_store_failure == OnStoreFailure::Deny,
+        }
+    }
+
+    fn charged<'p>(&self, policy: &'p Policy) -> Charged<'p> {
+        let meter: &Meter = policy.rules.set.limit(self.id).meter();
+        Charged {
+            key: self.key,
+            client: self.client,
+            meter,
+            enforced: self.enforced,
+            leased: self.leased,
+            denies_on_failure: self.denies_on_failure,
+        }
+    }
+
+    fn charge<'p>(&self, policy: &'p Policy) -> Charge<'p> {
+        let limit = policy.rules.set.limit(self.id);
+        Charge { limit, id: self.id, key: self.key, client: self.client, enforced: self.enforced }
+    }
+}
+
+impl Limiter {
+    /// Charges `charges` at the shared store, or at what is held of it here.
+    pub(crate) fn charge_shared<'l>(
+        &'l self,
+        store: &'l SharedStore,
+        policy: &Arc<Policy>,
+        charges: &[Charge<'_>],
+        request: &Request<'_>,
+        route: u64,
+        now_us: u64,
+    ) -> Result<Check<'l>, Invalid> {
+        let rules = &policy.rules.set;
+        let mut due: SmallVec<[Due; 4]> = SmallVec::new();
+        for charge in charges {
+            if request.cost <= u64::from(charge.limit.quota) {
+                due.push(Due::new(policy, charge));
+            } else if charge.enforced {
+                let rule = rules.rule_of(charge.id).id.clone();
+                return Err(Invalid::CostAboveLimit { rule, limit: charge.limit.quota, cost: request.cost });
+            }
+        }
+        if due.is_empty() {
+            return Ok(Check::Decided(Decision::without_limit(Outcome::Unlimited, now_us)));
+        }
+        let cost = request.cost as u32;
+        let charged: SmallVec<[Charged<'_>; 4]> = due.iter().map(|due| due.charged(policy)).collect();
+        let mut waiting = Waiting {
+            policy: Arc::clone(policy),
+            charges: due,
+            cost,
+            address: request.ip.map(|ip| self.address_hash(ip)),
+            now_us,
+            steps: Steps::new(),
+            reserved: Reserved::new(),
+            groups: SmallVec::new(),
+        };
+        let Some(places) = store.shared.places() else {
+            // Nobody has ever reached the store: nothing is held and nothing is known.
+            let all = (0..waiting.charges.len()).collect();
+            waiting.groups.push(Group { charges: all, places: Vec::new(), hearing: None, taken_us: None });
+            return Ok(Check::Pending(Pending { limiter: self, store, waiting: Box::new(waiting) }));
+        };
+        let place = |index: usize| {
+            let limit = waiting.charges[index].id;
+            places.of(rules.rule_of(limit), rules.limit(limit), request, route)
+        };
+        let mut hearings: SmallVec<[Hearing; 1]> = SmallVec::new();
+        let ticket = || {
+            let (ticket, hearing) = Ticket::new();
+            hearings.push(hearing);
+            ticket
+        };
+        let lease_us = store.shared.lease_us();
+        let checked = store.shared.book.check(&charged, cost, policy.rules.number, lease_us, place, ticket);
+        let asked = match checked {
+            Checked::Decided(steps) => {
+                let fold = waiting.fold(&steps);
+                return Ok(Check::Decided(Decision::of(&policy.rules, &fold, now_us)));
+            }
+            Checked::Asked(asked) => *asked,
+        };
+        let Asked { steps, reserved, groups, calls } = asked;
+        let has_several = groups.len() > 1;
+        let groups = groups.into_iter().zip(hearings).map(|(charges, hearing)| {
+            let places =
+                if has_several { charges.iter().map(|index| place(*index)).collect() } else { Vec::new() };
+            Group { charges, places, hearing: Some(hearing), taken_us: None }
+        });
+        let groups = groups.collect();
+        waiting.steps = steps;
+        waiting.reserved = reserved;
+        waiting.groups = groups;
+        calls.into_iter().for_each(|call| store.shared.send(call));
+        Ok(Check::Pending(Pending { limiter: self, store, waiting: Box::new(waiting) }))
+    }
+}
+
+impl Waiting {
+    fn fold(&self, steps: &[(usize, Step)]) -> Fold {
+        let mut fold = Fold::default();
+        for (index, step) in steps {
+            fold.add(&self.charges[*index].charge(&self.policy), step);
+        }
+        fold
+    }
+}
+
+impl Pending<'_> {
+    /// Waits for the store, no longer than its timeout, and decides.
+    pub async fn decision(mut self) -> Decision {
+        let mut failed: SmallVec<[usize; 4]> = SmallVec::new();
+        for number in 0..self.waiting.groups.len() {
+            let verdict = match &mut self.waiting.groups[number].hearing {
+                Some(hearing) => hearing.await.unwrap_or(Verdict::Failed),
+                None => Verdict::Failed,
+            };
+            self.waiting.groups[number].hearing = None;
+            let Waiting { groups, steps, charges, .. } = &mut *self.waiting;
+            let group = &mut groups[number];
+            match verdict {
+                Verdict::Served { steps: served, store_us } => {
+                    let refused = |(index, step): (&usize, &Step)| charges[*index].enforced && !step.admitted;
+                    let was_taken = !group.charges.iter().zip(&served).any(refused);
+                    group.taken_us = was_taken.then_some(store_us);
+                    steps.extend(group.charges.iter().copied().zip(served));
+                }
+                Verdict::Failed => failed.extend(group.charges.iter().copied()),
+            }
+        }
+        self.conclude(&failed)
+    }
+
+    /// All that could be heard has been heard.
+    fn conclude(&mut self, failed: &[usize]) -> Decision {
+        let Self { limiter, store, waiting } = self;
+        let now_us = waiting.now_us;
+        let heard = waiting.fold(&waiting.steps);
+        let mut steps = waiting.steps.clone();
+        // One that is refused anyway must not be charged by a policy as well.
+        if heard.admits() {
+            let nodes = store.shared.book.nodes();
+            for index in failed {
+                let charge = waiting.charges[*index].charge(&waiting.policy);
+                let rules = &waiting.policy.rules;
+                let step = store.fallback.step(limiter.store(), rules, &charge, waiting.cost, nodes, now_us);
+                steps.push((*index, step));
+            }
+        }
+        let fold = waiting.fold(&steps);
+        let mut decision = Decision::of(&waiting.policy.rules, &fold, now_us);
+        if !failed.is_empty() && heard.admits() {
+            decision.degraded = true;
+            store.fallback.count();
+            if fold.admits()
+                && let Some(refusal) = limiter.emergency(store, waiting.address, now_us)
+            {
+                decision = refusal;
+            }
+        }
+        if decision.allowed() {
+            waiting.groups.clear();
+            waiting.reserved.clear();
+        }
+        // What is left of them is brought back when this is dropped.
+        decision
+    }
+}
+
+impl Drop for Pending<'_> {
+    /// Brings back what was paid for a request that did not pass, or that nobody waits for any more.
+    fn drop(&mut self) {
+        let Self { store, waiting, .. } = self;
+        if waiting.reserved.is_empty() && waiting.groups.iter().all(|group| group.taken_us.is_none()) {
+            return;
+        }
+        let shared = &store.shared;
+        let charged: SmallVec<[Charged<'_>; 4]> =
+            waiting.charges.iter().map(|due| due.charged(&waiting.policy)).collect();
+        shared.book.undo(&charged, &waiting.reserved);
+        for group in &waiting.groups {
+            let Some(taken_us) = group.taken_us else { continue };
+            let place = |index: usize| {
+                let position = group.charges.iter().position(|charge| *charge == index).unwrap_or_default();
+                group.places[position].clone()
+            };
+            if group.places.len() == group.charges.len() {
+                let lease_us = shared.lease_us();
+                let call =
+                    shared.book.refund(&charged, &group.charges, waiting.cost, taken_us, lease_us, place);
+                shared.send(call);
+            }
+        }
+    }
+}
+
+impl Limiter {
+    /// In an emergency: the refusal of an address that has had enough.
+    fn emergency(&self, store: &SharedStore, address: Option<u64>, now_us: u64) -> Option<Decision> {
+        if !store.fallback.is_emergency(|| store.shared.is_all_away()) {
+            return None;
+        }
+        let limit = store.fallback.emergency_limit()?;
+        let step = store.fallback.emergency_step(self.store(), address?, now_us)?;
+        if step.admitted {
+            return None;
+        }
+        let mut fold = Fold::default();
+        let charge = Charge { limit, id: LimitId::NONE, key: 0, client: 0, enforced: true };
+        fold.add(&charge, &step);
+        Some(Decision {
+            outcome: fold.outcome(),
+            terms: Some(Terms::of("emergency", limit)),
+            now_us,
+            shadowed_by: None,
+            degraded: true,
+        })
+    }
+}

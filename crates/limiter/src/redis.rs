@@ -1,0 +1,251 @@
+//! The shared store: Redis, alone, watched by Sentinels, or as a Cluster.
+//!
+//! From the inside out: a [`link`] is one connection, a [`shard`] is one primary with its [`breaker`],
+//! [`servers`] know which shard serves which key. On top of them, [`dispatch`] sends what the leases ask,
+//! many clients in one call, and [`fleet`] lets the nodes that share the store know of each other.
+
+mod breaker;
+mod dispatch;
+mod fleet;
+mod link;
+mod servers;
+mod shard;
+mod ticket;
+mod url;
+
+pub use fleet::{Node, NodeAddress};
+pub use link::OpenError;
+pub use url::{StoreUrl, StoreUrlError};
+
+use crate::clock::{Clock, ManualClock};
+use crate::lease::{self, Book, Call};
+use arc_swap::ArcSwapOption;
+use dispatch::Queues;
+use fleet::Fleet;
+use servers::Servers;
+use std::sync::Arc;
+use std::time::Duration;
+pub(crate) use ticket::{Hearing, Ticket};
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+use tollgate_core::place::{Places, Secret};
+
+/// How the store is used.
+#[derive(Clone, Debug)]
+pub struct RedisSettings {
+    /// The longest that anything waits for the store.
+    pub timeout: Duration,
+    /// How its keys begin.
+    pub prefix: String,
+    /// What the fleet hashes identities with; without one, the store keeps one that the first node made.
+    pub secret: Option<[u8; 16]>,
+    /// How many nodes there are, if that is not to be counted.
+    pub expected_nodes: Option<u32>,
+    /// Where this node can be reached, for people.
+    pub node: NodeAddress,
+    /// How often what was spent is reported and what is idle brought back.
+    pub lease_interval: Duration,
+    /// For how long a busy key takes tokens ahead.
+    pub lease_horizon: Duration,
+    /// For how many keys a node holds leases at most.
+    pub most_leases: usize,
+}
+
+impl Default for RedisSettings {
+    fn default() -> Self {
+        let lease = lease::Settings::default();
+        Self {
+            timeout: Duration::from_millis(50),
+            prefix: "tg:".to_owned(),
+            secret: None,
+            expected_nodes: None,
+            node: NodeAddress::default(),
+            lease_interval: Duration::from_micros(lease.interval_us),
+            lease_horizon: Duration::from_micros(lease.horizon_us),
+            most_leases: lease.most_leases,
+        }
+    }
+}
+
+/// A store that nodes share. Ends when it is dropped; [`RedisStore::close`] also brings back what is held.
+#[derive(Debug)]
+pub struct RedisStore {
+    shared: Arc<Shared>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+/// What the tasks of a store have in common.
+pub(crate) struct Shared {
+    pub(crate) servers: Arc<Servers>,
+    pub(crate) book: Book<Ticket>,
+    pub(crate) fleet: Fleet,
+    /// None until the fleet's secret is known: before that, nobody's state can be found.
+    places: ArcSwapOption<Places>,
+    queues: Queues,
+    runtime: Handle,
+    clock: Clock,
+    /// Tests move the store's time by hand.
+    given_time: Option<ManualClock>,
+    settings: RedisSettings,
+}
+
+impl RedisStore {
+    /// Connects to the store at `url`. That it cannot be reached is no error: until it can, every rule's
+    /// failure policy holds. Needs a tokio runtime, here and as long as it lives.
+    pub async fn open(url: &StoreUrl, settings: RedisSettings, clock: Clock) -> Result<Self, OpenError> {
+        Self::open_at(url, settings, clock, None).await
+    }
+
+    /// A store whose time is `time`, for tests.
+    pub async fn open_on_clock(
+        url: &StoreUrl,
+        settings: RedisSettings,
+        time: ManualClock,
+    ) -> Result<Self, OpenError> {
+        Self::open_at(url, settings, Clock::Manual(time.clone()), Some(time)).await
+    }
+
+    async fn open_at(
+        url: &StoreUrl,
+        settings: RedisSettings,
+        clock: Clock,
+        given_time: Option<ManualClock>,
+    ) -> Result<Self, OpenError> {
+        let server_settings = servers::Settings { timeout: settings.timeout, ..servers::Settings::default() };
+        let servers = Servers::open(url, server_settings).await?;
+        let lease_settings = lease::Settings {
+            interval_us: settings.lease_interval.as_micros() as u64,
+            horizon_us: settings.lease_horizon.as_micros() as u64,
+            most_leases: settings.most_leases,
+            ..lease::Settings::default()
+        };
+        let places = settings.secret.map(|secret| Arc::new(Places::new(&settings.prefix, Secret(secret))));
+        let shared = Arc::new(Shared {
+            servers,
+            book: Book::new(lease_settings),
+            fleet: Fleet::new(&clock),
+            places: ArcSwapOption::new(places),
+            queues: Queues::default(),
+            runtime: Handle::current(),
+            clock,
+            given_time,
+            settings,
+        });
+        // The first round, so that a store that is there is used from the first request on.
+        shared.beat().await;
+        let tasks = vec![
+            tokio::spawn(beat_on(Arc::downgrade(&shared))),
+            tokio::spawn(tick_on(Arc::downgrade(&shared), lease_settings.interval_us)),
+        ];
+        Ok(Self { shared, tasks })
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// The nodes that share the store, as far as this one knows.
+    pub fn nodes(&self) -> Vec<Node> {
+        self.shared.fleet.nodes()
+    }
+
+    /// How far this node's clock and the store's are apart, in microseconds; positive if the store is ahead.
+    pub fn drift_us(&self) -> i64 {
+        self.shared.fleet.drift_us()
+    }
+
+    /// Whether a shard is away, by its number.
+    pub fn shards(&self) -> Vec<ShardState> {
+        let state = |shard: &Arc<shard::Shard>| ShardState {
+            number: shard.number(),
+            address: shard.address().map(|address| address.to_string()),
+            is_away: shard.is_open(),
+            times_away: shard.counters().opened.load(std::sync::atomic::Ordering::Relaxed),
+            timeouts: shard.counters().timeouts.load(std::sync::atomic::Ordering::Relaxed),
+        };
+        self.shared.servers.shards().iter().map(state).collect()
+    }
+
+    /// How many calls were made to the store, reports included.
+    pub fn calls(&self) -> u64 {
+        self.shared.queues.calls()
+    }
+
+    /// The number of the rules in force, for the other nodes to see.
+    pub fn set_rules_version(&self, version: u64) {
+        self.shared.fleet.set_rules_version(version);
+    }
+
+    /// Brings back all that is held, says goodbye to the fleet and ends.
+    pub async fn close(&self) {
+        self.shared.book.bring_back_all(self.shared.lease_us(), |call| self.shared.send(call));
+        self.shared.queues.drained(self.shared.settings.timeout).await;
+        self.shared.leave().await;
+        self.shared.servers.close().await;
+    }
+}
+
+impl Drop for RedisStore {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// How one primary is doing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShardState {
+    /// Its number.
+    pub number: u32,
+    /// Where it is, if that is known.
+    pub address: Option<String>,
+    /// Its keys are decided without it.
+    pub is_away: bool,
+    /// How often that began.
+    pub times_away: u64,
+    /// How often it did not answer in time.
+    pub timeouts: u64,
+}
+
+impl Shared {
+    /// The time that leases count in.
+    pub(crate) fn lease_us(&self) -> u64 {
+        self.clock.boot_us()
+    }
+
+    pub(crate) fn places(&self) -> Option<Arc<Places>> {
+        self.places.load_full()
+    }
+
+    /// Whether no shard at all answers.
+    pub(crate) fn is_all_away(&self) -> bool {
+        self.servers.shards().iter().all(|shard| shard.is_open())
+    }
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("url", self.servers.url()).finish_non_exhaustive()
+    }
+}
+
+/// Sends the heartbeat every second.
+async fn beat_on(shared: std::sync::Weak<Shared>) {
+    let mut beats = tokio::time::interval(fleet::BEAT);
+    beats.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        beats.tick().await;
+        let Some(shared) = shared.upgrade() else { return };
+        shared.beat().await;
+    }
+}
+
+/// Reports what was spent and brings back what is idle.
+async fn tick_on(shared: std::sync::Weak<Shared>, interval_us: u64) {
+    let mut ticks = tokio::time::interval(Duration::from_micros(interval_us));
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let Some(shared) = shared.upgrade() else { return };
+        shared.book.tick(shared.lease_us(), |call: Call<Ticket>| shared.send(call));
+    }
+}

@@ -1,0 +1,282 @@
+//! When to stop asking a server that does not answer, and when to ask it again.
+//!
+//! Closed: calls go out. A run of failures opens it; any success ends the run. Open: no call goes out, so a
+//! decision costs microseconds, and only the supervisor of the server probes it, ever more rarely.
+//! Half-open: such a probe is under way; for everybody else that is the same as open.
+//!
+//! It reads no clock and draws no random number: both are handed in.
+
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+
+/// So many failures in a row open it.
+const RUN: u32 = 3;
+/// A run that lasts this long opens it too, however few failures it has.
+const RUN_US: u64 = 100_000;
+const FIRST_PROBE_US: u64 = 50_000;
+const LAST_PROBE_US: u64 = 500_000;
+
+/// What a breaker does with calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Lets them through.
+    Closed,
+    /// Lets none through.
+    Open,
+    /// Lets none through, but a probe is under way.
+    HalfOpen,
+}
+
+/// How it came that a breaker opened or closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Turn {
+    /// Since the first failure of the run.
+    pub(crate) after_us: u64,
+    /// Failures in the run, probes included.
+    pub(crate) failures: u32,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Breaker {
+    /// [`State`], read without the lock.
+    state: AtomicU8,
+    /// Failures in the run, read without the lock: a success has nothing to do while it is 0.
+    failures: AtomicU32,
+    rest: Mutex<Rest>,
+}
+
+#[derive(Debug, Default)]
+struct Rest {
+    first_failure_us: u64,
+    probe_at_us: u64,
+    backoff_us: u64,
+}
+
+const CLOSED: u8 = 0;
+const OPEN: u8 = 1;
+const HALF_OPEN: u8 = 2;
+
+impl Breaker {
+    /// A closed one.
+    pub(crate) fn new() -> Self {
+        Self { state: AtomicU8::new(CLOSED), failures: AtomicU32::new(0), rest: Mutex::default() }
+    }
+
+    /// Whether calls must not go out.
+    #[inline]
+    pub(crate) fn is_open(&self) -> bool {
+        self.state.load(Ordering::Acquire) != CLOSED
+    }
+
+    /// What it does now.
+    pub(crate) fn state(&self) -> State {
+        match self.state.load(Ordering::Acquire) {
+            CLOSED => State::Closed,
+            OPEN => State::Open,
+            _ => State::HalfOpen,
+        }
+    }
+
+    /// Failures in the run.
+    pub(crate) fn failures(&self) -> u32 {
+        self.failures.load(Ordering::Relaxed)
+    }
+
+    /// A call was answered: the run ends. An open breaker stays open: the answer may be an old one.
+    #[inline]
+    pub(crate) fn succeeded(&self) {
+        if self.failures.load(Ordering::Relaxed) != 0 {
+            let _rest = self.rest.lock();
+            if !self.is_open() {
+                self.failures.store(0, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// A call was not answered. Says so if that opened the breaker.
+    pub(crate) fn failed(&self, now_us: u64) -> Option<Turn> {
+        let mut rest = self.rest.lock();
+        let failures = self.failures.load(Ordering::Relaxed).saturating_add(1);
+        self.failures.store(failures, Ordering::Relaxed);
+        if failures == 1 {
+            rest.first_failure_us = now_us;
+        }
+        let after_us = now_us.saturating_sub(rest.first_failure_us);
+        if self.is_open() || (failures < RUN && after_us < RUN_US) {
+            return None;
+        }
+        self.open(&mut rest, now_us);
+        Some(Turn { after_us, failures })
+    }
+
+    /// Opens it whatever happened before.
+    pub(crate) fn trip(&self, now_us: u64) -> Option<Turn> {
+        let mut rest = self.rest.lock();
+        if self.is_open() {
+            return None;
+        }
+        let failures = self.failures.load(Ordering::Relaxed).saturating_add(1);
+        self.failures.store(failures, Ordering::Relaxed);
+        if failures == 1 {
+            rest.first_failure_us = now_us;
+        }
+        self.open(&mut rest, now_us);
+        Some(Turn { after_us: now_us.saturating_sub(rest.first_failure_us), failures })
+    }
+
+    fn open(&self, rest: &mut Rest, now_us: u64) {
+        rest.backoff_us = FIRST_PROBE_US;
+        rest.probe_at_us = now_us + FIRST_PROBE_US;
+        self.state.store(OPEN, Ordering::Release);
+    }
+
+    /// When the next probe is due.
+    pub(crate) fn probe_at_us(&self) -> u64 {
+        self.rest.lock().probe_at_us
+    }
+
+    /// There is a reason for hope, such as a new address: the next probe is due now.
+    pub(crate) fn hurry(&self, now_us: u64) {
+        let mut rest = self.rest.lock();
+        rest.backoff_us = FIRST_PROBE_US;
+        rest.probe_at_us = now_us;
+    }
+
+    /// A probe goes out.
+    pub(crate) fn probing(&self) {
+        let _rest = self.rest.lock();
+        if self.is_open() {
+            self.state.store(HALF_OPEN, Ordering::Release);
+        }
+    }
+
+    /// A probe was not answered. The next comes after twice the time, give or take a quarter: `jitter` is
+    /// drawn evenly from 0 to 1,000.
+    pub(crate) fn probe_failed(&self, now_us: u64, jitter: u32) {
+        let mut rest = self.rest.lock();
+        let failures = self.failures.load(Ordering::Relaxed).saturating_add(1);
+        self.failures.store(failures, Ordering::Relaxed);
+        let spread_us = rest.backoff_us / 2 * u64::from(jitter.min(1_000)) / 1_000;
+        rest.probe_at_us = now_us + rest.backoff_us * 3 / 4 + spread_us;
+        rest.backoff_us = (rest.backoff_us * 2).min(LAST_PROBE_US * 4 / 5);
+        if self.is_open() {
+            self.state.store(OPEN, Ordering::Release);
+        }
+    }
+
+    /// A probe was answered: calls go out again. Says so if the breaker was open.
+    pub(crate) fn probe_succeeded(&self, now_us: u64) -> Option<Turn> {
+        let rest = self.rest.lock();
+        let was_open = self.is_open();
+        let failures = self.failures.swap(0, Ordering::Relaxed);
+        self.state.store(CLOSED, Ordering::Release);
+        was_open.then(|| Turn { after_us: now_us.saturating_sub(rest.first_failure_us), failures })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIMEOUT_US: u64 = 50_000;
+
+    #[test]
+    fn three_failures_open_it_and_two_do_not() {
+        let breaker = Breaker::new();
+        assert_eq!(breaker.failed(1_000), None);
+        assert_eq!(breaker.failed(1_001), None);
+        assert!(!breaker.is_open());
+        assert_eq!(breaker.failed(1_002), Some(Turn { after_us: 2, failures: 3 }));
+        assert_eq!(breaker.state(), State::Open);
+        assert_eq!(breaker.failed(1_003), None, "it opens once");
+    }
+
+    #[test]
+    fn a_success_ends_the_run() {
+        let breaker = Breaker::new();
+        for round in 0..10 {
+            let now_us = round * 1_000_000;
+            assert_eq!(breaker.failed(now_us), None);
+            assert_eq!(breaker.failed(now_us + 1), None);
+            breaker.succeeded();
+        }
+        assert!(!breaker.is_open());
+    }
+
+    #[test]
+    fn two_failures_open_it_when_they_lie_a_tenth_of_a_second_apart() {
+        let breaker = Breaker::new();
+        assert_eq!(breaker.failed(0), None);
+        assert_eq!(breaker.failed(100_000), Some(Turn { after_us: 100_000, failures: 2 }));
+    }
+
+    /// The supervisor pings when nothing was answered for 100 ms, counts a failure when the answer is 50 ms
+    /// late, and another for each further third of that.
+    #[test]
+    fn an_outage_opens_it_within_200_ms_without_load() {
+        let breaker = Breaker::new();
+        // The worst moment: just after an answer.
+        let ping_us = 100_000;
+        let mut late_us = TIMEOUT_US;
+        while breaker.failed(ping_us + late_us).is_none() {
+            late_us += TIMEOUT_US / 3;
+        }
+        assert!(ping_us + late_us < 200_000, "opened after {} µs", ping_us + late_us);
+    }
+
+    #[test]
+    fn under_load_an_outage_opens_it_with_the_third_timeout() {
+        let breaker = Breaker::new();
+        let opened = (0..100).find(|call| breaker.failed(call * 1_000 + TIMEOUT_US).is_some());
+        assert_eq!(opened, Some(2), "calls sent at 0, 1 and 2 ms are late at 50, 51 and 52");
+    }
+
+    #[test]
+    fn probes_come_ever_more_rarely_and_never_more_than_half_a_second_apart() {
+        for jitter in [0, 500, 1_000, 9_999] {
+            let breaker = Breaker::new();
+            assert!(breaker.trip(0).is_some());
+            let (mut now_us, mut pauses_ms) = (0, Vec::new());
+            for _ in 0..8 {
+                let due_us = breaker.probe_at_us();
+                pauses_ms.push((due_us - now_us) / 1_000);
+                now_us = due_us;
+                breaker.probing();
+                assert_eq!(breaker.state(), State::HalfOpen);
+                assert!(breaker.is_open());
+                breaker.probe_failed(now_us, jitter);
+            }
+            assert_eq!(pauses_ms[0], 50);
+            assert!((37..=62).contains(&pauses_ms[1]), "{pauses_ms:?}");
+            assert!(pauses_ms.windows(2).skip(1).all(|pair| pair[0] <= pair[1]), "{pauses_ms:?}");
+            assert!((300..=500).contains(&pauses_ms[7]), "{pauses_ms:?}");
+        }
+    }
+
+    #[test]
+    fn only_a_probe_closes_it() {
+        let breaker = Breaker::new();
+        assert!(breaker.trip(10).is_some());
+        breaker.succeeded();
+        assert!(breaker.is_open(), "a late answer proves nothing");
+        breaker.probing();
+        breaker.probe_failed(60_010, 0);
+        breaker.probing();
+        assert_eq!(breaker.probe_succeeded(100_010), Some(Turn { after_us: 100_000, failures: 2 }));
+        assert!(!breaker.is_open());
+        assert_eq!(breaker.probe_succeeded(100_011), None);
+        assert_eq!(breaker.failed(100_012), None, "a new run begins");
+    }
+
+    #[test]
+    fn hope_brings_the_next_probe_forward() {
+        let breaker = Breaker::new();
+        assert!(breaker.trip(0).is_some());
+        for _ in 0..5 {
+            breaker.probe_failed(1_000_000, 1_000);
+        }
+        breaker.hurry(1_000_000);
+        assert_eq!(breaker.probe_at_us(), 1_000_000);
+    }
+}

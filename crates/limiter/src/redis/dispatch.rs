@@ -1,0 +1,318 @@
+//! Sends what leases ask: the calls of many clients travel in one script call.
+//!
+//! Each shard has a queue and a few script calls under way. While those are out, what comes gathers, and goes
+//! together as soon as one is back: the busier a shard is, the more travels in one call. No timer holds
+//! anything back.
+
+use super::link::Failure;
+use super::shard::{Outcome, Shard};
+use super::url::Kind;
+use super::{Shared, Ticket};
+use crate::lease::Call;
+use parking_lot::RwLock;
+use redis::{Cmd, Value};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::{Instant, timeout, timeout_at};
+use tollgate_core::script::{self, Answer, Unreadable};
+
+/// Script calls under way per shard.
+const UNDER_WAY: usize = 4;
+/// Clients in one script call: more would not make it cheaper, and keep the server from others for longer.
+const MOST_CLIENTS: usize = 64;
+/// A slot that moves is followed so many times.
+const MOST_HOPS: u32 = 3;
+/// A late answer is waited for as long as what it lends may live.
+const LATE: Duration = Duration::from_secs(2);
+
+/// The script, as a server alone runs it and as the nodes of a Cluster do, each with its name.
+static SCRIPTS: LazyLock<[(String, String); 2]> = LazyLock::new(|| {
+    let named = |text: String| (sha1_smol::Sha1::from(&text).digest().to_string(), text);
+    [named(script::SCRIPT.to_owned()), named(format!("{}{}", script::CLUSTER_HEADER, script::SCRIPT))]
+});
+
+/// The queues of all shards, by their number.
+#[derive(Debug, Default)]
+pub(super) struct Queues {
+    by_shard: RwLock<HashMap<u32, mpsc::UnboundedSender<Queued>>>,
+    /// Calls on their way, or waiting to be.
+    pending: AtomicUsize,
+    calls: AtomicU64,
+}
+
+/// A call on its way.
+#[derive(Debug)]
+struct Queued {
+    call: Call<Ticket>,
+    /// When it was made.
+    made: Instant,
+    /// Until when those who wait for it can wait.
+    deadline: Instant,
+    hops: u32,
+}
+
+impl Queues {
+    pub(super) fn calls(&self) -> u64 {
+        self.calls.load(Ordering::Relaxed)
+    }
+
+    /// Waits until nothing is on its way, or `longest` is over.
+    pub(super) async fn drained(&self, longest: Duration) {
+        let end = Instant::now() + longest;
+        while self.pending.load(Ordering::Acquire) > 0 && Instant::now() < end {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+impl Shared {
+    /// Sends `call` to whoever serves its key. If that shard is away, who waits hears so at once.
+    pub(crate) fn send(self: &Arc<Self>, call: Call<Ticket>) {
+        let made = Instant::now();
+        self.enqueue(Queued { call, made, deadline: made + self.settings.timeout, hops: 0 });
+    }
+
+    fn enqueue(self: &Arc<Self>, queued: Queued) {
+        let shard = self.servers.shard_of(queued.call.key.as_bytes());
+        if shard.is_open() {
+            return self.book.failed(queued.call, false);
+        }
+        self.queues.pending.fetch_add(1, Ordering::AcqRel);
+        let known = self.queues.by_shard.read().get(&shard.number()).cloned();
+        let queue = known.unwrap_or_else(|| self.open_queue(&shard));
+        if let Err(mpsc::error::SendError(queued)) = queue.send(queued) {
+            self.give_up(vec![queued], false);
+        }
+    }
+
+    fn open_queue(self: &Arc<Self>, shard: &Arc<Shard>) -> mpsc::UnboundedSender<Queued> {
+        let mut queues = self.queues.by_shard.write();
+        let queue = queues.entry(shard.number()).or_insert_with(|| {
+            let (sender, receiver) = mpsc::unbounded_channel();
+            self.runtime.spawn(drain(Arc::downgrade(self), Arc::clone(shard), receiver));
+            sender
+        });
+        queue.clone()
+    }
+
+    fn done(&self, calls: usize) {
+        self.queues.pending.fetch_sub(calls, Ordering::AcqRel);
+    }
+
+    fn give_up(&self, batch: Vec<Queued>, was_seen: bool) {
+        self.done(batch.len());
+        for queued in batch {
+            self.book.failed(queued.call, was_seen);
+        }
+    }
+
+    /// The script call for a batch.
+    fn command(&self, shard: &Shard, batch: &[Queued], by_name: bool) -> Cmd {
+        let is_cluster = *self.servers.kind() == Kind::Cluster;
+        // Before 7.0 a cluster's calls go one by one, see `room`; then no keys have to be repeated.
+        let crosses_slots = is_cluster && crosses_slots(shard);
+        let (name, text) = &SCRIPTS[usize::from(crosses_slots)];
+        let mut command = if by_name { redis::cmd("EVALSHA") } else { redis::cmd("EVAL") };
+        command.arg(if by_name { name } else { text });
+        let declared = if crosses_slots { 1 } else { batch.len() };
+        command.arg(declared);
+        for queued in &batch[..declared] {
+            command.arg(queued.call.key.as_bytes());
+        }
+        let given_us = self.given_time.as_ref().map(|clock| clock.now_us());
+        command.arg(&script::header(given_us, crosses_slots)[..]);
+        for queued in batch {
+            command.arg(queued.call.ask.encode());
+        }
+        if crosses_slots {
+            for queued in batch {
+                command.arg(queued.call.key.as_bytes());
+            }
+        }
+        command
+    }
+
+    /// How many clients may travel in one call.
+    fn room(&self, shard: &Shard) -> usize {
+        let is_alone = *self.servers.kind() != Kind::Cluster;
+        if is_alone || crosses_slots(shard) { MOST_CLIENTS } else { 1 }
+    }
+
+    /// Sends one batch and draws the consequences.
+    async fn serve(self: Arc<Self>, shard: Arc<Shard>, mut batch: Vec<Queued>) {
+        let Some(deadline) = batch.iter().map(|queued| queued.deadline).min() else { return };
+        self.queues.calls.fetch_add(1, Ordering::Relaxed);
+        let mut under_way = Box::pin(shard.start(self.command(&shard, &batch, true)));
+        let mut result = timeout_at(deadline, &mut under_way).await;
+        if let Ok(Err(Failure::NoScript)) = result {
+            under_way = Box::pin(shard.start(self.command(&shard, &batch, false)));
+            result = timeout_at(deadline, &mut under_way).await;
+        }
+        match result {
+            Ok(result) => self.finish(&shard, batch, result),
+            Err(_) => {
+                shard.report(Outcome::TimedOut);
+                for queued in &mut batch {
+                    self.book.overdue(&mut queued.call);
+                }
+                self.done(batch.len());
+                // In the background: whoever waits for a place behind this batch must not wait for it.
+                let late = async move {
+                    if let Ok(Ok(value)) = timeout(LATE, under_way).await {
+                        self.queues.pending.fetch_add(batch.len(), Ordering::AcqRel);
+                        self.finish(&shard, batch, Ok(value));
+                    }
+                };
+                tokio::spawn(late);
+            }
+        }
+    }
+
+    fn finish(self: &Arc<Self>, shard: &Arc<Shard>, batch: Vec<Queued>, result: Result<Value, Failure>) {
+        match result {
+            Ok(value) => self.take_in(shard, batch, value),
+            // It may have been executed: a debit is never sent again.
+            Err(Failure::Lost) => self.give_up(batch, true),
+            Err(failure @ (Failure::Moved { .. } | Failure::Ask { .. } | Failure::TryAgain)) => {
+                self.follow(shard, batch, &failure);
+            }
+            Err(failure) => {
+                if !matches!(failure, Failure::Unavailable) {
+                    tracing::debug!(shard = shard.number(), %failure, "a call was refused");
+                }
+                self.give_up(batch, false);
+            }
+        }
+    }
+
+    fn take_in(self: &Arc<Self>, shard: &Arc<Shard>, batch: Vec<Queued>, value: Value) {
+        let Some((store_us, answers)) = read(value, batch.len()) else {
+            tracing::warn!(shard = shard.number(), "the store's answer cannot be read");
+            return self.give_up(batch, true);
+        };
+        self.done(batch.len());
+        let now_us = self.lease_us();
+        for (queued, answer) in batch.into_iter().zip(answers) {
+            match Answer::decode(&queued.call.ask, store_us, &answer) {
+                Ok(answer) => {
+                    if let Some(call) = self.book.answered(queued.call, &answer, now_us) {
+                        // Who waits for it may have come as soon as the last was made.
+                        let (made, deadline) = (Instant::now(), queued.made + self.settings.timeout);
+                        self.enqueue(Queued { call, made, deadline, hops: 0 });
+                    }
+                }
+                Err(unreadable) => self.refused(shard, queued, &unreadable),
+            }
+        }
+    }
+
+    /// The script did nothing for this client, and said why.
+    fn refused(self: &Arc<Self>, shard: &Arc<Shard>, queued: Queued, why: &Unreadable) {
+        let has_moved =
+            matches!(why, Unreadable::Refused(why) if why.contains("non local key") || why.contains("MOVED"));
+        if has_moved {
+            self.servers.refresh();
+            self.queues.pending.fetch_add(1, Ordering::AcqRel);
+            return self.follow(shard, vec![queued], &Failure::TryAgain);
+        }
+        tracing::warn!(shard = shard.number(), %why, "the store cannot serve a client");
+        self.book.failed(queued.call, matches!(why, Unreadable::Malformed));
+    }
+
+    /// Slots are on the move. Nothing was executed: each client is sent on its own way.
+    fn follow(self: &Arc<Self>, shard: &Arc<Shard>, batch: Vec<Queued>, failure: &Failure) {
+        self.done(batch.len());
+        let alone = batch.len() == 1;
+        for mut queued in batch {
+            queued.hops += 1;
+            if queued.hops > MOST_HOPS || queued.deadline <= Instant::now() {
+                self.book.failed(queued.call, false);
+                continue;
+            }
+            let target = match failure {
+                Failure::Moved { address, .. } | Failure::Ask { address, .. } if alone => {
+                    self.servers.shard_at(address, shard)
+                }
+                _ => None,
+            };
+            let is_asking = alone && matches!(failure, Failure::Ask { .. });
+            let shared = Arc::clone(self);
+            shared.queues.pending.fetch_add(1, Ordering::AcqRel);
+            let shard = Arc::clone(shard);
+            self.runtime.spawn(async move {
+                let target = match target {
+                    Some(target) => target,
+                    None if alone => {
+                        // Whoever serves it now is known in a moment.
+                        tokio::time::sleep(Duration::from_millis(5)).await;
+                        shared.servers.shard_of(queued.call.key.as_bytes())
+                    }
+                    None => shard,
+                };
+                shared.serve_alone(target, queued, is_asking).await;
+            });
+        }
+    }
+
+    /// Sends one client's call by itself.
+    async fn serve_alone(self: Arc<Self>, shard: Arc<Shard>, queued: Queued, is_asking: bool) {
+        if !is_asking {
+            return self.serve(shard, vec![queued]).await;
+        }
+        let (deadline, batch) = (queued.deadline, vec![queued]);
+        self.queues.calls.fetch_add(1, Ordering::Relaxed);
+        let command = self.command(&shard, &batch, false);
+        match timeout_at(deadline, shard.start_asking(command)).await {
+            Ok(result) => self.finish(&shard, batch, result),
+            Err(_) => self.give_up(batch, true),
+        }
+    }
+}
+
+fn crosses_slots(shard: &Shard) -> bool {
+    shard.version().is_some_and(|version| version >= (7, 0))
+}
+
+/// The time at the store and the answer to each client.
+fn read(value: Value, clients: usize) -> Option<(u64, Vec<Vec<u8>>)> {
+    let Value::Array(parts) = value else { return None };
+    let mut parts = parts.into_iter().map(|part| match part {
+        Value::BulkString(bytes) => Some(bytes),
+        _ => None,
+    });
+    let store_us = script::read_time(&parts.next()??).ok()?;
+    let answers: Vec<Vec<u8>> = parts.collect::<Option<_>>()?;
+    (answers.len() == clients).then_some((store_us, answers))
+}
+
+/// Sends what comes for one shard.
+async fn drain(
+    shared: std::sync::Weak<Shared>,
+    shard: Arc<Shard>,
+    mut queue: mpsc::UnboundedReceiver<Queued>,
+) {
+    let places = Arc::new(Semaphore::new(UNDER_WAY));
+    while let Some(first) = queue.recv().await {
+        let place = timeout_at(first.deadline, Arc::clone(&places).acquire_owned()).await;
+        let Some(shared) = shared.upgrade() else { return };
+        let Ok(Ok(place)) = place else {
+            shared.give_up(vec![first], false);
+            continue;
+        };
+        let mut batch = vec![first];
+        let room = shared.room(&shard);
+        while batch.len() < room
+            && let Ok(next) = queue.try_recv()
+        {
+            batch.push(next);
+        }
+        let shard = Arc::clone(&shard);
+        tokio::spawn(async move {
+            shared.serve(shard, batch).await;
+            drop(place);
+        });
+    }
+}

@@ -1,0 +1,248 @@
+//! One connection to one server, shared by everybody who asks that server.
+//!
+//! The client library's own timeouts leave a connection open that will never answer again: a frozen server
+//! keeps its sockets. So a link is *severed* by us, and everybody who waits for an answer on it is told.
+
+mod failure;
+mod greeting;
+mod stream;
+
+pub(crate) use failure::Failure;
+
+use super::url::{Address, Login, StoreUrl};
+use greeting::Greeting;
+use parking_lot::Mutex;
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Cmd, ProtocolVersion, RedisConnectionInfo, Value};
+use std::collections::BTreeSet;
+use std::sync::OnceLock;
+use std::time::Duration;
+use stream::Tls;
+use tokio::sync::{mpsc, watch};
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, timeout};
+
+/// Commands that may wait to be written; who comes later waits for a place.
+const QUEUE: usize = 4096;
+/// Bytes that are gathered before they are written.
+const WRITE_BUFFER: usize = 64 << 10;
+/// Addresses whose settings were looked at; so many are remembered.
+const MOST_EXAMINED: usize = 1024;
+
+/// Microseconds on a clock that never goes back, for breakers and pauses. It says nothing of the time of day.
+pub(crate) fn monotonic_us() -> u64 {
+    static START: OnceLock<Instant> = OnceLock::new();
+    u64::try_from(START.get_or_init(Instant::now).elapsed().as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Why a store cannot be used at all, however long one waits.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the store at {address} cannot be used: {problem}\n  hint: {hint}")]
+pub struct OpenError {
+    pub(crate) address: String,
+    pub(crate) problem: String,
+    pub(crate) hint: String,
+}
+
+/// Why there is no link.
+#[derive(Debug)]
+pub(crate) enum DialError {
+    /// It did not answer, or not in time.
+    Unreachable(String),
+    /// It answers, but serves nobody yet, or is not a primary.
+    NotReady(String),
+    /// It answers, and will not serve us as things are.
+    Refused(OpenError),
+}
+
+/// What the servers are expected to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// A server on its own, or watched by Sentinels.
+    Single,
+    /// A node of a Cluster.
+    Node,
+    /// A Sentinel.
+    Sentinel,
+}
+
+/// Opens links: knows how to enter, and what to look at when inside.
+#[derive(Debug)]
+pub(crate) struct Dialer {
+    role: Role,
+    login: Login,
+    db: u32,
+    tls: Option<Tls>,
+    within: Duration,
+    /// Whose settings were looked at, and complained about if need be.
+    examined: Mutex<BTreeSet<Address>>,
+}
+
+/// A connection that is open or was.
+#[derive(Debug)]
+pub(crate) struct Link {
+    connection: MultiplexedConnection,
+    greeting: Greeting,
+    /// Drives the connection; without it every call on it fails.
+    driver: AbortHandle,
+    /// Its sender lives in the driver.
+    closed: watch::Receiver<()>,
+}
+
+impl Dialer {
+    /// Opens links to the servers of `url`, each within the given time.
+    pub(crate) fn new(url: &StoreUrl, role: Role, within: Duration) -> Result<Self, OpenError> {
+        let (login, db) = match role {
+            Role::Sentinel => (&url.sentinel_login, 0),
+            Role::Single | Role::Node => (&url.login, url.db),
+        };
+        let tls = url.tls.then(|| Tls::new(url)).transpose()?;
+        Ok(Self { role, login: login.clone(), db, tls, within, examined: Mutex::default() })
+    }
+
+    /// A link to whatever listens there: a primary or a replica.
+    pub(crate) async fn dial(&self, address: &Address) -> Result<Link, DialError> {
+        self.dial_with(address, None).await
+    }
+
+    /// A link on which the server may also speak unasked: to `pushed`.
+    pub(crate) async fn dial_with(
+        &self,
+        address: &Address,
+        pushed: Option<mpsc::UnboundedSender<redis::PushInfo>>,
+    ) -> Result<Link, DialError> {
+        match timeout(self.within, self.enter(address, pushed)).await {
+            Ok(result) => result,
+            Err(_) => Err(DialError::Unreachable(format!("no answer within {:?}", self.within))),
+        }
+    }
+
+    /// A link to a primary that serves.
+    pub(crate) async fn dial_primary(&self, address: &Address) -> Result<Link, DialError> {
+        let link = self.dial(address).await?;
+        match timeout(self.within, self.examine(address, &link)).await {
+            Ok(result) => result.map(|()| link),
+            Err(_) => Err(DialError::Unreachable(format!("no answer within {:?}", self.within))),
+        }
+    }
+
+    async fn enter(
+        &self,
+        address: &Address,
+        pushed: Option<mpsc::UnboundedSender<redis::PushInfo>>,
+    ) -> Result<Link, DialError> {
+        let unreachable = |error: &dyn std::fmt::Display| DialError::Unreachable(error.to_string());
+        let stream = stream::open(address, self.tls.as_ref()).await.map_err(|error| unreachable(&error))?;
+        let mut config = AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            // Late answers are wanted; see the module for what ends the wait.
+            .set_response_timeout(None)
+            .set_pipeline_buffer_size(QUEUE)
+            .set_write_backpressure_boundary(WRITE_BUFFER);
+        // Login and database are ours to send: the library takes any refusal for a wrong password.
+        let mut info =
+            RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP2).set_skip_set_lib_name();
+        if let Some(pushed) = pushed {
+            config = config.set_push_sender(pushed);
+            info = info.set_protocol(ProtocolVersion::RESP3);
+            if let Some(password) = &self.login.password {
+                info =
+                    info.set_username(self.login.user.as_deref().unwrap_or("default")).set_password(password);
+            }
+        }
+        let (connection, driver) = MultiplexedConnection::new_with_config(&info, stream, config)
+            .await
+            .map_err(|error| greeting::refused_login(address, &error))?;
+        let (open, closed) = watch::channel(());
+        let driver = tokio::spawn(async move {
+            driver.await;
+            drop(open);
+        });
+        let mut link =
+            Link { connection, greeting: Greeting::default(), driver: driver.abort_handle(), closed };
+        link.greeting = greeting::greet(&link, address, self).await?;
+        Ok(link)
+    }
+
+    /// Whether it is a primary that serves; and, the first time, how it is set up.
+    async fn examine(&self, address: &Address, link: &Link) -> Result<(), DialError> {
+        link.greeting.must_be_serving_primary()?;
+        if self.role == Role::Node {
+            greeting::cluster_must_be_up(link).await?;
+        }
+        let is_new = {
+            let mut examined = self.examined.lock();
+            if examined.len() >= MOST_EXAMINED {
+                examined.clear();
+            }
+            examined.insert(address.clone())
+        };
+        if is_new {
+            greeting::look_at_settings(link, address, self.role).await;
+        }
+        Ok(())
+    }
+}
+
+impl Link {
+    /// Sends `command` and waits for the answer, for ever if need be.
+    pub(crate) async fn send(&self, command: &Cmd) -> Result<Value, Failure> {
+        if self.is_closed() {
+            return Err(Failure::Unavailable);
+        }
+        match self.connection.clone().send_packed_command(command).await {
+            Ok(Value::ServerError(error)) => Err(Failure::of_answer(&error)),
+            Ok(value) => Ok(value),
+            Err(error) => Err(Failure::of_call(&error)),
+        }
+    }
+
+    /// Sends `command` just behind ASKING, for a slot that is on its way to this server.
+    pub(crate) async fn send_asking(&self, command: Cmd) -> Result<Value, Failure> {
+        if self.is_closed() {
+            return Err(Failure::Unavailable);
+        }
+        let mut both = redis::pipe();
+        both.cmd("ASKING").add_command(command);
+        match self.connection.clone().send_packed_commands(&both, 1, 1).await {
+            Ok(mut answers) => match answers.pop() {
+                Some(Value::ServerError(error)) => Err(Failure::of_answer(&error)),
+                Some(value) => Ok(value),
+                None => Err(Failure::Other("an empty answer".to_owned())),
+            },
+            Err(error) => Err(Failure::of_call(&error)),
+        }
+    }
+
+    /// Subscribes to `channel` on a link that may be spoken to unasked.
+    pub(crate) async fn subscribe(&self, channel: &str) -> Result<(), Failure> {
+        self.connection.clone().subscribe(channel).await.map_err(|error| Failure::of_call(&error))
+    }
+
+    /// The server's version: (7, 0).
+    pub(crate) fn version(&self) -> (u32, u32) {
+        self.greeting.version
+    }
+
+    /// Ends the connection; whoever waits for an answer is told that it is lost.
+    pub(crate) fn sever(&self) {
+        self.driver.abort();
+    }
+
+    /// Whether it ended.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.has_changed().is_err()
+    }
+
+    /// Waits until it ends.
+    pub(crate) async fn closed(&self) {
+        let mut closed = self.closed.clone();
+        while closed.changed().await.is_ok() {}
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.sever();
+    }
+}

@@ -1,0 +1,277 @@
+//! Who serves which key, now: one server, the primary that Sentinels name, or the nodes of a Cluster.
+//!
+//! The answer is a [`Map`], swapped whole. One task keeps it true: it looks again when a shard fails, when
+//! a server says that a slot moved, and every now and then; and it never relies on the server that fails.
+//! (The client library's own router waits for a frozen primary to answer; this one asks the others.)
+
+mod cluster;
+mod map;
+mod sentinel;
+#[cfg(test)]
+mod tests;
+
+use super::link::{DialError, Dialer, OpenError, Role};
+use super::shard::{Common, Hook, Shard, log_change, supervise};
+use super::url::{Address, Kind, StoreUrl};
+use arc_swap::ArcSwap;
+use cluster::Cluster;
+use map::Map;
+use parking_lot::Mutex;
+use sentinel::Sentinel;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{sleep, timeout};
+
+/// While a shard is down.
+const LOOK_WHEN_DOWN: Duration = Duration::from_millis(200);
+/// However many ask for it.
+const LOOK_AT_MOST: Duration = Duration::from_millis(100);
+
+/// How to talk to the servers.
+pub(crate) struct Settings {
+    /// For each call.
+    pub(crate) timeout: Duration,
+    /// For a new connection, from the first packet to the last check.
+    pub(crate) connect_timeout: Duration,
+    /// Hears when a shard degrades and when it is back; without one, there is a line in the log.
+    pub(crate) hook: Option<Box<Hook>>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let (timeout, connect_timeout) = (Duration::from_millis(50), Duration::from_millis(500));
+        Self { timeout, connect_timeout, hook: None }
+    }
+}
+
+/// See the module.
+pub(crate) struct Servers {
+    url: StoreUrl,
+    common: Arc<Common>,
+    map: ArcSwap<Map>,
+    discovery: Discovery,
+    next_number: AtomicU32,
+    /// Not before the first connections are made: those are looked at here.
+    is_supervised: AtomicBool,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// How the map is found.
+enum Discovery {
+    /// It is known.
+    Fixed,
+    Sentinel(Sentinel),
+    Cluster(Cluster),
+}
+
+impl Servers {
+    /// Connects. That nobody answers is no error: it is tried on and on, and the shards are open meanwhile.
+    /// Who answers and will not have us is one. Needs a tokio runtime, here and as long as it lives.
+    pub(crate) async fn open(url: &StoreUrl, settings: Settings) -> Result<Arc<Self>, OpenError> {
+        let role = if url.kind == Kind::Cluster { Role::Node } else { Role::Single };
+        let common = Arc::new(Common {
+            dialer: Dialer::new(url, role, settings.connect_timeout)?,
+            timeout: settings.timeout,
+            hook: settings.hook.unwrap_or_else(|| Box::new(log_change)),
+            look_again: Notify::new(),
+        });
+        let discovery = match &url.kind {
+            Kind::Standalone => Discovery::Fixed,
+            Kind::Sentinel(name) => {
+                let dialer = Dialer::new(url, Role::Sentinel, settings.connect_timeout)?;
+                Discovery::Sentinel(Sentinel::new(name, &url.addresses, dialer))
+            }
+            Kind::Cluster => Discovery::Cluster(Cluster::new(&url.addresses)),
+        };
+        let known = match discovery {
+            Discovery::Fixed => url.addresses.first().cloned(),
+            _ => None,
+        };
+        let first = Shard::new(0, Arc::clone(&common), known);
+        let servers = Arc::new(Self {
+            url: url.clone(),
+            common,
+            map: ArcSwap::from_pointee(Map::single(Arc::clone(&first))),
+            discovery,
+            next_number: AtomicU32::new(1),
+            is_supervised: AtomicBool::new(false),
+            tasks: Mutex::default(),
+        });
+        servers.look().await?;
+        servers.connect().await?;
+        servers.is_supervised.store(true, Ordering::Release);
+        for shard in servers.shards() {
+            tokio::spawn(supervise(shard));
+        }
+        let task = tokio::spawn(follow(Arc::downgrade(&servers), Arc::clone(&servers.common)));
+        servers.tasks.lock().push(task);
+        Ok(servers)
+    }
+
+    /// How the servers are arranged.
+    pub(crate) fn kind(&self) -> &Kind {
+        &self.url.kind
+    }
+
+    /// Where they are said to be; shows no password.
+    pub(crate) fn url(&self) -> &StoreUrl {
+        &self.url
+    }
+
+    /// Who serves `key`.
+    pub(crate) fn shard_of(&self, key: &[u8]) -> Arc<Shard> {
+        Arc::clone(self.map.load().shard_of(key))
+    }
+
+    /// All shards.
+    pub(crate) fn shards(&self) -> Vec<Arc<Shard>> {
+        self.map.load().shards().to_vec()
+    }
+
+    /// The shard whose primary is at `address`, as [`Failure::Moved`](super::link::Failure::Moved) and
+    /// `Ask` name it; `asked` is who said so.
+    pub(crate) fn shard_at(&self, address: &str, asked: &Shard) -> Option<Arc<Shard>> {
+        let asked = asked.address()?;
+        let address = match address.strip_prefix(':') {
+            Some(port) => Address::Tcp(cluster::host(&asked).to_owned(), port.parse().ok()?),
+            None => cluster::address(address)?,
+        };
+        self.shards().into_iter().find(|shard| shard.address().is_some_and(|known| *known == address))
+    }
+
+    /// A short text whose slot `shard` serves: `{text}` in a key brings it there. Empty if it serves none.
+    pub(crate) fn own_tag(&self, shard: &Shard) -> String {
+        self.map.load().own_tag(shard)
+    }
+
+    /// Asks for a new look at who serves what. Many such wishes make one look, a few a second at most.
+    pub(crate) fn refresh(&self) {
+        self.common.look_again.notify_one();
+    }
+
+    /// Ends every task and connection. Calls under way are lost.
+    pub(crate) async fn close(&self) {
+        let tasks = std::mem::take(&mut *self.tasks.lock());
+        for task in tasks {
+            task.abort();
+            let _ = task.await;
+        }
+        for shard in self.shards() {
+            shard.retire();
+        }
+    }
+
+    /// Finds out who serves what, as far as somebody answers.
+    async fn look(&self) -> Result<(), OpenError> {
+        match &self.discovery {
+            Discovery::Fixed => {}
+            Discovery::Sentinel(sentinel) => {
+                let shards = self.shards();
+                let primary = sentinel.primary(&self.common).await?;
+                if let (Some(shard), Some(primary)) = (shards.first(), primary)
+                    && shard.address().is_none_or(|known| *known != primary)
+                {
+                    shard.move_to(primary);
+                }
+            }
+            Discovery::Cluster(cluster) => {
+                let map = self.map.load_full();
+                if let Some(topology) = cluster.topology(&map, &self.common).await? {
+                    self.apply(&map, topology);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn apply(&self, old: &Map, topology: Vec<cluster::Primary>) {
+        let new = old.changed(topology, |address| {
+            let number = self.next_number.fetch_add(1, Ordering::Relaxed);
+            let shard = Shard::new(number, Arc::clone(&self.common), Some(address));
+            if self.is_supervised.load(Ordering::Acquire) {
+                tokio::spawn(supervise(Arc::clone(&shard)));
+            }
+            shard
+        });
+        let Some(new) = new else { return };
+        for shard in old.shards() {
+            if !new.has(shard) {
+                tracing::info!(shard = shard.number(), "a shard lost all its slots");
+                shard.retire();
+            }
+        }
+        self.map.store(Arc::new(new));
+    }
+
+    /// The first connection to every shard.
+    async fn connect(&self) -> Result<(), OpenError> {
+        let mut dials = JoinSet::new();
+        for shard in self.shards() {
+            let common = Arc::clone(&self.common);
+            dials.spawn(async move {
+                let result = match shard.address() {
+                    Some(address) => common.dialer.dial_primary(&address).await,
+                    None => Err(DialError::Unreachable("nobody says where it is".to_owned())),
+                };
+                (shard, result)
+            });
+        }
+        while let Some(done) = dials.join_next().await {
+            match done {
+                Ok((shard, Ok(link))) => shard.adopt(&Arc::new(link)),
+                Ok((_, Err(DialError::Refused(error)))) => return Err(error),
+                Ok((shard, Err(DialError::Unreachable(reason) | DialError::NotReady(reason)))) => {
+                    tracing::warn!(store = %self.url, reason, "the store does not serve us yet; trying on");
+                    shard.trip();
+                }
+                Err(error) => tracing::error!(%error, "a first connection ended in a panic"),
+            }
+        }
+        Ok(())
+    }
+
+    fn pause(&self) -> Duration {
+        let is_down = self.map.load().shards().iter().any(|shard| shard.is_open());
+        match &self.discovery {
+            Discovery::Fixed => Duration::from_secs(3600),
+            _ if is_down => LOOK_WHEN_DOWN,
+            Discovery::Sentinel(_) => sentinel::LOOK_EVERY,
+            Discovery::Cluster(_) => cluster::LOOK_EVERY,
+        }
+    }
+}
+
+impl Drop for Servers {
+    fn drop(&mut self) {
+        for task in self.tasks.lock().iter() {
+            task.abort();
+        }
+        for shard in self.shards() {
+            shard.retire();
+        }
+    }
+}
+
+/// Keeps the map true as long as the servers are wanted.
+async fn follow(servers: Weak<Servers>, common: Arc<Common>) {
+    let mut complaint = String::new();
+    loop {
+        let Some(pause) = servers.upgrade().map(|servers| servers.pause()) else { return };
+        // Both ways on are fine: somebody asked, or it is time.
+        let _ = timeout(pause, common.look_again.notified()).await;
+        let Some(servers) = servers.upgrade() else { return };
+        match servers.look().await {
+            Ok(()) => complaint.clear(),
+            Err(error) if error.to_string() != complaint => {
+                complaint = error.to_string();
+                tracing::error!("{complaint}");
+            }
+            Err(_) => {}
+        }
+        drop(servers);
+        sleep(LOOK_AT_MOST).await;
+    }
+}

@@ -1,0 +1,265 @@
+//! Asking a Cluster who serves what.
+//!
+//! Any node may be asked, and each tells what it believes. A primary that was frozen or cut off believes in
+//! the past, so a few are asked at once, those that fail last, and the one with the highest epoch is
+//! believed.
+
+use super::super::link::{DialError, Dialer, Failure, Link, OpenError};
+use super::super::shard::Common;
+use super::super::url::Address;
+use super::map::Map;
+use parking_lot::Mutex;
+use redis::{Value, cmd};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+/// When nothing seems wrong.
+pub(super) const LOOK_EVERY: Duration = Duration::from_secs(10);
+const ANSWER_WITHIN: Duration = Duration::from_millis(500);
+/// So many are asked at once.
+const AT_ONCE: usize = 3;
+const MOST_NODES: usize = 2_000;
+const LAST_SLOT: u16 = 16_383;
+
+/// A primary and its slots, as first and last of each range.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Primary {
+    pub(super) address: Address,
+    pub(super) ranges: Vec<(u16, u16)>,
+}
+
+impl Primary {
+    pub(super) fn slots(&self) -> impl Iterator<Item = u16> {
+        self.ranges.iter().flat_map(|(first, last)| *first..=*last)
+    }
+}
+
+/// What one node believes.
+#[derive(Debug)]
+struct Belief {
+    epoch: u64,
+    primaries: Vec<Primary>,
+    nodes: Vec<Address>,
+}
+
+/// Whom to ask.
+#[derive(Debug)]
+pub(super) struct Cluster {
+    seeds: Vec<Address>,
+    /// All that the last belief knew, replicas too.
+    nodes: Mutex<Vec<Address>>,
+}
+
+/// Somebody to ask: over a link that is there, or a new one.
+enum Witness {
+    Linked(Arc<Link>, Address),
+    At(Address),
+}
+
+impl Cluster {
+    pub(super) fn new(seeds: &[Address]) -> Self {
+        Self { seeds: seeds.to_vec(), nodes: Mutex::default() }
+    }
+
+    /// Who serves what; nothing if nobody answers.
+    pub(super) async fn topology(
+        &self,
+        map: &Map,
+        common: &Arc<Common>,
+    ) -> Result<Option<Vec<Primary>>, OpenError> {
+        let mut refusal = None;
+        let mut witnesses = self.witnesses(map);
+        while !witnesses.is_empty() {
+            let rest = witnesses.split_off(witnesses.len().min(AT_ONCE));
+            let mut asked = JoinSet::new();
+            for witness in witnesses {
+                let common = Arc::clone(common);
+                asked.spawn(async move { testify(witness, &common.dialer).await });
+            }
+            let mut best: Option<Belief> = None;
+            while let Some(testimony) = asked.join_next().await {
+                match testimony {
+                    Ok(Ok(belief)) if best.as_ref().is_none_or(|best| best.epoch < belief.epoch) => {
+                        best = Some(belief);
+                    }
+                    Ok(Ok(_)) => {}
+                    Ok(Err(DialError::Refused(error))) => refusal = Some(error),
+                    Ok(Err(DialError::Unreachable(reason) | DialError::NotReady(reason))) => {
+                        tracing::debug!(reason, "a node did not say who serves what");
+                    }
+                    Err(error) => tracing::error!(%error, "asking a node ended in a panic"),
+                }
+            }
+            if let Some(belief) = best.filter(|belief| !belief.primaries.is_empty()) {
+                *self.nodes.lock() = belief.nodes;
+                return Ok(Some(belief.primaries));
+            }
+            witnesses = rest;
+        }
+        refusal.map_or(Ok(None), Err)
+    }
+
+    /// First primaries that answer, then everybody else, last those who do not answer.
+    fn witnesses(&self, map: &Map) -> Vec<Witness> {
+        let mut linked = Vec::new();
+        let mut suspects = Vec::new();
+        for shard in map.shards() {
+            let Some(address) = shard.address() else { continue };
+            match shard.live_link() {
+                Some(link) => linked.push(Witness::Linked(link, (*address).clone())),
+                None => suspects.push((*address).clone()),
+            }
+        }
+        let is_linked = |address: &Address| {
+            linked.iter().any(|witness| matches!(witness, Witness::Linked(_, known) if known == address))
+        };
+        let mut others: Vec<_> = self.nodes.lock().clone();
+        others.extend(self.seeds.iter().cloned());
+        others.sort();
+        others.dedup();
+        others.retain(|address| !is_linked(address) && !suspects.contains(address));
+        fastrand::shuffle(&mut linked);
+        fastrand::shuffle(&mut others);
+        linked.extend(others.into_iter().chain(suspects).map(Witness::At));
+        linked
+    }
+}
+
+async fn testify(witness: Witness, dialer: &Dialer) -> Result<Belief, DialError> {
+    let (link, address) = match witness {
+        Witness::Linked(link, address) => (link, address),
+        Witness::At(address) => (Arc::new(dialer.dial(&address).await?), address),
+    };
+    let silent = |_| DialError::Unreachable("no answer in time".to_owned());
+    timeout(ANSWER_WITHIN, believe(&link, &address)).await.map_err(silent)?
+}
+
+async fn believe(link: &Link, asked: &Address) -> Result<Belief, DialError> {
+    let refused = |failure: Failure| match failure {
+        Failure::NoPermission(detail) => DialError::Refused(OpenError {
+            address: asked.to_string(),
+            problem: format!("the user lacks a permission: {detail}"),
+            hint: "allow it: ACL SETUSER name +cluster".to_owned(),
+        }),
+        other => DialError::Unreachable(other.to_string()),
+    };
+    let info = link.send(cmd("CLUSTER").arg("INFO")).await.map_err(refused)?;
+    let slots = link.send(cmd("CLUSTER").arg("SLOTS")).await.map_err(refused)?;
+    let info: String = redis::from_redis_value(info).unwrap_or_default();
+    let epoch = info.lines().find_map(|line| line.strip_prefix("cluster_current_epoch:")?.parse().ok());
+    let (primaries, nodes) = parse(&slots, asked);
+    Ok(Belief { epoch: epoch.unwrap_or(0), primaries, nodes })
+}
+
+/// Reads the answer to CLUSTER SLOTS; what cannot be read is left out.
+fn parse(answer: &Value, asked: &Address) -> (Vec<Primary>, Vec<Address>) {
+    let (mut primaries, mut nodes) = (Vec::<Primary>::new(), Vec::new());
+    let Value::Array(ranges) = answer else { return (primaries, nodes) };
+    for range in ranges {
+        let Value::Array(range) = range else { continue };
+        let [Value::Int(first), Value::Int(last), servers @ ..] = range.as_slice() else { continue };
+        let (Ok(first), Ok(last)) = (u16::try_from(*first), u16::try_from(*last)) else { continue };
+        if first > last || last > LAST_SLOT {
+            continue;
+        }
+        for (number, server) in servers.iter().enumerate() {
+            let Some(address) = server_address(server, asked) else { continue };
+            if number == 0 {
+                match primaries.iter_mut().find(|primary| primary.address == address) {
+                    Some(primary) => primary.ranges.push((first, last)),
+                    None => primaries.push(Primary { address: address.clone(), ranges: vec![(first, last)] }),
+                }
+            }
+            if nodes.len() < MOST_NODES && !nodes.contains(&address) {
+                nodes.push(address);
+            }
+        }
+    }
+    (primaries, nodes)
+}
+
+/// A node's host and port. No host means: the one that was asked.
+fn server_address(server: &Value, asked: &Address) -> Option<Address> {
+    let Value::Array(parts) = server else { return None };
+    let [name, Value::Int(port), ..] = parts.as_slice() else { return None };
+    let port = u16::try_from(*port).ok().filter(|port| *port > 0)?;
+    let name = match name {
+        Value::BulkString(name) => std::str::from_utf8(name).ok()?,
+        Value::SimpleString(name) => name,
+        Value::Nil => "",
+        _ => return None,
+    };
+    match name {
+        "?" => None,
+        "" => Some(Address::Tcp(host(asked).to_owned(), port)),
+        name => Some(Address::Tcp(name.to_owned(), port)),
+    }
+}
+
+pub(super) fn host(address: &Address) -> &str {
+    match address {
+        Address::Tcp(host, _) => host,
+        Address::Unix(_) => "127.0.0.1",
+    }
+}
+
+/// Reads `host:port` as a redirection has it: without brackets around an IPv6 address.
+pub(super) fn address(text: &str) -> Option<Address> {
+    let (host, port) = text.rsplit_once(':')?;
+    Some(Address::Tcp(host.trim_matches(['[', ']']).to_owned(), port.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(text: &str) -> Value {
+        Value::BulkString(text.as_bytes().to_vec())
+    }
+
+    fn server(host: Value, port: i64) -> Value {
+        Value::Array(vec![host, Value::Int(port), text("id")])
+    }
+
+    fn range(first: i64, last: i64, servers: Vec<Value>) -> Value {
+        Value::Array([Value::Int(first), Value::Int(last)].into_iter().chain(servers).collect())
+    }
+
+    fn tcp(host: &str, port: u16) -> Address {
+        Address::Tcp(host.to_owned(), port)
+    }
+
+    #[test]
+    fn slots_are_read_and_nonsense_is_left_out() {
+        let answer = Value::Array(vec![
+            range(0, 10, vec![server(text("a"), 1), server(text("b"), 2)]),
+            range(20, 30, vec![server(text("a"), 1)]),
+            range(11, 19, vec![server(text(""), 3), server(text("?"), 4)]),
+            range(31, 16_383, vec![server(Value::Nil, 5)]),
+            range(5, 99_999, vec![server(text("c"), 6)]),
+            range(9, 8, vec![server(text("c"), 6)]),
+            range(-1, 8, vec![server(text("c"), 6)]),
+            range(1, 8, vec![server(text("c"), 70_000)]),
+            Value::Int(1),
+        ]);
+        let (primaries, nodes) = parse(&answer, &tcp("asked", 9));
+        let expected = [
+            Primary { address: tcp("a", 1), ranges: vec![(0, 10), (20, 30)] },
+            Primary { address: tcp("asked", 3), ranges: vec![(11, 19)] },
+            Primary { address: tcp("asked", 5), ranges: vec![(31, 16_383)] },
+        ];
+        assert_eq!(primaries, expected);
+        assert_eq!(nodes, [tcp("a", 1), tcp("b", 2), tcp("asked", 3), tcp("asked", 5)]);
+        assert_eq!(parse(&Value::Nil, &tcp("asked", 9)).0, []);
+    }
+
+    #[test]
+    fn redirections_are_read() {
+        assert_eq!(address("127.0.0.1:6381"), Some(tcp("127.0.0.1", 6381)));
+        assert_eq!(address("::1:6381"), Some(tcp("::1", 6381)));
+        assert_eq!(address("h"), None);
+        assert_eq!(address("h:x"), None);
+    }
+}

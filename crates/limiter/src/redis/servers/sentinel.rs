@@ -1,0 +1,148 @@
+//! Asking Sentinels where the primary is.
+//!
+//! All are asked at once, and the one with the highest epoch is believed: one that is frozen delays nobody,
+//! and one that was cut off misleads nobody. Each is also listened to, so that a switch is known at once.
+
+use super::super::link::{DialError, Dialer, Failure, Link, OpenError};
+use super::super::shard::Common;
+use super::super::url::Address;
+use parking_lot::Mutex;
+use redis::cmd;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+/// When nothing seems wrong.
+pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
+const ANSWER_WITHIN: Duration = Duration::from_millis(500);
+/// What a Sentinel says when another primary took over.
+const SWITCH: &str = "+switch-master";
+
+/// The Sentinels, and the name they know the primary by.
+#[derive(Debug)]
+pub(super) struct Sentinel {
+    name: String,
+    watchers: Vec<Arc<Watcher>>,
+}
+
+#[derive(Debug)]
+struct Watcher {
+    address: Address,
+    dialer: Arc<Dialer>,
+    link: Mutex<Option<Arc<Link>>>,
+}
+
+/// What a Sentinel says.
+enum Word {
+    Primary {
+        epoch: u64,
+        address: Address,
+    },
+    /// It knows nobody by that name.
+    Unknown,
+}
+
+impl Sentinel {
+    pub(super) fn new(name: &str, addresses: &[Address], dialer: Dialer) -> Self {
+        let dialer = Arc::new(dialer);
+        let watcher = |address: &Address| {
+            let (address, dialer) = (address.clone(), Arc::clone(&dialer));
+            Arc::new(Watcher { address, dialer, link: Mutex::default() })
+        };
+        Self { name: name.to_owned(), watchers: addresses.iter().map(watcher).collect() }
+    }
+
+    /// Where the primary is; nothing if no Sentinel answers.
+    pub(super) async fn primary(&self, common: &Arc<Common>) -> Result<Option<Address>, OpenError> {
+        let mut asked = JoinSet::new();
+        for watcher in &self.watchers {
+            let (watcher, common, name) = (Arc::clone(watcher), Arc::clone(common), self.name.clone());
+            asked.spawn(async move { watcher.ask(&name, &common).await });
+        }
+        let (mut best, mut refusal) = (None, None);
+        loop {
+            // Once somebody answered, nobody else may hold that up for long.
+            let patience = if best.is_some() { common.timeout } else { ANSWER_WITHIN * 2 };
+            let Ok(Some(word)) = timeout(patience, asked.join_next()).await else { break };
+            match word {
+                Ok(Ok(Word::Primary { epoch, address })) => {
+                    if best.as_ref().is_none_or(|(known, _)| *known < epoch) {
+                        best = Some((epoch, address));
+                    }
+                }
+                Ok(Ok(Word::Unknown)) => refusal = Some(self.unknown()),
+                Ok(Err(DialError::Refused(error))) => refusal = Some(error),
+                Ok(Err(DialError::Unreachable(reason) | DialError::NotReady(reason))) => {
+                    tracing::debug!(reason, "a Sentinel did not say where the primary is");
+                }
+                Err(error) => tracing::error!(%error, "asking a Sentinel ended in a panic"),
+            }
+        }
+        match (best, refusal) {
+            (Some((_, address)), _) => Ok(Some(address)),
+            (None, Some(error)) => Err(error),
+            (None, None) => Ok(None),
+        }
+    }
+
+    fn unknown(&self) -> OpenError {
+        let addresses: Vec<_> = self.watchers.iter().map(|watcher| watcher.address.to_string()).collect();
+        OpenError {
+            address: addresses.join(","),
+            problem: format!("these Sentinels know no primary by the name `{}`", self.name),
+            hint: "SENTINEL MASTERS lists the names they know; write redis-sentinel://host1,host2/name"
+                .to_owned(),
+        }
+    }
+}
+
+impl Watcher {
+    async fn ask(&self, name: &str, common: &Arc<Common>) -> Result<Word, DialError> {
+        let link = self.link(common).await?;
+        let answer = timeout(ANSWER_WITHIN, link.send(cmd("SENTINEL").arg("MASTER").arg(name))).await;
+        let failure = match answer {
+            Ok(Ok(state)) => {
+                return word(redis::from_redis_value(state).unwrap_or_default())
+                    .ok_or_else(|| DialError::NotReady("its answer cannot be read".to_owned()));
+            }
+            Ok(Err(Failure::Other(detail))) if detail.contains("No such master") => return Ok(Word::Unknown),
+            Ok(Err(failure)) => failure,
+            Err(_) => Failure::Lost,
+        };
+        // A frozen one keeps its connection, but will not be asked on it again.
+        link.sever();
+        *self.link.lock() = None;
+        Err(DialError::Unreachable(failure.to_string()))
+    }
+
+    /// The link of last time, or a new one that also hears of switches.
+    async fn link(&self, common: &Arc<Common>) -> Result<Arc<Link>, DialError> {
+        if let Some(link) = self.link.lock().as_ref().filter(|link| !link.is_closed()) {
+            return Ok(Arc::clone(link));
+        }
+        let (pushed, mut words) = mpsc::unbounded_channel::<redis::PushInfo>();
+        let link = Arc::new(self.dialer.dial_with(&self.address, Some(pushed)).await?);
+        if let Err(failure) = link.subscribe(SWITCH).await {
+            tracing::debug!(address = %self.address, %failure, "a Sentinel cannot be listened to; asking it instead");
+        }
+        let common = Arc::clone(common);
+        // Ends with the link.
+        tokio::spawn(async move {
+            while words.recv().await.is_some() {
+                common.look_again.notify_one();
+            }
+        });
+        *self.link.lock() = Some(Arc::clone(&link));
+        Ok(link)
+    }
+}
+
+/// Reads the answer to SENTINEL MASTER.
+fn word(state: HashMap<String, String>) -> Option<Word> {
+    let port = state.get("port")?.parse().ok().filter(|port| *port > 0)?;
+    let epoch = state.get("config-epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or(0);
+    Some(Word::Primary { epoch, address: Address::Tcp(state.get("ip")?.clone(), port) })
+}

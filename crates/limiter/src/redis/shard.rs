@@ -1,0 +1,317 @@
+//! One primary: its link, its breaker, and the task that keeps both true.
+//!
+//! A shard outlives its server: when a failover gives its keys to another, the address changes and the
+//! shard, its breaker and its counters stay. Calls go out on the current link; what they meet feeds the
+//! breaker. The supervisor (see [`supervisor`]) connects, pings when nobody else calls, and probes.
+
+mod supervisor;
+
+pub(super) use supervisor::supervise;
+
+use super::breaker::{Breaker, State, Turn};
+use super::link::{Dialer, Failure, Link, monotonic_us};
+use super::url::Address;
+use arc_swap::ArcSwapOption;
+use redis::{Cmd, Value};
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+/// What happened to a shard as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// Its keys are decided without it from now on.
+    Degraded,
+    /// It answers again.
+    Restored,
+}
+
+/// Hears of every [`Change`]: the shard, what changed, since when things failed, and how often they did.
+pub(crate) type Hook = dyn Fn(&Shard, Change, Duration, u32) + Send + Sync;
+
+/// How a call fared, for [`Shard::report`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// An answer came.
+    Answered,
+    /// None came in time.
+    TimedOut,
+}
+
+/// What is counted of a shard; only ever grows.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    /// The breaker opened.
+    pub(crate) opened: AtomicU64,
+    /// The breaker closed again.
+    pub(crate) closed: AtomicU64,
+    /// Calls, pings and connections that failed, timeouts included.
+    pub(crate) failures: AtomicU64,
+    /// Calls and pings that were not answered in time.
+    pub(crate) timeouts: AtomicU64,
+}
+
+/// What all shards of a store have in common.
+pub(crate) struct Common {
+    pub(crate) dialer: Dialer,
+    /// For each call.
+    pub(crate) timeout: Duration,
+    pub(crate) hook: Box<Hook>,
+    /// Asks for a new look at who serves what.
+    pub(crate) look_again: Notify,
+}
+
+/// See the module.
+pub(crate) struct Shard {
+    number: u32,
+    common: Arc<Common>,
+    /// Nothing while nobody knows where the primary is.
+    address: ArcSwapOption<Address>,
+    link: ArcSwapOption<Link>,
+    breaker: Breaker,
+    counters: Counters,
+    /// When the server last answered.
+    answered_us: AtomicU64,
+    is_retired: AtomicBool,
+    /// Wakes the supervisor: another address, a link that was dropped, the end.
+    wake: Notify,
+}
+
+impl Shard {
+    pub(super) fn new(number: u32, common: Arc<Common>, address: Option<Address>) -> Arc<Self> {
+        Arc::new(Self {
+            number,
+            common,
+            address: ArcSwapOption::new(address.map(Arc::new)),
+            link: ArcSwapOption::empty(),
+            breaker: Breaker::new(),
+            counters: Counters::default(),
+            answered_us: AtomicU64::new(0),
+            is_retired: AtomicBool::new(false),
+            wake: Notify::new(),
+        })
+    }
+
+    /// Its number; it keeps it through failovers.
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Where its primary is, as far as known.
+    pub(crate) fn address(&self) -> Option<Arc<Address>> {
+        self.address.load_full()
+    }
+
+    /// Whether no call is attempted now. Takes no lock.
+    #[inline]
+    pub(crate) fn is_open(&self) -> bool {
+        self.breaker.is_open()
+    }
+
+    /// What its breaker does.
+    pub(crate) fn state(&self) -> State {
+        self.breaker.state()
+    }
+
+    /// What was counted.
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// The server's version, while there is a connection: (7, 0).
+    pub(crate) fn version(&self) -> Option<(u32, u32)> {
+        self.link.load().as_ref().map(|link| link.version())
+    }
+
+    /// Sends a command; no answer within the timeout is [`Failure::Lost`].
+    pub(crate) async fn call(&self, command: &Cmd) -> Result<Value, Failure> {
+        let link = self.usable_link()?;
+        match timeout(self.common.timeout, link.send(command)).await {
+            Ok(result) => {
+                self.learn(&link, &result);
+                result
+            }
+            Err(_) => {
+                self.report(Outcome::TimedOut);
+                Err(Failure::Lost)
+            }
+        }
+    }
+
+    /// Sends a command and waits for the answer however late; when the server is given up, it is
+    /// [`Failure::Lost`]. Who stops waiting earlier says so with [`report`](Self::report), and should keep
+    /// the future going: if it is dropped before the command was written, the command is not sent.
+    pub(crate) fn start(
+        self: &Arc<Self>,
+        command: Cmd,
+    ) -> impl Future<Output = Result<Value, Failure>> + Send + 'static {
+        let shard = Arc::clone(self);
+        async move {
+            let link = shard.usable_link()?;
+            let result = link.send(&command).await;
+            shard.learn(&link, &result);
+            result
+        }
+    }
+
+    /// As [`start`](Self::start), for a slot that is on its way here ([`Failure::Ask`]).
+    pub(crate) fn start_asking(
+        self: &Arc<Self>,
+        command: Cmd,
+    ) -> impl Future<Output = Result<Value, Failure>> + Send + 'static {
+        let shard = Arc::clone(self);
+        async move {
+            let link = shard.usable_link()?;
+            let result = link.send_asking(command).await;
+            shard.learn(&link, &result);
+            result
+        }
+    }
+
+    fn usable_link(&self) -> Result<Arc<Link>, Failure> {
+        if self.breaker.is_open() {
+            return Err(Failure::Unavailable);
+        }
+        self.link.load_full().ok_or(Failure::Unavailable)
+    }
+
+    /// Says how a call fared; needed for what the shard did not see itself, such as a wait that somebody
+    /// else ended.
+    pub(crate) fn report(&self, outcome: Outcome) {
+        match outcome {
+            Outcome::Answered => {
+                self.answered_us.store(monotonic_us(), Ordering::Relaxed);
+                self.breaker.succeeded();
+            }
+            Outcome::TimedOut => {
+                self.counters.timeouts.fetch_add(1, Ordering::Relaxed);
+                self.failed();
+            }
+        }
+    }
+
+    /// Draws the consequences of a call's end.
+    fn learn(&self, link: &Arc<Link>, result: &Result<Value, Failure>) {
+        match result {
+            Err(Failure::Unavailable) => {}
+            // Many calls are lost with one link, and that is one failure: the supervisor's to count.
+            Err(Failure::Lost) => self.wake.notify_one(),
+            // It is not, or no longer, who should answer.
+            Err(Failure::ReadOnly | Failure::Loading) => {
+                self.failed();
+                self.drop_link(link);
+                self.common.look_again.notify_one();
+            }
+            Err(failure) if failure.is_outage() => self.failed(),
+            Err(Failure::Moved { .. }) => {
+                self.report(Outcome::Answered);
+                self.common.look_again.notify_one();
+            }
+            Ok(_) | Err(_) => self.report(Outcome::Answered),
+        }
+    }
+
+    fn failed(&self) {
+        self.counters.failures.fetch_add(1, Ordering::Relaxed);
+        let turn = self.breaker.failed(monotonic_us());
+        self.degraded(turn);
+    }
+
+    /// What follows when the breaker opened: the link goes, whose silence may never end, and a new look is
+    /// taken at who is primary.
+    fn degraded(&self, turn: Option<Turn>) {
+        let Some(turn) = turn else { return };
+        self.counters.opened.fetch_add(1, Ordering::Relaxed);
+        if let Some(link) = self.link.swap(None) {
+            link.sever();
+        }
+        self.tell(Change::Degraded, turn);
+        self.wake.notify_one();
+        self.common.look_again.notify_one();
+    }
+
+    fn restored(&self, turn: Option<Turn>) {
+        let Some(turn) = turn else { return };
+        self.counters.closed.fetch_add(1, Ordering::Relaxed);
+        self.tell(Change::Restored, turn);
+    }
+
+    fn tell(&self, change: Change, turn: Turn) {
+        (self.common.hook)(self, change, Duration::from_micros(turn.after_us), turn.failures);
+    }
+
+    /// Gives up `link`, unless another took its place already.
+    fn drop_link(&self, link: &Arc<Link>) {
+        self.link.rcu(|current| match current {
+            Some(current) if Arc::ptr_eq(current, link) => None,
+            other => other.clone(),
+        });
+        link.sever();
+        self.wake.notify_one();
+    }
+
+    /// The primary is elsewhere now: its link is dropped, and the new one is tried at once.
+    pub(super) fn move_to(&self, address: Address) {
+        let old = self.address.swap(Some(Arc::new(address)));
+        if let Some(link) = self.link.swap(None) {
+            link.sever();
+        }
+        self.breaker.hurry(monotonic_us());
+        self.wake.notify_one();
+        if let (Some(old), Some(new)) = (old, self.address()) {
+            tracing::info!(shard = self.number, %old, %new, "the primary of a shard changed");
+        }
+    }
+
+    /// Puts a link in place that has just been made.
+    pub(super) fn adopt(&self, link: &Arc<Link>) {
+        self.answered_us.store(monotonic_us(), Ordering::Relaxed);
+        self.link.store(Some(Arc::clone(link)));
+    }
+
+    /// A link to a server that answers, for questions about the whole.
+    pub(super) fn live_link(&self) -> Option<Arc<Link>> {
+        self.usable_link().ok()
+    }
+
+    /// Opens the breaker at the start, when nobody could be reached.
+    pub(super) fn trip(&self) {
+        let turn = self.breaker.trip(monotonic_us());
+        self.degraded(turn);
+    }
+
+    /// No keys are left for it: everything stops.
+    pub(super) fn retire(&self) {
+        self.is_retired.store(true, Ordering::Release);
+        if let Some(link) = self.link.swap(None) {
+            link.sever();
+        }
+        self.wake.notify_one();
+    }
+}
+
+impl fmt::Debug for Shard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shard")
+            .field("number", &self.number)
+            .field("address", &self.address())
+            .field("state", &self.state())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The line in the log for a [`Change`], when nobody wants to say more.
+pub(crate) fn log_change(shard: &Shard, change: Change, after: Duration, failures: u32) {
+    let address = shard.address().map_or_else(|| "unknown".to_owned(), |address| address.to_string());
+    let shard = shard.number();
+    match change {
+        Change::Degraded => {
+            tracing::error!(shard, address, ?after, failures, "a shard does not answer; its keys degrade");
+        }
+        Change::Restored => tracing::info!(shard, address, ?after, failures, "a shard answers again"),
+    }
+}

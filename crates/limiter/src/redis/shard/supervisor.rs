@@ -1,0 +1,143 @@
+//! The task behind a shard. It alone connects, and it alone closes the breaker.
+//!
+//! Without a link it connects: at once when the link broke, then after ever longer pauses. With a link it
+//! waits for the link's end, and pings when nothing was answered for a while, so that an outage is noticed
+//! before a client has to wait for it. Neither touches anybody's key.
+
+use super::super::link::{DialError, Link, monotonic_us};
+use super::super::url::Address;
+use super::{Outcome, Shard};
+use redis::cmd;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::time::{sleep, timeout};
+
+/// A server that answered nothing for so long is pinged.
+const IDLE: Duration = Duration::from_millis(100);
+/// Between attempts to connect while the breaker is still closed, in milliseconds.
+const RETRY_MS: std::ops::Range<u64> = 5..20;
+
+/// Keeps `shard` connected until it is retired.
+pub(crate) async fn supervise(shard: Arc<Shard>) {
+    // The last complaint, so that each is made once.
+    let mut complaint = String::new();
+    while !shard.is_retired.load(Ordering::Acquire) {
+        match shard.link.load_full() {
+            Some(link) => {
+                complaint.clear();
+                attend(&shard, &link).await;
+            }
+            None => connect(&shard, &mut complaint).await,
+        }
+    }
+}
+
+/// Waits with a link until there is something to do about it.
+async fn attend(shard: &Shard, link: &Arc<Link>) {
+    let quiet_us = monotonic_us().saturating_sub(shard.answered_us.load(Ordering::Relaxed));
+    let quiet = Duration::from_micros(quiet_us);
+    if link.is_closed() {
+        // All that was lost with it is one failure.
+        shard.drop_link(link);
+        shard.failed();
+        return;
+    }
+    if quiet >= IDLE {
+        ping(shard, link).await;
+        return;
+    }
+    tokio::select! {
+        () = link.closed() => {}
+        () = shard.wake.notified() => {}
+        () = sleep(IDLE - quiet) => {}
+    }
+}
+
+/// Asks for a sign of life. A late answer is a failure, and silence counts again for every further third of
+/// the timeout: so an idle shard is given up within 200 ms of an outage.
+async fn ping(shard: &Shard, link: &Arc<Link>) {
+    let command = cmd("PING");
+    let mut answer = pin!(link.send(&command));
+    let mut patience = shard.common.timeout;
+    loop {
+        tokio::select! {
+            answer = &mut answer => return shard.learn(link, &answer),
+            () = link.closed() => return,
+            () = sleep(patience) => shard.report(Outcome::TimedOut),
+        }
+        patience = shard.common.timeout / 3;
+    }
+}
+
+/// Tries once to connect, when it is time for it.
+async fn connect(shard: &Shard, complaint: &mut String) {
+    let Some(address) = shard.address() else { return shard.wake.notified().await };
+    if !wait_for_turn(shard).await {
+        return;
+    }
+    shard.breaker.probing();
+    let mut dialing = pin!(shard.common.dialer.dial_primary(&address));
+    let result = loop {
+        tokio::select! {
+            result = &mut dialing => break result,
+            // Perhaps there is another address.
+            () = shard.wake.notified() => if has_moved(shard, &address) { return },
+            // To be without a link is a failure, though nothing says no.
+            () = sleep(shard.common.timeout), if !shard.is_open() => shard.failed(),
+        }
+    };
+    match result {
+        Ok(link) => connected(shard, &address, link),
+        Err(error) => refused(shard, &address, &error, complaint),
+    }
+}
+
+/// Whether it is time to connect; no, if something changed meanwhile.
+async fn wait_for_turn(shard: &Shard) -> bool {
+    let pause = if shard.is_open() {
+        Duration::from_micros(shard.breaker.probe_at_us().saturating_sub(monotonic_us()))
+    } else if shard.breaker.failures() > 0 {
+        Duration::from_millis(fastrand::u64(RETRY_MS))
+    } else {
+        Duration::ZERO
+    };
+    pause.is_zero() || timeout(pause, shard.wake.notified()).await.is_err()
+}
+
+fn has_moved(shard: &Shard, address: &Address) -> bool {
+    shard.is_retired.load(Ordering::Acquire) || shard.address().is_none_or(|now| *now != *address)
+}
+
+fn connected(shard: &Shard, address: &Address, link: Link) {
+    let link = Arc::new(link);
+    shard.adopt(&link);
+    // Looked at afterwards: whoever moves the shard from now on drops this link himself.
+    if has_moved(shard, address) {
+        return shard.drop_link(&link);
+    }
+    let turn = shard.breaker.probe_succeeded(monotonic_us());
+    shard.restored(turn);
+}
+
+fn refused(shard: &Shard, address: &Address, error: &DialError, complaint: &mut String) {
+    let text = match error {
+        DialError::Unreachable(text) | DialError::NotReady(text) => text.clone(),
+        DialError::Refused(error) => error.to_string(),
+    };
+    if text != *complaint {
+        match error {
+            DialError::Refused(_) => tracing::error!(shard = shard.number, "{text}"),
+            _ => tracing::warn!(shard = shard.number, %address, reason = text, "cannot connect; trying on"),
+        }
+        *complaint = text;
+    }
+    if shard.is_open() {
+        shard.counters.failures.fetch_add(1, Ordering::Relaxed);
+        shard.breaker.probe_failed(monotonic_us(), fastrand::u32(0..=1_000));
+    } else {
+        shard.failed();
+    }
+    shard.common.look_again.notify_one();
+}

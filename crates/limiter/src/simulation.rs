@@ -1,0 +1,97 @@
+//! A fleet on virtual time: many nodes, a few store shards, and a population of clients, in one thread.
+//!
+//! What decides here is what decides in production: each node has a [`Book`](crate::lease) of its own, and
+//! each shard the core's `VirtualStore`, which is the twin of the script that runs in Redis. Only the clock,
+//! the network and the clients are made up: events wait in a heap, and time jumps from one to the next. The
+//! same seed gives the same run, to the microsecond.
+//!
+//! Beside the fleet runs an [`oracle`]: one exact store that hears every request the moment it is sent. What
+//! the oracle admits and the fleet does not is lost; what the fleet admits beyond a limit shows in the
+//! [`Ledger`].
+
+mod findings;
+mod ledger;
+mod oracle;
+mod people;
+mod shard;
+mod traffic;
+mod world;
+
+pub use findings::{Findings, Tally};
+pub use ledger::{Entry, Ledger};
+pub use people::Client;
+pub use traffic::{Arrival, Population, Routing};
+
+use std::sync::Arc;
+use tollgate_core::rules::RuleSet;
+
+/// A fleet, and what befalls it.
+#[derive(Clone, Debug)]
+pub struct Fleet {
+    /// The rules.
+    pub rules: Arc<RuleSet>,
+    /// How many nodes.
+    pub nodes: u16,
+    /// How many store shards.
+    pub shards: u16,
+    /// From a node to a shard and back, without the time at the shard.
+    pub rtt_us: u64,
+    /// Each way takes up to so much longer.
+    pub jitter_us: u64,
+    /// What a shard needs for one limit of one client, in nanoseconds.
+    pub charge_ns: u64,
+    /// How long a node waits for an answer.
+    pub timeout_us: u64,
+    /// How far ahead of its use a busy key takes tokens; none is the default of the engine.
+    pub horizon_us: Option<u64>,
+    /// By how many parts in a million the clocks of the nodes go wrong at most.
+    pub drift_ppm: u32,
+    /// How many callers in a thousand go away before they hear.
+    pub give_up_permille: u32,
+    /// What goes wrong.
+    pub events: Vec<(u64, Event)>,
+    /// Chance, from a number.
+    pub seed: u64,
+}
+
+/// What happens to a fleet at an instant.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A node dies with all that it holds. Another takes its place, empty-handed.
+    NodeDies(u16),
+    /// A shard does not answer for so many microseconds. It keeps its states.
+    ShardAway(u16, u64),
+    /// Other rules come into force on all nodes.
+    Rules(Arc<RuleSet>),
+}
+
+impl Fleet {
+    /// A quiet fleet under `rules`.
+    pub fn new(rules: Arc<RuleSet>, nodes: u16) -> Self {
+        Self {
+            rules,
+            nodes,
+            shards: 1,
+            rtt_us: 500,
+            jitter_us: 50,
+            charge_ns: 6_667,
+            timeout_us: 50_000,
+            horizon_us: None,
+            drift_ppm: 0,
+            give_up_permille: 0,
+            events: Vec::new(),
+            seed: 1,
+        }
+    }
+
+    /// Runs until all `arrivals`, which must be in order, are answered and what is held has come back.
+    /// `progress` hears the time now and then.
+    pub fn run(
+        &self,
+        clients: &[Client],
+        arrivals: impl Iterator<Item = Arrival>,
+        progress: &mut dyn FnMut(u64),
+    ) -> Findings {
+        world::World::new(self, clients).run(arrivals, progress)
+    }
+}

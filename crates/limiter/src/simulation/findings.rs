@@ -1,0 +1,105 @@
+//! What came of a run.
+
+use super::ledger::Ledger;
+use tollgate_core::algorithm::Bucket;
+use tollgate_core::limit::Meter;
+
+/// What came of a run.
+#[derive(Clone, Debug, Default)]
+pub struct Findings {
+    /// Every request that was decided by a limit, once for each limit that can refuse.
+    pub ledger: Ledger,
+    /// The limit of each key of the ledger.
+    pub meters: Vec<Meter>,
+    /// The requests, counted.
+    pub tally: Tally,
+    /// How long the requests came.
+    pub length_us: u64,
+    /// For each shard: how many limits of clients it was asked about, reports included.
+    pub charges_by_shard: Vec<u64>,
+    /// For each shard: how long it worked, in nanoseconds.
+    pub busy_ns_by_shard: Vec<u64>,
+    /// For each node and second: how many clients it asked a shard about.
+    pub calls_by_node: Vec<Vec<u32>>,
+    /// How many of those calls only told what was spent or brought something back.
+    pub reports: u64,
+    /// How many calls there were, reports included.
+    pub calls: u64,
+}
+
+/// Requests, counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// All of them.
+    pub arrivals: u64,
+    /// That passed.
+    pub admitted: u64,
+    /// That passed without asking.
+    pub admitted_locally: u64,
+    /// That were refused.
+    pub refused: u64,
+    /// That were refused without asking.
+    pub refused_locally: u64,
+    /// That the failure policy decided.
+    pub degraded: u64,
+    /// Whose caller went away.
+    pub given_up: u64,
+    /// What one exact store would have admitted.
+    pub oracle_admitted: u64,
+    /// That were refused although that client kept all its limits throughout.
+    pub innocent_refused: u64,
+}
+
+impl Findings {
+    /// By how many tokens the worst bucket was exceeded; nothing or less if none was.
+    pub fn over_admission(&self) -> i64 {
+        self.ledger.worst_excess(|key| self.bucket(key)).map_or(0, |(_, excess)| excess)
+    }
+
+    /// The bucket of a key of the ledger.
+    pub fn bucket(&self, key: u32) -> Option<&Bucket> {
+        self.meters.get(key as usize)?.bucket()
+    }
+
+    /// Requests refused that an exact store would have admitted, less those admitted that it would not have,
+    /// as a share of all.
+    pub fn lost_share(&self) -> f64 {
+        let lost = self.tally.oracle_admitted.saturating_sub(self.tally.admitted);
+        share(lost, self.tally.arrivals)
+    }
+
+    /// Refusals of clients that kept their limits, as a share of all requests.
+    pub fn false_rejections(&self) -> f64 {
+        share(self.tally.innocent_refused, self.tally.arrivals)
+    }
+
+    /// Requests decided without asking, as a share of all.
+    pub fn local_share(&self) -> f64 {
+        share(self.tally.admitted_locally + self.tally.refused_locally, self.tally.arrivals)
+    }
+
+    /// Of those admitted.
+    pub fn local_share_admitted(&self) -> f64 {
+        share(self.tally.admitted_locally, self.tally.admitted)
+    }
+
+    /// Of those refused.
+    pub fn local_share_refused(&self) -> f64 {
+        share(self.tally.refused_locally, self.tally.refused)
+    }
+
+    /// Limits of clients that all shards together are asked about, per second.
+    pub fn charges_per_second(&self) -> f64 {
+        self.charges_by_shard.iter().sum::<u64>() as f64 * 1e6 / self.length_us.max(1) as f64
+    }
+
+    /// The most calls that a node made in one second, of the seconds from `first` to before `last`.
+    pub fn most_calls_in_a_second(&self, first: usize, last: usize) -> u32 {
+        let seconds = self.calls_by_node.iter().flat_map(|seconds| seconds.iter().take(last).skip(first));
+        seconds.copied().max().unwrap_or(0)
+    }
+}
+
+fn share(part: u64, all: u64) -> f64 {
+    if all == 0 { 0.0 } else { part as f64 / all as f64 }
+}

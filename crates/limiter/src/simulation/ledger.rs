@@ -1,0 +1,231 @@
+//! What was asked and what was answered, and whether a limit was kept.
+//!
+//! A request is decided somewhere between the moment it was sent and the moment its answer came. So a bucket
+//! of capacity B and rate r was certainly exceeded if, for any two instants, the requests that were sent and
+//! answered between them and admitted cost more than B + r·t together. [`Ledger::excess`] looks at every such
+//! pair, which is why it finds what a count by the second does not.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use tollgate_core::algorithm::Bucket;
+
+/// One request, as its caller saw it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Whose state it was charged to, by any number.
+    pub key: u32,
+    /// Which node decided it.
+    pub node: u16,
+    /// Whether it passed.
+    pub admitted: bool,
+    /// What it cost.
+    pub cost: u32,
+    /// When it was sent.
+    pub sent_us: u64,
+    /// When the answer came.
+    pub received_us: u64,
+}
+
+/// All requests of a run, in any order.
+#[derive(Clone, Debug, Default)]
+pub struct Ledger {
+    entries: Vec<Entry>,
+}
+
+impl Ledger {
+    /// Notes a request.
+    pub fn note(&mut self, entry: Entry) {
+        self.entries.push(entry);
+    }
+
+    /// All that was noted.
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    /// What was admitted for `key`, all costs together, of what was sent within `sent_us`.
+    pub fn admitted(&self, key: u32, sent_us: Range<u64>) -> u64 {
+        let wanted = |entry: &&Entry| entry.admitted && entry.key == key && sent_us.contains(&entry.sent_us);
+        self.entries.iter().filter(wanted).map(|entry| u64::from(entry.cost)).sum()
+    }
+
+    /// By how many tokens `bucket` was exceeded for the key for which it was exceeded most; zero or less if
+    /// for none. `bucket_of` tells the limit of a key; none if it has no bucket.
+    pub fn worst_excess<'b>(&self, bucket_of: impl Fn(u32) -> Option<&'b Bucket>) -> Option<(u32, i64)> {
+        let mut by_key: BTreeMap<u32, Vec<&Entry>> = BTreeMap::new();
+        for entry in self.entries.iter().filter(|entry| entry.admitted) {
+            by_key.entry(entry.key).or_default().push(entry);
+        }
+        let excesses = by_key.into_iter().filter_map(|(key, mut entries)| {
+            let bucket = bucket_of(key)?;
+            Some((key, excess(&mut entries, bucket)))
+        });
+        excesses.max_by_key(|(_, excess)| *excess)
+    }
+
+    /// By how many tokens `bucket` was exceeded for `key`; zero or less if it was not.
+    pub fn excess(&self, key: u32, bucket: &Bucket) -> i64 {
+        let mut entries: Vec<&Entry> =
+            self.entries.iter().filter(|entry| entry.admitted && entry.key == key).collect();
+        excess(&mut entries, bucket)
+    }
+
+    /// The most that was admitted for `key` in one window of `length_us`, counting what was certainly decided
+    /// within it.
+    pub fn fullest_window(&self, key: u32, length_us: u64) -> u64 {
+        let mut windows: BTreeMap<u64, u64> = BTreeMap::new();
+        for entry in self.entries.iter().filter(|entry| entry.admitted && entry.key == key) {
+            let window = entry.sent_us / length_us;
+            if window == entry.received_us / length_us {
+                *windows.entry(window).or_default() += u64::from(entry.cost);
+            }
+        }
+        windows.into_values().max().unwrap_or(0)
+    }
+}
+
+/// The greatest of cost − B − r·(t − s) over all spans from an s, when something was sent, to a t, when
+/// something was answered, rounded up to whole tokens.
+fn excess(entries: &mut [&Entry], bucket: &Bucket) -> i64 {
+    entries.sort_unstable_by_key(|entry| entry.sent_us);
+    let Some(first) = entries.first() else { return -i64::from(bucket.capacity) };
+    let start_us = first.sent_us;
+    // In fractions of a token per microsecond: what a tick brings, spread over it.
+    let unit = i128::from(bucket.period) * i128::from(bucket.tick_us);
+    let refilled = |us: u64| i128::from(us - start_us) * i128::from(bucket.amount);
+    let mut order: Vec<usize> = (0..entries.len()).collect();
+    order.sort_unstable_by_key(|index| entries[*index].received_us);
+    // For every beginning: what was spent since, and answered by now, plus what had been refilled before it.
+    let mut spans = Spans::new(entries.iter().map(|entry| refilled(entry.sent_us)).collect());
+    let mut worst = i128::MIN;
+    for index in order {
+        let entry = entries[index];
+        spans.add_up_to(index, i128::from(entry.cost) * unit);
+        let until = entries.partition_point(|other| other.sent_us <= entry.received_us);
+        worst = worst.max(spans.greatest(until) - refilled(entry.received_us));
+    }
+    let tokens = worst.div_euclid(unit) + i128::from(worst.rem_euclid(unit) > 0);
+    tokens as i64 - i64::from(bucket.capacity)
+}
+
+/// Numbers to the first of which a number can be added, and of which the greatest can be asked, both in the
+/// time of the logarithm: a tree of which each node knows what was added to all below it.
+struct Spans {
+    leaves: usize,
+    greatest: Vec<i128>,
+    added: Vec<i128>,
+}
+
+impl Spans {
+    fn new(values: Vec<i128>) -> Self {
+        let leaves = values.len().next_power_of_two();
+        let mut greatest = vec![i128::MIN / 4; 2 * leaves];
+        greatest[leaves..leaves + values.len()].copy_from_slice(&values);
+        for node in (1..leaves).rev() {
+            greatest[node] = greatest[2 * node].max(greatest[2 * node + 1]);
+        }
+        Self { leaves, greatest, added: vec![0; 2 * leaves] }
+    }
+
+    /// Adds `value` to the numbers up to `last`, that one included.
+    fn add_up_to(&mut self, last: usize, value: i128) {
+        let mut node = self.leaves + last;
+        self.raise(node, value);
+        while node > 1 {
+            if node % 2 == 1 {
+                self.raise(node - 1, value);
+            }
+            node /= 2;
+            self.greatest[node] =
+                self.greatest[2 * node].max(self.greatest[2 * node + 1]) + self.added[node];
+        }
+    }
+
+    fn raise(&mut self, node: usize, value: i128) {
+        self.greatest[node] += value;
+        self.added[node] += value;
+    }
+
+    /// The greatest of the first `count`.
+    fn greatest(&self, count: usize) -> i128 {
+        if count == 0 {
+            return i128::MIN / 4;
+        }
+        let mut node = self.leaves + count - 1;
+        let mut found = self.greatest[node];
+        while node > 1 {
+            if node % 2 == 1 {
+                found = found.max(self.greatest[node - 1]);
+            }
+            node /= 2;
+            found += self.added[node];
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 10 tokens, 5 a second.
+    const BUCKET: Bucket =
+        Bucket { capacity: 10, amount: 1, period: 200_000, tick_us: 1, grain: 0, span: 2_000_000 };
+
+    fn ledger(entries: &[(u64, u64, u32)]) -> Ledger {
+        let mut ledger = Ledger::default();
+        for (sent_us, received_us, cost) in entries {
+            ledger.note(Entry {
+                key: 1,
+                node: 0,
+                admitted: true,
+                cost: *cost,
+                sent_us: *sent_us,
+                received_us: *received_us,
+            });
+        }
+        ledger
+    }
+
+    #[test]
+    fn what_a_bucket_allows_is_no_excess() {
+        assert_eq!(ledger(&[(0, 0, 10), (1_000_000, 1_000_000, 5)]).excess(1, &BUCKET), 0);
+        assert_eq!(ledger(&[(0, 0, 10), (1_000_000, 1_000_000, 6)]).excess(1, &BUCKET), 1);
+    }
+
+    #[test]
+    fn the_worst_span_is_found_wherever_it_lies() {
+        let spans = [(0, 0, 1), (5_000_000, 5_000_000, 8), (5_100_000, 5_100_000, 8), (9_000_000, 9_000_000, 1)];
+        // 16 within 0.1 s, in which half a token came.
+        assert_eq!(ledger(&spans).excess(1, &BUCKET), 6);
+    }
+
+    #[test]
+    fn a_request_under_way_counts_only_in_spans_that_hold_it_all() {
+        assert_eq!(ledger(&[(0, 1_000_000, 5), (900_000, 1_100_000, 10)]).excess(1, &BUCKET), 0);
+        assert_eq!(ledger(&[(800_000, 1_000_000, 5), (900_000, 1_100_000, 10)]).excess(1, &BUCKET), 4);
+    }
+
+    #[test]
+    fn the_tree_agrees_with_trying_every_pair() {
+        let mut random = fastrand::Rng::with_seed(7);
+        for _ in 0..50 {
+            let entries: Vec<(u64, u64, u32)> = (0..random.usize(1..40))
+                .map(|_| {
+                    let sent_us = random.u64(0..3_000_000);
+                    (sent_us, sent_us + random.u64(0..200_000), random.u32(1..5))
+                })
+                .collect();
+            let mut worst = i64::MIN;
+            for (start_us, ..) in &entries {
+                for (_, end_us, _) in entries.iter().filter(|(_, end_us, _)| end_us >= start_us) {
+                    let inside = entries.iter().filter(|(sent, end, _)| sent >= start_us && end <= end_us);
+                    let cost: i64 = inside.map(|(.., cost)| i64::from(*cost)).sum();
+                    let fractions = cost * 200_000 - (end_us - start_us) as i64;
+                    worst = worst.max(fractions.div_euclid(200_000) + i64::from(fractions % 200_000 > 0));
+                }
+            }
+            assert_eq!(ledger(&entries).excess(1, &BUCKET), worst - 10, "{entries:?}");
+        }
+    }
+}

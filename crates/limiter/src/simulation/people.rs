@@ -1,0 +1,162 @@
+//! The clients: what each is charged for, worked out once from the real rules.
+
+use crate::lease::Charged;
+use std::net::{IpAddr, Ipv4Addr};
+use std::rc::Rc;
+use std::sync::Arc;
+use tollgate_core::key::Seed;
+use tollgate_core::limit::{Limit, Meter};
+use tollgate_core::place::{Place, Places, Secret};
+use tollgate_core::request::Request;
+use tollgate_core::rules::written::{Consistency, OnStoreFailure};
+use tollgate_core::rules::{Charges, LimitId, RuleSet, Selection};
+
+/// Any will do: nobody attacks a simulation.
+const SEED: Seed = Seed([0x7469_6d65, 0x666c_6965]);
+const SECRET: Secret = Secret(*b"a fleet on paper");
+
+/// A client, by what it shows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Client {
+    /// Its API key.
+    pub api_key: Option<String>,
+    /// Its user.
+    pub user: Option<String>,
+    /// Its address.
+    pub ip: Option<IpAddr>,
+    /// The path that it asks for.
+    pub endpoint: String,
+}
+
+impl Client {
+    /// The client with this number, who asks for `endpoint`: an API key, a user and an address of its own.
+    pub fn numbered(number: u32, endpoint: &str) -> Self {
+        Self {
+            api_key: Some(format!("client-{number}")),
+            user: Some(format!("user-{number}")),
+            ip: Some(IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0000 | number & 0x00ff_ffff))),
+            endpoint: endpoint.to_owned(),
+        }
+    }
+}
+
+/// One limit that a client is charged against.
+#[derive(Clone, Debug)]
+pub(super) struct Due {
+    rules: Arc<RuleSet>,
+    id: LimitId,
+    pub(super) key: u64,
+    pub(super) client: u64,
+    pub(super) place: Place,
+    pub(super) enforced: bool,
+    pub(super) leased: bool,
+    pub(super) on_failure: OnStoreFailure,
+    /// Its state among all, see [`People::states`].
+    pub(super) state: u32,
+}
+
+impl Due {
+    pub(super) fn limit(&self) -> &Limit {
+        self.rules.limit(self.id)
+    }
+
+    pub(super) fn charged(&self) -> Charged<'_> {
+        Charged {
+            key: self.key,
+            client: self.client,
+            meter: self.limit().meter(),
+            enforced: self.enforced,
+            leased: self.leased,
+            denies_on_failure: self.on_failure == OnStoreFailure::Deny,
+        }
+    }
+}
+
+/// All clients under one set of rules.
+pub(super) struct People<'s> {
+    clients: &'s [Client],
+    known: Vec<Option<Rc<[Due]>>>,
+    rules: Arc<RuleSet>,
+    /// Counts up with each change.
+    pub(super) version: u32,
+    places: Places,
+    states: States,
+}
+
+/// The states, numbered as they are met.
+#[derive(Default)]
+struct States {
+    numbers: std::collections::HashMap<u64, u32, rapidhash::fast::RandomState>,
+    meters: Vec<Meter>,
+}
+
+impl<'s> People<'s> {
+    pub(super) fn new(clients: &'s [Client], rules: Arc<RuleSet>) -> Self {
+        let places = Places::new("", SECRET);
+        Self { clients, known: vec![None; clients.len()], rules, version: 1, places, states: States::default() }
+    }
+
+    /// Puts other rules in force.
+    pub(super) fn change(&mut self, rules: Arc<RuleSet>) {
+        self.rules = rules;
+        self.version += 1;
+        self.known.fill(None);
+    }
+
+    /// What `client` is charged for.
+    pub(super) fn dues(&mut self, client: u32) -> Rc<[Due]> {
+        let index = client as usize;
+        if let Some(known) = &self.known[index] {
+            return Rc::clone(known);
+        }
+        let dues = self.work_out(&self.clients[index]);
+        Rc::clone(self.known[index].insert(dues))
+    }
+
+    /// The numbers of the limit of each state, as they were last.
+    pub(super) fn into_meters(self) -> Vec<Meter> {
+        self.states.meters
+    }
+
+    fn work_out(&mut self, client: &Client) -> Rc<[Due]> {
+        let request = Request {
+            api_key: client.api_key.as_deref(),
+            user: client.user.as_deref(),
+            ip: client.ip,
+            endpoint: &client.endpoint,
+            ..Request::default()
+        };
+        let rules = Arc::clone(&self.rules);
+        let mut selection = Selection::default();
+        rules.join_into(&rules.match_client(&request), &rules.match_path(request.path()), &mut selection);
+        let mut charges = Charges::new();
+        rules.charge(&selection, &request, &SEED.hashes(&request), &mut charges);
+        let dues = charges.iter().map(|charge| {
+            let rule = rules.rule_of(charge.id);
+            let limit: &Limit = charge.limit;
+            Due {
+                rules: Arc::clone(&rules),
+                id: charge.id,
+                key: charge.key,
+                client: charge.client,
+                place: self.places.of(rule, limit, &request, selection.route()),
+                enforced: charge.enforced,
+                leased: rule.consistency == Consistency::Leased && limit.log_window().is_none(),
+                on_failure: rule.on_store_failure,
+                state: self.states.number(charge.key, limit.meter()),
+            }
+        });
+        dues.collect()
+    }
+}
+
+impl States {
+    fn number(&mut self, key: u64, meter: &Meter) -> u32 {
+        let number = *self.numbers.entry(key).or_insert(self.meters.len() as u32);
+        match self.meters.get_mut(number as usize) {
+            Some(known) => *known = *meter,
+            None => self.meters.push(*meter),
+        }
+        number
+    }
+}

@@ -1,0 +1,59 @@
+//! A store shard: serves one call after the other, each for a while.
+
+use std::sync::Arc;
+use tollgate_core::script::{Answer, Ask};
+use tollgate_core::virtual_store::VirtualStore;
+
+/// Midnight some day: windows of whole divisors of a day begin when the run does.
+pub(super) const START_US: u64 = 20_000 * 86_400 * 1_000_000;
+
+/// One shard.
+#[derive(Debug)]
+pub(super) struct Shard {
+    store: VirtualStore<Arc<str>>,
+    /// When it has done all that it has begun, in nanoseconds.
+    free_ns: u64,
+    away_until_us: u64,
+    away_since_us: u64,
+    pub(super) charges: u64,
+    pub(super) busy_ns: u64,
+}
+
+impl Shard {
+    pub(super) fn new() -> Self {
+        Self {
+            store: VirtualStore::default(),
+            free_ns: 0,
+            away_until_us: 0,
+            away_since_us: 0,
+            charges: 0,
+            busy_ns: 0,
+        }
+    }
+
+    /// Does not answer from now on for a while.
+    pub(super) fn leave(&mut self, now_us: u64, length_us: u64) {
+        self.away_since_us = now_us;
+        self.away_until_us = now_us + length_us;
+    }
+
+    pub(super) fn is_away(&self, now_us: u64) -> bool {
+        (self.away_since_us..self.away_until_us).contains(&now_us)
+    }
+
+    /// Whether it has been away for so long that nobody tries any more.
+    pub(super) fn is_given_up(&self, now_us: u64) -> bool {
+        self.is_away(now_us) && now_us >= self.away_since_us + 200_000
+    }
+
+    /// Serves `ask` that arrives at `now_us`; answers when it is done as well.
+    pub(super) fn serve(&mut self, key: &Arc<str>, ask: &Ask, now_us: u64, charge_ns: u64) -> (Answer, u64) {
+        let work_ns = charge_ns * ask.charges.len() as u64;
+        let begins_ns = self.free_ns.max(now_us * 1_000);
+        self.free_ns = begins_ns + work_ns;
+        self.busy_ns += work_ns;
+        self.charges += ask.charges.len() as u64;
+        let answer = self.store.charge(key, ask, START_US + begins_ns / 1_000);
+        (answer, self.free_ns.div_ceil(1_000))
+    }
+}

@@ -1,0 +1,463 @@
+//! The run itself: nodes, shards, and what is under way between them.
+
+use super::findings::{Findings, Tally};
+use super::ledger::Entry;
+use super::oracle::Oracle;
+use super::people::{Client, Due, People};
+use super::shard::Shard;
+use super::traffic::Arrival;
+use super::{Event, Fleet};
+use crate::lease::{Book, Call, Charged, Checked, Reserved, Settings, Verdict, Waiter};
+use smallvec::SmallVec;
+use std::cell::RefCell;
+use std::cmp::Reverse;
+use std::collections::hash_map::DefaultHasher;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::hash::{Hash, Hasher};
+use std::rc::Rc;
+use tollgate_core::rules::written::OnStoreFailure;
+use tollgate_core::script::Answer;
+
+/// After the last request, what is held is given this long to come back.
+const AFTERMATH_US: u64 = 2_500_000;
+/// So many requests from one word of progress to the next.
+const STRIDE: u64 = 20_000;
+
+type ByNumber<T> = HashMap<u64, T, rapidhash::fast::RandomState>;
+type Heard = Rc<RefCell<Vec<(u64, usize, Verdict)>>>;
+type Charges<'d> = SmallVec<[Charged<'d>; 4]>;
+
+/// What waits in the heap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Next {
+    Befalls(usize),
+    AtShard(u64),
+    Back(u64),
+    Tick(u16),
+}
+
+pub(super) struct World<'s> {
+    fleet: &'s Fleet,
+    people: People<'s>,
+    nodes: Vec<Node>,
+    shards: Vec<Shard>,
+    oracle: Oracle,
+    now_us: u64,
+    next: BinaryHeap<Reverse<(u64, u64, Next)>>,
+    /// When to stop waiting for which call, in order.
+    timeouts: VecDeque<(u64, u64)>,
+    under_way: ByNumber<Travel>,
+    waiting: ByNumber<Waiting>,
+    heard: Heard,
+    numbers: u64,
+    random: fastrand::Rng,
+    refused_by_client: Vec<u64>,
+    found: Findings,
+}
+
+struct Node {
+    book: Book<Seat>,
+    /// How often another has taken its place.
+    lives: u32,
+    /// Its clock began at some other time, and goes a little wrong.
+    boot_us: u64,
+    drift_ppm: i64,
+}
+
+/// A call between a node and a shard.
+struct Travel {
+    node: u16,
+    life: u32,
+    shard: usize,
+    call: Call<Seat>,
+    answer: Option<Answer>,
+    is_lost: bool,
+    is_overdue: bool,
+}
+
+/// Somebody who waits for one group of a request's limits.
+#[derive(Debug)]
+struct Seat {
+    request: u64,
+    group: usize,
+    heard: Heard,
+    listens: bool,
+}
+
+impl Waiter for Seat {
+    fn hear(self, verdict: Verdict) -> bool {
+        if self.listens {
+            self.heard.borrow_mut().push((self.request, self.group, verdict));
+        }
+        self.listens
+    }
+}
+
+/// A request that the store has been asked about.
+struct Waiting {
+    arrival: Arrival,
+    life: u32,
+    dues: Rc<[Due]>,
+    reserved: Reserved,
+    groups: SmallVec<[SmallVec<[usize; 2]>; 1]>,
+    /// Of each group that was served: when at the store its tokens were taken.
+    taken: SmallVec<[Option<u64>; 1]>,
+    unheard: usize,
+    is_refused: bool,
+    failed: SmallVec<[usize; 2]>,
+}
+
+impl Node {
+    fn new(fleet: &Fleet, random: &mut fastrand::Rng, lives: u32) -> Self {
+        let defaults = Settings::default();
+        let settings = Settings { horizon_us: fleet.horizon_us.unwrap_or(defaults.horizon_us), ..defaults };
+        let book = Book::new(settings);
+        book.set_nodes(u32::from(fleet.nodes));
+        let drift = i64::from(fleet.drift_ppm);
+        Self { book, lives, boot_us: random.u64(0..1 << 40), drift_ppm: random.i64(-drift..=drift) }
+    }
+
+    /// The time that this node has.
+    fn clock(&self, now_us: u64) -> u64 {
+        let drifted = i128::from(now_us) * i128::from(1_000_000 + self.drift_ppm) / 1_000_000;
+        self.boot_us + drifted as u64
+    }
+}
+
+impl<'s> World<'s> {
+    pub(super) fn new(fleet: &'s Fleet, clients: &'s [Client]) -> Self {
+        let mut random = fastrand::Rng::with_seed(fleet.seed);
+        let nodes = (0..fleet.nodes).map(|_| Node::new(fleet, &mut random, 0)).collect();
+        let mut world = Self {
+            fleet,
+            people: People::new(clients, std::sync::Arc::clone(&fleet.rules)),
+            nodes,
+            shards: (0..fleet.shards).map(|_| Shard::new()).collect(),
+            oracle: Oracle::default(),
+            now_us: 0,
+            next: BinaryHeap::new(),
+            timeouts: VecDeque::new(),
+            under_way: ByNumber::default(),
+            waiting: ByNumber::default(),
+            heard: Heard::default(),
+            numbers: 0,
+            random,
+            refused_by_client: vec![0; clients.len()],
+            found: Findings {
+                calls_by_node: vec![Vec::new(); usize::from(fleet.nodes)],
+                ..Findings::default()
+            },
+        };
+        for (index, (at_us, _)) in fleet.events.iter().enumerate() {
+            world.push(*at_us, Next::Befalls(index));
+        }
+        let interval_us = Settings::default().interval_us;
+        for node in 0..fleet.nodes {
+            let first_us = world.random.u64(0..interval_us);
+            world.push(first_us, Next::Tick(node));
+        }
+        world
+    }
+
+    pub(super) fn run(
+        mut self,
+        arrivals: impl Iterator<Item = Arrival>,
+        progress: &mut dyn FnMut(u64),
+    ) -> Findings {
+        for arrival in arrivals {
+            self.pass_time(arrival.at_us);
+            self.arrive(arrival);
+            if self.found.tally.arrivals % STRIDE == 0 {
+                progress(self.now_us);
+            }
+        }
+        self.found.length_us = self.now_us;
+        self.pass_time(self.now_us + AFTERMATH_US);
+        self.conclude()
+    }
+
+    fn conclude(mut self) -> Findings {
+        for (client, refused) in self.refused_by_client.iter().enumerate() {
+            if !self.oracle.has_refused(client as u32) {
+                self.found.tally.innocent_refused += refused;
+            }
+        }
+        self.found.charges_by_shard = self.shards.iter().map(|shard| shard.charges).collect();
+        self.found.busy_ns_by_shard = self.shards.iter().map(|shard| shard.busy_ns).collect();
+        self.found.meters = self.people.into_meters();
+        self.found
+    }
+
+    fn push(&mut self, at_us: u64, next: Next) {
+        self.numbers += 1;
+        self.next.push(Reverse((at_us, self.numbers, next)));
+    }
+
+    /// Does all that happens until `until_us`.
+    fn pass_time(&mut self, until_us: u64) {
+        loop {
+            let next_us = self.next.peek().map_or(u64::MAX, |Reverse((at_us, ..))| *at_us);
+            let timeout_us = self.timeouts.front().map_or(u64::MAX, |(at_us, _)| *at_us);
+            if next_us.min(timeout_us) > until_us {
+                break;
+            }
+            if timeout_us < next_us {
+                self.now_us = timeout_us;
+                if let Some((_, number)) = self.timeouts.pop_front() {
+                    self.time_out(number);
+                }
+            } else if let Some(Reverse((at_us, _, next))) = self.next.pop() {
+                self.now_us = at_us;
+                match next {
+                    Next::Befalls(index) => self.befall(index),
+                    Next::AtShard(number) => self.reach_shard(number),
+                    Next::Back(number) => self.come_back(number),
+                    Next::Tick(node) => self.tick(node),
+                }
+            }
+            self.hear();
+        }
+        self.now_us = until_us;
+    }
+
+    fn befall(&mut self, index: usize) {
+        match &self.fleet.events[index].1 {
+            Event::NodeDies(node) => {
+                let place = &mut self.nodes[usize::from(*node)];
+                *place = Node::new(self.fleet, &mut self.random, place.lives + 1);
+                let life = place.lives;
+                // Who waits there never hears.
+                self.waiting.retain(|_, waiting| waiting.arrival.node != *node || waiting.life == life);
+            }
+            Event::ShardAway(shard, length_us) => {
+                self.shards[usize::from(*shard)].leave(self.now_us, *length_us);
+            }
+            Event::Rules(rules) => self.people.change(std::sync::Arc::clone(rules)),
+        }
+    }
+
+    fn arrive(&mut self, arrival: Arrival) {
+        let dues = self.people.dues(arrival.client);
+        self.found.tally.arrivals += 1;
+        let store_us = super::shard::START_US + self.now_us;
+        if self.oracle.admits(arrival.client, &dues, arrival.cost, store_us) {
+            self.found.tally.oracle_admitted += 1;
+        }
+        if dues.is_empty() {
+            self.found.tally.admitted += 1;
+            self.found.tally.admitted_locally += 1;
+            return;
+        }
+        self.numbers += 1;
+        let request = self.numbers;
+        let gives_up = self.random.u32(0..1_000) < self.fleet.give_up_permille;
+        let node = &self.nodes[usize::from(arrival.node)];
+        let clock_us = node.clock(self.now_us);
+        let charged: Charges<'_> = dues.iter().map(Due::charged).collect();
+        let mut seats = 0..;
+        let seat = || Seat {
+            request,
+            group: seats.next().unwrap_or_default(),
+            heard: Rc::clone(&self.heard),
+            listens: !gives_up,
+        };
+        let place = |index: usize| dues[index].place.clone();
+        let version = self.people.version;
+        let asked = match node.book.check(&charged, arrival.cost, version, clock_us, place, seat) {
+            Checked::Decided(steps) => {
+                let admitted = steps.iter().all(|(index, step)| step.admitted || !dues[*index].enforced);
+                let tally = &mut self.found.tally;
+                *(if admitted { &mut tally.admitted_locally } else { &mut tally.refused_locally }) += 1;
+                return self.decide(&arrival, &dues, admitted);
+            }
+            Checked::Asked(asked) => *asked,
+        };
+        if gives_up {
+            self.found.tally.given_up += 1;
+            node.book.undo(&charged, &asked.reserved);
+        } else {
+            let waiting = Waiting {
+                arrival,
+                life: node.lives,
+                dues: Rc::clone(&dues),
+                reserved: asked.reserved,
+                taken: SmallVec::from_elem(None, asked.groups.len()),
+                unheard: asked.groups.len(),
+                groups: asked.groups,
+                is_refused: false,
+                failed: SmallVec::new(),
+            };
+            self.waiting.insert(request, waiting);
+        }
+        for call in asked.calls {
+            self.send(arrival.node, call);
+        }
+        self.hear();
+    }
+
+    fn decide(&mut self, arrival: &Arrival, dues: &[Due], admitted: bool) {
+        let tally = &mut self.found.tally;
+        if admitted {
+            tally.admitted += 1;
+        } else {
+            tally.refused += 1;
+            self.refused_by_client[arrival.client as usize] += 1;
+        }
+        for due in dues.iter().filter(|due| due.enforced) {
+            self.found.ledger.note(Entry {
+                key: due.state,
+                node: arrival.node,
+                admitted,
+                cost: arrival.cost,
+                sent_us: arrival.at_us,
+                received_us: self.now_us,
+            });
+        }
+    }
+
+    fn send(&mut self, node: u16, call: Call<Seat>) {
+        let mut hasher = DefaultHasher::new();
+        call.key.hash(&mut hasher);
+        let shard = (hasher.finish() % self.shards.len() as u64) as usize;
+        let life = self.nodes[usize::from(node)].lives;
+        if self.shards[shard].is_given_up(self.now_us) {
+            self.nodes[usize::from(node)].book.failed(call, false);
+            return;
+        }
+        let second = (self.now_us / 1_000_000) as usize;
+        let seconds = &mut self.found.calls_by_node[usize::from(node)];
+        seconds.resize(seconds.len().max(second + 1), 0);
+        seconds[second] += 1;
+        self.found.calls += 1;
+        self.found.reports += u64::from(call.ask.runs.is_empty());
+        self.numbers += 1;
+        let number = self.numbers;
+        let travel = Travel { node, life, shard, call, answer: None, is_lost: false, is_overdue: false };
+        self.under_way.insert(number, travel);
+        self.timeouts.push_back((self.now_us + self.fleet.timeout_us, number));
+        let there_us = self.now_us + self.one_way_us();
+        self.push(there_us, Next::AtShard(number));
+    }
+
+    fn one_way_us(&mut self) -> u64 {
+        self.fleet.rtt_us / 2 + self.random.u64(0..=self.fleet.jitter_us)
+    }
+
+    fn reach_shard(&mut self, number: u64) {
+        let way_us = self.one_way_us();
+        let Some(travel) = self.under_way.get_mut(&number) else { return };
+        let shard = &mut self.shards[travel.shard];
+        if shard.is_away(self.now_us) {
+            travel.is_lost = true;
+            return;
+        }
+        let (answer, done_us) =
+            shard.serve(&travel.call.key, &travel.call.ask, self.now_us, self.fleet.charge_ns);
+        travel.answer = Some(answer);
+        self.push(done_us + way_us, Next::Back(number));
+    }
+
+    fn come_back(&mut self, number: u64) {
+        let Some(travel) = self.under_way.remove(&number) else { return };
+        let node = &self.nodes[usize::from(travel.node)];
+        let Some(answer) = travel.answer.filter(|_| node.lives == travel.life) else { return };
+        let next = node.book.answered(travel.call, &answer, node.clock(self.now_us));
+        if let Some(call) = next {
+            self.send(travel.node, call);
+        }
+    }
+
+    fn time_out(&mut self, number: u64) {
+        let Some(travel) = self.under_way.get_mut(&number) else { return };
+        let node = &self.nodes[usize::from(travel.node)];
+        let is_alive = node.lives == travel.life;
+        if !travel.is_lost {
+            if is_alive && !travel.is_overdue {
+                travel.is_overdue = true;
+                node.book.overdue(&mut travel.call);
+            }
+        } else if let Some(travel) = self.under_way.remove(&number)
+            && is_alive
+        {
+            node.book.failed(travel.call, true);
+        }
+    }
+
+    fn tick(&mut self, node: u16) {
+        let place = &self.nodes[usize::from(node)];
+        let mut calls = Vec::new();
+        place.book.tick(place.clock(self.now_us), |call| calls.push(call));
+        for call in calls {
+            self.send(node, call);
+        }
+        self.push(self.now_us + Settings::default().interval_us, Next::Tick(node));
+    }
+
+    /// Hands on what was said to those who wait.
+    fn hear(&mut self) {
+        loop {
+            let heard = std::mem::take(&mut *self.heard.borrow_mut());
+            if heard.is_empty() {
+                return;
+            }
+            for (request, group, verdict) in heard {
+                self.note_verdict(request, group, verdict);
+            }
+        }
+    }
+
+    fn note_verdict(&mut self, request: u64, group: usize, verdict: Verdict) {
+        let Some(waiting) = self.waiting.get_mut(&request) else { return };
+        waiting.unheard -= 1;
+        match verdict {
+            Verdict::Served { steps, store_us } => {
+                let charges = waiting.groups[group].iter().zip(&steps);
+                let refused = |(index, step): (&usize, &tollgate_core::algorithm::Step)| {
+                    waiting.dues[*index].enforced && !step.admitted
+                };
+                let is_refused = { charges }.any(refused);
+                waiting.is_refused |= is_refused;
+                waiting.taken[group] = (!is_refused).then_some(store_us);
+            }
+            Verdict::Failed => waiting.failed.push(group),
+        }
+        if waiting.unheard == 0
+            && let Some(waiting) = self.waiting.remove(&request)
+        {
+            self.settle(waiting);
+        }
+    }
+
+    /// All that could be heard has been heard.
+    fn settle(&mut self, waiting: Waiting) {
+        let dues = Rc::clone(&waiting.dues);
+        let failed = waiting.failed.iter().flat_map(|group| &waiting.groups[*group]);
+        // A share of the limit is not simulated: who would limit by itself refuses.
+        let mut failed = failed.map(|index| &dues[*index]).filter(|due| due.enforced);
+        let is_denied = failed.any(|due| due.on_failure != OnStoreFailure::Allow);
+        let admitted = !waiting.is_refused && !is_denied;
+        if !admitted {
+            let node = &self.nodes[usize::from(waiting.arrival.node)];
+            let charged: Charges<'_> = dues.iter().map(Due::charged).collect();
+            node.book.undo(&charged, &waiting.reserved);
+            let clock_us = node.clock(self.now_us);
+            let mut refunds = Vec::new();
+            for (group, taken_us) in waiting.groups.iter().zip(&waiting.taken) {
+                let Some(taken_us) = taken_us else { continue };
+                let place = |index: usize| dues[index].place.clone();
+                let cost = waiting.arrival.cost;
+                refunds.push(node.book.refund(&charged, group, cost, *taken_us, clock_us, place));
+            }
+            for call in refunds {
+                self.send(waiting.arrival.node, call);
+            }
+        }
+        if waiting.failed.is_empty() || waiting.is_refused {
+            self.decide(&waiting.arrival, &dues, admitted);
+        } else {
+            let Tally { degraded, admitted: passed, refused, .. } = &mut self.found.tally;
+            *degraded += 1;
+            *(if admitted { passed } else { refused }) += 1;
+        }
+    }
+}

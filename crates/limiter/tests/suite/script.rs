@@ -1,0 +1,89 @@
+//! The script on a real server, held against its twin in Rust and against the embedded algorithms.
+
+mod agreement;
+mod cluster;
+mod draw;
+mod keeping;
+
+use redis::{Connection, Value};
+use smallvec::smallvec;
+use tollgate_core::limit::Limit;
+use tollgate_core::place::Field;
+use tollgate_core::script::{self, Answer, Ask, ChargeAsk, Run, Unreadable};
+use tollgate_testbed::Server;
+
+/// Where virtual clocks start: a second, and no boundary of any longer window.
+const START_US: u64 = 1_700_000_123_000_000;
+const SECOND_US: u64 = 1_000_000;
+
+/// A server with the script in it, and a connection.
+struct Scripted {
+    connection: Connection,
+    digest: String,
+    server: Server,
+}
+
+impl Scripted {
+    fn start() -> Self {
+        let server = Server::start(&[]);
+        let mut connection = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
+        let digest =
+            redis::cmd("SCRIPT").arg("LOAD").arg(script::SCRIPT).query::<String>(&mut connection).unwrap();
+        Self { connection, digest, server }
+    }
+
+    /// The command that charges each client for what it asks.
+    fn command<K: AsRef<[u8]>>(&self, now_us: u64, asks: &[(K, &Ask)]) -> redis::Cmd {
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(&self.digest).arg(asks.len());
+        for (key, _) in asks {
+            command.arg(key.as_ref());
+        }
+        command.arg(&script::header(Some(now_us), false));
+        for (_, ask) in asks {
+            command.arg(ask.encode());
+        }
+        command
+    }
+
+    fn charge<K: AsRef<[u8]>>(&mut self, now_us: u64, asks: &[(K, &Ask)]) -> Vec<Result<Answer, Unreadable>> {
+        let value = self.command(now_us, asks).query(&mut self.connection).unwrap();
+        answers(asks, value)
+    }
+
+    fn charge_one(&mut self, now_us: u64, key: &str, ask: &Ask) -> Answer {
+        self.charge(now_us, &[(key, ask)]).remove(0).unwrap()
+    }
+
+    fn query<T: redis::FromRedisValue>(&mut self, words: &[&[u8]]) -> T {
+        let mut command = redis::Cmd::new();
+        for word in words {
+            command.arg(*word);
+        }
+        command.query(&mut self.connection).unwrap()
+    }
+}
+
+/// What the script says to each of `asks`.
+fn answers<K>(asks: &[(K, &Ask)], value: Value) -> Vec<Result<Answer, Unreadable>> {
+    let parts: Vec<Vec<u8>> = redis::from_redis_value(value).unwrap();
+    assert_eq!(parts.len(), 1 + asks.len());
+    let now_us = script::read_time(&parts[0]).unwrap();
+    parts[1..].iter().zip(asks).map(|(part, (_, ask))| Answer::decode(ask, now_us, part)).collect()
+}
+
+/// One request of `cost` against one limit.
+fn ask(limit: &Limit, field: Field, cost: u32) -> Ask {
+    Ask { runs: smallvec![Run { repeats: 1, cost }], charges: smallvec![charge(limit, field)] }
+}
+
+fn charge(limit: &Limit, field: Field) -> ChargeAsk {
+    ChargeAsk {
+        meter: *limit.meter(),
+        field,
+        enforced: true,
+        want: 0,
+        share: 1,
+        reports: Default::default(),
+    }
+}

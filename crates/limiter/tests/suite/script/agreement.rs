@@ -1,0 +1,407 @@
+//! The script, its twin and the embedded algorithms say the same, step by step, on a clock that goes on,
+//! trembles and jumps, while rules are edited, tokens are taken ahead, and nodes report right and wrong.
+
+use super::draw::Numbers;
+use super::{Ask, Run, SECOND_US, START_US, Scripted, answers, charge};
+use redis::Value;
+use tollgate_core::algorithm::Algorithm;
+use tollgate_core::lending::{Account, Lent, Report};
+use tollgate_core::limit::{Limit, State};
+use tollgate_core::place::Field;
+use tollgate_core::script::{Answer, AnsweredState};
+use tollgate_core::virtual_store::VirtualStore;
+
+const ALGORITHMS: [Algorithm; 6] = [
+    Algorithm::TokenBucket,
+    Algorithm::LeakyBucket,
+    Algorithm::Gcra,
+    Algorithm::FixedWindow,
+    Algorithm::SlidingWindowLog,
+    Algorithm::SlidingWindowCounter,
+];
+
+const GROUPS: u64 = 12;
+const CLIENTS: usize = 20;
+const ROUNDS: usize = 100;
+/// Expiry runs on the server's own clock, which these walks leave far behind.
+const LONG_MS: &str = "3600000";
+
+#[test]
+fn the_token_bucket_agrees() {
+    walk(Algorithm::TokenBucket);
+}
+
+#[test]
+fn the_leaky_bucket_agrees() {
+    walk(Algorithm::LeakyBucket);
+}
+
+#[test]
+fn gcra_agrees() {
+    walk(Algorithm::Gcra);
+}
+
+#[test]
+fn the_fixed_window_agrees() {
+    walk(Algorithm::FixedWindow);
+}
+
+#[test]
+fn the_sliding_window_log_agrees() {
+    walk(Algorithm::SlidingWindowLog);
+}
+
+#[test]
+fn the_sliding_window_counter_agrees() {
+    walk(Algorithm::SlidingWindowCounter);
+}
+
+/// What a walk has met, so that it cannot pass by meeting nothing.
+#[derive(Debug, Default)]
+struct Met {
+    steps: u64,
+    passed: u64,
+    refused: u64,
+    lends: u64,
+    lent_refusals: u64,
+    embedded: u64,
+    promises: u64,
+    lent_promises: u64,
+    dropped: u64,
+    ticks_us: std::collections::BTreeSet<u64>,
+}
+
+fn walk(algorithm: Algorithm) {
+    let mut scripted = Scripted::start();
+    let mut met = Met::default();
+    for seed in 0..GROUPS {
+        Group::new(algorithm, seed).walk(&mut scripted, &mut met);
+    }
+    assert!(met.steps >= 20_000 && met.embedded >= 5_000, "{met:?}");
+    assert!(met.passed >= 5_000 && met.refused >= 5_000 && met.promises >= 200, "{met:?}");
+    assert_eq!(met.ticks_us.len(), 3, "{met:?}");
+    if algorithm != Algorithm::SlidingWindowLog {
+        assert!(met.lends >= 1_000 && met.dropped >= 10, "{met:?}");
+    }
+    if !algorithm.counts_windows() {
+        assert!(met.lent_refusals >= 100 && met.lent_promises >= 20, "{met:?}");
+    }
+    println!("{algorithm:?}: {met:?}");
+}
+
+/// Clients that share a clock, and a call to the script each time it moves.
+struct Group {
+    seed: u64,
+    rng: fastrand::Rng,
+    now_us: u64,
+    newest_us: u64,
+    clients: Vec<Client>,
+    twin: VirtualStore<usize>,
+    /// What some client was promised: its request is refused one microsecond earlier, and passes then.
+    promise: Option<Promise>,
+}
+
+struct Client {
+    key: String,
+    limits: Vec<Kept>,
+    /// Asks for one request at a time, takes nothing ahead, and is walked by the embedded algorithm too.
+    plain: bool,
+    embedded: Option<State>,
+    edited: bool,
+}
+
+struct Kept {
+    numbers: Numbers,
+    limit: Limit,
+    field: Field,
+    enforced: bool,
+    /// Taken ahead, and when.
+    taken: (u32, u32),
+}
+
+struct Promise {
+    client: usize,
+    cost: u32,
+    at_us: u64,
+    lent: bool,
+}
+
+impl Group {
+    fn new(algorithm: Algorithm, seed: u64) -> Self {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let base = Numbers::draw(&mut rng, algorithm);
+        let clients = (0..CLIENTS).map(|number| Client::draw(&mut rng, base, seed, number)).collect();
+        let now_us = START_US + rng.u64(0..1 << 40);
+        Self { seed, rng, now_us, newest_us: now_us, clients, twin: VirtualStore::default(), promise: None }
+    }
+
+    fn walk(mut self, scripted: &mut Scripted, met: &mut Met) {
+        for round in 0..ROUNDS {
+            self.move_clock();
+            let asks: Vec<Ask> = (0..CLIENTS).map(|number| self.ask(number)).collect();
+            let asked: Vec<(&str, &Ask)> =
+                self.clients.iter().map(|client| client.key.as_str()).zip(&asks).collect();
+            let mut pipeline = redis::pipe();
+            pipeline.add_command(scripted.command(self.now_us, &asked));
+            for client in &self.clients {
+                pipeline.cmd("PEXPIRE").arg(&client.key).arg(LONG_MS).cmd("HKEYS").arg(&client.key);
+            }
+            let mut values: Vec<Value> = pipeline.query(&mut scripted.connection).unwrap();
+            let rest = values.split_off(1);
+            let found = answers(&asked, values.remove(0));
+            for (number, answer) in found.into_iter().enumerate() {
+                let context = format!("seed {}, round {round}, client {number}", self.seed);
+                let answer = answer.unwrap_or_else(|error| panic!("{context}: {error}"));
+                let fields = redis::from_redis_value(rest[2 * number + 1].clone()).unwrap();
+                self.compare(number, &asks[number], answer, &context, met);
+                self.let_go(number, &asks[number], fields, &context, met);
+            }
+        }
+    }
+
+    fn move_clock(&mut self) {
+        let rng = &mut self.rng;
+        if let Some(promise) = &self.promise {
+            // One microsecond before, and then at it; unless that is past already.
+            self.now_us = if self.now_us + 1 < promise.at_us { promise.at_us - 1 } else { promise.at_us };
+            self.newest_us = self.newest_us.max(self.now_us);
+            return;
+        }
+        let client = &self.clients[rng.usize(..CLIENTS)];
+        let life_us = client.limits[rng.usize(..client.limits.len())].limit.lifetime_us();
+        let next_second_us = SECOND_US - self.now_us % SECOND_US;
+        let forward_us = match rng.u8(0..9) {
+            0 | 1 => 0,
+            2 => rng.u64(0..=3),
+            3 | 4 => rng.u64(0..=life_us / 16),
+            5 => rng.u64(0..=life_us),
+            6 => rng.u64(0..=2 * SECOND_US),
+            7 => next_second_us + rng.u64(0..=1) * SECOND_US,
+            _ => next_second_us - 1,
+        };
+        let back_us = match rng.u8(0..40) {
+            0..=2 => rng.u64(0..=life_us / 4),
+            3 => rng.u64(0..=3 * SECOND_US),
+            4 => rng.u64(0..=3 * life_us),
+            5 => 20 * life_us,
+            _ => 0,
+        };
+        // Never so far back that the clock would stand before all time.
+        self.now_us = (self.now_us + forward_us).saturating_sub(back_us).max(START_US / 2);
+        self.newest_us = self.newest_us.max(self.now_us);
+    }
+
+    fn ask(&mut self, number: usize) -> Ask {
+        let Self { rng, now_us, clients, promise, .. } = self;
+        let client = &mut clients[number];
+        let promised = promise.as_ref().filter(|promise| promise.client == number);
+        let quiet = client.plain || promised.is_some();
+        if promised.is_none() && rng.u8(0..40) == 0 {
+            client.edit(rng);
+        }
+        let most = client.limits.iter().map(|kept| kept.limit.quota).min().unwrap();
+        let mut cost = || match rng.u8(0..3) {
+            0 => rng.u32(1..=most),
+            1 => rng.u32(1..=most.min(1 + most / 4)),
+            _ => rng.u32(1..=most.min(3)),
+        };
+        let first = promised.map_or_else(&mut cost, |promise| promise.cost);
+        let mut runs = vec![Run { repeats: 1, cost: first }];
+        if !quiet {
+            runs[0].repeats = [0, 1, 1, 2, 5, 40][rng.usize(..6)];
+            for _ in 0..rng.usize(0..3) {
+                runs.push(Run { repeats: rng.u32(0..=3), cost: rng.u32(1..=most.min(20)) });
+            }
+        }
+        let charges = client.limits.iter_mut().map(|kept| {
+            let mut charge = charge(&kept.limit, kept.field);
+            charge.enforced = kept.enforced;
+            if !quiet && rng.u8(0..3) == 0 {
+                charge.want = rng.u32(1..=kept.limit.quota);
+                charge.share = rng.u32(1..=4);
+            }
+            if !quiet && rng.u8(0..4) == 0 {
+                charge.reports = (0..rng.usize(1..=3)).map(|_| kept.report(rng, *now_us)).collect();
+            }
+            charge
+        });
+        Ask { charges: charges.collect(), runs: runs.into_iter().collect() }
+    }
+
+    fn compare(&mut self, number: usize, ask: &Ask, answer: Answer, context: &str, met: &mut Met) {
+        let now_us = self.now_us;
+        let answer = plainly(answer);
+        let client = &mut self.clients[number];
+        let twin = plainly(self.twin.charge(&number, ask, now_us));
+        let limits = || client.limits.iter().map(|kept| &kept.limit).collect::<Vec<_>>();
+        assert_eq!(answer, twin, "{context} at {now_us}: {ask:?} of {:?}", limits());
+        met.steps += 1;
+        met.passed += u64::from(answer.passing.iter().any(|passing| *passing > 0));
+        let refused = answer.passing[0] < ask.runs[0].repeats;
+        met.refused += u64::from(refused);
+        for (kept, charge) in client.limits.iter_mut().zip(&answer.charges) {
+            met.ticks_us.insert(kept.tick_us());
+            met.lends += u64::from(charge.lends > 0);
+            if charge.lends > 0 {
+                kept.taken = (kept.limit.meter().epoch(now_us), charge.lends);
+            }
+        }
+        if client.plain {
+            client.compare_embedded(now_us, ask.runs[0].cost, &answer, context);
+            met.embedded += 1;
+        }
+        let lent = ask.charges.iter().zip(&answer.charges).any(|(_, charge)| match &charge.state {
+            AnsweredState::Account(account) => account.lent.total() > 0,
+            AnsweredState::Log(_) => false,
+        });
+        met.lent_refusals += u64::from(refused && lent);
+        match self.promise.take() {
+            Some(promise) if promise.client == number => {
+                assert_eq!(refused, now_us < promise.at_us, "{context}: promised {}", promise.at_us);
+                if refused {
+                    self.promise = Some(promise);
+                } else {
+                    met.promises += 1;
+                    met.lent_promises += u64::from(promise.lent);
+                }
+            }
+            // One in a while, and gladly while something is lent.
+            None if refused && ask.runs.len() == 1 && self.rng.u8(0..if lent { 4 } else { 12 }) == 0 => {
+                let cost = ask.runs[0].cost;
+                let wait_us = wait_us(ask, &answer, cost);
+                // Those with a limit of 20 years would outrun the others.
+                if wait_us < 400 * 86_400 * SECOND_US {
+                    self.promise = Some(Promise { client: number, cost, at_us: now_us + wait_us, lent });
+                }
+            }
+            other => self.promise = other,
+        }
+    }
+
+    /// Tells the twin which states the script has let go of, each of which must be as good as a fresh one.
+    fn let_go(&mut self, number: usize, ask: &Ask, fields: Vec<Vec<u8>>, context: &str, met: &mut Met) {
+        let monotone = self.now_us == self.newest_us && !self.clients[number].edited;
+        for charge in &ask.charges {
+            let is_log = charge.meter.algorithm() == Algorithm::SlidingWindowLog;
+            if is_log || fields.iter().any(|field| field == charge.field.as_bytes()) {
+                continue;
+            }
+            if let Some(account) = self.twin.forget_state(&number, charge.field) {
+                met.dropped += 1;
+                // Its last edit may have given it a longer life than the one that it was dropped by.
+                self.promise = self.promise.take().filter(|promise| promise.client != number);
+                let fresh = account.look(&charge.meter, self.now_us) == (charge.meter.quota(), 0);
+                assert!(fresh || !monotone, "{context}: {account:?} was dropped at {}", self.now_us);
+            }
+        }
+    }
+}
+
+impl Client {
+    fn draw(rng: &mut fastrand::Rng, base: Numbers, seed: u64, number: usize) -> Self {
+        let plain = number < CLIENTS / 4;
+        // A quarter is walked by the embedded algorithm too, a quarter has one limit, the others several.
+        let several = if number < CLIENTS / 2 { 1 } else { rng.usize(2..=4) };
+        let limits = (0..several).map(|index| {
+            let numbers = if index == 0 { base } else { base.of(ALGORITHMS[rng.usize(..6)], rng) };
+            let numbers = if rng.bool() { numbers.edited(rng) } else { numbers };
+            let route = rng.bool().then(|| rng.u64(..));
+            let field = Field::new((index as u64 + 1) << 40 | rng.u64(..) << 48, route);
+            let enforced = plain || rng.u8(0..4) > 0;
+            Kept { numbers, limit: numbers.limit(), field, enforced, taken: (0, 0) }
+        });
+        let limits = limits.collect();
+        Self { key: format!("walk:{{{seed}-{number}}}"), limits, plain, embedded: None, edited: false }
+    }
+
+    fn edit(&mut self, rng: &mut fastrand::Rng) {
+        let index = rng.usize(..self.limits.len());
+        let kept = &mut self.limits[index];
+        kept.numbers = kept.numbers.edited(rng);
+        kept.limit = kept.numbers.limit();
+        self.edited = true;
+    }
+
+    fn compare_embedded(&mut self, now_us: u64, cost: u32, answer: &Answer, context: &str) {
+        let limit = &self.limits[0].limit;
+        let (step, next) = limit.step_state(self.embedded.as_ref(), now_us, cost);
+        self.embedded = next.or_else(|| self.embedded.take());
+        assert_eq!(step.admitted, answer.passing[0] == 1, "{context} at {now_us}: {limit:?}");
+        let (standing, cell) = match &answer.charges[0].state {
+            AnsweredState::Account(account) => {
+                let (remaining, reset_after_us) = account.look(limit.meter(), now_us);
+                let retry_after_us = match step.admitted {
+                    true => 0,
+                    false => account.step(limit.meter(), now_us, cost).retry_after_us,
+                };
+                ((remaining, reset_after_us, retry_after_us), account.cell)
+            }
+            // What it tells of the wait is that of one more request.
+            AnsweredState::Log(standings) => {
+                let standing = standings[0];
+                let retry_after_us = if step.admitted { 0 } else { standing.retry_after_us };
+                ((standing.remaining, standing.reset_after_us, retry_after_us), None)
+            }
+        };
+        let context = format!("{context} at {now_us}: {cost} under {limit:?}");
+        if let Some(State::Cell(embedded)) = self.embedded {
+            assert_eq!(cell, Some(embedded), "{context}");
+        }
+        // A sliding counter whose window was edited while the clock stood behind its state speaks of the
+        // state's instant once more before it writes it down at the new boundary.
+        if !(step.admitted && self.edited) {
+            let embedded = (step.remaining, step.reset_after_us, step.retry_after_us);
+            assert_eq!(standing, embedded, "remaining, reset and retry; {context}");
+        }
+    }
+}
+
+impl Kept {
+    /// What a node might tell: of what it took, of what nobody took, and of times long gone.
+    fn report(&self, rng: &mut fastrand::Rng, now_us: u64) -> Report {
+        let present = self.limit.meter().epoch(now_us);
+        let (taken_at, taken) = self.taken;
+        let amount = |rng: &mut fastrand::Rng| match rng.u8(0..20) {
+            0 => u32::MAX,
+            1..=3 => rng.u32(0..=self.limit.quota),
+            4..=11 => rng.u32(0..=taken),
+            _ => 0,
+        };
+        let epoch = match rng.u8(0..8) {
+            0 => present,
+            1 => present.wrapping_sub(1),
+            2 => present.wrapping_sub(2),
+            3 => present.wrapping_add(1),
+            4 => rng.u32(..),
+            _ => taken_at,
+        };
+        Report { epoch, spent: amount(rng), returned: amount(rng), refunded: amount(rng) }
+    }
+
+    fn tick_us(&self) -> u64 {
+        let meter = self.limit.meter();
+        meter.bucket().map(|bucket| bucket.tick_us).or(meter.window().map(|window| window.tick_us)).unwrap()
+    }
+}
+
+/// Until every limit that can refuse has room for `cost`, if nobody spends or reports.
+fn wait_us(ask: &Ask, answer: &Answer, cost: u32) -> u64 {
+    let waits = ask.charges.iter().zip(&answer.charges).filter(|(charge, _)| charge.enforced);
+    let waits = waits.map(|(charge, found)| match &found.state {
+        AnsweredState::Account(account) => account.step(&charge.meter, answer.now_us, cost).retry_after_us,
+        AnsweredState::Log(standings) => standings[0].retry_after_us,
+    });
+    waits.max().unwrap_or(0)
+}
+
+/// Where nothing is lent, no second is remembered in which it was.
+fn plainly(mut answer: Answer) -> Answer {
+    for charge in &mut answer.charges {
+        if let AnsweredState::Account(Account { lent, .. }) = &mut charge.state
+            && lent.total() == 0
+        {
+            *lent = Lent::default();
+        }
+    }
+    answer
+}

@@ -1,0 +1,79 @@
+//! In a cluster: one call for clients of several slots of one server, with all but the first undeclared.
+
+use super::{START_US, answers, ask};
+use redis::{Connection, Value};
+use tollgate_core::algorithm::Algorithm;
+use tollgate_core::limit::{Limit, Size};
+use tollgate_core::place::Field;
+use tollgate_core::script::{self, Ask, Unreadable};
+use tollgate_testbed::{Cluster, Server};
+
+fn connect(server: &Server) -> Connection {
+    redis::Client::open(server.url()).unwrap().get_connection().unwrap()
+}
+
+/// The number of the primary that keeps `key`: the slots are shared out evenly and in order.
+fn home(connection: &mut Connection, key: &str, primaries: usize) -> usize {
+    let slot: usize = redis::cmd("CLUSTER").arg("KEYSLOT").arg(key).query(connection).unwrap();
+    (0..primaries).rfind(|number| 16_384 * number / primaries <= slot).unwrap()
+}
+
+fn charge(connection: &mut Connection, asks: &[(&str, &Ask)]) -> Vec<Result<script::Answer, Unreadable>> {
+    let text = format!("{}{}", script::CLUSTER_HEADER, script::SCRIPT);
+    let mut command = redis::cmd("EVAL");
+    command.arg(text).arg(1).arg(asks[0].0).arg(&script::header(Some(START_US), true));
+    for (_, ask) in asks {
+        command.arg(ask.encode());
+    }
+    for (key, _) in asks {
+        command.arg(*key);
+    }
+    let value: Value = command.query(connection).unwrap();
+    answers(asks, value)
+}
+
+#[test]
+fn one_call_serves_the_clients_of_one_server() {
+    const PRIMARIES: usize = 3;
+    let cluster = Cluster::start(PRIMARIES, 0);
+    let mut connections: Vec<Connection> = cluster.primaries.iter().map(connect).collect();
+    let size = Size { capacity: Some(10), rate: None, window_us: Some(60_000_000) };
+    let bucket = Limit::new("bucket", Algorithm::TokenBucket, size).unwrap();
+    let log = Limit::new("log", Algorithm::SlidingWindowLog, size).unwrap();
+    let one = Ask {
+        charges: [&bucket, &log]
+            .iter()
+            .flat_map(|limit| ask(limit, Field::new(limit.identity, None), 1).charges)
+            .collect(),
+        ..ask(&bucket, Field::new(bucket.identity, None), 1)
+    };
+    let keys: Vec<String> = (0..60).map(|number| format!("tg:{{client-{number}}}")).collect();
+    let homes: Vec<usize> = keys.iter().map(|key| home(&mut connections[0], key, PRIMARIES)).collect();
+    for (number, connection) in connections.iter_mut().enumerate() {
+        // Those at home, in as many slots; and in their midst two strangers.
+        let mut asked: Vec<(&str, usize)> =
+            keys.iter().map(String::as_str).zip(homes.iter().copied()).collect();
+        asked.retain(|(_, home)| *home == number);
+        assert!(asked.len() > 5, "the keys are spread");
+        let local = asked.len();
+        let stranger = (number + 1) % PRIMARIES;
+        let strangers = keys.iter().zip(&homes).filter(|(_, home)| **home == stranger).take(2);
+        for (key, home) in strangers {
+            asked.insert(3, (key, *home));
+        }
+        let asks: Vec<(&str, &Ask)> = asked.iter().map(|(key, _)| (*key, &one)).collect();
+        let found = charge(connection, &asks);
+        for ((key, home), answer) in asked.iter().zip(&found) {
+            match answer {
+                Ok(answer) => assert!(*home == number && answer.passing[0] == 1, "{key}: {answer:?}"),
+                Err(Unreadable::Refused(why)) => {
+                    assert!(*home != number && why.contains("non local key"), "{key}: {why}");
+                }
+                Err(Unreadable::Malformed) => panic!("{key}: malformed"),
+            }
+        }
+        assert_eq!(found.iter().filter(|answer| answer.is_ok()).count(), local);
+        let kept: usize = redis::cmd("DBSIZE").query(connection).unwrap();
+        assert_eq!(kept, 2 * local, "a hash and a list for each client at home, and nothing of strangers");
+    }
+}

@@ -1,0 +1,261 @@
+//! What the server keeps: how long, how much for one client, and what it does not understand.
+
+use super::{SECOND_US, START_US, Scripted, ask, charge};
+use smallvec::smallvec;
+use tollgate_core::algorithm::Algorithm;
+use tollgate_core::limit::{Limit, Size};
+use tollgate_core::place::Field;
+use tollgate_core::script::{self, AnsweredState, Ask, Run, Unreadable};
+
+const MOST_FIELDS: u64 = 500;
+const DAY_US: u64 = 86_400 * SECOND_US;
+
+fn limit(algorithm: Algorithm, capacity: u64, window_us: u64) -> Limit {
+    Limit::new("kept", algorithm, Size { capacity: Some(capacity), rate: None, window_us: Some(window_us) })
+        .unwrap()
+}
+
+fn per_second(capacity: u64) -> Limit {
+    limit(Algorithm::TokenBucket, capacity, SECOND_US)
+}
+
+fn field(number: u64) -> Field {
+    Field::new(number << 40, None)
+}
+
+fn route(number: u64, route: u64) -> Field {
+    Field::new(number << 40, Some(route << 32))
+}
+
+impl Scripted {
+    fn pttl_ms(&mut self, key: &[u8]) -> i64 {
+        self.query(&[b"PTTL", key])
+    }
+
+    fn hlen(&mut self, key: &str) -> u64 {
+        self.query(&[b"HLEN", key.as_bytes()])
+    }
+}
+
+fn remaining(scripted: &mut Scripted, now_us: u64, key: &str, limit: &Limit, field: Field) -> u32 {
+    let answer = scripted.charge_one(now_us, key, &ask(limit, field, 1));
+    match answer.charges[0].state {
+        AnsweredState::Account(account) => account.look(limit.meter(), now_us).0,
+        AnsweredState::Log(_) => panic!("{limit:?} is kept as a log"),
+    }
+}
+
+/// Most of `whole` milliseconds; the server's clock has gone on since they were given.
+fn nearly(whole_ms: i64) -> std::ops::RangeInclusive<i64> {
+    whole_ms - 3_000..=whole_ms
+}
+
+#[test]
+fn an_expiry_only_grows() {
+    let mut scripted = Scripted::start();
+    let day = limit(Algorithm::TokenBucket, 250, DAY_US);
+    let second = per_second(10);
+    let longest_ms = 2 * 86_400_000;
+    scripted.charge_one(START_US, "{c}", &ask(&second, field(1), 1));
+    assert!(nearly(4_000).contains(&scripted.pttl_ms(b"{c}")), "two seconds would forget what is lent");
+    scripted.charge_one(START_US, "{c}", &ask(&day, field(2), 1));
+    assert!(nearly(longest_ms).contains(&scripted.pttl_ms(b"{c}")));
+    // Each of these looks after the expiry, for each is in another quarter of its life.
+    for later in 1..20 {
+        scripted.charge_one(START_US + later * SECOND_US, "{c}", &ask(&second, field(1), 1));
+    }
+    assert!(nearly(longest_ms).contains(&scripted.pttl_ms(b"{c}")));
+    assert_eq!(scripted.hlen("{c}"), 2, "a state that still limits was dropped");
+}
+
+/// In one half of its life at the latest a state that is written renews its expiry: so it lasts as long as
+/// it limits, and is not looked after at each write.
+#[test]
+fn an_expiry_is_renewed_in_time_and_not_more_often() {
+    let mut scripted = Scripted::start();
+    let minute = limit(Algorithm::TokenBucket, 60, 60 * SECOND_US);
+    let aligned_us = START_US - START_US % (60 * SECOND_US);
+    scripted.charge_one(aligned_us, "{c}", &ask(&minute, field(1), 1));
+    for (later_s, renews) in [(1, false), (15, false), (29, false), (30, true), (45, false), (61, true)] {
+        let _: bool = scripted.query(&[b"PEXPIRE", b"{c}", b"100000"]);
+        scripted.charge_one(aligned_us + later_s * SECOND_US, "{c}", &ask(&minute, field(1), 1));
+        let left_ms = scripted.pttl_ms(b"{c}");
+        assert_eq!(left_ms > 100_000, renews, "{left_ms} ms are left after {later_s} s");
+    }
+}
+
+#[test]
+fn no_key_lives_for_ever_or_longer_than_it_has_to() {
+    let mut scripted = Scripted::start();
+    let algorithms = [
+        Algorithm::TokenBucket,
+        Algorithm::LeakyBucket,
+        Algorithm::Gcra,
+        Algorithm::FixedWindow,
+        Algorithm::SlidingWindowLog,
+        Algorithm::SlidingWindowCounter,
+    ];
+    for window_us in [1_000, SECOND_US, 60 * SECOND_US, 30 * DAY_US] {
+        for algorithm in algorithms {
+            let limit = limit(algorithm, 10, window_us);
+            let key = format!("{{{algorithm:?}{window_us}}}");
+            scripted.charge_one(START_US, &key, &ask(&limit, field(1), 3));
+            let window_ms = window_us.div_ceil(1_000) as i64;
+            let keys: Vec<Vec<u8>> = scripted.query(&[b"KEYS", format!("{key}*").as_bytes()]);
+            assert_eq!(keys.len(), 1, "{limit:?}");
+            let expected_ms = match algorithm {
+                Algorithm::SlidingWindowLog => window_ms + 10_000,
+                _ => (2 * window_ms).max(4_000),
+            };
+            assert_eq!(script::ttl_ms(limit.meter()) as i64, expected_ms);
+            let left_ms = scripted.pttl_ms(&keys[0]);
+            assert!(nearly(expected_ms).contains(&left_ms), "{left_ms} ms for {limit:?}");
+        }
+    }
+    // A refusal writes nothing, a clock that jumps back writes, and so does a report: none without expiry.
+    let log = limit(Algorithm::SlidingWindowLog, 10, SECOND_US);
+    for (key, limit) in [("{log}", &log), ("{bucket}", &per_second(10))] {
+        for now_us in [START_US, START_US, START_US - DAY_US] {
+            scripted.charge_one(now_us, key, &ask(limit, field(1), 10));
+        }
+    }
+    let mut reported = ask(&per_second(10), field(1), 1);
+    reported.runs[0].repeats = 0;
+    reported.charges[0].reports = smallvec![Default::default()];
+    scripted.charge_one(START_US, "{reported}", &reported);
+    let keys: Vec<Vec<u8>> = scripted.query(&[b"KEYS", b"*"]);
+    for key in keys {
+        assert!(scripted.pttl_ms(&key) > 0, "{}", String::from_utf8_lossy(&key));
+    }
+}
+
+/// A rule that is edited to a longer life finds the expiry of the shorter one.
+#[test]
+fn an_edited_rule_renews_the_expiry() {
+    let mut scripted = Scripted::start();
+    scripted.charge_one(START_US, "{c}", &ask(&per_second(10), field(1), 1));
+    let hour = limit(Algorithm::TokenBucket, 10, 3_600 * SECOND_US);
+    scripted.charge_one(START_US, "{c}", &ask(&hour, field(1), 1));
+    assert!(nearly(7_200_000).contains(&scripted.pttl_ms(b"{c}")));
+}
+
+#[test]
+fn too_many_routes_of_one_client_count_together() {
+    let mut scripted = Scripted::start();
+    let (ten, twenty) =
+        (limit(Algorithm::TokenBucket, 10, DAY_US), limit(Algorithm::FixedWindow, 20, 30 * DAY_US));
+    for number in 0..MOST_FIELDS {
+        assert_eq!(remaining(&mut scripted, START_US, "{c}", &ten, route(1, number)), 9);
+    }
+    assert_eq!(scripted.hlen("{c}"), MOST_FIELDS);
+    // What is there stays by itself; what is new shares one count, each limit its own.
+    assert_eq!(remaining(&mut scripted, START_US, "{c}", &ten, route(1, 7)), 8);
+    assert_eq!(remaining(&mut scripted, START_US, "{c}", &ten, route(1, 1_000)), 9);
+    assert_eq!(remaining(&mut scripted, START_US, "{c}", &ten, route(1, 2_000)), 8);
+    assert_eq!(remaining(&mut scripted, START_US, "{c}", &twenty, route(2, 1_000)), 19);
+    assert_eq!(remaining(&mut scripted, START_US, "{c}", &twenty, route(2, 3_000)), 18);
+    assert_eq!(remaining(&mut scripted, START_US, "{c}", &ten, route(1, 3_000)), 7);
+    assert_eq!(scripted.hlen("{c}"), MOST_FIELDS + 2);
+    // A limit that does not count by route is one of few, and always finds its place.
+    assert_eq!(remaining(&mut scripted, START_US, "{c}", &ten, field(3)), 9);
+    assert_eq!(scripted.hlen("{c}"), MOST_FIELDS + 3);
+    // Another client is not concerned.
+    assert_eq!(remaining(&mut scripted, START_US, "{d}", &ten, route(1, 1_000)), 9);
+}
+
+/// Each write that looks after the expiry also looks at two fields, and drops what equals a fresh state.
+#[test]
+fn stale_states_are_dropped_by_and_by() {
+    let mut scripted = Scripted::start();
+    let (second, day) = (per_second(10), limit(Algorithm::TokenBucket, 250, DAY_US));
+    for number in 0..100 {
+        scripted.charge_one(START_US, "{c}", &ask(&second, route(1, number), 1));
+    }
+    for number in 0..10 {
+        scripted.charge_one(START_US, "{c}", &ask(&day, route(2, number), 1));
+    }
+    assert_eq!(scripted.hlen("{c}"), 110);
+    for later in 3..1_000 {
+        scripted.charge_one(START_US + later * SECOND_US, "{c}", &ask(&second, route(1, 0), 1));
+    }
+    assert_eq!(scripted.hlen("{c}"), 11, "one second's state that is written, and ten of a day");
+}
+
+#[test]
+fn a_state_in_an_unknown_format_is_an_error_of_its_client_alone() {
+    let mut scripted = Scripted::start();
+    let ten = limit(Algorithm::TokenBucket, 10, DAY_US);
+    let log = limit(Algorithm::SlidingWindowLog, 10, DAY_US);
+    let strange: &[&[u8]] = &[&[2; 19], &[0; 19], &[2], &[1, 2, 3], b""];
+    for (number, value) in strange.iter().enumerate() {
+        let key = format!("{{c{number}}}");
+        // It has another limit, which must not be spent, and a log, which must not be moved.
+        let both = Ask {
+            runs: smallvec![Run { repeats: 1, cost: 1 }],
+            charges: smallvec![charge(&ten, field(1)), charge(&log, field(3)), charge(&ten, field(2))],
+        };
+        scripted.charge_one(START_US, &key, &both);
+        let _: i64 = scripted.query(&[b"HSET", key.as_bytes(), field(2).as_bytes(), value]);
+        let list = [key.as_bytes(), b":", field(3).as_bytes()].concat();
+        let dump = |scripted: &mut Scripted| -> (Vec<u8>, Vec<u8>) {
+            (scripted.query(&[b"DUMP", key.as_bytes()]), scripted.query(&[b"DUMP", &list]))
+        };
+        let before = dump(&mut scripted);
+        let one = ask(&ten, field(1), 1);
+        let jumped_us = START_US - 100 * DAY_US;
+        let answers = scripted.charge(jumped_us, &[("{a}", &one), (key.as_str(), &both), ("{b}", &one)]);
+        assert!(matches!(&answers[1], Err(Unreadable::Refused(why)) if !why.is_empty()), "{answers:?}");
+        assert_eq!(dump(&mut scripted), before, "{value:?}");
+        for served in [&answers[0], &answers[2]] {
+            assert_eq!(served.as_ref().unwrap().passing[0], 1);
+        }
+        let format = answers[1].as_ref().unwrap_err().to_string();
+        assert!(value.len() < 19 || format.contains("format"), "{format}");
+    }
+}
+
+/// Sampling comes across values that it cannot read: it leaves them, and the request is served.
+#[test]
+fn what_is_not_understood_is_not_dropped_either() {
+    let mut scripted = Scripted::start();
+    let ten = per_second(10);
+    let strange: [&[u8]; 4] = [&[2; 19], b"", &[1, 2, 3], &[0; 40]];
+    for (number, value) in strange.into_iter().enumerate() {
+        let _: i64 = scripted.query(&[b"HSET", b"{c}", field(10 + number as u64).as_bytes(), value]);
+    }
+    for later in 0..200 {
+        let answer =
+            scripted.charge_one(START_US + later * 10 * SECOND_US, "{c}", &ask(&ten, field(1), 1));
+        assert_eq!(answer.passing[0], 1);
+    }
+    assert_eq!(scripted.hlen("{c}"), 5);
+}
+
+#[test]
+fn a_key_of_another_kind_is_an_error_of_its_client_alone() {
+    let mut scripted = Scripted::start();
+    let ten = per_second(10);
+    let _: String = scripted.query(&[b"SET", b"{c}", b"text"]);
+    let one = ask(&ten, field(1), 1);
+    let answers = scripted.charge(START_US, &[("{c}", &one), ("{d}", &one)]);
+    assert!(matches!(&answers[0], Err(Unreadable::Refused(why)) if why.contains("WRONGTYPE")), "{answers:?}");
+    assert_eq!(answers[1].as_ref().unwrap().passing[0], 1);
+}
+
+/// Without a time in the header it is the server's own, and both tell the same one.
+#[test]
+fn the_server_tells_its_own_time() {
+    let mut scripted = Scripted::start();
+    let one = ask(&per_second(10), field(1), 1);
+    let mut command = redis::cmd("EVALSHA");
+    command.arg(&scripted.digest).arg(1).arg("{c}").arg(&script::header(None, false)).arg(one.encode());
+    let time_us = |scripted: &mut Scripted| {
+        let (seconds, micros): (u64, u64) = scripted.query(&[b"TIME"]);
+        seconds * SECOND_US + micros
+    };
+    let before_us = time_us(&mut scripted);
+    let parts: Vec<Vec<u8>> = command.query(&mut scripted.connection).unwrap();
+    let told_us = script::read_time(&parts[0]).unwrap();
+    assert!(before_us <= told_us && told_us <= time_us(&mut scripted));
+    assert_eq!(scripted.server.cli(&["EXISTS", "{c}"]), "1");
+}

@@ -1,0 +1,20 @@
+//! Real servers and bad networks, for tests and measurements.
+//!
+//! Everything here panics when something is wrong: a test that cannot have its servers has failed.
+
+#![expect(clippy::panic, reason = "a test that cannot have its servers has failed")]
+
+mod cluster;
+mod ports;
+mod proxy;
+mod redis;
+mod sentinel;
+mod tls;
+mod wait;
+
+pub use cluster::Cluster;
+pub use proxy::{Mode, Proxy};
+pub use redis::Server;
+pub use sentinel::Sentinels;
+pub use tls::Certificates;
+pub use wait::{PATIENCE, eventually, wait_until};
