@@ -17,6 +17,7 @@
 //! which a rejected step hands back a state to write; otherwise the client would wait until the clock
 //! has caught up with a past that never comes.
 
+mod divisor;
 pub mod fixed_window;
 pub mod gcra;
 pub mod leaky_bucket;
@@ -25,6 +26,7 @@ pub mod sliding_window_log;
 pub mod token_bucket;
 
 use crate::lending::{Lent, Opened, refill};
+pub(crate) use divisor::Divisor;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -97,6 +99,8 @@ pub struct Bucket {
     pub grain: u16,
     /// Ticks from empty to full: the capacity over the rate, rounded up.
     pub span: u64,
+    pub(crate) by_amount: Divisor,
+    pub(crate) by_period: Divisor,
 }
 
 impl Bucket {
@@ -109,18 +113,18 @@ impl Bucket {
     /// Ticks until `fractions` have flowed.
     #[inline]
     fn ticks_for(&self, fractions: u64) -> u64 {
-        fractions.div_ceil(u64::from(self.amount))
+        self.by_amount.divide(fractions + u64::from(self.amount - 1))
     }
 
     /// `level` fractions at the tick `at`, as they are kept: whole tokens and the rest apart.
     #[inline]
     fn cell(&self, level: u64, at: u64) -> Cell {
-        let period = u64::from(self.period);
+        let major = self.by_period.divide(level);
         Cell {
             instant_us: at * self.tick_us,
             grain: self.grain,
-            major: (level / period) as u32,
-            minor: (level % period) as u32,
+            major: major as u32,
+            minor: (level - major * u64::from(self.period)) as u32,
         }
     }
 

@@ -31,6 +31,27 @@ pub struct Standing {
     pub reset_after_us: u64,
 }
 
+impl Outcome {
+    /// Of a request with no charge but this one, which can refuse.
+    #[inline]
+    pub fn of_one(limit: LimitId, step: &Step) -> Self {
+        let standing = Standing::new(limit, step);
+        if step.admitted { Self::Admitted(standing) } else { Self::Limited(standing) }
+    }
+}
+
+impl Standing {
+    #[inline]
+    fn new(limit: LimitId, step: &Step) -> Self {
+        Self {
+            limit,
+            remaining: step.remaining,
+            retry_after_us: step.retry_after_us,
+            reset_after_us: step.reset_after_us,
+        }
+    }
+}
+
 /// Why there is no answer: the request makes no sense.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Invalid {
@@ -95,12 +116,7 @@ impl Fold {
     /// Takes in one charge. A charge of which the cost exceeds the limit has no step.
     #[inline]
     pub fn add(&mut self, charge: &Charge<'_>, step: &Step) {
-        let standing = Standing {
-            limit: charge.id,
-            remaining: step.remaining,
-            retry_after_us: step.retry_after_us,
-            reset_after_us: step.reset_after_us,
-        };
+        let standing = Standing::new(charge.id, step);
         match (charge.enforced, step.admitted) {
             (true, false) => {
                 if self.refused.is_none_or(|worst| worst.retry_after_us < standing.retry_after_us) {

@@ -1,12 +1,12 @@
 //! Who shares a count: from a request's identities to one 64-bit key.
 //!
-//! The key is a chain of keyed hashes (SipHash-1-3 under a seed that is drawn once) over the identities
+//! The key is a chain of keyed hashes (PolymurHash under a seed that is drawn once) over the identities
 //! that a rule names: the strings are not kept, and who does not know the seed can neither find two
 //! clients that share a key nor crowd one part of a table.
 
 use crate::request::Request;
 use crate::rules::ClientTraits;
-use siphasher::sip::SipHasher13;
+use polymur_hash::PolymurHash;
 use std::net::IpAddr;
 
 /// IPv6 addresses count by network of this many bits: a household has at least that much.
@@ -114,8 +114,8 @@ pub fn ip_bits(ip: IpAddr) -> u128 {
 }
 
 /// The secret under which keys are made.
-#[derive(Clone, Copy)]
-pub struct Seed(pub [u64; 2]);
+#[derive(Clone)]
+pub struct Seed(PolymurHash);
 
 impl std::fmt::Debug for Seed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -124,6 +124,11 @@ impl std::fmt::Debug for Seed {
 }
 
 impl Seed {
+    /// The secret that follows from `random`.
+    pub fn new(random: [u64; 2]) -> Self {
+        Self(PolymurHash::from_u64x2_seed(random[0], random[1]))
+    }
+
     /// The hashes of one request under this seed.
     #[inline]
     pub fn hashes(&self, request: &Request<'_>) -> Hashes<'_> {
@@ -158,7 +163,8 @@ impl Seed {
 
     #[inline]
     fn hash(&self, chain: u64, tag: u64, bytes: &[u8]) -> u64 {
-        SipHasher13::new_with_keys(self.0[0] ^ chain, self.0[1] ^ tag).hash(bytes)
+        // The tweak is added to a number of up to 63 bits without a look at overflow: it has 62.
+        self.0.hash_with_tweak(bytes, chain >> 2 ^ tag)
     }
 }
 
@@ -227,5 +233,28 @@ fn whole_ip_bits(ip: IpAddr) -> u128 {
     match ip {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
         IpAddr::V6(v6) => v6.to_bits(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn no_length_tag_or_chain_is_taken_for_another() {
+        for half in [0, 1, u64::MAX] {
+            let seed = Seed::new([half, !half]);
+            let mut seen = HashSet::new();
+            for length in 0..300 {
+                for byte in [0, b'x', u8::MAX] {
+                    for (chain, tag) in [(0, 1), (0, 2), (1 << 40, 1), (u64::MAX, 10)] {
+                        seen.insert(seed.hash(chain, tag, &vec![byte; length]));
+                    }
+                }
+            }
+            // The empty name is the same, whatever byte it is made of.
+            assert_eq!(seen.len(), (299 * 3 + 1) * 4);
+        }
     }
 }

@@ -6,7 +6,7 @@
 
 use crate::algorithm::sliding_window_log::{Log, LogStep};
 use crate::algorithm::{
-    Algorithm, Bucket, Cell, Step, Window, fixed_window, gcra, leaky_bucket, sliding_window_counter,
+    Algorithm, Bucket, Cell, Divisor, Step, Window, fixed_window, gcra, leaky_bucket, sliding_window_counter,
     sliding_window_log, token_bucket,
 };
 use crate::rate::{Rate, SECOND_US};
@@ -65,6 +65,8 @@ pub struct Limit {
     pub quota: u32,
     /// Over how many seconds, as headers and messages show it.
     pub window_seconds: u32,
+    /// The longest time that a state of this limit can matter: until full, or the windows it counts.
+    pub lifetime_us: u64,
     meter: Meter,
 }
 
@@ -128,6 +130,7 @@ impl Limit {
             quota,
             // At most 366 days, or the time to fill a capacity, which is bounded alike.
             window_seconds: window_us.div_ceil(SECOND_US).clamp(1, u64::from(u32::MAX)) as u32,
+            lifetime_us: meter.lifetime_us(),
             meter,
         })
     }
@@ -187,12 +190,6 @@ impl Limit {
     #[inline]
     pub fn meter(&self) -> &Meter {
         &self.meter
-    }
-
-    /// The longest time that a state of this limit can matter: until full, or the windows it counts.
-    #[inline]
-    pub fn lifetime_us(&self) -> u64 {
-        self.meter.lifetime_us()
     }
 
     /// The window, if this limit is kept as a log rather than in a cell.
@@ -369,6 +366,8 @@ fn bucket(algorithm: Algorithm, capacity: u32, rate: Rate, tick_us: u64) -> Opti
         tick_us,
         grain: grain(unit, tick_us),
         span: (full as u64).div_ceil(u64::from(amount)),
+        by_amount: Divisor::new(amount),
+        by_period: Divisor::new(period),
     })
 }
 

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// How long a thread counts on from one reading of the system's clock.
-const TRUSTED_NS: u64 = 1_000_000;
+const TRUSTED_US: u64 = 1_000;
 
 /// Tells the time in microseconds since the epoch.
 #[derive(Clone, Debug)]
@@ -25,7 +25,7 @@ pub enum Clock {
 impl Clock {
     /// The system's clock.
     pub fn system() -> Self {
-        Self::System(SystemClock { counter: Counter::new() })
+        Self::System(SystemClock::new())
     }
 
     /// Microseconds since the machine started, the time that it slept included: what was lent to this node
@@ -54,6 +54,10 @@ impl Clock {
 #[derive(Clone, Debug)]
 pub struct SystemClock {
     counter: Counter,
+    /// What one tick of the counter is worth: microseconds with 32 bits after the point.
+    tick_us: u64,
+    /// [`TRUSTED_US`] in ticks of the counter.
+    trusted: u64,
 }
 
 thread_local! {
@@ -62,12 +66,19 @@ thread_local! {
 }
 
 impl SystemClock {
+    fn new() -> Self {
+        let counter = Counter::new();
+        let tick_us = (counter.delta_as_nanos(0, 1 << 32) / 1_000).max(1);
+        Self { counter, tick_us, trusted: (TRUSTED_US << 32) / tick_us }
+    }
+
     #[inline]
     fn now_us(&self) -> u64 {
         let raw = self.counter.raw();
         let (then, unix_us) = READING.get();
-        let elapsed_ns = self.counter.delta_as_nanos(then, raw);
-        if raw >= then && elapsed_ns < TRUSTED_NS { unix_us + elapsed_ns / 1_000 } else { self.read(raw) }
+        // A counter that went back counts as one that is far ahead.
+        let elapsed = raw.wrapping_sub(then);
+        if elapsed < self.trusted { unix_us + (elapsed * self.tick_us >> 32) } else { self.read(raw) }
     }
 
     #[cold]

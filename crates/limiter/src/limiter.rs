@@ -13,11 +13,12 @@ use smallvec::SmallVec;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use tollgate_core::algorithm::Step;
 use tollgate_core::decision::{Fold, Invalid, Outcome, Standing, validate};
-use tollgate_core::key::{Identity, Seed, ip_bits};
+use tollgate_core::key::{Hashes, Identity, Seed, ip_bits};
 use tollgate_core::request::Request;
 use tollgate_core::rules::lists::{Listed, Lists};
-use tollgate_core::rules::{Charge, Charges, RuleSet};
+use tollgate_core::rules::{Charge, Charges, LimitId, RuleSet, Selection};
 
 /// Decides. Cheap to share: all methods take `&self`.
 #[derive(Debug)]
@@ -103,7 +104,7 @@ impl Limiter {
             store,
             shared: None,
             clock,
-            seed: Seed([random.hash_one(1), random.hash_one(2)]),
+            seed: Seed::new([random.hash_one(1), random.hash_one(2)]),
         }
     }
 
@@ -147,10 +148,9 @@ impl Limiter {
         validate(request)?;
         let now_us = self.clock.now_us();
         let version = self.version.load(Ordering::Acquire);
-        memo::with(|memo| {
-            let (policy, caches) = memo.policy(self.number, version, || self.policy.load_full());
-            self.decide(policy, caches, request, now_us)
-        })
+        let mut lent = memo::lend();
+        let (policy, caches) = lent.memo().policy(self.number, version, || self.policy.load_full());
+        self.decide(policy, caches, request, now_us)
     }
 
     /// Lists first, then the charges of the rules that apply.
@@ -173,65 +173,73 @@ impl Limiter {
             }
         }
         let selection = caches.select(policy, request, &hashes);
-        let mut charges = Charges::new();
-        policy.rules.set.charge(selection, request, &hashes, &mut charges);
-        if charges.is_empty() {
-            return Ok(Decision::without_limit(Outcome::Unlimited, now_us).into());
-        }
         if let Some(store) = &self.shared {
-            return self.charge_shared(store, policy, &charges, request, selection.route(), now_us);
+            return self.charge_shared(store, policy, selection, request, &hashes, now_us);
         }
-        let fold = self.take(&policy.rules.set, &charges, request, now_us)?;
-        Ok(Decision::of(&policy.rules, &fold, now_us).into())
+        let Some(charge) = policy.rules.set.only_charge(selection, &hashes) else {
+            return Ok(self.charge(&policy.rules, selection, request, &hashes, now_us)?.into());
+        };
+        match self.take_one(&charge, request, now_us) {
+            Some(step) => Ok(Decision::of_one(&policy.rules, charge.id, &step, now_us).into()),
+            None => Ok(self.take_all(&policy.rules, &[charge], request, now_us)?.into()),
+        }
     }
 
-    /// An address as it is counted, hashed.
-    pub(crate) fn address_hash(&self, ip: std::net::IpAddr) -> u64 {
-        self.seed.chain(0, &Identity::Ip(ip_bits(ip)))
-    }
-
-    /// Spends on all charges or on none.
-    #[inline]
-    fn take(
+    /// Spends on all charges of the rules that apply, or on none.
+    #[inline(never)]
+    fn charge(
         &self,
-        rules: &RuleSet,
-        charges: &[Charge<'_>],
+        rules: &Rules,
+        selection: &Selection,
         request: &Request<'_>,
+        hashes: &Hashes<'_>,
         now_us: u64,
-    ) -> Result<Fold, Invalid> {
-        if let [only] = charges
-            && request.cost <= u64::from(only.limit.quota)
-            && only.limit.log_window().is_none()
-            && let Some(step) = self.store.take_one(only, request.cost as u32, now_us)
+    ) -> Result<Decision, Invalid> {
+        let mut charges = Charges::new();
+        rules.set.charge(selection, request, hashes, &mut charges);
+        if charges.is_empty() {
+            return Ok(Decision::without_limit(Outcome::Unlimited, now_us));
+        }
+        if let [only] = charges.as_slice()
+            && let Some(step) = self.take_one(only, request, now_us)
         {
             let mut fold = Fold::default();
             fold.add(only, &step);
-            return Ok(fold);
+            return Ok(Decision::of(rules, &fold, now_us));
         }
-        self.take_all(rules, charges, request, now_us)
+        self.take_all(rules, &charges, request, now_us)
+    }
+
+    /// The common case: one charge that is not a log, and there is room for its state.
+    #[inline]
+    fn take_one(&self, charge: &Charge<'_>, request: &Request<'_>, now_us: u64) -> Option<Step> {
+        if request.cost > u64::from(charge.limit.quota) || charge.limit.log_window().is_some() {
+            return None;
+        }
+        self.store.take_one(charge, request.cost as u32, now_us)
     }
 
     /// The general case, also when the one charge finds no room.
     #[inline(never)]
     fn take_all(
         &self,
-        rules: &RuleSet,
+        rules: &Rules,
         charges: &[Charge<'_>],
         request: &Request<'_>,
         now_us: u64,
-    ) -> Result<Fold, Invalid> {
+    ) -> Result<Decision, Invalid> {
         let mut placed: SmallVec<[Placed<'_>; 8]> = SmallVec::new();
         for charge in charges {
             if request.cost <= u64::from(charge.limit.quota) {
                 placed.push(Placed { charge: *charge, cost: request.cost as u32, crowd: false });
             } else if charge.enforced {
-                let rule = rules.rule_of(charge.id).id.clone();
+                let rule = rules.set.rule_of(charge.id).id.clone();
                 return Err(Invalid::CostAboveLimit { rule, limit: charge.limit.quota, cost: request.cost });
             }
         }
         loop {
             match self.store.take_all(&placed, now_us) {
-                Ok(fold) => return Ok(fold),
+                Ok(fold) => return Ok(Decision::of(rules, &fold, now_us)),
                 Err(full) => self.join_crowd(&mut placed[full.charge], request),
             }
         }
@@ -243,6 +251,11 @@ impl Limiter {
         self.store.count_crowded();
         placed.crowd = true;
         placed.charge.key = self.seed.crowd(request.ip, CROWDS) ^ placed.charge.limit.identity;
+    }
+
+    /// An address as it is counted, hashed.
+    pub(crate) fn address_hash(&self, ip: std::net::IpAddr) -> u64 {
+        self.seed.chain(0, &Identity::Ip(ip_bits(ip)))
     }
 
     /// Housekeeping; to be called about ten times a second.
@@ -262,6 +275,13 @@ impl Limiter {
 }
 
 impl Decision {
+    /// What the step of a request's only charge comes to, if that charge can refuse.
+    #[inline]
+    fn of_one(rules: &Rules, limit: LimitId, step: &Step, now_us: u64) -> Self {
+        let outcome = Outcome::of_one(limit, step);
+        Self { outcome, terms: Some(rules.terms(limit)), now_us, shadowed_by: None, degraded: false }
+    }
+
     pub(crate) fn without_limit(outcome: Outcome, now_us: u64) -> Self {
         Self { outcome, terms: None, now_us, shadowed_by: None, degraded: false }
     }

@@ -14,7 +14,7 @@ mod cache;
 use crate::policy::Policy;
 use cache::{Cache, Spot};
 use rapidhash::v3::rapidhash_v3;
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tollgate_core::key::Hashes;
@@ -32,7 +32,7 @@ const MOST_CLASSES: usize = 4096;
 const POLICIES: usize = 4;
 
 thread_local! {
-    static MEMO: RefCell<Memo> = const { RefCell::new(Memo::new()) };
+    static MEMO: Cell<Option<Box<Memo>>> = const { Cell::new(None) };
 }
 
 /// What one thread remembers.
@@ -69,14 +69,31 @@ struct Known {
     selection: Selection,
 }
 
-/// Runs `body` with this thread's memory.
+/// What this thread remembers, lent out; it goes back when this is dropped. It is not handed to a closure,
+/// which would have to hand out a decision: to copy one costs more than to hash a key.
+pub(crate) struct Lent(Option<Box<Memo>>);
+
 #[inline]
-pub(crate) fn with<T>(body: impl FnOnce(&mut Memo) -> T) -> T {
-    MEMO.with_borrow_mut(body)
+pub(crate) fn lend() -> Lent {
+    Lent(MEMO.take())
+}
+
+impl Lent {
+    #[inline]
+    pub(crate) fn memo(&mut self) -> &mut Memo {
+        self.0.get_or_insert_with(|| Box::new(Memo::new()))
+    }
+}
+
+impl Drop for Lent {
+    #[inline]
+    fn drop(&mut self) {
+        MEMO.set(self.0.take());
+    }
 }
 
 impl Memo {
-    const fn new() -> Self {
+    fn new() -> Self {
         Self {
             policies: [const { None }; POLICIES],
             caches: Caches {

@@ -91,11 +91,15 @@ impl MemoryStore {
     pub(crate) fn take_one(&self, charge: &Charge<'_>, cost: u32, now_us: u64) -> Option<Step> {
         let Charge { limit, key, .. } = *charge;
         let mut table = self.shards[shard_of(key)].0.lock();
-        let Some(index) = table.find(key) else { return self.take_first(&mut table, charge, cost, now_us) };
-        let step = limit.step(Some(table.slot(index).cell()), now_us, cost);
+        let Some(index) = table.find(key) else {
+            // In a variable of its own: the other step can then stay in registers.
+            let first = self.take_first(&mut table, charge, cost, now_us)?;
+            return Some(first);
+        };
+        let slot = table.slot_mut(index);
+        let step = limit.step(Some(slot.cell()), now_us, cost);
         if let Some(cell) = step.next {
-            let fresh_us = now_us + limit.lifetime_us().max(step.reset_after_us);
-            table.replace(index, Slot::new(key, cell, fresh_us));
+            *slot = Slot::new(key, cell, now_us + limit.lifetime_us.max(step.reset_after_us));
         }
         Some(step)
     }
@@ -245,10 +249,10 @@ fn write(table: &mut Table, placed: &Placed<'_>, taken: &Taken, budget: &Budget,
         (Taken::Cell { step, known }, _) => {
             let Some(cell) = step.next else { return };
             let life_us =
-                if *known { limit.lifetime_us().max(step.reset_after_us) } else { step.reset_after_us };
+                if *known { limit.lifetime_us.max(step.reset_after_us) } else { step.reset_after_us };
             let slot = Slot::new(key, cell, now_us + life_us);
             match table.find(key) {
-                Some(index) => table.replace(index, slot),
+                Some(index) => *table.slot_mut(index) = slot,
                 None => table.insert(slot),
             }
         }

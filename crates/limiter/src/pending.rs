@@ -9,11 +9,12 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 use tollgate_core::algorithm::Step;
 use tollgate_core::decision::{Fold, Invalid, Outcome};
+use tollgate_core::key::Hashes;
 use tollgate_core::limit::Meter;
 use tollgate_core::place::Place;
 use tollgate_core::request::Request;
 use tollgate_core::rules::written::{Consistency, OnStoreFailure};
-use tollgate_core::rules::{Charge, LimitId};
+use tollgate_core::rules::{Charge, Charges, LimitId, Selection};
 
 /// A shared store, and what is done without it.
 #[derive(Debug)]
@@ -99,19 +100,21 @@ impl Due {
 }
 
 impl Limiter {
-    /// Charges `charges` at the shared store, or at what is held of it here.
+    /// Charges a request at the shared store, or at what is held of it here.
     pub(crate) fn charge_shared<'l>(
         &'l self,
         store: &'l SharedStore,
         policy: &Arc<Policy>,
-        charges: &[Charge<'_>],
+        selection: &Selection,
         request: &Request<'_>,
-        route: u64,
+        hashes: &Hashes<'_>,
         now_us: u64,
     ) -> Result<Check<'l>, Invalid> {
         let rules = &policy.rules.set;
+        let mut charges = Charges::new();
+        rules.charge(selection, request, hashes, &mut charges);
         let mut due: SmallVec<[Due; 4]> = SmallVec::new();
-        for charge in charges {
+        for charge in &charges {
             if request.cost <= u64::from(charge.limit.quota) {
                 due.push(Due::new(policy, charge));
             } else if charge.enforced {
@@ -142,7 +145,7 @@ impl Limiter {
         };
         let place = |index: usize| {
             let limit = waiting.charges[index].id;
-            places.of(rules.rule_of(limit), rules.limit(limit), request, route)
+            places.of(rules.rule_of(limit), rules.limit(limit), request, selection.route())
         };
         let mut hearings: SmallVec<[Hearing; 1]> = SmallVec::new();
         let ticket = || {

@@ -171,6 +171,11 @@ impl RedisStore {
         self.shared.queues.calls()
     }
 
+    /// For how many keys leases are held.
+    pub fn leases(&self) -> usize {
+        self.shared.book.leases()
+    }
+
     /// The number of the rules in force, for the other nodes to see.
     pub fn set_rules_version(&self, version: u64) {
         self.shared.fleet.set_rules_version(version);

@@ -35,10 +35,11 @@ pub fn step(bucket: &Bucket, cell: Option<Cell>, now_us: u64, cost: u32) -> Step
     let need = u64::from(cost) * u64::from(bucket.period);
     let admitted = level >= need;
     let left = if admitted { level - need } else { level };
+    let state = bucket.cell(left, flow.at);
     Step {
         admitted,
-        next: (admitted || flow.jumped).then(|| bucket.cell(left, flow.at)),
-        remaining: (left / u64::from(bucket.period)) as u32,
+        next: (admitted || flow.jumped).then_some(state),
+        remaining: state.major,
         retry_after_us: if admitted {
             0
         } else {

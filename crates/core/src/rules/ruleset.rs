@@ -174,6 +174,7 @@ pub struct RuleSet {
     /// Route templates, the most specific first.
     pub(super) routes: Vec<Route>,
     summary: Summary,
+    looks_at_paths: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -204,7 +205,20 @@ impl RuleSet {
     pub(super) fn new(parts: Parts) -> Self {
         let Parts { rules, tiers, default_tier, limits, owners, sizes, endpoints, written, routes } = parts;
         let summary = Summary::new(&rules, &tiers);
-        Self { rules, tiers, default_tier, limits, owners, sizes, endpoints, written, routes, summary }
+        let looks_at_paths = !endpoints.is_empty();
+        Self {
+            rules,
+            tiers,
+            default_tier,
+            limits,
+            owners,
+            sizes,
+            endpoints,
+            written,
+            routes,
+            summary,
+            looks_at_paths,
+        }
     }
 
     /// A set that limits nothing.
@@ -247,7 +261,7 @@ impl RuleSet {
     /// Whether any rule looks at paths.
     #[inline]
     pub fn looks_at_paths(&self) -> bool {
-        !self.endpoints.is_empty()
+        self.looks_at_paths
     }
 }
 

@@ -19,7 +19,7 @@ pub(super) enum Summary {
     /// Nothing: all clients meet the same.
     Nothing,
     /// Which of these patterns match, and the tier if the caller states one.
-    Patterns(Vec<(Name, Glob)>),
+    Patterns(NamePatterns),
     /// All of these.
     Traits(ClientTraits),
 }
@@ -33,22 +33,12 @@ pub enum ClientNumber {
     Hash(u64),
 }
 
-/// A name that a client goes by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Name {
-    ApiKey,
-    User,
-    Tenant,
-}
-
-impl Name {
-    fn of<'a>(self, request: &Request<'a>) -> Option<&'a str> {
-        match self {
-            Self::ApiKey => request.api_key,
-            Self::User => request.user,
-            Self::Tenant => request.tenant,
-        }
-    }
+/// Patterns over the names that a client goes by.
+#[derive(Clone, Debug, Default)]
+pub(super) struct NamePatterns {
+    api_key: Vec<Glob>,
+    user: Vec<Glob>,
+    tenant: Vec<Glob>,
 }
 
 /// What may matter about a client.
@@ -76,8 +66,8 @@ impl Summary {
         }
         let single_keys = rules.iter().any(|rule| !rule.sizes.by_key.is_empty())
             || traits.tier && tiers.iter().any(|tier| !tier.keys.is_empty());
-        let patterns = patterns(rules, tiers);
-        if single_keys || traits.ip || traits.ids || patterns.len() > MOST_PATTERNS {
+        let patterns = NamePatterns::new(rules, tiers);
+        if single_keys || traits.ip || traits.ids || patterns.count() > MOST_PATTERNS {
             Self::Traits(traits)
         } else {
             Self::Patterns(patterns)
@@ -90,38 +80,52 @@ impl Summary {
         match self {
             Self::Nothing => ClientNumber::Class(0),
             Self::Patterns(patterns) => {
-                let mut number = match request.tier {
+                let tier = match request.tier {
                     None => 0,
                     Some(stated) => {
                         1 + tiers.iter().position(|tier| tier.name == stated).map_or(0, |at| at as u64 + 1)
                     }
                 };
-                for (name, glob) in patterns {
-                    let matches = name.of(request).is_some_and(|text| glob.matches(text));
-                    number = number << 1 | u64::from(matches);
-                }
-                ClientNumber::Class(number)
+                let number = add_bits(tier, &patterns.api_key, request.api_key);
+                let number = add_bits(number, &patterns.user, request.user);
+                ClientNumber::Class(add_bits(number, &patterns.tenant, request.tenant))
             }
             Self::Traits(traits) => ClientNumber::Hash(hashes.of_traits(*traits, request)),
         }
     }
 }
 
-/// Every pattern over a client's names, once.
-fn patterns(rules: &[Rule], tiers: &[Tier]) -> Vec<(Name, Glob)> {
-    let of_rules = rules.iter().flat_map(|rule| {
-        let client = &rule.client;
-        [(Name::ApiKey, &client.api_key), (Name::User, &client.user), (Name::Tenant, &client.tenant)]
-    });
-    let of_rules = of_rules.flat_map(|(name, globs)| globs.iter().flatten().map(move |glob| (name, glob)));
-    let of_tiers = tiers.iter().flat_map(|tier| &tier.api_key).map(|glob| (Name::ApiKey, glob));
-    let mut patterns: Vec<(Name, Glob)> = Vec::new();
-    for (name, glob) in of_rules.chain(of_tiers) {
-        if !patterns.iter().any(|(known, other)| *known == name && other == glob) {
-            patterns.push((name, glob.clone()));
+impl NamePatterns {
+    /// Every pattern over a client's names, once.
+    fn new(rules: &[Rule], tiers: &[Tier]) -> Self {
+        let mut patterns = Self::default();
+        for client in rules.iter().map(|rule| &rule.client) {
+            add(&mut patterns.api_key, client.api_key.iter().flatten());
+            add(&mut patterns.user, client.user.iter().flatten());
+            add(&mut patterns.tenant, client.tenant.iter().flatten());
+        }
+        add(&mut patterns.api_key, tiers.iter().flat_map(|tier| &tier.api_key));
+        patterns
+    }
+
+    fn count(&self) -> usize {
+        self.api_key.len() + self.user.len() + self.tenant.len()
+    }
+}
+
+fn add<'g>(known: &mut Vec<Glob>, globs: impl Iterator<Item = &'g Glob>) {
+    for glob in globs {
+        if !known.contains(glob) {
+            known.push(glob.clone());
         }
     }
-    patterns
+}
+
+/// Goes on with `number` by a bit for each pattern: whether it matches.
+#[inline]
+fn add_bits(number: u64, patterns: &[Glob], name: Option<&str>) -> u64 {
+    let Some(name) = name else { return number << patterns.len() };
+    patterns.iter().fold(number, |number, glob| number << 1 | u64::from(glob.matches(name)))
 }
 
 /// Which traits of a client any rule or tier looks at.

@@ -10,9 +10,10 @@ use crate::key::Seed;
 use crate::limit::State;
 use crate::request::Request;
 use std::collections::HashMap;
+use std::sync::LazyLock;
 
 /// Any seed will do: nobody attacks a virtual node.
-const SEED: Seed = Seed([0x746f_6c6c, 0x6761_7465]);
+static SEED: LazyLock<Seed> = LazyLock::new(|| Seed::new([0x746f_6c6c, 0x6761_7465]));
 
 /// The states of all keys under a rule set.
 #[derive(Debug, Default)]

@@ -32,7 +32,7 @@ fn a_rejection_hands_back_no_state() {
             let mut kept = Kept::new(limit);
             let mut now_us = NOW_US;
             for index in 0..100 {
-                now_us += rng.u64(0..=kept.limit.lifetime_us()) / 16;
+                now_us += rng.u64(0..=kept.limit.lifetime_us) / 16;
                 let cost = rng.u32(1..=kept.limit.quota);
                 let before = kept.state.clone();
                 let (step, next) = kept.limit.step_state(before.as_ref(), now_us, cost);
@@ -245,8 +245,8 @@ fn a_trembling_clock_gives_no_double_credit() {
             let mut ledger = Ledger::new(rule);
             let (mut clock_us, mut newest_us) = (NOW_US, 0);
             for index in 0..300 {
-                clock_us += rng.u64(0..=kept.limit.lifetime_us()) / 8;
-                let back_us = [0, 1, kept.limit.lifetime_us() - rule.tick_us][rng.usize(0..3)];
+                clock_us += rng.u64(0..=kept.limit.lifetime_us) / 8;
+                let back_us = [0, 1, kept.limit.lifetime_us - rule.tick_us][rng.usize(0..3)];
                 let now_us = clock_us - rng.u64(0..=back_us);
                 let cost = rng.u32(1..=rule.capacity);
                 if kept.step(now_us, cost).admitted {
@@ -301,7 +301,7 @@ const ALIGNED_US: u64 = NOW_US - NOW_US % (5 * SECOND_US);
 #[test]
 fn a_jump_back_locks_nobody_out() {
     for limit in one_of_each(10, 5 * SECOND_US) {
-        let span_us = limit.lifetime_us();
+        let span_us = limit.lifetime_us;
         for back_us in [span_us + 1, span_us + SECOND_US, 100 * span_us, 365 * 86_400 * SECOND_US] {
             for cost in [1, 10] {
                 let mut kept = Kept::new(limit.clone());
@@ -322,7 +322,7 @@ fn a_jump_back_locks_nobody_out() {
 #[test]
 fn a_small_step_back_adds_at_most_itself_to_the_wait() {
     for limit in one_of_each(10, 5 * SECOND_US) {
-        let span_us = limit.lifetime_us();
+        let span_us = limit.lifetime_us;
         for back_us in [1, 1_000, SECOND_US, span_us / 2, span_us] {
             for cost in [1, 10] {
                 let mut kept = Kept::new(limit.clone());
@@ -345,7 +345,7 @@ fn a_jump_back_is_settled_by_one_rejection() {
     for limit in one_of_each(10, 5 * SECOND_US) {
         let mut kept = Kept::new(limit.clone());
         assert!(kept.step(ALIGNED_US, 10).admitted);
-        let start_us = ALIGNED_US - 10 * limit.lifetime_us() - 1;
+        let start_us = ALIGNED_US - 10 * limit.lifetime_us - 1;
         let (step, next) = limit.step_state(kept.state.as_ref(), start_us, 10);
         assert!(!step.admitted && next.is_some(), "{:?}", limit.algorithm());
         let (step, next) = limit.step_state(next.as_ref(), start_us, 10);
@@ -357,7 +357,7 @@ fn hammer_until_admitted(kept: &mut Kept, start_us: u64, cost: u32) -> u64 {
     let mut wait_us = 0;
     while !kept.step(start_us + wait_us, cost).admitted {
         wait_us += HAMMER_US;
-        assert!(wait_us < 10 * kept.limit.lifetime_us(), "{:?} is locked out", kept.limit.algorithm());
+        assert!(wait_us < 10 * kept.limit.lifetime_us, "{:?} is locked out", kept.limit.algorithm());
     }
     wait_us
 }

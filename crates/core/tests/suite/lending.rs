@@ -353,7 +353,11 @@ fn what_comes_back_too_late_stays_away() {
                 let all = account.available(meter, now_us);
                 account.take(meter, now_us, all);
                 account.settle(meter, now_us, &[report]);
-                assert_eq!(account.available(meter, now_us), back, "{algorithm:?} after {later} s: {report:?}");
+                assert_eq!(
+                    account.available(meter, now_us),
+                    back,
+                    "{algorithm:?} after {later} s: {report:?}"
+                );
             }
         }
     }
@@ -363,8 +367,7 @@ fn what_comes_back_too_late_stays_away() {
 #[test]
 fn a_capacity_lowered_below_what_is_lent_is_no_debt() {
     for algorithm in BUCKETS {
-        let (wide, narrow) =
-            (bucket(100, 10, 1, 1).limit(algorithm), bucket(5, 10, 1, 1).limit(algorithm));
+        let (wide, narrow) = (bucket(100, 10, 1, 1).limit(algorithm), bucket(5, 10, 1, 1).limit(algorithm));
         let start_us = NOW_US - NOW_US % SECOND_US;
         let mut account = Account::default();
         account.settle(wide.meter(), start_us, &[]);
@@ -384,7 +387,8 @@ fn a_capacity_lowered_below_what_is_lent_is_no_debt() {
 fn absurd_reports_are_bounded() {
     let most = u32::MAX;
     for algorithm in BUCKETS {
-        for rule in [bucket(6, 1, 5_184_000, 1_000_000), bucket(most, 1_000_000_000, 1, 1), bucket(3, 1, 4_000, 1)]
+        for rule in
+            [bucket(6, 1, 5_184_000, 1_000_000), bucket(most, 1_000_000_000, 1, 1), bucket(3, 1, 4_000, 1)]
         {
             let limit = rule.limit(algorithm);
             let meter = limit.meter();

@@ -198,11 +198,11 @@ fn shake(limits: &[Limit]) {
         let now_us = match rng.u8(0..4) {
             0 => 0,
             1 => YEAR_9999_US,
-            _ => NOW_US + rng.u64(0..=2 * limit.lifetime_us()),
+            _ => NOW_US + rng.u64(0..=2 * limit.lifetime_us),
         };
         let cost = [1, limit.quota / 2, limit.quota, rng.u32(1..=limit.quota)][rng.usize(0..4)].max(1);
         let (step, next) = limit.step_state(state.as_ref(), now_us, cost);
-        let longest_us = 2 * limit.lifetime_us() + SECOND_US;
+        let longest_us = 2 * limit.lifetime_us + SECOND_US;
         assert!(step.remaining <= limit.quota, "step {index}: {limit:?}");
         assert!(step.retry_after_us <= longest_us, "step {index}: {limit:?} says {step:?}");
         assert!(step.reset_after_us <= longest_us, "step {index}: {limit:?} says {step:?}");

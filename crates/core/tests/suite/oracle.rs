@@ -102,7 +102,7 @@ fn walk<O: Oracle>(seed: u64, weather: Weather) -> u64 {
             rule = O::edited(&rule, rng);
             kept.limit = O::limit(&rule);
         }
-        now_us = draw_instant(rng, weather, now_us, last, kept.limit.lifetime_us());
+        now_us = draw_instant(rng, weather, now_us, last, kept.limit.lifetime_us);
         let cost = draw_cost(rng, kept.limit.quota, last);
         let context =
             || format!("seed {seed}, step {index}: {:?} {rule:?}, cost {cost} at {now_us}", O::ALGORITHM);

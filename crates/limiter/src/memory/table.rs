@@ -106,8 +106,8 @@ impl Table {
     }
 
     #[inline]
-    pub(super) fn replace(&mut self, index: usize, slot: Slot) {
-        self.slots[index] = slot;
+    pub(super) fn slot_mut(&mut self, index: usize) -> &mut Slot {
+        &mut self.slots[index]
     }
 
     /// Makes room for `newcomers` more states. False if there is none.
@@ -347,7 +347,7 @@ mod tests {
             let life_us = 1 << random.u32(1..14);
             let new = slot(key, now_us, life_us);
             match table.find(key) {
-                Some(index) => table.replace(index, new),
+                Some(index) => *table.slot_mut(index) = new,
                 None => {
                     assert!(table.make_room(1, &budget, now_us));
                     table.insert(new);

@@ -136,8 +136,7 @@ impl Spans {
                 self.raise(node - 1, value);
             }
             node /= 2;
-            self.greatest[node] =
-                self.greatest[2 * node].max(self.greatest[2 * node + 1]) + self.added[node];
+            self.greatest[node] = self.greatest[2 * node].max(self.greatest[2 * node + 1]) + self.added[node];
         }
     }
 
@@ -167,10 +166,15 @@ impl Spans {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tollgate_core::algorithm::Algorithm;
+    use tollgate_core::limit::{Limit, Size};
+    use tollgate_core::rate::Rate;
 
     /// 10 tokens, 5 a second.
-    const BUCKET: Bucket =
-        Bucket { capacity: 10, amount: 1, period: 200_000, tick_us: 1, grain: 0, span: 2_000_000 };
+    fn bucket() -> Bucket {
+        let size = Size { capacity: Some(10), rate: Rate::per(5, 1_000_000), window_us: None };
+        *Limit::new("five", Algorithm::TokenBucket, size).unwrap().meter().bucket().unwrap()
+    }
 
     fn ledger(entries: &[(u64, u64, u32)]) -> Ledger {
         let mut ledger = Ledger::default();
@@ -189,21 +193,22 @@ mod tests {
 
     #[test]
     fn what_a_bucket_allows_is_no_excess() {
-        assert_eq!(ledger(&[(0, 0, 10), (1_000_000, 1_000_000, 5)]).excess(1, &BUCKET), 0);
-        assert_eq!(ledger(&[(0, 0, 10), (1_000_000, 1_000_000, 6)]).excess(1, &BUCKET), 1);
+        assert_eq!(ledger(&[(0, 0, 10), (1_000_000, 1_000_000, 5)]).excess(1, &bucket()), 0);
+        assert_eq!(ledger(&[(0, 0, 10), (1_000_000, 1_000_000, 6)]).excess(1, &bucket()), 1);
     }
 
     #[test]
     fn the_worst_span_is_found_wherever_it_lies() {
-        let spans = [(0, 0, 1), (5_000_000, 5_000_000, 8), (5_100_000, 5_100_000, 8), (9_000_000, 9_000_000, 1)];
+        let spans =
+            [(0, 0, 1), (5_000_000, 5_000_000, 8), (5_100_000, 5_100_000, 8), (9_000_000, 9_000_000, 1)];
         // 16 within 0.1 s, in which half a token came.
-        assert_eq!(ledger(&spans).excess(1, &BUCKET), 6);
+        assert_eq!(ledger(&spans).excess(1, &bucket()), 6);
     }
 
     #[test]
     fn a_request_under_way_counts_only_in_spans_that_hold_it_all() {
-        assert_eq!(ledger(&[(0, 1_000_000, 5), (900_000, 1_100_000, 10)]).excess(1, &BUCKET), 0);
-        assert_eq!(ledger(&[(800_000, 1_000_000, 5), (900_000, 1_100_000, 10)]).excess(1, &BUCKET), 4);
+        assert_eq!(ledger(&[(0, 1_000_000, 5), (900_000, 1_100_000, 10)]).excess(1, &bucket()), 0);
+        assert_eq!(ledger(&[(800_000, 1_000_000, 5), (900_000, 1_100_000, 10)]).excess(1, &bucket()), 4);
     }
 
     #[test]
@@ -225,7 +230,7 @@ mod tests {
                     worst = worst.max(fractions.div_euclid(200_000) + i64::from(fractions % 200_000 > 0));
                 }
             }
-            assert_eq!(ledger(&entries).excess(1, &BUCKET), worst - 10, "{entries:?}");
+            assert_eq!(ledger(&entries).excess(1, &bucket()), worst - 10, "{entries:?}");
         }
     }
 }

@@ -4,6 +4,7 @@ use crate::lease::Charged;
 use std::net::{IpAddr, Ipv4Addr};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::LazyLock;
 use tollgate_core::key::Seed;
 use tollgate_core::limit::{Limit, Meter};
 use tollgate_core::place::{Place, Places, Secret};
@@ -12,7 +13,7 @@ use tollgate_core::rules::written::{Consistency, OnStoreFailure};
 use tollgate_core::rules::{Charges, LimitId, RuleSet, Selection};
 
 /// Any will do: nobody attacks a simulation.
-const SEED: Seed = Seed([0x7469_6d65, 0x666c_6965]);
+static SEED: LazyLock<Seed> = LazyLock::new(|| Seed::new([0x7469_6d65, 0x666c_6965]));
 const SECRET: Secret = Secret(*b"a fleet on paper");
 
 /// A client, by what it shows.
@@ -93,7 +94,14 @@ struct States {
 impl<'s> People<'s> {
     pub(super) fn new(clients: &'s [Client], rules: Arc<RuleSet>) -> Self {
         let places = Places::new("", SECRET);
-        Self { clients, known: vec![None; clients.len()], rules, version: 1, places, states: States::default() }
+        Self {
+            clients,
+            known: vec![None; clients.len()],
+            rules,
+            version: 1,
+            places,
+            states: States::default(),
+        }
     }
 
     /// Puts other rules in force.

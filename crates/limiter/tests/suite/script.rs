@@ -78,12 +78,5 @@ fn ask(limit: &Limit, field: Field, cost: u32) -> Ask {
 }
 
 fn charge(limit: &Limit, field: Field) -> ChargeAsk {
-    ChargeAsk {
-        meter: *limit.meter(),
-        field,
-        enforced: true,
-        want: 0,
-        share: 1,
-        reports: Default::default(),
-    }
+    ChargeAsk { meter: *limit.meter(), field, enforced: true, want: 0, share: 1, reports: Default::default() }
 }

@@ -168,7 +168,7 @@ impl Group {
             return;
         }
         let client = &self.clients[rng.usize(..CLIENTS)];
-        let life_us = client.limits[rng.usize(..client.limits.len())].limit.lifetime_us();
+        let life_us = client.limits[rng.usize(..client.limits.len())].limit.lifetime_us;
         let next_second_us = SECOND_US - self.now_us % SECOND_US;
         let forward_us = match rng.u8(0..9) {
             0 | 1 => 0,

@@ -101,9 +101,7 @@ impl Numbers {
 
     fn bounded(self, rng: &mut fastrand::Rng) -> Self {
         match self.algorithm {
-            Algorithm::SlidingWindowLog if self.capacity > 60 => {
-                Self { capacity: rng.u32(1..=60), ..self }
-            }
+            Algorithm::SlidingWindowLog if self.capacity > 60 => Self { capacity: rng.u32(1..=60), ..self },
             _ => self,
         }
     }

@@ -224,8 +224,7 @@ fn what_is_not_understood_is_not_dropped_either() {
         let _: i64 = scripted.query(&[b"HSET", b"{c}", field(10 + number as u64).as_bytes(), value]);
     }
     for later in 0..200 {
-        let answer =
-            scripted.charge_one(START_US + later * 10 * SECOND_US, "{c}", &ask(&ten, field(1), 1));
+        let answer = scripted.charge_one(START_US + later * 10 * SECOND_US, "{c}", &ask(&ten, field(1), 1));
         assert_eq!(answer.passing[0], 1);
     }
     assert_eq!(scripted.hlen("{c}"), 5);
