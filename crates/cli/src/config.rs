@@ -1,11 +1,14 @@
 //! The settings of `serve`: a flag, else its environment variable, else `tollgate.yaml`, else the default.
 
+mod store;
+
 use crate::Failure;
 use clap::Args;
 use serde::Deserialize;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+pub use store::Store;
 use tollgate_core::document::{Document, Path};
 use tollgate_http::HeaderOptions;
 
@@ -22,7 +25,8 @@ pub struct ServeArgs {
     /// The rule file; it is watched, and changes are live within two seconds [default: built-in example]
     #[arg(long, env = "TOLLGATE_RULES", value_name = "FILE")]
     pub rules: Option<PathBuf>,
-    /// Where state is kept [default: memory]
+    /// Where state is kept: memory, redis://host:6379, redis-sentinel://h1,h2/name, redis-cluster://h1,h2
+    /// [default: memory]
     #[arg(long, env = "TOLLGATE_STORE", value_name = "URL")]
     pub store: Option<String>,
     /// How much memory the states may take, such as 64MB [default: 512MB]
@@ -40,6 +44,8 @@ struct ConfigFile {
     rules: Option<PathBuf>,
     store: Option<String>,
     store_memory: Option<Setting>,
+    #[serde(default)]
+    redis: store::RedisFile,
     listen: Option<Setting>,
     #[serde(default)]
     headers: HeaderOptions,
@@ -67,6 +73,8 @@ impl fmt::Display for Setting {
 pub struct Config {
     /// The rule file; none for the built-in example.
     pub rules: Option<PathBuf>,
+    /// Where states are kept.
+    pub store: Store,
     /// The most memory that states may take.
     pub store_memory: usize,
     /// Where checks are answered.
@@ -83,12 +91,8 @@ impl Config {
             None => ConfigFile::default(),
         };
         let store = args.store.or(file.store);
-        if let Some(url) = store.filter(|url| !matches!(url.as_str(), "memory" | "memory:" | "memory://")) {
-            return Err(Failure::plain(format!(
-                "`{url}` is not a store this version has\n  hint: `memory` is; leave the setting out to use it"
-            )));
-        }
         Ok(Self {
+            store: store::read(store.as_deref(), &file.redis).map_err(Failure::plain)?,
             rules: args.rules.or(file.rules),
             store_memory: args
                 .store_memory
@@ -119,6 +123,7 @@ fn read(path: &std::path::Path) -> Result<ConfigFile, Failure> {
     if let Some(Err(error)) = file.store_memory.as_ref().map(|setting| size(&setting.to_string())) {
         document.error(&root.field("store_memory"), error, None);
     }
+    store::check(&mut document, file.store.as_deref(), &file.redis);
     let report = document.into_report();
     if report.errors() > 0 {
         return Err(report.into());

@@ -1,7 +1,7 @@
 //! `tollgate serve`: the composition root.
 
 use crate::Failure;
-use crate::config::{Config, ServeArgs};
+use crate::config::{Config, ServeArgs, Store};
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tollgate_control::RuleFile;
 use tollgate_core::rules;
 use tollgate_http::ServeOptions;
-use tollgate_limiter::{Clock, Limiter, MemoryStore};
+use tollgate_limiter::{Clock, Limiter, MemoryStore, NodeAddress, RedisStore};
 use tollgate_server::{Door, Readiness};
 use tracing_subscriber::EnvFilter;
 
@@ -50,7 +50,7 @@ fn start_logging() -> Result<(), Failure> {
 }
 
 async fn serve(config: Config) -> Result<ExitCode, Failure> {
-    let limiter = Arc::new(Limiter::new(MemoryStore::new(config.store_memory), Clock::system()));
+    let (limiter, redis) = open_limiter(&config).await?;
     let readiness = Arc::new(Readiness::default());
     let rules = install_rules(&config, &limiter)?;
     readiness.rules_installed();
@@ -69,6 +69,9 @@ async fn serve(config: Config) -> Result<ExitCode, Failure> {
     let door = Arc::new(Door { limiter, headers: config.headers, readiness });
     let cut = tollgate_server::run(listener, door, told_to_stop(), ServeOptions::default()).await;
     tidying.abort();
+    if let Some(redis) = redis {
+        redis.close().await;
+    }
     if let Some(following) = following {
         following.abort();
     }
@@ -77,6 +80,23 @@ async fn serve(config: Config) -> Result<ExitCode, Failure> {
         cut => tracing::warn!(connections = cut, "stopped; some connections were still busy and were cut"),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The limiter on its store.
+async fn open_limiter(config: &Config) -> Result<(Arc<Limiter>, Option<RedisStore>), Failure> {
+    let clock = Clock::system();
+    let limiter = Limiter::new(MemoryStore::new(config.store_memory), clock.clone());
+    match &config.store {
+        Store::Memory => Ok((Arc::new(limiter), None)),
+        Store::Redis(store) => {
+            let mut settings = store.settings.clone();
+            settings.node = NodeAddress(config.listen.to_string());
+            let redis = RedisStore::open(&store.url, settings, clock)
+                .await
+                .map_err(|error| Failure::plain(error.to_string()))?;
+            Ok((Arc::new(limiter.sharing(&redis, store.failure)), Some(redis)))
+        }
+    }
 }
 
 /// The rule file's rules, or the example's if there is none.
@@ -100,7 +120,10 @@ fn greet(config: &Config, address: std::net::SocketAddr) {
             "  rules   built-in example: 5 requests, then one every 2 s, for each key (--rules FILE for yours)"
         ),
     }
-    println!("  store   memory, at most {} MB", config.store_memory >> 20);
+    match &config.store {
+        Store::Memory => println!("  store   memory, at most {} MB", config.store_memory >> 20),
+        Store::Redis(store) => println!("  store   {}", store.url),
+    }
     println!("  checks  http://{address}/v1/check");
     if !address.ip().is_loopback() {
         println!("  note    anybody who can reach this address can spend anybody's limit; keep it inside");

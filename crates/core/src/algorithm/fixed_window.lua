@@ -1,18 +1,18 @@
 -- Fixed window, see fixed_window.rs. What is available is the limit less the count.
 open[3] = function(c)
   local at = tick_of(now, c.tick)
-  local start, count = at - fmod(at, c.span), 0
+  local start, count = at - at % c.span, 0
   if c.known then
     local stored = tick_of(c.instant, c.tick)
     if stored >= start then
       count = c.major
       if stored > at then
         c.jumped = stored - at > c.span
-        if not c.jumped then start = stored - fmod(stored, c.span) end
+        if not c.jumped then start = stored - stored % c.span end
       end
     end
   end
-  c.unit, c.start, c.count, c.before = 1, start, count, 0
+  c.start, c.count, c.before = start, count, 0
   c.available = c.capacity - count
 end
 

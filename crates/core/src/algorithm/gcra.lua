@@ -1,8 +1,8 @@
 -- GCRA, see gcra.rs. What is available is what may still be booked: the capacity less what is owed, which
 -- is below nothing when the theoretical arrival time lies further ahead than can be booked.
 open[2] = function(c)
-  local at, full = tick_of(now, c.tick), c.capacity * c.period
-  c.unit, c.at = c.period, at
+  local at, full = tick_of(now, c.tick), c.full
+  c.at = at
   if not c.known then
     c.available = full
     return
@@ -31,7 +31,7 @@ open[2] = function(c)
 end
 
 close[2] = function(c)
-  local owed = c.capacity * c.period - c.available
-  local rest = fmod(owed, c.amount)
+  local owed = c.full - c.available
+  local rest = owed % c.amount
   return (c.at + (owed - rest) / c.amount) * c.tick, c.grain, 0, rest
 end

@@ -1,12 +1,12 @@
 -- Leaky bucket, see leaky_bucket.rs. What is available is the room above the level.
 open[1] = function(c)
-  local at, full = tick_of(now, c.tick), c.capacity * c.period
-  c.unit, c.at = c.period, at
+  local at = tick_of(now, c.tick)
+  c.at = at
   if not c.known then
-    c.available = full
+    c.available = c.full
     return
   end
-  local level = full
+  local level = c.full
   if c.major < c.capacity then
     level = c.major * c.period
     if c.minor > 0 then
@@ -16,11 +16,11 @@ open[1] = function(c)
   end
   local last = tick_after(c.instant, c.tick)
   c.at, c.jumped = clock(c, last, at)
-  c.available = refill(c, full - level, min(last, c.at), c.at)
+  c.available = refill(c, c.full - level, last < c.at and last or c.at, c.at)
 end
 
 close[1] = function(c)
-  local level = c.capacity * c.period - c.available
-  local minor = fmod(level, c.period)
+  local level = c.full - c.available
+  local minor = level % c.period
   return c.at * c.tick, c.grain, (level - minor) / c.period, minor
 end

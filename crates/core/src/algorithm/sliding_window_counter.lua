@@ -2,7 +2,7 @@
 -- request: the limit, less the current count, less what has not faded of the previous one.
 open[5] = function(c)
   local at, length = tick_of(now, c.tick), c.span
-  local start = at - fmod(at, length)
+  local start = at - at % length
   local elapsed, count, before = at - start, 0, 0
   if c.known then
     local current, previous = min(c.major, c.capacity), min(c.minor, c.capacity)
@@ -13,7 +13,7 @@ open[5] = function(c)
         c.jumped = stored - at > length
         if not c.jumped then
           -- The clock is a little behind the state: it stands still at the state's instant.
-          elapsed = fmod(stored, length)
+          elapsed = stored % length
           start = stored - elapsed
         end
       end
@@ -21,8 +21,8 @@ open[5] = function(c)
       before = current
     end
   end
-  c.unit, c.start, c.count, c.before = length, start, count, before
-  c.available = c.capacity * length - before * (length - elapsed) - count * length
+  c.start, c.count, c.before = start, count, before
+  c.available = c.full - before * (length - elapsed) - count * length
 end
 
 close[5] = close[3]

@@ -28,7 +28,7 @@ local function move_to_present(c)
 end
 
 open[4] = function(c)
-  c.unit, c.length = 1, c.span * c.tick
+  c.length = c.span * c.tick
   -- The sum of all costs; that before the window; the index of the first entry in it; the newest instant.
   c.sum, c.base, c.first, c.newest = 0, 0, 0, nil
   local last = call("LINDEX", c.list, -1)

@@ -7,28 +7,30 @@
 -- Answers the time, and for each client "+" and what it gets, or "-" and why it gets nothing.
 --
 -- Numbers are doubles here: every product stays below 2^53 (see limit.rs), and what is written goes
--- through struct.pack, never through tostring, which rounds instants.
+-- through struct.pack, never through tostring, which rounds instants. `%` is exact, for what it divides is
+-- never negative and below 2^52: an instant, or at most a capacity.
 local call, encode, decode = redis.call, struct.pack, struct.unpack
-local floor, fmod, min, max = math.floor, math.fmod, math.min, math.max
+local floor, min, max = math.floor, math.min, math.max
 
 local SECOND = 1000000
 -- Written before every state. A state in another format is an error, never a fresh one.
 local FORMAT = 1
 local MOST_FIELDS = 500
 
-local now
+-- The time, and the second in which it lies.
+local now, second_now
 -- By the number of the algorithm: open(charge) says what is available, close(charge) what is kept.
 local open, close = {}, {}
 
 -- The tick in which an instant lies; and the first tick that does not lie before it.
 local function tick_of(us, tick)
   if tick == 1 then return us end
-  return (us - fmod(us, tick)) / tick
+  return (us - us % tick) / tick
 end
 
 local function tick_after(us, tick)
   if tick == 1 then return us end
-  local rest = fmod(us, tick)
+  local rest = us % tick
   if rest == 0 then return us / tick end
   return (us - rest) / tick + 1
 end
@@ -40,7 +42,7 @@ end
 -- What is available of a bucket at the tick `at`, if it was `available` at the tick `last`: each tick adds
 -- `amount`, up to the capacity less what was lent at the time.
 local function refill(c, available, last, at)
-  local full = c.capacity * c.period
+  local full = c.full
   local lent = c.current + c.previous
   if lent > 0 then
     local second = SECOND / c.tick
@@ -57,8 +59,11 @@ local function refill(c, available, last, at)
     end
     full = max(0, c.capacity - lent) * c.period
   end
-  if at > last then available = available + min(at - last, c.span) * c.amount end
-  return min(full, available)
+  if at > last then
+    local elapsed = at - last
+    available = available + (elapsed < c.span and elapsed or c.span) * c.amount
+  end
+  return available < full and available or full
 end
 
 -- The bucket's clock: where the state stands, and whether it lies so far ahead that it must be moved.

@@ -10,4 +10,5 @@ mod reference;
 mod reload;
 mod script;
 mod setting;
+mod simulation;
 mod threads;

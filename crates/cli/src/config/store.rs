@@ -1,0 +1,150 @@
+//! Which store, and how it is used.
+
+use super::Setting;
+use serde::Deserialize;
+use std::time::Duration;
+use tollgate_core::document::{Document, Path};
+use tollgate_core::rate::parse_duration_us;
+use tollgate_limiter::{Emergency, FailureSettings, RedisSettings, StoreUrl};
+
+/// Where states are kept.
+#[derive(Clone, Debug)]
+pub enum Store {
+    /// In this process.
+    Memory,
+    /// In Redis.
+    Redis(Box<SharedStore>),
+}
+
+/// A store that nodes share.
+#[derive(Clone, Debug)]
+pub struct SharedStore {
+    /// Where it is.
+    pub url: StoreUrl,
+    /// How it is used.
+    pub settings: RedisSettings,
+    /// What is done without it.
+    pub failure: FailureSettings,
+}
+
+/// The `redis:` section of `tollgate.yaml`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RedisFile {
+    /// The longest that a decision waits for the store.
+    timeout: Option<Setting>,
+    /// How keys begin.
+    prefix: Option<String>,
+    /// 32 hexadecimal digits that all nodes share.
+    secret: Option<String>,
+    /// How many nodes there are, if they are not to be counted.
+    expected_nodes: Option<u32>,
+    /// What each node admits of its share under `on_store_failure: local`.
+    local_factor: Option<f64>,
+    /// When each address is limited by itself.
+    emergency: Option<EmergencyName>,
+    /// What one address may do then.
+    emergency_per_second: Option<u32>,
+    lease: Option<LeaseFile>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LeaseFile {
+    interval: Option<Setting>,
+    horizon: Option<Setting>,
+    most: Option<usize>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum EmergencyName {
+    Off,
+    OnOutage,
+    On,
+}
+
+/// The store at `text`, with its settings.
+pub fn read(text: Option<&str>, file: &RedisFile) -> Result<Store, String> {
+    let Some(text) = text.filter(|text| !matches!(*text, "memory" | "memory:" | "memory://")) else {
+        return Ok(Store::Memory);
+    };
+    let url: StoreUrl = text.parse().map_err(|error: tollgate_limiter::StoreUrlError| error.to_string())?;
+    let mut settings = RedisSettings::default();
+    settings.timeout = duration(file.timeout.as_ref(), "timeout")?.unwrap_or(settings.timeout);
+    if let Some(prefix) = &file.prefix {
+        settings.prefix.clone_from(prefix);
+    }
+    settings.secret = file.secret.as_deref().map(secret).transpose()?;
+    settings.expected_nodes = file.expected_nodes;
+    if let Some(lease) = &file.lease {
+        settings.lease_interval =
+            duration(lease.interval.as_ref(), "lease.interval")?.unwrap_or(settings.lease_interval);
+        settings.lease_horizon =
+            duration(lease.horizon.as_ref(), "lease.horizon")?.unwrap_or(settings.lease_horizon);
+        settings.most_leases = lease.most.unwrap_or(settings.most_leases);
+    }
+    let mut failure = FailureSettings::default();
+    if let Some(factor) = file.local_factor {
+        failure.local_factor_permille = permille(factor)?;
+    }
+    if let Some(emergency) = file.emergency {
+        failure.emergency = match emergency {
+            EmergencyName::Off => Emergency::Off,
+            EmergencyName::OnOutage => Emergency::OnOutage,
+            EmergencyName::On => Emergency::On,
+        };
+    }
+    failure.emergency_per_second = file.emergency_per_second.unwrap_or(failure.emergency_per_second).max(1);
+    Ok(Store::Redis(Box::new(SharedStore { url, settings, failure })))
+}
+
+/// Reports what is wrong in the file where it stands.
+pub fn check(document: &mut Document, store: Option<&str>, file: &RedisFile) {
+    let root = Path::root();
+    if let Err(error) = read(store, &RedisFile::default()) {
+        document.error(&root.field("store"), error, None);
+    }
+    let section = root.field("redis");
+    let mut wrong = |path: Path, error: Option<String>| {
+        if let Some(error) = error {
+            document.error(&path, error, None);
+        }
+    };
+    wrong(section.field("timeout"), duration(file.timeout.as_ref(), "timeout").err());
+    wrong(section.field("secret"), file.secret.as_deref().and_then(|text| secret(text).err()));
+    wrong(section.field("local_factor"), file.local_factor.and_then(|factor| permille(factor).err()));
+    if let Some(lease) = &file.lease {
+        let path = section.field("lease");
+        wrong(path.field("interval"), duration(lease.interval.as_ref(), "lease.interval").err());
+        wrong(path.field("horizon"), duration(lease.horizon.as_ref(), "lease.horizon").err());
+    }
+}
+
+fn duration(setting: Option<&Setting>, name: &str) -> Result<Option<Duration>, String> {
+    let Some(setting) = setting else { return Ok(None) };
+    let us = parse_duration_us(&setting.to_string())?;
+    if !(1_000..=10_000_000).contains(&us) {
+        return Err(format!("`{setting}` is out of range: `{name}` lies between 1ms and 10s"));
+    }
+    Ok(Some(Duration::from_micros(us)))
+}
+
+fn secret(text: &str) -> Result<[u8; 16], String> {
+    let bad = || "a secret is 32 hexadecimal digits, such as `openssl rand -hex 16` prints".to_owned();
+    if text.len() != 32 || !text.is_ascii() {
+        return Err(bad());
+    }
+    let mut secret = [0; 16];
+    for (index, byte) in secret.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&text[2 * index..2 * index + 2], 16).map_err(|_| bad())?;
+    }
+    Ok(secret)
+}
+
+fn permille(factor: f64) -> Result<u32, String> {
+    if !(0.001..=1_000.0).contains(&factor) {
+        return Err(format!("`{factor}` is out of range: `local_factor` lies between 0.001 and 1000"));
+    }
+    Ok((factor * 1_000.0).round() as u32)
+}
