@@ -1,5 +1,5 @@
 //! Measures Tollgate beside its peers, in one run: `cargo run --release -p tollgate-bench`, or one of
-//! `check`, `memory`, `attack` and `http` after `--`.
+//! `check`, `memory`, `attack`, `http` and `redis` after `--`.
 //!
 //! Machines differ and stall, so no time is judged alone: what counts are ratios to a peer measured in
 //! turns with it, and the median over the rounds.
@@ -9,12 +9,18 @@ mod attack;
 mod check;
 mod http;
 mod memory;
+mod redis;
 mod setting;
 
 use std::process::{Command, ExitCode};
 
-const BENCHES: [(&str, fn()); 4] =
-    [("check", check::run), ("memory", memory::run), ("attack", attack::run), ("http", http::run)];
+const BENCHES: [(&str, fn()); 5] = [
+    ("check", check::run),
+    ("memory", memory::run),
+    ("attack", attack::run),
+    ("http", http::run),
+    ("redis", redis::run),
+];
 
 fn main() -> ExitCode {
     let Some(wanted) = std::env::args().nth(1) else { return run_each() };

@@ -25,8 +25,11 @@ pub const SCRIPT: &str = concat!(
 /// Lets one call serve clients of several slots of one server. Redis knows it from 7.0 on.
 pub const CLUSTER_HEADER: &str = "#!lua flags=allow-cross-slot-keys\n";
 
-const FORMAT: u8 = 1;
-const CELL_BYTES: usize = 19;
+/// The formats of a state: with a count of four bytes, and with one of two, which nearly always does.
+const WIDE: u64 = 1;
+const NARROW: u64 = 2;
+const WIDE_BYTES: usize = 19;
+const NARROW_BYTES: usize = 17;
 const LENT_BYTES: usize = 12;
 /// A state that is lent from must be remembered for two seconds, however short its limit.
 const SHORTEST_TTL_MS: u64 = 4_000;
@@ -162,13 +165,13 @@ impl Ask {
 
 impl ChargeAsk {
     fn encode(&self, out: &mut Vec<u8>) {
-        let flags = u8::from(!self.enforced) | if self.reports.is_empty() { 0 } else { 2 };
+        // A log is never lent from, and what it has counted stays counted.
+        let lends = !matches!(self.meter, Meter::SlidingWindowLog(_));
+        let wants = lends && self.want > 0;
+        let reports = lends && !self.reports.is_empty();
+        let flags = u8::from(!self.enforced) | u8::from(wants) << 1 | u8::from(reports) << 2;
         out.extend([number(self.meter.algorithm()), flags, class(&self.meter)]);
         uint(out, ttl_ms(&self.meter), 5);
-        // A log is never lent from.
-        let want = if matches!(self.meter, Meter::SlidingWindowLog(_)) { 0 } else { self.want };
-        out.extend(want.to_be_bytes());
-        out.extend(self.share.max(1).to_be_bytes());
         let (capacity, amount, period, tick_us, grain, span) =
             match (self.meter.bucket(), self.meter.window()) {
                 (Some(bucket), _) => {
@@ -186,7 +189,11 @@ impl ChargeAsk {
         let field = self.field.as_bytes();
         out.push(field.len() as u8);
         out.extend(field);
-        if !self.reports.is_empty() {
+        if wants {
+            out.extend(self.want.to_be_bytes());
+            out.extend(self.share.max(1).to_be_bytes());
+        }
+        if reports {
             out.push(self.reports.len() as u8);
             for report in &self.reports {
                 for part in [report.epoch, report.spent, report.returned, report.refunded] {
@@ -249,14 +256,19 @@ fn read_account(bytes: &[u8]) -> Result<Account, Unreadable> {
         return Ok(Account::default());
     }
     let mut reader = Reader(bytes);
-    if reader.uint(1)? != u64::from(FORMAT) || ![CELL_BYTES, CELL_BYTES + LENT_BYTES].contains(&bytes.len()) {
+    let (count_bytes, cell_bytes) = match reader.uint(1)? {
+        WIDE => (4, WIDE_BYTES),
+        NARROW => (2, NARROW_BYTES),
+        _ => return Err(Unreadable::Malformed),
+    };
+    if ![cell_bytes, cell_bytes + LENT_BYTES].contains(&bytes.len()) {
         return Err(Unreadable::Malformed);
     }
     reader.uint(1)?;
     let cell = Cell {
         instant_us: reader.uint(7)?,
         grain: reader.uint(2)? as u16,
-        major: reader.uint(4)? as u32,
+        major: reader.uint(count_bytes)? as u32,
         minor: reader.uint(4)? as u32,
     };
     let mut lent = Lent::default();

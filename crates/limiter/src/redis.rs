@@ -96,13 +96,15 @@ impl RedisStore {
         Self::open_at(url, settings, clock, None).await
     }
 
-    /// A store whose time is `time`, for tests.
+    /// A store whose time is `time`, for tests. `clock` is this node's own: what it was lent and told grows
+    /// old by it.
     pub async fn open_on_clock(
         url: &StoreUrl,
         settings: RedisSettings,
+        clock: ManualClock,
         time: ManualClock,
     ) -> Result<Self, OpenError> {
-        Self::open_at(url, settings, Clock::Manual(time.clone()), Some(time)).await
+        Self::open_at(url, settings, Clock::Manual(clock), Some(time)).await
     }
 
     async fn open_at(
@@ -181,10 +183,17 @@ impl RedisStore {
         self.shared.fleet.set_rules_version(version);
     }
 
+    /// Waits until nothing is on its way to the store, no longer than its timeout.
+    pub async fn settled(&self) {
+        self.shared.queues.drained(self.shared.settings.timeout).await;
+    }
+
     /// Brings back all that is held, says goodbye to the fleet and ends.
     pub async fn close(&self) {
+        // A heartbeat after the goodbye would call this node back to life.
+        self.tasks.iter().for_each(JoinHandle::abort);
         self.shared.book.bring_back_all(self.shared.lease_us(), |call| self.shared.send(call));
-        self.shared.queues.drained(self.shared.settings.timeout).await;
+        self.settled().await;
         self.shared.leave().await;
         self.shared.servers.close().await;
     }

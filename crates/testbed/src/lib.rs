@@ -11,6 +11,7 @@ mod redis;
 mod sentinel;
 mod tls;
 mod wait;
+mod witness;
 
 pub use cluster::Cluster;
 pub use proxy::{Mode, Proxy};
@@ -18,3 +19,4 @@ pub use redis::Server;
 pub use sentinel::Sentinels;
 pub use tls::Certificates;
 pub use wait::{PATIENCE, eventually, wait_until};
+pub use witness::Witness;

@@ -1,14 +1,17 @@
 -- Fixed window, see fixed_window.rs. What is available is the limit less the count.
 open[3] = function(c)
-  local at = tick_of(now, c.tick)
+  local at = c.present
   local start, count = at - at % c.span, 0
   if c.known then
     local stored = tick_of(c.instant, c.tick)
     if stored >= start then
       count = c.major
       if stored > at then
-        c.jumped = stored - at > c.span
-        if not c.jumped then start = stored - stored % c.span end
+        if stored - at > c.span then
+          c.changed = true
+        else
+          start = stored - stored % c.span
+        end
       end
     end
   end

@@ -1,7 +1,7 @@
 -- GCRA, see gcra.rs. What is available is what may still be booked: the capacity less what is owed, which
 -- is below nothing when the theoretical arrival time lies further ahead than can be booked.
 open[2] = function(c)
-  local at, full = tick_of(now, c.tick), c.full
+  local at, full = c.present, c.full
   c.at = at
   if not c.known then
     c.available = full
@@ -9,7 +9,7 @@ open[2] = function(c)
   end
   local arrival = tick_after(c.instant, c.tick)
   if arrival - at > 2 * c.span then
-    c.available, c.jumped = 0, true
+    c.available, c.changed = 0, true
     return
   end
   -- From the arrival on nothing is owed, whatever the remainder: the state equals a fresh one.
@@ -22,7 +22,7 @@ open[2] = function(c)
     end
   end
   c.available = full - owed
-  if c.current + c.previous > 0 then
+  if c.was_lent then
     -- The state does not tell when it was written. It need not: what is owed falls steadily, so that the
     -- first instant at which less is lent is early enough to begin with what the lent lets be.
     local from = min(at, (c.epoch + 1) * (SECOND / c.tick))

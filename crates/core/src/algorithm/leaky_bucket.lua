@@ -1,9 +1,7 @@
 -- Leaky bucket, see leaky_bucket.rs. What is available is the room above the level.
 open[1] = function(c)
-  local at = tick_of(now, c.tick)
-  c.at = at
   if not c.known then
-    c.available = c.full
+    c.at, c.available = c.present, c.full
     return
   end
   local level = c.full
@@ -14,9 +12,7 @@ open[1] = function(c)
       level = level + (known and c.minor or c.period)
     end
   end
-  local last = tick_after(c.instant, c.tick)
-  c.at, c.jumped = clock(c, last, at)
-  c.available = refill(c, c.full - level, last < c.at and last or c.at, c.at)
+  c.available = flow(c, c.full - level)
 end
 
 close[1] = function(c)

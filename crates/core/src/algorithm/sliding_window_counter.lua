@@ -1,7 +1,7 @@
 -- Sliding window counter, see sliding_window_counter.rs. What is available is counted in 1/window of a
 -- request: the limit, less the current count, less what has not faded of the previous one.
 open[5] = function(c)
-  local at, length = tick_of(now, c.tick), c.span
+  local at, length = c.present, c.span
   local start = at - at % length
   local elapsed, count, before = at - start, 0, 0
   if c.known then
@@ -10,8 +10,9 @@ open[5] = function(c)
     if stored >= start then
       count, before = current, previous
       if stored > at then
-        c.jumped = stored - at > length
-        if not c.jumped then
+        if stored - at > length then
+          c.changed = true
+        else
           -- The clock is a little behind the state: it stands still at the state's instant.
           elapsed = stored % length
           start = stored - elapsed

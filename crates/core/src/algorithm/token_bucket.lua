@@ -1,9 +1,7 @@
 -- Token bucket, see token_bucket.rs. What is available is the level.
 open[0] = function(c)
-  local at = tick_of(now, c.tick)
-  c.at = at
   if not c.known then
-    c.available = c.full
+    c.at, c.available = c.present, c.full
     return
   end
   local level = c.full
@@ -11,9 +9,7 @@ open[0] = function(c)
     level = c.major * c.period
     if c.mark == c.grain and c.minor < c.period then level = level + c.minor end
   end
-  local last = tick_after(c.instant, c.tick)
-  c.at, c.jumped = clock(c, last, at)
-  c.available = refill(c, level, last < c.at and last or c.at, c.at)
+  c.available = flow(c, level)
 end
 
 close[0] = function(c)

@@ -11,16 +11,21 @@
 -- never negative and below 2^52: an instant, or at most a capacity.
 local call, encode, decode = redis.call, struct.pack, struct.unpack
 local floor, min, max = math.floor, math.min, math.max
+local byte, sub = string.byte, string.sub
 
 local SECOND = 1000000
--- Written before every state. A state in another format is an error, never a fresh one.
-local FORMAT = 1
+-- Every state begins with its format; the two differ in the width of the count. A state in another format is
+-- an error, never a fresh one.
+local WIDE, WIDE_STATE, WIDE_BYTES = 1, ">BBI7I2I4I4", 19
+local NARROW, NARROW_STATE, NARROW_BYTES = 2, ">BBI7I2I2I4", 17
 local MOST_FIELDS = 500
 
 -- The time, and the second in which it lies.
 local now, second_now
--- By the number of the algorithm: open(charge) says what is available, close(charge) what is kept.
-local open, close = {}, {}
+-- By the number of the algorithm: open(charge) says what is available, close(charge) what is kept. Made at
+-- their full size, for they are made anew in each call.
+local open = { false, false, false, false, false, [0] = false }
+local close = { false, false, false, false, false, [0] = false }
 
 -- The tick in which an instant lies; and the first tick that does not lie before it.
 local function tick_of(us, tick)
@@ -59,16 +64,28 @@ local function refill(c, available, last, at)
     end
     full = max(0, c.capacity - lent) * c.period
   end
-  if at > last then
-    local elapsed = at - last
-    available = available + (elapsed < c.span and elapsed or c.span) * c.amount
-  end
-  return available < full and available or full
+  if at > last then available = available + min(at - last, c.span) * c.amount end
+  return min(available, full)
 end
 
--- The bucket's clock: where the state stands, and whether it lies so far ahead that it must be moved.
-local function clock(c, last, at)
-  if at >= last then return at, false end
-  if last - at > c.span then return at, true end
-  return last, false
+-- What is available of a bucket now, if it was `available` at the instant of its state. Sets the tick that
+-- the bucket speaks of: the present, unless its state lies a little ahead.
+local function flow(c, available)
+  local at, last = c.present, c.instant
+  if c.tick > 1 then last = tick_after(last, c.tick) end
+  if last > at then
+    if last - at > c.span then
+      -- So far ahead that the clock must have jumped: it is moved to the present.
+      c.changed, last = true, at
+    else
+      at = last
+    end
+  end
+  c.at = at
+  if c.was_lent then return refill(c, available, last, at) end
+  local elapsed = at - last
+  if elapsed > c.span then return c.full end
+  available = available + elapsed * c.amount
+  if available > c.full then return c.full end
+  return available
 end

@@ -4,28 +4,48 @@ local function unit_of(algorithm, period, span)
   return algorithm == 5 and span or 1
 end
 
--- One limit that a client is charged against, as asked; the rest is filled in from its state.
-local function read_charge(ask, at)
-  local algorithm, flags, class, ttl, want, share, capacity, amount, period, tick, grain, span, field
-  algorithm, flags, class, ttl, want, share, capacity, amount, period, tick, grain, span, field, at =
-    decode(">BBBI5I4I4I4I4I4I4I2I7Bc0", ask, at)
+-- A limit and its numbers, as written in LIMIT_BYTES. The rest is filled in from what a client asks and from
+-- its state. A table grows by doubling: with no more than 32 names this one never has to.
+local LIMIT_BYTES = 33
+
+local function read_limit(written)
+  local algorithm, flags, class, ttl, capacity, amount, period, tick, grain, span =
+    decode(">BBBI5I4I4I4I4I2I7", written)
   local unit = unit_of(algorithm, period, span)
-  local c = {
-    algorithm = algorithm, shadow = flags % 2 == 1, class = class, ttl = ttl, want = want, share = share,
-    capacity = capacity, amount = amount, period = period, tick = tick, grain = grain, span = span,
-    asked_field = field, reports = false, unit = unit, full = capacity * unit,
-    -- The expiry is looked after four times in the life of a state: so none goes while it still limits.
-    quarter = ttl * 250,
-    field = field, list = false, known = false, kept_class = 0, jumped = false,
-    instant = 0, mark = 0, major = 0, minor = 0, epoch = 0, current = 0, previous = 0,
-    available = 0, taken = 0, lends = 0, at = 0, start = 0, count = 0, before = 0,
-    was_lent = false, settled = false, value = "",
+  return {
+    algorithm = algorithm, shadow = flags % 2 == 1, wants = flags % 4 >= 2, tells = flags >= 4,
+    class = class, ttl = ttl, capacity = capacity, amount = amount, period = period, tick = tick,
+    grain = grain, span = span, unit = unit, full = capacity * unit, present = tick_of(now, tick),
+    field = "", known = false, kept_class = 0, instant = 0, mark = 0, major = 0, minor = 0,
+    epoch = 0, current = 0, previous = 0, was_lent = false, at = 0, available = 0, taken = 0, lends = 0,
+    changed = false,
   }
-  if flags >= 2 then
-    local reports
-    reports, at = decode("B", ask, at)
+end
+
+-- The limits of this call by their place in an ask and by how they are written. Clients come one after the
+-- other, and most have the same limits: each finds them here and overwrites what was left by the one before.
+local known_limits = {}
+
+-- One limit that a client is charged against, and where the next begins.
+local function read_charge(ask, at, place)
+  local limits = known_limits[place]
+  if not limits then
+    limits = {}
+    known_limits[place] = limits
+  end
+  local written = sub(ask, at, at + LIMIT_BYTES - 1)
+  local c = limits[written]
+  if not c then
+    c = read_limit(written)
+    limits[written] = c
+  end
+  c.field, at = decode("Bc0", ask, at + LIMIT_BYTES)
+  if c.wants then c.want, c.share, at = decode(">I4I4", ask, at) end
+  if c.tells then
+    local count
+    count, at = decode("B", ask, at)
     c.reports = {}
-    for index = 1, reports do
+    for index = 1, count do
       local epoch, spent, returned, refunded
       epoch, spent, returned, refunded, at = decode(">I4I4I4I4", ask, at)
       c.reports[index] = { epoch, spent, returned, refunded }
@@ -34,38 +54,45 @@ local function read_charge(ask, at)
   return c, at
 end
 
--- What clients ask, by how it is written: many ask for the same, and nothing in it speaks of the client.
+-- Requests of one cost against one limit, which are most of all that is asked, by how they are written: many
+-- clients ask for the same.
 local known_asks = {}
-
-local function read_ask(ask)
-  local limits, runs, at = decode("BB", ask)
-  local asked = { costs = {}, charges = {}, fields = {} }
-  for index = 1, 2 * runs do asked.costs[index], at = decode(">I4", ask, at) end
-  for index = 1, limits do
-    local c
-    c, at = read_charge(ask, at)
-    asked.charges[index], asked.fields[index] = c, c.asked_field
-  end
-  known_asks[ask] = asked
-  return asked
-end
 
 -- What is kept of a client under a limit, or nothing: a fresh state.
 local function read_state(c, value)
-  c.jumped, c.was_lent, c.settled, c.taken, c.lends, c.value = false, false, false, 0, 0, ""
-  c.epoch, c.current, c.previous = second_now, 0, 0
+  c.taken, c.lends, c.changed = 0, 0, false
+  c.was_lent, c.epoch, c.current, c.previous = false, second_now, 0, 0
   if not value then
     c.known = false
     return
   end
-  local format
-  format, c.kept_class, c.instant, c.mark, c.major, c.minor = decode(">BBI7I2I4I4", value)
-  if format ~= FORMAT then error("a state is in format " .. format .. ", which is not known here", 0) end
-  c.known = true
-  if #value > 19 then
-    c.epoch, c.current, c.previous = decode(">I4I4I4", value, 20)
-    c.was_lent = true
+  local format, _ = byte(value)
+  local bytes = NARROW_BYTES
+  if format == NARROW then
+    _, c.kept_class, c.instant, c.mark, c.major, c.minor = decode(NARROW_STATE, value)
+  elseif format == WIDE then
+    _, c.kept_class, c.instant, c.mark, c.major, c.minor = decode(WIDE_STATE, value)
+    bytes = WIDE_BYTES
+  else
+    error("a state is in format " .. tostring(format) .. ", which is not known here", 0)
   end
+  c.known = true
+  if #value > bytes then
+    c.was_lent = true
+    c.epoch, c.current, c.previous = decode(">I4I4I4", value, bytes + 1)
+  end
+end
+
+-- The state under one limit, whose value under the field that was asked for is `value`.
+local function find_state(key, c, value)
+  if c.algorithm == 4 then
+    c.list = key .. ":" .. c.field
+  elseif not value and #c.field > 5 and call("HLEN", key) >= MOST_FIELDS then
+    -- Too many for one client: from here on they count together, each limit by itself.
+    c.field = sub(c.field, 1, 5)
+    value = call("HGET", key, c.field)
+  end
+  read_state(c, value)
 end
 
 -- Lets go of what was lent two seconds ago. A clock that stepped back keeps it until it has caught up.
@@ -97,7 +124,7 @@ local function settle(c, epoch, spent, returned, refunded)
     end
     -- What comes back later than that would come on top of what was refilled in its stead.
   end
-  c.settled = true
+  c.changed = true
 end
 
 -- How often `cost` is available.
@@ -111,43 +138,51 @@ local function take(c, tokens)
   c.taken, c.available = c.taken + tokens, c.available - tokens * c.unit
 end
 
--- Serves requests of one cost, as many of `repeats` as every limit has room for. Tells how many pass, and
--- what is answered.
-local function serve(charges, repeats, cost)
+-- How many of `repeats` requests of `cost` a limit has room for.
+local function room(c, repeats, cost)
+  if c.available >= repeats * cost * c.unit then return repeats end
+  return times(c, cost)
+end
+
+-- Serves requests of one cost, as many of `repeats` as every limit has room for. Tells whether all passed.
+local function serve(charges, repeats, cost, answer)
   local passing = repeats
   for index = 1, #charges do
     local c = charges[index]
-    if not c.shadow and c.available < passing * cost * c.unit then passing = times(c, cost) end
+    if not c.shadow then passing = room(c, passing, cost) end
   end
-  local answer = encode(">I4", passing)
+  answer[#answer + 1] = encode(">I4", passing)
   for index = 1, #charges do
     local c, taken = charges[index], passing
     if c.shadow then
-      taken = min(passing, times(c, cost))
-      answer = answer .. encode(">I4", taken)
+      taken = room(c, passing, cost)
+      answer[#answer + 1] = encode(">I4", taken)
     end
     take(c, taken * cost)
-    if c.algorithm == 4 then answer = answer .. encode(">I4I7I7", log_standing(c, cost)) end
+    if c.algorithm == 4 then answer[#answer + 1] = encode(">I4I7I7", log_standing(c, cost)) end
   end
-  return passing, answer
+  return passing == repeats
 end
 
 -- The state after all is served; whether it has to be written, and whether its expiry has to be looked after.
 local function next_state(c)
-  local writes = c.taken ~= 0 or c.settled or c.jumped
+  local writes = c.taken ~= 0 or c.changed
   local instant, mark, major, minor = c.instant, c.mark, c.major, c.minor
   if writes or c.was_lent then instant, mark, major, minor = close[c.algorithm](c) end
-  if c.algorithm < 3 then c.current = c.current + c.lends end
-  if writes or c.known then
-    c.value = encode(">BBI7I2I4I4", FORMAT, c.class, instant, mark, major, minor)
-    if c.current + c.previous > 0 then
-      c.value = c.value .. encode(">I4I4I4", c.epoch, c.current, c.previous)
-    end
+  if not (writes or c.known) then return "", false, false end
+  local value
+  if major < 65536 then
+    value = encode(NARROW_STATE, NARROW, c.class, instant, mark, major, minor)
+  else
+    value = encode(WIDE_STATE, WIDE, c.class, instant, mark, major, minor)
   end
-  if not writes then return false, false end
-  local before, quarter = c.instant, c.quarter
+  local current = c.algorithm < 3 and c.current + c.lends or 0
+  if current + c.previous > 0 then value = value .. encode(">I4I4I4", c.epoch, current, c.previous) end
+  if not writes then return value, false, false end
+  -- The expiry is looked after four times in the life of a state: so none goes while it still limits.
+  local before, quarter = c.instant, c.ttl * 250
   local same_quarter = before - before % quarter == instant - instant % quarter
-  return true, not (c.known and c.kept_class == c.class and same_quarter)
+  return value, true, not (c.known and c.kept_class == c.class and same_quarter)
 end
 
 local function look_after_expiry(key, ttl)
@@ -156,8 +191,9 @@ local function look_after_expiry(key, ttl)
   local some = call("HRANDFIELD", key, 2, "WITHVALUES")
   for index = 1, #some, 2 do
     local value = some[index + 1]
+    local format = byte(value)
     -- Of another format nothing is known, not even how old it is.
-    if value:byte() == FORMAT and #value >= 19 then
+    if (format == NARROW or format == WIDE) and #value >= NARROW_BYTES then
       local _, class, instant = decode(">BBI7", value)
       if instant + 2 ^ (class / 4) < now then call("HDEL", key, some[index]) end
     end
@@ -165,81 +201,88 @@ local function look_after_expiry(key, ttl)
 end
 
 local function write(key, charges)
-  local fields, due, ttl = nil, false, 0
+  local fields, due, ttl = {}, false, 0
   for index = 1, #charges do
     local c = charges[index]
     if c.algorithm == 4 then
       close[4](c)
     else
-      local writes, is_due = next_state(c)
+      local writes, is_due
+      c.value, writes, is_due = next_state(c)
       if writes then
+        fields[#fields + 1], fields[#fields + 2] = c.field, c.value
         due, ttl = due or is_due, max(ttl, c.ttl)
-        if #charges == 1 then
-          call("HSET", key, c.field, c.value)
-        else
-          fields = fields or {}
-          fields[#fields + 1], fields[#fields + 2] = c.field, c.value
-        end
       end
     end
   end
-  if fields then call("HSET", key, unpack(fields)) end
+  if #fields > 0 then call("HSET", key, unpack(fields)) end
   if due then look_after_expiry(key, ttl) end
 end
 
-local function read_states(key, asked)
-  local charges = asked.charges
-  local values = #charges > 1 and call("HMGET", key, unpack(asked.fields))
-  for index = 1, #charges do
-    local c = charges[index]
-    local field = c.asked_field
-    local value
-    if values then value = values[index] else value = call("HGET", key, field) end
-    if c.algorithm == 4 then
-      c.list = key .. ":" .. field
-    elseif not value and #field > 5 and call("HLEN", key) >= MOST_FIELDS then
-      -- Too many for one client: from here on they count together, each limit by itself.
-      field = field:sub(1, 5)
-      value = call("HGET", key, field)
-    end
-    c.field = field
-    read_state(c, value)
-  end
+-- Requests of one cost against one limit that is neither in the shadow nor lent from nor reported of.
+local function charge_simply(key, c, field, repeats, cost)
+  c.field = field
+  find_state(key, c, call("HGET", key, field))
+  open[c.algorithm](c)
+  if c.was_lent then roll_epoch(c) end
+  local passing = room(c, repeats, cost)
+  take(c, passing * cost)
+  local value, writes, due = next_state(c)
+  if writes then call("HSET", key, c.field, value) end
+  if due then look_after_expiry(key, c.ttl) end
+  return encode(">c1I4I4Bc0", "+", passing, 0, #value, value)
 end
 
 -- Everything that one client asks for: runs of equal requests, each request whole or not at all.
 local function charge_client(key, ask)
-  local asked = known_asks[ask] or read_ask(ask)
-  local charges, costs = asked.charges, asked.costs
-  read_states(key, asked)
+  local known = known_asks[ask]
+  if known then return charge_simply(key, known[1], known[2], known[3], known[4]) end
+  local limits, runs = byte(ask, 1, 2)
+  if limits == 1 and runs == 1 then
+    local algorithm, flags = byte(ask, 11, 12)
+    if flags == 0 and algorithm ~= 4 then
+      local repeats, cost, at = decode(">I4I4", ask, 3)
+      local c = read_charge(ask, at, 1)
+      known_asks[ask] = { c, c.field, repeats, cost }
+      return charge_simply(key, c, c.field, repeats, cost)
+    end
+  end
+  local costs, charges, fields, at = {}, {}, {}, 3
+  for index = 1, 2 * runs do costs[index], at = decode(">I4", ask, at) end
+  for index = 1, limits do
+    local c
+    c, at = read_charge(ask, at, index)
+    charges[index], fields[index] = c, c.field
+  end
+  local values = call("HMGET", key, unpack(fields))
+  for index = 1, limits do find_state(key, charges[index], values[index]) end
   -- Only now, for here a log may be written, and a state that cannot be read must leave everything as it is.
-  for index = 1, #charges do
+  for index = 1, limits do
     local c = charges[index]
     open[c.algorithm](c)
     if c.was_lent then roll_epoch(c) end
-    if c.reports then
+    if c.tells then
       for _, report in ipairs(c.reports) do settle(c, unpack(report)) end
     end
   end
 
-  local answer, all_served = "+", true
-  for index = 1, #costs, 2 do
-    local passing, served = serve(charges, costs[index], costs[index + 1])
-    answer, all_served = answer .. served, all_served and passing == costs[index]
+  local answer, all_served = { "+" }, true
+  for index = 1, 2 * runs, 2 do
+    all_served = serve(charges, costs[index], costs[index + 1], answer) and all_served
   end
-  for index = 1, #charges do
+  for index = 1, limits do
     local c = charges[index]
-    if all_served and c.want > 0 then
+    if all_served and c.wants then
       c.lends = min(c.want, floor(times(c, 1) / c.share))
       take(c, c.lends)
     end
   end
   write(key, charges)
-  for index = 1, #charges do
+  for index = 1, limits do
     local c = charges[index]
-    if c.algorithm ~= 4 then answer = answer .. encode(">I4Bc0", c.lends, #c.value, c.value) end
+    if c.algorithm ~= 4 then answer[#answer + 1] = encode(">I4Bc0", c.lends, #c.value, c.value) end
   end
-  return answer
+  return table.concat(answer)
 end
 
 local given, repeats_names = decode(">I7B", ARGV[1])

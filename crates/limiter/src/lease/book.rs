@@ -22,6 +22,8 @@ const PAGES: usize = 256;
 pub(crate) struct Settings {
     /// How far ahead of its use a busy key takes tokens.
     pub(crate) horizon_us: u64,
+    /// The same for a key that no other node uses: nobody misses what is held here.
+    pub(crate) lone_horizon_us: u64,
     /// How often credit is reported and idle credit brought back.
     pub(crate) interval_us: u64,
     /// How long after a call the next may come once something was refused.
@@ -36,6 +38,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             horizon_us: 300_000,
+            lone_horizon_us: 2_000_000,
             interval_us: 100_000,
             gate_us: 50_000,
             busy_per_second: 2,
@@ -238,7 +241,7 @@ impl<W: Waiter> Book<W> {
         if is_late {
             return None;
         }
-        page.serve_queue(group, now_us, &self.settings);
+        page.serve_queue(group, answer.now_us, now_us, &self.settings);
         page.depart(client, group, now_us, self.nodes(), &self.settings)
     }
 
@@ -290,8 +293,9 @@ impl<W: Waiter> Book<W> {
     /// Reports what was spent, brings back what is idle or about to die, forgets what is not in use. To be
     /// called every [`Settings::interval_us`].
     pub(crate) fn tick(&self, now_us: u64, mut send: impl FnMut(Call<W>)) {
+        let nodes = self.nodes();
         for page in &self.pages {
-            let calls = page.lock().tick(now_us, &self.settings);
+            let calls = page.lock().tick(now_us, nodes, &self.settings);
             calls.into_iter().for_each(&mut send);
         }
     }

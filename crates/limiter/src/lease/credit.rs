@@ -72,28 +72,36 @@ impl Credit {
         }
         if let Some(lot) = self.lots.iter_mut().find(|lot| lot.epoch == epoch && lot.deadline_us > 0) {
             lot.left += tokens;
-            lot.deadline_us = lot.deadline_us.min(deadline_us);
+            // Both are early guesses of the one instant at which the epoch is forgotten, or the window ends.
+            lot.deadline_us = lot.deadline_us.max(deadline_us);
             return;
         }
-        let [newest, oldest] = self.lots;
-        self.lots = [Lot { epoch, left: tokens, spent: 0, deadline_us }, newest];
-        // Two epochs later it is dead: what is left of it is forgotten at the store as well.
-        self.report(Report { epoch: oldest.epoch, spent: oldest.spent, ..Report::default() });
+        // Two epochs later the older lot is dead: the store has forgotten it as well. If it is not, then this
+        // answer comes so late that it is the one to forget.
+        let [newer, older] = &mut self.lots;
+        if older.deadline_us < deadline_us {
+            *older = Lot { epoch, left: tokens, spent: 0, deadline_us };
+        }
+        if newer.deadline_us < older.deadline_us {
+            std::mem::swap(newer, older);
+        }
     }
 
-    /// Lets go of all that is left, or of what dies before `dies_us`.
-    pub(super) fn bring_back(&mut self, dies_us: u64) -> bool {
-        let mut any = false;
+    /// Whether anything is left that dies before `dies_us`.
+    pub(super) fn holds(&self, dies_us: u64) -> bool {
+        self.lots.iter().any(|lot| lot.left > 0 && lot.deadline_us <= dies_us)
+    }
+
+    /// Lets go of what is left of all that dies before `dies_us`.
+    pub(super) fn bring_back(&mut self, dies_us: u64) {
         for index in 0..self.lots.len() {
             let lot = &mut self.lots[index];
             if lot.left > 0 && lot.deadline_us <= dies_us {
                 let report = Report { epoch: lot.epoch, returned: lot.left, ..Report::default() };
                 lot.left = 0;
                 self.report(report);
-                any = true;
             }
         }
-        any
     }
 
     /// Adds to what the store will be told.
@@ -111,24 +119,35 @@ impl Credit {
         }
     }
 
-    /// What the store has to be told now. Tokens that died unspent are not worth a word: it forgets them too.
+    /// What the store has to be told now. Of tokens that are dead it needs no word: it has forgotten them.
     pub(super) fn reports(&mut self, now_us: u64) -> SmallVec<[Report; 2]> {
         for index in 0..self.lots.len() {
             let lot = &mut self.lots[index];
-            let report = Report { epoch: lot.epoch, spent: lot.spent, ..Report::default() };
-            lot.spent = 0;
             if lot.deadline_us <= now_us {
                 *lot = Lot::default();
+                continue;
             }
+            let report = Report { epoch: lot.epoch, spent: lot.spent, ..Report::default() };
+            lot.spent = 0;
             self.report(report);
         }
         std::mem::take(&mut self.reports)
     }
 
-    /// Whether there is nothing to spend and nothing to tell.
+    /// What was spent and the store still believes to be lent.
+    pub(super) fn untold(&self, now_us: u64) -> u32 {
+        let lots = self.lots.iter().filter(|lot| lot.deadline_us > now_us).map(|lot| lot.spent);
+        lots.chain(self.reports.iter().map(|report| report.spent)).fold(0, u32::saturating_add)
+    }
+
+    /// Whether something is on its way back.
+    pub(super) fn brings_back(&self) -> bool {
+        self.reports.iter().any(|report| report.returned > 0 || report.refunded > 0)
+    }
+
+    /// Whether there is nothing to spend, and nothing to tell that matters.
     pub(super) fn is_empty(&self, now_us: u64) -> bool {
-        self.reports.is_empty()
-            && self.lots.iter().all(|lot| lot.spent == 0 && (lot.left == 0 || lot.deadline_us <= now_us))
+        self.left(now_us) == 0 && self.untold(now_us) == 0 && !self.brings_back()
     }
 }
 

@@ -47,6 +47,26 @@ impl Memory {
         Self { said: Said::LogRefused { cost, standing }, store_us, sent_us }
     }
 
+    /// The time at the store, as far as is known at `now_us`.
+    pub(super) fn store_us(&self, now_us: u64) -> u64 {
+        self.store_us + now_us.saturating_sub(self.sent_us)
+    }
+
+    /// Whether the store said this before `store_us`.
+    pub(super) fn is_older_than(&self, store_us: u64) -> bool {
+        self.store_us <= store_us
+    }
+
+    /// How many tokens are missing at the store at `now_us`, apart from those that are lent: nothing means that
+    /// the refill waits for what is lent. None where nothing is lent.
+    pub(super) fn missing(&self, meter: &Meter, now_us: u64) -> Option<u32> {
+        let (Said::Account(account), Some(bucket)) = (&self.said, meter.bucket()) else { return None };
+        let store_us = self.store_us(now_us);
+        let account = moved(account, meter, store_us);
+        let there = account.available(meter, store_us).saturating_add(account.lent.total());
+        Some(bucket.capacity.saturating_sub(there))
+    }
+
     /// What is left at the store and until nothing is used, as far as is known at `now_us`.
     pub(super) fn look(&self, meter: &Meter, now_us: u64) -> (u32, u64) {
         let elapsed_us = now_us.saturating_sub(self.sent_us);

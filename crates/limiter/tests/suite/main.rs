@@ -10,5 +10,6 @@ mod reference;
 mod reload;
 mod script;
 mod setting;
+mod shared;
 mod simulation;
 mod threads;

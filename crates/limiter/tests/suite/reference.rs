@@ -1,7 +1,8 @@
-//! The engine, with its caches, its table and its shortcuts, against the virtual node, which has none.
+//! The engine, with its caches, its table and its shortcuts, against the virtual node, which has none. The
+//! same walks are done on the embedded store here and on Redis in `shared/conformance.rs`.
 
 use crate::clients;
-use crate::setting::{DAY_US, HOUR_US, MINUTE_US, SECOND_US, START_US, Setting, decide, load, rule};
+use crate::setting::{DAY_US, HOUR_US, MINUTE_US, SECOND_US, START_US, Setting, load, rule};
 use fastrand::Rng;
 use tollgate_core::rules::{Loaded, VirtualNode};
 use tollgate_limiter::{Decision, Invalid, Outcome, Request};
@@ -96,17 +97,20 @@ struct Pair {
 
 /// What became of the requests: a comparison that never meets a kind shows nothing about it.
 #[derive(Debug, Default)]
-struct Counts {
-    admitted: usize,
-    limited: usize,
-    unlimited: usize,
-    denied: usize,
-    invalid: usize,
+pub struct Counts {
+    pub admitted: usize,
+    pub limited: usize,
+    pub unlimited: usize,
+    pub denied: usize,
+    pub invalid: usize,
 }
 
+/// Makes an engine with these rules on an empty store.
+pub type Engine<'e> = &'e dyn Fn(&str) -> Setting;
+
 impl Pair {
-    fn new(text: &str) -> Self {
-        let (engine, loaded) = (Setting::new(text), load(text));
+    fn new(engine: Setting, text: &str) -> Self {
+        let loaded = load(text);
         Self { engine, node: VirtualNode::default(), loaded, counts: Counts::default() }
     }
 
@@ -118,7 +122,7 @@ impl Pair {
     fn check(&mut self, request: &Request<'_>) {
         let now_us = self.engine.clock.now_us();
         let expected = self.node.check(&self.loaded, request, now_us);
-        let found = decide(&self.engine.limiter, request);
+        let found = self.engine.decide(request);
         let context = || format!("{request:?} at {} s", (now_us as f64 - START_US as f64) / 1e6);
         assert_eq!(
             found.as_ref().map(|decision| decision.outcome),
@@ -171,9 +175,9 @@ fn pause_us(rng: &mut Rng) -> u64 {
 /// a reload may come at any time. When they change it comes after a pause in which every state has become
 /// fresh: a state that equals a fresh one under the old numbers may be forgotten or not.
 /// Pauses are divided by `pace`.
-fn run(seed: u64, steps: usize, pace: u64, texts: &[&str]) -> Counts {
+fn run(engine: Engine<'_>, seed: u64, steps: usize, pace: u64, texts: &[&str]) -> Counts {
     let mut rng = Rng::with_seed(seed);
-    let mut pair = Pair::new(texts[0]);
+    let mut pair = Pair::new(engine(texts[0]), texts[0]);
     for step in 1..=steps {
         pair.engine.clock.advance_us(pause_us(&mut rng) / pace);
         pair.check(&clients::draw(&mut rng));
@@ -191,30 +195,31 @@ fn run(seed: u64, steps: usize, pace: u64, texts: &[&str]) -> Counts {
     pair.counts
 }
 
-#[test]
-fn the_shipped_rule_files() {
+pub fn walk_the_shipped_files(engine: Engine<'_>, steps: usize) {
     for (seed, text) in [API_ENDPOINTS, B2B_EDGE, ORDERS, QUICKSTART, SAAS_TIERS].into_iter().enumerate() {
-        let counts = run(seed as u64, 9_000, 100, &[text]);
-        assert!(counts.admitted > 100 && counts.limited > 50, "file {seed} shows little: {counts:?}");
+        let counts = run(engine, seed as u64, steps, 100, &[text]);
+        assert!(
+            counts.admitted > steps / 90 && counts.limited > steps / 180,
+            "file {seed} shows little: {counts:?}"
+        );
     }
 }
 
-#[test]
-fn one_of_everything() {
-    let counts = run(11, 20_000, 1, &[MIXED]);
+pub fn walk_everything(engine: Engine<'_>, steps: usize) {
+    let counts = run(engine, 11, steps, 1, &[MIXED]);
+    let (many, some) = (steps / 20, steps / 200);
     let Counts { admitted, limited, unlimited, denied, invalid } = counts;
     assert!(
-        admitted > 1_000 && limited > 1_000 && unlimited > 100 && denied > 100 && invalid > 100,
+        admitted > many && limited > many && unlimited > some && denied > some && invalid > some,
         "{counts:?}"
     );
 }
 
-#[test]
-fn rules_that_change() {
+pub fn walk_changing_rules(engine: Engine<'_>, steps: usize) {
     let wider = MIXED.replace("/min", "/20s").replace("algorithm: gcra", "algorithm: leaky_bucket");
     let fewer = MIXED.replace("limit: 30/min", "limit: 11/min").replace("key: user", "key: [user, ip]");
-    let counts = run(12, 20_000, 1, &[MIXED, &wider, ORDERS, &fewer]);
-    assert!(counts.limited > 1_000, "{counts:?}");
+    let counts = run(engine, 12, steps, 1, &[MIXED, &wider, ORDERS, &fewer]);
+    assert!(counts.limited > steps / 20, "{counts:?}");
 }
 
 /// Limits so slow that within ten minutes no state becomes fresh, and so none is forgotten. Then both sides
@@ -246,12 +251,12 @@ rules:
     )
 }
 
-#[test]
-fn a_clock_that_goes_back() {
+pub fn walk_a_clock_that_goes_back(engine: Engine<'_>, walks: usize) {
     let mut rng = Rng::with_seed(13);
     let mut counts = Counts::default();
-    for _ in 0..40 {
-        let mut pair = Pair::new(&slow_rules(&mut rng));
+    for _ in 0..walks {
+        let text = slow_rules(&mut rng);
+        let mut pair = Pair::new(engine(&text), &text);
         for epoch in 0..3 {
             // Far back, beyond the span of any limit; near a boundary of no window.
             let from_us = START_US - 4 * epoch * DAY_US + MINUTE_US;
@@ -270,5 +275,25 @@ fn a_clock_that_goes_back() {
         counts.admitted += pair.counts.admitted;
         counts.limited += pair.counts.limited;
     }
-    assert!(counts.admitted > 3_000 && counts.limited > 3_000, "{counts:?}");
+    assert!(counts.admitted > 75 * walks && counts.limited > 75 * walks, "{counts:?}");
+}
+
+#[test]
+fn the_shipped_rule_files() {
+    walk_the_shipped_files(&Setting::new, 9_000);
+}
+
+#[test]
+fn one_of_everything() {
+    walk_everything(&Setting::new, 20_000);
+}
+
+#[test]
+fn rules_that_change() {
+    walk_changing_rules(&Setting::new, 20_000);
+}
+
+#[test]
+fn a_clock_that_goes_back() {
+    walk_a_clock_that_goes_back(&Setting::new, 40);
 }

@@ -1,8 +1,12 @@
 //! A limiter on a clock that a test moves.
 
 use std::net::IpAddr;
+use tokio::runtime::{Builder, Runtime};
 use tollgate_core::rules::{self, Loaded};
-use tollgate_limiter::{Clock, Decision, Invalid, Limiter, ManualClock, MemoryStore, Outcome, Request};
+use tollgate_limiter::{
+    Clock, Decision, FailureSettings, Invalid, Limiter, ManualClock, MemoryStore, Outcome, RedisSettings,
+    RedisStore, Request,
+};
 
 /// Midnight UTC on a Monday, 2026-01-05: the boundary of every window up to a week.
 pub const START_US: u64 = rules::START_US;
@@ -17,6 +21,15 @@ pub const PLENTY: usize = 64 << 20;
 pub struct Setting {
     pub limiter: Limiter,
     pub clock: ManualClock,
+    shared: Option<Shared>,
+}
+
+/// A store that others could share, and this node's own clock.
+struct Shared {
+    store: RedisStore,
+    clock: ManualClock,
+    /// One thread: what is sent first arrives first.
+    runtime: Runtime,
 }
 
 impl Setting {
@@ -27,7 +40,24 @@ impl Setting {
     pub fn with_memory(text: &str, most_bytes: usize) -> Self {
         let clock = ManualClock::new(START_US);
         let limiter = Limiter::new(MemoryStore::new(most_bytes), Clock::Manual(clock.clone()));
-        let setting = Self { limiter, clock };
+        let setting = Self { limiter, clock, shared: None };
+        setting.install(text);
+        setting
+    }
+
+    /// On the Redis at `url`, whose time is the test's as well.
+    pub fn on_redis(url: &str, prefix: &str, text: &str) -> Self {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        let (clock, own) = (ManualClock::new(START_US), ManualClock::new(START_US));
+        let patient = std::time::Duration::from_secs(5);
+        let settings =
+            RedisSettings { prefix: prefix.to_owned(), timeout: patient, ..RedisSettings::default() };
+        let url = url.parse().unwrap();
+        let opening = RedisStore::open_on_clock(&url, settings, own.clone(), clock.clone());
+        let store = runtime.block_on(opening).unwrap();
+        let limiter = Limiter::new(MemoryStore::new(PLENTY), Clock::Manual(clock.clone()))
+            .sharing(&store, FailureSettings::default());
+        let setting = Self { limiter, clock, shared: Some(Shared { store, clock: own, runtime }) };
         setting.install(text);
         setting
     }
@@ -37,8 +67,21 @@ impl Setting {
         self.limiter.install(rules, lists);
     }
 
+    /// The decision. On Redis every one is the store's own: this node's clock goes on so fast between them
+    /// that it holds and remembers nothing.
+    pub fn decide(&self, request: &Request<'_>) -> Result<Decision, Invalid> {
+        let Some(shared) = &self.shared else { return decide(&self.limiter, request) };
+        shared.clock.advance_us(10 * SECOND_US);
+        shared.runtime.block_on(async {
+            let decision = self.limiter.check(request)?.decision().await;
+            // What a refused request had taken elsewhere is back before the time goes on.
+            shared.store.settled().await;
+            Ok(decision)
+        })
+    }
+
     pub fn check(&self, request: &Request<'_>) -> Decision {
-        decide(&self.limiter, request).unwrap_or_else(|invalid| panic!("{request:?}: {invalid}"))
+        self.decide(request).unwrap_or_else(|invalid| panic!("{request:?}: {invalid}"))
     }
 
     /// Sends `count` of them and answers how many pass.

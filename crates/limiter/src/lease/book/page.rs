@@ -9,13 +9,17 @@ use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::sync::Arc;
 use tollgate_core::algorithm::Step;
-use tollgate_core::lending::Report;
+use tollgate_core::lending::{Account, Report};
 use tollgate_core::limit::Meter;
 use tollgate_core::place::Field;
-use tollgate_core::script::{Answer, AnsweredState, Ask, ChargeAsk, MOST_PARTS, Run};
+use tollgate_core::script::{Answer, AnsweredState, Ask, ChargeAnswer, ChargeAsk, MOST_PARTS, Run};
 
 /// A key that nobody has asked for is forgotten after this time.
 const IDLE_US: u64 = 2_000_000;
+/// A node that has been alone with a key for so long is thought to stay so.
+const ALONE_AFTER_US: u64 = 500_000;
+/// One part in so many of a capacity is too little to call for.
+const SLACK: u32 = 64;
 
 /// Keys are keyed hashes already.
 type ByKey<T> = HashMap<u64, T, rapidhash::fast::RandomState>;
@@ -34,6 +38,10 @@ struct Lease {
     credit: Credit,
     memory: Option<Memory>,
     pace: Pace,
+    /// The state when it was last answered, whether it is still believed or not.
+    last: Option<Account>,
+    /// Since when nobody else has touched the state.
+    alone_since_us: u64,
     /// When the store was last asked.
     asked_us: u64,
     /// Whether anything was refused since.
@@ -71,6 +79,8 @@ impl Lease {
             credit: Credit::default(),
             memory: None,
             pace: Pace::default(),
+            last: None,
+            alone_since_us: now_us,
             asked_us: 0,
             was_refused: false,
             used_us: now_us,
@@ -124,9 +134,17 @@ impl Lease {
         Step { admitted: true, next: None, remaining, retry_after_us: 0, reset_after_us }
     }
 
+    /// Whether no other node has used the key for a while, as where a balancer sends a client to one node.
+    fn is_alone(&self, now_us: u64) -> bool {
+        self.last.is_some() && self.alone_since_us + ALONE_AFTER_US <= now_us
+    }
+
     /// How long nobody may come before what is in hand goes back: a key that should have been asked for
     /// several times by now has gone quiet.
     fn patience_us(&self, now_us: u64, settings: &Settings) -> u64 {
+        if self.is_alone(now_us) {
+            return settings.lone_horizon_us;
+        }
         let arrivals = self.pace.per_second(now_us) * settings.interval_us / 1_000_000;
         if arrivals >= 1 { settings.interval_us } else { settings.horizon_us }
     }
@@ -134,14 +152,80 @@ impl Lease {
     /// How many tokens to take ahead, and at most one in how many of those that are left.
     fn ahead(&self, nodes: u32, now_us: u64, settings: &Settings) -> (u32, u32) {
         let per_second = self.pace.per_second(now_us);
-        if per_second < settings.busy_per_second {
+        let is_alone = self.is_alone(now_us);
+        if !is_alone && per_second < settings.busy_per_second {
             return (0, 1);
         }
-        let wanted = (per_second * settings.horizon_us).div_ceil(1_000_000);
+        let horizon_us = match &self.memory {
+            // What would not be spent while it lives is not worth taking.
+            Some(memory) if is_alone => {
+                let life_us = self.meter.credit_us(memory.store_us(now_us));
+                settings.lone_horizon_us.min(life_us.saturating_sub(2 * settings.interval_us))
+            }
+            _ => settings.horizon_us,
+        };
+        let wanted = (per_second * horizon_us).div_ceil(1_000_000);
         let want = u32::try_from(wanted).unwrap_or(u32::MAX);
+        let nodes = if is_alone { 1 } else { nodes };
         // Where something was refused, every node is waiting for its part of what trickles in.
         let share = if self.was_refused { nodes } else { nodes.saturating_mul(4) };
         (want, share)
+    }
+
+    /// How many tokens need no word: what all nodes together keep to themselves is lost in the capacity.
+    fn slack(&self, nodes: u32, now_us: u64) -> u32 {
+        let nodes = if self.is_alone(now_us) { 1 } else { nodes };
+        self.meter.quota() / SLACK / nodes
+    }
+
+    /// How many tokens are missing at the store, see [`Memory::missing`].
+    fn missing(&self, now_us: u64) -> Option<u32> {
+        self.memory.as_ref()?.missing(&self.meter, now_us)
+    }
+
+    /// Whether the store has to be told what was spent without being asked. While it is not full it need not:
+    /// the refill goes on all the same.
+    fn has_news(&self, nodes: u32, now_us: u64) -> bool {
+        self.credit.brings_back()
+            || (self.credit.untold(now_us) > self.slack(nodes, now_us)
+                && self.missing(now_us).is_none_or(|missing| missing == 0))
+    }
+
+    /// Whether what is in hand may as well die: so little that a bucket that is nearly full does not miss it.
+    fn may_die(&self, nodes: u32, now_us: u64) -> bool {
+        let slack = self.slack(nodes, now_us);
+        self.credit.left(now_us) <= slack && self.missing(now_us).is_some_and(|missing| missing <= slack)
+    }
+
+    /// Lets go of what is idle or about to die, if anybody could miss it.
+    fn let_go(&mut self, nodes: u32, now_us: u64, settings: &Settings) {
+        let is_idle = self.used_us + self.patience_us(now_us, settings) <= now_us;
+        // What dies before the next tick but one goes back while there is time.
+        let dies_us = if is_idle { u64::MAX } else { now_us + 2 * settings.interval_us };
+        if self.credit.holds(dies_us) && !self.may_die(nodes, now_us) {
+            self.credit.bring_back(dies_us);
+            self.memory = None;
+        }
+    }
+
+    /// Takes in what the store says after `ask`: how things stand, and whether anybody else was there since it
+    /// last said something.
+    fn hear(&mut self, ask: &Ask, charge: &ChargeAsk, answer: &Answer, told: &ChargeAnswer, sent_us: u64) {
+        let AnsweredState::Account(now) = &told.state else { return };
+        let was_alone = self.last.is_some_and(|mut account| {
+            account.settle(&charge.meter, answer.now_us, &charge.reports);
+            let counted = if charge.enforced { &answer.passing } else { &told.counted };
+            for (run, passed) in ask.runs.iter().zip(counted) {
+                account.take(&charge.meter, answer.now_us, run.cost.saturating_mul(*passed).min(charge.meter.quota()));
+            }
+            account.lend(&charge.meter, answer.now_us, told.lends, 1);
+            account.lent.total() == now.lent.total()
+                && account.available(&charge.meter, answer.now_us) == now.available(&charge.meter, answer.now_us)
+        });
+        if !was_alone {
+            self.alone_since_us = sent_us;
+        }
+        self.last = Some(*now);
     }
 }
 
@@ -271,7 +355,7 @@ impl<W> Page<W> {
     pub(super) fn take_in(&mut self, call: &Call<W>, answer: &Answer) {
         let all_passed =
             answer.passing.iter().zip(&call.ask.runs).all(|(passing, run)| *passing == run.repeats);
-        for (item, charge) in call.items.iter().zip(&answer.charges) {
+        for ((item, charge), asked) in call.items.iter().zip(&answer.charges).zip(&call.ask.charges) {
             let Some(lease) = self.leases.get_mut(&item.key) else { continue };
             let epoch = item.meter.epoch(answer.now_us);
             let deadline_us = call.sent_us + item.meter.credit_us(answer.now_us);
@@ -281,6 +365,10 @@ impl<W> Page<W> {
                 continue;
             }
             lease.was_refused |= !all_passed;
+            lease.hear(&call.ask, asked, answer, charge, call.sent_us);
+            if lease.memory.is_some_and(|memory| !memory.is_older_than(answer.now_us)) {
+                continue;
+            }
             lease.memory = match &charge.state {
                 AnsweredState::Account(account) => {
                     Some(Memory::of_account(*account, answer.now_us, call.sent_us))
@@ -341,16 +429,16 @@ impl<W> Page<W> {
     }
 
     /// See [`super::Book::tick`].
-    pub(super) fn tick(&mut self, now_us: u64, settings: &Settings) -> Vec<Call<W>> {
+    pub(super) fn tick(&mut self, now_us: u64, nodes: u32, settings: &Settings) -> Vec<Call<W>> {
         let mut calls = Calls::default();
         self.leases.retain(|key, lease| {
-            let is_idle = lease.used_us + lease.patience_us(now_us, settings) <= now_us;
-            // What dies before the next tick but one goes back while there is time.
-            let dies_us = if is_idle { u64::MAX } else { now_us + 2 * settings.interval_us };
-            if lease.credit.bring_back(dies_us) {
-                lease.memory = None;
+            if lease.credit.is_empty(now_us) {
+                return lease.used_us + IDLE_US > now_us;
             }
-            calls.report(*key, lease, now_us);
+            lease.let_go(nodes, now_us, settings);
+            if lease.has_news(nodes, now_us) {
+                calls.report(*key, lease, now_us);
+            }
             lease.used_us + IDLE_US > now_us || !lease.credit.is_empty(now_us)
         });
         calls.into_calls(now_us)
@@ -442,7 +530,8 @@ impl<W: Waiter> Page<W> {
     }
 
     /// After an answer: what it lent, or said, may be enough for those who came meanwhile.
-    pub(super) fn serve_queue(&mut self, group: u64, now_us: u64, settings: &Settings) {
+    /// `store_us` is the time at the store when it answered.
+    pub(super) fn serve_queue(&mut self, group: u64, store_us: u64, now_us: u64, settings: &Settings) {
         let Some(flight) = self.flights.get_mut(&group) else { return };
         flight.is_out = false;
         let items = Arc::clone(&flight.items);
@@ -478,7 +567,7 @@ impl<W: Waiter> Page<W> {
                     }
                 }
             }
-            if !waiter.hear(Verdict::Served { steps, store_us: 0 }) {
+            if !waiter.hear(Verdict::Served { steps, store_us }) {
                 paid.into_iter().for_each(|(key, paid)| self.undo(key, paid));
             }
         }

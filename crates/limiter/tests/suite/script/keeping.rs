@@ -186,7 +186,7 @@ fn a_state_in_an_unknown_format_is_an_error_of_its_client_alone() {
     let mut scripted = Scripted::start();
     let ten = limit(Algorithm::TokenBucket, 10, DAY_US);
     let log = limit(Algorithm::SlidingWindowLog, 10, DAY_US);
-    let strange: &[&[u8]] = &[&[2; 19], &[0; 19], &[2], &[1, 2, 3], b""];
+    let strange: &[&[u8]] = &[&[3; 19], &[0; 19], &[3], &[1, 2, 3], &[2, 2], b""];
     for (number, value) in strange.iter().enumerate() {
         let key = format!("{{c{number}}}");
         // It has another limit, which must not be spent, and a log, which must not be moved.
@@ -219,7 +219,7 @@ fn a_state_in_an_unknown_format_is_an_error_of_its_client_alone() {
 fn what_is_not_understood_is_not_dropped_either() {
     let mut scripted = Scripted::start();
     let ten = per_second(10);
-    let strange: [&[u8]; 4] = [&[2; 19], b"", &[1, 2, 3], &[0; 40]];
+    let strange: [&[u8]; 4] = [&[3; 19], b"", &[1, 2, 3], &[0; 40]];
     for (number, value) in strange.into_iter().enumerate() {
         let _: i64 = scripted.query(&[b"HSET", b"{c}", field(10 + number as u64).as_bytes(), value]);
     }

@@ -4,15 +4,16 @@ use super::*;
 
 #[test]
 fn a_steady_client_that_bursts_everywhere_gets_no_more_than_its_capacity() {
-    let (capacity, rate) = (1_000, 100);
-    for seed in 0..8 {
-        let fleet = Fleet { seed, ..Fleet::new(bucket(capacity, rate), 20) };
-        let mut arrivals = even(900, 0, 10 * SECOND_US, 20, seed);
-        let burst = even(2_000, 10 * SECOND_US + seed * 37_000, 20_000, 20, seed + 1);
-        arrivals.extend(burst);
-        let found = run(&fleet, &clients(1), arrivals);
-        let over = found.over_admission();
-        assert!(over <= 0, "seed {seed}: {over} above the capacity");
+    for (capacity, rate) in [(1_000, 100), (1_000, 1_000), (10_000, 167)] {
+        for seed in 0..8 {
+            let fleet = Fleet { seed, ..Fleet::new(bucket(capacity, rate), 20) };
+            let mut arrivals = even(9 * u64::from(rate), 0, 10 * SECOND_US, 20, seed);
+            let burst_us = 10 * SECOND_US + seed * 37_000;
+            arrivals.extend(even(2 * u64::from(capacity), burst_us, 20_000, 20, seed + 1));
+            let found = run(&fleet, &clients(1), arrivals);
+            let over = found.over_admission();
+            assert!(over <= 0, "seed {seed}: {over} above {capacity}");
+        }
     }
 }
 

@@ -12,7 +12,8 @@ fn no_bucket_is_ever_exceeded() {
         let algorithm = ["token_bucket", "leaky_bucket", "gcra"][random.usize(0..3)];
         let capacity = [1, 3, 10, 50, 200, 1_000, 5_000][random.usize(0..7)];
         let rate = [1, 7, 50, 300, 2_000][random.usize(0..5)];
-        let limit = format!("algorithm: {algorithm}, params: {{capacity: {capacity}, refill_rate: {rate}}}");
+        let flow = if algorithm == "leaky_bucket" { "leak_rate" } else { "refill_rate" };
+        let limit = format!("algorithm: {algorithm}, params: {{capacity: {capacity}, {flow}: {rate}}}");
         let nodes = [1, 2, 4, 20][random.usize(0..4)];
         let rtt_us = [200, 500, 2_000, 20_000, 60_000][random.usize(0..5)];
         let mut events = Vec::new();

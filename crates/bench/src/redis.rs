@@ -1,0 +1,215 @@
+//! Limits shared through Redis, beside the script that textbooks show (HMGET, HSET, PEXPIRE; one call a check,
+//! pipelined). Redis runs on one core and everything else on the other; what counts is what one core of Redis
+//! carries, so a rate is taken per second of the server's processor time.
+
+mod lease;
+mod pinned;
+mod states;
+mod textbook;
+
+use crate::setting::{keys, median, uniform, verdict};
+use pinned::{Pinned, runtime};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use textbook::Textbook;
+use tollgate_core::rules;
+use tollgate_limiter::{
+    Clock, FailureSettings, Limiter, MemoryStore, RedisSettings, RedisStore, Request, StoreUrl,
+};
+
+const CLIENTS: usize = 100_000;
+const AT_ONCE: usize = 512;
+const ROUNDS: usize = 5;
+const ROUND: Duration = Duration::from_secs(2);
+
+const STRICT: &str = "
+rules:
+  - { id: plan, key: api_key, limit: 1000000/min, consistency: strict }
+";
+
+/// A limiter that shares its states through the server at `url`.
+async fn sharing(url: &str, text: &str) -> (Arc<Limiter>, RedisStore) {
+    let url: StoreUrl = url.parse().expect("the address of a server that was started here");
+    let settings = RedisSettings { timeout: Duration::from_millis(500), ..RedisSettings::default() };
+    let redis = RedisStore::open(&url, settings, Clock::system()).await.expect("the server answers");
+    let loaded = rules::load("bench.yaml", text).expect("the rules are good");
+    let limiter = Limiter::new(MemoryStore::new(1 << 24), Clock::system());
+    let limiter = limiter.sharing(&redis, FailureSettings::default());
+    limiter.install(loaded.rules, loaded.lists);
+    (Arc::new(limiter), redis)
+}
+
+fn request(key: &str) -> Request<'_> {
+    Request { api_key: Some(key), endpoint: "/v1/orders", ..Request::default() }
+}
+
+pub fn run() {
+    pinned::pin_self();
+    let parts: [(&str, fn()); 4] =
+        [("strict", strict), ("latency", latency), ("lease", lease::run), ("states", states::run)];
+    let wanted = std::env::args().nth(2);
+    for (name, part) in parts {
+        if wanted.as_ref().is_none_or(|wanted| wanted == name) {
+            part();
+        }
+    }
+}
+
+/// How many checks one core of Redis carries when each asks it.
+fn strict() {
+    println!(
+        "redis: strict checks, {CLIENTS} clients, {AT_ONCE} at once, medians of {ROUNDS} rounds in turns"
+    );
+    for (name, server, bar) in [("standalone", Pinned::alone(), 2.0), ("Cluster", Pinned::cluster(), 1.2)] {
+        let runtime = runtime();
+        let (limiter, _redis) = runtime.block_on(sharing(&server.url(), STRICT));
+        let textbook = runtime.block_on(Textbook::open(server.server()));
+        let keys = Arc::new(keys(CLIENTS));
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        let (mut our_wall, mut their_wall) = (Vec::new(), Vec::new());
+        for round in 0..=ROUNDS {
+            let picks = Arc::new(uniform(CLIENTS, 1 << 20, round as u64));
+            let load = Load { keys: Arc::clone(&keys), picks };
+            let our = measure(&server, || runtime.block_on(check_on(&limiter, &load)));
+            let their = measure(&server, || runtime.block_on(check_by_the_book(&textbook, &load)));
+            // The first round only warms up.
+            if round > 0 {
+                ours.push(our.per_cpu_second);
+                theirs.push(their.per_cpu_second);
+                our_wall.push(our.per_second);
+                their_wall.push(their.per_second);
+            }
+        }
+        let (our, their) = (median(&mut ours), median(&mut theirs));
+        println!(
+            "  {name:<12} tollgate {:>7.0}/s, {our:>7.0} per core   textbook {:>7.0}/s, {their:>7.0} per core",
+            median(&mut our_wall),
+            median(&mut their_wall)
+        );
+        verdict(&format!("{name}: strict checks per Redis core × textbook"), our / their, bar, false);
+    }
+}
+
+/// Whose requests come, in which order.
+#[derive(Clone)]
+struct Load {
+    keys: Arc<Vec<String>>,
+    picks: Arc<Vec<u32>>,
+}
+
+impl Load {
+    fn key(&self, at: usize) -> &str {
+        &self.keys[self.picks[at % self.picks.len()] as usize]
+    }
+}
+
+fn check_on(limiter: &Arc<Limiter>, load: &Load) -> impl Future<Output = u64> + use<> {
+    let (limiter, load) = (Arc::clone(limiter), load.clone());
+    until(ROUND, AT_ONCE, move |at| {
+        let (limiter, load) = (Arc::clone(&limiter), load.clone());
+        async move {
+            let check = limiter.check(&request(load.key(at))).expect("a sound request");
+            let decision = check.decision().await;
+            assert!(decision.allowed() && !decision.degraded, "every check passes: {decision:?}");
+        }
+    })
+}
+
+fn check_by_the_book(textbook: &Textbook, load: &Load) -> impl Future<Output = u64> + use<> {
+    let (textbook, load) = (textbook.clone(), load.clone());
+    until(ROUND, AT_ONCE, move |at| {
+        let (textbook, load) = (textbook.clone(), load.clone());
+        async move { textbook.check(load.key(at)).await }
+    })
+}
+
+/// What a check adds to a bare PING through the same client, at half the load that can be carried.
+fn latency() {
+    println!("redis: latency at half load, in microseconds");
+    let server = Pinned::alone();
+    let runtime = runtime();
+    let (limiter, _redis) = runtime.block_on(sharing(&server.url(), STRICT));
+    let textbook = runtime.block_on(Textbook::open(server.server()));
+    let keys = Arc::new(keys(CLIENTS));
+    // One task every 20 µs: far below what a core carries, and enough to meet others on the way.
+    let (mut checks, mut pings) = runtime.block_on(async {
+        let (mut checks, mut pings) = (Vec::new(), Vec::new());
+        let begin = Instant::now();
+        let mut tasks = Vec::new();
+        for number in 0..100_000_u32 {
+            let due = begin + Duration::from_micros(20) * number;
+            while Instant::now() < due {
+                tokio::task::yield_now().await;
+            }
+            let (limiter, keys, textbook) = (Arc::clone(&limiter), Arc::clone(&keys), textbook.clone());
+            tasks.push(tokio::task::spawn_local(async move {
+                let start = Instant::now();
+                if number % 2 == 0 {
+                    let key = &keys[number as usize % CLIENTS];
+                    let _ = limiter.check(&request(key)).expect("a sound request").decision().await;
+                } else {
+                    textbook.ping().await;
+                }
+                (number % 2 == 0, start.elapsed().as_secs_f64() * 1e6)
+            }));
+        }
+        for task in tasks {
+            let (is_check, us) = task.await.expect("it ends");
+            if is_check { checks.push(us) } else { pings.push(us) }
+        }
+        (checks, pings)
+    });
+    checks.sort_by(f64::total_cmp);
+    pings.sort_by(f64::total_cmp);
+    let at = |values: &[f64], share: f64| values[(values.len() as f64 * share) as usize];
+    println!(
+        "  strict check p50 {:.0} p99 {:.0}   PING p50 {:.0} p99 {:.0}",
+        at(&checks, 0.5),
+        at(&checks, 0.99),
+        at(&pings, 0.5),
+        at(&pings, 0.99)
+    );
+    verdict("p50 of a strict check × PING", at(&checks, 0.5) / at(&pings, 0.5), 2.0, true);
+    verdict("p99 of a strict check × PING", at(&checks, 0.99) / at(&pings, 0.99), 2.0, true);
+}
+
+/// Repeats `body` for a while, so many at once. Answers how often it ended.
+async fn until<F: Future<Output = ()> + 'static>(
+    time: Duration,
+    at_once: usize,
+    body: impl Fn(usize) -> F + 'static,
+) -> u64 {
+    let end = Instant::now() + time;
+    let next = std::rc::Rc::new(std::cell::Cell::new(0_usize));
+    let body = std::rc::Rc::new(body);
+    let tasks: Vec<_> = (0..at_once)
+        .map(|_| {
+            let (next, body) = (std::rc::Rc::clone(&next), std::rc::Rc::clone(&body));
+            tokio::task::spawn_local(async move {
+                while Instant::now() < end {
+                    let at = next.get();
+                    next.set(at + 1);
+                    body(at).await;
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.expect("it ends");
+    }
+    next.get() as u64
+}
+
+/// What was carried.
+struct Carried {
+    per_second: f64,
+    /// Per second of the server's processor time.
+    per_cpu_second: f64,
+}
+
+fn measure(server: &Pinned, body: impl FnOnce() -> u64) -> Carried {
+    let (cpu, start) = (server.cpu_seconds(), Instant::now());
+    let count = body() as f64;
+    let per_second = count / start.elapsed().as_secs_f64();
+    Carried { per_second, per_cpu_second: count / (server.cpu_seconds() - cpu) }
+}

@@ -1,0 +1,184 @@
+//! Four nodes in one process, clients by Zipf's law, as fast as the machine goes.
+
+use super::pinned::{Pinned, Runtime, runtime};
+use super::textbook::Textbook;
+use super::{request, sharing, until};
+use crate::setting::{keys, verdict, zipf};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tollgate_core::limit::Limit;
+use tollgate_core::rules;
+use tollgate_limiter::simulation::{Entry, Ledger};
+use tollgate_limiter::{Check, Limiter, RedisStore};
+
+const NODES: usize = 4;
+const CLIENTS: usize = 100_000;
+const AT_ONCE: usize = 512;
+const TIME: Duration = Duration::from_secs(8);
+/// One client in so many is watched request by request.
+const WATCHED: u32 = 50;
+const RULES: &str = "
+rules:
+  - { id: plan, key: api_key, limit: 10000/min }
+";
+
+pub fn run() {
+    println!("redis: leased, {NODES} nodes, {CLIENTS} clients by Zipf's law, limits of 10,000/min");
+    let server = Pinned::alone();
+    let runtime = runtime();
+    let textbook = textbook_rate(&runtime, &server);
+    for (name, sticky, bar) in [("random routing", false, 0.6), ("sticky routing", true, 0.9)] {
+        let found = measure(&runtime, &server, sticky);
+        println!(
+            "  {name}: {:.0} checks/s ({:.0} local), {:.0} script calls/s; textbook {textbook:.0}/s",
+            found.per_second,
+            found.per_second * found.local_share,
+            found.calls_per_second
+        );
+        println!("    a local decision takes {:.2} µs at the median", found.local_us);
+        verdict(&format!("{name}: checks per second × textbook"), found.per_second / textbook, 5.0, false);
+        verdict(&format!("{name}: local share"), found.local_share, bar, false);
+        verdict(&format!("{name}: over-admission, tokens"), found.excess as f64, 0.0, true);
+        verdict(&format!("{name}: false rejections, %"), found.lost_share * 100.0, 0.1, true);
+        verdict(&format!("{name}: local decision p50, µs"), found.local_us, 10.0, true);
+    }
+}
+
+fn textbook_rate(runtime: &Runtime, server: &Pinned) -> f64 {
+    let textbook = runtime.block_on(Textbook::open(server.server()));
+    let (keys, picks) = (Arc::new(keys(CLIENTS)), Arc::new(zipf(CLIENTS, 1 << 20, 7)));
+    let time = Duration::from_secs(3);
+    let count = runtime.block_on(until(time, AT_ONCE, move |at| {
+        let (textbook, keys, picks) = (textbook.clone(), Arc::clone(&keys), Arc::clone(&picks));
+        async move { textbook.check(&keys[picks[at % picks.len()] as usize]).await }
+    }));
+    count as f64 / time.as_secs_f64()
+}
+
+struct Found {
+    per_second: f64,
+    local_share: f64,
+    calls_per_second: f64,
+    excess: i64,
+    lost_share: f64,
+    local_us: f64,
+}
+
+#[derive(Default)]
+struct Seen {
+    local: u64,
+    ledger: Ledger,
+    local_us: Vec<f64>,
+}
+
+fn measure(runtime: &Runtime, server: &Pinned, sticky: bool) -> Found {
+    server.server().cli(&["FLUSHALL"]);
+    let nodes: Vec<(Arc<Limiter>, RedisStore)> = runtime.block_on(async {
+        let mut nodes = Vec::new();
+        for _ in 0..NODES {
+            nodes.push(sharing(&server.url(), RULES).await);
+        }
+        // Until each knows of all.
+        tokio::time::sleep(Duration::from_millis(1_500)).await;
+        nodes
+    });
+    let calls_before: u64 = nodes.iter().map(|(_, redis)| redis.calls()).sum();
+    let limiters: Arc<Vec<Arc<Limiter>>> =
+        Arc::new(nodes.iter().map(|(limiter, _)| Arc::clone(limiter)).collect());
+    let seen = Rc::new(RefCell::new(Seen::default()));
+    let (keys, picks) = (Arc::new(keys(CLIENTS)), Arc::new(zipf(CLIENTS, 1 << 22, 11)));
+    let begin = Instant::now();
+    let count = {
+        let seen = Rc::clone(&seen);
+        runtime.block_on(until(TIME, AT_ONCE, move |at| {
+            let (limiters, keys, picks) = (Arc::clone(&limiters), Arc::clone(&keys), Arc::clone(&picks));
+            let seen = Rc::clone(&seen);
+            async move {
+                let pick = picks[at % picks.len()];
+                let node = if sticky { pick as usize } else { at.wrapping_mul(0x9e37_79b9) >> 7 } % NODES;
+                let sent = begin.elapsed();
+                let check = limiters[node].check(&request(&keys[pick as usize])).expect("a sound request");
+                let (is_local, decision) = match check {
+                    Check::Decided(decision) => (true, decision),
+                    Check::Pending(pending) => (false, pending.decision().await),
+                };
+                let received = begin.elapsed();
+                let mut seen = seen.borrow_mut();
+                if is_local {
+                    seen.local += 1;
+                    if at % 64 == 0 {
+                        seen.local_us.push((received - sent).as_secs_f64() * 1e6);
+                    }
+                }
+                if pick % WATCHED == 0 {
+                    seen.ledger.note(Entry {
+                        key: pick,
+                        node: node as u16,
+                        admitted: decision.allowed(),
+                        cost: 1,
+                        sent_us: sent.as_micros() as u64,
+                        received_us: received.as_micros() as u64,
+                    });
+                }
+                drop(seen);
+                // Local ones must not keep the runtime from hearing the others.
+                if is_local && at % 32 == 0 {
+                    tokio::task::yield_now().await;
+                }
+            }
+        }))
+    };
+    let seconds = begin.elapsed().as_secs_f64();
+    let calls: u64 = nodes.iter().map(|(_, redis)| redis.calls()).sum();
+    let mut seen = Rc::try_unwrap(seen).ok().expect("all tasks have ended").into_inner();
+    let limit = limit();
+    let bucket = limit.meter().bucket().expect("a bucket");
+    let excess = seen.ledger.worst_excess(|_| Some(bucket)).map_or(0, |(_, excess)| excess);
+    seen.local_us.sort_by(f64::total_cmp);
+    runtime.block_on(async {
+        for (_, redis) in &nodes {
+            redis.close().await;
+        }
+    });
+    Found {
+        per_second: count as f64 / seconds,
+        local_share: seen.local as f64 / count as f64,
+        calls_per_second: (calls - calls_before) as f64 / seconds,
+        excess,
+        lost_share: lost_share(&seen.ledger, &limit),
+        local_us: seen.local_us.get(seen.local_us.len() / 2).copied().unwrap_or(f64::NAN),
+    }
+}
+
+fn limit() -> Limit {
+    let loaded = rules::load("bench.yaml", RULES).expect("the rules are good");
+    let limit = loaded.rules.limits().next().map(|(_, limit)| limit.clone());
+    limit.expect("a limit")
+}
+
+/// What one exact bucket per client would have admitted of the same requests, and the fleet did not.
+fn lost_share(ledger: &Ledger, limit: &Limit) -> f64 {
+    let mut by_key: std::collections::BTreeMap<u32, Vec<&Entry>> = std::collections::BTreeMap::new();
+    for entry in ledger.entries() {
+        by_key.entry(entry.key).or_default().push(entry);
+    }
+    let (mut exact, mut lost) = (0_u64, 0_u64);
+    for entries in by_key.values_mut() {
+        entries.sort_by_key(|entry| entry.sent_us);
+        let mut cell = None;
+        let mut admits = 0;
+        for entry in entries.iter() {
+            let step = limit.step(cell, 1_000_000_000_000 + entry.sent_us, 1);
+            if step.admitted {
+                admits += 1;
+                cell = step.next;
+            }
+        }
+        let admitted = entries.iter().filter(|entry| entry.admitted).count() as u64;
+        exact += admits;
+        lost += u64::saturating_sub(admits, admitted);
+    }
+    lost as f64 / exact.max(1) as f64
+}

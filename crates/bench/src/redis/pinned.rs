@@ -1,0 +1,77 @@
+//! Redis on one core, everything else on the other.
+
+use std::process::Command;
+use tollgate_testbed::{Cluster, Server};
+
+/// A server that has a core to itself.
+pub enum Pinned {
+    Alone(Server),
+    Cluster(Cluster),
+}
+
+impl Pinned {
+    pub fn alone() -> Self {
+        let server = Server::start(&[]);
+        pin(server.pid(), 1);
+        Self::Alone(server)
+    }
+
+    /// A Cluster of one node, so that it too is one core.
+    pub fn cluster() -> Self {
+        let cluster = Cluster::start(1, 0);
+        pin(cluster.primaries[0].pid(), 1);
+        Self::Cluster(cluster)
+    }
+
+    pub fn server(&self) -> &Server {
+        match self {
+            Self::Alone(server) => server,
+            Self::Cluster(cluster) => &cluster.primaries[0],
+        }
+    }
+
+    pub fn url(&self) -> String {
+        match self {
+            Self::Alone(server) => server.url(),
+            Self::Cluster(cluster) => cluster.url(),
+        }
+    }
+
+    /// What the server has used of its core so far.
+    pub fn cpu_seconds(&self) -> f64 {
+        let pid = self.server().pid();
+        // The first number is the time on the processor in nanoseconds.
+        let times = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/schedstat")).unwrap_or_default();
+        times.split(' ').next().and_then(|nanos| nanos.parse::<f64>().ok()).unwrap_or(f64::NAN) / 1e9
+    }
+}
+
+/// Keeps this process off the server's core.
+pub fn pin_self() {
+    pin(std::process::id(), 0);
+}
+
+fn pin(pid: u32, core: u32) {
+    let pinned = Command::new("taskset").args(["-acp", &core.to_string(), &pid.to_string()]).output();
+    if !pinned.is_ok_and(|output| output.status.success()) {
+        eprintln!("  (no core could be set apart: the numbers mix server and client)");
+    }
+}
+
+/// One thread for all that is not Redis.
+pub fn runtime() -> Runtime {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    Runtime { runtime: runtime.expect("a runtime"), local: tokio::task::LocalSet::new() }
+}
+
+/// A runtime whose tasks need not be sent anywhere.
+pub struct Runtime {
+    runtime: tokio::runtime::Runtime,
+    local: tokio::task::LocalSet,
+}
+
+impl Runtime {
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        self.local.block_on(&self.runtime, future)
+    }
+}

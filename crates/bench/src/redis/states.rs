@@ -1,0 +1,76 @@
+//! Ten million states of a million clients in Redis.
+
+use super::pinned::{Pinned, runtime};
+use crate::setting::verdict;
+use redis::io::tcp::TcpSettings;
+use redis::{AsyncConnectionConfig, Client, IntoConnectionInfo};
+use std::io::{IsTerminal, Write};
+use tollgate_core::place::{Field, Places, Secret};
+use tollgate_core::request::Request;
+use tollgate_core::rules;
+use tollgate_core::script::{self, Ask, ChargeAsk, Run};
+
+const CLIENTS: usize = 1_000_000;
+const ENDPOINTS: u64 = 10;
+const IN_ONE_CALL: usize = 64;
+const RULES: &str = "
+rules:
+  - { id: plan, key: [api_key, route], limit: 100/min }
+";
+
+pub fn run() {
+    println!("redis: {CLIENTS} clients × {ENDPOINTS} endpoints");
+    let server = Pinned::alone();
+    let before = used_memory(&server);
+    let loaded = rules::load("bench.yaml", RULES).expect("the rules are good");
+    let (rule, limit) = loaded.rules.limits().next().expect("a limit");
+    let places = Places::new("tg:", Secret([7; 16]));
+    runtime().block_on(async {
+        let info =
+            format!("redis://{}", server.server().address()).into_connection_info().expect("an address");
+        let client = Client::open(info.set_tcp_settings(TcpSettings::default().set_nodelay(true)));
+        let config = AsyncConnectionConfig::new().set_response_timeout(None);
+        let client = client.expect("an address");
+        let mut connection =
+            client.get_multiplexed_async_connection_with_config(&config).await.expect("the server answers");
+        for first in (0..CLIENTS).step_by(IN_ONE_CALL) {
+            let mut command = redis::cmd("EVAL");
+            let batch = first..(first + IN_ONE_CALL).min(CLIENTS);
+            command.arg(script::SCRIPT).arg(batch.len());
+            for client in batch.clone() {
+                let key = format!("sk_prod_{client:010}");
+                let request = Request { api_key: Some(&key), ..Request::default() };
+                command.arg(places.of(rule, limit, &request, 1).key);
+            }
+            command.arg(&script::header(None, false)[..]);
+            for _ in batch {
+                let charges = (1..=ENDPOINTS).map(|route| ChargeAsk {
+                    meter: *limit.meter(),
+                    // Routes are known by hashes; any that differ will do.
+                    field: Field::new(limit.identity, Some(route.wrapping_mul(0x9e37_79b9_7f4a_7c15))),
+                    enforced: true,
+                    want: 0,
+                    share: 1,
+                    reports: Default::default(),
+                });
+                let runs = [Run { repeats: 1, cost: 1 }].into_iter().collect();
+                command.arg(Ask { runs, charges: charges.collect() }.encode());
+            }
+            let _: redis::Value = command.query_async(&mut connection).await.expect("the server answers");
+            if first % (IN_ONE_CALL * 256) == 0 && std::io::stderr().is_terminal() {
+                eprint!("\r  {:>3} %", first * 100 / CLIENTS);
+                let _ = std::io::stderr().flush();
+            }
+        }
+    });
+    let used = used_memory(&server) - before;
+    let states = CLIENTS as f64 * ENDPOINTS as f64;
+    println!("\r  {:.0} MB, {:.1} bytes a state", used / 1e6, used / states);
+    verdict("10 M states in Redis: used_memory, MB", used / 1e6, 500.0, true);
+}
+
+fn used_memory(server: &Pinned) -> f64 {
+    let info = server.server().cli(&["INFO", "memory"]);
+    let line = info.lines().find_map(|line| line.strip_prefix("used_memory:"));
+    line.and_then(|number| number.trim().parse().ok()).unwrap_or(f64::NAN)
+}
