@@ -46,9 +46,14 @@ impl Lent {
         if self.epoch < epoch {
             let previous = if self.epoch + 1 == epoch { self.current } else { 0 };
             *self = Self { epoch, current: 0, previous };
-        } else if self.epoch > epoch + 2 || self.total() == 0 {
+        } else if self.total() == 0 || self.lies_ahead(now_us) {
             self.epoch = epoch;
         }
+    }
+
+    /// Whether the clock has jumped back by so much that it would take long to catch up.
+    fn lies_ahead(&self, now_us: u64) -> bool {
+        self.total() > 0 && u64::from(self.epoch) > now_us / SECOND_US + 2
     }
 
     /// What was lent in `epoch`, if that is still remembered.
@@ -211,9 +216,11 @@ impl Account {
         lends
     }
 
-    /// Re-anchors a state that lies so far ahead that the clock must have jumped, and tells whether it did.
+    /// Re-anchors a state that lies so far ahead that the clock must have jumped. Tells whether it has to be
+    /// kept, also if nothing is taken: it did, or [`Account::settle`] will re-anchor what is lent.
     pub fn anchor(&mut self, meter: &Meter, now_us: u64) -> bool {
-        let Some(cell) = self.cell.filter(|cell| cell.instant_us > now_us) else { return false };
+        let lent_ahead = self.lent.lies_ahead(now_us);
+        let Some(cell) = self.cell.filter(|cell| cell.instant_us > now_us) else { return lent_ahead };
         let anchored = if let Some(bucket) = meter.bucket() {
             // A theoretical arrival time may lie twice as far ahead, see gcra.rs.
             let furthest = if matches!(meter, Meter::Gcra(_)) { 2 * bucket.span } else { bucket.span };
@@ -227,7 +234,7 @@ impl Account {
             None
         };
         self.cell = anchored.or(Some(cell));
-        anchored.is_some()
+        anchored.is_some() || lent_ahead
     }
 }
 

@@ -125,7 +125,7 @@ impl RedisStore {
         let shared = Arc::new(Shared {
             servers,
             book: Book::new(lease_settings),
-            fleet: Fleet::new(&clock),
+            fleet: Fleet::new(&clock, settings.node.clone()),
             places: ArcSwapOption::new(places),
             queues: Queues::default(),
             runtime: Handle::current(),

@@ -17,6 +17,8 @@ pub enum Mode {
     Delay(Duration),
     /// Everything is swallowed; connections stay open, and new ones are accepted.
     BlackHole,
+    /// Everything passes, but a byte of every answer is another.
+    Garble,
     /// The client is told that the server will send no more; what it sends still passes.
     HalfClose,
     /// Connections are reset, also new ones.
@@ -132,6 +134,9 @@ async fn copy(
         let mode = *modes.borrow();
         match mode {
             Mode::BlackHole => continue,
+            Mode::Garble if direction == Direction::Down => {
+                buffer[fastrand::usize(..count)] = fastrand::u8(..);
+            }
             Mode::Delay(delay) => tokio::time::sleep(delay).await,
             _ => {}
         }

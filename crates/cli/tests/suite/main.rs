@@ -7,5 +7,6 @@ mod program;
 mod rules;
 mod serving;
 mod settings;
+mod sharing;
 mod stopping;
 mod watching;

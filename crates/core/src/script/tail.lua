@@ -101,7 +101,8 @@ local function roll_epoch(c)
     c.previous = c.epoch == second_now - 1 and c.current or 0
     c.current, c.epoch = 0, second_now
   elseif c.epoch > second_now + 2 then
-    c.epoch = second_now
+    -- So far ahead that the clock must have jumped.
+    c.epoch, c.changed = second_now, true
   end
 end
 

@@ -395,6 +395,9 @@ fn absurd_reports_are_bounded() {
             let mut account = Account::default();
             account.take(meter, NOW_US, rule.capacity);
             let epoch = meter.epoch(NOW_US);
+            let never_lent = Report { epoch, returned: most, ..Report::default() };
+            account.settle(meter, NOW_US, &[never_lent]);
+            assert_eq!(account.available(meter, NOW_US), 0, "{limit:?}");
             let absurd = Report { epoch, spent: most, returned: most, refunded: most };
             account.settle(meter, NOW_US, &[absurd, absurd]);
             assert_eq!(account.available(meter, NOW_US), rule.capacity, "{limit:?}");

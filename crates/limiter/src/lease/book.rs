@@ -131,6 +131,13 @@ pub(crate) struct Call<W> {
     waiters: Vec<(u32, Option<W>)>,
 }
 
+impl<W> Call<W> {
+    /// Who waits for it, in the order in which they came.
+    pub(crate) fn waiters(&self) -> impl Iterator<Item = &W> {
+        self.waiters.iter().filter_map(|(_, waiter)| waiter.as_ref())
+    }
+}
+
 impl<W: Waiter> Book<W> {
     pub(crate) fn new(settings: Settings) -> Self {
         Self {
@@ -237,7 +244,7 @@ impl<W: Waiter> Book<W> {
         let mut page = self.page(client).lock();
         let is_late = call.waiters.iter().any(|(_, waiter)| waiter.is_none());
         page.take_in(&call, answer);
-        page.serve(call, answer, now_us);
+        page.serve(call, answer, now_us, &self.settings);
         if is_late {
             return None;
         }

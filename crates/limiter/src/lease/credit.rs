@@ -140,6 +140,11 @@ impl Credit {
         lots.chain(self.reports.iter().map(|report| report.spent)).fold(0, u32::saturating_add)
     }
 
+    /// What was taken for requests that came to nothing, and is on its way back.
+    pub(super) fn refunded(&self) -> u64 {
+        self.reports.iter().map(|report| u64::from(report.refunded)).sum()
+    }
+
     /// Whether something is on its way back.
     pub(super) fn brings_back(&self) -> bool {
         self.reports.iter().any(|report| report.returned > 0 || report.refunded > 0)

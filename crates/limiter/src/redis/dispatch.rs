@@ -41,16 +41,18 @@ pub(super) struct Queues {
     /// Calls on their way, or waiting to be.
     pending: AtomicUsize,
     calls: AtomicU64,
+    /// The second of the last complaint: a store that is full refuses everybody.
+    complained: AtomicU64,
 }
 
 /// A call on its way.
 #[derive(Debug)]
 struct Queued {
     call: Call<Ticket>,
-    /// When it was made.
-    made: Instant,
     /// Until when those who wait for it can wait.
     deadline: Instant,
+    /// They do not wait any more.
+    is_overdue: bool,
     hops: u32,
 }
 
@@ -71,8 +73,10 @@ impl Queues {
 impl Shared {
     /// Sends `call` to whoever serves its key. If that shard is away, who waits hears so at once.
     pub(crate) fn send(self: &Arc<Self>, call: Call<Ticket>) {
-        let made = Instant::now();
-        self.enqueue(Queued { call, made, deadline: made + self.settings.timeout, hops: 0 });
+        // Who waits for it may have come while the last call for the same was under way.
+        let since = call.waiters().next().map_or_else(Instant::now, Ticket::since);
+        let deadline = since + self.settings.timeout;
+        self.enqueue(Queued { call, deadline, is_overdue: false, hops: 0 });
     }
 
     fn enqueue(self: &Arc<Self>, queued: Queued) {
@@ -142,32 +146,49 @@ impl Shared {
     }
 
     /// Sends one batch and draws the consequences.
-    async fn serve(self: Arc<Self>, shard: Arc<Shard>, mut batch: Vec<Queued>) {
-        let Some(deadline) = batch.iter().map(|queued| queued.deadline).min() else { return };
+    async fn serve(self: Arc<Self>, shard: Arc<Shard>, batch: Vec<Queued>) {
+        let sent = Instant::now();
+        // For whom it took too long to get here, it would be too late anyway.
+        let (mut batch, late): (Vec<_>, Vec<_>) = batch.into_iter().partition(|queued| queued.deadline > sent);
+        self.give_up(late, false);
+        if batch.is_empty() {
+            return;
+        }
         self.queues.calls.fetch_add(1, Ordering::Relaxed);
         let mut under_way = Box::pin(shard.start(self.command(&shard, &batch, true)));
-        let mut result = timeout_at(deadline, &mut under_way).await;
-        if let Ok(Err(Failure::NoScript)) = result {
-            under_way = Box::pin(shard.start(self.command(&shard, &batch, false)));
-            result = timeout_at(deadline, &mut under_way).await;
-        }
-        match result {
-            Ok(result) => self.finish(&shard, batch, result),
-            Err(_) => {
-                shard.report(Outcome::TimedOut);
-                for queued in &mut batch {
-                    self.book.overdue(&mut queued.call);
+        let mut is_by_name = true;
+        while let Some(deadline) = next_deadline(&batch) {
+            match timeout_at(deadline, &mut under_way).await {
+                Ok(Err(Failure::NoScript)) if is_by_name => {
+                    under_way = Box::pin(shard.start(self.command(&shard, &batch, false)));
+                    is_by_name = false;
                 }
-                self.done(batch.len());
-                // In the background: whoever waits for a place behind this batch must not wait for it.
-                let late = async move {
-                    if let Ok(Ok(value)) = timeout(LATE, under_way).await {
-                        self.queues.pending.fetch_add(batch.len(), Ordering::AcqRel);
-                        self.finish(&shard, batch, Ok(value));
-                    }
-                };
-                tokio::spawn(late);
+                Ok(result) => return self.finish(&shard, batch, result),
+                Err(_) => self.leave_to_policy(&mut batch),
             }
+        }
+        self.done(batch.len());
+        // In the background: whoever waits for a place behind this batch must not wait for it.
+        tokio::spawn(async move {
+            // Only the silence of the store counts against it, not the wait for a place.
+            let mut answer = timeout_at(sent + self.settings.timeout, &mut under_way).await;
+            if answer.is_err() {
+                shard.report(Outcome::TimedOut);
+                answer = timeout(LATE, under_way).await;
+            }
+            if let Ok(Ok(value)) = answer {
+                self.queues.pending.fetch_add(batch.len(), Ordering::AcqRel);
+                self.finish(&shard, batch, Ok(value));
+            }
+        });
+    }
+
+    /// Whose time has come waits no longer; the call goes on.
+    fn leave_to_policy(&self, batch: &mut [Queued]) {
+        let now = Instant::now();
+        for queued in batch.iter_mut().filter(|queued| !queued.is_overdue && queued.deadline <= now) {
+            queued.is_overdue = true;
+            self.book.overdue(&mut queued.call);
         }
     }
 
@@ -190,7 +211,9 @@ impl Shared {
 
     fn take_in(self: &Arc<Self>, shard: &Arc<Shard>, batch: Vec<Queued>, value: Value) {
         let Some((store_us, answers)) = read(value, batch.len()) else {
-            tracing::warn!(shard = shard.number(), "the store's answer cannot be read");
+            if self.may_complain() {
+                tracing::warn!(shard = shard.number(), "the store's answer cannot be read");
+            }
             return self.give_up(batch, true);
         };
         self.done(batch.len());
@@ -199,9 +222,7 @@ impl Shared {
             match Answer::decode(&queued.call.ask, store_us, &answer) {
                 Ok(answer) => {
                     if let Some(call) = self.book.answered(queued.call, &answer, now_us) {
-                        // Who waits for it may have come as soon as the last was made.
-                        let (made, deadline) = (Instant::now(), queued.made + self.settings.timeout);
-                        self.enqueue(Queued { call, made, deadline, hops: 0 });
+                        self.send(call);
                     }
                 }
                 Err(unreadable) => self.refused(shard, queued, &unreadable),
@@ -218,8 +239,16 @@ impl Shared {
             self.queues.pending.fetch_add(1, Ordering::AcqRel);
             return self.follow(shard, vec![queued], &Failure::TryAgain);
         }
-        tracing::warn!(shard = shard.number(), %why, "the store cannot serve a client");
+        if self.may_complain() {
+            tracing::warn!(shard = shard.number(), %why, "the store cannot serve a client");
+        }
         self.book.failed(queued.call, matches!(why, Unreadable::Malformed));
+    }
+
+    /// Once a second.
+    fn may_complain(&self) -> bool {
+        let second = self.lease_us() / 1_000_000;
+        self.queues.complained.swap(second, Ordering::Relaxed) != second
     }
 
     /// Slots are on the move. Nothing was executed: each client is sent on its own way.
@@ -270,6 +299,11 @@ impl Shared {
             Err(_) => self.give_up(batch, true),
         }
     }
+}
+
+/// When the next of those who still wait is to be left to the failure policy.
+fn next_deadline(batch: &[Queued]) -> Option<Instant> {
+    batch.iter().filter(|queued| !queued.is_overdue).map(|queued| queued.deadline).min()
 }
 
 fn crosses_slots(shard: &Shard) -> bool {

@@ -64,6 +64,7 @@ pub struct Node {
 #[derive(Debug)]
 pub(crate) struct Fleet {
     id: String,
+    address: NodeAddress,
     started: u64,
     rules: AtomicU64,
     /// What each shard said last: those that are alive besides this one.
@@ -73,10 +74,11 @@ pub(crate) struct Fleet {
 }
 
 impl Fleet {
-    pub(super) fn new(clock: &Clock) -> Self {
+    pub(super) fn new(clock: &Clock, address: NodeAddress) -> Self {
         let random = RandomState::new();
         Self {
             id: format!("{:016x}", random.hash_one(clock.now_us())),
+            address,
             started: clock.now_us() / 1_000_000,
             rules: AtomicU64::new(0),
             others: Mutex::default(),
@@ -98,12 +100,12 @@ impl Fleet {
         let others = self.others.lock();
         let by_id: BTreeMap<&str, &Node> =
             others.values().flatten().map(|node| (node.id.as_str(), node)).collect();
-        std::iter::once(self.own("")).chain(by_id.into_values().cloned()).collect()
+        std::iter::once(self.own()).chain(by_id.into_values().cloned()).collect()
     }
 
-    fn own(&self, address: &str) -> Node {
+    fn own(&self) -> Node {
         let rules = self.rules.load(Ordering::Relaxed);
-        Node { id: self.id.clone(), address: address.to_owned(), rules, started: self.started }
+        Node { id: self.id.clone(), address: self.address.0.clone(), rules, started: self.started }
     }
 
     /// Takes in how far the store's clock is from ours. `doubt_us` is how long the question took.
@@ -131,13 +133,17 @@ impl Shared {
         for beat in beats.collect::<Vec<_>>() {
             let _ = beat.await;
         }
+        // A shard that lost its slots tells nothing more, and nobody is there because it once said so.
+        let shards = self.servers.shards();
+        let is_shard = |number: &u32| shards.iter().any(|shard| shard.number() == *number);
+        self.fleet.others.lock().retain(|number, _| is_shard(number));
         self.keep_secret().await;
         let alive = self.fleet.nodes().len() as u32;
         self.book.set_nodes(self.settings.expected_nodes.unwrap_or(alive));
     }
 
     async fn beat_to(&self, shard: &Arc<Shard>) {
-        let own = self.fleet.own(&self.settings.node.0);
+        let own = self.fleet.own();
         let Ok(described) = serde_json::to_string(&own) else { return };
         let mut command = redis::cmd("EVAL");
         command.arg(SCRIPT).arg(1).arg(self.nodes_key(shard)).arg(&own.id).arg(described).arg(SILENT_US);

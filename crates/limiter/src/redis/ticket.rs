@@ -2,10 +2,14 @@
 
 use crate::lease::{Verdict, Waiter};
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 /// The end at which a verdict is handed over.
 #[derive(Debug)]
-pub(crate) struct Ticket(oneshot::Sender<Verdict>);
+pub(crate) struct Ticket {
+    sender: oneshot::Sender<Verdict>,
+    since: Instant,
+}
 
 /// The end at which it is waited for.
 pub(crate) type Hearing = oneshot::Receiver<Verdict>;
@@ -13,12 +17,17 @@ pub(crate) type Hearing = oneshot::Receiver<Verdict>;
 impl Ticket {
     pub(crate) fn new() -> (Self, Hearing) {
         let (sender, hearing) = oneshot::channel();
-        (Self(sender), hearing)
+        (Self { sender, since: Instant::now() }, hearing)
+    }
+
+    /// Since when somebody waits.
+    pub(crate) fn since(&self) -> Instant {
+        self.since
     }
 }
 
 impl Waiter for Ticket {
     fn hear(self, verdict: Verdict) -> bool {
-        self.0.send(verdict).is_ok()
+        self.sender.send(verdict).is_ok()
     }
 }

@@ -50,8 +50,13 @@ impl Setting {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         let (clock, own) = (ManualClock::new(START_US), ManualClock::new(START_US));
         let patient = std::time::Duration::from_secs(5);
-        let settings =
-            RedisSettings { prefix: prefix.to_owned(), timeout: patient, ..RedisSettings::default() };
+        let settings = RedisSettings {
+            prefix: prefix.to_owned(),
+            timeout: patient,
+            // Nothing is taken ahead, as if every rule were strict.
+            lease_horizon: std::time::Duration::ZERO,
+            ..RedisSettings::default()
+        };
         let url = url.parse().unwrap();
         let opening = RedisStore::open_on_clock(&url, settings, own.clone(), clock.clone());
         let store = runtime.block_on(opening).unwrap();

@@ -208,6 +208,16 @@ impl Lease {
         }
     }
 
+    /// Whether `cost` tokens that were taken just now will surely still be missing when they come back with the
+    /// next tick. If the bucket is full by then, its refill has replaced them, and they would be on top.
+    fn misses(&self, cost: u32, now_us: u64, settings: &Settings) -> bool {
+        let Some(bucket) = self.meter.bucket() else { return true };
+        let ticks = 2 * settings.interval_us / bucket.tick_us + 1;
+        let refilled = ticks * u64::from(bucket.amount) / u64::from(bucket.period) + 2;
+        let others = self.credit.refunded();
+        self.missing(now_us).is_some_and(|missing| u64::from(missing) > refilled + u64::from(cost) + others)
+    }
+
     /// Takes in what the store says after `ask`: how things stand, and whether anybody else was there since it
     /// last said something.
     fn hear(&mut self, ask: &Ask, charge: &ChargeAsk, answer: &Answer, told: &ChargeAnswer, sent_us: u64) {
@@ -216,11 +226,16 @@ impl Lease {
             account.settle(&charge.meter, answer.now_us, &charge.reports);
             let counted = if charge.enforced { &answer.passing } else { &told.counted };
             for (run, passed) in ask.runs.iter().zip(counted) {
-                account.take(&charge.meter, answer.now_us, run.cost.saturating_mul(*passed).min(charge.meter.quota()));
+                account.take(
+                    &charge.meter,
+                    answer.now_us,
+                    run.cost.saturating_mul(*passed).min(charge.meter.quota()),
+                );
             }
             account.lend(&charge.meter, answer.now_us, told.lends, 1);
             account.lent.total() == now.lent.total()
-                && account.available(&charge.meter, answer.now_us) == now.available(&charge.meter, answer.now_us)
+                && account.available(&charge.meter, answer.now_us)
+                    == now.available(&charge.meter, answer.now_us)
         });
         if !was_alone {
             self.alone_since_us = sent_us;
@@ -458,7 +473,7 @@ impl<W> Page<W> {
 
 impl<W: Waiter> Page<W> {
     /// Tells the waiters of `call` what they get.
-    pub(super) fn serve(&mut self, call: Call<W>, answer: &Answer, now_us: u64) {
+    pub(super) fn serve(&mut self, call: Call<W>, answer: &Answer, now_us: u64, settings: &Settings) {
         let Call { ask, items, waiters, .. } = call;
         let mut waiters = waiters.into_iter();
         for (number, run) in ask.runs.iter().enumerate() {
@@ -477,7 +492,7 @@ impl<W: Waiter> Page<W> {
                     None => !items.iter().any(|item| item.enforced && item.denies_on_failure),
                 };
                 if passes && !was_heard {
-                    self.bring_back_unheard(&items, &counted, cost, answer.now_us);
+                    self.bring_back_unheard(&items, &counted, cost, answer.now_us, now_us, settings);
                 }
             }
         }
@@ -519,9 +534,17 @@ impl<W: Waiter> Page<W> {
     }
 
     /// Nobody heard that the request passed: what it took goes back.
-    fn bring_back_unheard(&mut self, items: &[Item], counted: &[bool], cost: u32, store_us: u64) {
+    fn bring_back_unheard(
+        &mut self,
+        items: &[Item],
+        counted: &[bool],
+        cost: u32,
+        store_us: u64,
+        now_us: u64,
+        settings: &Settings,
+    ) {
         for (item, _) in items.iter().zip(counted).filter(|(_, counted)| **counted) {
-            if let Some(lease) = self.leases.get_mut(&item.key) {
+            if let Some(lease) = self.leases.get_mut(&item.key).filter(|lease| lease.misses(cost, now_us, settings)) {
                 let epoch = item.meter.epoch(store_us);
                 lease.credit.report(Report { epoch, refunded: cost, ..Report::default() });
                 lease.memory = None;

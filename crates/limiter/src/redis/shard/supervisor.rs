@@ -88,9 +88,23 @@ async fn connect(shard: &Shard, complaint: &mut String) {
             () = sleep(shard.common.timeout), if !shard.is_open() => shard.failed(),
         }
     };
+    let result = match result {
+        Ok(link) if shard.is_open() => prove(shard, link).await,
+        result => result,
+    };
     match result {
         Ok(link) => connected(shard, &address, link),
         Err(error) => refused(shard, &address, &error, complaint),
+    }
+}
+
+/// Whoever was given up must answer as quickly as every call will want it: to a server that is only slow, a
+/// connection can be made, and the breaker would open again with the next calls.
+async fn prove(shard: &Shard, link: Link) -> Result<Link, DialError> {
+    match timeout(shard.common.timeout, link.send(&cmd("PING"))).await {
+        Ok(Ok(_)) => Ok(link),
+        Ok(Err(failure)) => Err(DialError::NotReady(failure.to_string())),
+        Err(_) => Err(DialError::Unreachable("it answers, but too late".to_owned())),
     }
 }
 

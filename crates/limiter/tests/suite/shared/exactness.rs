@@ -1,6 +1,6 @@
 //! Four nodes and one key: nothing is over-admitted, next to nothing is lost, and abuse costs the store little.
 
-use super::fleet::{Node, alone, bucket, nodes};
+use super::fleet::{Node, alone, bucket, nodes, patient_nodes};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ fn request() -> Request<'static> {
 /// Three times what is allowed, spread over all nodes.
 async fn three_times_the_limit(rules: String) {
     let server = Server::start(&[]);
-    let nodes = nodes(&server.url(), &rules, NODES).await;
+    let nodes = patient_nodes(&server.url(), &rules, NODES).await;
     let witness = Witness::start();
     let start = Instant::now();
     let ledger = Arc::new(Mutex::new(Ledger::default()));
@@ -48,7 +48,10 @@ async fn three_times_the_limit(rules: String) {
     assert!(excess <= 0, "{excess} over-admitted");
     // While the machine stands still, nobody asks for what comes in meanwhile.
     let missed = PER_SECOND as f64 * stall.as_secs_f64();
-    assert!(admitted >= 0.99 * due - missed && admitted <= 1.01 * due, "{admitted} of {due}; stall {stall:?}");
+    assert!(
+        admitted >= 0.99 * due - missed && admitted <= 1.01 * due,
+        "{admitted} of {due}; stall {stall:?}"
+    );
 }
 
 async fn send_evenly(node: Arc<Node>, number: usize, start: Instant, ledger: Arc<Mutex<Ledger>>) {
@@ -91,7 +94,8 @@ fn four_strict_nodes_admit_what_one_would() {
 async fn abuse(limit: &str, most_calls_a_second: u64) {
     const LENGTH: Duration = Duration::from_secs(3);
     let server = Server::start(&[]);
-    let nodes = nodes(&server.url(), &format!("rules: [{{ id: one, key: api_key, limit: {limit} }}]"), 2).await;
+    let nodes =
+        nodes(&server.url(), &format!("rules: [{{ id: one, key: api_key, limit: {limit} }}]"), 2).await;
     let mut loops = JoinSet::new();
     for node in nodes {
         loops.spawn(async move {

@@ -176,6 +176,8 @@ fn the_network_is_slow() {
         let found = outage("200 ms slower", &proxy.url(), ms(3_000), begin, end).await;
         let opened = found.turns.iter().filter(|turn| turn.is_away).count();
         println!("200 ms slower: {opened} breakers opened on {NODES} nodes");
+        // A server that is only slow can be connected to; that alone must not close the breaker.
+        assert!(opened == NODES || found.stall > ms(20), "{:?}", found.turns);
     });
 }
 
@@ -196,6 +198,27 @@ fn the_network_resets_everything() {
         let proxy = Proxy::start(&server.address()).await;
         let (begin, end) = (|| proxy.set(Mode::Reset), || proxy.set(Mode::Pass));
         outage("reset", &proxy.url(), ms(1_000), begin, end).await;
+    });
+}
+
+/// Whatever comes back, everybody hears something, in time, and nothing breaks for good.
+#[test]
+fn answers_are_nonsense() {
+    campaign(async || {
+        let server = Server::start(&[]);
+        let proxy = Proxy::start(&server.address()).await;
+        let fleet = Fleet::start(&proxy.url(), NODES).await;
+        proxy.set(Mode::Garble);
+        fleet.wait(ms(3_000)).await;
+        proxy.set(Mode::Pass);
+        let (over_us, back_us) = (fleet.now_us(), fleet.until_well().await);
+        fleet.wait(ms(1_500)).await;
+        let found = fleet.end().await;
+        println!("nonsense: back after {} ms: {found}", (back_us - over_us) / 1_000);
+        found.assert_quick();
+        found.assert_policies();
+        assert!(found.degraded(0..over_us) > 100, "nothing was decided without the store");
+        found.assert_well(back_us + 200_000..u64::MAX);
     });
 }
 
@@ -241,7 +264,8 @@ fn a_server_runs_out_of_memory() {
     campaign(async || {
         let server = Server::start(&[]);
         let fleet = Fleet::start(&server.url(), NODES).await;
-        let set = |value: &str| tokio::task::block_in_place(|| server.cli(&["CONFIG", "SET", "maxmemory", value]));
+        let set =
+            |value: &str| tokio::task::block_in_place(|| server.cli(&["CONFIG", "SET", "maxmemory", value]));
         let fault_us = fleet.now_us();
         set("1");
         fleet.wait(ms(1_500)).await;
@@ -290,7 +314,8 @@ fn a_hundred_slots_move() {
         moving.retain(|slot| home(*slot) == 0);
         assert!(moving.len() > 5, "the clients are spread");
         let busy = moving.len();
-        moving.extend((0..16_384 / 3).step_by(50).filter(|slot| !slots(&cluster.primaries[0]).contains(slot)));
+        moving
+            .extend((0..16_384 / 3).step_by(50).filter(|slot| !slots(&cluster.primaries[0]).contains(slot)));
         moving.truncate(100);
         let fleet = Fleet::start(&cluster.url(), NODES).await;
         let start_us = fleet.now_us();

@@ -71,9 +71,19 @@ impl Node {
 
 /// So many nodes that know each other.
 pub async fn nodes(url: &str, text: &str, count: usize) -> Vec<Arc<Node>> {
+    nodes_with(url, text, count, RedisSettings::default()).await
+}
+
+/// The same, for tests that are not about time: however slow the machine is, the store decides.
+pub async fn patient_nodes(url: &str, text: &str, count: usize) -> Vec<Arc<Node>> {
+    nodes_with(url, text, count, RedisSettings { timeout: PATIENCE / 10, ..RedisSettings::default() }).await
+}
+
+async fn nodes_with(url: &str, text: &str, count: usize, settings: RedisSettings) -> Vec<Arc<Node>> {
     let mut nodes = Vec::new();
     for _ in 0..count {
-        nodes.push(Node::start(url, text).await);
+        let settings = RedisSettings { secret: Some(SECRET), ..settings.clone() };
+        nodes.push(Node::start_with(url, text, settings).await);
     }
     eventually("the nodes know each other", async || {
         nodes.iter().all(|node| node.store.nodes().len() == count)

@@ -1,6 +1,6 @@
 //! One request under several limits in different slots: it is charged against all of them or none.
 
-use super::fleet::{Node, alone, nodes};
+use super::fleet::{Node, alone, patient_nodes};
 use crate::setting::load;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -103,7 +103,7 @@ async fn ask_for_everything(nodes: &[Arc<Node>], seed: u64) -> (BTreeMap<Whose, 
 async fn all_or_nothing(algorithm: &str, consistency: &str) {
     let cluster = Cluster::start(3, 0);
     let text = rules(algorithm, consistency);
-    let (nodes, loaded) = (nodes(&cluster.url(), &text, 2).await, load(&text));
+    let (nodes, loaded) = (patient_nodes(&cluster.url(), &text, 2).await, load(&text));
     let (counts, refusals) = ask_for_everything(&nodes, 1).await;
     assert!(refusals > 200, "{refusals}");
     let mut expected: Vec<u32> = counts.values().copied().collect();
