@@ -164,7 +164,7 @@ impl Seed {
     #[inline]
     fn hash(&self, chain: u64, tag: u64, bytes: &[u8]) -> u64 {
         // The tweak is added to a number of up to 63 bits without a look at overflow: it has 62.
-        self.0.hash_with_tweak(bytes, chain >> 2 ^ tag)
+        self.0.hash_with_tweak(bytes, (chain >> 2) ^ tag)
     }
 }
 

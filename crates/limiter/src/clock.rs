@@ -78,7 +78,7 @@ impl SystemClock {
         let (then, unix_us) = READING.get();
         // A counter that went back counts as one that is far ahead.
         let elapsed = raw.wrapping_sub(then);
-        if elapsed < self.trusted { unix_us + (elapsed * self.tick_us >> 32) } else { self.read(raw) }
+        if elapsed < self.trusted { unix_us + ((elapsed * self.tick_us) >> 32) } else { self.read(raw) }
     }
 
     #[cold]

@@ -13,9 +13,10 @@
 mod slot;
 mod table;
 
-use parking_lot::{Mutex, MutexGuard};
 use slot::Slot;
 use smallvec::SmallVec;
+use spin::mutex::{SpinMutex, SpinMutexGuard};
+use spin::relax::Yield;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use table::{Budget, Table};
 use tollgate_core::algorithm::Step;
@@ -44,9 +45,10 @@ pub struct MemoryStore {
     crowded: AtomicU64,
 }
 
-/// A shard on a cache line of its own.
+/// A shard on a cache line of its own. Its lock is held for some twenty nanoseconds, so nobody is put to sleep
+/// over it: who finds it taken lets others run and looks again.
 #[repr(align(64))]
-struct Shard(Mutex<Table>);
+struct Shard(SpinMutex<Table, Yield>);
 
 /// What the store holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,7 +78,7 @@ pub(crate) struct Placed<'r> {
 impl MemoryStore {
     /// A store that takes at most `most_bytes` of the process's memory.
     pub fn new(most_bytes: usize) -> Self {
-        let tables = (0..SHARDS + CROWD_SHARDS).map(|_| Shard(Mutex::new(Table::default())));
+        let tables = (0..SHARDS + CROWD_SHARDS).map(|_| Shard(SpinMutex::new(Table::default())));
         Self {
             shards: tables.collect(),
             budget: Budget::new(most_bytes - most_bytes / ALLOCATOR_SLACK),
@@ -127,7 +129,7 @@ impl MemoryStore {
         let mut order: SmallVec<[usize; 8]> = charges.iter().map(place_of).collect();
         order.sort_unstable();
         order.dedup();
-        let mut tables: SmallVec<[(usize, MutexGuard<'_, Table>); 8]> =
+        let mut tables: SmallVec<[(usize, SpinMutexGuard<'_, Table>); 8]> =
             order.iter().map(|shard| (*shard, self.shards[*shard].0.lock())).collect();
         let position = |placed: &Placed<'_>| order.binary_search(&place_of(placed)).unwrap_or_default();
 

@@ -25,7 +25,8 @@ impl Divisor {
     pub(super) fn divide(self, dividend: u64) -> u64 {
         debug_assert!(dividend < 1 << 53, "limits are bounded when they are built");
         // Moved up by the 11 bits it leaves free, the upper half of the product is n·m / 2^53.
-        (u128::from(dividend << 11) * u128::from(self.multiplier) >> 64) as u64 >> self.shift
+        let product = u128::from(dividend << 11) * u128::from(self.multiplier);
+        (product >> 64) as u64 >> self.shift
     }
 }
 

@@ -38,10 +38,10 @@ struct Lease {
     credit: Credit,
     memory: Option<Memory>,
     pace: Pace,
-    /// The state when it was last answered, whether it is still believed or not.
-    last: Option<Account>,
-    /// Since when nobody else has touched the state.
-    alone_since_us: u64,
+    /// The state when it was last answered, whether it is still believed or not; and when that was asked.
+    last: Option<(Account, u64)>,
+    /// For how long nobody else has touched the state, as far as the answers tell.
+    alone_us: u64,
     /// When the store was last asked.
     asked_us: u64,
     /// Whether anything was refused since.
@@ -80,7 +80,7 @@ impl Lease {
             memory: None,
             pace: Pace::default(),
             last: None,
-            alone_since_us: now_us,
+            alone_us: 0,
             asked_us: 0,
             was_refused: false,
             used_us: now_us,
@@ -135,14 +135,14 @@ impl Lease {
     }
 
     /// Whether no other node has used the key for a while, as where a balancer sends a client to one node.
-    fn is_alone(&self, now_us: u64) -> bool {
-        self.last.is_some() && self.alone_since_us + ALONE_AFTER_US <= now_us
+    fn is_alone(&self) -> bool {
+        self.alone_us >= ALONE_AFTER_US
     }
 
     /// How long nobody may come before what is in hand goes back: a key that should have been asked for
     /// several times by now has gone quiet.
     fn patience_us(&self, now_us: u64, settings: &Settings) -> u64 {
-        if self.is_alone(now_us) {
+        if self.is_alone() {
             return settings.lone_horizon_us;
         }
         let arrivals = self.pace.per_second(now_us) * settings.interval_us / 1_000_000;
@@ -152,7 +152,7 @@ impl Lease {
     /// How many tokens to take ahead, and at most one in how many of those that are left.
     fn ahead(&self, nodes: u32, now_us: u64, settings: &Settings) -> (u32, u32) {
         let per_second = self.pace.per_second(now_us);
-        let is_alone = self.is_alone(now_us);
+        let is_alone = self.is_alone();
         if !is_alone && per_second < settings.busy_per_second {
             return (0, 1);
         }
@@ -173,8 +173,8 @@ impl Lease {
     }
 
     /// How many tokens need no word: what all nodes together keep to themselves is lost in the capacity.
-    fn slack(&self, nodes: u32, now_us: u64) -> u32 {
-        let nodes = if self.is_alone(now_us) { 1 } else { nodes };
+    fn slack(&self, nodes: u32) -> u32 {
+        let nodes = if self.is_alone() { 1 } else { nodes };
         self.meter.quota() / SLACK / nodes
     }
 
@@ -187,13 +187,13 @@ impl Lease {
     /// the refill goes on all the same.
     fn has_news(&self, nodes: u32, now_us: u64) -> bool {
         self.credit.brings_back()
-            || (self.credit.untold(now_us) > self.slack(nodes, now_us)
+            || (self.credit.untold(now_us) > self.slack(nodes)
                 && self.missing(now_us).is_none_or(|missing| missing == 0))
     }
 
     /// Whether what is in hand may as well die: so little that a bucket that is nearly full does not miss it.
     fn may_die(&self, nodes: u32, now_us: u64) -> bool {
-        let slack = self.slack(nodes, now_us);
+        let slack = self.slack(nodes);
         self.credit.left(now_us) <= slack && self.missing(now_us).is_some_and(|missing| missing <= slack)
     }
 
@@ -222,7 +222,7 @@ impl Lease {
     /// last said something.
     fn hear(&mut self, ask: &Ask, charge: &ChargeAsk, answer: &Answer, told: &ChargeAnswer, sent_us: u64) {
         let AnsweredState::Account(now) = &told.state else { return };
-        let was_alone = self.last.is_some_and(|mut account| {
+        let was_alone = self.last.is_some_and(|(mut account, _)| {
             account.settle(&charge.meter, answer.now_us, &charge.reports);
             let counted = if charge.enforced { &answer.passing } else { &told.counted };
             for (run, passed) in ask.runs.iter().zip(counted) {
@@ -237,10 +237,9 @@ impl Lease {
                 && account.available(&charge.meter, answer.now_us)
                     == now.available(&charge.meter, answer.now_us)
         });
-        if !was_alone {
-            self.alone_since_us = sent_us;
-        }
-        self.last = Some(*now);
+        let before_us = self.last.map_or(sent_us, |(_, before_us)| before_us);
+        self.alone_us = if was_alone { self.alone_us + sent_us.saturating_sub(before_us) } else { 0 };
+        self.last = Some((*now, sent_us));
     }
 }
 
