@@ -229,6 +229,8 @@ impl Pending<'_> {
                 steps.push((*index, step));
             }
         }
+        // Of two limits that are equally tight the first decides, whichever was heard first.
+        steps.sort_unstable_by_key(|(index, _)| *index);
         let fold = waiting.fold(&steps);
         let mut decision = Decision::of(&waiting.policy.rules, &fold, now_us);
         if !failed.is_empty() && heard.admits() {

@@ -23,7 +23,8 @@ use arc_swap::ArcSwapOption;
 use dispatch::Queues;
 use fleet::Fleet;
 use servers::Servers;
-use std::sync::Arc;
+use shard::{Shard, log_change};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 pub(crate) use ticket::{Hearing, Ticket};
 use tokio::runtime::Handle;
@@ -113,7 +114,25 @@ impl RedisStore {
         clock: Clock,
         given_time: Option<ManualClock>,
     ) -> Result<Self, OpenError> {
-        let server_settings = servers::Settings { timeout: settings.timeout, ..servers::Settings::default() };
+        let known: Arc<OnceLock<Weak<Shared>>> = Arc::default();
+        let hook = {
+            let known = Arc::clone(&known);
+            move |shard: &Shard, change, after, failures| {
+                let shared = known.get().and_then(Weak::upgrade);
+                log_change(
+                    shard,
+                    change,
+                    after,
+                    failures,
+                    shared.map_or(0, |shared| shared.keys_of_one_shard()),
+                );
+            }
+        };
+        let server_settings = servers::Settings {
+            timeout: settings.timeout,
+            hook: Some(Box::new(hook)),
+            ..servers::Settings::default()
+        };
         let servers = Servers::open(url, server_settings).await?;
         let lease_settings = lease::Settings {
             interval_us: settings.lease_interval.as_micros() as u64,
@@ -133,6 +152,7 @@ impl RedisStore {
             given_time,
             settings,
         });
+        let _ = known.set(Arc::downgrade(&shared));
         // The first round, so that a store that is there is used from the first request on.
         shared.beat().await;
         let tasks = vec![
@@ -158,7 +178,7 @@ impl RedisStore {
 
     /// Whether a shard is away, by its number.
     pub fn shards(&self) -> Vec<ShardState> {
-        let state = |shard: &Arc<shard::Shard>| ShardState {
+        let state = |shard: &Arc<Shard>| ShardState {
             number: shard.number(),
             address: shard.address().map(|address| address.to_string()),
             is_away: shard.is_open(),
@@ -230,6 +250,11 @@ impl Shared {
         self.places.load_full()
     }
 
+    /// About how many keys that are in use here belong to one shard.
+    fn keys_of_one_shard(&self) -> usize {
+        self.book.leases() / self.servers.shards().len().max(1)
+    }
+
     /// Whether no shard at all answers.
     pub(crate) fn is_all_away(&self) -> bool {
         self.servers.shards().iter().all(|shard| shard.is_open())
@@ -243,7 +268,7 @@ impl std::fmt::Debug for Shared {
 }
 
 /// Sends the heartbeat every second.
-async fn beat_on(shared: std::sync::Weak<Shared>) {
+async fn beat_on(shared: Weak<Shared>) {
     let mut beats = tokio::time::interval(fleet::BEAT);
     beats.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -254,7 +279,7 @@ async fn beat_on(shared: std::sync::Weak<Shared>) {
 }
 
 /// Reports what was spent and brings back what is idle.
-async fn tick_on(shared: std::sync::Weak<Shared>, interval_us: u64) {
+async fn tick_on(shared: Weak<Shared>, interval_us: u64) {
     let mut ticks = tokio::time::interval(Duration::from_micros(interval_us));
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {

@@ -100,7 +100,11 @@ fn a_store_that_will_not_have_us_ends_it_with_a_hint() {
     let redis = Redis::start_with_password("right");
     let address = redis.address();
     for (url, expected, hint) in [
-        (format!("redis://:wrong@{address}"), "the user name or the password is wrong", "redis://user:password@"),
+        (
+            format!("redis://:wrong@{address}"),
+            "the user name or the password is wrong",
+            "redis://user:password@",
+        ),
         (format!("redis://{address}"), "it wants a password", "redis://:password@host"),
         (format!("redis-cluster://:right@{address}"), "not what the address says", "redis://host:port"),
     ] {

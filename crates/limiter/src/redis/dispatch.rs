@@ -149,7 +149,8 @@ impl Shared {
     async fn serve(self: Arc<Self>, shard: Arc<Shard>, batch: Vec<Queued>) {
         let sent = Instant::now();
         // For whom it took too long to get here, it would be too late anyway.
-        let (mut batch, late): (Vec<_>, Vec<_>) = batch.into_iter().partition(|queued| queued.deadline > sent);
+        let (mut batch, late): (Vec<_>, Vec<_>) =
+            batch.into_iter().partition(|queued| queued.deadline > sent);
         self.give_up(late, false);
         if batch.is_empty() {
             return;

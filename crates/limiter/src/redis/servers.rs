@@ -75,7 +75,9 @@ impl Servers {
         let common = Arc::new(Common {
             dialer: Dialer::new(url, role, settings.connect_timeout)?,
             timeout: settings.timeout,
-            hook: settings.hook.unwrap_or_else(|| Box::new(log_change)),
+            hook: settings.hook.unwrap_or_else(|| {
+                Box::new(|shard, change, after, failures| log_change(shard, change, after, failures, 0))
+            }),
             look_again: Notify::new(),
         });
         let discovery = match &url.kind {

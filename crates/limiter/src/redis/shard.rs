@@ -304,14 +304,21 @@ impl fmt::Debug for Shard {
     }
 }
 
-/// The line in the log for a [`Change`], when nobody wants to say more.
-pub(crate) fn log_change(shard: &Shard, change: Change, after: Duration, failures: u32) {
+/// The line in the log for a [`Change`]; `keys` is about how many keys in use here are the shard's.
+pub(crate) fn log_change(shard: &Shard, change: Change, after: Duration, failures: u32, keys: usize) {
     let address = shard.address().map_or_else(|| "unknown".to_owned(), |address| address.to_string());
     let shard = shard.number();
     match change {
         Change::Degraded => {
-            tracing::error!(shard, address, ?after, failures, "a shard does not answer; its keys degrade");
+            tracing::error!(
+                shard,
+                address,
+                ?after,
+                failures,
+                keys,
+                "a shard does not answer; its keys degrade"
+            );
         }
-        Change::Restored => tracing::info!(shard, address, ?after, failures, "a shard answers again"),
+        Change::Restored => tracing::info!(shard, address, ?after, failures, keys, "a shard answers again"),
     }
 }

@@ -45,18 +45,13 @@ impl Setting {
         setting
     }
 
-    /// On the Redis at `url`, whose time is the test's as well.
+    /// On the Redis at `url`, whose time is the test's as well; every rule is strict.
     pub fn on_redis(url: &str, prefix: &str, text: &str) -> Self {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         let (clock, own) = (ManualClock::new(START_US), ManualClock::new(START_US));
         let patient = std::time::Duration::from_secs(5);
-        let settings = RedisSettings {
-            prefix: prefix.to_owned(),
-            timeout: patient,
-            // Nothing is taken ahead, as if every rule were strict.
-            lease_horizon: std::time::Duration::ZERO,
-            ..RedisSettings::default()
-        };
+        let settings =
+            RedisSettings { prefix: prefix.to_owned(), timeout: patient, ..RedisSettings::default() };
         let url = url.parse().unwrap();
         let opening = RedisStore::open_on_clock(&url, settings, own.clone(), clock.clone());
         let store = runtime.block_on(opening).unwrap();
@@ -68,7 +63,8 @@ impl Setting {
     }
 
     pub fn install(&self, text: &str) {
-        let Loaded { rules, lists, .. } = load(text);
+        let Loaded { rules, lists, .. } =
+            if self.shared.is_some() { load(&strict(text)) } else { load(text) };
         self.limiter.install(rules, lists);
     }
 
@@ -107,6 +103,17 @@ impl Setting {
         for _ in 0..100 {
             self.limiter.tidy();
         }
+    }
+}
+
+/// The same rules, of which none takes anything ahead.
+fn strict(text: &str) -> String {
+    if text.contains("\ndefaults: { ") {
+        text.replacen("\ndefaults: { ", "\ndefaults: { consistency: strict, ", 1)
+    } else if text.contains("\ndefaults:\n") {
+        text.replacen("\ndefaults:\n", "\ndefaults:\n  consistency: strict\n", 1)
+    } else {
+        format!("defaults: {{ consistency: strict }}\n{text}")
     }
 }
 

@@ -17,7 +17,7 @@ use tollgate_core::script::{Answer, AnsweredState, Ask, ChargeAnswer, ChargeAsk,
 /// A key that nobody has asked for is forgotten after this time.
 const IDLE_US: u64 = 2_000_000;
 /// A node that has been alone with a key for so long is thought to stay so.
-const ALONE_AFTER_US: u64 = 500_000;
+const ALONE_AFTER_US: u64 = 250_000;
 /// One part in so many of a capacity is too little to call for.
 const SLACK: u32 = 64;
 
@@ -543,7 +543,9 @@ impl<W: Waiter> Page<W> {
         settings: &Settings,
     ) {
         for (item, _) in items.iter().zip(counted).filter(|(_, counted)| **counted) {
-            if let Some(lease) = self.leases.get_mut(&item.key).filter(|lease| lease.misses(cost, now_us, settings)) {
+            if let Some(lease) =
+                self.leases.get_mut(&item.key).filter(|lease| lease.misses(cost, now_us, settings))
+            {
                 let epoch = item.meter.epoch(store_us);
                 lease.credit.report(Report { epoch, refunded: cost, ..Report::default() });
                 lease.memory = None;

@@ -151,7 +151,7 @@ const CRC: [u16; 256] = {
 #[cfg(test)]
 mod tests {
     use super::super::super::link::{Dialer, Role};
-    use super::super::super::shard::{Common, log_change};
+    use super::super::super::shard::Common;
     use super::*;
     use std::time::Duration;
 
@@ -183,7 +183,7 @@ mod tests {
         fn new() -> Self {
             let url = "redis-cluster://h".parse().unwrap();
             let dialer = Dialer::new(&url, Role::Node, Duration::from_secs(1)).unwrap();
-            let hook = Box::new(log_change);
+            let hook = Box::new(|_: &Shard, _, _, _| {});
             let timeout = Duration::from_millis(50);
             Self {
                 common: Arc::new(Common { dialer, timeout, hook, look_again: Default::default() }),
