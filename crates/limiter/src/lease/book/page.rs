@@ -14,12 +14,13 @@ use tollgate_core::limit::Meter;
 use tollgate_core::place::Field;
 use tollgate_core::script::{Answer, AnsweredState, Ask, ChargeAnswer, ChargeAsk, MOST_PARTS, Run};
 
-/// A key that nobody has asked for is forgotten after this time.
-const IDLE_US: u64 = 2_000_000;
+/// A key that nobody has asked for is forgotten after this time; sooner where many are kept.
+const IDLE_US: u64 = 10_000_000;
+const IDLE_IN_A_CROWD_US: u64 = 2_000_000;
 /// A node that has been alone with a key for so long is thought to stay so.
-const ALONE_AFTER_US: u64 = 250_000;
+const ALONE_AFTER_US: u64 = 500_000;
 /// One part in so many of a capacity is too little to call for.
-const SLACK: u32 = 64;
+const SLACK: u32 = 100;
 
 /// Keys are keyed hashes already.
 type ByKey<T> = HashMap<u64, T, rapidhash::fast::RandomState>;
@@ -153,19 +154,22 @@ impl Lease {
     fn ahead(&self, nodes: u32, now_us: u64, settings: &Settings) -> (u32, u32) {
         let per_second = self.pace.per_second(now_us);
         let is_alone = self.is_alone();
-        if !is_alone && per_second < settings.busy_per_second {
-            return (0, 1);
-        }
-        let horizon_us = match &self.memory {
-            // What would not be spent while it lives is not worth taking.
-            Some(memory) if is_alone => {
-                let life_us = self.meter.credit_us(memory.store_us(now_us));
-                settings.lone_horizon_us.min(life_us.saturating_sub(2 * settings.interval_us))
-            }
-            _ => settings.horizon_us,
+        // What would not be spent while it lives is not worth taking.
+        let life_us = self.memory.as_ref().map_or(0, |memory| {
+            let life_us = self.meter.credit_us(memory.store_us(now_us));
+            life_us.saturating_sub(2 * settings.interval_us)
+        });
+        let horizon_us = match is_alone {
+            true => settings.lone_horizon_us.min(life_us),
+            false if per_second >= settings.busy_per_second => settings.horizon_us,
+            false => 0,
         };
-        let wanted = (per_second * horizon_us).div_ceil(1_000_000);
-        let want = u32::try_from(wanted).unwrap_or(u32::MAX);
+        let tokens = |us: u64| (per_second * us).div_ceil(1_000_000);
+        let slack = self.slack(nodes);
+        let is_full = self.missing(now_us).is_some_and(|missing| missing <= slack);
+        // Where nobody misses them if they die, enough for a client that comes twice as often as it did.
+        let free = if is_full { tokens(2 * life_us).min(u64::from(slack)) } else { 0 };
+        let want = u32::try_from(tokens(horizon_us).max(free)).unwrap_or(u32::MAX);
         let nodes = if is_alone { 1 } else { nodes };
         // Where something was refused, every node is waiting for its part of what trickles in.
         let share = if self.was_refused { nodes } else { nodes.saturating_mul(4) };
@@ -445,15 +449,17 @@ impl<W> Page<W> {
     /// See [`super::Book::tick`].
     pub(super) fn tick(&mut self, now_us: u64, nodes: u32, settings: &Settings) -> Vec<Call<W>> {
         let mut calls = Calls::default();
+        let is_crowded = self.leases.len() > self.most_leases / 2;
+        let idle_us = if is_crowded { IDLE_IN_A_CROWD_US } else { IDLE_US };
         self.leases.retain(|key, lease| {
             if lease.credit.is_empty(now_us) {
-                return lease.used_us + IDLE_US > now_us;
+                return lease.used_us + idle_us > now_us;
             }
             lease.let_go(nodes, now_us, settings);
             if lease.has_news(nodes, now_us) {
                 calls.report(*key, lease, now_us);
             }
-            lease.used_us + IDLE_US > now_us || !lease.credit.is_empty(now_us)
+            lease.used_us + idle_us > now_us || !lease.credit.is_empty(now_us)
         });
         calls.into_calls(now_us)
     }
@@ -543,9 +549,7 @@ impl<W: Waiter> Page<W> {
         settings: &Settings,
     ) {
         for (item, _) in items.iter().zip(counted).filter(|(_, counted)| **counted) {
-            if let Some(lease) =
-                self.leases.get_mut(&item.key).filter(|lease| lease.misses(cost, now_us, settings))
-            {
+            if let Some(lease) = self.leases.get_mut(&item.key).filter(|lease| lease.misses(cost, now_us, settings)) {
                 let epoch = item.meter.epoch(store_us);
                 lease.credit.report(Report { epoch, refunded: cost, ..Report::default() });
                 lease.memory = None;

@@ -214,6 +214,18 @@ fn a_state_in_an_unknown_format_is_an_error_of_its_client_alone() {
     }
 }
 
+/// A count is kept in two bytes while it fits.
+#[test]
+fn a_count_may_outgrow_its_width() {
+    let mut scripted = Scripted::start();
+    let many = limit(Algorithm::FixedWindow, 100_000, 30 * DAY_US);
+    scripted.charge_one(START_US, "{c}", &ask(&many, field(1), 65_534));
+    for (left, bytes) in [(34_465, 17), (34_464, 19), (34_463, 19)] {
+        assert_eq!(remaining(&mut scripted, START_US, "{c}", &many, field(1)), left);
+        assert_eq!(scripted.query::<u64>(&[b"HSTRLEN", b"{c}", field(1).as_bytes()]), bytes);
+    }
+}
+
 /// Sampling comes across values that it cannot read: it leaves them, and the request is served.
 #[test]
 fn what_is_not_understood_is_not_dropped_either() {
