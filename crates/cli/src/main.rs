@@ -3,6 +3,7 @@
 mod config;
 mod rules;
 mod serve;
+mod simulate;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -22,12 +23,15 @@ enum Command {
     /// Checks, tests and explains rule files.
     #[command(subcommand)]
     Rules(rules::RulesCommand),
+    /// Runs a whole fleet on virtual time and says what it would do to Redis.
+    Simulate(Box<simulate::SimulateArgs>),
 }
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Serve(args) => serve::run(args),
         Command::Rules(command) => rules::run(command),
+        Command::Simulate(args) => simulate::run(&args),
     };
     match outcome {
         Ok(code) => code,

@@ -97,7 +97,7 @@ fn for_each_file(files: &[PathBuf], what: fn(&Path, &Loaded) -> bool) -> ExitCod
     if fine { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn load(file: &Path) -> Result<Loaded, Failure> {
+pub fn load(file: &Path) -> Result<Loaded, Failure> {
     let name = file.display().to_string();
     let text = std::fs::read_to_string(file)
         .map_err(|error| Failure::plain(format!("cannot read {name}: {error}")))?;

@@ -296,6 +296,6 @@ impl Meter {
     }
 }
 
-fn window_number(window: &Window, at_us: u64) -> u32 {
+pub(crate) fn window_number(window: &Window, at_us: u64) -> u32 {
     (at_us / window.tick_us / window.length) as u32
 }

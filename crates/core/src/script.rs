@@ -165,10 +165,9 @@ impl Ask {
 
 impl ChargeAsk {
     fn encode(&self, out: &mut Vec<u8>) {
-        // A log is never lent from, and what it has counted stays counted.
-        let lends = !matches!(self.meter, Meter::SlidingWindowLog(_));
-        let wants = lends && self.want > 0;
-        let reports = lends && !self.reports.is_empty();
+        // A log is never lent from, but it takes back what it counted for a request that came to nothing.
+        let wants = self.want > 0 && !matches!(self.meter, Meter::SlidingWindowLog(_));
+        let reports = !self.reports.is_empty();
         let flags = u8::from(!self.enforced) | u8::from(wants) << 1 | u8::from(reports) << 2;
         out.extend([number(self.meter.algorithm()), flags, class(&self.meter)]);
         uint(out, ttl_ms(&self.meter), 5);

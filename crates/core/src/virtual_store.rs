@@ -124,6 +124,9 @@ impl<K: Clone + Eq + Hash> VirtualStore<K> {
                         found.step.admitted = false;
                         log.apply(window, &found, now_us, 1);
                         writes = found.jumped;
+                        for report in &charge.reports {
+                            writes |= log.take_off(window, report.epoch, report.refunded, now_us);
+                        }
                     }
                     Open { kept: Kept::Log(log), writes }
                 }

@@ -7,6 +7,7 @@ mod program;
 mod rules;
 mod serving;
 mod settings;
+mod simulate;
 mod sharing;
 mod stopping;
 mod watching;

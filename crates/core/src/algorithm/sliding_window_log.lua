@@ -49,6 +49,25 @@ open[4] = function(c)
   c.available = c.capacity - (c.sum - c.base)
 end
 
+-- Takes `back` off what was counted last, as far as that was in the window `epoch` and still counts.
+local function take_off(c, epoch, back)
+  while back > 0 and c.newest do
+    local instant, before, cost = decode(ENTRY, call("LINDEX", c.list, -1))
+    local at = tick_of(instant, c.tick)
+    if (at - at % c.span) / c.span % 4294967296 ~= epoch then return end
+    local part = min(cost, back)
+    if part < cost then
+      call("LSET", c.list, -1, encode(ENTRY, instant, before, cost - part))
+    else
+      call("RPOP", c.list)
+      local last = call("LINDEX", c.list, -1)
+      local newest = last and decode(ENTRY, last)
+      c.newest = newest and newest + c.length > now and newest or nil
+    end
+    c.sum, c.available, back = c.sum - part, c.available + part, back - part
+  end
+end
+
 -- How things stand for one more request of `cost`: what is left, the wait, and until nothing is used.
 local function log_standing(c, cost)
   local used = c.sum - c.base + c.taken

@@ -12,6 +12,7 @@
 //! 15 s, until the first leaves; one of cost 2 would be told 25 s.
 
 use super::{Step, Window};
+use crate::lending::window_number;
 use std::collections::VecDeque;
 
 /// The admitted requests of one key, oldest first.
@@ -93,6 +94,26 @@ impl Log {
                 _ => self.entries.push_back(Entry { instant_us, cost }),
             }
         }
+    }
+
+    /// Takes `back` off what was counted last, as far as that was in the window of number `epoch` and still
+    /// counts at `now_us`: a request came to nothing that another limit refused. Tells whether there was any.
+    pub(crate) fn take_off(&mut self, window: &Window, epoch: u32, mut back: u32, now_us: u64) -> bool {
+        let before = back;
+        let length_us = window.length * window.tick_us;
+        while back > 0
+            && let Some(newest) = self.entries.back_mut()
+            && newest.instant_us.saturating_add(length_us) > now_us
+            && window_number(window, newest.instant_us) == epoch
+        {
+            let part = back.min(newest.cost);
+            newest.cost -= part;
+            back -= part;
+            if newest.cost == 0 {
+                self.entries.pop_back();
+            }
+        }
+        back < before
     }
 
     /// Drops what has left the window.

@@ -109,7 +109,9 @@ end
 -- What a node tells of tokens that it has taken: spent, brought back, or taken for a request that came to
 -- nothing (those were never lent).
 local function settle(c, epoch, spent, returned, refunded)
-  if c.algorithm >= 3 then
+  if c.algorithm == 4 then
+    take_off(c, epoch, refunded)
+  elseif c.algorithm >= 3 then
     -- Only within the window in which they were taken, and never more than it counts.
     local window = (c.start / c.span) % 4294967296
     local back = window == epoch and min(c.count + c.taken, returned + refunded) or 0

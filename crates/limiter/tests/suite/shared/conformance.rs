@@ -17,14 +17,7 @@ fn walk_on(url: &str) {
     reference::walk_everything(&engine, 4_000);
     reference::walk_changing_rules(&engine, 8_000);
     reference::walk_the_shipped_files(&engine, 2_000);
-    // Limits of one client are charged together. Those of several are charged apart, and a refusal brings back
-    // what others had taken: their states then speak of that instant, and a clock that goes back finds them
-    // ahead, where one that was never charged stands as before.
-    let of_one_client = |text: String| {
-        let names = ["key: user", "key: ip", "key: tenant"];
-        names.iter().fold(text, |text, name| text.replace(name, "key: api_key"))
-    };
-    reference::walk_a_clock_that_goes_back(&engine, 10, of_one_client);
+    reference::walk_a_clock_that_goes_back(&engine, 10, &reference::APART);
 }
 
 #[test]

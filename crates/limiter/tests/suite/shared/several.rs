@@ -2,12 +2,15 @@
 
 use super::fleet::{Node, alone, patient_nodes};
 use crate::setting::load;
+use redis::Connection;
+use smallvec::smallvec;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::task::JoinSet;
 use tollgate_core::limit::Limit;
 use tollgate_core::place::Field;
 use tollgate_core::rules::Loaded;
+use tollgate_core::script::{self, Answer, AnsweredState, Ask, ChargeAsk};
 use tollgate_limiter::Request;
 use tollgate_testbed::{Cluster, Server, eventually};
 
@@ -48,19 +51,33 @@ fn used(cluster: &Cluster, loaded: &Loaded) -> Vec<u32> {
 fn used_at(server: &Server, loaded: &Loaded) -> Vec<u32> {
     let mut connection = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
     let keys: Vec<String> = redis::cmd("KEYS").arg("tg:{*").query(&mut connection).unwrap();
-    let states = keys.iter().flat_map(|key| {
-        let fields: Vec<(Vec<u8>, Vec<u8>)> = redis::cmd("HGETALL").arg(key).query(&mut connection).unwrap();
-        fields
-    });
-    states
-        .map(|(field, state)| {
-            // A format, a class, an instant of 7 bytes, a grain of 2, then the whole tokens or the count.
-            let number = u32::from_be_bytes(state[11..15].try_into().unwrap());
-            let is_of = |limit: &Limit| field.starts_with(Field::new(limit.identity, None).as_bytes());
-            let (_, limit) = loaded.rules.limits().find(|(_, limit)| is_of(limit)).unwrap();
-            if limit.meter().bucket().is_some() { limit.quota - number } else { number }
-        })
-        .collect()
+    let mut used = Vec::new();
+    for key in keys {
+        let fields: Vec<Vec<u8>> = redis::cmd("HKEYS").arg(&key).query(&mut connection).unwrap();
+        used.extend(fields.iter().map(|field| used_of(&mut connection, loaded, &key, field)));
+    }
+    used
+}
+
+/// Asks for nothing, and so hears how things stand.
+fn used_of(connection: &mut Connection, loaded: &Loaded, key: &str, bytes: &[u8]) -> u32 {
+    let is_of = |limit: &Limit| bytes.starts_with(Field::new(limit.identity, None).as_bytes());
+    let (_, limit) = loaded.rules.limits().find(|(_, limit)| is_of(limit)).unwrap();
+    let route = bytes.get(5..).filter(|route| !route.is_empty());
+    let route =
+        route.map(|route| u64::from_be_bytes([route[0], route[1], route[2], route[3], route[4], 0, 0, 0]));
+    let field = Field::new(limit.identity, route);
+    let meter = *limit.meter();
+    let charge = ChargeAsk { meter, field, enforced: true, want: 0, share: 1, reports: smallvec![] };
+    let ask = Ask { runs: smallvec![], charges: smallvec![charge] };
+    let mut command = redis::cmd("EVAL");
+    command.arg(script::SCRIPT).arg(1).arg(key).arg(&script::header(None, false)).arg(ask.encode());
+    let parts: Vec<Vec<u8>> = command.query(connection).unwrap();
+    let now_us = script::read_time(&parts[0]).unwrap();
+    let answer = Answer::decode(&ask, now_us, &parts[1]).unwrap();
+    let AnsweredState::Account(account) = &answer.charges[0].state else { panic!("{answer:?}") };
+    // What a node holds is taken, but not used: it has to be back as well.
+    limit.quota - account.available(&meter, now_us)
 }
 
 /// Everybody asks for everything at once, on two nodes.
@@ -125,4 +142,49 @@ fn a_refusal_leaves_the_other_limits_as_they_were() {
         all_or_nothing("token_bucket", "strict").await;
         all_or_nothing("token_bucket", "leased").await;
     });
+}
+
+/// A log stands beside the hash of its client, and gives back what it counted last.
+#[test]
+fn a_refusal_leaves_a_log_as_it_was() {
+    const RULES: &str = "
+rules:
+  - { id: user, key: user, limit: 3/day }
+  - { id: address, key: ip, limit: 100/day, algorithm: sliding_window_log }
+";
+    alone(async || {
+        let cluster = Cluster::start(3, 0);
+        let nodes = patient_nodes(&cluster.url(), RULES, 2).await;
+        let (mut admitted, mut refused) = (0, 0);
+        for number in 0..12 * 5 {
+            let user = format!("user-{}", number % 12);
+            // One node spends what the users have. The other does not know: the log counts before it hears.
+            let node = &nodes[number / (12 * 3)];
+            let ip = Some("192.0.2.1".parse().unwrap());
+            let request = Request { user: Some(&user), ip, endpoint: "/", ..Request::default() };
+            match node.check(&request).await {
+                (true, false) => admitted += 1,
+                (false, false) => refused += 1,
+                decision => panic!("{decision:?}"),
+            }
+        }
+        assert_eq!((admitted, refused), (36, 24));
+        eventually("the log holds what passed", async || {
+            let logged: u32 = cluster.primaries.iter().map(logged).sum();
+            logged == admitted
+        })
+        .await;
+    });
+}
+
+/// The costs in all logs of a server: the last four bytes of each entry.
+fn logged(server: &Server) -> u32 {
+    let mut connection = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
+    let keys: Vec<Vec<u8>> = redis::cmd("KEYS").arg("tg:{*}:*").query(&mut connection).unwrap();
+    let entries = keys.iter().flat_map(|key| {
+        let entries: Vec<Vec<u8>> =
+            redis::cmd("LRANGE").arg(key).arg(0).arg(-1).query(&mut connection).unwrap();
+        entries
+    });
+    entries.map(|entry| u32::from_be_bytes(*entry.last_chunk().unwrap())).sum()
 }
