@@ -37,7 +37,7 @@ pub struct SimulateArgs {
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     clients: u32,
     /// How unequal they are: the k-th sends as often as 1/k^ZIPF says; 0 makes all equal
-    #[arg(long, default_value_t = 1.0, value_parser = zipf)]
+    #[arg(long, default_value_t = 1.0, value_parser = zipf, allow_negative_numbers = true)]
     zipf: f64,
     /// How many checks a second they send together
     #[arg(long, default_value_t = 50_000, value_parser = clap::value_parser!(u64).range(1..))]
@@ -72,7 +72,10 @@ fn zipf(text: &str) -> Result<f64, String> {
 fn rtt(text: &str) -> Result<u64, String> {
     match parse_duration_us(text)? {
         us @ 1..=40_000 => Ok(us),
-        _ => Err("between 1us and 40ms is meant: nodes wait 50ms for the store, and then do without it".to_owned()),
+        _ => {
+            Err("between 1us and 40ms is meant: nodes wait 50ms for the store, and then do without it"
+                .to_owned())
+        }
     }
 }
 
@@ -83,7 +86,10 @@ pub fn run(args: &SimulateArgs) -> Result<ExitCode, Failure> {
         return Err(Failure::plain(format!("that is more than {most} checks; lower --rate or --seconds")));
     }
     if !args.endpoint.starts_with('/') {
-        return Err(Failure::plain(format!("--endpoint is a path and begins with `/`, unlike `{}`", args.endpoint)));
+        return Err(Failure::plain(format!(
+            "--endpoint is a path and begins with `/`, unlike `{}`",
+            args.endpoint
+        )));
     }
     let (rules, described) = rules(args)?;
     let clients: Vec<Client> = (0..args.clients).map(|n| Client::numbered(n, &args.endpoint)).collect();
@@ -91,7 +97,8 @@ pub fn run(args: &SimulateArgs) -> Result<ExitCode, Failure> {
     let sizes = needed.iter().filter(|(_, nodes)| *nodes != args.nodes).count() + 1;
     let mut progress = Progress::new(2 * sizes as u64 * args.seconds * SECOND_US);
     let mut both = |nodes: u16| {
-        [Routing::Random, Routing::Sticky].map(|routing| simulate(args, &rules, &clients, nodes, routing, &mut progress))
+        [Routing::Random, Routing::Sticky]
+            .map(|routing| simulate(args, &rules, &clients, nodes, routing, &mut progress))
     };
     let found = both(args.nodes);
     let needs = needed.into_iter().map(|(checks, nodes)| {

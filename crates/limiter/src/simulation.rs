@@ -1,11 +1,11 @@
 //! A fleet on virtual time: many nodes, a few store shards, and a population of clients, in one thread.
 //!
-//! What decides here is what decides in production: each node has a [`Book`](crate::lease) of its own, and
+//! What decides here is what decides in production: each node has its own book of leases, and
 //! each shard the core's `VirtualStore`, which is the twin of the script that runs in Redis. Only the clock,
 //! the network and the clients are made up: events wait in a heap, and time jumps from one to the next. The
 //! same seed gives the same run, to the microsecond.
 //!
-//! Beside the fleet runs an [`oracle`]: one exact store that hears every request the moment it is sent. What
+//! Beside the fleet runs an oracle: one exact store that hears every request the moment it is sent. What
 //! the oracle admits and the fleet does not is lost; what the fleet admits beyond a limit shows in the
 //! [`Ledger`].
 

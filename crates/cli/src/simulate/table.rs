@@ -57,7 +57,8 @@ impl Report<'_> {
         row("  of those admitted", &|found| percent(found.local_share_admitted(), 1))?;
         row("  of those refused", &|found| percent(found.local_share_refused(), 1))?;
         let seconds = |found: &Findings| found.length_us.max(1) as f64 / 1e6;
-        let of_shard = |found: &Findings| found.charges_per_second() / found.charges_by_shard.len().max(1) as f64;
+        let of_shard =
+            |found: &Findings| found.charges_per_second() / found.charges_by_shard.len().max(1) as f64;
         row("charges a second, each primary", &|found| grouped(of_shard(found) as u64))?;
         row("  the busiest primary works", &|found| {
             let busiest = found.busy_ns_by_shard.iter().max().copied().unwrap_or(0);
@@ -85,7 +86,11 @@ impl Report<'_> {
         writeln!(f, "What more would need, at {} checks/s a node and", grouped(args.checks_per_node))?;
         writeln!(f, "{} charges/s a Redis core:", grouped(args.charges_per_core))?;
         writeln!(f)?;
-        writeln!(f, "{:>12}{:>8}{:>26}{:>26}", "checks/s", "nodes", "Redis cores, random", "Redis cores, sticky")?;
+        writeln!(
+            f,
+            "{:>12}{:>8}{:>26}{:>26}",
+            "checks/s", "nodes", "Redis cores, random", "Redis cores, sticky"
+        )?;
         for need in &self.needs {
             let [random, sticky] = need.charges_per_check.map(|per_check| {
                 let cores = (per_check * need.checks as f64 / args.charges_per_core as f64).ceil().max(1.0);

@@ -7,7 +7,7 @@ mod program;
 mod rules;
 mod serving;
 mod settings;
-mod simulate;
 mod sharing;
+mod simulate;
 mod stopping;
 mod watching;

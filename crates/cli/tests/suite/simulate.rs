@@ -14,7 +14,12 @@ const SMALL: [&str; 10] =
 fn row(ended: &Ended, name: &str) -> Vec<String> {
     let line = ended.stdout.lines().find(|line| line.trim_start().starts_with(name));
     let line = line.unwrap_or_else(|| panic!("no `{name}` in\n{}", ended.stdout));
-    line.trim_start()[name.len()..].split("  ").map(str::trim).filter(|part| !part.is_empty()).map(str::to_owned).collect()
+    line.trim_start()[name.len()..]
+        .split("  ")
+        .map(str::trim)
+        .filter(|part| !part.is_empty())
+        .map(str::to_owned)
+        .collect()
 }
 
 #[test]
@@ -51,7 +56,7 @@ fn it_runs_real_rules() {
 fn it_says_what_is_wrong_with_its_arguments() {
     for (arguments, said) in [
         (&["--nodes", "0"][..], "0 is not in 1..=1000"),
-        (&["--zipf", "-1"], "--zipf"),
+        (&["--zipf", "-1"], "between 0 and 5"),
         (&["--rtt", "1s"], "between 1us and 40ms"),
         (&["--rtt", "soon"], "is not a duration"),
         (&["--endpoint", "search"], "begins with `/`"),

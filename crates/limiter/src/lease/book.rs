@@ -1,11 +1,14 @@
 //! The book of all leases of a node: what is decided here, what is asked, and what follows from the answers.
 
 mod flight;
+mod lease;
 mod page;
+mod reports;
 
 use super::credit::Paid;
 use flight::Item;
-use page::{Local, Page};
+use lease::Local;
+use page::Page;
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -77,6 +80,10 @@ pub(crate) type Steps = SmallVec<[(usize, Step); 4]>;
 
 /// What becomes of a request.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "what is decided here is the common case, and must not allocate"
+)]
 pub(crate) enum Checked<W> {
     /// It is decided: none of the steps refuses, and all are paid for; or one does, and nothing is.
     Decided(Steps),

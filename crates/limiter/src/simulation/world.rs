@@ -167,7 +167,7 @@ impl<'s> World<'s> {
         for arrival in arrivals {
             self.pass_time(arrival.at_us);
             self.arrive(arrival);
-            if self.found.tally.arrivals % STRIDE == 0 {
+            if self.found.tally.arrivals.is_multiple_of(STRIDE) {
                 progress(self.now_us);
             }
         }

@@ -1,250 +1,30 @@
 //! A part of the book under one lock: the leases of some clients, and their flights.
 
 use super::flight::{Flight, Item};
+use super::lease::{Lease, Local};
+use super::reports::{Reports, report_ask, worth_telling};
 use super::{Call, Charged, Settings, Verdict, Waiter};
-use crate::lease::credit::{Credit, Paid};
-use crate::lease::memory::{Memory, Recalled};
-use crate::lease::pace::Pace;
+use crate::lease::credit::Paid;
+use crate::lease::memory::Memory;
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::sync::Arc;
 use tollgate_core::algorithm::Step;
-use tollgate_core::lending::{Account, Report};
-use tollgate_core::limit::Meter;
-use tollgate_core::place::Field;
-use tollgate_core::script::{Answer, AnsweredState, Ask, ChargeAnswer, ChargeAsk, MOST_PARTS, Run};
+use tollgate_core::lending::Report;
+use tollgate_core::script::{Answer, AnsweredState, Ask, ChargeAsk, MOST_PARTS, Run};
 
 /// A key that nobody has asked for is forgotten after this time; sooner where many are kept.
 const IDLE_US: u64 = 10_000_000;
 const IDLE_IN_A_CROWD_US: u64 = 2_000_000;
-/// A node that has been alone with a key for so long is thought to stay so.
-const ALONE_AFTER_US: u64 = 500_000;
-/// One part in so many of a capacity is too little to call for.
-const SLACK: u32 = 100;
 
 /// Keys are keyed hashes already.
-type ByKey<T> = HashMap<u64, T, rapidhash::fast::RandomState>;
+pub(super) type ByKey<T> = HashMap<u64, T, rapidhash::fast::RandomState>;
 
 #[derive(Debug)]
 pub(super) struct Page<W> {
     leases: ByKey<Lease>,
     flights: ByKey<Flight<W>>,
     most_leases: usize,
-}
-
-/// What is known of one limit of one client.
-#[derive(Debug)]
-struct Lease {
-    meter: Meter,
-    credit: Credit,
-    memory: Option<Memory>,
-    pace: Pace,
-    /// The state when it was last answered, whether it is still believed or not; and when that was asked.
-    last: Option<(Account, u64)>,
-    /// For how long nobody else has touched the state, as far as the answers tell.
-    alone_us: u64,
-    /// When the store was last asked.
-    asked_us: u64,
-    /// Whether anything was refused since.
-    was_refused: bool,
-    /// When somebody last asked here.
-    used_us: u64,
-    /// Where the state stands; known since it was first asked for.
-    place: Option<(Arc<str>, u64, Field)>,
-}
-
-/// What can be said about a request without asking.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Local {
-    /// There is credit for it.
-    Spend(Step),
-    /// The store would refuse it.
-    Refuse(Step),
-    /// The store has to say.
-    Ask,
-}
-
-impl Local {
-    pub(super) fn step(&self) -> Option<Step> {
-        match self {
-            Self::Spend(step) | Self::Refuse(step) => Some(*step),
-            Self::Ask => None,
-        }
-    }
-}
-
-impl Lease {
-    fn new(meter: &Meter, now_us: u64) -> Self {
-        Self {
-            meter: *meter,
-            credit: Credit::default(),
-            memory: None,
-            pace: Pace::default(),
-            last: None,
-            alone_us: 0,
-            asked_us: 0,
-            was_refused: false,
-            used_us: now_us,
-            place: None,
-        }
-    }
-
-    /// The numbers of the limit are now `meter`: what was believed and held under others is void.
-    fn adopt(&mut self, meter: &Meter) {
-        if self.meter != *meter {
-            self.meter = *meter;
-            self.memory = None;
-            self.credit.bring_back(u64::MAX);
-        }
-    }
-
-    /// What can be said about a request of `cost`.
-    fn look(&mut self, cost: u32, now_us: u64, settings: &Settings) -> Local {
-        let left = self.credit.left(now_us);
-        if left >= cost {
-            return Local::Spend(self.admitted(left - cost, now_us));
-        }
-        let recalled = match &self.memory {
-            // With something in hand, the store and it together may be enough.
-            Some(memory) if left == 0 => memory.recall(&self.meter, cost, now_us),
-            _ => Recalled::Unknown,
-        };
-        let gate_us = (self.asked_us + settings.gate_us).saturating_sub(now_us);
-        match recalled {
-            Recalled::Unknown => Local::Ask,
-            Recalled::Refused(mut step) => {
-                step.retry_after_us = step.retry_after_us.max(gate_us);
-                self.was_refused = true;
-                Local::Refuse(step)
-            }
-            Recalled::WasRefused(mut step) if self.was_refused && gate_us > 0 => {
-                step.retry_after_us = gate_us;
-                Local::Refuse(step)
-            }
-            Recalled::WasRefused(_) => Local::Ask,
-        }
-    }
-
-    /// How an admitted request stands with `left` in hand.
-    fn admitted(&self, left: u32, now_us: u64) -> Step {
-        let (at_store, reset_after_us) = match &self.memory {
-            Some(memory) => memory.look(&self.meter, now_us),
-            None => (0, 0),
-        };
-        let remaining = at_store.saturating_add(left).min(self.meter.quota());
-        Step { admitted: true, next: None, remaining, retry_after_us: 0, reset_after_us }
-    }
-
-    /// Whether no other node has used the key for a while, as where a balancer sends a client to one node.
-    fn is_alone(&self) -> bool {
-        self.alone_us >= ALONE_AFTER_US
-    }
-
-    /// How long nobody may come before what is in hand goes back: a key that should have been asked for
-    /// several times by now has gone quiet.
-    fn patience_us(&self, now_us: u64, settings: &Settings) -> u64 {
-        if self.is_alone() {
-            return settings.lone_horizon_us;
-        }
-        let arrivals = self.pace.per_second(now_us) * settings.interval_us / 1_000_000;
-        if arrivals >= 1 { settings.interval_us } else { settings.horizon_us }
-    }
-
-    /// How many tokens to take ahead, and at most one in how many of those that are left.
-    fn ahead(&self, nodes: u32, now_us: u64, settings: &Settings) -> (u32, u32) {
-        let per_second = self.pace.per_second(now_us);
-        let is_alone = self.is_alone();
-        // What would not be spent while it lives is not worth taking.
-        let life_us = self.memory.as_ref().map_or(0, |memory| {
-            let life_us = self.meter.credit_us(memory.store_us(now_us));
-            life_us.saturating_sub(2 * settings.interval_us)
-        });
-        let horizon_us = match is_alone {
-            true => settings.lone_horizon_us.min(life_us),
-            false if per_second >= settings.busy_per_second => settings.horizon_us,
-            false => 0,
-        };
-        let tokens = |us: u64| (per_second * us).div_ceil(1_000_000);
-        let slack = self.slack(nodes);
-        let is_full = self.missing(now_us).is_some_and(|missing| missing <= slack);
-        // Where nobody misses them if they die, enough for a client that comes twice as often as it did.
-        let free = if is_full { tokens(2 * life_us).min(u64::from(slack)) } else { 0 };
-        let want = u32::try_from(tokens(horizon_us).max(free)).unwrap_or(u32::MAX);
-        let nodes = if is_alone { 1 } else { nodes };
-        // Where something was refused, every node is waiting for its part of what trickles in.
-        let share = if self.was_refused { nodes } else { nodes.saturating_mul(4) };
-        (want, share)
-    }
-
-    /// How many tokens need no word: what all nodes together keep to themselves is lost in the capacity.
-    fn slack(&self, nodes: u32) -> u32 {
-        let nodes = if self.is_alone() { 1 } else { nodes };
-        self.meter.quota() / SLACK / nodes
-    }
-
-    /// How many tokens are missing at the store, see [`Memory::missing`].
-    fn missing(&self, now_us: u64) -> Option<u32> {
-        self.memory.as_ref()?.missing(&self.meter, now_us)
-    }
-
-    /// Whether the store has to be told what was spent without being asked. While it is not full it need not:
-    /// the refill goes on all the same.
-    fn has_news(&self, nodes: u32, now_us: u64) -> bool {
-        self.credit.brings_back()
-            || (self.credit.untold(now_us) > self.slack(nodes)
-                && self.missing(now_us).is_none_or(|missing| missing == 0))
-    }
-
-    /// Whether what is in hand may as well die: so little that a bucket that is nearly full does not miss it.
-    fn may_die(&self, nodes: u32, now_us: u64) -> bool {
-        let slack = self.slack(nodes);
-        self.credit.left(now_us) <= slack && self.missing(now_us).is_some_and(|missing| missing <= slack)
-    }
-
-    /// Lets go of what is idle or about to die, if anybody could miss it.
-    fn let_go(&mut self, nodes: u32, now_us: u64, settings: &Settings) {
-        let is_idle = self.used_us + self.patience_us(now_us, settings) <= now_us;
-        // What dies before the next tick but one goes back while there is time.
-        let dies_us = if is_idle { u64::MAX } else { now_us + 2 * settings.interval_us };
-        if self.credit.holds(dies_us) && !self.may_die(nodes, now_us) {
-            self.credit.bring_back(dies_us);
-            self.memory = None;
-        }
-    }
-
-    /// Whether `cost` tokens that were taken just now will surely still be missing when they come back with the
-    /// next tick. If the bucket is full by then, its refill has replaced them, and they would be on top.
-    fn misses(&self, cost: u32, now_us: u64, settings: &Settings) -> bool {
-        let Some(bucket) = self.meter.bucket() else { return true };
-        let ticks = 2 * settings.interval_us / bucket.tick_us + 1;
-        let refilled = ticks * u64::from(bucket.amount) / u64::from(bucket.period) + 2;
-        let others = self.credit.refunded();
-        self.missing(now_us).is_some_and(|missing| u64::from(missing) > refilled + u64::from(cost) + others)
-    }
-
-    /// Takes in what the store says after `ask`: how things stand, and whether anybody else was there since it
-    /// last said something.
-    fn hear(&mut self, ask: &Ask, charge: &ChargeAsk, answer: &Answer, told: &ChargeAnswer, sent_us: u64) {
-        let AnsweredState::Account(now) = &told.state else { return };
-        let was_alone = self.last.is_some_and(|(mut account, _)| {
-            account.settle(&charge.meter, answer.now_us, &charge.reports);
-            let counted = if charge.enforced { &answer.passing } else { &told.counted };
-            for (run, passed) in ask.runs.iter().zip(counted) {
-                account.take(
-                    &charge.meter,
-                    answer.now_us,
-                    run.cost.saturating_mul(*passed).min(charge.meter.quota()),
-                );
-            }
-            account.lend(&charge.meter, answer.now_us, told.lends, 1);
-            account.lent.total() == now.lent.total()
-                && account.available(&charge.meter, answer.now_us)
-                    == now.available(&charge.meter, answer.now_us)
-        });
-        let before_us = self.last.map_or(sent_us, |(_, before_us)| before_us);
-        self.alone_us = if was_alone { self.alone_us + sent_us.saturating_sub(before_us) } else { 0 };
-        self.last = Some((*now, sent_us));
-    }
 }
 
 impl<W> Page<W> {
@@ -448,7 +228,7 @@ impl<W> Page<W> {
 
     /// See [`super::Book::tick`].
     pub(super) fn tick(&mut self, now_us: u64, nodes: u32, settings: &Settings) -> Vec<Call<W>> {
-        let mut calls = Calls::default();
+        let mut reports = Reports::default();
         let is_crowded = self.leases.len() > self.most_leases / 2;
         let idle_us = if is_crowded { IDLE_IN_A_CROWD_US } else { IDLE_US };
         self.leases.retain(|key, lease| {
@@ -457,22 +237,22 @@ impl<W> Page<W> {
             }
             lease.let_go(nodes, now_us, settings);
             if lease.has_news(nodes, now_us) {
-                calls.report(*key, lease, now_us);
+                reports.add(*key, lease, now_us);
             }
             lease.used_us + idle_us > now_us || !lease.credit.is_empty(now_us)
         });
-        calls.into_calls(now_us)
+        reports.into_calls(now_us)
     }
 
     /// See [`super::Book::bring_back_all`].
     pub(super) fn bring_back_all(&mut self, now_us: u64) -> Vec<Call<W>> {
-        let mut calls = Calls::default();
+        let mut reports = Reports::default();
         for (key, lease) in &mut self.leases {
             lease.credit.bring_back(u64::MAX);
             lease.memory = None;
-            calls.report(*key, lease, now_us);
+            reports.add(*key, lease, now_us);
         }
-        calls.into_calls(now_us)
+        reports.into_calls(now_us)
     }
 }
 
@@ -549,7 +329,9 @@ impl<W: Waiter> Page<W> {
         settings: &Settings,
     ) {
         for (item, _) in items.iter().zip(counted).filter(|(_, counted)| **counted) {
-            if let Some(lease) = self.leases.get_mut(&item.key).filter(|lease| lease.misses(cost, now_us, settings)) {
+            if let Some(lease) =
+                self.leases.get_mut(&item.key).filter(|lease| lease.misses(cost, now_us, settings))
+            {
                 let epoch = item.meter.epoch(store_us);
                 lease.credit.report(Report { epoch, refunded: cost, ..Report::default() });
                 lease.memory = None;
@@ -603,67 +385,4 @@ impl<W: Waiter> Page<W> {
             flight.queue = still_waiting;
         }
     }
-}
-
-/// Reports on their way, those of one client together.
-struct Calls {
-    by_client: ByKey<(Arc<str>, Vec<(Item, ChargeAsk)>)>,
-}
-
-impl Default for Calls {
-    fn default() -> Self {
-        Self { by_client: ByKey::default() }
-    }
-}
-
-impl Calls {
-    fn report(&mut self, key: u64, lease: &mut Lease, now_us: u64) {
-        let reports = worth_telling(lease.credit.reports(now_us), &lease.meter);
-        let (false, Some((client_key, client, field))) = (reports.is_empty(), &lease.place) else { return };
-        let item = Item {
-            key,
-            field: *field,
-            meter: lease.meter,
-            enforced: true,
-            leased: true,
-            denies_on_failure: false,
-        };
-        let (_, charges) =
-            self.by_client.entry(*client).or_insert_with(|| (Arc::clone(client_key), Vec::new()));
-        charges.push((item, report_ask(lease.meter, *field, reports)));
-    }
-
-    fn into_calls<W>(self, now_us: u64) -> Vec<Call<W>> {
-        let calls = self.by_client.into_iter().flat_map(|(client, (key, charges))| {
-            let chunks: Vec<Call<W>> = charges
-                .chunks(MOST_PARTS)
-                .map(|charges| Call {
-                    key: Arc::clone(&key),
-                    ask: Ask {
-                        runs: SmallVec::new(),
-                        charges: charges.iter().map(|(_, ask)| ask.clone()).collect(),
-                    },
-                    sent_us: now_us,
-                    client,
-                    group: 0,
-                    items: charges.iter().map(|(item, _)| *item).collect(),
-                    waiters: Vec::new(),
-                })
-                .collect();
-            chunks
-        });
-        calls.collect()
-    }
-}
-
-fn report_ask(meter: Meter, field: Field, reports: SmallVec<[Report; 2]>) -> ChargeAsk {
-    ChargeAsk { meter, field, enforced: true, want: 0, share: 1, reports }
-}
-
-/// What was spent in a window counts in it anyway; only buckets have to be told.
-fn worth_telling(mut reports: SmallVec<[Report; 2]>, meter: &Meter) -> SmallVec<[Report; 2]> {
-    if meter.window().is_some() {
-        reports.retain(|report| report.returned > 0 || report.refunded > 0);
-    }
-    reports
 }

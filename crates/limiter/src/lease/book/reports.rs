@@ -1,0 +1,73 @@
+//! What the store is told of tokens that were taken earlier.
+
+use super::Call;
+use super::flight::Item;
+use super::lease::Lease;
+use super::page::ByKey;
+use smallvec::SmallVec;
+use std::sync::Arc;
+use tollgate_core::lending::Report;
+use tollgate_core::limit::Meter;
+use tollgate_core::place::Field;
+use tollgate_core::script::{Ask, ChargeAsk, MOST_PARTS};
+
+/// The key of a client, and what is to be told of its limits.
+type OfClient = (Arc<str>, Vec<(Item, ChargeAsk)>);
+
+/// Reports on their way, those of one client together.
+#[derive(Default)]
+pub(super) struct Reports {
+    by_client: ByKey<OfClient>,
+}
+
+impl Reports {
+    pub(super) fn add(&mut self, key: u64, lease: &mut Lease, now_us: u64) {
+        let reports = worth_telling(lease.credit.reports(now_us), &lease.meter);
+        let (false, Some((client_key, client, field))) = (reports.is_empty(), &lease.place) else { return };
+        let item = Item {
+            key,
+            field: *field,
+            meter: lease.meter,
+            enforced: true,
+            leased: true,
+            denies_on_failure: false,
+        };
+        let (_, charges) =
+            self.by_client.entry(*client).or_insert_with(|| (Arc::clone(client_key), Vec::new()));
+        charges.push((item, report_ask(lease.meter, *field, reports)));
+    }
+
+    pub(super) fn into_calls<W>(self, now_us: u64) -> Vec<Call<W>> {
+        let calls = self.by_client.into_iter().flat_map(|(client, (key, charges))| {
+            let chunks: Vec<Call<W>> = charges
+                .chunks(MOST_PARTS)
+                .map(|charges| Call {
+                    key: Arc::clone(&key),
+                    ask: Ask {
+                        runs: SmallVec::new(),
+                        charges: charges.iter().map(|(_, ask)| ask.clone()).collect(),
+                    },
+                    sent_us: now_us,
+                    client,
+                    group: 0,
+                    items: charges.iter().map(|(item, _)| *item).collect(),
+                    waiters: Vec::new(),
+                })
+                .collect();
+            chunks
+        });
+        calls.collect()
+    }
+}
+
+pub(super) fn report_ask(meter: Meter, field: Field, reports: SmallVec<[Report; 2]>) -> ChargeAsk {
+    ChargeAsk { meter, field, enforced: true, want: 0, share: 1, reports }
+}
+
+/// What was spent in a window counts in it anyway; only buckets have to be told.
+pub(super) fn worth_telling(mut reports: SmallVec<[Report; 2]>, meter: &Meter) -> SmallVec<[Report; 2]> {
+    if meter.window().is_some() {
+        reports.retain(|report| report.returned > 0 || report.refunded > 0);
+    }
+    reports
+}
