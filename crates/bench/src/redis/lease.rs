@@ -73,6 +73,28 @@ struct Seen {
     local_us: Vec<f64>,
 }
 
+impl Seen {
+    fn note(&mut self, client: u32, node: usize, is_local: bool, admitted: bool, times: [Duration; 2]) {
+        let [sent, received] = times;
+        if is_local {
+            self.local += 1;
+            if self.local.is_multiple_of(64) {
+                self.local_us.push((received - sent).as_secs_f64() * 1e6);
+            }
+        }
+        if client.is_multiple_of(WATCHED) {
+            self.ledger.note(Entry {
+                key: client,
+                node: node as u16,
+                admitted,
+                cost: 1,
+                sent_us: sent.as_micros() as u64,
+                received_us: received.as_micros() as u64,
+            });
+        }
+    }
+}
+
 fn measure(runtime: &Runtime, server: &Pinned, sticky: bool) -> Found {
     server.server().cli(&["FLUSHALL"]);
     let nodes: Vec<(Arc<Limiter>, RedisStore)> = runtime.block_on(async {
@@ -105,24 +127,7 @@ fn measure(runtime: &Runtime, server: &Pinned, sticky: bool) -> Found {
                     Check::Pending(pending) => (false, pending.decision().await),
                 };
                 let received = begin.elapsed();
-                let mut seen = seen.borrow_mut();
-                if is_local {
-                    seen.local += 1;
-                    if at % 64 == 0 {
-                        seen.local_us.push((received - sent).as_secs_f64() * 1e6);
-                    }
-                }
-                if pick % WATCHED == 0 {
-                    seen.ledger.note(Entry {
-                        key: pick,
-                        node: node as u16,
-                        admitted: decision.allowed(),
-                        cost: 1,
-                        sent_us: sent.as_micros() as u64,
-                        received_us: received.as_micros() as u64,
-                    });
-                }
-                drop(seen);
+                seen.borrow_mut().note(pick, node, is_local, decision.allowed(), [sent, received]);
                 // Local ones must not keep the runtime from hearing the others.
                 if is_local && at % 32 == 0 {
                     tokio::task::yield_now().await;
