@@ -10,6 +10,7 @@ mod textbook;
 use crate::setting::{keys, median, uniform, verdict};
 use pinned::{Pinned, runtime};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use textbook::Textbook;
 use tollgate_core::rules;
@@ -144,7 +145,7 @@ fn latency() {
                 tokio::task::yield_now().await;
             }
             let (limiter, keys, textbook) = (Arc::clone(&limiter), Arc::clone(&keys), textbook.clone());
-            tasks.push(tokio::task::spawn_local(async move {
+            tasks.push(tokio::spawn(async move {
                 let start = Instant::now();
                 if number % 2 == 0 {
                     let key = &keys[number as usize % CLIENTS];
@@ -176,22 +177,19 @@ fn latency() {
 }
 
 /// Repeats `body` for a while, so many at once. Answers how often it ended.
-async fn until<F: Future<Output = ()> + 'static>(
+async fn until<F: Future<Output = ()> + Send + 'static>(
     time: Duration,
     at_once: usize,
-    body: impl Fn(usize) -> F + 'static,
+    body: impl Fn(usize) -> F + Send + Sync + 'static,
 ) -> u64 {
     let end = Instant::now() + time;
-    let next = std::rc::Rc::new(std::cell::Cell::new(0_usize));
-    let body = std::rc::Rc::new(body);
+    let (next, body) = (Arc::new(AtomicUsize::new(0)), Arc::new(body));
     let tasks: Vec<_> = (0..at_once)
         .map(|_| {
-            let (next, body) = (std::rc::Rc::clone(&next), std::rc::Rc::clone(&body));
-            tokio::task::spawn_local(async move {
+            let (next, body) = (Arc::clone(&next), Arc::clone(&body));
+            tokio::spawn(async move {
                 while Instant::now() < end {
-                    let at = next.get();
-                    next.set(at + 1);
-                    body(at).await;
+                    body(next.fetch_add(1, Ordering::Relaxed)).await;
                 }
             })
         })
@@ -199,7 +197,7 @@ async fn until<F: Future<Output = ()> + 'static>(
     for task in tasks {
         task.await.expect("it ends");
     }
-    next.get() as u64
+    next.load(Ordering::Relaxed) as u64
 }
 
 /// What was carried.

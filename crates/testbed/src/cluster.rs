@@ -73,6 +73,18 @@ impl Cluster {
         }
     }
 
+    /// Another primary, without any slots.
+    pub fn join(&mut self) {
+        self.primaries.push(node());
+        let count = self.nodes().count();
+        let newcomer = &self.primaries[self.primaries.len() - 1];
+        // Whoever joins late must not claim the epoch of another.
+        assert_eq!(newcomer.cli(&["CLUSTER", "SET-CONFIG-EPOCH", &count.to_string()]), "OK");
+        self.introduce();
+        let newcomer = &self.primaries[self.primaries.len() - 1];
+        wait_until("it is taken in", || newcomer.cli(&["CLUSTER", "INFO"]).contains("cluster_state:ok"));
+    }
+
     /// All of them, primaries first.
     pub fn nodes(&self) -> impl Iterator<Item = &Server> {
         self.primaries.iter().chain(&self.replicas)

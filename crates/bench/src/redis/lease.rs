@@ -1,13 +1,13 @@
 //! Four nodes in one process, clients by Zipf's law, as fast as the machine goes.
 
-use super::pinned::{Pinned, Runtime, runtime};
+use super::pinned::{Pinned, runtime};
 use super::textbook::Textbook;
 use super::{request, sharing, until};
 use crate::setting::{keys, verdict, zipf};
-use std::cell::RefCell;
-use std::rc::Rc;
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::runtime::Runtime;
 use tollgate_core::limit::Limit;
 use tollgate_core::rules;
 use tollgate_limiter::simulation::{Entry, Ledger};
@@ -109,14 +109,14 @@ fn measure(runtime: &Runtime, server: &Pinned, sticky: bool) -> Found {
     let calls_before: u64 = nodes.iter().map(|(_, redis)| redis.calls()).sum();
     let limiters: Arc<Vec<Arc<Limiter>>> =
         Arc::new(nodes.iter().map(|(limiter, _)| Arc::clone(limiter)).collect());
-    let seen = Rc::new(RefCell::new(Seen::default()));
+    let seen = Arc::new(Mutex::new(Seen::default()));
     let (keys, picks) = (Arc::new(keys(CLIENTS)), Arc::new(zipf(CLIENTS, 1 << 22, 11)));
     let begin = Instant::now();
     let count = {
-        let seen = Rc::clone(&seen);
+        let seen = Arc::clone(&seen);
         runtime.block_on(until(TIME, AT_ONCE, move |at| {
             let (limiters, keys, picks) = (Arc::clone(&limiters), Arc::clone(&keys), Arc::clone(&picks));
-            let seen = Rc::clone(&seen);
+            let seen = Arc::clone(&seen);
             async move {
                 let pick = picks[at % picks.len()];
                 let node = if sticky { pick as usize } else { at.wrapping_mul(0x9e37_79b9) >> 7 } % NODES;
@@ -127,9 +127,9 @@ fn measure(runtime: &Runtime, server: &Pinned, sticky: bool) -> Found {
                     Check::Pending(pending) => (false, pending.decision().await),
                 };
                 let received = begin.elapsed();
-                seen.borrow_mut().note(pick, node, is_local, decision.allowed(), [sent, received]);
+                seen.lock().note(pick, node, is_local, decision.allowed(), [sent, received]);
                 // Local ones must not keep the runtime from hearing the others.
-                if is_local && at % 32 == 0 {
+                if is_local && at.is_multiple_of(8) {
                     tokio::task::yield_now().await;
                 }
             }
@@ -137,7 +137,7 @@ fn measure(runtime: &Runtime, server: &Pinned, sticky: bool) -> Found {
     };
     let seconds = begin.elapsed().as_secs_f64();
     let calls: u64 = nodes.iter().map(|(_, redis)| redis.calls()).sum();
-    let mut seen = Rc::try_unwrap(seen).ok().expect("all tasks have ended").into_inner();
+    let mut seen = std::mem::take(&mut *seen.lock());
     let limit = limit();
     let bucket = limit.meter().bucket().expect("a bucket");
     let excess = seen.ledger.worst_excess(|_| Some(bucket)).map_or(0, |(_, excess)| excess);

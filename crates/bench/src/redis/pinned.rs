@@ -1,6 +1,7 @@
 //! Redis on one core, everything else on the other.
 
 use std::process::Command;
+use tokio::runtime::Runtime;
 use tollgate_testbed::{Cluster, Server};
 
 /// A server that has a core to itself.
@@ -60,18 +61,7 @@ fn pin(pid: u32, core: u32) {
 
 /// One thread for all that is not Redis.
 pub fn runtime() -> Runtime {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    Runtime { runtime: runtime.expect("a runtime"), local: tokio::task::LocalSet::new() }
-}
-
-/// A runtime whose tasks need not be sent anywhere.
-pub struct Runtime {
-    runtime: tokio::runtime::Runtime,
-    local: tokio::task::LocalSet,
-}
-
-impl Runtime {
-    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
-        self.local.block_on(&self.runtime, future)
-    }
+    // Hundreds of tasks are always ready here: the network must be looked at in between, not only after them.
+    let runtime = tokio::runtime::Builder::new_current_thread().event_interval(16).enable_all().build();
+    runtime.expect("a runtime")
 }

@@ -6,7 +6,7 @@
 
 use super::link::Failure;
 use super::shard::{Outcome, Shard};
-use super::url::Kind;
+use super::url::{Address, Kind};
 use super::{Shared, Ticket};
 use crate::lease::Call;
 use parking_lot::RwLock;
@@ -269,10 +269,19 @@ impl Shared {
                 _ => None,
             };
             let is_asking = alone && matches!(failure, Failure::Ask { .. });
+            let newcomer = match failure {
+                Failure::Ask { address, .. } if alone && target.is_none() => {
+                    self.servers.address_of(address, shard)
+                }
+                _ => None,
+            };
             let shared = Arc::clone(self);
             shared.queues.pending.fetch_add(1, Ordering::AcqRel);
             let shard = Arc::clone(shard);
             self.runtime.spawn(async move {
+                if let Some(address) = newcomer {
+                    return shared.serve_at(&address, &shard, queued).await;
+                }
                 let target = match target {
                     Some(target) => target,
                     None if alone => {
@@ -305,6 +314,20 @@ impl Shared {
 /// When the next of those who still wait is to be left to the failure policy.
 fn next_deadline(batch: &[Queued]) -> Option<Instant> {
     batch.iter().filter(|queued| !queued.is_overdue).map(|queued| queued.deadline).min()
+}
+
+impl Shared {
+    /// Sends one client's call to a server that has no slots yet, on the word of `shard`.
+    async fn serve_at(self: Arc<Self>, address: &Address, shard: &Arc<Shard>, queued: Queued) {
+        let (deadline, batch) = (queued.deadline, vec![queued]);
+        self.queues.calls.fetch_add(1, Ordering::Relaxed);
+        let command = self.command(shard, &batch, false);
+        let answer = async { self.servers.newcomer(address).await?.send_asking(command).await };
+        match timeout_at(deadline, answer).await {
+            Ok(result) => self.finish(shard, batch, result),
+            Err(_) => self.give_up(batch, true),
+        }
+    }
 }
 
 fn crosses_slots(shard: &Shard) -> bool {

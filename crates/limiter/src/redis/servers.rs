@@ -10,7 +10,7 @@ mod sentinel;
 #[cfg(test)]
 mod tests;
 
-use super::link::{DialError, Dialer, OpenError, Role};
+use super::link::{DialError, Dialer, Failure, Link, OpenError, Role};
 use super::shard::{Common, Hook, Shard, log_change, supervise};
 use super::url::{Address, Kind, StoreUrl};
 use arc_swap::ArcSwap;
@@ -18,6 +18,7 @@ use cluster::Cluster;
 use map::Map;
 use parking_lot::Mutex;
 use sentinel::Sentinel;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -54,6 +55,8 @@ pub(crate) struct Servers {
     map: ArcSwap<Map>,
     discovery: Discovery,
     next_number: AtomicU32,
+    /// Servers that have no slots yet, and are getting their first.
+    newcomers: Mutex<BTreeMap<Address, Arc<Link>>>,
     /// Not before the first connections are made: those are looked at here.
     is_supervised: AtomicBool,
     tasks: Mutex<Vec<JoinHandle<()>>>,
@@ -99,6 +102,7 @@ impl Servers {
             map: ArcSwap::from_pointee(Map::single(Arc::clone(&first))),
             discovery,
             next_number: AtomicU32::new(1),
+            newcomers: Mutex::default(),
             is_supervised: AtomicBool::new(false),
             tasks: Mutex::default(),
         });
@@ -136,12 +140,28 @@ impl Servers {
     /// The shard whose primary is at `address`, as [`Failure::Moved`](super::link::Failure::Moved) and
     /// `Ask` name it; `asked` is who said so.
     pub(crate) fn shard_at(&self, address: &str, asked: &Shard) -> Option<Arc<Shard>> {
-        let asked = asked.address()?;
-        let address = match address.strip_prefix(':') {
-            Some(port) => Address::Tcp(cluster::host(&asked).to_owned(), port.parse().ok()?),
-            None => cluster::address(address)?,
-        };
+        let address = self.address_of(address, asked)?;
         self.shards().into_iter().find(|shard| shard.address().is_some_and(|known| *known == address))
+    }
+
+    /// What [`shard_at`](Self::shard_at) reads.
+    pub(crate) fn address_of(&self, address: &str, asked: &Shard) -> Option<Address> {
+        let asked = asked.address()?;
+        match address.strip_prefix(':') {
+            Some(port) => Some(Address::Tcp(cluster::host(&asked).to_owned(), port.parse().ok()?)),
+            None => cluster::address(address),
+        }
+    }
+
+    /// A link to a server that is no shard yet: slots are on their way to it, and none has arrived.
+    pub(crate) async fn newcomer(&self, address: &Address) -> Result<Arc<Link>, Failure> {
+        if let Some(link) = self.newcomers.lock().get(address).filter(|link| !link.is_closed()) {
+            return Ok(Arc::clone(link));
+        }
+        let dialed = self.common.dialer.dial(address).await;
+        let link = Arc::new(dialed.map_err(|_| Failure::Unavailable)?);
+        self.newcomers.lock().insert(address.clone(), Arc::clone(&link));
+        Ok(link)
     }
 
     /// A short text whose slot `shard` serves: `{text}` in a key brings it there. Empty if it serves none.
@@ -164,6 +184,7 @@ impl Servers {
         for shard in self.shards() {
             shard.retire();
         }
+        self.newcomers.lock().clear();
     }
 
     /// Finds out who serves what, as far as somebody answers.
@@ -206,6 +227,8 @@ impl Servers {
             }
         }
         self.map.store(Arc::new(new));
+        // Whoever was one is a shard now, or will be asked for again.
+        self.newcomers.lock().clear();
     }
 
     /// The first connection to every shard.

@@ -216,7 +216,8 @@ fn answers_are_nonsense() {
         let found = fleet.end().await;
         println!("nonsense: back after {} ms: {found}", (back_us - over_us) / 1_000);
         found.assert_quick();
-        found.assert_policies();
+        // Nonsense may also hide the other nodes.
+        found.assert_policies_of(1);
         assert!(found.degraded(0..over_us) > 100, "nothing was decided without the store");
         found.assert_well(back_us + 200_000..u64::MAX);
     });
@@ -287,7 +288,7 @@ fn a_server_runs_out_of_memory() {
 fn reshard(from: &Server, to: &Server, slots: &[usize]) {
     let (source, target) = (from.cli(&["CLUSTER", "MYID"]), to.cli(&["CLUSTER", "MYID"]));
     let port = to.port().to_string();
-    for slot in slots.iter().map(usize::to_string) {
+    for (number, slot) in slots.iter().map(usize::to_string).enumerate() {
         assert_eq!(to.cli(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &source]), "OK");
         assert_eq!(from.cli(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &target]), "OK");
         loop {
@@ -300,34 +301,50 @@ fn reshard(from: &Server, to: &Server, slots: &[usize]) {
             let answer = from.cli(&command);
             assert!(answer == "OK" || answer == "NOKEY", "{answer}");
         }
+        if number == 0 {
+            // The first takes its time: whoever asks meanwhile is sent from one to the other.
+            std::thread::sleep(ms(500));
+        }
         for server in [to, from] {
             assert_eq!(server.cli(&["CLUSTER", "SETSLOT", &slot, "NODE", &target]), "OK");
         }
     }
 }
 
+/// Moves a hundred slots, those of clients first, from the first primary to another under load.
+async fn move_slots(cluster: &Cluster, to: usize) {
+    let (from, to) = (&cluster.primaries[0], &cluster.primaries[to]);
+    let of_clients = slots(from);
+    let mut moving = of_clients.clone();
+    moving.retain(|slot| home(*slot) == 0);
+    let busy = moving.len();
+    assert!(busy > 5, "the clients are spread");
+    moving.extend((0..16_384 / 3).step_by(50).filter(|slot| !of_clients.contains(slot)));
+    moving.truncate(100);
+    let fleet = Fleet::start(&cluster.url(), NODES).await;
+    let start_us = fleet.now_us();
+    tokio::task::block_in_place(|| reshard(from, to, &moving));
+    let end_us = fleet.now_us();
+    fleet.wait(ms(1_000)).await;
+    let found = fleet.end().await;
+    println!("100 slots, {busy} of them in use, moved in {} ms: {found}", (end_us - start_us) / 1_000);
+    found.assert_quick();
+    found.assert_policies();
+    found.assert_well(0..u64::MAX);
+    assert!(found.turns.is_empty(), "a breaker opened: {:?}", found.turns);
+    assert!(found.excess(&ALL) <= 0, "{} over-admitted", found.excess(&ALL));
+}
+
 #[test]
 fn a_hundred_slots_move() {
+    campaign(async || move_slots(&Cluster::start(3, 0), 1).await);
+}
+
+#[test]
+fn a_hundred_slots_move_to_a_newcomer() {
     campaign(async || {
-        let cluster = Cluster::start(3, 0);
-        let mut moving = slots(&cluster.primaries[0]);
-        moving.retain(|slot| home(*slot) == 0);
-        assert!(moving.len() > 5, "the clients are spread");
-        let busy = moving.len();
-        moving
-            .extend((0..16_384 / 3).step_by(50).filter(|slot| !slots(&cluster.primaries[0]).contains(slot)));
-        moving.truncate(100);
-        let fleet = Fleet::start(&cluster.url(), NODES).await;
-        let start_us = fleet.now_us();
-        tokio::task::block_in_place(|| reshard(&cluster.primaries[0], &cluster.primaries[1], &moving));
-        let end_us = fleet.now_us();
-        fleet.wait(ms(1_000)).await;
-        let found = fleet.end().await;
-        println!("100 slots, {busy} of them in use, moved in {} ms: {found}", (end_us - start_us) / 1_000);
-        found.assert_quick();
-        found.assert_policies();
-        found.assert_well(0..u64::MAX);
-        assert!(found.turns.is_empty(), "a breaker opened: {:?}", found.turns);
-        assert!(found.excess(&ALL) <= 0, "{} over-admitted", found.excess(&ALL));
+        let mut cluster = Cluster::start(3, 0);
+        cluster.join();
+        move_slots(&cluster, 3).await;
     });
 }
