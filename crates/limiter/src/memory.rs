@@ -45,9 +45,9 @@ pub struct MemoryStore {
     crowded: AtomicU64,
 }
 
-/// A shard on a cache line of its own. Its lock is held for some twenty nanoseconds, so nobody is put to sleep
+/// A shard on half a cache line. Its lock is held for some twenty nanoseconds, so nobody is put to sleep
 /// over it: who finds it taken lets others run and looks again.
-#[repr(align(64))]
+#[repr(align(32))]
 struct Shard(SpinMutex<Table, Yield>);
 
 /// What the store holds.

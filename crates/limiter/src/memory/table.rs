@@ -22,10 +22,17 @@ const SWEEP_WHEN_FULL: usize = 32;
 const LOG_OVERHEAD: usize = 112;
 const LOG_ENTRY: usize = 16;
 
-/// The states of one shard. With its lock it fits a cache line.
+/// The states of one shard. With their locks, two fit a cache line.
 #[derive(Default)]
 pub(super) struct Table {
     slots: Box<[Slot]>,
+    /// Apart, for a key that is known does not need it.
+    upkeep: Box<Upkeep>,
+}
+
+/// What newcomers and housekeeping need.
+#[derive(Default)]
+struct Upkeep {
     live: usize,
     cursor: usize,
     /// None until a log is kept: most rules need none.
@@ -131,12 +138,12 @@ impl Table {
             index = self.after(index);
         }
         self.slots[index] = slot;
-        self.live += 1;
+        self.upkeep.live += 1;
     }
 
     /// Removes the state at `index` and closes the gap.
     fn remove(&mut self, mut index: usize) {
-        self.live -= 1;
+        self.upkeep.live -= 1;
         let mut next = self.after(index);
         loop {
             let slot = self.slots[next];
@@ -162,40 +169,40 @@ impl Table {
             return;
         }
         for _ in 0..count {
-            if self.cursor >= self.slots.len() {
-                self.cursor = 0;
+            if self.upkeep.cursor >= self.slots.len() {
+                self.upkeep.cursor = 0;
             }
-            let slot = self.slots[self.cursor];
+            let slot = self.slots[self.upkeep.cursor];
             if !slot.is_empty() && slot.is_fresh(now_us) {
                 // Another may have moved here: the cursor stays.
-                self.remove(self.cursor);
+                self.remove(self.upkeep.cursor);
             } else {
-                self.cursor += 1;
+                self.upkeep.cursor += 1;
             }
         }
     }
 
     /// Forgets all that equals fresh, and gives memory back if little is left.
     pub(super) fn tidy(&mut self, budget: &Budget, now_us: u64) {
-        if let Some(logs) = &mut self.logs {
+        if let Some(logs) = &mut self.upkeep.logs {
             logs.sweep(budget, now_us);
             if logs.states.is_empty() {
-                self.logs = None;
+                self.upkeep.logs = None;
             }
         }
         let slots = self.slots.len();
         // A removal keeps the cursor where it is, hence the steps for those alive.
-        self.sweep(slots + self.live, now_us);
-        if self.live == 0 {
+        self.sweep(slots + self.upkeep.live, now_us);
+        if self.upkeep.live == 0 {
             budget.give_back(slots * size_of::<Slot>());
             self.slots = Box::default();
-        } else if slots > SMALLEST && self.live < slots / 4 {
-            self.rebuild(self.live / 4, budget, now_us);
+        } else if slots > SMALLEST && self.upkeep.live < slots / 4 {
+            self.rebuild(self.upkeep.live / 4, budget, now_us);
         }
     }
 
     fn has_room(&self, newcomers: usize) -> bool {
-        (self.live + newcomers) * LOAD.1 <= self.slots.len() * LOAD.0
+        (self.upkeep.live + newcomers) * LOAD.1 <= self.slots.len() * LOAD.0
     }
 
     /// Moves what still matters to an array of the right size. False if there is no memory for it.
@@ -212,8 +219,8 @@ impl Table {
         }
         let old = std::mem::replace(&mut self.slots, vec![Slot::EMPTY; size].into_boxed_slice());
         budget.give_back(old.len().saturating_sub(size) * size_of::<Slot>());
-        self.live = 0;
-        self.cursor = 0;
+        self.upkeep.live = 0;
+        self.upkeep.cursor = 0;
         for slot in old.into_iter().filter(|slot| !slot.is_empty() && !slot.is_fresh(now_us)) {
             self.insert(slot);
         }
@@ -236,12 +243,12 @@ impl Table {
 
     /// The log of `key`, if it has one.
     pub(super) fn log(&self, key: u64) -> Option<&Log> {
-        self.logs.as_ref()?.states.get(&key).map(|state| &state.log)
+        self.upkeep.logs.as_ref()?.states.get(&key).map(|state| &state.log)
     }
 
     /// Makes room for a log of up to `entries`. False if there is none.
     pub(super) fn make_room_for_log(&mut self, key: u64, entries: u32, budget: &Budget, now_us: u64) -> bool {
-        let logs = self.logs.get_or_insert_default();
+        let logs = self.upkeep.logs.get_or_insert_default();
         if logs.states.len() >= logs.before_sweep {
             logs.sweep(budget, now_us);
         }
@@ -267,7 +274,7 @@ impl Table {
         budget: &Budget,
         change: impl FnOnce(&mut Log),
     ) {
-        let state = self.logs.as_mut().and_then(|logs| logs.states.get_mut(&key));
+        let state = self.upkeep.logs.as_mut().and_then(|logs| logs.states.get_mut(&key));
         if let Some(state) = state {
             let more = reserve(entries).saturating_sub(state.reserved);
             if more > 0 {
@@ -281,7 +288,7 @@ impl Table {
 
     /// How many states there are, some of which may equal fresh ones.
     pub(super) fn states(&self) -> usize {
-        self.live + self.logs.as_ref().map_or(0, |logs| logs.states.len())
+        self.upkeep.live + self.upkeep.logs.as_ref().map_or(0, |logs| logs.states.len())
     }
 }
 
@@ -364,7 +371,7 @@ mod tests {
             }
         }
         let live = table.slots.iter().filter(|slot| !slot.is_empty()).count();
-        assert_eq!(live, table.live);
+        assert_eq!(live, table.upkeep.live);
         table.tidy(&budget, 1 << 40);
         assert_eq!((table.states(), budget.used()), (0, 0), "all is forgotten in the end");
     }
