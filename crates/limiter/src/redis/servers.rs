@@ -213,7 +213,12 @@ impl Servers {
     fn apply(&self, old: &Map, topology: Vec<cluster::Primary>) {
         let new = old.changed(topology, |address| {
             let number = self.next_number.fetch_add(1, Ordering::Relaxed);
+            let known = self.newcomers.lock().remove(&address);
             let shard = Shard::new(number, Arc::clone(&self.common), Some(address));
+            // So that nobody finds it without a link.
+            if let Some(link) = known.filter(|link| !link.is_closed()) {
+                shard.adopt(&link);
+            }
             if self.is_supervised.load(Ordering::Acquire) {
                 tokio::spawn(supervise(Arc::clone(&shard)));
             }
