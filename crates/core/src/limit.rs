@@ -298,6 +298,15 @@ impl Meter {
         debug_assert!(cost >= 1 && cost <= self.quota(), "a cost above the capacity is refused before");
         match self {
             Self::TokenBucket(bucket) => token_bucket::step(bucket, cell, now_us, cost),
+            _ => self.rarer_step(cell, now_us, cost),
+        }
+    }
+
+    /// The other algorithms, apart: a step of the default is then inlined where it is taken.
+    #[inline(never)]
+    fn rarer_step(&self, cell: Option<Cell>, now_us: u64, cost: u32) -> Step {
+        match self {
+            Self::TokenBucket(bucket) => token_bucket::step(bucket, cell, now_us, cost),
             Self::LeakyBucket(bucket) => leaky_bucket::step(bucket, cell, now_us, cost),
             Self::Gcra(bucket) => gcra::step(bucket, cell, now_us, cost),
             Self::FixedWindow(window) => fixed_window::step(window, cell, now_us, cost),

@@ -146,11 +146,10 @@ impl Limiter {
     #[inline]
     pub fn check(&self, request: &Request<'_>) -> Result<Check<'_>, Invalid> {
         validate(request)?;
-        let now_us = self.clock.now_us();
         let version = self.version.load(Ordering::Acquire);
         let mut lent = memo::lend();
-        let (policy, caches) = lent.memo().policy(self.number, version, || self.policy.load_full());
-        self.decide(policy, caches, request, now_us)
+        let (policy, caches) = lent.memo().policy(self.number, version, &self.policy);
+        self.decide(policy, caches, request)
     }
 
     /// Lists first, then the charges of the rules that apply.
@@ -160,10 +159,10 @@ impl Limiter {
         policy: &Arc<Policy>,
         caches: &mut Caches,
         request: &Request<'_>,
-        now_us: u64,
     ) -> Result<Check<'_>, Invalid> {
         let hashes = self.seed.hashes(request);
         if policy.has_lists {
+            let now_us = self.clock.now_us();
             match caches.listed(policy, request, &hashes, now_us) {
                 Some(Listed::Denied) => return Ok(Decision::without_limit(Outcome::Denied, now_us).into()),
                 Some(Listed::Allowed) => {
@@ -174,14 +173,14 @@ impl Limiter {
         }
         let selection = caches.select(policy, request, &hashes);
         if let Some(store) = &self.shared {
-            return self.charge_shared(store, policy, selection, request, &hashes, now_us);
+            return self.charge_shared(store, policy, selection, request, &hashes, self.clock.now_us());
         }
         let Some(charge) = policy.rules.set.only_charge(selection, &hashes) else {
-            return Ok(self.charge(&policy.rules, selection, request, &hashes, now_us)?.into());
+            return Ok(self.charge(&policy.rules, selection, request, &hashes)?.into());
         };
-        match self.take_one(&charge, request, now_us) {
-            Some(step) => Ok(Decision::of_one(&policy.rules, charge.id, &step, now_us).into()),
-            None => Ok(self.take_all(&policy.rules, &[charge], request, now_us)?.into()),
+        match self.take_one(&charge, request) {
+            Some((step, now_us)) => Ok(Decision::of_one(&policy.rules, charge.id, &step, now_us).into()),
+            None => Ok(self.take_all(&policy.rules, &[charge], request)?.into()),
         }
     }
 
@@ -193,30 +192,29 @@ impl Limiter {
         selection: &Selection,
         request: &Request<'_>,
         hashes: &Hashes<'_>,
-        now_us: u64,
     ) -> Result<Decision, Invalid> {
         let mut charges = Charges::new();
         rules.set.charge(selection, request, hashes, &mut charges);
         if charges.is_empty() {
-            return Ok(Decision::without_limit(Outcome::Unlimited, now_us));
+            return Ok(Decision::without_limit(Outcome::Unlimited, self.clock.now_us()));
         }
         if let [only] = charges.as_slice()
-            && let Some(step) = self.take_one(only, request, now_us)
+            && let Some((step, now_us)) = self.take_one(only, request)
         {
             let mut fold = Fold::default();
             fold.add(only, &step);
             return Ok(Decision::of(rules, &fold, now_us));
         }
-        self.take_all(rules, &charges, request, now_us)
+        self.take_all(rules, &charges, request)
     }
 
     /// The common case: one charge that is not a log, and there is room for its state.
     #[inline]
-    fn take_one(&self, charge: &Charge<'_>, request: &Request<'_>, now_us: u64) -> Option<Step> {
+    fn take_one(&self, charge: &Charge<'_>, request: &Request<'_>) -> Option<(Step, u64)> {
         if request.cost > u64::from(charge.limit.quota) || charge.limit.log_window().is_some() {
             return None;
         }
-        self.store.take_one(charge, request.cost as u32, now_us)
+        self.store.take_one(charge, request.cost as u32, &self.clock)
     }
 
     /// The general case, also when the one charge finds no room.
@@ -226,8 +224,8 @@ impl Limiter {
         rules: &Rules,
         charges: &[Charge<'_>],
         request: &Request<'_>,
-        now_us: u64,
     ) -> Result<Decision, Invalid> {
+        let now_us = self.clock.now_us();
         let mut placed: SmallVec<[Placed<'_>; 8]> = SmallVec::new();
         for charge in charges {
             if request.cost <= u64::from(charge.limit.quota) {

@@ -12,6 +12,7 @@
 mod cache;
 
 use crate::policy::Policy;
+use arc_swap::ArcSwap;
 use cache::{Cache, Spot};
 use rapidhash::v3::rapidhash_v3;
 use std::cell::Cell;
@@ -55,6 +56,8 @@ pub(crate) struct Caches {
     classes: BTreeMap<ClientMatch, u32>,
     /// By class and path: the rules met.
     selections: Cache<Known>,
+    /// Where the last request's stood. Most services have a path that most requests go to.
+    last: Option<(u32, Spot)>,
     /// By client and lists: what the lists say.
     listed: Cache<Option<Standing>>,
     /// What was worked out but is not worth keeping.
@@ -81,29 +84,33 @@ pub(crate) fn lend() -> Lent {
 impl Lent {
     #[inline]
     pub(crate) fn memo(&mut self) -> &mut Memo {
-        self.0.get_or_insert_with(|| Box::new(Memo::new()))
+        self.0.get_or_insert_with(Memo::empty)
     }
 }
 
 impl Drop for Lent {
     #[inline]
     fn drop(&mut self) {
-        MEMO.set(self.0.take());
+        // What was there meanwhile is nothing: nobody else runs on this thread during a check.
+        std::mem::forget(MEMO.replace(self.0.take()));
     }
 }
 
 impl Memo {
-    fn new() -> Self {
-        Self {
+    #[cold]
+    #[inline(never)]
+    fn empty() -> Box<Self> {
+        Box::new(Self {
             policies: [const { None }; POLICIES],
             caches: Caches {
                 clients: Cache::new(CLIENT_SETS),
                 classes: BTreeMap::new(),
                 selections: Cache::new(SELECTION_SETS),
+                last: None,
                 listed: Cache::new(LIST_SETS),
                 scratch: None,
             },
-        }
+        })
     }
 
     /// The policy of the limiter numbered `limiter`, which is now at `version`. A thread fetches it once
@@ -114,15 +121,28 @@ impl Memo {
         &mut self,
         limiter: u32,
         version: u64,
-        fetch: impl FnOnce() -> Arc<Policy>,
+        current: &ArcSwap<Policy>,
     ) -> (&Arc<Policy>, &mut Caches) {
         let slot = &mut self.policies[limiter as usize % POLICIES];
         if !slot.as_ref().is_some_and(|known| known.limiter == limiter && known.version == version) {
-            *slot = None;
+            forget(slot);
         }
-        let known = slot.get_or_insert_with(|| Fetched { limiter, version, policy: fetch() });
+        let known = slot.get_or_insert_with(|| fetch(limiter, version, current));
         (&known.policy, &mut self.caches)
     }
+}
+
+// Apart, so that what happens once per change of the rules takes no room in every check.
+#[cold]
+#[inline(never)]
+fn forget(slot: &mut Option<Fetched>) {
+    *slot = None;
+}
+
+#[cold]
+#[inline(never)]
+fn fetch(limiter: u32, version: u64, current: &ArcSwap<Policy>) -> Fetched {
+    Fetched { limiter, version, policy: current.load_full() }
 }
 
 impl Caches {
@@ -149,10 +169,17 @@ impl Caches {
 
     /// Where it stands what `class` meets on `path`, if that is known.
     #[inline]
-    fn spot(&self, number: u32, class: u64, path: &str) -> Option<Spot> {
+    fn spot(&mut self, number: u32, class: u64, path: &str) -> Option<Spot> {
+        let is_it = |known: &Known| known.class == class && is_same(&known.path, path);
+        if let Some((source, spot)) = self.last
+            && source == number
+            && is_it(self.selections.at(spot))
+        {
+            return Some(spot);
+        }
         let spot = self.selections.spot(selection_hash(class, path), number)?;
-        let known = self.selections.at(spot);
-        (known.class == class && is_same(&known.path, path)).then_some(spot)
+        self.last = is_it(self.selections.at(spot)).then_some((number, spot));
+        Some(self.last?.1)
     }
 
     #[inline(never)]
@@ -168,6 +195,8 @@ impl Caches {
         if let Some(spot) = self.selections.admit(hash, number) {
             let known = Known { class, path: path.into(), selection: selection.clone() };
             self.selections.keep(spot, hash, number, known);
+            // It may have stood where something else stands now.
+            self.last = None;
         }
         selection
     }
@@ -187,6 +216,7 @@ impl Caches {
             self.clients.clear();
             self.classes.clear();
             self.selections.clear();
+            self.last = None;
         }
         let (client, _) = self.scratch.get_or_insert_default();
         rules.match_client_into(request, client);

@@ -13,6 +13,7 @@
 mod slot;
 mod table;
 
+use crate::clock::Clock;
 use slot::Slot;
 use smallvec::SmallVec;
 use spin::mutex::{SpinMutex, SpinMutexGuard};
@@ -89,21 +90,24 @@ impl MemoryStore {
     }
 
     /// The common case: one charge that is not a log, one look-up, one lock. None if there is no room.
+    ///
+    /// The clock is read when the lock is held: it takes as long as the slot takes to come from memory.
     #[inline]
-    pub(crate) fn take_one(&self, charge: &Charge<'_>, cost: u32, now_us: u64) -> Option<Step> {
-        let Charge { limit, key, .. } = *charge;
-        let mut table = self.shards[shard_of(key)].0.lock();
+    pub(crate) fn take_one(&self, charge: &Charge<'_>, cost: u32, clock: &Clock) -> Option<(Step, u64)> {
+        let Charge { limit, key, client, .. } = *charge;
+        let mut table = self.shards[shard_of(client)].0.lock();
+        let now_us = clock.now_us();
         let Some(index) = table.find(key) else {
             // In a variable of its own: the other step can then stay in registers.
             let first = self.take_first(&mut table, charge, cost, now_us)?;
-            return Some(first);
+            return Some((first, now_us));
         };
         let slot = table.slot_mut(index);
         let step = limit.step(Some(slot.cell()), now_us, cost);
         if let Some(cell) = step.next {
             *slot = Slot::new(key, cell, now_us + limit.lifetime_us.max(step.reset_after_us));
         }
-        Some(step)
+        Some((step, now_us))
     }
 
     /// The first charge of a key.
@@ -262,12 +266,13 @@ fn write(table: &mut Table, placed: &Placed<'_>, taken: &Taken, budget: &Budget,
     }
 }
 
+/// All states of a client are in one shard; among them they are told apart by the rest of their keys.
 #[inline]
-fn shard_of(key: u64) -> usize {
-    (key >> slot::FINGERPRINT_BITS) as usize
+fn shard_of(client: u64) -> usize {
+    (client >> slot::FINGERPRINT_BITS) as usize
 }
 
 fn place_of(placed: &Placed<'_>) -> usize {
-    let key = placed.charge.key;
-    if placed.crowd { SHARDS + key as usize % CROWD_SHARDS } else { shard_of(key) }
+    let Charge { key, client, .. } = placed.charge;
+    if placed.crowd { SHARDS + key as usize % CROWD_SHARDS } else { shard_of(client) }
 }

@@ -23,7 +23,8 @@ use crate::lending::{Lent, Opened};
 
 /// One request of `cost` ≤ capacity at `now_us`. `Cell`: the tokens at `instant_us`, whole in `major`
 /// and the fraction in `minor`; none is a full bucket.
-#[inline]
+// In the store the state is then taken from its slot and put back without ever being a `Step` in memory.
+#[inline(always)]
 pub fn step(bucket: &Bucket, cell: Option<Cell>, now_us: u64, cost: u32) -> Step {
     let now = tick_of(now_us, bucket.tick_us);
     let (stored, last) = match cell {

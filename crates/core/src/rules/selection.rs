@@ -37,7 +37,14 @@ pub struct Selection {
     route: u64,
     /// The limit, if there is but one, it can refuse, and it counts by the API key without conditions. So it
     /// is for most requests, and there is nothing left to go through for them.
-    only: Option<LimitId>,
+    only: Option<Only>,
+}
+
+/// The only limit of a selection, and its identity: the state can be looked up before the limit is.
+#[derive(Clone, Copy, Debug)]
+struct Only {
+    id: LimitId,
+    identity: u64,
 }
 
 /// One rule of a selection.
@@ -131,7 +138,8 @@ impl RuleSet {
         }
         selection.only = match selection.items.as_slice() {
             [item] if item.enforced && item.by_api_key && !item.has_conditions && item.limits.len() == 1 => {
-                Some(LimitId(item.limits.start))
+                let id = LimitId(item.limits.start);
+                Some(Only { id, identity: self.limit(id).identity })
             }
             _ => None,
         };
@@ -140,9 +148,8 @@ impl RuleSet {
     /// The charge of a request that meets `selection`, if it is seen at a glance that there is only one.
     #[inline]
     pub fn only_charge(&self, selection: &Selection, hashes: &Hashes<'_>) -> Option<Charge<'_>> {
-        let (id, who) = (selection.only?, hashes.api_key()?);
-        let limit = self.limit(id);
-        Some(Charge { limit, id, key: who ^ limit.identity, client: who, enforced: true })
+        let (Only { id, identity }, who) = (selection.only?, hashes.api_key()?);
+        Some(Charge { limit: self.limit(id), id, key: who ^ identity, client: who, enforced: true })
     }
 
     /// The charges of `request`, which meets `selection`.
