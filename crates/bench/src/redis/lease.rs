@@ -1,6 +1,6 @@
 //! Four nodes in one process, clients by Zipf's law, as fast as the machine goes.
 
-use super::pinned::{Pinned, runtime};
+use super::pinned::{Pinned, own_cpu_seconds, runtime};
 use super::textbook::Textbook;
 use super::{request, sharing, until};
 use crate::setting::{keys, verdict, zipf};
@@ -37,7 +37,12 @@ pub fn run() {
             found.per_second * found.local_share,
             found.calls_per_second
         );
-        println!("    a local decision takes {:.2} µs at the median", found.local_us);
+        println!(
+            "    a local decision takes {:.2} µs at the median; Redis is busy {:.0} % of the time, the nodes {:.0} %",
+            found.local_us,
+            found.server_share * 100.0,
+            found.own_share * 100.0
+        );
         verdict(&format!("{name}: checks per second × textbook"), found.per_second / textbook, 5.0, false);
         verdict(&format!("{name}: local share"), found.local_share, bar, false);
         verdict(&format!("{name}: over-admission, tokens"), found.excess as f64, 0.0, true);
@@ -64,6 +69,8 @@ struct Found {
     excess: i64,
     lost_share: f64,
     local_us: f64,
+    server_share: f64,
+    own_share: f64,
 }
 
 #[derive(Default)]
@@ -97,6 +104,7 @@ impl Seen {
 
 fn measure(runtime: &Runtime, server: &Pinned, sticky: bool) -> Found {
     server.server().cli(&["FLUSHALL"]);
+    server.server().cli(&["CONFIG", "RESETSTAT"]);
     let nodes: Vec<(Arc<Limiter>, RedisStore)> = runtime.block_on(async {
         let mut nodes = Vec::new();
         for _ in 0..NODES {
@@ -111,7 +119,7 @@ fn measure(runtime: &Runtime, server: &Pinned, sticky: bool) -> Found {
         Arc::new(nodes.iter().map(|(limiter, _)| Arc::clone(limiter)).collect());
     let seen = Arc::new(Mutex::new(Seen::default()));
     let (keys, picks) = (Arc::new(keys(CLIENTS)), Arc::new(zipf(CLIENTS, 1 << 22, 11)));
-    let begin = Instant::now();
+    let (begin, cpu, own) = (Instant::now(), server.cpu_seconds(), own_cpu_seconds());
     let count = {
         let seen = Arc::clone(&seen);
         runtime.block_on(until(TIME, AT_ONCE, move |at| {
@@ -136,6 +144,8 @@ fn measure(runtime: &Runtime, server: &Pinned, sticky: bool) -> Found {
         }))
     };
     let seconds = begin.elapsed().as_secs_f64();
+    println!("{}", server.server().cli(&["INFO", "commandstats"]));
+    let (cpu, own) = (server.cpu_seconds() - cpu, own_cpu_seconds() - own);
     let calls: u64 = nodes.iter().map(|(_, redis)| redis.calls()).sum();
     let mut seen = std::mem::take(&mut *seen.lock());
     let limit = limit();
@@ -151,6 +161,8 @@ fn measure(runtime: &Runtime, server: &Pinned, sticky: bool) -> Found {
         per_second: count as f64 / seconds,
         local_share: seen.local as f64 / count as f64,
         calls_per_second: (calls - calls_before) as f64 / seconds,
+        server_share: cpu / seconds,
+        own_share: own / seconds,
         excess,
         lost_share: lost_share(&seen.ledger, &limit),
         local_us: seen.local_us.get(seen.local_us.len() / 2).copied().unwrap_or(f64::NAN),

@@ -40,11 +40,19 @@ impl Pinned {
 
     /// What the server has used of its core so far.
     pub fn cpu_seconds(&self) -> f64 {
-        let pid = self.server().pid();
-        // The first number is the time on the processor in nanoseconds.
-        let times = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/schedstat")).unwrap_or_default();
-        times.split(' ').next().and_then(|nanos| nanos.parse::<f64>().ok()).unwrap_or(f64::NAN) / 1e9
+        cpu_seconds(self.server().pid())
     }
+}
+
+/// What the first thread of this process, which runs everything else, has used of its core so far.
+pub fn own_cpu_seconds() -> f64 {
+    cpu_seconds(std::process::id())
+}
+
+fn cpu_seconds(pid: u32) -> f64 {
+    // The first number is the time on the processor in nanoseconds.
+    let times = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/schedstat")).unwrap_or_default();
+    times.split(' ').next().and_then(|nanos| nanos.parse::<f64>().ok()).unwrap_or(f64::NAN) / 1e9
 }
 
 /// Keeps this process off the server's core.

@@ -26,19 +26,23 @@ end
 -- other, and most have the same limits: each finds them here and overwrites what was left by the one before.
 local known_limits = {}
 
--- One limit that a client is charged against, and where the next begins.
-local function read_charge(ask, at, place)
+local function find_limit(written, place)
   local limits = known_limits[place]
   if not limits then
     limits = {}
     known_limits[place] = limits
   end
-  local written = sub(ask, at, at + LIMIT_BYTES - 1)
   local c = limits[written]
   if not c then
     c = read_limit(written)
     limits[written] = c
   end
+  return c
+end
+
+-- One limit that a client is charged against, and where the next begins.
+local function read_charge(ask, at, place)
+  local c = find_limit(sub(ask, at, at + LIMIT_BYTES - 1), place)
   c.field, at = decode("Bc0", ask, at + LIMIT_BYTES)
   if c.wants then c.want, c.share, at = decode(">I4I4", ask, at) end
   if c.tells then
@@ -190,7 +194,10 @@ end
 
 local function look_after_expiry(key, ttl)
   -- It only grows: a limit per second must not drop a limit per day.
-  if call("PTTL", key) < ttl then call("PEXPIRE", key, ttl) end
+  local left = call("PTTL", key)
+  if left < ttl then call("PEXPIRE", key, ttl) end
+  -- A client that is new has nothing old.
+  if left < 0 then return end
   local some = call("HRANDFIELD", key, 2, "WITHVALUES")
   for index = 1, #some, 2 do
     local value = some[index + 1]
@@ -222,32 +229,53 @@ local function write(key, charges)
   if due then look_after_expiry(key, ttl) end
 end
 
--- Requests of one cost against one limit that is neither in the shadow nor lent from nor reported of.
-local function charge_simply(key, c, field, repeats, cost)
+-- Requests of one cost, or none but reports, against one limit that is neither a log nor in the shadow: nearly all
+-- that is ever asked. `at` is where the ask says what to take ahead and what became of what was taken, if it does.
+local function charge_one(key, c, field, repeats, cost, ask, at)
   c.field = field
   find_state(key, c, call("HGET", key, field))
   open[c.algorithm](c)
   if c.was_lent then roll_epoch(c) end
-  local passing = room(c, repeats, cost)
-  take(c, passing * cost)
+  local want, share, reports = 0, 1, 0
+  if c.wants then want, share, at = decode(">I4I4", ask, at) end
+  if c.tells then reports, at = decode("B", ask, at) end
+  for _ = 1, reports do
+    local epoch, spent, returned, refunded
+    epoch, spent, returned, refunded, at = decode(">I4I4I4I4", ask, at)
+    settle(c, epoch, spent, returned, refunded)
+  end
+  local passing, lends = nil, 0
+  if repeats then
+    passing = room(c, repeats, cost)
+    take(c, passing * cost)
+  end
+  if want > 0 and passing == repeats then
+    lends = min(want, floor(times(c, 1) / share))
+    c.lends = lends
+    take(c, lends)
+  end
   local value, writes, due = next_state(c)
   if writes then call("HSET", key, c.field, value) end
   if due then look_after_expiry(key, c.ttl) end
-  return encode(">c1I4I4Bc0", "+", passing, 0, #value, value)
+  if not repeats then return encode(">c1I4Bc0", "+", lends, #value, value) end
+  return encode(">c1I4I4Bc0", "+", passing, lends, #value, value)
 end
 
 -- Everything that one client asks for: runs of equal requests, each request whole or not at all.
 local function charge_client(key, ask)
   local known = known_asks[ask]
-  if known then return charge_simply(key, known[1], known[2], known[3], known[4]) end
+  if known then return charge_one(key, known[1], known[2], known[3], known[4]) end
   local limits, runs = byte(ask, 1, 2)
-  if limits == 1 and runs == 1 then
-    local algorithm, flags = byte(ask, 11, 12)
-    if flags == 0 and algorithm ~= 4 then
-      local repeats, cost, at = decode(">I4I4", ask, 3)
-      local c = read_charge(ask, at, 1)
-      known_asks[ask] = { c, c.field, repeats, cost }
-      return charge_simply(key, c, c.field, repeats, cost)
+  if limits == 1 and runs <= 1 then
+    local repeats, cost, at = nil, nil, 3
+    if runs == 1 then repeats, cost, at = decode(">I4I4", ask, 3) end
+    local algorithm, flags = byte(ask, at, at + 1)
+    if algorithm ~= 4 and flags % 2 == 0 then
+      local c = find_limit(sub(ask, at, at + LIMIT_BYTES - 1), 1)
+      local field
+      field, at = decode("Bc0", ask, at + LIMIT_BYTES)
+      if flags == 0 then known_asks[ask] = { c, field, repeats, cost } end
+      return charge_one(key, c, field, repeats, cost, ask, at)
     end
   end
   local costs, charges, fields, at = {}, {}, {}, 3
