@@ -1,22 +1,21 @@
 -- Fixed window, see fixed_window.rs. What is available is the limit less the count.
-open[3] = function(c)
-  local at = c.present
+open[3] = function(c, instant, mark, major)
+  local at, moved = c.present, false
   local start, count = at - at % c.span, 0
-  if c.known then
-    local stored = tick_of(c.instant, c.tick)
+  if instant then
+    local stored = tick_of(instant, c.tick)
     if stored >= start then
-      count = c.major
+      count = major
       if stored > at then
         if stored - at > c.span then
-          c.changed = true
+          moved = true
         else
           start = stored - stored % c.span
         end
       end
     end
   end
-  c.start, c.count, c.before = start, count, 0
-  c.available = c.capacity - count
+  return c.capacity - count, start, moved, count, 0
 end
 
-close[3] = function(c) return c.start * c.tick, 0, c.count + c.taken, c.before end
+close[3] = function(c, _, start, count, before) return start * c.tick, 0, count, before end

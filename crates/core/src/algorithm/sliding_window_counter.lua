@@ -1,17 +1,17 @@
 -- Sliding window counter, see sliding_window_counter.rs. What is available is counted in 1/window of a
 -- request: the limit, less the current count, less what has not faded of the previous one.
-open[5] = function(c)
-  local at, length = c.present, c.span
+open[5] = function(c, instant, mark, major, minor)
+  local at, length, moved = c.present, c.span, false
   local start = at - at % length
   local elapsed, count, before = at - start, 0, 0
-  if c.known then
-    local current, previous = min(c.major, c.capacity), min(c.minor, c.capacity)
-    local stored = tick_of(c.instant, c.tick)
+  if instant then
+    local current, previous = min(major, c.capacity), min(minor, c.capacity)
+    local stored = tick_of(instant, c.tick)
     if stored >= start then
       count, before = current, previous
       if stored > at then
         if stored - at > length then
-          c.changed = true
+          moved = true
         else
           -- The clock is a little behind the state: it stands still at the state's instant.
           elapsed = stored % length
@@ -22,8 +22,7 @@ open[5] = function(c)
       before = current
     end
   end
-  c.start, c.count, c.before = start, count, before
-  c.available = c.full - before * (length - elapsed) - count * length
+  return c.full - before * (length - elapsed) - count * length, start, moved, count, before
 end
 
 close[5] = close[3]

@@ -27,6 +27,7 @@ local function move_to_present(c)
   call("PEXPIRE", c.list, c.ttl)
 end
 
+-- A log is asked for with others or alone, but never the quick way: it keeps what it knows in its table.
 open[4] = function(c)
   c.length = c.span * c.tick
   -- The sum of all costs; that before the window; the index of the first entry in it; the newest instant.
@@ -46,7 +47,7 @@ open[4] = function(c)
       c.first, c.base = call("LLEN", c.list), c.sum
     end
   end
-  c.available = c.capacity - (c.sum - c.base)
+  return c.capacity - (c.sum - c.base)
 end
 
 -- Takes `back` off what was counted last, as far as that was in the window `epoch` and still counts.

@@ -1,18 +1,17 @@
 -- Token bucket, see token_bucket.rs. What is available is the level.
-open[0] = function(c)
-  if not c.known then
-    c.at, c.available = c.present, c.full
-    return
-  end
+open[0] = function(c, instant, mark, major, minor, epoch, current, previous)
+  if not instant then return c.full, c.present, false end
   local level = c.full
-  if c.major < c.capacity then
-    level = c.major * c.period
-    if c.mark == c.grain and c.minor < c.period then level = level + c.minor end
+  if major < c.capacity then
+    local period = c.period
+    level = major * period
+    if mark == c.grain and minor < period then level = level + minor end
   end
-  c.available = flow(c, level)
+  return flow(c, level, instant, epoch, current, previous)
 end
 
-close[0] = function(c)
-  local minor = c.available % c.period
-  return c.at * c.tick, c.grain, (c.available - minor) / c.period, minor
+close[0] = function(c, available, at)
+  local period = c.period
+  local minor = available % period
+  return at * c.tick, c.grain, (available - minor) / period, minor
 end

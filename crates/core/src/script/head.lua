@@ -18,12 +18,22 @@ local SECOND = 1000000
 -- an error, never a fresh one.
 local WIDE, WIDE_STATE, WIDE_BYTES = 1, ">BBI7I2I4I4", 19
 local NARROW, NARROW_STATE, NARROW_BYTES = 2, ">BBI7I2I2I4", 17
+-- The same with what is lent.
+local WIDE_LENT, NARROW_LENT = ">BBI7I2I4I4I4I4I4", ">BBI7I2I2I4I4I4I4"
 local MOST_FIELDS = 500
 
 -- The time, and the second in which it lies.
 local now, second_now
--- By the number of the algorithm: open(charge) says what is available, close(charge) what is kept. Made at
--- their full size, for they are made anew in each call.
+-- By the number of the algorithm, with c for the numbers of a limit:
+--
+--   open(c, instant, mark, major, minor, epoch, current, previous)
+--     what of a state is available, where in time it stands, whether it had to be moved there, and for
+--     windows the counts of this one and the one before; no instant is a fresh state, no epoch nothing lent
+--   close(c, available, at, count, before)
+--     the state that is kept of that: instant, mark, major, minor
+--
+-- They hand values around and touch no table: a table costs more than the arithmetic. Made at their full
+-- size, for they are made anew in each call.
 local open = { false, false, false, false, false, [0] = false }
 local close = { false, false, false, false, false, [0] = false }
 
@@ -46,13 +56,13 @@ end
 
 -- What is available of a bucket at the tick `at`, if it was `available` at the tick `last`: each tick adds
 -- `amount`, up to the capacity less what was lent at the time.
-local function refill(c, available, last, at)
+local function refill(c, available, last, at, epoch, current, previous)
   local full = c.full
-  local lent = c.current + c.previous
+  local lent = current + previous
   if lent > 0 then
     local second = SECOND / c.tick
     for later = 1, 2 do
-      local boundary = (c.epoch + later) * second
+      local boundary = (epoch + later) * second
       if boundary > at then break end
       if boundary >= last then
         -- A lowered capacity may lie below what is lent: then nothing is refilled, but nothing owed either.
@@ -60,7 +70,7 @@ local function refill(c, available, last, at)
         available = min(most, available + min(boundary - last, c.span) * c.amount)
         last = boundary
       end
-      lent = later == 1 and c.current or 0
+      lent = later == 1 and current or 0
     end
     full = max(0, c.capacity - lent) * c.period
   end
@@ -68,24 +78,23 @@ local function refill(c, available, last, at)
   return min(available, full)
 end
 
--- What is available of a bucket now, if it was `available` at the instant of its state. Sets the tick that
--- the bucket speaks of: the present, unless its state lies a little ahead.
-local function flow(c, available)
-  local at, last = c.present, c.instant
+-- What is available of a bucket now, if it was `available` at the instant of its state; the tick that the
+-- bucket speaks of, which is the present unless its state lies a little ahead; and whether it was moved there.
+local function flow(c, available, instant, epoch, current, previous)
+  local at, last, moved = c.present, instant, false
   if c.tick > 1 then last = tick_after(last, c.tick) end
   if last > at then
     if last - at > c.span then
       -- So far ahead that the clock must have jumped: it is moved to the present.
-      c.changed, last = true, at
+      moved, last = true, at
     else
       at = last
     end
   end
-  c.at = at
-  if c.was_lent then return refill(c, available, last, at) end
-  local elapsed = at - last
-  if elapsed > c.span then return c.full end
+  if epoch then return refill(c, available, last, at, epoch, current, previous), at, moved end
+  local elapsed, full = at - last, c.full
+  if elapsed > c.span then return full, at, moved end
   available = available + elapsed * c.amount
-  if available > c.full then return c.full end
-  return available
+  if available > full then return full, at, moved end
+  return available, at, moved
 end

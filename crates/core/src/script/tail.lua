@@ -4,8 +4,7 @@ local function unit_of(algorithm, period, span)
   return algorithm == 5 and span or 1
 end
 
--- A limit and its numbers, as written in LIMIT_BYTES. The rest is filled in from what a client asks and from
--- its state. A table grows by doubling: with no more than 32 names this one never has to.
+-- A limit and its numbers, as written in LIMIT_BYTES.
 local LIMIT_BYTES = 33
 
 local function read_limit(written)
@@ -16,9 +15,6 @@ local function read_limit(written)
     algorithm = algorithm, shadow = flags % 2 == 1, wants = flags % 4 >= 2, tells = flags >= 4,
     class = class, ttl = ttl, capacity = capacity, amount = amount, period = period, tick = tick,
     grain = grain, span = span, unit = unit, full = capacity * unit, present = tick_of(now, tick),
-    field = "", known = false, kept_class = 0, instant = 0, mark = 0, major = 0, minor = 0,
-    epoch = 0, current = 0, previous = 0, was_lent = false, at = 0, available = 0, taken = 0, lends = 0,
-    changed = false,
   }
 end
 
@@ -62,93 +58,79 @@ end
 -- clients ask for the same.
 local known_asks = {}
 
--- What is kept of a client under a limit, or nothing: a fresh state.
-local function read_state(c, value)
-  c.taken, c.lends, c.changed = 0, 0, false
-  c.was_lent, c.epoch, c.current, c.previous = false, second_now, 0, 0
-  if not value then
-    c.known = false
-    return
-  end
+-- What is kept of a client under a limit: the class of its lifetime, the state, and what is lent if anything is.
+local function read_state(value)
   local format, _ = byte(value)
-  local bytes = NARROW_BYTES
   if format == NARROW then
-    _, c.kept_class, c.instant, c.mark, c.major, c.minor = decode(NARROW_STATE, value)
+    local kept_class, instant, mark, major, minor, epoch, current, previous
+    if #value > NARROW_BYTES then
+      _, kept_class, instant, mark, major, minor, epoch, current, previous = decode(NARROW_LENT, value)
+      return kept_class, instant, mark, major, minor, epoch, current, previous
+    end
+    _, kept_class, instant, mark, major, minor = decode(NARROW_STATE, value)
+    return kept_class, instant, mark, major, minor, nil, 0, 0
   elseif format == WIDE then
-    _, c.kept_class, c.instant, c.mark, c.major, c.minor = decode(WIDE_STATE, value)
-    bytes = WIDE_BYTES
-  else
-    error("a state is in format " .. tostring(format) .. ", which is not known here", 0)
+    local kept_class, instant, mark, major, minor, epoch, current, previous
+    if #value > WIDE_BYTES then
+      _, kept_class, instant, mark, major, minor, epoch, current, previous = decode(WIDE_LENT, value)
+      return kept_class, instant, mark, major, minor, epoch, current, previous
+    end
+    _, kept_class, instant, mark, major, minor = decode(WIDE_STATE, value)
+    return kept_class, instant, mark, major, minor, nil, 0, 0
   end
-  c.known = true
-  if #value > bytes then
-    c.was_lent = true
-    c.epoch, c.current, c.previous = decode(">I4I4I4", value, bytes + 1)
-  end
+  error("a state is in format " .. tostring(format) .. ", which is not known here", 0)
 end
 
--- The state under one limit, whose value under the field that was asked for is `value`.
-local function find_state(key, c, value)
-  if c.algorithm == 4 then
-    c.list = key .. ":" .. c.field
-  elseif not value and #c.field > 5 and call("HLEN", key) >= MOST_FIELDS then
+-- The field under which a limit really stands, and its value; `value` is what stands under the field asked for.
+local function find_state(key, field, value)
+  if not value and #field > 5 and call("HLEN", key) >= MOST_FIELDS then
     -- Too many for one client: from here on they count together, each limit by itself.
-    c.field = sub(c.field, 1, 5)
-    value = call("HGET", key, c.field)
+    field = sub(field, 1, 5)
+    value = call("HGET", key, field)
   end
-  read_state(c, value)
+  return field, value
 end
 
 -- Lets go of what was lent two seconds ago. A clock that stepped back keeps it until it has caught up.
-local function roll_epoch(c)
-  if c.epoch < second_now then
-    c.previous = c.epoch == second_now - 1 and c.current or 0
-    c.current, c.epoch = 0, second_now
-  elseif c.epoch > second_now + 2 then
-    -- So far ahead that the clock must have jumped.
-    c.epoch, c.changed = second_now, true
-  end
+local function roll_epoch(epoch, current, previous)
+  if epoch < second_now then return second_now, 0, epoch == second_now - 1 and current or 0, false end
+  -- So far ahead that the clock must have jumped.
+  if epoch > second_now + 2 then return second_now, current, previous, true end
+  return epoch, current, previous, false
 end
 
 -- What a node tells of tokens that it has taken: spent, brought back, or taken for a request that came to
--- nothing (those were never lent).
-local function settle(c, epoch, spent, returned, refunded)
-  if c.algorithm == 4 then
-    take_off(c, epoch, refunded)
-  elseif c.algorithm >= 3 then
+-- nothing (those were never lent). Answers what is available, taken and lent then.
+local function settle(c, available, taken, at, count, epoch, current, previous, told, spent, returned, refunded)
+  if c.algorithm >= 3 then
     -- Only within the window in which they were taken, and never more than it counts.
-    local window = (c.start / c.span) % 4294967296
-    local back = window == epoch and min(c.count + c.taken, returned + refunded) or 0
-    c.taken, c.available = c.taken - back, c.available + back * c.unit
-  else
-    local lent = epoch == c.epoch and "current" or epoch == c.epoch - 1 and "previous"
-    if lent then
-      returned = min(returned, c[lent])
-      c[lent] = c[lent] - min(c[lent], spent + returned)
-      local back = min(refunded + returned, c.capacity)
-      local most = max(0, c.capacity - c.current - c.previous) * c.period
-      c.available = max(c.available, min(most, c.available + back * c.period))
-    end
-    -- What comes back later than that would come on top of what was refilled in its stead.
+    local window = (at / c.span) % 4294967296
+    local back = window == told and min(count + taken, returned + refunded) or 0
+    return available + back * c.unit, taken - back, current, previous
   end
-  c.changed = true
+  -- What comes back later than that would come on top of what was refilled in its stead.
+  if told ~= epoch and told ~= epoch - 1 then return available, taken, current, previous end
+  local lent = told == epoch and current or previous
+  returned = min(returned, lent)
+  lent = lent - min(lent, spent + returned)
+  if told == epoch then current = lent else previous = lent end
+  local back = min(refunded + returned, c.capacity)
+  local most = max(0, c.capacity - current - previous) * c.period
+  return max(available, min(most, available + back * c.period)), taken, current, previous
 end
 
--- How often `cost` is available.
-local function times(c, cost)
+-- How many of `repeats` requests of `cost` there is room for.
+local function room(c, available, repeats, cost)
   local whole = cost * c.unit
-  if c.available < whole then return 0 end
-  return (c.available - c.available % whole) / whole
+  if available >= repeats * whole then return repeats end
+  if available < whole then return 0 end
+  return (available - available % whole) / whole
 end
 
-local function take(c, tokens)
-  c.taken, c.available = c.taken + tokens, c.available - tokens * c.unit
-end
-
--- How many of `repeats` requests of `cost` a limit has room for.
-local function room(c, repeats, cost)
-  if c.available >= repeats * cost * c.unit then return repeats end
-  return times(c, cost)
+-- How many tokens are lent of what is available: at most `want`, and one in `share` of them.
+local function lendable(c, available, want, share)
+  if available < c.unit then return 0 end
+  return min(want, floor(floor(available / c.unit) / share))
 end
 
 -- Serves requests of one cost, as many of `repeats` as every limit has room for. Tells whether all passed.
@@ -156,40 +138,47 @@ local function serve(charges, repeats, cost, answer)
   local passing = repeats
   for index = 1, #charges do
     local c = charges[index]
-    if not c.shadow then passing = room(c, passing, cost) end
+    if not c.shadow then passing = room(c, c.available, passing, cost) end
   end
   answer[#answer + 1] = encode(">I4", passing)
   for index = 1, #charges do
     local c, taken = charges[index], passing
     if c.shadow then
-      taken = room(c, passing, cost)
+      taken = room(c, c.available, passing, cost)
       answer[#answer + 1] = encode(">I4", taken)
     end
-    take(c, taken * cost)
+    c.taken, c.available = c.taken + taken * cost, c.available - taken * cost * c.unit
     if c.algorithm == 4 then answer[#answer + 1] = encode(">I4I7I7", log_standing(c, cost)) end
   end
   return passing == repeats
 end
 
--- The state after all is served; whether it has to be written, and whether its expiry has to be looked after.
-local function next_state(c)
-  local writes = c.taken ~= 0 or c.changed
-  local instant, mark, major, minor = c.instant, c.mark, c.major, c.minor
-  if writes or c.was_lent then instant, mark, major, minor = close[c.algorithm](c) end
-  if not (writes or c.known) then return "", false, false end
-  local value
-  if major < 65536 then
+-- The state after all is served, where it was `value`; whether it has to be written, and whether its expiry has
+-- to be looked after.
+local function next_state(
+  c, value, kept_class, instant, available, at, count, before, taken, moved, lends, epoch, current, previous
+)
+  local writes = moved or taken ~= 0
+  if not writes and not epoch then return value or "", false, false end
+  local from = instant
+  local mark, major, minor
+  if count then count = count + taken end
+  instant, mark, major, minor = close[c.algorithm](c, available, at, count, before)
+  if c.algorithm < 3 and current + lends + previous > 0 then
+    local format, layout = NARROW, NARROW_LENT
+    if major >= 65536 then format, layout = WIDE, WIDE_LENT end
+    value =
+      encode(layout, format, c.class, instant, mark, major, minor, epoch or second_now, current + lends, previous)
+  elseif major < 65536 then
     value = encode(NARROW_STATE, NARROW, c.class, instant, mark, major, minor)
   else
     value = encode(WIDE_STATE, WIDE, c.class, instant, mark, major, minor)
   end
-  local current = c.algorithm < 3 and c.current + c.lends or 0
-  if current + c.previous > 0 then value = value .. encode(">I4I4I4", c.epoch, current, c.previous) end
   if not writes then return value, false, false end
+  if kept_class ~= c.class then return value, true, true end
   -- The expiry is looked after four times in the life of a state: so none goes while it still limits.
-  local before, quarter = c.instant, c.ttl * 250
-  local same_quarter = before - before % quarter == instant - instant % quarter
-  return value, true, not (c.known and c.kept_class == c.class and same_quarter)
+  local quarter = c.ttl * 250
+  return value, true, from - from % quarter ~= instant - instant % quarter
 end
 
 local function look_after_expiry(key, ttl)
@@ -218,7 +207,10 @@ local function write(key, charges)
       close[4](c)
     else
       local writes, is_due
-      c.value, writes, is_due = next_state(c)
+      c.value, writes, is_due = next_state(
+        c, c.value, c.kept_class, c.instant, c.available, c.at, c.count, c.before, c.taken, c.moved, c.lends,
+        c.epoch, c.current, c.previous
+      )
       if writes then
         fields[#fields + 1], fields[#fields + 2] = c.field, c.value
         due, ttl = due or is_due, max(ttl, c.ttl)
@@ -232,30 +224,45 @@ end
 -- Requests of one cost, or none but reports, against one limit that is neither a log nor in the shadow: nearly all
 -- that is ever asked. `at` is where the ask says what to take ahead and what became of what was taken, if it does.
 local function charge_one(key, c, field, repeats, cost, ask, at)
-  c.field = field
-  find_state(key, c, call("HGET", key, field))
-  open[c.algorithm](c)
-  if c.was_lent then roll_epoch(c) end
-  local want, share, reports = 0, 1, 0
-  if c.wants then want, share, at = decode(">I4I4", ask, at) end
-  if c.tells then reports, at = decode("B", ask, at) end
-  for _ = 1, reports do
-    local epoch, spent, returned, refunded
-    epoch, spent, returned, refunded, at = decode(">I4I4I4I4", ask, at)
-    settle(c, epoch, spent, returned, refunded)
+  local value = call("HGET", key, field)
+  if not value then field, value = find_state(key, field, value) end
+  local kept_class, instant, mark, major, minor, epoch, current, previous = nil, nil, 0, 0, 0, nil, 0, 0
+  if value then kept_class, instant, mark, major, minor, epoch, current, previous = read_state(value) end
+  local available, stands, moved, count, before =
+    open[c.algorithm](c, instant, mark, major, minor, epoch, current, previous)
+  if epoch then
+    local jumped
+    epoch, current, previous, jumped = roll_epoch(epoch, current, previous)
+    moved = moved or jumped
   end
-  local passing, lends = nil, 0
+  local taken, want, share = 0, 0, 1
+  if c.wants then want, share, at = decode(">I4I4", ask, at) end
+  if c.tells then
+    local reports
+    reports, at = decode("B", ask, at)
+    for _ = 1, reports do
+      local told, spent, returned, refunded
+      told, spent, returned, refunded, at = decode(">I4I4I4I4", ask, at)
+      available, taken, current, previous = settle(
+        c, available, taken, stands, count, epoch or second_now, current, previous, told, spent, returned, refunded
+      )
+    end
+    moved = moved or reports > 0
+  end
+  local passing, lends, unit = nil, 0, c.unit
   if repeats then
-    passing = room(c, repeats, cost)
-    take(c, passing * cost)
+    passing = room(c, available, repeats, cost)
+    taken, available = taken + passing * cost, available - passing * cost * unit
   end
   if want > 0 and passing == repeats then
-    lends = min(want, floor(times(c, 1) / share))
-    c.lends = lends
-    take(c, lends)
+    lends = lendable(c, available, want, share)
+    taken, available = taken + lends, available - lends * unit
   end
-  local value, writes, due = next_state(c)
-  if writes then call("HSET", key, c.field, value) end
+  local writes, due
+  value, writes, due = next_state(
+    c, value, kept_class, instant, available, stands, count, before, taken, moved, lends, epoch, current, previous
+  )
+  if writes then call("HSET", key, field, value) end
   if due then look_after_expiry(key, c.ttl) end
   if not repeats then return encode(">c1I4Bc0", "+", lends, #value, value) end
   return encode(">c1I4I4Bc0", "+", passing, lends, #value, value)
@@ -286,14 +293,44 @@ local function charge_client(key, ask)
     charges[index], fields[index] = c, c.field
   end
   local values = call("HMGET", key, unpack(fields))
-  for index = 1, limits do find_state(key, charges[index], values[index]) end
+  for index = 1, limits do
+    local c, value = charges[index], values[index]
+    if c.algorithm == 4 then
+      c.list, value = key .. ":" .. c.field, nil
+    else
+      c.field, value = find_state(key, c.field, value)
+    end
+    c.value = value
+    if value then
+      c.kept_class, c.instant, c.mark, c.major, c.minor, c.epoch, c.current, c.previous = read_state(value)
+    else
+      c.kept_class, c.instant, c.mark, c.major, c.minor, c.epoch, c.current, c.previous = nil, nil, 0, 0, 0, nil, 0, 0
+    end
+  end
   -- Only now, for here a log may be written, and a state that cannot be read must leave everything as it is.
   for index = 1, limits do
     local c = charges[index]
-    open[c.algorithm](c)
-    if c.was_lent then roll_epoch(c) end
+    c.taken, c.lends = 0, 0
+    c.available, c.at, c.moved, c.count, c.before =
+      open[c.algorithm](c, c.instant, c.mark, c.major, c.minor, c.epoch, c.current, c.previous)
+    if c.epoch then
+      local jumped
+      c.epoch, c.current, c.previous, jumped = roll_epoch(c.epoch, c.current, c.previous)
+      c.moved = c.moved or jumped
+    end
     if c.tells then
-      for _, report in ipairs(c.reports) do settle(c, unpack(report)) end
+      for _, report in ipairs(c.reports) do
+        local told, spent, returned, refunded = unpack(report)
+        if c.algorithm == 4 then
+          take_off(c, told, refunded)
+        else
+          c.available, c.taken, c.current, c.previous = settle(
+            c, c.available, c.taken, c.at, c.count, c.epoch or second_now, c.current, c.previous,
+            told, spent, returned, refunded
+          )
+        end
+        c.moved = true
+      end
     end
   end
 
@@ -304,8 +341,8 @@ local function charge_client(key, ask)
   for index = 1, limits do
     local c = charges[index]
     if all_served and c.wants then
-      c.lends = min(c.want, floor(times(c, 1) / c.share))
-      take(c, c.lends)
+      c.lends = lendable(c, c.available, c.want, c.share)
+      c.taken, c.available = c.taken + c.lends, c.available - c.lends * c.unit
     end
   end
   write(key, charges)
