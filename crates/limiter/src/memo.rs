@@ -177,7 +177,7 @@ impl Caches {
         {
             return Some(spot);
         }
-        let spot = self.selections.spot(selection_hash(class, path), number)?;
+        let spot = self.selections.spot(selection_hash(number, class, path), number)?;
         self.last = is_it(self.selections.at(spot)).then_some((number, spot));
         Some(self.last?.1)
     }
@@ -191,7 +191,7 @@ impl Caches {
         let (client, selection) = self.scratch.get_or_insert_default();
         rules.match_client_into(request, client);
         rules.join_into(client, &rules.match_path(path), selection);
-        let hash = selection_hash(class, path);
+        let hash = selection_hash(number, class, path);
         if let Some(spot) = self.selections.admit(hash, number) {
             let known = Known { class, path: path.into(), selection: selection.clone() };
             self.selections.keep(spot, hash, number, known);
@@ -285,6 +285,7 @@ fn have_same_ends<const LENGTH: usize>(one: &[u8], other: &[u8]) -> bool {
 
 /// Who makes paths collide gains nothing but misses: they are compared in full.
 #[inline]
-fn selection_hash(class: u64, path: &str) -> u64 {
-    rapidhash_v3(path.as_bytes()) ^ class.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+fn selection_hash(number: u32, class: u64, path: &str) -> u64 {
+    // Limiters of one process often have the same rules: theirs must not all come to stand in one set.
+    rapidhash_v3(path.as_bytes()) ^ (class ^ u64::from(number) << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }

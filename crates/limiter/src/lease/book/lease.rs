@@ -33,6 +33,8 @@ pub(super) struct Lease {
     pub(super) was_refused: bool,
     /// When somebody last asked here.
     pub(super) used_us: u64,
+    /// Whether the next tick has to look at it.
+    pub(super) is_busy: bool,
     /// Where the state stands; known since it was first asked for.
     pub(super) place: Option<(Arc<str>, u64, Field)>,
 }
@@ -69,17 +71,16 @@ impl Lease {
             asked_us: 0,
             was_refused: false,
             used_us: now_us,
+            is_busy: false,
             place: None,
         }
     }
 
     /// The numbers of the limit are now `meter`: what was believed and held under others is void.
     pub(super) fn adopt(&mut self, meter: &Meter) {
-        if self.meter != *meter {
-            self.meter = *meter;
-            self.memory = None;
-            self.credit.bring_back(u64::MAX);
-        }
+        self.meter = *meter;
+        self.memory = None;
+        self.credit.bring_back(u64::MAX);
     }
 
     /// What can be said about a request of `cost`.

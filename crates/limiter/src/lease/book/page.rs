@@ -16,6 +16,7 @@ use tollgate_core::script::{Answer, AnsweredState, Ask, ChargeAsk, MOST_PARTS, R
 /// A key that nobody has asked for is forgotten after this time; sooner where many are kept.
 const IDLE_US: u64 = 10_000_000;
 const IDLE_IN_A_CROWD_US: u64 = 2_000_000;
+const SWEEP_EVERY_US: u64 = 500_000;
 
 /// Keys are keyed hashes already.
 pub(super) type ByKey<T> = HashMap<u64, T, rapidhash::fast::RandomState>;
@@ -23,13 +24,23 @@ pub(super) type ByKey<T> = HashMap<u64, T, rapidhash::fast::RandomState>;
 #[derive(Debug)]
 pub(super) struct Page<W> {
     leases: ByKey<Lease>,
+    /// Those that hold credit, or have something to tell: the others need nothing from a tick.
+    busy: Vec<u64>,
+    /// When those that nobody uses are looked for again.
+    sweep_us: u64,
     flights: ByKey<Flight<W>>,
     most_leases: usize,
 }
 
 impl<W> Page<W> {
     pub(super) fn new(most_leases: usize) -> Self {
-        Self { leases: ByKey::default(), flights: ByKey::default(), most_leases }
+        Self {
+            leases: ByKey::default(),
+            busy: Vec::new(),
+            sweep_us: 0,
+            flights: ByKey::default(),
+            most_leases,
+        }
     }
 
     pub(super) fn leases(&self) -> usize {
@@ -51,7 +62,10 @@ impl<W> Page<W> {
             None if room => self.leases.entry(charge.key).or_insert(Lease::new(charge.meter, now_us)),
             None => return Local::Ask,
         };
-        lease.adopt(charge.meter);
+        if lease.meter != *charge.meter {
+            lease.adopt(charge.meter);
+            note_busy(&mut self.busy, charge.key, lease);
+        }
         lease.pace.note(cost, now_us);
         lease.used_us = now_us;
         lease.look(cost, now_us, settings)
@@ -64,6 +78,7 @@ impl<W> Page<W> {
     pub(super) fn undo(&mut self, key: u64, paid: Paid) {
         if let Some(lease) = self.leases.get_mut(&key) {
             lease.credit.undo(paid);
+            note_busy(&mut self.busy, key, lease);
         }
     }
 
@@ -158,6 +173,9 @@ impl<W> Page<W> {
             let epoch = item.meter.epoch(answer.now_us);
             let deadline_us = call.sent_us + item.meter.credit_us(answer.now_us);
             lease.credit.grant(epoch, charge.lends, deadline_us);
+            if charge.lends > 0 {
+                note_busy(&mut self.busy, item.key, lease);
+            }
             if lease.meter != item.meter {
                 lease.credit.bring_back(u64::MAX);
                 continue;
@@ -198,6 +216,7 @@ impl<W> Page<W> {
         for (item, ask) in call.items.iter().zip(&call.ask.charges) {
             if let Some(lease) = self.leases.get_mut(&item.key) {
                 ask.reports.iter().for_each(|report| lease.credit.report(*report));
+                note_busy(&mut self.busy, item.key, lease);
             }
         }
     }
@@ -229,18 +248,22 @@ impl<W> Page<W> {
     /// See [`super::Book::tick`].
     pub(super) fn tick(&mut self, now_us: u64, nodes: u32, settings: &Settings) -> Vec<Call<W>> {
         let mut reports = Reports::default();
-        let is_crowded = self.leases.len() > self.most_leases / 2;
-        let idle_us = if is_crowded { IDLE_IN_A_CROWD_US } else { IDLE_US };
-        self.leases.retain(|key, lease| {
-            if lease.credit.is_empty(now_us) {
-                return lease.used_us + idle_us > now_us;
-            }
+        let leases = &mut self.leases;
+        self.busy.retain(|key| {
+            let Some(lease) = leases.get_mut(key) else { return false };
             lease.let_go(nodes, now_us, settings);
             if lease.has_news(nodes, now_us) {
                 reports.add(*key, lease, now_us);
             }
-            lease.used_us + idle_us > now_us || !lease.credit.is_empty(now_us)
+            lease.is_busy = !lease.credit.is_empty(now_us);
+            lease.is_busy
         });
+        if self.sweep_us <= now_us {
+            self.sweep_us = now_us + SWEEP_EVERY_US;
+            let is_crowded = self.leases.len() > self.most_leases / 2;
+            let idle_us = if is_crowded { IDLE_IN_A_CROWD_US } else { IDLE_US };
+            self.leases.retain(|_, lease| lease.is_busy || lease.used_us + idle_us > now_us);
+        }
         reports.into_calls(now_us)
     }
 
@@ -253,6 +276,14 @@ impl<W> Page<W> {
             reports.add(*key, lease, now_us);
         }
         reports.into_calls(now_us)
+    }
+}
+
+/// The next tick has to look at this one.
+fn note_busy(busy: &mut Vec<u64>, key: u64, lease: &mut Lease) {
+    if !lease.is_busy {
+        lease.is_busy = true;
+        busy.push(key);
     }
 }
 
@@ -335,6 +366,7 @@ impl<W: Waiter> Page<W> {
                 let epoch = item.meter.epoch(store_us);
                 lease.credit.report(Report { epoch, refunded: cost, ..Report::default() });
                 lease.memory = None;
+                note_busy(&mut self.busy, item.key, lease);
             }
         }
     }
