@@ -6,6 +6,7 @@ mod matching;
 mod sizes;
 
 use super::lists::Lists;
+use super::pattern::Closeness;
 use super::ruleset::{Parts, Rule, RuleSet, Tier, TierId};
 use super::written::{self, RuleFile, TestCase};
 use crate::document::{Document, Path};
@@ -72,7 +73,7 @@ impl<'f> Compiler<'f> {
         let root = Path::root();
         self.tiers();
         for (index, template) in self.file.routes.iter().enumerate() {
-            self.template(template, &root.field("routes").index(index));
+            self.template(template, Closeness::Folded, &root.field("routes").index(index));
         }
         for (index, rule) in self.file.rules.iter().enumerate() {
             self.rule(index, rule, &root.field("rules").index(index));

@@ -110,7 +110,10 @@ pub struct Match {
     pub ids: BTreeMap<String, OneOrMany<String>>,
     /// Templates such as `/v1/users/{id}`; `{*rest}` at the end stands for any rest.
     pub endpoint: Option<OneOrMany<String>>,
-    /// Regular expressions over the path; unanchored unless they say otherwise.
+    /// Whether the case, a trailing slash and `;parameters` tell endpoints apart. By default they do not.
+    #[serde(default)]
+    pub exact: bool,
+    /// Regular expressions over the path in its canonical form; unanchored unless they say otherwise.
     pub endpoint_regex: Option<OneOrMany<String>>,
     /// HTTP methods.
     pub methods: Option<OneOrMany<String>>,

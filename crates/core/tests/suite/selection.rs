@@ -294,6 +294,45 @@ rules:
 }
 
 #[test]
+fn exact_templates_fold_nothing_and_escapes_are_no_difference() {
+    holds(
+        r#"
+rules:
+  - { id: exact, match: { endpoint: [/V1/Orders, "/V1/items/{id}", /shop/], exact: true }, limit: 100/min }
+  - { id: me, endpoint: [/users/@me, "/caf\u00e9", "/a b"], limit: 100/min }
+  - { id: routed, domain: d, match: { endpoint: /v1/twice, exact: true }, limit: 100/min }
+  - { id: loosely, domain: d, endpoint: /v1/twice, key: [api_key, route], limit: 1/min }
+tests:
+  - name: exact
+    request: { key: a }
+    steps:
+      - { expect: pass, rule: exact, request: { endpoint: /V1/Orders } }
+      - { expect: unlimited, request: { endpoint: /v1/orders } }
+      - { expect: unlimited, request: { endpoint: /V1/Orders/ } }
+      - { expect: unlimited, request: { endpoint: /V1/Orders;x } }
+      - { expect: pass, rule: exact, request: { endpoint: /V1/%4frders } }
+      - { expect: pass, rule: exact, request: { endpoint: "/V1/items/7;x" } }
+      - { expect: pass, rule: exact, request: { endpoint: /shop/ } }
+      - { expect: unlimited, request: { endpoint: /shop } }
+  - name: escaped or not
+    request: { key: a }
+    steps:
+      - { expect: pass, rule: me, request: { endpoint: /users/@me } }
+      - { expect: pass, rule: me, request: { endpoint: /users/%40me } }
+      - { expect: pass, rule: me, request: { endpoint: "/x/..//users/./%40m%65/" } }
+      - { expect: pass, rule: me, request: { endpoint: "/caf\u00e9" } }
+      - { expect: pass, rule: me, request: { endpoint: /caf%c3%a9 } }
+      - { expect: pass, rule: me, request: { endpoint: /a%20b } }
+  - name: a route is the same route, exact or not
+    request: { key: a, domain: d }
+    steps:
+      - { expect: pass, request: { endpoint: /v1/twice } }
+      - { expect: limited, request: { endpoint: /V1/Twice/ } }
+"#,
+    );
+}
+
+#[test]
 fn conditions_all_have_to_hold() {
     holds(
         r#"

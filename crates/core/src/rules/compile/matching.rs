@@ -4,7 +4,7 @@ use super::{Compiler, PATTERN_BYTES};
 use crate::document::Path;
 use crate::key::Dimension;
 use crate::request::{Method, MethodSet};
-use crate::rules::pattern::{Glob, Template, network};
+use crate::rules::pattern::{Closeness, Glob, Template, network};
 use crate::rules::ruleset::{ClientCondition, Route};
 use crate::rules::spelling::OneOrMany;
 use crate::rules::written::{self, Match};
@@ -144,6 +144,15 @@ impl Compiler<'_> {
             let hint = "keep the one in `match`, or the one beside it";
             self.document.error_at_name(&path.field("endpoint"), "endpoints are given twice", hint);
         }
+        let closeness = match matches {
+            Some(matches) if matches.exact => Closeness::Exact,
+            _ => Closeness::Folded,
+        };
+        if closeness == Closeness::Exact && rule.endpoint.is_none() && inner.is_none() {
+            let hint = "it is about `endpoint`; regular expressions are exact anyway";
+            let path = match_path.field("exact");
+            self.document.error_at_name(&path, "there is no template to be exact about", hint);
+        }
         let first = self.patterns.len();
         let mut given = false;
         for (texts, path, is_regex) in [
@@ -162,16 +171,17 @@ impl Compiler<'_> {
             }
             for (index, text) in texts.0.iter().enumerate() {
                 let path = path.index(index);
-                if is_regex { self.regex(text, &path) } else { self.template(text, &path) }
+                if is_regex { self.regex(text, &path) } else { self.template(text, closeness, &path) }
             }
         }
         given.then_some(first..self.patterns.len())
     }
 
-    pub(super) fn template(&mut self, text: &str, path: &Path) {
-        match Template::parse(text) {
+    pub(super) fn template(&mut self, text: &str, closeness: Closeness, path: &Path) {
+        match Template::parse(text, closeness) {
             Ok(Template { regex, generality }) => {
-                if !self.parts.routes.iter().any(|route| route.template == text) {
+                let same = |route: &Route| route.template == text && self.patterns[route.pattern] == regex;
+                if !self.parts.routes.iter().any(same) {
                     self.parts.routes.push(Route {
                         template: text.to_owned(),
                         hash: siphasher::sip::SipHasher13::new().hash(text.as_bytes()) | 1,
