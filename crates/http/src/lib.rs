@@ -5,11 +5,17 @@
 pub mod answer;
 pub mod body;
 pub mod fault;
+pub mod grpc;
 pub mod headers;
+pub mod identity;
+pub mod layer;
+pub mod path;
 pub mod read;
 pub mod serve;
 
 pub use answer::Answer;
 pub use fault::Fault;
 pub use headers::{HeaderOptions, Reset};
+pub use identity::{Caller, Identities, IdentityError, IdentityOptions};
+pub use layer::{PeerAddr, RateLimit, RateLimitLayer};
 pub use serve::{ServeOptions, serve};

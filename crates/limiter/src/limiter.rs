@@ -117,6 +117,11 @@ impl Limiter {
         self
     }
 
+    /// Whether states are shared. If not, every check is decided at once.
+    pub fn is_shared(&self) -> bool {
+        self.shared.is_some()
+    }
+
     /// Switches the limit per address for emergencies.
     pub fn set_emergency(&self, emergency: Emergency) {
         if let Some(store) = &self.shared {

@@ -1,0 +1,33 @@
+//! The path of a request, in the form in which it is matched and passed on.
+
+use crate::fault::Fault;
+use http::Uri;
+use http::uri::PathAndQuery;
+use std::borrow::Cow;
+use tollgate_core::path::canonical;
+
+/// Brings the path of `uri` into its canonical form and leaves the query alone. What stands behind the limiter
+/// then sees the path that the rules were matched against. A fault is a path that has no such form.
+#[inline]
+pub fn canonicalize(uri: &mut Uri) -> Result<(), Fault> {
+    match canonical(uri.path()) {
+        Ok(Cow::Borrowed(_)) => Ok(()),
+        Ok(Cow::Owned(path)) => replace(uri, &path),
+        // `OPTIONS *` and `CONNECT host:port` have no path.
+        Err(_) if matches!(uri.path(), "*" | "") => Ok(()),
+        Err(fault) => Err(Fault::bad_request(fault.to_string())),
+    }
+}
+
+#[cold]
+fn replace(uri: &mut Uri, path: &str) -> Result<(), Fault> {
+    let path_and_query = match uri.query() {
+        Some(query) => PathAndQuery::try_from(format!("{path}?{query}")),
+        None => PathAndQuery::try_from(path),
+    };
+    let wrong = |_| Fault::bad_request("the path is not one of a URI");
+    let mut parts = std::mem::take(uri).into_parts();
+    parts.path_and_query = Some(path_and_query.map_err(wrong)?);
+    *uri = Uri::from_parts(parts).map_err(|_| Fault::bad_request("the path is not one of a URI"))?;
+    Ok(())
+}
