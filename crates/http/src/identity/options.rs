@@ -57,12 +57,11 @@ impl<'de> Deserialize<'de> for Sources {
             }
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Sources, E> {
-                Source::deserialize(de::value::StrDeserializer::new(text)).map(|source| Sources(vec![source]))
+                Source::plain(text).map(|source| Sources(vec![source]))
             }
 
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Sources, A::Error> {
-                let source = Source::deserialize(de::value::MapAccessDeserializer::new(map))?;
-                Ok(Sources(vec![source]))
+                Ok(Sources(Source::named(map)?.into_iter().collect()))
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Sources, A::Error> {

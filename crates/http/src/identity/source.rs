@@ -5,12 +5,12 @@ use crate::headers::{AUTHORIZATION, COOKIE};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName};
 use serde::Deserialize;
-use serde::de::{self, Deserializer};
+use serde::de::{self, Deserializer, MapAccess, Visitor};
 use std::borrow::Cow;
+use std::fmt;
 
 /// A place where an identity can stand.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// A header, from whoever sends it.
     Header(Name),
@@ -26,6 +26,70 @@ pub enum Source {
     Jwt(String),
     /// The client's address.
     Ip,
+}
+
+/// The kinds of sources that have a name.
+#[derive(Deserialize)]
+#[serde(field_identifier, rename_all = "snake_case")]
+enum Kind {
+    Header,
+    TrustedHeader,
+    Query,
+    Cookie,
+    Jwt,
+}
+
+impl Source {
+    /// `bearer` or `ip`.
+    pub(super) fn plain<E: de::Error>(text: &str) -> Result<Self, E> {
+        match text {
+            "bearer" => Ok(Self::Bearer),
+            "ip" => Ok(Self::Ip),
+            other => Err(E::custom(format_args!(
+                "`{other}` is no source; write `bearer` or `ip`, or name one like `header: X-User`"
+            ))),
+        }
+    }
+
+    /// `header: X-User` and the like; none if nothing stands there.
+    pub(super) fn named<'de, A: MapAccess<'de>>(mut map: A) -> Result<Option<Self>, A::Error> {
+        let Some(kind) = map.next_key::<Kind>()? else { return Ok(None) };
+        let source = match kind {
+            Kind::Header => Self::Header(map.next_value()?),
+            Kind::TrustedHeader => Self::TrustedHeader(map.next_value()?),
+            Kind::Query => Self::Query(map.next_value()?),
+            Kind::Cookie => Self::Cookie(map.next_value()?),
+            Kind::Jwt => Self::Jwt(map.next_value()?),
+        };
+        match map.next_key::<Kind>()? {
+            None => Ok(Some(source)),
+            Some(_) => Err(de::Error::custom("a source is one place; several go into a list")),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Source {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct One;
+
+        impl<'de> Visitor<'de> for One {
+            type Value = Source;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a source such as `header: X-User` or `bearer`")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Source, E> {
+                Source::plain(text)
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Source, A::Error> {
+                Source::named(map)?.ok_or_else(|| de::Error::custom("a source names a place"))
+            }
+        }
+
+        deserializer.deserialize_any(One)
+    }
 }
 
 /// The name of a header.
