@@ -168,6 +168,7 @@ impl<'f> Compiler<'f> {
         let client = self.client(rule.matches.as_ref(), &path.field("match"));
         let methods = self.methods(rule, path);
         let key = self.key(rule, path);
+        let ipv6_prefix = self.ipv6_prefix(rule, path);
         let tier = rule.tier.as_ref().and_then(|name| self.tier_ids.get(name)).copied();
         let unknown = rule.tier.as_ref().is_some_and(|name| self.is_unknown(name));
         if tier.is_some() && client.api_key.is_none() && !unknown && !self.somebody_is_in(tier) {
@@ -185,6 +186,7 @@ impl<'f> Compiler<'f> {
             on_store_failure: rule.on_store_failure.or(defaults.on_store_failure).unwrap_or_default(),
             consistency: rule.consistency.or(defaults.consistency).unwrap_or_default(),
             key,
+            ipv6_prefix,
             tier,
             domain: rule.domain.clone(),
             methods,

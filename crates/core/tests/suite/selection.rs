@@ -529,6 +529,26 @@ fn addresses_count_by_what_one_household_has() {
 }
 
 #[test]
+fn a_household_may_be_larger_or_smaller() {
+    for (prefix, same, other) in
+        [(48, "2001:db8:1:ffff::", "2001:db8:2::"), (128, "2001:db8:1:2::3", "2001:db8:1:2::4")]
+    {
+        for rules in [
+            format!("rules: [{{ id: a, key: ip, ipv6_prefix: {prefix}, limit: 1/min }}]"),
+            format!("{{ defaults: {{ ipv6_prefix: {prefix} }}, rules: [{{ id: a, limit: 1/min }}] }}"),
+        ] {
+            let loaded = load(&rules);
+            let mut node = VirtualNode::default();
+            let passed = ["2001:db8:1:2::3", same, other, "203.0.113.9", "203.0.113.10"].map(|ip| {
+                let request = Request { ip: Some(ip.parse().unwrap()), ..Request::default() };
+                passes(&loaded, &mut node, &request, 1)
+            });
+            assert_eq!(passed, [1, 0, 1, 1, 1], "{rules}");
+        }
+    }
+}
+
+#[test]
 fn a_request_without_a_method_or_path_meets_rules_that_ask_for_none() {
     let loaded =
         load("rules: [{ id: a, methods: GET, limit: 1/min }, { id: b, endpoint: /x, limit: 1/min }]");

@@ -2,7 +2,7 @@
 
 use super::{Compiler, PATTERN_BYTES};
 use crate::document::Path;
-use crate::key::Dimension;
+use crate::key::{Dimension, Ipv6Prefix};
 use crate::request::{Method, MethodSet};
 use crate::rules::pattern::{Closeness, Glob, Template, network};
 use crate::rules::ruleset::{ClientCondition, Route};
@@ -57,6 +57,19 @@ impl Compiler<'_> {
             }
         }
         names.0.iter().map(|name| Dimension::from_name(name)).collect()
+    }
+
+    pub(super) fn ipv6_prefix(&mut self, rule: &written::Rule, path: &Path) -> Ipv6Prefix {
+        let (bits, path) = match (rule.ipv6_prefix, self.file.defaults.ipv6_prefix) {
+            (Some(bits), _) => (bits, path.field("ipv6_prefix")),
+            (None, Some(bits)) => (bits, Path::root().field("defaults").field("ipv6_prefix")),
+            (None, None) => return Ipv6Prefix::default(),
+        };
+        u8::try_from(bits).ok().and_then(Ipv6Prefix::new).unwrap_or_else(|| {
+            let message = format!("addresses cannot be counted by {bits} bits");
+            self.document.error(&path, message, "a network has 16 to 128 bits; 64 is a household");
+            Ipv6Prefix::default()
+        })
     }
 
     pub(super) fn methods(&mut self, rule: &written::Rule, path: &Path) -> MethodSet {
