@@ -14,4 +14,5 @@ mod headers;
 mod identities;
 mod layering;
 mod serving;
+mod sharing;
 mod tokens;
