@@ -17,5 +17,5 @@ mod tokens;
 pub use caller::{Caller, Identities};
 pub use client_ip::{ClientIpOptions, ForwardedHeader, Network};
 pub use jwt::{JwtAlgorithm, JwtOptions};
-pub use options::{IdentityError, IdentityOptions, Sources};
-pub use source::Source;
+pub use options::{IdentityError, IdentityOptions, Sources, TrustedHeader};
+pub use source::{Name, Source};

@@ -20,7 +20,7 @@ use crate::identity::Identities;
 pub use body::ResponseBody;
 use bytes::Bytes;
 pub use future::ResponseFuture;
-use gate::Gate;
+use gate::{Gate, Judged};
 use http::{Extensions, Request, Response};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -139,11 +139,11 @@ where
             return ResponseFuture::deciding(Box::pin(deciding), inner, self.gate.headers);
         }
         match self.gate.admit(&mut parts, peer) {
-            Ok(admission) => {
+            Judged::Passes(admission) => {
                 let response = self.inner.call(Request::from_parts(parts, body));
                 ResponseFuture::passing(response, admission, self.gate.headers)
             }
-            Err(answer) => ResponseFuture::answered(answer),
+            Judged::Answered(answer) => ResponseFuture::answered(answer),
         }
     }
 }

@@ -8,7 +8,7 @@ use super::options::IdentityError;
 use super::source::Source;
 use super::tokens::Tokens;
 use jsonwebtoken::jwk::{JwkSet, PublicKeyUse};
-use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
+use jsonwebtoken::{Algorithm, AlgorithmFamily, DecodingKey, Validation, decode, decode_header};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
@@ -271,7 +271,9 @@ fn key_set(
         }
         // A set may well hold keys of kinds that are of no use here.
         let Ok(key) = DecodingKey::from_jwk(jwk) else { continue };
-        if key.family() == algorithm.family() {
+        let is_weak = algorithm.family() == AlgorithmFamily::Hmac
+            && key.try_get_as_bytes().is_ok_and(|secret| secret.len() < SHORTEST_SECRET);
+        if key.family() == algorithm.family() && !is_weak {
             keys.push((jwk.common.key_id.clone(), key));
         }
     }

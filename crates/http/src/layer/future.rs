@@ -1,7 +1,7 @@
 //! The future of a response: of the inner service's, or of an answer in its place.
 
 use super::body::ResponseBody;
-use super::gate::Admission;
+use super::gate::{Admission, Judged};
 use crate::answer::Answer;
 use crate::headers::HeaderOptions;
 use bytes::Bytes;
@@ -11,7 +11,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use tower_service::Service;
 
-type Deciding<A> = Pin<Box<dyn Future<Output = Result<(Request<A>, Admission), Answer>> + Send>>;
+type Deciding<A> = Pin<Box<dyn Future<Output = Judged<(Request<A>, Admission)>> + Send>>;
 
 pin_project! {
     /// The response of a [`RateLimit`](super::RateLimit).
@@ -24,7 +24,6 @@ pin_project! {
 
 pin_project! {
     #[project = Now]
-    #[expect(clippy::large_enum_variant, reason = "a box would be an allocation for every request")]
     enum State<S, F, A> {
         /// The shared store has to be heard.
         Deciding { deciding: Deciding<A>, inner: S },
@@ -61,10 +60,10 @@ where
         loop {
             let next = match this.state.as_mut().project() {
                 Now::Deciding { deciding, inner } => match ready!(deciding.as_mut().poll(cx)) {
-                    Ok((request, admission)) => {
+                    Judged::Passes((request, admission)) => {
                         State::Passing { response: inner.call(request), admission: Some(admission) }
                     }
-                    Err(answer) => State::Answered { answer: Some(answer) },
+                    Judged::Answered(answer) => State::Answered { answer: Some(answer) },
                 },
                 Now::Passing { response, admission } => {
                     let mut response = ready!(response.poll(cx))?;

@@ -31,34 +31,40 @@ pub(super) struct Admission {
     pub(super) permit: Option<Permit>,
 }
 
+/// What becomes of a request: it passes, or is answered here.
+pub(super) enum Judged<P> {
+    Passes(P),
+    Answered(Answer),
+}
+
 impl Gate {
-    /// Whether the request may pass; else the answer to it. Only for a limiter that decides at once.
+    /// Whether the request may pass. Only for a limiter that decides at once.
     #[inline]
-    pub(super) fn admit(&self, parts: &mut Parts, peer: Option<SocketAddr>) -> Result<Admission, Answer> {
+    pub(super) fn admit(&self, parts: &mut Parts, peer: Option<SocketAddr>) -> Judged<Admission> {
         match self.check(parts, peer) {
             Ok(Check::Decided(decision)) => self.conclude(parts, decision),
             Ok(Check::Pending(_)) => unreachable!("a limiter with an embedded store decides at once"),
-            Err(fault) => Err(refused(parts, &fault)),
+            Err(fault) => Judged::Answered(refused(parts, &fault)),
         }
     }
 
     fn check(&self, parts: &mut Parts, peer: Option<SocketAddr>) -> Result<Check<'_>, Fault> {
-        path::canonicalize(&mut parts.uri)?;
+        path::canonicalize(parts)?;
         let now_us = self.limiter.clock().now_us();
         let caller = self.identities.caller(parts, peer.map(|peer| peer.ip()), now_us)?;
         Ok(caller.ask(&parts.method, parts.uri.path(), |request| self.limiter.check(request))?)
     }
 
-    fn conclude(&self, parts: &Parts, decision: Decision) -> Result<Admission, Answer> {
+    fn conclude(&self, parts: &Parts, decision: Decision) -> Judged<Admission> {
         if decision.allowed() {
-            return Ok(Admission { decision, permit: None });
+            return Judged::Passes(Admission { decision, permit: None });
         }
         let answer = if grpc::is_call(&parts.headers) {
             grpc::refusal(&decision, &self.headers)
         } else {
             answer::refusal(&decision, &self.headers, &parts.headers)
         };
-        Err(answer.expect("what is not allowed is refused"))
+        Judged::Answered(answer.expect("what is not allowed is refused"))
     }
 }
 
@@ -68,13 +74,15 @@ pub(super) async fn admit_waiting<A>(
     mut parts: Parts,
     body: A,
     peer: Option<SocketAddr>,
-) -> Result<(Request<A>, Admission), Answer> {
+) -> Judged<(Request<A>, Admission)> {
     let decision = match gate.check(&mut parts, peer) {
         Ok(check) => check.decision().await,
-        Err(fault) => return Err(refused(&parts, &fault)),
+        Err(fault) => return Judged::Answered(refused(&parts, &fault)),
     };
-    let admission = gate.conclude(&parts, decision)?;
-    Ok((Request::from_parts(parts, body), admission))
+    match gate.conclude(&parts, decision) {
+        Judged::Passes(admission) => Judged::Passes((Request::from_parts(parts, body), admission)),
+        Judged::Answered(answer) => Judged::Answered(answer),
+    }
 }
 
 #[cold]

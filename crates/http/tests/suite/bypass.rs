@@ -132,11 +132,17 @@ async fn the_inner_service_sees_what_was_matched() {
         ("/Keep/Case;x/", "/Keep/Case;x/"),
         ("/caf%c3%a9?", "/caf%C3%A9?"),
         ("http://example.com//x", "/x"),
-        ("*", "*"),
     ] {
         let told = gatehouse.tell(ask("203.0.113.9", sent)).await;
         assert_eq!((told.status, told.body.as_str()), (200, seen), "{sent}");
         gatehouse.clock.advance_us(60_000_000);
+    }
+    // What is no path is one only where the protocol says so.
+    let methods =
+        [("OPTIONS", "*", 200), ("GET", "*", 400), ("CONNECT", "login:80", 200), ("GET", "login", 400)];
+    for (method, target, status) in methods {
+        let asked = ask("203.0.113.9", target).by(method);
+        assert_eq!(gatehouse.tell(asked).await.status, status, "{method} {target}");
     }
 }
 

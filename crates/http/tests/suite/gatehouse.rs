@@ -25,6 +25,7 @@ pub struct Gatehouse {
 #[derive(Clone, Debug)]
 pub struct Ask {
     pub peer: IpAddr,
+    pub method: &'static str,
     pub uri: String,
     pub headers: Vec<(&'static str, String)>,
 }
@@ -52,7 +53,7 @@ pub fn options(yaml: &str) -> IdentityOptions {
 }
 
 pub fn ask(peer: &str, uri: &str) -> Ask {
-    Ask { peer: peer.parse().unwrap(), uri: uri.to_owned(), headers: Vec::new() }
+    Ask { peer: peer.parse().unwrap(), method: "GET", uri: uri.to_owned(), headers: Vec::new() }
 }
 
 impl Ask {
@@ -61,8 +62,12 @@ impl Ask {
         self
     }
 
+    pub fn by(self, method: &'static str) -> Self {
+        Self { method, ..self }
+    }
+
     pub fn request(&self) -> Request<Full<Bytes>> {
-        let mut request = Request::builder().uri(&self.uri);
+        let mut request = Request::builder().method(self.method).uri(&self.uri);
         for (name, value) in &self.headers {
             request = request.header(*name, value);
         }
