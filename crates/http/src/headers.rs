@@ -209,6 +209,8 @@ impl Values {
     fn put(self, headers: &mut HeaderMap) {
         let text = Bytes::from(self.text);
         let mut start = 0;
+        // A map that grows while it is filled is built more than once.
+        headers.reserve(self.ends.len());
         for (name, end) in self.ends {
             let value = HeaderValue::from_maybe_shared(text.slice(start..end))
                 .expect("digits, punctuation and printable names are header text");
