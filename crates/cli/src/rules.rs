@@ -5,6 +5,7 @@ use clap::{Args, Subcommand};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use tollgate_core::path;
 use tollgate_core::request::{Method, Request};
 use tollgate_core::rules::{self, Loaded};
 use tollgate_limiter::Clock;
@@ -136,6 +137,7 @@ fn explain(args: &ExplainArgs) -> Result<ExitCode, Failure> {
     let loaded = load(&args.file)?;
     let ids: Vec<(&str, &str)> =
         args.ids.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    let endpoint = path::endpoint(&args.endpoint).map_err(|fault| Failure::plain(fault.to_string()))?;
     let request = Request {
         api_key: args.key.as_deref(),
         user: args.user.as_deref(),
@@ -144,7 +146,7 @@ fn explain(args: &ExplainArgs) -> Result<ExitCode, Failure> {
         tier: args.tier.as_deref(),
         ids: &ids,
         domain: args.domain.as_deref(),
-        endpoint: &args.endpoint,
+        endpoint: &endpoint,
         method: Some(Method::from_name(&args.method)),
         cost: args.cost,
         priority: None,

@@ -9,8 +9,27 @@ use crate::rules::ClientTraits;
 use polymur_hash::PolymurHash;
 use std::net::IpAddr;
 
-/// IPv6 addresses count by network of this many bits: a household has at least that much.
-const IPV6_PREFIX: u32 = 64;
+/// By networks of how many bits IPv6 addresses count. A household has at least 64, and may have more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ipv6Prefix(u8);
+
+impl Ipv6Prefix {
+    /// Networks of `bits` bits, if that is sensible: from 16, a provider, to 128, a single address.
+    pub fn new(bits: u8) -> Option<Self> {
+        (16..=128).contains(&bits).then_some(Self(bits))
+    }
+
+    /// How many.
+    pub fn bits(self) -> u8 {
+        self.0
+    }
+}
+
+impl Default for Ipv6Prefix {
+    fn default() -> Self {
+        Self(64)
+    }
+}
 
 /// What a rule can count by.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -77,10 +96,15 @@ pub enum Identity<'a> {
 /// The identity of `request` in `dimension`, or if it has none, the next in the chain user → API key →
 /// address. A request with none of these counts by whatever it names: never is there no limit.
 #[inline]
-pub fn identity<'a>(dimension: &Dimension, request: &Request<'a>, route: u64) -> Identity<'a> {
+pub fn identity<'a>(
+    dimension: &Dimension,
+    ipv6_prefix: Ipv6Prefix,
+    request: &Request<'a>,
+    route: u64,
+) -> Identity<'a> {
     let user = || request.user.map(Identity::User);
     let api_key = || request.api_key.map(Identity::ApiKey);
-    let ip = || request.ip.map(|ip| Identity::Ip(ip_bits(ip)));
+    let ip = || request.ip.map(|ip| Identity::Ip(ip_bits(ip, ipv6_prefix)));
     let found = match dimension {
         Dimension::ApiKey => api_key().or_else(ip),
         Dimension::User => user().or_else(api_key).or_else(ip),
@@ -106,10 +130,10 @@ fn last_resort<'a>(request: &Request<'a>) -> Identity<'a> {
 
 /// An address as it is counted: IPv4 whole (also when mapped into IPv6), IPv6 by its network.
 #[inline]
-pub fn ip_bits(ip: IpAddr) -> u128 {
+pub fn ip_bits(ip: IpAddr, ipv6_prefix: Ipv6Prefix) -> u128 {
     match ip.to_canonical() {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
-        IpAddr::V6(v6) => v6.to_bits() & (u128::MAX << (128 - IPV6_PREFIX)),
+        IpAddr::V6(v6) => v6.to_bits() & (u128::MAX << (128 - ipv6_prefix.0)),
     }
 }
 
@@ -193,11 +217,18 @@ impl Hashes<'_> {
 
     /// Whom `request` counts with under a rule that counts by `dimensions`.
     #[inline(never)]
-    pub fn of_key(&self, dimensions: &[Dimension], request: &Request<'_>, route: u64) -> Whom {
+    pub fn of_key(
+        &self,
+        dimensions: &[Dimension],
+        ipv6_prefix: Ipv6Prefix,
+        request: &Request<'_>,
+        route: u64,
+    ) -> Whom {
         let client = dimensions
             .iter()
             .filter(|dimension| **dimension != Dimension::Route)
-            .fold(0, |chain, dimension| self.seed.chain(chain, &identity(dimension, request, route)));
+            .map(|dimension| identity(dimension, ipv6_prefix, request, route))
+            .fold(0, |chain, identity| self.seed.chain(chain, &identity));
         let by_route = dimensions.contains(&Dimension::Route);
         let all = if by_route { self.seed.chain(client, &Identity::Route(route)) } else { client };
         Whom { client, all }

@@ -10,6 +10,7 @@ pub mod document;
 pub mod key;
 pub mod lending;
 pub mod limit;
+pub mod path;
 pub mod place;
 pub mod problem;
 pub mod rate;

@@ -89,7 +89,7 @@ impl Places {
             .key
             .iter()
             .filter(|dimension| **dimension != Dimension::Route)
-            .map(|dimension| identity(dimension, request, route));
+            .map(|dimension| identity(dimension, rule.ipv6_prefix, request, route));
         let by_route = rule.key.contains(&Dimension::Route);
         // A rule that counts by route alone: its one count is everybody's.
         let first = identities.next().unwrap_or(Identity::Anonymous);

@@ -47,11 +47,13 @@ pub fn refusal(decision: &Decision, options: &HeaderOptions, asked: &HeaderMap) 
 }
 
 fn limited(decision: &Decision, options: &HeaderOptions, asked: &HeaderMap) -> Answer {
-    let (media_type, body) = match decision.standing() {
-        Some((terms, standing)) if body::prefers_problem(asked) => {
-            (PROBLEM_JSON, body::problem(&terms, &standing, decision.now_us))
+    let told =
+        decision.standing().map(|(terms, standing)| (terms, options.seconds(&standing, decision.now_us)));
+    let (media_type, body) = match told {
+        Some((terms, seconds)) if body::prefers_problem(asked) => {
+            (PROBLEM_JSON, body::problem(&terms, &seconds))
         }
-        Some((terms, standing)) => (JSON, body::limited(&terms, &standing, decision.now_us)),
+        Some((terms, seconds)) => (JSON, body::limited(&terms, &seconds)),
         None => (JSON, Vec::new()),
     };
     // These are more headers than an empty map has room for; without this it would be built twice.

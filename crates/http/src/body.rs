@@ -5,7 +5,6 @@ use http::{HeaderMap, StatusCode};
 use serde::Serialize;
 use std::borrow::Cow;
 use tollgate_core::rate::{SECOND_US, rfc3339};
-use tollgate_limiter::Standing;
 use tollgate_limiter::Terms;
 
 pub(crate) const JSON: &str = "application/json";
@@ -72,8 +71,7 @@ pub fn error(error: &impl Serialize) -> Vec<u8> {
 
 /// The body of a request over its limit. Only numbers vary, so nothing needs escaping; a client that
 /// hammers gets it again and again, so it is put together by hand.
-pub(crate) fn limited(terms: &Terms, standing: &Standing, now_us: u64) -> Vec<u8> {
-    let seconds = Seconds::of(standing, now_us);
+pub(crate) fn limited(terms: &Terms, seconds: &Seconds) -> Vec<u8> {
     let mut body = Vec::with_capacity(256);
     let mut digits = itoa::Buffer::new();
     body.extend_from_slice(br#"{"error":{"code":"RATE_LIMIT_EXCEEDED","message":""#);
@@ -94,7 +92,7 @@ pub(crate) fn limited(terms: &Terms, standing: &Standing, now_us: u64) -> Vec<u8
 }
 
 /// The same by RFC 9457, with the type that the IETF draft registers.
-pub(crate) fn problem(terms: &Terms, standing: &Standing, now_us: u64) -> Vec<u8> {
+pub(crate) fn problem(terms: &Terms, seconds: &Seconds) -> Vec<u8> {
     #[derive(Serialize)]
     #[serde(rename_all = "kebab-case")]
     struct Problem<'a> {
@@ -115,7 +113,7 @@ pub(crate) fn problem(terms: &Terms, standing: &Standing, now_us: u64) -> Vec<u8
         status: Code::RateLimitExceeded.status().as_u16(),
         detail: String::from_utf8_lossy(&detail),
         violated_policies: [&terms.names.policy],
-        retry_after_seconds: Seconds::of(standing, now_us).retry_after,
+        retry_after_seconds: seconds.retry_after,
     };
     serde_json::to_vec(&problem).expect("texts and numbers can be written as JSON")
 }

@@ -90,6 +90,11 @@ impl Fault {
         self
     }
 
+    /// What is wrong, for people.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
     fn details_mut(&mut self) -> &mut Details {
         self.details.get_or_insert_default()
     }

@@ -9,10 +9,17 @@ use http::header::{HeaderMap, HeaderName, HeaderValue};
 use serde::Deserialize;
 use smallvec::SmallVec;
 use tollgate_core::rate::SECOND_US;
+use tollgate_core::rules::spelling::DurationText;
 use tollgate_limiter::Terms;
 use tollgate_limiter::{Decision, Outcome, Standing};
 
-pub(crate) use http::header::{ACCEPT, ALLOW, CONTENT_TYPE};
+pub(crate) use http::header::{ACCEPT, ALLOW, AUTHORIZATION, CONTENT_TYPE, COOKIE, FORWARDED};
+
+pub(crate) static X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+pub(crate) static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+pub(crate) static GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+pub(crate) static GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+pub(crate) static GRPC_STATUS_DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
 
 static RETRY_AFTER: HeaderName = http::header::RETRY_AFTER;
 static X_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
@@ -40,11 +47,14 @@ pub struct HeaderOptions {
     pub legacy: bool,
     /// What `X-RateLimit-Reset` counts from.
     pub reset: Reset,
+    /// At most this much is added to `Retry-After`, more or less of it at random, so that those who were
+    /// refused together do not return together. None by default.
+    pub retry_jitter: Option<DurationText>,
 }
 
 impl Default for HeaderOptions {
     fn default() -> Self {
-        Self { x_ratelimit: true, ratelimit: true, legacy: false, reset: Reset::Unix }
+        Self { x_ratelimit: true, ratelimit: true, legacy: false, reset: Reset::Unix, retry_jitter: None }
     }
 }
 
@@ -63,7 +73,7 @@ impl HeaderOptions {
     /// Writes what the caller is told about `decision`. If no limit decided, that is nothing.
     pub fn write(&self, decision: &Decision, headers: &mut HeaderMap) {
         let Some((terms, standing)) = decision.standing() else { return };
-        let seconds = Seconds::of(&standing, decision.now_us);
+        let seconds = self.seconds(&standing, decision.now_us);
         let mut values = Values::new();
         if matches!(decision.outcome, Outcome::Limited(_)) {
             values.number(&RETRY_AFTER, seconds.retry_after);
@@ -105,6 +115,33 @@ impl HeaderOptions {
     }
 }
 
+impl HeaderOptions {
+    /// How long the caller is told to wait.
+    pub(crate) fn wait_us(&self, standing: &Standing, now_us: u64) -> u64 {
+        let jitter_us = match self.retry_jitter {
+            // The microsecond of a decision is as good as a die, and the same for header and body.
+            Some(most) => mixed(now_us ^ standing.reset_after_us.rotate_left(32)) % (most.us + 1),
+            None => 0,
+        };
+        standing.retry_after_us.saturating_add(jitter_us)
+    }
+
+    pub(crate) fn seconds(&self, standing: &Standing, now_us: u64) -> Seconds {
+        Seconds {
+            retry_after: self.wait_us(standing, now_us).div_ceil(SECOND_US).max(1),
+            reset_after: standing.reset_after_us.div_ceil(SECOND_US),
+            reset_at: now_us.saturating_add(standing.reset_after_us).div_ceil(SECOND_US),
+        }
+    }
+}
+
+/// Neighbouring numbers become unlike ones (splitmix64).
+fn mixed(number: u64) -> u64 {
+    let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^ (number >> 31)
+}
+
 /// A standing in the whole seconds that HTTP counts in. All are rounded up: a client that believes them
 /// never comes too early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,16 +151,6 @@ pub(crate) struct Seconds {
     pub(crate) reset_after: u64,
     /// Since the epoch.
     pub(crate) reset_at: u64,
-}
-
-impl Seconds {
-    pub(crate) fn of(standing: &Standing, now_us: u64) -> Self {
-        Self {
-            retry_after: standing.retry_after_us.div_ceil(SECOND_US).max(1),
-            reset_after: standing.reset_after_us.div_ceil(SECOND_US),
-            reset_at: now_us.saturating_add(standing.reset_after_us).div_ceil(SECOND_US),
-        }
-    }
 }
 
 /// Header values that share one buffer: one allocation for all of them rather than one for each.
@@ -182,6 +209,8 @@ impl Values {
     fn put(self, headers: &mut HeaderMap) {
         let text = Bytes::from(self.text);
         let mut start = 0;
+        // A map that grows while it is filled is built more than once.
+        headers.reserve(self.ends.len());
         for (name, end) in self.ends {
             let value = HeaderValue::from_maybe_shared(text.slice(start..end))
                 .expect("digits, punctuation and printable names are header text");

@@ -1,15 +1,25 @@
-//! What HTTP needs to know of a decision: its headers, its bodies, and the loop that serves them.
+//! What a limiter needs to know of HTTP, and HTTP of a decision.
 //!
-//! Header names stand in [`headers`] and status codes in [`answer`], and nowhere else.
+//! On the way in, [`identity`] finds who asks and [`path`] what for, in one spelling. On the way out there are
+//! [`headers`], bodies and whole [`answer`]s. [`layer`] puts a limiter in front of any tower service, and
+//! [`serve`](mod@serve) is the accept loop of the doors.
+//!
+//! Header names stand in [`headers`] and status codes in [`answer`] and [`grpc`], and nowhere else.
 
 pub mod answer;
 pub mod body;
 pub mod fault;
+pub mod grpc;
 pub mod headers;
+pub mod identity;
+pub mod layer;
+pub mod path;
 pub mod read;
 pub mod serve;
 
 pub use answer::Answer;
 pub use fault::Fault;
 pub use headers::{HeaderOptions, Reset};
+pub use identity::{Caller, Identities, IdentityError, IdentityOptions};
+pub use layer::{PeerAddr, RateLimit, RateLimitLayer};
 pub use serve::{ServeOptions, serve};

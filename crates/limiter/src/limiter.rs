@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tollgate_core::algorithm::Step;
 use tollgate_core::decision::{Fold, Invalid, Outcome, Standing, validate};
-use tollgate_core::key::{Hashes, Identity, Seed, ip_bits};
+use tollgate_core::key::{Hashes, Identity, Ipv6Prefix, Seed, ip_bits};
 use tollgate_core::request::Request;
 use tollgate_core::rules::lists::{Listed, Lists};
 use tollgate_core::rules::{Charge, Charges, LimitId, RuleSet, Selection};
@@ -115,6 +115,11 @@ impl Limiter {
         let shared = Arc::clone(redis.shared());
         self.shared = Some(SharedStore { shared, fallback: Fallback::new(settings) });
         self
+    }
+
+    /// Whether states are shared. If not, every check is decided at once.
+    pub fn is_shared(&self) -> bool {
+        self.shared.is_some()
     }
 
     /// Switches the limit per address for emergencies.
@@ -253,7 +258,7 @@ impl Limiter {
 
     /// An address as it is counted, hashed.
     pub(crate) fn address_hash(&self, ip: std::net::IpAddr) -> u64 {
-        self.seed.chain(0, &Identity::Ip(ip_bits(ip)))
+        self.seed.chain(0, &Identity::Ip(ip_bits(ip, Ipv6Prefix::default())))
     }
 
     /// Housekeeping; to be called about ten times a second.

@@ -9,7 +9,9 @@ use smallvec::SmallVec;
 use std::borrow::Cow;
 use std::fmt;
 use std::net::IpAddr;
+use tollgate_core::path;
 use tollgate_core::problem::nearest;
+use tollgate_core::request::LONGEST_ENDPOINT;
 use tollgate_http::Fault;
 use tollgate_limiter::{Check, Invalid, Limiter, Method, Request};
 
@@ -65,13 +67,20 @@ impl<'a> Question<'a> {
     }
 
     /// Puts it to the limiter.
-    pub fn check<'l>(&self, limiter: &'l Limiter) -> Result<Check<'l>, Invalid> {
+    pub fn check<'l>(&self, limiter: &'l Limiter) -> Result<Check<'l>, Fault> {
         let ids = self.ids.iter().flat_map(|ids| &ids.0);
         let ids: SmallVec<[(&str, &str); 4]> = ids.map(|(name, value)| (&*name.0, &*value.0)).collect();
-        limiter.check(&self.request(&ids))
+        let endpoint = self.endpoint.as_ref().map_or("", |text| &*text.0);
+        if endpoint.len() > LONGEST_ENDPOINT {
+            return Err(Invalid::EndpointTooLong.into());
+        }
+        // In the form that every door has it in: another spelling must not be another quota.
+        let endpoint = path::endpoint(endpoint)
+            .map_err(|fault| Fault::bad_request(fault.to_string()).in_field("endpoint"))?;
+        Ok(limiter.check(&self.request(&endpoint, &ids))?)
     }
 
-    fn request<'q>(&'q self, ids: &'q [(&'q str, &'q str)]) -> Request<'q> {
+    fn request<'q>(&'q self, endpoint: &'q str, ids: &'q [(&'q str, &'q str)]) -> Request<'q> {
         let name = |name: &'q Option<Name<'a>>| name.as_ref().map(|name| &*name.0);
         Request {
             api_key: name(&self.key),
@@ -81,7 +90,7 @@ impl<'a> Question<'a> {
             tier: name(&self.tier),
             ids,
             domain: name(&self.domain),
-            endpoint: self.endpoint.as_ref().map_or("", |text| &*text.0),
+            endpoint,
             method: name(&self.method).map(Method::from_name),
             cost: self.cost.as_ref().map_or(1, |cost| cost.0),
             priority: self.priority.as_ref().map(|priority| priority.0),

@@ -6,6 +6,7 @@ mod matching;
 mod sizes;
 
 use super::lists::Lists;
+use super::pattern::Closeness;
 use super::ruleset::{Parts, Rule, RuleSet, Tier, TierId};
 use super::written::{self, RuleFile, TestCase};
 use crate::document::{Document, Path};
@@ -72,7 +73,7 @@ impl<'f> Compiler<'f> {
         let root = Path::root();
         self.tiers();
         for (index, template) in self.file.routes.iter().enumerate() {
-            self.template(template, &root.field("routes").index(index));
+            self.template(template, Closeness::Folded, &root.field("routes").index(index));
         }
         for (index, rule) in self.file.rules.iter().enumerate() {
             self.rule(index, rule, &root.field("rules").index(index));
@@ -167,6 +168,7 @@ impl<'f> Compiler<'f> {
         let client = self.client(rule.matches.as_ref(), &path.field("match"));
         let methods = self.methods(rule, path);
         let key = self.key(rule, path);
+        let ipv6_prefix = self.ipv6_prefix(rule, path);
         let tier = rule.tier.as_ref().and_then(|name| self.tier_ids.get(name)).copied();
         let unknown = rule.tier.as_ref().is_some_and(|name| self.is_unknown(name));
         if tier.is_some() && client.api_key.is_none() && !unknown && !self.somebody_is_in(tier) {
@@ -184,6 +186,7 @@ impl<'f> Compiler<'f> {
             on_store_failure: rule.on_store_failure.or(defaults.on_store_failure).unwrap_or_default(),
             consistency: rule.consistency.or(defaults.consistency).unwrap_or_default(),
             key,
+            ipv6_prefix,
             tier,
             domain: rule.domain.clone(),
             methods,

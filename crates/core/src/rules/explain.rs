@@ -145,7 +145,7 @@ fn said_key(rules: &RuleSet, rule: &Rule, request: &Request<'_>, route: u64) -> 
         Identity::Tenant(tenant) => format!("tenant {tenant}"),
         Identity::Ip(bits) => {
             let ip = IpAddr::from(bits.to_be_bytes()).to_canonical();
-            if ip.is_ipv6() { format!("ip {ip}/64") } else { format!("ip {ip}") }
+            if ip.is_ipv6() { format!("ip {ip}/{}", rule.ipv6_prefix.bits()) } else { format!("ip {ip}") }
         }
         Identity::Route(route) => format!("route {}", rules.template(*route).unwrap_or("none")),
         Identity::Custom(name, value) => format!("{name} {value}"),

@@ -1,5 +1,6 @@
 //! What names in a rule match: globs over identities, networks over addresses, templates over paths.
 
+use crate::path::{canonical, is_reserved};
 use ipnet::{IpNet, Ipv4Net};
 use std::net::IpAddr;
 
@@ -129,11 +130,21 @@ pub fn network(text: &str) -> Option<IpNet> {
     }
 }
 
+/// How closely a path has to follow a template.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Closeness {
+    /// A trailing slash, the case and `;parameters` make no difference: to most servers they are no other
+    /// resource, so they must not be a way to a second quota.
+    #[default]
+    Folded,
+    /// They do make a difference.
+    Exact,
+}
+
 /// A route template such as `/v1/users/{id}` or `/files/{*rest}`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
-    /// The regular expression. A trailing slash, the case and `;parameters` make no difference: they must
-    /// not be a way to a second quota.
+    /// The regular expression, over canonical paths (see [`crate::path`]).
     pub regex: String,
     /// For each segment, 0 if it is literal, 1 if it is a name, 2 if it is the rest. Of two templates for
     /// one path, that with the smaller list is the more specific.
@@ -142,8 +153,11 @@ pub struct Template {
 
 impl Template {
     /// Reads a template; the error says what is wrong with it.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        const PARAMETERS: &str = "(?:;[^/]*)?";
+    pub fn parse(text: &str, closeness: Closeness) -> Result<Self, String> {
+        let (flags, parameters, end) = match closeness {
+            Closeness::Folded => ("(?i)", "(?:;[^/]*)?", "/?$"),
+            Closeness::Exact => ("", "", "$"),
+        };
         if !text.starts_with('/') {
             return Err(format!("`{text}` does not begin with a slash"));
         }
@@ -154,10 +168,11 @@ impl Template {
             return Err(format!("`{text}` has an empty segment"));
         }
         let path = text[1..].trim_end_matches('/');
+        let mut template = Self { regex: format!("{flags}^"), generality: Vec::new() };
         if path.is_empty() {
-            return Ok(Self { regex: format!("(?i)^/{PARAMETERS}$"), generality: Vec::new() });
+            template.regex.extend(["/", parameters, "$"]);
+            return Ok(template);
         }
-        let mut template = Self { regex: String::from("(?i)^"), generality: Vec::new() };
         let mut segments = path.split('/').peekable();
         while let Some(segment) = segments.next() {
             template.regex.push('/');
@@ -176,7 +191,7 @@ impl Template {
                     return Err(format!("`{segment}` needs a plain name between its braces"));
                 }
                 Some(_) => {
-                    template.regex.push_str("[^/;]+");
+                    template.regex.push_str(if parameters.is_empty() { "[^/]+" } else { "[^/;]+" });
                     template.generality.push(1);
                 }
                 None if segment.contains(['{', '}', '*']) => {
@@ -185,13 +200,39 @@ impl Template {
                     ));
                 }
                 None => {
-                    template.regex.push_str(&regex::escape(segment));
+                    push_literal(segment, &mut template.regex)?;
                     template.generality.push(0);
                 }
             }
-            template.regex.push_str(PARAMETERS);
+            template.regex.push_str(parameters);
         }
-        template.regex.push_str("/?$");
+        if closeness == Closeness::Exact && text.ends_with('/') {
+            template.regex.push('/');
+        }
+        template.regex.push_str(end);
         Ok(template)
     }
+}
+
+/// A literal segment as it looks in canonical paths. A reserved character is matched plain and escaped:
+/// most servers take `@me` and `%40me` for the same.
+fn push_literal(segment: &str, regex: &mut String) -> Result<(), String> {
+    let rooted = format!("/{segment}");
+    let canonical = canonical(&rooted).map_err(|fault| format!("`{segment}` matches nothing: {fault}"))?;
+    if !canonical.starts_with('/') || canonical.len() == 1 {
+        return Err(format!("`{segment}` matches nothing: dot segments are removed from paths"));
+    }
+    let mut rest = &canonical[1..];
+    while let Some(first) = rest.bytes().next() {
+        let escaped = rest.strip_prefix('%').and_then(|digits| u8::from_str_radix(digits.get(..2)?, 16).ok());
+        let byte = escaped.unwrap_or(first);
+        rest = &rest[if escaped.is_some() { 3 } else { 1 }..];
+        let plain = regex::escape(char::from(byte).encode_utf8(&mut [0; 4]));
+        match (is_reserved(byte), escaped) {
+            (true, _) => regex.push_str(&format!("(?:{plain}|%{byte:02X})")),
+            (false, Some(_)) => regex.push_str(&format!("%{byte:02X}")),
+            (false, None) => regex.push_str(&plain),
+        }
+    }
+    Ok(())
 }

@@ -3,7 +3,7 @@
 use super::pattern::Glob;
 use super::summary::{ClientNumber, Summary};
 use super::written::{Consistency, OnExceed, OnStoreFailure};
-use crate::key::{Dimension, Hashes, Identity, identity};
+use crate::key::{Dimension, Hashes, Identity, Ipv6Prefix, identity};
 use crate::limit::Limit;
 use crate::request::{MethodSet, Request};
 use ipnet::IpNet;
@@ -25,6 +25,8 @@ pub struct Rule {
     pub consistency: Consistency,
     /// What it counts by.
     pub key: SmallVec<[Dimension; 2]>,
+    /// By which networks it counts IPv6 addresses.
+    pub ipv6_prefix: Ipv6Prefix,
     pub(super) tier: Option<TierId>,
     pub(super) domain: Option<String>,
     pub(super) methods: MethodSet,
@@ -311,6 +313,6 @@ impl Rule {
 
     /// The identities that make up the key of `request`.
     pub(super) fn identities<'a>(&self, request: &Request<'a>, route: u64) -> Vec<Identity<'a>> {
-        self.key.iter().map(|dimension| identity(dimension, request, route)).collect()
+        self.key.iter().map(|dimension| identity(dimension, self.ipv6_prefix, request, route)).collect()
     }
 }

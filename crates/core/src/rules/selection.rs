@@ -172,7 +172,10 @@ impl RuleSet {
             endpoint_is_named |= item.names_endpoint;
             let who = match hashes.api_key() {
                 Some(hash) if item.by_api_key => Whom { client: hash, all: hash },
-                _ => hashes.of_key(&self.rules[item.rule as usize].key, request, selection.route),
+                _ => {
+                    let rule = &self.rules[item.rule as usize];
+                    hashes.of_key(&rule.key, rule.ipv6_prefix, request, selection.route)
+                }
             };
             for limit in item.limits.clone() {
                 let id = LimitId(limit);

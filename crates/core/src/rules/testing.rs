@@ -4,8 +4,10 @@ use super::compile::Loaded;
 use super::virtual_node::VirtualNode;
 use super::written::{Expectation, TestCase, TestRequest, TestStep};
 use crate::decision::{Invalid, Outcome, Standing};
+use crate::path::endpoint;
 use crate::rate::duration_text;
 use crate::request::{Method, Request};
+use std::borrow::Cow;
 
 /// Where the clock of a case starts: midnight UTC on a Monday, the boundary of every window up to a week.
 pub const START_US: u64 = 1_767_571_200_000_000;
@@ -138,6 +140,11 @@ fn describe(loaded: &Loaded, found: &Result<Outcome, Invalid>) -> String {
     }
 }
 
+/// As doors would have it. What they would refuse was found when the file was checked.
+fn canonical(text: &str) -> String {
+    endpoint(text).map_or_else(|_| text.to_owned(), Cow::into_owned)
+}
+
 impl TestRequest {
     /// These fields, and where one is absent, that of `base`.
     fn over(&self, base: &Self) -> Self {
@@ -151,7 +158,7 @@ impl TestRequest {
             tier: self.tier.clone().or_else(|| base.tier.clone()),
             ids,
             domain: self.domain.clone().or_else(|| base.domain.clone()),
-            endpoint: self.endpoint.clone().or_else(|| base.endpoint.clone()),
+            endpoint: self.endpoint.as_ref().or(base.endpoint.as_ref()).map(|text| canonical(text)),
             method: self.method.clone().or_else(|| base.method.clone()),
             cost: self.cost.or(base.cost),
         }

@@ -67,6 +67,8 @@ pub struct Rule {
     /// Who shares a count: `api_key`, `ip`, `user`, `tenant`, `route` or the name of a custom identity, or
     /// several of them together. By default the API key, else the address.
     pub key: Option<OneOrMany<String>>,
+    /// By networks of how many bits IPv6 addresses count; 64 by default.
+    pub ipv6_prefix: Option<u64>,
     /// How it is counted; `token_bucket` by default.
     pub algorithm: Option<Algorithm>,
     /// The numbers, in full.
@@ -110,7 +112,10 @@ pub struct Match {
     pub ids: BTreeMap<String, OneOrMany<String>>,
     /// Templates such as `/v1/users/{id}`; `{*rest}` at the end stands for any rest.
     pub endpoint: Option<OneOrMany<String>>,
-    /// Regular expressions over the path; unanchored unless they say otherwise.
+    /// Whether the case, a trailing slash and `;parameters` tell endpoints apart. By default they do not.
+    #[serde(default)]
+    pub exact: bool,
+    /// Regular expressions over the path in its canonical form; unanchored unless they say otherwise.
     pub endpoint_regex: Option<OneOrMany<String>>,
     /// HTTP methods.
     pub methods: Option<OneOrMany<String>>,
@@ -145,6 +150,8 @@ pub struct Defaults {
     pub tier: Option<String>,
     /// See the rule's.
     pub key: Option<OneOrMany<String>>,
+    /// See the rule's.
+    pub ipv6_prefix: Option<u64>,
     /// See the rule's.
     pub algorithm: Option<Algorithm>,
     /// See the rule's.

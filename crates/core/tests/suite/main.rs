@@ -9,6 +9,7 @@ mod limits;
 mod lists;
 mod mutations;
 mod oracle;
+mod paths;
 mod rule_errors;
 mod rule_files;
 mod rule_tests;

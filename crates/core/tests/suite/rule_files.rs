@@ -12,6 +12,7 @@ pub const EVERYTHING: &str = r#"
 defaults:
   tier: anonymous
   key: api_key
+  ipv6_prefix: 56
   algorithm: token_bucket
   limit: 50/s
   burst: 60
@@ -35,6 +36,7 @@ rules:
     endpoint: ["/v1/users/{id}", /v1/users]
     methods: [GET, POST]
     key: [tenant, route]
+    ipv6_prefix: 48
     algorithm: token_bucket
     params: { capacity: 10, refill_rate: 2.5, window: 4 }
     override: { sk_free_vip: { capacity: 20 }, 203.0.113.9: { limit: 7/s } }
@@ -51,6 +53,7 @@ rules:
       ip: [10.0.0.0/8, 2001:db8::1]
       ids: { invoice: "2026-*" }
       endpoint: /x
+      exact: true
       endpoint_regex: ["^/v[12]/.*$"]
       methods: PUT
     limits: [5/s, 100/day]

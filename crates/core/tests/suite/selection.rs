@@ -294,6 +294,45 @@ rules:
 }
 
 #[test]
+fn exact_templates_fold_nothing_and_escapes_are_no_difference() {
+    holds(
+        r#"
+rules:
+  - { id: exact, match: { endpoint: [/V1/Orders, "/V1/items/{id}", /shop/], exact: true }, limit: 100/min }
+  - { id: me, endpoint: [/users/@me, "/caf\u00e9", "/a b"], limit: 100/min }
+  - { id: routed, domain: d, match: { endpoint: /v1/twice, exact: true }, limit: 100/min }
+  - { id: loosely, domain: d, endpoint: /v1/twice, key: [api_key, route], limit: 1/min }
+tests:
+  - name: exact
+    request: { key: a }
+    steps:
+      - { expect: pass, rule: exact, request: { endpoint: /V1/Orders } }
+      - { expect: unlimited, request: { endpoint: /v1/orders } }
+      - { expect: unlimited, request: { endpoint: /V1/Orders/ } }
+      - { expect: unlimited, request: { endpoint: /V1/Orders;x } }
+      - { expect: pass, rule: exact, request: { endpoint: /V1/%4frders } }
+      - { expect: pass, rule: exact, request: { endpoint: "/V1/items/7;x" } }
+      - { expect: pass, rule: exact, request: { endpoint: /shop/ } }
+      - { expect: unlimited, request: { endpoint: /shop } }
+  - name: escaped or not
+    request: { key: a }
+    steps:
+      - { expect: pass, rule: me, request: { endpoint: /users/@me } }
+      - { expect: pass, rule: me, request: { endpoint: /users/%40me } }
+      - { expect: pass, rule: me, request: { endpoint: "/x/..//users/./%40m%65/" } }
+      - { expect: pass, rule: me, request: { endpoint: "/caf\u00e9" } }
+      - { expect: pass, rule: me, request: { endpoint: /caf%c3%a9 } }
+      - { expect: pass, rule: me, request: { endpoint: /a%20b } }
+  - name: a route is the same route, exact or not
+    request: { key: a, domain: d }
+    steps:
+      - { expect: pass, request: { endpoint: /v1/twice } }
+      - { expect: limited, request: { endpoint: /V1/Twice/ } }
+"#,
+    );
+}
+
+#[test]
 fn conditions_all_have_to_hold() {
     holds(
         r#"
@@ -486,6 +525,26 @@ fn addresses_count_by_what_one_household_has() {
     ] {
         let request = Request { ip: Some(ip.parse().unwrap()), ..Request::default() };
         assert_eq!(passes(&loaded, &mut node, &request, 1), passes_again, "{ip}");
+    }
+}
+
+#[test]
+fn a_household_may_be_larger_or_smaller() {
+    for (prefix, same, other) in
+        [(48, "2001:db8:1:ffff::", "2001:db8:2::"), (128, "2001:db8:1:2::3", "2001:db8:1:2::4")]
+    {
+        for rules in [
+            format!("rules: [{{ id: a, key: ip, ipv6_prefix: {prefix}, limit: 1/min }}]"),
+            format!("{{ defaults: {{ ipv6_prefix: {prefix} }}, rules: [{{ id: a, limit: 1/min }}] }}"),
+        ] {
+            let loaded = load(&rules);
+            let mut node = VirtualNode::default();
+            let passed = ["2001:db8:1:2::3", same, other, "203.0.113.9", "203.0.113.10"].map(|ip| {
+                let request = Request { ip: Some(ip.parse().unwrap()), ..Request::default() };
+                passes(&loaded, &mut node, &request, 1)
+            });
+            assert_eq!(passed, [1, 0, 1, 1, 1], "{rules}");
+        }
     }
 }
 

@@ -3,13 +3,23 @@
 use crate::client::limit_headers;
 use crate::decisions::{START_US, Setting};
 use http::HeaderMap;
-use tollgate_http::{HeaderOptions, Reset};
+use tollgate_http::{HeaderOptions, Reset, answer};
 use tollgate_limiter::Decision;
 
-const ALL: HeaderOptions =
-    HeaderOptions { x_ratelimit: true, ratelimit: true, legacy: true, reset: Reset::Unix };
-const NONE: HeaderOptions =
-    HeaderOptions { x_ratelimit: false, ratelimit: false, legacy: false, reset: Reset::Unix };
+const ALL: HeaderOptions = HeaderOptions {
+    x_ratelimit: true,
+    ratelimit: true,
+    legacy: true,
+    reset: Reset::Unix,
+    retry_jitter: None,
+};
+const NONE: HeaderOptions = HeaderOptions {
+    x_ratelimit: false,
+    ratelimit: false,
+    legacy: false,
+    reset: Reset::Unix,
+    retry_jitter: None,
+};
 
 fn written(options: HeaderOptions, decision: &Decision) -> Vec<String> {
     let mut headers = HeaderMap::new();
@@ -145,8 +155,33 @@ fn options_are_read_from_a_document() {
     let read = |json: &str| serde_json::from_str::<HeaderOptions>(json);
     assert_eq!(read("{}").unwrap(), HeaderOptions::default());
     let options = read(r#"{"x_ratelimit":false,"legacy":true,"reset":"delta"}"#).unwrap();
-    let expected = HeaderOptions { x_ratelimit: false, ratelimit: true, legacy: true, reset: Reset::Delta };
+    let expected = HeaderOptions {
+        x_ratelimit: false,
+        ratelimit: true,
+        legacy: true,
+        reset: Reset::Delta,
+        retry_jitter: None,
+    };
     assert_eq!(options, expected);
     assert!(read(r#"{"x_rate_limit":true}"#).is_err());
     assert!(read(r#"{"reset":"never"}"#).is_err());
+}
+
+#[test]
+fn jitter_only_ever_lengthens_the_wait_and_body_and_header_agree() {
+    let setting = Setting::orders();
+    let options: HeaderOptions = serde_json::from_str(r#"{"retry_jitter":"9s"}"#).unwrap();
+    setting.ask("k", 100);
+    let mut waits = std::collections::BTreeSet::new();
+    for _ in 0..200 {
+        let decision = setting.ask("k", 1);
+        let answer = answer::refusal(&decision, &options, &HeaderMap::new()).unwrap();
+        let wait: u64 = answer.headers()["retry-after"].to_str().unwrap().parse().unwrap();
+        let body = format!("{:?}", answer.body());
+        assert!(body.contains(&format!("retry_after_seconds\\\":{wait}")), "{body}");
+        assert!((1..=10).contains(&wait), "{wait}");
+        waits.insert(wait);
+        setting.clock.advance_us(1);
+    }
+    assert!(waits.len() >= 9, "{waits:?}");
 }

@@ -3,8 +3,16 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // A test that cannot go on should say so at once.
 
 mod bodies;
+mod bypass;
 #[allow(dead_code, reason = "the tests of the doors share it")]
 mod client;
 mod decisions;
+mod forwarding;
+mod frameworks;
+mod gatehouse;
 mod headers;
+mod identities;
+mod layering;
 mod serving;
+mod sharing;
+mod tokens;

@@ -169,3 +169,25 @@ async fn requests_sent_at_once_are_answered_in_order() {
         }
     }
 }
+
+#[tokio::test]
+async fn an_endpoint_is_one_however_it_is_spelt() {
+    let setting = Setting::start().await;
+    let mut client = setting.client().await;
+    let ask = |endpoint: &str| format!(r#"{{"ip":"203.0.113.9","method":"POST","endpoint":"{endpoint}"}}"#);
+    for endpoint in ["/v1/login", "//v1/./login"] {
+        assert_eq!(client.post(CHECK, ask(endpoint)).await.status, 200, "{endpoint}");
+    }
+    for endpoint in ["/v1/%6cogin", "/x/../v1/login?a=b", "/V1/Login/", "/v1;a/login;b"] {
+        assert_eq!(client.post(CHECK, ask(endpoint)).await.status, 429, "{endpoint}");
+    }
+    for endpoint in ["/v1%2flogin", "/v1/%00", "/../login", "/v1/%zz"] {
+        let reply = client.post(CHECK, ask(endpoint)).await;
+        let error = &reply.json()["error"];
+        assert_eq!((reply.status, &error["details"]["field"]), (400, &"endpoint".into()), "{endpoint}");
+        assert!(error["message"].as_str().unwrap().starts_with("the path "), "{error}");
+    }
+    let batch = format!("[{},{}]", ask("/v1%2flogin"), ask("login"));
+    let reply = client.post("/v1/check/batch", batch).await.json();
+    assert_eq!((&reply[0]["error"]["code"], &reply[1]["allowed"]), (&"BAD_REQUEST".into(), &true.into()));
+}

@@ -2,6 +2,7 @@
 
 use super::Compiler;
 use crate::document::Path;
+use crate::path::endpoint;
 use crate::problem::nearest;
 use crate::rate::SECOND_US;
 use crate::rules::written::{TestCase, TestStep};
@@ -25,11 +26,13 @@ impl Compiler<'_> {
                 let hint = "add `steps: [{ at: 0s, send: 100, expect: pass }]`";
                 self.document.missing(&path, "this test does nothing", hint);
             }
+            self.test_endpoint(test.request.endpoint.as_deref(), &path);
             let mut last_us = 0;
             for (number, step) in test.steps.iter().enumerate() {
                 let path = path.field("steps").index(number);
                 last_us = self.step_time(step, last_us, &path);
                 self.step(step, &path);
+                self.test_endpoint(step.request.endpoint.as_deref(), &path);
                 sent = sent.saturating_add(step.send.unwrap_or(1));
             }
             tests.push((self.document.line(&path), test.clone()));
@@ -39,6 +42,13 @@ impl Compiler<'_> {
             self.document.error(&Path::root().field("tests"), message, "keep them below 10,000,000");
         }
         tests
+    }
+
+    fn test_endpoint(&mut self, text: Option<&str>, path: &Path) {
+        if let Some(Err(fault)) = text.map(endpoint) {
+            let path = path.field("request").field("endpoint");
+            self.document.error(&path, fault.to_string(), "doors refuse such a path before any rule sees it");
+        }
     }
 
     fn step_time(&mut self, step: &TestStep, last_us: u64, path: &Path) -> u64 {

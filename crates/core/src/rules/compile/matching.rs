@@ -2,9 +2,9 @@
 
 use super::{Compiler, PATTERN_BYTES};
 use crate::document::Path;
-use crate::key::Dimension;
+use crate::key::{Dimension, Ipv6Prefix};
 use crate::request::{Method, MethodSet};
-use crate::rules::pattern::{Glob, Template, network};
+use crate::rules::pattern::{Closeness, Glob, Template, network};
 use crate::rules::ruleset::{ClientCondition, Route};
 use crate::rules::spelling::OneOrMany;
 use crate::rules::written::{self, Match};
@@ -57,6 +57,19 @@ impl Compiler<'_> {
             }
         }
         names.0.iter().map(|name| Dimension::from_name(name)).collect()
+    }
+
+    pub(super) fn ipv6_prefix(&mut self, rule: &written::Rule, path: &Path) -> Ipv6Prefix {
+        let (bits, path) = match (rule.ipv6_prefix, self.file.defaults.ipv6_prefix) {
+            (Some(bits), _) => (bits, path.field("ipv6_prefix")),
+            (None, Some(bits)) => (bits, Path::root().field("defaults").field("ipv6_prefix")),
+            (None, None) => return Ipv6Prefix::default(),
+        };
+        u8::try_from(bits).ok().and_then(Ipv6Prefix::new).unwrap_or_else(|| {
+            let message = format!("addresses cannot be counted by {bits} bits");
+            self.document.error(&path, message, "a network has 16 to 128 bits; 64 is a household");
+            Ipv6Prefix::default()
+        })
     }
 
     pub(super) fn methods(&mut self, rule: &written::Rule, path: &Path) -> MethodSet {
@@ -144,6 +157,15 @@ impl Compiler<'_> {
             let hint = "keep the one in `match`, or the one beside it";
             self.document.error_at_name(&path.field("endpoint"), "endpoints are given twice", hint);
         }
+        let closeness = match matches {
+            Some(matches) if matches.exact => Closeness::Exact,
+            _ => Closeness::Folded,
+        };
+        if closeness == Closeness::Exact && rule.endpoint.is_none() && inner.is_none() {
+            let hint = "it is about `endpoint`; regular expressions are exact anyway";
+            let path = match_path.field("exact");
+            self.document.error_at_name(&path, "there is no template to be exact about", hint);
+        }
         let first = self.patterns.len();
         let mut given = false;
         for (texts, path, is_regex) in [
@@ -162,16 +184,17 @@ impl Compiler<'_> {
             }
             for (index, text) in texts.0.iter().enumerate() {
                 let path = path.index(index);
-                if is_regex { self.regex(text, &path) } else { self.template(text, &path) }
+                if is_regex { self.regex(text, &path) } else { self.template(text, closeness, &path) }
             }
         }
         given.then_some(first..self.patterns.len())
     }
 
-    pub(super) fn template(&mut self, text: &str, path: &Path) {
-        match Template::parse(text) {
+    pub(super) fn template(&mut self, text: &str, closeness: Closeness, path: &Path) {
+        match Template::parse(text, closeness) {
             Ok(Template { regex, generality }) => {
-                if !self.parts.routes.iter().any(|route| route.template == text) {
+                let same = |route: &Route| route.template == text && self.patterns[route.pattern] == regex;
+                if !self.parts.routes.iter().any(same) {
                     self.parts.routes.push(Route {
                         template: text.to_owned(),
                         hash: siphasher::sip::SipHasher13::new().hash(text.as_bytes()) | 1,

@@ -1,0 +1,238 @@
+//! The one form of a path in which it is matched and forwarded.
+//!
+//! `/login`, `//login`, `/./login` and `/%6cogin` are the same resource to most servers. If they were
+//! different paths to the rules, each would be a quota of its own, or none. So a path is brought into one
+//! form before anybody looks at it: escapes of unreserved characters are decoded, other escapes are in
+//! upper case, what may not stand there plainly is escaped, dot segments are removed and slashes that
+//! follow each other are one.
+//!
+//! Some paths have no such form, because servers disagree about what they mean: an escaped slash or
+//! backslash, an escaped control character, `..` above the root. These are refused.
+
+use std::borrow::Cow;
+use std::fmt;
+
+/// Why a path is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PathFault {
+    /// It does not begin with a slash.
+    NoSlash,
+    /// A `%` without two hexadecimal digits after it.
+    BrokenEscape,
+    /// An escape of this byte, about which servers disagree.
+    Escape(u8),
+    /// This character may not stand in a path.
+    Character(u8),
+    /// `..` leads above the root.
+    AboveRoot,
+    /// A dot segment with parameters, such as `..;x`, which only some servers resolve.
+    DotWithParameters,
+}
+
+impl fmt::Display for PathFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoSlash => f.write_str("the path does not begin with a slash"),
+            Self::BrokenEscape => f.write_str("the path has a `%` without two hexadecimal digits after it"),
+            Self::Escape(byte) => write!(f, "the path has a `%{byte:02X}`, which servers read differently"),
+            Self::Character(b'\\') => f.write_str("the path has a backslash, which servers read differently"),
+            Self::Character(_) => f.write_str("the path has a control character"),
+            Self::AboveRoot => f.write_str("the path leads above its root with `..`"),
+            Self::DotWithParameters => {
+                f.write_str("the path has a dot segment with parameters, which servers read differently")
+            }
+        }
+    }
+}
+
+impl std::error::Error for PathFault {}
+
+/// The canonical form of `path`, which has no query. Borrowed if it has that form already.
+#[inline]
+pub fn canonical(path: &str) -> Result<Cow<'_, str>, PathFault> {
+    if is_canonical(path.as_bytes()) {
+        return Ok(Cow::Borrowed(path));
+    }
+    let made = rewrite(path)?;
+    Ok(if made == path { Cow::Borrowed(path) } else { Cow::Owned(made) })
+}
+
+/// An endpoint as callers name it: a path, whose query is dropped, in its canonical form. What does not
+/// begin with a slash is not a path but a name, and stays as it is.
+#[inline]
+pub fn endpoint(text: &str) -> Result<Cow<'_, str>, PathFault> {
+    if !text.starts_with('/') {
+        return Ok(Cow::Borrowed(text));
+    }
+    let end = text.bytes().position(|byte| matches!(byte, b'?' | b'#'));
+    canonical(&text[..end.unwrap_or(text.len())])
+}
+
+/// What a byte is to a path.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Class {
+    /// It stands for itself, escaped or not.
+    Unreserved,
+    /// It stands for itself; escaped it might mean something else.
+    Reserved,
+    Slash,
+    Dot,
+    Percent,
+    /// It has to be escaped.
+    Foreign,
+    /// It is refused, escaped or not.
+    Refused,
+}
+
+const CLASSES: [Class; 256] = {
+    let mut classes = [Class::Foreign; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        classes[byte] = match byte as u8 {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'~' => Class::Unreserved,
+            b'.' => Class::Dot,
+            b'/' => Class::Slash,
+            b'%' => Class::Percent,
+            b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b',' | b';' | b'=' | b':' | b'@' => {
+                Class::Reserved
+            }
+            b'\\' | 0..=31 | 127 => Class::Refused,
+            _ => Class::Foreign,
+        };
+        byte += 1;
+    }
+    classes
+};
+
+fn class(byte: u8) -> Class {
+    CLASSES[usize::from(byte)]
+}
+
+/// Whether a byte stands for itself in a path but might mean something else when escaped.
+pub(crate) fn is_reserved(byte: u8) -> bool {
+    class(byte) == Class::Reserved
+}
+
+/// Says yes only if [`rewrite`] would answer the same path. It may say no to a few rare ones of these.
+#[inline]
+fn is_canonical(path: &[u8]) -> bool {
+    if path.first() != Some(&b'/') {
+        return false;
+    }
+    let mut at = 1;
+    let mut after_slash = true;
+    while let Some(byte) = path.get(at) {
+        match class(*byte) {
+            Class::Unreserved | Class::Reserved => {}
+            Class::Slash if after_slash => return false,
+            Class::Slash => {
+                after_slash = true;
+                at += 1;
+                continue;
+            }
+            // `/.well-known` is fine.
+            Class::Dot if after_slash && matches!(path.get(at + 1), None | Some(b'/' | b'.' | b';')) => {
+                return false;
+            }
+            Class::Dot => {}
+            Class::Percent if keeps_escape(path.get(at + 1), path.get(at + 2)) => at += 2,
+            Class::Percent => return false,
+            Class::Foreign | Class::Refused => return false,
+        }
+        after_slash = false;
+        at += 1;
+    }
+    true
+}
+
+/// Whether an escape with these digits surely stays as it is.
+fn keeps_escape(high: Option<&u8>, low: Option<&u8>) -> bool {
+    let is_upper = |digit: Option<&u8>| digit.is_some_and(|digit| !digit.is_ascii_lowercase());
+    let (true, true, Some(high_value), Some(low_value)) =
+        (is_upper(high), is_upper(low), hex(high), hex(low))
+    else {
+        return false;
+    };
+    let byte = high_value << 4 | low_value;
+    // Where a spelling that is too long may begin, the byte after it would have to be looked at.
+    !matches!(byte, 0xc0 | 0xc1 | 0xe0 | 0xf0)
+        && matches!(class(byte), Class::Reserved | Class::Foreign | Class::Percent)
+}
+
+/// The canonical form, made anew.
+#[cold]
+fn rewrite(path: &str) -> Result<String, PathFault> {
+    let inner = path.strip_prefix('/').ok_or(PathFault::NoSlash)?;
+    let mut out = String::with_capacity(path.len() + 8);
+    let mut segments = inner.split('/').peekable();
+    while let Some(segment) = segments.next() {
+        let is_last = segments.peek().is_none();
+        let start = out.len();
+        out.push('/');
+        push_segment(segment.as_bytes(), &mut out)?;
+        match &out[start + 1..] {
+            "" if is_last => {}
+            "" => out.truncate(start),
+            "." => out.truncate(start + usize::from(is_last)),
+            ".." => {
+                let parent = out[..start].rfind('/').ok_or(PathFault::AboveRoot)?;
+                out.truncate(parent + usize::from(is_last));
+            }
+            made if made.starts_with(".;") || made.starts_with("..;") => {
+                return Err(PathFault::DotWithParameters);
+            }
+            _ => {}
+        }
+    }
+    if out.is_empty() {
+        out.push('/');
+    }
+    Ok(out)
+}
+
+/// One segment, its escapes and characters in canonical form.
+fn push_segment(segment: &[u8], out: &mut String) -> Result<(), PathFault> {
+    let mut bytes = segment.iter();
+    let mut last_escaped = 0;
+    while let Some(byte) = bytes.next() {
+        let mut escaped = 0;
+        match class(*byte) {
+            Class::Percent => {
+                let (Some(high), Some(low)) = (hex(bytes.next()), hex(bytes.next())) else {
+                    return Err(PathFault::BrokenEscape);
+                };
+                escaped = high << 4 | low;
+                match class(escaped) {
+                    Class::Unreserved | Class::Dot => out.push(char::from(escaped)),
+                    Class::Slash | Class::Refused => return Err(PathFault::Escape(escaped)),
+                    Class::Foreign if is_overlong(last_escaped, escaped) => {
+                        return Err(PathFault::Escape(escaped));
+                    }
+                    Class::Foreign | Class::Reserved | Class::Percent => push_escape(escaped, out),
+                }
+            }
+            Class::Foreign => push_escape(*byte, out),
+            Class::Refused => return Err(PathFault::Character(*byte)),
+            Class::Unreserved | Class::Reserved | Class::Slash | Class::Dot => out.push(char::from(*byte)),
+        }
+        last_escaped = escaped;
+    }
+    Ok(())
+}
+
+/// Whether the second of two escaped bytes shows that a character is spelled longer than it needs to be.
+/// Careless decoders read a slash from `%C0%AF`.
+fn is_overlong(before: u8, byte: u8) -> bool {
+    matches!((before, byte), (_, 0xc0 | 0xc1) | (0xe0, 0x80..=0x9f) | (0xf0, 0x80..=0x8f))
+}
+
+fn hex(digit: Option<&u8>) -> Option<u8> {
+    char::from(*digit?).to_digit(16).map(|digit| digit as u8)
+}
+
+fn push_escape(byte: u8, out: &mut String) {
+    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+    out.push('%');
+    out.push(char::from(DIGITS[usize::from(byte >> 4)]));
+    out.push(char::from(DIGITS[usize::from(byte & 15)]));
+}

@@ -1,0 +1,331 @@
+//! Finds the identities of a request.
+
+use super::client_ip::ClientIpOptions;
+use super::jwt::{Claims, Verifier};
+use super::options::{IdentityError, IdentityOptions, Sources};
+use super::source::{self, Name, Source};
+use crate::fault::Fault;
+use crate::headers::X_API_KEY;
+use http::HeaderName;
+use http::request::Parts;
+use smallvec::SmallVec;
+use std::borrow::Cow;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
+use std::sync::Arc;
+use tollgate_limiter::{Method, Request};
+
+/// Whoever has no address at all (a unix socket) shares a count with all who have none.
+const NO_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+
+/// [`IdentityOptions`], ready for use.
+#[derive(Debug)]
+pub struct Identities {
+    api_key: Places,
+    user: Places,
+    tenant: Places,
+    tier: Places,
+    ids: Vec<(Box<str>, Places)>,
+    /// The verifier, and where the token stands.
+    jwt: Option<(Verifier, Place)>,
+    client_ip: ClientIpOptions,
+    cost: Option<HeaderName>,
+    priority: Option<HeaderName>,
+    /// Whether anything but the address depends on the peer being trusted.
+    asks_for_trust: bool,
+}
+
+type Places = SmallVec<[Place; 2]>;
+
+/// A [`Source`], with claims by their number.
+#[derive(Clone, Debug)]
+enum Place {
+    Header(HeaderName),
+    TrustedHeader(HeaderName),
+    Query(Box<str>),
+    Cookie(Box<str>),
+    Bearer,
+    /// The bearer token unless it looks like a JWT: one that proves nothing must not become a key.
+    OpaqueBearer,
+    Claim(usize),
+    Ip,
+}
+
+/// A value that was found.
+#[derive(Debug)]
+enum Found<'a> {
+    Here(&'a str),
+    Made(Box<str>),
+    Claim(usize),
+}
+
+/// Who a request is from.
+#[derive(Debug)]
+pub struct Caller<'a> {
+    api_key: Option<Found<'a>>,
+    user: Option<Found<'a>>,
+    tenant: Option<Found<'a>>,
+    tier: Option<Found<'a>>,
+    ids: SmallVec<[(&'a str, Found<'a>); 2]>,
+    claims: Option<Arc<Claims>>,
+    ip: IpAddr,
+    cost: u64,
+    priority: Option<u8>,
+}
+
+impl Default for Identities {
+    fn default() -> Self {
+        Self::open(&IdentityOptions::default(), Path::new("")).expect("the defaults need no file")
+    }
+}
+
+impl Identities {
+    /// Makes the options ready. Files that they name are read, from `folder` on.
+    pub fn open(options: &IdentityOptions, folder: &Path) -> Result<Self, IdentityError> {
+        let mut compiler = Compiler { options, claims: Vec::new(), asks_for_trust: false };
+        let token = options.jwt.as_ref().map(|jwt| compiler.token(&jwt.token)).transpose()?;
+        let is_bearer = matches!(token, Some(Place::Bearer));
+        let api_key = match &options.api_key {
+            Some(sources) => compiler.places("api_key", sources)?,
+            None if is_bearer => SmallVec::from_iter([Place::Header(X_API_KEY.clone())]),
+            None => SmallVec::from_iter([Place::Header(X_API_KEY.clone()), Place::Bearer]),
+        };
+        let user = compiler.places("user", &options.user)?;
+        let tenant = compiler.places("tenant", &options.tenant)?;
+        let tier = compiler.tier(&options.tier)?;
+        let mut ids = Vec::new();
+        for (name, sources) in &options.ids {
+            let places = compiler.places(&format!("ids.{name}"), sources)?;
+            ids.push((Box::from(name.as_str()), places));
+        }
+        let cost = compiler.trusted_header("cost", options.cost.as_ref().map(|trusted| &trusted.header))?;
+        let priority =
+            compiler.trusted_header("priority", options.priority.as_ref().map(|trusted| &trusted.header))?;
+        let Compiler { claims, asks_for_trust, .. } = compiler;
+        let jwt = match (&options.jwt, token) {
+            (Some(jwt), Some(place)) => Some((Verifier::open(jwt, folder, claims)?, place)),
+            _ => None,
+        };
+        Ok(Self {
+            api_key,
+            user,
+            tenant,
+            tier,
+            ids,
+            jwt,
+            client_ip: options.client_ip.clone(),
+            cost,
+            priority,
+            asks_for_trust,
+        })
+    }
+
+    /// How addresses are found.
+    pub fn client_ip(&self) -> &ClientIpOptions {
+        &self.client_ip
+    }
+
+    /// Who sent `parts` from `peer`, at `now_us`. A fault is what nobody can make sense of.
+    pub fn caller<'a>(
+        &'a self,
+        parts: &'a Parts,
+        peer: Option<IpAddr>,
+        now_us: u64,
+    ) -> Result<Caller<'a>, Fault> {
+        let peer = peer.unwrap_or(NO_ADDRESS);
+        let trusted = self.asks_for_trust && self.client_ip.trusts(peer);
+        let ip = self.client_ip.client(peer, &parts.headers);
+        let mut look = Look { parts, trusted, ip, claims: None };
+        if let Some((verifier, place)) = &self.jwt
+            && let Some(token) = look.at(place)?
+        {
+            look.claims = verifier.claims(token.text(None), now_us);
+        }
+        let mut ids = SmallVec::new();
+        for (name, places) in &self.ids {
+            if let Some(found) = look.first(places)? {
+                ids.push((&**name, found));
+            }
+        }
+        Ok(Caller {
+            api_key: look.first(&self.api_key)?,
+            user: look.first(&self.user)?,
+            tenant: look.first(&self.tenant)?,
+            tier: look.first(&self.tier)?,
+            ids,
+            cost: look.number(self.cost.as_ref())?.unwrap_or(1),
+            priority: look.number(self.priority.as_ref())?,
+            claims: look.claims,
+            ip,
+        })
+    }
+}
+
+/// A look at one request.
+struct Look<'a> {
+    parts: &'a Parts,
+    trusted: bool,
+    ip: IpAddr,
+    claims: Option<Arc<Claims>>,
+}
+
+impl<'a> Look<'a> {
+    #[inline]
+    fn first(&self, places: &'a Places) -> Result<Option<Found<'a>>, Fault> {
+        for place in places {
+            if let Some(found) = self.at(place)? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    fn at(&self, place: &Place) -> Result<Option<Found<'a>>, Fault> {
+        let headers = &self.parts.headers;
+        Ok(match place {
+            Place::Header(name) => source::header(headers, name)?.map(Found::Here),
+            Place::TrustedHeader(name) if self.trusted => source::header(headers, name)?.map(Found::Here),
+            Place::TrustedHeader(_) => None,
+            Place::Query(name) => source::query(self.parts, name)?.map(|text| match text {
+                Cow::Borrowed(text) => Found::Here(text),
+                Cow::Owned(text) => Found::Made(text.into()),
+            }),
+            Place::Cookie(name) => source::cookie(headers, name)?.map(Found::Here),
+            Place::Bearer => source::bearer(headers)?.map(Found::Here),
+            Place::OpaqueBearer => {
+                let dots = |token: &&str| token.bytes().filter(|byte| *byte == b'.').count();
+                source::bearer(headers)?.filter(|token| dots(token) < 2).map(Found::Here)
+            }
+            Place::Claim(index) => {
+                let claims = self.claims.as_ref();
+                claims.and_then(|claims| claims.get(*index)).map(|_| Found::Claim(*index))
+            }
+            Place::Ip => Some(Found::Made(self.ip.to_string().into())),
+        })
+    }
+
+    /// The number in a header that only trusted peers can set.
+    fn number<N: std::str::FromStr>(&self, name: Option<&HeaderName>) -> Result<Option<N>, Fault> {
+        let Some(name) = name.filter(|_| self.trusted) else { return Ok(None) };
+        let Some(text) = source::header(&self.parts.headers, name)? else { return Ok(None) };
+        let number = text.parse();
+        number.map(Some).map_err(|_| Fault::bad_request(format!("the header `{name}` is not such a number")))
+    }
+}
+
+impl Found<'_> {
+    fn text<'f>(&'f self, claims: Option<&'f Claims>) -> &'f str {
+        match self {
+            Self::Here(text) => text,
+            Self::Made(text) => text,
+            Self::Claim(index) => claims.and_then(|claims| claims.get(*index)).unwrap_or_default(),
+        }
+    }
+}
+
+impl Caller<'_> {
+    /// The client's address.
+    pub fn ip(&self) -> IpAddr {
+        self.ip
+    }
+
+    /// Lends the caller's names to `ask` as a request for `endpoint`, which is in its canonical form.
+    #[inline]
+    pub fn ask<R>(&self, method: &http::Method, endpoint: &str, ask: impl FnOnce(&Request<'_>) -> R) -> R {
+        let claims = self.claims.as_deref();
+        let ids: SmallVec<[(&str, &str); 4]> =
+            self.ids.iter().map(|(name, found)| (*name, found.text(claims))).collect();
+        ask(&Request {
+            api_key: self.api_key.as_ref().map(|found| found.text(claims)),
+            user: self.user.as_ref().map(|found| found.text(claims)),
+            tenant: self.tenant.as_ref().map(|found| found.text(claims)),
+            ip: Some(self.ip),
+            tier: self.tier.as_ref().map(|found| found.text(claims)),
+            ids: &ids,
+            domain: None,
+            endpoint,
+            method: Some(Method::from_name(method.as_str())),
+            cost: self.cost,
+            priority: self.priority,
+        })
+    }
+}
+
+/// Turns sources into places.
+struct Compiler<'o> {
+    options: &'o IdentityOptions,
+    claims: Vec<String>,
+    asks_for_trust: bool,
+}
+
+impl Compiler<'_> {
+    fn places(&mut self, field: &str, sources: &Sources) -> Result<Places, IdentityError> {
+        sources.0.iter().map(|source| self.place(field, source)).collect()
+    }
+
+    fn place(&mut self, field: &str, source: &Source) -> Result<Place, IdentityError> {
+        Ok(match source {
+            Source::Header(Name(name)) => Place::Header(name.clone()),
+            Source::TrustedHeader(name) => Place::TrustedHeader(self.trusted(field, name)?),
+            Source::Query(name) => Place::Query(name.as_str().into()),
+            Source::Cookie(name) => Place::Cookie(name.as_str().into()),
+            Source::Bearer if self.options.jwt.is_some() => Place::OpaqueBearer,
+            Source::Bearer => Place::Bearer,
+            Source::Jwt(_) if self.options.jwt.is_none() => {
+                let message = "a claim needs a `jwt:` section that says how tokens are verified";
+                return Err(IdentityError::new(field, message));
+            }
+            Source::Jwt(name) => {
+                self.claims.push(name.clone());
+                Place::Claim(self.claims.len() - 1)
+            }
+            Source::Ip => Place::Ip,
+        })
+    }
+
+    /// Where the token itself stands.
+    fn token(&mut self, source: &Source) -> Result<Place, IdentityError> {
+        match source {
+            Source::Bearer => Ok(Place::Bearer),
+            Source::Header(_) | Source::TrustedHeader(_) | Source::Query(_) | Source::Cookie(_) => {
+                self.place("jwt.token", source)
+            }
+            Source::Jwt(_) | Source::Ip => {
+                let message = "a token stands in a header, a cookie, the query, or is the bearer token";
+                Err(IdentityError::new("jwt.token", message))
+            }
+        }
+    }
+
+    /// Nobody chooses his own tier.
+    fn tier(&mut self, sources: &Sources) -> Result<Places, IdentityError> {
+        let place = |source: &Source| match source {
+            Source::Header(name) | Source::TrustedHeader(name) => {
+                self.trusted("tier", name).map(Place::TrustedHeader)
+            }
+            Source::Jwt(_) => self.place("tier", source),
+            _ => Err(IdentityError::new(
+                "tier",
+                "a tier comes from a claim, or from a header of a trusted peer",
+            )),
+        };
+        sources.0.iter().map(place).collect()
+    }
+
+    fn trusted_header(
+        &mut self,
+        field: &str,
+        name: Option<&Name>,
+    ) -> Result<Option<HeaderName>, IdentityError> {
+        name.map(|name| self.trusted(field, name)).transpose()
+    }
+
+    fn trusted(&mut self, field: &str, name: &Name) -> Result<HeaderName, IdentityError> {
+        if self.options.client_ip.trusted.is_empty() {
+            let message = "this header counts from trusted peers only; name them in `client_ip.trusted`";
+            return Err(IdentityError::new(field, message));
+        }
+        self.asks_for_trust = true;
+        Ok(name.0.clone())
+    }
+}

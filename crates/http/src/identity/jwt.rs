@@ -1,0 +1,287 @@
+//! Claims of tokens (JWT) that are proven.
+//!
+//! The algorithm is the one that the settings name; what the token says about it only has to agree. A token
+//! that is forged, expired, not yet valid, meant for somebody else or has no `exp` proves nothing: it counts
+//! as no token at all.
+
+use super::options::IdentityError;
+use super::source::Source;
+use super::tokens::Tokens;
+use jsonwebtoken::jwk::{JwkSet, PublicKeyUse};
+use jsonwebtoken::{Algorithm, AlgorithmFamily, DecodingKey, Validation, decode, decode_header};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tollgate_core::rate::SECOND_US;
+use tollgate_core::rules::spelling::{DurationText, OneOrMany};
+
+/// No honest token is longer, and a longer one is not worth a signature check.
+const LONGEST_TOKEN: usize = 8 * 1024;
+/// How long a token that proves nothing is remembered.
+const INVALID_US: u64 = 10 * SECOND_US;
+const DEFAULT_LEEWAY_US: u64 = 60 * SECOND_US;
+/// A shorter secret can be guessed (RFC 7518 asks for as much as the hash has).
+const SHORTEST_SECRET: usize = 32;
+
+/// How tokens are verified.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JwtOptions {
+    /// The algorithm; a token with any other proves nothing.
+    pub algorithm: JwtAlgorithm,
+    /// A file with the public key (PEM).
+    pub key_file: Option<PathBuf>,
+    /// A file with the secret, for HS256 and the like.
+    pub secret_file: Option<PathBuf>,
+    /// A file with a set of keys (JWKS), of which a token names one by `kid`.
+    pub jwks_file: Option<PathBuf>,
+    /// Who must have issued it.
+    pub issuer: Option<OneOrMany<String>>,
+    /// For whom it must be meant.
+    pub audience: Option<OneOrMany<String>>,
+    /// By how much clocks may differ; 60 s by default.
+    pub leeway: Option<DurationText>,
+    /// Where the token stands; the bearer token by default.
+    #[serde(default = "bearer")]
+    pub token: Source,
+}
+
+fn bearer() -> Source {
+    Source::Bearer
+}
+
+/// A signature algorithm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+#[expect(missing_docs, reason = "these are the names of RFC 7518")]
+pub enum JwtAlgorithm {
+    Hs256,
+    Hs384,
+    Hs512,
+    Rs256,
+    Rs384,
+    Rs512,
+    Ps256,
+    Ps384,
+    Ps512,
+    Es256,
+    Es384,
+    #[serde(rename = "EdDSA")]
+    EdDsa,
+}
+
+impl JwtAlgorithm {
+    fn algorithm(self) -> Algorithm {
+        match self {
+            Self::Hs256 => Algorithm::HS256,
+            Self::Hs384 => Algorithm::HS384,
+            Self::Hs512 => Algorithm::HS512,
+            Self::Rs256 => Algorithm::RS256,
+            Self::Rs384 => Algorithm::RS384,
+            Self::Rs512 => Algorithm::RS512,
+            Self::Ps256 => Algorithm::PS256,
+            Self::Ps384 => Algorithm::PS384,
+            Self::Ps512 => Algorithm::PS512,
+            Self::Es256 => Algorithm::ES256,
+            Self::Es384 => Algorithm::ES384,
+            Self::EdDsa => Algorithm::EdDSA,
+        }
+    }
+
+    fn is_secret(self) -> bool {
+        matches!(self, Self::Hs256 | Self::Hs384 | Self::Hs512)
+    }
+}
+
+/// The claims that were asked for, in that order.
+#[derive(Debug)]
+pub(super) struct Claims(Vec<Option<Box<str>>>);
+
+impl Claims {
+    pub(super) fn get(&self, index: usize) -> Option<&str> {
+        self.0.get(index)?.as_deref()
+    }
+}
+
+/// Verifies tokens.
+#[derive(Debug)]
+pub(super) struct Verifier {
+    keys: Vec<(Option<String>, DecodingKey)>,
+    validation: Validation,
+    leeway_us: u64,
+    claims: Vec<String>,
+    valid: Tokens<Arc<Claims>>,
+    /// Apart from the others: made-up tokens must not push out those of busy clients.
+    invalid: Tokens<()>,
+}
+
+impl Verifier {
+    /// Reads the keys, from `folder` on, and verifies tokens for these claims.
+    pub(super) fn open(
+        options: &JwtOptions,
+        folder: &Path,
+        claims: Vec<String>,
+    ) -> Result<Self, IdentityError> {
+        let algorithm = options.algorithm.algorithm();
+        let mut validation = Validation::new(algorithm);
+        // Times are checked here, by the clock that decisions are made by.
+        (validation.validate_exp, validation.validate_nbf) = (false, false);
+        validation.required_spec_claims.clear();
+        validation.validate_aud = options.audience.is_some();
+        if let Some(OneOrMany(audience)) = &options.audience {
+            validation.set_audience(audience);
+            validation.required_spec_claims.insert("aud".to_owned());
+        }
+        if let Some(OneOrMany(issuer)) = &options.issuer {
+            validation.set_issuer(issuer);
+            validation.required_spec_claims.insert("iss".to_owned());
+        }
+        Ok(Self {
+            keys: keys(options, folder)?,
+            validation,
+            leeway_us: options.leeway.map_or(DEFAULT_LEEWAY_US, |leeway| leeway.us),
+            claims,
+            valid: Tokens::new(),
+            invalid: Tokens::new(),
+        })
+    }
+
+    /// What `token` proves at `now_us`; none if nothing.
+    pub(super) fn claims(&self, token: &str, now_us: u64) -> Option<Arc<Claims>> {
+        if let Some(known) = self.valid.get(token, now_us) {
+            return Some(known);
+        }
+        if token.len() > LONGEST_TOKEN || self.invalid.get(token, now_us).is_some() {
+            return None;
+        }
+        match self.verify(token, now_us) {
+            Some((claims, until_us)) => {
+                self.valid.put(token, Arc::clone(&claims), now_us, until_us);
+                Some(claims)
+            }
+            None => {
+                self.invalid.put(token, (), now_us, now_us.saturating_add(INVALID_US));
+                None
+            }
+        }
+    }
+
+    /// The claims, and until when they hold.
+    fn verify(&self, token: &str, now_us: u64) -> Option<(Arc<Claims>, u64)> {
+        let key = match self.keys.as_slice() {
+            // A file with one key and no name for it is the key of every token.
+            [(None, key)] => key,
+            keys => {
+                let kid = decode_header(token).ok()?.kid;
+                match (&kid, keys) {
+                    (None, [(_, key)]) => key,
+                    _ => &keys.iter().find(|(name, _)| name.is_some() && *name == kid)?.1,
+                }
+            }
+        };
+        let found = decode::<Map<String, Value>>(token, key, &self.validation).ok()?.claims;
+        let until_us = instant_us(found.get("exp")?)?.saturating_add(self.leeway_us);
+        let from_us = match found.get("nbf") {
+            Some(nbf) => instant_us(nbf)?.saturating_sub(self.leeway_us),
+            None => 0,
+        };
+        if !(from_us..until_us).contains(&now_us) {
+            return None;
+        }
+        let claims = self.claims.iter().map(|name| claim(&found, name)).collect();
+        Some((Arc::new(Claims(claims)), until_us))
+    }
+}
+
+/// Seconds since the epoch, which may have a fraction.
+fn instant_us(value: &Value) -> Option<u64> {
+    let seconds = value.as_f64()?;
+    (seconds >= 0.0).then_some((seconds * SECOND_US as f64) as u64)
+}
+
+/// A claim by its name, else by the path that its dots make; none unless it is a text or a number.
+fn claim(claims: &Map<String, Value>, name: &str) -> Option<Box<str>> {
+    let nested = || {
+        let (first, rest) = name.split_once('.')?;
+        rest.split('.').try_fold(claims.get(first)?, |value, name| value.get(name))
+    };
+    match claims.get(name).or_else(nested)? {
+        Value::String(text) if !text.is_empty() => Some(text.as_str().into()),
+        Value::Number(number) => Some(number.to_string().into()),
+        _ => None,
+    }
+}
+
+fn keys(options: &JwtOptions, folder: &Path) -> Result<Vec<(Option<String>, DecodingKey)>, IdentityError> {
+    let secret = options.algorithm.is_secret();
+    match (&options.key_file, &options.secret_file, &options.jwks_file) {
+        (Some(file), None, None) if !secret => {
+            let field = "jwt.key_file";
+            let pem = read(field, folder, file)?;
+            let key = match options.algorithm {
+                JwtAlgorithm::Es256 | JwtAlgorithm::Es384 => DecodingKey::from_ec_pem(&pem),
+                JwtAlgorithm::EdDsa => DecodingKey::from_ed_pem(&pem),
+                _ => DecodingKey::from_rsa_pem(&pem),
+            };
+            let key = key.map_err(|error| {
+                IdentityError::new(field, format!("{} has no such public key: {error}", file.display()))
+            })?;
+            Ok(vec![(None, key)])
+        }
+        (None, Some(file), None) if secret => {
+            let field = "jwt.secret_file";
+            let bytes = read(field, folder, file)?;
+            let secret = bytes.trim_ascii();
+            if secret.starts_with(b"-----BEGIN") {
+                return Err(IdentityError::new(field, "a public key is no secret; everybody has it"));
+            }
+            if secret.len() < SHORTEST_SECRET {
+                let message = format!("a secret has at least {SHORTEST_SECRET} bytes");
+                return Err(IdentityError::new(field, message));
+            }
+            Ok(vec![(None, DecodingKey::from_secret(secret))])
+        }
+        (None, None, Some(file)) => key_set(options.algorithm, &read("jwt.jwks_file", folder, file)?),
+        (Some(_), None, None) => {
+            Err(IdentityError::new("jwt.key_file", "this algorithm takes a `secret_file` or a `jwks_file`"))
+        }
+        (None, Some(_), None) => {
+            Err(IdentityError::new("jwt.secret_file", "this algorithm takes a `key_file` or a `jwks_file`"))
+        }
+        _ => Err(IdentityError::new("jwt", "name one of `key_file`, `secret_file` and `jwks_file`")),
+    }
+}
+
+/// The keys of a set that fit the algorithm.
+fn key_set(
+    algorithm: JwtAlgorithm,
+    json: &[u8],
+) -> Result<Vec<(Option<String>, DecodingKey)>, IdentityError> {
+    let wrong = |message: String| IdentityError::new("jwt.jwks_file", message);
+    let set: JwkSet =
+        serde_json::from_slice(json).map_err(|error| wrong(format!("this is no set of keys: {error}")))?;
+    let algorithm = algorithm.algorithm();
+    let mut keys = Vec::new();
+    for jwk in &set.keys {
+        let signs = !matches!(jwk.common.public_key_use, Some(PublicKeyUse::Encryption));
+        let fits = jwk.common.key_algorithm.is_none_or(|named| named.to_string() == format!("{algorithm:?}"));
+        if !signs || !fits {
+            continue;
+        }
+        // A set may well hold keys of kinds that are of no use here.
+        let Ok(key) = DecodingKey::from_jwk(jwk) else { continue };
+        let is_weak = algorithm.family() == AlgorithmFamily::Hmac
+            && key.try_get_as_bytes().is_ok_and(|secret| secret.len() < SHORTEST_SECRET);
+        if key.family() == algorithm.family() && !is_weak {
+            keys.push((jwk.common.key_id.clone(), key));
+        }
+    }
+    if keys.is_empty() { Err(wrong(format!("it has no key for {algorithm:?}"))) } else { Ok(keys) }
+}
+
+fn read(field: &str, folder: &Path, file: &Path) -> Result<Vec<u8>, IdentityError> {
+    let path = folder.join(file);
+    std::fs::read(&path)
+        .map_err(|error| IdentityError::new(field, format!("cannot read {}: {error}", path.display())))
+}

@@ -1,0 +1,189 @@
+//! The places in a request where an identity can stand.
+
+use crate::fault::Fault;
+use crate::headers::{AUTHORIZATION, COOKIE};
+use http::request::Parts;
+use http::{HeaderMap, HeaderName};
+use serde::Deserialize;
+use serde::de::{self, Deserializer, MapAccess, Visitor};
+use std::borrow::Cow;
+use std::fmt;
+
+/// A place where an identity can stand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A header, from whoever sends it.
+    Header(Name),
+    /// A header that only trusted peers can set.
+    TrustedHeader(Name),
+    /// A parameter of the query.
+    Query(String),
+    /// A cookie.
+    Cookie(String),
+    /// The bearer token, as it is.
+    Bearer,
+    /// A claim of the verified token; `a.b` is `b` within `a`.
+    Jwt(String),
+    /// The client's address.
+    Ip,
+}
+
+/// The kinds of sources that have a name.
+#[derive(Deserialize)]
+#[serde(field_identifier, rename_all = "snake_case")]
+enum Kind {
+    Header,
+    TrustedHeader,
+    Query,
+    Cookie,
+    Jwt,
+}
+
+impl Source {
+    /// `bearer` or `ip`.
+    pub(super) fn plain<E: de::Error>(text: &str) -> Result<Self, E> {
+        match text {
+            "bearer" => Ok(Self::Bearer),
+            "ip" => Ok(Self::Ip),
+            other => Err(E::custom(format_args!(
+                "`{other}` is no source; write `bearer` or `ip`, or name one like `header: X-User`"
+            ))),
+        }
+    }
+
+    /// `header: X-User` and the like; none if nothing stands there.
+    pub(super) fn named<'de, A: MapAccess<'de>>(mut map: A) -> Result<Option<Self>, A::Error> {
+        let Some(kind) = map.next_key::<Kind>()? else { return Ok(None) };
+        let source = match kind {
+            Kind::Header => Self::Header(map.next_value()?),
+            Kind::TrustedHeader => Self::TrustedHeader(map.next_value()?),
+            Kind::Query => Self::Query(map.next_value()?),
+            Kind::Cookie => Self::Cookie(map.next_value()?),
+            Kind::Jwt => Self::Jwt(map.next_value()?),
+        };
+        match map.next_key::<Kind>()? {
+            None => Ok(Some(source)),
+            Some(_) => Err(de::Error::custom("a source is one place; several go into a list")),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Source {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct One;
+
+        impl<'de> Visitor<'de> for One {
+            type Value = Source;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a source such as `header: X-User` or `bearer`")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Source, E> {
+                Source::plain(text)
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Source, A::Error> {
+                Source::named(map)?.ok_or_else(|| de::Error::custom("a source names a place"))
+            }
+        }
+
+        deserializer.deserialize_any(One)
+    }
+}
+
+/// The name of a header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Name(pub HeaderName);
+
+impl<'de> Deserialize<'de> for Name {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = Cow::<str>::deserialize(deserializer)?;
+        let name = HeaderName::try_from(&*text);
+        name.map(Self).map_err(|_| de::Error::custom(format_args!("`{text}` cannot be the name of a header")))
+    }
+}
+
+/// The one value of the header `name`; none if it is absent or empty.
+#[inline]
+pub(super) fn header<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Fault> {
+    let mut lines = headers.get_all(name).iter();
+    let Some(line) = lines.next() else { return Ok(None) };
+    if lines.next().is_some() {
+        return Err(twice("header", name.as_str()));
+    }
+    let text = std::str::from_utf8(line.as_bytes())
+        .map_err(|_| Fault::bad_request(format!("the header `{name}` is not UTF-8")))?;
+    Ok(non_empty(text.trim()))
+}
+
+/// The bearer token.
+#[inline]
+pub(super) fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Fault> {
+    let Some(credentials) = header(headers, &AUTHORIZATION)? else { return Ok(None) };
+    let Some((scheme, token)) = credentials.split_once(' ') else { return Ok(None) };
+    Ok(if scheme.eq_ignore_ascii_case("bearer") { non_empty(token.trim()) } else { None })
+}
+
+/// The one parameter `name` of the query, decoded.
+pub(super) fn query<'a>(parts: &'a Parts, name: &str) -> Result<Option<Cow<'a, str>>, Fault> {
+    let Some(query) = parts.uri.query() else { return Ok(None) };
+    let mut found = None;
+    for pair in query.split('&') {
+        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+        if decoded(key).as_deref() == Some(name) && found.replace(value).is_some() {
+            return Err(twice("query parameter", name));
+        }
+    }
+    let Some(value) = found else { return Ok(None) };
+    let value = decoded(value)
+        .ok_or_else(|| Fault::bad_request(format!("the query parameter `{name}` cannot be decoded")))?;
+    Ok(if value.is_empty() { None } else { Some(value) })
+}
+
+/// The one cookie `name`. Cookies may come in several lines.
+pub(super) fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, Fault> {
+    let mut found = None;
+    for line in headers.get_all(COOKIE) {
+        let text = std::str::from_utf8(line.as_bytes())
+            .map_err(|_| Fault::bad_request("the header `cookie` is not UTF-8"))?;
+        for pair in text.split(';') {
+            let Some((key, value)) = pair.split_once('=') else { continue };
+            if key.trim() == name && found.replace(value.trim()).is_some() {
+                return Err(twice("cookie", name));
+            }
+        }
+    }
+    Ok(found
+        .map(|value| value.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(value))
+        .and_then(non_empty))
+}
+
+fn non_empty(text: &str) -> Option<&str> {
+    if text.is_empty() { None } else { Some(text) }
+}
+
+#[cold]
+fn twice(what: &str, name: &str) -> Fault {
+    Fault::bad_request(format!("the {what} `{name}` stands there twice"))
+}
+
+/// A text of a query without its escapes; none if they are broken or no UTF-8.
+fn decoded(text: &str) -> Option<Cow<'_, str>> {
+    if !text.bytes().any(|byte| matches!(byte, b'%' | b'+')) {
+        return Some(Cow::Borrowed(text));
+    }
+    let mut out = Vec::with_capacity(text.len());
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        out.push(match byte {
+            b'+' => b' ',
+            b'%' => {
+                let mut digit = || char::from(bytes.next()?).to_digit(16);
+                (digit()? << 4 | digit()?) as u8
+            }
+            other => other,
+        });
+    }
+    String::from_utf8(out).ok().map(Cow::Owned)
+}

@@ -1,0 +1,149 @@
+//! The tower layer: the limiter in front of any HTTP service, in the same process.
+//!
+//! It works wherever tower layers do: axum, hyper, tonic. For each request it
+//!
+//! 1. brings the path into its canonical form, and passes it on in that form;
+//! 2. finds out who asks ([`crate::identity`]);
+//! 3. asks the [`Limiter`];
+//! 4. calls the inner service and adds the headers of the decision to its response, or answers itself: 429, 403
+//!    or 400, and to gRPC callers the statuses that mean the same.
+//!
+//! With the embedded store all of this happens in [`call`](tower_service::Service::call), without waiting and
+//! without an allocation of its own; only a shared store may have to be waited for.
+
+mod body;
+mod future;
+mod gate;
+
+use crate::headers::HeaderOptions;
+use crate::identity::Identities;
+pub use body::ResponseBody;
+use bytes::Bytes;
+pub use future::ResponseFuture;
+use gate::{Gate, Judged};
+use http::{Extensions, Request, Response};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use tollgate_limiter::Limiter;
+use tower_layer::Layer;
+use tower_service::Service;
+
+/// The address that a request came from, as a request extension: one way to tell the layer of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerAddr(pub SocketAddr);
+
+/// Finds the peer of a request among its extensions.
+pub type PeerFrom = fn(&Extensions) -> Option<SocketAddr>;
+
+/// Puts a limiter in front of services.
+///
+/// ```
+/// use std::sync::Arc;
+/// use tollgate_http::RateLimitLayer;
+/// use tollgate_limiter::{Clock, Limiter, MemoryStore};
+///
+/// let limiter = Arc::new(Limiter::new(MemoryStore::new(64 << 20), Clock::system()));
+/// let loaded = tollgate_core::rules::load("rules.yaml", "rules: [{ id: api, limit: 100/min }]").unwrap();
+/// limiter.install(loaded.rules, loaded.lists);
+/// let layer = RateLimitLayer::new(limiter);
+/// ```
+#[derive(Clone, Debug)]
+pub struct RateLimitLayer {
+    gate: Arc<Gate>,
+    peer: Option<SocketAddr>,
+}
+
+impl RateLimitLayer {
+    /// A layer with the default identities (`X-Api-Key`, else the bearer token, else the address) and headers.
+    pub fn new(limiter: Arc<Limiter>) -> Self {
+        let gate = Gate {
+            limiter,
+            identities: Arc::new(Identities::default()),
+            headers: HeaderOptions::default(),
+            peer_from: |extensions| extensions.get::<PeerAddr>().map(|peer| peer.0),
+        };
+        Self { gate: Arc::new(gate), peer: None }
+    }
+
+    /// Takes identities from elsewhere.
+    #[must_use]
+    pub fn identities(self, identities: impl Into<Arc<Identities>>) -> Self {
+        let identities = identities.into();
+        self.with(|gate| Gate { identities, ..gate })
+    }
+
+    /// Writes other headers.
+    #[must_use]
+    pub fn headers(self, headers: HeaderOptions) -> Self {
+        self.with(|gate| Gate { headers, ..gate })
+    }
+
+    /// Says where a request's peer address stands. With axum that is
+    /// `|extensions| extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0)`, with tonic
+    /// `|extensions| extensions.get::<TcpConnectInfo>()?.remote_addr()`. Without it, a [`PeerAddr`] is looked for.
+    #[must_use]
+    pub fn peer_from(self, peer_from: PeerFrom) -> Self {
+        self.with(|gate| Gate { peer_from, ..gate })
+    }
+
+    /// The layer for one connection, of which the peer is known. This is what a hyper accept loop uses.
+    #[must_use]
+    pub fn for_peer(&self, peer: SocketAddr) -> Self {
+        Self { gate: Arc::clone(&self.gate), peer: Some(peer) }
+    }
+
+    fn with(self, change: impl FnOnce(Gate) -> Gate) -> Self {
+        Self { gate: Arc::new(change(Gate::clone(&self.gate))), ..self }
+    }
+}
+
+impl<S> Layer<S> for RateLimitLayer {
+    type Service = RateLimit<S>;
+
+    fn layer(&self, inner: S) -> RateLimit<S> {
+        RateLimit { gate: Arc::clone(&self.gate), peer: self.peer, inner }
+    }
+}
+
+/// A service behind a limiter. See [`RateLimitLayer`].
+#[derive(Clone, Debug)]
+pub struct RateLimit<S> {
+    gate: Arc<Gate>,
+    peer: Option<SocketAddr>,
+    inner: S,
+}
+
+impl<S, A, B> Service<Request<A>> for RateLimit<S>
+where
+    S: Service<Request<A>, Response = Response<B>> + Clone,
+    A: Send + 'static,
+    B: http_body::Body<Data = Bytes>,
+{
+    type Response = Response<ResponseBody<B>>;
+    type Error = S::Error;
+    type Future = ResponseFuture<S, A>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<A>) -> Self::Future {
+        let (mut parts, body) = request.into_parts();
+        let peer = self.peer.or_else(|| (self.gate.peer_from)(&parts.extensions));
+        if self.gate.limiter.is_shared() {
+            // The one that was asked whether it is ready is the one to call.
+            let next = self.inner.clone();
+            let inner = std::mem::replace(&mut self.inner, next);
+            let deciding = gate::admit_waiting(Arc::clone(&self.gate), parts, body, peer);
+            return ResponseFuture::deciding(Box::pin(deciding), inner, self.gate.headers);
+        }
+        match self.gate.admit(&mut parts, peer) {
+            Judged::Passes(admission) => {
+                let response = self.inner.call(Request::from_parts(parts, body));
+                ResponseFuture::passing(response, admission, self.gate.headers)
+            }
+            Judged::Answered(answer) => ResponseFuture::answered(answer),
+        }
+    }
+}

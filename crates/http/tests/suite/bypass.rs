@@ -1,0 +1,242 @@
+//! The ways around a limit that people try. None of them is a second quota, and what stands behind the layer
+//! is asked for the path that was matched.
+
+use crate::gatehouse::{Ask, Gatehouse, ask};
+use crate::tokens::{Signer, hs256_with, unsigned};
+use serde_json::json;
+
+/// One request a minute on each count.
+const RULES: &str = "
+rules:
+  - { id: login, endpoint: /login, key: ip, algorithm: fixed_window, limit: 1/min }
+  - { id: api, endpoint: /api, key: user, algorithm: fixed_window, limit: 1/min }
+  - { id: keyed, endpoint: /keyed, algorithm: fixed_window, limit: 1/min }
+  - { id: routed, endpoint: '/users/{id}', key: [ip, route], algorithm: fixed_window, limit: 1/min }
+";
+const BEHIND_PROXIES: &str = "client_ip: { trusted: [10.0.0.0/8, '::ffff:192.168.0.0/112'] }";
+
+/// Spends the quota with `first`, and finds all of `others` limited.
+async fn all_one(gatehouse: &Gatehouse, first: Ask, others: impl IntoIterator<Item = Ask>) {
+    assert_eq!(gatehouse.tell(first.clone()).await.status, 200, "{first:?}");
+    for other in others {
+        assert_eq!(gatehouse.tell(other.clone()).await.status, 429, "{other:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_stranger_cannot_name_another_address() {
+    let spoofs = ["1.2.3.4", "10.0.0.1, 1.2.3.4", "127.0.0.1", "::1", "garbage", ""];
+    let forwarded = ["for=1.2.3.4", "for=\"[2001:db8::1]:80\""];
+    for identity in ["", BEHIND_PROXIES] {
+        let gatehouse = Gatehouse::new(RULES, identity);
+        let asks = spoofs.iter().map(|spoof| ask("203.0.113.9", "/login").with("x-forwarded-for", *spoof));
+        let lines = ask("203.0.113.9", "/login")
+            .with("x-forwarded-for", "1.1.1.1")
+            .with("x-forwarded-for", "2.2.2.2");
+        let others = forwarded.iter().map(|spoof| ask("203.0.113.9", "/login").with("forwarded", *spoof));
+        let real = ask("203.0.113.9", "/login").with("x-real-ip", "1.2.3.4").with("client-ip", "1.2.3.4");
+        let mapped = ask("::ffff:203.0.113.9", "/login");
+        all_one(&gatehouse, ask("203.0.113.9", "/login"), asks.chain(others).chain([lines, real, mapped]))
+            .await;
+    }
+}
+
+#[tokio::test]
+async fn behind_a_proxy_only_its_own_word_counts() {
+    let gatehouse = Gatehouse::new(RULES, BEHIND_PROXIES);
+    let through = |lines: &[&str]| {
+        let asked = ask("10.0.0.1", "/login");
+        lines.iter().fold(asked, |asked, line| asked.with("x-forwarded-for", *line))
+    };
+    all_one(
+        &gatehouse,
+        through(&["203.0.113.9"]),
+        [
+            through(&["1.2.3.4, 203.0.113.9"]),
+            through(&["1.2.3.4", "203.0.113.9"]),
+            through(&["1.2.3.4", "10.9.9.9, 203.0.113.9", "192.168.0.7, 10.0.0.2"]),
+            through(&["10.0.0.9, garbage,, 203.0.113.9:4711"]),
+            through(&["1.2.3.4,::ffff:203.0.113.9"]),
+            through(&["[::ffff:203.0.113.9]:443"]),
+            through(&["1.2.3.4\", 203.0.113.9"]),
+            through(&["203.0.113.9"]).with("forwarded", "for=1.2.3.4"),
+        ],
+    )
+    .await;
+    // Another client of the same proxy has a quota of its own.
+    assert_eq!(gatehouse.tell(through(&["203.0.113.10"])).await.status, 200);
+    // What cannot be read is whoever sent it: here the proxy.
+    all_one(&gatehouse, through(&["unknown"]), [through(&["1.2.3.4, _hidden"]), ask("10.0.0.1", "/login")])
+        .await;
+}
+
+#[tokio::test]
+async fn an_ipv6_network_is_one_client() {
+    let gatehouse = Gatehouse::new(RULES, BEHIND_PROXIES);
+    let rotated = (0..20).map(|host| ask(&format!("2001:db8:1:2:{host:x}::{host:x}"), "/login"));
+    let forwarded = ask("10.0.0.1", "/login").with("x-forwarded-for", "2001:db8:1:2:ffff::1");
+    all_one(&gatehouse, ask("2001:db8:1:2::1", "/login"), rotated.chain([forwarded])).await;
+    assert_eq!(gatehouse.tell(ask("2001:db8:1:3::1", "/login")).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_path_is_one_however_it_is_spelt() {
+    let gatehouse = Gatehouse::new(RULES, "");
+    let spelt = [
+        "//login",
+        "///login",
+        "/./login",
+        "/x/../login",
+        "/%6cogin",
+        "/%6Cogin",
+        "/l%6Fgin",
+        "/login/",
+        "/login//",
+        "/login;x",
+        "/login;x=y/",
+        "/LOGIN",
+        "/Login",
+        "/.//%2e/LOG%49N;a/",
+        "/login?x=y",
+        "/%2e%2e%2flogin",
+    ];
+    let peer = "203.0.113.9";
+    let (refused, limited): (Vec<&str>, Vec<&str>) = spelt.iter().partition(|path| path.contains("%2f"));
+    all_one(&gatehouse, ask(peer, "/login"), limited.iter().map(|path| ask(peer, path))).await;
+    let refused =
+        refused.into_iter().chain(["/x%2flogin", "/%5clogin", "/login%00", "/../login", "/x/..;/login"]);
+    for path in refused.chain(["/log%zzin", "/%c0%aflogin"]) {
+        let told = gatehouse.tell(ask(peer, path)).await;
+        assert_eq!(told.status, 400, "{path}");
+        assert!(
+            told.body.starts_with(r#"{"error":{"code":"BAD_REQUEST","message":"the path "#),
+            "{}",
+            told.body
+        );
+    }
+    all_one(
+        &gatehouse,
+        ask(peer, "/users/1"),
+        ["/users/2", "/USERS/3/", "/users/4;x", "//users/./5"].map(|path| ask(peer, path)),
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn the_inner_service_sees_what_was_matched() {
+    let gatehouse = Gatehouse::new(RULES, "");
+    for (sent, seen) in [
+        ("/login", "/login"),
+        ("//x/./y", "/x/y"),
+        ("/a/../%6cogin?next=//x/../%2f", "/login?next=//x/../%2f"),
+        ("/Keep/Case;x/", "/Keep/Case;x/"),
+        ("/caf%c3%a9?", "/caf%C3%A9?"),
+        ("http://example.com//x", "/x"),
+    ] {
+        let told = gatehouse.tell(ask("203.0.113.9", sent)).await;
+        assert_eq!((told.status, told.body.as_str()), (200, seen), "{sent}");
+        gatehouse.clock.advance_us(60_000_000);
+    }
+    // What is no path is one only where the protocol says so.
+    let methods =
+        [("OPTIONS", "*", 200), ("GET", "*", 400), ("CONNECT", "login:80", 200), ("GET", "login", 400)];
+    for (method, target, status) in methods {
+        let asked = ask("203.0.113.9", target).by(method);
+        assert_eq!(gatehouse.tell(asked).await.status, status, "{method} {target}");
+    }
+}
+
+#[tokio::test]
+async fn a_key_said_twice_is_refused() {
+    let identity = "{ user: { query: user }, tenant: { cookie: tenant } }";
+    let gatehouse = Gatehouse::new(RULES, identity);
+    let keyed = || ask("203.0.113.9", "/keyed");
+    for (asked, says) in [
+        (keyed().with("x-api-key", "a").with("x-api-key", "b"), "the header `x-api-key` stands there twice"),
+        (
+            keyed().with("authorization", "Bearer a").with("authorization", "Bearer b"),
+            "the header `authorization`",
+        ),
+        (ask("203.0.113.9", "/keyed?user=a&user=b"), "the query parameter `user`"),
+        (ask("203.0.113.9", "/keyed?user=a&us%65r=b"), "the query parameter `user`"),
+        (ask("203.0.113.9", "/keyed?user=%ff"), "cannot be decoded"),
+        (keyed().with("cookie", "tenant=a; tenant=b"), "the cookie `tenant`"),
+        (keyed().with("cookie", "tenant=a").with("cookie", "tenant=b"), "the cookie `tenant`"),
+    ] {
+        let told = gatehouse.tell(asked.clone()).await;
+        assert_eq!(told.status, 400, "{asked:?}");
+        assert!(told.body.contains(says), "{asked:?}: {}", told.body);
+    }
+    // Empty is absent: all of these count by the address.
+    let empty = [
+        keyed().with("x-api-key", ""),
+        keyed().with("x-api-key", "  "),
+        keyed().with("authorization", "Bearer "),
+        keyed().with("authorization", "Basic abc"),
+        keyed().with("authorization", "Bearer"),
+    ];
+    all_one(&gatehouse, keyed(), empty).await;
+    all_one(
+        &gatehouse,
+        keyed().with("x-api-key", "k"),
+        [
+            keyed().with("authorization", "Bearer k"),
+            keyed().with("authorization", "bearer  k "),
+            keyed().with("x-api-key", "k").with("authorization", "Bearer other"),
+        ],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_forged_token_has_no_quota_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let (signer, stranger, other) = (Signer::rs256(), Signer::rs256(), Signer::hs256());
+    let jwt = signer.publish(folder.path());
+    for api_key in ["", "api_key: [{ header: X-Api-Key }, bearer]\n"] {
+        let identity = format!("{api_key}user: {{ jwt: sub }}\njwt: {jwt}, leeway: 0 }}");
+        let gatehouse = Gatehouse::in_folder(RULES, &identity, folder.path());
+        let now = 1_800_000_000;
+        let claims = |sub: &str, exp: i64| json!({ "sub": sub, "exp": now + exp });
+        let with = |token: &str| ask("203.0.113.9", "/api").with("authorization", format!("Bearer {token}"));
+        let good = signer.sign(&claims("ann", 60));
+        let (head, signature) = good.rsplit_once('.').unwrap();
+        let mut tampered = good.clone();
+        tampered.replace_range(good.find('.').unwrap() + 3..good.find('.').unwrap() + 4, "x");
+        let forged = [
+            unsigned(&json!({"alg": "none"}), &claims("ann", 60)),
+            unsigned(&json!({"alg": "None", "typ": "JWT"}), &claims("u1", 60)),
+            unsigned(&json!({"alg": "RS256"}), &claims("u2", 60)),
+            stranger.sign(&claims("u3", 60)),
+            signer.sign(&claims("u4", -1)),
+            signer.sign(&json!({"sub": "u5"})),
+            signer.sign(&json!({"sub": "u6", "exp": now + 60, "nbf": now + 30})),
+            other.sign(&claims("u7", 60)),
+            // The public key, which everybody has, as the secret of another algorithm.
+            hs256_with(&signer.file, &claims("u8", 60)),
+            hs256_with(signer.file.trim_ascii(), &claims("u9", 60)),
+            format!("{head}."),
+            format!("{head}.{}", &signature[..10]),
+            format!("{good}.more"),
+            tampered,
+            "a.b.c".to_owned(),
+            format!("a.b.{}", "c".repeat(10_000)),
+        ];
+        // All of them count by the address, as whoever has no token does.
+        all_one(&gatehouse, ask("203.0.113.9", "/api"), forged.iter().map(|token| with(token))).await;
+        // The honest ones have quotas of their own, each one, from wherever.
+        assert_eq!(gatehouse.tell(with(&good)).await.status, 200);
+        assert_eq!(gatehouse.tell(with(&good)).await.status, 429);
+        let again = ask("198.51.100.7", "/api");
+        let again = again.with("authorization", format!("Bearer {}", signer.sign(&claims("ann", 30))));
+        assert_eq!(gatehouse.tell(again).await.status, 429);
+        assert_eq!(gatehouse.tell(with(&signer.sign(&claims("ben", 60)))).await.status, 200);
+        // A token that was good until now.
+        gatehouse.clock.advance_us(61_000_000);
+        let asks = [with(&good), with(&signer.sign(&claims("ben", 60)))];
+        all_one(&gatehouse, ask("203.0.113.9", "/api"), asks).await;
+        // Where bearer tokens are no keys, a made-up one is nobody.
+        let made_up = gatehouse.tell(with("made-up")).await.status;
+        assert_eq!(made_up, if api_key.is_empty() { 429 } else { 200 });
+    }
+}

@@ -1,0 +1,122 @@
+//! A service behind the layer, asked in the same process.
+
+use crate::decisions::START_US;
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response};
+use http_body_util::{BodyExt, Full};
+use std::convert::Infallible;
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
+use tollgate_core::document::Document;
+use tollgate_core::rules::load;
+use tollgate_http::layer::RateLimit;
+use tollgate_http::{Identities, IdentityOptions, RateLimitLayer};
+use tollgate_limiter::{Clock, Limiter, ManualClock, MemoryStore};
+use tower::{Layer, ServiceExt, service_fn};
+
+/// A limiter, a layer, and a service that answers with the path that it was asked for.
+pub struct Gatehouse {
+    pub clock: ManualClock,
+    pub layer: RateLimitLayer,
+}
+
+/// A request to be.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    pub peer: IpAddr,
+    pub method: &'static str,
+    pub uri: String,
+    pub headers: Vec<(&'static str, String)>,
+}
+
+pub struct Told {
+    pub status: u16,
+    pub headers: HeaderMap,
+    pub body: String,
+}
+
+pub fn limiter(rules: &str, clock: Clock) -> Arc<Limiter> {
+    let limiter = Limiter::new(MemoryStore::new(1 << 24), clock);
+    let loaded = load("test.yaml", rules).unwrap_or_else(|report| panic!("{report}"));
+    limiter.install(loaded.rules, loaded.lists);
+    Arc::new(limiter)
+}
+
+/// The options in `yaml`, decoded as the settings are.
+pub fn options(yaml: &str) -> IdentityOptions {
+    let mut document = Document::parse("identity.yaml", yaml).unwrap_or_else(|report| panic!("{report}"));
+    let options = document.decode();
+    let report = document.into_report();
+    assert_eq!(report.errors(), 0, "{report}");
+    options.unwrap()
+}
+
+pub fn ask(peer: &str, uri: &str) -> Ask {
+    Ask { peer: peer.parse().unwrap(), method: "GET", uri: uri.to_owned(), headers: Vec::new() }
+}
+
+impl Ask {
+    pub fn with(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.headers.push((name, value.into()));
+        self
+    }
+
+    pub fn by(self, method: &'static str) -> Self {
+        Self { method, ..self }
+    }
+
+    pub fn request(&self) -> Request<Full<Bytes>> {
+        let mut request = Request::builder().method(self.method).uri(&self.uri);
+        for (name, value) in &self.headers {
+            request = request.header(*name, value);
+        }
+        request.body(Full::default()).unwrap()
+    }
+}
+
+impl Gatehouse {
+    pub fn new(rules: &str, identity: &str) -> Self {
+        Self::in_folder(rules, identity, Path::new(""))
+    }
+
+    /// Files that `identity` names are in `folder`.
+    pub fn in_folder(rules: &str, identity: &str, folder: &Path) -> Self {
+        let clock = ManualClock::new(START_US);
+        let limiter = limiter(rules, Clock::Manual(clock.clone()));
+        let options = if identity.is_empty() { IdentityOptions::default() } else { options(identity) };
+        let identities = Identities::open(&options, folder).unwrap_or_else(|error| panic!("{error}"));
+        Self { clock, layer: RateLimitLayer::new(limiter).identities(identities) }
+    }
+
+    pub async fn tell(&self, ask: Ask) -> Told {
+        let service = self.service(ask.peer);
+        let response = service.oneshot(ask.request()).await.unwrap();
+        let (parts, body) = response.into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        Told {
+            status: parts.status.as_u16(),
+            headers: parts.headers,
+            body: String::from_utf8(body.to_vec()).unwrap(),
+        }
+    }
+
+    /// A fresh service for each request: what it counts, it counts in the limiter.
+    fn service(
+        &self,
+        peer: IpAddr,
+    ) -> RateLimit<
+        impl tower::Service<
+            Request<Full<Bytes>>,
+            Response = Response<Full<Bytes>>,
+            Error = Infallible,
+            Future: Send,
+        > + Clone,
+    > {
+        let echo = service_fn(|request: Request<Full<Bytes>>| async move {
+            let path_and_query = request.uri().path_and_query().map_or("", |both| both.as_str()).to_owned();
+            Ok(Response::new(Full::from(path_and_query)))
+        });
+        self.layer.for_peer(SocketAddr::new(peer, 1234)).layer(echo)
+    }
+}
