@@ -12,4 +12,4 @@ pub mod serve;
 pub use answer::Answer;
 pub use fault::Fault;
 pub use headers::{HeaderOptions, Reset};
-pub use serve::{ServeOptions, serve};
+pub use serve::{Entrance, Peer, ServeOptions, serve, serve_at};
