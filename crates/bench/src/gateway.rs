@@ -50,7 +50,7 @@ pub fn run() {
 /// One measurement of a server that runs already, to look at it closely.
 fn once(address: &str) {
     let Ok(address) = address.parse() else { return eprintln!("`{address}` is not an address") };
-    let outcome = load::run(address, CONNECTIONS, "");
+    let outcome = load::run(address, CONNECTIONS, "forwarded");
     println!("{:.0} requests/s, {} other than 200", outcome.per_second, outcome.refused);
 }
 

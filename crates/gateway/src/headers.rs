@@ -59,6 +59,11 @@ pub(crate) fn put_upgrade(headers: &mut HeaderMap, protocol: HeaderValue) {
     headers.insert(UPGRADE, protocol);
 }
 
+/// The connection ends after this answer.
+pub(crate) fn put_close(headers: &mut HeaderMap) {
+    headers.insert(CONNECTION, HeaderValue::from_static("close"));
+}
+
 /// The parts of a request's headers that a server must not see as the client wrote them.
 pub(crate) fn prepare_request(headers: &mut HeaderMap, version: Version) {
     // The gateway itself asks for the body when the server wants it.

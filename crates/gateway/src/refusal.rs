@@ -2,6 +2,7 @@
 
 use crate::body::AnswerBody;
 use crate::forward::Answer;
+use crate::headers;
 use tollgate_http::Fault;
 
 /// Why there is no answer of a server.
@@ -46,7 +47,12 @@ impl Refused {
             Self::BadAnswer => Fault::bad_gateway("the upstream's answer makes no sense"),
             Self::Late => Fault::upstream_timeout(),
         };
-        answer.answer().map(AnswerBody::Own)
+        let mut answer = answer.answer().map(AnswerBody::Own);
+        if matches!(self, Self::Host | Self::Framing | Self::ClientBody | Self::ClientSlow) {
+            // What comes next may not be what it seems.
+            headers::put_close(answer.headers_mut());
+        }
+        answer
     }
 }
 

@@ -222,29 +222,35 @@ fn with_status(status: u16) -> Response<AnyBody> {
 /// Announces ten bytes and sends five.
 fn half() -> Response<AnyBody> {
     let frames = [Ok(Frame::data(Bytes::from_static(b"12345"))), Err(io::Error::other("broken"))];
-    let mut answer = Response::new(BodyExt::boxed(StreamBody::new(Frames(frames.into_iter()))));
+    let mut answer = Response::new(BodyExt::boxed(StreamBody::new(Frames(frames.into_iter(), false))));
     answer.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from_static("10"));
     answer
 }
 
 fn trailers() -> Response<AnyBody> {
-    let trailers = HeaderMap::from_iter([(http::HeaderName::from_static("x-sum"), HeaderValue::from_static("42"))]);
+    let trailers =
+        HeaderMap::from_iter([(http::HeaderName::from_static("x-sum"), HeaderValue::from_static("42"))]);
     let frames = [Ok(Frame::data(Bytes::from_static(b"12345"))), Ok(Frame::trailers(trailers))];
-    let mut answer = Response::new(BodyExt::boxed(StreamBody::new(Frames(frames.into_iter()))));
+    let mut answer = Response::new(BodyExt::boxed(StreamBody::new(Frames(frames.into_iter(), false))));
     answer.headers_mut().insert(TRAILER, HeaderValue::from_static("x-sum"));
     answer
 }
 
-/// A stream of frames that are there already.
-struct Frames<I>(I);
+/// A stream of frames, each of which is sent before the next is there.
+struct Frames<I>(I, bool);
 
 impl<I: Iterator<Item = io::Result<Frame<Bytes>>> + Unpin> futures_core::Stream for Frames<I> {
     type Item = io::Result<Frame<Bytes>>;
     fn poll_next(
         mut self: std::pin::Pin<&mut Self>,
-        _: &mut std::task::Context<'_>,
+        cx: &mut std::task::Context<'_>,
     ) -> std::task::Poll<Option<Self::Item>> {
-        std::task::Poll::Ready(self.0.next())
+        self.1 = !self.1;
+        if self.1 {
+            return std::task::Poll::Ready(self.0.next());
+        }
+        cx.waker().wake_by_ref();
+        std::task::Poll::Pending
     }
 }
 

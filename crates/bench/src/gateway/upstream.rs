@@ -3,7 +3,7 @@
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nDate: Sun, 15 Nov 2026 12:00:00 GMT\r\nServer: upstream\r\nContent-Length: 120\r\n\r\n{\"id\":17,\"customer\":\"Ada Lovelace\",\"items\":[{\"name\":\"engine\",\"count\":1}],\"total\":1842,\"note\":\"difference and analytical\"}";
+const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nDate: Sun, 15 Nov 2026 12:00:00 GMT\r\nServer: upstream\r\nContent-Length: 121\r\n\r\n{\"id\":17,\"customer\":\"Ada Lovelace\",\"items\":[{\"name\":\"engine\",\"count\":1}],\"total\":1842,\"note\":\"difference and analytical\"}";
 
 /// Serves until the parent ends.
 pub fn serve() {

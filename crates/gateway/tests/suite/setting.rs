@@ -28,7 +28,10 @@ pub fn upstream(servers: &[&testbed::Upstream]) -> Upstream {
 }
 
 pub fn at(addresses: impl IntoIterator<Item = SocketAddr>) -> Upstream {
-    Upstream::new("servers", addresses.into_iter().map(|address| address.to_string().parse().unwrap()).collect())
+    Upstream::new(
+        "servers",
+        addresses.into_iter().map(|address| address.to_string().parse().unwrap()).collect(),
+    )
 }
 
 pub fn start(settings: &Settings) -> Gateway {

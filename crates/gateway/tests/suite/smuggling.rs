@@ -31,7 +31,12 @@ fn tricks() -> Vec<(&'static str, String)> {
         ("chunked twice", with("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n", "0\r\n\r\n")),
         ("quoted", with("Transfer-Encoding: \"chunked\"\r\n", "0\r\n\r\n")),
         ("a control character", with("Transfer-Encoding: \x0bchunked\r\n", "0\r\n\r\n")),
-        ("coding on 1.0", format!("POST /count HTTP/1.0\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n{HIDDEN}")),
+        (
+            "coding on 1.0",
+            format!(
+                "POST /count HTTP/1.0\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n{HIDDEN}"
+            ),
+        ),
         ("lines without CR", format!("POST /count HTTP/1.1\nHost: test\nContent-Length: 0\n\n{HIDDEN}")),
         ("one line without CR", with("X: y\nContent-Length: 3\r\n", "abc")),
         ("a bare CR", with("X: y\rContent-Length: 3\r\n", "abc")),
@@ -54,14 +59,9 @@ async fn ambiguous_requests_are_refused_and_the_connection_ends() {
         let mut client = pair.client().await;
         client.send(&request).await;
         assert_eq!(client.reply().await.status, 400, "{trick}");
-        // What follows is either nothing, or an answer to a second request that stood there in clear.
-        let rest = String::from_utf8(client.closed().await).unwrap();
-        let clear = ["two hosts", "a host with a path", "no host"].contains(&trick);
-        assert!(rest.is_empty() || clear, "{trick}: {rest}");
-        for seen in pair.server.seen() {
-            assert!(clear && seen.target == "/hidden", "{trick}: {seen:?}");
-        }
+        assert!(client.closed().await.is_empty(), "{trick}");
     }
+    assert!(pair.server.seen().is_empty(), "{:?}", pair.server.seen());
 }
 
 #[tokio::test]
@@ -93,7 +93,8 @@ async fn a_body_that_is_malformed_is_cut_off() {
 async fn what_follows_a_clear_request_is_a_request() {
     let pair = Pair::start().await;
     let mut client = pair.client().await;
-    let first = "POST /count HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n3;x=y\r\na\nb\r\n0\r\n\r\n";
+    let first =
+        "POST /count HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n3;x=y\r\na\nb\r\n0\r\n\r\n";
     let second = "POST /count HTTP/1.1\r\nHost: test\r\nContent-Length: 4\r\n\r\n\r\n\r\n";
     client.send(format!("{first}{second}{HIDDEN}")).await;
     for expected in ["3", "4", "hello"] {

@@ -114,6 +114,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         line.trim_end().to_owned()
     }
 
+    /// Whether an answer comes, rather than the end.
+    pub async fn closed_or_reply(&mut self) -> bool {
+        let read = tokio::time::timeout(PATIENCE, self.stream.fill_buf()).await;
+        read.expect("neither came").is_ok_and(|bytes| !bytes.is_empty())
+    }
+
     /// Waits until the server closes the connection; what still comes until then.
     pub async fn closed(&mut self) -> Vec<u8> {
         let mut rest = Vec::new();

@@ -18,6 +18,7 @@ use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::Poll;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, watch};
@@ -122,7 +123,14 @@ impl Ready {
     {
         let Self { beginning, address, place, marks, phase, options } = self;
         let marked = |heard, watch| {
-            TokioIo::new(Marked { stream, marks: Arc::clone(&marks), heard, watch, _place: place })
+            TokioIo::new(Marked {
+                stream,
+                marks: Arc::clone(&marks),
+                heard,
+                watch,
+                is_over: false,
+                _place: place,
+            })
         };
         let answering = {
             let marks = Arc::clone(&marks);
@@ -189,6 +197,10 @@ impl Course {
         loop {
             let next = poll_fn(|cx| {
                 let polled = served.as_mut().poll(cx);
+                if polled.is_pending() && self.marks.is_flooded() {
+                    tracing::debug!(%peer, "the connection takes back most of what it asks");
+                    return Poll::Ready(Ok(()));
+                }
                 // On HTTP/1.1 the answer itself says that it is the last.
                 if polled.is_pending() && !hung_up && self.marks.is_hung_up() {
                     hung_up = true;

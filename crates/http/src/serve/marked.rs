@@ -1,13 +1,13 @@
 //! A stream that leaves marks, and bodies that do.
 
 use super::connection::Place;
-use super::framing::Watch;
+use super::framing::{POISON, Watch};
 use super::marks::{Marks, Open};
 use hyper::body::{Body, Frame, SizeHint};
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// A stream that leaves marks. What was read to find out what it speaks is read again.
@@ -18,6 +18,8 @@ pub(super) struct Marked<S> {
     pub(super) heard: Vec<u8>,
     /// Looks for requests with an ambiguous end.
     pub(super) watch: Option<Watch>,
+    /// It found one: nothing more is read.
+    pub(super) is_over: bool,
     /// The connection counts for as long as its stream lives, also after a change of protocol.
     pub(super) _place: Place,
 }
@@ -30,24 +32,36 @@ impl<S: AsyncRead + Unpin> AsyncRead for Marked<S> {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let this = &mut *self;
-        let polled = if this.heard.is_empty() {
-            Pin::new(&mut this.stream).poll_read(cx, buffer)
-        } else {
-            let count = this.heard.len().min(buffer.remaining());
-            buffer.put_slice(&this.heard[..count]);
-            this.heard.drain(..count);
-            Poll::Ready(Ok(()))
-        };
-        if buffer.filled().len() > before {
+        if !this.heard.is_empty() {
+            this.hear(buffer);
+        } else if !this.is_over {
+            ready!(Pin::new(&mut this.stream).poll_read(cx, buffer))?;
+        }
+        let read = buffer.filled().len() - before;
+        if read > 0 {
             this.marks.read();
-            if let Some(watch) = &mut this.watch
-                && !this.marks.is_upgraded()
-            {
-                let kept = watch.inspect(&mut buffer.filled_mut()[before..]);
-                buffer.set_filled(before + kept);
+        }
+        if let Some(watch) = &mut this.watch
+            && !this.is_over
+            && !this.marks.is_upgraded()
+        {
+            let clear = watch.inspect(&buffer.filled()[before..]);
+            if clear < read {
+                buffer.set_filled(before + clear);
+                (this.is_over, this.heard) = (true, POISON.to_vec());
+                this.hear(buffer);
             }
         }
-        polled
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S> Marked<S> {
+    /// Reads again what was read before.
+    fn hear(&mut self, buffer: &mut ReadBuf<'_>) {
+        let count = self.heard.len().min(buffer.remaining());
+        buffer.put_slice(&self.heard[..count]);
+        self.heard.drain(..count);
     }
 }
 

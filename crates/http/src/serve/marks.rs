@@ -8,6 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
+/// Requests on one connection that may be taken back before it matters how many were not.
+const MOST_ABANDONED: u32 = 200;
+
 /// No order between the marks is needed: who looks, looks again.
 #[derive(Debug)]
 pub(super) struct Marks {
@@ -19,6 +22,8 @@ pub(super) struct Marks {
     open: AtomicU32,
     /// Counts requests.
     requests: AtomicU32,
+    /// Counts requests that were taken back before they were answered.
+    abandoned: AtomicU32,
     /// Counts reads and writes.
     moves: AtomicU32,
     /// The connection ends after the answer that is being made.
@@ -35,6 +40,7 @@ impl Default for Marks {
             answering: AtomicU32::default(),
             open: AtomicU32::default(),
             requests: AtomicU32::default(),
+            abandoned: AtomicU32::default(),
             moves: AtomicU32::default(),
             hung_up: AtomicBool::default(),
             upgraded: AtomicBool::default(),
@@ -58,6 +64,13 @@ impl Marks {
 
     pub(super) fn is_hung_up(&self) -> bool {
         self.hung_up.load(Ordering::Relaxed)
+    }
+
+    /// Whether most of what is asked is taken back at once, which costs us and the servers behind us more
+    /// than who does it.
+    pub(super) fn is_flooded(&self) -> bool {
+        let abandoned = self.abandoned.load(Ordering::Relaxed);
+        abandoned > MOST_ABANDONED && abandoned > self.requests.load(Ordering::Relaxed) / 2
     }
 
     pub(super) fn upgrade(&self) {
@@ -94,6 +107,9 @@ impl Open {
 
 impl Drop for Open {
     fn drop(&mut self) {
+        if self.answering {
+            self.marks.abandoned.fetch_add(1, Ordering::Relaxed);
+        }
         self.answered();
         self.marks.open.fetch_sub(1, Ordering::Relaxed);
         // What came until now was the request's own body.
