@@ -1,6 +1,7 @@
 //! A gateway that runs: one thread for each core, each with its own listener, runtime and connections.
 
 use crate::forward::{Forwarder, Shared};
+use crate::log::AccessLog;
 use crate::probe;
 use crate::settings::{Scheme, Settings};
 use crate::stack::Stack;
@@ -54,6 +55,8 @@ pub struct Listen {
     pub options: ServeOptions,
     /// Who is let in.
     pub entrance: Entrance,
+    /// Where requests are noted.
+    pub log: Option<AccessLog>,
 }
 
 /// A gateway that runs, until it is stopped.
@@ -146,7 +149,7 @@ impl Thread {
             if let Some((shared, connector)) = asks {
                 probe::start(&shared, &connector);
             }
-            let stack = Stack::new(forwarder, trusted);
+            let stack = Stack::new(forwarder, trusted, listen.log);
             // A gateway that was dropped stops as well.
             let shutdown = async move { drop(stopped.wait_for(|stop| *stop).await) };
             serve_at(listener, &listen.entrance, |peer| stack.connect(peer), shutdown, listen.options).await

@@ -1,8 +1,9 @@
 //! The way of a request: from a connection, through what decides about it, to the forwarder.
 
 use crate::body::AnswerBody;
-use crate::forward::{Answer, Forwarder, FromUpstream};
+use crate::forward::{Forwarder, FromUpstream};
 use crate::headers::Origin;
+use crate::log::{AccessLog, Logged};
 use http::{Request, Response};
 use hyper::body::Incoming;
 use ipnet::IpNet;
@@ -19,17 +20,18 @@ use tower::Service;
 pub(crate) struct Stack {
     forwarder: Forwarder,
     trusted: Arc<[IpNet]>,
+    log: Option<AccessLog>,
 }
 
 impl Stack {
-    pub(crate) fn new(forwarder: Forwarder, trusted: Arc<[IpNet]>) -> Self {
-        Self { forwarder, trusted }
+    pub(crate) fn new(forwarder: Forwarder, trusted: Arc<[IpNet]>, log: Option<AccessLog>) -> Self {
+        Self { forwarder, trusted, log }
     }
 
     /// The service of one connection.
     pub(crate) fn connect(&self, peer: Peer) -> Connected {
         let origin = Arc::new(Origin::new(peer.address, peer.secure, &self.trusted));
-        Connected { service: self.forwarder.clone(), peer, origin }
+        Connected { service: self.forwarder.clone(), peer, origin, log: self.log.clone() }
     }
 }
 
@@ -39,14 +41,16 @@ pub(crate) struct Connected {
     service: Forwarder,
     peer: Peer,
     origin: Arc<Origin>,
+    log: Option<AccessLog>,
 }
 
 impl hyper::service::Service<Request<Incoming>> for Connected {
-    type Response = Response<AnswerBody>;
+    type Response = Response<Logged<AnswerBody>>;
     type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Answer, Infallible>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
 
     fn call(&self, mut request: Request<Incoming>) -> Self::Future {
+        let line = self.log.as_ref().map(|log| Box::new(log.begin(self.peer.address.ip(), &request)));
         // Who asks, for the layers.
         request.extensions_mut().insert(self.peer.address);
         request.extensions_mut().insert(Arc::clone(&self.origin));
@@ -62,7 +66,7 @@ impl hyper::service::Service<Request<Incoming>> for Connected {
                     peer.hang_up();
                 }
             }
-            Ok(answer)
+            Ok(Logged::wrap(line, answer))
         })
     }
 }

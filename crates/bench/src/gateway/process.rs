@@ -93,6 +93,7 @@ pub fn serve_gateway(threads: &str, upstream: &str) {
             ..ServeOptions::default()
         },
         entrance: Entrance::default(),
+        log: None,
     };
     let gateway = Gateway::start(&settings, &listen).expect("a gateway");
     println!("{}", gateway.address());

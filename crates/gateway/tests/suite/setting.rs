@@ -19,6 +19,7 @@ pub fn listen() -> Listen {
             ..ServeOptions::default()
         },
         entrance: Entrance::default(),
+        log: None,
     }
 }
 
