@@ -53,11 +53,13 @@ impl Shared {
     }
 }
 
-/// Forwards requests of one thread.
+/// Forwards requests of one thread, or of one connection to it.
 #[derive(Clone, Debug)]
 pub struct Forwarder {
     shared: Arc<Shared>,
     pool: Arc<Pool>,
+    /// Who asks; none if servers are not told.
+    origin: Option<Arc<Origin>>,
 }
 
 /// The answer to a request.
@@ -87,7 +89,12 @@ impl tower::Service<Request<Incoming>> for Forwarder {
 impl Forwarder {
     pub(crate) fn new(shared: Arc<Shared>, connector: Connector) -> Self {
         let pool = Arc::new(Pool::new(shared.members(), connector));
-        Self { shared, pool }
+        Self { shared, pool, origin: None }
+    }
+
+    /// For the requests of one connection.
+    pub(crate) fn of(&self, origin: Origin) -> Self {
+        Self { origin: Some(Arc::new(origin)), ..self.clone() }
     }
 
     /// Drops connections that were idle for too long, until the runtime ends.
@@ -153,7 +160,7 @@ impl Forwarder {
         {
             return Err(Refused::Framing);
         }
-        if let Some(origin) = head.extensions.get::<Arc<Origin>>() {
+        if let Some(origin) = &self.origin {
             origin.write(&mut head.headers, &host, self.shared.forwarded);
         }
         if self.shared.forwarded.via {

@@ -3,13 +3,14 @@
 use crate::body::AnswerBody;
 use crate::forward::{Forwarder, FromUpstream};
 use crate::headers::Origin;
-use crate::log::{AccessLog, Logged};
+use crate::log::{AccessLog, Line, Logged};
 use http::{Request, Response};
 use hyper::body::Incoming;
 use ipnet::IpNet;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use tollgate_http::Peer;
 use tollgate_http::answer::is_limited;
 use tower::Service;
@@ -30,8 +31,8 @@ impl Stack {
 
     /// The service of one connection.
     pub(crate) fn connect(&self, peer: Peer) -> Connected {
-        let origin = Arc::new(Origin::new(peer.address, peer.secure, &self.trusted));
-        Connected { service: self.forwarder.clone(), peer, origin, log: self.log.clone() }
+        let origin = Origin::new(peer.address, peer.secure, &self.trusted);
+        Connected { service: self.forwarder.of(origin), peer: Arc::new(peer), log: self.log.clone() }
     }
 }
 
@@ -39,34 +40,44 @@ impl Stack {
 #[derive(Debug)]
 pub(crate) struct Connected {
     service: Forwarder,
-    peer: Peer,
-    origin: Arc<Origin>,
+    peer: Arc<Peer>,
     log: Option<AccessLog>,
 }
 
 impl hyper::service::Service<Request<Incoming>> for Connected {
     type Response = Response<Logged<AnswerBody>>;
     type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
+    type Future = Answering;
 
-    fn call(&self, mut request: Request<Incoming>) -> Self::Future {
+    fn call(&self, mut request: Request<Incoming>) -> Answering {
         let line = self.log.as_ref().map(|log| Box::new(log.begin(self.peer.address.ip(), &request)));
         // Who asks, for the layers.
         request.extensions_mut().insert(self.peer.address);
-        request.extensions_mut().insert(Arc::clone(&self.origin));
         // The forwarder is always ready.
-        let answering = self.service.clone().call(request);
-        let peer = self.peer.clone();
-        Box::pin(async move {
-            let answer = answering.await?;
-            if let Some(seat) = &peer.seat {
-                if !is_limited(&answer) || answer.extensions().get::<FromUpstream>().is_some() {
-                    seat.passed();
-                } else if seat.rejected() {
-                    peer.hang_up();
-                }
+        let answer = self.service.clone().call(request);
+        Answering { answer, peer: Arc::clone(&self.peer), line }
+    }
+}
+
+/// A request that is being answered.
+pub(crate) struct Answering {
+    answer: <Forwarder as Service<Request<Incoming>>>::Future,
+    peer: Arc<Peer>,
+    line: Option<Box<Line>>,
+}
+
+impl Future for Answering {
+    type Output = Result<Response<Logged<AnswerBody>>, Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let answer = ready!(self.answer.as_mut().poll(cx))?;
+        if let Some(seat) = &self.peer.seat {
+            if !is_limited(&answer) || answer.extensions().get::<FromUpstream>().is_some() {
+                seat.passed();
+            } else if seat.rejected() {
+                self.peer.hang_up();
             }
-            Ok(Logged::wrap(line, answer))
-        })
+        }
+        Poll::Ready(Ok(Logged::wrap(self.line.take(), answer)))
     }
 }

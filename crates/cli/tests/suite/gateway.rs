@@ -20,7 +20,8 @@ fn upstream() -> SocketAddr {
                 }
                 seen.push(byte[0]);
             }
-            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello");
+            let _ =
+                stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello");
         }
     });
     address
@@ -87,7 +88,10 @@ fn what_is_wrong_is_said_with_its_place() {
             "gateway:\n  upstreams:\n    web: { addresses: [\"http://x\"] }\n  routes:\n    - { upstream: wbe }\n",
             "tollgate.yaml:5:19: error: there is no upstream `wbe`; there are: web",
         ),
-        ("upstream: http://x/y\n", "tollgate.yaml:1:11: error: `http://x/y` is not an upstream's address: it has a path"),
+        (
+            "upstream: http://x/y\n",
+            "tollgate.yaml:1:11: error: `http://x/y` is not an upstream's address: it has a path",
+        ),
         (
             "gateway:\n  trusted: [nobody]\n  upstreams: { a: { addresses: [x] } }\n",
             "tollgate.yaml:2:13: error: `nobody` is not a network",

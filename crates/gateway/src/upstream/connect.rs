@@ -44,7 +44,8 @@ impl Connector {
     /// `tls` is needed if any server is spoken to over TLS.
     pub(crate) fn new(tls: Option<Arc<ClientConfig>>) -> Self {
         let mut http = http1::Builder::new();
-        http.max_header_size(MOST_HEAD_BYTES).max_buf_size(2 * MOST_HEAD_BYTES);
+        // Requests are mostly a head: one plain write is cheaper than a vectored one.
+        http.writev(false).max_header_size(MOST_HEAD_BYTES).max_buf_size(2 * MOST_HEAD_BYTES);
         Self { tls, http }
     }
 
