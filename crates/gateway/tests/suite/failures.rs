@@ -86,10 +86,10 @@ async fn a_server_that_takes_too_long() {
 
 #[tokio::test]
 async fn a_connection_that_does_not_come_about() {
-    let server = Upstream::start("one").await;
-    let mut upstream = setting::upstream(&[&server]);
-    // Nobody answers there: the network is for examples.
-    upstream.addresses = vec!["http://192.0.2.1:9".parse().unwrap()];
+    // It listens, but says nothing, so TLS does not come about.
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut upstream = setting::at([]);
+    upstream.addresses = vec![format!("https://{}", silent.local_addr().unwrap()).parse().unwrap()];
     upstream.connect_time = Duration::from_millis(50);
     upstream.retries = 0;
     let gateway = setting::start(&Settings::to(upstream));
