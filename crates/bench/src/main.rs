@@ -1,5 +1,5 @@
 //! Measures Tollgate beside its peers, in one run: `cargo run --release -p tollgate-bench`, or one of
-//! `check`, `memory`, `attack`, `http` and `redis` after `--`.
+//! `check`, `memory`, `attack`, `http`, `redis` and `gateway` after `--`.
 //!
 //! Machines differ and stall, so no time is judged alone: what counts are ratios to a peer measured in
 //! turns with it, and the median over the rounds.
@@ -7,6 +7,7 @@
 
 mod attack;
 mod check;
+mod gateway;
 mod http;
 mod memory;
 mod redis;
@@ -14,12 +15,13 @@ mod setting;
 
 use std::process::{Command, ExitCode};
 
-const BENCHES: [(&str, fn()); 5] = [
+const BENCHES: [(&str, fn()); 6] = [
     ("check", check::run),
     ("memory", memory::run),
     ("attack", attack::run),
     ("http", http::run),
     ("redis", redis::run),
+    ("gateway", gateway::run),
 ];
 
 fn main() -> ExitCode {

@@ -1,9 +1,11 @@
 //! The settings of `serve`: a flag, else its environment variable, else `tollgate.yaml`, else the default.
 
+mod gateway;
 mod store;
 
 use crate::Failure;
 use clap::Args;
+pub use gateway::Gateway;
 use serde::Deserialize;
 use std::fmt;
 use std::net::SocketAddr;
@@ -35,6 +37,12 @@ pub struct ServeArgs {
     /// Where checks are answered [default: 127.0.0.1:8080]
     #[arg(long, env = "TOLLGATE_LISTEN", value_name = "ADDRESS")]
     pub listen: Option<String>,
+    /// Where the gateway listens [default: 127.0.0.1:8000, if there is an upstream]
+    #[arg(long, env = "TOLLGATE_GATEWAY_LISTEN", value_name = "ADDRESS")]
+    pub gateway_listen: Option<String>,
+    /// Where the gateway sends what passes, such as http://127.0.0.1:3000; several with commas
+    #[arg(long, env = "TOLLGATE_UPSTREAM", value_name = "URL")]
+    pub upstream: Option<String>,
 }
 
 /// `tollgate.yaml`.
@@ -47,6 +55,9 @@ struct ConfigFile {
     #[serde(default)]
     redis: store::RedisFile,
     listen: Option<Setting>,
+    gateway_listen: Option<Setting>,
+    upstream: Option<String>,
+    gateway: Option<gateway::GatewayFile>,
     #[serde(default)]
     headers: HeaderOptions,
 }
@@ -79,6 +90,8 @@ pub struct Config {
     pub store_memory: usize,
     /// Where checks are answered.
     pub listen: SocketAddr,
+    /// The gateway, if there is one.
+    pub gateway: Option<Gateway>,
     /// Which headers go with an answer.
     pub headers: HeaderOptions,
 }
@@ -91,7 +104,11 @@ impl Config {
             None => ConfigFile::default(),
         };
         let store = args.store.or(file.store);
+        let gateway_listen = args.gateway_listen.or(file.gateway_listen.map(|setting| setting.to_string()));
+        let upstream = args.upstream.or(file.upstream);
+        let gateway = gateway::read(gateway_listen.as_deref(), upstream.as_deref(), file.gateway.as_ref());
         Ok(Self {
+            gateway: gateway.map_err(|(_, error)| Failure::plain(error))?,
             store: store::read(store.as_deref(), &file.redis).map_err(Failure::plain)?,
             rules: args.rules.or(file.rules),
             store_memory: args
@@ -124,12 +141,17 @@ fn read(path: &std::path::Path) -> Result<ConfigFile, Failure> {
         document.error(&root.field("store_memory"), error, None);
     }
     store::check(&mut document, file.store.as_deref(), &file.redis);
+    let gateway_listen = file.gateway_listen.as_ref().map(ToString::to_string);
+    gateway::check(&mut document, gateway_listen.as_deref(), file.upstream.as_deref(), file.gateway.as_ref());
     let report = document.into_report();
     if report.errors() > 0 {
         return Err(report.into());
     }
     if let (Some(rules), Some(folder)) = (&mut file.rules, path.parent()) {
         *rules = folder.join(&*rules);
+    }
+    if let (Some(gateway), Some(folder)) = (&mut file.gateway, path.parent()) {
+        gateway.start_from(folder);
     }
     Ok(file)
 }

@@ -1,6 +1,7 @@
 //! The `tollgate` binary: reads what it is asked, puts the parts together, and nothing else.
 
 mod config;
+mod gateway;
 mod rules;
 mod serve;
 mod simulate;
@@ -20,6 +21,8 @@ struct Cli {
 enum Command {
     /// Answers checks. Without arguments: example rules, the embedded store, on 127.0.0.1:8080.
     Serve(config::ServeArgs),
+    /// Stands in front of upstreams, and nothing else: `serve` with the gateway alone.
+    Gateway(config::ServeArgs),
     /// Checks, tests and explains rule files.
     #[command(subcommand)]
     Rules(rules::RulesCommand),
@@ -29,7 +32,8 @@ enum Command {
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
-        Command::Serve(args) => serve::run(args),
+        Command::Serve(args) => serve::run(args, serve::Doors::All),
+        Command::Gateway(args) => serve::run(args, serve::Doors::GatewayAlone),
         Command::Rules(command) => rules::run(command),
         Command::Simulate(args) => simulate::run(&args),
     };

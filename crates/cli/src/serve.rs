@@ -2,14 +2,18 @@
 
 use crate::Failure;
 use crate::config::{Config, ServeArgs, Store};
+use crate::gateway;
 use std::io::IsTerminal;
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
 use tollgate_control::RuleFile;
 use tollgate_core::rules;
+use tollgate_gateway::Gateway;
 use tollgate_http::ServeOptions;
 use tollgate_limiter::{Clock, Limiter, MemoryStore, NodeAddress, RedisStore};
 use tollgate_server::{Door, Readiness};
@@ -20,15 +24,28 @@ const TIDY_EVERY: Duration = Duration::from_millis(100);
 /// A warning that goes on is repeated every ten seconds.
 const SAY_EVERY_TICKS: u32 = 100;
 
+/// Which doors are open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doors {
+    /// Those that have an address.
+    All,
+    /// Only the gateway.
+    GatewayAlone,
+}
+
 /// Runs until it is told to stop.
-pub fn run(args: ServeArgs) -> Result<ExitCode, Failure> {
+pub fn run(args: ServeArgs, doors: Doors) -> Result<ExitCode, Failure> {
     let config = Config::load(args)?;
+    if doors == Doors::GatewayAlone && config.gateway.is_none() {
+        let message = "a gateway needs an upstream: --upstream http://127.0.0.1:3000";
+        return Err(Failure::plain(message));
+    }
     start_logging()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure::plain(format!("cannot start: {error}")))?;
-    runtime.block_on(serve(config))
+    runtime.block_on(serve(config, doors))
 }
 
 /// Logs go to stderr, in colour only if a person is watching.
@@ -49,25 +66,44 @@ fn start_logging() -> Result<(), Failure> {
     Ok(())
 }
 
-async fn serve(config: Config) -> Result<ExitCode, Failure> {
+async fn serve(config: Config, doors: Doors) -> Result<ExitCode, Failure> {
     let (limiter, redis) = open_limiter(&config).await?;
     let readiness = Arc::new(Readiness::default());
     let rules = install_rules(&config, &limiter)?;
     readiness.rules_installed();
 
-    let listener = TcpListener::bind(config.listen).await.map_err(|error| {
-        Failure::plain(format!(
-            "cannot listen on {}: {error}\n  hint: choose another address with --listen",
-            config.listen
-        ))
-    })?;
-    let address = listener.local_addr().map_err(|error| Failure::plain(error.to_string()))?;
-    greet(&config, address);
+    let listener = match doors {
+        Doors::All => Some(listen(config.listen).await?),
+        Doors::GatewayAlone => None,
+    };
+    let gateway = config.gateway.as_ref().map(gateway::start).transpose()?;
+    greet(&config, listener.as_ref(), gateway.as_ref());
 
     let following = rules.map(|file| tokio::spawn(file.follow()));
     let tidying = tokio::spawn(tidy(Arc::clone(&limiter)));
-    let door = Arc::new(Door { limiter, headers: config.headers, readiness });
-    let cut = tollgate_server::run(listener, door, told_to_stop(), ServeOptions::default()).await;
+    let (stop, stopped) = watch::channel(false);
+    let stopping = tokio::spawn(async move {
+        told_to_stop().await;
+        stop.send_replace(true);
+    });
+    // Who stops to wait for the signal was told to stop, too.
+    let shutdown =
+        |mut stopped: watch::Receiver<bool>| async move { drop(stopped.wait_for(|stop| *stop).await) };
+    let checks = async {
+        let Some(listener) = listener else { return 0 };
+        let door = Arc::new(Door { limiter, headers: config.headers, readiness });
+        tollgate_server::run(listener, door, shutdown(stopped.clone()), ServeOptions::default()).await
+    };
+    let forwarding = async {
+        shutdown(stopped.clone()).await;
+        match gateway {
+            Some(gateway) => gateway.stop().await,
+            None => 0,
+        }
+    };
+    let (cut_checks, cut_forwards) = tokio::join!(checks, forwarding);
+    let cut = cut_checks + cut_forwards;
+    stopping.abort();
     tidying.abort();
     if let Some(redis) = redis {
         redis.close().await;
@@ -80,6 +116,14 @@ async fn serve(config: Config) -> Result<ExitCode, Failure> {
         cut => tracing::warn!(connections = cut, "stopped; some connections were still busy and were cut"),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+async fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
+    TcpListener::bind(address).await.map_err(|error| {
+        Failure::plain(format!(
+            "cannot listen on {address}: {error}\n  hint: choose another address with --listen"
+        ))
+    })
 }
 
 /// The limiter on its store.
@@ -112,7 +156,7 @@ fn install_rules(config: &Config, limiter: &Arc<Limiter>) -> Result<Option<RuleF
 }
 
 /// Says what runs where, and how to see it work.
-fn greet(config: &Config, address: std::net::SocketAddr) {
+fn greet(config: &Config, checks: Option<&TcpListener>, gateway: Option<&Gateway>) {
     println!("tollgate {}", env!("CARGO_PKG_VERSION"));
     match &config.rules {
         Some(path) => println!("  rules   {} (watched)", path.display()),
@@ -124,6 +168,19 @@ fn greet(config: &Config, address: std::net::SocketAddr) {
         Store::Memory => println!("  store   memory, at most {} MB", config.store_memory >> 20),
         Store::Redis(store) => println!("  store   {}", store.url),
     }
+    if let Some(address) = checks.and_then(|listener| listener.local_addr().ok()) {
+        greet_checks(config, address);
+    }
+    if let (Some(gateway), Some(config)) = (gateway, &config.gateway) {
+        let scheme = if config.tls.is_some() { "https" } else { "http" };
+        let addresses = config.settings.upstreams.iter().flat_map(|upstream| &upstream.addresses);
+        let addresses: Vec<String> = addresses.map(ToString::to_string).collect();
+        println!("  gateway {scheme}://{}/ to {}", gateway.address(), addresses.join(", "));
+    }
+    println!("Ctrl-C stops it.");
+}
+
+fn greet_checks(config: &Config, address: SocketAddr) {
     println!("  checks  http://{address}/v1/check");
     if !address.ip().is_loopback() {
         println!("  note    anybody who can reach this address can spend anybody's limit; keep it inside");
@@ -135,7 +192,6 @@ fn greet(config: &Config, address: std::net::SocketAddr) {
              -d '{{\"key\":\"alice\",\"endpoint\":\"/hello\"}}'; done\n"
         );
     }
-    println!("Ctrl-C stops it.");
 }
 
 /// Housekeeping of the embedded store; says when its memory is used up, and again while that lasts.

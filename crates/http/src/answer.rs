@@ -46,6 +46,11 @@ pub fn refusal(decision: &Decision, options: &HeaderOptions, asked: &HeaderMap) 
     }
 }
 
+/// Whether an answer says that a limit was exceeded.
+pub fn is_limited<B>(answer: &Response<B>) -> bool {
+    answer.status() == Code::RateLimitExceeded.status()
+}
+
 fn limited(decision: &Decision, options: &HeaderOptions, asked: &HeaderMap) -> Answer {
     let told =
         decision.standing().map(|(terms, standing)| (terms, options.seconds(&standing, decision.now_us)));

@@ -30,6 +30,12 @@ pub enum Code {
     NotFound,
     /// Something is served there, but not by this method.
     MethodNotAllowed,
+    /// The server behind the gateway gave no proper answer.
+    BadGateway,
+    /// No server behind the gateway is well.
+    UpstreamUnavailable,
+    /// The server behind the gateway took too long.
+    UpstreamTimeout,
 }
 
 impl Code {
@@ -43,6 +49,9 @@ impl Code {
             Self::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::NotFound => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
+            Self::BadGateway => StatusCode::BAD_GATEWAY,
+            Self::UpstreamUnavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Self::UpstreamTimeout => StatusCode::GATEWAY_TIMEOUT,
         }
     }
 }

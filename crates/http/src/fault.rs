@@ -60,6 +60,21 @@ impl Fault {
         Self { code: Code::NotFound, ..Self::bad_request(format!("there is nothing at `{shown}`")) }
     }
 
+    /// A server that could not be reached, or that gave no proper answer.
+    pub fn bad_gateway(message: impl Into<String>) -> Self {
+        Self { code: Code::BadGateway, ..Self::bad_request(message) }
+    }
+
+    /// Every server is left alone for now.
+    pub fn upstream_unavailable() -> Self {
+        Self { code: Code::UpstreamUnavailable, ..Self::bad_request("no upstream is well; try again later") }
+    }
+
+    /// A server that did not answer in time.
+    pub fn upstream_timeout() -> Self {
+        Self { code: Code::UpstreamTimeout, ..Self::bad_request("the upstream did not answer in time") }
+    }
+
     /// The place in the body, both from 1; the message says it too.
     pub fn at(mut self, line: usize, column: usize) -> Self {
         self.message.push_str(&format!("{PLACE}{line} column {column}"));

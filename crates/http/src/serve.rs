@@ -1,16 +1,28 @@
 //! The accept loop: from a listener and a service to a server that drains.
 //!
-//! Everything a stranger can make us hold is bounded: connections, the size of a head, the time a head may
-//! take, the time a connection may be silent. At shutdown the listener closes first, idle connections
-//! close at once, requests in flight are finished, and what is still open after the grace period is cut.
+//! Everything a stranger can make us hold is bounded: connections, also from one address, the size of a
+//! head, the time a head may take, the time a connection may be silent, the streams on it. At shutdown the
+//! listener closes first, idle connections close at once, requests in flight are finished, and what is
+//! still open after the grace period is cut.
 
 mod connection;
+mod crowd;
+mod framing;
+mod marked;
+mod marks;
+mod protocol;
+mod tls;
+
+pub use crowd::{Crowd, CrowdOptions, Seat};
+pub use tls::{TlsError, tls_from_files};
 
 use connection::Connection;
 use http::{Request, Response};
 use hyper::body::{Body, Incoming};
-use hyper::server::conn::http1;
 use hyper::service::Service;
+use marks::Marks;
+use protocol::Speakers;
+use rustls::ServerConfig;
 use std::error::Error;
 use std::io;
 use std::net::SocketAddr;
@@ -33,10 +45,32 @@ pub struct ServeOptions {
     /// How long a head may take from its first byte, or from the connection's start; looked at every half
     /// of it.
     pub head_time: Duration,
-    /// How long a connection may be silent between requests.
+    /// How long a connection may be silent between requests, or a peer not read what it asked for.
     pub idle_time: Duration,
     /// How long requests in flight have at shutdown.
     pub grace: Duration,
+    /// What is spoken.
+    pub protocols: Protocols,
+    /// What becomes of requests whose end is ambiguous.
+    pub framing: Framing,
+}
+
+/// What is spoken on a listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocols {
+    /// HTTP/1.1.
+    Http1,
+    /// And HTTP/2, for clients that begin with it or agree on it in TLS.
+    Http1And2,
+}
+
+/// What becomes of requests whose end is ambiguous.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Framing {
+    /// They are read by the letter of the standard, which is enough for who answers them itself.
+    Usual,
+    /// They are refused, so that no server behind us can read them differently.
+    Strict,
 }
 
 impl Default for ServeOptions {
@@ -47,7 +81,37 @@ impl Default for ServeOptions {
             head_time: Duration::from_secs(5),
             idle_time: Duration::from_secs(75),
             grace: Duration::from_secs(10),
+            protocols: Protocols::Http1,
+            framing: Framing::Usual,
         }
+    }
+}
+
+/// Who is let in, and how they are spoken to.
+#[derive(Clone, Debug, Default)]
+pub struct Entrance {
+    /// Connections are TLS, with this certificate.
+    pub tls: Option<Arc<ServerConfig>>,
+    /// Bounds what one address may hold.
+    pub crowd: Option<Arc<Crowd>>,
+}
+
+/// The other end of a connection.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    /// Its address.
+    pub address: SocketAddr,
+    /// Whether it is spoken to over TLS.
+    pub secure: bool,
+    /// Its place in the crowd; none if it is not counted.
+    pub seat: Option<Arc<Seat>>,
+    marks: Arc<Marks>,
+}
+
+impl Peer {
+    /// Ends the connection after the answer that is being made: nothing more is read from it.
+    pub fn hang_up(&self) {
+        self.marks.hang_up();
     }
 }
 
@@ -77,27 +141,62 @@ where
     B::Data: Send,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
-    let http = http(&options);
+    serve_at(listener, &Entrance::default(), |peer| connect(peer.address), shutdown, options).await
+}
+
+/// Like [`serve`], with a say in who is let in and how.
+pub async fn serve_at<S, B>(
+    listener: TcpListener,
+    entrance: &Entrance,
+    connect: impl Fn(Peer) -> S,
+    shutdown: impl Future<Output = ()>,
+    options: ServeOptions,
+) -> usize
+where
+    S: Service<Request<Incoming>, Response = Response<B>> + Send + Sync + 'static,
+    S::Future: Send,
+    S::Error: Into<Box<dyn Error + Send + Sync>> + Send,
+    B: Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    let speakers = Arc::new(Speakers::new(&options));
     let slots = Arc::new(Semaphore::new(options.most_connections as usize));
     let (phase, watched) = watch::channel(Phase::Serving);
     let mut shutdown = pin!(shutdown);
     loop {
-        let (stream, peer, slot) = tokio::select! {
+        let (stream, address, slot) = tokio::select! {
             biased;
             () = &mut shutdown => break,
             accepted = accept(&listener, &slots) => accepted,
         };
+        let seat = match &entrance.crowd {
+            None => None,
+            Some(crowd) => match crowd.enter(address.ip()) {
+                Ok(seat) => seat.map(Arc::new),
+                // Closed before a byte of it is read.
+                Err(_) => continue,
+            },
+        };
         // Answers are small and written whole; waiting to fill a packet would only add latency.
         if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%peer, %error, "the connection was gone before it was served");
+            tracing::debug!(peer = %address, %error, "the connection was gone before it was served");
             continue;
         }
-        let connection = Connection { stream, peer, phase: watched.clone(), options };
-        let (http, service) = (http.clone(), connect(peer));
-        tokio::spawn(async move {
-            connection.run(&http, service).await;
-            drop(slot);
-        });
+        let marks = Arc::new(Marks::default());
+        let peer =
+            Peer { address, secure: entrance.tls.is_some(), seat: seat.clone(), marks: Arc::clone(&marks) };
+        let service = connect(peer);
+        let connection = Connection {
+            stream,
+            address,
+            place: connection::Place { _slot: slot, _seat: seat },
+            marks,
+            phase: watched.clone(),
+            options,
+        };
+        let (speakers, tls) = (Arc::clone(&speakers), entrance.tls.clone());
+        tokio::spawn(connection.run(speakers, tls, service));
     }
     drop(listener);
     drain(&phase, &slots, &options).await
@@ -141,18 +240,4 @@ async fn accept(
 fn is_about_one_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
-}
-
-fn http(options: &ServeOptions) -> http1::Builder {
-    let mut http = http1::Builder::new();
-    // Hyper's own timeout allocates a timer for each request, and closes idle connections by the same
-    // clock as slow heads; see `connection`. Its default of 100 headers is a bound without an allocation.
-    http.header_read_timeout(None)
-        // Answers are small: copied behind their head they go out in one plain write, which is cheaper
-        // than a vectored one.
-        .writev(false)
-        .max_header_size(options.most_head_bytes)
-        // What has not become a head within this many bytes never will.
-        .max_buf_size(options.most_head_bytes.max(8 * 1024) * 2);
-    http
 }

@@ -10,6 +10,7 @@ mod proxy;
 mod redis;
 mod sentinel;
 mod tls;
+mod upstream;
 mod wait;
 mod witness;
 
@@ -18,5 +19,6 @@ pub use proxy::{Mode, Proxy};
 pub use redis::Server;
 pub use sentinel::Sentinels;
 pub use tls::Certificates;
+pub use upstream::{Seen, Upstream};
 pub use wait::{PATIENCE, eventually, wait_until};
 pub use witness::Witness;

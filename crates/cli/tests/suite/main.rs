@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // A test that cannot go on should say so at once.
 
 mod client;
+mod gateway;
 mod program;
 mod rules;
 mod serving;

@@ -16,7 +16,7 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 /// The binary with none of the settings that the one who runs the tests may have.
 pub fn tollgate<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-    for name in ["CONFIG", "RULES", "STORE", "STORE_MEMORY", "LISTEN", "LOG"] {
+    for name in ["CONFIG", "RULES", "STORE", "STORE_MEMORY", "LISTEN", "LOG", "GATEWAY_LISTEN", "UPSTREAM"] {
         command.env_remove(format!("TOLLGATE_{name}"));
     }
     command.args(arguments);

@@ -1,81 +1,233 @@
-//! One connection: HTTP/1.1 with keep-alive, an eye on its progress, and an ear for the drain.
-//!
-//! Slow and silent peers are found without a timer or a clock per request: reads, writes and requests
-//! leave marks, and every half head time somebody looks whether the marks changed.
+//! One connection: from its first byte to its last, with an eye on its progress and an ear for the drain.
 
-use super::{Phase, ServeOptions};
-use http::{Request, Response};
+use super::crowd::Seat;
+use super::framing::Watch;
+use super::marked::{Marked, MarkedBody};
+use super::marks::{Heads, Marks, Open, Patience};
+use super::protocol::{self, Beginning, Speakers};
+use super::{Framing, Phase, ServeOptions};
+use http::header::CONNECTION;
+use http::{HeaderValue, Request, Response, StatusCode, Version};
 use hyper::body::{Body, Incoming};
-use hyper::server::conn::http1;
-use hyper::service::{Service, service_fn};
-use hyper_util::rt::TokioIo;
+use hyper::server::conn::{http1, http2};
+use hyper::service::{HttpService, Service, service_fn};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls::ServerConfig;
 use std::error::Error;
-use std::io::{self, IoSlice};
+use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::task::{Context, Poll};
-use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use std::task::Poll;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::sync::watch;
-use tokio::time::{Instant, MissedTickBehavior, interval_at};
+use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
+use tokio_rustls::TlsAcceptor;
+
+type Anything = Box<dyn Error + Send + Sync>;
+
+const CLOSE: HeaderValue = HeaderValue::from_static("close");
+const HTTP2: &[u8] = b"h2";
 
 /// A connection that was accepted.
 pub(super) struct Connection {
     pub(super) stream: TcpStream,
-    pub(super) peer: SocketAddr,
+    pub(super) address: SocketAddr,
+    pub(super) place: Place,
+    pub(super) marks: Arc<Marks>,
     pub(super) phase: watch::Receiver<Phase>,
     pub(super) options: ServeOptions,
 }
 
+/// What a connection takes up, for as long as it is open.
+pub(super) struct Place {
+    pub(super) _slot: OwnedSemaphorePermit,
+    pub(super) _seat: Option<Arc<Seat>>,
+}
+
 impl Connection {
     /// Serves it to its end.
-    pub(super) async fn run<S, B>(self, http: &http1::Builder, service: S)
-    where
-        S: Service<Request<Incoming>, Response = Response<B>>,
-        S::Error: Into<Box<dyn Error + Send + Sync>>,
-        B: Body + 'static,
-        B::Error: Into<Box<dyn Error + Send + Sync>>,
+    pub(super) async fn run<S, B>(
+        mut self,
+        speakers: Arc<Speakers>,
+        tls: Option<Arc<ServerConfig>>,
+        service: S,
+    ) where
+        S: Service<Request<Incoming>, Response = Response<B>> + Send + Sync + 'static,
+        S::Future: Send,
+        S::Error: Into<Anything>,
+        B: Body + Send + 'static,
+        B::Data: Send,
+        B::Error: Into<Anything>,
     {
-        let Self { stream, peer, mut phase, options } = self;
-        let marks = Arc::new(Marks::default());
-        let io = TokioIo::new(Marked { stream, marks: Arc::clone(&marks) });
-        let service = service_fn(|request| {
-            marks.begin_request();
-            let answer = service.call(request);
-            let marks = &marks;
-            async move {
-                let answer = answer.await;
-                marks.end_request();
-                answer
+        let Some(tls) = tls else {
+            let Some(beginning) = self.beginning(&speakers).await else { return };
+            let Self { stream, address, place, marks, phase, options } = self;
+            let ready = Ready { beginning, place, address, marks, phase, options };
+            return ready.serve(stream, &speakers, service).await;
+        };
+        let Self { stream, address, place, marks, mut phase, options } = self;
+        let greeting = timeout(options.head_time, TlsAcceptor::from(tls).accept(stream));
+        let stream = tokio::select! {
+            biased;
+            greeted = greeting => match greeted {
+                Ok(Ok(stream)) => stream,
+                Ok(Err(error)) => return tracing::debug!(peer = %address, %error, "TLS did not come about"),
+                Err(_) => return tracing::debug!(peer = %address, "TLS took too long"),
+            },
+            // A drain waits for requests, not for those who may send one.
+            _ = phase.changed() => return,
+        };
+        let beginning = match stream.get_ref().1.alpn_protocol() {
+            Some(HTTP2) => Beginning::Http2(Vec::new()),
+            _ => Beginning::Http1(Vec::new()),
+        };
+        let ready = Ready { beginning, place, address, marks, phase, options };
+        ready.serve(stream, &speakers, service).await;
+    }
+
+    /// Finds out what a client speaks; none if it says nothing in time.
+    async fn beginning(&mut self, speakers: &Speakers) -> Option<Beginning> {
+        if speakers.http2.is_none() {
+            return Some(Beginning::Http1(Vec::new()));
+        }
+        tokio::select! {
+            biased;
+            heard = timeout(self.options.head_time, protocol::listen(&mut self.stream)) => heard.ok()?.ok(),
+            _ = self.phase.changed() => None,
+        }
+    }
+}
+
+/// A connection of which is known what it speaks.
+struct Ready {
+    beginning: Beginning,
+    address: SocketAddr,
+    place: Place,
+    marks: Arc<Marks>,
+    phase: watch::Receiver<Phase>,
+    options: ServeOptions,
+}
+
+impl Ready {
+    async fn serve<I, S, B>(self, stream: I, speakers: &Speakers, service: S)
+    where
+        I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+        S: Service<Request<Incoming>, Response = Response<B>> + Send + Sync + 'static,
+        S::Future: Send,
+        S::Error: Into<Anything>,
+        B: Body + Send + 'static,
+        B::Data: Send,
+        B::Error: Into<Anything>,
+    {
+        let Self { beginning, address, place, marks, phase, options } = self;
+        let marked = |heard, watch| {
+            TokioIo::new(Marked {
+                stream,
+                marks: Arc::clone(&marks),
+                heard,
+                watch,
+                is_over: false,
+                _place: place,
+            })
+        };
+        let answering = {
+            let marks = Arc::clone(&marks);
+            service_fn(move |request: Request<Incoming>| answer(&service, request, &marks))
+        };
+        let course = Course { address, marks: Arc::clone(&marks), phase, options };
+        match (beginning, &speakers.http2) {
+            (Beginning::Http2(heard), Some(http2)) => {
+                let served = http2.serve_connection(marked(heard, None), answering);
+                course.follow(served, Heads::Untimed).await;
             }
-        });
-        let mut served = pin!(http.serve_connection(io, service));
-        let mut patience = Patience::new(&options);
+            (Beginning::Http1(heard) | Beginning::Http2(heard), _) => {
+                let watch = (options.framing == Framing::Strict).then(Watch::new);
+                let served = speakers.http1.serve_connection(marked(heard, watch), answering);
+                course.follow(served.with_upgrades(), Heads::Timed).await;
+            }
+        }
+    }
+}
+
+/// Calls the service, and marks the request's beginning and end.
+fn answer<S, B>(
+    service: &S,
+    request: Request<Incoming>,
+    marks: &Arc<Marks>,
+) -> impl Future<Output = Result<Response<MarkedBody<B>>, S::Error>> + use<S, B>
+where
+    S: Service<Request<Incoming>, Response = Response<B>>,
+{
+    let mut open = Open::new(marks);
+    let marks = Arc::clone(marks);
+    let is_http2 = request.version() == Version::HTTP_2;
+    let answer = service.call(request);
+    async move {
+        let mut answer = answer.await?;
+        open.answered();
+        if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
+            marks.upgrade();
+        }
+        if marks.is_hung_up() && !is_http2 {
+            answer.headers_mut().insert(CONNECTION, CLOSE);
+        }
+        Ok(answer.map(|body| MarkedBody { body, open }))
+    }
+}
+
+/// A connection on its way.
+struct Course {
+    address: SocketAddr,
+    marks: Arc<Marks>,
+    phase: watch::Receiver<Phase>,
+    options: ServeOptions,
+}
+
+impl Course {
+    /// Follows it to its end.
+    async fn follow(mut self, served: impl Served, heads: Heads) {
+        let mut served = pin!(served);
+        let mut patience = Patience::new(&self.options, heads);
         let mut looks = interval_at(Instant::now() + patience.every, patience.every);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let peer = self.address;
+        let mut hung_up = false;
         loop {
+            let next = poll_fn(|cx| {
+                let polled = served.as_mut().poll(cx);
+                if polled.is_pending() && self.marks.is_flooded() {
+                    tracing::debug!(%peer, "the connection takes back most of what it asks");
+                    return Poll::Ready(Ok(()));
+                }
+                // On HTTP/1.1 the answer itself says that it is the last.
+                if polled.is_pending() && !hung_up && self.marks.is_hung_up() {
+                    hung_up = true;
+                    served.as_mut().finish();
+                    return served.as_mut().poll(cx);
+                }
+                polled
+            });
             tokio::select! {
                 biased;
-                ended = served.as_mut() => {
+                ended = next => {
                     if let Err(error) = ended {
                         tracing::debug!(%peer, %error, "the connection broke");
                     }
                     return;
                 }
                 // No sender means that the server is gone altogether.
-                changed = phase.changed() => {
-                    let now = *phase.borrow_and_update();
+                changed = self.phase.changed() => {
+                    let now = *self.phase.borrow_and_update();
                     match (changed, now) {
                         (Ok(()), Phase::Serving) => {}
-                        (Ok(()), Phase::Draining) => served.as_mut().graceful_shutdown(),
+                        (Ok(()), Phase::Draining) => served.as_mut().finish(),
                         (Ok(()), Phase::Stopped) | (Err(_), _) => return,
                     }
                 }
                 _ = looks.tick() => {
-                    if patience.ends(&marks) {
+                    if patience.ends(&self.marks) {
                         tracing::debug!(%peer, "the connection was too slow or too long silent");
                         return;
                     }
@@ -85,153 +237,31 @@ impl Connection {
     }
 }
 
-/// What happened on a connection, for those who look later. Written and read by one task at a time, so
-/// no order between the marks is needed.
-#[derive(Debug)]
-struct Marks {
-    /// Bytes came since the last request, or it is the first: a head has begun.
-    head_begun: AtomicBool,
-    /// A request is being answered, for as long as that takes.
-    answering: AtomicBool,
-    /// Counts requests.
-    requests: AtomicU32,
-    /// Counts reads and writes.
-    moves: AtomicU32,
+/// A connection that hyper serves.
+trait Served: Future<Output = Result<(), hyper::Error>> {
+    /// Ends after what is in flight.
+    fn finish(self: Pin<&mut Self>);
 }
 
-impl Default for Marks {
-    fn default() -> Self {
-        // Whoever connects has something to say: its first head begins with the connection.
-        Self {
-            head_begun: AtomicBool::new(true),
-            answering: AtomicBool::default(),
-            requests: AtomicU32::default(),
-            moves: AtomicU32::default(),
-        }
+impl<I, S> Served for http1::UpgradeableConnection<TokioIo<I>, S>
+where
+    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    S: HttpService<Incoming, ResBody: 'static, Error: Into<Anything>>,
+    <S::ResBody as Body>::Error: Into<Anything>,
+{
+    fn finish(self: Pin<&mut Self>) {
+        self.graceful_shutdown();
     }
 }
 
-impl Marks {
-    fn begin_request(&self) {
-        self.answering.store(true, Ordering::Relaxed);
-        self.requests.store(self.requests.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-    }
-
-    fn end_request(&self) {
-        self.answering.store(false, Ordering::Relaxed);
-        // What came until now was the request's own body.
-        self.head_begun.store(false, Ordering::Relaxed);
-    }
-
-    fn read(&self) {
-        self.head_begun.store(true, Ordering::Relaxed);
-        self.moved();
-    }
-
-    fn moved(&self) {
-        self.moves.store(self.moves.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-    }
-}
-
-/// How long a connection is waited for.
-struct Patience {
-    every: Duration,
-    most_quiet_looks: u32,
-    /// Looks that found the same head unfinished.
-    slow_looks: u32,
-    /// Looks that found nothing moved.
-    quiet_looks: u32,
-    requests: u32,
-    moves: u32,
-}
-
-impl Patience {
-    /// The third look at an unfinished head comes at least two periods after its beginning.
-    const MOST_SLOW_LOOKS: u32 = 2;
-
-    fn new(options: &ServeOptions) -> Self {
-        let every = (options.head_time / Self::MOST_SLOW_LOOKS).max(Duration::from_millis(1));
-        let most_quiet_looks = options.idle_time.as_micros().div_ceil(every.as_micros());
-        Self {
-            every,
-            most_quiet_looks: u32::try_from(most_quiet_looks).unwrap_or(u32::MAX),
-            slow_looks: 0,
-            quiet_looks: 0,
-            requests: 0,
-            moves: 0,
-        }
-    }
-
-    /// Looks at a connection and says whether to give up on it.
-    fn ends(&mut self, marks: &Marks) -> bool {
-        let requests = marks.requests.load(Ordering::Relaxed);
-        let moves = marks.moves.load(Ordering::Relaxed);
-        let answering = marks.answering.load(Ordering::Relaxed);
-        let in_head = marks.head_begun.load(Ordering::Relaxed) && !answering;
-        if requests != self.requests || !in_head {
-            self.slow_looks = 0;
-        }
-        if moves != self.moves || answering {
-            self.quiet_looks = 0;
-        }
-        (self.requests, self.moves) = (requests, moves);
-        self.slow_looks += u32::from(in_head);
-        self.quiet_looks += 1;
-        self.slow_looks > Self::MOST_SLOW_LOOKS || self.quiet_looks > self.most_quiet_looks
-    }
-}
-
-/// A stream that leaves marks.
-struct Marked {
-    stream: TcpStream,
-    marks: Arc<Marks>,
-}
-
-impl AsyncRead for Marked {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        let polled = Pin::new(&mut self.stream).poll_read(cx, buffer);
-        if buffer.filled().len() > before {
-            self.marks.read();
-        }
-        polled
-    }
-}
-
-impl AsyncWrite for Marked {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let polled = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        if polled.is_ready() {
-            self.marks.moved();
-        }
-        polled
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let polled = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
-        if polled.is_ready() {
-            self.marks.moved();
-        }
-        polled
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+impl<I, S> Served for http2::Connection<TokioIo<I>, S, TokioExecutor>
+where
+    I: AsyncRead + AsyncWrite + Unpin,
+    S: HttpService<Incoming, ResBody: Send + 'static, Error: Into<Anything>, Future: Send + 'static>,
+    <S::ResBody as Body>::Error: Into<Anything>,
+    <S::ResBody as Body>::Data: Send,
+{
+    fn finish(self: Pin<&mut Self>) {
+        self.graceful_shutdown();
     }
 }

@@ -1,0 +1,132 @@
+//! The gateway beside nginx (`limit_req` and `proxy_pass`): the same upstream, the same client, in turns.
+//!
+//! The proxy is a process of its own, so its processor time can be told apart: on a machine with two
+//! cores the client and the upstream need their share, and requests per second alone would measure them
+//! too.
+
+mod load;
+mod nginx;
+mod process;
+mod upstream;
+
+use crate::setting::{median, verdict};
+use load::Outcome;
+use nginx::{Limits, Nginx};
+use process::Process;
+use std::net::SocketAddr;
+
+const ROUNDS: usize = 7;
+const CONNECTIONS: usize = 64;
+
+/// Which cores a proxy has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cores {
+    /// The second; client and upstream have the first.
+    One,
+    /// Both, and shares them with client and upstream.
+    Both,
+}
+
+impl Cores {
+    fn count(self) -> usize {
+        match self {
+            Self::One => 1,
+            Self::Both => 2,
+        }
+    }
+}
+
+pub fn run() {
+    let arguments: Vec<String> = std::env::args().skip(2).collect();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        [] => compare(),
+        ["upstream"] => upstream::serve(),
+        ["proxy", threads, upstream] => process::serve_gateway(threads, upstream),
+        ["once", address] => once(address),
+        _ => eprintln!("`gateway` takes no arguments"),
+    }
+}
+
+/// One measurement of a server that runs already, to look at it closely.
+fn once(address: &str) {
+    let Ok(address) = address.parse() else { return eprintln!("`{address}` is not an address") };
+    let outcome = load::run(address, CONNECTIONS, "forwarded");
+    println!("{:.0} requests/s, {} other than 200", outcome.per_second, outcome.refused);
+}
+
+fn compare() {
+    if !nginx::is_there() {
+        return eprintln!(
+            "gateway: nginx is not installed (apt-get install nginx-light); nothing is compared"
+        );
+    }
+    println!(
+        "gateway: {CONNECTIONS} connections, medians of {ROUNDS} rounds of {} s in turns",
+        load::ROUND.as_secs()
+    );
+    process::pin(std::process::id(), "0");
+    let upstream = Process::bench(&["upstream"]);
+    process::pin(upstream.pid(), "0");
+    measure("forwarded, one core", Cores::One, &upstream, Limits::Generous, 0.9);
+    measure("refused, one core", Cores::One, &upstream, Limits::Tiny, 1.0);
+    process::pin(std::process::id(), "0,1");
+    process::pin(upstream.pid(), "0,1");
+    measure("forwarded, both cores", Cores::Both, &upstream, Limits::Generous, 0.9);
+    measure("refused, both cores", Cores::Both, &upstream, Limits::Tiny, 1.0);
+}
+
+fn measure(what: &str, cores: Cores, upstream: &Process, limits: Limits, bar: f64) {
+    let ours = Process::bench(&["proxy", &cores.count().to_string(), &upstream.address.to_string()]);
+    let nginx = Nginx::start(upstream.address, cores.count(), limits);
+    if cores == Cores::One {
+        process::pin(ours.pid(), "1");
+        nginx.process.pin_all("1");
+    }
+    let host = if limits == Limits::Tiny { "refused" } else { "forwarded" };
+    let (mut our, mut their) = (Sums::default(), Sums::default());
+    for round in 0..=ROUNDS {
+        let outcomes = (timed(&ours, host), timed(&nginx.process, host));
+        // The first round only warms up.
+        if round > 0 {
+            our.add(&outcomes.0, limits);
+            their.add(&outcomes.1, limits);
+        }
+    }
+    let (our_rate, their_rate) = (median(&mut our.rates), median(&mut their.rates));
+    let (our_cost, their_cost) = (median(&mut our.costs), median(&mut their.costs));
+    println!(
+        "  {what}: tollgate {our_rate:.0}/s at {our_cost:.1} µs of processor each, nginx {their_rate:.0}/s at {their_cost:.1} µs"
+    );
+    verdict(&format!("{what}: requests/s, ratio to nginx"), our_rate / their_rate, bar, false);
+    verdict(&format!("{what}: processor time, ratio to nginx"), our_cost / their_cost, 1.0 / bar, true);
+}
+
+#[derive(Default)]
+struct Sums {
+    rates: Vec<f64>,
+    /// Microseconds of processor time for a request.
+    costs: Vec<f64>,
+}
+
+impl Sums {
+    fn add(&mut self, (outcome, cpu_seconds): &(Outcome, f64), limits: Limits) {
+        let wrong = match limits {
+            Limits::Generous => outcome.refused,
+            // The first few of a burst pass.
+            Limits::Tiny => outcome.passed.saturating_sub(10_000.min(outcome.refused / 100)),
+        };
+        assert_eq!(wrong, 0, "{outcome:?}");
+        self.rates.push(outcome.per_second);
+        self.costs.push(cpu_seconds * 1e6 / (outcome.passed + outcome.refused) as f64);
+    }
+}
+
+fn timed(server: &Process, host: &str) -> (Outcome, f64) {
+    let before = server.cpu_seconds();
+    let outcome = load::run(address(server), CONNECTIONS, host);
+    (outcome, server.cpu_seconds() - before)
+}
+
+fn address(server: &Process) -> SocketAddr {
+    server.address
+}

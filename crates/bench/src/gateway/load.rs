@@ -1,0 +1,87 @@
+//! The client: connections that ask again as soon as they are answered.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+
+/// How long one measurement takes.
+pub const ROUND: Duration = Duration::from_secs(2);
+
+/// What came of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Outcome {
+    pub per_second: f64,
+    /// Answers of 200.
+    pub passed: u64,
+    /// All others.
+    pub refused: u64,
+}
+
+/// Asks `address` for a while; the requests are for `host`.
+pub fn run(address: SocketAddr, connections: usize, host: &str) -> Outcome {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let request = format!(
+            "GET /v1/orders/17?page=2 HTTP/1.1\r\nHost: {host}\r\nUser-Agent: bench/1.0\r\nAccept: application/json\r\nX-Api-Key: sk_prod_0000000001\r\n\r\n"
+        );
+        let mut streams = Vec::new();
+        for _ in 0..connections {
+            let stream = TcpStream::connect(address).await.expect("the server listens");
+            stream.set_nodelay(true).expect("a connected socket takes options");
+            streams.push(stream);
+        }
+        let start = Instant::now();
+        let mut tasks = JoinSet::new();
+        for stream in streams {
+            tasks.spawn(ask(stream, request.clone(), start + ROUND));
+        }
+        let mut sum = Outcome::default();
+        while let Some(outcome) = tasks.join_next().await {
+            let outcome = outcome.expect("a client ends well");
+            sum.passed += outcome.passed;
+            sum.refused += outcome.refused;
+        }
+        sum.per_second = (sum.passed + sum.refused) as f64 / start.elapsed().as_secs_f64();
+        sum
+    })
+}
+
+async fn ask(mut stream: TcpStream, request: String, until: Instant) -> Outcome {
+    let mut buffer = vec![0; 16 << 10];
+    let mut outcome = Outcome::default();
+    while Instant::now() < until {
+        stream.write_all(request.as_bytes()).await.expect("the server reads");
+        let mut filled = 0;
+        loop {
+            let count = stream.read(&mut buffer[filled..]).await.expect("the server answers");
+            assert!(
+                count > 0,
+                "the server closed the connection: {}",
+                String::from_utf8_lossy(&buffer[..filled])
+            );
+            filled += count;
+            if is_whole(&buffer[..filled]) {
+                break;
+            }
+        }
+        if buffer.starts_with(b"HTTP/1.1 200") {
+            outcome.passed += 1;
+        } else {
+            outcome.refused += 1;
+        }
+    }
+    outcome
+}
+
+/// Whether an answer with a length has come to its end.
+fn is_whole(answer: &[u8]) -> bool {
+    let Some(head) = answer.windows(4).position(|four| four == b"\r\n\r\n") else { return false };
+    let name = b"content-length: ";
+    let found = answer[..head].windows(name.len()).position(|part| part.eq_ignore_ascii_case(name));
+    let digits = found.map_or(&b"0"[..], |start| &answer[start + name.len()..head]);
+    let length = digits.iter().take_while(|byte| byte.is_ascii_digit());
+    let length = length.fold(0, |sum, digit| sum * 10 + usize::from(digit - b'0'));
+    answer.len() >= head + 4 + length
+}

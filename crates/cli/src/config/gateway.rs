@@ -1,0 +1,287 @@
+//! The gateway's settings: where it listens, and what is behind it.
+
+use super::{Setting, address};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+use tollgate_core::document::{Document, Path};
+use tollgate_core::rate::parse_duration_us;
+use tollgate_gateway::settings::{Address, Balance, Forwarded, HealthCheck, Route, Settings, Upstream};
+use tollgate_http::ServeOptions;
+use tollgate_http::serve::{CrowdOptions, Framing, Protocols};
+
+const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8000);
+const NO_UPSTREAM: &str = "a gateway needs an upstream: --upstream http://127.0.0.1:3000";
+
+/// A gateway to run.
+#[derive(Clone, Debug)]
+pub struct Gateway {
+    /// Where it listens.
+    pub listen: SocketAddr,
+    /// What is behind it.
+    pub settings: Settings,
+    /// Its threads; none for one on each core.
+    pub threads: Option<usize>,
+    /// The bounds of each thread.
+    pub options: ServeOptions,
+    /// The bounds of each address.
+    pub crowd: CrowdOptions,
+    /// Certificate and key.
+    pub tls: Option<(PathBuf, PathBuf)>,
+    /// Where requests are noted: `stdout` or a file.
+    pub access_log: Option<PathBuf>,
+}
+
+/// The `gateway:` section of `tollgate.yaml`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct GatewayFile {
+    routes: Vec<RouteFile>,
+    upstreams: BTreeMap<String, UpstreamFile>,
+    tls: Option<TlsFile>,
+    forwarded: ForwardedFile,
+    trusted: Vec<String>,
+    threads: Option<usize>,
+    most_connections: Option<u32>,
+    most_connections_per_ip: Option<u32>,
+    most_rejections: Option<u32>,
+    idle_timeout: Option<Setting>,
+    grace: Option<Setting>,
+    access_log: Option<PathBuf>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RouteFile {
+    #[serde(default)]
+    hosts: Vec<String>,
+    #[serde(default)]
+    paths: Vec<String>,
+    upstream: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct UpstreamFile {
+    addresses: Vec<String>,
+    balance: BalanceName,
+    connect_timeout: Option<Setting>,
+    response_timeout: Option<Setting>,
+    idle_timeout: Option<Setting>,
+    retries: Option<u32>,
+    most_failures: Option<u32>,
+    health: Option<HealthFile>,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum BalanceName {
+    #[default]
+    LeastLoaded,
+    RoundRobin,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HealthFile {
+    path: String,
+    interval: Option<Setting>,
+    timeout: Option<Setting>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TlsFile {
+    certificate: PathBuf,
+    key: PathBuf,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct ForwardedFile {
+    x_forwarded: Option<bool>,
+    forwarded: Option<bool>,
+    via: Option<bool>,
+}
+
+impl GatewayFile {
+    /// Paths in the file start from its folder.
+    pub fn start_from(&mut self, folder: &std::path::Path) {
+        if let Some(tls) = &mut self.tls {
+            *tls = TlsFile { certificate: folder.join(&tls.certificate), key: folder.join(&tls.key) };
+        }
+        if let Some(log) = self.access_log.as_mut().filter(|log| log.as_os_str() != "stdout") {
+            *log = folder.join(&*log);
+        }
+    }
+}
+
+/// Something wrong, and where in the section.
+type Wrong = (Path, String);
+
+/// The gateway that flags and file describe; none if they describe none.
+pub fn read(
+    listen: Option<&str>,
+    upstream: Option<&str>,
+    file: Option<&GatewayFile>,
+) -> Result<Option<Gateway>, Wrong> {
+    if listen.is_none() && upstream.is_none() && file.is_none() {
+        return Ok(None);
+    }
+    let root = Path::root();
+    let empty = GatewayFile::default();
+    let file = file.unwrap_or(&empty);
+    let listen = listen.map_or(Ok(DEFAULT_LISTEN), address).map_err(|e| (root.field("gateway_listen"), e))?;
+    let section = root.field("gateway");
+    let settings = settings(upstream, file, &root, &section)?;
+    let trusted = settings.trusted.clone();
+    let defaults = (ServeOptions::default(), CrowdOptions::default());
+    Ok(Some(Gateway {
+        listen,
+        threads: file.threads.filter(|threads| *threads > 0),
+        options: ServeOptions {
+            protocols: Protocols::Http1And2,
+            framing: Framing::Strict,
+            most_connections: file.most_connections.unwrap_or(defaults.0.most_connections).max(1),
+            idle_time: duration(file.idle_timeout.as_ref(), defaults.0.idle_time, &section, "idle_timeout")?,
+            grace: duration(file.grace.as_ref(), defaults.0.grace, &section, "grace")?,
+            ..defaults.0
+        },
+        crowd: CrowdOptions {
+            most_connections: file.most_connections_per_ip.unwrap_or(defaults.1.most_connections).max(1),
+            most_rejections: file.most_rejections.unwrap_or(defaults.1.most_rejections).max(1),
+            trusted,
+        },
+        tls: file.tls.clone().map(|tls| (tls.certificate, tls.key)),
+        access_log: file.access_log.clone(),
+        settings,
+    }))
+}
+
+/// Reports what is wrong in the file where it stands.
+pub fn check(
+    document: &mut Document,
+    listen: Option<&str>,
+    upstream: Option<&str>,
+    file: Option<&GatewayFile>,
+) {
+    match read(listen, upstream, file) {
+        // The upstream may still come from a flag.
+        Err((path, error)) if !(error == NO_UPSTREAM && upstream.is_none()) => {
+            document.error(&path, error, None)
+        }
+        _ => {}
+    }
+}
+
+fn settings(
+    upstream: Option<&str>,
+    file: &GatewayFile,
+    root: &Path,
+    section: &Path,
+) -> Result<Settings, Wrong> {
+    let mut upstreams = Vec::new();
+    for (name, upstream) in &file.upstreams {
+        upstreams.push(read_upstream(name, upstream, &section.field("upstreams").field(name))?);
+    }
+    let mut routes = Vec::new();
+    for (index, route) in file.routes.iter().enumerate() {
+        let path = section.field("routes").index(index);
+        if !file.upstreams.contains_key(&route.upstream) {
+            let known: Vec<&str> = file.upstreams.keys().map(String::as_str).collect();
+            let error = format!("there is no upstream `{}`; there are: {}", route.upstream, known.join(", "));
+            return Err((path.field("upstream"), error));
+        }
+        if let Some(place) = route.paths.iter().position(|path| !path.starts_with('/')) {
+            let error = format!("`{}` is not a path; it begins with a slash", route.paths[place]);
+            return Err((path.field("paths").index(place), error));
+        }
+        let (hosts, paths) = (route.hosts.clone(), route.paths.clone());
+        routes.push(Route { hosts, paths, upstream: route.upstream.clone() });
+    }
+    if let Some(text) = upstream {
+        let addresses = text.split(',').map(|text| text.trim().parse::<Address>());
+        let addresses = addresses.collect::<Result<Vec<_>, _>>();
+        let addresses = addresses.map_err(|error| (root.field("upstream"), error.to_string()))?;
+        routes.push(Route { upstream: "--upstream".to_owned(), ..Route::default() });
+        upstreams.push(Upstream::new("--upstream", addresses));
+    } else if let ([only], []) = (upstreams.as_slice(), routes.as_slice()) {
+        routes.push(Route { upstream: only.name.clone(), ..Route::default() });
+    }
+    if routes.is_empty() {
+        return Err((section.clone(), NO_UPSTREAM.to_owned()));
+    }
+    let nets = file.trusted.iter().enumerate().map(|(index, text)| {
+        let net = text.parse().or_else(|_| text.parse::<IpAddr>().map(Into::into));
+        let error = || format!("`{text}` is not a network; write it like 10.0.0.0/8");
+        net.map_err(|_| (section.field("trusted").index(index), error()))
+    });
+    let defaults = Forwarded::default();
+    Ok(Settings {
+        routes,
+        upstreams,
+        trusted: nets.collect::<Result<_, _>>()?,
+        forwarded: Forwarded {
+            x_forwarded: file.forwarded.x_forwarded.unwrap_or(defaults.x_forwarded),
+            forwarded: file.forwarded.forwarded.unwrap_or(defaults.forwarded),
+            via: file.forwarded.via.unwrap_or(defaults.via),
+        },
+    })
+}
+
+fn read_upstream(name: &str, file: &UpstreamFile, path: &Path) -> Result<Upstream, Wrong> {
+    if file.addresses.is_empty() {
+        return Err((
+            path.clone(),
+            "an upstream needs `addresses`, such as [http://10.0.0.5:3000]".to_owned(),
+        ));
+    }
+    let addresses = file.addresses.iter().enumerate().map(|(index, text)| {
+        text.parse::<Address>().map_err(|error| (path.field("addresses").index(index), error.to_string()))
+    });
+    let mut upstream = Upstream::new(name, addresses.collect::<Result<_, _>>()?);
+    upstream.balance = match file.balance {
+        BalanceName::LeastLoaded => Balance::LeastLoaded,
+        BalanceName::RoundRobin => Balance::RoundRobin,
+    };
+    for (setting, time, field) in [
+        (&file.connect_timeout, &mut upstream.connect_time, "connect_timeout"),
+        (&file.response_timeout, &mut upstream.response_time, "response_timeout"),
+        (&file.idle_timeout, &mut upstream.idle_time, "idle_timeout"),
+    ] {
+        *time = duration(setting.as_ref(), *time, path, field)?;
+    }
+    upstream.retries = file.retries.unwrap_or(upstream.retries);
+    upstream.most_failures = file.most_failures.unwrap_or(upstream.most_failures).max(1);
+    if let Some(health) = &file.health {
+        let path = path.field("health");
+        if !health.path.starts_with('/') {
+            let error = format!("`{}` is not a path; it begins with a slash", health.path);
+            return Err((path.field("path"), error));
+        }
+        upstream.health = Some(HealthCheck {
+            path: health.path.clone(),
+            interval: duration(health.interval.as_ref(), Duration::from_secs(5), &path, "interval")?,
+            timeout: duration(health.timeout.as_ref(), Duration::from_secs(1), &path, "timeout")?,
+        });
+    }
+    Ok(upstream)
+}
+
+fn duration(
+    setting: Option<&Setting>,
+    default: Duration,
+    path: &Path,
+    field: &str,
+) -> Result<Duration, Wrong> {
+    let Some(setting) = setting else { return Ok(default) };
+    let wrong = |error| (path.field(field), error);
+    let us = parse_duration_us(&setting.to_string()).map_err(wrong)?;
+    if !(1_000..=86_400_000_000).contains(&us) {
+        let error = format!("`{setting}` is out of range: `{field}` lies between 1ms and 1day");
+        return Err((path.field(field), error));
+    }
+    Ok(Duration::from_micros(us))
+}

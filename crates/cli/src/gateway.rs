@@ -1,0 +1,42 @@
+//! The gateway, as `serve` and `gateway` start it.
+
+use crate::Failure;
+use crate::config;
+use std::fs::OpenOptions;
+use std::num::NonZero;
+use tollgate_gateway::{AccessLog, Gateway, Listen};
+use tollgate_http::Entrance;
+use tollgate_http::serve::{Crowd, tls_from_files};
+use tollgate_limiter::Clock;
+
+/// Listens and forwards from now on.
+pub fn start(config: &config::Gateway) -> Result<Gateway, Failure> {
+    let tls = config.tls.as_ref().map(|(certificate, key)| tls_from_files(certificate, key));
+    let tls = tls.transpose().map_err(|error| {
+        Failure::plain(format!("{error}\n  hint: both are PEM files, named under `gateway: tls:`"))
+    })?;
+    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let listen = Listen {
+        address: config.listen,
+        threads: config.threads.unwrap_or(cores),
+        options: config.options,
+        entrance: Entrance { tls, crowd: Some(Crowd::new(config.crowd.clone())) },
+        log: config.access_log.as_deref().map(open_log).transpose()?,
+    };
+    Gateway::start(&config.settings, &listen).map_err(|error| {
+        let hint = "choose another address with --gateway-listen";
+        Failure::plain(match error {
+            tollgate_gateway::GatewayError::Listen { .. } => format!("{error}\n  hint: {hint}"),
+            other => other.to_string(),
+        })
+    })
+}
+
+fn open_log(path: &std::path::Path) -> Result<AccessLog, Failure> {
+    let cannot = |error| Failure::plain(format!("cannot write the access log {}: {error}", path.display()));
+    if path.as_os_str() == "stdout" {
+        return AccessLog::start(std::io::stdout(), Clock::system()).map_err(cannot);
+    }
+    let file = OpenOptions::new().create(true).append(true).open(path).map_err(cannot)?;
+    AccessLog::start(file, Clock::system()).map_err(cannot)
+}

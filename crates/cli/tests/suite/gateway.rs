@@ -1,0 +1,115 @@
+//! `tollgate gateway`, and `serve` with a gateway.
+
+use crate::client::Client;
+use crate::program::{Server, run, tollgate};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::thread;
+
+/// A server that says hello to one request on each connection.
+fn upstream() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        while let Ok((mut stream, _)) = listener.accept() {
+            let mut seen = Vec::new();
+            while !seen.ends_with(b"\r\n\r\n") {
+                let mut byte = [0];
+                if stream.read(&mut byte).unwrap_or(0) == 0 {
+                    break;
+                }
+                seen.push(byte[0]);
+            }
+            let _ =
+                stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello");
+        }
+    });
+    address
+}
+
+#[test]
+fn in_one_line() {
+    let upstream = format!("http://{}", upstream());
+    let server =
+        Server::from(&mut tollgate(["gateway", "--upstream", &upstream, "--gateway-listen", "127.0.0.1:0"]));
+    assert!(server.greeting.contains(&format!("to {upstream}")), "{}", server.greeting);
+    assert!(!server.greeting.contains("/v1/check"), "{}", server.greeting);
+    let mut client = server.client();
+    for _ in 0..3 {
+        assert_eq!((client.get("/x").status, client.get("/y").body.as_str()), (200, "hello"));
+    }
+    server.signal("TERM");
+    server.until_logged("stopped; every request was answered");
+    assert_eq!(server.ended().code(), Some(0));
+}
+
+#[test]
+fn beside_the_checks() {
+    let mut command = tollgate(["serve", "--listen", "127.0.0.1:0"]);
+    command.env("TOLLGATE_UPSTREAM", upstream().to_string()).env("TOLLGATE_GATEWAY_LISTEN", "127.0.0.1:0");
+    let server = Server::from(&mut command);
+    assert_eq!(server.client().check("alice", "/").status, 200);
+    let (_, rest) = server.greeting.split_once("gateway http://").unwrap();
+    let address = rest.split_once('/').unwrap().0.parse().unwrap();
+    assert_eq!(Client::connect(address).get("/").body, "hello");
+}
+
+#[test]
+fn by_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = format!(
+        "gateway_listen: 127.0.0.1:0\ngateway:\n  access_log: access.log\n  upstreams:\n    web:\n      addresses: [{}]\n      retries: 0\n  routes:\n    - {{ hosts: [test], paths: [/web], upstream: web }}\n",
+        upstream()
+    );
+    let path = folder.path().join("tollgate.yaml");
+    std::fs::write(&path, config).unwrap();
+    let server = Server::from(tollgate(["gateway", "--config"]).arg(&path));
+    let mut client = server.client();
+    assert_eq!((client.get("/web/x").status, client.get("/other").status), (200, 404));
+    drop(client);
+    server.signal("TERM");
+    assert_eq!(server.ended().code(), Some(0));
+    tollgate_testbed::wait_until("both requests are noted", || {
+        let log = std::fs::read_to_string(folder.path().join("access.log")).unwrap();
+        log.lines().count() == 2 && log.contains(r#""target":"/web/x","status":200,"bytes":5"#)
+    });
+}
+
+#[test]
+fn what_is_wrong_is_said_with_its_place() {
+    let folder = tempfile::tempdir().unwrap();
+    for (config, expected) in [
+        ("gateway:\n  upstrems: {}\n", "tollgate.yaml:2:3: error: unknown field `upstrems`"),
+        (
+            "gateway:\n  upstreams:\n    web: { addresses: [\"ftp://x\"] }\n",
+            "tollgate.yaml:3:24: error: `ftp://x` is not an upstream's address: only http and https are spoken",
+        ),
+        (
+            "gateway:\n  upstreams:\n    web: { addresses: [\"http://x\"] }\n  routes:\n    - { upstream: wbe }\n",
+            "tollgate.yaml:5:19: error: there is no upstream `wbe`; there are: web",
+        ),
+        (
+            "upstream: http://x/y\n",
+            "tollgate.yaml:1:11: error: `http://x/y` is not an upstream's address: it has a path",
+        ),
+        (
+            "gateway:\n  trusted: [nobody]\n  upstreams: { a: { addresses: [x] } }\n",
+            "tollgate.yaml:2:13: error: `nobody` is not a network",
+        ),
+        (
+            "gateway:\n  upstreams: { a: { addresses: [x], connect_timeout: soon } }\n",
+            "tollgate.yaml:2:54: error: `soon` is not a duration",
+        ),
+    ] {
+        std::fs::write(folder.path().join("tollgate.yaml"), config).unwrap();
+        let ended = run(tollgate(["gateway", "--config", "tollgate.yaml"]).current_dir(folder.path()));
+        assert_eq!(ended.code, Some(1));
+        assert!(ended.stderr.starts_with(expected), "{config}: {}", ended.stderr);
+    }
+    let ended = run(&mut tollgate(["gateway"]));
+    assert!(ended.stderr.starts_with("error: a gateway needs an upstream"), "{}", ended.stderr);
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let ended = run(&mut tollgate(["gateway", "--upstream", "127.0.0.1:1", "--gateway-listen", &address]));
+    assert!(ended.stderr.contains("hint: choose another address with --gateway-listen"), "{}", ended.stderr);
+}

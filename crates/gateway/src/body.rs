@@ -1,0 +1,171 @@
+//! Bodies on their way: one frame at a time, in both directions, so that nobody's memory holds a whole one.
+
+use crate::upstream::Load;
+use crate::upstream::pool::{Pool, Sender};
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::task::{Context, Poll};
+
+/// A client's body, as a server gets it.
+#[derive(Debug)]
+pub(crate) struct Sent {
+    body: Option<(Incoming, Arc<Progress>)>,
+}
+
+/// How far a client's body is.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    ended: AtomicBool,
+    /// Counts frames.
+    frames: AtomicU32,
+}
+
+impl Progress {
+    pub(crate) fn frames(&self) -> u32 {
+        self.frames.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn ended(&self) -> bool {
+        self.ended.load(Ordering::Relaxed)
+    }
+}
+
+impl Sent {
+    /// No body.
+    pub(crate) fn empty() -> Self {
+        Self { body: None }
+    }
+
+    /// The client's, and where to see how far it is; none if there is nothing to send.
+    pub(crate) fn new(body: Incoming) -> (Self, Option<Arc<Progress>>) {
+        if body.is_end_stream() {
+            return (Self::empty(), None);
+        }
+        let progress = Arc::new(Progress::default());
+        (Self { body: Some((body, Arc::clone(&progress))) }, Some(progress))
+    }
+}
+
+impl Body for Sent {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let Some((body, progress)) = &mut self.body else { return Poll::Ready(None) };
+        let polled = Pin::new(&mut *body).poll_frame(cx);
+        if polled.is_ready() {
+            progress.frames.fetch_add(1, Ordering::Relaxed);
+            if !matches!(polled, Poll::Ready(Some(_))) || body.is_end_stream() {
+                progress.ended.store(true, Ordering::Relaxed);
+            }
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.as_ref().is_none_or(|(body, _)| body.is_end_stream())
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.as_ref().map_or(SizeHint::with_exact(0), |(body, _)| body.size_hint())
+    }
+}
+
+/// The body of an answer: the gateway's own, or a server's.
+#[derive(Debug)]
+pub enum AnswerBody {
+    /// Short, and whole.
+    Own(Full<Bytes>),
+    /// On its way from a server.
+    Upstream(Received),
+}
+
+/// A server's body, and the connection that it comes on.
+#[derive(Debug)]
+pub struct Received {
+    body: Incoming,
+    /// Gone once the body has ended.
+    lease: Option<Lease>,
+}
+
+impl Received {
+    /// `lease` is given back when `body` ends, or dropped with it.
+    pub(crate) fn new(body: Incoming, lease: Lease) -> Self {
+        let mut received = Self { body, lease: Some(lease) };
+        received.look_for_end();
+        received
+    }
+
+    fn look_for_end(&mut self) {
+        if self.body.is_end_stream()
+            && let Some(lease) = self.lease.take()
+        {
+            lease.give_back();
+        }
+    }
+}
+
+/// A connection in use.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    pub(crate) sender: Sender,
+    pub(crate) load: Load,
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) most_idle: usize,
+}
+
+impl Lease {
+    fn give_back(self) {
+        self.pool.put(self.load.member().index, self.sender, self.most_idle);
+    }
+}
+
+impl Body for AnswerBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        match self.get_mut() {
+            Self::Own(body) => Pin::new(body).poll_frame(cx).map_err(|never| match never {}),
+            Self::Upstream(received) => {
+                let polled = Pin::new(&mut received.body).poll_frame(cx);
+                match &polled {
+                    Poll::Ready(Some(Ok(_))) => received.look_for_end(),
+                    Poll::Ready(None) => {
+                        if let Some(lease) = received.lease.take() {
+                            lease.give_back();
+                        }
+                    }
+                    // A connection that broke is of no more use.
+                    Poll::Ready(Some(Err(_))) => received.lease = None,
+                    Poll::Pending => {}
+                }
+                polled
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Own(body) => body.is_end_stream(),
+            Self::Upstream(received) => received.body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Own(body) => body.size_hint(),
+            Self::Upstream(received) => received.body.size_hint(),
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! What a proxy does to headers: those meant for one connection end with it, and the server is told who asked.
+
+use crate::settings::Forwarded;
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, FORWARDED, HOST, HeaderName, PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE, VIA,
+};
+use http::{HeaderMap, HeaderValue, Version};
+use ipnet::IpNet;
+use std::net::{IpAddr, SocketAddr};
+
+static KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+static PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+static X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+static X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+
+const CONNECTION_UPGRADE: HeaderValue = HeaderValue::from_static("upgrade");
+const TRAILERS: HeaderValue = HeaderValue::from_static("trailers");
+
+/// Removes what is meant for one connection only, except how the body is framed. Answers the protocol
+/// that the sender wants to change to, if it does.
+pub(crate) fn remove_hop_by_hop(headers: &mut HeaderMap) -> Option<HeaderValue> {
+    let mut wants_upgrade = false;
+    if headers.contains_key(CONNECTION) {
+        let named: Vec<HeaderValue> = headers.get_all(CONNECTION).iter().cloned().collect();
+        headers.remove(CONNECTION);
+        for token in named.iter().filter_map(|line| line.to_str().ok()).flat_map(|line| line.split(',')) {
+            let token = token.trim();
+            if token.eq_ignore_ascii_case("upgrade") {
+                wants_upgrade = true;
+            } else if let Ok(name) = HeaderName::from_bytes(token.as_bytes())
+                // Where a message is going and where it ends is nobody's to take away.
+                && ![HOST, CONTENT_LENGTH, TRANSFER_ENCODING, TE].contains(&name)
+            {
+                headers.remove(name);
+            }
+        }
+    }
+    let upgrade = headers.remove(UPGRADE);
+    for name in [&KEEP_ALIVE, &PROXY_CONNECTION, &PROXY_AUTHENTICATE, &PROXY_AUTHORIZATION] {
+        headers.remove(name);
+    }
+    upgrade.filter(|protocol| wants_upgrade && !is_http(protocol))
+}
+
+/// A change to another HTTP would take the rest of the connection out of our sight.
+fn is_http(protocol: &HeaderValue) -> bool {
+    let text = String::from_utf8_lossy(protocol.as_bytes()).to_ascii_lowercase();
+    text.split(',').any(|token| {
+        let token = token.trim();
+        token.starts_with("h2") || token.starts_with("http")
+    })
+}
+
+/// Asks the next hop for a change of protocol, or grants one.
+pub(crate) fn put_upgrade(headers: &mut HeaderMap, protocol: HeaderValue) {
+    headers.insert(CONNECTION, CONNECTION_UPGRADE);
+    headers.insert(UPGRADE, protocol);
+}
+
+/// The connection ends after this answer.
+pub(crate) fn put_close(headers: &mut HeaderMap) {
+    headers.insert(CONNECTION, HeaderValue::from_static("close"));
+}
+
+/// The parts of a request's headers that a server must not see as the client wrote them.
+pub(crate) fn prepare_request(headers: &mut HeaderMap, version: Version) {
+    // The gateway itself asks for the body when the server wants it.
+    headers.remove(EXPECT);
+    if let Some(te) = headers.get(TE) {
+        let trailers = te
+            .to_str()
+            .is_ok_and(|te| te.split(',').any(|coding| coding.trim().eq_ignore_ascii_case("trailers")));
+        headers.remove(TE);
+        if trailers {
+            headers.insert(TE, TRAILERS);
+        }
+    }
+    // HTTP/2 may send one line for each cookie; HTTP/1.1 has one line.
+    if version == Version::HTTP_2 && headers.get_all(COOKIE).iter().nth(1).is_some() {
+        let cookies: Vec<&[u8]> = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
+        if let Ok(joined) = HeaderValue::from_bytes(&cookies.join(&b"; "[..])) {
+            headers.insert(COOKIE, joined);
+        }
+    }
+}
+
+/// What servers are told about one client connection; put together once for all its requests.
+#[derive(Clone, Debug)]
+pub(crate) struct Origin {
+    address: HeaderValue,
+    node: HeaderValue,
+    proto: HeaderValue,
+    is_trusted: bool,
+}
+
+impl Origin {
+    /// `secure` if it came over TLS.
+    pub(crate) fn new(peer: SocketAddr, secure: bool, trusted: &[IpNet]) -> Self {
+        let ip = peer.ip().to_canonical();
+        let proto = if secure { "https" } else { "http" };
+        let node = match ip {
+            IpAddr::V4(ip) => format!("for={ip};proto={proto}"),
+            IpAddr::V6(ip) => format!("for=\"[{ip}]\";proto={proto}"),
+        };
+        let value = |text: String| HeaderValue::try_from(text).expect("addresses are plain ASCII");
+        Self {
+            address: value(ip.to_string()),
+            node: value(node),
+            proto: HeaderValue::from_static(proto),
+            is_trusted: trusted.iter().any(|net| net.contains(&ip)),
+        }
+    }
+
+    /// Writes who asked. What a stranger says about others is replaced; what a trusted proxy says is
+    /// kept and added to.
+    pub(crate) fn write(&self, headers: &mut HeaderMap, host: &HeaderValue, settings: Forwarded) {
+        if settings.x_forwarded {
+            self.list(headers, &X_FORWARDED_FOR, &self.address);
+            self.once(headers, &X_FORWARDED_PROTO, &self.proto);
+            self.once(headers, &X_FORWARDED_HOST, host);
+        } else if !self.is_trusted {
+            for name in [&X_FORWARDED_FOR, &X_FORWARDED_PROTO, &X_FORWARDED_HOST] {
+                headers.remove(name);
+            }
+        }
+        if settings.forwarded {
+            self.list(headers, &FORWARDED, &self.node);
+        } else if !self.is_trusted {
+            headers.remove(FORWARDED);
+        }
+    }
+
+    fn once(&self, headers: &mut HeaderMap, name: &HeaderName, value: &HeaderValue) {
+        if !(self.is_trusted && headers.contains_key(name)) {
+            headers.insert(name, value.clone());
+        }
+    }
+
+    fn list(&self, headers: &mut HeaderMap, name: &HeaderName, value: &HeaderValue) {
+        if self.is_trusted && headers.contains_key(name) {
+            headers.append(name, value.clone());
+        } else {
+            headers.insert(name, value.clone());
+        }
+    }
+}
+
+/// Says that the message came through here.
+pub(crate) fn put_via(headers: &mut HeaderMap, version: Version) {
+    let via = if version == Version::HTTP_2 { "2 tollgate" } else { "1.1 tollgate" };
+    headers.append(VIA, HeaderValue::from_static(via));
+}

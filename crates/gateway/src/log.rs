@@ -1,0 +1,205 @@
+//! The access log: one line of JSON for each request, written by a thread of its own.
+//!
+//! A request never waits for a disk: if the writer is behind, the line is dropped and counted.
+
+use bytes::Buf;
+use http::{Method, Request, Response, Uri};
+use hyper::body::{Body, Frame, SizeHint};
+use std::io::{self, BufWriter, Write};
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::task::{Context, Poll};
+use std::thread;
+use std::time::Duration;
+use tollgate_limiter::Clock;
+
+/// Lines that wait to be written.
+const MOST_WAITING: usize = 64 << 10;
+const FLUSH_EVERY: Duration = Duration::from_millis(200);
+
+/// Takes lines.
+#[derive(Clone, Debug)]
+pub struct AccessLog {
+    lines: SyncSender<Entry>,
+    dropped: Arc<AtomicU64>,
+    clock: Clock,
+}
+
+/// One request and its answer.
+#[derive(Debug)]
+struct Entry {
+    began_us: u64,
+    took_us: u64,
+    client: IpAddr,
+    method: Method,
+    target: Uri,
+    status: u16,
+    bytes: u64,
+    whole: bool,
+}
+
+impl AccessLog {
+    /// Writes to `target`, which is flushed several times a second.
+    pub fn start(target: impl Write + Send + 'static, clock: Clock) -> io::Result<Self> {
+        let (lines, waiting) = sync_channel(MOST_WAITING);
+        thread::Builder::new()
+            .name("access-log".to_owned())
+            .spawn(move || write_all(&waiting, BufWriter::new(target)))?;
+        Ok(Self { lines, dropped: Arc::default(), clock })
+    }
+
+    /// Lines that were dropped, because they came faster than they could be written.
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+
+    /// A request begins.
+    pub(crate) fn begin<B>(&self, client: IpAddr, request: &Request<B>) -> Line {
+        let entry = Entry {
+            began_us: self.clock.now_us(),
+            took_us: 0,
+            client,
+            method: request.method().clone(),
+            target: request.uri().clone(),
+            status: 0,
+            bytes: 0,
+            whole: false,
+        };
+        Line { log: self.clone(), entry: Some(entry) }
+    }
+}
+
+/// A request that is not over; it is written when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Line {
+    log: AccessLog,
+    entry: Option<Entry>,
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        if let Some(mut entry) = self.entry.take() {
+            entry.took_us = self.log.clock.now_us().saturating_sub(entry.began_us);
+            if self.log.lines.try_send(entry).is_err() {
+                self.log.dropped.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// A body whose end is the end of a line.
+#[derive(Debug)]
+pub struct Logged<B> {
+    body: B,
+    line: Option<Box<Line>>,
+}
+
+impl<B: Body> Logged<B> {
+    /// Without a line it is only the body.
+    pub(crate) fn wrap(line: Option<Box<Line>>, answer: Response<B>) -> Response<Self> {
+        let status = answer.status().as_u16();
+        answer.map(|body| {
+            let mut logged = Self { body, line };
+            logged.note(|entry| entry.status = status);
+            logged.look_for_end();
+            logged
+        })
+    }
+
+    fn note(&mut self, note: impl FnOnce(&mut Entry)) {
+        if let Some(entry) = self.line.as_mut().and_then(|line| line.entry.as_mut()) {
+            note(entry);
+        }
+    }
+
+    fn look_for_end(&mut self) {
+        if self.body.is_end_stream() {
+            self.note(|entry| entry.whole = true);
+        }
+    }
+}
+
+impl<B: Body + Unpin> Body for Logged<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        match &polled {
+            Poll::Ready(Some(Ok(frame))) => {
+                let bytes = frame.data_ref().map_or(0, |data| data.remaining() as u64);
+                self.note(|entry| entry.bytes += bytes);
+                self.look_for_end();
+            }
+            Poll::Ready(None) => self.note(|entry| entry.whole = true),
+            _ => {}
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// Writes until nobody sends any more.
+fn write_all(waiting: &Receiver<Entry>, mut target: impl Write) {
+    loop {
+        let written = match waiting.recv_timeout(FLUSH_EVERY) {
+            Ok(entry) => write_line(&mut target, &entry),
+            Err(RecvTimeoutError::Timeout) => target.flush(),
+            Err(RecvTimeoutError::Disconnected) => {
+                let _ = target.flush();
+                return;
+            }
+        };
+        if let Err(error) = written {
+            tracing::warn!(%error, "the access log cannot be written; it ends here");
+            return;
+        }
+    }
+}
+
+fn write_line(target: &mut impl Write, entry: &Entry) -> io::Result<()> {
+    let Entry { began_us, took_us, client, method, target: uri, status, bytes, whole } = entry;
+    let time = tollgate_core::rate::rfc3339(*began_us);
+    // Hyper lets quotes stand in a target, but no control characters; a method is a token.
+    let uri = uri.to_string().replace('\\', "\\\\").replace('"', "\\\"");
+    writeln!(
+        target,
+        r#"{{"time":"{time}","client":"{client}","method":"{method}","target":"{uri}","status":{status},"bytes":{bytes},"duration_us":{took_us},"complete":{whole}}}"#
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_json() {
+        let entry = Entry {
+            began_us: 1_000_000,
+            took_us: 250,
+            client: "::1".parse().unwrap(),
+            method: Method::GET,
+            target: "/a?b=%22".parse().unwrap(),
+            status: 200,
+            bytes: 5,
+            whole: true,
+        };
+        let mut line = Vec::new();
+        write_line(&mut line, &entry).unwrap();
+        let expected = r#"{"time":"1970-01-01T00:00:01Z","client":"::1","method":"GET","target":"/a?b=%22","status":200,"bytes":5,"duration_us":250,"complete":true}"#;
+        assert_eq!(String::from_utf8(line).unwrap().trim_end(), expected);
+    }
+}

@@ -1,0 +1,59 @@
+//! Why a request was not forwarded, in the words and the status that its sender gets.
+
+use crate::body::AnswerBody;
+use crate::forward::Answer;
+use crate::headers;
+use tollgate_http::Fault;
+
+/// Why there is no answer of a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// `CONNECT` and `TRACE` are not for a reverse proxy.
+    Method,
+    /// No host, several, or one that is none.
+    Host,
+    /// It is not certain where the body ends.
+    Framing,
+    /// No route leads anywhere.
+    NoRoute(String),
+    /// All servers are left alone.
+    NobodyUp,
+    /// No server could be reached.
+    NoConnection,
+    /// The connection broke before the answer.
+    NoAnswer,
+    /// What came is no answer to this request.
+    BadAnswer,
+    /// The server took too long.
+    Late,
+    /// The client's body broke off or is malformed.
+    ClientBody,
+    /// The client's body stopped coming.
+    ClientSlow,
+}
+
+impl Refused {
+    pub(crate) fn answer(&self) -> Answer {
+        let answer = match self {
+            Self::Method => return tollgate_http::answer::method_not_allowed(METHODS).map(AnswerBody::Own),
+            Self::Host => Fault::bad_request("a request names exactly one host"),
+            Self::Framing => Fault::bad_request("it is not certain where the body ends"),
+            Self::ClientBody => Fault::bad_request("the body broke off or is malformed"),
+            Self::ClientSlow => Fault::too_slow(),
+            Self::NoRoute(path) => Fault::not_found(path),
+            Self::NobodyUp => Fault::upstream_unavailable(),
+            Self::NoConnection => Fault::bad_gateway("the upstream cannot be reached"),
+            Self::NoAnswer => Fault::bad_gateway("the upstream closed the connection without an answer"),
+            Self::BadAnswer => Fault::bad_gateway("the upstream's answer makes no sense"),
+            Self::Late => Fault::upstream_timeout(),
+        };
+        let mut answer = answer.answer().map(AnswerBody::Own);
+        if matches!(self, Self::Host | Self::Framing | Self::ClientBody | Self::ClientSlow) {
+            // What comes next may not be what it seems.
+            headers::put_close(answer.headers_mut());
+        }
+        answer
+    }
+}
+
+const METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";

@@ -1,0 +1,17 @@
+//! The gateway over real sockets, as one binary.
+
+#![allow(clippy::unwrap_used, clippy::panic)] // A test that cannot go on should say so at once.
+
+mod bodies;
+mod crowd;
+mod drain;
+mod failures;
+mod forwarding;
+mod headers;
+mod http2;
+mod idle;
+mod setting;
+mod smuggling;
+mod tls;
+mod upgrades;
+mod wire;

@@ -1,0 +1,73 @@
+//! A gateway under test.
+
+use crate::wire::Wire;
+use std::net::SocketAddr;
+use tollgate_gateway::settings::{Settings, Upstream};
+use tollgate_gateway::{Gateway, Listen};
+use tollgate_http::serve::{Framing, Protocols};
+use tollgate_http::{Entrance, ServeOptions};
+use tollgate_testbed as testbed;
+
+/// A gateway as the binary runs it, on two threads.
+pub fn listen() -> Listen {
+    Listen {
+        address: ([127, 0, 0, 1], 0).into(),
+        threads: 2,
+        options: ServeOptions {
+            protocols: Protocols::Http1And2,
+            framing: Framing::Strict,
+            ..ServeOptions::default()
+        },
+        entrance: Entrance::default(),
+        log: None,
+    }
+}
+
+/// An upstream of servers under test.
+pub fn upstream(servers: &[&testbed::Upstream]) -> Upstream {
+    at(servers.iter().map(|server| server.address()))
+}
+
+pub fn at(addresses: impl IntoIterator<Item = SocketAddr>) -> Upstream {
+    Upstream::new(
+        "servers",
+        addresses.into_iter().map(|address| address.to_string().parse().unwrap()).collect(),
+    )
+}
+
+pub fn start(settings: &Settings) -> Gateway {
+    Gateway::start(settings, &listen()).unwrap()
+}
+
+/// A server, and a gateway in front of it.
+pub struct Pair {
+    pub server: testbed::Upstream,
+    pub gateway: Gateway,
+}
+
+impl Pair {
+    pub async fn start() -> Self {
+        Self::with(|_| {}).await
+    }
+
+    /// With settings that differ.
+    pub async fn with(change: impl FnOnce(&mut Settings)) -> Self {
+        let server = testbed::Upstream::start("one").await;
+        let mut settings = Settings::to(upstream(&[&server]));
+        change(&mut settings);
+        Self { gateway: start(&settings), server }
+    }
+
+    /// With bounds that differ.
+    pub async fn listening(change: impl FnOnce(&mut Listen)) -> Self {
+        let server = testbed::Upstream::start("one").await;
+        let mut listen = listen();
+        change(&mut listen);
+        let gateway = Gateway::start(&Settings::to(upstream(&[&server])), &listen).unwrap();
+        Self { server, gateway }
+    }
+
+    pub async fn client(&self) -> Wire {
+        Wire::connect(self.gateway.address()).await
+    }
+}

@@ -1,0 +1,110 @@
+//! TLS on the client's side and on the server's.
+
+use crate::setting::{self, Pair};
+use crate::wire::Wire;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use std::sync::Arc;
+use std::time::Duration;
+use tempfile::TempDir;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tollgate_http::serve::tls_from_files;
+use tollgate_testbed::Certificates;
+
+pub struct Files {
+    folder: TempDir,
+    pub certificates: Certificates,
+}
+
+impl Files {
+    pub fn new() -> Self {
+        let (folder, certificates) = (tempfile::tempdir().unwrap(), Certificates::generate());
+        std::fs::write(folder.path().join("cert.pem"), &certificates.certificate).unwrap();
+        std::fs::write(folder.path().join("key.pem"), &certificates.key).unwrap();
+        Self { folder, certificates }
+    }
+
+    pub async fn pair(&self) -> Pair {
+        let path = |name: &str| self.folder.path().join(name);
+        let tls = tls_from_files(&path("cert.pem"), &path("key.pem")).unwrap();
+        Pair::listening(|listen| {
+            listen.entrance.tls = Some(tls);
+            listen.options.head_time = Duration::from_millis(500);
+        })
+        .await
+    }
+
+    /// A client that offers these protocols.
+    pub async fn connect(&self, pair: &Pair, alpn: &[&[u8]]) -> TlsStream<TcpStream> {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(self.certificates.authority.as_bytes()).unwrap()).unwrap();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let mut config = config.unwrap().with_root_certificates(roots).with_no_client_auth();
+        config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
+        let stream = TcpStream::connect(pair.gateway.address()).await.unwrap();
+        let name = ServerName::try_from("localhost").unwrap();
+        TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap()
+    }
+}
+
+#[tokio::test]
+async fn http1_over_tls() {
+    let files = Files::new();
+    let pair = files.pair().await;
+    for alpn in [&[][..], &[&b"http/1.1"[..]]] {
+        let mut client = Wire::over(files.connect(&pair, alpn).await);
+        for _ in 0..3 {
+            assert_eq!(client.get("/").await.body, "hello");
+        }
+        assert_eq!(pair.server.last().header("x-forwarded-proto"), "https");
+    }
+}
+
+#[tokio::test]
+async fn who_does_not_speak_tls_is_cut() {
+    let files = Files::new();
+    let pair = files.pair().await;
+    for said in ["GET / HTTP/1.1\r\nHost: test\r\n\r\n", ""] {
+        let mut client = pair.client().await;
+        client.send(said).await;
+        let rest = client.closed().await;
+        assert!(!rest.starts_with(b"HTTP"), "{rest:?}");
+    }
+    assert!(pair.server.seen().is_empty());
+}
+
+#[test]
+fn what_is_wrong_with_the_files_is_said() {
+    let (files, others) = (Files::new(), Files::new());
+    let path = |name: &str| files.folder.path().join(name);
+    std::fs::write(path("empty.pem"), "").unwrap();
+    let other_key = others.folder.path().join("key.pem");
+    for (certificate, key, expected) in [
+        (path("no.pem"), path("key.pem"), "no certificate can be read from"),
+        (path("empty.pem"), path("key.pem"), "there is none in it"),
+        (path("cert.pem"), path("no.pem"), "no private key can be read from"),
+        (path("cert.pem"), path("cert.pem"), "no private key can be read from"),
+        (path("cert.pem"), other_key, "does not fit the certificate"),
+    ] {
+        let error = tls_from_files(&certificate, &key).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn servers_over_tls_must_be_trusted() {
+    // A certificate of an authority that nobody on this machine knows.
+    let files = Files::new();
+    let secure = files.pair().await;
+    let mut upstream = setting::at([]);
+    upstream.addresses =
+        vec![format!("https://localhost:{}", secure.gateway.address().port()).parse().unwrap()];
+    let gateway = setting::start(&tollgate_gateway::Settings::to(upstream));
+    let mut client = Wire::connect(gateway.address()).await;
+    assert_eq!(client.get("/").await.status, 502);
+    assert!(secure.server.seen().is_empty());
+}

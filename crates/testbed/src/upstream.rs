@@ -1,0 +1,290 @@
+//! A server that a proxy can stand in front of. It remembers what it was asked.
+
+use bytes::Bytes;
+use http::header::{CONNECTION, CONTENT_LENGTH, TRAILER, UPGRADE};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Empty, Full, StreamBody};
+use hyper::body::{Body, Frame, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio::task::{JoinHandle, JoinSet};
+
+/// One request, as it arrived.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// Its method.
+    pub method: Method,
+    /// Its target, as it was written.
+    pub target: String,
+    /// Its headers.
+    pub headers: HeaderMap,
+}
+
+impl Seen {
+    /// All lines of a header, with commas between them; "" if there is none.
+    pub fn header(&self, name: &str) -> String {
+        let lines = self.headers.get_all(name).iter();
+        lines.map(|line| String::from_utf8_lossy(line.as_bytes()).into_owned()).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// What a server is asked by path: `/echo` sends the body back as it comes, `/count` answers its length,
+/// `/big/N` sends N bytes, `/status/N` answers so, `/gated` waits for a permit, `/cut` closes without an
+/// answer, `/half` breaks off in its body, `/ws` changes to a protocol that echoes, `/hops` answers with
+/// headers of its connection, `/trailers` with trailers; everything else is "hello".
+#[derive(Debug)]
+pub struct Upstream {
+    address: SocketAddr,
+    state: Arc<State>,
+    task: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct State {
+    name: String,
+    seen: Mutex<Vec<Seen>>,
+    gate: Semaphore,
+    connections: AtomicUsize,
+}
+
+type AnyBody = BoxBody<Bytes, io::Error>;
+
+impl Upstream {
+    /// Serves on any port. Its answers carry `name` in `x-served-by`.
+    pub async fn start(name: &str) -> Self {
+        Self::start_at("127.0.0.1:0".parse().expect("an address"), name).await
+    }
+
+    /// Serves on a port that it had before.
+    pub async fn start_at(address: SocketAddr, name: &str) -> Self {
+        let listener = TcpListener::bind(address).await.expect("the port is free");
+        let address = listener.local_addr().expect("an address");
+        let state = Arc::new(State {
+            name: name.to_owned(),
+            seen: Mutex::default(),
+            gate: Semaphore::new(0),
+            connections: AtomicUsize::new(0),
+        });
+        let task = Some(tokio::spawn(accept(listener, Arc::clone(&state))));
+        Self { address, state, task }
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// `http://127.0.0.1:…`
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// What it was asked so far.
+    pub fn seen(&self) -> Vec<Seen> {
+        self.state.seen.lock().clone()
+    }
+
+    /// The last request.
+    pub fn last(&self) -> Seen {
+        self.state.seen.lock().last().cloned().expect("it was asked")
+    }
+
+    /// Connections so far.
+    pub fn connections(&self) -> usize {
+        self.state.connections.load(Ordering::Relaxed)
+    }
+
+    /// Lets one request for `/gated` go.
+    pub fn let_go(&self) {
+        self.state.gate.add_permits(1);
+    }
+
+    /// Ends it and its connections, and waits until the port is free.
+    pub async fn end(mut self) {
+        if let Some(task) = self.task.take() {
+            task.abort();
+            let _ = task.await;
+        }
+    }
+}
+
+impl Drop for Upstream {
+    fn drop(&mut self) {
+        if let Some(task) = &self.task {
+            task.abort();
+        }
+    }
+}
+
+async fn accept(listener: TcpListener, state: Arc<State>) {
+    let mut connections = JoinSet::new();
+    while let Ok((stream, _)) = listener.accept().await {
+        let _ = stream.set_nodelay(true);
+        state.connections.fetch_add(1, Ordering::Relaxed);
+        let state = Arc::clone(&state);
+        connections.spawn(async move {
+            let service = service_fn(|request| answer(request, Arc::clone(&state)));
+            let _ = http1::Builder::new()
+                .half_close(true)
+                .serve_connection(TokioIo::new(stream), service)
+                .with_upgrades()
+                .await;
+        });
+    }
+}
+
+async fn answer(request: Request<Incoming>, state: Arc<State>) -> io::Result<Response<AnyBody>> {
+    state.seen.lock().push(Seen {
+        method: request.method().clone(),
+        target: request.uri().to_string(),
+        headers: request.headers().clone(),
+    });
+    let path = request.uri().path().to_owned();
+    let number = || path.rsplit('/').next().and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
+    let mut answer = match path.split('/').nth(1).unwrap_or_default() {
+        "echo" => Response::new(request.into_body().map_err(io::Error::other).boxed()),
+        "count" => Response::new(whole(count(request.into_body()).await?.to_string())),
+        "big" => Response::new(zeros(number())),
+        "status" => with_status(number() as u16),
+        "gated" => {
+            state.gate.acquire().await.expect("never closed").forget();
+            Response::new(whole("let go"))
+        }
+        "cut" => return Err(io::Error::other("cut")),
+        "half" => half(),
+        "ws" => upgrade(request),
+        "hops" => hops(),
+        "trailers" => trailers(),
+        _ => Response::new(whole("hello")),
+    };
+    let name = HeaderValue::from_str(&state.name).expect("a plain name");
+    answer.headers_mut().insert("x-served-by", name);
+    Ok(answer)
+}
+
+fn whole(text: impl Into<Bytes>) -> AnyBody {
+    Full::new(text.into()).map_err(|never| match never {}).boxed()
+}
+
+fn empty() -> AnyBody {
+    Empty::new().map_err(|never| match never {}).boxed()
+}
+
+async fn count(mut body: Incoming) -> io::Result<u64> {
+    let mut sum = 0;
+    while let Some(frame) = body.frame().await {
+        sum += frame.map_err(io::Error::other)?.data_ref().map_or(0, |data| data.len() as u64);
+    }
+    Ok(sum)
+}
+
+/// So many bytes, made as they are read.
+fn zeros(length: u64) -> AnyBody {
+    struct Zeros(u64);
+    impl Body for Zeros {
+        type Data = Bytes;
+        type Error = io::Error;
+        fn poll_frame(
+            mut self: std::pin::Pin<&mut Self>,
+            _: &mut std::task::Context<'_>,
+        ) -> std::task::Poll<Option<io::Result<Frame<Bytes>>>> {
+            static PIECE: [u8; 64 << 10] = [0; 64 << 10];
+            let step = self.0.min(PIECE.len() as u64);
+            self.0 -= step;
+            let piece = (step > 0).then(|| Ok(Frame::data(Bytes::from_static(&PIECE[..step as usize]))));
+            std::task::Poll::Ready(piece)
+        }
+        fn size_hint(&self) -> hyper::body::SizeHint {
+            hyper::body::SizeHint::with_exact(self.0)
+        }
+    }
+    Zeros(length).boxed()
+}
+
+fn with_status(status: u16) -> Response<AnyBody> {
+    let status = StatusCode::from_u16(status).expect("a status");
+    let has_body = !matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+    let mut answer = Response::new(if has_body { whole("so it is") } else { empty() });
+    *answer.status_mut() = status;
+    answer
+}
+
+/// Announces ten bytes and sends five.
+fn half() -> Response<AnyBody> {
+    let frames = [Ok(Frame::data(Bytes::from_static(b"12345"))), Err(io::Error::other("broken"))];
+    let mut answer = Response::new(BodyExt::boxed(StreamBody::new(Frames(frames.into_iter(), false))));
+    answer.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from_static("10"));
+    answer
+}
+
+fn trailers() -> Response<AnyBody> {
+    let trailers =
+        HeaderMap::from_iter([(http::HeaderName::from_static("x-sum"), HeaderValue::from_static("42"))]);
+    let frames = [Ok(Frame::data(Bytes::from_static(b"12345"))), Ok(Frame::trailers(trailers))];
+    let mut answer = Response::new(BodyExt::boxed(StreamBody::new(Frames(frames.into_iter(), false))));
+    answer.headers_mut().insert(TRAILER, HeaderValue::from_static("x-sum"));
+    answer
+}
+
+/// A stream of frames, each of which is sent before the next is there.
+struct Frames<I>(I, bool);
+
+impl<I: Iterator<Item = io::Result<Frame<Bytes>>> + Unpin> futures_core::Stream for Frames<I> {
+    type Item = io::Result<Frame<Bytes>>;
+    fn poll_next(
+        mut self: std::pin::Pin<&mut Self>,
+        cx: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Self::Item>> {
+        self.1 = !self.1;
+        if self.1 {
+            return std::task::Poll::Ready(self.0.next());
+        }
+        cx.waker().wake_by_ref();
+        std::task::Poll::Pending
+    }
+}
+
+fn hops() -> Response<AnyBody> {
+    let mut answer = Response::new(whole("hello"));
+    for (name, value) in [
+        ("connection", "x-private"),
+        ("x-private", "yes"),
+        ("keep-alive", "timeout=5"),
+        ("proxy-connection", "keep-alive"),
+        ("x-public", "yes"),
+    ] {
+        answer.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    answer
+}
+
+/// Changes to whatever protocol was asked for, and echoes.
+fn upgrade(mut request: Request<Incoming>) -> Response<AnyBody> {
+    let Some(protocol) = request.headers().get(UPGRADE).cloned() else { return with_status(400) };
+    let upgraded = hyper::upgrade::on(&mut request);
+    tokio::spawn(async move {
+        let Ok(upgraded) = upgraded.await else { return };
+        let mut stream = TokioIo::new(upgraded);
+        let mut buffer = vec![0; 4096];
+        while let Ok(count @ 1..) = stream.read(&mut buffer).await {
+            if stream.write_all(&buffer[..count]).await.is_err() {
+                return;
+            }
+        }
+    });
+    let mut answer = Response::new(empty());
+    *answer.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
+    answer.headers_mut().insert(UPGRADE, protocol);
+    answer
+}
