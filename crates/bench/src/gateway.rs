@@ -13,7 +13,6 @@ use crate::setting::{median, verdict};
 use load::Outcome;
 use nginx::{Limits, Nginx};
 use process::Process;
-use std::net::SocketAddr;
 
 const ROUNDS: usize = 7;
 const CONNECTIONS: usize = 64;
@@ -41,7 +40,7 @@ pub fn run() {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         [] => compare(),
         ["upstream"] => upstream::serve(),
-        ["proxy", threads, upstream] => process::serve_gateway(threads, upstream),
+        ["proxy", threads, upstream, limit] => process::serve_gateway(threads, upstream, limit),
         ["once", address] => once(address),
         _ => eprintln!("`gateway` takes no arguments"),
     }
@@ -50,7 +49,7 @@ pub fn run() {
 /// One measurement of a server that runs already, to look at it closely.
 fn once(address: &str) {
     let Ok(address) = address.parse() else { return eprintln!("`{address}` is not an address") };
-    let outcome = load::run(address, CONNECTIONS, "forwarded");
+    let outcome = load::run(address, CONNECTIONS);
     println!("{:.0} requests/s, {} other than 200", outcome.per_second, outcome.refused);
 }
 
@@ -76,16 +75,20 @@ fn compare() {
 }
 
 fn measure(what: &str, cores: Cores, upstream: &Process, limits: Limits, bar: f64) {
-    let ours = Process::bench(&["proxy", &cores.count().to_string(), &upstream.address.to_string()]);
+    let limit = match limits {
+        Limits::Generous => "1000000/s",
+        Limits::Tiny => "1/min",
+    };
+    let (cores_count, upstream_address) = (cores.count().to_string(), upstream.address.to_string());
+    let ours = Process::bench(&["proxy", &cores_count, &upstream_address, limit]);
     let nginx = Nginx::start(upstream.address, cores.count(), limits);
     if cores == Cores::One {
         process::pin(ours.pid(), "1");
         nginx.process.pin_all("1");
     }
-    let host = if limits == Limits::Tiny { "refused" } else { "forwarded" };
     let (mut our, mut their) = (Sums::default(), Sums::default());
     for round in 0..=ROUNDS {
-        let outcomes = (timed(&ours, host), timed(&nginx.process, host));
+        let outcomes = (timed(&ours), timed(&nginx.process));
         // The first round only warms up.
         if round > 0 {
             our.add(&outcomes.0, limits);
@@ -121,12 +124,8 @@ impl Sums {
     }
 }
 
-fn timed(server: &Process, host: &str) -> (Outcome, f64) {
+fn timed(server: &Process) -> (Outcome, f64) {
     let before = server.cpu_seconds();
-    let outcome = load::run(address(server), CONNECTIONS, host);
+    let outcome = load::run(server.address, CONNECTIONS);
     (outcome, server.cpu_seconds() - before)
-}
-
-fn address(server: &Process) -> SocketAddr {
-    server.address
 }

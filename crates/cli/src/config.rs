@@ -10,9 +10,10 @@ use serde::Deserialize;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 pub use store::Store;
 use tollgate_core::document::{Document, Path};
-use tollgate_http::HeaderOptions;
+use tollgate_http::{HeaderOptions, Identities, IdentityOptions};
 
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8080);
 const DEFAULT_MEMORY: usize = 512 << 20;
@@ -59,6 +60,8 @@ struct ConfigFile {
     upstream: Option<String>,
     gateway: Option<gateway::GatewayFile>,
     #[serde(default)]
+    identity: IdentityOptions,
+    #[serde(default)]
     headers: HeaderOptions,
 }
 
@@ -92,6 +95,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// The gateway, if there is one.
     pub gateway: Option<Gateway>,
+    /// Who a request is from.
+    pub identities: Arc<Identities>,
     /// Which headers go with an answer.
     pub headers: HeaderOptions,
 }
@@ -99,14 +104,16 @@ pub struct Config {
 impl Config {
     /// Puts flags, environment and file together.
     pub fn load(args: ServeArgs) -> Result<Self, Failure> {
-        let file = match &args.config {
+        let (file, identities) = match &args.config {
             Some(path) => read(path)?,
-            None => ConfigFile::default(),
+            None => Default::default(),
         };
         let store = args.store.or(file.store);
         let gateway_listen = args.gateway_listen.or(file.gateway_listen.map(|setting| setting.to_string()));
         let upstream = args.upstream.or(file.upstream);
-        let gateway = gateway::read(gateway_listen.as_deref(), upstream.as_deref(), file.gateway.as_ref());
+        let trusted = &file.identity.client_ip.trusted;
+        let gateway =
+            gateway::read(gateway_listen.as_deref(), upstream.as_deref(), file.gateway.as_ref(), trusted);
         Ok(Self {
             gateway: gateway.map_err(|(_, error)| Failure::plain(error))?,
             store: store::read(store.as_deref(), &file.redis).map_err(Failure::plain)?,
@@ -121,13 +128,14 @@ impl Config {
                 .or(file.listen.map(|setting| setting.to_string()))
                 .map_or(Ok(DEFAULT_LISTEN), |text| address(&text))
                 .map_err(Failure::plain)?,
+            identities: Arc::new(identities),
             headers: file.headers,
         })
     }
 }
 
 /// Reads `tollgate.yaml`; paths in it start from its folder.
-fn read(path: &std::path::Path) -> Result<ConfigFile, Failure> {
+fn read(path: &std::path::Path) -> Result<(ConfigFile, Identities), Failure> {
     let name = path.display().to_string();
     let text = std::fs::read_to_string(path)
         .map_err(|error| Failure::plain(format!("cannot read {name}: {error}")))?;
@@ -143,17 +151,23 @@ fn read(path: &std::path::Path) -> Result<ConfigFile, Failure> {
     store::check(&mut document, file.store.as_deref(), &file.redis);
     let gateway_listen = file.gateway_listen.as_ref().map(ToString::to_string);
     gateway::check(&mut document, gateway_listen.as_deref(), file.upstream.as_deref(), file.gateway.as_ref());
+    let folder = path.parent().unwrap_or(std::path::Path::new(""));
+    let identities = Identities::open(&file.identity, folder).unwrap_or_else(|error| {
+        let field = error.field.split('.').fold(root.field("identity"), |path, name| path.field(name));
+        document.error(&field, error.message, None);
+        Identities::default()
+    });
     let report = document.into_report();
     if report.errors() > 0 {
         return Err(report.into());
     }
-    if let (Some(rules), Some(folder)) = (&mut file.rules, path.parent()) {
+    if let Some(rules) = &mut file.rules {
         *rules = folder.join(&*rules);
     }
-    if let (Some(gateway), Some(folder)) = (&mut file.gateway, path.parent()) {
+    if let Some(gateway) = &mut file.gateway {
         gateway.start_from(folder);
     }
-    Ok(file)
+    Ok((file, identities))
 }
 
 fn address(text: &str) -> Result<SocketAddr, String> {

@@ -5,12 +5,12 @@ use crate::config;
 use std::fs::OpenOptions;
 use std::num::NonZero;
 use tollgate_gateway::{AccessLog, Gateway, Listen};
-use tollgate_http::Entrance;
 use tollgate_http::serve::{Crowd, tls_from_files};
+use tollgate_http::{Entrance, RateLimitLayer};
 use tollgate_limiter::Clock;
 
-/// Listens and forwards from now on.
-pub fn start(config: &config::Gateway) -> Result<Gateway, Failure> {
+/// Listens from now on, and forwards what `limits` let pass.
+pub fn start(config: &config::Gateway, limits: &RateLimitLayer) -> Result<Gateway, Failure> {
     let tls = config.tls.as_ref().map(|(certificate, key)| tls_from_files(certificate, key));
     let tls = tls.transpose().map_err(|error| {
         Failure::plain(format!("{error}\n  hint: both are PEM files, named under `gateway: tls:`"))
@@ -23,7 +23,7 @@ pub fn start(config: &config::Gateway) -> Result<Gateway, Failure> {
         entrance: Entrance { tls, crowd: Some(Crowd::new(config.crowd.clone())) },
         log: config.access_log.as_deref().map(open_log).transpose()?,
     };
-    Gateway::start(&config.settings, &listen).map_err(|error| {
+    Gateway::start(&config.settings, limits, &listen).map_err(|error| {
         let hint = "choose another address with --gateway-listen";
         Failure::plain(match error {
             tollgate_gateway::GatewayError::Listen { .. } => format!("{error}\n  hint: {hint}"),

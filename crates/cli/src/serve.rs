@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tollgate_control::RuleFile;
 use tollgate_core::rules;
 use tollgate_gateway::Gateway;
-use tollgate_http::ServeOptions;
+use tollgate_http::{RateLimitLayer, ServeOptions};
 use tollgate_limiter::{Clock, Limiter, MemoryStore, NodeAddress, RedisStore};
 use tollgate_server::{Door, Readiness};
 use tracing_subscriber::EnvFilter;
@@ -76,7 +76,10 @@ async fn serve(config: Config, doors: Doors) -> Result<ExitCode, Failure> {
         Doors::All => Some(listen(config.listen).await?),
         Doors::GatewayAlone => None,
     };
-    let gateway = config.gateway.as_ref().map(gateway::start).transpose()?;
+    let limits = RateLimitLayer::new(Arc::clone(&limiter))
+        .identities(Arc::clone(&config.identities))
+        .headers(config.headers);
+    let gateway = config.gateway.as_ref().map(|gateway| gateway::start(gateway, &limits)).transpose()?;
     greet(&config, listener.as_ref(), gateway.as_ref());
 
     let following = rules.map(|file| tokio::spawn(file.follow()));

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::thread;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{mpsc, watch};
-use tollgate_http::{Entrance, ServeOptions, serve_at};
+use tollgate_http::{Entrance, RateLimitLayer, ServeOptions, serve_at};
 
 /// Connections that wait to be accepted, on each thread.
 const BACKLOG: i32 = 4096;
@@ -66,11 +66,16 @@ pub struct Gateway {
     stop: watch::Sender<bool>,
     /// What each thread says at its end.
     ended: mpsc::UnboundedReceiver<usize>,
+    log: Option<AccessLog>,
 }
 
 impl Gateway {
-    /// Listens and forwards from now on.
-    pub fn start(settings: &Settings, listen: &Listen) -> Result<Self, GatewayError> {
+    /// Listens from now on, and forwards what `limits` let pass.
+    pub fn start(
+        settings: &Settings,
+        limits: &RateLimitLayer,
+        listen: &Listen,
+    ) -> Result<Self, GatewayError> {
         if let Some(upstream) = settings.upstreams.iter().find(|upstream| upstream.addresses.is_empty()) {
             return Err(GatewayError::NoAddress(upstream.name.clone()));
         }
@@ -88,6 +93,7 @@ impl Gateway {
             let runtime = Builder::new_current_thread().enable_all().build().map_err(GatewayError::Thread)?;
             let thread = Thread {
                 listener,
+                limits: limits.clone(),
                 forwarder: Forwarder::new(Arc::clone(&shared), connector.clone()),
                 trusted: Arc::clone(&trusted),
                 listen: listen.clone(),
@@ -105,7 +111,7 @@ impl Gateway {
                 })
                 .map_err(GatewayError::Thread)?;
         }
-        Ok(Self { address, stop, ended })
+        Ok(Self { address, stop, ended, log: listen.log.clone() })
     }
 
     /// Where it listens.
@@ -120,6 +126,9 @@ impl Gateway {
         while let Some(by_one) = self.ended.recv().await {
             cut += by_one;
         }
+        if let Some(log) = &self.log {
+            log.written().await;
+        }
         cut
     }
 }
@@ -127,6 +136,7 @@ impl Gateway {
 /// One thread's part.
 struct Thread {
     listener: TcpListener,
+    limits: RateLimitLayer,
     forwarder: Forwarder,
     trusted: Arc<[IpNet]>,
     listen: Listen,
@@ -136,7 +146,7 @@ struct Thread {
 
 impl Thread {
     fn run(self, runtime: &Runtime) -> usize {
-        let Self { listener, forwarder, trusted, listen, mut stopped, asks } = self;
+        let Self { listener, limits, forwarder, trusted, listen, mut stopped, asks } = self;
         runtime.block_on(async move {
             let listener = match tokio::net::TcpListener::from_std(listener) {
                 Ok(listener) => listener,
@@ -149,7 +159,7 @@ impl Thread {
             if let Some((shared, connector)) = asks {
                 probe::start(&shared, &connector);
             }
-            let stack = Stack::new(forwarder, trusted, listen.log);
+            let stack = Stack::new(limits, forwarder, trusted, listen.log);
             // A gateway that was dropped stops as well.
             let shutdown = async move { drop(stopped.wait_for(|stop| *stop).await) };
             serve_at(listener, &listen.entrance, |peer| stack.connect(peer), shutdown, listen.options).await

@@ -10,22 +10,32 @@ use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::task::{Context, Poll};
 use std::thread;
 use std::time::Duration;
+use tokio::sync::oneshot;
 use tollgate_limiter::Clock;
 
 /// Lines that wait to be written.
 const MOST_WAITING: usize = 64 << 10;
-const FLUSH_EVERY: Duration = Duration::from_millis(200);
+/// How long a shutdown waits for them.
+const LAST_LINES: Duration = Duration::from_secs(2);
 
 /// Takes lines.
 #[derive(Clone, Debug)]
 pub struct AccessLog {
-    lines: SyncSender<Entry>,
+    lines: SyncSender<Message>,
     dropped: Arc<AtomicU64>,
     clock: Clock,
+}
+
+/// What the writer is told.
+#[derive(Debug)]
+enum Message {
+    Line(Entry),
+    /// Somebody waits until all before this is written.
+    Written(oneshot::Sender<()>),
 }
 
 /// One request and its answer.
@@ -42,13 +52,22 @@ struct Entry {
 }
 
 impl AccessLog {
-    /// Writes to `target`, which is flushed several times a second.
+    /// Writes to `target`, which is flushed whenever nothing waits.
     pub fn start(target: impl Write + Send + 'static, clock: Clock) -> io::Result<Self> {
         let (lines, waiting) = sync_channel(MOST_WAITING);
         thread::Builder::new()
             .name("access-log".to_owned())
             .spawn(move || write_all(&waiting, BufWriter::new(target)))?;
         Ok(Self { lines, dropped: Arc::default(), clock })
+    }
+
+    /// Waits until what was noted so far is written, but not for ever.
+    pub(crate) async fn written(&self) {
+        let (written, heard) = oneshot::channel();
+        if self.lines.try_send(Message::Written(written)).is_ok() {
+            // A writer that has given up, or is slow, has said so itself.
+            let _ = tokio::time::timeout(LAST_LINES, heard).await;
+        }
     }
 
     /// Lines that were dropped, because they came faster than they could be written.
@@ -83,7 +102,7 @@ impl Drop for Line {
     fn drop(&mut self) {
         if let Some(mut entry) = self.entry.take() {
             entry.took_us = self.log.clock.now_us().saturating_sub(entry.began_us);
-            if self.log.lines.try_send(entry).is_err() {
+            if self.log.lines.try_send(Message::Line(entry)).is_err() {
                 self.log.dropped.fetch_add(1, Ordering::Relaxed);
             }
         }
@@ -153,19 +172,31 @@ impl<B: Body + Unpin> Body for Logged<B> {
 }
 
 /// Writes until nobody sends any more.
-fn write_all(waiting: &Receiver<Entry>, mut target: impl Write) {
-    loop {
-        let written = match waiting.recv_timeout(FLUSH_EVERY) {
-            Ok(entry) => write_line(&mut target, &entry),
-            Err(RecvTimeoutError::Timeout) => target.flush(),
-            Err(RecvTimeoutError::Disconnected) => {
-                let _ = target.flush();
-                return;
+fn write_all(waiting: &Receiver<Message>, mut target: impl Write) {
+    let mut next = || -> io::Result<bool> {
+        let message = match waiting.try_recv() {
+            Err(TryRecvError::Empty) => {
+                target.flush()?;
+                waiting.recv().ok()
             }
+            other => other.ok(),
         };
-        if let Err(error) = written {
-            tracing::warn!(%error, "the access log cannot be written; it ends here");
-            return;
+        match message {
+            Some(Message::Line(entry)) => write_line(&mut target, &entry)?,
+            Some(Message::Written(written)) => {
+                target.flush()?;
+                // Who waited may have gone.
+                let _ = written.send(());
+            }
+            None => return target.flush().map(|()| false),
+        }
+        Ok(true)
+    };
+    loop {
+        match next() {
+            Ok(true) => {}
+            Ok(false) => return,
+            Err(error) => return tracing::warn!(%error, "the access log cannot be written; it ends here"),
         }
     }
 }

@@ -7,77 +7,88 @@ use crate::log::{AccessLog, Line, Logged};
 use http::{Request, Response};
 use hyper::body::Incoming;
 use ipnet::IpNet;
+use pin_project_lite::pin_project;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use tollgate_http::Peer;
 use tollgate_http::answer::is_limited;
-use tower::Service;
+use tollgate_http::layer::{RateLimit, ResponseBody};
+use tollgate_http::{Peer, RateLimitLayer};
+use tower::{Layer, Service};
 
-/// What answers requests on one thread: whatever limits them stands before the forwarder here, and
-/// nowhere else.
+/// What answers requests on one thread: the limits stand before the forwarder here, and nowhere else.
 #[derive(Clone, Debug)]
 pub(crate) struct Stack {
+    limits: RateLimitLayer,
     forwarder: Forwarder,
     trusted: Arc<[IpNet]>,
     log: Option<AccessLog>,
 }
 
 impl Stack {
-    pub(crate) fn new(forwarder: Forwarder, trusted: Arc<[IpNet]>, log: Option<AccessLog>) -> Self {
-        Self { forwarder, trusted, log }
+    pub(crate) fn new(
+        limits: RateLimitLayer,
+        forwarder: Forwarder,
+        trusted: Arc<[IpNet]>,
+        log: Option<AccessLog>,
+    ) -> Self {
+        Self { limits, forwarder, trusted, log }
     }
 
     /// The service of one connection.
     pub(crate) fn connect(&self, peer: Peer) -> Connected {
         let origin = Origin::new(peer.address, peer.secure, &self.trusted);
-        Connected { service: self.forwarder.of(origin), peer: Arc::new(peer), log: self.log.clone() }
+        let limits = self.limits.for_peer(peer.address);
+        let service = limits.layer(self.forwarder.of(origin));
+        Connected { service, peer: Arc::new(peer), log: self.log.clone() }
     }
 }
 
 /// The service of one connection.
 #[derive(Debug)]
 pub(crate) struct Connected {
-    service: Forwarder,
+    service: RateLimit<Forwarder>,
     peer: Arc<Peer>,
     log: Option<AccessLog>,
 }
 
 impl hyper::service::Service<Request<Incoming>> for Connected {
-    type Response = Response<Logged<AnswerBody>>;
+    type Response = Response<Logged<ResponseBody<AnswerBody>>>;
     type Error = Infallible;
     type Future = Answering;
 
-    fn call(&self, mut request: Request<Incoming>) -> Answering {
+    fn call(&self, request: Request<Incoming>) -> Answering {
         let line = self.log.as_ref().map(|log| Box::new(log.begin(self.peer.address.ip(), &request)));
-        // Who asks, for the layers.
-        request.extensions_mut().insert(self.peer.address);
         // The forwarder is always ready.
         let answer = self.service.clone().call(request);
         Answering { answer, peer: Arc::clone(&self.peer), line }
     }
 }
 
-/// A request that is being answered.
-pub(crate) struct Answering {
-    answer: <Forwarder as Service<Request<Incoming>>>::Future,
-    peer: Arc<Peer>,
-    line: Option<Box<Line>>,
+pin_project! {
+    /// A request that is being answered.
+    pub(crate) struct Answering {
+        #[pin]
+        answer: <RateLimit<Forwarder> as Service<Request<Incoming>>>::Future,
+        peer: Arc<Peer>,
+        line: Option<Box<Line>>,
+    }
 }
 
 impl Future for Answering {
-    type Output = Result<Response<Logged<AnswerBody>>, Infallible>;
+    type Output = Result<Response<Logged<ResponseBody<AnswerBody>>>, Infallible>;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let answer = ready!(self.answer.as_mut().poll(cx))?;
-        if let Some(seat) = &self.peer.seat {
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let answer = ready!(this.answer.poll(cx))?;
+        if let Some(seat) = &this.peer.seat {
             if !is_limited(&answer) || answer.extensions().get::<FromUpstream>().is_some() {
                 seat.passed();
             } else if seat.rejected() {
-                self.peer.hang_up();
+                this.peer.hang_up();
             }
         }
-        Poll::Ready(Ok(Logged::wrap(self.line.take(), answer)))
+        Poll::Ready(Ok(Logged::wrap(this.line.take(), answer)))
     }
 }

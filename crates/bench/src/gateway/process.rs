@@ -3,10 +3,11 @@
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::thread;
 use tollgate_gateway::{Gateway, Listen, Settings, settings::Upstream};
 use tollgate_http::serve::{Framing, Protocols};
-use tollgate_http::{Entrance, ServeOptions};
+use tollgate_http::{Entrance, RateLimitLayer, ServeOptions};
 
 /// A server that ends with this value.
 pub struct Process {
@@ -80,10 +81,11 @@ pub fn pin(pid: u32, cores: &str) {
 }
 
 /// The gateway, as the binary runs it.
-pub fn serve_gateway(threads: &str, upstream: &str) {
+pub fn serve_gateway(threads: &str, upstream: &str, limit: &str) {
     let upstream = Upstream::new("upstream", vec![upstream.parse().expect("an address")]);
-    let mut settings = Settings::to(upstream);
-    settings.routes[0].hosts = vec!["forwarded".to_owned()];
+    let settings = Settings::to(upstream);
+    let rules = format!("rules: [{{ id: all, key: ip, limit: {limit} }}]");
+    let limiter = crate::setting::limiter(&rules, 1 << 26);
     let listen = Listen {
         address: ([127, 0, 0, 1], 0).into(),
         threads: threads.parse().expect("a number"),
@@ -95,7 +97,8 @@ pub fn serve_gateway(threads: &str, upstream: &str) {
         entrance: Entrance::default(),
         log: None,
     };
-    let gateway = Gateway::start(&settings, &listen).expect("a gateway");
+    let gateway =
+        Gateway::start(&settings, &RateLimitLayer::new(Arc::new(limiter)), &listen).expect("a gateway");
     println!("{}", gateway.address());
     end_with_parent();
     loop {

@@ -1,6 +1,7 @@
 //! The gateway's settings: where it listens, and what is behind it.
 
 use super::{Setting, address};
+use ipnet::IpNet;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -10,6 +11,7 @@ use tollgate_core::document::{Document, Path};
 use tollgate_core::rate::parse_duration_us;
 use tollgate_gateway::settings::{Address, Balance, Forwarded, HealthCheck, Route, Settings, Upstream};
 use tollgate_http::ServeOptions;
+use tollgate_http::identity::Network;
 use tollgate_http::serve::{CrowdOptions, Framing, Protocols};
 
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8000);
@@ -42,7 +44,6 @@ pub struct GatewayFile {
     upstreams: BTreeMap<String, UpstreamFile>,
     tls: Option<TlsFile>,
     forwarded: ForwardedFile,
-    trusted: Vec<String>,
     threads: Option<usize>,
     most_connections: Option<u32>,
     most_connections_per_ip: Option<u32>,
@@ -121,11 +122,12 @@ impl GatewayFile {
 /// Something wrong, and where in the section.
 type Wrong = (Path, String);
 
-/// The gateway that flags and file describe; none if they describe none.
+/// The gateway that flags and file describe, behind the proxies in `trusted`; none if they describe none.
 pub fn read(
     listen: Option<&str>,
     upstream: Option<&str>,
     file: Option<&GatewayFile>,
+    trusted: &[Network],
 ) -> Result<Option<Gateway>, Wrong> {
     if listen.is_none() && upstream.is_none() && file.is_none() {
         return Ok(None);
@@ -135,8 +137,8 @@ pub fn read(
     let file = file.unwrap_or(&empty);
     let listen = listen.map_or(Ok(DEFAULT_LISTEN), address).map_err(|e| (root.field("gateway_listen"), e))?;
     let section = root.field("gateway");
-    let settings = settings(upstream, file, &root, &section)?;
-    let trusted = settings.trusted.clone();
+    let trusted: Vec<IpNet> = trusted.iter().map(|Network(network)| *network).collect();
+    let settings = Settings { trusted: trusted.clone(), ..settings(upstream, file, &root, &section)? };
     let defaults = (ServeOptions::default(), CrowdOptions::default());
     Ok(Some(Gateway {
         listen,
@@ -167,7 +169,7 @@ pub fn check(
     upstream: Option<&str>,
     file: Option<&GatewayFile>,
 ) {
-    match read(listen, upstream, file) {
+    match read(listen, upstream, file, &[]) {
         // The upstream may still come from a flag.
         Err((path, error)) if !(error == NO_UPSTREAM && upstream.is_none()) => {
             document.error(&path, error, None)
@@ -213,16 +215,11 @@ fn settings(
     if routes.is_empty() {
         return Err((section.clone(), NO_UPSTREAM.to_owned()));
     }
-    let nets = file.trusted.iter().enumerate().map(|(index, text)| {
-        let net = text.parse().or_else(|_| text.parse::<IpAddr>().map(Into::into));
-        let error = || format!("`{text}` is not a network; write it like 10.0.0.0/8");
-        net.map_err(|_| (section.field("trusted").index(index), error()))
-    });
     let defaults = Forwarded::default();
     Ok(Settings {
         routes,
         upstreams,
-        trusted: nets.collect::<Result<_, _>>()?,
+        trusted: Vec::new(),
         forwarded: Forwarded {
             x_forwarded: file.forwarded.x_forwarded.unwrap_or(defaults.x_forwarded),
             forwarded: file.forwarded.forwarded.unwrap_or(defaults.forwarded),

@@ -35,9 +35,10 @@ fn in_one_line() {
     assert!(server.greeting.contains(&format!("to {upstream}")), "{}", server.greeting);
     assert!(!server.greeting.contains("/v1/check"), "{}", server.greeting);
     let mut client = server.client();
-    for _ in 0..3 {
-        assert_eq!((client.get("/x").status, client.get("/y").body.as_str()), (200, "hello"));
+    for _ in 0..5 {
+        assert_eq!(client.get("/x").body, "hello");
     }
+    assert_eq!(client.get("/x").status, 429, "the built-in example's rule");
     server.signal("TERM");
     server.until_logged("stopped; every request was answered");
     assert_eq!(server.ended().code(), Some(0));
@@ -93,8 +94,12 @@ fn what_is_wrong_is_said_with_its_place() {
             "tollgate.yaml:1:11: error: `http://x/y` is not an upstream's address: it has a path",
         ),
         (
-            "gateway:\n  trusted: [nobody]\n  upstreams: { a: { addresses: [x] } }\n",
-            "tollgate.yaml:2:13: error: `nobody` is not a network",
+            "upstream: x\nidentity:\n  client_ip: { trusted: [nobody] }\n",
+            "tollgate.yaml:3:26: error: `nobody` is not an address or a network",
+        ),
+        (
+            "upstream: x\nidentity:\n  user: { jwt: sub }\n  jwt: { algorithm: RS256, key_file: gone.pem }\n",
+            "tollgate.yaml:4:38: error: ",
         ),
         (
             "gateway:\n  upstreams: { a: { addresses: [x], connect_timeout: soon } }\n",

@@ -22,7 +22,7 @@ struct Process {
 impl Process {
     fn start(upstream: &Upstream) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "bodies::a_process", "--ignored", "--nocapture"]);
+        command.args(["--exact", "bodies::a_process", "--nocapture"]);
         command.env("GATEWAY_TEST_UPSTREAM", upstream.address().to_string());
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -47,7 +47,7 @@ impl Drop for Process {
 }
 
 #[test]
-#[ignore = "run by other tests, as a process"]
+// Nothing by itself: the gateway of other tests, in a process of its own.
 fn a_process() {
     let Ok(upstream) = std::env::var("GATEWAY_TEST_UPSTREAM") else { return };
     let gateway = setting::start(&Settings::to(setting::at([upstream.parse().unwrap()])));

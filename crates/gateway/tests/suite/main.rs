@@ -10,6 +10,7 @@ mod forwarding;
 mod headers;
 mod http2;
 mod idle;
+mod limits;
 mod setting;
 mod smuggling;
 mod tls;

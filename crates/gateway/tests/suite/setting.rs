@@ -2,10 +2,12 @@
 
 use crate::wire::Wire;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use tollgate_gateway::settings::{Settings, Upstream};
 use tollgate_gateway::{Gateway, Listen};
 use tollgate_http::serve::{Framing, Protocols};
-use tollgate_http::{Entrance, ServeOptions};
+use tollgate_http::{Entrance, RateLimitLayer, ServeOptions};
+use tollgate_limiter::{Clock, Limiter, MemoryStore};
 use tollgate_testbed as testbed;
 
 /// A gateway as the binary runs it, on two threads.
@@ -36,7 +38,15 @@ pub fn at(addresses: impl IntoIterator<Item = SocketAddr>) -> Upstream {
 }
 
 pub fn start(settings: &Settings) -> Gateway {
-    Gateway::start(settings, &listen()).unwrap()
+    Gateway::start(settings, &limits("rules: []"), &listen()).unwrap()
+}
+
+/// The limits of a rule file.
+pub fn limits(rules: &str) -> RateLimitLayer {
+    let loaded = tollgate_core::rules::load("rules.yaml", rules).unwrap();
+    let limiter = Limiter::new(MemoryStore::new(1 << 24), Clock::system());
+    limiter.install(loaded.rules, loaded.lists);
+    RateLimitLayer::new(Arc::new(limiter))
 }
 
 /// A server, and a gateway in front of it.
@@ -63,7 +73,8 @@ impl Pair {
         let server = testbed::Upstream::start("one").await;
         let mut listen = listen();
         change(&mut listen);
-        let gateway = Gateway::start(&Settings::to(upstream(&[&server])), &listen).unwrap();
+        let gateway =
+            Gateway::start(&Settings::to(upstream(&[&server])), &limits("rules: []"), &listen).unwrap();
         Self { server, gateway }
     }
 

@@ -1,0 +1,106 @@
+//! The limits in front of the forwarder.
+
+use crate::setting::{self, Pair};
+use crate::wire::Wire;
+use std::sync::Arc;
+use tollgate_gateway::Gateway;
+use tollgate_gateway::settings::Settings;
+use tollgate_http::serve::{Crowd, CrowdOptions};
+use tollgate_testbed::Upstream;
+
+const LOGIN: &str = "rules: [{ id: login, endpoint: /login, key: ip, limit: 2/hour }]";
+
+/// A server behind limits.
+async fn behind(rules: &str, crowd: Option<Arc<Crowd>>) -> Pair {
+    let server = Upstream::start("one").await;
+    let mut listen = setting::listen();
+    listen.entrance.crowd = crowd;
+    let settings = Settings::to(setting::upstream(&[&server]));
+    let gateway = Gateway::start(&settings, &setting::limits(rules), &listen).unwrap();
+    Pair { server, gateway }
+}
+
+#[tokio::test]
+async fn what_is_over_the_limit_does_not_reach_the_server() {
+    let pair = behind("rules: [{ id: all, limit: 3/hour }]", None).await;
+    let mut client = pair.client().await;
+    for left in ["2", "1", "0"] {
+        let reply = client.get("/hello").await;
+        assert_eq!((reply.status, reply.header("x-ratelimit-remaining")), (200, left));
+        assert_eq!(reply.header("x-served-by"), "one");
+    }
+    let reply = client.get("/hello").await;
+    assert_eq!((reply.status, reply.header("retry-after")), (429, "1200"));
+    assert!(reply.body.contains("RATE_LIMIT_EXCEEDED"), "{}", reply.body);
+    assert_eq!(pair.server.seen().len(), 3);
+    let other = client.ask("GET /hello HTTP/1.1\r\nHost: test\r\nX-Api-Key: another\r\n\r\n").await;
+    assert_eq!(other.status, 200, "another client, over the same connection");
+}
+
+#[tokio::test]
+async fn all_threads_count_together() {
+    let pair = behind("rules: [{ id: all, limit: 10/hour }]", None).await;
+    let mut passed = 0;
+    for _ in 0..40 {
+        passed += usize::from(pair.client().await.get("/").await.status == 200);
+    }
+    assert_eq!(passed, 10);
+}
+
+#[tokio::test]
+async fn a_path_is_limited_and_forwarded_in_one_form() {
+    let pair = behind(LOGIN, None).await;
+    for (path, forwarded) in [("//login?a=%2f", "/login?a=%2f"), ("/x/../%6cogin", "/login")] {
+        let reply = pair.client().await.get(path).await;
+        assert_eq!((reply.status, pair.server.last().target.as_str()), (200, forwarded), "{path}");
+    }
+    for path in ["/login", "/./login", "/login/", "/LOGIN", "/login;x=1", "/%4Cogin", "http://test/login"] {
+        assert_eq!(pair.client().await.get(path).await.status, 429, "{path}");
+    }
+    for path in ["/a%2flogin", "/login%00", "/..%5clogin", "/../login"] {
+        assert_eq!(pair.client().await.get(path).await.status, 400, "{path}");
+    }
+    assert_eq!(pair.server.seen().len(), 2);
+}
+
+#[tokio::test]
+async fn a_stranger_cannot_say_where_it_comes_from() {
+    let pair = behind(LOGIN, None).await;
+    let mut passed = 0;
+    for number in 0..10 {
+        let lines =
+            format!("X-Forwarded-For: 203.0.113.{number}\r\nX-Forwarded-For: 198.51.100.{number}\r\n");
+        let request =
+            format!("GET /login HTTP/1.1\r\nHost: test\r\n{lines}Forwarded: for={number}.1.1.1\r\n\r\n");
+        passed += usize::from(pair.client().await.ask(&request).await.status == 200);
+    }
+    assert_eq!(passed, 2);
+    assert_eq!(pair.server.last().header("x-forwarded-for"), "127.0.0.1");
+}
+
+#[tokio::test]
+async fn one_that_is_always_refused_is_hung_up_on() {
+    let crowd = Crowd::new(CrowdOptions { most_rejections: 20, ..CrowdOptions::default() });
+    let pair = behind(LOGIN, Some(crowd)).await;
+    let mut client = pair.client().await;
+    assert_eq!([client.get("/login").await.status, client.get("/login").await.status], [200, 200]);
+    for _ in 0..19 {
+        assert_eq!(client.get("/login").await.status, 429);
+    }
+    let mut other = pair.client().await;
+    let last = other.get("/login").await;
+    assert_eq!((last.status, last.header("connection")), (429, "close"), "whichever connection it is");
+    assert!(other.closed().await.is_empty());
+}
+
+#[tokio::test]
+async fn a_trusted_proxy_is_never_hung_up_on() {
+    let trusted = vec!["127.0.0.0/8".parse().unwrap()];
+    let crowd = Crowd::new(CrowdOptions { most_rejections: 5, trusted, ..CrowdOptions::default() });
+    let pair = behind(LOGIN, Some(crowd)).await;
+    let mut client = Wire::connect(pair.gateway.address()).await;
+    for _ in 0..50 {
+        client.get("/login").await;
+    }
+    assert_eq!(client.get("/other").await.status, 200);
+}
