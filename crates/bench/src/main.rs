@@ -1,5 +1,5 @@
 //! Measures Tollgate beside its peers, in one run: `cargo run --release -p tollgate-bench`, or one of
-//! `check`, `memory`, `attack`, `http`, `redis` and `gateway` after `--`.
+//! `check`, `memory`, `attack`, `http`, `redis`, `gateway` and `layer` after `--`.
 //!
 //! Machines differ and stall, so no time is judged alone: what counts are ratios to a peer measured in
 //! turns with it, and the median over the rounds.
@@ -9,19 +9,21 @@ mod attack;
 mod check;
 mod gateway;
 mod http;
+mod layer;
 mod memory;
 mod redis;
 mod setting;
 
 use std::process::{Command, ExitCode};
 
-const BENCHES: [(&str, fn()); 6] = [
+const BENCHES: [(&str, fn()); 7] = [
     ("check", check::run),
     ("memory", memory::run),
     ("attack", attack::run),
     ("http", http::run),
     ("redis", redis::run),
     ("gateway", gateway::run),
+    ("layer", layer::run),
 ];
 
 fn main() -> ExitCode {
