@@ -7,7 +7,7 @@ use std::hint::black_box;
 use std::num::NonZeroU32;
 use std::sync::Barrier;
 use std::time::Instant;
-use tollgate_limiter::{Limiter, Method, Request};
+use tollgate_limiter::{Check, Limiter, Method, Request};
 
 /// Everything passes: an admission writes its state, a rejection does not.
 const RULES: &str = r#"
@@ -109,7 +109,5 @@ fn check(limiter: &Limiter, key: &str) {
         method: Some(Method::Get),
         ..Request::default()
     };
-    black_box(
-        limiter.check(&request).is_ok_and(|check| check.now().is_some_and(|decision| decision.allowed())),
-    );
+    black_box(matches!(limiter.check(&request), Ok(Check::Decided(decision)) if decision.allowed()));
 }
