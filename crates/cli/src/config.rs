@@ -1,5 +1,6 @@
 //! The settings of `serve`: a flag, else its environment variable, else `tollgate.yaml`, else the default.
 
+mod abuse;
 mod store;
 
 use crate::Failure;
@@ -11,6 +12,7 @@ use std::path::PathBuf;
 pub use store::Store;
 use tollgate_core::document::{Document, Path};
 use tollgate_http::HeaderOptions;
+use tollgate_limiter::AbuseSettings;
 
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8080);
 const DEFAULT_MEMORY: usize = 512 << 20;
@@ -49,6 +51,8 @@ struct ConfigFile {
     listen: Option<Setting>,
     #[serde(default)]
     headers: HeaderOptions,
+    #[serde(default)]
+    abuse: abuse::AbuseFile,
 }
 
 /// A text, or a number that means the same without quotes.
@@ -81,6 +85,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Which headers go with an answer.
     pub headers: HeaderOptions,
+    /// What is done about keys that ask far too often.
+    pub abuse: AbuseSettings,
 }
 
 impl Config {
@@ -105,6 +111,7 @@ impl Config {
                 .map_or(Ok(DEFAULT_LISTEN), |text| address(&text))
                 .map_err(Failure::plain)?,
             headers: file.headers,
+            abuse: file.abuse.settings(),
         })
     }
 }
@@ -123,6 +130,7 @@ fn read(path: &std::path::Path) -> Result<ConfigFile, Failure> {
     if let Some(Err(error)) = file.store_memory.as_ref().map(|setting| size(&setting.to_string())) {
         document.error(&root.field("store_memory"), error, None);
     }
+    abuse::check(&mut document, &file.abuse);
     store::check(&mut document, file.store.as_deref(), &file.redis);
     let report = document.into_report();
     if report.errors() > 0 {

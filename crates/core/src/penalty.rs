@@ -3,7 +3,7 @@
 //! A refused client is told when to come back. One that keeps asking all the same costs more than it is worth,
 //! and gets a cooldown: a time in which it is refused without a look at its limit. The next one is twice as long,
 //! up to a longest, and all is forgotten once it has behaved for a while. A cooldown is never prolonged, so
-//! the wait that is told in it is true.
+//! the wait that is told in it is true; for the same reason none begins that would end before the limit admits again.
 //!
 //! A *wait* begins with the first refusal and lasts as long as that one said, in whole seconds as `Retry-After`
 //! counts. What is refused within it is a *strike*, with two exceptions, so that nobody is struck who waits as told:
@@ -76,11 +76,11 @@ impl Penalty {
         if now_us < known.since_us + GRACE_US.min(length_us / 2) {
             return (known, None);
         }
-        let strikes = known.strikes + 1;
-        if strikes < self.after {
+        let strikes = self.after.min(known.strikes + 1);
+        let cooldown_us = self.cooldown_us(known.level);
+        if strikes < self.after || cooldown_us <= retry_us {
             return (Conduct { strikes, ..known }, None);
         }
-        let cooldown_us = self.cooldown_us(known.level);
         let until_us = now_us + cooldown_us;
         let level = known.level.saturating_add(1);
         (Conduct { since_us: now_us, until_us, strikes: 0, level }, Some(cooldown_us))

@@ -30,18 +30,30 @@ fn rows(rows: &[(u64, u64, Option<u64>)]) {
 
 #[test]
 fn the_worked_example() {
-    let told = 12 * SECOND_US;
     rows(&[
-        (0, told, None),
-        (200 * MS, told, None),
-        (2_000 * MS, told, None),
-        (3_000 * MS, told, None),
-        (4_000 * MS, told, Some(10 * SECOND_US)),
+        (0, 12_000 * MS, None),
+        (200 * MS, 11_800 * MS, None),
+        (2_000 * MS, 10_000 * MS, None),
+        (3_000 * MS, 9_000 * MS, None),
+        (4_000 * MS, 8_000 * MS, Some(10 * SECOND_US)),
         // After the cooldown it begins anew, and the next is twice as long.
-        (14_000 * MS, told, None),
-        (15_000 * MS, told, None),
-        (16_000 * MS, told, None),
-        (17_000 * MS, told, Some(20 * SECOND_US)),
+        (14_000 * MS, 12_000 * MS, None),
+        (15_000 * MS, 11_000 * MS, None),
+        (16_000 * MS, 10_000 * MS, None),
+        (17_000 * MS, 9_000 * MS, Some(20 * SECOND_US)),
+    ]);
+}
+
+#[test]
+fn no_cooldown_is_shorter_than_the_limits_own_wait() {
+    rows(&[
+        (0, 30_000 * MS, None),
+        (5_000 * MS, 25_000 * MS, None),
+        (6_000 * MS, 24_000 * MS, None),
+        (7_000 * MS, 23_000 * MS, None),
+        (8_000 * MS, 22_000 * MS, None),
+        (20_000 * MS, 10_000 * MS, None),
+        (20_001 * MS, 9_999 * MS, Some(10 * SECOND_US)),
     ]);
 }
 

@@ -46,7 +46,11 @@ impl Compiler<'_> {
             && longest < first
         {
             let message = format!("the longest cooldown is shorter than the first, {}", duration_text(first));
-            self.document.error(&path.field("longest"), message, "each cooldown is twice as long as the one before");
+            self.document.error(
+                &path.field("longest"),
+                message,
+                "each cooldown is twice as long as the one before",
+            );
         }
         // What is not stated follows what is.
         let first_us = first.unwrap_or(FIRST_US.min(longest.unwrap_or(FIRST_US)));
