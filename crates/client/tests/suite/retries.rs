@@ -4,7 +4,6 @@ use crate::server::{Body, Server, answer, get};
 use bytes::Bytes;
 use http::Request;
 use http_body_util::Full;
-use std::time::Duration;
 use tollgate_client::{Once, PaceSettings, RetrySettings, ThrottleLayer};
 use tower::{Layer, ServiceExt};
 
