@@ -1,5 +1,6 @@
 //! The settings of `serve`: a flag, else its environment variable, else `tollgate.yaml`, else the default.
 
+mod abuse;
 mod gateway;
 mod store;
 
@@ -14,6 +15,7 @@ use std::sync::Arc;
 pub use store::Store;
 use tollgate_core::document::{Document, Path};
 use tollgate_http::{HeaderOptions, Identities, IdentityOptions};
+use tollgate_limiter::AbuseSettings;
 
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8080);
 const DEFAULT_MEMORY: usize = 512 << 20;
@@ -63,6 +65,8 @@ struct ConfigFile {
     identity: IdentityOptions,
     #[serde(default)]
     headers: HeaderOptions,
+    #[serde(default)]
+    abuse: abuse::AbuseFile,
 }
 
 /// A text, or a number that means the same without quotes.
@@ -99,6 +103,8 @@ pub struct Config {
     pub identities: Arc<Identities>,
     /// Which headers go with an answer.
     pub headers: HeaderOptions,
+    /// What is done about keys that ask far too often.
+    pub abuse: AbuseSettings,
 }
 
 impl Config {
@@ -130,6 +136,7 @@ impl Config {
                 .map_err(Failure::plain)?,
             identities: Arc::new(identities),
             headers: file.headers,
+            abuse: file.abuse.settings(),
         })
     }
 }
@@ -148,6 +155,7 @@ fn read(path: &std::path::Path) -> Result<(ConfigFile, Identities), Failure> {
     if let Some(Err(error)) = file.store_memory.as_ref().map(|setting| size(&setting.to_string())) {
         document.error(&root.field("store_memory"), error, None);
     }
+    abuse::check(&mut document, &file.abuse);
     store::check(&mut document, file.store.as_deref(), &file.redis);
     let gateway_listen = file.gateway_listen.as_ref().map(ToString::to_string);
     gateway::check(&mut document, gateway_listen.as_deref(), file.upstream.as_deref(), file.gateway.as_ref());

@@ -132,7 +132,7 @@ async fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
 /// The limiter on its store.
 async fn open_limiter(config: &Config) -> Result<(Arc<Limiter>, Option<RedisStore>), Failure> {
     let clock = Clock::system();
-    let limiter = Limiter::new(MemoryStore::new(config.store_memory), clock.clone());
+    let limiter = Limiter::new(MemoryStore::new(config.store_memory), clock.clone()).watching(config.abuse);
     match &config.store {
         Store::Memory => Ok((Arc::new(limiter), None)),
         Store::Redis(store) => {

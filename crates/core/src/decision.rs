@@ -41,6 +41,17 @@ impl Outcome {
 }
 
 impl Standing {
+    /// Of a client that is refused for a time, whatever its limit says.
+    pub fn cooling(limit: LimitId, wait_us: u64) -> Self {
+        Self { limit, remaining: 0, retry_after_us: wait_us, reset_after_us: wait_us }
+    }
+
+    /// The wait is at least so long.
+    pub fn prolong(&mut self, wait_us: u64) {
+        self.retry_after_us = self.retry_after_us.max(wait_us);
+        self.reset_after_us = self.reset_after_us.max(wait_us);
+    }
+
     #[inline]
     fn new(limit: LimitId, step: &Step) -> Self {
         Self {

@@ -11,6 +11,7 @@ pub mod key;
 pub mod lending;
 pub mod limit;
 pub mod path;
+pub mod penalty;
 pub mod place;
 pub mod problem;
 pub mod rate;

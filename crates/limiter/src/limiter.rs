@@ -1,5 +1,6 @@
 //! The engine: one snapshot of the rules, the charges that they select, one answer.
 
+use crate::abuse::{Abuse, AbuseSettings};
 use crate::clock::Clock;
 use crate::failure::{Emergency, FailureSettings, Fallback};
 use crate::memo::{self, Caches};
@@ -32,6 +33,7 @@ pub struct Limiter {
     shared: Option<SharedStore>,
     clock: Clock,
     seed: Seed,
+    pub(crate) abuse: Abuse,
 }
 
 /// What [`Limiter::check`] answers.
@@ -97,6 +99,7 @@ impl Limiter {
     /// A limiter with no rules yet.
     pub fn new(store: MemoryStore, clock: Clock) -> Self {
         let random = RandomState::new();
+        let abuse = Abuse::new(AbuseSettings::default(), clock.now_us());
         Self {
             number: next_number(),
             version: AtomicU64::new(0),
@@ -105,6 +108,7 @@ impl Limiter {
             shared: None,
             clock,
             seed: Seed::new([random.hash_one(1), random.hash_one(2)]),
+            abuse,
         }
     }
 
@@ -136,6 +140,7 @@ impl Limiter {
 
     /// Puts new rules and lists in force. States are kept: they belong to rule ids, not to rule sets.
     pub fn install(&self, rules: RuleSet, lists: Lists) {
+        self.abuse.prepare(&rules);
         self.policy.store(Arc::new(Policy::new(rules, lists)));
         self.version.fetch_add(1, Ordering::Release);
     }
@@ -154,7 +159,24 @@ impl Limiter {
         let version = self.version.load(Ordering::Acquire);
         let mut lent = memo::lend();
         let (policy, caches) = lent.memo().policy(self.number, version, &self.policy);
+        if caches.is_sampled() {
+            return self.decide_sampled(policy, caches, request);
+        }
         self.decide(policy, caches, request)
+    }
+
+    /// One in so many is looked at more closely: who asks, and what becomes of it.
+    #[cold]
+    #[inline(never)]
+    fn decide_sampled(
+        &self,
+        policy: &Arc<Policy>,
+        caches: &mut Caches,
+        request: &Request<'_>,
+    ) -> Result<Check<'_>, Invalid> {
+        let mut check = self.decide(policy, caches, request)?;
+        self.note_sample(request, &mut check);
+        Ok(check)
     }
 
     /// Lists first, then the charges of the rules that apply.
@@ -177,6 +199,11 @@ impl Limiter {
             }
         }
         let selection = caches.select(policy, request, &hashes);
+        if self.abuse.is_holding()
+            && let Some(refusal) = self.held(&policy.rules, selection, request, &hashes)
+        {
+            return Ok(refusal.into());
+        }
         if let Some(store) = &self.shared {
             return self.charge_shared(store, policy, selection, request, &hashes, self.clock.now_us());
         }
@@ -184,7 +211,14 @@ impl Limiter {
             return Ok(self.charge(&policy.rules, selection, request, &hashes)?.into());
         };
         match self.take_one(&charge, request) {
-            Some((step, now_us)) => Ok(Decision::of_one(&policy.rules, charge.id, &step, now_us).into()),
+            Some((step, now_us)) if step.admitted || !policy.rules.set.penalizes() => {
+                Ok(Decision::of_one(&policy.rules, charge.id, &step, now_us).into())
+            }
+            Some((step, now_us)) => {
+                let mut decision = Decision::of_one(&policy.rules, charge.id, &step, now_us);
+                self.note_refusal(&policy.rules, &mut decision, |_| Some(charge));
+                Ok(decision.into())
+            }
             None => Ok(self.take_all(&policy.rules, &[charge], request)?.into()),
         }
     }
@@ -208,7 +242,9 @@ impl Limiter {
         {
             let mut fold = Fold::default();
             fold.add(only, &step);
-            return Ok(Decision::of(rules, &fold, now_us));
+            let mut decision = Decision::of(rules, &fold, now_us);
+            self.note_refusal(rules, &mut decision, |_| Some(*only));
+            return Ok(decision);
         }
         self.take_all(rules, &charges, request)
     }
@@ -224,10 +260,10 @@ impl Limiter {
 
     /// The general case, also when the one charge finds no room.
     #[inline(never)]
-    fn take_all(
+    fn take_all<'r>(
         &self,
-        rules: &Rules,
-        charges: &[Charge<'_>],
+        rules: &'r Rules,
+        charges: &[Charge<'r>],
         request: &Request<'_>,
     ) -> Result<Decision, Invalid> {
         let now_us = self.clock.now_us();
@@ -242,7 +278,15 @@ impl Limiter {
         }
         loop {
             match self.store.take_all(&placed, now_us) {
-                Ok(fold) => return Ok(Decision::of(rules, &fold, now_us)),
+                Ok(fold) => {
+                    let mut decision = Decision::of(rules, &fold, now_us);
+                    // Whoever counts with his neighbours answers for what they spent, but not for how they behave.
+                    self.note_refusal(rules, &mut decision, |limit| {
+                        let refused = placed.iter().find(|placed| placed.charge.id == limit && !placed.crowd);
+                        refused.map(|placed| placed.charge)
+                    });
+                    return Ok(decision);
+                }
                 Err(full) => self.join_crowd(&mut placed[full.charge], request),
             }
         }
@@ -263,7 +307,24 @@ impl Limiter {
 
     /// Housekeeping; to be called about ten times a second.
     pub fn tidy(&self) {
-        self.store.tidy(self.clock.now_us());
+        let now_us = self.clock.now_us();
+        self.store.tidy(now_us);
+        self.abuse.tidy(now_us);
+    }
+
+    pub(crate) fn seed(&self) -> &Seed {
+        &self.seed
+    }
+
+    /// By what the conduct of the client of `request` is known under the rules that it meets.
+    pub(crate) fn conduct_keys(&self, request: &Request<'_>) -> SmallVec<[u64; 8]> {
+        let policy = self.policy.load();
+        let set = &policy.rules.set;
+        let mut selection = Selection::default();
+        set.join_into(&set.match_client(request), &set.match_path(request.path()), &mut selection);
+        let mut charges = Charges::new();
+        set.charge(&selection, request, &self.seed.hashes(request), &mut charges);
+        charges.iter().filter_map(|charge| set.conduct_key(charge)).collect()
     }
 
     /// The store.

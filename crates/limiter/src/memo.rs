@@ -11,6 +11,7 @@
 
 mod cache;
 
+use crate::abuse::ONE_IN;
 use crate::policy::Policy;
 use arc_swap::ArcSwap;
 use cache::{Cache, Spot};
@@ -60,6 +61,8 @@ pub(crate) struct Caches {
     last: Option<(u32, Spot)>,
     /// By client and lists: what the lists say.
     listed: Cache<Option<Standing>>,
+    /// How many checks from now the next is sampled.
+    until_sample: u32,
     /// What was worked out but is not worth keeping.
     scratch: Option<(ClientMatch, Selection)>,
 }
@@ -108,6 +111,7 @@ impl Memo {
                 selections: Cache::new(SELECTION_SETS),
                 last: None,
                 listed: Cache::new(LIST_SETS),
+                until_sample: fastrand::u32(1..2 * ONE_IN),
                 scratch: None,
             },
         })
@@ -146,6 +150,24 @@ fn fetch(limiter: u32, version: u64, current: &ArcSwap<Policy>) -> Fetched {
 }
 
 impl Caches {
+    /// Whether this check is one of those that are looked at more closely.
+    #[inline]
+    pub(crate) fn is_sampled(&mut self) -> bool {
+        self.until_sample -= 1;
+        if self.until_sample > 0 {
+            return false;
+        }
+        self.draw_next_sample();
+        true
+    }
+
+    /// At random distances: requests that come in a rhythm could hide from a fixed one.
+    #[cold]
+    #[inline(never)]
+    fn draw_next_sample(&mut self) {
+        self.until_sample = fastrand::u32(1..2 * ONE_IN);
+    }
+
     /// The rules that the client of `request` meets on its path.
     #[inline]
     pub(crate) fn select(

@@ -39,6 +39,8 @@ struct Waiting {
     cost: u32,
     /// The client's address, hashed, for an emergency.
     address: Option<u64>,
+    /// By what the client is known to who watches for abuse, if this check is one that was sampled.
+    watched: Option<u64>,
     now_us: u64,
     steps: Steps,
     reserved: Reserved,
@@ -132,6 +134,7 @@ impl Limiter {
             charges: due,
             cost,
             address: request.ip.map(|ip| self.address_hash(ip)),
+            watched: None,
             now_us,
             steps: Steps::new(),
             reserved: Reserved::new(),
@@ -158,7 +161,9 @@ impl Limiter {
         let asked = match checked {
             Checked::Decided(steps) => {
                 let fold = waiting.fold(&steps);
-                return Ok(Check::Decided(Decision::of(&policy.rules, &fold, now_us)));
+                let mut decision = Decision::of(&policy.rules, &fold, now_us);
+                self.note_refusal(&policy.rules, &mut decision, |limit| waiting.charge_of(limit));
+                return Ok(Check::Decided(decision));
             }
             Checked::Asked(asked) => *asked,
         };
@@ -179,6 +184,11 @@ impl Limiter {
 }
 
 impl Waiting {
+    /// The charge of this limit.
+    fn charge_of(&self, limit: LimitId) -> Option<Charge<'_>> {
+        self.charges.iter().find(|due| due.id == limit).map(|due| due.charge(&self.policy))
+    }
+
     fn fold(&self, steps: &[(usize, Step)]) -> Fold {
         let mut fold = Fold::default();
         for (index, step) in steps {
@@ -189,6 +199,11 @@ impl Waiting {
 }
 
 impl Pending<'_> {
+    /// Has it said to who watches for abuse if this comes to be refused.
+    pub(crate) fn watch(&mut self, key: u64) {
+        self.waiting.watched = Some(key);
+    }
+
     /// Waits for the store, no longer than its timeout, and decides.
     pub async fn decision(mut self) -> Decision {
         let mut failed: SmallVec<[usize; 4]> = SmallVec::new();
@@ -241,6 +256,10 @@ impl Pending<'_> {
             {
                 decision = refusal;
             }
+        }
+        limiter.note_refusal(&waiting.policy.rules, &mut decision, |limit| waiting.charge_of(limit));
+        if let (Outcome::Limited(_), Some(key)) = (&decision.outcome, waiting.watched) {
+            limiter.abuse.refused_later(key);
         }
         if decision.allowed() {
             waiting.groups.clear();

@@ -101,3 +101,20 @@ fn what_is_wrong_on_the_command_line_is_said() {
     assert!(ended.stderr.contains("--listen"), "{}", ended.stderr);
     assert_eq!(run(&mut tollgate([""; 0])).code, Some(2));
 }
+
+#[test]
+fn what_is_done_about_abuse_is_checked() {
+    for (config, said) in [
+        ("abuse: { hot_per_second: 0 }", "every key would be reported"),
+        ("abuse: { deny: { lasts: 2days } }", "this is out of range"),
+        ("abuse: { deny: { after: 0 } }", "this is out of range"),
+        ("abuse: { deny: { last: 1m } }", "did you mean `lasts`?"),
+    ] {
+        let ended = serve_with(config);
+        assert!(ended.stderr.contains(said), "{config}: {ended:?}");
+    }
+    let folder =
+        folder_with("abuse: { hot_per_second: 500, deny: { after: 5s, lasts: 2m } }\nlisten: 127.0.0.1:0\n");
+    let mut command = tollgate(["serve", "--config", "tollgate.yaml"]);
+    Server::from(command.current_dir(folder.path()));
+}

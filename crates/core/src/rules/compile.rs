@@ -3,6 +3,7 @@
 mod cases;
 mod entries;
 mod matching;
+mod penalties;
 mod sizes;
 
 use super::lists::Lists;
@@ -178,11 +179,13 @@ impl<'f> Compiler<'f> {
                 "give the tier an `api_key_pattern` or `keys` under `tiers:`, or the rule a match",
             );
         }
+        let penalty = self.penalty(rule, path);
         let net = self.net_factor(rule, &key, path);
         let Some(sizes) = sizes else { return };
         let compiled = Rule {
             id: rule.id.clone(),
             on_exceed: rule.on_exceed.or(defaults.on_exceed).unwrap_or_default(),
+            penalty,
             on_store_failure: rule.on_store_failure.or(defaults.on_store_failure).unwrap_or_default(),
             consistency: rule.consistency.or(defaults.consistency).unwrap_or_default(),
             key,

@@ -1,10 +1,12 @@
 //! Compiled rules.
 
 use super::pattern::Glob;
+use super::selection::Charge;
 use super::summary::{ClientNumber, Summary};
 use super::written::{Consistency, OnExceed, OnStoreFailure};
 use crate::key::{Dimension, Hashes, Identity, Ipv6Prefix, identity};
 use crate::limit::Limit;
+use crate::penalty::Penalty;
 use crate::request::{MethodSet, Request};
 use ipnet::IpNet;
 use regex::RegexSet;
@@ -19,6 +21,8 @@ pub struct Rule {
     pub id: String,
     /// What happens over the limit.
     pub on_exceed: OnExceed,
+    /// What happens to clients that ignore what they are told.
+    pub penalty: Option<Penalty>,
     /// What happens without the store.
     pub on_store_failure: OnStoreFailure,
     /// Whether tokens may be taken ahead.
@@ -177,6 +181,7 @@ pub struct RuleSet {
     pub(super) routes: Vec<Route>,
     summary: Summary,
     looks_at_paths: bool,
+    penalizes: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -208,6 +213,7 @@ impl RuleSet {
         let Parts { rules, tiers, default_tier, limits, owners, sizes, endpoints, written, routes } = parts;
         let summary = Summary::new(&rules, &tiers);
         let looks_at_paths = !endpoints.is_empty();
+        let penalizes = rules.iter().any(|rule| rule.penalty.is_some());
         Self {
             rules,
             tiers,
@@ -220,6 +226,7 @@ impl RuleSet {
             routes,
             summary,
             looks_at_paths,
+            penalizes,
         }
     }
 
@@ -248,6 +255,20 @@ impl RuleSet {
     #[inline]
     pub fn rule_of(&self, id: LimitId) -> &Rule {
         &self.rules[self.owners[id.0 as usize] as usize]
+    }
+
+    /// Whether any rule has a penalty.
+    #[inline]
+    pub fn penalizes(&self) -> bool {
+        self.penalizes
+    }
+
+    /// By what the conduct of a charge's client under the charge's rule is known, if that has a penalty and can
+    /// refuse.
+    pub fn conduct_key(&self, charge: &Charge<'_>) -> Option<u64> {
+        let penalty = self.rule_of(charge.id).penalty.filter(|_| charge.enforced)?;
+        // Whoever shares a state shares a conduct; the limits of a rule have one conduct together.
+        Some(charge.key ^ charge.limit.identity ^ penalty.identity)
     }
 
     pub(super) fn owner_index(&self, id: LimitId) -> u32 {

@@ -51,6 +51,21 @@ pub struct Timestamp {
     pub unix_us: u64,
 }
 
+/// Whether clients that ignore `Retry-After` get cooldowns, and which: `true`, or the numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PenaltyText {
+    /// `penalty: false` takes back what `defaults` says.
+    pub is_off: bool,
+    /// How many requests that come too early make a cooldown.
+    pub after: Option<u64>,
+    /// How long the first cooldown is.
+    pub first: Option<DurationText>,
+    /// How long one is at most.
+    pub longest: Option<DurationText>,
+    /// After how long all is forgotten.
+    pub forget: Option<DurationText>,
+}
+
 /// Reads a value that is a text or a number from either.
 struct Scalar<T, F>(F, &'static str, PhantomData<T>);
 
@@ -181,6 +196,40 @@ impl<'de> Deserialize<'de> for ListEntry {
     }
 }
 
+impl<'de> Deserialize<'de> for PenaltyText {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Long {
+            after: Option<u64>,
+            first: Option<DurationText>,
+            longest: Option<DurationText>,
+            forget: Option<DurationText>,
+        }
+        struct Either;
+
+        impl<'de> Visitor<'de> for Either {
+            type Value = PenaltyText;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("`true`, or { after: 5, first: 10s, longest: 10m, forget: 1h }")
+            }
+
+            fn visit_bool<E: de::Error>(self, on: bool) -> Result<PenaltyText, E> {
+                Ok(PenaltyText { is_off: !on, ..PenaltyText::default() })
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<PenaltyText, A::Error> {
+                let Long { after, first, longest, forget } =
+                    Long::deserialize(de::value::MapAccessDeserializer::new(map))?;
+                Ok(PenaltyText { is_off: false, after, first, longest, forget })
+            }
+        }
+
+        deserializer.deserialize_any(Either)
+    }
+}
+
 /// Reads a value that is a text or a mapping. Unlike an untagged enum, it keeps the place of an error.
 fn text_or_map<'de, D, T, Long>(
     deserializer: D,
@@ -296,6 +345,34 @@ text_schema!(ShortLimit, "ShortLimit", {
             "properties": {
                 "limit": { "type": "string", "pattern": "^[0-9_]+ */.+$" },
                 "burst": { "type": "integer", "minimum": 0 },
+            },
+        },
+    ],
+});
+text_schema!(PenaltyText, "Penalty", {
+    "description": "Cooldowns for clients that ignore Retry-After: true, or the numbers.",
+    "anyOf": [
+        { "type": "boolean" },
+        {
+            "type": "object",
+            "additionalProperties": false,
+            "properties": {
+                "after": {
+                    "description": "How many requests that come too early make a cooldown; 5 by default.",
+                    "type": "integer", "minimum": 1, "maximum": 1000,
+                },
+                "first": {
+                    "description": "How long the first cooldown is, 10s by default; each further one is twice as long.",
+                    "anyOf": [{ "type": "number", "minimum": 0 }, { "type": "string" }],
+                },
+                "longest": {
+                    "description": "How long a cooldown is at most; 10m by default.",
+                    "anyOf": [{ "type": "number", "minimum": 0 }, { "type": "string" }],
+                },
+                "forget": {
+                    "description": "After how long without such a request all is forgotten; 1h by default.",
+                    "anyOf": [{ "type": "number", "minimum": 0 }, { "type": "string" }],
+                },
             },
         },
     ],

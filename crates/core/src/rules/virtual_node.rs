@@ -4,10 +4,11 @@
 use super::compile::Loaded;
 use super::lists::Listed;
 use super::ruleset::RuleSet;
-use super::selection::{Charges, Selection};
-use crate::decision::{Fold, Invalid, Outcome, validate};
+use super::selection::{Charge, Charges, Selection};
+use crate::decision::{Fold, Invalid, Outcome, Standing, validate};
 use crate::key::Seed;
 use crate::limit::State;
+use crate::penalty::Conduct;
 use crate::request::Request;
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -19,6 +20,8 @@ static SEED: LazyLock<Seed> = LazyLock::new(|| Seed::new([0x746f_6c6c, 0x6761_74
 #[derive(Debug, Default)]
 pub struct VirtualNode {
     states: HashMap<u64, State>,
+    /// How clients behaved under rules with a penalty, and until when they are in a cooldown.
+    conducts: HashMap<u64, (Conduct, Option<u64>)>,
 }
 
 impl VirtualNode {
@@ -31,6 +34,9 @@ impl VirtualNode {
             None => {}
         }
         let charges = charges(&loaded.rules, request);
+        if let Some(standing) = self.cooling(&loaded.rules, &charges, now_us) {
+            return Ok(Outcome::Limited(standing));
+        }
         let mut fold = Fold::default();
         let mut writes = Vec::new();
         for charge in &charges {
@@ -55,7 +61,33 @@ impl VirtualNode {
                 self.states.insert(key, state);
             }
         }
-        Ok(fold.outcome())
+        let mut outcome = fold.outcome();
+        if let Outcome::Limited(standing) = &mut outcome {
+            self.note(&loaded.rules, &charges, standing, now_us);
+        }
+        Ok(outcome)
+    }
+
+    /// The longest cooldown that the client is in.
+    fn cooling(&self, rules: &RuleSet, charges: &Charges<'_>, now_us: u64) -> Option<Standing> {
+        let until = |charge: &Charge<'_>| {
+            let (_, until_us) = self.conducts.get(&rules.conduct_key(charge)?)?;
+            until_us.filter(|until_us| now_us < *until_us).map(|until_us| (until_us, charge.id))
+        };
+        let (until_us, limit) = charges.iter().filter_map(until).max_by_key(|(until_us, _)| *until_us)?;
+        Some(Standing::cooling(limit, until_us - now_us))
+    }
+
+    /// Takes note of a refusal by a rule with a penalty.
+    fn note(&mut self, rules: &RuleSet, charges: &Charges<'_>, standing: &mut Standing, now_us: u64) {
+        let Some(charge) = charges.iter().find(|charge| charge.id == standing.limit) else { return };
+        let (Some(penalty), Some(key)) = (rules.rule_of(charge.id).penalty, rules.conduct_key(charge)) else {
+            return;
+        };
+        let known = self.conducts.get(&key).map(|(conduct, _)| *conduct);
+        let (conduct, cooldown_us) = penalty.refused(known, now_us, standing.retry_after_us);
+        self.conducts.insert(key, (conduct, cooldown_us.map(|cooldown_us| now_us + cooldown_us)));
+        standing.prolong(cooldown_us.unwrap_or(0));
     }
 }
 

@@ -1,6 +1,6 @@
 //! Rules as people write them. These types are the file format: what they say, the JSON Schema says too.
 
-use super::spelling::{Amount, DurationText, OneOrMany, RateText, ShortLimit, Timestamp};
+use super::spelling::{Amount, DurationText, OneOrMany, PenaltyText, RateText, ShortLimit, Timestamp};
 use crate::algorithm::Algorithm;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -87,6 +87,8 @@ pub struct Rule {
     pub ip_safety_net: Option<u32>,
     /// What happens to a request over the limit.
     pub on_exceed: Option<OnExceed>,
+    /// What happens to clients that ignore `Retry-After`: nothing by default.
+    pub penalty: Option<PenaltyText>,
     /// What happens when the shared store cannot be reached.
     pub on_store_failure: Option<OnStoreFailure>,
     /// Whether nodes may take tokens ahead.
@@ -166,6 +168,8 @@ pub struct Defaults {
     pub ip_safety_net: Option<u32>,
     /// See the rule's.
     pub on_exceed: Option<OnExceed>,
+    /// See the rule's.
+    pub penalty: Option<PenaltyText>,
     /// See the rule's.
     pub on_store_failure: Option<OnStoreFailure>,
     /// See the rule's.

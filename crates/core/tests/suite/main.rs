@@ -10,6 +10,7 @@ mod lists;
 mod mutations;
 mod oracle;
 mod paths;
+mod penalties;
 mod rule_errors;
 mod rule_files;
 mod rule_tests;

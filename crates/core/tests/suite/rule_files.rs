@@ -18,6 +18,7 @@ defaults:
   burst: 60
   ip_safety_net: 10
   on_exceed: reject
+  penalty: false
   on_store_failure: allow
   consistency: leased
 tiers:
@@ -57,6 +58,7 @@ rules:
       endpoint_regex: ["^/v[12]/.*$"]
       methods: PUT
     limits: [5/s, 100/day]
+    penalty: { after: 3, first: 20, longest: 5min, forget: 2h }
   - { id: leaky, algorithm: leaky_bucket, params: { capacity: 5, leak_rate: 10/min } }
   - { id: log, algorithm: sliding_window_log, params: { limit: 5, window: 90s } }
   - { id: listed, params: { limits: [5/s, { limit: 9/min, burst: 3 }] } }
@@ -143,6 +145,9 @@ fn the_schema_refuses_what_does_not_load() {
         "rules: [{ id: a, limits: [{ limit: 5/s, brst: 3 }] }]",
         "rules: [{ id: a, limit: 5/s, methods: { a: b } }]",
         "allow: [{ key: a, expire: 2030-01-01 }]",
+        "rules: [{ id: a, limit: 5/s, penalty: 5 }]",
+        "rules: [{ id: a, limit: 5/s, penalty: { after: 0 } }]",
+        "rules: [{ id: a, limit: 5/s, penalty: { afterwards: 3 } }]",
     ] {
         let value: Value = Document::parse("x", text).unwrap().decode().unwrap();
         let mut check = Check { schema: &schema, used: BTreeSet::new() };

@@ -4,8 +4,10 @@
 
 mod allocations;
 mod clients;
+mod hot_keys;
 mod invalid;
 mod memory;
+mod penalties;
 mod reference;
 mod reload;
 mod script;

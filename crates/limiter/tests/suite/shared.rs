@@ -7,5 +7,6 @@ mod conformance;
 mod exactness;
 mod faults;
 mod fleet;
+mod penalties;
 mod several;
 mod together;

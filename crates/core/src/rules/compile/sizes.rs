@@ -224,6 +224,8 @@ impl Compiler<'_> {
             id: format!("{}.ip", rule.id),
             key: SmallVec::from_iter([Dimension::Ip]),
             needs_address: true,
+            // Behind one address there may be many, and most of them wait as they are told.
+            penalty: None,
             sizes,
             ..rule.clone()
         }

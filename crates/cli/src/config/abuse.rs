@@ -1,0 +1,61 @@
+//! What is done about keys that ask far too often: the `abuse:` section of `tollgate.yaml`.
+
+use serde::Deserialize;
+use std::time::Duration;
+use tollgate_core::document::{Document, Path};
+use tollgate_core::rate::SECOND_US;
+use tollgate_core::rules::spelling::DurationText;
+use tollgate_limiter::{AbuseSettings, TemporaryDeny};
+
+const DAY_US: u64 = 86_400 * SECOND_US;
+
+/// The section.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AbuseFile {
+    /// A key that asks more often in a second is reported.
+    hot_per_second: Option<u32>,
+    /// Whether, when and for how long such a key is denied.
+    deny: Option<DenyFile>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DenyFile {
+    after: Option<DurationText>,
+    lasts: Option<DurationText>,
+}
+
+/// Notes what is wrong with the section.
+pub fn check(document: &mut Document, file: &AbuseFile) {
+    let section = Path::root().field("abuse");
+    if file.hot_per_second == Some(0) {
+        let hint = "10000 is the default";
+        document.error(&section.field("hot_per_second"), "every key would be reported", hint);
+    }
+    let deny = file.deny.as_ref();
+    for (name, stated) in
+        [("after", deny.and_then(|deny| deny.after)), ("lasts", deny.and_then(|deny| deny.lasts))]
+    {
+        if stated.is_some_and(|stated| !(SECOND_US..=DAY_US).contains(&stated.us)) {
+            let hint = "use 1s to 1day; for longer, use the deny list";
+            document.error(&section.field("deny").field(name), "this is out of range", hint);
+        }
+    }
+}
+
+impl AbuseFile {
+    /// As the limiter takes it.
+    pub fn settings(&self) -> AbuseSettings {
+        let defaults = AbuseSettings::default();
+        let deny = self.deny.as_ref().map(|deny| {
+            let usual = TemporaryDeny::default();
+            let span = |stated: Option<DurationText>| stated.map(|stated| Duration::from_micros(stated.us));
+            TemporaryDeny {
+                after: span(deny.after).unwrap_or(usual.after),
+                lasts: span(deny.lasts).unwrap_or(usual.lasts),
+            }
+        });
+        AbuseSettings { hot_per_second: self.hot_per_second.unwrap_or(defaults.hot_per_second), deny }
+    }
+}

@@ -1,0 +1,142 @@
+//! What is sent again and when, on virtual time.
+
+use crate::server::{Body, Server, answer, get};
+use bytes::Bytes;
+use http::Request;
+use http_body_util::Full;
+use tollgate_client::{Once, PaceSettings, RetrySettings, ThrottleLayer};
+use tower::{Layer, ServiceExt};
+
+/// Refuses the first `refusals` requests with `status`, each with this `Retry-After`.
+fn refusing(refusals: usize, status: u16, retry_after: Option<&'static str>) -> Server {
+    Server::new(move |number, _| {
+        let mut answer = answer(if number < refusals { status } else { 200 });
+        if let Some(wait) = retry_after.filter(|_| number < refusals) {
+            answer = answer.header("retry-after", wait);
+        }
+        answer.body(Body::default()).unwrap()
+    })
+}
+
+fn with(retry: RetrySettings) -> ThrottleLayer {
+    ThrottleLayer::new(PaceSettings::default(), retry)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_request_is_sent_again_and_never_before_it_was_told() {
+    for _ in 0..50 {
+        for status in [429, 503] {
+            let server = refusing(3, status, Some("2"));
+            let client = ThrottleLayer::default().layer(server.clone());
+            let response = client.oneshot(get("http://a/")).await.unwrap();
+            assert_eq!(response.status(), 200);
+            let seen = server.seen();
+            assert_eq!(seen.len(), 4);
+            for (number, pair) in seen.windows(2).enumerate() {
+                let gap = pair[1].0 - pair[0].0;
+                let most = 2_020 + (200 << number);
+                assert!((2_020..=most).contains(&gap), "{gap} ms");
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_word_from_the_server_backoffs_are_random_and_grow() {
+    let mut gaps: Vec<Vec<u128>> = vec![Vec::new(); 3];
+    for _ in 0..300 {
+        let server = refusing(3, 503, None);
+        let client = ThrottleLayer::default().layer(server.clone());
+        client.oneshot(get("http://a/")).await.unwrap();
+        for (number, pair) in server.seen().windows(2).enumerate() {
+            gaps[number].push(pair[1].0 - pair[0].0 - 20);
+        }
+    }
+    for (number, gaps) in gaps.iter().enumerate() {
+        let most = 200 << number;
+        assert!(gaps.iter().all(|gap| *gap <= most + 1));
+        let mean = gaps.iter().sum::<u128>() / gaps.len() as u128;
+        assert!((most * 4 / 10..most * 6 / 10).contains(&mean), "{mean} of {most}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_date_is_as_good_as_seconds() {
+    let server = Server::new(|number, _| {
+        let answer = answer(if number == 0 { 429 } else { 200 });
+        let answer = answer.header("date", "Mon, 16 Nov 2026 05:00:00 GMT");
+        let answer = answer.header("retry-after", "Mon, 16 Nov 2026 05:00:07 GMT");
+        answer.body(Body::default()).unwrap()
+    });
+    let client = ThrottleLayer::default().layer(server.clone());
+    assert_eq!(client.oneshot(get("http://a/")).await.unwrap().status(), 200);
+    let gap = server.seen()[1].0;
+    assert!((7_020..7_300).contains(&gap), "{gap} ms");
+}
+
+#[tokio::test(start_paused = true)]
+async fn attempts_are_bounded_and_the_last_answer_is_handed_on() {
+    let server = refusing(100, 429, Some("1"));
+    let client = ThrottleLayer::default().layer(server.clone());
+    assert_eq!(client.oneshot(get("http://a/")).await.unwrap().status(), 429);
+    assert_eq!(server.seen().len(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_would_take_too_long_is_not_tried() {
+    let server = refusing(100, 429, Some("61"));
+    let client = ThrottleLayer::default().layer(server.clone());
+    assert_eq!(client.oneshot(get("http://a/")).await.unwrap().status(), 429);
+    assert_eq!(server.seen(), [(0, 429)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn other_failures_are_not_retried() {
+    for status in [400, 403, 500, 502, 504] {
+        let server = refusing(100, status, Some("1"));
+        let client = ThrottleLayer::default().layer(server.clone());
+        assert_eq!(client.oneshot(get("http://a/")).await.unwrap().status(), status);
+        assert_eq!(server.seen().len(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn writes_are_retried_only_with_an_idempotency_key() {
+    for (method, key, sent) in
+        [("POST", None, 1), ("PATCH", None, 1), ("POST", Some("k-1"), 2), ("PUT", None, 2)]
+    {
+        let server = refusing(1, 503, None);
+        let client = ThrottleLayer::default().layer(server.clone());
+        let mut request = Request::builder().method(method).uri("http://a/").header("x-name", "kept");
+        if let Some(key) = key {
+            request = request.header("idempotency-key", key);
+        }
+        let request = request.body(Full::new(Bytes::from_static(b"pay"))).unwrap();
+        client.oneshot(request).await.unwrap();
+        assert_eq!(server.seen().len(), sent, "{method} {key:?}");
+        for headers in server.headers() {
+            assert_eq!(headers["x-name"], "kept");
+            assert_eq!(headers.get("idempotency-key").map(|key| key.to_str().unwrap()), key);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn streams_are_sent_once() {
+    let server = refusing(1, 503, None);
+    let client = ThrottleLayer::default().layer(server.clone());
+    let request = Request::put("http://a/").body(Once(Full::new(Bytes::from_static(b"stream")))).unwrap();
+    assert_eq!(client.oneshot(request).await.unwrap().status(), 503);
+    assert_eq!(server.seen().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_is_down_gets_little_more_than_its_load() {
+    let server = refusing(usize::MAX, 503, None);
+    let client = with(RetrySettings::default()).layer(server.clone());
+    for _ in 0..1_000 {
+        client.clone().oneshot(get("http://a/")).await.unwrap();
+    }
+    let sent = server.seen().len();
+    assert!((1_190..=1_215).contains(&sent), "{sent} for 1,000 requests");
+}

@@ -1,0 +1,76 @@
+//! What a rule does about clients that ignore `Retry-After`.
+
+use super::Compiler;
+use crate::document::Path;
+use crate::penalty::Penalty;
+use crate::rate::{SECOND_US, duration_text};
+use crate::rules::spelling::DurationText;
+use crate::rules::written::{self, OnExceed};
+use siphasher::sip::SipHasher13;
+
+const AFTER: u32 = 5;
+const MOST_AFTER: u64 = 1_000;
+const FIRST_US: u64 = 10 * SECOND_US;
+const LONGEST_US: u64 = 600 * SECOND_US;
+const FORGET_US: u64 = 3_600 * SECOND_US;
+/// A penalty is not a way to lock somebody out: that is what the deny list is for.
+const MOST_COOLDOWN_US: u64 = 86_400 * SECOND_US;
+const MOST_FORGET_US: u64 = 30 * 86_400 * SECOND_US;
+
+impl Compiler<'_> {
+    /// The rule's penalty, or the one that it inherits.
+    pub(super) fn penalty(&mut self, rule: &written::Rule, path: &Path) -> Option<Penalty> {
+        let own = rule.penalty.map(|written| (written, path.field("penalty")));
+        let inherited = self.file.defaults.penalty;
+        let inherited = inherited.map(|written| (written, Path::root().field("defaults").field("penalty")));
+        let (written, path) = own.or(inherited)?;
+        if written.is_off {
+            return None;
+        }
+        if rule.on_exceed.or(self.file.defaults.on_exceed) == Some(OnExceed::Shadow) {
+            if rule.penalty.is_some() {
+                let message = "this rule only counts, so nobody is ever penalised";
+                self.document.warning(&path, message, "remove the penalty, or `on_exceed: shadow`");
+            }
+            return None;
+        }
+        let after = written.after.unwrap_or(AFTER.into());
+        if after == 0 || after > MOST_AFTER {
+            let message = format!("a penalty cannot come after {after} requests");
+            self.document.error(&path.field("after"), message, "use 1 to 1000; 5 is a good start");
+        }
+        let first = self.span(written.first, &path.field("first"), MOST_COOLDOWN_US);
+        let longest = self.span(written.longest, &path.field("longest"), MOST_COOLDOWN_US);
+        let forget = self.span(written.forget, &path.field("forget"), MOST_FORGET_US);
+        if let (Some(first), Some(longest)) = (first, longest)
+            && longest < first
+        {
+            let message = format!("the longest cooldown is shorter than the first, {}", duration_text(first));
+            self.document.error(
+                &path.field("longest"),
+                message,
+                "each cooldown is twice as long as the one before",
+            );
+        }
+        // What is not stated follows what is.
+        let first_us = first.unwrap_or(FIRST_US.min(longest.unwrap_or(FIRST_US)));
+        Some(Penalty {
+            after: after as u32,
+            first_us,
+            longest_us: longest.unwrap_or(LONGEST_US.max(first_us)),
+            forget_us: forget.unwrap_or(FORGET_US),
+            identity: SipHasher13::new().hash(format!("penalty {}", rule.id).as_bytes()),
+        })
+    }
+
+    /// The length of a time that is stated and makes sense.
+    fn span(&mut self, stated: Option<DurationText>, path: &Path, most_us: u64) -> Option<u64> {
+        let us = stated?.us;
+        if (SECOND_US..=most_us).contains(&us) {
+            return Some(us);
+        }
+        let message = format!("{} is out of range here", duration_text(us));
+        self.document.error(path, message, format!("use 1s to {}", duration_text(most_us)));
+        None
+    }
+}

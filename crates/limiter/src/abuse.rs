@@ -1,0 +1,304 @@
+//! What is done about clients that ask far too much, or that do not listen.
+//!
+//! - *Hot keys.* A sample of the checks tells who asks more often than [`AbuseSettings::hot_per_second`]; that is
+//!   reported. Who goes on like that and is mostly refused can be *denied* for a while.
+//! - *Penalties.* Under rules that say so, a client that ignores `Retry-After` gets growing cooldowns
+//!   ([`tollgate_core::penalty`]).
+//!
+//! Both end in a table of who is held until when ([`holds`]). Whoever is in it is refused as one over a limit is,
+//! with the true wait; it is never for ever, and never a 403. All of it is this node's own: nodes that share
+//! their limits do not share whom they hold.
+
+mod conducts;
+mod holds;
+mod hot;
+mod label;
+mod samples;
+
+use crate::limiter::{Check, Decision, Limiter};
+use crate::names::Names;
+use crate::policy::{Rules, Terms};
+use conducts::Conducts;
+use holds::Holds;
+use hot::HotKeys;
+use parking_lot::Mutex;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tollgate_core::decision::{Outcome, Standing};
+use tollgate_core::key::{Dimension, Hashes, Identity, Ipv6Prefix, Seed, identity};
+use tollgate_core::request::Request;
+use tollgate_core::rules::{Charge, Charges, LimitId, RuleSet, Selection};
+
+pub use hot::HotKey;
+pub(crate) use samples::ONE_IN;
+
+/// What is done about keys that ask far too often.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AbuseSettings {
+    /// A key that asks more often in a second is reported.
+    pub hot_per_second: u32,
+    /// Whether such a key is denied for a while if it goes on, and is mostly refused anyway. Not by default.
+    pub deny: Option<TemporaryDeny>,
+}
+
+impl Default for AbuseSettings {
+    fn default() -> Self {
+        Self { hot_per_second: 10_000, deny: None }
+    }
+}
+
+/// When a hot key is denied, and for how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TemporaryDeny {
+    /// After it was hot, and nine in ten of its requests were refused, for so long without a break.
+    pub after: Duration,
+    /// For so long. It then has to earn the next one anew.
+    pub lasts: Duration,
+}
+
+impl Default for TemporaryDeny {
+    fn default() -> Self {
+        Self { after: Duration::from_secs(10), lasts: Duration::from_secs(60) }
+    }
+}
+
+impl TemporaryDeny {
+    fn after_us(&self) -> u64 {
+        self.after.as_micros().min(u64::MAX.into()) as u64
+    }
+
+    /// At least a second, at most a day: who is to stay away for longer belongs on the deny list.
+    fn lasts_us(&self) -> u64 {
+        self.lasts.clamp(Duration::from_secs(1), Duration::from_secs(86_400)).as_micros() as u64
+    }
+}
+
+/// How often something was done about abuse.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AbuseCounts {
+    /// Keys that were hot, counted once for each second.
+    pub hot_keys: u64,
+    /// Times a hot key was denied for a while.
+    pub denials: u64,
+    /// Times a client got a cooldown.
+    pub cooldowns: u64,
+    /// How many clients are denied or in a cooldown now.
+    pub held: usize,
+}
+
+/// Whom this node holds, and whom it watches.
+#[derive(Debug)]
+pub(crate) struct Abuse {
+    settings: AbuseSettings,
+    /// What a denied client is told about.
+    terms: Terms,
+    holds: Holds,
+    /// There if a rule has a penalty.
+    conducts: OnceLock<Conducts>,
+    /// Apart: it is written with every sample, and what stands beside it is read with every check.
+    hot: Box<Mutex<HotKeys>>,
+    counts: Box<Counts>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    hot_keys: AtomicU64,
+    denials: AtomicU64,
+    cooldowns: AtomicU64,
+}
+
+impl Abuse {
+    pub(crate) fn new(settings: AbuseSettings, now_us: u64) -> Self {
+        let settings = AbuseSettings { hot_per_second: settings.hot_per_second.max(1), ..settings };
+        let names = Names::keep("hot_key", "hot_key");
+        Self {
+            settings,
+            terms: Terms { names, quota: settings.hot_per_second, window_seconds: 1 },
+            holds: Holds::new(),
+            conducts: OnceLock::new(),
+            hot: Box::new(Mutex::new(HotKeys::new(now_us))),
+            counts: Box::default(),
+        }
+    }
+
+    /// Makes room for what `rules` need, so that no check has to.
+    pub(crate) fn prepare(&self, rules: &RuleSet) {
+        if rules.penalizes() {
+            self.conducts.get_or_init(Conducts::new);
+        }
+    }
+
+    /// Whether anybody is held at all.
+    #[inline]
+    pub(crate) fn is_holding(&self) -> bool {
+        self.holds.is_holding()
+    }
+
+    /// A sampled check turned out to be refused, later than it was counted.
+    pub(crate) fn refused_later(&self, key: u64) {
+        self.hot.lock().refused(key);
+    }
+
+    /// Looks at the samples once a second, and forgets who is not held any more.
+    pub(crate) fn tidy(&self, now_us: u64) {
+        self.holds.tidy(now_us);
+        let Some(look) = self.hot.lock().look(&self.settings, now_us, |key| self.holds.until_us(key)) else {
+            return;
+        };
+        for key in &look.denied {
+            let lasts_us = self.settings.deny.unwrap_or_default().lasts_us();
+            self.holds.hold(*key, now_us.saturating_add(lasts_us), now_us);
+        }
+        self.counts.hot_keys.fetch_add(look.hot as u64, Ordering::Relaxed);
+        self.counts.denials.fetch_add(look.denied.len() as u64, Ordering::Relaxed);
+        look.report();
+    }
+}
+
+impl Limiter {
+    /// Sets what is done about keys that ask far too often.
+    #[must_use]
+    pub fn watching(mut self, settings: AbuseSettings) -> Self {
+        self.abuse = Abuse::new(settings, self.clock().now_us());
+        self
+    }
+
+    /// The keys that asked more often than allowed in the last second, the hottest first. At most a few dozen.
+    pub fn hot_keys(&self) -> Vec<HotKey> {
+        self.abuse.hot.lock().list(self.clock().now_us())
+    }
+
+    /// The same of the client of `request` alone: for whoever has its key at hand.
+    pub fn hot_key(&self, request: &Request<'_>) -> Option<HotKey> {
+        let (key, _) = watched(self.seed(), request);
+        self.abuse.hot.lock().find(key, self.clock().now_us())
+    }
+
+    /// How often something was done about abuse.
+    pub fn abuse_counts(&self) -> AbuseCounts {
+        let counts = &self.abuse.counts;
+        AbuseCounts {
+            hot_keys: counts.hot_keys.load(Ordering::Relaxed),
+            denials: counts.denials.load(Ordering::Relaxed),
+            cooldowns: counts.cooldowns.load(Ordering::Relaxed),
+            held: self.abuse.holds.count(self.clock().now_us()),
+        }
+    }
+
+    /// Lets the client of `request` go: neither a denial nor a cooldown that it would meet here holds it any longer,
+    /// and its conduct is forgotten. Answers whether it was held.
+    pub fn pardon(&self, request: &Request<'_>) -> bool {
+        let (key, _) = watched(self.seed(), request);
+        let mut was_held = self.abuse.holds.release(key);
+        self.abuse.hot.lock().pardon(key);
+        for key in self.conduct_keys(request) {
+            was_held |= self.abuse.holds.release(key);
+            if let Some(conducts) = self.abuse.conducts.get() {
+                conducts.forget(key);
+            }
+        }
+        was_held
+    }
+
+    /// Counts a check that was sampled.
+    pub(crate) fn note_sample(&self, request: &Request<'_>, check: &mut Check<'_>) {
+        let (key, identity) = watched(self.seed(), request);
+        let refused = match check {
+            Check::Decided(decision) => matches!(decision.outcome, Outcome::Limited(_)),
+            Check::Pending(pending) => {
+                pending.watch(key);
+                false
+            }
+        };
+        self.abuse.hot.lock().add(key, &identity, refused);
+    }
+
+    /// The refusal of a client that is held. Asked only while anybody is.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn held(
+        &self,
+        rules: &Rules,
+        selection: &Selection,
+        request: &Request<'_>,
+        hashes: &Hashes<'_>,
+    ) -> Option<Decision> {
+        let Abuse { settings, terms, holds, .. } = &self.abuse;
+        let now_us = self.clock().now_us();
+        if let Some(deny) = &settings.deny {
+            let (key, _) = watched(self.seed(), request);
+            if let Some(wait_us) = holds.wait_us(key, now_us, deny.lasts_us()) {
+                return Some(refusal(Standing::cooling(LimitId::NONE, wait_us), *terms, now_us));
+            }
+        }
+        if !rules.set.penalizes() {
+            return None;
+        }
+        let mut charges = Charges::new();
+        rules.set.charge(selection, request, hashes, &mut charges);
+        // What can never pass is told so, and not to wait.
+        if charges.iter().any(|charge| charge.enforced && request.cost > u64::from(charge.limit.quota)) {
+            return None;
+        }
+        let wait = |charge: &Charge<'_>| {
+            let key = rules.set.conduct_key(charge)?;
+            let longest_us = rules.set.rule_of(charge.id).penalty?.longest_us;
+            Some((holds.wait_us(key, now_us, longest_us)?, charge.id))
+        };
+        let (wait_us, limit) = charges.iter().filter_map(wait).max_by_key(|(wait_us, _)| *wait_us)?;
+        Some(refusal(Standing::cooling(limit, wait_us), rules.terms(limit), now_us))
+    }
+
+    /// Takes note of a refusal by a rule with a penalty. It may turn into the first of a cooldown.
+    ///
+    /// `charge_of` finds the charge that was refused; none if that was not the client's own doing.
+    #[inline]
+    pub(crate) fn note_refusal<'r>(
+        &self,
+        rules: &'r Rules,
+        decision: &mut Decision,
+        charge_of: impl FnOnce(LimitId) -> Option<Charge<'r>>,
+    ) {
+        if let Outcome::Limited(standing) = &mut decision.outcome
+            && rules.set.penalizes()
+            // Without the store nobody knows whether the wait was true.
+            && !decision.degraded
+            && let Some(charge) = charge_of(standing.limit)
+        {
+            self.penalize(&rules.set, &charge, standing, decision.now_us);
+        }
+    }
+
+    #[inline(never)]
+    fn penalize(&self, rules: &RuleSet, charge: &Charge<'_>, standing: &mut Standing, now_us: u64) {
+        let (Some(penalty), Some(key)) = (&rules.rule_of(charge.id).penalty, rules.conduct_key(charge))
+        else {
+            return;
+        };
+        let conducts = self.abuse.conducts.get_or_init(Conducts::new);
+        let Some(cooldown_us) = conducts.refused(key, penalty, now_us, standing.retry_after_us) else {
+            return;
+        };
+        self.abuse.holds.hold(key, now_us.saturating_add(cooldown_us), now_us);
+        self.abuse.counts.cooldowns.fetch_add(1, Ordering::Relaxed);
+        standing.prolong(cooldown_us);
+    }
+}
+
+/// The refusal of somebody who is held.
+fn refusal(standing: Standing, terms: Terms, now_us: u64) -> Decision {
+    Decision {
+        outcome: Outcome::Limited(standing),
+        terms: Some(terms),
+        now_us,
+        shadowed_by: None,
+        degraded: false,
+    }
+}
+
+/// Whom a request is watched as: its user, else its API key, else its address, else whatever it names.
+fn watched<'a>(seed: &Seed, request: &Request<'a>) -> (u64, Identity<'a>) {
+    let identity = identity(&Dimension::User, Ipv6Prefix::default(), request, 0);
+    (seed.chain(0, &identity), identity)
+}

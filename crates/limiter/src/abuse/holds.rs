@@ -1,0 +1,204 @@
+//! Who is refused until when: a bounded table that is read without a lock.
+//!
+//! It is looked at with every check while it holds anybody, and written when somebody is added, which is rare. So
+//! a set of eight keys is one cache line that all threads share, and only writers take a lock. When a set is full,
+//! whoever has the least to wait makes room: the worst offenders stay, and nobody is taken for another.
+
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// A power of two.
+const SETS: usize = 1024;
+const WAYS: usize = 8;
+
+/// Keys are hashes; 0 stands for none.
+#[derive(Default)]
+#[repr(align(64))]
+struct Set {
+    keys: [AtomicU64; WAYS],
+    until_us: [AtomicU64; WAYS],
+}
+
+/// The table.
+pub(super) struct Holds {
+    /// Whether there may be anybody in it.
+    holding: AtomicBool,
+    sets: Box<[Set]>,
+    writing: Mutex<()>,
+}
+
+impl Holds {
+    /// How many it takes at most.
+    #[cfg(test)]
+    pub(super) const MOST: usize = SETS * WAYS;
+
+    pub(super) fn new() -> Self {
+        let sets = std::iter::repeat_with(Set::default).take(SETS).collect();
+        Self { holding: AtomicBool::new(false), sets, writing: Mutex::new(()) }
+    }
+
+    /// Whether there may be anybody. If not, nothing more has to be asked.
+    #[inline]
+    pub(super) fn is_holding(&self) -> bool {
+        self.holding.load(Ordering::Relaxed)
+    }
+
+    /// How much longer `key` is held. Nobody is held for longer than `most_us`: a clock that went back must not
+    /// make years of minutes.
+    pub(super) fn wait_us(&self, key: u64, now_us: u64, most_us: u64) -> Option<u64> {
+        let (key, set) = self.place(key);
+        let way = set.keys.iter().position(|known| known.load(Ordering::Acquire) == key)?;
+        let until_us = set.until_us[way].load(Ordering::Acquire);
+        // Whoever sees the time of another that came to stand here sees the other's key as well.
+        if set.keys[way].load(Ordering::Acquire) != key {
+            return None;
+        }
+        let wait_us = until_us.checked_sub(now_us)?;
+        (1..=most_us).contains(&wait_us).then_some(wait_us)
+    }
+
+    /// Until when `key` is held, or was; 0 if nothing is known of that.
+    pub(super) fn until_us(&self, key: u64) -> u64 {
+        let _writing = self.writing.lock();
+        let (key, set) = self.place(key);
+        let way = set.keys.iter().position(|known| known.load(Ordering::Relaxed) == key);
+        way.map_or(0, |way| set.until_us[way].load(Ordering::Relaxed))
+    }
+
+    /// Holds `key` until `until_us`, if there is room or somebody has less to wait.
+    pub(super) fn hold(&self, key: u64, until_us: u64, now_us: u64) {
+        let _writing = self.writing.lock();
+        let (key, set) = self.place(key);
+        let known = set.keys.iter().position(|known| known.load(Ordering::Relaxed) == key);
+        let least = || {
+            let ends = set.until_us.iter().map(|end| end.load(Ordering::Relaxed)).enumerate();
+            let (way, end_us) = ends.min_by_key(|(_, end_us)| *end_us)?;
+            (end_us <= now_us || end_us < until_us).then_some(way)
+        };
+        let Some(way) = known.or_else(least) else { return };
+        set.until_us[way].store(0, Ordering::Release);
+        set.keys[way].store(key, Ordering::Release);
+        set.until_us[way].store(until_us, Ordering::Release);
+        self.holding.store(true, Ordering::Relaxed);
+    }
+
+    /// Lets `key` go; answers whether it was held.
+    pub(super) fn release(&self, key: u64) -> bool {
+        let _writing = self.writing.lock();
+        let (key, set) = self.place(key);
+        let Some(way) = set.keys.iter().position(|known| known.load(Ordering::Relaxed) == key) else {
+            return false;
+        };
+        set.clear(way);
+        true
+    }
+
+    /// Forgets who is not held any more.
+    pub(super) fn tidy(&self, now_us: u64) {
+        if !self.is_holding() {
+            return;
+        }
+        let _writing = self.writing.lock();
+        let mut held = false;
+        for set in &self.sets {
+            for way in 0..WAYS {
+                let until_us = set.until_us[way].load(Ordering::Relaxed);
+                if until_us > now_us {
+                    held = true;
+                } else if until_us > 0 {
+                    set.clear(way);
+                }
+            }
+        }
+        self.holding.store(held, Ordering::Relaxed);
+    }
+
+    /// How many are held.
+    pub(super) fn count(&self, now_us: u64) -> usize {
+        let ends = self.sets.iter().flat_map(|set| &set.until_us);
+        ends.filter(|end| end.load(Ordering::Relaxed) > now_us).count()
+    }
+
+    #[inline]
+    fn place(&self, key: u64) -> (u64, &Set) {
+        let key = key.max(1);
+        (key, &self.sets[key as usize % SETS])
+    }
+}
+
+impl Set {
+    fn clear(&self, way: usize) {
+        self.until_us[way].store(0, Ordering::Release);
+        self.keys[way].store(0, Ordering::Release);
+    }
+}
+
+impl std::fmt::Debug for Holds {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Holds").field("count", &self.count(0)).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hold_ends_when_it_was_said() {
+        let holds = Holds::new();
+        assert!(!holds.is_holding());
+        holds.hold(7, 100, 0);
+        assert_eq!(holds.wait_us(7, 0, 1_000), Some(100));
+        assert_eq!(holds.wait_us(7, 99, 1_000), Some(1));
+        assert_eq!(holds.wait_us(7, 100, 1_000), None);
+        assert_eq!(holds.wait_us(8, 0, 1_000), None);
+        holds.tidy(99);
+        assert!(holds.is_holding());
+        holds.tidy(100);
+        assert!(!holds.is_holding() && holds.count(0) == 0);
+    }
+
+    #[test]
+    fn a_clock_that_went_back_holds_nobody() {
+        let holds = Holds::new();
+        holds.hold(7, 1_000_000, 999_900);
+        assert_eq!(holds.wait_us(7, 500, 100), None);
+    }
+
+    #[test]
+    fn a_flood_leaves_those_who_wait_longest_and_takes_nobody_for_another() {
+        let holds = Holds::new();
+        let mut rng = fastrand::Rng::with_seed(1);
+        let worst: Vec<u64> = (0..100).map(|_| rng.u64(..)).collect();
+        for key in &worst {
+            holds.hold(*key, 1_000, 0);
+        }
+        for _ in 0..10 * Holds::MOST {
+            holds.hold(rng.u64(..), 500, 0);
+        }
+        assert!(holds.count(0) <= Holds::MOST);
+        assert!(worst.iter().all(|key| holds.wait_us(*key, 0, 1_000) == Some(1_000)));
+        assert!((0..10_000).all(|_| holds.wait_us(rng.u64(..), 0, 1_000).is_none()));
+    }
+
+    #[test]
+    fn readers_beside_a_writer_see_only_their_own_times() {
+        let holds = Holds::new();
+        // Twenty keys of one set, each with a time of its own.
+        let keys: Vec<u64> = (1..=20).map(|number| number * SETS as u64 + 5).collect();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 0..200_000_usize {
+                    let key = keys[round % keys.len()];
+                    holds.hold(key, 1_000 + key, round as u64 % 2 * 1_000_000);
+                }
+            });
+            for _ in 0..200_000 {
+                for key in [keys[0], keys[19]] {
+                    let wait_us = holds.wait_us(key, 0, u64::MAX);
+                    assert!(wait_us.is_none_or(|wait_us| wait_us == 1_000 + key), "{key}: {wait_us:?}");
+                }
+            }
+        });
+    }
+}

@@ -1,0 +1,173 @@
+//! Keys above the rate at which they are reported, second by second.
+
+use super::AbuseSettings;
+use super::label::Label;
+use super::samples::{Samples, Seen};
+use tollgate_core::key::Identity;
+
+/// How often the samples are looked at, at most.
+const LOOK_EVERY_US: u64 = 1_000_000;
+/// How many are listed; of more, the hottest.
+const MOST_LISTED: usize = 64;
+/// "Mostly refused": this many in a hundred.
+const MOSTLY_PERCENT: u8 = 90;
+
+/// A key that asks far too often.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HotKey {
+    /// What it is: `api_key`, `user`, `tenant`, `ip`, `custom` or `nobody`.
+    pub kind: &'static str,
+    /// Its name. Of API keys, which are secrets, only the beginning; of long names too.
+    pub name: String,
+    /// Tells keys apart of which the names look alike. It changes when the node starts.
+    pub fingerprint: String,
+    /// How often it asked in the last second, about.
+    pub per_second: u64,
+    /// How many of a hundred of its requests were refused.
+    pub refused_percent: u8,
+    /// Since when it has been hot, in microseconds since the epoch.
+    pub since_us: u64,
+    /// Until when it is denied, if it is.
+    pub denied_until_us: Option<u64>,
+}
+
+/// The samples of this second, and who was hot in the last.
+pub(super) struct HotKeys {
+    samples: Samples,
+    listed: Vec<Hot>,
+}
+
+#[derive(Clone, Copy)]
+struct Hot {
+    seen: Seen,
+    since_us: u64,
+    /// Since when it has been mostly refused as well.
+    abusive_since_us: Option<u64>,
+    denied_until_us: u64,
+}
+
+/// What a look found.
+pub(super) struct Look {
+    /// How many are hot.
+    pub(super) hot: usize,
+    /// Who is to be denied.
+    pub(super) denied: Vec<u64>,
+    hottest: Option<Seen>,
+}
+
+impl HotKeys {
+    pub(super) fn new(now_us: u64) -> Self {
+        Self { samples: Samples::new(now_us), listed: Vec::new() }
+    }
+
+    pub(super) fn add(&mut self, key: u64, identity: &Identity<'_>, refused: bool) {
+        self.samples.add(key, identity, refused);
+    }
+
+    pub(super) fn refused(&mut self, key: u64) {
+        self.samples.refused(key);
+    }
+
+    /// Looks who was hot since the last look; none if that was less than a second ago. `held_until_us` tells until
+    /// when a key is denied already.
+    pub(super) fn look(
+        &mut self,
+        settings: &AbuseSettings,
+        now_us: u64,
+        held_until_us: impl Fn(u64) -> u64,
+    ) -> Option<Look> {
+        let start_us = self.samples.since_us();
+        // A clock that went back must not stop the looking.
+        if (start_us..start_us.saturating_add(LOOK_EVERY_US)).contains(&now_us) {
+            return None;
+        }
+        let known = std::mem::take(&mut self.listed);
+        let mut denied = Vec::new();
+        self.samples.look(settings.hot_per_second.into(), now_us, |seen| {
+            let before = known.iter().find(|hot| hot.seen.key == seen.key);
+            let mut hot = Hot {
+                seen,
+                since_us: before.map_or(start_us, |before| before.since_us),
+                abusive_since_us: before.and_then(|before| before.abusive_since_us),
+                denied_until_us: before.map_or(0, |hot| hot.denied_until_us).max(held_until_us(seen.key)),
+            };
+            // While it is denied all is refused, which says nothing about what it would have done.
+            let abuses = seen.refused_percent >= MOSTLY_PERCENT && hot.denied_until_us <= start_us;
+            hot.abusive_since_us = abuses.then_some(hot.abusive_since_us.unwrap_or(start_us));
+            if let (Some(deny), Some(since_us)) = (&settings.deny, hot.abusive_since_us)
+                && now_us.saturating_sub(since_us) >= deny.after_us()
+            {
+                hot.abusive_since_us = None;
+                hot.denied_until_us = now_us.saturating_add(deny.lasts_us());
+                denied.push(seen.key);
+            }
+            self.listed.push(hot);
+        });
+        self.listed.sort_unstable_by_key(|hot| std::cmp::Reverse(hot.seen.per_second));
+        let found = Look { hot: self.listed.len(), denied, hottest: self.listed.first().map(|hot| hot.seen) };
+        self.listed.truncate(MOST_LISTED);
+        Some(found)
+    }
+
+    pub(super) fn list(&self, now_us: u64) -> Vec<HotKey> {
+        self.listed.iter().map(|hot| hot.shown(now_us)).collect()
+    }
+
+    pub(super) fn find(&self, key: u64, now_us: u64) -> Option<HotKey> {
+        self.listed.iter().find(|hot| hot.seen.key == key.max(1)).map(|hot| hot.shown(now_us))
+    }
+
+    /// What `key` did so far does not count.
+    pub(super) fn pardon(&mut self, key: u64) {
+        for hot in self.listed.iter_mut().filter(|hot| hot.seen.key == key.max(1)) {
+            hot.abusive_since_us = None;
+            hot.denied_until_us = 0;
+        }
+    }
+}
+
+impl Hot {
+    fn shown(&self, now_us: u64) -> HotKey {
+        let Seen { key, per_second, refused_percent, label } = &self.seen;
+        HotKey {
+            kind: label.kind(),
+            name: label.text().to_owned(),
+            fingerprint: fingerprint(*key),
+            per_second: *per_second,
+            refused_percent: *refused_percent,
+            since_us: self.since_us,
+            denied_until_us: Some(self.denied_until_us).filter(|until_us| *until_us > now_us),
+        }
+    }
+}
+
+impl Look {
+    /// One line in the log for all of them, so at most one a second.
+    pub(super) fn report(&self) {
+        let Some(Seen { key, per_second, refused_percent, label }) = &self.hottest else { return };
+        let hottest = said(label, *key);
+        tracing::warn!(
+            keys = self.hot,
+            denied = self.denied.len(),
+            hottest,
+            per_second,
+            refused_percent,
+            "keys ask far too often"
+        );
+    }
+}
+
+fn said(label: &Label, key: u64) -> String {
+    format!("{} {} ({})", label.kind(), label.text(), fingerprint(key))
+}
+
+/// Enough of the hash to tell keys apart; the hash is keyed, so it says nothing about the name.
+fn fingerprint(key: u64) -> String {
+    format!("{:08x}", key >> 32)
+}
+
+impl std::fmt::Debug for HotKeys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("HotKeys").field("listed", &self.listed.len()).finish()
+    }
+}

@@ -1,0 +1,93 @@
+//! What an operator is shown of a client: enough to know whom it is about, and never a secret.
+
+use std::fmt::{self, Write};
+use std::net::IpAddr;
+use tollgate_core::key::Identity;
+
+const LONGEST: usize = 46;
+
+/// A name in fixed memory.
+#[derive(Clone, Copy)]
+pub(super) struct Label {
+    kind: &'static str,
+    text: [u8; LONGEST],
+    length: u8,
+}
+
+impl Label {
+    /// API keys are secrets: of them only the beginning is shown, at most half. Others are names.
+    pub(super) fn new(identity: &Identity<'_>) -> Self {
+        let kind = match identity {
+            Identity::ApiKey(_) => "api_key",
+            Identity::User(_) => "user",
+            Identity::Tenant(_) => "tenant",
+            Identity::Ip(_) => "ip",
+            Identity::Custom(..) => "custom",
+            Identity::Route(_) | Identity::Anonymous => "nobody",
+        };
+        let mut label = Self { kind, text: [0; LONGEST], length: 0 };
+        let written = match identity {
+            Identity::ApiKey(key) => {
+                let shown = (key.chars().count() / 2).min(8);
+                key.chars().take(shown).chain(['…']).try_for_each(|letter| label.write_char(letter))
+            }
+            Identity::User(name) | Identity::Tenant(name) => label.write_str(name),
+            Identity::Ip(bits) => write!(label, "{}", IpAddr::from(bits.to_be_bytes()).to_canonical()),
+            Identity::Custom(name, value) => write!(label, "{name}={value}"),
+            Identity::Route(_) | Identity::Anonymous => Ok(()),
+        };
+        // What does not fit is cut off.
+        let _ = written;
+        label
+    }
+
+    pub(super) fn kind(&self) -> &'static str {
+        self.kind
+    }
+
+    pub(super) fn text(&self) -> &str {
+        str::from_utf8(&self.text[..usize::from(self.length)]).unwrap_or_default()
+    }
+}
+
+impl Write for Label {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for letter in text.chars() {
+            // No line breaks and the like: it goes into logs.
+            let letter = if letter.is_control() { '?' } else { letter };
+            let start = usize::from(self.length);
+            let Some(room) = self.text.get_mut(start..start + letter.len_utf8()) else {
+                return Err(fmt::Error);
+            };
+            letter.encode_utf8(room);
+            self.length += letter.len_utf8() as u8;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tollgate_core::key::{Ipv6Prefix, ip_bits};
+
+    #[test]
+    fn names_are_shown_and_secrets_are_not() {
+        let ip = |text: &str| Identity::Ip(ip_bits(text.parse().unwrap(), Ipv6Prefix::default()));
+        let long = "ü".repeat(100);
+        for (identity, kind, text) in [
+            (Identity::ApiKey("sk_live_0123456789abcdef"), "api_key", "sk_live_…"),
+            (Identity::ApiKey("secret"), "api_key", "sec…"),
+            (Identity::ApiKey(""), "api_key", "…"),
+            (Identity::User("ann\r\nadmin"), "user", "ann??admin"),
+            (Identity::User(&long), "user", &long[..46]),
+            (ip("203.0.113.9"), "ip", "203.0.113.9"),
+            (ip("2001:db8::1"), "ip", "2001:db8::"),
+            (Identity::Custom("invoice", "7"), "custom", "invoice=7"),
+            (Identity::Anonymous, "nobody", ""),
+        ] {
+            let label = Label::new(&identity);
+            assert_eq!((label.kind(), label.text()), (kind, text));
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! Cooldowns of clients that ignore what they are told, on a clock that the test moves.
+
+use crate::setting::{HOUR_US, MINUTE_US, SECOND_US, START_US, Setting, from, key, rule};
+use fastrand::Rng;
+use tollgate_limiter::{Decision, Invalid, Outcome, Request};
+
+pub const RULES: &str = "
+rules:
+  - id: api
+    limit: 5/min
+    penalty: { after: 3, first: 10s, longest: 1m, forget: 10m }
+  - { id: wide, key: ip, limit: 100000/min }
+";
+
+const MS: u64 = 1_000;
+
+/// How long the client is told to wait; none if it passes.
+fn wait_us(decision: &Decision) -> Option<u64> {
+    match decision.outcome {
+        Outcome::Limited(standing) => Some(standing.retry_after_us),
+        Outcome::Admitted(_) => None,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Hammers every 100 ms until there is a cooldown, and answers how long it is. The clock then stands there.
+fn hammer(setting: &Setting, request: &Request<'_>) -> u64 {
+    let before = setting.limiter.abuse_counts().cooldowns;
+    for _ in 0..600 {
+        let decision = setting.check(request);
+        if setting.limiter.abuse_counts().cooldowns > before {
+            return wait_us(&decision).unwrap();
+        }
+        setting.clock.advance_us(100 * MS);
+    }
+    panic!("no cooldown came")
+}
+
+pub fn cooldowns_grow_hold_and_are_forgotten(setting: &Setting) {
+    let request = key("a");
+    let mut lengths = Vec::new();
+    for _ in 0..4 {
+        let length_us = hammer(setting, &request);
+        lengths.push(length_us / SECOND_US);
+        let end_us = setting.clock.now_us() + length_us;
+        // Held to the last microsecond, with the true wait, by the rule; and not a microsecond longer.
+        for early_us in [length_us - 1, length_us / 2, 1] {
+            setting.clock.set_us(end_us - early_us);
+            let decision = setting.check(&request);
+            assert_eq!((wait_us(&decision), rule(&decision)), (Some(early_us), Some("api")));
+        }
+        assert_eq!(wait_us(&setting.check(&key("b"))), None, "others are not concerned");
+        setting.clock.set_us(end_us);
+        assert_eq!(wait_us(&setting.check(&request)), None, "tokens came in the meantime");
+    }
+    assert_eq!(lengths, [10, 20, 40, 60]);
+    setting.clock.advance_us(9 * MINUTE_US);
+    assert_eq!(hammer(setting, &request), 60 * SECOND_US, "not forgotten yet");
+    setting.clock.advance_us(12 * MINUTE_US);
+    assert_eq!(hammer(setting, &request), 10 * SECOND_US, "forgotten");
+}
+
+#[test]
+fn in_the_embedded_store() {
+    cooldowns_grow_hold_and_are_forgotten(&Setting::new(RULES));
+    cooldowns_grow_hold_and_are_forgotten(&Setting::new(
+        &RULES.replace("  - { id: wide", "  # - { id: wide"),
+    ));
+    // With an address, two limits are charged together.
+    let setting = Setting::new(RULES);
+    let request = Request { ip: from("203.0.113.9"), ..key("a") };
+    assert_eq!(hammer(&setting, &request), 10 * SECOND_US);
+    assert_eq!(wait_us(&setting.check(&request)), Some(10 * SECOND_US));
+}
+
+#[test]
+fn without_a_penalty_nobody_gets_one() {
+    let setting = Setting::new("rules:\n  - { id: api, limit: 5/min }");
+    for _ in 0..1_000 {
+        let decision = setting.check(&key("a"));
+        assert!(wait_us(&decision).is_none_or(|wait_us| wait_us <= 12 * SECOND_US));
+        setting.clock.advance_us(50 * MS);
+    }
+    assert_eq!(setting.limiter.abuse_counts().cooldowns, 0);
+}
+
+/// A10 holds: what is refused spends nothing, so that after a cooldown all tokens are there that are due.
+#[test]
+fn a_cooldown_spends_nothing() {
+    let setting = Setting::new(RULES);
+    let request = key("a");
+    let length_us = hammer(&setting, &request);
+    for _ in 0..1_000 {
+        setting.check(&request);
+    }
+    // Whatever was taken while hammering, five are there after a minute.
+    setting.clock.advance_us(length_us + MINUTE_US);
+    assert_eq!(setting.send(6, &request), 5);
+}
+
+/// Waits for what it is told, in whole seconds as in `Retry-After`, by a clock that is up to a hundredth off, with
+/// up to ten requests at once.
+#[test]
+fn who_waits_as_told_is_never_penalised() {
+    for (seed, limit) in [(1, "5/min"), (2, "10/s"), (3, "1/s"), (4, "100/h")] {
+        let text = format!("rules:\n  - {{ id: api, limit: {limit}, penalty: {{ after: 1, first: 10s }} }}");
+        let setting = Setting::new(&text);
+        let mut rng = Rng::with_seed(seed);
+        let start_us = setting.clock.now_us();
+        while setting.clock.now_us() < start_us + 10 * HOUR_US {
+            let mut told_us = 0;
+            for _ in 0..rng.usize(1..10) {
+                // Sent before the first answer was heard.
+                setting.clock.advance_us(rng.u64(0..40 * MS));
+                if let Some(wait_us) = wait_us(&setting.check(&key("a"))) {
+                    told_us = told_us.max(wait_us.div_ceil(SECOND_US) * SECOND_US);
+                }
+            }
+            let off_us = told_us / 100;
+            setting.clock.advance_us(told_us + off_us - rng.u64(0..=2 * off_us));
+        }
+        assert_eq!(setting.limiter.abuse_counts().cooldowns, 0, "{limit}");
+    }
+}
+
+#[test]
+fn a_flood_of_keys_keeps_the_offender_and_punishes_nobody_else() {
+    let setting =
+        Setting::new("rules:\n  - { id: api, limit: 1/min, penalty: { after: 2, first: 1h, longest: 2h } }");
+    let offender = key("offender");
+    assert_eq!(hammer(&setting, &offender), HOUR_US);
+    // Each of very many keys is refused once.
+    for number in 0..100_000 {
+        let name = format!("key-{number}");
+        assert_eq!(setting.send(2, &key(&name)), 1);
+    }
+    let counts = setting.limiter.abuse_counts();
+    assert_eq!((counts.cooldowns, counts.held), (1, 1));
+    assert_eq!(wait_us(&setting.check(&offender)), Some(HOUR_US));
+    // Very many offenders: the table stays bounded, and no bystander is in it.
+    for _ in 0..6 {
+        setting.clock.advance_us(700 * MS);
+        for number in 0..30_000 {
+            setting.check(&key(&format!("key-{number}")));
+        }
+    }
+    let held = setting.limiter.abuse_counts().held;
+    assert!((1_000..=8_192).contains(&held), "{held}");
+    let bystanders =
+        (0..1_000).filter(|number| setting.check(&key(&format!("new-{number}"))).allowed()).count();
+    assert_eq!(bystanders, 1_000);
+}
+
+#[test]
+fn a_clock_that_goes_back_locks_nobody_out() {
+    let setting = Setting::new(RULES);
+    setting.clock.advance_us(24 * HOUR_US);
+    hammer(&setting, &key("a"));
+    setting.clock.set_us(START_US);
+    let wait_us = wait_us(&setting.check(&key("a")));
+    assert!(wait_us.is_none_or(|wait_us| wait_us <= 12 * SECOND_US), "{wait_us:?}");
+}
+
+#[test]
+fn a_pardon_ends_a_cooldown_and_what_led_to_it() {
+    let setting = Setting::new(RULES);
+    let request = key("a");
+    hammer(&setting, &request);
+    setting.clock.advance_us(5 * SECOND_US);
+    assert!(setting.limiter.pardon(&request));
+    assert!(!setting.limiter.pardon(&request), "once");
+    assert!(wait_us(&setting.check(&request)).is_none_or(|wait_us| wait_us <= 12 * SECOND_US));
+    assert_eq!(hammer(&setting, &request), 10 * SECOND_US, "it begins anew");
+}
+
+#[test]
+fn a_penalty_that_is_taken_from_the_rules_holds_nobody() {
+    let setting = Setting::new(RULES);
+    hammer(&setting, &key("a"));
+    setting.install("rules:\n  - { id: api, limit: 5/min }");
+    assert!(wait_us(&setting.check(&key("a"))).is_none_or(|wait_us| wait_us <= 12 * SECOND_US));
+}
+
+#[test]
+fn what_can_never_pass_is_told_so_in_a_cooldown_too() {
+    let setting = Setting::new(RULES);
+    hammer(&setting, &key("a"));
+    let decided = setting.decide(&Request { cost: 6, ..key("a") });
+    assert!(matches!(decided, Err(Invalid::CostAboveLimit { .. })), "{decided:?}");
+}
+
+#[test]
+fn cooldowns_allocate_nothing() {
+    let setting = Setting::new(RULES);
+    let request = key("a");
+    setting.send(10, &request);
+    let measured = allocation_counter::measure(|| {
+        for _ in 0..1_000 {
+            setting.clock.advance_us(100 * MS);
+            setting.check(&request);
+        }
+    });
+    assert!(setting.limiter.abuse_counts().cooldowns > 1);
+    assert_eq!(measured.count_total, 0);
+}
