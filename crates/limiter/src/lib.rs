@@ -1,6 +1,7 @@
 //! The engine. [`Limiter::check`] takes a request and answers a decision; every door calls it, and nothing
 //! else decides.
 
+mod admission;
 mod clock;
 mod failure;
 mod lease;
@@ -13,6 +14,7 @@ mod policy;
 mod redis;
 pub mod simulation;
 
+pub use admission::{Admission, Admit, Admitting, Flagged, Permit};
 pub use clock::{Clock, ManualClock};
 pub use failure::{Emergency, FailureSettings};
 pub use limiter::{Check, Decision, Limiter};

@@ -2,7 +2,7 @@
 
 use super::pattern::Glob;
 use super::summary::{ClientNumber, Summary};
-use super::written::{Consistency, OnExceed, OnStoreFailure};
+use super::written::{Consistency, OnExceed, OnStoreFailure, Soft};
 use crate::key::{Dimension, Hashes, Identity, Ipv6Prefix, identity};
 use crate::limit::Limit;
 use crate::request::{MethodSet, Request};
@@ -19,6 +19,8 @@ pub struct Rule {
     pub id: String,
     /// What happens over the limit.
     pub on_exceed: OnExceed,
+    /// What happens in the last part of the limit.
+    pub soft: Option<Soft>,
     /// What happens without the store.
     pub on_store_failure: OnStoreFailure,
     /// Whether tokens may be taken ahead.
