@@ -37,6 +37,7 @@ pub struct Limiter {
     seed: Seed,
     pub(crate) admissions: Admissions,
     takes_time: AtomicBool,
+    has_flags: AtomicBool,
 }
 
 /// What [`Limiter::check`] answers.
@@ -116,6 +117,7 @@ impl Limiter {
             seed: Seed::new([random.hash_one(1), random.hash_one(2)]),
             admissions: Admissions::default(),
             takes_time: AtomicBool::new(false),
+            has_flags: AtomicBool::new(false),
         }
     }
 
@@ -161,6 +163,7 @@ impl Limiter {
         let takes_time = policy.rules.takes_time;
         self.policy.store(Arc::new(policy));
         self.takes_time.store(takes_time, Ordering::Release);
+        self.has_flags.store(!self.flag_headers().is_empty(), Ordering::Release);
         self.version.fetch_add(1, Ordering::Release);
     }
 
@@ -188,6 +191,12 @@ impl Limiter {
         let mut lent = memo::lend();
         let (policy, caches) = lent.memo().policy(self.number, version, &self.policy);
         with(policy, caches)
+    }
+
+    /// Whether rules in force tell the upstream anything.
+    #[inline]
+    pub fn has_flags(&self) -> bool {
+        self.has_flags.load(Ordering::Acquire)
     }
 
     /// The headers that rules in force tell the upstream with: what a client writes there is not to be believed.

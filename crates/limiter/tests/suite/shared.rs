@@ -7,5 +7,6 @@ mod conformance;
 mod exactness;
 mod faults;
 mod fleet;
+mod in_flight;
 mod several;
 mod together;
