@@ -110,10 +110,10 @@ impl HeaderOptions {
     }
 }
 
-/// Tells the upstream of a request: the rule that flags it, and `;soft` if it is still within the limit.
+/// Tells the upstream of a request.
 pub(crate) fn write_flag(flag: &Flagged, headers: &mut HeaderMap) {
-    let value = if flag.is_soft { format!("{};soft", flag.rule) } else { flag.rule.to_owned() };
-    let (Ok(name), Ok(value)) = (HeaderName::try_from(flag.header), HeaderValue::try_from(value)) else {
+    let (Ok(name), Ok(value)) = (HeaderName::try_from(flag.header), HeaderValue::try_from(&*flag.value()))
+    else {
         // Both are checked when rules are read.
         return;
     };

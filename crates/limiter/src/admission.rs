@@ -21,6 +21,7 @@ use in_flight::InFlight;
 use line::Lines;
 pub use permit::Permit;
 use station::Stations;
+use std::borrow::Cow;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -80,6 +81,13 @@ pub struct Flagged {
     pub rule: &'static str,
     /// It is within the limit, but in the soft part.
     pub is_soft: bool,
+}
+
+impl Flagged {
+    /// What the header says: the rule, and `;soft` if the request is within the limit.
+    pub fn value(&self) -> Cow<'static, str> {
+        if self.is_soft { format!("{};soft", self.rule).into() } else { self.rule.into() }
+    }
 }
 
 impl Decision {

@@ -1,6 +1,7 @@
 //! The JSON of one decision, as answered.
 
 use serde::Serialize;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use tollgate_http::body::{DENIED, Refusal};
 use tollgate_limiter::{Decision, Outcome};
@@ -21,7 +22,7 @@ pub struct Verdict<'a> {
     shadowed_by: Option<&'a str>,
     /// What the upstream is to be told, by header.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    flags: BTreeMap<&'a str, &'a str>,
+    flags: BTreeMap<&'a str, Cow<'a, str>>,
     /// Why it may not pass although no limit refuses it.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<Refusal<'static>>,
@@ -41,7 +42,7 @@ impl<'a> Verdict<'a> {
             rule: decision.terms.map(|terms| terms.names.rule.as_str()),
             degraded: decision.degraded,
             shadowed_by: decision.shadowed_by.map(|names| names.rule.as_str()),
-            flags: decision.flags().map(|flag| (flag.header, flag.rule)).collect(),
+            flags: decision.flags().map(|flag| (flag.header, flag.value())).collect(),
             error: (decision.outcome == Outcome::Denied).then_some(DENIED),
         }
     }

@@ -98,27 +98,24 @@ impl Asked {
     }
 
     /// Charges it once, all or nothing; `meant_us` is when that was meant to be.
-    pub(super) async fn attempt(
-        &mut self,
-        limiter: &Arc<Limiter>,
-        meant_us: Option<u64>,
-    ) -> (Decision, Permit) {
+    pub(super) async fn attempt(&self, limiter: &Arc<Limiter>, meant_us: Option<u64>) -> (Decision, Permit) {
         let now_us = limiter.clock().now_us();
         let (held, mut permit) = self.take_places(limiter, now_us).await;
-        if held.is_some_and(|held| !held.allowed()) {
-            return (held.unwrap_or(Decision::without_limit(Outcome::Unlimited, now_us)), Permit::default());
+        if let Some(held) = held
+            && !held.allowed()
+        {
+            return (held, Permit::default());
         }
-        let mut rest = self.charge(limiter, now_us, meant_us).await;
+        let mut due = self.due.clone();
+        let mut rest = self.charge(limiter, &due, now_us, meant_us).await;
         // Each rule that sheds can let it pass once.
-        for _ in 0..self.due.len() {
+        for _ in 0..due.len() {
             let Some((rule, counted)) = self.tolerated(limiter, &rest) else { break };
             permit.add(Part::Counted { _counted: counted });
-            for due in &mut self.due {
-                if self.policy.rules.terms(due.id).names.rule == rule {
-                    (due.enforced, due.over) = (false, Over::Tolerated);
-                }
+            for due in due.iter_mut().filter(|due| self.policy.rules.terms(due.id).names.rule == rule) {
+                (due.enforced, due.over) = (false, Over::Tolerated);
             }
-            rest = self.charge(limiter, now_us, meant_us).await;
+            rest = self.charge(limiter, &due, now_us, meant_us).await;
         }
         let decision = match held {
             Some(held) => joined(held, rest),
@@ -127,7 +124,7 @@ impl Asked {
         if !decision.allowed() {
             return (decision, Permit::default());
         }
-        self.enter(limiter, &mut permit);
+        self.enter(limiter, &due, &mut permit);
         (decision, permit)
     }
 
@@ -145,9 +142,9 @@ impl Asked {
     }
 
     /// Counts it for the rules that shed and have not counted it yet.
-    fn enter(&self, limiter: &Limiter, permit: &mut Permit) {
+    fn enter(&self, limiter: &Limiter, due: &[Due], permit: &mut Permit) {
         let mut entered: SmallVec<[&'static str; 2]> = SmallVec::new();
-        for due in self.due.iter().filter(|due| due.enforced) {
+        for due in due.iter().filter(|due| due.enforced) {
             let names = self.policy.rules.terms(due.id).names;
             if matches!(names.on_exceed, OnExceed::Shed(_)) && !entered.contains(&names.rule.as_str()) {
                 entered.push(&names.rule);
@@ -157,12 +154,12 @@ impl Asked {
     }
 
     /// Charges everything but places in flight.
-    async fn charge(&self, limiter: &Arc<Limiter>, now_us: u64, meant_us: Option<u64>) -> Decision {
+    async fn charge(&self, limiter: &Limiter, due: &[Due], now_us: u64, meant_us: Option<u64>) -> Decision {
         let rules = &self.policy.rules;
         if let Some(store) = limiter.shared() {
             let address = self.ip.map(|ip| limiter.address_hash(ip));
             let place = self.places.as_ref().map(|places| |index: usize, _| places[index].clone());
-            let due = self.due.clone();
+            let due = due.iter().copied().collect();
             let cost = self.cost as u32;
             return limiter
                 .ask_shared(store, &self.policy, due, cost, address, now_us, place)
@@ -170,8 +167,7 @@ impl Asked {
                 .await;
         }
         let meant_us = meant_us.map_or(now_us, |meant_us| meant_us.max(now_us.saturating_sub(MOST_LATE_US)));
-        let charges: SmallVec<[Charge<'_>; 4]> =
-            self.due.iter().map(|due| due.charge(&self.policy)).collect();
+        let charges: SmallVec<[Charge<'_>; 4]> = due.iter().map(|due| due.charge(&self.policy)).collect();
         if charges.is_empty() {
             return Decision::without_limit(Outcome::Unlimited, now_us);
         }

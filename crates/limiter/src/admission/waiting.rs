@@ -15,10 +15,10 @@ use tollgate_core::rules::written::{OnExceed, Tarpit};
 const LOOK_AGAIN_US: u64 = 100_000;
 
 /// Lets `asked` in or refuses it.
-pub(super) async fn admission(limiter: Arc<Limiter>, mut asked: Asked) -> Admission {
+pub(super) async fn admission(limiter: Arc<Limiter>, asked: Asked) -> Admission {
     let (mut decision, permit) = match asked.line {
         None => asked.attempt(&limiter, None).await,
-        Some(line) => in_line(&limiter, &mut asked, line).await,
+        Some(line) => in_line(&limiter, &asked, line).await,
     };
     if let Some((rule, tarpit)) = delay_of(&decision)
         && let Some(_delayed) = limiter.admissions.stations.delay(rule, &tarpit)
@@ -53,7 +53,7 @@ fn delay_of(decision: &Decision) -> Option<(&'static str, Tarpit)> {
 }
 
 /// Waits for its turn. See [`super::line`].
-async fn in_line(limiter: &Arc<Limiter>, asked: &mut Asked, line: InLine) -> (Decision, Permit) {
+async fn in_line(limiter: &Arc<Limiter>, asked: &Asked, line: InLine) -> (Decision, Permit) {
     let InLine { key, queue, .. } = line;
     let deadline = Instant::now() + Duration::from_micros(queue.max_wait.us);
     let turn = limiter.admissions.lines.arrive(key);

@@ -9,6 +9,7 @@ use super::link::Failure;
 use parking_lot::Mutex;
 use redis::Value;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Weak};
 use std::time::Duration;
 use tollgate_core::algorithm::concurrency::SCRIPT;
@@ -25,6 +26,9 @@ const MOST_AT_ONCE: usize = 500;
 
 static NAME: LazyLock<String> = LazyLock::new(|| sha1_smol::Sha1::from(SCRIPT).digest().to_string());
 
+/// Whose, and until when at most.
+type Holding = (u64, u64);
+
 /// What this node holds: by key, whose and until when at most.
 #[derive(Debug, Default)]
 pub(super) struct Holdings(Mutex<HashMap<Arc<str>, HashMap<u64, u64>>>);
@@ -37,7 +41,7 @@ pub(crate) struct Slot {
     number: u64,
     longest_us: u64,
     /// The store may know of it.
-    is_told: std::sync::atomic::AtomicBool,
+    is_told: AtomicBool,
 }
 
 /// What the store said.
@@ -58,21 +62,24 @@ impl Slot {
     }
 
     pub(crate) fn new(shared: &Arc<Shared>, key: Arc<str>, number: u64, longest_us: u64) -> Self {
-        let is_told = std::sync::atomic::AtomicBool::new(false);
-        Self { shared: Arc::clone(shared), key, number, longest_us, is_told }
+        Self { shared: Arc::clone(shared), key, number, longest_us, is_told: AtomicBool::new(false) }
     }
 
     /// Asks the store for it.
     pub(crate) async fn take(&self, limit: u32) -> Result<Taken, Failure> {
         let whose = self.shared.whose(self.number);
         let lives_us = self.longest_us.min(LIVES_US);
-        self.is_told.store(true, std::sync::atomic::Ordering::Relaxed);
+        self.is_told.store(true, Ordering::Relaxed);
         let args = [b"take".to_vec(), text(limit), whose.into_bytes(), text(lives_us)];
-        let taken = read(&self.shared.run_slots(&self.key, &args).await?).ok_or(Failure::Lost)?;
+        let answer = self.shared.run_slots(&self.key, &args).await;
+        if matches!(answer, Err(Failure::Unavailable)) {
+            self.is_told.store(false, Ordering::Relaxed);
+        }
+        let taken = read(&answer?).ok_or(Failure::Lost)?;
         if taken.admitted {
             self.note();
         } else {
-            self.is_told.store(false, std::sync::atomic::Ordering::Relaxed);
+            self.is_told.store(false, Ordering::Relaxed);
         }
         Ok(taken)
     }
@@ -83,7 +90,7 @@ impl Slot {
     }
 
     fn note(&self) {
-        self.is_told.store(true, std::sync::atomic::Ordering::Relaxed);
+        self.is_told.store(true, Ordering::Relaxed);
         let until_us = self.shared.lease_us() + self.longest_us;
         self.shared.holdings.0.lock().entry(Arc::clone(&self.key)).or_default().insert(self.number, until_us);
     }
@@ -99,9 +106,14 @@ impl Drop for Slot {
             }
         }
         drop(holdings);
-        if self.is_told.load(std::sync::atomic::Ordering::Relaxed) {
+        if self.is_told.load(Ordering::Relaxed) {
             let (shared, key, number) = (Arc::clone(&self.shared), Arc::clone(&self.key), self.number);
-            self.shared.runtime.spawn(async move { shared.give_back(&key, &[number]).await });
+            // Counted as on its way, so that a node that stops waits for it.
+            shared.queues.begin();
+            self.shared.runtime.spawn(async move {
+                shared.give_back(&key, &[number]).await;
+                shared.queues.end();
+            });
         }
     }
 }
@@ -144,7 +156,7 @@ impl Shared {
     /// Says of all places that they are still held.
     async fn keep_slots(self: &Arc<Self>) {
         let now_us = self.lease_us();
-        let held: Vec<(Arc<str>, Vec<(u64, u64)>)> = {
+        let held: Vec<(Arc<str>, Vec<Holding>)> = {
             let mut holdings = self.holdings.0.lock();
             holdings.retain(|_, held| {
                 held.retain(|_, until_us| *until_us > now_us);
@@ -165,7 +177,7 @@ impl Shared {
         }
     }
 
-    async fn keep_some(&self, key: &Arc<str>, held: &[(u64, u64)], now_us: u64) {
+    async fn keep_some(&self, key: &Arc<str>, held: &[Holding], now_us: u64) {
         let mut args = vec![b"keep".to_vec()];
         for (number, until_us) in held {
             args.push(self.whose(*number).into_bytes());
