@@ -4,6 +4,7 @@ use super::fleet::{Node, alone, nodes, patient_nodes};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tollgate_limiter::{Admission, Request};
@@ -191,16 +192,19 @@ rules:
 ";
         let two = patient_nodes(&server.url(), rules, 2).await;
         let start = Instant::now();
-        let all: Vec<_> = (0..40)
-            .map(|number: usize| {
-                let node = Arc::clone(&two[number % 2]);
-                tokio::spawn(async move {
-                    let admission = admit(&node, "one").await;
-                    assert!(admission.decision.allowed(), "{admission:?}");
-                    (start.elapsed(), number)
-                })
-            })
-            .collect();
+        let mut all = Vec::new();
+        for number in 0..40_usize {
+            let node = Arc::clone(&two[number % 2]);
+            let mut one = Box::pin(async move {
+                let admission = admit(&node, "one").await;
+                assert!(admission.decision.allowed(), "{admission:?}");
+                (start.elapsed(), number)
+            });
+            // It arrives when it is first polled: here, so that they arrive in this order on any number of threads.
+            let passed = std::future::poll_fn(|cx| Poll::Ready(one.as_mut().poll(cx))).await;
+            assert!(passed.is_pending(), "the store has to be heard");
+            all.push(tokio::spawn(one));
+        }
         let mut passed = Vec::new();
         for one in all {
             passed.push(one.await.unwrap());
