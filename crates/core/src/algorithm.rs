@@ -17,6 +17,7 @@
 //! which a rejected step hands back a state to write; otherwise the client would wait until the clock
 //! has caught up with a past that never comes.
 
+pub mod concurrency;
 mod divisor;
 pub mod fixed_window;
 pub mod gcra;
@@ -49,6 +50,8 @@ pub enum Algorithm {
     SlidingWindowLog,
     /// The previous and the current window, weighted.
     SlidingWindowCounter,
+    /// How many requests are in flight at once.
+    Concurrency,
 }
 
 impl Algorithm {
@@ -61,12 +64,13 @@ impl Algorithm {
             Self::FixedWindow => "fixed_window",
             Self::SlidingWindowLog => "sliding_window_log",
             Self::SlidingWindowCounter => "sliding_window_counter",
+            Self::Concurrency => "concurrency",
         }
     }
 
-    /// Whether the limit is a count per window rather than a capacity with a rate.
+    /// Whether the limit is a count rather than a capacity with a rate.
     pub fn counts_windows(self) -> bool {
-        matches!(self, Self::FixedWindow | Self::SlidingWindowLog | Self::SlidingWindowCounter)
+        !matches!(self, Self::TokenBucket | Self::LeakyBucket | Self::Gcra)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::algorithm::Step;
 use crate::request::{LONGEST_ENDPOINT, Request};
-use crate::rules::{Charge, LimitId};
+use crate::rules::{Charge, LimitId, Over};
 use std::fmt;
 
 /// What becomes of a request.
@@ -79,6 +79,11 @@ pub enum Invalid {
     },
     /// The path is longer than any honest one.
     EndpointTooLong,
+    /// A rule counts requests in flight, and who asks cannot say when this one ends.
+    NeverEnds {
+        /// The rule.
+        rule: String,
+    },
     /// Nobody is named: no key, user, tenant, address or custom identity.
     NamesNobody,
 }
@@ -90,6 +95,10 @@ impl fmt::Display for Invalid {
             Self::CostAboveLimit { rule, limit, cost } => {
                 write!(f, "a cost of {cost} can never pass: rule `{rule}` holds at most {limit}")
             }
+            Self::NeverEnds { rule } => write!(
+                f,
+                "rule `{rule}` counts requests in flight, and here nobody can say when this one ends"
+            ),
             Self::EndpointTooLong => write!(f, "the endpoint is longer than {LONGEST_ENDPOINT} bytes"),
             Self::NamesNobody => {
                 f.write_str("name at least one of key, user, tenant, ip or ids: there is nobody to limit")
@@ -121,6 +130,10 @@ pub struct Fold {
     tightest: Option<Standing>,
     /// A limit that only counts would have refused.
     pub shadowed: Option<LimitId>,
+    /// The first limit that lets pass what is over it, with a flag.
+    pub flagged: Option<LimitId>,
+    /// The first limit of which the soft part is reached.
+    pub soft: Option<LimitId>,
 }
 
 impl Fold {
@@ -135,12 +148,28 @@ impl Fold {
                 }
             }
             (true, true) => {
+                self.note_soft(charge, step);
                 if self.tightest.is_none_or(|tightest| standing.remaining < tightest.remaining) {
                     self.tightest = Some(standing);
                 }
             }
-            (false, false) => self.shadowed = Some(charge.id),
-            (false, true) => {}
+            (false, false) => match charge.over {
+                Over::Shadow => self.shadowed = Some(charge.id),
+                Over::Flag => self.flagged = self.flagged.or(Some(charge.id)),
+                Over::Tolerated => {}
+            },
+            (false, true) => {
+                if charge.over == Over::Flag {
+                    self.note_soft(charge, step);
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn note_soft(&mut self, charge: &Charge<'_>, step: &Step) {
+        if step.remaining < charge.limit.soft_floor {
+            self.soft = self.soft.or(Some(charge.id));
         }
     }
 

@@ -63,8 +63,12 @@ pub struct Limit {
     pub identity: u64,
     /// The stated limit.
     pub quota: u32,
-    /// Over how many seconds, as headers and messages show it.
+    /// What headers and messages call the limit: `quota`, unless a queue lets a wider one out evenly.
+    pub stated: u32,
+    /// Over how many seconds, as headers and messages show it; 0 if it is about requests in flight.
     pub window_seconds: u32,
+    /// With less than this left, the rule's soft action applies; 0 if it has none.
+    pub soft_floor: u32,
     /// The longest time that a state of this limit can matter: until full, or the windows it counts.
     pub lifetime_us: u64,
     meter: Meter,
@@ -85,6 +89,8 @@ pub enum Meter {
     SlidingWindowLog(Window),
     /// See [`Algorithm::SlidingWindowCounter`].
     SlidingWindowCounter(Window),
+    /// See [`Algorithm::Concurrency`]. The window is the longest that a request is believed to take.
+    Concurrency(Window),
 }
 
 /// The state of one key, wherever it is kept.
@@ -128,8 +134,13 @@ impl Limit {
             policy: policy.to_owned(),
             identity: identity(policy, algorithm),
             quota,
+            stated: quota,
+            soft_floor: 0,
             // At most 366 days, or the time to fill a capacity, which is bounded alike.
-            window_seconds: window_us.div_ceil(SECOND_US).clamp(1, u64::from(u32::MAX)) as u32,
+            window_seconds: match algorithm {
+                Algorithm::Concurrency => 0,
+                _ => window_us.div_ceil(SECOND_US).clamp(1, u64::from(u32::MAX)) as u32,
+            },
             lifetime_us: meter.lifetime_us(),
             meter,
         })
@@ -150,7 +161,8 @@ impl Limit {
             }
             Meter::FixedWindow(window)
             | Meter::SlidingWindowLog(window)
-            | Meter::SlidingWindowCounter(window) => {
+            | Meter::SlidingWindowCounter(window)
+            | Meter::Concurrency(window) => {
                 Size { capacity, rate: None, window_us: Some(window.length * window.tick_us) }
             }
         };
@@ -159,7 +171,8 @@ impl Limit {
             Algorithm::SlidingWindowLog => Algorithm::SlidingWindowCounter,
             other => other,
         };
-        Self::new(&format!("{}.ip", self.policy), algorithm, size).ok()
+        let wide = Self::new(&format!("{}.ip", self.policy), algorithm, size).ok()?;
+        Some(Self { stated: self.stated.saturating_mul(factor), ..wide })
     }
 
     /// The share of this limit that one of `nodes` enforces by itself, times `permille` thousandths; none if
@@ -192,13 +205,30 @@ impl Limit {
         &self.meter
     }
 
-    /// The window, if this limit is kept as a log rather than in a cell.
+    /// The window, if this limit is kept as a log rather than in a cell. Requests in flight that nobody ends are
+    /// such a log too.
     #[inline]
     pub fn log_window(&self) -> Option<&Window> {
         match &self.meter {
-            Meter::SlidingWindowLog(window) => Some(window),
+            Meter::SlidingWindowLog(window) | Meter::Concurrency(window) => Some(window),
             _ => None,
         }
+    }
+
+    /// The longest that a request is believed to take, if the limit is about requests in flight.
+    #[inline]
+    pub fn longest_in_flight_us(&self) -> Option<u64> {
+        match &self.meter {
+            Meter::Concurrency(window) => Some(window.length * window.tick_us),
+            _ => None,
+        }
+    }
+
+    /// How long `cost` takes to come back, if the limit has a steady rate.
+    pub fn pace_us(&self, cost: u64) -> Option<u64> {
+        let bucket = self.meter.bucket()?;
+        let ticks = (u128::from(cost) * u128::from(bucket.period)).div_ceil(u128::from(bucket.amount));
+        u64::try_from(ticks * u128::from(bucket.tick_us)).ok()
     }
 
     /// One step on a cell, see [`Meter::step`].
@@ -245,6 +275,7 @@ impl Meter {
             Self::FixedWindow(_) => Algorithm::FixedWindow,
             Self::SlidingWindowLog(_) => Algorithm::SlidingWindowLog,
             Self::SlidingWindowCounter(_) => Algorithm::SlidingWindowCounter,
+            Self::Concurrency(_) => Algorithm::Concurrency,
         }
     }
 
@@ -263,7 +294,8 @@ impl Meter {
         match self {
             Self::FixedWindow(window)
             | Self::SlidingWindowLog(window)
-            | Self::SlidingWindowCounter(window) => Some(window),
+            | Self::SlidingWindowCounter(window)
+            | Self::Concurrency(window) => Some(window),
             _ => None,
         }
     }
@@ -275,7 +307,8 @@ impl Meter {
             Self::TokenBucket(bucket) | Self::LeakyBucket(bucket) | Self::Gcra(bucket) => bucket.capacity,
             Self::FixedWindow(window)
             | Self::SlidingWindowLog(window)
-            | Self::SlidingWindowCounter(window) => window.limit,
+            | Self::SlidingWindowCounter(window)
+            | Self::Concurrency(window) => window.limit,
         }
     }
 
@@ -286,7 +319,9 @@ impl Meter {
             Self::TokenBucket(bucket) | Self::LeakyBucket(bucket) | Self::Gcra(bucket) => {
                 bucket.span * bucket.tick_us
             }
-            Self::FixedWindow(window) | Self::SlidingWindowLog(window) => window.length * window.tick_us,
+            Self::FixedWindow(window) | Self::SlidingWindowLog(window) | Self::Concurrency(window) => {
+                window.length * window.tick_us
+            }
             Self::SlidingWindowCounter(window) => 2 * window.length * window.tick_us,
         }
     }
@@ -311,7 +346,9 @@ impl Meter {
             Self::Gcra(bucket) => gcra::step(bucket, cell, now_us, cost),
             Self::FixedWindow(window) => fixed_window::step(window, cell, now_us, cost),
             Self::SlidingWindowCounter(window) => sliding_window_counter::step(window, cell, now_us, cost),
-            Self::SlidingWindowLog(window) => sliding_window_log::step(window, None, now_us, cost).step,
+            Self::SlidingWindowLog(window) | Self::Concurrency(window) => {
+                sliding_window_log::step(window, None, now_us, cost).step
+            }
         }
     }
 }
@@ -325,7 +362,7 @@ fn window_meter(algorithm: Algorithm, limit: u32, window_us: u64) -> Result<Mete
     }
     // The log only ever adds and compares instants; the others multiply counts by the window.
     let tick_us = match algorithm {
-        Algorithm::SlidingWindowLog => 1,
+        Algorithm::SlidingWindowLog | Algorithm::Concurrency => 1,
         _ => TICKS_US
             .into_iter()
             .filter(|tick_us| window_us.is_multiple_of(*tick_us))
@@ -337,6 +374,7 @@ fn window_meter(algorithm: Algorithm, limit: u32, window_us: u64) -> Result<Mete
     Ok(match algorithm {
         Algorithm::FixedWindow => Meter::FixedWindow(window),
         Algorithm::SlidingWindowLog => Meter::SlidingWindowLog(window),
+        Algorithm::Concurrency => Meter::Concurrency(window),
         _ => Meter::SlidingWindowCounter(window),
     })
 }

@@ -1,6 +1,7 @@
 //! Rules: as written, compiled, selected, explained and tested.
 
 mod compile;
+pub mod exceeding;
 mod explain;
 pub mod lists;
 pub mod pattern;
@@ -16,7 +17,7 @@ pub mod written;
 pub use compile::{Loaded, load};
 pub use explain::{Explanation, RuleExplanation, explain};
 pub use ruleset::{LimitId, Rule, RuleSet};
-pub use selection::{Charge, Charges, ClientMatch, PathMatch, Selection};
+pub use selection::{Charge, Charges, ClientMatch, Over, PathMatch, Selection};
 pub use summary::{ClientNumber, ClientTraits};
 pub use testing::{START_US, TestResult, run_tests};
 pub use virtual_node::VirtualNode;

@@ -166,7 +166,8 @@ impl Ask {
 impl ChargeAsk {
     fn encode(&self, out: &mut Vec<u8>) {
         // A log is never lent from, but it takes back what it counted for a request that came to nothing.
-        let wants = self.want > 0 && !matches!(self.meter, Meter::SlidingWindowLog(_));
+        let wants =
+            self.want > 0 && !matches!(self.meter, Meter::SlidingWindowLog(_) | Meter::Concurrency(_));
         let reports = !self.reports.is_empty();
         let flags = u8::from(!self.enforced) | u8::from(wants) << 1 | u8::from(reports) << 2;
         out.extend([number(self.meter.algorithm()), flags, class(&self.meter)]);
@@ -242,7 +243,7 @@ impl Answer {
 impl ChargeAnswer {
     pub(crate) fn empty(charge: &ChargeAsk) -> Self {
         let state = match charge.meter {
-            Meter::SlidingWindowLog(_) => AnsweredState::Log(SmallVec::new()),
+            Meter::SlidingWindowLog(_) | Meter::Concurrency(_) => AnsweredState::Log(SmallVec::new()),
             _ => AnsweredState::Account(Account::default()),
         };
         Self { counted: SmallVec::new(), lends: 0, state }
@@ -288,7 +289,8 @@ fn number(algorithm: Algorithm) -> u8 {
         Algorithm::LeakyBucket => 1,
         Algorithm::Gcra => 2,
         Algorithm::FixedWindow => 3,
-        Algorithm::SlidingWindowLog => 4,
+        // Requests in flight have a script of their own.
+        Algorithm::SlidingWindowLog | Algorithm::Concurrency => 4,
         Algorithm::SlidingWindowCounter => 5,
     }
 }
@@ -303,7 +305,7 @@ pub fn ttl_ms(meter: &Meter) -> u64 {
     };
     let lifetime_ms = lifetime_us.div_ceil(1_000);
     match meter {
-        Meter::SlidingWindowLog(_) => lifetime_ms + LOG_EXTRA_MS,
+        Meter::SlidingWindowLog(_) | Meter::Concurrency(_) => lifetime_ms + LOG_EXTRA_MS,
         _ => (2 * lifetime_ms).max(SHORTEST_TTL_MS),
     }
 }

@@ -116,7 +116,7 @@ impl<K: Clone + Eq + Hash> VirtualStore<K> {
     fn open(&self, client: &K, charge: &ChargeAsk, now_us: u64) -> Open {
         let known = self.states.get(&(client.clone(), charge.field)).cloned();
         match charge.meter {
-            Meter::SlidingWindowLog(_) => match known {
+            Meter::SlidingWindowLog(_) | Meter::Concurrency(_) => match known {
                 Some(Kept::Log(mut log)) => {
                     let mut writes = false;
                     if let Some((window, mut found)) = step(&charge.meter, &log, now_us, 1) {

@@ -130,6 +130,12 @@ pub(crate) fn problem(terms: &Terms, seconds: &Seconds) -> Vec<u8> {
 /// "Rate limit of 100 requests per 60 seconds exceeded"
 fn push_exceeded(text: &mut Vec<u8>, terms: &Terms) {
     let mut digits = itoa::Buffer::new();
+    if terms.window_seconds == 0 {
+        text.extend_from_slice(b"Limit of ");
+        text.extend_from_slice(digits.format(terms.quota).as_bytes());
+        text.extend_from_slice(if terms.quota == 1 { b" request" } else { b" requests" });
+        return text.extend_from_slice(b" in flight exceeded");
+    }
     text.extend_from_slice(b"Rate limit of ");
     text.extend_from_slice(digits.format(terms.quota).as_bytes());
     text.extend_from_slice(if terms.quota == 1 { b" request per " } else { b" requests per " });

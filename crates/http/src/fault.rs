@@ -136,6 +136,14 @@ impl From<Invalid> for Fault {
             },
             Invalid::ZeroCost => fault.in_field("cost"),
             Invalid::EndpointTooLong => fault.in_field("endpoint"),
+            Invalid::NeverEnds { rule } => Self {
+                details: Some(Box::new(Details {
+                    rule: Some(rule),
+                    hint: Some("such rules work in the gateway and the tower layer".to_owned()),
+                    ..Details::default()
+                })),
+                ..fault
+            },
             Invalid::NamesNobody => fault,
         }
     }

@@ -10,8 +10,7 @@ use serde::Deserialize;
 use smallvec::SmallVec;
 use tollgate_core::rate::SECOND_US;
 use tollgate_core::rules::spelling::DurationText;
-use tollgate_limiter::Terms;
-use tollgate_limiter::{Decision, Outcome, Standing};
+use tollgate_limiter::{Decision, Flagged, Outcome, Standing, Terms};
 
 pub(crate) use http::header::{ACCEPT, ALLOW, AUTHORIZATION, CONTENT_TYPE, COOKIE, FORWARDED};
 
@@ -93,11 +92,7 @@ impl HeaderOptions {
             values.number(&X_RESET, reset);
         }
         if self.ratelimit {
-            values.item(
-                &RATELIMIT_POLICY,
-                &terms,
-                [(b";q=", terms.quota.into()), (b";w=", terms.window_seconds.into())],
-            );
+            values.policy(&terms);
             // What is left is not known of a degraded decision, and this field has no word for that.
             if !decision.degraded {
                 let remaining = standing.remaining.into();
@@ -113,6 +108,16 @@ impl HeaderOptions {
         }
         values.put(headers);
     }
+}
+
+/// Tells the upstream of a request.
+pub(crate) fn write_flag(flag: &Flagged, headers: &mut HeaderMap) {
+    let (Ok(name), Ok(value)) = (HeaderName::try_from(flag.header), HeaderValue::try_from(&*flag.value()))
+    else {
+        // Both are checked when rules are read.
+        return;
+    };
+    headers.insert(name, value);
 }
 
 impl HeaderOptions {
@@ -175,7 +180,20 @@ impl Values {
         self.ends.push((name, self.text.len()));
     }
 
-    /// `"policy";q=100;w=60`
+    /// `"policy";q=100;w=60`, or of requests in flight `"policy";q=100;qu="concurrent-requests"`
+    fn policy(&mut self, terms: &Terms) {
+        if terms.window_seconds > 0 {
+            let numbers = [(b";q=", terms.quota.into()), (b";w=", terms.window_seconds.into())];
+            return self.item(&RATELIMIT_POLICY, terms, numbers);
+        }
+        self.push_policy(&terms.names.policy);
+        self.text.extend_from_slice(b";q=");
+        self.push_number(terms.quota.into());
+        self.text.extend_from_slice(br#";qu="concurrent-requests""#);
+        self.ends.push((&RATELIMIT_POLICY, self.text.len()));
+    }
+
+    /// `"policy";r=17;t=13`
     fn item(&mut self, name: &'static HeaderName, terms: &Terms, parameters: [(&[u8; 3], u64); 2]) {
         self.push_policy(&terms.names.policy);
         for (parameter, number) in parameters {

@@ -9,7 +9,9 @@
 //!    or 400, and to gRPC callers the statuses that mean the same.
 //!
 //! With the embedded store all of this happens in [`call`](tower_service::Service::call), without waiting and
-//! without an allocation of its own; only a shared store may have to be waited for.
+//! without an allocation of its own; only a shared store may have to be waited for, or a turn, where a rule says so
+//! (`on_exceed`). Places among the requests in flight are given back when the response has ended, or nobody reads it
+//! any more.
 
 mod body;
 mod future;
@@ -131,19 +133,20 @@ where
     fn call(&mut self, request: Request<A>) -> Self::Future {
         let (mut parts, body) = request.into_parts();
         let peer = self.peer.or_else(|| (self.gate.peer_from)(&parts.extensions));
-        if self.gate.limiter.is_shared() {
-            // The one that was asked whether it is ready is the one to call.
-            let next = self.inner.clone();
-            let inner = std::mem::replace(&mut self.inner, next);
-            let deciding = gate::admit_waiting(Arc::clone(&self.gate), parts, body, peer);
-            return ResponseFuture::deciding(Box::pin(deciding), inner, self.gate.headers);
-        }
-        match self.gate.admit(&mut parts, peer) {
-            Judged::Passes(admission) => {
+        let may_wait = self.gate.limiter.may_wait();
+        match if may_wait { None } else { self.gate.admit(&mut parts, peer) } {
+            Some(Judged::Passes(admission)) => {
                 let response = self.inner.call(Request::from_parts(parts, body));
                 ResponseFuture::passing(response, admission, self.gate.headers)
             }
-            Judged::Answered(answer) => ResponseFuture::answered(answer),
+            Some(Judged::Answered(answer)) => ResponseFuture::answered(answer),
+            None => {
+                // The one that was asked whether it is ready is the one to call.
+                let next = self.inner.clone();
+                let inner = std::mem::replace(&mut self.inner, next);
+                let deciding = gate::admit_waiting(Arc::clone(&self.gate), parts, body, peer);
+                ResponseFuture::deciding(Box::pin(deciding), inner, self.gate.headers)
+            }
         }
     }
 }

@@ -28,6 +28,7 @@ use std::time::Duration;
 use tollgate_core::decision::{Outcome, Standing};
 use tollgate_core::key::{Dimension, Hashes, Identity, Ipv6Prefix, Seed, identity};
 use tollgate_core::request::Request;
+use tollgate_core::rules::written::OnExceed;
 use tollgate_core::rules::{Charge, Charges, LimitId, RuleSet, Selection};
 
 pub use hot::HotKey;
@@ -111,7 +112,9 @@ struct Counts {
 impl Abuse {
     pub(crate) fn new(settings: AbuseSettings, now_us: u64) -> Self {
         let settings = AbuseSettings { hot_per_second: settings.hot_per_second.max(1), ..settings };
-        let names = Names::keep("hot_key", "hot_key");
+        let name = || "hot_key".to_owned();
+        let names =
+            Names::keep(Names { rule: name(), policy: name(), on_exceed: OnExceed::Reject, soft: None });
         Self {
             settings,
             terms: Terms { names, quota: settings.hot_per_second, window_seconds: 1 },
@@ -293,6 +296,8 @@ fn refusal(standing: Standing, terms: Terms, now_us: u64) -> Decision {
         terms: Some(terms),
         now_us,
         shadowed_by: None,
+        flagged_by: None,
+        soft: None,
         degraded: false,
     }
 }

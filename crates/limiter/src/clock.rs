@@ -93,26 +93,36 @@ impl SystemClock {
 
 /// A clock that stands still until it is moved.
 #[derive(Clone, Debug)]
-pub struct ManualClock(Arc<AtomicU64>);
+pub struct ManualClock {
+    shown_us: Arc<AtomicU64>,
+    /// Since when it also goes by itself, with tokio's time.
+    follows: Option<tokio::time::Instant>,
+}
 
 impl ManualClock {
     /// A clock that shows `now_us`.
     pub fn new(now_us: u64) -> Self {
-        Self(Arc::new(AtomicU64::new(now_us)))
+        Self { shown_us: Arc::new(AtomicU64::new(now_us)), follows: None }
+    }
+
+    /// A clock that shows `now_us` and goes on with tokio's time, which a test can pause.
+    pub fn following_tokio(now_us: u64) -> Self {
+        Self { follows: Some(tokio::time::Instant::now()), ..Self::new(now_us) }
     }
 
     /// What it shows.
     pub fn now_us(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+        let elapsed_us = self.follows.map_or(0, |since| since.elapsed().as_micros() as u64);
+        self.shown_us.load(Ordering::Relaxed) + elapsed_us
     }
 
     /// Sets it; it may also go back.
     pub fn set_us(&self, now_us: u64) {
-        self.0.store(now_us, Ordering::Relaxed);
+        self.shown_us.store(now_us, Ordering::Relaxed);
     }
 
     /// Moves it on.
     pub fn advance_us(&self, us: u64) {
-        self.0.fetch_add(us, Ordering::Relaxed);
+        self.shown_us.fetch_add(us, Ordering::Relaxed);
     }
 }

@@ -9,7 +9,7 @@ use tollgate_core::algorithm::{Algorithm, Step};
 use tollgate_core::limit::{Limit, Size};
 use tollgate_core::rate::Rate;
 use tollgate_core::rules::written::OnStoreFailure;
-use tollgate_core::rules::{Charge, LimitId};
+use tollgate_core::rules::{Charge, LimitId, Over};
 
 const SECOND_US: u64 = 1_000_000;
 /// What a refused client is told to wait: about as long as it takes until a failover is over.
@@ -96,6 +96,12 @@ impl Fallback {
         self.degraded.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// What one of `nodes` may have in flight by itself, of `quota`.
+    pub(crate) fn share_in_flight(&self, quota: u32, nodes: u32) -> u32 {
+        let factor = u64::from(self.settings.local_factor_permille.max(1));
+        (u64::from(quota) * factor).div_ceil(1_000 * u64::from(nodes.max(1))).min(u64::from(u32::MAX)) as u32
+    }
+
     /// What the policy of a limit's rule says about a request.
     pub(crate) fn step(
         &self,
@@ -142,6 +148,7 @@ impl Fallback {
             key: address ^ limit.identity,
             client: address,
             enforced: true,
+            over: Over::Shadow,
         };
         Some(take(memory, Placed { charge, cost: 1, crowd: false }, now_us))
     }
@@ -172,7 +179,7 @@ fn take(memory: &MemoryStore, placed: Placed<'_>, now_us: u64) -> Step {
 }
 
 /// The step of a policy that looks at nothing.
-fn open_step(admitted: bool) -> Step {
+pub(crate) fn open_step(admitted: bool) -> Step {
     let retry_after_us = if admitted { 0 } else { TRY_AGAIN_US };
     Step { admitted, next: None, remaining: 0, retry_after_us, reset_after_us: retry_after_us }
 }

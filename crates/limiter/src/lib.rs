@@ -2,6 +2,7 @@
 //! else decides.
 
 mod abuse;
+mod admission;
 mod clock;
 mod failure;
 mod lease;
@@ -15,6 +16,7 @@ mod redis;
 pub mod simulation;
 
 pub use abuse::{AbuseCounts, AbuseSettings, HotKey, TemporaryDeny};
+pub use admission::{Admission, Admit, Admitting, Flagged, Permit};
 pub use clock::{Clock, ManualClock};
 pub use failure::{Emergency, FailureSettings};
 pub use limiter::{Check, Decision, Limiter};

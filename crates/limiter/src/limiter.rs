@@ -1,6 +1,7 @@
 //! The engine: one snapshot of the rules, the charges that they select, one answer.
 
 use crate::abuse::{Abuse, AbuseSettings};
+use crate::admission::Admissions;
 use crate::clock::Clock;
 use crate::failure::{Emergency, FailureSettings, Fallback};
 use crate::memo::{self, Caches};
@@ -12,13 +13,15 @@ use crate::redis::RedisStore;
 use arc_swap::ArcSwap;
 use smallvec::SmallVec;
 use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tollgate_core::algorithm::Step;
 use tollgate_core::decision::{Fold, Invalid, Outcome, Standing, validate};
 use tollgate_core::key::{Hashes, Identity, Ipv6Prefix, Seed, ip_bits};
 use tollgate_core::request::Request;
 use tollgate_core::rules::lists::{Listed, Lists};
+use tollgate_core::rules::written::OnExceed;
 use tollgate_core::rules::{Charge, Charges, LimitId, RuleSet, Selection};
 
 /// Decides. Cheap to share: all methods take `&self`.
@@ -34,6 +37,9 @@ pub struct Limiter {
     clock: Clock,
     seed: Seed,
     pub(crate) abuse: Abuse,
+    pub(crate) admissions: Admissions,
+    takes_time: AtomicBool,
+    has_flags: AtomicBool,
 }
 
 /// What [`Limiter::check`] answers.
@@ -78,6 +84,10 @@ pub struct Decision {
     pub shadowed_by: Option<&'static Names>,
     /// It was decided without the store.
     pub degraded: bool,
+    /// A rule that it is over, and that lets it pass with a flag.
+    pub flagged_by: Option<&'static Names>,
+    /// A rule of which it is in the soft part.
+    pub soft: Option<&'static Names>,
 }
 
 impl Decision {
@@ -109,6 +119,9 @@ impl Limiter {
             clock,
             seed: Seed::new([random.hash_one(1), random.hash_one(2)]),
             abuse,
+            admissions: Admissions::default(),
+            takes_time: AtomicBool::new(false),
+            has_flags: AtomicBool::new(false),
         }
     }
 
@@ -126,6 +139,16 @@ impl Limiter {
         self.shared.is_some()
     }
 
+    /// Whether [`Limiter::admit`] may have to wait: for a shared store, or because a rule says so.
+    #[inline]
+    pub fn may_wait(&self) -> bool {
+        self.is_shared() || self.takes_time.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn shared(&self) -> Option<&SharedStore> {
+        self.shared.as_ref()
+    }
+
     /// Switches the limit per address for emergencies.
     pub fn set_emergency(&self, emergency: Emergency) {
         if let Some(store) = &self.shared {
@@ -141,7 +164,11 @@ impl Limiter {
     /// Puts new rules and lists in force. States are kept: they belong to rule ids, not to rule sets.
     pub fn install(&self, rules: RuleSet, lists: Lists) {
         self.abuse.prepare(&rules);
-        self.policy.store(Arc::new(Policy::new(rules, lists)));
+        let policy = Policy::new(rules, lists);
+        let takes_time = policy.rules.takes_time;
+        self.policy.store(Arc::new(policy));
+        self.takes_time.store(takes_time, Ordering::Release);
+        self.has_flags.store(!self.flag_headers().is_empty(), Ordering::Release);
         self.version.fetch_add(1, Ordering::Release);
     }
 
@@ -152,7 +179,8 @@ impl Limiter {
         self.version.fetch_add(1, Ordering::Release);
     }
 
-    /// Decides whether `request` may pass now.
+    /// Decides whether `request` may pass now. Where a rule would let it wait, it is refused with the time that it
+    /// would have to; see [`Limiter::admit`] for doors that can wait.
     #[inline]
     pub fn check(&self, request: &Request<'_>) -> Result<Check<'_>, Invalid> {
         validate(request)?;
@@ -179,9 +207,40 @@ impl Limiter {
         Ok(check)
     }
 
+    /// Calls `with` with the policy in force and this thread's memory of it.
+    pub(crate) fn with_policy<T>(&self, with: impl FnOnce(&Arc<Policy>, &mut Caches) -> T) -> T {
+        let version = self.version.load(Ordering::Acquire);
+        let mut lent = memo::lend();
+        let (policy, caches) = lent.memo().policy(self.number, version, &self.policy);
+        with(policy, caches)
+    }
+
+    /// Whether rules in force tell the upstream anything.
+    #[inline]
+    pub fn has_flags(&self) -> bool {
+        self.has_flags.load(Ordering::Acquire)
+    }
+
+    /// The headers that rules in force tell the upstream with: what a client writes there is not to be believed.
+    pub fn flag_headers(&self) -> Vec<&'static str> {
+        let policy = self.policy.load();
+        let mut headers: Vec<&'static str> = Vec::new();
+        for names in policy.rules.names() {
+            let soft = names.soft.as_ref().map(|soft| &soft.then);
+            for said in soft.into_iter().chain([&names.on_exceed]) {
+                if let OnExceed::Flag(flag) = said
+                    && !headers.contains(&flag.header.as_str())
+                {
+                    headers.push(&flag.header);
+                }
+            }
+        }
+        headers
+    }
+
     /// Lists first, then the charges of the rules that apply.
     #[inline]
-    fn decide(
+    pub(crate) fn decide(
         &self,
         policy: &Arc<Policy>,
         caches: &mut Caches,
@@ -219,7 +278,10 @@ impl Limiter {
                 self.note_refusal(&policy.rules, &mut decision, |_| Some(charge));
                 Ok(decision.into())
             }
-            None => Ok(self.take_all(&policy.rules, &[charge], request)?.into()),
+            None => {
+                let now_us = self.clock.now_us();
+                Ok(self.take_all(&policy.rules, &[charge], request.cost, request.ip, now_us)?.into())
+            }
         }
     }
 
@@ -234,6 +296,7 @@ impl Limiter {
     ) -> Result<Decision, Invalid> {
         let mut charges = Charges::new();
         rules.set.charge(selection, request, hashes, &mut charges);
+        must_end(rules, &charges)?;
         if charges.is_empty() {
             return Ok(Decision::without_limit(Outcome::Unlimited, self.clock.now_us()));
         }
@@ -246,7 +309,8 @@ impl Limiter {
             self.note_refusal(rules, &mut decision, |_| Some(*only));
             return Ok(decision);
         }
-        self.take_all(rules, &charges, request)
+        let now_us = self.clock.now_us();
+        self.take_all(rules, &charges, request.cost, request.ip, now_us)
     }
 
     /// The common case: one charge that is not a log, and there is room for its state.
@@ -260,20 +324,21 @@ impl Limiter {
 
     /// The general case, also when the one charge finds no room.
     #[inline(never)]
-    fn take_all<'r>(
+    pub(crate) fn take_all<'r>(
         &self,
         rules: &'r Rules,
         charges: &[Charge<'r>],
-        request: &Request<'_>,
+        cost: u64,
+        ip: Option<IpAddr>,
+        now_us: u64,
     ) -> Result<Decision, Invalid> {
-        let now_us = self.clock.now_us();
         let mut placed: SmallVec<[Placed<'_>; 8]> = SmallVec::new();
         for charge in charges {
-            if request.cost <= u64::from(charge.limit.quota) {
-                placed.push(Placed { charge: *charge, cost: request.cost as u32, crowd: false });
+            if cost <= u64::from(charge.limit.quota) {
+                placed.push(Placed { charge: *charge, cost: cost as u32, crowd: false });
             } else if charge.enforced {
                 let rule = rules.set.rule_of(charge.id).id.clone();
-                return Err(Invalid::CostAboveLimit { rule, limit: charge.limit.quota, cost: request.cost });
+                return Err(Invalid::CostAboveLimit { rule, limit: charge.limit.quota, cost });
             }
         }
         loop {
@@ -287,17 +352,21 @@ impl Limiter {
                     });
                     return Ok(decision);
                 }
-                Err(full) => self.join_crowd(&mut placed[full.charge], request),
+                Err(full) => self.join_crowd(&mut placed[full.charge], ip),
             }
         }
     }
 
     /// There is no room for the state of this charge: it counts with its neighbours.
     #[cold]
-    fn join_crowd(&self, placed: &mut Placed<'_>, request: &Request<'_>) {
+    fn join_crowd(&self, placed: &mut Placed<'_>, ip: Option<IpAddr>) {
         self.store.count_crowded();
         placed.crowd = true;
-        placed.charge.key = self.seed.crowd(request.ip, CROWDS) ^ placed.charge.limit.identity;
+        placed.charge.key = self.seed.crowd(ip, CROWDS) ^ placed.charge.limit.identity;
+    }
+
+    pub(crate) fn hashes(&self, request: &Request<'_>) -> Hashes<'_> {
+        self.seed.hashes(request)
     }
 
     /// An address as it is counted, hashed.
@@ -310,6 +379,7 @@ impl Limiter {
         let now_us = self.clock.now_us();
         self.store.tidy(now_us);
         self.abuse.tidy(now_us);
+        self.admissions.tidy(now_us);
     }
 
     pub(crate) fn seed(&self) -> &Seed {
@@ -343,11 +413,27 @@ impl Decision {
     #[inline]
     fn of_one(rules: &Rules, limit: LimitId, step: &Step, now_us: u64) -> Self {
         let outcome = Outcome::of_one(limit, step);
-        Self { outcome, terms: Some(rules.terms(limit)), now_us, shadowed_by: None, degraded: false }
+        Self {
+            outcome,
+            terms: Some(rules.terms(limit)),
+            now_us,
+            shadowed_by: None,
+            degraded: false,
+            flagged_by: None,
+            soft: None,
+        }
     }
 
     pub(crate) fn without_limit(outcome: Outcome, now_us: u64) -> Self {
-        Self { outcome, terms: None, now_us, shadowed_by: None, degraded: false }
+        Self {
+            outcome,
+            terms: None,
+            now_us,
+            shadowed_by: None,
+            degraded: false,
+            flagged_by: None,
+            soft: None,
+        }
     }
 
     /// What the steps come to.
@@ -358,8 +444,25 @@ impl Decision {
             Outcome::Admitted(standing) | Outcome::Limited(standing) => Some(rules.terms(standing.limit)),
             Outcome::Unlimited | Outcome::Denied => None,
         };
-        let shadowed_by = fold.shadowed.map(|limit| rules.terms(limit).names);
-        Self { outcome, terms, now_us, shadowed_by, degraded: false }
+        let names = |limit: Option<LimitId>| limit.map(|limit| rules.terms(limit).names);
+        let admits = fold.admits();
+        Self {
+            outcome,
+            terms,
+            now_us,
+            shadowed_by: names(fold.shadowed),
+            degraded: false,
+            flagged_by: names(fold.flagged.filter(|_| admits)),
+            soft: names(fold.soft.filter(|_| admits)),
+        }
+    }
+}
+
+/// Refuses a request that meets a limit on requests in flight where nobody can tell when it ends.
+pub(crate) fn must_end(rules: &Rules, charges: &[Charge<'_>]) -> Result<(), Invalid> {
+    match charges.iter().find(|charge| charge.limit.longest_in_flight_us().is_some()) {
+        None => Ok(()),
+        Some(charge) => Err(Invalid::NeverEnds { rule: rules.set.rule_of(charge.id).id.clone() }),
     }
 }
 

@@ -6,22 +6,26 @@
 
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
+use tollgate_core::rules::written::{OnExceed, Soft};
 
-/// What a limit is called.
+/// What a limit is called, and what its rule does with requests over it.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Names {
     /// The rule's id.
     pub rule: String,
     /// The limit's name in `RateLimit-Policy`.
     pub policy: String,
+    /// What happens over the limit.
+    pub on_exceed: OnExceed,
+    /// What happens in the last part of it.
+    pub soft: Option<Soft>,
 }
 
 static NAMES: Mutex<BTreeSet<&'static Names>> = Mutex::new(BTreeSet::new());
 
 impl Names {
     /// The same names, for good.
-    pub(crate) fn keep(rule: &str, policy: &str) -> &'static Self {
-        let names = Self { rule: rule.to_owned(), policy: policy.to_owned() };
+    pub(crate) fn keep(names: Self) -> &'static Self {
         let mut known = NAMES.lock();
         match known.get(&names) {
             Some(known) => known,

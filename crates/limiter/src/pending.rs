@@ -2,7 +2,7 @@
 
 use crate::failure::Fallback;
 use crate::lease::{Asked, Charged, Checked, Reserved, Steps, Verdict};
-use crate::limiter::{Check, Decision, Limiter};
+use crate::limiter::{Check, Decision, Limiter, must_end};
 use crate::policy::{Policy, Terms};
 use crate::redis::{Hearing, Shared, Ticket};
 use smallvec::SmallVec;
@@ -13,8 +13,8 @@ use tollgate_core::key::Hashes;
 use tollgate_core::limit::Meter;
 use tollgate_core::place::Place;
 use tollgate_core::request::Request;
-use tollgate_core::rules::written::{Consistency, OnStoreFailure};
-use tollgate_core::rules::{Charge, Charges, LimitId, Selection};
+use tollgate_core::rules::written::{Consistency, OnExceed, OnStoreFailure};
+use tollgate_core::rules::{Charge, Charges, LimitId, Over, Selection};
 
 /// A shared store, and what is done without it.
 #[derive(Debug)]
@@ -61,24 +61,28 @@ struct Group {
 
 /// A charge, without the rule set that it comes from.
 #[derive(Clone, Copy, Debug)]
-struct Due {
-    id: LimitId,
-    key: u64,
-    client: u64,
-    enforced: bool,
+pub(crate) struct Due {
+    pub(crate) id: LimitId,
+    pub(crate) key: u64,
+    pub(crate) client: u64,
+    pub(crate) enforced: bool,
+    pub(crate) over: Over,
     leased: bool,
     denies_on_failure: bool,
 }
 
 impl Due {
-    fn new(policy: &Policy, charge: &Charge<'_>) -> Self {
+    pub(crate) fn new(policy: &Policy, charge: &Charge<'_>) -> Self {
         let rule = policy.rules.set.rule_of(charge.id);
+        // Those who queue go at the store's pace: nothing is taken ahead of them.
+        let queues = matches!(rule.on_exceed, OnExceed::Queue(_));
         Self {
             id: charge.id,
             key: charge.key,
             client: charge.client,
             enforced: charge.enforced,
-            leased: rule.consistency == Consistency::Leased && charge.limit.log_window().is_none(),
+            over: charge.over,
+            leased: rule.consistency == Consistency::Leased && !queues && charge.limit.log_window().is_none(),
             denies_on_failure: rule.on_store_failure == OnStoreFailure::Deny,
         }
     }
@@ -95,9 +99,10 @@ impl Due {
         }
     }
 
-    fn charge<'p>(&self, policy: &'p Policy) -> Charge<'p> {
+    pub(crate) fn charge<'p>(&self, policy: &'p Policy) -> Charge<'p> {
         let limit = policy.rules.set.limit(self.id);
-        Charge { limit, id: self.id, key: self.key, client: self.client, enforced: self.enforced }
+        let Self { id, key, client, enforced, over, .. } = *self;
+        Charge { limit, id, key, client, enforced, over }
     }
 }
 
@@ -115,6 +120,7 @@ impl Limiter {
         let rules = &policy.rules.set;
         let mut charges = Charges::new();
         rules.charge(selection, request, hashes, &mut charges);
+        must_end(&policy.rules, &charges)?;
         let mut due: SmallVec<[Due; 4]> = SmallVec::new();
         for charge in &charges {
             if request.cost <= u64::from(charge.limit.quota) {
@@ -124,32 +130,49 @@ impl Limiter {
                 return Err(Invalid::CostAboveLimit { rule, limit: charge.limit.quota, cost: request.cost });
             }
         }
+        let address = request.ip.map(|ip| self.address_hash(ip));
+        let places = store.shared.places();
+        let place = places.as_ref().map(|places| {
+            |_: usize, id: LimitId| places.of(rules.rule_of(id), rules.limit(id), request, selection.route())
+        });
+        Ok(self.ask_shared(store, policy, due, request.cost as u32, address, now_us, place))
+    }
+
+    /// Charges `due`, of which `place` tells the places at the store by number and limit; there is none as long
+    /// as the store has never been reached.
+    #[expect(clippy::too_many_arguments, reason = "all that a decision at the store depends on")]
+    pub(crate) fn ask_shared<'l>(
+        &'l self,
+        store: &'l SharedStore,
+        policy: &Arc<Policy>,
+        due: SmallVec<[Due; 4]>,
+        cost: u32,
+        address: Option<u64>,
+        now_us: u64,
+        place: Option<impl Fn(usize, LimitId) -> Place>,
+    ) -> Check<'l> {
         if due.is_empty() {
-            return Ok(Check::Decided(Decision::without_limit(Outcome::Unlimited, now_us)));
+            return Check::Decided(Decision::without_limit(Outcome::Unlimited, now_us));
         }
-        let cost = request.cost as u32;
         let charged: SmallVec<[Charged<'_>; 4]> = due.iter().map(|due| due.charged(policy)).collect();
         let mut waiting = Waiting {
             policy: Arc::clone(policy),
             charges: due,
             cost,
-            address: request.ip.map(|ip| self.address_hash(ip)),
+            address,
             watched: None,
             now_us,
             steps: Steps::new(),
             reserved: Reserved::new(),
             groups: SmallVec::new(),
         };
-        let Some(places) = store.shared.places() else {
+        let Some(place) = place else {
             // Nobody has ever reached the store: nothing is held and nothing is known.
             let all = (0..waiting.charges.len()).collect();
             waiting.groups.push(Group { charges: all, places: Vec::new(), hearing: None, taken_us: None });
-            return Ok(Check::Pending(Pending { limiter: self, store, waiting: Box::new(waiting) }));
+            return Check::Pending(Pending { limiter: self, store, waiting: Box::new(waiting) });
         };
-        let place = |index: usize| {
-            let limit = waiting.charges[index].id;
-            places.of(rules.rule_of(limit), rules.limit(limit), request, selection.route())
-        };
+        let place = |index: usize| place(index, waiting.charges[index].id);
         let mut hearings: SmallVec<[Hearing; 1]> = SmallVec::new();
         let ticket = || {
             let (ticket, hearing) = Ticket::new();
@@ -163,7 +186,7 @@ impl Limiter {
                 let fold = waiting.fold(&steps);
                 let mut decision = Decision::of(&policy.rules, &fold, now_us);
                 self.note_refusal(&policy.rules, &mut decision, |limit| waiting.charge_of(limit));
-                return Ok(Check::Decided(decision));
+                return Check::Decided(decision);
             }
             Checked::Asked(asked) => *asked,
         };
@@ -179,7 +202,7 @@ impl Limiter {
         waiting.reserved = reserved;
         waiting.groups = groups;
         calls.into_iter().for_each(|call| store.shared.send(call));
-        Ok(Check::Pending(Pending { limiter: self, store, waiting: Box::new(waiting) }))
+        Check::Pending(Pending { limiter: self, store, waiting: Box::new(waiting) })
     }
 }
 
@@ -250,6 +273,8 @@ impl Pending<'_> {
         let mut decision = Decision::of(&waiting.policy.rules, &fold, now_us);
         if !failed.is_empty() && heard.admits() {
             decision.degraded = true;
+            // What is left is not known.
+            decision.soft = None;
             store.fallback.count();
             if fold.admits()
                 && let Some(refusal) = limiter.emergency(store, waiting.address, now_us)
@@ -309,14 +334,17 @@ impl Limiter {
             return None;
         }
         let mut fold = Fold::default();
-        let charge = Charge { limit, id: LimitId::NONE, key: 0, client: 0, enforced: true };
+        let charge =
+            Charge { limit, id: LimitId::NONE, key: 0, client: 0, enforced: true, over: Over::Shadow };
         fold.add(&charge, &step);
         Some(Decision {
             outcome: fold.outcome(),
-            terms: Some(Terms::of("emergency", limit)),
+            terms: Some(Terms::of_own("emergency", limit)),
             now_us,
             shadowed_by: None,
             degraded: true,
+            flagged_by: None,
+            soft: None,
         })
     }
 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tollgate_core::limit::Limit;
 use tollgate_core::rules::lists::Lists;
-use tollgate_core::rules::{LimitId, RuleSet};
+use tollgate_core::rules::written::{OnExceed, Soft};
+use tollgate_core::rules::{LimitId, Rule, RuleSet};
 
 /// Swapped whole, never edited.
 #[derive(Debug)]
@@ -22,6 +23,8 @@ pub(crate) struct Rules {
     pub(crate) number: u32,
     pub(crate) set: RuleSet,
     terms: Vec<Terms>,
+    /// Whether some rule lets requests wait, or counts those in flight.
+    pub(crate) takes_time: bool,
 }
 
 /// A value and a number that no other has, by which caches know it.
@@ -38,22 +41,33 @@ pub struct Terms {
     pub names: &'static Names,
     /// The limit.
     pub quota: u32,
-    /// Over how many seconds.
+    /// Over how many seconds; 0 if it is about requests in flight.
     pub window_seconds: u32,
 }
 
 impl Terms {
     /// The terms of `limit` of the rule `rule`.
-    pub(crate) fn of(rule: &str, limit: &Limit) -> Self {
-        let names = Names::keep(rule, &limit.policy);
-        Self { names, quota: limit.quota, window_seconds: limit.window_seconds }
+    pub(crate) fn of(rule: &Rule, limit: &Limit) -> Self {
+        Self::named(&rule.id, rule.on_exceed.clone(), rule.soft.clone(), limit)
+    }
+
+    /// The terms of a limit that belongs to no rule.
+    pub(crate) fn of_own(name: &str, limit: &Limit) -> Self {
+        Self::named(name, OnExceed::Reject, None, limit)
+    }
+
+    fn named(rule: &str, on_exceed: OnExceed, soft: Option<Soft>, limit: &Limit) -> Self {
+        let (rule, policy) = (rule.to_owned(), limit.policy.clone());
+        let names = Names::keep(Names { rule, policy, on_exceed, soft });
+        Self { names, quota: limit.stated, window_seconds: limit.window_seconds }
     }
 }
 
 impl Policy {
     pub(crate) fn new(rules: RuleSet, lists: Lists) -> Self {
-        let terms = rules.limits().map(|(rule, limit)| Terms::of(&rule.id, limit));
-        let rules = Rules { number: next_number(), terms: terms.collect(), set: rules };
+        let terms = rules.limits().map(|(rule, limit)| Terms::of(rule, limit));
+        let takes_time = rules.limits().any(|(rule, limit)| takes_time(rule, limit));
+        let rules = Rules { number: next_number(), terms: terms.collect(), takes_time, set: rules };
         Self::with(Arc::new(rules), Numbered::new(lists))
     }
 
@@ -68,6 +82,18 @@ impl Rules {
     pub(crate) fn terms(&self, limit: LimitId) -> Terms {
         self.terms[limit.index()]
     }
+
+    pub(crate) fn names(&self) -> impl Iterator<Item = &'static Names> {
+        self.terms.iter().map(|terms| terms.names)
+    }
+}
+
+/// Whether a request that meets this limit may have to wait, or be counted until it ends.
+pub(crate) fn takes_time(rule: &Rule, limit: &Limit) -> bool {
+    let slows = |soft: &Soft| soft.then.takes_time();
+    rule.on_exceed.takes_time()
+        || rule.soft.as_ref().is_some_and(slows)
+        || limit.longest_in_flight_us().is_some()
 }
 
 impl<T> Numbered<T> {

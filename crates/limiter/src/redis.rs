@@ -10,6 +10,7 @@ mod fleet;
 mod link;
 mod servers;
 mod shard;
+mod slots;
 mod ticket;
 mod url;
 
@@ -24,6 +25,7 @@ use dispatch::Queues;
 use fleet::Fleet;
 use servers::Servers;
 use shard::{Shard, log_change};
+pub(crate) use slots::Slot;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 pub(crate) use ticket::{Hearing, Ticket};
@@ -83,6 +85,7 @@ pub(crate) struct Shared {
     /// None until the fleet's secret is known: before that, nobody's state can be found.
     places: ArcSwapOption<Places>,
     queues: Queues,
+    holdings: slots::Holdings,
     runtime: Handle,
     clock: Clock,
     /// Tests move the store's time by hand.
@@ -147,6 +150,7 @@ impl RedisStore {
             fleet: Fleet::new(&clock, settings.node.clone()),
             places: ArcSwapOption::new(places),
             queues: Queues::default(),
+            holdings: slots::Holdings::default(),
             runtime: Handle::current(),
             clock,
             given_time,
@@ -158,6 +162,7 @@ impl RedisStore {
         let tasks = vec![
             tokio::spawn(beat_on(Arc::downgrade(&shared))),
             tokio::spawn(tick_on(Arc::downgrade(&shared), lease_settings.interval_us)),
+            tokio::spawn(slots::keep_on(Arc::downgrade(&shared))),
         ];
         Ok(Self { shared, tasks })
     }

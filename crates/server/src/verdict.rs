@@ -1,12 +1,14 @@
 //! The JSON of one decision, as answered.
 
 use serde::Serialize;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use tollgate_http::body::{DENIED, Refusal};
 use tollgate_limiter::{Decision, Outcome};
 
 /// What became of one check. Times are in milliseconds, rounded up. Without a limit there is nothing to
 /// say about limit, remaining and rule.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Verdict<'a> {
     allowed: bool,
     limit: Option<u32>,
@@ -18,6 +20,9 @@ pub struct Verdict<'a> {
     /// A rule that only counts, and that would have refused it.
     #[serde(skip_serializing_if = "Option::is_none")]
     shadowed_by: Option<&'a str>,
+    /// What the upstream is to be told, by header.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    flags: BTreeMap<&'a str, Cow<'a, str>>,
     /// Why it may not pass although no limit refuses it.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<Refusal<'static>>,
@@ -37,6 +42,7 @@ impl<'a> Verdict<'a> {
             rule: decision.terms.map(|terms| terms.names.rule.as_str()),
             degraded: decision.degraded,
             shadowed_by: decision.shadowed_by.map(|names| names.rule.as_str()),
+            flags: decision.flags().map(|flag| (flag.header, flag.value())).collect(),
             error: (decision.outcome == Outcome::Denied).then_some(DENIED),
         }
     }
@@ -44,7 +50,7 @@ impl<'a> Verdict<'a> {
     /// Writes it at the end of `out`. This is the answer to nearly every check, so it is put together by
     /// hand; a test holds it against the derived form.
     pub fn write(&self, out: &mut Vec<u8>) {
-        let is_rare = self.error.is_some() || self.shadowed_by.is_some();
+        let is_rare = self.error.is_some() || self.shadowed_by.is_some() || !self.flags.is_empty();
         if is_rare || !self.rule.unwrap_or_default().bytes().all(is_plain) {
             return serde_json::to_writer(out, self).expect("texts and numbers can be written as JSON");
         }
@@ -97,6 +103,7 @@ mod tests {
                         rule,
                         degraded: !flag,
                         shadowed_by: None,
+                        flags: BTreeMap::new(),
                         error,
                     };
                     let mut written = Vec::new();

@@ -2,6 +2,7 @@
 
 mod cases;
 mod entries;
+mod exceeding;
 mod matching;
 mod penalties;
 mod sizes;
@@ -164,6 +165,7 @@ impl<'f> Compiler<'f> {
     fn rule(&mut self, index: usize, rule: &written::Rule, path: &Path) {
         let defaults = &self.file.defaults;
         self.check_id(rule, path);
+        let (on_exceed, soft) = (self.on_exceed(rule, path), self.soft(rule, path));
         let sizes = self.sizes(rule, path);
         let endpoints = self.endpoints(rule, path);
         let client = self.client(rule.matches.as_ref(), &path.field("match"));
@@ -184,7 +186,8 @@ impl<'f> Compiler<'f> {
         let Some(sizes) = sizes else { return };
         let compiled = Rule {
             id: rule.id.clone(),
-            on_exceed: rule.on_exceed.or(defaults.on_exceed).unwrap_or_default(),
+            on_exceed,
+            soft,
             penalty,
             on_store_failure: rule.on_store_failure.or(defaults.on_store_failure).unwrap_or_default(),
             consistency: rule.consistency.or(defaults.consistency).unwrap_or_default(),
@@ -211,6 +214,10 @@ impl<'f> Compiler<'f> {
         for size in rule.sizes.all() {
             for limit in self.parts.sizes[size as usize].clone() {
                 self.parts.owners[limit as usize] = owner;
+                if let Some(soft) = &rule.soft {
+                    let limit = &mut self.parts.limits[limit as usize];
+                    limit.soft_floor = limit.quota - soft.at.of(u64::from(limit.quota)) as u32;
+                }
             }
         }
         self.parts.rules.push(rule);
@@ -309,6 +316,6 @@ fn names_every_endpoint(rule: &written::Rule) -> bool {
                 && matches.ip.is_none()
                 && matches.ids.is_empty()
         });
-    let shadow = rule.on_exceed == Some(written::OnExceed::Shadow);
+    let shadow = rule.on_exceed.as_ref().is_some_and(|said| !said.is_enforced());
     (by_regex || by_template) && everybody && !rule.fallback && !shadow
 }

@@ -170,8 +170,11 @@ impl RuleSet {
         limits
             .map(|limit| {
                 let limit = &self.limits[limit as usize];
+                if limit.longest_in_flight_us().is_some() {
+                    return format!("{} in flight, {}", limit.quota, limit.algorithm().name());
+                }
                 let window = duration_text(u64::from(limit.window_seconds) * 1_000_000);
-                format!("{} per {window}, {}", limit.quota, limit.algorithm().name())
+                format!("{} per {window}, {}", limit.stated, limit.algorithm().name())
             })
             .collect()
     }

@@ -3,7 +3,7 @@
 use super::pattern::Glob;
 use super::selection::Charge;
 use super::summary::{ClientNumber, Summary};
-use super::written::{Consistency, OnExceed, OnStoreFailure};
+use super::written::{Consistency, OnExceed, OnStoreFailure, Soft};
 use crate::key::{Dimension, Hashes, Identity, Ipv6Prefix, identity};
 use crate::limit::Limit;
 use crate::penalty::Penalty;
@@ -23,6 +23,8 @@ pub struct Rule {
     pub on_exceed: OnExceed,
     /// What happens to clients that ignore what they are told.
     pub penalty: Option<Penalty>,
+    /// What happens in the last part of the limit.
+    pub soft: Option<Soft>,
     /// What happens without the store.
     pub on_store_failure: OnStoreFailure,
     /// Whether tokens may be taken ahead.

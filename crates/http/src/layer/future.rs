@@ -1,7 +1,7 @@
 //! The future of a response: of the inner service's, or of an answer in its place.
 
 use super::body::ResponseBody;
-use super::gate::{Admission, Judged};
+use super::gate::Judged;
 use crate::answer::Answer;
 use crate::headers::HeaderOptions;
 use bytes::Bytes;
@@ -9,6 +9,7 @@ use http::{Request, Response};
 use pin_project_lite::pin_project;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use tollgate_limiter::Admission;
 use tower_service::Service;
 
 type Deciding<A> = Pin<Box<dyn Future<Output = Judged<(Request<A>, Admission)>> + Send>>;

@@ -3,15 +3,14 @@
 use super::PeerFrom;
 use crate::answer::{self, Answer};
 use crate::fault::Fault;
-use crate::headers::HeaderOptions;
+use crate::headers::{self, HeaderOptions};
 use crate::identity::Identities;
 use crate::{grpc, path};
 use http::Request;
 use http::request::Parts;
-use std::any::Any;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use tollgate_limiter::{Check, Decision, Limiter};
+use tollgate_limiter::{Admission, Admit, Decision, Limiter};
 
 /// What every request is held against.
 #[derive(Clone, Debug)]
@@ -22,15 +21,6 @@ pub(super) struct Gate {
     pub(super) peer_from: PeerFrom,
 }
 
-/// Something that is held until the response has ended, such as a place among the requests in flight.
-pub(super) type Permit = Box<dyn Any + Send + Sync>;
-
-/// A request may pass.
-pub(super) struct Admission {
-    pub(super) decision: Decision,
-    pub(super) permit: Option<Permit>,
-}
-
 /// What becomes of a request: it passes, or is answered here.
 pub(super) enum Judged<P> {
     Passes(P),
@@ -38,33 +28,49 @@ pub(super) enum Judged<P> {
 }
 
 impl Gate {
-    /// Whether the request may pass. Only for a limiter that decides at once.
+    /// Whether the request may pass, if that is known at once.
     #[inline]
-    pub(super) fn admit(&self, parts: &mut Parts, peer: Option<SocketAddr>) -> Judged<Admission> {
-        match self.check(parts, peer) {
-            Ok(Check::Decided(decision)) => self.conclude(parts, decision),
-            Ok(Check::Pending(_)) => unreachable!("a limiter with an embedded store decides at once"),
-            Err(fault) => Judged::Answered(refused(parts, &fault)),
+    pub(super) fn admit(&self, parts: &mut Parts, peer: Option<SocketAddr>) -> Option<Judged<Admission>> {
+        match self.ask(parts, peer) {
+            Ok(Admit::Decided(admission)) => Some(self.conclude(parts, admission)),
+            // The rules have changed since it was asked whether there is anything to wait for.
+            Ok(Admit::Pending(_)) => None,
+            Err(fault) => Some(Judged::Answered(refused(parts, &fault))),
         }
     }
 
-    fn check(&self, parts: &mut Parts, peer: Option<SocketAddr>) -> Result<Check<'_>, Fault> {
+    fn ask(&self, parts: &mut Parts, peer: Option<SocketAddr>) -> Result<Admit<'_>, Fault> {
         path::canonicalize(parts)?;
         let now_us = self.limiter.clock().now_us();
         let caller = self.identities.caller(parts, peer.map(|peer| peer.ip()), now_us)?;
-        Ok(caller.ask(&parts.method, parts.uri.path(), |request| self.limiter.check(request))?)
+        Ok(caller.ask(&parts.method, parts.uri.path(), |request| self.limiter.admit(request))?)
     }
 
-    fn conclude(&self, parts: &Parts, decision: Decision) -> Judged<Admission> {
+    fn conclude(&self, parts: &mut Parts, admission: Admission) -> Judged<Admission> {
+        let decision = &admission.decision;
         if decision.allowed() {
-            return Judged::Passes(Admission { decision, permit: None });
+            self.tell_upstream(parts, decision);
+            return Judged::Passes(admission);
         }
         let answer = if grpc::is_call(&parts.headers) {
-            grpc::refusal(&decision, &self.headers)
+            grpc::refusal(decision, &self.headers)
         } else {
-            answer::refusal(&decision, &self.headers, &parts.headers)
+            answer::refusal(decision, &self.headers, &parts.headers)
         };
         Judged::Answered(answer.expect("what is not allowed is refused"))
+    }
+
+    /// Writes the flags of a decision, where the client may have written its own.
+    #[inline]
+    fn tell_upstream(&self, parts: &mut Parts, decision: &Decision) {
+        if self.limiter.has_flags() {
+            for header in self.limiter.flag_headers() {
+                parts.headers.remove(header);
+            }
+            for flag in decision.flags() {
+                headers::write_flag(&flag, &mut parts.headers);
+            }
+        }
     }
 }
 
@@ -75,11 +81,11 @@ pub(super) async fn admit_waiting<A>(
     body: A,
     peer: Option<SocketAddr>,
 ) -> Judged<(Request<A>, Admission)> {
-    let decision = match gate.check(&mut parts, peer) {
-        Ok(check) => check.decision().await,
+    let admission = match gate.ask(&mut parts, peer) {
+        Ok(admit) => admit.admission().await,
         Err(fault) => return Judged::Answered(refused(&parts, &fault)),
     };
-    match gate.conclude(&parts, decision) {
+    match gate.conclude(&mut parts, admission) {
         Judged::Passes(admission) => Judged::Passes((Request::from_parts(parts, body), admission)),
         Judged::Answered(answer) => Judged::Answered(answer),
     }

@@ -7,6 +7,7 @@ mod bypass;
 #[allow(dead_code, reason = "the tests of the doors share it")]
 mod client;
 mod decisions;
+mod exceeding;
 mod forwarding;
 mod frameworks;
 mod gatehouse;

@@ -61,6 +61,16 @@ impl Queues {
         self.calls.load(Ordering::Relaxed)
     }
 
+    /// Something else is on its way.
+    pub(super) fn begin(&self) {
+        self.pending.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// It has arrived, or never will.
+    pub(super) fn end(&self) {
+        self.pending.fetch_sub(1, Ordering::AcqRel);
+    }
+
     /// Waits until nothing is on its way, or `longest` is over.
     pub(super) async fn drained(&self, longest: Duration) {
         let end = Instant::now() + longest;

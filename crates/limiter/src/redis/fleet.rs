@@ -87,6 +87,10 @@ impl Fleet {
         }
     }
 
+    pub(super) fn id(&self) -> &str {
+        &self.id
+    }
+
     pub(super) fn set_rules_version(&self, version: u64) {
         self.rules.store(version, Ordering::Relaxed);
     }

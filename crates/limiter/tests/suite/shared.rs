@@ -7,6 +7,7 @@ mod conformance;
 mod exactness;
 mod faults;
 mod fleet;
+mod in_flight;
 mod penalties;
 mod several;
 mod together;

@@ -27,10 +27,17 @@ impl Compiler<'_> {
         if written.is_off {
             return None;
         }
-        if rule.on_exceed.or(self.file.defaults.on_exceed) == Some(OnExceed::Shadow) {
+        let on_exceed = rule.on_exceed.as_ref().or(self.file.defaults.on_exceed.as_ref());
+        // The others let requests pass, or wait on behalf of the client.
+        if let Some(on_exceed) =
+            on_exceed.filter(|said| !matches!(said, OnExceed::Reject | OnExceed::Tarpit(_)))
+        {
             if rule.penalty.is_some() {
-                let message = "this rule only counts, so nobody is ever penalised";
-                self.document.warning(&path, message, "remove the penalty, or `on_exceed: shadow`");
+                let message = match on_exceed {
+                    OnExceed::Shadow => "this rule only counts, so nobody is ever penalised",
+                    _ => "only `reject` and `tarpit` have penalties",
+                };
+                self.document.warning(&path, message, "remove the penalty, or change `on_exceed`");
             }
             return None;
         }

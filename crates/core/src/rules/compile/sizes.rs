@@ -4,12 +4,13 @@ use super::Compiler;
 use crate::algorithm::Algorithm;
 use crate::document::Path;
 use crate::key::Dimension;
-use crate::limit::{Limit, LimitError};
-use crate::rate::duration_text;
+use crate::limit::{Limit, LimitError, Size};
+use crate::rate::{Rate, duration_text};
 use crate::rules::pattern::Glob;
 use crate::rules::ruleset::{ByTier, Rule, SizeId, Sizes};
 use crate::rules::sizing::{Layer, Stated, sizes_of};
 use crate::rules::written;
+use crate::rules::written::OnExceed;
 use siphasher::sip::SipHasher13;
 use smallvec::SmallVec;
 use std::collections::HashSet;
@@ -119,6 +120,7 @@ impl Compiler<'_> {
         let algorithm = layers.iter().rev().find_map(|layer| layer.algorithm).unwrap_or_default();
         let sizes = sizes_of(&rule.id, algorithm, layers, &mut self.document)?;
         let several = sizes.len() > 1;
+        let on_exceed = rule.on_exceed.as_ref().or(self.file.defaults.on_exceed.as_ref());
         let mut seen = HashSet::new();
         for stated in &sizes {
             if several && !seen.insert(stated.period_us) {
@@ -130,7 +132,15 @@ impl Compiler<'_> {
         let first = self.parts.limits.len() as u32;
         for stated in &sizes {
             let policy = policy_name(&rule.id, several, stated);
-            match Limit::new(&policy, algorithm, stated.size) {
+            let whole = Limit::new(&policy, algorithm, stated.size);
+            let limit = match (whole, shaper_size(algorithm, on_exceed, stated)) {
+                (Ok(whole), Some(evenly)) => Limit::new(&policy, algorithm, evenly).map(|mut limit| {
+                    (limit.stated, limit.window_seconds) = (whole.stated, whole.window_seconds);
+                    limit
+                }),
+                (whole, _) => whole,
+            };
+            match limit {
                 Ok(limit) => {
                     self.parts.limits.push(limit);
                     self.parts.owners.push(0);
@@ -175,6 +185,7 @@ impl Compiler<'_> {
                 );
                 return;
             }
+            LimitError::Missing(_) if algorithm == Algorithm::Concurrency => "add `limit: 10`",
             LimitError::Missing("limit") => "add `limit: 100/min`, or `params: { limit: 100, window: 60 }`",
             LimitError::Missing("window") => "add `window: 60`, in seconds, or write the limit as `100/min`",
             LimitError::Missing("rate") if algorithm == Algorithm::LeakyBucket => {
@@ -272,6 +283,18 @@ impl Compiler<'_> {
             self.parts.limits[limit as usize].identity ^= mark;
         }
     }
+}
+
+/// The size of a leaky bucket before which requests queue: unless a burst is stated, they leave one by one, as
+/// drops do. None for all others.
+fn shaper_size(algorithm: Algorithm, on_exceed: Option<&OnExceed>, stated: &Stated) -> Option<Size> {
+    let is_shaper = algorithm == Algorithm::LeakyBucket && matches!(on_exceed, Some(OnExceed::Queue(_)));
+    if !is_shaper || stated.has_burst {
+        return None;
+    }
+    let Size { capacity, rate, window_us } = stated.size;
+    let rate = rate.or_else(|| Rate::per(capacity?, window_us?));
+    Some(Size { capacity: Some(1), rate, window_us: None })
 }
 
 /// A rule's only limit has the rule's name; one of several also its period, which outlives a reordering.

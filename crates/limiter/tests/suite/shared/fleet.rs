@@ -43,7 +43,7 @@ pub fn alone(test: impl AsyncFn()) {
 
 /// One node.
 pub struct Node {
-    pub limiter: Limiter,
+    pub limiter: Arc<Limiter>,
     pub store: RedisStore,
 }
 
@@ -59,7 +59,7 @@ impl Node {
             .sharing(&store, FailureSettings::default());
         let Loaded { rules, lists, .. } = load(text);
         limiter.install(rules, lists);
-        Arc::new(Self { limiter, store })
+        Arc::new(Self { limiter: Arc::new(limiter), store })
     }
 
     /// Whether `request` passes, and whether the store had a say.

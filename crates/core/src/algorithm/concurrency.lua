@@ -1,0 +1,50 @@
+-- The places of one key that are taken, as a sorted set: whose (node and number), and until when by the store's
+-- clock. See concurrency.rs.
+--
+-- KEYS[1]  the set
+-- ARGV[1]  "take": one place, if fewer than the limit are taken
+--          "keep": puts off the end of places that are held, and takes them again if they are gone
+--          "drop": gives places back
+-- take: ARGV[2] the limit, [3] whose, [4] for how many microseconds
+-- keep: ARGV[2], [3] whose, for how many microseconds; and so on
+-- drop: ARGV[2] whose; and so on
+local key = KEYS[1]
+if ARGV[1] == 'drop' then
+  local gone = 0
+  for index = 2, #ARGV do gone = gone + redis.call('ZREM', key, ARGV[index]) end
+  return gone
+end
+
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+redis.call('ZREMRANGEBYSCORE', key, '-inf', string.format('%.0f', now))
+
+-- The set lives as long as its last place.
+local function outlive(longest)
+  local left = redis.call('PTTL', key)
+  local ms = math.ceil(longest / 1000) + 1
+  if left < ms then redis.call('PEXPIRE', key, ms) end
+end
+
+if ARGV[1] == 'keep' then
+  local longest = 0
+  for index = 2, #ARGV, 2 do
+    local us = tonumber(ARGV[index + 1])
+    longest = math.max(longest, us)
+    redis.call('ZADD', key, string.format('%.0f', now + us), ARGV[index])
+  end
+  outlive(longest)
+  return #ARGV
+end
+
+local taken = redis.call('ZCARD', key)
+local admitted = 0
+if taken < tonumber(ARGV[2]) then
+  local us = tonumber(ARGV[4])
+  redis.call('ZADD', key, string.format('%.0f', now + us), ARGV[3])
+  outlive(us)
+  admitted = 1
+  taken = taken + 1
+end
+local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
+return { admitted, taken, string.format('%.0f', tonumber(first[2] or now) - now) }

@@ -1,0 +1,190 @@
+//! Letting requests in: as [`Limiter::check`], but for doors that can wait and that know when a request ends.
+//!
+//! Most requests meet no rule for which that matters, and are decided as by `check`. The others are charged step
+//! by step: first a place among the requests in flight, then everything else, all or nothing. Who is over a limit
+//! may wait in a [`line`], be let pass because the node has room (a [`station`]), or be refused late. What is
+//! held until the request ends is its [`Permit`].
+
+mod attempt;
+mod in_flight;
+mod line;
+mod permit;
+mod station;
+mod waiting;
+
+use crate::limiter::{Check, Decision, Limiter};
+use crate::names::Names;
+use crate::pending::Pending;
+use crate::policy::takes_time;
+use attempt::Asked;
+use in_flight::InFlight;
+use line::Lines;
+pub use permit::Permit;
+use station::Stations;
+use std::borrow::Cow;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use tollgate_core::decision::{Invalid, Outcome, validate};
+use tollgate_core::request::Request;
+use tollgate_core::rules::Charges;
+use tollgate_core::rules::lists::Listed;
+use tollgate_core::rules::written::OnExceed;
+
+/// What a limiter knows of requests that wait or are in flight.
+#[derive(Debug, Default)]
+pub(crate) struct Admissions {
+    pub(crate) lines: Lines,
+    pub(crate) in_flight: InFlight,
+    pub(crate) stations: Stations,
+}
+
+impl Admissions {
+    pub(crate) fn tidy(&self, now_us: u64) {
+        self.in_flight.tidy(now_us);
+    }
+}
+
+/// What [`Limiter::admit`] answers.
+#[derive(Debug)]
+pub enum Admit<'l> {
+    /// It is decided.
+    Decided(Admission),
+    /// The shared store has to be heard first, or a rule lets the request wait.
+    Pending(Admitting<'l>),
+}
+
+/// An admission on its way. Whoever drops it gives back its place.
+#[must_use = "it has to be awaited"]
+pub struct Admitting<'l>(Way<'l>);
+
+enum Way<'l> {
+    Store(Pending<'l>),
+    Long(Pin<Box<dyn Future<Output = Admission> + Send>>),
+}
+
+/// A decision, and what the request holds until it has ended.
+#[derive(Debug)]
+pub struct Admission {
+    /// The decision.
+    pub decision: Decision,
+    /// To be kept until the request has ended, and dropped then.
+    pub permit: Option<Permit>,
+}
+
+/// What the upstream is to be told of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flagged {
+    /// The header, in lower case.
+    pub header: &'static str,
+    /// The rule that flags it.
+    pub rule: &'static str,
+    /// It is within the limit, but in the soft part.
+    pub is_soft: bool,
+}
+
+impl Flagged {
+    /// What the header says: the rule, and `;soft` if the request is within the limit.
+    pub fn value(&self) -> Cow<'static, str> {
+        if self.is_soft { format!("{};soft", self.rule).into() } else { self.rule.into() }
+    }
+}
+
+impl Decision {
+    /// What the upstream is to be told.
+    pub fn flags(&self) -> impl Iterator<Item = Flagged> {
+        let flag = |names: &'static Names, said: &'static OnExceed, is_soft| match said {
+            OnExceed::Flag(flag) => Some(Flagged { header: &flag.header, rule: &names.rule, is_soft }),
+            _ => None,
+        };
+        let over = self.flagged_by.and_then(|names| flag(names, &names.on_exceed, false));
+        let soft = self.soft.and_then(|names| flag(names, &names.soft.as_ref()?.then, true));
+        // Of two in the same header, that of the limit which is exceeded.
+        let soft = soft.filter(|soft| over.is_none_or(|over| over.header != soft.header));
+        over.into_iter().chain(soft)
+    }
+}
+
+impl Admit<'_> {
+    /// The admission, waiting for it if need be.
+    pub async fn admission(self) -> Admission {
+        match self {
+            Self::Decided(admission) => admission,
+            Self::Pending(admitting) => admitting.admission().await,
+        }
+    }
+}
+
+impl Admitting<'_> {
+    /// Waits for it.
+    pub async fn admission(self) -> Admission {
+        match self.0 {
+            Way::Store(pending) => pending.decision().await.into(),
+            Way::Long(admission) => admission.await,
+        }
+    }
+}
+
+impl fmt::Debug for Admitting<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Admitting(…)")
+    }
+}
+
+impl From<Decision> for Admission {
+    fn from(decision: Decision) -> Self {
+        Self { decision, permit: None }
+    }
+}
+
+impl Limiter {
+    /// Lets `request` in, now or when its turn comes, or refuses it. Waiting needs a tokio runtime with time.
+    pub fn admit(self: &Arc<Self>, request: &Request<'_>) -> Result<Admit<'_>, Invalid> {
+        validate(request)?;
+        let found = self.with_policy(|policy, caches| {
+            if !policy.rules.takes_time {
+                return self.decide(policy, caches, request).map(Found::Checked);
+            }
+            let hashes = self.hashes(request);
+            if policy.has_lists {
+                let now_us = self.clock().now_us();
+                let outcome = match caches.listed(policy, request, &hashes, now_us) {
+                    Some(Listed::Denied) => Some(Outcome::Denied),
+                    Some(Listed::Allowed) => Some(Outcome::Unlimited),
+                    None => None,
+                };
+                if let Some(outcome) = outcome {
+                    return Ok(Found::Checked(Decision::without_limit(outcome, now_us).into()));
+                }
+            }
+            let selection = caches.select(policy, request, &hashes);
+            let rules = &policy.rules.set;
+            let mut charges = Charges::new();
+            rules.charge(selection, request, &hashes, &mut charges);
+            if !charges.iter().any(|charge| takes_time(rules.rule_of(charge.id), charge.limit)) {
+                return self.decide(policy, caches, request).map(Found::Checked);
+            }
+            let route = selection.route();
+            Asked::new(self, policy, &charges, request, route).map(|asked| Found::Asked(Box::new(asked)))
+        })?;
+        Ok(match found {
+            Found::Checked(Check::Decided(decision)) => Admit::Decided(decision.into()),
+            Found::Checked(Check::Pending(pending)) => Admit::Pending(Admitting(Way::Store(pending))),
+            Found::Asked(asked) => {
+                let admission = Box::pin(waiting::admission(Arc::clone(self), *asked));
+                Admit::Pending(Admitting(Way::Long(admission)))
+            }
+        })
+    }
+
+    /// Says how loaded this node is, in thousandths, from what else is known of it. Rules that shed take the higher
+    /// of this and of what they count themselves.
+    pub fn set_load(&self, permille: u32) {
+        self.admissions.stations.set_load(permille);
+    }
+}
+
+enum Found<'l> {
+    Checked(Check<'l>),
+    Asked(Box<Asked>),
+}

@@ -1,0 +1,289 @@
+//! One attempt to charge a request: a place among those in flight first, then everything else.
+
+use super::permit::{Part, Permit};
+use crate::failure::open_step;
+use crate::limiter::{Decision, Limiter};
+use crate::pending::{Due, SharedStore};
+use crate::policy::Policy;
+use crate::redis::Slot;
+use smallvec::SmallVec;
+use std::net::IpAddr;
+use std::sync::Arc;
+use tollgate_core::algorithm::{Step, concurrency};
+use tollgate_core::decision::{Fold, Invalid, Outcome};
+use tollgate_core::place::Place;
+use tollgate_core::request::Request;
+use tollgate_core::rules::written::{OnExceed, OnStoreFailure, Queue};
+use tollgate_core::rules::{Charge, LimitId, Over};
+
+/// A request without a priority is neither the least nor the most important.
+const USUAL_PRIORITY: u8 = 100;
+/// Timers are late by a millisecond or so. Up to this, the embedded store is asked for the moment that was meant:
+/// otherwise each of a line would add its own delay to the pace.
+const MOST_LATE_US: u64 = 20_000;
+
+/// A request, without what it was read from: it can be charged any number of times.
+#[derive(Debug)]
+pub(super) struct Asked {
+    pub(super) policy: Arc<Policy>,
+    due: SmallVec<[Due; 4]>,
+    /// Where the states of `due` stand at the shared store, if it was ever reached.
+    places: Option<Vec<Place>>,
+    in_flight: SmallVec<[Wanted; 1]>,
+    pub(super) cost: u64,
+    priority: u8,
+    ip: Option<IpAddr>,
+    /// The line in which it waits: that of the first rule that lets it.
+    pub(super) line: Option<InLine>,
+}
+
+/// A place among the requests in flight that it needs.
+#[derive(Debug)]
+struct Wanted {
+    due: Due,
+    /// The key of the places at the shared store.
+    key: Option<Arc<str>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct InLine {
+    pub(super) key: u64,
+    pub(super) limit: LimitId,
+    pub(super) queue: Queue,
+}
+
+impl Asked {
+    pub(super) fn new(
+        limiter: &Limiter,
+        policy: &Arc<Policy>,
+        charges: &[Charge<'_>],
+        request: &Request<'_>,
+        route: u64,
+    ) -> Result<Self, Invalid> {
+        let rules = &policy.rules.set;
+        let places = limiter.shared().and_then(|store| store.shared.places());
+        let place = |charge: &Charge<'_>| {
+            let places = places.as_ref()?;
+            Some(places.of(rules.rule_of(charge.id), charge.limit, request, route))
+        };
+        let mut asked = Self {
+            policy: Arc::clone(policy),
+            due: SmallVec::new(),
+            places: places.is_some().then(Vec::new),
+            in_flight: SmallVec::new(),
+            cost: request.cost,
+            priority: request.priority.unwrap_or(USUAL_PRIORITY),
+            ip: request.ip,
+            line: None,
+        };
+        for charge in charges {
+            let due = Due::new(policy, charge);
+            if let OnExceed::Queue(queue) = rules.rule_of(charge.id).on_exceed {
+                asked.line = asked.line.or(Some(InLine { key: charge.key, limit: charge.id, queue }));
+            }
+            if charge.limit.longest_in_flight_us().is_some() {
+                let key = place(charge).map(|place| Slot::key(&place).into());
+                asked.in_flight.push(Wanted { due, key });
+            } else if request.cost <= u64::from(charge.limit.quota) {
+                asked.due.push(due);
+                if let (Some(places), Some(place)) = (&mut asked.places, place(charge)) {
+                    places.push(place);
+                }
+            } else if charge.enforced {
+                let rule = rules.rule_of(charge.id).id.clone();
+                return Err(Invalid::CostAboveLimit { rule, limit: charge.limit.quota, cost: request.cost });
+            }
+        }
+        Ok(asked)
+    }
+
+    /// Charges it once, all or nothing; `meant_us` is when that was meant to be.
+    pub(super) async fn attempt(&self, limiter: &Arc<Limiter>, meant_us: Option<u64>) -> (Decision, Permit) {
+        let now_us = limiter.clock().now_us();
+        let (held, mut permit) = self.take_places(limiter, now_us).await;
+        if let Some(held) = held
+            && !held.allowed()
+        {
+            return (held, Permit::default());
+        }
+        let mut due = self.due.clone();
+        let mut rest = self.charge(limiter, &due, now_us, meant_us).await;
+        // Each rule that sheds can let it pass once.
+        for _ in 0..due.len() {
+            let Some((rule, counted)) = self.tolerated(limiter, &rest) else { break };
+            permit.add(Part::Counted { _counted: counted });
+            for due in due.iter_mut().filter(|due| self.policy.rules.terms(due.id).names.rule == rule) {
+                (due.enforced, due.over) = (false, Over::Tolerated);
+            }
+            rest = self.charge(limiter, &due, now_us, meant_us).await;
+        }
+        let decision = match held {
+            Some(held) => joined(held, rest),
+            None => rest,
+        };
+        if !decision.allowed() {
+            return (decision, Permit::default());
+        }
+        self.enter(limiter, &due, &mut permit);
+        (decision, permit)
+    }
+
+    /// If a rule that sheds refuses it, and the node has room for it nevertheless: that rule, and its place.
+    fn tolerated(
+        &self,
+        limiter: &Limiter,
+        found: &Decision,
+    ) -> Option<(&'static str, super::station::Counted)> {
+        let Outcome::Limited(_) = found.outcome else { return None };
+        let names = found.terms?.names;
+        let OnExceed::Shed(shed) = &names.on_exceed else { return None };
+        let counted = limiter.admissions.stations.tolerate(&names.rule, shed, self.priority)?;
+        Some((&names.rule, counted))
+    }
+
+    /// Counts it for the rules that shed and have not counted it yet.
+    fn enter(&self, limiter: &Limiter, due: &[Due], permit: &mut Permit) {
+        let mut entered: SmallVec<[&'static str; 2]> = SmallVec::new();
+        for due in due.iter().filter(|due| due.enforced) {
+            let names = self.policy.rules.terms(due.id).names;
+            if matches!(names.on_exceed, OnExceed::Shed(_)) && !entered.contains(&names.rule.as_str()) {
+                entered.push(&names.rule);
+                permit.add(Part::Counted { _counted: limiter.admissions.stations.enter(&names.rule) });
+            }
+        }
+    }
+
+    /// Charges everything but places in flight.
+    async fn charge(&self, limiter: &Limiter, due: &[Due], now_us: u64, meant_us: Option<u64>) -> Decision {
+        let rules = &self.policy.rules;
+        if let Some(store) = limiter.shared() {
+            let address = self.ip.map(|ip| limiter.address_hash(ip));
+            let place = self.places.as_ref().map(|places| |index: usize, _| places[index].clone());
+            let due = due.iter().copied().collect();
+            let cost = self.cost as u32;
+            return limiter
+                .ask_shared(store, &self.policy, due, cost, address, now_us, place)
+                .decision()
+                .await;
+        }
+        let meant_us = meant_us.map_or(now_us, |meant_us| meant_us.max(now_us.saturating_sub(MOST_LATE_US)));
+        let charges: SmallVec<[Charge<'_>; 4]> = due.iter().map(|due| due.charge(&self.policy)).collect();
+        if charges.is_empty() {
+            return Decision::without_limit(Outcome::Unlimited, now_us);
+        }
+        let decided = limiter.take_all(rules, &charges, self.cost, self.ip, meant_us.min(now_us));
+        decided.expect("costs above a limit have been refused before")
+    }
+
+    /// Takes all places in flight, or none. None if it needs none.
+    async fn take_places(&self, limiter: &Arc<Limiter>, now_us: u64) -> (Option<Decision>, Permit) {
+        let mut permit = Permit::default();
+        if self.in_flight.is_empty() {
+            return (None, permit);
+        }
+        let (mut fold, mut degraded) = (Fold::default(), false);
+        for wanted in &self.in_flight {
+            let charge = wanted.due.charge(&self.policy);
+            let (step, taken, is_degraded) = match limiter.shared() {
+                None => {
+                    let (step, taken) = take_here(limiter, &charge, charge.limit.quota, now_us);
+                    (step, taken, false)
+                }
+                Some(store) => self.take_shared(limiter, store, wanted, &charge, now_us).await,
+            };
+            degraded |= is_degraded;
+            fold.add(&charge, &step);
+            permit.join(taken);
+            if !fold.admits() {
+                break;
+            }
+        }
+        let mut decision = Decision::of(&self.policy.rules, &fold, now_us);
+        decision.degraded = degraded;
+        if degraded {
+            decision.soft = None;
+        }
+        (Some(decision), permit)
+    }
+
+    /// Takes a place at the shared store; if that fails, as the rule says.
+    async fn take_shared(
+        &self,
+        limiter: &Arc<Limiter>,
+        store: &SharedStore,
+        wanted: &Wanted,
+        charge: &Charge<'_>,
+        now_us: u64,
+    ) -> (Step, Permit, bool) {
+        let (limit, longest_us) = (charge.limit, charge.limit.longest_in_flight_us().unwrap_or(0));
+        let mut permit = Permit::default();
+        let slot = match &wanted.key {
+            Some(key) => {
+                let number = limiter.admissions.in_flight.number();
+                let slot = Slot::new(&store.shared, Arc::clone(key), number, longest_us);
+                match slot.take(limit.quota).await {
+                    Ok(taken) => {
+                        let (admitted, first_us) = (taken.admitted, taken.first_us);
+                        let step =
+                            concurrency::step(admitted, limit.quota, taken.taken, first_us, longest_us);
+                        if admitted {
+                            let limiter = Arc::clone(limiter);
+                            permit.add(Part::Shared { limiter, key: charge.key, slot: Some(slot) });
+                        }
+                        return (step, permit, false);
+                    }
+                    Err(_) => Some(slot),
+                }
+            }
+            None => None,
+        };
+        store.fallback.count();
+        let step = match self.policy.rules.set.rule_of(charge.id).on_store_failure {
+            OnStoreFailure::Allow => open_step(true),
+            OnStoreFailure::Deny => open_step(false),
+            OnStoreFailure::Local => {
+                let share = store.fallback.share_in_flight(limit.quota, store.shared.book.nodes());
+                let (step, taken) = take_here(limiter, charge, share, now_us);
+                permit.join(taken);
+                step
+            }
+        };
+        if let Some(mut slot) = slot.filter(|_| step.admitted) {
+            // It is told to the store as soon as that is back.
+            slot.hold();
+            permit.add(Part::Shared { limiter: Arc::clone(limiter), key: charge.key, slot: Some(slot) });
+        }
+        (step, permit, true)
+    }
+}
+
+/// Takes a place on this node.
+fn take_here(limiter: &Arc<Limiter>, charge: &Charge<'_>, limit: u32, now_us: u64) -> (Step, Permit) {
+    let in_flight = &limiter.admissions.in_flight;
+    let (key, number) = (charge.key, in_flight.number());
+    let longest_us = charge.limit.longest_in_flight_us().unwrap_or(0);
+    let step = in_flight.take(key, limit, longest_us, number, now_us);
+    let mut permit = Permit::default();
+    if step.admitted {
+        permit.add(Part::Local { limiter: Arc::clone(limiter), key, number });
+    }
+    (step, permit)
+}
+
+/// What two parts of one request come to, of which the first admits it.
+fn joined(held: Decision, rest: Decision) -> Decision {
+    let takes_held = match (held.outcome, rest.outcome) {
+        (Outcome::Admitted(held), Outcome::Admitted(rest)) => held.remaining < rest.remaining,
+        (_, rest) => rest == Outcome::Unlimited,
+    };
+    let (outcome, terms) = if takes_held { (held.outcome, held.terms) } else { (rest.outcome, rest.terms) };
+    Decision {
+        outcome,
+        terms,
+        degraded: held.degraded || rest.degraded,
+        shadowed_by: rest.shadowed_by.or(held.shadowed_by),
+        flagged_by: rest.flagged_by.or(held.flagged_by),
+        soft: rest.soft.or(held.soft),
+        ..rest
+    }
+}

@@ -1,0 +1,63 @@
+//! The requests in flight on this node, by key.
+
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use tollgate_core::algorithm::Step;
+use tollgate_core::algorithm::concurrency::Held;
+
+const SHARDS: usize = 64;
+
+/// Every entry belongs to a request in flight, so the requests bound the table.
+#[derive(Debug)]
+pub(crate) struct InFlight {
+    shards: Box<[Mutex<HashMap<u64, Held>>]>,
+    next: AtomicU64,
+    next_to_tidy: AtomicUsize,
+}
+
+impl Default for InFlight {
+    fn default() -> Self {
+        Self {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            next: AtomicU64::new(1),
+            next_to_tidy: AtomicUsize::new(0),
+        }
+    }
+}
+
+impl InFlight {
+    fn shard(&self, key: u64) -> &Mutex<HashMap<u64, Held>> {
+        &self.shards[(key >> 32) as usize % SHARDS]
+    }
+
+    /// A number that no other request of this node has.
+    pub(crate) fn number(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Takes a place for the request `number`.
+    pub(crate) fn take(&self, key: u64, limit: u32, longest_us: u64, number: u64, now_us: u64) -> Step {
+        self.shard(key).lock().entry(key).or_default().take(limit, longest_us, number, now_us)
+    }
+
+    /// Gives it back.
+    pub(crate) fn give_back(&self, key: u64, number: u64) {
+        let mut shard = self.shard(key).lock();
+        if let Some(held) = shard.get_mut(&key) {
+            held.give_back(number);
+            if held.is_empty() {
+                shard.remove(&key);
+            }
+        }
+    }
+
+    /// Forgets what has run out in the next shard.
+    pub(crate) fn tidy(&self, now_us: u64) {
+        let index = self.next_to_tidy.fetch_add(1, Ordering::Relaxed) % SHARDS;
+        self.shards[index].lock().retain(|_, held| {
+            held.expire(now_us);
+            !held.is_empty()
+        });
+    }
+}

@@ -1,0 +1,148 @@
+//! What becomes of a request for which time matters: its wait in a line, and answers that are held back.
+
+use super::Admission;
+use super::attempt::{Asked, InLine};
+use super::permit::Permit;
+use crate::limiter::{Decision, Limiter};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use tollgate_core::decision::{Outcome, Standing};
+use tollgate_core::rules::written::{OnExceed, Tarpit};
+
+/// When a request in flight ends is not known. Who waits for that is woken by those of this node, and looks this
+/// often for those of others.
+const LOOK_AGAIN_US: u64 = 100_000;
+
+/// Lets `asked` in or refuses it.
+pub(super) async fn admission(limiter: Arc<Limiter>, asked: Asked) -> Admission {
+    let (mut decision, permit) = match asked.line {
+        None => asked.attempt(&limiter, None).await,
+        Some(line) => in_line(&limiter, &asked, line).await,
+    };
+    if let Some((rule, tarpit)) = delay_of(&decision)
+        && let Some(_delayed) = limiter.admissions.stations.delay(rule, &tarpit)
+    {
+        sleep(Duration::from_micros(tarpit.delay.us)).await;
+        if let Outcome::Limited(standing) = &mut decision.outcome {
+            standing.retry_after_us = standing.retry_after_us.saturating_sub(tarpit.delay.us).max(1);
+            standing.reset_after_us = standing.reset_after_us.saturating_sub(tarpit.delay.us);
+            decision.now_us += tarpit.delay.us;
+        }
+    }
+    Admission { decision, permit: permit.or_none() }
+}
+
+/// How long its answer is held back, and by which rule.
+fn delay_of(decision: &Decision) -> Option<(&'static str, Tarpit)> {
+    let (names, said) = match decision.outcome {
+        Outcome::Limited(_) => {
+            let names = decision.terms?.names;
+            (names, &names.on_exceed)
+        }
+        Outcome::Denied => return None,
+        _ => {
+            let names = decision.soft?;
+            (names, &names.soft.as_ref()?.then)
+        }
+    };
+    match said {
+        OnExceed::Tarpit(tarpit) => Some((&names.rule, *tarpit)),
+        _ => None,
+    }
+}
+
+/// Waits for its turn. See [`super::line`].
+async fn in_line(limiter: &Arc<Limiter>, asked: &Asked, line: InLine) -> (Decision, Permit) {
+    let InLine { key, queue, .. } = line;
+    let deadline = Instant::now() + Duration::from_micros(queue.max_wait.us);
+    let turn = limiter.admissions.lines.arrive(key);
+    let mut due = None;
+    if turn.ahead().count == 0 {
+        let (decision, permit) = asked.attempt(limiter, None).await;
+        let Some(standing) = waits(&decision) else { return (decision, permit) };
+        let is_too_long = standing.retry_after_us > queue.max_wait.us && !is_guess(&decision);
+        if is_too_long {
+            return (decision, permit);
+        }
+        turn.note(decision);
+        due = Some(decision);
+    }
+    let ahead = turn.ahead();
+    let refusal = ahead.refusal.map(|refusal| {
+        let pace_us = asked.policy.rules.set.limit(line.limit).pace_us(ahead.cost).unwrap_or(0);
+        put_off(refusal, limiter.clock().now_us(), pace_us)
+    });
+    if let Some((refusal, wait_us)) = refusal
+        && wait_us > queue.max_wait.us
+        && !is_guess(&refusal)
+    {
+        return (refusal, Permit::default());
+    }
+    if !turn.wait(asked.cost, queue.length) {
+        return match refusal {
+            Some((refusal, _)) => (refusal, Permit::default()),
+            // All before it are still asking: so does it, but it does not wait.
+            None => asked.attempt(limiter, None).await,
+        };
+    }
+    loop {
+        if !turn.is_first() {
+            if timeout_at(deadline, turn.nudged()).await.is_err() {
+                let told = turn.ahead();
+                let now_us = limiter.clock().now_us();
+                let pace_us = asked.policy.rules.set.limit(line.limit).pace_us(told.cost).unwrap_or(0);
+                return match told.refusal {
+                    Some(refusal) => (put_off(refusal, now_us, pace_us).0, Permit::default()),
+                    None => asked.attempt(limiter, None).await,
+                };
+            }
+            due = None;
+            continue;
+        }
+        let meant_us = due.and_then(|refusal: Decision| {
+            waits(&refusal).map(|standing| refusal.now_us + standing.retry_after_us)
+        });
+        let (decision, permit) = asked.attempt(limiter, meant_us).await;
+        let Some(standing) = waits(&decision) else { return (decision, permit) };
+        turn.note(decision);
+        let mut wait_us = standing.retry_after_us;
+        if is_guess(&decision) {
+            wait_us = wait_us.min(LOOK_AGAIN_US);
+        }
+        let until = Instant::now() + Duration::from_micros(wait_us);
+        if until > deadline && !is_guess(&decision) || Instant::now() >= deadline {
+            return (decision, permit);
+        }
+        due = Some(decision);
+        tokio::select! {
+            () = sleep_until(until.min(deadline)) => {}
+            // What it was told does not hold any more.
+            () = turn.nudged() => due = None,
+        }
+    }
+}
+
+/// How things stand for a request that may wait.
+fn waits(decision: &Decision) -> Option<Standing> {
+    let Outcome::Limited(standing) = decision.outcome else { return None };
+    matches!(decision.terms?.names.on_exceed, OnExceed::Queue(_)).then_some(standing)
+}
+
+/// Whether the time to wait is a guess: nobody knows when a request in flight ends.
+fn is_guess(decision: &Decision) -> bool {
+    decision.terms.is_some_and(|terms| terms.window_seconds == 0)
+}
+
+/// What the last who asked was told, for one who would come `pace_us` later; and how long it would wait.
+fn put_off(mut refusal: Decision, now_us: u64, pace_us: u64) -> (Decision, u64) {
+    let elapsed_us = now_us.saturating_sub(refusal.now_us);
+    let mut wait_us = 0;
+    if let Outcome::Limited(standing) = &mut refusal.outcome {
+        wait_us = standing.retry_after_us.saturating_sub(elapsed_us).saturating_add(pace_us).max(1);
+        standing.retry_after_us = wait_us;
+        standing.reset_after_us = standing.reset_after_us.saturating_sub(elapsed_us).max(wait_us);
+    }
+    refusal.now_us = now_us;
+    (refusal, wait_us)
+}

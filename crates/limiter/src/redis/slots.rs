@@ -1,0 +1,222 @@
+//! Places among the requests in flight of the whole fleet.
+//!
+//! A place at the store lives for a few seconds. The node that holds it says every second that it still does, so
+//! that a node which dies leaves nothing behind for long; and one which comes back to a store that has forgotten
+//! takes its places again, because the requests are still in flight. Places are never taken ahead.
+
+use super::Shared;
+use super::link::Failure;
+use parking_lot::Mutex;
+use redis::Value;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock, Weak};
+use std::time::Duration;
+use tollgate_core::algorithm::concurrency::SCRIPT;
+use tollgate_core::place::Place;
+
+/// How long a place lives unless it is held on to.
+const LIVES_US: u64 = 4_000_000;
+/// How often it is.
+const KEEP: Duration = Duration::from_secs(1);
+/// A key that moves is followed so many times.
+const MOST_HOPS: u32 = 3;
+/// Places in one call: more would keep the server from others for long.
+const MOST_AT_ONCE: usize = 500;
+
+static NAME: LazyLock<String> = LazyLock::new(|| sha1_smol::Sha1::from(SCRIPT).digest().to_string());
+
+/// Whose, and until when at most.
+type Holding = (u64, u64);
+
+/// What this node holds: by key, whose and until when at most.
+#[derive(Debug, Default)]
+pub(super) struct Holdings(Mutex<HashMap<Arc<str>, HashMap<u64, u64>>>);
+
+/// A place, or an attempt at one. Dropped, it is given back.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    shared: Arc<Shared>,
+    key: Arc<str>,
+    number: u64,
+    longest_us: u64,
+    /// The store may know of it.
+    is_told: AtomicBool,
+}
+
+/// What the store said.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Taken {
+    pub(crate) admitted: bool,
+    /// How many are taken, this one included.
+    pub(crate) taken: u32,
+    /// When the first of them runs out.
+    pub(crate) first_us: u64,
+}
+
+impl Slot {
+    /// The key of the places of a limit and a client: beside the client's other state.
+    pub(crate) fn key(place: &Place) -> String {
+        let field: String = place.field.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("{}:f:{field}", place.key)
+    }
+
+    pub(crate) fn new(shared: &Arc<Shared>, key: Arc<str>, number: u64, longest_us: u64) -> Self {
+        Self { shared: Arc::clone(shared), key, number, longest_us, is_told: AtomicBool::new(false) }
+    }
+
+    /// Asks the store for it.
+    pub(crate) async fn take(&self, limit: u32) -> Result<Taken, Failure> {
+        let whose = self.shared.whose(self.number);
+        let lives_us = self.longest_us.min(LIVES_US);
+        self.is_told.store(true, Ordering::Relaxed);
+        let args = [b"take".to_vec(), text(limit), whose.into_bytes(), text(lives_us)];
+        let answer = self.shared.run_slots(&self.key, &args).await;
+        if matches!(answer, Err(Failure::Unavailable)) {
+            self.is_told.store(false, Ordering::Relaxed);
+        }
+        let taken = read(&answer?).ok_or(Failure::Lost)?;
+        if taken.admitted {
+            self.note();
+        } else {
+            self.is_told.store(false, Ordering::Relaxed);
+        }
+        Ok(taken)
+    }
+
+    /// Holds it although the store does not answer.
+    pub(crate) fn hold(&mut self) {
+        self.note();
+    }
+
+    fn note(&self) {
+        self.is_told.store(true, Ordering::Relaxed);
+        let until_us = self.shared.lease_us() + self.longest_us;
+        self.shared.holdings.0.lock().entry(Arc::clone(&self.key)).or_default().insert(self.number, until_us);
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let mut holdings = self.shared.holdings.0.lock();
+        if let Some(held) = holdings.get_mut(&self.key) {
+            held.remove(&self.number);
+            if held.is_empty() {
+                holdings.remove(&self.key);
+            }
+        }
+        drop(holdings);
+        if self.is_told.load(Ordering::Relaxed) {
+            let (shared, key, number) = (Arc::clone(&self.shared), Arc::clone(&self.key), self.number);
+            // Counted as on its way, so that a node that stops waits for it.
+            shared.queues.begin();
+            self.shared.runtime.spawn(async move {
+                shared.give_back(&key, &[number]).await;
+                shared.queues.end();
+            });
+        }
+    }
+}
+
+impl Shared {
+    fn whose(&self, number: u64) -> String {
+        format!("{}:{number}", self.fleet.id())
+    }
+
+    /// Runs the script on `key`, wherever that is served.
+    async fn run_slots(&self, key: &str, args: &[Vec<u8>]) -> Result<Value, Failure> {
+        let mut by_name = true;
+        let mut hops = 0;
+        loop {
+            let mut command = redis::cmd(if by_name { "EVALSHA" } else { "EVAL" });
+            command.arg(if by_name { NAME.as_str() } else { SCRIPT }).arg(1).arg(key);
+            for arg in args {
+                command.arg(&arg[..]);
+            }
+            let shard = self.servers.shard_of(key.as_bytes());
+            match shard.call(&command).await {
+                Err(Failure::NoScript) if by_name => by_name = false,
+                Err(Failure::Moved { .. } | Failure::Ask { .. } | Failure::TryAgain) if hops < MOST_HOPS => {
+                    hops += 1;
+                    self.servers.refresh();
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    async fn give_back(&self, key: &str, numbers: &[u64]) {
+        let whose = numbers.iter().map(|number| self.whose(*number).into_bytes());
+        let args: Vec<Vec<u8>> = std::iter::once(b"drop".to_vec()).chain(whose).collect();
+        // If it fails, they run out.
+        let _ = self.run_slots(key, &args).await;
+    }
+
+    /// Says of all places that they are still held.
+    async fn keep_slots(self: &Arc<Self>) {
+        let now_us = self.lease_us();
+        let held: Vec<(Arc<str>, Vec<Holding>)> = {
+            let mut holdings = self.holdings.0.lock();
+            holdings.retain(|_, held| {
+                held.retain(|_, until_us| *until_us > now_us);
+                !held.is_empty()
+            });
+            let list =
+                |held: &HashMap<u64, u64>| held.iter().map(|(number, until)| (*number, *until)).collect();
+            holdings.iter().map(|(key, held)| (Arc::clone(key), list(held))).collect()
+        };
+        for (key, held) in held {
+            let shared = Arc::clone(self);
+            // Side by side: one shard that is away must not keep the places of another from being kept.
+            self.runtime.spawn(async move {
+                for some in held.chunks(MOST_AT_ONCE) {
+                    shared.keep_some(&key, some, now_us).await;
+                }
+            });
+        }
+    }
+
+    async fn keep_some(&self, key: &Arc<str>, held: &[Holding], now_us: u64) {
+        let mut args = vec![b"keep".to_vec()];
+        for (number, until_us) in held {
+            args.push(self.whose(*number).into_bytes());
+            args.push(text(until_us.saturating_sub(now_us).clamp(1, LIVES_US)));
+        }
+        let _ = self.run_slots(key, &args).await;
+        // What was given back meanwhile may have been taken again by this.
+        let gone: Vec<u64> = {
+            let holdings = self.holdings.0.lock();
+            let still = holdings.get(key);
+            let is_gone = |number: &u64| still.is_none_or(|still| !still.contains_key(number));
+            held.iter().map(|(number, _)| *number).filter(is_gone).collect()
+        };
+        if !gone.is_empty() {
+            self.give_back(key, &gone).await;
+        }
+    }
+}
+
+/// Holds on to all places, every second.
+pub(super) async fn keep_on(shared: Weak<Shared>) {
+    let mut ticks = tokio::time::interval(KEEP);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let Some(shared) = shared.upgrade() else { return };
+        shared.keep_slots().await;
+    }
+}
+
+fn text(number: impl std::fmt::Display) -> Vec<u8> {
+    number.to_string().into_bytes()
+}
+
+fn read(value: &Value) -> Option<Taken> {
+    let Value::Array(parts) = value else { return None };
+    let [Value::Int(admitted), Value::Int(taken), Value::BulkString(first)] = parts.as_slice() else {
+        return None;
+    };
+    let first_us = std::str::from_utf8(first).ok()?.parse::<i64>().ok()?;
+    Some(Taken { admitted: *admitted == 1, taken: *taken as u32, first_us: first_us.max(0) as u64 })
+}

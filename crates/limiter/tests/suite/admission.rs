@@ -1,0 +1,52 @@
+//! Requests that wait for their turn, are held back, flagged, shed, or counted until they end: on tokio's time,
+//! which stands still unless everybody sleeps.
+
+mod exceeding;
+mod in_flight;
+mod queueing;
+
+use crate::setting::{PLENTY, START_US, load};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+use tollgate_core::rules::Loaded;
+use tollgate_limiter::{Admission, Clock, Limiter, ManualClock, MemoryStore, Outcome, Request};
+
+/// A limiter whose clock follows tokio's time.
+pub fn limiter(text: &str) -> Arc<Limiter> {
+    let clock = Clock::Manual(ManualClock::following_tokio(START_US));
+    let limiter = Limiter::new(MemoryStore::new(PLENTY), clock);
+    let Loaded { rules, lists, .. } = load(text);
+    limiter.install(rules, lists);
+    Arc::new(limiter)
+}
+
+pub fn of(key: &str) -> Request<'_> {
+    Request { api_key: Some(key), endpoint: "/", ..Request::default() }
+}
+
+pub async fn admit(limiter: &Arc<Limiter>, request: &Request<'_>) -> Admission {
+    limiter.admit(request).unwrap().admission().await
+}
+
+/// Lets everybody who can go on do so, without time passing.
+pub async fn settle() {
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+}
+
+pub fn ms_since(start: Instant) -> u128 {
+    start.elapsed().as_millis()
+}
+
+pub fn retry_ms(admission: &Admission) -> u64 {
+    match admission.decision.outcome {
+        Outcome::Limited(standing) => standing.retry_after_us.div_ceil(1_000),
+        other => panic!("not limited: {other:?}"),
+    }
+}
+
+pub const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
