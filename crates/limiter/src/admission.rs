@@ -143,7 +143,7 @@ impl Limiter {
         validate(request)?;
         let found = self.with_policy(|policy, caches| {
             if !policy.rules.takes_time {
-                return self.decide(policy, caches, request).map(Found::Checked);
+                return self.judge(policy, caches, request).map(Found::Checked);
             }
             let hashes = self.hashes(request);
             if policy.has_lists {
@@ -162,7 +162,12 @@ impl Limiter {
             let mut charges = Charges::new();
             rules.charge(selection, request, &hashes, &mut charges);
             if !charges.iter().any(|charge| takes_time(rules.rule_of(charge.id), charge.limit)) {
-                return self.decide(policy, caches, request).map(Found::Checked);
+                return self.judge(policy, caches, request).map(Found::Checked);
+            }
+            if self.abuse.is_holding()
+                && let Some(refusal) = self.held(&policy.rules, selection, request, &hashes)
+            {
+                return Ok(Found::Checked(refusal.into()));
             }
             let route = selection.route();
             Asked::new(self, policy, &charges, request, route).map(|asked| Found::Asked(Box::new(asked)))

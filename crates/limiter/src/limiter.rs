@@ -187,6 +187,17 @@ impl Limiter {
         let version = self.version.load(Ordering::Acquire);
         let mut lent = memo::lend();
         let (policy, caches) = lent.memo().policy(self.number, version, &self.policy);
+        self.judge(policy, caches, request)
+    }
+
+    /// Decides, and now and then takes note of who asks.
+    #[inline]
+    pub(crate) fn judge(
+        &self,
+        policy: &Arc<Policy>,
+        caches: &mut Caches,
+        request: &Request<'_>,
+    ) -> Result<Check<'_>, Invalid> {
         if caches.is_sampled() {
             return self.decide_sampled(policy, caches, request);
         }
@@ -240,7 +251,7 @@ impl Limiter {
 
     /// Lists first, then the charges of the rules that apply.
     #[inline]
-    pub(crate) fn decide(
+    fn decide(
         &self,
         policy: &Arc<Policy>,
         caches: &mut Caches,

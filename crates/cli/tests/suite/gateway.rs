@@ -5,12 +5,14 @@ use crate::program::{Server, run, tollgate};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::thread;
+use tollgate_testbed::{Server as Redis, wait_until};
 
-/// A server that says hello to one request on each connection.
+/// A server that says hello to one request on each connection, and nothing to who asks it to `/hold`.
 fn upstream() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
+        let mut held = Vec::new();
         while let Ok((mut stream, _)) = listener.accept() {
             let mut seen = Vec::new();
             while !seen.ends_with(b"\r\n\r\n") {
@@ -19,6 +21,10 @@ fn upstream() -> SocketAddr {
                     break;
                 }
                 seen.push(byte[0]);
+            }
+            if seen.starts_with(b"GET /hold") {
+                held.push(stream);
+                continue;
             }
             let _ =
                 stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello");
@@ -55,6 +61,29 @@ fn beside_the_checks() {
     assert_eq!(Client::connect(address).get("/").body, "hello");
 }
 
+/// Two may be in flight over all gateways. The one that holds both places is killed.
+#[test]
+fn what_a_killed_gateway_had_in_flight_is_free_again() {
+    let (redis, folder) = (Redis::start(&[]), tempfile::tempdir().unwrap());
+    let rules = folder.path().join("rules.yaml");
+    std::fs::write(&rules, "rules: [{ id: busy, algorithm: concurrency, limit: 2, on_store_failure: deny }]")
+        .unwrap();
+    let upstream = upstream().to_string();
+    let gateway = || {
+        let mut command = tollgate(["gateway", "--gateway-listen", "127.0.0.1:0", "--upstream", &upstream]);
+        Server::from(command.arg("--store").arg(redis.url()).arg("--rules").arg(&rules))
+    };
+    let (dies, lives) = (gateway(), gateway());
+    let (mut one, mut two, mut survivor) = (dies.client(), dies.client(), lives.client());
+    one.send("GET /hold HTTP/1.1\r\nHost: test\r\n\r\n");
+    two.send("GET /hold HTTP/1.1\r\nHost: test\r\n\r\n");
+    wait_until("both places are taken", || survivor.get("/x").status == 429);
+    // Neither answer comes, so nobody gives a place back.
+    assert_eq!((survivor.get("/x").status, survivor.get("/x").status), (429, 429));
+    dies.signal("KILL");
+    wait_until("the places are free", || survivor.get("/x").status == 200);
+}
+
 #[test]
 fn by_the_file() {
     let folder = tempfile::tempdir().unwrap();
@@ -70,7 +99,7 @@ fn by_the_file() {
     drop(client);
     server.signal("TERM");
     assert_eq!(server.ended().code(), Some(0));
-    tollgate_testbed::wait_until("both requests are noted", || {
+    wait_until("both requests are noted", || {
         let log = std::fs::read_to_string(folder.path().join("access.log")).unwrap();
         log.lines().count() == 2 && log.contains(r#""target":"/web/x","status":200,"bytes":5"#)
     });

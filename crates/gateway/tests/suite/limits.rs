@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tollgate_gateway::Gateway;
 use tollgate_gateway::settings::Settings;
 use tollgate_http::serve::{Crowd, CrowdOptions};
-use tollgate_testbed::Upstream;
+use tollgate_testbed::{Upstream, eventually};
 
 const LOGIN: &str = "rules: [{ id: login, endpoint: /login, key: ip, limit: 2/hour }]";
 
@@ -103,4 +103,53 @@ async fn a_trusted_proxy_is_never_hung_up_on() {
         client.get("/login").await;
     }
     assert_eq!(client.get("/other").await.status, 200);
+}
+
+#[tokio::test]
+async fn requests_over_a_shapers_pace_leave_one_after_the_other() {
+    let rule = "{ id: paced, algorithm: leaky_bucket, limit: 50/s, on_exceed: { queue: { max_wait: 5s, length: 8 } } }";
+    let pair = behind(&format!("rules: [{rule}]"), None).await;
+    let begin = std::time::Instant::now();
+    let mut asking = tokio::task::JoinSet::new();
+    for _ in 0..20 {
+        let mut client = pair.client().await;
+        asking.spawn(async move { client.get("/hello").await.status });
+    }
+    let statuses = asking.join_all().await;
+    let passed = statuses.iter().filter(|status| **status == 200).count();
+    assert!(
+        (9..20).contains(&passed),
+        "one at once, eight in line, who came when one had left: {statuses:?}"
+    );
+    assert_eq!(passed + statuses.iter().filter(|status| **status == 429).count(), 20);
+    assert!(begin.elapsed().as_millis() >= (passed as u128 - 1) * 20, "each 20 ms behind the one before");
+}
+
+#[tokio::test]
+async fn only_so_many_are_in_flight_and_who_leaves_makes_room() {
+    let pair = behind("rules: [{ id: busy, algorithm: concurrency, limit: 2 }]", None).await;
+    let (mut one, mut two) = (pair.client().await, pair.client().await);
+    one.send("GET /gated HTTP/1.1\r\nHost: test\r\n\r\n").await;
+    two.send("GET /gated HTTP/1.1\r\nHost: test\r\n\r\n").await;
+    eventually("both are at the server", async || pair.server.seen().len() == 2).await;
+    assert_eq!(pair.client().await.get("/hello").await.status, 429);
+    drop(one);
+    eventually("one has gone", async || pair.client().await.get("/hello").await.status == 200).await;
+    pair.server.let_go();
+    pair.server.let_go();
+    assert_eq!(two.reply().await.status, 200);
+    for _ in 0..5 {
+        assert_eq!(two.get("/hello").await.status, 200, "it ended, so there is room");
+    }
+}
+
+#[tokio::test]
+async fn the_server_is_told_of_a_flag_and_nobody_else_can_say_so() {
+    let pair = behind("rules: [{ id: odd, limit: 1/hour, on_exceed: flag }]", None).await;
+    let forged = "GET /hello HTTP/1.1\r\nHost: test\r\nX-RateLimit-Flag: odd\r\n\r\n";
+    let mut client = pair.client().await;
+    assert_eq!(client.ask(forged).await.status, 200);
+    assert_eq!(pair.server.last().header("x-ratelimit-flag"), "");
+    assert_eq!(client.ask(forged).await.status, 200);
+    assert_eq!(pair.server.last().header("x-ratelimit-flag"), "odd");
 }
