@@ -7,6 +7,7 @@
 mod load;
 mod nginx;
 mod process;
+mod storm;
 mod upstream;
 
 use crate::setting::{median, verdict};
@@ -40,7 +41,7 @@ pub fn run() {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         [] => compare(),
         ["upstream"] => upstream::serve(),
-        ["proxy", threads, upstream, limit] => process::serve_gateway(threads, upstream, limit),
+        ["proxy", threads, upstream, rules] => process::serve_gateway(threads, upstream, rules),
         ["once", address] => once(address),
         _ => eprintln!("`gateway` takes no arguments"),
     }
@@ -72,15 +73,16 @@ fn compare() {
     process::pin(upstream.pid(), "0,1");
     measure("forwarded, both cores", Cores::Both, &upstream, Limits::Generous, 0.9);
     measure("refused, both cores", Cores::Both, &upstream, Limits::Tiny, 1.0);
+    storm::run(&upstream);
 }
 
 fn measure(what: &str, cores: Cores, upstream: &Process, limits: Limits, bar: f64) {
-    let limit = match limits {
-        Limits::Generous => "1000000/s",
-        Limits::Tiny => "1/min",
+    let rules = match limits {
+        Limits::Generous => "rules: [{ id: all, key: ip, limit: 1000000/s }]",
+        Limits::Tiny => "rules: [{ id: all, key: ip, limit: 1/min }]",
     };
     let (cores_count, upstream_address) = (cores.count().to_string(), upstream.address.to_string());
-    let ours = Process::bench(&["proxy", &cores_count, &upstream_address, limit]);
+    let ours = Process::bench(&["proxy", &cores_count, &upstream_address, rules]);
     let nginx = Nginx::start(upstream.address, cores.count(), limits);
     if cores == Cores::One {
         process::pin(ours.pid(), "1");

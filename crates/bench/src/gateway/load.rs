@@ -23,9 +23,7 @@ pub struct Outcome {
 pub fn run(address: SocketAddr, connections: usize) -> Outcome {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        let request = String::from(
-            "GET /v1/orders/17?page=2 HTTP/1.1\r\nHost: api.example.com\r\nUser-Agent: bench/1.0\r\nAccept: application/json\r\nX-Api-Key: sk_prod_0000000001\r\n\r\n"
-        );
+        let request = request("sk_prod_0000000001");
         let mut streams = Vec::new();
         for _ in 0..connections {
             let stream = TcpStream::connect(address).await.expect("the server listens");
@@ -48,31 +46,40 @@ pub fn run(address: SocketAddr, connections: usize) -> Outcome {
     })
 }
 
+/// A request as clients send it.
+pub fn request(key: &str) -> String {
+    format!(
+        "GET /v1/orders/17?page=2 HTTP/1.1\r\nHost: api.example.com\r\nUser-Agent: bench/1.0\r\nAccept: application/json\r\nX-Api-Key: {key}\r\n\r\n"
+    )
+}
+
 async fn ask(mut stream: TcpStream, request: String, until: Instant) -> Outcome {
     let mut buffer = vec![0; 16 << 10];
     let mut outcome = Outcome::default();
     while Instant::now() < until {
-        stream.write_all(request.as_bytes()).await.expect("the server reads");
-        let mut filled = 0;
-        loop {
-            let count = stream.read(&mut buffer[filled..]).await.expect("the server answers");
-            assert!(
-                count > 0,
-                "the server closed the connection: {}",
-                String::from_utf8_lossy(&buffer[..filled])
-            );
-            filled += count;
-            if is_whole(&buffer[..filled]) {
-                break;
-            }
-        }
-        if buffer.starts_with(b"HTTP/1.1 200") {
+        if answer(&mut stream, &request, &mut buffer).await {
             outcome.passed += 1;
         } else {
             outcome.refused += 1;
         }
     }
     outcome
+}
+
+/// Sends a request and reads its answer; tells whether that is 200.
+pub async fn answer(stream: &mut TcpStream, request: &str, buffer: &mut [u8]) -> bool {
+    stream.write_all(request.as_bytes()).await.expect("the server reads");
+    let mut filled = 0;
+    while !is_whole(&buffer[..filled]) {
+        let count = stream.read(&mut buffer[filled..]).await.expect("the server answers");
+        assert!(
+            count > 0,
+            "the server closed the connection: {}",
+            String::from_utf8_lossy(&buffer[..filled])
+        );
+        filled += count;
+    }
+    buffer.starts_with(b"HTTP/1.1 200")
 }
 
 /// Whether an answer with a length has come to its end.

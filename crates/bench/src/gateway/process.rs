@@ -81,11 +81,10 @@ pub fn pin(pid: u32, cores: &str) {
 }
 
 /// The gateway, as the binary runs it.
-pub fn serve_gateway(threads: &str, upstream: &str, limit: &str) {
+pub fn serve_gateway(threads: &str, upstream: &str, rules: &str) {
     let upstream = Upstream::new("upstream", vec![upstream.parse().expect("an address")]);
     let settings = Settings::to(upstream);
-    let rules = format!("rules: [{{ id: all, key: ip, limit: {limit} }}]");
-    let limiter = crate::setting::limiter(&rules, 1 << 26);
+    let limiter = crate::setting::limiter(rules, 1 << 26);
     let listen = Listen {
         address: ([127, 0, 0, 1], 0).into(),
         threads: threads.parse().expect("a number"),

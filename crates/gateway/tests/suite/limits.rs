@@ -109,7 +109,7 @@ async fn a_trusted_proxy_is_never_hung_up_on() {
 async fn requests_over_a_shapers_pace_leave_one_after_the_other() {
     let rule = "{ id: paced, algorithm: leaky_bucket, limit: 50/s, on_exceed: { queue: { max_wait: 5s, length: 8 } } }";
     let pair = behind(&format!("rules: [{rule}]"), None).await;
-    let begin = std::time::Instant::now();
+    let begin = tokio::time::Instant::now();
     let mut asking = tokio::task::JoinSet::new();
     for _ in 0..20 {
         let mut client = pair.client().await;
