@@ -65,16 +65,25 @@ fn beside_the_checks() {
 #[test]
 fn what_a_killed_gateway_had_in_flight_is_free_again() {
     let (redis, folder) = (Redis::start(&[]), tempfile::tempdir().unwrap());
-    let rules = folder.path().join("rules.yaml");
+    let (rules, config) = (folder.path().join("rules.yaml"), folder.path().join("tollgate.yaml"));
     std::fs::write(&rules, "rules: [{ id: busy, algorithm: concurrency, limit: 2, on_store_failure: deny }]")
         .unwrap();
+    // A busy machine is no store that is away.
+    std::fs::write(&config, "redis: { timeout: 5s }").unwrap();
     let upstream = upstream().to_string();
     let gateway = || {
         let mut command = tollgate(["gateway", "--gateway-listen", "127.0.0.1:0", "--upstream", &upstream]);
-        Server::from(command.arg("--store").arg(redis.url()).arg("--rules").arg(&rules))
+        command.arg("--store").arg(redis.url()).arg("--rules").arg(&rules).arg("--config").arg(&config);
+        Server::from(&mut command)
     };
     let (dies, lives) = (gateway(), gateway());
     let (mut one, mut two, mut survivor) = (dies.client(), dies.client(), lives.client());
+    for client in [&mut survivor, &mut one, &mut two] {
+        wait_until("the store is heard of", || client.get("/x").status == 200);
+    }
+    // Another node's last request may still stand there for a moment.
+    let taken = "local n = 0 for _, k in ipairs(redis.call('KEYS', '*:f:*')) do n = n + redis.call('ZCARD', k) end return n";
+    wait_until("no place is taken", || redis.cli(&["EVAL", taken, "0"]).trim() == "0");
     one.send("GET /hold HTTP/1.1\r\nHost: test\r\n\r\n");
     two.send("GET /hold HTTP/1.1\r\nHost: test\r\n\r\n");
     wait_until("both places are taken", || survivor.get("/x").status == 429);

@@ -5,7 +5,7 @@
 -- ARGV[1]  "take": one place, if fewer than the limit are taken
 --          "keep": puts off the end of places that are held, and takes them again if they are gone
 --          "drop": gives places back
--- take: ARGV[2] the limit, [3] whose, [4] for how many microseconds
+-- take: ARGV[2] the limit, [3] whose, [4] for how many microseconds, [5] whose to give back first; and so on
 -- keep: ARGV[2], [3] whose, for how many microseconds; and so on
 -- drop: ARGV[2] whose; and so on
 local key = KEYS[1]
@@ -37,6 +37,7 @@ if ARGV[1] == 'keep' then
   return #ARGV
 end
 
+for index = 5, #ARGV do redis.call('ZREM', key, ARGV[index]) end
 local taken = redis.call('ZCARD', key)
 local admitted = 0
 if taken < tonumber(ARGV[2]) then

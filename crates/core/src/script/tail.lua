@@ -60,25 +60,20 @@ local known_asks = {}
 
 -- What is kept of a client under a limit: the class of its lifetime, the state, and what is lent if anything is.
 local function read_state(value)
-  local format, _ = byte(value)
-  if format == NARROW then
-    local kept_class, instant, mark, major, minor, epoch, current, previous
-    if #value > NARROW_BYTES then
-      _, kept_class, instant, mark, major, minor, epoch, current, previous = decode(NARROW_LENT, value)
-      return kept_class, instant, mark, major, minor, epoch, current, previous
-    end
-    _, kept_class, instant, mark, major, minor = decode(NARROW_STATE, value)
-    return kept_class, instant, mark, major, minor, nil, 0, 0
-  elseif format == WIDE then
-    local kept_class, instant, mark, major, minor, epoch, current, previous
-    if #value > WIDE_BYTES then
-      _, kept_class, instant, mark, major, minor, epoch, current, previous = decode(WIDE_LENT, value)
-      return kept_class, instant, mark, major, minor, epoch, current, previous
-    end
-    _, kept_class, instant, mark, major, minor = decode(WIDE_STATE, value)
-    return kept_class, instant, mark, major, minor, nil, 0, 0
+  local format = byte(value)
+  local plain, lent, bytes = NARROW_STATE, NARROW_LENT, NARROW_BYTES
+  if format == WIDE then
+    plain, lent, bytes = WIDE_STATE, WIDE_LENT, WIDE_BYTES
+  elseif format ~= NARROW then
+    error("a state is in format " .. tostring(format) .. ", which is not known here", 0)
   end
-  error("a state is in format " .. tostring(format) .. ", which is not known here", 0)
+  local _, kept_class, instant, mark, major, minor, epoch, current, previous
+  if #value > bytes then
+    _, kept_class, instant, mark, major, minor, epoch, current, previous = decode(lent, value)
+    return kept_class, instant, mark, major, minor, epoch, current, previous
+  end
+  _, kept_class, instant, mark, major, minor = decode(plain, value)
+  return kept_class, instant, mark, major, minor, nil, 0, 0
 end
 
 -- The field under which a limit really stands, and its value; `value` is what stands under the field asked for.

@@ -31,7 +31,12 @@ type Holding = (u64, u64);
 
 /// What this node holds: by key, whose and until when at most.
 #[derive(Debug, Default)]
-pub(super) struct Holdings(Mutex<HashMap<Arc<str>, HashMap<u64, u64>>>);
+pub(super) struct Holdings {
+    held: Mutex<HashMap<Arc<str>, HashMap<u64, u64>>>,
+    /// What ended and the store has not been told of. Whoever asks it next on this node tells it first: a client
+    /// that sends one request after the other never finds its own last one in its way.
+    ended: Mutex<HashMap<Arc<str>, Vec<u64>>>,
+}
 
 /// A place, or an attempt at one. Dropped, it is given back.
 #[derive(Debug)]
@@ -70,8 +75,13 @@ impl Slot {
         let whose = self.shared.whose(self.number);
         let lives_us = self.longest_us.min(LIVES_US);
         self.is_told.store(true, Ordering::Relaxed);
-        let args = [b"take".to_vec(), text(limit), whose.into_bytes(), text(lives_us)];
+        let ended = self.shared.take_ended(&self.key);
+        let mut args = vec![b"take".to_vec(), text(limit), whose.into_bytes(), text(lives_us)];
+        args.extend(ended.iter().map(|number| self.shared.whose(*number).into_bytes()));
         let answer = self.shared.run_slots(&self.key, &args).await;
+        if answer.is_err() && !ended.is_empty() {
+            self.shared.end(&self.key, &ended);
+        }
         if matches!(answer, Err(Failure::Unavailable)) {
             self.is_told.store(false, Ordering::Relaxed);
         }
@@ -92,13 +102,19 @@ impl Slot {
     fn note(&self) {
         self.is_told.store(true, Ordering::Relaxed);
         let until_us = self.shared.lease_us() + self.longest_us;
-        self.shared.holdings.0.lock().entry(Arc::clone(&self.key)).or_default().insert(self.number, until_us);
+        self.shared
+            .holdings
+            .held
+            .lock()
+            .entry(Arc::clone(&self.key))
+            .or_default()
+            .insert(self.number, until_us);
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        let mut holdings = self.shared.holdings.0.lock();
+        let mut holdings = self.shared.holdings.held.lock();
         if let Some(held) = holdings.get_mut(&self.key) {
             held.remove(&self.number);
             if held.is_empty() {
@@ -107,13 +123,7 @@ impl Drop for Slot {
         }
         drop(holdings);
         if self.is_told.load(Ordering::Relaxed) {
-            let (shared, key, number) = (Arc::clone(&self.shared), Arc::clone(&self.key), self.number);
-            // Counted as on its way, so that a node that stops waits for it.
-            shared.queues.begin();
-            self.shared.runtime.spawn(async move {
-                shared.give_back(&key, &[number]).await;
-                shared.queues.end();
-            });
+            self.shared.end(&self.key, &[self.number]);
         }
     }
 }
@@ -146,6 +156,32 @@ impl Shared {
         }
     }
 
+    /// Gives places back, in the background.
+    fn end(self: &Arc<Self>, key: &Arc<str>, numbers: &[u64]) {
+        self.holdings.ended.lock().entry(Arc::clone(key)).or_default().extend(numbers);
+        let (shared, key) = (Arc::clone(self), Arc::clone(key));
+        // Counted as on its way, so that a node that stops waits for it.
+        shared.queues.begin();
+        self.runtime.spawn(async move {
+            let ended = shared.take_ended(&key);
+            if !ended.is_empty() {
+                shared.give_back(&key, &ended).await;
+            }
+            shared.queues.end();
+        });
+    }
+
+    /// What ended under `key` and has to be told; for whoever asks to tell.
+    fn take_ended(&self, key: &str) -> Vec<u64> {
+        let mut ended = self.holdings.ended.lock();
+        let Some(mut numbers) = ended.remove(key) else { return Vec::new() };
+        if numbers.len() > MOST_AT_ONCE {
+            let rest = numbers.split_off(MOST_AT_ONCE);
+            ended.insert(key.into(), rest);
+        }
+        numbers
+    }
+
     async fn give_back(&self, key: &str, numbers: &[u64]) {
         let whose = numbers.iter().map(|number| self.whose(*number).into_bytes());
         let args: Vec<Vec<u8>> = std::iter::once(b"drop".to_vec()).chain(whose).collect();
@@ -157,7 +193,7 @@ impl Shared {
     async fn keep_slots(self: &Arc<Self>) {
         let now_us = self.lease_us();
         let held: Vec<(Arc<str>, Vec<Holding>)> = {
-            let mut holdings = self.holdings.0.lock();
+            let mut holdings = self.holdings.held.lock();
             holdings.retain(|_, held| {
                 held.retain(|_, until_us| *until_us > now_us);
                 !held.is_empty()
@@ -186,7 +222,7 @@ impl Shared {
         let _ = self.run_slots(key, &args).await;
         // What was given back meanwhile may have been taken again by this.
         let gone: Vec<u64> = {
-            let holdings = self.holdings.0.lock();
+            let holdings = self.holdings.held.lock();
             let still = holdings.get(key);
             let is_gone = |number: &u64| still.is_none_or(|still| !still.contains_key(number));
             held.iter().map(|(number, _)| *number).filter(is_gone).collect()
