@@ -333,14 +333,19 @@ impl Meter {
         debug_assert!(cost >= 1 && cost <= self.quota(), "a cost above the capacity is refused before");
         match self {
             Self::TokenBucket(bucket) => token_bucket::step(bucket, cell, now_us, cost),
-            _ => self.rarer_step(cell, now_us, cost),
+            _ => {
+                let own = cell;
+                self.rarer_step(&own, now_us, cost).0
+            }
         }
     }
 
-    /// The other algorithms, apart: a step of the default is then inlined where it is taken.
+    /// The other algorithms, apart: a step of the default is then inlined where it is taken. State and step are
+    /// handed over in places of their own, so that those of the default can stay in registers.
     #[inline(never)]
-    fn rarer_step(&self, cell: Option<Cell>, now_us: u64, cost: u32) -> Step {
-        match self {
+    fn rarer_step(&self, cell: &Option<Cell>, now_us: u64, cost: u32) -> (Step,) {
+        let cell = *cell;
+        let step = match self {
             Self::TokenBucket(bucket) => token_bucket::step(bucket, cell, now_us, cost),
             Self::LeakyBucket(bucket) => leaky_bucket::step(bucket, cell, now_us, cost),
             Self::Gcra(bucket) => gcra::step(bucket, cell, now_us, cost),
@@ -349,7 +354,8 @@ impl Meter {
             Self::SlidingWindowLog(window) | Self::Concurrency(window) => {
                 sliding_window_log::step(window, None, now_us, cost).step
             }
-        }
+        };
+        (step,)
     }
 }
 

@@ -14,10 +14,11 @@ mod cache;
 use crate::abuse::ONE_IN;
 use crate::policy::Policy;
 use arc_swap::ArcSwap;
-use cache::{Cache, Spot};
+use cache::Cache;
 use rapidhash::v3::rapidhash_v3;
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::sync::Arc;
 use tollgate_core::key::Hashes;
 use tollgate_core::request::Request;
@@ -56,9 +57,9 @@ pub(crate) struct Caches {
     clients: Cache<u32>,
     classes: BTreeMap<ClientMatch, u32>,
     /// By class and path: the rules met.
-    selections: Cache<Known>,
-    /// Where the last request's stood. Most services have a path that most requests go to.
-    last: Option<(u32, Spot)>,
+    selections: Cache<Option<Rc<Known>>>,
+    /// The last request's. Most services have a path that most requests go to.
+    last: Rc<Known>,
     /// By client and lists: what the lists say.
     listed: Cache<Option<Standing>>,
     /// How many checks from now the next is sampled.
@@ -67,9 +68,10 @@ pub(crate) struct Caches {
     scratch: Option<(ClientMatch, Selection)>,
 }
 
-/// A selection, and what it was made for.
+/// A selection, and what it was made for. Rules numbered 0 are none.
 #[derive(Default)]
 struct Known {
+    rules: u32,
     class: u64,
     path: Box<str>,
     selection: Selection,
@@ -109,7 +111,7 @@ impl Memo {
                 clients: Cache::new(CLIENT_SETS),
                 classes: BTreeMap::new(),
                 selections: Cache::new(SELECTION_SETS),
-                last: None,
+                last: Rc::default(),
                 listed: Cache::new(LIST_SETS),
                 until_sample: fastrand::u32(1..2 * ONE_IN),
                 scratch: None,
@@ -149,6 +151,13 @@ fn fetch(limiter: u32, version: u64, current: &ArcSwap<Policy>) -> Fetched {
     Fetched { limiter, version, policy: current.load_full() }
 }
 
+impl Known {
+    #[inline]
+    fn is(&self, rules: u32, class: u64, path: &str) -> bool {
+        self.rules == rules && self.class == class && is_same(&self.path, path)
+    }
+}
+
 impl Caches {
     /// Whether this check is one of those that are looked at more closely.
     #[inline]
@@ -183,42 +192,35 @@ impl Caches {
         };
         // Most requests have no query: the endpoint is tried as it is before one is looked for.
         let endpoint = if rules.looks_at_paths() { request.endpoint } else { "" };
-        match self.spot(number, class, endpoint) {
-            Some(spot) => &self.selections.at(spot).selection,
-            None => self.select_anew(rules, number, class, request),
+        if self.last.is(number, class, endpoint) || self.recall(number, class, endpoint) {
+            return &self.last.selection;
         }
+        self.select_anew(rules, number, class, request)
     }
 
-    /// Where it stands what `class` meets on `path`, if that is known.
-    #[inline]
-    fn spot(&mut self, number: u32, class: u64, path: &str) -> Option<Spot> {
-        let is_it = |known: &Known| known.class == class && is_same(&known.path, path);
-        if let Some((source, spot)) = self.last
-            && source == number
-            && is_it(self.selections.at(spot))
-        {
-            return Some(spot);
-        }
-        let spot = self.selections.spot(selection_hash(number, class, path), number)?;
-        self.last = is_it(self.selections.at(spot)).then_some((number, spot));
-        Some(self.last?.1)
+    /// Makes what `class` meets on `path` the last, if it is known.
+    #[inline(never)]
+    fn recall(&mut self, number: u32, class: u64, path: &str) -> bool {
+        let spot = self.selections.spot(selection_hash(number, class, path), number);
+        let known = spot.and_then(|spot| self.selections.at(spot).as_ref());
+        let Some(known) = known.filter(|known| known.is(number, class, path)) else { return false };
+        self.last = Rc::clone(known);
+        true
     }
 
     #[inline(never)]
     fn select_anew(&mut self, rules: &RuleSet, number: u32, class: u64, request: &Request<'_>) -> &Selection {
         let path = if rules.looks_at_paths() { request.path() } else { "" };
-        if let Some(spot) = self.spot(number, class, path) {
-            return &self.selections.at(spot).selection;
+        if self.recall(number, class, path) {
+            return &self.last.selection;
         }
         let (client, selection) = self.scratch.get_or_insert_default();
         rules.match_client_into(request, client);
         rules.join_into(client, &rules.match_path(path), selection);
         let hash = selection_hash(number, class, path);
         if let Some(spot) = self.selections.admit(hash, number) {
-            let known = Known { class, path: path.into(), selection: selection.clone() };
-            self.selections.keep(spot, hash, number, known);
-            // It may have stood where something else stands now.
-            self.last = None;
+            let known = Known { rules: number, class, path: path.into(), selection: selection.clone() };
+            self.selections.keep(spot, hash, number, Some(Rc::new(known)));
         }
         selection
     }
@@ -238,7 +240,7 @@ impl Caches {
             self.clients.clear();
             self.classes.clear();
             self.selections.clear();
-            self.last = None;
+            self.last = Rc::default();
         }
         let (client, _) = self.scratch.get_or_insert_default();
         rules.match_client_into(request, client);

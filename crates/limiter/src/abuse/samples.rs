@@ -17,18 +17,20 @@ const WAYS: usize = 8;
 /// A count is worn down with a chance of one in this to the power of the count.
 const WEAR: f64 = 1.08;
 
-/// Keys are hashes; 0 stands for none.
-#[derive(Clone, Copy)]
-struct Sample {
-    key: u64,
-    count: u32,
-    refused: u32,
-    label: Label,
+/// Two cache lines of keys that fall together. Keys are hashes; 0 stands for none.
+#[derive(Clone, Copy, Default)]
+#[repr(align(64))]
+struct Set {
+    keys: [u64; WAYS],
+    counts: [u32; WAYS],
+    refused: [u32; WAYS],
 }
 
 /// The counts since the last look.
 pub(super) struct Samples {
-    sets: Box<[[Sample; WAYS]]>,
+    sets: Box<[Set]>,
+    /// Apart: a key that is counted already does not need its label.
+    labels: Box<[[Label; WAYS]]>,
     since_us: u64,
 }
 
@@ -41,11 +43,28 @@ pub(super) struct Seen {
     pub(super) label: Label,
 }
 
+impl Set {
+    fn way_of(&self, key: u64) -> Option<usize> {
+        self.keys.iter().position(|known| *known == key)
+    }
+
+    /// The one with the least. Of equals any: if it were always the first, newcomers would only ever displace each
+    /// other.
+    fn least(&self, newcomer: u64) -> usize {
+        let first = (newcomer >> 32) as usize;
+        let ways = (0..WAYS).map(|step| (first + step) % WAYS);
+        ways.min_by_key(|way| self.counts[*way]).unwrap_or_default()
+    }
+}
+
 impl Samples {
     pub(super) fn new(now_us: u64) -> Self {
         let nobody = Label::new(&Identity::Anonymous);
-        let empty = Sample { key: 0, count: 0, refused: 0, label: nobody };
-        Self { sets: vec![[empty; WAYS]; SETS].into_boxed_slice(), since_us: now_us }
+        Self {
+            sets: vec![Set::default(); SETS].into_boxed_slice(),
+            labels: vec![[nobody; WAYS]; SETS].into_boxed_slice(),
+            since_us: now_us,
+        }
     }
 
     pub(super) fn since_us(&self) -> u64 {
@@ -55,44 +74,50 @@ impl Samples {
     /// Counts one that was sampled, if it has or finds a place.
     pub(super) fn add(&mut self, key: u64, identity: &Identity<'_>, refused: bool) {
         let key = key.max(1);
-        let set = &mut self.sets[key as usize % SETS];
-        if let Some(known) = set.iter_mut().find(|sample| sample.key == key) {
-            known.count = known.count.saturating_add(1);
-            known.refused += u32::from(refused);
+        let index = key as usize % SETS;
+        let set = &mut self.sets[index];
+        if let Some(way) = set.way_of(key) {
+            set.counts[way] = set.counts[way].saturating_add(1);
+            set.refused[way] += u32::from(refused);
             return;
         }
-        // Of equals any: if it were always the first, newcomers would only ever displace each other.
-        set.rotate_left((key >> 32) as usize % WAYS);
-        let Some(least) = set.iter_mut().min_by_key(|sample| sample.count) else { return };
-        if least.count > 0 && fastrand::f64() < WEAR.powi(-(least.count.min(1_000) as i32)) {
-            least.count -= 1;
-            least.refused = least.refused.min(least.count);
+        let way = set.least(key);
+        let count = &mut set.counts[way];
+        if *count > 0 && fastrand::f64() < WEAR.powi(-((*count).min(1_000) as i32)) {
+            *count -= 1;
+            set.refused[way] = set.refused[way].min(*count);
         }
-        if least.count == 0 {
-            *least = Sample { key, count: 1, refused: u32::from(refused), label: Label::new(identity) };
+        if *count == 0 {
+            *count = 1;
+            set.keys[way] = key;
+            set.refused[way] = u32::from(refused);
+            self.labels[index][way] = Label::new(identity);
         }
     }
 
     /// One that was counted turned out to be refused.
     pub(super) fn refused(&mut self, key: u64) {
         let key = key.max(1);
-        if let Some(sample) = self.sets[key as usize % SETS].iter_mut().find(|sample| sample.key == key) {
-            sample.refused = (sample.refused + 1).min(sample.count);
+        let set = &mut self.sets[key as usize % SETS];
+        if let Some(way) = set.way_of(key) {
+            set.refused[way] = (set.refused[way] + 1).min(set.counts[way]);
         }
     }
 
     /// Whoever asked at least `per_second` times a second since the last look; the counts begin anew.
     pub(super) fn look(&mut self, per_second: u64, now_us: u64, mut found: impl FnMut(Seen)) {
         let elapsed_us = now_us.saturating_sub(self.since_us).max(1);
-        for sample in self.sets.iter_mut().flatten() {
-            let seen = u64::from(sample.count);
-            let rate = u128::from(seen) * u128::from(ONE_IN) * 1_000_000 / u128::from(elapsed_us);
-            if sample.key != 0 && rate >= u128::from(per_second) {
-                let refused_percent = (u64::from(sample.refused) * 100 / seen.max(1)).min(100) as u8;
-                let per_second = rate.min(u64::MAX.into()) as u64;
-                found(Seen { key: sample.key, per_second, refused_percent, label: sample.label });
+        for (set, labels) in self.sets.iter_mut().zip(&self.labels) {
+            for (way, label) in labels.iter().enumerate() {
+                let seen = u64::from(set.counts[way]);
+                let rate = u128::from(seen) * u128::from(ONE_IN) * 1_000_000 / u128::from(elapsed_us);
+                if set.keys[way] != 0 && rate >= u128::from(per_second) {
+                    let refused_percent = (u64::from(set.refused[way]) * 100 / seen.max(1)).min(100) as u8;
+                    let per_second = rate.min(u64::MAX.into()) as u64;
+                    found(Seen { key: set.keys[way], per_second, refused_percent, label: *label });
+                }
             }
-            *sample = Sample { key: 0, count: 0, refused: 0, ..*sample };
+            *set = Set::default();
         }
         self.since_us = now_us;
     }
