@@ -269,13 +269,14 @@ impl Limiter {
             && !decision.degraded
             && let Some(charge) = charge_of(standing.limit)
         {
-            self.penalize(&rules.set, &charge, standing, decision.now_us);
+            self.penalize(&rules.set, charge, standing, decision.now_us);
         }
     }
 
+    // The charge as a value: where nothing is refused, it then never has to be written down.
     #[inline(never)]
-    fn penalize(&self, rules: &RuleSet, charge: &Charge<'_>, standing: &mut Standing, now_us: u64) {
-        let (Some(penalty), Some(key)) = (&rules.rule_of(charge.id).penalty, rules.conduct_key(charge))
+    fn penalize(&self, rules: &RuleSet, charge: Charge<'_>, standing: &mut Standing, now_us: u64) {
+        let (Some(penalty), Some(key)) = (&rules.rule_of(charge.id).penalty, rules.conduct_key(&charge))
         else {
             return;
         };

@@ -20,8 +20,8 @@ use spin::mutex::{SpinMutex, SpinMutexGuard};
 use spin::relax::Yield;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use table::{Budget, Table};
-use tollgate_core::algorithm::Step;
 use tollgate_core::algorithm::sliding_window_log;
+use tollgate_core::algorithm::{Cell, Step};
 use tollgate_core::decision::Fold;
 use tollgate_core::rules::Charge;
 
@@ -97,17 +97,16 @@ impl MemoryStore {
         let Charge { limit, key, client, .. } = *charge;
         let mut table = self.shards[shard_of(client)].0.lock();
         let now_us = clock.now_us();
-        let Some(index) = table.find(key) else {
-            // In a variable of its own: the other step can then stay in registers.
-            let first = self.take_first(&mut table, charge, cost, now_us)?;
-            return Some((first, now_us));
-        };
-        let slot = table.slot_mut(index);
-        let step = limit.step(Some(slot.cell()), now_us, cost);
-        if let Some(cell) = step.next {
-            *slot = Slot::new(key, cell, now_us + limit.lifetime_us.max(step.reset_after_us));
+        if let Some(slot) = table.find(key) {
+            let step = limit.step(Some(slot.cell()), now_us, cost);
+            if let Some(cell) = step.next {
+                *slot = Slot::new(key, cell, limit.lifetime_us);
+            }
+            return Some((step, now_us));
         }
-        Some((step, now_us))
+        // In a variable of its own: the other step can then stay in registers.
+        let first = self.take_first(&mut table, charge, cost, now_us)?;
+        Some((first, now_us))
     }
 
     /// The first charge of a key.
@@ -118,7 +117,7 @@ impl MemoryStore {
             if !table.make_room(1, &self.budget, now_us) {
                 return None;
             }
-            table.insert(Slot::new(charge.key, cell, now_us + step.reset_after_us));
+            table.insert(Slot::new(charge.key, cell, first_life_us(cell, &step, now_us)));
         }
         Some(step)
     }
@@ -232,9 +231,9 @@ fn step(
         let fits = known || !found.step.admitted || table.make_room_for_log(key, limit.quota, budget, now_us);
         return fits.then_some(Taken::Log(found));
     }
-    let index = table.find(key);
-    let step = limit.step(index.map(|index| table.slot(index).cell()), now_us, placed.cost);
-    let known = index.is_some();
+    let cell = table.find(key).map(|slot| slot.cell());
+    let step = limit.step(cell, now_us, placed.cost);
+    let known = cell.is_some();
     // Room for all of them: several newcomers may fall into one shard.
     let fits = known || step.next.is_none() || table.make_room(newcomers, budget, now_us);
     fits.then_some(Taken::Cell { step, known })
@@ -254,16 +253,20 @@ fn write(table: &mut Table, placed: &Placed<'_>, taken: &Taken, budget: &Budget,
         }
         (Taken::Cell { step, known }, _) => {
             let Some(cell) = step.next else { return };
-            let life_us =
-                if *known { limit.lifetime_us.max(step.reset_after_us) } else { step.reset_after_us };
-            let slot = Slot::new(key, cell, now_us + life_us);
+            let life_us = if *known { limit.lifetime_us } else { first_life_us(cell, step, now_us) };
+            let slot = Slot::new(key, cell, life_us);
             match table.find(key) {
-                Some(index) => *table.slot_mut(index) = slot,
+                Some(known) => *known = slot,
                 None => table.insert(slot),
             }
         }
         (Taken::Log(_), None) => {}
     }
+}
+
+/// How long after its instant the state of a key matters that was seen for the first time: no longer than it must.
+fn first_life_us(cell: Cell, step: &Step, now_us: u64) -> u64 {
+    (now_us + step.reset_after_us).saturating_sub(cell.instant_us)
 }
 
 /// All states of a client are in one shard; among them they are told apart by the rest of their keys.

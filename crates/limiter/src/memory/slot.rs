@@ -22,12 +22,11 @@ pub(super) struct Slot([u64; 3]);
 impl Slot {
     pub(super) const EMPTY: Self = Self([0; 3]);
 
-    /// The state `cell` of `key`, fresh again at `fresh_us`.
+    /// The state `cell` of `key`, fresh again `life_us` after its instant.
     #[inline]
-    pub(super) fn new(key: u64, cell: Cell, fresh_us: u64) -> Self {
-        let life_us = fresh_us.saturating_sub(cell.instant_us).max(2);
+    pub(super) fn new(key: u64, cell: Cell, life_us: u64) -> Self {
         // The next power of two: at most twice as long as it must be. Never 0, so never an empty slot.
-        let lifetime = u64::from(u64::BITS - (life_us - 1).leading_zeros()).min(51);
+        let lifetime = u64::from(u64::BITS - (life_us.max(2) - 1).leading_zeros()).min(51);
         let grain = u64::from(cell.grain);
         Self([
             fingerprint(key) << 10 | lifetime << 4 | grain >> 12,
@@ -84,7 +83,7 @@ mod tests {
                 minor: random.u32(..),
             };
             let life_us = 1 << random.u32(1..45);
-            let slot = Slot::new(random.u64(..), cell, cell.instant_us + life_us);
+            let slot = Slot::new(random.u64(..), cell, life_us);
             assert_eq!(slot.cell(), cell);
             assert!(!slot.is_empty());
             assert!(!slot.is_fresh(cell.instant_us + life_us - 1), "it still limits");

@@ -89,32 +89,22 @@ impl Budget {
 impl Table {
     /// The slot of `key`, if it has one.
     #[inline]
-    pub(super) fn find(&self, key: u64) -> Option<usize> {
+    pub(super) fn find(&mut self, key: u64) -> Option<&mut Slot> {
         if self.slots.is_empty() {
             return None;
         }
         let fingerprint = fingerprint(key);
         let mut index = self.home(fingerprint);
         loop {
-            let slot = &self.slots[index];
+            let slot = self.slots[index];
             if slot.is_empty() {
                 return None;
             }
             if slot.fingerprint() == fingerprint {
-                return Some(index);
+                return Some(&mut self.slots[index]);
             }
             index = self.after(index);
         }
-    }
-
-    #[inline]
-    pub(super) fn slot(&self, index: usize) -> Slot {
-        self.slots[index]
-    }
-
-    #[inline]
-    pub(super) fn slot_mut(&mut self, index: usize) -> &mut Slot {
-        &mut self.slots[index]
     }
 
     /// Makes room for `newcomers` more states. False if there is none.
@@ -339,7 +329,7 @@ mod tests {
 
     fn slot(key: u64, instant_us: u64, life_us: u64) -> Slot {
         let cell = Cell { instant_us, grain: 0, major: key as u32, minor: 0 };
-        Slot::new(key, cell, instant_us + life_us)
+        Slot::new(key, cell, life_us)
     }
 
     /// Random inserts and expiries, held against a plain map.
@@ -354,7 +344,7 @@ mod tests {
             let life_us = 1 << random.u32(1..14);
             let new = slot(key, now_us, life_us);
             match table.find(key) {
-                Some(index) => *table.slot_mut(index) = new,
+                Some(slot) => *slot = new,
                 None => {
                     assert!(table.make_room(1, &budget, now_us));
                     table.insert(new);
