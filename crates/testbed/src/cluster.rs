@@ -68,7 +68,7 @@ impl Cluster {
             wait_until("the cluster is well", || {
                 let slots = node.cli(&["CLUSTER", "NODES"]);
                 let follow = slots.lines().filter(|line| line.contains("slave")).count();
-                node.cli(&["CLUSTER", "INFO"]).contains("cluster_state:ok") && follow == lines * replicas
+                knows_all_slots(node) && follow == lines * replicas
             });
         }
     }
@@ -82,7 +82,7 @@ impl Cluster {
         assert_eq!(newcomer.cli(&["CLUSTER", "SET-CONFIG-EPOCH", &count.to_string()]), "OK");
         self.introduce();
         let newcomer = &self.primaries[self.primaries.len() - 1];
-        wait_until("it is taken in", || newcomer.cli(&["CLUSTER", "INFO"]).contains("cluster_state:ok"));
+        wait_until("it is taken in", || knows_all_slots(newcomer));
     }
 
     /// All of them, primaries first.
@@ -95,6 +95,13 @@ impl Cluster {
         let addresses: Vec<_> = self.nodes().take(3).map(Server::address).collect();
         format!("redis-cluster://{}", addresses.join(","))
     }
+}
+
+/// Whether `node` is well, and has heard who serves each slot: it calls itself well before that, for full coverage is
+/// not required, and would send a client away with half the map.
+fn knows_all_slots(node: &Server) -> bool {
+    let info = node.cli(&["CLUSTER", "INFO"]);
+    info.contains("cluster_state:ok") && info.contains(&format!("cluster_slots_ok:{SLOTS}\r"))
 }
 
 fn node() -> Server {
