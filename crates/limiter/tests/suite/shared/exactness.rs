@@ -13,7 +13,7 @@ use tollgate_testbed::{Server, Witness};
 const NODES: usize = 4;
 const CAPACITY: u64 = 500;
 const PER_SECOND: u64 = 500;
-const LENGTH: Duration = Duration::from_secs(5);
+const LENGTH: Duration = Duration::from_secs(10);
 
 fn request() -> Request<'static> {
     Request { api_key: Some("busy"), endpoint: "/", ..Request::default() }

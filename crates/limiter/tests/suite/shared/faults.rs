@@ -10,6 +10,8 @@ const NODES: usize = 3;
 const CAPACITY: i64 = 30;
 const DENY: [Policy; 2] = [Policy::Deny, Policy::Strict];
 const ALL: [Policy; 4] = [Policy::Allow, Policy::Deny, Policy::Local, Policy::Strict];
+/// How long a server stands still.
+const FROZEN: Duration = Duration::from_secs(10);
 /// A replica on the same machine is hardly ever further behind.
 const REPLICA_LAG_US: u64 = 100_000;
 
@@ -118,7 +120,7 @@ fn a_primary_of_a_cluster_freezes() {
         fleet.until_away().await;
         let what = "SIGSTOP in a Cluster";
         let back_us = until_failed_over(&fleet, &cluster.replicas[1], what, fault_us).await;
-        fleet.wait(ms(1_000)).await;
+        fleet.wait(FROZEN.saturating_sub(Duration::from_micros(fleet.now_us() - fault_us))).await;
         // Back from the past, it must not be believed.
         cluster.primaries[1].thaw();
         fleet.wait(ms(1_500)).await;
@@ -153,7 +155,7 @@ async fn outage(what: &str, url: &str, length: Duration, begin: impl Fn(), end: 
 fn a_server_freezes() {
     campaign(async || {
         let server = Server::start(&[]);
-        outage("SIGSTOP", &server.url(), ms(4_000), || server.freeze(), || server.thaw()).await;
+        outage("SIGSTOP", &server.url(), FROZEN, || server.freeze(), || server.thaw()).await;
     });
 }
 
