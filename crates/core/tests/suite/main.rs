@@ -2,12 +2,14 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)] // A test that cannot go on should say so at once.
 
+mod counting;
 mod explain;
 mod laws;
 mod lending;
 mod limits;
 mod lists;
 mod mutations;
+mod numbers;
 mod oracle;
 mod paths;
 mod penalties;
