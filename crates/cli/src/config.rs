@@ -6,6 +6,7 @@ mod store;
 
 use crate::Failure;
 use clap::Args;
+use clap::builder::{OsStringValueParser, TypedValueParser};
 pub use gateway::Gateway;
 use serde::Deserialize;
 use std::fmt;
@@ -25,10 +26,10 @@ const SMALLEST_MEMORY: usize = 1 << 20;
 #[derive(Args, Debug, Default)]
 pub struct ServeArgs {
     /// Settings, by the names of these flags
-    #[arg(long, env = "TOLLGATE_CONFIG", value_name = "FILE")]
+    #[arg(long, env = "TOLLGATE_CONFIG", value_name = "FILE", value_parser = path())]
     pub config: Option<PathBuf>,
     /// The rule file; it is watched, and changes are live within two seconds [default: built-in example]
-    #[arg(long, env = "TOLLGATE_RULES", value_name = "FILE")]
+    #[arg(long, env = "TOLLGATE_RULES", value_name = "FILE", value_parser = path())]
     pub rules: Option<PathBuf>,
     /// Where state is kept: memory, redis://host:6379, redis-sentinel://h1,h2/name, redis-cluster://h1,h2
     /// [default: memory]
@@ -46,6 +47,28 @@ pub struct ServeArgs {
     /// Where the gateway sends what passes, such as http://127.0.0.1:3000; several with commas
     #[arg(long, env = "TOLLGATE_UPSTREAM", value_name = "URL")]
     pub upstream: Option<String>,
+}
+
+/// Any path, also an empty one, which clap's own parser refuses.
+fn path() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().map(PathBuf::from)
+}
+
+impl ServeArgs {
+    /// Without what is empty: a variable that a compose file sets to nothing says nothing.
+    fn stated(self) -> Self {
+        let path = |path: PathBuf| (!path.as_os_str().is_empty()).then_some(path);
+        let text = |text: String| (!text.is_empty()).then_some(text);
+        Self {
+            config: self.config.and_then(path),
+            rules: self.rules.and_then(path),
+            store: self.store.and_then(text),
+            store_memory: self.store_memory.and_then(text),
+            listen: self.listen.and_then(text),
+            gateway_listen: self.gateway_listen.and_then(text),
+            upstream: self.upstream.and_then(text),
+        }
+    }
 }
 
 /// `tollgate.yaml`.
@@ -110,6 +133,7 @@ pub struct Config {
 impl Config {
     /// Puts flags, environment and file together.
     pub fn load(args: ServeArgs) -> Result<Self, Failure> {
+        let args = args.stated();
         let (file, identities) = match &args.config {
             Some(path) => read(path)?,
             None => Default::default(),

@@ -52,6 +52,16 @@ fn every_flag_has_a_variable() {
 }
 
 #[test]
+fn an_empty_variable_says_nothing() {
+    let mut command = tollgate(["serve", "--listen", "127.0.0.1:0"]);
+    for name in ["CONFIG", "RULES", "STORE", "STORE_MEMORY", "GATEWAY_LISTEN", "UPSTREAM"] {
+        command.env(format!("TOLLGATE_{name}"), "");
+    }
+    let server = Server::from(&mut command);
+    assert!(server.greeting.contains("at most 512 MB"), "{}", server.greeting);
+}
+
+#[test]
 fn paths_in_the_file_start_from_its_folder() {
     let folder = folder_with("rules: rules.yaml\nlisten: 127.0.0.1:0\n");
     std::fs::write(folder.path().join("rules.yaml"), "rules:\n  - { id: mine, limit: 3/min }\n").unwrap();
