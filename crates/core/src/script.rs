@@ -31,7 +31,7 @@ const NARROW: u64 = 2;
 const WIDE_BYTES: usize = 19;
 const NARROW_BYTES: usize = 17;
 const LENT_BYTES: usize = 12;
-/// A state that is lent from must be remembered for two seconds, however short its limit.
+/// A state that is lent from must be remembered for two epochs, of a second at least, however short its limit.
 const SHORTEST_TTL_MS: u64 = 4_000;
 const LOG_EXTRA_MS: u64 = 10_000;
 
@@ -209,6 +209,7 @@ impl Answer {
     pub fn decode(ask: &Ask, now_us: u64, bytes: &[u8]) -> Result<Self, Unreadable> {
         let mut reader = match bytes.split_first() {
             Some((b'+', rest)) => Reader(rest),
+            Some((b'=', state)) => return Self::of_all_passed(ask, now_us, state),
             Some((b'-', why)) => return Err(Unreadable::Refused(String::from_utf8_lossy(why).into_owned())),
             _ => return Err(Unreadable::Malformed),
         };
@@ -240,6 +241,17 @@ impl Answer {
     }
 }
 
+impl Answer {
+    /// The answer to an ask of one limit all of which passed, and of which nothing was lent.
+    fn of_all_passed(ask: &Ask, now_us: u64, state: &[u8]) -> Result<Self, Unreadable> {
+        let [charge] = &*ask.charges else { return Err(Unreadable::Malformed) };
+        let state = AnsweredState::Account(read_account(state)?);
+        let charge = ChargeAnswer { state, ..ChargeAnswer::empty(charge) };
+        let passing = ask.runs.iter().map(|run| run.repeats).collect();
+        Ok(Self { now_us, passing, charges: SmallVec::from_iter([charge]) })
+    }
+}
+
 impl ChargeAnswer {
     pub(crate) fn empty(charge: &ChargeAsk) -> Self {
         let state = match charge.meter {
@@ -264,7 +276,7 @@ fn read_account(bytes: &[u8]) -> Result<Account, Unreadable> {
     if ![cell_bytes, cell_bytes + LENT_BYTES].contains(&bytes.len()) {
         return Err(Unreadable::Malformed);
     }
-    reader.uint(1)?;
+    let class = reader.uint(1)? as u8;
     let cell = Cell {
         instant_us: reader.uint(7)?,
         grain: reader.uint(2)? as u16,
@@ -275,6 +287,7 @@ fn read_account(bytes: &[u8]) -> Result<Account, Unreadable> {
     if !reader.0.is_empty() {
         lent = Lent {
             epoch: reader.uint(4)? as u32,
+            length: epoch_seconds(class),
             current: reader.uint(4)? as u32,
             previous: reader.uint(4)? as u32,
         };
@@ -317,6 +330,11 @@ fn class(meter: &Meter) -> u8 {
     (4.0 * (lifetime_us as f64).log2()).ceil().clamp(0.0, 255.0) as u8
 }
 
+/// How many seconds an epoch has under a limit of this class, see [`Meter::epoch_seconds`].
+fn epoch_seconds(class: u8) -> u32 {
+    1 << (class / 4).saturating_sub(23).min(3)
+}
+
 fn uint(out: &mut Vec<u8>, value: u64, bytes: usize) {
     out.extend(&value.to_be_bytes()[8 - bytes..]);
 }
@@ -332,5 +350,27 @@ impl<'a> Reader<'a> {
 
     fn uint(&mut self, bytes: usize) -> Result<u64, Unreadable> {
         Ok(self.take(bytes)?.iter().fold(0, |value, byte| value << 8 | u64::from(*byte)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::{Limit, Size};
+
+    #[test]
+    fn a_class_tells_the_length_of_an_epoch_as_the_limit_does() {
+        let mut met = std::collections::BTreeSet::new();
+        let edges = [14_107_900, 28_215_801, 56_431_603].into_iter().flat_map(|edge| edge - 2..=edge + 2);
+        for window_us in edges.chain((0..45).map(|power| 1 << power)) {
+            let size = Size { capacity: Some(10), rate: None, window_us: Some(window_us) };
+            for algorithm in [Algorithm::TokenBucket, Algorithm::Gcra, Algorithm::FixedWindow] {
+                let Ok(limit) = Limit::new("plan", algorithm, size) else { continue };
+                let meter = limit.meter();
+                assert_eq!(epoch_seconds(class(meter)), meter.epoch_seconds(), "{meter:?}");
+                met.insert(meter.epoch_seconds());
+            }
+        }
+        assert_eq!(met.into_iter().collect::<Vec<_>>(), [1, 2, 4, 8]);
     }
 }

@@ -2,11 +2,12 @@
 //!
 //! From the inside out: a [`link`] is one connection, a [`shard`] is one primary with its [`breaker`],
 //! [`servers`] know which shard serves which key. On top of them, [`dispatch`] sends what the leases ask,
-//! many clients in one call, and [`fleet`] lets the nodes that share the store know of each other.
+//! many clients in one call ([`lane`]), and [`fleet`] lets the nodes that share the store know of each other.
 
 mod breaker;
 mod dispatch;
 mod fleet;
+mod lane;
 mod link;
 mod servers;
 mod shard;

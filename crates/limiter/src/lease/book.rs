@@ -250,7 +250,7 @@ impl<W: Waiter> Book<W> {
         let (client, group) = (call.client, call.group);
         let mut page = self.page(client).lock();
         let is_late = call.waiters.iter().any(|(_, waiter)| waiter.is_none());
-        page.take_in(&call, answer);
+        page.take_in(&call, answer, self.nodes(), now_us);
         page.serve(call, answer, now_us, &self.settings);
         if is_late {
             return None;
