@@ -133,12 +133,37 @@ impl std::fmt::Display for Unreadable {
     }
 }
 
-/// The first argument: the time if it is not to be the server's own, and whether the keys are repeated.
-pub fn header(given_us: Option<u64>, repeats_keys: bool) -> [u8; 8] {
-    let mut bytes = given_us.unwrap_or(0).to_be_bytes();
-    bytes.rotate_left(1);
-    bytes[7] = u8::from(repeats_keys);
-    bytes
+/// How many clients one call can serve.
+pub const MOST_CLIENTS: usize = 255;
+
+/// How many different asks are looked through for one that is the same.
+const LOOKED_THROUGH: usize = 8;
+
+/// The arguments of a call, without the keys: the time if it is not to be the server's own, and whether the keys
+/// are repeated behind all; a byte for each client that tells which ask is its; and the asks. Many clients ask for
+/// the same, which then is sent and read once.
+pub fn arguments<'a>(
+    given_us: Option<u64>,
+    repeats_keys: bool,
+    asks: impl Iterator<Item = &'a Ask>,
+) -> Vec<Vec<u8>> {
+    let mut header = given_us.unwrap_or(0).to_be_bytes();
+    header.rotate_left(1);
+    header[7] = u8::from(repeats_keys);
+    let mut arguments = vec![header.to_vec(), Vec::new()];
+    let mut written = Vec::new();
+    for ask in asks {
+        written.clear();
+        ask.encode(&mut written);
+        let known = arguments.iter().enumerate().skip(2).rev().take(LOOKED_THROUGH);
+        let same = { known }.find(|(_, argument)| **argument == written).map(|(index, _)| index);
+        let index = same.unwrap_or(arguments.len());
+        if same.is_none() {
+            arguments.push(written.clone());
+        }
+        arguments[1].push((index - 1) as u8);
+    }
+    arguments
 }
 
 /// The time in the first element of an answer.
@@ -147,9 +172,8 @@ pub fn read_time(bytes: &[u8]) -> Result<u64, Unreadable> {
 }
 
 impl Ask {
-    /// As the script reads it.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(2 + 8 * self.runs.len() + 64 * self.charges.len());
+    /// Writes it as the script reads it.
+    fn encode(&self, out: &mut Vec<u8>) {
         out.push(self.charges.len() as u8);
         out.push(self.runs.len() as u8);
         for run in &self.runs {
@@ -157,9 +181,8 @@ impl Ask {
             out.extend(run.cost.to_be_bytes());
         }
         for charge in &self.charges {
-            charge.encode(&mut out);
+            charge.encode(out);
         }
-        out
     }
 }
 

@@ -21,7 +21,7 @@ pub use url::{StoreUrl, StoreUrlError};
 
 use crate::clock::{Clock, ManualClock};
 use crate::lease::{self, Book, Call};
-use arc_swap::ArcSwapOption;
+use arc_swap::{ArcSwapOption, Guard};
 use dispatch::Queues;
 use fleet::Fleet;
 use servers::Servers;
@@ -254,6 +254,11 @@ impl Shared {
 
     pub(crate) fn places(&self) -> Option<Arc<Places>> {
         self.places.load_full()
+    }
+
+    /// The same, for a moment.
+    pub(crate) fn places_now(&self) -> Guard<Option<Arc<Places>>> {
+        self.places.load()
     }
 
     /// About how many keys that are in use here belong to one shard.

@@ -2,7 +2,8 @@
 --
 -- KEYS        the hashes of the clients; in a cluster only the first may be declared
 -- ARGV[1]     the time, if it is not the server's own, and whether all keys are repeated at the end of ARGV
--- ARGV[2…]    what each client asks, as `script::Ask` writes it
+-- ARGV[2]     for each client a byte: which of the following it asks for
+-- ARGV[3…]    what is asked, as `script::Ask` writes it
 --
 -- Answers the time, and for each client "+" and what it gets, or "-" and why it gets nothing; or "=" and the state
 -- of its one limit, if all passed and nothing was lent.

@@ -434,14 +434,12 @@ else
   now = time[1] * SECOND + time[2]
 end
 second_now = floor(now / SECOND)
-local names, before, clients = KEYS, 0, #ARGV - 1
-if repeats_names == 1 then
-  clients = clients / 2
-  names, before = ARGV, 1 + clients
-end
+local which = ARGV[2]
+local names, before, clients = KEYS, 0, #which
+if repeats_names == 1 then names, before = ARGV, #ARGV - clients end
 local answers = { encode(">I7", now) }
 for index = 1, clients do
-  local ask = ARGV[1 + index]
+  local ask = ARGV[2 + byte(which, index)]
   local done, answer = pcall(known_asks[ask] or charge_client, names[before + index], ask)
   if not done then answer = "-" .. (type(answer) == "table" and answer.err or tostring(answer)) end
   answers[1 + index] = answer

@@ -22,6 +22,7 @@ use tollgate_core::script::{self, Answer, Unreadable};
 
 /// Clients in one script call: more would hardly make it cheaper, and keep the server from others for longer.
 const MOST_CLIENTS: usize = 128;
+const _: () = assert!(MOST_CLIENTS <= script::MOST_CLIENTS);
 /// A slot that moves is followed so many times.
 const MOST_HOPS: u32 = 3;
 /// A late answer is waited for as long as what it lends may live.
@@ -141,10 +142,8 @@ impl Shared {
             command.arg(queued.call.key.as_bytes());
         }
         let given_us = self.given_time.as_ref().map(|clock| clock.now_us());
-        command.arg(&script::header(given_us, crosses_slots)[..]);
-        for queued in batch {
-            command.arg(queued.call.ask.encode());
-        }
+        let asks = batch.iter().map(|queued| &queued.call.ask);
+        command.arg(script::arguments(given_us, crosses_slots, asks));
         if crosses_slots {
             for queued in batch {
                 command.arg(queued.call.key.as_bytes());

@@ -23,12 +23,18 @@ const A_FEW: u64 = 16;
 const CLOCKS_APART: u64 = 1_000;
 
 /// What is known of one limit of one client.
+///
+/// What a check that is decided here looks at comes first: there are many leases, and most are far away in memory.
 #[derive(Debug)]
 pub(super) struct Lease {
-    pub(super) meter: Meter,
+    /// When somebody last asked here.
+    pub(super) used_us: u64,
+    pub(super) pace: Pace,
+    /// The number of the rules, and the place in them, at which `meter` was last seen: while they are the same,
+    /// it is.
+    pub(super) known_as: (u32, usize),
     pub(super) credit: Credit,
     pub(super) memory: Option<Memory>,
-    pub(super) pace: Pace,
     /// The state when it was last answered, whether it is still believed or not; and when that was asked.
     pub(super) last: Option<(Account, u64)>,
     /// For how long nobody else has touched the state, as far as the answers tell.
@@ -37,12 +43,11 @@ pub(super) struct Lease {
     pub(super) asked_us: u64,
     /// Whether anything was refused since.
     pub(super) was_refused: bool,
-    /// When somebody last asked here.
-    pub(super) used_us: u64,
     /// Whether the next tick has to look at it.
     pub(super) is_busy: bool,
     /// Where the state stands; known since it was first asked for.
     pub(super) place: Option<(Arc<str>, u64, Field)>,
+    pub(super) meter: Meter,
 }
 
 /// What can be said about a request without asking.
@@ -68,17 +73,18 @@ impl Local {
 impl Lease {
     pub(super) fn new(meter: &Meter, now_us: u64) -> Self {
         Self {
-            meter: *meter,
+            used_us: now_us,
+            pace: Pace::default(),
+            known_as: (0, 0),
             credit: Credit::default(),
             memory: None,
-            pace: Pace::default(),
             last: None,
             alone_us: 0,
             asked_us: 0,
             was_refused: false,
-            used_us: now_us,
             is_busy: false,
             place: None,
+            meter: *meter,
         }
     }
 
@@ -94,15 +100,16 @@ impl Lease {
         self.memory = None;
     }
 
-    /// What can be said about a request of `cost`.
-    pub(super) fn look(&mut self, cost: u32, now_us: u64, settings: &Settings) -> Local {
+    /// What can be said about a request of `cost`. `meter` is that of the lease, wherever it is at hand.
+    #[inline]
+    pub(super) fn look(&mut self, meter: &Meter, cost: u32, now_us: u64, settings: &Settings) -> Local {
         let left = self.credit.left(now_us);
         if left >= cost {
-            return Local::Spend(self.admitted(left - cost, now_us));
+            return Local::Spend(self.admitted(meter, left - cost, now_us));
         }
         let recalled = match &self.memory {
             // With something in hand, the store and it together may be enough.
-            Some(memory) if left == 0 => memory.recall(&self.meter, cost, now_us),
+            Some(memory) if left == 0 => memory.recall(meter, cost, now_us),
             _ => Recalled::Unknown,
         };
         let gate_us = (self.asked_us + settings.gate_us).saturating_sub(now_us);
@@ -122,12 +129,12 @@ impl Lease {
     }
 
     /// How an admitted request stands with `left` in hand.
-    pub(super) fn admitted(&self, left: u32, now_us: u64) -> Step {
+    fn admitted(&self, meter: &Meter, left: u32, now_us: u64) -> Step {
         let (at_store, reset_after_us) = match &self.memory {
-            Some(memory) => memory.look(&self.meter, now_us),
+            Some(memory) => memory.look(meter, now_us),
             None => (0, 0),
         };
-        let remaining = at_store.saturating_add(left).min(self.meter.quota());
+        let remaining = at_store.saturating_add(left).min(meter.quota());
         Step { admitted: true, next: None, remaining, retry_after_us: 0, reset_after_us }
     }
 

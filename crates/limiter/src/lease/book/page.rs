@@ -8,6 +8,7 @@ use crate::lease::credit::Paid;
 use crate::lease::memory::Memory;
 use smallvec::SmallVec;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use tollgate_core::algorithm::Step;
 use tollgate_core::lending::Report;
@@ -49,28 +50,57 @@ impl<W> Page<W> {
         self.leases.len()
     }
 
-    /// What can be said about `charge`; and notes that it was asked for.
-    #[inline]
+    /// What can be said about `charge` under the rules of this number; and notes that it was asked for.
     pub(super) fn look(
         &mut self,
         charge: &Charged<'_>,
         cost: u32,
+        rules: u32,
         now_us: u64,
         settings: &Settings,
     ) -> Local {
+        let Some(lease) = self.asked_for(charge, cost, rules, now_us) else { return Local::Ask };
+        lease.look(charge.meter, cost, now_us, settings)
+    }
+
+    /// The same, and pays for it if there is credit.
+    #[inline]
+    pub(super) fn look_and_spend(
+        &mut self,
+        charge: &Charged<'_>,
+        cost: u32,
+        rules: u32,
+        now_us: u64,
+        settings: &Settings,
+    ) -> Local {
+        let Some(lease) = self.asked_for(charge, cost, rules, now_us) else { return Local::Ask };
+        let local = lease.look(charge.meter, cost, now_us, settings);
+        if let Local::Spend(_) = local {
+            lease.credit.spend(cost, now_us);
+        }
+        local
+    }
+
+    /// The lease that `charge` is about, if there is room for it.
+    #[inline]
+    fn asked_for(&mut self, charge: &Charged<'_>, cost: u32, rules: u32, now_us: u64) -> Option<&mut Lease> {
         let room = self.leases.len() < self.most_leases;
-        let lease = match self.leases.get_mut(&charge.key) {
-            Some(lease) => lease,
-            None if room => self.leases.entry(charge.key).or_insert(Lease::new(charge.meter, now_us)),
-            None => return Local::Ask,
+        let lease = match self.leases.entry(charge.key) {
+            Entry::Occupied(lease) => lease.into_mut(),
+            Entry::Vacant(free) if room => free.insert(Lease::new(charge.meter, now_us)),
+            Entry::Vacant(_) => return None,
         };
-        if lease.meter != *charge.meter {
-            lease.adopt(charge.meter);
-            note_busy(&mut self.busy, charge.key, lease);
+        let known_as = (rules, std::ptr::from_ref(charge.meter) as usize);
+        if lease.known_as != known_as {
+            lease.known_as = known_as;
+            if lease.meter != *charge.meter {
+                lease.adopt(charge.meter);
+                note_busy(&mut self.busy, charge.key, lease);
+            }
         }
         lease.pace.note(cost, now_us);
         lease.used_us = now_us;
-        lease.look(cost, now_us, settings)
+        Some(lease)
     }
 
     pub(super) fn spend(&mut self, key: u64, cost: u32, now_us: u64) -> Paid {
@@ -404,7 +434,9 @@ impl<W: Waiter> Page<W> {
             let locals: SmallVec<[Local; 2]> = items
                 .iter()
                 .map(|item| match self.leases.get_mut(&item.key) {
-                    Some(lease) if lease.meter == item.meter => lease.look(cost, now_us, settings),
+                    Some(lease) if lease.meter == item.meter => {
+                        lease.look(&item.meter, cost, now_us, settings)
+                    }
                     _ => Local::Ask,
                 })
                 .collect();
