@@ -51,9 +51,11 @@ impl Lent {
         self.current.saturating_add(self.previous)
     }
 
-    /// Goes on in epochs of `length` seconds, and remembers everything at least as long as before; no longer, at
-    /// most, than tokens can live that were taken just now.
-    fn fit(&mut self, length: u32, now_us: u64) {
+    /// Goes on in the epochs of `meter`, and remembers everything at least as long as before; no longer, at most,
+    /// than tokens can live that were taken just now. A capacity that was lowered far below what is lent is not
+    /// blocked for that time: a quarter of it stays free.
+    fn fit(&mut self, meter: &Meter, now_us: u64) {
+        let length = meter.epoch_seconds();
         if self.length != length && self.total() > 0 && !self.lies_ahead(now_us) {
             if self.length < length {
                 *self = Self {
@@ -67,13 +69,17 @@ impl Lent {
                 let latest = epoch_at(now_us, length) + 2 * LONGEST_EPOCH;
                 self.epoch = latest.min(self.epoch + 2 * (self.length - length));
             }
+            let most = meter.quota() - meter.quota() / 4;
+            self.previous = self.previous.min(most);
+            self.current = self.current.min(most - self.previous);
         }
         self.length = length;
     }
 
     /// Lets go of what was lent two epochs ago. A clock that stepped back keeps it until it has caught up.
-    fn roll(&mut self, length: u32, now_us: u64) {
-        self.fit(length, now_us);
+    fn roll(&mut self, meter: &Meter, now_us: u64) {
+        self.fit(meter, now_us);
+        let length = self.length;
         let epoch = epoch_at(now_us, length);
         if self.epoch < epoch {
             let previous = if self.epoch + length >= epoch { self.current } else { 0 };
@@ -170,14 +176,13 @@ impl Account {
     pub fn settle(&mut self, meter: &Meter, now_us: u64, reports: &[Report]) {
         let was_lent = self.lent.total() > 0;
         if let Some(bucket) = meter.bucket() {
-            let length = meter.epoch_seconds();
             if !was_lent && reports.is_empty() {
-                self.lent.roll(length, now_us);
+                self.lent.roll(meter, now_us);
                 return;
             }
-            self.lent.fit(length, now_us);
+            self.lent.fit(meter, now_us);
             let mut opened = meter.open(bucket, self.cell, now_us, &self.lent);
-            self.lent.roll(length, now_us);
+            self.lent.roll(meter, now_us);
             for report in reports {
                 // What comes back later than that would come on top of what was refilled in its stead.
                 let Some(lent) = self.lent.of(report.epoch) else { continue };
@@ -260,7 +265,7 @@ impl Account {
     /// kept, also if nothing is taken: it did, or [`Account::settle`] will re-anchor what is lent.
     pub fn anchor(&mut self, meter: &Meter, now_us: u64) -> bool {
         let lent_ahead = self.lent.lies_ahead(now_us);
-        self.lent.fit(meter.epoch_seconds(), now_us);
+        self.lent.fit(meter, now_us);
         let Some(cell) = self.cell.filter(|cell| cell.instant_us > now_us) else { return lent_ahead };
         let anchored = if let Some(bucket) = meter.bucket() {
             // A theoretical arrival time may lie twice as far ahead, see gcra.rs.

@@ -93,13 +93,19 @@ local function find_state(key, field, value)
 end
 
 -- What is lent in epochs of the class `kept_class`, in those of `c`: remembered at least as long as before, and no
--- longer than tokens can live that were taken just now.
+-- longer than tokens can live that were taken just now. A quarter of the capacity stays free.
 local function fit_epoch(c, kept_class, epoch, current, previous)
   local kept, length = epoch_length(kept_class), c.length
   if kept == length or epoch > second_now + 2 * LONGEST_EPOCH then return epoch, current, previous end
-  if kept < length then return epoch - epoch % length, current + previous, 0 end
-  -- An epoch that lies ahead, so that it ends when the longer one would have.
-  return min(c.epoch_now + 2 * LONGEST_EPOCH, epoch + 2 * (kept - length)), current, previous
+  if kept < length then
+    epoch, current, previous = epoch - epoch % length, current + previous, 0
+  else
+    -- An epoch that lies ahead, so that it ends when the longer one would have.
+    epoch = min(c.epoch_now + 2 * LONGEST_EPOCH, epoch + 2 * (kept - length))
+  end
+  local most = c.capacity - floor(c.capacity / 4)
+  previous = min(previous, most)
+  return epoch, min(current, most - previous), previous
 end
 
 -- Lets go of what was lent two epochs ago. A clock that stepped back keeps it until it has caught up.

@@ -80,7 +80,9 @@ fn walk(meters: &[Meter; 4], seed: u64, met: &mut Met) {
                 let meter = &meters[node.meter];
                 account.anchor(meter, now_us);
                 account.settle(meter, now_us, &[]);
-                let lends = account.lend(meter, now_us, rng.u32(1..=CAPACITY / 4), 2);
+                // More than three quarters would not be remembered when the rule is edited.
+                let most = (3 * CAPACITY / 4).saturating_sub(account.lent.total());
+                let lends = account.lend(meter, now_us, rng.u32(1..=CAPACITY / 4).min(most), 1);
                 if lends > 0 {
                     let until_us = now_us + meter.credit_us(now_us);
                     node.held.push(Held { epoch: account.lent.epoch, left: lends, spent: 0, until_us });
@@ -111,4 +113,26 @@ fn tell(held: &mut Held, rng: &mut fastrand::Rng) -> Report {
     let spent = held.spent + spends;
     held.spent = 0;
     Report { epoch: held.epoch, spent, returned, refunded: 0 }
+}
+
+/// A node that still has the old rule and holds more than the new capacity stands in nobody's way for long.
+#[test]
+fn a_capacity_lowered_far_below_what_is_lent_is_not_blocked() {
+    for algorithm in BUCKETS {
+        let (wide, narrow) =
+            (bucket(6_000, 100, 1, 1).limit(algorithm), bucket(100, 50, 1, 1).limit(algorithm));
+        assert!(wide.meter().epoch_seconds() > narrow.meter().epoch_seconds());
+        let mut account = Account::default();
+        account.settle(wide.meter(), NOW_US, &[]);
+        assert_eq!(account.lend(wide.meter(), NOW_US, 1_500, 1), 1_500);
+        // A theoretical arrival time is waited for; it lies at most two capacities ahead.
+        let now_us = NOW_US + 5 * SECOND_US;
+        for now_us in [now_us, now_us + 5 * SECOND_US] {
+            account.anchor(narrow.meter(), now_us);
+            account.settle(narrow.meter(), now_us, &[]);
+        }
+        let now_us = now_us + 5 * SECOND_US;
+        let there = account.available(narrow.meter(), now_us);
+        assert_eq!(there, 25, "{algorithm:?}: {account:?}");
+    }
 }

@@ -25,7 +25,7 @@ const MOST_CLIENTS: usize = 128;
 const _: () = assert!(MOST_CLIENTS <= script::MOST_CLIENTS);
 /// A slot that moves is followed so many times.
 const MOST_HOPS: u32 = 3;
-/// A late answer is waited for as long as what it lends may live.
+/// A late answer is waited for so long: by then what it lends is dead, or nobody needs it any more.
 const LATE: Duration = Duration::from_secs(2);
 
 /// The script, as a server alone runs it and as the nodes of a Cluster do, each with its name.
@@ -197,15 +197,14 @@ impl Shared {
         }
     }
 
-    /// Sends one batch after the other, as long as there are any: they have the same place.
+    /// Sends one batch after the other behind `next`, as long as there are any: they have the same place.
     async fn serve_lane(
         self: Arc<Self>,
         shard: Arc<Shard>,
         lane: Arc<Lane>,
-        batch: Vec<Queued>,
+        mut next: Option<Flight>,
         place: Place,
     ) {
-        let mut next = self.depart(&shard, batch);
         while let Some(mut flight) = next {
             let landed = self.land(&shard, &mut flight).await;
             next = self.depart(&shard, lane.pop(self.room(&shard)));
@@ -419,9 +418,10 @@ async fn drain(shared: std::sync::Weak<Shared>, shard: Arc<Shard>, lane: Arc<Lan
             tokio::task::yield_now().await;
         }
         let Some(shared) = shared.upgrade() else { return };
-        let batch = lane.pop(room);
-        if !batch.is_empty() {
-            tokio::spawn(shared.serve_lane(Arc::clone(&shard), Arc::clone(&lane), batch, place));
+        // It leaves here, and not when the task has its turn.
+        let first = shared.depart(&shard, lane.pop(room));
+        if first.is_some() {
+            tokio::spawn(shared.serve_lane(Arc::clone(&shard), Arc::clone(&lane), first, place));
         }
     }
 }
