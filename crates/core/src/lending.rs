@@ -5,12 +5,18 @@
 //! is held elsewhere could be spent at one moment. So an [`Account`] remembers what is [`Lent`], and the
 //! refill stops short by that much: level and credit together never exceed the capacity.
 //!
-//! What is lent is kept by the second in which it was lent, for the current second and the one before. Credit
-//! dies within two seconds, so what is older has been spent, brought back, or belonged to a node that died.
+//! What is lent is kept by the *epoch* in which it was lent, for the current one and the one before. Credit
+//! dies with the epoch after its own, so what is older has been spent, brought back, or belonged to a node that
+//! died. A bucket that takes a minute to fill has epochs of eight seconds, one that fills within a few has epochs
+//! of one: what is held for a while is missed the less, the longer the bucket takes anyway. The lengths are
+//! powers of two, so that the ends of long epochs are ends of short ones too, and an epoch is called by the second
+//! in which it began. When a rule changes and the length with it, what is lent is never forgotten sooner than
+//! under the length that it was lent under (see [`Lent::fit`]).
 //!
-//! A worked example, capacity 100, 10 a second. The bucket is full. A node takes 1 and 20 ahead: the level is
-//! 79, 20 are lent. Two seconds later the level would be 99, but the refill stops at 80: a burst of 80 at the
-//! store and 20 at the node are 100. Once the node tells that it spent the 20, the refill goes on to 100.
+//! A worked example, capacity 100, 10 a second, epochs of one second. The bucket is full. A node takes 1 and 20
+//! ahead: the level is 79, 20 are lent. Two seconds later the level would be 99, but the refill stops at 80: a
+//! burst of 80 at the store and 20 at the node are 100. Once the node tells that it spent the 20, the refill goes
+//! on to 100.
 //!
 //! Windows lend too, but remember nothing of it: what is taken counts in its window whether it is spent or
 //! not, and credit dies with its window.
@@ -22,14 +28,19 @@ use crate::algorithm::{Bucket, Cell, Step, Window};
 use crate::limit::Meter;
 use crate::rate::SECOND_US;
 
+/// The longest epoch, in seconds.
+const LONGEST_EPOCH: u32 = 8;
+
 /// What is lent of a bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lent {
-    /// The second, since the epoch, in which `current` was lent.
+    /// The first second, since 1970, of the epoch in which `current` was lent.
     pub epoch: u32,
-    /// Lent in that second.
+    /// How many seconds that epoch has, and the one before.
+    pub length: u32,
+    /// Lent in that epoch.
     pub current: u32,
-    /// Lent in the second before.
+    /// Lent in the epoch before.
     pub previous: u32,
 }
 
@@ -40,12 +51,39 @@ impl Lent {
         self.current.saturating_add(self.previous)
     }
 
-    /// Lets go of what was lent two seconds ago. A clock that stepped back keeps it until it has caught up.
-    fn roll(&mut self, now_us: u64) {
-        let epoch = (now_us / SECOND_US) as u32;
+    /// Goes on in the epochs of `meter`, and remembers everything at least as long as before; no longer, at most,
+    /// than tokens can live that were taken just now. A capacity that was lowered far below what is lent is not
+    /// blocked for that time: a quarter of it stays free.
+    fn fit(&mut self, meter: &Meter, now_us: u64) {
+        let length = meter.epoch_seconds();
+        if self.length != length && self.total() > 0 && !self.lies_ahead(now_us) {
+            if self.length < length {
+                *self = Self {
+                    epoch: self.epoch - self.epoch % length,
+                    length,
+                    current: self.total(),
+                    previous: 0,
+                };
+            } else {
+                // An epoch that lies ahead, so that it ends when the longer one would have.
+                let latest = epoch_at(now_us, length) + 2 * LONGEST_EPOCH;
+                self.epoch = latest.min(self.epoch + 2 * (self.length - length));
+            }
+            let most = meter.quota() - meter.quota() / 4;
+            self.previous = self.previous.min(most);
+            self.current = self.current.min(most - self.previous);
+        }
+        self.length = length;
+    }
+
+    /// Lets go of what was lent two epochs ago. A clock that stepped back keeps it until it has caught up.
+    fn roll(&mut self, meter: &Meter, now_us: u64) {
+        self.fit(meter, now_us);
+        let length = self.length;
+        let epoch = epoch_at(now_us, length);
         if self.epoch < epoch {
-            let previous = if self.epoch + 1 == epoch { self.current } else { 0 };
-            *self = Self { epoch, current: 0, previous };
+            let previous = if self.epoch + length >= epoch { self.current } else { 0 };
+            *self = Self { epoch, length, current: 0, previous };
         } else if self.total() == 0 || self.lies_ahead(now_us) {
             self.epoch = epoch;
         }
@@ -53,14 +91,14 @@ impl Lent {
 
     /// Whether the clock has jumped back by so much that it would take long to catch up.
     fn lies_ahead(&self, now_us: u64) -> bool {
-        self.total() > 0 && u64::from(self.epoch) > now_us / SECOND_US + 2
+        self.total() > 0 && u64::from(self.epoch) > now_us / SECOND_US + 2 * u64::from(LONGEST_EPOCH)
     }
 
     /// What was lent in `epoch`, if that is still remembered.
     fn of(&mut self, epoch: u32) -> Option<&mut u32> {
         if epoch == self.epoch {
             Some(&mut self.current)
-        } else if epoch.checked_add(1) == Some(self.epoch) {
+        } else if epoch.checked_add(self.length) == Some(self.epoch) {
             Some(&mut self.previous)
         } else {
             None
@@ -68,10 +106,16 @@ impl Lent {
     }
 
     /// The instants at which less is lent, and how much is left from then on.
-    fn ends(&self) -> [(u64, u32); 2] {
-        let second = |later: u64| (u64::from(self.epoch) + later) * SECOND_US;
-        [(second(1), self.current), (second(2), 0)]
+    pub(crate) fn ends(&self) -> [(u64, u32); 2] {
+        let end = |epochs: u32| (u64::from(self.epoch) + u64::from(epochs * self.length)) * SECOND_US;
+        [(end(1), self.current), (end(2), 0)]
     }
+}
+
+/// The first second of the epoch in which `now_us` lies.
+fn epoch_at(now_us: u64, length: u32) -> u32 {
+    let second = (now_us / SECOND_US) as u32;
+    second - second % length
 }
 
 /// A bucket at one tick: what is available, in fractions of a token.
@@ -133,11 +177,12 @@ impl Account {
         let was_lent = self.lent.total() > 0;
         if let Some(bucket) = meter.bucket() {
             if !was_lent && reports.is_empty() {
-                self.lent.roll(now_us);
+                self.lent.roll(meter, now_us);
                 return;
             }
+            self.lent.fit(meter, now_us);
             let mut opened = meter.open(bucket, self.cell, now_us, &self.lent);
-            self.lent.roll(now_us);
+            self.lent.roll(meter, now_us);
             for report in reports {
                 // What comes back later than that would come on top of what was refilled in its stead.
                 let Some(lent) = self.lent.of(report.epoch) else { continue };
@@ -206,7 +251,7 @@ impl Account {
     }
 
     /// Lends up to `want` tokens, at most one in `share` of those available, and tells how many.
-    /// [`Account::settle`] comes first: what is lent is written to the second that it has come to.
+    /// [`Account::settle`] comes first: what is lent is written to the epoch that it has come to.
     pub fn lend(&mut self, meter: &Meter, now_us: u64, want: u32, share: u32) -> u32 {
         let lends = want.min(self.available(meter, now_us) / share.max(1));
         self.take(meter, now_us, lends);
@@ -220,6 +265,7 @@ impl Account {
     /// kept, also if nothing is taken: it did, or [`Account::settle`] will re-anchor what is lent.
     pub fn anchor(&mut self, meter: &Meter, now_us: u64) -> bool {
         let lent_ahead = self.lent.lies_ahead(now_us);
+        self.lent.fit(meter, now_us);
         let Some(cell) = self.cell.filter(|cell| cell.instant_us > now_us) else { return lent_ahead };
         let anchored = if let Some(bucket) = meter.bucket() {
             // A theoretical arrival time may lie twice as far ahead, see gcra.rs.
@@ -274,24 +320,51 @@ impl Meter {
         cell
     }
 
+    /// How many seconds an epoch has in which tokens are taken ahead: 8, 4, 2 or 1, about an eighth of the time
+    /// to full. The script reads the same from the class of the lifetime that stands in each state: 104, 100 and
+    /// 96 quarters of a power of two of microseconds.
+    #[inline]
+    pub fn epoch_seconds(&self) -> u32 {
+        match self.lifetime_us() {
+            ..=14_107_900 => 1,
+            14_107_901..=28_215_801 => 2,
+            28_215_802..=56_431_603 => 4,
+            _ => LONGEST_EPOCH,
+        }
+    }
+
+    /// How many tokens an epoch brings.
+    pub fn epoch_flow(&self) -> u32 {
+        let epoch_us = u64::from(self.epoch_seconds()) * SECOND_US;
+        let tokens = match (self.bucket(), self.window()) {
+            (Some(bucket), _) => {
+                epoch_us / bucket.tick_us * u64::from(bucket.amount) / u64::from(bucket.period)
+            }
+            (None, Some(window)) => u64::from(window.limit) * epoch_us / (window.length * window.tick_us),
+            (None, None) => 0,
+        };
+        tokens.min(self.quota().into()) as u32
+    }
+
     /// What names the time in which tokens are taken, so that they can be brought back to where they came
-    /// from: the second for buckets, the window for windows.
+    /// from: for buckets the first second of the epoch, for windows the number of the window.
     pub fn epoch(&self, now_us: u64) -> u32 {
         match self.window() {
             Some(window) => window_number(window, now_us),
-            None => (now_us / SECOND_US) as u32,
+            None => epoch_at(now_us, self.epoch_seconds()),
         }
     }
 
     /// How long after `now_us` tokens taken then may be spent without asking: as long as the account
     /// remembers them, or until their window ends.
     pub fn credit_us(&self, now_us: u64) -> u64 {
+        let epoch_us = u64::from(self.epoch_seconds()) * SECOND_US;
         match self.window() {
             Some(window) => {
                 let length_us = window.length * window.tick_us;
-                (length_us - now_us % length_us).min(SECOND_US)
+                (length_us - now_us % length_us).min(epoch_us)
             }
-            None => 2 * SECOND_US - now_us % SECOND_US,
+            None => 2 * epoch_us - now_us % epoch_us,
         }
     }
 }

@@ -31,7 +31,7 @@ const NARROW: u64 = 2;
 const WIDE_BYTES: usize = 19;
 const NARROW_BYTES: usize = 17;
 const LENT_BYTES: usize = 12;
-/// A state that is lent from must be remembered for two seconds, however short its limit.
+/// A state that is lent from must be remembered for two epochs, of a second at least, however short its limit.
 const SHORTEST_TTL_MS: u64 = 4_000;
 const LOG_EXTRA_MS: u64 = 10_000;
 
@@ -133,12 +133,37 @@ impl std::fmt::Display for Unreadable {
     }
 }
 
-/// The first argument: the time if it is not to be the server's own, and whether the keys are repeated.
-pub fn header(given_us: Option<u64>, repeats_keys: bool) -> [u8; 8] {
-    let mut bytes = given_us.unwrap_or(0).to_be_bytes();
-    bytes.rotate_left(1);
-    bytes[7] = u8::from(repeats_keys);
-    bytes
+/// How many clients one call can serve.
+pub const MOST_CLIENTS: usize = 255;
+
+/// How many different asks are looked through for one that is the same.
+const LOOKED_THROUGH: usize = 8;
+
+/// The arguments of a call, without the keys: the time if it is not to be the server's own, and whether the keys
+/// are repeated behind all; a byte for each client that tells which ask is its; and the asks. Many clients ask for
+/// the same, which then is sent and read once.
+pub fn arguments<'a>(
+    given_us: Option<u64>,
+    repeats_keys: bool,
+    asks: impl Iterator<Item = &'a Ask>,
+) -> Vec<Vec<u8>> {
+    let mut header = given_us.unwrap_or(0).to_be_bytes();
+    header.rotate_left(1);
+    header[7] = u8::from(repeats_keys);
+    let mut arguments = vec![header.to_vec(), Vec::new()];
+    let mut written = Vec::new();
+    for ask in asks {
+        written.clear();
+        ask.encode(&mut written);
+        let known = arguments.iter().enumerate().skip(2).rev().take(LOOKED_THROUGH);
+        let same = { known }.find(|(_, argument)| **argument == written).map(|(index, _)| index);
+        let index = same.unwrap_or(arguments.len());
+        if same.is_none() {
+            arguments.push(written.clone());
+        }
+        arguments[1].push((index - 1) as u8);
+    }
+    arguments
 }
 
 /// The time in the first element of an answer.
@@ -147,9 +172,8 @@ pub fn read_time(bytes: &[u8]) -> Result<u64, Unreadable> {
 }
 
 impl Ask {
-    /// As the script reads it.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(2 + 8 * self.runs.len() + 64 * self.charges.len());
+    /// Writes it as the script reads it.
+    fn encode(&self, out: &mut Vec<u8>) {
         out.push(self.charges.len() as u8);
         out.push(self.runs.len() as u8);
         for run in &self.runs {
@@ -157,9 +181,8 @@ impl Ask {
             out.extend(run.cost.to_be_bytes());
         }
         for charge in &self.charges {
-            charge.encode(&mut out);
+            charge.encode(out);
         }
-        out
     }
 }
 
@@ -209,6 +232,7 @@ impl Answer {
     pub fn decode(ask: &Ask, now_us: u64, bytes: &[u8]) -> Result<Self, Unreadable> {
         let mut reader = match bytes.split_first() {
             Some((b'+', rest)) => Reader(rest),
+            Some((b'=', state)) => return Self::of_all_passed(ask, now_us, state),
             Some((b'-', why)) => return Err(Unreadable::Refused(String::from_utf8_lossy(why).into_owned())),
             _ => return Err(Unreadable::Malformed),
         };
@@ -240,6 +264,17 @@ impl Answer {
     }
 }
 
+impl Answer {
+    /// The answer to an ask of one limit all of which passed, and of which nothing was lent.
+    fn of_all_passed(ask: &Ask, now_us: u64, state: &[u8]) -> Result<Self, Unreadable> {
+        let [charge] = &*ask.charges else { return Err(Unreadable::Malformed) };
+        let state = AnsweredState::Account(read_account(state)?);
+        let charge = ChargeAnswer { state, ..ChargeAnswer::empty(charge) };
+        let passing = ask.runs.iter().map(|run| run.repeats).collect();
+        Ok(Self { now_us, passing, charges: SmallVec::from_iter([charge]) })
+    }
+}
+
 impl ChargeAnswer {
     pub(crate) fn empty(charge: &ChargeAsk) -> Self {
         let state = match charge.meter {
@@ -264,7 +299,7 @@ fn read_account(bytes: &[u8]) -> Result<Account, Unreadable> {
     if ![cell_bytes, cell_bytes + LENT_BYTES].contains(&bytes.len()) {
         return Err(Unreadable::Malformed);
     }
-    reader.uint(1)?;
+    let class = reader.uint(1)? as u8;
     let cell = Cell {
         instant_us: reader.uint(7)?,
         grain: reader.uint(2)? as u16,
@@ -275,6 +310,7 @@ fn read_account(bytes: &[u8]) -> Result<Account, Unreadable> {
     if !reader.0.is_empty() {
         lent = Lent {
             epoch: reader.uint(4)? as u32,
+            length: epoch_seconds(class),
             current: reader.uint(4)? as u32,
             previous: reader.uint(4)? as u32,
         };
@@ -317,6 +353,11 @@ fn class(meter: &Meter) -> u8 {
     (4.0 * (lifetime_us as f64).log2()).ceil().clamp(0.0, 255.0) as u8
 }
 
+/// How many seconds an epoch has under a limit of this class, see [`Meter::epoch_seconds`].
+fn epoch_seconds(class: u8) -> u32 {
+    1 << (class / 4).saturating_sub(23).min(3)
+}
+
 fn uint(out: &mut Vec<u8>, value: u64, bytes: usize) {
     out.extend(&value.to_be_bytes()[8 - bytes..]);
 }
@@ -332,5 +373,27 @@ impl<'a> Reader<'a> {
 
     fn uint(&mut self, bytes: usize) -> Result<u64, Unreadable> {
         Ok(self.take(bytes)?.iter().fold(0, |value, byte| value << 8 | u64::from(*byte)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::{Limit, Size};
+
+    #[test]
+    fn a_class_tells_the_length_of_an_epoch_as_the_limit_does() {
+        let mut met = std::collections::BTreeSet::new();
+        let edges = [14_107_900, 28_215_801, 56_431_603].into_iter().flat_map(|edge| edge - 2..=edge + 2);
+        for window_us in edges.chain((0..45).map(|power| 1 << power)) {
+            let size = Size { capacity: Some(10), rate: None, window_us: Some(window_us) };
+            for algorithm in [Algorithm::TokenBucket, Algorithm::Gcra, Algorithm::FixedWindow] {
+                let Ok(limit) = Limit::new("plan", algorithm, size) else { continue };
+                let meter = limit.meter();
+                assert_eq!(epoch_seconds(class(meter)), meter.epoch_seconds(), "{meter:?}");
+                met.insert(meter.epoch_seconds());
+            }
+        }
+        assert_eq!(met.into_iter().collect::<Vec<_>>(), [1, 2, 4, 8]);
     }
 }

@@ -16,9 +16,9 @@
 //! 4. Never leased: logs, and rules that are `strict`.
 //! 5. Taken ahead is for keys that this node sees at two tokens a second or more, for a fraction of a second,
 //!    and at most a share of what is left. A node that finds each time that nobody else has touched the key
-//!    takes enough for as long as the tokens live: nobody misses them. And where the bucket is nearly full, any
-//!    key takes a little, for all nodes together less than a hundredth of the capacity. Other quiet keys ask
-//!    each time.
+//!    takes enough for two seconds: nobody misses them. And any key takes *small change*: for all nodes together
+//!    less than a hundredth of the capacity and of what is left, and less than a sixteenth of what comes in
+//!    while an epoch lasts. Where that is less than a token, quiet keys ask each time.
 //! 6. A remembered refusal is the state that the store answered, asked with this request's cost: a refused
 //!    cost of 10 does not block a cost of 1. It is believed for a second at most, and ends with a change of
 //!    the rule or when this node brings tokens back.
@@ -29,7 +29,8 @@
 //!    lends is credit, what it took for waiters that were denied is brought back.
 //! 10. A request with several limits pays from credit where there is some and asks for the rest; if one
 //!     refuses, all is brought back at once. No transaction across slots is needed.
-//! 11. Credit of a limit whose numbers have changed is not spent any more, and is brought back.
+//! 11. Credit of a limit whose numbers have changed is not spent any more, and is brought back; or dropped, if
+//!     its epochs have another length now.
 //! 12. While the store is away, credit is spent to its deadline.
 //!
 //! What keeps it cheap: what was spent is reported with the next question, and by itself only if the bucket is

@@ -131,8 +131,8 @@ impl Limiter {
             }
         }
         let address = request.ip.map(|ip| self.address_hash(ip));
-        let places = store.shared.places();
-        let place = places.as_ref().map(|places| {
+        let places = store.shared.places_now();
+        let place = (*places).as_ref().map(|places| {
             |_: usize, id: LimitId| places.of(rules.rule_of(id), rules.limit(id), request, selection.route())
         });
         Ok(self.ask_shared(store, policy, due, request.cost as u32, address, now_us, place))
@@ -154,25 +154,27 @@ impl Limiter {
         if due.is_empty() {
             return Check::Decided(Decision::without_limit(Outcome::Unlimited, now_us));
         }
-        let charged: SmallVec<[Charged<'_>; 4]> = due.iter().map(|due| due.charged(policy)).collect();
-        let mut waiting = Waiting {
+        let waiting = |charges, steps, reserved, groups| Waiting {
             policy: Arc::clone(policy),
-            charges: due,
+            charges,
             cost,
             address,
             watched: None,
             now_us,
-            steps: Steps::new(),
-            reserved: Reserved::new(),
-            groups: SmallVec::new(),
+            steps,
+            reserved,
+            groups,
         };
         let Some(place) = place else {
             // Nobody has ever reached the store: nothing is held and nothing is known.
-            let all = (0..waiting.charges.len()).collect();
-            waiting.groups.push(Group { charges: all, places: Vec::new(), hearing: None, taken_us: None });
-            return Check::Pending(Pending { limiter: self, store, waiting: Box::new(waiting) });
+            let all = (0..due.len()).collect();
+            let group = Group { charges: all, places: Vec::new(), hearing: None, taken_us: None };
+            let groups = SmallVec::from_iter([group]);
+            let waiting = Box::new(waiting(due, Steps::new(), Reserved::new(), groups));
+            return Check::Pending(Pending { limiter: self, store, waiting });
         };
-        let place = |index: usize| place(index, waiting.charges[index].id);
+        let charged: SmallVec<[Charged<'_>; 4]> = due.iter().map(|due| due.charged(policy)).collect();
+        let place = |index: usize| place(index, due[index].id);
         let mut hearings: SmallVec<[Hearing; 1]> = SmallVec::new();
         let ticket = || {
             let (ticket, hearing) = Ticket::new();
@@ -183,9 +185,8 @@ impl Limiter {
         let checked = store.shared.book.check(&charged, cost, policy.rules.number, lease_us, place, ticket);
         let asked = match checked {
             Checked::Decided(steps) => {
-                let fold = waiting.fold(&steps);
-                let mut decision = Decision::of(&policy.rules, &fold, now_us);
-                self.note_refusal(&policy.rules, &mut decision, |limit| waiting.charge_of(limit));
+                let mut decision = Decision::of(&policy.rules, &fold(policy, &due, &steps), now_us);
+                self.note_refusal(&policy.rules, &mut decision, |limit| charge_of(policy, &due, limit));
                 return Check::Decided(decision);
             }
             Checked::Asked(asked) => *asked,
@@ -198,26 +199,35 @@ impl Limiter {
             Group { charges, places, hearing: Some(hearing), taken_us: None }
         });
         let groups = groups.collect();
-        waiting.steps = steps;
-        waiting.reserved = reserved;
-        waiting.groups = groups;
         calls.into_iter().for_each(|call| store.shared.send(call));
-        Check::Pending(Pending { limiter: self, store, waiting: Box::new(waiting) })
+        Check::Pending(Pending {
+            limiter: self,
+            store,
+            waiting: Box::new(waiting(due, steps, reserved, groups)),
+        })
     }
 }
 
+/// The charge of this limit.
+fn charge_of<'p>(policy: &'p Policy, charges: &[Due], limit: LimitId) -> Option<Charge<'p>> {
+    charges.iter().find(|due| due.id == limit).map(|due| due.charge(policy))
+}
+
+fn fold(policy: &Policy, charges: &[Due], steps: &[(usize, Step)]) -> Fold {
+    let mut fold = Fold::default();
+    for (index, step) in steps {
+        fold.add(&charges[*index].charge(policy), step);
+    }
+    fold
+}
+
 impl Waiting {
-    /// The charge of this limit.
     fn charge_of(&self, limit: LimitId) -> Option<Charge<'_>> {
-        self.charges.iter().find(|due| due.id == limit).map(|due| due.charge(&self.policy))
+        charge_of(&self.policy, &self.charges, limit)
     }
 
     fn fold(&self, steps: &[(usize, Step)]) -> Fold {
-        let mut fold = Fold::default();
-        for (index, step) in steps {
-            fold.add(&self.charges[*index].charge(&self.policy), step);
-        }
-        fold
+        fold(&self.policy, &self.charges, steps)
     }
 }
 

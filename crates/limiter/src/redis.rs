@@ -2,11 +2,12 @@
 //!
 //! From the inside out: a [`link`] is one connection, a [`shard`] is one primary with its [`breaker`],
 //! [`servers`] know which shard serves which key. On top of them, [`dispatch`] sends what the leases ask,
-//! many clients in one call, and [`fleet`] lets the nodes that share the store know of each other.
+//! many clients in one call ([`lane`]), and [`fleet`] lets the nodes that share the store know of each other.
 
 mod breaker;
 mod dispatch;
 mod fleet;
+mod lane;
 mod link;
 mod servers;
 mod shard;
@@ -20,7 +21,7 @@ pub use url::{StoreUrl, StoreUrlError};
 
 use crate::clock::{Clock, ManualClock};
 use crate::lease::{self, Book, Call};
-use arc_swap::ArcSwapOption;
+use arc_swap::{ArcSwapOption, Guard};
 use dispatch::Queues;
 use fleet::Fleet;
 use servers::Servers;
@@ -253,6 +254,11 @@ impl Shared {
 
     pub(crate) fn places(&self) -> Option<Arc<Places>> {
         self.places.load_full()
+    }
+
+    /// The same, for a moment.
+    pub(crate) fn places_now(&self) -> Guard<Option<Arc<Places>>> {
+        self.places.load()
     }
 
     /// About how many keys that are in use here belong to one shard.

@@ -33,6 +33,17 @@ pub fn run() {
         let client = client.expect("an address");
         let mut connection =
             client.get_multiplexed_async_connection_with_config(&config).await.expect("the server answers");
+        let charges = (1..=ENDPOINTS).map(|route| ChargeAsk {
+            meter: *limit.meter(),
+            // Routes are known by hashes; any that differ will do.
+            field: Field::new(limit.identity, Some(route.wrapping_mul(0x9e37_79b9_7f4a_7c15))),
+            enforced: true,
+            want: 0,
+            share: 1,
+            reports: Default::default(),
+        });
+        let runs = [Run { repeats: 1, cost: 1 }].into_iter().collect();
+        let ask = Ask { runs, charges: charges.collect() };
         for first in (0..CLIENTS).step_by(IN_ONE_CALL) {
             let mut command = redis::cmd("EVAL");
             let batch = first..(first + IN_ONE_CALL).min(CLIENTS);
@@ -42,20 +53,7 @@ pub fn run() {
                 let request = Request { api_key: Some(&key), ..Request::default() };
                 command.arg(places.of(rule, limit, &request, 1).key);
             }
-            command.arg(&script::header(None, false)[..]);
-            for _ in batch {
-                let charges = (1..=ENDPOINTS).map(|route| ChargeAsk {
-                    meter: *limit.meter(),
-                    // Routes are known by hashes; any that differ will do.
-                    field: Field::new(limit.identity, Some(route.wrapping_mul(0x9e37_79b9_7f4a_7c15))),
-                    enforced: true,
-                    want: 0,
-                    share: 1,
-                    reports: Default::default(),
-                });
-                let runs = [Run { repeats: 1, cost: 1 }].into_iter().collect();
-                command.arg(Ask { runs, charges: charges.collect() }.encode());
-            }
+            command.arg(script::arguments(None, false, batch.map(|_| &ask)));
             let _: redis::Value = command.query_async(&mut connection).await.expect("the server answers");
             if first % (IN_ONE_CALL * 256) == 0 && std::io::stderr().is_terminal() {
                 eprint!("\r  {:>3} %", first * 100 / CLIENTS);

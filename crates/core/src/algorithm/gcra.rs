@@ -20,7 +20,6 @@
 
 use super::{Bucket, Cell, Step, stored_tick, tick_of, until};
 use crate::lending::{Lent, Opened, refill};
-use crate::rate::SECOND_US;
 
 /// One request of `cost` ≤ capacity at `now_us`. `Cell`: the TAT, its tick in `instant_us` and the
 /// remainder in `minor`; none is a TAT in the past.
@@ -84,7 +83,8 @@ pub(crate) fn open(bucket: &Bucket, cell: Option<Cell>, now_us: u64, lent: &Lent
     }
     // The state does not tell when it was written. It need not: what is owed falls steadily, so that the
     // first instant at which less is lent is early enough to begin with what the lent lets be.
-    let first_end = (u64::from(lent.epoch) + 1) * SECOND_US / bucket.tick_us;
+    let [(first_end_us, _), _] = lent.ends();
+    let first_end = first_end_us / bucket.tick_us;
     let let_be = refill(bucket, lent, full, first_end.min(now), now);
     Opened { available: let_be.min(full - at_now as i64), at: now }
 }

@@ -2,9 +2,11 @@
 --
 -- KEYS        the hashes of the clients; in a cluster only the first may be declared
 -- ARGV[1]     the time, if it is not the server's own, and whether all keys are repeated at the end of ARGV
--- ARGV[2…]    what each client asks, as `script::Ask` writes it
+-- ARGV[2]     for each client a byte: which of the following it asks for
+-- ARGV[3…]    what is asked, as `script::Ask` writes it
 --
--- Answers the time, and for each client "+" and what it gets, or "-" and why it gets nothing.
+-- Answers the time, and for each client "+" and what it gets, or "-" and why it gets nothing; or "=" and the state
+-- of its one limit, if all passed and nothing was lent.
 --
 -- Numbers are doubles here: every product stays below 2^53 (see limit.rs), and what is written goes
 -- through struct.pack, never through tostring, which rounds instants. `%` is exact, for what it divides is
@@ -21,6 +23,7 @@ local NARROW, NARROW_STATE, NARROW_BYTES = 2, ">BBI7I2I2I4", 17
 -- The same with what is lent.
 local WIDE_LENT, NARROW_LENT = ">BBI7I2I4I4I4I4I4", ">BBI7I2I2I4I4I4I4"
 local MOST_FIELDS = 500
+local LONGEST_EPOCH = 8
 
 -- The time, and the second in which it lies.
 local now, second_now
@@ -50,9 +53,9 @@ local function tick_after(us, tick)
   return (us - rest) / tick + 1
 end
 
--- What is lent of a bucket stands beside it by the second in which it was lent: `current` in the second
--- `epoch`, `previous` in the one before. Two seconds later it is forgotten: by then whoever had it has
--- spent it, given it back, or is dead.
+-- What is lent of a bucket stands beside it by the epoch in which it was lent: `current` in the one that began
+-- with the second `epoch`, `previous` in the one before. When the next has ended it is forgotten: by then whoever
+-- had it has spent it, given it back, or is dead.
 
 -- What is available of a bucket at the tick `at`, if it was `available` at the tick `last`: each tick adds
 -- `amount`, up to the capacity less what was lent at the time.
@@ -62,7 +65,7 @@ local function refill(c, available, last, at, epoch, current, previous)
   if lent > 0 then
     local second = SECOND / c.tick
     for later = 1, 2 do
-      local boundary = (epoch + later) * second
+      local boundary = (epoch + later * c.length) * second
       if boundary > at then break end
       if boundary >= last then
         -- A lowered capacity may lie below what is lent: then nothing is refilled, but nothing owed either.

@@ -4,17 +4,23 @@ local function unit_of(algorithm, period, span)
   return algorithm == 5 and span or 1
 end
 
+-- How many seconds an epoch has under a limit of this class: an eighth of its lifetime, or nearly so.
+local function epoch_length(class)
+  return class < 96 and 1 or class < 100 and 2 or class < 104 and 4 or LONGEST_EPOCH
+end
+
 -- A limit and its numbers, as written in LIMIT_BYTES.
 local LIMIT_BYTES = 33
 
 local function read_limit(written)
   local algorithm, flags, class, ttl, capacity, amount, period, tick, grain, span =
     decode(">BBBI5I4I4I4I4I2I7", written)
-  local unit = unit_of(algorithm, period, span)
+  local unit, length = unit_of(algorithm, period, span), epoch_length(class)
   return {
     algorithm = algorithm, shadow = flags % 2 == 1, wants = flags % 4 >= 2, tells = flags >= 4,
     class = class, ttl = ttl, capacity = capacity, amount = amount, period = period, tick = tick,
     grain = grain, span = span, unit = unit, full = capacity * unit, present = tick_of(now, tick),
+    length = length, epoch_now = second_now - second_now % length,
   }
 end
 
@@ -55,7 +61,7 @@ local function read_charge(ask, at, place)
 end
 
 -- Requests of one cost against one limit, which are most of all that is asked, by how they are written: many
--- clients ask for the same.
+-- clients ask for the same. Each is a function of the client's key.
 local known_asks = {}
 
 -- What is kept of a client under a limit: the class of its lifetime, the state, and what is lent if anything is.
@@ -86,11 +92,30 @@ local function find_state(key, field, value)
   return field, value
 end
 
--- Lets go of what was lent two seconds ago. A clock that stepped back keeps it until it has caught up.
-local function roll_epoch(epoch, current, previous)
-  if epoch < second_now then return second_now, 0, epoch == second_now - 1 and current or 0, false end
+-- What is lent in epochs of the class `kept_class`, in those of `c`: remembered at least as long as before, and no
+-- longer than tokens can live that were taken just now. A quarter of the capacity stays free.
+local function fit_epoch(c, kept_class, epoch, current, previous)
+  local kept, length = epoch_length(kept_class), c.length
+  if kept == length or epoch > second_now + 2 * LONGEST_EPOCH then return epoch, current, previous end
+  if kept < length then
+    epoch, current, previous = epoch - epoch % length, current + previous, 0
+  else
+    -- An epoch that lies ahead, so that it ends when the longer one would have.
+    epoch = min(c.epoch_now + 2 * LONGEST_EPOCH, epoch + 2 * (kept - length))
+  end
+  local most = c.capacity - floor(c.capacity / 4)
+  previous = min(previous, most)
+  return epoch, min(current, most - previous), previous
+end
+
+-- Lets go of what was lent two epochs ago. A clock that stepped back keeps it until it has caught up.
+local function roll_epoch(c, epoch, current, previous)
+  local epoch_now = c.epoch_now
+  if epoch < epoch_now then
+    return epoch_now, 0, epoch + c.length >= epoch_now and current or 0, false
+  end
   -- So far ahead that the clock must have jumped.
-  if epoch > second_now + 2 then return second_now, current, previous, true end
+  if epoch > second_now + 2 * LONGEST_EPOCH then return epoch_now, current, previous, true end
   return epoch, current, previous, false
 end
 
@@ -104,7 +129,7 @@ local function settle(c, available, taken, at, count, epoch, current, previous, 
     return available + back * c.unit, taken - back, current, previous
   end
   -- What comes back later than that would come on top of what was refilled in its stead.
-  if told ~= epoch and told ~= epoch - 1 then return available, taken, current, previous end
+  if told ~= epoch and told ~= epoch - c.length then return available, taken, current, previous end
   local lent = told == epoch and current or previous
   returned = min(returned, lent)
   lent = lent - min(lent, spent + returned)
@@ -163,7 +188,7 @@ local function next_state(
     local format, layout = NARROW, NARROW_LENT
     if major >= 65536 then format, layout = WIDE, WIDE_LENT end
     value =
-      encode(layout, format, c.class, instant, mark, major, minor, epoch or second_now, current + lends, previous)
+      encode(layout, format, c.class, instant, mark, major, minor, epoch or c.epoch_now, current + lends, previous)
   elseif major < 65536 then
     value = encode(NARROW_STATE, NARROW, c.class, instant, mark, major, minor)
   else
@@ -186,10 +211,14 @@ local function look_after_expiry(key, ttl)
   for index = 1, #some, 2 do
     local value = some[index + 1]
     local format = byte(value)
+    local bytes = format == WIDE and WIDE_BYTES or NARROW_BYTES
     -- Of another format nothing is known, not even how old it is.
-    if (format == NARROW or format == WIDE) and #value >= NARROW_BYTES then
+    if (format == NARROW or format == WIDE) and #value >= bytes then
       local _, class, instant = decode(">BBI7", value)
-      if instant + 2 ^ (class / 4) < now then call("HDEL", key, some[index]) end
+      local fresh = instant + 2 ^ (class / 4)
+      -- What is lent under a longer epoch than that of its class is remembered longer.
+      if #value > bytes then fresh = max(fresh, (decode(">I4", value, bytes + 1) + 2 * LONGEST_EPOCH) * SECOND) end
+      if fresh < now then call("HDEL", key, some[index]) end
     end
   end
 end
@@ -218,16 +247,18 @@ end
 
 -- Requests of one cost, or none but reports, against one limit that is neither a log nor in the shadow: nearly all
 -- that is ever asked. `at` is where the ask says what to take ahead and what became of what was taken, if it does.
-local function charge_one(key, c, field, repeats, cost, ask, at)
-  local value = call("HGET", key, field)
+local function charge_one(key, c, field, repeats, cost, ask, at, value)
   if not value then field, value = find_state(key, field, value) end
   local kept_class, instant, mark, major, minor, epoch, current, previous = nil, nil, 0, 0, 0, nil, 0, 0
   if value then kept_class, instant, mark, major, minor, epoch, current, previous = read_state(value) end
+  if epoch and kept_class ~= c.class then
+    epoch, current, previous = fit_epoch(c, kept_class, epoch, current, previous)
+  end
   local available, stands, moved, count, before =
     open[c.algorithm](c, instant, mark, major, minor, epoch, current, previous)
   if epoch then
     local jumped
-    epoch, current, previous, jumped = roll_epoch(epoch, current, previous)
+    epoch, current, previous, jumped = roll_epoch(c, epoch, current, previous)
     moved = moved or jumped
   end
   local taken, want, share = 0, 0, 1
@@ -239,7 +270,7 @@ local function charge_one(key, c, field, repeats, cost, ask, at)
       local told, spent, returned, refunded
       told, spent, returned, refunded, at = decode(">I4I4I4I4", ask, at)
       available, taken, current, previous = settle(
-        c, available, taken, stands, count, epoch or second_now, current, previous, told, spent, returned, refunded
+        c, available, taken, stands, count, epoch or c.epoch_now, current, previous, told, spent, returned, refunded
       )
     end
     moved = moved or reports > 0
@@ -263,10 +294,55 @@ local function charge_one(key, c, field, repeats, cost, ask, at)
   return encode(">c1I4I4Bc0", "+", passing, lends, #value, value)
 end
 
+-- The same for a token bucket in ticks of a microsecond, from which nothing is taken ahead, as a function that has
+-- the numbers at hand: what is the same for all clients is not looked up for each. It knows the state that is found
+-- nearly always, of which nothing is lent and which has room for all. Any other is left to `charge_one`.
+local function quick_bucket(c, field, repeats, cost, ask)
+  local capacity, amount, period, grain, class = c.capacity, c.amount, c.period, c.grain, c.class
+  local full, span, quarter, need = c.full, c.span, c.ttl * 250, repeats * cost * c.period
+  local this_quarter = now - now % quarter
+  return function(key)
+    local value = call("HGET", key, field)
+    if not value then return charge_one(key, c, field, repeats, cost, ask) end
+    local format, kept_class, instant, mark, major, minor
+    if #value == NARROW_BYTES then
+      format, kept_class, instant, mark, major, minor = decode(NARROW_STATE, value)
+    elseif #value == WIDE_BYTES then
+      format, kept_class, instant, mark, major, minor = decode(WIDE_STATE, value)
+      if format ~= WIDE then format = nil end
+    end
+    if
+      not format or format > NARROW or kept_class ~= class or mark ~= grain
+      or instant > now or major >= capacity or minor >= period
+    then
+      return charge_one(key, c, field, repeats, cost, ask, nil, value)
+    end
+    local elapsed, available = now - instant, full
+    if elapsed <= span then
+      available = major * period + minor + elapsed * amount
+      if available > full then available = full end
+    end
+    if available < need then return charge_one(key, c, field, repeats, cost, ask, nil, value) end
+    available = available - need
+    local rest = available % period
+    local whole = (available - rest) / period
+    if whole < 65536 then
+      value = encode(NARROW_STATE, NARROW, class, now, grain, whole, rest)
+    else
+      value = encode(WIDE_STATE, WIDE, class, now, grain, whole, rest)
+    end
+    call("HSET", key, field, value)
+    if instant - instant % quarter ~= this_quarter then look_after_expiry(key, c.ttl) end
+    return "=" .. value
+  end
+end
+
+local function any_limit(c, field, repeats, cost, ask)
+  return function(key) return charge_one(key, c, field, repeats, cost, ask, nil, call("HGET", key, field)) end
+end
+
 -- Everything that one client asks for: runs of equal requests, each request whole or not at all.
 local function charge_client(key, ask)
-  local known = known_asks[ask]
-  if known then return charge_one(key, known[1], known[2], known[3], known[4]) end
   local limits, runs = byte(ask, 1, 2)
   if limits == 1 and runs <= 1 then
     local repeats, cost, at = nil, nil, 3
@@ -276,8 +352,13 @@ local function charge_client(key, ask)
       local c = find_limit(sub(ask, at, at + LIMIT_BYTES - 1), 1)
       local field
       field, at = decode("Bc0", ask, at + LIMIT_BYTES)
-      if flags == 0 then known_asks[ask] = { c, field, repeats, cost } end
-      return charge_one(key, c, field, repeats, cost, ask, at)
+      if flags == 0 then
+        local is_quick = algorithm == 0 and c.tick == 1 and repeats and repeats > 0
+        local charge = (is_quick and quick_bucket or any_limit)(c, field, repeats, cost, ask)
+        known_asks[ask] = charge
+        return charge(key)
+      end
+      return charge_one(key, c, field, repeats, cost, ask, at, call("HGET", key, field))
     end
   end
   local costs, charges, fields, at = {}, {}, {}, 3
@@ -306,11 +387,14 @@ local function charge_client(key, ask)
   for index = 1, limits do
     local c = charges[index]
     c.taken, c.lends = 0, 0
+    if c.epoch and c.kept_class ~= c.class then
+      c.epoch, c.current, c.previous = fit_epoch(c, c.kept_class, c.epoch, c.current, c.previous)
+    end
     c.available, c.at, c.moved, c.count, c.before =
       open[c.algorithm](c, c.instant, c.mark, c.major, c.minor, c.epoch, c.current, c.previous)
     if c.epoch then
       local jumped
-      c.epoch, c.current, c.previous, jumped = roll_epoch(c.epoch, c.current, c.previous)
+      c.epoch, c.current, c.previous, jumped = roll_epoch(c, c.epoch, c.current, c.previous)
       c.moved = c.moved or jumped
     end
     if c.tells then
@@ -320,7 +404,7 @@ local function charge_client(key, ask)
           take_off(c, told, refunded)
         else
           c.available, c.taken, c.current, c.previous = settle(
-            c, c.available, c.taken, c.at, c.count, c.epoch or second_now, c.current, c.previous,
+            c, c.available, c.taken, c.at, c.count, c.epoch or c.epoch_now, c.current, c.previous,
             told, spent, returned, refunded
           )
         end
@@ -356,14 +440,13 @@ else
   now = time[1] * SECOND + time[2]
 end
 second_now = floor(now / SECOND)
-local names, before, clients = KEYS, 0, #ARGV - 1
-if repeats_names == 1 then
-  clients = clients / 2
-  names, before = ARGV, 1 + clients
-end
+local which = ARGV[2]
+local names, before, clients = KEYS, 0, #which
+if repeats_names == 1 then names, before = ARGV, #ARGV - clients end
 local answers = { encode(">I7", now) }
 for index = 1, clients do
-  local done, answer = pcall(charge_client, names[before + index], ARGV[1 + index])
+  local ask = ARGV[2 + byte(which, index)]
+  local done, answer = pcall(known_asks[ask] or charge_client, names[before + index], ask)
   if not done then answer = "-" .. (type(answer) == "table" and answer.err or tostring(answer)) end
   answers[1 + index] = answer
 end

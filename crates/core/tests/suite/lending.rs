@@ -84,16 +84,17 @@ impl Fleet {
 
     fn let_time_pass(&mut self) {
         let rng = &mut self.rng;
-        let next_second_us = SECOND_US - self.now_us % SECOND_US;
+        let epoch_us = u64::from(self.meter.epoch_seconds()) * SECOND_US;
+        let next_epoch_us = epoch_us - self.now_us % epoch_us;
         let life_us = self.meter.lifetime_us();
         let then_us = self.now_us
             + match rng.u8(0..10) {
                 0..=2 => 0,
                 3 => rng.u64(0..=1_000),
                 4 => rng.u64(0..=SECOND_US / 4),
-                5 => rng.u64(0..=2 * SECOND_US),
-                6 => next_second_us - 1,
-                7 => next_second_us,
+                5 => rng.u64(0..=2 * epoch_us),
+                6 => next_epoch_us - 1,
+                7 => next_epoch_us,
                 8 => rng.u64(0..=life_us.min(10 * SECOND_US)),
                 _ => rng.u64(0..=life_us),
             };
@@ -177,7 +178,7 @@ impl Fleet {
 
     fn send(&mut self, reports: Vec<Report>) {
         for report in reports {
-            let late_us = [0, 50_000, SECOND_US, 3 * SECOND_US][self.rng.usize(..4)];
+            let late_us = [0, 50_000, SECOND_US, 20 * SECOND_US][self.rng.usize(..4)];
             self.underway.push((self.now_us + self.rng.u64(0..=late_us), report));
         }
     }
@@ -222,10 +223,12 @@ enum Refunds {
     Some,
 }
 
-/// The numbers that lending is made for, some that fill within its two seconds, and any others.
+/// The numbers that lending is made for, some that fill within the shortest two epochs, some with longer ones,
+/// and any others.
 fn draw(rng: &mut fastrand::Rng) -> Bucket {
-    match rng.u8(0..4) {
+    match rng.u8(0..5) {
         0 => Bucket::draw(rng),
+        4 => bucket(rng.u32(50..=200), rng.u64(1..=5), 1, 1),
         1 => bucket(rng.u32(1..=100), rng.u64(1..=30), 1, 1),
         2 => bucket(rng.u32(10..=1_000), rng.u64(100..=2_000), 1, 1),
         _ => bucket(100, 10, 1, 1),

@@ -167,12 +167,9 @@ impl<W: Waiter> Book<W> {
     ) -> Checked<W> {
         if let [only] = charges {
             let mut page = self.page(only.client).lock();
-            let local = page.look(only, cost, now_us, &self.settings);
+            let local = page.look_and_spend(only, cost, rules, now_us, &self.settings);
             match local {
-                Local::Spend(step) => {
-                    page.spend(only.key, cost, now_us);
-                    return Checked::Decided(SmallVec::from_slice(&[(0, step)]));
-                }
+                Local::Spend(step) => return Checked::Decided(SmallVec::from_slice(&[(0, step)])),
                 Local::Refuse(step) => return Checked::Decided(SmallVec::from_slice(&[(0, step)])),
                 Local::Ask => {}
             }
@@ -182,7 +179,7 @@ impl<W: Waiter> Book<W> {
         let mut pages = self.lock(charges);
         let locals: SmallVec<[Local; 8]> = charges
             .iter()
-            .map(|charge| pages.of(charge.client).look(charge, cost, now_us, &self.settings))
+            .map(|charge| pages.of(charge.client).look(charge, cost, rules, now_us, &self.settings))
             .collect();
         let refuses =
             |(charge, local): (&Charged<'_>, &Local)| charge.enforced && matches!(local, Local::Refuse(_));
@@ -250,7 +247,7 @@ impl<W: Waiter> Book<W> {
         let (client, group) = (call.client, call.group);
         let mut page = self.page(client).lock();
         let is_late = call.waiters.iter().any(|(_, waiter)| waiter.is_none());
-        page.take_in(&call, answer);
+        page.take_in(&call, answer, self.nodes(), now_us);
         page.serve(call, answer, now_us, &self.settings);
         if is_late {
             return None;

@@ -149,11 +149,6 @@ impl Credit {
     pub(super) fn brings_back(&self) -> bool {
         self.reports.iter().any(|report| report.returned > 0 || report.refunded > 0)
     }
-
-    /// Whether there is nothing to spend, and nothing to tell that matters.
-    pub(super) fn is_empty(&self, now_us: u64) -> bool {
-        self.left(now_us) == 0 && self.untold(now_us) == 0 && !self.brings_back()
-    }
 }
 
 #[cfg(test)]
@@ -193,6 +188,6 @@ mod tests {
         assert_eq!(credit.left(LATER - 1), 3);
         assert_eq!(credit.left(LATER), 0);
         assert!(credit.reports(LATER).is_empty());
-        assert!(credit.is_empty(0), "a dead lot is gone");
+        assert_eq!(credit.left(0), 0, "a dead lot is gone");
     }
 }

@@ -2,8 +2,10 @@
 //!
 //! Each shard has a queue and a few script calls under way. While those are out, what comes gathers, and goes
 //! together as soon as one is back: the busier a shard is, the more travels in one call. No timer holds
-//! anything back.
+//! anything back. When a call is back, the next leaves before its answers are handed out: a server that has to
+//! wait for us does nothing.
 
+use super::lane::{Flight, Lane, Place};
 use super::link::Failure;
 use super::shard::{Outcome, Shard};
 use super::url::{Address, Kind};
@@ -15,17 +17,15 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
-use tokio::sync::{Semaphore, mpsc};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 use tollgate_core::script::{self, Answer, Unreadable};
 
-/// Script calls under way per shard.
-const UNDER_WAY: usize = 3;
-/// Clients in one script call: more would not make it cheaper, and keep the server from others for longer.
-const MOST_CLIENTS: usize = 64;
+/// Clients in one script call: more would hardly make it cheaper, and keep the server from others for longer.
+const MOST_CLIENTS: usize = 128;
+const _: () = assert!(MOST_CLIENTS <= script::MOST_CLIENTS);
 /// A slot that moves is followed so many times.
 const MOST_HOPS: u32 = 3;
-/// A late answer is waited for as long as what it lends may live.
+/// A late answer is waited for so long: by then what it lends is dead, or nobody needs it any more.
 const LATE: Duration = Duration::from_secs(2);
 
 /// The script, as a server alone runs it and as the nodes of a Cluster do, each with its name.
@@ -37,7 +37,7 @@ static SCRIPTS: LazyLock<[(String, String); 2]> = LazyLock::new(|| {
 /// The queues of all shards, by their number.
 #[derive(Debug, Default)]
 pub(super) struct Queues {
-    by_shard: RwLock<HashMap<u32, mpsc::UnboundedSender<Queued>>>,
+    by_shard: RwLock<HashMap<u32, Arc<Lane>>>,
     /// Calls on their way, or waiting to be.
     pending: AtomicUsize,
     calls: AtomicU64,
@@ -47,10 +47,10 @@ pub(super) struct Queues {
 
 /// A call on its way.
 #[derive(Debug)]
-struct Queued {
+pub(super) struct Queued {
     call: Call<Ticket>,
     /// Until when those who wait for it can wait.
-    deadline: Instant,
+    pub(super) deadline: Instant,
     /// They do not wait any more.
     is_overdue: bool,
     hops: u32,
@@ -80,6 +80,12 @@ impl Queues {
     }
 }
 
+impl Drop for Queues {
+    fn drop(&mut self) {
+        self.by_shard.get_mut().values().for_each(|lane| lane.close());
+    }
+}
+
 impl Shared {
     /// Sends `call` to whoever serves its key. If that shard is away, who waits hears so at once.
     pub(crate) fn send(self: &Arc<Self>, call: Call<Ticket>) {
@@ -95,21 +101,20 @@ impl Shared {
             return self.book.failed(queued.call, false);
         }
         self.queues.pending.fetch_add(1, Ordering::AcqRel);
-        let known = self.queues.by_shard.read().get(&shard.number()).cloned();
-        let queue = known.unwrap_or_else(|| self.open_queue(&shard));
-        if let Err(mpsc::error::SendError(queued)) = queue.send(queued) {
-            self.give_up(vec![queued], false);
+        if let Some(lane) = self.queues.by_shard.read().get(&shard.number()) {
+            return lane.push(queued);
         }
+        self.open_lane(&shard).push(queued);
     }
 
-    fn open_queue(self: &Arc<Self>, shard: &Arc<Shard>) -> mpsc::UnboundedSender<Queued> {
-        let mut queues = self.queues.by_shard.write();
-        let queue = queues.entry(shard.number()).or_insert_with(|| {
-            let (sender, receiver) = mpsc::unbounded_channel();
-            self.runtime.spawn(drain(Arc::downgrade(self), Arc::clone(shard), receiver));
-            sender
+    fn open_lane(self: &Arc<Self>, shard: &Arc<Shard>) -> Arc<Lane> {
+        let mut lanes = self.queues.by_shard.write();
+        let lane = lanes.entry(shard.number()).or_insert_with(|| {
+            let lane = Arc::new(Lane::new());
+            self.runtime.spawn(drain(Arc::downgrade(self), Arc::clone(shard), Arc::clone(&lane)));
+            lane
         });
-        queue.clone()
+        Arc::clone(lane)
     }
 
     fn done(&self, calls: usize) {
@@ -137,10 +142,8 @@ impl Shared {
             command.arg(queued.call.key.as_bytes());
         }
         let given_us = self.given_time.as_ref().map(|clock| clock.now_us());
-        command.arg(&script::header(given_us, crosses_slots)[..]);
-        for queued in batch {
-            command.arg(queued.call.ask.encode());
-        }
+        let asks = batch.iter().map(|queued| &queued.call.ask);
+        command.arg(script::arguments(given_us, crosses_slots, asks));
         if crosses_slots {
             for queued in batch {
                 command.arg(queued.call.key.as_bytes());
@@ -155,41 +158,84 @@ impl Shared {
         if is_alone || crosses_slots(shard) { MOST_CLIENTS } else { 1 }
     }
 
-    /// Sends one batch and draws the consequences.
-    async fn serve(self: Arc<Self>, shard: Arc<Shard>, batch: Vec<Queued>) {
+    /// Sends a batch. None if it took too long for all of them to get here.
+    fn depart(&self, shard: &Arc<Shard>, batch: Vec<Queued>) -> Option<Flight> {
         let sent = Instant::now();
-        // For whom it took too long to get here, it would be too late anyway.
-        let (mut batch, late): (Vec<_>, Vec<_>) =
-            batch.into_iter().partition(|queued| queued.deadline > sent);
-        self.give_up(late, false);
+        let (batch, late): (Vec<_>, Vec<_>) = batch.into_iter().partition(|queued| queued.deadline > sent);
+        if !late.is_empty() {
+            self.give_up(late, false);
+        }
         if batch.is_empty() {
-            return;
+            return None;
         }
         self.queues.calls.fetch_add(1, Ordering::Relaxed);
-        let mut under_way = Box::pin(shard.start(self.command(&shard, &batch, true)));
+        let command = self.command(shard, &batch, true);
+        Some(Flight::depart(shard, batch, command, sent))
+    }
+
+    /// Waits until the store answers, or nobody waits any more.
+    async fn land(&self, shard: &Arc<Shard>, flight: &mut Flight) -> Option<Result<Value, Failure>> {
         let mut is_by_name = true;
-        while let Some(deadline) = next_deadline(&batch) {
-            match timeout_at(deadline, &mut under_way).await {
-                Ok(Err(Failure::NoScript)) if is_by_name => {
-                    under_way = Box::pin(shard.start(self.command(&shard, &batch, false)));
+        while let Some(deadline) = next_deadline(&flight.batch) {
+            match flight.answer_until(deadline).await {
+                Some(Err(Failure::NoScript)) if is_by_name => {
+                    flight.again(shard, self.command(shard, &flight.batch, false));
                     is_by_name = false;
                 }
-                Ok(result) => return self.finish(&shard, batch, result),
-                Err(_) => self.leave_to_policy(&mut batch),
+                Some(result) => return Some(result),
+                None => self.leave_to_policy(&mut flight.batch),
             }
         }
-        self.done(batch.len());
+        None
+    }
+
+    /// Sends one batch and draws the consequences.
+    async fn serve(self: Arc<Self>, shard: Arc<Shard>, batch: Vec<Queued>) {
+        if let Some(mut flight) = self.depart(&shard, batch) {
+            let landed = self.land(&shard, &mut flight).await;
+            self.conclude(&shard, flight, landed);
+        }
+    }
+
+    /// Sends one batch after the other behind `next`, as long as there are any: they have the same place.
+    async fn serve_lane(
+        self: Arc<Self>,
+        shard: Arc<Shard>,
+        lane: Arc<Lane>,
+        mut next: Option<Flight>,
+        place: Place,
+    ) {
+        while let Some(mut flight) = next {
+            let landed = self.land(&shard, &mut flight).await;
+            next = self.depart(&shard, lane.pop(self.room(&shard)));
+            self.conclude(&shard, flight, landed);
+        }
+        drop(place);
+    }
+
+    fn conclude(
+        self: &Arc<Self>,
+        shard: &Arc<Shard>,
+        mut flight: Flight,
+        landed: Option<Result<Value, Failure>>,
+    ) {
+        if let Some(result) = landed {
+            return self.finish(shard, flight.batch, result);
+        }
+        self.done(flight.batch.len());
+        let (shared, shard) = (Arc::clone(self), Arc::clone(shard));
         // In the background: whoever waits for a place behind this batch must not wait for it.
         tokio::spawn(async move {
             // Only the silence of the store counts against it, not the wait for a place.
-            let mut answer = timeout_at(sent + self.settings.timeout, &mut under_way).await;
-            if answer.is_err() {
+            let silence_end = flight.sent + shared.settings.timeout;
+            let mut answer = flight.answer_until(silence_end).await;
+            if answer.is_none() {
                 shard.report(Outcome::TimedOut);
-                answer = timeout(LATE, under_way).await;
+                answer = flight.answer_until(Instant::now() + LATE).await;
             }
-            if let Ok(Ok(value)) = answer {
-                self.queues.pending.fetch_add(batch.len(), Ordering::AcqRel);
-                self.finish(&shard, batch, Ok(value));
+            if let Some(Ok(value)) = answer {
+                shared.queues.pending.fetch_add(flight.batch.len(), Ordering::AcqRel);
+                shared.finish(&shard, flight.batch, Ok(value));
             }
         });
     }
@@ -357,32 +403,25 @@ fn read(value: Value, clients: usize) -> Option<(u64, Vec<Vec<u8>>)> {
 }
 
 /// Sends what comes for one shard.
-async fn drain(
-    shared: std::sync::Weak<Shared>,
-    shard: Arc<Shard>,
-    mut queue: mpsc::UnboundedReceiver<Queued>,
-) {
-    let places = Arc::new(Semaphore::new(UNDER_WAY));
-    while let Some(first) = queue.recv().await {
-        let place = timeout_at(first.deadline, Arc::clone(&places).acquire_owned()).await;
-        // Whoever is ready to ask as well comes along: it costs no time that is not theirs.
-        tokio::task::yield_now().await;
-        let Some(shared) = shared.upgrade() else { return };
-        let Ok(Ok(place)) = place else {
-            shared.give_up(vec![first], false);
+async fn drain(shared: std::sync::Weak<Shared>, shard: Arc<Shard>, lane: Arc<Lane>) {
+    while let Some(deadline) = lane.first().await {
+        let place = lane.place(deadline).await;
+        let Some(strong) = shared.upgrade() else { return };
+        let room = strong.room(&shard);
+        let Some(place) = place else {
+            strong.give_up(lane.pop_late(), false);
             continue;
         };
-        let mut batch = vec![first];
-        let room = shared.room(&shard);
-        while batch.len() < room
-            && let Ok(next) = queue.try_recv()
-        {
-            batch.push(next);
+        drop(strong);
+        // Whoever is ready to ask as well comes along: it costs no time that is not theirs.
+        if lane.waiting() < room {
+            tokio::task::yield_now().await;
         }
-        let shard = Arc::clone(&shard);
-        tokio::spawn(async move {
-            shared.serve(shard, batch).await;
-            drop(place);
-        });
+        let Some(shared) = shared.upgrade() else { return };
+        // It leaves here, and not when the task has its turn.
+        let first = shared.depart(&shard, lane.pop(room));
+        if first.is_some() {
+            tokio::spawn(shared.serve_lane(Arc::clone(&shard), Arc::clone(&lane), first, place));
+        }
     }
 }

@@ -3,6 +3,7 @@
 //! The client library's own timeouts leave a connection open that will never answer again: a frozen server
 //! keeps its sockets. So a link is *severed* by us, and everybody who waits for an answer on it is told.
 
+mod driver;
 mod failure;
 mod greeting;
 mod stream;
@@ -10,12 +11,13 @@ mod stream;
 pub(crate) use failure::Failure;
 
 use super::url::{Address, Login, StoreUrl};
+use driver::Driver;
 use greeting::Greeting;
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, ProtocolVersion, RedisConnectionInfo, Value};
 use std::collections::BTreeSet;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use stream::Tls;
 use tokio::sync::{mpsc, watch};
@@ -85,6 +87,8 @@ pub(crate) struct Link {
     greeting: Greeting,
     /// Drives the connection; without it every call on it fails.
     driver: AbortHandle,
+    /// What it drives.
+    driven: Arc<Driver>,
     /// Its sender lives in the driver.
     closed: watch::Receiver<()>,
 }
@@ -154,12 +158,16 @@ impl Dialer {
             .await
             .map_err(|error| greeting::refused_login(address, &error))?;
         let (open, closed) = watch::channel(());
-        let driver = tokio::spawn(async move {
-            driver.await;
-            drop(open);
+        let driven = Arc::new(Driver::new(driver));
+        let driver = tokio::spawn({
+            let driven = Arc::clone(&driven);
+            async move {
+                driven.run().await;
+                drop(open);
+            }
         });
-        let mut link =
-            Link { connection, greeting: Greeting::default(), driver: driver.abort_handle(), closed };
+        let driver = driver.abort_handle();
+        let mut link = Link { connection, greeting: Greeting::default(), driver, driven, closed };
         link.greeting = greeting::greet(&link, address, self).await?;
         Ok(link)
     }
@@ -197,6 +205,11 @@ impl Link {
         }
     }
 
+    /// Writes what was sent, if the connection can take it, before its driver has its turn.
+    pub(crate) fn write_now(&self) {
+        self.driven.drive();
+    }
+
     /// Sends `command` just behind ASKING, for a slot that is on its way to this server.
     pub(crate) async fn send_asking(&self, command: Cmd) -> Result<Value, Failure> {
         if self.is_closed() {
@@ -227,6 +240,7 @@ impl Link {
     /// Ends the connection; whoever waits for an answer is told that it is lost.
     pub(crate) fn sever(&self) {
         self.driver.abort();
+        self.driven.stop();
     }
 
     /// Whether it ended.

@@ -172,6 +172,13 @@ impl Shard {
         }
     }
 
+    /// Has everything written that was started, if the connection can take it.
+    pub(super) fn write_now(&self) {
+        if let Some(link) = &*self.link.load() {
+            link.write_now();
+        }
+    }
+
     fn usable_link(&self) -> Result<Arc<Link>, Failure> {
         if self.breaker.is_open() {
             return Err(Failure::Unavailable);

@@ -39,10 +39,7 @@ impl Scripted {
         for (key, _) in asks {
             command.arg(key.as_ref());
         }
-        command.arg(&script::header(Some(now_us), false));
-        for (_, ask) in asks {
-            command.arg(ask.encode());
-        }
+        command.arg(script::arguments(Some(now_us), false, asks.iter().map(|(_, ask)| *ask)));
         command
     }
 

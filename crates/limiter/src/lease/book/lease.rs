@@ -13,16 +13,28 @@ use tollgate_core::script::{Answer, AnsweredState, Ask, ChargeAnswer, ChargeAsk}
 
 /// A node that has been alone with a key for so long is thought to stay so.
 const ALONE_AFTER_US: u64 = 500_000;
-/// One part in so many of a capacity is too little to call for.
+/// One part in so many of a capacity is too little to call for,
 const SLACK: u32 = 100;
+/// as long as it is one in so many of what comes in while it could be held: what dies unused comes back then.
+const SLACK_OF_FLOW: u32 = 16;
+/// What a key that has hardly been seen may need before its tokens die.
+const A_FEW: u64 = 16;
+/// Of what a token lives, so much is left unused: clocks may run apart by a thousandth.
+const CLOCKS_APART: u64 = 1_000;
 
 /// What is known of one limit of one client.
+///
+/// What a check that is decided here looks at comes first: there are many leases, and most are far away in memory.
 #[derive(Debug)]
 pub(super) struct Lease {
-    pub(super) meter: Meter,
+    /// When somebody last asked here.
+    pub(super) used_us: u64,
+    pub(super) pace: Pace,
+    /// The number of the rules, and the place in them, at which `meter` was last seen: while they are the same,
+    /// it is.
+    pub(super) known_as: (u32, usize),
     pub(super) credit: Credit,
     pub(super) memory: Option<Memory>,
-    pub(super) pace: Pace,
     /// The state when it was last answered, whether it is still believed or not; and when that was asked.
     pub(super) last: Option<(Account, u64)>,
     /// For how long nobody else has touched the state, as far as the answers tell.
@@ -31,12 +43,11 @@ pub(super) struct Lease {
     pub(super) asked_us: u64,
     /// Whether anything was refused since.
     pub(super) was_refused: bool,
-    /// When somebody last asked here.
-    pub(super) used_us: u64,
     /// Whether the next tick has to look at it.
     pub(super) is_busy: bool,
     /// Where the state stands; known since it was first asked for.
     pub(super) place: Option<(Arc<str>, u64, Field)>,
+    pub(super) meter: Meter,
 }
 
 /// What can be said about a request without asking.
@@ -62,36 +73,43 @@ impl Local {
 impl Lease {
     pub(super) fn new(meter: &Meter, now_us: u64) -> Self {
         Self {
-            meter: *meter,
+            used_us: now_us,
+            pace: Pace::default(),
+            known_as: (0, 0),
             credit: Credit::default(),
             memory: None,
-            pace: Pace::default(),
             last: None,
             alone_us: 0,
             asked_us: 0,
             was_refused: false,
-            used_us: now_us,
             is_busy: false,
             place: None,
+            meter: *meter,
         }
     }
 
     /// The numbers of the limit are now `meter`: what was believed and held under others is void.
     pub(super) fn adopt(&mut self, meter: &Meter) {
+        if meter.epoch_seconds() == self.meter.epoch_seconds() {
+            self.credit.bring_back(u64::MAX);
+        } else {
+            // The store has given it another place among what is lent, and forgets it in time.
+            self.credit = Credit::default();
+        }
         self.meter = *meter;
         self.memory = None;
-        self.credit.bring_back(u64::MAX);
     }
 
-    /// What can be said about a request of `cost`.
-    pub(super) fn look(&mut self, cost: u32, now_us: u64, settings: &Settings) -> Local {
+    /// What can be said about a request of `cost`. `meter` is that of the lease, wherever it is at hand.
+    #[inline]
+    pub(super) fn look(&mut self, meter: &Meter, cost: u32, now_us: u64, settings: &Settings) -> Local {
         let left = self.credit.left(now_us);
         if left >= cost {
-            return Local::Spend(self.admitted(left - cost, now_us));
+            return Local::Spend(self.admitted(meter, left - cost, now_us));
         }
         let recalled = match &self.memory {
             // With something in hand, the store and it together may be enough.
-            Some(memory) if left == 0 => memory.recall(&self.meter, cost, now_us),
+            Some(memory) if left == 0 => memory.recall(meter, cost, now_us),
             _ => Recalled::Unknown,
         };
         let gate_us = (self.asked_us + settings.gate_us).saturating_sub(now_us);
@@ -111,12 +129,12 @@ impl Lease {
     }
 
     /// How an admitted request stands with `left` in hand.
-    pub(super) fn admitted(&self, left: u32, now_us: u64) -> Step {
+    fn admitted(&self, meter: &Meter, left: u32, now_us: u64) -> Step {
         let (at_store, reset_after_us) = match &self.memory {
-            Some(memory) => memory.look(&self.meter, now_us),
+            Some(memory) => memory.look(meter, now_us),
             None => (0, 0),
         };
-        let remaining = at_store.saturating_add(left).min(self.meter.quota());
+        let remaining = at_store.saturating_add(left).min(meter.quota());
         Step { admitted: true, next: None, remaining, retry_after_us: 0, reset_after_us }
     }
 
@@ -135,36 +153,48 @@ impl Lease {
         if arrivals >= 1 { settings.interval_us } else { settings.horizon_us }
     }
 
-    /// How many tokens to take ahead, and at most one in how many of those that are left.
+    /// How many tokens to take ahead, and at most one in how many of those that are left. What a busy key will
+    /// need soon; or, for any key, so little that nobody misses it while it lives, however quiet the key is.
     pub(super) fn ahead(&self, nodes: u32, now_us: u64, settings: &Settings) -> (u32, u32) {
         let per_second = self.pace.per_second(now_us);
         let is_alone = self.is_alone();
+        let nodes = if is_alone { 1 } else { nodes };
         // What would not be spent while it lives is not worth taking.
-        let life_us = self.memory.as_ref().map_or(0, |memory| {
-            let life_us = self.meter.credit_us(memory.store_us(now_us));
-            life_us.saturating_sub(2 * settings.interval_us)
-        });
+        let store_us = self.memory.as_ref().map(|memory| memory.store_us(now_us));
+        let life_us = self.meter.credit_us(store_us.unwrap_or_default());
         let horizon_us = match is_alone {
-            true => settings.lone_horizon_us.min(life_us),
+            true => settings.lone_horizon_us.min(life_us.saturating_sub(2 * settings.interval_us)),
             false if per_second >= settings.busy_per_second => settings.horizon_us,
             false => 0,
         };
         let tokens = |us: u64| (per_second * us).div_ceil(1_000_000);
-        let slack = self.slack(nodes);
-        let is_full = self.missing(now_us).is_some_and(|missing| missing <= slack);
-        // Where nobody misses them if they die, enough for a client that comes twice as often as it did.
-        let free = if is_full { tokens(2 * life_us).min(u64::from(slack)) } else { 0 };
-        let want = u32::try_from(tokens(horizon_us).max(free)).unwrap_or(u32::MAX);
-        let nodes = if is_alone { 1 } else { nodes };
+        let soon = u32::try_from(tokens(horizon_us)).unwrap_or(u32::MAX);
         // Where something was refused, every node is waiting for its part of what trickles in.
         let share = if self.was_refused { nodes } else { nodes.saturating_mul(4) };
-        (want, share)
+        // Enough for a client that comes twice as often as it did.
+        let change = tokens(2 * life_us).max(A_FEW).min(u64::from(self.slack(nodes))) as u32;
+        let change_share = nodes.saturating_mul(SLACK);
+        let there = match (&self.memory, store_us) {
+            (Some(memory), Some(_)) => memory.look(&self.meter, now_us).0,
+            _ => self.meter.quota(),
+        };
+        if change.min(there / change_share) > soon.min(there / share) {
+            (change, change_share)
+        } else {
+            (soon, share)
+        }
+    }
+
+    /// Until when tokens may be spent that were taken with a call of `sent_us`, at the time `store_us` there.
+    pub(super) fn deadline_us(meter: &Meter, sent_us: u64, store_us: u64) -> u64 {
+        let life_us = meter.credit_us(store_us);
+        sent_us + life_us - life_us / CLOCKS_APART
     }
 
     /// How many tokens need no word: what all nodes together keep to themselves is lost in the capacity.
     pub(super) fn slack(&self, nodes: u32) -> u32 {
         let nodes = if self.is_alone() { 1 } else { nodes };
-        self.meter.quota() / SLACK / nodes
+        (self.meter.quota() / SLACK).min(self.meter.epoch_flow() / SLACK_OF_FLOW) / nodes
     }
 
     /// How many tokens are missing at the store, see [`Memory::missing`].
@@ -180,10 +210,22 @@ impl Lease {
                 && self.missing(now_us).is_none_or(|missing| missing == 0))
     }
 
-    /// Whether what is in hand may as well die: so little that a bucket that is nearly full does not miss it.
+    /// Whether what is in hand may as well die: so little that a bucket that is nearly full does not miss it, or
+    /// so little beside what is left.
     pub(super) fn may_die(&self, nodes: u32, now_us: u64) -> bool {
-        let slack = self.slack(nodes);
-        self.credit.left(now_us) <= slack && self.missing(now_us).is_some_and(|missing| missing <= slack)
+        let (left, slack) = (self.credit.left(now_us), self.slack(nodes));
+        left <= slack
+            && self.memory.as_ref().is_some_and(|memory| {
+                let there = memory.look(&self.meter, now_us).0;
+                left <= there / SLACK / if self.is_alone() { 1 } else { nodes }
+                    || memory.missing(&self.meter, now_us).is_some_and(|missing| missing <= slack)
+            })
+    }
+
+    /// Whether a tick has to look at it: it may have something to bring back, or to tell.
+    pub(super) fn is_due(&self, nodes: u32, now_us: u64) -> bool {
+        let held = self.credit.left(now_us).saturating_add(self.credit.untold(now_us));
+        self.credit.brings_back() || (held > 0 && (held > self.slack(nodes) || !self.may_die(nodes, now_us)))
     }
 
     /// Lets go of what is idle or about to die, if anybody could miss it.

@@ -8,15 +8,17 @@ use crate::lease::credit::Paid;
 use crate::lease::memory::Memory;
 use smallvec::SmallVec;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use tollgate_core::algorithm::Step;
 use tollgate_core::lending::Report;
 use tollgate_core::script::{Answer, AnsweredState, Ask, ChargeAsk, MOST_PARTS, Run};
 
 /// A key that nobody has asked for is forgotten after this time; sooner where many are kept.
-const IDLE_US: u64 = 10_000_000;
+const IDLE_US: u64 = 16_000_000;
 const IDLE_IN_A_CROWD_US: u64 = 2_000_000;
-const SWEEP_EVERY_US: u64 = 500_000;
+const SWEEP_EVERY_US: u64 = 2_000_000;
+const SWEEP_A_CROWD_EVERY_US: u64 = 500_000;
 
 /// Keys are keyed hashes already.
 pub(super) type ByKey<T> = HashMap<u64, T, rapidhash::fast::RandomState>;
@@ -24,7 +26,8 @@ pub(super) type ByKey<T> = HashMap<u64, T, rapidhash::fast::RandomState>;
 #[derive(Debug)]
 pub(super) struct Page<W> {
     leases: ByKey<Lease>,
-    /// Those that hold credit, or have something to tell: the others need nothing from a tick.
+    /// Those that hold credit that could be missed, or have something to tell: the others need nothing from a
+    /// tick.
     busy: Vec<u64>,
     /// When those that nobody uses are looked for again.
     sweep_us: u64,
@@ -47,28 +50,57 @@ impl<W> Page<W> {
         self.leases.len()
     }
 
-    /// What can be said about `charge`; and notes that it was asked for.
-    #[inline]
+    /// What can be said about `charge` under the rules of this number; and notes that it was asked for.
     pub(super) fn look(
         &mut self,
         charge: &Charged<'_>,
         cost: u32,
+        rules: u32,
         now_us: u64,
         settings: &Settings,
     ) -> Local {
+        let Some(lease) = self.asked_for(charge, cost, rules, now_us) else { return Local::Ask };
+        lease.look(charge.meter, cost, now_us, settings)
+    }
+
+    /// The same, and pays for it if there is credit.
+    #[inline]
+    pub(super) fn look_and_spend(
+        &mut self,
+        charge: &Charged<'_>,
+        cost: u32,
+        rules: u32,
+        now_us: u64,
+        settings: &Settings,
+    ) -> Local {
+        let Some(lease) = self.asked_for(charge, cost, rules, now_us) else { return Local::Ask };
+        let local = lease.look(charge.meter, cost, now_us, settings);
+        if let Local::Spend(_) = local {
+            lease.credit.spend(cost, now_us);
+        }
+        local
+    }
+
+    /// The lease that `charge` is about, if there is room for it.
+    #[inline]
+    fn asked_for(&mut self, charge: &Charged<'_>, cost: u32, rules: u32, now_us: u64) -> Option<&mut Lease> {
         let room = self.leases.len() < self.most_leases;
-        let lease = match self.leases.get_mut(&charge.key) {
-            Some(lease) => lease,
-            None if room => self.leases.entry(charge.key).or_insert(Lease::new(charge.meter, now_us)),
-            None => return Local::Ask,
+        let lease = match self.leases.entry(charge.key) {
+            Entry::Occupied(lease) => lease.into_mut(),
+            Entry::Vacant(free) if room => free.insert(Lease::new(charge.meter, now_us)),
+            Entry::Vacant(_) => return None,
         };
-        if lease.meter != *charge.meter {
-            lease.adopt(charge.meter);
-            note_busy(&mut self.busy, charge.key, lease);
+        let known_as = (rules, std::ptr::from_ref(charge.meter) as usize);
+        if lease.known_as != known_as {
+            lease.known_as = known_as;
+            if lease.meter != *charge.meter {
+                lease.adopt(charge.meter);
+                note_busy(&mut self.busy, charge.key, lease);
+            }
         }
         lease.pace.note(cost, now_us);
         lease.used_us = now_us;
-        lease.look(cost, now_us, settings)
+        Some(lease)
     }
 
     pub(super) fn spend(&mut self, key: u64, cost: u32, now_us: u64) -> Paid {
@@ -165,24 +197,34 @@ impl<W> Page<W> {
     }
 
     /// Keeps what `answer` lends, and what it says.
-    pub(super) fn take_in(&mut self, call: &Call<W>, answer: &Answer) {
+    pub(super) fn take_in(&mut self, call: &Call<W>, answer: &Answer, nodes: u32, now_us: u64) {
         let all_passed =
             answer.passing.iter().zip(&call.ask.runs).all(|(passing, run)| *passing == run.repeats);
         for ((item, charge), asked) in call.items.iter().zip(&answer.charges).zip(&call.ask.charges) {
             let Some(lease) = self.leases.get_mut(&item.key) else { continue };
-            let epoch = item.meter.epoch(answer.now_us);
-            let deadline_us = call.sent_us + item.meter.credit_us(answer.now_us);
-            lease.credit.grant(epoch, charge.lends, deadline_us);
-            if charge.lends > 0 {
-                note_busy(&mut self.busy, item.key, lease);
-            }
+            let epoch = match &charge.state {
+                // The one under which they were noted. After a step back of the clock, or a change of the rule,
+                // that is not the present one.
+                AnsweredState::Account(account) if account.lent.total() > 0 => account.lent.epoch,
+                _ => item.meter.epoch(answer.now_us),
+            };
+            let deadline_us = Lease::deadline_us(&item.meter, call.sent_us, answer.now_us);
             if lease.meter != item.meter {
-                lease.credit.bring_back(u64::MAX);
+                // The rule has changed meanwhile. If its epochs have as well, the tokens could not be told apart.
+                if lease.meter.epoch_seconds() == item.meter.epoch_seconds() {
+                    lease.credit.grant(epoch, charge.lends, deadline_us);
+                    lease.credit.bring_back(u64::MAX);
+                    note_busy(&mut self.busy, item.key, lease);
+                }
                 continue;
             }
+            lease.credit.grant(epoch, charge.lends, deadline_us);
             lease.was_refused |= !all_passed;
             lease.hear(&call.ask, asked, answer, charge, call.sent_us);
             if lease.memory.is_some_and(|memory| !memory.is_older_than(answer.now_us)) {
+                if charge.lends > 0 {
+                    note_busy(&mut self.busy, item.key, lease);
+                }
                 continue;
             }
             lease.memory = match &charge.state {
@@ -199,6 +241,9 @@ impl<W> Page<W> {
                     })
                 }
             };
+            if charge.lends > 0 && lease.is_due(nodes, now_us) {
+                note_busy(&mut self.busy, item.key, lease);
+            }
         }
     }
 
@@ -215,7 +260,10 @@ impl<W> Page<W> {
     pub(super) fn take_back_reports(&mut self, call: &Call<W>) {
         for (item, ask) in call.items.iter().zip(&call.ask.charges) {
             if let Some(lease) = self.leases.get_mut(&item.key) {
-                ask.reports.iter().for_each(|report| lease.credit.report(*report));
+                for report in &ask.reports {
+                    // A refund that comes later than meant may come on top of what was refilled in its stead.
+                    lease.credit.report(Report { refunded: 0, ..*report });
+                }
                 note_busy(&mut self.busy, item.key, lease);
             }
         }
@@ -255,13 +303,16 @@ impl<W> Page<W> {
             if lease.has_news(nodes, now_us) {
                 reports.add(*key, lease, now_us);
             }
-            lease.is_busy = !lease.credit.is_empty(now_us);
+            lease.is_busy = lease.is_due(nodes, now_us);
             lease.is_busy
         });
         if self.sweep_us <= now_us {
-            self.sweep_us = now_us + SWEEP_EVERY_US;
-            let is_crowded = self.leases.len() > self.most_leases / 2;
-            let idle_us = if is_crowded { IDLE_IN_A_CROWD_US } else { IDLE_US };
+            let is_crowded = self.leases.len() > self.most_leases / 4 * 3;
+            let (idle_us, every_us) = match is_crowded {
+                true => (IDLE_IN_A_CROWD_US, SWEEP_A_CROWD_EVERY_US),
+                false => (IDLE_US, SWEEP_EVERY_US),
+            };
+            self.sweep_us = now_us + every_us;
             self.leases.retain(|_, lease| lease.is_busy || lease.used_us + idle_us > now_us);
         }
         reports.into_calls(now_us)
@@ -383,7 +434,9 @@ impl<W: Waiter> Page<W> {
             let locals: SmallVec<[Local; 2]> = items
                 .iter()
                 .map(|item| match self.leases.get_mut(&item.key) {
-                    Some(lease) if lease.meter == item.meter => lease.look(cost, now_us, settings),
+                    Some(lease) if lease.meter == item.meter => {
+                        lease.look(&item.meter, cost, now_us, settings)
+                    }
                     _ => Local::Ask,
                 })
                 .collect();

@@ -167,16 +167,17 @@ impl Group {
             return;
         }
         let client = &self.clients[rng.usize(..CLIENTS)];
-        let life_us = client.limits[rng.usize(..client.limits.len())].limit.lifetime_us;
-        let next_second_us = SECOND_US - self.now_us % SECOND_US;
+        let limit = &client.limits[rng.usize(..client.limits.len())].limit;
+        let (life_us, epoch_us) = (limit.lifetime_us, u64::from(limit.meter().epoch_seconds()) * SECOND_US);
+        let next_epoch_us = epoch_us - self.now_us % epoch_us;
         let forward_us = match rng.u8(0..9) {
             0 | 1 => 0,
             2 => rng.u64(0..=3),
             3 | 4 => rng.u64(0..=life_us / 16),
             5 => rng.u64(0..=life_us),
-            6 => rng.u64(0..=2 * SECOND_US),
-            7 => next_second_us + rng.u64(0..=1) * SECOND_US,
-            _ => next_second_us - 1,
+            6 => rng.u64(0..=2 * epoch_us),
+            7 => next_epoch_us + rng.u64(0..=1) * epoch_us,
+            _ => next_epoch_us - 1,
         };
         let back_us = match rng.u8(0..40) {
             0..=2 => rng.u64(0..=life_us / 4),
@@ -247,7 +248,11 @@ impl Group {
             met.ticks_us.insert(kept.tick_us());
             met.lends += u64::from(charge.lends > 0);
             if charge.lends > 0 {
-                kept.taken = (kept.limit.meter().epoch(now_us), charge.lends);
+                let epoch = match &charge.state {
+                    AnsweredState::Account(account) if account.lent.total() > 0 => account.lent.epoch,
+                    _ => kept.limit.meter().epoch(now_us),
+                };
+                kept.taken = (epoch, charge.lends);
             }
         }
         if client.plain {
@@ -371,11 +376,16 @@ impl Kept {
             4..=11 => rng.u32(0..=taken),
             _ => 0,
         };
-        let epoch = match rng.u8(0..8) {
+        let length = match self.limit.meter().window() {
+            Some(_) => 1,
+            None => self.limit.meter().epoch_seconds(),
+        };
+        let epoch = match rng.u8(0..9) {
             0 => present,
-            1 => present.wrapping_sub(1),
-            2 => present.wrapping_sub(2),
-            3 => present.wrapping_add(1),
+            1 => present.wrapping_sub(length),
+            2 => present.wrapping_sub(2 * length),
+            3 => present.wrapping_add(length),
+            5 => present.wrapping_sub(1),
             4 => rng.u32(..),
             _ => taken_at,
         };

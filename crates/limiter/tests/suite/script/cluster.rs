@@ -21,10 +21,8 @@ fn home(connection: &mut Connection, key: &str, primaries: usize) -> usize {
 fn charge(connection: &mut Connection, asks: &[(&str, &Ask)]) -> Vec<Result<script::Answer, Unreadable>> {
     let text = format!("{}{}", script::CLUSTER_HEADER, script::SCRIPT);
     let mut command = redis::cmd("EVAL");
-    command.arg(text).arg(1).arg(asks[0].0).arg(&script::header(Some(START_US), true));
-    for (_, ask) in asks {
-        command.arg(ask.encode());
-    }
+    command.arg(text).arg(1).arg(asks[0].0);
+    command.arg(script::arguments(Some(START_US), true, asks.iter().map(|(_, ask)| *ask)));
     for (key, _) in asks {
         command.arg(*key);
     }

@@ -71,7 +71,7 @@ fn used_of(connection: &mut Connection, loaded: &Loaded, key: &str, bytes: &[u8]
     let charge = ChargeAsk { meter, field, enforced: true, want: 0, share: 1, reports: smallvec![] };
     let ask = Ask { runs: smallvec![], charges: smallvec![charge] };
     let mut command = redis::cmd("EVAL");
-    command.arg(script::SCRIPT).arg(1).arg(key).arg(&script::header(None, false)).arg(ask.encode());
+    command.arg(script::SCRIPT).arg(1).arg(key).arg(script::arguments(None, false, [&ask].into_iter()));
     let parts: Vec<Vec<u8>> = command.query(connection).unwrap();
     let now_us = script::read_time(&parts[0]).unwrap();
     let answer = Answer::decode(&ask, now_us, &parts[1]).unwrap();

@@ -19,9 +19,10 @@ fn a_steady_client_that_bursts_everywhere_gets_no_more_than_its_capacity() {
 
 #[test]
 fn a_burst_at_one_node_gets_nearly_all_that_others_do_not_need() {
-    let capacity = 1_000;
-    for seed in 0..8 {
-        let fleet = Fleet { seed, ..Fleet::new(bucket(capacity, 10), 20) };
+    for (capacity, rate, seed) in
+        [(1_000, 10), (10_000, 167)].into_iter().flat_map(|(c, r)| (0..8).map(move |s| (c, r, s)))
+    {
+        let fleet = Fleet { seed, ..Fleet::new(bucket(capacity, rate), 20) };
         let mut arrivals = even(u64::from(capacity) / 4, 0, 3 * SECOND_US, 20, seed);
         arrivals.extend(even_at(7, u64::from(capacity), 3 * SECOND_US, 200_000));
         let found = run(&fleet, &clients(1), arrivals);

@@ -58,6 +58,36 @@ fn a_changed_rule_holds_at_once_and_forgets_what_was_taken_under_the_old() {
     }
 }
 
+/// The epochs in which the store remembers what is lent are eight seconds under the one rule, and one under the
+/// other.
+#[test]
+fn a_changed_rule_may_change_how_long_what_is_lent_is_remembered() {
+    for seed in 0..6 {
+        let (slow, fast) = (bucket(6_000, 100), bucket(1_000, 500));
+        let events = vec![
+            (3 * SECOND_US, Event::Rules(fast.clone())),
+            (8 * SECOND_US, Event::Rules(slow.clone())),
+            (9 * SECOND_US, Event::NodeDies(0)),
+            (10 * SECOND_US, Event::Rules(fast)),
+        ];
+        let fleet = Fleet { seed, events, ..Fleet::new(slow, 4) };
+        let mut arrivals = even(10_000, 0, 20 * SECOND_US, 4, seed);
+        arrivals.extend(even(4_000, 26 * SECOND_US, 100_000, 4, seed));
+        let found = run(&fleet, &clients(1), arrivals);
+        for (from_us, until_us, rate) in [(3, 8, 500), (8, 10, 100), (10, 20, 500)] {
+            let admitted = admitted_between(&found, from_us * SECOND_US, until_us * SECOND_US);
+            let most = 1_000 + rate * (until_us - from_us);
+            let most = if rate == 100 { 5_000 + most } else { most };
+            assert!(admitted <= most, "seed {seed}: {admitted} of {most} from {from_us} s on");
+        }
+        // A steady client of the fast rule is not held up by what was lent under the other.
+        let steady = admitted_between(&found, 11 * SECOND_US, 20 * SECOND_US);
+        assert!(steady >= 4_400, "seed {seed}: {steady} of 4,500");
+        let burst = admitted_between(&found, 26 * SECOND_US, u64::MAX);
+        assert!((990..=1_050).contains(&burst), "seed {seed}: {burst} of a full bucket");
+    }
+}
+
 #[test]
 fn callers_that_go_away_lose_nothing_to_anybody() {
     let fleet = Fleet { give_up_permille: 300, ..Fleet::new(bucket(400, 100), 4) };

@@ -1,0 +1,138 @@
+//! A rule is edited while tokens are held under its old numbers, and with them the length of the epochs in which
+//! the store remembers what is lent; some nodes have the new rule already, others still the old one. Whoever asks
+//! next, nothing that can still be spent is forgotten: what is left and what is held never exceed the capacity.
+
+use crate::sample::{BUCKETS, NOW_US, SECOND_US, bucket};
+use tollgate_core::lending::{Account, Report};
+use tollgate_core::limit::Meter;
+
+const CAPACITY: u32 = 1_000;
+const NODES: usize = 3;
+
+struct Node {
+    meter: usize,
+    held: Vec<Held>,
+}
+
+struct Held {
+    epoch: u32,
+    left: u32,
+    spent: u32,
+    until_us: u64,
+}
+
+#[derive(Debug, Default)]
+struct Met {
+    lends: u32,
+    edits: u32,
+    reports: u32,
+    nearly_full: u32,
+}
+
+#[test]
+fn what_is_held_is_remembered_through_changes_of_the_rule() {
+    for algorithm in BUCKETS {
+        // A second, and a quarter, a half and a whole minute from empty to full: all lengths that there are.
+        let limits = [1_000, 60, 30, 16].map(|rate| bucket(CAPACITY, rate, 1, 1).limit(algorithm));
+        let meters = limits.each_ref().map(|limit| *limit.meter());
+        let mut met = Met::default();
+        for seed in 0..300 {
+            walk(&meters, seed, &mut met);
+        }
+        let Met { lends, edits, reports, nearly_full } = met;
+        let each = [lends, edits, reports, nearly_full];
+        assert!(each.iter().all(|count| *count > 1_000), "{met:?}");
+    }
+}
+
+fn walk(meters: &[Meter; 4], seed: u64, met: &mut Met) {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut now_us = NOW_US + rng.u64(0..1 << 40);
+    let mut account = Account::default();
+    let mut nodes: [Node; NODES] = std::array::from_fn(|_| Node { meter: rng.usize(..4), held: Vec::new() });
+    for step in 0..200 {
+        now_us += match rng.u8(0..6) {
+            0 | 1 => rng.u64(0..SECOND_US / 2),
+            2 | 3 => SECOND_US - now_us % SECOND_US - rng.u64(0..=1),
+            4 => rng.u64(0..4 * SECOND_US),
+            _ => rng.u64(0..12 * SECOND_US),
+        };
+        for held in nodes.iter_mut().flat_map(|node| &mut node.held) {
+            held.left = if held.until_us <= now_us { 0 } else { held.left };
+        }
+        let node = &mut nodes[rng.usize(..NODES)];
+        match rng.u8(0..8) {
+            0 => {
+                let before = std::mem::replace(&mut node.meter, rng.usize(..4));
+                // Under epochs of another length, what is held has another place at the store: it is dropped.
+                if meters[before].epoch_seconds() != meters[node.meter].epoch_seconds() {
+                    node.held.clear();
+                }
+                met.edits += 1;
+            }
+            1 | 2 => {
+                let reports: Vec<Report> = node.held.iter_mut().map(|held| tell(held, &mut rng)).collect();
+                account.anchor(&meters[node.meter], now_us);
+                account.settle(&meters[node.meter], now_us, &reports);
+                met.reports += u32::from(reports.iter().any(|report| report.spent + report.returned > 0));
+            }
+            _ => {
+                let meter = &meters[node.meter];
+                account.anchor(meter, now_us);
+                account.settle(meter, now_us, &[]);
+                // More than three quarters would not be remembered when the rule is edited.
+                let most = (3 * CAPACITY / 4).saturating_sub(account.lent.total());
+                let lends = account.lend(meter, now_us, rng.u32(1..=CAPACITY / 4).min(most), 1);
+                if lends > 0 {
+                    let until_us = now_us + meter.credit_us(now_us);
+                    node.held.push(Held { epoch: account.lent.epoch, left: lends, spent: 0, until_us });
+                    met.lends += 1;
+                }
+            }
+        }
+        let held: u32 = nodes.iter().flat_map(|node| &node.held).map(|held| held.left).sum();
+        for meter in meters {
+            let mut account = account;
+            account.anchor(meter, now_us);
+            account.settle(meter, now_us, &[]);
+            let there = account.available(meter, now_us);
+            assert!(
+                held + there <= CAPACITY,
+                "seed {seed}, step {step}: {held} held, {there} left, {account:?}"
+            );
+            met.nearly_full += u32::from(held > 0 && held + there + 10 >= CAPACITY);
+        }
+    }
+}
+
+/// Spends a part, brings a part back, and tells both.
+fn tell(held: &mut Held, rng: &mut fastrand::Rng) -> Report {
+    let spends = rng.u32(0..=held.left);
+    let returned = if rng.bool() { held.left - spends } else { 0 };
+    held.left -= spends + returned;
+    let spent = held.spent + spends;
+    held.spent = 0;
+    Report { epoch: held.epoch, spent, returned, refunded: 0 }
+}
+
+/// A node that still has the old rule and holds more than the new capacity stands in nobody's way for long.
+#[test]
+fn a_capacity_lowered_far_below_what_is_lent_is_not_blocked() {
+    for algorithm in BUCKETS {
+        let (wide, narrow) =
+            (bucket(6_000, 100, 1, 1).limit(algorithm), bucket(100, 50, 1, 1).limit(algorithm));
+        assert!(wide.meter().epoch_seconds() > narrow.meter().epoch_seconds());
+        let mut account = Account::default();
+        account.settle(wide.meter(), NOW_US, &[]);
+        assert_eq!(account.lend(wide.meter(), NOW_US, 1_500, 1), 1_500);
+        // A theoretical arrival time is waited for; it lies at most two capacities ahead.
+        let now_us = NOW_US + 5 * SECOND_US;
+        for now_us in [now_us, now_us + 5 * SECOND_US] {
+            account.anchor(narrow.meter(), now_us);
+            account.settle(narrow.meter(), now_us, &[]);
+        }
+        let now_us = now_us + 5 * SECOND_US;
+        let there = account.available(narrow.meter(), now_us);
+        assert_eq!(there, 25, "{algorithm:?}: {account:?}");
+    }
+}

@@ -1,0 +1,136 @@
+//! The way of calls to one shard: those who wait for a place, and those who are under way.
+
+use super::dispatch::Queued;
+use super::link::Failure;
+use super::shard::Shard;
+use parking_lot::Mutex;
+use redis::{Cmd, Value};
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout_at};
+
+/// Script calls under way per shard.
+const UNDER_WAY: usize = 3;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Lane {
+    queue: Mutex<Waiting>,
+    /// Somebody came, or the lane was closed.
+    arrived: Notify,
+    places: Arc<Semaphore>,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    calls: VecDeque<Queued>,
+    is_closed: bool,
+}
+
+/// A place among the calls under way.
+pub(super) type Place = OwnedSemaphorePermit;
+
+impl Lane {
+    pub(super) fn new() -> Self {
+        let places = Arc::new(Semaphore::new(UNDER_WAY));
+        Self { queue: Mutex::default(), arrived: Notify::new(), places }
+    }
+
+    /// Puts a call at the end of the queue.
+    pub(super) fn push(&self, queued: Queued) {
+        let mut queue = self.queue.lock();
+        queue.calls.push_back(queued);
+        let is_first = queue.calls.len() == 1;
+        drop(queue);
+        if is_first {
+            self.arrived.notify_one();
+        }
+    }
+
+    /// The next calls, `most` at most.
+    pub(super) fn pop(&self, most: usize) -> Vec<Queued> {
+        let calls = &mut self.queue.lock().calls;
+        let count = calls.len().min(most);
+        calls.drain(..count).collect()
+    }
+
+    /// Those at the front whose time is over.
+    pub(super) fn pop_late(&self) -> Vec<Queued> {
+        let (calls, now) = (&mut self.queue.lock().calls, Instant::now());
+        let count = calls.iter().take_while(|queued| queued.deadline <= now).count();
+        calls.drain(..count).collect()
+    }
+
+    pub(super) fn waiting(&self) -> usize {
+        self.queue.lock().calls.len()
+    }
+
+    /// Waits until somebody waits. None when the lane is closed; else until when the first can wait.
+    pub(super) async fn first(&self) -> Option<Instant> {
+        loop {
+            {
+                let queue = self.queue.lock();
+                if queue.is_closed {
+                    return None;
+                }
+                if let Some(first) = queue.calls.front() {
+                    return Some(first.deadline);
+                }
+            }
+            self.arrived.notified().await;
+        }
+    }
+
+    /// Waits for a place, no longer than until `deadline`.
+    pub(super) async fn place(&self, deadline: Instant) -> Option<Place> {
+        timeout_at(deadline, Arc::clone(&self.places).acquire_owned()).await.ok()?.ok()
+    }
+
+    /// Nobody comes any more.
+    pub(super) fn close(&self) {
+        self.queue.lock().is_closed = true;
+        self.arrived.notify_one();
+    }
+}
+
+/// A batch on its way.
+pub(super) struct Flight {
+    pub(super) batch: Vec<Queued>,
+    pub(super) sent: Instant,
+    answer: Answer,
+}
+
+type Answer = Pin<Box<dyn Future<Output = Result<Value, Failure>> + Send>>;
+
+impl Flight {
+    /// Sends `command` for `batch` before this returns, if the connection can take it.
+    pub(super) fn depart(shard: &Arc<Shard>, batch: Vec<Queued>, command: Cmd, sent: Instant) -> Self {
+        Self { batch, sent, answer: depart(shard, command) }
+    }
+
+    /// The same batch, by another command.
+    pub(super) fn again(&mut self, shard: &Arc<Shard>, command: Cmd) {
+        self.answer = depart(shard, command);
+    }
+
+    /// Waits for the answer until `deadline`.
+    pub(super) async fn answer_until(&mut self, deadline: Instant) -> Option<Result<Value, Failure>> {
+        timeout_at(deadline, &mut self.answer).await.ok()
+    }
+}
+
+fn depart(shard: &Arc<Shard>, command: Cmd) -> Answer {
+    let mut answer: Answer = Box::pin(shard.start(command));
+    // As far as it goes without waiting: the command is then in the hands of the connection, which is told to
+    // write it now, and not when all are done who are ready to run. Whoever awaits the answer looks again.
+    match answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => Box::pin(std::future::ready(result)),
+        Poll::Pending => {
+            shard.write_now();
+            answer
+        }
+    }
+}
