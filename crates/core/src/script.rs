@@ -2,7 +2,7 @@
 //!
 //! One call serves many clients; each is all or nothing. The script answers states rather than sentences: the
 //! node works out waits and remainders from a state with the very steps that the embedded store runs.
-//! `script/head.lua` and `script/tail.lua` are the frame; each algorithm's part stands beside its `.rs`.
+//! `script/head.lua`, `state.lua` and `tail.lua` are the frame; each algorithm's part stands beside its `.rs`.
 
 use crate::algorithm::{Algorithm, Cell};
 use crate::lending::{Account, Lent, Report};
@@ -19,6 +19,7 @@ pub const SCRIPT: &str = concat!(
     include_str!("algorithm/fixed_window.lua"),
     include_str!("algorithm/sliding_window_log.lua"),
     include_str!("algorithm/sliding_window_counter.lua"),
+    include_str!("script/state.lua"),
     include_str!("script/tail.lua"),
 );
 
