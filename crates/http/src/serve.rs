@@ -5,6 +5,7 @@
 //! listener closes first, idle connections close at once, requests in flight are finished, and what is
 //! still open after the grace period is cut.
 
+mod bell;
 mod connection;
 mod crowd;
 mod framing;
