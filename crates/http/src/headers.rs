@@ -79,9 +79,10 @@ impl HeaderOptions {
     pub fn write(&self, decision: &Decision, headers: &mut HeaderMap) {
         let Some((terms, standing)) = decision.standing() else { return };
         let seconds = self.seconds(&standing, decision.now_us);
+        let is_limited = matches!(decision.outcome, Outcome::Limited(_));
         // A map that grows while it is filled is built more than once.
-        headers.reserve(self.count());
-        if matches!(decision.outcome, Outcome::Limited(_)) {
+        headers.reserve(self.count() + usize::from(is_limited));
+        if is_limited {
             headers.insert(&RETRY_AFTER, number(seconds.retry_after));
         }
         phrases::of(&terms, |phrases| {
@@ -117,9 +118,9 @@ impl HeaderOptions {
         });
     }
 
-    /// How many headers that are at most, but for a degraded decision.
+    /// How many headers there are in the families that are written, but for a degraded decision.
     fn count(&self) -> usize {
-        1 + 3 * usize::from(self.x_ratelimit) + 2 * usize::from(self.ratelimit) + 3 * usize::from(self.legacy)
+        3 * usize::from(self.x_ratelimit) + 2 * usize::from(self.ratelimit) + 3 * usize::from(self.legacy)
     }
 }
 
