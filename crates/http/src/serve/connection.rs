@@ -6,7 +6,7 @@ use super::framing::Watch;
 use super::marked::{Marked, MarkedBody};
 use super::marks::{Heads, Marks, Open, Patience};
 use super::protocol::{self, Beginning, Speakers};
-use super::{Framing, Phase, ServeOptions};
+use super::{Answers, Anything, Framing, Phase, ServeOptions};
 use http::header::CONNECTION;
 use http::{HeaderValue, Request, Response, StatusCode, Version};
 use hyper::body::{Body, Incoming};
@@ -14,7 +14,6 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::{HttpService, Service, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::ServerConfig;
-use std::error::Error;
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
@@ -25,8 +24,6 @@ use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, timeout};
 use tokio_rustls::TlsAcceptor;
-
-type Anything = Box<dyn Error + Send + Sync>;
 
 const CLOSE: HeaderValue = HeaderValue::from_static("close");
 const HTTP2: &[u8] = b"h2";
@@ -49,25 +46,23 @@ pub(super) struct Place {
 
 impl Connection {
     /// Serves it to its end.
-    pub(super) async fn run<S, B>(
+    pub(super) async fn run(
         mut self,
         speakers: Arc<Speakers>,
         tls: Option<Arc<ServerConfig>>,
-        service: S,
-    ) where
-        S: Service<Request<Incoming>, Response = Response<B>> + Send + Sync + 'static,
-        S::Future: Send,
-        S::Error: Into<Anything>,
-        B: Body + Send + 'static,
-        B::Data: Send,
-        B::Error: Into<Anything>,
-    {
-        let Some(tls) = tls else {
-            let Some(beginning) = self.beginning(&speakers).await else { return };
-            let Self { stream, address, place, marks, phase, options } = self;
-            let ready = Ready { beginning, place, address, marks, phase, options };
-            return ready.serve(stream, &speakers, service).await;
-        };
+        service: impl Answers,
+    ) {
+        if let Some(tls) = tls {
+            // In a box of its own, as HTTP/2 is below: a task is as large as the largest thing that it may become.
+            return Box::pin(self.run_tls(speakers, tls, service)).await;
+        }
+        let Some(beginning) = self.beginning(&speakers).await else { return };
+        let Self { stream, address, place, marks, phase, options } = self;
+        let ready = Ready { beginning, place, address, marks, phase, options };
+        ready.serve(stream, &speakers, service).await;
+    }
+
+    async fn run_tls(self, speakers: Arc<Speakers>, tls: Arc<ServerConfig>, service: impl Answers) {
         let Self { stream, address, place, marks, mut phase, options } = self;
         let greeting = timeout(options.head_time, TlsAcceptor::from(tls).accept(stream));
         let stream = tokio::select! {
@@ -112,15 +107,9 @@ struct Ready {
 }
 
 impl Ready {
-    async fn serve<I, S, B>(self, stream: I, speakers: &Speakers, service: S)
+    async fn serve<I>(self, stream: I, speakers: &Speakers, service: impl Answers)
     where
         I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
-        S: Service<Request<Incoming>, Response = Response<B>> + Send + Sync + 'static,
-        S::Future: Send,
-        S::Error: Into<Anything>,
-        B: Body + Send + 'static,
-        B::Data: Send,
-        B::Error: Into<Anything>,
     {
         let Self { beginning, address, place, marks, phase, options } = self;
         let marked = |heard, watch| {
@@ -141,7 +130,7 @@ impl Ready {
         match (beginning, &speakers.http2) {
             (Beginning::Http2(heard), Some(http2)) => {
                 let served = http2.serve_connection(marked(heard, None), answering);
-                course.follow(served, Heads::Untimed).await;
+                Box::pin(course.follow(served, Heads::Untimed)).await;
             }
             (Beginning::Http1(heard) | Beginning::Http2(heard), _) => {
                 let watch = (options.framing == Framing::Strict).then(Watch::new);
