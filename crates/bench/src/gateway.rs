@@ -15,7 +15,7 @@ use load::Outcome;
 use nginx::{Limits, Nginx};
 use process::Process;
 
-const ROUNDS: usize = 7;
+const ROUNDS: usize = 9;
 const CONNECTIONS: usize = 64;
 
 /// Which cores a proxy has.
@@ -36,14 +36,30 @@ impl Cores {
     }
 }
 
+/// A part of the comparison.
+#[derive(Clone, Copy, Debug)]
+enum Part {
+    Forwarded,
+    Refused,
+    /// At so much of what could be forwarded.
+    Storm(f64),
+}
+
 pub fn run() {
     let arguments: Vec<String> = std::env::args().skip(2).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
-        [] => compare(),
+        [] => compare(&[Part::Forwarded, Part::Refused, Part::Storm(storm::SHARE)]),
+        ["forwarded"] => compare(&[Part::Forwarded]),
+        ["refused"] => compare(&[Part::Refused]),
+        ["storm"] => compare(&[Part::Storm(storm::SHARE)]),
+        ["storm", share] => match share.parse() {
+            Ok(share) => compare(&[Part::Storm(share)]),
+            Err(_) => eprintln!("`{share}` is not a share of the capacity"),
+        },
         ["upstream"] => upstream::serve(),
         ["proxy", threads, upstream, rules] => process::serve_gateway(threads, upstream, rules),
         ["once", address] => once(address),
-        _ => eprintln!("`gateway` takes no arguments"),
+        _ => eprintln!("`gateway` takes no argument, or one of forwarded, refused and storm"),
     }
 }
 
@@ -54,51 +70,61 @@ fn once(address: &str) {
     println!("{:.0} requests/s, {} other than 200", outcome.per_second, outcome.refused);
 }
 
-fn compare() {
+fn compare(parts: &[Part]) {
     if !nginx::is_there() {
         return eprintln!(
             "gateway: nginx is not installed (apt-get install nginx-light); nothing is compared"
         );
     }
     println!(
-        "gateway: {CONNECTIONS} connections, medians of {ROUNDS} rounds of {} s in turns",
+        "gateway: {CONNECTIONS} connections, medians of {ROUNDS} rounds of {} s in turns, servers started anew for each",
         load::ROUND.as_secs()
     );
-    process::pin(std::process::id(), "0");
     let upstream = Process::bench(&["upstream"]);
-    process::pin(upstream.pid(), "0");
-    measure("forwarded, one core", Cores::One, &upstream, Limits::Generous, 0.9);
-    measure("refused, one core", Cores::One, &upstream, Limits::Tiny, 1.0);
-    process::pin(std::process::id(), "0,1");
-    process::pin(upstream.pid(), "0,1");
-    measure("forwarded, both cores", Cores::Both, &upstream, Limits::Generous, 0.9);
-    measure("refused, both cores", Cores::Both, &upstream, Limits::Tiny, 1.0);
-    storm::run(&upstream);
+    for part in parts {
+        match part {
+            Part::Forwarded => measure("forwarded", &upstream, Limits::Generous, 0.9),
+            Part::Refused => measure("refused", &upstream, Limits::Tiny, 1.0),
+            Part::Storm(share) => storm::run(&upstream, *share),
+        }
+    }
 }
 
-fn measure(what: &str, cores: Cores, upstream: &Process, limits: Limits, bar: f64) {
+fn measure(what: &str, upstream: &Process, limits: Limits, bar: f64) {
+    for (cores, ours) in [(Cores::One, "0"), (Cores::Both, "0,1")] {
+        process::pin(std::process::id(), ours);
+        process::pin(upstream.pid(), ours);
+        measure_on(what, cores, upstream, limits, bar);
+    }
+}
+
+fn measure_on(what: &str, cores: Cores, upstream: &Process, limits: Limits, bar: f64) {
     let rules = match limits {
         Limits::Generous => "rules: [{ id: all, key: ip, limit: 1000000/s }]",
         Limits::Tiny => "rules: [{ id: all, key: ip, limit: 1/min }]",
     };
-    let (cores_count, upstream_address) = (cores.count().to_string(), upstream.address.to_string());
-    let ours = Process::bench(&["proxy", &cores_count, &upstream_address, rules]);
-    let nginx = Nginx::start(upstream.address, cores.count(), limits);
-    if cores == Cores::One {
-        process::pin(ours.pid(), "1");
-        nginx.process.pin_all("1");
-    }
+    let (threads, upstream_address) = (cores.count().to_string(), upstream.address.to_string());
     let (mut our, mut their) = (Sums::default(), Sums::default());
-    for round in 0..=ROUNDS {
-        let outcomes = (timed(&ours), timed(&nginx.process));
-        // The first round only warms up.
-        if round > 0 {
-            our.add(&outcomes.0, limits);
-            their.add(&outcomes.1, limits);
+    // Where a process comes to lie in memory makes it faster or slower for all its life, by a tenth and more.
+    for _ in 0..ROUNDS {
+        let ours = Process::bench(&["proxy", &threads, &upstream_address, rules]);
+        if cores == Cores::One {
+            process::pin(ours.pid(), "1");
         }
+        our.add(&timed(&ours), limits);
+        drop(ours);
+        let nginx = Nginx::start(upstream.address, cores.count(), limits);
+        if cores == Cores::One {
+            nginx.process.pin_all("1");
+        }
+        their.add(&timed(&nginx.process), limits);
     }
     let (our_rate, their_rate) = (median(&mut our.rates), median(&mut their.rates));
     let (our_cost, their_cost) = (median(&mut our.costs), median(&mut their.costs));
+    let what = match cores {
+        Cores::One => format!("{what}, one core"),
+        Cores::Both => format!("{what}, both cores"),
+    };
     println!(
         "  {what}: tollgate {our_rate:.0}/s at {our_cost:.1} µs of processor each, nginx {their_rate:.0}/s at {their_cost:.1} µs"
     );
@@ -127,6 +153,8 @@ impl Sums {
 }
 
 fn timed(server: &Process) -> (Outcome, f64) {
+    // The first requests find neither connections nor warm code.
+    load::run_as(load::KEY, load::ROUND / 4, server.address, CONNECTIONS);
     let before = server.cpu_seconds();
     let outcome = load::run(server.address, CONNECTIONS);
     (outcome, server.cpu_seconds() - before)

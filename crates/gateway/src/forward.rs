@@ -2,26 +2,24 @@
 //!
 //! It is a tower service, so whatever decides about requests stands in front of it as a layer.
 
-use crate::body::{AnswerBody, Lease, Progress, Received, Sent};
-use crate::headers::{self, Origin};
+use crate::body::{AnswerBody, Lease, Received};
+use crate::exchange::Exchange;
+use crate::headers::{self, Noticed, Origin};
 use crate::refusal::Refused;
-use crate::route::Routes;
+use crate::route::{Routes, UpstreamIndex};
 use crate::settings::{Forwarded, Settings};
 use crate::tunnel::Tunnel;
+use crate::upstream::Upstream;
 use crate::upstream::connect::Connector;
-use crate::upstream::pool::{Pool, Taken};
-use crate::upstream::{Load, Tried, Upstream};
+use crate::upstream::pool::Pool;
 use http::header::{HOST, TRANSFER_ENCODING};
-use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
-use hyper::body::Incoming;
-use hyper::client::conn::TrySendError;
+use hyper::body::{Body, Incoming};
 use hyper::upgrade::OnUpgrade;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 use tollgate_http::answer::is_limited;
 
 /// What all threads share: where requests go, and how the servers are.
@@ -55,11 +53,15 @@ impl Shared {
 
 /// Forwards requests of one thread, or of one connection to it.
 #[derive(Clone, Debug)]
-pub struct Forwarder {
-    shared: Arc<Shared>,
-    pool: Arc<Pool>,
+pub struct Forwarder(Arc<Way>);
+
+/// What the requests of one connection have in common.
+#[derive(Clone, Debug)]
+pub(crate) struct Way {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) pool: Arc<Pool>,
     /// Who asks; none if servers are not told.
-    origin: Option<Arc<Origin>>,
+    origin: Option<Origin>,
 }
 
 /// The answer to a request.
@@ -78,31 +80,42 @@ impl tower::Service<Request<Incoming>> for Forwarder {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<Incoming>) -> Self::Future {
-        let forwarder = self.clone();
-        Box::pin(
-            async move { Ok(forwarder.forward(request).await.unwrap_or_else(|refused| refused.answer())) },
-        )
+    /// With a connection at hand the request is on its way when this returns, and what is left is a wait.
+    fn call(&mut self, mut request: Request<Incoming>) -> Self::Future {
+        match self.0.prepare(&mut request) {
+            Ok(order) => Exchange::begin(&self.0, request, order),
+            Err(refused) => Box::pin(std::future::ready(Ok(refused.answer()))),
+        }
     }
+}
+
+/// What is known of a request when it is ready to be sent.
+#[derive(Debug)]
+pub(crate) struct Order {
+    pub(crate) upstream: UpstreamIndex,
+    /// The client's.
+    version: Version,
+    /// The client wants to change to another protocol.
+    upgrade: Option<OnUpgrade>,
 }
 
 impl Forwarder {
     pub(crate) fn new(shared: Arc<Shared>, connector: Connector) -> Self {
         let pool = Arc::new(Pool::new(shared.members(), connector));
-        Self { shared, pool, origin: None }
+        Self(Arc::new(Way { shared, pool, origin: None }))
     }
 
     /// For the requests of one connection.
     pub(crate) fn of(&self, origin: Origin) -> Self {
-        Self { origin: Some(Arc::new(origin)), ..self.clone() }
+        Self(Arc::new(Way { origin: Some(origin), ..Way::clone(&self.0) }))
     }
 
     /// Drops connections that were idle for too long, until the runtime ends.
     pub(crate) fn keep_tidy(&self) {
-        for upstream in &self.shared.upstreams {
+        for upstream in &self.0.shared.upstreams {
             let first = upstream.members.first().map_or(0, |member| member.index);
             let members = first..first + upstream.members.len();
-            let (pool, idle_time) = (Arc::clone(&self.pool), upstream.settings.idle_time);
+            let (pool, idle_time) = (Arc::clone(&self.0.pool), upstream.settings.idle_time);
             tokio::spawn(async move {
                 let mut every = tokio::time::interval(Pool::sweep_every(idle_time));
                 loop {
@@ -112,180 +125,105 @@ impl Forwarder {
             });
         }
     }
+}
 
-    async fn forward(&self, request: Request<Incoming>) -> Result<Answer, Refused> {
-        let (mut head, body) = request.into_parts();
-        if head.method == Method::CONNECT || head.method == Method::TRACE {
+impl Way {
+    pub(crate) fn upstream(&self, order: &Order) -> &Upstream {
+        &self.shared.upstreams[order.upstream]
+    }
+
+    /// Makes the request what the server shall see.
+    fn prepare(&self, request: &mut Request<Incoming>) -> Result<Order, Refused> {
+        if request.method() == Method::CONNECT || request.method() == Method::TRACE {
             return Err(Refused::Method);
         }
-        let host = take_host(&mut head)?;
-        let found = self.shared.routes.find(host.to_str().unwrap_or_default(), head.uri.path());
-        let upstream =
-            &self.shared.upstreams[found.ok_or_else(|| Refused::NoRoute(head.uri.path().to_owned()))?];
-        let (version, on_upgrade) = (head.version, head.extensions.remove::<OnUpgrade>());
-        let protocol = self.prepare(&mut head, host)?;
-        let (body, progress) = Sent::new(body);
-        // With a body it would not be clear where the other protocol begins.
-        let protocol = protocol.filter(|_| progress.is_none() && on_upgrade.is_some());
-        if let Some(protocol) = &protocol {
-            headers::put_upgrade(&mut head.headers, protocol.clone());
+        let host = take_host(request)?;
+        let found = self.shared.routes.find(host.to_str().unwrap_or_default(), request.uri().path());
+        let upstream = found.ok_or_else(|| Refused::NoRoute(request.uri().path().to_owned()))?;
+        let (version, has_body) = (request.version(), !request.body().is_end_stream());
+        let on_upgrade = request.extensions_mut().remove::<OnUpgrade>();
+        *request.version_mut() = Version::HTTP_11;
+        let headers = request.headers_mut();
+        let noticed = Noticed::in_(headers);
+        let protocol = if noticed.hop_by_hop { headers::remove_hop_by_hop(headers) } else { None };
+        if noticed.framing || version == Version::HTTP_2 {
+            headers::prepare_request(headers, version);
+            let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
+            if codings.any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"chunked")) {
+                return Err(Refused::Framing);
+            }
         }
-        let (mut answer, lease) = self.exchange(upstream, head, body, progress.as_deref()).await?;
+        if let Some(origin) = &self.origin {
+            origin.write(headers, &host, self.shared.forwarded, noticed);
+        }
+        if self.shared.forwarded.via {
+            headers::put_via(headers, version);
+        }
+        if headers.get(HOST) != Some(&host) {
+            headers.insert(HOST, host);
+        }
+        // With a body it would not be clear where the other protocol begins.
+        let upgrade = match (protocol, on_upgrade) {
+            (Some(protocol), Some(on_upgrade)) if !has_body => {
+                headers::put_upgrade(headers, protocol);
+                Some(on_upgrade)
+            }
+            _ => None,
+        };
+        Ok(Order { upstream, version, upgrade })
+    }
+
+    /// Makes a server's answer what the client shall see.
+    pub(crate) fn pass_on(
+        &self,
+        mut answer: Response<Incoming>,
+        lease: Lease,
+        order: Order,
+    ) -> Result<Answer, Refused> {
         if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
-            let (Some(_), Some(client)) = (protocol, on_upgrade) else { return Err(Refused::BadAnswer) };
+            let Some(client) = order.upgrade else { return Err(Refused::BadAnswer) };
             return Tunnel::open(client, answer, lease);
         }
-        headers::remove_hop_by_hop(answer.headers_mut());
-        // The body is framed anew, as the client's connection wants it.
-        answer.headers_mut().remove(TRANSFER_ENCODING);
-        if self.shared.forwarded.via {
-            headers::put_via(answer.headers_mut(), Version::HTTP_11);
+        let headers = answer.headers_mut();
+        let noticed = Noticed::in_(headers);
+        if noticed.hop_by_hop {
+            headers::remove_hop_by_hop(headers);
         }
-        *answer.version_mut() = version;
+        if noticed.framing {
+            // The body is framed anew, as the client's connection wants it.
+            headers.remove(TRANSFER_ENCODING);
+        }
+        if self.shared.forwarded.via {
+            headers::put_via(headers, Version::HTTP_11);
+        }
+        *answer.version_mut() = order.version;
         if is_limited(&answer) {
             answer.extensions_mut().insert(FromUpstream);
         }
         Ok(answer.map(|body| AnswerBody::Upstream(Received::new(body, lease))))
     }
-
-    /// Makes the head what the server shall see. Answers the protocol that the client wants to change to.
-    fn prepare(&self, head: &mut Parts, host: HeaderValue) -> Result<Option<HeaderValue>, Refused> {
-        let protocol = headers::remove_hop_by_hop(&mut head.headers);
-        headers::prepare_request(&mut head.headers, head.version);
-        if head
-            .headers
-            .get_all(TRANSFER_ENCODING)
-            .iter()
-            .any(|value| !value.as_bytes().eq_ignore_ascii_case(b"chunked"))
-        {
-            return Err(Refused::Framing);
-        }
-        if let Some(origin) = &self.origin {
-            origin.write(&mut head.headers, &host, self.shared.forwarded);
-        }
-        if self.shared.forwarded.via {
-            headers::put_via(&mut head.headers, head.version);
-        }
-        head.headers.insert(HOST, host);
-        head.version = Version::HTTP_11;
-        Ok(protocol)
-    }
-
-    /// Sends the request to a server, and to another one if that cannot have done any harm.
-    async fn exchange(
-        &self,
-        upstream: &Upstream,
-        mut head: Parts,
-        mut body: Sent,
-        progress: Option<&Progress>,
-    ) -> Result<(Response<Incoming>, Lease), Refused> {
-        let settings = &upstream.settings;
-        upstream.budget.earn();
-        let mut tried = Tried::default();
-        let mut retries_left = settings.retries;
-        // Sent twice it does what it does once, and there is nothing to it but its head.
-        let repeatable = progress.is_none() && head.method.is_idempotent();
-        loop {
-            let load = upstream.pick(&tried).ok_or(Refused::NobodyUp)?;
-            tried.add(load.member());
-            let mut may_retry = || {
-                let may = retries_left > 0 && upstream.budget.spend();
-                retries_left = retries_left.saturating_sub(1);
-                may
-            };
-            let taken = match self.pool.take(load.member(), settings).await {
-                Ok(taken) => taken,
-                Err(error) => {
-                    self.note_failure(upstream, &load, &error);
-                    if may_retry() {
-                        continue;
-                    }
-                    return Err(Refused::NoConnection);
-                }
-            };
-            let Taken { mut sender, reused } = taken;
-            let spare = repeatable.then(|| copy(&head));
-            let sending = sender.try_send_request(Request::from_parts(head, body));
-            match in_time(sending, settings.response_time, progress).await {
-                Ok(Ok(answer)) => {
-                    load.member().health.succeeded();
-                    let pool = Arc::clone(&self.pool);
-                    return Ok((answer, Lease { sender, load, pool, most_idle: settings.most_idle }));
-                }
-                Ok(Err(mut error)) => {
-                    // Given back, nothing of it was sent.
-                    let unsent = error.take_message();
-                    let error = error.into_error();
-                    if error.is_user() {
-                        return Err(Refused::ClientBody);
-                    }
-                    // The server may always close an idle connection; that says nothing about its health.
-                    if !reused {
-                        self.note_failure(upstream, &load, &error);
-                    }
-                    match (unsent, spare) {
-                        (Some(request), _) if reused || may_retry() => (head, body) = request.into_parts(),
-                        (None, Some(copy)) if may_retry() => (head, body) = (copy, Sent::empty()),
-                        _ => return Err(Refused::NoAnswer),
-                    }
-                }
-                Err(late) => {
-                    if late == Refused::Late {
-                        self.note_failure(upstream, &load, &"no answer in time");
-                    }
-                    return Err(late);
-                }
-            }
-        }
-    }
-
-    fn note_failure(&self, upstream: &Upstream, load: &Load, error: &dyn std::fmt::Display) {
-        let (name, member) = (&upstream.settings.name, load.member());
-        tracing::debug!(upstream = %name, address = %member.address, %error, "a request failed");
-        if member.health.failed(&upstream.settings) {
-            tracing::warn!(upstream = %name, address = %member.address, %error, "left alone for a while after failures in a row");
-        }
-    }
-}
-
-/// Waits for an answer. While the client's body is still moving the clock does not run.
-async fn in_time<F>(sending: F, time: Duration, progress: Option<&Progress>) -> Result<F::Output, Refused>
-where
-    F: Future<Output = Result<Response<Incoming>, TrySendError<Request<Sent>>>>,
-{
-    let mut sending = std::pin::pin!(sending);
-    let mut frames = 0;
-    loop {
-        if let Ok(answered) = tokio::time::timeout(time, sending.as_mut()).await {
-            return Ok(answered);
-        }
-        match progress {
-            Some(progress) if progress.frames() != frames => frames = progress.frames(),
-            Some(progress) if !progress.ended() => return Err(Refused::ClientSlow),
-            _ => return Err(Refused::Late),
-        }
-    }
 }
 
 /// The host that a request is for, out of its target or its `Host`; the target becomes a plain path.
-fn take_host(head: &mut Parts) -> Result<HeaderValue, Refused> {
-    let mut hosts = head.headers.get_all(HOST).iter();
+fn take_host(request: &mut Request<Incoming>) -> Result<HeaderValue, Refused> {
+    let mut hosts = request.headers().get_all(HOST).iter();
     let (first, more) = (hosts.next().cloned(), hosts.next().is_some());
     if more {
         return Err(Refused::Host);
     }
-    if let Some(authority) = head.uri.authority() {
+    if let Some(authority) = request.uri().authority() {
         if authority.as_str().contains('@') {
             return Err(Refused::Host);
         }
         let host = HeaderValue::from_str(authority.as_str()).map_err(|_| Refused::Host)?;
-        head.uri = head.uri.path_and_query().cloned().map_or(Uri::from_static("/"), Uri::from);
+        let path = request.uri().path_and_query().cloned();
+        *request.uri_mut() = path.map_or(Uri::from_static("/"), Uri::from);
         return Ok(host);
     }
     match first {
         Some(host) if host.to_str().is_ok_and(is_host) => Ok(host),
         // HTTP/1.0 did not know it yet.
-        None if head.version == Version::HTTP_10 => Ok(HeaderValue::from_static("")),
+        None if request.version() == Version::HTTP_10 => Ok(HeaderValue::from_static("")),
         _ => Err(Refused::Host),
     }
 }
@@ -293,12 +231,4 @@ fn take_host(head: &mut Parts) -> Result<HeaderValue, Refused> {
 /// A host and perhaps a port; nothing that a server might read as a path or another header.
 fn is_host(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._:[]%~".contains(&byte))
-}
-
-fn copy(head: &Parts) -> Parts {
-    let (mut copy, ()) = Request::new(()).into_parts();
-    copy.method = head.method.clone();
-    copy.uri = head.uri.clone();
-    copy.headers = head.headers.clone();
-    copy
 }

@@ -8,15 +8,45 @@ use http::header::{
 use http::{HeaderMap, HeaderValue, Version};
 use ipnet::IpNet;
 use std::net::{IpAddr, SocketAddr};
+use tollgate_http::headers::{X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO};
 
 static KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 static PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
-static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-static X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
-static X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
 const CONNECTION_UPGRADE: HeaderValue = HeaderValue::from_static("upgrade");
 const TRAILERS: HeaderValue = HeaderValue::from_static("trailers");
+
+/// Which headers are there that a proxy has to do something about: most messages have none of them, and one look
+/// at all names is cheaper than looking each of these up.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Noticed {
+    /// Meant for one connection.
+    pub(crate) hop_by_hop: bool,
+    /// About how the message is sent.
+    pub(crate) framing: bool,
+    /// Who asked, by the standard's name.
+    pub(crate) forwarded: bool,
+}
+
+impl Noticed {
+    pub(crate) fn in_(headers: &HeaderMap) -> Self {
+        let mut noticed = Self { hop_by_hop: false, framing: false, forwarded: false };
+        for name in headers.keys() {
+            match name.as_str() {
+                "connection"
+                | "upgrade"
+                | "keep-alive"
+                | "proxy-connection"
+                | "proxy-authenticate"
+                | "proxy-authorization" => noticed.hop_by_hop = true,
+                "transfer-encoding" | "te" | "expect" => noticed.framing = true,
+                "forwarded" => noticed.forwarded = true,
+                _ => {}
+            }
+        }
+        noticed
+    }
+}
 
 /// Removes what is meant for one connection only, except how the body is framed. Answers the protocol
 /// that the sender wants to change to, if it does.
@@ -115,7 +145,13 @@ impl Origin {
 
     /// Writes who asked. What a stranger says about others is replaced; what a trusted proxy says is
     /// kept and added to.
-    pub(crate) fn write(&self, headers: &mut HeaderMap, host: &HeaderValue, settings: Forwarded) {
+    pub(crate) fn write(
+        &self,
+        headers: &mut HeaderMap,
+        host: &HeaderValue,
+        settings: Forwarded,
+        noticed: Noticed,
+    ) {
         if settings.x_forwarded {
             self.list(headers, &X_FORWARDED_FOR, &self.address);
             self.once(headers, &X_FORWARDED_PROTO, &self.proto);
@@ -127,7 +163,7 @@ impl Origin {
         }
         if settings.forwarded {
             self.list(headers, &FORWARDED, &self.node);
-        } else if !self.is_trusted {
+        } else if noticed.forwarded && !self.is_trusted {
             headers.remove(FORWARDED);
         }
     }

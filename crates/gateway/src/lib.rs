@@ -4,6 +4,7 @@
 //! the upstreams, so that a request never leaves its core. `stack` shows the way of a request.
 
 mod body;
+mod exchange;
 mod forward;
 mod gateway;
 mod headers;

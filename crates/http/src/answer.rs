@@ -42,7 +42,28 @@ pub fn refusal(decision: &Decision, options: &HeaderOptions, asked: &HeaderMap) 
     match decision.outcome {
         Outcome::Unlimited | Outcome::Admitted(_) => None,
         Outcome::Denied => Some(refused(&body::DENIED)),
-        Outcome::Limited(_) => Some(limited(decision, options, asked)),
+        // These are more headers than an empty map has room for; without this it would be built twice.
+        Outcome::Limited(_) => {
+            let room = HeaderMap::with_capacity(MOST_HEADERS);
+            Some(Content::of(decision, options, asked).answer(decision, options, room))
+        }
+    }
+}
+
+/// The same, written where the headers of the request stood: the answer to somebody who hammers needs no map of
+/// its own.
+pub(crate) fn refusal_over(
+    decision: &Decision,
+    options: &HeaderOptions,
+    mut asked: HeaderMap,
+) -> Option<Answer> {
+    match decision.outcome {
+        Outcome::Limited(_) => {
+            let content = Content::of(decision, options, &asked);
+            asked.clear();
+            Some(content.answer(decision, options, asked))
+        }
+        Outcome::Unlimited | Outcome::Admitted(_) | Outcome::Denied => refusal(decision, options, &asked),
     }
 }
 
@@ -51,20 +72,29 @@ pub fn is_limited<B>(answer: &Response<B>) -> bool {
     answer.status() == Code::RateLimitExceeded.status()
 }
 
-fn limited(decision: &Decision, options: &HeaderOptions, asked: &HeaderMap) -> Answer {
-    let told =
-        decision.standing().map(|(terms, standing)| (terms, options.seconds(&standing, decision.now_us)));
-    let (media_type, body) = match told {
-        Some((terms, seconds)) if body::prefers_problem(asked) => {
-            (PROBLEM_JSON, body::problem(&terms, &seconds))
+/// The body of a 429.
+struct Content {
+    media_type: &'static str,
+    body: Bytes,
+}
+
+impl Content {
+    fn of(decision: &Decision, options: &HeaderOptions, asked: &HeaderMap) -> Self {
+        let Some((terms, standing)) = decision.standing() else {
+            return Self { media_type: JSON, body: Bytes::new() };
+        };
+        let seconds = options.seconds(&standing, decision.now_us);
+        if body::prefers_problem(asked) {
+            return Self { media_type: PROBLEM_JSON, body: body::problem(&terms, &seconds).into() };
         }
-        Some((terms, seconds)) => (JSON, body::limited(&terms, &seconds)),
-        None => (JSON, Vec::new()),
-    };
-    // These are more headers than an empty map has room for; without this it would be built twice.
-    let mut headers = HeaderMap::with_capacity(MOST_HEADERS);
-    options.write(decision, &mut headers);
-    with_type(headers, Code::RateLimitExceeded.status(), media_type, body.into())
+        Self { media_type: JSON, body: body::limited(&terms, &seconds).into() }
+    }
+
+    /// With headers where there is room for them.
+    fn answer(self, decision: &Decision, options: &HeaderOptions, mut room: HeaderMap) -> Answer {
+        options.write(decision, &mut room);
+        with_type(room, Code::RateLimitExceeded.status(), self.media_type, self.body)
+    }
 }
 
 fn plain(status: StatusCode, text: &'static str) -> Answer {

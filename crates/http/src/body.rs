@@ -1,6 +1,6 @@
 //! The JSON bodies of refusals.
 
-use crate::headers::{ACCEPT, Seconds};
+use crate::headers::{ACCEPT, Seconds, phrases};
 use http::{HeaderMap, StatusCode};
 use serde::Serialize;
 use std::borrow::Cow;
@@ -81,23 +81,60 @@ pub fn error(error: &impl Serialize) -> Vec<u8> {
 /// The body of a request over its limit. Only numbers vary, so nothing needs escaping; a client that
 /// hammers gets it again and again, so it is put together by hand.
 pub(crate) fn limited(terms: &Terms, seconds: &Seconds) -> Vec<u8> {
-    let mut body = Vec::with_capacity(256);
+    const TIME_BYTES: usize = 20;
     let mut digits = itoa::Buffer::new();
-    body.extend_from_slice(br#"{"error":{"code":"RATE_LIMIT_EXCEEDED","message":""#);
+    let wait = digits.format(seconds.retry_after).as_bytes();
+    let (before_time, after_time) = (br#","reset_at":""#, br#""}}}"#);
+    phrases::of(terms, |phrases| {
+        let rest = wait.len() + before_time.len() + TIME_BYTES + after_time.len();
+        // With no room to spare the list becomes the body as it is.
+        let mut body = Vec::with_capacity(phrases.refusal.len() + rest);
+        body.extend_from_slice(&phrases.refusal);
+        body.extend_from_slice(wait);
+        body.extend_from_slice(before_time);
+        push_time(&mut body, seconds.reset_at);
+        body.extend_from_slice(after_time);
+        body
+    })
+}
+
+/// The body of a refusal, up to the wait.
+pub(crate) fn beginning(terms: &Terms) -> Vec<u8> {
+    let mut body = br#"{"error":{"code":"RATE_LIMIT_EXCEEDED","message":""#.to_vec();
     push_exceeded(&mut body, terms);
-    let numbers: [(&[u8], u64); 3] = [
-        (br#"","details":{"limit":"#, terms.quota.into()),
-        (br#","window_seconds":"#, terms.window_seconds.into()),
-        (br#","retry_after_seconds":"#, seconds.retry_after),
-    ];
-    for (name, number) in numbers {
-        body.extend_from_slice(name);
-        body.extend_from_slice(digits.format(number).as_bytes());
-    }
-    body.extend_from_slice(br#","reset_at":""#);
-    body.extend_from_slice(rfc3339(seconds.reset_at.saturating_mul(SECOND_US)).as_bytes());
-    body.extend_from_slice(br#""}}}"#);
+    let (limit, window) = (terms.quota, terms.window_seconds);
+    let details =
+        format!(r#"","details":{{"limit":{limit},"window_seconds":{window},"retry_after_seconds":"#);
+    body.extend_from_slice(details.as_bytes());
     body
+}
+
+/// A time as [`rfc3339`] writes it, without the machinery of formatting.
+fn push_time(text: &mut Vec<u8>, unix_seconds: u64) {
+    const DAY: u64 = 86_400;
+    // From 1 March 2000 on leap days are at the end of years, and centuries begin anew after 400 years.
+    const MARCH_2000: u64 = 951_868_800;
+    const DAYS_IN_400_YEARS: u64 = 146_097;
+    let Some(since) = unix_seconds.checked_sub(MARCH_2000).filter(|since| since / DAY < DAYS_IN_400_YEARS)
+    else {
+        return text.extend_from_slice(rfc3339(unix_seconds.saturating_mul(SECOND_US)).as_bytes());
+    };
+    let (days, second) = (since / DAY, since % DAY);
+    let year = (days - days / 1_460 + days / 36_524 - days / 146_096) / 365;
+    let day_of_year = days - (365 * year + year / 4 - year / 100);
+    // Months from March on have 31, 30, 31, 30, 31 days, twice and once more: 153 in each five.
+    let month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month + 2) / 5 + 1;
+    let (year, month) = if month < 10 { (2000 + year, month + 3) } else { (2001 + year, month - 9) };
+    let mut time = *b"0000-00-00T00:00:00Z";
+    let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
+    let places =
+        [(0, year / 100), (2, year % 100), (5, month), (8, day), (11, hour), (14, minute), (17, second)];
+    for (place, number) in places {
+        time[place] += (number / 10) as u8;
+        time[place + 1] += (number % 10) as u8;
+    }
+    text.extend_from_slice(&time);
 }
 
 /// The same by RFC 9457, with the type that the IETF draft registers.
@@ -149,7 +186,10 @@ fn push_exceeded(text: &mut Vec<u8>, terms: &Terms) {
 
 /// Whether the sender asks for problem details: it names them, and does not like plain JSON better.
 pub(crate) fn prefers_problem(headers: &HeaderMap) -> bool {
-    // In a hot loop nobody asks, and most clients send one short line.
+    // Hardly anybody asks, and who hammers sends one short line, in which there is no room to.
+    if !headers.get_all(ACCEPT).iter().any(|line| line.len() >= PROBLEM_JSON.len()) {
+        return false;
+    }
     let quality = |media_type: &str| {
         let lines = headers.get_all(ACCEPT).iter().filter_map(|line| line.to_str().ok());
         let ranges = lines.flat_map(|line| line.split(','));
@@ -171,4 +211,30 @@ fn quality_of(range: &str, media_type: &str) -> Option<u32> {
     // A weight that cannot be read is no reason to refuse what was named.
     let weight = weight.and_then(|weight| weight.trim().parse::<f32>().ok()).unwrap_or(1.0);
     Some((weight.clamp(0.0, 1.0) * 1000.0) as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_written_as_everywhere_else() {
+        let days = (0..=200_000).map(|day| day * 86_400 + (day * 7_919) % 86_400);
+        let edges = [
+            0,
+            951_782_399,
+            951_868_799,
+            951_868_800,
+            4_107_542_399,
+            13_574_563_199,
+            13_574_563_200,
+            u64::MAX,
+        ];
+        for seconds in days.chain(edges) {
+            let mut text = Vec::new();
+            push_time(&mut text, seconds);
+            let expected = rfc3339(seconds.saturating_mul(SECOND_US));
+            assert_eq!(String::from_utf8(text).unwrap(), expected, "{seconds}");
+        }
+    }
 }

@@ -4,18 +4,24 @@
 //! `RateLimit-Policy` are the IETF draft (structured fields), and `RateLimit-Limit/-Remaining/-Reset` is
 //! an older draft that some clients still want. `Retry-After` belongs to none and is always written.
 
+pub(crate) mod phrases;
+
 use bytes::Bytes;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use serde::Deserialize;
-use smallvec::SmallVec;
 use tollgate_core::rate::SECOND_US;
 use tollgate_core::rules::spelling::DurationText;
-use tollgate_limiter::{Decision, Flagged, Outcome, Standing, Terms};
+use tollgate_limiter::{Decision, Flagged, Outcome, Standing};
 
 pub(crate) use http::header::{ACCEPT, ALLOW, AUTHORIZATION, CONTENT_TYPE, COOKIE, FORWARDED};
 
 pub(crate) static X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
-pub(crate) static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+/// The addresses that a request came through.
+pub static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+/// The scheme that the client used.
+pub static X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+/// The host that the client asked for.
+pub static X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 pub(crate) static GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 pub(crate) static GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 pub(crate) static GRPC_STATUS_DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
@@ -73,41 +79,81 @@ impl HeaderOptions {
     pub fn write(&self, decision: &Decision, headers: &mut HeaderMap) {
         let Some((terms, standing)) = decision.standing() else { return };
         let seconds = self.seconds(&standing, decision.now_us);
-        let mut values = Values::new();
-        if matches!(decision.outcome, Outcome::Limited(_)) {
-            values.number(&RETRY_AFTER, seconds.retry_after);
+        let is_limited = matches!(decision.outcome, Outcome::Limited(_));
+        // A map that grows while it is filled is built more than once.
+        headers.reserve(self.count() + usize::from(is_limited));
+        if is_limited {
+            headers.insert(&RETRY_AFTER, number(seconds.retry_after));
         }
-        if self.x_ratelimit {
-            values.number(&X_LIMIT, terms.quota.into());
-            if decision.degraded {
-                headers.insert(&X_REMAINING, UNKNOWN_REMAINING);
-                headers.insert(&X_POLICY, DEGRADED);
-            } else {
-                values.number(&X_REMAINING, standing.remaining.into());
+        phrases::of(&terms, |phrases| {
+            if self.x_ratelimit {
+                headers.insert(&X_LIMIT, phrases.limit.clone());
+                if decision.degraded {
+                    headers.insert(&X_REMAINING, UNKNOWN_REMAINING);
+                    headers.insert(&X_POLICY, DEGRADED);
+                } else {
+                    headers.insert(&X_REMAINING, number(standing.remaining.into()));
+                }
+                let reset = match self.reset {
+                    Reset::Unix => seconds.reset_at,
+                    Reset::Delta => seconds.reset_after,
+                };
+                headers.insert(&X_RESET, number(reset));
             }
-            let reset = match self.reset {
-                Reset::Unix => seconds.reset_at,
-                Reset::Delta => seconds.reset_after,
-            };
-            values.number(&X_RESET, reset);
-        }
-        if self.ratelimit {
-            values.policy(&terms);
-            // What is left is not known of a degraded decision, and this field has no word for that.
-            if !decision.degraded {
-                let remaining = standing.remaining.into();
-                values.item(&RATELIMIT, &terms, [(b";r=", remaining), (b";t=", seconds.reset_after)]);
+            if self.ratelimit {
+                headers.insert(&RATELIMIT_POLICY, phrases.policy.clone());
+                // What is left is not known of a degraded decision, and this field has no word for that.
+                if !decision.degraded {
+                    let item = standing_item(&phrases.name, standing.remaining.into(), seconds.reset_after);
+                    headers.insert(&RATELIMIT, item);
+                }
             }
-        }
-        if self.legacy {
-            values.number(&LEGACY_LIMIT, terms.quota.into());
-            if !decision.degraded {
-                values.number(&LEGACY_REMAINING, standing.remaining.into());
+            if self.legacy {
+                headers.insert(&LEGACY_LIMIT, phrases.limit.clone());
+                if !decision.degraded {
+                    headers.insert(&LEGACY_REMAINING, number(standing.remaining.into()));
+                }
+                headers.insert(&LEGACY_RESET, number(seconds.reset_after));
             }
-            values.number(&LEGACY_RESET, seconds.reset_after);
-        }
-        values.put(headers);
+        });
     }
+
+    /// How many headers there are in the families that are written, but for a degraded decision.
+    fn count(&self) -> usize {
+        3 * usize::from(self.x_ratelimit) + 2 * usize::from(self.ratelimit) + 3 * usize::from(self.legacy)
+    }
+}
+
+/// The numbers below 100, in two digits each: what is left is often nothing, and waits are mostly short.
+static PAIRS: &str = "00010203040506070809101112131415161718192021222324252627282930313233343536373839\
+                      40414243444546474849505152535455565758596061626364656667686970717273747576777879\
+                      8081828384858687888990919293949596979899";
+
+fn number(number: u64) -> HeaderValue {
+    let end = number.saturating_mul(2).saturating_add(2);
+    match usize::try_from(end).ok().and_then(|end| PAIRS.get(end - if number < 10 { 1 } else { 2 }..end)) {
+        Some(digits) => HeaderValue::from_static(digits),
+        None => value(itoa::Buffer::new().format(number).as_bytes().to_vec()),
+    }
+}
+
+/// `"policy";r=17;t=13`
+fn standing_item(name: &[u8], remaining: u64, reset_after: u64) -> HeaderValue {
+    let mut digits = [itoa::Buffer::new(), itoa::Buffer::new()];
+    let [remaining, reset_after] = {
+        let [one, two] = &mut digits;
+        [one.format(remaining).as_bytes(), two.format(reset_after).as_bytes()]
+    };
+    let parts = [name, b";r=", remaining, b";t=", reset_after];
+    let mut item = Vec::with_capacity(parts.iter().map(|part| part.len()).sum());
+    parts.iter().for_each(|part| item.extend_from_slice(part));
+    value(item)
+}
+
+/// A list that is exactly as long as its text becomes the value as it is.
+fn value(text: Vec<u8>) -> HeaderValue {
+    HeaderValue::from_maybe_shared(Bytes::from(text))
+        .expect("digits, punctuation and printable names are header text")
 }
 
 /// Tells the upstream of a request.
@@ -158,82 +204,14 @@ pub(crate) struct Seconds {
     pub(crate) reset_at: u64,
 }
 
-/// Header values that share one buffer: one allocation for all of them rather than one for each.
-struct Values {
-    text: Vec<u8>,
-    /// The names, each with the place where its value ends.
-    ends: SmallVec<[(&'static HeaderName, usize); 9]>,
-    digits: itoa::Buffer,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl Values {
-    /// Enough for all default headers of a limit with a name of ordinary length.
-    const USUAL_BYTES: usize = 160;
-
-    fn new() -> Self {
-        let text = Vec::with_capacity(Self::USUAL_BYTES);
-        Self { text, ends: SmallVec::new(), digits: itoa::Buffer::new() }
-    }
-
-    fn number(&mut self, name: &'static HeaderName, number: u64) {
-        self.push_number(number);
-        self.ends.push((name, self.text.len()));
-    }
-
-    /// `"policy";q=100;w=60`, or of requests in flight `"policy";q=100;qu="concurrent-requests"`
-    fn policy(&mut self, terms: &Terms) {
-        if terms.window_seconds > 0 {
-            let numbers = [(b";q=", terms.quota.into()), (b";w=", terms.window_seconds.into())];
-            return self.item(&RATELIMIT_POLICY, terms, numbers);
-        }
-        self.push_policy(&terms.names.policy);
-        self.text.extend_from_slice(b";q=");
-        self.push_number(terms.quota.into());
-        self.text.extend_from_slice(br#";qu="concurrent-requests""#);
-        self.ends.push((&RATELIMIT_POLICY, self.text.len()));
-    }
-
-    /// `"policy";r=17;t=13`
-    fn item(&mut self, name: &'static HeaderName, terms: &Terms, parameters: [(&[u8; 3], u64); 2]) {
-        self.push_policy(&terms.names.policy);
-        for (parameter, number) in parameters {
-            self.text.extend_from_slice(parameter);
-            self.push_number(number);
-        }
-        self.ends.push((name, self.text.len()));
-    }
-
-    /// The policy as a string of a structured field, which takes printable ASCII and nothing else.
-    fn push_policy(&mut self, policy: &str) {
-        let plain = |byte: u8| (b' '..=b'~').contains(&byte) && byte != b'"' && byte != b'\\';
-        self.text.push(b'"');
-        if policy.bytes().all(plain) {
-            self.text.extend_from_slice(policy.as_bytes());
-        } else {
-            // Names are plain, but a period below a millisecond is written with a µ.
-            self.text.extend(policy.chars().map(|letter| match u8::try_from(letter) {
-                Ok(byte) if plain(byte) => byte,
-                Ok(b'\xb5') => b'u',
-                _ => b'_',
-            }));
-        }
-        self.text.push(b'"');
-    }
-
-    fn push_number(&mut self, number: u64) {
-        self.text.extend_from_slice(self.digits.format(number).as_bytes());
-    }
-
-    fn put(self, headers: &mut HeaderMap) {
-        let text = Bytes::from(self.text);
-        let mut start = 0;
-        // A map that grows while it is filled is built more than once.
-        headers.reserve(self.ends.len());
-        for (name, end) in self.ends {
-            let value = HeaderValue::from_maybe_shared(text.slice(start..end))
-                .expect("digits, punctuation and printable names are header text");
-            headers.insert(name, value);
-            start = end;
+    #[test]
+    fn numbers_are_written_as_they_are_read() {
+        for value in (0..1_000).chain([u64::MAX / 2, u64::MAX - 1, u64::MAX]) {
+            assert_eq!(number(value), value.to_string());
         }
     }
 }

@@ -130,21 +130,19 @@ where
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, request: Request<A>) -> Self::Future {
-        let (mut parts, body) = request.into_parts();
-        let peer = self.peer.or_else(|| (self.gate.peer_from)(&parts.extensions));
+    fn call(&mut self, mut request: Request<A>) -> Self::Future {
+        let peer = self.peer.or_else(|| (self.gate.peer_from)(request.extensions()));
         let may_wait = self.gate.limiter.may_wait();
-        match if may_wait { None } else { self.gate.admit(&mut parts, peer) } {
+        match if may_wait { None } else { self.gate.admit(&mut request, peer) } {
             Some(Judged::Passes(admission)) => {
-                let response = self.inner.call(Request::from_parts(parts, body));
-                ResponseFuture::passing(response, admission, self.gate.headers)
+                ResponseFuture::passing(self.inner.call(request), admission, self.gate.headers)
             }
             Some(Judged::Answered(answer)) => ResponseFuture::answered(answer),
             None => {
                 // The one that was asked whether it is ready is the one to call.
                 let next = self.inner.clone();
                 let inner = std::mem::replace(&mut self.inner, next);
-                let deciding = gate::admit_waiting(Arc::clone(&self.gate), parts, body, peer);
+                let deciding = gate::admit_waiting(Arc::clone(&self.gate), request, peer);
                 ResponseFuture::deciding(Box::pin(deciding), inner, self.gate.headers)
             }
         }

@@ -1,29 +1,28 @@
 //! The path of a request, in the form in which it is matched and passed on.
 
 use crate::fault::Fault;
-use http::request::Parts;
 use http::uri::PathAndQuery;
-use http::{Method, Uri};
+use http::{Method, Request, Uri};
 use std::borrow::Cow;
 use tollgate_core::path::canonical;
 
 /// Brings the path of a request into its canonical form and leaves the query alone. What stands behind the
 /// limiter then sees the path that the rules were matched against. A fault is a path that has no such form.
 #[inline]
-pub fn canonicalize(parts: &mut Parts) -> Result<(), Fault> {
-    match canonical(parts.uri.path()) {
+pub fn canonicalize<B>(request: &mut Request<B>) -> Result<(), Fault> {
+    match canonical(request.uri().path()) {
         Ok(Cow::Borrowed(_)) => Ok(()),
-        Ok(Cow::Owned(path)) => replace(&mut parts.uri, &path),
-        Err(fault) if has_path(parts) => Err(Fault::bad_request(fault.to_string())),
+        Ok(Cow::Owned(path)) => replace(request.uri_mut(), &path),
+        Err(fault) if has_path(request) => Err(Fault::bad_request(fault.to_string())),
         Err(_) => Ok(()),
     }
 }
 
 /// All requests have one but `OPTIONS *` and `CONNECT host:port`.
-fn has_path(parts: &Parts) -> bool {
-    match parts.uri.path() {
-        "*" => parts.method != Method::OPTIONS,
-        "" => parts.method != Method::CONNECT,
+fn has_path<B>(request: &Request<B>) -> bool {
+    match request.uri().path() {
+        "*" => request.method() != Method::OPTIONS,
+        "" => request.method() != Method::CONNECT,
         _ => true,
     }
 }

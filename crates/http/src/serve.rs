@@ -5,6 +5,7 @@
 //! listener closes first, idle connections close at once, requests in flight are finished, and what is
 //! still open after the grace period is cut.
 
+mod bell;
 mod connection;
 mod crowd;
 mod framing;
@@ -125,41 +126,52 @@ enum Phase {
     Stopped,
 }
 
+type Anything = Box<dyn Error + Send + Sync>;
+
+/// What answers the requests of one connection: every hyper service that may be sent to another thread does.
+pub trait Answers:
+    Service<
+        Request<Incoming>,
+        Response = Response<Self::Body>,
+        Future: Send,
+        Error: Into<Box<dyn Error + Send + Sync>> + Send,
+    > + Send
+    + Sync
+    + 'static
+{
+    /// The body of an answer.
+    type Body: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static;
+}
+
+impl<S, B> Answers for S
+where
+    S: Service<Request<Incoming>, Response = Response<B>> + Send + Sync + 'static,
+    S::Future: Send,
+    S::Error: Into<Anything> + Send,
+    B: Body<Data: Send, Error: Into<Anything>> + Send + 'static,
+{
+    type Body = B;
+}
+
 /// Serves until `shutdown`, then drains. `connect` makes the service of one connection from the peer's
 /// address. Answers how many connections were still open when the grace period ended.
-pub async fn serve<S, B>(
+pub async fn serve<S: Answers>(
     listener: TcpListener,
     connect: impl Fn(SocketAddr) -> S,
     shutdown: impl Future<Output = ()>,
     options: ServeOptions,
-) -> usize
-where
-    S: Service<Request<Incoming>, Response = Response<B>> + Send + Sync + 'static,
-    S::Future: Send,
-    S::Error: Into<Box<dyn Error + Send + Sync>> + Send,
-    B: Body + Send + 'static,
-    B::Data: Send,
-    B::Error: Into<Box<dyn Error + Send + Sync>>,
-{
+) -> usize {
     serve_at(listener, &Entrance::default(), |peer| connect(peer.address), shutdown, options).await
 }
 
 /// Like [`serve`], with a say in who is let in and how.
-pub async fn serve_at<S, B>(
+pub async fn serve_at<S: Answers>(
     listener: TcpListener,
     entrance: &Entrance,
     connect: impl Fn(Peer) -> S,
     shutdown: impl Future<Output = ()>,
     options: ServeOptions,
-) -> usize
-where
-    S: Service<Request<Incoming>, Response = Response<B>> + Send + Sync + 'static,
-    S::Future: Send,
-    S::Error: Into<Box<dyn Error + Send + Sync>> + Send,
-    B: Body + Send + 'static,
-    B::Data: Send,
-    B::Error: Into<Box<dyn Error + Send + Sync>>,
-{
+) -> usize {
     let speakers = Arc::new(Speakers::new(&options));
     let slots = Arc::new(Semaphore::new(options.most_connections as usize));
     let (phase, watched) = watch::channel(Phase::Serving);

@@ -7,7 +7,10 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 /// How long one measurement takes.
-pub const ROUND: Duration = Duration::from_secs(2);
+pub const ROUND: Duration = Duration::from_secs(1);
+
+/// Who asks.
+pub const KEY: &str = "sk_prod_0000000001";
 
 /// What came of it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -21,9 +24,14 @@ pub struct Outcome {
 
 /// Asks `address` for a while.
 pub fn run(address: SocketAddr, connections: usize) -> Outcome {
+    run_as(KEY, ROUND, address, connections)
+}
+
+/// The same, for another while and as the client with this key.
+pub fn run_as(key: &str, time: Duration, address: SocketAddr, connections: usize) -> Outcome {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        let request = request("sk_prod_0000000001");
+        let request = request(key);
         let mut streams = Vec::new();
         for _ in 0..connections {
             let stream = TcpStream::connect(address).await.expect("the server listens");
@@ -33,7 +41,7 @@ pub fn run(address: SocketAddr, connections: usize) -> Outcome {
         let start = Instant::now();
         let mut tasks = JoinSet::new();
         for stream in streams {
-            tasks.spawn(ask(stream, request.clone(), start + ROUND));
+            tasks.spawn(ask(stream, request.clone(), start + time));
         }
         let mut sum = Outcome::default();
         while let Some(outcome) = tasks.join_next().await {
@@ -67,7 +75,7 @@ async fn ask(mut stream: TcpStream, request: String, until: Instant) -> Outcome 
 }
 
 /// Sends a request and reads its answer; tells whether that is 200.
-pub async fn answer(stream: &mut TcpStream, request: &str, buffer: &mut [u8]) -> bool {
+async fn answer(stream: &mut TcpStream, request: &str, buffer: &mut [u8]) -> bool {
     stream.write_all(request.as_bytes()).await.expect("the server reads");
     let mut filled = 0;
     while !is_whole(&buffer[..filled]) {
@@ -83,7 +91,7 @@ pub async fn answer(stream: &mut TcpStream, request: &str, buffer: &mut [u8]) ->
 }
 
 /// Whether an answer with a length has come to its end.
-fn is_whole(answer: &[u8]) -> bool {
+pub fn is_whole(answer: &[u8]) -> bool {
     let Some(head) = answer.windows(4).position(|four| four == b"\r\n\r\n") else { return false };
     let name = b"content-length: ";
     let found = answer[..head].windows(name.len()).position(|part| part.eq_ignore_ascii_case(name));

@@ -73,6 +73,16 @@ fn cpu_seconds(pid: u32) -> f64 {
     nanos.sum::<f64>() / 1e9
 }
 
+/// How long all cores together were busy, and how long they were there, in a unit of the system's.
+pub fn machine_times() -> (f64, f64) {
+    let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let line = text.lines().next().unwrap_or_default();
+    let times: Vec<f64> = line.split_whitespace().skip(1).filter_map(|time| time.parse().ok()).collect();
+    // The first eight are all; the fourth and fifth of them are idle time.
+    let all: f64 = times.iter().take(8).sum();
+    (all - times.iter().skip(3).take(2).sum::<f64>(), all)
+}
+
 pub fn pin(pid: u32, cores: &str) {
     let pinned = Command::new("taskset").args(["-acp", cores, &pid.to_string()]).output();
     if !pinned.is_ok_and(|output| output.status.success()) {

@@ -66,7 +66,8 @@ impl Pool {
         Ok(Taken { sender, reused: false })
     }
 
-    fn take_idle(&self, member: MemberIndex) -> Option<Sender> {
+    /// One that is at hand.
+    pub(crate) fn take_idle(&self, member: MemberIndex) -> Option<Sender> {
         let mut idle = self.idle.lock();
         let connections = &mut idle[member];
         let mut place = connections.len();

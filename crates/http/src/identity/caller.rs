@@ -6,8 +6,7 @@ use super::options::{IdentityError, IdentityOptions, Sources};
 use super::source::{self, Name, Source};
 use crate::fault::Fault;
 use crate::headers::X_API_KEY;
-use http::HeaderName;
-use http::request::Parts;
+use http::{HeaderMap, HeaderName, Uri};
 use smallvec::SmallVec;
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr};
@@ -125,17 +124,24 @@ impl Identities {
         &self.client_ip
     }
 
-    /// Who sent `parts` from `peer`, at `now_us`. A fault is what nobody can make sense of.
+    /// Whether [`Self::caller`] needs the time.
+    #[inline]
+    pub(crate) fn asks_for_time(&self) -> bool {
+        self.jwt.is_some()
+    }
+
+    /// Who asked for `uri` with these headers from `peer`, at `now_us`. A fault is what nobody can make sense of.
     pub fn caller<'a>(
         &'a self,
-        parts: &'a Parts,
+        uri: &'a Uri,
+        headers: &'a HeaderMap,
         peer: Option<IpAddr>,
         now_us: u64,
     ) -> Result<Caller<'a>, Fault> {
         let peer = peer.unwrap_or(NO_ADDRESS);
         let trusted = self.asks_for_trust && self.client_ip.trusts(peer);
-        let ip = self.client_ip.client(peer, &parts.headers);
-        let mut look = Look { parts, trusted, ip, claims: None };
+        let ip = self.client_ip.client(peer, headers);
+        let mut look = Look { uri, headers, trusted, ip, claims: None };
         if let Some((verifier, place)) = &self.jwt
             && let Some(token) = look.at(place)?
         {
@@ -163,7 +169,8 @@ impl Identities {
 
 /// A look at one request.
 struct Look<'a> {
-    parts: &'a Parts,
+    uri: &'a Uri,
+    headers: &'a HeaderMap,
     trusted: bool,
     ip: IpAddr,
     claims: Option<Arc<Claims>>,
@@ -181,12 +188,12 @@ impl<'a> Look<'a> {
     }
 
     fn at(&self, place: &Place) -> Result<Option<Found<'a>>, Fault> {
-        let headers = &self.parts.headers;
+        let headers = self.headers;
         Ok(match place {
             Place::Header(name) => source::header(headers, name)?.map(Found::Here),
             Place::TrustedHeader(name) if self.trusted => source::header(headers, name)?.map(Found::Here),
             Place::TrustedHeader(_) => None,
-            Place::Query(name) => source::query(self.parts, name)?.map(|text| match text {
+            Place::Query(name) => source::query(self.uri, name)?.map(|text| match text {
                 Cow::Borrowed(text) => Found::Here(text),
                 Cow::Owned(text) => Found::Made(text.into()),
             }),
@@ -207,7 +214,7 @@ impl<'a> Look<'a> {
     /// The number in a header that only trusted peers can set.
     fn number<N: std::str::FromStr>(&self, name: Option<&HeaderName>) -> Result<Option<N>, Fault> {
         let Some(name) = name.filter(|_| self.trusted) else { return Ok(None) };
-        let Some(text) = source::header(&self.parts.headers, name)? else { return Ok(None) };
+        let Some(text) = source::header(self.headers, name)? else { return Ok(None) };
         let number = text.parse();
         number.map(Some).map_err(|_| Fault::bad_request(format!("the header `{name}` is not such a number")))
     }

@@ -2,8 +2,7 @@
 
 use crate::fault::Fault;
 use crate::headers::{AUTHORIZATION, COOKIE};
-use http::request::Parts;
-use http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderName, Uri};
 use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, Visitor};
 use std::borrow::Cow;
@@ -126,8 +125,8 @@ pub(super) fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Fault> {
 }
 
 /// The one parameter `name` of the query, decoded.
-pub(super) fn query<'a>(parts: &'a Parts, name: &str) -> Result<Option<Cow<'a, str>>, Fault> {
-    let Some(query) = parts.uri.query() else { return Ok(None) };
+pub(super) fn query<'a>(uri: &'a Uri, name: &str) -> Result<Option<Cow<'a, str>>, Fault> {
+    let Some(query) = uri.query() else { return Ok(None) };
     let mut found = None;
     for pair in query.split('&') {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));

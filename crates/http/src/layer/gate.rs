@@ -6,8 +6,7 @@ use crate::fault::Fault;
 use crate::headers::{self, HeaderOptions};
 use crate::identity::Identities;
 use crate::{grpc, path};
-use http::Request;
-use http::request::Parts;
+use http::{HeaderMap, Request};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use tollgate_limiter::{Admission, Admit, Decision, Limiter};
@@ -30,45 +29,51 @@ pub(super) enum Judged<P> {
 impl Gate {
     /// Whether the request may pass, if that is known at once.
     #[inline]
-    pub(super) fn admit(&self, parts: &mut Parts, peer: Option<SocketAddr>) -> Option<Judged<Admission>> {
-        match self.ask(parts, peer) {
-            Ok(Admit::Decided(admission)) => Some(self.conclude(parts, admission)),
+    pub(super) fn admit<A>(
+        &self,
+        request: &mut Request<A>,
+        peer: Option<SocketAddr>,
+    ) -> Option<Judged<Admission>> {
+        match self.ask(request, peer) {
+            Ok(Admit::Decided(admission)) => Some(self.conclude(request, admission)),
             // The rules have changed since it was asked whether there is anything to wait for.
             Ok(Admit::Pending(_)) => None,
-            Err(fault) => Some(Judged::Answered(refused(parts, &fault))),
+            Err(fault) => Some(Judged::Answered(refused(request.headers(), &fault))),
         }
     }
 
-    fn ask(&self, parts: &mut Parts, peer: Option<SocketAddr>) -> Result<Admit<'_>, Fault> {
-        path::canonicalize(parts)?;
-        let now_us = self.limiter.clock().now_us();
-        let caller = self.identities.caller(parts, peer.map(|peer| peer.ip()), now_us)?;
-        Ok(caller.ask(&parts.method, parts.uri.path(), |request| self.limiter.admit(request))?)
+    fn ask<A>(&self, request: &mut Request<A>, peer: Option<SocketAddr>) -> Result<Admit<'_>, Fault> {
+        path::canonicalize(request)?;
+        // Only tokens are about time.
+        let now_us = if self.identities.asks_for_time() { self.limiter.clock().now_us() } else { 0 };
+        let (uri, headers) = (request.uri(), request.headers());
+        let caller = self.identities.caller(uri, headers, peer.map(|peer| peer.ip()), now_us)?;
+        Ok(caller.ask(request.method(), uri.path(), |request| self.limiter.admit(request))?)
     }
 
-    fn conclude(&self, parts: &mut Parts, admission: Admission) -> Judged<Admission> {
+    fn conclude<A>(&self, request: &mut Request<A>, admission: Admission) -> Judged<Admission> {
         let decision = &admission.decision;
         if decision.allowed() {
-            self.tell_upstream(parts, decision);
+            self.tell_upstream(request.headers_mut(), decision);
             return Judged::Passes(admission);
         }
-        let answer = if grpc::is_call(&parts.headers) {
+        let answer = if grpc::is_call(request.headers()) {
             grpc::refusal(decision, &self.headers)
         } else {
-            answer::refusal(decision, &self.headers, &parts.headers)
+            answer::refusal_over(decision, &self.headers, std::mem::take(request.headers_mut()))
         };
         Judged::Answered(answer.expect("what is not allowed is refused"))
     }
 
     /// Writes the flags of a decision, where the client may have written its own.
     #[inline]
-    fn tell_upstream(&self, parts: &mut Parts, decision: &Decision) {
+    fn tell_upstream(&self, headers: &mut HeaderMap, decision: &Decision) {
         if self.limiter.has_flags() {
             for header in self.limiter.flag_headers() {
-                parts.headers.remove(header);
+                headers.remove(header);
             }
             for flag in decision.flags() {
-                headers::write_flag(&flag, &mut parts.headers);
+                headers::write_flag(&flag, headers);
             }
         }
     }
@@ -77,21 +82,20 @@ impl Gate {
 /// The same as [`Gate::admit`] for a limiter that may have to wait, with the request handed through.
 pub(super) async fn admit_waiting<A>(
     gate: Arc<Gate>,
-    mut parts: Parts,
-    body: A,
+    mut request: Request<A>,
     peer: Option<SocketAddr>,
 ) -> Judged<(Request<A>, Admission)> {
-    let admission = match gate.ask(&mut parts, peer) {
+    let admission = match gate.ask(&mut request, peer) {
         Ok(admit) => admit.admission().await,
-        Err(fault) => return Judged::Answered(refused(&parts, &fault)),
+        Err(fault) => return Judged::Answered(refused(request.headers(), &fault)),
     };
-    match gate.conclude(&mut parts, admission) {
-        Judged::Passes(admission) => Judged::Passes((Request::from_parts(parts, body), admission)),
+    match gate.conclude(&mut request, admission) {
+        Judged::Passes(admission) => Judged::Passes((request, admission)),
         Judged::Answered(answer) => Judged::Answered(answer),
     }
 }
 
 #[cold]
-fn refused(parts: &Parts, fault: &Fault) -> Answer {
-    if grpc::is_call(&parts.headers) { grpc::fault(fault) } else { fault.answer() }
+fn refused(asked: &HeaderMap, fault: &Fault) -> Answer {
+    if grpc::is_call(asked) { grpc::fault(fault) } else { fault.answer() }
 }

@@ -1,11 +1,12 @@
 //! One connection: from its first byte to its last, with an eye on its progress and an ear for the drain.
 
+use super::bell::Bell;
 use super::crowd::Seat;
 use super::framing::Watch;
 use super::marked::{Marked, MarkedBody};
 use super::marks::{Heads, Marks, Open, Patience};
 use super::protocol::{self, Beginning, Speakers};
-use super::{Framing, Phase, ServeOptions};
+use super::{Answers, Anything, Framing, Phase, ServeOptions};
 use http::header::CONNECTION;
 use http::{HeaderValue, Request, Response, StatusCode, Version};
 use hyper::body::{Body, Incoming};
@@ -13,19 +14,16 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::{HttpService, Service, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::ServerConfig;
-use std::error::Error;
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, watch};
-use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, timeout};
 use tokio_rustls::TlsAcceptor;
-
-type Anything = Box<dyn Error + Send + Sync>;
 
 const CLOSE: HeaderValue = HeaderValue::from_static("close");
 const HTTP2: &[u8] = b"h2";
@@ -48,25 +46,23 @@ pub(super) struct Place {
 
 impl Connection {
     /// Serves it to its end.
-    pub(super) async fn run<S, B>(
+    pub(super) async fn run(
         mut self,
         speakers: Arc<Speakers>,
         tls: Option<Arc<ServerConfig>>,
-        service: S,
-    ) where
-        S: Service<Request<Incoming>, Response = Response<B>> + Send + Sync + 'static,
-        S::Future: Send,
-        S::Error: Into<Anything>,
-        B: Body + Send + 'static,
-        B::Data: Send,
-        B::Error: Into<Anything>,
-    {
-        let Some(tls) = tls else {
-            let Some(beginning) = self.beginning(&speakers).await else { return };
-            let Self { stream, address, place, marks, phase, options } = self;
-            let ready = Ready { beginning, place, address, marks, phase, options };
-            return ready.serve(stream, &speakers, service).await;
-        };
+        service: impl Answers,
+    ) {
+        if let Some(tls) = tls {
+            // In a box of its own, as HTTP/2 is below: a task is as large as the largest thing that it may become.
+            return Box::pin(self.run_tls(speakers, tls, service)).await;
+        }
+        let Some(beginning) = self.beginning(&speakers).await else { return };
+        let Self { stream, address, place, marks, phase, options } = self;
+        let ready = Ready { beginning, place, address, marks, phase, options };
+        ready.serve(stream, &speakers, service).await;
+    }
+
+    async fn run_tls(self, speakers: Arc<Speakers>, tls: Arc<ServerConfig>, service: impl Answers) {
         let Self { stream, address, place, marks, mut phase, options } = self;
         let greeting = timeout(options.head_time, TlsAcceptor::from(tls).accept(stream));
         let stream = tokio::select! {
@@ -111,15 +107,9 @@ struct Ready {
 }
 
 impl Ready {
-    async fn serve<I, S, B>(self, stream: I, speakers: &Speakers, service: S)
+    async fn serve<I>(self, stream: I, speakers: &Speakers, service: impl Answers)
     where
         I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
-        S: Service<Request<Incoming>, Response = Response<B>> + Send + Sync + 'static,
-        S::Future: Send,
-        S::Error: Into<Anything>,
-        B: Body + Send + 'static,
-        B::Data: Send,
-        B::Error: Into<Anything>,
     {
         let Self { beginning, address, place, marks, phase, options } = self;
         let marked = |heard, watch| {
@@ -140,7 +130,7 @@ impl Ready {
         match (beginning, &speakers.http2) {
             (Beginning::Http2(heard), Some(http2)) => {
                 let served = http2.serve_connection(marked(heard, None), answering);
-                course.follow(served, Heads::Untimed).await;
+                Box::pin(course.follow(served, Heads::Untimed)).await;
             }
             (Beginning::Http1(heard) | Beginning::Http2(heard), _) => {
                 let watch = (options.framing == Framing::Strict).then(Watch::new);
@@ -152,28 +142,44 @@ impl Ready {
 }
 
 /// Calls the service, and marks the request's beginning and end.
-fn answer<S, B>(
-    service: &S,
-    request: Request<Incoming>,
-    marks: &Arc<Marks>,
-) -> impl Future<Output = Result<Response<MarkedBody<B>>, S::Error>> + use<S, B>
+fn answer<S, B>(service: &S, request: Request<Incoming>, marks: &Arc<Marks>) -> Answering<S::Future>
 where
     S: Service<Request<Incoming>, Response = Response<B>>,
 {
-    let mut open = Open::new(marks);
-    let marks = Arc::clone(marks);
-    let is_http2 = request.version() == Version::HTTP_2;
-    let answer = service.call(request);
-    async move {
-        let mut answer = answer.await?;
+    let open = Open::new(marks);
+    let version = request.version();
+    Answering { answer: service.call(request), open: Some(open), version }
+}
+
+pin_project_lite::pin_project! {
+    /// A request that is being answered.
+    struct Answering<F> {
+        #[pin]
+        answer: F,
+        // Goes with the body of the answer.
+        open: Option<Open>,
+        version: Version,
+    }
+}
+
+impl<F, B, E> Future for Answering<F>
+where
+    F: Future<Output = Result<Response<B>, E>>,
+{
+    type Output = Result<Response<MarkedBody<B>>, E>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let mut answer = ready!(this.answer.poll(cx))?;
+        let mut open = this.open.take().expect("a future is not polled after it was ready");
         open.answered();
         if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
-            marks.upgrade();
+            open.marks().upgrade();
         }
-        if marks.is_hung_up() && !is_http2 {
+        if open.marks().is_hung_up() && *this.version != Version::HTTP_2 {
             answer.headers_mut().insert(CONNECTION, CLOSE);
         }
-        Ok(answer.map(|body| MarkedBody { body, open }))
+        Poll::Ready(Ok(answer.map(|body| MarkedBody { body, open })))
     }
 }
 
@@ -183,6 +189,14 @@ struct Course {
     marks: Arc<Marks>,
     phase: watch::Receiver<Phase>,
     options: ServeOptions,
+}
+
+/// What happens to a connection.
+enum Event {
+    Ended(Result<(), hyper::Error>),
+    /// The server drains or stops. None if it is gone altogether.
+    Phase(Option<Phase>),
+    Look,
 }
 
 impl Course {
@@ -195,45 +209,48 @@ impl Course {
         let peer = self.address;
         let mut hung_up = false;
         loop {
-            let next = poll_fn(|cx| {
-                let polled = served.as_mut().poll(cx);
-                if polled.is_pending() && self.marks.is_flooded() {
+            let mut bell = None;
+            let mut rare = pin!(rare(&mut self.phase, &mut looks));
+            let marks = &self.marks;
+            let event = poll_fn(|cx| {
+                let mut polled = served.as_mut().poll(cx);
+                if polled.is_pending() && marks.is_flooded() {
                     tracing::debug!(%peer, "the connection takes back most of what it asks");
-                    return Poll::Ready(Ok(()));
+                    polled = Poll::Ready(Ok(()));
                 }
                 // On HTTP/1.1 the answer itself says that it is the last.
-                if polled.is_pending() && !hung_up && self.marks.is_hung_up() {
+                if polled.is_pending() && !hung_up && marks.is_hung_up() {
                     hung_up = true;
                     served.as_mut().finish();
-                    return served.as_mut().poll(cx);
+                    polled = served.as_mut().poll(cx);
                 }
-                polled
+                match polled {
+                    Poll::Ready(ended) => Poll::Ready(Event::Ended(ended)),
+                    Poll::Pending => Bell::of_task(&mut bell, cx).poll_if_rung(rare.as_mut()),
+                }
             });
-            tokio::select! {
-                biased;
-                ended = next => {
-                    if let Err(error) = ended {
-                        tracing::debug!(%peer, %error, "the connection broke");
-                    }
-                    return;
+            match event.await {
+                Event::Ended(Ok(())) => return,
+                Event::Ended(Err(error)) => return tracing::debug!(%peer, %error, "the connection broke"),
+                Event::Phase(Some(Phase::Serving)) => {}
+                Event::Phase(Some(Phase::Draining)) => served.as_mut().finish(),
+                Event::Phase(Some(Phase::Stopped) | None) => return,
+                Event::Look if patience.ends(&self.marks) => {
+                    return tracing::debug!(%peer, "the connection was too slow or too long silent");
                 }
-                // No sender means that the server is gone altogether.
-                changed = self.phase.changed() => {
-                    let now = *self.phase.borrow_and_update();
-                    match (changed, now) {
-                        (Ok(()), Phase::Serving) => {}
-                        (Ok(()), Phase::Draining) => served.as_mut().finish(),
-                        (Ok(()), Phase::Stopped) | (Err(_), _) => return,
-                    }
-                }
-                _ = looks.tick() => {
-                    if patience.ends(&self.marks) {
-                        tracing::debug!(%peer, "the connection was too slow or too long silent");
-                        return;
-                    }
-                }
+                Event::Look => {}
             }
         }
+    }
+}
+
+/// What happens every few seconds at most.
+async fn rare(phase: &mut watch::Receiver<Phase>, looks: &mut Interval) -> Event {
+    tokio::select! {
+        biased;
+        // No sender means that the server is gone altogether.
+        changed = phase.changed() => Event::Phase(changed.ok().map(|()| *phase.borrow_and_update())),
+        _ = looks.tick() => Event::Look,
     }
 }
 

@@ -79,7 +79,9 @@ impl Watch {
                         }
                         return bytes.len();
                     };
-                    if self.line(&bytes[from..end]).is_err() {
+                    if self.at == At::Headers && self.cut.is_empty() && is_ordinary(&bytes[from..end]) {
+                        // Nearly all lines are.
+                    } else if self.line(&bytes[from..end]).is_err() {
                         self.at = At::Over;
                         return end;
                     }
@@ -161,6 +163,13 @@ impl Watch {
         }
         Ok(())
     }
+}
+
+/// Whether a line of a head, without its LF, is certainly none that says where the request ends, nor the last one,
+/// nor ambiguous.
+#[inline]
+fn is_ordinary(line: &[u8]) -> bool {
+    matches!(line, [first, .., b'\r'] if !matches!(first, b'c' | b'C' | b't' | b'T' | b' ' | b'\t' | b'\r'))
 }
 
 #[cfg(test)]

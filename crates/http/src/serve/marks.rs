@@ -97,6 +97,10 @@ impl Open {
         Self { marks: Arc::clone(marks), answering: true }
     }
 
+    pub(super) fn marks(&self) -> &Marks {
+        &self.marks
+    }
+
     /// The head of the answer is there.
     pub(super) fn answered(&mut self) {
         if std::mem::take(&mut self.answering) {

@@ -13,7 +13,7 @@ use tollgate_limiter::Request;
 /// What the engine is told about a request, in one line.
 fn seen(identities: &Identities, request: http::Request<()>, peer: &str) -> String {
     let (parts, ()) = request.into_parts();
-    let caller = match identities.caller(&parts, Some(peer.parse().unwrap()), START_US) {
+    let caller = match identities.caller(&parts.uri, &parts.headers, Some(peer.parse().unwrap()), START_US) {
         Ok(caller) => caller,
         Err(fault) => return fault.message().to_owned(),
     };
