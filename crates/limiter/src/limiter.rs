@@ -277,7 +277,7 @@ impl Limiter {
         if let Some(store) = &self.shared {
             return self.charge_shared(store, policy, selection, request, &hashes, self.clock.now_us());
         }
-        let Some(charge) = policy.rules.set.only_charge(selection, &hashes) else {
+        let Some(charge) = policy.rules.set.only_charge(selection, request, &hashes) else {
             return Ok(self.charge(&policy.rules, selection, request, &hashes)?.into());
         };
         match self.take_one(&charge, request) {

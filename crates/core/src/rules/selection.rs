@@ -35,8 +35,8 @@ pub struct Selection {
     /// Fallbacks last.
     items: Vec<Selected>,
     route: u64,
-    /// The limit, if there is but one, it can refuse, and it counts by the API key without conditions. So it
-    /// is for most requests, and there is nothing left to go through for them.
+    /// The limit, if there is but one, and it can refuse without conditions. So it is for most requests, and there
+    /// is nothing left to go through for them.
     only: Option<Only>,
 }
 
@@ -45,6 +45,8 @@ pub struct Selection {
 struct Only {
     id: LimitId,
     identity: u64,
+    rule: u32,
+    by_api_key: bool,
 }
 
 /// One rule of a selection.
@@ -151,12 +153,13 @@ impl RuleSet {
             });
         }
         selection.only = match selection.items.as_slice() {
-            [item] if item.enforced && item.by_api_key && !item.has_conditions && item.limits.len() == 1 => {
+            [item] if item.enforced && !item.has_conditions && item.limits.len() == 1 => {
                 let id = LimitId(item.limits.start);
                 let limit = self.limit(id);
                 // A soft limit looks at what is left, and requests in flight are counted elsewhere.
                 let is_plain = limit.soft_floor == 0 && limit.longest_in_flight_us().is_none();
-                is_plain.then_some(Only { id, identity: limit.identity })
+                let Selected { rule, by_api_key, .. } = *item;
+                is_plain.then_some(Only { id, identity: limit.identity, rule, by_api_key })
             }
             _ => None,
         };
@@ -164,10 +167,41 @@ impl RuleSet {
 
     /// The charge of a request that meets `selection`, if it is seen at a glance that there is only one.
     #[inline]
-    pub fn only_charge(&self, selection: &Selection, hashes: &Hashes<'_>) -> Option<Charge<'_>> {
-        let (Only { id, identity }, who) = (selection.only?, hashes.api_key()?);
-        let limit = self.limit(id);
-        Some(Charge { limit, id, key: who ^ identity, client: who, enforced: true, over: Over::Shadow })
+    pub fn only_charge(
+        &self,
+        selection: &Selection,
+        request: &Request<'_>,
+        hashes: &Hashes<'_>,
+    ) -> Option<Charge<'_>> {
+        let Only { id, identity, rule, by_api_key } = selection.only?;
+        let Whom { client, all } = self.whom(rule, by_api_key, request, hashes, selection.route);
+        Some(Charge {
+            limit: self.limit(id),
+            id,
+            key: all ^ identity,
+            client,
+            enforced: true,
+            over: Over::Shadow,
+        })
+    }
+
+    /// With whom `request` counts under a rule, of which it is known whether it counts by the API key and nothing else.
+    #[inline]
+    fn whom(
+        &self,
+        rule: u32,
+        by_api_key: bool,
+        request: &Request<'_>,
+        hashes: &Hashes<'_>,
+        route: u64,
+    ) -> Whom {
+        match hashes.api_key() {
+            Some(hash) if by_api_key => Whom { client: hash, all: hash },
+            _ => {
+                let rule = &self.rules[rule as usize];
+                hashes.of_key(&rule.key, rule.ipv6_prefix, request, route)
+            }
+        }
     }
 
     /// The charges of `request`, which meets `selection`.
@@ -188,13 +222,7 @@ impl RuleSet {
                 continue;
             }
             endpoint_is_named |= item.names_endpoint;
-            let who = match hashes.api_key() {
-                Some(hash) if item.by_api_key => Whom { client: hash, all: hash },
-                _ => {
-                    let rule = &self.rules[item.rule as usize];
-                    hashes.of_key(&rule.key, rule.ipv6_prefix, request, selection.route)
-                }
-            };
+            let who = self.whom(item.rule, item.by_api_key, request, hashes, selection.route);
             for limit in item.limits.clone() {
                 let id = LimitId(limit);
                 let limit = self.limit(id);
