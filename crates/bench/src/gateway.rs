@@ -53,8 +53,8 @@ pub fn run() {
         ["refused"] => compare(&[Part::Refused]),
         ["storm"] => compare(&[Part::Storm(storm::SHARE)]),
         ["storm", share] => match share.parse() {
-            Ok(share) => compare(&[Part::Storm(share)]),
-            Err(_) => eprintln!("`{share}` is not a share of the capacity"),
+            Ok(share) if (0.01..=0.9).contains(&share) => compare(&[Part::Storm(share)]),
+            _ => eprintln!("`{share}` is not a share of the capacity; write it like 0.25"),
         },
         ["upstream"] => upstream::serve(),
         ["proxy", threads, upstream, rules] => process::serve_gateway(threads, upstream, rules),
@@ -129,7 +129,6 @@ fn measure_on(what: &str, cores: Cores, upstream: &Process, limits: Limits, bar:
         "  {what}: tollgate {our_rate:.0}/s at {our_cost:.1} µs of processor each, nginx {their_rate:.0}/s at {their_cost:.1} µs"
     );
     verdict(&format!("{what}: requests/s, ratio to nginx"), our_rate / their_rate, bar, false);
-    verdict(&format!("{what}: processor time, ratio to nginx"), our_cost / their_cost, 1.0 / bar, true);
 }
 
 #[derive(Default)]
