@@ -11,7 +11,7 @@
 //! of one: what is held for a while is missed the less, the longer the bucket takes anyway. The lengths are
 //! powers of two, so that the ends of long epochs are ends of short ones too, and an epoch is called by the second
 //! in which it began. When a rule changes and the length with it, what is lent is never forgotten sooner than
-//! under the length that it was lent under (see [`Lent::fit`]).
+//! under the length that it was lent under.
 //!
 //! A worked example, capacity 100, 10 a second, epochs of one second. The bucket is full. A node takes 1 and 20
 //! ahead: the level is 79, 20 are lent. Two seconds later the level would be 99, but the refill stops at 80: a
