@@ -12,6 +12,7 @@ mod sentinel;
 mod tls;
 mod upstream;
 mod wait;
+mod wire;
 mod witness;
 
 pub use cluster::Cluster;
@@ -21,4 +22,5 @@ pub use sentinel::Sentinels;
 pub use tls::Certificates;
 pub use upstream::{Seen, Upstream};
 pub use wait::{PATIENCE, eventually, wait_until};
+pub use wire::{read_head, read_line};
 pub use witness::Witness;

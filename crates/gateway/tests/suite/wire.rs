@@ -1,10 +1,10 @@
 //! A client that sends bytes and shows what comes back.
 
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::HeaderMap;
 use std::net::SocketAddr;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
-use tollgate_testbed::PATIENCE;
+use tollgate_testbed::{PATIENCE, read_head, read_line};
 
 pub struct Wire<S = TcpStream> {
     pub stream: BufReader<S>,
@@ -75,43 +75,29 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
     }
 
     async fn read_head(&mut self) -> Reply {
-        let status_line = self.line().await;
-        let status = status_line.split(' ').nth(1).and_then(|status| status.parse().ok());
-        let status = status.unwrap_or_else(|| panic!("no status line: {status_line:?}"));
-        let mut headers = HeaderMap::new();
-        loop {
-            let line = self.line().await;
-            let Some((name, value)) = line.split_once(": ") else { break };
-            headers.append(HeaderName::try_from(name).unwrap(), HeaderValue::try_from(value).unwrap());
-        }
+        let (status, headers) = read_head(&mut self.stream).await;
         Reply { status, headers, body: String::new(), trailers: Vec::new() }
     }
 
     async fn chunks(&mut self, trailers: &mut Vec<String>) -> Vec<u8> {
         let mut body = Vec::new();
         loop {
-            let size = usize::from_str_radix(&self.line().await, 16).unwrap();
+            let size = usize::from_str_radix(&read_line(&mut self.stream).await, 16).unwrap();
             if size == 0 {
                 break;
             }
             let start = body.len();
             body.resize(start + size, 0);
             self.stream.read_exact(&mut body[start..]).await.unwrap();
-            self.line().await;
+            read_line(&mut self.stream).await;
         }
         loop {
-            let line = self.line().await;
+            let line = read_line(&mut self.stream).await;
             if line.is_empty() {
                 return body;
             }
             trailers.push(line);
         }
-    }
-
-    async fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.stream.read_line(&mut line).await.unwrap();
-        line.trim_end().to_owned()
     }
 
     /// Whether an answer comes, rather than the end.

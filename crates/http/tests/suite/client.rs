@@ -1,13 +1,10 @@
 //! A small HTTP client that shows what is on the wire.
 
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::HeaderMap;
 use std::net::SocketAddr;
-use std::time::Duration;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
-
-/// Only a broken test waits this long.
-const PATIENCE: Duration = Duration::from_secs(20);
+use tollgate_testbed::{PATIENCE, read_head};
 
 pub struct Client {
     stream: BufReader<TcpStream>,
@@ -53,26 +50,12 @@ impl Client {
     }
 
     async fn read_reply(&mut self) -> Reply {
-        let status_line = self.line().await;
-        let status = status_line.split(' ').nth(1).and_then(|status| status.parse().ok());
-        let status = status.unwrap_or_else(|| panic!("no status line: {status_line:?}"));
-        let mut headers = HeaderMap::new();
-        loop {
-            let line = self.line().await;
-            let Some((name, value)) = line.split_once(": ") else { break };
-            headers.append(HeaderName::try_from(name).unwrap(), HeaderValue::try_from(value).unwrap());
-        }
+        let (status, headers) = read_head(&mut self.stream).await;
         let length =
             headers.get("content-length").map_or(0, |length| length.to_str().unwrap().parse().unwrap());
         let mut body = vec![0; length];
         self.stream.read_exact(&mut body).await.unwrap();
         Reply { status, headers, body: String::from_utf8(body).unwrap() }
-    }
-
-    async fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.stream.read_line(&mut line).await.unwrap();
-        line.trim_end().to_owned()
     }
 
     /// Waits until the server closes the connection.

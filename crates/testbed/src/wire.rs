@@ -1,0 +1,26 @@
+//! Answers as they are on the wire.
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use tokio::io::{AsyncBufRead, AsyncBufReadExt};
+
+/// Reads the status and the headers of an answer.
+pub async fn read_head(stream: &mut (impl AsyncBufRead + Unpin)) -> (u16, HeaderMap) {
+    let status_line = read_line(stream).await;
+    let status = status_line.split(' ').nth(1).and_then(|status| status.parse().ok());
+    let status = status.unwrap_or_else(|| panic!("no status line: {status_line:?}"));
+    let mut headers = HeaderMap::new();
+    loop {
+        let line = read_line(stream).await;
+        let Some((name, value)) = line.split_once(": ") else { break };
+        let name = HeaderName::try_from(name).expect("a header's name");
+        headers.append(name, HeaderValue::try_from(value).expect("a header's value"));
+    }
+    (status, headers)
+}
+
+/// Reads a line; without its end.
+pub async fn read_line(stream: &mut (impl AsyncBufRead + Unpin)) -> String {
+    let mut line = String::new();
+    stream.read_line(&mut line).await.expect("the connection holds");
+    line.trim_end().to_owned()
+}
