@@ -3,7 +3,7 @@
 //! A request never waits for a disk: if the writer is behind, the line is dropped and counted.
 
 use bytes::Buf;
-use http::{Method, Request, Response, Uri};
+use http::{Method, Response, Uri};
 use hyper::body::{Body, Frame, SizeHint};
 use std::io::{self, BufWriter, Write};
 use std::net::IpAddr;
@@ -15,6 +15,7 @@ use std::task::{Context, Poll};
 use std::thread;
 use std::time::Duration;
 use tokio::sync::oneshot;
+use tollgate_http::body::Code;
 use tollgate_limiter::Clock;
 
 /// Lines that wait to be written.
@@ -76,13 +77,13 @@ impl AccessLog {
     }
 
     /// A request begins.
-    pub(crate) fn begin<B>(&self, client: IpAddr, request: &Request<B>) -> Line {
+    pub(crate) fn begin(&self, client: IpAddr, method: &Method, target: &Uri) -> Line {
         let entry = Entry {
             began_us: self.clock.now_us(),
             took_us: 0,
             client,
-            method: request.method().clone(),
-            target: request.uri().clone(),
+            method: method.clone(),
+            target: target.clone(),
             status: 0,
             bytes: 0,
             whole: false,
@@ -96,6 +97,16 @@ impl AccessLog {
 pub(crate) struct Line {
     log: AccessLog,
     entry: Option<Entry>,
+}
+
+impl Line {
+    /// It was over a limit, and is over with a body of so many bytes.
+    pub(crate) fn refused(mut self, bytes: usize) {
+        let status = Code::RateLimitExceeded.status();
+        if let Some(entry) = &mut self.entry {
+            (entry.status, entry.bytes, entry.whole) = (status.as_u16(), bytes as u64, true);
+        }
+    }
 }
 
 impl Drop for Line {

@@ -9,11 +9,13 @@ use hyper::body::Incoming;
 use ipnet::IpNet;
 use pin_project_lite::pin_project;
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use tollgate_http::answer::is_limited;
-use tollgate_http::layer::{RateLimit, ResponseBody};
+use tollgate_http::layer::{RateLimit, Refused, ResponseBody};
+use tollgate_http::serve::{Doorman, Seat, Word};
 use tollgate_http::{Peer, RateLimitLayer};
 use tower::{Layer, Service};
 
@@ -59,10 +61,20 @@ impl hyper::service::Service<Request<Incoming>> for Connected {
     type Future = Answering;
 
     fn call(&self, request: Request<Incoming>) -> Answering {
-        let line = self.log.as_ref().map(|log| Box::new(log.begin(self.peer.address.ip(), &request)));
+        let (method, target) = (request.method(), request.uri());
+        let line = self.log.as_ref().map(|log| Box::new(log.begin(self.peer.address.ip(), method, target)));
+        let doorman = if self.peer.may_come_again() { self.doorman(&request) } else { None };
         // The forwarder is always ready.
         let answer = self.service.clone().call(request);
-        Answering { answer, peer: Arc::clone(&self.peer), line }
+        Answering { answer, peer: Arc::clone(&self.peer), line, doorman }
+    }
+}
+
+impl Connected {
+    fn doorman<B>(&self, request: &Request<B>) -> Option<Box<Hammering>> {
+        let refused = self.service.keep(request)?;
+        let (client, seat, log) = (self.peer.address.ip(), self.peer.seat.clone(), self.log.clone());
+        Some(Box::new(Hammering { refused, client, seat, log }))
     }
 }
 
@@ -73,6 +85,7 @@ pin_project! {
         answer: <RateLimit<Forwarder> as Service<Request<Incoming>>>::Future,
         peer: Arc<Peer>,
         line: Option<Box<Line>>,
+        doorman: Option<Box<Hammering>>,
     }
 }
 
@@ -82,13 +95,37 @@ impl Future for Answering {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let answer = ready!(this.answer.poll(cx))?;
-        if let Some(seat) = &this.peer.seat {
-            if !is_limited(&answer) || answer.extensions().get::<FromUpstream>().is_some() {
-                seat.passed();
-            } else if seat.rejected() {
+        let seat = this.peer.seat.as_ref();
+        if !is_limited(&answer) || answer.extensions().get::<FromUpstream>().is_some() {
+            this.peer.passed();
+            seat.inspect(|seat| seat.passed());
+        } else {
+            this.peer.refused(this.doorman.take().map(|doorman| doorman as Box<dyn Doorman>));
+            if seat.is_some_and(|seat| seat.rejected()) {
                 this.peer.hang_up();
             }
         }
         Poll::Ready(Ok(Logged::wrap(this.line.take(), answer)))
+    }
+}
+
+/// Stands at the door of somebody who hammers.
+#[derive(Debug)]
+struct Hammering {
+    refused: Refused,
+    client: IpAddr,
+    seat: Option<Arc<Seat>>,
+    log: Option<AccessLog>,
+}
+
+impl Doorman for Hammering {
+    fn turn_away(&mut self, target: &[u8], answer: &mut Vec<u8>) -> Word {
+        let Some(decision) = self.refused.again(target) else { return Word::Pass };
+        let is_last = self.seat.as_ref().is_some_and(|seat| seat.rejected());
+        let bytes = self.refused.write(&decision, is_last, answer);
+        if let Some(log) = &self.log {
+            log.begin(self.client, self.refused.method(), self.refused.target()).refused(bytes);
+        }
+        if is_last { Word::Farewell } else { Word::Refused }
     }
 }

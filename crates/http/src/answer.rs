@@ -1,5 +1,7 @@
 //! Whole answers: a status, its headers and one body.
 
+pub(crate) mod wire;
+
 use crate::body::{self, Code, JSON, PROBLEM_JSON, Refusal};
 use crate::headers::{ALLOW, CONTENT_TYPE, HeaderOptions};
 use bytes::Bytes;
@@ -45,7 +47,8 @@ pub fn refusal(decision: &Decision, options: &HeaderOptions, asked: &HeaderMap) 
         // These are more headers than an empty map has room for; without this it would be built twice.
         Outcome::Limited(_) => {
             let room = HeaderMap::with_capacity(MOST_HEADERS);
-            Some(Content::of(decision, options, asked).answer(decision, options, room))
+            let content = Content::of(decision, options, body::prefers_problem(asked));
+            Some(content.answer(decision, options, room))
         }
     }
 }
@@ -59,7 +62,7 @@ pub(crate) fn refusal_over(
 ) -> Option<Answer> {
     match decision.outcome {
         Outcome::Limited(_) => {
-            let content = Content::of(decision, options, &asked);
+            let content = Content::of(decision, options, body::prefers_problem(&asked));
             asked.clear();
             Some(content.answer(decision, options, asked))
         }
@@ -79,12 +82,12 @@ struct Content {
 }
 
 impl Content {
-    fn of(decision: &Decision, options: &HeaderOptions, asked: &HeaderMap) -> Self {
+    fn of(decision: &Decision, options: &HeaderOptions, prefers_problem: bool) -> Self {
         let Some((terms, standing)) = decision.standing() else {
             return Self { media_type: JSON, body: Bytes::new() };
         };
         let seconds = options.seconds(&standing, decision.now_us);
-        if body::prefers_problem(asked) {
+        if prefers_problem {
             return Self { media_type: PROBLEM_JSON, body: body::problem(&terms, &seconds).into() };
         }
         Self { media_type: JSON, body: body::limited(&terms, &seconds).into() }
@@ -113,6 +116,6 @@ fn with_type(headers: HeaderMap, status: StatusCode, media_type: &'static str, b
     let mut answer = Response::new(Full::new(body));
     *answer.status_mut() = status;
     *answer.headers_mut() = headers;
-    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
+    answer.headers_mut().insert(&CONTENT_TYPE, HeaderValue::from_static(media_type));
     answer
 }

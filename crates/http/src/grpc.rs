@@ -20,7 +20,7 @@ const RESOURCE_EXHAUSTED: u8 = 8;
 /// Whether these are the headers of a gRPC call.
 #[inline]
 pub fn is_call(headers: &HeaderMap) -> bool {
-    headers.get(CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
+    headers.get(&CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
 }
 
 /// What a caller gets that is not let through, or none if it is.
@@ -49,7 +49,7 @@ pub fn fault(fault: &Fault) -> Answer {
 fn status(code: u8, message: &str) -> Answer {
     let mut answer = Response::new(Full::new(Bytes::new()));
     let headers = answer.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    headers.insert(&CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     headers.insert(&GRPC_STATUS, HeaderValue::from(u16::from(code)));
     headers.insert(&GRPC_MESSAGE, percent_encoded(message));
     answer

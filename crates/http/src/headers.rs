@@ -13,7 +13,12 @@ use tollgate_core::rate::SECOND_US;
 use tollgate_core::rules::spelling::DurationText;
 use tollgate_limiter::{Decision, Flagged, Outcome, Standing};
 
-pub(crate) use http::header::{ACCEPT, ALLOW, AUTHORIZATION, CONTENT_TYPE, COOKIE, FORWARDED};
+pub(crate) use http::header::{ACCEPT, ALLOW, AUTHORIZATION, COOKIE, FORWARDED};
+
+pub(crate) static CONNECTION: HeaderName = http::header::CONNECTION;
+pub(crate) static CONTENT_LENGTH: HeaderName = http::header::CONTENT_LENGTH;
+pub(crate) static CONTENT_TYPE: HeaderName = http::header::CONTENT_TYPE;
+pub(crate) static DATE: HeaderName = http::header::DATE;
 
 pub(crate) static X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 /// The addresses that a request came through.
@@ -74,46 +79,72 @@ pub enum Reset {
     Delta,
 }
 
+/// Where headers are written.
+pub(crate) trait Lines {
+    /// Writes one that is not there yet.
+    fn line(&mut self, name: &'static HeaderName, value: HeaderValue);
+}
+
+impl Lines for HeaderMap {
+    #[inline]
+    fn line(&mut self, name: &'static HeaderName, value: HeaderValue) {
+        self.insert(name, value);
+    }
+}
+
+/// As HTTP/1.1 has them.
+impl Lines for Vec<u8> {
+    #[inline]
+    fn line(&mut self, name: &'static HeaderName, value: HeaderValue) {
+        for part in [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
+            self.extend_from_slice(part);
+        }
+    }
+}
+
 impl HeaderOptions {
     /// Writes what the caller is told about `decision`. If no limit decided, that is nothing.
     pub fn write(&self, decision: &Decision, headers: &mut HeaderMap) {
+        // A map that grows while it is filled is built more than once.
+        headers.reserve(self.count() + usize::from(matches!(decision.outcome, Outcome::Limited(_))));
+        self.write_lines(decision, headers);
+    }
+
+    pub(crate) fn write_lines(&self, decision: &Decision, headers: &mut impl Lines) {
         let Some((terms, standing)) = decision.standing() else { return };
         let seconds = self.seconds(&standing, decision.now_us);
-        let is_limited = matches!(decision.outcome, Outcome::Limited(_));
-        // A map that grows while it is filled is built more than once.
-        headers.reserve(self.count() + usize::from(is_limited));
-        if is_limited {
-            headers.insert(&RETRY_AFTER, number(seconds.retry_after));
+        if matches!(decision.outcome, Outcome::Limited(_)) {
+            headers.line(&RETRY_AFTER, number(seconds.retry_after));
         }
         phrases::of(&terms, |phrases| {
             if self.x_ratelimit {
-                headers.insert(&X_LIMIT, phrases.limit.clone());
+                headers.line(&X_LIMIT, phrases.limit.clone());
                 if decision.degraded {
-                    headers.insert(&X_REMAINING, UNKNOWN_REMAINING);
-                    headers.insert(&X_POLICY, DEGRADED);
+                    headers.line(&X_REMAINING, UNKNOWN_REMAINING);
+                    headers.line(&X_POLICY, DEGRADED);
                 } else {
-                    headers.insert(&X_REMAINING, number(standing.remaining.into()));
+                    headers.line(&X_REMAINING, number(standing.remaining.into()));
                 }
                 let reset = match self.reset {
                     Reset::Unix => seconds.reset_at,
                     Reset::Delta => seconds.reset_after,
                 };
-                headers.insert(&X_RESET, number(reset));
+                headers.line(&X_RESET, number(reset));
             }
             if self.ratelimit {
-                headers.insert(&RATELIMIT_POLICY, phrases.policy.clone());
+                headers.line(&RATELIMIT_POLICY, phrases.policy.clone());
                 // What is left is not known of a degraded decision, and this field has no word for that.
                 if !decision.degraded {
                     let item = standing_item(&phrases.name, standing.remaining.into(), seconds.reset_after);
-                    headers.insert(&RATELIMIT, item);
+                    headers.line(&RATELIMIT, item);
                 }
             }
             if self.legacy {
-                headers.insert(&LEGACY_LIMIT, phrases.limit.clone());
+                headers.line(&LEGACY_LIMIT, phrases.limit.clone());
                 if !decision.degraded {
-                    headers.insert(&LEGACY_REMAINING, number(standing.remaining.into()));
+                    headers.line(&LEGACY_REMAINING, number(standing.remaining.into()));
                 }
-                headers.insert(&LEGACY_RESET, number(seconds.reset_after));
+                headers.line(&LEGACY_RESET, number(seconds.reset_after));
             }
         });
     }
@@ -129,7 +160,7 @@ static PAIRS: &str = "0001020304050607080910111213141516171819202122232425262728
                       40414243444546474849505152535455565758596061626364656667686970717273747576777879\
                       8081828384858687888990919293949596979899";
 
-fn number(number: u64) -> HeaderValue {
+pub(crate) fn number(number: u64) -> HeaderValue {
     let end = number.saturating_mul(2).saturating_add(2);
     match usize::try_from(end).ok().and_then(|end| PAIRS.get(end - if number < 10 { 1 } else { 2 }..end)) {
         Some(digits) => HeaderValue::from_static(digits),

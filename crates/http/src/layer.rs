@@ -16,6 +16,7 @@
 mod body;
 mod future;
 mod gate;
+mod refused;
 
 use crate::headers::HeaderOptions;
 use crate::identity::Identities;
@@ -24,6 +25,7 @@ use bytes::Bytes;
 pub use future::ResponseFuture;
 use gate::{Gate, Judged};
 use http::{Extensions, Request, Response};
+pub use refused::Refused;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -116,6 +118,17 @@ pub struct RateLimit<S> {
     inner: S,
 }
 
+impl<S> RateLimit<S> {
+    /// Keeps a request of which the answer is not known yet, for an accept loop that may see it again.
+    pub fn keep<A>(&self, request: &Request<A>) -> Option<Refused> {
+        Refused::new(&self.gate, self.peer_of(request), request)
+    }
+
+    fn peer_of<A>(&self, request: &Request<A>) -> Option<SocketAddr> {
+        self.peer.or_else(|| (self.gate.peer_from)(request.extensions()))
+    }
+}
+
 impl<S, A, B> Service<Request<A>> for RateLimit<S>
 where
     S: Service<Request<A>, Response = Response<B>> + Clone,
@@ -131,7 +144,7 @@ where
     }
 
     fn call(&mut self, mut request: Request<A>) -> Self::Future {
-        let peer = self.peer.or_else(|| (self.gate.peer_from)(request.extensions()));
+        let peer = self.peer_of(&request);
         let may_wait = self.gate.limiter.may_wait();
         match if may_wait { None } else { self.gate.admit(&mut request, peer) } {
             Some(Judged::Passes(admission)) => {

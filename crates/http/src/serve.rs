@@ -8,6 +8,7 @@
 mod bell;
 mod connection;
 mod crowd;
+mod doorman;
 mod framing;
 mod marked;
 mod marks;
@@ -15,6 +16,7 @@ mod protocol;
 mod tls;
 
 pub use crowd::{Crowd, CrowdOptions, Seat};
+pub use doorman::{Doorman, Word};
 pub use tls::{TlsError, tls_from_files};
 
 use connection::Connection;
@@ -113,6 +115,22 @@ impl Peer {
     /// Ends the connection after the answer that is being made: nothing more is read from it.
     pub fn hang_up(&self) {
         self.marks.hang_up();
+    }
+
+    /// Whether the request that was just handed over may come again in words that are kept: if it is refused, a
+    /// [`Doorman`] is of use. It says so once.
+    pub fn may_come_again(&self) -> bool {
+        self.marks.post.take_kept()
+    }
+
+    /// The request was refused. `doorman` answers those that come again in its words.
+    pub fn refused(&self, doorman: Option<Box<dyn Doorman>>) {
+        self.marks.post.refused(doorman);
+    }
+
+    /// The request was not refused.
+    pub fn passed(&self) {
+        self.marks.post.passed();
     }
 }
 

@@ -13,6 +13,7 @@ mod names;
 mod pending;
 mod policy;
 mod redis;
+mod refusal;
 pub mod simulation;
 
 pub use abuse::{AbuseCounts, AbuseSettings, HotKey, TemporaryDeny};

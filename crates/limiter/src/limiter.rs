@@ -422,7 +422,7 @@ impl Limiter {
 impl Decision {
     /// What the step of a request's only charge comes to, if that charge can refuse.
     #[inline]
-    fn of_one(rules: &Rules, limit: LimitId, step: &Step, now_us: u64) -> Self {
+    pub(crate) fn of_one(rules: &Rules, limit: LimitId, step: &Step, now_us: u64) -> Self {
         let outcome = Outcome::of_one(limit, step);
         Self {
             outcome,

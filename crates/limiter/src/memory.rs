@@ -109,6 +109,23 @@ impl MemoryStore {
         Some((first, now_us))
     }
 
+    /// The same, if it refuses; otherwise nothing is spent and nothing is said.
+    #[inline]
+    pub(crate) fn refuse_one(&self, charge: &Charge<'_>, cost: u32, clock: &Clock) -> Option<(Step, u64)> {
+        let Charge { limit, key, client, .. } = *charge;
+        let mut table = self.shards[shard_of(client)].0.lock();
+        let now_us = clock.now_us();
+        let slot = table.find(key)?;
+        let step = limit.step(Some(slot.cell()), now_us, cost);
+        if step.admitted {
+            return None;
+        }
+        if let Some(cell) = step.next {
+            *slot = Slot::new(key, cell, limit.lifetime_us);
+        }
+        Some((step, now_us))
+    }
+
     /// The first charge of a key.
     #[inline(never)]
     fn take_first(&self, table: &mut Table, charge: &Charge<'_>, cost: u32, now_us: u64) -> Option<Step> {
@@ -129,6 +146,23 @@ impl MemoryStore {
     /// Charges all of `charges`, or none of them if one refuses: locks every shard concerned, in order;
     /// steps on all; then keeps all or nothing.
     pub(crate) fn take_all(&self, charges: &[Placed<'_>], now_us: u64) -> Result<Fold, Full> {
+        self.take(charges, now_us, Fold::admits)
+    }
+
+    /// Refuses what one of `charges` refuses; otherwise nothing is spent and nothing is said.
+    pub(crate) fn refuse(&self, charges: &[Charge<'_>], cost: u32, now_us: u64) -> Option<Fold> {
+        let charges: SmallVec<[Placed<'_>; 8]> =
+            charges.iter().map(|charge| Placed { charge: *charge, cost, crowd: false }).collect();
+        // Who finds no room counts with his neighbours, which is the usual way's to do.
+        self.take(&charges, now_us, |_| false).ok().filter(|fold| !fold.admits())
+    }
+
+    fn take(
+        &self,
+        charges: &[Placed<'_>],
+        now_us: u64,
+        spends: impl FnOnce(&Fold) -> bool,
+    ) -> Result<Fold, Full> {
         let mut order: SmallVec<[usize; 8]> = charges.iter().map(place_of).collect();
         order.sort_unstable();
         order.dedup();
@@ -145,9 +179,10 @@ impl MemoryStore {
             fold.add(&placed.charge, taken.step());
             steps.push(taken);
         }
+        let spends = spends(&fold);
         for (placed, taken) in charges.iter().zip(&steps) {
             // A refused step writes only to re-anchor its state after a jump of the clock.
-            if fold.admits() || !taken.step().admitted {
+            if spends || !taken.step().admitted {
                 write(&mut tables[position(placed)].1, placed, taken, self.budget_of(placed), now_us);
             }
         }

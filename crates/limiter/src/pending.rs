@@ -87,7 +87,7 @@ impl Due {
         }
     }
 
-    fn charged<'p>(&self, policy: &'p Policy) -> Charged<'p> {
+    pub(crate) fn charged<'p>(&self, policy: &'p Policy) -> Charged<'p> {
         let meter: &Meter = policy.rules.set.limit(self.id).meter();
         Charged {
             key: self.key,
@@ -209,11 +209,11 @@ impl Limiter {
 }
 
 /// The charge of this limit.
-fn charge_of<'p>(policy: &'p Policy, charges: &[Due], limit: LimitId) -> Option<Charge<'p>> {
+pub(crate) fn charge_of<'p>(policy: &'p Policy, charges: &[Due], limit: LimitId) -> Option<Charge<'p>> {
     charges.iter().find(|due| due.id == limit).map(|due| due.charge(policy))
 }
 
-fn fold(policy: &Policy, charges: &[Due], steps: &[(usize, Step)]) -> Fold {
+pub(crate) fn fold(policy: &Policy, charges: &[Due], steps: &[(usize, Step)]) -> Fold {
     let mut fold = Fold::default();
     for (index, step) in steps {
         fold.add(&charges[*index].charge(policy), step);

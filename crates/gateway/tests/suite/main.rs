@@ -7,6 +7,7 @@ mod crowd;
 mod drain;
 mod failures;
 mod forwarding;
+mod hammering;
 mod headers;
 mod http2;
 mod idle;

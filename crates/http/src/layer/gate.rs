@@ -34,7 +34,7 @@ impl Gate {
         request: &mut Request<A>,
         peer: Option<SocketAddr>,
     ) -> Option<Judged<Admission>> {
-        match self.ask(request, peer) {
+        match self.ask(request, peer, |request| self.limiter.admit(request)).and_then(|admit| Ok(admit?)) {
             Ok(Admit::Decided(admission)) => Some(self.conclude(request, admission)),
             // The rules have changed since it was asked whether there is anything to wait for.
             Ok(Admit::Pending(_)) => None,
@@ -42,13 +42,23 @@ impl Gate {
         }
     }
 
-    fn ask<A>(&self, request: &mut Request<A>, peer: Option<SocketAddr>) -> Result<Admit<'_>, Fault> {
+    /// Refuses the request if it is over its limit, and decides nothing else.
+    pub(super) fn refuse(&self, request: &mut Request<()>, peer: Option<SocketAddr>) -> Option<Decision> {
+        self.ask(request, peer, |request| self.limiter.refuse(request)).ok()?
+    }
+
+    fn ask<A, R>(
+        &self,
+        request: &mut Request<A>,
+        peer: Option<SocketAddr>,
+        ask: impl FnOnce(&tollgate_limiter::Request<'_>) -> R,
+    ) -> Result<R, Fault> {
         path::canonicalize(request)?;
         // Only tokens are about time.
         let now_us = if self.identities.asks_for_time() { self.limiter.clock().now_us() } else { 0 };
         let (uri, headers) = (request.uri(), request.headers());
         let caller = self.identities.caller(uri, headers, peer.map(|peer| peer.ip()), now_us)?;
-        Ok(caller.ask(request.method(), uri.path(), |request| self.limiter.admit(request))?)
+        Ok(caller.ask(request.method(), uri.path(), ask))
     }
 
     fn conclude<A>(&self, request: &mut Request<A>, admission: Admission) -> Judged<Admission> {
@@ -85,7 +95,8 @@ pub(super) async fn admit_waiting<A>(
     mut request: Request<A>,
     peer: Option<SocketAddr>,
 ) -> Judged<(Request<A>, Admission)> {
-    let admission = match gate.ask(&mut request, peer) {
+    let asked = gate.ask(&mut request, peer, |request| gate.limiter.admit(request));
+    let admission = match asked.and_then(|admit| Ok(admit?)) {
         Ok(admit) => admit.admission().await,
         Err(fault) => return Judged::Answered(refused(request.headers(), &fault)),
     };

@@ -112,16 +112,7 @@ impl Ready {
         I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
         let Self { beginning, address, place, marks, phase, options } = self;
-        let marked = |heard, watch| {
-            TokioIo::new(Marked {
-                stream,
-                marks: Arc::clone(&marks),
-                heard,
-                watch,
-                is_over: false,
-                _place: place,
-            })
-        };
+        let marked = |heard, watch| TokioIo::new(Marked::new(stream, heard, watch, &marks, place));
         let answering = {
             let marks = Arc::clone(&marks);
             service_fn(move |request: Request<Incoming>| answer(&service, request, &marks))

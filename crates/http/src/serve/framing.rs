@@ -44,6 +44,8 @@ pub(super) struct Watch {
     chunked: bool,
     /// The beginning of a line that was cut by a read.
     cut: Vec<u8>,
+    /// Counts heads.
+    requests: u32,
 }
 
 /// The line is ambiguous.
@@ -51,7 +53,22 @@ struct Ambiguous;
 
 impl Watch {
     pub(super) fn new() -> Self {
-        Self { at: At::Start, length: None, chunked: false, cut: Vec::new() }
+        Self { at: At::Start, length: None, chunked: false, cut: Vec::new(), requests: 0 }
+    }
+
+    /// How many heads were seen.
+    pub(super) fn requests(&self) -> u32 {
+        self.requests
+    }
+
+    /// Whether all that was seen are whole requests.
+    pub(super) fn is_between(&self) -> bool {
+        self.at == At::Start && self.cut.is_empty()
+    }
+
+    /// A request was read that was seen before.
+    pub(super) fn skip(&mut self) {
+        self.requests = self.requests.wrapping_add(1);
     }
 
     /// Looks at what was read, and answers how much of it is clear.
@@ -112,6 +129,7 @@ impl Watch {
             At::Start if line.is_empty() => {}
             At::Start => (self.at, self.length, self.chunked) = (At::Headers, None, false),
             At::Headers if line.is_empty() => {
+                self.requests = self.requests.wrapping_add(1);
                 self.at = match (self.length, self.chunked) {
                     (Some(_), true) => return Err(Ambiguous),
                     (None | Some(0), false) => At::Start,

@@ -4,6 +4,7 @@
 //! leave marks, and every half head time somebody looks whether the marks changed.
 
 use super::ServeOptions;
+use super::doorman::Post;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -30,6 +31,8 @@ pub(super) struct Marks {
     hung_up: AtomicBool,
     /// Another protocol is spoken: what is read is no longer ours to judge.
     upgraded: AtomicBool,
+    /// Who turns away those who were refused.
+    pub(super) post: Post,
 }
 
 impl Default for Marks {
@@ -44,6 +47,7 @@ impl Default for Marks {
             moves: AtomicU32::default(),
             hung_up: AtomicBool::default(),
             upgraded: AtomicBool::default(),
+            post: Post::default(),
         }
     }
 }
@@ -56,6 +60,17 @@ impl Marks {
 
     pub(super) fn moved(&self) {
         self.moves.store(self.moves.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// A request was answered by whoever stands at the door.
+    pub(super) fn turned_away(&self) {
+        self.requests.store(self.requests.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        self.head_begun.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether so many requests came, and all of them are over.
+    pub(super) fn has_answered(&self, requests: u32) -> bool {
+        self.open.load(Ordering::Relaxed) == 0 && self.requests.load(Ordering::Relaxed) == requests
     }
 
     pub(super) fn hang_up(&self) {

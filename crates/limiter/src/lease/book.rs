@@ -177,17 +177,22 @@ impl<W: Waiter> Book<W> {
             return self.ask(&mut pages, charges, &[local], cost, rules, now_us, place, waiter);
         }
         let mut pages = self.lock(charges);
-        let locals: SmallVec<[Local; 8]> = charges
-            .iter()
-            .map(|charge| pages.of(charge.client).look(charge, cost, rules, now_us, &self.settings))
-            .collect();
-        let refuses =
-            |(charge, local): (&Charged<'_>, &Local)| charge.enforced && matches!(local, Local::Refuse(_));
-        if charges.iter().zip(&locals).any(refuses) {
-            let steps = locals.iter().enumerate().filter_map(|(index, local)| Some((index, local.step()?)));
-            return Checked::Decided(steps.collect());
+        let locals = pages.look(charges, cost, rules, now_us, &self.settings);
+        match refused(charges, &locals) {
+            Some(steps) => Checked::Decided(steps),
+            None => self.ask(&mut pages, charges, &locals, cost, rules, now_us, place, waiter),
         }
-        self.ask(&mut pages, charges, &locals, cost, rules, now_us, place, waiter)
+    }
+
+    /// Refuses what is known to be refused; about anything else it says nothing, spends nothing and asks nobody.
+    pub(crate) fn refuse(
+        &self,
+        charges: &[Charged<'_>],
+        cost: u32,
+        rules: u32,
+        now_us: u64,
+    ) -> Option<Steps> {
+        refused(charges, &self.lock(charges).look(charges, cost, rules, now_us, &self.settings))
     }
 
     /// Nothing is known that refuses: pays from credit, and asks for what has none.
@@ -351,7 +356,31 @@ struct Pages<'b, W> {
     held: SmallVec<[(usize, MutexGuard<'b, Page<W>>); 4]>,
 }
 
+/// What can be said of each charge here.
+type Locals = SmallVec<[Local; 8]>;
+
+/// The steps of those of which anything is known, if one of them refuses.
+fn refused(charges: &[Charged<'_>], locals: &Locals) -> Option<Steps> {
+    let refuses =
+        |(charge, local): (&Charged<'_>, &Local)| charge.enforced && matches!(local, Local::Refuse(_));
+    charges.iter().zip(locals).any(refuses).then(|| {
+        locals.iter().enumerate().filter_map(|(index, local)| Some((index, local.step()?))).collect()
+    })
+}
+
 impl<W> Pages<'_, W> {
+    fn look(
+        &mut self,
+        charges: &[Charged<'_>],
+        cost: u32,
+        rules: u32,
+        now_us: u64,
+        settings: &Settings,
+    ) -> Locals {
+        let look = |charge: &Charged<'_>| self.of(charge.client).look(charge, cost, rules, now_us, settings);
+        charges.iter().map(look).collect()
+    }
+
     fn of(&mut self, client: u64) -> &mut Page<W> {
         let index = page_of(client);
         let position = self.held.iter().position(|(held, _)| *held == index).unwrap_or_default();

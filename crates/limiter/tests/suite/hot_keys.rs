@@ -14,6 +14,8 @@ allow: [sk_internal_*]
 struct Watch {
     limiter: Limiter,
     clock: ManualClock,
+    /// What is refused is refused by [`Limiter::refuse`].
+    refuses_first: bool,
 }
 
 impl Watch {
@@ -23,7 +25,7 @@ impl Watch {
             .watching(AbuseSettings { deny, ..AbuseSettings::default() });
         let loaded = load(RULES);
         limiter.install(loaded.rules, loaded.lists);
-        Self { limiter, clock }
+        Self { limiter, clock, refuses_first: false }
     }
 
     /// A second in which each of `requests` is sent so many times. Answers how many passed of the first.
@@ -42,6 +44,9 @@ impl Watch {
     }
 
     fn allowed(&self, request: &Request<'_>) -> bool {
+        if self.refuses_first && self.limiter.refuse(request).is_some() {
+            return false;
+        }
         self.limiter.check(request).unwrap().now().unwrap().allowed()
     }
 
@@ -62,7 +67,11 @@ fn deny(after: u64, lasts: u64) -> Option<TemporaryDeny> {
 
 #[test]
 fn keys_above_the_rate_are_listed_and_those_below_are_not() {
-    let watch = Watch::new(None);
+    lists_those_above(&Watch::new(None));
+    lists_those_above(&Watch { refuses_first: true, ..Watch::new(None) });
+}
+
+fn lists_those_above(watch: &Watch) {
     let hot = key("sk_live_0123456789");
     let address = Request { ip: from("203.0.113.9"), ..Request::default() };
     let names: Vec<String> = (0..1_000).map(|number| format!("quiet-{number}")).collect();

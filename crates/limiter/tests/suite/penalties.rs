@@ -66,6 +66,7 @@ fn in_the_embedded_store() {
     cooldowns_grow_hold_and_are_forgotten(&Setting::new(
         &RULES.replace("  - { id: wide", "  # - { id: wide"),
     ));
+    cooldowns_grow_hold_and_are_forgotten(&Setting::refusing_first(RULES));
     // With an address, two limits are charged together.
     let setting = Setting::new(RULES);
     let request = Request { ip: from("203.0.113.9"), ..key("a") };

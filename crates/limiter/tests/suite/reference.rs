@@ -318,3 +318,12 @@ fn rules_that_change() {
 fn a_clock_that_goes_back() {
     walk_a_clock_that_goes_back(&Setting::new, 40, &TOGETHER);
 }
+
+/// Whether a request is refused at the door or on the usual way, it is refused alike, and nothing else changes.
+#[test]
+fn refusing_first() {
+    walk_the_shipped_files(&Setting::refusing_first, 3_000);
+    walk_everything(&Setting::refusing_first, 20_000);
+    walk_changing_rules(&Setting::refusing_first, 8_000);
+    walk_a_clock_that_goes_back(&Setting::refusing_first, 20, &TOGETHER);
+}

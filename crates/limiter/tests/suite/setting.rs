@@ -22,6 +22,8 @@ pub struct Setting {
     pub limiter: Limiter,
     pub clock: ManualClock,
     shared: Option<Shared>,
+    /// Every request is asked first whether it is to be refused.
+    refuses_first: bool,
 }
 
 /// A store that others could share, and this node's own clock.
@@ -40,9 +42,15 @@ impl Setting {
     pub fn with_memory(text: &str, most_bytes: usize) -> Self {
         let clock = ManualClock::new(START_US);
         let limiter = Limiter::new(MemoryStore::new(most_bytes), Clock::Manual(clock.clone()));
-        let setting = Self { limiter, clock, shared: None };
+        let setting = Self { limiter, clock, shared: None, refuses_first: false };
         setting.install(text);
         setting
+    }
+
+    /// As a door that turns away those who hammer: what is refused is refused by [`Limiter::refuse`], and by nothing
+    /// else.
+    pub fn refusing_first(text: &str) -> Self {
+        Self { refuses_first: true, ..Self::new(text) }
     }
 
     /// On the Redis at `url`, whose time is the test's as well; every rule is strict.
@@ -57,7 +65,8 @@ impl Setting {
         let store = runtime.block_on(opening).unwrap();
         let limiter = Limiter::new(MemoryStore::new(PLENTY), Clock::Manual(clock.clone()))
             .sharing(&store, FailureSettings::default());
-        let setting = Self { limiter, clock, shared: Some(Shared { store, clock: own, runtime }) };
+        let shared = Some(Shared { store, clock: own, runtime });
+        let setting = Self { limiter, clock, shared, refuses_first: false };
         setting.install(text);
         setting
     }
@@ -71,6 +80,18 @@ impl Setting {
     /// The decision. On Redis every one is the store's own: this node's clock goes on so fast between them
     /// that it holds and remembers nothing.
     pub fn decide(&self, request: &Request<'_>) -> Result<Decision, Invalid> {
+        if self.refuses_first {
+            if let Some(refusal) = self.limiter.refuse(request) {
+                return Ok(refusal);
+            }
+            let decided = decide(&self.limiter, request);
+            let is_limited = |decision: &Decision| matches!(decision.outcome, Outcome::Limited(_));
+            assert!(
+                !decided.as_ref().is_ok_and(is_limited),
+                "{request:?} was not refused at first: {decided:?}"
+            );
+            return decided;
+        }
         let Some(shared) = &self.shared else { return decide(&self.limiter, request) };
         shared.clock.advance_us(10 * SECOND_US);
         shared.runtime.block_on(async {

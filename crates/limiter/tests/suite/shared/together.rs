@@ -2,7 +2,7 @@
 
 use super::fleet::{Node, alone, nodes};
 use std::time::Duration;
-use tollgate_limiter::{RedisSettings, Request};
+use tollgate_limiter::{Outcome, RedisSettings, Request};
 use tollgate_testbed::{Server, eventually};
 
 const RULES: &str = "rules: [{ id: one, key: api_key, limit: 100/h, on_store_failure: deny }]";
@@ -98,5 +98,23 @@ fn a_node_that_stops_leaves_nothing_behind() {
         two[0].store.close().await;
         let rest = spend(&two[1], 2_000).await;
         assert_eq!(spent + rest, 1_000, "what it held is there again at once");
+    });
+}
+
+#[test]
+fn what_the_store_refused_is_refused_at_once_and_nothing_else() {
+    alone(async || {
+        let server = Server::start(&[]);
+        let one = Node::start(&server.url(), RULES).await;
+        assert!(one.limiter.refuse(&request()).is_none(), "nothing is known yet");
+        assert_eq!(spend(&one, 1_000).await, 100);
+        let calls = one.store.calls();
+        let refusal = one.limiter.refuse(&request()).expect("the store has just refused it");
+        let Outcome::Limited(standing) = refusal.outcome else { panic!("{refusal:?}") };
+        assert!((30_000_000..=36_100_000).contains(&standing.retry_after_us), "{standing:?}");
+        let other = Request { api_key: Some("another"), ..request() };
+        assert!(one.limiter.refuse(&other).is_none());
+        assert_eq!(one.store.calls(), calls, "nobody was asked");
+        assert_eq!(one.check(&other).await, (true, false));
     });
 }

@@ -1,0 +1,234 @@
+//! Clients that ask again with the same words after they were refused: they are turned away at the door, and nobody
+//! can tell the difference.
+
+use crate::setting;
+use crate::wire::{Reply, Wire};
+use parking_lot::Mutex;
+use std::io::{self, Write};
+use std::sync::Arc;
+use tollgate_gateway::settings::Settings;
+use tollgate_gateway::{AccessLog, Gateway};
+use tollgate_http::RateLimitLayer;
+use tollgate_http::serve::{Crowd, CrowdOptions};
+use tollgate_limiter::{Clock, Limiter, ManualClock, MemoryStore};
+use tollgate_testbed::{Upstream, eventually};
+
+const SECOND_US: u64 = 1_000_000;
+/// Long ago: what is answered at the door has its date from the limiter, all else from the machine.
+const START_US: u64 = 1_000_000_000 * SECOND_US;
+const AT_THE_DOOR: &str = "09 Sep 2001";
+
+const LOGIN: &str = "rules: [{ id: login, endpoint: /login, limit: 2/min }]";
+
+/// A gateway on a clock that stands still.
+struct House {
+    server: Upstream,
+    gateway: Gateway,
+    limiter: Arc<Limiter>,
+    clock: ManualClock,
+}
+
+impl House {
+    async fn new(rules: &str) -> Self {
+        Self::with(rules, None, None).await
+    }
+
+    async fn with(rules: &str, crowd: Option<Arc<Crowd>>, log: Option<AccessLog>) -> Self {
+        let server = Upstream::start("one").await;
+        let clock = ManualClock::new(START_US);
+        let limiter = Arc::new(Limiter::new(MemoryStore::new(1 << 24), Clock::Manual(clock.clone())));
+        install(&limiter, rules);
+        let mut listen = setting::listen();
+        (listen.entrance.crowd, listen.log) = (crowd, log);
+        let settings = Settings::to(setting::upstream(&[&server]));
+        let limits = RateLimitLayer::new(Arc::clone(&limiter));
+        Self { gateway: Gateway::start(&settings, &limits, &listen).unwrap(), server, limiter, clock }
+    }
+
+    async fn client(&self) -> Wire {
+        Wire::connect(self.gateway.address()).await
+    }
+
+    /// A client whose next request in the words of `request` is answered at the door.
+    async fn known(&self, request: &str) -> Wire {
+        let mut client = self.client().await;
+        while client.ask(request).await.status != 429 {}
+        assert!(!is_at_the_door(&client.ask(request).await), "it is the first in these words");
+        client
+    }
+}
+
+fn install(limiter: &Limiter, rules: &str) {
+    let loaded = tollgate_core::rules::load("rules.yaml", rules).unwrap();
+    limiter.install(loaded.rules, loaded.lists);
+}
+
+fn get(target: &str) -> String {
+    format!("GET {target} HTTP/1.1\r\nHost: test\r\n\r\n")
+}
+
+fn is_at_the_door(reply: &Reply) -> bool {
+    reply.header("date").contains(AT_THE_DOOR)
+}
+
+#[tokio::test]
+async fn the_answer_is_the_same_at_the_door() {
+    let house = House::new(LOGIN).await;
+    for (more, kind) in [
+        ("", "application/json"),
+        ("Accept: application/problem+json\r\n", "application/problem+json"),
+        ("Content-Length: 3\r\n\r\nabc", "application/json"),
+    ] {
+        let body = if more.contains("\r\n\r\n") { "" } else { "\r\n" };
+        let request = format!("POST /login HTTP/1.1\r\nHost: test\r\nX-Api-Key: {kind}\r\n{more}{body}");
+        let mut client = house.client().await;
+        while client.ask(&request).await.status != 429 {}
+        let usual = client.ask(&request).await;
+        assert!(!is_at_the_door(&usual), "{more:?}");
+        for _ in 0..3 {
+            let mut again = client.ask(&request).await;
+            assert!(is_at_the_door(&again), "{more:?}: {again:?}");
+            again.headers.insert("date", usual.headers["date"].clone());
+            assert_eq!((again.status, &again.headers), (429, &usual.headers), "{more:?}");
+            assert_eq!((again.header("content-type"), &again.body), (kind, &usual.body));
+        }
+    }
+}
+
+#[tokio::test]
+async fn who_may_pass_again_passes_and_is_charged_once() {
+    let house = House::new(LOGIN).await;
+    let request = get("/login");
+    let mut passed = 2;
+    for _ in 0..3 {
+        let mut client = house.known(&request).await;
+        assert!(is_at_the_door(&client.ask(&request).await));
+        house.clock.advance_us(30 * SECOND_US - 1);
+        assert!(is_at_the_door(&client.ask(&request).await));
+        house.clock.advance_us(30 * SECOND_US + 1);
+        for left in ["1", "0"] {
+            let reply = client.ask(&request).await;
+            assert_eq!((reply.status, reply.header("x-ratelimit-remaining")), (200, left));
+            passed += 1;
+        }
+        assert_eq!(client.ask(&request).await.status, 429);
+        assert_eq!(house.server.seen().len(), passed);
+    }
+}
+
+#[tokio::test]
+async fn a_change_of_the_rules_counts_at_the_door() {
+    let house = House::new(LOGIN).await;
+    let request = get("/login");
+    let mut client = house.known(&request).await;
+    assert!(is_at_the_door(&client.ask(&request).await));
+    install(&house.limiter, "rules: [{ id: login, endpoint: /login, limit: 1/min }]");
+    assert_eq!(client.ask(&request).await.header("x-ratelimit-limit"), "1");
+    install(&house.limiter, "rules: []\ndeny: [127.0.0.1]");
+    assert_eq!(client.ask(&request).await.status, 403);
+    install(&house.limiter, "rules: []");
+    assert_eq!(client.ask(&request).await.status, 200);
+}
+
+#[tokio::test]
+async fn other_targets_are_known_and_other_words_are_not() {
+    let house = House::new(LOGIN).await;
+    let mut client = house.known(&get("/login")).await;
+    for target in ["/login?a=b", "//login", "/./login", "/%6cogin", "/login/", "/LOGIN", "/login;x=1"] {
+        let reply = client.ask(&get(target)).await;
+        assert_eq!((reply.status, is_at_the_door(&reply)), (429, true), "{target}");
+    }
+    let reply = client.ask(&get("/other")).await;
+    assert_eq!((reply.status, house.server.last().target.as_str()), (200, "/other"));
+    let mut client = house.known(&get("/login")).await;
+    let reply = client.ask("GET /login HTTP/1.1\r\nHost: test\r\nX-Api-Key: another\r\n\r\n").await;
+    assert_eq!(reply.status, 200, "another client, over the same connection");
+    for (target, status) in [("/a%2flogin", 400), ("/login%00", 400), ("http://test/login", 429)] {
+        let mut client = house.known(&get("/login")).await;
+        let reply = client.ask(&get(target)).await;
+        assert_eq!((reply.status, is_at_the_door(&reply)), (status, false), "{target}");
+    }
+    let mut client = house.known(&get("/login")).await;
+    assert_eq!(client.ask(&get("")).await.status, 400, "no target");
+}
+
+#[tokio::test]
+async fn words_are_known_only_where_a_request_begins() {
+    let house = House::new(LOGIN).await;
+    let words = get("/login");
+    let other = "POST /other HTTP/1.1\r\nHost: test\r\nContent-Length: 38\r\n\r\nabc";
+    let mut client = house.known(&words).await;
+    assert!(is_at_the_door(&client.ask(&words).await));
+    client.send(other).await;
+    let reply = client.ask(&words).await;
+    assert_eq!((reply.status, house.server.last().target.as_str()), (200, "/other"));
+    assert!(client.is_silent(), "they were its body");
+    // Several at once, and one in pieces.
+    let mut client = house.known(&words).await;
+    client.send(words.repeat(3)).await;
+    for _ in 0..3 {
+        assert_eq!(client.reply().await.status, 429);
+    }
+    client.send(&words[..9]).await;
+    client.send(&words[9..]).await;
+    assert_eq!(client.reply().await.status, 429);
+    assert!(client.is_silent());
+}
+
+#[tokio::test]
+async fn what_ends_a_connection_or_has_no_body_takes_the_usual_way() {
+    let house = House::new(LOGIN).await;
+    let closing = "GET /login HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n";
+    let mut client = house.client().await;
+    while client.get("/login").await.status != 429 {}
+    let reply = client.ask(closing).await;
+    assert_eq!((reply.status, reply.header("connection")), (429, "close"));
+    assert!(client.closed().await.is_empty());
+    let mut client = house.client().await;
+    for _ in 0..5 {
+        client.send("HEAD /login HTTP/1.1\r\nHost: test\r\n\r\n").await;
+        assert_eq!(client.head().await.status, 429);
+        assert!(client.is_silent(), "no body follows");
+    }
+}
+
+#[tokio::test]
+async fn who_hammers_is_hung_up_on_at_the_door() {
+    let crowd = Crowd::new(CrowdOptions { most_rejections: 6, ..CrowdOptions::default() });
+    let house = House::with(LOGIN, Some(crowd), None).await;
+    let mut client = house.known(&get("/login")).await;
+    for _ in 0..3 {
+        assert_eq!(client.get("/login").await.header("connection"), "");
+    }
+    let last = client.get("/login").await;
+    assert_eq!((last.status, last.header("connection"), is_at_the_door(&last)), (429, "close", true));
+    assert!(client.closed().await.is_empty());
+}
+
+#[tokio::test]
+async fn who_is_turned_away_stands_in_the_log() {
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+    impl Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().write(bytes)
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let lines = Lines::default();
+    let log = AccessLog::start(lines.clone(), Clock::system()).unwrap();
+    let house = House::with(LOGIN, None, Some(log)).await;
+    let mut client = house.known(&get("/login")).await;
+    let reply = client.get("/login?x=1").await;
+    assert!(is_at_the_door(&reply));
+    let text = || String::from_utf8(lines.0.lock().clone()).unwrap();
+    eventually("five lines", async || text().lines().count() == 5).await;
+    let text = text();
+    let last = text.lines().last().unwrap();
+    let bytes = reply.body.len();
+    let expected =
+        format!(r#""client":"127.0.0.1","method":"GET","target":"/login?x=1","status":429,"bytes":{bytes}"#);
+    assert!(last.contains(&expected) && last.ends_with(r#""complete":true}"#), "{last}");
+}
