@@ -11,12 +11,11 @@ mod storm;
 mod upstream;
 
 use crate::setting::{median, verdict};
-use load::Outcome;
+use load::{Load, Outcome};
 use nginx::{Limits, Nginx};
 use process::Process;
 
 const ROUNDS: usize = 9;
-const CONNECTIONS: usize = 64;
 
 /// Which cores a proxy has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +65,7 @@ pub fn run() {
 /// One measurement of a server that runs already, to look at it closely.
 fn once(address: &str) {
     let Ok(address) = address.parse() else { return eprintln!("`{address}` is not an address") };
-    let outcome = load::run(address, CONNECTIONS);
+    let outcome = Load::default().run(address);
     println!("{:.0} requests/s, {} other than 200", outcome.per_second, outcome.refused);
 }
 
@@ -77,28 +76,33 @@ fn compare(parts: &[Part]) {
         );
     }
     println!(
-        "gateway: {CONNECTIONS} connections, medians of {ROUNDS} rounds of {} s in turns, servers started anew for each",
+        "gateway: {} connections, medians of {ROUNDS} rounds of {} s in turns, servers started anew for each",
+        Load::default().connections,
         load::ROUND.as_secs()
     );
     let upstream = Process::bench(&["upstream"]);
     for part in parts {
         match part {
-            Part::Forwarded => measure("forwarded", &upstream, Limits::Generous, 0.9),
-            Part::Refused => measure("refused", &upstream, Limits::Tiny, 1.0),
+            Part::Forwarded => measure("forwarded", &upstream, Limits::Generous, Load::default(), 0.9),
+            Part::Refused => {
+                measure("refused", &upstream, Limits::Tiny, Load::default(), 1.0);
+                let varied = Load { varied: true, ..Load::default() };
+                measure("refused, other targets", &upstream, Limits::Tiny, varied, 1.0);
+            }
             Part::Storm(share) => storm::run(&upstream, *share),
         }
     }
 }
 
-fn measure(what: &str, upstream: &Process, limits: Limits, bar: f64) {
+fn measure(what: &str, upstream: &Process, limits: Limits, load: Load, bar: f64) {
     for (cores, ours) in [(Cores::One, "0"), (Cores::Both, "0,1")] {
         process::pin(std::process::id(), ours);
         process::pin(upstream.pid(), ours);
-        measure_on(what, cores, upstream, limits, bar);
+        measure_on(what, cores, upstream, limits, Load { threads: cores.count(), ..load }, bar);
     }
 }
 
-fn measure_on(what: &str, cores: Cores, upstream: &Process, limits: Limits, bar: f64) {
+fn measure_on(what: &str, cores: Cores, upstream: &Process, limits: Limits, load: Load, bar: f64) {
     let rules = match limits {
         Limits::Generous => "rules: [{ id: all, key: ip, limit: 1000000/s }]",
         Limits::Tiny => "rules: [{ id: all, key: ip, limit: 1/min }]",
@@ -111,13 +115,13 @@ fn measure_on(what: &str, cores: Cores, upstream: &Process, limits: Limits, bar:
         if cores == Cores::One {
             process::pin(ours.pid(), "1");
         }
-        our.add(&timed(&ours), limits);
+        our.add(&timed(&ours, load), limits);
         drop(ours);
         let nginx = Nginx::start(upstream.address, cores.count(), limits);
         if cores == Cores::One {
             nginx.process.pin_all("1");
         }
-        their.add(&timed(&nginx.process), limits);
+        their.add(&timed(&nginx.process, load), limits);
     }
     let (our_rate, their_rate) = (median(&mut our.rates), median(&mut their.rates));
     let (our_cost, their_cost) = (median(&mut our.costs), median(&mut their.costs));
@@ -151,10 +155,10 @@ impl Sums {
     }
 }
 
-fn timed(server: &Process) -> (Outcome, f64) {
+fn timed(server: &Process, load: Load) -> (Outcome, f64) {
     // The first requests find neither connections nor warm code.
-    load::run_as(load::KEY, load::ROUND / 4, server.address, CONNECTIONS);
+    Load { time: load.time / 4, ..load }.run(server.address);
     let before = server.cpu_seconds();
-    let outcome = load::run(server.address, CONNECTIONS);
+    let outcome = load.run(server.address);
     (outcome, server.cpu_seconds() - before)
 }

@@ -1,6 +1,8 @@
 //! The client: connections that ask again as soon as they are answered.
 
+use memchr::memmem;
 use std::net::SocketAddr;
+use std::thread;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -22,36 +24,84 @@ pub struct Outcome {
     pub refused: u64,
 }
 
-/// Asks `address` for a while.
-pub fn run(address: SocketAddr, connections: usize) -> Outcome {
-    run_as(KEY, ROUND, address, connections)
+/// What a load consists of.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    pub key: &'static str,
+    pub time: Duration,
+    /// Connections, over which requests go one after the other.
+    pub connections: usize,
+    /// Threads that these are served by: too few, and it is the client that is measured.
+    pub threads: usize,
+    /// Whether each request of a connection is for something else.
+    pub varied: bool,
 }
 
-/// The same, for another while and as the client with this key.
-pub fn run_as(key: &str, time: Duration, address: SocketAddr, connections: usize) -> Outcome {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    runtime.block_on(async {
-        let request = request(key);
-        let mut streams = Vec::new();
-        for _ in 0..connections {
-            let stream = TcpStream::connect(address).await.expect("the server listens");
-            stream.set_nodelay(true).expect("a connected socket takes options");
-            streams.push(stream);
-        }
+impl Default for Load {
+    fn default() -> Self {
+        Self { key: KEY, time: ROUND, connections: 64, threads: 1, varied: false }
+    }
+}
+
+impl Load {
+    /// Asks `address`.
+    pub fn run(self, address: SocketAddr) -> Outcome {
+        let share = Self { connections: self.connections / self.threads, ..self };
         let start = Instant::now();
-        let mut tasks = JoinSet::new();
-        for stream in streams {
-            tasks.spawn(ask(stream, request.clone(), start + time));
-        }
+        let asking: Vec<_> =
+            (0..self.threads).map(|_| thread::spawn(move || share.run_alone(address))).collect();
         let mut sum = Outcome::default();
-        while let Some(outcome) = tasks.join_next().await {
-            let outcome = outcome.expect("a client ends well");
+        for outcome in asking {
+            let outcome = outcome.join().expect("a client ends well");
             sum.passed += outcome.passed;
             sum.refused += outcome.refused;
         }
         sum.per_second = (sum.passed + sum.refused) as f64 / start.elapsed().as_secs_f64();
         sum
-    })
+    }
+
+    fn run_alone(self, address: SocketAddr) -> Outcome {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let mut streams = Vec::new();
+            for _ in 0..self.connections {
+                let stream = TcpStream::connect(address).await.expect("the server listens");
+                stream.set_nodelay(true).expect("a connected socket takes options");
+                streams.push(stream);
+            }
+            let until = Instant::now() + self.time;
+            let mut tasks = JoinSet::new();
+            for stream in streams {
+                tasks.spawn(self.ask(stream, until));
+            }
+            let mut sum = Outcome::default();
+            while let Some(outcome) = tasks.join_next().await {
+                let outcome = outcome.expect("a client ends well");
+                sum.passed += outcome.passed;
+                sum.refused += outcome.refused;
+            }
+            sum
+        })
+    }
+
+    async fn ask(self, mut stream: TcpStream, until: Instant) -> Outcome {
+        let mut request = request(self.key);
+        let page = request.find('2').filter(|_| self.varied);
+        let mut buffer = vec![0; 16 << 10];
+        let mut outcome = Outcome::default();
+        while Instant::now() < until {
+            if let Some(page) = page {
+                let digit = char::from(b'0' + (outcome.refused % 10) as u8);
+                request.replace_range(page..=page, digit.encode_utf8(&mut [0; 4]));
+            }
+            if answer(&mut stream, &request, &mut buffer).await {
+                outcome.passed += 1;
+            } else {
+                outcome.refused += 1;
+            }
+        }
+        outcome
+    }
 }
 
 /// A request as clients send it.
@@ -59,19 +109,6 @@ pub fn request(key: &str) -> String {
     format!(
         "GET /v1/orders/17?page=2 HTTP/1.1\r\nHost: api.example.com\r\nUser-Agent: bench/1.0\r\nAccept: application/json\r\nX-Api-Key: {key}\r\n\r\n"
     )
-}
-
-async fn ask(mut stream: TcpStream, request: String, until: Instant) -> Outcome {
-    let mut buffer = vec![0; 16 << 10];
-    let mut outcome = Outcome::default();
-    while Instant::now() < until {
-        if answer(&mut stream, &request, &mut buffer).await {
-            outcome.passed += 1;
-        } else {
-            outcome.refused += 1;
-        }
-    }
-    outcome
 }
 
 /// Sends a request and reads its answer; tells whether that is 200.
@@ -92,10 +129,11 @@ async fn answer(stream: &mut TcpStream, request: &str, buffer: &mut [u8]) -> boo
 
 /// Whether an answer with a length has come to its end.
 pub fn is_whole(answer: &[u8]) -> bool {
-    let Some(head) = answer.windows(4).position(|four| four == b"\r\n\r\n") else { return false };
-    let name = b"content-length: ";
-    let found = answer[..head].windows(name.len()).position(|part| part.eq_ignore_ascii_case(name));
-    let digits = found.map_or(&b"0"[..], |start| &answer[start + name.len()..head]);
+    let Some(head) = memmem::find(answer, b"\r\n\r\n") else { return false };
+    // As hyper writes it, or as nginx does.
+    let find = |name: &[u8]| memmem::find(&answer[..head], name).map(|start| start + name.len());
+    let found = find(b"content-length: ").or_else(|| find(b"Content-Length: "));
+    let digits = found.map_or(&b"0"[..], |start| &answer[start..head]);
     let length = digits.iter().take_while(|byte| byte.is_ascii_digit());
     let length = length.fold(0, |sum, digit| sum * 10 + usize::from(digit - b'0'));
     answer.len() >= head + 4 + length

@@ -5,7 +5,7 @@
 //! time between two of them. A runtime's timers would let all clients ask in the same millisecond, and then the
 //! admitted ones would wait for the client of the others.
 
-use super::load::{self, Outcome, is_whole, request};
+use super::load::{Load, Outcome, is_whole, request};
 use super::process::{self, Process};
 use crate::setting::{median, verdict};
 use std::io::{Read, Write};
@@ -15,7 +15,6 @@ use std::time::{Duration, Instant};
 
 const ROUNDS: usize = 9;
 const ROUND: Duration = Duration::from_secs(1);
-const CONNECTIONS: usize = 64;
 /// For each client that is admitted there are so many that are not.
 const REFUSED: usize = 10;
 /// All of them together ask so often, of what is admitted when all ask as fast as they can. Requests that come one
@@ -27,7 +26,7 @@ const RULES: &str = "rules: [{ id: all, key: api_key, limit: 1/hour, \
 pub fn run(upstream: &Process, share: f64) {
     let gateway = Process::bench(&["proxy", "2", &upstream.address.to_string(), RULES]);
     let Outcome { per_second: most, refused: 0, .. } =
-        load::run_as("good", load::ROUND, gateway.address, CONNECTIONS)
+        Load { key: "good", ..Load::default() }.run(gateway.address)
     else {
         return eprintln!("  a storm: the good client was refused");
     };
