@@ -31,8 +31,11 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 pub(crate) use ticket::{Hearing, Ticket};
 use tokio::runtime::Handle;
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use tollgate_core::place::{Places, Secret};
+use tollgate_core::rules::RuleSet;
 
 /// How the store is used.
 #[derive(Clone, Debug)]
@@ -92,6 +95,8 @@ pub(crate) struct Shared {
     /// Tests move the store's time by hand.
     given_time: Option<ManualClock>,
     settings: RedisSettings,
+    /// The next tick may have to come sooner than was thought.
+    ticks_sooner: Arc<Notify>,
 }
 
 impl RedisStore {
@@ -156,13 +161,14 @@ impl RedisStore {
             clock,
             given_time,
             settings,
+            ticks_sooner: Arc::default(),
         });
         let _ = known.set(Arc::downgrade(&shared));
         // The first round, so that a store that is there is used from the first request on.
         shared.beat().await;
         let tasks = vec![
             tokio::spawn(beat_on(Arc::downgrade(&shared))),
-            tokio::spawn(tick_on(Arc::downgrade(&shared), lease_settings.interval_us)),
+            tokio::spawn(tick_on(Arc::downgrade(&shared), Arc::clone(&shared.ticks_sooner))),
             tokio::spawn(slots::keep_on(Arc::downgrade(&shared))),
         ];
         Ok(Self { shared, tasks })
@@ -261,6 +267,13 @@ impl Shared {
         self.places.load()
     }
 
+    /// Reports and brings back as often as `rules` ask for it.
+    pub(crate) fn keep_pace_with(&self, rules: &RuleSet) {
+        if self.book.keep_pace_with(rules) {
+            self.ticks_sooner.notify_one();
+        }
+    }
+
     /// About how many keys that are in use here belong to one shard.
     fn keys_of_one_shard(&self) -> usize {
         self.book.leases() / self.servers.shards().len().max(1)
@@ -290,12 +303,19 @@ async fn beat_on(shared: Weak<Shared>) {
 }
 
 /// Reports what was spent and brings back what is idle.
-async fn tick_on(shared: Weak<Shared>, interval_us: u64) {
-    let mut ticks = tokio::time::interval(Duration::from_micros(interval_us));
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+async fn tick_on(shared: Weak<Shared>, sooner: Arc<Notify>) {
+    let mut last = Instant::now();
     loop {
-        ticks.tick().await;
+        let tick_us = match shared.upgrade() {
+            Some(shared) => shared.book.tick_us(),
+            None => return,
+        };
+        tokio::select! {
+            () = tokio::time::sleep_until(last + Duration::from_micros(tick_us)) => {}
+            () = sooner.notified() => continue,
+        }
         let Some(shared) = shared.upgrade() else { return };
+        last = Instant::now();
         shared.book.tick(shared.lease_us(), |call: Call<Ticket>| shared.send(call));
     }
 }
