@@ -130,7 +130,7 @@ impl Limiter {
     #[must_use]
     pub fn sharing(mut self, redis: &RedisStore, settings: FailureSettings) -> Self {
         let shared = Arc::clone(redis.shared());
-        shared.keep_pace_with(&self.policy.load().rules.set);
+        shared.heed(&self.policy.load().rules.set);
         self.shared = Some(SharedStore { shared, fallback: Fallback::new(settings) });
         self
     }
@@ -166,7 +166,7 @@ impl Limiter {
     pub fn install(&self, rules: RuleSet, lists: Lists) {
         self.abuse.prepare(&rules);
         if let Some(store) = &self.shared {
-            store.shared.keep_pace_with(&rules);
+            store.shared.heed(&rules);
         }
         let policy = Policy::new(rules, lists);
         let takes_time = policy.rules.takes_time;

@@ -2,9 +2,11 @@
 //!
 //! From the inside out: a [`link`] is one connection, a [`shard`] is one primary with its [`breaker`],
 //! [`servers`] know which shard serves which key. On top of them, [`dispatch`] sends what the leases ask,
-//! many clients in one call ([`lane`]), and [`fleet`] lets the nodes that share the store know of each other.
+//! many clients in one call ([`lane`]), and [`fleet`] lets the nodes that share the store know of each other; how many
+//! there are is remembered by the [`census`].
 
 mod breaker;
+mod census;
 mod dispatch;
 mod fleet;
 mod lane;
@@ -22,11 +24,14 @@ pub use url::{StoreUrl, StoreUrlError};
 use crate::clock::{Clock, ManualClock};
 use crate::lease::{self, Book, Call};
 use arc_swap::{ArcSwapOption, Guard};
+use census::Census;
 use dispatch::Queues;
 use fleet::Fleet;
 use servers::Servers;
 use shard::{Shard, log_change};
 pub(crate) use slots::Slot;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 pub(crate) use ticket::{Hearing, Ticket};
@@ -36,6 +41,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tollgate_core::place::{Places, Secret};
 use tollgate_core::rules::RuleSet;
+use tollgate_core::rules::written::OnStoreFailure;
 
 /// How the store is used.
 #[derive(Clone, Debug)]
@@ -48,6 +54,9 @@ pub struct RedisSettings {
     pub secret: Option<[u8; 16]>,
     /// How many nodes there are, if that is not to be counted.
     pub expected_nodes: Option<u32>,
+    /// A folder of this node's own, for what it has to know if it starts while the store is away: how many nodes
+    /// there are.
+    pub data: Option<PathBuf>,
     /// Where this node can be reached, for people.
     pub node: NodeAddress,
     /// How often what was spent is reported and what is idle brought back.
@@ -66,6 +75,7 @@ impl Default for RedisSettings {
             prefix: "tg:".to_owned(),
             secret: None,
             expected_nodes: None,
+            data: None,
             node: NodeAddress::default(),
             lease_interval: Duration::from_micros(lease.interval_us),
             lease_horizon: Duration::from_micros(lease.horizon_us),
@@ -86,6 +96,7 @@ pub(crate) struct Shared {
     pub(crate) servers: Arc<Servers>,
     pub(crate) book: Book<Ticket>,
     pub(crate) fleet: Fleet,
+    census: Census,
     /// None until the fleet's secret is known: before that, nobody's state can be found.
     places: ArcSwapOption<Places>,
     queues: Queues,
@@ -97,6 +108,8 @@ pub(crate) struct Shared {
     settings: RedisSettings,
     /// The next tick may have to come sooner than was thought.
     ticks_sooner: Arc<Notify>,
+    /// Whether it was said that too little is known for a restart.
+    has_warned: AtomicBool,
 }
 
 impl RedisStore {
@@ -154,6 +167,7 @@ impl RedisStore {
             servers,
             book: Book::new(lease_settings),
             fleet: Fleet::new(&clock, settings.node.clone()),
+            census: Census::open(settings.data.as_deref(), url, &settings.prefix),
             places: ArcSwapOption::new(places),
             queues: Queues::default(),
             holdings: slots::Holdings::default(),
@@ -162,7 +176,9 @@ impl RedisStore {
             given_time,
             settings,
             ticks_sooner: Arc::default(),
+            has_warned: AtomicBool::new(false),
         });
+        shared.book.set_nodes(shared.settings.expected_nodes.unwrap_or(shared.census.nodes()));
         let _ = known.set(Arc::downgrade(&shared));
         // The first round, so that a store that is there is used from the first request on.
         shared.beat().await;
@@ -267,10 +283,18 @@ impl Shared {
         self.places.load()
     }
 
-    /// Reports and brings back as often as `rules` ask for it.
-    pub(crate) fn keep_pace_with(&self, rules: &RuleSet) {
+    /// Does from now on what `rules` ask of a node.
+    pub(crate) fn heed(&self, rules: &RuleSet) {
         if self.book.keep_pace_with(rules) {
             self.ticks_sooner.notify_one();
+        }
+        let limits_alone = rules.rules().iter().any(|rule| rule.on_store_failure == OnStoreFailure::Local);
+        let knows_nodes = self.settings.expected_nodes.is_some() || self.census.is_kept();
+        if limits_alone && !knows_nodes && !self.has_warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "a rule has `on_store_failure: local`, and how many nodes there are is not kept: restarted while the \
+                 store is away, this node would admit the whole limit (set `data`, or `redis.expected_nodes`)"
+            );
         }
     }
 

@@ -2,6 +2,7 @@
 
 use super::Setting;
 use serde::Deserialize;
+use std::path::PathBuf;
 use std::time::Duration;
 use tollgate_core::document::{Document, Path};
 use tollgate_core::rate::parse_duration_us;
@@ -66,8 +67,8 @@ enum EmergencyName {
     On,
 }
 
-/// The store at `text`, with its settings.
-pub fn read(text: Option<&str>, file: &RedisFile) -> Result<Store, String> {
+/// The store at `text`, with its settings; `data` is the node's folder.
+pub fn read(text: Option<&str>, data: Option<PathBuf>, file: &RedisFile) -> Result<Store, String> {
     let Some(text) = text.filter(|text| !matches!(*text, "memory" | "memory:" | "memory://")) else {
         return Ok(Store::Memory);
     };
@@ -79,6 +80,7 @@ pub fn read(text: Option<&str>, file: &RedisFile) -> Result<Store, String> {
     }
     settings.secret = file.secret.as_deref().map(secret).transpose()?;
     settings.expected_nodes = file.expected_nodes;
+    settings.data = data;
     if let Some(lease) = &file.lease {
         settings.lease_interval = lease_time(lease.interval)?.unwrap_or(settings.lease_interval);
         settings.lease_horizon = lease_time(lease.horizon)?.unwrap_or(settings.lease_horizon);
@@ -102,7 +104,7 @@ pub fn read(text: Option<&str>, file: &RedisFile) -> Result<Store, String> {
 /// Reports what is wrong in the file where it stands.
 pub fn check(document: &mut Document, store: Option<&str>, file: &RedisFile) {
     let root = Path::root();
-    if let Err(error) = read(store, &RedisFile::default()) {
+    if let Err(error) = read(store, None, &RedisFile::default()) {
         document.error(&root.field("store"), error, None);
     }
     let section = root.field("redis");

@@ -54,7 +54,7 @@ fn every_flag_has_a_variable() {
 #[test]
 fn an_empty_variable_says_nothing() {
     let mut command = tollgate(["serve", "--listen", "127.0.0.1:0"]);
-    for name in ["CONFIG", "RULES", "STORE", "STORE_MEMORY", "GATEWAY_LISTEN", "UPSTREAM"] {
+    for name in ["CONFIG", "RULES", "STORE", "STORE_MEMORY", "DATA", "GATEWAY_LISTEN", "UPSTREAM"] {
         command.env(format!("TOLLGATE_{name}"), "");
     }
     let server = Server::from(&mut command);
