@@ -35,6 +35,10 @@ pub struct ServeArgs {
     /// [default: memory]
     #[arg(long, env = "TOLLGATE_STORE", value_name = "URL")]
     pub store: Option<String>,
+    /// A folder for what a node has to know when it starts while a shared store is away [default: none, or
+    /// $STATE_DIRECTORY]
+    #[arg(long, env = "TOLLGATE_DATA", value_name = "DIR", value_parser = path())]
+    pub data: Option<PathBuf>,
     /// How much memory the states may take, such as 64MB [default: 512MB]
     #[arg(long, env = "TOLLGATE_STORE_MEMORY", value_name = "SIZE")]
     pub store_memory: Option<String>,
@@ -63,6 +67,7 @@ impl ServeArgs {
             config: self.config.and_then(path),
             rules: self.rules.and_then(path),
             store: self.store.and_then(text),
+            data: self.data.and_then(path),
             store_memory: self.store_memory.and_then(text),
             listen: self.listen.and_then(text),
             gateway_listen: self.gateway_listen.and_then(text),
@@ -77,6 +82,7 @@ impl ServeArgs {
 struct ConfigFile {
     rules: Option<PathBuf>,
     store: Option<String>,
+    data: Option<PathBuf>,
     store_memory: Option<Setting>,
     #[serde(default)]
     redis: store::RedisFile,
@@ -139,6 +145,7 @@ impl Config {
             None => Default::default(),
         };
         let store = args.store.or(file.store);
+        let data = args.data.or(file.data).or_else(state_directory);
         let gateway_listen = args.gateway_listen.or(file.gateway_listen.map(|setting| setting.to_string()));
         let upstream = args.upstream.or(file.upstream);
         let trusted = &file.identity.client_ip.trusted;
@@ -146,7 +153,7 @@ impl Config {
             gateway::read(gateway_listen.as_deref(), upstream.as_deref(), file.gateway.as_ref(), trusted);
         Ok(Self {
             gateway: gateway.map_err(|(_, error)| Failure::plain(error))?,
-            store: store::read(store.as_deref(), &file.redis).map_err(Failure::plain)?,
+            store: store::read(store.as_deref(), data, &file.redis).map_err(Failure::plain)?,
             rules: args.rules.or(file.rules),
             store_memory: args
                 .store_memory
@@ -193,13 +200,20 @@ fn read(path: &std::path::Path) -> Result<(ConfigFile, Identities), Failure> {
     if report.errors() > 0 {
         return Err(report.into());
     }
-    if let Some(rules) = &mut file.rules {
-        *rules = folder.join(&*rules);
+    file.data = file.data.filter(|folder| !folder.as_os_str().is_empty());
+    for path in [&mut file.rules, &mut file.data].into_iter().flatten() {
+        *path = folder.join(&*path);
     }
     if let Some(gateway) = &mut file.gateway {
         gateway.start_from(folder);
     }
     Ok((file, identities))
+}
+
+/// What systemd gives to a unit with `StateDirectory=`; the first, if there are several.
+fn state_directory() -> Option<PathBuf> {
+    let given = std::env::var_os("STATE_DIRECTORY")?;
+    std::env::split_paths(&given).next().filter(|path| !path.as_os_str().is_empty())
 }
 
 fn address(text: &str) -> Result<SocketAddr, String> {

@@ -169,7 +169,12 @@ fn greet(config: &Config, checks: Option<&TcpListener>, gateway: Option<&Gateway
     }
     match &config.store {
         Store::Memory => println!("  store   memory, at most {} MB", config.store_memory >> 20),
-        Store::Redis(store) => println!("  store   {}", store.url),
+        Store::Redis(store) => {
+            println!("  store   {}", store.url);
+            if let Some(folder) = &store.settings.data {
+                println!("  data    {}", folder.display());
+            }
+        }
     }
     if let Some(address) = checks.and_then(|listener| listener.local_addr().ok()) {
         greet_checks(config, address);

@@ -3,6 +3,7 @@
 mod compile;
 pub mod exceeding;
 mod explain;
+pub mod leasing;
 pub mod lists;
 pub mod pattern;
 mod ruleset;
@@ -16,6 +17,7 @@ pub mod written;
 
 pub use compile::{Loaded, load};
 pub use explain::{Explanation, RuleExplanation, explain};
+pub use leasing::Leasing;
 pub use ruleset::{LimitId, Rule, RuleSet};
 pub use selection::{Charge, Charges, ClientMatch, Over, PathMatch, Selection};
 pub use summary::{ClientNumber, ClientTraits};

@@ -14,11 +14,11 @@
 //! 3. Bringing back moves tokens from what is lent to the level, within the same epoch or window, and is
 //!    never repeated.
 //! 4. Never leased: logs, and rules that are `strict`.
-//! 5. Taken ahead is for keys that this node sees at two tokens a second or more, for a fraction of a second,
-//!    and at most a share of what is left. A node that finds each time that nobody else has touched the key
-//!    takes enough for two seconds: nobody misses them. And any key takes *small change*: for all nodes together
-//!    less than a hundredth of the capacity and of what is left, and less than a sixteenth of what comes in
-//!    while an epoch lasts. Where that is less than a token, quiet keys ask each time.
+//! 5. Taken ahead is for keys that this node sees at two tokens a second or more, for a fraction of a second or what
+//!    the rule says, never for longer than it lives, and at most a share of what is left. A node that finds each
+//!    time that nobody else has touched the key takes enough for two seconds: nobody misses them. And any key takes
+//!    *small change*: for all nodes together less than a hundredth of the capacity and of what is left, and less than
+//!    a sixteenth of what comes in while an epoch lasts. Where that is less than a token, quiet keys ask each time.
 //! 6. A remembered refusal is the state that the store answered, asked with this request's cost: a refused
 //!    cost of 10 does not block a cost of 1. It is believed for a second at most, and ends with a change of
 //!    the rule or when this node brings tokens back.

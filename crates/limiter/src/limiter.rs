@@ -130,6 +130,7 @@ impl Limiter {
     #[must_use]
     pub fn sharing(mut self, redis: &RedisStore, settings: FailureSettings) -> Self {
         let shared = Arc::clone(redis.shared());
+        shared.heed(&self.policy.load().rules.set);
         self.shared = Some(SharedStore { shared, fallback: Fallback::new(settings) });
         self
     }
@@ -164,6 +165,9 @@ impl Limiter {
     /// Puts new rules and lists in force. States are kept: they belong to rule ids, not to rule sets.
     pub fn install(&self, rules: RuleSet, lists: Lists) {
         self.abuse.prepare(&rules);
+        if let Some(store) = &self.shared {
+            store.shared.heed(&rules);
+        }
         let policy = Policy::new(rules, lists);
         let takes_time = policy.rules.takes_time;
         self.policy.store(Arc::new(policy));

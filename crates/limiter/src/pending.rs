@@ -13,8 +13,8 @@ use tollgate_core::key::Hashes;
 use tollgate_core::limit::Meter;
 use tollgate_core::place::Place;
 use tollgate_core::request::Request;
-use tollgate_core::rules::written::{Consistency, OnExceed, OnStoreFailure};
-use tollgate_core::rules::{Charge, Charges, LimitId, Over, Selection};
+use tollgate_core::rules::written::OnStoreFailure;
+use tollgate_core::rules::{Charge, Charges, Leasing, LimitId, Over, Selection};
 
 /// A shared store, and what is done without it.
 #[derive(Debug)]
@@ -68,21 +68,21 @@ pub(crate) struct Due {
     pub(crate) enforced: bool,
     pub(crate) over: Over,
     leased: bool,
+    leasing: Leasing,
     denies_on_failure: bool,
 }
 
 impl Due {
     pub(crate) fn new(policy: &Policy, charge: &Charge<'_>) -> Self {
         let rule = policy.rules.set.rule_of(charge.id);
-        // Those who queue go at the store's pace: nothing is taken ahead of them.
-        let queues = matches!(rule.on_exceed, OnExceed::Queue(_));
         Self {
             id: charge.id,
             key: charge.key,
             client: charge.client,
             enforced: charge.enforced,
             over: charge.over,
-            leased: rule.consistency == Consistency::Leased && !queues && charge.limit.log_window().is_none(),
+            leased: rule.lends(charge.limit),
+            leasing: rule.leasing,
             denies_on_failure: rule.on_store_failure == OnStoreFailure::Deny,
         }
     }
@@ -95,6 +95,7 @@ impl Due {
             meter,
             enforced: self.enforced,
             leased: self.leased,
+            leasing: self.leasing,
             denies_on_failure: self.denies_on_failure,
         }
     }

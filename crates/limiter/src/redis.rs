@@ -2,9 +2,11 @@
 //!
 //! From the inside out: a [`link`] is one connection, a [`shard`] is one primary with its [`breaker`],
 //! [`servers`] know which shard serves which key. On top of them, [`dispatch`] sends what the leases ask,
-//! many clients in one call ([`lane`]), and [`fleet`] lets the nodes that share the store know of each other.
+//! many clients in one call ([`lane`]), and [`fleet`] lets the nodes that share the store know of each other; how many
+//! there are is remembered by the [`census`].
 
 mod breaker;
+mod census;
 mod dispatch;
 mod fleet;
 mod lane;
@@ -22,17 +24,24 @@ pub use url::{StoreUrl, StoreUrlError};
 use crate::clock::{Clock, ManualClock};
 use crate::lease::{self, Book, Call};
 use arc_swap::{ArcSwapOption, Guard};
+use census::Census;
 use dispatch::Queues;
 use fleet::Fleet;
 use servers::Servers;
 use shard::{Shard, log_change};
 pub(crate) use slots::Slot;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 pub(crate) use ticket::{Hearing, Ticket};
 use tokio::runtime::Handle;
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use tollgate_core::place::{Places, Secret};
+use tollgate_core::rules::RuleSet;
+use tollgate_core::rules::written::OnStoreFailure;
 
 /// How the store is used.
 #[derive(Clone, Debug)]
@@ -45,6 +54,9 @@ pub struct RedisSettings {
     pub secret: Option<[u8; 16]>,
     /// How many nodes there are, if that is not to be counted.
     pub expected_nodes: Option<u32>,
+    /// A folder of this node's own, for what it has to know if it starts while the store is away: how many nodes
+    /// there are.
+    pub data: Option<PathBuf>,
     /// Where this node can be reached, for people.
     pub node: NodeAddress,
     /// How often what was spent is reported and what is idle brought back.
@@ -63,6 +75,7 @@ impl Default for RedisSettings {
             prefix: "tg:".to_owned(),
             secret: None,
             expected_nodes: None,
+            data: None,
             node: NodeAddress::default(),
             lease_interval: Duration::from_micros(lease.interval_us),
             lease_horizon: Duration::from_micros(lease.horizon_us),
@@ -83,6 +96,7 @@ pub(crate) struct Shared {
     pub(crate) servers: Arc<Servers>,
     pub(crate) book: Book<Ticket>,
     pub(crate) fleet: Fleet,
+    census: Census,
     /// None until the fleet's secret is known: before that, nobody's state can be found.
     places: ArcSwapOption<Places>,
     queues: Queues,
@@ -92,6 +106,10 @@ pub(crate) struct Shared {
     /// Tests move the store's time by hand.
     given_time: Option<ManualClock>,
     settings: RedisSettings,
+    /// The next tick may have to come sooner than was thought.
+    ticks_sooner: Arc<Notify>,
+    /// Whether it was said that too little is known for a restart.
+    has_warned: AtomicBool,
 }
 
 impl RedisStore {
@@ -149,6 +167,7 @@ impl RedisStore {
             servers,
             book: Book::new(lease_settings),
             fleet: Fleet::new(&clock, settings.node.clone()),
+            census: Census::open(settings.data.as_deref(), url, &settings.prefix),
             places: ArcSwapOption::new(places),
             queues: Queues::default(),
             holdings: slots::Holdings::default(),
@@ -156,13 +175,16 @@ impl RedisStore {
             clock,
             given_time,
             settings,
+            ticks_sooner: Arc::default(),
+            has_warned: AtomicBool::new(false),
         });
+        shared.book.set_nodes(shared.settings.expected_nodes.unwrap_or(shared.census.nodes()));
         let _ = known.set(Arc::downgrade(&shared));
         // The first round, so that a store that is there is used from the first request on.
         shared.beat().await;
         let tasks = vec![
             tokio::spawn(beat_on(Arc::downgrade(&shared))),
-            tokio::spawn(tick_on(Arc::downgrade(&shared), lease_settings.interval_us)),
+            tokio::spawn(tick_on(Arc::downgrade(&shared), Arc::clone(&shared.ticks_sooner))),
             tokio::spawn(slots::keep_on(Arc::downgrade(&shared))),
         ];
         Ok(Self { shared, tasks })
@@ -261,6 +283,21 @@ impl Shared {
         self.places.load()
     }
 
+    /// Does from now on what `rules` ask of a node.
+    pub(crate) fn heed(&self, rules: &RuleSet) {
+        if self.book.keep_pace_with(rules) {
+            self.ticks_sooner.notify_one();
+        }
+        let limits_alone = rules.rules().iter().any(|rule| rule.on_store_failure == OnStoreFailure::Local);
+        let knows_nodes = self.settings.expected_nodes.is_some() || self.census.is_kept();
+        if limits_alone && !knows_nodes && !self.has_warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "a rule has `on_store_failure: local`, and how many nodes there are is not kept: restarted while the \
+                 store is away, this node would admit the whole limit (set `data`, or `redis.expected_nodes`)"
+            );
+        }
+    }
+
     /// About how many keys that are in use here belong to one shard.
     fn keys_of_one_shard(&self) -> usize {
         self.book.leases() / self.servers.shards().len().max(1)
@@ -290,12 +327,19 @@ async fn beat_on(shared: Weak<Shared>) {
 }
 
 /// Reports what was spent and brings back what is idle.
-async fn tick_on(shared: Weak<Shared>, interval_us: u64) {
-    let mut ticks = tokio::time::interval(Duration::from_micros(interval_us));
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+async fn tick_on(shared: Weak<Shared>, sooner: Arc<Notify>) {
+    let mut last = Instant::now();
     loop {
-        ticks.tick().await;
+        let tick_us = match shared.upgrade() {
+            Some(shared) => shared.book.tick_us(),
+            None => return,
+        };
+        tokio::select! {
+            () = tokio::time::sleep_until(last + Duration::from_micros(tick_us)) => {}
+            () = sooner.notified() => continue,
+        }
         let Some(shared) = shared.upgrade() else { return };
+        last = Instant::now();
         shared.book.tick(shared.lease_us(), |call: Call<Ticket>| shared.send(call));
     }
 }

@@ -2,9 +2,12 @@
 
 use super::Setting;
 use serde::Deserialize;
+use std::path::PathBuf;
 use std::time::Duration;
 use tollgate_core::document::{Document, Path};
 use tollgate_core::rate::parse_duration_us;
+use tollgate_core::rules::leasing::lease_us;
+use tollgate_core::rules::spelling::DurationText;
 use tollgate_limiter::{Emergency, FailureSettings, RedisSettings, StoreUrl};
 
 /// Where states are kept.
@@ -51,8 +54,8 @@ pub struct RedisFile {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct LeaseFile {
-    interval: Option<Setting>,
-    horizon: Option<Setting>,
+    interval: Option<DurationText>,
+    horizon: Option<DurationText>,
     most: Option<usize>,
 }
 
@@ -64,24 +67,23 @@ enum EmergencyName {
     On,
 }
 
-/// The store at `text`, with its settings.
-pub fn read(text: Option<&str>, file: &RedisFile) -> Result<Store, String> {
+/// The store at `text`, with its settings; `data` is the node's folder.
+pub fn read(text: Option<&str>, data: Option<PathBuf>, file: &RedisFile) -> Result<Store, String> {
     let Some(text) = text.filter(|text| !matches!(*text, "memory" | "memory:" | "memory://")) else {
         return Ok(Store::Memory);
     };
     let url: StoreUrl = text.parse().map_err(|error: tollgate_limiter::StoreUrlError| error.to_string())?;
     let mut settings = RedisSettings::default();
-    settings.timeout = duration(file.timeout.as_ref(), "timeout")?.unwrap_or(settings.timeout);
+    settings.timeout = timeout(file.timeout.as_ref())?.unwrap_or(settings.timeout);
     if let Some(prefix) = &file.prefix {
         settings.prefix.clone_from(prefix);
     }
     settings.secret = file.secret.as_deref().map(secret).transpose()?;
     settings.expected_nodes = file.expected_nodes;
+    settings.data = data;
     if let Some(lease) = &file.lease {
-        settings.lease_interval =
-            duration(lease.interval.as_ref(), "lease.interval")?.unwrap_or(settings.lease_interval);
-        settings.lease_horizon =
-            duration(lease.horizon.as_ref(), "lease.horizon")?.unwrap_or(settings.lease_horizon);
+        settings.lease_interval = lease_time(lease.interval)?.unwrap_or(settings.lease_interval);
+        settings.lease_horizon = lease_time(lease.horizon)?.unwrap_or(settings.lease_horizon);
         settings.most_leases = lease.most.unwrap_or(settings.most_leases);
     }
     let mut failure = FailureSettings::default();
@@ -102,7 +104,7 @@ pub fn read(text: Option<&str>, file: &RedisFile) -> Result<Store, String> {
 /// Reports what is wrong in the file where it stands.
 pub fn check(document: &mut Document, store: Option<&str>, file: &RedisFile) {
     let root = Path::root();
-    if let Err(error) = read(store, &RedisFile::default()) {
+    if let Err(error) = read(store, None, &RedisFile::default()) {
         document.error(&root.field("store"), error, None);
     }
     let section = root.field("redis");
@@ -111,23 +113,29 @@ pub fn check(document: &mut Document, store: Option<&str>, file: &RedisFile) {
             document.error(&path, error, None);
         }
     };
-    wrong(section.field("timeout"), duration(file.timeout.as_ref(), "timeout").err());
+    wrong(section.field("timeout"), timeout(file.timeout.as_ref()).err());
     wrong(section.field("secret"), file.secret.as_deref().and_then(|text| secret(text).err()));
     wrong(section.field("local_factor"), file.local_factor.and_then(|factor| permille(factor).err()));
     if let Some(lease) = &file.lease {
         let path = section.field("lease");
-        wrong(path.field("interval"), duration(lease.interval.as_ref(), "lease.interval").err());
-        wrong(path.field("horizon"), duration(lease.horizon.as_ref(), "lease.horizon").err());
+        wrong(path.field("interval"), lease_time(lease.interval).err());
+        wrong(path.field("horizon"), lease_time(lease.horizon).err());
     }
 }
 
-fn duration(setting: Option<&Setting>, name: &str) -> Result<Option<Duration>, String> {
+fn timeout(setting: Option<&Setting>) -> Result<Option<Duration>, String> {
     let Some(setting) = setting else { return Ok(None) };
     let us = parse_duration_us(&setting.to_string())?;
     if !(1_000..=10_000_000).contains(&us) {
-        return Err(format!("`{setting}` is out of range: `{name}` lies between 1ms and 10s"));
+        return Err(format!("`{setting}` is out of range: `timeout` lies between 1ms and 10s"));
     }
     Ok(Some(Duration::from_micros(us)))
+}
+
+/// What a rule may say of itself, the node says for all others.
+fn lease_time(written: Option<DurationText>) -> Result<Option<Duration>, String> {
+    let us = written.map(lease_us).transpose()?;
+    Ok(us.map(|us| Duration::from_micros(us.get().into())))
 }
 
 fn secret(text: &str) -> Result<[u8; 16], String> {

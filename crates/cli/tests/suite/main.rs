@@ -5,6 +5,7 @@
 mod client;
 mod gateway;
 mod program;
+mod restarting;
 mod rules;
 mod serving;
 mod settings;

@@ -16,9 +16,12 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 /// The binary with none of the settings that the one who runs the tests may have.
 pub fn tollgate<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-    for name in ["CONFIG", "RULES", "STORE", "STORE_MEMORY", "LISTEN", "LOG", "GATEWAY_LISTEN", "UPSTREAM"] {
+    for name in
+        ["CONFIG", "RULES", "STORE", "STORE_MEMORY", "DATA", "LISTEN", "LOG", "GATEWAY_LISTEN", "UPSTREAM"]
+    {
         command.env_remove(format!("TOLLGATE_{name}"));
     }
+    command.env_remove("STATE_DIRECTORY");
     command.args(arguments);
     command
 }

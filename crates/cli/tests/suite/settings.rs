@@ -54,7 +54,7 @@ fn every_flag_has_a_variable() {
 #[test]
 fn an_empty_variable_says_nothing() {
     let mut command = tollgate(["serve", "--listen", "127.0.0.1:0"]);
-    for name in ["CONFIG", "RULES", "STORE", "STORE_MEMORY", "GATEWAY_LISTEN", "UPSTREAM"] {
+    for name in ["CONFIG", "RULES", "STORE", "STORE_MEMORY", "DATA", "GATEWAY_LISTEN", "UPSTREAM"] {
         command.env(format!("TOLLGATE_{name}"), "");
     }
     let server = Server::from(&mut command);
@@ -84,6 +84,11 @@ fn what_is_wrong_in_the_file_is_said_with_its_place() {
             "tollgate.yaml:1:15: error: `16 pounds` is not a size of at least 1MB; write it like 64MB or 2GB\n",
         ),
         ("listen: [\n", "tollgate.yaml:"),
+        (
+            "redis:\n  lease: { interval: 100ms, horizon: 20s }\n",
+            "tollgate.yaml:2:38: error: 20s is out of range here; use 1ms to 10s\n",
+        ),
+        ("redis: { lease: { interval: soon } }\n", "tollgate.yaml:1:29: error: `soon` is not a duration\n"),
     ] {
         let ended = serve_with(config);
         assert!(ended.stderr.starts_with(expected), "{config}: {}", ended.stderr);

@@ -3,6 +3,7 @@
 mod cases;
 mod entries;
 mod exceeding;
+mod leasing;
 mod matching;
 mod penalties;
 mod sizes;
@@ -182,6 +183,7 @@ impl<'f> Compiler<'f> {
             );
         }
         let penalty = self.penalty(rule, path);
+        let leasing = self.leasing(rule, path);
         let net = self.net_factor(rule, &key, path);
         let Some(sizes) = sizes else { return };
         let compiled = Rule {
@@ -191,6 +193,7 @@ impl<'f> Compiler<'f> {
             penalty,
             on_store_failure: rule.on_store_failure.or(defaults.on_store_failure).unwrap_or_default(),
             consistency: rule.consistency.or(defaults.consistency).unwrap_or_default(),
+            leasing,
             key,
             ipv6_prefix,
             tier,
@@ -202,6 +205,7 @@ impl<'f> Compiler<'f> {
             needs_address: false,
             sizes,
         };
+        self.warn_of_idle_lease(rule, &compiled, path);
         let net = net.map(|(factor, path)| self.safety_net(&compiled, factor, &path));
         self.push(compiled, index);
         if let Some(net) = net {

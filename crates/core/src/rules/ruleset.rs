@@ -1,5 +1,6 @@
 //! Compiled rules.
 
+use super::leasing::Leasing;
 use super::pattern::Glob;
 use super::selection::Charge;
 use super::summary::{ClientNumber, Summary};
@@ -29,6 +30,8 @@ pub struct Rule {
     pub on_store_failure: OnStoreFailure,
     /// Whether tokens may be taken ahead.
     pub consistency: Consistency,
+    /// How they are.
+    pub leasing: Leasing,
     /// What it counts by.
     pub key: SmallVec<[Dimension; 2]>,
     /// By which networks it counts IPv6 addresses.

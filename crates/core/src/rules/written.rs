@@ -1,6 +1,7 @@
 //! Rules as people write them. These types are the file format: what they say, the JSON Schema says too.
 
 pub use super::exceeding::{Flag, OnExceed, Percent, Queue, Shed, Soft, Tarpit};
+pub use super::leasing::Lease;
 use super::spelling::{Amount, DurationText, OneOrMany, PenaltyText, RateText, ShortLimit, Timestamp};
 use crate::algorithm::Algorithm;
 use schemars::JsonSchema;
@@ -96,6 +97,8 @@ pub struct Rule {
     pub on_store_failure: Option<OnStoreFailure>,
     /// Whether nodes may take tokens ahead.
     pub consistency: Option<Consistency>,
+    /// How far ahead nodes take tokens, and how often they tell what became of them.
+    pub lease: Option<Lease>,
     /// For people.
     pub description: Option<String>,
 }
@@ -181,6 +184,8 @@ pub struct Defaults {
     pub on_store_failure: Option<OnStoreFailure>,
     /// See the rule's.
     pub consistency: Option<Consistency>,
+    /// See the rule's.
+    pub lease: Option<Lease>,
 }
 
 /// A tier: who belongs to it, and the numbers its members get from rules that give none.

@@ -22,6 +22,7 @@ defaults:
   soft: 90%
   on_store_failure: allow
   consistency: leased
+  lease: { interval: 200ms }
 tiers:
   anonymous: { params: { limit: 10, window: 1 } }
   free: { api_key_pattern: sk_free_*, limit: 20/s, burst: 30 }
@@ -48,6 +49,7 @@ rules:
     consistency: strict
   - id: matching
     fallback: true
+    lease: { interval: 50ms, horizon: 1s }
     match:
       api_key_pattern: [a*, "?b"]
       user_pattern: u*

@@ -4,6 +4,7 @@ mod flight;
 mod lease;
 mod page;
 mod reports;
+mod rounds;
 
 use super::credit::Paid;
 use flight::Item;
@@ -12,15 +13,16 @@ use page::Page;
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use tollgate_core::algorithm::Step;
 use tollgate_core::limit::Meter;
 use tollgate_core::place::Place;
+use tollgate_core::rules::{Leasing, RuleSet};
 use tollgate_core::script::{Answer, Ask};
 
 const PAGES: usize = 256;
 
-/// How leases are dealt with.
+/// How leases are dealt with. A rule may have a horizon and an interval of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
     /// How far ahead of its use a busy key takes tokens.
@@ -57,6 +59,8 @@ pub(crate) struct Book<W> {
     settings: Settings,
     /// How many nodes share the store, this one included.
     nodes: AtomicU32,
+    /// From one tick to the next.
+    tick_us: AtomicU64,
 }
 
 /// One limit that a request is to be charged against.
@@ -71,6 +75,8 @@ pub(crate) struct Charged<'r> {
     pub(crate) enforced: bool,
     /// Whether tokens may be taken ahead.
     pub(crate) leased: bool,
+    /// How they are.
+    pub(crate) leasing: Leasing,
     /// Whether a request is refused if the store does not answer.
     pub(crate) denies_on_failure: bool,
 }
@@ -151,6 +157,7 @@ impl<W: Waiter> Book<W> {
             pages: (0..PAGES).map(|_| Mutex::new(Page::new(settings.most_leases / PAGES))).collect(),
             settings,
             nodes: AtomicU32::new(1),
+            tick_us: AtomicU64::new(settings.interval_us),
         }
     }
 
@@ -253,7 +260,7 @@ impl<W: Waiter> Book<W> {
         let mut page = self.page(client).lock();
         let is_late = call.waiters.iter().any(|(_, waiter)| waiter.is_none());
         page.take_in(&call, answer, self.nodes(), now_us);
-        page.serve(call, answer, now_us, &self.settings);
+        page.serve(call, answer, now_us);
         if is_late {
             return None;
         }
@@ -307,11 +314,11 @@ impl<W: Waiter> Book<W> {
     }
 
     /// Reports what was spent, brings back what is idle or about to die, forgets what is not in use. To be
-    /// called every [`Settings::interval_us`].
+    /// called every [`Book::tick_us`].
     pub(crate) fn tick(&self, now_us: u64, mut send: impl FnMut(Call<W>)) {
-        let nodes = self.nodes();
+        let (nodes, tick_us) = (self.nodes(), self.tick_us());
         for page in &self.pages {
-            let calls = page.lock().tick(now_us, nodes, &self.settings);
+            let calls = page.lock().tick(now_us, tick_us, nodes, &self.settings);
             calls.into_iter().for_each(&mut send);
         }
     }
@@ -331,6 +338,18 @@ impl<W: Waiter> Book<W> {
 
     pub(crate) fn nodes(&self) -> u32 {
         self.nodes.load(Ordering::Relaxed)
+    }
+
+    /// Ticks as often as `rules` ask for it from now on. Answers whether that is more often than before.
+    pub(crate) fn keep_pace_with(&self, rules: &RuleSet) -> bool {
+        let shortest_us = rules.shortest_interval_us().map_or(u64::MAX, |us| us.get().into());
+        let tick_us = shortest_us.min(self.settings.interval_us);
+        self.tick_us.swap(tick_us, Ordering::Relaxed) > tick_us
+    }
+
+    /// How often it has to be called for a tick: at the shortest interval in force.
+    pub(crate) fn tick_us(&self) -> u64 {
+        self.tick_us.load(Ordering::Relaxed)
     }
 
     /// How many keys are kept.

@@ -19,7 +19,7 @@ use std::time::Duration;
 use tollgate_core::place::{Places, Secret};
 
 pub(super) const BEAT: Duration = Duration::from_secs(1);
-const SILENT_US: u64 = 5_000_000;
+pub(super) const SILENT_US: u64 = 5_000_000;
 /// Further apart than this, somebody's clock is wrong.
 const WORRYING_DRIFT_US: u64 = 500_000;
 
@@ -134,31 +134,36 @@ impl Shared {
             let shared = Arc::clone(self);
             tokio::spawn(async move { shared.beat_to(&shard).await })
         });
+        let mut was_told = false;
         for beat in beats.collect::<Vec<_>>() {
-            let _ = beat.await;
+            was_told |= beat.await.unwrap_or(false);
         }
         // A shard that lost its slots tells nothing more, and nobody is there because it once said so.
         let shards = self.servers.shards();
         let is_shard = |number: &u32| shards.iter().any(|shard| shard.number() == *number);
         self.fleet.others.lock().retain(|number, _| is_shard(number));
         self.keep_secret().await;
-        let alive = self.fleet.nodes().len() as u32;
-        self.book.set_nodes(self.settings.expected_nodes.unwrap_or(alive));
+        if was_told && self.settings.expected_nodes.is_none() {
+            self.census.note(self.fleet.nodes().len() as u32);
+            self.book.set_nodes(self.census.nodes());
+            self.census.keep().await;
+        }
     }
 
-    async fn beat_to(&self, shard: &Arc<Shard>) {
+    /// Answers whether the shard has told who is there.
+    async fn beat_to(&self, shard: &Arc<Shard>) -> bool {
         let own = self.fleet.own();
-        let Ok(described) = serde_json::to_string(&own) else { return };
+        let Ok(described) = serde_json::to_string(&own) else { return false };
         let mut command = redis::cmd("EVAL");
         command.arg(SCRIPT).arg(1).arg(self.nodes_key(shard)).arg(&own.id).arg(described).arg(SILENT_US);
         let (sent_us, sent_unix_us) = (self.lease_us(), self.clock.now_us());
         // Who does not answer keeps the nodes that it last told: they are not gone because it is.
-        let Ok(Value::Array(parts)) = shard.call(&command).await else { return };
+        let Ok(Value::Array(parts)) = shard.call(&command).await else { return false };
         let took_us = self.lease_us().saturating_sub(sent_us);
         let mut texts = parts.iter().map(text);
         let Some(Some(store_us)) = texts.next().map(|time| time.and_then(|time| time.parse::<i64>().ok()))
         else {
-            return;
+            return false;
         };
         if self.given_time.is_none() {
             self.fleet.note_drift(store_us - (sent_unix_us + took_us / 2) as i64, took_us);
@@ -166,6 +171,7 @@ impl Shared {
         let described = texts.skip(1).step_by(2).flatten();
         let nodes = described.filter_map(|text| serde_json::from_str(text.split_once(' ')?.1).ok());
         self.fleet.others.lock().insert(shard.number(), nodes.collect());
+        true
     }
 
     fn nodes_key(&self, shard: &Shard) -> String {

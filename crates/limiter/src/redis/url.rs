@@ -265,6 +265,15 @@ impl fmt::Debug for Login {
     }
 }
 
+impl StoreUrl {
+    /// The same place for everybody: without who enters, and with the addresses in order.
+    pub(crate) fn without_login(&self) -> Self {
+        let mut addresses = self.addresses.clone();
+        addresses.sort_unstable();
+        Self { login: Login::default(), sentinel_login: Login::default(), addresses, ..self.clone() }
+    }
+}
+
 impl fmt::Display for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let tls = if self.tls { "s" } else { "" };

@@ -9,8 +9,8 @@ use tollgate_core::key::Seed;
 use tollgate_core::limit::{Limit, Meter};
 use tollgate_core::place::{Place, Places, Secret};
 use tollgate_core::request::Request;
-use tollgate_core::rules::written::{Consistency, OnStoreFailure};
-use tollgate_core::rules::{Charges, LimitId, RuleSet, Selection};
+use tollgate_core::rules::written::OnStoreFailure;
+use tollgate_core::rules::{Charges, Leasing, LimitId, RuleSet, Selection};
 
 /// Any will do: nobody attacks a simulation.
 static SEED: LazyLock<Seed> = LazyLock::new(|| Seed::new([0x7469_6d65, 0x666c_6965]));
@@ -51,6 +51,7 @@ pub(super) struct Due {
     pub(super) place: Place,
     pub(super) enforced: bool,
     pub(super) leased: bool,
+    leasing: Leasing,
     pub(super) on_failure: OnStoreFailure,
     /// Its state among all, see [`People::states`].
     pub(super) state: u32,
@@ -68,6 +69,7 @@ impl Due {
             meter: self.limit().meter(),
             enforced: self.enforced,
             leased: self.leased,
+            leasing: self.leasing,
             denies_on_failure: self.on_failure == OnStoreFailure::Deny,
         }
     }
@@ -111,6 +113,11 @@ impl<'s> People<'s> {
         self.known.fill(None);
     }
 
+    /// The rules in force.
+    pub(super) fn rules(&self) -> &RuleSet {
+        &self.rules
+    }
+
     /// What `client` is charged for.
     pub(super) fn dues(&mut self, client: u32) -> Rc<[Due]> {
         let index = client as usize;
@@ -149,7 +156,8 @@ impl<'s> People<'s> {
                 client: charge.client,
                 place: self.places.of(rule, limit, &request, selection.route()),
                 enforced: charge.enforced,
-                leased: rule.consistency == Consistency::Leased && limit.log_window().is_none(),
+                leased: rule.lends(limit),
+                leasing: rule.leasing,
                 on_failure: rule.on_store_failure,
                 state: self.states.number(charge.key, limit.meter()),
             }

@@ -15,6 +15,7 @@ use std::collections::hash_map::DefaultHasher;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::hash::{Hash, Hasher};
 use std::rc::Rc;
+use tollgate_core::rules::RuleSet;
 use tollgate_core::rules::written::OnStoreFailure;
 use tollgate_core::script::Answer;
 
@@ -108,11 +109,12 @@ struct Waiting {
 }
 
 impl Node {
-    fn new(fleet: &Fleet, random: &mut fastrand::Rng, lives: u32) -> Self {
+    fn new(fleet: &Fleet, rules: &RuleSet, random: &mut fastrand::Rng, lives: u32) -> Self {
         let defaults = Settings::default();
         let settings = Settings { horizon_us: fleet.horizon_us.unwrap_or(defaults.horizon_us), ..defaults };
         let book = Book::new(settings);
         book.set_nodes(u32::from(fleet.nodes));
+        book.keep_pace_with(rules);
         let drift = i64::from(fleet.drift_ppm);
         Self { book, lives, boot_us: random.u64(0..1 << 40), drift_ppm: random.i64(-drift..=drift) }
     }
@@ -127,7 +129,7 @@ impl Node {
 impl<'s> World<'s> {
     pub(super) fn new(fleet: &'s Fleet, clients: &'s [Client]) -> Self {
         let mut random = fastrand::Rng::with_seed(fleet.seed);
-        let nodes = (0..fleet.nodes).map(|_| Node::new(fleet, &mut random, 0)).collect();
+        let nodes = (0..fleet.nodes).map(|_| Node::new(fleet, &fleet.rules, &mut random, 0)).collect();
         let mut world = Self {
             fleet,
             people: People::new(clients, std::sync::Arc::clone(&fleet.rules)),
@@ -151,9 +153,8 @@ impl<'s> World<'s> {
         for (index, (at_us, _)) in fleet.events.iter().enumerate() {
             world.push(*at_us, Next::Befalls(index));
         }
-        let interval_us = Settings::default().interval_us;
         for node in 0..fleet.nodes {
-            let first_us = world.random.u64(0..interval_us);
+            let first_us = world.random.u64(0..world.nodes[usize::from(node)].book.tick_us());
             world.push(first_us, Next::Tick(node));
         }
         world
@@ -224,7 +225,7 @@ impl<'s> World<'s> {
         match &self.fleet.events[index].1 {
             Event::NodeDies(node) => {
                 let place = &mut self.nodes[usize::from(*node)];
-                *place = Node::new(self.fleet, &mut self.random, place.lives + 1);
+                *place = Node::new(self.fleet, self.people.rules(), &mut self.random, place.lives + 1);
                 let life = place.lives;
                 // Who waits there never hears.
                 self.waiting.retain(|_, waiting| waiting.arrival.node != *node || waiting.life == life);
@@ -232,7 +233,12 @@ impl<'s> World<'s> {
             Event::ShardAway(shard, length_us) => {
                 self.shards[usize::from(*shard)].leave(self.now_us, *length_us);
             }
-            Event::Rules(rules) => self.people.change(std::sync::Arc::clone(rules)),
+            Event::Rules(rules) => {
+                self.people.change(std::sync::Arc::clone(rules));
+                for node in &self.nodes {
+                    node.book.keep_pace_with(rules);
+                }
+            }
         }
     }
 
@@ -390,7 +396,8 @@ impl<'s> World<'s> {
         for call in calls {
             self.send(node, call);
         }
-        self.push(self.now_us + Settings::default().interval_us, Next::Tick(node));
+        let next_us = self.now_us + self.nodes[usize::from(node)].book.tick_us();
+        self.push(next_us, Next::Tick(node));
     }
 
     /// Hands on what was said to those who wait.

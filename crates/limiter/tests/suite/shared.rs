@@ -10,4 +10,5 @@ mod fleet;
 mod in_flight;
 mod penalties;
 mod several;
+mod timing;
 mod together;

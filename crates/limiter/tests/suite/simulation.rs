@@ -5,6 +5,7 @@ mod faults;
 mod load;
 mod random;
 mod several;
+mod timing;
 
 use std::sync::Arc;
 use tollgate_core::rules::{RuleSet, load};

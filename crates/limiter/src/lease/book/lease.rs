@@ -9,6 +9,7 @@ use tollgate_core::algorithm::Step;
 use tollgate_core::lending::Account;
 use tollgate_core::limit::Meter;
 use tollgate_core::place::Field;
+use tollgate_core::rules::Leasing;
 use tollgate_core::script::{Answer, AnsweredState, Ask, ChargeAnswer, ChargeAsk};
 
 /// A node that has been alone with a key for so long is thought to stay so.
@@ -19,6 +20,8 @@ const SLACK: u32 = 100;
 const SLACK_OF_FLOW: u32 = 16;
 /// What a key that has hardly been seen may need before its tokens die.
 const A_FEW: u64 = 16;
+/// A key that takes tokens ahead for some time has gone quiet if none came in one part of so many of it.
+const PAUSES: u64 = 3;
 /// Of what a token lives, so much is left unused: clocks may run apart by a thousandth.
 const CLOCKS_APART: u64 = 1_000;
 
@@ -47,7 +50,24 @@ pub(super) struct Lease {
     pub(super) is_busy: bool,
     /// Where the state stands; known since it was first asked for.
     pub(super) place: Option<(Arc<str>, u64, Field)>,
+    pub(super) timing: Timing,
     pub(super) meter: Meter,
+}
+
+/// How often a lease is looked at, and how far ahead it takes tokens: as its rule says, else as the node does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Timing {
+    pub(super) interval_us: u64,
+    pub(super) horizon_us: u64,
+}
+
+impl Timing {
+    pub(super) fn new(leasing: Leasing, settings: &Settings) -> Self {
+        Self {
+            interval_us: leasing.interval_us.map_or(settings.interval_us, |us| us.get().into()),
+            horizon_us: leasing.horizon_us.map_or(settings.horizon_us, |us| us.get().into()),
+        }
+    }
 }
 
 /// What can be said about a request without asking.
@@ -71,7 +91,7 @@ impl Local {
 }
 
 impl Lease {
-    pub(super) fn new(meter: &Meter, now_us: u64) -> Self {
+    pub(super) fn new(meter: &Meter, timing: Timing, now_us: u64) -> Self {
         Self {
             used_us: now_us,
             pace: Pace::default(),
@@ -84,6 +104,7 @@ impl Lease {
             was_refused: false,
             is_busy: false,
             place: None,
+            timing,
             meter: *meter,
         }
     }
@@ -146,11 +167,14 @@ impl Lease {
     /// How long nobody may come before what is in hand goes back: a key that should have been asked for
     /// several times by now has gone quiet.
     pub(super) fn patience_us(&self, now_us: u64, settings: &Settings) -> u64 {
+        let Timing { interval_us, horizon_us } = self.timing;
         if self.is_alone() {
-            return settings.lone_horizon_us;
+            return settings.lone_horizon_us.max(horizon_us);
         }
-        let arrivals = self.pace.per_second(now_us) * settings.interval_us / 1_000_000;
-        if arrivals >= 1 { settings.interval_us } else { settings.horizon_us }
+        // What was taken for long is not brought back at the first pause.
+        let pause_us = interval_us.max(horizon_us / PAUSES);
+        let arrivals = self.pace.per_second(now_us) * pause_us / 1_000_000;
+        if arrivals >= 1 { pause_us } else { horizon_us }
     }
 
     /// How many tokens to take ahead, and at most one in how many of those that are left. What a busy key will
@@ -162,10 +186,15 @@ impl Lease {
         // What would not be spent while it lives is not worth taking.
         let store_us = self.memory.as_ref().map(|memory| memory.store_us(now_us));
         let life_us = self.meter.credit_us(store_us.unwrap_or_default());
-        let horizon_us = match is_alone {
-            true => settings.lone_horizon_us.min(life_us.saturating_sub(2 * settings.interval_us)),
-            false if per_second >= settings.busy_per_second => settings.horizon_us,
+        let horizon_us = match per_second >= settings.busy_per_second {
+            true => self.timing.horizon_us.min(life_us),
             false => 0,
+        };
+        let horizon_us = match is_alone {
+            // What dies before the next tick but one would be brought back.
+            true => horizon_us
+                .max(settings.lone_horizon_us.min(life_us.saturating_sub(2 * self.timing.interval_us))),
+            false => horizon_us,
         };
         let tokens = |us: u64| (per_second * us).div_ceil(1_000_000);
         let soon = u32::try_from(tokens(horizon_us)).unwrap_or(u32::MAX);
@@ -232,7 +261,7 @@ impl Lease {
     pub(super) fn let_go(&mut self, nodes: u32, now_us: u64, settings: &Settings) {
         let is_idle = self.used_us + self.patience_us(now_us, settings) <= now_us;
         // What dies before the next tick but one goes back while there is time.
-        let dies_us = if is_idle { u64::MAX } else { now_us + 2 * settings.interval_us };
+        let dies_us = if is_idle { u64::MAX } else { now_us + 2 * self.timing.interval_us };
         if self.credit.holds(dies_us) && !self.may_die(nodes, now_us) {
             self.credit.bring_back(dies_us);
             self.memory = None;
@@ -241,9 +270,9 @@ impl Lease {
 
     /// Whether `cost` tokens that were taken just now will surely still be missing when they come back with the
     /// next tick. If the bucket is full by then, its refill has replaced them, and they would be on top.
-    pub(super) fn misses(&self, cost: u32, now_us: u64, settings: &Settings) -> bool {
+    pub(super) fn misses(&self, cost: u32, now_us: u64) -> bool {
         let Some(bucket) = self.meter.bucket() else { return true };
-        let ticks = 2 * settings.interval_us / bucket.tick_us + 1;
+        let ticks = 2 * self.timing.interval_us / bucket.tick_us + 1;
         let refilled = ticks * u64::from(bucket.amount) / u64::from(bucket.period) + 2;
         let others = self.credit.refunded();
         self.missing(now_us).is_some_and(|missing| u64::from(missing) > refilled + u64::from(cost) + others)

@@ -1,8 +1,9 @@
 //! A part of the book under one lock: the leases of some clients, and their flights.
 
 use super::flight::{Flight, Item};
-use super::lease::{Lease, Local};
+use super::lease::{Lease, Local, Timing};
 use super::reports::{Reports, report_ask, worth_telling};
+use super::rounds::Rounds;
 use super::{Call, Charged, Settings, Verdict, Waiter};
 use crate::lease::credit::Paid;
 use crate::lease::memory::Memory;
@@ -28,7 +29,7 @@ pub(super) struct Page<W> {
     leases: ByKey<Lease>,
     /// Those that hold credit that could be missed, or have something to tell: the others need nothing from a
     /// tick.
-    busy: Vec<u64>,
+    busy: Rounds,
     /// When those that nobody uses are looked for again.
     sweep_us: u64,
     flights: ByKey<Flight<W>>,
@@ -39,7 +40,7 @@ impl<W> Page<W> {
     pub(super) fn new(most_leases: usize) -> Self {
         Self {
             leases: ByKey::default(),
-            busy: Vec::new(),
+            busy: Rounds::default(),
             sweep_us: 0,
             flights: ByKey::default(),
             most_leases,
@@ -59,7 +60,7 @@ impl<W> Page<W> {
         now_us: u64,
         settings: &Settings,
     ) -> Local {
-        let Some(lease) = self.asked_for(charge, cost, rules, now_us) else { return Local::Ask };
+        let Some(lease) = self.asked_for(charge, cost, rules, now_us, settings) else { return Local::Ask };
         lease.look(charge.meter, cost, now_us, settings)
     }
 
@@ -73,7 +74,7 @@ impl<W> Page<W> {
         now_us: u64,
         settings: &Settings,
     ) -> Local {
-        let Some(lease) = self.asked_for(charge, cost, rules, now_us) else { return Local::Ask };
+        let Some(lease) = self.asked_for(charge, cost, rules, now_us, settings) else { return Local::Ask };
         let local = lease.look(charge.meter, cost, now_us, settings);
         if let Local::Spend(_) = local {
             lease.credit.spend(cost, now_us);
@@ -83,16 +84,31 @@ impl<W> Page<W> {
 
     /// The lease that `charge` is about, if there is room for it.
     #[inline]
-    fn asked_for(&mut self, charge: &Charged<'_>, cost: u32, rules: u32, now_us: u64) -> Option<&mut Lease> {
+    fn asked_for(
+        &mut self,
+        charge: &Charged<'_>,
+        cost: u32,
+        rules: u32,
+        now_us: u64,
+        settings: &Settings,
+    ) -> Option<&mut Lease> {
         let room = self.leases.len() < self.most_leases;
         let lease = match self.leases.entry(charge.key) {
             Entry::Occupied(lease) => lease.into_mut(),
-            Entry::Vacant(free) if room => free.insert(Lease::new(charge.meter, now_us)),
+            Entry::Vacant(free) if room => {
+                free.insert(Lease::new(charge.meter, Timing::new(charge.leasing, settings), now_us))
+            }
             Entry::Vacant(_) => return None,
         };
         let known_as = (rules, std::ptr::from_ref(charge.meter) as usize);
         if lease.known_as != known_as {
             lease.known_as = known_as;
+            let timing = Timing::new(charge.leasing, settings);
+            if lease.is_busy && timing.interval_us != lease.timing.interval_us {
+                self.busy.leave(charge.key, lease.timing.interval_us);
+                self.busy.join(charge.key, timing.interval_us);
+            }
+            lease.timing = timing;
             if lease.meter != *charge.meter {
                 lease.adopt(charge.meter);
                 note_busy(&mut self.busy, charge.key, lease);
@@ -294,14 +310,20 @@ impl<W> Page<W> {
     }
 
     /// See [`super::Book::tick`].
-    pub(super) fn tick(&mut self, now_us: u64, nodes: u32, settings: &Settings) -> Vec<Call<W>> {
+    pub(super) fn tick(
+        &mut self,
+        now_us: u64,
+        tick_us: u64,
+        nodes: u32,
+        settings: &Settings,
+    ) -> Vec<Call<W>> {
         let mut reports = Reports::default();
         let leases = &mut self.leases;
-        self.busy.retain(|key| {
-            let Some(lease) = leases.get_mut(key) else { return false };
+        self.busy.walk(now_us, tick_us, |key| {
+            let Some(lease) = leases.get_mut(&key) else { return false };
             lease.let_go(nodes, now_us, settings);
             if lease.has_news(nodes, now_us) {
-                reports.add(*key, lease, now_us);
+                reports.add(key, lease, now_us);
             }
             lease.is_busy = lease.is_due(nodes, now_us);
             lease.is_busy
@@ -331,16 +353,16 @@ impl<W> Page<W> {
 }
 
 /// The next tick has to look at this one.
-fn note_busy(busy: &mut Vec<u64>, key: u64, lease: &mut Lease) {
+fn note_busy(busy: &mut Rounds, key: u64, lease: &mut Lease) {
     if !lease.is_busy {
         lease.is_busy = true;
-        busy.push(key);
+        busy.join(key, lease.timing.interval_us);
     }
 }
 
 impl<W: Waiter> Page<W> {
     /// Tells the waiters of `call` what they get.
-    pub(super) fn serve(&mut self, call: Call<W>, answer: &Answer, now_us: u64, settings: &Settings) {
+    pub(super) fn serve(&mut self, call: Call<W>, answer: &Answer, now_us: u64) {
         let Call { ask, items, waiters, .. } = call;
         let mut waiters = waiters.into_iter();
         for (number, run) in ask.runs.iter().enumerate() {
@@ -359,7 +381,7 @@ impl<W: Waiter> Page<W> {
                     None => !items.iter().any(|item| item.enforced && item.denies_on_failure),
                 };
                 if passes && !was_heard {
-                    self.bring_back_unheard(&items, &counted, cost, answer.now_us, now_us, settings);
+                    self.bring_back_unheard(&items, &counted, cost, answer.now_us, now_us);
                 }
             }
         }
@@ -408,12 +430,9 @@ impl<W: Waiter> Page<W> {
         cost: u32,
         store_us: u64,
         now_us: u64,
-        settings: &Settings,
     ) {
         for (item, _) in items.iter().zip(counted).filter(|(_, counted)| **counted) {
-            if let Some(lease) =
-                self.leases.get_mut(&item.key).filter(|lease| lease.misses(cost, now_us, settings))
-            {
+            if let Some(lease) = self.leases.get_mut(&item.key).filter(|lease| lease.misses(cost, now_us)) {
                 let epoch = item.meter.epoch(store_us);
                 lease.credit.report(Report { epoch, refunded: cost, ..Report::default() });
                 lease.memory = None;

@@ -14,6 +14,8 @@ fn no_bucket_is_ever_exceeded() {
         let rate = [1, 7, 50, 300, 2_000][random.usize(0..5)];
         let flow = if algorithm == "leaky_bucket" { "leak_rate" } else { "refill_rate" };
         let limit = format!("algorithm: {algorithm}, params: {{capacity: {capacity}, {flow}: {rate}}}");
+        let lease = ["", "horizon: 5s", "interval: 7ms", "interval: 2s, horizon: 10s"][seed as usize % 4];
+        let limit = format!("{limit}, lease: {{{lease}}}");
         let nodes = [1, 2, 4, 20][random.usize(0..4)];
         let rtt_us = [200, 500, 2_000, 20_000, 60_000][random.usize(0..5)];
         let mut events = Vec::new();
