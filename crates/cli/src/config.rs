@@ -14,6 +14,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 pub use store::Store;
+use store::StoreFlags;
 use tollgate_core::document::{Document, Path};
 use tollgate_http::{HeaderOptions, Identities, IdentityOptions};
 use tollgate_limiter::AbuseSettings;
@@ -39,6 +40,9 @@ pub struct ServeArgs {
     /// $STATE_DIRECTORY]
     #[arg(long, env = "TOLLGATE_DATA", value_name = "DIR", value_parser = path())]
     pub data: Option<PathBuf>,
+    /// While a shared store is away, limit each address by itself: off, on_outage, on [default: off]
+    #[arg(long, env = "TOLLGATE_EMERGENCY", value_name = "WHEN")]
+    pub emergency: Option<String>,
     /// How much memory the states may take, such as 64MB [default: 512MB]
     #[arg(long, env = "TOLLGATE_STORE_MEMORY", value_name = "SIZE")]
     pub store_memory: Option<String>,
@@ -68,6 +72,7 @@ impl ServeArgs {
             rules: self.rules.and_then(path),
             store: self.store.and_then(text),
             data: self.data.and_then(path),
+            emergency: self.emergency.and_then(text),
             store_memory: self.store_memory.and_then(text),
             listen: self.listen.and_then(text),
             gateway_listen: self.gateway_listen.and_then(text),
@@ -144,8 +149,11 @@ impl Config {
             Some(path) => read(path)?,
             None => Default::default(),
         };
-        let store = args.store.or(file.store);
-        let data = args.data.or(file.data).or_else(state_directory);
+        let store_flags = StoreFlags {
+            url: args.store.or(file.store),
+            data: args.data.or(file.data).or_else(state_directory),
+            emergency: args.emergency,
+        };
         let gateway_listen = args.gateway_listen.or(file.gateway_listen.map(|setting| setting.to_string()));
         let upstream = args.upstream.or(file.upstream);
         let trusted = &file.identity.client_ip.trusted;
@@ -153,7 +161,7 @@ impl Config {
             gateway::read(gateway_listen.as_deref(), upstream.as_deref(), file.gateway.as_ref(), trusted);
         Ok(Self {
             gateway: gateway.map_err(|(_, error)| Failure::plain(error))?,
-            store: store::read(store.as_deref(), data, &file.redis).map_err(Failure::plain)?,
+            store: store::read(store_flags, &file.redis).map_err(Failure::plain)?,
             rules: args.rules.or(file.rules),
             store_memory: args
                 .store_memory

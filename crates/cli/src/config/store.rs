@@ -67,9 +67,22 @@ enum EmergencyName {
     On,
 }
 
-/// The store at `text`, with its settings; `data` is the node's folder.
-pub fn read(text: Option<&str>, data: Option<PathBuf>, file: &RedisFile) -> Result<Store, String> {
-    let Some(text) = text.filter(|text| !matches!(*text, "memory" | "memory:" | "memory://")) else {
+/// What a flag says about the store, over what the file does.
+#[derive(Debug, Default)]
+pub struct StoreFlags {
+    /// Where it is.
+    pub url: Option<String>,
+    /// The node's folder.
+    pub data: Option<PathBuf>,
+    /// When each address is limited by itself.
+    pub emergency: Option<String>,
+}
+
+/// The store that `flags` name, with its settings.
+pub fn read(flags: StoreFlags, file: &RedisFile) -> Result<Store, String> {
+    let emergency = flags.emergency.as_deref().map(emergency_name).transpose()?.or(file.emergency);
+    let Some(text) = flags.url.filter(|text| !matches!(text.as_str(), "memory" | "memory:" | "memory://"))
+    else {
         return Ok(Store::Memory);
     };
     let url: StoreUrl = text.parse().map_err(|error: tollgate_limiter::StoreUrlError| error.to_string())?;
@@ -80,7 +93,7 @@ pub fn read(text: Option<&str>, data: Option<PathBuf>, file: &RedisFile) -> Resu
     }
     settings.secret = file.secret.as_deref().map(secret).transpose()?;
     settings.expected_nodes = file.expected_nodes;
-    settings.data = data;
+    settings.data = flags.data;
     if let Some(lease) = &file.lease {
         settings.lease_interval = lease_time(lease.interval)?.unwrap_or(settings.lease_interval);
         settings.lease_horizon = lease_time(lease.horizon)?.unwrap_or(settings.lease_horizon);
@@ -90,7 +103,7 @@ pub fn read(text: Option<&str>, data: Option<PathBuf>, file: &RedisFile) -> Resu
     if let Some(factor) = file.local_factor {
         failure.local_factor_permille = permille(factor)?;
     }
-    if let Some(emergency) = file.emergency {
+    if let Some(emergency) = emergency {
         failure.emergency = match emergency {
             EmergencyName::Off => Emergency::Off,
             EmergencyName::OnOutage => Emergency::OnOutage,
@@ -104,7 +117,8 @@ pub fn read(text: Option<&str>, data: Option<PathBuf>, file: &RedisFile) -> Resu
 /// Reports what is wrong in the file where it stands.
 pub fn check(document: &mut Document, store: Option<&str>, file: &RedisFile) {
     let root = Path::root();
-    if let Err(error) = read(store, None, &RedisFile::default()) {
+    let flags = StoreFlags { url: store.map(str::to_owned), ..StoreFlags::default() };
+    if let Err(error) = read(flags, &RedisFile::default()) {
         document.error(&root.field("store"), error, None);
     }
     let section = root.field("redis");
@@ -120,6 +134,15 @@ pub fn check(document: &mut Document, store: Option<&str>, file: &RedisFile) {
         let path = section.field("lease");
         wrong(path.field("interval"), lease_time(lease.interval).err());
         wrong(path.field("horizon"), lease_time(lease.horizon).err());
+    }
+}
+
+fn emergency_name(text: &str) -> Result<EmergencyName, String> {
+    match text {
+        "off" => Ok(EmergencyName::Off),
+        "on_outage" | "on-outage" => Ok(EmergencyName::OnOutage),
+        "on" => Ok(EmergencyName::On),
+        _ => Err(format!("`{text}` is no state of an emergency; it is one of off, on_outage and on")),
     }
 }
 

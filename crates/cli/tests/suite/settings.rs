@@ -52,9 +52,18 @@ fn every_flag_has_a_variable() {
 }
 
 #[test]
+fn an_emergency_has_three_states() {
+    let ended = run(&mut tollgate(["serve", "--emergency", "maybe"]));
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(ended.stderr.contains("`maybe` is no state of an emergency; it is one of off, on_outage and on"));
+}
+
+#[test]
 fn an_empty_variable_says_nothing() {
     let mut command = tollgate(["serve", "--listen", "127.0.0.1:0"]);
-    for name in ["CONFIG", "RULES", "STORE", "STORE_MEMORY", "DATA", "GATEWAY_LISTEN", "UPSTREAM"] {
+    for name in
+        ["CONFIG", "RULES", "STORE", "STORE_MEMORY", "DATA", "EMERGENCY", "GATEWAY_LISTEN", "UPSTREAM"]
+    {
         command.env(format!("TOLLGATE_{name}"), "");
     }
     let server = Server::from(&mut command);

@@ -4,6 +4,7 @@
 //! `TOLLGATE_ROUNDS=5 cargo test -p tollgate-limiter --release shared`.
 
 mod conformance;
+mod emergency;
 mod exactness;
 mod faults;
 mod fleet;
