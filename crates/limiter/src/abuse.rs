@@ -15,7 +15,8 @@ mod hot;
 mod label;
 mod samples;
 
-use crate::limiter::{Check, Decision, Limiter};
+use crate::decision::{Check, Decision};
+use crate::limiter::Limiter;
 use crate::names::Names;
 use crate::policy::{Rules, Terms};
 use conducts::Conducts;

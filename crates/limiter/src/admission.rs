@@ -12,7 +12,8 @@ mod permit;
 mod station;
 mod waiting;
 
-use crate::limiter::{Check, Decision, Limiter};
+use crate::decision::{Check, Decision};
+use crate::limiter::Limiter;
 use crate::names::Names;
 use crate::pending::Pending;
 use crate::policy::takes_time;

@@ -1,8 +1,9 @@
 //! One attempt to charge a request: a place among those in flight first, then everything else.
 
 use super::permit::{Part, Permit};
+use crate::decision::Decision;
 use crate::failure::open_step;
-use crate::limiter::{Decision, Limiter};
+use crate::limiter::Limiter;
 use crate::pending::{Due, SharedStore};
 use crate::policy::Policy;
 use crate::redis::Slot;

@@ -3,7 +3,8 @@
 use super::Admission;
 use super::attempt::{Asked, InLine};
 use super::permit::Permit;
-use crate::limiter::{Decision, Limiter};
+use crate::decision::Decision;
+use crate::limiter::Limiter;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
