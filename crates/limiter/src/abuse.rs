@@ -15,7 +15,8 @@ mod hot;
 mod label;
 mod samples;
 
-use crate::limiter::{Check, Decision, Limiter};
+use crate::decision::{Check, Decision};
+use crate::limiter::Limiter;
 use crate::names::Names;
 use crate::policy::{Rules, Terms};
 use conducts::Conducts;
@@ -206,15 +207,21 @@ impl Limiter {
 
     /// Counts a check that was sampled.
     pub(crate) fn note_sample(&self, request: &Request<'_>, check: &mut Check<'_>) {
-        let (key, identity) = watched(self.seed(), request);
         let refused = match check {
             Check::Decided(decision) => matches!(decision.outcome, Outcome::Limited(_)),
-            Check::Pending(pending) => {
-                pending.watch(key);
-                false
-            }
+            Check::Pending(_) => false,
         };
+        let key = self.count_sample(request, refused);
+        if let Check::Pending(pending) = check {
+            pending.watch(key);
+        }
+    }
+
+    /// Counts a request that was sampled, and answers by what its client is known.
+    pub(crate) fn count_sample(&self, request: &Request<'_>, refused: bool) -> u64 {
+        let (key, identity) = watched(self.seed(), request);
         self.abuse.hot.lock().add(key, &identity, refused);
+        key
     }
 
     /// The refusal of a client that is held. Asked only while anybody is.

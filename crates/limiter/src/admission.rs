@@ -12,7 +12,8 @@ mod permit;
 mod station;
 mod waiting;
 
-use crate::limiter::{Check, Decision, Limiter};
+use crate::decision::{Check, Decision};
+use crate::limiter::Limiter;
 use crate::names::Names;
 use crate::pending::Pending;
 use crate::policy::takes_time;
@@ -170,7 +171,9 @@ impl Limiter {
                 return Ok(Found::Checked(refusal.into()));
             }
             let route = selection.route();
-            Asked::new(self, policy, &charges, request, route).map(|asked| Found::Asked(Box::new(asked)))
+            let mut asked = Asked::new(self, policy, &charges, request, route)?;
+            asked.watched = caches.is_sampled().then(|| self.count_sample(request, false));
+            Ok(Found::Asked(Box::new(asked)))
         })?;
         Ok(match found {
             Found::Checked(Check::Decided(decision)) => Admit::Decided(decision.into()),

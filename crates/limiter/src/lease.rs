@@ -41,4 +41,6 @@ mod credit;
 mod memory;
 mod pace;
 
-pub(crate) use book::{Asked, Book, Call, Charged, Checked, Reserved, Settings, Steps, Verdict, Waiter};
+pub(crate) use book::{
+    Asked, Book, Call, Charged, Checked, FlightId, Reserved, Settings, Steps, Verdict, Waiter,
+};

@@ -4,6 +4,7 @@
 mod abuse;
 mod admission;
 mod clock;
+mod decision;
 mod failure;
 mod lease;
 mod limiter;
@@ -19,8 +20,9 @@ pub mod simulation;
 pub use abuse::{AbuseCounts, AbuseSettings, HotKey, TemporaryDeny};
 pub use admission::{Admission, Admit, Admitting, Flagged, Permit};
 pub use clock::{Clock, ManualClock};
+pub use decision::{Check, Decision};
 pub use failure::{Emergency, FailureSettings};
-pub use limiter::{Check, Decision, Limiter};
+pub use limiter::Limiter;
 pub use memory::{MemoryStore, MemoryUse};
 pub use names::Names;
 pub use pending::Pending;

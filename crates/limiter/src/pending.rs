@@ -1,8 +1,9 @@
 //! A decision that waits for the shared store.
 
+use crate::decision::{Check, Decision};
 use crate::failure::Fallback;
 use crate::lease::{Asked, Charged, Checked, Reserved, Steps, Verdict};
-use crate::limiter::{Check, Decision, Limiter, must_end};
+use crate::limiter::{Limiter, must_end};
 use crate::policy::{Policy, Terms};
 use crate::redis::{Hearing, Shared, Ticket};
 use smallvec::SmallVec;

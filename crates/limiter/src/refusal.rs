@@ -3,7 +3,8 @@
 //! A door that sees who hammers can then say no before it has put the request together. Whoever is not refused here
 //! takes the usual way, on which it is decided as if nobody had asked before: nothing was spent, and nobody was asked.
 
-use crate::limiter::{Decision, Limiter};
+use crate::decision::Decision;
+use crate::limiter::Limiter;
 use crate::pending::{Due, SharedStore, charge_of, fold};
 use crate::policy::{Policy, takes_time};
 use smallvec::SmallVec;

@@ -1,8 +1,9 @@
 //! One attempt to charge a request: a place among those in flight first, then everything else.
 
 use super::permit::{Part, Permit};
+use crate::decision::Decision;
 use crate::failure::open_step;
-use crate::limiter::{Decision, Limiter};
+use crate::limiter::Limiter;
 use crate::pending::{Due, SharedStore};
 use crate::policy::Policy;
 use crate::redis::Slot;
@@ -35,6 +36,8 @@ pub(super) struct Asked {
     ip: Option<IpAddr>,
     /// The line in which it waits: that of the first rule that lets it.
     pub(super) line: Option<InLine>,
+    /// By what the client is known to who watches for abuse, if this is one that was sampled.
+    pub(super) watched: Option<u64>,
 }
 
 /// A place among the requests in flight that it needs.
@@ -75,6 +78,7 @@ impl Asked {
             priority: request.priority.unwrap_or(USUAL_PRIORITY),
             ip: request.ip,
             line: None,
+            watched: None,
         };
         for charge in charges {
             let due = Due::new(policy, charge);

@@ -4,7 +4,7 @@
 //! number gives it. While somebody waits, it waits behind. Only the first of a line asks. Whoever leaves, because
 //! it passes, gives up or its client went away, wakes the one behind.
 
-use crate::limiter::Decision;
+use crate::decision::Decision;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -3,7 +3,8 @@
 use super::Admission;
 use super::attempt::{Asked, InLine};
 use super::permit::Permit;
-use crate::limiter::{Decision, Limiter};
+use crate::decision::Decision;
+use crate::limiter::Limiter;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
@@ -20,6 +21,9 @@ pub(super) async fn admission(limiter: Arc<Limiter>, asked: Asked) -> Admission 
         None => asked.attempt(&limiter, None).await,
         Some(line) => in_line(&limiter, &asked, line).await,
     };
+    if let (Outcome::Limited(_), Some(key)) = (&decision.outcome, asked.watched) {
+        limiter.abuse.refused_later(key);
+    }
     if let Some((rule, tarpit)) = delay_of(&decision)
         && let Some(_delayed) = limiter.admissions.stations.delay(rule, &tarpit)
     {

@@ -144,7 +144,18 @@ pub(crate) struct Call<W> {
     waiters: Vec<(u32, Option<W>)>,
 }
 
+/// Which requests a call is for, and who waits behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FlightId {
+    client: u64,
+    group: u64,
+}
+
 impl<W> Call<W> {
+    pub(crate) fn flight(&self) -> FlightId {
+        FlightId { client: self.client, group: self.group }
+    }
+
     /// Who waits for it, in the order in which they came.
     pub(crate) fn waiters(&self) -> impl Iterator<Item = &W> {
         self.waiters.iter().filter_map(|(_, waiter)| waiter.as_ref())
@@ -273,6 +284,10 @@ impl<W: Waiter> Book<W> {
     pub(crate) fn overdue(&self, call: &mut Call<W>) {
         let waiters = call.waiters.iter_mut().filter_map(|(_, waiter)| waiter.take());
         let waiters: Vec<W> = waiters.collect();
+        if waiters.is_empty() {
+            // They were told before, or there never were any. Others may be on their way with the same question.
+            return;
+        }
         let queued = self.page(call.client).lock().disband(call.group);
         for waiter in waiters.into_iter().chain(queued) {
             waiter.hear(Verdict::Failed);
@@ -284,6 +299,13 @@ impl<W: Waiter> Book<W> {
         self.overdue(&mut call);
         if !was_seen {
             self.page(call.client).lock().take_back_reports(&call);
+        }
+    }
+
+    /// The call of a flight is lost: all who wait behind it are left to the failure policy.
+    pub(crate) fn abandon(&self, flight: FlightId) {
+        for waiter in self.page(flight.client).lock().disband(flight.group) {
+            waiter.hear(Verdict::Failed);
         }
     }
 

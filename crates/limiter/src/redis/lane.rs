@@ -1,6 +1,6 @@
 //! The way of calls to one shard: those who wait for a place, and those who are under way.
 
-use super::dispatch::Queued;
+use super::dispatch::{Batch, Queued};
 use super::link::Failure;
 use super::shard::Shard;
 use parking_lot::Mutex;
@@ -98,7 +98,7 @@ impl Lane {
 
 /// A batch on its way.
 pub(super) struct Flight {
-    pub(super) batch: Vec<Queued>,
+    pub(super) batch: Batch,
     pub(super) sent: Instant,
     answer: Answer,
 }
@@ -107,7 +107,7 @@ type Answer = Pin<Box<dyn Future<Output = Result<Value, Failure>> + Send>>;
 
 impl Flight {
     /// Sends `command` for `batch` before this returns, if the connection can take it.
-    pub(super) fn depart(shard: &Arc<Shard>, batch: Vec<Queued>, command: Cmd, sent: Instant) -> Self {
+    pub(super) fn depart(shard: &Arc<Shard>, batch: Batch, command: Cmd, sent: Instant) -> Self {
         Self { batch, sent, answer: depart(shard, command) }
     }
 

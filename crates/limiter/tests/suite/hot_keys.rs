@@ -1,6 +1,7 @@
 //! Keys that ask far too often: found, reported, and denied for a while if that is wanted.
 
 use crate::setting::{MINUTE_US, PLENTY, SECOND_US, START_US, from, key, load, rule};
+use std::sync::Arc;
 use std::time::Duration;
 use tollgate_limiter::{
     AbuseSettings, Clock, Limiter, ManualClock, MemoryStore, Outcome, Request, TemporaryDeny,
@@ -171,4 +172,23 @@ fn sampling_allocates_nothing() {
         }
     });
     assert_eq!(measured.count_total, 0);
+}
+
+#[tokio::test]
+async fn who_takes_time_is_seen_too() {
+    let clock = ManualClock::new(START_US);
+    let limiter = Arc::new(Limiter::new(MemoryStore::new(PLENTY), Clock::Manual(clock.clone())));
+    let loaded = load("rules: [{ id: busy, algorithm: concurrency, limit: 1 }]");
+    limiter.install(loaded.rules, loaded.lists);
+    let request = key("sk_live_0123456789");
+    let held = limiter.admit(&request).unwrap().admission().await;
+    assert!(held.permit.is_some());
+    for _ in 0..20_000 {
+        assert!(!limiter.admit(&request).unwrap().admission().await.decision.allowed());
+    }
+    clock.advance_us(SECOND_US);
+    limiter.tidy();
+    let found = limiter.hot_key(&request).expect("it is hot");
+    assert!((14_000..26_000).contains(&found.per_second), "{}", found.per_second);
+    assert!(found.refused_percent >= 95, "{}", found.refused_percent);
 }

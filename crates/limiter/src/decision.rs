@@ -1,0 +1,126 @@
+//! The answer to one request: made at once, or on its way.
+
+use crate::names::Names;
+use crate::pending::Pending;
+use crate::policy::{Rules, Terms};
+use tollgate_core::algorithm::Step;
+use tollgate_core::decision::{Fold, Outcome, Standing};
+use tollgate_core::rules::LimitId;
+
+/// What [`Limiter::check`](crate::Limiter::check) answers.
+#[derive(Debug)]
+pub enum Check<'l> {
+    /// The decision. With the embedded store it is always this.
+    Decided(Decision),
+    /// The shared store has to be heard first.
+    Pending(Pending<'l>),
+}
+
+impl Check<'_> {
+    /// The decision, waiting for the shared store if need be.
+    #[inline]
+    pub async fn decision(self) -> Decision {
+        match self {
+            Self::Decided(decision) => decision,
+            Self::Pending(pending) => pending.decision().await,
+        }
+    }
+
+    /// The decision, if it has been made.
+    #[inline]
+    pub fn now(self) -> Option<Decision> {
+        match self {
+            Self::Decided(decision) => Some(decision),
+            Self::Pending(_) => None,
+        }
+    }
+}
+
+/// The answer to one request.
+#[derive(Clone, Copy, Debug)]
+pub struct Decision {
+    /// What becomes of it.
+    pub outcome: Outcome,
+    /// The terms of the limit that decided, if one did.
+    pub terms: Option<Terms>,
+    /// When it was decided, in microseconds since the epoch.
+    pub now_us: u64,
+    /// A rule that only counts, and that would have refused it.
+    pub shadowed_by: Option<&'static Names>,
+    /// It was decided without the store.
+    pub degraded: bool,
+    /// A rule that it is over, and that lets it pass with a flag.
+    pub flagged_by: Option<&'static Names>,
+    /// A rule of which it is in the soft part.
+    pub soft: Option<&'static Names>,
+}
+
+impl Decision {
+    /// Whether the request may pass.
+    pub fn allowed(&self) -> bool {
+        matches!(self.outcome, Outcome::Unlimited | Outcome::Admitted(_))
+    }
+
+    /// The limit that decided and how things stand with it; none if no limit did.
+    pub fn standing(&self) -> Option<(Terms, Standing)> {
+        match self.outcome {
+            Outcome::Admitted(standing) | Outcome::Limited(standing) => Some((self.terms?, standing)),
+            Outcome::Unlimited | Outcome::Denied => None,
+        }
+    }
+
+    /// What the step of a request's only charge comes to, if that charge can refuse.
+    #[inline]
+    pub(crate) fn of_one(rules: &Rules, limit: LimitId, step: &Step, now_us: u64) -> Self {
+        let outcome = Outcome::of_one(limit, step);
+        Self {
+            outcome,
+            terms: Some(rules.terms(limit)),
+            now_us,
+            shadowed_by: None,
+            degraded: false,
+            flagged_by: None,
+            soft: None,
+        }
+    }
+
+    pub(crate) fn without_limit(outcome: Outcome, now_us: u64) -> Self {
+        Self {
+            outcome,
+            terms: None,
+            now_us,
+            shadowed_by: None,
+            degraded: false,
+            flagged_by: None,
+            soft: None,
+        }
+    }
+
+    /// What the steps come to.
+    #[inline]
+    pub(crate) fn of(rules: &Rules, fold: &Fold, now_us: u64) -> Self {
+        let outcome = fold.outcome();
+        let terms = match &outcome {
+            Outcome::Admitted(standing) | Outcome::Limited(standing) => Some(rules.terms(standing.limit)),
+            Outcome::Unlimited | Outcome::Denied => None,
+        };
+        let names = |limit: Option<LimitId>| limit.map(|limit| rules.terms(limit).names);
+        let admits = fold.admits();
+        Self {
+            outcome,
+            terms,
+            now_us,
+            shadowed_by: names(fold.shadowed),
+            degraded: false,
+            flagged_by: names(fold.flagged.filter(|_| admits)),
+            soft: names(fold.soft.filter(|_| admits)),
+        }
+    }
+}
+
+impl From<Decision> for Check<'_> {
+    #[inline]
+    fn from(decision: Decision) -> Self {
+        Self::Decided(decision)
+    }
+}

@@ -1,0 +1,55 @@
+//! What is done without being asked: what was spent is reported, what is idle brought back, what is unused forgotten.
+
+use super::Page;
+use crate::lease::book::reports::Reports;
+use crate::lease::book::{Call, Settings};
+
+/// A key that nobody has asked for is forgotten after this time; sooner where many are kept.
+const IDLE_US: u64 = 16_000_000;
+const IDLE_IN_A_CROWD_US: u64 = 2_000_000;
+const SWEEP_EVERY_US: u64 = 2_000_000;
+const SWEEP_A_CROWD_EVERY_US: u64 = 500_000;
+
+impl<W> Page<W> {
+    /// See [`super::Book::tick`].
+    pub(in crate::lease::book) fn tick(
+        &mut self,
+        now_us: u64,
+        tick_us: u64,
+        nodes: u32,
+        settings: &Settings,
+    ) -> Vec<Call<W>> {
+        let mut reports = Reports::default();
+        let leases = &mut self.leases;
+        self.busy.walk(now_us, tick_us, |key| {
+            let Some(lease) = leases.get_mut(&key) else { return false };
+            lease.let_go(nodes, now_us, settings);
+            if lease.has_news(nodes, now_us) {
+                reports.add(key, lease, now_us);
+            }
+            lease.is_busy = lease.is_due(nodes, now_us);
+            lease.is_busy
+        });
+        if self.sweep_us <= now_us {
+            let is_crowded = self.leases.len() > self.most_leases / 4 * 3;
+            let (idle_us, every_us) = match is_crowded {
+                true => (IDLE_IN_A_CROWD_US, SWEEP_A_CROWD_EVERY_US),
+                false => (IDLE_US, SWEEP_EVERY_US),
+            };
+            self.sweep_us = now_us + every_us;
+            self.leases.retain(|_, lease| lease.is_busy || lease.used_us + idle_us > now_us);
+        }
+        reports.into_calls(now_us)
+    }
+
+    /// See [`super::Book::bring_back_all`].
+    pub(in crate::lease::book) fn bring_back_all(&mut self, now_us: u64) -> Vec<Call<W>> {
+        let mut reports = Reports::default();
+        for (key, lease) in &mut self.leases {
+            lease.credit.bring_back(u64::MAX);
+            lease.memory = None;
+            reports.add(*key, lease, now_us);
+        }
+        reports.into_calls(now_us)
+    }
+}

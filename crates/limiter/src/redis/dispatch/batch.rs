@@ -1,0 +1,239 @@
+//! Calls that travel together, and who waits for them whatever happens.
+
+use super::Shared;
+use crate::lease::{Call, FlightId};
+use crate::redis::Ticket;
+use std::sync::Arc;
+use tokio::time::Instant;
+
+/// A call on its way.
+#[derive(Debug)]
+pub(in crate::redis) struct Queued {
+    pub(super) call: Call<Ticket>,
+    /// Until when those who wait for it can wait.
+    pub(in crate::redis) deadline: Instant,
+    /// They do not wait any more.
+    pub(super) is_overdue: bool,
+    pub(super) hops: u32,
+}
+
+/// Calls that travel together, until each is concluded.
+///
+/// Everybody who wants the same as one of them waits behind it. So if it is dropped with calls that are not concluded,
+/// by a panic or with the task that had it, all who wait are left to the failure policy: nobody else would tell them.
+pub(in crate::redis) struct Batch {
+    shared: Arc<Shared>,
+    calls: std::vec::IntoIter<Queued>,
+    /// The one that is being concluded.
+    in_hand: Option<FlightId>,
+    /// How many of those that are pending it stands for.
+    pending: usize,
+}
+
+impl Batch {
+    /// Of calls that were counted as pending.
+    pub(super) fn new(shared: &Arc<Shared>, calls: Vec<Queued>) -> Self {
+        let pending = calls.len();
+        Self { shared: Arc::clone(shared), calls: calls.into_iter(), in_hand: None, pending }
+    }
+
+    /// Of one call, which is counted from now on.
+    pub(super) fn of_one(shared: &Arc<Shared>, queued: Queued) -> Self {
+        shared.queues.begin();
+        Self::new(shared, vec![queued])
+    }
+
+    pub(super) fn calls(&self) -> &[Queued] {
+        self.calls.as_slice()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.calls.len()
+    }
+
+    /// Takes out those whose time is over at `now`, if there are any.
+    pub(super) fn take_late(&mut self, now: Instant) -> Option<Self> {
+        if self.calls().iter().all(|queued| queued.deadline > now) {
+            return None;
+        }
+        let calls = std::mem::take(&mut self.calls);
+        let (late, timely): (Vec<_>, Vec<_>) = calls.partition(|queued| queued.deadline <= now);
+        self.calls = timely.into_iter();
+        self.pending -= late.len();
+        Some(Self::new(&self.shared, late))
+    }
+
+    /// When the next of those who still wait is to be left to the failure policy.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        let waited_for = self.calls().iter().filter(|queued| !queued.is_overdue);
+        waited_for.map(|queued| queued.deadline).min()
+    }
+
+    /// Whose time has come waits no longer; the call goes on.
+    pub(super) fn leave_to_policy(&mut self) {
+        let now = Instant::now();
+        let calls = self.calls.as_mut_slice().iter_mut();
+        for queued in calls.filter(|queued| !queued.is_overdue && queued.deadline <= now) {
+            queued.is_overdue = true;
+            self.shared.book.overdue(&mut queued.call);
+        }
+    }
+
+    /// It is not waited for before a shutdown any more.
+    pub(super) fn count_out(&mut self) {
+        self.shared.queues.end_all(std::mem::take(&mut self.pending));
+    }
+
+    /// Draws the consequences for each call in turn.
+    pub(super) fn conclude(mut self, mut each: impl FnMut(Queued)) {
+        for queued in self.calls.by_ref() {
+            self.in_hand = (!queued.is_overdue).then(|| queued.call.flight());
+            each(queued);
+        }
+        self.in_hand = None;
+    }
+
+    /// Nothing came of any of them. `was_seen` tells whether the store may know of them all the same.
+    pub(super) fn give_up(self, was_seen: bool) {
+        let shared = Arc::clone(&self.shared);
+        self.conclude(|queued| shared.book.failed(queued.call, was_seen));
+    }
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        self.count_out();
+        let book = &self.shared.book;
+        let mut left = 0;
+        if let Some(flight) = self.in_hand.take() {
+            book.abandon(flight);
+            left += 1;
+        }
+        // Of those that are overdue nobody waits for an answer, and others may be on their way with the same question.
+        for queued in self.calls.by_ref().filter(|queued| !queued.is_overdue) {
+            // The store may have heard of it.
+            book.failed(queued.call, true);
+            left += 1;
+        }
+        if left > 0 && std::thread::panicking() {
+            tracing::error!(
+                calls = left,
+                "calls to the store are lost by a panic; who waits is left to the policy"
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Clock;
+    use crate::lease::{Charged, Checked, Verdict};
+    use crate::redis::{Hearing, RedisSettings, RedisStore};
+    use std::sync::atomic::Ordering;
+    use tokio::time::timeout;
+    use tollgate_core::algorithm::Algorithm;
+    use tollgate_core::limit::{Limit, Size};
+    use tollgate_core::place::{Field, Place};
+    use tollgate_core::rate::Rate;
+    use tollgate_core::rules::Leasing;
+    use tollgate_testbed::PATIENCE;
+
+    /// A store that nobody answers at: what happens here happens without one.
+    async fn store() -> RedisStore {
+        let url = "redis+unix:///nowhere/redis.sock".parse().unwrap();
+        RedisStore::open(&url, RedisSettings::default(), Clock::system()).await.unwrap()
+    }
+
+    /// A request of `client`: what is to be sent for it, if it is the first, and where it waits.
+    fn ask(shared: &Shared, client: u64) -> (Option<Queued>, Hearing) {
+        let size = Size { capacity: Some(10), rate: Rate::per(10, 1_000_000), window_us: None };
+        let limit = Limit::new("a", Algorithm::TokenBucket, size).unwrap();
+        let charged = Charged {
+            key: client,
+            client,
+            meter: limit.meter(),
+            enforced: true,
+            leased: true,
+            leasing: Leasing::default(),
+            denies_on_failure: false,
+        };
+        let mut hearings = Vec::new();
+        let waiter = || {
+            let (ticket, hearing) = Ticket::new();
+            hearings.push(hearing);
+            ticket
+        };
+        let place = |_| Place { key: format!("client-{client}"), field: Field::new(limit.identity, None) };
+        let now_us = shared.lease_us();
+        let Checked::Asked(asked) = shared.book.check(&[charged], 1, 1, now_us, place, waiter) else {
+            panic!("nothing is known of it");
+        };
+        let deadline = Instant::now() + PATIENCE;
+        let call = asked.calls.into_iter().next();
+        let queued = call.map(|call| Queued { call, deadline, is_overdue: false, hops: 0 });
+        (queued, hearings.remove(0))
+    }
+
+    /// Counted, as if they had come through a lane.
+    fn batch(shared: &Arc<Shared>, calls: impl IntoIterator<Item = Option<Queued>>) -> Batch {
+        let calls: Vec<Queued> = calls.into_iter().flatten().collect();
+        calls.iter().for_each(|_| shared.queues.begin());
+        Batch::new(shared, calls)
+    }
+
+    async fn assert_left_to_policy(hearings: impl IntoIterator<Item = Hearing>) {
+        for hearing in hearings {
+            let verdict = timeout(PATIENCE, hearing).await.expect("nobody waits for ever");
+            assert_eq!(verdict.unwrap_or(Verdict::Failed), Verdict::Failed);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_panic_on_the_way_leaves_all_who_wait_to_the_policy() {
+        let store = store().await;
+        let shared = store.shared();
+        let ((first, one), (none, behind), (other, two)) = (ask(shared, 1), ask(shared, 1), ask(shared, 2));
+        assert!(none.is_none(), "it waits behind the first");
+        let batch = batch(shared, [first, other]);
+        let task = tokio::spawn(async move {
+            let _on_its_way = batch;
+            panic!("a fault of ours");
+        });
+        assert!(task.await.unwrap_err().is_panic());
+        assert_left_to_policy([one, behind, two]).await;
+        assert_eq!(shared.queues.pending.load(Ordering::Acquire), 0);
+        assert!(ask(shared, 1).0.is_some(), "the next one is sent");
+        assert!(ask(shared, 2).0.is_some(), "the next one is sent");
+    }
+
+    #[tokio::test]
+    async fn a_panic_over_one_answer_leaves_nobody_waiting() {
+        let store = store().await;
+        let shared = store.shared();
+        let ((first, one), (_, behind), (other, two)) = (ask(shared, 1), ask(shared, 1), ask(shared, 2));
+        let batch = batch(shared, [first, other]);
+        let task = tokio::spawn(async move { batch.conclude(|_| panic!("a fault of ours")) });
+        assert!(task.await.unwrap_err().is_panic());
+        assert_left_to_policy([one, behind, two]).await;
+        assert_eq!(shared.queues.pending.load(Ordering::Acquire), 0);
+        assert!(ask(shared, 1).0.is_some(), "the next one is sent");
+    }
+
+    #[tokio::test]
+    async fn what_nobody_waits_for_any_more_disturbs_no_later_call() {
+        let store = store().await;
+        let shared = store.shared();
+        let (first, one) = ask(shared, 1);
+        let mut late = batch(shared, [first.map(|queued| Queued { deadline: Instant::now(), ..queued })]);
+        late.leave_to_policy();
+        assert_left_to_policy([one]).await;
+        let (second, mut two) = ask(shared, 1);
+        let (_, mut behind) = ask(shared, 1);
+        let under_way = batch(shared, [second]);
+        drop(late);
+        assert!(two.try_recv().is_err() && behind.try_recv().is_err(), "they wait on");
+        under_way.give_up(true);
+        assert_left_to_policy([two, behind]).await;
+    }
+}

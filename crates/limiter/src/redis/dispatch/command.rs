@@ -1,0 +1,68 @@
+//! The script call for a batch, and what is read from its answer.
+
+use super::Shared;
+use super::batch::Batch;
+use crate::redis::shard::Shard;
+use crate::redis::url::Kind;
+use redis::{Cmd, Value};
+use std::sync::LazyLock;
+use tollgate_core::script;
+
+/// Clients in one script call: more would hardly make it cheaper, and keep the server from others for longer.
+const MOST_CLIENTS: usize = 128;
+const _: () = assert!(MOST_CLIENTS <= script::MOST_CLIENTS);
+
+/// The script, as a server alone runs it and as the nodes of a Cluster do, each with its name.
+static SCRIPTS: LazyLock<[(String, String); 2]> = LazyLock::new(|| {
+    let named = |text: String| (sha1_smol::Sha1::from(&text).digest().to_string(), text);
+    [named(script::SCRIPT.to_owned()), named(format!("{}{}", script::CLUSTER_HEADER, script::SCRIPT))]
+});
+
+impl Shared {
+    /// The script call for a batch.
+    pub(super) fn command(&self, shard: &Shard, batch: &Batch, by_name: bool) -> Cmd {
+        let calls = batch.calls();
+        let is_cluster = *self.servers.kind() == Kind::Cluster;
+        // Before 7.0 a cluster's calls go one by one, see `room`; then no keys have to be repeated.
+        let crosses_slots = is_cluster && crosses_slots(shard);
+        let (name, text) = &SCRIPTS[usize::from(crosses_slots)];
+        let mut command = if by_name { redis::cmd("EVALSHA") } else { redis::cmd("EVAL") };
+        command.arg(if by_name { name } else { text });
+        let declared = if crosses_slots { 1 } else { calls.len() };
+        command.arg(declared);
+        for queued in &calls[..declared] {
+            command.arg(queued.call.key.as_bytes());
+        }
+        let given_us = self.given_time.as_ref().map(|clock| clock.now_us());
+        let asks = calls.iter().map(|queued| &queued.call.ask);
+        command.arg(script::arguments(given_us, crosses_slots, asks));
+        if crosses_slots {
+            for queued in calls {
+                command.arg(queued.call.key.as_bytes());
+            }
+        }
+        command
+    }
+
+    /// How many clients may travel in one call.
+    pub(super) fn room(&self, shard: &Shard) -> usize {
+        let is_alone = *self.servers.kind() != Kind::Cluster;
+        if is_alone || crosses_slots(shard) { MOST_CLIENTS } else { 1 }
+    }
+}
+
+fn crosses_slots(shard: &Shard) -> bool {
+    shard.version().is_some_and(|version| version >= (7, 0))
+}
+
+/// The time at the store and the answer to each client.
+pub(super) fn read(value: Value, clients: usize) -> Option<(u64, Vec<Vec<u8>>)> {
+    let Value::Array(parts) = value else { return None };
+    let mut parts = parts.into_iter().map(|part| match part {
+        Value::BulkString(bytes) => Some(bytes),
+        _ => None,
+    });
+    let store_us = script::read_time(&parts.next()??).ok()?;
+    let answers: Vec<Vec<u8>> = parts.collect::<Option<_>>()?;
+    (answers.len() == clients).then_some((store_us, answers))
+}
