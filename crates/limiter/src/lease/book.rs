@@ -3,6 +3,7 @@
 mod flight;
 mod lease;
 mod page;
+mod pages;
 mod reports;
 mod rounds;
 
@@ -10,7 +11,8 @@ use super::credit::Paid;
 use flight::Item;
 use lease::Local;
 use page::Page;
-use parking_lot::{Mutex, MutexGuard};
+use pages::{PAGES, Pages, page_of, refused};
+use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -19,8 +21,6 @@ use tollgate_core::limit::Meter;
 use tollgate_core::place::Place;
 use tollgate_core::rules::{Leasing, RuleSet};
 use tollgate_core::script::{Answer, Ask};
-
-const PAGES: usize = 256;
 
 /// How leases are dealt with. A rule may have a horizon and an interval of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -191,10 +191,10 @@ impl<W: Waiter> Book<W> {
                 Local::Refuse(step) => return Checked::Decided(SmallVec::from_slice(&[(0, step)])),
                 Local::Ask => {}
             }
-            let mut pages = Pages { held: SmallVec::from_iter([(page_of(only.client), page)]) };
+            let mut pages = Pages::of_one(only.client, page);
             return self.ask(&mut pages, charges, &[local], cost, rules, now_us, place, waiter);
         }
-        let mut pages = self.lock(charges);
+        let mut pages = Pages::lock(&self.pages, charges);
         let locals = pages.look(charges, cost, rules, now_us, &self.settings);
         match refused(charges, &locals) {
             Some(steps) => Checked::Decided(steps),
@@ -210,7 +210,10 @@ impl<W: Waiter> Book<W> {
         rules: u32,
         now_us: u64,
     ) -> Option<Steps> {
-        refused(charges, &self.lock(charges).look(charges, cost, rules, now_us, &self.settings))
+        refused(
+            charges,
+            &Pages::lock(&self.pages, charges).look(charges, cost, rules, now_us, &self.settings),
+        )
     }
 
     /// Nothing is known that refuses: pays from credit, and asks for what has none.
@@ -382,53 +385,4 @@ impl<W: Waiter> Book<W> {
     fn page(&self, client: u64) -> &Mutex<Page<W>> {
         &self.pages[page_of(client)]
     }
-
-    /// Locks the pages of all charges, in order.
-    fn lock(&self, charges: &[Charged<'_>]) -> Pages<'_, W> {
-        let mut order: SmallVec<[usize; 8]> = charges.iter().map(|charge| page_of(charge.client)).collect();
-        order.sort_unstable();
-        order.dedup();
-        Pages { held: order.into_iter().map(|index| (index, self.pages[index].lock())).collect() }
-    }
-}
-
-/// The pages that a request touches, locked.
-struct Pages<'b, W> {
-    held: SmallVec<[(usize, MutexGuard<'b, Page<W>>); 4]>,
-}
-
-/// What can be said of each charge here.
-type Locals = SmallVec<[Local; 8]>;
-
-/// The steps of those of which anything is known, if one of them refuses.
-fn refused(charges: &[Charged<'_>], locals: &Locals) -> Option<Steps> {
-    let refuses =
-        |(charge, local): (&Charged<'_>, &Local)| charge.enforced && matches!(local, Local::Refuse(_));
-    charges.iter().zip(locals).any(refuses).then(|| {
-        locals.iter().enumerate().filter_map(|(index, local)| Some((index, local.step()?))).collect()
-    })
-}
-
-impl<W> Pages<'_, W> {
-    fn look(
-        &mut self,
-        charges: &[Charged<'_>],
-        cost: u32,
-        rules: u32,
-        now_us: u64,
-        settings: &Settings,
-    ) -> Locals {
-        let look = |charge: &Charged<'_>| self.of(charge.client).look(charge, cost, rules, now_us, settings);
-        charges.iter().map(look).collect()
-    }
-
-    fn of(&mut self, client: u64) -> &mut Page<W> {
-        let index = page_of(client);
-        let position = self.held.iter().position(|(held, _)| *held == index).unwrap_or_default();
-        &mut self.held[position].1
-    }
-}
-
-fn page_of(client: u64) -> usize {
-    (client >> 56) as usize % PAGES
 }

@@ -1,22 +1,20 @@
 //! The run itself: nodes, shards, and what is under way between them.
 
-use super::findings::{Findings, Tally};
-use super::ledger::Entry;
+mod requests;
+
+use super::findings::Findings;
 use super::oracle::Oracle;
-use super::people::{Client, Due, People};
+use super::people::{Client, People};
 use super::shard::Shard;
 use super::traffic::Arrival;
 use super::{Event, Fleet};
-use crate::lease::{Book, Call, Charged, Checked, Reserved, Settings, Verdict, Waiter};
-use smallvec::SmallVec;
-use std::cell::RefCell;
+use crate::lease::{Book, Call, Settings};
+use requests::{Heard, Seat, Waiting};
 use std::cmp::Reverse;
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::hash::{Hash, Hasher};
-use std::rc::Rc;
 use tollgate_core::rules::RuleSet;
-use tollgate_core::rules::written::OnStoreFailure;
 use tollgate_core::script::Answer;
 
 /// After the last request, what is held is given this long to come back.
@@ -25,8 +23,6 @@ const AFTERMATH_US: u64 = 2_500_000;
 const STRIDE: u64 = 20_000;
 
 type ByNumber<T> = HashMap<u64, T, rapidhash::fast::RandomState>;
-type Heard = Rc<RefCell<Vec<(u64, usize, Verdict)>>>;
-type Charges<'d> = SmallVec<[Charged<'d>; 4]>;
 
 /// What waits in the heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -74,38 +70,6 @@ struct Travel {
     answer: Option<Answer>,
     is_lost: bool,
     is_overdue: bool,
-}
-
-/// Somebody who waits for one group of a request's limits.
-#[derive(Debug)]
-struct Seat {
-    request: u64,
-    group: usize,
-    heard: Heard,
-    listens: bool,
-}
-
-impl Waiter for Seat {
-    fn hear(self, verdict: Verdict) -> bool {
-        if self.listens {
-            self.heard.borrow_mut().push((self.request, self.group, verdict));
-        }
-        self.listens
-    }
-}
-
-/// A request that the store has been asked about.
-struct Waiting {
-    arrival: Arrival,
-    life: u32,
-    dues: Rc<[Due]>,
-    reserved: Reserved,
-    groups: SmallVec<[SmallVec<[usize; 2]>; 1]>,
-    /// Of each group that was served: when at the store its tokens were taken.
-    taken: SmallVec<[Option<u64>; 1]>,
-    unheard: usize,
-    is_refused: bool,
-    failed: SmallVec<[usize; 2]>,
 }
 
 impl Node {
@@ -242,85 +206,6 @@ impl<'s> World<'s> {
         }
     }
 
-    fn arrive(&mut self, arrival: Arrival) {
-        let dues = self.people.dues(arrival.client);
-        self.found.tally.arrivals += 1;
-        let store_us = super::shard::START_US + self.now_us;
-        if self.oracle.admits(arrival.client, &dues, arrival.cost, store_us) {
-            self.found.tally.oracle_admitted += 1;
-        }
-        if dues.is_empty() {
-            self.found.tally.admitted += 1;
-            self.found.tally.admitted_locally += 1;
-            return;
-        }
-        self.numbers += 1;
-        let request = self.numbers;
-        let gives_up = self.random.u32(0..1_000) < self.fleet.give_up_permille;
-        let node = &self.nodes[usize::from(arrival.node)];
-        let clock_us = node.clock(self.now_us);
-        let charged: Charges<'_> = dues.iter().map(Due::charged).collect();
-        let mut seats = 0..;
-        let seat = || Seat {
-            request,
-            group: seats.next().unwrap_or_default(),
-            heard: Rc::clone(&self.heard),
-            listens: !gives_up,
-        };
-        let place = |index: usize| dues[index].place.clone();
-        let version = self.people.version;
-        let asked = match node.book.check(&charged, arrival.cost, version, clock_us, place, seat) {
-            Checked::Decided(steps) => {
-                let admitted = steps.iter().all(|(index, step)| step.admitted || !dues[*index].enforced);
-                let tally = &mut self.found.tally;
-                *(if admitted { &mut tally.admitted_locally } else { &mut tally.refused_locally }) += 1;
-                return self.decide(&arrival, &dues, admitted);
-            }
-            Checked::Asked(asked) => *asked,
-        };
-        if gives_up {
-            self.found.tally.given_up += 1;
-            node.book.undo(&charged, &asked.reserved);
-        } else {
-            let waiting = Waiting {
-                arrival,
-                life: node.lives,
-                dues: Rc::clone(&dues),
-                reserved: asked.reserved,
-                taken: SmallVec::from_elem(None, asked.groups.len()),
-                unheard: asked.groups.len(),
-                groups: asked.groups,
-                is_refused: false,
-                failed: SmallVec::new(),
-            };
-            self.waiting.insert(request, waiting);
-        }
-        for call in asked.calls {
-            self.send(arrival.node, call);
-        }
-        self.hear();
-    }
-
-    fn decide(&mut self, arrival: &Arrival, dues: &[Due], admitted: bool) {
-        let tally = &mut self.found.tally;
-        if admitted {
-            tally.admitted += 1;
-        } else {
-            tally.refused += 1;
-            self.refused_by_client[arrival.client as usize] += 1;
-        }
-        for due in dues.iter().filter(|due| due.enforced) {
-            self.found.ledger.note(Entry {
-                key: due.state,
-                node: arrival.node,
-                admitted,
-                cost: arrival.cost,
-                sent_us: arrival.at_us,
-                received_us: self.now_us,
-            });
-        }
-    }
-
     fn send(&mut self, node: u16, call: Call<Seat>) {
         let mut hasher = DefaultHasher::new();
         call.key.hash(&mut hasher);
@@ -398,73 +283,5 @@ impl<'s> World<'s> {
         }
         let next_us = self.now_us + self.nodes[usize::from(node)].book.tick_us();
         self.push(next_us, Next::Tick(node));
-    }
-
-    /// Hands on what was said to those who wait.
-    fn hear(&mut self) {
-        loop {
-            let heard = std::mem::take(&mut *self.heard.borrow_mut());
-            if heard.is_empty() {
-                return;
-            }
-            for (request, group, verdict) in heard {
-                self.note_verdict(request, group, verdict);
-            }
-        }
-    }
-
-    fn note_verdict(&mut self, request: u64, group: usize, verdict: Verdict) {
-        let Some(waiting) = self.waiting.get_mut(&request) else { return };
-        waiting.unheard -= 1;
-        match verdict {
-            Verdict::Served { steps, store_us } => {
-                let charges = waiting.groups[group].iter().zip(&steps);
-                let refused = |(index, step): (&usize, &tollgate_core::algorithm::Step)| {
-                    waiting.dues[*index].enforced && !step.admitted
-                };
-                let is_refused = { charges }.any(refused);
-                waiting.is_refused |= is_refused;
-                waiting.taken[group] = (!is_refused).then_some(store_us);
-            }
-            Verdict::Failed => waiting.failed.push(group),
-        }
-        if waiting.unheard == 0
-            && let Some(waiting) = self.waiting.remove(&request)
-        {
-            self.settle(waiting);
-        }
-    }
-
-    /// All that could be heard has been heard.
-    fn settle(&mut self, waiting: Waiting) {
-        let dues = Rc::clone(&waiting.dues);
-        let failed = waiting.failed.iter().flat_map(|group| &waiting.groups[*group]);
-        // A share of the limit is not simulated: who would limit by itself refuses.
-        let mut failed = failed.map(|index| &dues[*index]).filter(|due| due.enforced);
-        let is_denied = failed.any(|due| due.on_failure != OnStoreFailure::Allow);
-        let admitted = !waiting.is_refused && !is_denied;
-        if !admitted {
-            let node = &self.nodes[usize::from(waiting.arrival.node)];
-            let charged: Charges<'_> = dues.iter().map(Due::charged).collect();
-            node.book.undo(&charged, &waiting.reserved);
-            let clock_us = node.clock(self.now_us);
-            let mut refunds = Vec::new();
-            for (group, taken_us) in waiting.groups.iter().zip(&waiting.taken) {
-                let Some(taken_us) = taken_us else { continue };
-                let place = |index: usize| dues[index].place.clone();
-                let cost = waiting.arrival.cost;
-                refunds.push(node.book.refund(&charged, group, cost, *taken_us, clock_us, place));
-            }
-            for call in refunds {
-                self.send(waiting.arrival.node, call);
-            }
-        }
-        if waiting.failed.is_empty() || waiting.is_refused {
-            self.decide(&waiting.arrival, &dues, admitted);
-        } else {
-            let Tally { degraded, admitted: passed, refused, .. } = &mut self.found.tally;
-            *degraded += 1;
-            *(if admitted { passed } else { refused }) += 1;
-        }
     }
 }
