@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::thread;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{mpsc, watch};
-use tollgate_http::{Entrance, RateLimitLayer, ServeOptions, serve_at};
+use tollgate_http::{Entrance, RateLimitLayer, ServeOptions, serve};
 
 /// Connections that wait to be accepted, on each thread.
 const BACKLOG: i32 = 4096;
@@ -162,7 +162,7 @@ impl Thread {
             let stack = Stack::new(limits, forwarder, trusted, listen.log);
             // A gateway that was dropped stops as well.
             let shutdown = async move { drop(stopped.wait_for(|stop| *stop).await) };
-            serve_at(listener, &listen.entrance, |peer| stack.connect(peer), shutdown, listen.options).await
+            serve(listener, listen.entrance, |peer| stack.connect(peer), shutdown, listen.options).await
         })
     }
 }

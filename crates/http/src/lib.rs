@@ -22,4 +22,4 @@ pub use fault::Fault;
 pub use headers::{HeaderOptions, Reset};
 pub use identity::{Caller, Identities, IdentityError, IdentityOptions};
 pub use layer::{PeerAddr, RateLimit, RateLimitLayer};
-pub use serve::{Entrance, Peer, ServeOptions, serve, serve_at};
+pub use serve::{Entrance, Peer, ServeOptions, serve};

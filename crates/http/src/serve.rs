@@ -171,21 +171,11 @@ where
     type Body = B;
 }
 
-/// Serves until `shutdown`, then drains. `connect` makes the service of one connection from the peer's
-/// address. Answers how many connections were still open when the grace period ended.
+/// Serves until `shutdown`, then drains. `connect` makes the service of one connection. Answers how many connections
+/// were still open when the grace period ended.
 pub async fn serve<S: Answers>(
     listener: TcpListener,
-    connect: impl Fn(SocketAddr) -> S,
-    shutdown: impl Future<Output = ()>,
-    options: ServeOptions,
-) -> usize {
-    serve_at(listener, &Entrance::default(), |peer| connect(peer.address), shutdown, options).await
-}
-
-/// Like [`serve`], with a say in who is let in and how.
-pub async fn serve_at<S: Answers>(
-    listener: TcpListener,
-    entrance: &Entrance,
+    entrance: Entrance,
     connect: impl Fn(Peer) -> S,
     shutdown: impl Future<Output = ()>,
     options: ServeOptions,

@@ -9,7 +9,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tollgate_http::{Answer, Fault, HeaderOptions, ServeOptions, answer, read, serve};
+use tollgate_http::{Answer, Entrance, Fault, HeaderOptions, ServeOptions, answer, read, serve};
 use tollgate_limiter::Limiter;
 
 /// How long a body may take.
@@ -38,7 +38,7 @@ pub async fn run(
         shutdown.await;
         readiness.drain();
     };
-    serve(listener, |_peer| service(Arc::clone(&door)), shutdown, options).await
+    serve(listener, Entrance::default(), |_peer| service(Arc::clone(&door)), shutdown, options).await
 }
 
 /// The service of one connection.

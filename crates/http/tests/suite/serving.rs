@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinHandle;
-use tollgate_http::{Answer, ServeOptions, answer, read, serve};
+use tollgate_http::{Answer, Entrance, Peer, ServeOptions, answer, read, serve};
 
 /// A server under test. `/gated` says that it began and waits to be let go; `/echo` reads its body of at
 /// most 1,000 bytes; everything else is answered at once.
@@ -32,8 +32,8 @@ impl Server {
         let (begun, gate) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
         let (stop, stopped) = oneshot::channel::<()>();
         let gates = (Arc::clone(&begun), Arc::clone(&gate));
-        let connect = move |peer: SocketAddr| {
-            assert!(peer.ip().is_loopback());
+        let connect = move |peer: Peer| {
+            assert!(peer.address.ip().is_loopback());
             let gates = gates.clone();
             service_fn(move |request| {
                 let gates = gates.clone();
@@ -41,7 +41,7 @@ impl Server {
             })
         };
         let shutdown = async { stopped.await.unwrap_or_default() };
-        let served = tokio::spawn(serve(listener, connect, shutdown, options));
+        let served = tokio::spawn(serve(listener, Entrance::default(), connect, shutdown, options));
         Self { address, begun, gate, stop, served }
     }
 
