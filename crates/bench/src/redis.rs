@@ -135,46 +135,53 @@ fn latency() {
     let (limiter, _redis) = runtime.block_on(sharing(&server.url(), STRICT));
     let textbook = runtime.block_on(Textbook::open(server.server()));
     let keys = Arc::new(keys(CLIENTS));
-    // One task every 20 µs: far below what a core carries, and enough to meet others on the way.
-    let (mut checks, mut pings) = runtime.block_on(async {
-        let (mut checks, mut pings) = (Vec::new(), Vec::new());
-        let begin = Instant::now();
-        let mut tasks = Vec::new();
-        for number in 0..100_000_u32 {
-            let due = begin + Duration::from_micros(20) * number;
-            while Instant::now() < due {
-                tokio::task::yield_now().await;
+    let (mut medians, mut worst) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        let (mut checks, mut pings) = runtime.block_on(answer_times(&limiter, &textbook, &keys));
+        checks.sort_by(f64::total_cmp);
+        pings.sort_by(f64::total_cmp);
+        let at = |values: &[f64], share: f64| values[(values.len() as f64 * share) as usize];
+        let [p50, p99] = [0.5, 0.99].map(|share| (at(&checks, share), at(&pings, share)));
+        println!("  strict check p50 {:.0} p99 {:.0}   PING p50 {:.0} p99 {:.0}", p50.0, p99.0, p50.1, p99.1);
+        medians.push(p50.0 / p50.1);
+        worst.push(p99.0 / p99.1);
+    }
+    verdict("p50 of a strict check × PING, median of the rounds", median(&mut medians), 2.0, true);
+    verdict("p99 of a strict check × PING, median of the rounds", median(&mut worst), 2.0, true);
+}
+
+/// How long checks take, and PINGs in turns with them, in microseconds. One begins every 20 µs: far below what a core
+/// carries, and enough to meet others on the way.
+async fn answer_times(
+    limiter: &Arc<Limiter>,
+    textbook: &Textbook,
+    keys: &Arc<Vec<String>>,
+) -> (Vec<f64>, Vec<f64>) {
+    let (mut checks, mut pings) = (Vec::new(), Vec::new());
+    let begin = Instant::now();
+    let mut tasks = Vec::new();
+    for number in 0..50_000_u32 {
+        let due = begin + Duration::from_micros(20) * number;
+        while Instant::now() < due {
+            tokio::task::yield_now().await;
+        }
+        let (limiter, keys, textbook) = (Arc::clone(limiter), Arc::clone(keys), textbook.clone());
+        tasks.push(tokio::spawn(async move {
+            let start = Instant::now();
+            if number % 2 == 0 {
+                let key = &keys[number as usize % CLIENTS];
+                let _ = limiter.check(&request(key)).expect("a sound request").decision().await;
+            } else {
+                textbook.ping().await;
             }
-            let (limiter, keys, textbook) = (Arc::clone(&limiter), Arc::clone(&keys), textbook.clone());
-            tasks.push(tokio::spawn(async move {
-                let start = Instant::now();
-                if number % 2 == 0 {
-                    let key = &keys[number as usize % CLIENTS];
-                    let _ = limiter.check(&request(key)).expect("a sound request").decision().await;
-                } else {
-                    textbook.ping().await;
-                }
-                (number % 2 == 0, start.elapsed().as_secs_f64() * 1e6)
-            }));
-        }
-        for task in tasks {
-            let (is_check, us) = task.await.expect("it ends");
-            if is_check { checks.push(us) } else { pings.push(us) }
-        }
-        (checks, pings)
-    });
-    checks.sort_by(f64::total_cmp);
-    pings.sort_by(f64::total_cmp);
-    let at = |values: &[f64], share: f64| values[(values.len() as f64 * share) as usize];
-    println!(
-        "  strict check p50 {:.0} p99 {:.0}   PING p50 {:.0} p99 {:.0}",
-        at(&checks, 0.5),
-        at(&checks, 0.99),
-        at(&pings, 0.5),
-        at(&pings, 0.99)
-    );
-    verdict("p50 of a strict check × PING", at(&checks, 0.5) / at(&pings, 0.5), 2.0, true);
-    verdict("p99 of a strict check × PING", at(&checks, 0.99) / at(&pings, 0.99), 2.0, true);
+            (number % 2 == 0, start.elapsed().as_secs_f64() * 1e6)
+        }));
+    }
+    for task in tasks {
+        let (is_check, us) = task.await.expect("it ends");
+        if is_check { checks.push(us) } else { pings.push(us) }
+    }
+    (checks, pings)
 }
 
 /// Repeats `body` for a while, so many at once. Answers how often it ended.
