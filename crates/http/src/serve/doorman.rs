@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Longer requests are not kept.
+/// Longer requests are neither kept nor known.
 const MOST_BYTES: usize = 4 << 10;
 /// So many requests are kept in vain before a connection is taken for one that never repeats itself.
 const MOST_MISSES: u8 = 4;
@@ -91,6 +91,10 @@ pub(super) struct Words {
 impl Words {
     /// The target of a request that is the same but for it.
     fn target<'b>(&self, bytes: &'b [u8]) -> Option<&'b [u8]> {
+        // Longer ones would be kept with their target, and may be longer than any head may be.
+        if bytes.len() > MOST_BYTES {
+            return None;
+        }
         let (start, end) = self.target;
         let target = bytes.strip_prefix(&self.text[..start])?.strip_suffix(&self.text[end..])?;
         // With a space or the end of a line in it, it would be more than a target.
@@ -176,6 +180,18 @@ mod tests {
         for (bytes, target) in table {
             let (mut words, marks) = (Words::default(), Marks::default());
             assert_eq!(heard(&mut words, &marks, bytes).as_deref(), target, "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_known_that_would_not_be_kept() {
+        let request = |bytes: usize| {
+            let (start, end) = REQUEST.split_once("a?b").unwrap();
+            format!("{start}{}{end}", "a".repeat(bytes - start.len() - end.len()))
+        };
+        for (bytes, is_known) in [(MOST_BYTES, true), (MOST_BYTES + 1, false)] {
+            let (mut words, marks) = (Words::default(), Marks::default());
+            assert_eq!(heard(&mut words, &marks, &request(bytes)).is_some(), is_known, "{bytes}");
         }
     }
 
