@@ -90,6 +90,8 @@ impl Marks {
 
     pub(super) fn upgrade(&self) {
         self.upgraded.store(true, Ordering::Relaxed);
+        // What is said from now on is no request, whatever it looks like.
+        self.post.passed();
     }
 
     pub(super) fn is_upgraded(&self) -> bool {
