@@ -76,11 +76,13 @@ async fn the_answer_is_the_same_at_the_door() {
     let house = House::new(LOGIN).await;
     for (more, kind) in [
         ("", "application/json"),
+        ("Connection: keep-alive\r\n", "application/json"),
         ("Accept: application/problem+json\r\n", "application/problem+json"),
         ("Content-Length: 3\r\n\r\nabc", "application/json"),
     ] {
         let body = if more.contains("\r\n\r\n") { "" } else { "\r\n" };
-        let request = format!("POST /login HTTP/1.1\r\nHost: test\r\nX-Api-Key: {kind}\r\n{more}{body}");
+        let key = more.len();
+        let request = format!("POST /login HTTP/1.1\r\nHost: test\r\nX-Api-Key: {key}\r\n{more}{body}");
         let mut client = house.client().await;
         while client.ask(&request).await.status != 429 {}
         let usual = client.ask(&request).await;
@@ -178,12 +180,13 @@ async fn words_are_known_only_where_a_request_begins() {
 #[tokio::test]
 async fn what_ends_a_connection_or_has_no_body_takes_the_usual_way() {
     let house = House::new(LOGIN).await;
-    let closing = "GET /login HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n";
-    let mut client = house.client().await;
-    while client.get("/login").await.status != 429 {}
-    let reply = client.ask(closing).await;
-    assert_eq!((reply.status, reply.header("connection")), (429, "close"));
-    assert!(client.closed().await.is_empty());
+    for lines in ["Connection: close\r\n", "Connection: keep-alive\r\nConnection: close\r\n"] {
+        let mut client = house.client().await;
+        while client.get("/login").await.status != 429 {}
+        let reply = client.ask(&format!("GET /login HTTP/1.1\r\nHost: test\r\n{lines}\r\n")).await;
+        assert_eq!((reply.status, reply.header("connection")), (429, "close"));
+        assert!(client.closed().await.is_empty());
+    }
     let mut client = house.client().await;
     for _ in 0..5 {
         client.send("HEAD /login HTTP/1.1\r\nHost: test\r\n\r\n").await;

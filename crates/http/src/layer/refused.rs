@@ -33,7 +33,11 @@ impl Refused {
         let is_usual = request.version() == Version::HTTP_11
             && !matches!(*method, Method::HEAD | Method::CONNECT)
             && uri.authority().is_none()
-            && ![CONNECTION, EXPECT, UPGRADE].iter().any(|name| headers.contains_key(name))
+            && headers
+                .get_all(CONNECTION)
+                .iter()
+                .all(|said| said.as_bytes().eq_ignore_ascii_case(b"keep-alive"))
+            && ![EXPECT, UPGRADE].iter().any(|name| headers.contains_key(name))
             && !crate::grpc::is_call(headers);
         if !is_usual {
             return None;

@@ -16,6 +16,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// For how many beats a number is believed that no later one has reached.
 const BELIEVED: usize = (SILENT_US / BEAT.as_micros() as u64) as usize + 1;
@@ -58,12 +59,16 @@ impl Census {
         }
     }
 
-    /// Writes down how many there are, if that is news. Apart, for a disk may be slow.
-    pub(super) async fn keep(&self) {
+    /// Has it written down how many there are, if that is news. Nobody waits for it: a disk may hang, and a node that
+    /// says no more that it is there is missed.
+    pub(super) fn keep(&self) {
         let Some(record) = &self.record else { return };
         let (record, nodes) = (Arc::clone(record), self.nodes());
-        if *record.written.lock() != Some(nodes) {
-            let _ = tokio::task::spawn_blocking(move || record.keep(nodes)).await;
+        if *record.written.lock() != Some(nodes) && !record.is_writing.swap(true, Ordering::Relaxed) {
+            tokio::task::spawn_blocking(move || {
+                record.keep(nodes);
+                record.is_writing.store(false, Ordering::Relaxed);
+            });
         }
     }
 }
@@ -78,6 +83,7 @@ struct Record {
     /// What stands there, as far as is known.
     written: Mutex<Option<u32>>,
     has_failed: Mutex<bool>,
+    is_writing: AtomicBool,
 }
 
 /// What the file says.
@@ -96,6 +102,7 @@ impl Record {
             prefix: prefix.to_owned(),
             written: Mutex::new(None),
             has_failed: Mutex::new(false),
+            is_writing: AtomicBool::new(false),
         }
     }
 

@@ -146,7 +146,7 @@ impl Shared {
         if was_told && self.settings.expected_nodes.is_none() {
             self.census.note(self.fleet.nodes().len() as u32);
             self.book.set_nodes(self.census.nodes());
-            self.census.keep().await;
+            self.census.keep();
         }
     }
 
