@@ -323,8 +323,7 @@ impl Findings {
     /// All was well in that time. A machine that stands still for as long as the store may take is no
     /// witness against it.
     pub fn assert_well(&self, sent_us: Range<u64>) {
-        let is_disturbed = |at_us: u64| self.disturbed.iter().any(|times| times.contains(&at_us));
-        let counts = |at_us: u64| sent_us.contains(&at_us) && !is_disturbed(at_us);
+        let counts = |at_us: u64| sent_us.contains(&at_us) && !self.is_disturbed(at_us);
         let entries = || self.entries.iter().filter(|entry| counts(entry.sent_us));
         let (sent, degraded) = (entries().count(), entries().filter(|entry| entry.degraded).count());
         let most = if self.stall > Duration::from_millis(20) { sent / 50 } else { 0 };
@@ -335,11 +334,20 @@ impl Findings {
         );
     }
 
+    fn is_disturbed(&self, at_us: u64) -> bool {
+        self.disturbed.iter().any(|times| times.contains(&at_us))
+    }
+
     /// When each node gave a shard up after `fault_us`, as the time that had passed.
     pub fn opened(&self, fault_us: u64) -> Vec<Duration> {
         let of_node = |node: usize| {
-            let mut turns = self.turns.iter().filter(|turn| turn.node == node && turn.is_away);
-            let first = turns.find(|turn| turn.at_us >= fault_us);
+            let turns = || self.turns.iter().filter(|turn| turn.node == node);
+            // A machine that stood still just before the fault may have opened it already.
+            let before = turns().take_while(|turn| turn.at_us < fault_us).last();
+            if before.is_some_and(|turn| turn.is_away && self.is_disturbed(turn.at_us)) {
+                return Some(Duration::ZERO);
+            }
+            let first = turns().find(|turn| turn.is_away && turn.at_us >= fault_us);
             first.map(|turn| Duration::from_micros(turn.at_us - fault_us))
         };
         (0..self.nodes as usize).filter_map(of_node).collect()
