@@ -4,6 +4,7 @@ use super::Settings;
 use crate::lease::credit::Credit;
 use crate::lease::memory::{Memory, Recalled};
 use crate::lease::pace::Pace;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use tollgate_core::algorithm::Step;
 use tollgate_core::lending::Account;
@@ -57,16 +58,26 @@ pub(super) struct Lease {
 /// How often a lease is looked at, and how far ahead it takes tokens: as its rule says, else as the node does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Timing {
-    pub(super) interval_us: u64,
-    pub(super) horizon_us: u64,
+    // Small, for there are many leases; ten seconds are the most that can be asked for.
+    pub(super) interval_us: u32,
+    horizon_us: u32,
 }
 
 impl Timing {
     pub(super) fn new(leasing: Leasing, settings: &Settings) -> Self {
+        let own = |us: u64| u32::try_from(us).unwrap_or(u32::MAX);
         Self {
-            interval_us: leasing.interval_us.map_or(settings.interval_us, |us| us.get().into()),
-            horizon_us: leasing.horizon_us.map_or(settings.horizon_us, |us| us.get().into()),
+            interval_us: leasing.interval_us.map_or(own(settings.interval_us), NonZeroU32::get),
+            horizon_us: leasing.horizon_us.map_or(own(settings.horizon_us), NonZeroU32::get),
         }
+    }
+
+    pub(super) fn interval_us(&self) -> u64 {
+        self.interval_us.into()
+    }
+
+    fn horizon_us(&self) -> u64 {
+        self.horizon_us.into()
     }
 }
 
@@ -167,7 +178,7 @@ impl Lease {
     /// How long nobody may come before what is in hand goes back: a key that should have been asked for
     /// several times by now has gone quiet.
     pub(super) fn patience_us(&self, now_us: u64, settings: &Settings) -> u64 {
-        let Timing { interval_us, horizon_us } = self.timing;
+        let (interval_us, horizon_us) = (self.timing.interval_us(), self.timing.horizon_us());
         if self.is_alone() {
             return settings.lone_horizon_us.max(horizon_us);
         }
@@ -187,13 +198,13 @@ impl Lease {
         let store_us = self.memory.as_ref().map(|memory| memory.store_us(now_us));
         let life_us = self.meter.credit_us(store_us.unwrap_or_default());
         let horizon_us = match per_second >= settings.busy_per_second {
-            true => self.timing.horizon_us.min(life_us),
+            true => self.timing.horizon_us().min(life_us),
             false => 0,
         };
         let horizon_us = match is_alone {
             // What dies before the next tick but one would be brought back.
             true => horizon_us
-                .max(settings.lone_horizon_us.min(life_us.saturating_sub(2 * self.timing.interval_us))),
+                .max(settings.lone_horizon_us.min(life_us.saturating_sub(2 * self.timing.interval_us()))),
             false => horizon_us,
         };
         let tokens = |us: u64| (per_second * us).div_ceil(1_000_000);
@@ -261,7 +272,7 @@ impl Lease {
     pub(super) fn let_go(&mut self, nodes: u32, now_us: u64, settings: &Settings) {
         let is_idle = self.used_us + self.patience_us(now_us, settings) <= now_us;
         // What dies before the next tick but one goes back while there is time.
-        let dies_us = if is_idle { u64::MAX } else { now_us + 2 * self.timing.interval_us };
+        let dies_us = if is_idle { u64::MAX } else { now_us + 2 * self.timing.interval_us() };
         if self.credit.holds(dies_us) && !self.may_die(nodes, now_us) {
             self.credit.bring_back(dies_us);
             self.memory = None;
@@ -272,7 +283,7 @@ impl Lease {
     /// next tick. If the bucket is full by then, its refill has replaced them, and they would be on top.
     pub(super) fn misses(&self, cost: u32, now_us: u64) -> bool {
         let Some(bucket) = self.meter.bucket() else { return true };
-        let ticks = 2 * self.timing.interval_us / bucket.tick_us + 1;
+        let ticks = 2 * self.timing.interval_us() / bucket.tick_us + 1;
         let refilled = ticks * u64::from(bucket.amount) / u64::from(bucket.period) + 2;
         let others = self.credit.refunded();
         self.missing(now_us).is_some_and(|missing| u64::from(missing) > refilled + u64::from(cost) + others)

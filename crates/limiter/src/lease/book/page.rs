@@ -96,16 +96,7 @@ impl<W> Page<W> {
         let known_as = (rules, std::ptr::from_ref(charge.meter) as usize);
         if lease.known_as != known_as {
             lease.known_as = known_as;
-            let timing = Timing::new(charge.leasing, settings);
-            if lease.is_busy && timing.interval_us != lease.timing.interval_us {
-                self.busy.leave(charge.key, lease.timing.interval_us);
-                self.busy.join(charge.key, timing.interval_us);
-            }
-            lease.timing = timing;
-            if lease.meter != *charge.meter {
-                lease.adopt(charge.meter);
-                note_busy(&mut self.busy, charge.key, lease);
-            }
+            follow(&mut self.busy, lease, charge, settings);
         }
         lease.pace.note(cost, now_us);
         lease.used_us = now_us;
@@ -124,10 +115,26 @@ impl<W> Page<W> {
     }
 }
 
+/// The rules have changed: the limit of this lease may have other numbers, and its rule may lease otherwise.
+#[cold]
+#[inline(never)]
+fn follow(busy: &mut Rounds, lease: &mut Lease, charge: &Charged<'_>, settings: &Settings) {
+    let timing = Timing::new(charge.leasing, settings);
+    if lease.is_busy && timing.interval_us != lease.timing.interval_us {
+        busy.leave(charge.key, lease.timing.interval_us());
+        busy.join(charge.key, timing.interval_us());
+    }
+    lease.timing = timing;
+    if lease.meter != *charge.meter {
+        lease.adopt(charge.meter);
+        note_busy(busy, charge.key, lease);
+    }
+}
+
 /// The next tick has to look at this one.
 fn note_busy(busy: &mut Rounds, key: u64, lease: &mut Lease) {
     if !lease.is_busy {
         lease.is_busy = true;
-        busy.join(key, lease.timing.interval_us);
+        busy.join(key, lease.timing.interval_us());
     }
 }
