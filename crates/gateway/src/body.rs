@@ -1,7 +1,7 @@
 //! Bodies on their way: one frame at a time, in both directions, so that nobody's memory holds a whole one.
 
 use crate::upstream::Load;
-use crate::upstream::pool::{Pool, Sender};
+use crate::upstream::pool::{Connection, Pool};
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
@@ -93,12 +93,14 @@ pub struct Received {
     body: Incoming,
     /// Gone once the body has ended.
     lease: Option<Lease>,
+    /// How it broke off.
+    broken: Option<hyper::Error>,
 }
 
 impl Received {
     /// `lease` is given back when `body` ends, or dropped with it.
     pub(crate) fn new(body: Incoming, lease: Lease) -> Self {
-        let mut received = Self { body, lease: Some(lease) };
+        let mut received = Self { body, lease: Some(lease), broken: None };
         received.look_for_end();
         received
     }
@@ -110,12 +112,36 @@ impl Received {
             lease.give_back();
         }
     }
+
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        if self.lease.is_none() {
+            return Poll::Ready(self.broken.take().map(Err));
+        }
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        match polled {
+            Poll::Ready(Some(Ok(_))) => self.look_for_end(),
+            Poll::Ready(None) => {
+                if let Some(lease) = self.lease.take() {
+                    lease.give_back();
+                }
+            }
+            Poll::Ready(Some(Err(error))) => {
+                // A connection that broke is of no more use. What came before is still to be written, and an error
+                // would keep it from that: it is told the next time.
+                (self.lease, self.broken) = (None, Some(error));
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            Poll::Pending => {}
+        }
+        polled
+    }
 }
 
 /// A connection in use.
 #[derive(Debug)]
 pub(crate) struct Lease {
-    pub(crate) sender: Sender,
+    pub(crate) connection: Connection,
     pub(crate) load: Load,
     pub(crate) pool: Arc<Pool>,
     pub(crate) most_idle: usize,
@@ -123,7 +149,7 @@ pub(crate) struct Lease {
 
 impl Lease {
     fn give_back(self) {
-        self.pool.put(self.load.member().index, self.sender, self.most_idle);
+        self.pool.put(self.load.member().index, self.connection, self.most_idle);
     }
 }
 
@@ -137,21 +163,7 @@ impl Body for AnswerBody {
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         match self.get_mut() {
             Self::Own(body) => Pin::new(body).poll_frame(cx).map_err(|never| match never {}),
-            Self::Upstream(received) => {
-                let polled = Pin::new(&mut received.body).poll_frame(cx);
-                match &polled {
-                    Poll::Ready(Some(Ok(_))) => received.look_for_end(),
-                    Poll::Ready(None) => {
-                        if let Some(lease) = received.lease.take() {
-                            lease.give_back();
-                        }
-                    }
-                    // A connection that broke is of no more use.
-                    Poll::Ready(Some(Err(_))) => received.lease = None,
-                    Poll::Pending => {}
-                }
-                polled
-            }
+            Self::Upstream(received) => received.poll_frame(cx),
         }
     }
 

@@ -1,21 +1,24 @@
 //! A request and its answer: sent to a server, and to another one if that can do no harm.
 
+mod spare;
+
 use crate::body::{Lease, Progress, Sent};
 use crate::forward::{Answer, Order, Way};
 use crate::refusal::Refused;
 use crate::settings;
-use crate::upstream::pool::{Sender, Taken};
+use crate::upstream::pool::{Connection, Taken};
 use crate::upstream::{Load, Tried, Upstream};
-use http::{HeaderName, HeaderValue, Method, Request, Response, Uri};
+use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::client::conn::TrySendError;
 use pin_project_lite::pin_project;
+use spare::Spare;
 use std::convert::Infallible;
-use std::pin::Pin;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
-use tokio::time::Sleep;
+use tokio::time::Instant;
 
 type Forwarding = Pin<Box<dyn Future<Output = Result<Answer, Infallible>> + Send>>;
 type Answered = Result<Response<Incoming>, TrySendError<Request<Sent>>>;
@@ -28,7 +31,7 @@ pin_project! {
     /// needed while all goes well is in a box of its own.
     pub(crate) struct Exchange<F> {
         #[pin]
-        answered: InTime<F>,
+        sending: F,
         way: Arc<Way>,
         order: Option<Order>,
         // Gone once it is decided what becomes of the first attempt.
@@ -49,16 +52,16 @@ impl Exchange<()> {
             Err(refused) => return Box::pin(std::future::ready(Ok(refused.answer()))),
         };
         let way = Arc::clone(way);
-        let Some(sender) = way.pool.take_idle(load.member().index) else {
+        let Some(connection) = way.pool.take_idle(load.member().index) else {
             return Box::pin(async move {
                 let exchanged = exchange(Arc::clone(&way), order.upstream, errand, request, Some(load)).await;
                 Ok(concluded(&way, order, exchanged))
             });
         };
-        let (attempt, sending) = Attempt::send(Taken { sender, reused: true }, load, &errand, request);
-        let answered = InTime::new(sending, upstream.settings.response_time, errand.progress.clone());
+        let taken = Taken { connection, reused: true };
+        let (attempt, sending) = Attempt::send(taken, load, upstream, &errand, request);
         Box::pin(Exchange {
-            answered,
+            sending,
             way,
             order: Some(order),
             first: Some((errand, attempt)),
@@ -76,10 +79,12 @@ impl<F: Future<Output = Answered>> Future for Exchange<F> {
             if let Some(retrying) = this.retrying {
                 break ready!(retrying.as_mut().poll(cx));
             }
-            let answered = ready!(this.answered.as_mut().poll(cx));
-            let (mut errand, attempt) = this.first.take().expect("a future is not polled after it was ready");
             let order = this.order.as_ref().expect("a future is not polled after it was ready");
-            match attempt.judge(&mut errand, this.way.upstream(order), this.way, answered) {
+            let upstream = this.way.upstream(order);
+            let (errand, attempt) = this.first.as_mut().expect("a future is not polled after it was ready");
+            let answered = ready!(attempt.poll(this.sending.as_mut(), upstream, errand, cx));
+            let (mut errand, attempt) = this.first.take().expect("it was there a moment ago");
+            match attempt.judge(&mut errand, upstream, this.way, answered) {
                 Judged::Done(exchanged) => break exchanged,
                 Judged::Again(request) => {
                     let retrying = exchange(Arc::clone(this.way), order.upstream, errand, *request, None);
@@ -122,8 +127,9 @@ async fn exchange(
                 return Err(Refused::NoConnection);
             }
         };
-        let (attempt, sending) = Attempt::send(taken, load, &errand, request);
-        let answered = InTime::new(sending, upstream.settings.response_time, errand.progress.clone()).await;
+        let (mut attempt, sending) = Attempt::send(taken, load, upstream, &errand, request);
+        let mut sending = pin!(sending);
+        let answered = poll_fn(|cx| attempt.poll(sending.as_mut(), upstream, &errand, cx)).await;
         match attempt.judge(&mut errand, upstream, &way, answered) {
             Judged::Done(exchanged) => return exchanged,
             Judged::Again(again) => request = *again,
@@ -171,20 +177,13 @@ impl Errand {
 /// A request that was handed to a connection.
 #[derive(Debug)]
 struct Attempt {
-    sender: Sender,
+    connection: Connection,
     load: Load,
     /// Then the server may have closed it just now.
     reused: bool,
+    /// How many frames of the client's body had gone when that was last looked at.
+    frames: u32,
     spare: Option<Spare>,
-}
-
-/// What it takes to send a request without a body again. Hardly ever it has to be, so its headers are kept as a
-/// list, which is cheaper to make than a map.
-#[derive(Debug)]
-struct Spare {
-    method: Method,
-    uri: Uri,
-    headers: Vec<(HeaderName, HeaderValue)>,
 }
 
 /// What becomes of an attempt.
@@ -197,13 +196,41 @@ impl Attempt {
     fn send(
         taken: Taken,
         load: Load,
+        upstream: &Upstream,
         errand: &Errand,
         request: Request<Sent>,
     ) -> (Self, impl Future<Output = Answered> + use<>) {
-        let Taken { mut sender, reused } = taken;
+        let Taken { mut connection, reused } = taken;
         let spare = errand.repeatable.then(|| Spare::of(&request));
-        let sending = sender.try_send_request(request);
-        (Self { sender, load, reused, spare }, sending)
+        let sending = connection.sender.try_send_request(request);
+        connection.late.as_mut().reset(Instant::now() + upstream.settings.response_time);
+        (Self { connection, load, reused, frames: 0, spare }, sending)
+    }
+
+    /// Waits for the answer. While the client's body is still moving the clock does not run.
+    fn poll(
+        &mut self,
+        sending: Pin<&mut impl Future<Output = Answered>>,
+        upstream: &Upstream,
+        errand: &Errand,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Answered, Refused>> {
+        if let Poll::Ready(answered) = sending.poll(cx) {
+            return Poll::Ready(Ok(answered));
+        }
+        let late = &mut self.connection.late;
+        loop {
+            ready!(late.as_mut().poll(cx));
+            match &errand.progress {
+                Some(progress) if progress.frames() != self.frames => {
+                    self.frames = progress.frames();
+                    let next = late.deadline() + upstream.settings.response_time;
+                    late.as_mut().reset(next);
+                }
+                Some(progress) if !progress.ended() => return Poll::Ready(Err(Refused::ClientSlow)),
+                _ => return Poll::Ready(Err(Refused::Late)),
+            }
+        }
     }
 
     fn judge(
@@ -213,12 +240,12 @@ impl Attempt {
         way: &Way,
         answered: Result<Answered, Refused>,
     ) -> Judged {
-        let Self { sender, load, reused, spare } = self;
+        let Self { connection, load, reused, spare, .. } = self;
         let mut error = match answered {
             Ok(Ok(answer)) => {
                 load.member().health.succeeded();
                 let most_idle = upstream.settings.most_idle;
-                let lease = Lease { sender, load, pool: Arc::clone(&way.pool), most_idle };
+                let lease = Lease { connection, load, pool: Arc::clone(&way.pool), most_idle };
                 return Judged::Done(Ok((answer, lease)));
             }
             Ok(Err(error)) => error,
@@ -247,73 +274,11 @@ impl Attempt {
     }
 }
 
-impl Spare {
-    fn of(request: &Request<Sent>) -> Self {
-        let (method, uri) = (request.method().clone(), request.uri().clone());
-        let headers = request.headers();
-        let mut list = Vec::with_capacity(headers.len());
-        list.extend(headers.iter().map(|(name, value)| (name.clone(), value.clone())));
-        Self { method, uri, headers: list }
-    }
-
-    fn request(self) -> Request<Sent> {
-        let mut request = Request::new(Sent::empty());
-        *request.method_mut() = self.method;
-        *request.uri_mut() = self.uri;
-        for (name, value) in self.headers {
-            request.headers_mut().append(name, value);
-        }
-        request
-    }
-}
-
 #[cold]
 fn note_failure(upstream: &Upstream, load: &Load, error: &dyn std::fmt::Display) {
     let (name, member) = (&upstream.settings.name, load.member());
     tracing::debug!(upstream = %name, address = %member.address, %error, "a request failed");
     if member.health.failed(&upstream.settings) {
         tracing::warn!(upstream = %name, address = %member.address, %error, "left alone for a while after failures in a row");
-    }
-}
-
-pin_project! {
-    /// An answer that is waited for. While the client's body is still moving the clock does not run.
-    struct InTime<F> {
-        #[pin]
-        sending: F,
-        #[pin]
-        late: Sleep,
-        time: Duration,
-        progress: Option<Arc<Progress>>,
-        frames: u32,
-    }
-}
-
-impl<F> InTime<F> {
-    fn new(sending: F, time: Duration, progress: Option<Arc<Progress>>) -> Self {
-        Self { sending, late: tokio::time::sleep(time), time, progress, frames: 0 }
-    }
-}
-
-impl<F: Future<Output = Answered>> Future for InTime<F> {
-    type Output = Result<Answered, Refused>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut this = self.project();
-        if let Poll::Ready(answered) = this.sending.poll(cx) {
-            return Poll::Ready(Ok(answered));
-        }
-        loop {
-            ready!(this.late.as_mut().poll(cx));
-            match this.progress {
-                Some(progress) if progress.frames() != *this.frames => {
-                    *this.frames = progress.frames();
-                    let next = this.late.deadline() + *this.time;
-                    this.late.as_mut().reset(next);
-                }
-                Some(progress) if !progress.ended() => return Poll::Ready(Err(Refused::ClientSlow)),
-                _ => return Poll::Ready(Err(Refused::Late)),
-            }
-        }
     }
 }

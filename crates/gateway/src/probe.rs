@@ -41,13 +41,13 @@ async fn follow(upstream: String, member: Arc<Member>, check: HealthCheck, conne
 /// Asks once, on a connection of its own: that it can be connected to is part of the question.
 async fn ask(member: &Member, check: &HealthCheck, connector: &Connector) -> bool {
     let asked = async {
-        let mut sender = connector.connect(&member.address, check.timeout).await.ok()?;
+        let mut connection = connector.connect(&member.address, check.timeout).await.ok()?;
         let mut request = Request::new(Sent::empty());
         *request.uri_mut() = check.path.parse().ok()?;
         let host = format!("{}:{}", member.address.host, member.address.port);
         request.headers_mut().insert(HOST, HeaderValue::try_from(host).ok()?);
         request.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-        let answer = sender.send_request(request).await.ok()?;
+        let answer = connection.sender.send_request(request).await.ok()?;
         (answer.status().as_u16() < 400).then_some(())
     };
     timeout(check.timeout, asked).await.ok().flatten().is_some()

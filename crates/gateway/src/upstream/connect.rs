@@ -1,6 +1,6 @@
 //! New connections to servers, in clear or over TLS.
 
-use super::pool::Sender;
+use super::pool::Connection;
 use crate::settings::{Address, Scheme};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -49,7 +49,11 @@ impl Connector {
         Self { tls, http }
     }
 
-    pub(crate) async fn connect(&self, address: &Address, time: Duration) -> Result<Sender, ConnectError> {
+    pub(crate) async fn connect(
+        &self,
+        address: &Address,
+        time: Duration,
+    ) -> Result<Connection, ConnectError> {
         let connecting = async {
             let stream = TcpStream::connect((address.host.as_str(), address.port)).await?;
             stream.set_nodelay(true)?;
@@ -65,7 +69,7 @@ impl Connector {
         tokio::time::timeout(time, connecting).await.unwrap_or(Err(ConnectError::TimedOut))
     }
 
-    async fn speak<S>(&self, stream: S) -> Result<Sender, ConnectError>
+    async fn speak<S>(&self, stream: S) -> Result<Connection, ConnectError>
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
@@ -75,7 +79,7 @@ impl Connector {
                 tracing::debug!(%error, "a connection to an upstream broke");
             }
         });
-        Ok(sender)
+        Ok(Connection::new(sender))
     }
 }
 

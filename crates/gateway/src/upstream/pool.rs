@@ -9,10 +9,23 @@ use crate::body::Sent;
 use crate::settings;
 use hyper::client::conn::http1::SendRequest;
 use parking_lot::Mutex;
+use std::pin::Pin;
 use std::time::Duration;
+use tokio::time::{Sleep, sleep};
 
-/// What requests are handed to.
-pub(crate) type Sender = SendRequest<Sent>;
+/// What requests are sent on.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) sender: SendRequest<Sent>,
+    /// Says when an answer is late. One for all requests, because to put a timer off is cheaper than to make one.
+    pub(crate) late: Pin<Box<Sleep>>,
+}
+
+impl Connection {
+    pub(crate) fn new(sender: SendRequest<Sent>) -> Self {
+        Self { sender, late: Box::pin(sleep(Duration::ZERO)) }
+    }
+}
 
 /// Idle connections, by server.
 #[derive(Debug)]
@@ -23,7 +36,7 @@ pub(crate) struct Pool {
 
 #[derive(Debug)]
 struct Idle {
-    sender: Sender,
+    connection: Connection,
     /// Sweeps that found it here.
     age: u32,
 }
@@ -31,7 +44,7 @@ struct Idle {
 /// A connection to use, and whether it was used before: then the server may have closed it just now.
 #[derive(Debug)]
 pub(crate) struct Taken {
-    pub(crate) sender: Sender,
+    pub(crate) connection: Connection,
     pub(crate) reused: bool,
 }
 
@@ -50,33 +63,25 @@ impl Pool {
         member: &Member,
         settings: &settings::Upstream,
     ) -> Result<Taken, ConnectError> {
-        if let Some(sender) = self.take_idle(member.index) {
-            return Ok(Taken { sender, reused: true });
+        if let Some(connection) = self.take_idle(member.index) {
+            return Ok(Taken { connection, reused: true });
         }
-        self.connect(member, settings).await
-    }
-
-    /// A new connection to `member`.
-    pub(crate) async fn connect(
-        &self,
-        member: &Member,
-        settings: &settings::Upstream,
-    ) -> Result<Taken, ConnectError> {
-        let sender = self.connector.connect(&member.address, settings.connect_time).await?;
-        Ok(Taken { sender, reused: false })
+        let connection = self.connector.connect(&member.address, settings.connect_time).await?;
+        Ok(Taken { connection, reused: false })
     }
 
     /// One that is at hand.
-    pub(crate) fn take_idle(&self, member: MemberIndex) -> Option<Sender> {
+    pub(crate) fn take_idle(&self, member: MemberIndex) -> Option<Connection> {
         let mut idle = self.idle.lock();
         let connections = &mut idle[member];
         let mut place = connections.len();
         while place > 0 {
             place -= 1;
-            if connections[place].sender.is_ready() {
-                return Some(connections.swap_remove(place).sender);
+            let sender = &connections[place].connection.sender;
+            if sender.is_ready() {
+                return Some(connections.swap_remove(place).connection);
             }
-            if connections[place].sender.is_closed() {
+            if sender.is_closed() {
                 connections.swap_remove(place);
             }
             // What is neither is still being written to, and will be ready later.
@@ -85,11 +90,11 @@ impl Pool {
     }
 
     /// Keeps a connection for the next request.
-    pub(crate) fn put(&self, member: MemberIndex, sender: Sender, most_idle: usize) {
+    pub(crate) fn put(&self, member: MemberIndex, connection: Connection, most_idle: usize) {
         let mut idle = self.idle.lock();
         let connections = &mut idle[member];
-        if connections.len() < most_idle && !sender.is_closed() {
-            connections.push(Idle { sender, age: 0 });
+        if connections.len() < most_idle && !connection.sender.is_closed() {
+            connections.push(Idle { connection, age: 0 });
         }
     }
 
@@ -98,7 +103,7 @@ impl Pool {
         for connections in &mut self.idle.lock()[members] {
             connections.retain_mut(|idle| {
                 idle.age += 1;
-                idle.age <= OLDEST && !idle.sender.is_closed()
+                idle.age <= OLDEST && !idle.connection.sender.is_closed()
             });
         }
     }
