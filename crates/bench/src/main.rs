@@ -16,6 +16,10 @@ mod setting;
 
 use std::process::{Command, ExitCode};
 
+/// As in the product.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const BENCHES: [(&str, fn()); 7] = [
     ("check", check::run),
     ("memory", memory::run),

@@ -11,6 +11,7 @@
 //! visits does not push out a regular.
 
 mod slot;
+mod slots;
 mod table;
 
 use crate::clock::Clock;

@@ -10,13 +10,15 @@
 //! the instant from which the state equals a fresh one, so that a slot alone tells when it can go.
 
 use tollgate_core::algorithm::Cell;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// How many bits of a key are in the fingerprint; the others choose the shard.
 pub(super) const FINGERPRINT_BITS: u32 = 54;
 const FINGERPRINT_MASK: u64 = (1 << FINGERPRINT_BITS) - 1;
 
 /// A state, or nothing if all bits are 0.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(transparent)]
 pub(super) struct Slot([u64; 3]);
 
 impl Slot {

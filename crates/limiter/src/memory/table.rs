@@ -6,6 +6,7 @@
 //! table is one array, probed linearly; removal shifts what follows back, so there are no tombstones.
 
 use super::slot::{FINGERPRINT_BITS, Slot, fingerprint};
+use super::slots::Slots;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,7 +26,7 @@ const LOG_ENTRY: usize = 16;
 /// The states of one shard. With their locks, two fit a cache line.
 #[derive(Default)]
 pub(super) struct Table {
-    slots: Box<[Slot]>,
+    slots: Slots,
     /// Apart, for a key that is known does not need it.
     upkeep: Box<Upkeep>,
 }
@@ -90,20 +91,21 @@ impl Table {
     /// The slot of `key`, if it has one.
     #[inline]
     pub(super) fn find(&mut self, key: u64) -> Option<&mut Slot> {
-        if self.slots.is_empty() {
+        let slots = &mut *self.slots;
+        if slots.is_empty() {
             return None;
         }
         let fingerprint = fingerprint(key);
-        let mut index = self.home(fingerprint);
+        let mut index = home(slots, fingerprint);
         loop {
-            let slot = self.slots[index];
+            let slot = slots[index];
             if slot.is_empty() {
                 return None;
             }
             if slot.fingerprint() == fingerprint {
-                return Some(&mut self.slots[index]);
+                return Some(&mut slots[index]);
             }
-            index = self.after(index);
+            index = after(slots, index);
         }
     }
 
@@ -123,33 +125,29 @@ impl Table {
 
     /// Adds a state, for which [`Table::make_room`] has made room and which is not there yet.
     pub(super) fn insert(&mut self, slot: Slot) {
-        let mut index = self.home(slot.fingerprint());
-        while !self.slots[index].is_empty() {
-            index = self.after(index);
-        }
-        self.slots[index] = slot;
+        insert(&mut self.slots, slot);
         self.upkeep.live += 1;
     }
 
     /// Removes the state at `index` and closes the gap.
     fn remove(&mut self, mut index: usize) {
         self.upkeep.live -= 1;
-        let mut next = self.after(index);
+        let slots = &mut *self.slots;
+        let mut next = after(slots, index);
         loop {
-            let slot = self.slots[next];
+            let slot = slots[next];
             if slot.is_empty() {
                 break;
             }
             // It may move back to the gap unless its home lies behind the gap.
-            let home = self.home(slot.fingerprint());
-            let from_home = self.distance(home, next);
-            if from_home >= self.distance(index, next) {
-                self.slots[index] = slot;
+            let home = home(slots, slot.fingerprint());
+            if distance(slots, home, next) >= distance(slots, index, next) {
+                slots[index] = slot;
                 index = next;
             }
-            next = self.after(next);
+            next = after(slots, next);
         }
-        self.slots[index] = Slot::EMPTY;
+        slots[index] = Slot::EMPTY;
     }
 
     /// Looks at the next `count` slots and forgets those that equal fresh ones.
@@ -185,7 +183,7 @@ impl Table {
         self.sweep(slots + self.upkeep.live, now_us);
         if self.upkeep.live == 0 {
             budget.give_back(slots * size_of::<Slot>());
-            self.slots = Box::default();
+            self.slots = Slots::default();
         } else if slots > SMALLEST && self.upkeep.live < slots / 4 {
             self.rebuild(self.upkeep.live / 4, budget, now_us);
         }
@@ -202,33 +200,19 @@ impl Table {
         let enough = ((lasting + newcomers) * LOAD.1).div_ceil(LOAD.0);
         // A third more than just enough, so that the next rebuild is that far away; near the cap, what is left.
         let most = self.slots.len() + budget.left() / size_of::<Slot>();
-        let size = (enough * 4 / 3).max(SMALLEST).min(most);
+        let size = Slots::filling((enough * 4 / 3).max(SMALLEST)).min(most);
         let grows_by = size.saturating_sub(self.slots.len()) * size_of::<Slot>();
         if size < enough || !budget.take(grows_by) {
             return false;
         }
-        let old = std::mem::replace(&mut self.slots, vec![Slot::EMPTY; size].into_boxed_slice());
+        let old = std::mem::replace(&mut self.slots, Slots::new(size));
         budget.give_back(old.len().saturating_sub(size) * size_of::<Slot>());
-        self.upkeep.live = 0;
-        self.upkeep.cursor = 0;
-        for slot in old.into_iter().filter(|slot| !slot.is_empty() && !slot.is_fresh(now_us)) {
-            self.insert(slot);
+        for slot in old.iter().filter(|slot| !slot.is_empty() && !slot.is_fresh(now_us)) {
+            insert(&mut self.slots, *slot);
         }
+        self.upkeep.live = lasting;
+        self.upkeep.cursor = 0;
         true
-    }
-
-    #[inline]
-    fn home(&self, fingerprint: u64) -> usize {
-        ((u128::from(fingerprint << (64 - FINGERPRINT_BITS)) * self.slots.len() as u128) >> 64) as usize
-    }
-
-    #[inline]
-    fn after(&self, index: usize) -> usize {
-        if index + 1 == self.slots.len() { 0 } else { index + 1 }
-    }
-
-    fn distance(&self, from: usize, to: usize) -> usize {
-        if to >= from { to - from } else { to + self.slots.len() - from }
     }
 
     /// The log of `key`, if it has one.
@@ -280,6 +264,30 @@ impl Table {
     pub(super) fn states(&self) -> usize {
         self.upkeep.live + self.upkeep.logs.as_ref().map_or(0, |logs| logs.states.len())
     }
+}
+
+/// Puts a slot where it is found, among slots of which some are empty.
+fn insert(slots: &mut [Slot], slot: Slot) {
+    let mut index = home(slots, slot.fingerprint());
+    while !slots[index].is_empty() {
+        index = after(slots, index);
+    }
+    slots[index] = slot;
+}
+
+/// Where the search for a fingerprint begins.
+#[inline]
+fn home(slots: &[Slot], fingerprint: u64) -> usize {
+    ((u128::from(fingerprint << (64 - FINGERPRINT_BITS)) * slots.len() as u128) >> 64) as usize
+}
+
+#[inline]
+fn after(slots: &[Slot], index: usize) -> usize {
+    if index + 1 == slots.len() { 0 } else { index + 1 }
+}
+
+fn distance(slots: &[Slot], from: usize, to: usize) -> usize {
+    if to >= from { to - from } else { to + slots.len() - from }
 }
 
 impl Logs {
