@@ -3,6 +3,7 @@
 use crate::upstream::Load;
 use crate::upstream::pool::{Connection, Pool};
 use bytes::Bytes;
+use http::Version;
 use http_body_util::Full;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use std::pin::Pin;
@@ -93,14 +94,18 @@ pub struct Received {
     body: Incoming,
     /// Gone once the body has ended.
     lease: Option<Lease>,
+    /// Whether the client can tell when it breaks off.
+    telling: bool,
     /// How it broke off.
     broken: Option<hyper::Error>,
 }
 
 impl Received {
-    /// `lease` is given back when `body` ends, or dropped with it.
-    pub(crate) fn new(body: Incoming, lease: Lease) -> Self {
-        let mut received = Self { body, lease: Some(lease), broken: None };
+    /// `lease` is given back when `body` ends, or dropped with it. The client speaks `version`.
+    pub(crate) fn new(body: Incoming, lease: Lease, version: Version) -> Self {
+        // HTTP/1.0 has no end of a body without a length but the end of the connection.
+        let telling = version != Version::HTTP_10 || body.size_hint().exact().is_some();
+        let mut received = Self { body, lease: Some(lease), telling, broken: None };
         received.look_for_end();
         received
     }
@@ -126,9 +131,13 @@ impl Received {
                 }
             }
             Poll::Ready(Some(Err(error))) => {
-                // A connection that broke is of no more use. What came before is still to be written, and an error
-                // would keep it from that: it is told the next time.
-                (self.lease, self.broken) = (None, Some(error));
+                // A connection that broke is of no more use.
+                self.lease = None;
+                if !self.telling {
+                    return Poll::Ready(Some(Err(error)));
+                }
+                // An error would keep what came before from being written at once: it is told the next time.
+                self.broken = Some(error);
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }

@@ -200,7 +200,7 @@ impl Way {
         if is_limited(&answer) {
             answer.extensions_mut().insert(FromUpstream);
         }
-        Ok(answer.map(|body| AnswerBody::Upstream(Received::new(body, lease))))
+        Ok(answer.map(|body| AnswerBody::Upstream(Received::new(body, lease, order.version))))
     }
 }
 

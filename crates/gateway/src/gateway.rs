@@ -21,8 +21,10 @@ const BACKLOG: i32 = 4096;
 
 /// How many polls of tasks there are before the system is asked for new events. Requests that came together go
 /// from step to step together, and each step is done for all of them while it is in the processor's caches: to ask
-/// more often breaks them up. A poll takes microseconds, so this is some milliseconds at most.
+/// more often breaks them up. Connections wait as long to be accepted, but a poll takes microseconds.
 const POLLS_BEFORE_EVENTS: u32 = 512;
+/// The same where polls may be handshakes, which take a millisecond.
+const POLLS_WITH_TLS: u32 = 61;
 
 /// Why a gateway cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -95,8 +97,8 @@ impl Gateway {
         let (say, ended) = mpsc::unbounded_channel();
         let trusted: Arc<[IpNet]> = settings.trusted.clone().into();
         for (number, listener) in listeners.into_iter().enumerate() {
-            let mut runtime = Builder::new_current_thread();
-            let runtime = runtime.enable_all().event_interval(POLLS_BEFORE_EVENTS).build();
+            let polls = if listen.entrance.tls.is_some() { POLLS_WITH_TLS } else { POLLS_BEFORE_EVENTS };
+            let runtime = Builder::new_current_thread().enable_all().event_interval(polls).build();
             let runtime = runtime.map_err(GatewayError::Thread)?;
             let thread = Thread {
                 listener,

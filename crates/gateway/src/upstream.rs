@@ -11,9 +11,13 @@ use health::Health;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::time::Duration;
 
 /// A place in the list of all servers, of whatever upstream.
 pub(crate) type MemberIndex = usize;
+
+/// As good as for ever, and yet an instant that clocks can name.
+const LONGEST_WAIT: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// One upstream; shared by all threads.
 #[derive(Debug)]
@@ -36,7 +40,8 @@ pub(crate) struct Member {
 
 impl Upstream {
     /// The first of its members has index `first`.
-    pub(crate) fn new(settings: settings::Upstream, first: MemberIndex) -> Self {
+    pub(crate) fn new(mut settings: settings::Upstream, first: MemberIndex) -> Self {
+        settings.response_time = settings.response_time.min(LONGEST_WAIT);
         let member = |(offset, address): (usize, &settings::Address)| {
             Arc::new(Member {
                 index: first + offset,

@@ -40,7 +40,7 @@ impl Seen {
 
 /// What a server is asked by path: `/echo` sends the body back as it comes, `/count` answers its length,
 /// `/big/N` sends N bytes, `/status/N` answers so, `/gated` waits for a permit, `/cut` closes without an
-/// answer, `/half` breaks off in its body, `/ws` changes to a protocol that echoes, `/hops` answers with
+/// answer, `/half` breaks off in its body, `/half-chunked` in one without a length, `/ws` changes to a protocol that echoes, `/hops` answers with
 /// headers of its connection, `/trailers` with trailers; everything else is "hello".
 #[derive(Debug)]
 pub struct Upstream {
@@ -161,7 +161,8 @@ async fn answer(request: Request<Incoming>, state: Arc<State>) -> io::Result<Res
             Response::new(whole("let go"))
         }
         "cut" => return Err(io::Error::other("cut")),
-        "half" => half(),
+        "half" => half(true),
+        "half-chunked" => half(false),
         "ws" => upgrade(request),
         "hops" => hops(),
         "trailers" => trailers(),
@@ -219,11 +220,13 @@ fn with_status(status: u16) -> Response<AnyBody> {
     answer
 }
 
-/// Announces ten bytes and sends five.
-fn half() -> Response<AnyBody> {
+/// Sends five bytes and breaks off; announces ten, or nothing.
+fn half(announces: bool) -> Response<AnyBody> {
     let frames = [Ok(Frame::data(Bytes::from_static(b"12345"))), Err(io::Error::other("broken"))];
     let mut answer = Response::new(BodyExt::boxed(StreamBody::new(Frames(frames.into_iter(), false))));
-    answer.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from_static("10"));
+    if announces {
+        answer.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from_static("10"));
+    }
     answer
 }
 

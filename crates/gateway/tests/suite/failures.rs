@@ -3,6 +3,7 @@
 use crate::setting::{self, Pair};
 use crate::wire::Wire;
 use std::time::Duration;
+use tokio::time::Instant;
 use tollgate_gateway::settings::{HealthCheck, Settings};
 use tollgate_testbed::{Mode, Proxy, Upstream, eventually};
 
@@ -85,6 +86,20 @@ async fn a_server_that_takes_too_long() {
 }
 
 #[tokio::test]
+async fn each_request_on_a_connection_has_the_whole_time() {
+    let time = Duration::from_millis(200);
+    let pair = Pair::with(|settings| settings.upstreams[0].response_time = time).await;
+    let mut client = pair.client().await;
+    assert_eq!(client.get("/").await.status, 200);
+    // Longer than an answer may take, while nobody asks.
+    tokio::time::sleep(time * 2).await;
+    assert_eq!(client.get("/").await.status, 200);
+    let asked = Instant::now();
+    assert_eq!(client.get("/gated").await.status, 504, "and no more than that");
+    assert!(asked.elapsed() >= time, "{:?}", asked.elapsed());
+}
+
+#[tokio::test]
 async fn a_connection_that_does_not_come_about() {
     // It listens, but says nothing, so TLS does not come about.
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -106,6 +121,10 @@ async fn an_answer_that_breaks_off_is_seen_to_break_off() {
     let head = client.head().await;
     assert_eq!((head.status, head.header("content-length")), (200, "10"));
     assert_eq!(client.closed().await, b"12345", "cut short, never padded or passed off as whole");
+    let mut client = pair.client().await;
+    client.send("GET /half-chunked HTTP/1.1\r\nHost: test\r\n\r\n").await;
+    assert_eq!(client.head().await.header("transfer-encoding"), "chunked");
+    assert_eq!(client.closed().await, b"5\r\n12345\r\n", "without the chunk that says it is whole");
 }
 
 #[tokio::test]

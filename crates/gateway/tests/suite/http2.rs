@@ -36,6 +36,21 @@ async fn text(answer: Response<Incoming>) -> String {
 }
 
 #[tokio::test]
+async fn an_answer_that_breaks_off_is_reset() {
+    let pair = Pair::start().await;
+    let mut client = plain(&pair).await;
+    for path in ["/half", "/half-chunked"] {
+        let answer = client.send_request(request(path, "")).await.unwrap();
+        assert_eq!(answer.status(), 200);
+        let mut body = answer.into_body();
+        assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "12345");
+        assert!(body.frame().await.unwrap().is_err(), "{path}");
+    }
+    let answer = client.send_request(request("/", "")).await.unwrap();
+    assert_eq!(text(answer).await, "hello", "the connection stays");
+}
+
+#[tokio::test]
 async fn requests_become_http1_and_answers_http2() {
     let (files, pair) = (Files::new(), Pair::start().await);
     let secure = files.pair().await;

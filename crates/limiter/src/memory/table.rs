@@ -184,7 +184,7 @@ impl Table {
         if self.upkeep.live == 0 {
             budget.give_back(slots * size_of::<Slot>());
             self.slots = Slots::default();
-        } else if slots > SMALLEST && self.upkeep.live < slots / 4 {
+        } else if self.upkeep.live < slots / 4 && roomy(self.upkeep.live * 5 / 4) < slots {
             self.rebuild(self.upkeep.live / 4, budget, now_us);
         }
     }
@@ -197,12 +197,11 @@ impl Table {
     #[cold]
     fn rebuild(&mut self, newcomers: usize, budget: &Budget, now_us: u64) -> bool {
         let lasting = self.slots.iter().filter(|slot| !slot.is_empty() && !slot.is_fresh(now_us)).count();
-        let enough = ((lasting + newcomers) * LOAD.1).div_ceil(LOAD.0);
-        // A third more than just enough, so that the next rebuild is that far away; near the cap, what is left.
+        // Near the cap, what is left.
         let most = self.slots.len() + budget.left() / size_of::<Slot>();
-        let size = Slots::filling((enough * 4 / 3).max(SMALLEST)).min(most);
+        let size = roomy(lasting + newcomers).min(most);
         let grows_by = size.saturating_sub(self.slots.len()) * size_of::<Slot>();
-        if size < enough || !budget.take(grows_by) {
+        if size < enough(lasting + newcomers) || grows_by > 0 && !budget.take(grows_by) {
             return false;
         }
         let old = std::mem::replace(&mut self.slots, Slots::new(size));
@@ -264,6 +263,16 @@ impl Table {
     pub(super) fn states(&self) -> usize {
         self.upkeep.live + self.upkeep.logs.as_ref().map_or(0, |logs| logs.states.len())
     }
+}
+
+/// How many slots so many states need.
+fn enough(states: usize) -> usize {
+    (states * LOAD.1).div_ceil(LOAD.0)
+}
+
+/// A third more than just enough, so that the next rebuild is that far away.
+fn roomy(states: usize) -> usize {
+    Slots::filling((enough(states) * 4 / 3).max(SMALLEST))
 }
 
 /// Puts a slot where it is found, among slots of which some are empty.
