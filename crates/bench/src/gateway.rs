@@ -11,11 +11,18 @@ mod storm;
 mod upstream;
 
 use crate::setting::{median, verdict};
-use load::{Load, Outcome};
+use load::{Clients, Load, Outcome};
 use nginx::{Limits, Nginx};
 use process::Process;
+use std::time::Duration;
 
-const ROUNDS: usize = 9;
+/// How often both servers are started anew.
+const STARTS: usize = 8;
+/// How often each has its turn between two starts, and for how long. Short, because what else the machine does
+/// changes within seconds, and a ratio is one of two turns that follow each other.
+const TURNS: usize = 12;
+const TURN: Duration = Duration::from_millis(80);
+const WARM_UP: Duration = Duration::from_millis(250);
 
 /// Which cores a proxy has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,9 +83,10 @@ fn compare(parts: &[Part]) {
         );
     }
     println!(
-        "gateway: {} connections, medians of {ROUNDS} rounds of {} s in turns, servers started anew for each",
+        "gateway: {} connections, in turns of {} ms, medians of {}, servers started anew after every {TURNS}",
         Load::default().connections,
-        load::ROUND.as_secs()
+        TURN.as_millis(),
+        STARTS * TURNS
     );
     let upstream = Process::bench(&["upstream"]);
     for part in parts {
@@ -110,20 +118,24 @@ fn measure_on(what: &str, cores: Cores, upstream: &Process, limits: Limits, load
     let (threads, upstream_address) = (cores.count().to_string(), upstream.address.to_string());
     let (mut our, mut their) = (Sums::default(), Sums::default());
     // Where a process comes to lie in memory makes it faster or slower for all its life, by a tenth and more.
-    for _ in 0..ROUNDS {
+    for _ in 0..STARTS {
         let ours = Process::bench(&["proxy", &threads, &upstream_address, rules]);
-        if cores == Cores::One {
-            process::pin(ours.pid(), "1");
-        }
-        our.add(&timed(&ours, load), limits);
-        drop(ours);
         let nginx = Nginx::start(upstream.address, cores.count(), limits);
         if cores == Cores::One {
+            process::pin(ours.pid(), "1");
             nginx.process.pin_all("1");
         }
-        their.add(&timed(&nginx.process, load), limits);
+        let (ours, theirs) = (Server::open(&ours, load), Server::open(&nginx.process, load));
+        for turn in 0..TURNS {
+            if turn % 2 == 0 {
+                our.add(&ours.timed(), limits);
+                their.add(&theirs.timed(), limits);
+            } else {
+                their.add(&theirs.timed(), limits);
+                our.add(&ours.timed(), limits);
+            }
+        }
     }
-    // Of two that were measured one after the other: what else the machine does changes within seconds.
     let mut ratios: Vec<f64> = our.rates.iter().zip(&their.rates).map(|(our, their)| our / their).collect();
     let (our_rate, their_rate) = (median(&mut our.rates), median(&mut their.rates));
     let (our_cost, their_cost) = (median(&mut our.costs), median(&mut their.costs));
@@ -157,10 +169,23 @@ impl Sums {
     }
 }
 
-fn timed(server: &Process, load: Load) -> (Outcome, f64) {
-    // The first requests find neither connections nor warm code.
-    Load { time: load.time / 4, ..load }.run(server.address);
-    let before = server.cpu_seconds();
-    let outcome = load.run(server.address);
-    (outcome, server.cpu_seconds() - before)
+/// A server and its clients.
+struct Server<'a> {
+    process: &'a Process,
+    clients: Clients,
+}
+
+impl<'a> Server<'a> {
+    fn open(process: &'a Process, load: Load) -> Self {
+        let clients = Clients::open(load, process.address);
+        // The first requests find neither connections nor warm code.
+        clients.ask(WARM_UP);
+        Self { process, clients }
+    }
+
+    fn timed(&self) -> (Outcome, f64) {
+        let before = self.process.cpu_seconds();
+        let outcome = self.clients.ask(TURN);
+        (outcome, self.process.cpu_seconds() - before)
+    }
 }

@@ -2,14 +2,15 @@
 
 use memchr::memmem;
 use std::net::SocketAddr;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-/// How long one measurement takes.
-pub const ROUND: Duration = Duration::from_secs(1);
+/// How long clients ask that are not told otherwise.
+const WHILE: Duration = Duration::from_secs(1);
 
 /// Who asks.
 pub const KEY: &str = "sk_prod_0000000001";
@@ -39,52 +40,17 @@ pub struct Load {
 
 impl Default for Load {
     fn default() -> Self {
-        Self { key: KEY, time: ROUND, connections: 64, threads: 1, varied: false }
+        Self { key: KEY, time: WHILE, connections: 64, threads: 1, varied: false }
     }
 }
 
 impl Load {
-    /// Asks `address`.
+    /// Asks `address` for a while.
     pub fn run(self, address: SocketAddr) -> Outcome {
-        let share = Self { connections: self.connections / self.threads, ..self };
-        let start = Instant::now();
-        let asking: Vec<_> =
-            (0..self.threads).map(|_| thread::spawn(move || share.run_alone(address))).collect();
-        let mut sum = Outcome::default();
-        for outcome in asking {
-            let outcome = outcome.join().expect("a client ends well");
-            sum.passed += outcome.passed;
-            sum.refused += outcome.refused;
-        }
-        sum.per_second = (sum.passed + sum.refused) as f64 / start.elapsed().as_secs_f64();
-        sum
+        Clients::open(self, address).ask(self.time)
     }
 
-    fn run_alone(self, address: SocketAddr) -> Outcome {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        runtime.block_on(async {
-            let mut streams = Vec::new();
-            for _ in 0..self.connections {
-                let stream = TcpStream::connect(address).await.expect("the server listens");
-                stream.set_nodelay(true).expect("a connected socket takes options");
-                streams.push(stream);
-            }
-            let until = Instant::now() + self.time;
-            let mut tasks = JoinSet::new();
-            for stream in streams {
-                tasks.spawn(self.ask(stream, until));
-            }
-            let mut sum = Outcome::default();
-            while let Some(outcome) = tasks.join_next().await {
-                let outcome = outcome.expect("a client ends well");
-                sum.passed += outcome.passed;
-                sum.refused += outcome.refused;
-            }
-            sum
-        })
-    }
-
-    async fn ask(self, mut stream: TcpStream, until: Instant) -> Outcome {
+    async fn ask(self, mut stream: TcpStream, until: Instant) -> (TcpStream, Outcome) {
         let mut request = request(self.key);
         let page = request.find('2').filter(|_| self.varied);
         let mut buffer = vec![0; 16 << 10];
@@ -100,7 +66,72 @@ impl Load {
                 outcome.refused += 1;
             }
         }
-        outcome
+        (stream, outcome)
+    }
+}
+
+/// Clients that are connected, and ask whenever they are told to.
+pub struct Clients(Vec<(Sender<Duration>, Receiver<Outcome>)>);
+
+impl Clients {
+    pub fn open(load: Load, address: SocketAddr) -> Self {
+        let open = |_| {
+            let (tell, told) = channel();
+            let (say, said) = channel();
+            thread::spawn(move || serve(load, address, &told, &say));
+            (tell, said)
+        };
+        Self((0..load.threads).map(open).collect())
+    }
+
+    /// All of them, for so long.
+    pub fn ask(&self, time: Duration) -> Outcome {
+        for (tell, _) in &self.0 {
+            tell.send(time).expect("a client listens");
+        }
+        let mut sum = Outcome::default();
+        for (_, said) in &self.0 {
+            let outcome = said.recv().expect("a client ends well");
+            sum.passed += outcome.passed;
+            sum.refused += outcome.refused;
+            sum.per_second += outcome.per_second;
+        }
+        sum
+    }
+}
+
+/// One thread's clients.
+fn serve(load: Load, address: SocketAddr, told: &Receiver<Duration>, say: &Sender<Outcome>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let mut streams: Vec<TcpStream> = runtime.block_on(async {
+        let mut streams = Vec::new();
+        for _ in 0..load.connections / load.threads {
+            let stream = TcpStream::connect(address).await.expect("the server listens");
+            stream.set_nodelay(true).expect("a connected socket takes options");
+            streams.push(stream);
+        }
+        streams
+    });
+    while let Ok(time) = told.recv() {
+        let outcome = runtime.block_on(async {
+            let start = Instant::now();
+            let mut tasks = JoinSet::new();
+            for stream in streams.drain(..) {
+                tasks.spawn(load.ask(stream, start + time));
+            }
+            let mut sum = Outcome::default();
+            while let Some(asked) = tasks.join_next().await {
+                let (stream, outcome) = asked.expect("a client ends well");
+                streams.push(stream);
+                sum.passed += outcome.passed;
+                sum.refused += outcome.refused;
+            }
+            sum.per_second = (sum.passed + sum.refused) as f64 / start.elapsed().as_secs_f64();
+            sum
+        });
+        if say.send(outcome).is_err() {
+            return;
+        }
     }
 }
 
