@@ -6,9 +6,11 @@
 
 use super::slot::Slot;
 use memmap2::MmapMut;
-use rustix::param::page_size;
 use std::ops::{Deref, DerefMut};
 use zerocopy::FromBytes;
+
+/// From so many bytes on an array has pages of its own. They are so large on x86-64; elsewhere they may be, at most.
+const PAGE: usize = if cfg!(target_arch = "x86_64") { 4 << 10 } else { 64 << 10 };
 
 /// Slots, all empty at first.
 pub(super) enum Slots {
@@ -29,7 +31,7 @@ impl Slots {
     pub(super) fn new(count: usize) -> Self {
         let bytes = count * size_of::<Slot>();
         // What the system has no pages for, the heap may still have.
-        let map = if bytes >= page_size() { MmapMut::map_anon(bytes).ok() } else { None };
+        let map = if bytes >= PAGE { MmapMut::map_anon(bytes).ok() } else { None };
         match map {
             Some(map) => Self::Large(Box::new(map)),
             None => Self::Small(vec![Slot::EMPTY; count].into_boxed_slice()),
@@ -39,7 +41,7 @@ impl Slots {
     /// The count from `count` on that leaves no part of a page unused.
     pub(super) fn filling(count: usize) -> usize {
         let bytes = count * size_of::<Slot>();
-        if bytes < page_size() { count } else { bytes.next_multiple_of(page_size()) / size_of::<Slot>() }
+        if bytes < PAGE { count } else { bytes.next_multiple_of(PAGE) / size_of::<Slot>() }
     }
 }
 
@@ -72,9 +74,9 @@ mod tests {
 
     #[test]
     fn slots_are_empty_at_first_and_keep_what_is_written() {
-        for count in [0, 1, 8, page_size() / size_of::<Slot>() + 1, 100_000] {
+        for count in [0, 1, 8, PAGE / size_of::<Slot>() + 1, 100_000] {
             let mut slots = Slots::new(count);
-            assert_eq!(matches!(slots, Slots::Large(_)), count * size_of::<Slot>() >= page_size());
+            assert_eq!(matches!(slots, Slots::Large(_)), count * size_of::<Slot>() >= PAGE);
             assert_eq!(slots.len(), count);
             assert!(slots.iter().all(Slot::is_empty));
             let full = Slot::new(7, Cell { instant_us: 5, grain: 0, major: 1, minor: 0 }, 1 << 20);
@@ -86,10 +88,10 @@ mod tests {
     #[test]
     fn a_large_array_fills_its_pages() {
         assert_eq!(Slots::filling(10), 10);
-        for count in [page_size() / size_of::<Slot>() + 1, 10_000, 12_345] {
+        for count in [PAGE / size_of::<Slot>() + 1, 10_000, 12_345] {
             let bytes = Slots::filling(count) * size_of::<Slot>();
             assert!(bytes >= count * size_of::<Slot>());
-            let unused = bytes.next_multiple_of(page_size()) - bytes;
+            let unused = bytes.next_multiple_of(PAGE) - bytes;
             assert!(unused < size_of::<Slot>(), "{count}: {unused}");
         }
     }
