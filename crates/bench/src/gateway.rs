@@ -17,12 +17,12 @@ use process::Process;
 use std::time::Duration;
 
 /// How often both servers are started anew.
-const STARTS: usize = 8;
+const STARTS: usize = 16;
 /// How often each has its turn between two starts, and for how long. Short, because what else the machine does
 /// changes within seconds, and a ratio is one of two turns that follow each other.
-const TURNS: usize = 12;
+const TURNS: usize = 8;
 const TURN: Duration = Duration::from_millis(80);
-const WARM_UP: Duration = Duration::from_millis(250);
+const WARM_UP: Duration = Duration::from_millis(200);
 
 /// Which cores a proxy has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
