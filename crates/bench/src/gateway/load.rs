@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-/// How long clients ask that are not told otherwise.
+/// How long clients ask who are not compared.
 const WHILE: Duration = Duration::from_secs(1);
 
 /// Who asks.
@@ -29,7 +29,6 @@ pub struct Outcome {
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     pub key: &'static str,
-    pub time: Duration,
     /// Connections, over which requests go one after the other.
     pub connections: usize,
     /// Threads that these are served by: too few, and it is the client that is measured.
@@ -40,14 +39,14 @@ pub struct Load {
 
 impl Default for Load {
     fn default() -> Self {
-        Self { key: KEY, time: WHILE, connections: 64, threads: 1, varied: false }
+        Self { key: KEY, connections: 64, threads: 1, varied: false }
     }
 }
 
 impl Load {
     /// Asks `address` for a while.
     pub fn run(self, address: SocketAddr) -> Outcome {
-        Clients::open(self, address).ask(self.time)
+        Clients::open(self, address).ask(WHILE)
     }
 
     async fn ask(self, mut stream: TcpStream, until: Instant) -> (TcpStream, Outcome) {
