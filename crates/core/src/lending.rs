@@ -1,25 +1,26 @@
 //! What a shared store does with the state of a key: the twin of the script that runs in Redis.
 //!
-//! A node may take tokens ahead for a busy key and spend them without asking. What is taken ahead has left
-//! the bucket, but nobody has used it yet: if the bucket refilled to the brim meanwhile, the brim *and* what
-//! is held elsewhere could be spent at one moment. So an [`Account`] remembers what is [`Lent`], and the
-//! refill stops short by that much: level and credit together never exceed the capacity.
+//! A node may take tokens ahead for a busy key and spend them without asking. Tokens taken ahead have left the
+//! bucket, but are not spent yet: if the bucket refilled to the brim meanwhile, the brim *and* the tokens held
+//! elsewhere could be spent at one moment. So an [`Account`] remembers what is [`Lent`], and the refill stops
+//! short by that much: level and lent together never exceed the capacity.
 //!
-//! What is lent is kept by the *epoch* in which it was lent, for the current one and the one before. Credit
-//! dies with the epoch after its own, so what is older has been spent, brought back, or belonged to a node that
-//! died. A bucket that takes a minute to fill has epochs of eight seconds, one that fills within a few has epochs
-//! of one: what is held for a while is missed the less, the longer the bucket takes anyway. The lengths are
-//! powers of two, so that the ends of long epochs are ends of short ones too, and an epoch is called by the second
-//! in which it began. When a rule changes and the length with it, what is lent is never forgotten sooner than
-//! under the length that it was lent under.
+//! A *held* take is lent as well. A request with limits in several calls does not know yet whether it passes:
+//! another limit may refuse it. Its tokens are lent until the node reports them as spent, or returns them. Were
+//! they debited and refunded instead, the bucket would refill in between, and the refund would lift it above its
+//! due.
 //!
-//! A worked example, capacity 100, 10 a second, epochs of one second. The bucket is full. A node takes 1 and 20
-//! ahead: the level is 79, 20 are lent. Two seconds later the level would be 99, but the refill stops at 80: a
-//! burst of 80 at the store and 20 at the node are 100. Once the node tells that it spent the 20, the refill goes
-//! on to 100.
+//! Lent tokens are counted by the *epoch*, the second, in which they were lent, for the current epoch and the one
+//! before. Credit expires with the epoch after its own: whatever is older has been spent, returned, or was held by
+//! a node that crashed, and counts as spent. Epochs have the same length under every limit, so that nodes with
+//! different versions of a rule read the same account alike.
+//!
+//! A worked example, capacity 100, 10 a second. The bucket is full. A node takes 1 and 20 ahead: the level is 79,
+//! 20 are lent. Two seconds later the level would be 99, but the refill stops at 80: a burst of 80 at the store and
+//! 20 at the node are 100. Once the node reports that it spent the 20, the refill goes on to 100.
 //!
 //! Windows lend too, but remember nothing of it: what is taken counts in its window whether it is spent or
-//! not, and credit dies with its window.
+//! not, and credit expires with its window.
 //!
 //! This file and `script/*.lua` say the same in two languages; tests hold them against each other step by
 //! step. The simulation runs this one.
@@ -28,16 +29,14 @@ use crate::algorithm::{Bucket, Cell, Step, Window};
 use crate::limit::Meter;
 use crate::rate::SECOND_US;
 
-/// The longest epoch, in seconds.
-const LONGEST_EPOCH: u32 = 8;
+/// How many epochs lent tokens are remembered: the one in which they were lent, and the next.
+const EPOCHS: u32 = 2;
 
 /// What is lent of a bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lent {
-    /// The first second, since 1970, of the epoch in which `current` was lent.
+    /// The epoch in which `current` was lent: the second since 1970.
     pub epoch: u32,
-    /// How many seconds that epoch has, and the one before.
-    pub length: u32,
     /// Lent in that epoch.
     pub current: u32,
     /// Lent in the epoch before.
@@ -51,54 +50,27 @@ impl Lent {
         self.current.saturating_add(self.previous)
     }
 
-    /// Goes on in the epochs of `meter`, and remembers everything at least as long as before; no longer, at most,
-    /// than tokens can live that were taken just now. A capacity that was lowered far below what is lent is not
-    /// blocked for that time: a quarter of it stays free.
-    fn fit(&mut self, meter: &Meter, now_us: u64) {
-        let length = meter.epoch_seconds();
-        if self.length != length && self.total() > 0 && !self.lies_ahead(now_us) {
-            if self.length < length {
-                *self = Self {
-                    epoch: self.epoch - self.epoch % length,
-                    length,
-                    current: self.total(),
-                    previous: 0,
-                };
-            } else {
-                // An epoch that lies ahead, so that it ends when the longer one would have.
-                let latest = epoch_at(now_us, length) + 2 * LONGEST_EPOCH;
-                self.epoch = latest.min(self.epoch + 2 * (self.length - length));
-            }
-            let most = meter.quota() - meter.quota() / 4;
-            self.previous = self.previous.min(most);
-            self.current = self.current.min(most - self.previous);
-        }
-        self.length = length;
-    }
-
-    /// Lets go of what was lent two epochs ago. A clock that stepped back keeps it until it has caught up.
-    fn roll(&mut self, meter: &Meter, now_us: u64) {
-        self.fit(meter, now_us);
-        let length = self.length;
-        let epoch = epoch_at(now_us, length);
+    /// Forgets what was lent two epochs ago. A clock that stepped back keeps it until it has caught up.
+    fn roll(&mut self, now_us: u64) {
+        let epoch = epoch_at(now_us);
         if self.epoch < epoch {
-            let previous = if self.epoch + length >= epoch { self.current } else { 0 };
-            *self = Self { epoch, length, current: 0, previous };
+            let previous = if epoch - self.epoch == 1 { self.current } else { 0 };
+            *self = Self { epoch, current: 0, previous };
         } else if self.total() == 0 || self.lies_ahead(now_us) {
             self.epoch = epoch;
         }
     }
 
-    /// Whether the clock has jumped back by so much that it would take long to catch up.
+    /// Whether the clock has jumped back further than credit lives: by the time it caught up, all would be dead.
     fn lies_ahead(&self, now_us: u64) -> bool {
-        self.total() > 0 && u64::from(self.epoch) > now_us / SECOND_US + 2 * u64::from(LONGEST_EPOCH)
+        self.total() > 0 && self.epoch > epoch_at(now_us).saturating_add(EPOCHS)
     }
 
     /// What was lent in `epoch`, if that is still remembered.
     fn of(&mut self, epoch: u32) -> Option<&mut u32> {
         if epoch == self.epoch {
             Some(&mut self.current)
-        } else if epoch.checked_add(self.length) == Some(self.epoch) {
+        } else if epoch.checked_add(1) == Some(self.epoch) {
             Some(&mut self.previous)
         } else {
             None
@@ -107,15 +79,14 @@ impl Lent {
 
     /// The instants at which less is lent, and how much is left from then on.
     pub(crate) fn ends(&self) -> [(u64, u32); 2] {
-        let end = |epochs: u32| (u64::from(self.epoch) + u64::from(epochs * self.length)) * SECOND_US;
+        let end = |epochs: u64| (u64::from(self.epoch) + epochs) * SECOND_US;
         [(end(1), self.current), (end(2), 0)]
     }
 }
 
-/// The first second of the epoch in which `now_us` lies.
-fn epoch_at(now_us: u64, length: u32) -> u32 {
-    let second = (now_us / SECOND_US) as u32;
-    second - second % length
+/// The epoch in which `now_us` lies.
+fn epoch_at(now_us: u64) -> u32 {
+    (now_us / SECOND_US) as u32
 }
 
 /// A bucket at one tick: what is available, in fractions of a token.
@@ -158,37 +129,55 @@ pub struct Account {
     pub lent: Lent,
 }
 
-/// What a node tells of tokens that it has taken in one epoch, see [`Meter::epoch`].
+/// What a node reports of tokens that it has taken in one epoch, see [`Meter::epoch`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// When they were taken.
     pub epoch: u32,
-    /// Taken ahead, and spent since.
+    /// Lent, and spent since.
     pub spent: u32,
-    /// Taken ahead, and brought back.
+    /// Not spent, and returned.
     pub returned: u32,
-    /// Taken for a request that came to nothing, and brought back.
-    pub refunded: u32,
+}
+
+/// How many tokens a node would like to take ahead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prefetch {
+    /// So many,
+    pub want: u32,
+    /// at most one in so many of those that are left,
+    pub share: u32,
+    /// and no more than keep all that is lent of a bucket at or below this.
+    pub lent_limit: u32,
+}
+
+impl Prefetch {
+    /// Nothing.
+    pub const NONE: Self = Self::new(0, 1);
+
+    /// However much is lent already.
+    pub const fn new(want: u32, share: u32) -> Self {
+        Self { want, share, lent_limit: u32::MAX }
+    }
 }
 
 impl Account {
-    /// Brings the account to `now_us` and takes in what nodes report.
+    /// Brings the account to `now_us` and applies the reports of nodes.
     pub fn settle(&mut self, meter: &Meter, now_us: u64, reports: &[Report]) {
         let was_lent = self.lent.total() > 0;
         if let Some(bucket) = meter.bucket() {
             if !was_lent && reports.is_empty() {
-                self.lent.roll(meter, now_us);
+                self.lent.roll(now_us);
                 return;
             }
-            self.lent.fit(meter, now_us);
             let mut opened = meter.open(bucket, self.cell, now_us, &self.lent);
-            self.lent.roll(meter, now_us);
+            self.lent.roll(now_us);
             for report in reports {
-                // What comes back later than that would come on top of what was refilled in its stead.
+                // Tokens of an older epoch count as spent: they have been refilled since.
                 let Some(lent) = self.lent.of(report.epoch) else { continue };
                 let returned = report.returned.min(*lent);
                 *lent -= (*lent).min(report.spent.saturating_add(returned));
-                let back = report.refunded.saturating_add(returned).min(bucket.capacity);
+                let back = returned.min(bucket.capacity);
                 let period = i64::from(bucket.period);
                 let most = i64::from(bucket.capacity.saturating_sub(self.lent.total())) * period;
                 let with_back = opened.available + i64::from(back) * period;
@@ -197,8 +186,7 @@ impl Account {
             self.cell = Some(meter.close(bucket, opened));
         } else if let Some(window) = meter.window() {
             for report in reports {
-                let back = report.returned.saturating_add(report.refunded);
-                self.cell = Some(meter.give_back(window, self.cell, now_us, report.epoch, back));
+                self.cell = Some(meter.give_back(window, self.cell, now_us, report.epoch, report.returned));
             }
         }
     }
@@ -250,14 +238,21 @@ impl Account {
         }
     }
 
-    /// Lends up to `want` tokens, at most one in `share` of those available, and tells how many.
-    /// [`Account::settle`] comes first: what is lent is written to the epoch that it has come to.
-    pub fn lend(&mut self, meter: &Meter, now_us: u64, want: u32, share: u32) -> u32 {
-        let lends = want.min(self.available(meter, now_us) / share.max(1));
-        self.take(meter, now_us, lends);
+    /// Takes `tokens`, which must be available, as lent. [`Account::settle`] comes first: they are counted in the
+    /// epoch to which it has brought the account.
+    pub fn hold(&mut self, meter: &Meter, now_us: u64, tokens: u32) {
+        self.take(meter, now_us, tokens);
         if meter.bucket().is_some() {
-            self.lent.current = self.lent.current.saturating_add(lends);
+            self.lent.current = self.lent.current.saturating_add(tokens);
         }
+    }
+
+    /// Lends tokens as `prefetch` asks for, and returns how many. [`Account::settle`] comes first.
+    pub fn lend(&mut self, meter: &Meter, now_us: u64, prefetch: &Prefetch) -> u32 {
+        let Prefetch { want, share, lent_limit } = *prefetch;
+        let room = lent_limit.saturating_sub(self.lent.total());
+        let lends = want.min(self.available(meter, now_us) / share.max(1)).min(room);
+        self.hold(meter, now_us, lends);
         lends
     }
 
@@ -265,7 +260,6 @@ impl Account {
     /// kept, also if nothing is taken: it did, or [`Account::settle`] will re-anchor what is lent.
     pub fn anchor(&mut self, meter: &Meter, now_us: u64) -> bool {
         let lent_ahead = self.lent.lies_ahead(now_us);
-        self.lent.fit(meter, now_us);
         let Some(cell) = self.cell.filter(|cell| cell.instant_us > now_us) else { return lent_ahead };
         let anchored = if let Some(bucket) = meter.bucket() {
             // A theoretical arrival time may lie twice as far ahead, see gcra.rs.
@@ -274,7 +268,12 @@ impl Account {
             let nothing = Lent::default();
             (ahead > furthest).then(|| meter.close(bucket, meter.open(bucket, Some(cell), now_us, &nothing)))
         } else if let Some(window) = meter.window() {
-            let ahead = cell.instant_us / window.tick_us - now_us / window.tick_us;
+            let mut start = cell.instant_us / window.tick_us;
+            if matches!(meter, Meter::SlidingWindowCounter(_)) {
+                // A start of windows of another length lies within one of these.
+                start -= start % window.length;
+            }
+            let ahead = start.saturating_sub(now_us / window.tick_us);
             (ahead > window.length).then(|| meter.cell_at(window, Some(cell), now_us))
         } else {
             None
@@ -320,52 +319,40 @@ impl Meter {
         cell
     }
 
-    /// How many seconds an epoch has in which tokens are taken ahead: 8, 4, 2 or 1, about an eighth of the time
-    /// to full. The script reads the same from the class of the lifetime that stands in each state: 104, 100 and
-    /// 96 quarters of a power of two of microseconds.
-    #[inline]
-    pub fn epoch_seconds(&self) -> u32 {
-        match self.lifetime_us() {
-            ..=14_107_900 => 1,
-            14_107_901..=28_215_801 => 2,
-            28_215_802..=56_431_603 => 4,
-            _ => LONGEST_EPOCH,
-        }
-    }
-
-    /// How many tokens an epoch brings.
-    pub fn epoch_flow(&self) -> u32 {
-        let epoch_us = u64::from(self.epoch_seconds()) * SECOND_US;
-        let tokens = match (self.bucket(), self.window()) {
-            (Some(bucket), _) => {
-                epoch_us / bucket.tick_us * u64::from(bucket.amount) / u64::from(bucket.period)
-            }
-            (None, Some(window)) => u64::from(window.limit) * epoch_us / (window.length * window.tick_us),
-            (None, None) => 0,
-        };
-        tokens.min(self.quota().into()) as u32
-    }
-
-    /// What names the time in which tokens are taken, so that they can be brought back to where they came
-    /// from: for buckets the first second of the epoch, for windows the number of the window.
+    /// What names the time in which tokens are taken, so that they can be returned to where they came from: for
+    /// buckets the epoch, for windows the number of the window, for logs the instant of the entry.
     pub fn epoch(&self, now_us: u64) -> u32 {
         match self.window() {
+            Some(_) if self.is_log() => now_us as u32,
             Some(window) => window_number(window, now_us),
-            None => epoch_at(now_us, self.epoch_seconds()),
+            None => epoch_at(now_us),
         }
     }
 
     /// How long after `now_us` tokens taken then may be spent without asking: as long as the account
     /// remembers them, or until their window ends.
     pub fn credit_us(&self, now_us: u64) -> u64 {
-        let epoch_us = u64::from(self.epoch_seconds()) * SECOND_US;
         match self.window() {
             Some(window) => {
                 let length_us = window.length * window.tick_us;
-                (length_us - now_us % length_us).min(epoch_us)
+                (length_us - now_us % length_us).min(SECOND_US)
             }
-            None => 2 * epoch_us - now_us % epoch_us,
+            None => u64::from(EPOCHS) * SECOND_US - now_us % SECOND_US,
         }
+    }
+
+    /// How many whole tokens come in within `us`.
+    pub fn inflow(&self, us: u64) -> u32 {
+        let tokens = match (self.bucket(), self.window()) {
+            (Some(bucket), _) => {
+                u128::from(us / bucket.tick_us) * u128::from(bucket.amount) / u128::from(bucket.period)
+            }
+            (None, Some(window)) => {
+                u128::from(window.limit) * u128::from(us) / u128::from(window.length * window.tick_us)
+            }
+            (None, None) => 0,
+        };
+        tokens.min(self.quota().into()) as u32
     }
 }
 

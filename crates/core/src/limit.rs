@@ -300,6 +300,12 @@ impl Meter {
         }
     }
 
+    /// Whether it is kept as a log rather than in a cell.
+    #[inline]
+    pub fn is_log(&self) -> bool {
+        matches!(self, Self::SlidingWindowLog(_) | Self::Concurrency(_))
+    }
+
     /// The most that can pass at once.
     #[inline]
     pub fn quota(&self) -> u32 {

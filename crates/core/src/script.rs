@@ -4,8 +4,10 @@
 //! node works out waits and remainders from a state with the very steps that the embedded store runs.
 //! `script/head.lua`, `state.lua` and `tail.lua` are the frame; each algorithm's part stands beside its `.rs`.
 
+mod validation;
+
 use crate::algorithm::{Algorithm, Cell};
-use crate::lending::{Account, Lent, Report};
+use crate::lending::{Account, Lent, Prefetch, Report};
 use crate::limit::Meter;
 use crate::place::Field;
 use smallvec::SmallVec;
@@ -32,8 +34,11 @@ const NARROW: u64 = 2;
 const WIDE_BYTES: usize = 19;
 const NARROW_BYTES: usize = 17;
 const LENT_BYTES: usize = 12;
-/// A state that is lent from must be remembered for two epochs, of a second at least, however short its limit.
-const SHORTEST_TTL_MS: u64 = 4_000;
+/// No state expires while tokens of it are lent, which takes two seconds at most. The expiry is renewed when the
+/// instant of the state enters another quarter of the lifetime; the instant of a GCRA state lies up to half the
+/// lifetime ahead, so the renewal may be three quarters of the lifetime old when tokens are lent. A quarter of
+/// this must be two seconds.
+const SHORTEST_TTL_MS: u64 = 8_000;
 const LOG_EXTRA_MS: u64 = 10_000;
 
 /// How many runs of equal requests, or limits, fit into one ask.
@@ -66,10 +71,10 @@ pub struct ChargeAsk {
     pub field: Field,
     /// Whether it can refuse.
     pub enforced: bool,
-    /// How many tokens to take ahead if there are plenty.
-    pub want: u32,
-    /// At most one in so many of those that are left.
-    pub share: u32,
+    /// Whether the requests' own tokens are taken as lent, because they may still be returned.
+    pub holds: bool,
+    /// What to take ahead if all requests pass.
+    pub prefetch: Prefetch,
     /// What became of tokens that were taken earlier.
     pub reports: SmallVec<[Report; 2]>,
 }
@@ -123,13 +128,16 @@ pub enum Unreadable {
     Refused(String),
     /// It ends too early, or is in a format that is not known here.
     Malformed,
+    /// It cannot be an answer to what was asked, and why.
+    Impossible(&'static str),
 }
 
 impl std::fmt::Display for Unreadable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Refused(why) => f.write_str(why),
-            Self::Malformed => f.write_str("the store's answer is not in a format that is known here"),
+            Self::Malformed => f.write_str("the store's answer is not in a known format"),
+            Self::Impossible(what) => write!(f, "the store's answer cannot be true: {what}"),
         }
     }
 }
@@ -189,11 +197,12 @@ impl Ask {
 
 impl ChargeAsk {
     fn encode(&self, out: &mut Vec<u8>) {
-        // A log is never lent from, but it takes back what it counted for a request that came to nothing.
-        let wants =
-            self.want > 0 && !matches!(self.meter, Meter::SlidingWindowLog(_) | Meter::Concurrency(_));
+        // A log lends nothing, but it takes back what it counted for a request that another limit refused.
+        let wants = self.prefetch.want > 0 && !self.meter.is_log();
         let reports = !self.reports.is_empty();
-        let flags = u8::from(!self.enforced) | u8::from(wants) << 1 | u8::from(reports) << 2;
+        let holds = self.holds && self.meter.bucket().is_some();
+        let flags =
+            u8::from(!self.enforced) | u8::from(wants) << 1 | u8::from(reports) << 2 | u8::from(holds) << 3;
         out.extend([number(self.meter.algorithm()), flags, class(&self.meter)]);
         uint(out, ttl_ms(&self.meter), 5);
         let (capacity, amount, period, tick_us, grain, span) =
@@ -214,13 +223,14 @@ impl ChargeAsk {
         out.push(field.len() as u8);
         out.extend(field);
         if wants {
-            out.extend(self.want.to_be_bytes());
-            out.extend(self.share.max(1).to_be_bytes());
+            for part in [self.prefetch.want, self.prefetch.share.max(1), self.prefetch.lent_limit] {
+                out.extend(part.to_be_bytes());
+            }
         }
         if reports {
             out.push(self.reports.len() as u8);
             for report in &self.reports {
-                for part in [report.epoch, report.spent, report.returned, report.refunded] {
+                for part in [report.epoch, report.spent, report.returned] {
                     out.extend(part.to_be_bytes());
                 }
             }
@@ -261,7 +271,10 @@ impl Answer {
                 *account = read_account(reader.take(length)?)?;
             }
         }
-        if reader.0.is_empty() { Ok(Self { now_us, passing, charges }) } else { Err(Unreadable::Malformed) }
+        match reader.0.is_empty() {
+            true => Self { now_us, passing, charges }.validated(ask),
+            false => Err(Unreadable::Malformed),
+        }
     }
 }
 
@@ -272,7 +285,7 @@ impl Answer {
         let state = AnsweredState::Account(read_account(state)?);
         let charge = ChargeAnswer { state, ..ChargeAnswer::empty(charge) };
         let passing = ask.runs.iter().map(|run| run.repeats).collect();
-        Ok(Self { now_us, passing, charges: SmallVec::from_iter([charge]) })
+        Self { now_us, passing, charges: SmallVec::from_iter([charge]) }.validated(ask)
     }
 }
 
@@ -300,7 +313,7 @@ fn read_account(bytes: &[u8]) -> Result<Account, Unreadable> {
     if ![cell_bytes, cell_bytes + LENT_BYTES].contains(&bytes.len()) {
         return Err(Unreadable::Malformed);
     }
-    let class = reader.uint(1)? as u8;
+    let _class = reader.uint(1)?;
     let cell = Cell {
         instant_us: reader.uint(7)?,
         grain: reader.uint(2)? as u16,
@@ -311,7 +324,6 @@ fn read_account(bytes: &[u8]) -> Result<Account, Unreadable> {
     if !reader.0.is_empty() {
         lent = Lent {
             epoch: reader.uint(4)? as u32,
-            length: epoch_seconds(class),
             current: reader.uint(4)? as u32,
             previous: reader.uint(4)? as u32,
         };
@@ -354,11 +366,6 @@ fn class(meter: &Meter) -> u8 {
     (4.0 * (lifetime_us as f64).log2()).ceil().clamp(0.0, 255.0) as u8
 }
 
-/// How many seconds an epoch has under a limit of this class, see [`Meter::epoch_seconds`].
-fn epoch_seconds(class: u8) -> u32 {
-    1 << (class / 4).saturating_sub(23).min(3)
-}
-
 fn uint(out: &mut Vec<u8>, value: u64, bytes: usize) {
     out.extend(&value.to_be_bytes()[8 - bytes..]);
 }
@@ -374,27 +381,5 @@ impl<'a> Reader<'a> {
 
     fn uint(&mut self, bytes: usize) -> Result<u64, Unreadable> {
         Ok(self.take(bytes)?.iter().fold(0, |value, byte| value << 8 | u64::from(*byte)))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::limit::{Limit, Size};
-
-    #[test]
-    fn a_class_tells_the_length_of_an_epoch_as_the_limit_does() {
-        let mut met = std::collections::BTreeSet::new();
-        let edges = [14_107_900, 28_215_801, 56_431_603].into_iter().flat_map(|edge| edge - 2..=edge + 2);
-        for window_us in edges.chain((0..45).map(|power| 1 << power)) {
-            let size = Size { capacity: Some(10), rate: None, window_us: Some(window_us) };
-            for algorithm in [Algorithm::TokenBucket, Algorithm::Gcra, Algorithm::FixedWindow] {
-                let Ok(limit) = Limit::new("plan", algorithm, size) else { continue };
-                let meter = limit.meter();
-                assert_eq!(epoch_seconds(class(meter)), meter.epoch_seconds(), "{meter:?}");
-                met.insert(meter.epoch_seconds());
-            }
-        }
-        assert_eq!(met.into_iter().collect::<Vec<_>>(), [1, 2, 4, 8]);
     }
 }

@@ -82,8 +82,8 @@ impl<K: Clone + Eq + Hash> VirtualStore<K> {
             if let (Kept::Account(account), AnsweredState::Account(answered)) =
                 (&mut open.kept, &mut answer.state)
             {
-                if all_served && charge.want > 0 {
-                    answer.lends = account.lend(&charge.meter, now_us, charge.want, charge.share);
+                if all_served && charge.prefetch.want > 0 {
+                    answer.lends = account.lend(&charge.meter, now_us, &charge.prefetch);
                     open.writes |= answer.lends > 0;
                 }
                 *answered = *account;
@@ -125,7 +125,7 @@ impl<K: Clone + Eq + Hash> VirtualStore<K> {
                         log.apply(window, &found, now_us, 1);
                         writes = found.jumped;
                         for report in &charge.reports {
-                            writes |= log.take_off(window, report.epoch, report.refunded, now_us);
+                            writes |= log.take_off(window, report.epoch, report.returned, now_us);
                         }
                     }
                     Open { kept: Kept::Log(log), writes }
@@ -157,6 +157,7 @@ impl Kept {
 
     fn take(&mut self, charge: &ChargeAsk, now_us: u64, cost: u32) {
         match self {
+            Self::Account(account) if charge.holds => account.hold(&charge.meter, now_us, cost),
             Self::Account(account) => account.take(&charge.meter, now_us, cost),
             Self::Log(log) => {
                 if let Some((window, found)) = step(&charge.meter, log, now_us, cost) {

@@ -42,5 +42,5 @@ mod memory;
 mod pace;
 
 pub(crate) use book::{
-    Asked, Book, Call, Charged, Checked, FlightId, Reserved, Settings, Steps, Verdict, Waiter,
+    Asked, Book, Call, Charged, Checked, FlightId, Passed, Reserved, Settings, Steps, Verdict, Waiter,
 };

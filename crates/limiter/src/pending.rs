@@ -2,7 +2,7 @@
 
 use crate::decision::{Check, Decision};
 use crate::failure::Fallback;
-use crate::lease::{Asked, Charged, Checked, Reserved, Steps, Verdict};
+use crate::lease::{Asked, Charged, Checked, Passed, Reserved, Steps, Verdict};
 use crate::limiter::{Limiter, must_end};
 use crate::policy::{Policy, Terms};
 use crate::redis::{Hearing, Shared, Ticket};
@@ -24,7 +24,7 @@ pub(crate) struct SharedStore {
     pub(crate) fallback: Fallback,
 }
 
-/// A decision on its way. The store has been asked; whoever drops this leaves nothing behind.
+/// A decision that the store has been asked for. Dropped, it returns what other limits have reserved for it.
 #[derive(Debug)]
 #[must_use = "it has to be awaited"]
 pub struct Pending<'l> {
@@ -44,6 +44,7 @@ struct Waiting {
     watched: Option<u64>,
     now_us: u64,
     steps: Steps,
+    /// Tokens that are spent if the request passes, and free again if not.
     reserved: Reserved,
     groups: SmallVec<[Group; 1]>,
 }
@@ -53,11 +54,20 @@ struct Waiting {
 struct Group {
     /// Which of the charges.
     charges: SmallVec<[usize; 2]>,
-    /// Where their states stand; known only if there are several groups, one of which may have to be undone.
+    /// Where their states are kept; known only if there are several groups, one of which may have to be undone.
     places: Vec<Place>,
     hearing: Option<Hearing>,
-    /// What was taken, and when at the store.
-    taken_us: Option<u64>,
+}
+
+impl Group {
+    /// The verdict, or none if the store did not answer in time.
+    fn take_in(&mut self, verdict: Verdict, steps: &mut Steps, reserved: &mut Reserved) -> Option<()> {
+        let Verdict::Served { steps: served, reserved: held } = verdict else { return None };
+        steps.extend(self.charges.iter().copied().zip(served));
+        let held = self.charges.iter().zip(held);
+        reserved.extend(held.filter_map(|(index, reservation)| Some((*index, reservation?))));
+        Some(())
+    }
 }
 
 /// A charge, without the rule set that it comes from.
@@ -168,9 +178,9 @@ impl Limiter {
             groups,
         };
         let Some(place) = place else {
-            // Nobody has ever reached the store: nothing is held and nothing is known.
+            // The store has never been reached: nothing is held and nothing is known.
             let all = (0..due.len()).collect();
-            let group = Group { charges: all, places: Vec::new(), hearing: None, taken_us: None };
+            let group = Group { charges: all, places: Vec::new(), hearing: None };
             let groups = SmallVec::from_iter([group]);
             let waiting = Box::new(waiting(due, Steps::new(), Reserved::new(), groups));
             return Check::Pending(Pending { limiter: self, store, waiting });
@@ -198,7 +208,7 @@ impl Limiter {
         let groups = groups.into_iter().zip(hearings).map(|(charges, hearing)| {
             let places =
                 if has_several { charges.iter().map(|index| place(*index)).collect() } else { Vec::new() };
-            Group { charges, places, hearing: Some(hearing), taken_us: None }
+            Group { charges, places, hearing: Some(hearing) }
         });
         let groups = groups.collect();
         calls.into_iter().for_each(|call| store.shared.send(call));
@@ -248,23 +258,18 @@ impl Pending<'_> {
                 None => Verdict::Failed,
             };
             self.waiting.groups[number].hearing = None;
-            let Waiting { groups, steps, charges, .. } = &mut *self.waiting;
+            let Waiting { groups, steps, reserved, .. } = &mut *self.waiting;
             let group = &mut groups[number];
-            match verdict {
-                Verdict::Served { steps: served, store_us } => {
-                    let refused = |(index, step): (&usize, &Step)| charges[*index].enforced && !step.admitted;
-                    let was_taken = !group.charges.iter().zip(&served).any(refused);
-                    group.taken_us = was_taken.then_some(store_us);
-                    steps.extend(group.charges.iter().copied().zip(served));
-                }
-                Verdict::Failed => failed.extend(group.charges.iter().copied()),
+            if group.take_in(verdict, steps, reserved).is_none() {
+                failed.extend(group.charges.iter().copied());
             }
         }
         self.conclude(&failed)
     }
 
-    /// All that could be heard has been heard.
+    /// All verdicts are in.
     fn conclude(&mut self, failed: &[usize]) -> Decision {
+        let failed = &self.recall_refusals(failed);
         let Self { limiter, store, waiting } = self;
         let now_us = waiting.now_us;
         let heard = waiting.fold(&waiting.steps);
@@ -298,39 +303,60 @@ impl Pending<'_> {
         if let (Outcome::Limited(_), Some(key)) = (&decision.outcome, waiting.watched) {
             limiter.abuse.refused_later(key);
         }
-        if decision.allowed() {
-            waiting.groups.clear();
-            waiting.reserved.clear();
-        }
-        // What is left of them is brought back when this is dropped.
+        let passed = if decision.allowed() { Passed::Yes } else { Passed::No };
+        self.resolve(passed);
         decision
     }
-}
 
-impl Drop for Pending<'_> {
-    /// Brings back what was paid for a request that did not pass, or that nobody waits for any more.
-    fn drop(&mut self) {
+    /// Under every policy a refusal of the store holds until its retry time. Returns the limits of which none is
+    /// known.
+    fn recall_refusals(&mut self, failed: &[usize]) -> SmallVec<[usize; 4]> {
         let Self { store, waiting, .. } = self;
-        if waiting.reserved.is_empty() && waiting.groups.iter().all(|group| group.taken_us.is_none()) {
+        let lease_us = store.shared.lease_us();
+        let mut unknown = SmallVec::new();
+        for index in failed {
+            let charged = waiting.charges[*index].charged(&waiting.policy);
+            match store.shared.book.recall_refusal(&charged, waiting.cost, lease_us) {
+                Some(step) => waiting.steps.push((*index, step)),
+                None => unknown.push(*index),
+            }
+        }
+        unknown
+    }
+
+    /// Spends what is reserved, or sets it free.
+    fn resolve(&mut self, passed: Passed) {
+        let Self { store, waiting, .. } = self;
+        let reserved = std::mem::take(&mut waiting.reserved);
+        if reserved.is_empty() {
             return;
         }
         let shared = &store.shared;
         let charged: SmallVec<[Charged<'_>; 4]> =
             waiting.charges.iter().map(|due| due.charged(&waiting.policy)).collect();
-        shared.book.undo(&charged, &waiting.reserved);
-        for group in &waiting.groups {
-            let Some(taken_us) = group.taken_us else { continue };
-            let place = |index: usize| {
-                let position = group.charges.iter().position(|charge| *charge == index).unwrap_or_default();
-                group.places[position].clone()
-            };
-            if group.places.len() == group.charges.len() {
-                let lease_us = shared.lease_us();
-                let call =
-                    shared.book.refund(&charged, &group.charges, waiting.cost, taken_us, lease_us, place);
-                shared.send(call);
+        let place = |index: usize| {
+            let group = waiting.groups.iter().find(|group| group.charges.contains(&index))?;
+            let position = group.charges.iter().position(|charge| *charge == index)?;
+            group.places.get(position).cloned()
+        };
+        let calls = shared.book.resolve(&charged, &reserved, passed, shared.lease_us(), place);
+        calls.into_iter().for_each(|call| shared.send(call));
+    }
+}
+
+impl Drop for Pending<'_> {
+    /// Sets free what is reserved for a request that is not waited for any more.
+    fn drop(&mut self) {
+        let Waiting { groups, steps, reserved, .. } = &mut *self.waiting;
+        for group in groups {
+            if let Some(mut hearing) = group.hearing.take() {
+                hearing.close();
+                if let Ok(verdict) = hearing.try_recv() {
+                    group.take_in(verdict, steps, reserved);
+                }
             }
         }
+        self.resolve(Passed::No);
     }
 }
 

@@ -240,7 +240,7 @@ impl RedisStore {
     pub async fn close(&self) {
         // A heartbeat after the goodbye would call this node back to life.
         self.tasks.iter().for_each(JoinHandle::abort);
-        self.shared.book.bring_back_all(self.shared.lease_us(), |call| self.shared.send(call));
+        self.shared.book.return_all(self.shared.lease_us(), |call| self.shared.send(call));
         self.settled().await;
         self.shared.leave().await;
         self.shared.servers.close().await;

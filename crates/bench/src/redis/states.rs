@@ -5,6 +5,7 @@ use crate::setting::verdict;
 use redis::io::tcp::TcpSettings;
 use redis::{AsyncConnectionConfig, Client, IntoConnectionInfo};
 use std::io::{IsTerminal, Write};
+use tollgate_core::lending::Prefetch;
 use tollgate_core::place::{Field, Places, Secret};
 use tollgate_core::request::Request;
 use tollgate_core::rules;
@@ -38,8 +39,8 @@ pub fn run() {
             // Routes are known by hashes; any that differ will do.
             field: Field::new(limit.identity, Some(route.wrapping_mul(0x9e37_79b9_7f4a_7c15))),
             enforced: true,
-            want: 0,
-            share: 1,
+            holds: false,
+            prefetch: Prefetch::NONE,
             reports: Default::default(),
         });
         let runs = [Run { repeats: 1, cost: 1 }].into_iter().collect();

@@ -6,16 +6,17 @@ open[5] = function(c, instant, mark, major, minor)
   local elapsed, count, before = at - start, 0, 0
   if instant then
     local current, previous = min(major, c.capacity), min(minor, c.capacity)
+    -- A start of windows of another length lies within one of these.
     local stored = tick_of(instant, c.tick)
+    stored = stored - stored % length
     if stored >= start then
       count, before = current, previous
       if stored > at then
         if stored - at > length then
           moved = true
         else
-          -- The clock is a little behind the state: it stands still at the state's instant.
-          elapsed = stored % length
-          start = stored - elapsed
+          -- The clock is a little behind the state: it stands still at the start of the state's window.
+          elapsed, start = 0, stored
         end
       end
     elseif stored + length >= start then

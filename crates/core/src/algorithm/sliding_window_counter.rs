@@ -74,8 +74,9 @@ fn view(window: &Window, cell: Option<Cell>, now: u64) -> View {
     // Under a lowered limit a window was at most full: no product outgrows the bound of the new limit.
     cell.major = cell.major.min(window.limit);
     cell.minor = cell.minor.min(window.limit);
-    // Rounded down: every boundary is a whole tick, so a start on a finer clock stays in its window.
+    // Rounded down to a window: a start of windows of another length, or on a finer clock, lies within one.
     let start = tick_of(cell.instant_us, window.tick_us);
+    let start = start - start % window.length;
     if start + window.length < aligned {
         fresh
     } else if start < aligned {
@@ -85,9 +86,8 @@ fn view(window: &Window, cell: Option<Cell>, now: u64) -> View {
     } else if start - now > window.length {
         View { current: cell.major, previous: cell.minor, jumped: true, ..fresh }
     } else {
-        // The clock is a little behind the state: it stands still at the state's instant.
-        let elapsed = start % window.length;
-        View { start: start - elapsed, elapsed, current: cell.major, previous: cell.minor, jumped: false }
+        // The clock is a little behind the state: it stands still at the start of the state's window.
+        View { start, elapsed: 0, current: cell.major, previous: cell.minor, jumped: false }
     }
 }
 

@@ -50,22 +50,32 @@ open[4] = function(c)
   return c.capacity - (c.sum - c.base)
 end
 
--- Takes `back` off what was counted last, as far as that was in the window `epoch` and still counts.
+-- Takes `back` off the entry of the instant whose low 32 bits are `epoch`, if it is among the newest and still counts.
+-- The sums of the entries behind it follow.
+local RETURN_DEPTH = 64
+
 local function take_off(c, epoch, back)
-  while back > 0 and c.newest do
-    local instant, before, cost = decode(ENTRY, call("LINDEX", c.list, -1))
-    local at = tick_of(instant, c.tick)
-    if (at - at % c.span) / c.span % 4294967296 ~= epoch then return end
-    local part = min(cost, back)
-    if part < cost then
-      call("LSET", c.list, -1, encode(ENTRY, instant, before, cost - part))
-    else
-      call("RPOP", c.list)
-      local last = call("LINDEX", c.list, -1)
-      local newest = last and decode(ENTRY, last)
-      c.newest = newest and newest + c.length > now and newest or nil
+  if back == 0 or not c.newest then return end
+  local newest = call("LRANGE", c.list, -RETURN_DEPTH, -1)
+  for index = #newest, 1, -1 do
+    local instant, before, cost = decode(ENTRY, newest[index])
+    if instant % 4294967296 == epoch then
+      if instant + c.length <= now then return end
+      local part = min(cost, back)
+      for later = index + 1, #newest do
+        local at, sum, own = decode(ENTRY, newest[later])
+        call("LSET", c.list, later - #newest - 1, encode(ENTRY, at, sum - part, own))
+      end
+      if part < cost then
+        call("LSET", c.list, index - #newest - 1, encode(ENTRY, instant, before, cost - part))
+      else
+        call("LREM", c.list, -1, newest[index])
+        if index == #newest then c.newest = index > 1 and decode(ENTRY, newest[index - 1]) or nil end
+        if c.newest and c.newest + c.length <= now then c.newest = nil end
+      end
+      c.sum, c.available = c.sum - part, c.available + part
+      return
     end
-    c.sum, c.available, back = c.sum - part, c.available + part, back - part
   end
 end
 
@@ -87,6 +97,13 @@ close[4] = function(c)
   if c.taken == 0 then return end
   if c.first > 0 then call("LTRIM", c.list, c.first, -1) end
   -- After a small step back of the clock the newest lies ahead: the list stays sorted.
-  call("RPUSH", c.list, encode(ENTRY, max(c.newest or 0, now), c.sum, c.taken))
+  local at = max(c.newest or 0, now)
+  if c.newest == at then
+    -- Equal instants are one entry.
+    local _, before, cost = decode(ENTRY, call("LINDEX", c.list, -1))
+    call("LSET", c.list, -1, encode(ENTRY, at, before, cost + c.taken))
+  else
+    call("RPUSH", c.list, encode(ENTRY, at, c.sum, c.taken))
+  end
   call("PEXPIRE", c.list, c.ttl)
 end

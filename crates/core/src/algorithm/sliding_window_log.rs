@@ -12,8 +12,10 @@
 //! 15 s, until the first leaves; one of cost 2 would be told 25 s.
 
 use super::{Step, Window};
-use crate::lending::window_number;
 use std::collections::VecDeque;
+
+/// How many of the newest entries are looked through for one that is returned.
+const RETURN_DEPTH: usize = 64;
 
 /// The admitted requests of one key, oldest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -96,24 +98,23 @@ impl Log {
         }
     }
 
-    /// Takes `back` off what was counted last, as far as that was in the window of number `epoch` and still
-    /// counts at `now_us`: a request came to nothing that another limit refused. Tells whether there was any.
-    pub(crate) fn take_off(&mut self, window: &Window, epoch: u32, mut back: u32, now_us: u64) -> bool {
-        let before = back;
+    /// Takes `back` off the entry of the instant whose low 32 bits are `epoch`: another limit has refused the request.
+    /// Looks through the newest entries only: where the entry is not among them, or has left the window, the request
+    /// counts as admitted. Tells whether anything was taken off.
+    pub(crate) fn take_off(&mut self, window: &Window, epoch: u32, back: u32, now_us: u64) -> bool {
         let length_us = window.length * window.tick_us;
-        while back > 0
-            && let Some(newest) = self.entries.back_mut()
-            && newest.instant_us.saturating_add(length_us) > now_us
-            && window_number(window, newest.instant_us) == epoch
-        {
-            let part = back.min(newest.cost);
-            newest.cost -= part;
-            back -= part;
-            if newest.cost == 0 {
-                self.entries.pop_back();
-            }
+        let mut newest = self.entries.iter().enumerate().rev().take(RETURN_DEPTH);
+        let found = newest.find(|(_, entry)| entry.instant_us as u32 == epoch).map(|(index, _)| index);
+        let Some(index) = found else { return false };
+        let entry = &mut self.entries[index];
+        if back == 0 || entry.instant_us.saturating_add(length_us) <= now_us {
+            return false;
         }
-        back < before
+        entry.cost = entry.cost.saturating_sub(back);
+        if entry.cost == 0 {
+            self.entries.remove(index);
+        }
+        true
     }
 
     /// Drops what has left the window.

@@ -4,23 +4,18 @@ local function unit_of(algorithm, period, span)
   return algorithm == 5 and span or 1
 end
 
--- How many seconds an epoch has under a limit of this class: an eighth of its lifetime, or nearly so.
-local function epoch_length(class)
-  return class < 96 and 1 or class < 100 and 2 or class < 104 and 4 or LONGEST_EPOCH
-end
-
 -- A limit and its numbers, as written in LIMIT_BYTES.
 local LIMIT_BYTES = 33
 
 local function read_limit(written)
   local algorithm, flags, class, ttl, capacity, amount, period, tick, grain, span =
     decode(">BBBI5I4I4I4I4I2I7", written)
-  local unit, length = unit_of(algorithm, period, span), epoch_length(class)
+  local unit = unit_of(algorithm, period, span)
   return {
-    algorithm = algorithm, shadow = flags % 2 == 1, wants = flags % 4 >= 2, tells = flags >= 4,
+    algorithm = algorithm, shadow = flags % 2 == 1, wants = flags % 4 >= 2, tells = flags % 8 >= 4,
+    holds = flags >= 8,
     class = class, ttl = ttl, capacity = capacity, amount = amount, period = period, tick = tick,
     grain = grain, span = span, unit = unit, full = capacity * unit, present = tick_of(now, tick),
-    length = length, epoch_now = second_now - second_now % length,
   }
 end
 
@@ -46,15 +41,15 @@ end
 local function read_charge(ask, at, place)
   local c = find_limit(sub(ask, at, at + LIMIT_BYTES - 1), place)
   c.field, at = decode("Bc0", ask, at + LIMIT_BYTES)
-  if c.wants then c.want, c.share, at = decode(">I4I4", ask, at) end
+  if c.wants then c.want, c.share, c.lent_limit, at = decode(">I4I4I4", ask, at) end
   if c.tells then
     local count
     count, at = decode("B", ask, at)
     c.reports = {}
     for index = 1, count do
-      local epoch, spent, returned, refunded
-      epoch, spent, returned, refunded, at = decode(">I4I4I4I4", ask, at)
-      c.reports[index] = { epoch, spent, returned, refunded }
+      local epoch, spent, returned
+      epoch, spent, returned, at = decode(">I4I4I4", ask, at)
+      c.reports[index] = { epoch, spent, returned }
     end
   end
   return c, at
@@ -92,51 +87,30 @@ local function find_state(key, field, value)
   return field, value
 end
 
--- What is lent in epochs of the class `kept_class`, in those of `c`: remembered at least as long as before, and no
--- longer than tokens can live that were taken just now. A quarter of the capacity stays free.
-local function fit_epoch(c, kept_class, epoch, current, previous)
-  local kept, length = epoch_length(kept_class), c.length
-  if kept == length or epoch > second_now + 2 * LONGEST_EPOCH then return epoch, current, previous end
-  if kept < length then
-    epoch, current, previous = epoch - epoch % length, current + previous, 0
-  else
-    -- An epoch that lies ahead, so that it ends when the longer one would have.
-    epoch = min(c.epoch_now + 2 * LONGEST_EPOCH, epoch + 2 * (kept - length))
-  end
-  local most = c.capacity - floor(c.capacity / 4)
-  previous = min(previous, most)
-  return epoch, min(current, most - previous), previous
-end
-
--- Lets go of what was lent two epochs ago. A clock that stepped back keeps it until it has caught up.
-local function roll_epoch(c, epoch, current, previous)
-  local epoch_now = c.epoch_now
-  if epoch < epoch_now then
-    return epoch_now, 0, epoch + c.length >= epoch_now and current or 0, false
-  end
-  -- So far ahead that the clock must have jumped.
-  if epoch > second_now + 2 * LONGEST_EPOCH then return epoch_now, current, previous, true end
+-- Forgets what was lent two epochs ago. A clock that stepped back keeps it until it has caught up.
+local function roll_epoch(epoch, current, previous)
+  if epoch < second_now then return second_now, 0, epoch + 1 == second_now and current or 0, false end
+  -- Further ahead than credit lives: the clock must have jumped.
+  if epoch > second_now + EPOCHS then return second_now, current, previous, true end
   return epoch, current, previous, false
 end
 
--- What a node tells of tokens that it has taken: spent, brought back, or taken for a request that came to
--- nothing (those were never lent). Answers what is available, taken and lent then.
-local function settle(c, available, taken, at, count, epoch, current, previous, told, spent, returned, refunded)
+-- Applies a report of a node: tokens that it has spent, or returns. Answers what is available, taken and lent then.
+local function settle(c, available, taken, at, count, epoch, current, previous, told, spent, returned)
   if c.algorithm >= 3 then
     -- Only within the window in which they were taken, and never more than it counts.
     local window = (at / c.span) % 4294967296
-    local back = window == told and min(count + taken, returned + refunded) or 0
+    local back = window == told and min(count + taken, returned) or 0
     return available + back * c.unit, taken - back, current, previous
   end
-  -- What comes back later than that would come on top of what was refilled in its stead.
-  if told ~= epoch and told ~= epoch - c.length then return available, taken, current, previous end
+  -- Tokens of an older epoch count as spent: they have been refilled since.
+  if told ~= epoch and told ~= epoch - 1 then return available, taken, current, previous end
   local lent = told == epoch and current or previous
   returned = min(returned, lent)
   lent = lent - min(lent, spent + returned)
   if told == epoch then current = lent else previous = lent end
-  local back = min(refunded + returned, c.capacity)
   local most = max(0, c.capacity - current - previous) * c.period
-  return max(available, min(most, available + back * c.period)), taken, current, previous
+  return max(available, min(most, available + min(returned, c.capacity) * c.period)), taken, current, previous
 end
 
 -- How many of `repeats` requests of `cost` there is room for.
@@ -147,10 +121,11 @@ local function room(c, available, repeats, cost)
   return (available - available % whole) / whole
 end
 
--- How many tokens are lent of what is available: at most `want`, and one in `share` of them.
-local function lendable(c, available, want, share)
-  if available < c.unit then return 0 end
-  return min(want, floor(floor(available / c.unit) / share))
+-- How many tokens are lent of what is available: at most `want`, one in `share` of them, and no more than keep all
+-- that is lent at or below `lent_limit`.
+local function lendable(c, available, want, share, lent_limit, lent)
+  if available < c.unit or lent >= lent_limit then return 0 end
+  return min(want, floor(floor(available / c.unit) / share), lent_limit - lent)
 end
 
 -- Serves requests of one cost, as many of `repeats` as every limit has room for. Tells whether all passed.
@@ -168,13 +143,14 @@ local function serve(charges, repeats, cost, answer)
       answer[#answer + 1] = encode(">I4", taken)
     end
     c.taken, c.available = c.taken + taken * cost, c.available - taken * cost * c.unit
+    if c.holds then c.held = c.held + taken * cost end
     if c.algorithm == 4 then answer[#answer + 1] = encode(">I4I7I7", log_standing(c, cost)) end
   end
   return passing == repeats
 end
 
 -- The state after all is served, where it was `value`; whether it has to be written, and whether its expiry has
--- to be looked after.
+-- to be renewed. `lends` is what this call has lent, held takes included.
 local function next_state(
   c, value, kept_class, instant, available, at, count, before, taken, moved, lends, epoch, current, previous
 )
@@ -188,7 +164,7 @@ local function next_state(
     local format, layout = NARROW, NARROW_LENT
     if major >= 65536 then format, layout = WIDE, WIDE_LENT end
     value =
-      encode(layout, format, c.class, instant, mark, major, minor, epoch or c.epoch_now, current + lends, previous)
+      encode(layout, format, c.class, instant, mark, major, minor, epoch or second_now, current + lends, previous)
   elseif major < 65536 then
     value = encode(NARROW_STATE, NARROW, c.class, instant, mark, major, minor)
   else
@@ -216,8 +192,7 @@ local function look_after_expiry(key, ttl)
     if (format == NARROW or format == WIDE) and #value >= bytes then
       local _, class, instant = decode(">BBI7", value)
       local fresh = instant + 2 ^ (class / 4)
-      -- What is lent under a longer epoch than that of its class is remembered longer.
-      if #value > bytes then fresh = max(fresh, (decode(">I4", value, bytes + 1) + 2 * LONGEST_EPOCH) * SECOND) end
+      if #value > bytes then fresh = max(fresh, (decode(">I4", value, bytes + 1) + EPOCHS) * SECOND) end
       if fresh < now then call("HDEL", key, some[index]) end
     end
   end

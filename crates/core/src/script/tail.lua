@@ -7,7 +7,7 @@ local function write(key, charges)
     else
       local writes, is_due
       c.value, writes, is_due = next_state(
-        c, c.value, c.kept_class, c.instant, c.available, c.at, c.count, c.before, c.taken, c.moved, c.lends,
+        c, c.value, c.kept_class, c.instant, c.available, c.at, c.count, c.before, c.taken, c.moved, c.lends + c.held,
         c.epoch, c.current, c.previous
       )
       if writes then
@@ -26,42 +26,41 @@ local function charge_one(key, c, field, repeats, cost, ask, at, value)
   if not value then field, value = find_state(key, field, value) end
   local kept_class, instant, mark, major, minor, epoch, current, previous = nil, nil, 0, 0, 0, nil, 0, 0
   if value then kept_class, instant, mark, major, minor, epoch, current, previous = read_state(value) end
-  if epoch and kept_class ~= c.class then
-    epoch, current, previous = fit_epoch(c, kept_class, epoch, current, previous)
-  end
   local available, stands, moved, count, before =
     open[c.algorithm](c, instant, mark, major, minor, epoch, current, previous)
   if epoch then
     local jumped
-    epoch, current, previous, jumped = roll_epoch(c, epoch, current, previous)
+    epoch, current, previous, jumped = roll_epoch(epoch, current, previous)
     moved = moved or jumped
   end
-  local taken, want, share = 0, 0, 1
-  if c.wants then want, share, at = decode(">I4I4", ask, at) end
+  local taken, want, share, lent_limit = 0, 0, 1, 0
+  if c.wants then want, share, lent_limit, at = decode(">I4I4I4", ask, at) end
   if c.tells then
     local reports
     reports, at = decode("B", ask, at)
     for _ = 1, reports do
-      local told, spent, returned, refunded
-      told, spent, returned, refunded, at = decode(">I4I4I4I4", ask, at)
+      local told, spent, returned
+      told, spent, returned, at = decode(">I4I4I4", ask, at)
       available, taken, current, previous = settle(
-        c, available, taken, stands, count, epoch or c.epoch_now, current, previous, told, spent, returned, refunded
+        c, available, taken, stands, count, epoch or second_now, current, previous, told, spent, returned
       )
     end
     moved = moved or reports > 0
   end
-  local passing, lends, unit = nil, 0, c.unit
+  local passing, lends, held, unit = nil, 0, 0, c.unit
   if repeats then
     passing = room(c, available, repeats, cost)
     taken, available = taken + passing * cost, available - passing * cost * unit
+    if c.holds then held = passing * cost end
   end
   if want > 0 and passing == repeats then
-    lends = lendable(c, available, want, share)
+    lends = lendable(c, available, want, share, lent_limit, current + previous + held)
     taken, available = taken + lends, available - lends * unit
   end
   local writes, due
   value, writes, due = next_state(
-    c, value, kept_class, instant, available, stands, count, before, taken, moved, lends, epoch, current, previous
+    c, value, kept_class, instant, available, stands, count, before, taken, moved, lends + held, epoch, current,
+    previous
   )
   if writes then call("HSET", key, field, value) end
   if due then look_after_expiry(key, c.ttl) end
@@ -161,26 +160,23 @@ local function charge_client(key, ask)
   -- Only now, for here a log may be written, and a state that cannot be read must leave everything as it is.
   for index = 1, limits do
     local c = charges[index]
-    c.taken, c.lends = 0, 0
-    if c.epoch and c.kept_class ~= c.class then
-      c.epoch, c.current, c.previous = fit_epoch(c, c.kept_class, c.epoch, c.current, c.previous)
-    end
+    c.taken, c.lends, c.held = 0, 0, 0
     c.available, c.at, c.moved, c.count, c.before =
       open[c.algorithm](c, c.instant, c.mark, c.major, c.minor, c.epoch, c.current, c.previous)
     if c.epoch then
       local jumped
-      c.epoch, c.current, c.previous, jumped = roll_epoch(c, c.epoch, c.current, c.previous)
+      c.epoch, c.current, c.previous, jumped = roll_epoch(c.epoch, c.current, c.previous)
       c.moved = c.moved or jumped
     end
     if c.tells then
       for _, report in ipairs(c.reports) do
-        local told, spent, returned, refunded = unpack(report)
+        local told, spent, returned = unpack(report)
         if c.algorithm == 4 then
-          take_off(c, told, refunded)
+          take_off(c, told, returned)
         else
           c.available, c.taken, c.current, c.previous = settle(
-            c, c.available, c.taken, c.at, c.count, c.epoch or c.epoch_now, c.current, c.previous,
-            told, spent, returned, refunded
+            c, c.available, c.taken, c.at, c.count, c.epoch or second_now, c.current, c.previous,
+            told, spent, returned
           )
         end
         c.moved = true
@@ -195,7 +191,7 @@ local function charge_client(key, ask)
   for index = 1, limits do
     local c = charges[index]
     if all_served and c.wants then
-      c.lends = lendable(c, c.available, c.want, c.share)
+      c.lends = lendable(c, c.available, c.want, c.share, c.lent_limit, c.current + c.previous + c.held)
       c.taken, c.available = c.taken + c.lends, c.available - c.lends * c.unit
     end
   end

@@ -1,11 +1,11 @@
-//! What holds when nodes take tokens ahead: whatever they do with them, spend, bring back, tell late, or die,
-//! the level and what is held elsewhere never exceed the capacity, and no interval admits more than the
-//! capacity and what flowed in it.
+//! What holds when nodes take tokens ahead, or hold them for requests that another limit may still refuse: whether
+//! they spend them, return them, report late, out of order or never, or crash, the level and what is held elsewhere
+//! never exceed the capacity, and no interval admits more than the capacity and what flowed in it.
 
 use crate::laws::Ledger;
 use crate::sample::{BUCKETS, Bucket, NOW_US, SECOND_US, Window, bucket, window};
 use tollgate_core::algorithm::Algorithm;
-use tollgate_core::lending::{Account, Report};
+use tollgate_core::lending::{Account, Prefetch, Report};
 use tollgate_core::limit::{Limit, Meter};
 
 const NODES: usize = 4;
@@ -21,8 +21,6 @@ struct Fleet {
     underway: Vec<(u64, Report)>,
     /// What was admitted, and when.
     admitted: Vec<(u64, u32)>,
-    /// The most that was ever on its way back for requests that came to nothing.
-    most_refunds: u32,
     met: Met,
 }
 
@@ -35,15 +33,19 @@ struct Met {
     deaths: u32,
     bursts: u32,
     waits: u32,
+    holds: u32,
+    commits: u32,
+    returns: u32,
 }
 
-/// Taken ahead at once.
+/// Taken ahead at once, or for one request whose other limits are not decided yet.
 #[derive(Clone, Copy)]
 struct Credit {
     epoch: u32,
     left: u32,
     until_us: u64,
     spent: u32,
+    is_held: bool,
 }
 
 impl Fleet {
@@ -58,13 +60,12 @@ impl Fleet {
             nodes: Default::default(),
             underway: Vec::new(),
             admitted: Vec::new(),
-            most_refunds: 0,
             met: Met::default(),
         }
     }
 
-    /// Lets time pass and something happen; `refunds` says whether requests may come to nothing.
-    fn act(&mut self, refunds: Refunds) {
+    /// Lets time pass and something happen.
+    fn act(&mut self) {
         self.let_time_pass();
         let node = self.rng.usize(..NODES);
         match self.rng.u8(0..16) {
@@ -76,23 +77,22 @@ impl Fleet {
                 self.nodes[node].clear();
                 self.met.deaths += 1;
             }
-            13 if refunds == Refunds::Some => self.take_for_nothing(),
-            13 => self.ask(node),
+            13 => self.hold(node),
+            14 => (0..NODES).for_each(|node| self.resolve(node)),
             _ => self.burst(),
         }
     }
 
     fn let_time_pass(&mut self) {
         let rng = &mut self.rng;
-        let epoch_us = u64::from(self.meter.epoch_seconds()) * SECOND_US;
-        let next_epoch_us = epoch_us - self.now_us % epoch_us;
+        let next_epoch_us = SECOND_US - self.now_us % SECOND_US;
         let life_us = self.meter.lifetime_us();
         let then_us = self.now_us
             + match rng.u8(0..10) {
                 0..=2 => 0,
                 3 => rng.u64(0..=1_000),
                 4 => rng.u64(0..=SECOND_US / 4),
-                5 => rng.u64(0..=2 * epoch_us),
+                5 => rng.u64(0..=2 * SECOND_US),
                 6 => next_epoch_us - 1,
                 7 => next_epoch_us,
                 8 => rng.u64(0..=life_us.min(10 * SECOND_US)),
@@ -123,12 +123,12 @@ impl Fleet {
             return self.check_wait(cost, step.retry_after_us);
         }
         account.take(meter, *now_us, cost);
-        let lends = account.lend(meter, *now_us, rng.u32(0..=meter.quota()), rng.u32(1..=3));
+        let lends = account.lend(meter, *now_us, &Prefetch::new(rng.u32(0..=meter.quota()), rng.u32(1..=3)));
         self.admitted.push((self.now_us, cost));
         if lends > 0 {
             let epoch = self.meter.epoch(self.now_us);
             let until_us = self.now_us + self.meter.credit_us(self.now_us);
-            self.nodes[node].push(Credit { epoch, left: lends, until_us, spent: 0 });
+            self.nodes[node].push(Credit { epoch, left: lends, until_us, spent: 0, is_held: false });
             self.met.lends += 1;
         }
     }
@@ -136,7 +136,10 @@ impl Fleet {
     fn spend(&mut self, node: usize) {
         for credit in &mut self.nodes[node] {
             if credit.left > 0 {
-                let cost = if self.rng.bool() { credit.left } else { self.rng.u32(1..=credit.left) };
+                // A held request passes whole.
+                let is_whole = credit.is_held || self.rng.bool();
+                let cost = if is_whole { credit.left } else { self.rng.u32(1..=credit.left) };
+                self.met.commits += u32::from(credit.is_held);
                 credit.left -= cost;
                 credit.spent += cost;
                 self.admitted.push((self.now_us, cost));
@@ -159,21 +162,45 @@ impl Fleet {
     fn bring_back(&mut self, node: usize) {
         let mut reports = Vec::new();
         for credit in &mut self.nodes[node] {
-            let returned = self.rng.u32(0..=credit.left);
+            let returned = if credit.is_held { credit.left } else { self.rng.u32(0..=credit.left) };
+            self.met.returns += u32::from(credit.is_held && returned > 0);
             credit.left -= returned;
             reports.push(Report { epoch: credit.epoch, returned, ..Report::default() });
         }
         self.send(reports);
     }
 
-    fn take_for_nothing(&mut self) {
-        self.account.settle(&self.meter, self.now_us, &[]);
-        let available = self.account.available(&self.meter, self.now_us);
-        let refunded = self.rng.u32(0..=available);
-        self.account.take(&self.meter, self.now_us, refunded);
-        self.send(vec![Report { epoch: self.meter.epoch(self.now_us), refunded, ..Report::default() }]);
-        let underway = self.underway.iter().map(|(_, report)| report.refunded).sum();
-        self.most_refunds = self.most_refunds.max(underway);
+    /// A request takes its tokens, and does not know yet whether its other limits admit it.
+    fn hold(&mut self, node: usize) {
+        let Self { rng, meter, account, now_us, .. } = self;
+        account.settle(meter, *now_us, &[]);
+        let available = account.available(meter, *now_us);
+        if available == 0 {
+            return;
+        }
+        let cost = rng.u32(1..=available);
+        account.hold(meter, *now_us, cost);
+        let (epoch, until_us) = (meter.epoch(*now_us), *now_us + meter.credit_us(*now_us));
+        self.nodes[node].push(Credit { epoch, left: cost, until_us, spent: 0, is_held: true });
+        self.met.holds += 1;
+    }
+
+    /// The other limits have decided: each held request passes, or returns its tokens. The report may be lost.
+    fn resolve(&mut self, node: usize) {
+        let mut reports = Vec::new();
+        for credit in self.nodes[node].iter_mut().filter(|credit| credit.is_held && credit.left > 0) {
+            let (epoch, cost) = (credit.epoch, std::mem::take(&mut credit.left));
+            if self.rng.bool() {
+                self.admitted.push((self.now_us, cost));
+                reports.push(Report { epoch, spent: cost, returned: 0 });
+                self.met.commits += 1;
+            } else {
+                reports.push(Report { epoch, spent: 0, returned: cost });
+                self.met.returns += 1;
+            }
+        }
+        reports.retain(|_| self.rng.u8(0..4) > 0);
+        self.send(reports);
     }
 
     fn send(&mut self, reports: Vec<Report>) {
@@ -217,14 +244,7 @@ impl Fleet {
     }
 }
 
-#[derive(Clone, Copy, PartialEq)]
-enum Refunds {
-    None,
-    Some,
-}
-
-/// The numbers that lending is made for, some that fill within the shortest two epochs, some with longer ones,
-/// and any others.
+/// The numbers that lending is made for, some that fill within two epochs, some that take longer, and any others.
 fn draw(rng: &mut fastrand::Rng) -> Bucket {
     match rng.u8(0..5) {
         0 => Bucket::draw(rng),
@@ -244,7 +264,7 @@ fn buckets_that_lend_never_admit_more_than_their_capacity_and_what_flows() {
             let mut fleet = Fleet::new(&rule.limit(algorithm), seed);
             let mut ledger = Ledger::new(rule);
             for index in 0..300 {
-                fleet.act(Refunds::None);
+                fleet.act();
                 let context = format!("seed {seed}, step {index}: {algorithm:?} {rule:?}");
                 assert!(fleet.at_hand() <= rule.capacity.into(), "{} at hand; {context}", fleet.at_hand());
                 fleet.admitted.drain(..).for_each(|(at_us, cost)| ledger.admit(at_us, cost));
@@ -254,26 +274,6 @@ fn buckets_that_lend_never_admit_more_than_their_capacity_and_what_flows() {
         }
         met.assert_plenty();
         assert!(met.waits > 1_000, "{met:?}");
-    }
-}
-
-/// What is taken for a request that comes to nothing is in nobody's books until it is back: an interval may
-/// admit that much more, and no more.
-#[test]
-fn refunds_give_no_more_than_was_on_its_way() {
-    for algorithm in BUCKETS {
-        for seed in 0..200 {
-            let rule = draw(&mut fastrand::Rng::with_seed(seed));
-            let mut fleet = Fleet::new(&rule.limit(algorithm), seed);
-            let mut ledger = Ledger::new(rule);
-            for index in 0..300 {
-                fleet.act(Refunds::Some);
-                let context = format!("seed {seed}, step {index}: {algorithm:?} {rule:?}");
-                assert!(fleet.at_hand() <= rule.capacity.into(), "{} at hand; {context}", fleet.at_hand());
-                fleet.admitted.drain(..).for_each(|(at_us, cost)| ledger.admit(at_us, cost));
-                assert!(ledger.holds_with(fleet.most_refunds), "{context}");
-            }
-        }
     }
 }
 
@@ -291,7 +291,7 @@ fn windows_that_lend_never_admit_more_than_their_limit() {
             let mut fleet = Fleet::new(&rule.limit(algorithm), seed);
             let (mut start_us, mut used) = (0, 0);
             for index in 0..300 {
-                fleet.act(Refunds::Some);
+                fleet.act();
                 for (at_us, cost) in fleet.admitted.drain(..) {
                     let window_us = at_us - at_us % rule.window_us;
                     used = if window_us == start_us { used } else { 0 } + u64::from(cost);
@@ -315,7 +315,7 @@ fn the_worked_example() {
         let mut account = Account::default();
         account.settle(meter, start_us, &[]);
         account.take(meter, start_us, 1);
-        assert_eq!(account.lend(meter, start_us, 20, 1), 20);
+        assert_eq!(account.lend(meter, start_us, &Prefetch::new(20, 1)), 20);
         assert_eq!(account.available(meter, start_us), 79);
         let almost_us = start_us + 2 * SECOND_US - 1;
         let mut untold = account;
@@ -340,16 +340,13 @@ fn what_comes_back_too_late_stays_away() {
         let (meter, start_us) = (limit.meter(), NOW_US - NOW_US % SECOND_US);
         let epoch = meter.epoch(start_us);
         for (later, back) in [(1, 4), (2, 0)] {
-            for report in [
-                Report { epoch, returned: 4, ..Report::default() },
-                Report { epoch, refunded: 4, ..Report::default() },
-            ] {
+            let report = Report { epoch, returned: 4, ..Report::default() };
+            for is_held in [false, true] {
                 let mut account = Account::default();
                 account.settle(meter, start_us, &[]);
-                if report.refunded > 0 {
-                    account.take(meter, start_us, 4);
-                } else {
-                    account.lend(meter, start_us, 4, 1);
+                match is_held {
+                    true => account.hold(meter, start_us, 4),
+                    false => assert_eq!(account.lend(meter, start_us, &Prefetch::new(4, 1)), 4),
                 }
                 let now_us = start_us + later * SECOND_US;
                 account.settle(meter, now_us, &[]);
@@ -359,7 +356,7 @@ fn what_comes_back_too_late_stays_away() {
                 assert_eq!(
                     account.available(meter, now_us),
                     back,
-                    "{algorithm:?} after {later} s: {report:?}"
+                    "{algorithm:?} after {later} s: {is_held}"
                 );
             }
         }
@@ -374,7 +371,7 @@ fn a_capacity_lowered_below_what_is_lent_is_no_debt() {
         let start_us = NOW_US - NOW_US % SECOND_US;
         let mut account = Account::default();
         account.settle(wide.meter(), start_us, &[]);
-        assert_eq!(account.lend(wide.meter(), start_us, 50, 1), 50);
+        assert_eq!(account.lend(wide.meter(), start_us, &Prefetch::new(50, 1)), 50);
         // A theoretical arrival time is waited for; it lies five seconds ahead.
         let forgotten_us = start_us + if algorithm == Algorithm::Gcra { 5 } else { 2 } * SECOND_US;
         for now_us in [start_us + SECOND_US, start_us + 3 * SECOND_US / 2, forgotten_us + SECOND_US / 2] {
@@ -401,9 +398,9 @@ fn absurd_reports_are_bounded() {
             let never_lent = Report { epoch, returned: most, ..Report::default() };
             account.settle(meter, NOW_US, &[never_lent]);
             assert_eq!(account.available(meter, NOW_US), 0, "{limit:?}");
-            let absurd = Report { epoch, spent: most, returned: most, refunded: most };
+            let absurd = Report { epoch, spent: most, returned: most };
             account.settle(meter, NOW_US, &[absurd, absurd]);
-            assert_eq!(account.available(meter, NOW_US), rule.capacity, "{limit:?}");
+            assert_eq!(account.available(meter, NOW_US), 0, "{limit:?}");
         }
     }
 }
@@ -416,10 +413,14 @@ impl Met {
         self.deaths += other.deaths;
         self.bursts += other.bursts;
         self.waits += other.waits;
+        self.holds += other.holds;
+        self.commits += other.commits;
+        self.returns += other.returns;
     }
 
     fn assert_plenty(&self) {
-        let each = [self.lends, self.spends, self.reports, self.deaths, self.bursts];
-        assert!(each.iter().all(|count| *count > 1_000), "{self:?}");
+        let taken = [self.lends, self.spends, self.holds, self.commits, self.returns];
+        let each = [self.reports, self.deaths, self.bursts].into_iter().chain(taken);
+        assert!({ each }.all(|count| count > 300), "{self:?}");
     }
 }

@@ -7,8 +7,8 @@ mod pages;
 mod reports;
 mod rounds;
 
-use super::credit::Paid;
-use flight::Item;
+use super::credit::Reservation;
+use flight::{Item, Queued, Take};
 use lease::Local;
 use page::Page;
 use pages::{PAGES, Pages, page_of, refused};
@@ -27,11 +27,9 @@ use tollgate_core::script::{Answer, Ask};
 pub(crate) struct Settings {
     /// How far ahead of its use a busy key takes tokens.
     pub(crate) horizon_us: u64,
-    /// The same for a key that no other node uses: nobody misses what is held here.
-    pub(crate) lone_horizon_us: u64,
-    /// How often credit is reported and idle credit brought back.
+    /// How often credit is reported and idle credit returned.
     pub(crate) interval_us: u64,
-    /// How long after a call the next may come once something was refused.
+    /// While a client sends more than its limit: how long after a call the next may come.
     pub(crate) gate_us: u64,
     /// From how many tokens a second a key is busy.
     pub(crate) busy_per_second: u64,
@@ -42,17 +40,16 @@ pub(crate) struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            horizon_us: 300_000,
-            lone_horizon_us: 2_000_000,
+            horizon_us: 1_000_000,
             interval_us: 100_000,
-            gate_us: 50_000,
+            gate_us: 100_000,
             busy_per_second: 2,
             most_leases: 200_000,
         }
     }
 }
 
-/// All leases of a node. `W` is who waits for a call.
+/// All leases of a node. `W` receives the verdict on a request.
 #[derive(Debug)]
 pub(crate) struct Book<W> {
     pages: Box<[Mutex<Page<W>>]>,
@@ -91,9 +88,9 @@ pub(crate) type Steps = SmallVec<[(usize, Step); 4]>;
     reason = "what is decided here is the common case, and must not allocate"
 )]
 pub(crate) enum Checked<W> {
-    /// It is decided: none of the steps refuses, and all are paid for; or one does, and nothing is.
+    /// It is decided: none of the steps refuses, and all are spent; or one does, and nothing is.
     Decided(Steps),
-    /// Some limits have to be asked; the waiters that were handed over will hear.
+    /// The store has to be asked about some limits; the waiters that were handed over receive the verdicts.
     Asked(Box<Asked<W>>),
 }
 
@@ -102,29 +99,37 @@ pub(crate) enum Checked<W> {
 pub(crate) struct Asked<W> {
     /// What is decided so far.
     pub(crate) steps: Steps,
-    /// What was paid for it.
+    /// What is reserved for it, see [`Book::resolve`].
     pub(crate) reserved: Reserved,
-    /// For each waiter, in order: the charges that it will hear about.
+    /// For each waiter, in order: the charges that its verdict is about.
     pub(crate) groups: SmallVec<[SmallVec<[usize; 2]>; 1]>,
     /// To be sent now.
     pub(crate) calls: SmallVec<[Call<W>; 1]>,
 }
 
-/// What was paid from credit, by the index of the charge.
-pub(crate) type Reserved = SmallVec<[(usize, Paid); 2]>;
+/// What is reserved, by the index of the charge.
+pub(crate) type Reserved = SmallVec<[(usize, Reservation); 2]>;
 
-/// Hears what becomes of its request.
+/// Whether a request has passed all of its limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Passed {
+    Yes,
+    No,
+}
+
+/// Receives the verdict on its request.
 pub(crate) trait Waiter {
-    /// Answers whether anybody listened.
+    /// Answers whether the verdict was received.
     fn hear(self, verdict: Verdict) -> bool;
 }
 
 /// What the store says to a waiter.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Verdict {
-    /// How its request stands with each limit of its group, and the time at the store. All enforced ones
-    /// admit it, and it is paid for; or one does not, and nothing was taken.
-    Served { steps: SmallVec<[Step; 2]>, store_us: u64 },
+    /// How its request stands with each limit of its group. All enforced ones admit it, and its tokens are taken; or
+    /// one does not, and nothing was taken. If other groups may still refuse the request, its tokens are reserved:
+    /// what for each limit that counted it.
+    Served { steps: SmallVec<[Step; 2]>, reserved: SmallVec<[Option<Reservation>; 2]> },
     /// The store did not answer in time, or could not.
     Failed,
 }
@@ -140,11 +145,20 @@ pub(crate) struct Call<W> {
     client: u64,
     group: u64,
     items: Arc<[Item]>,
-    /// In the order of the runs of `ask`; empty places have gone to the failure policy.
-    waiters: Vec<(u32, Option<W>)>,
+    /// In the order of the runs of `ask`.
+    waiters: Vec<Waiting<W>>,
 }
 
-/// Which requests a call is for, and who waits behind it.
+/// A request that a call is about.
+#[derive(Debug)]
+struct Waiting<W> {
+    cost: u32,
+    take: Take,
+    /// None once the failure policy has decided.
+    waiter: Option<W>,
+}
+
+/// Which requests a call is for, and which wait behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FlightId {
     client: u64,
@@ -156,9 +170,9 @@ impl<W> Call<W> {
         FlightId { client: self.client, group: self.group }
     }
 
-    /// Who waits for it, in the order in which they came.
+    /// The waiters, in the order of their requests.
     pub(crate) fn waiters(&self) -> impl Iterator<Item = &W> {
-        self.waiters.iter().filter_map(|(_, waiter)| waiter.as_ref())
+        self.waiters.iter().filter_map(|waiting| waiting.waiter.as_ref())
     }
 }
 
@@ -173,7 +187,7 @@ impl<W: Waiter> Book<W> {
     }
 
     /// Decides what can be decided here and asks for the rest. `place` tells where the state of a charge
-    /// stands, `waiter` makes somebody who hears; `rules` is the number of the rule set.
+    /// is kept, `waiter` makes a waiter; `rules` is the number of the rule set.
     pub(crate) fn check(
         &self,
         charges: &[Charged<'_>],
@@ -216,7 +230,7 @@ impl<W: Waiter> Book<W> {
         )
     }
 
-    /// Nothing is known that refuses: pays from credit, and asks for what has none.
+    /// Nothing is known that refuses: takes credit where there is some, and asks for the rest.
     #[expect(clippy::too_many_arguments, reason = "they are those of `check`, and what it has found")]
     fn ask(
         &self,
@@ -229,27 +243,30 @@ impl<W: Waiter> Book<W> {
         place: impl Fn(usize) -> Place,
         mut waiter: impl FnMut() -> W,
     ) -> Checked<W> {
+        let mut groups: SmallVec<[SmallVec<[usize; 2]>; 1]> = SmallVec::new();
+        for (index, charge) in charges.iter().enumerate().filter(|(index, _)| locals[*index].is_unknown()) {
+            match groups.iter_mut().find(|group| charges[group[0]].client == charge.client) {
+                Some(group) => group.push(index),
+                None => groups.push(SmallVec::from_slice(&[index])),
+            }
+        }
         let mut steps = Steps::new();
         let mut reserved = Reserved::new();
-        let mut groups: SmallVec<[SmallVec<[usize; 2]>; 1]> = SmallVec::new();
         for (index, (charge, local)) in charges.iter().zip(locals).enumerate() {
-            match local {
-                Local::Spend(step) => {
-                    let paid = pages.of(charge.client).spend(charge.key, cost, now_us);
-                    reserved.push((index, paid));
-                    steps.push((index, *step));
-                }
-                Local::Refuse(step) => steps.push((index, *step)),
-                Local::Ask => match groups.iter_mut().find(|group| charges[group[0]].client == charge.client)
-                {
-                    Some(group) => group.push(index),
-                    None => groups.push(SmallVec::from_slice(&[index])),
-                },
+            steps.extend(local.step().map(|step| (index, step)));
+            if !matches!(local, Local::Spend(_)) {
+                continue;
+            }
+            let page = pages.of(charge.client);
+            match groups.is_empty() {
+                true => page.spend(charge.key, cost, now_us),
+                false => reserved.push((index, page.reserve(charge.key, cost, now_us))),
             }
         }
         if groups.is_empty() {
             return Checked::Decided(steps);
         }
+        let take = if groups.len() > 1 { Take::Tentative } else { Take::Final };
         let mut calls = SmallVec::new();
         for group in &groups {
             let client = charges[group[0]].client;
@@ -262,33 +279,33 @@ impl<W: Waiter> Book<W> {
                 (name ^ charges[*index].key).rotate_left(23).wrapping_mul(0x9e37_79b9_7f4a_7c15)
             });
             let page = pages.of(client);
-            page.join(name, items, cost, waiter());
+            page.join(name, items, Queued { cost, take, waiter: waiter() });
             calls.extend(page.depart(client, name, now_us, self.nodes(), &self.settings));
         }
         Checked::Asked(Box::new(Asked { steps, reserved, groups, calls }))
     }
 
-    /// Takes in what the store answered to `call`. Hands back what is to be sent next.
+    /// Takes in what the store answered to `call`. Returns the call that is to be sent next.
     pub(crate) fn answered(&self, call: Call<W>, answer: &Answer, now_us: u64) -> Option<Call<W>> {
         let (client, group) = (call.client, call.group);
         let mut page = self.page(client).lock();
-        let is_late = call.waiters.iter().any(|(_, waiter)| waiter.is_none());
+        let is_late = call.waiters.iter().any(|waiting| waiting.waiter.is_none());
         page.take_in(&call, answer, self.nodes(), now_us);
         page.serve(call, answer, now_us);
         if is_late {
             return None;
         }
-        page.serve_queue(group, answer.now_us, now_us, &self.settings);
+        page.serve_queue(group, now_us, &self.settings);
         page.depart(client, group, now_us, self.nodes(), &self.settings)
     }
 
-    /// The store has not answered in time: all who wait for this call, or behind it, are left to the failure
-    /// policy. The call itself goes on.
+    /// The store has not answered in time: the failure policy decides all requests of this call, and those behind
+    /// it. The call itself goes on.
     pub(crate) fn overdue(&self, call: &mut Call<W>) {
-        let waiters = call.waiters.iter_mut().filter_map(|(_, waiter)| waiter.take());
+        let waiters = call.waiters.iter_mut().filter_map(|waiting| waiting.waiter.take());
         let waiters: Vec<W> = waiters.collect();
         if waiters.is_empty() {
-            // They were told before, or there never were any. Others may be on their way with the same question.
+            // They were told before, or there never were any. Another call of the same flight may be under way.
             return;
         }
         let queued = self.page(call.client).lock().disband(call.group);
@@ -305,53 +322,50 @@ impl<W: Waiter> Book<W> {
         }
     }
 
-    /// The call of a flight is lost: all who wait behind it are left to the failure policy.
+    /// The call of a flight is lost: the failure policy decides the requests behind it.
     pub(crate) fn abandon(&self, flight: FlightId) {
         for waiter in self.page(flight.client).lock().disband(flight.group) {
             waiter.hear(Verdict::Failed);
         }
     }
 
-    /// Takes back what a request paid from credit that came to nothing.
-    pub(crate) fn undo(&self, charges: &[Charged<'_>], reserved: &Reserved) {
-        for (index, paid) in reserved {
-            let charge = &charges[*index];
-            self.page(charge.client).lock().undo(charge.key, *paid);
-        }
-    }
-
-    /// Brings back what was taken at the store for a request that came to nothing: to be sent at once.
-    pub(crate) fn refund(
+    /// All limits of a request are decided: its reserved tokens are spent if it `passed`, else they are free again.
+    /// Returns what is to be sent at once. `place` tells where the state of a charge is kept.
+    pub(crate) fn resolve(
         &self,
         charges: &[Charged<'_>],
-        group: &[usize],
-        cost: u32,
-        store_us: u64,
+        reserved: &Reserved,
+        passed: Passed,
         now_us: u64,
-        place: impl Fn(usize) -> Place,
-    ) -> Call<W> {
-        let items: Arc<[Item]> =
-            group.iter().map(|index| Item::new(&charges[*index], place(*index).field)).collect();
-        let client = charges[group[0]].client;
-        let mut page = self.page(client).lock();
-        page.forget(items.iter());
-        page.refund(client, Arc::from(place(group[0]).key), items, cost, store_us, now_us)
+        place: impl Fn(usize) -> Option<Place>,
+    ) -> SmallVec<[Call<W>; 1]> {
+        let calls = reserved.iter().filter_map(|(index, reservation)| {
+            let charge = &charges[*index];
+            let mut page = self.page(charge.client).lock();
+            page.resolve(charge, *reservation, passed, now_us, || place(*index))
+        });
+        calls.collect()
     }
 
-    /// Reports what was spent, brings back what is idle or about to die, forgets what is not in use. To be
-    /// called every [`Book::tick_us`].
+    /// What the store last refused holds until its retry time while the store cannot be asked.
+    pub(crate) fn recall_refusal(&self, charge: &Charged<'_>, cost: u32, now_us: u64) -> Option<Step> {
+        self.page(charge.client).lock().recall_refusal(charge, cost, now_us)
+    }
+
+    /// Reports what was spent, returns what is idle or about to expire, forgets what is not in use. To be called
+    /// every [`Book::tick_us`].
     pub(crate) fn tick(&self, now_us: u64, mut send: impl FnMut(Call<W>)) {
         let (nodes, tick_us) = (self.nodes(), self.tick_us());
         for page in &self.pages {
-            let calls = page.lock().tick(now_us, tick_us, nodes, &self.settings);
+            let calls = page.lock().tick(now_us, tick_us, nodes);
             calls.into_iter().for_each(&mut send);
         }
     }
 
-    /// Brings back everything, for a shutdown.
-    pub(crate) fn bring_back_all(&self, now_us: u64, mut send: impl FnMut(Call<W>)) {
+    /// Returns everything, for a shutdown.
+    pub(crate) fn return_all(&self, now_us: u64, mut send: impl FnMut(Call<W>)) {
         for page in &self.pages {
-            let calls = page.lock().bring_back_all(now_us);
+            let calls = page.lock().return_all(now_us);
             calls.into_iter().for_each(&mut send);
         }
     }

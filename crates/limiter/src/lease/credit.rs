@@ -1,5 +1,6 @@
-//! Tokens taken ahead: what of them is left, what was spent, and what the store has to be told.
+//! Tokens taken ahead: what of them is left, reserved and spent, and what the store has to be told.
 
+use super::book::Passed;
 use smallvec::SmallVec;
 use tollgate_core::lending::Report;
 
@@ -8,8 +9,8 @@ use tollgate_core::lending::Report;
 pub(super) struct Credit {
     /// The newest first. A lot lives for two epochs at most, so there are never more.
     lots: [Lot; 2],
-    /// What is to be reported of lots that are gone, and of tokens that came to nothing.
-    reports: SmallVec<[Report; 2]>,
+    /// Returned tokens that the store has not been told of.
+    returns: SmallVec<[Report; 2]>,
 }
 
 /// Tokens taken in one epoch.
@@ -17,137 +18,197 @@ pub(super) struct Credit {
 struct Lot {
     epoch: u32,
     left: u32,
+    /// Reserved by requests whose other limits are not decided yet.
+    reserved: u32,
     /// Spent, and not reported yet.
     spent: u32,
     deadline_us: u64,
 }
 
-/// Which lots a request was paid from, so that it can be undone.
+/// How many tokens of which epochs a request has reserved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Paid([(u32, u32); 2]);
+pub(crate) struct Reservation([(u32, u32); 2]);
+
+impl Reservation {
+    /// `tokens` that were taken at the store in `epoch`.
+    pub(super) fn of(epoch: u32, tokens: u32) -> Self {
+        Self([(epoch, tokens), (0, 0)])
+    }
+
+    /// What the store has to be told where no lease keeps count.
+    pub(super) fn reports(self, passed: Passed) -> SmallVec<[Report; 2]> {
+        let parts = self.0.into_iter().filter(|(_, count)| *count > 0);
+        let report = |(epoch, count)| match passed {
+            Passed::Yes => Report { epoch, spent: count, returned: 0 },
+            Passed::No => Report { epoch, spent: 0, returned: count },
+        };
+        parts.map(report).collect()
+    }
+}
 
 impl Credit {
     /// What can be spent at `now_us`.
     #[inline]
     pub(super) fn left(&self, now_us: u64) -> u32 {
-        self.lots.iter().filter(|lot| lot.deadline_us > now_us).map(|lot| lot.left).sum()
+        let alive = self.lots.iter().filter(|lot| lot.deadline_us > now_us);
+        alive.fold(0, |left, lot| left.saturating_add(lot.left))
     }
 
-    /// Spends `cost`, which must be there; the older lot first, for it dies first.
+    /// Spends `cost`, which must be there; the older lot first, for it expires first.
     #[inline]
-    pub(super) fn spend(&mut self, cost: u32, now_us: u64) -> Paid {
-        let mut paid = Paid::default();
+    pub(super) fn spend(&mut self, cost: u32, now_us: u64) {
         let mut due = cost;
-        for (lot, paid) in self.lots.iter_mut().zip(&mut paid.0).rev() {
+        for lot in self.lots.iter_mut().rev().filter(|lot| lot.deadline_us > now_us) {
+            let part = due.min(lot.left);
+            lot.left -= part;
+            lot.spent = lot.spent.saturating_add(part);
+            due -= part;
+        }
+        debug_assert_eq!(due, 0, "looked before");
+    }
+
+    /// Reserves `cost`, which must be there, until [`Credit::commit`] or [`Credit::release`].
+    pub(super) fn reserve(&mut self, cost: u32, now_us: u64) -> Reservation {
+        let mut reservation = Reservation::default();
+        let mut due = cost;
+        for (lot, part) in self.lots.iter_mut().zip(&mut reservation.0).rev() {
             if lot.deadline_us > now_us {
-                let part = due.min(lot.left);
-                lot.left -= part;
-                lot.spent += part;
-                due -= part;
-                *paid = (lot.epoch, part);
+                let count = due.min(lot.left);
+                lot.left -= count;
+                lot.reserved = lot.reserved.saturating_add(count);
+                due -= count;
+                *part = (lot.epoch, count);
             }
         }
         debug_assert_eq!(due, 0, "looked before");
-        paid
+        reservation
     }
 
-    /// Takes back what a request paid that came to nothing.
-    pub(super) fn undo(&mut self, paid: Paid) {
-        for (epoch, part) in paid.0.into_iter().filter(|(_, part)| *part > 0) {
-            match self.lots.iter_mut().find(|lot| lot.epoch == epoch && lot.spent >= part) {
-                Some(lot) => {
-                    lot.spent -= part;
-                    lot.left += part;
-                }
-                // The store knows already that it was spent: it is brought back like any other.
-                None => self.report(Report { epoch, refunded: part, ..Report::default() }),
+    /// The request has passed: what it reserved is spent. A lot that is gone was spent as far as the store knows.
+    pub(super) fn commit(&mut self, reservation: Reservation) {
+        self.resolve(reservation, |lot, count| lot.spent = lot.spent.saturating_add(count));
+    }
+
+    /// The request has not passed: what it reserved is free again.
+    pub(super) fn release(&mut self, reservation: Reservation) {
+        self.resolve(reservation, |lot, count| lot.left = lot.left.saturating_add(count));
+    }
+
+    fn resolve(&mut self, reservation: Reservation, mut resolve: impl FnMut(&mut Lot, u32)) {
+        for (epoch, count) in reservation.0.into_iter().filter(|(_, count)| *count > 0) {
+            let known = self.lots.iter_mut().find(|lot| lot.epoch == epoch && lot.reserved >= count);
+            if let Some(lot) = known {
+                lot.reserved -= count;
+                resolve(lot, count);
             }
         }
     }
 
-    /// Takes in what was lent in `epoch`, to be spent before `deadline_us`.
+    /// Adds what was lent in `epoch`, to be spent before `deadline_us`.
     pub(super) fn grant(&mut self, epoch: u32, tokens: u32, deadline_us: u64) {
-        if tokens == 0 {
-            return;
+        if tokens > 0
+            && let Some(lot) = self.lot(epoch, deadline_us)
+        {
+            lot.left = lot.left.saturating_add(tokens);
         }
-        if let Some(lot) = self.lots.iter_mut().find(|lot| lot.epoch == epoch && lot.deadline_us > 0) {
-            lot.left += tokens;
+    }
+
+    /// Adds what was taken as lent in `epoch` for a request whose other limits are not decided yet.
+    pub(super) fn grant_reserved(&mut self, epoch: u32, tokens: u32, deadline_us: u64) -> Reservation {
+        if let Some(lot) = self.lot(epoch, deadline_us) {
+            lot.reserved = lot.reserved.saturating_add(tokens);
+        }
+        Reservation::of(epoch, tokens)
+    }
+
+    /// Adds what was taken as lent in `epoch`, and is spent.
+    pub(super) fn grant_spent(&mut self, epoch: u32, tokens: u32, deadline_us: u64) {
+        if let Some(lot) = self.lot(epoch, deadline_us) {
+            lot.spent = lot.spent.saturating_add(tokens);
+        }
+    }
+
+    /// The lot of `epoch`. Two epochs later the older lot is dead: the store has forgotten it as well. If it is not,
+    /// then this answer comes so late that it is the one to forget.
+    fn lot(&mut self, epoch: u32, deadline_us: u64) -> Option<&mut Lot> {
+        let known = self.lots.iter().position(|lot| lot.epoch == epoch && lot.deadline_us > 0);
+        if let Some(index) = known {
+            let lot = &mut self.lots[index];
             // Both are early guesses of the one instant at which the epoch is forgotten, or the window ends.
             lot.deadline_us = lot.deadline_us.max(deadline_us);
-            return;
+            return Some(lot);
         }
-        // Two epochs later the older lot is dead: the store has forgotten it as well. If it is not, then this
-        // answer comes so late that it is the one to forget.
-        let [newer, older] = &mut self.lots;
-        if older.deadline_us < deadline_us {
-            *older = Lot { epoch, left: tokens, spent: 0, deadline_us };
+        if self.lots[1].deadline_us >= deadline_us {
+            return None;
         }
-        if newer.deadline_us < older.deadline_us {
-            std::mem::swap(newer, older);
+        self.lots[1] = Lot { epoch, deadline_us, ..Lot::default() };
+        if self.lots[0].deadline_us < deadline_us {
+            self.lots.swap(0, 1);
+            return Some(&mut self.lots[0]);
         }
+        Some(&mut self.lots[1])
     }
 
-    /// Whether anything is left that dies before `dies_us`.
-    pub(super) fn holds(&self, dies_us: u64) -> bool {
-        self.lots.iter().any(|lot| lot.left > 0 && lot.deadline_us <= dies_us)
+    /// Returns what a log counted for a request that has not passed.
+    pub(super) fn add_returns(&mut self, reservation: Reservation) {
+        reservation.reports(Passed::No).into_iter().for_each(|report| self.add(report));
     }
 
-    /// Lets go of what is left of all that dies before `dies_us`.
-    pub(super) fn bring_back(&mut self, dies_us: u64) {
+    /// Whether anything is left that expires before `expires_us`.
+    pub(super) fn has_left(&self, expires_us: u64) -> bool {
+        self.lots.iter().any(|lot| lot.left > 0 && lot.deadline_us <= expires_us)
+    }
+
+    /// Returns what is left of all that expires before `expires_us`.
+    pub(super) fn give_back(&mut self, expires_us: u64) {
         for index in 0..self.lots.len() {
             let lot = &mut self.lots[index];
-            if lot.left > 0 && lot.deadline_us <= dies_us {
+            if lot.left > 0 && lot.deadline_us <= expires_us {
                 let report = Report { epoch: lot.epoch, returned: lot.left, ..Report::default() };
                 lot.left = 0;
-                self.report(report);
+                self.add(report);
             }
         }
     }
 
     /// Adds to what the store will be told.
-    pub(super) fn report(&mut self, report: Report) {
-        if report.spent == 0 && report.returned == 0 && report.refunded == 0 {
+    pub(super) fn add(&mut self, report: Report) {
+        if report.spent == 0 && report.returned == 0 {
             return;
         }
-        match self.reports.iter_mut().find(|known| known.epoch == report.epoch) {
+        match self.returns.iter_mut().find(|known| known.epoch == report.epoch) {
             Some(known) => {
-                known.spent += report.spent;
-                known.returned += report.returned;
-                known.refunded += report.refunded;
+                known.spent = known.spent.saturating_add(report.spent);
+                known.returned = known.returned.saturating_add(report.returned);
             }
-            None => self.reports.push(report),
+            None => self.returns.push(report),
         }
     }
 
-    /// What the store has to be told now. Of tokens that are dead it needs no word: it has forgotten them.
+    /// What the store has to be told now. Of tokens that are dead it is told nothing: it has forgotten them.
     pub(super) fn reports(&mut self, now_us: u64) -> SmallVec<[Report; 2]> {
         for index in 0..self.lots.len() {
             let lot = &mut self.lots[index];
+            let spent = std::mem::take(&mut lot.spent);
             if lot.deadline_us <= now_us {
-                *lot = Lot::default();
+                lot.left = 0;
                 continue;
             }
-            let report = Report { epoch: lot.epoch, spent: lot.spent, ..Report::default() };
-            lot.spent = 0;
-            self.report(report);
+            let report = Report { epoch: lot.epoch, spent, ..Report::default() };
+            self.add(report);
         }
-        std::mem::take(&mut self.reports)
+        std::mem::take(&mut self.returns)
     }
 
-    /// What was spent and the store still believes to be lent.
-    pub(super) fn untold(&self, now_us: u64) -> u32 {
+    /// What was spent and the store still counts as lent.
+    pub(super) fn unreported(&self, now_us: u64) -> u32 {
         let lots = self.lots.iter().filter(|lot| lot.deadline_us > now_us).map(|lot| lot.spent);
-        lots.chain(self.reports.iter().map(|report| report.spent)).fold(0, u32::saturating_add)
+        lots.chain(self.returns.iter().map(|report| report.spent)).fold(0, u32::saturating_add)
     }
 
-    /// What was taken for requests that came to nothing, and is on its way back.
-    pub(super) fn refunded(&self) -> u64 {
-        self.reports.iter().map(|report| u64::from(report.refunded)).sum()
-    }
-
-    /// Whether something is on its way back.
-    pub(super) fn brings_back(&self) -> bool {
-        self.reports.iter().any(|report| report.returned > 0 || report.refunded > 0)
+    /// Whether returned tokens wait to be reported.
+    pub(super) fn has_returns(&self) -> bool {
+        self.returns.iter().any(|report| report.returned > 0)
     }
 }
 
@@ -158,27 +219,42 @@ mod tests {
     const LATER: u64 = 1_000;
 
     #[test]
-    fn the_older_lot_is_spent_first_and_an_undo_restores_both() {
+    fn the_older_lot_is_reserved_first_and_a_release_restores_both() {
         let mut credit = Credit::default();
         credit.grant(7, 3, LATER);
         credit.grant(8, 5, 2 * LATER);
-        let paid = credit.spend(4, 0);
-        assert_eq!(paid, Paid([(8, 1), (7, 3)]));
+        let reservation = credit.reserve(4, 0);
+        assert_eq!(reservation, Reservation([(8, 1), (7, 3)]));
         assert_eq!(credit.left(0), 4);
-        credit.undo(paid);
+        credit.release(reservation);
         assert_eq!(credit.left(0), 8);
         assert!(credit.reports(0).is_empty());
     }
 
     #[test]
-    fn what_is_reported_and_then_undone_is_refunded() {
+    fn reserved_tokens_are_reported_once_they_are_spent() {
         let mut credit = Credit::default();
         credit.grant(7, 3, LATER);
-        let paid = credit.spend(2, 0);
-        assert_eq!(credit.reports(0).as_slice(), [Report { epoch: 7, spent: 2, ..Report::default() }]);
-        credit.undo(paid);
-        assert_eq!(credit.reports(0).as_slice(), [Report { epoch: 7, refunded: 2, ..Report::default() }]);
-        assert_eq!(credit.left(0), 1);
+        let (passes, fails) = (credit.reserve(1, 0), credit.reserve(1, 0));
+        assert!(credit.reports(0).is_empty(), "nothing is spent yet");
+        credit.commit(passes);
+        credit.release(fails);
+        assert_eq!(credit.reports(0).as_slice(), [Report { epoch: 7, spent: 1, returned: 0 }]);
+        assert_eq!(credit.left(0), 2);
+    }
+
+    #[test]
+    fn a_reservation_that_outlives_its_lot_changes_nothing() {
+        let mut credit = Credit::default();
+        credit.grant(7, 3, LATER);
+        let (one, two) = (credit.reserve(1, 0), credit.reserve(2, 0));
+        assert!(credit.reports(LATER).is_empty());
+        credit.grant(17, 2, 11 * LATER);
+        credit.grant(18, 2, 12 * LATER);
+        credit.commit(one);
+        credit.release(two);
+        assert_eq!(credit.left(10 * LATER), 4);
+        assert!(credit.reports(10 * LATER).is_empty());
     }
 
     #[test]
@@ -189,5 +265,14 @@ mod tests {
         assert_eq!(credit.left(LATER), 0);
         assert!(credit.reports(LATER).is_empty());
         assert_eq!(credit.left(0), 0, "a dead lot is gone");
+    }
+
+    #[test]
+    fn no_grant_overflows() {
+        let mut credit = Credit::default();
+        credit.grant(7, u32::MAX, LATER);
+        credit.grant(7, u32::MAX, LATER);
+        credit.grant(8, u32::MAX, 2 * LATER);
+        assert_eq!(credit.left(0), u32::MAX);
     }
 }

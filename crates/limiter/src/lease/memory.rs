@@ -5,8 +5,8 @@ use tollgate_core::lending::Account;
 use tollgate_core::limit::Meter;
 use tollgate_core::script::LogStanding;
 
-/// Others may bring tokens back, so nothing is believed for longer.
-const BELIEVED_US: u64 = 1_000_000;
+/// Other nodes spend and return tokens: while the store can be asked, an answer is not believed for longer.
+const BELIEVED_US: u64 = 250_000;
 
 /// The last answer.
 #[derive(Clone, Copy, Debug)]
@@ -57,8 +57,8 @@ impl Memory {
         self.store_us <= store_us
     }
 
-    /// How many tokens are missing at the store at `now_us`, apart from those that are lent: nothing means that
-    /// the refill waits for what is lent. None where nothing is lent.
+    /// How many tokens are missing at the store at `now_us`, apart from those that are lent: none missing means that
+    /// the refill waits for what is lent. `None` for limits that do not refill.
     pub(super) fn missing(&self, meter: &Meter, now_us: u64) -> Option<u32> {
         let (Said::Account(account), Some(bucket)) = (&self.said, meter.bucket()) else { return None };
         let store_us = self.store_us(now_us);
@@ -81,12 +81,17 @@ impl Memory {
         }
     }
 
-    /// What is known about a request of `cost` at `now_us`.
+    /// What is known about a request of `cost` at `now_us`, as long as the answer is believed.
     pub(super) fn recall(&self, meter: &Meter, cost: u32, now_us: u64) -> Recalled {
-        let elapsed_us = now_us.saturating_sub(self.sent_us);
-        if elapsed_us >= BELIEVED_US {
-            return Recalled::Unknown;
+        match now_us.saturating_sub(self.sent_us) < BELIEVED_US {
+            true => self.recall_at_any_age(meter, cost, now_us),
+            false => Recalled::Unknown,
         }
+    }
+
+    /// The same for a store that cannot be asked: a refusal holds until its own retry time.
+    pub(super) fn recall_at_any_age(&self, meter: &Meter, cost: u32, now_us: u64) -> Recalled {
+        let elapsed_us = now_us.saturating_sub(self.sent_us);
         match &self.said {
             Said::Account(account) => {
                 let store_us = self.store_us + elapsed_us;

@@ -7,6 +7,7 @@ mod keeping;
 
 use redis::{Connection, Value};
 use smallvec::smallvec;
+use tollgate_core::lending::Prefetch;
 use tollgate_core::limit::Limit;
 use tollgate_core::place::Field;
 use tollgate_core::script::{self, Answer, Ask, ChargeAsk, Run, Unreadable};
@@ -75,5 +76,6 @@ fn ask(limit: &Limit, field: Field, cost: u32) -> Ask {
 }
 
 fn charge(limit: &Limit, field: Field) -> ChargeAsk {
-    ChargeAsk { meter: *limit.meter(), field, enforced: true, want: 0, share: 1, reports: Default::default() }
+    let (meter, reports) = (*limit.meter(), Default::default());
+    ChargeAsk { meter, field, enforced: true, holds: false, prefetch: Prefetch::NONE, reports }
 }

@@ -10,10 +10,27 @@ use tollgate_core::place::Field;
 pub(super) struct Flight<W> {
     pub(super) key: Arc<str>,
     pub(super) items: Arc<[Item]>,
-    /// Who waits for the next call, and what each costs.
-    pub(super) queue: Vec<(u32, W)>,
+    /// The requests that wait for the next call.
+    pub(super) queue: Vec<Queued<W>>,
     /// Whether a call is under way.
     pub(super) is_out: bool,
+}
+
+/// A request that waits for a call.
+#[derive(Debug)]
+pub(super) struct Queued<W> {
+    pub(super) cost: u32,
+    pub(super) take: Take,
+    pub(super) waiter: W,
+}
+
+/// How a request takes its tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Take {
+    /// Once taken they are spent: no other call has a say.
+    Final,
+    /// They are reserved until the calls about the request's other limits are answered.
+    Tentative,
 }
 
 /// One limit of a flight.

@@ -9,10 +9,12 @@ mod tending;
 use super::flight::Flight;
 use super::lease::{Lease, Local, Timing};
 use super::rounds::Rounds;
-use super::{Charged, Settings};
-use crate::lease::credit::Paid;
+use super::{Call, Charged, Passed, Settings};
+use crate::lease::credit::Reservation;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use tollgate_core::algorithm::Step;
+use tollgate_core::place::Place;
 
 /// Keys are keyed hashes already.
 pub(super) type ByKey<T> = HashMap<u64, T, rapidhash::fast::RandomState>;
@@ -103,15 +105,56 @@ impl<W> Page<W> {
         Some(lease)
     }
 
-    pub(super) fn spend(&mut self, key: u64, cost: u32, now_us: u64) -> Paid {
-        self.leases.get_mut(&key).map_or(Paid::default(), |lease| lease.credit.spend(cost, now_us))
+    pub(super) fn spend(&mut self, key: u64, cost: u32, now_us: u64) {
+        if let Some(lease) = self.leases.get_mut(&key) {
+            lease.credit.spend(cost, now_us);
+        }
     }
 
-    pub(super) fn undo(&mut self, key: u64, paid: Paid) {
-        if let Some(lease) = self.leases.get_mut(&key) {
-            lease.credit.undo(paid);
-            note_busy(&mut self.busy, key, lease);
+    pub(super) fn reserve(&mut self, key: u64, cost: u32, now_us: u64) -> Reservation {
+        let lease = self.leases.get_mut(&key);
+        lease.map_or(Reservation::default(), |lease| lease.credit.reserve(cost, now_us))
+    }
+
+    /// The request for which `reservation` was made has `passed`, or not. Returns what is to be sent at once: tokens
+    /// that may not be kept as credit, or of a key that is not in the table.
+    pub(super) fn resolve(
+        &mut self,
+        charge: &Charged<'_>,
+        reservation: Reservation,
+        passed: Passed,
+        now_us: u64,
+        place: impl FnOnce() -> Option<Place>,
+    ) -> Option<Call<W>> {
+        let Some(lease) = self.leases.get_mut(&charge.key).filter(|lease| lease.meter == *charge.meter)
+        else {
+            let reports = reservation.reports(passed);
+            return place().and_then(|place| Call::report(charge, place, reports, now_us));
+        };
+        match passed {
+            Passed::Yes => lease.credit.commit(reservation),
+            Passed::No if lease.meter.is_log() => lease.credit.add_returns(reservation),
+            Passed::No => lease.credit.release(reservation),
         }
+        if !charge.leased {
+            // Nothing is kept as credit, and the store is told at once.
+            lease.credit.give_back(u64::MAX);
+            if passed == Passed::No {
+                lease.memory = None;
+            }
+            if let Some((key, _, field)) = &lease.place {
+                let place = Place { key: key.to_string(), field: *field };
+                return Call::report(charge, place, lease.credit.reports(now_us), now_us);
+            }
+        }
+        note_busy(&mut self.busy, charge.key, lease);
+        None
+    }
+
+    /// See [`super::Book::recall_refusal`].
+    pub(super) fn recall_refusal(&self, charge: &Charged<'_>, cost: u32, now_us: u64) -> Option<Step> {
+        let lease = self.leases.get(&charge.key).filter(|lease| lease.meter == *charge.meter)?;
+        lease.recall_refusal(cost, now_us)
     }
 }
 

@@ -1,14 +1,14 @@
 //! What the store is told of tokens that were taken earlier.
 
-use super::Call;
 use super::flight::Item;
 use super::lease::Lease;
 use super::page::ByKey;
+use super::{Call, Charged};
 use smallvec::SmallVec;
 use std::sync::Arc;
-use tollgate_core::lending::Report;
+use tollgate_core::lending::{Prefetch, Report};
 use tollgate_core::limit::Meter;
-use tollgate_core::place::Field;
+use tollgate_core::place::{Field, Place};
 use tollgate_core::script::{Ask, ChargeAsk, MOST_PARTS};
 
 /// The key of a client, and what is to be told of its limits.
@@ -60,14 +60,40 @@ impl Reports {
     }
 }
 
-pub(super) fn report_ask(meter: Meter, field: Field, reports: SmallVec<[Report; 2]>) -> ChargeAsk {
-    ChargeAsk { meter, field, enforced: true, want: 0, share: 1, reports }
+impl<W> Call<W> {
+    /// A call that only reports on one limit, if there is anything to report.
+    pub(super) fn report(
+        charge: &Charged<'_>,
+        place: Place,
+        reports: SmallVec<[Report; 2]>,
+        now_us: u64,
+    ) -> Option<Self> {
+        let reports = worth_telling(reports, charge.meter);
+        if reports.is_empty() {
+            return None;
+        }
+        let item = Item::new(charge, place.field);
+        let ask = report_ask(*charge.meter, place.field, reports);
+        Some(Self {
+            key: Arc::from(place.key),
+            ask: Ask { runs: SmallVec::new(), charges: SmallVec::from_iter([ask]) },
+            sent_us: now_us,
+            client: charge.client,
+            group: 0,
+            items: Arc::from([item]),
+            waiters: Vec::new(),
+        })
+    }
+}
+
+fn report_ask(meter: Meter, field: Field, reports: SmallVec<[Report; 2]>) -> ChargeAsk {
+    ChargeAsk { meter, field, enforced: true, holds: false, prefetch: Prefetch::NONE, reports }
 }
 
 /// What was spent in a window counts in it anyway; only buckets have to be told.
 pub(super) fn worth_telling(mut reports: SmallVec<[Report; 2]>, meter: &Meter) -> SmallVec<[Report; 2]> {
     if meter.window().is_some() {
-        reports.retain(|report| report.returned > 0 || report.refunded > 0);
+        reports.retain(|report| report.returned > 0);
     }
     reports
 }

@@ -1,7 +1,7 @@
 //! The requests of a run: what becomes of them when they arrive, and when they have heard.
 
 use super::World;
-use crate::lease::{Charged, Checked, Reserved, Verdict, Waiter};
+use crate::lease::{Charged, Checked, Passed, Reserved, Verdict, Waiter};
 use crate::simulation::findings::Tally;
 use crate::simulation::ledger::Entry;
 use crate::simulation::people::Due;
@@ -40,8 +40,6 @@ pub(super) struct Waiting {
     dues: Rc<[Due]>,
     reserved: Reserved,
     groups: SmallVec<[SmallVec<[usize; 2]>; 1]>,
-    /// Of each group that was served: when at the store its tokens were taken.
-    taken: SmallVec<[Option<u64>; 1]>,
     unheard: usize,
     is_refused: bool,
     failed: SmallVec<[usize; 2]>,
@@ -86,14 +84,15 @@ impl World<'_> {
         };
         if gives_up {
             self.found.tally.given_up += 1;
-            node.book.undo(&charged, &asked.reserved);
+            let place = |index: usize| Some(dues[index].place.clone());
+            let calls = node.book.resolve(&charged, &asked.reserved, Passed::No, clock_us, place);
+            calls.into_iter().for_each(|call| self.send(arrival.node, call));
         } else {
             let waiting = Waiting {
                 arrival,
                 life: node.lives,
                 dues: Rc::clone(&dues),
                 reserved: asked.reserved,
-                taken: SmallVec::from_elem(None, asked.groups.len()),
                 unheard: asked.groups.len(),
                 groups: asked.groups,
                 is_refused: false,
@@ -144,14 +143,14 @@ impl World<'_> {
         let Some(waiting) = self.waiting.get_mut(&request) else { return };
         waiting.unheard -= 1;
         match verdict {
-            Verdict::Served { steps, store_us } => {
+            Verdict::Served { steps, reserved } => {
                 let charges = waiting.groups[group].iter().zip(&steps);
                 let refused = |(index, step): (&usize, &tollgate_core::algorithm::Step)| {
                     waiting.dues[*index].enforced && !step.admitted
                 };
-                let is_refused = { charges }.any(refused);
-                waiting.is_refused |= is_refused;
-                waiting.taken[group] = (!is_refused).then_some(store_us);
+                waiting.is_refused |= { charges }.any(refused);
+                let reserved = waiting.groups[group].iter().zip(reserved);
+                waiting.reserved.extend(reserved.filter_map(|(index, part)| Some((*index, part?))));
             }
             Verdict::Failed => waiting.failed.push(group),
         }
@@ -162,7 +161,7 @@ impl World<'_> {
         }
     }
 
-    /// All that could be heard has been heard.
+    /// All verdicts are in.
     fn settle(&mut self, waiting: Waiting) {
         let dues = Rc::clone(&waiting.dues);
         let failed = waiting.failed.iter().flat_map(|group| &waiting.groups[*group]);
@@ -170,22 +169,13 @@ impl World<'_> {
         let mut failed = failed.map(|index| &dues[*index]).filter(|due| due.enforced);
         let is_denied = failed.any(|due| due.on_failure != OnStoreFailure::Allow);
         let admitted = !waiting.is_refused && !is_denied;
-        if !admitted {
-            let node = &self.nodes[usize::from(waiting.arrival.node)];
-            let charged: Charges<'_> = dues.iter().map(Due::charged).collect();
-            node.book.undo(&charged, &waiting.reserved);
-            let clock_us = node.clock(self.now_us);
-            let mut refunds = Vec::new();
-            for (group, taken_us) in waiting.groups.iter().zip(&waiting.taken) {
-                let Some(taken_us) = taken_us else { continue };
-                let place = |index: usize| dues[index].place.clone();
-                let cost = waiting.arrival.cost;
-                refunds.push(node.book.refund(&charged, group, cost, *taken_us, clock_us, place));
-            }
-            for call in refunds {
-                self.send(waiting.arrival.node, call);
-            }
-        }
+        let node = &self.nodes[usize::from(waiting.arrival.node)];
+        let charged: Charges<'_> = dues.iter().map(Due::charged).collect();
+        let passed = if admitted { Passed::Yes } else { Passed::No };
+        let place = |index: usize| Some(dues[index].place.clone());
+        let clock_us = node.clock(self.now_us);
+        let calls = node.book.resolve(&charged, &waiting.reserved, passed, clock_us, place);
+        calls.into_iter().for_each(|call| self.send(waiting.arrival.node, call));
         if waiting.failed.is_empty() || waiting.is_refused {
             self.decide(&waiting.arrival, &dues, admitted);
         } else {

@@ -67,7 +67,7 @@ fn one_call_serves_the_clients_of_one_server() {
                 Err(Unreadable::Refused(why)) => {
                     assert!(*home != number && why.contains("non local key"), "{key}: {why}");
                 }
-                Err(Unreadable::Malformed) => panic!("{key}: malformed"),
+                Err(error) => panic!("{key}: {error}"),
             }
         }
         assert_eq!(found.iter().filter(|answer| answer.is_ok()).count(), local);

@@ -7,6 +7,7 @@ use smallvec::smallvec;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::task::JoinSet;
+use tollgate_core::lending::Prefetch;
 use tollgate_core::limit::Limit;
 use tollgate_core::place::Field;
 use tollgate_core::rules::Loaded;
@@ -68,7 +69,14 @@ fn used_of(connection: &mut Connection, loaded: &Loaded, key: &str, bytes: &[u8]
         route.map(|route| u64::from_be_bytes([route[0], route[1], route[2], route[3], route[4], 0, 0, 0]));
     let field = Field::new(limit.identity, route);
     let meter = *limit.meter();
-    let charge = ChargeAsk { meter, field, enforced: true, want: 0, share: 1, reports: smallvec![] };
+    let charge = ChargeAsk {
+        meter,
+        field,
+        enforced: true,
+        holds: false,
+        prefetch: Prefetch::NONE,
+        reports: smallvec![],
+    };
     let ask = Ask { runs: smallvec![], charges: smallvec![charge] };
     let mut command = redis::cmd("EVAL");
     command.arg(script::SCRIPT).arg(1).arg(key).arg(script::arguments(None, false, [&ask].into_iter()));

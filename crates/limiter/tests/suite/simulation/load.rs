@@ -5,14 +5,18 @@ use tollgate_limiter::simulation::Population;
 
 #[test]
 fn an_abusive_key_costs_the_store_little() {
-    for (limit, per_second, most) in [("limit: 100/min", 200, 20), ("limit: 100/s", 10_000, 60)] {
+    // At most ten calls a second and node; what the last tenth of a second brought may be left over.
+    for (limit, per_second, left) in
+        [("limit: 100/min", 200, 2), ("limit: 100/s", 10_000, 12), ("limit: 1000/s", 100_000, 102)]
+    {
         for nodes in [1, 4] {
             let fleet = Fleet::new(one(limit), nodes);
             let found = run(&fleet, &clients(1), even(per_second * 8, 0, 8 * SECOND_US, nodes, 2));
             assert!(found.over_admission() <= 0);
             let calls = found.most_calls_in_a_second(2, 8);
-            assert!(calls <= most, "{limit} at {nodes} nodes: {calls} calls in a second");
-            assert!(found.tally.oracle_admitted - found.tally.admitted <= 5, "{:?}", found.tally);
+            assert!(calls <= 10, "{limit} at {nodes} nodes: {calls} calls in a second");
+            let lost = found.tally.oracle_admitted - found.tally.admitted;
+            assert!(lost <= left, "{limit} at {nodes} nodes: {lost} lost, {:?}", found.tally);
         }
     }
 }

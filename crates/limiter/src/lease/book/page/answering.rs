@@ -1,16 +1,45 @@
-//! What comes back from the store: what it lends and says is kept, and who waits is told.
+//! Answers of the store: what it lends and says is kept, and the waiters receive their verdicts.
 
 use super::{Page, note_busy};
-use crate::lease::book::flight::Item;
-use crate::lease::book::lease::{Lease, Local};
-use crate::lease::book::{Call, Settings, Verdict, Waiter};
-use crate::lease::credit::Paid;
+use crate::lease::book::flight::{Item, Queued, Take};
+use crate::lease::book::lease::{Lease, Local, counts_epochs_alike};
+use crate::lease::book::{Call, Settings, Verdict, Waiter, Waiting};
+use crate::lease::credit::Reservation;
 use crate::lease::memory::Memory;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use tollgate_core::algorithm::Step;
 use tollgate_core::lending::Report;
-use tollgate_core::script::{Answer, AnsweredState};
+use tollgate_core::script::{Answer, AnsweredState, ChargeAnswer};
+
+/// Tokens that a call has taken of one limit.
+#[derive(Clone, Copy)]
+struct Taken {
+    epoch: u32,
+    deadline_us: u64,
+    /// Whether they can be returned: the store counts them as lent, or in their window.
+    is_returnable: bool,
+}
+
+impl Taken {
+    fn new<W>(call: &Call<W>, answer: &Answer, index: usize) -> Self {
+        let (item, charge) = (&call.items[index], &answer.charges[index]);
+        Self {
+            epoch: epoch_of(item, charge, answer),
+            deadline_us: Lease::deadline_us(&item.meter, call.sent_us, answer.now_us),
+            is_returnable: call.ask.charges[index].holds || item.meter.bucket().is_none(),
+        }
+    }
+}
+
+/// The epoch under which the store has counted what it lent. After a step back of its clock that is not the present
+/// one.
+fn epoch_of(item: &Item, charge: &ChargeAnswer, answer: &Answer) -> u32 {
+    match &charge.state {
+        AnsweredState::Account(account) if account.lent.total() > 0 => account.lent.epoch,
+        _ => item.meter.epoch(answer.now_us),
+    }
+}
 
 impl<W> Page<W> {
     /// Keeps what `answer` lends, and what it says.
@@ -21,29 +50,20 @@ impl<W> Page<W> {
         nodes: u32,
         now_us: u64,
     ) {
-        let all_passed =
-            answer.passing.iter().zip(&call.ask.runs).all(|(passing, run)| *passing == run.repeats);
-        for ((item, charge), asked) in call.items.iter().zip(&answer.charges).zip(&call.ask.charges) {
+        for (item, charge) in call.items.iter().zip(&answer.charges) {
             let Some(lease) = self.leases.get_mut(&item.key) else { continue };
-            let epoch = match &charge.state {
-                // The one under which they were noted. After a step back of the clock, or a change of the rule,
-                // that is not the present one.
-                AnsweredState::Account(account) if account.lent.total() > 0 => account.lent.epoch,
-                _ => item.meter.epoch(answer.now_us),
-            };
+            let epoch = epoch_of(item, charge, answer);
             let deadline_us = Lease::deadline_us(&item.meter, call.sent_us, answer.now_us);
             if lease.meter != item.meter {
-                // The rule has changed meanwhile. If its epochs have as well, the tokens could not be told apart.
-                if lease.meter.epoch_seconds() == item.meter.epoch_seconds() {
+                // The rule has changed meanwhile.
+                if counts_epochs_alike(&lease.meter, &item.meter) {
                     lease.credit.grant(epoch, charge.lends, deadline_us);
-                    lease.credit.bring_back(u64::MAX);
+                    lease.credit.give_back(u64::MAX);
                     note_busy(&mut self.busy, item.key, lease);
                 }
                 continue;
             }
             lease.credit.grant(epoch, charge.lends, deadline_us);
-            lease.was_refused |= !all_passed;
-            lease.hear(&call.ask, asked, answer, charge, call.sent_us);
             if lease.memory.is_some_and(|memory| !memory.is_older_than(answer.now_us)) {
                 if charge.lends > 0 {
                     note_busy(&mut self.busy, item.key, lease);
@@ -74,40 +94,134 @@ impl<W> Page<W> {
     pub(in crate::lease::book) fn take_back_reports(&mut self, call: &Call<W>) {
         for (item, ask) in call.items.iter().zip(&call.ask.charges) {
             if let Some(lease) = self.leases.get_mut(&item.key) {
-                for report in &ask.reports {
-                    // A refund that comes later than meant may come on top of what was refilled in its stead.
-                    lease.credit.report(Report { refunded: 0, ..*report });
-                }
+                ask.reports.iter().for_each(|report| lease.credit.add(*report));
                 note_busy(&mut self.busy, item.key, lease);
             }
+        }
+    }
+
+    /// The lease of `item`, if its limit has not changed meanwhile.
+    fn lease_of(&mut self, item: &Item) -> Option<&mut Lease> {
+        self.leases.get_mut(&item.key).filter(|lease| lease.meter == item.meter)
+    }
+
+    /// A request that passed here may still be refused by another call: its tokens are reserved.
+    fn reserve_taken(&mut self, item: &Item, cost: u32, taken: Taken) -> Reservation {
+        match self.lease_of(item) {
+            Some(lease) if !item.meter.is_log() => {
+                lease.credit.grant_reserved(taken.epoch, cost, taken.deadline_us)
+            }
+            _ => Reservation::of(taken.epoch, cost),
+        }
+    }
+
+    /// A request has passed for which the store counts tokens as lent: it is told later that they are spent.
+    fn spend_taken(&mut self, item: &Item, cost: u32, taken: Taken) {
+        if item.meter.bucket().is_none() {
+            return;
+        }
+        if let Some(lease) = self.leases.get_mut(&item.key).filter(|lease| lease.meter == item.meter) {
+            lease.credit.grant_spent(taken.epoch, cost, taken.deadline_us);
+            note_busy(&mut self.busy, item.key, lease);
+        }
+    }
+
+    /// A request does not use the tokens that were taken for it: they are credit, or go back. Without a lease they
+    /// count as spent.
+    fn free_taken(&mut self, item: &Item, cost: u32, taken: Taken) {
+        if let Some(lease) = self.leases.get_mut(&item.key).filter(|lease| lease.meter == item.meter) {
+            match item.leased && !item.meter.is_log() {
+                true => lease.credit.grant(taken.epoch, cost, taken.deadline_us),
+                false => lease.credit.add(Report { epoch: taken.epoch, spent: 0, returned: cost }),
+            }
+            lease.memory = None;
+            note_busy(&mut self.busy, item.key, lease);
         }
     }
 }
 
 impl<W: Waiter> Page<W> {
     /// Tells the waiters of `call` what they get.
-    pub(in crate::lease::book) fn serve(&mut self, call: Call<W>, answer: &Answer, now_us: u64) {
-        let Call { ask, items, waiters, .. } = call;
-        let mut waiters = waiters.into_iter();
-        for (number, run) in ask.runs.iter().enumerate() {
+    pub(in crate::lease::book) fn serve(&mut self, mut call: Call<W>, answer: &Answer, now_us: u64) {
+        let mut waiters = std::mem::take(&mut call.waiters).into_iter();
+        let items = Arc::clone(&call.items);
+        let taken: SmallVec<[Taken; 2]> =
+            (0..items.len()).map(|index| Taken::new(&call, answer, index)).collect();
+        for (number, run) in call.ask.runs.iter().enumerate() {
             for place in 0..run.repeats {
-                let Some((cost, waiter)) = waiters.next() else { return };
+                let Some(Waiting { cost, take, waiter }) = waiters.next() else { return };
                 let passes = place < answer.passing[number];
                 let steps = items.iter().zip(&answer.charges).map(|(item, charge)| {
                     let counted = charge.counted.get(number).is_none_or(|counted| place < *counted);
                     self.step(item, &charge.state, number, cost, passes && counted, answer.now_us, now_us)
                 });
                 let steps: SmallVec<[Step; 2]> = steps.collect();
-                let counted: SmallVec<[bool; 2]> = steps.iter().map(|step| step.admitted).collect();
-                let was_heard = match waiter {
-                    Some(waiter) => waiter.hear(Verdict::Served { steps, store_us: answer.now_us }),
-                    // The failure policy let it pass, unless one of the limits denies.
-                    None => !items.iter().any(|item| item.enforced && item.denies_on_failure),
-                };
-                if passes && !was_heard {
-                    self.bring_back_unheard(&items, &counted, cost, answer.now_us, now_us);
+                for (item, step) in items.iter().zip(&steps).filter(|(_, step)| !step.admitted) {
+                    if let Some(lease) = self.lease_of(item) {
+                        lease.note_refusal(step, now_us);
+                    }
                 }
+                if !passes {
+                    if let Some(waiter) = waiter {
+                        waiter.hear(Verdict::Served { steps, reserved: SmallVec::new() });
+                    }
+                    continue;
+                }
+                let counted: SmallVec<[usize; 2]> =
+                    (0..items.len()).filter(|index| steps[*index].admitted).collect();
+                self.serve_passing(&items, &taken, &counted, steps, cost, take, waiter);
             }
+        }
+    }
+
+    /// Tells the waiter of a request that passed. `counted` are the limits that have taken its tokens.
+    #[expect(clippy::too_many_arguments, reason = "a request, its limits, and what was taken of them")]
+    fn serve_passing(
+        &mut self,
+        items: &[Item],
+        taken: &[Taken],
+        counted: &[usize],
+        steps: SmallVec<[Step; 2]>,
+        cost: u32,
+        take: Take,
+        waiter: Option<W>,
+    ) {
+        let is_used = match waiter {
+            Some(waiter) if take == Take::Tentative => {
+                let mut reserved: SmallVec<[Option<Reservation>; 2]> = SmallVec::from_elem(None, items.len());
+                for index in counted {
+                    reserved[*index] = Some(self.reserve_taken(&items[*index], cost, taken[*index]));
+                }
+                if !waiter.hear(Verdict::Served { steps, reserved: reserved.clone() }) {
+                    for (item, reservation) in items.iter().zip(reserved) {
+                        self.free_reserved(item, reservation.unwrap_or_default());
+                    }
+                }
+                return;
+            }
+            Some(waiter) => waiter.hear(Verdict::Served { steps, reserved: SmallVec::new() }),
+            // The failure policy let it pass, unless one of the limits denies.
+            None => !items.iter().any(|item| item.enforced && item.denies_on_failure),
+        };
+        for index in counted.iter().filter(|index| taken[**index].is_returnable) {
+            match is_used {
+                true => self.spend_taken(&items[*index], cost, taken[*index]),
+                false => self.free_taken(&items[*index], cost, taken[*index]),
+            }
+        }
+    }
+
+    fn free_reserved(&mut self, item: &Item, reservation: Reservation) {
+        if let Some(lease) = self.leases.get_mut(&item.key).filter(|lease| lease.meter == item.meter) {
+            match item.meter.is_log() {
+                true => lease.credit.add_returns(reservation),
+                false => lease.credit.release(reservation),
+            }
+            if !item.leased {
+                lease.credit.give_back(u64::MAX);
+            }
+            lease.memory = None;
+            note_busy(&mut self.busy, item.key, lease);
         }
     }
 
@@ -146,73 +260,54 @@ impl<W: Waiter> Page<W> {
         }
     }
 
-    /// Nobody heard that the request passed: what it took goes back.
-    fn bring_back_unheard(
-        &mut self,
-        items: &[Item],
-        counted: &[bool],
-        cost: u32,
-        store_us: u64,
-        now_us: u64,
-    ) {
-        for (item, _) in items.iter().zip(counted).filter(|(_, counted)| **counted) {
-            if let Some(lease) = self.leases.get_mut(&item.key).filter(|lease| lease.misses(cost, now_us)) {
-                let epoch = item.meter.epoch(store_us);
-                lease.credit.report(Report { epoch, refunded: cost, ..Report::default() });
-                lease.memory = None;
-                note_busy(&mut self.busy, item.key, lease);
-            }
-        }
-    }
-
-    /// After an answer: what it lent, or said, may be enough for those who came meanwhile.
-    /// `store_us` is the time at the store when it answered.
-    pub(in crate::lease::book) fn serve_queue(
-        &mut self,
-        group: u64,
-        store_us: u64,
-        now_us: u64,
-        settings: &Settings,
-    ) {
+    /// After an answer: what it lent, or said, may be enough for the requests that came meanwhile.
+    pub(in crate::lease::book) fn serve_queue(&mut self, group: u64, now_us: u64, settings: &Settings) {
         let Some(flight) = self.flights.get_mut(&group) else { return };
         flight.is_out = false;
         let items = Arc::clone(&flight.items);
         let queue = std::mem::take(&mut flight.queue);
         let mut still_waiting = Vec::new();
-        for (cost, waiter) in queue {
+        for Queued { cost, take, waiter } in queue {
             let locals: SmallVec<[Local; 2]> = items
                 .iter()
-                .map(|item| match self.leases.get_mut(&item.key) {
-                    Some(lease) if lease.meter == item.meter => {
-                        lease.look(&item.meter, cost, now_us, settings)
-                    }
-                    _ => Local::Ask,
+                .map(|item| match self.lease_of(item) {
+                    Some(lease) => lease.look(&item.meter, cost, now_us, settings),
+                    None => Local::Ask,
                 })
                 .collect();
-            let mut refused = false;
-            let mut unknown = false;
-            for (item, local) in items.iter().zip(&locals) {
-                refused |= item.enforced && matches!(local, Local::Refuse(_));
-                unknown |= matches!(local, Local::Ask);
-            }
-            if !refused && unknown {
-                still_waiting.push((cost, waiter));
+            let is_refused = items
+                .iter()
+                .zip(&locals)
+                .any(|(item, local)| item.enforced && matches!(local, Local::Refuse(_)));
+            if !is_refused && locals.iter().any(Local::is_unknown) {
+                still_waiting.push(Queued { cost, take, waiter });
                 continue;
             }
-            // One that is not known stands in nobody's way here: another refuses.
+            // A limit of which nothing is known does not refuse: another one does.
             let open =
                 Step { admitted: true, next: None, remaining: 0, retry_after_us: 0, reset_after_us: 0 };
             let steps = locals.iter().map(|local| local.step().unwrap_or(open)).collect();
-            let mut paid: SmallVec<[(u64, Paid); 2]> = SmallVec::new();
-            if !refused {
-                for (item, local) in items.iter().zip(&locals) {
-                    if matches!(local, Local::Spend(_)) {
-                        paid.push((item.key, self.spend(item.key, cost, now_us)));
-                    }
-                }
+            let mut reserved: SmallVec<[Option<Reservation>; 2]> = SmallVec::new();
+            if !is_refused {
+                reserved.extend(items.iter().zip(&locals).map(|(item, local)| {
+                    matches!(local, Local::Spend(_)).then(|| self.reserve(item.key, cost, now_us))
+                }));
             }
-            if !waiter.hear(Verdict::Served { steps, store_us }) {
-                paid.into_iter().for_each(|(key, paid)| self.undo(key, paid));
+            let told = if take == Take::Tentative { reserved.clone() } else { SmallVec::new() };
+            let was_heard = waiter.hear(Verdict::Served { steps, reserved: told });
+            if was_heard && take == Take::Tentative {
+                continue;
+            }
+            for (item, reservation) in items.iter().zip(reserved) {
+                match (reservation, was_heard) {
+                    (Some(reservation), true) => {
+                        if let Some(lease) = self.lease_of(item) {
+                            lease.credit.commit(reservation);
+                        }
+                    }
+                    (Some(reservation), false) => self.free_reserved(item, reservation),
+                    (None, _) => {}
+                }
             }
         }
         if let Some(flight) = self.flights.get_mut(&group) {

@@ -1,8 +1,8 @@
-//! What is done without being asked: what was spent is reported, what is idle brought back, what is unused forgotten.
+//! The tick: what was spent is reported, what is idle returned, what is unused forgotten.
 
 use super::Page;
+use crate::lease::book::Call;
 use crate::lease::book::reports::Reports;
-use crate::lease::book::{Call, Settings};
 
 /// A key that nobody has asked for is forgotten after this time; sooner where many are kept.
 const IDLE_US: u64 = 16_000_000;
@@ -12,18 +12,12 @@ const SWEEP_A_CROWD_EVERY_US: u64 = 500_000;
 
 impl<W> Page<W> {
     /// See [`super::Book::tick`].
-    pub(in crate::lease::book) fn tick(
-        &mut self,
-        now_us: u64,
-        tick_us: u64,
-        nodes: u32,
-        settings: &Settings,
-    ) -> Vec<Call<W>> {
+    pub(in crate::lease::book) fn tick(&mut self, now_us: u64, tick_us: u64, nodes: u32) -> Vec<Call<W>> {
         let mut reports = Reports::default();
         let leases = &mut self.leases;
         self.busy.walk(now_us, tick_us, |key| {
             let Some(lease) = leases.get_mut(&key) else { return false };
-            lease.let_go(nodes, now_us, settings);
+            lease.let_go(nodes, now_us);
             if lease.has_news(nodes, now_us) {
                 reports.add(key, lease, now_us);
             }
@@ -37,16 +31,20 @@ impl<W> Page<W> {
                 false => (IDLE_US, SWEEP_EVERY_US),
             };
             self.sweep_us = now_us + every_us;
-            self.leases.retain(|_, lease| lease.is_busy || lease.used_us + idle_us > now_us);
+            self.leases.retain(|_, lease| {
+                // A refusal is needed until its retry time if the store becomes unavailable.
+                let is_refused = !is_crowded && lease.refused_until_us > now_us;
+                lease.is_busy || is_refused || lease.used_us + idle_us > now_us
+            });
         }
         reports.into_calls(now_us)
     }
 
-    /// See [`super::Book::bring_back_all`].
-    pub(in crate::lease::book) fn bring_back_all(&mut self, now_us: u64) -> Vec<Call<W>> {
+    /// See [`super::Book::return_all`].
+    pub(in crate::lease::book) fn return_all(&mut self, now_us: u64) -> Vec<Call<W>> {
         let mut reports = Reports::default();
         for (key, lease) in &mut self.leases {
-            lease.credit.bring_back(u64::MAX);
+            lease.credit.give_back(u64::MAX);
             lease.memory = None;
             reports.add(*key, lease, now_us);
         }
