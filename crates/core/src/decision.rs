@@ -12,7 +12,7 @@ pub enum Outcome {
     Unlimited,
     /// It is on the deny list.
     Denied,
-    /// It is within its limits.
+    /// It is within its limits, or over one that only flags.
     Admitted(Standing),
     /// It is over one of them.
     Limited(Standing),
@@ -149,20 +149,30 @@ impl Fold {
             }
             (true, true) => {
                 self.note_soft(charge, step);
-                if self.tightest.is_none_or(|tightest| standing.remaining < tightest.remaining) {
-                    self.tightest = Some(standing);
-                }
+                self.note_admitted(standing);
             }
             (false, false) => match charge.over {
                 Over::Shadow => self.shadowed = Some(charge.id),
-                Over::Flag => self.flagged = self.flagged.or(Some(charge.id)),
+                Over::Flag => {
+                    self.flagged = self.flagged.or(Some(charge.id));
+                    // It passes, so there is nothing to wait for.
+                    self.note_admitted(Standing { retry_after_us: 0, ..standing });
+                }
                 Over::Tolerated => {}
             },
             (false, true) => {
                 if charge.over == Over::Flag {
                     self.note_soft(charge, step);
+                    self.note_admitted(standing);
                 }
             }
+        }
+    }
+
+    #[inline]
+    fn note_admitted(&mut self, standing: Standing) {
+        if self.tightest.is_none_or(|tightest| standing.remaining < tightest.remaining) {
+            self.tightest = Some(standing);
         }
     }
 

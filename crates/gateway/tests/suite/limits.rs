@@ -150,6 +150,11 @@ async fn the_server_is_told_of_a_flag_and_nobody_else_can_say_so() {
     let mut client = pair.client().await;
     assert_eq!(client.ask(forged).await.status, 200);
     assert_eq!(pair.server.last().header("x-ratelimit-flag"), "");
-    assert_eq!(client.ask(forged).await.status, 200);
+    let reply = client.ask(forged).await;
+    assert_eq!(reply.status, 200);
     assert_eq!(pair.server.last().header("x-ratelimit-flag"), "odd");
+    let told =
+        ["x-ratelimit-limit", "x-ratelimit-remaining", "ratelimit-policy"].map(|name| reply.header(name));
+    assert_eq!(told, ["1", "0", "\"odd\";q=1;w=3600"], "the client is told of the limit");
+    assert!(!reply.header("x-ratelimit-reset").is_empty() && reply.header("retry-after").is_empty());
 }
