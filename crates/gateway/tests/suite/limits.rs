@@ -132,7 +132,9 @@ async fn only_so_many_are_in_flight_and_who_leaves_makes_room() {
     one.send("GET /gated HTTP/1.1\r\nHost: test\r\n\r\n").await;
     two.send("GET /gated HTTP/1.1\r\nHost: test\r\n\r\n").await;
     eventually("both are at the server", async || pair.server.seen().len() == 2).await;
-    assert_eq!(pair.client().await.get("/hello").await.status, 429);
+    let refused = pair.client().await.get("/hello").await;
+    assert_eq!((refused.status, refused.header("x-ratelimit-remaining")), (429, "0"));
+    assert_eq!((refused.header("retry-after"), refused.header("x-ratelimit-reset")), ("", ""));
     drop(one);
     eventually("one has gone", async || pair.client().await.get("/hello").await.status == 200).await;
     pair.server.let_go();
