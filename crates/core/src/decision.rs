@@ -4,6 +4,7 @@ use crate::algorithm::Step;
 use crate::request::{LONGEST_ENDPOINT, Request};
 use crate::rules::{Charge, LimitId, Over};
 use std::fmt;
+use std::num::NonZeroU64;
 
 /// What becomes of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,7 +13,7 @@ pub enum Outcome {
     Unlimited,
     /// It is on the deny list.
     Denied,
-    /// It is within its limits.
+    /// It is within its limits, or over one that only flags.
     Admitted(Standing),
     /// It is over one of them.
     Limited(Standing),
@@ -21,12 +22,12 @@ pub enum Outcome {
 /// How things stand with the limit that decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {
-    /// The limit: of those that refuse, the one with the longest wait; else the one with the least left.
+    /// The limit: of those that refuse, the one with the longest known wait; else the one with the least left.
     pub limit: LimitId,
     /// What is left, in whole tokens.
     pub remaining: u32,
-    /// How long to wait; 0 if admitted.
-    pub retry_after_us: u64,
+    /// How long to wait. None if it was admitted, or if no time is promised: time alone ends no request in flight.
+    pub retry_after_us: Option<NonZeroU64>,
     /// Until nothing of the limit is used.
     pub reset_after_us: u64,
 }
@@ -43,13 +44,40 @@ impl Outcome {
 impl Standing {
     /// Of a client that is refused for a time, whatever its limit says.
     pub fn cooling(limit: LimitId, wait_us: u64) -> Self {
-        Self { limit, remaining: 0, retry_after_us: wait_us, reset_after_us: wait_us }
+        Self { limit, remaining: 0, retry_after_us: NonZeroU64::new(wait_us), reset_after_us: wait_us }
+    }
+
+    /// How long to wait, as a number.
+    #[inline]
+    pub fn wait_us(&self) -> Option<u64> {
+        self.retry_after_us.map(NonZeroU64::get)
+    }
+
+    /// The longer wait of the two, of a client that is held and may be over a limit besides.
+    #[must_use]
+    pub fn or_longer(self, limited: Option<Self>) -> Self {
+        match limited {
+            // Of one limit both are true: when it admits again, and when nothing of it is used.
+            Some(mut limited) if limited.limit == self.limit => {
+                limited.prolong(self.wait_us().unwrap_or(0));
+                limited
+            }
+            Some(limited) if limited.retry_after_us > self.retry_after_us => limited,
+            _ => self,
+        }
     }
 
     /// The wait is at least so long.
     pub fn prolong(&mut self, wait_us: u64) {
-        self.retry_after_us = self.retry_after_us.max(wait_us);
+        self.retry_after_us = self.retry_after_us.max(NonZeroU64::new(wait_us));
         self.reset_after_us = self.reset_after_us.max(wait_us);
+    }
+
+    /// So much of the wait is over. A wait that was promised stays one: it is at least 1 µs.
+    pub fn elapse(&mut self, elapsed_us: u64) {
+        let left_us = |wait_us: NonZeroU64| NonZeroU64::new(wait_us.get().saturating_sub(elapsed_us).max(1));
+        self.retry_after_us = self.retry_after_us.and_then(left_us);
+        self.reset_after_us = self.reset_after_us.saturating_sub(elapsed_us);
     }
 
     #[inline]
@@ -57,7 +85,7 @@ impl Standing {
         Self {
             limit,
             remaining: step.remaining,
-            retry_after_us: step.retry_after_us,
+            retry_after_us: NonZeroU64::new(step.retry_after_us),
             reset_after_us: step.reset_after_us,
         }
     }
@@ -149,20 +177,30 @@ impl Fold {
             }
             (true, true) => {
                 self.note_soft(charge, step);
-                if self.tightest.is_none_or(|tightest| standing.remaining < tightest.remaining) {
-                    self.tightest = Some(standing);
-                }
+                self.note_admitted(standing);
             }
             (false, false) => match charge.over {
                 Over::Shadow => self.shadowed = Some(charge.id),
-                Over::Flag => self.flagged = self.flagged.or(Some(charge.id)),
+                Over::Flag => {
+                    self.flagged = self.flagged.or(Some(charge.id));
+                    // It passes, so there is nothing to wait for.
+                    self.note_admitted(Standing { retry_after_us: None, ..standing });
+                }
                 Over::Tolerated => {}
             },
             (false, true) => {
                 if charge.over == Over::Flag {
                     self.note_soft(charge, step);
+                    self.note_admitted(standing);
                 }
             }
+        }
+    }
+
+    #[inline]
+    fn note_admitted(&mut self, standing: Standing) {
+        if self.tightest.is_none_or(|tightest| standing.remaining < tightest.remaining) {
+            self.tightest = Some(standing);
         }
     }
 

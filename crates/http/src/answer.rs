@@ -86,7 +86,7 @@ impl Content {
         let Some((terms, standing)) = decision.standing() else {
             return Self { media_type: JSON, body: Bytes::new() };
         };
-        let seconds = options.seconds(&standing, decision.now_us);
+        let seconds = options.seconds(&terms, &standing, decision.now_us);
         if prefers_problem {
             return Self { media_type: PROBLEM_JSON, body: body::problem(&terms, &seconds).into() };
         }

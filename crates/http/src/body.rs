@@ -78,22 +78,31 @@ pub fn error(error: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(&Envelope { error }).expect("texts and numbers can be written as JSON")
 }
 
-/// The body of a request over its limit. Only numbers vary, so nothing needs escaping; a client that
-/// hammers gets it again and again, so it is put together by hand.
+/// The body of a request over its limit; what is not known is null. Only numbers vary, so nothing needs
+/// escaping; a client that hammers gets it again and again, so it is put together by hand.
 pub(crate) fn limited(terms: &Terms, seconds: &Seconds) -> Vec<u8> {
     const TIME_BYTES: usize = 20;
+    const NULL: &[u8] = b"null";
     let mut digits = itoa::Buffer::new();
-    let wait = digits.format(seconds.retry_after).as_bytes();
-    let (before_time, after_time) = (br#","reset_at":""#, br#""}}}"#);
+    let wait = seconds.retry_after.map_or(NULL, |wait| digits.format(wait).as_bytes());
+    let (before_time, end) = (br#","reset_at":"#, b"}}}");
+    let time_bytes = seconds.reset.map_or(NULL.len(), |_| TIME_BYTES + 2);
     phrases::of(terms, |phrases| {
-        let rest = wait.len() + before_time.len() + TIME_BYTES + after_time.len();
+        let rest = wait.len() + before_time.len() + time_bytes + end.len();
         // With no room to spare the list becomes the body as it is.
         let mut body = Vec::with_capacity(phrases.refusal.len() + rest);
         body.extend_from_slice(&phrases.refusal);
         body.extend_from_slice(wait);
         body.extend_from_slice(before_time);
-        push_time(&mut body, seconds.reset_at);
-        body.extend_from_slice(after_time);
+        match seconds.reset {
+            Some(reset) => {
+                body.push(b'"');
+                push_time(&mut body, reset.at);
+                body.push(b'"');
+            }
+            None => body.extend_from_slice(NULL),
+        }
+        body.extend_from_slice(end);
         body
     })
 }
@@ -149,7 +158,7 @@ pub(crate) fn problem(terms: &Terms, seconds: &Seconds) -> Vec<u8> {
         detail: Cow<'a, str>,
         violated_policies: [&'a str; 1],
         #[serde(rename = "retry_after_seconds")]
-        retry_after_seconds: u64,
+        retry_after_seconds: Option<u64>,
     }
     let mut detail = Vec::new();
     push_exceeded(&mut detail, terms);

@@ -1,5 +1,5 @@
 //! What gRPC callers are told: a status in the headers of an answer without a body ("trailers only"), and
-//! with it the wait as `google.rpc.RetryInfo`, which clients' retry policies read.
+//! with it the wait, if one is known, as `google.rpc.RetryInfo`, which clients' retry policies read.
 
 use crate::answer::Answer;
 use crate::body::DENIED;
@@ -32,10 +32,12 @@ pub fn refusal(decision: &Decision, options: &HeaderOptions) -> Option<Answer> {
             let message = "Rate limit exceeded";
             let mut answer = status(RESOURCE_EXHAUSTED, message);
             options.write(decision, answer.headers_mut());
-            let wait_us = options.wait_us(&standing, decision.now_us);
-            let details = STANDARD_NO_PAD.encode(retry_details(RESOURCE_EXHAUSTED, message, wait_us));
-            let details = HeaderValue::try_from(details).expect("base64 is header text");
-            answer.headers_mut().insert(&GRPC_STATUS_DETAILS, details);
+            // Without a promised time there are no details: a client then backs off by its own policy.
+            if let Some(wait_us) = options.wait_us(&standing, decision.now_us) {
+                let details = STANDARD_NO_PAD.encode(retry_details(RESOURCE_EXHAUSTED, message, wait_us));
+                let details = HeaderValue::try_from(details).expect("base64 is header text");
+                answer.headers_mut().insert(&GRPC_STATUS_DETAILS, details);
+            }
             Some(answer)
         }
     }

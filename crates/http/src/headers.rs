@@ -2,7 +2,10 @@
 //!
 //! Three families say the same thing. `X-RateLimit-*` is what most clients read, `RateLimit` and
 //! `RateLimit-Policy` are the IETF draft (structured fields), and `RateLimit-Limit/-Remaining/-Reset` is
-//! an older draft that some clients still want. `Retry-After` belongs to none and is always written.
+//! an older draft that some clients still want. `Retry-After` belongs to none and is written whenever a time is known.
+//!
+//! Of requests in flight no time is known: when one ends, and when all have. A limit on them has neither a
+//! `Retry-After` nor a reset; a client that got one would wait for it.
 
 pub(crate) mod phrases;
 
@@ -11,7 +14,7 @@ use http::header::{HeaderMap, HeaderName, HeaderValue};
 use serde::Deserialize;
 use tollgate_core::rate::SECOND_US;
 use tollgate_core::rules::spelling::DurationText;
-use tollgate_limiter::{Decision, Flagged, Outcome, Standing};
+use tollgate_limiter::{Decision, Flagged, Outcome, Standing, Terms};
 
 pub(crate) use http::header::{ACCEPT, ALLOW, AUTHORIZATION, COOKIE, FORWARDED};
 
@@ -83,12 +86,19 @@ pub enum Reset {
 pub(crate) trait Lines {
     /// Writes one that is not there yet.
     fn line(&mut self, name: &'static HeaderName, value: HeaderValue);
+
+    /// Takes out one that another service may have written about a limit of its own.
+    fn without(&mut self, name: &'static HeaderName);
 }
 
 impl Lines for HeaderMap {
     #[inline]
     fn line(&mut self, name: &'static HeaderName, value: HeaderValue) {
         self.insert(name, value);
+    }
+
+    fn without(&mut self, name: &'static HeaderName) {
+        self.remove(name);
     }
 }
 
@@ -100,6 +110,8 @@ impl Lines for Vec<u8> {
             self.extend_from_slice(part);
         }
     }
+
+    fn without(&mut self, _name: &'static HeaderName) {}
 }
 
 impl HeaderOptions {
@@ -112,9 +124,9 @@ impl HeaderOptions {
 
     pub(crate) fn write_lines(&self, decision: &Decision, headers: &mut impl Lines) {
         let Some((terms, standing)) = decision.standing() else { return };
-        let seconds = self.seconds(&standing, decision.now_us);
-        if matches!(decision.outcome, Outcome::Limited(_)) {
-            headers.line(&RETRY_AFTER, number(seconds.retry_after));
+        let seconds = self.seconds(&terms, &standing, decision.now_us);
+        if let Some(retry_after) = seconds.retry_after {
+            headers.line(&RETRY_AFTER, number(retry_after));
         }
         phrases::of(&terms, |phrases| {
             if self.x_ratelimit {
@@ -125,17 +137,18 @@ impl HeaderOptions {
                 } else {
                     headers.line(&X_REMAINING, number(standing.remaining.into()));
                 }
-                let reset = match self.reset {
-                    Reset::Unix => seconds.reset_at,
-                    Reset::Delta => seconds.reset_after,
-                };
-                headers.line(&X_RESET, number(reset));
+                match (seconds.reset, self.reset) {
+                    (Some(reset), Reset::Unix) => headers.line(&X_RESET, number(reset.at)),
+                    (Some(reset), Reset::Delta) => headers.line(&X_RESET, number(reset.after)),
+                    (None, _) => headers.without(&X_RESET),
+                }
             }
             if self.ratelimit {
                 headers.line(&RATELIMIT_POLICY, phrases.policy.clone());
                 // What is left is not known of a degraded decision, and this field has no word for that.
                 if !decision.degraded {
-                    let item = standing_item(&phrases.name, standing.remaining.into(), seconds.reset_after);
+                    let reset_after = seconds.reset.map(|reset| reset.after);
+                    let item = standing_item(&phrases.name, standing.remaining.into(), reset_after);
                     headers.line(&RATELIMIT, item);
                 }
             }
@@ -144,12 +157,15 @@ impl HeaderOptions {
                 if !decision.degraded {
                     headers.line(&LEGACY_REMAINING, number(standing.remaining.into()));
                 }
-                headers.line(&LEGACY_RESET, number(seconds.reset_after));
+                match seconds.reset {
+                    Some(reset) => headers.line(&LEGACY_RESET, number(reset.after)),
+                    None => headers.without(&LEGACY_RESET),
+                }
             }
         });
     }
 
-    /// How many headers there are in the families that are written, but for a degraded decision.
+    /// How many headers there are at most in the families that are written, but for a degraded decision.
     fn count(&self) -> usize {
         3 * usize::from(self.x_ratelimit) + 2 * usize::from(self.ratelimit) + 3 * usize::from(self.legacy)
     }
@@ -168,14 +184,16 @@ pub(crate) fn number(number: u64) -> HeaderValue {
     }
 }
 
-/// `"policy";r=17;t=13`
-fn standing_item(name: &[u8], remaining: u64, reset_after: u64) -> HeaderValue {
+/// `"policy";r=17;t=13`, or without a reset `"policy";r=17`.
+fn standing_item(name: &[u8], remaining: u64, reset_after: Option<u64>) -> HeaderValue {
     let mut digits = [itoa::Buffer::new(), itoa::Buffer::new()];
-    let [remaining, reset_after] = {
-        let [one, two] = &mut digits;
-        [one.format(remaining).as_bytes(), two.format(reset_after).as_bytes()]
+    let [one, two] = &mut digits;
+    let remaining = one.format(remaining).as_bytes();
+    let (before_reset, reset_after): (&[u8], &[u8]) = match reset_after {
+        Some(reset_after) => (b";t=", two.format(reset_after).as_bytes()),
+        None => (b"", b""),
     };
-    let parts = [name, b";r=", remaining, b";t=", reset_after];
+    let parts = [name, b";r=", remaining, before_reset, reset_after];
     let mut item = Vec::with_capacity(parts.iter().map(|part| part.len()).sum());
     parts.iter().for_each(|part| item.extend_from_slice(part));
     value(item)
@@ -198,21 +216,25 @@ pub(crate) fn write_flag(flag: &Flagged, headers: &mut HeaderMap) {
 }
 
 impl HeaderOptions {
-    /// How long the caller is told to wait.
-    pub(crate) fn wait_us(&self, standing: &Standing, now_us: u64) -> u64 {
+    /// How long the caller is told to wait, if it is.
+    pub(crate) fn wait_us(&self, standing: &Standing, now_us: u64) -> Option<u64> {
+        let wait_us = standing.wait_us()?;
         let jitter_us = match self.retry_jitter {
             // The microsecond of a decision is as good as a die, and the same for header and body.
             Some(most) => mixed(now_us ^ standing.reset_after_us.rotate_left(32)) % (most.us + 1),
             None => 0,
         };
-        standing.retry_after_us.saturating_add(jitter_us)
+        Some(wait_us.saturating_add(jitter_us))
     }
 
-    pub(crate) fn seconds(&self, standing: &Standing, now_us: u64) -> Seconds {
+    pub(crate) fn seconds(&self, terms: &Terms, standing: &Standing, now_us: u64) -> Seconds {
+        let reset_after_us = Some(standing.reset_after_us).filter(|_| !terms.counts_in_flight());
         Seconds {
-            retry_after: self.wait_us(standing, now_us).div_ceil(SECOND_US).max(1),
-            reset_after: standing.reset_after_us.div_ceil(SECOND_US),
-            reset_at: now_us.saturating_add(standing.reset_after_us).div_ceil(SECOND_US),
+            retry_after: self.wait_us(standing, now_us).map(|wait_us| wait_us.div_ceil(SECOND_US)),
+            reset: reset_after_us.map(|reset_after_us| ResetSeconds {
+                after: reset_after_us.div_ceil(SECOND_US),
+                at: now_us.saturating_add(reset_after_us).div_ceil(SECOND_US),
+            }),
         }
     }
 }
@@ -228,11 +250,19 @@ fn mixed(number: u64) -> u64 {
 /// never comes too early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seconds {
-    /// At least 1.
-    pub(crate) retry_after: u64,
-    pub(crate) reset_after: u64,
+    /// At least 1; none if it was admitted, or if no time is promised.
+    pub(crate) retry_after: Option<u64>,
+    /// None of a limit on requests in flight.
+    pub(crate) reset: Option<ResetSeconds>,
+}
+
+/// When nothing of a limit is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ResetSeconds {
+    /// From now.
+    pub(crate) after: u64,
     /// Since the epoch.
-    pub(crate) reset_at: u64,
+    pub(crate) at: u64,
 }
 
 #[cfg(test)]

@@ -18,7 +18,8 @@ mod samples;
 use crate::decision::{Check, Decision};
 use crate::limiter::Limiter;
 use crate::names::Names;
-use crate::policy::{Rules, Terms};
+use crate::policy::{Policy, Rules, Terms};
+use crate::refusal::{DoorKind, can_ever_pass, may_refuse};
 use conducts::Conducts;
 use holds::Holds;
 use hot::HotKeys;
@@ -224,40 +225,56 @@ impl Limiter {
         key
     }
 
-    /// The refusal of a client that is held. Asked only while anybody is.
+    /// The refusal of a client that is held, with the longest wait of all that refuse it: of its holds, and of the
+    /// limits that it meets, of which nothing is spent and no store is asked. Called only while any client is held.
     #[cold]
     #[inline(never)]
-    pub(crate) fn held(
+    pub(crate) fn refuse_held(
         &self,
-        rules: &Rules,
+        policy: &Policy,
         selection: &Selection,
         request: &Request<'_>,
         hashes: &Hashes<'_>,
+        door: DoorKind,
     ) -> Option<Decision> {
-        let Abuse { settings, terms, holds, .. } = &self.abuse;
+        let rules = &policy.rules;
         let now_us = self.clock().now_us();
-        if let Some(deny) = &settings.deny {
-            let (key, _) = watched(self.seed(), request);
-            if let Some(wait_us) = holds.wait_us(key, now_us, deny.lasts_us()) {
-                return Some(refusal(Standing::cooling(LimitId::NONE, wait_us), *terms, now_us));
-            }
-        }
-        if !rules.set.penalizes() {
+        let denied = self.denial(request, now_us);
+        if denied.is_none() && !rules.set.penalizes() {
             return None;
         }
         let mut charges = Charges::new();
         rules.set.charge(selection, request, hashes, &mut charges);
         // What can never pass is told so, and not to wait.
-        if charges.iter().any(|charge| charge.enforced && request.cost > u64::from(charge.limit.quota)) {
+        if charges.iter().any(|charge| charge.enforced && !can_ever_pass(charge, request.cost)) {
             return None;
         }
-        let wait = |charge: &Charge<'_>| {
-            let key = rules.set.conduct_key(charge)?;
-            let longest_us = rules.set.rule_of(charge.id).penalty?.longest_us;
-            Some((holds.wait_us(key, now_us, longest_us)?, charge.id))
-        };
-        let (wait_us, limit) = charges.iter().filter_map(wait).max_by_key(|(wait_us, _)| *wait_us)?;
-        Some(refusal(Standing::cooling(limit, wait_us), rules.terms(limit), now_us))
+        let cooldown = self.cooldown(&rules.set, &charges, now_us);
+        let hold = denied.into_iter().chain(cooldown).max_by_key(|standing| standing.retry_after_us)?;
+        charges.retain(|charge| may_refuse(&rules.set, charge, request.cost, door));
+        let limited = self.refusal_by_limits(policy, &charges, request.cost as u32, now_us);
+        let standing = hold.or_longer(limited);
+        let terms =
+            if standing.limit == LimitId::NONE { self.abuse.terms } else { rules.terms(standing.limit) };
+        Some(refusal(standing, terms, now_us))
+    }
+
+    /// The temporary denial of a key that is hot.
+    fn denial(&self, request: &Request<'_>, now_us: u64) -> Option<Standing> {
+        let Abuse { settings, holds, .. } = &self.abuse;
+        let longest_us = settings.deny.as_ref()?.lasts_us();
+        let (key, _) = watched(self.seed(), request);
+        Some(Standing::cooling(LimitId::NONE, holds.wait_us(key, now_us, longest_us)?))
+    }
+
+    /// The longest cooldown under the rules of `charges`.
+    fn cooldown(&self, rules: &RuleSet, charges: &[Charge<'_>], now_us: u64) -> Option<Standing> {
+        let cooldowns = charges.iter().filter_map(|charge| {
+            let key = rules.conduct_key(charge)?;
+            let longest_us = rules.rule_of(charge.id).penalty?.longest_us;
+            Some(Standing::cooling(charge.id, self.abuse.holds.wait_us(key, now_us, longest_us)?))
+        });
+        cooldowns.max_by_key(|standing| standing.retry_after_us)
     }
 
     /// Takes note of a refusal by a rule with a penalty. It may turn into the first of a cooldown.
@@ -288,16 +305,16 @@ impl Limiter {
             return;
         };
         let conducts = self.abuse.conducts.get_or_init(Conducts::new);
-        let Some(cooldown_us) = conducts.refused(key, penalty, now_us, standing.retry_after_us) else {
-            return;
-        };
+        // A client that was told no time ignores none.
+        let Some(wait_us) = standing.wait_us() else { return };
+        let Some(cooldown_us) = conducts.refused(key, penalty, now_us, wait_us) else { return };
         self.abuse.holds.hold(key, now_us.saturating_add(cooldown_us), now_us);
         self.abuse.counts.cooldowns.fetch_add(1, Ordering::Relaxed);
         standing.prolong(cooldown_us);
     }
 }
 
-/// The refusal of somebody who is held.
+/// The refusal of a client that is held.
 fn refusal(standing: Standing, terms: Terms, now_us: u64) -> Decision {
     Decision {
         outcome: Outcome::Limited(standing),

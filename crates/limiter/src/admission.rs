@@ -17,6 +17,7 @@ use crate::limiter::Limiter;
 use crate::names::Names;
 use crate::pending::Pending;
 use crate::policy::takes_time;
+use crate::refusal::DoorKind;
 use attempt::Asked;
 use in_flight::InFlight;
 use line::Lines;
@@ -166,7 +167,8 @@ impl Limiter {
                 return self.judge(policy, caches, request).map(Found::Checked);
             }
             if self.abuse.is_holding()
-                && let Some(refusal) = self.held(&policy.rules, selection, request, &hashes)
+                && let Some(refusal) =
+                    self.refuse_held(policy, selection, request, &hashes, DoorKind::CanWait)
             {
                 return Ok(Found::Checked(refusal.into()));
             }

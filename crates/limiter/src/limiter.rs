@@ -10,6 +10,7 @@ use crate::memory::{CROWDS, MemoryStore, Placed};
 use crate::pending::SharedStore;
 use crate::policy::{Numbered, Policy, Rules, next_number};
 use crate::redis::RedisStore;
+use crate::refusal::DoorKind;
 use arc_swap::ArcSwap;
 use smallvec::SmallVec;
 use std::hash::{BuildHasher, RandomState};
@@ -211,7 +212,7 @@ impl Limiter {
         }
         let selection = caches.select(policy, request, &hashes);
         if self.abuse.is_holding()
-            && let Some(refusal) = self.held(&policy.rules, selection, request, &hashes)
+            && let Some(refusal) = self.refuse_held(policy, selection, request, &hashes, DoorKind::CannotWait)
         {
             return Ok(refusal.into());
         }

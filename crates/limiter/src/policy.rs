@@ -46,6 +46,11 @@ pub struct Terms {
 }
 
 impl Terms {
+    /// Whether it is about requests in flight. Then time alone brings nothing back, and no time can be promised.
+    pub fn counts_in_flight(&self) -> bool {
+        self.window_seconds == 0
+    }
+
     /// The terms of `limit` of the rule `rule`.
     pub(crate) fn of(rule: &Rule, limit: &Limit) -> Self {
         Self::named(&rule.id, rule.on_exceed.clone(), rule.soft.clone(), limit)

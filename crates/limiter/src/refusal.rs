@@ -5,14 +5,15 @@
 
 use crate::decision::Decision;
 use crate::limiter::Limiter;
-use crate::pending::{Due, SharedStore, charge_of, fold};
+use crate::pending::{Due, SharedStore, fold};
 use crate::policy::{Policy, takes_time};
 use smallvec::SmallVec;
 use std::sync::Arc;
-use tollgate_core::decision::{Fold, validate};
+use tollgate_core::decision::{Fold, Outcome, Standing, validate};
 use tollgate_core::key::Hashes;
 use tollgate_core::request::Request;
-use tollgate_core::rules::{Charge, Charges, LimitId, Selection};
+use tollgate_core::rules::written::OnExceed;
+use tollgate_core::rules::{Charge, Charges, RuleSet, Selection};
 
 impl Limiter {
     /// Refuses `request` if it is over a limit as things stand, or held. None says nothing: it has to be
@@ -42,7 +43,7 @@ impl Limiter {
     ) -> Option<Decision> {
         let rules = &policy.rules;
         if self.abuse.is_holding()
-            && let Some(refusal) = self.held(rules, selection, request, hashes)
+            && let Some(refusal) = self.refuse_held(policy, selection, request, hashes, DoorKind::CanWait)
         {
             return Some(refusal);
         }
@@ -68,44 +69,76 @@ impl Limiter {
         if !charges.iter().all(is_usual) {
             return None;
         }
-        let cost = request.cost as u32;
-        if let Some(store) = self.shared() {
-            return self.refuse_shared(store, policy, &charges, cost);
-        }
         let now_us = self.clock().now_us();
-        let fold = self.store().refuse(&charges, cost, now_us)?;
-        Some(self.refusal(policy, &fold, now_us, |limit| {
-            charges.iter().find(|charge| charge.id == limit).copied()
-        }))
+        self.refuse_known(policy, &charges, request.cost as u32, now_us)
     }
 
-    /// By what the shared store last said.
-    fn refuse_shared(
+    /// The refusal of what is over one of `charges` as far as that is known on this node, noted as any other refusal.
+    pub(crate) fn refuse_known(
         &self,
-        store: &SharedStore,
         policy: &Policy,
         charges: &[Charge<'_>],
         cost: u32,
+        now_us: u64,
     ) -> Option<Decision> {
-        let due: SmallVec<[Due; 4]> = charges.iter().map(|charge| Due::new(policy, charge)).collect();
-        let charged: SmallVec<[_; 4]> = due.iter().map(|due| due.charged(policy)).collect();
-        let (shared, number) = (&store.shared, policy.rules.number);
-        let steps = shared.book.refuse(&charged, cost, number, shared.lease_us())?;
-        let now_us = self.clock().now_us();
-        Some(
-            self.refusal(policy, &fold(policy, &due, &steps), now_us, |limit| charge_of(policy, &due, limit)),
-        )
+        let fold = self.known_refusal(policy, charges, cost, now_us)?;
+        let mut decision = Decision::of(&policy.rules, &fold, now_us);
+        self.note_refusal(&policy.rules, &mut decision, |limit| {
+            charges.iter().find(|charge| charge.id == limit).copied()
+        });
+        Some(decision)
     }
 
-    fn refusal<'r>(
+    /// How things stand with the limit that refuses for longest, of those that are known to.
+    pub(crate) fn refusal_by_limits(
         &self,
-        policy: &'r Policy,
-        fold: &Fold,
+        policy: &Policy,
+        charges: &[Charge<'_>],
+        cost: u32,
         now_us: u64,
-        charge_of: impl FnOnce(LimitId) -> Option<Charge<'r>>,
-    ) -> Decision {
-        let mut decision = Decision::of(&policy.rules, fold, now_us);
-        self.note_refusal(&policy.rules, &mut decision, charge_of);
-        decision
+    ) -> Option<Standing> {
+        match self.known_refusal(policy, charges, cost, now_us)?.outcome() {
+            Outcome::Limited(standing) => Some(standing),
+            Outcome::Unlimited | Outcome::Denied | Outcome::Admitted(_) => None,
+        }
     }
+
+    /// The steps of `charges`, if one is known to refuse: by the states of the embedded store, or by what the shared one
+    /// last said. Nothing is spent, and no store is called.
+    fn known_refusal(&self, policy: &Policy, charges: &[Charge<'_>], cost: u32, now_us: u64) -> Option<Fold> {
+        if charges.is_empty() {
+            return None;
+        }
+        let Some(SharedStore { shared, .. }) = self.shared() else {
+            return self.store().refuse(charges, cost, now_us);
+        };
+        let due: SmallVec<[Due; 4]> = charges.iter().map(|charge| Due::new(policy, charge)).collect();
+        let charged: SmallVec<[_; 4]> = due.iter().map(|due| due.charged(policy)).collect();
+        let steps = shared.book.refuse(&charged, cost, policy.rules.number, shared.lease_us())?;
+        Some(fold(policy, &due, &steps))
+    }
+}
+
+/// What a door can do with a request over a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DoorKind {
+    /// Refuse it.
+    CannotWait,
+    /// Let it wait for its turn, or for room on the node, where its rule says so.
+    CanWait,
+}
+
+/// Whether a request of `cost` passes once enough of the limit is there. In flight, each takes one place.
+pub(crate) fn can_ever_pass(charge: &Charge<'_>, cost: u64) -> bool {
+    cost <= u64::from(charge.limit.quota) || charge.limit.longest_in_flight_us().is_some()
+}
+
+/// Whether a request of `cost` over the limit of `charge` is refused at `door` for a time that is known.
+pub(crate) fn may_refuse(rules: &RuleSet, charge: &Charge<'_>, cost: u64, door: DoorKind) -> bool {
+    let lets_wait = door == DoorKind::CanWait
+        && matches!(rules.rule_of(charge.id).on_exceed, OnExceed::Queue(_) | OnExceed::Shed(_));
+    charge.enforced
+        && cost <= u64::from(charge.limit.quota)
+        && charge.limit.longest_in_flight_us().is_none()
+        && !lets_wait
 }

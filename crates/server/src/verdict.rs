@@ -7,14 +7,14 @@ use tollgate_http::body::{DENIED, Refusal};
 use tollgate_limiter::{Decision, Outcome};
 
 /// What became of one check. Times are in milliseconds, rounded up. Without a limit there is nothing to
-/// say about limit, remaining and rule.
+/// say about limit, remaining and rule; a refusal that promises no time has no wait.
 #[derive(Clone, Debug, Serialize)]
 pub struct Verdict<'a> {
     allowed: bool,
     limit: Option<u32>,
     remaining: Option<u32>,
     reset_after_ms: u64,
-    retry_after_ms: u64,
+    retry_after_ms: Option<u64>,
     rule: Option<&'a str>,
     degraded: bool,
     /// A rule that only counts, and that would have refused it.
@@ -33,12 +33,16 @@ impl<'a> Verdict<'a> {
     pub fn of(decision: &'a Decision) -> Self {
         let (limit, standing) = decision.standing().unzip();
         let ms = |us: u64| us.div_ceil(1_000);
+        let retry_after_ms = match decision.outcome {
+            Outcome::Limited(standing) => standing.wait_us().map(ms),
+            Outcome::Unlimited | Outcome::Denied | Outcome::Admitted(_) => Some(0),
+        };
         Self {
             allowed: decision.allowed(),
             limit: limit.map(|limit| limit.quota),
             remaining: standing.map(|standing| standing.remaining),
             reset_after_ms: standing.map_or(0, |standing| ms(standing.reset_after_us)),
-            retry_after_ms: standing.map_or(0, |standing| ms(standing.retry_after_us)),
+            retry_after_ms,
             rule: decision.terms.map(|terms| terms.names.rule.as_str()),
             degraded: decision.degraded,
             shadowed_by: decision.shadowed_by.map(|names| names.rule.as_str()),
@@ -64,7 +68,7 @@ impl<'a> Verdict<'a> {
         put(allowed, self.limit.map(u64::from));
         put(r#","remaining":"#, self.remaining.map(u64::from));
         put(r#","reset_after_ms":"#, Some(self.reset_after_ms));
-        put(r#","retry_after_ms":"#, Some(self.retry_after_ms));
+        put(r#","retry_after_ms":"#, self.retry_after_ms);
         match self.rule {
             Some(rule) => {
                 out.extend_from_slice(br#","rule":""#);
@@ -99,7 +103,7 @@ mod tests {
                         limit: count,
                         remaining: count,
                         reset_after_ms: u64::MAX,
-                        retry_after_ms: 7,
+                        retry_after_ms: count.map(|_| 7),
                         rule,
                         degraded: !flag,
                         shadowed_by: None,

@@ -41,6 +41,33 @@ async fn a_refused_request_is_sent_again_and_never_before_it_was_told() {
     }
 }
 
+/// A limit on requests in flight states no time, neither when it refuses nor when it admits: backoff alone decides.
+#[tokio::test(start_paused = true)]
+async fn where_requests_in_flight_are_limited_nothing_waits_for_a_time() {
+    let policy = r#""busy";q=1;qu="concurrent-requests""#;
+    for _ in 0..50 {
+        let server = Server::new(move |number, _| {
+            let answer = answer(if number < 2 { 429 } else { 200 })
+                .header("x-ratelimit-limit", "1")
+                .header("x-ratelimit-remaining", "0")
+                .header("ratelimit-policy", policy)
+                .header("ratelimit", r#""busy";r=0"#);
+            answer.body(Body::default()).unwrap()
+        });
+        let client = ThrottleLayer::default().layer(server.clone());
+        for _ in 0..3 {
+            assert_eq!(client.clone().oneshot(get("http://a/")).await.unwrap().status(), 200);
+        }
+        let seen = server.seen();
+        assert_eq!(seen.len(), 5);
+        let latest = [20 + 200, 20 + 400, 20, 20];
+        for (pair, latest) in seen.windows(2).zip(latest) {
+            let gap = pair[1].0 - pair[0].0;
+            assert!((20..=latest).contains(&gap), "{gap} ms of at most {latest}");
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn without_a_word_from_the_server_backoffs_are_random_and_grow() {
     let mut gaps: Vec<Vec<u128>> = vec![Vec::new(); 3];

@@ -47,5 +47,4 @@ if taken < tonumber(ARGV[2]) then
   admitted = 1
   taken = taken + 1
 end
-local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
-return { admitted, taken, string.format('%.0f', tonumber(first[2] or now) - now) }
+return { admitted, taken }

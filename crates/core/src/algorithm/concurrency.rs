@@ -20,17 +20,15 @@
 //! ```
 //!
 //! # Waiting
-//! Nobody knows when a request ends. Who is refused is told to try again in a second, or when the first place
-//! runs out if that is sooner.
+//! When a request ends is not known. The end of a place is only the latest time: most requests end long before it, and a
+//! client that waited for it would leave places empty. So a refusal promises no time, and a queued request waits for a
+//! release.
 
 use super::Step;
 use std::collections::VecDeque;
 
 /// The same in a store that nodes share, see the file.
 pub const SCRIPT: &str = include_str!("concurrency.lua");
-
-/// What a refused client is told to wait.
-const TRY_AGAIN_US: u64 = 1_000_000;
 
 /// The places of one key that are taken, the first to run out in front.
 #[derive(Clone, Debug, Default)]
@@ -50,9 +48,8 @@ impl Held {
             let at = self.places.partition_point(|(until, _)| *until <= until_us);
             self.places.insert(at, (until_us, number));
         }
-        let first_us = self.places.front().map_or(0, |(until, _)| until - now_us);
         let last_us = self.places.back().map_or(0, |(until, _)| until - now_us);
-        step(admitted, limit, self.places.len() as u32, first_us, last_us)
+        step(admitted, limit, self.places.len() as u32, last_us)
     }
 
     /// Gives back the place of the request `number`, if it has not run out.
@@ -80,14 +77,14 @@ impl Held {
     }
 }
 
-/// The step of a request that finds, or makes, `taken` of `limit` places taken, the first of which runs out in
-/// `first_us` and the last in `last_us`.
-pub fn step(admitted: bool, limit: u32, taken: u32, first_us: u64, last_us: u64) -> Step {
+/// The step of a request that finds, or makes, `taken` of `limit` places taken, the last of which runs out in
+/// `last_us`.
+pub fn step(admitted: bool, limit: u32, taken: u32, last_us: u64) -> Step {
     Step {
         admitted,
         next: None,
         remaining: limit.saturating_sub(taken),
-        retry_after_us: if admitted { 0 } else { first_us.clamp(1, TRY_AGAIN_US) },
+        retry_after_us: 0,
         reset_after_us: last_us,
     }
 }

@@ -126,12 +126,13 @@ fn verdict(loaded: &Loaded, request: &Request<'_>, now_us: u64) -> String {
         Ok(Outcome::Unlimited) => "passes, and no limit applies".to_owned(),
         Ok(Outcome::Admitted(standing) | Outcome::Limited(standing)) => {
             let limit = loaded.rules.limit(standing.limit);
+            let again = match limit.longest_in_flight_us() {
+                Some(_) => "when it has ended".to_owned(),
+                None => format!("after {}", duration_text(standing.reset_after_us)),
+            };
             format!(
-                "passes if nothing was spent before; `{}` then has {} of {} left, and all of it again after {}",
-                limit.policy,
-                standing.remaining,
-                limit.quota,
-                duration_text(standing.reset_after_us),
+                "passes if nothing was spent before; `{}` then has {} of {} left, and all of it again {again}",
+                limit.policy, standing.remaining, limit.quota,
             )
         }
     }

@@ -87,9 +87,9 @@ fn check_last(loaded: &Loaded, step: &TestStep, last: &Result<Outcome, Invalid>)
         Err(format!("expected {what} {expected}, found {found}"))
     };
     if let Some(expected) = step.retry_after
-        && standing.map(|standing| standing.retry_after_us) != Some(expected.us)
+        && standing.map(|standing| standing.wait_us().unwrap_or(0)) != Some(expected.us)
     {
-        let waits = standing.map(|standing| standing.retry_after_us).filter(|wait_us| *wait_us > 0);
+        let waits = standing.and_then(|standing| standing.wait_us());
         return differ("a wait of", duration_text(expected.us), waits.map(duration_text));
     }
     if let Some(expected) = step.remaining {
@@ -133,9 +133,10 @@ fn describe(loaded: &Loaded, found: &Result<Outcome, Invalid>) -> String {
         Ok(Outcome::Unlimited) => "pass, with no limit".to_owned(),
         Ok(Outcome::Denied) => "denied".to_owned(),
         Ok(Outcome::Admitted(standing)) => format!("pass, {} left by `{}`", standing.remaining, by(standing)),
-        Ok(Outcome::Limited(standing)) => {
-            format!("limited by `{}` for {}", by(standing), duration_text(standing.retry_after_us))
-        }
+        Ok(Outcome::Limited(standing)) => match standing.wait_us() {
+            Some(wait_us) => format!("limited by `{}` for {}", by(standing), duration_text(wait_us)),
+            None => format!("limited by `{}`, with no time promised", by(standing)),
+        },
         Err(invalid) => invalid.to_string(),
     }
 }

@@ -34,9 +34,7 @@ impl VirtualNode {
             None => {}
         }
         let charges = charges(&loaded.rules, request);
-        if let Some(standing) = self.cooling(&loaded.rules, &charges, now_us) {
-            return Ok(Outcome::Limited(standing));
-        }
+        let hold = self.cooling(&loaded.rules, &charges, now_us);
         let mut fold = Fold::default();
         let mut writes = Vec::new();
         for charge in &charges {
@@ -53,16 +51,26 @@ impl VirtualNode {
                 }
                 continue;
             };
-            let (step, next) = charge.limit.step_state(self.states.get(&charge.key), now_us, cost);
+            let (mut step, next) = charge.limit.step_state(self.states.get(&charge.key), now_us, cost);
+            if charge.limit.longest_in_flight_us().is_some() {
+                step.retry_after_us = 0;
+            }
             fold.add(charge, &step);
             writes.extend(next.map(|state| (charge.key, step.admitted, state)));
         }
         for (key, spends, state) in writes {
-            if fold.admits() || !spends {
+            if hold.is_none() && fold.admits() || !spends {
                 self.states.insert(key, state);
             }
         }
         let mut outcome = fold.outcome();
+        if let Some(hold) = hold {
+            let limited = match outcome {
+                Outcome::Limited(limited) => Some(limited),
+                Outcome::Unlimited | Outcome::Denied | Outcome::Admitted(_) => None,
+            };
+            return Ok(Outcome::Limited(hold.or_longer(limited)));
+        }
         if let Outcome::Limited(standing) = &mut outcome {
             self.note(&loaded.rules, &charges, standing, now_us);
         }
@@ -86,7 +94,9 @@ impl VirtualNode {
             return;
         };
         let known = self.conducts.get(&key).map(|(conduct, _)| *conduct);
-        let (conduct, cooldown_us) = penalty.refused(known, now_us, standing.retry_after_us);
+        // A client that was told no time ignores none.
+        let Some(wait_us) = standing.wait_us() else { return };
+        let (conduct, cooldown_us) = penalty.refused(known, now_us, wait_us);
         self.conducts.insert(key, (conduct, cooldown_us.map(|cooldown_us| now_us + cooldown_us)));
         standing.prolong(cooldown_us.unwrap_or(0));
     }

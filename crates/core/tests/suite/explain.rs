@@ -128,6 +128,14 @@ fn a_rules_own_pattern_gives_the_tier() {
     assert_eq!(other.verdict, "passes, and no limit applies");
 }
 
+#[test]
+fn a_place_in_flight_comes_back_with_its_request() {
+    let loaded = load("rules: [{ id: busy, algorithm: concurrency, limit: 3 }]");
+    let explained = explain(&loaded, &Request { api_key: Some("k"), ..Request::default() }, START_US);
+    let expected = "passes if nothing was spent before; `busy` then has 2 of 3 left, and all of it again when it has ended";
+    assert_eq!(explained.verdict, expected);
+}
+
 /// A key is shown so that it can be recognised, never so that it can be used.
 #[test]
 fn keys_are_masked() {

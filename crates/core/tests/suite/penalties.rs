@@ -153,7 +153,7 @@ fn a_virtual_node_penalises_as_the_engine_does() {
     let request = Request { api_key: Some("k"), endpoint: "/", ..Request::default() };
     let mut node = VirtualNode::default();
     let mut wait_ms = |at_ms: u64| match node.check(&loaded, &request, START_US + at_ms * MS).unwrap() {
-        Outcome::Limited(standing) => Some(standing.retry_after_us / MS),
+        Outcome::Limited(standing) => standing.wait_us().map(|wait_us| wait_us / MS),
         _ => None,
     };
     let passes: Vec<_> = (0..5).map(|_| wait_ms(0)).collect();
@@ -163,4 +163,43 @@ fn a_virtual_node_penalises_as_the_engine_does() {
     assert_eq!(wait_ms(3_000), Some(30_000), "the second strike");
     assert_eq!(wait_ms(13_000), Some(20_000), "a token is there, but the cooldown lasts");
     assert_eq!(wait_ms(33_000), None, "and ends when it was said");
+}
+
+/// A cooldown of 30 s, and another limit that refuses for a minute: the minute is told, and nothing is spent.
+#[test]
+fn in_a_cooldown_the_longest_wait_is_told() {
+    let rules = "
+rules:
+  - { id: api, limit: 5/min, penalty: { after: 1, first: 30s, longest: 1m } }
+  - { id: shared, key: user, algorithm: fixed_window, limit: 6/min }
+";
+    let loaded = rules::load("test.yaml", rules).unwrap();
+    let of = |key| Request { api_key: Some(key), user: Some("ann"), endpoint: "/", ..Request::default() };
+    let mut node = VirtualNode::default();
+    for (at_s, key, expected) in [
+        (0, "a", None),
+        (0, "a", None),
+        (0, "a", None),
+        (0, "a", None),
+        (0, "a", None),
+        (0, "a", Some((12, "api"))),
+        (2, "a", Some((30, "api"))),
+        (3, "a", Some((29, "api"))),
+        // Another key of the user takes the last.
+        (3, "b", None),
+        (3, "b", Some((57, "shared"))),
+        (4, "a", Some((56, "shared"))),
+        (40, "a", Some((20, "shared"))),
+        (60, "a", None),
+    ] {
+        let outcome = node.check(&loaded, &of(key), START_US + at_s * SECOND_US).unwrap();
+        let found = match &outcome {
+            Outcome::Limited(standing) => {
+                let wait_s = standing.wait_us().map(|wait_us| wait_us / SECOND_US);
+                wait_s.map(|wait_s| (wait_s, loaded.rules.rule_of(standing.limit).id.as_str()))
+            }
+            _ => None,
+        };
+        assert_eq!(found, expected, "{key} at {at_s} s: {outcome:?}");
+    }
 }

@@ -90,3 +90,29 @@ tests:
 "#;
     assert!(run_tests(&load(text)).iter().all(|result| result.failures.is_empty()));
 }
+
+#[test]
+fn a_limit_on_requests_in_flight_promises_no_time() {
+    let rules = "
+rules:
+  - { id: busy, algorithm: concurrency, limit: 1 }
+  - { id: rate, limit: 2/min, endpoint: /rate }
+tests:
+  - name: no time is known
+    request: { key: k, endpoint: / }
+    steps:
+      - { send: 2, pass: 1, rule: busy }
+      - { retry_after: 60s }
+  - name: the longest known time is told
+    request: { key: k, endpoint: /rate }
+    steps:
+      - { send: 1, expect: pass }
+      - { send: 1, expect: limited, rule: busy }
+      - { at: 60s, send: 1, request: { cost: 2 }, expect: pass }
+      - { at: 60s, expect: limited, rule: rate, retry_after: 30s }
+";
+    let results = run_tests(&load(rules));
+    let expected = "at 0s: expected a wait of 1min, found limited by `busy`, with no time promised";
+    assert_eq!(results[0].failures, [(2, expected.to_owned())]);
+    assert_eq!(results[1].failures, []);
+}

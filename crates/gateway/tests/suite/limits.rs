@@ -132,7 +132,9 @@ async fn only_so_many_are_in_flight_and_who_leaves_makes_room() {
     one.send("GET /gated HTTP/1.1\r\nHost: test\r\n\r\n").await;
     two.send("GET /gated HTTP/1.1\r\nHost: test\r\n\r\n").await;
     eventually("both are at the server", async || pair.server.seen().len() == 2).await;
-    assert_eq!(pair.client().await.get("/hello").await.status, 429);
+    let refused = pair.client().await.get("/hello").await;
+    assert_eq!((refused.status, refused.header("x-ratelimit-remaining")), (429, "0"));
+    assert_eq!((refused.header("retry-after"), refused.header("x-ratelimit-reset")), ("", ""));
     drop(one);
     eventually("one has gone", async || pair.client().await.get("/hello").await.status == 200).await;
     pair.server.let_go();
@@ -150,6 +152,11 @@ async fn the_server_is_told_of_a_flag_and_nobody_else_can_say_so() {
     let mut client = pair.client().await;
     assert_eq!(client.ask(forged).await.status, 200);
     assert_eq!(pair.server.last().header("x-ratelimit-flag"), "");
-    assert_eq!(client.ask(forged).await.status, 200);
+    let reply = client.ask(forged).await;
+    assert_eq!(reply.status, 200);
     assert_eq!(pair.server.last().header("x-ratelimit-flag"), "odd");
+    let told =
+        ["x-ratelimit-limit", "x-ratelimit-remaining", "ratelimit-policy"].map(|name| reply.header(name));
+    assert_eq!(told, ["1", "0", "\"odd\";q=1;w=3600"], "the client is told of the limit");
+    assert!(!reply.header("x-ratelimit-reset").is_empty() && reply.header("retry-after").is_empty());
 }

@@ -41,7 +41,7 @@ pub(crate) fn write(
     let Some((terms, standing)) = decision.standing() else { return 0 };
     let about = About {
         terms,
-        seconds: options.seconds(&standing, decision.now_us),
+        seconds: options.seconds(&terms, &standing, decision.now_us),
         remaining: standing.remaining,
         degraded: decision.degraded,
         is_last,

@@ -1,5 +1,6 @@
 //! What the layer does with requests over a limit, and with those that are counted until they end.
 
+use crate::client::limit_headers;
 use crate::gatehouse::{Gatehouse, ask};
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
@@ -7,6 +8,7 @@ use http_body_util::{BodyExt, Full};
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::time::Duration;
+use tollgate_http::HeaderOptions;
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 /// A service that answers with what it was told in the headers `names`.
@@ -67,7 +69,6 @@ async fn a_request_is_in_flight_until_its_body_has_ended() {
     assert_eq!(refused, 429);
     assert!(body.contains("Limit of 1 request in flight exceeded"), "{body}");
     assert_eq!(headers["ratelimit-policy"], r#""one";q=1;qu="concurrent-requests""#);
-    assert_eq!(headers["retry-after"], "1");
     assert!(response.body_mut().frame().await.is_some());
     assert_eq!(status(&house).await.0, 429, "its end has not been read");
     assert!(response.body_mut().frame().await.is_none());
@@ -78,6 +79,125 @@ async fn a_request_is_in_flight_until_its_body_has_ended() {
     assert_eq!(status(&house).await.0, 429);
     drop(response);
     assert_eq!(status(&house).await.0, 200);
+}
+
+/// What a client is told of a limit on requests in flight: how many, how many are left, and no time.
+#[tokio::test]
+async fn no_time_is_promised_for_a_place_in_flight() {
+    let rules = "
+rules:
+  - { id: one, algorithm: concurrency, limit: 1 }
+  - { id: rate, endpoint: /rate, algorithm: fixed_window, limit: 1/h }
+";
+    let house = Gatehouse::new(rules, "");
+    let inner = service_fn(|_: Request<Full<Bytes>>| async move {
+        // The service has limits of its own.
+        let answer = Response::builder().header("x-ratelimit-reset", "7").body(Full::<Bytes>::from("body"));
+        Ok::<_, Infallible>(answer.unwrap())
+    });
+    let options = HeaderOptions { legacy: true, ..HeaderOptions::default() };
+    let layer = house.layer.clone().headers(options);
+    let service = layer.for_peer(SocketAddr::from(([203, 0, 113, 9], 1))).layer(inner);
+    assert_eq!(house.tell(ask("203.0.113.9", "/rate")).await.status, 200, "the only one of the hour");
+    let held = service.clone().oneshot(ask("203.0.113.9", "/").request()).await.unwrap();
+    let of_the_limit = [
+        "ratelimit-limit: 1",
+        "ratelimit-policy: \"one\";q=1;qu=\"concurrent-requests\"",
+        "ratelimit-remaining: 0",
+        "ratelimit: \"one\";r=0",
+        "x-ratelimit-limit: 1",
+        "x-ratelimit-remaining: 0",
+    ];
+    assert_eq!(limit_headers(held.headers()), of_the_limit, "admitted");
+
+    let of_the_rate = [
+        "ratelimit-limit: 1",
+        "ratelimit-policy: \"rate\";q=1;w=3600",
+        "ratelimit-remaining: 0",
+        "ratelimit-reset: 3600",
+        "ratelimit: \"rate\";r=0;t=3600",
+        "retry-after: 3600",
+        "x-ratelimit-limit: 1",
+        "x-ratelimit-remaining: 0",
+        "x-ratelimit-reset: 1800003600",
+    ];
+    let json = "{\"error\":{\"code\":\"RATE_LIMIT_EXCEEDED\",\"message\":\"Limit of 1 request in flight exceeded\",\
+                \"details\":{\"limit\":1,\"window_seconds\":0,\"retry_after_seconds\":null,\"reset_at\":null}}}";
+    let json_of_the_rate = "{\"error\":{\"code\":\"RATE_LIMIT_EXCEEDED\",\"message\":\"Rate limit of 1 request per 3600 \
+                            seconds exceeded\",\"details\":{\"limit\":1,\"window_seconds\":3600,\
+                            \"retry_after_seconds\":3600,\"reset_at\":\"2027-01-15T09:00:00Z\"}}}";
+    let problem = "{\"type\":\"https://iana.org/assignments/http-problem-types#quota-exceeded\",\"title\":\"Request \
+                   cannot be satisfied as assigned quota has been exceeded\",\"status\":429,\"detail\":\"Limit of 1 \
+                   request in flight exceeded\",\"violated-policies\":[\"one\"],\"retry_after_seconds\":null}";
+    /// The path, a header of the request, and the headers and the body of the answer.
+    type Row<'a> = (&'a str, (&'static str, &'a str), &'a [&'a str], &'a str);
+    let rows: [Row<'_>; 5] = [
+        ("/", ("accept", "*/*"), &of_the_limit, json),
+        ("/", ("accept", "application/problem+json"), &of_the_limit, problem),
+        ("/", ("content-type", "application/grpc"), &of_the_limit, ""),
+        // Over another limit as well, whose time is known.
+        ("/rate", ("accept", "*/*"), &of_the_rate, json_of_the_rate),
+        ("/rate", ("content-type", "application/grpc"), &of_the_rate, ""),
+    ];
+    for (path, (name, value), headers, body) in rows {
+        let asked = ask("203.0.113.9", path).with(name, value);
+        let response = service.clone().oneshot(asked.request()).await.unwrap();
+        let (parts, found) = response.into_parts();
+        let found = found.collect().await.unwrap().to_bytes();
+        assert_eq!(limit_headers(&parts.headers), headers, "{path} {value}");
+        assert_eq!(found, body, "{path} {value}");
+        if name == "content-type" {
+            assert_eq!((parts.status.as_u16(), &parts.headers["grpc-status"]), (200, &"8".parse().unwrap()));
+            let has_retry_info = parts.headers.contains_key("grpc-status-details-bin");
+            assert_eq!(has_retry_info, path == "/rate", "{path}");
+        } else {
+            assert_eq!(parts.status, 429);
+        }
+    }
+}
+
+/// A random addition to a time that is not known is not known either.
+#[tokio::test]
+async fn jitter_makes_no_promise_where_there_is_none() {
+    let house = Gatehouse::new("rules: [{ id: one, algorithm: concurrency, limit: 1 }]", "");
+    let options: HeaderOptions = serde_json::from_str(r#"{"retry_jitter":"9s"}"#).unwrap();
+    let layer = house.layer.clone().headers(options).for_peer(SocketAddr::from(([203, 0, 113, 9], 1)));
+    let inner = service_fn(|_: Request<Full<Bytes>>| async move {
+        Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("body")))
+    });
+    let service = layer.layer(inner);
+    let _held = service.clone().oneshot(ask("203.0.113.9", "/").request()).await.unwrap();
+    for _ in 0..50 {
+        let refused = service.clone().oneshot(ask("203.0.113.9", "/").request()).await.unwrap();
+        assert_eq!((refused.status().as_u16(), refused.headers().get("retry-after")), (429, None));
+        house.clock.advance_us(1);
+    }
+}
+
+/// A limit that only flags has the headers of any other, and so has the soft part of one.
+#[tokio::test]
+async fn flagged_responses_carry_the_headers_of_the_limit() {
+    // What is left and when it resets, of four requests.
+    let flagged = [("1", "30"), ("0", "60"), ("0", "60"), ("0", "60")];
+    let soft = [("3", "15"), ("2", "30"), ("1", "45"), ("0", "60")];
+    for (rule, limit, expected) in [
+        ("limit: 2/min, on_exceed: flag", "2", flagged),
+        ("limit: 2/min, soft: 50%, on_exceed: { flag: { header: X-Captcha } }", "2", flagged),
+        ("limit: 4/min, soft: 50%", "4", soft),
+    ] {
+        let house = Gatehouse::new(&format!("rules: [{{ id: told, {rule} }}]"), "");
+        for (remaining, reset) in expected {
+            let (status, headers, _) = status(&house).await;
+            let expected = [
+                format!("ratelimit-policy: \"told\";q={limit};w=60"),
+                format!("ratelimit: \"told\";r={remaining};t={reset}"),
+                format!("x-ratelimit-limit: {limit}"),
+                format!("x-ratelimit-remaining: {remaining}"),
+                format!("x-ratelimit-reset: 18000000{reset}"),
+            ];
+            assert_eq!((status, limit_headers(&headers)), (200, expected.to_vec()), "{rule}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ use crate::limiter::Limiter;
 use crate::pending::{Due, SharedStore};
 use crate::policy::Policy;
 use crate::redis::Slot;
+use crate::refusal::{DoorKind, may_refuse};
 use smallvec::SmallVec;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -132,6 +133,26 @@ impl Asked {
         (decision, permit)
     }
 
+    /// For a request that found no place: refused by another limit besides, as far as that is known, it is told that
+    /// wait. Nothing is spent, and no store is called.
+    pub(super) fn tell_longest_wait(&self, limiter: &Limiter, decision: &mut Decision) {
+        let Outcome::Limited(standing) = decision.outcome else { return };
+        if !decision.terms.is_some_and(|terms| terms.counts_in_flight()) {
+            return;
+        }
+        let charges = self.due.iter().map(|due| due.charge(&self.policy));
+        let rules = &self.policy.rules.set;
+        let charges: SmallVec<[Charge<'_>; 4]> =
+            charges.filter(|charge| may_refuse(rules, charge, self.cost, DoorKind::CanWait)).collect();
+        let found = limiter.refuse_known(&self.policy, &charges, self.cost as u32, decision.now_us);
+        if let Some(found) = found
+            && let Outcome::Limited(other) = found.outcome
+            && other.retry_after_us > standing.retry_after_us
+        {
+            *decision = Decision { degraded: decision.degraded, ..found };
+        }
+    }
+
     /// If a rule that sheds refuses it, and the node has room for it nevertheless: that rule, and its place.
     fn tolerated(
         &self,
@@ -227,10 +248,8 @@ impl Asked {
                 let slot = Slot::new(&store.shared, Arc::clone(key), number, longest_us);
                 match slot.take(limit.quota).await {
                     Ok(taken) => {
-                        let (admitted, first_us) = (taken.admitted, taken.first_us);
-                        let step =
-                            concurrency::step(admitted, limit.quota, taken.taken, first_us, longest_us);
-                        if admitted {
+                        let step = concurrency::step(taken.admitted, limit.quota, taken.taken, longest_us);
+                        if taken.admitted {
                             let limiter = Arc::clone(limiter);
                             permit.add(Part::Shared { limiter, key: charge.key, slot: Some(slot) });
                         }

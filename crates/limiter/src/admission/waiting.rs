@@ -11,8 +11,8 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tollgate_core::decision::{Outcome, Standing};
 use tollgate_core::rules::written::{OnExceed, Tarpit};
 
-/// When a request in flight ends is not known. Who waits for that is woken by those of this node, and looks this
-/// often for those of others.
+/// When a request in flight ends is not known. A request that waits for a place is woken when one of this node ends,
+/// and looks this often for those of other nodes.
 const LOOK_AGAIN_US: u64 = 100_000;
 
 /// Lets `asked` in or refuses it.
@@ -21,6 +21,7 @@ pub(super) async fn admission(limiter: Arc<Limiter>, asked: Asked) -> Admission 
         None => asked.attempt(&limiter, None).await,
         Some(line) => in_line(&limiter, &asked, line).await,
     };
+    asked.tell_longest_wait(&limiter, &mut decision);
     if let (Outcome::Limited(_), Some(key)) = (&decision.outcome, asked.watched) {
         limiter.abuse.refused_later(key);
     }
@@ -29,8 +30,7 @@ pub(super) async fn admission(limiter: Arc<Limiter>, asked: Asked) -> Admission 
     {
         sleep(Duration::from_micros(tarpit.delay.us)).await;
         if let Outcome::Limited(standing) = &mut decision.outcome {
-            standing.retry_after_us = standing.retry_after_us.saturating_sub(tarpit.delay.us).max(1);
-            standing.reset_after_us = standing.reset_after_us.saturating_sub(tarpit.delay.us);
+            standing.elapse(tarpit.delay.us);
             decision.now_us += tarpit.delay.us;
         }
     }
@@ -65,8 +65,7 @@ async fn in_line(limiter: &Arc<Limiter>, asked: &Asked, line: InLine) -> (Decisi
     if turn.ahead().count == 0 {
         let (decision, permit) = asked.attempt(limiter, None).await;
         let Some(standing) = waits(&decision) else { return (decision, permit) };
-        let is_too_long = standing.retry_after_us > queue.max_wait.us && !is_guess(&decision);
-        if is_too_long {
+        if promised_us(&decision, &standing).is_some_and(|wait_us| wait_us > queue.max_wait.us) {
             return (decision, permit);
         }
         turn.note(decision);
@@ -77,15 +76,15 @@ async fn in_line(limiter: &Arc<Limiter>, asked: &Asked, line: InLine) -> (Decisi
         let pace_us = asked.policy.rules.set.limit(line.limit).pace_us(ahead.cost).unwrap_or(0);
         put_off(refusal, limiter.clock().now_us(), pace_us)
     });
-    if let Some((refusal, wait_us)) = refusal
-        && wait_us > queue.max_wait.us
-        && !is_guess(&refusal)
+    if let Some(refusal) = refusal
+        && let Outcome::Limited(standing) = &refusal.outcome
+        && promised_us(&refusal, standing).is_some_and(|wait_us| wait_us > queue.max_wait.us)
     {
         return (refusal, Permit::default());
     }
     if !turn.wait(asked.cost, queue.length) {
         return match refusal {
-            Some((refusal, _)) => (refusal, Permit::default()),
+            Some(refusal) => (refusal, Permit::default()),
             // All before it are still asking: so does it, but it does not wait.
             None => asked.attempt(limiter, None).await,
         };
@@ -97,7 +96,7 @@ async fn in_line(limiter: &Arc<Limiter>, asked: &Asked, line: InLine) -> (Decisi
                 let now_us = limiter.clock().now_us();
                 let pace_us = asked.policy.rules.set.limit(line.limit).pace_us(told.cost).unwrap_or(0);
                 return match told.refusal {
-                    Some(refusal) => (put_off(refusal, now_us, pace_us).0, Permit::default()),
+                    Some(refusal) => (put_off(refusal, now_us, pace_us), Permit::default()),
                     None => asked.attempt(limiter, None).await,
                 };
             }
@@ -105,17 +104,15 @@ async fn in_line(limiter: &Arc<Limiter>, asked: &Asked, line: InLine) -> (Decisi
             continue;
         }
         let meant_us = due.and_then(|refusal: Decision| {
-            waits(&refusal).map(|standing| refusal.now_us + standing.retry_after_us)
+            let wait_us = promised_us(&refusal, &waits(&refusal)?)?;
+            Some(refusal.now_us + wait_us)
         });
         let (decision, permit) = asked.attempt(limiter, meant_us).await;
         let Some(standing) = waits(&decision) else { return (decision, permit) };
         turn.note(decision);
-        let mut wait_us = standing.retry_after_us;
-        if is_guess(&decision) {
-            wait_us = wait_us.min(LOOK_AGAIN_US);
-        }
-        let until = Instant::now() + Duration::from_micros(wait_us);
-        if until > deadline && !is_guess(&decision) || Instant::now() >= deadline {
+        let promised_us = promised_us(&decision, &standing);
+        let until = Instant::now() + Duration::from_micros(promised_us.unwrap_or(LOOK_AGAIN_US));
+        if until > deadline && promised_us.is_some() || Instant::now() >= deadline {
             return (decision, permit);
         }
         due = Some(decision);
@@ -133,20 +130,22 @@ fn waits(decision: &Decision) -> Option<Standing> {
     matches!(decision.terms?.names.on_exceed, OnExceed::Queue(_)).then_some(standing)
 }
 
-/// Whether the time to wait is a guess: nobody knows when a request in flight ends.
-fn is_guess(decision: &Decision) -> bool {
-    decision.terms.is_some_and(|terms| terms.window_seconds == 0)
+/// When its turn comes, if that follows from time alone: a place in flight is free when a request ends.
+fn promised_us(refusal: &Decision, standing: &Standing) -> Option<u64> {
+    let counts_in_flight = refusal.terms.is_some_and(|terms| terms.counts_in_flight());
+    standing.wait_us().filter(|_| !counts_in_flight)
 }
 
-/// What the last who asked was told, for one who would come `pace_us` later; and how long it would wait.
-fn put_off(mut refusal: Decision, now_us: u64, pace_us: u64) -> (Decision, u64) {
+/// What the last request that asked was told, for one that would come `pace_us` later.
+fn put_off(mut refusal: Decision, now_us: u64, pace_us: u64) -> Decision {
     let elapsed_us = now_us.saturating_sub(refusal.now_us);
-    let mut wait_us = 0;
     if let Outcome::Limited(standing) = &mut refusal.outcome {
-        wait_us = standing.retry_after_us.saturating_sub(elapsed_us).saturating_add(pace_us).max(1);
-        standing.retry_after_us = wait_us;
-        standing.reset_after_us = standing.reset_after_us.saturating_sub(elapsed_us).max(wait_us);
+        let left_us = standing.wait_us().map(|wait_us| wait_us.saturating_sub(elapsed_us));
+        standing.elapse(elapsed_us);
+        if let Some(left_us) = left_us {
+            standing.prolong(left_us.saturating_add(pace_us));
+        }
     }
     refusal.now_us = now_us;
-    (refusal, wait_us)
+    refusal
 }

@@ -55,8 +55,6 @@ pub(crate) struct Taken {
     pub(crate) admitted: bool,
     /// How many are taken, this one included.
     pub(crate) taken: u32,
-    /// When the first of them runs out.
-    pub(crate) first_us: u64,
 }
 
 impl Slot {
@@ -250,9 +248,6 @@ fn text(number: impl std::fmt::Display) -> Vec<u8> {
 
 fn read(value: &Value) -> Option<Taken> {
     let Value::Array(parts) = value else { return None };
-    let [Value::Int(admitted), Value::Int(taken), Value::BulkString(first)] = parts.as_slice() else {
-        return None;
-    };
-    let first_us = std::str::from_utf8(first).ok()?.parse::<i64>().ok()?;
-    Some(Taken { admitted: *admitted == 1, taken: *taken as u32, first_us: first_us.max(0) as u64 })
+    let [Value::Int(admitted), Value::Int(taken)] = parts.as_slice() else { return None };
+    Some(Taken { admitted: *admitted == 1, taken: *taken as u32 })
 }

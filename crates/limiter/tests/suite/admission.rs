@@ -40,9 +40,10 @@ pub fn ms_since(start: Instant) -> u128 {
     start.elapsed().as_millis()
 }
 
-pub fn retry_ms(admission: &Admission) -> u64 {
+/// How long the client is told to wait; none if it is told no time.
+pub fn retry_ms(admission: &Admission) -> Option<u64> {
     match admission.decision.outcome {
-        Outcome::Limited(standing) => standing.retry_after_us.div_ceil(1_000),
+        Outcome::Limited(standing) => standing.wait_us().map(|wait_us| wait_us.div_ceil(1_000)),
         other => panic!("not limited: {other:?}"),
     }
 }

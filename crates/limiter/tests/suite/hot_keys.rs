@@ -55,7 +55,7 @@ impl Watch {
         let decision = self.limiter.check(request).unwrap().now().unwrap();
         match decision.outcome {
             Outcome::Limited(standing) => {
-                Some((standing.retry_after_us, rule(&decision).unwrap_or_default().to_owned()))
+                Some((standing.wait_us()?, rule(&decision).unwrap_or_default().to_owned()))
             }
             _ => None,
         }

@@ -17,7 +17,7 @@ const MS: u64 = 1_000;
 /// How long the client is told to wait; none if it passes.
 fn wait_us(decision: &Decision) -> Option<u64> {
     match decision.outcome {
-        Outcome::Limited(standing) => Some(standing.retry_after_us),
+        Outcome::Limited(standing) => standing.wait_us(),
         Outcome::Admitted(_) => None,
         other => panic!("{other:?}"),
     }

@@ -64,6 +64,11 @@ rules:
     endpoint: /reports
     on_exceed: shadow
     limit: 2/min
+  - id: told
+    endpoint: /reports
+    on_exceed: flag
+    limit: 3/min
+    soft: 50%
   - id: invoices
     match: { ids: { invoice: "EU-*" } }
     key: invoice

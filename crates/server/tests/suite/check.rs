@@ -191,3 +191,27 @@ async fn an_endpoint_is_one_however_it_is_spelt() {
     let reply = client.post("/v1/check/batch", batch).await.json();
     assert_eq!((&reply[0]["error"]["code"], &reply[1]["allowed"]), (&"BAD_REQUEST".into(), &true.into()));
 }
+
+#[tokio::test]
+async fn a_flagged_check_says_how_things_stand() {
+    let setting = Setting::start().await;
+    let mut client = setting.client().await;
+    let standing = r#""limit":1,"remaining":0,"reset_after_ms":60000,"retry_after_ms":0,"rule":"captcha","degraded":false"#;
+    for flags in ["", r#","flags":{"x-captcha":"captcha"}"#, r#","flags":{"x-captcha":"captcha"}"#] {
+        let reply = client.post(CHECK, r#"{"key":"sk_1","endpoint":"/v1/captcha"}"#).await;
+        assert_eq!(
+            (reply.status, reply.body.as_str()),
+            (200, format!(r#"{{"allowed":true,{standing}{flags}}}"#).as_str())
+        );
+        let expected = [
+            "ratelimit-policy: \"captcha\";q=1;w=60",
+            "ratelimit: \"captcha\";r=0;t=60",
+            "x-ratelimit-limit: 1",
+            "x-ratelimit-remaining: 0",
+            "x-ratelimit-reset: 1800000060",
+        ];
+        assert_eq!(reply.limit_headers(), expected);
+    }
+    let batch = client.post("/v1/check/batch", r#"[{"key":"sk_1","endpoint":"/v1/captcha"}]"#).await;
+    assert_eq!(batch.body, format!(r#"[{{"allowed":true,{standing},"flags":{{"x-captcha":"captcha"}}}}]"#));
+}

@@ -46,6 +46,11 @@ rules:
     domain: envoy
     algorithm: fixed_window
     limit: 1/min
+  - id: captcha
+    endpoint: /v1/captcha
+    algorithm: fixed_window
+    limit: 1/min
+    on_exceed: { flag: { header: X-Captcha } }
 tiers:
   gold: { keys: [nobody] }
 allow: [sk_internal_*, 192.0.2.0/24]

@@ -18,10 +18,10 @@ async fn a_tarpit_refuses_late_and_only_so_many() {
         .collect();
     settle().await;
     let fourth = admit(&limiter, &of("one")).await;
-    assert_eq!((ms_since(start), retry_ms(&fourth)), (0, 60_000), "one too many is answered at once");
+    assert_eq!((ms_since(start), retry_ms(&fourth)), (0, Some(60_000)), "one too many is answered at once");
     for one in held {
         let refused = one.await.unwrap();
-        assert_eq!((ms_since(start), retry_ms(&refused)), (2_000, 58_000));
+        assert_eq!((ms_since(start), retry_ms(&refused)), (2_000, Some(58_000)));
     }
     // A client that went away is not counted among the delayed.
     let gone = tokio::spawn({
@@ -32,7 +32,7 @@ async fn a_tarpit_refuses_late_and_only_so_many() {
     gone.abort();
     settle().await;
     let again = Instant::now();
-    assert_eq!(retry_ms(&admit(&limiter, &of("one")).await), 56_000);
+    assert_eq!(retry_ms(&admit(&limiter, &of("one")).await), Some(56_000));
     assert_eq!(ms_since(again), 2_000);
 }
 
@@ -56,6 +56,46 @@ rules:
     // What is refused carries none, and the check door says the same.
     let refused = limiter.check(&of("one")).unwrap().now().unwrap();
     assert!(!refused.allowed() && refused.flags().next().is_none());
+}
+
+/// A limit that only flags is a limit all the same: what is left of it is told, and 0 once it is exceeded.
+#[tokio::test(start_paused = true)]
+async fn a_request_under_a_flag_is_told_how_things_stand() {
+    let flag = "{ id: captcha, limit: 2/min, on_exceed: flag }";
+    let soft = "{ id: captcha, limit: 2/min, soft: 50%, on_exceed: flag }";
+    // The rules, and of four requests which limit each is told of, what is left, and seconds to the reset.
+    for (rules, expected) in [
+        (flag.to_owned(), [("captcha", 1, 30), ("captcha", 0, 60), ("captcha", 0, 60), ("captcha", 0, 60)]),
+        (soft.to_owned(), [("captcha", 1, 30), ("captcha", 0, 60), ("captcha", 0, 60), ("captcha", 0, 60)]),
+        (
+            format!("{flag}, {{ id: hard, limit: 4/min }}"),
+            [("captcha", 1, 30), ("captcha", 0, 60), ("captcha", 0, 60), ("captcha", 0, 60)],
+        ),
+        (
+            format!("{{ id: hard, limit: 4/min, soft: 50% }}, {flag}"),
+            [("captcha", 1, 30), ("captcha", 0, 60), ("captcha", 0, 60), ("hard", 0, 60)],
+        ),
+        (
+            "{ id: hard, limit: 4/min, soft: 50% }".to_owned(),
+            [("hard", 3, 15), ("hard", 2, 30), ("hard", 1, 45), ("hard", 0, 60)],
+        ),
+        (
+            format!("{flag}, {{ id: busy, algorithm: concurrency, limit: 9 }}"),
+            [("captcha", 1, 30), ("captcha", 0, 60), ("captcha", 0, 60), ("captcha", 0, 60)],
+        ),
+    ] {
+        let limiter = limiter(&format!("rules: [{rules}]"));
+        let mut found = Vec::new();
+        for _ in 0..4 {
+            let admission = admit(&limiter, &of("one")).await;
+            let decision = admission.decision;
+            let Outcome::Admitted(standing) = decision.outcome else { panic!("{rules}: {decision:?}") };
+            assert_eq!(standing.wait_us(), None, "{rules}: it passes");
+            let by = decision.terms.unwrap().names.rule.as_str();
+            found.push((by, standing.remaining, standing.reset_after_us / 1_000_000));
+        }
+        assert_eq!(found, expected, "{rules}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

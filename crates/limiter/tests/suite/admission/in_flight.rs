@@ -19,7 +19,7 @@ async fn a_place_is_free_when_its_request_has_ended() {
         held.push(admission.permit.expect("it is in flight"));
     }
     let refused = admit(&limiter, &of("one")).await;
-    assert_eq!((refused.decision.allowed(), retry_ms(&refused)), (false, 1_000));
+    assert_eq!((refused.decision.allowed(), retry_ms(&refused)), (false, None), "no time is promised");
     assert!(refused.permit.is_none());
     assert!(admit(&limiter, &of("another")).await.decision.allowed());
     held.pop();
@@ -37,7 +37,7 @@ async fn a_place_that_is_never_given_back_runs_out() {
     let held = admit(&limiter, &of("one")).await;
     sleep(ms(4_999)).await;
     let refused = admit(&limiter, &of("one")).await;
-    assert_eq!(retry_ms(&refused), 1, "when the first runs out, if that is sooner than a second");
+    assert_eq!(retry_ms(&refused), None, "it may end at any time before");
     sleep(ms(1)).await;
     let next = admit(&limiter, &of("one")).await;
     assert!(next.decision.allowed());
@@ -69,6 +69,93 @@ rules:
     for _ in 0..5 {
         let refused = admit(&limiter, &of("one")).await;
         assert_eq!(refused.decision.terms.unwrap().names.rule, "rate");
+    }
+}
+
+/// No place and over another limit: the wait of that one is told, if it refuses and is known.
+#[tokio::test(start_paused = true)]
+async fn without_a_place_the_longest_known_wait_is_told() {
+    // The second rule; what the third request is told, and by which rule.
+    for (other, expected) in [
+        ("{ id: rate, limit: 2/min }", (Some(30_000), "rate")),
+        ("{ id: rate, algorithm: fixed_window, limit: 2/h }", (Some(3_600_000), "rate")),
+        ("{ id: rate, algorithm: sliding_window_log, limit: 2/min }", (Some(60_000), "rate")),
+        ("{ id: rate, limit: 2/min }, { id: day, limit: 2/day }", (Some(43_200_000), "day")),
+        ("{ id: rate, limit: 2/min, on_exceed: { tarpit: { delay: 1s } } }", (Some(29_000), "rate")),
+        ("{ id: rate, limit: 3/min }", (None, "two")),
+        // What would wait, or pass, is not refused by them.
+        ("{ id: rate, limit: 2/min, on_exceed: queue }", (None, "two")),
+        ("{ id: rate, limit: 2/min, on_exceed: shed }", (None, "two")),
+        ("{ id: rate, limit: 2/min, on_exceed: flag }", (None, "two")),
+        ("{ id: rate, limit: 2/min, on_exceed: shadow }", (None, "two")),
+    ] {
+        let limiter = limiter(&format!("rules: [{{ id: two, algorithm: concurrency, limit: 2 }}, {other}]"));
+        let held = [admit(&limiter, &of("one")).await, admit(&limiter, &of("one")).await];
+        assert!(held.iter().all(|one| one.decision.allowed()), "{other}");
+        let refused = admit(&limiter, &of("one")).await;
+        let by = refused.decision.terms.unwrap().names.rule.as_str();
+        assert_eq!((retry_ms(&refused), by), expected, "{other}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_look_at_the_other_limits_spends_nothing() {
+    let rules = "
+rules:
+  - { id: two, algorithm: concurrency, limit: 2 }
+  - { id: rate, limit: 4/day }
+";
+    let limiter = limiter(rules);
+    let held = [admit(&limiter, &of("one")).await, admit(&limiter, &of("one")).await];
+    for _ in 0..20 {
+        assert_eq!(retry_ms(&admit(&limiter, &of("one")).await), None);
+    }
+    drop(held);
+    for _ in 0..2 {
+        assert!(admit(&limiter, &of("one")).await.decision.allowed(), "two are left of the day");
+    }
+    assert!(!admit(&limiter, &of("one")).await.decision.allowed());
+}
+
+/// No time is promised, so none is ignored: there is no cooldown.
+#[tokio::test(start_paused = true)]
+async fn who_is_told_no_time_is_not_penalised() {
+    let rules = "rules: [{ id: one, algorithm: concurrency, limit: 1, penalty: { after: 1, first: 10s } }]";
+    let limiter = limiter(rules);
+    let held = admit(&limiter, &of("one")).await;
+    for _ in 0..100 {
+        assert_eq!(retry_ms(&admit(&limiter, &of("one")).await), None);
+        sleep(ms(50)).await;
+    }
+    assert_eq!(limiter.abuse_counts().cooldowns, 0);
+    drop(held);
+    assert!(admit(&limiter, &of("one")).await.decision.allowed());
+}
+
+/// A request in a line waits for a release as long as the rule lets it, whether that is short or long.
+#[tokio::test(start_paused = true)]
+async fn a_queued_request_waits_for_a_release_and_not_for_a_time() {
+    // `max_wait`; when the place is given back; when the request is answered, and whether it passes.
+    for (max_wait, freed_ms, expected) in [
+        ("10s", 7_350, (7_350, true)),
+        ("300ms", 250, (250, true)),
+        ("300ms", 5_000, (300, false)),
+        ("10s", 60_000, (10_000, false)),
+    ] {
+        let queue = format!("{{ queue: {{ max_wait: {max_wait} }} }}");
+        let limiter =
+            limiter(&format!("rules: [{{ id: a, algorithm: concurrency, limit: 1, on_exceed: {queue} }}]"));
+        let held = admit(&limiter, &of("one")).await;
+        let start = Instant::now();
+        tokio::spawn(async move {
+            sleep(ms(freed_ms)).await;
+            drop(held);
+        });
+        let admission = admit(&limiter, &of("one")).await;
+        assert_eq!((ms_since(start), admission.decision.allowed()), expected, "{max_wait} {freed_ms}");
+        if !admission.decision.allowed() {
+            assert_eq!(retry_ms(&admission), None);
+        }
     }
 }
 

@@ -60,7 +60,7 @@ async fn whoever_cannot_make_it_is_refused_at_once_and_told_when() {
     settle().await;
     let refused = admit(&limiter, &of("one")).await;
     assert_eq!((ms_since(start), refused.decision.allowed()), (0, false));
-    assert_eq!(retry_ms(&refused), 1_100, "ten are before it");
+    assert_eq!(retry_ms(&refused), Some(1_100), "ten are before it");
     // Others are not concerned.
     assert!(admit(&limiter, &of("another")).await.decision.allowed());
 }
@@ -74,7 +74,7 @@ async fn a_full_line_takes_nobody_else() {
     }
     settle().await;
     let refused = admit(&limiter, &of("one")).await;
-    assert_eq!((ms_since(start), retry_ms(&refused)), (0, 400));
+    assert_eq!((ms_since(start), retry_ms(&refused)), (0, Some(400)));
     sleep(ms(1_000)).await;
     assert_eq!(*passed.lock(), [(0, 0), (1, 100), (2, 200), (3, 300)], "it used nobody's slot");
 }
@@ -140,7 +140,7 @@ async fn a_door_that_cannot_wait_refuses_with_the_time_it_would_take() {
     assert!(limiter.check(&of("one")).unwrap().now().unwrap().allowed());
     let refused = limiter.check(&of("one")).unwrap().now().unwrap();
     let (terms, standing) = refused.standing().unwrap();
-    assert_eq!(standing.retry_after_us, 100_000);
+    assert_eq!(standing.wait_us(), Some(100_000));
     // What headers say is what the rule says.
     assert_eq!((terms.quota, terms.window_seconds), (10, 1));
 }

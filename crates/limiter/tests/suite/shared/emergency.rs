@@ -50,7 +50,7 @@ fn each_address_is_limited_by_itself_while_the_store_is_away() {
             let (passed, last) = ask(&limiter, "203.0.113.1", 100).await;
             assert_eq!((passed, rule(&last), last.degraded), (10, Some("emergency"), true));
             let Outcome::Limited(standing) = last.outcome else { panic!("{last:?}") };
-            assert_eq!(standing.retry_after_us, SECOND_US / 10);
+            assert_eq!(standing.wait_us(), Some(SECOND_US / 10));
             assert_eq!(ask(&limiter, "203.0.113.2", 5).await.0, 5, "another address");
             clock.advance_us(SECOND_US / 10);
             assert_eq!(ask(&limiter, "203.0.113.1", 3).await.0, 1);

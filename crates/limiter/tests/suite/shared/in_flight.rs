@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
-use tollgate_limiter::{Admission, Request};
+use tollgate_limiter::{Admission, Outcome, Request};
 use tollgate_testbed::{Server, eventually};
 
 const TEN: &str = "rules: [{ id: ten, algorithm: concurrency, limit: 10, on_store_failure: deny }]";
@@ -131,6 +131,36 @@ rules:
             assert_eq!(admit(&node, "one").await.decision.terms.unwrap().names.rule, "rate");
         }
         eventually("no place is kept", async || taken(&server) == 0).await;
+    });
+}
+
+#[test]
+fn a_refusal_promises_no_time_unless_another_limit_does() {
+    alone(async || {
+        let server = Server::start(&[]);
+        for (other, expected) in [
+            ("", None),
+            ("  - { id: rate, limit: 3/day, consistency: strict, on_store_failure: deny }", None),
+            ("  - { id: rate, limit: 2/day, consistency: strict, on_store_failure: deny }", Some("rate")),
+        ] {
+            let rules = format!(
+                "rules:\n  - {{ id: two, algorithm: concurrency, limit: 2, on_store_failure: deny }}\n{other}"
+            );
+            let node = patient_nodes(&server.url(), &rules, 1).await.remove(0);
+            let key = format!("{expected:?} {}", other.len());
+            let held = [admit(&node, &key).await, admit(&node, &key).await];
+            assert!(held.iter().all(|one| one.decision.allowed()), "{other}");
+            let refused = admit(&node, &key).await.decision;
+            let Outcome::Limited(standing) = refused.outcome else { panic!("{refused:?}") };
+            let by = refused.terms.unwrap().names.rule.as_str();
+            match expected {
+                None => assert_eq!((by, standing.wait_us()), ("two", None), "{other}"),
+                Some(rule) => {
+                    let wait_s = standing.wait_us().unwrap_or(0) / 1_000_000;
+                    assert!(by == rule && (43_000..=43_200).contains(&wait_s), "{by} {wait_s}");
+                }
+            }
+        }
     });
 }
 
