@@ -10,13 +10,13 @@
 //! they debited and refunded instead, the bucket would refill in between, and the refund would lift it above its
 //! due.
 //!
-//! Lent tokens are counted by the *epoch*, the second, in which they were lent, for the current epoch and the one
+//! Lent tokens are counted by the *epoch*, two seconds, in which they were lent, for the current epoch and the one
 //! before. Credit expires with the epoch after its own: whatever is older has been spent, returned, or was held by
 //! a node that crashed, and counts as spent. Epochs have the same length under every limit, so that nodes with
 //! different versions of a rule read the same account alike.
 //!
-//! A worked example, capacity 100, 10 a second. The bucket is full. A node takes 1 and 20 ahead: the level is 79,
-//! 20 are lent. Two seconds later the level would be 99, but the refill stops at 80: a burst of 80 at the store and
+//! A worked example, capacity 100, 5 a second. The bucket is full. A node takes 1 and 20 ahead: the level is 79,
+//! 20 are lent. Four seconds later the level would be 99, but the refill stops at 80: a burst of 80 at the store and
 //! 20 at the node are 100. Once the node reports that it spent the 20, the refill goes on to 100.
 //!
 //! Windows lend too, but remember nothing of it: what is taken counts in its window whether it is spent or
@@ -29,13 +29,15 @@ use crate::algorithm::{Bucket, Cell, Step, Window};
 use crate::limit::Meter;
 use crate::rate::SECOND_US;
 
+/// How long an epoch is. The script has the same number.
+pub const EPOCH_US: u64 = 2 * SECOND_US;
 /// How many epochs lent tokens are remembered: the one in which they were lent, and the next.
 const EPOCHS: u32 = 2;
 
 /// What is lent of a bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lent {
-    /// The epoch in which `current` was lent: the second since 1970.
+    /// The epoch in which `current` was lent, counted from 1970.
     pub epoch: u32,
     /// Lent in that epoch.
     pub current: u32,
@@ -79,14 +81,14 @@ impl Lent {
 
     /// The instants at which less is lent, and how much is left from then on.
     pub(crate) fn ends(&self) -> [(u64, u32); 2] {
-        let end = |epochs: u64| (u64::from(self.epoch) + epochs) * SECOND_US;
+        let end = |epochs: u64| (u64::from(self.epoch) + epochs) * EPOCH_US;
         [(end(1), self.current), (end(2), 0)]
     }
 }
 
 /// The epoch in which `now_us` lies.
 fn epoch_at(now_us: u64) -> u32 {
-    (now_us / SECOND_US) as u32
+    (now_us / EPOCH_US) as u32
 }
 
 /// A bucket at one tick: what is available, in fractions of a token.
@@ -335,9 +337,9 @@ impl Meter {
         match self.window() {
             Some(window) => {
                 let length_us = window.length * window.tick_us;
-                (length_us - now_us % length_us).min(SECOND_US)
+                (length_us - now_us % length_us).min(EPOCH_US)
             }
-            None => u64::from(EPOCHS) * SECOND_US - now_us % SECOND_US,
+            None => u64::from(EPOCHS) * EPOCH_US - now_us % EPOCH_US,
         }
     }
 

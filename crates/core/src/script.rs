@@ -7,7 +7,7 @@
 mod validation;
 
 use crate::algorithm::{Algorithm, Cell};
-use crate::lending::{Account, Lent, Prefetch, Report};
+use crate::lending::{Account, EPOCH_US, Lent, Prefetch, Report};
 use crate::limit::Meter;
 use crate::place::Field;
 use smallvec::SmallVec;
@@ -34,11 +34,11 @@ const NARROW: u64 = 2;
 const WIDE_BYTES: usize = 19;
 const NARROW_BYTES: usize = 17;
 const LENT_BYTES: usize = 12;
-/// No state expires while tokens of it are lent, which takes two seconds at most. The expiry is renewed when the
+/// No state expires while tokens of it are lent, which takes two epochs at most. The expiry is renewed when the
 /// instant of the state enters another quarter of the lifetime; the instant of a GCRA state lies up to half the
 /// lifetime ahead, so the renewal may be three quarters of the lifetime old when tokens are lent. A quarter of
-/// this must be two seconds.
-const SHORTEST_TTL_MS: u64 = 8_000;
+/// this must be two epochs.
+const SHORTEST_TTL_MS: u64 = 4 * 2 * EPOCH_US / 1_000;
 const LOG_EXTRA_MS: u64 = 10_000;
 
 /// How many runs of equal requests, or limits, fit into one ask.
@@ -362,7 +362,7 @@ pub fn ttl_ms(meter: &Meter) -> u64 {
 /// The lifetime in quarters of a power of two of microseconds, rounded up: so a state alone tells when it can
 /// go, and a change of the rule shows that its expiry has to be looked after.
 fn class(meter: &Meter) -> u8 {
-    let lifetime_us = meter.lifetime_us().max(2 * crate::rate::SECOND_US);
+    let lifetime_us = meter.lifetime_us().max(2 * EPOCH_US);
     (4.0 * (lifetime_us as f64).log2()).ceil().clamp(0.0, 255.0) as u8
 }
 

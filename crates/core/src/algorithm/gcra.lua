@@ -18,7 +18,7 @@ open[2] = function(c, instant, mark, major, minor, epoch, current, previous)
   if epoch then
     -- The state does not tell when it was written. It need not: what is owed falls steadily, so that the
     -- first instant at which less is lent is early enough to begin with what the lent lets be.
-    local from = min(at, (epoch + 1) * (SECOND / c.tick))
+    local from = min(at, (epoch + 1) * (EPOCH / c.tick))
     available = min(available, refill(c, full, from, at, epoch, current, previous))
   end
   return available, at, false

@@ -23,11 +23,11 @@ local NARROW, NARROW_STATE, NARROW_BYTES = 2, ">BBI7I2I2I4", 17
 -- The same with what is lent.
 local WIDE_LENT, NARROW_LENT = ">BBI7I2I4I4I4I4I4", ">BBI7I2I2I4I4I4I4"
 local MOST_FIELDS = 500
--- How many epochs, of a second each, lent tokens are remembered.
-local EPOCHS = 2
+-- How long an epoch is, and for how many of them lent tokens are remembered.
+local EPOCH, EPOCHS = 2 * SECOND, 2
 
--- The time, and the second in which it lies.
-local now, second_now
+-- The time, and the epoch in which it lies.
+local now, epoch_now
 -- By the number of the algorithm, with c for the numbers of a limit:
 --
 --   open(c, instant, mark, major, minor, epoch, current, previous)
@@ -54,9 +54,8 @@ local function tick_after(us, tick)
   return (us - rest) / tick + 1
 end
 
--- What is lent of a bucket stands beside it by the epoch, the second, in which it was lent: `current` in the second
--- `epoch`, `previous` in the one before. After the next epoch it is forgotten: by then it was spent, returned, or
--- lost with a node.
+-- What is lent of a bucket is kept beside it by the epoch in which it was lent: `current` in `epoch`, `previous` in
+-- the one before. After the next epoch it is forgotten: by then it was spent, returned, or lost with a node.
 
 -- What is available of a bucket at the tick `at`, if it was `available` at the tick `last`: each tick adds
 -- `amount`, up to the capacity less what was lent at the time.
@@ -64,9 +63,9 @@ local function refill(c, available, last, at, epoch, current, previous)
   local full = c.full
   local lent = current + previous
   if lent > 0 then
-    local second = SECOND / c.tick
+    local length = EPOCH / c.tick
     for later = 1, 2 do
-      local boundary = (epoch + later) * second
+      local boundary = (epoch + later) * length
       if boundary > at then break end
       if boundary >= last then
         -- A lowered capacity may lie below what is lent: then nothing is refilled, but nothing owed either.

@@ -89,9 +89,9 @@ end
 
 -- Forgets what was lent two epochs ago. A clock that stepped back keeps it until it has caught up.
 local function roll_epoch(epoch, current, previous)
-  if epoch < second_now then return second_now, 0, epoch + 1 == second_now and current or 0, false end
+  if epoch < epoch_now then return epoch_now, 0, epoch + 1 == epoch_now and current or 0, false end
   -- Further ahead than credit lives: the clock must have jumped.
-  if epoch > second_now + EPOCHS then return second_now, current, previous, true end
+  if epoch > epoch_now + EPOCHS then return epoch_now, current, previous, true end
   return epoch, current, previous, false
 end
 
@@ -164,7 +164,7 @@ local function next_state(
     local format, layout = NARROW, NARROW_LENT
     if major >= 65536 then format, layout = WIDE, WIDE_LENT end
     value =
-      encode(layout, format, c.class, instant, mark, major, minor, epoch or second_now, current + lends, previous)
+      encode(layout, format, c.class, instant, mark, major, minor, epoch or epoch_now, current + lends, previous)
   elseif major < 65536 then
     value = encode(NARROW_STATE, NARROW, c.class, instant, mark, major, minor)
   else
@@ -192,7 +192,7 @@ local function look_after_expiry(key, ttl)
     if (format == NARROW or format == WIDE) and #value >= bytes then
       local _, class, instant = decode(">BBI7", value)
       local fresh = instant + 2 ^ (class / 4)
-      if #value > bytes then fresh = max(fresh, (decode(">I4", value, bytes + 1) + EPOCHS) * SECOND) end
+      if #value > bytes then fresh = max(fresh, (decode(">I4", value, bytes + 1) + EPOCHS) * EPOCH) end
       if fresh < now then call("HDEL", key, some[index]) end
     end
   end

@@ -42,7 +42,7 @@ local function charge_one(key, c, field, repeats, cost, ask, at, value)
       local told, spent, returned
       told, spent, returned, at = decode(">I4I4I4", ask, at)
       available, taken, current, previous = settle(
-        c, available, taken, stands, count, epoch or second_now, current, previous, told, spent, returned
+        c, available, taken, stands, count, epoch or epoch_now, current, previous, told, spent, returned
       )
     end
     moved = moved or reports > 0
@@ -175,7 +175,7 @@ local function charge_client(key, ask)
           take_off(c, told, returned)
         else
           c.available, c.taken, c.current, c.previous = settle(
-            c, c.available, c.taken, c.at, c.count, c.epoch or second_now, c.current, c.previous,
+            c, c.available, c.taken, c.at, c.count, c.epoch or epoch_now, c.current, c.previous,
             told, spent, returned
           )
         end
@@ -210,7 +210,7 @@ else
   local time = call("TIME")
   now = time[1] * SECOND + time[2]
 end
-second_now = floor(now / SECOND)
+epoch_now = floor(now / EPOCH)
 local which = ARGV[2]
 local names, before, clients = KEYS, 0, #which
 if repeats_names == 1 then names, before = ARGV, #ARGV - clients end

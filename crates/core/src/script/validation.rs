@@ -5,14 +5,13 @@
 //! be true is an error of that one call.
 
 use super::{Answer, AnsweredState, Ask, ChargeAnswer, ChargeAsk, LogStanding, Unreadable};
-use crate::lending::Account;
+use crate::lending::{Account, EPOCH_US};
 use crate::limit::Meter;
-use crate::rate::SECOND_US;
 
 /// Later instants than this, in the year 2112, are not exact in a script.
 const LATEST_US: u64 = 1 << 52;
 /// Clocks step back a little: a state may lie so far ahead of its limit's own lifetime.
-const AHEAD_US: u64 = 4 * SECOND_US;
+const AHEAD_US: u64 = 2 * EPOCH_US;
 /// The same in epochs.
 const AHEAD_EPOCHS: u64 = 3;
 
@@ -81,7 +80,7 @@ fn check_account(account: &Account, meter: &Meter, now_us: u64) -> Result<(), Un
         return Err(Unreadable::Impossible("a state that lies too far ahead"));
     }
     let lent = &account.lent;
-    if lent.total() > 0 && u64::from(lent.epoch) > now_us / SECOND_US + AHEAD_EPOCHS {
+    if lent.total() > 0 && u64::from(lent.epoch) > now_us / EPOCH_US + AHEAD_EPOCHS {
         return Err(Unreadable::Impossible("an epoch that lies too far ahead"));
     }
     match lent.current.checked_add(lent.previous) {

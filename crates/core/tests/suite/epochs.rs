@@ -4,7 +4,7 @@
 
 use crate::sample::{BUCKETS, NOW_US, SECOND_US, bucket};
 use tollgate_core::algorithm::Algorithm;
-use tollgate_core::lending::{Account, Prefetch, Report};
+use tollgate_core::lending::{Account, EPOCH_US, Prefetch, Report};
 use tollgate_core::limit::Meter;
 
 const CAPACITY: u32 = 1_000;
@@ -54,7 +54,7 @@ fn walk(meters: &[Meter; 4], seed: u64, met: &mut Met) {
     for step in 0..200 {
         now_us += match rng.u8(0..6) {
             0 | 1 => rng.u64(0..SECOND_US / 2),
-            2 | 3 => SECOND_US - now_us % SECOND_US - rng.u64(0..=1),
+            2 | 3 => EPOCH_US - now_us % EPOCH_US - rng.u64(0..=1),
             4 => rng.u64(0..4 * SECOND_US),
             _ => rng.u64(0..12 * SECOND_US),
         };
@@ -110,18 +110,18 @@ fn tell(held: &mut Held, rng: &mut fastrand::Rng) -> Report {
     Report { epoch: held.epoch, spent, returned }
 }
 
-/// Tokens held under an old rule, more than the new capacity, keep the refill back for two seconds at most.
+/// Tokens held under an old rule, more than the new capacity, keep the refill back for two epochs at most.
 #[test]
 fn a_capacity_lowered_far_below_what_is_lent_is_not_blocked() {
     for algorithm in BUCKETS {
         let (wide, narrow) =
             (bucket(6_000, 100, 1, 1).limit(algorithm), bucket(100, 50, 1, 1).limit(algorithm));
-        let start_us = NOW_US - NOW_US % SECOND_US;
+        let start_us = NOW_US - NOW_US % EPOCH_US;
         let mut account = Account::default();
         account.settle(wide.meter(), start_us, &[]);
         assert_eq!(account.lend(wide.meter(), start_us, &Prefetch::new(1_500, 1)), 1_500);
         // A theoretical arrival time is waited for; it lies at most two capacities ahead.
-        let blocked_seconds = if algorithm == Algorithm::Gcra { 4 } else { 2 };
+        let blocked_seconds = if algorithm == Algorithm::Gcra { 5 } else { 4 };
         let mut now_us = start_us;
         for _ in 0..blocked_seconds {
             now_us += SECOND_US;

@@ -5,7 +5,7 @@
 use crate::laws::Ledger;
 use crate::sample::{BUCKETS, Bucket, NOW_US, SECOND_US, Window, bucket, window};
 use tollgate_core::algorithm::Algorithm;
-use tollgate_core::lending::{Account, Prefetch, Report};
+use tollgate_core::lending::{Account, EPOCH_US, Prefetch, Report};
 use tollgate_core::limit::{Limit, Meter};
 
 const NODES: usize = 4;
@@ -85,14 +85,14 @@ impl Fleet {
 
     fn let_time_pass(&mut self) {
         let rng = &mut self.rng;
-        let next_epoch_us = SECOND_US - self.now_us % SECOND_US;
+        let next_epoch_us = EPOCH_US - self.now_us % EPOCH_US;
         let life_us = self.meter.lifetime_us();
         let then_us = self.now_us
             + match rng.u8(0..10) {
                 0..=2 => 0,
                 3 => rng.u64(0..=1_000),
                 4 => rng.u64(0..=SECOND_US / 4),
-                5 => rng.u64(0..=2 * SECOND_US),
+                5 => rng.u64(0..=2 * EPOCH_US),
                 6 => next_epoch_us - 1,
                 7 => next_epoch_us,
                 8 => rng.u64(0..=life_us.min(10 * SECOND_US)),
@@ -308,36 +308,36 @@ fn windows_that_lend_never_admit_more_than_their_limit() {
 /// As the account's essay tells it.
 #[test]
 fn the_worked_example() {
-    let rule = bucket(100, 10, 1, 1);
+    let rule = bucket(100, 5, 1, 1);
     for algorithm in BUCKETS {
         let limit = rule.limit(algorithm);
-        let (meter, start_us) = (limit.meter(), NOW_US - NOW_US % SECOND_US);
+        let (meter, start_us) = (limit.meter(), NOW_US - NOW_US % EPOCH_US);
         let mut account = Account::default();
         account.settle(meter, start_us, &[]);
         account.take(meter, start_us, 1);
         assert_eq!(account.lend(meter, start_us, &Prefetch::new(20, 1)), 20);
         assert_eq!(account.available(meter, start_us), 79);
-        let almost_us = start_us + 2 * SECOND_US - 1;
+        let almost_us = start_us + 2 * EPOCH_US - 1;
         let mut untold = account;
         untold.settle(meter, almost_us, &[]);
         assert_eq!(untold.available(meter, almost_us), 80, "the refill stops short of what is lent");
         let spent = Report { epoch: meter.epoch(start_us), spent: 20, ..Report::default() };
-        account.settle(meter, start_us + SECOND_US, &[spent]);
-        assert_eq!(account.available(meter, start_us + SECOND_US), 80);
+        account.settle(meter, start_us + EPOCH_US, &[spent]);
+        assert_eq!(account.available(meter, start_us + EPOCH_US), 80);
         assert_eq!(account.available(meter, almost_us), 89, "once told, the refill goes on");
-        assert_eq!(account.available(meter, start_us + 3 * SECOND_US), 100);
-        let forgotten_us = start_us + 3 * SECOND_US;
+        assert_eq!(account.available(meter, start_us + 3 * EPOCH_US), 100);
+        let forgotten_us = start_us + 3 * EPOCH_US;
         untold.settle(meter, forgotten_us, &[]);
-        assert_eq!(untold.available(meter, forgotten_us), 90, "from two seconds on it is forgotten");
+        assert_eq!(untold.available(meter, forgotten_us), 90, "after two epochs it is forgotten");
     }
 }
 
-/// What comes back after its second has been forgotten stays away: it was refilled meanwhile.
+/// What comes back after its epoch has been forgotten stays away: it was refilled meanwhile.
 #[test]
 fn what_comes_back_too_late_stays_away() {
     for algorithm in BUCKETS {
         let limit = bucket(10, 5, 1, 1).limit(algorithm);
-        let (meter, start_us) = (limit.meter(), NOW_US - NOW_US % SECOND_US);
+        let (meter, start_us) = (limit.meter(), NOW_US - NOW_US % EPOCH_US);
         let epoch = meter.epoch(start_us);
         for (later, back) in [(1, 4), (2, 0)] {
             let report = Report { epoch, returned: 4, ..Report::default() };
@@ -348,7 +348,7 @@ fn what_comes_back_too_late_stays_away() {
                     true => account.hold(meter, start_us, 4),
                     false => assert_eq!(account.lend(meter, start_us, &Prefetch::new(4, 1)), 4),
                 }
-                let now_us = start_us + later * SECOND_US;
+                let now_us = start_us + later * EPOCH_US;
                 account.settle(meter, now_us, &[]);
                 let all = account.available(meter, now_us);
                 account.take(meter, now_us, all);
@@ -356,7 +356,7 @@ fn what_comes_back_too_late_stays_away() {
                 assert_eq!(
                     account.available(meter, now_us),
                     back,
-                    "{algorithm:?} after {later} s: {is_held}"
+                    "{algorithm:?} after {later} epochs: {is_held}"
                 );
             }
         }
@@ -368,13 +368,13 @@ fn what_comes_back_too_late_stays_away() {
 fn a_capacity_lowered_below_what_is_lent_is_no_debt() {
     for algorithm in BUCKETS {
         let (wide, narrow) = (bucket(100, 10, 1, 1).limit(algorithm), bucket(5, 10, 1, 1).limit(algorithm));
-        let start_us = NOW_US - NOW_US % SECOND_US;
+        let start_us = NOW_US - NOW_US % EPOCH_US;
         let mut account = Account::default();
         account.settle(wide.meter(), start_us, &[]);
         assert_eq!(account.lend(wide.meter(), start_us, &Prefetch::new(50, 1)), 50);
         // A theoretical arrival time is waited for; it lies five seconds ahead.
-        let forgotten_us = start_us + if algorithm == Algorithm::Gcra { 5 } else { 2 } * SECOND_US;
-        for now_us in [start_us + SECOND_US, start_us + 3 * SECOND_US / 2, forgotten_us + SECOND_US / 2] {
+        let forgotten_us = start_us + if algorithm == Algorithm::Gcra { 5 } else { 4 } * SECOND_US;
+        for now_us in [start_us + EPOCH_US, start_us + 3 * EPOCH_US / 2, forgotten_us + SECOND_US / 2] {
             account.settle(narrow.meter(), now_us, &[]);
         }
         let all = account.available(narrow.meter(), forgotten_us + SECOND_US / 2);

@@ -40,7 +40,7 @@ pub(crate) struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            horizon_us: 1_000_000,
+            horizon_us: 2_000_000,
             interval_us: 100_000,
             gate_us: 100_000,
             busy_per_second: 2,

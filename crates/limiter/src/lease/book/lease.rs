@@ -15,11 +15,11 @@ use tollgate_core::rules::Leasing;
 /// Nodes hold at most one part in so many of a capacity: a client that moves to another node misses no more.
 const PART_IN_HAND: u32 = 100;
 /// One part in so many of a capacity, for all nodes together, is not worth a call: it expires unused.
-const PART_TO_EXPIRE: u32 = 1_000;
+const PART_TO_EXPIRE: u32 = 500;
 /// Credit goes back when no request came for so many intervals,
 const IDLE_INTERVALS: u64 = 2;
 /// or so many times the mean time between two requests,
-const IDLE_GAPS: u64 = 3;
+const IDLE_GAPS: u64 = 4;
 /// but not later than this.
 const LONGEST_IDLE_US: u64 = 700_000;
 /// A client sends more than its limit as long as its last refusal is not older.
@@ -255,12 +255,12 @@ impl Lease {
     }
 
     /// Whether a call has to be made just to report. What was spent is reported with the next question; without one,
-    /// only if the refill waits for it.
+    /// only if the refill waits for more than this node's part of what nodes may hold.
     pub(super) fn has_news(&self, nodes: u32, now_us: u64) -> bool {
         let is_quiet = self.used_us + self.timing.interval_us() <= now_us;
         self.credit.has_returns()
             || (is_quiet
-                && self.credit.unreported(now_us) > self.negligible(nodes)
+                && self.credit.unreported(now_us) > self.meter.quota() / PART_IN_HAND / nodes.max(1)
                 && self.refill_waits(now_us))
     }
 

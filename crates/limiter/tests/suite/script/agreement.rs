@@ -7,7 +7,7 @@ use super::draw::Numbers;
 use super::{Ask, Run, SECOND_US, START_US, Scripted, answers, charge};
 use redis::Value;
 use tollgate_core::algorithm::Algorithm;
-use tollgate_core::lending::{Account, Lent, Prefetch, Report};
+use tollgate_core::lending::{Account, EPOCH_US, Lent, Prefetch, Report};
 use tollgate_core::limit::{Limit, State};
 use tollgate_core::place::Field;
 use tollgate_core::script::{Answer, AnsweredState};
@@ -178,7 +178,7 @@ impl Group {
         }
         let client = &self.clients[rng.usize(..CLIENTS)];
         let limit = &client.limits[rng.usize(..client.limits.len())].limit;
-        let (life_us, epoch_us) = (limit.lifetime_us, SECOND_US);
+        let (life_us, epoch_us) = (limit.lifetime_us, EPOCH_US);
         let next_epoch_us = epoch_us - self.now_us % epoch_us;
         let forward_us = match rng.u8(0..9) {
             0 | 1 => 0,
