@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::hash::Hash;
 
 /// The states of all clients, each called by a `K`.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct VirtualStore<K> {
     states: HashMap<(K, Field), Kept>,
 }

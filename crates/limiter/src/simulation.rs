@@ -48,6 +48,12 @@ pub struct Fleet {
     pub drift_ppm: u32,
     /// How many callers in a thousand go away before they hear.
     pub give_up_permille: u32,
+    /// How many messages in a thousand are lost, on either way.
+    pub lost_permille: u32,
+    /// How many messages in a thousand are held up, on either way, and for how long at most.
+    pub stalled_permille: u32,
+    /// See `stalled_permille`.
+    pub stall_us: u64,
     /// What goes wrong.
     pub events: Vec<(u64, Event)>,
     /// Chance, from a number.
@@ -59,8 +65,16 @@ pub struct Fleet {
 pub enum Event {
     /// A node dies with all that it holds. Another takes its place, empty-handed.
     NodeDies(u16),
+    /// A node stands still for so many microseconds: what arrives there waits until it goes on.
+    NodePauses(u16, u64),
     /// A shard does not answer for so many microseconds. It keeps its states.
     ShardAway(u16, u64),
+    /// A shard loses what was written in the last so many microseconds, as a failover to a lagging replica does.
+    ShardLosesWrites(u16, u64),
+    /// A shard restarts without its data.
+    ShardRestarts(u16),
+    /// The clock of a shard steps by so many microseconds.
+    ShardClockSteps(u16, i64),
     /// Other rules come into force on all nodes.
     Rules(Arc<RuleSet>),
 }
@@ -79,6 +93,9 @@ impl Fleet {
             horizon_us: None,
             drift_ppm: 0,
             give_up_permille: 0,
+            lost_permille: 0,
+            stalled_permille: 0,
+            stall_us: 0,
             events: Vec::new(),
             seed: 1,
         }

@@ -5,7 +5,7 @@
 //! answered between them and admitted cost more than B + r·t together. [`Ledger::excess`] looks at every such
 //! pair, which is why it finds what a count by the second does not.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use tollgate_core::algorithm::Bucket;
 
@@ -58,16 +58,28 @@ impl Ledger {
         }
         let excesses = by_key.into_iter().filter_map(|(key, mut entries)| {
             let bucket = bucket_of(key)?;
-            Some((key, excess(&mut entries, bucket)))
+            Some((key, excess(&mut entries, bucket, &[], 0)))
         });
         excesses.max_by_key(|(_, excess)| *excess)
     }
 
     /// By how many tokens `bucket` was exceeded for `key`; zero or less if it was not.
     pub fn excess(&self, key: u32, bucket: &Bucket) -> i64 {
+        self.excess_after_losses(key, bucket, &[], 0)
+    }
+
+    /// The same where the store has lost its data at the instants `losses_us`: each may give the key one more
+    /// capacity, and credit that was taken before may be spent for `credit_us` after it. So a span that touches none
+    /// of these times keeps to the limit as ever.
+    pub fn excess_after_losses(&self, key: u32, bucket: &Bucket, losses_us: &[u64], credit_us: u64) -> i64 {
         let mut entries: Vec<&Entry> =
             self.entries.iter().filter(|entry| entry.admitted && entry.key == key).collect();
-        excess(&mut entries, bucket)
+        excess(&mut entries, bucket, losses_us, credit_us)
+    }
+
+    /// The keys of which anything was admitted.
+    pub fn keys(&self) -> BTreeSet<u32> {
+        self.entries.iter().filter(|entry| entry.admitted).map(|entry| entry.key).collect()
     }
 
     /// The most that was admitted for `key` in one window of `length_us`, counting what was certainly decided
@@ -85,24 +97,31 @@ impl Ledger {
 }
 
 /// The greatest of cost − B − r·(t − s) over all spans from an s, when something was sent, to a t, when
-/// something was answered, rounded up to whole tokens.
-fn excess(entries: &mut [&Entry], bucket: &Bucket) -> i64 {
+/// something was answered, rounded up to whole tokens. A span that reaches a loss, or begins less than `credit_us`
+/// after it, has one more B for it.
+fn excess(entries: &mut [&Entry], bucket: &Bucket, losses_us: &[u64], credit_us: u64) -> i64 {
     entries.sort_unstable_by_key(|entry| entry.sent_us);
     let Some(first) = entries.first() else { return -i64::from(bucket.capacity) };
     let start_us = first.sent_us;
     // In fractions of a token per microsecond: what a tick brings, spread over it.
     let unit = i128::from(bucket.period) * i128::from(bucket.tick_us);
     let refilled = |us: u64| i128::from(us - start_us) * i128::from(bucket.amount);
+    let lost = |us: u64| {
+        let losses = losses_us.iter().filter(|loss_us| **loss_us <= us).count();
+        losses as i128 * i128::from(bucket.capacity) * unit
+    };
+    let before = |us: u64| refilled(us) + lost(us.saturating_sub(credit_us));
+    let until = |us: u64| refilled(us) + lost(us);
     let mut order: Vec<usize> = (0..entries.len()).collect();
     order.sort_unstable_by_key(|index| entries[*index].received_us);
     // For every beginning: what was spent since, and answered by now, plus what had been refilled before it.
-    let mut spans = Spans::new(entries.iter().map(|entry| refilled(entry.sent_us)).collect());
+    let mut spans = Spans::new(entries.iter().map(|entry| before(entry.sent_us)).collect());
     let mut worst = i128::MIN;
     for index in order {
         let entry = entries[index];
         spans.add_up_to(index, i128::from(entry.cost) * unit);
-        let until = entries.partition_point(|other| other.sent_us <= entry.received_us);
-        worst = worst.max(spans.greatest(until) - refilled(entry.received_us));
+        let count = entries.partition_point(|other| other.sent_us <= entry.received_us);
+        worst = worst.max(spans.greatest(count) - until(entry.received_us));
     }
     let tokens = worst.div_euclid(unit) + i128::from(worst.rem_euclid(unit) > 0);
     tokens as i64 - i64::from(bucket.capacity)

@@ -15,6 +15,8 @@ pub(super) struct Shard {
     free_ns: u64,
     away_until_us: u64,
     away_since_us: u64,
+    /// How far its clock is from the true time.
+    clock_us: i64,
     pub(super) charges: u64,
     pub(super) busy_ns: u64,
 }
@@ -26,6 +28,7 @@ impl Shard {
             free_ns: 0,
             away_until_us: 0,
             away_since_us: 0,
+            clock_us: 0,
             charges: 0,
             busy_ns: 0,
         }
@@ -35,6 +38,20 @@ impl Shard {
     pub(super) fn leave(&mut self, now_us: u64, length_us: u64) {
         self.away_since_us = now_us;
         self.away_until_us = now_us + length_us;
+    }
+
+    /// What it has written so far.
+    pub(super) fn snapshot(&self) -> VirtualStore<Arc<str>> {
+        self.store.clone()
+    }
+
+    /// Goes on with other data.
+    pub(super) fn restore(&mut self, store: VirtualStore<Arc<str>>) {
+        self.store = store;
+    }
+
+    pub(super) fn step_clock(&mut self, by_us: i64) {
+        self.clock_us += by_us;
     }
 
     pub(super) fn is_away(&self, now_us: u64) -> bool {
@@ -53,7 +70,8 @@ impl Shard {
         self.free_ns = begins_ns + work_ns;
         self.busy_ns += work_ns;
         self.charges += ask.charges.len() as u64;
-        let answer = self.store.charge(key, ask, START_US + begins_ns / 1_000);
+        let store_us = (START_US + begins_ns / 1_000).saturating_add_signed(self.clock_us);
+        let answer = self.store.charge(key, ask, store_us);
         (answer, self.free_ns.div_ceil(1_000))
     }
 }

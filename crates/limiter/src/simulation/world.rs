@@ -14,8 +14,10 @@ use std::cmp::Reverse;
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::hash::{Hash, Hasher};
+use std::sync::Arc;
 use tollgate_core::rules::RuleSet;
 use tollgate_core::script::Answer;
+use tollgate_core::virtual_store::VirtualStore;
 
 /// After the last request, what is held is given this long to come back.
 const AFTERMATH_US: u64 = 2_500_000;
@@ -28,8 +30,11 @@ type ByNumber<T> = HashMap<u64, T, rapidhash::fast::RandomState>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Next {
     Befalls(usize),
+    Snapshot(usize),
+    Enters(usize),
     AtShard(u64),
     Back(u64),
+    TimeOut(u64),
     Tick(u16),
 }
 
@@ -45,6 +50,10 @@ pub(super) struct World<'s> {
     timeouts: VecDeque<(u64, u64)>,
     under_way: ByNumber<Travel>,
     waiting: ByNumber<Waiting>,
+    /// Requests that wait until their node goes on.
+    delayed: Vec<Arrival>,
+    /// What shards had written some time before they lose it, by the number of the event.
+    snapshots: ByNumber<VirtualStore<Arc<str>>>,
     heard: Heard,
     numbers: u64,
     random: fastrand::Rng,
@@ -59,6 +68,7 @@ struct Node {
     /// Its clock began at some other time, and goes a little wrong.
     boot_us: u64,
     drift_ppm: i64,
+    paused_until_us: u64,
 }
 
 /// A call between a node and a shard.
@@ -80,7 +90,13 @@ impl Node {
         book.set_nodes(u32::from(fleet.nodes));
         book.keep_pace_with(rules);
         let drift = i64::from(fleet.drift_ppm);
-        Self { book, lives, boot_us: random.u64(0..1 << 40), drift_ppm: random.i64(-drift..=drift) }
+        Self {
+            book,
+            lives,
+            boot_us: random.u64(0..1 << 40),
+            drift_ppm: random.i64(-drift..=drift),
+            paused_until_us: 0,
+        }
     }
 
     /// The time that this node has.
@@ -96,7 +112,7 @@ impl<'s> World<'s> {
         let nodes = (0..fleet.nodes).map(|_| Node::new(fleet, &fleet.rules, &mut random, 0)).collect();
         let mut world = Self {
             fleet,
-            people: People::new(clients, std::sync::Arc::clone(&fleet.rules)),
+            people: People::new(clients, Arc::clone(&fleet.rules)),
             nodes,
             shards: (0..fleet.shards).map(|_| Shard::new()).collect(),
             oracle: Oracle::default(),
@@ -105,6 +121,8 @@ impl<'s> World<'s> {
             timeouts: VecDeque::new(),
             under_way: ByNumber::default(),
             waiting: ByNumber::default(),
+            delayed: Vec::new(),
+            snapshots: ByNumber::default(),
             heard: Heard::default(),
             numbers: 0,
             random,
@@ -114,7 +132,10 @@ impl<'s> World<'s> {
                 ..Findings::default()
             },
         };
-        for (index, (at_us, _)) in fleet.events.iter().enumerate() {
+        for (index, (at_us, event)) in fleet.events.iter().enumerate() {
+            if let Event::ShardLosesWrites(_, lag_us) = event {
+                world.push(at_us.saturating_sub(*lag_us), Next::Snapshot(index));
+            }
             world.push(*at_us, Next::Befalls(index));
         }
         for node in 0..fleet.nodes {
@@ -175,8 +196,11 @@ impl<'s> World<'s> {
                 self.now_us = at_us;
                 match next {
                     Next::Befalls(index) => self.befall(index),
+                    Next::Snapshot(index) => self.take_snapshot(index),
+                    Next::Enters(index) => self.enter(self.delayed[index]),
                     Next::AtShard(number) => self.reach_shard(number),
                     Next::Back(number) => self.come_back(number),
+                    Next::TimeOut(number) => self.time_out(number),
                     Next::Tick(node) => self.tick(node),
                 }
             }
@@ -194,16 +218,39 @@ impl<'s> World<'s> {
                 // Who waits there never hears.
                 self.waiting.retain(|_, waiting| waiting.arrival.node != *node || waiting.life == life);
             }
+            Event::NodePauses(node, length_us) => {
+                self.nodes[usize::from(*node)].paused_until_us = self.now_us + length_us;
+            }
             Event::ShardAway(shard, length_us) => {
                 self.shards[usize::from(*shard)].leave(self.now_us, *length_us);
             }
+            Event::ShardLosesWrites(shard, _) => {
+                let snapshot = self.snapshots.remove(&(index as u64)).unwrap_or_default();
+                self.shards[usize::from(*shard)].restore(snapshot);
+            }
+            Event::ShardRestarts(shard) => {
+                self.shards[usize::from(*shard)].restore(VirtualStore::default());
+            }
+            Event::ShardClockSteps(shard, by_us) => self.shards[usize::from(*shard)].step_clock(*by_us),
             Event::Rules(rules) => {
-                self.people.change(std::sync::Arc::clone(rules));
+                self.people.change(Arc::clone(rules));
                 for node in &self.nodes {
                     node.book.keep_pace_with(rules);
                 }
             }
         }
+    }
+
+    fn take_snapshot(&mut self, index: usize) {
+        if let (_, Event::ShardLosesWrites(shard, _)) = &self.fleet.events[index] {
+            self.snapshots.insert(index as u64, self.shards[usize::from(*shard)].snapshot());
+        }
+    }
+
+    /// When `node` goes on, if it stands still.
+    fn paused_until(&self, node: u16) -> Option<u64> {
+        let until_us = self.nodes[usize::from(node)].paused_until_us;
+        (until_us > self.now_us).then_some(until_us)
     }
 
     fn send(&mut self, node: u16, call: Call<Seat>) {
@@ -223,19 +270,28 @@ impl<'s> World<'s> {
         self.found.reports += u64::from(call.ask.runs.is_empty());
         self.numbers += 1;
         let number = self.numbers;
-        let travel = Travel { node, life, shard, call, answer: None, is_lost: false, is_overdue: false };
+        let is_lost = self.is_lost();
+        let travel = Travel { node, life, shard, call, answer: None, is_lost, is_overdue: false };
         self.under_way.insert(number, travel);
         self.timeouts.push_back((self.now_us + self.fleet.timeout_us, number));
         let there_us = self.now_us + self.one_way_us();
-        self.push(there_us, Next::AtShard(number));
+        if !is_lost {
+            self.push(there_us, Next::AtShard(number));
+        }
     }
 
     fn one_way_us(&mut self) -> u64 {
-        self.fleet.rtt_us / 2 + self.random.u64(0..=self.fleet.jitter_us)
+        let is_stalled = self.random.u32(0..1_000) < self.fleet.stalled_permille;
+        let stall_us = if is_stalled { self.random.u64(0..=self.fleet.stall_us) } else { 0 };
+        self.fleet.rtt_us / 2 + self.random.u64(0..=self.fleet.jitter_us) + stall_us
+    }
+
+    fn is_lost(&mut self) -> bool {
+        self.random.u32(0..1_000) < self.fleet.lost_permille
     }
 
     fn reach_shard(&mut self, number: u64) {
-        let way_us = self.one_way_us();
+        let (way_us, is_lost_back) = (self.one_way_us(), self.is_lost());
         let Some(travel) = self.under_way.get_mut(&number) else { return };
         let shard = &mut self.shards[travel.shard];
         if shard.is_away(self.now_us) {
@@ -245,10 +301,17 @@ impl<'s> World<'s> {
         let (answer, done_us) =
             shard.serve(&travel.call.key, &travel.call.ask, self.now_us, self.fleet.charge_ns);
         travel.answer = Some(answer);
-        self.push(done_us + way_us, Next::Back(number));
+        travel.is_lost = is_lost_back;
+        if !is_lost_back {
+            self.push(done_us + way_us, Next::Back(number));
+        }
     }
 
     fn come_back(&mut self, number: u64) {
+        let paused_until = self.under_way.get(&number).and_then(|travel| self.paused_until(travel.node));
+        if let Some(until_us) = paused_until {
+            return self.push(until_us, Next::Back(number));
+        }
         let Some(travel) = self.under_way.remove(&number) else { return };
         let node = &self.nodes[usize::from(travel.node)];
         let Some(answer) = travel.answer.filter(|_| node.lives == travel.life) else { return };
@@ -259,6 +322,10 @@ impl<'s> World<'s> {
     }
 
     fn time_out(&mut self, number: u64) {
+        let paused_until = self.under_way.get(&number).and_then(|travel| self.paused_until(travel.node));
+        if let Some(until_us) = paused_until {
+            return self.push(until_us, Next::TimeOut(number));
+        }
         let Some(travel) = self.under_way.get_mut(&number) else { return };
         let node = &self.nodes[usize::from(travel.node)];
         let is_alive = node.lives == travel.life;
@@ -275,6 +342,9 @@ impl<'s> World<'s> {
     }
 
     fn tick(&mut self, node: u16) {
+        if let Some(until_us) = self.paused_until(node) {
+            return self.push(until_us, Next::Tick(node));
+        }
         let place = &self.nodes[usize::from(node)];
         let mut calls = Vec::new();
         place.book.tick(place.clock(self.now_us), |call| calls.push(call));

@@ -1,6 +1,6 @@
 //! The requests of a run: what becomes of them when they arrive, and when they have heard.
 
-use super::World;
+use super::{Next, World};
 use crate::lease::{Charged, Checked, Passed, Reserved, Verdict, Waiter};
 use crate::simulation::findings::Tally;
 use crate::simulation::ledger::Entry;
@@ -53,6 +53,18 @@ impl World<'_> {
         if self.oracle.admits(arrival.client, &dues, arrival.cost, store_us) {
             self.found.tally.oracle_admitted += 1;
         }
+        match self.paused_until(arrival.node) {
+            Some(until_us) => {
+                self.delayed.push(arrival);
+                self.push(until_us, Next::Enters(self.delayed.len() - 1));
+            }
+            None => self.enter(arrival),
+        }
+    }
+
+    /// The request is taken up by its node.
+    pub(super) fn enter(&mut self, arrival: Arrival) {
+        let dues = self.people.dues(arrival.client);
         if dues.is_empty() {
             self.found.tally.admitted += 1;
             self.found.tally.admitted_locally += 1;
