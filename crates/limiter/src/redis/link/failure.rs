@@ -98,10 +98,12 @@ impl Failure {
     }
 
     /// What an error means that was raised inside a script. Servers before 7.0 put the script's name and line before
-    /// it, and before 7.2 do not call a missing permission by its code.
+    /// it, later ones behind it; and a missing permission has no code there.
     pub(crate) fn of_text(text: &str) -> Self {
-        let text = text.trim_end();
-        // From the code on, if there is one: what precedes it differs between calls of the same script.
+        let whole = text.trim_end();
+        // The same reason is one reason, wherever in a script it was met.
+        let line = whole.rfind(" script: ").filter(|at| whole[*at..].contains("on @"));
+        let text = &whole[..line.unwrap_or(whole.len())];
         let from = |code: &str| {
             text.match_indices(code).map(|(at, _)| &text[at..]).find(|rest| {
                 let before = text[..text.len() - rest.len()].chars().last();
@@ -128,7 +130,7 @@ impl Failure {
                 return Self::NoPermission(format!("NOPERM {}", &text[at..]));
             }
         }
-        if from("READONLY").is_some() { Self::ReadOnly } else { Self::Other(text.to_owned()) }
+        if from("READONLY").is_some() { Self::ReadOnly } else { Self::Other(whole.to_owned()) }
     }
 
     /// What an error means that is ours or the library's. One with a code is the server's.
@@ -155,7 +157,7 @@ mod tests {
         let table = [
             (
                 "OOM command not allowed when used memory > 'maxmemory'. script: a0bc, on @user_script:1.",
-                "OOM comm",
+                "OOM command not allowed when used memory > 'maxmemory'.",
             ),
             (
                 "ERR Error running script (call to f_a0): @user_script:1: @user_script: 1: -OOM command",
@@ -168,8 +170,8 @@ mod tests {
                 "NOPERM The user exec",
             ),
             (
-                "ERR ACL failure in script: User u has no permissions to run the 'zadd' command",
-                "NOPERM ACL failure",
+                "ERR ACL failure in script: User u has no permissions to run the 'zadd' command script: on @user_script:1.",
+                "NOPERM ACL failure in script: User u has no permissions to run the 'zadd' command",
             ),
             ("NOPERM User u has no permissions to run the 'zadd' command", "NOPERM User u has"),
             ("-READONLY You can't write against a read only replica.", "READONLY the server is a replica"),
@@ -179,6 +181,7 @@ mod tests {
         for (text, expected) in table {
             let failure = Failure::of_text(text);
             assert!(failure.to_string().starts_with(expected), "{text}: {failure}");
+            assert!(!failure.to_string().contains("@user_script"), "{failure}");
         }
         assert!(matches!(Failure::of_text("ERR BOOM in ZOOM"), Failure::Other(_)));
     }

@@ -153,7 +153,7 @@ fn refusal(address: &Address, failure: Failure) -> DialError {
     } else if detail.starts_with("NOPERM") {
         return refused(
             address,
-            format!("permission denied: {detail}"),
+            format!("NOPERM permission denied ({detail})"),
             "allow it with ACL SETUSER; docs/redis.md has the list of permissions",
         );
     } else if detail.contains("DB index") || detail.contains("SELECT") {

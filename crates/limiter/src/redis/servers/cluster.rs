@@ -140,7 +140,7 @@ async fn believe(link: &Link, asked: &Address) -> Result<Belief, DialError> {
     let refused = |failure: Failure| match failure {
         Failure::NoPermission(detail) => DialError::Refused(OpenError {
             address: asked.to_string(),
-            problem: format!("permission denied: {detail}"),
+            problem: format!("NOPERM permission denied: the user may not run cluster|slots ({detail})"),
             hint: "allow it: ACL SETUSER name +cluster|slots; docs/redis.md has the whole list".to_owned(),
         }),
         other => DialError::Unreachable(other.to_string()),
