@@ -6,7 +6,6 @@
 
 use super::fleet;
 use super::link::{DialError, Failure, Link, OpenError, Role};
-use super::permissions::{CLUSTER_COMMANDS, COMMANDS};
 use super::url::Address;
 use redis::{Cmd, Value, cmd};
 use smallvec::SmallVec;
@@ -34,6 +33,8 @@ pub(super) struct Found {
     pub(super) crosses_slots: Option<bool>,
     /// Errors that are no fault of the settings, such as memory that is full: they may be gone in a moment.
     pub(super) failures: Vec<Failure>,
+    /// Slots were on the move, and not everything was tried.
+    pub(super) is_partial: bool,
 }
 
 /// What one command of a self-test is for.
@@ -159,13 +160,6 @@ fn probes(role: Role, key: &dyn Fn(&str) -> String) -> Vec<(&'static str, String
         probes.push(("asking", "ASKING".to_owned()));
         probes.push(("ping", "PING".to_owned()));
     }
-    debug_assert!(
-        COMMANDS
-            .iter()
-            .chain(&CLUSTER_COMMANDS[..if role == Role::Node { 2 } else { 0 }])
-            .all(|name| { probes.iter().any(|(probed, _)| probed == name) }),
-        "every permission is probed"
-    );
     probes
 }
 
@@ -283,8 +277,9 @@ fn judge(answers: &[(Step, Result<Value, Failure>)]) -> Result<Found, Refusal> {
                     return Err(Refusal::Script(script, text));
                 }
             }
-            // Slots are on the move: the next connection will tell.
+            // Permissions are looked at before slots, so at least those are known.
             (_, Failure::Moved { .. } | Failure::Ask { .. } | Failure::TryAgain | Failure::SlotNotServed) => {
+                found.is_partial = true;
             }
             (Step::Probe(_) | Step::Cleanup, Failure::Other(_)) => {}
             (_, failure) => {
@@ -318,4 +313,73 @@ fn failure_in(answer: &Result<Value, Failure>) -> Option<Failure> {
 /// `No permissions to access a key`, and not `to run the 'x' command`.
 fn is_about_keys(text: &str) -> bool {
     text.contains("key") && !text.contains("to run the '")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::permissions::{CLUSTER_COMMANDS, COMMANDS};
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_permission_is_probed() {
+        let probed =
+            |role| probes(role, &str::to_owned).into_iter().map(|(name, _)| name).collect::<BTreeSet<_>>();
+        assert_eq!(probed(Role::Single), COMMANDS.into_iter().collect());
+        assert_eq!(probed(Role::Node), COMMANDS.into_iter().chain(CLUSTER_COMMANDS).collect());
+    }
+
+    #[test]
+    fn every_key_begins_with_the_prefix_and_is_deleted() {
+        let tags = Tags { own: "1".to_owned(), other: Some("2".to_owned()) };
+        let (mut keys, mut deleted) = (BTreeSet::new(), BTreeSet::new());
+        for (step, command) in steps(Role::Node, "mine:", &tags) {
+            for arg in command.args_iter() {
+                let redis::Arg::Simple(arg) = arg else { continue };
+                if arg.windows(9).any(|part| part == b"selftest:") {
+                    assert!(arg.starts_with(b"mine:selftest:{"), "{:?}", String::from_utf8_lossy(arg));
+                    if step == Step::Cleanup {
+                        deleted.insert(arg.to_vec())
+                    } else {
+                        keys.insert(arg.to_vec())
+                    };
+                }
+            }
+        }
+        assert_eq!(keys.difference(&deleted).count(), 0);
+        assert!(keys.len() >= 8, "{}", keys.len());
+    }
+
+    #[test]
+    fn answers_are_judged() {
+        let no = |text: &str| Err(Failure::of_text(text));
+        let client = |text: &str| Ok(Value::Array(vec![Value::BulkString(text.as_bytes().to_vec())]));
+        let script = Step::Script("limit");
+        let moved = Err(Failure::Moved { slot: 1, address: "h:1".to_owned() });
+
+        let found =
+            judge(&[(script, client("+")), (Step::CrossSlots, client("+")), (Step::Cleanup, moved)]).unwrap();
+        assert!(found.failures.is_empty() && found.is_partial);
+        assert_eq!(found.crosses_slots, Some(true));
+        for refused in [no("ERR Unexpected flag in script shebang"), client("-ERR undeclared key")] {
+            assert_eq!(judge(&[(Step::CrossSlots, refused)]).unwrap().crosses_slots, Some(false));
+        }
+        let full =
+            judge(&[(Step::Probe("set"), no("OOM full")), (Step::CrossSlots, no("OOM full"))]).unwrap();
+        assert_eq!((full.failures.len(), full.crosses_slots), (1, None));
+
+        let refusal = judge(&[(script, no("ERR unknown command 'LSET'"))]).unwrap_err();
+        assert_eq!(refusal, Refusal::Script("limit", "ERR unknown command 'LSET'".to_owned()));
+        let refusal = judge(&[(Step::Probe("set"), Err(Failure::ReadOnly))]).unwrap_err();
+        assert_eq!(refusal, Refusal::NotReady(Failure::ReadOnly));
+
+        let denied = "NOPERM this user has no permissions to run the 'zadd' command";
+        let answers =
+            [(Step::Probe("zadd"), no(denied)), (Step::Probe("zadd"), no(denied)), (script, no(denied))];
+        let Refusal::Denied(found) = judge(&answers).unwrap_err() else { panic!("it is denied") };
+        assert_eq!(found, Denied { commands: vec!["zadd"], keys: false, text: denied.to_owned() });
+        let answers = [(Step::Probe("zadd"), no("NOPERM No permissions to access a key"))];
+        let Refusal::Denied(found) = judge(&answers).unwrap_err() else { panic!("it is denied") };
+        assert!(found.keys && found.commands.is_empty());
+    }
 }

@@ -213,7 +213,9 @@ impl Shard {
         if tested.len() >= MOST_TESTED {
             tested.clear();
         }
-        tested.insert(address.clone());
+        if !found.is_partial {
+            tested.insert(address.clone());
+        }
         drop(tested);
         Ok(link)
     }

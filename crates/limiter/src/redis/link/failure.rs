@@ -2,7 +2,8 @@
 
 use redis::{RedisError, ServerError};
 
-/// Why a call failed. All but [`Lost`](Self::Lost) were certainly not executed, or refused as a whole.
+/// Why a call failed. All but [`Lost`](Self::Lost) and [`Unreadable`](Self::Unreadable) were certainly not executed, or
+/// refused as a whole.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Failure {
     /// It was not sent: there is no connection, or the breaker is open.
