@@ -41,6 +41,9 @@ const LENT_BYTES: usize = 12;
 const SHORTEST_TTL_MS: u64 = 4 * 2 * EPOCH_US / 1_000;
 const LOG_EXTRA_MS: u64 = 10_000;
 
+/// The number of the algorithm that keeps lists of its own.
+const LOG: u8 = 4;
+
 /// How many runs of equal requests, or limits, fit into one ask.
 pub const MOST_PARTS: usize = 255;
 
@@ -173,6 +176,12 @@ pub fn arguments<'a>(
         arguments[1].push((index - 1) as u8);
     }
     arguments
+}
+
+/// The keys besides the client's own that the script touches for `ask`: the lists of its logs, see `tail.lua`.
+pub fn log_keys<'a>(key: &'a [u8], ask: &'a Ask) -> impl Iterator<Item = Vec<u8>> + 'a {
+    let logs = ask.charges.iter().filter(|charge| number(charge.meter.algorithm()) == LOG);
+    logs.map(move |charge| [key, b":", charge.field.as_bytes()].concat())
 }
 
 /// The time in the first element of an answer.
@@ -339,7 +348,7 @@ fn number(algorithm: Algorithm) -> u8 {
         Algorithm::Gcra => 2,
         Algorithm::FixedWindow => 3,
         // Requests in flight have a script of their own.
-        Algorithm::SlidingWindowLog | Algorithm::Concurrency => 4,
+        Algorithm::SlidingWindowLog | Algorithm::Concurrency => LOG,
         Algorithm::SlidingWindowCounter => 5,
     }
 }

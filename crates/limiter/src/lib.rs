@@ -28,7 +28,8 @@ pub use names::Names;
 pub use pending::Pending;
 pub use policy::Terms;
 pub use redis::{
-    Node, NodeAddress, OpenError, RedisSettings, RedisStore, ShardState, StoreUrl, StoreUrlError,
+    Node, NodeAddress, OpenError, RedisSettings, RedisStore, ShardState, StoreErrorKind, StoreUrl,
+    StoreUrlError, permissions,
 };
 pub use tollgate_core::decision::{Invalid, Outcome, Standing};
 pub use tollgate_core::request::{Method, Request};

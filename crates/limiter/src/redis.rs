@@ -1,22 +1,27 @@
 //! The shared store: Redis, alone, watched by Sentinels, or as a Cluster.
 //!
 //! From the inside out: a [`link`] is one connection, a [`shard`] is one primary with its [`breaker`],
-//! [`servers`] know which shard serves which key. On top of them, [`dispatch`] sends what the leases ask,
+//! [`servers`] know which shard serves which key. A server passes the [`self_test`] first, which tries all
+//! [`permissions`] that are needed; what goes wrong later is counted and logged by [`errors`]. On top of them, [`dispatch`] sends what the leases ask,
 //! many clients in one call ([`lane`]), and [`fleet`] lets the nodes that share the store know of each other; how many
 //! there are is remembered by the [`census`].
 
 mod breaker;
 mod census;
 mod dispatch;
+mod errors;
 mod fleet;
 mod lane;
 mod link;
+pub mod permissions;
+mod self_test;
 mod servers;
 mod shard;
 mod slots;
 mod ticket;
 mod url;
 
+pub use errors::StoreErrorKind;
 pub use fleet::{Node, NodeAddress};
 pub use link::OpenError;
 pub use url::{StoreUrl, StoreUrlError};
@@ -152,6 +157,7 @@ impl RedisStore {
         };
         let server_settings = servers::Settings {
             timeout: settings.timeout,
+            prefix: settings.prefix.clone(),
             hook: Some(Box::new(hook)),
             ..servers::Settings::default()
         };
@@ -214,6 +220,11 @@ impl RedisStore {
             timeouts: shard.counters().timeouts.load(std::sync::atomic::Ordering::Relaxed),
         };
         self.shared.servers.shards().iter().map(state).collect()
+    }
+
+    /// How many errors of this kind the store answered with. What meets one is decided without the store.
+    pub fn errors(&self, kind: StoreErrorKind) -> u64 {
+        self.shared.servers.errors(kind)
     }
 
     /// How many calls were made to the store, reports included.

@@ -1,7 +1,7 @@
 //! A Redis Cluster, put together without any tool.
 
 use crate::ports;
-use crate::redis::Server;
+use crate::redis::{Server, is_redis_6};
 use crate::wait::wait_until;
 
 const SLOTS: usize = 16_384;
@@ -41,6 +41,14 @@ impl Cluster {
         for (number, node) in self.primaries.iter().enumerate() {
             let first = (SLOTS * number / count).to_string();
             let last = (SLOTS * (number + 1) / count - 1).to_string();
+            if is_redis_6() {
+                let all: Vec<_> = (SLOTS * number / count..SLOTS * (number + 1) / count)
+                    .map(|slot| slot.to_string())
+                    .collect();
+                let words = ["CLUSTER", "ADDSLOTS"].into_iter().chain(all.iter().map(String::as_str));
+                assert_eq!(node.cli(&words.collect::<Vec<_>>()), "OK");
+                continue;
+            }
             assert_eq!(node.cli(&["CLUSTER", "ADDSLOTSRANGE", &first, &last]), "OK");
         }
         for (number, node) in self.nodes().enumerate() {
@@ -52,9 +60,10 @@ impl Cluster {
     fn introduce(&self) {
         for node in self.nodes().skip(1) {
             let bus = node.cli(&["CONFIG", "GET", "cluster-port"]);
-            let bus = bus.lines().last().unwrap_or_default();
+            // Before 7.0 it cannot be chosen.
+            let bus = bus.lines().last().map_or_else(|| (node.port() + 10_000).to_string(), str::to_owned);
             let port = node.port().to_string();
-            assert_eq!(self.primaries[0].cli(&["CLUSTER", "MEET", "127.0.0.1", &port, bus]), "OK");
+            assert_eq!(self.primaries[0].cli(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]), "OK");
         }
         let known = format!("cluster_known_nodes:{}\r", self.nodes().count());
         for node in self.nodes() {
@@ -114,6 +123,7 @@ fn node() -> Server {
     ];
     Server::start_with(&[], None, None, |_, _| {
         let words = arguments.iter().flat_map(|line| line.split(' ')).map(str::to_owned);
-        words.chain(["--cluster-port".to_owned(), ports::free().to_string()]).collect()
+        let bus = ["--cluster-port".to_owned(), ports::free().to_string()];
+        words.chain(bus.into_iter().filter(|_| !is_redis_6())).collect()
     })
 }

@@ -1,6 +1,7 @@
 //! A network that misbehaves when it is told to.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{ReadHalf, WriteHalf};
@@ -27,6 +28,29 @@ pub enum Mode {
     Refuse,
 }
 
+/// Words that are replaced by others of the same length, in what a client sends and in what it is answered.
+#[derive(Clone, Debug, Default)]
+pub struct Rewrites {
+    /// Words of the client.
+    pub requests: Vec<(&'static str, &'static str)>,
+    /// Words of the server.
+    pub answers: Vec<(&'static str, &'static str)>,
+}
+
+impl Rewrites {
+    fn apply(&self, direction: Direction, bytes: &mut [u8]) {
+        let pairs = if direction == Direction::Up { &self.requests } else { &self.answers };
+        for (from, to) in pairs {
+            assert_eq!(from.len(), to.len(), "lengths are told before the words");
+            let mut at = 0;
+            while let Some(found) = bytes[at..].windows(from.len()).position(|part| part == from.as_bytes()) {
+                at += found;
+                bytes[at..at + to.len()].copy_from_slice(to.as_bytes());
+            }
+        }
+    }
+}
+
 /// Stands in front of a server. Ends with this value.
 #[derive(Debug)]
 pub struct Proxy {
@@ -38,10 +62,15 @@ pub struct Proxy {
 impl Proxy {
     /// A proxy before the server at `target`, such as `127.0.0.1:6379`.
     pub async fn start(target: &str) -> Self {
+        Self::start_rewriting(target, Rewrites::default()).await
+    }
+
+    /// One that also replaces words.
+    pub async fn start_rewriting(target: &str, rewrites: Rewrites) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let (mode, modes) = watch::channel(Mode::Pass);
-        let task = tokio::spawn(accept(listener, address, target.to_owned(), modes));
+        let task = tokio::spawn(accept(listener, address, target.to_owned(), modes, Arc::new(rewrites)));
         Self { address, mode, task }
     }
 
@@ -67,7 +96,13 @@ impl Drop for Proxy {
     }
 }
 
-async fn accept(first: TcpListener, address: SocketAddr, target: String, mut modes: watch::Receiver<Mode>) {
+async fn accept(
+    first: TcpListener,
+    address: SocketAddr,
+    target: String,
+    mut modes: watch::Receiver<Mode>,
+    rewrites: Arc<Rewrites>,
+) {
     let mut listener = Some(first);
     let mut connections = JoinSet::new();
     loop {
@@ -79,21 +114,26 @@ async fn accept(first: TcpListener, address: SocketAddr, target: String, mut mod
         tokio::select! {
             changed = modes.changed() => if changed.is_err() { return },
             Some(Ok((client, _))) = async { Some(listener.as_ref()?.accept().await) } => {
-                connections.spawn(serve(client, target.clone(), modes.clone()));
+                connections.spawn(serve(client, target.clone(), modes.clone(), Arc::clone(&rewrites)));
             }
             Some(_) = connections.join_next() => {}
         }
     }
 }
 
-async fn serve(mut client: TcpStream, target: String, mut modes: watch::Receiver<Mode>) {
+async fn serve(
+    mut client: TcpStream,
+    target: String,
+    mut modes: watch::Receiver<Mode>,
+    rewrites: Arc<Rewrites>,
+) {
     let Ok(mut server) = TcpStream::connect(&target).await else { return };
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let broken = {
         let (from_client, to_client) = client.split();
         let (from_server, to_server) = server.split();
-        let up = copy(from_client, to_server, modes.clone(), Direction::Up);
-        let down = copy(from_server, to_client, modes.clone(), Direction::Down);
+        let up = copy(from_client, to_server, modes.clone(), Direction::Up, &rewrites);
+        let down = copy(from_server, to_client, modes.clone(), Direction::Down, &rewrites);
         tokio::select! {
             () = async { tokio::join!(up, down); } => false,
             _ = modes.wait_for(|mode| matches!(mode, Mode::Reset | Mode::Refuse)) => true,
@@ -115,6 +155,7 @@ async fn copy(
     mut to: WriteHalf<'_>,
     mut modes: watch::Receiver<Mode>,
     direction: Direction,
+    rewrites: &Rewrites,
 ) {
     let mut buffer = vec![0; 64 << 10];
     loop {
@@ -131,6 +172,7 @@ async fn copy(
             let _ = to.shutdown().await;
             return;
         }
+        rewrites.apply(direction, &mut buffer[..count]);
         let mode = *modes.borrow();
         match mode {
             Mode::BlackHole => continue,

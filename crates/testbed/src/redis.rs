@@ -15,6 +15,9 @@ use tempfile::TempDir;
 const ATTEMPTS: usize = 8;
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
+/// Names another program than `redis-server`, such as a Valkey or another version of Redis.
+const PROGRAM: &str = "TOLLGATE_REDIS_SERVER";
+
 /// A `redis-server` on a port and in a folder of its own, which ends with this value.
 #[derive(Debug)]
 pub struct Server {
@@ -73,7 +76,7 @@ impl Server {
 
     /// Whether it came up.
     fn spawn(&mut self) -> bool {
-        let mut command = Command::new("redis-server");
+        let mut command = Command::new(program());
         // A Sentinel's first argument is its file.
         let is_sentinel = self.arguments.iter().any(|argument| argument == "--sentinel");
         if !is_sentinel {
@@ -183,6 +186,23 @@ impl Server {
         assert!(self.spawn(), "redis-server did not start again on port {}", self.port);
     }
 
+    /// Lets it fail to save its data, after which it takes no writes (`MISCONF`).
+    pub fn fail_to_save(&self) {
+        // A file cannot take the place of a folder, whoever tries.
+        fs::create_dir(self.folder.path().join("dump.rdb")).expect("a folder is made");
+        assert_eq!(self.cli(&["CONFIG", "SET", "save", "3600 1000000"]), "OK");
+        self.cli(&["BGSAVE"]);
+        wait_until("it has failed to save", || {
+            self.cli(&["INFO", "persistence"]).contains("rdb_last_bgsave_status:err")
+        });
+    }
+
+    /// Lets it save again.
+    pub fn save_again(&self) {
+        fs::remove_dir(self.folder.path().join("dump.rdb")).expect("the folder is removed");
+        assert_eq!(self.cli(&["SAVE"]), "OK");
+    }
+
     /// Runs a command and shows the answer as text: an array by lines, an error as `ERR …`.
     pub fn cli(&self, words: &[&str]) -> String {
         self.try_cli(words).unwrap_or_else(|error| format!("ERR {error}"))
@@ -201,6 +221,16 @@ impl Server {
         connection.set_read_timeout(Some(ANSWER_WITHIN))?;
         Ok(connection)
     }
+}
+
+fn program() -> String {
+    std::env::var(PROGRAM).unwrap_or_else(|_| "redis-server".to_owned())
+}
+
+/// Whether the program is a Redis 6.2, whose clusters are put together in another way.
+pub(crate) fn is_redis_6() -> bool {
+    let version = Command::new(program()).arg("--version").output().expect("redis-server is installed");
+    version.stdout.starts_with(b"Redis server v=6.")
 }
 
 impl Drop for Server {

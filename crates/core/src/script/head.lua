@@ -1,6 +1,7 @@
 -- Charges clients for what they ask, each client all or nothing, in one atomic call.
 --
--- KEYS        the hashes of the clients; in a cluster only the first may be declared
+-- KEYS        the hashes of the clients, and behind them the lists of their logs (`script::log_keys`); in a cluster
+--             only those of the first may be declared
 -- ARGV[1]     the time, if it is not the server's own, and whether all keys are repeated at the end of ARGV
 -- ARGV[2]     for each client a byte: which of the following it asks for
 -- ARGV[3…]    what is asked, as `script::Ask` writes it

@@ -36,8 +36,6 @@ pub(super) struct Queues {
     /// Calls on their way, or waiting to be.
     pending: AtomicUsize,
     calls: AtomicU64,
-    /// The second of the last complaint: a store that is full refuses everybody.
-    complained: AtomicU64,
 }
 
 impl Queues {

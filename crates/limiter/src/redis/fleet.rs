@@ -9,7 +9,7 @@ use super::link::Failure;
 use super::shard::Shard;
 use crate::clock::Clock;
 use parking_lot::Mutex;
-use redis::Value;
+use redis::{Cmd, Value};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
@@ -43,6 +43,13 @@ redis.call('HSET', KEYS[1], ARGV[1], string.format('%.0f', now) .. ' ' .. ARGV[2
 redis.call('PEXPIRE', KEYS[1], 2 * tonumber(ARGV[3]) / 1000)
 return alive
 ";
+
+/// The call that notes the node `id` under `key`.
+pub(super) fn heartbeat(key: &str, id: &str, described: &str) -> Cmd {
+    let mut command = redis::cmd("EVAL");
+    command.arg(SCRIPT).arg(1).arg(key).arg(id).arg(described).arg(SILENT_US);
+    command
+}
 
 /// Where a node can be reached.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -154,11 +161,10 @@ impl Shared {
     async fn beat_to(&self, shard: &Arc<Shard>) -> bool {
         let own = self.fleet.own();
         let Ok(described) = serde_json::to_string(&own) else { return false };
-        let mut command = redis::cmd("EVAL");
-        command.arg(SCRIPT).arg(1).arg(self.nodes_key(shard)).arg(&own.id).arg(described).arg(SILENT_US);
+        let command = heartbeat(&self.nodes_key(shard), &own.id, &described);
         let (sent_us, sent_unix_us) = (self.lease_us(), self.clock.now_us());
         // Who does not answer keeps the nodes that it last told: they are not gone because it is.
-        let Ok(Value::Array(parts)) = shard.call(&command).await else { return false };
+        let Ok(Value::Array(parts)) = shard.call_noting_errors(&command).await else { return false };
         let took_us = self.lease_us().saturating_sub(sent_us);
         let mut texts = parts.iter().map(text);
         let Some(Some(store_us)) = texts.next().map(|time| time.and_then(|time| time.parse::<i64>().ok()))
@@ -183,7 +189,7 @@ impl Shared {
         for shard in self.servers.shards() {
             let mut command = redis::cmd("HDEL");
             command.arg(self.nodes_key(&shard)).arg(&self.fleet.id);
-            let _ = shard.call(&command).await;
+            let _ = shard.call_noting_errors(&command).await;
         }
     }
 
@@ -218,8 +224,8 @@ impl Shared {
             Secret(std::array::from_fn(|index| halves[index / 8][index % 8]))
         });
         let spelled: String = offered.0.iter().map(|byte| format!("{byte:02x}")).collect();
-        shard.call(redis::cmd("SET").arg(&key).arg(spelled).arg("NX")).await?;
-        let kept = shard.call(redis::cmd("GET").arg(&key)).await?;
+        shard.call_noting_errors(redis::cmd("SET").arg(&key).arg(spelled).arg("NX")).await?;
+        let kept = shard.call_noting_errors(redis::cmd("GET").arg(&key)).await?;
         Ok(text(&kept).and_then(parse_secret))
     }
 }

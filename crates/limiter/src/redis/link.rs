@@ -9,13 +9,14 @@ mod greeting;
 mod stream;
 
 pub(crate) use failure::Failure;
+pub(crate) use greeting::is_hidden;
 
 use super::url::{Address, Login, StoreUrl};
 use driver::Driver;
 use greeting::Greeting;
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Cmd, ProtocolVersion, RedisConnectionInfo, Value};
+use redis::{AsyncConnectionConfig, Cmd, Pipeline, ProtocolVersion, RedisConnectionInfo, Value};
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -102,6 +103,16 @@ impl Dialer {
         };
         let tls = url.tls.then(|| Tls::new(url)).transpose()?;
         Ok(Self { role, login: login.clone(), db, tls, within, examined: Mutex::default() })
+    }
+
+    /// What the servers are expected to be.
+    pub(crate) fn role(&self) -> Role {
+        self.role
+    }
+
+    /// How long a new connection may take, each part of it.
+    pub(crate) fn within(&self) -> Duration {
+        self.within
     }
 
     /// A link to whatever listens there: a primary or a replica.
@@ -227,13 +238,31 @@ impl Link {
         }
     }
 
+    /// Sends `count` commands at once, and tells of each what was answered.
+    pub(crate) async fn send_all(
+        &self,
+        commands: &Pipeline,
+        count: usize,
+    ) -> Result<Vec<Result<Value, Failure>>, Failure> {
+        if self.is_closed() {
+            return Err(Failure::Unavailable);
+        }
+        let answers = self.connection.clone().send_packed_commands(commands, 0, count).await;
+        let answers = answers.map_err(|error| Failure::of_call(&error))?;
+        let answer = |value| match value {
+            Value::ServerError(error) => Err(Failure::of_answer(&error)),
+            value => Ok(value),
+        };
+        Ok(answers.into_iter().map(answer).collect())
+    }
+
     /// Subscribes to `channel` on a link that may be spoken to unasked.
     pub(crate) async fn subscribe(&self, channel: &str) -> Result<(), Failure> {
         self.connection.clone().subscribe(channel).await.map_err(|error| Failure::of_call(&error))
     }
 
-    /// The server's version: (7, 0).
-    pub(crate) fn version(&self) -> (u32, u32) {
+    /// The server's version, if it says it: (7, 0).
+    pub(crate) fn version(&self) -> Option<(u32, u32)> {
         self.greeting.version
     }
 

@@ -10,6 +10,7 @@ mod sentinel;
 #[cfg(test)]
 mod tests;
 
+use super::errors::{StoreErrorKind, StoreErrors};
 use super::link::{DialError, Dialer, Failure, Link, OpenError, Role};
 use super::shard::{Common, Hook, Shard, log_change, supervise};
 use super::url::{Address, Kind, StoreUrl};
@@ -37,6 +38,8 @@ pub(crate) struct Settings {
     pub(crate) timeout: Duration,
     /// For a new connection, from the first packet to the last check.
     pub(crate) connect_timeout: Duration,
+    /// How keys begin, also those of the self-test.
+    pub(crate) prefix: String,
     /// Hears when a shard degrades and when it is back; without one, there is a line in the log.
     pub(crate) hook: Option<Box<Hook>>,
 }
@@ -44,7 +47,7 @@ pub(crate) struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         let (timeout, connect_timeout) = (Duration::from_millis(50), Duration::from_millis(500));
-        Self { timeout, connect_timeout, hook: None }
+        Self { timeout, connect_timeout, prefix: "tg:".to_owned(), hook: None }
     }
 }
 
@@ -82,6 +85,10 @@ impl Servers {
                 Box::new(|shard, change, after, failures| log_change(shard, change, after, failures, 0))
             }),
             look_again: Notify::new(),
+            prefix: settings.prefix,
+            errors: StoreErrors::default(),
+            tested: Mutex::default(),
+            refuses_cross_slots: AtomicBool::new(false),
         });
         let discovery = match &url.kind {
             Kind::Standalone => Discovery::Fixed,
@@ -106,6 +113,7 @@ impl Servers {
             is_supervised: AtomicBool::new(false),
             tasks: Mutex::default(),
         });
+        first.set_tags(servers.map.load().own_tags(&first));
         servers.look().await?;
         servers.connect().await?;
         servers.is_supervised.store(true, Ordering::Release);
@@ -164,6 +172,11 @@ impl Servers {
         Ok(link)
     }
 
+    /// How many errors of this kind the servers answered with.
+    pub(crate) fn errors(&self, kind: StoreErrorKind) -> u64 {
+        self.common.errors.count(kind)
+    }
+
     /// A short text whose slot `shard` serves: `{text}` in a key brings it there. Empty if it serves none.
     pub(crate) fn own_tag(&self, shard: &Shard) -> String {
         self.map.load().own_tag(shard)
@@ -211,6 +224,7 @@ impl Servers {
     }
 
     fn apply(&self, old: &Map, topology: Vec<cluster::Primary>) {
+        let mut created = Vec::new();
         let new = old.changed(topology, |address| {
             let number = self.next_number.fetch_add(1, Ordering::Relaxed);
             let known = self.newcomers.lock().remove(&address);
@@ -219,12 +233,18 @@ impl Servers {
             if let Some(link) = known.filter(|link| !link.is_closed()) {
                 shard.adopt(&link);
             }
-            if self.is_supervised.load(Ordering::Acquire) {
-                tokio::spawn(supervise(Arc::clone(&shard)));
-            }
+            created.push(Arc::clone(&shard));
             shard
         });
         let Some(new) = new else { return };
+        for shard in new.shards() {
+            shard.set_tags(new.own_tags(shard));
+        }
+        if self.is_supervised.load(Ordering::Acquire) {
+            for shard in created {
+                tokio::spawn(supervise(shard));
+            }
+        }
         for shard in old.shards() {
             if !new.has(shard) {
                 tracing::info!(shard = shard.number(), "a shard lost all its slots");
@@ -240,11 +260,10 @@ impl Servers {
     async fn connect(&self) -> Result<(), OpenError> {
         let mut dials = JoinSet::new();
         for shard in self.shards() {
-            let common = Arc::clone(&self.common);
             dials.spawn(async move {
                 let result = match shard.address() {
-                    Some(address) => common.dialer.dial_primary(&address).await,
-                    None => Err(DialError::Unreachable("nobody says where it is".to_owned())),
+                    Some(address) => shard.dial(&address).await,
+                    None => Err(DialError::Unreachable("its address is not known".to_owned())),
                 };
                 (shard, result)
             });

@@ -9,10 +9,14 @@ mod supervisor;
 pub(super) use supervisor::supervise;
 
 use super::breaker::{Breaker, State, Turn};
-use super::link::{Dialer, Failure, Link, monotonic_us};
+use super::errors::{StoreErrorKind, StoreErrors};
+use super::link::{DialError, Dialer, Failure, Link, monotonic_us};
+use super::self_test::{self, Tags};
 use super::url::Address;
 use arc_swap::ArcSwapOption;
+use parking_lot::Mutex;
 use redis::{Cmd, Value};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
@@ -20,6 +24,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::timeout;
+
+/// Redis knows scripts that touch several slots from this version on.
+const CROSSES_SLOTS: (u32, u32) = (7, 0);
+/// Servers that passed the self-test; so many are remembered.
+const MOST_TESTED: usize = 1024;
 
 /// What happened to a shard as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +72,14 @@ pub(crate) struct Common {
     pub(crate) hook: Box<Hook>,
     /// Asks for a new look at who serves what.
     pub(crate) look_again: Notify,
+    /// How keys begin.
+    pub(crate) prefix: String,
+    /// What the servers answered that is no answer.
+    pub(crate) errors: StoreErrors,
+    /// The servers that passed the self-test.
+    pub(crate) tested: Mutex<BTreeSet<Address>>,
+    /// A server was found that refuses scripts on several slots.
+    pub(crate) refuses_cross_slots: AtomicBool,
 }
 
 /// See the module.
@@ -72,6 +89,8 @@ pub(crate) struct Shard {
     /// Nothing while nobody knows where the primary is.
     address: ArcSwapOption<Address>,
     link: ArcSwapOption<Link>,
+    /// Where the self-test puts its keys.
+    tags: ArcSwapOption<Tags>,
     breaker: Breaker,
     counters: Counters,
     /// When the server last answered.
@@ -88,6 +107,7 @@ impl Shard {
             common,
             address: ArcSwapOption::new(address.map(Arc::new)),
             link: ArcSwapOption::empty(),
+            tags: ArcSwapOption::empty(),
             breaker: Breaker::new(),
             counters: Counters::default(),
             answered_us: AtomicU64::new(0),
@@ -122,9 +142,82 @@ impl Shard {
         &self.counters
     }
 
-    /// The server's version, while there is a connection: (7, 0).
+    /// The server's version, while there is a connection and if it says it: (7, 0).
+    #[cfg(test)]
     pub(crate) fn version(&self) -> Option<(u32, u32)> {
-        self.link.load().as_ref().map(|link| link.version())
+        self.link.load().as_ref().and_then(|link| link.version())
+    }
+
+    /// Whether one script call may serve clients of several slots, in a Cluster.
+    pub(crate) fn crosses_slots(&self) -> bool {
+        let is_new = self.link.load().as_ref().is_some_and(|link| crosses_slots(link));
+        is_new && !self.common.refuses_cross_slots.load(Ordering::Relaxed)
+    }
+
+    /// Counts an error that the server answered, and logs it unless the same was logged just now. Whatever was asked is
+    /// decided without the store.
+    pub(crate) fn note_error(&self, failure: &Failure) {
+        if let Some(kind) = failure.kind() {
+            self.note(kind, &failure.to_string());
+        }
+    }
+
+    /// The same for an error inside a script, which the answer as a whole does not show.
+    pub(crate) fn note_error_inside(&self, failure: &Failure) {
+        self.note_error(failure);
+        if let (Failure::ReadOnly, Some(link)) = (failure, self.link.load_full()) {
+            self.learn(&link, &Err(Failure::ReadOnly));
+        }
+    }
+
+    fn note(&self, kind: StoreErrorKind, reason: &str) {
+        if let Some(errors) = self.common.errors.note(self.number, kind, reason, monotonic_us()) {
+            let address = self.address().map_or_else(|| "unknown".to_owned(), |address| address.to_string());
+            tracing::error!(
+                shard = self.number,
+                address,
+                reason,
+                errors,
+                "the store answered with an error; decisions that need it are degraded"
+            );
+        }
+    }
+
+    /// As [`call`](Self::call); what the server answers as an error is also counted and logged.
+    pub(crate) async fn call_noting_errors(&self, command: &Cmd) -> Result<Value, Failure> {
+        self.call(command).await.inspect_err(|failure| self.note_error(failure))
+    }
+
+    pub(super) fn set_tags(&self, tags: Tags) {
+        self.tags.store(Some(Arc::new(tags)));
+    }
+
+    /// Connects to the primary at `address`. The first time, everything that will be needed of it is tried.
+    pub(super) async fn dial(&self, address: &Address) -> Result<Link, DialError> {
+        let common = &self.common;
+        let link = common.dialer.dial_primary(address).await?;
+        let tags = self.tags.load_full();
+        let Some(tags) = tags.filter(|_| !common.tested.lock().contains(address)) else { return Ok(link) };
+        let test = self_test::run(&link, common.dialer.role(), address, &common.prefix, &tags);
+        let late = |_| DialError::Unreachable("the self-test was not answered in time".to_owned());
+        let found = timeout(common.dialer.within(), test).await.map_err(late)??;
+        found.failures.iter().for_each(|failure| self.note_error(failure));
+        if found.crosses_slots == Some(false) && crosses_slots(&link) {
+            common.refuses_cross_slots.store(true, Ordering::Relaxed);
+            tracing::warn!(
+                shard = self.number, %address,
+                "this server refuses scripts on keys of several slots; each client is sent in a call of its own"
+            );
+        }
+        let mut tested = common.tested.lock();
+        if tested.len() >= MOST_TESTED {
+            tested.clear();
+        }
+        if !found.is_partial {
+            tested.insert(address.clone());
+        }
+        drop(tested);
+        Ok(link)
     }
 
     /// Sends a command; no answer within the timeout is [`Failure::Lost`].
@@ -309,6 +402,11 @@ impl fmt::Debug for Shard {
             .field("state", &self.state())
             .finish_non_exhaustive()
     }
+}
+
+/// Whether the server should know scripts on several slots. One that hides its version is tried.
+fn crosses_slots(link: &Link) -> bool {
+    link.version().is_none_or(|version| version >= CROSSES_SLOTS)
 }
 
 /// The line in the log for a [`Change`]; `keys` is about how many keys in use here are the shard's.

@@ -83,7 +83,10 @@ impl Slot {
         if matches!(answer, Err(Failure::Unavailable)) {
             self.is_told.store(false, Ordering::Relaxed);
         }
-        let taken = read(&answer?).ok_or(Failure::Lost)?;
+        let taken =
+            read(&answer?).ok_or(Failure::InvalidAnswer("not in a known format")).inspect_err(|failure| {
+                self.shared.servers.shard_of(self.key.as_bytes()).note_error(failure);
+            })?;
         if taken.admitted {
             self.note();
         } else {
@@ -149,7 +152,12 @@ impl Shared {
                     self.servers.refresh();
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
-                other => return other,
+                other => {
+                    if let Err(failure) = &other {
+                        shard.note_error(failure);
+                    }
+                    return other;
+                }
             }
         }
     }

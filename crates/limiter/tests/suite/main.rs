@@ -7,6 +7,7 @@ mod allocations;
 mod clients;
 mod hot_keys;
 mod invalid;
+mod log;
 mod longest_wait;
 mod memory;
 mod penalties;

@@ -5,11 +5,14 @@
 
 mod conformance;
 mod emergency;
+mod errors;
 mod exactness;
 mod faults;
 mod fleet;
 mod in_flight;
 mod penalties;
+mod permissions;
 mod several;
+mod shapes;
 mod timing;
 mod together;

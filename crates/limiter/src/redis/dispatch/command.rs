@@ -23,16 +23,20 @@ impl Shared {
     pub(super) fn command(&self, shard: &Shard, batch: &Batch, by_name: bool) -> Cmd {
         let calls = batch.calls();
         let is_cluster = *self.servers.kind() == Kind::Cluster;
-        // Before 7.0 a cluster's calls go one by one, see `room`; then no keys have to be repeated.
-        let crosses_slots = is_cluster && crosses_slots(shard);
+        // Where a call may not cross slots they go one by one, see `room`; then no keys have to be repeated.
+        let crosses_slots = is_cluster && shard.crosses_slots();
         let (name, text) = &SCRIPTS[usize::from(crosses_slots)];
         let mut command = if by_name { redis::cmd("EVALSHA") } else { redis::cmd("EVAL") };
         command.arg(if by_name { name } else { text });
-        let declared = if crosses_slots { 1 } else { calls.len() };
-        command.arg(declared);
-        for queued in &calls[..declared] {
+        // Servers differ in what they make of a key that is not declared; across slots, Redis wants the others left out.
+        let declared = &calls[..if crosses_slots { 1 } else { calls.len() }];
+        let asks = declared.iter().map(|queued| (queued.call.key.as_bytes(), &queued.call.ask));
+        let logs: Vec<_> = asks.flat_map(|(key, ask)| script::log_keys(key, ask)).collect();
+        command.arg(declared.len() + logs.len());
+        for queued in declared {
             command.arg(queued.call.key.as_bytes());
         }
+        command.arg(logs);
         let given_us = self.given_time.as_ref().map(|clock| clock.now_us());
         let asks = calls.iter().map(|queued| &queued.call.ask);
         command.arg(script::arguments(given_us, crosses_slots, asks));
@@ -47,12 +51,8 @@ impl Shared {
     /// How many clients may travel in one call.
     pub(super) fn room(&self, shard: &Shard) -> usize {
         let is_alone = *self.servers.kind() != Kind::Cluster;
-        if is_alone || crosses_slots(shard) { MOST_CLIENTS } else { 1 }
+        if is_alone || shard.crosses_slots() { MOST_CLIENTS } else { 1 }
     }
-}
-
-fn crosses_slots(shard: &Shard) -> bool {
-    shard.version().is_some_and(|version| version >= (7, 0))
 }
 
 /// The time at the store and the answer to each client.

@@ -27,9 +27,7 @@ impl Shared {
                 batch.conclude(|queued| self.follow(shard, queued, is_alone, &failure));
             }
             Err(failure) => {
-                if !matches!(failure, Failure::Unavailable) {
-                    tracing::debug!(shard = shard.number(), %failure, "a call was refused");
-                }
+                shard.note_error(&failure);
                 batch.give_up(false);
             }
         }
@@ -37,9 +35,7 @@ impl Shared {
 
     fn take_in(self: &Arc<Self>, shard: &Arc<Shard>, batch: Batch, value: Value) {
         let Some((store_us, answers)) = read(value, batch.len()) else {
-            if self.may_complain() {
-                tracing::warn!(shard = shard.number(), "the store's answer cannot be read");
-            }
+            shard.note_error(&Failure::InvalidAnswer("not in a known format"));
             return batch.give_up(true);
         };
         let now_us = self.lease_us();
@@ -65,16 +61,13 @@ impl Shared {
             self.servers.refresh();
             return self.follow(shard, queued, true, &Failure::TryAgain);
         }
-        if self.may_complain() {
-            tracing::warn!(shard = shard.number(), %why, "the store cannot serve a client");
-        }
-        self.book.failed(queued.call, matches!(why, Unreadable::Malformed));
-    }
-
-    /// Once a second.
-    fn may_complain(&self) -> bool {
-        let second = self.lease_us() / 1_000_000;
-        self.queues.complained.swap(second, Ordering::Relaxed) != second
+        let failure = match why {
+            Unreadable::Refused(text) => Failure::of_text(text),
+            Unreadable::Malformed => Failure::InvalidAnswer("not in a known format"),
+            Unreadable::Impossible(why) => Failure::InvalidAnswer(why),
+        };
+        shard.note_error_inside(&failure);
+        self.book.failed(queued.call, matches!(failure, Failure::InvalidAnswer(_)));
     }
 
     /// Slots are on the move. Nothing was executed: each client is sent on its own way. What the server said is

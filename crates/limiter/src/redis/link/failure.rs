@@ -2,7 +2,8 @@
 
 use redis::{RedisError, ServerError};
 
-/// Why a call failed. All but [`Lost`](Self::Lost) were certainly not executed, or refused as a whole.
+/// Why a call failed. All but [`Lost`](Self::Lost) and [`InvalidAnswer`](Self::InvalidAnswer) were certainly not executed, or
+/// refused as a whole.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Failure {
     /// It was not sent: there is no connection, or the breaker is open.
@@ -30,34 +31,40 @@ pub(crate) enum Failure {
     /// The slot is on its way, and its keys are on both sides.
     #[error("the slot is on its way; try again")]
     TryAgain,
-    /// Nobody serves this slot.
-    #[error("nobody serves this slot")]
+    /// No server serves this slot.
+    #[error("CLUSTERDOWN the hash slot is not served")]
     SlotNotServed,
-    /// The whole Cluster serves nobody.
-    #[error("the cluster is down")]
+    /// The whole Cluster is down.
+    #[error("CLUSTERDOWN the cluster is down")]
     ClusterDown,
     /// The server is still reading its data, or waits for its primary's.
-    #[error("the server is loading")]
+    #[error("LOADING the server is loading its data")]
     Loading,
     /// The server is a replica.
-    #[error("the server is a replica")]
+    #[error("READONLY the server is a replica")]
     ReadOnly,
     /// A script runs for too long.
-    #[error("the server is busy with a script")]
+    #[error("BUSY the server is busy with a script")]
     Busy,
     /// The script must be sent again.
     #[error("the script is not loaded")]
     NoScript,
-    /// The server's memory is full.
-    #[error("the server is out of memory")]
-    OutOfMemory,
-    /// The server takes no writes for now: it cannot save, or has too few replicas.
-    #[error("the server takes no writes: {0}")]
-    NoWrites(String),
-    /// Our user must not do this.
-    #[error("no permission: {0}")]
+    /// The server's memory is full, and it takes no writes.
+    #[error("{0}")]
+    OutOfMemory(String),
+    /// The server has too few replicas, and takes no writes.
+    #[error("{0}")]
+    NoReplicas(String),
+    /// The server cannot save its data, and takes no writes.
+    #[error("{0}")]
+    NotSaving(String),
+    /// The user lacks a permission, or is not logged in.
+    #[error("{0}")]
     NoPermission(String),
-    /// Anything else that the server said.
+    /// An answer came that cannot be read, or cannot be true: the call may have been executed.
+    #[error("invalid answer: {0}")]
+    InvalidAnswer(&'static str),
+    /// Anything else that the server said: most often an error in a script.
     #[error("{0}")]
     Other(String),
 }
@@ -87,11 +94,44 @@ impl Failure {
             "READONLY" => Self::ReadOnly,
             "BUSY" => Self::Busy,
             "NOSCRIPT" => Self::NoScript,
-            "OOM" => Self::OutOfMemory,
-            code @ ("MISCONF" | "NOREPLICAS") => Self::NoWrites(format!("{code} {detail}")),
-            code @ ("NOPERM" | "NOAUTH" | "WRONGPASS") => Self::NoPermission(format!("{code} {detail}")),
-            code => Self::Other(format!("{code} {detail}")),
+            code => Self::of_text(&format!("{code} {detail}")),
         }
+    }
+
+    /// What an error means that was raised inside a script. Servers before 7.0 put the script's name and line before
+    /// it, later ones behind it; and a missing permission has no code there.
+    pub(crate) fn of_text(text: &str) -> Self {
+        let whole = text.trim_end();
+        // The same reason is one reason, wherever in a script it was met.
+        let line = whole.rfind(" script: ").filter(|at| whole[*at..].contains("on @"));
+        let text = &whole[..line.unwrap_or(whole.len())];
+        let from = |code: &str| {
+            text.match_indices(code).map(|(at, _)| &text[at..]).find(|rest| {
+                let before = text[..text.len() - rest.len()].chars().last();
+                let after = rest[code.len()..].chars().next();
+                before.is_none_or(|before| !before.is_alphanumeric())
+                    && after.is_none_or(|after| after == ' ')
+            })
+        };
+        let coded = [
+            ("OOM", Self::OutOfMemory as fn(String) -> Self),
+            ("NOREPLICAS", Self::NoReplicas),
+            ("MISCONF", Self::NotSaving),
+            ("NOPERM", Self::NoPermission),
+            ("NOAUTH", Self::NoPermission),
+            ("WRONGPASS", Self::NoPermission),
+        ];
+        for (code, failure) in coded {
+            if let Some(found) = from(code) {
+                return failure(found.to_owned());
+            }
+        }
+        for phrase in ["ACL failure in script", "The user executing the script can't"] {
+            if let Some(at) = text.find(phrase) {
+                return Self::NoPermission(format!("NOPERM {}", &text[at..]));
+            }
+        }
+        if from("READONLY").is_some() { Self::ReadOnly } else { Self::Other(whole.to_owned()) }
     }
 
     /// What an error means that is ours or the library's. One with a code is the server's.
@@ -107,4 +147,43 @@ impl Failure {
 fn redirection(detail: &str) -> Option<(u16, String)> {
     let (slot, address) = detail.split_once(' ')?;
     Some((slot.parse().ok()?, address.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_every_server_are_told_apart() {
+        let table = [
+            (
+                "OOM command not allowed when used memory > 'maxmemory'. script: a0bc, on @user_script:1.",
+                "OOM command not allowed when used memory > 'maxmemory'.",
+            ),
+            (
+                "ERR Error running script (call to f_a0): @user_script:1: @user_script: 1: -OOM command",
+                "OOM command",
+            ),
+            ("=[C]: -1: -NOREPLICAS Not enough good replicas to write.\r\n", "NOREPLICAS Not enough good"),
+            ("MISCONF Redis is configured to save RDB snapshots", "MISCONF Redis is"),
+            (
+                "ERR The user executing the script can't run this command or subcommand",
+                "NOPERM The user exec",
+            ),
+            (
+                "ERR ACL failure in script: User u has no permissions to run the 'zadd' command script: on @user_script:1.",
+                "NOPERM ACL failure in script: User u has no permissions to run the 'zadd' command",
+            ),
+            ("NOPERM User u has no permissions to run the 'zadd' command", "NOPERM User u has"),
+            ("-READONLY You can't write against a read only replica.", "READONLY the server is a replica"),
+            ("ERR unknown command 'HRANDFIELD'", "ERR unknown command"),
+            ("ERR BOOM in ZOOM", "ERR BOOM"),
+        ];
+        for (text, expected) in table {
+            let failure = Failure::of_text(text);
+            assert!(failure.to_string().starts_with(expected), "{text}: {failure}");
+            assert!(!failure.to_string().contains("@user_script"), "{failure}");
+        }
+        assert!(matches!(Failure::of_text("ERR BOOM in ZOOM"), Failure::Other(_)));
+    }
 }

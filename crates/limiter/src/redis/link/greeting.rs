@@ -3,14 +3,16 @@
 use super::super::url::Address;
 use super::{DialError, Dialer, Failure, Link, OpenError, Role};
 use redis::{Cmd, RedisError, Value, cmd};
+use std::borrow::Cow;
+use std::collections::HashMap;
 
 /// Scripts need what came with it.
 const OLDEST: (u32, u32) = (6, 2);
 
-/// What a server says of itself.
+/// What a server says of itself; empty where it does not.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Greeting {
-    pub(super) version: (u32, u32),
+    pub(super) version: Option<(u32, u32)>,
     role: String,
     mode: String,
     is_loading: bool,
@@ -18,23 +20,36 @@ pub(super) struct Greeting {
 }
 
 impl Greeting {
+    /// Reads the answer to INFO. Valkey has names of its own for some fields, and gives the version of Redis that it is
+    /// compatible with as well.
     fn parse(info: &str) -> Self {
         let mut greeting = Self::default();
+        let mut valkey_version = None;
         for line in info.lines() {
             let Some((name, value)) = line.split_once(':') else { continue };
             match name {
-                "redis_version" => {
-                    let mut numbers = value.split('.').map(|number| number.parse().unwrap_or(0));
-                    greeting.version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-                }
+                "redis_version" => greeting.version = version(value),
+                "valkey_version" => valkey_version = version(value),
                 "role" => greeting.role = value.to_owned(),
-                "redis_mode" => greeting.mode = value.to_owned(),
+                "redis_mode" | "server_mode" => greeting.mode = value.to_owned(),
                 "loading" | "async_loading" => greeting.is_loading |= value != "0",
                 "maxmemory_policy" => greeting.maxmemory_policy = Some(value.to_owned()),
                 _ => {}
             }
         }
+        greeting.version = valkey_version.or(greeting.version);
         greeting
+    }
+
+    /// Takes from the answer to HELLO what INFO did not say.
+    fn complete(&mut self, hello: &HashMap<String, Value>) {
+        let said = |name| hello.get(name).and_then(|value| redis::from_redis_value_ref::<String>(value).ok());
+        self.version = self.version.or_else(|| version(&said("version")?));
+        for (own, name) in [(&mut self.mode, "mode"), (&mut self.role, "role")] {
+            if own.is_empty() {
+                *own = said(name).unwrap_or_default();
+            }
+        }
     }
 
     /// A replica must not be written to, and one that loads does not answer.
@@ -42,7 +57,8 @@ impl Greeting {
         if self.is_loading {
             return Err(DialError::NotReady("it is loading its data".to_owned()));
         }
-        if self.role != "master" {
+        // One that hides its role will say READONLY if it is a replica.
+        if !matches!(self.role.as_str(), "master" | "") {
             let role = if self.role == "slave" { "replica" } else { &self.role };
             return Err(DialError::NotReady(format!("it is a {role}, not a primary")));
         }
@@ -62,14 +78,21 @@ pub(super) async fn greet(link: &Link, address: &Address, dialer: &Dialer) -> Re
     if dialer.db != 0 {
         ask(link, cmd("SELECT").arg(dialer.db), address).await?;
     }
-    let Value::BulkString(info) = verbatim(ask(link, &cmd("INFO"), address).await?) else {
-        return Err(DialError::NotReady("its INFO is not a text".to_owned()));
+    let mut greeting = match link.send(&cmd("INFO")).await {
+        Ok(info) => Greeting::parse(&text(&info)),
+        Err(failure) if is_hidden(&failure) => Greeting::default(),
+        Err(failure) => return Err(refusal(address, failure)),
     };
-    let greeting = Greeting::parse(&String::from_utf8_lossy(&info));
-    let (major, minor) = greeting.version;
-    if greeting.version < OLDEST {
+    if greeting.version.is_none() || greeting.mode.is_empty() || greeting.role.is_empty() {
+        match link.send(&cmd("HELLO")).await {
+            Ok(hello) => greeting.complete(&redis::from_redis_value(hello).unwrap_or_default()),
+            Err(failure) if is_hidden(&failure) => {}
+            Err(failure) => return Err(refusal(address, failure)),
+        }
+    }
+    if let Some((major, minor)) = greeting.version.filter(|version| *version < OLDEST) {
         let problem = format!("its version is {major}.{minor}");
-        return Err(refused(address, problem, "Tollgate needs Redis 6.2 or later, or Valkey"));
+        return Err(refused(address, problem, "Tollgate needs Redis 6.2 or later, or Valkey 7.2 or later"));
     }
     let hint = match (dialer.role, greeting.mode.as_str()) {
         (Role::Sentinel, "sentinel") | (Role::Node, "cluster") | (Role::Single, "standalone") => {
@@ -77,20 +100,36 @@ pub(super) async fn greet(link: &Link, address: &Address, dialer: &Dialer) -> Re
         }
         (_, "sentinel") => "write redis-sentinel://host1,host2/name",
         (_, "cluster") => "write redis-cluster://host1,host2",
-        // Not everything that speaks the protocol says what it is.
-        (Role::Single, _) => return Ok(greeting),
+        // Not everything that speaks the protocol says what it is: what is asked next will show it.
+        (Role::Single, _) | (_, "") => return Ok(greeting),
         _ => "write redis://host:port",
     };
-    let mode = if greeting.mode.is_empty() { "unknown" } else { &greeting.mode };
+    let mode = &greeting.mode;
     Err(refused(address, format!("it is not what the address says: its mode is {mode}"), hint))
 }
 
-/// Protocol version 3 marks texts as such.
-fn verbatim(value: Value) -> Value {
-    match value {
-        Value::VerbatimString { text, .. } => Value::BulkString(text.into_bytes()),
-        other => other,
+/// Whether a server does not tell this, as managed ones often do not: the user may not ask, or the command is not known.
+pub(crate) fn is_hidden(failure: &Failure) -> bool {
+    match failure {
+        Failure::NoPermission(detail) => detail.starts_with("NOPERM"),
+        Failure::Other(_) => true,
+        _ => false,
     }
+}
+
+/// Protocol version 3 marks texts as such.
+fn text(value: &Value) -> Cow<'_, str> {
+    match value {
+        Value::BulkString(bytes) => String::from_utf8_lossy(bytes),
+        Value::VerbatimString { text, .. } => text.into(),
+        _ => "".into(),
+    }
+}
+
+/// Reads `7.2.4`.
+fn version(text: &str) -> Option<(u32, u32)> {
+    let mut numbers = text.split('.').map(|number| number.parse().unwrap_or(0));
+    Some((numbers.next().filter(|major| *major > 0)?, numbers.next().unwrap_or(0)))
 }
 
 async fn ask(link: &Link, command: &Cmd, address: &Address) -> Result<Value, DialError> {
@@ -114,8 +153,8 @@ fn refusal(address: &Address, failure: Failure) -> DialError {
     } else if detail.starts_with("NOPERM") {
         return refused(
             address,
-            format!("the user lacks a permission: {detail}"),
-            "allow it: ACL SETUSER name ~* +@read +@write +@scripting +@connection +info +cluster +time",
+            format!("NOPERM permission denied ({detail})"),
+            "allow it with ACL SETUSER; docs/redis.md has the list of permissions",
         );
     } else if detail.contains("DB index") || detail.contains("SELECT") {
         ("it does not have this database", "choose a lower number, or none")
@@ -141,10 +180,12 @@ fn refused(address: &Address, problem: String, hint: &str) -> DialError {
 
 /// A node that is cut off from most of its Cluster refuses everything.
 pub(super) async fn cluster_must_be_up(link: &Link) -> Result<(), DialError> {
-    let answer = link.send(cmd("CLUSTER").arg("INFO")).await;
-    match answer.map(verbatim) {
-        Ok(Value::BulkString(info)) if info.starts_with(b"cluster_state:ok") => Ok(()),
-        Ok(_) => Err(DialError::NotReady("its cluster is down".to_owned())),
+    match link.send(cmd("CLUSTER").arg("INFO")).await {
+        Ok(info) => {
+            let is_up = text(&info).lines().any(|line| line == "cluster_state:ok");
+            if is_up { Ok(()) } else { Err(DialError::NotReady("its cluster is down".to_owned())) }
+        }
+        Err(failure) if is_hidden(&failure) => Ok(()),
         Err(failure) => Err(DialError::NotReady(failure.to_string())),
     }
 }
@@ -201,7 +242,7 @@ mod tests {
     #[test]
     fn a_greeting_is_read() {
         let greeting = greeting("master", "0");
-        assert_eq!(greeting.version, (7, 2));
+        assert_eq!(greeting.version, Some((7, 2)));
         assert_eq!(greeting.mode, "standalone");
         assert_eq!(greeting.maxmemory_policy.as_deref(), Some("allkeys-lru"));
         assert!(greeting.must_be_serving_primary().is_ok());
@@ -211,6 +252,36 @@ mod tests {
     fn a_replica_and_one_that_loads_are_no_primaries() {
         assert!(greeting("slave", "0").must_be_serving_primary().is_err());
         assert!(greeting("master", "1").must_be_serving_primary().is_err());
-        assert!(Greeting::parse("nonsense").must_be_serving_primary().is_err());
+    }
+
+    #[test]
+    fn valkey_is_read_by_its_own_names() {
+        let greeting = Greeting::parse(
+            "# Server\r\nredis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:9.1.2\r\nserver_mode:cluster\r\n",
+        );
+        assert_eq!((greeting.version, greeting.mode.as_str()), (Some((9, 1)), "cluster"));
+    }
+
+    #[test]
+    fn hello_tells_what_info_does_not() {
+        let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
+        let hello = |words: &[&str]| {
+            let flat = Value::Array(words.iter().map(|word| text(word)).collect());
+            redis::from_redis_value::<HashMap<String, Value>>(flat).unwrap()
+        };
+        let mut hidden = Greeting::parse("");
+        assert!(hidden.must_be_serving_primary().is_ok(), "it will say READONLY if it is a replica");
+        hidden.complete(&hello(&[
+            "server", "valkey", "version", "8.1.8", "mode", "cluster", "role", "replica",
+        ]));
+        assert_eq!((hidden.version, hidden.mode.as_str()), (Some((8, 1)), "cluster"));
+        assert!(hidden.must_be_serving_primary().is_err());
+        let mut known = greeting("master", "0");
+        known.complete(&hello(&["version", "1.0.0", "mode", "sentinel"]));
+        assert_eq!(
+            (known.version, known.mode.as_str()),
+            (Some((7, 2)), "standalone"),
+            "INFO is believed first"
+        );
     }
 }

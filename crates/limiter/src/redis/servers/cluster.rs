@@ -4,7 +4,7 @@
 //! the past, so a few are asked at once, those that fail last, and the one with the highest epoch is
 //! believed.
 
-use super::super::link::{DialError, Dialer, Failure, Link, OpenError};
+use super::super::link::{DialError, Dialer, Failure, Link, OpenError, is_hidden};
 use super::super::shard::Common;
 use super::super::url::Address;
 use super::map::Map;
@@ -140,14 +140,17 @@ async fn believe(link: &Link, asked: &Address) -> Result<Belief, DialError> {
     let refused = |failure: Failure| match failure {
         Failure::NoPermission(detail) => DialError::Refused(OpenError {
             address: asked.to_string(),
-            problem: format!("the user lacks a permission: {detail}"),
-            hint: "allow it: ACL SETUSER name +cluster".to_owned(),
+            problem: format!("NOPERM permission denied: the user may not run cluster|slots ({detail})"),
+            hint: "allow it: ACL SETUSER name +cluster|slots; docs/redis.md has the whole list".to_owned(),
         }),
         other => DialError::Unreachable(other.to_string()),
     };
-    let info = link.send(cmd("CLUSTER").arg("INFO")).await.map_err(refused)?;
+    // One that hides its epoch is believed after those that tell it.
+    let info = match link.send(cmd("CLUSTER").arg("INFO")).await {
+        Err(failure) if is_hidden(&failure) => String::new(),
+        answer => redis::from_redis_value(answer.map_err(refused)?).unwrap_or_default(),
+    };
     let slots = link.send(cmd("CLUSTER").arg("SLOTS")).await.map_err(refused)?;
-    let info: String = redis::from_redis_value(info).unwrap_or_default();
     let epoch = info.lines().find_map(|line| line.strip_prefix("cluster_current_epoch:")?.parse().ok());
     let (primaries, nodes) = parse(&slots, asked);
     Ok(Belief { epoch: epoch.unwrap_or(0), primaries, nodes })

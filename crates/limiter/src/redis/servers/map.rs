@@ -1,5 +1,6 @@
 //! Which shard serves which slot.
 
+use super::super::self_test::Tags;
 use super::super::shard::Shard;
 use super::super::url::Address;
 use super::cluster::Primary;
@@ -43,6 +44,21 @@ impl Map {
             .map(|number| format!("{number:x}"))
             .find(|tag| self.shard_of(tag.as_bytes()).number() == shard.number())
             .unwrap_or_default()
+    }
+
+    /// Tags of one slot of the shard, and of another if there is one.
+    pub(super) fn own_tags(&self, shard: &Shard) -> Tags {
+        let own = self.own_tag(shard);
+        let is_other = |tag: &String| {
+            self.shard_of(tag.as_bytes()).number() == shard.number()
+                && slot(tag.as_bytes()) != slot(own.as_bytes())
+        };
+        let has_others =
+            self.slots.iter().filter(|place| self.shards[usize::from(**place)].number() == shard.number());
+        let other = (has_others.take(2).count() == 2)
+            .then(|| (0..MOST_TAGS).map(|number| format!("{number:x}")).find(is_other))
+            .flatten();
+        Tags { own, other }
     }
 
     /// The map after `topology`, or nothing if that is no change. A primary that nobody knew, and that has
@@ -186,7 +202,16 @@ mod tests {
             let hook = Box::new(|_: &Shard, _, _, _| {});
             let timeout = Duration::from_millis(50);
             Self {
-                common: Arc::new(Common { dialer, timeout, hook, look_again: Default::default() }),
+                common: Arc::new(Common {
+                    dialer,
+                    timeout,
+                    hook,
+                    look_again: Default::default(),
+                    prefix: "tg:".to_owned(),
+                    errors: Default::default(),
+                    tested: Default::default(),
+                    refuses_cross_slots: Default::default(),
+                }),
                 next: 0,
             }
         }

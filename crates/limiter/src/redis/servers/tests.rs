@@ -101,7 +101,7 @@ async fn who_is_refused_is_told_why() {
     assert!(error.contains("it wants a password"), "{error}");
     server.cli(&["ACL", "SETUSER", "poor", "on", ">right", "~*", "+set"]);
     let error = refusal(&format!("redis://poor:right@{address}")).await;
-    assert!(error.contains("lacks a permission") && error.contains("ACL SETUSER"), "{error}");
+    assert!(error.contains("NOPERM permission denied") && error.contains("ACL SETUSER"), "{error}");
     let error = refusal(&format!("redis://:right@{address}/99")).await;
     assert!(error.contains("does not have this database"), "{error}");
     let error = refusal(&format!("redis-cluster://:right@{address}")).await;

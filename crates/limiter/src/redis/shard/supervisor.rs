@@ -4,6 +4,7 @@
 //! waits for the link's end, and pings when nothing was answered for a while, so that an outage is noticed
 //! before a client has to wait for it. Neither touches anybody's key.
 
+use super::super::errors::StoreErrorKind;
 use super::super::link::{DialError, Link, monotonic_us};
 use super::super::url::Address;
 use super::{Outcome, Shard};
@@ -78,7 +79,7 @@ async fn connect(shard: &Shard, complaint: &mut String) {
         return;
     }
     shard.breaker.probing();
-    let mut dialing = pin!(shard.common.dialer.dial_primary(&address));
+    let mut dialing = pin!(shard.dial(&address));
     let result = loop {
         tokio::select! {
             result = &mut dialing => break result,
@@ -136,16 +137,16 @@ fn connected(shard: &Shard, address: &Address, link: Link) {
 }
 
 fn refused(shard: &Shard, address: &Address, error: &DialError, complaint: &mut String) {
-    let text = match error {
-        DialError::Unreachable(text) | DialError::NotReady(text) => text.clone(),
-        DialError::Refused(error) => error.to_string(),
-    };
-    if text != *complaint {
-        match error {
-            DialError::Refused(_) => tracing::error!(shard = shard.number, "{text}"),
-            _ => tracing::warn!(shard = shard.number, %address, reason = text, "cannot connect; trying on"),
+    match error {
+        DialError::Refused(error) => {
+            shard.note(StoreErrorKind::Permission, &format!("{} (hint: {})", error.problem, error.hint));
         }
-        *complaint = text;
+        DialError::Unreachable(text) | DialError::NotReady(text) => {
+            if text != complaint {
+                tracing::warn!(shard = shard.number, %address, reason = text, "cannot connect; trying on");
+                complaint.clone_from(text);
+            }
+        }
     }
     if shard.is_open() {
         shard.counters.failures.fetch_add(1, Ordering::Relaxed);

@@ -1,0 +1,392 @@
+//! The self-test of a server, when it is first connected to: every command and every script that will be needed, once,
+//! on keys of its own that are deleted at the end and expire within seconds.
+//!
+//! A command that is refused is named: a script does not tell which of its commands it was. Everything goes in one
+//! round trip.
+
+use super::fleet;
+use super::link::{DialError, Failure, Link, OpenError, Role};
+use super::url::Address;
+use redis::{Cmd, Value, cmd};
+use smallvec::SmallVec;
+use tollgate_core::algorithm::{Algorithm, concurrency};
+use tollgate_core::lending::Prefetch;
+use tollgate_core::limit::{Limit, Size};
+use tollgate_core::place::Field;
+use tollgate_core::script::{self, Ask, ChargeAsk, Run};
+
+/// Should the DEL at the end not be reached.
+const LIVES_MS: u64 = 5_000;
+
+/// Where a self-test puts its keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Tags {
+    /// A slot of the shard.
+    pub(super) own: String,
+    /// Another slot of the shard; none if it has only one, or is no shard of a Cluster.
+    pub(super) other: Option<String>,
+}
+
+/// What a server that can be used is like.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    /// Whether one script call may touch several slots, in a Cluster; none if that could not be found out.
+    pub(super) crosses_slots: Option<bool>,
+    /// Errors that are no fault of the settings, such as memory that is full: they may be gone in a moment.
+    pub(super) failures: Vec<Failure>,
+    /// Slots were on the move, and not everything was tried.
+    pub(super) is_partial: bool,
+}
+
+/// What one command of a self-test is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// To see whether this command is permitted.
+    Probe(&'static str),
+    /// To run a script as it will be run.
+    Script(&'static str),
+    /// To see whether one call may touch several slots.
+    CrossSlots,
+    /// To leave nothing behind.
+    Cleanup,
+}
+
+/// Tests the server behind `link`, with keys that begin with `prefix`.
+pub(super) async fn run(
+    link: &Link,
+    role: Role,
+    address: &Address,
+    prefix: &str,
+    tags: &Tags,
+) -> Result<Found, DialError> {
+    let address = address.to_string();
+    let steps = steps(role, prefix, tags);
+    let mut pipeline = redis::pipe();
+    for (_, command) in &steps {
+        pipeline.add_command(command.clone());
+    }
+    let lost = |_| DialError::Unreachable("the connection broke in the self-test".to_owned());
+    let answers = link.send_all(&pipeline, steps.len()).await.map_err(lost)?;
+    let answers: Vec<_> = steps.iter().map(|(step, _)| *step).zip(answers).collect();
+    judge(&answers).map_err(|refusal| match refusal {
+        Refusal::Denied(denied) => denied.error(&address, prefix),
+        Refusal::Script(script, text) => DialError::Refused(OpenError {
+            address: address.clone(),
+            problem: format!("the {script} script fails: {text}"),
+            hint: "Tollgate needs Redis 6.2 or later, or Valkey 7.2 or later, with Lua scripts".to_owned(),
+        }),
+        Refusal::NotReady(failure) => DialError::NotReady(failure.to_string()),
+    })
+}
+
+fn steps(role: Role, prefix: &str, tags: &Tags) -> Vec<(Step, Cmd)> {
+    let key = |kind: &str| format!("{prefix}selftest:{{{}}}:{kind}", tags.own);
+    let probe = |(name, words): (&'static str, String)| {
+        let mut words = words.split(' ');
+        let mut command = cmd(words.next().unwrap_or_default());
+        words.for_each(|word| {
+            command.arg(word);
+        });
+        (Step::Probe(name), command)
+    };
+    let mut steps: Vec<_> = probes(role, &key).into_iter().map(probe).collect();
+
+    let client = key("client");
+    let ask = ask_for_everything();
+    for by_name in [false, true] {
+        steps.push((Step::Script("limit"), limit_script(by_name, &client, &ask)));
+    }
+    let places = key("places");
+    for args in [&["take", "1", "self", "1000000"][..], &["keep", "self", "1000000"], &["drop", "self"]] {
+        let mut command = cmd("EVAL");
+        command.arg(concurrency::SCRIPT).arg(1).arg(&places).arg(args);
+        steps.push((Step::Script("concurrency"), command));
+    }
+    steps.push((Step::Script("heartbeat"), fleet::heartbeat(&key("nodes"), "self", "{}")));
+
+    let mut leftovers: Vec<Vec<u8>> = ["string", "hash", "list", "set", "client", "places", "nodes"]
+        .map(|kind| key(kind).into_bytes())
+        .to_vec();
+    leftovers.extend(script::log_keys(client.as_bytes(), &ask));
+    if let (Role::Node, Some(other)) = (role, &tags.other) {
+        let other = format!("{prefix}selftest:{{{other}}}:client");
+        steps.push((Step::CrossSlots, cross_slots(&client, &other, &ask)));
+        let others = std::iter::once(other.clone().into_bytes());
+        let others: Vec<_> = others.chain(script::log_keys(other.as_bytes(), &ask)).collect();
+        steps.push((Step::Cleanup, cmd("DEL").arg(others).take()));
+    }
+    steps.push((Step::Cleanup, cmd("DEL").arg(leftovers).take()));
+    steps
+}
+
+/// Each permission, and a command that needs it.
+fn probes(role: Role, key: &dyn Fn(&str) -> String) -> Vec<(&'static str, String)> {
+    let (string, hash, list, set) = (key("string"), key("hash"), key("list"), key("set"));
+    let mut probes = vec![
+        ("ping", "PING".to_owned()),
+        ("time", "TIME".to_owned()),
+        ("eval", "EVAL return(1) 0".to_owned()),
+        // NOSCRIPT is as good as an answer.
+        ("evalsha", format!("EVALSHA {} 0", "0".repeat(40))),
+        ("set", format!("SET {string} 1 PX {LIVES_MS} NX")),
+        ("get", format!("GET {string}")),
+        ("hset", format!("HSET {hash} a 1 b 2")),
+        ("pexpire", format!("PEXPIRE {hash} {LIVES_MS}")),
+        ("pttl", format!("PTTL {hash}")),
+        ("hget", format!("HGET {hash} a")),
+        ("hmget", format!("HMGET {hash} a b")),
+        ("hgetall", format!("HGETALL {hash}")),
+        ("hlen", format!("HLEN {hash}")),
+        ("hrandfield", format!("HRANDFIELD {hash} 2 WITHVALUES")),
+        ("hdel", format!("HDEL {hash} a")),
+        ("rpush", format!("RPUSH {list} 1 2 3")),
+        ("pexpire", format!("PEXPIRE {list} {LIVES_MS}")),
+        ("lindex", format!("LINDEX {list} -1")),
+        ("llen", format!("LLEN {list}")),
+        ("lrange", format!("LRANGE {list} 0 -1")),
+        ("lset", format!("LSET {list} -1 4")),
+        ("ltrim", format!("LTRIM {list} 1 -1")),
+        ("lrem", format!("LREM {list} -1 a")),
+        ("zadd", format!("ZADD {set} 1 a 2 b")),
+        ("pexpire", format!("PEXPIRE {set} {LIVES_MS}")),
+        ("zcard", format!("ZCARD {set}")),
+        ("zrange", format!("ZRANGE {set} 0 0 WITHSCORES")),
+        ("zrem", format!("ZREM {set} a")),
+        ("zremrangebyscore", format!("ZREMRANGEBYSCORE {set} -inf 1")),
+        ("del", format!("DEL {string} {hash} {list} {set}")),
+    ];
+    if role == Role::Node {
+        probes.push(("cluster|slots", "CLUSTER SLOTS".to_owned()));
+        // It is about the command behind it alone.
+        probes.push(("asking", "ASKING".to_owned()));
+        probes.push(("ping", "PING".to_owned()));
+    }
+    probes
+}
+
+/// One request against a limit of each algorithm that the script knows.
+fn ask_for_everything() -> Ask {
+    let algorithms = [
+        Algorithm::TokenBucket,
+        Algorithm::LeakyBucket,
+        Algorithm::Gcra,
+        Algorithm::FixedWindow,
+        Algorithm::SlidingWindowLog,
+        Algorithm::SlidingWindowCounter,
+    ];
+    let size = Size { capacity: Some(1_000), rate: None, window_us: Some(1_000_000) };
+    let charge = |algorithm| {
+        let limit = Limit::new("self-test", algorithm, size).ok()?;
+        let field = Field::new(limit.identity, Some(0));
+        Some(ChargeAsk {
+            meter: *limit.meter(),
+            field,
+            enforced: true,
+            holds: false,
+            prefetch: Prefetch::NONE,
+            reports: SmallVec::new(),
+        })
+    };
+    let runs = SmallVec::from_iter([Run { repeats: 1, cost: 1 }]);
+    Ask { runs, charges: algorithms.into_iter().filter_map(charge).collect() }
+}
+
+fn limit_script(by_name: bool, client: &str, ask: &Ask) -> Cmd {
+    let keys: Vec<_> =
+        std::iter::once(client.as_bytes().to_vec()).chain(script::log_keys(client.as_bytes(), ask)).collect();
+    let mut command = cmd(if by_name { "EVALSHA" } else { "EVAL" });
+    let name = sha1_smol::Sha1::from(script::SCRIPT).digest().to_string();
+    command.arg(if by_name { &name } else { script::SCRIPT }).arg(keys.len()).arg(keys);
+    command.arg(script::arguments(None, false, std::iter::once(ask)));
+    command
+}
+
+/// As the calls of several clients in different slots of one server are sent.
+fn cross_slots(client: &str, other: &str, ask: &Ask) -> Cmd {
+    let mut command = cmd("EVAL");
+    command.arg(format!("{}{}", script::CLUSTER_HEADER, script::SCRIPT)).arg(1).arg(client);
+    command.arg(script::arguments(None, true, [ask, ask].into_iter())).arg(client).arg(other);
+    command
+}
+
+/// Why a server cannot be used.
+#[derive(Debug, PartialEq, Eq)]
+enum Refusal {
+    Denied(Denied),
+    /// Which script, and what the server said.
+    Script(&'static str, String),
+    NotReady(Failure),
+}
+
+/// What the user lacks.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Denied {
+    commands: Vec<&'static str>,
+    keys: bool,
+    /// What the server said first.
+    text: String,
+}
+
+impl Denied {
+    fn error(&self, address: &str, prefix: &str) -> DialError {
+        let (mut lacks, mut grants) = (Vec::new(), Vec::new());
+        if !self.commands.is_empty() {
+            lacks.push(format!("the user may not run {}", self.commands.join(", ")));
+        }
+        if self.keys {
+            lacks.push(format!("the user may not read and write keys that begin with `{prefix}`"));
+            grants.push(format!("~{prefix}*"));
+        }
+        grants.extend(self.commands.iter().map(|command| format!("+{command}")));
+        DialError::Refused(OpenError {
+            address: address.to_owned(),
+            problem: format!("NOPERM permission denied: {} ({})", lacks.join("; "), self.text),
+            hint: format!(
+                "allow it: ACL SETUSER name {}; docs/redis.md has the whole list",
+                grants.join(" ")
+            ),
+        })
+    }
+}
+
+/// What the answers say of the server.
+fn judge(answers: &[(Step, Result<Value, Failure>)]) -> Result<Found, Refusal> {
+    let mut denied: Option<Denied> = None;
+    let mut found = Found::default();
+    for (step, answer) in answers {
+        let Some(failure) = failure_in(answer) else {
+            if *step == Step::CrossSlots {
+                found.crosses_slots = Some(true);
+            }
+            continue;
+        };
+        match (step, failure) {
+            (_, Failure::NoScript) => {}
+            (Step::CrossSlots, Failure::Other(text)) => {
+                tracing::debug!(text, "this server refuses scripts on several slots");
+                found.crosses_slots = Some(false);
+            }
+            (Step::CrossSlots, Failure::NoPermission(_)) => found.crosses_slots = Some(false),
+            (step, Failure::NoPermission(text)) => {
+                let denied = denied.get_or_insert_with(|| Denied { text: text.clone(), ..Denied::default() });
+                match step {
+                    _ if is_about_keys(&text) => denied.keys = true,
+                    Step::Probe(name) if !denied.commands.contains(name) => denied.commands.push(name),
+                    _ => {}
+                }
+            }
+            (_, failure @ (Failure::ReadOnly | Failure::Loading | Failure::Busy | Failure::ClusterDown)) => {
+                return Err(Refusal::NotReady(failure));
+            }
+            (Step::Script(script), Failure::Other(text)) => {
+                // A permission that is missing explains it.
+                if denied.is_none() {
+                    return Err(Refusal::Script(script, text));
+                }
+            }
+            // Permissions are looked at before slots, so at least those are known.
+            (_, Failure::Moved { .. } | Failure::Ask { .. } | Failure::TryAgain | Failure::SlotNotServed) => {
+                found.is_partial = true;
+            }
+            (Step::Probe(_) | Step::Cleanup, Failure::Other(_)) => {}
+            (_, failure) => {
+                if !found.failures.contains(&failure) {
+                    found.failures.push(failure);
+                }
+            }
+        }
+    }
+    match denied {
+        Some(denied) => Err(Refusal::Denied(denied)),
+        None => Ok(found),
+    }
+}
+
+/// The error in an answer: of the whole call, or of one client in it.
+fn failure_in(answer: &Result<Value, Failure>) -> Option<Failure> {
+    let parts = match answer {
+        Err(failure) => return Some(failure.clone()),
+        Ok(Value::Array(parts)) => parts,
+        Ok(_) => return None,
+    };
+    parts.iter().find_map(|part| match part {
+        Value::BulkString(bytes) if bytes.starts_with(b"-") => {
+            Some(Failure::of_text(&String::from_utf8_lossy(&bytes[1..])))
+        }
+        _ => None,
+    })
+}
+
+/// `No permissions to access a key`, and not `to run the 'x' command`.
+fn is_about_keys(text: &str) -> bool {
+    text.contains("key") && !text.contains("to run the '")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::permissions::{CLUSTER_COMMANDS, COMMANDS};
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_permission_is_probed() {
+        let probed =
+            |role| probes(role, &str::to_owned).into_iter().map(|(name, _)| name).collect::<BTreeSet<_>>();
+        assert_eq!(probed(Role::Single), COMMANDS.into_iter().collect());
+        assert_eq!(probed(Role::Node), COMMANDS.into_iter().chain(CLUSTER_COMMANDS).collect());
+    }
+
+    #[test]
+    fn every_key_begins_with_the_prefix_and_is_deleted() {
+        let tags = Tags { own: "1".to_owned(), other: Some("2".to_owned()) };
+        let (mut keys, mut deleted) = (BTreeSet::new(), BTreeSet::new());
+        for (step, command) in steps(Role::Node, "mine:", &tags) {
+            for arg in command.args_iter() {
+                let redis::Arg::Simple(arg) = arg else { continue };
+                if arg.windows(9).any(|part| part == b"selftest:") {
+                    assert!(arg.starts_with(b"mine:selftest:{"), "{:?}", String::from_utf8_lossy(arg));
+                    if step == Step::Cleanup {
+                        deleted.insert(arg.to_vec())
+                    } else {
+                        keys.insert(arg.to_vec())
+                    };
+                }
+            }
+        }
+        assert_eq!(keys.difference(&deleted).count(), 0);
+        assert!(keys.len() >= 8, "{}", keys.len());
+    }
+
+    #[test]
+    fn answers_are_judged() {
+        let no = |text: &str| Err(Failure::of_text(text));
+        let client = |text: &str| Ok(Value::Array(vec![Value::BulkString(text.as_bytes().to_vec())]));
+        let script = Step::Script("limit");
+        let moved = Err(Failure::Moved { slot: 1, address: "h:1".to_owned() });
+
+        let found =
+            judge(&[(script, client("+")), (Step::CrossSlots, client("+")), (Step::Cleanup, moved)]).unwrap();
+        assert!(found.failures.is_empty() && found.is_partial);
+        assert_eq!(found.crosses_slots, Some(true));
+        for refused in [no("ERR Unexpected flag in script shebang"), client("-ERR undeclared key")] {
+            assert_eq!(judge(&[(Step::CrossSlots, refused)]).unwrap().crosses_slots, Some(false));
+        }
+        let full =
+            judge(&[(Step::Probe("set"), no("OOM full")), (Step::CrossSlots, no("OOM full"))]).unwrap();
+        assert_eq!((full.failures.len(), full.crosses_slots), (1, None));
+
+        let refusal = judge(&[(script, no("ERR unknown command 'LSET'"))]).unwrap_err();
+        assert_eq!(refusal, Refusal::Script("limit", "ERR unknown command 'LSET'".to_owned()));
+        let refusal = judge(&[(Step::Probe("set"), Err(Failure::ReadOnly))]).unwrap_err();
+        assert_eq!(refusal, Refusal::NotReady(Failure::ReadOnly));
+
+        let denied = "NOPERM this user has no permissions to run the 'zadd' command";
+        let answers =
+            [(Step::Probe("zadd"), no(denied)), (Step::Probe("zadd"), no(denied)), (script, no(denied))];
+        let Refusal::Denied(found) = judge(&answers).unwrap_err() else { panic!("it is denied") };
+        assert_eq!(found, Denied { commands: vec!["zadd"], keys: false, text: denied.to_owned() });
+        let answers = [(Step::Probe("zadd"), no("NOPERM No permissions to access a key"))];
+        let Refusal::Denied(found) = judge(&answers).unwrap_err() else { panic!("it is denied") };
+        assert!(found.keys && found.commands.is_empty());
+    }
+}
