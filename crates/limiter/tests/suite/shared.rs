@@ -8,6 +8,7 @@ mod emergency;
 mod exactness;
 mod faults;
 mod fleet;
+mod heartbeats;
 mod in_flight;
 mod penalties;
 mod several;
