@@ -4,6 +4,8 @@
 //! node works out waits and remainders from a state with the very steps that the embedded store runs.
 //! `script/head.lua`, `state.lua` and `tail.lua` are the frame; each algorithm's part stands beside its `.rs`.
 
+pub mod work;
+
 use crate::algorithm::{Algorithm, Cell};
 use crate::lending::{Account, Lent, Report};
 use crate::limit::Meter;
