@@ -2,10 +2,13 @@
 //! pipelined). Redis runs on one core and everything else on the other; what counts is what one core of Redis
 //! carries, so a rate is taken per second of the server's processor time.
 
+mod blocking;
+mod heartbeats;
 mod lease;
 mod pinned;
 mod states;
 mod textbook;
+mod work;
 
 use crate::setting::{keys, median, uniform, verdict};
 use pinned::{Pinned, runtime};
@@ -46,8 +49,15 @@ fn request(key: &str) -> Request<'_> {
 
 pub fn run() {
     pinned::pin_self();
-    let parts: [(&str, fn()); 4] =
-        [("strict", strict), ("latency", latency), ("lease", lease::run), ("states", states::run)];
+    let parts: [(&str, fn()); 7] = [
+        ("strict", strict),
+        ("latency", latency),
+        ("lease", lease::run),
+        ("work", work::run),
+        ("blocking", blocking::run),
+        ("heartbeats", heartbeats::run),
+        ("states", states::run),
+    ];
     let wanted = std::env::args().nth(2);
     for (name, part) in parts {
         if wanted.as_ref().is_none_or(|wanted| wanted == name) {

@@ -7,6 +7,7 @@
 pub mod algorithm;
 pub mod decision;
 pub mod document;
+pub mod heartbeat;
 pub mod key;
 pub mod lending;
 pub mod limit;

@@ -5,6 +5,7 @@
 //! `script/head.lua`, `state.lua` and `tail.lua` are the frame; each algorithm's part stands beside its `.rs`.
 
 mod validation;
+pub mod work;
 
 use crate::algorithm::{Algorithm, Cell};
 use crate::lending::{Account, EPOCH_US, Lent, Prefetch, Report};

@@ -2,9 +2,9 @@
 //!
 //! From the inside out: a [`link`] is one connection, a [`shard`] is one primary with its [`breaker`],
 //! [`servers`] know which shard serves which key. A server passes the [`self_test`] first, which tries all
-//! [`permissions`] that are needed; what goes wrong later is counted and logged by [`errors`]. On top of them, [`dispatch`] sends what the leases ask,
-//! many clients in one call ([`lane`]), and [`fleet`] lets the nodes that share the store know of each other; how many
-//! there are is remembered by the [`census`].
+//! [`permissions`] that are needed; what goes wrong later is counted and logged by [`errors`]. On top of them,
+//! [`dispatch`] sends what the leases ask, many clients in one call ([`lane`]), and [`fleet`] counts the nodes that share
+//! the store; the [`census`] remembers how many there are.
 
 mod breaker;
 mod census;
@@ -187,9 +187,9 @@ impl RedisStore {
         shared.book.set_nodes(shared.settings.expected_nodes.unwrap_or(shared.census.nodes()));
         let _ = known.set(Arc::downgrade(&shared));
         // The first round, so that a store that is there is used from the first request on.
-        shared.beat().await;
+        shared.send_heartbeats().await;
         let tasks = vec![
-            tokio::spawn(beat_on(Arc::downgrade(&shared))),
+            tokio::spawn(keep_sending_heartbeats(Arc::downgrade(&shared))),
             tokio::spawn(tick_on(Arc::downgrade(&shared), Arc::clone(&shared.ticks_sooner))),
             tokio::spawn(slots::keep_on(Arc::downgrade(&shared))),
         ];
@@ -200,9 +200,15 @@ impl RedisStore {
         &self.shared
     }
 
-    /// The nodes that share the store, as far as this one knows.
-    pub fn nodes(&self) -> Vec<Node> {
-        self.shared.fleet.nodes()
+    /// Fetches the descriptions of the nodes that share the store, this one first. A shard that does not answer lists
+    /// none; while no shard answers there is only this node. See [`node_count`](Self::node_count) for the number alone.
+    pub async fn nodes(&self) -> Vec<Node> {
+        self.shared.list_nodes().await
+    }
+
+    /// How many nodes share the store, this one included, as the last heartbeat told.
+    pub fn node_count(&self) -> u32 {
+        self.shared.fleet.node_count()
     }
 
     /// How far this node's clock and the store's are apart, in microseconds; positive if the store is ahead.
@@ -326,14 +332,14 @@ impl std::fmt::Debug for Shared {
     }
 }
 
-/// Sends the heartbeat every second.
-async fn beat_on(shared: Weak<Shared>) {
-    let mut beats = tokio::time::interval(fleet::BEAT);
-    beats.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+/// Sends a heartbeat to every shard, every second.
+async fn keep_sending_heartbeats(shared: Weak<Shared>) {
+    let mut ticks = tokio::time::interval(fleet::INTERVAL);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
-        beats.tick().await;
+        ticks.tick().await;
         let Some(shared) = shared.upgrade() else { return };
-        shared.beat().await;
+        shared.send_heartbeats().await;
     }
 }
 

@@ -1,5 +1,6 @@
 //! Redis on one core, everything else on the other.
 
+use redis::{Client, Connection};
 use std::process::Command;
 use tokio::runtime::Runtime;
 use tollgate_testbed::{Cluster, Server};
@@ -42,6 +43,12 @@ impl Pinned {
     pub fn cpu_seconds(&self) -> f64 {
         cpu_seconds(self.server().pid())
     }
+}
+
+/// A connection of its own.
+pub fn connect(server: &Pinned) -> Connection {
+    let client = Client::open(format!("redis://{}", server.server().address())).expect("an address");
+    client.get_connection().expect("the server answers")
 }
 
 /// What the first thread of this process, which runs everything else, has used of its core so far.

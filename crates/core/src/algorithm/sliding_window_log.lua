@@ -3,18 +3,28 @@
 -- it holds, however many entries lie between them.
 local ENTRY = ">I7I7I4"
 
--- The index, the instant and the sum before of the first entry from `index` on for which `holds`. They are
--- read a few at a time: it is nearly always among the first.
+-- The index, the instant and the sum before of the first entry from `index` on for which `holds`. It is nearly
+-- always among the first few, which are read together. Otherwise it is found by halving, for instants and sums only
+-- grow: a log of a thousand entries that have all left the window must not keep the server from others.
 local function first_entry(c, index, holds)
-  while true do
-    local few = call("LRANGE", c.list, index, index + 15)
-    for offset, entry in ipairs(few) do
-      local instant, before, cost = decode(ENTRY, entry)
-      if holds(instant, before + cost) then return index + offset - 1, instant, before end
-    end
-    if #few < 16 then return nil end
-    index = index + 16
+  local few = call("LRANGE", c.list, index, index + 15)
+  for offset, entry in ipairs(few) do
+    local instant, before, cost = decode(ENTRY, entry)
+    if holds(instant, before + cost) then return index + offset - 1, instant, before end
   end
+  if #few < 16 then return nil end
+  local low, high, found_instant, found_before = index + 16, call("LLEN", c.list), nil, nil
+  while low < high do
+    local middle = floor((low + high) / 2)
+    local instant, before, cost = decode(ENTRY, call("LINDEX", c.list, middle))
+    if holds(instant, before + cost) then
+      high, found_instant, found_before = middle, instant, before
+    else
+      low = middle + 1
+    end
+  end
+  if not found_instant then return nil end
+  return high, found_instant, found_before
 end
 
 local function move_to_present(c)

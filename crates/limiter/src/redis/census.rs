@@ -8,7 +8,7 @@
 //! not take itself for the only one.
 
 use super::StoreUrl;
-use super::fleet::{BEAT, SILENT_US};
+use super::fleet::INTERVAL;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -17,9 +17,10 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use tollgate_core::heartbeat::SILENT_US;
 
-/// For how many beats a number is believed that no later one has reached.
-const BELIEVED: usize = (SILENT_US / BEAT.as_micros() as u64) as usize + 1;
+/// For how many heartbeats a number is believed that no later one has reached.
+const BELIEVED: usize = (SILENT_US / INTERVAL.as_micros() as u64) as usize + 1;
 /// No fleet is larger: such a number was not written by us.
 const MOST_NODES: u32 = 100_000;
 const FILE: &str = "fleet.json";
@@ -136,7 +137,7 @@ impl Record {
         Some(kept.nodes)
     }
 
-    /// Writes the number down. If that fails it is said once, and tried again with the next beat.
+    /// Writes the number down. If that fails it is said once, and tried again with the next heartbeat.
     fn keep(&self, nodes: u32) {
         let result = self.write(nodes);
         let file = self.path.display();

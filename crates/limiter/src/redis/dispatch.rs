@@ -1,8 +1,8 @@
 //! Sends what leases ask: the calls of many clients travel in one script call.
 //!
 //! Each shard has a queue and a few script calls under way. While those are out, what comes gathers, and goes
-//! together as soon as one is back: the busier a shard is, the more travels in one call. No timer holds
-//! anything back. When a call is back, the next leaves before its answers are handed out: a server that has to
+//! together as soon as one is back: the busier a shard is, the more travels in one call, up to a budget of the server's
+//! time ([`command`]). No timer holds anything back. When a call is back, the next leaves before its answers are handed out: a server that has to
 //! wait for us does nothing.
 //!
 //! A [`batch`] is what travels together, [`command`] is how it is said to the server, and [`outcome`] is what comes
@@ -78,7 +78,7 @@ impl Shared {
         // Who waits for it may have come while the last call for the same was under way.
         let since = call.waiters().next().map_or_else(Instant::now, Ticket::since);
         let deadline = since + self.settings.timeout;
-        self.enqueue(Queued { call, deadline, is_overdue: false, hops: 0 });
+        self.enqueue(Queued::new(call, deadline));
     }
 
     fn enqueue(self: &Arc<Self>, queued: Queued) {
@@ -212,7 +212,7 @@ async fn drain(shared: Weak<Shared>, shard: Arc<Shard>, lane: Arc<Lane>) {
         };
         drop(strong);
         // Whoever is ready to ask as well comes along: it costs no time that is not theirs.
-        if lane.waiting() < room {
+        if lane.waiting() < room.clients {
             tokio::task::yield_now().await;
         }
         let Some(shared) = shared.upgrade() else { return };

@@ -1,8 +1,11 @@
-//! The nodes that share a store: each says once a second that it is there, to every shard, and hears who else
-//! is. Who is silent for five seconds is forgotten by itself.
+//! The nodes that share a store: each sends a heartbeat to every shard once a second and hears how many nodes are
+//! alive. A node without a heartbeat for five seconds is forgotten.
 //!
-//! With the same beat the fleet's secret is kept in place (a store that was restarted empty gets it back from
-//! whoever beats first), and the distance between the clocks is measured.
+//! What a heartbeat costs does not depend on the number of nodes (see `core/heartbeat.rs`): the answer is a count, and
+//! the descriptions of the nodes are read only by [`Shared::list_nodes`].
+//!
+//! With the heartbeat, the fleet's secret is kept in place (a store that was restarted empty gets it back from the
+//! first node that notices), and the distance between the clocks is measured.
 
 use super::Shared;
 use super::link::Failure;
@@ -13,41 +16,33 @@ use redis::{Cmd, Value};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
+use tollgate_core::heartbeat::{self, Answer};
 use tollgate_core::place::{Places, Secret};
 
-pub(super) const BEAT: Duration = Duration::from_secs(1);
-pub(super) const SILENT_US: u64 = 5_000_000;
-/// Further apart than this, somebody's clock is wrong.
+pub(super) const INTERVAL: Duration = Duration::from_secs(1);
+/// Further apart than this, one of the clocks is wrong.
 const WORRYING_DRIFT_US: u64 = 500_000;
+/// The secret is looked at with one heartbeat in so many, and whenever a shard turns out to have lost its data.
+const SECRET_EVERY: u64 = 10;
+/// Descriptions that are read in one call.
+const DESCRIPTIONS_AT_ONCE: usize = 200;
 
-/// Notes this node and answers the time and all that are alive.
-const SCRIPT: &str = r"
-local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
-local nodes = redis.call('HGETALL', KEYS[1])
-local alive = { string.format('%.0f', now) }
-for index = 1, #nodes, 2 do
-  local seen = tonumber(string.match(nodes[index + 1], '^%d+')) or 0
-  if nodes[index] == ARGV[1] then
-  elseif seen + tonumber(ARGV[3]) < now then
-    redis.call('HDEL', KEYS[1], nodes[index])
-  else
-    alive[#alive + 1] = nodes[index]
-    alive[#alive + 1] = nodes[index + 1]
-  end
-end
-redis.call('HSET', KEYS[1], ARGV[1], string.format('%.0f', now) .. ' ' .. ARGV[2])
-redis.call('PEXPIRE', KEYS[1], 2 * tonumber(ARGV[3]) / 1000)
-return alive
-";
+static SCRIPT_NAME: LazyLock<String> =
+    LazyLock::new(|| sha1_smol::Sha1::from(heartbeat::SCRIPT).digest().to_string());
 
-/// The call that notes the node `id` under `key`.
-pub(super) fn heartbeat(key: &str, id: &str, described: &str) -> Cmd {
-    let mut command = redis::cmd("EVAL");
-    command.arg(SCRIPT).arg(1).arg(key).arg(id).arg(described).arg(SILENT_US);
+/// The call of one heartbeat: `keys` are those of the live nodes and of this one's description.
+pub(super) fn heartbeat(
+    script: &str,
+    verb: &str,
+    keys: [String; 2],
+    id: &str,
+    description: Option<&str>,
+) -> Cmd {
+    let mut command = redis::cmd(verb);
+    command.arg(script).arg(keys.len()).arg(&keys).arg(heartbeat::arguments(id, description));
     command
 }
 
@@ -68,14 +63,38 @@ pub struct Node {
     pub started: u64,
 }
 
+/// What is known of a shard from its last answer. One that does not answer keeps what it said: the nodes are not gone
+/// because the shard is.
+#[derive(Debug, Default)]
+struct Known {
+    /// How many nodes it counts; 0 before its first answer.
+    nodes: u32,
+    /// The description of this node that it has.
+    description: Option<String>,
+    /// How many heartbeats ago that was sent.
+    heartbeats_since: u64,
+}
+
+/// What came of the heartbeat to a shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Heard {
+    NoAnswer,
+    /// It counted this node with the others.
+    Counted,
+    /// It counted this node, but did not know of it any more: it was restarted empty, or the node was silent for long.
+    DataLost,
+}
+
 #[derive(Debug)]
 pub(crate) struct Fleet {
     id: String,
     address: NodeAddress,
     started: u64,
     rules: AtomicU64,
-    /// What each shard said last: those that are alive besides this one.
-    others: Mutex<BTreeMap<u32, Vec<Node>>>,
+    /// Heartbeats so far.
+    heartbeats: AtomicU64,
+    /// By the number of the shard.
+    shards: Mutex<BTreeMap<u32, Known>>,
     drift_us: AtomicI64,
     is_drifting: AtomicBool,
 }
@@ -88,7 +107,8 @@ impl Fleet {
             address,
             started: clock.now_us() / 1_000_000,
             rules: AtomicU64::new(0),
-            others: Mutex::default(),
+            heartbeats: AtomicU64::new(0),
+            shards: Mutex::default(),
             drift_us: AtomicI64::new(0),
             is_drifting: AtomicBool::new(false),
         }
@@ -106,17 +126,39 @@ impl Fleet {
         self.drift_us.load(Ordering::Relaxed)
     }
 
-    /// All that are alive; this one first.
-    pub(super) fn nodes(&self) -> Vec<Node> {
-        let others = self.others.lock();
-        let by_id: BTreeMap<&str, &Node> =
-            others.values().flatten().map(|node| (node.id.as_str(), node)).collect();
-        std::iter::once(self.own()).chain(by_id.into_values().cloned()).collect()
+    /// How many nodes are alive, this one included: the most that a shard counts. A node that cannot reach some shards is
+    /// still counted by the others.
+    pub(super) fn node_count(&self) -> u32 {
+        self.shards.lock().values().map(|known| known.nodes).max().unwrap_or(1)
+    }
+
+    /// The description of this node, if `shard` does not have it or it is time to put off its expiry.
+    fn description_for(&self, shard: &Shard) -> Option<String> {
+        let description = serde_json::to_string(&self.own()).ok()?;
+        let shards = self.shards.lock();
+        let is_kept = shards.get(&shard.number()).is_some_and(|known| {
+            known.description.as_ref() == Some(&description)
+                && known.heartbeats_since + 1 < heartbeat::DESCRIBE_EVERY
+        });
+        (!is_kept).then_some(description)
     }
 
     fn own(&self) -> Node {
         let rules = self.rules.load(Ordering::Relaxed);
         Node { id: self.id.clone(), address: self.address.0.clone(), rules, started: self.started }
+    }
+
+    /// Takes in what `shard` answered to a heartbeat with `description`, or without.
+    fn note_answer(&self, shard: &Shard, answer: &Answer, description: Option<String>) -> Heard {
+        let mut shards = self.shards.lock();
+        let known = shards.entry(shard.number()).or_default();
+        let is_data_lost = answer.is_new && known.nodes > 0;
+        known.nodes = answer.nodes;
+        known.heartbeats_since = if description.is_some() { 0 } else { known.heartbeats_since + 1 };
+        if description.is_some() || is_data_lost {
+            known.description = description;
+        }
+        if is_data_lost { Heard::DataLost } else { Heard::Counted }
     }
 
     /// Takes in how far the store's clock is from ours. `doubt_us` is how long the question took.
@@ -135,62 +177,119 @@ impl Fleet {
 }
 
 impl Shared {
-    /// One heartbeat to every shard.
-    pub(super) async fn beat(self: &Arc<Self>) {
-        let beats = self.servers.shards().into_iter().map(|shard| {
+    /// Sends one heartbeat to every shard.
+    pub(super) async fn send_heartbeats(self: &Arc<Self>) {
+        let heartbeats = self.servers.shards().into_iter().map(|shard| {
             let shared = Arc::clone(self);
-            tokio::spawn(async move { shared.beat_to(&shard).await })
+            tokio::spawn(async move { shared.send_heartbeat(&shard).await })
         });
-        let mut was_told = false;
-        for beat in beats.collect::<Vec<_>>() {
-            was_told |= beat.await.unwrap_or(false);
+        let mut heard = Vec::new();
+        for heartbeat in heartbeats.collect::<Vec<_>>() {
+            heard.push(heartbeat.await.unwrap_or(Heard::NoAnswer));
         }
-        // A shard that lost its slots tells nothing more, and nobody is there because it once said so.
+        // A shard that lost its slots counts nothing more.
         let shards = self.servers.shards();
         let is_shard = |number: &u32| shards.iter().any(|shard| shard.number() == *number);
-        self.fleet.others.lock().retain(|number, _| is_shard(number));
-        self.keep_secret().await;
-        if was_told && self.settings.expected_nodes.is_none() {
-            self.census.note(self.fleet.nodes().len() as u32);
+        self.fleet.shards.lock().retain(|number, _| is_shard(number));
+        let number = self.fleet.heartbeats.fetch_add(1, Ordering::Relaxed);
+        let is_secret_known = self.places_now().is_some();
+        if !is_secret_known || number.is_multiple_of(SECRET_EVERY) || heard.contains(&Heard::DataLost) {
+            self.keep_secret().await;
+        }
+        let is_counted = heard.iter().any(|heard| *heard != Heard::NoAnswer);
+        if is_counted && self.settings.expected_nodes.is_none() {
+            self.census.note(self.fleet.node_count());
             self.book.set_nodes(self.census.nodes());
             self.census.keep();
         }
     }
 
-    /// Answers whether the shard has told who is there.
-    async fn beat_to(&self, shard: &Arc<Shard>) -> bool {
-        let own = self.fleet.own();
-        let Ok(described) = serde_json::to_string(&own) else { return false };
-        let command = heartbeat(&self.nodes_key(shard), &own.id, &described);
-        let (sent_us, sent_unix_us) = (self.lease_us(), self.clock.now_us());
-        // Who does not answer keeps the nodes that it last told: they are not gone because it is.
-        let Ok(Value::Array(parts)) = shard.call_noting_errors(&command).await else { return false };
-        let took_us = self.lease_us().saturating_sub(sent_us);
-        let mut texts = parts.iter().map(text);
-        let Some(Some(store_us)) = texts.next().map(|time| time.and_then(|time| time.parse::<i64>().ok()))
-        else {
-            return false;
+    async fn send_heartbeat(&self, shard: &Shard) -> Heard {
+        let description = self.fleet.description_for(shard);
+        let Some(answer) = self.run_heartbeat(shard, description.as_deref()).await else {
+            return Heard::NoAnswer;
         };
+        let heard = self.fleet.note_answer(shard, &answer, description);
+        if heard == Heard::DataLost
+            && let Some(description) = self.fleet.description_for(shard)
+            && let Some(answer) = self.run_heartbeat(shard, Some(&description)).await
+        {
+            self.fleet.note_answer(shard, &answer, Some(description));
+        }
+        heard
+    }
+
+    async fn run_heartbeat(&self, shard: &Shard, description: Option<&str>) -> Option<Answer> {
+        let (sent_us, sent_unix_us) = (self.lease_us(), self.clock.now_us());
+        let by_name = self.heartbeat("EVALSHA", &SCRIPT_NAME, shard, description);
+        let value = match shard.call_noting_errors(&by_name).await {
+            Err(Failure::NoScript) => {
+                shard.call_noting_errors(&self.heartbeat("EVAL", heartbeat::SCRIPT, shard, description)).await
+            }
+            other => other,
+        };
+        let took_us = self.lease_us().saturating_sub(sent_us);
+        let Ok(Value::Array(parts)) = value else { return None };
+        let [Value::BulkString(time), Value::Int(nodes), Value::Int(is_new)] = &*parts else {
+            return None;
+        };
+        let answer = Answer::read(time, *nodes, *is_new)?;
         if self.given_time.is_none() {
-            self.fleet.note_drift(store_us - (sent_unix_us + took_us / 2) as i64, took_us);
+            let drift_us = answer.now_us as i64 - (sent_unix_us + took_us / 2) as i64;
+            self.fleet.note_drift(drift_us, took_us);
         }
-        let described = texts.skip(1).step_by(2).flatten();
-        let nodes = described.filter_map(|text| serde_json::from_str(text.split_once(' ')?.1).ok());
-        self.fleet.others.lock().insert(shard.number(), nodes.collect());
-        true
+        Some(answer)
     }
 
-    fn nodes_key(&self, shard: &Shard) -> String {
-        format!("{}nodes:{{{}}}", self.settings.prefix, self.servers.own_tag(shard))
+    fn heartbeat(&self, verb: &str, script: &str, shard: &Shard, description: Option<&str>) -> Cmd {
+        let (prefix, tag, id) = (&self.settings.prefix, self.servers.own_tag(shard), &self.fleet.id);
+        let keys = [heartbeat::alive_key(prefix, &tag), heartbeat::node_key(prefix, &tag, id)];
+        heartbeat(script, verb, keys, id, description)
     }
 
-    /// Says goodbye.
+    /// Removes this node from every shard.
     pub(super) async fn leave(&self) {
+        let (prefix, id) = (&self.settings.prefix, &self.fleet.id);
         for shard in self.servers.shards() {
-            let mut command = redis::cmd("HDEL");
-            command.arg(self.nodes_key(&shard)).arg(&self.fleet.id);
-            let _ = shard.call_noting_errors(&command).await;
+            let tag = self.servers.own_tag(&shard);
+            let _ = shard
+                .call_noting_errors(redis::cmd("ZREM").arg(heartbeat::alive_key(prefix, &tag)).arg(id))
+                .await;
+            let _ =
+                shard.call_noting_errors(redis::cmd("DEL").arg(heartbeat::node_key(prefix, &tag, id))).await;
         }
+    }
+
+    /// The nodes that are alive, this one first, as far as shards answer. Reads the description of every node: for
+    /// people, never for a decision.
+    pub(super) async fn list_nodes(&self) -> Vec<Node> {
+        let mut by_id = BTreeMap::new();
+        for shard in self.servers.shards() {
+            match self.list_nodes_at(&shard).await {
+                Ok(nodes) => by_id.extend(nodes.into_iter().map(|node| (node.id.clone(), node))),
+                Err(failure) => {
+                    tracing::debug!(shard = shard.number(), %failure, "a shard does not list its nodes")
+                }
+            }
+        }
+        by_id.remove(&self.fleet.id);
+        std::iter::once(self.fleet.own()).chain(by_id.into_values()).collect()
+    }
+
+    async fn list_nodes_at(&self, shard: &Shard) -> Result<Vec<Node>, Failure> {
+        let (prefix, tag) = (&self.settings.prefix, self.servers.own_tag(shard));
+        let mut command = redis::cmd("ZRANGE");
+        // The last heartbeat of this node has removed the nodes that were silent.
+        let ids = shard.call(command.arg(heartbeat::alive_key(prefix, &tag)).arg(0).arg(-1)).await?;
+        let mut nodes = Vec::new();
+        for ids in texts(&ids).collect::<Vec<_>>().chunks(DESCRIPTIONS_AT_ONCE) {
+            let keys: Vec<String> = ids.iter().map(|id| heartbeat::node_key(prefix, &tag, id)).collect();
+            let descriptions = shard.call(redis::cmd("MGET").arg(keys)).await?;
+            nodes.extend(
+                texts(&descriptions).filter_map(|description| serde_json::from_str(description).ok()),
+            );
+        }
+        Ok(nodes)
     }
 
     /// Makes sure that the store has the fleet's secret, and that it is ours.
@@ -247,4 +346,10 @@ fn text(value: &Value) -> Option<&str> {
         Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
         _ => None,
     }
+}
+
+/// The texts in a list, without those that are missing.
+fn texts(value: &Value) -> impl Iterator<Item = &str> {
+    let values = if let Value::Array(values) = value { values.as_slice() } else { &[] };
+    values.iter().filter_map(text)
 }

@@ -30,6 +30,26 @@ struct Waiting {
     is_closed: bool,
 }
 
+/// How much may travel in one script call.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Room {
+    pub(super) clients: usize,
+    /// How long the script may take for them, see `core/script/work.rs`.
+    pub(super) work_ns: u32,
+}
+
+impl Room {
+    /// How many of the calls that take so long fit in, from the first on. One always does.
+    fn count(self, works_ns: impl Iterator<Item = u32>) -> usize {
+        let mut sum_ns = 0_u32;
+        let fits = |(number, work_ns): &(usize, u32)| {
+            sum_ns = sum_ns.saturating_add(*work_ns);
+            *number == 0 || sum_ns <= self.work_ns
+        };
+        works_ns.take(self.clients).enumerate().take_while(fits).count()
+    }
+}
+
 /// A place among the calls under way.
 pub(super) type Place = OwnedSemaphorePermit;
 
@@ -50,10 +70,10 @@ impl Lane {
         }
     }
 
-    /// The next calls, `most` at most.
-    pub(super) fn pop(&self, most: usize) -> Vec<Queued> {
+    /// The next calls, as many as there is room for; at least one, if there is one.
+    pub(super) fn pop(&self, room: Room) -> Vec<Queued> {
         let calls = &mut self.queue.lock().calls;
-        let count = calls.len().min(most);
+        let count = room.count(calls.iter().map(|queued| queued.work_ns));
         calls.drain(..count).collect()
     }
 
@@ -131,6 +151,27 @@ fn depart(shard: &Arc<Shard>, command: Cmd) -> Answer {
         Poll::Pending => {
             shard.write_now();
             answer
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_takes_what_fits_and_at_least_one() {
+        let room = Room { clients: 4, work_ns: 100 };
+        for (works_ns, count) in [
+            (&[][..], 0),
+            (&[25, 25, 25, 25, 25], 4),
+            (&[40, 40, 40], 2),
+            (&[60, 40, 1], 2),
+            (&[500, 1], 1),
+            (&[u32::MAX, u32::MAX], 1),
+            (&[1, u32::MAX], 1),
+        ] {
+            assert_eq!(room.count(works_ns.iter().copied()), count, "{works_ns:?}");
         }
     }
 }

@@ -4,14 +4,13 @@
 //! holds it against the commands that the scripts and this folder send: none is missing, and none is there in vain.
 
 /// Commands that every store needs.
-pub const COMMANDS: [&str; 28] = [
+pub const COMMANDS: [&str; 29] = [
     "del",
     "eval",
     "evalsha",
     "get",
     "hdel",
     "hget",
-    "hgetall",
     "hlen",
     "hmget",
     "hrandfield",
@@ -22,6 +21,7 @@ pub const COMMANDS: [&str; 28] = [
     "lrem",
     "lset",
     "ltrim",
+    "mget",
     "pexpire",
     "ping",
     "pttl",
@@ -30,6 +30,7 @@ pub const COMMANDS: [&str; 28] = [
     "time",
     "zadd",
     "zcard",
+    "zcount",
     "zrange",
     "zrem",
     "zremrangebyscore",
@@ -50,7 +51,7 @@ mod tests {
     use std::collections::BTreeSet;
     use std::fs;
     use std::path::Path;
-    use tollgate_core::{algorithm, script};
+    use tollgate_core::{algorithm, heartbeat, script};
 
     /// The words behind each `start` in `text`, up to the quote that ends them.
     fn quoted(text: &str, start: &str) -> BTreeSet<String> {
@@ -98,6 +99,7 @@ mod tests {
     fn the_list_is_what_is_used() {
         let mut used = called(script::SCRIPT);
         used.extend(called(algorithm::concurrency::SCRIPT));
+        used.extend(called(heartbeat::SCRIPT));
         sent(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/redis"), &mut used);
         // Always permitted, and what a Sentinel is asked, which has users of its own.
         for free in ["auth", "hello", "sentinel"] {

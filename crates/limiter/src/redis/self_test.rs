@@ -10,6 +10,7 @@ use super::url::Address;
 use redis::{Cmd, Value, cmd};
 use smallvec::SmallVec;
 use tollgate_core::algorithm::{Algorithm, concurrency};
+use tollgate_core::heartbeat;
 use tollgate_core::lending::Prefetch;
 use tollgate_core::limit::{Limit, Size};
 use tollgate_core::place::Field;
@@ -102,9 +103,11 @@ fn steps(role: Role, prefix: &str, tags: &Tags) -> Vec<(Step, Cmd)> {
         command.arg(concurrency::SCRIPT).arg(1).arg(&places).arg(args);
         steps.push((Step::Script("concurrency"), command));
     }
-    steps.push((Step::Script("heartbeat"), fleet::heartbeat(&key("nodes"), "self", "{}")));
+    let nodes = [key("nodes"), key("node")];
+    let heartbeat = fleet::heartbeat(heartbeat::SCRIPT, "EVAL", nodes, "self", Some("{}"));
+    steps.push((Step::Script("heartbeat"), heartbeat));
 
-    let mut leftovers: Vec<Vec<u8>> = ["string", "hash", "list", "set", "client", "places", "nodes"]
+    let mut leftovers: Vec<Vec<u8>> = ["string", "hash", "list", "set", "client", "places", "nodes", "node"]
         .map(|kind| key(kind).into_bytes())
         .to_vec();
     leftovers.extend(script::log_keys(client.as_bytes(), &ask));
@@ -130,12 +133,12 @@ fn probes(role: Role, key: &dyn Fn(&str) -> String) -> Vec<(&'static str, String
         ("evalsha", format!("EVALSHA {} 0", "0".repeat(40))),
         ("set", format!("SET {string} 1 PX {LIVES_MS} NX")),
         ("get", format!("GET {string}")),
+        ("mget", format!("MGET {string}")),
         ("hset", format!("HSET {hash} a 1 b 2")),
         ("pexpire", format!("PEXPIRE {hash} {LIVES_MS}")),
         ("pttl", format!("PTTL {hash}")),
         ("hget", format!("HGET {hash} a")),
         ("hmget", format!("HMGET {hash} a b")),
-        ("hgetall", format!("HGETALL {hash}")),
         ("hlen", format!("HLEN {hash}")),
         ("hrandfield", format!("HRANDFIELD {hash} 2 WITHVALUES")),
         ("hdel", format!("HDEL {hash} a")),
@@ -150,6 +153,7 @@ fn probes(role: Role, key: &dyn Fn(&str) -> String) -> Vec<(&'static str, String
         ("zadd", format!("ZADD {set} 1 a 2 b")),
         ("pexpire", format!("PEXPIRE {set} {LIVES_MS}")),
         ("zcard", format!("ZCARD {set}")),
+        ("zcount", format!("ZCOUNT {set} 1 2")),
         ("zrange", format!("ZRANGE {set} 0 0 WITHSCORES")),
         ("zrem", format!("ZREM {set} a")),
         ("zremrangebyscore", format!("ZREMRANGEBYSCORE {set} -inf 1")),

@@ -9,6 +9,7 @@ mod errors;
 mod exactness;
 mod faults;
 mod fleet;
+mod heartbeats;
 mod in_flight;
 mod penalties;
 mod permissions;

@@ -12,9 +12,18 @@ pub(in crate::redis) struct Queued {
     pub(super) call: Call<Ticket>,
     /// Until when those who wait for it can wait.
     pub(in crate::redis) deadline: Instant,
+    /// How long the script takes for it, by estimate.
+    pub(in crate::redis) work_ns: u32,
     /// They do not wait any more.
     pub(super) is_overdue: bool,
     pub(super) hops: u32,
+}
+
+impl Queued {
+    pub(super) fn new(call: Call<Ticket>, deadline: Instant) -> Self {
+        let work_ns = call.ask.work_ns();
+        Self { call, deadline, work_ns, is_overdue: false, hops: 0 }
+    }
 }
 
 /// Calls that travel together, until each is concluded.
@@ -171,7 +180,7 @@ mod tests {
         };
         let deadline = Instant::now() + PATIENCE;
         let call = asked.calls.into_iter().next();
-        let queued = call.map(|call| Queued { call, deadline, is_overdue: false, hops: 0 });
+        let queued = call.map(|call| Queued::new(call, deadline));
         (queued, hearings.remove(0))
     }
 

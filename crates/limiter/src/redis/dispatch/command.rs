@@ -2,15 +2,19 @@
 
 use super::Shared;
 use super::batch::Batch;
+use crate::redis::lane::Room;
 use crate::redis::shard::Shard;
 use crate::redis::url::Kind;
 use redis::{Cmd, Value};
 use std::sync::LazyLock;
-use tollgate_core::script;
+use tollgate_core::script::{self, work::CALL_NS};
 
-/// Clients in one script call: more would hardly make it cheaper, and keep the server from others for longer.
+/// Clients in one script call: more would hardly make it cheaper.
 const MOST_CLIENTS: usize = 128;
 const _: () = assert!(MOST_CLIENTS <= script::MOST_CLIENTS);
+/// How long one script call may take, by estimate: everything else that the server does waits for it. It is as
+/// long as [`MOST_CLIENTS`] plain token buckets take, so that those still share what a call costs by itself.
+const LONGEST_CALL_NS: u32 = 400_000;
 
 /// The script, as a server alone runs it and as the nodes of a Cluster do, each with its name.
 static SCRIPTS: LazyLock<[(String, String); 2]> = LazyLock::new(|| {
@@ -48,10 +52,11 @@ impl Shared {
         command
     }
 
-    /// How many clients may travel in one call.
-    pub(super) fn room(&self, shard: &Shard) -> usize {
+    /// How much may travel in one call.
+    pub(super) fn room(&self, shard: &Shard) -> Room {
         let is_alone = *self.servers.kind() != Kind::Cluster;
-        if is_alone || shard.crosses_slots() { MOST_CLIENTS } else { 1 }
+        let clients = if is_alone || shard.crosses_slots() { MOST_CLIENTS } else { 1 };
+        Room { clients, work_ns: LONGEST_CALL_NS - CALL_NS }
     }
 }
 

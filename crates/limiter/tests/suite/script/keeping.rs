@@ -270,3 +270,33 @@ fn the_server_tells_its_own_time() {
     assert!(before_us <= told_us && told_us <= time_us(&mut scripted));
     assert_eq!(scripted.server.cli(&["EXISTS", "{c}"]), "1");
 }
+
+/// The start of the window and the end of a wait are found wherever in a long log they lie.
+#[test]
+fn every_entry_of_a_long_log_is_found() {
+    const ENTRIES: u64 = 100;
+    const WINDOW_US: u64 = 1_000 * SECOND_US;
+    let mut scripted = Scripted::start();
+    let log = limit(Algorithm::SlidingWindowLog, ENTRIES, WINDOW_US);
+    for number in 0..ENTRIES {
+        scripted.charge_one(START_US + number * SECOND_US, "{c}", &ask(&log, field(1), 1));
+    }
+    let mut standing = |now_us: u64, cost: u32| {
+        let runs = smallvec![Run { repeats: 0, cost }];
+        let asked = Ask { runs, charges: smallvec![charge(&log, field(1))] };
+        match &scripted.charge_one(now_us, "{c}", &asked).charges[0].state {
+            AnsweredState::Log(standings) => standings[0],
+            AnsweredState::Account(_) => panic!("{log:?} is not kept as a log"),
+        }
+    };
+    let now_us = START_US + ENTRIES * SECOND_US;
+    for cost in 1..=ENTRIES as u32 {
+        let last_to_leave_us = START_US + u64::from(cost - 1) * SECOND_US;
+        let standing = standing(now_us, cost);
+        assert_eq!((standing.remaining, standing.retry_after_us), (0, last_to_leave_us + WINDOW_US - now_us));
+    }
+    for gone in 0..=ENTRIES {
+        let now_us = START_US + WINDOW_US + gone * SECOND_US - 1;
+        assert_eq!(standing(now_us, 1).remaining, gone as u32, "just before the next leaves");
+    }
+}

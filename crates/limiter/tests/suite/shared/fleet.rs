@@ -89,7 +89,7 @@ async fn nodes_with(url: &str, text: &str, count: usize, settings: RedisSettings
         nodes.push(Node::start_with(url, text, settings).await);
     }
     eventually("the nodes know each other", async || {
-        nodes.iter().all(|node| node.store.nodes().len() == count)
+        nodes.iter().all(|node| node.store.node_count() as usize == count)
     })
     .await;
     nodes

@@ -60,8 +60,11 @@ async fn refusal(url: &str) -> String {
 async fn decide_everything(url: &str) -> Vec<Arc<Node>> {
     let nodes =
         [Node::start_with(url, RULES, settings()).await, Node::start_with(url, RULES, settings()).await];
-    eventually("the nodes know each other", async || nodes.iter().all(|node| node.store.nodes().len() == 2))
-        .await;
+    eventually("the nodes know each other", async || {
+        let counted = nodes.iter().all(|node| node.store.node_count() == 2);
+        counted && nodes[0].store.nodes().await.len() == 2
+    })
+    .await;
     for client in CLIENTS {
         for endpoint in STRICT {
             let request = Request { api_key: Some(client), endpoint, ..Request::default() };

@@ -31,7 +31,7 @@ fn nodes_see_each_other_come_and_go() {
         let server = Server::start(&[]);
         let two = nodes(&server.url(), RULES, 2).await;
         let third = Node::start(&server.url(), RULES).await;
-        let count = |node: &Node| node.store.nodes().len();
+        let count = |node: &Node| node.store.node_count();
         eventually("all three are known", async || two.iter().all(|node| count(node) == 3)).await;
         // One that says goodbye is gone with the next heartbeat.
         third.store.close().await;

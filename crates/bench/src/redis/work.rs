@@ -1,0 +1,143 @@
+//! What the script takes for each kind of ask, beside what a node reckons it takes (`core/script/work.rs`).
+
+use super::pinned::{Pinned, connect};
+use redis::Connection;
+use smallvec::SmallVec;
+use tollgate_core::algorithm::Algorithm;
+use tollgate_core::lending::Report;
+use tollgate_core::limit::{Limit, Size};
+use tollgate_core::place::Field;
+use tollgate_core::rate::Rate;
+use tollgate_core::script::{self, Ask, ChargeAsk, Run, work};
+
+const CALLS: usize = 60;
+const ROUNDS: usize = 3;
+const SECOND_US: u64 = 1_000_000;
+
+pub fn run() {
+    println!("redis: microseconds of one script call, by clients in it");
+    let server = Pinned::alone();
+    let mut bench = Bench::new(&server);
+    println!("  {:<42} {:>7} {:>7} {:>7} {:>7} {:>14}", "", 1, 8, 32, 128, "128, estimated");
+    use Algorithm::{FixedWindow, Gcra, LeakyBucket, SlidingWindowCounter, SlidingWindowLog, TokenBucket};
+    for (name, ask) in [
+        ("token bucket", ask(&[TokenBucket], 1)),
+        ("leaky bucket", ask(&[LeakyBucket], 1)),
+        ("gcra", ask(&[Gcra], 1)),
+        ("fixed window", ask(&[FixedWindow], 1)),
+        ("counter", ask(&[SlidingWindowCounter], 1)),
+        ("token bucket, lent", lent(ask(&[TokenBucket], 1), 0)),
+        ("token bucket, lent, 1 report", lent(ask(&[TokenBucket], 1), 1)),
+        ("token bucket, lent, 2 reports", lent(ask(&[TokenBucket], 1), 2)),
+        ("token bucket, 2 runs", ask(&[TokenBucket], 2)),
+        ("token bucket, 8 runs", ask(&[TokenBucket], 8)),
+        ("2 token buckets", ask(&[TokenBucket; 2], 1)),
+        ("4 token buckets", ask(&[TokenBucket; 4], 1)),
+        ("4 token buckets, lent, 1 report", lent(ask(&[TokenBucket; 4], 1), 1)),
+        ("4 token buckets, 4 runs", ask(&[TokenBucket; 4], 4)),
+        ("8 token buckets", ask(&[TokenBucket; 8], 1)),
+        ("log", ask(&[SlidingWindowLog], 1)),
+        ("log, 4 runs", ask(&[SlidingWindowLog], 4)),
+        ("log and token bucket", ask(&[SlidingWindowLog, TokenBucket], 1)),
+        ("4 logs", ask(&[SlidingWindowLog; 4], 1)),
+    ] {
+        for is_new in [false, true] {
+            let times = [1, 8, 32, 128].map(|clients| bench.time(&ask, clients, is_new));
+            let name = format!("{name}{}", if is_new { ", new clients" } else { "" });
+            let estimate_us = f64::from(work::CALL_NS + 128 * ask.work_ns()) / 1e3;
+            let [one, few, some, many] = times;
+            println!("  {name:<42} {one:>7.0} {few:>7.0} {some:>7.0} {many:>7.0} {estimate_us:>14.0}");
+        }
+    }
+}
+
+fn ask(algorithms: &[Algorithm], runs: u32) -> Ask {
+    let charges = algorithms.iter().enumerate().map(|(number, algorithm)| {
+        let is_bucket =
+            matches!(algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Gcra);
+        let size = match algorithm {
+            Algorithm::SlidingWindowLog => {
+                Size { capacity: Some(1_000), rate: None, window_us: Some(3600 * SECOND_US) }
+            }
+            _ if is_bucket => Size {
+                capacity: Some(1_000_000),
+                rate: Rate::per(1_000_000, 60 * SECOND_US),
+                window_us: None,
+            },
+            _ => Size { capacity: Some(1_000_000), rate: None, window_us: Some(60 * SECOND_US) },
+        };
+        let limit = Limit::new("bench", *algorithm, size).expect("a sound limit");
+        ChargeAsk {
+            meter: *limit.meter(),
+            field: Field::new(number as u64 + 1, None),
+            enforced: true,
+            want: 0,
+            share: 1,
+            reports: SmallVec::new(),
+        }
+    });
+    let runs = (0..runs).map(|number| Run { repeats: 1, cost: 1 + number });
+    Ask { runs: runs.collect(), charges: charges.collect() }
+}
+
+fn lent(mut ask: Ask, reports: usize) -> Ask {
+    for charge in &mut ask.charges {
+        charge.want = 3;
+        charge.share = 4;
+        charge.reports =
+            (0..reports).map(|_| Report { epoch: 1, spent: 2, returned: 1, refunded: 0 }).collect();
+    }
+    ask
+}
+
+struct Bench {
+    connection: Connection,
+    digest: String,
+    names: u64,
+}
+
+impl Bench {
+    fn new(server: &Pinned) -> Self {
+        let mut connection = connect(server);
+        let mut load = redis::cmd("SCRIPT");
+        let digest =
+            load.arg("LOAD").arg(script::SCRIPT).query(&mut connection).expect("the script is sound");
+        Self { connection, digest, names: 0 }
+    }
+
+    /// The median of calls for so many clients, of the quietest round.
+    fn time(&mut self, ask: &Ask, clients: usize, is_new: bool) -> f64 {
+        let mut least = f64::INFINITY;
+        for _ in 0..ROUNDS {
+            if !is_new {
+                self.names += 1;
+                self.call(ask, clients);
+            }
+            let _: () = redis::cmd("CONFIG").arg("RESETSTAT").query(&mut self.connection).expect("an answer");
+            for _ in 0..CALLS {
+                self.names += u64::from(is_new);
+                self.call(ask, clients);
+            }
+            least = least.min(self.median_us());
+        }
+        let _: () = redis::cmd("FLUSHALL").query(&mut self.connection).expect("an answer");
+        least
+    }
+
+    fn call(&mut self, ask: &Ask, clients: usize) {
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(&self.digest).arg(clients);
+        for client in 0..clients {
+            command.arg(format!("tg:{{{:012x}{client:012x}}}", self.names));
+        }
+        command.arg(script::arguments(None, false, (0..clients).map(|_| ask)));
+        let _: redis::Value = command.query(&mut self.connection).expect("the server answers");
+    }
+
+    fn median_us(&mut self) -> f64 {
+        let stats: String =
+            redis::cmd("INFO").arg("latencystats").query(&mut self.connection).expect("an answer");
+        let line = stats.lines().find_map(|line| line.strip_prefix("latency_percentiles_usec_evalsha:p50="));
+        line.and_then(|line| line.split(',').next()?.parse().ok()).unwrap_or(f64::NAN)
+    }
+}
