@@ -8,7 +8,11 @@
 //! ```text
 //! tg:alive:{tag}       b7c1… → 1794885776233251     the id of each live node and its last heartbeat
 //! tg:node:{tag}:b7c1…  {"id":"b7c1…","address":…}   the description of that node
+//! tg:clock:{tag}       b7c1… → -60000312            the nodes that expect another time, while the clock has stepped
 //! ```
+//!
+//! A heartbeat also carries the time that the node expects of the server's clock. If more than half of the nodes expect
+//! another time, the clock has stepped, and its time is corrected by the median of the differences.
 //!
 //! The keys are under the shard's own hash tag, so that in a Cluster they are served by that shard.
 
@@ -32,9 +36,15 @@ pub fn node_key(prefix: &str, tag: &str, id: &str) -> String {
     format!("{prefix}node:{{{tag}}}:{id}")
 }
 
-/// The arguments of [`SCRIPT`], behind its two keys.
-pub fn arguments(id: &str, description: Option<&str>) -> Vec<String> {
-    let mut arguments = vec![id.to_owned(), SILENT_US.to_string(), KEPT_MS.to_string()];
+/// The nodes that expect another time than the server's clock shows.
+pub fn clock_key(prefix: &str, tag: &str) -> String {
+    format!("{prefix}clock:{{{tag}}}")
+}
+
+/// The arguments of [`SCRIPT`], behind its three keys.
+pub fn arguments(id: &str, expected_us: Option<u64>, description: Option<&str>) -> Vec<String> {
+    let expected = expected_us.unwrap_or(0).to_string();
+    let mut arguments = vec![id.to_owned(), SILENT_US.to_string(), KEPT_MS.to_string(), expected];
     arguments.extend(description.map(str::to_owned));
     arguments
 }
@@ -49,14 +59,23 @@ pub struct Answer {
     /// Whether the store did not know of this node before: it is the first heartbeat, the store was restarted empty,
     /// or the node was silent for too long.
     pub is_new: bool,
+    /// By how much the nodes correct the server's clock, in microseconds.
+    pub correction_us: i64,
 }
+
+/// Clocks are not further apart than this: such a number was not written by a node.
+const MOST_CORRECTED_US: i64 = 1 << 50;
+/// The latest time that a script handles exactly, in the year 2112.
+const LATEST_US: u64 = 1 << 52;
 
 impl Answer {
     /// The answer with these parts, if they make sense.
-    pub fn read(time: &[u8], nodes: i64, is_new: i64) -> Option<Self> {
-        let now_us = std::str::from_utf8(time).ok()?.parse().ok()?;
+    pub fn read(time: &[u8], nodes: i64, is_new: i64, correction: &[u8]) -> Option<Self> {
+        let now_us = std::str::from_utf8(time).ok()?.parse().ok().filter(|us| (1..LATEST_US).contains(us))?;
         let nodes = u32::try_from(nodes).ok().filter(|nodes| *nodes > 0)?;
-        Some(Self { now_us, nodes, is_new: is_new == 1 })
+        let correction_us: i64 = std::str::from_utf8(correction).ok()?.parse().ok()?;
+        let is_possible = correction_us.checked_abs().is_some_and(|us| us < MOST_CORRECTED_US);
+        is_possible.then_some(Self { now_us, nodes, is_new: is_new == 1, correction_us })
     }
 }
 
@@ -66,11 +85,20 @@ mod tests {
 
     #[test]
     fn an_answer_that_makes_no_sense_is_none() {
-        let read = Answer { now_us: 1_794_885_776_233_251, nodes: 3, is_new: true };
-        assert_eq!(Answer::read(b"1794885776233251", 3, 1), Some(read));
-        assert_eq!(Answer::read(b"1.794e+15", 3, 1), None);
-        assert_eq!(Answer::read(b"1794885776233251", 0, 1), None);
-        assert_eq!(Answer::read(b"1794885776233251", -1, 1), None);
-        assert_eq!(Answer::read(b"", 3, 0), None);
+        let read = Answer { now_us: 1_794_885_776_233_251, nodes: 3, is_new: true, correction_us: -5 };
+        assert_eq!(Answer::read(b"1794885776233251", 3, 1, b"-5"), Some(read));
+        for (time, nodes, correction) in [
+            (&b"1.794e+15"[..], 3, &b"0"[..]),
+            (b"1794885776233251", 0, b"0"),
+            (b"1794885776233251", -1, b"0"),
+            (b"", 3, b"0"),
+            (b"0", 3, b"0"),
+            (b"9999999999999999999", 3, b"0"),
+            (b"1794885776233251", 3, b""),
+            (b"1794885776233251", 3, b"1e+17"),
+            (b"1794885776233251", 3, b"-9223372036854775808"),
+        ] {
+            assert_eq!(Answer::read(time, nodes, 0, correction), None, "{time:?} {nodes} {correction:?}");
+        }
     }
 }

@@ -152,18 +152,52 @@ pub const MOST_CLIENTS: usize = 255;
 /// How many different asks are looked through for one that is the same.
 const LOOKED_THROUGH: usize = 8;
 
-/// The arguments of a call, without the keys: the time if it is not to be the server's own, and whether the keys
-/// are repeated behind all; a byte for each client that tells which ask is its; and the asks. Many clients ask for
-/// the same, which then is sent and read once.
+/// How far a server's clock may be from what a node expects before a call changes nothing.
+pub const CLOCK_TOLERANCE_US: u64 = 500_000;
+/// Added to a correction, so that what is sent is never negative.
+const CORRECTION_BIAS_US: i64 = 1 << 51;
+
+/// The time by which a call is charged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallTime {
+    /// That of the server's clock.
+    Server,
+    /// The same, corrected by so many microseconds. A call that finds it further than [`CLOCK_TOLERANCE_US`] from
+    /// what is expected changes nothing, and answers the time alone.
+    Corrected {
+        /// Added to the server's time.
+        correction_us: i64,
+        /// When the call was sent, by that time; 0 if it is not known.
+        expected_us: u64,
+    },
+    /// This one, for tests.
+    Given(u64),
+}
+
+impl CallTime {
+    fn header(self, repeats_keys: bool) -> Vec<u8> {
+        let (mode, first, correction_us) = match self {
+            Self::Server => (0, 0, 0),
+            Self::Given(us) => (1, us, 0),
+            Self::Corrected { correction_us, expected_us } => (2, expected_us, correction_us),
+        };
+        let mut header = Vec::with_capacity(15);
+        uint(&mut header, first, 7);
+        header.push(u8::from(repeats_keys) | mode << 1);
+        let biased = correction_us.clamp(-CORRECTION_BIAS_US, CORRECTION_BIAS_US) + CORRECTION_BIAS_US;
+        uint(&mut header, biased as u64, 7);
+        header
+    }
+}
+
+/// The arguments of a call, without the keys: the time, and whether the keys are repeated behind all; a byte for each
+/// client that tells which ask is its; and the asks. Many clients ask for the same, which then is sent and read once.
 pub fn arguments<'a>(
-    given_us: Option<u64>,
+    time: CallTime,
     repeats_keys: bool,
     asks: impl Iterator<Item = &'a Ask>,
 ) -> Vec<Vec<u8>> {
-    let mut header = given_us.unwrap_or(0).to_be_bytes();
-    header.rotate_left(1);
-    header[7] = u8::from(repeats_keys);
-    let mut arguments = vec![header.to_vec(), Vec::new()];
+    let mut arguments = vec![time.header(repeats_keys), Vec::new()];
     let mut written = Vec::new();
     for ask in asks {
         written.clear();

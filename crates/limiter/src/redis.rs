@@ -17,6 +17,7 @@ pub mod permissions;
 mod self_test;
 mod servers;
 mod shard;
+mod shard_clock;
 mod slots;
 mod ticket;
 mod url;
@@ -36,7 +37,7 @@ use servers::Servers;
 use shard::{Shard, log_change};
 pub(crate) use slots::Slot;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 pub(crate) use ticket::{Hearing, Ticket};
@@ -113,6 +114,9 @@ pub(crate) struct Shared {
     settings: RedisSettings,
     /// The next tick may have to come sooner than was thought.
     ticks_sooner: Arc<Notify>,
+    /// The next heartbeat has to come at once.
+    heartbeat_sooner: Arc<Notify>,
+    lease_clock: LeaseClock,
     /// Whether it was said that too little is known for a restart.
     has_warned: AtomicBool,
 }
@@ -169,6 +173,7 @@ impl RedisStore {
             ..lease::Settings::default()
         };
         let places = settings.secret.map(|secret| Arc::new(Places::new(&settings.prefix, Secret(secret))));
+        let lease_clock = LeaseClock::new(&clock);
         let shared = Arc::new(Shared {
             servers,
             book: Book::new(lease_settings),
@@ -182,6 +187,8 @@ impl RedisStore {
             given_time,
             settings,
             ticks_sooner: Arc::default(),
+            heartbeat_sooner: Arc::default(),
+            lease_clock,
             has_warned: AtomicBool::new(false),
         });
         shared.book.set_nodes(shared.settings.expected_nodes.unwrap_or(shared.census.nodes()));
@@ -189,7 +196,10 @@ impl RedisStore {
         // The first round, so that a store that is there is used from the first request on.
         shared.send_heartbeats().await;
         let tasks = vec![
-            tokio::spawn(keep_sending_heartbeats(Arc::downgrade(&shared))),
+            tokio::spawn(keep_sending_heartbeats(
+                Arc::downgrade(&shared),
+                Arc::clone(&shared.heartbeat_sooner),
+            )),
             tokio::spawn(tick_on(Arc::downgrade(&shared), Arc::clone(&shared.ticks_sooner))),
             tokio::spawn(slots::keep_on(Arc::downgrade(&shared))),
         ];
@@ -288,7 +298,7 @@ pub struct ShardState {
 impl Shared {
     /// The time that leases count in.
     pub(crate) fn lease_us(&self) -> u64 {
-        self.clock.boot_us()
+        self.lease_clock.now_us(&self.clock)
     }
 
     pub(crate) fn places(&self) -> Option<Arc<Places>> {
@@ -326,6 +336,36 @@ impl Shared {
     }
 }
 
+/// The clock that credit expires by: microseconds since the machine started, or since then by the wall clock, whichever
+/// is more. A virtual machine that was paused may notice it by one of the two only.
+#[derive(Debug)]
+struct LeaseClock {
+    /// When the machine started, by the wall clock.
+    started_us: u64,
+    /// How far the wall clock was ever ahead of the other.
+    ahead_us: AtomicU64,
+}
+
+impl LeaseClock {
+    /// Less than this is the noise of reading two clocks.
+    const NOISE_US: u64 = 20_000;
+
+    fn new(clock: &Clock) -> Self {
+        Self { started_us: clock.now_us().saturating_sub(clock.boot_us()), ahead_us: AtomicU64::new(0) }
+    }
+
+    /// Never goes back.
+    fn now_us(&self, clock: &Clock) -> u64 {
+        let (boot_us, wall_us) = (clock.boot_us(), clock.now_us().saturating_sub(self.started_us));
+        let ahead_us = self.ahead_us.load(Ordering::Relaxed);
+        let found_us = wall_us.saturating_sub(boot_us);
+        if found_us <= ahead_us + Self::NOISE_US {
+            return boot_us + ahead_us;
+        }
+        boot_us + self.ahead_us.fetch_max(found_us, Ordering::Relaxed).max(found_us)
+    }
+}
+
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Shared").field("url", self.servers.url()).finish_non_exhaustive()
@@ -333,11 +373,13 @@ impl std::fmt::Debug for Shared {
 }
 
 /// Sends a heartbeat to every shard, every second.
-async fn keep_sending_heartbeats(shared: Weak<Shared>) {
-    let mut ticks = tokio::time::interval(fleet::INTERVAL);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+async fn keep_sending_heartbeats(shared: Weak<Shared>, sooner: Arc<Notify>) {
     loop {
-        ticks.tick().await;
+        let last = Instant::now();
+        tokio::select! {
+            () = tokio::time::sleep_until(last + fleet::INTERVAL) => {}
+            () = sooner.notified() => tokio::time::sleep_until(last + fleet::SHORTEST_INTERVAL).await,
+        }
         let Some(shared) = shared.upgrade() else { return };
         shared.send_heartbeats().await;
     }

@@ -1,5 +1,6 @@
 //! One Redis server, a process of its own.
 
+use crate::clock;
 use crate::ports;
 use crate::tls::Certificates;
 use crate::wait::wait_until;
@@ -27,6 +28,8 @@ pub struct Server {
     folder: TempDir,
     child: Option<Child>,
     password: Option<String>,
+    /// The library through which it reads the time, if a test moves its clock.
+    clock: Option<PathBuf>,
 }
 
 impl Server {
@@ -41,6 +44,16 @@ impl Server {
         Self::start_with(arguments, Some(Certificates::generate()), None, |_, _| Vec::new())
     }
 
+    /// A server whose clock a test can move, see [`step_clock`](Self::step_clock).
+    pub fn start_with_clock(arguments: &[&str]) -> Self {
+        Self::start_on(Some(clock::library()), arguments, None, None, |_, _| Vec::new())
+    }
+
+    /// Moves the server's clock so many milliseconds ahead of the true time, or behind it.
+    pub fn step_clock(&self, ahead_ms: i64) {
+        clock::step(&self.folder.path().join("clock"), ahead_ms);
+    }
+
     /// A server that wants `password` of everybody.
     pub fn start_with_password(password: &str) -> Self {
         Self::start_with(&["--requirepass", password], None, Some(password), |_, _| Vec::new())
@@ -48,6 +61,16 @@ impl Server {
 
     /// Starts the program; `more` makes arguments that depend on the port and the folder.
     pub(crate) fn start_with(
+        arguments: &[&str],
+        certificates: Option<Certificates>,
+        password: Option<&str>,
+        more: impl Fn(u16, &TempDir) -> Vec<String>,
+    ) -> Self {
+        Self::start_on(None, arguments, certificates, password, more)
+    }
+
+    fn start_on(
+        clock: Option<PathBuf>,
         arguments: &[&str],
         certificates: Option<Certificates>,
         password: Option<&str>,
@@ -66,7 +89,11 @@ impl Server {
                 folder,
                 child: None,
                 password: password.map(str::to_owned),
+                clock: clock.clone(),
             };
+            if clock.is_some() {
+                server.step_clock(0);
+            }
             if server.spawn() {
                 return server;
             }
@@ -77,6 +104,9 @@ impl Server {
     /// Whether it came up.
     fn spawn(&mut self) -> bool {
         let mut command = Command::new(program());
+        if let Some(library) = &self.clock {
+            command.env("LD_PRELOAD", library).env(clock::FILE, self.folder.path().join("clock"));
+        }
         // A Sentinel's first argument is its file.
         let is_sentinel = self.arguments.iter().any(|argument| argument == "--sentinel");
         if !is_sentinel {

@@ -98,9 +98,9 @@ impl Fleet {
     fn heartbeat(&self, number: u32, description: Option<&str>) -> Cmd {
         let id = format!("{number:016x}");
         let mut command = redis::cmd("EVALSHA");
-        command.arg(&self.digest).arg(2);
-        command.arg(heartbeat::alive_key("tg:", TAG)).arg(heartbeat::node_key("tg:", TAG, &id));
-        command.arg(heartbeat::arguments(&id, description));
+        command.arg(&self.digest).arg(3).arg(heartbeat::alive_key("tg:", TAG));
+        command.arg(heartbeat::node_key("tg:", TAG, &id)).arg(heartbeat::clock_key("tg:", TAG));
+        command.arg(heartbeat::arguments(&id, None, description));
         command
     }
 

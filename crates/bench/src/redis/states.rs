@@ -54,7 +54,7 @@ pub fn run() {
                 let request = Request { api_key: Some(&key), ..Request::default() };
                 command.arg(places.of(rule, limit, &request, 1).key);
             }
-            command.arg(script::arguments(None, false, batch.map(|_| &ask)));
+            command.arg(script::arguments(script::CallTime::Server, false, batch.map(|_| &ask)));
             let _: redis::Value = command.query_async(&mut connection).await.expect("the server answers");
             if first % (IN_ONE_CALL * 256) == 0 && std::io::stderr().is_terminal() {
                 eprint!("\r  {:>3} %", first * 100 / CLIENTS);

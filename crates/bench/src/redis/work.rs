@@ -130,7 +130,7 @@ impl Bench {
         for client in 0..clients {
             command.arg(format!("tg:{{{:012x}{client:012x}}}", self.names));
         }
-        command.arg(script::arguments(None, false, (0..clients).map(|_| ask)));
+        command.arg(script::arguments(script::CallTime::Server, false, (0..clients).map(|_| ask)));
         let _: redis::Value = command.query(&mut self.connection).expect("the server answers");
     }
 

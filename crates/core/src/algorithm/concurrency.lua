@@ -5,18 +5,19 @@
 -- ARGV[1]  "take": one place, if fewer than the limit are taken
 --          "keep": puts off the end of places that are held, and takes them again if they are gone
 --          "drop": gives places back
--- take: ARGV[2] the limit, [3] whose, [4] for how many microseconds, [5] whose to give back first; and so on
--- keep: ARGV[2], [3] whose, for how many microseconds; and so on
--- drop: ARGV[2] whose; and so on
+-- ARGV[2]  by how many microseconds the server's clock is corrected
+-- take: ARGV[3] the limit, [4] whose, [5] for how many microseconds, [6] whose to give back first; and so on
+-- keep: ARGV[3], [4] whose, for how many microseconds; and so on
+-- drop: ARGV[3] whose; and so on
 local key = KEYS[1]
 if ARGV[1] == 'drop' then
   local gone = 0
-  for index = 2, #ARGV do gone = gone + redis.call('ZREM', key, ARGV[index]) end
+  for index = 3, #ARGV do gone = gone + redis.call('ZREM', key, ARGV[index]) end
   return gone
 end
 
 local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
+local now = time[1] * 1000000 + time[2] + tonumber(ARGV[2])
 redis.call('ZREMRANGEBYSCORE', key, '-inf', string.format('%.0f', now))
 
 -- The set lives as long as its last place.
@@ -28,7 +29,7 @@ end
 
 if ARGV[1] == 'keep' then
   local longest = 0
-  for index = 2, #ARGV, 2 do
+  for index = 3, #ARGV, 2 do
     local us = tonumber(ARGV[index + 1])
     longest = math.max(longest, us)
     redis.call('ZADD', key, string.format('%.0f', now + us), ARGV[index])
@@ -37,12 +38,12 @@ if ARGV[1] == 'keep' then
   return #ARGV
 end
 
-for index = 5, #ARGV do redis.call('ZREM', key, ARGV[index]) end
+for index = 6, #ARGV do redis.call('ZREM', key, ARGV[index]) end
 local taken = redis.call('ZCARD', key)
 local admitted = 0
-if taken < tonumber(ARGV[2]) then
-  local us = tonumber(ARGV[4])
-  redis.call('ZADD', key, string.format('%.0f', now + us), ARGV[3])
+if taken < tonumber(ARGV[3]) then
+  local us = tonumber(ARGV[5])
+  redis.call('ZADD', key, string.format('%.0f', now + us), ARGV[4])
   outlive(us)
   admitted = 1
   taken = taken + 1

@@ -2,12 +2,12 @@
 --
 -- KEYS        the hashes of the clients, and behind them the lists of their logs (`script::log_keys`); in a cluster
 --             only those of the first may be declared
--- ARGV[1]     the time, if it is not the server's own, and whether all keys are repeated at the end of ARGV
+-- ARGV[1]     how to tell the time (see `script::CallTime`), and whether all keys are repeated at the end of ARGV
 -- ARGV[2]     for each client a byte: which of the following it asks for
 -- ARGV[3…]    what is asked, as `script::Ask` writes it
 --
 -- Answers the time, and for each client "+" and what it gets, or "-" and why it gets nothing; or "=" and the state
--- of its one limit, if all passed and nothing was lent.
+-- of its one limit, if all passed and nothing was lent. Answers the time alone if the clock is not where it is expected.
 --
 -- Numbers are doubles here: every product stays below 2^53 (see limit.rs), and what is written goes
 -- through struct.pack, never through tostring, which rounds instants. `%` is exact, for what it divides is
@@ -24,6 +24,9 @@ local NARROW, NARROW_STATE, NARROW_BYTES = 2, ">BBI7I2I2I4", 17
 -- The same with what is lent.
 local WIDE_LENT, NARROW_LENT = ">BBI7I2I4I4I4I4I4", ">BBI7I2I2I4I4I4I4"
 local MOST_FIELDS = 500
+-- Modes of telling the time, and how far the clock may be from what is expected.
+local GIVEN, CORRECTED = 1, 2
+local CORRECTION_BIAS, CLOCK_TOLERANCE = 2251799813685248, 500000
 -- How long an epoch is, and for how many of them lent tokens are remembered.
 local EPOCH, EPOCHS = 2 * SECOND, 2
 

@@ -203,17 +203,25 @@ local function charge_client(key, ask)
   return table.concat(answer)
 end
 
-local given, repeats_names = decode(">I7B", ARGV[1])
-if given > 0 then
+local given, flags, biased = decode(">I7BI7", ARGV[1])
+local mode = floor(flags / 2)
+if mode == GIVEN then
   now = given
 else
   local time = call("TIME")
   now = time[1] * SECOND + time[2]
+  if mode == CORRECTED then
+    now = now + biased - CORRECTION_BIAS
+    -- The clock has stepped, or the call was on its way for too long: nothing is charged by a time like that.
+    if given > 0 and (now > given + CLOCK_TOLERANCE or now < given - CLOCK_TOLERANCE) then
+      return { encode(">I7", now) }
+    end
+  end
 end
 epoch_now = floor(now / EPOCH)
 local which = ARGV[2]
 local names, before, clients = KEYS, 0, #which
-if repeats_names == 1 then names, before = ARGV, #ARGV - clients end
+if flags % 2 == 1 then names, before = ARGV, #ARGV - clients end
 local answers = { encode(">I7", now) }
 for index = 1, clients do
   local ask = ARGV[2 + byte(which, index)]

@@ -362,6 +362,11 @@ impl<W: Waiter> Book<W> {
         }
     }
 
+    /// Spends nothing of what is held any more: this node's clock may be wrong. The store counts it as spent in time.
+    pub(crate) fn drop_credit(&self) {
+        self.pages.iter().for_each(|page| page.lock().drop_credit());
+    }
+
     /// Returns everything, for a shutdown.
     pub(crate) fn return_all(&self, now_us: u64, mut send: impl FnMut(Call<W>)) {
         for page in &self.pages {

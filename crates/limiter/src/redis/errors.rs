@@ -30,13 +30,15 @@ pub enum StoreErrorKind {
     Busy,
     /// The script failed, or the server does not know a command.
     Script,
+    /// The server's clock has stepped.
+    ClockStep,
     /// The answer cannot be read, or cannot be true.
     InvalidAnswer,
 }
 
 impl StoreErrorKind {
     /// All kinds.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Permission,
         Self::Memory,
         Self::Replicas,
@@ -45,6 +47,7 @@ impl StoreErrorKind {
         Self::Cluster,
         Self::Busy,
         Self::Script,
+        Self::ClockStep,
         Self::InvalidAnswer,
     ];
 
@@ -59,6 +62,7 @@ impl StoreErrorKind {
             Self::Cluster => "clusterdown",
             Self::Busy => "busy",
             Self::Script => "script",
+            Self::ClockStep => "clock_step",
             Self::InvalidAnswer => "invalid_answer",
         }
     }
@@ -115,6 +119,7 @@ impl Failure {
             Self::ReadOnly => Some(StoreErrorKind::ReadOnly),
             Self::SlotNotServed | Self::ClusterDown => Some(StoreErrorKind::Cluster),
             Self::Loading | Self::Busy => Some(StoreErrorKind::Busy),
+            Self::ClockStepped => Some(StoreErrorKind::ClockStep),
             Self::InvalidAnswer(_) => Some(StoreErrorKind::InvalidAnswer),
             Self::Other(_) => Some(StoreErrorKind::Script),
         }

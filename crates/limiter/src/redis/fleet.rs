@@ -10,6 +10,7 @@
 use super::Shared;
 use super::link::Failure;
 use super::shard::Shard;
+use super::shard_clock::ClockChange;
 use crate::clock::Clock;
 use parking_lot::Mutex;
 use redis::{Cmd, Value};
@@ -23,6 +24,8 @@ use tollgate_core::heartbeat::{self, Answer};
 use tollgate_core::place::{Places, Secret};
 
 pub(super) const INTERVAL: Duration = Duration::from_secs(1);
+/// Between two heartbeats, when the clock of a shard is in doubt.
+pub(super) const SHORTEST_INTERVAL: Duration = Duration::from_millis(200);
 /// Further apart than this, one of the clocks is wrong.
 const WORRYING_DRIFT_US: u64 = 500_000;
 /// The secret is looked at with one heartbeat in so many, and whenever a shard turns out to have lost its data.
@@ -32,19 +35,6 @@ const DESCRIPTIONS_AT_ONCE: usize = 200;
 
 static SCRIPT_NAME: LazyLock<String> =
     LazyLock::new(|| sha1_smol::Sha1::from(heartbeat::SCRIPT).digest().to_string());
-
-/// The call of one heartbeat: `keys` are those of the live nodes and of this one's description.
-pub(super) fn heartbeat(
-    script: &str,
-    verb: &str,
-    keys: [String; 2],
-    id: &str,
-    description: Option<&str>,
-) -> Cmd {
-    let mut command = redis::cmd(verb);
-    command.arg(script).arg(keys.len()).arg(&keys).arg(heartbeat::arguments(id, description));
-    command
-}
 
 /// Where a node can be reached.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -220,7 +210,7 @@ impl Shared {
     }
 
     async fn run_heartbeat(&self, shard: &Shard, description: Option<&str>) -> Option<Answer> {
-        let (sent_us, sent_unix_us) = (self.lease_us(), self.clock.now_us());
+        let (sent_us, sent_unix_us) = (self.clock.boot_us(), self.clock.now_us());
         let by_name = self.heartbeat("EVALSHA", &SCRIPT_NAME, shard, description);
         let value = match shard.call_noting_errors(&by_name).await {
             Err(Failure::NoScript) => {
@@ -228,13 +218,19 @@ impl Shared {
             }
             other => other,
         };
-        let took_us = self.lease_us().saturating_sub(sent_us);
+        let received_us = self.clock.boot_us();
+        let took_us = received_us.saturating_sub(sent_us);
         let Ok(Value::Array(parts)) = value else { return None };
-        let [Value::BulkString(time), Value::Int(nodes), Value::Int(is_new)] = &*parts else {
+        let [Value::BulkString(time), Value::Int(nodes), Value::Int(is_new), Value::BulkString(correction)] =
+            &*parts
+        else {
             return None;
         };
-        let answer = Answer::read(time, *nodes, *is_new)?;
+        let answer = Answer::read(time, *nodes, *is_new, correction)?;
         if self.given_time.is_none() {
+            let change =
+                shard.clock().note_heartbeat(sent_us, received_us, answer.now_us, answer.correction_us);
+            self.note_clock(shard, change);
             let drift_us = answer.now_us as i64 - (sent_unix_us + took_us / 2) as i64;
             self.fleet.note_drift(drift_us, took_us);
         }
@@ -243,8 +239,49 @@ impl Shared {
 
     fn heartbeat(&self, verb: &str, script: &str, shard: &Shard, description: Option<&str>) -> Cmd {
         let (prefix, tag, id) = (&self.settings.prefix, self.servers.own_tag(shard), &self.fleet.id);
-        let keys = [heartbeat::alive_key(prefix, &tag), heartbeat::node_key(prefix, &tag, id)];
-        heartbeat(script, verb, keys, id, description)
+        let keys = [
+            heartbeat::alive_key(prefix, &tag),
+            heartbeat::node_key(prefix, &tag, id),
+            heartbeat::clock_key(prefix, &tag),
+        ];
+        let expected_us = match self.given_time {
+            Some(_) => None,
+            None => shard.clock().heartbeat_time(self.clock.boot_us()),
+        };
+        let mut command = redis::cmd(verb);
+        command.arg(script).arg(keys.len()).arg(&keys);
+        command.arg(heartbeat::arguments(id, expected_us, description));
+        command
+    }
+
+    /// A call was refused because the clock was not where this node expected it: its own may be wrong as well, so what
+    /// it holds is not spent any more, and the fleet is asked at once.
+    pub(super) fn doubt_clock(&self) {
+        self.book.drop_credit();
+        self.heartbeat_sooner.notify_one();
+    }
+
+    fn note_clock(&self, shard: &Shard, change: Option<ClockChange>) {
+        let number = shard.number();
+        match change {
+            Some(ClockChange::Stepped(us)) => tracing::error!(
+                shard = number,
+                step_ms = us / 1_000,
+                "the clock of a shard has stepped; limits go on by the time that the nodes expect"
+            ),
+            Some(ClockChange::Restored) => {
+                tracing::info!(shard = number, "the clock of a shard is not corrected any more");
+            }
+            Some(ClockChange::OwnClock(us)) => {
+                self.book.drop_credit();
+                tracing::error!(
+                    shard = number,
+                    off_ms = us / 1_000,
+                    "this node's clock has stepped or stood still: the other nodes expect another time"
+                );
+            }
+            None => {}
+        }
     }
 
     /// Removes this node from every shard.
@@ -257,6 +294,10 @@ impl Shared {
                 .await;
             let _ =
                 shard.call_noting_errors(redis::cmd("DEL").arg(heartbeat::node_key(prefix, &tag, id))).await;
+            if shard.clock().correction_us() != 0 {
+                let key = heartbeat::clock_key(prefix, &tag);
+                let _ = shard.call_noting_errors(redis::cmd("ZREM").arg(key).arg(id)).await;
+            }
         }
     }
 

@@ -4,7 +4,7 @@
 //! holds it against the commands that the scripts and this folder send: none is missing, and none is there in vain.
 
 /// Commands that every store needs.
-pub const COMMANDS: [&str; 29] = [
+pub const COMMANDS: [&str; 30] = [
     "del",
     "eval",
     "evalsha",
@@ -34,6 +34,7 @@ pub const COMMANDS: [&str; 29] = [
     "zrange",
     "zrem",
     "zremrangebyscore",
+    "zscore",
 ];
 
 /// Commands that a Cluster needs as well.

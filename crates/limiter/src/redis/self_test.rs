@@ -4,7 +4,6 @@
 //! A command that is refused is named: a script does not tell which of its commands it was. Everything goes in one
 //! round trip.
 
-use super::fleet;
 use super::link::{DialError, Failure, Link, OpenError, Role};
 use super::url::Address;
 use redis::{Cmd, Value, cmd};
@@ -14,7 +13,7 @@ use tollgate_core::heartbeat;
 use tollgate_core::lending::Prefetch;
 use tollgate_core::limit::{Limit, Size};
 use tollgate_core::place::Field;
-use tollgate_core::script::{self, Ask, ChargeAsk, Run};
+use tollgate_core::script::{self, Ask, CallTime, ChargeAsk, Run};
 
 /// Should the DEL at the end not be reached.
 const LIVES_MS: u64 = 5_000;
@@ -98,18 +97,26 @@ fn steps(role: Role, prefix: &str, tags: &Tags) -> Vec<(Step, Cmd)> {
         steps.push((Step::Script("limit"), limit_script(by_name, &client, &ask)));
     }
     let places = key("places");
-    for args in [&["take", "1", "self", "1000000"][..], &["keep", "self", "1000000"], &["drop", "self"]] {
+    for args in [
+        &["take", "0", "1", "self", "1000000"][..],
+        &["keep", "0", "self", "1000000"],
+        &["drop", "0", "self"],
+    ] {
         let mut command = cmd("EVAL");
         command.arg(concurrency::SCRIPT).arg(1).arg(&places).arg(args);
         steps.push((Step::Script("concurrency"), command));
     }
-    let nodes = [key("nodes"), key("node")];
-    let heartbeat = fleet::heartbeat(heartbeat::SCRIPT, "EVAL", nodes, "self", Some("{}"));
+    let nodes = [key("nodes"), key("node"), key("clock")];
+    // Far from the server's time, so that the part for clocks that stepped runs too.
+    let arguments = heartbeat::arguments("self", Some(FAR_US), Some("{}"));
+    let mut heartbeat = cmd("EVAL");
+    heartbeat.arg(heartbeat::SCRIPT).arg(nodes.len()).arg(&nodes).arg(arguments);
     steps.push((Step::Script("heartbeat"), heartbeat));
 
-    let mut leftovers: Vec<Vec<u8>> = ["string", "hash", "list", "set", "client", "places", "nodes", "node"]
-        .map(|kind| key(kind).into_bytes())
-        .to_vec();
+    let mut leftovers: Vec<Vec<u8>> =
+        ["string", "hash", "list", "set", "client", "places", "nodes", "node", "clock"]
+            .map(|kind| key(kind).into_bytes())
+            .to_vec();
     leftovers.extend(script::log_keys(client.as_bytes(), &ask));
     if let (Role::Node, Some(other)) = (role, &tags.other) {
         let other = format!("{prefix}selftest:{{{other}}}:client");
@@ -121,6 +128,9 @@ fn steps(role: Role, prefix: &str, tags: &Tags) -> Vec<(Step, Cmd)> {
     steps.push((Step::Cleanup, cmd("DEL").arg(leftovers).take()));
     steps
 }
+
+/// A time in the year 2041.
+const FAR_US: u64 = 1 << 51;
 
 /// Each permission, and a command that needs it.
 fn probes(role: Role, key: &dyn Fn(&str) -> String) -> Vec<(&'static str, String)> {
@@ -155,6 +165,7 @@ fn probes(role: Role, key: &dyn Fn(&str) -> String) -> Vec<(&'static str, String
         ("zcard", format!("ZCARD {set}")),
         ("zcount", format!("ZCOUNT {set} 1 2")),
         ("zrange", format!("ZRANGE {set} 0 0 WITHSCORES")),
+        ("zscore", format!("ZSCORE {set} a")),
         ("zrem", format!("ZREM {set} a")),
         ("zremrangebyscore", format!("ZREMRANGEBYSCORE {set} -inf 1")),
         ("del", format!("DEL {string} {hash} {list} {set}")),
@@ -201,7 +212,7 @@ fn limit_script(by_name: bool, client: &str, ask: &Ask) -> Cmd {
     let mut command = cmd(if by_name { "EVALSHA" } else { "EVAL" });
     let name = sha1_smol::Sha1::from(script::SCRIPT).digest().to_string();
     command.arg(if by_name { &name } else { script::SCRIPT }).arg(keys.len()).arg(keys);
-    command.arg(script::arguments(None, false, std::iter::once(ask)));
+    command.arg(script::arguments(CallTime::Server, false, std::iter::once(ask)));
     command
 }
 
@@ -209,7 +220,7 @@ fn limit_script(by_name: bool, client: &str, ask: &Ask) -> Cmd {
 fn cross_slots(client: &str, other: &str, ask: &Ask) -> Cmd {
     let mut command = cmd("EVAL");
     command.arg(format!("{}{}", script::CLUSTER_HEADER, script::SCRIPT)).arg(1).arg(client);
-    command.arg(script::arguments(None, true, [ask, ask].into_iter())).arg(client).arg(other);
+    command.arg(script::arguments(CallTime::Server, true, [ask, ask].into_iter())).arg(client).arg(other);
     command
 }
 

@@ -12,6 +12,7 @@ use super::breaker::{Breaker, State, Turn};
 use super::errors::{StoreErrorKind, StoreErrors};
 use super::link::{DialError, Dialer, Failure, Link, monotonic_us};
 use super::self_test::{self, Tags};
+use super::shard_clock::ShardClock;
 use super::url::Address;
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
@@ -92,6 +93,7 @@ pub(crate) struct Shard {
     /// Where the self-test puts its keys.
     tags: ArcSwapOption<Tags>,
     breaker: Breaker,
+    clock: ShardClock,
     counters: Counters,
     /// When the server last answered.
     answered_us: AtomicU64,
@@ -109,6 +111,7 @@ impl Shard {
             link: ArcSwapOption::empty(),
             tags: ArcSwapOption::empty(),
             breaker: Breaker::new(),
+            clock: ShardClock::default(),
             counters: Counters::default(),
             answered_us: AtomicU64::new(0),
             is_retired: AtomicBool::new(false),
@@ -135,6 +138,11 @@ impl Shard {
     /// What its breaker does.
     pub(crate) fn state(&self) -> State {
         self.breaker.state()
+    }
+
+    /// The time that it is expected to have.
+    pub(crate) fn clock(&self) -> &ShardClock {
+        &self.clock
     }
 
     /// What was counted.

@@ -74,9 +74,9 @@ impl Slot {
         let lives_us = self.longest_us.min(LIVES_US);
         self.is_told.store(true, Ordering::Relaxed);
         let ended = self.shared.take_ended(&self.key);
-        let mut args = vec![b"take".to_vec(), text(limit), whose.into_bytes(), text(lives_us)];
+        let mut args = vec![text(limit), whose.into_bytes(), text(lives_us)];
         args.extend(ended.iter().map(|number| self.shared.whose(*number).into_bytes()));
-        let answer = self.shared.run_slots(&self.key, &args).await;
+        let answer = self.shared.run_slots(&self.key, "take", &args).await;
         if answer.is_err() && !ended.is_empty() {
             self.shared.end(&self.key, &ended);
         }
@@ -135,16 +135,17 @@ impl Shared {
     }
 
     /// Runs the script on `key`, wherever that is served.
-    async fn run_slots(&self, key: &str, args: &[Vec<u8>]) -> Result<Value, Failure> {
+    async fn run_slots(&self, key: &str, verb: &str, args: &[Vec<u8>]) -> Result<Value, Failure> {
         let mut by_name = true;
         let mut hops = 0;
         loop {
             let mut command = redis::cmd(if by_name { "EVALSHA" } else { "EVAL" });
             command.arg(if by_name { NAME.as_str() } else { SCRIPT }).arg(1).arg(key);
+            let shard = self.servers.shard_of(key.as_bytes());
+            command.arg(verb).arg(shard.clock().correction_us());
             for arg in args {
                 command.arg(&arg[..]);
             }
-            let shard = self.servers.shard_of(key.as_bytes());
             match shard.call(&command).await {
                 Err(Failure::NoScript) if by_name => by_name = false,
                 Err(Failure::Moved { .. } | Failure::Ask { .. } | Failure::TryAgain) if hops < MOST_HOPS => {
@@ -190,9 +191,9 @@ impl Shared {
 
     async fn give_back(&self, key: &str, numbers: &[u64]) {
         let whose = numbers.iter().map(|number| self.whose(*number).into_bytes());
-        let args: Vec<Vec<u8>> = std::iter::once(b"drop".to_vec()).chain(whose).collect();
+        let args: Vec<Vec<u8>> = whose.collect();
         // If it fails, they run out.
-        let _ = self.run_slots(key, &args).await;
+        let _ = self.run_slots(key, "drop", &args).await;
     }
 
     /// Says of all places that they are still held.
@@ -220,12 +221,12 @@ impl Shared {
     }
 
     async fn keep_some(&self, key: &Arc<str>, held: &[Holding], now_us: u64) {
-        let mut args = vec![b"keep".to_vec()];
+        let mut args = Vec::new();
         for (number, until_us) in held {
             args.push(self.whose(*number).into_bytes());
             args.push(text(until_us.saturating_sub(now_us).clamp(1, LIVES_US)));
         }
-        let _ = self.run_slots(key, &args).await;
+        let _ = self.run_slots(key, "keep", &args).await;
         // What was given back meanwhile may have been taken again by this.
         let gone: Vec<u64> = {
             let holdings = self.holdings.held.lock();

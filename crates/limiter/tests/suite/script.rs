@@ -40,7 +40,11 @@ impl Scripted {
         for (key, _) in asks {
             command.arg(key.as_ref());
         }
-        command.arg(script::arguments(Some(now_us), false, asks.iter().map(|(_, ask)| *ask)));
+        command.arg(script::arguments(
+            script::CallTime::Given(now_us),
+            false,
+            asks.iter().map(|(_, ask)| *ask),
+        ));
         command
     }
 

@@ -3,6 +3,7 @@
 //! Each fault comes once, or as often as `TOLLGATE_ROUNDS` says:
 //! `TOLLGATE_ROUNDS=5 cargo test -p tollgate-limiter --release shared`.
 
+mod clock_steps;
 mod conformance;
 mod emergency;
 mod errors;

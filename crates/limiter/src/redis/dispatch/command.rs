@@ -7,7 +7,7 @@ use crate::redis::shard::Shard;
 use crate::redis::url::Kind;
 use redis::{Cmd, Value};
 use std::sync::LazyLock;
-use tollgate_core::script::{self, work::CALL_NS};
+use tollgate_core::script::{self, CallTime, work::CALL_NS};
 
 /// Clients in one script call: more would hardly make it cheaper.
 const MOST_CLIENTS: usize = 128;
@@ -41,9 +41,12 @@ impl Shared {
             command.arg(queued.call.key.as_bytes());
         }
         command.arg(logs);
-        let given_us = self.given_time.as_ref().map(|clock| clock.now_us());
+        let time = match &self.given_time {
+            Some(clock) => CallTime::Given(clock.now_us()),
+            None => shard.clock().call_time(self.clock.boot_us()),
+        };
         let asks = calls.iter().map(|queued| &queued.call.ask);
-        command.arg(script::arguments(given_us, crosses_slots, asks));
+        command.arg(script::arguments(time, crosses_slots, asks));
         if crosses_slots {
             for queued in calls {
                 command.arg(queued.call.key.as_bytes());
@@ -60,8 +63,15 @@ impl Shared {
     }
 }
 
-/// The time at the store and the answer to each client.
-pub(super) fn read(value: Value, clients: usize) -> Option<(u64, Vec<Vec<u8>>)> {
+/// What a script call answers.
+pub(super) enum Reply {
+    /// The time at the store and the answer to each client.
+    Answers(u64, Vec<Vec<u8>>),
+    /// The clock is not where it was expected: nothing was charged.
+    ClockStepped,
+}
+
+pub(super) fn read(value: Value, clients: usize) -> Option<Reply> {
     let Value::Array(parts) = value else { return None };
     let mut parts = parts.into_iter().map(|part| match part {
         Value::BulkString(bytes) => Some(bytes),
@@ -69,5 +79,8 @@ pub(super) fn read(value: Value, clients: usize) -> Option<(u64, Vec<Vec<u8>>)> 
     });
     let store_us = script::read_time(&parts.next()??).ok()?;
     let answers: Vec<Vec<u8>> = parts.collect::<Option<_>>()?;
-    (answers.len() == clients).then_some((store_us, answers))
+    match answers.len() {
+        0 => Some(Reply::ClockStepped),
+        count => (count == clients).then_some(Reply::Answers(store_us, answers)),
+    }
 }

@@ -2,7 +2,7 @@
 
 use super::Shared;
 use super::batch::{Batch, Queued};
-use super::command::read;
+use super::command::{Reply, read};
 use crate::redis::link::Failure;
 use crate::redis::shard::Shard;
 use crate::redis::url::Address;
@@ -34,9 +34,17 @@ impl Shared {
     }
 
     fn take_in(self: &Arc<Self>, shard: &Arc<Shard>, batch: Batch, value: Value) {
-        let Some((store_us, answers)) = read(value, batch.len()) else {
-            shard.note_error(&Failure::InvalidAnswer("not in a known format"));
-            return batch.give_up(true);
+        let (store_us, answers) = match read(value, batch.len()) {
+            Some(Reply::Answers(store_us, answers)) => (store_us, answers),
+            Some(Reply::ClockStepped) => {
+                shard.note_error(&Failure::ClockStepped);
+                self.doubt_clock();
+                return batch.give_up(false);
+            }
+            None => {
+                shard.note_error(&Failure::InvalidAnswer("not in a known format"));
+                return batch.give_up(true);
+            }
         };
         let now_us = self.lease_us();
         let mut answers = answers.into_iter();

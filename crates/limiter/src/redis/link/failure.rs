@@ -64,6 +64,9 @@ pub(crate) enum Failure {
     /// An answer came that cannot be read, or cannot be true: the call may have been executed.
     #[error("invalid answer: {0}")]
     InvalidAnswer(&'static str),
+    /// The server's clock is not where it is expected: nothing was charged.
+    #[error("clock step: the server's clock is not where it was expected")]
+    ClockStepped,
     /// Anything else that the server said: most often an error in a script.
     #[error("{0}")]
     Other(String),

@@ -22,7 +22,7 @@ fn charge(connection: &mut Connection, asks: &[(&str, &Ask)]) -> Vec<Result<scri
     let text = format!("{}{}", script::CLUSTER_HEADER, script::SCRIPT);
     let mut command = redis::cmd("EVAL");
     command.arg(text).arg(1).arg(asks[0].0);
-    command.arg(script::arguments(Some(START_US), true, asks.iter().map(|(_, ask)| *ask)));
+    command.arg(script::arguments(script::CallTime::Given(START_US), true, asks.iter().map(|(_, ask)| *ask)));
     for (key, _) in asks {
         command.arg(*key);
     }

@@ -259,7 +259,11 @@ fn the_server_tells_its_own_time() {
     let mut scripted = Scripted::start();
     let one = ask(&per_second(10), field(1), 1);
     let mut command = redis::cmd("EVALSHA");
-    command.arg(&scripted.digest).arg(1).arg("{c}").arg(script::arguments(None, false, [&one].into_iter()));
+    command.arg(&scripted.digest).arg(1).arg("{c}").arg(script::arguments(
+        script::CallTime::Server,
+        false,
+        [&one].into_iter(),
+    ));
     let time_us = |scripted: &mut Scripted| {
         let (seconds, micros): (u64, u64) = scripted.query(&[b"TIME"]);
         seconds * SECOND_US + micros

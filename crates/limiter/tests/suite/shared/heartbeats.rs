@@ -27,13 +27,24 @@ impl Simulated {
     }
 
     fn send_heartbeat(&mut self, id: &str, description: Option<&str>) -> (Answer, Value) {
+        self.send_heartbeat_expecting(id, None, description)
+    }
+
+    fn send_heartbeat_expecting(
+        &mut self,
+        id: &str,
+        expected_us: Option<u64>,
+        description: Option<&str>,
+    ) -> (Answer, Value) {
+        let (prefix, tag) = ("tg:", &self.tag);
         let mut command = redis::cmd("EVAL");
-        command.arg(heartbeat::SCRIPT).arg(2);
-        command.arg(heartbeat::alive_key("tg:", &self.tag)).arg(heartbeat::node_key("tg:", &self.tag, id));
-        command.arg(heartbeat::arguments(id, description));
+        command.arg(heartbeat::SCRIPT).arg(3).arg(heartbeat::alive_key(prefix, tag));
+        command.arg(heartbeat::node_key(prefix, tag, id)).arg(heartbeat::clock_key(prefix, tag));
+        command.arg(heartbeat::arguments(id, expected_us, description));
         let value: Value = command.query(&mut self.connection).unwrap();
-        let (time, nodes, is_new): (Vec<u8>, i64, i64) = redis::from_redis_value(value.clone()).unwrap();
-        (Answer::read(&time, nodes, is_new).unwrap(), value)
+        let (time, nodes, is_new, correction): (Vec<u8>, i64, i64, Vec<u8>) =
+            redis::from_redis_value(value.clone()).unwrap();
+        (Answer::read(&time, nodes, is_new, &correction).unwrap(), value)
     }
 }
 
@@ -128,5 +139,37 @@ fn descriptions_are_sent_when_they_change_and_come_back_after_an_empty_restart()
         for key in server.cli(&["KEYS", "tg:*"]).lines() {
             assert!(server.cli(&["PTTL", key]).parse::<i64>().unwrap() > 0, "{key} expires");
         }
+    });
+}
+
+/// The clock is corrected once more than half of the nodes expect another time, by the median of what they expect.
+#[test]
+fn the_majority_corrects_a_clock() {
+    alone(async || {
+        let server = Server::start(&[]);
+        let node = Node::start(&server.url(), RULES).await;
+        let mut others = Simulated::beside_a_node(&server);
+        node.store.close().await;
+        let now_us = others.send_heartbeat("a", None).0.now_us;
+        let mut beat = |id: &str, off_us: i64| {
+            let expected_us = now_us.saturating_add_signed(off_us);
+            others.send_heartbeat_expecting(id, Some(expected_us), None).0.correction_us
+        };
+        let near = |correction_us: i64, off_us: i64| (correction_us - off_us).abs() < 3_000_000;
+        for id in ["a", "b", "c"] {
+            assert_eq!(beat(id, 0), 0, "{id}");
+        }
+        let minute_us = 60_000_000;
+        assert_eq!(beat("a", -minute_us), 0, "one of three");
+        assert!(near(beat("b", -minute_us), -minute_us), "two of three");
+        assert!(near(beat("c", 0), -minute_us), "it stands alone");
+        assert!(near(beat("c", -2 * minute_us), -minute_us), "the median");
+        for id in ["a", "b"] {
+            beat(id, 0);
+        }
+        assert_eq!(beat("c", -minute_us), 0, "it stands alone");
+        assert_eq!(beat("c", 0), 0);
+        let key = heartbeat::clock_key("tg:", &others.tag);
+        assert_eq!(server.cli(&["EXISTS", &key]), "0", "nothing is left of it");
     });
 }

@@ -79,7 +79,11 @@ fn used_of(connection: &mut Connection, loaded: &Loaded, key: &str, bytes: &[u8]
     };
     let ask = Ask { runs: smallvec![], charges: smallvec![charge] };
     let mut command = redis::cmd("EVAL");
-    command.arg(script::SCRIPT).arg(1).arg(key).arg(script::arguments(None, false, [&ask].into_iter()));
+    command.arg(script::SCRIPT).arg(1).arg(key).arg(script::arguments(
+        script::CallTime::Server,
+        false,
+        [&ask].into_iter(),
+    ));
     let parts: Vec<Vec<u8>> = command.query(connection).unwrap();
     let now_us = script::read_time(&parts[0]).unwrap();
     let answer = Answer::decode(&ask, now_us, &parts[1]).unwrap();

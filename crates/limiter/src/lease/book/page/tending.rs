@@ -3,6 +3,7 @@
 use super::Page;
 use crate::lease::book::Call;
 use crate::lease::book::reports::Reports;
+use crate::lease::credit::Credit;
 
 /// A key that nobody has asked for is forgotten after this time; sooner where many are kept.
 const IDLE_US: u64 = 16_000_000;
@@ -38,6 +39,11 @@ impl<W> Page<W> {
             });
         }
         reports.into_calls(now_us)
+    }
+
+    /// See [`super::Book::drop_credit`].
+    pub(in crate::lease::book) fn drop_credit(&mut self) {
+        self.leases.values_mut().for_each(|lease| lease.credit = Credit::default());
     }
 
     /// See [`super::Book::return_all`].
