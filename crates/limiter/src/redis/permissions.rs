@@ -1,6 +1,6 @@
 //! The ACL permissions that the user of the store needs.
 //!
-//! One list, from which the [self-test](super::self_test) takes what to try and `docs/redis.md` what to grant. A test
+//! One list, from which the self-test (`self_test.rs`) takes what to try and `docs/redis.md` what to grant. A test
 //! holds it against the commands that the scripts and this folder send: none is missing, and none is there in vain.
 
 /// Commands that every store needs.
