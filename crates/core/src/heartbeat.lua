@@ -7,8 +7,8 @@
 -- KEYS[3]  the nodes that expect another time than the server's clock shows: a sorted set of ids, each with the
 --          difference in microseconds; absent as long as the clock does not step
 -- ARGV[1]  its id
--- ARGV[2]  after how many microseconds without a heartbeat a node is forgotten
--- ARGV[3]  for how many milliseconds the keys are kept
+-- ARGV[2]  after how many microseconds without a heartbeat a node is not counted
+-- ARGV[3]  for how many milliseconds the keys, and the nodes in them, are kept
 -- ARGV[4]  the time that this node expects; 0 if it does not know
 -- ARGV[5]  the description, with one heartbeat in a few
 --
@@ -21,12 +21,13 @@ local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
 local seen = format('%.0f', now)
 local is_new = call('ZADD', KEYS[1], seen, ARGV[1])
-call('ZREMRANGEBYSCORE', KEYS[1], '-inf', format('(%.0f', now - ARGV[2]))
+call('ZREMRANGEBYSCORE', KEYS[1], '-inf', format('(%.0f', now - ARGV[3] * 1000))
 if ARGV[5] then call('SET', KEYS[2], ARGV[5], 'PX', ARGV[3]) end
 if ARGV[5] or is_new == 1 then call('PEXPIRE', KEYS[1], ARGV[3]) end
 -- A clock that was set back, or that of another primary after a failover, leaves times in the future behind. A live
 -- node corrects its own within a second; the others do not count.
-local nodes = call('ZCOUNT', KEYS[1], '-inf', format('%.0f', now + ARGV[2]))
+local oldest = now - ARGV[2]
+local nodes = call('ZCOUNT', KEYS[1], format('%.0f', oldest), format('%.0f', now + ARGV[2]))
 
 -- The clock is corrected if more than half of the nodes expect another time: by the median of what they expect.
 local votes, correction = call('ZCARD', KEYS[3]), '0'
@@ -43,7 +44,8 @@ end
 if votes > nodes then
   -- Some of them are not alive any more.
   for _, id in ipairs(call('ZRANGE', KEYS[3], 0, -1)) do
-    if not call('ZSCORE', KEYS[1], id) then votes = votes - call('ZREM', KEYS[3], id) end
+    local last = call('ZSCORE', KEYS[1], id)
+    if not last or tonumber(last) < oldest then votes = votes - call('ZREM', KEYS[3], id) end
   end
 end
 if 2 * votes > nodes then

@@ -1,8 +1,9 @@
 //! The heartbeat of a node at a shared store: the keys, the script, and how its answer is read.
 //!
 //! Each shard has a sorted set of the nodes that are alive. A heartbeat writes the node's own entry, removes the entries
-//! of nodes that have been silent for too long, and answers the time and the number of nodes: a few bytes, however
-//! many nodes there are. The description of a node has a key of its own. It is sent when it changes, when the store
+//! of nodes that have been silent for a minute, and answers the time and the number of nodes that have missed fewer than
+//! five heartbeats: a few bytes, however many nodes there are. With more than a hundred nodes each sends its heartbeat less
+//! often. The description of a node has a key of its own. It is sent when it changes, when the store
 //! has lost the node's entry, and now and then before it expires; and it is read only on request.
 //!
 //! ```text
@@ -19,12 +20,23 @@
 /// See the file.
 pub const SCRIPT: &str = include_str!("heartbeat.lua");
 
-/// A node without a heartbeat for so long is forgotten.
-pub const SILENT_US: u64 = 5_000_000;
-/// One heartbeat in so many carries the description and puts off the expiry of both keys.
-pub const DESCRIBE_EVERY: u64 = 20;
-/// Three times as long as between two such heartbeats: two may be lost.
-const KEPT_MS: u64 = 3 * 1_000 * DESCRIBE_EVERY;
+/// Between two heartbeats of a node in a small fleet.
+pub const INTERVAL_US: u64 = 1_000_000;
+/// So many nodes send a heartbeat each interval; in a larger fleet intervals are longer, so that a shard never gets many
+/// more.
+const NODES_PER_INTERVAL: u32 = 100;
+const LONGEST_INTERVAL_US: u64 = 10 * INTERVAL_US;
+/// A node that missed so many heartbeats is not counted.
+pub const MISSED: u64 = 5;
+/// The description is sent again after this time, which puts off the expiry of both keys.
+pub const DESCRIBE_EVERY_US: u64 = 20_000_000;
+/// Three times as long: two may be lost.
+const KEPT_MS: u64 = 3 * DESCRIBE_EVERY_US / 1_000;
+
+/// Between two heartbeats of a node in a fleet of so many.
+pub fn interval_us(nodes: u32) -> u64 {
+    (u64::from(nodes.div_ceil(NODES_PER_INTERVAL).max(1)) * INTERVAL_US).min(LONGEST_INTERVAL_US)
+}
 
 /// The sorted set of the live nodes.
 pub fn alive_key(prefix: &str, tag: &str) -> String {
@@ -41,10 +53,13 @@ pub fn clock_key(prefix: &str, tag: &str) -> String {
     format!("{prefix}clock:{{{tag}}}")
 }
 
-/// The arguments of [`SCRIPT`], behind its three keys.
-pub fn arguments(id: &str, expected_us: Option<u64>, description: Option<&str>) -> Vec<String> {
-    let expected = expected_us.unwrap_or(0).to_string();
-    let mut arguments = vec![id.to_owned(), SILENT_US.to_string(), KEPT_MS.to_string(), expected];
+/// The arguments of [`SCRIPT`], behind its three keys. `nodes` is how many there are, as far as is known.
+pub fn arguments(id: &str, nodes: u32, expected_us: Option<u64>, description: Option<&str>) -> Vec<String> {
+    let silent_us = MISSED * interval_us(nodes);
+    let expected_us = expected_us.unwrap_or(0);
+    let numbers = [silent_us, KEPT_MS, expected_us].map(|number| number.to_string());
+    let mut arguments = vec![id.to_owned()];
+    arguments.extend(numbers);
     arguments.extend(description.map(str::to_owned));
     arguments
 }

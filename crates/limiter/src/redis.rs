@@ -45,6 +45,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
+use tollgate_core::heartbeat;
 use tollgate_core::place::{Places, Secret};
 use tollgate_core::rules::RuleSet;
 use tollgate_core::rules::written::OnStoreFailure;
@@ -372,12 +373,17 @@ impl std::fmt::Debug for Shared {
     }
 }
 
-/// Sends a heartbeat to every shard, every second.
+/// Sends heartbeats to every shard: each second, or less often in a large fleet.
 async fn keep_sending_heartbeats(shared: Weak<Shared>, sooner: Arc<Notify>) {
     loop {
         let last = Instant::now();
+        let Some(interval_us) =
+            shared.upgrade().map(|shared| heartbeat::interval_us(shared.fleet.node_count()))
+        else {
+            return;
+        };
         tokio::select! {
-            () = tokio::time::sleep_until(last + fleet::INTERVAL) => {}
+            () = tokio::time::sleep_until(last + Duration::from_micros(interval_us)) => {}
             () = sooner.notified() => tokio::time::sleep_until(last + fleet::SHORTEST_INTERVAL).await,
         }
         let Some(shared) = shared.upgrade() else { return };

@@ -4,7 +4,7 @@ use super::pinned::{Pinned, connect};
 use redis::Connection;
 use smallvec::SmallVec;
 use tollgate_core::algorithm::Algorithm;
-use tollgate_core::lending::Report;
+use tollgate_core::lending::{Prefetch, Report};
 use tollgate_core::limit::{Limit, Size};
 use tollgate_core::place::Field;
 use tollgate_core::rate::Rate;
@@ -71,8 +71,8 @@ fn ask(algorithms: &[Algorithm], runs: u32) -> Ask {
             meter: *limit.meter(),
             field: Field::new(number as u64 + 1, None),
             enforced: true,
-            want: 0,
-            share: 1,
+            holds: false,
+            prefetch: Prefetch::NONE,
             reports: SmallVec::new(),
         }
     });
@@ -82,10 +82,8 @@ fn ask(algorithms: &[Algorithm], runs: u32) -> Ask {
 
 fn lent(mut ask: Ask, reports: usize) -> Ask {
     for charge in &mut ask.charges {
-        charge.want = 3;
-        charge.share = 4;
-        charge.reports =
-            (0..reports).map(|_| Report { epoch: 1, spent: 2, returned: 1, refunded: 0 }).collect();
+        charge.prefetch = Prefetch::new(3, 4);
+        charge.reports = (0..reports).map(|_| Report { epoch: 1, spent: 2, returned: 1 }).collect();
     }
     ask
 }

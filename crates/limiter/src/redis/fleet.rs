@@ -23,7 +23,6 @@ use std::time::Duration;
 use tollgate_core::heartbeat::{self, Answer};
 use tollgate_core::place::{Places, Secret};
 
-pub(super) const INTERVAL: Duration = Duration::from_secs(1);
 /// Between two heartbeats, when the clock of a shard is in doubt.
 pub(super) const SHORTEST_INTERVAL: Duration = Duration::from_millis(200);
 /// Further apart than this, one of the clocks is wrong.
@@ -61,8 +60,8 @@ struct Known {
     nodes: u32,
     /// The description of this node that it has.
     description: Option<String>,
-    /// How many heartbeats ago that was sent.
-    heartbeats_since: u64,
+    /// When that was sent.
+    described_us: u64,
 }
 
 /// What came of the heartbeat to a shard.
@@ -123,12 +122,12 @@ impl Fleet {
     }
 
     /// The description of this node, if `shard` does not have it or it is time to put off its expiry.
-    fn description_for(&self, shard: &Shard) -> Option<String> {
+    fn description_for(&self, shard: &Shard, now_us: u64) -> Option<String> {
         let description = serde_json::to_string(&self.own()).ok()?;
         let shards = self.shards.lock();
         let is_kept = shards.get(&shard.number()).is_some_and(|known| {
             known.description.as_ref() == Some(&description)
-                && known.heartbeats_since + 1 < heartbeat::DESCRIBE_EVERY
+                && now_us < known.described_us + heartbeat::DESCRIBE_EVERY_US
         });
         (!is_kept).then_some(description)
     }
@@ -139,12 +138,14 @@ impl Fleet {
     }
 
     /// Takes in what `shard` answered to a heartbeat with `description`, or without.
-    fn note_answer(&self, shard: &Shard, answer: &Answer, description: Option<String>) -> Heard {
+    fn note_answer(&self, shard: &Shard, answer: &Answer, description: Option<String>, now_us: u64) -> Heard {
         let mut shards = self.shards.lock();
         let known = shards.entry(shard.number()).or_default();
         let is_data_lost = answer.is_new && known.nodes > 0;
         known.nodes = answer.nodes;
-        known.heartbeats_since = if description.is_some() { 0 } else { known.heartbeats_since + 1 };
+        if description.is_some() {
+            known.described_us = now_us;
+        }
         if description.is_some() || is_data_lost {
             known.description = description;
         }
@@ -186,6 +187,7 @@ impl Shared {
         if !is_secret_known || number.is_multiple_of(SECRET_EVERY) || heard.contains(&Heard::DataLost) {
             self.keep_secret().await;
         }
+        self.servers.set_nodes(self.fleet.node_count());
         let is_counted = heard.iter().any(|heard| *heard != Heard::NoAnswer);
         if is_counted && self.settings.expected_nodes.is_none() {
             self.census.note(self.fleet.node_count());
@@ -195,16 +197,17 @@ impl Shared {
     }
 
     async fn send_heartbeat(&self, shard: &Shard) -> Heard {
-        let description = self.fleet.description_for(shard);
+        let now_us = self.clock.boot_us();
+        let description = self.fleet.description_for(shard, now_us);
         let Some(answer) = self.run_heartbeat(shard, description.as_deref()).await else {
             return Heard::NoAnswer;
         };
-        let heard = self.fleet.note_answer(shard, &answer, description);
+        let heard = self.fleet.note_answer(shard, &answer, description, now_us);
         if heard == Heard::DataLost
-            && let Some(description) = self.fleet.description_for(shard)
+            && let Some(description) = self.fleet.description_for(shard, now_us)
             && let Some(answer) = self.run_heartbeat(shard, Some(&description)).await
         {
-            self.fleet.note_answer(shard, &answer, Some(description));
+            self.fleet.note_answer(shard, &answer, Some(description), now_us);
         }
         heard
     }
@@ -250,7 +253,7 @@ impl Shared {
         };
         let mut command = redis::cmd(verb);
         command.arg(script).arg(keys.len()).arg(&keys);
-        command.arg(heartbeat::arguments(id, expected_us, description));
+        command.arg(heartbeat::arguments(id, self.fleet.node_count(), expected_us, description));
         command
     }
 

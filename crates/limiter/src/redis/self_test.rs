@@ -108,7 +108,7 @@ fn steps(role: Role, prefix: &str, tags: &Tags) -> Vec<(Step, Cmd)> {
     }
     let nodes = [key("nodes"), key("node"), key("clock")];
     // Far from the server's time, so that the part for clocks that stepped runs too.
-    let arguments = heartbeat::arguments("self", Some(FAR_US), Some("{}"));
+    let arguments = heartbeat::arguments("self", 1, Some(FAR_US), Some("{}"));
     let mut heartbeat = cmd("EVAL");
     heartbeat.arg(heartbeat::SCRIPT).arg(nodes.len()).arg(&nodes).arg(arguments);
     steps.push((Step::Script("heartbeat"), heartbeat));

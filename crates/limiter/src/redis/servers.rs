@@ -79,6 +79,7 @@ impl Servers {
     pub(crate) async fn open(url: &StoreUrl, settings: Settings) -> Result<Arc<Self>, OpenError> {
         let role = if url.kind == Kind::Cluster { Role::Node } else { Role::Single };
         let common = Arc::new(Common {
+            nodes: AtomicU32::new(1),
             dialer: Dialer::new(url, role, settings.connect_timeout)?,
             timeout: settings.timeout,
             hook: settings.hook.unwrap_or_else(|| {
@@ -170,6 +171,11 @@ impl Servers {
         let link = Arc::new(dialed.map_err(|_| Failure::Unavailable)?);
         self.newcomers.lock().insert(address.clone(), Arc::clone(&link));
         Ok(link)
+    }
+
+    /// So many nodes share the store: the more there are, the less often each pings an idle server.
+    pub(super) fn set_nodes(&self, nodes: u32) {
+        self.common.nodes.store(nodes, Ordering::Relaxed);
     }
 
     /// How many errors of this kind the servers answered with.

@@ -21,7 +21,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::timeout;
@@ -71,6 +71,8 @@ pub(crate) struct Common {
     /// For each call.
     pub(crate) timeout: Duration,
     pub(crate) hook: Box<Hook>,
+    /// How many nodes share the store.
+    pub(crate) nodes: AtomicU32,
     /// Asks for a new look at who serves what.
     pub(crate) look_again: Notify,
     /// How keys begin.

@@ -203,6 +203,7 @@ mod tests {
             let timeout = Duration::from_millis(50);
             Self {
                 common: Arc::new(Common {
+                    nodes: Default::default(),
                     dialer,
                     timeout,
                     hook,

@@ -15,8 +15,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
-/// A server that answered nothing for so long is pinged.
+/// A server that answered nothing for so long is pinged by each of a few nodes. Where there are more, each pings less
+/// often, so that an idle server does not get more than 500 pings a second.
 const IDLE: Duration = Duration::from_millis(100);
+const NODES_AT_FULL_PACE: u32 = 50;
 /// Between attempts to connect while the breaker is still closed, in milliseconds.
 const RETRY_MS: std::ops::Range<u64> = 5..20;
 
@@ -45,14 +47,15 @@ async fn attend(shard: &Shard, link: &Arc<Link>) {
         shard.failed();
         return;
     }
-    if quiet >= IDLE {
+    let idle = IDLE * shard.common.nodes.load(Ordering::Relaxed).div_ceil(NODES_AT_FULL_PACE).max(1);
+    if quiet >= idle {
         ping(shard, link).await;
         return;
     }
     tokio::select! {
         () = link.closed() => {}
         () = shard.wake.notified() => {}
-        () = sleep(IDLE - quiet) => {}
+        () = sleep(idle - quiet) => {}
     }
 }
 
