@@ -12,6 +12,8 @@
 //!
 //! The keys are under the shard's own hash tag, so that in a Cluster they are served by that shard.
 
+use crate::script::LATEST_US;
+
 /// See the file.
 pub const SCRIPT: &str = include_str!("heartbeat.lua");
 
@@ -19,6 +21,8 @@ pub const SCRIPT: &str = include_str!("heartbeat.lua");
 pub const SILENT_US: u64 = 5_000_000;
 /// One heartbeat in so many carries the description and puts off the expiry of both keys.
 pub const DESCRIBE_EVERY: u64 = 20;
+/// No fleet is larger.
+pub const MOST_NODES: u32 = 100_000;
 /// Three times as long as between two such heartbeats: two may be lost.
 const KEPT_MS: u64 = 3 * 1_000 * DESCRIBE_EVERY;
 
@@ -52,11 +56,14 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The answer with these parts, if they make sense.
+    /// The answer with these parts, if they can be true.
     pub fn read(time: &[u8], nodes: i64, is_new: i64) -> Option<Self> {
-        let now_us = std::str::from_utf8(time).ok()?.parse().ok()?;
-        let nodes = u32::try_from(nodes).ok().filter(|nodes| *nodes > 0)?;
-        Some(Self { now_us, nodes, is_new: is_new == 1 })
+        let now_us: u64 = std::str::from_utf8(time).ok()?.parse().ok()?;
+        let nodes = u32::try_from(nodes).ok()?;
+        let is_possible = (1..LATEST_US).contains(&now_us)
+            && (1..=MOST_NODES).contains(&nodes)
+            && (0..=1).contains(&is_new);
+        is_possible.then_some(Self { now_us, nodes, is_new: is_new == 1 })
     }
 }
 
@@ -72,5 +79,11 @@ mod tests {
         assert_eq!(Answer::read(b"1794885776233251", 0, 1), None);
         assert_eq!(Answer::read(b"1794885776233251", -1, 1), None);
         assert_eq!(Answer::read(b"", 3, 0), None);
+        assert_eq!(Answer::read(b"0", 3, 0), None);
+        assert_eq!(Answer::read(b"4503599627370496", 3, 0), None, "later than a script can count");
+        assert_eq!(Answer::read(b"18446744073709551615", 3, 0), None);
+        assert_eq!(Answer::read(b"1794885776233251", 100_001, 0), None);
+        assert_eq!(Answer::read(b"1794885776233251", i64::MAX, 0), None);
+        assert_eq!(Answer::read(b"1794885776233251", 3, 2), None);
     }
 }

@@ -229,13 +229,12 @@ impl Shared {
             other => other,
         };
         let took_us = self.lease_us().saturating_sub(sent_us);
-        let Ok(Value::Array(parts)) = value else { return None };
-        let [Value::BulkString(time), Value::Int(nodes), Value::Int(is_new)] = &*parts else {
+        let Some(answer) = read(&value.ok()?) else {
+            shard.note_error(&Failure::InvalidAnswer("not the answer to a heartbeat"));
             return None;
         };
-        let answer = Answer::read(time, *nodes, *is_new)?;
         if self.given_time.is_none() {
-            let drift_us = answer.now_us as i64 - (sent_unix_us + took_us / 2) as i64;
+            let drift_us = answer.now_us.cast_signed().saturating_sub_unsigned(sent_unix_us + took_us / 2);
             self.fleet.note_drift(drift_us, took_us);
         }
         Some(answer)
@@ -327,6 +326,12 @@ impl Shared {
         let kept = shard.call_noting_errors(redis::cmd("GET").arg(&key)).await?;
         Ok(text(&kept).and_then(parse_secret))
     }
+}
+
+fn read(value: &Value) -> Option<Answer> {
+    let Value::Array(parts) = value else { return None };
+    let [Value::BulkString(time), Value::Int(nodes), Value::Int(is_new)] = &**parts else { return None };
+    Answer::read(time, *nodes, *is_new)
 }
 
 fn parse_secret(spelled: &str) -> Option<Secret> {
