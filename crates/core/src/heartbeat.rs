@@ -17,6 +17,8 @@
 //!
 //! The keys are under the shard's own hash tag, so that in a Cluster they are served by that shard.
 
+use crate::script::LATEST_US;
+
 /// See the file.
 pub const SCRIPT: &str = include_str!("heartbeat.lua");
 
@@ -28,6 +30,8 @@ const NODES_PER_INTERVAL: u32 = 100;
 const LONGEST_INTERVAL_US: u64 = 10 * INTERVAL_US;
 /// A node that missed so many heartbeats is not counted.
 pub const MISSED: u64 = 5;
+/// No fleet is larger.
+pub const MOST_NODES: u32 = 100_000;
 /// The description is sent again after this time, which puts off the expiry of both keys.
 pub const DESCRIBE_EVERY_US: u64 = 20_000_000;
 /// Three times as long: two may be lost.
@@ -79,17 +83,18 @@ pub struct Answer {
 }
 
 /// Clocks are not further apart than this: such a number was not written by a node.
-const MOST_CORRECTED_US: i64 = 1 << 50;
-/// The latest time that a script handles exactly, in the year 2112.
-const LATEST_US: u64 = 1 << 52;
+const MOST_CORRECTED_US: u64 = 1 << 50;
 
 impl Answer {
-    /// The answer with these parts, if they make sense.
+    /// The answer with these parts, if they can be true.
     pub fn read(time: &[u8], nodes: i64, is_new: i64, correction: &[u8]) -> Option<Self> {
-        let now_us = std::str::from_utf8(time).ok()?.parse().ok().filter(|us| (1..LATEST_US).contains(us))?;
-        let nodes = u32::try_from(nodes).ok().filter(|nodes| *nodes > 0)?;
+        let now_us: u64 = std::str::from_utf8(time).ok()?.parse().ok()?;
+        let nodes = u32::try_from(nodes).ok()?;
         let correction_us: i64 = std::str::from_utf8(correction).ok()?.parse().ok()?;
-        let is_possible = correction_us.checked_abs().is_some_and(|us| us < MOST_CORRECTED_US);
+        let is_possible = (1..LATEST_US).contains(&now_us)
+            && (1..=MOST_NODES).contains(&nodes)
+            && (0..=1).contains(&is_new)
+            && correction_us.unsigned_abs() < MOST_CORRECTED_US;
         is_possible.then_some(Self { now_us, nodes, is_new: is_new == 1, correction_us })
     }
 }
@@ -102,18 +107,28 @@ mod tests {
     fn an_answer_that_makes_no_sense_is_none() {
         let read = Answer { now_us: 1_794_885_776_233_251, nodes: 3, is_new: true, correction_us: -5 };
         assert_eq!(Answer::read(b"1794885776233251", 3, 1, b"-5"), Some(read));
-        for (time, nodes, correction) in [
-            (&b"1.794e+15"[..], 3, &b"0"[..]),
-            (b"1794885776233251", 0, b"0"),
-            (b"1794885776233251", -1, b"0"),
-            (b"", 3, b"0"),
-            (b"0", 3, b"0"),
-            (b"9999999999999999999", 3, b"0"),
-            (b"1794885776233251", 3, b""),
-            (b"1794885776233251", 3, b"1e+17"),
-            (b"1794885776233251", 3, b"-9223372036854775808"),
+        let now = &b"1794885776233251"[..];
+        for (time, nodes, is_new, correction) in [
+            (&b"1.794e+15"[..], 3, 0, &b"0"[..]),
+            (now, 0, 0, b"0"),
+            (now, -1, 0, b"0"),
+            (now, 100_001, 0, b"0"),
+            (now, i64::MAX, 0, b"0"),
+            (now, 3, 2, b"0"),
+            (b"", 3, 0, b"0"),
+            (b"0", 3, 0, b"0"),
+            // Later than a script can count.
+            (b"4503599627370496", 3, 0, b"0"),
+            (b"18446744073709551615", 3, 0, b"0"),
+            (now, 3, 0, b""),
+            (now, 3, 0, b"1e+17"),
+            (now, 3, 0, b"-9223372036854775808"),
         ] {
-            assert_eq!(Answer::read(time, nodes, 0, correction), None, "{time:?} {nodes} {correction:?}");
+            assert_eq!(
+                Answer::read(time, nodes, is_new, correction),
+                None,
+                "{time:?} {nodes} {correction:?}"
+            );
         }
     }
 }

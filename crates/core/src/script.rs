@@ -6,12 +6,14 @@
 
 mod validation;
 pub mod work;
+mod written;
 
 use crate::algorithm::{Algorithm, Cell};
 use crate::lending::{Account, EPOCH_US, Lent, Prefetch, Report};
 use crate::limit::Meter;
 use crate::place::Field;
 use smallvec::SmallVec;
+pub(crate) use validation::LATEST_US;
 
 /// The script. In a cluster, [`CLUSTER_HEADER`] comes before it.
 pub const SCRIPT: &str = concat!(
@@ -240,6 +242,12 @@ impl Ask {
 }
 
 impl ChargeAsk {
+    /// Whether it is a token bucket that can refuse, of which nothing is taken ahead and nothing reported.
+    fn is_plain(&self) -> bool {
+        let is_bucket = matches!(self.meter, Meter::TokenBucket(_));
+        is_bucket && self.enforced && !self.holds && self.prefetch.want == 0 && self.reports.is_empty()
+    }
+
     fn encode(&self, out: &mut Vec<u8>) {
         // A log lends nothing, but it takes back what it counted for a request that another limit refused.
         let wants = self.prefetch.want > 0 && !self.meter.is_log();
@@ -323,9 +331,12 @@ impl Answer {
 }
 
 impl Answer {
-    /// The answer to an ask of one limit all of which passed, and of which nothing was lent.
+    /// The answer to an ask of one plain token bucket, all of which passed.
     fn of_all_passed(ask: &Ask, now_us: u64, state: &[u8]) -> Result<Self, Unreadable> {
-        let [charge] = &*ask.charges else { return Err(Unreadable::Malformed) };
+        let ([charge], [_]) = (&*ask.charges, &*ask.runs) else { return Err(Unreadable::Malformed) };
+        if !charge.is_plain() {
+            return Err(Unreadable::Malformed);
+        }
         let state = AnsweredState::Account(read_account(state)?);
         let charge = ChargeAnswer { state, ..ChargeAnswer::empty(charge) };
         let passing = ask.runs.iter().map(|run| run.repeats).collect();

@@ -9,7 +9,7 @@ use crate::lending::{Account, EPOCH_US};
 use crate::limit::Meter;
 
 /// Later instants than this, in the year 2112, are not exact in a script.
-const LATEST_US: u64 = 1 << 52;
+pub(crate) const LATEST_US: u64 = 1 << 52;
 /// Clocks step back a little: a state may lie so far ahead of its limit's own lifetime.
 const AHEAD_US: u64 = 2 * EPOCH_US;
 /// The same in epochs.
@@ -44,7 +44,30 @@ impl Answer {
                 }
             }
         }
+        self.check_refusals(ask)?;
         Ok(self)
+    }
+
+    /// A request that did not pass was refused by a limit that still has no room for it: nothing comes in during a
+    /// call. The same goes for one that passed without being counted. Waits and remainders are worked out from the
+    /// states, and a request must not be told that it passes where the store has taken nothing for it.
+    fn check_refusals(&self, ask: &Ask) -> Result<(), Unreadable> {
+        for (number, (run, passing)) in ask.runs.iter().zip(&self.passing).enumerate() {
+            let mut is_explained = *passing == run.repeats;
+            for (charge, answer) in ask.charges.iter().zip(&self.charges) {
+                if charge.enforced {
+                    is_explained = is_explained || !answer.has_room(charge, number, run.cost, self.now_us);
+                } else if answer.counted.get(number).is_some_and(|counted| counted < passing)
+                    && answer.has_room(charge, number, run.cost, self.now_us)
+                {
+                    return Err(Unreadable::Impossible("a request not counted that there is room for"));
+                }
+            }
+            if !is_explained {
+                return Err(Unreadable::Impossible("a request refused that there is room for"));
+            }
+        }
+        Ok(())
     }
 
     /// What a call has lent is noted beside the bucket.
@@ -74,14 +97,35 @@ impl Answer {
     }
 }
 
+impl ChargeAnswer {
+    /// Whether one more request of the run `number`, each of which costs `cost`, would pass.
+    fn has_room(&self, charge: &ChargeAsk, number: usize, cost: u32, now_us: u64) -> bool {
+        match &self.state {
+            AnsweredState::Account(account) => charge.meter.step(account.cell, now_us, cost).admitted,
+            AnsweredState::Log(standings) => {
+                standings.get(number).is_none_or(|standing| standing.retry_after_us == 0)
+            }
+        }
+    }
+}
+
 fn check_account(account: &Account, meter: &Meter, now_us: u64) -> Result<(), Unreadable> {
     let latest_us = now_us + 2 * meter.lifetime_us() + AHEAD_US;
     if account.cell.is_some_and(|cell| cell.instant_us > latest_us) {
         return Err(Unreadable::Impossible("a state that lies too far ahead"));
     }
     let lent = &account.lent;
-    if lent.total() > 0 && u64::from(lent.epoch) > now_us / EPOCH_US + AHEAD_EPOCHS {
-        return Err(Unreadable::Impossible("an epoch that lies too far ahead"));
+    if lent.total() > 0 {
+        let (epoch, present) = (u64::from(lent.epoch), now_us / EPOCH_US);
+        if meter.bucket().is_none() {
+            return Err(Unreadable::Impossible("tokens lent of a window"));
+        }
+        if epoch < present {
+            return Err(Unreadable::Impossible("an epoch that is over"));
+        }
+        if epoch > present + AHEAD_EPOCHS {
+            return Err(Unreadable::Impossible("an epoch that lies too far ahead"));
+        }
     }
     match lent.current.checked_add(lent.previous) {
         Some(_) => Ok(()),

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)] // A test that cannot go on should say so at once.
 
+mod answers;
 mod counting;
 mod epochs;
 mod explain;

@@ -1,6 +1,8 @@
 //! The book of all leases of a node: what is decided here, what is asked, and what follows from the answers.
 
 mod flight;
+#[cfg(test)]
+mod fuzz;
 mod lease;
 mod page;
 mod pages;

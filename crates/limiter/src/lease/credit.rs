@@ -3,6 +3,12 @@
 use super::book::Passed;
 use smallvec::SmallVec;
 use tollgate_core::lending::Report;
+use tollgate_core::script::MOST_PARTS;
+
+/// Epochs that reports wait for. A log looks for a returned request among as many entries; what is older than the newest
+/// of these counts as spent.
+const MOST_REPORTS: usize = 64;
+const _: () = assert!(MOST_REPORTS <= MOST_PARTS);
 
 /// What a node holds of one limit of one client.
 #[derive(Clone, Debug, Default)]
@@ -181,8 +187,23 @@ impl Credit {
                 known.spent = known.spent.saturating_add(report.spent);
                 known.returned = known.returned.saturating_add(report.returned);
             }
-            None => self.returns.push(report),
+            None => {
+                if self.returns.len() == MOST_REPORTS {
+                    self.returns.remove(0);
+                }
+                self.returns.push(report);
+            }
         }
+    }
+
+    /// Takes back a report that the store has not seen. What was spent is told as long as its lot lives: after that the
+    /// store has forgotten it, and a lease that waited to tell it would never end.
+    pub(super) fn take_back(&mut self, report: Report) {
+        let known = self.lots.iter_mut().find(|lot| lot.epoch == report.epoch && lot.deadline_us > 0);
+        if let Some(lot) = known {
+            lot.spent = lot.spent.saturating_add(report.spent);
+        }
+        self.add(Report { spent: 0, ..report });
     }
 
     /// What the store has to be told now. Of tokens that are dead it is told nothing: it has forgotten them.
@@ -204,6 +225,13 @@ impl Credit {
     pub(super) fn unreported(&self, now_us: u64) -> u32 {
         let lots = self.lots.iter().filter(|lot| lot.deadline_us > now_us).map(|lot| lot.spent);
         lots.chain(self.returns.iter().map(|report| report.spent)).fold(0, u32::saturating_add)
+    }
+
+    /// All that can be spent at any time, or is yet to be returned.
+    #[cfg(test)]
+    pub(super) fn held(&self) -> u64 {
+        let left = self.lots.iter().map(|lot| u64::from(lot.left));
+        left.chain(self.returns.iter().map(|report| u64::from(report.returned))).sum()
     }
 
     /// Whether returned tokens wait to be reported.
@@ -265,6 +293,35 @@ mod tests {
         assert_eq!(credit.left(LATER), 0);
         assert!(credit.reports(LATER).is_empty());
         assert_eq!(credit.left(0), 0, "a dead lot is gone");
+    }
+
+    #[test]
+    fn what_was_spent_is_told_again_only_while_its_lot_lives() {
+        let mut credit = Credit::default();
+        credit.grant(7, 3, LATER);
+        credit.spend(2, 0);
+        let unseen = credit.reports(0);
+        assert_eq!(unseen.as_slice(), [Report { epoch: 7, spent: 2, returned: 0 }]);
+        unseen.into_iter().for_each(|report| credit.take_back(report));
+        assert_eq!(credit.unreported(0), 2);
+        let unseen = credit.reports(0);
+        assert_eq!(unseen.as_slice(), [Report { epoch: 7, spent: 2, returned: 0 }]);
+        unseen.into_iter().for_each(|report| credit.take_back(report));
+        assert_eq!(credit.unreported(LATER), 0, "the store has forgotten it");
+        assert!(credit.reports(LATER).is_empty());
+        credit.take_back(Report { epoch: 3, spent: 5, returned: 1 });
+        assert_eq!(credit.reports(0).as_slice(), [Report { epoch: 3, spent: 0, returned: 1 }]);
+    }
+
+    #[test]
+    fn reports_that_are_never_seen_stay_bounded() {
+        let mut credit = Credit::default();
+        for epoch in 0..1_000 {
+            credit.add(Report { epoch, spent: 0, returned: 1 });
+        }
+        let reports = credit.reports(0);
+        assert_eq!(reports.len(), MOST_REPORTS);
+        assert_eq!(reports.last().map(|report| report.epoch), Some(999), "the newest are kept");
     }
 
     #[test]

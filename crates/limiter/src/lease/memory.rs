@@ -49,12 +49,17 @@ impl Memory {
 
     /// The time at the store, as far as is known at `now_us`.
     pub(super) fn store_us(&self, now_us: u64) -> u64 {
-        self.store_us + now_us.saturating_sub(self.sent_us)
+        self.store_us.saturating_add(now_us.saturating_sub(self.sent_us))
     }
 
-    /// Whether the store said this before `store_us`.
-    pub(super) fn is_older_than(&self, store_us: u64) -> bool {
-        self.store_us <= store_us
+    /// Whether an answer that the store gave at `store_us` to a call of `sent_us` takes its place: it was given later, or
+    /// asked for when this one was not believed any more. Then the store's clock has stepped back, or its time was wrong.
+    pub(super) fn gives_way(&self, store_us: u64, sent_us: u64) -> bool {
+        self.store_us <= store_us || !self.is_believed(sent_us)
+    }
+
+    fn is_believed(&self, now_us: u64) -> bool {
+        now_us.saturating_sub(self.sent_us) < BELIEVED_US
     }
 
     /// How many tokens are missing at the store at `now_us`, apart from those that are lent: none missing means that
@@ -72,7 +77,7 @@ impl Memory {
         let elapsed_us = now_us.saturating_sub(self.sent_us);
         match &self.said {
             Said::Account(account) => {
-                let store_us = self.store_us + elapsed_us;
+                let store_us = self.store_us(now_us);
                 moved(account, meter, store_us).look(meter, store_us)
             }
             Said::LogRefused { standing, .. } => {
@@ -83,7 +88,7 @@ impl Memory {
 
     /// What is known about a request of `cost` at `now_us`, as long as the answer is believed.
     pub(super) fn recall(&self, meter: &Meter, cost: u32, now_us: u64) -> Recalled {
-        match now_us.saturating_sub(self.sent_us) < BELIEVED_US {
+        match self.is_believed(now_us) {
             true => self.recall_at_any_age(meter, cost, now_us),
             false => Recalled::Unknown,
         }
@@ -94,7 +99,7 @@ impl Memory {
         let elapsed_us = now_us.saturating_sub(self.sent_us);
         match &self.said {
             Said::Account(account) => {
-                let store_us = self.store_us + elapsed_us;
+                let store_us = self.store_us(now_us);
                 let step = moved(account, meter, store_us).step(meter, store_us, cost);
                 if !step.admitted {
                     return Recalled::Refused(step);
@@ -124,4 +129,40 @@ fn moved(account: &Account, meter: &Meter, store_us: u64) -> Account {
         account.settle(meter, store_us, &[]);
     }
     account
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tollgate_core::algorithm::Algorithm;
+    use tollgate_core::limit::{Limit, Size};
+
+    const STORE_US: u64 = 1_700_000_000_000_000;
+
+    #[test]
+    fn an_answer_from_the_future_gives_way_once_it_is_not_believed() {
+        let memory = Memory::of_account(Account::default(), STORE_US, 1_000);
+        let table = [
+            (STORE_US, 1_000, true),
+            (STORE_US + 1, 1_000, true),
+            (STORE_US - 1, 1_000, false),
+            (STORE_US - 1, 1_000 + BELIEVED_US - 1, false),
+            (STORE_US - 1, 1_000 + BELIEVED_US, true),
+        ];
+        for (store_us, sent_us, gives_way) in table {
+            assert_eq!(memory.gives_way(store_us, sent_us), gives_way, "{store_us}, sent at {sent_us}");
+        }
+    }
+
+    #[test]
+    fn no_time_overflows() {
+        let size = Size { capacity: Some(10), rate: None, window_us: Some(60_000_000) };
+        let memory = Memory::of_account(Account::default(), STORE_US, 0);
+        for algorithm in [Algorithm::TokenBucket, Algorithm::FixedWindow, Algorithm::SlidingWindowCounter] {
+            let limit = Limit::new("a", algorithm, size).unwrap();
+            assert_eq!(memory.store_us(u64::MAX), u64::MAX);
+            assert_eq!(memory.look(limit.meter(), 1 << 52), (10, 0));
+            assert_eq!(memory.recall_at_any_age(limit.meter(), 1, 1 << 52), Recalled::Unknown);
+        }
+    }
 }

@@ -16,12 +16,10 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use tollgate_core::heartbeat::MISSED;
+use tollgate_core::heartbeat::{MISSED, MOST_NODES};
 
 /// For how many heartbeats a number is believed that no later one has reached.
 const BELIEVED: usize = MISSED as usize + 1;
-/// No fleet is larger: such a number was not written by us.
-const MOST_NODES: u32 = 100_000;
 const FILE: &str = "fleet.json";
 
 /// What was told lately, and what is kept of it.

@@ -223,18 +223,15 @@ impl Shared {
         };
         let received_us = self.clock.boot_us();
         let took_us = received_us.saturating_sub(sent_us);
-        let Ok(Value::Array(parts)) = value else { return None };
-        let [Value::BulkString(time), Value::Int(nodes), Value::Int(is_new), Value::BulkString(correction)] =
-            &*parts
-        else {
+        let Some(answer) = read(&value.ok()?) else {
+            shard.note_error(&Failure::InvalidAnswer("not the answer to a heartbeat"));
             return None;
         };
-        let answer = Answer::read(time, *nodes, *is_new, correction)?;
         if self.given_time.is_none() {
             let change =
                 shard.clock().note_heartbeat(sent_us, received_us, answer.now_us, answer.correction_us);
             self.note_clock(shard, change);
-            let drift_us = answer.now_us as i64 - (sent_unix_us + took_us / 2) as i64;
+            let drift_us = answer.now_us.cast_signed().saturating_sub_unsigned(sent_unix_us + took_us / 2);
             self.fleet.note_drift(drift_us, took_us);
         }
         Some(answer)
@@ -371,6 +368,16 @@ impl Shared {
         let kept = shard.call_noting_errors(redis::cmd("GET").arg(&key)).await?;
         Ok(text(&kept).and_then(parse_secret))
     }
+}
+
+fn read(value: &Value) -> Option<Answer> {
+    let Value::Array(parts) = value else { return None };
+    let [Value::BulkString(time), Value::Int(nodes), Value::Int(is_new), Value::BulkString(correction)] =
+        &**parts
+    else {
+        return None;
+    };
+    Answer::read(time, *nodes, *is_new, correction)
 }
 
 fn parse_secret(spelled: &str) -> Option<Secret> {

@@ -83,10 +83,9 @@ impl Slot {
         if matches!(answer, Err(Failure::Unavailable)) {
             self.is_told.store(false, Ordering::Relaxed);
         }
-        let taken =
-            read(&answer?).ok_or(Failure::InvalidAnswer("not in a known format")).inspect_err(|failure| {
-                self.shared.servers.shard_of(self.key.as_bytes()).note_error(failure);
-            })?;
+        let taken = Taken::read(&answer?, limit).inspect_err(|failure| {
+            self.shared.servers.shard_of(self.key.as_bytes()).note_error(failure);
+        })?;
         if taken.admitted {
             self.note();
         } else {
@@ -255,8 +254,55 @@ fn text(number: impl std::fmt::Display) -> Vec<u8> {
     number.to_string().into_bytes()
 }
 
-fn read(value: &Value) -> Option<Taken> {
-    let Value::Array(parts) = value else { return None };
-    let [Value::Int(admitted), Value::Int(taken)] = parts.as_slice() else { return None };
-    Some(Taken { admitted: *admitted == 1, taken: *taken as u32 })
+impl Taken {
+    /// What the script answers to one that asks for a place among `limit`.
+    fn read(value: &Value, limit: u32) -> Result<Self, Failure> {
+        let numbers = match value {
+            Value::Array(parts) => match parts.as_slice() {
+                [Value::Int(admitted), Value::Int(taken)] => Some((*admitted, *taken)),
+                _ => None,
+            },
+            _ => None,
+        };
+        let (admitted, taken) = numbers.ok_or(Failure::InvalidAnswer("not in a known format"))?;
+        match (admitted, u32::try_from(taken)) {
+            (1, Ok(taken)) if (1..=limit).contains(&taken) => Ok(Self { admitted: true, taken }),
+            (0, Ok(taken)) if taken >= limit => Ok(Self { admitted: false, taken }),
+            _ => Err(Failure::InvalidAnswer("a place that cannot be taken or refused")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_believed_if_it_can_be_true() {
+        let read = |admitted, taken| {
+            let value = Value::Array(vec![Value::Int(admitted), Value::Int(taken)]);
+            Taken::read(&value, 3).ok().map(|taken| (taken.admitted, taken.taken))
+        };
+        let table = [
+            ((1, 1), Some((true, 1))),
+            ((1, 3), Some((true, 3))),
+            ((0, 3), Some((false, 3))),
+            // The limit was lowered.
+            ((0, 9), Some((false, 9))),
+            ((1, 4), None),
+            ((1, 0), None),
+            ((0, 2), None),
+            ((2, 3), None),
+            ((-1, 3), None),
+            ((1, -1), None),
+            ((0, i64::MAX), None),
+            ((1, (1 << 32) + 1), None),
+        ];
+        for ((admitted, taken), expected) in table {
+            assert_eq!(read(admitted, taken), expected, "{admitted}, {taken}");
+        }
+        for value in [Value::Nil, Value::Int(1), Value::Array(vec![Value::Int(1)])] {
+            assert!(Taken::read(&value, 3).is_err(), "{value:?}");
+        }
+    }
 }

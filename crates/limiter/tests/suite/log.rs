@@ -37,6 +37,17 @@ pub fn logged(test: impl AsyncFnOnce(&Log)) {
     tracing::subscriber::with_default(log.clone(), || runtime.block_on(test(&log)));
 }
 
+/// The same on several threads.
+pub fn logged_on_threads(threads: usize, test: impl AsyncFnOnce(&Log)) {
+    let log = Log::default();
+    let of_thread = log.clone();
+    let mut builder = Builder::new_multi_thread();
+    // The guard is not needed: the threads end with the runtime.
+    let set = move || std::mem::forget(tracing::subscriber::set_default(of_thread.clone()));
+    let runtime = builder.worker_threads(threads).enable_all().on_thread_start(set).build().unwrap();
+    tracing::subscriber::with_default(log.clone(), || runtime.block_on(test(&log)));
+}
+
 impl Subscriber for Log {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         *metadata.level() <= Level::INFO

@@ -4,6 +4,8 @@
 
 mod answering;
 mod asking;
+#[cfg(test)]
+mod audit;
 mod tending;
 
 use super::flight::Flight;

@@ -34,6 +34,11 @@ impl Rounds {
         }
     }
 
+    #[cfg(test)]
+    pub(super) fn keys(&self) -> usize {
+        self.rounds.iter().map(|round| round.keys.len()).sum()
+    }
+
     /// Shows `visit` the keys whose turn it is with the tick of `now_us`, of which there is one every `tick_us`.
     /// Those stay for which it answers so.
     pub(super) fn walk(&mut self, now_us: u64, tick_us: u64, mut visit: impl FnMut(u64) -> bool) {

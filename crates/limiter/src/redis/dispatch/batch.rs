@@ -138,7 +138,8 @@ mod tests {
     use super::*;
     use crate::clock::Clock;
     use crate::lease::{Charged, Checked, Verdict};
-    use crate::redis::{Hearing, RedisSettings, RedisStore};
+    use crate::redis::{Hearing, RedisSettings, RedisStore, StoreErrorKind};
+    use redis::Value;
     use std::sync::atomic::Ordering;
     use tokio::time::timeout;
     use tollgate_core::algorithm::Algorithm;
@@ -227,6 +228,44 @@ mod tests {
         assert_left_to_policy([one, behind, two]).await;
         assert_eq!(shared.queues.pending.load(Ordering::Acquire), 0);
         assert!(ask(shared, 1).0.is_some(), "the next one is sent");
+    }
+
+    #[tokio::test]
+    async fn an_invalid_answer_fails_its_own_call_only() {
+        let store = store().await;
+        let shared = store.shared();
+        let time = 1_700_000_000_000_000_u64.to_be_bytes()[1..].to_vec();
+        // Of one request; nothing is lent, and the state is a fresh one.
+        let passing = |count: u32| [b"+", &count.to_be_bytes()[..], &[0; 5]].concat();
+        let lending = [b"+", &[0, 0, 0, 1, 0, 0, 0, 9, 0][..]].concat();
+        let noise = vec![255; 300];
+        let invalid = [
+            passing(2),
+            passing(u32::MAX),
+            passing(0),
+            lending,
+            b"".to_vec(),
+            b"+".to_vec(),
+            b"=\x02".to_vec(),
+            noise,
+        ];
+        for (round, invalid) in invalid.into_iter().enumerate() {
+            let clients = [1, 2, 3].map(|client| client + 10 * round as u64);
+            let [(first, one), (second, two), (third, three)] = clients.map(|client| ask(shared, client));
+            let answers = [time.clone(), passing(1), invalid, passing(1)].map(Value::BulkString);
+            let shard = shared.servers.shard_of(b"");
+            let answer = Value::Array(answers.to_vec());
+            shared.finish(&shard, batch(shared, [first, second, third]), Ok(answer));
+            for hearing in [one, three] {
+                let verdict = timeout(PATIENCE, hearing).await.unwrap().unwrap();
+                let Verdict::Served { steps, .. } = verdict else { panic!("round {round}: {verdict:?}") };
+                assert!(steps[0].admitted, "round {round}");
+            }
+            assert_left_to_policy([two]).await;
+            assert_eq!(store.errors(StoreErrorKind::InvalidAnswer), round as u64 + 1);
+            assert!(ask(shared, clients[1]).0.is_some(), "the next one is sent");
+        }
+        assert_eq!(shared.queues.pending.load(Ordering::Acquire), 0);
     }
 
     #[tokio::test]

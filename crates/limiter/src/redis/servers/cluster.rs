@@ -156,9 +156,11 @@ async fn believe(link: &Link, asked: &Address) -> Result<Belief, DialError> {
     Ok(Belief { epoch: epoch.unwrap_or(0), primaries, nodes })
 }
 
-/// Reads the answer to CLUSTER SLOTS; what cannot be read is left out.
+/// Reads the answer to CLUSTER SLOTS; what cannot be read, or cannot be true, is left out. A slot has one primary, so
+/// that an answer of any length yields a bounded number of primaries and ranges.
 fn parse(answer: &Value, asked: &Address) -> (Vec<Primary>, Vec<Address>) {
     let (mut primaries, mut nodes) = (Vec::<Primary>::new(), Vec::new());
+    let mut is_served = vec![false; usize::from(LAST_SLOT) + 1];
     let Value::Array(ranges) = answer else { return (primaries, nodes) };
     for range in ranges {
         let Value::Array(range) = range else { continue };
@@ -167,13 +169,19 @@ fn parse(answer: &Value, asked: &Address) -> (Vec<Primary>, Vec<Address>) {
         if first > last || last > LAST_SLOT {
             continue;
         }
+        let slots = &mut is_served[usize::from(first)..=usize::from(last)];
+        if slots.contains(&true) {
+            continue;
+        }
         for (number, server) in servers.iter().enumerate() {
             let Some(address) = server_address(server, asked) else { continue };
             if number == 0 {
-                match primaries.iter_mut().find(|primary| primary.address == address) {
-                    Some(primary) => primary.ranges.push((first, last)),
+                match primaries.iter().position(|primary| primary.address == address) {
+                    Some(known) => primaries[known].ranges.push((first, last)),
+                    None if primaries.len() == MOST_NODES => break,
                     None => primaries.push(Primary { address: address.clone(), ranges: vec![(first, last)] }),
                 }
+                slots.fill(true);
             }
             if nodes.len() < MOST_NODES && !nodes.contains(&address) {
                 nodes.push(address);
@@ -256,6 +264,24 @@ mod tests {
         assert_eq!(primaries, expected);
         assert_eq!(nodes, [tcp("a", 1), tcp("b", 2), tcp("asked", 3), tcp("asked", 5)]);
         assert_eq!(parse(&Value::Nil, &tcp("asked", 9)).0, []);
+    }
+
+    #[test]
+    fn a_slot_has_one_primary_and_their_number_is_bounded() {
+        let overlapping = [(0, 10, "a"), (10, 20, "b"), (0, 16_383, "c"), (11, 20, "d"), (11, 20, "a")];
+        let ranges = overlapping.map(|(first, last, host)| range(first, last, vec![server(text(host), 1)]));
+        let (primaries, _) = parse(&Value::Array(ranges.to_vec()), &tcp("asked", 9));
+        let expected = [
+            Primary { address: tcp("a", 1), ranges: vec![(0, 10)] },
+            Primary { address: tcp("d", 1), ranges: vec![(11, 20)] },
+        ];
+        assert_eq!(primaries, expected);
+        let many = (0..40_000).map(|number| {
+            let slot = number % 16_384;
+            range(slot, slot, vec![server(text(&format!("h{number}")), 1)])
+        });
+        let (primaries, nodes) = parse(&Value::Array(many.collect()), &tcp("asked", 9));
+        assert_eq!((primaries.len(), nodes.len()), (MOST_NODES, MOST_NODES));
     }
 
     #[test]

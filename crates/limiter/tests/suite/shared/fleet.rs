@@ -1,5 +1,6 @@
 //! Nodes that share a store, the load on them, and what came of it.
 
+use crate::log::{Log, logged_on_threads};
 use crate::setting::{PLENTY, load};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -28,10 +29,21 @@ static ALONE: Mutex<()> = Mutex::new(());
 
 /// Runs `test` on a runtime of its own, as often as `TOLLGATE_ROUNDS` says.
 pub fn campaign(test: impl AsyncFn()) {
-    let rounds = std::env::var("TOLLGATE_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(1);
-    for _ in 0..rounds {
+    for _ in 0..rounds() {
         alone(&test);
     }
+}
+
+/// The same for a test that reads the log.
+pub fn logged_campaign(test: impl AsyncFn(&Log)) {
+    for _ in 0..rounds() {
+        let _alone = ALONE.lock();
+        logged_on_threads(2, &test);
+    }
+}
+
+fn rounds() -> u32 {
+    std::env::var("TOLLGATE_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(1)
 }
 
 /// How long after a stall of the machine a breaker that it opened may stay open.
@@ -307,6 +319,11 @@ pub struct Findings {
 impl Findings {
     fn stall_us(&self) -> u64 {
         self.stall.as_micros() as u64
+    }
+
+    /// From the start of the load to its last decision.
+    pub fn length_us(&self) -> u64 {
+        self.entries.iter().map(|entry| entry.received_us).max().unwrap_or(0)
     }
 
     /// No decision took longer than the store may take.

@@ -64,7 +64,7 @@ impl<W> Page<W> {
                 continue;
             }
             lease.credit.grant(epoch, charge.lends, deadline_us);
-            if lease.memory.is_some_and(|memory| !memory.is_older_than(answer.now_us)) {
+            if lease.memory.is_some_and(|memory| !memory.gives_way(answer.now_us, call.sent_us)) {
                 if charge.lends > 0 {
                     note_busy(&mut self.busy, item.key, lease);
                 }
@@ -94,7 +94,7 @@ impl<W> Page<W> {
     pub(in crate::lease::book) fn take_back_reports(&mut self, call: &Call<W>) {
         for (item, ask) in call.items.iter().zip(&call.ask.charges) {
             if let Some(lease) = self.leases.get_mut(&item.key) {
-                ask.reports.iter().for_each(|report| lease.credit.add(*report));
+                ask.reports.iter().for_each(|report| lease.credit.take_back(*report));
                 note_busy(&mut self.busy, item.key, lease);
             }
         }
