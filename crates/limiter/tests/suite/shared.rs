@@ -11,6 +11,7 @@ mod faults;
 mod fleet;
 mod heartbeats;
 mod in_flight;
+mod judging;
 mod penalties;
 mod permissions;
 mod several;
