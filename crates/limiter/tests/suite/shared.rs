@@ -16,5 +16,6 @@ mod penalties;
 mod permissions;
 mod several;
 mod shapes;
+mod slow_links;
 mod timing;
 mod together;
