@@ -12,6 +12,7 @@ mod fleet;
 mod heartbeats;
 mod in_flight;
 mod judging;
+mod moving;
 mod penalties;
 mod permissions;
 mod several;
