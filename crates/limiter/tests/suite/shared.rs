@@ -13,6 +13,7 @@ mod heartbeats;
 mod in_flight;
 mod judging;
 mod moving;
+mod outage;
 mod penalties;
 mod permissions;
 mod several;
