@@ -7,6 +7,7 @@ mod conformance;
 mod emergency;
 mod errors;
 mod exactness;
+mod expiring;
 mod faults;
 mod fleet;
 mod heartbeats;
