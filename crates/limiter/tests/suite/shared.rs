@@ -10,6 +10,7 @@ mod exactness;
 mod expiring;
 mod faults;
 mod fleet;
+mod freshness;
 mod heartbeats;
 mod in_flight;
 mod judging;
