@@ -23,3 +23,4 @@ mod shapes;
 mod slow_links;
 mod timing;
 mod together;
+mod versions;
