@@ -18,6 +18,7 @@ mod moving;
 mod outage;
 mod penalties;
 mod permissions;
+mod replicas;
 mod several;
 mod shapes;
 mod slow_links;
