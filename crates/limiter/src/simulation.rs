@@ -77,6 +77,8 @@ pub enum Event {
     ShardClockSteps(u16, i64),
     /// Other rules come into force on all nodes.
     Rules(Arc<RuleSet>),
+    /// Other rules come into force on one node, until the next rules do on all.
+    RulesAt(u16, Arc<RuleSet>),
 }
 
 impl Fleet {

@@ -17,7 +17,7 @@ mod wire;
 mod witness;
 
 pub use cluster::Cluster;
-pub use proxy::{Mode, Proxy, Rewrites};
+pub use proxy::{Mode, Proxy, Rewrites, Unsteady};
 pub use redis::Server;
 pub use sentinel::Sentinels;
 pub use tls::Certificates;

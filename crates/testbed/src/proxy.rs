@@ -1,13 +1,15 @@
 //! A network that misbehaves when it is told to.
 
+use parking_lot::Mutex;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::Instant;
 
 /// What the network does now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +18,8 @@ pub enum Mode {
     Pass,
     /// Everything passes, this much later in each direction.
     Delay(Duration),
+    /// Everything passes later, and some of it much later or not at all.
+    Unsteady(Unsteady),
     /// Everything is swallowed; connections stay open, and new ones are accepted.
     BlackHole,
     /// Everything passes, but a byte of every answer is another.
@@ -26,6 +30,19 @@ pub enum Mode {
     Reset,
     /// Connections are closed, and nobody listens.
     Refuse,
+}
+
+/// A slow link that stalls and breaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unsteady {
+    /// How much later everything passes in each direction.
+    pub delay: Duration,
+    /// A stall takes up to so long; what comes behind it on its connection waits.
+    pub longest_stall: Duration,
+    /// One in so many packets stalls; 0 is none.
+    pub stalled_one_in: u32,
+    /// One in so many packets of the server is lost, and its connection is reset; 0 is none.
+    pub lost_one_in: u32,
 }
 
 /// Words that are replaced by others of the same length, in what a client sends and in what it is answered.
@@ -56,6 +73,7 @@ impl Rewrites {
 pub struct Proxy {
     address: SocketAddr,
     mode: watch::Sender<Mode>,
+    target: Arc<Mutex<String>>,
     task: JoinHandle<()>,
 }
 
@@ -70,8 +88,9 @@ impl Proxy {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let (mode, modes) = watch::channel(Mode::Pass);
-        let task = tokio::spawn(accept(listener, address, target.to_owned(), modes, Arc::new(rewrites)));
-        Self { address, mode, task }
+        let target = Arc::new(Mutex::new(target.to_owned()));
+        let task = tokio::spawn(accept(listener, address, Arc::clone(&target), modes, Arc::new(rewrites)));
+        Self { address, mode, target, task }
     }
 
     /// Where a client finds the server now.
@@ -88,6 +107,11 @@ impl Proxy {
     pub fn set(&self, mode: Mode) {
         self.mode.send_replace(mode);
     }
+
+    /// New connections lead to the server at `target` from now on.
+    pub fn lead_to(&self, target: &str) {
+        target.clone_into(&mut self.target.lock());
+    }
 }
 
 impl Drop for Proxy {
@@ -99,7 +123,7 @@ impl Drop for Proxy {
 async fn accept(
     first: TcpListener,
     address: SocketAddr,
-    target: String,
+    target: Arc<Mutex<String>>,
     mut modes: watch::Receiver<Mode>,
     rewrites: Arc<Rewrites>,
 ) {
@@ -114,7 +138,8 @@ async fn accept(
         tokio::select! {
             changed = modes.changed() => if changed.is_err() { return },
             Some(Ok((client, _))) = async { Some(listener.as_ref()?.accept().await) } => {
-                connections.spawn(serve(client, target.clone(), modes.clone(), Arc::clone(&rewrites)));
+                let target = target.lock().clone();
+                connections.spawn(serve(client, target, modes.clone(), Arc::clone(&rewrites)));
             }
             Some(_) = connections.join_next() => {}
         }
@@ -135,7 +160,7 @@ async fn serve(
         let up = copy(from_client, to_server, modes.clone(), Direction::Up, &rewrites);
         let down = copy(from_server, to_client, modes.clone(), Direction::Down, &rewrites);
         tokio::select! {
-            () = async { tokio::join!(up, down); } => false,
+            copied = async { tokio::try_join!(up, down) } => copied.is_err(),
             _ = modes.wait_for(|mode| matches!(mode, Mode::Reset | Mode::Refuse)) => true,
         }
     };
@@ -150,40 +175,84 @@ enum Direction {
     Down,
 }
 
+/// A packet was lost, and its connection is to be reset.
+struct Lost;
+
+/// Bytes, and when they are due at the other end.
+type Packet = (Instant, Vec<u8>);
+
 async fn copy(
+    from: ReadHalf<'_>,
+    to: WriteHalf<'_>,
+    modes: watch::Receiver<Mode>,
+    direction: Direction,
+    rewrites: &Rewrites,
+) -> Result<(), Lost> {
+    let (packets, queue) = mpsc::unbounded_channel();
+    let (read, ()) = tokio::join!(receive(from, packets, modes, direction, rewrites), deliver(to, queue));
+    read
+}
+
+/// Reads until the end, and dates each packet.
+async fn receive(
     mut from: ReadHalf<'_>,
-    mut to: WriteHalf<'_>,
+    packets: mpsc::UnboundedSender<Packet>,
     mut modes: watch::Receiver<Mode>,
     direction: Direction,
     rewrites: &Rewrites,
-) {
+) -> Result<(), Lost> {
     let mut buffer = vec![0; 64 << 10];
     loop {
         let mode = *modes.borrow_and_update();
         if mode == Mode::HalfClose && direction == Direction::Down {
-            let _ = to.shutdown().await;
-            return;
+            return Ok(());
         }
         let count = tokio::select! {
             read = from.read(&mut buffer) => read.unwrap_or(0),
             changed = modes.changed() => if changed.is_ok() { continue } else { 0 },
         };
         if count == 0 {
-            let _ = to.shutdown().await;
-            return;
+            return Ok(());
         }
         rewrites.apply(direction, &mut buffer[..count]);
+        let mut due = Instant::now();
         let mode = *modes.borrow();
         match mode {
             Mode::BlackHole => continue,
             Mode::Garble if direction == Direction::Down => {
                 buffer[fastrand::usize(..count)] = fastrand::u8(..);
             }
-            Mode::Delay(delay) => tokio::time::sleep(delay).await,
+            Mode::Delay(delay) => due += delay,
+            Mode::Unsteady(link) => {
+                if direction == Direction::Down && is_one_in(link.lost_one_in) {
+                    return Err(Lost);
+                }
+                due += link.delay;
+                if is_one_in(link.stalled_one_in) {
+                    due += link.longest_stall.mul_f64(fastrand::f64());
+                }
+            }
             _ => {}
         }
-        if to.write_all(&buffer[..count]).await.is_err() {
+        if packets.send((due, buffer[..count].to_vec())).is_err() {
+            return Ok(());
+        }
+    }
+}
+
+fn is_one_in(count: u32) -> bool {
+    count > 0 && fastrand::u32(..count) == 0
+}
+
+/// Writes each packet when it is due, in order.
+async fn deliver(mut to: WriteHalf<'_>, mut packets: mpsc::UnboundedReceiver<Packet>) {
+    while let Some((due, bytes)) = packets.recv().await {
+        if due > Instant::now() {
+            tokio::time::sleep_until(due).await;
+        }
+        if to.write_all(&bytes).await.is_err() {
             return;
         }
     }
+    let _ = to.shutdown().await;
 }

@@ -1,6 +1,7 @@
 //! The clients: what each is charged for, worked out once from the real rules.
 
 use crate::lease::Charged;
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -75,15 +76,24 @@ impl Due {
     }
 }
 
-/// All clients under one set of rules.
+/// All clients, under the rules of each node.
 pub(super) struct People<'s> {
     clients: &'s [Client],
-    known: Vec<Option<Rc<[Due]>>>,
-    rules: Arc<RuleSet>,
+    /// Where no other rules are in force.
+    common: InForce,
+    /// At these nodes.
+    own: BTreeMap<u16, InForce>,
     /// Counts up with each change.
-    pub(super) version: u32,
+    version: u32,
     places: Places,
     states: States,
+}
+
+/// Rules, and what each client is charged for under them.
+struct InForce {
+    rules: Arc<RuleSet>,
+    version: u32,
+    known: Vec<Option<Rc<[Due]>>>,
 }
 
 /// The states, numbered as they are met.
@@ -95,75 +105,85 @@ struct States {
 
 impl<'s> People<'s> {
     pub(super) fn new(clients: &'s [Client], rules: Arc<RuleSet>) -> Self {
-        let places = Places::new("", SECRET);
         Self {
             clients,
-            known: vec![None; clients.len()],
-            rules,
+            common: InForce { rules, version: 1, known: vec![None; clients.len()] },
+            own: BTreeMap::new(),
             version: 1,
-            places,
+            places: Places::new("", SECRET),
             states: States::default(),
         }
     }
 
-    /// Puts other rules in force.
+    /// Puts other rules in force at all nodes.
     pub(super) fn change(&mut self, rules: Arc<RuleSet>) {
-        self.rules = rules;
+        self.common = self.in_force(rules);
+        self.own.clear();
+    }
+
+    /// Puts other rules in force at one node.
+    pub(super) fn change_at(&mut self, node: u16, rules: Arc<RuleSet>) {
+        let in_force = self.in_force(rules);
+        self.own.insert(node, in_force);
+    }
+
+    fn in_force(&mut self, rules: Arc<RuleSet>) -> InForce {
         self.version += 1;
-        self.known.fill(None);
+        InForce { rules, version: self.version, known: vec![None; self.clients.len()] }
     }
 
-    /// The rules in force.
-    pub(super) fn rules(&self) -> &RuleSet {
-        &self.rules
+    /// The rules in force at `node`, and the number of their version.
+    pub(super) fn rules_at(&self, node: u16) -> (&RuleSet, u32) {
+        let in_force = self.own.get(&node).unwrap_or(&self.common);
+        (&in_force.rules, in_force.version)
     }
 
-    /// What `client` is charged for.
-    pub(super) fn dues(&mut self, client: u32) -> Rc<[Due]> {
+    /// What `client` is charged for at `node`.
+    pub(super) fn dues(&mut self, node: u16, client: u32) -> Rc<[Due]> {
+        let in_force = self.own.get_mut(&node).unwrap_or(&mut self.common);
         let index = client as usize;
-        if let Some(known) = &self.known[index] {
+        if let Some(known) = &in_force.known[index] {
             return Rc::clone(known);
         }
-        let dues = self.work_out(&self.clients[index]);
-        Rc::clone(self.known[index].insert(dues))
+        let dues = work_out(&in_force.rules, &self.clients[index], &self.places, &mut self.states);
+        Rc::clone(in_force.known[index].insert(dues))
     }
 
     /// The numbers of the limit of each state, as they were last.
     pub(super) fn into_meters(self) -> Vec<Meter> {
         self.states.meters
     }
+}
 
-    fn work_out(&mut self, client: &Client) -> Rc<[Due]> {
-        let request = Request {
-            api_key: client.api_key.as_deref(),
-            user: client.user.as_deref(),
-            ip: client.ip,
-            endpoint: &client.endpoint,
-            ..Request::default()
-        };
-        let rules = Arc::clone(&self.rules);
-        let mut selection = Selection::default();
-        rules.join_into(&rules.match_client(&request), &rules.match_path(request.path()), &mut selection);
-        let mut charges = Charges::new();
-        rules.charge(&selection, &request, &SEED.hashes(&request), &mut charges);
-        let dues = charges.iter().map(|charge| {
-            let rule = rules.rule_of(charge.id);
-            let limit: &Limit = charge.limit;
-            Due {
-                rules: Arc::clone(&rules),
-                id: charge.id,
-                key: charge.key,
-                client: charge.client,
-                place: self.places.of(rule, limit, &request, selection.route()),
-                enforced: charge.enforced,
-                leased: rule.lends(limit),
-                leasing: rule.leasing,
-                on_failure: rule.on_store_failure,
-                state: self.states.number(charge.key, limit.meter()),
-            }
-        });
-        dues.collect()
-    }
+fn work_out(rules: &Arc<RuleSet>, client: &Client, places: &Places, states: &mut States) -> Rc<[Due]> {
+    let request = Request {
+        api_key: client.api_key.as_deref(),
+        user: client.user.as_deref(),
+        ip: client.ip,
+        endpoint: &client.endpoint,
+        ..Request::default()
+    };
+    let mut selection = Selection::default();
+    rules.join_into(&rules.match_client(&request), &rules.match_path(request.path()), &mut selection);
+    let mut charges = Charges::new();
+    rules.charge(&selection, &request, &SEED.hashes(&request), &mut charges);
+    let dues = charges.iter().map(|charge| {
+        let rule = rules.rule_of(charge.id);
+        let limit: &Limit = charge.limit;
+        Due {
+            rules: Arc::clone(rules),
+            id: charge.id,
+            key: charge.key,
+            client: charge.client,
+            place: places.of(rule, limit, &request, selection.route()),
+            enforced: charge.enforced,
+            leased: rule.lends(limit),
+            leasing: rule.leasing,
+            on_failure: rule.on_store_failure,
+            state: states.number(charge.key, limit.meter()),
+        }
+    });
+    dues.collect()
 }
 
 impl States {

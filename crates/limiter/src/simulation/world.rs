@@ -213,7 +213,8 @@ impl<'s> World<'s> {
         match &self.fleet.events[index].1 {
             Event::NodeDies(node) => {
                 let place = &mut self.nodes[usize::from(*node)];
-                *place = Node::new(self.fleet, self.people.rules(), &mut self.random, place.lives + 1);
+                let (rules, _) = self.people.rules_at(*node);
+                *place = Node::new(self.fleet, rules, &mut self.random, place.lives + 1);
                 let life = place.lives;
                 // Who waits there never hears.
                 self.waiting.retain(|_, waiting| waiting.arrival.node != *node || waiting.life == life);
@@ -237,6 +238,10 @@ impl<'s> World<'s> {
                 for node in &self.nodes {
                     node.book.keep_pace_with(rules);
                 }
+            }
+            Event::RulesAt(node, rules) => {
+                self.people.change_at(*node, Arc::clone(rules));
+                self.nodes[usize::from(*node)].book.keep_pace_with(rules);
             }
         }
     }

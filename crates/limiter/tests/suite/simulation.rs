@@ -6,6 +6,7 @@ mod load;
 mod random;
 mod several;
 mod timing;
+mod versions;
 
 use std::sync::Arc;
 use tollgate_core::rules::{RuleSet, load};

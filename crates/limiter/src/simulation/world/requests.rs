@@ -47,7 +47,7 @@ pub(super) struct Waiting {
 
 impl World<'_> {
     pub(super) fn arrive(&mut self, arrival: Arrival) {
-        let dues = self.people.dues(arrival.client);
+        let dues = self.people.dues(arrival.node, arrival.client);
         self.found.tally.arrivals += 1;
         let store_us = shard::START_US + self.now_us;
         if self.oracle.admits(arrival.client, &dues, arrival.cost, store_us) {
@@ -64,7 +64,7 @@ impl World<'_> {
 
     /// The request is taken up by its node.
     pub(super) fn enter(&mut self, arrival: Arrival) {
-        let dues = self.people.dues(arrival.client);
+        let dues = self.people.dues(arrival.node, arrival.client);
         if dues.is_empty() {
             self.found.tally.admitted += 1;
             self.found.tally.admitted_locally += 1;
@@ -84,7 +84,7 @@ impl World<'_> {
             listens: !gives_up,
         };
         let place = |index: usize| dues[index].place.clone();
-        let version = self.people.version;
+        let (_, version) = self.people.rules_at(arrival.node);
         let asked = match node.book.check(&charged, arrival.cost, version, clock_us, place, seat) {
             Checked::Decided(steps) => {
                 let admitted = steps.iter().all(|(index, step)| step.admitted || !dues[*index].enforced);

@@ -3,6 +3,7 @@
 use super::{SECOND_US, START_US, Scripted, ask, charge};
 use smallvec::smallvec;
 use tollgate_core::algorithm::Algorithm;
+use tollgate_core::lending::{Account, EPOCH_US, Prefetch, Report};
 use tollgate_core::limit::{Limit, Size};
 use tollgate_core::place::Field;
 use tollgate_core::script::{self, AnsweredState, Ask, Run, Unreadable};
@@ -302,5 +303,147 @@ fn every_entry_of_a_long_log_is_found() {
     for gone in 0..=ENTRIES {
         let now_us = START_US + WINDOW_US + gone * SECOND_US - 1;
         assert_eq!(standing(now_us, 1).remaining, gone as u32, "just before the next leaves");
+    }
+}
+
+/// Those that keep a state and lend.
+const LENDING: [Algorithm; 5] = [
+    Algorithm::TokenBucket,
+    Algorithm::LeakyBucket,
+    Algorithm::Gcra,
+    Algorithm::FixedWindow,
+    Algorithm::SlidingWindowCounter,
+];
+
+/// A key under one limit, on virtual time: its expiry comes nearer as the test says.
+struct Aging {
+    key: String,
+    limit: Limit,
+    now_us: u64,
+    /// What the server would say; none without the key.
+    left_ms: Option<u64>,
+    /// The last answer, and when it came.
+    account: Account,
+    /// How often the key expired, and the most that was lent at once.
+    expired: u32,
+    most_lent: u32,
+}
+
+impl Aging {
+    /// Time passes. A key that expires on the way must be like a fresh one at that instant, with nothing lent.
+    fn pass(&mut self, scripted: &mut Scripted, ms: u64) {
+        if let Some(left_ms) = self.left_ms {
+            if left_ms <= ms {
+                let then_us = self.now_us + left_ms * 1_000;
+                self.assert_fresh(then_us);
+                let _: i64 = scripted.query(&[b"DEL", self.key.as_bytes()]);
+                self.left_ms = None;
+                self.expired += 1;
+            } else {
+                self.left_ms = Some(left_ms - ms);
+            }
+        }
+        self.now_us += ms * 1_000;
+    }
+
+    fn assert_fresh(&self, then_us: u64) {
+        let meter = self.limit.meter();
+        let mut account = self.account;
+        account.settle(meter, then_us, &[]);
+        let (available, _) = account.look(meter, then_us);
+        assert!(
+            account.lent.total() == 0 && available == meter.quota(),
+            "{} expires {} µs after the last answer with {:?}",
+            self.key,
+            then_us - self.now_us,
+            account
+        );
+    }
+
+    /// One call. The server's own clock must not count: the expiry is set before, and only a renewal changes it.
+    fn charge(&mut self, scripted: &mut Scripted, asked: &Ask) -> u32 {
+        if let Some(left_ms) = self.left_ms {
+            let _: i64 = scripted.query(&[b"PEXPIRE", self.key.as_bytes(), left_ms.to_string().as_bytes()]);
+        }
+        let answer = scripted.charge_one(self.now_us, &self.key, asked);
+        let left_ms = scripted.pttl_ms(self.key.as_bytes());
+        if left_ms > self.left_ms.map_or(-1, |left_ms| left_ms as i64) {
+            self.left_ms = Some(script::ttl_ms(self.limit.meter()));
+        }
+        let AnsweredState::Account(account) = answer.charges[0].state else { panic!("{answer:?}") };
+        self.account = account;
+        self.most_lent = self.most_lent.max(account.lent.total());
+        answer.passing.iter().sum()
+    }
+}
+
+/// What a node could ask for: a few requests or a burst, held or not, with something ahead, and reports of tokens
+/// that were lent before.
+fn any_ask(rng: &mut fastrand::Rng, aging: &Aging) -> Ask {
+    let quota = aging.limit.quota;
+    let cost = if rng.u8(..4) == 0 { rng.u32(1..=quota) } else { rng.u32(1..=3) };
+    let mut one = charge(&aging.limit, field(1));
+    one.holds = rng.bool();
+    if rng.bool() {
+        one.prefetch = Prefetch::new(rng.u32(1..=quota), rng.u32(1..=3));
+    }
+    if rng.u8(..3) == 0 {
+        let epoch = aging.limit.meter().epoch(aging.now_us) - rng.u32(..2);
+        one.reports.push(Report { epoch, spent: rng.u32(..=quota / 4), returned: rng.u32(..=quota / 4) });
+    }
+    Ask { runs: smallvec![Run { repeats: rng.u32(0..3), cost }], charges: smallvec![one] }
+}
+
+/// Idle for a moment, for about as long as it takes to fill, as tokens are lent, or as a key lives.
+fn any_idle_ms(rng: &mut fastrand::Rng, fill_ms: u64) -> u64 {
+    match rng.u8(..8) {
+        0..4 => rng.u64(1..100),
+        4 => rng.u64(1..=fill_ms),
+        5 => rng.u64(1..=2 * EPOCH_US / 1_000),
+        6 => fill_ms + rng.u64(..=fill_ms),
+        _ => rng.u64(8_000..24_000),
+    }
+}
+
+#[test]
+fn no_key_expires_while_tokens_are_lent_or_it_still_limits() {
+    let mut scripted = Scripted::start();
+    let mut rng = fastrand::Rng::with_seed(11);
+    for algorithm in LENDING {
+        let (mut expired, mut most_lent) = (0, 0);
+        for fill_s in 1..=10 {
+            let limit = limit(algorithm, 100, fill_s * SECOND_US);
+            let mut aging = Aging {
+                key: format!("{{{algorithm:?}-{fill_s}}}"),
+                limit,
+                now_us: START_US,
+                left_ms: None,
+                account: Account::default(),
+                expired: 0,
+                most_lent: 0,
+            };
+            for _ in 0..60 {
+                for _ in 0..4 {
+                    let asked = any_ask(&mut rng, &aging);
+                    aging.charge(&mut scripted, &asked);
+                    aging.pass(&mut scripted, any_idle_ms(&mut rng, fill_s * 1_000));
+                }
+                // A burst, and later a loan that does not renew the expiry: the worst case of a state whose instant
+                // lies ahead.
+                aging.charge(&mut scripted, &ask(&aging.limit, field(1), 100));
+                aging.pass(&mut scripted, rng.u64(fill_s * 500..fill_s * 1_500));
+                let mut loan = ask(&aging.limit, field(1), 1);
+                loan.charges[0].prefetch = Prefetch::new(rng.u32(1..=5), 1);
+                aging.charge(&mut scripted, &loan);
+                aging.pass(&mut scripted, rng.u64(100..20_000));
+            }
+            expired += aging.expired;
+            most_lent = most_lent.max(aging.most_lent);
+        }
+        println!("{algorithm:?}: expired {expired} times, {most_lent} lent at most");
+        assert!(expired > 20, "{algorithm:?}: expired {expired} times");
+        assert!(
+            most_lent > 50 || matches!(algorithm, Algorithm::FixedWindow | Algorithm::SlidingWindowCounter)
+        );
     }
 }

@@ -1,6 +1,7 @@
 //! Four nodes and one key: nothing is over-admitted, next to nothing is lost, and abuse costs the store little.
 
 use super::fleet::{Node, alone, bucket, nodes, patient_nodes};
+use super::judging::could_not_judge;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +15,8 @@ const NODES: usize = 4;
 const CAPACITY: u64 = 500;
 const PER_SECOND: u64 = 500;
 const LENGTH: Duration = Duration::from_secs(10);
+/// More than this would hide a loss of one per cent.
+const LONGEST_STALL: Duration = Duration::from_millis(250);
 
 fn request() -> Request<'static> {
     Request { api_key: Some("busy"), endpoint: "/", ..Request::default() }
@@ -46,7 +49,10 @@ async fn three_times_the_limit(rules: String) {
         100.0 * admitted / due
     );
     assert!(excess <= 0, "{excess} over-admitted");
-    // While the machine stands still, nobody asks for what comes in meanwhile.
+    if stall > LONGEST_STALL {
+        could_not_judge(format!("the machine stood still for {stall:?}"));
+    }
+    // While the machine stands still, nothing asks for what comes in meanwhile.
     let missed = PER_SECOND as f64 * stall.as_secs_f64();
     assert!(
         admitted >= 0.99 * due - missed && admitted <= 1.01 * due,

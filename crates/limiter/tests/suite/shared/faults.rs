@@ -3,6 +3,7 @@
 //! decisions exceed a limit by no more than the fault explains.
 
 use super::fleet::{Findings, Fleet, Policy, campaign, client_keys, logged_campaign};
+use super::judging::could_not_judge;
 use crate::log::Log;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -185,7 +186,10 @@ fn the_network_is_slow() {
         let opened = found.turns.iter().filter(|turn| turn.is_away).count();
         println!("200 ms slower: {opened} breakers opened on {NODES} nodes");
         // A server that is only slow can be connected to; that alone must not close the breaker.
-        assert!(opened == NODES || found.stall > ms(20), "{:?}", found.turns);
+        if opened > NODES && found.stall > ms(20) {
+            could_not_judge(format!("{opened} breakers opened, stall {:?}", found.stall));
+        }
+        assert_eq!(opened, NODES, "{:?}", found.turns);
     });
 }
 

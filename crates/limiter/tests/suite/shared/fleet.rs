@@ -1,5 +1,6 @@
 //! Nodes that share a store, the load on them, and what came of it.
 
+use super::judging::{could_not_judge, judged, must_be_judgeable};
 use crate::log::{Log, logged_on_threads};
 use crate::setting::{PLENTY, load};
 use parking_lot::Mutex;
@@ -49,11 +50,13 @@ fn rounds() -> u32 {
 /// How long after a stall of the machine a breaker that it opened may stay open.
 const RECOVERY_US: u64 = 500_000;
 
-/// Runs `test` while no other that needs the machine for itself does.
+/// Runs `test` while no other that needs the machine for itself does; again if it could not be judged.
 pub fn alone(test: impl AsyncFn()) {
     let _alone = ALONE.lock();
-    let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    runtime.block_on(test());
+    judged(|| {
+        let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        runtime.block_on(test());
+    });
 }
 
 /// One node.
@@ -260,8 +263,10 @@ impl Fleet {
         self.now_us()
     }
 
-    /// Ends the load; everything that was asked must be answered.
+    /// Ends the load; everything that was asked must be answered. A run in which the machine stood still for too long
+    /// is not judged.
     pub async fn end(self) -> Findings {
+        let length = self.start.elapsed();
         self.is_over.store(true, std::sync::atomic::Ordering::Relaxed);
         for load in self.load {
             let mut under_way = load.await.unwrap();
@@ -281,9 +286,20 @@ impl Fleet {
             since_start_us(stall.start).saturating_sub(LONGEST.as_micros() as u64)
                 ..since_start_us(stall.end) + RECOVERY_US
         };
-        let disturbed = self.witness.stalls().into_iter().map(disturbed).collect();
+        let disturbed: Vec<Range<u64>> = self.witness.stalls().into_iter().map(disturbed).collect();
+        must_be_judgeable(total(&disturbed), length);
         Findings { entries, turns, stall: self.witness.longest(), disturbed, nodes, clients: Client::all() }
     }
+}
+
+/// How long these times are together; they are in order, and may overlap.
+fn total(times: &[Range<u64>]) -> Duration {
+    let (mut total_us, mut end_us) = (0, 0);
+    for time in times {
+        total_us += time.end.saturating_sub(time.start.max(end_us));
+        end_us = end_us.max(time.end);
+    }
+    Duration::from_micros(total_us)
 }
 
 /// Notes when breakers open and close.
@@ -344,8 +360,11 @@ impl Findings {
         let entries = || self.entries.iter().filter(|entry| counts(entry.sent_us));
         let (sent, degraded) = (entries().count(), entries().filter(|entry| entry.degraded).count());
         let most = if self.stall > Duration::from_millis(20) { sent / 50 } else { 0 };
+        if sent == 0 && !self.disturbed.is_empty() {
+            could_not_judge(format!("all of {sent_us:?} is disturbed"));
+        }
         assert!(
-            (sent > 0 || !self.disturbed.is_empty()) && degraded <= most,
+            sent > 0 && degraded <= most,
             "{degraded} of {sent} degraded in {sent_us:?}; stall {:?}",
             self.stall
         );
@@ -362,7 +381,7 @@ impl Findings {
             // A machine that stood still just before the fault may have opened it already.
             let before = turns().take_while(|turn| turn.at_us < fault_us).last();
             if before.is_some_and(|turn| turn.is_away && self.is_disturbed(turn.at_us)) {
-                return Some(Duration::ZERO);
+                could_not_judge(format!("a stall before {fault_us} µs opened a breaker"));
             }
             let first = turns().find(|turn| turn.is_away && turn.at_us >= fault_us);
             first.map(|turn| Duration::from_micros(turn.at_us - fault_us))

@@ -7,7 +7,7 @@ use smallvec::smallvec;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::task::JoinSet;
-use tollgate_core::lending::Prefetch;
+use tollgate_core::lending::{Account, Prefetch};
 use tollgate_core::limit::Limit;
 use tollgate_core::place::Field;
 use tollgate_core::rules::Loaded;
@@ -68,15 +68,15 @@ fn used_of(connection: &mut Connection, loaded: &Loaded, key: &str, bytes: &[u8]
     let route =
         route.map(|route| u64::from_be_bytes([route[0], route[1], route[2], route[3], route[4], 0, 0, 0]));
     let field = Field::new(limit.identity, route);
-    let meter = *limit.meter();
-    let charge = ChargeAsk {
-        meter,
-        field,
-        enforced: true,
-        holds: false,
-        prefetch: Prefetch::NONE,
-        reports: smallvec![],
-    };
+    let (account, now_us) = account(connection, limit, key, field);
+    // What a node holds is taken, but not used: it has to be back as well.
+    limit.quota - account.available(limit.meter(), now_us)
+}
+
+/// The state of `limit` in `field` of `key`, and the time at the store.
+fn account(connection: &mut Connection, limit: &Limit, key: &str, field: Field) -> (Account, u64) {
+    let (meter, reports) = (*limit.meter(), smallvec![]);
+    let charge = ChargeAsk { meter, field, enforced: true, holds: false, prefetch: Prefetch::NONE, reports };
     let ask = Ask { runs: smallvec![], charges: smallvec![charge] };
     let mut command = redis::cmd("EVAL");
     command.arg(script::SCRIPT).arg(1).arg(key).arg(script::arguments(
@@ -87,9 +87,20 @@ fn used_of(connection: &mut Connection, loaded: &Loaded, key: &str, bytes: &[u8]
     let parts: Vec<Vec<u8>> = command.query(connection).unwrap();
     let now_us = script::read_time(&parts[0]).unwrap();
     let answer = Answer::decode(&ask, now_us, &parts[1]).unwrap();
-    let AnsweredState::Account(account) = &answer.charges[0].state else { panic!("{answer:?}") };
-    // What a node holds is taken, but not used: it has to be back as well.
-    limit.quota - account.available(&meter, now_us)
+    match answer.charges[0].state {
+        AnsweredState::Account(account) => (account, now_us),
+        AnsweredState::Log(_) => panic!("{limit:?} is kept as a log"),
+    }
+}
+
+/// The state of the only client under the only limit, and the time at the store.
+pub fn look(server: &Server, loaded: &Loaded) -> (Account, u64) {
+    let mut connection = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
+    let keys: Vec<String> = redis::cmd("KEYS").arg("tg:{*").query(&mut connection).unwrap();
+    let (_, limit) = loaded.rules.limits().next().unwrap();
+    let mut account = account(&mut connection, limit, &keys[0], Field::new(limit.identity, None));
+    account.0.settle(limit.meter(), account.1, &[]);
+    account
 }
 
 /// Everybody asks for everything at once, on two nodes.
