@@ -119,7 +119,7 @@ impl Fleet {
             for (connection, command) in connections.iter_mut().zip(commands) {
                 connection.send_packed_command(&command.get_packed_command()).expect("the server reads");
             }
-            for connection in connections {
+            for connection in connections.iter_mut().take(commands.len()) {
                 connection.recv_response().expect("the server answers");
             }
         }
@@ -157,7 +157,7 @@ impl Fleet {
 
     fn assert_all_counted(&mut self) {
         let heartbeat = self.heartbeat(0, None);
-        let (_, alive, _): (String, usize, u8) =
+        let (_, alive, _, _): (String, usize, u8, String) =
             heartbeat.query(&mut self.control).expect("the server answers");
         assert_eq!(alive, self.connections.len(), "every node is counted");
     }

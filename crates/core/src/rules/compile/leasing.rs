@@ -23,8 +23,8 @@ impl Compiler<'_> {
     fn lease(&mut self, said: Lease, path: &Path) -> Leasing {
         let path = path.field("lease");
         Leasing {
-            interval_us: self.lease_us(said.interval, &path.field("interval"), "100ms is a good start"),
-            horizon_us: self.lease_us(said.horizon, &path.field("horizon"), "300ms is a good start"),
+            interval_us: self.lease_us(said.interval, &path.field("interval"), "100ms is the default"),
+            horizon_us: self.lease_us(said.horizon, &path.field("horizon"), "2s is the default"),
         }
     }
 
