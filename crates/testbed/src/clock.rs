@@ -3,26 +3,19 @@
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::{self, Command};
-use std::sync::LazyLock;
+use std::process::Command;
 
 /// The environment variable that names the file with the step.
 pub(crate) const FILE: &str = "TOLLGATE_TEST_CLOCK";
 
-static LIBRARY: LazyLock<PathBuf> = LazyLock::new(|| {
-    let library = std::env::temp_dir().join(format!("tollgate-clock-{}.so", process::id()));
-    let source = library.with_extension("c");
+/// Compiles the library into `folder`.
+pub(crate) fn compile(folder: &Path) -> PathBuf {
+    let (source, library) = (folder.join("clock.c"), folder.join("clock.so"));
     fs::write(&source, include_str!("clock.c")).expect("the source is written");
     let mut compiler = Command::new("cc");
     compiler.args(["-shared", "-fPIC", "-O1", "-o"]).arg(&library).arg(&source);
     assert!(compiler.status().expect("a C compiler is installed").success(), "the clock is compiled");
-    fs::remove_file(source).expect("the source is removed");
     library
-});
-
-/// The library, which is compiled when it is first needed.
-pub(crate) fn library() -> PathBuf {
-    LIBRARY.clone()
 }
 
 /// Puts the clock of the server that reads `file` so far ahead of the true time, or behind it.

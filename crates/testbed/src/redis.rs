@@ -32,6 +32,14 @@ pub struct Server {
     clock: Option<PathBuf>,
 }
 
+/// Which time a server has.
+#[derive(Clone, Copy, PartialEq)]
+enum Clock {
+    True,
+    /// One that a test moves.
+    Moved,
+}
+
 impl Server {
     /// A server that keeps nothing on disk; `arguments` go to the command line, such as
     /// `["--maxmemory", "10mb"]`.
@@ -46,7 +54,7 @@ impl Server {
 
     /// A server whose clock a test can move, see [`step_clock`](Self::step_clock).
     pub fn start_with_clock(arguments: &[&str]) -> Self {
-        Self::start_on(Some(clock::library()), arguments, None, None, |_, _| Vec::new())
+        Self::start_on(Clock::Moved, arguments, None, None, |_, _| Vec::new())
     }
 
     /// Moves the server's clock so many milliseconds ahead of the true time, or behind it.
@@ -66,11 +74,11 @@ impl Server {
         password: Option<&str>,
         more: impl Fn(u16, &TempDir) -> Vec<String>,
     ) -> Self {
-        Self::start_on(None, arguments, certificates, password, more)
+        Self::start_on(Clock::True, arguments, certificates, password, more)
     }
 
     fn start_on(
-        clock: Option<PathBuf>,
+        clock: Clock,
         arguments: &[&str],
         certificates: Option<Certificates>,
         password: Option<&str>,
@@ -89,9 +97,10 @@ impl Server {
                 folder,
                 child: None,
                 password: password.map(str::to_owned),
-                clock: clock.clone(),
+                clock: None,
             };
-            if clock.is_some() {
+            if clock == Clock::Moved {
+                server.clock = Some(clock::compile(server.folder.path()));
                 server.step_clock(0);
             }
             if server.spawn() {
