@@ -180,7 +180,7 @@ pub struct Step {
     pub next: Option<Cell>,
     /// What is left after this step, in whole tokens.
     pub remaining: u32,
-    /// When the same request would pass if nobody else spends; 0 if it was admitted, and for a place among requests
+    /// When the same request would pass if no other spends; 0 if it was admitted, and for a place among requests
     /// in flight, of which no end is promised.
     pub retry_after_us: u64,
     /// When the state equals a fresh one if nobody spends.

@@ -227,7 +227,7 @@ impl Server {
 
     /// Lets it fail to save its data, after which it takes no writes (`MISCONF`).
     pub fn fail_to_save(&self) {
-        // A file cannot take the place of a folder, whoever tries.
+        // A file cannot replace a folder, for root neither.
         fs::create_dir(self.folder.path().join("dump.rdb")).expect("a folder is made");
         assert_eq!(self.cli(&["CONFIG", "SET", "save", "3600 1000000"]), "OK");
         self.cli(&["BGSAVE"]);
