@@ -1,7 +1,7 @@
 //! For how long one script call keeps the server from everything else, while a node asks as fast as it can: by the
 //! server's slow log, and by PINGs on another connection.
 
-use super::pinned::{Pinned, connect, runtime};
+use super::pinned::{Pinned, connect, put_first, runtime};
 use super::{AT_ONCE, until};
 use crate::setting::{keys, uniform, verdict};
 use redis::{Connection, Value};
@@ -150,6 +150,8 @@ fn fill_logs(connection: &mut Connection, keys: &[String]) {
 }
 
 fn ping_until(is_over: &AtomicBool, mut connection: Connection) -> Vec<f64> {
+    // Else it would measure how long it waits for the core that it shares with the node.
+    put_first();
     let mut times = Vec::new();
     while !is_over.load(Ordering::Relaxed) {
         let start = Instant::now();

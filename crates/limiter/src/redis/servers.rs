@@ -162,7 +162,7 @@ impl Servers {
         }
     }
 
-    /// A link to a server that is no shard yet: slots are on their way to it, and none has arrived.
+    /// A link to a server that is no shard yet: its first slots are on their way to it, or have just arrived.
     pub(crate) async fn newcomer(&self, address: &Address) -> Result<Arc<Link>, Failure> {
         if let Some(link) = self.newcomers.lock().get(address).filter(|link| !link.is_closed()) {
             return Ok(Arc::clone(link));
@@ -222,11 +222,35 @@ impl Servers {
             Discovery::Cluster(cluster) => {
                 let map = self.map.load_full();
                 if let Some(topology) = cluster.topology(&map, &self.common).await? {
+                    self.connect_newcomers(&map, &topology).await;
                     self.apply(&map, topology);
                 }
             }
         }
         Ok(())
+    }
+
+    /// Connects to servers that were added to the Cluster, so that no call finds their shard without a link. After a
+    /// failover the shard is moved at once: its old link serves nothing any more.
+    async fn connect_newcomers(&self, map: &Map, topology: &[cluster::Primary]) {
+        let is_listed = |shard: &Arc<Shard>| {
+            let address = shard.address();
+            address.is_some_and(|known| topology.iter().any(|primary| primary.address == *known))
+        };
+        if !self.is_supervised.load(Ordering::Acquire) || !map.shards().iter().all(is_listed) {
+            return;
+        }
+        let is_known = |address: &Address| {
+            map.shards().iter().any(|shard| shard.address().is_some_and(|known| *known == *address))
+        };
+        let added = topology.iter().map(|primary| &primary.address).filter(|address| !is_known(address));
+        let connecting = async {
+            for address in added {
+                let _ = self.newcomer(address).await;
+            }
+        };
+        // A server that cannot be reached becomes a shard all the same, and its supervisor retries.
+        let _ = timeout(self.common.dialer.within(), connecting).await;
     }
 
     fn apply(&self, old: &Map, topology: Vec<cluster::Primary>) {

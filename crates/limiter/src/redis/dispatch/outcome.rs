@@ -93,7 +93,7 @@ impl Shared {
         };
         let is_asking = is_alone && matches!(failure, Failure::Ask { .. });
         let newcomer = match failure {
-            Failure::Ask { address, .. } if is_alone && target.is_none() => {
+            Failure::Moved { address, .. } | Failure::Ask { address, .. } if is_alone && target.is_none() => {
                 self.servers.address_of(address, shard)
             }
             _ => None,
@@ -102,7 +102,7 @@ impl Shared {
         let batch = Batch::of_one(self, queued);
         self.runtime.spawn(async move {
             if let Some(address) = newcomer {
-                return shared.serve_at(&address, &shard, batch).await;
+                return shared.serve_at(&address, &shard, batch, is_asking).await;
             }
             let target = match target {
                 Some(target) => target,
@@ -131,12 +131,15 @@ impl Shared {
         }
     }
 
-    /// Sends one client's call to a server that has no slots yet, on the word of `shard`.
-    async fn serve_at(self: Arc<Self>, address: &Address, shard: &Arc<Shard>, batch: Batch) {
+    /// Sends one client's call to a server that is no shard yet, as `shard` said.
+    async fn serve_at(self: Arc<Self>, address: &Address, shard: &Arc<Shard>, batch: Batch, is_asking: bool) {
         let deadline = batch.next_deadline().unwrap_or_else(Instant::now);
         self.queues.calls.fetch_add(1, Ordering::Relaxed);
         let command = self.command(shard, &batch, false);
-        let answer = async { self.servers.newcomer(address).await?.send_asking(command).await };
+        let answer = async {
+            let link = self.servers.newcomer(address).await?;
+            if is_asking { link.send_asking(command).await } else { link.send(&command).await }
+        };
         match timeout_at(deadline, answer).await {
             Ok(result) => self.finish(shard, batch, result),
             Err(_) => batch.give_up(true),
