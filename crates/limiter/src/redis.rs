@@ -35,6 +35,7 @@ use dispatch::Queues;
 use fleet::Fleet;
 use servers::Servers;
 use shard::{Shard, log_change};
+pub(crate) use shard_clock::ShardClock;
 pub(crate) use slots::Slot;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -9,6 +9,7 @@
 //! the oracle admits and the fleet does not is lost; what the fleet admits beyond a limit shows in the
 //! [`Ledger`].
 
+mod clock_votes;
 mod findings;
 mod ledger;
 mod oracle;
@@ -73,7 +74,7 @@ pub enum Event {
     ShardLosesWrites(u16, u64),
     /// A shard restarts without its data.
     ShardRestarts(u16),
-    /// The clock of a shard steps by so many microseconds.
+    /// The clock of a shard steps by so many microseconds. The nodes notice, and agree on a correction.
     ShardClockSteps(u16, i64),
     /// Other rules come into force on all nodes.
     Rules(Arc<RuleSet>),

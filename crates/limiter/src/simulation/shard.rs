@@ -1,7 +1,9 @@
 //! A store shard: serves one call after the other, each for a while.
 
+use super::clock_votes::{ClockVotes, NodeId};
 use std::sync::Arc;
-use tollgate_core::script::{Answer, Ask};
+use tollgate_core::heartbeat;
+use tollgate_core::script::{Answer, Ask, CLOCK_TOLERANCE_US, CallTime};
 use tollgate_core::virtual_store::VirtualStore;
 
 /// Midnight some day: windows of whole divisors of a day begin when the run does.
@@ -17,6 +19,7 @@ pub(super) struct Shard {
     away_since_us: u64,
     /// How far its clock is from the true time.
     clock_us: i64,
+    votes: ClockVotes,
     pub(super) charges: u64,
     pub(super) busy_ns: u64,
 }
@@ -29,6 +32,7 @@ impl Shard {
             away_until_us: 0,
             away_since_us: 0,
             clock_us: 0,
+            votes: ClockVotes::default(),
             charges: 0,
             busy_ns: 0,
         }
@@ -45,9 +49,10 @@ impl Shard {
         self.store.clone()
     }
 
-    /// Goes on with other data.
+    /// Goes on with other data. What the nodes have told of the time is lost.
     pub(super) fn restore(&mut self, store: VirtualStore<Arc<str>>) {
         self.store = store;
+        self.votes = ClockVotes::default();
     }
 
     pub(super) fn step_clock(&mut self, by_us: i64) {
@@ -63,15 +68,48 @@ impl Shard {
         self.is_away(now_us) && now_us >= self.away_since_us + 200_000
     }
 
-    /// Serves `ask` that arrives at `now_us`; answers when it is done as well.
-    pub(super) fn serve(&mut self, key: &Arc<str>, ask: &Ask, now_us: u64, charge_ns: u64) -> (Answer, u64) {
+    /// Serves `ask` that arrives at `now_us`; answers when it is done as well. No answer: the clock is not where the
+    /// node expects it, and nothing was charged.
+    pub(super) fn serve(
+        &mut self,
+        key: &Arc<str>,
+        ask: &Ask,
+        time: CallTime,
+        now_us: u64,
+        charge_ns: u64,
+    ) -> (Option<Answer>, u64) {
         let work_ns = charge_ns * ask.charges.len() as u64;
         let begins_ns = self.free_ns.max(now_us * 1_000);
         self.free_ns = begins_ns + work_ns;
         self.busy_ns += work_ns;
         self.charges += ask.charges.len() as u64;
-        let store_us = (START_US + begins_ns / 1_000).saturating_add_signed(self.clock_us);
-        let answer = self.store.charge(key, ask, store_us);
+        let store_us = self.time_us(begins_ns / 1_000);
+        let store_us = match time {
+            CallTime::Corrected { correction_us, expected_us } => {
+                let corrected_us = store_us.saturating_add_signed(correction_us);
+                let is_stepped = expected_us > 0 && corrected_us.abs_diff(expected_us) > CLOCK_TOLERANCE_US;
+                (!is_stepped).then_some(corrected_us)
+            }
+            CallTime::Server => Some(store_us),
+            CallTime::Given(us) => Some(us),
+        };
+        let answer = store_us.map(|store_us| self.store.charge(key, ask, store_us));
         (answer, self.free_ns.div_ceil(1_000))
+    }
+
+    /// Answers the heartbeat of a node that expects the time `expected_us`.
+    pub(super) fn heartbeat(
+        &mut self,
+        node: NodeId,
+        expected_us: Option<u64>,
+        now_us: u64,
+    ) -> heartbeat::Answer {
+        let time_us = self.time_us(now_us);
+        self.votes.heartbeat(node, expected_us, time_us)
+    }
+
+    /// What its clock shows.
+    fn time_us(&self, now_us: u64) -> u64 {
+        (START_US + now_us).saturating_add_signed(self.clock_us)
     }
 }

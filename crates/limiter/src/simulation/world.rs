@@ -1,5 +1,6 @@
 //! The run itself: nodes, shards, and what is under way between them.
 
+mod heartbeats;
 mod requests;
 
 use super::findings::Findings;
@@ -9,6 +10,8 @@ use super::shard::Shard;
 use super::traffic::Arrival;
 use super::{Event, Fleet};
 use crate::lease::{Book, Call, Settings};
+use crate::redis::ShardClock;
+use heartbeats::Heartbeat;
 use requests::{Heard, Seat, Waiting};
 use std::cmp::Reverse;
 use std::collections::hash_map::DefaultHasher;
@@ -16,7 +19,7 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use tollgate_core::rules::RuleSet;
-use tollgate_core::script::Answer;
+use tollgate_core::script::{Answer, CallTime};
 use tollgate_core::virtual_store::VirtualStore;
 
 /// After the last request, what is held is given this long to come back.
@@ -36,6 +39,9 @@ enum Next {
     Back(u64),
     TimeOut(u64),
     Tick(u16),
+    Heartbeats(u16),
+    HeartbeatAtShard(u64),
+    HeartbeatBack(u64),
 }
 
 pub(super) struct World<'s> {
@@ -49,6 +55,7 @@ pub(super) struct World<'s> {
     /// When to stop waiting for which call, in order.
     timeouts: VecDeque<(u64, u64)>,
     under_way: ByNumber<Travel>,
+    heartbeats: ByNumber<Heartbeat>,
     waiting: ByNumber<Waiting>,
     /// Requests that wait until their node goes on.
     delayed: Vec<Arrival>,
@@ -69,6 +76,11 @@ struct Node {
     boot_us: u64,
     drift_ppm: i64,
     paused_until_us: u64,
+    /// The time of each shard, as it expects it.
+    shard_clocks: Vec<ShardClock>,
+    /// When it has sent its last heartbeats, and when it will send the next.
+    last_heartbeats_us: u64,
+    next_heartbeats_us: u64,
 }
 
 /// A call between a node and a shard.
@@ -77,7 +89,9 @@ struct Travel {
     life: u32,
     shard: usize,
     call: Call<Seat>,
-    answer: Option<Answer>,
+    time: CallTime,
+    /// Of a call that was served; none in it if the shard's clock was not where the node expected it.
+    answer: Option<Option<Answer>>,
     is_lost: bool,
     is_overdue: bool,
 }
@@ -96,6 +110,9 @@ impl Node {
             boot_us: random.u64(0..1 << 40),
             drift_ppm: random.i64(-drift..=drift),
             paused_until_us: 0,
+            shard_clocks: (0..fleet.shards).map(|_| ShardClock::default()).collect(),
+            last_heartbeats_us: 0,
+            next_heartbeats_us: 0,
         }
     }
 
@@ -120,6 +137,7 @@ impl<'s> World<'s> {
             next: BinaryHeap::new(),
             timeouts: VecDeque::new(),
             under_way: ByNumber::default(),
+            heartbeats: ByNumber::default(),
             waiting: ByNumber::default(),
             delayed: Vec::new(),
             snapshots: ByNumber::default(),
@@ -141,6 +159,7 @@ impl<'s> World<'s> {
         for node in 0..fleet.nodes {
             let first_us = world.random.u64(0..world.nodes[usize::from(node)].book.tick_us());
             world.push(first_us, Next::Tick(node));
+            world.open_node(node);
         }
         world
     }
@@ -202,6 +221,9 @@ impl<'s> World<'s> {
                     Next::Back(number) => self.come_back(number),
                     Next::TimeOut(number) => self.time_out(number),
                     Next::Tick(node) => self.tick(node),
+                    Next::Heartbeats(node) => self.send_heartbeats(node),
+                    Next::HeartbeatAtShard(number) => self.heartbeat_reaches_shard(number),
+                    Next::HeartbeatBack(number) => self.heartbeat_comes_back(number),
                 }
             }
             self.hear();
@@ -218,6 +240,7 @@ impl<'s> World<'s> {
                 let life = place.lives;
                 // Who waits there never hears.
                 self.waiting.retain(|_, waiting| waiting.arrival.node != *node || waiting.life == life);
+                self.open_node(*node);
             }
             Event::NodePauses(node, length_us) => {
                 self.nodes[usize::from(*node)].paused_until_us = self.now_us + length_us;
@@ -276,7 +299,9 @@ impl<'s> World<'s> {
         self.numbers += 1;
         let number = self.numbers;
         let is_lost = self.is_lost();
-        let travel = Travel { node, life, shard, call, answer: None, is_lost, is_overdue: false };
+        let place = &self.nodes[usize::from(node)];
+        let time = place.shard_clocks[shard].call_time(place.clock(self.now_us));
+        let travel = Travel { node, life, shard, call, time, answer: None, is_lost, is_overdue: false };
         self.under_way.insert(number, travel);
         self.timeouts.push_back((self.now_us + self.fleet.timeout_us, number));
         let there_us = self.now_us + self.one_way_us();
@@ -303,8 +328,8 @@ impl<'s> World<'s> {
             travel.is_lost = true;
             return;
         }
-        let (answer, done_us) =
-            shard.serve(&travel.call.key, &travel.call.ask, self.now_us, self.fleet.charge_ns);
+        let Call { key, ask, .. } = &travel.call;
+        let (answer, done_us) = shard.serve(key, ask, travel.time, self.now_us, self.fleet.charge_ns);
         travel.answer = Some(answer);
         travel.is_lost = is_lost_back;
         if !is_lost_back {
@@ -320,6 +345,10 @@ impl<'s> World<'s> {
         let Some(travel) = self.under_way.remove(&number) else { return };
         let node = &self.nodes[usize::from(travel.node)];
         let Some(answer) = travel.answer.filter(|_| node.lives == travel.life) else { return };
+        let Some(answer) = answer else {
+            node.book.failed(travel.call, false);
+            return self.doubt_clock(travel.node);
+        };
         let next = node.book.answered(travel.call, &answer, node.clock(self.now_us));
         if let Some(call) = next {
             self.send(travel.node, call);

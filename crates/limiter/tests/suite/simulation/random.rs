@@ -1,12 +1,15 @@
 //! Any fleet, any rules, any traffic, any fault: never more than the limit.
 
 use super::*;
+use tollgate_core::algorithm::Bucket;
 use tollgate_core::lending::EPOCH_US;
 use tollgate_limiter::simulation::Event;
 
 const SEEDS: u64 = 300;
 const KEYS: u32 = 3;
 const ADDRESSES: u32 = 2;
+/// The length of a run and of what comes after it, at most.
+const LENGTH_US: u64 = 12 * SECOND_US;
 /// Credit that was taken before the store lost its data can be spent for so long.
 const CREDIT_US: u64 = 2 * EPOCH_US;
 
@@ -18,6 +21,16 @@ struct Met {
     degraded: u64,
     several: u64,
     nearly_full: u64,
+    /// Limits that a clock ahead of its time would have filled, had it not been corrected.
+    stepped_ahead: u64,
+}
+
+/// What clocks that step ahead may give away of a limit: nodes agree on the time to within the timeout of a heartbeat,
+/// and the correction shrinks by a hundredth of the time that passes.
+fn granted_by_steps(bucket: &Bucket, steps: u64, timeout_us: u64) -> i64 {
+    let us = steps * timeout_us + if steps > 0 { LENGTH_US / 100 } else { 0 };
+    let period_us = u64::from(bucket.period) * bucket.tick_us;
+    (us * u64::from(bucket.amount)).div_ceil(period_us) as i64
 }
 
 #[test]
@@ -34,6 +47,9 @@ fn no_bucket_is_ever_exceeded() {
             .filter(|(_, event)| matches!(event, Event::ShardLosesWrites(..) | Event::ShardRestarts(_)))
             .map(|(at_us, _)| *at_us)
             .collect();
+        let steps_ahead = { events.iter() }
+            .filter(|(_, event)| matches!(event, Event::ShardClockSteps(_, by_us) if *by_us > 0))
+            .count() as u64;
         let rules = rules(&limits);
         let fleet = Fleet {
             shards: 2,
@@ -55,12 +71,14 @@ fn no_bucket_is_ever_exceeded() {
         for key in found.ledger.keys() {
             let Some(bucket) = found.bucket(key) else { continue };
             let over = found.ledger.excess_after_losses(key, bucket, &losses_us, CREDIT_US);
+            let granted = granted_by_steps(bucket, steps_ahead, fleet.timeout_us);
             assert!(
-                over <= 0,
-                "seed {seed}: {over} above {bucket:?}, {count} requests, {:?}\n{rules}",
+                over <= granted,
+                "seed {seed}: {over} above {bucket:?}, of which {granted} may be, {count} requests, {:?}\n{rules}",
                 fleet.events
             );
             met.nearly_full += u64::from(over > -2);
+            met.stepped_ahead += u64::from(granted > 0 && granted < i64::from(bucket.capacity) / 2);
         }
         met.admitted += found.tally.admitted;
         met.refused += found.tally.refused;
@@ -70,6 +88,7 @@ fn no_bucket_is_ever_exceeded() {
     println!("{met:?}");
     assert!(met.admitted > 100_000 && met.refused > 100_000 && met.degraded > 1_000, "{met:?}");
     assert!(met.several > SEEDS / 3 && met.nearly_full > SEEDS / 3, "{met:?}");
+    assert!(met.stepped_ahead > SEEDS / 20, "{met:?}");
 }
 
 struct Drawn {
@@ -129,6 +148,8 @@ fn faults(random: &mut fastrand::Rng, nodes: u16) -> Vec<(u64, Event)> {
             2 => Event::ShardAway(shard, random.u64(0..2 * SECOND_US)),
             3 => Event::ShardLosesWrites(shard, random.u64(0..SECOND_US)),
             4 => Event::ShardRestarts(shard),
+            // Steps of less than half a second pass unnoticed: those ahead are longer.
+            _ if random.bool() => Event::ShardClockSteps(shard, random.i64(600_000..60 * SECOND_US as i64)),
             _ => Event::ShardClockSteps(shard, -random.i64(0..20 * SECOND_US as i64)),
         };
         events.push((random.u64(0..6 * SECOND_US), event));
