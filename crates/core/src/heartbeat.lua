@@ -29,9 +29,11 @@ if ARGV[5] or is_new == 1 then call('PEXPIRE', KEYS[1], ARGV[3]) end
 local oldest = now - ARGV[2]
 local nodes = call('ZCOUNT', KEYS[1], format('%.0f', oldest), format('%.0f', now + ARGV[2]))
 
--- The clock is corrected if more than half of the nodes expect another time: by the median of what they expect.
+-- The clock is corrected if more than half of the nodes expect another time: by the median of what they expect. A node
+-- that does not know yet follows the others.
 local votes, correction = call('ZCARD', KEYS[3]), '0'
 local expected = tonumber(ARGV[4])
+local knowing = expected > 0 and nodes or nodes - 1
 if expected > 0 then
   local off = math.abs(expected - now)
   if off > STEPPED or (votes > 0 and off > SAME) then
@@ -48,7 +50,7 @@ if votes > nodes then
     if not last or tonumber(last) < oldest then votes = votes - call('ZREM', KEYS[3], id) end
   end
 end
-if 2 * votes > nodes then
+if 2 * votes > knowing then
   local middle = math.floor((votes - 1) / 2)
   correction = call('ZRANGE', KEYS[3], middle, middle, 'WITHSCORES')[2]
 end

@@ -264,11 +264,10 @@ impl Account {
         let lent_ahead = self.lent.lies_ahead(now_us);
         let Some(cell) = self.cell.filter(|cell| cell.instant_us > now_us) else { return lent_ahead };
         let anchored = if let Some(bucket) = meter.bucket() {
-            // A theoretical arrival time may lie twice as far ahead, see gcra.rs.
-            let furthest = if matches!(meter, Meter::Gcra(_)) { 2 * bucket.span } else { bucket.span };
             let ahead = cell.instant_us.div_ceil(bucket.tick_us) - now_us / bucket.tick_us;
             let nothing = Lent::default();
-            (ahead > furthest).then(|| meter.close(bucket, meter.open(bucket, Some(cell), now_us, &nothing)))
+            (ahead > bucket.span)
+                .then(|| meter.close(bucket, meter.open(bucket, Some(cell), now_us, &nothing)))
         } else if let Some(window) = meter.window() {
             let mut start = cell.instant_us / window.tick_us;
             if matches!(meter, Meter::SlidingWindowCounter(_)) {

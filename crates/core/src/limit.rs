@@ -132,7 +132,7 @@ impl Limit {
         };
         Ok(Self {
             policy: policy.to_owned(),
-            identity: identity(policy, algorithm),
+            identity: identity(policy, &meter),
             quota,
             stated: quota,
             soft_floor: 0,
@@ -397,7 +397,7 @@ fn bucket_meter(algorithm: Algorithm, capacity: u32, rate: Rate) -> Result<Meter
             "at this rate it takes more than 366 days to fill the capacity".to_owned(),
         ));
     }
-    let bucket = TICKS_US.into_iter().find_map(|tick_us| bucket(algorithm, capacity, rate, tick_us));
+    let bucket = TICKS_US.into_iter().find_map(|tick_us| bucket(capacity, rate, tick_us));
     let bucket = bucket.ok_or_else(|| too_fine(capacity))?;
     Ok(match algorithm {
         Algorithm::LeakyBucket => Meter::LeakyBucket(bucket),
@@ -407,23 +407,21 @@ fn bucket_meter(algorithm: Algorithm, capacity: u32, rate: Rate) -> Result<Meter
 }
 
 /// The bucket in ticks of `tick_us`, if its numbers fit.
-fn bucket(algorithm: Algorithm, capacity: u32, rate: Rate, tick_us: u64) -> Option<Bucket> {
+fn bucket(capacity: u32, rate: Rate, tick_us: u64) -> Option<Bucket> {
     let (amount, period) = rate.per_ticks(tick_us);
     let amount = u32::try_from(amount).ok()?;
     let period = u32::try_from(period).ok()?;
     let full = u128::from(capacity) * u128::from(period);
-    // A level and what flows into it are two capacities; a theoretical arrival time may be three ahead.
+    // A level and what flows into it are two capacities.
     if 4 * full + 2 * u128::from(amount) >= EXACT {
         return None;
     }
-    // What `minor` counts in: the buckets in 1/period token, GCRA in 1/amount tick.
-    let unit = if algorithm == Algorithm::Gcra { amount } else { period };
     Some(Bucket {
         capacity,
         amount,
         period,
         tick_us,
-        grain: grain(unit, tick_us),
+        grain: grain(period, tick_us),
         span: (full as u64).div_ceil(u64::from(amount)),
         by_amount: Divisor::new(amount),
         by_period: Divisor::new(period),
@@ -443,11 +441,16 @@ fn grain(unit: u32, tick_us: u64) -> u16 {
     (mixed >> 48) as u16
 }
 
-/// The same on every node and after every restart: it also names the state in a shared store.
-fn identity(policy: &str, algorithm: Algorithm) -> u64 {
+/// The same on every node and after every restart: it also names the state in a shared store. Counts of windows of
+/// another length cannot be read as counts of these, and are states of their own. Buckets keep tokens and logs keep
+/// instants, which any numbers can read.
+fn identity(policy: &str, meter: &Meter) -> u64 {
     let mut hasher = siphasher::sip::SipHasher13::new();
     hasher.write(policy.as_bytes());
     hasher.write_u8(0xff);
-    hasher.write(algorithm.name().as_bytes());
+    hasher.write(meter.algorithm().name().as_bytes());
+    if let Meter::FixedWindow(window) | Meter::SlidingWindowCounter(window) = meter {
+        hasher.write_u64((window.length * window.tick_us).to_le());
+    }
     hasher.finish()
 }

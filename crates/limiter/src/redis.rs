@@ -34,7 +34,7 @@ use census::Census;
 use dispatch::Queues;
 use fleet::Fleet;
 use servers::Servers;
-use shard::{Shard, log_change};
+use shard::{Change, Shard, log_change};
 pub(crate) use shard_clock::ShardClock;
 pub(crate) use slots::Slot;
 use std::path::PathBuf;
@@ -152,6 +152,10 @@ impl RedisStore {
             let known = Arc::clone(&known);
             move |shard: &Shard, change, after, failures| {
                 let shared = known.get().and_then(Weak::upgrade);
+                if let (Change::Restored, Some(shared)) = (change, &shared) {
+                    // It may have lost its data, or be another server.
+                    shared.heartbeat_sooner.notify_one();
+                }
                 log_change(
                     shard,
                     change,

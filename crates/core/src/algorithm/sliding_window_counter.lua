@@ -5,12 +5,11 @@ open[5] = function(c, instant, mark, major, minor)
   local start = at - at % length
   local elapsed, count, before = at - start, 0, 0
   if instant then
-    local current, previous = min(major, c.capacity), min(minor, c.capacity)
     -- A start of windows of another length lies within one of these.
     local stored = tick_of(instant, c.tick)
     stored = stored - stored % length
     if stored >= start then
-      count, before = current, previous
+      count, before = major, minor
       if stored > at then
         if stored - at > length then
           moved = true
@@ -20,10 +19,12 @@ open[5] = function(c, instant, mark, major, minor)
         end
       end
     elseif stored + length >= start then
-      before = current
+      before = major
     end
   end
-  return c.full - before * (length - elapsed) - count * length, start, moved, count, before
+  -- Under a lowered limit a window was at most full. What is kept stays as it is.
+  local faded, full = min(before, c.capacity) * (length - elapsed), min(count, c.capacity) * length
+  return c.full - faded - full, start, moved, count, before
 end
 
 close[5] = close[3]

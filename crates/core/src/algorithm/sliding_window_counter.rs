@@ -23,8 +23,10 @@ use super::{Cell, Step, Window, tick_of, until};
 pub fn step(window: &Window, cell: Option<Cell>, now_us: u64, cost: u32) -> Step {
     let now = tick_of(now_us, window.tick_us);
     let view = view(window, cell, now);
-    let (previous, current) = (u64::from(view.previous), u64::from(view.current));
     let (limit, length, cost) = (u64::from(window.limit), window.length, u64::from(cost));
+    // Under a lowered limit a window was at most full: no product outgrows the bound of the new limit. What is kept stays
+    // as it is, for limits with other numbers on the same key (an override) that count it in full.
+    let (previous, current) = (u64::from(view.previous).min(limit), u64::from(view.current).min(limit));
 
     let faded = previous * (length - view.elapsed);
     let admitted = faded + (current + cost) * length <= limit * length;
@@ -48,7 +50,7 @@ pub fn step(window: &Window, cell: Option<Cell>, now_us: u64, cost: u32) -> Step
         next: (admitted || view.jumped).then(|| Cell {
             instant_us: view.start * window.tick_us,
             grain: 0,
-            major: after as u32,
+            major: if admitted { view.current + cost as u32 } else { view.current },
             minor: view.previous,
         }),
         remaining: ((limit * length).saturating_sub(faded + after * length) / length) as u32,
@@ -70,10 +72,7 @@ struct View {
 fn view(window: &Window, cell: Option<Cell>, now: u64) -> View {
     let aligned = now - now % window.length;
     let fresh = View { start: aligned, elapsed: now - aligned, current: 0, previous: 0, jumped: false };
-    let Some(mut cell) = cell else { return fresh };
-    // Under a lowered limit a window was at most full: no product outgrows the bound of the new limit.
-    cell.major = cell.major.min(window.limit);
-    cell.minor = cell.minor.min(window.limit);
+    let Some(cell) = cell else { return fresh };
     // Rounded down to a window: a start of windows of another length, or on a finer clock, lies within one.
     let start = tick_of(cell.instant_us, window.tick_us);
     let start = start - start % window.length;

@@ -238,27 +238,6 @@ fn a_mark_shared_by_chance_costs_at_most_a_token() {
     }
 }
 
-/// The same for GCRA, whose mark is that of a fraction of a tick: misread, it counts as one tick.
-#[test]
-fn a_mark_shared_by_chance_books_at_most_a_tick() {
-    let pace = |amount, period_us| {
-        let size = Size { capacity: Some(10), rate: Rate::per(amount, period_us), window_us: None };
-        Limit::new("policy", Algorithm::Gcra, size).unwrap()
-    };
-    let mark = |limit: &Limit| limit.step(None, NOW_US, 1).next.unwrap().grain;
-    let fine = pace(3, 7);
-    // The period is a prime, so that no such rate has lower terms.
-    let coarse = (4_000_000_000..4_294_967_295)
-        .map(|amount| pace(amount, 3_000_000_019))
-        .find(|limit| mark(limit) == mark(&fine))
-        .unwrap();
-    let mut kept = Kept::new(coarse);
-    assert!(kept.step(NOW_US, 1).admitted);
-    kept.limit = fine;
-    let step = kept.peek(NOW_US, 1);
-    assert!(step.admitted && step.remaining == 8, "{step:?}");
-}
-
 #[test]
 fn decimals_are_read_exactly() {
     let rows: [(&str, Option<(u64, u64)>); 22] = [

@@ -20,4 +20,5 @@ mod rule_files;
 mod rule_tests;
 mod sample;
 mod selection;
+mod shared_counts;
 mod worked_examples;

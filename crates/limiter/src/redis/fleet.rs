@@ -20,6 +20,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
+use tokio::time::Instant;
 use tollgate_core::heartbeat::{self, Answer};
 use tollgate_core::place::{Places, Secret};
 
@@ -29,6 +30,10 @@ pub(super) const SHORTEST_INTERVAL: Duration = Duration::from_millis(200);
 const WORRYING_DRIFT_US: u64 = 500_000;
 /// The secret is looked at with one heartbeat in so many, and whenever a shard turns out to have lost its data.
 const SECRET_EVERY: u64 = 10;
+/// For so long a node that finds no secret waits for others to restore it: they send a heartbeat each second, and after
+/// an outage as soon as they are connected again.
+const SECRET_PATIENCE: Duration = Duration::from_millis(1_500);
+const SECRET_PAUSE: Duration = Duration::from_millis(50);
 /// Descriptions that are read in one call.
 const DESCRIPTIONS_AT_ONCE: usize = 200;
 
@@ -203,6 +208,9 @@ impl Shared {
             return Heard::NoAnswer;
         };
         let heard = self.fleet.note_answer(shard, &answer, description, now_us);
+        if heard == Heard::DataLost {
+            tracing::warn!(shard = shard.number(), "the store has lost its data; counts begin anew");
+        }
         if heard == Heard::DataLost
             && let Some(description) = self.fleet.description_for(shard, now_us)
             && let Some(answer) = self.run_heartbeat(shard, Some(&description)).await
@@ -354,10 +362,39 @@ impl Shared {
         }
     }
 
+    /// Waits for a moment whether another node puts the secret into an empty store: it may have been restarted without
+    /// its data, and a second secret would be a second count for each client.
+    async fn await_secret(&self, shard: &Arc<Shard>, key: &str) -> Result<Option<Secret>, Failure> {
+        let end = Instant::now() + SECRET_PATIENCE;
+        let mut has_told = false;
+        loop {
+            let kept = shard.call_noting_errors(redis::cmd("GET").arg(key)).await?;
+            if kept != Value::Nil {
+                return Ok(text(&kept).and_then(parse_secret));
+            }
+            if Instant::now() >= end {
+                return Ok(None);
+            }
+            if !std::mem::replace(&mut has_told, true) {
+                let wait_ms = SECRET_PATIENCE.as_millis() as u64;
+                tracing::info!(
+                    wait_ms,
+                    "the store is empty; waiting for a node that knows the fleet's secret"
+                );
+            }
+            tokio::time::sleep(SECRET_PAUSE).await;
+        }
+    }
+
     async fn shared_secret(&self) -> Result<Option<Secret>, Failure> {
         let key = format!("{}secret", self.settings.prefix);
         let shard = self.servers.shard_of(key.as_bytes());
         let known = self.places().map(|places| places.secret());
+        if known.is_none()
+            && let Some(kept) = self.await_secret(&shard, &key).await?
+        {
+            return Ok(Some(kept));
+        }
         let offered = known.unwrap_or_else(|| {
             let random = RandomState::new();
             let halves = [random.hash_one(1), random.hash_one(2)].map(u64::to_le_bytes);

@@ -51,11 +51,6 @@ impl Bucket {
     fn same_fractions(&self, other: &Self) -> bool {
         self.tick_us == other.tick_us && self.amount_and_period().1 == other.amount_and_period().1
     }
-
-    /// Whether a fraction of a tick means the same under both rules.
-    fn same_remainders(&self, other: &Self) -> bool {
-        self.tick_us == other.tick_us && self.amount_and_period().0 == other.amount_and_period().0
-    }
 }
 
 /// `value / from` in parts of 1/`to`, which comes out even.
@@ -157,123 +152,57 @@ impl Oracle for TokenBucket {
     }
 }
 
-/// Keeps what was used.
-#[derive(Default)]
-pub struct LeakyBucket {
-    used: Option<Counted>,
-}
-
-impl LeakyBucket {
-    /// What was used when it was counted, read under this rule: a fraction of another unit is a whole.
-    fn carried(&self, rule: &Bucket) -> i128 {
-        let Some(used) = self.used else { return 0 };
-        let (whole, fraction) = used.split(rule);
-        (whole * rule.parts() + fraction.unwrap_or(rule.parts())).min(rule.full())
-    }
-
-    fn level(&self, rule: &Bucket, now_us: u64) -> i128 {
-        let elapsed = rule.clock(now_us) - Counted::since(self.used, rule, now_us);
-        (self.carried(rule) - rule.flow(elapsed)).max(0)
-    }
-}
-
-impl Oracle for LeakyBucket {
-    draws_buckets!(LeakyBucket);
-
-    fn settle(&mut self, rule: &Bucket, now_us: u64) {
-        if self.used.is_some_and(|used| used.is_beyond(rule, now_us)) {
-            let parts = self.carried(rule);
-            self.used = Some(Counted { rule: *rule, parts, at_us: rule.clock(now_us) });
+/// Keeps what was used, as long as the rule stays; another rule finds the room that was left.
+macro_rules! keeps_what_was_used {
+    ($algorithm:ident) => {
+        #[derive(Default)]
+        pub struct $algorithm {
+            used: Option<Counted>,
         }
-    }
 
-    fn admits(&self, rule: &Bucket, now_us: u64, cost: u32) -> bool {
-        self.level(rule, now_us) + i128::from(cost) * rule.parts() <= rule.full()
-    }
+        impl Oracle for $algorithm {
+            draws_buckets!($algorithm);
 
-    fn spend(&mut self, rule: &Bucket, now_us: u64, cost: u32) {
-        let parts = self.level(rule, now_us) + i128::from(cost) * rule.parts();
-        let at_us = Counted::since(self.used, rule, now_us).max(rule.clock(now_us));
-        self.used = Some(Counted { rule: *rule, parts, at_us });
-    }
+            fn settle(&mut self, rule: &Bucket, now_us: u64) {
+                if self.used.is_some_and(|used| used.is_beyond(rule, now_us)) {
+                    let parts = used_under(self.used, rule);
+                    self.used = Some(Counted { rule: *rule, parts, at_us: rule.clock(now_us) });
+                }
+            }
 
-    fn remaining(&self, rule: &Bucket, now_us: u64) -> u32 {
-        ((rule.full() - self.level(rule, now_us)) / rule.parts()) as u32
-    }
+            fn admits(&self, rule: &Bucket, now_us: u64, cost: u32) -> bool {
+                level(self.used, rule, now_us) + i128::from(cost) * rule.parts() <= rule.full()
+            }
 
-    fn is_fresh(&self, rule: &Bucket, now_us: u64) -> bool {
-        self.level(rule, now_us) == 0
-    }
-}
+            fn spend(&mut self, rule: &Bucket, now_us: u64, cost: u32) {
+                let parts = level(self.used, rule, now_us) + i128::from(cost) * rule.parts();
+                let at_us = Counted::since(self.used, rule, now_us).max(rule.clock(now_us));
+                self.used = Some(Counted { rule: *rule, parts, at_us });
+            }
 
-/// Keeps until when it is booked.
-#[derive(Default)]
-pub struct Gcra {
-    booked: Option<Booked>,
-}
+            fn remaining(&self, rule: &Bucket, now_us: u64) -> u32 {
+                ((rule.full() - level(self.used, rule, now_us)) / rule.parts()) as u32
+            }
 
-/// A theoretical arrival time, in 1/`rule.tokens` µs: one token is then `rule.parts()` of these.
-#[derive(Clone, Copy)]
-struct Booked {
-    rule: Bucket,
-    until: i128,
-}
-
-impl Booked {
-    /// The same under this rule, which reads the tick and the remainder apart.
-    fn under(&self, rule: &Bucket) -> i128 {
-        let whole_tick = i128::from(self.rule.tokens) * i128::from(self.rule.tick_us);
-        let (ticks, remainder) = (self.until / whole_tick, self.until % whole_tick);
-        let at = rule.stored(ticks * i128::from(self.rule.tick_us)) * i128::from(rule.tokens);
-        if remainder == 0 {
-            at
-        } else if self.rule.same_remainders(rule) {
-            at + converted(remainder, i128::from(self.rule.tokens), i128::from(rule.tokens))
-        } else {
-            at + i128::from(rule.tokens) * i128::from(rule.tick_us)
+            fn is_fresh(&self, rule: &Bucket, now_us: u64) -> bool {
+                level(self.used, rule, now_us) == 0
+            }
         }
-    }
+    };
 }
 
-impl Gcra {
-    /// What is booked beyond the present.
-    fn owed(&self, rule: &Bucket, now_us: u64) -> i128 {
-        let now = rule.clock(now_us) * i128::from(rule.tokens);
-        self.booked.map_or(0, |booked| (booked.under(rule) - now).max(0))
-    }
+keeps_what_was_used!(LeakyBucket);
+keeps_what_was_used!(Gcra);
+
+/// What was used when it was counted, read under this rule: a fraction of room in another unit is lost.
+fn used_under(used: Option<Counted>, rule: &Bucket) -> i128 {
+    let Some(used) = used else { return 0 };
+    let room = Counted { parts: used.rule.full() - used.parts, ..used };
+    let (whole, fraction) = room.split(rule);
+    rule.full() - (whole * rule.parts() + fraction.unwrap_or(0)).min(rule.full())
 }
 
-impl Oracle for Gcra {
-    draws_buckets!(Gcra);
-
-    /// Nobody is booked further ahead than one capacity beyond what can be booked.
-    fn settle(&mut self, rule: &Bucket, now_us: u64) {
-        let beyond = |booked: Booked| {
-            let tick = i128::from(booked.rule.tokens) * i128::from(booked.rule.tick_us);
-            let at_us = booked.until / tick * i128::from(booked.rule.tick_us);
-            rule.stored(at_us) - rule.clock(now_us) > 2 * rule.span_us()
-        };
-        if self.booked.is_some_and(beyond) {
-            let now = rule.clock(now_us) * i128::from(rule.tokens);
-            self.booked = Some(Booked { rule: *rule, until: now + rule.full() });
-        }
-    }
-
-    fn admits(&self, rule: &Bucket, now_us: u64, cost: u32) -> bool {
-        self.owed(rule, now_us) + i128::from(cost) * rule.parts() <= rule.full()
-    }
-
-    fn spend(&mut self, rule: &Bucket, now_us: u64, cost: u32) {
-        let now = rule.clock(now_us) * i128::from(rule.tokens);
-        let until = now + self.owed(rule, now_us) + i128::from(cost) * rule.parts();
-        self.booked = Some(Booked { rule: *rule, until });
-    }
-
-    fn remaining(&self, rule: &Bucket, now_us: u64) -> u32 {
-        ((rule.full() - self.owed(rule, now_us)).max(0) / rule.parts()) as u32
-    }
-
-    fn is_fresh(&self, rule: &Bucket, now_us: u64) -> bool {
-        self.owed(rule, now_us) == 0
-    }
+fn level(used: Option<Counted>, rule: &Bucket, now_us: u64) -> i128 {
+    let elapsed = rule.clock(now_us) - Counted::since(used, rule, now_us);
+    (used_under(used, rule) - rule.flow(elapsed)).max(0)
 }

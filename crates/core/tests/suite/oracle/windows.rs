@@ -47,10 +47,9 @@ impl Book {
     /// start of the newest window, and one that belongs before the window in which that start now lies.
     fn under(&self, rule: &Window) -> Cow<'_, [Admitted]> {
         match self.newest() {
-            Some((start_us, current, previous)) if self.rule != Some(*rule) => Cow::Owned(vec![
-                (start_of(rule, start_us) - 1, previous.min(rule.limit)),
-                (start_us, current.min(rule.limit)),
-            ]),
+            Some((start_us, current, previous)) if self.rule != Some(*rule) => {
+                Cow::Owned(vec![(start_of(rule, start_us) - 1, previous), (start_us, current)])
+            }
             _ => Cow::Borrowed(&self.admitted),
         }
     }
@@ -141,7 +140,9 @@ impl SlidingWindowCounter {
         let view = self.0.view(rule, now_us);
         let window = i128::from(rule.window_us);
         let weight = window - i128::from(view.elapsed_us);
-        (i128::from(rule.limit) - view.current) * window - view.previous * weight
+        let limit = i128::from(rule.limit);
+        // Under a lowered limit, a window was at most full.
+        (limit - view.current.min(limit)) * window - view.previous.min(limit) * weight
     }
 }
 

@@ -151,7 +151,10 @@ impl Lease {
         let mut step = match recalled {
             Recalled::Unknown => return Local::Ask,
             Recalled::Refused(step) => step,
-            Recalled::WasRefused(mut step) if self.is_hammered(now_us) && gate_us > 0 => {
+            // A client that has waited as it was told, and sent nothing meanwhile, is believed.
+            Recalled::WasRefused(mut step)
+                if self.is_hammered(now_us) && gate_us > 0 && now_us < self.refused_until_us =>
+            {
                 step.retry_after_us = 0;
                 step
             }

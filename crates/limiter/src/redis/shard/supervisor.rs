@@ -2,7 +2,7 @@
 //!
 //! Without a link it connects: at once when the link broke, then after ever longer pauses. With a link it
 //! waits for the link's end, and pings when nothing was answered for a while, so that an outage is noticed
-//! before a client has to wait for it. Neither touches anybody's key.
+//! before a client has to wait for it. Before it closes the breaker it probes with a write. None touches a client's key.
 
 use super::super::errors::StoreErrorKind;
 use super::super::link::{DialError, Link, monotonic_us};
@@ -21,6 +21,9 @@ const IDLE: Duration = Duration::from_millis(100);
 const NODES_AT_FULL_PACE: u32 = 50;
 /// Between attempts to connect while the breaker is still closed, in milliseconds.
 const RETRY_MS: std::ops::Range<u64> = 5..20;
+
+/// How long the key of a probe is kept.
+const PROBE_KEPT_MS: u64 = 1_000;
 
 /// Keeps `shard` connected until it is retired.
 pub(crate) async fn supervise(shard: Arc<Shard>) {
@@ -102,12 +105,16 @@ async fn connect(shard: &Shard, complaint: &mut String) {
     }
 }
 
-/// Whoever was given up must answer as quickly as every call will want it: to a server that is only slow, a
-/// connection can be made, and the breaker would open again with the next calls.
+/// A server that was given up must serve a write as quickly as every call will want it. To a server that is only slow a
+/// connection can be made, and one whose writes are paused (`CLIENT PAUSE … WRITE`) answers a PING: the breaker would open
+/// again with the next calls. An error is an answer as well, unless it says that the server is not ready.
 async fn prove(shard: &Shard, link: Link) -> Result<Link, DialError> {
-    match timeout(shard.common.timeout, link.send(&cmd("PING"))).await {
-        Ok(Ok(_)) => Ok(link),
-        Ok(Err(failure)) => Err(DialError::NotReady(failure.to_string())),
+    let tag = shard.tags.load_full().map(|tags| tags.own.clone()).unwrap_or_default();
+    let mut command = cmd("SET");
+    command.arg(format!("{}probe:{{{tag}}}", shard.common.prefix)).arg(1).arg("PX").arg(PROBE_KEPT_MS);
+    match timeout(shard.common.timeout, link.send(&command)).await {
+        Ok(Err(failure)) if failure.is_outage() => Err(DialError::NotReady(failure.to_string())),
+        Ok(_) => Ok(link),
         Err(_) => Err(DialError::Unreachable("it answers, but too late".to_owned())),
     }
 }

@@ -95,3 +95,39 @@ fn what_a_refused_client_is_told_is_never_old() {
         assert!(calls <= 6 * LENGTH.as_secs(), "{calls} calls in {LENGTH:?}");
     });
 }
+
+/// A token every 60 ms: sooner than a client that sends more than its limit is asked about again.
+const SHORT_WAITS: &str = "
+rules:
+  - { id: tokens, endpoint: /tokens, params: { capacity: 3, refill_rate: 1000/min } }
+  - { id: level, endpoint: /level, algorithm: leaky_bucket, params: { capacity: 3, leak_rate: 1000/min } }
+  - { id: spaced, endpoint: /spaced, algorithm: gcra, params: { capacity: 3, refill_rate: 1000/min } }
+  - { id: strict, endpoint: /strict, params: { capacity: 3, refill_rate: 1000/min }, consistency: strict }
+  - { id: log, endpoint: /log, algorithm: sliding_window_log, params: { limit: 3, window: 60ms } }
+  - { id: window, endpoint: /window, algorithm: fixed_window, params: { limit: 3, window: 60ms } }
+";
+
+#[test]
+fn a_client_that_waits_as_it_is_told_passes_however_short_the_wait_is() {
+    alone(async || {
+        let server = Server::start(&[]);
+        let node = patient_nodes(&server.url(), SHORT_WAITS, 1).await.remove(0);
+        for endpoint in ["/tokens", "/level", "/spaced", "/strict", "/log", "/window"] {
+            let mut waits = 0;
+            for round in 0..5 {
+                let key = format!("{endpoint}-{round}");
+                let request = Request { api_key: Some(&key), endpoint, ..Request::default() };
+                let wait_us = loop {
+                    let decision = node.limiter.check(&request).unwrap().decision().await;
+                    if let Outcome::Limited(standing) = decision.outcome {
+                        break standing.wait_us().unwrap();
+                    }
+                };
+                sleep(Duration::from_micros(wait_us)).await;
+                assert_eq!(node.check(&request).await, (true, false), "{endpoint} after {wait_us} µs");
+                waits += u32::from(wait_us < GATE_US as u64);
+            }
+            assert!(waits > 0, "{endpoint}: no short wait was seen");
+        }
+    });
+}

@@ -127,3 +127,25 @@ fn a_refused_client_stays_refused_in_an_outage() {
         tokio::join!(outage(|server| server.freeze()), outage(Server::kill));
     });
 }
+
+/// `CLIENT PAUSE … WRITE`: the server answers a PING and no script.
+#[test]
+fn a_server_whose_writes_are_paused_stays_away_until_they_are_not() {
+    alone(async || {
+        let server = Server::start(&[]);
+        let node = nodes(&server.url(), RULES, 1).await.remove(0);
+        assert!(!ask(&node, "paused", SOON).await.degraded);
+        server.cli(&["CLIENT", "PAUSE", "2000", "WRITE"]);
+        let end = Instant::now() + Duration::from_millis(1_500);
+        let mut number = 0;
+        while Instant::now() < end {
+            number += 1;
+            let decision = ask(&node, &format!("paused-{number}"), SOON).await;
+            assert!(decision.degraded, "{decision:?}");
+            sleep(Duration::from_millis(5)).await;
+        }
+        let shard = node.store.shards().remove(0);
+        assert!(shard.is_away && shard.times_away == 1, "{shard:?}");
+        eventually("it is back", async || !ask(&node, "back", SOON).await.degraded).await;
+    });
+}

@@ -74,6 +74,23 @@ fn nodes_that_start_together_share_one_secret_and_keep_it_through_an_empty_resta
 }
 
 #[test]
+fn a_node_that_starts_beside_an_emptied_store_takes_the_secret_of_the_others() {
+    alone(async || {
+        let mut server = Server::start(&[]);
+        let url = server.url();
+        let old = Node::start_with(&url, RULES, own_secret()).await;
+        assert_eq!(old.check(&request()).await, (true, false));
+        let (secret, key) = (server.cli(&["GET", "tg:secret"]), server.cli(&["KEYS", "tg:{*"]));
+        server.restart_empty();
+        let new = Node::start_with(&url, RULES, own_secret()).await;
+        assert_eq!(new.check(&request()).await, (true, false));
+        eventually("the old node counts", async || !old.check(&request()).await.1).await;
+        assert_eq!(server.cli(&["GET", "tg:secret"]), secret);
+        assert_eq!(server.cli(&["KEYS", "tg:{*"]), key, "both count in one place");
+    });
+}
+
+#[test]
 fn a_store_that_is_not_there_at_the_start_is_used_once_it_is() {
     alone(async || {
         let mut server = Server::start(&[]);

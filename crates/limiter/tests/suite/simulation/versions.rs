@@ -4,9 +4,7 @@ use super::*;
 use tollgate_limiter::simulation::Event;
 
 const CAPACITY: u64 = 1_000;
-/// Those that keep a number of tokens. GCRA keeps a time: what a slower version has booked stays booked until then
-/// under a faster one, see gcra.rs.
-const ALGORITHMS: [&str; 2] = ["token_bucket", "leaky_bucket"];
+const ALGORITHMS: [&str; 3] = ["token_bucket", "leaky_bucket", "gcra"];
 
 fn rule(algorithm: &str, per_second: u32) -> Arc<RuleSet> {
     let rate = if algorithm == "leaky_bucket" { "leak_rate" } else { "refill_rate" };
