@@ -36,6 +36,19 @@ impl Reloads {
         self.reopen_logs();
     }
 
+    /// Says which files could not be looked at since this was last called, for their disk hangs.
+    pub fn report_stuck(&self) {
+        let files = [("rules", &self.rules), ("certificate", &self.certificate), ("keys", &self.keys)];
+        for (files, watch) in files {
+            if watch.as_ref().is_some_and(|watch| !watch.has_looked()) {
+                tracing::error!(
+                    files,
+                    "a watched file cannot be read for seconds: its disk hangs; changes are not seen"
+                );
+            }
+        }
+    }
+
     /// Opens the logs again. Waits for nothing.
     pub fn reopen_logs(&self) {
         if let Some(log) = &self.access_log {

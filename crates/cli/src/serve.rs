@@ -17,6 +17,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tollgate_control::{RuleFile, RuleSource};
 use tollgate_core::rules;
 use tollgate_gateway::Gateway;
@@ -26,6 +27,8 @@ use tollgate_server::{Door, Readiness};
 
 const EXAMPLE: &str = include_str!("../../../examples/rules/quickstart.yaml");
 const TIDY_EVERY: Duration = Duration::from_millis(100);
+/// Watched files are looked at every second. When they were not for so long, that is an error.
+const STUCK_AFTER: Duration = Duration::from_secs(10);
 /// A warning that goes on is repeated every ten seconds.
 const SAY_EVERY_TICKS: u32 = 100;
 
@@ -143,9 +146,11 @@ impl OpenNode {
             }
             cut_checks + cut_forwards
         });
+        let mut looks = tokio::time::interval_at(Instant::now() + STUCK_AFTER, STUCK_AFTER);
         let cut = loop {
             tokio::select! {
                 cut = &mut serving => break cut,
+                _ = looks.tick() => reloads.report_stuck(),
                 told = signals.next() => match told {
                     SignalMeaning::Reload => reloads.reload(),
                     SignalMeaning::Reopen => reloads.reopen_logs(),

@@ -44,6 +44,8 @@ pub struct FileWatch {
 struct Requested {
     reload: AtomicBool,
     stop: AtomicBool,
+    /// The files were looked at since [`FileWatch::has_looked`] was last called.
+    has_looked: AtomicBool,
 }
 
 impl FileWatch {
@@ -74,6 +76,12 @@ impl FileWatch {
     pub fn reload(&self) {
         self.requested.reload.store(true, Ordering::Release);
         self.wake();
+    }
+
+    /// Whether the files were looked at since this was last called, or since the start. If not after many seconds, the
+    /// disk hangs, and what has changed there is not known.
+    pub fn has_looked(&self) -> bool {
+        self.requested.has_looked.swap(false, Ordering::AcqRel)
     }
 
     fn wake(&self) {
@@ -140,6 +148,7 @@ impl<T: FnMut(Contents, Cause)> Looking<T> {
         }
         while !self.requested.stop.load(Ordering::Acquire) {
             self.look();
+            self.requested.has_looked.store(true, Ordering::Release);
             thread::sleep(SETTLE);
             if woken.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Disconnected) {
                 return;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::mpsc;
 use std::time::Duration;
 use tollgate_control::{Cause, FileWatch};
+use tollgate_testbed::wait_until;
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -27,6 +28,7 @@ fn hands_over_all_files_at_once_on_a_change_and_when_asked() {
     assert_eq!(next(), (vec![Ok(b"1".to_vec()), Ok(b"2".to_vec())], Cause::Changed));
     watch.reload();
     assert_eq!(next(), (vec![Ok(b"1".to_vec()), Ok(b"2".to_vec())], Cause::Asked));
+    wait_until("the look has ended", || watch.has_looked());
     drop(watch);
     assert_eq!(told.recv_timeout(PATIENCE), Err(mpsc::RecvTimeoutError::Disconnected), "the thread ends");
 }
@@ -44,6 +46,7 @@ fn one_that_hangs_keeps_nothing_from_going_on() {
     told.recv_timeout(PATIENCE).unwrap();
     for _ in 0..3 {
         watch.reload();
+        assert!(!watch.has_looked(), "and it is known");
     }
     drop(watch);
 }
