@@ -8,8 +8,11 @@ use std::path::Path;
 use std::sync::Arc;
 use tollgate_control::RuleFile;
 
-/// Each puts something else in the place of the file; and what is said about it.
-const KINDS: [(fn(&Path), &str); 5] = [
+/// Puts something else in the place of the file.
+type Make = fn(&Path);
+
+/// And what is said about it.
+const KINDS: [(Make, &str); 5] = [
     (fifo, "it is not a regular file"),
     (|path| symlink("/dev/zero", path).unwrap(), "it is not a regular file"),
     (|path| symlink("/dev/tty", path).unwrap(), "it is not a regular file"),

@@ -330,7 +330,7 @@ impl KeyFile {
         for jwk in &set.keys {
             let signs = !matches!(jwk.common.public_key_use, Some(PublicKeyUse::Encryption));
             let named = jwk.common.key_algorithm;
-            if !signs || !named.is_none_or(|named| named.to_string() == format!("{algorithm:?}")) {
+            if !signs || named.is_some_and(|named| named.to_string() != format!("{algorithm:?}")) {
                 continue;
             }
             // A set may well hold keys of kinds that are of no use here.
