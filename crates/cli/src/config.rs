@@ -1,12 +1,15 @@
 //! The settings of `serve`: a flag, else its environment variable, else `tollgate.yaml`, else the default.
 
 mod abuse;
+mod effect;
 mod gateway;
 mod store;
 
 use crate::Failure;
-use clap::Args;
+use crate::serve::Doors;
 use clap::builder::{OsStringValueParser, TypedValueParser};
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args};
 pub use gateway::Gateway;
 use serde::Deserialize;
 use std::fmt;
@@ -15,9 +18,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 pub use store::Store;
 use store::StoreFlags;
+use tollgate_control::FailedTests;
 use tollgate_core::document::{Document, Path};
 use tollgate_http::{HeaderOptions, Identities, IdentityOptions};
-use tollgate_limiter::AbuseSettings;
+use tollgate_limiter::{AbuseSettings, file};
 
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8080);
 const DEFAULT_MEMORY: usize = 512 << 20;
@@ -36,8 +40,8 @@ pub struct ServeArgs {
     /// [default: memory]
     #[arg(long, env = "TOLLGATE_STORE", value_name = "URL")]
     pub store: Option<String>,
-    /// A folder for what a node has to know when it starts while a shared store is away [default: none, or
-    /// $STATE_DIRECTORY]
+    /// A folder for what a node has to know when it starts while its rule file is broken or a shared store is away
+    /// [default: none, or $STATE_DIRECTORY]
     #[arg(long, env = "TOLLGATE_DATA", value_name = "DIR", value_parser = path())]
     pub data: Option<PathBuf>,
     /// While a shared store is away, limit each address by itself: off, on_outage, on [default: off]
@@ -55,6 +59,9 @@ pub struct ServeArgs {
     /// Where the gateway sends what passes, such as http://127.0.0.1:3000; several with commas
     #[arg(long, env = "TOLLGATE_UPSTREAM", value_name = "URL")]
     pub upstream: Option<String>,
+    /// Which of them come from the environment.
+    #[arg(skip)]
+    from_environment: Vec<String>,
 }
 
 /// Any path, also an empty one, which clap's own parser refuses.
@@ -63,6 +70,17 @@ fn path() -> impl TypedValueParser<Value = PathBuf> {
 }
 
 impl ServeArgs {
+    /// Notes which values come from the environment.
+    pub fn note_origins(&mut self, matches: &ArgMatches) {
+        let names = matches.ids().map(ToString::to_string);
+        let is_variable = |name: &String| matches.value_source(name) == Some(ValueSource::EnvVariable);
+        self.from_environment = names.filter(is_variable).collect();
+    }
+
+    fn is_from_environment(&self, name: &str) -> bool {
+        self.from_environment.iter().any(|known| known == name)
+    }
+
     /// Without what is empty: a variable that a compose file sets to nothing says nothing.
     fn stated(self) -> Self {
         let path = |path: PathBuf| (!path.as_os_str().is_empty()).then_some(path);
@@ -77,6 +95,7 @@ impl ServeArgs {
             listen: self.listen.and_then(text),
             gateway_listen: self.gateway_listen.and_then(text),
             upstream: self.upstream.and_then(text),
+            from_environment: self.from_environment,
         }
     }
 }
@@ -89,18 +108,33 @@ struct ConfigFile {
     store: Option<String>,
     data: Option<PathBuf>,
     store_memory: Option<Setting>,
-    #[serde(default)]
-    redis: store::RedisFile,
+    redis: Option<store::RedisFile>,
     listen: Option<Setting>,
     gateway_listen: Option<Setting>,
     upstream: Option<String>,
     gateway: Option<gateway::GatewayFile>,
-    #[serde(default)]
-    identity: IdentityOptions,
+    identity: Option<IdentityOptions>,
     #[serde(default)]
     headers: HeaderOptions,
     #[serde(default)]
     abuse: abuse::AbuseFile,
+    on_failed_rule_tests: Option<OnFailedRuleTests>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum OnFailedRuleTests {
+    Refuse,
+    Warn,
+}
+
+/// The settings file, as it was read.
+#[derive(Default)]
+struct SettingsFile {
+    name: String,
+    text: String,
+    file: ConfigFile,
+    identities: Identities,
 }
 
 /// A text, or a number that means the same without quotes.
@@ -125,6 +159,10 @@ impl fmt::Display for Setting {
 pub struct Config {
     /// The rule file; none for the built-in example.
     pub rules: Option<PathBuf>,
+    /// What becomes of a rule file whose tests fail.
+    pub failed_tests: FailedTests,
+    /// The folder for what a restart needs to know.
+    pub data: Option<PathBuf>,
     /// Where states are kept.
     pub store: Store,
     /// The most memory that states may take.
@@ -139,52 +177,77 @@ pub struct Config {
     pub headers: HeaderOptions,
     /// What is done about keys that ask far too often.
     pub abuse: AbuseSettings,
+    /// What is odd, but no error.
+    pub warnings: Vec<String>,
 }
 
 impl Config {
-    /// Puts flags, environment and file together.
-    pub fn load(args: ServeArgs) -> Result<Self, Failure> {
+    /// Puts flags, environment and file together, for a node with these doors.
+    pub fn load(args: ServeArgs, doors: Doors) -> Result<Self, Failure> {
         let args = args.stated();
-        let (file, identities) = match &args.config {
-            Some(path) => read(path)?,
-            None => Default::default(),
+        let read = args.config.as_deref().map(read).transpose()?.unwrap_or_default();
+        let config = Self::merge(&args, &read.file, read.identities)?;
+        let setup = effect::Setup {
+            doors,
+            store: &config.store,
+            has_gateway: config.gateway.is_some(),
+            has_rule_file: config.rules.is_some(),
         };
+        effect::check_file(&read.file, &read.name, &read.text, &setup)?;
+        let warnings = effect::check_arguments(&args, &setup).map_err(Failure::plain)?;
+        Ok(Self { warnings, ..config })
+    }
+
+    /// The folder for what a restart needs to know, if there is something to be kept.
+    pub fn data_in_use(&self) -> Option<&std::path::Path> {
+        let is_used = self.rules.is_some() || matches!(self.store, Store::Redis(_));
+        self.data.as_deref().filter(|_| is_used)
+    }
+
+    fn merge(args: &ServeArgs, file: &ConfigFile, identities: Identities) -> Result<Self, Failure> {
+        let either = |flag: &Option<String>, setting: &Option<Setting>| {
+            flag.clone().or_else(|| setting.as_ref().map(ToString::to_string))
+        };
+        let data = args.data.clone().or_else(|| file.data.clone()).or_else(state_directory);
         let store_flags = StoreFlags {
-            url: args.store.or(file.store),
-            data: args.data.or(file.data).or_else(state_directory),
-            emergency: args.emergency,
+            url: args.store.clone().or_else(|| file.store.clone()),
+            data: data.clone(),
+            emergency: args.emergency.clone(),
         };
-        let gateway_listen = args.gateway_listen.or(file.gateway_listen.map(|setting| setting.to_string()));
-        let upstream = args.upstream.or(file.upstream);
-        let trusted = &file.identity.client_ip.trusted;
-        let gateway =
-            gateway::read(gateway_listen.as_deref(), upstream.as_deref(), file.gateway.as_ref(), trusted);
+        let gateway_listen = either(&args.gateway_listen, &file.gateway_listen);
+        let upstream = args.upstream.as_deref().or(file.upstream.as_deref());
+        let trusted = file.identity.as_ref().map_or(&[][..], |identity| &identity.client_ip.trusted);
+        let gateway = gateway::read(gateway_listen.as_deref(), upstream, file.gateway.as_ref(), trusted);
+        let redis = file.redis.as_ref();
         Ok(Self {
             gateway: gateway.map_err(|(_, error)| Failure::plain(error))?,
-            store: store::read(store_flags, &file.redis).map_err(Failure::plain)?,
-            rules: args.rules.or(file.rules),
-            store_memory: args
-                .store_memory
-                .or(file.store_memory.map(|setting| setting.to_string()))
+            store: store::read(store_flags, redis.unwrap_or(&store::RedisFile::default()))
+                .map_err(Failure::plain)?,
+            rules: args.rules.clone().or_else(|| file.rules.clone()),
+            failed_tests: match file.on_failed_rule_tests {
+                Some(OnFailedRuleTests::Warn) => FailedTests::Warn,
+                Some(OnFailedRuleTests::Refuse) | None => FailedTests::Refuse,
+            },
+            data,
+            store_memory: either(&args.store_memory, &file.store_memory)
                 .map_or(Ok(DEFAULT_MEMORY), |text| size(&text))
                 .map_err(Failure::plain)?,
-            listen: args
-                .listen
-                .or(file.listen.map(|setting| setting.to_string()))
+            listen: either(&args.listen, &file.listen)
                 .map_or(Ok(DEFAULT_LISTEN), |text| address(&text))
                 .map_err(Failure::plain)?,
             identities: Arc::new(identities),
             headers: file.headers,
             abuse: file.abuse.settings(),
+            warnings: Vec::new(),
         })
     }
 }
 
 /// Reads `tollgate.yaml`; paths in it start from its folder.
-fn read(path: &std::path::Path) -> Result<(ConfigFile, Identities), Failure> {
+fn read(path: &std::path::Path) -> Result<SettingsFile, Failure> {
     let name = path.display().to_string();
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| Failure::plain(format!("cannot read {name}: {error}")))?;
+    let text =
+        file::read_text(path).map_err(|error| Failure::plain(format!("cannot read {name}: {error}")))?;
     let mut document = Document::parse(&name, &text)?;
     let mut file: ConfigFile = document.decode().unwrap_or_default();
     let root = Path::root();
@@ -195,11 +258,15 @@ fn read(path: &std::path::Path) -> Result<(ConfigFile, Identities), Failure> {
         document.error(&root.field("store_memory"), error, None);
     }
     abuse::check(&mut document, &file.abuse);
-    store::check(&mut document, file.store.as_deref(), &file.redis);
+    if let Some(redis) = &file.redis {
+        store::check(&mut document, redis);
+    }
+    store::check_url(&mut document, file.store.as_deref());
     let gateway_listen = file.gateway_listen.as_ref().map(ToString::to_string);
     gateway::check(&mut document, gateway_listen.as_deref(), file.upstream.as_deref(), file.gateway.as_ref());
     let folder = path.parent().unwrap_or(std::path::Path::new(""));
-    let identities = Identities::open(&file.identity, folder).unwrap_or_else(|error| {
+    let identity = file.identity.clone().unwrap_or_default();
+    let identities = Identities::open(&identity, folder).unwrap_or_else(|error| {
         let field = error.field.split('.').fold(root.field("identity"), |path, name| path.field(name));
         document.error(&field, error.message, None);
         Identities::default()
@@ -215,7 +282,7 @@ fn read(path: &std::path::Path) -> Result<(ConfigFile, Identities), Failure> {
     if let Some(gateway) = &mut file.gateway {
         gateway.start_from(folder);
     }
-    Ok((file, identities))
+    Ok(SettingsFile { name, text, file, identities })
 }
 
 /// What systemd gives to a unit with `StateDirectory=`; the first, if there are several.

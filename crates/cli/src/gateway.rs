@@ -2,41 +2,56 @@
 
 use crate::Failure;
 use crate::config;
-use std::fs::OpenOptions;
 use std::num::NonZero;
+use std::path::Path;
+use std::sync::Arc;
 use tollgate_gateway::{AccessLog, Gateway, Listen};
-use tollgate_http::serve::{Crowd, tls_from_files};
+use tollgate_http::serve::{Crowd, ServerCertificate, TlsError};
 use tollgate_http::{Entrance, RateLimitLayer};
 use tollgate_limiter::Clock;
 
+/// A gateway that runs, and what of it can be taken up again.
+pub struct Started {
+    /// The gateway.
+    pub gateway: Gateway,
+    /// What it proves itself with.
+    pub certificate: Option<Arc<ServerCertificate>>,
+    /// Where it notes requests.
+    pub access_log: Option<AccessLog>,
+}
+
 /// Listens from now on, and forwards what `limits` let pass.
-pub fn start(config: &config::Gateway, limits: &RateLimitLayer) -> Result<Gateway, Failure> {
-    let tls = config.tls.as_ref().map(|(certificate, key)| tls_from_files(certificate, key));
-    let tls = tls.transpose().map_err(|error| {
+pub fn start(config: &config::Gateway, limits: &RateLimitLayer) -> Result<Started, Failure> {
+    let unusable = |error: TlsError| {
         Failure::plain(format!("{error}\n  hint: both are PEM files, named under `gateway: tls:`"))
-    })?;
+    };
+    let certificate = config.tls.as_ref().map(|(certificate, key)| ServerCertificate::open(certificate, key));
+    let certificate = certificate.transpose().map_err(unusable)?;
+    let tls = certificate.as_ref().map(ServerCertificate::server_config).transpose().map_err(unusable)?;
+    let access_log = config.access_log.as_deref().map(open_log).transpose()?;
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
     let listen = Listen {
         address: config.listen,
         threads: config.threads.unwrap_or(cores),
         options: config.options,
         entrance: Entrance { tls, crowd: Some(Crowd::new(config.crowd.clone())) },
-        log: config.access_log.as_deref().map(open_log).transpose()?,
+        log: access_log.clone(),
     };
-    Gateway::start(&config.settings, limits, &listen).map_err(|error| {
+    let gateway = Gateway::start(&config.settings, limits, &listen).map_err(|error| {
         let hint = "choose another address with --gateway-listen";
         Failure::plain(match error {
             tollgate_gateway::GatewayError::Listen { .. } => format!("{error}\n  hint: {hint}"),
             other => other.to_string(),
         })
-    })
+    })?;
+    Ok(Started { gateway, certificate, access_log })
 }
 
-fn open_log(path: &std::path::Path) -> Result<AccessLog, Failure> {
-    let cannot = |error| Failure::plain(format!("cannot write the access log {}: {error}", path.display()));
-    if path.as_os_str() == "stdout" {
-        return AccessLog::start(std::io::stdout(), Clock::system()).map_err(cannot);
-    }
-    let file = OpenOptions::new().create(true).append(true).open(path).map_err(cannot)?;
-    AccessLog::start(file, Clock::system()).map_err(cannot)
+fn open_log(path: &Path) -> Result<AccessLog, Failure> {
+    let log = if path.as_os_str() == "stdout" {
+        AccessLog::start(std::io::stdout(), Clock::system())
+    } else {
+        AccessLog::open(path, Clock::system())
+    };
+    log.map_err(|error| Failure::plain(format!("cannot write the access log {}: {error}", path.display())))
 }

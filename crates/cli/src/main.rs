@@ -2,17 +2,27 @@
 
 mod config;
 mod gateway;
+mod greeting;
+mod logging;
+mod output;
+mod reload;
 mod rules;
 mod serve;
+mod signals;
 mod simulate;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use output::complain;
+use std::io;
 use std::process::ExitCode;
 
 /// A gateway allocates a dozen times for each request, and many requests are under way at a time: with the system's
 /// allocator it takes some 6 % more processor time.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// As a shell tells of a program that a closed pipe has ended: 128 and the number of the signal.
+const CLOSED_PIPE: u8 = 128 + 13;
 
 /// A distributed rate limiter: decides for every request whether it may pass now, and if not, when.
 #[derive(Parser)]
@@ -36,19 +46,50 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let outcome = match Cli::parse().command {
+    let outcome = match parse() {
+        Ok(command) => run(command),
+        Err(error) => show(&error),
+    };
+    match outcome {
+        Ok(code) => code,
+        // Whatever reads the output has seen enough.
+        Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => CLOSED_PIPE.into(),
+        Err(error) => {
+            complain(error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<ExitCode, Failure> {
+    match command {
         Command::Serve(args) => serve::run(args, serve::Doors::All),
         Command::Gateway(args) => serve::run(args, serve::Doors::GatewayAlone),
         Command::Rules(command) => rules::run(command),
         Command::Simulate(args) => simulate::run(&args),
-    };
-    match outcome {
-        Ok(code) => code,
-        Err(error) => {
-            eprintln!("{error}");
-            ExitCode::FAILURE
-        }
     }
+}
+
+fn parse() -> Result<Command, clap::Error> {
+    let matches = Cli::command().try_get_matches()?;
+    let mut command = Cli::from_arg_matches(&matches)?.command;
+    if let (Command::Serve(args) | Command::Gateway(args), Some((_, matches))) =
+        (&mut command, matches.subcommand())
+    {
+        args.note_origins(matches);
+    }
+    Ok(command)
+}
+
+/// Shows the help or the version, which are asked for, or what is wrong with the command line.
+fn show(error: &clap::Error) -> Result<ExitCode, Failure> {
+    if error.use_stderr() {
+        // There is no place to complain about that.
+        let _ = error.print();
+        return Ok(ExitCode::from(2));
+    }
+    let printed = error.print().and_then(|()| io::Write::flush(&mut io::stdout()));
+    printed.map_err(Failure::Output).map(|()| ExitCode::SUCCESS)
 }
 
 /// What stops a command.
@@ -56,6 +97,8 @@ fn main() -> ExitCode {
 enum Failure {
     #[error("error: {0}")]
     Plain(String),
+    #[error("error: cannot write to standard output: {0}")]
+    Output(io::Error),
     #[error("{0}")]
     Report(#[from] tollgate_core::problem::Report),
     #[error("{0}")]

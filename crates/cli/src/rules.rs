@@ -1,14 +1,15 @@
 //! `tollgate rules …`: looks at rule files without a server.
 
-use crate::Failure;
+use crate::{Failure, output};
 use clap::{Args, Subcommand};
+use std::fs::File;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tollgate_core::path;
 use tollgate_core::request::{Method, Request};
 use tollgate_core::rules::{self, Loaded};
-use tollgate_limiter::Clock;
+use tollgate_limiter::{Clock, file};
 
 #[derive(Subcommand)]
 pub enum RulesCommand {
@@ -72,65 +73,72 @@ fn name_and_value(text: &str) -> Result<(String, String), String> {
 /// Runs one of them.
 pub fn run(command: RulesCommand) -> Result<ExitCode, Failure> {
     match command {
-        RulesCommand::Check { files } => Ok(for_each_file(&files, check)),
-        RulesCommand::Test { files } => Ok(for_each_file(&files, test)),
+        RulesCommand::Check { files } => for_each_file(&files, check),
+        RulesCommand::Test { files } => for_each_file(&files, test),
         RulesCommand::Explain(args) => explain(&args),
         RulesCommand::Schema => {
             let schema = serde_json::to_string_pretty(&rules::schema());
-            println!("{}", schema.map_err(|error| Failure::plain(error.to_string()))?);
+            let schema = schema.map_err(|error| Failure::plain(error.to_string()))?;
+            output::print(format_args!("{schema}\n"))?;
             Ok(ExitCode::SUCCESS)
         }
     }
 }
 
 /// Does all of them, and fails if one did.
-fn for_each_file(files: &[PathBuf], what: fn(&Path, &Loaded) -> bool) -> ExitCode {
+fn for_each_file(
+    files: &[PathBuf],
+    what: fn(&Path, &Loaded) -> Result<bool, Failure>,
+) -> Result<ExitCode, Failure> {
     let mut fine = true;
     for file in files {
         match load(file) {
-            Ok(loaded) => fine &= what(file, &loaded),
+            Ok(loaded) => fine &= what(file, &loaded)?,
             Err(failure) => {
-                eprintln!("{failure}");
+                output::complain(failure);
                 fine = false;
             }
         }
     }
-    if fine { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    Ok(if fine { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 pub fn load(file: &Path) -> Result<Loaded, Failure> {
     let name = file.display().to_string();
-    let text = std::fs::read_to_string(file)
-        .map_err(|error| Failure::plain(format!("cannot read {name}: {error}")))?;
+    // A person runs this: it may be a pipe.
+    let text = File::open(file).and_then(|source| file::read_stream(source, file::MOST_BYTES));
+    let text = text.and_then(file::text);
+    let text = text.map_err(|error| Failure::plain(format!("cannot read {name}: {error}")))?;
     let loaded = rules::load(&name, &text)?;
     if !loaded.warnings.problems().is_empty() {
-        eprintln!("{}", loaded.warnings);
+        output::complain(&loaded.warnings);
     }
     Ok(loaded)
 }
 
-fn check(file: &Path, loaded: &Loaded) -> bool {
-    let (rules, tests) = (loaded.rules.rules().len(), loaded.tests.len());
-    println!("{}: {}, {}, no errors", file.display(), counted(rules, "rule"), counted(tests, "test"));
-    true
+fn check(file: &Path, loaded: &Loaded) -> Result<bool, Failure> {
+    let (rules, tests) = (counted(loaded.rules.rules().len(), "rule"), counted(loaded.tests.len(), "test"));
+    output::print(format_args!("{}: {rules}, {tests}, no errors\n", file.display()))?;
+    Ok(true)
 }
 
 fn counted(count: usize, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
-fn test(file: &Path, loaded: &Loaded) -> bool {
-    let results = rules::run_tests(loaded);
+fn test(file: &Path, loaded: &Loaded) -> Result<bool, Failure> {
+    let (results, file) = (rules::run_tests(loaded), file.display());
+    let mut said = String::new();
     for result in &results {
         let mark = if result.failures.is_empty() { "ok  " } else { "FAIL" };
-        println!("{mark} {}  ({} requests)", result.name, result.requests);
+        said += &format!("{mark} {}  ({} requests)\n", result.name, result.requests);
         for (step, difference) in &result.failures {
-            println!("       {}:{}: step {step}, {difference}", file.display(), result.line);
+            said += &format!("       {file}:{}: step {step}, {difference}\n", result.line);
         }
     }
     let failed = results.iter().filter(|result| !result.failures.is_empty()).count();
-    println!("{}: {} passed, {failed} failed", file.display(), results.len() - failed);
-    failed == 0
+    output::print(format_args!("{said}{file}: {} passed, {failed} failed\n", results.len() - failed))?;
+    Ok(failed == 0)
 }
 
 fn explain(args: &ExplainArgs) -> Result<ExitCode, Failure> {
@@ -151,6 +159,7 @@ fn explain(args: &ExplainArgs) -> Result<ExitCode, Failure> {
         cost: args.cost,
         priority: None,
     };
-    println!("{}", rules::explain(&loaded, &request, Clock::system().now_us()));
+    let explanation = rules::explain(&loaded, &request, Clock::system().now_us());
+    output::print(format_args!("{explanation}\n"))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,26 +1,34 @@
 //! `tollgate serve`: the composition root.
 
-use crate::Failure;
 use crate::config::{Config, ServeArgs, Store};
 use crate::gateway;
-use std::io::IsTerminal;
+use crate::greeting::{RulesInForce, StartMessage};
+use crate::output;
+use crate::reload::{Reloads, watch_certificate, watch_keys};
+use crate::signals::{SignalMeaning, Signals};
+use crate::{Failure, logging};
+use std::io;
 use std::net::SocketAddr;
+use std::path::Path;
+use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tollgate_control::RuleFile;
+use tokio::time::Instant;
+use tollgate_control::{RuleFile, RuleSource};
 use tollgate_core::rules;
 use tollgate_gateway::Gateway;
 use tollgate_http::{RateLimitLayer, ServeOptions};
 use tollgate_limiter::{Clock, Limiter, MemoryStore, NodeAddress, RedisStore};
 use tollgate_server::{Door, Readiness};
-use tracing_subscriber::EnvFilter;
 
 const EXAMPLE: &str = include_str!("../../../examples/rules/quickstart.yaml");
 const TIDY_EVERY: Duration = Duration::from_millis(100);
+/// Watched files are looked at every second. When they were not for so long, that is an error.
+const STUCK_AFTER: Duration = Duration::from_secs(10);
 /// A warning that goes on is repeated every ten seconds.
 const SAY_EVERY_TICKS: u32 = 100;
 
@@ -35,90 +43,136 @@ pub enum Doors {
 
 /// Runs until it is told to stop.
 pub fn run(args: ServeArgs, doors: Doors) -> Result<ExitCode, Failure> {
-    let config = Config::load(args)?;
+    let config = Config::load(args, doors)?;
     if doors == Doors::GatewayAlone && config.gateway.is_none() {
         let message = "a gateway needs an upstream: --upstream http://127.0.0.1:3000";
         return Err(Failure::plain(message));
     }
-    start_logging()?;
+    let log = logging::start()?;
+    for warning in &config.warnings {
+        tracing::warn!("{warning}");
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure::plain(format!("cannot start: {error}")))?;
-    runtime.block_on(serve(config, doors))
-}
-
-/// Logs go to stderr, in colour only if a person is watching.
-fn start_logging() -> Result<(), Failure> {
-    let wanted = std::env::var("TOLLGATE_LOG").unwrap_or_default();
-    let filter = if wanted.is_empty() { "info" } else { &wanted };
-    let filter = EnvFilter::try_new(filter).map_err(|error| {
-        Failure::plain(format!(
-            "TOLLGATE_LOG is `{wanted}`: {error}\n  hint: use error, warn, info, debug or trace"
-        ))
-    })?;
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_target(false)
-        .init();
-    Ok(())
+    let outcome = runtime.block_on(serve(config, doors));
+    // A disk that hangs keeps its threads, but not the process.
+    runtime.shutdown_background();
+    log.flush();
+    outcome
 }
 
 async fn serve(config: Config, doors: Doors) -> Result<ExitCode, Failure> {
-    let (limiter, redis) = open_limiter(&config).await?;
-    let readiness = Arc::new(Readiness::default());
-    let rules = install_rules(&config, &limiter)?;
-    readiness.rules_installed();
-
-    let listener = match doors {
-        Doors::All => Some(listen(config.listen).await?),
-        Doors::GatewayAlone => None,
-    };
-    let limits = RateLimitLayer::new(Arc::clone(&limiter))
-        .identities(Arc::clone(&config.identities))
-        .headers(config.headers);
-    let gateway = config.gateway.as_ref().map(|gateway| gateway::start(gateway, &limits)).transpose()?;
-    greet(&config, listener.as_ref(), gateway.as_ref());
-
-    let following = rules.map(|file| tokio::spawn(file.follow()));
-    let tidying = tokio::spawn(tidy(Arc::clone(&limiter)));
-    let (stop, stopped) = watch::channel(false);
-    let stopping = tokio::spawn(async move {
-        told_to_stop().await;
-        stop.send_replace(true);
-    });
-    // Who stops to wait for the signal was told to stop, too.
-    let shutdown =
-        |mut stopped: watch::Receiver<bool>| async move { drop(stopped.wait_for(|stop| *stop).await) };
-    let checks = async {
-        let Some(listener) = listener else { return 0 };
-        let door = Arc::new(Door { limiter, headers: config.headers, readiness });
-        tollgate_server::run(listener, door, shutdown(stopped.clone()), ServeOptions::default()).await
-    };
-    let forwarding = async {
-        shutdown(stopped.clone()).await;
-        match gateway {
-            Some(gateway) => gateway.stop().await,
-            None => 0,
+    let mut signals = Signals::listen()?;
+    // Files are read and names are looked up, which may hang: in a thread that is not waited for.
+    let runtime = Handle::current();
+    let starting = tokio::task::spawn_blocking(move || runtime.block_on(OpenNode::start(config, doors)));
+    let node = tokio::select! {
+        started = starting => started.map_err(|error| Failure::plain(format!("cannot start: {error}")))??,
+        () = signals.stop() => {
+            tracing::info!("stopped before it served");
+            return Ok(ExitCode::SUCCESS);
         }
     };
-    let (cut_checks, cut_forwards) = tokio::join!(checks, forwarding);
-    let cut = cut_checks + cut_forwards;
-    stopping.abort();
-    tidying.abort();
-    if let Some(redis) = redis {
-        redis.close().await;
+    node.run(signals).await
+}
+
+/// A node that serves, with its listeners open.
+struct OpenNode {
+    limiter: Arc<Limiter>,
+    redis: Option<RedisStore>,
+    door: Door,
+    listener: Option<TcpListener>,
+    gateway: Option<Gateway>,
+    reloads: Reloads,
+}
+
+impl OpenNode {
+    async fn start(config: Config, doors: Doors) -> Result<Self, Failure> {
+        let (limiter, redis) = open_limiter(&config, doors).await?;
+        let readiness = Arc::new(Readiness::default());
+        let rules = install_rules(&config, &limiter)?;
+        let in_force = rules_in_force(rules.as_ref());
+        readiness.rules_installed();
+
+        let listener = match doors {
+            Doors::All => Some(listen(config.listen).await?),
+            Doors::GatewayAlone => None,
+        };
+        let limits = RateLimitLayer::new(Arc::clone(&limiter))
+            .identities(Arc::clone(&config.identities))
+            .headers(config.headers);
+        let gateway = config.gateway.as_ref().map(|gateway| gateway::start(gateway, &limits)).transpose()?;
+        let (reloads, gateway) = watch_files(&config, rules, gateway)
+            .map_err(|error| Failure::plain(format!("cannot start a thread: {error}")))?;
+        let greeting = StartMessage {
+            config: &config,
+            checks: listener.as_ref().and_then(|listener| listener.local_addr().ok()),
+            gateway: gateway.as_ref().map(Gateway::address),
+            rules: in_force,
+        };
+        if let Err(error) = output::try_print(greeting) {
+            tracing::warn!(%error, "the greeting cannot be written to standard output");
+        }
+        let door = Door { limiter: Arc::clone(&limiter), headers: config.headers, readiness };
+        Ok(Self { limiter, redis, door, listener, gateway, reloads })
     }
-    if let Some(following) = following {
-        following.abort();
+
+    /// Serves until it is told to stop and everything in flight is answered, or told a second time.
+    async fn run(self, mut signals: Signals) -> Result<ExitCode, Failure> {
+        let Self { limiter, redis, door, listener, gateway, reloads } = self;
+        let tidying = tokio::spawn(tidy(limiter));
+        let (stop, stopped) = watch::channel(false);
+        // A sender that is gone says stop, too.
+        let shutdown =
+            |mut stopped: watch::Receiver<bool>| async move { drop(stopped.wait_for(|stop| *stop).await) };
+        let checks = async {
+            let Some(listener) = listener else { return 0 };
+            let shutdown = shutdown(stopped.clone());
+            tollgate_server::run(listener, Arc::new(door), shutdown, ServeOptions::default()).await
+        };
+        let forwarding = async {
+            shutdown(stopped.clone()).await;
+            match gateway {
+                Some(gateway) => gateway.stop().await,
+                None => 0,
+            }
+        };
+        let mut serving = pin!(async {
+            let (cut_checks, cut_forwards) = tokio::join!(checks, forwarding);
+            if let Some(redis) = redis {
+                redis.close().await;
+            }
+            cut_checks + cut_forwards
+        });
+        let mut looks = tokio::time::interval_at(Instant::now() + STUCK_AFTER, STUCK_AFTER);
+        let cut = loop {
+            tokio::select! {
+                cut = &mut serving => break cut,
+                _ = looks.tick() => reloads.report_stuck(),
+                told = signals.next() => match told {
+                    SignalMeaning::Reload => reloads.reload(),
+                    SignalMeaning::Reopen => reloads.reopen_logs(),
+                    SignalMeaning::Stop(number) => {
+                        if stop.send_replace(true) {
+                            tracing::warn!("stopped at once by a second signal; requests in flight were cut");
+                            return Ok(ExitCode::from(128 + number));
+                        }
+                        tracing::info!("stopping: requests in flight are finished first; a second signal cuts them");
+                    }
+                }
+            }
+        };
+        tidying.abort();
+        match cut {
+            0 => tracing::info!("stopped; every request was answered"),
+            cut => {
+                tracing::warn!(connections = cut, "stopped; some connections were still busy and were cut")
+            }
+        }
+        Ok(ExitCode::SUCCESS)
     }
-    match cut {
-        0 => tracing::info!("stopped; every request was answered"),
-        cut => tracing::warn!(connections = cut, "stopped; some connections were still busy and were cut"),
-    }
-    Ok(ExitCode::SUCCESS)
 }
 
 async fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
@@ -130,14 +184,18 @@ async fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
 }
 
 /// The limiter on its store.
-async fn open_limiter(config: &Config) -> Result<(Arc<Limiter>, Option<RedisStore>), Failure> {
+async fn open_limiter(config: &Config, doors: Doors) -> Result<(Arc<Limiter>, Option<RedisStore>), Failure> {
     let clock = Clock::system();
     let limiter = Limiter::new(MemoryStore::new(config.store_memory), clock.clone()).watching(config.abuse);
     match &config.store {
         Store::Memory => Ok((Arc::new(limiter), None)),
         Store::Redis(store) => {
             let mut settings = store.settings.clone();
-            settings.node = NodeAddress(config.listen.to_string());
+            let address = match (doors, &config.gateway) {
+                (Doors::GatewayAlone, Some(gateway)) => gateway.listen,
+                _ => config.listen,
+            };
+            settings.node = NodeAddress(address.to_string());
             let redis = RedisStore::open(&store.url, settings, clock)
                 .await
                 .map_err(|error| Failure::plain(error.to_string()))?;
@@ -149,7 +207,14 @@ async fn open_limiter(config: &Config) -> Result<(Arc<Limiter>, Option<RedisStor
 /// The rule file's rules, or the example's if there is none.
 fn install_rules(config: &Config, limiter: &Arc<Limiter>) -> Result<Option<RuleFile>, Failure> {
     match &config.rules {
-        Some(path) => Ok(Some(RuleFile::open(path, Arc::clone(limiter))?)),
+        Some(path) => {
+            let source = RuleSource {
+                path: path.clone(),
+                failed_tests: config.failed_tests,
+                data: config.data.clone(),
+            };
+            Ok(Some(RuleFile::open(source, Arc::clone(limiter))?))
+        }
         None => {
             let loaded = rules::load("the built-in example", EXAMPLE)?;
             limiter.install(loaded.rules, loaded.lists);
@@ -158,48 +223,30 @@ fn install_rules(config: &Config, limiter: &Arc<Limiter>) -> Result<Option<RuleF
     }
 }
 
-/// Says what runs where, and how to see it work.
-fn greet(config: &Config, checks: Option<&TcpListener>, gateway: Option<&Gateway>) {
-    println!("tollgate {}", env!("CARGO_PKG_VERSION"));
-    match &config.rules {
-        Some(path) => println!("  rules   {} (watched)", path.display()),
-        None => println!(
-            "  rules   built-in example: 5 requests, then one every 2 s, for each key (--rules FILE for yours)"
-        ),
+fn rules_in_force(file: Option<&RuleFile>) -> RulesInForce {
+    match file {
+        None => RulesInForce::Example,
+        Some(file) if file.status().borrow().error.is_some() => RulesInForce::LastGood,
+        Some(_) => RulesInForce::File,
     }
-    match &config.store {
-        Store::Memory => println!("  store   memory, at most {} MB", config.store_memory >> 20),
-        Store::Redis(store) => {
-            println!("  store   {}", store.url);
-            if let Some(folder) = &store.settings.data {
-                println!("  data    {}", folder.display());
-            }
-        }
-    }
-    if let Some(address) = checks.and_then(|listener| listener.local_addr().ok()) {
-        greet_checks(config, address);
-    }
-    if let (Some(gateway), Some(config)) = (gateway, &config.gateway) {
-        let scheme = if config.tls.is_some() { "https" } else { "http" };
-        let addresses = config.settings.upstreams.iter().flat_map(|upstream| &upstream.addresses);
-        let addresses: Vec<String> = addresses.map(ToString::to_string).collect();
-        println!("  gateway {scheme}://{}/ to {}", gateway.address(), addresses.join(", "));
-    }
-    println!("Ctrl-C stops it.");
 }
 
-fn greet_checks(config: &Config, address: SocketAddr) {
-    println!("  checks  http://{address}/v1/check");
-    if !address.ip().is_loopback() {
-        println!("  note    anybody who can reach this address can spend anybody's limit; keep it inside");
-    }
-    if config.rules.is_none() {
-        println!(
-            "\nTry it; after five answers of 200 comes a 429:\n\n  \
-             for i in 1 2 3 4 5 6 7; do curl -s -o /dev/null -w '%{{http_code}}\\n' http://{address}/v1/check \
-             -d '{{\"key\":\"alice\",\"endpoint\":\"/hello\"}}'; done\n"
-        );
-    }
+/// Watches the rule file, and what the gateway has been given as files.
+fn watch_files(
+    config: &Config,
+    rules: Option<RuleFile>,
+    gateway: Option<gateway::Started>,
+) -> io::Result<(Reloads, Option<Gateway>)> {
+    let mut reloads = Reloads { rules: rules.map(RuleFile::follow).transpose()?, ..Reloads::default() };
+    let Some(gateway::Started { gateway, certificate, access_log }) = gateway else {
+        return Ok((reloads, None));
+    };
+    let identities = &config.identities;
+    let keys = identities.key_file().map(Path::to_owned);
+    reloads.keys = keys.map(|file| watch_keys(Arc::clone(identities), file)).transpose()?;
+    reloads.certificate = certificate.map(watch_certificate).transpose()?;
+    reloads.access_log = access_log;
+    Ok((reloads, Some(gateway)))
 }
 
 /// Housekeeping of the embedded store; says when its memory is used up, and again while that lasts.
@@ -221,20 +268,4 @@ async fn tidy(limiter: Arc<Limiter>) {
         }
         quiet_ticks = u32::saturating_sub(quiet_ticks, 1);
     }
-}
-
-async fn told_to_stop() {
-    let terminate = async {
-        match signal(SignalKind::terminate()) {
-            Ok(mut terminate) => {
-                terminate.recv().await;
-            }
-            Err(_) => std::future::pending().await,
-        }
-    };
-    tokio::select! {
-        _ = tokio::signal::ctrl_c() => {}
-        () = terminate => {}
-    }
-    tracing::info!("stopping: requests in flight are finished first");
 }

@@ -110,7 +110,7 @@ pub fn run(args: &SimulateArgs) -> Result<ExitCode, Failure> {
     });
     let needs = needs.collect();
     progress.end();
-    print!("{}", Report { args, rules: &described, found: &found, needs });
+    crate::output::print(Report { args, rules: &described, found: &found, needs })?;
     Ok(ExitCode::SUCCESS)
 }
 

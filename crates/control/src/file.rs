@@ -1,24 +1,16 @@
 //! A rule file that is watched. Each good change is in force within a moment; a bad one is reported, and
 //! the rules before it stay.
-//!
-//! The *folder* is watched rather than the file: editors write beside and rename, and Kubernetes swaps a
-//! symlink. Because not every file system tells of changes, the file is also looked at every second.
 
-use notify::{RecommendedWatcher, RecursiveMode, Watcher};
+use crate::last_good::LastGood;
+use crate::trial::{FailedTests, TestFailures};
+use crate::watch::{Cause, Contents, FileWatch, Files};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tollgate_core::problem::Report;
 use tollgate_core::rules::{self, Loaded};
-use tollgate_limiter::Limiter;
-
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// A save is often several events; this long after the first, it is usually complete.
-const SETTLE: Duration = Duration::from_millis(20);
-/// A rule file is written by people.
-const LARGEST_FILE: u64 = 16 << 20;
+use tollgate_limiter::{Limiter, file};
 
 /// Why a rule file is not used.
 #[derive(Debug, thiserror::Error)]
@@ -34,6 +26,26 @@ pub enum LoadError {
     /// It can be read, but not used.
     #[error("{0}")]
     Rules(Report),
+    /// It could be used, but does not do what its tests say.
+    #[error("{0}")]
+    Tests(TestFailures),
+}
+
+/// Which rule file is used, and how.
+#[derive(Clone, Debug)]
+pub struct RuleSource {
+    /// The file.
+    pub path: PathBuf,
+    /// What becomes of it if its tests fail.
+    pub failed_tests: FailedTests,
+    /// The folder in which the last good rules are kept; none if they are not.
+    pub data: Option<PathBuf>,
+}
+
+impl<P: Into<PathBuf>> From<P> for RuleSource {
+    fn from(path: P) -> Self {
+        Self { path: path.into(), failed_tests: FailedTests::default(), data: None }
+    }
 }
 
 /// How a watched file fares.
@@ -48,78 +60,59 @@ pub struct Status {
 /// A rule file and the limiter that follows it.
 #[derive(Debug)]
 pub struct RuleFile {
+    files: Files,
+    install: Install,
+}
+
+/// What becomes of a file's content.
+#[derive(Debug)]
+struct Install {
     path: PathBuf,
+    failed_tests: FailedTests,
     limiter: Arc<Limiter>,
-    /// What was seen last, good or bad.
-    seen: Option<Vec<u8>>,
+    last_good: Option<LastGood>,
     status: watch::Sender<Status>,
 }
 
 impl RuleFile {
-    /// Reads the file and puts its rules in force. Nothing is in force if it cannot be used.
-    pub fn open(path: impl Into<PathBuf>, limiter: Arc<Limiter>) -> Result<Self, LoadError> {
-        let mut file =
-            Self { path: path.into(), limiter, seen: None, status: watch::Sender::new(Status::default()) };
-        let text = file.read()?;
-        let loaded = file.load(&text)?;
-        file.seen = Some(text);
-        file.install(loaded);
-        Ok(file)
+    /// Reads the file and puts its rules in force, or, if it cannot be used, the last good ones. Without these it is
+    /// an error, and nothing is in force.
+    pub fn open(source: impl Into<RuleSource>, limiter: Arc<Limiter>) -> Result<Self, LoadError> {
+        let RuleSource { path, failed_tests, data } = source.into();
+        let cannot = |error| LoadError::Read { path: path.clone(), error };
+        let last_good = data.map(|folder| LastGood::open(&folder, &path)).transpose().map_err(cannot)?;
+        let mut files = Files::new(vec![path.clone()]);
+        let contents = files.read();
+        files.note(&contents);
+        let install = Install { path, failed_tests, limiter, last_good, status: watch::Sender::default() };
+        match install.load(contents) {
+            Ok((loaded, text)) => install.put_in_force(loaded, text),
+            Err(error) => install.fall_back(error)?,
+        }
+        Ok(Self { files, install })
     }
 
     /// How the file fares, now and later.
     pub fn status(&self) -> watch::Receiver<Status> {
-        self.status.subscribe()
+        self.install.status.subscribe()
     }
 
-    /// Follows the file until the task is dropped.
-    pub async fn follow(mut self) {
-        let (changed, mut changes) = mpsc::channel(1);
-        // Without a watcher a change is noticed by looking.
-        let watcher = watch_folder(&self.path, changed);
-        if let Err(error) = &watcher {
-            tracing::warn!(%error, "the rule file's folder cannot be watched; looking every second instead");
-        }
-        loop {
-            tokio::select! {
-                Some(()) = changes.recv() => {}
-                () = tokio::time::sleep(LOOK_EVERY) => {}
-            }
-            if self.read().ok() == self.seen {
-                continue;
-            }
-            // It may have been seen half written, however it was noticed.
-            tokio::time::sleep(SETTLE).await;
-            while changes.try_recv().is_ok() {}
-            self.look();
-        }
+    /// Follows the file, in a thread of its own, until the answer is dropped.
+    pub fn follow(self) -> io::Result<FileWatch> {
+        let install = self.install;
+        FileWatch::start_with("rule-file", self.files, move |contents, cause| install.take(contents, cause))
     }
+}
 
-    /// Reads the file again and puts it in force if it is new and good.
-    fn look(&mut self) {
-        let result = match self.read() {
-            Ok(text) if self.seen.as_ref() == Some(&text) => return,
-            Ok(text) => {
-                // Whoever wants no rules says so with `rules: []`; nothing at all is a write cut short.
-                let loaded = if text.trim_ascii().is_empty() {
-                    let error = io::Error::other("it is empty; for no rules at all, write `rules: []`");
-                    Err(LoadError::Read { path: self.path.clone(), error })
-                } else {
-                    self.load(&text)
-                };
-                self.seen = Some(text);
-                loaded
-            }
-            Err(error) => {
-                // A file that is gone for a moment is being replaced; the old rules hold in any case.
-                if self.seen.take().is_none() {
-                    return;
-                }
-                Err(error)
-            }
-        };
-        match result {
-            Ok(loaded) => self.install(loaded),
+impl Install {
+    /// Puts new content in force if it is good.
+    fn take(&self, contents: Contents, cause: Cause) {
+        if cause == Cause::Asked && self.status.borrow().error.is_none() {
+            let file = self.path.display();
+            return tracing::info!(%file, "the rule file has not changed, its rules stay in force");
+        }
+        match self.load(contents) {
+            Ok((loaded, text)) => self.put_in_force(loaded, text),
             Err(error) => {
                 tracing::error!("the new rules are not used, the old ones stay in force:\n{error}");
                 self.status.send_modify(|status| status.error = Some(Arc::new(error)));
@@ -127,49 +120,69 @@ impl RuleFile {
         }
     }
 
-    fn install(&mut self, loaded: Loaded) {
+    fn load(&self, mut contents: Contents) -> Result<(Loaded, String), LoadError> {
+        let content = contents.pop().expect("one file is watched");
+        let text = content.and_then(file::text);
+        let text = text.map_err(|error| LoadError::Read { path: self.path.clone(), error })?;
+        let loaded = self.parse(&self.path, &text)?;
+        match (TestFailures::find(&self.path, &loaded), self.failed_tests) {
+            (None, _) => {}
+            (Some(failures), FailedTests::Refuse) => return Err(LoadError::Tests(failures)),
+            (Some(failures), FailedTests::Warn) => {
+                tracing::warn!("the rules are used although their tests fail:\n{failures}");
+            }
+        }
+        Ok((loaded, text))
+    }
+
+    fn parse(&self, source: &Path, text: &str) -> Result<Loaded, LoadError> {
+        let loaded = rules::load(&source.display().to_string(), text).map_err(LoadError::Rules)?;
         if !loaded.warnings.problems().is_empty() {
             tracing::warn!("{}", loaded.warnings);
         }
+        Ok(loaded)
+    }
+
+    fn put_in_force(&self, loaded: Loaded, text: String) {
         let rules = loaded.rules.rules().len();
         self.limiter.install(loaded.rules, loaded.lists);
+        if let Some(last_good) = &self.last_good {
+            last_good.keep(text);
+        }
+        let mut revision = 0;
         self.status.send_modify(|status| {
             status.revision += 1;
             status.error = None;
+            revision = status.revision;
         });
-        let revision = self.status.borrow().revision;
         tracing::info!(revision, rules, file = %self.path.display(), "rules in force");
     }
 
-    fn read(&self) -> Result<Vec<u8>, LoadError> {
-        let read = || {
-            if std::fs::metadata(&self.path)?.len() > LARGEST_FILE {
-                return Err(io::Error::other("it is larger than 16 MiB"));
+    /// Puts the last good rules in force, for `error` keeps the file from being used.
+    fn fall_back(&self, error: LoadError) -> Result<(), LoadError> {
+        let kept = self.last_good.as_ref().map(LastGood::read).transpose();
+        let kept = match kept.map(Option::flatten) {
+            Ok(Some(kept)) => kept,
+            Ok(None) => return Err(error),
+            Err(problem) => {
+                tracing::error!(error = %problem, "the last good rules cannot be read");
+                return Err(error);
             }
-            std::fs::read(&self.path)
         };
-        read().map_err(|error| LoadError::Read { path: self.path.clone(), error })
+        let loaded = match self.parse(&kept.path, &kept.text) {
+            Ok(loaded) => loaded,
+            Err(problem) => {
+                tracing::error!("the last good rules cannot be used:\n{problem}");
+                return Err(error);
+            }
+        };
+        self.limiter.install(loaded.rules, loaded.lists);
+        tracing::error!(
+            "the rule file cannot be used, the last good rules are in force, from {} of {}:\n{error}",
+            kept.path.display(),
+            kept.written
+        );
+        self.status.send_replace(Status { revision: 1, error: Some(Arc::new(error)) });
+        Ok(())
     }
-
-    fn load(&self, text: &[u8]) -> Result<Loaded, LoadError> {
-        let source = self.path.display().to_string();
-        let text = std::str::from_utf8(text).map_err(|_| LoadError::Read {
-            path: self.path.clone(),
-            error: io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8 text"),
-        })?;
-        rules::load(&source, text).map_err(LoadError::Rules)
-    }
-}
-
-/// Sends a word whenever something in the folder of `path` changes. Stops when it is dropped.
-fn watch_folder(path: &Path, changed: mpsc::Sender<()>) -> notify::Result<RecommendedWatcher> {
-    let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-        if event.is_ok_and(|event| !event.kind.is_access()) {
-            // If a word is already waiting, one more says nothing new.
-            let _ = changed.try_send(());
-        }
-    })?;
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    watcher.watch(folder, RecursiveMode::NonRecursive)?;
-    Ok(watcher)
 }

@@ -21,7 +21,7 @@ pub use leasing::Leasing;
 pub use ruleset::{LimitId, Rule, RuleSet};
 pub use selection::{Charge, Charges, ClientMatch, Over, PathMatch, Selection};
 pub use summary::{ClientNumber, ClientTraits};
-pub use testing::{START_US, TestResult, run_tests};
+pub use testing::{START_US, TestResult, TestRun, run_some_tests, run_tests};
 pub use virtual_node::VirtualNode;
 
 /// The JSON Schema of a rule file, for editors.

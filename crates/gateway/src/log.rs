@@ -1,22 +1,27 @@
 //! The access log: one line of JSON for each request, written by a thread of its own.
 //!
-//! A request never waits for a disk: if the writer is behind, the line is dropped and counted.
+//! A request never waits for a disk: if the writer is behind, or cannot write, the line is dropped and counted.
+
+mod writer;
 
 use bytes::Buf;
 use http::{Method, Response, Uri};
 use hyper::body::{Body, Frame, SizeHint};
-use std::io::{self, BufWriter, Write};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
 use std::net::IpAddr;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::task::{Context, Poll};
 use std::thread;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tollgate_http::body::Code;
 use tollgate_limiter::Clock;
+use writer::LogWriter;
 
 /// Lines that wait to be written.
 const MOST_WAITING: usize = 64 << 10;
@@ -27,16 +32,40 @@ const LAST_LINES: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug)]
 pub struct AccessLog {
     lines: SyncSender<Message>,
-    dropped: Arc<AtomicU64>,
+    state: Arc<LogState>,
     clock: Clock,
+}
+
+/// What the writer and its senders share.
+#[derive(Debug, Default)]
+struct LogState {
+    /// Lines that were not written.
+    dropped: AtomicU64,
+    /// The file is to be opened again.
+    reopen: AtomicBool,
+}
+
+/// Where lines go.
+enum LogTarget {
+    Stream(Box<dyn Write + Send>),
+    File(PathBuf, File),
+}
+
+impl LogTarget {
+    fn open(path: &Path) -> io::Result<Self> {
+        let file = OpenOptions::new().create(true).append(true).open(path)?;
+        Ok(Self::File(path.to_owned(), file))
+    }
 }
 
 /// What the writer is told.
 #[derive(Debug)]
 enum Message {
     Line(Entry),
-    /// Somebody waits until all before this is written.
+    /// All before this is to be written, and then this is told.
     Written(oneshot::Sender<()>),
+    /// There is something new in the state.
+    Wake,
 }
 
 /// One request and its answer.
@@ -55,11 +84,28 @@ struct Entry {
 impl AccessLog {
     /// Writes to `target`, which is flushed whenever nothing waits.
     pub fn start(target: impl Write + Send + 'static, clock: Clock) -> io::Result<Self> {
+        Self::write_to(LogTarget::Stream(Box::new(target)), clock)
+    }
+
+    /// Adds lines to the file at `path`, which is made if it is not there.
+    pub fn open(path: &Path, clock: Clock) -> io::Result<Self> {
+        Self::write_to(LogTarget::open(path)?, clock)
+    }
+
+    fn write_to(target: LogTarget, clock: Clock) -> io::Result<Self> {
         let (lines, waiting) = sync_channel(MOST_WAITING);
-        thread::Builder::new()
-            .name("access-log".to_owned())
-            .spawn(move || write_all(&waiting, BufWriter::new(target)))?;
-        Ok(Self { lines, dropped: Arc::default(), clock })
+        let state = Arc::new(LogState::default());
+        let writer = LogWriter::new(target, Arc::clone(&state));
+        thread::Builder::new().name("access-log".to_owned()).spawn(move || writer.run(&waiting))?;
+        Ok(Self { lines, state, clock })
+    }
+
+    /// Has the file opened again, for it was moved away to be archived. Waits for nothing; lines that were sent before
+    /// may still go to the old file. Without a file it does nothing.
+    pub fn reopen(&self) {
+        self.state.reopen.store(true, Ordering::Release);
+        // If the queue is full, the writer is awake.
+        let _ = self.lines.try_send(Message::Wake);
     }
 
     /// Waits until what was noted so far is written, but not for ever.
@@ -71,9 +117,9 @@ impl AccessLog {
         }
     }
 
-    /// Lines that were dropped, because they came faster than they could be written.
+    /// Lines that were dropped, because they came faster than they could be written, or could not be written at all.
     pub fn dropped(&self) -> u64 {
-        self.dropped.load(Ordering::Relaxed)
+        self.state.dropped.load(Ordering::Relaxed)
     }
 
     /// A request begins.
@@ -114,7 +160,7 @@ impl Drop for Line {
         if let Some(mut entry) = self.entry.take() {
             entry.took_us = self.log.clock.now_us().saturating_sub(entry.began_us);
             if self.log.lines.try_send(Message::Line(entry)).is_err() {
-                self.log.dropped.fetch_add(1, Ordering::Relaxed);
+                self.log.state.dropped.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
@@ -179,36 +225,6 @@ impl<B: Body + Unpin> Body for Logged<B> {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
-    }
-}
-
-/// Writes until nobody sends any more.
-fn write_all(waiting: &Receiver<Message>, mut target: impl Write) {
-    let mut next = || -> io::Result<bool> {
-        let message = match waiting.try_recv() {
-            Err(TryRecvError::Empty) => {
-                target.flush()?;
-                waiting.recv().ok()
-            }
-            other => other.ok(),
-        };
-        match message {
-            Some(Message::Line(entry)) => write_line(&mut target, &entry)?,
-            Some(Message::Written(written)) => {
-                target.flush()?;
-                // Who waited may have gone.
-                let _ = written.send(());
-            }
-            None => return target.flush().map(|()| false),
-        }
-        Ok(true)
-    };
-    loop {
-        match next() {
-            Ok(true) => {}
-            Ok(false) => return,
-            Err(error) => return tracing::warn!(%error, "the access log cannot be written; it ends here"),
-        }
     }
 }
 

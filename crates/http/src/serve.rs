@@ -17,7 +17,7 @@ mod tls;
 
 pub use crowd::{Crowd, CrowdOptions, Seat};
 pub use doorman::{Doorman, Word};
-pub use tls::{TlsError, tls_from_files};
+pub use tls::{ServerCertificate, TlsError};
 
 use connection::Connection;
 use http::{Request, Response};

@@ -6,6 +6,7 @@ mod admission;
 mod clock;
 mod decision;
 mod failure;
+pub mod file;
 mod lease;
 mod limiter;
 mod memo;

@@ -114,14 +114,17 @@ pub fn read(flags: StoreFlags, file: &RedisFile) -> Result<Store, String> {
     Ok(Store::Redis(Box::new(SharedStore { url, settings, failure })))
 }
 
-/// Reports what is wrong in the file where it stands.
-pub fn check(document: &mut Document, store: Option<&str>, file: &RedisFile) {
-    let root = Path::root();
+/// Reports what is wrong with the address in the file.
+pub fn check_url(document: &mut Document, store: Option<&str>) {
     let flags = StoreFlags { url: store.map(str::to_owned), ..StoreFlags::default() };
     if let Err(error) = read(flags, &RedisFile::default()) {
-        document.error(&root.field("store"), error, None);
+        document.error(&Path::root().field("store"), error, None);
     }
-    let section = root.field("redis");
+}
+
+/// Reports what is wrong in the section where it stands.
+pub fn check(document: &mut Document, file: &RedisFile) {
+    let section = Path::root().field("redis");
     let mut wrong = |path: Path, error: Option<String>| {
         if let Some(error) = error {
             document.error(&path, error, None);

@@ -39,7 +39,7 @@ impl Progress {
     /// All have.
     pub fn end(&mut self) {
         if self.is_shown {
-            eprint!("\r{:width$}\r", "", width = WIDTH as usize + 6);
+            let _ = write!(std::io::stderr(), "\r{:width$}\r", "", width = WIDTH as usize + 6);
         }
     }
 }

@@ -8,7 +8,7 @@ use std::thread;
 use tollgate_testbed::{Server as Redis, wait_until};
 
 /// A server that says hello to one request on each connection, and nothing to who asks it to `/hold`.
-fn upstream() -> SocketAddr {
+pub fn upstream() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {

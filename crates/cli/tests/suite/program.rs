@@ -17,10 +17,11 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 pub fn tollgate<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     for name in
-        ["CONFIG", "RULES", "STORE", "STORE_MEMORY", "DATA", "LISTEN", "LOG", "GATEWAY_LISTEN", "UPSTREAM"]
+        ["CONFIG", "RULES", "STORE", "STORE_MEMORY", "DATA", "EMERGENCY", "LISTEN", "LOG", "GATEWAY_LISTEN"]
     {
         command.env_remove(format!("TOLLGATE_{name}"));
     }
+    command.env_remove("TOLLGATE_UPSTREAM");
     command.env_remove("STATE_DIRECTORY");
     command.args(arguments);
     command
@@ -29,6 +30,12 @@ pub fn tollgate<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Comm
 /// A shipped rule file.
 pub fn example(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/rules").join(name)
+}
+
+/// A FIFO that nothing reads or writes.
+pub fn make_fifo(path: &Path) {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+    mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
 }
 
 /// What a command said, and how it ended.
@@ -101,6 +108,13 @@ impl Server {
         Self::from(tollgate(["serve", "--listen", "127.0.0.1:0"]).args(arguments))
     }
 
+    /// Runs a command that may never serve, or cannot say so: without an address.
+    pub fn silent(command: &mut Command) -> Self {
+        let mut child = Killed(command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
+        let log = lines(child.0.stderr.take().unwrap());
+        Self { child, address: SocketAddr::from(([0; 4], 0)), greeting: String::new(), log }
+    }
+
     /// Runs a command that serves, and waits until it says where.
     pub fn from(command: &mut Command) -> Self {
         let mut child = Killed(spawn(command));
@@ -114,7 +128,8 @@ impl Server {
             greeting += &line;
             greeting.push('\n');
         }
-        let (_, address) = greeting.split_once("http://").unwrap();
+        let (_, address) = greeting.split_once("http").unwrap();
+        let address = address.trim_start_matches(['s', ':', '/']);
         let (address, _) = address.split_once('/').unwrap();
         Self { child, address: address.parse().unwrap(), greeting, log }
     }

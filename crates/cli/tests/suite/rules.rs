@@ -1,6 +1,6 @@
 //! `tollgate rules …`: what is said, and how it exits.
 
-use crate::program::{Ended, example, run, tollgate};
+use crate::program::{Ended, Server, example, run, tollgate};
 use std::path::Path;
 
 const EXAMPLES: [&str; 5] =
@@ -74,6 +74,38 @@ fn check_says_everything_that_is_wrong() {
     assert!(said.contains("error: cannot read missing.yaml: No such file"), "{said}");
 }
 
+/// Rules that are commented out, or lost, would be the end of every limit.
+#[test]
+fn a_file_without_rules_is_refused_unless_it_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rules.yaml");
+    for text in [
+        "",
+        "# rules: [{ id: one, limit: 5/min }]\n",
+        "rules: []\n",
+        "deny: [sk_1]\n",
+        "tiers: { free: {} }\n",
+    ] {
+        std::fs::write(&path, text).unwrap();
+        for command in
+            [&["rules", "check"][..], &["rules", "test"], &["serve", "--listen", "127.0.0.1:0", "--rules"]]
+        {
+            let ended = run(tollgate(command).arg(&path));
+            assert_eq!((ended.code, ended.stdout.as_str()), (Some(1), ""), "{text}: {command:?}");
+            let said = ended.stderr;
+            assert!(said.contains("error: there is no rule, so nothing is limited"), "{text}: {said}");
+            assert!(said.contains("write `allow_empty: true`"), "{text}: {said}");
+        }
+        std::fs::write(&path, format!("{text}allow_empty: true\n")).unwrap();
+        for command in ["check", "test"] {
+            let ended = run(tollgate(["rules", command]).arg(&path));
+            assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "{text}");
+        }
+    }
+    let server = Server::start(["--rules".as_ref(), path.as_os_str()]);
+    assert_eq!(server.client().check("a", "/").json()["limit"], serde_json::Value::Null);
+}
+
 #[test]
 fn test_says_what_differs() {
     let ended = rules(&["test", "failing.yaml"]);
@@ -90,6 +122,34 @@ failing.yaml: 1 passed, 1 failed
     let ended = rules(&["test", "broken.yaml"]);
     assert_eq!((ended.code, ended.stdout.as_str()), (Some(1), ""));
     assert!(ended.stderr.contains("broken.yaml:3:5: error: "), "{}", ended.stderr);
+}
+
+/// A server runs them too, at its start and before each change.
+#[test]
+fn a_server_does_not_use_rules_whose_tests_fail() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let (rules, settings) = (path("rules.yaml"), path("tollgate.yaml"));
+    std::fs::write(&rules, FAILING).unwrap();
+    let ended = run(tollgate(["serve", "--listen", "127.0.0.1:0", "--rules"]).arg(&rules));
+    assert_eq!((ended.code, ended.stdout.as_str()), (Some(1), ""));
+    assert!(ended.stderr.contains("rules.yaml: error: of 2 tests, 1 failed\n"), "{}", ended.stderr);
+    let failure = "rules.yaml:8: six: step 2, at 0s: expected 6 of 6 to pass, 0 did";
+    assert!(ended.stderr.contains(failure), "{}", ended.stderr);
+
+    std::fs::write(&rules, GOOD).unwrap();
+    let server = Server::start(["--rules".as_ref(), rules.as_os_str()]);
+    std::fs::write(&rules, FAILING).unwrap();
+    server.until_logged("the new rules are not used, the old ones stay in force");
+    server.until_logged(failure);
+    drop(server);
+
+    std::fs::write(&settings, "rules: rules.yaml\nlisten: 127.0.0.1:0\non_failed_rule_tests: warn\n")
+        .unwrap();
+    let server = Server::from(tollgate(["serve", "--config"]).arg(&settings));
+    server.until_logged("the rules are used although their tests fail");
+    server.until_logged(failure);
+    assert_eq!(server.client().check("a", "/").json()["limit"], 5);
 }
 
 #[test]

@@ -126,6 +126,74 @@ fn what_is_wrong_on_the_command_line_is_said() {
     assert_eq!(run(&mut tollgate([""; 0])).code, Some(2));
 }
 
+/// Whoever states a setting believes that it has an effect.
+#[test]
+fn what_has_no_effect_is_an_error() {
+    let gateway = ["gateway", "--upstream", "127.0.0.1:1", "--gateway-listen", "127.0.0.1:0"];
+    for (command, flag, value, expected) in [
+        (
+            &gateway[..],
+            "--listen",
+            "127.0.0.1:0",
+            "error: --listen has no effect: `tollgate gateway` answers no checks",
+        ),
+        (
+            &["serve"],
+            "--emergency",
+            "on",
+            "error: --emergency has no effect: it is about a store that nodes share",
+        ),
+        (&["serve"], "--data", "x", "error: --data has no effect: there is neither a rule file nor a store"),
+    ] {
+        let ended = run(tollgate(command).args([flag, value]));
+        assert_eq!((ended.code, ended.stdout.as_str()), (Some(1), ""), "{flag}");
+        assert!(ended.stderr.starts_with(expected), "{}", ended.stderr);
+    }
+    for (command, config, expected) in [
+        (
+            "gateway",
+            "upstream: x\nlisten: 127.0.0.1:0\n",
+            "tollgate.yaml:2:1: error: `listen` has no effect: ",
+        ),
+        (
+            "serve",
+            "identity: { user: { header: X-User } }\n",
+            "tollgate.yaml:1:1: error: `identity` has no effect: ",
+        ),
+        (
+            "serve",
+            "store: memory\nredis: { timeout: 5ms }\n",
+            "tollgate.yaml:2:1: error: `redis` has no effect: ",
+        ),
+        ("serve", "data: x\n", "tollgate.yaml:1:1: error: `data` has no effect: "),
+        (
+            "serve",
+            "on_failed_rule_tests: warn\n",
+            "tollgate.yaml:1:1: error: `on_failed_rule_tests` has no effect: ",
+        ),
+    ] {
+        let folder = folder_with(config);
+        let ended = run(tollgate([command, "--config", "tollgate.yaml"]).current_dir(folder.path()));
+        assert_eq!(ended.code, Some(1), "{config}");
+        assert!(ended.stderr.starts_with(expected), "{config}: {}", ended.stderr);
+        assert!(ended.stderr.contains("hint: remove it"), "{}", ended.stderr);
+    }
+}
+
+/// Environments are inherited: a variable that is left in one is no reason not to start.
+#[test]
+fn a_variable_without_effect_is_a_warning() {
+    let mut command = tollgate(["gateway", "--upstream", "127.0.0.1:1", "--gateway-listen", "127.0.0.1:0"]);
+    for (name, value) in [("LISTEN", "127.0.0.1:0"), ("EMERGENCY", "on"), ("DATA", "x")] {
+        command.env(format!("TOLLGATE_{name}"), value);
+    }
+    let server = Server::from(&mut command);
+    for name in ["LISTEN", "EMERGENCY", "DATA"] {
+        let line = server.until_logged(&format!("TOLLGATE_{name} has no effect: "));
+        assert!(line.contains("WARN"), "{line}");
+    }
+}
+
 #[test]
 fn what_is_done_about_abuse_is_checked() {
     for (config, said) in [

@@ -1,6 +1,6 @@
 //! A change that cannot be used: the old rules stay, and somebody is told where it is wrong.
 
-use crate::setting::{Followed, rules};
+use crate::setting::{Followed, quota, rules};
 
 #[tokio::test]
 async fn keeps_the_old_rules_and_says_where() {
@@ -26,6 +26,10 @@ async fn every_kind_of_broken() {
         b"\xff\xfe",
         b"rules:\n  - { id: a, limit: 5/min }\n  - { id: a, limit: 6/min }\n",
         b"just a text",
+        b"",
+        b"# rules:\n#   - { id: one, limit: 5/min }\n",
+        b"rules: []\n",
+        b"deny: [sk_revoked_1]\n",
     ]) {
         file.write(text);
         file.until_error().await;
@@ -34,6 +38,18 @@ async fn every_kind_of_broken() {
         file.until_quota(capacity).await;
         assert!(file.error().is_none());
     }
+}
+
+#[tokio::test]
+async fn a_file_without_rules_is_used_if_it_says_so() {
+    let mut file = Followed::with_rules(&rules(5));
+    file.replace("deny: [a]\n");
+    let message = file.until_error().await;
+    assert!(message.contains("there is no rule") && message.contains("allow_empty: true"), "{message}");
+    file.replace("allow_empty: true\n");
+    file.until_well().await;
+    assert_eq!(quota(&file.limiter, "a"), None);
+    assert_eq!(file.revision(), 2);
 }
 
 /// Back to what is in force: there is nothing to install, but the complaint has to end.

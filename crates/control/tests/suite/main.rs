@@ -4,6 +4,10 @@
 
 mod broken;
 mod changes;
+mod irregular;
+mod last_good;
 mod opening;
 mod reloads;
 mod setting;
+mod trials;
+mod watching;

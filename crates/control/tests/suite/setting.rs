@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
-use tollgate_control::{LoadError, RuleFile, Status};
+use tollgate_control::{FileWatch, LoadError, RuleFile, RuleSource, Status};
 use tollgate_limiter::{Clock, Limiter, ManualClock, MemoryStore, Request};
 
 const START_US: u64 = 1_800_000_000_000_000;
@@ -33,7 +32,7 @@ pub struct Followed {
     pub path: PathBuf,
     pub limiter: Arc<Limiter>,
     status: watch::Receiver<Status>,
-    following: JoinHandle<()>,
+    pub watch: FileWatch,
 }
 
 impl Followed {
@@ -41,11 +40,15 @@ impl Followed {
     pub fn start(prepare: impl FnOnce(&Path) -> PathBuf) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = prepare(folder.path());
-        let limiter = limiter();
-        let file = RuleFile::open(&path, Arc::clone(&limiter)).unwrap_or_else(|error| panic!("{error}"));
+        Self::open(folder, path.into()).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Follows a source whose file is in `folder`.
+    pub fn open(folder: TempDir, source: RuleSource) -> Result<Self, LoadError> {
+        let (path, limiter) = (source.path.clone(), limiter());
+        let file = RuleFile::open(source, Arc::clone(&limiter))?;
         let status = file.status();
-        let following = tokio::spawn(file.follow());
-        Self { folder, path, limiter, status, following }
+        Ok(Self { folder, path, limiter, status, watch: file.follow().unwrap() })
     }
 
     pub fn with_rules(text: &str) -> Self {
@@ -92,14 +95,14 @@ impl Followed {
 
     /// Waits until the newest content is reported as not used, and answers what is said.
     pub async fn until_error(&mut self) -> String {
-        let failed = self.status.wait_for(|status| status.error.is_some());
+        self.until_error_with("").await
+    }
+
+    /// Waits until something is reported that ends so.
+    pub async fn until_error_with(&mut self, end: &str) -> String {
+        let is_it = |error: &Arc<LoadError>| error.to_string().ends_with(end);
+        let failed = self.status.wait_for(|status| status.error.as_ref().is_some_and(is_it));
         let status = tokio::time::timeout(PATIENCE, failed).await.expect("no error is reported").unwrap();
         status.error.as_ref().unwrap().to_string()
-    }
-}
-
-impl Drop for Followed {
-    fn drop(&mut self) {
-        self.following.abort();
     }
 }

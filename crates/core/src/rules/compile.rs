@@ -20,6 +20,9 @@ use std::collections::HashMap;
 /// A compiled pattern may take this much memory; all of them together four times as much.
 const PATTERN_BYTES: usize = 2 << 20;
 
+const NO_RULES: &str = "there is no rule, so nothing is limited";
+const NO_RULES_HINT: &str = "begin with `rules: [{ id: api, limit: 100/min }]`; if nothing is to be limited, write `allow_empty: true`";
+
 /// A rule file, ready to use.
 #[derive(Debug)]
 pub struct Loaded {
@@ -93,14 +96,9 @@ impl<'f> Compiler<'f> {
             ),
         }
         self.warn_of_unreachable_fallbacks();
-        let file = self.file;
-        let lists = [&file.whitelist, &file.allow, &file.blacklist, &file.deny];
-        if file.rules.is_empty()
-            && lists.iter().all(|list| list.is_empty())
-            && !self.document.is_damaged(&root)
-        {
-            let hint = "begin with `rules: [{ id: api, limit: 100/min }]`";
-            self.document.warning(&root, "there is no rule, so nothing is limited", hint);
+        // Rules that were commented out, or lost by a tool, are the end of every limit.
+        if self.file.rules.is_empty() && !self.file.allow_empty && !self.document.is_damaged(&root) {
+            self.document.error(&root.field("rules"), NO_RULES, NO_RULES_HINT);
         }
     }
 

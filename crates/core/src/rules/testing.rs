@@ -25,19 +25,45 @@ pub struct TestResult {
     pub failures: Vec<(usize, String)>,
 }
 
+/// What became of the cases of a rule file, and how many of them were left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TestRun {
+    /// Of those that ran.
+    pub results: Vec<TestResult>,
+    /// How many did not.
+    pub left_out: usize,
+}
+
 /// Runs every case of a rule file, each on a node of its own.
 pub fn run_tests(loaded: &Loaded) -> Vec<TestResult> {
-    loaded.tests.iter().map(|(line, case)| run_case(loaded, *line, case)).collect()
+    run_some_tests(loaded, |_| true).results
+}
+
+/// Runs the cases for which `may_run` says so, which is told how many requests each sends.
+pub fn run_some_tests(loaded: &Loaded, mut may_run: impl FnMut(u64) -> bool) -> TestRun {
+    let mut run = TestRun::default();
+    for (line, case) in &loaded.tests {
+        if may_run(requests(case)) {
+            run.results.push(run_case(loaded, *line, case));
+        } else {
+            run.left_out += 1;
+        }
+    }
+    run
+}
+
+fn requests(case: &TestCase) -> u64 {
+    case.steps.iter().fold(0, |sum: u64, step| sum.saturating_add(step.send.unwrap_or(1)))
 }
 
 fn run_case(loaded: &Loaded, line: usize, case: &TestCase) -> TestResult {
     let mut node = VirtualNode::default();
-    let mut result = TestResult { name: case.name.clone(), line, requests: 0, failures: Vec::new() };
+    let mut result =
+        TestResult { name: case.name.clone(), line, requests: requests(case), failures: Vec::new() };
     let start_us = case.start.map_or(START_US, |start| start.unix_us);
     let mut at_us = 0;
     for (index, step) in case.steps.iter().enumerate() {
         at_us = step.at.map_or(at_us, |at| at.us);
-        result.requests += step.send.unwrap_or(1);
         if let Err(difference) =
             run_step(loaded, &mut node, &case.request, step, start_us.saturating_add(at_us))
         {

@@ -36,9 +36,12 @@ pub struct RuleFile {
     /// The same as `blacklist`.
     #[serde(default)]
     pub deny: Vec<ListEntry>,
-    /// Cases with a virtual clock, run by `tollgate rules test`.
+    /// Cases with a virtual clock, run by `tollgate rules test`, and before a server uses the file.
     #[serde(default)]
     pub tests: Vec<TestCase>,
+    /// Whether the file may have no rule, so that nothing is limited.
+    #[serde(default)]
+    pub allow_empty: bool,
 }
 
 /// One rule: whom it is about, and how much they may do.

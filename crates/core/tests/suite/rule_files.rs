@@ -74,6 +74,7 @@ whitelist: [sk_internal_*]
 allow: [{ key: 10.0.0.0/8, expires: 2030-01-01T00:00:00Z, reason: ours }]
 blacklist: [sk_revoked_*]
 deny: [198.51.100.7]
+allow_empty: false
 tests:
   - name: all fields
     start: 2026-05-01

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
-use tollgate_http::serve::tls_from_files;
+use tollgate_http::serve::ServerCertificate;
 use tollgate_testbed::Certificates;
 
 pub struct Files {
@@ -29,7 +29,8 @@ impl Files {
 
     pub async fn pair(&self) -> Pair {
         let path = |name: &str| self.folder.path().join(name);
-        let tls = tls_from_files(&path("cert.pem"), &path("key.pem")).unwrap();
+        let certificate = ServerCertificate::open(path("cert.pem"), path("key.pem")).unwrap();
+        let tls = certificate.server_config().unwrap();
         Pair::listening(|listen| {
             listen.entrance.tls = Some(tls);
             listen.options.head_time = Duration::from_millis(500);
@@ -90,7 +91,7 @@ fn what_is_wrong_with_the_files_is_said() {
         (path("cert.pem"), path("cert.pem"), "no private key can be read from"),
         (path("cert.pem"), other_key, "does not fit the certificate"),
     ] {
-        let error = tls_from_files(&certificate, &key).unwrap_err().to_string();
+        let error = ServerCertificate::open(&certificate, &key).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
     }
 }

@@ -9,6 +9,7 @@ use crate::headers::X_API_KEY;
 use http::{HeaderMap, HeaderName, Uri};
 use smallvec::SmallVec;
 use std::borrow::Cow;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::sync::Arc;
@@ -122,6 +123,20 @@ impl Identities {
     /// How addresses are found.
     pub fn client_ip(&self) -> &ClientIpOptions {
         &self.client_ip
+    }
+
+    /// The file with the keys that tokens are verified by, if there is one.
+    pub fn key_file(&self) -> Option<&Path> {
+        self.jwt.as_ref().map(|(verifier, _)| verifier.key_file())
+    }
+
+    /// Replaces the keys with what stands in their file now, and forgets which tokens were good by the old ones. On an
+    /// error they stay.
+    pub fn replace_keys(&self, content: io::Result<Vec<u8>>) -> Result<(), IdentityError> {
+        match &self.jwt {
+            Some((verifier, _)) => verifier.replace_keys(content),
+            None => Ok(()),
+        }
     }
 
     /// Whether [`Self::caller`] needs the time.

@@ -7,14 +7,17 @@
 use super::options::IdentityError;
 use super::source::Source;
 use super::tokens::Tokens;
+use arc_swap::ArcSwap;
 use jsonwebtoken::jwk::{JwkSet, PublicKeyUse};
 use jsonwebtoken::{Algorithm, AlgorithmFamily, DecodingKey, Validation, decode, decode_header};
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tollgate_core::rate::SECOND_US;
 use tollgate_core::rules::spelling::{DurationText, OneOrMany};
+use tollgate_limiter::file;
 
 /// No honest token is longer, and a longer one is not worth a signature check.
 const LONGEST_TOKEN: usize = 8 * 1024;
@@ -107,13 +110,46 @@ impl Claims {
 /// Verifies tokens.
 #[derive(Debug)]
 pub(super) struct Verifier {
-    keys: Vec<(Option<String>, DecodingKey)>,
+    key_file: KeyFile,
     validation: Validation,
     leeway_us: u64,
     claims: Vec<String>,
+    keyring: ArcSwap<Keyring>,
+}
+
+/// Keys, and what is known of tokens by them: with new keys, all tokens are verified again.
+#[derive(Debug)]
+struct Keyring {
+    keys: NamedKeys,
     valid: Tokens<Arc<Claims>>,
     /// Apart from the others: made-up tokens must not push out those of busy clients.
     invalid: Tokens<()>,
+}
+
+/// By the names that tokens call them by.
+type NamedKeys = Vec<(Option<String>, DecodingKey)>;
+
+impl Keyring {
+    fn new(keys: NamedKeys) -> Self {
+        Self { keys, valid: Tokens::new(), invalid: Tokens::new() }
+    }
+}
+
+/// Where the keys stand.
+#[derive(Clone, Debug)]
+struct KeyFile {
+    path: PathBuf,
+    kind: KeyKind,
+    algorithm: JwtAlgorithm,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum KeyKind {
+    /// A public key (PEM).
+    Public,
+    Secret,
+    /// A set of keys (JWKS).
+    Set,
 }
 
 impl Verifier {
@@ -137,39 +173,53 @@ impl Verifier {
             validation.set_issuer(issuer);
             validation.required_spec_claims.insert("iss".to_owned());
         }
+        let key_file = KeyFile::named(options, folder)?;
+        let keys = key_file.keys(file::read(&key_file.path))?;
         Ok(Self {
-            keys: keys(options, folder)?,
+            key_file,
             validation,
             leeway_us: options.leeway.map_or(DEFAULT_LEEWAY_US, |leeway| leeway.us),
             claims,
-            valid: Tokens::new(),
-            invalid: Tokens::new(),
+            keyring: ArcSwap::from_pointee(Keyring::new(keys)),
         })
+    }
+
+    /// The file that the keys are read from.
+    pub(super) fn key_file(&self) -> &Path {
+        &self.key_file.path
+    }
+
+    /// Replaces the keys with what stands in their file now. On an error they stay.
+    pub(super) fn replace_keys(&self, content: io::Result<Vec<u8>>) -> Result<(), IdentityError> {
+        let keys = self.key_file.keys(content)?;
+        self.keyring.store(Arc::new(Keyring::new(keys)));
+        Ok(())
     }
 
     /// What `token` proves at `now_us`; none if nothing.
     pub(super) fn claims(&self, token: &str, now_us: u64) -> Option<Arc<Claims>> {
-        if let Some(known) = self.valid.get(token, now_us) {
+        let keyring = self.keyring.load();
+        if let Some(known) = keyring.valid.get(token, now_us) {
             return Some(known);
         }
-        if token.len() > LONGEST_TOKEN || self.invalid.get(token, now_us).is_some() {
+        if token.len() > LONGEST_TOKEN || keyring.invalid.get(token, now_us).is_some() {
             return None;
         }
-        match self.verify(token, now_us) {
+        match self.verify(&keyring.keys, token, now_us) {
             Some((claims, until_us)) => {
-                self.valid.put(token, Arc::clone(&claims), now_us, until_us);
+                keyring.valid.put(token, Arc::clone(&claims), now_us, until_us);
                 Some(claims)
             }
             None => {
-                self.invalid.put(token, (), now_us, now_us.saturating_add(INVALID_US));
+                keyring.invalid.put(token, (), now_us, now_us.saturating_add(INVALID_US));
                 None
             }
         }
     }
 
     /// The claims, and until when they hold.
-    fn verify(&self, token: &str, now_us: u64) -> Option<(Arc<Claims>, u64)> {
-        let key = match self.keys.as_slice() {
+    fn verify(&self, keys: &NamedKeys, token: &str, now_us: u64) -> Option<(Arc<Claims>, u64)> {
+        let key = match keys.as_slice() {
             // A file with one key and no name for it is the key of every token.
             [(None, key)] => key,
             keys => {
@@ -213,75 +263,84 @@ fn claim(claims: &Map<String, Value>, name: &str) -> Option<Box<str>> {
     }
 }
 
-fn keys(options: &JwtOptions, folder: &Path) -> Result<Vec<(Option<String>, DecodingKey)>, IdentityError> {
-    let secret = options.algorithm.is_secret();
-    match (&options.key_file, &options.secret_file, &options.jwks_file) {
-        (Some(file), None, None) if !secret => {
-            let field = "jwt.key_file";
-            let pem = read(field, folder, file)?;
-            let key = match options.algorithm {
-                JwtAlgorithm::Es256 | JwtAlgorithm::Es384 => DecodingKey::from_ec_pem(&pem),
-                JwtAlgorithm::EdDsa => DecodingKey::from_ed_pem(&pem),
-                _ => DecodingKey::from_rsa_pem(&pem),
-            };
-            let key = key.map_err(|error| {
-                IdentityError::new(field, format!("{} has no such public key: {error}", file.display()))
-            })?;
-            Ok(vec![(None, key)])
-        }
-        (None, Some(file), None) if secret => {
-            let field = "jwt.secret_file";
-            let bytes = read(field, folder, file)?;
-            let secret = bytes.trim_ascii();
-            if secret.starts_with(b"-----BEGIN") {
-                return Err(IdentityError::new(field, "a public key is no secret; everybody has it"));
+impl KeyFile {
+    /// The one that the options name.
+    fn named(options: &JwtOptions, folder: &Path) -> Result<Self, IdentityError> {
+        let wrong = |field: &str, message: &str| Err(IdentityError::new(field, message));
+        let is_secret = options.algorithm.is_secret();
+        let (file, kind) = match (&options.key_file, &options.secret_file, &options.jwks_file) {
+            (Some(file), None, None) if !is_secret => (file, KeyKind::Public),
+            (None, Some(file), None) if is_secret => (file, KeyKind::Secret),
+            (None, None, Some(file)) => (file, KeyKind::Set),
+            (Some(_), None, None) => {
+                return wrong("jwt.key_file", "this algorithm takes a `secret_file` or a `jwks_file`");
             }
-            if secret.len() < SHORTEST_SECRET {
-                let message = format!("a secret has at least {SHORTEST_SECRET} bytes");
-                return Err(IdentityError::new(field, message));
+            (None, Some(_), None) => {
+                return wrong("jwt.secret_file", "this algorithm takes a `key_file` or a `jwks_file`");
             }
-            Ok(vec![(None, DecodingKey::from_secret(secret))])
-        }
-        (None, None, Some(file)) => key_set(options.algorithm, &read("jwt.jwks_file", folder, file)?),
-        (Some(_), None, None) => {
-            Err(IdentityError::new("jwt.key_file", "this algorithm takes a `secret_file` or a `jwks_file`"))
-        }
-        (None, Some(_), None) => {
-            Err(IdentityError::new("jwt.secret_file", "this algorithm takes a `key_file` or a `jwks_file`"))
-        }
-        _ => Err(IdentityError::new("jwt", "name one of `key_file`, `secret_file` and `jwks_file`")),
+            _ => return wrong("jwt", "name one of `key_file`, `secret_file` and `jwks_file`"),
+        };
+        Ok(Self { path: folder.join(file), kind, algorithm: options.algorithm })
     }
-}
 
-/// The keys of a set that fit the algorithm.
-fn key_set(
-    algorithm: JwtAlgorithm,
-    json: &[u8],
-) -> Result<Vec<(Option<String>, DecodingKey)>, IdentityError> {
-    let wrong = |message: String| IdentityError::new("jwt.jwks_file", message);
-    let set: JwkSet =
-        serde_json::from_slice(json).map_err(|error| wrong(format!("this is no set of keys: {error}")))?;
-    let algorithm = algorithm.algorithm();
-    let mut keys = Vec::new();
-    for jwk in &set.keys {
-        let signs = !matches!(jwk.common.public_key_use, Some(PublicKeyUse::Encryption));
-        let fits = jwk.common.key_algorithm.is_none_or(|named| named.to_string() == format!("{algorithm:?}"));
-        if !signs || !fits {
-            continue;
-        }
-        // A set may well hold keys of kinds that are of no use here.
-        let Ok(key) = DecodingKey::from_jwk(jwk) else { continue };
-        let is_weak = algorithm.family() == AlgorithmFamily::Hmac
-            && key.try_get_as_bytes().is_ok_and(|secret| secret.len() < SHORTEST_SECRET);
-        if key.family() == algorithm.family() && !is_weak {
-            keys.push((jwk.common.key_id.clone(), key));
+    fn wrong(&self, message: impl Into<String>) -> IdentityError {
+        let field = match self.kind {
+            KeyKind::Public => "jwt.key_file",
+            KeyKind::Secret => "jwt.secret_file",
+            KeyKind::Set => "jwt.jwks_file",
+        };
+        IdentityError::new(field, message)
+    }
+
+    /// The keys in the file's content.
+    fn keys(&self, content: io::Result<Vec<u8>>) -> Result<NamedKeys, IdentityError> {
+        let path = self.path.display();
+        let bytes = content.map_err(|error| self.wrong(format!("cannot read {path}: {error}")))?;
+        match self.kind {
+            KeyKind::Public => {
+                let key = match self.algorithm {
+                    JwtAlgorithm::Es256 | JwtAlgorithm::Es384 => DecodingKey::from_ec_pem(&bytes),
+                    JwtAlgorithm::EdDsa => DecodingKey::from_ed_pem(&bytes),
+                    _ => DecodingKey::from_rsa_pem(&bytes),
+                };
+                let key =
+                    key.map_err(|error| self.wrong(format!("{path} has no such public key: {error}")))?;
+                Ok(vec![(None, key)])
+            }
+            KeyKind::Secret => {
+                let secret = bytes.trim_ascii();
+                if secret.starts_with(b"-----BEGIN") {
+                    return Err(self.wrong("a public key is no secret; everybody has it"));
+                }
+                if secret.len() < SHORTEST_SECRET {
+                    return Err(self.wrong(format!("a secret has at least {SHORTEST_SECRET} bytes")));
+                }
+                Ok(vec![(None, DecodingKey::from_secret(secret))])
+            }
+            KeyKind::Set => self.key_set(&bytes),
         }
     }
-    if keys.is_empty() { Err(wrong(format!("it has no key for {algorithm:?}"))) } else { Ok(keys) }
-}
 
-fn read(field: &str, folder: &Path, file: &Path) -> Result<Vec<u8>, IdentityError> {
-    let path = folder.join(file);
-    std::fs::read(&path)
-        .map_err(|error| IdentityError::new(field, format!("cannot read {}: {error}", path.display())))
+    /// The keys of a set that fit the algorithm.
+    fn key_set(&self, json: &[u8]) -> Result<NamedKeys, IdentityError> {
+        let set: JwkSet = serde_json::from_slice(json)
+            .map_err(|error| self.wrong(format!("this is no set of keys: {error}")))?;
+        let algorithm = self.algorithm.algorithm();
+        let mut keys = Vec::new();
+        for jwk in &set.keys {
+            let signs = !matches!(jwk.common.public_key_use, Some(PublicKeyUse::Encryption));
+            let named = jwk.common.key_algorithm;
+            if !signs || named.is_some_and(|named| named.to_string() != format!("{algorithm:?}")) {
+                continue;
+            }
+            // A set may well hold keys of kinds that are of no use here.
+            let Ok(key) = DecodingKey::from_jwk(jwk) else { continue };
+            let is_weak = algorithm.family() == AlgorithmFamily::Hmac
+                && key.try_get_as_bytes().is_ok_and(|secret| secret.len() < SHORTEST_SECRET);
+            if key.family() == algorithm.family() && !is_weak {
+                keys.push((jwk.common.key_id.clone(), key));
+            }
+        }
+        if keys.is_empty() { Err(self.wrong(format!("it has no key for {algorithm:?}"))) } else { Ok(keys) }
+    }
 }

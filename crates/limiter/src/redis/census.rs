@@ -8,11 +8,11 @@
 //! not take itself for the only one.
 
 use super::StoreUrl;
+use crate::file;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -106,28 +106,28 @@ impl Record {
 
     /// The number that was kept, if it is about this fleet.
     fn read(&self) -> Option<u32> {
-        let file = self.path.display();
-        let text = match fs::read_to_string(&self.path) {
+        let path = self.path.display();
+        let text = match file::read_text(&self.path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
             Err(error) => {
-                tracing::warn!(%file, %error, "how many nodes there were cannot be read");
+                tracing::warn!(file = %path, %error, "how many nodes there were cannot be read");
                 return None;
             }
         };
         let kept: Kept = match serde_json::from_str(&text) {
             Ok(kept) => kept,
             Err(error) => {
-                tracing::warn!(%file, %error, "how many nodes there were cannot be understood; it is written anew");
+                tracing::warn!(file = %path, %error, "how many nodes there were cannot be understood; it is written anew");
                 return None;
             }
         };
         if (&kept.store, &kept.prefix) != (&self.store, &self.prefix) {
-            tracing::info!(%file, store = kept.store, "how many nodes there were is known of another store only");
+            tracing::info!(file = %path, store = kept.store, "how many nodes there were is known of another store only");
             return None;
         }
         if !(1..=MOST_NODES).contains(&kept.nodes) {
-            tracing::warn!(%file, nodes = kept.nodes, "so many nodes there cannot have been; it is written anew");
+            tracing::warn!(file = %path, nodes = kept.nodes, "so many nodes there cannot have been; it is written anew");
             return None;
         }
         *self.written.lock() = Some(kept.nodes);
@@ -155,29 +155,17 @@ impl Record {
 
     /// Whoever reads the file finds the old number or the new one, whole.
     fn write(&self, nodes: u32) -> io::Result<()> {
-        if let Some(folder) = self.path.parent() {
-            fs::create_dir_all(folder)?;
-        }
         let kept = Kept { store: self.store.clone(), prefix: self.prefix.clone(), nodes };
         let mut text = serde_json::to_string(&kept)?;
         text.push('\n');
-        // Several nodes of one machine may have been given the same folder.
-        let beside = self.path.with_extension(format!("json.{}", std::process::id()));
-        let written = File::create(&beside).and_then(|mut file| {
-            file.write_all(text.as_bytes())?;
-            file.sync_all()
-        });
-        let renamed = written.and_then(|()| fs::rename(&beside, &self.path));
-        if renamed.is_err() {
-            let _ = fs::remove_file(&beside);
-        }
-        renamed
+        file::replace(&self.path, text.as_bytes())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     fn census(folder: &Path, url: &str) -> Census {
         Census::open(Some(folder), &url.parse().unwrap(), "tg:")

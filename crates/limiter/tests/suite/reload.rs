@@ -11,7 +11,7 @@ fn bucket(capacity: u32) -> String {
 }
 
 fn lists(text: &str) -> Lists {
-    load(text).lists
+    load(&format!("allow_empty: true\n{text}")).lists
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn another_algorithm_or_another_id_starts_fresh() {
 fn a_rule_that_is_gone_limits_nobody() {
     let setting = Setting::new(&bucket(1));
     assert_eq!(setting.send(2, &key("a")), 1);
-    setting.install("rules: []");
+    setting.install("allow_empty: true");
     assert_eq!(setting.check(&key("a")).outcome, Outcome::Unlimited);
     setting.install(&bucket(1));
     assert_eq!(setting.send(1, &key("a")), 0);

@@ -2,6 +2,7 @@
 
 use super::super::url::{Address, StoreUrl};
 use super::OpenError;
+use crate::file;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
@@ -62,9 +63,9 @@ impl Tls {
     }
 }
 
-fn authorities(file: &Path) -> io::Result<RootCertStore> {
+fn authorities(path: &Path) -> io::Result<RootCertStore> {
     let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(&std::fs::read(file)?) {
+    for certificate in CertificateDer::pem_slice_iter(&file::read(path)?) {
         let certificate = certificate.map_err(|error| io::Error::other(format!("{error:?}")))?;
         roots.add(certificate).map_err(io::Error::other)?;
     }

@@ -1,0 +1,189 @@
+//! Certificates, and the keys of tokens, that are replaced while a gateway runs.
+
+use crate::gateway::upstream;
+use crate::program::{PATIENCE, Server, tollgate};
+use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tempfile::TempDir;
+use tollgate_testbed::{Certificates, wait_until};
+
+const RULES: &str = "rules: [{ id: one, limit: 1000/h }]";
+
+/// A folder with certificate, key and authority.
+pub struct Files {
+    folder: TempDir,
+}
+
+impl Files {
+    pub fn new() -> Self {
+        let files = Self { folder: tempfile::tempdir().unwrap() };
+        files.write(&Certificates::generate());
+        files
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn replace(&self, name: &str, text: &str) {
+        std::fs::write(self.path("new"), text).unwrap();
+        std::fs::rename(self.path("new"), self.path(name)).unwrap();
+    }
+
+    fn write(&self, certificates: &Certificates) {
+        self.replace("authority.pem", &certificates.authority);
+        self.replace("key.pem", &certificates.key);
+        self.replace("cert.pem", &certificates.certificate);
+    }
+
+    /// A gateway with TLS, whose certificate is in force.
+    pub fn gateway(&self, rules: &str) -> Server {
+        std::fs::write(self.path("rules.yaml"), rules).unwrap();
+        let settings = format!(
+            "rules: rules.yaml\ngateway_listen: 127.0.0.1:0\nupstream: http://{}\ngateway: {{ tls: {{ certificate: cert.pem, key: key.pem }} }}\n",
+            upstream()
+        );
+        std::fs::write(self.path("tollgate.yaml"), settings).unwrap();
+        let server = Server::from(tollgate(["gateway", "--config"]).arg(self.path("tollgate.yaml")));
+        server.until_logged("certificate in force");
+        server
+    }
+
+    /// A connection that trusts the authority in the folder.
+    fn connect(&self, server: &Server) -> StreamOwned<ClientConnection, TcpStream> {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_file(self.path("authority.pem")).unwrap()).unwrap();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let config = config.unwrap().with_root_certificates(roots).with_no_client_auth();
+        let name = ServerName::try_from("localhost").unwrap();
+        let stream = TcpStream::connect(server.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        StreamOwned::new(ClientConnection::new(Arc::new(config), name).unwrap(), stream)
+    }
+
+    /// Sends a request over a new connection, and answers the certificate that it was shown.
+    pub fn until_served(&self, server: &Server) -> Vec<u8> {
+        let mut stream = self.connect(server);
+        get(&mut stream);
+        shown(&stream)
+    }
+}
+
+pub fn read_chain(path: &Path) -> Vec<u8> {
+    CertificateDer::from_pem_file(path).unwrap().to_vec()
+}
+
+fn get(stream: &mut StreamOwned<ClientConnection, TcpStream>) {
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: test\r\n\r\n").unwrap();
+    let mut seen = Vec::new();
+    while !seen.ends_with(b"hello") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        seen.push(byte[0]);
+    }
+    assert!(seen.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&seen));
+}
+
+fn shown(stream: &StreamOwned<ClientConnection, TcpStream>) -> Vec<u8> {
+    stream.conn.peer_certificates().unwrap()[0].to_vec()
+}
+
+#[test]
+fn new_connections_get_the_new_certificate_and_old_ones_live_on() {
+    let files = Files::new();
+    let server = files.gateway(RULES);
+    let mut old = files.connect(&server);
+    get(&mut old);
+    let first = shown(&old);
+    assert_eq!(first, read_chain(&files.path("cert.pem")));
+    for asked in [false, true] {
+        files.write(&Certificates::generate());
+        if asked {
+            server.signal("HUP");
+        }
+        let new = read_chain(&files.path("cert.pem"));
+        wait_until("the new certificate is shown", || {
+            let mut stream = files.connect(&server);
+            // Until then the client does not know the authority.
+            stream.flush().is_ok() && shown(&stream) == new
+        });
+        get(&mut old);
+        assert_eq!(shown(&old), first);
+    }
+}
+
+#[test]
+fn a_pair_that_does_not_match_is_not_used() {
+    let files = Files::new();
+    let server = files.gateway(RULES);
+    let (good, other) = (read_chain(&files.path("cert.pem")), Certificates::generate());
+    let key = std::fs::read_to_string(files.path("key.pem")).unwrap();
+    for (name, text, why) in [
+        ("key.pem", other.key.as_str(), "does not fit the certificate"),
+        ("key.pem", "", "no private key can be read"),
+        ("cert.pem", "no certificate", "no certificate can be read"),
+    ] {
+        let before = std::fs::read_to_string(files.path(name)).unwrap();
+        files.replace(name, text);
+        let line = server.until_logged("the new certificate is not used, the old one stays in force");
+        assert!(line.contains("ERROR") && line.contains(why), "{line}");
+        assert_eq!(files.until_served(&server), good, "{why}");
+        files.replace(name, &before);
+        server.until_logged("certificate in force");
+    }
+    assert_eq!(std::fs::read_to_string(files.path("key.pem")).unwrap(), key);
+    assert_eq!(files.until_served(&server), good);
+}
+
+/// A token for ann, by this secret.
+fn token(secret: &str) -> String {
+    let claims = serde_json::json!({ "sub": "ann", "exp": 4_000_000_000_u64 });
+    encode(&Header::new(Algorithm::HS256), &claims, &EncodingKey::from_secret(secret.as_bytes())).unwrap()
+}
+
+#[test]
+fn tokens_are_verified_by_the_new_key_and_no_more_by_the_old_one() {
+    let (one, two) =
+        ("a first secret of thirty-two bytes, at least", "another secret of thirty-two bytes, at least");
+    let files = Files::new();
+    std::fs::write(files.path("secret"), one).unwrap();
+    std::fs::write(
+        files.path("rules.yaml"),
+        "rules: [{ id: ann, match: { user_pattern: ann }, limit: 1000/h }]",
+    )
+    .unwrap();
+    let settings = format!(
+        "rules: rules.yaml\ngateway_listen: 127.0.0.1:0\nupstream: {}\nidentity: {{ user: {{ jwt: sub }}, jwt: {{ algorithm: HS256, secret_file: secret }} }}\n",
+        upstream()
+    );
+    std::fs::write(files.path("tollgate.yaml"), settings).unwrap();
+    let server = Server::from(tollgate(["gateway", "--config"]).arg(files.path("tollgate.yaml")));
+    server.until_logged("keys of tokens in force");
+    let mut client = server.client();
+    let mut is_ann = |secret: &str| {
+        client.send(&format!(
+            "GET / HTTP/1.1\r\nHost: test\r\nAuthorization: Bearer {}\r\n\r\n",
+            token(secret)
+        ));
+        client.reply().header("x-ratelimit-limit") == "1000"
+    };
+    assert_eq!((is_ann(one), is_ann(two)), (true, false));
+    files.replace("secret", two);
+    server.until_logged("keys of tokens in force");
+    assert_eq!((is_ann(one), is_ann(two)), (false, true), "although the first was known to be good");
+    files.replace("secret", "short");
+    let line = server.until_logged("the new keys of tokens are not used, the old ones stay in force");
+    assert!(line.contains("ERROR") && line.contains("at least 32 bytes"), "{line}");
+    assert!(is_ann(two));
+    files.replace("secret", one);
+    server.signal("HUP");
+    server.until_logged("keys of tokens in force");
+    assert_eq!((is_ann(one), is_ann(two)), (true, false));
+}

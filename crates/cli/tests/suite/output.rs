@@ -1,0 +1,121 @@
+//! Standard output and standard error that cannot be written to.
+
+use crate::program::{Server, example, tollgate};
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::net::{SocketAddr, TcpListener};
+use std::process::{Command, ExitStatus, Stdio};
+use tollgate_testbed::wait_until;
+
+fn full() -> File {
+    File::options().write(true).open("/dev/full").unwrap()
+}
+
+/// A pipe whose reader has gone.
+fn closed_pipe() -> std::io::PipeWriter {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    writer
+}
+
+/// Commands that say something on standard output.
+fn commands() -> Vec<Command> {
+    let rules = example("orders.yaml");
+    let rules = rules.to_str().unwrap();
+    [
+        &["--help"][..],
+        &["--version"],
+        &["serve", "--help"],
+        &["rules", "check", rules],
+        &["rules", "test", rules],
+        &["rules", "explain", rules, "--key", "a"],
+        &["rules", "schema"],
+        &["simulate", "--nodes", "1", "--clients", "5", "--rate", "100", "--seconds", "1"],
+    ]
+    .into_iter()
+    .map(tollgate)
+    .collect()
+}
+
+/// How it ended, and what it complained about.
+fn run(command: &mut Command) -> (ExitStatus, String) {
+    let output = command.stdin(Stdio::null()).stderr(Stdio::piped()).output().unwrap();
+    (output.status, String::from_utf8(output.stderr).unwrap())
+}
+
+#[test]
+fn a_closed_pipe_ends_a_command_quietly() {
+    for mut command in commands() {
+        let (status, said) = run(command.stdout(closed_pipe()));
+        assert_eq!((status.code(), said.as_str()), (Some(141), ""), "{command:?}");
+    }
+}
+
+#[test]
+fn a_full_disk_is_an_error() {
+    for mut command in commands() {
+        let (status, said) = run(command.stdout(full()));
+        assert_eq!(status.code(), Some(1), "{command:?}");
+        let expected = "error: cannot write to standard output: No space left on device (os error 28)\n";
+        assert_eq!(said, expected, "{command:?}");
+    }
+}
+
+#[test]
+fn what_is_wrong_is_said_by_the_exit_code_if_by_nothing_else() {
+    for (arguments, code) in [
+        (&["rules", "check", "no-such-file.yaml"][..], 1),
+        (&["serve", "--rules", "no-such-file.yaml"], 1),
+        (&["serve", "--lissten", "x"], 2),
+    ] {
+        for stderr in [Stdio::from(full()), Stdio::from(closed_pipe())] {
+            let status = tollgate(arguments).stdin(Stdio::null()).stderr(stderr).status().unwrap();
+            assert_eq!(status.code(), Some(code), "{arguments:?}");
+        }
+    }
+}
+
+/// An address that is free now. Another program may take it first.
+fn free() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+#[test]
+fn a_server_that_cannot_greet_serves() {
+    for stdout in [Stdio::from(full()), Stdio::from(closed_pipe())] {
+        let address = free();
+        let mut command = tollgate(["serve", "--listen", &address.to_string()]);
+        let mut server = Server::silent(command.stdout(stdout));
+        let line = server.until_logged("the greeting cannot be written to standard output");
+        assert!(line.contains("WARN"), "{line}");
+        server.address = address;
+        assert_eq!(server.client().check("alice", "/").status, 200);
+        server.signal("TERM");
+        assert_eq!(server.ended().code(), Some(0));
+    }
+}
+
+#[test]
+fn a_server_that_cannot_log_serves() {
+    for stderr in [Stdio::from(full()), Stdio::from(closed_pipe())] {
+        let folder = tempfile::tempdir().unwrap();
+        let rules = folder.path().join("rules.yaml");
+        let write =
+            |limit: u32| std::fs::write(&rules, format!("rules: [{{ id: one, limit: {limit}/h }}]")).unwrap();
+        write(100);
+        let mut command = tollgate(["serve", "--listen", "127.0.0.1:0", "--rules"]);
+        let mut child = command.arg(&rules).stdout(Stdio::piped()).stderr(stderr).spawn().unwrap();
+        let said = BufReader::new(child.stdout.take().unwrap()).lines();
+        let line = said.map(Result::unwrap).find(|line| line.contains("/v1/check")).unwrap();
+        let address = line.split_once("http://").unwrap().1.split_once('/').unwrap().0.parse().unwrap();
+        let mut client = crate::client::Client::connect(address);
+        // Each reload is a line, or several, that cannot be written.
+        for limit in 101..105 {
+            write(limit);
+            wait_until("the change is live", || client.check("alice", "/").json()["limit"] == limit);
+        }
+        let stopped = Command::new("kill").arg(child.id().to_string()).status().unwrap();
+        assert!(stopped.success());
+        assert_eq!(child.wait().unwrap().code(), Some(0));
+    }
+}

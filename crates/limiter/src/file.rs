@@ -1,0 +1,142 @@
+//! Small files: settings, rules, certificates, keys.
+//!
+//! Only regular files are read, and only up to a bound. A FIFO without a writer would block its reader for ever, a
+//! device may never end, and a file may grow while it is read. A disk that hangs blocks its reader all the same: call
+//! these functions from a thread that no decision waits for.
+
+use rustix::fs::OFlags;
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// The largest file that is read. All of them are written by people.
+pub const MOST_BYTES: u64 = 16 << 20;
+/// A file that is written is for its owner, and for its group to read.
+const MODE: u32 = 0o640;
+
+/// The content of the regular file at `path`, which has at most [`MOST_BYTES`].
+pub fn read(path: &Path) -> io::Result<Vec<u8>> {
+    read_at_most(path, MOST_BYTES)
+}
+
+/// The content of the regular file at `path`, which has at most so many bytes.
+pub fn read_at_most(path: &Path, most_bytes: u64) -> io::Result<Vec<u8>> {
+    // Opening some devices has effects of its own, so what is not a file is not even opened.
+    require_regular(&fs::metadata(path)?)?;
+    let file = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)?;
+    // The name may stand for something else by now.
+    let metadata = file.metadata()?;
+    require_regular(&metadata)?;
+    if metadata.len() > most_bytes {
+        return Err(too_large(most_bytes));
+    }
+    read_stream(file, most_bytes)
+}
+
+/// Everything that comes from `source`, unless it is more than so many bytes. Commands that a person runs, and can
+/// interrupt, may be given a pipe.
+pub fn read_stream(source: impl Read, most_bytes: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    source.take(most_bytes + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most_bytes { Err(too_large(most_bytes)) } else { Ok(bytes) }
+}
+
+/// [`read`], for a text.
+pub fn read_text(path: &Path) -> io::Result<String> {
+    text(read(path)?)
+}
+
+/// Bytes as a text.
+pub fn text(bytes: Vec<u8>) -> io::Result<String> {
+    let not_text = |_| io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8 text");
+    String::from_utf8(bytes).map_err(not_text)
+}
+
+/// Replaces the file at `path`, or makes it and its folder. A reader, and a machine that loses power, finds the old
+/// content or the new one, whole.
+pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    fs::create_dir_all(folder)?;
+    // Several nodes of one machine may have been given the same folder.
+    let mut beside = OsString::from(path);
+    beside.push(format!(".{}", std::process::id()));
+    let beside = Path::new(&beside);
+    // A process of this number may have died here before.
+    let _ = fs::remove_file(beside);
+    let written =
+        OpenOptions::new().write(true).create_new(true).mode(MODE).open(beside).and_then(|mut file| {
+            file.write_all(content)?;
+            file.sync_all()
+        });
+    if let Err(error) = written.and_then(|()| fs::rename(beside, path)) {
+        let _ = fs::remove_file(beside);
+        return Err(error);
+    }
+    // The new name is on disk when the folder is. Not every file system can be asked for that.
+    let _ = File::open(folder).and_then(|folder| folder.sync_all());
+    Ok(())
+}
+
+fn require_regular(metadata: &fs::Metadata) -> io::Result<()> {
+    if metadata.is_file() { Ok(()) } else { Err(io::Error::other("it is not a regular file")) }
+}
+
+fn too_large(most_bytes: u64) -> io::Error {
+    io::Error::other(format!("it is larger than {} MiB", most_bytes >> 20))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    #[test]
+    fn only_regular_files_of_a_bounded_size_are_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        fs::write(path("good"), "text").unwrap();
+        symlink("good", path("link")).unwrap();
+        mknodat(CWD, path("fifo"), FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+        fs::create_dir(path("folder")).unwrap();
+        File::create(path("large")).unwrap().set_len(MOST_BYTES + 1).unwrap();
+        File::create(path("largest")).unwrap().set_len(MOST_BYTES).unwrap();
+        for name in ["good", "link"] {
+            assert_eq!(read_text(&path(name)).unwrap(), "text", "{name}");
+        }
+        assert_eq!(read(&path("largest")).unwrap().len() as u64, MOST_BYTES);
+        for (path, expected) in [
+            (path("fifo"), "it is not a regular file"),
+            (path("folder"), "it is not a regular file"),
+            ("/dev/zero".into(), "it is not a regular file"),
+            (path("large"), "it is larger than 16 MiB"),
+            (path("gone"), "No such file or directory (os error 2)"),
+        ] {
+            assert_eq!(read(&path).unwrap_err().to_string(), expected, "{}", path.display());
+        }
+    }
+
+    #[test]
+    fn reading_ends_at_the_bound_whatever_the_size_was_said_to_be() {
+        let endless = read_stream(io::repeat(1), MOST_BYTES).unwrap_err();
+        assert_eq!(endless.to_string(), "it is larger than 16 MiB");
+        assert_eq!(read_stream(io::repeat(1).take(5), 5).unwrap().len(), 5);
+    }
+
+    #[test]
+    fn a_file_is_replaced_whole_and_is_not_for_everybody() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("made/for/it/file");
+        for content in ["old", "new"] {
+            replace(&path, content.as_bytes()).unwrap();
+            assert_eq!(read_text(&path).unwrap(), content);
+        }
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777 & !MODE, 0);
+        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "nothing is left beside it");
+        fs::create_dir(folder.path().join("taken")).unwrap();
+        assert!(replace(&folder.path().join("taken"), b"x").is_err());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "nor after a failure");
+    }
+}
