@@ -4,6 +4,7 @@
 
 #![expect(clippy::panic, reason = "a test that cannot have its servers has failed")]
 
+pub mod bypass;
 mod clock;
 mod cluster;
 mod ports;

@@ -8,9 +8,11 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 use tollgate_core::document::{Document, Path};
+use tollgate_core::path::canonical;
 use tollgate_core::rate::parse_duration_us;
 use tollgate_gateway::settings::{Address, Balance, Forwarded, HealthCheck, Route, Settings, Upstream};
 use tollgate_http::ServeOptions;
+use tollgate_http::host;
 use tollgate_http::identity::Network;
 use tollgate_http::serve::{CrowdOptions, Framing, Protocols};
 
@@ -200,6 +202,16 @@ fn settings(
             let error = format!("`{}` is not a path; it begins with a slash", route.paths[place]);
             return Err((path.field("paths").index(place), error));
         }
+        let has_form = |path: &String| canonical(path).is_ok();
+        if let Some(place) = route.paths.iter().position(|path| !has_form(path)) {
+            let error = format!("no request has the path `{}`: such paths are refused", route.paths[place]);
+            return Err((path.field("paths").index(place), error));
+        }
+        if let Some(place) = route.hosts.iter().position(|host| !is_host_pattern(host)) {
+            let error =
+                format!("`{}` is not a host; write it like shop.example or *.example", route.hosts[place]);
+            return Err((path.field("hosts").index(place), error));
+        }
         let (hosts, paths) = (route.hosts.clone(), route.paths.clone());
         routes.push(Route { hosts, paths, upstream: route.upstream.clone() });
     }
@@ -226,6 +238,12 @@ fn settings(
             via: file.forwarded.via.unwrap_or(defaults.via),
         },
     })
+}
+
+/// A host, `*.` and a host, or nothing or `*` for any.
+fn is_host_pattern(text: &str) -> bool {
+    let name = text.strip_prefix("*.").unwrap_or(text);
+    matches!(text, "" | "*") || host::canonical(name).is_some_and(|name| !name.is_empty())
 }
 
 fn read_upstream(name: &str, file: &UpstreamFile, path: &Path) -> Result<Upstream, Wrong> {
