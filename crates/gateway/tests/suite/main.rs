@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // A test that cannot go on should say so at once.
 
 mod bodies;
+mod bypass;
 mod crowd;
 mod drain;
 mod failures;
