@@ -13,6 +13,7 @@ mod headers;
 mod http2;
 mod idle;
 mod limits;
+mod readings;
 mod setting;
 mod smuggling;
 mod tls;
