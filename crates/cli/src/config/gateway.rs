@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 use tollgate_core::document::{Document, Path};
-use tollgate_core::path::canonical;
+use tollgate_core::path::{PathFault, canonical};
 use tollgate_core::rate::parse_duration_us;
 use tollgate_gateway::settings::{Address, Balance, Forwarded, HealthCheck, Route, Settings, Upstream};
 use tollgate_http::ServeOptions;
@@ -198,22 +198,7 @@ fn settings(
             let error = format!("there is no upstream `{}`; there are: {}", route.upstream, known.join(", "));
             return Err((path.field("upstream"), error));
         }
-        if let Some(place) = route.paths.iter().position(|path| !path.starts_with('/')) {
-            let error = format!("`{}` is not a path; it begins with a slash", route.paths[place]);
-            return Err((path.field("paths").index(place), error));
-        }
-        let has_form = |path: &String| canonical(path).is_ok();
-        if let Some(place) = route.paths.iter().position(|path| !has_form(path)) {
-            let error = format!("no request has the path `{}`: such paths are refused", route.paths[place]);
-            return Err((path.field("paths").index(place), error));
-        }
-        if let Some(place) = route.hosts.iter().position(|host| !is_host_pattern(host)) {
-            let error =
-                format!("`{}` is not a host; write it like shop.example or *.example", route.hosts[place]);
-            return Err((path.field("hosts").index(place), error));
-        }
-        let (hosts, paths) = (route.hosts.clone(), route.paths.clone());
-        routes.push(Route { hosts, paths, upstream: route.upstream.clone() });
+        routes.push(read_route(route, &path)?);
     }
     if let Some(text) = upstream {
         let addresses = text.split(',').map(|text| text.trim().parse::<Address>());
@@ -238,6 +223,23 @@ fn settings(
             via: file.forwarded.via.unwrap_or(defaults.via),
         },
     })
+}
+
+fn read_route(route: &RouteFile, path: &Path) -> Result<Route, Wrong> {
+    for (place, text) in route.paths.iter().enumerate() {
+        let error = match canonical(text) {
+            Ok(_) => continue,
+            Err(PathFault::NoSlash) => format!("`{text}` is not a path; it begins with a slash"),
+            Err(fault) => format!("`{text}` matches nothing: {fault}"),
+        };
+        return Err((path.field("paths").index(place), error));
+    }
+    if let Some(place) = route.hosts.iter().position(|text| !is_host_pattern(text)) {
+        let error =
+            format!("`{}` is not a host; write it like shop.example or *.example", route.hosts[place]);
+        return Err((path.field("hosts").index(place), error));
+    }
+    Ok(Route { hosts: route.hosts.clone(), paths: route.paths.clone(), upstream: route.upstream.clone() })
 }
 
 /// A host, `*.` and a host, or nothing or `*` for any.
