@@ -1,13 +1,17 @@
-//! The one form of a path in which it is matched and forwarded.
+//! The one form of a path in which it is forwarded, and what rules read in it.
 //!
-//! `/login`, `//login`, `/./login` and `/%6cogin` are the same resource to most servers. If they were
-//! different paths to the rules, each would be a quota of its own, or none. So a path is brought into one
-//! form before anybody looks at it: escapes of unreserved characters are decoded, other escapes are in
-//! upper case, what may not stand there plainly is escaped, dot segments are removed and slashes that
-//! follow each other are one.
+//! `/login`, `//login`, `/./login`, `/;x/login` and `/%6cogin` are the same resource to many servers. If they
+//! were different paths to the rules, each would be a quota of its own, or none. So a path is brought into one
+//! form before any rule sees it, and it is forwarded in that form: escapes of unreserved characters are decoded,
+//! other escapes are in upper case, what may not stand there plainly is escaped, dot segments are removed, and so
+//! are segments that are empty, or empty but for parameters.
 //!
-//! Some paths have no such form, because servers disagree about what they mean: an escaped slash or
-//! backslash, an escaped control character, `..` above the root. These are refused.
+//! Some paths have no such form, because servers disagree about what they mean: an escaped slash, backslash or
+//! semicolon, an escaped control character, bytes that are not UTF-8, `..` above the root. These are refused.
+//!
+//! What is left for servers to disagree about is whether `;x` is a part of a segment or a parameter beside it.
+//! A path with parameters therefore has two [`Readings`], both decoded: with them and without. A rule is about a
+//! path if it is about either of the two.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -27,6 +31,8 @@ pub enum PathFault {
     AboveRoot,
     /// A dot segment with parameters, such as `..;x`, which only some servers resolve.
     DotWithParameters,
+    /// Escapes that make no UTF-8 text.
+    NotUtf8,
 }
 
 impl fmt::Display for PathFault {
@@ -40,6 +46,9 @@ impl fmt::Display for PathFault {
             Self::AboveRoot => f.write_str("the path leads above its root with `..`"),
             Self::DotWithParameters => {
                 f.write_str("the path has a dot segment with parameters, which servers read differently")
+            }
+            Self::NotUtf8 => {
+                f.write_str("the path has escapes that are not UTF-8, which servers read differently")
             }
         }
     }
@@ -68,6 +77,74 @@ pub fn endpoint(text: &str) -> Result<Cow<'_, str>, PathFault> {
     canonical(&text[..end.unwrap_or(text.len())])
 }
 
+/// What servers may read in a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Readings<'p> {
+    /// All of it, decoded: as servers read it that know no parameters.
+    pub whole: Cow<'p, str>,
+    /// The same without the parameters of its segments; none if it has none.
+    pub plain: Option<String>,
+}
+
+impl<'p> Readings<'p> {
+    /// The readings of an endpoint, which every door has brought into its canonical form. One that has no such
+    /// form, and one that is a name, is read as it is.
+    pub fn of(endpoint: &'p str) -> Self {
+        let whole = match canonical(endpoint) {
+            Ok(Cow::Borrowed(path)) => decoded(path),
+            Ok(Cow::Owned(path)) => Cow::Owned(decoded(&path).into_owned()),
+            Err(_) => return Self { whole: Cow::Borrowed(endpoint), plain: None },
+        };
+        let plain = whole.contains(';').then(|| without_parameters(&whole));
+        Self { whole, plain }
+    }
+
+    /// Without parameters.
+    pub fn plain(&self) -> &str {
+        self.plain.as_deref().unwrap_or(&self.whole)
+    }
+}
+
+/// A canonical path with all its escapes decoded. Borrowed if it has none.
+fn decoded(path: &str) -> Cow<'_, str> {
+    if !path.contains('%') {
+        return Cow::Borrowed(path);
+    }
+    let decoded = String::from_utf8(decoded_bytes(path));
+    Cow::Owned(decoded.expect("escapes in a canonical path are UTF-8"))
+}
+
+fn decoded_bytes(text: &str) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [byte, after @ ..] = rest {
+        match (byte, hex(after.first()), hex(after.get(1))) {
+            (b'%', Some(high), Some(low)) => {
+                out.push(high << 4 | low);
+                rest = &after[2..];
+            }
+            _ => {
+                out.push(*byte);
+                rest = after;
+            }
+        }
+    }
+    out
+}
+
+/// A decoded canonical path without what follows a `;` in each of its segments. None of these is empty but for
+/// parameters, so none is empty now.
+fn without_parameters(path: &str) -> String {
+    let mut out = String::with_capacity(path.len());
+    for (index, segment) in path.split('/').enumerate() {
+        if index > 0 {
+            out.push('/');
+        }
+        out.push_str(segment.split(';').next().unwrap_or_default());
+    }
+    out
+}
+
 /// What a byte is to a path.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Class {
@@ -77,6 +154,8 @@ enum Class {
     Reserved,
     Slash,
     Dot,
+    /// Begins the parameters of a segment. Escaped, it is refused.
+    Semicolon,
     Percent,
     /// It has to be escaped.
     Foreign,
@@ -93,7 +172,8 @@ const CLASSES: [Class; 256] = {
             b'.' => Class::Dot,
             b'/' => Class::Slash,
             b'%' => Class::Percent,
-            b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b',' | b';' | b'=' | b':' | b'@' => {
+            b';' => Class::Semicolon,
+            b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b',' | b'=' | b':' | b'@' => {
                 Class::Reserved
             }
             b'\\' | 0..=31 | 127 => Class::Refused,
@@ -106,11 +186,6 @@ const CLASSES: [Class; 256] = {
 
 fn class(byte: u8) -> Class {
     CLASSES[usize::from(byte)]
-}
-
-/// Whether a byte stands for itself in a path but might mean something else when escaped.
-pub(crate) fn is_reserved(byte: u8) -> bool {
-    class(byte) == Class::Reserved
 }
 
 /// Says yes only if [`rewrite`] would answer the same path. It may say no to a few rare ones of these.
@@ -130,6 +205,8 @@ fn is_canonical(path: &[u8]) -> bool {
                 at += 1;
                 continue;
             }
+            Class::Semicolon if after_slash => return false,
+            Class::Semicolon => {}
             // `/.well-known` is fine.
             Class::Dot if after_slash && matches!(path.get(at + 1), None | Some(b'/' | b'.' | b';')) => {
                 return false;
@@ -154,9 +231,8 @@ fn keeps_escape(high: Option<&u8>, low: Option<&u8>) -> bool {
         return false;
     };
     let byte = high_value << 4 | low_value;
-    // Where a spelling that is too long may begin, the byte after it would have to be looked at.
-    !matches!(byte, 0xc0 | 0xc1 | 0xe0 | 0xf0)
-        && matches!(class(byte), Class::Reserved | Class::Foreign | Class::Percent)
+    // Whether other bytes make a text is seen from their neighbours only.
+    byte.is_ascii() && matches!(class(byte), Class::Reserved | Class::Foreign | Class::Percent)
 }
 
 /// The canonical form, made anew.
@@ -171,8 +247,7 @@ fn rewrite(path: &str) -> Result<String, PathFault> {
         out.push('/');
         push_segment(segment.as_bytes(), &mut out)?;
         match &out[start + 1..] {
-            "" if is_last => {}
-            "" => out.truncate(start),
+            made if made.is_empty() || made.starts_with(';') => out.truncate(start + usize::from(is_last)),
             "." => out.truncate(start + usize::from(is_last)),
             ".." => {
                 let parent = out[..start].rfind('/').ok_or(PathFault::AboveRoot)?;
@@ -192,38 +267,37 @@ fn rewrite(path: &str) -> Result<String, PathFault> {
 
 /// One segment, its escapes and characters in canonical form.
 fn push_segment(segment: &[u8], out: &mut String) -> Result<(), PathFault> {
+    let start = out.len();
     let mut bytes = segment.iter();
-    let mut last_escaped = 0;
+    let mut is_ascii = true;
     while let Some(byte) = bytes.next() {
-        let mut escaped = 0;
         match class(*byte) {
             Class::Percent => {
                 let (Some(high), Some(low)) = (hex(bytes.next()), hex(bytes.next())) else {
                     return Err(PathFault::BrokenEscape);
                 };
-                escaped = high << 4 | low;
+                let escaped = high << 4 | low;
                 match class(escaped) {
                     Class::Unreserved | Class::Dot => out.push(char::from(escaped)),
-                    Class::Slash | Class::Refused => return Err(PathFault::Escape(escaped)),
-                    Class::Foreign if is_overlong(last_escaped, escaped) => {
+                    Class::Slash | Class::Semicolon | Class::Refused => {
                         return Err(PathFault::Escape(escaped));
                     }
                     Class::Foreign | Class::Reserved | Class::Percent => push_escape(escaped, out),
                 }
+                is_ascii &= escaped.is_ascii();
             }
             Class::Foreign => push_escape(*byte, out),
             Class::Refused => return Err(PathFault::Character(*byte)),
-            Class::Unreserved | Class::Reserved | Class::Slash | Class::Dot => out.push(char::from(*byte)),
+            Class::Unreserved | Class::Reserved | Class::Slash | Class::Dot | Class::Semicolon => {
+                out.push(char::from(*byte));
+            }
         }
-        last_escaped = escaped;
+    }
+    // Careless decoders read a slash from `%C0%AF`, others a letter from `%E9`.
+    if !is_ascii && std::str::from_utf8(&decoded_bytes(&out[start..])).is_err() {
+        return Err(PathFault::NotUtf8);
     }
     Ok(())
-}
-
-/// Whether the second of two escaped bytes shows that a character is spelled longer than it needs to be.
-/// Careless decoders read a slash from `%C0%AF`.
-fn is_overlong(before: u8, byte: u8) -> bool {
-    matches!((before, byte), (_, 0xc0 | 0xc1) | (0xe0, 0x80..=0x9f) | (0xf0, 0x80..=0x8f))
 }
 
 fn hex(digit: Option<&u8>) -> Option<u8> {

@@ -20,9 +20,9 @@ pub struct Request<'a> {
     pub tier: Option<&'a str>,
     /// Custom identities as (name, value).
     pub ids: &'a [(&'a str, &'a str)],
-    /// The Envoy domain.
+    /// The domain: an Envoy domain, or the host that the request is for.
     pub domain: Option<&'a str>,
-    /// The path. A query is not looked at.
+    /// The path in the form that [`crate::path::endpoint`] gives it. A query is not looked at.
     pub endpoint: &'a str,
     /// The HTTP method.
     pub method: Option<Method>,

@@ -21,6 +21,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use tollgate_http::answer::is_limited;
+use tollgate_http::host;
 
 /// What all threads share: where requests go, and how the servers are.
 #[derive(Debug)]
@@ -138,7 +139,8 @@ impl Way {
             return Err(Refused::Method);
         }
         let host = take_host(request)?;
-        let found = self.shared.routes.find(host.to_str().unwrap_or_default(), request.uri().path());
+        let name = host.to_str().ok().and_then(host::canonical).ok_or(Refused::Host)?;
+        let found = self.shared.routes.find(&name, request.uri().path());
         let upstream = found.ok_or_else(|| Refused::NoRoute(request.uri().path().to_owned()))?;
         let (version, has_body) = (request.version(), !request.body().is_end_stream());
         let on_upgrade = request.extensions_mut().remove::<OnUpgrade>();
@@ -212,23 +214,15 @@ fn take_host(request: &mut Request<Incoming>) -> Result<HeaderValue, Refused> {
         return Err(Refused::Host);
     }
     if let Some(authority) = request.uri().authority() {
-        if authority.as_str().contains('@') {
-            return Err(Refused::Host);
-        }
         let host = HeaderValue::from_str(authority.as_str()).map_err(|_| Refused::Host)?;
         let path = request.uri().path_and_query().cloned();
         *request.uri_mut() = path.map_or(Uri::from_static("/"), Uri::from);
         return Ok(host);
     }
     match first {
-        Some(host) if host.to_str().is_ok_and(is_host) => Ok(host),
+        Some(host) => Ok(host),
         // HTTP/1.0 did not know it yet.
         None if request.version() == Version::HTTP_10 => Ok(HeaderValue::from_static("")),
-        _ => Err(Refused::Host),
+        None => Err(Refused::Host),
     }
-}
-
-/// A host and perhaps a port; nothing that a server might read as a path or another header.
-fn is_host(text: &str) -> bool {
-    text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._:[]%~".contains(&byte))
 }

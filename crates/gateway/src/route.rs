@@ -1,6 +1,9 @@
 //! Which upstream a request goes to: by its host, then by its path.
 
 use crate::settings;
+use std::borrow::Cow;
+use tollgate_core::path::Readings;
+use tollgate_http::host;
 
 /// A place in the list of upstreams.
 pub(crate) type UpstreamIndex = usize;
@@ -12,7 +15,7 @@ pub(crate) struct Routes(Vec<Entry>);
 #[derive(Debug)]
 struct Entry {
     host: HostPattern,
-    /// Without a slash at its end, so empty for all paths.
+    /// As paths are read, and without a slash at its end, so empty for all paths.
     prefix: String,
     upstream: UpstreamIndex,
 }
@@ -37,7 +40,7 @@ impl Routes {
             let paths = if route.paths.is_empty() { &any } else { route.paths.as_slice() };
             for host in hosts {
                 for path in paths {
-                    let prefix = path.trim_end_matches('/').to_owned();
+                    let prefix = Readings::of(path).plain().trim_end_matches('/').to_owned();
                     entries.push(Entry { host: HostPattern::of(host), prefix, upstream });
                 }
             }
@@ -47,21 +50,23 @@ impl Routes {
         Ok(Self(entries))
     }
 
-    /// Where a request for `path` at `host` goes. The host may carry a port, which does not matter.
+    /// Where a request for `path` at `host` goes, both in their canonical form. Paths are read decoded and without
+    /// parameters, as rules read them.
     pub(crate) fn find(&self, host: &str, path: &str) -> Option<UpstreamIndex> {
-        let name = without_port(host);
-        self.0.iter().find(|entry| entry.host.matches(name) && under(path, &entry.prefix)).map(|e| e.upstream)
+        let readings = path.bytes().any(|byte| matches!(byte, b'%' | b';')).then(|| Readings::of(path));
+        let path = readings.as_ref().map_or(path, Readings::plain);
+        self.0.iter().find(|entry| entry.host.matches(host) && under(path, &entry.prefix)).map(|e| e.upstream)
     }
 }
 
 impl HostPattern {
     fn of(text: &str) -> Self {
-        let text = text.to_ascii_lowercase();
-        match text.strip_prefix('*') {
-            Some(rest) if rest.starts_with('.') => Self::Under(rest.to_owned()),
-            Some(_) => Self::Any,
-            None if text.is_empty() => Self::Any,
-            None => Self::Exactly(text),
+        // What is no host is known to no request.
+        let canonical = |text| host::canonical(text).map_or_else(|| text.to_owned(), Cow::into_owned);
+        match text.strip_prefix("*.") {
+            Some(rest) => Self::Under(format!(".{}", canonical(rest))),
+            None if text.is_empty() || text == "*" => Self::Any,
+            None => Self::Exactly(canonical(text)),
         }
     }
 
@@ -77,11 +82,8 @@ impl HostPattern {
     fn matches(&self, name: &str) -> bool {
         match self {
             Self::Any => true,
-            Self::Exactly(known) => name.eq_ignore_ascii_case(known),
-            Self::Under(suffix) => {
-                name.len() > suffix.len()
-                    && name.as_bytes()[name.len() - suffix.len()..].eq_ignore_ascii_case(suffix.as_bytes())
-            }
+            Self::Exactly(known) => name == known,
+            Self::Under(suffix) => name.len() > suffix.len() && name.ends_with(suffix.as_str()),
         }
     }
 }
@@ -89,14 +91,6 @@ impl HostPattern {
 fn under(path: &str, prefix: &str) -> bool {
     path.strip_prefix(prefix)
         .is_some_and(|rest| rest.is_empty() || prefix.is_empty() || rest.starts_with('/'))
-}
-
-fn without_port(host: &str) -> &str {
-    match host.rsplit_once(':') {
-        // An IPv6 address without a port ends in its bracket.
-        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
-        _ => host,
-    }
 }
 
 #[cfg(test)]
@@ -116,9 +110,9 @@ mod tests {
             &[
                 route(&[], &[], "rest"),
                 route(&[], &["/v1"], "api"),
-                route(&[], &["/v1/orders/", "/orders"], "orders"),
+                route(&[], &["/v1/orders/", "/orders", "/items:batch"], "orders"),
                 route(&["*.example.com"], &[], "sub"),
-                route(&["Deep.example.com"], &["/v1"], "deep"),
+                route(&["Deep.example.com."], &["/v1"], "deep"),
             ],
             &upstreams,
         )
@@ -128,18 +122,20 @@ mod tests {
             ("", "*", "rest"),
             ("a", "/v1", "api"),
             ("a", "/v10", "rest"),
-            ("a:80", "/v1/users", "api"),
+            ("a", "/v1/users", "api"),
+            ("a", "/v1;x/users", "api"),
+            ("a", "/v1;x", "api"),
+            ("a", "/items%3Abatch/1", "orders"),
             ("a", "/v1/orders", "orders"),
             ("a", "/v1/orders/7", "orders"),
             ("a", "/orders", "orders"),
             ("a", "/ordersx", "rest"),
-            ("x.example.com:8080", "/v1/orders", "sub"),
-            ("X.EXAMPLE.com", "/", "sub"),
+            ("x.example.com", "/v1/orders", "sub"),
+            ("xexample.com", "/", "rest"),
             ("example.com", "/", "rest"),
             ("deep.example.com", "/v1/x", "deep"),
             ("deep.example.com", "/", "sub"),
             ("[::1]", "/", "rest"),
-            ("[::1]:80", "/v1", "api"),
         ] {
             let found = routes.find(host, path).map(|index| upstreams[index].name.as_str());
             assert_eq!(found, Some(expected), "{host} {path}");

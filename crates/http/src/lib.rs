@@ -1,6 +1,6 @@
 //! What a limiter needs to know of HTTP, and HTTP of a decision.
 //!
-//! On the way in, [`identity`] finds who asks and [`path`] what for, in one spelling. On the way out there are
+//! On the way in, [`identity`] finds who asks, [`path`] what for and [`host`] of whom, in one spelling. On the way out there are
 //! [`headers`], bodies and whole [`answer`]s. [`layer`] puts a limiter in front of any tower service, and
 //! [`serve`](mod@serve) is the accept loop of the doors.
 //!
@@ -11,6 +11,7 @@ pub mod body;
 pub mod fault;
 pub mod grpc;
 pub mod headers;
+pub mod host;
 pub mod identity;
 pub mod layer;
 pub mod path;

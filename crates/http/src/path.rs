@@ -8,14 +8,26 @@ use tollgate_core::path::canonical;
 
 /// Brings the path of a request into its canonical form and leaves the query alone. What stands behind the
 /// limiter then sees the path that the rules were matched against. A fault is a path that has no such form.
+///
+/// A fragment is no part of a request; [`Uri`] has dropped it already. What it leaves of `http://a#x` is an
+/// empty path, which is `/`, as in `http://a` and `http://a?x`.
 #[inline]
 pub fn canonicalize<B>(request: &mut Request<B>) -> Result<(), Fault> {
     match canonical(request.uri().path()) {
-        Ok(Cow::Borrowed(_)) => Ok(()),
+        Ok(Cow::Borrowed(_)) if has_text(request.uri()) => Ok(()),
+        Ok(Cow::Borrowed(_)) => replace(request.uri_mut(), "/"),
         Ok(Cow::Owned(path)) => replace(request.uri_mut(), &path),
         Err(fault) if has_path(request) => Err(Fault::bad_request(fault.to_string())),
         Err(_) => Ok(()),
     }
+}
+
+/// Whether the path stands in the URI as it is. It says no also to a `/` behind a host, which cannot be told from an
+/// empty path.
+#[inline]
+fn has_text(uri: &Uri) -> bool {
+    let text = uri.path_and_query().map_or("", PathAndQuery::as_str);
+    text.starts_with('/') && (text.len() > 1 || uri.authority().is_none())
 }
 
 /// All requests have one but `OPTIONS *` and `CONNECT host:port`.
@@ -31,6 +43,7 @@ fn has_path<B>(request: &Request<B>) -> bool {
 fn replace(uri: &mut Uri, path: &str) -> Result<(), Fault> {
     let path_and_query = match uri.query() {
         Some(query) => PathAndQuery::try_from(format!("{path}?{query}")),
+        None if path == "/" => Ok(PathAndQuery::from_static("/")),
         None => PathAndQuery::try_from(path),
     };
     let wrong = |_| Fault::bad_request("the path is not one of a URI");

@@ -41,6 +41,7 @@ pub struct Limiter {
     pub(crate) admissions: Admissions,
     takes_time: AtomicBool,
     has_flags: AtomicBool,
+    looks_at_domains: AtomicBool,
 }
 
 impl Limiter {
@@ -60,6 +61,7 @@ impl Limiter {
             admissions: Admissions::default(),
             takes_time: AtomicBool::new(false),
             has_flags: AtomicBool::new(false),
+            looks_at_domains: AtomicBool::new(false),
         }
     }
 
@@ -106,12 +108,16 @@ impl Limiter {
         if let Some(store) = &self.shared {
             store.shared.heed(&rules);
         }
+        let looks_at_domains = rules.looks_at_domains();
         let policy = Policy::new(rules, lists);
         let takes_time = policy.rules.takes_time;
+        // Before the rules that need it: no request may meet them without its domain.
+        self.looks_at_domains.fetch_or(looks_at_domains, Ordering::AcqRel);
         self.policy.store(Arc::new(policy));
         self.takes_time.store(takes_time, Ordering::Release);
         self.has_flags.store(!self.flag_headers().is_empty(), Ordering::Release);
         self.version.fetch_add(1, Ordering::Release);
+        self.looks_at_domains.store(looks_at_domains, Ordering::Release);
     }
 
     /// Puts new lists in force and leaves the rules, and what is remembered of them, alone.
@@ -172,6 +178,12 @@ impl Limiter {
     #[inline]
     pub fn has_flags(&self) -> bool {
         self.has_flags.load(Ordering::Acquire)
+    }
+
+    /// Whether rules in force look at the domain of a request: a door that has to find it need not otherwise.
+    #[inline]
+    pub fn looks_at_domains(&self) -> bool {
+        self.looks_at_domains.load(Ordering::Acquire)
     }
 
     /// The headers that rules in force tell the upstream with: what a client writes there is not to be believed.

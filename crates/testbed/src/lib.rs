@@ -4,8 +4,10 @@
 
 #![expect(clippy::panic, reason = "a test that cannot have its servers has failed")]
 
+pub mod bypass;
 mod clock;
 mod cluster;
+mod path_server;
 mod ports;
 mod proxy;
 mod redis;
@@ -17,6 +19,7 @@ mod wire;
 mod witness;
 
 pub use cluster::Cluster;
+pub use path_server::{PathServer, Program};
 pub use proxy::{Mode, Proxy, Rewrites, Unsteady};
 pub use redis::Server;
 pub use sentinel::Sentinels;

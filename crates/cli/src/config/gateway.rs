@@ -8,9 +8,11 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 use tollgate_core::document::{Document, Path};
+use tollgate_core::path::{PathFault, canonical};
 use tollgate_core::rate::parse_duration_us;
 use tollgate_gateway::settings::{Address, Balance, Forwarded, HealthCheck, Route, Settings, Upstream};
 use tollgate_http::ServeOptions;
+use tollgate_http::host;
 use tollgate_http::identity::Network;
 use tollgate_http::serve::{CrowdOptions, Framing, Protocols};
 
@@ -196,12 +198,7 @@ fn settings(
             let error = format!("there is no upstream `{}`; there are: {}", route.upstream, known.join(", "));
             return Err((path.field("upstream"), error));
         }
-        if let Some(place) = route.paths.iter().position(|path| !path.starts_with('/')) {
-            let error = format!("`{}` is not a path; it begins with a slash", route.paths[place]);
-            return Err((path.field("paths").index(place), error));
-        }
-        let (hosts, paths) = (route.hosts.clone(), route.paths.clone());
-        routes.push(Route { hosts, paths, upstream: route.upstream.clone() });
+        routes.push(read_route(route, &path)?);
     }
     if let Some(text) = upstream {
         let addresses = text.split(',').map(|text| text.trim().parse::<Address>());
@@ -226,6 +223,29 @@ fn settings(
             via: file.forwarded.via.unwrap_or(defaults.via),
         },
     })
+}
+
+fn read_route(route: &RouteFile, path: &Path) -> Result<Route, Wrong> {
+    for (place, text) in route.paths.iter().enumerate() {
+        let error = match canonical(text) {
+            Ok(_) => continue,
+            Err(PathFault::NoSlash) => format!("`{text}` is not a path; it begins with a slash"),
+            Err(fault) => format!("`{text}` matches nothing: {fault}"),
+        };
+        return Err((path.field("paths").index(place), error));
+    }
+    if let Some(place) = route.hosts.iter().position(|text| !is_host_pattern(text)) {
+        let error =
+            format!("`{}` is not a host; write it like shop.example or *.example", route.hosts[place]);
+        return Err((path.field("hosts").index(place), error));
+    }
+    Ok(Route { hosts: route.hosts.clone(), paths: route.paths.clone(), upstream: route.upstream.clone() })
+}
+
+/// A host, `*.` and a host, or nothing or `*` for any.
+fn is_host_pattern(text: &str) -> bool {
+    let name = text.strip_prefix("*.").unwrap_or(text);
+    matches!(text, "" | "*") || host::canonical(name).is_some_and(|name| !name.is_empty())
 }
 
 fn read_upstream(name: &str, file: &UpstreamFile, path: &Path) -> Result<Upstream, Wrong> {

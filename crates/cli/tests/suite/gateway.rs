@@ -131,6 +131,14 @@ fn what_is_wrong_is_said_with_its_place() {
             "tollgate.yaml:5:19: error: there is no upstream `wbe`; there are: web",
         ),
         (
+            "gateway:\n  upstreams: { web: { addresses: [x] } }\n  routes:\n    - { hosts: [a, \"b,c\"], upstream: web }\n",
+            "tollgate.yaml:4:20: error: `b,c` is not a host; write it like shop.example or *.example",
+        ),
+        (
+            "gateway:\n  upstreams: { web: { addresses: [x] } }\n  routes:\n    - { paths: [/a, /b%2fc], upstream: web }\n",
+            "tollgate.yaml:4:21: error: `/b%2fc` matches nothing: the path has a `%2F`",
+        ),
+        (
             "upstream: http://x/y\n",
             "tollgate.yaml:1:11: error: `http://x/y` is not an upstream's address: it has a path",
         ),

@@ -1,6 +1,6 @@
 //! What names in a rule match: globs over identities, networks over addresses, templates over paths.
 
-use crate::path::{canonical, is_reserved};
+use crate::path::{Readings, canonical};
 use ipnet::{IpNet, Ipv4Net};
 use std::net::IpAddr;
 
@@ -130,11 +130,11 @@ pub fn network(text: &str) -> Option<IpNet> {
     }
 }
 
-/// How closely a path has to follow a template.
+/// How closely a path has to follow a template or a regular expression.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Closeness {
-    /// A trailing slash, the case and `;parameters` make no difference: to most servers they are no other
-    /// resource, so they must not be a way to a second quota.
+    /// `;parameters` make no difference, and to a template neither do a trailing slash and the case: to most
+    /// servers they are no other resource, so they must not be a way to a second quota.
     #[default]
     Folded,
     /// They do make a difference.
@@ -144,7 +144,7 @@ pub enum Closeness {
 /// A route template such as `/v1/users/{id}` or `/files/{*rest}`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
-    /// The regular expression, over canonical paths (see [`crate::path`]).
+    /// The regular expression, over what is read in a path (see [`Readings`]).
     pub regex: String,
     /// For each segment, 0 if it is literal, 1 if it is a name, 2 if it is the rest. Of two templates for
     /// one path, that with the smaller list is the more specific.
@@ -154,9 +154,9 @@ pub struct Template {
 impl Template {
     /// Reads a template; the error says what is wrong with it.
     pub fn parse(text: &str, closeness: Closeness) -> Result<Self, String> {
-        let (flags, parameters, end) = match closeness {
-            Closeness::Folded => ("(?i)", "(?:;[^/]*)?", "/?$"),
-            Closeness::Exact => ("", "", "$"),
+        let (flags, end) = match closeness {
+            Closeness::Folded => ("(?i)", "/?$"),
+            Closeness::Exact => ("", "$"),
         };
         if !text.starts_with('/') {
             return Err(format!("`{text}` does not begin with a slash"));
@@ -170,7 +170,7 @@ impl Template {
         let path = text[1..].trim_end_matches('/');
         let mut template = Self { regex: format!("{flags}^"), generality: Vec::new() };
         if path.is_empty() {
-            template.regex.extend(["/", parameters, "$"]);
+            template.regex.push_str("/$");
             return Ok(template);
         }
         let mut segments = path.split('/').peekable();
@@ -191,7 +191,7 @@ impl Template {
                     return Err(format!("`{segment}` needs a plain name between its braces"));
                 }
                 Some(_) => {
-                    template.regex.push_str(if parameters.is_empty() { "[^/]+" } else { "[^/;]+" });
+                    template.regex.push_str("[^/]+");
                     template.generality.push(1);
                 }
                 None if segment.contains(['{', '}', '*']) => {
@@ -204,7 +204,6 @@ impl Template {
                     template.generality.push(0);
                 }
             }
-            template.regex.push_str(parameters);
         }
         if closeness == Closeness::Exact && text.ends_with('/') {
             template.regex.push('/');
@@ -214,25 +213,13 @@ impl Template {
     }
 }
 
-/// A literal segment as it looks in canonical paths. A reserved character is matched plain and escaped:
-/// most servers take `@me` and `%40me` for the same.
+/// A literal segment as it is read in a path: decoded, so that `@me` and `%40me` are the same.
 fn push_literal(segment: &str, regex: &mut String) -> Result<(), String> {
     let rooted = format!("/{segment}");
     let canonical = canonical(&rooted).map_err(|fault| format!("`{segment}` matches nothing: {fault}"))?;
-    if !canonical.starts_with('/') || canonical.len() == 1 {
+    if canonical.len() == 1 {
         return Err(format!("`{segment}` matches nothing: dot segments are removed from paths"));
     }
-    let mut rest = &canonical[1..];
-    while let Some(first) = rest.bytes().next() {
-        let escaped = rest.strip_prefix('%').and_then(|digits| u8::from_str_radix(digits.get(..2)?, 16).ok());
-        let byte = escaped.unwrap_or(first);
-        rest = &rest[if escaped.is_some() { 3 } else { 1 }..];
-        let plain = regex::escape(char::from(byte).encode_utf8(&mut [0; 4]));
-        match (is_reserved(byte), escaped) {
-            (true, _) => regex.push_str(&format!("(?:{plain}|%{byte:02X})")),
-            (false, Some(_)) => regex.push_str(&format!("%{byte:02X}")),
-            (false, None) => regex.push_str(&plain),
-        }
-    }
+    regex.push_str(&regex::escape(&Readings::of(&canonical).whole[1..]));
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Compiled rules.
 
 use super::leasing::Leasing;
-use super::pattern::Glob;
+use super::pattern::{Closeness, Glob};
 use super::selection::Charge;
 use super::summary::{ClientNumber, Summary};
 use super::written::{Consistency, OnExceed, OnStoreFailure, Soft};
@@ -180,12 +180,15 @@ pub struct RuleSet {
     pub(super) owners: Vec<u32>,
     pub(super) sizes: Vec<Range<u32>>,
     pub(super) endpoints: RegexSet,
+    /// Of each of `endpoints`: whether it is about a path with its parameters only.
+    pub(super) closeness: Vec<Closeness>,
     /// The patterns of `endpoints` as they were written.
     pub(super) written: Vec<String>,
     /// Route templates, the most specific first.
     pub(super) routes: Vec<Route>,
     summary: Summary,
     looks_at_paths: bool,
+    looks_at_domains: bool,
     penalizes: bool,
 }
 
@@ -209,15 +212,28 @@ pub(super) struct Parts {
     pub(super) owners: Vec<u32>,
     pub(super) sizes: Vec<Range<u32>>,
     pub(super) endpoints: RegexSet,
+    pub(super) closeness: Vec<Closeness>,
     pub(super) written: Vec<String>,
     pub(super) routes: Vec<Route>,
 }
 
 impl RuleSet {
     pub(super) fn new(parts: Parts) -> Self {
-        let Parts { rules, tiers, default_tier, limits, owners, sizes, endpoints, written, routes } = parts;
+        let Parts {
+            rules,
+            tiers,
+            default_tier,
+            limits,
+            owners,
+            sizes,
+            endpoints,
+            closeness,
+            written,
+            routes,
+        } = parts;
         let summary = Summary::new(&rules, &tiers);
         let looks_at_paths = !endpoints.is_empty();
+        let looks_at_domains = rules.iter().any(|rule| rule.domain.is_some());
         let penalizes = rules.iter().any(|rule| rule.penalty.is_some());
         Self {
             rules,
@@ -227,10 +243,12 @@ impl RuleSet {
             owners,
             sizes,
             endpoints,
+            closeness,
             written,
             routes,
             summary,
             looks_at_paths,
+            looks_at_domains,
             penalizes,
         }
     }
@@ -291,6 +309,11 @@ impl RuleSet {
     pub fn looks_at_paths(&self) -> bool {
         self.looks_at_paths
     }
+
+    /// Whether any rule looks at domains.
+    pub fn looks_at_domains(&self) -> bool {
+        self.looks_at_domains
+    }
 }
 
 impl Rule {
@@ -328,13 +351,19 @@ impl Rule {
     pub(super) fn first_failure(&self, request: &Request<'_>) -> Option<&'static str> {
         if !self.methods.admits(request.method) {
             Some("methods")
-        } else if self.domain.is_some() && self.domain.as_deref() != request.domain {
+        } else if !self.admits_domain(request.domain) {
             Some("domain")
         } else if self.needs_address && request.ip.is_none() {
             Some("an address")
         } else {
             None
         }
+    }
+
+    /// In any case: to most doors the domain is a host.
+    fn admits_domain(&self, domain: Option<&str>) -> bool {
+        let is_own = |own: &String| domain.is_some_and(|domain| domain.eq_ignore_ascii_case(own));
+        self.domain.as_ref().is_none_or(is_own)
     }
 
     /// The identities that make up the key of `request`.

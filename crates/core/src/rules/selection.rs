@@ -5,10 +5,12 @@
 //! two joined ([`Selection`]). What is left for the single request is a method, a domain, and whose count it
 //! is: [`RuleSet::charge`] runs no pattern at all.
 
+use super::pattern::Closeness;
 use super::ruleset::{LimitId, Rule, RuleSet, SizeId, Tier, TierId};
 use super::written::OnExceed;
 use crate::key::{Dimension, Hashes, Whom};
 use crate::limit::Limit;
+use crate::path::Readings;
 use crate::request::Request;
 use smallvec::SmallVec;
 use std::ops::Range;
@@ -116,15 +118,21 @@ impl RuleSet {
         }
     }
 
-    /// The path half: one pass of all patterns over the path.
+    /// The path half: one pass of all patterns over each reading of the path.
     pub fn match_path(&self, path: &str) -> PathMatch {
-        let found = self.endpoints.matches(path);
+        let readings = Readings::of(path);
+        let whole = self.endpoints.matches(&readings.whole);
+        let plain = readings.plain.as_deref().map(|plain| self.endpoints.matches(plain));
+        let is_found = |pattern: usize| {
+            let is_folded = self.closeness[pattern] == Closeness::Folded;
+            whole.matched(pattern) || is_folded && plain.as_ref().is_some_and(|plain| plain.matched(pattern))
+        };
         let meets = |rule: &Rule| match &rule.endpoints {
             None => true,
-            Some(patterns) => patterns.clone().any(|pattern| found.matched(pattern)),
+            Some(patterns) => patterns.clone().any(is_found),
         };
         let rules = self.rules.iter().map(meets).collect();
-        let route = self.routes.iter().find(|route| found.matched(route.pattern));
+        let route = self.routes.iter().find(|route| is_found(route.pattern));
         PathMatch { rules, route: route.map_or(0, |route| route.hash) }
     }
 

@@ -57,7 +57,8 @@ pub struct Rule {
     pub version: Option<u64>,
     /// Only for members of this tier.
     pub tier: Option<String>,
-    /// Only for requests of this Envoy domain.
+    /// Only for requests of this domain, in any case. At the gateway and the tower layer it is the host, without
+    /// its port; in the check API, what the caller says.
     pub domain: Option<String>,
     /// Which requests it is about; everything if absent.
     #[serde(rename = "match")]
@@ -123,10 +124,12 @@ pub struct Match {
     pub ids: BTreeMap<String, OneOrMany<String>>,
     /// Templates such as `/v1/users/{id}`; `{*rest}` at the end stands for any rest.
     pub endpoint: Option<OneOrMany<String>>,
-    /// Whether the case, a trailing slash and `;parameters` tell endpoints apart. By default they do not.
+    /// Whether `;parameters`, and to templates the case and a trailing slash, tell endpoints apart. By default they
+    /// do not.
     #[serde(default)]
     pub exact: bool,
-    /// Regular expressions over the path in its canonical form; unanchored unless they say otherwise.
+    /// Regular expressions over the path in its canonical form, decoded, with and without `;parameters`; unanchored
+    /// unless they say otherwise.
     pub endpoint_regex: Option<OneOrMany<String>>,
     /// HTTP methods.
     pub methods: Option<OneOrMany<String>>,
@@ -282,7 +285,7 @@ pub struct TestRequest {
     /// Custom identities.
     #[serde(default)]
     pub ids: BTreeMap<String, String>,
-    /// The Envoy domain.
+    /// The domain: an Envoy domain, or a host.
     pub domain: Option<String>,
     /// The path.
     pub endpoint: Option<String>,

@@ -1,7 +1,8 @@
 //! Paths come in one form, or not at all.
 
 use std::borrow::Cow;
-use tollgate_core::path::{PathFault, canonical, endpoint};
+use std::sync::atomic::{AtomicU64, Ordering};
+use tollgate_core::path::{PathFault, Readings, canonical, endpoint};
 
 #[test]
 fn forms() {
@@ -25,6 +26,17 @@ fn forms() {
         ("/login/x/..", "/login/"),
         ("/login/..", "/"),
         ("/login;x", "/login;x"),
+        ("/;x/login", "/login"),
+        ("/;/login", "/login"),
+        ("/;x;y=z/;/login", "/login"),
+        ("/login/;x", "/login/"),
+        ("/login/;", "/login/"),
+        ("/a;x/;y/b;z", "/a;x/b;z"),
+        ("/a/;x/../b", "/b"),
+        ("/a;x/../b", "/b"),
+        ("/;jsessionid=1", "/"),
+        ("/items%3abatch", "/items%3Abatch"),
+        ("/items:batch", "/items:batch"),
         ("/Login", "/Login"),
         ("/.well-known/x", "/.well-known/x"),
         ("/...", "/..."),
@@ -39,7 +51,7 @@ fn forms() {
         ("/%25", "/%25"),
         ("/{x}|\"<>^`[]", "/%7Bx%7D%7C%22%3C%3E%5E%60%5B%5D"),
         ("/a:b@c!$&'()*+,;=", "/a:b@c!$&'()*+,;="),
-        ("/%e9", "/%E9"),
+        ("/%e2%82%ac/\u{20ac}", "/%E2%82%AC/%E2%82%AC"),
     ] {
         assert_eq!(canonical(path).as_deref(), Ok(expected), "{path}");
     }
@@ -76,9 +88,17 @@ fn refused() {
         ("/a/..;x/b", PathFault::DotWithParameters),
         ("/a/.;/b", PathFault::DotWithParameters),
         ("/a/%2e%2e;/b", PathFault::DotWithParameters),
-        ("/a%c0%afb", PathFault::Escape(0xc0)),
-        ("/a%e0%80%afb", PathFault::Escape(0x80)),
-        ("/a%f0%80%80%af", PathFault::Escape(0x80)),
+        ("/;/../a", PathFault::AboveRoot),
+        ("/%3bx/login", PathFault::Escape(b';')),
+        ("/login%3Bx", PathFault::Escape(b';')),
+        ("/a/..%3b/b", PathFault::Escape(b';')),
+        ("/a%c0%afb", PathFault::NotUtf8),
+        ("/a%e0%80%afb", PathFault::NotUtf8),
+        ("/a%f0%80%80%af", PathFault::NotUtf8),
+        ("/caf%e9", PathFault::NotUtf8),
+        ("/%c3/%a9", PathFault::NotUtf8),
+        ("/\u{e9}%a9", PathFault::NotUtf8),
+        ("/%ed%a0%80", PathFault::NotUtf8),
     ] {
         assert_eq!(canonical(path), Err(expected), "{path}");
     }
@@ -97,24 +117,82 @@ fn endpoints_lose_their_query_and_may_be_plain_names() {
     }
 }
 
-/// The form of a form is the form, it holds nothing that was to be removed, and it decodes to the same
-/// bytes as the path did, segment by segment.
+#[test]
+fn what_rules_read() {
+    for (path, whole, plain) in [
+        ("/", "/", "/"),
+        ("/login", "/login", "/login"),
+        ("/login;x", "/login;x", "/login"),
+        ("/a;x=1;y/b;z/", "/a;x=1;y/b;z/", "/a/b/"),
+        ("/;x/login", "/login", "/login"),
+        ("/r1/items%3Abatch", "/r1/items:batch", "/r1/items:batch"),
+        ("/r1/items%3abatch;x", "/r1/items:batch;x", "/r1/items:batch"),
+        ("/100%25", "/100%", "/100%"),
+        ("/%256cogin", "/%6cogin", "/%6cogin"),
+        ("/a%3Fb%23c", "/a?b#c", "/a?b#c"),
+        ("/caf%c3%a9", "/caf\u{e9}", "/caf\u{e9}"),
+        ("/a+b%2Bc", "/a+b+c", "/a+b+c"),
+        // Names, and paths without a canonical form, are read as they are.
+        ("orders%2e;x", "orders%2e;x", "orders%2e;x"),
+        ("/a%2Fb;x", "/a%2Fb;x", "/a%2Fb;x"),
+    ] {
+        let readings = Readings::of(path);
+        assert_eq!((&*readings.whole, readings.plain()), (whole, plain), "{path}");
+    }
+    let readings = Readings::of("/v1/orders/7");
+    assert!(matches!(readings.whole, Cow::Borrowed(_)) && readings.plain.is_none());
+}
+
+/// Does not panic, whatever it is given. The form of a form is the form; it holds nothing that was to be removed; it
+/// decodes to the same bytes as the path did, segment by segment; and rules read exactly what it decodes to.
+///
+/// It runs for as many inputs as `BOLERO_RANDOM_ITERATIONS` says:
+/// `BOLERO_RANDOM_ITERATIONS=50000000 cargo test --release -p tollgate-core --test suite laws`.
 #[test]
 fn laws() {
-    bolero::check!().with_type::<Vec<u8>>().for_each(|bytes| {
-        // Few characters, so that the rare ones meet.
-        const LETTERS: &[u8] = b"/./%2e5cf0;aA\\\xc3\xa9~ @";
-        let text: Vec<u8> = bytes.iter().map(|byte| LETTERS[usize::from(*byte) % LETTERS.len()]).collect();
-        for text in [String::from_utf8_lossy(&text), String::from_utf8_lossy(bytes)] {
+    let (formed, refused, with_parameters) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+    let note = |count: &AtomicU64| count.fetch_add(1, Ordering::Relaxed);
+    bolero::check!().with_iterations(50_000).with_max_len(24).with_type::<Vec<u8>>().for_each(|bytes| {
+        // Few characters, so that the rare ones meet; and whole escapes, or few would be.
+        const PIECES: [&str; 40] = [
+            "/", "/", "/", "/", "/", "/a", "/B", "/a/", "/;", ";", ";x", ";x=y", ".", "..", "...", "a", "A",
+            "~", " ", "@", ":", "\u{e9}", "%61", "%2e", "%2E", "%7e", "%3A", "%3a", "%40", "%25", "%256c",
+            "%20", "%c3%a9", "%c3", "%A9", "%3b", "\\", "%", "2", "e",
+        ];
+        let pieces: String = bytes.iter().map(|byte| PIECES[usize::from(*byte) % PIECES.len()]).collect();
+        for text in [Cow::Borrowed(pieces.as_str()), String::from_utf8_lossy(bytes)] {
+            let _ = (endpoint(&text), Readings::of(&text));
             let path = format!("/{text}");
-            let Ok(form) = canonical(&path) else { continue };
+            let Ok(form) = canonical(&path) else {
+                note(&refused);
+                continue;
+            };
+            note(&formed);
             assert_eq!(canonical(&form).as_deref(), Ok(&*form), "{path:?}");
             assert!(form.starts_with('/') && form.is_ascii() && !form.contains("//"), "{path:?}: {form:?}");
-            assert!(form.split('/').all(|segment| segment != "." && segment != ".."), "{path:?}: {form:?}");
+            let is_gone = |segment: &str| {
+                matches!(segment.split(';').next(), Some("." | "..")) || segment.starts_with(';')
+            };
+            assert!(!form.split('/').any(is_gone), "{path:?}: {form:?}");
             assert_eq!(resolved(&form), resolved(&path), "{path:?}: {form:?}");
             assert_eq!(form.ends_with('/'), ends_in_folder(&path), "{path:?}: {form:?}");
+            let readings = Readings::of(&form);
+            assert_eq!(readings.whole.as_bytes(), decoded(&form), "{path:?}: {form:?}");
+            assert_eq!(readings, Readings::of(&path), "{path:?}");
+            let plain: Vec<&str> = readings.whole.split('/').map(name).collect();
+            assert_eq!(readings.plain(), plain.join("/"), "{path:?}");
+            if readings.plain.is_some() {
+                note(&with_parameters);
+            }
         }
     });
+    let met = [&formed, &refused, &with_parameters].map(|count| count.load(Ordering::Relaxed));
+    assert!(met.iter().all(|count| *count > 2_000), "{met:?}");
+}
+
+/// A segment without its parameters.
+fn name(segment: &str) -> &str {
+    segment.find(';').map_or(segment, |end| &segment[..end])
 }
 
 /// The decoded segments that a simple-minded server would serve.
@@ -122,7 +200,7 @@ fn resolved(path: &str) -> Vec<Vec<u8>> {
     let mut segments: Vec<Vec<u8>> = Vec::new();
     for segment in path.split('/').map(decoded) {
         match segment.as_slice() {
-            b"" | b"." => {}
+            b"" | b"." | [b';', ..] => {}
             b".." => drop(segments.pop()),
             _ => segments.push(segment),
         }
@@ -132,7 +210,7 @@ fn resolved(path: &str) -> Vec<Vec<u8>> {
 
 fn ends_in_folder(path: &str) -> bool {
     let last = decoded(path.rsplit('/').next().unwrap_or_default());
-    matches!(last.as_slice(), b"" | b"." | b"..")
+    matches!(last.as_slice(), b"" | b"." | b".." | [b';', ..])
 }
 
 fn decoded(segment: &str) -> Vec<u8> {

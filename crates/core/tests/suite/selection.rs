@@ -117,6 +117,63 @@ tests:
 }
 
 #[test]
+fn regular_expressions_see_what_servers_see() {
+    holds(
+        r#"
+rules:
+  - { id: batch, match: { endpoint_regex: "^/r1/items:batch$" }, limit: 100/min }
+  - { id: template, endpoint: "/t1/items:batch", limit: 100/min }
+  - { id: percent, endpoint: "/100%25", limit: 100/min }
+  - { id: any, match: { endpoint_regex: "^/any/.+$" }, limit: 100/min }
+  - { id: report, match: { endpoint_regex: "^/x/[^/]*report$" }, limit: 100/min }
+  - { id: exact, match: { endpoint_regex: "^/e1/items:batch$", exact: true }, limit: 100/min }
+tests:
+  - name: decoded
+    request: { key: a }
+    steps:
+      - { expect: pass, rule: batch, request: { endpoint: "/r1/items:batch" } }
+      - { expect: pass, rule: batch, request: { endpoint: "/r1/items%3Abatch" } }
+      - { expect: pass, rule: batch, request: { endpoint: "/r1/items%3abatch;x" } }
+      - { expect: pass, rule: batch, request: { endpoint: "/r1;v=1/;/items:batch;x=y" } }
+      - { expect: pass, rule: template, request: { endpoint: "/t1/items%3Abatch" } }
+      - { expect: pass, rule: template, request: { endpoint: "/t1/items:batch;x" } }
+      - { expect: pass, rule: percent, request: { endpoint: "/100%25" } }
+      - { expect: unlimited, request: { endpoint: "/100%2525" } }
+      - { expect: pass, rule: any, request: { endpoint: "/any/caf%c3%a9" } }
+      - { expect: pass, rule: any, request: { endpoint: "/any/%22%7C" } }
+  - name: servers that know no parameters read them as a part of the name
+    request: { key: a }
+    steps:
+      - { expect: pass, rule: report, request: { endpoint: "/x/report;a" } }
+      - { expect: pass, rule: report, request: { endpoint: "/x/a;report" } }
+  - name: exact
+    request: { key: a }
+    steps:
+      - { expect: pass, rule: exact, request: { endpoint: "/e1/items%3Abatch" } }
+      - { expect: unlimited, request: { endpoint: "/e1/items%3Abatch;x" } }
+"#,
+    );
+}
+
+#[test]
+fn a_domain_matches_in_any_case() {
+    holds(
+        r#"
+rules:
+  - { id: api, domain: Api.example, limit: 100/min }
+tests:
+  - name: any case
+    request: { key: a }
+    steps:
+      - { expect: pass, rule: api, request: { domain: api.example } }
+      - { expect: pass, rule: api, request: { domain: API.EXAMPLE } }
+      - { expect: unlimited, request: { domain: api.example.com } }
+      - { expect: unlimited }
+"#,
+    );
+}
+
+#[test]
 fn conditions_all_have_to_hold() {
     holds(
         r#"

@@ -107,6 +107,12 @@ async fn targets_of_every_form() {
     for (request, target, host) in [
         ("GET http://a.example/x?y HTTP/1.1\r\nHost: other\r\n\r\n", "/x?y", "a.example"),
         ("GET http://a.example HTTP/1.1\r\nHost: a.example\r\n\r\n", "/", "a.example"),
+        ("GET http://a.example#x HTTP/1.1\r\nHost: a.example\r\n\r\n", "/", "a.example"),
+        ("GET http://a.example?x HTTP/1.1\r\nHost: a.example\r\n\r\n", "/?x", "a.example"),
+        ("GET http://a.example?x#y HTTP/1.1\r\nHost: a.example\r\n\r\n", "/?x", "a.example"),
+        ("GET /x#y HTTP/1.1\r\nHost: a\r\n\r\n", "/x", "a"),
+        ("GET /x?y#z HTTP/1.1\r\nHost: a\r\n\r\n", "/x?y", "a"),
+        ("OPTIONS http://a.example HTTP/1.1\r\nHost: a.example\r\n\r\n", "/", "a.example"),
         ("OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n", "*", "a"),
         ("GET /old HTTP/1.0\r\n\r\n", "/old", ""),
     ] {
@@ -120,6 +126,14 @@ async fn targets_of_every_form() {
         ("CONNECT a.example:443 HTTP/1.1\r\nHost: a.example:443\r\n\r\n", 405),
         ("TRACE / HTTP/1.1\r\nHost: a\r\n\r\n", 405),
         ("GET http://user@a.example/ HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+        ("GET http://a.example,b/ HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+        ("GET http://a.example:x/ HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+        ("GET * HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+        ("OPTIONS *#x HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+        ("GET x HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+        ("GET #x HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\nHost: a,b\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\nHost: evil.com:x.int.example\r\n\r\n", 400),
     ] {
         let mut client = pair.client().await;
         assert_eq!(client.ask(request).await.status, status, "{request}");
@@ -156,17 +170,31 @@ async fn routes_lead_to_upstreams() {
     settings.routes = vec![
         Route { hosts: vec!["shop.example".into()], paths: vec![], upstream: "web".into() },
         Route { hosts: vec!["shop.example".into()], paths: vec!["/api".into()], upstream: "api".into() },
+        Route { hosts: vec!["*.int.example".into()], paths: vec![], upstream: "api".into() },
     ];
     let gateway = setting::start(&settings);
     let mut client = Wire::connect(gateway.address()).await;
-    for (host, path, served_by) in
-        [("shop.example", "/", "web"), ("SHOP.example:80", "/api/x", "api"), ("shop.example", "/apis", "web")]
-    {
+    for (host, path, served_by) in [
+        ("shop.example", "/", "web"),
+        ("SHOP.example:80", "/api/x", "api"),
+        ("shop.example", "/apis", "web"),
+        ("shop.example", "/api;x/y", "api"),
+        ("shop.example.", "/", "web"),
+        ("shop.example.:8080", "/", "web"),
+        ("A.int.example.", "/", "api"),
+    ] {
         let reply = client.ask(&format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n")).await;
         assert_eq!(reply.header("x-served-by"), served_by, "{host} {path}");
     }
-    let reply = client.ask("GET /x HTTP/1.1\r\nHost: other.example\r\n\r\n").await;
-    assert_eq!((reply.status, reply.code()), (404, "NOT_FOUND"));
+    for host in ["other.example", "int.example", "evilint.example", "x.int.example.evil"] {
+        let reply = client.ask(&format!("GET /x HTTP/1.1\r\nHost: {host}\r\n\r\n")).await;
+        assert_eq!((reply.status, reply.code()), (404, "NOT_FOUND"), "{host}");
+    }
+    for host in ["evil.com:x.int.example", "evil.com:1.int.example", "a.int.example..", "[::1].int.example"] {
+        let mut client = Wire::connect(gateway.address()).await;
+        let reply = client.ask(&format!("GET /x HTTP/1.1\r\nHost: {host}\r\n\r\n")).await;
+        assert_eq!((reply.status, reply.code()), (400, "BAD_REQUEST"), "{host}");
+    }
 }
 
 #[tokio::test]

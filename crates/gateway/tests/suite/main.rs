@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // A test that cannot go on should say so at once.
 
 mod bodies;
+mod bypass;
 mod crowd;
 mod drain;
 mod failures;
@@ -12,6 +13,7 @@ mod headers;
 mod http2;
 mod idle;
 mod limits;
+mod readings;
 mod setting;
 mod smuggling;
 mod tls;

@@ -251,9 +251,15 @@ impl Caller<'_> {
         self.ip
     }
 
-    /// Lends the caller's names to `ask` as a request for `endpoint`, which is in its canonical form.
+    /// Lends the caller's names to `ask` as a request for `endpoint` at `domain`, both in their canonical form.
     #[inline]
-    pub fn ask<R>(&self, method: &http::Method, endpoint: &str, ask: impl FnOnce(&Request<'_>) -> R) -> R {
+    pub fn ask<R>(
+        &self,
+        method: &http::Method,
+        domain: Option<&str>,
+        endpoint: &str,
+        ask: impl FnOnce(&Request<'_>) -> R,
+    ) -> R {
         let claims = self.claims.as_deref();
         let ids: SmallVec<[(&str, &str); 4]> =
             self.ids.iter().map(|(name, found)| (*name, found.text(claims))).collect();
@@ -264,7 +270,7 @@ impl Caller<'_> {
             ip: Some(self.ip),
             tier: self.tier.as_ref().map(|found| found.text(claims)),
             ids: &ids,
-            domain: None,
+            domain,
             endpoint,
             method: Some(Method::from_name(method.as_str())),
             cost: self.cost,

@@ -5,7 +5,7 @@ use crate::answer::{self, Answer};
 use crate::fault::Fault;
 use crate::headers::{self, HeaderOptions};
 use crate::identity::Identities;
-use crate::{grpc, path};
+use crate::{grpc, host, path};
 use http::{HeaderMap, Request};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -54,11 +54,16 @@ impl Gate {
         ask: impl FnOnce(&tollgate_limiter::Request<'_>) -> R,
     ) -> Result<R, Fault> {
         path::canonicalize(request)?;
+        let looks_at_domains = self.limiter.looks_at_domains();
+        if looks_at_domains {
+            host::settle(request);
+        }
         // Only tokens are about time.
         let now_us = if self.identities.asks_for_time() { self.limiter.clock().now_us() } else { 0 };
         let (uri, headers) = (request.uri(), request.headers());
+        let domain = if looks_at_domains { host::of(uri, headers)? } else { None };
         let caller = self.identities.caller(uri, headers, peer.map(|peer| peer.ip()), now_us)?;
-        Ok(caller.ask(request.method(), uri.path(), ask))
+        Ok(caller.ask(request.method(), domain.as_deref(), uri.path(), ask))
     }
 
     fn conclude<A>(&self, request: &mut Request<A>, admission: Admission) -> Judged<Admission> {

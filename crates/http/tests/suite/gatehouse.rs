@@ -2,7 +2,7 @@
 
 use crate::decisions::START_US;
 use bytes::Bytes;
-use http::{HeaderMap, Request, Response};
+use http::{HeaderMap, HeaderValue, Request, Response, Uri};
 use http_body_util::{BodyExt, Full};
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
@@ -15,7 +15,7 @@ use tollgate_http::{Identities, IdentityOptions, RateLimitLayer};
 use tollgate_limiter::{Clock, Limiter, ManualClock, MemoryStore};
 use tower::{Layer, ServiceExt, service_fn};
 
-/// A limiter, a layer, and a service that answers with the path that it was asked for.
+/// A limiter, a layer, and a service that answers with the target that it was asked for, and its host.
 pub struct Gatehouse {
     pub clock: ManualClock,
     pub layer: RateLimitLayer,
@@ -114,8 +114,13 @@ impl Gatehouse {
         > + Clone,
     > {
         let echo = service_fn(|request: Request<Full<Bytes>>| async move {
-            let path_and_query = request.uri().path_and_query().map_or("", |both| both.as_str()).to_owned();
-            Ok(Response::new(Full::from(path_and_query)))
+            // As a forwarder would write it: without the host.
+            let target =
+                request.uri().path_and_query().cloned().map_or_else(Uri::default, Uri::from).to_string();
+            let host = request.headers().get("host").cloned().unwrap_or(HeaderValue::from_static(""));
+            let mut response = Response::new(Full::from(target));
+            response.headers_mut().insert("x-host", host);
+            Ok(response)
         });
         self.layer.for_peer(SocketAddr::new(peer, 1234)).layer(echo)
     }

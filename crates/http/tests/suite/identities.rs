@@ -17,7 +17,7 @@ fn seen(identities: &Identities, request: http::Request<()>, peer: &str) -> Stri
         Ok(caller) => caller,
         Err(fault) => return fault.message().to_owned(),
     };
-    caller.ask(&parts.method, parts.uri.path(), said)
+    caller.ask(&parts.method, None, parts.uri.path(), said)
 }
 
 fn said(request: &Request<'_>) -> String {

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // A test that cannot go on should say so at once.
 
 mod batch;
+mod bypass;
 mod check;
 #[allow(dead_code, reason = "the tests of the accept loop share it")]
 #[path = "../../../http/tests/suite/client.rs"]

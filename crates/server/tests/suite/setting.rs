@@ -68,8 +68,13 @@ pub struct Setting {
 impl Setting {
     /// A door with [`RULES`] and a clock that stands still.
     pub async fn start() -> Self {
+        Self::start_with(RULES).await
+    }
+
+    /// With other rules.
+    pub async fn start_with(rules: &str) -> Self {
         let clock = ManualClock::new(START_US);
-        let door = door(Clock::Manual(clock.clone()));
+        let door = door_with(rules, Clock::Manual(clock.clone()));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
@@ -84,8 +89,12 @@ impl Setting {
 }
 
 pub fn door(clock: Clock) -> Arc<Door> {
+    door_with(RULES, clock)
+}
+
+fn door_with(rules: &str, clock: Clock) -> Arc<Door> {
     let limiter = Limiter::new(MemoryStore::new(1 << 24), clock);
-    let loaded = load("test.yaml", RULES).unwrap_or_else(|report| panic!("{report}"));
+    let loaded = load("test.yaml", rules).unwrap_or_else(|report| panic!("{report}"));
     limiter.install(loaded.rules, loaded.lists);
     let readiness = Arc::new(Readiness::default());
     readiness.rules_installed();

@@ -161,10 +161,10 @@ impl Compiler<'_> {
             Some(matches) if matches.exact => Closeness::Exact,
             _ => Closeness::Folded,
         };
-        if closeness == Closeness::Exact && rule.endpoint.is_none() && inner.is_none() {
-            let hint = "it is about `endpoint`; regular expressions are exact anyway";
+        if closeness == Closeness::Exact && rule.endpoint.is_none() && inner.is_none() && regexes.is_none() {
+            let hint = "it is about `endpoint` and `endpoint_regex`";
             let path = match_path.field("exact");
-            self.document.error_at_name(&path, "there is no template to be exact about", hint);
+            self.document.error_at_name(&path, "there is no endpoint to be exact about", hint);
         }
         let first = self.patterns.len();
         let mut given = false;
@@ -184,7 +184,11 @@ impl Compiler<'_> {
             }
             for (index, text) in texts.0.iter().enumerate() {
                 let path = path.index(index);
-                if is_regex { self.regex(text, &path) } else { self.template(text, closeness, &path) }
+                if is_regex {
+                    self.regex(text, closeness, &path)
+                } else {
+                    self.template(text, closeness, &path)
+                }
             }
         }
         given.then_some(first..self.patterns.len())
@@ -202,7 +206,7 @@ impl Compiler<'_> {
                         generality,
                     });
                 }
-                self.add_pattern(regex, text);
+                self.add_pattern(regex, text, closeness);
             }
             Err(message) => self.document.error(
                 path,
@@ -212,13 +216,13 @@ impl Compiler<'_> {
         }
     }
 
-    fn regex(&mut self, regex: &str, path: &Path) {
+    fn regex(&mut self, regex: &str, closeness: Closeness, path: &Path) {
         if regex.is_empty() {
             let hint = "leave it out, or write `.*`";
             self.document.error(path, "an empty regular expression matches every path", hint);
         }
         match regex::RegexBuilder::new(regex).size_limit(PATTERN_BYTES).build() {
-            Ok(_) => self.add_pattern(regex.to_owned(), regex),
+            Ok(_) => self.add_pattern(regex.to_owned(), regex, closeness),
             Err(regex::Error::CompiledTooBig(_)) => {
                 let hint = "use smaller repetitions, or a template";
                 self.document.error(path, "this regular expression is too large", hint);
@@ -233,8 +237,9 @@ impl Compiler<'_> {
         }
     }
 
-    fn add_pattern(&mut self, regex: String, written: &str) {
+    fn add_pattern(&mut self, regex: String, written: &str, closeness: Closeness) {
         self.patterns.push(regex);
+        self.parts.closeness.push(closeness);
         self.parts.written.push(written.to_owned());
     }
 }
