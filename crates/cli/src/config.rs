@@ -23,8 +23,8 @@ const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net
 const DEFAULT_MEMORY: usize = 512 << 20;
 const SMALLEST_MEMORY: usize = 1 << 20;
 
-/// The flags of `serve`.
-#[derive(Args, Debug, Default)]
+/// The flags of `serve`. They are not `Debug`, as little as the file is: a password may stand in them.
+#[derive(Args, Default)]
 pub struct ServeArgs {
     /// Settings, by the names of these flags
     #[arg(long, env = "TOLLGATE_CONFIG", value_name = "FILE", value_parser = path())]
@@ -34,7 +34,7 @@ pub struct ServeArgs {
     pub rules: Option<PathBuf>,
     /// Where state is kept: memory, redis://host:6379, redis-sentinel://h1,h2/name, redis-cluster://h1,h2
     /// [default: memory]
-    #[arg(long, env = "TOLLGATE_STORE", value_name = "URL")]
+    #[arg(long, env = "TOLLGATE_STORE", hide_env_values = true, value_name = "URL")]
     pub store: Option<String>,
     /// A folder for what a node has to know when it starts while a shared store is away [default: none, or
     /// $STATE_DIRECTORY]
@@ -53,7 +53,7 @@ pub struct ServeArgs {
     #[arg(long, env = "TOLLGATE_GATEWAY_LISTEN", value_name = "ADDRESS")]
     pub gateway_listen: Option<String>,
     /// Where the gateway sends what passes, such as http://127.0.0.1:3000; several with commas
-    #[arg(long, env = "TOLLGATE_UPSTREAM", value_name = "URL")]
+    #[arg(long, env = "TOLLGATE_UPSTREAM", hide_env_values = true, value_name = "URL")]
     pub upstream: Option<String>,
 }
 
@@ -82,7 +82,7 @@ impl ServeArgs {
 }
 
 /// `tollgate.yaml`.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ConfigFile {
     rules: Option<PathBuf>,

@@ -6,8 +6,10 @@ mod rules;
 mod serve;
 mod simulate;
 
+use clap::error::{ContextKind, ContextValue};
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
+use tollgate_core::problem::shown;
 
 /// A gateway allocates a dozen times for each request, and many requests are under way at a time: with the system's
 /// allocator it takes some 6 % more processor time.
@@ -36,7 +38,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let outcome = match Cli::parse().command {
+    let outcome = match Cli::try_parse().unwrap_or_else(|error| without_secrets(error).exit()).command {
         Command::Serve(args) => serve::run(args, serve::Doors::All),
         Command::Gateway(args) => serve::run(args, serve::Doors::GatewayAlone),
         Command::Rules(command) => rules::run(command),
@@ -51,10 +53,24 @@ fn main() -> ExitCode {
     }
 }
 
+/// An error of the command line without the words that are no flags: a store's address or an API key that lacks its
+/// flag is not shown.
+fn without_secrets(mut error: clap::Error) -> clap::Error {
+    for kind in [ContextKind::InvalidArg, ContextKind::InvalidSubcommand] {
+        let Some(ContextValue::String(word)) = error.get(kind) else { continue };
+        if !word.starts_with('-') && !word.starts_with('<') {
+            let hidden = ContextValue::String("***".to_owned());
+            error.insert(kind, hidden);
+            error.remove(ContextKind::Suggested);
+        }
+    }
+    error
+}
+
 /// What stops a command.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
-    #[error("error: {0}")]
+    #[error("error: {}", shown(.0))]
     Plain(String),
     #[error("{0}")]
     Report(#[from] tollgate_core::problem::Report),

@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tollgate_control::RuleFile;
-use tollgate_core::rules;
+use tollgate_core::rules::{self, OpenDoor};
 use tollgate_gateway::Gateway;
 use tollgate_http::{RateLimitLayer, ServeOptions};
 use tollgate_limiter::{Clock, Limiter, MemoryStore, NodeAddress, RedisStore};
@@ -69,7 +69,7 @@ fn start_logging() -> Result<(), Failure> {
 async fn serve(config: Config, doors: Doors) -> Result<ExitCode, Failure> {
     let (limiter, redis) = open_limiter(&config).await?;
     let readiness = Arc::new(Readiness::default());
-    let rules = install_rules(&config, &limiter)?;
+    let rules = install_rules(&config, open_doors(&config, doors), &limiter)?;
     readiness.rules_installed();
 
     let listener = match doors {
@@ -146,10 +146,21 @@ async fn open_limiter(config: &Config) -> Result<(Arc<Limiter>, Option<RedisStor
     }
 }
 
+/// The doors that requests come through.
+pub fn open_doors(config: &Config, doors: Doors) -> Vec<OpenDoor> {
+    let checks = (doors == Doors::All).then(tollgate_server::open_door);
+    let gateway = config.gateway.as_ref().map(|_| tollgate_gateway::open_door(&config.identities));
+    checks.into_iter().chain(gateway).collect()
+}
+
 /// The rule file's rules, or the example's if there is none.
-fn install_rules(config: &Config, limiter: &Arc<Limiter>) -> Result<Option<RuleFile>, Failure> {
+fn install_rules(
+    config: &Config,
+    doors: Vec<OpenDoor>,
+    limiter: &Arc<Limiter>,
+) -> Result<Option<RuleFile>, Failure> {
     match &config.rules {
-        Some(path) => Ok(Some(RuleFile::open(path, Arc::clone(limiter))?)),
+        Some(path) => Ok(Some(RuleFile::open_for(path, Arc::clone(limiter), doors)?)),
         None => {
             let loaded = rules::load("the built-in example", EXAMPLE)?;
             limiter.install(loaded.rules, loaded.lists);

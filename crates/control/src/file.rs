@@ -5,13 +5,14 @@
 //! symlink. Because not every file system tells of changes, the file is also looked at every second.
 
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tollgate_core::problem::Report;
-use tollgate_core::rules::{self, Loaded};
+use tollgate_core::rules::{self, Loaded, OpenDoor};
 use tollgate_limiter::Limiter;
 
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -46,20 +47,40 @@ pub struct Status {
 }
 
 /// A rule file and the limiter that follows it.
-#[derive(Debug)]
 pub struct RuleFile {
     path: PathBuf,
     limiter: Arc<Limiter>,
+    /// Where requests come from: rules that ask too much of them get a warning.
+    doors: Vec<OpenDoor>,
     /// What was seen last, good or bad.
     seen: Option<Vec<u8>>,
     status: watch::Sender<Status>,
 }
 
+/// Without what was read, which has API keys in it.
+impl fmt::Debug for RuleFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RuleFile")
+            .field("path", &self.path)
+            .field("doors", &self.doors)
+            .finish_non_exhaustive()
+    }
+}
+
 impl RuleFile {
     /// Reads the file and puts its rules in force. Nothing is in force if it cannot be used.
     pub fn open(path: impl Into<PathBuf>, limiter: Arc<Limiter>) -> Result<Self, LoadError> {
-        let mut file =
-            Self { path: path.into(), limiter, seen: None, status: watch::Sender::new(Status::default()) };
+        Self::open_for(path, limiter, Vec::new())
+    }
+
+    /// The same, with warnings about what these doors cannot do, now and with each change.
+    pub fn open_for(
+        path: impl Into<PathBuf>,
+        limiter: Arc<Limiter>,
+        doors: Vec<OpenDoor>,
+    ) -> Result<Self, LoadError> {
+        let status = watch::Sender::new(Status::default());
+        let mut file = Self { path: path.into(), limiter, doors, seen: None, status };
         let text = file.read()?;
         let loaded = file.load(&text)?;
         file.seen = Some(text);
@@ -157,7 +178,7 @@ impl RuleFile {
             path: self.path.clone(),
             error: io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8 text"),
         })?;
-        rules::load(&source, text).map_err(LoadError::Rules)
+        rules::load_for(&source, text, &self.doors).map_err(LoadError::Rules)
     }
 }
 

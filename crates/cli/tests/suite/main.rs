@@ -3,10 +3,12 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // A test that cannot go on should say so at once.
 
 mod client;
+mod doors;
 mod gateway;
 mod program;
 mod restarting;
 mod rules;
+mod secrets;
 mod serving;
 mod settings;
 mod sharing;

@@ -2,6 +2,9 @@
 
 use crate::problem::nearest;
 
+/// How a hint begins that guesses at what was meant.
+pub(super) const GUESS: &str = "did you mean";
+
 /// The message and the hint for serde's `message` about the entry called `name`.
 pub(super) fn explain(message: &str, name: Option<&str>) -> (String, Option<String>) {
     if let Some(rest) = message.strip_prefix("unknown field `") {
@@ -48,7 +51,7 @@ fn unknown(what: &str, rest: &str) -> (String, Option<String>) {
     let (word, expected) = rest.rsplit_once("`, expected ").unwrap_or((rest.trim_end_matches('`'), ""));
     let known: Vec<&str> = expected.split('`').skip(1).step_by(2).collect();
     let hint = match nearest(word, known.iter().copied()) {
-        Some(near) => format!("did you mean `{near}`?"),
+        Some(near) => format!("{GUESS} `{near}`?"),
         None => format!("known here: {}", known.join(", ")),
     };
     (format!("unknown {what} `{word}`"), Some(hint))

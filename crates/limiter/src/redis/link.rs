@@ -3,20 +3,24 @@
 //! The client library's own timeouts leave a connection open that will never answer again: a frozen server
 //! keeps its sockets. So a link is *severed* by us, and everybody who waits for an answer on it is told.
 
+mod bounded;
 mod driver;
 mod failure;
 mod greeting;
+mod replies;
 mod stream;
 
 pub(crate) use failure::Failure;
 pub(crate) use greeting::is_hidden;
 
 use super::url::{Address, Login, StoreUrl};
+use bounded::BoundedStream;
 use driver::Driver;
 use greeting::Greeting;
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, Pipeline, ProtocolVersion, RedisConnectionInfo, Value};
+use replies::ReplyWatch;
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -90,6 +94,7 @@ pub(crate) struct Link {
     driver: AbortHandle,
     /// What it drives.
     driven: Arc<Driver>,
+    replies: Arc<ReplyWatch>,
     /// Its sender lives in the driver.
     closed: watch::Receiver<()>,
 }
@@ -120,11 +125,12 @@ impl Dialer {
         self.dial_with(address, None).await
     }
 
-    /// A link on which the server may also speak unasked: to `pushed`.
+    /// A link on which the server may also speak unasked: whatever it says, `pushed` gets a word, unless one is waiting
+    /// there.
     pub(crate) async fn dial_with(
         &self,
         address: &Address,
-        pushed: Option<mpsc::UnboundedSender<redis::PushInfo>>,
+        pushed: Option<mpsc::Sender<()>>,
     ) -> Result<Link, DialError> {
         match timeout(self.within, self.enter(address, pushed)).await {
             Ok(result) => result,
@@ -141,13 +147,24 @@ impl Dialer {
         }
     }
 
-    async fn enter(
+    async fn enter(&self, address: &Address, pushed: Option<mpsc::Sender<()>>) -> Result<Link, DialError> {
+        let replies = Arc::new(ReplyWatch::default());
+        let entered = self.enter_watched(address, pushed, &replies).await;
+        entered.map_err(|error| match replies.fault() {
+            Some(fault) => DialError::Unreachable(format!("invalid answer: {fault}")),
+            None => error,
+        })
+    }
+
+    async fn enter_watched(
         &self,
         address: &Address,
-        pushed: Option<mpsc::UnboundedSender<redis::PushInfo>>,
+        pushed: Option<mpsc::Sender<()>>,
+        replies: &Arc<ReplyWatch>,
     ) -> Result<Link, DialError> {
         let unreachable = |error: &dyn std::fmt::Display| DialError::Unreachable(error.to_string());
         let stream = stream::open(address, self.tls.as_ref()).await.map_err(|error| unreachable(&error))?;
+        let stream = BoundedStream::new(stream, Arc::clone(replies));
         let mut config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
             // Late answers are wanted; see the module for what ends the wait.
@@ -158,7 +175,10 @@ impl Dialer {
         let mut info =
             RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP2).set_skip_set_lib_name();
         if let Some(pushed) = pushed {
-            config = config.set_push_sender(pushed);
+            config = config.set_push_sender(move |_| match pushed.try_send(()) {
+                Err(mpsc::error::TrySendError::Closed(())) => Err(()),
+                _ => Ok(()),
+            });
             info = info.set_protocol(ProtocolVersion::RESP3);
             if let Some(password) = &self.login.password {
                 info =
@@ -168,6 +188,7 @@ impl Dialer {
         let (connection, driver) = MultiplexedConnection::new_with_config(&info, stream, config)
             .await
             .map_err(|error| greeting::refused_login(address, &error))?;
+        replies.opened();
         let (open, closed) = watch::channel(());
         let driven = Arc::new(Driver::new(driver));
         let driver = tokio::spawn({
@@ -178,7 +199,8 @@ impl Dialer {
             }
         });
         let driver = driver.abort_handle();
-        let mut link = Link { connection, greeting: Greeting::default(), driver, driven, closed };
+        let replies = Arc::clone(replies);
+        let mut link = Link { connection, greeting: Greeting::default(), driver, driven, replies, closed };
         link.greeting = greeting::greet(&link, address, self).await?;
         Ok(link)
     }
@@ -209,6 +231,7 @@ impl Link {
         if self.is_closed() {
             return Err(Failure::Unavailable);
         }
+        self.replies.ask(1);
         match self.connection.clone().send_packed_command(command).await {
             Ok(Value::ServerError(error)) => Err(Failure::of_answer(&error)),
             Ok(value) => Ok(value),
@@ -228,6 +251,7 @@ impl Link {
         }
         let mut both = redis::pipe();
         both.cmd("ASKING").add_command(command);
+        self.replies.ask(2);
         match self.connection.clone().send_packed_commands(&both, 1, 1).await {
             Ok(mut answers) => match answers.pop() {
                 Some(Value::ServerError(error)) => Err(Failure::of_answer(&error)),
@@ -247,6 +271,7 @@ impl Link {
         if self.is_closed() {
             return Err(Failure::Unavailable);
         }
+        self.replies.ask(count);
         let answers = self.connection.clone().send_packed_commands(commands, 0, count).await;
         let answers = answers.map_err(|error| Failure::of_call(&error))?;
         let answer = |value| match value {
@@ -258,12 +283,18 @@ impl Link {
 
     /// Subscribes to `channel` on a link that may be spoken to unasked.
     pub(crate) async fn subscribe(&self, channel: &str) -> Result<(), Failure> {
+        self.replies.ask(1);
         self.connection.clone().subscribe(channel).await.map_err(|error| Failure::of_call(&error))
     }
 
     /// The server's version, if it says it: (7, 0).
     pub(crate) fn version(&self) -> Option<(u32, u32)> {
         self.greeting.version
+    }
+
+    /// What was wrong with a reply, if that is why it ended.
+    pub(crate) fn fault(&self) -> Option<&'static str> {
+        self.replies.fault()
     }
 
     /// Ends the connection; whoever waits for an answer is told that it is lost.
