@@ -273,6 +273,23 @@ mod tests {
     }
 
     #[test]
+    fn settings_have_no_secrets_in_their_debug_output() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tollgate.yaml");
+        let secret = "a1b2c3d4e5f60718a1b2c3d4e5f60718";
+        std::fs::write(&path, format!("redis: {{ secret: {secret} }}\n")).unwrap();
+        let store = Some("redis-sentinel://u:hunter2@h/m?sentinel_password=hunter3".to_owned());
+        let Ok(config) = Config::load(ServeArgs { config: Some(path), store, ..ServeArgs::default() }) else {
+            panic!("it cannot be read");
+        };
+        let shown = format!("{config:?}");
+        assert!(shown.contains("redis-sentinel://u:***@h:26379/m"), "{shown}");
+        for word in ["hunter2", "hunter3", secret, "161, 178", "[a1, b2"] {
+            assert!(!shown.contains(word), "{word}: {shown}");
+        }
+    }
+
+    #[test]
     fn sizes() {
         for (text, expected) in
             [("64MB", 64 << 20), ("2 GB", 2 << 30), ("1048576", 1 << 20), ("1024kb", 1 << 20)]

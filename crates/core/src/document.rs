@@ -16,6 +16,9 @@ use yaml::Node;
 
 /// More findings of a kind than this help nobody.
 const MOST_PROBLEMS: usize = 100;
+/// Each error takes another look at the whole document. Of a very large one, fewer errors are told: so many values are
+/// looked at.
+const MOST_WORK: usize = 1_000_000;
 /// A message quotes what was written, which may be a whole page.
 const LONGEST_MESSAGE: usize = 400;
 /// How the hint of an error begins that is one text.
@@ -113,6 +116,8 @@ impl fmt::Debug for Document {
 impl Document {
     /// Reads `text`; `source` is its name in reports. What is not even YAML is a report at once.
     pub fn parse(source: &str, text: &str) -> Result<Self, Report> {
+        // Some editors begin a file with a mark of its encoding; columns do not count it.
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         match yaml::parse(text) {
             Ok((root, problems)) => {
                 let (source, text, hidden) = (source.to_owned(), text.to_owned(), secrets::in_tree(&root));
@@ -141,7 +146,9 @@ impl Document {
             let (message, hint) = wording::empty(name.as_deref());
             self.note(Problem { severity: Severity::Error, position, message, hint: Some(hint) });
         }
+        let mut work = 0usize;
         loop {
+            work = work.saturating_add(self.root.size());
             let error = match serde_path_to_error::deserialize::<_, T>(self.root.to_json()) {
                 Ok(value) => return Some(value),
                 Err(error) => error,
@@ -160,7 +167,8 @@ impl Document {
                 secrets::hide_entry(entry, &mut self.hidden);
             }
             self.problem(Severity::Error, &path, at, message, hint);
-            if is_root || self.problems.len() >= MOST_PROBLEMS || !self.root.cut(&path.0) {
+            let is_enough = self.has_enough(Severity::Error) || work > MOST_WORK;
+            if is_root || is_enough || !self.root.cut(&path.0) {
                 return None;
             }
         }

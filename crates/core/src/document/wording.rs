@@ -99,8 +99,8 @@ fn hint(found: &str, expected: &str) -> Option<String> {
         ("string", "a boolean") if matches!(value, "\"true\"" | "\"false\"") => "without quotes",
         ("string", number) if is_whole(number) => {
             let digits = value.trim_matches('"').replace(['_', ','], "");
-            if digits.parse::<u64>().is_ok() {
-                return Some(format!("write {digits}, without quotes or separators"));
+            if let Ok(number) = digits.parse::<u64>() {
+                return Some(format!("write {number}, without quotes, separators or zeros before it"));
             }
             "such as 100"
         }
@@ -108,7 +108,9 @@ fn hint(found: &str, expected: &str) -> Option<String> {
         ("integer", number) if is_whole(number) => "use a smaller one",
         ("floating", number) if is_whole(number) => {
             let number: f64 = value.trim_start_matches("point ").trim_matches('`').parse().unwrap_or(0.0);
-            if number.fract() == 0.0 {
+            if number.fract() == 0.0 && (0.0..1e15).contains(&number) {
+                return Some(format!("write {}", number.abs()));
+            } else if number.fract() == 0.0 {
                 "write it with digits only, and smaller"
             } else {
                 "without a fraction"

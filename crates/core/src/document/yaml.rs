@@ -319,7 +319,7 @@ impl<'t> Builder<'t> {
 
 impl Node {
     /// What holding another copy of it costs, in nodes.
-    fn size(&self) -> usize {
+    pub(super) fn size(&self) -> usize {
         match &self.content {
             Content::Scalar(Value::String(text)) => 1 + text.len() / BYTES_PER_NODE,
             Content::Scalar(_) => 1,

@@ -301,10 +301,9 @@ mod tests {
             (Box::new("*2\r\n".bytes().cycle()), "nested too deeply", 256),
             (
                 Box::new(
-                    "*100\r\n"
-                        .bytes()
-                        .chain("*100000\r\n".bytes().chain("_\r\n".bytes().cycle()).take(400_000))
-                        .chain("*200000\r\n".bytes()),
+                    format!("*3\r\n*100000\r\n{}*200000\r\n", "_\r\n".repeat(100_000))
+                        .into_bytes()
+                        .into_iter(),
                 ),
                 "more elements than any reply has",
                 500_000,
