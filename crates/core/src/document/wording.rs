@@ -100,7 +100,12 @@ fn hint(found: &str, expected: &str) -> Option<String> {
         ("string", number) if is_whole(number) => {
             let digits = value.trim_matches('"').replace(['_', ','], "");
             if let Ok(number) = digits.parse::<u64>() {
-                return Some(format!("write {number}, without quotes, separators or zeros before it"));
+                let what = if digits.starts_with('0') && number > 0 {
+                    "zeros before it"
+                } else {
+                    "quotes or separators"
+                };
+                return Some(format!("write {number}, without {what}"));
             }
             "such as 100"
         }

@@ -62,6 +62,13 @@ pub(crate) enum DialError {
     Refused(OpenError),
 }
 
+impl DialError {
+    /// A reply that is beyond the bounds.
+    fn invalid(fault: &str) -> Self {
+        Self::Unreachable(format!("invalid answer: {fault}"))
+    }
+}
+
 /// What the servers are expected to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
@@ -133,8 +140,23 @@ impl Dialer {
         pushed: Option<mpsc::Sender<()>>,
     ) -> Result<Link, DialError> {
         match timeout(self.within, self.enter(address, pushed)).await {
-            Ok(result) => result,
+            Ok(result) => result.map_err(|error| self.without_password(error)),
             Err(_) => Err(DialError::Unreachable(format!("no answer within {:?}", self.within))),
+        }
+    }
+
+    /// Servers repeat in an error what they were sent, if they do not know the command.
+    fn without_password(&self, error: DialError) -> DialError {
+        let Some(password) = self.login.password.as_deref().filter(|password| !password.is_empty()) else {
+            return error;
+        };
+        let without = |text: &str| text.replace(password, "***");
+        match error {
+            DialError::Unreachable(text) => DialError::Unreachable(without(&text)),
+            DialError::NotReady(text) => DialError::NotReady(without(&text)),
+            DialError::Refused(OpenError { address, problem, hint }) => {
+                DialError::Refused(OpenError { address, problem: without(&problem), hint })
+            }
         }
     }
 
@@ -142,7 +164,8 @@ impl Dialer {
     pub(crate) async fn dial_primary(&self, address: &Address) -> Result<Link, DialError> {
         let link = self.dial(address).await?;
         match timeout(self.within, self.examine(address, &link)).await {
-            Ok(result) => result.map(|()| link),
+            Ok(Ok(())) => Ok(link),
+            Ok(Err(error)) => Err(link.fault().map_or(error, DialError::invalid)),
             Err(_) => Err(DialError::Unreachable(format!("no answer within {:?}", self.within))),
         }
     }
@@ -150,10 +173,7 @@ impl Dialer {
     async fn enter(&self, address: &Address, pushed: Option<mpsc::Sender<()>>) -> Result<Link, DialError> {
         let replies = Arc::new(ReplyWatch::default());
         let entered = self.enter_watched(address, pushed, &replies).await;
-        entered.map_err(|error| match replies.fault() {
-            Some(fault) => DialError::Unreachable(format!("invalid answer: {fault}")),
-            None => error,
-        })
+        entered.map_err(|error| replies.fault().map_or(error, DialError::invalid))
     }
 
     async fn enter_watched(
@@ -318,5 +338,45 @@ impl Link {
 impl Drop for Link {
     fn drop(&mut self) {
         self.sever();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    /// A server that knows no command, and says so with all that it was sent.
+    async fn parrot() -> Address {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            while let Ok((mut client, _)) = listener.accept().await {
+                tokio::spawn(async move {
+                    let mut bytes = vec![0; 4096];
+                    while let Ok(length @ 1..) = client.read(&mut bytes).await {
+                        let said = String::from_utf8_lossy(&bytes[..length]).replace(['\r', '\n'], " ");
+                        let answer = format!("-ERR unknown command, with args beginning with: {said}\r\n");
+                        if client.write_all(answer.as_bytes()).await.is_err() {
+                            break;
+                        }
+                    }
+                });
+            }
+        });
+        Address::Tcp("127.0.0.1".to_owned(), address.port())
+    }
+
+    #[tokio::test]
+    async fn a_server_that_repeats_the_password_is_not_quoted() {
+        let address = parrot().await;
+        for url in ["redis://:hunter2@h", "redis://user:hunter2@h", "redis://user:hunter2@h/3"] {
+            let dialer = Dialer::new(&url.parse().unwrap(), Role::Single, Duration::from_secs(10)).unwrap();
+            for pushed in [None, Some(mpsc::channel(1).0)] {
+                let error = dialer.dial_with(&address, pushed).await.unwrap_err();
+                assert!(!format!("{error:?}").contains("hunter2"), "{url}: {error:?}");
+            }
+        }
     }
 }
