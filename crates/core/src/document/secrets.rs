@@ -19,7 +19,7 @@ const SUSPECT: [&str; 15] = [
     "override", "url", "dsn",
 ];
 /// What stands for such a secret in the settings, and is none.
-const SOURCES: [&str; 2] = ["bearer", "ip"];
+const SOURCES: [&str; 7] = ["header", "trusted_header", "query", "cookie", "bearer", "jwt", "ip"];
 
 /// What of a value is hidden.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -140,23 +140,8 @@ impl Dialer {
         pushed: Option<mpsc::Sender<()>>,
     ) -> Result<Link, DialError> {
         match timeout(self.within, self.enter(address, pushed)).await {
-            Ok(result) => result.map_err(|error| self.without_password(error)),
+            Ok(result) => result,
             Err(_) => Err(DialError::Unreachable(format!("no answer within {:?}", self.within))),
-        }
-    }
-
-    /// Servers repeat in an error what they were sent, if they do not know the command.
-    fn without_password(&self, error: DialError) -> DialError {
-        let Some(password) = self.login.password.as_deref().filter(|password| !password.is_empty()) else {
-            return error;
-        };
-        let without = |text: &str| text.replace(password, "***");
-        match error {
-            DialError::Unreachable(text) => DialError::Unreachable(without(&text)),
-            DialError::NotReady(text) => DialError::NotReady(without(&text)),
-            DialError::Refused(OpenError { address, problem, hint }) => {
-                DialError::Refused(OpenError { address, problem: without(&problem), hint })
-            }
         }
     }
 
@@ -207,7 +192,7 @@ impl Dialer {
         }
         let (connection, driver) = MultiplexedConnection::new_with_config(&info, stream, config)
             .await
-            .map_err(|error| greeting::refused_login(address, &error))?;
+            .map_err(|error| greeting::refused_login(address, &error, &self.login))?;
         replies.opened();
         let (open, closed) = watch::channel(());
         let driven = Arc::new(Driver::new(driver));
