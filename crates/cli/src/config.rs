@@ -27,8 +27,8 @@ const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net
 const DEFAULT_MEMORY: usize = 512 << 20;
 const SMALLEST_MEMORY: usize = 1 << 20;
 
-/// The flags of `serve`.
-#[derive(Args, Debug, Default)]
+/// The flags of `serve`. They are not `Debug`, as little as the file is: a password may stand in them.
+#[derive(Args, Default)]
 pub struct ServeArgs {
     /// Settings, by the names of these flags
     #[arg(long, env = "TOLLGATE_CONFIG", value_name = "FILE", value_parser = path())]
@@ -38,7 +38,7 @@ pub struct ServeArgs {
     pub rules: Option<PathBuf>,
     /// Where state is kept: memory, redis://host:6379, redis-sentinel://h1,h2/name, redis-cluster://h1,h2
     /// [default: memory]
-    #[arg(long, env = "TOLLGATE_STORE", value_name = "URL")]
+    #[arg(long, env = "TOLLGATE_STORE", hide_env_values = true, value_name = "URL")]
     pub store: Option<String>,
     /// A folder for what a node has to know when it starts while its rule file is broken or a shared store is away
     /// [default: none, or $STATE_DIRECTORY]
@@ -57,11 +57,11 @@ pub struct ServeArgs {
     #[arg(long, env = "TOLLGATE_GATEWAY_LISTEN", value_name = "ADDRESS")]
     pub gateway_listen: Option<String>,
     /// Where the gateway sends what passes, such as http://127.0.0.1:3000; several with commas
-    #[arg(long, env = "TOLLGATE_UPSTREAM", value_name = "URL")]
+    #[arg(long, env = "TOLLGATE_UPSTREAM", hide_env_values = true, value_name = "URL")]
     pub upstream: Option<String>,
     /// Which of them come from the environment.
     #[arg(skip)]
-    from_environment: Vec<String>,
+    pub(crate) from_environment: Vec<String>,
 }
 
 /// Any path, also an empty one, which clap's own parser refuses.
@@ -101,7 +101,7 @@ impl ServeArgs {
 }
 
 /// `tollgate.yaml`.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ConfigFile {
     rules: Option<PathBuf>,
@@ -336,6 +336,24 @@ mod tests {
         }
         for text in ["", "here", "127.0.0.1", "1.2.3.4:99999"] {
             assert!(address(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn settings_have_no_secrets_in_their_debug_output() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tollgate.yaml");
+        let secret = "a1b2c3d4e5f60718a1b2c3d4e5f60718";
+        std::fs::write(&path, format!("redis: {{ secret: {secret} }}\n")).unwrap();
+        let store = Some("redis-sentinel://u:hunter2@h/m?sentinel_password=hunter3".to_owned());
+        let args = ServeArgs { config: Some(path), store, ..ServeArgs::default() };
+        let Ok(config) = Config::load(args, Doors::All) else {
+            panic!("it cannot be read");
+        };
+        let shown = format!("{config:?}");
+        assert!(shown.contains("redis-sentinel://u:***@h:26379/m"), "{shown}");
+        for word in ["hunter2", "hunter3", secret, "161, 178", "[a1, b2"] {
+            assert!(!shown.contains(word), "{word}: {shown}");
         }
     }
 

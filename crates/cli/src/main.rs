@@ -11,10 +11,12 @@ mod serve;
 mod signals;
 mod simulate;
 
+use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use output::complain;
 use std::io;
 use std::process::ExitCode;
+use tollgate_core::problem::shown;
 
 /// A gateway allocates a dozen times for each request, and many requests are under way at a time: with the system's
 /// allocator it takes some 6 % more processor time.
@@ -48,7 +50,7 @@ enum Command {
 fn main() -> ExitCode {
     let outcome = match parse() {
         Ok(command) => run(command),
-        Err(error) => show(&error),
+        Err(error) => show(&without_secrets(error)),
     };
     match outcome {
         Ok(code) => code,
@@ -92,10 +94,24 @@ fn show(error: &clap::Error) -> Result<ExitCode, Failure> {
     printed.map_err(Failure::Output).map(|()| ExitCode::SUCCESS)
 }
 
+/// An error of the command line without the words that are no flags: a store's address or an API key that lacks its
+/// flag is not shown.
+fn without_secrets(mut error: clap::Error) -> clap::Error {
+    for kind in [ContextKind::InvalidArg, ContextKind::InvalidSubcommand] {
+        let Some(ContextValue::String(word)) = error.get(kind) else { continue };
+        if !word.starts_with('-') && !word.starts_with('<') {
+            let hidden = ContextValue::String("***".to_owned());
+            error.insert(kind, hidden);
+            error.remove(ContextKind::Suggested);
+        }
+    }
+    error
+}
+
 /// What stops a command.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
-    #[error("error: {0}")]
+    #[error("error: {}", shown(.0))]
     Plain(String),
     #[error("error: cannot write to standard output: {0}")]
     Output(io::Error),

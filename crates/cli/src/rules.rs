@@ -1,5 +1,7 @@
 //! `tollgate rules …`: looks at rule files without a server.
 
+use crate::config::{Config, ServeArgs};
+use crate::serve::{Doors, open_doors};
 use crate::{Failure, output};
 use clap::{Args, Subcommand};
 use std::fs::File;
@@ -8,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tollgate_core::path;
 use tollgate_core::request::{Method, Request};
-use tollgate_core::rules::{self, Loaded};
+use tollgate_core::rules::{self, Loaded, OpenDoor};
 use tollgate_limiter::{Clock, file};
 
 #[derive(Subcommand)]
@@ -17,6 +19,9 @@ pub enum RulesCommand {
     Check {
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
+        /// The settings of the server that is to use them: warns of what its doors cannot do
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
     },
     /// Runs the tests that stand beside the rules, on a virtual clock.
     Test {
@@ -73,8 +78,11 @@ fn name_and_value(text: &str) -> Result<(String, String), String> {
 /// Runs one of them.
 pub fn run(command: RulesCommand) -> Result<ExitCode, Failure> {
     match command {
-        RulesCommand::Check { files } => for_each_file(&files, check),
-        RulesCommand::Test { files } => for_each_file(&files, test),
+        RulesCommand::Check { files, config } => {
+            let doors = config.map_or_else(|| Ok(Vec::new()), doors_of)?;
+            for_each_file(&files, &doors, check)
+        }
+        RulesCommand::Test { files } => for_each_file(&files, &[], test),
         RulesCommand::Explain(args) => explain(&args),
         RulesCommand::Schema => {
             let schema = serde_json::to_string_pretty(&rules::schema());
@@ -88,11 +96,12 @@ pub fn run(command: RulesCommand) -> Result<ExitCode, Failure> {
 /// Does all of them, and fails if one did.
 fn for_each_file(
     files: &[PathBuf],
+    doors: &[OpenDoor],
     what: fn(&Path, &Loaded) -> Result<bool, Failure>,
 ) -> Result<ExitCode, Failure> {
     let mut fine = true;
     for file in files {
-        match load(file) {
+        match load_for(file, doors) {
             Ok(loaded) => fine &= what(file, &loaded)?,
             Err(failure) => {
                 output::complain(failure);
@@ -103,13 +112,23 @@ fn for_each_file(
     Ok(if fine { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// The doors that `serve` opens with these settings.
+fn doors_of(config: PathBuf) -> Result<Vec<OpenDoor>, Failure> {
+    let config = Config::load(ServeArgs { config: Some(config), ..ServeArgs::default() }, Doors::All)?;
+    Ok(open_doors(&config, Doors::All))
+}
+
 pub fn load(file: &Path) -> Result<Loaded, Failure> {
+    load_for(file, &[])
+}
+
+fn load_for(file: &Path, doors: &[OpenDoor]) -> Result<Loaded, Failure> {
     let name = file.display().to_string();
     // A person runs this: it may be a pipe.
     let text = File::open(file).and_then(|source| file::read_stream(source, file::MOST_BYTES));
     let text = text.and_then(file::text);
     let text = text.map_err(|error| Failure::plain(format!("cannot read {name}: {error}")))?;
-    let loaded = rules::load(&name, &text)?;
+    let loaded = rules::load_for(&name, &text, doors)?;
     if !loaded.warnings.problems().is_empty() {
         output::complain(&loaded.warnings);
     }

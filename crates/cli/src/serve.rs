@@ -19,7 +19,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tollgate_control::{RuleFile, RuleSource};
-use tollgate_core::rules;
+use tollgate_core::rules::{self, OpenDoor};
 use tollgate_gateway::Gateway;
 use tollgate_http::{RateLimitLayer, ServeOptions};
 use tollgate_limiter::{Clock, Limiter, MemoryStore, NodeAddress, RedisStore};
@@ -92,7 +92,7 @@ impl OpenNode {
     async fn start(config: Config, doors: Doors) -> Result<Self, Failure> {
         let (limiter, redis) = open_limiter(&config, doors).await?;
         let readiness = Arc::new(Readiness::default());
-        let rules = install_rules(&config, &limiter)?;
+        let rules = install_rules(&config, open_doors(&config, doors), &limiter)?;
         let in_force = rules_in_force(rules.as_ref());
         readiness.rules_installed();
 
@@ -204,14 +204,26 @@ async fn open_limiter(config: &Config, doors: Doors) -> Result<(Arc<Limiter>, Op
     }
 }
 
+/// The doors that requests come through.
+pub fn open_doors(config: &Config, doors: Doors) -> Vec<OpenDoor> {
+    let checks = (doors == Doors::All).then(tollgate_server::open_door);
+    let gateway = config.gateway.as_ref().map(|_| tollgate_gateway::open_door(&config.identities));
+    checks.into_iter().chain(gateway).collect()
+}
+
 /// The rule file's rules, or the example's if there is none.
-fn install_rules(config: &Config, limiter: &Arc<Limiter>) -> Result<Option<RuleFile>, Failure> {
+fn install_rules(
+    config: &Config,
+    doors: Vec<OpenDoor>,
+    limiter: &Arc<Limiter>,
+) -> Result<Option<RuleFile>, Failure> {
     match &config.rules {
         Some(path) => {
             let source = RuleSource {
                 path: path.clone(),
                 failed_tests: config.failed_tests,
                 data: config.data.clone(),
+                doors,
             };
             Ok(Some(RuleFile::open(source, Arc::clone(limiter))?))
         }

@@ -4,12 +4,13 @@
 use crate::last_good::LastGood;
 use crate::trial::{FailedTests, TestFailures};
 use crate::watch::{Cause, Contents, FileWatch, Files};
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::sync::watch;
 use tollgate_core::problem::Report;
-use tollgate_core::rules::{self, Loaded};
+use tollgate_core::rules::{self, Loaded, OpenDoor};
 use tollgate_limiter::{Limiter, file};
 
 /// Why a rule file is not used.
@@ -40,11 +41,13 @@ pub struct RuleSource {
     pub failed_tests: FailedTests,
     /// The folder in which the last good rules are kept; none if they are not.
     pub data: Option<PathBuf>,
+    /// The open doors: what they cannot do for a rule is a warning, now and with each change.
+    pub doors: Vec<OpenDoor>,
 }
 
 impl<P: Into<PathBuf>> From<P> for RuleSource {
     fn from(path: P) -> Self {
-        Self { path: path.into(), failed_tests: FailedTests::default(), data: None }
+        Self { path: path.into(), failed_tests: FailedTests::default(), data: None, doors: Vec::new() }
     }
 }
 
@@ -58,7 +61,6 @@ pub struct Status {
 }
 
 /// A rule file and the limiter that follows it.
-#[derive(Debug)]
 pub struct RuleFile {
     files: Files,
     install: Install,
@@ -71,20 +73,29 @@ struct Install {
     failed_tests: FailedTests,
     limiter: Arc<Limiter>,
     last_good: Option<LastGood>,
+    /// Where requests come from: rules that ask too much of them get a warning.
+    doors: Vec<OpenDoor>,
     status: watch::Sender<Status>,
+}
+
+impl fmt::Debug for RuleFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RuleFile").field("install", &self.install).finish_non_exhaustive()
+    }
 }
 
 impl RuleFile {
     /// Reads the file and puts its rules in force, or, if it cannot be used, the last good ones. Without these it is
     /// an error, and nothing is in force.
     pub fn open(source: impl Into<RuleSource>, limiter: Arc<Limiter>) -> Result<Self, LoadError> {
-        let RuleSource { path, failed_tests, data } = source.into();
+        let RuleSource { path, failed_tests, data, doors } = source.into();
         let cannot = |error| LoadError::Read { path: path.clone(), error };
         let last_good = data.map(|folder| LastGood::open(&folder, &path)).transpose().map_err(cannot)?;
         let mut files = Files::new(vec![path.clone()]);
         let contents = files.read();
         files.note(&contents);
-        let install = Install { path, failed_tests, limiter, last_good, status: watch::Sender::default() };
+        let install =
+            Install { path, failed_tests, limiter, last_good, doors, status: watch::Sender::default() };
         match install.load(contents) {
             Ok((loaded, text)) => install.put_in_force(loaded, text),
             Err(error) => install.fall_back(error)?,
@@ -136,7 +147,8 @@ impl Install {
     }
 
     fn parse(&self, source: &Path, text: &str) -> Result<Loaded, LoadError> {
-        let loaded = rules::load(&source.display().to_string(), text).map_err(LoadError::Rules)?;
+        let loaded =
+            rules::load_for(&source.display().to_string(), text, &self.doors).map_err(LoadError::Rules)?;
         if !loaded.warnings.problems().is_empty() {
             tracing::warn!("{}", loaded.warnings);
         }

@@ -5,18 +5,24 @@
 //! again. Whoever checks the decoded value further names a finding by its [`Path`], and the document
 //! turns it into a line and a column. JSON is YAML, so the same holds for it.
 
+mod secrets;
 mod wording;
 mod yaml;
 
-use crate::problem::{Position, Problem, Report, Severity};
+use crate::problem::{Hidden, Position, Problem, Report, Severity};
 use serde::de::DeserializeOwned;
 use std::fmt;
 use yaml::Node;
 
-/// More findings than this help nobody.
+/// More findings of a kind than this help nobody.
 const MOST_PROBLEMS: usize = 100;
+/// Each error takes another look at the whole document. Of a very large one, fewer errors are told: so many values are
+/// looked at.
+const MOST_WORK: usize = 1_000_000;
 /// A message quotes what was written, which may be a whole page.
 const LONGEST_MESSAGE: usize = 400;
+/// How the hint of an error begins that is one text.
+const HINT: &str = "\n  hint: ";
 
 /// One step into a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,22 +98,38 @@ pub enum At {
 }
 
 /// A parsed document and what was found in it so far.
-#[derive(Debug)]
 pub struct Document {
     source: String,
     text: String,
     root: Node,
     problems: Vec<Problem>,
+    hidden: Hidden,
+}
+
+/// Without what stands in it, which may be secret.
+impl fmt::Debug for Document {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Document").field("source", &self.source).field("problems", &self.problems).finish()
+    }
 }
 
 impl Document {
     /// Reads `text`; `source` is its name in reports. What is not even YAML is a report at once.
     pub fn parse(source: &str, text: &str) -> Result<Self, Report> {
+        // Some editors begin a file with a mark of its encoding; columns do not count it.
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         match yaml::parse(text) {
             Ok((root, problems)) => {
-                Ok(Self { source: source.to_owned(), text: text.to_owned(), root, problems })
+                let (source, text, hidden) = (source.to_owned(), text.to_owned(), secrets::in_tree(&root));
+                let mut document = Self { source, text, root, problems: Vec::new(), hidden };
+                problems.into_iter().for_each(|problem| document.note(problem));
+                Ok(document)
             }
-            Err(problem) => Err(Report::new(source, text, vec![problem])),
+            Err(mut problem) => {
+                let hidden = secrets::in_text(text);
+                problem.message = hidden.scrub(&problem.message);
+                Err(Report::new(source, text, vec![problem], &hidden))
+            }
         }
     }
 
@@ -124,7 +146,9 @@ impl Document {
             let (message, hint) = wording::empty(name.as_deref());
             self.note(Problem { severity: Severity::Error, position, message, hint: Some(hint) });
         }
+        let mut work = 0usize;
         loop {
+            work = work.saturating_add(self.root.size());
             let error = match serde_path_to_error::deserialize::<_, T>(self.root.to_json()) {
                 Ok(value) => return Some(value),
                 Err(error) => error,
@@ -134,8 +158,17 @@ impl Document {
             let at = if message.starts_with("unknown field") { At::Name } else { At::Value };
             let (message, hint) = wording::explain(&message, path.name());
             let is_root = path.0.is_empty();
+            // What is no field and resembles none may be a key that is indented wrongly.
+            if at == At::Name
+                && let Some(entry) = self.root.entry(&path.0)
+                && !secrets::is_word(&entry.name)
+                && !hint.as_ref().is_some_and(|hint| hint.starts_with(wording::GUESS))
+            {
+                secrets::hide_entry(entry, &mut self.hidden);
+            }
             self.problem(Severity::Error, &path, at, message, hint);
-            if is_root || self.problems.len() >= MOST_PROBLEMS || !self.root.cut(&path.0) {
+            let is_enough = self.has_enough(Severity::Error) || work > MOST_WORK;
+            if is_root || is_enough || !self.root.cut(&path.0) {
                 return None;
             }
         }
@@ -159,6 +192,11 @@ impl Document {
         }
     }
 
+    /// Whether an error was found so far.
+    pub fn has_errors(&self) -> bool {
+        self.problems.iter().any(|problem| problem.severity == Severity::Error)
+    }
+
     /// Whether anything was cut out of the value at `path`.
     pub fn is_damaged(&self, path: &Path) -> bool {
         self.root.is_damaged(&path.0)
@@ -174,6 +212,11 @@ impl Document {
         self.problem(Severity::Warning, path, At::Value, message.into(), hint.into().0);
     }
 
+    /// Notes a warning about the name of the entry at `path`.
+    pub fn warning_at_name(&mut self, path: &Path, message: impl Into<String>, hint: impl Into<Hint>) {
+        self.problem(Severity::Warning, path, At::Name, message.into(), hint.into().0);
+    }
+
     /// The line on which the value at `path` begins.
     pub fn line(&self, path: &Path) -> usize {
         self.root.locate(&path.0, At::Value).line
@@ -181,19 +224,35 @@ impl Document {
 
     /// Everything found.
     pub fn into_report(self) -> Report {
-        Report::new(&self.source, &self.text, self.problems)
+        Report::new(&self.source, &self.text, self.problems, &self.hidden)
     }
 
     fn problem(&mut self, severity: Severity, path: &Path, at: At, message: String, hint: Option<String>) {
+        if self.has_enough(severity) {
+            return;
+        }
         let position: Position = self.root.locate(&path.0, at);
         self.note(Problem { severity, position, message, hint });
     }
 
+    /// Errors and warnings are counted apart: warnings must not crowd out an error.
+    fn has_enough(&self, severity: Severity) -> bool {
+        self.problems.iter().filter(|known| known.severity == severity).count() >= MOST_PROBLEMS
+    }
+
     /// What several rules inherit is found wrong several times, and said once.
     fn note(&mut self, mut problem: Problem) {
-        problem.message = shortened(problem.message);
-        problem.hint = problem.hint.map(shortened);
-        if self.problems.len() < MOST_PROBLEMS && !self.problems.contains(&problem) {
+        if self.has_enough(problem.severity) {
+            return;
+        }
+        // Errors of other crates carry their hint with them.
+        let (message, hint) = match problem.message.split_once(HINT) {
+            Some((message, hint)) if problem.hint.is_none() => (message.to_owned(), Some(hint.to_owned())),
+            _ => (problem.message, problem.hint),
+        };
+        problem.message = shortened(self.hidden.scrub(&message));
+        problem.hint = hint.map(|hint| shortened(self.hidden.scrub(&hint)));
+        if !self.problems.contains(&problem) {
             self.problems.push(problem);
         }
     }

@@ -1,5 +1,11 @@
 //! What is wrong with a document: where, what, and what to do about it.
 
+mod excerpt;
+mod hidden;
+
+use excerpt::{Excerpt, Line};
+pub use hidden::shown;
+pub(crate) use hidden::{Hidden, Region};
 use std::fmt;
 
 /// How bad it is.
@@ -35,20 +41,31 @@ pub struct Problem {
     pub hint: Option<String>,
 }
 
-/// All findings of one document, in the order of the text, ready to be shown.
+/// All findings of one document, in the order of the text, ready to be shown. It holds no secret of the document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     source: String,
-    lines: Vec<String>,
     problems: Vec<Problem>,
+    /// Of each problem, the line that it is in.
+    excerpts: Vec<Option<Excerpt>>,
 }
 
 impl Report {
     /// The findings in `text`, which was read from `source`.
-    pub fn new(source: &str, text: &str, mut problems: Vec<Problem>) -> Self {
+    pub(crate) fn new(source: &str, text: &str, mut problems: Vec<Problem>, hidden: &Hidden) -> Self {
         problems.sort_by_key(|problem| (problem.position, problem.severity));
-        let lines = lines(text);
-        Self { source: source.to_owned(), lines, problems }
+        let mut lines = lines(text).zip(1..);
+        let mut current: Option<(Line, usize)> = None;
+        let excerpts = problems.iter().map(|problem| {
+            let wanted = problem.position.line;
+            if current.as_ref().is_none_or(|(_, number)| *number != wanted) {
+                let found = lines.find(|(_, number)| *number == wanted);
+                current = found.map(|(text, number)| (Line::new(number, text, hidden), number));
+            }
+            current.as_ref().map(|(line, _)| line.excerpt(problem.position))
+        });
+        let excerpts = excerpts.collect();
+        Self { source: shown(source), problems, excerpts }
     }
 
     /// The findings.
@@ -66,24 +83,22 @@ impl std::error::Error for Report {}
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, problem) in self.problems.iter().enumerate() {
+        for (index, (problem, excerpt)) in self.problems.iter().zip(&self.excerpts).enumerate() {
             if index > 0 {
                 writeln!(f)?;
             }
-            let Position { line, column, width } = problem.position;
+            let Position { line, column, .. } = problem.position;
             let severity = match problem.severity {
                 Severity::Error => "error",
                 Severity::Warning => "warning",
             };
             writeln!(f, "{}:{line}:{column}: {severity}: {}", self.source, problem.message)?;
-            if let Some(text) = self.lines.get(line.saturating_sub(1)) {
+            if let Some(Excerpt { text, column, width }) = excerpt {
                 let margin = " ".repeat(line.to_string().len());
-                let (text, column) = around(text, column);
-                let before: String =
-                    text.chars().take(column - 1).map(|c| if c == '\t' { '\t' } else { ' ' }).collect();
-                let width = width.min((text.chars().count() + 1).saturating_sub(column).max(1));
+                let before = text.chars().chain(std::iter::repeat(' ')).take(*column);
+                let before: String = before.map(|c| if c == '\t' { '\t' } else { ' ' }).collect();
                 writeln!(f, "  {line} | {text}")?;
-                writeln!(f, "  {margin} | {before}{}", "^".repeat(width))?;
+                writeln!(f, "  {margin} | {before}{}", "^".repeat(*width))?;
             }
             if let Some(hint) = &problem.hint {
                 writeln!(f, "  hint: {hint}")?;
@@ -94,22 +109,18 @@ impl fmt::Display for Report {
 }
 
 /// The lines of a text. YAML also ends them with a carriage return alone.
-fn lines(text: &str) -> Vec<String> {
-    text.replace("\r\n", "\n").split(['\n', '\r']).map(str::to_owned).collect()
-}
-
-/// The part of a long line that `column` is in, and the column there. A document may be one line of JSON.
-fn around(line: &str, column: usize) -> (String, usize) {
-    const MOST: usize = 160;
-    const BEFORE: usize = 60;
-    let count = line.chars().count();
-    if count <= MOST {
-        return (line.to_owned(), column);
-    }
-    let skipped = column.saturating_sub(BEFORE);
-    let shown: String = line.chars().skip(skipped).take(MOST).collect();
-    let (head, tail) = (if skipped > 0 { "…" } else { "" }, if skipped + MOST < count { "…" } else { "" });
-    (format!("{head}{shown}{tail}"), column - skipped + head.chars().count())
+pub(crate) fn lines(text: &str) -> impl Iterator<Item = &str> {
+    let mut rest = Some(text);
+    std::iter::from_fn(move || {
+        let text = rest?;
+        let Some(end) = text.find(['\n', '\r']) else {
+            rest = None;
+            return Some(text);
+        };
+        let length = if text[end..].starts_with("\r\n") { 2 } else { 1 };
+        rest = Some(&text[end + length..]);
+        Some(&text[..end])
+    })
 }
 
 /// The nearest of `known` to a word that is not among them, if one is near.

@@ -1,6 +1,8 @@
 //! Rules: as written, compiled, selected, explained and tested.
 
 mod compile;
+mod coverage;
+pub mod doors;
 pub mod exceeding;
 mod explain;
 pub mod leasing;
@@ -15,7 +17,8 @@ mod testing;
 mod virtual_node;
 pub mod written;
 
-pub use compile::{Loaded, load};
+pub use compile::{Loaded, load, load_for};
+pub use doors::{Ability, OpenDoor};
 pub use explain::{Explanation, RuleExplanation, explain};
 pub use leasing::Leasing;
 pub use ruleset::{LimitId, Rule, RuleSet};

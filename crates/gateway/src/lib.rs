@@ -22,3 +22,8 @@ pub use forward::{Answer, Forwarder};
 pub use gateway::{Gateway, GatewayError, Listen};
 pub use log::{AccessLog, Logged};
 pub use settings::Settings;
+
+/// What the gateway can do for rules, with these identities.
+pub fn open_door(identities: &tollgate_http::Identities) -> tollgate_core::rules::OpenDoor {
+    identities.open_door("the gateway")
+}

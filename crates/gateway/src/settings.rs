@@ -157,7 +157,9 @@ impl FromStr for Address {
     type Err = AddressError;
 
     fn from_str(text: &str) -> Result<Self, AddressError> {
-        let bad = |reason| AddressError { text: text.to_owned(), reason };
+        // A password that should not stand there must not be shown either.
+        let shown = || text.rsplit_once('@').map_or(text.to_owned(), |(_, host)| format!("***@{host}"));
+        let bad = |reason| AddressError { text: shown(), reason };
         let (scheme, rest) = match text.split_once("://") {
             Some(("http", rest)) => (Scheme::Http, rest),
             Some(("https", rest)) => (Scheme::Https, rest),

@@ -37,6 +37,7 @@ use servers::Servers;
 use shard::{Change, Shard, log_change};
 pub(crate) use shard_clock::ShardClock;
 pub(crate) use slots::Slot;
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -52,7 +53,7 @@ use tollgate_core::rules::RuleSet;
 use tollgate_core::rules::written::OnStoreFailure;
 
 /// How the store is used.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct RedisSettings {
     /// The longest that anything waits for the store.
     pub timeout: Duration,
@@ -73,6 +74,24 @@ pub struct RedisSettings {
     pub lease_horizon: Duration,
     /// For how many keys a node holds leases at most.
     pub most_leases: usize,
+}
+
+/// All but the secret.
+impl fmt::Debug for RedisSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { timeout, prefix, secret, expected_nodes, data, node, .. } = self;
+        f.debug_struct("RedisSettings")
+            .field("timeout", timeout)
+            .field("prefix", prefix)
+            .field("secret", &secret.map(Secret))
+            .field("expected_nodes", expected_nodes)
+            .field("data", data)
+            .field("node", node)
+            .field("lease_interval", &self.lease_interval)
+            .field("lease_horizon", &self.lease_horizon)
+            .field("most_leases", &self.most_leases)
+            .finish()
+    }
 }
 
 impl Default for RedisSettings {

@@ -5,10 +5,12 @@ use crate::{batch, check};
 use http::{Method, Request};
 use hyper::body::Incoming;
 use hyper::service::{Service, service_fn};
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
+use tollgate_core::rules::{Ability, OpenDoor};
 use tollgate_http::{Answer, Entrance, Fault, HeaderOptions, ServeOptions, answer, read, serve};
 use tollgate_limiter::Limiter;
 
@@ -24,6 +26,13 @@ pub struct Door {
     pub headers: HeaderOptions,
     /// What `/readyz` says.
     pub readiness: Arc<Readiness>,
+}
+
+/// What this door can do for rules: callers name identities, tiers and priorities themselves, and it neither waits nor
+/// sees requests end.
+pub fn open_door() -> OpenDoor {
+    let abilities = BTreeSet::from([Ability::Domain, Ability::Tier, Ability::Priority]);
+    OpenDoor { name: "the check API", abilities, identities: None }
 }
 
 /// Serves the door until `shutdown`, then drains. Answers how many connections had to be cut.

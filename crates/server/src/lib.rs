@@ -10,5 +10,5 @@ pub mod question;
 pub mod ready;
 pub mod verdict;
 
-pub use door::{Door, run, service};
+pub use door::{Door, open_door, run, service};
 pub use ready::Readiness;

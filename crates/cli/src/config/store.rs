@@ -31,7 +31,7 @@ pub struct SharedStore {
 }
 
 /// The `redis:` section of `tollgate.yaml`.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RedisFile {
     /// The longest that a decision waits for the store.
@@ -68,7 +68,7 @@ enum EmergencyName {
 }
 
 /// What a flag says about the store, over what the file does.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct StoreFlags {
     /// Where it is.
     pub url: Option<String>,

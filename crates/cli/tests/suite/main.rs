@@ -4,6 +4,7 @@
 
 mod certificates;
 mod client;
+mod doors;
 mod gateway;
 mod irregular;
 mod last_good;
@@ -11,6 +12,7 @@ mod output;
 mod program;
 mod restarting;
 mod rules;
+mod secrets;
 mod serving;
 mod settings;
 mod sharing;

@@ -16,12 +16,20 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 /// The binary with none of the settings that the one who runs the tests may have.
 pub fn tollgate<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-    for name in
-        ["CONFIG", "RULES", "STORE", "STORE_MEMORY", "DATA", "EMERGENCY", "LISTEN", "LOG", "GATEWAY_LISTEN"]
-    {
+    for name in [
+        "CONFIG",
+        "RULES",
+        "STORE",
+        "STORE_MEMORY",
+        "DATA",
+        "EMERGENCY",
+        "LISTEN",
+        "LOG",
+        "GATEWAY_LISTEN",
+        "UPSTREAM",
+    ] {
         command.env_remove(format!("TOLLGATE_{name}"));
     }
-    command.env_remove("TOLLGATE_UPSTREAM");
     command.env_remove("STATE_DIRECTORY");
     command.args(arguments);
     command
@@ -144,6 +152,20 @@ impl Server {
             let line = self.log.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("`{text}` is not logged"));
             if line.contains(text) {
                 return line;
+            }
+        }
+    }
+
+    /// What else it logs, until it ends.
+    pub fn log_to_the_end(&self) -> String {
+        let mut log = String::new();
+        loop {
+            match self.log.recv_timeout(PATIENCE) {
+                Ok(line) => log.extend([line.as_str(), "\n"]),
+                Err(error) => {
+                    assert_eq!(error, mpsc::RecvTimeoutError::Disconnected, "it does not end");
+                    return log;
+                }
             }
         }
     }

@@ -124,7 +124,7 @@ fn a_store_that_will_not_have_us_ends_it_with_a_hint() {
 fn an_address_that_is_none_ends_it_with_a_hint() {
     for (url, expected) in [
         ("redis:/localhost", "it does not begin with a scheme such as redis://"),
-        ("http://localhost", "the scheme `http` is not known"),
+        ("http://localhost", "its scheme is not known"),
         ("redis://localhost:port", "error: the store's address cannot be used: "),
         ("redis://one,two", "redis-cluster://host1,host2"),
         ("redis-sentinel://one,two", "redis-sentinel://host1,host2,host3/mymaster"),

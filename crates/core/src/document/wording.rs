@@ -2,6 +2,9 @@
 
 use crate::problem::nearest;
 
+/// How a hint begins that guesses at what was meant.
+pub(super) const GUESS: &str = "did you mean";
+
 /// The message and the hint for serde's `message` about the entry called `name`.
 pub(super) fn explain(message: &str, name: Option<&str>) -> (String, Option<String>) {
     if let Some(rest) = message.strip_prefix("unknown field `") {
@@ -48,7 +51,7 @@ fn unknown(what: &str, rest: &str) -> (String, Option<String>) {
     let (word, expected) = rest.rsplit_once("`, expected ").unwrap_or((rest.trim_end_matches('`'), ""));
     let known: Vec<&str> = expected.split('`').skip(1).step_by(2).collect();
     let hint = match nearest(word, known.iter().copied()) {
-        Some(near) => format!("did you mean `{near}`?"),
+        Some(near) => format!("{GUESS} `{near}`?"),
         None => format!("known here: {}", known.join(", ")),
     };
     (format!("unknown {what} `{word}`"), Some(hint))
@@ -96,8 +99,13 @@ fn hint(found: &str, expected: &str) -> Option<String> {
         ("string", "a boolean") if matches!(value, "\"true\"" | "\"false\"") => "without quotes",
         ("string", number) if is_whole(number) => {
             let digits = value.trim_matches('"').replace(['_', ','], "");
-            if digits.parse::<u64>().is_ok() {
-                return Some(format!("write {digits}, without quotes or separators"));
+            if let Ok(number) = digits.parse::<u64>() {
+                let what = if digits.starts_with('0') && number > 0 {
+                    "zeros before it"
+                } else {
+                    "quotes or separators"
+                };
+                return Some(format!("write {number}, without {what}"));
             }
             "such as 100"
         }
@@ -105,7 +113,9 @@ fn hint(found: &str, expected: &str) -> Option<String> {
         ("integer", number) if is_whole(number) => "use a smaller one",
         ("floating", number) if is_whole(number) => {
             let number: f64 = value.trim_start_matches("point ").trim_matches('`').parse().unwrap_or(0.0);
-            if number.fract() == 0.0 {
+            if number.fract() == 0.0 && (0.0..1e15).contains(&number) {
+                return Some(format!("write {}", number.abs()));
+            } else if number.fract() == 0.0 {
                 "write it with digits only, and smaller"
             } else {
                 "without a fraction"

@@ -1,7 +1,7 @@
 //! From text to a tree of values with positions, on top of the parser's events.
 
 use super::{At, Segment};
-use crate::problem::{Position, Problem, Severity};
+use crate::problem::{Position, Problem, Region, Severity};
 use granit_parser::{Event, Parser, ScalarStyle, Span};
 use serde_json::{Map, Number, Value};
 use std::collections::{HashMap, HashSet};
@@ -15,7 +15,11 @@ const DEEPEST: usize = 64;
 #[derive(Clone, Debug)]
 pub(super) struct Node {
     position: Position,
-    content: Content,
+    /// Where it ends: line and column, exclusive.
+    end: (usize, usize),
+    pub(super) content: Content,
+    /// Entries of this mapping that do not count, because others of the same name do.
+    pub(super) repeated: Vec<Entry>,
     /// Something was cut out below.
     damaged: bool,
     /// The names of the entries that were cut out of this very mapping.
@@ -31,14 +35,41 @@ pub(super) enum Content {
 
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
-    name: String,
+    pub(super) name: String,
     position: Position,
-    value: Node,
+    /// Where the name ends: line and column, exclusive.
+    name_end: (usize, usize),
+    pub(super) value: Node,
+}
+
+impl Entry {
+    /// Where the name stands.
+    pub(super) fn region(&self) -> Region {
+        Region { start: (self.position.line, self.position.column), end: self.name_end }
+    }
 }
 
 impl Node {
-    fn new(position: Position, content: Content) -> Self {
-        Self { position, content, damaged: false, lost: Vec::new() }
+    fn new(position: Position, end: (usize, usize), content: Content) -> Self {
+        Self { position, end, content, repeated: Vec::new(), damaged: false, lost: Vec::new() }
+    }
+
+    /// The whole of it.
+    pub(super) fn region(&self) -> Region {
+        Region { start: (self.position.line, self.position.column), end: self.end }
+    }
+
+    /// The entry at `path`.
+    pub(super) fn entry(&self, path: &[Segment]) -> Option<&Entry> {
+        let (first, rest) = path.split_first()?;
+        match (first, &self.content) {
+            (Segment::Field(name), Content::Mapping(entries)) => {
+                let entry = entries.iter().find(|entry| entry.name == *name)?;
+                if rest.is_empty() { Some(entry) } else { entry.value.entry(rest) }
+            }
+            (Segment::Index(index), Content::Sequence(items)) => items.get(*index)?.entry(rest),
+            _ => None,
+        }
     }
 
     pub(super) fn is_mapping(&self) -> bool {
@@ -184,7 +215,7 @@ pub(super) fn parse(text: &str) -> Result<(Node, Vec<Problem>), Problem> {
         }
     }
     let root = root.filter(|node| !node.is_null());
-    let root = root.unwrap_or_else(|| Node::new(start, Content::Mapping(Vec::new())));
+    let root = root.unwrap_or_else(|| Node::new(start, (1, 1), Content::Mapping(Vec::new())));
     Ok((root, builder.problems))
 }
 
@@ -202,13 +233,16 @@ impl<'t> Builder<'t> {
             return Err(too_deep(position));
         }
         self.count(1, position)?;
+        let mut repeated = Vec::new();
         let (anchor, content) = match event {
             Event::Scalar(text, style, anchor, _) => {
                 self.count(text.len() / BYTES_PER_NODE, position)?;
                 (anchor, Content::Scalar(scalar(&text, style)))
             }
             Event::SequenceStart(_, anchor, _) => (anchor, Content::Sequence(self.sequence(depth)?)),
-            Event::MappingStart(_, anchor, _) => (anchor, Content::Mapping(self.mapping(depth)?)),
+            Event::MappingStart(_, anchor, _) => {
+                (anchor, Content::Mapping(self.mapping(depth, &mut repeated)?))
+            }
             Event::Alias(anchor) => {
                 let Some(target) = self.anchors.get(&anchor) else {
                     return Err(problem(position, "this alias refers to itself", "write the value out"));
@@ -219,7 +253,8 @@ impl<'t> Builder<'t> {
             }
             _ => return Err(problem(position, "this cannot be read", "is it meant to be a value?")),
         };
-        let node = Node::new(position, content);
+        let mut node = Node::new(position, end(&span), content);
+        node.repeated = repeated;
         if anchor > 0 {
             self.count(node.size(), position)?;
             self.anchors.insert(anchor, node.clone());
@@ -235,12 +270,12 @@ impl<'t> Builder<'t> {
         Ok(items)
     }
 
-    fn mapping(&mut self, depth: usize) -> Result<Vec<Entry>, Problem> {
+    fn mapping(&mut self, depth: usize, repeated: &mut Vec<Entry>) -> Result<Vec<Entry>, Problem> {
         let mut entries: Vec<Entry> = Vec::new();
         let mut lines: HashMap<String, usize> = HashMap::new();
         let mut merged = Vec::new();
         while let Some((event, span)) = self.next_in_collection()? {
-            let position = position(&span);
+            let (position, name_end) = (position(&span), end(&span));
             let Event::Scalar(name, ..) = event else {
                 return Err(problem(position, "a name was expected here", "only plain words name an entry"));
             };
@@ -252,14 +287,15 @@ impl<'t> Builder<'t> {
             } else if let Some(line) = lines.get(name.as_ref()) {
                 let hint = format!("the first is on line {line}; keep one of them");
                 self.problems.push(problem(position, &format!("`{name}` is given twice"), &hint));
+                repeated.push(Entry { name: name.into_owned(), position, name_end, value });
             } else {
                 lines.insert(name.clone().into_owned(), position.line);
-                entries.push(Entry { name: name.into_owned(), position, value });
+                entries.push(Entry { name: name.into_owned(), position, name_end, value });
             }
         }
         if !merged.is_empty() {
             let mut known: HashSet<String> = lines.into_keys().collect();
-            merged.into_iter().try_for_each(|node| merge(node, &mut known, &mut entries))?;
+            merged.into_iter().try_for_each(|node| merge(node, &mut known, &mut entries, repeated))?;
         }
         Ok(entries)
     }
@@ -283,28 +319,37 @@ impl<'t> Builder<'t> {
 
 impl Node {
     /// What holding another copy of it costs, in nodes.
-    fn size(&self) -> usize {
+    pub(super) fn size(&self) -> usize {
         match &self.content {
             Content::Scalar(Value::String(text)) => 1 + text.len() / BYTES_PER_NODE,
             Content::Scalar(_) => 1,
             Content::Sequence(items) => 1 + items.iter().map(Self::size).sum::<usize>(),
             Content::Mapping(entries) => {
                 let size = |entry: &Entry| entry.name.len() / BYTES_PER_NODE + entry.value.size();
-                1 + entries.iter().map(size).sum::<usize>()
+                1 + entries.iter().chain(&self.repeated).map(size).sum::<usize>()
             }
         }
     }
 }
 
 /// `<<: *base`: the entries of another mapping, except those that are given here.
-fn merge(node: Node, known: &mut HashSet<String>, into: &mut Vec<Entry>) -> Result<(), Problem> {
+fn merge(
+    node: Node,
+    known: &mut HashSet<String>,
+    into: &mut Vec<Entry>,
+    repeated: &mut Vec<Entry>,
+) -> Result<(), Problem> {
     let position = node.position;
     match node.content {
         Content::Mapping(entries) => {
-            into.extend(entries.into_iter().filter(|entry| known.insert(entry.name.clone())));
+            for entry in entries {
+                let to = if known.insert(entry.name.clone()) { &mut *into } else { &mut *repeated };
+                to.push(entry);
+            }
+            repeated.extend(node.repeated);
             Ok(())
         }
-        Content::Sequence(items) => items.into_iter().try_for_each(|item| merge(item, known, into)),
+        Content::Sequence(items) => items.into_iter().try_for_each(|item| merge(item, known, into, repeated)),
         Content::Scalar(_) => Err(problem(position, "only a mapping can be merged", "write `<<: *name`")),
     }
 }
@@ -344,6 +389,10 @@ fn position(span: &Span) -> Position {
     let (start, end) = (span.start, span.end);
     let width = if start.line() == end.line() { end.col().saturating_sub(start.col()) } else { 1 };
     Position { line: start.line().max(1), column: start.col() + 1, width: width.max(1) }
+}
+
+fn end(span: &Span) -> (usize, usize) {
+    (span.end.line().max(1), span.end.col() + 1)
 }
 
 fn syntax_error(error: granit_parser::ScanError) -> Problem {

@@ -1,13 +1,17 @@
 //! From a rule file to a rule set: everything is checked, and everything wrong is said at once.
 
 mod cases;
+mod doors;
 mod entries;
 mod exceeding;
+mod impossible;
 mod leasing;
 mod matching;
 mod penalties;
 mod sizes;
+mod unreachable;
 
+use super::doors::OpenDoor;
 use super::lists::Lists;
 use super::pattern::Closeness;
 use super::ruleset::{Parts, Rule, RuleSet, Tier, TierId};
@@ -38,19 +42,30 @@ pub struct Loaded {
 
 /// Reads and compiles the rule file `text`; `source` is its name in reports. On any error, all of them.
 pub fn load(source: &str, text: &str) -> Result<Loaded, Report> {
+    load_for(source, text, &[])
+}
+
+/// The same, with warnings about what the open doors cannot do.
+pub fn load_for(source: &str, text: &str, doors: &[OpenDoor]) -> Result<Loaded, Report> {
     let mut document = Document::parse(source, text)?;
     let Some(file) = document.decode::<RuleFile>() else { return Err(document.into_report()) };
     let mut compiler = Compiler::new(&file, document);
     compiler.compile();
     let allow = compiler.list([("whitelist", &file.whitelist), ("allow", &file.allow)]);
     let deny = compiler.list([("blacklist", &file.blacklist), ("deny", &file.deny)]);
+    let lists = Lists::new(allow, deny);
     let tests = compiler.tests();
+    // What a broken file would do is not worth a word.
+    if !compiler.document.has_errors() {
+        compiler.warn_of_unreachable(&lists);
+        compiler.warn_of_doors(doors);
+    }
     let (parts, document) = (compiler.parts, compiler.document);
     let report = document.into_report();
     if report.errors() > 0 {
         return Err(report);
     }
-    Ok(Loaded { rules: RuleSet::new(parts), lists: Lists::new(allow, deny), tests, warnings: report })
+    Ok(Loaded { rules: RuleSet::new(parts), lists, tests, warnings: report })
 }
 
 struct Compiler<'f> {
@@ -95,7 +110,6 @@ impl<'f> Compiler<'f> {
                 "use templates, or simpler regular expressions",
             ),
         }
-        self.warn_of_unreachable_fallbacks();
         // Rules that were commented out, or lost by a tool, are the end of every limit.
         if self.file.rules.is_empty() && !self.file.allow_empty && !self.document.is_damaged(&root) {
             self.document.error(&root.field("rules"), NO_RULES, NO_RULES_HINT);
@@ -273,19 +287,6 @@ impl<'f> Compiler<'f> {
             }
         }
     }
-
-    /// A fallback beside a rule that names every endpoint for everybody never applies.
-    fn warn_of_unreachable_fallbacks(&mut self) {
-        let Some(takes_all) = self.file.rules.iter().find(|rule| names_every_endpoint(rule)) else { return };
-        for (index, rule) in self.file.rules.iter().enumerate() {
-            if rule.fallback {
-                let path = Path::root().field("rules").index(index).field("fallback");
-                let message =
-                    format!("rule `{}` is never reached: `{}` names every endpoint", rule.id, takes_all.id);
-                self.document.warning(&path, message, "remove one of the two");
-            }
-        }
-    }
 }
 
 const PLAIN_HINT: &str = "use up to 128 letters, digits and - _ . : /";
@@ -296,6 +297,7 @@ fn is_plain(name: &str) -> bool {
     !name.is_empty() && name.len() <= 128 && name.chars().all(plain)
 }
 
+/// Whether no path is left that the rule does not name.
 fn names_every_endpoint(rule: &written::Rule) -> bool {
     let matches = rule.matches.as_ref();
     let regexes = matches.and_then(|matches| matches.endpoint_regex.as_ref());
@@ -307,17 +309,5 @@ fn names_every_endpoint(rule: &written::Rule) -> bool {
     });
     let templates = rule.endpoint.iter().chain(matches.and_then(|matches| matches.endpoint.as_ref()));
     let by_template = templates.flat_map(|some| &some.0).any(|template| template.starts_with("/{*"));
-    let everybody = rule.tier.is_none()
-        && rule.domain.is_none()
-        && rule.methods.is_none()
-        && matches.is_none_or(|matches| {
-            matches.methods.is_none()
-                && matches.api_key_pattern.is_none()
-                && matches.user_pattern.is_none()
-                && matches.tenant_pattern.is_none()
-                && matches.ip.is_none()
-                && matches.ids.is_empty()
-        });
-    let shadow = rule.on_exceed.as_ref().is_some_and(|said| !said.is_enforced());
-    (by_regex || by_template) && everybody && !rule.fallback && !shadow
+    by_regex || by_template
 }

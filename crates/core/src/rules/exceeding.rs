@@ -15,6 +15,8 @@ pub const LONGEST_DELAY_US: u64 = 60_000_000;
 pub const MOST_WAITING: u64 = 100_000;
 /// From this priority on, a request is critical unless the rule says otherwise.
 const CRITICAL: u8 = 200;
+/// A request without a priority is neither the least nor the most important.
+pub const USUAL_PRIORITY: u8 = 100;
 
 /// What happens to a request over the limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

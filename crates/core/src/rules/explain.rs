@@ -2,6 +2,7 @@
 
 use super::compile::Loaded;
 use super::lists::Listed;
+use super::pattern::{Glob, network};
 use super::ruleset::{Rule, RuleSet};
 use super::virtual_node::VirtualNode;
 use super::written::OnExceed;
@@ -53,7 +54,7 @@ pub fn explain(loaded: &Loaded, request: &Request<'_>, now_us: u64) -> Explanati
             Listed::Denied => "deny",
         };
         let reason = entry.reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
-        format!("on the {list} list by `{}`{reason}", entry.pattern)
+        format!("on the {list} list by `{}`{reason}", said_pattern(&entry.pattern))
     });
     let selected: Vec<u32> = super::virtual_node::charges(rules, request)
         .iter()
@@ -153,6 +154,12 @@ fn said_key(rules: &RuleSet, rule: &Rule, request: &Request<'_>, route: u64) -> 
         Identity::Anonymous => "nobody in particular".to_owned(),
     });
     said.collect::<Vec<_>>().join(" + ")
+}
+
+/// A pattern as written; a single key only in part.
+pub(super) fn said_pattern(pattern: &str) -> String {
+    let is_key = Glob::new(pattern).is_exact() && network(pattern).is_none();
+    if is_key { masked(pattern) } else { pattern.to_owned() }
 }
 
 /// Enough of a key to recognise it, not enough to use it.

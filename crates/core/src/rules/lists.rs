@@ -87,6 +87,28 @@ impl Lists {
         }
     }
 
+    /// What is decided for good about all clients whose name matches `pattern`.
+    pub(super) fn decide_names(&self, pattern: &Glob) -> Option<Listed> {
+        let decides = |list: &List| {
+            let exact = list.exact.get(pattern.as_str()).filter(|_| pattern.is_exact());
+            let globs = list.globs.iter().filter(|(glob, _)| glob.covers(pattern)).map(|(_, entry)| entry);
+            exact.into_iter().chain(globs).any(|entry| entry.expires_us.is_none())
+        };
+        decide(decides(&self.deny), decides(&self.allow))
+    }
+
+    /// The same about all clients in `network`.
+    pub(super) fn decide_network(&self, network: IpNet) -> Option<Listed> {
+        let decides = |list: &List| {
+            let wider = list.networks.iter().filter(|(length, _)| *length <= network.prefix_len());
+            let mut entries = wider.filter_map(|(length, networks)| {
+                networks.get(&IpNet::new(network.addr(), *length).ok()?.trunc())
+            });
+            entries.any(|entry| entry.expires_us.is_none())
+        };
+        decide(decides(&self.deny), decides(&self.allow))
+    }
+
     /// The entry that puts the client on a list, as written.
     pub fn reason(&self, request: &Request<'_>, now_us: u64) -> Option<(Listed, &Entry)> {
         match self.deny.find(request, now_us) {
@@ -177,6 +199,10 @@ impl List {
     }
 }
 
+fn decide(denied: bool, allowed: bool) -> Option<Listed> {
+    Listed::stricter(denied.then_some(Listed::Denied), allowed.then_some(Listed::Allowed))
+}
+
 fn longest_lived<'e>(entries: impl Iterator<Item = &'e Entry>, now_us: u64) -> Option<&'e Entry> {
     entries.filter(|entry| entry.end_us() > now_us).max_by_key(|entry| entry.end_us())
 }
@@ -198,4 +224,17 @@ fn keep_longest<K>(slot: std::collections::hash_map::Entry<'_, K, Entry>, entry:
         }
     })
     .or_insert(entry);
+}
+
+/// Whether a text was probably meant as an address or a network: as a key it would match nobody, and
+/// nobody would notice.
+pub(crate) fn looks_like_an_address(key: &str) -> bool {
+    let (address, has_prefix) = key.split_once('/').map_or((key, false), |(address, _)| (address, true));
+    let only = |more: &str| address.chars().all(|c| c.is_ascii_digit() || more.contains(c));
+    let (dots, stars) = (address.matches('.').count(), address.contains('*'));
+    let v4 = address.starts_with(|c: char| c.is_ascii_digit())
+        && only(".*")
+        && (dots == 3 || dots > 0 && (has_prefix || stars));
+    let hex = address.chars().all(|c| c.is_ascii_hexdigit() || ":*".contains(c));
+    v4 || hex && address.contains("::") || hex && has_prefix && address.contains(':')
 }

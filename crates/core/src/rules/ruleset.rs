@@ -1,5 +1,6 @@
 //! Compiled rules.
 
+use super::explain::said_pattern;
 use super::leasing::Leasing;
 use super::pattern::{Closeness, Glob};
 use super::selection::Charge;
@@ -116,7 +117,11 @@ impl ClientCondition {
         ];
         for (name, globs, text) in named {
             if globs.as_ref().is_some_and(|globs| !any_matches(globs, text)) {
-                return globs.as_ref().map(|globs| format!("{name} {}", said_globs(globs)));
+                let said = |globs| match name {
+                    "api_key_pattern" => said_keys(globs),
+                    _ => said_globs(globs),
+                };
+                return globs.as_ref().map(|globs| format!("{name} {}", said(globs)));
             }
         }
         if let Some(networks) = &self.ip
@@ -140,6 +145,11 @@ fn any_matches(globs: &[Glob], text: Option<&str>) -> bool {
 
 fn contains(networks: &[IpNet], ip: Option<std::net::IpAddr>) -> bool {
     ip.is_some_and(|ip| networks.iter().any(|network| network.contains(&ip.to_canonical())))
+}
+
+/// Keys of other clients are not for everybody who asks why.
+fn said_keys(globs: &[Glob]) -> String {
+    globs.iter().map(|glob| said_pattern(glob.as_str())).collect::<Vec<_>>().join(" or ")
 }
 
 fn said_globs(globs: &[Glob]) -> String {

@@ -97,7 +97,7 @@ passes if nothing was spent before; `edge` then has 4 of 5 left, and all of it a
 fn lists_come_first() {
     let denied = Request { api_key: Some("sk_pro_bad"), ..Request::default() };
     let text = said(&denied);
-    assert!(text.starts_with("lists   on the deny list by `sk_pro_bad` (unpaid)\n"), "{text}");
+    assert!(text.starts_with("lists   on the deny list by `sk_pr…` (unpaid)\n"), "{text}");
     assert!(
         text.ends_with("refused: it is on the deny list; removing the entry would let it pass"),
         "{text}"

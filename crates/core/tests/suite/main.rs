@@ -4,6 +4,7 @@
 
 mod answers;
 mod counting;
+mod doors;
 mod epochs;
 mod explain;
 mod laws;

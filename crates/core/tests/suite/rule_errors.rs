@@ -112,3 +112,52 @@ fn a_flood_of_problems_is_capped() {
     let report = rules::load("x", &format!("rules:\n{rules}")).unwrap_err();
     assert_eq!(report.problems().len(), 100);
 }
+
+/// What would steer a terminal is shown escaped, in excerpts, messages and the name of the file.
+#[test]
+fn control_characters_are_escaped() {
+    let table = [
+        ("rules: [{ id: \"a\\e[31m\", limit: 5/s }]", "`a\\u{1b}[31m` cannot be an id"),
+        ("rules: [{ id: \"a\u{1b}[31m\", limit: 5/s }]", "\\u{1b}[31m"),
+        ("rules: [{ id: a\u{9b}31m, limit: 5/s }]", "\\u{9b}31m"),
+        ("rules: [{ id: \"a\u{202e}b\", limit: 5/s }]", "`a\\u{202e}b` cannot be an id"),
+        ("rules: [{ id: \"a\\nb: error\", limit: 5/s }]", "`a\\nb: error` cannot be an id"),
+        ("rules: [{ id: a\0, limit: 5/s }]", "\\u{0}"),
+        ("rules: [{ id: a, limit: 5/s, \"\\e]0;x\\a\": 1 }]", "unknown field"),
+        ("rules: [{ id: a, limit: \"5/s\\e[2J\" }]", "\\u{1b}[2J"),
+    ];
+    for (text, said) in table {
+        let report = rules::load("x\u{1b}[2J.yaml", text).unwrap_err().to_string();
+        assert!(report.contains(said), "{text:?}: {report}");
+        assert!(report.starts_with("x\\u{1b}[2J.yaml:1:"), "{report}");
+        let steers = |c: char| c.is_control() && c != '\n' || ('\u{202a}'..='\u{202e}').contains(&c);
+        assert!(!report.contains(steers), "{report:?}");
+        let about = report.lines().filter(|line| line.starts_with('x')).count();
+        assert_eq!(about, 1, "no line is forged: {report}");
+    }
+}
+
+#[test]
+fn a_mark_of_the_encoding_is_not_counted() {
+    let report = rules::load("x", "\u{feff}rules: [{ id: a, limt: 5/s }]\n").unwrap_err().to_string();
+    let shown = "x:1:18: error: unknown field `limt`\n  1 | rules: [{ id: a, limt: 5/s }]\n    |                  ^^^^\n";
+    assert!(report.starts_with(shown), "{report}");
+    rules::load("x", "\u{feff}rules: [{ id: a, limit: 5/s }]\n").unwrap();
+}
+
+#[test]
+fn a_large_file_full_of_errors_takes_no_time() {
+    let fields: String = (0..100_000).map(|field| format!("k{field}: 1\n")).collect();
+    let report = rules::load("x", &fields).unwrap_err();
+    assert!((1..=100).contains(&report.errors()), "{}", report.errors());
+}
+
+/// Warnings are as many as errors at most, and hide none.
+#[test]
+fn many_warnings_do_not_hide_an_error() {
+    let keys: String = (0..300).map(|key| format!("      sk-{key}: {{ limit: 7/s }}\n")).collect();
+    let text = format!("rules:\n  - id: a\n    limit: 5/s\n    override:\n{keys}deny: [sk-*]\n");
+    assert_eq!(rules::load("x", &text).unwrap().warnings.problems().len(), 100);
+    let report = rules::load("x", &format!("{text}tests: [{{ name: x, steps: [] }}]\n")).unwrap_err();
+    assert_eq!(report.errors(), 1, "{report}");
+}

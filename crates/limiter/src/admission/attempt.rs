@@ -15,11 +15,10 @@ use tollgate_core::algorithm::{Step, concurrency};
 use tollgate_core::decision::{Fold, Invalid, Outcome};
 use tollgate_core::place::Place;
 use tollgate_core::request::Request;
+use tollgate_core::rules::exceeding::USUAL_PRIORITY;
 use tollgate_core::rules::written::{OnExceed, OnStoreFailure, Queue};
 use tollgate_core::rules::{Charge, LimitId, Over};
 
-/// A request without a priority is neither the least nor the most important.
-const USUAL_PRIORITY: u8 = 100;
 /// Timers are late by a millisecond or so. Up to this, the embedded store is asked for the moment that was meant:
 /// otherwise each of a line would add its own delay to the pace.
 const MOST_LATE_US: u64 = 20_000;

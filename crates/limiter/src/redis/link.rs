@@ -3,20 +3,24 @@
 //! The client library's own timeouts leave a connection open that will never answer again: a frozen server
 //! keeps its sockets. So a link is *severed* by us, and everybody who waits for an answer on it is told.
 
+mod bounded;
 mod driver;
 mod failure;
 mod greeting;
+mod replies;
 mod stream;
 
 pub(crate) use failure::Failure;
 pub(crate) use greeting::is_hidden;
 
 use super::url::{Address, Login, StoreUrl};
+use bounded::BoundedStream;
 use driver::Driver;
 use greeting::Greeting;
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, Pipeline, ProtocolVersion, RedisConnectionInfo, Value};
+use replies::ReplyWatch;
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -58,6 +62,13 @@ pub(crate) enum DialError {
     Refused(OpenError),
 }
 
+impl DialError {
+    /// A reply that is beyond the bounds.
+    fn invalid(fault: &str) -> Self {
+        Self::Unreachable(format!("invalid answer: {fault}"))
+    }
+}
+
 /// What the servers are expected to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
@@ -90,6 +101,7 @@ pub(crate) struct Link {
     driver: AbortHandle,
     /// What it drives.
     driven: Arc<Driver>,
+    replies: Arc<ReplyWatch>,
     /// Its sender lives in the driver.
     closed: watch::Receiver<()>,
 }
@@ -120,11 +132,12 @@ impl Dialer {
         self.dial_with(address, None).await
     }
 
-    /// A link on which the server may also speak unasked: to `pushed`.
+    /// A link on which the server may also speak unasked: whatever it says, `pushed` gets a word, unless one is waiting
+    /// there.
     pub(crate) async fn dial_with(
         &self,
         address: &Address,
-        pushed: Option<mpsc::UnboundedSender<redis::PushInfo>>,
+        pushed: Option<mpsc::Sender<()>>,
     ) -> Result<Link, DialError> {
         match timeout(self.within, self.enter(address, pushed)).await {
             Ok(result) => result,
@@ -136,18 +149,27 @@ impl Dialer {
     pub(crate) async fn dial_primary(&self, address: &Address) -> Result<Link, DialError> {
         let link = self.dial(address).await?;
         match timeout(self.within, self.examine(address, &link)).await {
-            Ok(result) => result.map(|()| link),
+            Ok(Ok(())) => Ok(link),
+            Ok(Err(error)) => Err(link.fault().map_or(error, DialError::invalid)),
             Err(_) => Err(DialError::Unreachable(format!("no answer within {:?}", self.within))),
         }
     }
 
-    async fn enter(
+    async fn enter(&self, address: &Address, pushed: Option<mpsc::Sender<()>>) -> Result<Link, DialError> {
+        let replies = Arc::new(ReplyWatch::default());
+        let entered = self.enter_watched(address, pushed, &replies).await;
+        entered.map_err(|error| replies.fault().map_or(error, DialError::invalid))
+    }
+
+    async fn enter_watched(
         &self,
         address: &Address,
-        pushed: Option<mpsc::UnboundedSender<redis::PushInfo>>,
+        pushed: Option<mpsc::Sender<()>>,
+        replies: &Arc<ReplyWatch>,
     ) -> Result<Link, DialError> {
         let unreachable = |error: &dyn std::fmt::Display| DialError::Unreachable(error.to_string());
         let stream = stream::open(address, self.tls.as_ref()).await.map_err(|error| unreachable(&error))?;
+        let stream = BoundedStream::new(stream, Arc::clone(replies));
         let mut config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
             // Late answers are wanted; see the module for what ends the wait.
@@ -158,7 +180,10 @@ impl Dialer {
         let mut info =
             RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP2).set_skip_set_lib_name();
         if let Some(pushed) = pushed {
-            config = config.set_push_sender(pushed);
+            config = config.set_push_sender(move |_| match pushed.try_send(()) {
+                Err(mpsc::error::TrySendError::Closed(())) => Err(()),
+                _ => Ok(()),
+            });
             info = info.set_protocol(ProtocolVersion::RESP3);
             if let Some(password) = &self.login.password {
                 info =
@@ -167,7 +192,8 @@ impl Dialer {
         }
         let (connection, driver) = MultiplexedConnection::new_with_config(&info, stream, config)
             .await
-            .map_err(|error| greeting::refused_login(address, &error))?;
+            .map_err(|error| greeting::refused_login(address, &error, &self.login))?;
+        replies.opened();
         let (open, closed) = watch::channel(());
         let driven = Arc::new(Driver::new(driver));
         let driver = tokio::spawn({
@@ -178,7 +204,8 @@ impl Dialer {
             }
         });
         let driver = driver.abort_handle();
-        let mut link = Link { connection, greeting: Greeting::default(), driver, driven, closed };
+        let replies = Arc::clone(replies);
+        let mut link = Link { connection, greeting: Greeting::default(), driver, driven, replies, closed };
         link.greeting = greeting::greet(&link, address, self).await?;
         Ok(link)
     }
@@ -209,6 +236,7 @@ impl Link {
         if self.is_closed() {
             return Err(Failure::Unavailable);
         }
+        self.replies.ask(1);
         match self.connection.clone().send_packed_command(command).await {
             Ok(Value::ServerError(error)) => Err(Failure::of_answer(&error)),
             Ok(value) => Ok(value),
@@ -228,6 +256,7 @@ impl Link {
         }
         let mut both = redis::pipe();
         both.cmd("ASKING").add_command(command);
+        self.replies.ask(2);
         match self.connection.clone().send_packed_commands(&both, 1, 1).await {
             Ok(mut answers) => match answers.pop() {
                 Some(Value::ServerError(error)) => Err(Failure::of_answer(&error)),
@@ -247,6 +276,7 @@ impl Link {
         if self.is_closed() {
             return Err(Failure::Unavailable);
         }
+        self.replies.ask(count);
         let answers = self.connection.clone().send_packed_commands(commands, 0, count).await;
         let answers = answers.map_err(|error| Failure::of_call(&error))?;
         let answer = |value| match value {
@@ -258,12 +288,18 @@ impl Link {
 
     /// Subscribes to `channel` on a link that may be spoken to unasked.
     pub(crate) async fn subscribe(&self, channel: &str) -> Result<(), Failure> {
+        self.replies.ask(1);
         self.connection.clone().subscribe(channel).await.map_err(|error| Failure::of_call(&error))
     }
 
     /// The server's version, if it says it: (7, 0).
     pub(crate) fn version(&self) -> Option<(u32, u32)> {
         self.greeting.version
+    }
+
+    /// What was wrong with a reply, if that is why it ended.
+    pub(crate) fn fault(&self) -> Option<&'static str> {
+        self.replies.fault()
     }
 
     /// Ends the connection; whoever waits for an answer is told that it is lost.
@@ -287,5 +323,45 @@ impl Link {
 impl Drop for Link {
     fn drop(&mut self) {
         self.sever();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    /// A server that knows no command, and says so with all that it was sent.
+    async fn parrot() -> Address {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            while let Ok((mut client, _)) = listener.accept().await {
+                tokio::spawn(async move {
+                    let mut bytes = vec![0; 4096];
+                    while let Ok(length @ 1..) = client.read(&mut bytes).await {
+                        let said = String::from_utf8_lossy(&bytes[..length]).replace(['\r', '\n'], " ");
+                        let answer = format!("-ERR unknown command, with args beginning with: {said}\r\n");
+                        if client.write_all(answer.as_bytes()).await.is_err() {
+                            break;
+                        }
+                    }
+                });
+            }
+        });
+        Address::Tcp("127.0.0.1".to_owned(), address.port())
+    }
+
+    #[tokio::test]
+    async fn a_server_that_repeats_the_password_is_not_quoted() {
+        let address = parrot().await;
+        for url in ["redis://:hunter2@h", "redis://user:hunter2@h", "redis://user:hunter2@h/3"] {
+            let dialer = Dialer::new(&url.parse().unwrap(), Role::Single, Duration::from_secs(10)).unwrap();
+            for pushed in [None, Some(mpsc::channel(1).0)] {
+                let error = dialer.dial_with(&address, pushed).await.unwrap_err();
+                assert!(!format!("{error:?}").contains("hunter2"), "{url}: {error:?}");
+            }
+        }
     }
 }

@@ -9,7 +9,8 @@
 //!
 //! `rediss://`, `rediss-sentinel://` and `rediss-cluster://` use TLS; `?ca=file` names the authorities to
 //! trust instead of the system's. A password's special characters are percent-encoded, and no message ever
-//! shows it.
+//! shows it: where an `@` or a `/` is missing, any part of the address may be a part of the password, so errors quote
+//! none of it.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -104,7 +105,7 @@ impl FromStr for StoreUrl {
             "rediss-sentinel" => (Form::Sentinel, true),
             "redis-cluster" => (Form::Cluster, false),
             "rediss-cluster" => (Form::Cluster, true),
-            _ => return problem(format!("the scheme `{scheme}` is not known"), FORMS),
+            _ => return problem("its scheme is not known", FORMS),
         };
         let mut url = form.place(place)?;
         url.login = login;
@@ -142,12 +143,10 @@ impl Form {
         let addresses =
             hosts.split(',').map(|host| Address::parse(host, port)).collect::<Result<Vec<_>, _>>()?;
         match self {
-            Self::Standalone if addresses.len() > 1 => {
-                problem(format!("`{hosts}` are several servers"), SEVERAL)
-            }
+            Self::Standalone if addresses.len() > 1 => problem("these are several servers", SEVERAL),
             Self::Standalone | Self::Unix => Ok(StoreUrl::new(Kind::Standalone, addresses, database(path)?)),
             Self::Cluster if !path.is_empty() && path != "0" => {
-                problem(format!("a Cluster has no database `{path}`"), "leave out what follows the hosts")
+                problem("a Cluster has no numbered databases", "leave out what follows the hosts")
             }
             Self::Cluster => Ok(StoreUrl::new(Kind::Cluster, addresses, 0)),
             Self::Sentinel => {
@@ -174,7 +173,7 @@ impl StoreUrl {
         for option in query.split('&').filter(|option| !option.is_empty()) {
             let (name, value) = option.split_once('=').unwrap_or((option, ""));
             let Some(value) = decode(value) else {
-                return problem(format!("the value of `{name}` has a stray %"), ENCODE);
+                return problem("the value of an option has a stray %", ENCODE);
             };
             match name {
                 "ca" if !self.tls => {
@@ -183,7 +182,7 @@ impl StoreUrl {
                 "ca" => self.ca = Some(value.into()),
                 "sentinel_user" if is_sentinel => self.sentinel_login.user = Some(value),
                 "sentinel_password" if is_sentinel => self.sentinel_login.password = Some(value),
-                _ => return problem(format!("the option `{name}` is not known here"), OPTIONS),
+                _ => return problem("an option is not known here", OPTIONS),
             }
         }
         Ok(())
@@ -216,7 +215,7 @@ impl Address {
             Some(rest) => match rest.split_once(']') {
                 Some((host, "")) => (host, None),
                 Some((host, port)) => (host, Some(port.strip_prefix(':').unwrap_or("?"))),
-                None => return problem(format!("`{text}` lacks a ]"), HOSTS),
+                None => return problem("a host lacks its ]", HOSTS),
             },
             None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
         };
@@ -225,7 +224,7 @@ impl Address {
         }
         match port.map_or(Ok(default_port), str::parse) {
             Ok(port) if port > 0 => Ok(Self::Tcp(host.to_owned(), port)),
-            _ => problem(format!("`{text}` has no port from 1 to 65535"), HOSTS),
+            _ => problem("what follows a host is no port from 1 to 65535", HOSTS),
         }
     }
 }
@@ -233,7 +232,9 @@ impl Address {
 fn database(text: &str) -> Result<u32, StoreUrlError> {
     match text.trim_end_matches('/') {
         "" => Ok(0),
-        number => number.parse().or_else(|_| problem(format!("`{number}` is not a database"), DATABASE)),
+        number => number
+            .parse()
+            .or_else(|_| problem("what follows the host is not the number of a database", DATABASE)),
     }
 }
 
@@ -370,24 +371,32 @@ mod tests {
     fn what_is_wrong_is_said_without_the_password() {
         let cases = [
             ("localhost:6379", "does not begin with a scheme"),
-            ("http://localhost", "the scheme `http` is not known"),
+            ("http://localhost", "its scheme is not known"),
             ("redis://", "a host is missing"),
-            ("redis://h:port", "`h:port` has no port"),
-            ("redis://h:0", "has no port"),
-            ("redis://h:1:2", "has no port"),
-            ("redis://[::1", "lacks a ]"),
-            ("redis://h/x", "`x` is not a database"),
-            ("redis://a,b", "`a,b` are several servers"),
+            ("redis://h:port", "no port from"),
+            ("redis://h:0", "no port from"),
+            ("redis://h:1:2", "no port from"),
+            ("redis://[::1", "lacks its ]"),
+            ("redis://h/x", "not the number of a database"),
+            ("redis://a,b", "several servers"),
             ("redis-sentinel://a,b", "the name of the primary is missing"),
-            ("redis-cluster://a/3", "no database `3`"),
+            ("redis-cluster://a/3", "no numbered databases"),
             ("unix://run/r", "whole path"),
             ("redis://hunter2%zz@h", "a stray %"),
             ("redis://u@h", "no password"),
             ("redis://:hunter2?x@h", "a ? before the @"),
-            ("redis://:hunter2@h:x", "`h:x` has no port"),
+            ("redis://:hunter2@h:x", "no port from"),
             ("redis://h?ca=/x", "no TLS"),
-            ("rediss://h?insecure=1", "the option `insecure` is not known"),
-            ("redis://h?sentinel_password=hunter2", "the option `sentinel_password` is not known here"),
+            ("rediss://h?insecure=1", "an option is not known"),
+            ("redis://u:hunter2", "no port from"),
+            ("redis://u:1/hunter2", "not the number of a database"),
+            ("redis://hunter2,x", "several servers"),
+            ("redis-cluster://h/hunter2", "no numbered databases"),
+            ("redis://h?hunter2", "an option is not known here"),
+            ("redis://h?hunter2=%", "a stray %"),
+            ("redis://[hunter2", "lacks its ]"),
+            ("hunter2://h", "its scheme is not known"),
+            ("redis://h?sentinel_password=hunter2", "an option is not known here"),
         ];
         for (text, expected) in cases {
             let error = text.parse::<StoreUrl>().expect_err(text).to_string();

@@ -13,6 +13,7 @@ mod faults;
 mod fleet;
 mod freshness;
 mod heartbeats;
+mod hostile;
 mod in_flight;
 mod judging;
 mod moving;

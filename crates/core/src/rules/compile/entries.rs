@@ -2,7 +2,7 @@
 
 use super::Compiler;
 use crate::document::Path;
-use crate::rules::lists::{Entry, List};
+use crate::rules::lists::{Entry, List, looks_like_an_address};
 use crate::rules::pattern::{Glob, network};
 use crate::rules::written::ListEntry;
 
@@ -36,17 +36,4 @@ impl Compiler<'_> {
         }
         list
     }
-}
-
-/// Whether a text was probably meant as an address or a network: as a key it would match nobody, and
-/// nobody would notice.
-fn looks_like_an_address(key: &str) -> bool {
-    let (address, has_prefix) = key.split_once('/').map_or((key, false), |(address, _)| (address, true));
-    let only = |more: &str| address.chars().all(|c| c.is_ascii_digit() || more.contains(c));
-    let (dots, stars) = (address.matches('.').count(), address.contains('*'));
-    let v4 = address.starts_with(|c: char| c.is_ascii_digit())
-        && only(".*")
-        && (dots == 3 || dots > 0 && (has_prefix || stars));
-    let hex = address.chars().all(|c| c.is_ascii_hexdigit() || ":*".contains(c));
-    v4 || hex && address.contains("::") || hex && has_prefix && address.contains(':')
 }

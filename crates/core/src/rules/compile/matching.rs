@@ -1,5 +1,6 @@
 //! Whom and what a rule is about: clients, endpoints, methods, and the key it counts by.
 
+use super::impossible::{Impossible, impossible};
 use super::{Compiler, PATTERN_BYTES};
 use crate::document::Path;
 use crate::key::{Dimension, Ipv6Prefix};
@@ -222,7 +223,10 @@ impl Compiler<'_> {
             self.document.error(path, "an empty regular expression matches every path", hint);
         }
         match regex::RegexBuilder::new(regex).size_limit(PATTERN_BYTES).build() {
-            Ok(_) => self.add_pattern(regex.to_owned(), regex, closeness),
+            Ok(_) => {
+                self.warn_of_impossible(regex, path);
+                self.add_pattern(regex.to_owned(), regex, closeness);
+            }
             Err(regex::Error::CompiledTooBig(_)) => {
                 let hint = "use smaller repetitions, or a template";
                 self.document.error(path, "this regular expression is too large", hint);
@@ -235,6 +239,28 @@ impl Compiler<'_> {
                 self.document.error(path, message, "the syntax is that of https://docs.rs/regex");
             }
         }
+    }
+
+    fn warn_of_impossible(&mut self, regex: &str, path: &Path) {
+        let (message, hint) = match impossible(regex) {
+            None => return,
+            Some(Impossible::Anchor) => (
+                "this regular expression matches no path: an anchor stands in the middle".to_owned(),
+                "`^` is where a path begins, `$` where it ends",
+            ),
+            Some(Impossible::Nothing) => (
+                "this regular expression matches no path: a class has no characters".to_owned(),
+                "remove it, or use a wider class",
+            ),
+            Some(Impossible::Character(c)) => (
+                format!(
+                    "this regular expression needs `{}`, which no path has but as an escape",
+                    c.escape_default()
+                ),
+                "paths are matched without their query; those with a backslash or a control character are refused",
+            ),
+        };
+        self.document.warning(path, message, hint);
     }
 
     fn add_pattern(&mut self, regex: String, written: &str, closeness: Closeness) {

@@ -2,6 +2,9 @@
 
 use redis::{RedisError, ServerError};
 
+/// Of what a server says about an error.
+const LONGEST_DETAIL: usize = 500;
+
 /// Why a call failed. All but [`Lost`](Self::Lost) and [`InvalidAnswer`](Self::InvalidAnswer) were certainly not executed, or
 /// refused as a whole.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -80,8 +83,8 @@ impl Failure {
 
     /// What an error means that the server answered.
     pub(super) fn of_answer(error: &ServerError) -> Self {
-        let detail = error.details().unwrap_or_default();
-        match error.code() {
+        let detail = shortened(error.details().unwrap_or_default());
+        match shortened(error.code()) {
             "MOVED" => redirection(detail).map_or_else(
                 || Self::Other(format!("MOVED {detail}")),
                 |(slot, address)| Self::Moved { slot, address },
@@ -144,6 +147,11 @@ impl Failure {
             Err(_) => Self::Lost,
         }
     }
+}
+
+/// Errors are logged and remembered; a server may say a lot.
+fn shortened(text: &str) -> &str {
+    text.char_indices().nth(LONGEST_DETAIL).map_or(text, |(end, _)| &text[..end])
 }
 
 /// Reads `3999 127.0.0.1:6381`.

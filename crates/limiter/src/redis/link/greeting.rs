@@ -1,6 +1,6 @@
 //! The first words with a server: who we are, what it is, and whether it is fit to keep limits.
 
-use super::super::url::Address;
+use super::super::url::{Address, Login};
 use super::{DialError, Dialer, Failure, Link, OpenError, Role};
 use redis::{Cmd, RedisError, Value, cmd};
 use std::borrow::Cow;
@@ -73,21 +73,21 @@ pub(super) async fn greet(link: &Link, address: &Address, dialer: &Dialer) -> Re
         if let Some(user) = &dialer.login.user {
             login.arg(user);
         }
-        ask(link, login.arg(password), address).await?;
+        ask(link, login.arg(password), address, dialer).await?;
     }
     if dialer.db != 0 {
-        ask(link, cmd("SELECT").arg(dialer.db), address).await?;
+        ask(link, cmd("SELECT").arg(dialer.db), address, dialer).await?;
     }
     let mut greeting = match link.send(&cmd("INFO")).await {
         Ok(info) => Greeting::parse(&text(&info)),
         Err(failure) if is_hidden(&failure) => Greeting::default(),
-        Err(failure) => return Err(refusal(address, failure)),
+        Err(failure) => return Err(refusal(address, failure, &dialer.login)),
     };
     if greeting.version.is_none() || greeting.mode.is_empty() || greeting.role.is_empty() {
         match link.send(&cmd("HELLO")).await {
             Ok(hello) => greeting.complete(&redis::from_redis_value(hello).unwrap_or_default()),
             Err(failure) if is_hidden(&failure) => {}
-            Err(failure) => return Err(refusal(address, failure)),
+            Err(failure) => return Err(refusal(address, failure, &dialer.login)),
         }
     }
     if let Some((major, minor)) = greeting.version.filter(|version| *version < OLDEST) {
@@ -132,17 +132,17 @@ fn version(text: &str) -> Option<(u32, u32)> {
     Some((numbers.next().filter(|major| *major > 0)?, numbers.next().unwrap_or(0)))
 }
 
-async fn ask(link: &Link, command: &Cmd, address: &Address) -> Result<Value, DialError> {
-    link.send(command).await.map_err(|failure| refusal(address, failure))
+async fn ask(link: &Link, command: &Cmd, address: &Address, dialer: &Dialer) -> Result<Value, DialError> {
+    link.send(command).await.map_err(|failure| refusal(address, failure, &dialer.login))
 }
 
-fn refusal(address: &Address, failure: Failure) -> DialError {
+fn refusal(address: &Address, failure: Failure, login: &Login) -> DialError {
     let detail = match failure {
         Failure::Unavailable | Failure::Lost => {
             return DialError::Unreachable("the connection broke".to_owned());
         }
         Failure::NoPermission(detail) | Failure::Other(detail) => detail,
-        other => return DialError::NotReady(other.to_string()),
+        other => return DialError::NotReady(without_password(&other.to_string(), login)),
     };
     let (problem, hint) = if detail.starts_with("WRONGPASS") {
         ("the user name or the password is wrong", "give them as in redis://user:password@host")
@@ -153,24 +153,32 @@ fn refusal(address: &Address, failure: Failure) -> DialError {
     } else if detail.starts_with("NOPERM") {
         return refused(
             address,
-            format!("NOPERM permission denied ({detail})"),
+            format!("NOPERM permission denied ({})", without_password(&detail, login)),
             "allow it with ACL SETUSER; docs/redis.md has the list of permissions",
         );
     } else if detail.contains("DB index") || detail.contains("SELECT") {
         ("it does not have this database", "choose a lower number, or none")
     } else {
-        return DialError::NotReady(detail);
+        return DialError::NotReady(without_password(&detail, login));
     };
     refused(address, problem.to_owned(), hint)
 }
 
 /// What it means that the library could not even begin.
-pub(super) fn refused_login(address: &Address, error: &RedisError) -> DialError {
+pub(super) fn refused_login(address: &Address, error: &RedisError, login: &Login) -> DialError {
     let text = error.to_string();
     let failure = ["WRONGPASS", "NOAUTH", "NOPERM"].into_iter().find(|code| text.contains(code));
     match failure {
-        Some(code) => refusal(address, Failure::NoPermission(format!("{code} {text}"))),
-        None => DialError::Unreachable(text),
+        Some(code) => refusal(address, Failure::NoPermission(format!("{code} {text}")), login),
+        None => DialError::Unreachable(without_password(&text, login)),
+    }
+}
+
+/// What a server said. One that does not know a command repeats what it was sent.
+fn without_password(said: &str, login: &Login) -> String {
+    match login.password.as_deref() {
+        Some(password) if !password.is_empty() => said.replace(password, "***"),
+        _ => said.to_owned(),
     }
 }
 

@@ -109,7 +109,7 @@ impl Watcher {
                     .ok_or_else(|| DialError::NotReady("its answer cannot be read".to_owned()));
             }
             Ok(Err(Failure::Other(detail))) if detail.contains("No such master") => return Ok(Word::Unknown),
-            Ok(Err(failure)) => failure,
+            Ok(Err(failure)) => link.fault().map_or(failure, Failure::InvalidAnswer),
             Err(_) => Failure::Lost,
         };
         // A frozen one keeps its connection, but will not be asked on it again.
@@ -123,7 +123,7 @@ impl Watcher {
         if let Some(link) = self.link.lock().as_ref().filter(|link| !link.is_closed()) {
             return Ok(Arc::clone(link));
         }
-        let (pushed, mut words) = mpsc::unbounded_channel::<redis::PushInfo>();
+        let (pushed, mut words) = mpsc::channel(1);
         let link = Arc::new(self.dialer.dial_with(&self.address, Some(pushed)).await?);
         if let Err(failure) = link.subscribe(SWITCH).await {
             tracing::debug!(address = %self.address, %failure, "a Sentinel cannot be listened to; asking it instead");

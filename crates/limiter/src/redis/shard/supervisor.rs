@@ -5,7 +5,7 @@
 //! before a client has to wait for it. Before it closes the breaker it probes with a write. None touches a client's key.
 
 use super::super::errors::StoreErrorKind;
-use super::super::link::{DialError, Link, monotonic_us};
+use super::super::link::{DialError, Failure, Link, monotonic_us};
 use super::super::url::Address;
 use super::{Outcome, Shard};
 use redis::cmd;
@@ -45,6 +45,9 @@ async fn attend(shard: &Shard, link: &Arc<Link>) {
     let quiet_us = monotonic_us().saturating_sub(shard.answered_us.load(Ordering::Relaxed));
     let quiet = Duration::from_micros(quiet_us);
     if link.is_closed() {
+        if let Some(fault) = link.fault() {
+            shard.note_error(&Failure::InvalidAnswer(fault));
+        }
         // All that was lost with it is one failure.
         shard.drop_link(link);
         shard.failed();
