@@ -13,13 +13,14 @@ pub mod grpc;
 pub mod headers;
 pub mod identity;
 pub mod layer;
+pub mod origin;
 pub mod path;
 pub mod read;
 pub mod serve;
 
 pub use answer::Answer;
 pub use fault::Fault;
-pub use headers::{HeaderOptions, Reset};
+pub use headers::{HeaderOptions, Reset, UnavailableStatus};
 pub use identity::{Caller, Identities, IdentityError, IdentityOptions};
 pub use layer::{PeerAddr, RateLimit, RateLimitLayer};
 pub use serve::{Entrance, Peer, ServeOptions, serve};

@@ -69,7 +69,10 @@ impl Setting {
     /// A door with [`RULES`] and a clock that stands still.
     pub async fn start() -> Self {
         let clock = ManualClock::new(START_US);
-        let door = door(Clock::Manual(clock.clone()));
+        Self::serving(door(Clock::Manual(clock.clone())), clock).await
+    }
+
+    async fn serving(door: Arc<Door>, clock: ManualClock) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
@@ -83,10 +86,19 @@ impl Setting {
     }
 }
 
+/// A door of a limiter with a clock of its own.
+pub async fn serve(limiter: Limiter) -> Setting {
+    Setting::serving(door_of(limiter), ManualClock::new(START_US)).await
+}
+
 pub fn door(clock: Clock) -> Arc<Door> {
     let limiter = Limiter::new(MemoryStore::new(1 << 24), clock);
     let loaded = load("test.yaml", RULES).unwrap_or_else(|report| panic!("{report}"));
     limiter.install(loaded.rules, loaded.lists);
+    door_of(limiter)
+}
+
+fn door_of(limiter: Limiter) -> Arc<Door> {
     let readiness = Arc::new(Readiness::default());
     readiness.rules_installed();
     Arc::new(Door { limiter: Arc::new(limiter), headers: HeaderOptions::default(), readiness })
