@@ -116,12 +116,25 @@ pub(super) fn header<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Op
     Ok(non_empty(text.trim()))
 }
 
-/// The bearer token.
+/// The bearer token. Spaces and tabs may stand before it, as many as there are: servers differ in what they skip, and
+/// none of them may find a token where there is none for us. So what begins with `Bearer` is a token, or nothing at all,
+/// or refused; and a token is one word, for of two some servers read the first.
 #[inline]
 pub(super) fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Fault> {
+    const SCHEME: &str = "bearer";
     let Some(credentials) = header(headers, &AUTHORIZATION)? else { return Ok(None) };
-    let Some((scheme, token)) = credentials.split_once(' ') else { return Ok(None) };
-    Ok(if scheme.eq_ignore_ascii_case("bearer") { non_empty(token.trim()) } else { None })
+    let Some((scheme, rest)) = credentials.split_at_checked(SCHEME.len()) else { return Ok(None) };
+    if !scheme.eq_ignore_ascii_case(SCHEME) {
+        return Ok(None);
+    }
+    let token = rest.trim_start_matches([' ', '\t']);
+    if rest.is_empty() {
+        Ok(None)
+    } else if token.len() < rest.len() && token.bytes().all(|byte| byte.is_ascii_graphic()) {
+        Ok(non_empty(token))
+    } else {
+        Err(Fault::bad_request("the header `authorization` is not `Bearer`, a space and one token"))
+    }
 }
 
 /// The one parameter `name` of the query, decoded.
@@ -168,7 +181,7 @@ fn twice(what: &str, name: &str) -> Fault {
 }
 
 /// A text of a query without its escapes; none if they are broken or no UTF-8.
-fn decoded(text: &str) -> Option<Cow<'_, str>> {
+pub(super) fn decoded(text: &str) -> Option<Cow<'_, str>> {
     if !text.bytes().any(|byte| matches!(byte, b'%' | b'+')) {
         return Some(Cow::Borrowed(text));
     }

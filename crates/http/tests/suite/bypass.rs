@@ -188,6 +188,70 @@ async fn a_key_said_twice_is_refused() {
     .await;
 }
 
+/// Whatever is written behind `Bearer`, servers that skip more than others must not find a token that we do not.
+#[tokio::test]
+async fn a_bearer_token_is_one_however_it_is_spelt() {
+    let folder = tempfile::tempdir().unwrap();
+    let signer = Signer::hs256();
+    let jwt = signer.publish(folder.path());
+    let claims = json!({"sub": "ann", "exp": 1_800_000_060});
+    for (identity, token) in [
+        (String::new(), "k".to_owned()),
+        (format!("user: {{ jwt: sub }}\njwt: {jwt} }}"), signer.sign(&claims)),
+    ] {
+        let gatehouse = Gatehouse::in_folder(RULES, &identity, folder.path());
+        let path = if identity.is_empty() { "/keyed" } else { "/api" };
+        // Each from another address: what is not found to be the token would have a count of its own.
+        let spelt = |number: usize, value: String| {
+            ask(&format!("198.51.100.{number}"), path).with("authorization", value)
+        };
+        let same = [
+            "bearer {}",
+            "BEARER {}",
+            "bEaReR {}",
+            "Bearer  {}",
+            "Bearer\t{}",
+            "Bearer \t  {}",
+            "Bearer\t\t{}",
+            "Bearer {} ",
+            "Bearer {}\t",
+            " Bearer {}",
+            "\tBearer\t{} \t",
+        ];
+        let others = same.iter().enumerate().map(|(at, text)| spelt(at, text.replace("{}", &token)));
+        all_one(&gatehouse, spelt(99, format!("Bearer {token}")), others).await;
+        let refused = [
+            "Bearer {} x",
+            "Bearer x {}",
+            "Bearer {}\tx",
+            "Bearer {}, Bearer {}",
+            "Bearer:{}",
+            "Bearer={}",
+            "Bearer,{}",
+            "Bearer: {}",
+            "Bearer{}",
+            "bearer\"{}\"",
+            "Bearer \u{a0}{}",
+            "Bearer\u{3000}{}",
+            "Bearer {}\u{a0}x",
+        ];
+        for text in refused {
+            let told = gatehouse.tell(spelt(1, text.replace("{}", &token))).await;
+            assert_eq!(told.status, 400, "{text:?}");
+            assert!(told.body.contains("`Bearer`, a space and one token"), "{}", told.body);
+        }
+        let twice = spelt(1, format!("Bearer {token}")).with("authorization", format!("Bearer {token}"));
+        let told = gatehouse.tell(twice).await;
+        assert_eq!((told.status, told.body.contains("stands there twice")), (400, true));
+        // No token at all, for us and for every server: all of these count by the address.
+        let none = ["Bearer", "Bearer ", "bearer \t", "Basic azI=", "Token {}", "Bear {}", ""];
+        let none = none
+            .iter()
+            .map(|text| ask("203.0.113.9", path).with("authorization", text.replace("{}", &token)));
+        all_one(&gatehouse, ask("203.0.113.9", path), none).await;
+    }
+}
+
 #[tokio::test]
 async fn a_forged_token_has_no_quota_of_its_own() {
     let folder = tempfile::tempdir().unwrap();
@@ -212,6 +276,10 @@ async fn a_forged_token_has_no_quota_of_its_own() {
             signer.sign(&json!({"sub": "u5"})),
             signer.sign(&json!({"sub": "u6", "exp": now + 60, "nbf": now + 30})),
             other.sign(&claims("u7", 60)),
+            signer.sign_critical(&["b64"], &claims("u10", 60)),
+            signer.sign_critical(&["https://example.com/ext"], &claims("u11", 60)),
+            signer.sign_critical(&["exp"], &claims("u12", 60)),
+            signer.sign_critical(&[], &claims("u13", 60)),
             // The public key, which everybody has, as the secret of another algorithm.
             hs256_with(&signer.file, &claims("u8", 60)),
             hs256_with(signer.file.trim_ascii(), &claims("u9", 60)),
