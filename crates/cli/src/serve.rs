@@ -79,7 +79,11 @@ async fn serve(config: Config, doors: Doors) -> Result<ExitCode, Failure> {
     let limits = RateLimitLayer::new(Arc::clone(&limiter))
         .identities(Arc::clone(&config.identities))
         .headers(config.headers);
-    let gateway = config.gateway.as_ref().map(|gateway| gateway::start(gateway, &limits)).transpose()?;
+    let gateway = config
+        .gateway
+        .as_ref()
+        .map(|gateway| gateway::start(gateway, &config.identities, &limits))
+        .transpose()?;
     greet(&config, listener.as_ref(), gateway.as_ref());
 
     let following = rules.map(|file| tokio::spawn(file.follow()));

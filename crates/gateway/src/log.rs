@@ -16,6 +16,7 @@ use std::thread;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tollgate_http::body::Code;
+use tollgate_http::identity::redacted;
 use tollgate_limiter::Clock;
 
 /// Lines that wait to be written.
@@ -53,12 +54,13 @@ struct Entry {
 }
 
 impl AccessLog {
-    /// Writes to `target`, which is flushed whenever nothing waits.
-    pub fn start(target: impl Write + Send + 'static, clock: Clock) -> io::Result<Self> {
+    /// Writes to `target`, which is flushed whenever nothing waits. The values of the query parameters `hidden` are not
+    /// written: they are identities, and may be as good as passwords.
+    pub fn start(target: impl Write + Send + 'static, clock: Clock, hidden: Vec<String>) -> io::Result<Self> {
         let (lines, waiting) = sync_channel(MOST_WAITING);
         thread::Builder::new()
             .name("access-log".to_owned())
-            .spawn(move || write_all(&waiting, BufWriter::new(target)))?;
+            .spawn(move || write_all(&waiting, BufWriter::new(target), &hidden))?;
         Ok(Self { lines, dropped: Arc::default(), clock })
     }
 
@@ -183,7 +185,7 @@ impl<B: Body + Unpin> Body for Logged<B> {
 }
 
 /// Writes until nobody sends any more.
-fn write_all(waiting: &Receiver<Message>, mut target: impl Write) {
+fn write_all(waiting: &Receiver<Message>, mut target: impl Write, hidden: &[String]) {
     let mut next = || -> io::Result<bool> {
         let message = match waiting.try_recv() {
             Err(TryRecvError::Empty) => {
@@ -193,7 +195,7 @@ fn write_all(waiting: &Receiver<Message>, mut target: impl Write) {
             other => other.ok(),
         };
         match message {
-            Some(Message::Line(entry)) => write_line(&mut target, &entry)?,
+            Some(Message::Line(entry)) => write_line(&mut target, &entry, hidden)?,
             Some(Message::Written(written)) => {
                 target.flush()?;
                 // Who waited may have gone.
@@ -212,11 +214,11 @@ fn write_all(waiting: &Receiver<Message>, mut target: impl Write) {
     }
 }
 
-fn write_line(target: &mut impl Write, entry: &Entry) -> io::Result<()> {
+fn write_line(target: &mut impl Write, entry: &Entry, hidden: &[String]) -> io::Result<()> {
     let Entry { began_us, took_us, client, method, target: uri, status, bytes, whole } = entry;
     let time = tollgate_core::rate::rfc3339(*began_us);
     // Hyper lets quotes stand in a target, but no control characters; a method is a token.
-    let uri = uri.to_string().replace('\\', "\\\\").replace('"', "\\\"");
+    let uri = redacted(uri, hidden).replace('\\', "\\\\").replace('"', "\\\"");
     writeln!(
         target,
         r#"{{"time":"{time}","client":"{client}","method":"{method}","target":"{uri}","status":{status},"bytes":{bytes},"duration_us":{took_us},"complete":{whole}}}"#
@@ -234,14 +236,14 @@ mod tests {
             took_us: 250,
             client: "::1".parse().unwrap(),
             method: Method::GET,
-            target: "/a?b=%22".parse().unwrap(),
+            target: "/a?b=%22&key=secret".parse().unwrap(),
             status: 200,
             bytes: 5,
             whole: true,
         };
         let mut line = Vec::new();
-        write_line(&mut line, &entry).unwrap();
-        let expected = r#"{"time":"1970-01-01T00:00:01Z","client":"::1","method":"GET","target":"/a?b=%22","status":200,"bytes":5,"duration_us":250,"complete":true}"#;
+        write_line(&mut line, &entry, &["key".to_owned()]).unwrap();
+        let expected = r#"{"time":"1970-01-01T00:00:01Z","client":"::1","method":"GET","target":"/a?b=%22&key=…","status":200,"bytes":5,"duration_us":250,"complete":true}"#;
         assert_eq!(String::from_utf8(line).unwrap().trim_end(), expected);
     }
 }

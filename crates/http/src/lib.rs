@@ -16,6 +16,7 @@ pub mod layer;
 pub mod origin;
 pub mod path;
 pub mod read;
+pub mod reserved;
 pub mod serve;
 
 pub use answer::Answer;
@@ -23,4 +24,5 @@ pub use fault::Fault;
 pub use headers::{HeaderOptions, Reset, UnavailableStatus};
 pub use identity::{Caller, Identities, IdentityError, IdentityOptions};
 pub use layer::{PeerAddr, RateLimit, RateLimitLayer};
+pub use reserved::{NameKind, ReservedNames};
 pub use serve::{Entrance, Peer, ServeOptions, serve};

@@ -12,6 +12,7 @@ mod headers;
 mod http2;
 mod idle;
 mod limits;
+mod scrubbing;
 mod setting;
 mod smuggling;
 mod tls;

@@ -5,7 +5,7 @@ use super::jwt::{Claims, Verifier};
 use super::options::{IdentityError, IdentityOptions, Sources};
 use super::source::{self, Name, Source};
 use crate::fault::Fault;
-use crate::headers::X_API_KEY;
+use crate::headers::{AUTHORIZATION, COOKIE, X_API_KEY};
 use http::{HeaderMap, HeaderName, Uri};
 use smallvec::SmallVec;
 use std::borrow::Cow;
@@ -117,6 +117,45 @@ impl Identities {
             priority,
             asks_for_trust,
         })
+    }
+
+    /// All places, the token's included.
+    fn places(&self) -> impl Iterator<Item = &Place> {
+        let named = [&self.api_key, &self.user, &self.tenant, &self.tier];
+        let ids = self.ids.iter().map(|(_, places)| places);
+        let token = self.jwt.iter().map(|(_, place)| place);
+        named.into_iter().chain(ids).flatten().chain(token)
+    }
+
+    /// The headers that are read, whichever peer sends them.
+    pub fn headers(&self) -> Vec<HeaderName> {
+        let name = |place: &Place| match place {
+            Place::Header(name) => Some(name.clone()),
+            Place::Cookie(_) => Some(COOKIE),
+            Place::Bearer | Place::OpaqueBearer => Some(AUTHORIZATION),
+            Place::TrustedHeader(_) | Place::Query(_) | Place::Claim(_) | Place::Ip => None,
+        };
+        self.places().filter_map(name).collect()
+    }
+
+    /// The headers that count from trusted peers only.
+    pub fn trusted_headers(&self) -> Vec<HeaderName> {
+        let name = |place: &Place| match place {
+            Place::TrustedHeader(name) => Some(name.clone()),
+            _ => None,
+        };
+        let others = self.cost.iter().chain(&self.priority).cloned();
+        let open = self.headers();
+        self.places().filter_map(name).chain(others).filter(|name| !open.contains(name)).collect()
+    }
+
+    /// The parameters of the query that are read.
+    pub fn query_parameters(&self) -> Vec<&str> {
+        let named = self.places().filter_map(|place| match place {
+            Place::Query(name) => Some(&**name),
+            _ => None,
+        });
+        named.collect()
     }
 
     /// How addresses are found.
