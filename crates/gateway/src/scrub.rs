@@ -4,6 +4,9 @@
 //! client could name one of ours in `Connection` and have it removed. And the limits have to be decided by what the
 //! server will see: by a header that does not reach it, a client would be counted as another.
 
+#[cfg(test)]
+mod fuzz;
+
 use crate::headers::{self, Noticed, Origin};
 use crate::settings::Doubles;
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};

@@ -10,6 +10,9 @@
 //! Refused are: a length beside a transfer coding, two lengths, two codings, any coding but `chunked`,
 //! lengths and chunk sizes that are not plain digits, lengths with leading zeros, lines that do not end in CR LF, folded lines.
 
+#[cfg(test)]
+mod fuzz;
+
 use memchr::memchr;
 
 /// What follows instead: the first byte is in no head, no chunk size and no trailer, and the rest is the end
