@@ -232,11 +232,8 @@ impl<'a> Look<'a> {
             Place::Header(name) => source::header(headers, name)?.map(Found::Here),
             Place::TrustedHeader(name) if self.trusted => source::header(headers, name)?.map(Found::Here),
             Place::TrustedHeader(_) => None,
-            Place::Query(name) => source::query(self.uri, name)?.map(|text| match text {
-                Cow::Borrowed(text) => Found::Here(text),
-                Cow::Owned(text) => Found::Made(text.into()),
-            }),
-            Place::Cookie(name) => source::cookie(headers, name)?.map(Found::Here),
+            Place::Query(name) => source::query(self.uri, name)?.map(Found::from),
+            Place::Cookie(name) => source::cookie(headers, name)?.map(Found::from),
             Place::Bearer => source::bearer(headers)?.map(Found::Here),
             Place::OpaqueBearer => {
                 let dots = |token: &&str| token.bytes().filter(|byte| *byte == b'.').count();
@@ -256,6 +253,15 @@ impl<'a> Look<'a> {
         let Some(text) = source::header(self.headers, name)? else { return Ok(None) };
         let number = text.parse();
         number.map(Some).map_err(|_| Fault::bad_request(format!("the header `{name}` is not such a number")))
+    }
+}
+
+impl<'a> From<Cow<'a, str>> for Found<'a> {
+    fn from(text: Cow<'a, str>) -> Self {
+        match text {
+            Cow::Borrowed(text) => Self::Here(text),
+            Cow::Owned(text) => Self::Made(text.into()),
+        }
     }
 }
 

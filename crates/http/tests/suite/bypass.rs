@@ -160,6 +160,21 @@ async fn a_key_said_twice_is_refused() {
         (ask("203.0.113.9", "/keyed?user=a&user=b"), "the query parameter `user`"),
         (ask("203.0.113.9", "/keyed?user=a&us%65r=b"), "the query parameter `user`"),
         (ask("203.0.113.9", "/keyed?user=%ff"), "cannot be decoded"),
+        (ask("203.0.113.9", "/keyed?user=a%00b"), "cannot be decoded"),
+        (ask("203.0.113.9", "/keyed?user=a%0ab"), "cannot be decoded"),
+        (ask("203.0.113.9", "/keyed?user=a;b"), "cannot be decoded"),
+        (ask("203.0.113.9", "/keyed?x=y;user=a"), "`user` could be read as `user`"),
+        (ask("203.0.113.9", "/keyed?user=a;us%65r=b"), "could be read as `user`"),
+        (ask("203.0.113.9", "/keyed?USER=a"), "`USER` could be read as `user`"),
+        (ask("203.0.113.9", "/keyed?user[]=a"), "could be read as `user`"),
+        (ask("203.0.113.9", "/keyed?user%5b0%5d=a"), "could be read as `user`"),
+        (ask("203.0.113.9", "/keyed?+user=a"), "could be read as `user`"),
+        (ask("203.0.113.9", "/keyed?user%00x=a"), "could be read as `user`"),
+        (keyed().with("cookie", "Tenant=a"), "the cookie `Tenant` could be read as `tenant`"),
+        (keyed().with("cookie", "x=y, tenant=a"), "the cookie `tenant` could be read as `tenant`"),
+        (keyed().with("cookie", "x=y tenant=a"), "the cookie `tenant`"),
+        (keyed().with("cookie", "x=\"y tenant=a\""), "the cookie `tenant`"),
+        (keyed().with("cookie", "tenant=a%00b"), "has control characters"),
         (keyed().with("cookie", "tenant=a; tenant=b"), "the cookie `tenant`"),
         (keyed().with("cookie", "tenant=a").with("cookie", "tenant=b"), "the cookie `tenant`"),
     ] {
@@ -186,6 +201,59 @@ async fn a_key_said_twice_is_refused() {
         ],
     )
     .await;
+}
+
+/// Other spellings of one value are one value, wherever a server may undo them.
+#[tokio::test]
+async fn a_value_is_one_however_it_is_spelt() {
+    let rules = "rules: [{ id: by, key: user, algorithm: fixed_window, limit: 1/min }]";
+    let spelt = |number: usize, uri: &str| ask(&format!("198.51.100.{number}"), uri);
+    let gatehouse = Gatehouse::new(rules, "user: { query: user_id }");
+    let same = [
+        "/?user_id=%61nn",
+        "/?user_id=%20ann",
+        "/?user_id=ann%20",
+        "/?user_id=+ann++",
+        "/?user_id=ann%0a",
+        "/?user%5fid=ann",
+        "/?x=y&user_id=ann&z",
+        "/?user_id=%09ann%0D%0A",
+    ];
+    let others = same.iter().enumerate().map(|(at, uri)| spelt(at, uri));
+    all_one(&gatehouse, spelt(99, "/?user_id=ann"), others).await;
+    for uri in [
+        "/?user.id=ann",
+        "/?user+id=ann",
+        "/?user-id=ann",
+        "/?user%20id=ann",
+        "/?User_Id=ann",
+        "/?user[id=ann",
+    ] {
+        assert_eq!(gatehouse.tell(spelt(1, uri)).await.status, 400, "{uri}");
+    }
+    // Others are others.
+    for (number, uri) in
+        [(2, "/?user_id=ann%2Bx"), (3, "/?user_id=Ann"), (4, "/?user_ids=ann"), (5, "/?id=ann;x")]
+    {
+        assert_eq!(gatehouse.tell(spelt(number, uri)).await.status, 200, "{uri}");
+    }
+    let gatehouse = Gatehouse::new(rules, "user: { cookie: sid }");
+    let with = |number: usize, cookie: &str| spelt(number, "/").with("cookie", cookie);
+    let same = [
+        "sid=\"ann\"",
+        "sid=%61nn",
+        "sid=a%6En",
+        "sid=\"%61nn\"",
+        "sid=\" ann \"",
+        "sid=%20ann",
+        " sid = ann ",
+        "x=y; sid=ann; z",
+    ];
+    let others = same.iter().enumerate().map(|(at, cookie)| with(at, cookie));
+    all_one(&gatehouse, with(99, "sid=ann"), others).await;
+    for (number, cookie) in [(2, "sid=ann%"), (3, "sid=ann%zz"), (4, "sid=an+n"), (5, "sids=ann; xsid=ann")] {
+        assert_eq!(gatehouse.tell(with(number, cookie)).await.status, 200, "{cookie}");
+    }
 }
 
 /// Whatever is written behind `Bearer`, servers that skip more than others must not find a token that we do not.
