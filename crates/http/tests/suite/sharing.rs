@@ -58,12 +58,12 @@ async fn two_nodes_have_one_limit_and_say_when_they_cannot_know_it() {
 }
 
 /// A layer whose store does not answer: nothing listens on its port.
-async fn without_store(policy: &str, headers: HeaderOptions) -> RateLimitLayer {
+async fn without_store(rule: &str, headers: HeaderOptions) -> RateLimitLayer {
     let url = "redis://127.0.0.1:1".parse().unwrap();
     let store = RedisStore::open(&url, RedisSettings::default(), Clock::system()).await.unwrap();
     let limiter = Limiter::new(MemoryStore::new(1 << 24), Clock::system());
     let limiter = limiter.sharing(&store, FailureSettings::default());
-    let rules = format!("rules: [{{ id: login, key: ip, limit: 5/h, on_store_failure: {policy} }}]");
+    let rules = format!("rules: [{{ id: login, key: ip, {rule} }}]");
     let loaded = load("test.yaml", &rules).unwrap_or_else(|report| panic!("{report}"));
     limiter.install(loaded.rules, loaded.lists);
     RateLimitLayer::new(Arc::new(limiter)).headers(headers)
@@ -92,7 +92,7 @@ async fn a_refusal_without_the_store_says_so_in_every_format() {
     for (options, status, reason) in
         [(HeaderOptions::default(), 503, "Service Unavailable"), (as_429, 429, "Too Many Requests")]
     {
-        let layer = without_store("deny", options).await;
+        let layer = without_store("limit: 5/h, on_store_failure: deny", options).await;
         let json = format!(
             r#"{{"error":{{"code":"STORE_UNAVAILABLE","message":"{MESSAGE}","details":{{"retry_after_seconds":1}}}}}}"#
         );
@@ -130,8 +130,19 @@ async fn a_refusal_without_the_store_says_so_in_every_format() {
 }
 
 #[tokio::test]
+async fn a_place_that_the_store_cannot_give_is_no_exceeded_limit() {
+    let rule = "algorithm: concurrency, limit: 2, on_store_failure: deny";
+    let layer = without_store(rule, HeaderOptions::default()).await;
+    for _ in 0..3 {
+        let told = tell_with(&layer, "accept", "*/*").await;
+        assert_eq!((told.status, told.headers["retry-after"].to_str().unwrap()), (503, "1"));
+        assert!(told.body.contains("STORE_UNAVAILABLE") && !told.body.contains("exceeded"), "{}", told.body);
+    }
+}
+
+#[tokio::test]
 async fn a_share_that_is_exceeded_is_a_limit_that_is_exceeded() {
-    let layer = without_store("local", HeaderOptions::default()).await;
+    let layer = without_store("limit: 5/h, on_store_failure: local", HeaderOptions::default()).await;
     for _ in 0..5 {
         assert_eq!(tell_with(&layer, "accept", "*/*").await.status, 200);
     }
