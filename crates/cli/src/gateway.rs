@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use tollgate_gateway::{AccessLog, Gateway, Listen};
 use tollgate_http::serve::{Crowd, ServerCertificate, TlsError};
-use tollgate_http::{Entrance, RateLimitLayer};
+use tollgate_http::{Entrance, Identities, RateLimitLayer};
 use tollgate_limiter::Clock;
 
 /// A gateway that runs, and what of it can be taken up again.
@@ -21,14 +21,18 @@ pub struct Started {
 }
 
 /// Listens from now on, and forwards what `limits` let pass.
-pub fn start(config: &config::Gateway, limits: &RateLimitLayer) -> Result<Started, Failure> {
+pub fn start(
+    config: &config::Gateway,
+    identities: &Identities,
+    limits: &RateLimitLayer,
+) -> Result<Started, Failure> {
     let unusable = |error: TlsError| {
         Failure::plain(format!("{error}\n  hint: both are PEM files, named under `gateway: tls:`"))
     };
     let certificate = config.tls.as_ref().map(|(certificate, key)| ServerCertificate::open(certificate, key));
     let certificate = certificate.transpose().map_err(unusable)?;
     let tls = certificate.as_ref().map(ServerCertificate::server_config).transpose().map_err(unusable)?;
-    let access_log = config.access_log.as_deref().map(open_log).transpose()?;
+    let access_log = config.access_log.as_deref().map(|path| open_log(path, identities)).transpose()?;
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
     let listen = Listen {
         address: config.listen,
@@ -47,11 +51,12 @@ pub fn start(config: &config::Gateway, limits: &RateLimitLayer) -> Result<Starte
     Ok(Started { gateway, certificate, access_log })
 }
 
-fn open_log(path: &Path) -> Result<AccessLog, Failure> {
+fn open_log(path: &Path, identities: &Identities) -> Result<AccessLog, Failure> {
+    let hidden = identities.query_parameters().into_iter().map(str::to_owned).collect();
     let log = if path.as_os_str() == "stdout" {
-        AccessLog::start(std::io::stdout(), Clock::system())
+        AccessLog::start(std::io::stdout(), Clock::system(), hidden)
     } else {
-        AccessLog::open(path, Clock::system())
+        AccessLog::open(path, Clock::system(), hidden)
     };
     log.map_err(|error| Failure::plain(format!("cannot write the access log {}: {error}", path.display())))
 }

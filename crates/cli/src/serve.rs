@@ -103,7 +103,8 @@ impl OpenNode {
         let limits = RateLimitLayer::new(Arc::clone(&limiter))
             .identities(Arc::clone(&config.identities))
             .headers(config.headers);
-        let gateway = config.gateway.as_ref().map(|gateway| gateway::start(gateway, &limits)).transpose()?;
+        let start = |gateway| gateway::start(gateway, &config.identities, &limits);
+        let gateway = config.gateway.as_ref().map(start).transpose()?;
         let (reloads, gateway) = watch_files(&config, rules, gateway)
             .map_err(|error| Failure::plain(format!("cannot start a thread: {error}")))?;
         let greeting = StartMessage {

@@ -10,11 +10,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Context, Poll};
+use tollgate_http::ReservedNames;
 
 /// A client's body, as a server gets it.
 #[derive(Debug)]
 pub(crate) struct Sent {
-    body: Option<(Incoming, Arc<Progress>)>,
+    body: Option<(Incoming, Arc<Progress>, Arc<ReservedNames>)>,
 }
 
 /// How far a client's body is.
@@ -42,12 +43,12 @@ impl Sent {
     }
 
     /// The client's, and where to see how far it is; none if there is nothing to send.
-    pub(crate) fn new(body: Incoming) -> (Self, Option<Arc<Progress>>) {
+    pub(crate) fn new(body: Incoming, reserved: &Arc<ReservedNames>) -> (Self, Option<Arc<Progress>>) {
         if body.is_end_stream() {
             return (Self::empty(), None);
         }
         let progress = Arc::new(Progress::default());
-        (Self { body: Some((body, Arc::clone(&progress))) }, Some(progress))
+        (Self { body: Some((body, Arc::clone(&progress), Arc::clone(reserved))) }, Some(progress))
     }
 }
 
@@ -59,23 +60,33 @@ impl Body for Sent {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let Some((body, progress)) = &mut self.body else { return Poll::Ready(None) };
-        let polled = Pin::new(&mut *body).poll_frame(cx);
+        let Some((body, progress, reserved)) = &mut self.body else { return Poll::Ready(None) };
+        let mut polled = Pin::new(&mut *body).poll_frame(cx);
         if polled.is_ready() {
             progress.frames.fetch_add(1, Ordering::Relaxed);
             if !matches!(polled, Poll::Ready(Some(_))) || body.is_end_stream() {
                 progress.ended.store(true, Ordering::Relaxed);
             }
         }
+        clean_trailers(&mut polled, reserved);
         polled
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.as_ref().is_none_or(|(body, _)| body.is_end_stream())
+        self.body.as_ref().is_none_or(|(body, ..)| body.is_end_stream())
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.as_ref().map_or(SizeHint::with_exact(0), |(body, _)| body.size_hint())
+        self.body.as_ref().map_or(SizeHint::with_exact(0), |(body, ..)| body.size_hint())
+    }
+}
+
+/// What comes after a body must not change what was decided by the head.
+fn clean_trailers(polled: &mut Poll<Option<Result<Frame<Bytes>, hyper::Error>>>, reserved: &ReservedNames) {
+    if let Poll::Ready(Some(Ok(frame))) = polled
+        && let Some(trailers) = frame.trailers_mut()
+    {
+        reserved.clean_trailers(trailers);
     }
 }
 
@@ -98,14 +109,15 @@ pub struct Received {
     telling: bool,
     /// How it broke off.
     broken: Option<hyper::Error>,
+    reserved: Arc<ReservedNames>,
 }
 
 impl Received {
     /// `lease` is given back when `body` ends, or dropped with it. The client speaks `version`.
-    pub(crate) fn new(body: Incoming, lease: Lease, version: Version) -> Self {
+    pub(crate) fn new(body: Incoming, lease: Lease, version: Version, reserved: Arc<ReservedNames>) -> Self {
         // HTTP/1.0 has no end of a body without a length but the end of the connection.
         let telling = version != Version::HTTP_10 || body.size_hint().exact().is_some();
-        let mut received = Self { body, lease: Some(lease), telling, broken: None };
+        let mut received = Self { body, lease: Some(lease), telling, broken: None, reserved };
         received.look_for_end();
         received
     }
@@ -122,7 +134,8 @@ impl Received {
         if self.lease.is_none() {
             return Poll::Ready(self.broken.take().map(Err));
         }
-        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        let mut polled = Pin::new(&mut self.body).poll_frame(cx);
+        clean_trailers(&mut polled, &self.reserved);
         match polled {
             Poll::Ready(Some(Ok(_))) => self.look_for_end(),
             Poll::Ready(None) => {

@@ -19,6 +19,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use tokio::time::Instant;
+use tollgate_http::ReservedNames;
 
 type Forwarding = Pin<Box<dyn Future<Output = Result<Answer, Infallible>> + Send>>;
 type Answered = Result<Response<Incoming>, TrySendError<Request<Sent>>>;
@@ -46,7 +47,7 @@ impl Exchange<()> {
     pub(crate) fn begin(way: &Arc<Way>, request: Request<Incoming>, order: Order) -> Forwarding {
         let upstream = way.upstream(&order);
         upstream.budget.earn();
-        let (mut errand, request) = Errand::new(&upstream.settings, request);
+        let (mut errand, request) = Errand::new(&upstream.settings, request, &way.reserved);
         let load = match errand.pick(upstream) {
             Ok(load) => load,
             Err(refused) => return Box::pin(std::future::ready(Ok(refused.answer()))),
@@ -148,10 +149,14 @@ struct Errand {
 }
 
 impl Errand {
-    fn new(settings: &settings::Upstream, request: Request<Incoming>) -> (Self, Request<Sent>) {
+    fn new(
+        settings: &settings::Upstream,
+        request: Request<Incoming>,
+        reserved: &Arc<ReservedNames>,
+    ) -> (Self, Request<Sent>) {
         let mut progress = None;
         let request = request.map(|body| {
-            let (sent, seen) = Sent::new(body);
+            let (sent, seen) = Sent::new(body, reserved);
             progress = seen;
             sent
         });

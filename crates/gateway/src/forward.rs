@@ -7,6 +7,7 @@ use crate::exchange::Exchange;
 use crate::headers::{self, Noticed, Origin};
 use crate::refusal::Refused;
 use crate::route::{Routes, UpstreamIndex};
+use crate::scrub::Scrubbed;
 use crate::settings::{Forwarded, Settings};
 use crate::tunnel::Tunnel;
 use crate::upstream::Upstream;
@@ -20,6 +21,7 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use tollgate_http::ReservedNames;
 use tollgate_http::answer::is_limited;
 use tollgate_http::host;
 
@@ -63,6 +65,8 @@ pub(crate) struct Way {
     pub(crate) pool: Arc<Pool>,
     /// Who asks; none if servers are not told.
     origin: Option<Origin>,
+    /// What trailers must not carry, and `Connection` not take away.
+    pub(crate) reserved: Arc<ReservedNames>,
 }
 
 /// The answer to a request.
@@ -101,9 +105,13 @@ pub(crate) struct Order {
 }
 
 impl Forwarder {
-    pub(crate) fn new(shared: Arc<Shared>, connector: Connector) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, connector: Connector, reserved: Arc<ReservedNames>) -> Self {
         let pool = Arc::new(Pool::new(shared.members(), connector));
-        Self(Arc::new(Way { shared, pool, origin: None }))
+        Self(Arc::new(Way { shared, pool, origin: None, reserved }))
+    }
+
+    pub(crate) fn reserved(&self) -> &Arc<ReservedNames> {
+        &self.0.reserved
     }
 
     /// For the requests of one connection.
@@ -144,19 +152,14 @@ impl Way {
         let upstream = found.ok_or_else(|| Refused::NoRoute(request.uri().path().to_owned()))?;
         let (version, has_body) = (request.version(), !request.body().is_end_stream());
         let on_upgrade = request.extensions_mut().remove::<OnUpgrade>();
+        let scrubbed = request.extensions_mut().remove::<Scrubbed>().unwrap_or_default();
+        if scrubbed.is_ambiguous {
+            return Err(Refused::Framing);
+        }
         *request.version_mut() = Version::HTTP_11;
         let headers = request.headers_mut();
-        let noticed = Noticed::in_(headers);
-        let protocol = if noticed.hop_by_hop { headers::remove_hop_by_hop(headers) } else { None };
-        if noticed.framing || version == Version::HTTP_2 {
-            headers::prepare_request(headers, version);
-            let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
-            if codings.any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"chunked")) {
-                return Err(Refused::Framing);
-            }
-        }
         if let Some(origin) = &self.origin {
-            origin.write(headers, &host, self.shared.forwarded, noticed);
+            origin.write(headers, &host, self.shared.forwarded);
         }
         if self.shared.forwarded.via {
             headers::put_via(headers, version);
@@ -165,7 +168,7 @@ impl Way {
             headers.insert(HOST, host);
         }
         // With a body it would not be clear where the other protocol begins.
-        let upgrade = match (protocol, on_upgrade) {
+        let upgrade = match (scrubbed.upgrade, on_upgrade) {
             (Some(protocol), Some(on_upgrade)) if !has_body => {
                 headers::put_upgrade(headers, protocol);
                 Some(on_upgrade)
@@ -184,12 +187,12 @@ impl Way {
     ) -> Result<Answer, Refused> {
         if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
             let Some(client) = order.upgrade else { return Err(Refused::BadAnswer) };
-            return Tunnel::open(client, answer, lease);
+            return Tunnel::open(client, answer, lease, &self.reserved);
         }
         let headers = answer.headers_mut();
         let noticed = Noticed::in_(headers);
         if noticed.hop_by_hop {
-            headers::remove_hop_by_hop(headers);
+            headers::remove_hop_by_hop(headers, &self.reserved);
         }
         if noticed.framing {
             // The body is framed anew, as the client's connection wants it.
@@ -202,7 +205,8 @@ impl Way {
         if is_limited(&answer) {
             answer.extensions_mut().insert(FromUpstream);
         }
-        Ok(answer.map(|body| AnswerBody::Upstream(Received::new(body, lease, order.version))))
+        let reserved = Arc::clone(&self.reserved);
+        Ok(answer.map(|body| AnswerBody::Upstream(Received::new(body, lease, order.version, reserved))))
     }
 }
 

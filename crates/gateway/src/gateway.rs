@@ -3,7 +3,7 @@
 use crate::forward::{Forwarder, Shared};
 use crate::log::AccessLog;
 use crate::probe;
-use crate::settings::{Scheme, Settings};
+use crate::settings::{Doubles, Scheme, Settings};
 use crate::stack::Stack;
 use crate::upstream::connect::{Connector, native_tls};
 use ipnet::IpNet;
@@ -103,8 +103,14 @@ impl Gateway {
             let thread = Thread {
                 listener,
                 limits: limits.clone(),
-                forwarder: Forwarder::new(Arc::clone(&shared), connector.clone()),
+                // Names of its own for each thread, so that no count of references is shared between cores.
+                forwarder: Forwarder::new(
+                    Arc::clone(&shared),
+                    connector.clone(),
+                    Arc::new(limits.reserved_names()),
+                ),
                 trusted: Arc::clone(&trusted),
+                doubles: settings.doubles,
                 listen: listen.clone(),
                 stopped: stopped.clone(),
                 // One is enough to ask servers how they are.
@@ -148,6 +154,7 @@ struct Thread {
     limits: RateLimitLayer,
     forwarder: Forwarder,
     trusted: Arc<[IpNet]>,
+    doubles: Doubles,
     listen: Listen,
     stopped: watch::Receiver<bool>,
     asks: Option<(Arc<Shared>, Connector)>,
@@ -155,7 +162,7 @@ struct Thread {
 
 impl Thread {
     fn run(self, runtime: &Runtime) -> usize {
-        let Self { listener, limits, forwarder, trusted, listen, mut stopped, asks } = self;
+        let Self { listener, limits, forwarder, trusted, doubles, listen, mut stopped, asks } = self;
         runtime.block_on(async move {
             let listener = match tokio::net::TcpListener::from_std(listener) {
                 Ok(listener) => listener,
@@ -168,7 +175,7 @@ impl Thread {
             if let Some((shared, connector)) = asks {
                 probe::start(&shared, &connector);
             }
-            let stack = Stack::new(limits, forwarder, trusted, listen.log);
+            let stack = Stack::new(limits, forwarder, trusted, doubles, listen.log);
             // A gateway that was dropped stops as well.
             let shutdown = async move { drop(stopped.wait_for(|stop| *stop).await) };
             serve(listener, listen.entrance, |peer| stack.connect(peer), shutdown, listen.options).await

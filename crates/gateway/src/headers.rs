@@ -2,13 +2,14 @@
 
 use crate::settings::Forwarded;
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, FORWARDED, HOST, HeaderName, PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE, VIA,
+    CONNECTION, COOKIE, EXPECT, FORWARDED, HeaderName, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, UPGRADE,
+    VIA,
 };
 use http::{HeaderMap, HeaderValue, Version};
 use ipnet::IpNet;
 use std::net::{IpAddr, SocketAddr};
 use tollgate_http::headers::{X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO};
+use tollgate_http::{NameKind, ReservedNames};
 
 static KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 static PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
@@ -18,39 +19,39 @@ const TRAILERS: HeaderValue = HeaderValue::from_static("trailers");
 
 /// Which headers are there that a proxy has to do something about: most messages have none of them, and one look
 /// at all names is cheaper than looking each of these up.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Noticed {
     /// Meant for one connection.
     pub(crate) hop_by_hop: bool,
     /// About how the message is sent.
     pub(crate) framing: bool,
-    /// Who asked, by the standard's name.
-    pub(crate) forwarded: bool,
 }
 
 impl Noticed {
     pub(crate) fn in_(headers: &HeaderMap) -> Self {
-        let mut noticed = Self { hop_by_hop: false, framing: false, forwarded: false };
-        for name in headers.keys() {
-            match name.as_str() {
-                "connection"
-                | "upgrade"
-                | "keep-alive"
-                | "proxy-connection"
-                | "proxy-authenticate"
-                | "proxy-authorization" => noticed.hop_by_hop = true,
-                "transfer-encoding" | "te" | "expect" => noticed.framing = true,
-                "forwarded" => noticed.forwarded = true,
-                _ => {}
-            }
-        }
+        let mut noticed = Self::default();
+        headers.keys().for_each(|name| noticed.look_at(name));
         noticed
+    }
+
+    #[inline]
+    pub(crate) fn look_at(&mut self, name: &HeaderName) {
+        match name.as_str() {
+            "connection"
+            | "upgrade"
+            | "keep-alive"
+            | "proxy-connection"
+            | "proxy-authenticate"
+            | "proxy-authorization" => self.hop_by_hop = true,
+            "transfer-encoding" | "te" | "expect" => self.framing = true,
+            _ => {}
+        }
     }
 }
 
 /// Removes what is meant for one connection only, except how the body is framed. Answers the protocol
-/// that the sender wants to change to, if it does.
-pub(crate) fn remove_hop_by_hop(headers: &mut HeaderMap) -> Option<HeaderValue> {
+/// that the sender wants to change to, if it does. Naming a reserved header in `Connection` does not remove it.
+pub(crate) fn remove_hop_by_hop(headers: &mut HeaderMap, reserved: &ReservedNames) -> Option<HeaderValue> {
     let mut wants_upgrade = false;
     if headers.contains_key(CONNECTION) {
         let named: Vec<HeaderValue> = headers.get_all(CONNECTION).iter().cloned().collect();
@@ -59,9 +60,9 @@ pub(crate) fn remove_hop_by_hop(headers: &mut HeaderMap) -> Option<HeaderValue> 
             let token = token.trim();
             if token.eq_ignore_ascii_case("upgrade") {
                 wants_upgrade = true;
-            } else if let Ok(name) = HeaderName::from_bytes(token.as_bytes())
-                // Where a message is going and where it ends is nobody's to take away.
-                && ![HOST, CONTENT_LENGTH, TRANSFER_ENCODING, TE].contains(&name)
+            } else if ["keep-alive", "close"].iter().all(|usual| !token.eq_ignore_ascii_case(usual))
+                && let Ok(name) = HeaderName::from_bytes(token.as_bytes())
+                && reserved.kind(&name) != NameKind::Reserved
             {
                 headers.remove(name);
             }
@@ -143,28 +144,20 @@ impl Origin {
         }
     }
 
-    /// Writes who asked. What a stranger says about others is replaced; what a trusted proxy says is
-    /// kept and added to.
-    pub(crate) fn write(
-        &self,
-        headers: &mut HeaderMap,
-        host: &HeaderValue,
-        settings: Forwarded,
-        noticed: Noticed,
-    ) {
+    pub(crate) fn is_trusted(&self) -> bool {
+        self.is_trusted
+    }
+
+    /// Writes who asked, where the [scrubber](crate::scrub) has left nothing that a stranger says about others. What a
+    /// trusted proxy says is kept and added to.
+    pub(crate) fn write(&self, headers: &mut HeaderMap, host: &HeaderValue, settings: Forwarded) {
         if settings.x_forwarded {
             self.list(headers, &X_FORWARDED_FOR, &self.address);
             self.once(headers, &X_FORWARDED_PROTO, &self.proto);
             self.once(headers, &X_FORWARDED_HOST, host);
-        } else if !self.is_trusted {
-            for name in [&X_FORWARDED_FOR, &X_FORWARDED_PROTO, &X_FORWARDED_HOST] {
-                headers.remove(name);
-            }
         }
         if settings.forwarded {
             self.list(headers, &FORWARDED, &self.node);
-        } else if noticed.forwarded && !self.is_trusted {
-            headers.remove(FORWARDED);
         }
     }
 

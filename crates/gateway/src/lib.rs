@@ -12,6 +12,7 @@ mod log;
 mod probe;
 mod refusal;
 mod route;
+mod scrub;
 pub mod settings;
 mod stack;
 mod tunnel;

@@ -10,6 +10,7 @@ use hyper::body::{Body, Frame, SizeHint};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use std::thread;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tollgate_http::body::Code;
+use tollgate_http::identity::redacted;
 use tollgate_limiter::Clock;
 use writer::LogWriter;
 
@@ -53,7 +55,7 @@ enum LogTarget {
 
 impl LogTarget {
     fn open(path: &Path) -> io::Result<Self> {
-        let file = OpenOptions::new().create(true).append(true).open(path)?;
+        let file = OpenOptions::new().create(true).append(true).mode(0o640).open(path)?;
         Ok(Self::File(path.to_owned(), file))
     }
 }
@@ -82,20 +84,21 @@ struct Entry {
 }
 
 impl AccessLog {
-    /// Writes to `target`, which is flushed whenever nothing waits.
-    pub fn start(target: impl Write + Send + 'static, clock: Clock) -> io::Result<Self> {
-        Self::write_to(LogTarget::Stream(Box::new(target)), clock)
+    /// Writes to `target`, which is flushed whenever nothing waits. The values of the query parameters `hidden` are not
+    /// written: they are identities, and may be as good as passwords.
+    pub fn start(target: impl Write + Send + 'static, clock: Clock, hidden: Vec<String>) -> io::Result<Self> {
+        Self::write_to(LogTarget::Stream(Box::new(target)), clock, hidden)
     }
 
-    /// Adds lines to the file at `path`, which is made if it is not there.
-    pub fn open(path: &Path, clock: Clock) -> io::Result<Self> {
-        Self::write_to(LogTarget::open(path)?, clock)
+    /// Adds lines to the file at `path`, which is made if it is not there, and cannot be read by everybody on the machine.
+    pub fn open(path: &Path, clock: Clock, hidden: Vec<String>) -> io::Result<Self> {
+        Self::write_to(LogTarget::open(path)?, clock, hidden)
     }
 
-    fn write_to(target: LogTarget, clock: Clock) -> io::Result<Self> {
+    fn write_to(target: LogTarget, clock: Clock, hidden: Vec<String>) -> io::Result<Self> {
         let (lines, waiting) = sync_channel(MOST_WAITING);
         let state = Arc::new(LogState::default());
-        let writer = LogWriter::new(target, Arc::clone(&state));
+        let writer = LogWriter::new(target, Arc::clone(&state), hidden);
         thread::Builder::new().name("access-log".to_owned()).spawn(move || writer.run(&waiting))?;
         Ok(Self { lines, state, clock })
     }
@@ -228,11 +231,11 @@ impl<B: Body + Unpin> Body for Logged<B> {
     }
 }
 
-fn write_line(target: &mut impl Write, entry: &Entry) -> io::Result<()> {
+fn write_line(target: &mut impl Write, entry: &Entry, hidden: &[String]) -> io::Result<()> {
     let Entry { began_us, took_us, client, method, target: uri, status, bytes, whole } = entry;
     let time = tollgate_core::rate::rfc3339(*began_us);
     // Hyper lets quotes stand in a target, but no control characters; a method is a token.
-    let uri = uri.to_string().replace('\\', "\\\\").replace('"', "\\\"");
+    let uri = redacted(uri, hidden).replace('\\', "\\\\").replace('"', "\\\"");
     writeln!(
         target,
         r#"{{"time":"{time}","client":"{client}","method":"{method}","target":"{uri}","status":{status},"bytes":{bytes},"duration_us":{took_us},"complete":{whole}}}"#
@@ -250,14 +253,14 @@ mod tests {
             took_us: 250,
             client: "::1".parse().unwrap(),
             method: Method::GET,
-            target: "/a?b=%22".parse().unwrap(),
+            target: "/a?b=%22&key=secret".parse().unwrap(),
             status: 200,
             bytes: 5,
             whole: true,
         };
         let mut line = Vec::new();
-        write_line(&mut line, &entry).unwrap();
-        let expected = r#"{"time":"1970-01-01T00:00:01Z","client":"::1","method":"GET","target":"/a?b=%22","status":200,"bytes":5,"duration_us":250,"complete":true}"#;
+        write_line(&mut line, &entry, &["key".to_owned()]).unwrap();
+        let expected = r#"{"time":"1970-01-01T00:00:01Z","client":"::1","method":"GET","target":"/a?b=%22&key=…","status":200,"bytes":5,"duration_us":250,"complete":true}"#;
         assert_eq!(String::from_utf8(line).unwrap().trim_end(), expected);
     }
 }

@@ -16,6 +16,8 @@ pub struct Settings {
     pub trusted: Vec<IpNet>,
     /// What upstreams are told about the client.
     pub forwarded: Forwarded,
+    /// What becomes of headers that an upstream may take for reserved ones.
+    pub doubles: Doubles,
 }
 
 impl Settings {
@@ -26,6 +28,7 @@ impl Settings {
             upstreams: vec![upstream],
             trusted: Vec::new(),
             forwarded: Forwarded::default(),
+            doubles: Doubles::default(),
         }
     }
 }
@@ -123,6 +126,16 @@ impl Default for Forwarded {
     fn default() -> Self {
         Self { x_forwarded: true, forwarded: false, via: false }
     }
+}
+
+/// What becomes of headers whose names differ from reserved ones in punctuation only, such as `X_Forwarded_For`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Doubles {
+    /// They are removed.
+    #[default]
+    Drop,
+    /// They reach the upstream, which must tell them apart.
+    Pass,
 }
 
 /// How an upstream is spoken to.

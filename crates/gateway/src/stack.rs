@@ -4,6 +4,8 @@ use crate::body::AnswerBody;
 use crate::forward::{Forwarder, FromUpstream};
 use crate::headers::Origin;
 use crate::log::{AccessLog, Line, Logged};
+use crate::scrub::Scrubber;
+use crate::settings::Doubles;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use ipnet::IpNet;
@@ -13,7 +15,7 @@ use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use tollgate_http::answer::is_limited;
+use tollgate_http::answer::{StoreUnavailable, is_limited};
 use tollgate_http::layer::{RateLimit, Refused, ResponseBody};
 use tollgate_http::serve::{Doorman, Seat, Word};
 use tollgate_http::{Peer, RateLimitLayer};
@@ -25,6 +27,7 @@ pub(crate) struct Stack {
     limits: RateLimitLayer,
     forwarder: Forwarder,
     trusted: Arc<[IpNet]>,
+    doubles: Doubles,
     log: Option<AccessLog>,
 }
 
@@ -33,23 +36,26 @@ impl Stack {
         limits: RateLimitLayer,
         forwarder: Forwarder,
         trusted: Arc<[IpNet]>,
+        doubles: Doubles,
         log: Option<AccessLog>,
     ) -> Self {
-        Self { limits, forwarder, trusted, log }
+        Self { limits, forwarder, trusted, doubles, log }
     }
 
     /// The service of one connection.
     pub(crate) fn connect(&self, peer: Peer) -> Connected {
         let origin = Origin::new(peer.address, peer.secure, &self.trusted);
+        let scrubber = Scrubber::new(self.forwarder.reserved(), self.doubles, &origin);
         let limits = self.limits.for_peer(peer.address);
         let service = limits.layer(self.forwarder.of(origin));
-        Connected { service, peer: Arc::new(peer), log: self.log.clone() }
+        Connected { scrubber, service, peer: Arc::new(peer), log: self.log.clone() }
     }
 }
 
 /// The service of one connection.
 #[derive(Debug)]
 pub(crate) struct Connected {
+    scrubber: Scrubber,
     service: RateLimit<Forwarder>,
     peer: Arc<Peer>,
     log: Option<AccessLog>,
@@ -60,10 +66,13 @@ impl hyper::service::Service<Request<Incoming>> for Connected {
     type Error = Infallible;
     type Future = Answering;
 
-    fn call(&self, request: Request<Incoming>) -> Answering {
+    fn call(&self, mut request: Request<Incoming>) -> Answering {
+        // This one needs to know all that the client says about the connection.
+        let doorman = if self.peer.may_come_again() { self.doorman(&request) } else { None };
+        // What decides about a request, and writes into it, sees what the server will see.
+        self.scrubber.scrub(&mut request);
         let (method, target) = (request.method(), request.uri());
         let line = self.log.as_ref().map(|log| Box::new(log.begin(self.peer.address.ip(), method, target)));
-        let doorman = if self.peer.may_come_again() { self.doorman(&request) } else { None };
         // The forwarder is always ready.
         let answer = self.service.clone().call(request);
         Answering { answer, peer: Arc::clone(&self.peer), line, doorman }
@@ -96,7 +105,9 @@ impl Future for Answering {
         let this = self.project();
         let answer = ready!(this.answer.poll(cx))?;
         let seat = this.peer.seat.as_ref();
-        if !is_limited(&answer) || answer.extensions().get::<FromUpstream>().is_some() {
+        if answer.extensions().get::<StoreUnavailable>().is_some() {
+            // It says nothing about the client, neither for it nor against it.
+        } else if !is_limited(&answer) || answer.extensions().get::<FromUpstream>().is_some() {
             this.peer.passed();
             seat.inspect(|seat| seat.passed());
         } else {

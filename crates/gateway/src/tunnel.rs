@@ -10,6 +10,7 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
+use tollgate_http::ReservedNames;
 
 /// Two connections that became one.
 pub(crate) struct Tunnel;
@@ -20,9 +21,11 @@ impl Tunnel {
         client: OnUpgrade,
         mut answer: Response<Incoming>,
         lease: Lease,
+        reserved: &ReservedNames,
     ) -> Result<Answer, Refused> {
         let server = hyper::upgrade::on(&mut answer);
-        let protocol = headers::remove_hop_by_hop(answer.headers_mut()).ok_or(Refused::BadAnswer)?;
+        let protocol =
+            headers::remove_hop_by_hop(answer.headers_mut(), reserved).ok_or(Refused::BadAnswer)?;
         headers::put_upgrade(answer.headers_mut(), protocol);
         tokio::spawn(async move {
             let (client, server) = tokio::join!(client, server);

@@ -3,7 +3,7 @@
 pub(crate) mod wire;
 
 use crate::body::{self, Code, JSON, PROBLEM_JSON, Refusal};
-use crate::headers::{ALLOW, CONTENT_TYPE, HeaderOptions};
+use crate::headers::{ALLOW, CONTENT_TYPE, HeaderOptions, Seconds};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use http_body_util::Full;
@@ -39,7 +39,7 @@ pub fn method_not_allowed(allow: &'static str) -> Answer {
 }
 
 /// What a caller gets that is not let through, or none if it is: 429 with all that is known about the
-/// limit, or 403. `asked` are the headers of its request.
+/// limit, 503 if the store is unavailable, or 403. `asked` are the headers of its request.
 pub fn refusal(decision: &Decision, options: &HeaderOptions, asked: &HeaderMap) -> Option<Answer> {
     match decision.outcome {
         Outcome::Unlimited | Outcome::Admitted(_) => None,
@@ -75,28 +75,51 @@ pub fn is_limited<B>(answer: &Response<B>) -> bool {
     answer.status() == Code::RateLimitExceeded.status()
 }
 
-/// The body of a 429.
+/// Marks the answer to a request that was refused because the store is unavailable, which says nothing about its client.
+#[derive(Clone, Copy, Debug)]
+pub struct StoreUnavailable;
+
+/// The status and the body of a refusal.
 struct Content {
+    status: StatusCode,
     media_type: &'static str,
     body: Bytes,
 }
 
 impl Content {
     fn of(decision: &Decision, options: &HeaderOptions, prefers_problem: bool) -> Self {
+        let status = Code::RateLimitExceeded.status();
         let Some((terms, standing)) = decision.standing() else {
-            return Self { media_type: JSON, body: Bytes::new() };
+            return Self { status, media_type: JSON, body: Bytes::new() };
         };
-        let seconds = options.seconds(&terms, &standing, decision.now_us);
-        if prefers_problem {
-            return Self { media_type: PROBLEM_JSON, body: body::problem(&terms, &seconds).into() };
+        let seconds = options.seconds(decision, &terms, &standing);
+        if decision.store_unavailable {
+            return Self::unavailable(&seconds, options.store_unavailable.status(), prefers_problem);
         }
-        Self { media_type: JSON, body: body::limited(&terms, &seconds).into() }
+        if prefers_problem {
+            return Self { status, media_type: PROBLEM_JSON, body: body::problem(&terms, &seconds).into() };
+        }
+        Self { status, media_type: JSON, body: body::limited(&terms, &seconds).into() }
+    }
+
+    #[cold]
+    fn unavailable(seconds: &Seconds, status: StatusCode, prefers_problem: bool) -> Self {
+        let (media_type, body) = if prefers_problem {
+            (PROBLEM_JSON, body::unavailable_problem(seconds, status))
+        } else {
+            (JSON, body::unavailable(seconds))
+        };
+        Self { status, media_type, body: body.into() }
     }
 
     /// With headers where there is room for them.
     fn answer(self, decision: &Decision, options: &HeaderOptions, mut room: HeaderMap) -> Answer {
         options.write(decision, &mut room);
-        with_type(room, Code::RateLimitExceeded.status(), self.media_type, self.body)
+        let mut answer = with_type(room, self.status, self.media_type, self.body);
+        if decision.store_unavailable {
+            answer.extensions_mut().insert(StoreUnavailable);
+        }
+        answer
     }
 }
 

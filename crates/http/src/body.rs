@@ -16,6 +16,8 @@ pub(crate) const PROBLEM_JSON: &str = "application/problem+json";
 pub enum Code {
     /// Over a limit.
     RateLimitExceeded,
+    /// The store is unavailable, and a rule says that requests are refused then.
+    StoreUnavailable,
     /// On the deny list.
     Denied,
     /// The request makes no sense.
@@ -24,6 +26,8 @@ pub enum Code {
     CostAboveLimit,
     /// The body is longer than allowed.
     BodyTooLarge,
+    /// The body is not of a type that is read here.
+    UnsupportedMediaType,
     /// The body did not arrive in time.
     RequestTimeout,
     /// Nothing is served there.
@@ -46,11 +50,12 @@ impl Code {
             Self::Denied => StatusCode::FORBIDDEN,
             Self::BadRequest | Self::CostAboveLimit => StatusCode::BAD_REQUEST,
             Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::NotFound => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Self::BadGateway => StatusCode::BAD_GATEWAY,
-            Self::UpstreamUnavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Self::StoreUnavailable | Self::UpstreamUnavailable => StatusCode::SERVICE_UNAVAILABLE,
             Self::UpstreamTimeout => StatusCode::GATEWAY_TIMEOUT,
         }
     }
@@ -68,6 +73,12 @@ pub struct Refusal<'a> {
 /// The refusal of a request that is on the deny list. It tells no reason: that is for operators.
 pub const DENIED: Refusal<'static> =
     Refusal { code: Code::Denied, message: "This client is on the deny list" };
+
+/// The refusal of a request that only the store could have decided. No limit is named: none is known to be exceeded.
+pub const STORE_UNAVAILABLE: Refusal<'static> = Refusal {
+    code: Code::StoreUnavailable,
+    message: "The store of the rate limits is unavailable; try again later",
+};
 
 /// `{"error": …}`
 pub fn error(error: &impl Serialize) -> Vec<u8> {
@@ -168,6 +179,45 @@ pub(crate) fn problem(terms: &Terms, seconds: &Seconds) -> Vec<u8> {
         status: Code::RateLimitExceeded.status().as_u16(),
         detail: String::from_utf8_lossy(&detail),
         violated_policies: [&terms.names.policy],
+        retry_after_seconds: seconds.retry_after,
+    };
+    serde_json::to_vec(&problem).expect("texts and numbers can be written as JSON")
+}
+
+/// The body of a refusal because the store is unavailable.
+pub(crate) fn unavailable(seconds: &Seconds) -> Vec<u8> {
+    #[derive(Serialize)]
+    struct Unavailable {
+        #[serde(flatten)]
+        refusal: Refusal<'static>,
+        details: Details,
+    }
+    #[derive(Serialize)]
+    struct Details {
+        retry_after_seconds: Option<u64>,
+    }
+    let details = Details { retry_after_seconds: seconds.retry_after };
+    error(&Unavailable { refusal: STORE_UNAVAILABLE, details })
+}
+
+/// The same by RFC 9457, with the code as a member of its own.
+pub(crate) fn unavailable_problem(seconds: &Seconds, status: StatusCode) -> Vec<u8> {
+    #[derive(Serialize)]
+    struct Problem {
+        #[serde(rename = "type")]
+        kind: &'static str,
+        title: &'static str,
+        status: u16,
+        detail: &'static str,
+        code: Code,
+        retry_after_seconds: Option<u64>,
+    }
+    let problem = Problem {
+        kind: "about:blank",
+        title: status.canonical_reason().unwrap_or_default(),
+        status: status.as_u16(),
+        detail: STORE_UNAVAILABLE.message,
+        code: STORE_UNAVAILABLE.code,
         retry_after_seconds: seconds.retry_after,
     };
     serde_json::to_vec(&problem).expect("texts and numbers can be written as JSON")

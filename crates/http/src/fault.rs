@@ -49,6 +49,11 @@ impl Fault {
         Self { code: Code::BodyTooLarge, ..Self::bad_request(message) }
     }
 
+    /// A body of another type than is read here.
+    pub fn unsupported_type(message: impl Into<String>) -> Self {
+        Self { code: Code::UnsupportedMediaType, ..Self::bad_request(message) }
+    }
+
     /// A body that did not arrive in time.
     pub fn too_slow() -> Self {
         Self { code: Code::RequestTimeout, ..Self::bad_request("the body did not arrive in time") }

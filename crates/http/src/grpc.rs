@@ -1,8 +1,8 @@
 //! What gRPC callers are told: a status in the headers of an answer without a body ("trailers only"), and
 //! with it the wait, if one is known, as `google.rpc.RetryInfo`, which clients' retry policies read.
 
-use crate::answer::Answer;
-use crate::body::DENIED;
+use crate::answer::{Answer, StoreUnavailable};
+use crate::body::{Code, DENIED, STORE_UNAVAILABLE};
 use crate::fault::Fault;
 use crate::headers::{CONTENT_TYPE, GRPC_MESSAGE, GRPC_STATUS, GRPC_STATUS_DETAILS, HeaderOptions};
 use base64::Engine;
@@ -16,6 +16,7 @@ use tollgate_limiter::{Decision, Outcome};
 const INVALID_ARGUMENT: u8 = 3;
 const PERMISSION_DENIED: u8 = 7;
 const RESOURCE_EXHAUSTED: u8 = 8;
+const UNAVAILABLE: u8 = 14;
 
 /// Whether these are the headers of a gRPC call.
 #[inline]
@@ -29,18 +30,31 @@ pub fn refusal(decision: &Decision, options: &HeaderOptions) -> Option<Answer> {
         Outcome::Unlimited | Outcome::Admitted(_) => None,
         Outcome::Denied => Some(status(PERMISSION_DENIED, DENIED.message)),
         Outcome::Limited(standing) => {
-            let message = "Rate limit exceeded";
-            let mut answer = status(RESOURCE_EXHAUSTED, message);
+            let (code, message) = if decision.store_unavailable {
+                (unavailable(options), STORE_UNAVAILABLE.message)
+            } else {
+                (RESOURCE_EXHAUSTED, "Rate limit exceeded")
+            };
+            let mut answer = status(code, message);
             options.write(decision, answer.headers_mut());
             // Without a promised time there are no details: a client then backs off by its own policy.
             if let Some(wait_us) = options.wait_us(&standing, decision.now_us) {
-                let details = STANDARD_NO_PAD.encode(retry_details(RESOURCE_EXHAUSTED, message, wait_us));
+                let details = STANDARD_NO_PAD.encode(retry_details(code, message, wait_us));
                 let details = HeaderValue::try_from(details).expect("base64 is header text");
                 answer.headers_mut().insert(&GRPC_STATUS_DETAILS, details);
+            }
+            if decision.store_unavailable {
+                answer.extensions_mut().insert(StoreUnavailable);
             }
             Some(answer)
         }
     }
+}
+
+/// The status that means the same as the one of HTTP.
+fn unavailable(options: &HeaderOptions) -> u8 {
+    let status = options.store_unavailable.status();
+    if status == Code::RateLimitExceeded.status() { RESOURCE_EXHAUSTED } else { UNAVAILABLE }
 }
 
 /// The answer to a call that makes no sense.

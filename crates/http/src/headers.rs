@@ -9,14 +9,16 @@
 
 pub(crate) mod phrases;
 
+use crate::body::Code;
 use bytes::Bytes;
+use http::StatusCode;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use serde::Deserialize;
 use tollgate_core::rate::SECOND_US;
 use tollgate_core::rules::spelling::DurationText;
 use tollgate_limiter::{Decision, Flagged, Outcome, Standing, Terms};
 
-pub(crate) use http::header::{ACCEPT, ALLOW, AUTHORIZATION, COOKIE, FORWARDED};
+pub(crate) use http::header::{ACCEPT, ALLOW, AUTHORIZATION, COOKIE, FORWARDED, ORIGIN};
 
 pub(crate) static CONNECTION: HeaderName = http::header::CONNECTION;
 pub(crate) static CONTENT_LENGTH: HeaderName = http::header::CONTENT_LENGTH;
@@ -63,11 +65,52 @@ pub struct HeaderOptions {
     /// At most this much is added to `Retry-After`, more or less of it at random, so that those who were
     /// refused together do not return together. None by default.
     pub retry_jitter: Option<DurationText>,
+    /// The status of a refusal because the store is unavailable.
+    pub store_unavailable: UnavailableStatus,
+}
+
+/// The status of a refusal because the store is unavailable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "u16")]
+pub enum UnavailableStatus {
+    /// 503: the client has exceeded nothing.
+    #[default]
+    ServiceUnavailable,
+    /// 429, for clients that wait for nothing else.
+    TooManyRequests,
+}
+
+impl TryFrom<u16> for UnavailableStatus {
+    type Error = String;
+
+    fn try_from(status: u16) -> Result<Self, String> {
+        match status {
+            503 => Ok(Self::ServiceUnavailable),
+            429 => Ok(Self::TooManyRequests),
+            other => Err(format!("`{other}` is not a status for this; write 503 or 429")),
+        }
+    }
+}
+
+impl UnavailableStatus {
+    pub(crate) fn status(self) -> StatusCode {
+        match self {
+            Self::ServiceUnavailable => Code::StoreUnavailable.status(),
+            Self::TooManyRequests => Code::RateLimitExceeded.status(),
+        }
+    }
 }
 
 impl Default for HeaderOptions {
     fn default() -> Self {
-        Self { x_ratelimit: true, ratelimit: true, legacy: false, reset: Reset::Unix, retry_jitter: None }
+        Self {
+            x_ratelimit: true,
+            ratelimit: true,
+            legacy: false,
+            reset: Reset::Unix,
+            retry_jitter: None,
+            store_unavailable: UnavailableStatus::default(),
+        }
     }
 }
 
@@ -124,7 +167,7 @@ impl HeaderOptions {
 
     pub(crate) fn write_lines(&self, decision: &Decision, headers: &mut impl Lines) {
         let Some((terms, standing)) = decision.standing() else { return };
-        let seconds = self.seconds(&terms, &standing, decision.now_us);
+        let seconds = self.seconds(decision, &terms, &standing);
         if let Some(retry_after) = seconds.retry_after {
             headers.line(&RETRY_AFTER, number(retry_after));
         }
@@ -227,8 +270,11 @@ impl HeaderOptions {
         Some(wait_us.saturating_add(jitter_us))
     }
 
-    pub(crate) fn seconds(&self, terms: &Terms, standing: &Standing, now_us: u64) -> Seconds {
-        let reset_after_us = Some(standing.reset_after_us).filter(|_| !terms.counts_in_flight());
+    pub(crate) fn seconds(&self, decision: &Decision, terms: &Terms, standing: &Standing) -> Seconds {
+        let now_us = decision.now_us;
+        // Without the store nothing is known of the limit but its size.
+        let has_reset = !terms.counts_in_flight() && !decision.store_unavailable;
+        let reset_after_us = Some(standing.reset_after_us).filter(|_| has_reset);
         Seconds {
             retry_after: self.wait_us(standing, now_us).map(|wait_us| wait_us.div_ceil(SECOND_US)),
             reset: reset_after_us.map(|reset_after_us| ResetSeconds {
@@ -252,7 +298,7 @@ fn mixed(number: u64) -> u64 {
 pub(crate) struct Seconds {
     /// At least 1; none if it was admitted, or if no time is promised.
     pub(crate) retry_after: Option<u64>,
-    /// None of a limit on requests in flight.
+    /// None of a limit on requests in flight, or if the store is unavailable.
     pub(crate) reset: Option<ResetSeconds>,
 }
 

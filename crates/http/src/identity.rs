@@ -11,6 +11,7 @@ mod client_ip;
 mod forwarded;
 mod jwt;
 mod options;
+mod redact;
 mod source;
 mod tokens;
 
@@ -18,4 +19,5 @@ pub use caller::{Caller, Identities};
 pub use client_ip::{ClientIpOptions, ForwardedHeader, Network};
 pub use jwt::{JwtAlgorithm, JwtOptions};
 pub use options::{IdentityError, IdentityOptions, Sources, TrustedHeader};
+pub use redact::redacted;
 pub use source::{Name, Source};

@@ -20,6 +20,7 @@ mod refused;
 
 use crate::headers::HeaderOptions;
 use crate::identity::Identities;
+use crate::reserved::ReservedNames;
 pub use body::ResponseBody;
 use bytes::Bytes;
 pub use future::ResponseFuture;
@@ -95,6 +96,11 @@ impl RateLimitLayer {
     #[must_use]
     pub fn for_peer(&self, peer: SocketAddr) -> Self {
         Self { gate: Arc::clone(&self.gate), peer: Some(peer) }
+    }
+
+    /// The headers that this layer reads, or writes for the service behind it.
+    pub fn reserved_names(&self) -> ReservedNames {
+        ReservedNames::new(Arc::clone(&self.gate.limiter), &self.gate.identities)
     }
 
     fn with(self, change: impl FnOnce(Gate) -> Gate) -> Self {

@@ -14,13 +14,16 @@ pub mod headers;
 pub mod host;
 pub mod identity;
 pub mod layer;
+pub mod origin;
 pub mod path;
 pub mod read;
+pub mod reserved;
 pub mod serve;
 
 pub use answer::Answer;
 pub use fault::Fault;
-pub use headers::{HeaderOptions, Reset};
+pub use headers::{HeaderOptions, Reset, UnavailableStatus};
 pub use identity::{Caller, Identities, IdentityError, IdentityOptions};
 pub use layer::{PeerAddr, RateLimit, RateLimitLayer};
+pub use reserved::{NameKind, ReservedNames};
 pub use serve::{Entrance, Peer, ServeOptions, serve};

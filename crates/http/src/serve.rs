@@ -17,6 +17,7 @@ mod tls;
 
 pub use crowd::{Crowd, CrowdOptions, Seat};
 pub use doorman::{Doorman, Word};
+pub use framing::plain_length;
 pub use tls::{ServerCertificate, TlsError};
 
 use connection::Connection;

@@ -324,6 +324,7 @@ fn refusal(standing: Standing, terms: Terms, now_us: u64) -> Decision {
         flagged_by: None,
         soft: None,
         degraded: false,
+        store_unavailable: false,
     }
 }
 

@@ -49,6 +49,9 @@ pub struct Decision {
     pub shadowed_by: Option<&'static Names>,
     /// It was decided without the store.
     pub degraded: bool,
+    /// It was refused because the store is unavailable and the rule says `on_store_failure: deny`. No limit is known to
+    /// be exceeded.
+    pub store_unavailable: bool,
     /// A rule that it is over, and that lets it pass with a flag.
     pub flagged_by: Option<&'static Names>,
     /// A rule of which it is in the soft part.
@@ -79,6 +82,7 @@ impl Decision {
             now_us,
             shadowed_by: None,
             degraded: false,
+            store_unavailable: false,
             flagged_by: None,
             soft: None,
         }
@@ -91,6 +95,7 @@ impl Decision {
             now_us,
             shadowed_by: None,
             degraded: false,
+            store_unavailable: false,
             flagged_by: None,
             soft: None,
         }
@@ -112,6 +117,7 @@ impl Decision {
             now_us,
             shadowed_by: names(fold.shadowed),
             degraded: false,
+            store_unavailable: false,
             flagged_by: names(fold.flagged.filter(|_| admits)),
             soft: names(fold.soft.filter(|_| admits)),
         }

@@ -238,6 +238,11 @@ impl Waiting {
         charge_of(&self.policy, &self.charges, limit)
     }
 
+    /// Whether the rule of this limit refuses what the store cannot decide.
+    fn denies_on_failure(&self, limit: LimitId) -> bool {
+        self.charges.iter().any(|due| due.id == limit && due.denies_on_failure)
+    }
+
     fn fold(&self, steps: &[(usize, Step)]) -> Fold {
         fold(&self.policy, &self.charges, steps)
     }
@@ -290,6 +295,10 @@ impl Pending<'_> {
         let mut decision = Decision::of(&waiting.policy.rules, &fold, now_us);
         if !failed.is_empty() && heard.admits() {
             decision.degraded = true;
+            decision.store_unavailable = match &decision.outcome {
+                Outcome::Limited(standing) => waiting.denies_on_failure(standing.limit),
+                Outcome::Unlimited | Outcome::Denied | Outcome::Admitted(_) => false,
+            };
             // What is left is not known.
             decision.soft = None;
             store.fallback.count();
@@ -381,6 +390,7 @@ impl Limiter {
             now_us,
             shadowed_by: None,
             degraded: true,
+            store_unavailable: false,
             flagged_by: None,
             soft: None,
         })

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tollgate_core::rules::{Ability, OpenDoor};
-use tollgate_http::{Answer, Entrance, Fault, HeaderOptions, ServeOptions, answer, read, serve};
+use tollgate_http::{Answer, Entrance, Fault, HeaderOptions, ServeOptions, answer, origin, read, serve};
 use tollgate_limiter::Limiter;
 
 /// How long a body may take.
@@ -111,6 +111,11 @@ impl Door {
         let Some(route) = Route::of(asked.uri.path()) else { return not_found(asked.uri.path()) };
         if !route.allows(&asked.method) {
             return answer::method_not_allowed(route.allow());
+        }
+        if matches!(route, Route::Check | Route::Batch)
+            && let Err(fault) = origin::verify(&asked.headers)
+        {
+            return fault.answer();
         }
         match route {
             Route::Check => match read::whole(body, check::MOST_BYTES, BODY_TIME).await {

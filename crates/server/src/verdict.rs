@@ -3,11 +3,12 @@
 use serde::Serialize;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use tollgate_http::body::{DENIED, Refusal};
+use tollgate_http::body::{DENIED, Refusal, STORE_UNAVAILABLE};
 use tollgate_limiter::{Decision, Outcome};
 
 /// What became of one check. Times are in milliseconds, rounded up. Without a limit there is nothing to
-/// say about limit, remaining and rule; a refusal that promises no time has no wait.
+/// say about limit, remaining and rule; without the store it is not known what remains; a refusal that promises no time
+/// has no wait.
 #[derive(Clone, Debug, Serialize)]
 pub struct Verdict<'a> {
     allowed: bool,
@@ -23,7 +24,7 @@ pub struct Verdict<'a> {
     /// What the upstream is to be told, by header.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     flags: BTreeMap<&'a str, Cow<'a, str>>,
-    /// Why it may not pass although no limit refuses it.
+    /// Why it may not pass although no limit is exceeded.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<Refusal<'static>>,
 }
@@ -40,14 +41,17 @@ impl<'a> Verdict<'a> {
         Self {
             allowed: decision.allowed(),
             limit: limit.map(|limit| limit.quota),
-            remaining: standing.map(|standing| standing.remaining),
+            remaining: standing.filter(|_| !decision.degraded).map(|standing| standing.remaining),
             reset_after_ms: standing.map_or(0, |standing| ms(standing.reset_after_us)),
             retry_after_ms,
             rule: decision.terms.map(|terms| terms.names.rule.as_str()),
             degraded: decision.degraded,
             shadowed_by: decision.shadowed_by.map(|names| names.rule.as_str()),
             flags: decision.flags().map(|flag| (flag.header, flag.value())).collect(),
-            error: (decision.outcome == Outcome::Denied).then_some(DENIED),
+            error: match decision.outcome {
+                Outcome::Denied => Some(DENIED),
+                _ => decision.store_unavailable.then_some(STORE_UNAVAILABLE),
+            },
         }
     }
 

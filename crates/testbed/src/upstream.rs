@@ -41,7 +41,8 @@ impl Seen {
 /// What a server is asked by path: `/echo` sends the body back as it comes, `/count` answers its length,
 /// `/big/N` sends N bytes, `/status/N` answers so, `/gated` waits for a permit, `/cut` closes without an
 /// answer, `/half` breaks off in its body, `/half-chunked` in one without a length, `/ws` changes to a protocol that echoes, `/hops` answers with
-/// headers of its connection, `/trailers` with trailers; everything else is "hello".
+/// headers of its connection, `/trailers` with trailers (those that the query names, if there is one), `/late` with the names
+/// of the trailers that it got; everything else is "hello".
 #[derive(Debug)]
 pub struct Upstream {
     address: SocketAddr,
@@ -165,7 +166,8 @@ async fn answer(request: Request<Incoming>, state: Arc<State>) -> io::Result<Res
         "half-chunked" => half(false),
         "ws" => upgrade(request),
         "hops" => hops(),
-        "trailers" => trailers(),
+        "trailers" => trailers(request.uri().query().unwrap_or("x-sum")),
+        "late" => late(request.into_body()).await?,
         _ => Response::new(whole("hello")),
     };
     let name = HeaderValue::from_str(&state.name).expect("a plain name");
@@ -230,12 +232,27 @@ fn half(announces: bool) -> Response<AnyBody> {
     answer
 }
 
-fn trailers() -> Response<AnyBody> {
-    let trailers =
-        HeaderMap::from_iter([(http::HeaderName::from_static("x-sum"), HeaderValue::from_static("42"))]);
+/// The names of the trailers of a request, sorted.
+async fn late(body: Incoming) -> io::Result<Response<AnyBody>> {
+    let collected = body.collect().await.map_err(io::Error::other)?;
+    let mut names: Vec<&str> = collected
+        .trailers()
+        .into_iter()
+        .flat_map(|trailers| trailers.keys())
+        .map(|name| name.as_str())
+        .collect();
+    names.sort_unstable();
+    Ok(Response::new(whole(names.join(","))))
+}
+
+fn trailers(names: &str) -> Response<AnyBody> {
+    let name = |text: &str| http::HeaderName::try_from(text).expect("the name of a header");
+    let trailers: HeaderMap =
+        names.split(',').map(|text| (name(text), HeaderValue::from_static("42"))).collect();
+    let announced = HeaderValue::try_from(names).expect("names of headers");
     let frames = [Ok(Frame::data(Bytes::from_static(b"12345"))), Ok(Frame::trailers(trailers))];
     let mut answer = Response::new(BodyExt::boxed(StreamBody::new(Frames(frames.into_iter(), false))));
-    answer.headers_mut().insert(TRAILER, HeaderValue::from_static("x-sum"));
+    answer.headers_mut().insert(TRAILER, announced);
     answer
 }
 

@@ -10,7 +10,9 @@ use std::time::Duration;
 use tollgate_core::document::{Document, Path};
 use tollgate_core::path::{PathFault, canonical};
 use tollgate_core::rate::parse_duration_us;
-use tollgate_gateway::settings::{Address, Balance, Forwarded, HealthCheck, Route, Settings, Upstream};
+use tollgate_gateway::settings::{
+    Address, Balance, Doubles, Forwarded, HealthCheck, Route, Settings, Upstream,
+};
 use tollgate_http::ServeOptions;
 use tollgate_http::host;
 use tollgate_http::identity::Network;
@@ -46,6 +48,7 @@ pub struct GatewayFile {
     upstreams: BTreeMap<String, UpstreamFile>,
     tls: Option<TlsFile>,
     forwarded: ForwardedFile,
+    header_doubles: DoublesName,
     threads: Option<usize>,
     most_connections: Option<u32>,
     most_connections_per_ip: Option<u32>,
@@ -84,6 +87,14 @@ enum BalanceName {
     #[default]
     LeastLoaded,
     RoundRobin,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum DoublesName {
+    #[default]
+    Drop,
+    Pass,
 }
 
 #[derive(Debug, Deserialize)]
@@ -221,6 +232,10 @@ fn settings(
             x_forwarded: file.forwarded.x_forwarded.unwrap_or(defaults.x_forwarded),
             forwarded: file.forwarded.forwarded.unwrap_or(defaults.forwarded),
             via: file.forwarded.via.unwrap_or(defaults.via),
+        },
+        doubles: match file.header_doubles {
+            DoublesName::Drop => Doubles::Drop,
+            DoublesName::Pass => Doubles::Pass,
         },
     })
 }

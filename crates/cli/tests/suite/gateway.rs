@@ -4,6 +4,7 @@ use crate::client::Client;
 use crate::program::{Server, run, tollgate};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::PermissionsExt;
 use std::thread;
 use tollgate_testbed::{Server as Redis, wait_until};
 
@@ -100,21 +101,23 @@ fn what_a_killed_gateway_had_in_flight_is_free_again() {
 fn by_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let config = format!(
-        "gateway_listen: 127.0.0.1:0\ngateway:\n  access_log: access.log\n  upstreams:\n    web:\n      addresses: [{}]\n      retries: 0\n  routes:\n    - {{ hosts: [test], paths: [/web], upstream: web }}\n",
+        "gateway_listen: 127.0.0.1:0\nidentity: {{ api_key: {{ query: key }} }}\ngateway:\n  header_doubles: pass\n  access_log: access.log\n  upstreams:\n    web:\n      addresses: [{}]\n      retries: 0\n  routes:\n    - {{ hosts: [test], paths: [/web], upstream: web }}\n",
         upstream()
     );
     let path = folder.path().join("tollgate.yaml");
     std::fs::write(&path, config).unwrap();
     let server = Server::from(tollgate(["gateway", "--config"]).arg(&path));
     let mut client = server.client();
-    assert_eq!((client.get("/web/x").status, client.get("/other").status), (200, 404));
+    assert_eq!((client.get("/web/x?key=secret").status, client.get("/other").status), (200, 404));
     drop(client);
     server.signal("TERM");
     assert_eq!(server.ended().code(), Some(0));
     wait_until("both requests are noted", || {
         let log = std::fs::read_to_string(folder.path().join("access.log")).unwrap();
-        log.lines().count() == 2 && log.contains(r#""target":"/web/x","status":200,"bytes":5"#)
+        log.lines().count() == 2 && log.contains(r#""target":"/web/x?key=…","status":200,"bytes":5"#)
     });
+    let mode = std::fs::metadata(folder.path().join("access.log")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o137, 0, "{mode:o}: others do not read it");
 }
 
 #[test]

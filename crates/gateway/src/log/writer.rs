@@ -15,6 +15,8 @@ const BATCH_BYTES: usize = 64 << 10;
 pub(super) struct LogWriter {
     target: LogTarget,
     state: Arc<LogState>,
+    /// Parameters of a query whose values are not written.
+    hidden: Vec<String>,
     /// Whole lines.
     batch: Vec<u8>,
     lines: u64,
@@ -24,8 +26,8 @@ pub(super) struct LogWriter {
 }
 
 impl LogWriter {
-    pub(super) fn new(target: LogTarget, state: Arc<LogState>) -> Self {
-        Self { target, state, batch: Vec::new(), lines: 0, is_failing: false, is_inside_line: false }
+    pub(super) fn new(target: LogTarget, state: Arc<LogState>, hidden: Vec<String>) -> Self {
+        Self { target, state, hidden, batch: Vec::new(), lines: 0, is_failing: false, is_inside_line: false }
     }
 
     /// Writes until nothing can be sent any more.
@@ -44,7 +46,7 @@ impl LogWriter {
             }
             match message {
                 Some(Message::Line(entry)) => {
-                    write_line(&mut self.batch, &entry).expect("a vector takes everything");
+                    write_line(&mut self.batch, &entry, &self.hidden).expect("a vector takes everything");
                     self.lines += 1;
                     if self.batch.len() >= BATCH_BYTES {
                         self.write();
@@ -158,7 +160,8 @@ mod tests {
     #[test]
     fn a_disk_that_was_full_leaves_a_gap_and_no_mixed_lines() {
         let (disk, state) = (Disk::default(), Arc::new(LogState::default()));
-        let mut writer = LogWriter::new(LogTarget::Stream(Box::new(disk.clone())), Arc::clone(&state));
+        let mut writer =
+            LogWriter::new(LogTarget::Stream(Box::new(disk.clone())), Arc::clone(&state), Vec::new());
         for (room, lines, dropped, expected) in [
             (100, "a\nb\n", 0, "a\nb\n"),
             (0, "c\n", 1, "a\nb\n"),

@@ -221,17 +221,18 @@ async fn who_is_turned_away_stands_in_the_log() {
         }
     }
     let lines = Lines::default();
-    let log = AccessLog::start(lines.clone(), Clock::system()).unwrap();
+    let log = AccessLog::start(lines.clone(), Clock::system(), vec!["key".to_owned()]).unwrap();
     let house = House::with(LOGIN, None, Some(log)).await;
     let mut client = house.known(&get("/login")).await;
-    let reply = client.get("/login?x=1").await;
+    let reply = client.get("/login?x=1&k%65y=secret").await;
     assert!(is_at_the_door(&reply));
     let text = || String::from_utf8(lines.0.lock().clone()).unwrap();
     eventually("five lines", async || text().lines().count() == 5).await;
     let text = text();
     let last = text.lines().last().unwrap();
     let bytes = reply.body.len();
-    let expected =
-        format!(r#""client":"127.0.0.1","method":"GET","target":"/login?x=1","status":429,"bytes":{bytes}"#);
+    let expected = format!(
+        r#""client":"127.0.0.1","method":"GET","target":"/login?x=1&k%65y=…","status":429,"bytes":{bytes}"#
+    );
     assert!(last.contains(&expected) && last.ends_with(r#""complete":true}"#), "{last}");
 }

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use tollgate_gateway::Gateway;
 use tollgate_gateway::settings::Settings;
 use tollgate_http::serve::{Crowd, CrowdOptions};
+use tollgate_http::{HeaderOptions, RateLimitLayer, UnavailableStatus};
+use tollgate_limiter::{Clock, FailureSettings, Limiter, MemoryStore, RedisSettings, RedisStore};
 use tollgate_testbed::{Upstream, eventually};
 
 const LOGIN: &str = "rules: [{ id: login, endpoint: /login, key: ip, limit: 2/hour }]";
@@ -97,6 +99,38 @@ async fn a_trusted_proxy_is_never_hung_up_on() {
         client.get("/login").await;
     }
     assert_eq!(client.get("/other").await.status, 200);
+}
+
+/// A store that does not answer is not the client's doing: it is told so, and not hung up on.
+#[tokio::test]
+async fn a_refusal_without_the_store_is_none_of_the_client() {
+    let url = "redis://127.0.0.1:1".parse().unwrap();
+    let store = RedisStore::open(&url, RedisSettings::default(), Clock::system()).await.unwrap();
+    let limiter = Limiter::new(MemoryStore::new(1 << 24), Clock::system());
+    let limiter = limiter.sharing(&store, FailureSettings::default());
+    let rules = "rules: [{ id: login, limit: 5/hour, on_store_failure: deny }]";
+    let loaded = tollgate_core::rules::load("rules.yaml", rules).unwrap();
+    limiter.install(loaded.rules, loaded.lists);
+    let limiter = Arc::new(limiter);
+    for status in [UnavailableStatus::ServiceUnavailable, UnavailableStatus::TooManyRequests] {
+        let headers = HeaderOptions { store_unavailable: status, ..HeaderOptions::default() };
+        let limits = RateLimitLayer::new(Arc::clone(&limiter)).headers(headers);
+        let server = Upstream::start("one").await;
+        let mut listen = setting::listen();
+        let most_rejections = CrowdOptions { most_rejections: 3, ..CrowdOptions::default() };
+        listen.entrance.crowd = Some(Crowd::new(most_rejections));
+        let settings = Settings::to(setting::upstream(&[&server]));
+        let pair = Pair { gateway: Gateway::start(&settings, &limits, &listen).unwrap(), server };
+        let mut client = pair.client().await;
+        let expected = if status == UnavailableStatus::ServiceUnavailable { 503 } else { 429 };
+        for _ in 0..10 {
+            let reply = client.get("/login").await;
+            assert_eq!((reply.status, reply.header("retry-after")), (expected, "1"));
+            assert!(reply.body.starts_with(r#"{"error":{"code":"STORE_UNAVAILABLE","#), "{}", reply.body);
+            assert_eq!((reply.header("connection"), reply.header("x-ratelimit-remaining")), ("", "-1"));
+        }
+        assert!(pair.server.seen().is_empty());
+    }
 }
 
 #[tokio::test]

@@ -14,6 +14,7 @@ mod http2;
 mod idle;
 mod limits;
 mod readings;
+mod scrubbing;
 mod setting;
 mod smuggling;
 mod tls;

@@ -18,6 +18,8 @@ fn tricks() -> Vec<(&'static str, String)> {
         ("a negative length", with("Content-Length: -1\r\n", "")),
         ("a length in hex", with("Content-Length: 0x3\r\n", "abc")),
         ("an empty length", with("Content-Length:\r\n", "")),
+        ("a length with leading zeros", with("Content-Length: 0003\r\n", "abc")),
+        ("a length of two zeros", with("Content-Length: 00\r\n", "")),
         ("a length that overflows", with("Content-Length: 18446744073709551619\r\n", "abc")),
         ("a space before the colon", with("Content-Length : 3\r\n", "abc")),
         ("a tab before the colon", with("Transfer-Encoding\t: chunked\r\n", "0\r\n\r\n")),

@@ -41,7 +41,7 @@ pub(crate) fn write(
     let Some((terms, standing)) = decision.standing() else { return 0 };
     let about = About {
         terms,
-        seconds: options.seconds(&terms, &standing, decision.now_us),
+        seconds: options.seconds(decision, &terms, &standing),
         remaining: standing.remaining,
         degraded: decision.degraded,
         is_last,
@@ -57,7 +57,7 @@ pub(crate) fn write(
 
 impl Said {
     fn new(about: About, decision: &Decision, options: &HeaderOptions, prefers_problem: bool) -> Self {
-        let Content { media_type, body } = Content::of(decision, options, prefers_problem);
+        let Content { media_type, body, .. } = Content::of(decision, options, prefers_problem);
         let mut text = b"HTTP/1.1 429 Too Many Requests\r\n".to_vec();
         options.write_lines(decision, &mut text);
         text.line(&CONTENT_TYPE, HeaderValue::from_static(media_type));

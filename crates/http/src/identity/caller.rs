@@ -5,7 +5,7 @@ use super::jwt::{Claims, Verifier};
 use super::options::{IdentityError, IdentityOptions, Sources};
 use super::source::{self, Name, Source};
 use crate::fault::Fault;
-use crate::headers::X_API_KEY;
+use crate::headers::{AUTHORIZATION, COOKIE, X_API_KEY};
 use http::{HeaderMap, HeaderName, Uri};
 use smallvec::SmallVec;
 use std::borrow::Cow;
@@ -134,6 +134,45 @@ impl Identities {
         OpenDoor { name, abilities, identities: Some(identities) }
     }
 
+    /// All places, the token's included.
+    fn places(&self) -> impl Iterator<Item = &Place> {
+        let named = [&self.api_key, &self.user, &self.tenant, &self.tier];
+        let ids = self.ids.iter().map(|(_, places)| places);
+        let token = self.jwt.iter().map(|(_, place)| place);
+        named.into_iter().chain(ids).flatten().chain(token)
+    }
+
+    /// The headers that are read, whichever peer sends them.
+    pub fn headers(&self) -> Vec<HeaderName> {
+        let name = |place: &Place| match place {
+            Place::Header(name) => Some(name.clone()),
+            Place::Cookie(_) => Some(COOKIE),
+            Place::Bearer | Place::OpaqueBearer => Some(AUTHORIZATION),
+            Place::TrustedHeader(_) | Place::Query(_) | Place::Claim(_) | Place::Ip => None,
+        };
+        self.places().filter_map(name).collect()
+    }
+
+    /// The headers that count from trusted peers only.
+    pub fn trusted_headers(&self) -> Vec<HeaderName> {
+        let name = |place: &Place| match place {
+            Place::TrustedHeader(name) => Some(name.clone()),
+            _ => None,
+        };
+        let others = self.cost.iter().chain(&self.priority).cloned();
+        let open = self.headers();
+        self.places().filter_map(name).chain(others).filter(|name| !open.contains(name)).collect()
+    }
+
+    /// The parameters of the query that are read.
+    pub fn query_parameters(&self) -> Vec<&str> {
+        let named = self.places().filter_map(|place| match place {
+            Place::Query(name) => Some(&**name),
+            _ => None,
+        });
+        named.collect()
+    }
+
     /// How addresses are found.
     pub fn client_ip(&self) -> &ClientIpOptions {
         &self.client_ip
@@ -222,11 +261,8 @@ impl<'a> Look<'a> {
             Place::Header(name) => source::header(headers, name)?.map(Found::Here),
             Place::TrustedHeader(name) if self.trusted => source::header(headers, name)?.map(Found::Here),
             Place::TrustedHeader(_) => None,
-            Place::Query(name) => source::query(self.uri, name)?.map(|text| match text {
-                Cow::Borrowed(text) => Found::Here(text),
-                Cow::Owned(text) => Found::Made(text.into()),
-            }),
-            Place::Cookie(name) => source::cookie(headers, name)?.map(Found::Here),
+            Place::Query(name) => source::query(self.uri, name)?.map(Found::from),
+            Place::Cookie(name) => source::cookie(headers, name)?.map(Found::from),
             Place::Bearer => source::bearer(headers)?.map(Found::Here),
             Place::OpaqueBearer => {
                 let dots = |token: &&str| token.bytes().filter(|byte| *byte == b'.').count();
@@ -246,6 +282,15 @@ impl<'a> Look<'a> {
         let Some(text) = source::header(self.headers, name)? else { return Ok(None) };
         let number = text.parse();
         number.map(Some).map_err(|_| Fault::bad_request(format!("the header `{name}` is not such a number")))
+    }
+}
+
+impl<'a> From<Cow<'a, str>> for Found<'a> {
+    fn from(text: Cow<'a, str>) -> Self {
+        match text {
+            Cow::Borrowed(text) => Self::Here(text),
+            Cow::Owned(text) => Self::Made(text.into()),
+        }
     }
 }
 

@@ -1,8 +1,8 @@
 //! Claims of tokens (JWT) that are proven.
 //!
 //! The algorithm is the one that the settings name; what the token says about it only has to agree. A token
-//! that is forged, expired, not yet valid, meant for somebody else or has no `exp` proves nothing: it counts
-//! as no token at all.
+//! that is forged, expired, not yet valid, meant for somebody else, has no `exp`, or must not be used without an
+//! extension (`crit`) proves nothing: it counts as no token at all.
 
 use super::options::IdentityError;
 use super::source::Source;
@@ -230,7 +230,12 @@ impl Verifier {
                 }
             }
         };
-        let found = decode::<Map<String, Value>>(token, key, &self.validation).ok()?.claims;
+        let token = decode::<Map<String, Value>>(token, key, &self.validation).ok()?;
+        // What must be understood to verify a token (RFC 7515, 4.1.11); no such extension is known here.
+        if token.header.crit.is_some() {
+            return None;
+        }
+        let found = token.claims;
         let until_us = instant_us(found.get("exp")?)?.saturating_add(self.leeway_us);
         let from_us = match found.get("nbf") {
             Some(nbf) => instant_us(nbf)?.saturating_sub(self.leeway_us),

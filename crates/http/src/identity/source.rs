@@ -116,50 +116,126 @@ pub(super) fn header<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Op
     Ok(non_empty(text.trim()))
 }
 
-/// The bearer token.
+/// The bearer token. Spaces and tabs may stand before it, as many as there are: servers differ in what they skip, and
+/// none of them may find a token where there is none for us. So what begins with `Bearer` is a token, or nothing at all,
+/// or refused; and a token is one word, for of two some servers read the first.
 #[inline]
 pub(super) fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Fault> {
+    const SCHEME: &str = "bearer";
     let Some(credentials) = header(headers, &AUTHORIZATION)? else { return Ok(None) };
-    let Some((scheme, token)) = credentials.split_once(' ') else { return Ok(None) };
-    Ok(if scheme.eq_ignore_ascii_case("bearer") { non_empty(token.trim()) } else { None })
+    let Some((scheme, rest)) = credentials.split_at_checked(SCHEME.len()) else { return Ok(None) };
+    if !scheme.eq_ignore_ascii_case(SCHEME) {
+        return Ok(None);
+    }
+    let token = rest.trim_start_matches([' ', '\t']);
+    if rest.is_empty() {
+        Ok(None)
+    } else if token.len() < rest.len() && token.bytes().all(|byte| byte.is_ascii_graphic()) {
+        Ok(non_empty(token))
+    } else {
+        Err(Fault::bad_request("the header `authorization` is not `Bearer`, a space and one token"))
+    }
 }
 
-/// The one parameter `name` of the query, decoded.
+/// The one parameter `name` of the query, decoded, without white space around it.
+///
+/// Servers read more than one name as this one, and end values elsewhere: at a `;`, which some take for `&`. What could be
+/// this parameter to a server is refused: it would be somebody to the server, and another or nobody to us.
 pub(super) fn query<'a>(uri: &'a Uri, name: &str) -> Result<Option<Cow<'a, str>>, Fault> {
     let Some(query) = uri.query() else { return Ok(None) };
     let mut found = None;
     for pair in query.split('&') {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-        if decoded(key).as_deref() == Some(name) && found.replace(value).is_some() {
-            return Err(twice("query parameter", name));
+        match likeness(decoded(key).as_deref().unwrap_or(key), name) {
+            Likeness::Same if found.replace(value).is_some() => return Err(twice("query parameter", name)),
+            Likeness::Alike => return Err(alike("query parameter", key, name)),
+            Likeness::Same | Likeness::Other => {}
+        }
+        for key in pair.split(';').skip(1).map(|pair| pair.split('=').next().unwrap_or_default()) {
+            if likeness(decoded(key).as_deref().unwrap_or(key), name) != Likeness::Other {
+                return Err(alike("query parameter", key, name));
+            }
         }
     }
     let Some(value) = found else { return Ok(None) };
-    let value = decoded(value)
-        .ok_or_else(|| Fault::bad_request(format!("the query parameter `{name}` cannot be decoded")))?;
-    Ok(if value.is_empty() { None } else { Some(value) })
+    let value = decoded(value).filter(|text| !value.contains(';') && is_one_line(text)).ok_or_else(|| {
+        Fault::bad_request(format!("the query parameter `{name}` cannot be decoded, or not in one way only"))
+    })?;
+    Ok(match value {
+        Cow::Borrowed(text) => non_empty(text.trim()).map(Cow::Borrowed),
+        Cow::Owned(text) => non_empty(text.trim()).map(|text| Cow::Owned(text.to_owned())),
+    })
 }
 
-/// The one cookie `name`. Cookies may come in several lines.
-pub(super) fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, Fault> {
+/// The one cookie `name`, without quotes and escapes: some servers remove them. Cookies may come in several lines.
+pub(super) fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<Cow<'a, str>>, Fault> {
     let mut found = None;
     for line in headers.get_all(COOKIE) {
         let text = std::str::from_utf8(line.as_bytes())
             .map_err(|_| Fault::bad_request("the header `cookie` is not UTF-8"))?;
         for pair in text.split(';') {
             let Some((key, value)) = pair.split_once('=') else { continue };
-            if key.trim() == name && found.replace(value.trim()).is_some() {
-                return Err(twice("cookie", name));
+            match likeness(key.trim(), name) {
+                Likeness::Same if found.replace(value.trim()).is_some() => return Err(twice("cookie", name)),
+                Likeness::Alike => return Err(alike("cookie", key.trim(), name)),
+                Likeness::Same | Likeness::Other => {}
+            }
+            // To some servers a comma or a space ends a cookie, and the next one begins.
+            let inner =
+                value.split([',', ' ', '\t', '"']).skip(1).filter_map(|part| Some(part.split_once('=')?.0));
+            if let Some(key) = inner.into_iter().find(|key| likeness(key, name) != Likeness::Other) {
+                return Err(alike("cookie", key, name));
             }
         }
     }
-    Ok(found
-        .map(|value| value.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(value))
-        .and_then(non_empty))
+    let Some(value) = found else { return Ok(None) };
+    let value = value.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(value).trim();
+    if !value.contains('%') {
+        return Ok(non_empty(value).map(Cow::Borrowed));
+    }
+    // What is no escape stands for itself. A `+` is one: only forms mean a space by it.
+    let text = decoded(&value.replace('+', "%2B"))
+        .map_or(Cow::Borrowed(value), |text| Cow::Owned(text.trim().to_owned()));
+    if !is_one_line(&text) {
+        return Err(Fault::bad_request(format!("the cookie `{name}` has control characters in it")));
+    }
+    Ok(Some(text).filter(|text| !text.is_empty()))
+}
+
+/// What a name is to a server that looks for another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Likeness {
+    /// The one.
+    Same,
+    /// Another, which some servers take for it: they make no difference between cases, or between `.`, ` ` and `_`, or
+    /// read `name[]` as a list of that name.
+    Alike,
+    Other,
+}
+
+fn likeness(key: &str, name: &str) -> Likeness {
+    if key == name {
+        return Likeness::Same;
+    }
+    let fold = |byte: u8| if byte.is_ascii_alphanumeric() { byte.to_ascii_lowercase() } else { b'_' };
+    let is_like = |key: &str| key.len() == name.len() && key.bytes().map(fold).eq(name.bytes().map(fold));
+    let bare = key.split(['[', '\0']).next().unwrap_or_default().trim();
+    if is_like(key) || is_like(bare) { Likeness::Alike } else { Likeness::Other }
+}
+
+/// Whether a text has no control characters, at which some servers end it, but around it.
+fn is_one_line(text: &str) -> bool {
+    !text.trim().contains(char::is_control)
 }
 
 fn non_empty(text: &str) -> Option<&str> {
     if text.is_empty() { None } else { Some(text) }
+}
+
+#[cold]
+fn alike(what: &str, key: &str, name: &str) -> Fault {
+    let shown: String = key.chars().take(100).collect();
+    Fault::bad_request(format!("the {what} `{shown}` could be read as `{name}`"))
 }
 
 #[cold]
@@ -168,7 +244,7 @@ fn twice(what: &str, name: &str) -> Fault {
 }
 
 /// A text of a query without its escapes; none if they are broken or no UTF-8.
-fn decoded(text: &str) -> Option<Cow<'_, str>> {
+pub(super) fn decoded(text: &str) -> Option<Cow<'_, str>> {
     if !text.bytes().any(|byte| matches!(byte, b'%' | b'+')) {
         return Some(Cow::Borrowed(text));
     }

@@ -5,7 +5,7 @@ use crate::answer::{self, Answer};
 use crate::fault::Fault;
 use crate::headers::{self, HeaderOptions};
 use crate::identity::Identities;
-use crate::{grpc, host, path};
+use crate::{grpc, host, path, reserved};
 use http::{HeaderMap, Request};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -84,9 +84,7 @@ impl Gate {
     #[inline]
     fn tell_upstream(&self, headers: &mut HeaderMap, decision: &Decision) {
         if self.limiter.has_flags() {
-            for header in self.limiter.flag_headers() {
-                headers.remove(header);
-            }
+            reserved::clear_flags(headers, &self.limiter.flag_headers());
             for flag in decision.flags() {
                 headers::write_flag(&flag, headers);
             }

@@ -66,7 +66,7 @@ impl Refused {
         &self.target
     }
 
-    /// Refuses the same request for `target`, if it is to be refused. Otherwise it has to take the usual way: nothing
+    /// Refuses the same request for `target`, if it is over a limit. Otherwise it has to take the usual way: nothing
     /// was decided about it.
     pub fn again(&mut self, target: &[u8]) -> Option<Decision> {
         if self.target.path_and_query().map(PathAndQuery::as_str).map(str::as_bytes) != Some(target) {
@@ -76,7 +76,8 @@ impl Refused {
             self.target = Uri::from(PathAndQuery::try_from(target).ok()?);
             self.request.uri_mut().clone_from(&self.target);
         }
-        self.gate.refuse(&mut self.request, self.peer)
+        // What is written here says that a limit is exceeded, and nothing else.
+        self.gate.refuse(&mut self.request, self.peer).filter(|decision| !decision.store_unavailable)
     }
 
     /// Writes what the client is told, as HTTP/1.1 sends it, and answers the length of the body. `is_last` says that

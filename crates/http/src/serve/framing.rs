@@ -8,7 +8,10 @@
 //! may contain. Hyper then answers 400 and closes.
 //!
 //! Refused are: a length beside a transfer coding, two lengths, two codings, any coding but `chunked`,
-//! lengths and chunk sizes that are not plain digits, lines that do not end in CR LF, folded lines.
+//! lengths and chunk sizes that are not plain digits, lengths with leading zeros, lines that do not end in CR LF, folded lines.
+
+#[cfg(test)]
+mod fuzz;
 
 use memchr::memchr;
 
@@ -168,9 +171,7 @@ impl Watch {
         let Some(colon) = memchr(b':', line) else { return Err(Ambiguous) };
         let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
         if name.eq_ignore_ascii_case(b"content-length") {
-            let text = str::from_utf8(value).map_err(|_| Ambiguous)?;
-            let plain = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
-            let length = text.parse().ok().filter(|_| plain).ok_or(Ambiguous)?;
+            let length = plain_length(value).ok_or(Ambiguous)?;
             if self.length.replace(length).is_some() {
                 return Err(Ambiguous);
             }
@@ -181,6 +182,12 @@ impl Watch {
         }
         Ok(())
     }
+}
+
+/// The number in a `Content-Length`, of which there is one spelling: no sign, no leading zero, nothing but digits.
+pub fn plain_length(text: &[u8]) -> Option<u64> {
+    let is_plain = text.iter().all(u8::is_ascii_digit) && (text.len() == 1 || text.first() != Some(&b'0'));
+    str::from_utf8(text).ok().filter(|_| is_plain)?.parse().ok()
 }
 
 /// Whether a line of a head, without its LF, is certainly none that says where the request ends, nor the last one,

@@ -182,6 +182,21 @@ async fn a_key_said_twice_is_refused() {
         (ask("203.0.113.9", "/keyed?user=a&user=b"), "the query parameter `user`"),
         (ask("203.0.113.9", "/keyed?user=a&us%65r=b"), "the query parameter `user`"),
         (ask("203.0.113.9", "/keyed?user=%ff"), "cannot be decoded"),
+        (ask("203.0.113.9", "/keyed?user=a%00b"), "cannot be decoded"),
+        (ask("203.0.113.9", "/keyed?user=a%0ab"), "cannot be decoded"),
+        (ask("203.0.113.9", "/keyed?user=a;b"), "cannot be decoded"),
+        (ask("203.0.113.9", "/keyed?x=y;user=a"), "`user` could be read as `user`"),
+        (ask("203.0.113.9", "/keyed?user=a;us%65r=b"), "could be read as `user`"),
+        (ask("203.0.113.9", "/keyed?USER=a"), "`USER` could be read as `user`"),
+        (ask("203.0.113.9", "/keyed?user[]=a"), "could be read as `user`"),
+        (ask("203.0.113.9", "/keyed?user%5b0%5d=a"), "could be read as `user`"),
+        (ask("203.0.113.9", "/keyed?+user=a"), "could be read as `user`"),
+        (ask("203.0.113.9", "/keyed?user%00x=a"), "could be read as `user`"),
+        (keyed().with("cookie", "Tenant=a"), "the cookie `Tenant` could be read as `tenant`"),
+        (keyed().with("cookie", "x=y, tenant=a"), "the cookie `tenant` could be read as `tenant`"),
+        (keyed().with("cookie", "x=y tenant=a"), "the cookie `tenant`"),
+        (keyed().with("cookie", "x=\"y tenant=a\""), "the cookie `tenant`"),
+        (keyed().with("cookie", "tenant=a%00b"), "has control characters"),
         (keyed().with("cookie", "tenant=a; tenant=b"), "the cookie `tenant`"),
         (keyed().with("cookie", "tenant=a").with("cookie", "tenant=b"), "the cookie `tenant`"),
     ] {
@@ -210,6 +225,123 @@ async fn a_key_said_twice_is_refused() {
     .await;
 }
 
+/// Other spellings of one value are one value, wherever a server may undo them.
+#[tokio::test]
+async fn a_value_is_one_however_it_is_spelt() {
+    let rules = "rules: [{ id: by, key: user, algorithm: fixed_window, limit: 1/min }]";
+    let spelt = |number: usize, uri: &str| ask(&format!("198.51.100.{number}"), uri);
+    let gatehouse = Gatehouse::new(rules, "user: { query: user_id }");
+    let same = [
+        "/?user_id=%61nn",
+        "/?user_id=%20ann",
+        "/?user_id=ann%20",
+        "/?user_id=+ann++",
+        "/?user_id=ann%0a",
+        "/?user%5fid=ann",
+        "/?x=y&user_id=ann&z",
+        "/?user_id=%09ann%0D%0A",
+    ];
+    let others = same.iter().enumerate().map(|(at, uri)| spelt(at, uri));
+    all_one(&gatehouse, spelt(99, "/?user_id=ann"), others).await;
+    for uri in [
+        "/?user.id=ann",
+        "/?user+id=ann",
+        "/?user-id=ann",
+        "/?user%20id=ann",
+        "/?User_Id=ann",
+        "/?user[id=ann",
+    ] {
+        assert_eq!(gatehouse.tell(spelt(1, uri)).await.status, 400, "{uri}");
+    }
+    // Others are others.
+    for (number, uri) in
+        [(2, "/?user_id=ann%2Bx"), (3, "/?user_id=Ann"), (4, "/?user_ids=ann"), (5, "/?id=ann;x")]
+    {
+        assert_eq!(gatehouse.tell(spelt(number, uri)).await.status, 200, "{uri}");
+    }
+    let gatehouse = Gatehouse::new(rules, "user: { cookie: sid }");
+    let with = |number: usize, cookie: &str| spelt(number, "/").with("cookie", cookie);
+    let same = [
+        "sid=\"ann\"",
+        "sid=%61nn",
+        "sid=a%6En",
+        "sid=\"%61nn\"",
+        "sid=\" ann \"",
+        "sid=%20ann",
+        " sid = ann ",
+        "x=y; sid=ann; z",
+    ];
+    let others = same.iter().enumerate().map(|(at, cookie)| with(at, cookie));
+    all_one(&gatehouse, with(99, "sid=ann"), others).await;
+    for (number, cookie) in [(2, "sid=ann%"), (3, "sid=ann%zz"), (4, "sid=an+n"), (5, "sids=ann; xsid=ann")] {
+        assert_eq!(gatehouse.tell(with(number, cookie)).await.status, 200, "{cookie}");
+    }
+}
+
+/// Whatever is written behind `Bearer`, servers that skip more than others must not find a token that we do not.
+#[tokio::test]
+async fn a_bearer_token_is_one_however_it_is_spelt() {
+    let folder = tempfile::tempdir().unwrap();
+    let signer = Signer::hs256();
+    let jwt = signer.publish(folder.path());
+    let claims = json!({"sub": "ann", "exp": 1_800_000_060});
+    for (identity, token) in [
+        (String::new(), "k".to_owned()),
+        (format!("user: {{ jwt: sub }}\njwt: {jwt} }}"), signer.sign(&claims)),
+    ] {
+        let gatehouse = Gatehouse::in_folder(RULES, &identity, folder.path());
+        let path = if identity.is_empty() { "/keyed" } else { "/api" };
+        // Each from another address: what is not found to be the token would have a count of its own.
+        let spelt = |number: usize, value: String| {
+            ask(&format!("198.51.100.{number}"), path).with("authorization", value)
+        };
+        let same = [
+            "bearer {}",
+            "BEARER {}",
+            "bEaReR {}",
+            "Bearer  {}",
+            "Bearer\t{}",
+            "Bearer \t  {}",
+            "Bearer\t\t{}",
+            "Bearer {} ",
+            "Bearer {}\t",
+            " Bearer {}",
+            "\tBearer\t{} \t",
+        ];
+        let others = same.iter().enumerate().map(|(at, text)| spelt(at, text.replace("{}", &token)));
+        all_one(&gatehouse, spelt(99, format!("Bearer {token}")), others).await;
+        let refused = [
+            "Bearer {} x",
+            "Bearer x {}",
+            "Bearer {}\tx",
+            "Bearer {}, Bearer {}",
+            "Bearer:{}",
+            "Bearer={}",
+            "Bearer,{}",
+            "Bearer: {}",
+            "Bearer{}",
+            "bearer\"{}\"",
+            "Bearer \u{a0}{}",
+            "Bearer\u{3000}{}",
+            "Bearer {}\u{a0}x",
+        ];
+        for text in refused {
+            let told = gatehouse.tell(spelt(1, text.replace("{}", &token))).await;
+            assert_eq!(told.status, 400, "{text:?}");
+            assert!(told.body.contains("`Bearer`, a space and one token"), "{}", told.body);
+        }
+        let twice = spelt(1, format!("Bearer {token}")).with("authorization", format!("Bearer {token}"));
+        let told = gatehouse.tell(twice).await;
+        assert_eq!((told.status, told.body.contains("stands there twice")), (400, true));
+        // No token at all, for us and for every server: all of these count by the address.
+        let none = ["Bearer", "Bearer ", "bearer \t", "Basic azI=", "Token {}", "Bear {}", ""];
+        let none = none
+            .iter()
+            .map(|text| ask("203.0.113.9", path).with("authorization", text.replace("{}", &token)));
+        all_one(&gatehouse, ask("203.0.113.9", path), none).await;
+    }
+}
+
 #[tokio::test]
 async fn a_forged_token_has_no_quota_of_its_own() {
     let folder = tempfile::tempdir().unwrap();
@@ -234,6 +366,10 @@ async fn a_forged_token_has_no_quota_of_its_own() {
             signer.sign(&json!({"sub": "u5"})),
             signer.sign(&json!({"sub": "u6", "exp": now + 60, "nbf": now + 30})),
             other.sign(&claims("u7", 60)),
+            signer.sign_critical(&["b64"], &claims("u10", 60)),
+            signer.sign_critical(&["https://example.com/ext"], &claims("u11", 60)),
+            signer.sign_critical(&["exp"], &claims("u12", 60)),
+            signer.sign_critical(&[], &claims("u13", 60)),
             // The public key, which everybody has, as the secret of another algorithm.
             hs256_with(&signer.file, &claims("u8", 60)),
             hs256_with(signer.file.trim_ascii(), &claims("u9", 60)),

@@ -3,7 +3,7 @@
 use crate::client::limit_headers;
 use crate::decisions::{START_US, Setting};
 use http::HeaderMap;
-use tollgate_http::{HeaderOptions, Reset, answer};
+use tollgate_http::{HeaderOptions, Reset, UnavailableStatus, answer};
 use tollgate_limiter::Decision;
 
 const ALL: HeaderOptions = HeaderOptions {
@@ -12,6 +12,7 @@ const ALL: HeaderOptions = HeaderOptions {
     legacy: true,
     reset: Reset::Unix,
     retry_jitter: None,
+    store_unavailable: UnavailableStatus::ServiceUnavailable,
 };
 const NONE: HeaderOptions = HeaderOptions {
     x_ratelimit: false,
@@ -19,6 +20,7 @@ const NONE: HeaderOptions = HeaderOptions {
     legacy: false,
     reset: Reset::Unix,
     retry_jitter: None,
+    store_unavailable: UnavailableStatus::ServiceUnavailable,
 };
 
 fn written(options: HeaderOptions, decision: &Decision) -> Vec<String> {
@@ -154,15 +156,18 @@ fn a_policy_name_is_always_header_text() {
 fn options_are_read_from_a_document() {
     let read = |json: &str| serde_json::from_str::<HeaderOptions>(json);
     assert_eq!(read("{}").unwrap(), HeaderOptions::default());
-    let options = read(r#"{"x_ratelimit":false,"legacy":true,"reset":"delta"}"#).unwrap();
+    let options =
+        read(r#"{"x_ratelimit":false,"legacy":true,"reset":"delta","store_unavailable":429}"#).unwrap();
     let expected = HeaderOptions {
         x_ratelimit: false,
         ratelimit: true,
         legacy: true,
         reset: Reset::Delta,
         retry_jitter: None,
+        store_unavailable: UnavailableStatus::TooManyRequests,
     };
     assert_eq!(options, expected);
+    assert!(read(r#"{"store_unavailable":500}"#).is_err());
     assert!(read(r#"{"x_rate_limit":true}"#).is_err());
     assert!(read(r#"{"reset":"never"}"#).is_err());
 }

@@ -1,12 +1,14 @@
 //! The layer with a store that has to be waited for.
 
+use crate::client::limit_headers;
 use crate::gatehouse::{Told, ask};
+use base64::Engine;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Empty};
 use std::convert::Infallible;
 use std::sync::Arc;
 use tollgate_core::rules::load;
-use tollgate_http::RateLimitLayer;
+use tollgate_http::{HeaderOptions, RateLimitLayer, UnavailableStatus};
 use tollgate_limiter::{Clock, FailureSettings, Limiter, MemoryStore, RedisSettings, RedisStore};
 use tollgate_testbed::{PATIENCE, Server};
 use tower::{Layer, ServiceExt, service_fn};
@@ -53,4 +55,98 @@ async fn two_nodes_have_one_limit_and_say_when_they_cannot_know_it() {
     let said = |name: &str| told.headers[name].to_str().unwrap().to_owned();
     assert_eq!(told.status, 200);
     assert_eq!((said("x-ratelimit-remaining"), said("x-ratelimit-policy")), ("-1".into(), "degraded".into()));
+}
+
+/// A layer whose store does not answer: nothing listens on its port.
+async fn without_store(rule: &str, headers: HeaderOptions) -> RateLimitLayer {
+    let url = "redis://127.0.0.1:1".parse().unwrap();
+    let store = RedisStore::open(&url, RedisSettings::default(), Clock::system()).await.unwrap();
+    let limiter = Limiter::new(MemoryStore::new(1 << 24), Clock::system());
+    let limiter = limiter.sharing(&store, FailureSettings::default());
+    let rules = format!("rules: [{{ id: login, key: ip, {rule} }}]");
+    let loaded = load("test.yaml", &rules).unwrap_or_else(|report| panic!("{report}"));
+    limiter.install(loaded.rules, loaded.lists);
+    RateLimitLayer::new(Arc::new(limiter)).headers(headers)
+}
+
+async fn tell_with(layer: &RateLimitLayer, name: &'static str, value: &str) -> Told {
+    let inner = service_fn(|_: Request<_>| async move {
+        Ok::<_, Infallible>(Response::new(Empty::<bytes::Bytes>::new()))
+    });
+    let service = layer.for_peer("203.0.113.9:1".parse().unwrap()).layer(inner);
+    let asked = ask("203.0.113.9", "/x").with(name, value).request();
+    let (parts, body) = service.oneshot(asked).await.unwrap().into_parts();
+    let body = body.collect().await.unwrap().to_bytes().to_vec();
+    Told { status: parts.status.as_u16(), headers: parts.headers, body: String::from_utf8(body).unwrap() }
+}
+
+const MESSAGE: &str = "The store of the rate limits is unavailable; try again later";
+
+#[tokio::test]
+async fn a_refusal_without_the_store_says_so_in_every_format() {
+    let as_429 = HeaderOptions {
+        store_unavailable: UnavailableStatus::TooManyRequests,
+        legacy: true,
+        ..HeaderOptions::default()
+    };
+    for (options, status, reason) in
+        [(HeaderOptions::default(), 503, "Service Unavailable"), (as_429, 429, "Too Many Requests")]
+    {
+        let layer = without_store("limit: 5/h, on_store_failure: deny", options).await;
+        let json = format!(
+            r#"{{"error":{{"code":"STORE_UNAVAILABLE","message":"{MESSAGE}","details":{{"retry_after_seconds":1}}}}}}"#
+        );
+        let problem = format!(
+            r#"{{"type":"about:blank","title":"{reason}","status":{status},"detail":"{MESSAGE}","code":"STORE_UNAVAILABLE","retry_after_seconds":1}}"#
+        );
+        for (accept, media_type, body) in [
+            ("*/*", "application/json", &json),
+            ("application/problem+json", "application/problem+json", &problem),
+        ] {
+            let told = tell_with(&layer, "accept", accept).await;
+            assert_eq!((told.status, &told.body), (status, body), "{accept}");
+            let mut expected = vec![
+                "ratelimit-policy: \"login\";q=5;w=3600",
+                "retry-after: 1",
+                "x-ratelimit-limit: 5",
+                "x-ratelimit-policy: degraded",
+                "x-ratelimit-remaining: -1",
+            ];
+            if options.legacy {
+                expected.insert(0, "ratelimit-limit: 5");
+            }
+            assert_eq!(limit_headers(&told.headers), expected);
+            assert_eq!(told.headers["content-type"], media_type);
+        }
+        let told = tell_with(&layer, "content-type", "application/grpc").await;
+        let said = |name: &str| told.headers[name].to_str().unwrap();
+        let code = if status == 503 { "14" } else { "8" };
+        assert_eq!((told.status, said("grpc-status"), said("grpc-message")), (200, code, MESSAGE));
+        let details =
+            base64::engine::general_purpose::STANDARD_NO_PAD.decode(said("grpc-status-details-bin"));
+        let details = details.unwrap();
+        assert!(details.windows(9).any(|bytes| bytes == b"RetryInfo"), "{details:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_place_that_the_store_cannot_give_is_no_exceeded_limit() {
+    let rule = "algorithm: concurrency, limit: 2, on_store_failure: deny";
+    let layer = without_store(rule, HeaderOptions::default()).await;
+    for _ in 0..3 {
+        let told = tell_with(&layer, "accept", "*/*").await;
+        assert_eq!((told.status, told.headers["retry-after"].to_str().unwrap()), (503, "1"));
+        assert!(told.body.contains("STORE_UNAVAILABLE") && !told.body.contains("exceeded"), "{}", told.body);
+    }
+}
+
+#[tokio::test]
+async fn a_share_that_is_exceeded_is_a_limit_that_is_exceeded() {
+    let layer = without_store("limit: 5/h, on_store_failure: local", HeaderOptions::default()).await;
+    for _ in 0..5 {
+        assert_eq!(tell_with(&layer, "accept", "*/*").await.status, 200);
+    }
+    let told = tell_with(&layer, "accept", "*/*").await;
+    assert_eq!((told.status, told.headers["x-ratelimit-remaining"].to_str().unwrap()), (429, "-1"));
+    assert!(told.body.contains("RATE_LIMIT_EXCEEDED"), "{}", told.body);
 }

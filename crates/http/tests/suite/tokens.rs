@@ -98,6 +98,12 @@ impl Signer {
         encode(&header, claims, &self.key).unwrap()
     }
 
+    /// Signed properly, but not to be used by who does not know `extension`.
+    pub fn sign_critical(&self, extension: &[&str], claims: &Value) -> String {
+        let crit = Some(extension.iter().map(|name| (*name).to_owned()).collect());
+        encode(&Header { crit, ..Header::new(self.algorithm) }, claims, &self.key).unwrap()
+    }
+
     /// Its entry in a key set.
     pub fn jwk(&self, kid: &str) -> Value {
         let mut jwk = self.jwk.clone();

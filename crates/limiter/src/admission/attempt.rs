@@ -205,7 +205,7 @@ impl Asked {
         if self.in_flight.is_empty() {
             return (None, permit);
         }
-        let (mut fold, mut degraded) = (Fold::default(), false);
+        let (mut fold, mut degraded, mut is_denied) = (Fold::default(), false, false);
         for wanted in &self.in_flight {
             let charge = wanted.due.charge(&self.policy);
             let (step, taken, is_degraded) = match limiter.shared() {
@@ -219,11 +219,15 @@ impl Asked {
             fold.add(&charge, &step);
             permit.join(taken);
             if !fold.admits() {
+                let policy = self.policy.rules.set.rule_of(charge.id).on_store_failure;
+                is_denied = is_degraded && policy == OnStoreFailure::Deny;
                 break;
             }
         }
         let mut decision = Decision::of(&self.policy.rules, &fold, now_us);
         decision.degraded = degraded;
+        // The last place that was asked for is the one that refused.
+        decision.store_unavailable = is_denied;
         if degraded {
             decision.soft = None;
         }

@@ -12,3 +12,4 @@ mod malformed;
 mod real_time;
 mod routes;
 mod setting;
+mod unavailable;

@@ -74,7 +74,10 @@ impl Setting {
     /// With other rules.
     pub async fn start_with(rules: &str) -> Self {
         let clock = ManualClock::new(START_US);
-        let door = door_with(rules, Clock::Manual(clock.clone()));
+        Self::serving(door_with(rules, Clock::Manual(clock.clone())), clock).await
+    }
+
+    async fn serving(door: Arc<Door>, clock: ManualClock) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
@@ -88,6 +91,11 @@ impl Setting {
     }
 }
 
+/// A door of a limiter with a clock of its own.
+pub async fn serve(limiter: Limiter) -> Setting {
+    Setting::serving(door_of(limiter), ManualClock::new(START_US)).await
+}
+
 pub fn door(clock: Clock) -> Arc<Door> {
     door_with(RULES, clock)
 }
@@ -96,6 +104,10 @@ fn door_with(rules: &str, clock: Clock) -> Arc<Door> {
     let limiter = Limiter::new(MemoryStore::new(1 << 24), clock);
     let loaded = load("test.yaml", rules).unwrap_or_else(|report| panic!("{report}"));
     limiter.install(loaded.rules, loaded.lists);
+    door_of(limiter)
+}
+
+fn door_of(limiter: Limiter) -> Arc<Door> {
     let readiness = Arc::new(Readiness::default());
     readiness.rules_installed();
     Arc::new(Door { limiter: Arc::new(limiter), headers: HeaderOptions::default(), readiness })
