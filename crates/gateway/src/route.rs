@@ -1,6 +1,6 @@
 //! Which upstream a request goes to: by its host, then by its path.
 
-use crate::settings;
+use crate::settings::{self, BodyLimits};
 
 /// A place in the list of upstreams.
 pub(crate) type UpstreamIndex = usize;
@@ -10,11 +10,13 @@ pub(crate) type UpstreamIndex = usize;
 pub(crate) struct Routes(Vec<Entry>);
 
 #[derive(Debug)]
-struct Entry {
+pub(crate) struct Entry {
     host: HostPattern,
     /// Without a slash at its end, so empty for all paths.
     prefix: String,
-    upstream: UpstreamIndex,
+    pub(crate) upstream: UpstreamIndex,
+    /// None for those of the gateway.
+    pub(crate) bodies: Option<BodyLimits>,
 }
 
 #[derive(Debug)]
@@ -38,7 +40,8 @@ impl Routes {
             for host in hosts {
                 for path in paths {
                     let prefix = path.trim_end_matches('/').to_owned();
-                    entries.push(Entry { host: HostPattern::of(host), prefix, upstream });
+                    let host = HostPattern::of(host);
+                    entries.push(Entry { host, prefix, upstream, bodies: route.bodies });
                 }
             }
         }
@@ -48,9 +51,9 @@ impl Routes {
     }
 
     /// Where a request for `path` at `host` goes. The host may carry a port, which does not matter.
-    pub(crate) fn find(&self, host: &str, path: &str) -> Option<UpstreamIndex> {
+    pub(crate) fn find(&self, host: &str, path: &str) -> Option<&Entry> {
         let name = without_port(host);
-        self.0.iter().find(|entry| entry.host.matches(name) && under(path, &entry.prefix)).map(|e| e.upstream)
+        self.0.iter().find(|entry| entry.host.matches(name) && under(path, &entry.prefix))
     }
 }
 
@@ -110,6 +113,7 @@ mod tests {
             hosts: hosts.iter().map(ToString::to_string).collect(),
             paths: paths.iter().map(ToString::to_string).collect(),
             upstream: upstream.into(),
+            bodies: None,
         };
         let upstreams = ["rest", "api", "orders", "sub", "deep"].map(|name| Upstream::new(name, Vec::new()));
         let routes = Routes::new(
@@ -141,7 +145,7 @@ mod tests {
             ("[::1]", "/", "rest"),
             ("[::1]:80", "/v1", "api"),
         ] {
-            let found = routes.find(host, path).map(|index| upstreams[index].name.as_str());
+            let found = routes.find(host, path).map(|entry| upstreams[entry.upstream].name.as_str());
             assert_eq!(found, Some(expected), "{host} {path}");
         }
         assert_eq!(Routes::new(&[route(&[], &[], "nobody")], &upstreams).unwrap_err(), "nobody");

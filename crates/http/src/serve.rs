@@ -12,11 +12,14 @@ mod doorman;
 mod framing;
 mod marked;
 mod marks;
+mod pace;
 mod protocol;
+mod streams;
 mod tls;
 
-pub use crowd::{Crowd, CrowdOptions, Seat};
+pub use crowd::{Crowd, CrowdOptions, Seat, address_prefix};
 pub use doorman::{Doorman, Word};
+pub use pace::{MinRate, PeerWait, RateWindow, SendPace};
 pub use tls::{TlsError, tls_from_files};
 
 use connection::Connection;
@@ -48,8 +51,11 @@ pub struct ServeOptions {
     /// How long a head may take from its first byte, or from the connection's start; looked at every half
     /// of it.
     pub head_time: Duration,
-    /// How long a connection may be silent between requests, or a peer not read what it asked for.
+    /// How long a connection may be silent between requests, or a peer not read what it asked for. On HTTP/2 only
+    /// requests and bodies count: a client that just answers pings is silent.
     pub idle_time: Duration,
+    /// What a client has to take of what is ready for it; none for clients that may be as slow as they like.
+    pub min_rate: Option<MinRate>,
     /// How long requests in flight have at shutdown.
     pub grace: Duration,
     /// What is spoken.
@@ -83,6 +89,7 @@ impl Default for ServeOptions {
             most_head_bytes: 16 * 1024,
             head_time: Duration::from_secs(5),
             idle_time: Duration::from_secs(75),
+            min_rate: Some(MinRate::default()),
             grace: Duration::from_secs(10),
             protocols: Protocols::Http1,
             framing: Framing::Usual,
@@ -131,6 +138,11 @@ impl Peer {
     /// The request was not refused.
     pub fn passed(&self) {
         self.marks.post.passed();
+    }
+
+    /// Part of a request's body was read: the client is not idle.
+    pub fn note_progress(&self) {
+        self.marks.moved();
     }
 }
 
@@ -210,7 +222,7 @@ pub async fn serve<S: Answers>(
         let connection = Connection {
             stream,
             address,
-            place: connection::Place { _slot: slot, _seat: seat },
+            place: connection::Place { _slot: slot, seat },
             marks,
             phase: watched.clone(),
             options,

@@ -5,13 +5,17 @@
 mod bodies;
 mod crowd;
 mod drain;
+mod early;
 mod failures;
 mod forwarding;
 mod hammering;
 mod headers;
 mod http2;
 mod idle;
+mod in_flight;
 mod limits;
+mod provoked;
+mod raw;
 mod setting;
 mod smuggling;
 mod tls;
