@@ -17,6 +17,7 @@ mod limits;
 mod provoked;
 mod raw;
 mod setting;
+mod slow;
 mod smuggling;
 mod tls;
 mod upgrades;

@@ -93,3 +93,38 @@ async fn answer(stream: TcpStream, script: Script, requests: Arc<AtomicUsize>) {
         }
     }
 }
+
+/// Answers every request with events, one at a time.
+pub struct Dripping {
+    pub address: SocketAddr,
+    task: JoinHandle<()>,
+}
+
+impl Dripping {
+    pub async fn start(every: Duration, events: usize) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let task = tokio::spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((mut stream, _)) = listener.accept().await {
+                connections.spawn(async move {
+                    let _ = stream.read(&mut [0; 4096]).await;
+                    let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n";
+                    let mut written = stream.write_all(head.as_bytes()).await;
+                    for _ in 0..events {
+                        tokio::time::sleep(every).await;
+                        written = written.and(stream.write_all(b"6\r\nevent;\r\n").await);
+                    }
+                    written.and(stream.write_all(b"0\r\n\r\n").await).unwrap();
+                });
+            }
+        });
+        Self { address, task }
+    }
+}
+
+impl Drop for Dripping {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
