@@ -215,6 +215,7 @@ pub async fn serve<S: Answers>(
             tracing::debug!(peer = %address, %error, "the connection was gone before it was served");
             continue;
         }
+        bound_unsent(&stream);
         let marks = Arc::new(Marks::default());
         let peer =
             Peer { address, secure: entrance.tls.is_some(), seat: seat.clone(), marks: Arc::clone(&marks) };
@@ -267,6 +268,18 @@ async fn accept(
         }
     }
 }
+
+/// Keeps the system from taking more of an answer than a peer that reads slowly needs; see `marks`. Without it peers have
+/// to read faster to be seen to read, which is no reason to refuse them.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn bound_unsent(stream: &TcpStream) {
+    if let Err(error) = socket2::SockRef::from(stream).set_tcp_notsent_lowat(marks::MOST_UNSENT_BYTES) {
+        tracing::debug!(%error, "the system does not bound what is not sent yet");
+    }
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn bound_unsent(_: &TcpStream) {}
 
 /// Errors of a connection that went away while it was waiting to be accepted.
 fn is_about_one_connection(error: &io::Error) -> bool {

@@ -15,6 +15,13 @@ use tokio::time::Instant;
 /// Requests on one connection that may be taken back before it matters how many were not.
 const MOST_ABANDONED: u32 = 200;
 
+/// What the system may hold of an answer that its peer has not been sent, beside what one segment takes. By default it would
+/// hold megabytes, and take more only when a third of them is gone: a peer that reads slowly would look like one that
+/// does not read.
+pub(super) const MOST_UNSENT_BYTES: u32 = 16 << 10;
+/// What a peer may have taken since the system last took more.
+const UNSEEN_BYTES: u64 = 128 << 10;
+
 /// No order between the marks is needed: who looks, looks again.
 #[derive(Debug)]
 pub(super) struct Marks {
@@ -262,7 +269,7 @@ impl Patience {
         self.written = written;
         match min_rate {
             Some(least) if marks.is_blocked.load(Ordering::Relaxed) => {
-                self.window.add_wait(self.every, least)
+                self.window.add_wait_behind(self.every, least, UNSEEN_BYTES)
             }
             _ => false,
         }

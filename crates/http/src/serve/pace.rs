@@ -56,13 +56,21 @@ impl RateWindow {
 
     /// The peer was waited for. Says whether it was too slow over a whole window.
     pub fn add_wait(&mut self, wait: Duration, least: MinRate) -> bool {
+        self.add_wait_behind(wait, least, 0)
+    }
+
+    /// The same for a peer that takes bytes out of a buffer which is filled up only now and then: so many may have
+    /// been taken besides those that were counted. The window then goes on until it is certain.
+    pub(super) fn add_wait_behind(&mut self, wait: Duration, least: MinRate, buffered: u64) -> bool {
         self.waited += wait;
         if self.waited < least.grace {
             return false;
         }
         let needed = u128::from(least.bytes_per_second) * self.waited.as_micros();
-        let is_slow = u128::from(self.bytes) * SECOND_US < needed;
-        *self = Self::default();
+        let is_slow = u128::from(self.bytes.saturating_add(buffered)) * SECOND_US < needed;
+        if is_slow || u128::from(self.bytes) * SECOND_US >= needed {
+            *self = Self::default();
+        }
         is_slow
     }
 
@@ -154,6 +162,19 @@ mod tests {
         }
     }
 
+    #[test]
+    fn what_is_in_a_buffer_may_have_been_taken() {
+        let mut window = RateWindow::default();
+        let mut add = |wait_s, bytes| {
+            window.add_bytes(bytes);
+            window.add_wait_behind(Duration::from_secs(wait_s), LEAST, 5_000)
+        };
+        assert!(!add(10, 0) && !add(40, 0), "it may have taken all of it");
+        assert!(add(1, 0), "and now it has taken all of it too slowly");
+        assert!(!add(10, 1_000) && !add(50, 0), "a window in which enough was taken is over");
+        assert!(add(1, 0));
+    }
+
     async fn slow(wait: &mut PeerWait) {
         poll_fn(|cx| if wait.poll_slow(cx) { Poll::Ready(()) } else { Poll::Pending }).await
     }
@@ -185,7 +206,7 @@ mod tests {
         let mut wait = PeerWait::new(LEAST);
         for _ in 0..100 {
             assert!(timeout(Duration::from_secs(1), slow(&mut wait)).await.is_err());
-            assert!(!wait.end(100));
+            assert!(!wait.end(200));
             advance(Duration::from_secs(3_600)).await;
         }
     }

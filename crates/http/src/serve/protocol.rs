@@ -46,7 +46,8 @@ fn http1(options: &ServeOptions) -> http1::Builder {
 }
 
 fn http2(options: &ServeOptions) -> http2::Builder<StreamExecutor> {
-    let mut http = http2::Builder::new(StreamExecutor { min_rate: options.min_rate });
+    let mut http =
+        http2::Builder::new(StreamExecutor { min_rate: options.min_rate, idle_time: options.idle_time });
     http.timer(TokioTimer::new())
         .max_concurrent_streams(MOST_STREAMS)
         .max_pending_accept_reset_streams(MOST_PENDING_RESETS)

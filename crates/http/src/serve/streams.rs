@@ -2,17 +2,19 @@
 //!
 //! A client may let a stream stand still by not making room for more of it, while the rest of its connection moves. Hyper
 //! asks for the next frame of a body only when there is room. So a body that was not asked again since its last frame
-//! is one that its client does not take; the task of the stream watches for how long.
+//! is one that its client does not take; the task of the stream watches for how long. A client may make room only when it
+//! has taken much of what it has: as much as went to it before it first stood still may be on its way to be taken.
 
-use super::pace::{MinRate, PeerWait, SendPace};
+use super::pace::{MinRate, RateWindow, SendPace};
 use parking_lot::Mutex;
 use pin_project_lite::pin_project;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 use tokio::task::futures::TaskLocalFuture;
-use tokio::time::{Sleep, sleep_until};
+use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
 tokio::task_local! {
     static METER: Arc<StreamMeter>;
@@ -56,6 +58,8 @@ impl StreamMeter {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StreamExecutor {
     pub(super) min_rate: Option<MinRate>,
+    /// How long a stream may stand still.
+    pub(super) idle_time: Duration,
 }
 
 impl<F> hyper::rt::Executor<F> for StreamExecutor
@@ -70,7 +74,7 @@ where
             has_until: AtomicBool::new(false),
         });
         let future = METER.scope(Arc::clone(&meter), future);
-        tokio::spawn(PacedStream { future, meter, wait: None, until: None });
+        tokio::spawn(PacedStream { future, meter, idle_time: self.idle_time, stall: None, until: None });
     }
 }
 
@@ -80,7 +84,8 @@ pin_project! {
         #[pin]
         future: TaskLocalFuture<Arc<StreamMeter>, F>,
         meter: Arc<StreamMeter>,
-        wait: Option<Stall>,
+        idle_time: Duration,
+        stall: Option<Stall>,
         until: Option<Pin<Box<Sleep>>>,
     }
 }
@@ -88,10 +93,20 @@ pin_project! {
 /// The times in which a client did not take what was ready.
 #[derive(Debug)]
 struct Stall {
-    wait: PeerWait,
+    window: RateWindow,
+    /// When the present one began.
+    since: Option<Instant>,
+    /// When time was last counted.
+    counted: Instant,
     /// Bytes that were counted.
     bytes: u64,
+    /// What had gone to the client when it first stood still.
+    at_first: u64,
+    timer: Pin<Box<Sleep>>,
 }
+
+/// How often a stream that stands still is looked at.
+const LOOKS: u32 = 4;
 
 impl<F: Future<Output = ()>> Future for PacedStream<F> {
     type Output = ();
@@ -101,21 +116,12 @@ impl<F: Future<Output = ()>> Future for PacedStream<F> {
         if this.future.poll(cx).is_ready() {
             return Poll::Ready(());
         }
-        let is_full = this.meter.is_full.load(Ordering::Relaxed);
-        if let Some(stall) = this.wait
-            && stall.is_slow(this.meter, is_full, cx)
-        {
-            tracing::debug!("a stream was reset: its client does not take what is ready");
-            return Poll::Ready(());
-        }
-        if is_full
-            && this.wait.is_none()
-            && let Some(least) = this.meter.pace.lock().min_rate
-        {
-            let bytes = this.meter.bytes.load(Ordering::Relaxed);
-            let stall = this.wait.insert(Stall { wait: PeerWait::new(least), bytes });
-            // Wakes the task when the time is over.
-            stall.wait.poll_slow(cx);
+        if this.stall.is_some() || this.meter.is_full.load(Ordering::Relaxed) {
+            let stall = this.stall.get_or_insert_with(|| Stall::new(this.meter));
+            if stall.poll_slow(this.meter, *this.idle_time, cx) {
+                tracing::debug!("a stream was reset: its client does not take what is ready");
+                return Poll::Ready(());
+            }
         }
         if this.meter.has_until.load(Ordering::Relaxed) && this.until.is_none() {
             *this.until = this.meter.pace.lock().until.map(|until| Box::pin(sleep_until(until)));
@@ -128,10 +134,108 @@ impl<F: Future<Output = ()>> Future for PacedStream<F> {
 }
 
 impl Stall {
-    fn is_slow(&mut self, meter: &StreamMeter, is_full: bool, cx: &mut Context<'_>) -> bool {
+    fn new(meter: &StreamMeter) -> Self {
         let bytes = meter.bytes.load(Ordering::Relaxed);
-        let moved = bytes.wrapping_sub(self.bytes);
-        self.bytes = bytes;
-        (moved > 0 || !is_full) && self.wait.end(moved) || is_full && self.wait.poll_slow(cx)
+        Self {
+            window: RateWindow::default(),
+            since: None,
+            counted: Instant::now(),
+            bytes,
+            at_first: bytes,
+            timer: Box::pin(sleep(Duration::ZERO)),
+        }
+    }
+
+    /// Looks at the stream. Says whether its client is too slow; otherwise the task is woken to look again.
+    fn poll_slow(&mut self, meter: &StreamMeter, idle_time: Duration, cx: &mut Context<'_>) -> bool {
+        let bytes = meter.bytes.load(Ordering::Relaxed);
+        if bytes != self.bytes || !meter.is_full.load(Ordering::Relaxed) {
+            self.window.add_bytes(bytes.wrapping_sub(self.bytes));
+            self.bytes = bytes;
+            let is_slow = self.since.take().is_some() && self.count(meter);
+            if is_slow || !meter.is_full.load(Ordering::Relaxed) {
+                return is_slow;
+            }
+        }
+        let grace = meter.pace.lock().min_rate.map_or(idle_time, |least| least.grace.min(idle_time));
+        let every = (grace / LOOKS).max(Duration::from_millis(1));
+        let since = *self.since.get_or_insert_with(|| {
+            let now = Instant::now();
+            self.counted = now;
+            self.timer.as_mut().reset(now + every);
+            now
+        });
+        while self.timer.as_mut().poll(cx).is_ready() {
+            if since.elapsed() >= idle_time || self.count(meter) {
+                return true;
+            }
+            self.timer.as_mut().reset(Instant::now() + every);
+        }
+        false
+    }
+
+    /// Counts the time since it was last counted.
+    fn count(&mut self, meter: &StreamMeter) -> bool {
+        let now = Instant::now();
+        let wait = now.saturating_duration_since(std::mem::replace(&mut self.counted, now));
+        let least = meter.pace.lock().min_rate;
+        least.is_some_and(|least| self.window.add_wait_behind(wait, least, self.at_first))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::poll_fn;
+    use tokio::time::timeout;
+
+    const LEAST: MinRate = MinRate { bytes_per_second: 100, grace: Duration::from_secs(10) };
+    const IDLE: Duration = Duration::from_secs(75);
+
+    fn meter(first: u64) -> StreamMeter {
+        let pace = Mutex::new(SendPace { min_rate: Some(LEAST), until: None });
+        let (is_full, has_until) = (AtomicBool::new(false), AtomicBool::new(false));
+        let meter = StreamMeter { is_full, bytes: AtomicU64::new(0), pace, has_until };
+        meter.hand_over(first);
+        meter
+    }
+
+    async fn slow(stall: &mut Stall, meter: &StreamMeter) {
+        poll_fn(|cx| if stall.poll_slow(meter, IDLE, cx) { Poll::Ready(()) } else { Poll::Pending }).await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_that_stands_still_has_as_long_as_its_client_may_take_for_what_it_has() {
+        // What went to the client at first, and the seconds in which it has to make room.
+        for (first, seconds) in [(0, 10), (1_000, 12), (2_000, 22), (5_000, 52), (1 << 20, 75)] {
+            let (meter, start) = (meter(first), Instant::now());
+            slow(&mut Stall::new(&meter), &meter).await;
+            let took = start.elapsed().as_secs();
+            assert!((seconds..=seconds + 3).contains(&took), "{first}: {took}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_makes_room_seldom_but_for_much_is_not_slow() {
+        let meter = meter(7_000);
+        let mut stall = Stall::new(&meter);
+        for _ in 0..100 {
+            assert!(timeout(Duration::from_secs(60), slow(&mut stall, &meter)).await.is_err());
+            meter.ask();
+            meter.hand_over(6_500);
+        }
+        assert!(timeout(Duration::from_secs(3_600), slow(&mut stall, &meter)).await.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_sends_seldom_makes_no_client_slow() {
+        let meter = meter(1);
+        let mut stall = Stall::new(&meter);
+        for _ in 0..100 {
+            meter.ask();
+            assert!(timeout(Duration::from_secs(60), slow(&mut stall, &meter)).await.is_err());
+            meter.hand_over(1);
+            assert!(timeout(Duration::from_millis(10), slow(&mut stall, &meter)).await.is_err());
+        }
     }
 }
