@@ -230,6 +230,7 @@ struct Attempt {
 }
 
 /// What becomes of an attempt.
+#[expect(clippy::large_enum_variant, reason = "the large one is nearly every one, and is handed on at once")]
 enum Judged {
     Done(Result<(Response<Incoming>, Lease), Refused>),
     Again(Box<Request<Sent>>),
