@@ -1,85 +1,21 @@
-//! Bodies on their way: one frame at a time, in both directions, so that nobody's memory holds a whole one.
+//! Bodies on their way: one frame at a time, in both directions, so that no memory holds a whole one.
+
+mod held;
+mod sent;
 
 use crate::upstream::Load;
 use crate::upstream::pool::{Connection, Pool};
 use bytes::Bytes;
+pub use held::OutlivingBody;
+pub(crate) use held::{ExchangeRoom, Outliving, OutlivingExchange};
 use http::Version;
 use http_body_util::Full;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
+pub(crate) use sent::{Progress, Sent, Uploader};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Context, Poll};
 use tollgate_http::ReservedNames;
-
-/// A client's body, as a server gets it.
-#[derive(Debug)]
-pub(crate) struct Sent {
-    body: Option<(Incoming, Arc<Progress>, Arc<ReservedNames>)>,
-}
-
-/// How far a client's body is.
-#[derive(Debug, Default)]
-pub(crate) struct Progress {
-    ended: AtomicBool,
-    /// Counts frames.
-    frames: AtomicU32,
-}
-
-impl Progress {
-    pub(crate) fn frames(&self) -> u32 {
-        self.frames.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn ended(&self) -> bool {
-        self.ended.load(Ordering::Relaxed)
-    }
-}
-
-impl Sent {
-    /// No body.
-    pub(crate) fn empty() -> Self {
-        Self { body: None }
-    }
-
-    /// The client's, and where to see how far it is; none if there is nothing to send.
-    pub(crate) fn new(body: Incoming, reserved: &Arc<ReservedNames>) -> (Self, Option<Arc<Progress>>) {
-        if body.is_end_stream() {
-            return (Self::empty(), None);
-        }
-        let progress = Arc::new(Progress::default());
-        (Self { body: Some((body, Arc::clone(&progress), Arc::clone(reserved))) }, Some(progress))
-    }
-}
-
-impl Body for Sent {
-    type Data = Bytes;
-    type Error = hyper::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let Some((body, progress, reserved)) = &mut self.body else { return Poll::Ready(None) };
-        let mut polled = Pin::new(&mut *body).poll_frame(cx);
-        if polled.is_ready() {
-            progress.frames.fetch_add(1, Ordering::Relaxed);
-            if !matches!(polled, Poll::Ready(Some(_))) || body.is_end_stream() {
-                progress.ended.store(true, Ordering::Relaxed);
-            }
-        }
-        clean_trailers(&mut polled, reserved);
-        polled
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.as_ref().is_none_or(|(body, ..)| body.is_end_stream())
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.as_ref().map_or(SizeHint::with_exact(0), |(body, ..)| body.size_hint())
-    }
-}
 
 /// What comes after a body must not change what was decided by the head.
 fn clean_trailers(polled: &mut Poll<Option<Result<Frame<Bytes>, hyper::Error>>>, reserved: &ReservedNames) {
@@ -95,8 +31,12 @@ fn clean_trailers(polled: &mut Poll<Option<Result<Frame<Bytes>, hyper::Error>>>,
 pub enum AnswerBody {
     /// Short, and whole.
     Own(Full<Bytes>),
+    /// The same, because of something wrong with the request.
+    ClientFault(Full<Bytes>),
     /// On its way from a server.
     Upstream(Received),
+    /// The same, and read on if the client hangs up.
+    Outliving(Box<OutlivingBody>),
 }
 
 /// A server's body, and the connection that it comes on.
@@ -120,6 +60,11 @@ impl Received {
         let mut received = Self { body, lease: Some(lease), telling, broken: None, reserved };
         received.look_for_end();
         received
+    }
+
+    /// Whether the server has nothing more to send.
+    fn has_ended(&self) -> bool {
+        self.lease.is_none()
     }
 
     fn look_for_end(&mut self) {
@@ -184,22 +129,29 @@ impl Body for AnswerBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         match self.get_mut() {
-            Self::Own(body) => Pin::new(body).poll_frame(cx).map_err(|never| match never {}),
+            Self::Own(body) | Self::ClientFault(body) => {
+                Pin::new(body).poll_frame(cx).map_err(|never| match never {})
+            }
             Self::Upstream(received) => received.poll_frame(cx),
+            Self::Outliving(body) => {
+                body.received_mut().map_or(Poll::Ready(None), |received| received.poll_frame(cx))
+            }
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Self::Own(body) => body.is_end_stream(),
+            Self::Own(body) | Self::ClientFault(body) => body.is_end_stream(),
             Self::Upstream(received) => received.body.is_end_stream(),
+            Self::Outliving(body) => body.received().is_none_or(|received| received.body.is_end_stream()),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Self::Own(body) => body.size_hint(),
+            Self::Own(body) | Self::ClientFault(body) => body.size_hint(),
             Self::Upstream(received) => received.body.size_hint(),
+            Self::Outliving(body) => body.received().map_or(SizeHint::with_exact(0), |r| r.body.size_hint()),
         }
     }
 }

@@ -2,10 +2,11 @@
 
 mod spare;
 
-use crate::body::{Lease, Progress, Sent};
+use crate::body::{Lease, Outliving, OutlivingExchange, Progress, Sent, Uploader};
 use crate::forward::{Answer, Order, Way};
 use crate::refusal::Refused;
-use crate::settings;
+use crate::settings::{self, OnClientGone};
+use crate::upstream::health::Failure;
 use crate::upstream::pool::{Connection, Taken};
 use crate::upstream::{Load, Tried, Upstream};
 use http::{Request, Response};
@@ -15,13 +16,14 @@ use pin_project_lite::pin_project;
 use spare::Spare;
 use std::convert::Infallible;
 use std::future::poll_fn;
+use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use tokio::time::Instant;
-use tollgate_http::ReservedNames;
 
-type Forwarding = Pin<Box<dyn Future<Output = Result<Answer, Infallible>> + Send>>;
+/// A request until its answer begins.
+pub(crate) type Forwarding = Pin<Box<dyn Future<Output = Result<Answer, Infallible>> + Send>>;
 type Answered = Result<Response<Incoming>, TrySendError<Request<Sent>>>;
 type Retrying = Pin<Box<dyn Future<Output = Result<(Response<Incoming>, Lease), Refused>> + Send>>;
 
@@ -45,9 +47,21 @@ pin_project! {
 impl Exchange<()> {
     /// Sends the request, now if there is a connection at hand.
     pub(crate) fn begin(way: &Arc<Way>, request: Request<Incoming>, order: Order) -> Forwarding {
+        let place = order.place.clone();
+        let place = place.filter(|_| way.upstream(&order).settings.on_client_gone == OnClientGone::Finish);
+        let forwarding = Self::send(way, request, order);
+        match place {
+            None => forwarding,
+            Some(place) => {
+                Box::pin(OutlivingExchange::new(forwarding, Outliving::new(place, &way.exchange_room)))
+            }
+        }
+    }
+
+    fn send(way: &Arc<Way>, request: Request<Incoming>, order: Order) -> Forwarding {
         let upstream = way.upstream(&order);
         upstream.budget.earn();
-        let (mut errand, request) = Errand::new(&upstream.settings, request, &way.reserved);
+        let (mut errand, request) = Errand::new(&upstream.settings, request, way, &order);
         let load = match errand.pick(upstream) {
             Ok(load) => load,
             Err(refused) => return Box::pin(std::future::ready(Ok(refused.answer()))),
@@ -121,7 +135,9 @@ async fn exchange(
         let taken = match way.pool.take(load.member(), &upstream.settings).await {
             Ok(taken) => taken,
             Err(error) => {
-                note_failure(upstream, &load, &error);
+                if !error.is_local() {
+                    note_failure(upstream, &load, Failure::Unreachable, &error);
+                }
                 if errand.may_retry(upstream) {
                     continue;
                 }
@@ -146,22 +162,39 @@ struct Errand {
     /// Sent twice it does what it does once, and there is nothing to it but its head.
     repeatable: bool,
     progress: Option<Arc<Progress>>,
+    client: IpAddr,
+    /// When all of it has to be over.
+    until: Option<Instant>,
 }
 
 impl Errand {
     fn new(
         settings: &settings::Upstream,
         request: Request<Incoming>,
-        reserved: &Arc<ReservedNames>,
+        way: &Way,
+        order: &Order,
     ) -> (Self, Request<Sent>) {
         let mut progress = None;
+        let uploader = || Uploader {
+            version: order.version,
+            min_rate: order.bodies.min_rate,
+            peer: way.peer.clone(),
+            reserved: Arc::clone(&way.reserved),
+        };
         let request = request.map(|body| {
-            let (sent, seen) = Sent::new(body, reserved);
+            let (sent, seen) = Sent::new(body, uploader);
             progress = seen;
             sent
         });
         let repeatable = progress.is_none() && request.method().is_idempotent();
-        let errand = Self { tried: Tried::default(), retries_left: settings.retries, repeatable, progress };
+        let errand = Self {
+            tried: Tried::default(),
+            retries_left: settings.retries,
+            repeatable,
+            progress,
+            client: order.client,
+            until: order.until,
+        };
         (errand, request)
     }
 
@@ -170,6 +203,15 @@ impl Errand {
         let load = upstream.pick(&self.tried).ok_or(Refused::NobodyUp)?;
         self.tried.add(load.member());
         Ok(load)
+    }
+
+    /// No later than when all has to be over.
+    fn bounded(&self, at: Instant) -> Instant {
+        self.until.map_or(at, |until| at.min(until))
+    }
+
+    fn is_over(&self) -> bool {
+        self.until.is_some_and(|until| Instant::now() >= until)
     }
 
     fn may_retry(&mut self, upstream: &Upstream) -> bool {
@@ -192,6 +234,7 @@ struct Attempt {
 }
 
 /// What becomes of an attempt.
+#[expect(clippy::large_enum_variant, reason = "the large one is nearly every one, and is handed on at once")]
 enum Judged {
     Done(Result<(Response<Incoming>, Lease), Refused>),
     Again(Box<Request<Sent>>),
@@ -208,7 +251,8 @@ impl Attempt {
         let Taken { mut connection, reused } = taken;
         let spare = errand.repeatable.then(|| Spare::of(&request));
         let sending = connection.sender.try_send_request(request);
-        connection.late.as_mut().reset(Instant::now() + upstream.settings.response_time);
+        let late = errand.bounded(Instant::now() + upstream.settings.response_time);
+        connection.late.as_mut().reset(late);
         (Self { connection, load, reused, frames: 0, spare }, sending)
     }
 
@@ -227,12 +271,12 @@ impl Attempt {
         loop {
             ready!(late.as_mut().poll(cx));
             match &errand.progress {
-                Some(progress) if progress.frames() != self.frames => {
+                Some(progress) if progress.frames() != self.frames && !errand.is_over() => {
                     self.frames = progress.frames();
-                    let next = late.deadline() + upstream.settings.response_time;
+                    let next = errand.bounded(late.deadline() + upstream.settings.response_time);
                     late.as_mut().reset(next);
                 }
-                Some(progress) if !progress.ended() => return Poll::Ready(Err(Refused::ClientSlow)),
+                Some(progress) if progress.is_waited_for() => return Poll::Ready(Err(Refused::ClientSlow)),
                 _ => return Poll::Ready(Err(Refused::Late)),
             }
         }
@@ -256,7 +300,7 @@ impl Attempt {
             Ok(Err(error)) => error,
             Err(late) => {
                 if late == Refused::Late {
-                    note_failure(upstream, &load, &"no answer in time");
+                    note_failure(upstream, &load, Failure::NotAnswered(errand.client), &"no answer in time");
                 }
                 return Judged::Done(Err(late));
             }
@@ -265,11 +309,16 @@ impl Attempt {
         let unsent = error.take_message();
         let error = error.into_error();
         if error.is_user() {
-            return Judged::Done(Err(Refused::ClientBody));
+            let is_too_slow = errand.progress.as_ref().is_some_and(|progress| progress.is_too_slow());
+            return Judged::Done(Err(if is_too_slow { Refused::ClientSlow } else { Refused::ClientBody }));
         }
         // The server may always close an idle connection; that says nothing about its health.
-        if !reused {
-            note_failure(upstream, &load, &error);
+        if !reused || error.is_parse() {
+            note_failure(upstream, &load, Failure::NotAnswered(errand.client), &error);
+        }
+        if error.is_parse() {
+            // The server has answered, and would answer the same again.
+            return Judged::Done(Err(Refused::BadAnswer));
         }
         match (unsent, spare) {
             (Some(request), _) if reused || errand.may_retry(upstream) => Judged::Again(Box::new(request)),
@@ -280,10 +329,10 @@ impl Attempt {
 }
 
 #[cold]
-fn note_failure(upstream: &Upstream, load: &Load, error: &dyn std::fmt::Display) {
+fn note_failure(upstream: &Upstream, load: &Load, failure: Failure, error: &dyn std::fmt::Display) {
     let (name, member) = (&upstream.settings.name, load.member());
     tracing::debug!(upstream = %name, address = %member.address, %error, "a request failed");
-    if member.health.failed(&upstream.settings) {
-        tracing::warn!(upstream = %name, address = %member.address, %error, "left alone for a while after failures in a row");
+    if member.health.failed(failure, &upstream.settings, || upstream.has_other(member)) {
+        tracing::warn!(upstream = %name, address = %member.address, %error, "ejected for a while after failures in a row");
     }
 }

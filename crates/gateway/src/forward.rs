@@ -2,13 +2,14 @@
 //!
 //! It is a tower service, so whatever decides about requests stands in front of it as a layer.
 
-use crate::body::{AnswerBody, Lease, Received};
+use crate::body::{AnswerBody, ExchangeRoom, Lease, Received};
+use crate::client::Clients;
 use crate::exchange::Exchange;
 use crate::headers::{self, Noticed, Origin};
 use crate::refusal::Refused;
 use crate::route::{Routes, UpstreamIndex};
 use crate::scrub::Scrubbed;
-use crate::settings::{Forwarded, Settings};
+use crate::settings::{BodyLimits, Forwarded, Settings};
 use crate::tunnel::Tunnel;
 use crate::upstream::Upstream;
 use crate::upstream::connect::Connector;
@@ -18,12 +19,16 @@ use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
 use hyper::body::{Body, Incoming};
 use hyper::upgrade::OnUpgrade;
 use std::convert::Infallible;
+use std::net::{IpAddr, Ipv4Addr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use tollgate_http::ReservedNames;
-use tollgate_http::answer::is_limited;
+use std::time::Duration;
+use tokio::time::Instant;
 use tollgate_http::host;
+use tollgate_http::layer::HeldPlace;
+use tollgate_http::serve::SendPace;
+use tollgate_http::{Peer, ReservedNames};
 
 /// What all threads share: where requests go, and how the servers are.
 #[derive(Debug)]
@@ -31,11 +36,14 @@ pub(crate) struct Shared {
     pub(crate) routes: Routes,
     pub(crate) upstreams: Vec<Upstream>,
     pub(crate) forwarded: Forwarded,
+    bodies: BodyLimits,
+    /// How long a tunnel may be silent.
+    tunnel_idle_time: Duration,
 }
 
 impl Shared {
     /// The error is the name of an upstream that a route names and that is not there.
-    pub(crate) fn new(settings: &Settings) -> Result<Self, String> {
+    pub(crate) fn new(settings: &Settings, tunnel_idle_time: Duration) -> Result<Self, String> {
         let mut first = 0;
         let upstreams = settings.upstreams.iter().map(|upstream| {
             let upstream = Upstream::new(upstream.clone(), first);
@@ -46,6 +54,8 @@ impl Shared {
             upstreams: upstreams.collect(),
             routes: Routes::new(&settings.routes, &settings.upstreams)?,
             forwarded: settings.forwarded,
+            bodies: settings.bodies,
+            tunnel_idle_time,
         })
     }
 
@@ -63,8 +73,12 @@ pub struct Forwarder(Arc<Way>);
 pub(crate) struct Way {
     pub(crate) shared: Arc<Shared>,
     pub(crate) pool: Arc<Pool>,
+    pub(crate) exchange_room: ExchangeRoom,
+    /// The client's end of the connection; none outside of one.
+    pub(crate) peer: Option<Arc<Peer>>,
     /// Who asks; none if servers are not told.
     origin: Option<Origin>,
+    clients: Option<Clients>,
     /// What trailers must not carry, and `Connection` not take away.
     pub(crate) reserved: Arc<ReservedNames>,
 }
@@ -72,9 +86,8 @@ pub(crate) struct Way {
 /// The answer to a request.
 pub type Answer = Response<AnswerBody>;
 
-/// Marks a 429 that a server gave, which is none of ours.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct FromUpstream;
+/// The client of requests outside of a connection.
+const NO_CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 impl tower::Service<Request<Incoming>> for Forwarder {
     type Response = Answer;
@@ -99,7 +112,15 @@ impl tower::Service<Request<Incoming>> for Forwarder {
 pub(crate) struct Order {
     pub(crate) upstream: UpstreamIndex,
     /// The client's.
-    version: Version,
+    pub(crate) version: Version,
+    pub(crate) client: IpAddr,
+    pub(crate) bodies: BodyLimits,
+    /// The route has its own.
+    has_own_bodies: bool,
+    /// When all of it has to be over.
+    pub(crate) until: Option<Instant>,
+    /// Its place among the requests in flight, if it counts there.
+    pub(crate) place: Option<HeldPlace>,
     /// The client wants to change to another protocol.
     upgrade: Option<OnUpgrade>,
 }
@@ -107,7 +128,8 @@ pub(crate) struct Order {
 impl Forwarder {
     pub(crate) fn new(shared: Arc<Shared>, connector: Connector, reserved: Arc<ReservedNames>) -> Self {
         let pool = Arc::new(Pool::new(shared.members(), connector));
-        Self(Arc::new(Way { shared, pool, origin: None, reserved }))
+        let exchange_room = ExchangeRoom::default();
+        Self(Arc::new(Way { shared, pool, exchange_room, peer: None, origin: None, clients: None, reserved }))
     }
 
     pub(crate) fn reserved(&self) -> &Arc<ReservedNames> {
@@ -115,8 +137,9 @@ impl Forwarder {
     }
 
     /// For the requests of one connection.
-    pub(crate) fn of(&self, origin: Origin) -> Self {
-        Self(Arc::new(Way { origin: Some(origin), ..Way::clone(&self.0) }))
+    pub(crate) fn of(&self, peer: Arc<Peer>, origin: Origin, clients: Clients) -> Self {
+        let (peer, origin, clients) = (Some(peer), Some(origin), Some(clients));
+        Self(Arc::new(Way { peer, origin, clients, ..Way::clone(&self.0) }))
     }
 
     /// Drops connections that were idle for too long, until the runtime ends.
@@ -149,7 +172,9 @@ impl Way {
         let host = take_host(request)?;
         let name = host.to_str().ok().and_then(host::canonical).ok_or(Refused::Host)?;
         let found = self.shared.routes.find(&name, request.uri().path());
-        let upstream = found.ok_or_else(|| Refused::NoRoute(request.uri().path().to_owned()))?;
+        let route = found.ok_or_else(|| Refused::NoRoute(request.uri().path().to_owned()))?;
+        let client = self.clients.as_ref().map_or(NO_CLIENT, |clients| clients.client(request.headers()));
+        let place = request.extensions_mut().remove::<HeldPlace>();
         let (version, has_body) = (request.version(), !request.body().is_end_stream());
         let on_upgrade = request.extensions_mut().remove::<OnUpgrade>();
         let scrubbed = request.extensions_mut().remove::<Scrubbed>().unwrap_or_default();
@@ -175,7 +200,17 @@ impl Way {
             }
             _ => None,
         };
-        Ok(Order { upstream, version, upgrade })
+        let bodies = route.bodies.unwrap_or(self.shared.bodies);
+        Ok(Order {
+            upstream: route.upstream,
+            version,
+            client,
+            bodies,
+            has_own_bodies: route.bodies.is_some(),
+            until: bodies.total_time.map(|time| Instant::now() + time),
+            place,
+            upgrade,
+        })
     }
 
     /// Makes a server's answer what the client shall see.
@@ -187,7 +222,9 @@ impl Way {
     ) -> Result<Answer, Refused> {
         if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
             let Some(client) = order.upgrade else { return Err(Refused::BadAnswer) };
-            return Tunnel::open(client, answer, lease, &self.reserved);
+            let idle_time = self.shared.tunnel_idle_time;
+            let tunnel = Tunnel { lease, place: order.place, idle_time, until: order.until };
+            return tunnel.open(client, answer, &self.reserved);
         }
         let headers = answer.headers_mut();
         let noticed = Noticed::in_(headers);
@@ -202,8 +239,9 @@ impl Way {
             headers::put_via(headers, Version::HTTP_11);
         }
         *answer.version_mut() = order.version;
-        if is_limited(&answer) {
-            answer.extensions_mut().insert(FromUpstream);
+        if order.has_own_bodies || order.until.is_some() {
+            let pace = SendPace { min_rate: order.bodies.min_rate, until: order.until };
+            answer.extensions_mut().insert(pace);
         }
         let reserved = Arc::clone(&self.reserved);
         Ok(answer.map(|body| AnswerBody::Upstream(Received::new(body, lease, order.version, reserved))))

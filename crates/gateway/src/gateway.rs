@@ -86,7 +86,10 @@ impl Gateway {
         if let Some(upstream) = settings.upstreams.iter().find(|upstream| upstream.addresses.is_empty()) {
             return Err(GatewayError::NoAddress(upstream.name.clone()));
         }
-        let shared = Arc::new(Shared::new(settings).map_err(GatewayError::NoUpstream)?);
+        let shared = Shared::new(settings, listen.options.idle_time).map_err(GatewayError::NoUpstream)?;
+        let shared = Arc::new(shared);
+        let mut listen = listen.clone();
+        listen.options.min_rate = settings.bodies.min_rate;
         let connector = connector(settings)?;
         let listeners = listeners(listen.address, listen.threads.max(1))
             .map_err(|error| GatewayError::Listen { address: listen.address, error })?;

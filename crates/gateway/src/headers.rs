@@ -168,11 +168,15 @@ impl Origin {
     }
 
     fn list(&self, headers: &mut HeaderMap, name: &HeaderName, value: &HeaderValue) {
-        if self.is_trusted && headers.contains_key(name) {
-            headers.append(name, value.clone());
+        // One line, because many servers read only the first or the last of several.
+        let value = if self.is_trusted && headers.contains_key(name) {
+            let lines: Vec<&[u8]> =
+                headers.get_all(name).iter().chain([value]).map(HeaderValue::as_bytes).collect();
+            HeaderValue::from_bytes(&lines.join(&b", "[..])).expect("parts of headers are header text")
         } else {
-            headers.insert(name, value.clone());
-        }
+            value.clone()
+        };
+        headers.insert(name, value);
     }
 }
 

@@ -4,6 +4,7 @@
 //! the upstreams, so that a request never leaves its core. `stack` shows the way of a request.
 
 mod body;
+mod client;
 mod exchange;
 mod forward;
 mod gateway;
@@ -18,7 +19,7 @@ mod stack;
 mod tunnel;
 mod upstream;
 
-pub use body::{AnswerBody, Received};
+pub use body::{AnswerBody, OutlivingBody, Received};
 pub use forward::{Answer, Forwarder};
 pub use gateway::{Gateway, GatewayError, Listen};
 pub use log::{AccessLog, Logged};

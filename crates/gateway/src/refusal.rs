@@ -16,7 +16,7 @@ pub(crate) enum Refused {
     Framing,
     /// No route leads anywhere.
     NoRoute(String),
-    /// All servers are left alone.
+    /// No server is healthy.
     NobodyUp,
     /// No server could be reached.
     NoConnection,
@@ -35,7 +35,9 @@ pub(crate) enum Refused {
 impl Refused {
     pub(crate) fn answer(&self) -> Answer {
         let answer = match self {
-            Self::Method => return tollgate_http::answer::method_not_allowed(METHODS).map(AnswerBody::Own),
+            Self::Method => {
+                return tollgate_http::answer::method_not_allowed(METHODS).map(AnswerBody::ClientFault);
+            }
             Self::Host => Fault::bad_request("a request names exactly one host"),
             Self::Framing => Fault::bad_request("it is not certain where the body ends"),
             Self::ClientBody => Fault::bad_request("the body broke off or is malformed"),
@@ -47,12 +49,18 @@ impl Refused {
             Self::BadAnswer => Fault::bad_gateway("the upstream's answer makes no sense"),
             Self::Late => Fault::upstream_timeout(),
         };
-        let mut answer = answer.answer().map(AnswerBody::Own);
-        if matches!(self, Self::Host | Self::Framing | Self::ClientBody | Self::ClientSlow) {
-            // What comes next may not be what it seems.
+        let is_clients = matches!(self, Self::NoRoute(_)) || self.makes_the_rest_doubtful();
+        let body = if is_clients { AnswerBody::ClientFault } else { AnswerBody::Own };
+        let mut answer = answer.answer().map(body);
+        if self.makes_the_rest_doubtful() {
             headers::put_close(answer.headers_mut());
         }
         answer
+    }
+
+    /// Whether what comes next on the client's connection may not be what it seems.
+    fn makes_the_rest_doubtful(&self) -> bool {
+        matches!(self, Self::Host | Self::Framing | Self::ClientBody | Self::ClientSlow)
     }
 }
 

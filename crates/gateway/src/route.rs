@@ -1,6 +1,6 @@
 //! Which upstream a request goes to: by its host, then by its path.
 
-use crate::settings;
+use crate::settings::{self, BodyLimits};
 use std::borrow::Cow;
 use tollgate_core::path::Readings;
 use tollgate_http::host;
@@ -13,11 +13,13 @@ pub(crate) type UpstreamIndex = usize;
 pub(crate) struct Routes(Vec<Entry>);
 
 #[derive(Debug)]
-struct Entry {
+pub(crate) struct Entry {
     host: HostPattern,
     /// As paths are read, and without a slash at its end, so empty for all paths.
     prefix: String,
-    upstream: UpstreamIndex,
+    pub(crate) upstream: UpstreamIndex,
+    /// None for those of the gateway.
+    pub(crate) bodies: Option<BodyLimits>,
 }
 
 #[derive(Debug)]
@@ -41,7 +43,8 @@ impl Routes {
             for host in hosts {
                 for path in paths {
                     let prefix = Readings::of(path).plain().trim_end_matches('/').to_owned();
-                    entries.push(Entry { host: HostPattern::of(host), prefix, upstream });
+                    let host = HostPattern::of(host);
+                    entries.push(Entry { host, prefix, upstream, bodies: route.bodies });
                 }
             }
         }
@@ -52,10 +55,10 @@ impl Routes {
 
     /// Where a request for `path` at `host` goes, both in their canonical form. Paths are read decoded and without
     /// parameters, as rules read them.
-    pub(crate) fn find(&self, host: &str, path: &str) -> Option<UpstreamIndex> {
+    pub(crate) fn find(&self, host: &str, path: &str) -> Option<&Entry> {
         let readings = path.bytes().any(|byte| matches!(byte, b'%' | b';')).then(|| Readings::of(path));
         let path = readings.as_ref().map_or(path, Readings::plain);
-        self.0.iter().find(|entry| entry.host.matches(host) && under(path, &entry.prefix)).map(|e| e.upstream)
+        self.0.iter().find(|entry| entry.host.matches(host) && under(path, &entry.prefix))
     }
 }
 
@@ -104,6 +107,7 @@ mod tests {
             hosts: hosts.iter().map(ToString::to_string).collect(),
             paths: paths.iter().map(ToString::to_string).collect(),
             upstream: upstream.into(),
+            bodies: None,
         };
         let upstreams = ["rest", "api", "orders", "sub", "deep"].map(|name| Upstream::new(name, Vec::new()));
         let routes = Routes::new(
@@ -137,7 +141,7 @@ mod tests {
             ("deep.example.com", "/", "sub"),
             ("[::1]", "/", "rest"),
         ] {
-            let found = routes.find(host, path).map(|index| upstreams[index].name.as_str());
+            let found = routes.find(host, path).map(|entry| upstreams[entry.upstream].name.as_str());
             assert_eq!(found, Some(expected), "{host} {path}");
         }
         assert_eq!(Routes::new(&[route(&[], &[], "nobody")], &upstreams).unwrap_err(), "nobody");

@@ -4,6 +4,7 @@ use ipnet::IpNet;
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
+use tollgate_http::serve::MinRate;
 
 /// Everything a gateway forwards by.
 #[derive(Clone, Debug)]
@@ -18,6 +19,8 @@ pub struct Settings {
     pub forwarded: Forwarded,
     /// What becomes of headers that an upstream may take for reserved ones.
     pub doubles: Doubles,
+    /// How slow bodies may be, unless a route says otherwise.
+    pub bodies: BodyLimits,
 }
 
 impl Settings {
@@ -29,6 +32,7 @@ impl Settings {
             trusted: Vec::new(),
             forwarded: Forwarded::default(),
             doubles: Doubles::default(),
+            bodies: BodyLimits::default(),
         }
     }
 }
@@ -42,6 +46,24 @@ pub struct Route {
     pub paths: Vec<String>,
     /// The upstream's name.
     pub upstream: String,
+    /// How slow bodies may be; none for what the [`Settings`] say.
+    pub bodies: Option<BodyLimits>,
+}
+
+/// How slow bodies may be, in both directions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BodyLimits {
+    /// What a client has to send while its body is waited for, and to take of what is ready for it. None for clients
+    /// that may be as slow as they like.
+    pub min_rate: Option<MinRate>,
+    /// How long a request may take from its head to the end of its answer.
+    pub total_time: Option<Duration>,
+}
+
+impl Default for BodyLimits {
+    fn default() -> Self {
+        Self { min_rate: Some(MinRate::default()), total_time: None }
+    }
 }
 
 /// Servers that are as good as each other.
@@ -63,12 +85,14 @@ pub struct Upstream {
     pub most_idle: usize,
     /// How often a request that may be sent again is sent again.
     pub retries: u32,
-    /// Failures in a row after which an address is left alone for a while.
+    /// Failures in a row after which an address is ejected for a while.
     pub most_failures: u32,
-    /// How long it is left alone the first time; each further time doubles it, up to a minute.
+    /// How long it is ejected the first time; each further time doubles it, up to a minute.
     pub first_ejection: Duration,
-    /// Asks by itself whether they are well.
+    /// Asks by itself whether they are healthy.
     pub health: Option<HealthCheck>,
+    /// What becomes of a request that counts as in flight when its client hangs up.
+    pub on_client_gone: OnClientGone,
 }
 
 impl Upstream {
@@ -86,8 +110,19 @@ impl Upstream {
             most_failures: 5,
             first_ejection: Duration::from_secs(1),
             health: None,
+            on_client_gone: OnClientGone::default(),
         }
     }
+}
+
+/// What becomes of a request that counts as in flight (`algorithm: concurrency`) when its client hangs up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnClientGone {
+    /// The answer is waited for without the client, and the request counts until then.
+    #[default]
+    Finish,
+    /// The connection to the upstream is closed, and the request counts no more: for upstreams that stop then.
+    Cancel,
 }
 
 /// Which server is next.

@@ -1,7 +1,8 @@
 //! The way of a request: from a connection, through what decides about it, to the forwarder.
 
 use crate::body::AnswerBody;
-use crate::forward::{Forwarder, FromUpstream};
+use crate::client::Clients;
+use crate::forward::Forwarder;
 use crate::headers::Origin;
 use crate::log::{AccessLog, Line, Logged};
 use crate::scrub::Scrubber;
@@ -16,7 +17,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use tollgate_http::answer::{StoreUnavailable, is_limited};
-use tollgate_http::layer::{RateLimit, Refused, ResponseBody};
+use tollgate_http::layer::{AnsweredBy, RateLimit, Refused, ResponseBody};
 use tollgate_http::serve::{Doorman, Seat, Word};
 use tollgate_http::{Peer, RateLimitLayer};
 use tower::{Layer, Service};
@@ -47,8 +48,10 @@ impl Stack {
         let origin = Origin::new(peer.address, peer.secure, &self.trusted);
         let scrubber = Scrubber::new(self.forwarder.reserved(), self.doubles, &origin);
         let limits = self.limits.for_peer(peer.address);
-        let service = limits.layer(self.forwarder.of(origin));
-        Connected { scrubber, service, peer: Arc::new(peer), log: self.log.clone() }
+        let clients = Clients::of_peer(peer.address.ip(), &self.limits);
+        let peer = Arc::new(peer);
+        let service = limits.layer(self.forwarder.of(Arc::clone(&peer), origin, clients));
+        Connected { scrubber, service, peer, log: self.log.clone() }
     }
 }
 
@@ -104,16 +107,27 @@ impl Future for Answering {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let answer = ready!(this.answer.poll(cx))?;
-        let seat = this.peer.seat.as_ref();
         if answer.extensions().get::<StoreUnavailable>().is_some() {
             // It says nothing about the client, neither for it nor against it.
-        } else if !is_limited(&answer) || answer.extensions().get::<FromUpstream>().is_some() {
-            this.peer.passed();
-            seat.inspect(|seat| seat.passed());
-        } else {
-            this.peer.refused(this.doorman.take().map(|doorman| doorman as Box<dyn Doorman>));
-            if seat.is_some_and(|seat| seat.rejected()) {
-                this.peer.hang_up();
+            return Poll::Ready(Ok(Logged::wrap(this.line.take(), answer)));
+        }
+        match answer.body().answered_by() {
+            AnsweredBy::Refusal => {
+                // A client on the deny list is refused whatever it asks: there is nothing to remember of its words.
+                if is_limited(&answer) {
+                    this.peer.refused(this.doorman.take().map(|doorman| doorman as Box<dyn Doorman>));
+                } else {
+                    this.peer.passed();
+                }
+                if this.peer.seat.as_ref().is_some_and(|seat| seat.rejected()) {
+                    this.peer.hang_up();
+                }
+            }
+            // What is wrong with a request says nothing about whether it would have been refused.
+            AnsweredBy::Fault | AnsweredBy::Service(AnswerBody::ClientFault(_)) => this.peer.passed(),
+            AnsweredBy::Service(_) => {
+                this.peer.passed();
+                this.peer.seat.as_ref().inspect(|seat| seat.passed());
             }
         }
         Poll::Ready(Ok(Logged::wrap(this.line.take(), answer)))

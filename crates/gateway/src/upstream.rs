@@ -4,6 +4,7 @@ pub(crate) mod budget;
 pub(crate) mod connect;
 pub(crate) mod health;
 pub(crate) mod pool;
+mod stream;
 
 use crate::settings::{self, Balance};
 use budget::Budget;
@@ -58,7 +59,7 @@ impl Upstream {
     pub(crate) fn pick(&self, tried: &Tried) -> Option<Load> {
         if let [only] = self.members.as_slice() {
             // An only server is asked again: its failure may have been the connection's.
-            return only.health.is_up().then(|| Load::on(only));
+            return (only.health.is_up() || only.health.is_last_resort()).then(|| Load::on(only));
         }
         let count = self.members.len();
         let start = self.turn.fetch_add(1, Ordering::Relaxed);
@@ -70,7 +71,13 @@ impl Upstream {
             // Of equals the first in turn, so that idle servers share.
             Balance::LeastLoaded => fresh.min_by_key(|member| member.in_flight.load(Ordering::Relaxed)),
         };
-        picked.or_else(|| usable.clone().next()).map(Load::on)
+        let picked = picked.or_else(|| usable.clone().next());
+        picked.or_else(|| self.members.iter().find(|member| member.health.is_last_resort())).map(Load::on)
+    }
+
+    /// Whether a server other than `member` is up.
+    pub(crate) fn has_other(&self, member: &Member) -> bool {
+        self.members.iter().any(|other| other.index != member.index && other.health.is_up())
     }
 }
 
@@ -107,7 +114,27 @@ impl Drop for Load {
 
 #[cfg(test)]
 mod tests {
+    use super::health::Failure;
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn servers_that_can_be_reached_are_the_last_resort() {
+        let upstream = upstream(Balance::LeastLoaded, 2);
+        let [first, second] = [0, 1].map(|index| &upstream.members[index]);
+        for number in 0..5 {
+            let failure = Failure::NotAnswered([192, 0, 2, number].into());
+            first.health.failed(failure, &upstream.settings, || upstream.has_other(first));
+        }
+        for _ in 0..4 {
+            assert_eq!(upstream.pick(&Tried::default()).unwrap().member().index, second.index);
+        }
+        for _ in 0..5 {
+            second.health.failed(Failure::Unreachable, &upstream.settings, || upstream.has_other(second));
+        }
+        assert_eq!(upstream.pick(&Tried::default()).unwrap().member().index, first.index);
+        first.health.checked(false);
+        assert!(upstream.pick(&Tried::default()).is_none());
+    }
 
     fn upstream(balance: Balance, count: u16) -> Upstream {
         let addresses = (1..=count).map(|port| format!("127.0.0.1:{port}").parse().unwrap()).collect();

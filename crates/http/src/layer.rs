@@ -10,22 +10,24 @@
 //!
 //! With the embedded store all of this happens in [`call`](tower_service::Service::call), without waiting and
 //! without an allocation of its own; only a shared store may have to be waited for, or a turn, where a rule says so
-//! (`on_exceed`). Places among the requests in flight are given back when the response has ended, or nobody reads it
-//! any more.
+//! (`on_exceed`). Places among the requests in flight are given back when the response has ended, or is dropped because
+//! its client has gone; work that outlives both keeps its [`HeldPlace`].
 
 mod body;
 mod future;
 mod gate;
+mod place;
 mod refused;
 
 use crate::headers::HeaderOptions;
 use crate::identity::Identities;
 use crate::reserved::ReservedNames;
-pub use body::ResponseBody;
+pub use body::{AnsweredBy, ResponseBody};
 use bytes::Bytes;
 pub use future::ResponseFuture;
 use gate::{Gate, Judged};
 use http::{Extensions, Request, Response};
+pub use place::HeldPlace;
 pub use refused::Refused;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -82,6 +84,11 @@ impl RateLimitLayer {
     #[must_use]
     pub fn headers(self, headers: HeaderOptions) -> Self {
         self.with(|gate| Gate { headers, ..gate })
+    }
+
+    /// Where identities are taken from.
+    pub fn known_identities(&self) -> &Arc<Identities> {
+        &self.gate.identities
     }
 
     /// Says where a request's peer address stands. With axum that is
@@ -153,10 +160,10 @@ where
         let peer = self.peer_of(&request);
         let may_wait = self.gate.limiter.may_wait();
         match if may_wait { None } else { self.gate.admit(&mut request, peer) } {
-            Some(Judged::Passes(admission)) => {
-                ResponseFuture::passing(self.inner.call(request), admission, self.gate.headers)
+            Some(Judged::Passes(passage)) => {
+                ResponseFuture::passing(self.inner.call(request), passage, self.gate.headers)
             }
-            Some(Judged::Answered(answer)) => ResponseFuture::answered(answer),
+            Some(Judged::Answered(answer, cause)) => ResponseFuture::answered(answer, cause),
             None => {
                 // The one that was asked whether it is ready is the one to call.
                 let next = self.inner.clone();

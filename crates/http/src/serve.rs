@@ -12,12 +12,15 @@ mod doorman;
 mod framing;
 mod marked;
 mod marks;
+mod pace;
 mod protocol;
+mod streams;
 mod tls;
 
-pub use crowd::{Crowd, CrowdOptions, Seat};
+pub use crowd::{Crowd, CrowdOptions, Seat, address_prefix};
 pub use doorman::{Doorman, Word};
 pub use framing::plain_length;
+pub use pace::{MinRate, PeerWait, RateWindow, SendPace};
 pub use tls::{ServerCertificate, TlsError};
 
 use connection::Connection;
@@ -49,8 +52,11 @@ pub struct ServeOptions {
     /// How long a head may take from its first byte, or from the connection's start; looked at every half
     /// of it.
     pub head_time: Duration,
-    /// How long a connection may be silent between requests, or a peer not read what it asked for.
+    /// How long a connection may be silent between requests, or a peer not read what it asked for. On HTTP/2 only
+    /// requests and bodies count: a client that just answers pings is silent.
     pub idle_time: Duration,
+    /// What a client has to take of what is ready for it; none for clients that may be as slow as they like.
+    pub min_rate: Option<MinRate>,
     /// How long requests in flight have at shutdown.
     pub grace: Duration,
     /// What is spoken.
@@ -84,6 +90,7 @@ impl Default for ServeOptions {
             most_head_bytes: 16 * 1024,
             head_time: Duration::from_secs(5),
             idle_time: Duration::from_secs(75),
+            min_rate: Some(MinRate::default()),
             grace: Duration::from_secs(10),
             protocols: Protocols::Http1,
             framing: Framing::Usual,
@@ -132,6 +139,11 @@ impl Peer {
     /// The request was not refused.
     pub fn passed(&self) {
         self.marks.post.passed();
+    }
+
+    /// Part of a request's body was read: the client is not idle.
+    pub fn note_progress(&self) {
+        self.marks.moved();
     }
 }
 
@@ -204,6 +216,7 @@ pub async fn serve<S: Answers>(
             tracing::debug!(peer = %address, %error, "the connection was gone before it was served");
             continue;
         }
+        bound_unsent(&stream);
         let marks = Arc::new(Marks::default());
         let peer =
             Peer { address, secure: entrance.tls.is_some(), seat: seat.clone(), marks: Arc::clone(&marks) };
@@ -211,7 +224,7 @@ pub async fn serve<S: Answers>(
         let connection = Connection {
             stream,
             address,
-            place: connection::Place { _slot: slot, _seat: seat },
+            place: connection::Place { _slot: slot, seat },
             marks,
             phase: watched.clone(),
             options,
@@ -256,6 +269,18 @@ async fn accept(
         }
     }
 }
+
+/// Keeps the system from taking more of an answer than a peer that reads slowly needs; see `marks`. Without it peers have
+/// to read faster to be seen to read, which is no reason to refuse them.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn bound_unsent(stream: &TcpStream) {
+    if let Err(error) = socket2::SockRef::from(stream).set_tcp_notsent_lowat(marks::MOST_UNSENT_BYTES) {
+        tracing::debug!(%error, "the system does not bound what is not sent yet");
+    }
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn bound_unsent(_: &TcpStream) {}
 
 /// Errors of a connection that went away while it was waiting to be accepted.
 fn is_about_one_connection(error: &io::Error) -> bool {

@@ -1,6 +1,9 @@
 //! The gateway's settings: where it listens, and what is behind it.
 
+mod bodies;
+
 use super::{Setting, address};
+use bodies::BodiesFile;
 use ipnet::IpNet;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -11,7 +14,7 @@ use tollgate_core::document::{Document, Path};
 use tollgate_core::path::{PathFault, canonical};
 use tollgate_core::rate::parse_duration_us;
 use tollgate_gateway::settings::{
-    Address, Balance, Doubles, Forwarded, HealthCheck, Route, Settings, Upstream,
+    Address, Balance, BodyLimits, Doubles, Forwarded, HealthCheck, OnClientGone, Route, Settings, Upstream,
 };
 use tollgate_http::ServeOptions;
 use tollgate_http::host;
@@ -53,6 +56,8 @@ pub struct GatewayFile {
     most_connections: Option<u32>,
     most_connections_per_ip: Option<u32>,
     most_rejections: Option<u32>,
+    refuse_for: Option<Setting>,
+    bodies: Option<BodiesFile>,
     idle_timeout: Option<Setting>,
     grace: Option<Setting>,
     access_log: Option<PathBuf>,
@@ -66,6 +71,7 @@ struct RouteFile {
     #[serde(default)]
     paths: Vec<String>,
     upstream: String,
+    bodies: Option<BodiesFile>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -79,6 +85,15 @@ struct UpstreamFile {
     retries: Option<u32>,
     most_failures: Option<u32>,
     health: Option<HealthFile>,
+    on_client_gone: ClientGoneName,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum ClientGoneName {
+    #[default]
+    Finish,
+    Cancel,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
@@ -167,6 +182,7 @@ pub fn read(
         crowd: CrowdOptions {
             most_connections: file.most_connections_per_ip.unwrap_or(defaults.1.most_connections).max(1),
             most_rejections: file.most_rejections.unwrap_or(defaults.1.most_rejections).max(1),
+            refuse_time: duration(file.refuse_for.as_ref(), defaults.1.refuse_time, &section, "refuse_for")?,
             trusted,
         },
         tls: file.tls.clone().map(|tls| (tls.certificate, tls.key)),
@@ -201,6 +217,10 @@ fn settings(
     for (name, upstream) in &file.upstreams {
         upstreams.push(read_upstream(name, upstream, &section.field("upstreams").field(name))?);
     }
+    let bodies = match &file.bodies {
+        Some(bodies) => bodies.read(BodyLimits::default(), &section.field("bodies"))?,
+        None => BodyLimits::default(),
+    };
     let mut routes = Vec::new();
     for (index, route) in file.routes.iter().enumerate() {
         let path = section.field("routes").index(index);
@@ -209,7 +229,8 @@ fn settings(
             let error = format!("there is no upstream `{}`; there are: {}", route.upstream, known.join(", "));
             return Err((path.field("upstream"), error));
         }
-        routes.push(read_route(route, &path)?);
+        let own = route.bodies.as_ref().map(|own| own.read(bodies, &path.field("bodies"))).transpose()?;
+        routes.push(Route { bodies: own, ..read_route(route, &path)? });
     }
     if let Some(text) = upstream {
         let addresses = text.split(',').map(|text| text.trim().parse::<Address>());
@@ -228,6 +249,7 @@ fn settings(
         routes,
         upstreams,
         trusted: Vec::new(),
+        bodies,
         forwarded: Forwarded {
             x_forwarded: file.forwarded.x_forwarded.unwrap_or(defaults.x_forwarded),
             forwarded: file.forwarded.forwarded.unwrap_or(defaults.forwarded),
@@ -254,7 +276,8 @@ fn read_route(route: &RouteFile, path: &Path) -> Result<Route, Wrong> {
             format!("`{}` is not a host; write it like shop.example or *.example", route.hosts[place]);
         return Err((path.field("hosts").index(place), error));
     }
-    Ok(Route { hosts: route.hosts.clone(), paths: route.paths.clone(), upstream: route.upstream.clone() })
+    let (hosts, paths) = (route.hosts.clone(), route.paths.clone());
+    Ok(Route { hosts, paths, upstream: route.upstream.clone(), bodies: None })
 }
 
 /// A host, `*.` and a host, or nothing or `*` for any.
@@ -286,7 +309,16 @@ fn read_upstream(name: &str, file: &UpstreamFile, path: &Path) -> Result<Upstrea
         *time = duration(setting.as_ref(), *time, path, field)?;
     }
     upstream.retries = file.retries.unwrap_or(upstream.retries);
-    upstream.most_failures = file.most_failures.unwrap_or(upstream.most_failures).max(1);
+    upstream.most_failures = file.most_failures.unwrap_or(upstream.most_failures);
+    if !(1..=1_000).contains(&upstream.most_failures) {
+        let error =
+            format!("`{}` is out of range: `most_failures` lies between 1 and 1000", upstream.most_failures);
+        return Err((path.field("most_failures"), error));
+    }
+    upstream.on_client_gone = match file.on_client_gone {
+        ClientGoneName::Finish => OnClientGone::Finish,
+        ClientGoneName::Cancel => OnClientGone::Cancel,
+    };
     if let Some(health) = &file.health {
         let path = path.field("health");
         if !health.path.starts_with('/') {

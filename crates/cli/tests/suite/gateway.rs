@@ -157,6 +157,27 @@ fn what_is_wrong_is_said_with_its_place() {
             "gateway:\n  upstreams: { a: { addresses: [x], connect_timeout: soon } }\n",
             "tollgate.yaml:2:54: error: `soon` is not a duration",
         ),
+        (
+            "gateway:\n  upstreams: { a: { addresses: [x], on_client_gone: wait } }\n",
+            "tollgate.yaml:2:53: error: ",
+        ),
+        (
+            "gateway:\n  upstreams: { a: { addresses: [x], most_failures: 0 } }\n",
+            "tollgate.yaml:2:52: error: `0` is out of range: `most_failures` lies between 1 and 1000",
+        ),
+        (
+            "upstream: x\ngateway:\n  bodies: { min_rate: 5000000 }\n",
+            "tollgate.yaml:3:23: error: `5000000` is out of range: `min_rate` is in bytes per second, at most 1000000; 0 for none",
+        ),
+        ("upstream: x\ngateway:\n  bodies: { rate: 5 }\n", "tollgate.yaml:3:13: error: unknown field `rate`"),
+        (
+            "gateway:\n  upstreams: { a: { addresses: [x] } }\n  routes: [{ upstream: a, bodies: { total_timeout: never } }]\n",
+            "tollgate.yaml:3:52: error: `never` is not a duration",
+        ),
+        (
+            "upstream: x\ngateway: { refuse_for: 2days }\n",
+            "tollgate.yaml:2:24: error: `2days` is out of range: `refuse_for` lies between 1ms and 1day",
+        ),
     ] {
         std::fs::write(folder.path().join("tollgate.yaml"), config).unwrap();
         let ended = run(tollgate(["gateway", "--config", "tollgate.yaml"]).current_dir(folder.path()));

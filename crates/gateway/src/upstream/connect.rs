@@ -1,6 +1,7 @@
 //! New connections to servers, in clear or over TLS.
 
 use super::pool::Connection;
+use super::stream::{Listening, UpstreamStream};
 use crate::settings::{Address, Scheme};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -22,6 +23,16 @@ pub(crate) enum ConnectError {
     TimedOut,
     #[error("cannot speak HTTP: {0}")]
     Handshake(#[from] hyper::Error),
+}
+
+impl ConnectError {
+    /// This machine has run out of something, which says nothing about the server.
+    pub(crate) fn is_local(&self) -> bool {
+        const TOO_MANY_FILES: [i32; 2] = [23, 24];
+        let Self::Failed(error) = self else { return false };
+        matches!(error.kind(), io::ErrorKind::AddrNotAvailable | io::ErrorKind::OutOfMemory)
+            || error.raw_os_error().is_some_and(|code| TOO_MANY_FILES.contains(&code))
+    }
 }
 
 /// Makes connections.
@@ -57,19 +68,21 @@ impl Connector {
         let connecting = async {
             let stream = TcpStream::connect((address.host.as_str(), address.port)).await?;
             stream.set_nodelay(true)?;
+            let listening = Listening::default();
+            let stream = UpstreamStream::new(stream, listening.clone());
             match address.scheme {
-                Scheme::Http => self.speak(stream).await,
+                Scheme::Http => self.speak(stream, listening).await,
                 Scheme::Https => {
                     let config = self.tls.clone().ok_or_else(|| io::Error::other("TLS is not set up"))?;
                     let name = ServerName::try_from(address.host.clone()).map_err(io::Error::other)?;
-                    self.speak(TlsConnector::from(config).connect(name, stream).await?).await
+                    self.speak(TlsConnector::from(config).connect(name, stream).await?, listening).await
                 }
             }
         };
         tokio::time::timeout(time, connecting).await.unwrap_or(Err(ConnectError::TimedOut))
     }
 
-    async fn speak<S>(&self, stream: S) -> Result<Connection, ConnectError>
+    async fn speak<S>(&self, stream: S, listening: Listening) -> Result<Connection, ConnectError>
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
@@ -79,7 +92,7 @@ impl Connector {
                 tracing::debug!(%error, "a connection to an upstream broke");
             }
         });
-        Ok(Connection::new(sender))
+        Ok(Connection::new(sender, listening))
     }
 }
 

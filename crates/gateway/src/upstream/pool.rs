@@ -4,6 +4,7 @@
 //! belongs to the runtime that reads the answer.
 
 use super::connect::{ConnectError, Connector};
+use super::stream::Listening;
 use super::{Member, MemberIndex};
 use crate::body::Sent;
 use crate::settings;
@@ -19,11 +20,17 @@ pub(crate) struct Connection {
     pub(crate) sender: SendRequest<Sent>,
     /// Says when an answer is late. One for all requests, because to put a timer off is cheaper than to make one.
     pub(crate) late: Pin<Box<Sleep>>,
+    listening: Listening,
 }
 
 impl Connection {
-    pub(crate) fn new(sender: SendRequest<Sent>) -> Self {
-        Self { sender, late: Box::pin(sleep(Duration::ZERO)) }
+    pub(crate) fn new(sender: SendRequest<Sent>, listening: Listening) -> Self {
+        Self { sender, late: Box::pin(sleep(Duration::ZERO)), listening }
+    }
+
+    /// Nothing more can be sent on it.
+    fn is_closed(&self) -> bool {
+        self.sender.is_closed() || self.listening.is_over()
     }
 }
 
@@ -77,12 +84,11 @@ impl Pool {
         let mut place = connections.len();
         while place > 0 {
             place -= 1;
-            let sender = &connections[place].connection.sender;
-            if sender.is_ready() {
-                return Some(connections.swap_remove(place).connection);
-            }
-            if sender.is_closed() {
+            let connection = &connections[place].connection;
+            if connection.is_closed() {
                 connections.swap_remove(place);
+            } else if connection.sender.is_ready() {
+                return Some(connections.swap_remove(place).connection);
             }
             // What is neither is still being written to, and will be ready later.
         }
@@ -93,7 +99,7 @@ impl Pool {
     pub(crate) fn put(&self, member: MemberIndex, connection: Connection, most_idle: usize) {
         let mut idle = self.idle.lock();
         let connections = &mut idle[member];
-        if connections.len() < most_idle && !connection.sender.is_closed() {
+        if connections.len() < most_idle && !connection.is_closed() {
             connections.push(Idle { connection, age: 0 });
         }
     }
@@ -103,7 +109,7 @@ impl Pool {
         for connections in &mut self.idle.lock()[members] {
             connections.retain_mut(|idle| {
                 idle.age += 1;
-                idle.age <= OLDEST && !idle.connection.sender.is_closed()
+                idle.age <= OLDEST && !idle.connection.is_closed()
             });
         }
     }

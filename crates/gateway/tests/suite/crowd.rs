@@ -1,7 +1,10 @@
 //! What one address may hold.
 
+use crate::http2;
 use crate::setting::{self, Pair};
 use crate::wire::Wire;
+use std::sync::Arc;
+use std::time::Duration;
 use tollgate_gateway::Gateway;
 use tollgate_gateway::settings::Settings;
 use tollgate_http::serve::{Crowd, CrowdOptions};
@@ -63,5 +66,105 @@ async fn a_servers_own_429_is_no_rejection_of_ours() {
     for _ in 0..10 {
         let reply = client.get("/status/429").await;
         assert_eq!((reply.status, reply.header("connection")), (429, ""));
+    }
+}
+
+/// A server behind limits, and what is known of addresses.
+async fn refusing(rules: &str, refuse_time: Duration) -> (Pair, Arc<Crowd>) {
+    let crowd = Crowd::new(CrowdOptions { most_rejections: 5, refuse_time, ..CrowdOptions::default() });
+    let server = Upstream::start("one").await;
+    let mut listen = setting::listen();
+    listen.entrance.crowd = Some(Arc::clone(&crowd));
+    let settings = Settings::to(setting::upstream(&[&server]));
+    let gateway = Gateway::start(&settings, &setting::limits(rules), &listen).unwrap();
+    (Pair { server, gateway }, crowd)
+}
+
+const LOGIN: &str = "rules: [{ id: login, endpoint: /login, limit: 1/hour }]";
+const LONG: Duration = Duration::from_secs(3_600);
+
+#[tokio::test]
+async fn an_address_that_was_rejected_too_often_is_refused_on_all_its_connections() {
+    let (pair, crowd) = refusing(LOGIN, LONG).await;
+    let (mut idle, mut other, mut busy) = (pair.client().await, pair.client().await, pair.client().await);
+    assert_eq!((idle.get("/").await.status, other.get("/").await.status), (200, 200));
+    let mut streams = http2::plain(&pair).await;
+    assert_eq!(streams.send_request(http2::request("/", "")).await.unwrap().status(), 200);
+    let before = pair.server.seen().len();
+    busy.send("GET /gated HTTP/1.1\r\nHost: test\r\n\r\n").await;
+    eventually("it is in flight", async || pair.server.seen().len() > before).await;
+    let mut client = pair.client().await;
+    assert_eq!(client.get("/login").await.status, 200);
+    let before = pair.server.seen().len();
+    for _ in 0..5 {
+        assert_eq!(client.get("/login").await.status, 429);
+    }
+    assert!(client.closed().await.is_empty());
+    for client in [&mut idle, &mut other] {
+        client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await;
+        assert!(client.closed().await.is_empty(), "closed before it is parsed");
+    }
+    assert!(streams.send_request(http2::request("/", "")).await.is_err());
+    let turned_away = crowd.turned_away();
+    for number in 1..=5 {
+        let mut client = pair.client().await;
+        client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await;
+        assert!(client.closed().await.is_empty());
+        assert_eq!(crowd.turned_away(), turned_away + number, "refused when it was accepted");
+    }
+    assert_eq!(pair.server.seen().len(), before, "nothing reached the server");
+    pair.server.let_go();
+    assert_eq!(busy.reply().await.status, 200, "what was in flight is answered");
+    assert!(busy.closed().await.is_empty());
+}
+
+#[tokio::test]
+async fn an_address_is_refused_for_a_while_only() {
+    let (pair, _) = refusing(LOGIN, Duration::from_millis(100)).await;
+    let mut client = pair.client().await;
+    client.get("/login").await;
+    for _ in 0..5 {
+        assert_eq!(client.get("/login").await.status, 429);
+    }
+    assert!(client.closed().await.is_empty());
+    eventually("it is let in again", async || {
+        let mut client = pair.client().await;
+        client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await;
+        client.closed_or_reply().await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_is_a_rejection_and_what_ends_a_row_of_them() {
+    let get = |target: &str, more: &str| format!("GET {target} HTTP/1.1\r\nHost: test\r\n{more}\r\n");
+    let limited = get("/login", "");
+    // Whether the sixth of them finds the address refused.
+    for (name, rules, between, request, is_refused) in [
+        ("limits", LOGIN, None, limited.clone(), true),
+        ("the deny list", "rules: []\ndeny: [127.0.0.1]", None, get("/", ""), true),
+        ("gRPC", LOGIN, None, get("/login", "Content-Type: application/grpc\r\n"), true),
+        ("after a 400", LOGIN, Some(get("/a%00", "")), limited.clone(), true),
+        ("after a 405", LOGIN, Some(limited.replace("GET /login", "TRACE /")), limited.clone(), true),
+        ("after a 200", LOGIN, Some(get("/", "")), limited.clone(), false),
+        ("after a server's 404", LOGIN, Some(get("/status/404", "")), limited.clone(), false),
+    ] {
+        let (pair, _) = refusing(rules, LONG).await;
+        let mut client = pair.client().await;
+        if rules == LOGIN {
+            assert_eq!(client.ask(&limited).await.status, 200, "{name}");
+        }
+        for _ in 0..4 {
+            client.ask(&request).await;
+        }
+        if let Some(between) = &between {
+            client = pair.client().await;
+            client.ask(between).await;
+            client = pair.client().await;
+        }
+        client.ask(&request).await;
+        let mut next = pair.client().await;
+        next.send(&request).await;
+        assert_eq!(!next.closed_or_reply().await, is_refused, "{name}");
     }
 }

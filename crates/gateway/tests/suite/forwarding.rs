@@ -168,9 +168,14 @@ async fn routes_lead_to_upstreams() {
     let mut settings = Settings::to(named("web", &web));
     settings.upstreams.push(named("api", &api));
     settings.routes = vec![
-        Route { hosts: vec!["shop.example".into()], paths: vec![], upstream: "web".into() },
-        Route { hosts: vec!["shop.example".into()], paths: vec!["/api".into()], upstream: "api".into() },
-        Route { hosts: vec!["*.int.example".into()], paths: vec![], upstream: "api".into() },
+        Route { hosts: vec!["shop.example".into()], paths: vec![], upstream: "web".into(), bodies: None },
+        Route {
+            hosts: vec!["shop.example".into()],
+            paths: vec!["/api".into()],
+            upstream: "api".into(),
+            bodies: None,
+        },
+        Route { hosts: vec!["*.int.example".into()], paths: vec![], upstream: "api".into(), bodies: None },
     ];
     let gateway = setting::start(&settings);
     let mut client = Wire::connect(gateway.address()).await;

@@ -68,6 +68,9 @@ async fn what_a_trusted_proxy_says_is_added_to() {
     assert_eq!(reply.header("via"), "1.1 tollgate");
     let seen = pair.server.last();
     assert_eq!(seen.header("x-forwarded-for"), "1.2.3.4, 5.6.7.8, 127.0.0.1");
+    for name in ["x-forwarded-for", "forwarded"] {
+        assert_eq!(seen.headers.get_all(name).iter().count(), 1, "{name} in one line");
+    }
     assert_eq!(seen.header("x-forwarded-proto"), "https");
     assert_eq!(seen.header("x-forwarded-host"), "evil");
     assert_eq!(seen.header("forwarded"), "for=1.2.3.4, for=127.0.0.1;proto=http");

@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 
 use tollgate_testbed::{PATIENCE, eventually};
 
-type Client = SendRequest<Full<Bytes>>;
+pub type Client = SendRequest<Full<Bytes>>;
 
 async fn client(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Client {
     let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
@@ -21,11 +21,11 @@ async fn client(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) ->
     sender
 }
 
-async fn plain(pair: &Pair) -> Client {
+pub async fn plain(pair: &Pair) -> Client {
     client(TcpStream::connect(pair.gateway.address()).await.unwrap()).await
 }
 
-fn request(path: &str, body: &str) -> Request<Full<Bytes>> {
+pub fn request(path: &str, body: &str) -> Request<Full<Bytes>> {
     let method = if body.is_empty() { "GET" } else { "POST" };
     let uri = format!("http://shop.example{path}");
     Request::builder().method(method).uri(uri).body(Full::new(Bytes::from(body.to_owned()))).unwrap()

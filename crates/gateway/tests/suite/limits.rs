@@ -8,7 +8,7 @@ use tollgate_gateway::settings::Settings;
 use tollgate_http::serve::{Crowd, CrowdOptions};
 use tollgate_http::{HeaderOptions, RateLimitLayer, UnavailableStatus};
 use tollgate_limiter::{Clock, FailureSettings, Limiter, MemoryStore, RedisSettings, RedisStore};
-use tollgate_testbed::{Upstream, eventually};
+use tollgate_testbed::Upstream;
 
 const LOGIN: &str = "rules: [{ id: login, endpoint: /login, key: ip, limit: 2/hour }]";
 
@@ -151,26 +151,6 @@ async fn requests_over_a_shapers_pace_leave_one_after_the_other() {
     );
     assert_eq!(passed + statuses.iter().filter(|status| **status == 429).count(), 20);
     assert!(begin.elapsed().as_millis() >= (passed as u128 - 1) * 20, "each 20 ms behind the one before");
-}
-
-#[tokio::test]
-async fn only_so_many_are_in_flight_and_who_leaves_makes_room() {
-    let pair = behind("rules: [{ id: busy, algorithm: concurrency, limit: 2 }]", None).await;
-    let (mut one, mut two) = (pair.client().await, pair.client().await);
-    one.send("GET /gated HTTP/1.1\r\nHost: test\r\n\r\n").await;
-    two.send("GET /gated HTTP/1.1\r\nHost: test\r\n\r\n").await;
-    eventually("both are at the server", async || pair.server.seen().len() == 2).await;
-    let refused = pair.client().await.get("/hello").await;
-    assert_eq!((refused.status, refused.header("x-ratelimit-remaining")), (429, "0"));
-    assert_eq!((refused.header("retry-after"), refused.header("x-ratelimit-reset")), ("", ""));
-    drop(one);
-    eventually("one has gone", async || pair.client().await.get("/hello").await.status == 200).await;
-    pair.server.let_go();
-    pair.server.let_go();
-    assert_eq!(two.reply().await.status, 200);
-    for _ in 0..5 {
-        assert_eq!(two.get("/hello").await.status, 200, "it ended, so there is room");
-    }
 }
 
 #[tokio::test]

@@ -1,12 +1,12 @@
 //! The body of a response: the inner service's, or that of an answer in its place.
 
+use super::place::HeldPlace;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::Full;
 use pin_project_lite::pin_project;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use tollgate_limiter::Permit;
 
 pin_project! {
     /// The body of a response of a [`RateLimit`](super::RateLimit).
@@ -19,19 +19,46 @@ pin_project! {
 pin_project! {
     #[project = KindNow]
     enum Kind<B> {
-        /// The permit is given back when the body has ended, or is dropped because nobody reads it any more.
-        Passing { #[pin] body: B, permit: Option<Permit> },
-        Answered { #[pin] body: Full<Bytes> },
+        /// The place is let go when the body has ended, or is dropped because nothing reads it any more.
+        Passing { #[pin] body: B, place: Option<HeldPlace> },
+        Answered { #[pin] body: Full<Bytes>, cause: AnswerCause },
     }
 }
 
+/// Why the layer answers instead of the inner service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AnswerCause {
+    Refusal,
+    Fault,
+}
+
+/// Where a response comes from.
+#[derive(Debug)]
+pub enum AnsweredBy<'b, B> {
+    /// The inner service, with this body.
+    Service(&'b B),
+    /// The limiter: over a limit or on the deny list, in whatever way the client is told.
+    Refusal,
+    /// The layer, because the request makes no sense.
+    Fault,
+}
+
 impl<B> ResponseBody<B> {
-    pub(super) fn passing(body: B, permit: Option<Permit>) -> Self {
-        Self { kind: Kind::Passing { body, permit } }
+    pub(super) fn passing(body: B, place: Option<HeldPlace>) -> Self {
+        Self { kind: Kind::Passing { body, place } }
     }
 
-    pub(super) fn answered(body: Full<Bytes>) -> Self {
-        Self { kind: Kind::Answered { body } }
+    pub(super) fn answered(body: Full<Bytes>, cause: AnswerCause) -> Self {
+        Self { kind: Kind::Answered { body, cause } }
+    }
+
+    /// Where the response comes from.
+    pub fn answered_by(&self) -> AnsweredBy<'_, B> {
+        match &self.kind {
+            Kind::Passing { body, .. } => AnsweredBy::Service(body),
+            Kind::Answered { cause: AnswerCause::Refusal, .. } => AnsweredBy::Refusal,
+            Kind::Answered { cause: AnswerCause::Fault, .. } => AnsweredBy::Fault,
+        }
     }
 }
 
@@ -44,14 +71,14 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         match self.project().kind.project() {
-            KindNow::Passing { body, permit } => {
+            KindNow::Passing { body, place } => {
                 let frame = ready!(body.poll_frame(cx));
                 if !matches!(frame, Some(Ok(_))) {
-                    *permit = None;
+                    *place = None;
                 }
                 Poll::Ready(frame)
             }
-            KindNow::Answered { body } => {
+            KindNow::Answered { body, .. } => {
                 let frame = ready!(body.poll_frame(cx));
                 Poll::Ready(frame.map(|frame| frame.map_err(|never| match never {})))
             }
@@ -61,14 +88,14 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
     fn is_end_stream(&self) -> bool {
         match &self.kind {
             Kind::Passing { body, .. } => body.is_end_stream(),
-            Kind::Answered { body } => body.is_end_stream(),
+            Kind::Answered { body, .. } => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
             Kind::Passing { body, .. } => body.size_hint(),
-            Kind::Answered { body } => body.size_hint(),
+            Kind::Answered { body, .. } => body.size_hint(),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The future of a response: of the inner service's, or of an answer in its place.
 
-use super::body::ResponseBody;
-use super::gate::Judged;
+use super::body::{AnswerCause, ResponseBody};
+use super::gate::{Judged, Passage};
 use crate::answer::Answer;
 use crate::headers::HeaderOptions;
 use bytes::Bytes;
@@ -9,10 +9,9 @@ use http::{Request, Response};
 use pin_project_lite::pin_project;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use tollgate_limiter::Admission;
 use tower_service::Service;
 
-type Deciding<A> = Pin<Box<dyn Future<Output = Judged<(Request<A>, Admission)>> + Send>>;
+type Deciding<A> = Pin<Box<dyn Future<Output = Judged<(Request<A>, Passage)>> + Send>>;
 
 pin_project! {
     /// The response of a [`RateLimit`](super::RateLimit).
@@ -29,9 +28,9 @@ pin_project! {
         /// The shared store has to be heard.
         Deciding { deciding: Deciding<A>, inner: S },
         /// The inner service answers.
-        Passing { #[pin] response: F, admission: Option<Admission> },
+        Passing { #[pin] response: F, passage: Option<Passage> },
         /// The limiter answered.
-        Answered { answer: Option<Answer> },
+        Answered { answer: Option<(Answer, AnswerCause)> },
     }
 }
 
@@ -40,12 +39,12 @@ impl<S: Service<Request<A>>, A> ResponseFuture<S, A> {
         Self { state: State::Deciding { deciding, inner }, headers }
     }
 
-    pub(super) fn passing(response: S::Future, admission: Admission, headers: HeaderOptions) -> Self {
-        Self { state: State::Passing { response, admission: Some(admission) }, headers }
+    pub(super) fn passing(response: S::Future, passage: Passage, headers: HeaderOptions) -> Self {
+        Self { state: State::Passing { response, passage: Some(passage) }, headers }
     }
 
-    pub(super) fn answered(answer: Answer) -> Self {
-        Self { state: State::Answered { answer: Some(answer) }, headers: HeaderOptions::default() }
+    pub(super) fn answered(answer: Answer, cause: AnswerCause) -> Self {
+        Self { state: State::Answered { answer: Some((answer, cause)) }, headers: HeaderOptions::default() }
     }
 }
 
@@ -61,21 +60,21 @@ where
         loop {
             let next = match this.state.as_mut().project() {
                 Now::Deciding { deciding, inner } => match ready!(deciding.as_mut().poll(cx)) {
-                    Judged::Passes((request, admission)) => {
-                        State::Passing { response: inner.call(request), admission: Some(admission) }
+                    Judged::Passes((request, passage)) => {
+                        State::Passing { response: inner.call(request), passage: Some(passage) }
                     }
-                    Judged::Answered(answer) => State::Answered { answer: Some(answer) },
+                    Judged::Answered(answer, cause) => State::Answered { answer: Some((answer, cause)) },
                 },
-                Now::Passing { response, admission } => {
+                Now::Passing { response, passage } => {
                     let mut response = ready!(response.poll(cx))?;
-                    let Admission { decision, permit } =
-                        admission.take().expect("a future is not polled after it was ready");
+                    let Passage { decision, place } =
+                        passage.take().expect("a future is not polled after it was ready");
                     this.headers.write(&decision, response.headers_mut());
-                    return Poll::Ready(Ok(response.map(|body| ResponseBody::passing(body, permit))));
+                    return Poll::Ready(Ok(response.map(|body| ResponseBody::passing(body, place))));
                 }
                 Now::Answered { answer } => {
-                    let answer = answer.take().expect("a future is not polled after it was ready");
-                    return Poll::Ready(Ok(answer.map(ResponseBody::answered)));
+                    let (answer, cause) = answer.take().expect("a future is not polled after it was ready");
+                    return Poll::Ready(Ok(answer.map(|body| ResponseBody::answered(body, cause))));
                 }
             };
             this.state.set(next);

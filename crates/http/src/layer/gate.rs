@@ -1,6 +1,8 @@
 //! What stands between a request and the inner service.
 
 use super::PeerFrom;
+use super::body::AnswerCause;
+use super::place::HeldPlace;
 use crate::answer::{self, Answer};
 use crate::fault::Fault;
 use crate::headers::{self, HeaderOptions};
@@ -23,7 +25,13 @@ pub(super) struct Gate {
 /// What becomes of a request: it passes, or is answered here.
 pub(super) enum Judged<P> {
     Passes(P),
-    Answered(Answer),
+    Answered(Answer, AnswerCause),
+}
+
+/// What is known of a request that passes.
+pub(super) struct Passage {
+    pub(super) decision: Decision,
+    pub(super) place: Option<HeldPlace>,
 }
 
 impl Gate {
@@ -33,12 +41,12 @@ impl Gate {
         &self,
         request: &mut Request<A>,
         peer: Option<SocketAddr>,
-    ) -> Option<Judged<Admission>> {
+    ) -> Option<Judged<Passage>> {
         match self.ask(request, peer, |request| self.limiter.admit(request)).and_then(|admit| Ok(admit?)) {
             Ok(Admit::Decided(admission)) => Some(self.conclude(request, admission)),
             // The rules have changed since it was asked whether there is anything to wait for.
             Ok(Admit::Pending(_)) => None,
-            Err(fault) => Some(Judged::Answered(refused(request.headers(), &fault))),
+            Err(fault) => Some(refused(request.headers(), &fault)),
         }
     }
 
@@ -66,18 +74,22 @@ impl Gate {
         Ok(caller.ask(request.method(), domain.as_deref(), uri.path(), ask))
     }
 
-    fn conclude<A>(&self, request: &mut Request<A>, admission: Admission) -> Judged<Admission> {
-        let decision = &admission.decision;
+    fn conclude<A>(&self, request: &mut Request<A>, admission: Admission) -> Judged<Passage> {
+        let Admission { decision, permit } = admission;
         if decision.allowed() {
-            self.tell_upstream(request.headers_mut(), decision);
-            return Judged::Passes(admission);
+            self.tell_upstream(request.headers_mut(), &decision);
+            let place = permit.map(HeldPlace::new);
+            if let Some(place) = &place {
+                request.extensions_mut().insert(place.clone());
+            }
+            return Judged::Passes(Passage { decision, place });
         }
         let answer = if grpc::is_call(request.headers()) {
-            grpc::refusal(decision, &self.headers)
+            grpc::refusal(&decision, &self.headers)
         } else {
-            answer::refusal_over(decision, &self.headers, std::mem::take(request.headers_mut()))
+            answer::refusal_over(&decision, &self.headers, std::mem::take(request.headers_mut()))
         };
-        Judged::Answered(answer.expect("what is not allowed is refused"))
+        Judged::Answered(answer.expect("what is not allowed is refused"), AnswerCause::Refusal)
     }
 
     /// Writes the flags of a decision, where the client may have written its own.
@@ -97,19 +109,20 @@ pub(super) async fn admit_waiting<A>(
     gate: Arc<Gate>,
     mut request: Request<A>,
     peer: Option<SocketAddr>,
-) -> Judged<(Request<A>, Admission)> {
+) -> Judged<(Request<A>, Passage)> {
     let asked = gate.ask(&mut request, peer, |request| gate.limiter.admit(request));
     let admission = match asked.and_then(|admit| Ok(admit?)) {
         Ok(admit) => admit.admission().await,
-        Err(fault) => return Judged::Answered(refused(request.headers(), &fault)),
+        Err(fault) => return refused(request.headers(), &fault),
     };
     match gate.conclude(&mut request, admission) {
-        Judged::Passes(admission) => Judged::Passes((request, admission)),
-        Judged::Answered(answer) => Judged::Answered(answer),
+        Judged::Passes(passage) => Judged::Passes((request, passage)),
+        Judged::Answered(answer, cause) => Judged::Answered(answer, cause),
     }
 }
 
 #[cold]
-fn refused(asked: &HeaderMap, fault: &Fault) -> Answer {
-    if grpc::is_call(asked) { grpc::fault(fault) } else { fault.answer() }
+fn refused<P>(asked: &HeaderMap, fault: &Fault) -> Judged<P> {
+    let answer = if grpc::is_call(asked) { grpc::fault(fault) } else { fault.answer() };
+    Judged::Answered(answer, AnswerCause::Fault)
 }

@@ -5,14 +5,16 @@ use super::crowd::Seat;
 use super::framing::Watch;
 use super::marked::{Marked, MarkedBody};
 use super::marks::{Heads, Marks, Open, Patience};
+use super::pace::SendPace;
 use super::protocol::{self, Beginning, Speakers};
+use super::streams::{StreamExecutor, StreamMeter};
 use super::{Answers, Anything, Framing, Phase, ServeOptions};
 use http::header::CONNECTION;
 use http::{HeaderValue, Request, Response, StatusCode, Version};
 use hyper::body::{Body, Incoming};
 use hyper::server::conn::{http1, http2};
 use hyper::service::{HttpService, Service, service_fn};
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::rt::TokioIo;
 use rustls::ServerConfig;
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -41,7 +43,7 @@ pub(super) struct Connection {
 /// What a connection takes up, for as long as it is open.
 pub(super) struct Place {
     pub(super) _slot: OwnedSemaphorePermit,
-    pub(super) _seat: Option<Arc<Seat>>,
+    pub(super) seat: Option<Arc<Seat>>,
 }
 
 impl Connection {
@@ -112,7 +114,8 @@ impl Ready {
         I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
         let Self { beginning, address, place, marks, phase, options } = self;
-        let marked = |heard, watch| TokioIo::new(Marked::new(stream, heard, watch, &marks, place));
+        let marked =
+            |heads, heard, watch| TokioIo::new(Marked::new(stream, heads, heard, watch, &marks, place));
         let answering = {
             let marks = Arc::clone(&marks);
             service_fn(move |request: Request<Incoming>| answer(&service, request, &marks))
@@ -120,12 +123,12 @@ impl Ready {
         let course = Course { address, marks: Arc::clone(&marks), phase, options };
         match (beginning, &speakers.http2) {
             (Beginning::Http2(heard), Some(http2)) => {
-                let served = http2.serve_connection(marked(heard, None), answering);
+                let served = http2.serve_connection(marked(Heads::Untimed, heard, None), answering);
                 Box::pin(course.follow(served, Heads::Untimed)).await;
             }
             (Beginning::Http1(heard) | Beginning::Http2(heard), _) => {
                 let watch = (options.framing == Framing::Strict).then(Watch::new);
-                let served = speakers.http1.serve_connection(marked(heard, watch), answering);
+                let served = speakers.http1.serve_connection(marked(Heads::Timed, heard, watch), answering);
                 course.follow(served.with_upgrades(), Heads::Timed).await;
             }
         }
@@ -170,7 +173,14 @@ where
         if open.marks().is_hung_up() && *this.version != Version::HTTP_2 {
             answer.headers_mut().insert(CONNECTION, CLOSE);
         }
-        Poll::Ready(Ok(answer.map(|body| MarkedBody { body, open })))
+        let pace = answer.extensions_mut().remove::<SendPace>();
+        let meter = if *this.version == Version::HTTP_2 { StreamMeter::current() } else { None };
+        match (pace, &meter) {
+            (None, _) => {}
+            (Some(pace), Some(meter)) => meter.set_pace(pace),
+            (Some(pace), None) => open.marks().set_pace(pace),
+        }
+        Poll::Ready(Ok(answer.map(|body| MarkedBody { body, open, meter })))
     }
 }
 
@@ -262,7 +272,7 @@ where
     }
 }
 
-impl<I, S> Served for http2::Connection<TokioIo<I>, S, TokioExecutor>
+impl<I, S> Served for http2::Connection<TokioIo<I>, S, StreamExecutor>
 where
     I: AsyncRead + AsyncWrite + Unpin,
     S: HttpService<Incoming, ResBody: Send + 'static, Error: Into<Anything>, Future: Send + 'static>,

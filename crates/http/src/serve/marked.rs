@@ -8,7 +8,9 @@ mod tests;
 use super::connection::Place;
 use super::doorman::{self, Word, Words};
 use super::framing::{POISON, Watch};
-use super::marks::{Marks, Open};
+use super::marks::{Heads, Marks, Open};
+use super::streams::StreamMeter;
+use bytes::Buf;
 use hyper::body::{Body, Frame, SizeHint};
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -23,6 +25,8 @@ const MOST_IN_A_ROW: u32 = 16;
 /// A stream that leaves marks. What was read to find out what it speaks is read again.
 pub(super) struct Marked<S> {
     stream: S,
+    /// Whether what is read and written says that the peer is not idle: on HTTP/2 it may be pings.
+    heads: Heads,
     marks: Arc<Marks>,
     /// What was already read.
     heard: Vec<u8>,
@@ -31,7 +35,7 @@ pub(super) struct Marked<S> {
     /// Nothing more is read.
     is_over: bool,
     /// The connection counts for as long as its stream lives, also after a change of protocol.
-    _place: Place,
+    place: Place,
 }
 
 /// What is known of the requests on a stream.
@@ -49,6 +53,7 @@ struct Watched {
 impl<S> Marked<S> {
     pub(super) fn new(
         stream: S,
+        heads: Heads,
         heard: Vec<u8>,
         watch: Option<Watch>,
         marks: &Arc<Marks>,
@@ -56,7 +61,29 @@ impl<S> Marked<S> {
     ) -> Self {
         let watched =
             watch.map(|watch| Watched { watch, is_idle: true, words: None, answer: Vec::new(), sent: 0 });
-        Self { stream, marks: Arc::clone(marks), heard, watched, is_over: false, _place: place }
+        Self { stream, heads, marks: Arc::clone(marks), heard, watched, is_over: false, place }
+    }
+
+    /// What a write or a flush came to.
+    fn note_write(&self, written: &Poll<io::Result<usize>>) {
+        match written {
+            Poll::Ready(Ok(bytes)) => self.marks.wrote(Some(*bytes)),
+            Poll::Ready(Err(_)) => {}
+            Poll::Pending => self.marks.wrote(None),
+        }
+        if written.is_ready() && self.heads == Heads::Timed {
+            self.marks.moved();
+        }
+    }
+
+    /// Whether the peer's address is refused for a while: then no more of its requests are read. One that is being
+    /// answered may end.
+    fn is_refused(&self) -> bool {
+        let is_refused = self.place.seat.as_ref().is_some_and(|seat| seat.is_refused());
+        if is_refused {
+            self.marks.hang_up();
+        }
+        is_refused && self.marks.is_idle() && !self.marks.is_upgraded()
     }
 
     /// Reads again what was read before.
@@ -135,6 +162,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Marked<S> {
         let before = buffer.filled().len();
         for _ in 0..MOST_IN_A_ROW {
             ready!(this.send(cx))?;
+            if this.is_refused() {
+                // As if the peer had closed.
+                return Poll::Ready(Ok(()));
+            }
             if !this.heard.is_empty() {
                 this.hear(buffer);
             } else if !this.is_over {
@@ -142,7 +173,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Marked<S> {
             }
             let bytes = &buffer.filled()[before..];
             if !bytes.is_empty() {
-                this.marks.read();
+                if this.heads == Heads::Timed {
+                    this.marks.read();
+                }
                 if this.turn_away(bytes) {
                     buffer.set_filled(before);
                     continue;
@@ -159,9 +192,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Marked<S> {
 impl<S: AsyncWrite + Unpin> AsyncWrite for Marked<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        if polled.is_ready() {
-            self.marks.moved();
-        }
+        self.note_write(&polled);
         polled
     }
 
@@ -171,9 +202,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Marked<S> {
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
-        if polled.is_ready() {
-            self.marks.moved();
-        }
+        self.note_write(&polled);
         polled
     }
 
@@ -185,7 +214,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Marked<S> {
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
         ready!(this.send(cx))?;
-        ready!(Pin::new(&mut this.stream).poll_flush(cx))?;
+        let flushed = Pin::new(&mut this.stream).poll_flush(cx);
+        this.marks.wrote(flushed.is_ready().then_some(0));
+        ready!(flushed)?;
         if let Some(watched) = &mut this.watched {
             let watch = &watched.watch;
             watched.is_idle = watch.is_between() && this.marks.has_answered(watch.requests());
@@ -205,6 +236,8 @@ pin_project_lite::pin_project! {
         #[pin]
         pub(super) body: B,
         pub(super) open: Open,
+        // Of its stream, where there are several.
+        pub(super) meter: Option<Arc<StreamMeter>>,
     }
 }
 
@@ -216,7 +249,15 @@ impl<B: Body> Body for MarkedBody<B> {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        self.project().body.poll_frame(cx)
+        let this = self.project();
+        let Some(meter) = this.meter else { return this.body.poll_frame(cx) };
+        meter.ask();
+        let polled = this.body.poll_frame(cx);
+        if let Poll::Ready(Some(Ok(frame))) = &polled {
+            meter.hand_over(frame.data_ref().map_or(0, |data| data.remaining() as u64));
+            this.open.marks().moved();
+        }
+        polled
     }
 
     fn is_end_stream(&self) -> bool {

@@ -1,8 +1,9 @@
 //! How connections are spoken to: HTTP/1.1, or HTTP/2 with bounds on what a flood of streams can hold.
 
+use super::streams::StreamExecutor;
 use super::{Protocols, ServeOptions};
 use hyper::server::conn::{http1, http2};
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use hyper_util::rt::TokioTimer;
 use std::io;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt};
@@ -20,7 +21,7 @@ const PING_EVERY: Duration = Duration::from_secs(30);
 /// The protocols of a listener, set up.
 pub(super) struct Speakers {
     pub(super) http1: http1::Builder,
-    pub(super) http2: Option<http2::Builder<TokioExecutor>>,
+    pub(super) http2: Option<http2::Builder<StreamExecutor>>,
 }
 
 impl Speakers {
@@ -44,8 +45,9 @@ fn http1(options: &ServeOptions) -> http1::Builder {
     http
 }
 
-fn http2(options: &ServeOptions) -> http2::Builder<TokioExecutor> {
-    let mut http = http2::Builder::new(TokioExecutor::new());
+fn http2(options: &ServeOptions) -> http2::Builder<StreamExecutor> {
+    let mut http =
+        http2::Builder::new(StreamExecutor { min_rate: options.min_rate, idle_time: options.idle_time });
     http.timer(TokioTimer::new())
         .max_concurrent_streams(MOST_STREAMS)
         .max_pending_accept_reset_streams(MOST_PENDING_RESETS)

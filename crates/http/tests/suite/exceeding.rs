@@ -9,6 +9,7 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::time::Duration;
 use tollgate_http::HeaderOptions;
+use tollgate_http::layer::HeldPlace;
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 /// A service that answers with what it was told in the headers `names`.
@@ -212,6 +213,27 @@ async fn a_client_that_goes_away_is_not_in_flight() {
     let service = house.layer.for_peer(SocketAddr::from(([203, 0, 113, 9], 1))).layer(never);
     let waits = service.oneshot(ask("203.0.113.9", "/").request());
     assert!(tokio::time::timeout(Duration::from_millis(20), waits).await.is_err());
+    assert_eq!(status(&house).await.0, 200);
+}
+
+/// Work that outlives the response counts for as long as it keeps the place.
+#[tokio::test]
+async fn work_that_keeps_its_place_is_in_flight() {
+    let house = Gatehouse::new("rules: [{ id: one, algorithm: concurrency, limit: 1 }]", "");
+    let (keep, mut kept) = tokio::sync::mpsc::unbounded_channel();
+    let works = service_fn(move |request: Request<Full<Bytes>>| {
+        let place = request.extensions().get::<HeldPlace>().cloned().unwrap();
+        keep.send(place).unwrap();
+        std::future::pending::<Result<Response<Full<Bytes>>, Infallible>>()
+    });
+    let service = house.layer.clone().for_peer(SocketAddr::from(([203, 0, 113, 9], 1))).layer(works);
+    let asked = tokio::spawn(service.oneshot(ask("203.0.113.9", "/").request()));
+    let place = kept.recv().await.unwrap();
+    assert_eq!(place.timeout(), Duration::from_secs(60));
+    asked.abort();
+    assert!(asked.await.is_err(), "the client has gone");
+    assert_eq!(status(&house).await.0, 429);
+    drop(place);
     assert_eq!(status(&house).await.0, 200);
 }
 

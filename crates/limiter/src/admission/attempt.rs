@@ -254,6 +254,7 @@ impl Asked {
                         let step = concurrency::step(taken.admitted, limit.quota, taken.taken, longest_us);
                         if taken.admitted {
                             let limiter = Arc::clone(limiter);
+                            permit.ends_within(longest_us);
                             permit.add(Part::Shared { limiter, key: charge.key, slot: Some(slot) });
                         }
                         return (step, permit, false);
@@ -277,6 +278,7 @@ impl Asked {
         if let Some(mut slot) = slot.filter(|_| step.admitted) {
             // It is told to the store as soon as that is back.
             slot.hold();
+            permit.ends_within(longest_us);
             permit.add(Part::Shared { limiter: Arc::clone(limiter), key: charge.key, slot: Some(slot) });
         }
         (step, permit, true)
@@ -291,6 +293,7 @@ fn take_here(limiter: &Arc<Limiter>, charge: &Charge<'_>, limit: u32, now_us: u6
     let step = in_flight.take(key, limit, longest_us, number, now_us);
     let mut permit = Permit::default();
     if step.admitted {
+        permit.ends_within(longest_us);
         permit.add(Part::Local { limiter: Arc::clone(limiter), key, number });
     }
     (step, permit)

@@ -5,12 +5,18 @@ use crate::limiter::Limiter;
 use crate::redis::Slot;
 use smallvec::SmallVec;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Places among the requests in flight. They are given back when it is dropped.
 #[derive(Debug, Default)]
 pub struct Permit {
     parts: SmallVec<[Part; 1]>,
+    /// The longest that any of them is held.
+    longest_us: u64,
 }
+
+/// What is counted for a rule that sheds does not end by itself; this is as long as a place in flight by default.
+const LONGEST_COUNTED_US: u64 = 60_000_000;
 
 /// One place.
 #[derive(Debug)]
@@ -25,11 +31,25 @@ pub(super) enum Part {
 
 impl Permit {
     pub(super) fn add(&mut self, part: Part) {
+        if matches!(part, Part::Counted { .. }) {
+            self.ends_within(LONGEST_COUNTED_US);
+        }
         self.parts.push(part);
     }
 
+    /// Says that a place of it ends after so long at the latest.
+    pub(super) fn ends_within(&mut self, longest_us: u64) {
+        self.longest_us = self.longest_us.max(longest_us);
+    }
+
     pub(super) fn join(&mut self, other: Self) {
+        self.ends_within(other.longest_us);
         self.parts.extend(other.parts);
+    }
+
+    /// The longest that its places are held: they end then by themselves. Zero if it holds none.
+    pub fn timeout(&self) -> Duration {
+        Duration::from_micros(self.longest_us)
     }
 
     /// None if it holds nothing.

@@ -121,12 +121,12 @@ impl House {
     fn new() -> Self {
         let wire = Rc::<RefCell<Wire>>::default();
         let slot = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
-        let place = Place { _slot: slot, _seat: None };
+        let place = Place { _slot: slot, seat: None };
         let (stream, marks) = (End(Rc::clone(&wire)), Arc::default());
         let notes = Notes { answered: 0, word: Word::Refused, turned_away: Vec::new() };
         Self {
             task: Arc::default(),
-            stream: Marked::new(stream, Vec::new(), Some(Watch::new()), &marks, place),
+            stream: Marked::new(stream, Heads::Timed, Vec::new(), Some(Watch::new()), &marks, place),
             wire,
             notes: Arc::new(Mutex::new(notes)),
             said: String::new(),

@@ -33,8 +33,8 @@ impl Seat {
         let (client, stream) = duplex(room);
         let marks = Arc::new(Marks::default());
         let slot = Arc::new(Semaphore::new(1)).acquire_owned().await.unwrap();
-        let place = Place { _slot: slot, _seat: None };
-        let stream = Marked::new(stream, Vec::new(), Some(Watch::new()), &marks, place);
+        let place = Place { _slot: slot, seat: None };
+        let stream = Marked::new(stream, Heads::Timed, Vec::new(), Some(Watch::new()), &marks, place);
         let mut seat = Self { stream, client, open: None };
         for _ in 0..2 {
             assert_eq!(seat.says(WORDS).await.as_deref(), Some(WORDS));

@@ -1,0 +1,269 @@
+//! Clients that send or take bodies slower than they may.
+
+use crate::http2;
+use crate::setting::{self, Pair};
+use crate::wire::Wire;
+use bytes::Bytes;
+use http::Request;
+use http_body_util::BodyExt;
+use hyper::body::{Body, Frame};
+use hyper::client::conn::http2 as client;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use parking_lot::Mutex;
+use std::convert::Infallible;
+use std::io::{self, Write};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::AsyncReadExt;
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::sync::mpsc;
+use tollgate_gateway::settings::{BodyLimits, Settings};
+use tollgate_gateway::{AccessLog, Gateway};
+use tollgate_http::serve::MinRate;
+use tollgate_limiter::Clock;
+use tollgate_testbed::{Upstream, eventually};
+
+const GRACE: Duration = Duration::from_millis(300);
+const LEAST: BodyLimits =
+    BodyLimits { min_rate: Some(MinRate { bytes_per_second: 1_000, grace: GRACE }), total_time: None };
+/// For answers: some of what the system holds may have been taken unseen.
+const MUCH: BodyLimits =
+    BodyLimits { min_rate: Some(MinRate { bytes_per_second: 1_000_000, grace: GRACE }), total_time: None };
+const NO_LEAST: BodyLimits = BodyLimits { min_rate: None, total_time: None };
+const GIGABYTE: u64 = 1 << 30;
+
+/// The lines of an access log.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl Lines {
+    /// Waits until a request for `target` has ended before its answer had.
+    async fn broken_off(&self, target: &str) {
+        let target = format!("\"target\":\"{target}\"");
+        eventually("it is cut", async || {
+            let text = String::from_utf8(self.0.lock().clone()).unwrap();
+            text.lines().any(|line| line.contains(&target) && line.contains("\"complete\":false"))
+        })
+        .await;
+    }
+}
+
+impl Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().write(bytes)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+async fn start(bodies: BodyLimits, route: Option<BodyLimits>) -> Pair {
+    logging(bodies, route, &Lines::default()).await
+}
+
+/// A gateway that looks at connections often.
+async fn logging(bodies: BodyLimits, route: Option<BodyLimits>, lines: &Lines) -> Pair {
+    let server = Upstream::start("one").await;
+    let mut settings = Settings::to(setting::upstream(&[&server]));
+    (settings.bodies, settings.routes[0].bodies) = (bodies, route);
+    let mut listen = setting::listen();
+    listen.options.head_time = Duration::from_millis(50);
+    listen.log = Some(AccessLog::start(lines.clone(), Clock::system(), Vec::new()).unwrap());
+    let gateway = Gateway::start(&settings, &setting::limits("rules: []"), &listen).unwrap();
+    Pair { server, gateway }
+}
+
+#[tokio::test]
+async fn a_body_that_trickles_is_a_408() {
+    for (framing, piece) in [("Content-Length: 100000", "x"), ("Transfer-Encoding: chunked", "1\r\nx\r\n")] {
+        let pair = start(LEAST, None).await;
+        let mut client = pair.client().await;
+        client.send(format!("POST /count HTTP/1.1\r\nHost: test\r\n{framing}\r\n\r\n")).await;
+        // As long as the gateway listens.
+        while client.is_silent() {
+            client.send(piece).await;
+            tokio::time::sleep(GRACE / 20).await;
+        }
+        let reply = client.reply().await;
+        assert_eq!((reply.status, reply.code()), (408, "REQUEST_TIMEOUT"), "{framing}");
+        client.closed().await;
+        assert_eq!(pair.client().await.get("/").await.status, 200);
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_trickles_is_a_408() {
+    let pair = start(LEAST, None).await;
+    let stream = TcpStream::connect(pair.gateway.address()).await.unwrap();
+    let (mut sender, connection) =
+        client::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    let (pieces, taken) = mpsc::channel(1);
+    let request = Request::post("http://test/count").body(Pieces(taken)).unwrap();
+    let answer = tokio::spawn(sender.send_request(request));
+    while !answer.is_finished() && pieces.send(Bytes::from_static(b"x")).await.is_ok() {
+        tokio::time::sleep(GRACE / 20).await;
+    }
+    assert_eq!(answer.await.unwrap().unwrap().status(), 408);
+}
+
+/// A body that is as long as pieces come.
+struct Pieces(mpsc::Receiver<Bytes>);
+
+impl Body for Pieces {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.0.poll_recv(cx).map(|piece| piece.map(|piece| Ok(Frame::data(piece))))
+    }
+}
+
+#[tokio::test]
+async fn a_body_may_be_slow_where_a_route_says_so() {
+    let pair = start(LEAST, Some(NO_LEAST)).await;
+    let mut client = pair.client().await;
+    client.send("POST /count HTTP/1.1\r\nHost: test\r\nContent-Length: 10\r\n\r\n").await;
+    for _ in 0..10 {
+        tokio::time::sleep(GRACE / 5).await;
+        client.send("x").await;
+    }
+    let reply = client.reply().await;
+    assert_eq!((reply.status, reply.body.as_str()), (200, "10"));
+}
+
+/// A client with little room for what it does not read.
+async fn with_small_window(gateway: &Gateway) -> Wire {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4 << 10).unwrap();
+    Wire::over(socket.connect(gateway.address()).await.unwrap())
+}
+
+#[tokio::test]
+async fn an_answer_that_is_hardly_taken_is_cut() {
+    // The gateway's, and a route's that is stricter.
+    for (bodies, route) in [(MUCH, None), (NO_LEAST, Some(MUCH))] {
+        let lines = Lines::default();
+        let pair = logging(bodies, route, &lines).await;
+        let mut client = with_small_window(&pair.gateway).await;
+        let target = format!("/big/{GIGABYTE}");
+        client.send(format!("GET {target} HTTP/1.1\r\nHost: test\r\n\r\n")).await;
+        assert_eq!(client.head().await.status, 200);
+        let reading = tokio::spawn(async move {
+            let mut bytes = [0; 2];
+            while client.stream.read(&mut bytes).await.is_ok_and(|count| count > 0) {
+                tokio::time::sleep(GRACE / 20).await;
+            }
+        });
+        lines.broken_off(&target).await;
+        reading.abort();
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_is_not_taken_is_reset_and_the_others_go_on() {
+    let lines = Lines::default();
+    let pair = logging(MUCH, None, &lines).await;
+    let mut sender = http2::plain(&pair).await;
+    let target = format!("/big/{GIGABYTE}");
+    let stuck = sender.send_request(http2::request(&target, "")).await.unwrap();
+    // The rest of the connection moves meanwhile.
+    let mut other = sender.clone();
+    let asking = tokio::spawn(async move {
+        loop {
+            assert_eq!(other.send_request(http2::request("/", "")).await.unwrap().status(), 200);
+            tokio::time::sleep(GRACE / 10).await;
+        }
+    });
+    lines.broken_off(&format!("http://shop.example{target}")).await;
+    assert!(!asking.is_finished());
+    asking.abort();
+    let mut body = stuck.into_body();
+    let ended = loop {
+        match body.frame().await {
+            Some(Ok(_)) => {}
+            ended => break ended,
+        }
+    };
+    assert!(ended.is_some_and(|frame| frame.is_err()), "what was on its way, and then a reset");
+    assert_eq!(sender.send_request(http2::request("/", "")).await.unwrap().status(), 200);
+}
+
+#[tokio::test]
+async fn an_answer_that_its_server_sends_slowly_is_not_cut() {
+    // Events now and then, for many times the grace period.
+    let server = crate::raw::Dripping::start(GRACE / 2, 10).await;
+    let mut settings = Settings::to(setting::at([server.address]));
+    settings.bodies = MUCH;
+    let mut listen = setting::listen();
+    listen.options.head_time = Duration::from_millis(50);
+    let gateway = Gateway::start(&settings, &setting::limits("rules: []"), &listen).unwrap();
+    let mut http1 = Wire::connect(gateway.address()).await;
+    assert_eq!(http1.get("/").await.body, "event;".repeat(10));
+    let stream = TcpStream::connect(gateway.address()).await.unwrap();
+    let (mut sender, connection) =
+        client::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    let answer = sender.send_request(http2::request("/", "")).await.unwrap();
+    assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "event;".repeat(10));
+}
+
+#[tokio::test]
+async fn a_request_has_its_total_time() {
+    let total = BodyLimits { total_time: Some(GRACE), ..NO_LEAST };
+    let pair = start(NO_LEAST, Some(total)).await;
+    let mut client = pair.client().await;
+    let reply = client.get("/gated").await;
+    assert_eq!((reply.status, reply.code()), (504, "UPSTREAM_TIMEOUT"), "no answer");
+    let mut client = pair.client().await;
+    client.send("POST /count HTTP/1.1\r\nHost: test\r\nContent-Length: 10\r\n\r\nx").await;
+    let reply = client.reply().await;
+    assert_eq!((reply.status, reply.code()), (408, "REQUEST_TIMEOUT"), "not all of the body");
+    let mut client = pair.client().await;
+    client.send("POST /echo HTTP/1.1\r\nHost: test\r\nContent-Length: 10\r\n\r\nx").await;
+    assert_eq!(client.head().await.status, 200);
+    assert_eq!(client.closed().await, b"x", "not all of the answer");
+    let mut sender = http2::plain(&pair).await;
+    let answer = sender.send_request(http2::request(&format!("/big/{GIGABYTE}"), "")).await.unwrap();
+    assert!(answer.into_body().collect().await.is_err(), "nor on HTTP/2");
+    // Each request on a connection has all of it.
+    let mut client = pair.client().await;
+    for _ in 0..4 {
+        assert_eq!(client.get("/").await.status, 200);
+        tokio::time::sleep(GRACE / 2).await;
+    }
+}
+
+#[tokio::test]
+async fn silent_tunnels_and_clients_that_only_answer_pings_are_idle() {
+    let idle = Duration::from_millis(200);
+    let pair = Pair::listening(|listen| {
+        listen.options.head_time = Duration::from_millis(50);
+        listen.options.idle_time = idle;
+    })
+    .await;
+    let mut tunnel = pair.client().await;
+    tunnel.send("GET /ws HTTP/1.1\r\nHost: test\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n").await;
+    assert_eq!(tunnel.head().await.status, 101);
+    assert!(tunnel.closed().await.is_empty());
+    // It says something on HTTP/2 all the time, and asks nothing.
+    let mut client = pair.client().await;
+    client.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await;
+    let ping = b"\0\0\x08\x06\0\0\0\0\0pingpong";
+    let (mut reading, mut writing) = client.stream.into_inner().into_split();
+    let pinging = tokio::spawn(async move {
+        while tokio::io::AsyncWriteExt::write_all(&mut writing, ping).await.is_ok() {
+            tokio::time::sleep(idle / 20).await;
+        }
+    });
+    let mut rest = Vec::new();
+    let read = tokio::io::AsyncReadExt::read_to_end(&mut reading, &mut rest);
+    let _ =
+        tokio::time::timeout(tollgate_testbed::PATIENCE, read).await.expect("the connection was not closed");
+    pinging.abort();
+}
