@@ -9,7 +9,7 @@ pub fn print(text: impl Display) -> Result<(), Failure> {
     try_print(text).map_err(Failure::Output)
 }
 
-/// [`print`], for those who go on without it.
+/// [`print()`], for those who go on without it.
 pub fn try_print(text: impl Display) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     write!(stdout, "{text}")?;
