@@ -142,7 +142,7 @@ async fn what_is_a_rejection_and_what_ends_a_row_of_them() {
     // Whether the sixth of them finds the address refused.
     for (name, rules, between, request, is_refused) in [
         ("limits", LOGIN, None, limited.clone(), true),
-        ("the deny list", "rules: []\ndeny: [127.0.0.1]", None, get("/", ""), true),
+        ("the deny list", "allow_empty: true\ndeny: [127.0.0.1]", None, get("/", ""), true),
         ("gRPC", LOGIN, None, get("/login", "Content-Type: application/grpc\r\n"), true),
         ("after a 400", LOGIN, Some(get("/a%00", "")), limited.clone(), true),
         ("after a 405", LOGIN, Some(limited.replace("GET /login", "TRACE /")), limited.clone(), true),

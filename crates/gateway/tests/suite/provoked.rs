@@ -94,14 +94,16 @@ async fn clients_behind_a_trusted_proxy_are_told_apart() {
     let ask =
         |number: u8| format!("GET / HTTP/1.1\r\nHost: test\r\nX-Forwarded-For: 192.0.2.{number}\r\n\r\n");
     // What the proxy says, and whether the bad server is ejected.
-    for (trusted, expected) in [(vec![Network("127.0.0.0/8".parse().unwrap())], true), (Vec::new(), false)] {
+    for (networks, expected) in [(vec!["127.0.0.0/8".parse().unwrap()], true), (Vec::new(), false)] {
         let (good, bad) =
             (RawUpstream::start(|_| HELLO).await, RawUpstream::start(|_| ("?\r\n\r\n", End::Close)).await);
+        let trusted = networks.iter().copied().map(Network).collect();
         let client_ip = ClientIpOptions { trusted, ..ClientIpOptions::default() };
         let options = IdentityOptions { client_ip, ..IdentityOptions::default() };
         let identities = Identities::open(&options, std::path::Path::new("")).unwrap();
-        let limits = setting::limits("rules: []").identities(Arc::new(identities));
-        let gateway = Gateway::start(&Settings::to(two(&good, &bad)), &limits, &setting::listen()).unwrap();
+        let limits = setting::limits("allow_empty: true").identities(Arc::new(identities));
+        let settings = Settings { trusted: networks, ..Settings::to(two(&good, &bad)) };
+        let gateway = Gateway::start(&settings, &limits, &setting::listen()).unwrap();
         let mut proxy = Wire::connect(gateway.address()).await;
         for number in 1..=12 {
             proxy.ask(&ask(number)).await;

@@ -71,7 +71,7 @@ async fn logging(bodies: BodyLimits, route: Option<BodyLimits>, lines: &Lines) -
     let mut listen = setting::listen();
     listen.options.head_time = Duration::from_millis(50);
     listen.log = Some(AccessLog::start(lines.clone(), Clock::system(), Vec::new()).unwrap());
-    let gateway = Gateway::start(&settings, &setting::limits("rules: []"), &listen).unwrap();
+    let gateway = Gateway::start(&settings, &setting::limits("allow_empty: true"), &listen).unwrap();
     Pair { server, gateway }
 }
 
@@ -202,7 +202,7 @@ async fn an_answer_that_its_server_sends_slowly_is_not_cut() {
     settings.bodies = MUCH;
     let mut listen = setting::listen();
     listen.options.head_time = Duration::from_millis(50);
-    let gateway = Gateway::start(&settings, &setting::limits("rules: []"), &listen).unwrap();
+    let gateway = Gateway::start(&settings, &setting::limits("allow_empty: true"), &listen).unwrap();
     let mut http1 = Wire::connect(gateway.address()).await;
     assert_eq!(http1.get("/").await.body, "event;".repeat(10));
     let stream = TcpStream::connect(gateway.address()).await.unwrap();
