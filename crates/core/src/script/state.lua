@@ -100,8 +100,12 @@ local function settle(c, available, taken, at, count, epoch, current, previous, 
   if c.algorithm >= 3 then
     -- Only within the window in which they were taken, and never more than it counts.
     local window = (at / c.span) % 4294967296
-    local back = window == told and min(count + taken, returned) or 0
-    return available + back * c.unit, taken - back, current, previous
+    local counted = count + taken
+    local back = window == told and min(counted, returned) or 0
+    -- Of a sliding window counter, what is above a lowered limit weighs nothing, and neither does its return.
+    local freed = back
+    if c.algorithm == 5 then freed = min(counted, c.capacity) - min(counted - back, c.capacity) end
+    return available + freed * c.unit, taken - back, current, previous
   end
   -- Tokens of an older epoch count as spent: they have been refilled since.
   if told ~= epoch and told ~= epoch - 1 then return available, taken, current, previous end

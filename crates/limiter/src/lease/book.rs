@@ -293,7 +293,7 @@ impl<W: Waiter> Book<W> {
         let mut page = self.page(client).lock();
         let is_late = call.waiters.iter().any(|waiting| waiting.waiter.is_none());
         page.take_in(&call, answer, self.nodes(), now_us);
-        page.serve(call, answer, now_us);
+        page.serve(call, answer, now_us, &self.settings);
         if is_late {
             return None;
         }

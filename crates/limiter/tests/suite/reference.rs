@@ -301,7 +301,7 @@ pub fn walk_a_clock_that_goes_back(engine: Engine<'_>, walks: usize, places: &[&
         counts.admitted += pair.counts.admitted;
         counts.limited += pair.counts.limited;
     }
-    assert!(counts.admitted > 75 * walks && counts.limited > 75 * walks, "{counts:?}");
+    assert!(counts.admitted > 75 * walks && counts.limited > 50 * walks, "{counts:?}");
 }
 
 #[test]

@@ -151,9 +151,8 @@ impl Lease {
         let mut step = match recalled {
             Recalled::Unknown => return Local::Ask,
             Recalled::Refused(step) => step,
-            // A client that has waited as it was told, and sent nothing meanwhile, is believed.
             Recalled::WasRefused(mut step)
-                if self.is_hammered(now_us) && gate_us > 0 && now_us < self.refused_until_us =>
+                if self.is_hammered(now_us) && gate_us > 0 && !self.has_waited(now_us) =>
             {
                 step.retry_after_us = 0;
                 step
@@ -178,6 +177,20 @@ impl Lease {
     pub(super) fn note_refusal(&mut self, step: &Step, now_us: u64) {
         self.refused_us = now_us;
         self.refused_until_us = now_us.saturating_add(step.retry_after_us);
+    }
+
+    /// Whether the last call was refused, and the client has waited as it was told since.
+    fn has_waited(&self, now_us: u64) -> bool {
+        self.refused_us >= self.asked_us && now_us >= self.refused_until_us
+    }
+
+    /// In how many microseconds the store is asked again at the earliest, if the client sends more than its limit at
+    /// present; one that is refused for the first time in a while is asked about when it has waited as it was told.
+    pub(super) fn next_call_us(&self, now_us: u64, settings: &Settings) -> u64 {
+        match self.is_hammered(now_us) {
+            true => (self.asked_us + self.gate_us(settings)).saturating_sub(now_us),
+            false => 0,
+        }
     }
 
     /// Whether the client sends more than its limit at present.

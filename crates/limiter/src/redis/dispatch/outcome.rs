@@ -13,8 +13,8 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 use tollgate_core::script::{Answer, Unreadable};
 
-/// A slot that moves is followed so many times.
-const MOST_HOPS: u32 = 3;
+/// A call follows a slot that moves for as long as it has time, but not for ever between two servers that disagree.
+const MOST_HOPS: u32 = 10;
 
 impl Shared {
     pub(super) fn finish(self: &Arc<Self>, shard: &Arc<Shard>, batch: Batch, result: Result<Value, Failure>) {

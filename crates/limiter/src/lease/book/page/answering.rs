@@ -142,11 +142,22 @@ impl<W> Page<W> {
 
 impl<W: Waiter> Page<W> {
     /// Tells the waiters of `call` what they get.
-    pub(in crate::lease::book) fn serve(&mut self, mut call: Call<W>, answer: &Answer, now_us: u64) {
+    pub(in crate::lease::book) fn serve(
+        &mut self,
+        mut call: Call<W>,
+        answer: &Answer,
+        now_us: u64,
+        settings: &Settings,
+    ) {
         let mut waiters = std::mem::take(&mut call.waiters).into_iter();
         let items = Arc::clone(&call.items);
         let taken: SmallVec<[Taken; 2]> =
             (0..items.len()).map(|index| Taken::new(&call, answer, index)).collect();
+        // All requests that this answer refuses are told alike.
+        let next_call_us: SmallVec<[u64; 2]> = items
+            .iter()
+            .map(|item| self.lease_of(item).map_or(0, |lease| lease.next_call_us(now_us, settings)))
+            .collect();
         for (number, run) in call.ask.runs.iter().enumerate() {
             for place in 0..run.repeats {
                 let Some(Waiting { cost, take, waiter }) = waiters.next() else { return };
@@ -155,9 +166,10 @@ impl<W: Waiter> Page<W> {
                     let counted = charge.counted.get(number).is_none_or(|counted| place < *counted);
                     self.step(item, &charge.state, number, cost, passes && counted, answer.now_us, now_us)
                 });
-                let steps: SmallVec<[Step; 2]> = steps.collect();
-                for (item, step) in items.iter().zip(&steps).filter(|(_, step)| !step.admitted) {
-                    if let Some(lease) = self.lease_of(item) {
+                let mut steps: SmallVec<[Step; 2]> = steps.collect();
+                for (index, step) in steps.iter_mut().enumerate().filter(|(_, step)| !step.admitted) {
+                    step.retry_after_us = step.retry_after_us.max(next_call_us[index]);
+                    if let Some(lease) = self.lease_of(&items[index]) {
                         lease.note_refusal(step, now_us);
                     }
                 }
