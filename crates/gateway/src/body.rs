@@ -11,7 +11,7 @@ pub(crate) use held::{ExchangeRoom, Outliving, OutlivingExchange};
 use http::Version;
 use http_body_util::Full;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
-pub(crate) use sent::{Progress, Sent, Uploader};
+pub(crate) use sent::{HoldsPlace, Progress, Sent, Uploader};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};

@@ -2,7 +2,7 @@
 
 mod spare;
 
-use crate::body::{Lease, Outliving, OutlivingExchange, Progress, Sent, Uploader};
+use crate::body::{HoldsPlace, Lease, Outliving, OutlivingExchange, Progress, Sent, Uploader};
 use crate::forward::{Answer, Order, Way};
 use crate::refusal::Refused;
 use crate::settings::{self, OnClientGone};
@@ -180,6 +180,10 @@ impl Errand {
             min_rate: order.bodies.min_rate,
             peer: way.peer.clone(),
             reserved: Arc::clone(&way.reserved),
+            holds_place: match (&order.place, settings.on_client_gone) {
+                (Some(_), OnClientGone::Finish) => HoldsPlace::Yes,
+                _ => HoldsPlace::No,
+            },
         };
         let request = request.map(|body| {
             let (sent, seen) = Sent::new(body, uploader);

@@ -12,6 +12,8 @@ use tollgate_http::headers::{X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROT
 use tollgate_http::{NameKind, ReservedNames};
 
 static KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+/// Programs that get headers as variables take `HTTP_PROXY` for the proxy that they have to use.
+static PROXY: HeaderName = HeaderName::from_static("proxy");
 static PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
 const CONNECTION_UPGRADE: HeaderValue = HeaderValue::from_static("upgrade");
@@ -42,7 +44,8 @@ impl Noticed {
             | "keep-alive"
             | "proxy-connection"
             | "proxy-authenticate"
-            | "proxy-authorization" => self.hop_by_hop = true,
+            | "proxy-authorization"
+            | "proxy" => self.hop_by_hop = true,
             "transfer-encoding" | "te" | "expect" => self.framing = true,
             _ => {}
         }
@@ -69,7 +72,7 @@ pub(crate) fn remove_hop_by_hop(headers: &mut HeaderMap, reserved: &ReservedName
         }
     }
     let upgrade = headers.remove(UPGRADE);
-    for name in [&KEEP_ALIVE, &PROXY_CONNECTION, &PROXY_AUTHENTICATE, &PROXY_AUTHORIZATION] {
+    for name in [&KEEP_ALIVE, &PROXY_CONNECTION, &PROXY_AUTHENTICATE, &PROXY_AUTHORIZATION, &PROXY] {
         headers.remove(name);
     }
     upgrade.filter(|protocol| wants_upgrade && !is_http(protocol))

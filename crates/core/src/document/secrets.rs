@@ -18,6 +18,26 @@ const SUSPECT: [&str; 15] = [
     "pass", "pwd", "secret", "token", "cred", "key", "auth", "private", "store", "allow", "deny", "list",
     "override", "url", "dsn",
 ];
+/// Fields that hold secrets or API keys: one that is misspelled like these holds the same.
+const SECRET_FIELDS: [&str; 15] = [
+    "allow",
+    "deny",
+    "whitelist",
+    "blacklist",
+    "override",
+    "overrides",
+    "keys",
+    "apikey",
+    "apikeypattern",
+    "apikeypatterns",
+    "password",
+    "secret",
+    "token",
+    "credential",
+    "auth",
+];
+/// Fields that resemble these and hold nothing of the kind.
+const OPEN_FIELDS: [&str; 3] = ["allowempty", "over", "pass"];
 /// What stands for such a secret in the settings, and is none.
 const SOURCES: [&str; 7] = ["header", "trusted_header", "query", "cookie", "bearer", "jwt", "ip"];
 
@@ -90,8 +110,17 @@ fn below(secrecy: Secrecy, parent: &str, entry: &Entry) -> Secrecy {
 
 fn by_name(parent: &str, entry: &Entry) -> Secrecy {
     let plain = entry.name.to_lowercase().replace(['-', '_', ' '], "");
+    let secrecy = by_plain_name(&plain, parent, entry);
+    if secrecy != Secrecy::Open || OPEN_FIELDS.contains(&plain.as_str()) || plain.ends_with("file") {
+        return secrecy;
+    }
+    let meant = SECRET_FIELDS.iter().find(|field| strsim::jaro_winkler(&plain, field) > 0.88);
+    meant.map_or(Secrecy::Open, |meant| by_plain_name(meant, parent, entry))
+}
+
+fn by_plain_name(plain: &str, parent: &str, entry: &Entry) -> Secrecy {
     let is_list = matches!(entry.value.content, Content::Sequence(_));
-    match (plain.as_str(), parent) {
+    match (plain, parent) {
         ("allow" | "deny" | "whitelist" | "blacklist", "") => Secrecy::Keys,
         ("allow" | "deny" | "whitelist" | "blacklist", _) if is_list => Secrecy::Keys,
         ("override" | "overrides", _) if entry.value.is_mapping() => Secrecy::Names,
@@ -108,7 +137,7 @@ fn by_name(parent: &str, entry: &Entry) -> Secrecy {
         (name, _) if name.ends_with("file") || name.ends_with("path") || name.ends_with("header") => {
             Secrecy::Open
         }
-        (name, _) if SECRET.iter().any(|part| name.contains(part)) => Secrecy::All,
+        (name, _) if name == "auth" || SECRET.iter().any(|part| name.contains(part)) => Secrecy::All,
         _ => Secrecy::Open,
     }
 }

@@ -37,6 +37,9 @@ pub(crate) enum SentError {
 struct Upload {
     /// Gone once it has ended.
     body: Option<Incoming>,
+    /// The client has gone in the middle. To break off would end the request here, while the server works on: it gets
+    /// nothing more, and has to answer or give up.
+    is_abandoned: bool,
     progress: Arc<Progress>,
     client: Uploader,
     wait: Option<PeerWait>,
@@ -50,6 +53,15 @@ pub(crate) struct Uploader {
     pub(crate) peer: Option<Arc<Peer>>,
     /// What its trailers must not carry.
     pub(crate) reserved: Arc<ReservedNames>,
+    /// The request counts as in flight until the server is done with it.
+    pub(crate) holds_place: HoldsPlace,
+}
+
+/// Whether a request counts as in flight also without its client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HoldsPlace {
+    Yes,
+    No,
 }
 
 /// How far a client's body is.
@@ -91,8 +103,13 @@ impl Sent {
             return (Self::empty(), None);
         }
         let progress = Arc::new(Progress::default());
-        let upload =
-            Upload { body: Some(body), progress: Arc::clone(&progress), client: client(), wait: None };
+        let upload = Upload {
+            body: Some(body),
+            is_abandoned: false,
+            progress: Arc::clone(&progress),
+            client: client(),
+            wait: None,
+        };
         (Self { upload: Some(Box::new(upload)) }, Some(progress))
     }
 
@@ -143,6 +160,9 @@ impl Body for Sent {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, SentError>>> {
         let Some(upload) = &mut self.upload else { return Poll::Ready(None) };
+        if upload.is_abandoned {
+            return Poll::Pending;
+        }
         let Some(body) = &mut upload.body else { return Poll::Ready(None) };
         match Pin::new(&mut *body).poll_frame(cx) {
             Poll::Pending => upload.wait(cx).map(|error| Some(Err(error))),
@@ -157,6 +177,11 @@ impl Body for Sent {
                 }
                 Poll::Ready(Some(advanced.map(|()| frame)))
             }
+            Poll::Ready(Some(Err(_))) if upload.client.holds_place == HoldsPlace::Yes => {
+                upload.is_abandoned = true;
+                upload.progress.is_waited_for.store(true, Ordering::Relaxed);
+                Poll::Pending
+            }
             Poll::Ready(ended) => {
                 upload.end();
                 Poll::Ready(ended.map(|ended| ended.map_err(SentError::Client)))
@@ -165,7 +190,8 @@ impl Body for Sent {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body().is_none_or(Body::is_end_stream)
+        let is_abandoned = self.upload.as_ref().is_some_and(|upload| upload.is_abandoned);
+        !is_abandoned && self.body().is_none_or(Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {

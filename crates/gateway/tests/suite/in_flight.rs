@@ -65,6 +65,20 @@ async fn who_hangs_up_counts_until_the_server_is_done() {
 }
 
 #[tokio::test]
+async fn who_hangs_up_in_the_middle_of_a_body_counts_until_the_server_is_done() {
+    for head in ["Content-Length: 10\r\n\r\n12", "Transfer-Encoding: chunked\r\n\r\n5\r\nab"] {
+        let pair = behind(TWO, OnClientGone::Finish).await;
+        for number in 1..=2 {
+            let mut client = pair.client().await;
+            client.send(&format!("POST /gated HTTP/1.1\r\nHost: test\r\n{head}")).await;
+            eventually("it is at the server", async || pair.server.seen().len() == number).await;
+        }
+        pair.stays_full().await;
+        assert_eq!(pair.server.seen().len(), 2, "no more than two reach the server");
+    }
+}
+
+#[tokio::test]
 async fn streams_that_are_reset_count_until_the_server_is_done() {
     let pair = behind(TWO, OnClientGone::Finish).await;
     let mut client = http2::plain(&pair).await;

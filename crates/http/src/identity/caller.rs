@@ -1,7 +1,7 @@
 //! Finds the identities of a request.
 
 use super::client_ip::ClientIpOptions;
-use super::jwt::{Claims, Verifier};
+use super::jwt::{self, Claims, Verifier};
 use super::options::{IdentityError, IdentityOptions, Sources};
 use super::source::{self, Name, Source};
 use crate::fault::Fault;
@@ -213,7 +213,11 @@ impl Identities {
         if let Some((verifier, place)) = &self.jwt
             && let Some(token) = look.at(place)?
         {
-            look.claims = verifier.claims(token.text(None), now_us);
+            let token = token.text(None);
+            if !jwt::has_one_spelling(token) {
+                return Err(Fault::bad_request("the token is not in base64url without padding"));
+            }
+            look.claims = verifier.claims(token, now_us);
         }
         let mut ids = SmallVec::new();
         for (name, places) in &self.ids {

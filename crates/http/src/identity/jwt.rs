@@ -249,6 +249,25 @@ impl Verifier {
     }
 }
 
+/// Whether a token that looks like a JWT is spelled as only one is: in base64url without padding, its unused bits zero.
+/// Many libraries accept other spellings. Such a token would prove its user to a server, and nobody to us.
+pub(super) fn has_one_spelling(token: &str) -> bool {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    let is_canonical = |part: &str| {
+        let digit = |byte: u8| DIGITS.iter().position(|digit| *digit == byte);
+        let last = part.bytes().last().and_then(digit).unwrap_or_default();
+        let unused = match part.len() % 4 {
+            0 => 0,
+            2 => 0b1111,
+            3 => 0b11,
+            _ => return false,
+        };
+        last & unused == 0 && part.bytes().all(|byte| DIGITS.contains(&byte))
+    };
+    let is_jwt = token.bytes().filter(|byte| *byte == b'.').count() >= 2;
+    !is_jwt || token.split('.').all(is_canonical)
+}
+
 /// Seconds since the epoch, which may have a fraction.
 fn instant_us(value: &Value) -> Option<u64> {
     let seconds = value.as_f64()?;
@@ -347,5 +366,29 @@ impl KeyFile {
             }
         }
         if keys.is_empty() { Err(self.wrong(format!("it has no key for {algorithm:?}"))) } else { Ok(keys) }
+    }
+}
+
+#[cfg(test)]
+mod spelling {
+    use super::has_one_spelling;
+
+    #[test]
+    fn a_token_has_one_spelling() {
+        for (token, expected) in [
+            ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhIn0.AAAA", true),
+            ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhIn0.AAA", true),
+            ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhIn0.AAB", false),
+            ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhIn0.AA", true),
+            ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhIn0.AB", false),
+            ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhIn0.AAA=", false),
+            ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhIn0.A+/A", false),
+            ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhIn0.A", false),
+            ("eyJhbGciOiJub25lIn0.eyJzdWIiOiJhIn0.", true),
+            ("a.b", true),
+            ("opaque=", true),
+        ] {
+            assert_eq!(has_one_spelling(token), expected, "{token}");
+        }
     }
 }

@@ -190,12 +190,23 @@ pub(super) fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<Co
     }
     let Some(value) = found else { return Ok(None) };
     let value = value.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(value).trim();
+    // Some servers read `\142` in quotes as an escape, and what begins with `j:` as JSON.
+    let has_other_readings = |text: &str| text.contains('\\') || text.starts_with("j:");
+    let refusal = || {
+        Fault::bad_request(format!("the cookie `{name}` is written in a way that servers read differently"))
+    };
     if !value.contains('%') {
+        if has_other_readings(value) {
+            return Err(refusal());
+        }
         return Ok(non_empty(value).map(Cow::Borrowed));
     }
     // What is no escape stands for itself. A `+` is one: only forms mean a space by it.
     let text = decoded(&value.replace('+', "%2B"))
         .map_or(Cow::Borrowed(value), |text| Cow::Owned(text.trim().to_owned()));
+    if has_other_readings(&text) {
+        return Err(refusal());
+    }
     if !is_one_line(&text) {
         return Err(Fault::bad_request(format!("the cookie `{name}` has control characters in it")));
     }
@@ -219,7 +230,8 @@ fn likeness(key: &str, name: &str) -> Likeness {
     }
     let fold = |byte: u8| if byte.is_ascii_alphanumeric() { byte.to_ascii_lowercase() } else { b'_' };
     let is_like = |key: &str| key.len() == name.len() && key.bytes().map(fold).eq(name.bytes().map(fold));
-    let bare = key.split(['[', '\0']).next().unwrap_or_default().trim();
+    // `[name]` is read as `name`, and `name[]` as a list of it.
+    let bare = key.trim_start_matches(['[', ' ']).split(['[', ']', '\0']).next().unwrap_or_default().trim();
     if is_like(key) || is_like(bare) { Likeness::Alike } else { Likeness::Other }
 }
 
