@@ -57,6 +57,10 @@ const SETTINGS: &[&str] = &[
     "redis: { secret: a, secret: @ }\n",
     "<<: { redis: { secret: @ } }\nredis: { timeout: 1h }\n",
     "redis: { password: @ }\n",
+    "redis: { pasword: @ }\n",
+    "redis: { auth: @ }\n",
+    "redis: { secrt: @ }\n",
+    "identity: { jwt: { algorithm: HS256, secrt: @ } }\n",
     "redis: { password: @, # old: @\n timeout: 1h }\n",
     "redis: { timeout: 1h } # secret was @\n",
     "identity: { jwt: { algorithm: HS256, secret: @ } }\n",
@@ -101,6 +105,11 @@ fn no_error_in_the_settings_shows_a_secret() {
 
 /// Rule files with something wrong; `@` is the marker.
 const RULES: &[&str] = &[
+    "rules: [{ id: a, limit: 5/s }]\nalow: [@]\n",
+    "rules: [{ id: a, limit: 5/s }]\ndenny: [@]\n",
+    "rules: [{ id: a, limit: 5/s, match: { api_key_patern: '@*' } }]\n",
+    "tiers: { pro: { limit: 5/s, kyes: [@] } }\nrules: [{ id: a, limit: 5/s }]\n",
+    "rules: [{ id: a, limit: 5/s, overide: { @: { limit: 9/s } } }]\n",
     "deny: [@, 10.0.0/24]\n",
     "deny: [10.0.0/24]\nallow: [{ key: @, expires: tomorrow }]\n",
     "deny:\n  - @\n  - { key: '@', expire: 2027-01-01 }\n",
