@@ -12,7 +12,14 @@ pub(super) enum Impossible {
     Anchor,
     /// A class without characters.
     Nothing,
+    /// It needs this text, which the canonical form of a path never has.
+    Text(&'static str),
+    /// It needs an escape, which is decoded before.
+    Escape,
 }
+
+/// What the canonical form of a path never has.
+const NOT_CANONICAL: [&str; 3] = ["//", "/./", "/../"];
 
 /// What keeps `regex` from matching any path; none if nothing is found. It may miss what only a search of all states
 /// would find.
@@ -33,7 +40,9 @@ fn look(hir: &Hir, around: Around) -> Option<Impossible> {
         HirKind::Empty => None,
         HirKind::Literal(literal) => {
             let text = String::from_utf8_lossy(&literal.0);
-            text.chars().find(|c| is_foreign(*c)).map(Impossible::Character)
+            let never = NOT_CANONICAL.into_iter().find(|never| text.contains(never)).map(Impossible::Text);
+            let escape = has_escape(&text).then_some(Impossible::Escape);
+            never.or(escape).or_else(|| text.chars().find(|c| is_foreign(*c)).map(Impossible::Character))
         }
         HirKind::Class(class) => look_at_class(class),
         HirKind::Look(Look::Start) if around.before => Some(Impossible::Anchor),
@@ -55,6 +64,11 @@ fn look(hir: &Hir, around: Around) -> Option<Impossible> {
             found.first().copied()
         }
     }
+}
+
+/// Whether a text has a `%` and two hexadecimal digits in it.
+fn has_escape(text: &str) -> bool {
+    text.as_bytes().windows(3).any(|three| three[0] == b'%' && three[1..].iter().all(u8::is_ascii_hexdigit))
 }
 
 fn look_at_class(class: &Class) -> Option<Impossible> {
@@ -83,7 +97,7 @@ mod tests {
 
     #[test]
     fn what_no_path_matches_is_found() {
-        use Impossible::{Anchor, Character, Nothing};
+        use Impossible::{Anchor, Character, Escape, Nothing, Text};
         let table: &[(&str, Option<Impossible>)] = &[
             ("a^", Some(Anchor)),
             ("$a", Some(Anchor)),
@@ -99,6 +113,13 @@ mod tests {
             ("/a?", None),
             ("/a[?]?", None),
             ("/a;v=1", None),
+            ("^/a//b$", Some(Text("//"))),
+            ("^/a/../b$", None),
+            ("^/a/\\.\\./b$", Some(Text("/../"))),
+            ("^/a/\\./b$", Some(Text("/./"))),
+            ("^/a%20b$", Some(Escape)),
+            ("^/a%2Fb$", Some(Escape)),
+            ("^/100%$", None),
             ("/a\\\\b", Some(Character('\\'))),
             ("/a\\n", Some(Character('\n'))),
             ("/a\\s+b", None),

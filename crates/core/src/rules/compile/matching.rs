@@ -252,6 +252,15 @@ impl Compiler<'_> {
                 "this regular expression matches no path: a class has no characters".to_owned(),
                 "remove it, or use a wider class",
             ),
+            Some(Impossible::Text(text)) => (
+                format!("this regular expression matches no path: it needs `{text}`"),
+                "paths are matched in their canonical form, without empty and dot segments",
+            ),
+            Some(Impossible::Escape) => (
+                "this regular expression needs an escape such as `%20`, and paths are matched decoded"
+                    .to_owned(),
+                "write the character itself",
+            ),
             Some(Impossible::Character(c)) => (
                 format!(
                     "this regular expression needs `{}`, which no path has but as an escape",
