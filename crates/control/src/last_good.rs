@@ -100,7 +100,7 @@ struct Writing {
 }
 
 impl Writing {
-    /// Writes until nobody keeps anything here any more.
+    /// Writes until the sender is dropped.
     fn run(mut self, woken: &Receiver<()>) {
         while woken.recv_timeout(RETRY_EVERY) != Err(RecvTimeoutError::Disconnected) {
             let pending = self.pending.lock().take();

@@ -9,7 +9,7 @@ use tollgate_limiter::Clock;
 const MOST_REQUESTS: u64 = 500_000;
 /// No test begins later than this. A change is to be live within two seconds.
 const LONGEST_US: u64 = 1_000_000;
-/// More failures than this help nobody.
+/// Failures that are listed; the rest are only counted.
 const MOST_SHOWN: usize = 10;
 
 /// What becomes of a rule file whose tests fail.

@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use std::fmt;
 use yaml::Node;
 
-/// More findings of a kind than this help nobody.
+/// Findings of a kind that are reported.
 const MOST_PROBLEMS: usize = 100;
 /// Each error takes another look at the whole document. Of a very large one, fewer errors are told: so many values are
 /// looked at.

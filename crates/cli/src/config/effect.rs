@@ -1,4 +1,4 @@
-//! Settings that would have no effect in what is run: whoever states one believes that it has.
+//! Settings without effect in the chosen mode: they are refused, because they would be believed to work.
 //!
 //! A flag and an entry of the settings file are errors. A variable is a warning: environments are shared between
 //! programs and inherited, and a container that is started otherwise should not fail over a variable that is left in it.

@@ -126,7 +126,7 @@ fn what_is_wrong_on_the_command_line_is_said() {
     assert_eq!(run(&mut tollgate([""; 0])).code, Some(2));
 }
 
-/// Whoever states a setting believes that it has an effect.
+/// A setting without effect would be believed to work.
 #[test]
 fn what_has_no_effect_is_an_error() {
     let gateway = ["gateway", "--upstream", "127.0.0.1:1", "--gateway-listen", "127.0.0.1:0"];

@@ -1,7 +1,7 @@
 //! Which values of a document are secret, and are hidden in everything that is said about it.
 //!
-//! Secret are passwords, secrets, tokens and logins in addresses. API keys are, too: whoever knows one can use it, and
-//! a rule file has them in lists, tiers, overrides, patterns and tests. Addresses, networks and bare wildcards among
+//! Secret are passwords, secrets, tokens and logins in addresses. API keys are, too: each is a
+//! credential, and a rule file has them in lists, tiers, overrides, patterns and tests. Addresses, networks and bare wildcards among
 //! them are not, and help to see what is wrong.
 
 use super::yaml::{Content, Entry, Node};

@@ -13,8 +13,8 @@ use tollgate_core::script::{self, CallTime, work::CALL_NS};
 const MOST_CLIENTS: usize = 128;
 const _: () = assert!(MOST_CLIENTS <= script::MOST_CLIENTS);
 /// How long one script call may take, by estimate: everything else that the server does waits for it, and for the calls
-/// behind it on the same connection, three in all. Longer calls would share out their fixed cost among more clients: at
-/// 0.4 ms the server does about 2 % more checks, and a PING beside a saturating node takes 1.8 instead of 1 ms (p99).
+/// behind it on the same connection, three in all. Longer calls share out their fixed cost among more clients, and delay
+/// others: beside a saturating node, the p99 of a PING was 1.7 to 2.7 ms with 0.4 ms, and about 1 ms with 0.22 ms.
 const LONGEST_CALL_NS: u32 = 250_000;
 
 /// The script, as a server alone runs it and as the nodes of a Cluster do, each with its name.
