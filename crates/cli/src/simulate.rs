@@ -120,7 +120,7 @@ fn rules(args: &SimulateArgs) -> Result<(Arc<RuleSet>, String), Failure> {
         let loaded = crate::rules::load(file)?;
         return Ok((Arc::new(loaded.rules), file.display().to_string()));
     }
-    tollgate_core::rate::Quota::parse(&args.limit).map_err(Failure::plain)?;
+    tollgate_core::rate::LimitShorthand::parse(&args.limit).map_err(Failure::plain)?;
     let text = format!("rules: [{{id: limit, key: [api_key], limit: {}}}]", args.limit);
     let loaded = tollgate_core::rules::load("--limit", &text)?;
     Ok((Arc::new(loaded.rules), format!("{} for each API key", args.limit)))

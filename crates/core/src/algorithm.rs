@@ -26,7 +26,7 @@ pub mod sliding_window_counter;
 pub mod sliding_window_log;
 pub mod token_bucket;
 
-use crate::lending::{Lent, Opened, refill};
+use crate::lending::{BucketLevel, LentTokens, refill};
 pub(crate) use divisor::Divisor;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -77,7 +77,7 @@ impl Algorithm {
 /// What a limit remembers of one key: an instant and two counts. Every algorithm but the log fits in
 /// one; which count means what is said in the algorithm's own file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Cell {
+pub struct StateCell {
     /// The instant the state speaks of, in microseconds since the epoch.
     pub instant_us: u64,
     /// Marks the unit in which `minor` counts, so that a changed rule cannot misread it.
@@ -99,7 +99,7 @@ pub struct Bucket {
     pub period: u32,
     /// Microseconds per tick.
     pub tick_us: u64,
-    /// The mark of this limit's fractions, see [`Cell::grain`].
+    /// The mark of this limit's fractions, see [`StateCell::grain`].
     pub grain: u16,
     /// Ticks from empty to full: the capacity over the rate, rounded up.
     pub span: u64,
@@ -122,9 +122,9 @@ impl Bucket {
 
     /// `level` fractions at the tick `at`, as they are kept: whole tokens and the rest apart.
     #[inline]
-    fn cell(&self, level: u64, at: u64) -> Cell {
+    fn cell(&self, level: u64, at: u64) -> StateCell {
         let major = self.by_period.divide(level);
-        Cell {
+        StateCell {
             instant_us: at * self.tick_us,
             grain: self.grain,
             major: major as u32,
@@ -133,27 +133,27 @@ impl Bucket {
     }
 
     /// What is available at `now` if it was `available` at the tick `last`, while some of it is lent.
-    fn opened(&self, available: i64, last: u64, now: u64, lent: &Lent) -> Opened {
-        let Flow { at, .. } = self.flow(last, now);
-        Opened { available: refill(self, lent, available, last.min(at), at), at }
+    fn opened(&self, available: i64, last: u64, now: u64, lent: &LentTokens) -> BucketLevel {
+        let BucketFlow { at, .. } = self.flow(last, now);
+        BucketLevel { available: refill(self, lent, available, last.min(at), at), at }
     }
 
     /// What flows in the ticks from `last` to `now`, and the tick that the new state speaks of.
     #[inline]
-    fn flow(&self, last: u64, now: u64) -> Flow {
+    fn flow(&self, last: u64, now: u64) -> BucketFlow {
         if now >= last {
             let elapsed = (now - last).min(self.span);
-            Flow { fractions: elapsed * u64::from(self.amount), at: now, jumped: false }
+            BucketFlow { fractions: elapsed * u64::from(self.amount), at: now, jumped: false }
         } else if last - now > self.span {
-            Flow { fractions: 0, at: now, jumped: true }
+            BucketFlow { fractions: 0, at: now, jumped: true }
         } else {
-            Flow { fractions: 0, at: last, jumped: false }
+            BucketFlow { fractions: 0, at: last, jumped: false }
         }
     }
 }
 
 /// See [`Bucket::flow`].
-struct Flow {
+struct BucketFlow {
     fractions: u64,
     at: u64,
     /// The clock went back so far that the state has to be re-anchored.
@@ -166,18 +166,26 @@ pub struct Window {
     /// What one window admits.
     pub limit: u32,
     /// The length, in ticks.
-    pub length: u64,
+    pub span: u64,
     /// Microseconds per tick.
     pub tick_us: u64,
 }
 
+impl Window {
+    /// The length, in microseconds.
+    #[inline]
+    pub fn span_us(&self) -> u64 {
+        self.span * self.tick_us
+    }
+}
+
 /// The answer of one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct LimitStep {
     /// Whether the request may pass.
     pub admitted: bool,
     /// The state to keep. A rejected step has none, except to re-anchor one that lies too far ahead.
-    pub next: Option<Cell>,
+    pub next: Option<StateCell>,
     /// What is left after this step, in whole tokens.
     pub remaining: u32,
     /// When the same request would pass if no other spends; 0 if it was admitted, and for a place among requests

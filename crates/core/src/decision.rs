@@ -1,6 +1,6 @@
 //! From the steps of all charges to one answer.
 
-use crate::algorithm::Step;
+use crate::algorithm::LimitStep;
 use crate::request::{LONGEST_ENDPOINT, Request};
 use crate::rules::{Charge, LimitId, Over};
 use std::fmt;
@@ -35,7 +35,7 @@ pub struct Standing {
 impl Outcome {
     /// Of a request with no charge but this one, which can refuse.
     #[inline]
-    pub fn of_one(limit: LimitId, step: &Step) -> Self {
+    pub fn of_one(limit: LimitId, step: &LimitStep) -> Self {
         let standing = Standing::new(limit, step);
         if step.admitted { Self::Admitted(standing) } else { Self::Limited(standing) }
     }
@@ -81,7 +81,7 @@ impl Standing {
     }
 
     #[inline]
-    fn new(limit: LimitId, step: &Step) -> Self {
+    fn new(limit: LimitId, step: &LimitStep) -> Self {
         Self {
             limit,
             remaining: step.remaining,
@@ -167,7 +167,7 @@ pub struct Fold {
 impl Fold {
     /// Takes in one charge. A charge of which the cost exceeds the limit has no step.
     #[inline]
-    pub fn add(&mut self, charge: &Charge<'_>, step: &Step) {
+    pub fn add(&mut self, charge: &Charge<'_>, step: &LimitStep) {
         let standing = Standing::new(charge.id, step);
         match (charge.enforced, step.admitted) {
             (true, false) => {
@@ -205,7 +205,7 @@ impl Fold {
     }
 
     #[inline]
-    fn note_soft(&mut self, charge: &Charge<'_>, step: &Step) {
+    fn note_soft(&mut self, charge: &Charge<'_>, step: &LimitStep) {
         if step.remaining < charge.limit.soft_floor {
             self.soft = self.soft.or(Some(charge.id));
         }

@@ -70,7 +70,7 @@ pub fn arguments(id: &str, nodes: u32, expected_us: Option<u64>, description: Op
 
 /// The answer to a heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct HeartbeatReply {
     /// The time at the store.
     pub now_us: u64,
     /// How many nodes are alive, this one included.
@@ -85,7 +85,7 @@ pub struct Answer {
 /// Clocks are not further apart than this: such a number was not written by a node.
 const MOST_CORRECTED_US: u64 = 1 << 50;
 
-impl Answer {
+impl HeartbeatReply {
     /// The answer with these parts, if they can be true.
     pub fn read(time: &[u8], nodes: i64, is_new: i64, correction: &[u8]) -> Option<Self> {
         let now_us: u64 = std::str::from_utf8(time).ok()?.parse().ok()?;
@@ -105,8 +105,9 @@ mod tests {
 
     #[test]
     fn an_answer_that_makes_no_sense_is_none() {
-        let read = Answer { now_us: 1_794_885_776_233_251, nodes: 3, is_new: true, correction_us: -5 };
-        assert_eq!(Answer::read(b"1794885776233251", 3, 1, b"-5"), Some(read));
+        let read =
+            HeartbeatReply { now_us: 1_794_885_776_233_251, nodes: 3, is_new: true, correction_us: -5 };
+        assert_eq!(HeartbeatReply::read(b"1794885776233251", 3, 1, b"-5"), Some(read));
         let now = &b"1794885776233251"[..];
         for (time, nodes, is_new, correction) in [
             (&b"1.794e+15"[..], 3, 0, &b"0"[..]),
@@ -125,7 +126,7 @@ mod tests {
             (now, 3, 0, b"-9223372036854775808"),
         ] {
             assert_eq!(
-                Answer::read(time, nodes, is_new, correction),
+                HeartbeatReply::read(time, nodes, is_new, correction),
                 None,
                 "{time:?} {nodes} {correction:?}"
             );

@@ -2,7 +2,7 @@
 //!
 //! A node may take tokens ahead for a busy key and spend them without asking. Tokens taken ahead have left the
 //! bucket, but are not spent yet: if the bucket refilled to the brim meanwhile, the brim *and* the tokens held
-//! elsewhere could be spent at one moment. So an [`Account`] remembers what is [`Lent`], and the refill stops
+//! elsewhere could be spent at one moment. So a [`StoredState`] remembers what is [`LentTokens`], and the refill stops
 //! short by that much: level and lent together never exceed the capacity.
 //!
 //! A *held* take is lent as well. A request with limits in several calls does not know yet whether it passes:
@@ -25,7 +25,7 @@
 //! This file and `script/*.lua` say the same in two languages; tests hold them against each other step by
 //! step. The simulation runs this one.
 
-use crate::algorithm::{Bucket, Cell, Step, Window};
+use crate::algorithm::{Bucket, LimitStep, StateCell, Window};
 use crate::limit::Meter;
 use crate::rate::SECOND_US;
 
@@ -36,7 +36,7 @@ const EPOCHS: u32 = 2;
 
 /// What is lent of a bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Lent {
+pub struct LentTokens {
     /// The epoch in which `current` was lent, counted from 1970.
     pub epoch: u32,
     /// Lent in that epoch.
@@ -45,7 +45,7 @@ pub struct Lent {
     pub previous: u32,
 }
 
-impl Lent {
+impl LentTokens {
     /// All of it.
     #[inline]
     pub fn total(&self) -> u32 {
@@ -93,7 +93,7 @@ fn epoch_at(now_us: u64) -> u32 {
 
 /// A bucket at one tick: what is available, in fractions of a token.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Opened {
+pub(crate) struct BucketLevel {
     /// Below nothing if more is owed than can be.
     pub(crate) available: i64,
     /// The tick that it speaks of.
@@ -101,7 +101,7 @@ pub(crate) struct Opened {
 }
 
 /// What is available of `bucket` at the tick `at` if it was `available` at the tick `last`.
-pub(crate) fn refill(bucket: &Bucket, lent: &Lent, mut available: i64, mut last: u64, at: u64) -> i64 {
+pub(crate) fn refill(bucket: &Bucket, lent: &LentTokens, mut available: i64, mut last: u64, at: u64) -> i64 {
     // A lowered capacity may lie below what is lent: then nothing is refilled, but nothing is owed either.
     let most = |held: u32| i64::from(bucket.capacity.saturating_sub(held)) * i64::from(bucket.period);
     let gain = |ticks: u64| (ticks.min(bucket.span) * u64::from(bucket.amount)) as i64;
@@ -124,16 +124,16 @@ pub(crate) fn refill(bucket: &Bucket, lent: &Lent, mut available: i64, mut last:
 
 /// The state of one key under one limit, as a shared store keeps it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Account {
+pub struct StoredState {
     /// The state; none is a fresh one.
-    pub cell: Option<Cell>,
+    pub cell: Option<StateCell>,
     /// What is lent. Always nothing for windows.
-    pub lent: Lent,
+    pub lent: LentTokens,
 }
 
 /// What a node reports of tokens that it has taken in one epoch, see [`Meter::epoch`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct LeaseReport {
     /// When they were taken.
     pub epoch: u32,
     /// Lent, and spent since.
@@ -163,9 +163,9 @@ impl Prefetch {
     }
 }
 
-impl Account {
+impl StoredState {
     /// Brings the account to `now_us` and applies the reports of nodes.
-    pub fn settle(&mut self, meter: &Meter, now_us: u64, reports: &[Report]) {
+    pub fn apply_reports(&mut self, meter: &Meter, now_us: u64, reports: &[LeaseReport]) {
         let was_lent = self.lent.total() > 0;
         if let Some(bucket) = meter.bucket() {
             if !was_lent && reports.is_empty() {
@@ -193,9 +193,9 @@ impl Account {
         }
     }
 
-    /// How a request of `cost` stands at `now_us`; [`Account::settle`] comes first. The wait also knows when
+    /// How a request of `cost` stands at `now_us`; [`StoredState::apply_reports`] comes first. The wait also knows when
     /// what is lent lets go of the refill.
-    pub fn step(&self, meter: &Meter, now_us: u64, cost: u32) -> Step {
+    pub fn step(&self, meter: &Meter, now_us: u64, cost: u32) -> LimitStep {
         let mut step = meter.step(self.cell, now_us, cost);
         if step.admitted || self.lent.total() == 0 {
             return step;
@@ -210,7 +210,7 @@ impl Account {
             }
             if end_us > then_us {
                 // With nothing reported, settling only moves the account on.
-                then.settle(meter, end_us, &[]);
+                then.apply_reports(meter, end_us, &[]);
                 then_us = end_us;
                 at_then = meter.step(then.cell, then_us, cost);
             }
@@ -221,11 +221,11 @@ impl Account {
 
     /// How many whole tokens are there at `now_us`.
     pub fn available(&self, meter: &Meter, now_us: u64) -> u32 {
-        self.look(meter, now_us).0
+        self.remaining_and_reset(meter, now_us).0
     }
 
     /// What is left at `now_us`, and until nothing is used.
-    pub fn look(&self, meter: &Meter, now_us: u64) -> (u32, u64) {
+    pub fn remaining_and_reset(&self, meter: &Meter, now_us: u64) -> (u32, u64) {
         let quota = meter.quota();
         let all = meter.step(self.cell, now_us, quota);
         if all.admitted { (quota, 0) } else { (all.remaining, all.reset_after_us) }
@@ -240,42 +240,42 @@ impl Account {
         }
     }
 
-    /// Takes `tokens`, which must be available, as lent. [`Account::settle`] comes first: they are counted in the
+    /// Takes `tokens`, which must be available, as lent. [`StoredState::apply_reports`] comes first: they are counted in the
     /// epoch to which it has brought the account.
-    pub fn hold(&mut self, meter: &Meter, now_us: u64, tokens: u32) {
+    pub fn take_as_lent(&mut self, meter: &Meter, now_us: u64, tokens: u32) {
         self.take(meter, now_us, tokens);
         if meter.bucket().is_some() {
             self.lent.current = self.lent.current.saturating_add(tokens);
         }
     }
 
-    /// Lends tokens as `prefetch` asks for, and returns how many. [`Account::settle`] comes first.
+    /// Lends tokens as `prefetch` asks for, and returns how many. [`StoredState::apply_reports`] comes first.
     pub fn lend(&mut self, meter: &Meter, now_us: u64, prefetch: &Prefetch) -> u32 {
         let Prefetch { want, share, lent_limit } = *prefetch;
         let room = lent_limit.saturating_sub(self.lent.total());
         let lends = want.min(self.available(meter, now_us) / share.max(1)).min(room);
-        self.hold(meter, now_us, lends);
+        self.take_as_lent(meter, now_us, lends);
         lends
     }
 
     /// Re-anchors a state that lies so far ahead that the clock must have jumped. Tells whether it has to be
-    /// kept, also if nothing is taken: it did, or [`Account::settle`] will re-anchor what is lent.
-    pub fn anchor(&mut self, meter: &Meter, now_us: u64) -> bool {
+    /// kept, also if nothing is taken: it did, or [`StoredState::apply_reports`] will re-anchor what is lent.
+    pub fn re_anchor(&mut self, meter: &Meter, now_us: u64) -> bool {
         let lent_ahead = self.lent.lies_ahead(now_us);
         let Some(cell) = self.cell.filter(|cell| cell.instant_us > now_us) else { return lent_ahead };
         let anchored = if let Some(bucket) = meter.bucket() {
             let ahead = cell.instant_us.div_ceil(bucket.tick_us) - now_us / bucket.tick_us;
-            let nothing = Lent::default();
+            let nothing = LentTokens::default();
             (ahead > bucket.span)
                 .then(|| meter.close(bucket, meter.open(bucket, Some(cell), now_us, &nothing)))
         } else if let Some(window) = meter.window() {
             let mut start = cell.instant_us / window.tick_us;
             if matches!(meter, Meter::SlidingWindowCounter(_)) {
                 // A start of windows of another length lies within one of these.
-                start -= start % window.length;
+                start -= start % window.span;
             }
             let ahead = start.saturating_sub(now_us / window.tick_us);
-            (ahead > window.length).then(|| meter.cell_at(window, Some(cell), now_us))
+            (ahead > window.span).then(|| meter.cell_at(window, Some(cell), now_us))
         } else {
             None
         };
@@ -285,7 +285,7 @@ impl Account {
 }
 
 impl Meter {
-    fn open(&self, bucket: &Bucket, cell: Option<Cell>, now_us: u64, lent: &Lent) -> Opened {
+    fn open(&self, bucket: &Bucket, cell: Option<StateCell>, now_us: u64, lent: &LentTokens) -> BucketLevel {
         use crate::algorithm::{gcra, leaky_bucket, token_bucket};
         match self {
             Self::LeakyBucket(_) => leaky_bucket::open(bucket, cell, now_us, lent),
@@ -294,7 +294,7 @@ impl Meter {
         }
     }
 
-    fn close(&self, bucket: &Bucket, opened: Opened) -> Cell {
+    fn close(&self, bucket: &Bucket, opened: BucketLevel) -> StateCell {
         use crate::algorithm::{gcra, leaky_bucket, token_bucket};
         match self {
             Self::LeakyBucket(_) => leaky_bucket::close(bucket, opened),
@@ -303,7 +303,7 @@ impl Meter {
         }
     }
 
-    fn cell_at(&self, window: &Window, cell: Option<Cell>, now_us: u64) -> Cell {
+    fn cell_at(&self, window: &Window, cell: Option<StateCell>, now_us: u64) -> StateCell {
         use crate::algorithm::{fixed_window, sliding_window_counter};
         match self {
             Self::FixedWindow(_) => fixed_window::at(window, cell, now_us),
@@ -312,7 +312,14 @@ impl Meter {
     }
 
     /// The state after `back` tokens come back that were taken in the window `epoch`.
-    fn give_back(&self, window: &Window, cell: Option<Cell>, now_us: u64, epoch: u32, back: u32) -> Cell {
+    fn give_back(
+        &self,
+        window: &Window,
+        cell: Option<StateCell>,
+        now_us: u64,
+        epoch: u32,
+        back: u32,
+    ) -> StateCell {
         let mut cell = self.cell_at(window, cell, now_us);
         if window_number(window, cell.instant_us) == epoch {
             cell.major = cell.major.saturating_sub(back);
@@ -332,10 +339,10 @@ impl Meter {
 
     /// How long after `now_us` tokens taken then may be spent without asking: as long as the account
     /// remembers them, or until their window ends.
-    pub fn credit_us(&self, now_us: u64) -> u64 {
+    pub fn credit_lifetime_us(&self, now_us: u64) -> u64 {
         match self.window() {
             Some(window) => {
-                let length_us = window.length * window.tick_us;
+                let length_us = window.span_us();
                 (length_us - now_us % length_us).min(EPOCH_US)
             }
             None => u64::from(EPOCHS) * EPOCH_US - now_us % EPOCH_US,
@@ -348,9 +355,7 @@ impl Meter {
             (Some(bucket), _) => {
                 u128::from(us / bucket.tick_us) * u128::from(bucket.amount) / u128::from(bucket.period)
             }
-            (None, Some(window)) => {
-                u128::from(window.limit) * u128::from(us) / u128::from(window.length * window.tick_us)
-            }
+            (None, Some(window)) => u128::from(window.limit) * u128::from(us) / u128::from(window.span_us()),
             (None, None) => 0,
         };
         tokens.min(self.quota().into()) as u32
@@ -358,5 +363,5 @@ impl Meter {
 }
 
 pub(crate) fn window_number(window: &Window, at_us: u64) -> u32 {
-    (at_us / window.tick_us / window.length) as u32
+    (at_us / window.tick_us / window.span) as u32
 }

@@ -4,10 +4,10 @@
 //! to look for overflow. What cannot be counted in microseconds within that bound is counted in
 //! milliseconds, and then in seconds.
 
-use crate::algorithm::sliding_window_log::{Log, LogStep};
+use crate::algorithm::sliding_window_log::{LogStep, RequestLog};
 use crate::algorithm::{
-    Algorithm, Bucket, Cell, Divisor, Step, Window, fixed_window, gcra, leaky_bucket, sliding_window_counter,
-    sliding_window_log, token_bucket,
+    Algorithm, Bucket, Divisor, LimitStep, StateCell, Window, fixed_window, gcra, leaky_bucket,
+    sliding_window_counter, sliding_window_log, token_bucket,
 };
 use crate::rate::{Rate, SECOND_US};
 use std::fmt;
@@ -23,7 +23,7 @@ const TICKS_US: [u64; 3] = [1, 1_000, 1_000_000];
 
 /// What a rule says about the size of a limit, whatever its algorithm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Size {
+pub struct LimitSize {
     /// Tokens that fit, or requests per window.
     pub capacity: Option<u64>,
     /// The rate of refill or leak. Not for windows.
@@ -60,11 +60,11 @@ pub struct Limit {
     pub policy: String,
     /// Distinguishes the states of this limit from those of others. It depends on the names, never on the
     /// numbers, so that a changed rule finds its states again; another algorithm starts fresh.
-    pub identity: u64,
+    pub state_id: u64,
     /// The stated limit.
     pub quota: u32,
     /// What headers and messages call the limit: `quota`, unless a queue lets a wider one out evenly.
-    pub stated: u32,
+    pub shown_quota: u32,
     /// Over how many seconds, as headers and messages show it; 0 if it is about requests in flight.
     pub window_seconds: u32,
     /// With less than this left, the rule's soft action applies; 0 if it has none.
@@ -95,16 +95,16 @@ pub enum Meter {
 
 /// The state of one key, wherever it is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum LimitState {
     /// All algorithms but the log.
-    Cell(Cell),
+    Cell(StateCell),
     /// The sliding window log.
-    Log(Log),
+    Log(RequestLog),
 }
 
 impl Limit {
     /// Builds a limit named `policy`.
-    pub fn new(policy: &str, algorithm: Algorithm, size: Size) -> Result<Self, LimitError> {
+    pub fn new(policy: &str, algorithm: Algorithm, size: LimitSize) -> Result<Self, LimitError> {
         let capacity = size.capacity.ok_or(LimitError::Missing(if algorithm.counts_windows() {
             "limit"
         } else {
@@ -132,9 +132,9 @@ impl Limit {
         };
         Ok(Self {
             policy: policy.to_owned(),
-            identity: identity(policy, &meter),
+            state_id: state_id(policy, &meter),
             quota,
-            stated: quota,
+            shown_quota: quota,
             soft_floor: 0,
             // At most 366 days, or the time to fill a capacity, which is bounded alike.
             window_seconds: match algorithm {
@@ -153,7 +153,7 @@ impl Limit {
             Meter::TokenBucket(bucket) | Meter::LeakyBucket(bucket) | Meter::Gcra(bucket) => {
                 let period_us = u64::from(bucket.period) * bucket.tick_us;
                 let rate = Rate::per(u64::from(bucket.amount), period_us)?.times(factor)?;
-                Size {
+                LimitSize {
                     capacity,
                     rate: Some(rate),
                     window_us: Some(u64::from(self.window_seconds) * SECOND_US),
@@ -163,7 +163,7 @@ impl Limit {
             | Meter::SlidingWindowLog(window)
             | Meter::SlidingWindowCounter(window)
             | Meter::Concurrency(window) => {
-                Size { capacity, rate: None, window_us: Some(window.length * window.tick_us) }
+                LimitSize { capacity, rate: None, window_us: Some(window.span_us()) }
             }
         };
         // Ten times a log would be ten times the memory: the counter is near enough for a net.
@@ -172,7 +172,7 @@ impl Limit {
             other => other,
         };
         let wide = Self::new(&format!("{}.ip", self.policy), algorithm, size).ok()?;
-        Some(Self { stated: self.stated.saturating_mul(factor), ..wide })
+        Some(Self { shown_quota: self.shown_quota.saturating_mul(factor), ..wide })
     }
 
     /// The share of this limit that one of `nodes` enforces by itself, times `permille` thousandths; none if
@@ -184,11 +184,11 @@ impl Limit {
             (Some(bucket), _) => {
                 let period_us = u64::from(bucket.period) * bucket.tick_us;
                 let rate = Rate::per(u64::from(bucket.amount) * permille, period_us * 1_000 * nodes);
-                Size { capacity, rate: Some(rate?), window_us: None }
+                LimitSize { capacity, rate: Some(rate?), window_us: None }
             }
             (None, window) => {
-                let window_us = window.map(|window| window.length * window.tick_us);
-                Size { capacity, rate: None, window_us }
+                let window_us = window.map(|window| window.span_us());
+                LimitSize { capacity, rate: None, window_us }
             }
         };
         Self::new(&format!("{}.local", self.policy), self.algorithm(), size).ok()
@@ -219,13 +219,13 @@ impl Limit {
     #[inline]
     pub fn longest_in_flight_us(&self) -> Option<u64> {
         match &self.meter {
-            Meter::Concurrency(window) => Some(window.length * window.tick_us),
+            Meter::Concurrency(window) => Some(window.span_us()),
             _ => None,
         }
     }
 
     /// How long `cost` takes to come back, if the limit has a steady rate.
-    pub fn pace_us(&self, cost: u64) -> Option<u64> {
+    pub fn refill_us(&self, cost: u64) -> Option<u64> {
         let bucket = self.meter.bucket()?;
         let ticks = (u128::from(cost) * u128::from(bucket.period)).div_ceil(u128::from(bucket.amount));
         u64::try_from(ticks * u128::from(bucket.tick_us)).ok()
@@ -233,33 +233,38 @@ impl Limit {
 
     /// One step on a cell, see [`Meter::step`].
     #[inline]
-    pub fn step(&self, cell: Option<Cell>, now_us: u64, cost: u32) -> Step {
+    pub fn step(&self, cell: Option<StateCell>, now_us: u64, cost: u32) -> LimitStep {
         self.meter.step(cell, now_us, cost)
     }
 
     /// One step on any state, and the state after it (`None` if nothing changes).
-    pub fn step_state(&self, state: Option<&State>, now_us: u64, cost: u32) -> (Step, Option<State>) {
+    pub fn step_state(
+        &self,
+        state: Option<&LimitState>,
+        now_us: u64,
+        cost: u32,
+    ) -> (LimitStep, Option<LimitState>) {
         match self.log_window() {
             Some(window) => {
                 let log = state.and_then(|state| match state {
-                    State::Log(log) => Some(log),
-                    State::Cell(_) => None,
+                    LimitState::Log(log) => Some(log),
+                    LimitState::Cell(_) => None,
                 });
                 let found: LogStep = sliding_window_log::step(window, log, now_us, cost);
                 let next = (found.step.admitted || found.jumped).then(|| {
                     let mut log = log.cloned().unwrap_or_default();
                     log.apply(window, &found, now_us, cost);
-                    State::Log(log)
+                    LimitState::Log(log)
                 });
                 (found.step, next)
             }
             None => {
                 let cell = state.and_then(|state| match state {
-                    State::Cell(cell) => Some(*cell),
-                    State::Log(_) => None,
+                    LimitState::Cell(cell) => Some(*cell),
+                    LimitState::Log(_) => None,
                 });
                 let step = self.step(cell, now_us, cost);
-                (step, step.next.map(State::Cell))
+                (step, step.next.map(LimitState::Cell))
             }
         }
     }
@@ -326,16 +331,16 @@ impl Meter {
                 bucket.span * bucket.tick_us
             }
             Self::FixedWindow(window) | Self::SlidingWindowLog(window) | Self::Concurrency(window) => {
-                window.length * window.tick_us
+                window.span_us()
             }
-            Self::SlidingWindowCounter(window) => 2 * window.length * window.tick_us,
+            Self::SlidingWindowCounter(window) => 2 * window.span_us(),
         }
     }
 
     /// One step on a cell. `cost` must lie between 1 and [`Meter::quota`]. A log, which has no cell, answers
     /// as one that has seen nothing.
     #[inline]
-    pub fn step(&self, cell: Option<Cell>, now_us: u64, cost: u32) -> Step {
+    pub fn step(&self, cell: Option<StateCell>, now_us: u64, cost: u32) -> LimitStep {
         debug_assert!(cost >= 1 && cost <= self.quota(), "a cost above the capacity is refused before");
         match self {
             Self::TokenBucket(bucket) => token_bucket::step(bucket, cell, now_us, cost),
@@ -349,7 +354,7 @@ impl Meter {
     /// The other algorithms, apart: a step of the default is then inlined where it is taken. State and step are
     /// handed over in places of their own, so that those of the default can stay in registers.
     #[inline(never)]
-    fn rarer_step(&self, cell: &Option<Cell>, now_us: u64, cost: u32) -> (Step,) {
+    fn rarer_step(&self, cell: &Option<StateCell>, now_us: u64, cost: u32) -> (LimitStep,) {
         let cell = *cell;
         let step = match self {
             Self::TokenBucket(bucket) => token_bucket::step(bucket, cell, now_us, cost),
@@ -382,7 +387,7 @@ fn window_meter(algorithm: Algorithm, limit: u32, window_us: u64) -> Result<Mete
             .find(|tick_us| u128::from(limit) * u128::from(window_us / tick_us) * 4 < EXACT)
             .ok_or_else(|| too_fine(limit))?,
     };
-    let window = Window { limit, length: window_us / tick_us, tick_us };
+    let window = Window { limit, span: window_us / tick_us, tick_us };
     Ok(match algorithm {
         Algorithm::FixedWindow => Meter::FixedWindow(window),
         Algorithm::SlidingWindowLog => Meter::SlidingWindowLog(window),
@@ -444,13 +449,13 @@ fn grain(unit: u32, tick_us: u64) -> u16 {
 /// The same on every node and after every restart: it also names the state in a shared store. Counts of windows of
 /// another length cannot be read as counts of these, and are states of their own. Buckets keep tokens and logs keep
 /// instants, which any numbers can read.
-fn identity(policy: &str, meter: &Meter) -> u64 {
+fn state_id(policy: &str, meter: &Meter) -> u64 {
     let mut hasher = siphasher::sip::SipHasher13::new();
     hasher.write(policy.as_bytes());
     hasher.write_u8(0xff);
     hasher.write(meter.algorithm().name().as_bytes());
     if let Meter::FixedWindow(window) | Meter::SlidingWindowCounter(window) = meter {
-        hasher.write_u64((window.length * window.tick_us).to_le());
+        hasher.write_u64((window.span_us()).to_le());
     }
     hasher.finish()
 }

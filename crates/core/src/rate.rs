@@ -99,14 +99,14 @@ fn gcd(mut a: u128, mut b: u128) -> u128 {
 
 /// A limit in short: so many per so long, as in `100/min`, `10/s`, `5/15min`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Quota {
+pub struct LimitShorthand {
     /// How many.
     pub amount: u64,
     /// Per how long.
     pub period_us: u64,
 }
 
-impl Quota {
+impl LimitShorthand {
     /// Reads `100/min`; the error says what is wrong with it.
     pub fn parse(text: &str) -> Result<Self, String> {
         let (amount, period) = text

@@ -8,10 +8,10 @@ mod validation;
 pub mod work;
 mod written;
 
-use crate::algorithm::{Algorithm, Cell};
-use crate::lending::{Account, EPOCH_US, Lent, Prefetch, Report};
+use crate::algorithm::{Algorithm, StateCell};
+use crate::lending::{EPOCH_US, LeaseReport, LentTokens, Prefetch, StoredState};
 use crate::limit::Meter;
-use crate::place::Field;
+use crate::state_address::StateField;
 use smallvec::SmallVec;
 pub(crate) use validation::LATEST_US;
 
@@ -52,73 +52,73 @@ pub const MOST_PARTS: usize = 255;
 
 /// What one client asks for: requests, each to be charged against all of the limits or none.
 #[derive(Clone, Debug, Default)]
-pub struct Ask {
+pub struct ScriptCall {
     /// The requests in order, equal ones together.
-    pub runs: SmallVec<[Run; 2]>,
+    pub runs: SmallVec<[RequestRun; 2]>,
     /// The limits.
-    pub charges: SmallVec<[ChargeAsk; 2]>,
+    pub charges: SmallVec<[ChargeCall; 2]>,
 }
 
 /// Requests of the same cost, one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run {
+pub struct RequestRun {
     /// How many.
     pub repeats: u32,
     /// What each costs.
     pub cost: u32,
 }
 
-/// One limit of an [`Ask`].
+/// One limit of a [`ScriptCall`].
 #[derive(Clone, Debug)]
-pub struct ChargeAsk {
+pub struct ChargeCall {
     /// The limit.
     pub meter: Meter,
     /// Its field.
-    pub field: Field,
+    pub field: StateField,
     /// Whether it can refuse.
     pub enforced: bool,
     /// Whether the requests' own tokens are taken as lent, because they may still be returned.
-    pub holds: bool,
+    pub as_lent: bool,
     /// What to take ahead if all requests pass.
     pub prefetch: Prefetch,
     /// What became of tokens that were taken earlier.
-    pub reports: SmallVec<[Report; 2]>,
+    pub reports: SmallVec<[LeaseReport; 2]>,
 }
 
 /// What one client gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct ScriptReply {
     /// The time at the store.
     pub now_us: u64,
     /// How many of each run pass.
-    pub passing: SmallVec<[u32; 2]>,
+    pub admitted: SmallVec<[u32; 2]>,
     /// What each limit says.
-    pub charges: SmallVec<[ChargeAnswer; 2]>,
+    pub charges: SmallVec<[ChargeReply; 2]>,
 }
 
 /// What one limit says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ChargeAnswer {
+pub struct ChargeReply {
     /// How many of each run it had room for; told only of one that cannot refuse.
     pub counted: SmallVec<[u32; 2]>,
     /// Taken ahead.
-    pub lends: u32,
+    pub lent: u32,
     /// How things stand after all.
-    pub state: AnsweredState,
+    pub state: ReplyState,
 }
 
 /// How things stand with a limit after a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum AnsweredState {
+pub enum ReplyState {
     /// The state.
-    Account(Account),
+    Stored(StoredState),
     /// A log stays at the store. For each run: how one more request of its cost would stand.
-    Log(SmallVec<[LogStanding; 2]>),
+    Log(SmallVec<[LogStatus; 2]>),
 }
 
 /// How one more request stands with a log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LogStanding {
+pub struct LogStatus {
     /// What is left.
     pub remaining: u32,
     /// How long it would wait.
@@ -129,7 +129,7 @@ pub struct LogStanding {
 
 /// Why an answer cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unreadable {
+pub enum ReplyError {
     /// The script refused this client and said why.
     Refused(String),
     /// It ends too early, or is in a format that is not known here.
@@ -138,7 +138,7 @@ pub enum Unreadable {
     Impossible(&'static str),
 }
 
-impl std::fmt::Display for Unreadable {
+impl std::fmt::Display for ReplyError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Refused(why) => f.write_str(why),
@@ -197,7 +197,7 @@ impl CallTime {
 pub fn arguments<'a>(
     time: CallTime,
     repeats_keys: bool,
-    asks: impl Iterator<Item = &'a Ask>,
+    asks: impl Iterator<Item = &'a ScriptCall>,
 ) -> Vec<Vec<u8>> {
     let mut arguments = vec![time.header(repeats_keys), Vec::new()];
     let mut written = Vec::new();
@@ -216,17 +216,17 @@ pub fn arguments<'a>(
 }
 
 /// The keys besides the client's own that the script touches for `ask`: the lists of its logs, see `tail.lua`.
-pub fn log_keys<'a>(key: &'a [u8], ask: &'a Ask) -> impl Iterator<Item = Vec<u8>> + 'a {
+pub fn log_keys<'a>(key: &'a [u8], ask: &'a ScriptCall) -> impl Iterator<Item = Vec<u8>> + 'a {
     let logs = ask.charges.iter().filter(|charge| number(charge.meter.algorithm()) == LOG);
     logs.map(move |charge| [key, b":", charge.field.as_bytes()].concat())
 }
 
 /// The time in the first element of an answer.
-pub fn read_time(bytes: &[u8]) -> Result<u64, Unreadable> {
-    Reader(bytes).uint(7)
+pub fn read_time(bytes: &[u8]) -> Result<u64, ReplyError> {
+    ReplyReader(bytes).uint(7)
 }
 
-impl Ask {
+impl ScriptCall {
     /// Writes it as the script reads it.
     fn encode(&self, out: &mut Vec<u8>) {
         out.push(self.charges.len() as u8);
@@ -241,18 +241,18 @@ impl Ask {
     }
 }
 
-impl ChargeAsk {
+impl ChargeCall {
     /// Whether it is a token bucket that can refuse, of which nothing is taken ahead and nothing reported.
     fn is_plain(&self) -> bool {
         let is_bucket = matches!(self.meter, Meter::TokenBucket(_));
-        is_bucket && self.enforced && !self.holds && self.prefetch.want == 0 && self.reports.is_empty()
+        is_bucket && self.enforced && !self.as_lent && self.prefetch.want == 0 && self.reports.is_empty()
     }
 
     fn encode(&self, out: &mut Vec<u8>) {
         // A log lends nothing, but it takes back what it counted for a request that another limit refused.
         let wants = self.prefetch.want > 0 && !self.meter.is_log();
         let reports = !self.reports.is_empty();
-        let holds = self.holds && self.meter.bucket().is_some();
+        let holds = self.as_lent && self.meter.bucket().is_some();
         let flags =
             u8::from(!self.enforced) | u8::from(wants) << 1 | u8::from(reports) << 2 | u8::from(holds) << 3;
         out.extend([number(self.meter.algorithm()), flags, class(&self.meter)]);
@@ -262,7 +262,7 @@ impl ChargeAsk {
                 (Some(bucket), _) => {
                     (bucket.capacity, bucket.amount, bucket.period, bucket.tick_us, bucket.grain, bucket.span)
                 }
-                (None, Some(window)) => (window.limit, 0, 0, window.tick_us, 0, window.length),
+                (None, Some(window)) => (window.limit, 0, 0, window.tick_us, 0, window.span),
                 (None, None) => (0, 0, 0, 1, 0, 1),
             };
         out.extend(capacity.to_be_bytes());
@@ -290,25 +290,25 @@ impl ChargeAsk {
     }
 }
 
-impl Answer {
+impl ScriptReply {
     /// What the script answers to `ask` at `now_us`.
-    pub fn decode(ask: &Ask, now_us: u64, bytes: &[u8]) -> Result<Self, Unreadable> {
+    pub fn decode(ask: &ScriptCall, now_us: u64, bytes: &[u8]) -> Result<Self, ReplyError> {
         let mut reader = match bytes.split_first() {
-            Some((b'+', rest)) => Reader(rest),
+            Some((b'+', rest)) => ReplyReader(rest),
             Some((b'=', state)) => return Self::of_all_passed(ask, now_us, state),
-            Some((b'-', why)) => return Err(Unreadable::Refused(String::from_utf8_lossy(why).into_owned())),
-            _ => return Err(Unreadable::Malformed),
+            Some((b'-', why)) => return Err(ReplyError::Refused(String::from_utf8_lossy(why).into_owned())),
+            _ => return Err(ReplyError::Malformed),
         };
         let mut passing = SmallVec::new();
-        let mut charges: SmallVec<[ChargeAnswer; 2]> = ask.charges.iter().map(ChargeAnswer::empty).collect();
+        let mut charges: SmallVec<[ChargeReply; 2]> = ask.charges.iter().map(ChargeReply::empty).collect();
         for _ in &ask.runs {
             passing.push(reader.uint(4)? as u32);
             for (charge, answer) in ask.charges.iter().zip(&mut charges) {
                 if !charge.enforced {
                     answer.counted.push(reader.uint(4)? as u32);
                 }
-                if let AnsweredState::Log(standings) = &mut answer.state {
-                    standings.push(LogStanding {
+                if let ReplyState::Log(standings) = &mut answer.state {
+                    standings.push(LogStatus {
                         remaining: reader.uint(4)? as u32,
                         retry_after_us: reader.uint(7)?,
                         reset_after_us: reader.uint(7)?,
@@ -317,73 +317,73 @@ impl Answer {
             }
         }
         for answer in &mut charges {
-            if let AnsweredState::Account(account) = &mut answer.state {
-                answer.lends = reader.uint(4)? as u32;
+            if let ReplyState::Stored(account) = &mut answer.state {
+                answer.lent = reader.uint(4)? as u32;
                 let length = reader.uint(1)? as usize;
                 *account = read_account(reader.take(length)?)?;
             }
         }
         match reader.0.is_empty() {
-            true => Self { now_us, passing, charges }.validated(ask),
-            false => Err(Unreadable::Malformed),
+            true => Self { now_us, admitted: passing, charges }.validated(ask),
+            false => Err(ReplyError::Malformed),
         }
     }
 }
 
-impl Answer {
+impl ScriptReply {
     /// The answer to an ask of one plain token bucket, all of which passed.
-    fn of_all_passed(ask: &Ask, now_us: u64, state: &[u8]) -> Result<Self, Unreadable> {
-        let ([charge], [_]) = (&*ask.charges, &*ask.runs) else { return Err(Unreadable::Malformed) };
+    fn of_all_passed(ask: &ScriptCall, now_us: u64, state: &[u8]) -> Result<Self, ReplyError> {
+        let ([charge], [_]) = (&*ask.charges, &*ask.runs) else { return Err(ReplyError::Malformed) };
         if !charge.is_plain() {
-            return Err(Unreadable::Malformed);
+            return Err(ReplyError::Malformed);
         }
-        let state = AnsweredState::Account(read_account(state)?);
-        let charge = ChargeAnswer { state, ..ChargeAnswer::empty(charge) };
+        let state = ReplyState::Stored(read_account(state)?);
+        let charge = ChargeReply { state, ..ChargeReply::empty(charge) };
         let passing = ask.runs.iter().map(|run| run.repeats).collect();
-        Self { now_us, passing, charges: SmallVec::from_iter([charge]) }.validated(ask)
+        Self { now_us, admitted: passing, charges: SmallVec::from_iter([charge]) }.validated(ask)
     }
 }
 
-impl ChargeAnswer {
-    pub(crate) fn empty(charge: &ChargeAsk) -> Self {
+impl ChargeReply {
+    pub(crate) fn empty(charge: &ChargeCall) -> Self {
         let state = match charge.meter {
-            Meter::SlidingWindowLog(_) | Meter::Concurrency(_) => AnsweredState::Log(SmallVec::new()),
-            _ => AnsweredState::Account(Account::default()),
+            Meter::SlidingWindowLog(_) | Meter::Concurrency(_) => ReplyState::Log(SmallVec::new()),
+            _ => ReplyState::Stored(StoredState::default()),
         };
-        Self { counted: SmallVec::new(), lends: 0, state }
+        Self { counted: SmallVec::new(), lent: 0, state }
     }
 }
 
 /// A state as it is kept: a format, the class of its lifetime, the cell, and what is lent if anything is.
-fn read_account(bytes: &[u8]) -> Result<Account, Unreadable> {
+fn read_account(bytes: &[u8]) -> Result<StoredState, ReplyError> {
     if bytes.is_empty() {
-        return Ok(Account::default());
+        return Ok(StoredState::default());
     }
-    let mut reader = Reader(bytes);
+    let mut reader = ReplyReader(bytes);
     let (count_bytes, cell_bytes) = match reader.uint(1)? {
         WIDE => (4, WIDE_BYTES),
         NARROW => (2, NARROW_BYTES),
-        _ => return Err(Unreadable::Malformed),
+        _ => return Err(ReplyError::Malformed),
     };
     if ![cell_bytes, cell_bytes + LENT_BYTES].contains(&bytes.len()) {
-        return Err(Unreadable::Malformed);
+        return Err(ReplyError::Malformed);
     }
     let _class = reader.uint(1)?;
-    let cell = Cell {
+    let cell = StateCell {
         instant_us: reader.uint(7)?,
         grain: reader.uint(2)? as u16,
         major: reader.uint(count_bytes)? as u32,
         minor: reader.uint(4)? as u32,
     };
-    let mut lent = Lent::default();
+    let mut lent = LentTokens::default();
     if !reader.0.is_empty() {
-        lent = Lent {
+        lent = LentTokens {
             epoch: reader.uint(4)? as u32,
             current: reader.uint(4)? as u32,
             previous: reader.uint(4)? as u32,
         };
     }
-    Ok(Account { cell: Some(cell), lent })
+    Ok(StoredState { cell: Some(cell), lent })
 }
 
 /// By which the script knows an algorithm. They stand in every fleet's asks: never reuse one.
@@ -404,7 +404,7 @@ fn number(algorithm: Algorithm) -> u8 {
 pub fn ttl_ms(meter: &Meter) -> u64 {
     let lifetime_us = match meter {
         // Its lifetime is two windows already.
-        Meter::SlidingWindowCounter(window) => window.length * window.tick_us,
+        Meter::SlidingWindowCounter(window) => window.span_us(),
         other => other.lifetime_us(),
     };
     let lifetime_ms = lifetime_us.div_ceil(1_000);
@@ -425,16 +425,16 @@ fn uint(out: &mut Vec<u8>, value: u64, bytes: usize) {
     out.extend(&value.to_be_bytes()[8 - bytes..]);
 }
 
-struct Reader<'a>(&'a [u8]);
+struct ReplyReader<'a>(&'a [u8]);
 
-impl<'a> Reader<'a> {
-    fn take(&mut self, length: usize) -> Result<&'a [u8], Unreadable> {
-        let (taken, rest) = self.0.split_at_checked(length).ok_or(Unreadable::Malformed)?;
+impl<'a> ReplyReader<'a> {
+    fn take(&mut self, length: usize) -> Result<&'a [u8], ReplyError> {
+        let (taken, rest) = self.0.split_at_checked(length).ok_or(ReplyError::Malformed)?;
         self.0 = rest;
         Ok(taken)
     }
 
-    fn uint(&mut self, bytes: usize) -> Result<u64, Unreadable> {
+    fn uint(&mut self, bytes: usize) -> Result<u64, ReplyError> {
         Ok(self.take(bytes)?.iter().fold(0, |value, byte| value << 8 | u64::from(*byte)))
     }
 }

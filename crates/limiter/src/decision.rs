@@ -3,7 +3,7 @@
 use crate::names::Names;
 use crate::pending::Pending;
 use crate::policy::{Rules, Terms};
-use tollgate_core::algorithm::Step;
+use tollgate_core::algorithm::LimitStep;
 use tollgate_core::decision::{Fold, Outcome, Standing};
 use tollgate_core::rules::LimitId;
 
@@ -74,7 +74,7 @@ impl Decision {
 
     /// What the step of a request's only charge comes to, if that charge can refuse.
     #[inline]
-    pub(crate) fn of_one(rules: &Rules, limit: LimitId, step: &Step, now_us: u64) -> Self {
+    pub(crate) fn of_one(rules: &Rules, limit: LimitId, step: &LimitStep, now_us: u64) -> Self {
         let outcome = Outcome::of_one(limit, step);
         Self {
             outcome,

@@ -5,8 +5,8 @@ use crate::policy::Rules;
 use arc_swap::ArcSwapOption;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use tollgate_core::algorithm::{Algorithm, Step};
-use tollgate_core::limit::{Limit, Size};
+use tollgate_core::algorithm::{Algorithm, LimitStep};
+use tollgate_core::limit::{Limit, LimitSize};
 use tollgate_core::rate::Rate;
 use tollgate_core::rules::written::OnStoreFailure;
 use tollgate_core::rules::{Charge, LimitId, Over};
@@ -67,7 +67,7 @@ impl Fallback {
     pub(crate) fn new(settings: FailureSettings) -> Self {
         let per_second = u64::from(settings.emergency_per_second.max(1));
         let size =
-            Size { capacity: Some(per_second), rate: Rate::per(per_second, SECOND_US), window_us: None };
+            LimitSize { capacity: Some(per_second), rate: Rate::per(per_second, SECOND_US), window_us: None };
         Self {
             settings,
             emergency: AtomicU8::new(settings.emergency as u8),
@@ -111,7 +111,7 @@ impl Fallback {
         cost: u32,
         nodes: u32,
         now_us: u64,
-    ) -> Step {
+    ) -> LimitStep {
         match rules.set.rule_of(charge.id).on_store_failure {
             OnStoreFailure::Allow => open_step(true),
             OnStoreFailure::Deny => open_step(false),
@@ -127,25 +127,30 @@ impl Fallback {
         cost: u32,
         nodes: u32,
         now_us: u64,
-    ) -> Step {
+    ) -> LimitStep {
         let shares = self.shares(rules, nodes);
         let Some(limit) = shares.limits.get(charge.id.index()).and_then(Option::as_ref) else {
             return open_step(false);
         };
         // A share can be smaller than one request's cost: then it takes all of the share.
         let cost = cost.min(limit.quota);
-        let key = charge.key ^ charge.limit.identity ^ limit.identity;
+        let key = charge.key ^ charge.limit.state_id ^ limit.state_id;
         let placed = Placed { charge: Charge { limit, key, ..*charge }, cost, crowd: false };
         take(memory, placed, now_us)
     }
 
     /// What one more request from `address` may do in an emergency; none if there is no such limit.
-    pub(crate) fn emergency_step(&self, memory: &MemoryStore, address: u64, now_us: u64) -> Option<Step> {
+    pub(crate) fn emergency_step(
+        &self,
+        memory: &MemoryStore,
+        address: u64,
+        now_us: u64,
+    ) -> Option<LimitStep> {
         let limit = self.emergency_limit.as_ref()?;
         let charge = Charge {
             limit,
             id: LimitId::NONE,
-            key: address ^ limit.identity,
+            key: address ^ limit.state_id,
             client: address,
             enforced: true,
             over: Over::Shadow,
@@ -173,13 +178,13 @@ impl Fallback {
     }
 }
 
-fn take(memory: &MemoryStore, placed: Placed<'_>, now_us: u64) -> Step {
+fn take(memory: &MemoryStore, placed: Placed<'_>, now_us: u64) -> LimitStep {
     // Without room for the state, the request passes: there is no crowd to count it with.
     memory.take_step(&placed, now_us).unwrap_or(open_step(true))
 }
 
 /// The step of a policy that looks at nothing.
-pub(crate) fn open_step(admitted: bool) -> Step {
+pub(crate) fn open_step(admitted: bool) -> LimitStep {
     let retry_after_us = if admitted { 0 } else { TRY_AGAIN_US };
-    Step { admitted, next: None, remaining: 0, retry_after_us, reset_after_us: retry_after_us }
+    LimitStep { admitted, next: None, remaining: 0, retry_after_us, reset_after_us: retry_after_us }
 }

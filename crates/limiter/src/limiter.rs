@@ -17,7 +17,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use tollgate_core::algorithm::Step;
+use tollgate_core::algorithm::LimitStep;
 use tollgate_core::decision::{Fold, Invalid, Outcome, validate};
 use tollgate_core::key::{Hashes, Identity, Ipv6Prefix, Seed, ip_bits};
 use tollgate_core::request::Request;
@@ -280,7 +280,7 @@ impl Limiter {
 
     /// The common case: one charge that is not a log, and there is room for its state.
     #[inline]
-    fn take_one(&self, charge: &Charge<'_>, request: &Request<'_>) -> Option<(Step, u64)> {
+    fn take_one(&self, charge: &Charge<'_>, request: &Request<'_>) -> Option<(LimitStep, u64)> {
         if request.cost > u64::from(charge.limit.quota) || charge.limit.log_window().is_some() {
             return None;
         }
@@ -327,7 +327,7 @@ impl Limiter {
     fn join_crowd(&self, placed: &mut Placed<'_>, ip: Option<IpAddr>) {
         self.store.count_crowded();
         placed.crowd = true;
-        placed.charge.key = self.seed.crowd(ip, CROWDS) ^ placed.charge.limit.identity;
+        placed.charge.key = self.seed.crowd(ip, CROWDS) ^ placed.charge.limit.state_id;
     }
 
     pub(crate) fn hashes(&self, request: &Request<'_>) -> Hashes<'_> {

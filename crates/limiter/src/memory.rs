@@ -22,7 +22,7 @@ use spin::relax::Yield;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use table::{Budget, Table};
 use tollgate_core::algorithm::sliding_window_log;
-use tollgate_core::algorithm::{Cell, Step};
+use tollgate_core::algorithm::{LimitStep, StateCell};
 use tollgate_core::decision::Fold;
 use tollgate_core::rules::Charge;
 
@@ -94,7 +94,7 @@ impl MemoryStore {
     ///
     /// The clock is read when the lock is held: it takes as long as the slot takes to come from memory.
     #[inline]
-    pub(crate) fn take_one(&self, charge: &Charge<'_>, cost: u32, clock: &Clock) -> Option<(Step, u64)> {
+    pub(crate) fn take_one(&self, charge: &Charge<'_>, cost: u32, clock: &Clock) -> Option<(LimitStep, u64)> {
         let Charge { limit, key, client, .. } = *charge;
         let mut table = self.shards[shard_of(client)].0.lock();
         let now_us = clock.now_us();
@@ -112,7 +112,12 @@ impl MemoryStore {
 
     /// The same, if it refuses; otherwise nothing is spent and nothing is said.
     #[inline]
-    pub(crate) fn refuse_one(&self, charge: &Charge<'_>, cost: u32, clock: &Clock) -> Option<(Step, u64)> {
+    pub(crate) fn refuse_one(
+        &self,
+        charge: &Charge<'_>,
+        cost: u32,
+        clock: &Clock,
+    ) -> Option<(LimitStep, u64)> {
         let Charge { limit, key, client, .. } = *charge;
         let mut table = self.shards[shard_of(client)].0.lock();
         let now_us = clock.now_us();
@@ -129,7 +134,13 @@ impl MemoryStore {
 
     /// The first charge of a key.
     #[inline(never)]
-    fn take_first(&self, table: &mut Table, charge: &Charge<'_>, cost: u32, now_us: u64) -> Option<Step> {
+    fn take_first(
+        &self,
+        table: &mut Table,
+        charge: &Charge<'_>,
+        cost: u32,
+        now_us: u64,
+    ) -> Option<LimitStep> {
         let step = charge.limit.step(None, now_us, cost);
         if let Some(cell) = step.next {
             if !table.make_room(1, &self.budget, now_us) {
@@ -191,7 +202,7 @@ impl MemoryStore {
     }
 
     /// Charges one, and says how it stood; none if there is no room for its state.
-    pub(crate) fn take_step(&self, placed: &Placed<'_>, now_us: u64) -> Option<Step> {
+    pub(crate) fn take_step(&self, placed: &Placed<'_>, now_us: u64) -> Option<LimitStep> {
         let mut table = self.shards[place_of(placed)].0.lock();
         let budget = self.budget_of(placed);
         let taken = step(&mut table, placed, 1, budget, now_us)?;
@@ -238,12 +249,12 @@ impl std::fmt::Debug for MemoryStore {
 
 /// What a charge would do to its state.
 enum Taken {
-    Cell { step: Step, known: bool },
+    Cell { step: LimitStep, known: bool },
     Log(sliding_window_log::LogStep),
 }
 
 impl Taken {
-    fn step(&self) -> &Step {
+    fn step(&self) -> &LimitStep {
         match self {
             Self::Cell { step, .. } => step,
             Self::Log(found) => &found.step,
@@ -301,7 +312,7 @@ fn write(table: &mut Table, placed: &Placed<'_>, taken: &Taken, budget: &Budget,
 }
 
 /// How long after its instant the state of a key matters that was seen for the first time: no longer than it must.
-fn first_life_us(cell: Cell, step: &Step, now_us: u64) -> u64 {
+fn first_life_us(cell: StateCell, step: &LimitStep, now_us: u64) -> u64 {
     (now_us + step.reset_after_us).saturating_sub(cell.instant_us)
 }
 

@@ -8,14 +8,14 @@ use crate::policy::{Policy, Terms};
 use crate::redis::{Hearing, Shared, Ticket};
 use smallvec::SmallVec;
 use std::sync::Arc;
-use tollgate_core::algorithm::Step;
+use tollgate_core::algorithm::LimitStep;
 use tollgate_core::decision::{Fold, Invalid, Outcome};
 use tollgate_core::key::Hashes;
 use tollgate_core::limit::Meter;
-use tollgate_core::place::Place;
 use tollgate_core::request::Request;
 use tollgate_core::rules::written::OnStoreFailure;
 use tollgate_core::rules::{Charge, Charges, Leasing, LimitId, Over, Selection};
+use tollgate_core::state_address::StateAddress;
 
 /// A shared store, and what is done without it.
 #[derive(Debug)]
@@ -55,7 +55,7 @@ struct Group {
     /// Which of the charges.
     charges: SmallVec<[usize; 2]>,
     /// Where their states are kept; known only if there are several groups, one of which may have to be undone.
-    places: Vec<Place>,
+    places: Vec<StateAddress>,
     hearing: Option<Hearing>,
 }
 
@@ -145,7 +145,9 @@ impl Limiter {
         let address = request.ip.map(|ip| self.address_hash(ip));
         let places = store.shared.places_now();
         let place = (*places).as_ref().map(|places| {
-            |_: usize, id: LimitId| places.of(rules.rule_of(id), rules.limit(id), request, selection.route())
+            |_: usize, id: LimitId| {
+                places.locate(rules.rule_of(id), rules.limit(id), request, selection.route())
+            }
         });
         Ok(self.ask_shared(store, policy, due, request.cost as u32, address, now_us, place))
     }
@@ -161,7 +163,7 @@ impl Limiter {
         cost: u32,
         address: Option<u64>,
         now_us: u64,
-        place: Option<impl Fn(usize, LimitId) -> Place>,
+        place: Option<impl Fn(usize, LimitId) -> StateAddress>,
     ) -> Check<'l> {
         if due.is_empty() {
             return Check::Decided(Decision::without_limit(Outcome::Unlimited, now_us));
@@ -225,7 +227,7 @@ pub(crate) fn charge_of<'p>(policy: &'p Policy, charges: &[Due], limit: LimitId)
     charges.iter().find(|due| due.id == limit).map(|due| due.charge(policy))
 }
 
-pub(crate) fn fold(policy: &Policy, charges: &[Due], steps: &[(usize, Step)]) -> Fold {
+pub(crate) fn fold(policy: &Policy, charges: &[Due], steps: &[(usize, LimitStep)]) -> Fold {
     let mut fold = Fold::default();
     for (index, step) in steps {
         fold.add(&charges[*index].charge(policy), step);
@@ -243,7 +245,7 @@ impl Waiting {
         self.charges.iter().any(|due| due.id == limit && due.denies_on_failure)
     }
 
-    fn fold(&self, steps: &[(usize, Step)]) -> Fold {
+    fn fold(&self, steps: &[(usize, LimitStep)]) -> Fold {
         fold(&self.policy, &self.charges, steps)
     }
 }

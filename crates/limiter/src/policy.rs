@@ -64,7 +64,7 @@ impl Terms {
     fn named(rule: &str, on_exceed: OnExceed, soft: Option<Soft>, limit: &Limit) -> Self {
         let (rule, policy) = (rule.to_owned(), limit.policy.clone());
         let names = Names::keep(Names { rule, policy, on_exceed, soft });
-        Self { names, quota: limit.stated, window_seconds: limit.window_seconds }
+        Self { names, quota: limit.shown_quota, window_seconds: limit.window_seconds }
     }
 }
 

@@ -48,9 +48,9 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tollgate_core::heartbeat;
-use tollgate_core::place::{Places, Secret};
 use tollgate_core::rules::RuleSet;
 use tollgate_core::rules::written::OnStoreFailure;
+use tollgate_core::state_address::{FleetSecret, StateAddresses};
 
 /// How the store is used.
 #[derive(Clone)]
@@ -83,7 +83,7 @@ impl fmt::Debug for RedisSettings {
         f.debug_struct("RedisSettings")
             .field("timeout", timeout)
             .field("prefix", prefix)
-            .field("secret", &secret.map(Secret))
+            .field("secret", &secret.map(FleetSecret))
             .field("expected_nodes", expected_nodes)
             .field("data", data)
             .field("node", node)
@@ -125,7 +125,7 @@ pub(crate) struct Shared {
     pub(crate) fleet: Fleet,
     census: Census,
     /// None until the fleet's secret is known: before that, nobody's state can be found.
-    places: ArcSwapOption<Places>,
+    places: ArcSwapOption<StateAddresses>,
     queues: Queues,
     holdings: slots::Holdings,
     runtime: Handle,
@@ -197,7 +197,9 @@ impl RedisStore {
             most_leases: settings.most_leases,
             ..lease::Settings::default()
         };
-        let places = settings.secret.map(|secret| Arc::new(Places::new(&settings.prefix, Secret(secret))));
+        let places = settings
+            .secret
+            .map(|secret| Arc::new(StateAddresses::new(&settings.prefix, FleetSecret(secret))));
         let lease_clock = LeaseClock::new(&clock);
         let shared = Arc::new(Shared {
             servers,
@@ -326,12 +328,12 @@ impl Shared {
         self.lease_clock.now_us(&self.clock)
     }
 
-    pub(crate) fn places(&self) -> Option<Arc<Places>> {
+    pub(crate) fn places(&self) -> Option<Arc<StateAddresses>> {
         self.places.load_full()
     }
 
     /// The same, for a moment.
-    pub(crate) fn places_now(&self) -> Guard<Option<Arc<Places>>> {
+    pub(crate) fn places_now(&self) -> Guard<Option<Arc<StateAddresses>>> {
         self.places.load()
     }
 

@@ -8,8 +8,8 @@ use redis::{Connection, Value};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use tollgate_core::place::{Places, Secret};
 use tollgate_core::rules;
+use tollgate_core::state_address::{FleetSecret, StateAddresses};
 use tollgate_limiter::{Clock, FailureSettings, Limiter, MemoryStore, RedisSettings, RedisStore, Request};
 
 const CLIENTS: usize = 20_000;
@@ -130,11 +130,11 @@ async fn open(server: &Pinned) -> (Arc<Limiter>, RedisStore) {
 fn fill_logs(connection: &mut Connection, keys: &[String]) {
     let loaded = rules::load("bench.yaml", RULES).expect("the rules are good");
     let (rule, limit) = loaded.rules.limits().next().expect("the log is the first");
-    let places = Places::new("tg:", Secret(SECRET));
+    let places = StateAddresses::new("tg:", FleetSecret(SECRET));
     let now_us = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() as u64;
     for key in keys {
         let request = Request { api_key: Some(key), endpoint: "/log", ..Request::default() };
-        let place = places.of(rule, limit, &request, 0);
+        let place = places.locate(rule, limit, &request, 0);
         let list = [place.key.as_bytes(), b":", place.field.as_bytes()].concat();
         let mut command = redis::cmd("RPUSH");
         command.arg(list);

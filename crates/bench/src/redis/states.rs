@@ -6,10 +6,10 @@ use redis::io::tcp::TcpSettings;
 use redis::{AsyncConnectionConfig, Client, IntoConnectionInfo};
 use std::io::{IsTerminal, Write};
 use tollgate_core::lending::Prefetch;
-use tollgate_core::place::{Field, Places, Secret};
 use tollgate_core::request::Request;
 use tollgate_core::rules;
-use tollgate_core::script::{self, Ask, ChargeAsk, Run};
+use tollgate_core::script::{self, ChargeCall, RequestRun, ScriptCall};
+use tollgate_core::state_address::{FleetSecret, StateAddresses, StateField};
 
 const CLIENTS: usize = 1_000_000;
 const ENDPOINTS: u64 = 10;
@@ -25,7 +25,7 @@ pub fn run() {
     let before = used_memory(&server);
     let loaded = rules::load("bench.yaml", RULES).expect("the rules are good");
     let (rule, limit) = loaded.rules.limits().next().expect("a limit");
-    let places = Places::new("tg:", Secret([7; 16]));
+    let places = StateAddresses::new("tg:", FleetSecret([7; 16]));
     runtime().block_on(async {
         let info =
             format!("redis://{}", server.server().address()).into_connection_info().expect("an address");
@@ -34,17 +34,17 @@ pub fn run() {
         let client = client.expect("an address");
         let mut connection =
             client.get_multiplexed_async_connection_with_config(&config).await.expect("the server answers");
-        let charges = (1..=ENDPOINTS).map(|route| ChargeAsk {
+        let charges = (1..=ENDPOINTS).map(|route| ChargeCall {
             meter: *limit.meter(),
             // Routes are known by hashes; any that differ will do.
-            field: Field::new(limit.identity, Some(route.wrapping_mul(0x9e37_79b9_7f4a_7c15))),
+            field: StateField::new(limit.state_id, Some(route.wrapping_mul(0x9e37_79b9_7f4a_7c15))),
             enforced: true,
-            holds: false,
+            as_lent: false,
             prefetch: Prefetch::NONE,
             reports: Default::default(),
         });
-        let runs = [Run { repeats: 1, cost: 1 }].into_iter().collect();
-        let ask = Ask { runs, charges: charges.collect() };
+        let runs = [RequestRun { repeats: 1, cost: 1 }].into_iter().collect();
+        let ask = ScriptCall { runs, charges: charges.collect() };
         for first in (0..CLIENTS).step_by(IN_ONE_CALL) {
             let mut command = redis::cmd("EVAL");
             let batch = first..(first + IN_ONE_CALL).min(CLIENTS);
@@ -52,7 +52,7 @@ pub fn run() {
             for client in batch.clone() {
                 let key = format!("sk_prod_{client:010}");
                 let request = Request { api_key: Some(&key), ..Request::default() };
-                command.arg(places.of(rule, limit, &request, 1).key);
+                command.arg(places.locate(rule, limit, &request, 1).key);
             }
             command.arg(script::arguments(script::CallTime::Server, false, batch.map(|_| &ask)));
             let _: redis::Value = command.query_async(&mut connection).await.expect("the server answers");

@@ -4,11 +4,11 @@ use super::pinned::{Pinned, connect};
 use redis::Connection;
 use smallvec::SmallVec;
 use tollgate_core::algorithm::Algorithm;
-use tollgate_core::lending::{Prefetch, Report};
-use tollgate_core::limit::{Limit, Size};
-use tollgate_core::place::Field;
+use tollgate_core::lending::{LeaseReport, Prefetch};
+use tollgate_core::limit::{Limit, LimitSize};
 use tollgate_core::rate::Rate;
-use tollgate_core::script::{self, Ask, ChargeAsk, Run, work};
+use tollgate_core::script::{self, ChargeCall, RequestRun, ScriptCall, work};
+use tollgate_core::state_address::StateField;
 
 const CALLS: usize = 60;
 const ROUNDS: usize = 3;
@@ -51,39 +51,39 @@ pub fn run() {
     }
 }
 
-fn ask(algorithms: &[Algorithm], runs: u32) -> Ask {
+fn ask(algorithms: &[Algorithm], runs: u32) -> ScriptCall {
     let charges = algorithms.iter().enumerate().map(|(number, algorithm)| {
         let is_bucket =
             matches!(algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Gcra);
         let size = match algorithm {
             Algorithm::SlidingWindowLog => {
-                Size { capacity: Some(1_000), rate: None, window_us: Some(3600 * SECOND_US) }
+                LimitSize { capacity: Some(1_000), rate: None, window_us: Some(3600 * SECOND_US) }
             }
-            _ if is_bucket => Size {
+            _ if is_bucket => LimitSize {
                 capacity: Some(1_000_000),
                 rate: Rate::per(1_000_000, 60 * SECOND_US),
                 window_us: None,
             },
-            _ => Size { capacity: Some(1_000_000), rate: None, window_us: Some(60 * SECOND_US) },
+            _ => LimitSize { capacity: Some(1_000_000), rate: None, window_us: Some(60 * SECOND_US) },
         };
         let limit = Limit::new("bench", *algorithm, size).expect("a sound limit");
-        ChargeAsk {
+        ChargeCall {
             meter: *limit.meter(),
-            field: Field::new(number as u64 + 1, None),
+            field: StateField::new(number as u64 + 1, None),
             enforced: true,
-            holds: false,
+            as_lent: false,
             prefetch: Prefetch::NONE,
             reports: SmallVec::new(),
         }
     });
-    let runs = (0..runs).map(|number| Run { repeats: 1, cost: 1 + number });
-    Ask { runs: runs.collect(), charges: charges.collect() }
+    let runs = (0..runs).map(|number| RequestRun { repeats: 1, cost: 1 + number });
+    ScriptCall { runs: runs.collect(), charges: charges.collect() }
 }
 
-fn lent(mut ask: Ask, reports: usize) -> Ask {
+fn lent(mut ask: ScriptCall, reports: usize) -> ScriptCall {
     for charge in &mut ask.charges {
         charge.prefetch = Prefetch::new(3, 4);
-        charge.reports = (0..reports).map(|_| Report { epoch: 1, spent: 2, returned: 1 }).collect();
+        charge.reports = (0..reports).map(|_| LeaseReport { epoch: 1, spent: 2, returned: 1 }).collect();
     }
     ask
 }
@@ -104,7 +104,7 @@ impl Bench {
     }
 
     /// The median of calls for so many clients, of the quietest round.
-    fn time(&mut self, ask: &Ask, clients: usize, is_new: bool) -> f64 {
+    fn time(&mut self, ask: &ScriptCall, clients: usize, is_new: bool) -> f64 {
         let mut least = f64::INFINITY;
         for _ in 0..ROUNDS {
             if !is_new {
@@ -122,7 +122,7 @@ impl Bench {
         least
     }
 
-    fn call(&mut self, ask: &Ask, clients: usize) {
+    fn call(&mut self, ask: &ScriptCall, clients: usize) {
         let mut command = redis::cmd("EVALSHA");
         command.arg(&self.digest).arg(clients);
         for client in 0..clients {

@@ -6,14 +6,14 @@
 //! shared store a few seconds, which the node that holds it puts off as long as it lives.
 //!
 //! ```
-//! use tollgate_core::algorithm::concurrency::Held;
+//! use tollgate_core::algorithm::concurrency::HeldSlots;
 //!
 //! // Two at once, and no request is believed to take longer than 60 s.
-//! let mut held = Held::default();
+//! let mut held = HeldSlots::default();
 //! assert!(held.take(2, 60_000_000, 1, 0).admitted);
 //! assert!(held.take(2, 60_000_000, 2, 0).admitted);
 //! assert!(!held.take(2, 60_000_000, 3, 10).admitted);
-//! held.give_back(1);
+//! held.release(1);
 //! assert!(held.take(2, 60_000_000, 3, 20).admitted);
 //! // The second never said that it ended.
 //! assert!(held.take(2, 60_000_000, 4, 60_000_000).admitted);
@@ -24,7 +24,7 @@
 //! client that waited for it would leave places empty. So a refusal promises no time, and a queued request waits for a
 //! release.
 
-use super::Step;
+use super::LimitStep;
 use std::collections::VecDeque;
 
 /// The same in a store that nodes share, see the file.
@@ -32,14 +32,14 @@ pub const SCRIPT: &str = include_str!("concurrency.lua");
 
 /// The places of one key that are taken, the first to run out in front.
 #[derive(Clone, Debug, Default)]
-pub struct Held {
+pub struct HeldSlots {
     /// Until when, and whose.
     places: VecDeque<(u64, u64)>,
 }
 
-impl Held {
+impl HeldSlots {
     /// Takes a place for the request `number` until `now_us + longest_us`, if fewer than `limit` are taken.
-    pub fn take(&mut self, limit: u32, longest_us: u64, number: u64, now_us: u64) -> Step {
+    pub fn take(&mut self, limit: u32, longest_us: u64, number: u64, now_us: u64) -> LimitStep {
         self.expire(now_us);
         let admitted = self.places.len() < limit as usize;
         if admitted {
@@ -53,7 +53,7 @@ impl Held {
     }
 
     /// Gives back the place of the request `number`, if it has not run out.
-    pub fn give_back(&mut self, number: u64) {
+    pub fn release(&mut self, number: u64) {
         if let Some(at) = self.places.iter().position(|(_, taken)| *taken == number) {
             self.places.remove(at);
         }
@@ -79,8 +79,8 @@ impl Held {
 
 /// The step of a request that finds, or makes, `taken` of `limit` places taken, the last of which runs out in
 /// `last_us`.
-pub fn step(admitted: bool, limit: u32, taken: u32, last_us: u64) -> Step {
-    Step {
+pub fn step(admitted: bool, limit: u32, taken: u32, last_us: u64) -> LimitStep {
+    LimitStep {
         admitted,
         next: None,
         remaining: limit.saturating_sub(taken),

@@ -10,20 +10,20 @@
 //! A worked example, 5 per 10 s. At 00:00:07 five requests pass. A sixth is told to wait 3 s, for the
 //! window began at 00:00:00 and not at the first request.
 
-use super::{Cell, Step, Window, tick_of, until};
+use super::{LimitStep, StateCell, Window, tick_of, until};
 
-/// One request of `cost` ≤ limit at `now_us`. `Cell`: the count in `major` of the window that began at
+/// One request of `cost` ≤ limit at `now_us`. `StateCell`: the count in `major` of the window that began at
 /// `instant_us`; none is an untouched window.
 #[inline]
-pub fn step(window: &Window, cell: Option<Cell>, now_us: u64, cost: u32) -> Step {
+pub fn step(window: &Window, cell: Option<StateCell>, now_us: u64, cost: u32) -> LimitStep {
     let now = tick_of(now_us, window.tick_us);
     let (start, count, jumped) = view(window, cell, now);
     let admitted = u64::from(count) + u64::from(cost) <= u64::from(window.limit);
     let after = if admitted { count + cost } else { count };
-    let end = until(start + window.length, window.tick_us, now_us);
-    Step {
+    let end = until(start + window.span, window.tick_us, now_us);
+    LimitStep {
         admitted,
-        next: (admitted || jumped).then(|| Cell {
+        next: (admitted || jumped).then(|| StateCell {
             instant_us: start * window.tick_us,
             grain: 0,
             major: after,
@@ -36,16 +36,16 @@ pub fn step(window: &Window, cell: Option<Cell>, now_us: u64, cost: u32) -> Step
 }
 
 /// The state as it looks at `now_us`.
-pub(crate) fn at(window: &Window, cell: Option<Cell>, now_us: u64) -> Cell {
+pub(crate) fn at(window: &Window, cell: Option<StateCell>, now_us: u64) -> StateCell {
     let now = tick_of(now_us, window.tick_us);
     let (start, count, _) = view(window, cell, now);
-    Cell { instant_us: start * window.tick_us, grain: 0, major: count, minor: 0 }
+    StateCell { instant_us: start * window.tick_us, grain: 0, major: count, minor: 0 }
 }
 
 /// The start of the window, its count, and whether the clock went back so far that it has to be re-anchored.
 #[inline]
-fn view(window: &Window, cell: Option<Cell>, now: u64) -> (u64, u32, bool) {
-    let aligned = now - now % window.length;
+fn view(window: &Window, cell: Option<StateCell>, now: u64) -> (u64, u32, bool) {
+    let aligned = now - now % window.span;
     match cell {
         None => (aligned, 0, false),
         Some(cell) => {
@@ -56,10 +56,10 @@ fn view(window: &Window, cell: Option<Cell>, now: u64) -> (u64, u32, bool) {
             } else if start <= now {
                 // The same window, or one that a changed rule has swallowed.
                 (aligned, cell.major, false)
-            } else if start - now > window.length {
+            } else if start - now > window.span {
                 (aligned, cell.major, true)
             } else {
-                (start - start % window.length, cell.major, false)
+                (start - start % window.span, cell.major, false)
             }
         }
     }

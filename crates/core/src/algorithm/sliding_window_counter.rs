@@ -15,15 +15,15 @@
 //! estimate is 80 × 45/60 + 50 = 110. A request of cost 1 has h = 49 and may pass at
 //! e = ⌈60 × 31/80⌉ = 23.25 s: the wait is 8.25 s.
 
-use super::{Cell, Step, Window, tick_of, until};
+use super::{LimitStep, StateCell, Window, tick_of, until};
 
-/// One request of `cost` ≤ limit at `now_us`. `Cell`: the counts of the window that began at
+/// One request of `cost` ≤ limit at `now_us`. `StateCell`: the counts of the window that began at
 /// `instant_us` (`major`) and of the one before (`minor`); none is two untouched windows.
 #[inline]
-pub fn step(window: &Window, cell: Option<Cell>, now_us: u64, cost: u32) -> Step {
+pub fn step(window: &Window, cell: Option<StateCell>, now_us: u64, cost: u32) -> LimitStep {
     let now = tick_of(now_us, window.tick_us);
     let view = view(window, cell, now);
-    let (limit, length, cost) = (u64::from(window.limit), window.length, u64::from(cost));
+    let (limit, length, cost) = (u64::from(window.limit), window.span, u64::from(cost));
     // Under a lowered limit a window was at most full: no product outgrows the bound of the new limit. What is kept stays
     // as it is, for limits with other numbers on the same key (an override) that count it in full.
     let (previous, current) = (u64::from(view.previous).min(limit), u64::from(view.current).min(limit));
@@ -45,9 +45,9 @@ pub fn step(window: &Window, cell: Option<Cell>, now_us: u64, cost: u32) -> Step
         _ => 2 * length - view.elapsed,
     };
     let at = view.start + view.elapsed;
-    Step {
+    LimitStep {
         admitted,
-        next: (admitted || view.jumped).then(|| Cell {
+        next: (admitted || view.jumped).then(|| StateCell {
             instant_us: view.start * window.tick_us,
             grain: 0,
             major: if admitted { view.current + cost as u32 } else { view.current },
@@ -60,7 +60,7 @@ pub fn step(window: &Window, cell: Option<Cell>, now_us: u64, cost: u32) -> Step
 }
 
 /// The counts as they look at one tick.
-struct View {
+struct WindowCounts {
     start: u64,
     elapsed: u64,
     current: u32,
@@ -69,29 +69,30 @@ struct View {
 }
 
 #[inline]
-fn view(window: &Window, cell: Option<Cell>, now: u64) -> View {
-    let aligned = now - now % window.length;
-    let fresh = View { start: aligned, elapsed: now - aligned, current: 0, previous: 0, jumped: false };
+fn view(window: &Window, cell: Option<StateCell>, now: u64) -> WindowCounts {
+    let aligned = now - now % window.span;
+    let fresh =
+        WindowCounts { start: aligned, elapsed: now - aligned, current: 0, previous: 0, jumped: false };
     let Some(cell) = cell else { return fresh };
     // Rounded down to a window: a start of windows of another length, or on a finer clock, lies within one.
     let start = tick_of(cell.instant_us, window.tick_us);
-    let start = start - start % window.length;
-    if start + window.length < aligned {
+    let start = start - start % window.span;
+    if start + window.span < aligned {
         fresh
     } else if start < aligned {
-        View { previous: cell.major, ..fresh }
+        WindowCounts { previous: cell.major, ..fresh }
     } else if start <= now {
-        View { current: cell.major, previous: cell.minor, ..fresh }
-    } else if start - now > window.length {
-        View { current: cell.major, previous: cell.minor, jumped: true, ..fresh }
+        WindowCounts { current: cell.major, previous: cell.minor, ..fresh }
+    } else if start - now > window.span {
+        WindowCounts { current: cell.major, previous: cell.minor, jumped: true, ..fresh }
     } else {
         // The clock is a little behind the state: it stands still at the start of the state's window.
-        View { start, elapsed: 0, current: cell.major, previous: cell.minor, jumped: false }
+        WindowCounts { start, elapsed: 0, current: cell.major, previous: cell.minor, jumped: false }
     }
 }
 
 /// The state as it looks at `now_us`.
-pub(crate) fn at(window: &Window, cell: Option<Cell>, now_us: u64) -> Cell {
-    let View { start, current, previous, .. } = view(window, cell, tick_of(now_us, window.tick_us));
-    Cell { instant_us: start * window.tick_us, grain: 0, major: current, minor: previous }
+pub(crate) fn at(window: &Window, cell: Option<StateCell>, now_us: u64) -> StateCell {
+    let WindowCounts { start, current, previous, .. } = view(window, cell, tick_of(now_us, window.tick_us));
+    StateCell { instant_us: start * window.tick_us, grain: 0, major: current, minor: previous }
 }

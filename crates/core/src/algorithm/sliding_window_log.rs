@@ -11,7 +11,7 @@
 //! A worked example, 5 per minute. Attempts at 0, 10, 20, 30 and 40 s pass. One at 45 s is told to wait
 //! 15 s, until the first leaves; one of cost 2 would be told 25 s.
 
-use super::{Step, Window};
+use super::{LimitStep, Window};
 use std::collections::VecDeque;
 
 /// How many of the newest entries are looked through for one that is returned.
@@ -19,32 +19,32 @@ const RETURN_DEPTH: usize = 64;
 
 /// The admitted requests of one key, oldest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Log {
-    entries: VecDeque<Entry>,
+pub struct RequestLog {
+    entries: VecDeque<LogEntry>,
 }
 
 /// Everything that was admitted at one instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Entry {
+struct LogEntry {
     instant_us: u64,
     cost: u32,
 }
 
-/// What a step on a log found. Unlike a cell, the log is changed in place, by [`Log::apply`].
+/// What a step on a log found. Unlike a cell, the log is changed in place, by [`RequestLog::apply`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogStep {
     /// The answer; its `next` is always none.
-    pub step: Step,
+    pub step: LimitStep,
     /// The clock went back by more than a window: the entries have to be moved to the present.
     pub jumped: bool,
 }
 
 /// One request of `cost` ≤ limit at `now_us`; none is an empty log.
-pub fn step(window: &Window, log: Option<&Log>, now_us: u64, cost: u32) -> LogStep {
-    let length_us = window.length * window.tick_us;
+pub fn step(window: &Window, log: Option<&RequestLog>, now_us: u64, cost: u32) -> LogStep {
+    let length_us = window.span_us();
     let newest_us = log.and_then(|log| log.entries.back()).map_or(0, |entry| entry.instant_us);
     let jumped = newest_us > now_us.saturating_add(length_us);
-    let leaves_us = |entry: &Entry| {
+    let leaves_us = |entry: &LogEntry| {
         (if jumped { entry.instant_us.min(now_us) } else { entry.instant_us }).saturating_add(length_us)
     };
     let live = || log.into_iter().flat_map(|log| &log.entries).filter(|entry| leaves_us(entry) > now_us);
@@ -67,7 +67,7 @@ pub fn step(window: &Window, log: Option<&Log>, now_us: u64, cost: u32) -> LogSt
     let newest_leaves = live().next_back().map_or(0, |entry| leaves_us(entry) - now_us);
     let after = if admitted { total } else { used };
     LogStep {
-        step: Step {
+        step: LimitStep {
             admitted,
             next: None,
             remaining: u64::from(window.limit).saturating_sub(after) as u32,
@@ -78,7 +78,7 @@ pub fn step(window: &Window, log: Option<&Log>, now_us: u64, cost: u32) -> LogSt
     }
 }
 
-impl Log {
+impl RequestLog {
     /// Does what `found` says: moves the entries to the present after a jump of the clock, and if the
     /// request was admitted, forgets what has left the window and remembers it.
     pub fn apply(&mut self, window: &Window, found: &LogStep, now_us: u64, cost: u32) {
@@ -93,7 +93,7 @@ impl Log {
             let instant_us = self.entries.back().map_or(now_us, |newest| newest.instant_us.max(now_us));
             match self.entries.back_mut() {
                 Some(newest) if newest.instant_us == instant_us => newest.cost += cost,
-                _ => self.entries.push_back(Entry { instant_us, cost }),
+                _ => self.entries.push_back(LogEntry { instant_us, cost }),
             }
         }
     }
@@ -102,7 +102,7 @@ impl Log {
     /// Looks through the newest entries only: where the entry is not among them, or has left the window, the request
     /// counts as admitted. Tells whether anything was taken off.
     pub(crate) fn take_off(&mut self, window: &Window, epoch: u32, back: u32, now_us: u64) -> bool {
-        let length_us = window.length * window.tick_us;
+        let length_us = window.span_us();
         let mut newest = self.entries.iter().enumerate().rev().take(RETURN_DEPTH);
         let found = newest.find(|(_, entry)| entry.instant_us as u32 == epoch).map(|(index, _)| index);
         let Some(index) = found else { return false };
@@ -119,7 +119,7 @@ impl Log {
 
     /// Drops what has left the window.
     fn forget(&mut self, window: &Window, now_us: u64) {
-        let length_us = window.length * window.tick_us;
+        let length_us = window.span_us();
         while self.entries.front().is_some_and(|entry| entry.instant_us.saturating_add(length_us) <= now_us) {
             self.entries.pop_front();
         }

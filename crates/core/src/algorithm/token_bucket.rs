@@ -18,14 +18,14 @@
 //! refill up to then, starve a client that hammers for ever; this one keeps the old instant, so the
 //! tokens go on growing underneath.
 
-use super::{Bucket, Cell, Step, stored_tick, tick_of, until};
-use crate::lending::{Lent, Opened};
+use super::{Bucket, LimitStep, StateCell, stored_tick, tick_of, until};
+use crate::lending::{BucketLevel, LentTokens};
 
-/// One request of `cost` ≤ capacity at `now_us`. `Cell`: the tokens at `instant_us`, whole in `major`
+/// One request of `cost` ≤ capacity at `now_us`. `StateCell`: the tokens at `instant_us`, whole in `major`
 /// and the fraction in `minor`; none is a full bucket.
-// In the store the state is then taken from its slot and put back without ever being a `Step` in memory.
+// In the store the state is then taken from its slot and put back without ever being a `LimitStep` in memory.
 #[inline(always)]
-pub fn step(bucket: &Bucket, cell: Option<Cell>, now_us: u64, cost: u32) -> Step {
+pub fn step(bucket: &Bucket, cell: Option<StateCell>, now_us: u64, cost: u32) -> LimitStep {
     let now = tick_of(now_us, bucket.tick_us);
     let (stored, last) = match cell {
         None => (bucket.full(), now),
@@ -37,7 +37,7 @@ pub fn step(bucket: &Bucket, cell: Option<Cell>, now_us: u64, cost: u32) -> Step
     let admitted = level >= need;
     let left = if admitted { level - need } else { level };
     let state = bucket.cell(left, flow.at);
-    Step {
+    LimitStep {
         admitted,
         next: (admitted || flow.jumped).then_some(state),
         remaining: state.major,
@@ -52,7 +52,7 @@ pub fn step(bucket: &Bucket, cell: Option<Cell>, now_us: u64, cost: u32) -> Step
 
 /// The stored tokens in fractions of this limit. Tokens above a lowered capacity are gone.
 #[inline]
-fn tokens(bucket: &Bucket, cell: Cell) -> u64 {
+fn tokens(bucket: &Bucket, cell: StateCell) -> u64 {
     if cell.major >= bucket.capacity {
         return bucket.full();
     }
@@ -62,7 +62,7 @@ fn tokens(bucket: &Bucket, cell: Cell) -> u64 {
 }
 
 /// The bucket at `now_us` while some of it is lent: what is available is the level.
-pub(crate) fn open(bucket: &Bucket, cell: Option<Cell>, now_us: u64, lent: &Lent) -> Opened {
+pub(crate) fn open(bucket: &Bucket, cell: Option<StateCell>, now_us: u64, lent: &LentTokens) -> BucketLevel {
     let now = tick_of(now_us, bucket.tick_us);
     let (stored, last) = match cell {
         None => (bucket.full(), now),
@@ -72,6 +72,6 @@ pub(crate) fn open(bucket: &Bucket, cell: Option<Cell>, now_us: u64, lent: &Lent
 }
 
 /// The state of a bucket that is left as `opened` says.
-pub(crate) fn close(bucket: &Bucket, opened: Opened) -> Cell {
+pub(crate) fn close(bucket: &Bucket, opened: BucketLevel) -> StateCell {
     bucket.cell(opened.available.max(0) as u64, opened.at)
 }

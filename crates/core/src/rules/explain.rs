@@ -182,7 +182,7 @@ impl RuleSet {
                     return format!("{} in flight, {}", limit.quota, limit.algorithm().name());
                 }
                 let window = duration_text(u64::from(limit.window_seconds) * 1_000_000);
-                format!("{} per {window}, {}", limit.stated, limit.algorithm().name())
+                format!("{} per {window}, {}", limit.shown_quota, limit.algorithm().name())
             })
             .collect()
     }

@@ -301,7 +301,7 @@ impl RuleSet {
     pub fn conduct_key(&self, charge: &Charge<'_>) -> Option<u64> {
         let penalty = self.rule_of(charge.id).penalty.filter(|_| charge.enforced)?;
         // Whoever shares a state shares a conduct; the limits of a rule have one conduct together.
-        Some(charge.key ^ charge.limit.identity ^ penalty.identity)
+        Some(charge.key ^ charge.limit.state_id ^ penalty.identity)
     }
 
     pub(super) fn owner_index(&self, id: LimitId) -> u32 {

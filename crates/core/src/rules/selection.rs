@@ -167,7 +167,7 @@ impl RuleSet {
                 // A soft limit looks at what is left, and requests in flight are counted elsewhere.
                 let is_plain = limit.soft_floor == 0 && limit.longest_in_flight_us().is_none();
                 let Selected { rule, by_api_key, .. } = *item;
-                is_plain.then_some(Only { id, identity: limit.identity, rule, by_api_key })
+                is_plain.then_some(Only { id, identity: limit.state_id, rule, by_api_key })
             }
             _ => None,
         };
@@ -235,7 +235,7 @@ impl RuleSet {
                 let id = LimitId(limit);
                 let limit = self.limit(id);
                 // `who` is an unpredictable hash: to tell limits apart, their fixed identities are enough.
-                let key = who.all ^ limit.identity;
+                let key = who.all ^ limit.state_id;
                 charges.push(Charge {
                     limit,
                     id,

@@ -4,8 +4,8 @@ use super::spelling::{Amount, ShortLimit};
 use super::written::{Defaults, Params, Rule, Tier};
 use crate::algorithm::Algorithm;
 use crate::document::{Document, Path};
-use crate::limit::{LONGEST_US, Size};
-use crate::rate::{Quota, Rate};
+use crate::limit::{LONGEST_US, LimitSize};
+use crate::rate::{LimitShorthand, Rate};
 
 /// A request that has been in flight for longer is believed to have ended, unless `timeout` says otherwise.
 const LONGEST_IN_FLIGHT_US: u64 = 60_000_000;
@@ -26,7 +26,7 @@ pub(super) struct Layer<'f> {
 /// A size that layers add up to.
 #[derive(Debug)]
 pub(super) struct Stated {
-    pub(super) size: Size,
+    pub(super) size: LimitSize,
     /// The time it was written with: its name among several.
     pub(super) period_us: Option<u64>,
     /// It was written as a number alone.
@@ -297,7 +297,7 @@ fn laid(
 ) -> Option<Stated> {
     let here = if layer.params.is_some() { &layer.params_path } else { &layer.path };
     let mut stated = base.unwrap_or_else(|| Stated {
-        size: Size::default(),
+        size: LimitSize::default(),
         period_us: None,
         is_bare: false,
         has_burst: false,
@@ -362,11 +362,11 @@ fn laid(
     Some(stated)
 }
 
-fn of_quota(Quota { amount, period_us }: Quota) -> Size {
-    Size { capacity: Some(amount), rate: Rate::per(amount, period_us), window_us: Some(period_us) }
+fn of_quota(LimitShorthand { amount, period_us }: LimitShorthand) -> LimitSize {
+    LimitSize { capacity: Some(amount), rate: Rate::per(amount, period_us), window_us: Some(period_us) }
 }
 
-fn lay_burst(size: &mut Size, algorithm: Algorithm, burst: u64) {
+fn lay_burst(size: &mut LimitSize, algorithm: Algorithm, burst: u64) {
     size.rate = size.rate.or_else(|| Rate::per(size.capacity?, size.window_us?));
     size.capacity = Some(if algorithm == Algorithm::Gcra { burst.saturating_add(1) } else { burst });
     // What headers show must agree with the capacity, so the window is the time to fill it.

@@ -3,7 +3,7 @@
 //! A wrong text is an error message of the form "what is wrong; what would be right".
 
 use super::written::ListEntry;
-use crate::rate::{Quota, Rate, parse_duration_us};
+use crate::rate::{LimitShorthand, Rate, parse_duration_us};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
@@ -21,14 +21,14 @@ pub enum Amount {
     /// A count; the window stands elsewhere.
     Count(u64),
     /// A count per period.
-    Quota(Quota),
+    Quota(LimitShorthand),
 }
 
 /// A limit in a list of limits: `10/s`, or with a burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShortLimit {
     /// The count and its period.
-    pub limit: Quota,
+    pub limit: LimitShorthand,
     /// How many may come at once.
     pub burst: Option<u64>,
 }
@@ -108,7 +108,7 @@ impl<'de> Deserialize<'de> for Amount {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         scalar(deserializer, "a limit such as 100/min", |text| {
             if text.contains('/') {
-                return Quota::parse(text).map(Self::Quota);
+                return LimitShorthand::parse(text).map(Self::Quota);
             }
             let count = text.replace('_', "").parse().map(Self::Count);
             count.map_err(|_| format!("`{text}` is not a limit; write it like 100/min"))
@@ -120,7 +120,7 @@ impl<'de> Deserialize<'de> for RateText {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         scalar(deserializer, "a rate such as 1.67 (per second) or 100/min", |text| {
             let rate = if text.contains('/') {
-                let quota = Quota::parse(text)?;
+                let quota = LimitShorthand::parse(text)?;
                 Rate::per(quota.amount, quota.period_us)
             } else {
                 Rate::from_decimal(text)
@@ -164,17 +164,17 @@ impl<'de> Deserialize<'de> for ShortLimit {
         text_or_map(
             deserializer,
             "a limit such as 10/s, or { limit: 10/s, burst: 20 }",
-            |text| Quota::parse(text).map(|limit| Self { limit, burst: None }),
+            |text| LimitShorthand::parse(text).map(|limit| Self { limit, burst: None }),
             |long: Long| Self { limit: long.limit.0, burst: long.burst },
         )
     }
 }
 
-struct ShortQuota(Quota);
+struct ShortQuota(LimitShorthand);
 
 impl<'de> Deserialize<'de> for ShortQuota {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        scalar(deserializer, "a limit such as 100/min", |text| Quota::parse(text).map(Self))
+        scalar(deserializer, "a limit such as 100/min", |text| LimitShorthand::parse(text).map(Self))
     }
 }
 

@@ -7,7 +7,7 @@ use super::ruleset::RuleSet;
 use super::selection::{Charge, Charges, Selection};
 use crate::decision::{Fold, Invalid, Outcome, Standing, validate};
 use crate::key::Seed;
-use crate::limit::State;
+use crate::limit::LimitState;
 use crate::penalty::Conduct;
 use crate::request::Request;
 use std::collections::HashMap;
@@ -19,7 +19,7 @@ static SEED: LazyLock<Seed> = LazyLock::new(|| Seed::new([0x746f_6c6c, 0x6761_74
 /// The states of all keys under a rule set.
 #[derive(Debug, Default)]
 pub struct VirtualNode {
-    states: HashMap<u64, State>,
+    states: HashMap<u64, LimitState>,
     /// How clients behaved under rules with a penalty, and until when they are in a cooldown.
     conducts: HashMap<u64, (Conduct, Option<u64>)>,
 }

@@ -5,7 +5,7 @@
 //! numbers were measured on one core of Redis 7.0 with states that are not in the processor's caches, and
 //! `tollgate-bench redis work` prints them beside what the machine at hand takes.
 
-use super::{Ask, ChargeAsk};
+use super::{ChargeCall, ScriptCall};
 use crate::limit::Meter;
 
 /// A call takes so long before it comes to its first client.
@@ -28,7 +28,7 @@ const LOG_OF_RUN_NS: u32 = 2_000;
 /// A log looks through its newest entries for the one that is returned, and rewrites those behind it.
 const LOG_RETURN_NS: u32 = 30_000;
 
-impl Ask {
+impl ScriptCall {
     /// How long the script takes for it, in nanoseconds.
     pub fn work_ns(&self) -> u32 {
         match &*self.charges {
@@ -44,9 +44,9 @@ impl Ask {
     }
 }
 
-impl ChargeAsk {
+impl ChargeCall {
     fn work_alone_ns(&self) -> u32 {
-        let takes_ahead = self.prefetch.want > 0 || self.holds;
+        let takes_ahead = self.prefetch.want > 0 || self.as_lent;
         let is_quick = matches!(self.meter, Meter::TokenBucket(_)) && !takes_ahead && self.reports.is_empty();
         let limit_ns = if is_quick { QUICK_BUCKET_NS } else { ONE_LIMIT_NS };
         limit_ns + TAKEN_AHEAD_NS * u32::from(takes_ahead) + REPORT_NS * self.reports.len() as u32
@@ -63,26 +63,26 @@ impl ChargeAsk {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Run;
+    use super::super::RequestRun;
     use super::*;
     use crate::algorithm::Algorithm;
-    use crate::lending::{Prefetch, Report};
-    use crate::limit::{Limit, Size};
-    use crate::place::Field;
+    use crate::lending::{LeaseReport, Prefetch};
+    use crate::limit::{Limit, LimitSize};
+    use crate::state_address::StateField;
 
-    fn ask(algorithm: Algorithm, charges: usize, runs: u32) -> Ask {
-        let size = Size { capacity: Some(1_000), rate: None, window_us: Some(60_000_000) };
+    fn ask(algorithm: Algorithm, charges: usize, runs: u32) -> ScriptCall {
+        let size = LimitSize { capacity: Some(1_000), rate: None, window_us: Some(60_000_000) };
         let limit = Limit::new("plan", algorithm, size).unwrap();
-        let charge = |number| ChargeAsk {
+        let charge = |number| ChargeCall {
             meter: *limit.meter(),
-            field: Field::new(number, None),
+            field: StateField::new(number, None),
             enforced: true,
-            holds: false,
+            as_lent: false,
             prefetch: Prefetch::NONE,
             reports: Default::default(),
         };
-        let runs = (1..=runs).map(|cost| Run { repeats: 1, cost });
-        Ask { runs: runs.collect(), charges: (0..charges as u64).map(charge).collect() }
+        let runs = (1..=runs).map(|cost| RequestRun { repeats: 1, cost });
+        ScriptCall { runs: runs.collect(), charges: (0..charges as u64).map(charge).collect() }
     }
 
     #[test]
@@ -99,7 +99,7 @@ mod tests {
     fn reports_take_time_too_and_the_most_fits_into_the_number() {
         let reporting = |algorithm, reports| {
             let mut ask = ask(algorithm, 1, 1);
-            let report = Report { epoch: 1, spent: 1, returned: 1 };
+            let report = LeaseReport { epoch: 1, spent: 1, returned: 1 };
             ask.charges[0].reports = std::iter::repeat_n(report, reports).collect();
             ask.work_ns()
         };
@@ -109,7 +109,7 @@ mod tests {
         }
         let mut most = ask(Algorithm::SlidingWindowLog, super::super::MOST_PARTS, 255);
         for charge in &mut most.charges {
-            charge.reports = std::iter::repeat_n(Report::default(), 8).collect();
+            charge.reports = std::iter::repeat_n(LeaseReport::default(), 8).collect();
         }
         assert!(most.work_ns() > 255 * LOG_RETURN_NS);
     }

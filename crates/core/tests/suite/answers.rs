@@ -4,10 +4,12 @@
 use crate::sample::{BUCKETS, Bucket, NOW_US, SECOND_US, WINDOWS, Window, bucket, window};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tollgate_core::algorithm::Algorithm;
-use tollgate_core::lending::{Account, EPOCH_US, Lent, Prefetch, Report};
+use tollgate_core::lending::{EPOCH_US, LeaseReport, LentTokens, Prefetch, StoredState};
 use tollgate_core::limit::Limit;
-use tollgate_core::place::Field;
-use tollgate_core::script::{Answer, AnsweredState, Ask, ChargeAnswer, ChargeAsk, Run, Unreadable};
+use tollgate_core::script::{
+    ChargeCall, ChargeReply, ReplyError, ReplyState, RequestRun, ScriptCall, ScriptReply,
+};
+use tollgate_core::state_address::StateField;
 use tollgate_core::virtual_store::VirtualStore;
 
 /// A client with one to three limits, at a store of its own.
@@ -21,7 +23,7 @@ struct Client {
 struct Kept {
     numbers: Numbers,
     limit: Limit,
-    field: Field,
+    field: StateField,
     enforced: bool,
     /// What was last taken ahead or held, and its epoch.
     taken: (u32, u32),
@@ -67,7 +69,7 @@ impl Client {
         let mut rng = fastrand::Rng::with_seed(seed);
         let kept = |rng: &mut fastrand::Rng, number: u64| {
             let numbers = Numbers::draw(rng);
-            let field = Field::new(number << 40, None);
+            let field = StateField::new(number << 40, None);
             Kept { numbers, limit: numbers.limit(), field, enforced: rng.u8(0..4) > 0, taken: (0, 0) }
         };
         let limits = (1..=rng.u64(1..=3)).map(|number| kept(&mut rng, number)).collect();
@@ -76,7 +78,7 @@ impl Client {
     }
 
     /// The next question, at its time: clocks go on, tremble and jump, and rules are edited.
-    fn ask(&mut self) -> Ask {
+    fn ask(&mut self) -> ScriptCall {
         let rng = &mut self.rng;
         let life_us = self.limits[rng.usize(..self.limits.len())].limit.lifetime_us;
         let forward_us = match rng.u8(0..6) {
@@ -103,34 +105,34 @@ impl Client {
         let most = self.limits.iter().map(|kept| kept.limit.quota).min().unwrap();
         let run = |rng: &mut fastrand::Rng| {
             let cost = if rng.bool() { rng.u32(1..=most) } else { rng.u32(1..=most.min(3)) };
-            Run { repeats: [0, 1, 1, 2, 5, 20][rng.usize(..6)], cost }
+            RequestRun { repeats: [0, 1, 1, 2, 5, 20][rng.usize(..6)], cost }
         };
         let runs = (0..[0, 1, 1, 1, 2, 3][rng.usize(..6)]).map(|_| run(rng)).collect();
         let now_us = self.now_us;
-        Ask { runs, charges: self.limits.iter().map(|kept| kept.ask(rng, now_us)).collect() }
+        ScriptCall { runs, charges: self.limits.iter().map(|kept| kept.ask(rng, now_us)).collect() }
     }
 
-    fn answer(&mut self, ask: &Ask) -> Answer {
+    fn answer(&mut self, ask: &ScriptCall) -> ScriptReply {
         let answer = self.store.charge(&(), ask, self.now_us);
         for ((kept, charge), found) in self.limits.iter_mut().zip(&ask.charges).zip(&answer.charges) {
             let epoch = match &found.state {
-                AnsweredState::Account(account) if account.lent.total() > 0 => account.lent.epoch,
+                ReplyState::Stored(account) if account.lent.total() > 0 => account.lent.epoch,
                 _ => charge.meter.epoch(self.now_us),
             };
-            kept.taken = (epoch, found.lends.max(1));
+            kept.taken = (epoch, found.lent.max(1));
         }
         answer
     }
 }
 
 impl Kept {
-    fn ask(&self, rng: &mut fastrand::Rng, now_us: u64) -> ChargeAsk {
+    fn ask(&self, rng: &mut fastrand::Rng, now_us: u64) -> ChargeCall {
         let (meter, quota) = (*self.limit.meter(), self.limit.quota);
         let report = |rng: &mut fastrand::Rng| {
             let (epoch, taken) = self.taken;
             let epoch = [epoch, epoch, meter.epoch(now_us), rng.u32(..)][rng.usize(..4)];
             let amount = |rng: &mut fastrand::Rng| [0, rng.u32(0..=taken), u32::MAX][rng.usize(..3)];
-            Report { epoch, spent: amount(rng), returned: amount(rng) }
+            LeaseReport { epoch, spent: amount(rng), returned: amount(rng) }
         };
         let prefetch = match rng.u8(0..3) {
             0 => {
@@ -140,11 +142,11 @@ impl Kept {
             _ => Prefetch::NONE,
         };
         let reports = if rng.u8(0..4) == 0 { rng.usize(1..=3) } else { 0 };
-        ChargeAsk {
+        ChargeCall {
             meter,
             field: self.field,
             enforced: self.enforced,
-            holds: rng.u8(0..3) == 0,
+            as_lent: rng.u8(0..3) == 0,
             prefetch,
             reports: (0..reports).map(|_| report(rng)).collect(),
         }
@@ -152,12 +154,12 @@ impl Kept {
 }
 
 /// Without the epoch of nothing lent, which is not written.
-fn plainly(mut answer: Answer) -> Answer {
+fn plainly(mut answer: ScriptReply) -> ScriptReply {
     for charge in &mut answer.charges {
-        if let AnsweredState::Account(account) = &mut charge.state
+        if let ReplyState::Stored(account) = &mut charge.state
             && account.lent.total() == 0
         {
-            account.lent = Lent::default();
+            account.lent = LentTokens::default();
         }
     }
     answer
@@ -171,13 +173,14 @@ fn every_honest_answer_is_taken_as_it_was_given() {
         for round in 0..60 {
             let ask = client.ask();
             let answer = client.answer(&ask);
-            let found = Answer::decode(&ask, client.now_us, &answer.encode(&ask));
+            let found = ScriptReply::decode(&ask, client.now_us, &answer.encode(&ask));
             let context = format!("seed {seed}, round {round} at {}: {ask:?}", client.now_us);
             refused +=
-                usize::from(answer.passing.iter().zip(&ask.runs).any(|(some, run)| *some < run.repeats));
-            lent += usize::from(answer.charges.iter().any(|charge| charge.lends > 0));
-            held +=
-                usize::from(ask.charges.iter().any(|charge| charge.holds && charge.meter.bucket().is_some()));
+                usize::from(answer.admitted.iter().zip(&ask.runs).any(|(some, run)| *some < run.repeats));
+            lent += usize::from(answer.charges.iter().any(|charge| charge.lent > 0));
+            held += usize::from(
+                ask.charges.iter().any(|charge| charge.as_lent && charge.meter.bucket().is_some()),
+            );
             assert_eq!(found, Ok(plainly(answer)), "{context}");
         }
     }
@@ -186,55 +189,55 @@ fn every_honest_answer_is_taken_as_it_was_given() {
 
 /// What is wrong with the answer to three requests against a limit of `algorithm` that wants five tokens ahead, after
 /// `spoil` has had its way with it.
-fn wrong_with(algorithm: Algorithm, spoil: fn(&mut Answer)) -> &'static str {
+fn wrong_with(algorithm: Algorithm, spoil: fn(&mut ScriptReply)) -> &'static str {
     let limit = match algorithm {
         _ if algorithm.counts_windows() => window(100, 60 * SECOND_US, 1).limit(algorithm),
         _ => bucket(100, 10, 1, 1).limit(algorithm),
     };
-    let charge = |enforced| ChargeAsk {
+    let charge = |enforced| ChargeCall {
         meter: *limit.meter(),
-        field: Field::new(u64::from(enforced) << 40, None),
+        field: StateField::new(u64::from(enforced) << 40, None),
         enforced,
-        holds: true,
+        as_lent: true,
         prefetch: Prefetch::new(5, 1),
         reports: Default::default(),
     };
-    let ask = Ask {
-        runs: [Run { repeats: 3, cost: 1 }].into_iter().collect(),
+    let ask = ScriptCall {
+        runs: [RequestRun { repeats: 3, cost: 1 }].into_iter().collect(),
         charges: [charge(true), charge(false)].into_iter().collect(),
     };
     let mut answer = VirtualStore::default().charge(&(), &ask, NOW_US);
-    assert_eq!(Answer::decode(&ask, NOW_US, &answer.encode(&ask)), Ok(answer.clone()));
+    assert_eq!(ScriptReply::decode(&ask, NOW_US, &answer.encode(&ask)), Ok(answer.clone()));
     spoil(&mut answer);
-    match Answer::decode(&ask, answer.now_us, &answer.encode(&ask)) {
-        Err(Unreadable::Impossible(what)) => what,
+    match ScriptReply::decode(&ask, answer.now_us, &answer.encode(&ask)) {
+        Err(ReplyError::Impossible(what)) => what,
         other => panic!("{other:?}"),
     }
 }
 
-fn account(answer: &mut Answer) -> &mut Account {
+fn account(answer: &mut ScriptReply) -> &mut StoredState {
     match &mut answer.charges[0].state {
-        AnsweredState::Account(account) => account,
-        AnsweredState::Log(_) => panic!("a log"),
+        ReplyState::Stored(account) => account,
+        ReplyState::Log(_) => panic!("a log"),
     }
 }
 
 #[test]
 fn an_answer_that_cannot_be_true_says_what_is_wrong() {
     use Algorithm::{FixedWindow, SlidingWindowLog, TokenBucket};
-    type Row = (Algorithm, fn(&mut Answer), &'static str);
+    type Row = (Algorithm, fn(&mut ScriptReply), &'static str);
     let table: [Row; 15] = [
         (TokenBucket, |answer| answer.now_us = 0, "a time out of range"),
         (TokenBucket, |answer| answer.now_us = 1 << 52, "a time out of range"),
-        (TokenBucket, |answer| answer.passing[0] = 4, "more requests passing than were sent"),
+        (TokenBucket, |answer| answer.admitted[0] = 4, "more requests passing than were sent"),
         (TokenBucket, |answer| answer.charges[1].counted[0] = 4, "more requests counted than passed"),
         (
             FixedWindow,
             |answer| answer.charges[1].counted[0] = 2,
             "a request not counted that there is room for",
         ),
-        (FixedWindow, |answer| answer.charges[0].lends = 6, "more tokens lent than were asked for"),
-        (FixedWindow, |answer| answer.passing[0] = 2, "more tokens lent than were asked for"),
+        (FixedWindow, |answer| answer.charges[0].lent = 6, "more tokens lent than were asked for"),
+        (FixedWindow, |answer| answer.admitted[0] = 2, "more tokens lent than were asked for"),
         (TokenBucket, |answer| account(answer).lent.current = 7, "tokens lent that are not noted"),
         (TokenBucket, |answer| account(answer).lent.epoch -= 1, "an epoch that is over"),
         (TokenBucket, |answer| account(answer).lent.epoch += 4, "an epoch that lies too far ahead"),
@@ -252,14 +255,14 @@ fn an_answer_that_cannot_be_true_says_what_is_wrong() {
         (
             SlidingWindowLog,
             |answer| {
-                let AnsweredState::Log(standings) = &mut answer.charges[0].state else { panic!("no log") };
+                let ReplyState::Log(standings) = &mut answer.charges[0].state else { panic!("no log") };
                 standings[0].remaining = 101;
             },
             "a log that stands as none can",
         ),
         (
             SlidingWindowLog,
-            |answer| (answer.passing[0], answer.charges[1].counted[0]) = (2, 2),
+            |answer| (answer.admitted[0], answer.charges[1].counted[0]) = (2, 2),
             "a request refused that there is room for",
         ),
     ];
@@ -321,18 +324,16 @@ impl Damage {
 }
 
 /// What an answer must be to be taken, said once more and in other words.
-fn assert_sound(ask: &Ask, answer: &Answer) {
+fn assert_sound(ask: &ScriptCall, answer: &ScriptReply) {
     assert!(answer.now_us > 0 && answer.now_us < 1 << 52, "{answer:?}");
-    assert_eq!((answer.passing.len(), answer.charges.len()), (ask.runs.len(), ask.charges.len()));
-    let all_pass = ask.runs.iter().zip(&answer.passing).all(|(run, passing)| *passing == run.repeats);
-    for (number, (run, passing)) in ask.runs.iter().zip(&answer.passing).enumerate() {
+    assert_eq!((answer.admitted.len(), answer.charges.len()), (ask.runs.len(), ask.charges.len()));
+    let all_pass = ask.runs.iter().zip(&answer.admitted).all(|(run, passing)| *passing == run.repeats);
+    for (number, (run, passing)) in ask.runs.iter().zip(&answer.admitted).enumerate() {
         assert!(*passing <= run.repeats, "{answer:?}");
-        let refuses = |(charge, found): (&ChargeAsk, &ChargeAnswer)| {
+        let refuses = |(charge, found): (&ChargeCall, &ChargeReply)| {
             let refuses = match &found.state {
-                AnsweredState::Account(account) => {
-                    !account.step(&charge.meter, answer.now_us, run.cost).admitted
-                }
-                AnsweredState::Log(standings) => standings[number].retry_after_us > 0,
+                ReplyState::Stored(account) => !account.step(&charge.meter, answer.now_us, run.cost).admitted,
+                ReplyState::Log(standings) => standings[number].retry_after_us > 0,
             };
             charge.enforced && refuses
         };
@@ -341,11 +342,11 @@ fn assert_sound(ask: &Ask, answer: &Answer) {
     }
     for (charge, found) in ask.charges.iter().zip(&answer.charges) {
         assert_noted(ask, answer, charge, found);
-        assert!(found.lends <= charge.prefetch.want && (found.lends == 0 || all_pass), "{answer:?}");
+        assert!(found.lent <= charge.prefetch.want && (found.lent == 0 || all_pass), "{answer:?}");
         assert_eq!(found.counted.len(), if charge.enforced { 0 } else { ask.runs.len() });
-        assert!(found.counted.iter().zip(&answer.passing).all(|(counted, passing)| counted <= passing));
+        assert!(found.counted.iter().zip(&answer.admitted).all(|(counted, passing)| counted <= passing));
         match &found.state {
-            AnsweredState::Account(account) => {
+            ReplyState::Stored(account) => {
                 assert!(!charge.meter.is_log());
                 let furthest_us = answer.now_us + 2 * charge.meter.lifetime_us() + 2 * EPOCH_US;
                 assert!(account.cell.is_none_or(|cell| cell.instant_us <= furthest_us), "{account:?}");
@@ -353,7 +354,7 @@ fn assert_sound(ask: &Ask, answer: &Answer) {
                 assert!(account.lent.total() == 0 || epochs.is_some_and(|ahead| ahead <= 3), "{account:?}");
                 compute_with(account, charge, ask, answer.now_us);
             }
-            AnsweredState::Log(standings) => {
+            ReplyState::Log(standings) => {
                 assert!(charge.meter.is_log());
                 assert!(standings.iter().all(|standing| standing.remaining <= charge.meter.quota()));
                 let longest_us = 2 * charge.meter.lifetime_us() + 2 * EPOCH_US;
@@ -364,25 +365,25 @@ fn assert_sound(ask: &Ask, answer: &Answer) {
 }
 
 /// What a call lends of a bucket, or holds, is noted beside it.
-fn assert_noted(ask: &Ask, answer: &Answer, charge: &ChargeAsk, found: &ChargeAnswer) {
-    let (AnsweredState::Account(account), Some(_)) = (&found.state, charge.meter.bucket()) else { return };
-    let counted = if charge.enforced { &answer.passing } else { &found.counted };
-    let counts = counted.iter().zip(&ask.runs).filter(|_| charge.holds);
+fn assert_noted(ask: &ScriptCall, answer: &ScriptReply, charge: &ChargeCall, found: &ChargeReply) {
+    let (ReplyState::Stored(account), Some(_)) = (&found.state, charge.meter.bucket()) else { return };
+    let counted = if charge.enforced { &answer.admitted } else { &found.counted };
+    let counts = counted.iter().zip(&ask.runs).filter(|_| charge.as_lent);
     let held: u64 = counts.map(|(count, run)| u64::from(*count) * u64::from(run.cost)).sum();
-    assert!(held + u64::from(found.lends) <= account.lent.current.into(), "{answer:?}");
+    assert!(held + u64::from(found.lent) <= account.lent.current.into(), "{answer:?}");
     assert!(account.lent.current.checked_add(account.lent.previous).is_some(), "{answer:?}");
 }
 
 /// All that a node ever works out from a state, now and at any time after it. It must not panic, and it must not
 /// promise what the limit does not have.
-fn compute_with(account: &Account, charge: &ChargeAsk, ask: &Ask, now_us: u64) {
+fn compute_with(account: &StoredState, charge: &ChargeCall, ask: &ScriptCall, now_us: u64) {
     let (meter, quota) = (&charge.meter, charge.meter.quota());
     for later_us in [0, 1, SECOND_US, EPOCH_US, meter.lifetime_us(), 1 << 50] {
         let at_us = now_us + later_us;
         let mut moved = *account;
-        moved.settle(meter, at_us, &charge.reports);
+        moved.apply_reports(meter, at_us, &charge.reports);
         for account in [account, &moved] {
-            assert!(account.look(meter, at_us).0 <= quota);
+            assert!(account.remaining_and_reset(meter, at_us).0 <= quota);
             for cost in ask.runs.iter().map(|run| run.cost).chain([1, quota]) {
                 let step = account.step(meter, at_us, cost);
                 // Twice as far ahead as a state may lie, and what is lent.
@@ -414,12 +415,12 @@ fn a_damaged_answer_is_an_error_or_can_be_true() {
         // Of every magnitude, so that it may also be a little.
         let step_us = step.map_or(0, |(step, magnitude)| step >> (magnitude % 64));
         let now_us = client.now_us.saturating_add_signed(step_us);
-        match Answer::decode(&ask, now_us, &bytes) {
+        match ScriptReply::decode(&ask, now_us, &bytes) {
             Ok(answer) => {
                 taken.fetch_add(1, Ordering::Relaxed);
                 assert_sound(&ask, &answer);
             }
-            Err(Unreadable::Refused(_) | Unreadable::Malformed | Unreadable::Impossible(_)) => {
+            Err(ReplyError::Refused(_) | ReplyError::Malformed | ReplyError::Impossible(_)) => {
                 failed.fetch_add(1, Ordering::Relaxed);
             }
         }
@@ -438,7 +439,7 @@ fn random_bytes_are_an_error_or_can_be_true() {
             if *is_marked && let Some(first) = bytes.first_mut() {
                 *first = if *first % 2 == 0 { b'+' } else { b'=' };
             }
-            if let Ok(answer) = Answer::decode(&ask, client.now_us, &bytes) {
+            if let Ok(answer) = ScriptReply::decode(&ask, client.now_us, &bytes) {
                 assert_sound(&ask, &answer);
             }
         },

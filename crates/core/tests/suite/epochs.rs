@@ -4,7 +4,7 @@
 
 use crate::sample::{BUCKETS, NOW_US, SECOND_US, bucket};
 use tollgate_core::algorithm::Algorithm;
-use tollgate_core::lending::{Account, EPOCH_US, Prefetch, Report};
+use tollgate_core::lending::{EPOCH_US, LeaseReport, Prefetch, StoredState};
 use tollgate_core::limit::Meter;
 
 const CAPACITY: u32 = 1_000;
@@ -49,7 +49,7 @@ fn what_is_held_is_remembered_through_changes_of_the_rule() {
 fn walk(meters: &[Meter; 4], seed: u64, met: &mut Met) {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut now_us = NOW_US + rng.u64(0..1 << 40);
-    let mut account = Account::default();
+    let mut account = StoredState::default();
     let mut nodes: [Node; NODES] = std::array::from_fn(|_| Node { meter: rng.usize(..4), held: Vec::new() });
     for step in 0..200 {
         now_us += match rng.u8(0..6) {
@@ -68,18 +68,19 @@ fn walk(meters: &[Meter; 4], seed: u64, met: &mut Met) {
                 met.edits += 1;
             }
             1 | 2 => {
-                let reports: Vec<Report> = node.held.iter_mut().map(|held| tell(held, &mut rng)).collect();
-                account.anchor(&meters[node.meter], now_us);
-                account.settle(&meters[node.meter], now_us, &reports);
+                let reports: Vec<LeaseReport> =
+                    node.held.iter_mut().map(|held| tell(held, &mut rng)).collect();
+                account.re_anchor(&meters[node.meter], now_us);
+                account.apply_reports(&meters[node.meter], now_us, &reports);
                 met.reports += u32::from(reports.iter().any(|report| report.spent + report.returned > 0));
             }
             _ => {
                 let meter = &meters[node.meter];
-                account.anchor(meter, now_us);
-                account.settle(meter, now_us, &[]);
+                account.re_anchor(meter, now_us);
+                account.apply_reports(meter, now_us, &[]);
                 let lends = account.lend(meter, now_us, &Prefetch::new(rng.u32(1..=CAPACITY / 4), 1));
                 if lends > 0 {
-                    let until_us = now_us + meter.credit_us(now_us);
+                    let until_us = now_us + meter.credit_lifetime_us(now_us);
                     node.held.push(Held { epoch: account.lent.epoch, left: lends, spent: 0, until_us });
                     met.lends += 1;
                 }
@@ -88,8 +89,8 @@ fn walk(meters: &[Meter; 4], seed: u64, met: &mut Met) {
         let held: u32 = nodes.iter().flat_map(|node| &node.held).map(|held| held.left).sum();
         for meter in meters {
             let mut account = account;
-            account.anchor(meter, now_us);
-            account.settle(meter, now_us, &[]);
+            account.re_anchor(meter, now_us);
+            account.apply_reports(meter, now_us, &[]);
             let there = account.available(meter, now_us);
             assert!(
                 held + there <= CAPACITY,
@@ -101,13 +102,13 @@ fn walk(meters: &[Meter; 4], seed: u64, met: &mut Met) {
 }
 
 /// Spends a part, brings a part back, and tells both.
-fn tell(held: &mut Held, rng: &mut fastrand::Rng) -> Report {
+fn tell(held: &mut Held, rng: &mut fastrand::Rng) -> LeaseReport {
     let spends = rng.u32(0..=held.left);
     let returned = if rng.bool() { held.left - spends } else { 0 };
     held.left -= spends + returned;
     let spent = held.spent + spends;
     held.spent = 0;
-    Report { epoch: held.epoch, spent, returned }
+    LeaseReport { epoch: held.epoch, spent, returned }
 }
 
 /// Tokens held under an old rule, more than the new capacity, keep the refill back for two epochs at most.
@@ -117,19 +118,19 @@ fn a_capacity_lowered_far_below_what_is_lent_is_not_blocked() {
         let (wide, narrow) =
             (bucket(6_000, 100, 1, 1).limit(algorithm), bucket(100, 50, 1, 1).limit(algorithm));
         let start_us = NOW_US - NOW_US % EPOCH_US;
-        let mut account = Account::default();
-        account.settle(wide.meter(), start_us, &[]);
+        let mut account = StoredState::default();
+        account.apply_reports(wide.meter(), start_us, &[]);
         assert_eq!(account.lend(wide.meter(), start_us, &Prefetch::new(1_500, 1)), 1_500);
         // A theoretical arrival time is waited for; it lies at most two capacities ahead.
         let blocked_seconds = if algorithm == Algorithm::Gcra { 5 } else { 4 };
         let mut now_us = start_us;
         for _ in 0..blocked_seconds {
             now_us += SECOND_US;
-            account.anchor(narrow.meter(), now_us);
-            account.settle(narrow.meter(), now_us, &[]);
+            account.re_anchor(narrow.meter(), now_us);
+            account.apply_reports(narrow.meter(), now_us, &[]);
         }
         now_us += 2 * SECOND_US;
-        account.settle(narrow.meter(), now_us, &[]);
+        account.apply_reports(narrow.meter(), now_us, &[]);
         assert_eq!(account.available(narrow.meter(), now_us), 100, "{algorithm:?}: {account:?}");
     }
 }

@@ -5,7 +5,7 @@
 use crate::laws::Ledger;
 use crate::sample::{BUCKETS, Bucket, NOW_US, SECOND_US, Window, bucket, window};
 use tollgate_core::algorithm::Algorithm;
-use tollgate_core::lending::{Account, EPOCH_US, Prefetch, Report};
+use tollgate_core::lending::{EPOCH_US, LeaseReport, Prefetch, StoredState};
 use tollgate_core::limit::{Limit, Meter};
 
 const NODES: usize = 4;
@@ -15,10 +15,10 @@ struct Fleet {
     rng: fastrand::Rng,
     meter: Meter,
     now_us: u64,
-    account: Account,
+    account: StoredState,
     nodes: [Vec<Credit>; NODES],
     /// Reports on their way, and when they arrive.
-    underway: Vec<(u64, Report)>,
+    underway: Vec<(u64, LeaseReport)>,
     /// What was admitted, and when.
     admitted: Vec<(u64, u32)>,
     met: Met,
@@ -56,7 +56,7 @@ impl Fleet {
             rng,
             meter: *limit.meter(),
             now_us,
-            account: Account::default(),
+            account: StoredState::default(),
             nodes: Default::default(),
             underway: Vec::new(),
             admitted: Vec::new(),
@@ -101,7 +101,7 @@ impl Fleet {
         self.underway.sort_by_key(|(at_us, _)| *at_us);
         let arrived = self.underway.partition_point(|(at_us, _)| *at_us <= then_us);
         for (at_us, report) in self.underway.drain(..arrived) {
-            self.account.settle(&self.meter, at_us.max(self.now_us), &[report]);
+            self.account.apply_reports(&self.meter, at_us.max(self.now_us), &[report]);
             self.met.reports += 1;
         }
         self.now_us = then_us;
@@ -116,7 +116,7 @@ impl Fleet {
     /// A request at the store, with a wish for more.
     fn ask(&mut self, node: usize) {
         let Self { rng, meter, account, now_us, .. } = self;
-        account.settle(meter, *now_us, &[]);
+        account.apply_reports(meter, *now_us, &[]);
         let cost = rng.u32(1..=meter.quota().min(1 + meter.quota() / 4));
         let step = account.step(meter, *now_us, cost);
         if !step.admitted {
@@ -127,7 +127,7 @@ impl Fleet {
         self.admitted.push((self.now_us, cost));
         if lends > 0 {
             let epoch = self.meter.epoch(self.now_us);
-            let until_us = self.now_us + self.meter.credit_us(self.now_us);
+            let until_us = self.now_us + self.meter.credit_lifetime_us(self.now_us);
             self.nodes[node].push(Credit { epoch, left: lends, until_us, spent: 0, is_held: false });
             self.met.lends += 1;
         }
@@ -152,7 +152,7 @@ impl Fleet {
     fn tell(&mut self, node: usize) {
         let mut reports = Vec::new();
         for credit in &mut self.nodes[node] {
-            reports.push(Report { epoch: credit.epoch, spent: credit.spent, ..Report::default() });
+            reports.push(LeaseReport { epoch: credit.epoch, spent: credit.spent, ..LeaseReport::default() });
             credit.spent = 0;
         }
         self.nodes[node].retain(|credit| credit.left > 0);
@@ -165,7 +165,7 @@ impl Fleet {
             let returned = if credit.is_held { credit.left } else { self.rng.u32(0..=credit.left) };
             self.met.returns += u32::from(credit.is_held && returned > 0);
             credit.left -= returned;
-            reports.push(Report { epoch: credit.epoch, returned, ..Report::default() });
+            reports.push(LeaseReport { epoch: credit.epoch, returned, ..LeaseReport::default() });
         }
         self.send(reports);
     }
@@ -173,14 +173,14 @@ impl Fleet {
     /// A request takes its tokens, and does not know yet whether its other limits admit it.
     fn hold(&mut self, node: usize) {
         let Self { rng, meter, account, now_us, .. } = self;
-        account.settle(meter, *now_us, &[]);
+        account.apply_reports(meter, *now_us, &[]);
         let available = account.available(meter, *now_us);
         if available == 0 {
             return;
         }
         let cost = rng.u32(1..=available);
-        account.hold(meter, *now_us, cost);
-        let (epoch, until_us) = (meter.epoch(*now_us), *now_us + meter.credit_us(*now_us));
+        account.take_as_lent(meter, *now_us, cost);
+        let (epoch, until_us) = (meter.epoch(*now_us), *now_us + meter.credit_lifetime_us(*now_us));
         self.nodes[node].push(Credit { epoch, left: cost, until_us, spent: 0, is_held: true });
         self.met.holds += 1;
     }
@@ -192,10 +192,10 @@ impl Fleet {
             let (epoch, cost) = (credit.epoch, std::mem::take(&mut credit.left));
             if self.rng.bool() {
                 self.admitted.push((self.now_us, cost));
-                reports.push(Report { epoch, spent: cost, returned: 0 });
+                reports.push(LeaseReport { epoch, spent: cost, returned: 0 });
                 self.met.commits += 1;
             } else {
-                reports.push(Report { epoch, spent: 0, returned: cost });
+                reports.push(LeaseReport { epoch, spent: 0, returned: cost });
                 self.met.returns += 1;
             }
         }
@@ -203,7 +203,7 @@ impl Fleet {
         self.send(reports);
     }
 
-    fn send(&mut self, reports: Vec<Report>) {
+    fn send(&mut self, reports: Vec<LeaseReport>) {
         for report in reports {
             let late_us = [0, 50_000, SECOND_US, 20 * SECOND_US][self.rng.usize(..4)];
             self.underway.push((self.now_us + self.rng.u64(0..=late_us), report));
@@ -213,7 +213,7 @@ impl Fleet {
     /// Everybody spends everything that there is, here and at the nodes.
     fn burst(&mut self) {
         (0..NODES).for_each(|node| self.spend(node));
-        self.account.settle(&self.meter, self.now_us, &[]);
+        self.account.apply_reports(&self.meter, self.now_us, &[]);
         let all = self.account.available(&self.meter, self.now_us);
         if all > 0 {
             self.account.take(&self.meter, self.now_us, all);
@@ -226,7 +226,7 @@ impl Fleet {
     fn check_wait(&mut self, cost: u32, wait_us: u64) {
         let admits = |at_us| {
             let mut account = self.account;
-            account.settle(&self.meter, at_us, &[]);
+            account.apply_reports(&self.meter, at_us, &[]);
             account.step(&self.meter, at_us, cost).admitted
         };
         let (context, then_us) = (format!("{:?} {:?}", self.meter, self.account), self.now_us + wait_us);
@@ -238,7 +238,7 @@ impl Fleet {
     /// What could be spent at this moment.
     fn at_hand(&self) -> u64 {
         let mut account = self.account;
-        account.settle(&self.meter, self.now_us, &[]);
+        account.apply_reports(&self.meter, self.now_us, &[]);
         let held: u64 = self.nodes.iter().flatten().map(|credit| u64::from(credit.left)).sum();
         held + u64::from(account.available(&self.meter, self.now_us))
     }
@@ -312,22 +312,22 @@ fn the_worked_example() {
     for algorithm in BUCKETS {
         let limit = rule.limit(algorithm);
         let (meter, start_us) = (limit.meter(), NOW_US - NOW_US % EPOCH_US);
-        let mut account = Account::default();
-        account.settle(meter, start_us, &[]);
+        let mut account = StoredState::default();
+        account.apply_reports(meter, start_us, &[]);
         account.take(meter, start_us, 1);
         assert_eq!(account.lend(meter, start_us, &Prefetch::new(20, 1)), 20);
         assert_eq!(account.available(meter, start_us), 79);
         let almost_us = start_us + 2 * EPOCH_US - 1;
         let mut untold = account;
-        untold.settle(meter, almost_us, &[]);
+        untold.apply_reports(meter, almost_us, &[]);
         assert_eq!(untold.available(meter, almost_us), 80, "the refill stops short of what is lent");
-        let spent = Report { epoch: meter.epoch(start_us), spent: 20, ..Report::default() };
-        account.settle(meter, start_us + EPOCH_US, &[spent]);
+        let spent = LeaseReport { epoch: meter.epoch(start_us), spent: 20, ..LeaseReport::default() };
+        account.apply_reports(meter, start_us + EPOCH_US, &[spent]);
         assert_eq!(account.available(meter, start_us + EPOCH_US), 80);
         assert_eq!(account.available(meter, almost_us), 89, "once told, the refill goes on");
         assert_eq!(account.available(meter, start_us + 3 * EPOCH_US), 100);
         let forgotten_us = start_us + 3 * EPOCH_US;
-        untold.settle(meter, forgotten_us, &[]);
+        untold.apply_reports(meter, forgotten_us, &[]);
         assert_eq!(untold.available(meter, forgotten_us), 90, "after two epochs it is forgotten");
     }
 }
@@ -340,19 +340,19 @@ fn what_comes_back_too_late_stays_away() {
         let (meter, start_us) = (limit.meter(), NOW_US - NOW_US % EPOCH_US);
         let epoch = meter.epoch(start_us);
         for (later, back) in [(1, 4), (2, 0)] {
-            let report = Report { epoch, returned: 4, ..Report::default() };
+            let report = LeaseReport { epoch, returned: 4, ..LeaseReport::default() };
             for is_held in [false, true] {
-                let mut account = Account::default();
-                account.settle(meter, start_us, &[]);
+                let mut account = StoredState::default();
+                account.apply_reports(meter, start_us, &[]);
                 match is_held {
-                    true => account.hold(meter, start_us, 4),
+                    true => account.take_as_lent(meter, start_us, 4),
                     false => assert_eq!(account.lend(meter, start_us, &Prefetch::new(4, 1)), 4),
                 }
                 let now_us = start_us + later * EPOCH_US;
-                account.settle(meter, now_us, &[]);
+                account.apply_reports(meter, now_us, &[]);
                 let all = account.available(meter, now_us);
                 account.take(meter, now_us, all);
-                account.settle(meter, now_us, &[report]);
+                account.apply_reports(meter, now_us, &[report]);
                 assert_eq!(
                     account.available(meter, now_us),
                     back,
@@ -369,13 +369,13 @@ fn a_capacity_lowered_below_what_is_lent_is_no_debt() {
     for algorithm in BUCKETS {
         let (wide, narrow) = (bucket(100, 10, 1, 1).limit(algorithm), bucket(5, 10, 1, 1).limit(algorithm));
         let start_us = NOW_US - NOW_US % EPOCH_US;
-        let mut account = Account::default();
-        account.settle(wide.meter(), start_us, &[]);
+        let mut account = StoredState::default();
+        account.apply_reports(wide.meter(), start_us, &[]);
         assert_eq!(account.lend(wide.meter(), start_us, &Prefetch::new(50, 1)), 50);
         // A theoretical arrival time is waited for; it lies five seconds ahead.
         let forgotten_us = start_us + if algorithm == Algorithm::Gcra { 5 } else { 4 } * SECOND_US;
         for now_us in [start_us + EPOCH_US, start_us + 3 * EPOCH_US / 2, forgotten_us + SECOND_US / 2] {
-            account.settle(narrow.meter(), now_us, &[]);
+            account.apply_reports(narrow.meter(), now_us, &[]);
         }
         let all = account.available(narrow.meter(), forgotten_us + SECOND_US / 2);
         assert_eq!(all, 5, "{algorithm:?}: {account:?}");
@@ -392,14 +392,14 @@ fn absurd_reports_are_bounded() {
         {
             let limit = rule.limit(algorithm);
             let meter = limit.meter();
-            let mut account = Account::default();
+            let mut account = StoredState::default();
             account.take(meter, NOW_US, rule.capacity);
             let epoch = meter.epoch(NOW_US);
-            let never_lent = Report { epoch, returned: most, ..Report::default() };
-            account.settle(meter, NOW_US, &[never_lent]);
+            let never_lent = LeaseReport { epoch, returned: most, ..LeaseReport::default() };
+            account.apply_reports(meter, NOW_US, &[never_lent]);
             assert_eq!(account.available(meter, NOW_US), 0, "{limit:?}");
-            let absurd = Report { epoch, spent: most, returned: most };
-            account.settle(meter, NOW_US, &[absurd, absurd]);
+            let absurd = LeaseReport { epoch, spent: most, returned: most };
+            account.apply_reports(meter, NOW_US, &[absurd, absurd]);
             assert_eq!(account.available(meter, NOW_US), 0, "{limit:?}");
         }
     }

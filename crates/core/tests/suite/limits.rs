@@ -3,16 +3,20 @@
 
 use crate::sample::{BUCKETS, Bucket, DAY_US, Kept, NOW_US, SECOND_US, WINDOWS, bucket, window};
 use tollgate_core::algorithm::Algorithm;
-use tollgate_core::limit::{LARGEST_LOG, Limit, LimitError, Size, State};
-use tollgate_core::rate::{Quota, Rate, duration_text, parse_duration_us};
+use tollgate_core::limit::{LARGEST_LOG, Limit, LimitError, LimitSize, LimitState};
+use tollgate_core::rate::{LimitShorthand, Rate, duration_text, parse_duration_us};
 
 fn per_window(algorithm: Algorithm, limit: u64, window_us: u64) -> Result<Limit, LimitError> {
-    Limit::new("policy", algorithm, Size { capacity: Some(limit), rate: None, window_us: Some(window_us) })
+    Limit::new(
+        "policy",
+        algorithm,
+        LimitSize { capacity: Some(limit), rate: None, window_us: Some(window_us) },
+    )
 }
 
 fn per_second(algorithm: Algorithm, capacity: u64, rate: &str) -> Result<Limit, LimitError> {
     let rate = Some(Rate::from_decimal(rate).unwrap());
-    Limit::new("policy", algorithm, Size { capacity: Some(capacity), rate, window_us: None })
+    Limit::new("policy", algorithm, LimitSize { capacity: Some(capacity), rate, window_us: None })
 }
 
 fn is_out_of_range(limit: Result<Limit, LimitError>) -> bool {
@@ -24,14 +28,23 @@ fn what_is_missing_is_named() {
     let rate = Rate::per(1, SECOND_US);
     for algorithm in BUCKETS {
         let missing = |size| Limit::new("policy", algorithm, size).unwrap_err();
-        assert_eq!(missing(Size { rate, ..Size::default() }), LimitError::Missing("capacity"));
-        assert_eq!(missing(Size { capacity: Some(1), ..Size::default() }), LimitError::Missing("rate"));
+        assert_eq!(missing(LimitSize { rate, ..LimitSize::default() }), LimitError::Missing("capacity"));
+        assert_eq!(
+            missing(LimitSize { capacity: Some(1), ..LimitSize::default() }),
+            LimitError::Missing("rate")
+        );
     }
     for algorithm in WINDOWS {
         let missing = |size| Limit::new("policy", algorithm, size).unwrap_err();
-        assert_eq!(missing(Size { window_us: Some(1), ..Size::default() }), LimitError::Missing("limit"));
+        assert_eq!(
+            missing(LimitSize { window_us: Some(1), ..LimitSize::default() }),
+            LimitError::Missing("limit")
+        );
         // A rate is no substitute for a window.
-        assert_eq!(missing(Size { capacity: Some(1), rate, window_us: None }), LimitError::Missing("window"));
+        assert_eq!(
+            missing(LimitSize { capacity: Some(1), rate, window_us: None }),
+            LimitError::Missing("window")
+        );
     }
 }
 
@@ -69,7 +82,7 @@ fn a_bucket_fills_within_a_year() {
     for algorithm in BUCKETS {
         let filled_in = |seconds| {
             let rate = Rate::per(1, seconds * SECOND_US);
-            Limit::new("policy", algorithm, Size { capacity: Some(3), rate, window_us: None })
+            Limit::new("policy", algorithm, LimitSize { capacity: Some(3), rate, window_us: None })
         };
         assert!(filled_in(122 * 86_400).is_ok(), "{algorithm:?}");
         assert!(is_out_of_range(filled_in(122 * 86_400 + 1)), "{algorithm:?}");
@@ -96,10 +109,10 @@ fn what_cannot_be_counted_exactly_is_refused() {
 fn headers_show_the_window_or_the_time_to_full() {
     let seconds = |size| Limit::new("policy", Algorithm::TokenBucket, size).unwrap().window_seconds;
     let rate = Rate::from_decimal("1.67");
-    assert_eq!(seconds(Size { capacity: Some(100), rate, window_us: None }), 60);
-    assert_eq!(seconds(Size { capacity: Some(100), rate, window_us: Some(90 * SECOND_US) }), 90);
-    assert_eq!(seconds(Size { capacity: Some(100), rate: None, window_us: Some(1_500_000) }), 2);
-    assert_eq!(seconds(Size { capacity: Some(1), rate: Rate::per(1, 1), window_us: None }), 1);
+    assert_eq!(seconds(LimitSize { capacity: Some(100), rate, window_us: None }), 60);
+    assert_eq!(seconds(LimitSize { capacity: Some(100), rate, window_us: Some(90 * SECOND_US) }), 90);
+    assert_eq!(seconds(LimitSize { capacity: Some(100), rate: None, window_us: Some(1_500_000) }), 2);
+    assert_eq!(seconds(LimitSize { capacity: Some(1), rate: Rate::per(1, 1), window_us: None }), 1);
 }
 
 #[test]
@@ -114,8 +127,8 @@ fn a_bucket_with_a_window_and_no_rate_refills_in_that_window() {
 #[test]
 fn an_identity_depends_on_names_alone() {
     let named = |policy, limit, algorithm| {
-        let size = Size { capacity: Some(limit), rate: None, window_us: Some(SECOND_US) };
-        Limit::new(policy, algorithm, size).unwrap().identity
+        let size = LimitSize { capacity: Some(limit), rate: None, window_us: Some(SECOND_US) };
+        Limit::new(policy, algorithm, size).unwrap().state_id
     };
     let identity = named("login", 5, Algorithm::FixedWindow);
     assert_eq!(identity, named("login", 6, Algorithm::FixedWindow));
@@ -191,7 +204,7 @@ fn the_largest_numbers_do_not_overflow() {
 fn shake(limits: &[Limit]) {
     const YEAR_9999_US: u64 = 253_402_300_799 * SECOND_US;
     let rng = &mut fastrand::Rng::with_seed(9_999);
-    let mut state: Option<State> = None;
+    let mut state: Option<LimitState> = None;
     for index in 0..20_000 {
         let limit =
             &limits[if index % 8 == 0 { rng.usize(..limits.len()) } else { index / 256 % limits.len() }];
@@ -217,7 +230,8 @@ fn shake(limits: &[Limit]) {
 fn a_mark_shared_by_chance_costs_at_most_a_token() {
     let every = |capacity, period_us, algorithm| {
         let rate = Rate::per(1, period_us);
-        Limit::new("policy", algorithm, Size { capacity: Some(capacity), rate, window_us: None }).unwrap()
+        Limit::new("policy", algorithm, LimitSize { capacity: Some(capacity), rate, window_us: None })
+            .unwrap()
     };
     let mark = |limit: &Limit| limit.step(None, NOW_US, 1).next.unwrap().grain;
     for algorithm in [Algorithm::TokenBucket, Algorithm::LeakyBucket] {
@@ -318,11 +332,15 @@ fn quotas() {
         ("1/250ms", 1, 250_000),
     ];
     for (text, amount, period_us) in rows {
-        assert_eq!(Quota::parse(text), Ok(Quota { amount, period_us }), "`{text}`");
+        assert_eq!(LimitShorthand::parse(text), Ok(LimitShorthand { amount, period_us }), "`{text}`");
     }
     for text in ["", "100", "100/", "/", "/min", "x/min", "1.5/s", "-1/s", "100/fortnight", "100/.5", "1/2/3"]
     {
-        assert!(Quota::parse(text).is_err(), "`{text}` is read as {:?}", Quota::parse(text));
+        assert!(
+            LimitShorthand::parse(text).is_err(),
+            "`{text}` is read as {:?}",
+            LimitShorthand::parse(text)
+        );
     }
 }
 

@@ -12,7 +12,7 @@ mod windows;
 
 use crate::sample::{Kept, NOW_US};
 use std::fmt::Debug;
-use tollgate_core::algorithm::{Algorithm, Step};
+use tollgate_core::algorithm::{Algorithm, LimitStep};
 use tollgate_core::limit::Limit;
 
 /// A naive twin of one algorithm, with the state of one key.
@@ -95,7 +95,7 @@ fn walk<O: Oracle>(seed: u64, weather: Weather) -> u64 {
     let mut kept = Kept::new(O::limit(&rule));
     let mut oracle = O::default();
     let mut now_us = NOW_US + rng.u64(0..1 << 45);
-    let mut last: Option<Step> = None;
+    let mut last: Option<LimitStep> = None;
     let mut admitted = 0;
     for index in 0..STEPS {
         if weather == Weather::RuleChanges && rng.u8(0..20) == 0 {
@@ -131,7 +131,7 @@ struct Answer {
 }
 
 impl Answer {
-    fn of(step: &Step) -> Self {
+    fn of(step: &LimitStep) -> Self {
         Self {
             admitted: step.admitted,
             remaining: step.remaining,
@@ -179,7 +179,7 @@ fn draw_instant(
     rng: &mut fastrand::Rng,
     weather: Weather,
     now_us: u64,
-    last: Option<Step>,
+    last: Option<LimitStep>,
     lifetime_us: u64,
 ) -> u64 {
     if weather == Weather::ClockStepsBack && rng.u8(0..6) == 0 {
@@ -202,7 +202,7 @@ fn draw_instant(
 }
 
 /// Small costs, any costs, and those just within and just beyond what is left.
-fn draw_cost(rng: &mut fastrand::Rng, quota: u32, last: Option<Step>) -> u32 {
+fn draw_cost(rng: &mut fastrand::Rng, quota: u32, last: Option<LimitStep>) -> u32 {
     let left = last.map_or(quota, |step| step.remaining);
     let cost = match rng.u8(0..6) {
         0..=1 => rng.u32(1..=3),

@@ -2,7 +2,7 @@
 //! test, and the [`Limit`] that is built from them.
 
 use tollgate_core::algorithm::Algorithm;
-use tollgate_core::limit::{Limit, Size, State};
+use tollgate_core::limit::{Limit, LimitSize, LimitState};
 use tollgate_core::rate::Rate;
 
 /// Where the virtual clocks start: some day in 2023, and the start of a window for no length by chance.
@@ -54,7 +54,7 @@ const NOTABLE_BUCKETS: [Bucket; 14] = [
 impl Bucket {
     pub fn limit(&self, algorithm: Algorithm) -> Limit {
         let rate = Rate::per(self.tokens, self.seconds * SECOND_US);
-        let size = Size { capacity: Some(self.capacity.into()), rate, window_us: None };
+        let size = LimitSize { capacity: Some(self.capacity.into()), rate, window_us: None };
         Limit::new("sample", algorithm, size).unwrap_or_else(|error| panic!("{self:?}: {error}"))
     }
 
@@ -130,7 +130,8 @@ const NOTABLE_WINDOWS: [Window; 12] = [
 
 impl Window {
     pub fn limit(&self, algorithm: Algorithm) -> Limit {
-        let size = Size { capacity: Some(self.limit.into()), rate: None, window_us: Some(self.window_us) };
+        let size =
+            LimitSize { capacity: Some(self.limit.into()), rate: None, window_us: Some(self.window_us) };
         Limit::new("sample", algorithm, size).unwrap_or_else(|error| panic!("{self:?}: {error}"))
     }
 
@@ -178,7 +179,7 @@ fn up_to_power_of_ten(rng: &mut fastrand::Rng, largest: u32) -> u64 {
 #[derive(Clone, Debug)]
 pub struct Kept {
     pub limit: Limit,
-    pub state: Option<State>,
+    pub state: Option<LimitState>,
 }
 
 impl Kept {
@@ -186,7 +187,7 @@ impl Kept {
         Self { limit, state: None }
     }
 
-    pub fn step(&mut self, now_us: u64, cost: u32) -> tollgate_core::algorithm::Step {
+    pub fn step(&mut self, now_us: u64, cost: u32) -> tollgate_core::algorithm::LimitStep {
         let (step, next) = self.limit.step_state(self.state.as_ref(), now_us, cost);
         if next.is_some() {
             self.state = next;
@@ -195,12 +196,12 @@ impl Kept {
     }
 
     /// What a step would answer, without writing anything.
-    pub fn peek(&self, now_us: u64, cost: u32) -> tollgate_core::algorithm::Step {
+    pub fn peek(&self, now_us: u64, cost: u32) -> tollgate_core::algorithm::LimitStep {
         self.limit.step_state(self.state.as_ref(), now_us, cost).0
     }
 
     /// What a key that was never seen would be answered.
-    pub fn fresh(&self, now_us: u64, cost: u32) -> tollgate_core::algorithm::Step {
+    pub fn fresh(&self, now_us: u64, cost: u32) -> tollgate_core::algorithm::LimitStep {
         self.limit.step_state(None, now_us, cost).0
     }
 }

@@ -4,30 +4,31 @@
 use crate::sample::{BUCKETS, HOUR_US, NOW_US, SECOND_US};
 use std::collections::BTreeMap;
 use tollgate_core::algorithm::Algorithm;
-use tollgate_core::limit::{Limit, Size, State};
+use tollgate_core::limit::{Limit, LimitSize, LimitState};
 use tollgate_core::rate::Rate;
 
 const WINDOW_US: u64 = 60 * SECOND_US;
 
 fn bucket(algorithm: Algorithm, capacity: u64, per_second: u64) -> Limit {
-    let size = Size { capacity: Some(capacity), rate: Rate::per(per_second, SECOND_US), window_us: None };
+    let size =
+        LimitSize { capacity: Some(capacity), rate: Rate::per(per_second, SECOND_US), window_us: None };
     Limit::new("shared", algorithm, size).unwrap()
 }
 
 fn window(algorithm: Algorithm, limit: u64, window_us: u64) -> Limit {
-    let size = Size { capacity: Some(limit), rate: None, window_us: Some(window_us) };
+    let size = LimitSize { capacity: Some(limit), rate: None, window_us: Some(window_us) };
     Limit::new("shared", algorithm, size).unwrap()
 }
 
 /// The states of one key, by what names them.
 #[derive(Default)]
-struct States(BTreeMap<u64, State>);
+struct States(BTreeMap<u64, LimitState>);
 
 impl States {
     fn admits(&mut self, limit: &Limit, now_us: u64) -> bool {
-        let (step, next) = limit.step_state(self.0.get(&limit.identity), now_us, 1);
+        let (step, next) = limit.step_state(self.0.get(&limit.state_id), now_us, 1);
         if let Some(next) = next {
-            self.0.insert(limit.identity, next);
+            self.0.insert(limit.state_id, next);
         }
         step.admitted
     }

@@ -11,13 +11,13 @@ use crate::refusal::{DoorKind, may_refuse};
 use smallvec::SmallVec;
 use std::net::IpAddr;
 use std::sync::Arc;
-use tollgate_core::algorithm::{Step, concurrency};
+use tollgate_core::algorithm::{LimitStep, concurrency};
 use tollgate_core::decision::{Fold, Invalid, Outcome};
-use tollgate_core::place::Place;
 use tollgate_core::request::Request;
 use tollgate_core::rules::exceeding::USUAL_PRIORITY;
 use tollgate_core::rules::written::{OnExceed, OnStoreFailure, Queue};
 use tollgate_core::rules::{Charge, LimitId, Over};
+use tollgate_core::state_address::StateAddress;
 
 /// Timers are late by a millisecond or so. Up to this, the embedded store is asked for the moment that was meant:
 /// otherwise each of a line would add its own delay to the pace.
@@ -29,7 +29,7 @@ pub(super) struct Asked {
     pub(super) policy: Arc<Policy>,
     due: SmallVec<[Due; 4]>,
     /// Where the states of `due` stand at the shared store, if it was ever reached.
-    places: Option<Vec<Place>>,
+    places: Option<Vec<StateAddress>>,
     in_flight: SmallVec<[Wanted; 1]>,
     pub(super) cost: u64,
     priority: u8,
@@ -67,7 +67,7 @@ impl Asked {
         let places = limiter.shared().and_then(|store| store.shared.places());
         let place = |charge: &Charge<'_>| {
             let places = places.as_ref()?;
-            Some(places.of(rules.rule_of(charge.id), charge.limit, request, route))
+            Some(places.locate(rules.rule_of(charge.id), charge.limit, request, route))
         };
         let mut asked = Self {
             policy: Arc::clone(policy),
@@ -242,7 +242,7 @@ impl Asked {
         wanted: &Wanted,
         charge: &Charge<'_>,
         now_us: u64,
-    ) -> (Step, Permit, bool) {
+    ) -> (LimitStep, Permit, bool) {
         let (limit, longest_us) = (charge.limit, charge.limit.longest_in_flight_us().unwrap_or(0));
         let mut permit = Permit::default();
         let slot = match &wanted.key {
@@ -286,7 +286,7 @@ impl Asked {
 }
 
 /// Takes a place on this node.
-fn take_here(limiter: &Arc<Limiter>, charge: &Charge<'_>, limit: u32, now_us: u64) -> (Step, Permit) {
+fn take_here(limiter: &Arc<Limiter>, charge: &Charge<'_>, limit: u32, now_us: u64) -> (LimitStep, Permit) {
     let in_flight = &limiter.admissions.in_flight;
     let (key, number) = (charge.key, in_flight.number());
     let longest_us = charge.limit.longest_in_flight_us().unwrap_or(0);

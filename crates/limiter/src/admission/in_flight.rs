@@ -3,15 +3,15 @@
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use tollgate_core::algorithm::Step;
-use tollgate_core::algorithm::concurrency::Held;
+use tollgate_core::algorithm::LimitStep;
+use tollgate_core::algorithm::concurrency::HeldSlots;
 
 const SHARDS: usize = 64;
 
 /// Every entry belongs to a request in flight, so the requests bound the table.
 #[derive(Debug)]
 pub(crate) struct InFlight {
-    shards: Box<[Mutex<HashMap<u64, Held>>]>,
+    shards: Box<[Mutex<HashMap<u64, HeldSlots>>]>,
     next: AtomicU64,
     next_to_tidy: AtomicUsize,
 }
@@ -27,7 +27,7 @@ impl Default for InFlight {
 }
 
 impl InFlight {
-    fn shard(&self, key: u64) -> &Mutex<HashMap<u64, Held>> {
+    fn shard(&self, key: u64) -> &Mutex<HashMap<u64, HeldSlots>> {
         &self.shards[(key >> 32) as usize % SHARDS]
     }
 
@@ -37,7 +37,7 @@ impl InFlight {
     }
 
     /// Takes a place for the request `number`.
-    pub(crate) fn take(&self, key: u64, limit: u32, longest_us: u64, number: u64, now_us: u64) -> Step {
+    pub(crate) fn take(&self, key: u64, limit: u32, longest_us: u64, number: u64, now_us: u64) -> LimitStep {
         self.shard(key).lock().entry(key).or_default().take(limit, longest_us, number, now_us)
     }
 
@@ -45,7 +45,7 @@ impl InFlight {
     pub(crate) fn give_back(&self, key: u64, number: u64) {
         let mut shard = self.shard(key).lock();
         if let Some(held) = shard.get_mut(&key) {
-            held.give_back(number);
+            held.release(number);
             if held.is_empty() {
                 shard.remove(&key);
             }

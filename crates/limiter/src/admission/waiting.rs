@@ -73,7 +73,7 @@ async fn in_line(limiter: &Arc<Limiter>, asked: &Asked, line: InLine) -> (Decisi
     }
     let ahead = turn.ahead();
     let refusal = ahead.refusal.map(|refusal| {
-        let pace_us = asked.policy.rules.set.limit(line.limit).pace_us(ahead.cost).unwrap_or(0);
+        let pace_us = asked.policy.rules.set.limit(line.limit).refill_us(ahead.cost).unwrap_or(0);
         put_off(refusal, limiter.clock().now_us(), pace_us)
     });
     if let Some(refusal) = refusal
@@ -94,7 +94,7 @@ async fn in_line(limiter: &Arc<Limiter>, asked: &Asked, line: InLine) -> (Decisi
             if timeout_at(deadline, turn.nudged()).await.is_err() {
                 let told = turn.ahead();
                 let now_us = limiter.clock().now_us();
-                let pace_us = asked.policy.rules.set.limit(line.limit).pace_us(told.cost).unwrap_or(0);
+                let pace_us = asked.policy.rules.set.limit(line.limit).refill_us(told.cost).unwrap_or(0);
                 return match told.refusal {
                     Some(refusal) => (put_off(refusal, now_us, pace_us), Permit::default()),
                     None => asked.attempt(limiter, None).await,

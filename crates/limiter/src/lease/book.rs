@@ -18,11 +18,11 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use tollgate_core::algorithm::Step;
+use tollgate_core::algorithm::LimitStep;
 use tollgate_core::limit::Meter;
-use tollgate_core::place::Place;
 use tollgate_core::rules::{Leasing, RuleSet};
-use tollgate_core::script::{Answer, Ask};
+use tollgate_core::script::{ScriptCall, ScriptReply};
+use tollgate_core::state_address::StateAddress;
 
 /// How leases are dealt with. A rule may have a horizon and an interval of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +81,7 @@ pub(crate) struct Charged<'r> {
 }
 
 /// Steps by the index of their charge.
-pub(crate) type Steps = SmallVec<[(usize, Step); 4]>;
+pub(crate) type Steps = SmallVec<[(usize, LimitStep); 4]>;
 
 /// What becomes of a request.
 #[derive(Debug)]
@@ -131,7 +131,7 @@ pub(crate) enum Verdict {
     /// How its request stands with each limit of its group. All enforced ones admit it, and its tokens are taken; or
     /// one does not, and nothing was taken. If other groups may still refuse the request, its tokens are reserved:
     /// what for each limit that counted it.
-    Served { steps: SmallVec<[Step; 2]>, reserved: SmallVec<[Option<Reservation>; 2]> },
+    Served { steps: SmallVec<[LimitStep; 2]>, reserved: SmallVec<[Option<Reservation>; 2]> },
     /// The store did not answer in time, or could not.
     Failed,
 }
@@ -141,7 +141,7 @@ pub(crate) enum Verdict {
 pub(crate) struct Call<W> {
     /// The client's key at the store.
     pub(crate) key: Arc<str>,
-    pub(crate) ask: Ask,
+    pub(crate) ask: ScriptCall,
     /// When it was made; at least as early as it is sent.
     pub(crate) sent_us: u64,
     client: u64,
@@ -196,7 +196,7 @@ impl<W: Waiter> Book<W> {
         cost: u32,
         rules: u32,
         now_us: u64,
-        place: impl Fn(usize) -> Place,
+        place: impl Fn(usize) -> StateAddress,
         waiter: impl FnMut() -> W,
     ) -> Checked<W> {
         if let [only] = charges {
@@ -242,7 +242,7 @@ impl<W: Waiter> Book<W> {
         cost: u32,
         rules: u32,
         now_us: u64,
-        place: impl Fn(usize) -> Place,
+        place: impl Fn(usize) -> StateAddress,
         mut waiter: impl FnMut() -> W,
     ) -> Checked<W> {
         let mut groups: SmallVec<[SmallVec<[usize; 2]>; 1]> = SmallVec::new();
@@ -288,7 +288,7 @@ impl<W: Waiter> Book<W> {
     }
 
     /// Takes in what the store answered to `call`. Returns the call that is to be sent next.
-    pub(crate) fn answered(&self, call: Call<W>, answer: &Answer, now_us: u64) -> Option<Call<W>> {
+    pub(crate) fn answered(&self, call: Call<W>, answer: &ScriptReply, now_us: u64) -> Option<Call<W>> {
         let (client, group) = (call.client, call.group);
         let mut page = self.page(client).lock();
         let is_late = call.waiters.iter().any(|waiting| waiting.waiter.is_none());
@@ -339,7 +339,7 @@ impl<W: Waiter> Book<W> {
         reserved: &Reserved,
         passed: Passed,
         now_us: u64,
-        place: impl Fn(usize) -> Option<Place>,
+        place: impl Fn(usize) -> Option<StateAddress>,
     ) -> SmallVec<[Call<W>; 1]> {
         let calls = reserved.iter().filter_map(|(index, reservation)| {
             let charge = &charges[*index];
@@ -350,7 +350,7 @@ impl<W: Waiter> Book<W> {
     }
 
     /// What the store last refused holds until its retry time while the store cannot be asked.
-    pub(crate) fn recall_refusal(&self, charge: &Charged<'_>, cost: u32, now_us: u64) -> Option<Step> {
+    pub(crate) fn recall_refusal(&self, charge: &Charged<'_>, cost: u32, now_us: u64) -> Option<LimitStep> {
         self.page(charge.client).lock().recall_refusal(charge, cost, now_us)
     }
 

@@ -2,7 +2,7 @@
 
 use super::book::Passed;
 use smallvec::SmallVec;
-use tollgate_core::lending::Report;
+use tollgate_core::lending::LeaseReport;
 use tollgate_core::script::MOST_PARTS;
 
 /// Epochs that reports wait for. A log looks for a returned request among as many entries; what is older than the newest
@@ -16,7 +16,7 @@ pub(super) struct Credit {
     /// The newest first. A lot lives for two epochs at most, so there are never more.
     lots: [Lot; 2],
     /// Returned tokens that the store has not been told of.
-    returns: SmallVec<[Report; 2]>,
+    returns: SmallVec<[LeaseReport; 2]>,
 }
 
 /// Tokens taken in one epoch.
@@ -42,11 +42,11 @@ impl Reservation {
     }
 
     /// What the store has to be told where no lease keeps count.
-    pub(super) fn reports(self, passed: Passed) -> SmallVec<[Report; 2]> {
+    pub(super) fn reports(self, passed: Passed) -> SmallVec<[LeaseReport; 2]> {
         let parts = self.0.into_iter().filter(|(_, count)| *count > 0);
         let report = |(epoch, count)| match passed {
-            Passed::Yes => Report { epoch, spent: count, returned: 0 },
-            Passed::No => Report { epoch, spent: 0, returned: count },
+            Passed::Yes => LeaseReport { epoch, spent: count, returned: 0 },
+            Passed::No => LeaseReport { epoch, spent: 0, returned: count },
         };
         parts.map(report).collect()
     }
@@ -170,7 +170,7 @@ impl Credit {
         for index in 0..self.lots.len() {
             let lot = &mut self.lots[index];
             if lot.left > 0 && lot.deadline_us <= expires_us {
-                let report = Report { epoch: lot.epoch, returned: lot.left, ..Report::default() };
+                let report = LeaseReport { epoch: lot.epoch, returned: lot.left, ..LeaseReport::default() };
                 lot.left = 0;
                 self.add(report);
             }
@@ -178,7 +178,7 @@ impl Credit {
     }
 
     /// Adds to what the store will be told.
-    pub(super) fn add(&mut self, report: Report) {
+    pub(super) fn add(&mut self, report: LeaseReport) {
         if report.spent == 0 && report.returned == 0 {
             return;
         }
@@ -198,16 +198,16 @@ impl Credit {
 
     /// Takes back a report that the store has not seen. What was spent is told as long as its lot lives: after that the
     /// store has forgotten it, and a lease that waited to tell it would never end.
-    pub(super) fn take_back(&mut self, report: Report) {
+    pub(super) fn take_back(&mut self, report: LeaseReport) {
         let known = self.lots.iter_mut().find(|lot| lot.epoch == report.epoch && lot.deadline_us > 0);
         if let Some(lot) = known {
             lot.spent = lot.spent.saturating_add(report.spent);
         }
-        self.add(Report { spent: 0, ..report });
+        self.add(LeaseReport { spent: 0, ..report });
     }
 
     /// What the store has to be told now. Of tokens that are dead it is told nothing: it has forgotten them.
-    pub(super) fn reports(&mut self, now_us: u64) -> SmallVec<[Report; 2]> {
+    pub(super) fn reports(&mut self, now_us: u64) -> SmallVec<[LeaseReport; 2]> {
         for index in 0..self.lots.len() {
             let lot = &mut self.lots[index];
             let spent = std::mem::take(&mut lot.spent);
@@ -215,7 +215,7 @@ impl Credit {
                 lot.left = 0;
                 continue;
             }
-            let report = Report { epoch: lot.epoch, spent, ..Report::default() };
+            let report = LeaseReport { epoch: lot.epoch, spent, ..LeaseReport::default() };
             self.add(report);
         }
         std::mem::take(&mut self.returns)
@@ -267,7 +267,7 @@ mod tests {
         assert!(credit.reports(0).is_empty(), "nothing is spent yet");
         credit.commit(passes);
         credit.release(fails);
-        assert_eq!(credit.reports(0).as_slice(), [Report { epoch: 7, spent: 1, returned: 0 }]);
+        assert_eq!(credit.reports(0).as_slice(), [LeaseReport { epoch: 7, spent: 1, returned: 0 }]);
         assert_eq!(credit.left(0), 2);
     }
 
@@ -301,23 +301,23 @@ mod tests {
         credit.grant(7, 3, LATER);
         credit.spend(2, 0);
         let unseen = credit.reports(0);
-        assert_eq!(unseen.as_slice(), [Report { epoch: 7, spent: 2, returned: 0 }]);
+        assert_eq!(unseen.as_slice(), [LeaseReport { epoch: 7, spent: 2, returned: 0 }]);
         unseen.into_iter().for_each(|report| credit.take_back(report));
         assert_eq!(credit.unreported(0), 2);
         let unseen = credit.reports(0);
-        assert_eq!(unseen.as_slice(), [Report { epoch: 7, spent: 2, returned: 0 }]);
+        assert_eq!(unseen.as_slice(), [LeaseReport { epoch: 7, spent: 2, returned: 0 }]);
         unseen.into_iter().for_each(|report| credit.take_back(report));
         assert_eq!(credit.unreported(LATER), 0, "the store has forgotten it");
         assert!(credit.reports(LATER).is_empty());
-        credit.take_back(Report { epoch: 3, spent: 5, returned: 1 });
-        assert_eq!(credit.reports(0).as_slice(), [Report { epoch: 3, spent: 0, returned: 1 }]);
+        credit.take_back(LeaseReport { epoch: 3, spent: 5, returned: 1 });
+        assert_eq!(credit.reports(0).as_slice(), [LeaseReport { epoch: 3, spent: 0, returned: 1 }]);
     }
 
     #[test]
     fn reports_that_are_never_seen_stay_bounded() {
         let mut credit = Credit::default();
         for epoch in 0..1_000 {
-            credit.add(Report { epoch, spent: 0, returned: 1 });
+            credit.add(LeaseReport { epoch, spent: 0, returned: 1 });
         }
         let reports = credit.reports(0);
         assert_eq!(reports.len(), MOST_REPORTS);

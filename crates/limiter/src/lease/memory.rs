@@ -1,9 +1,9 @@
 //! What the store last said about a key, and what follows from it without asking again.
 
-use tollgate_core::algorithm::Step;
-use tollgate_core::lending::Account;
+use tollgate_core::algorithm::LimitStep;
+use tollgate_core::lending::StoredState;
 use tollgate_core::limit::Meter;
-use tollgate_core::script::LogStanding;
+use tollgate_core::script::LogStatus;
 
 /// Other nodes spend and return tokens: while the store can be asked, an answer is not believed for longer.
 const BELIEVED_US: u64 = 250_000;
@@ -22,28 +22,28 @@ pub(super) struct Memory {
 #[derive(Clone, Copy, Debug)]
 enum Said {
     /// The state itself.
-    Account(Account),
+    Account(StoredState),
     /// A log refused this cost; the log stays at the store.
-    LogRefused { cost: u32, standing: LogStanding },
+    LogRefused { cost: u32, standing: LogStatus },
 }
 
 /// What the memory says about a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Recalled {
     /// The store would refuse it.
-    Refused(Step),
+    Refused(LimitStep),
     /// The store refused it when it was asked, but it may pass by now.
-    WasRefused(Step),
+    WasRefused(LimitStep),
     /// Nothing speaks against it.
     Unknown,
 }
 
 impl Memory {
-    pub(super) fn of_account(account: Account, store_us: u64, sent_us: u64) -> Self {
+    pub(super) fn of_account(account: StoredState, store_us: u64, sent_us: u64) -> Self {
         Self { said: Said::Account(account), store_us, sent_us }
     }
 
-    pub(super) fn of_log(cost: u32, standing: LogStanding, store_us: u64, sent_us: u64) -> Self {
+    pub(super) fn of_log(cost: u32, standing: LogStatus, store_us: u64, sent_us: u64) -> Self {
         Self { said: Said::LogRefused { cost, standing }, store_us, sent_us }
     }
 
@@ -78,7 +78,7 @@ impl Memory {
         match &self.said {
             Said::Account(account) => {
                 let store_us = self.store_us(now_us);
-                moved(account, meter, store_us).look(meter, store_us)
+                moved(account, meter, store_us).remaining_and_reset(meter, store_us)
             }
             Said::LogRefused { standing, .. } => {
                 (standing.remaining, standing.reset_after_us.saturating_sub(elapsed_us))
@@ -108,7 +108,7 @@ impl Memory {
                 if then.admitted { Recalled::Unknown } else { Recalled::WasRefused(then) }
             }
             Said::LogRefused { cost: refused, standing } if cost >= *refused => {
-                let step = Step {
+                let step = LimitStep {
                     admitted: false,
                     next: None,
                     remaining: standing.remaining,
@@ -123,10 +123,10 @@ impl Memory {
 }
 
 /// The account at a later time. Where nothing is lent, a step finds that out by itself.
-fn moved(account: &Account, meter: &Meter, store_us: u64) -> Account {
+fn moved(account: &StoredState, meter: &Meter, store_us: u64) -> StoredState {
     let mut account = *account;
     if account.lent.total() > 0 {
-        account.settle(meter, store_us, &[]);
+        account.apply_reports(meter, store_us, &[]);
     }
     account
 }
@@ -135,13 +135,13 @@ fn moved(account: &Account, meter: &Meter, store_us: u64) -> Account {
 mod tests {
     use super::*;
     use tollgate_core::algorithm::Algorithm;
-    use tollgate_core::limit::{Limit, Size};
+    use tollgate_core::limit::{Limit, LimitSize};
 
     const STORE_US: u64 = 1_700_000_000_000_000;
 
     #[test]
     fn an_answer_from_the_future_gives_way_once_it_is_not_believed() {
-        let memory = Memory::of_account(Account::default(), STORE_US, 1_000);
+        let memory = Memory::of_account(StoredState::default(), STORE_US, 1_000);
         let table = [
             (STORE_US, 1_000, true),
             (STORE_US + 1, 1_000, true),
@@ -156,8 +156,8 @@ mod tests {
 
     #[test]
     fn no_time_overflows() {
-        let size = Size { capacity: Some(10), rate: None, window_us: Some(60_000_000) };
-        let memory = Memory::of_account(Account::default(), STORE_US, 0);
+        let size = LimitSize { capacity: Some(10), rate: None, window_us: Some(60_000_000) };
+        let memory = Memory::of_account(StoredState::default(), STORE_US, 0);
         for algorithm in [Algorithm::TokenBucket, Algorithm::FixedWindow, Algorithm::SlidingWindowCounter] {
             let limit = Limit::new("a", algorithm, size).unwrap();
             assert_eq!(memory.store_us(u64::MAX), u64::MAX);

@@ -9,7 +9,7 @@
 //! 52 bits of microseconds reach to the year 2112. The lifetime is the power of two of microseconds after
 //! the instant from which the state equals a fresh one, so that a slot alone tells when it can go.
 
-use tollgate_core::algorithm::Cell;
+use tollgate_core::algorithm::StateCell;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// How many bits of a key are in the fingerprint; the others choose the shard.
@@ -26,7 +26,7 @@ impl Slot {
 
     /// The state `cell` of `key`, fresh again `life_us` after its instant.
     #[inline]
-    pub(super) fn new(key: u64, cell: Cell, life_us: u64) -> Self {
+    pub(super) fn new(key: u64, cell: StateCell, life_us: u64) -> Self {
         // The next power of two: at most twice as long as it must be. Never 0, so never an empty slot.
         let lifetime = u64::from(u64::BITS - (life_us.max(2) - 1).leading_zeros()).min(51);
         let grain = u64::from(cell.grain);
@@ -48,8 +48,8 @@ impl Slot {
     }
 
     #[inline]
-    pub(super) fn cell(&self) -> Cell {
-        Cell {
+    pub(super) fn cell(&self) -> StateCell {
+        StateCell {
             instant_us: self.0[1] >> 12,
             grain: ((self.0[0] & 0xf) << 12 | self.0[1] & 0xfff) as u16,
             major: (self.0[2] >> 32) as u32,
@@ -78,7 +78,7 @@ mod tests {
     fn what_goes_in_comes_out() {
         let mut random = fastrand::Rng::with_seed(1);
         for _ in 0..10_000 {
-            let cell = Cell {
+            let cell = StateCell {
                 instant_us: random.u64(..1 << 52),
                 grain: random.u16(..),
                 major: random.u32(..),

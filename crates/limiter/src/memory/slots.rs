@@ -70,7 +70,7 @@ impl DerefMut for Slots {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tollgate_core::algorithm::Cell;
+    use tollgate_core::algorithm::StateCell;
 
     #[test]
     fn slots_are_empty_at_first_and_keep_what_is_written() {
@@ -79,7 +79,7 @@ mod tests {
             assert_eq!(matches!(slots, Slots::Large(_)), count * size_of::<Slot>() >= PAGE);
             assert_eq!(slots.len(), count);
             assert!(slots.iter().all(Slot::is_empty));
-            let full = Slot::new(7, Cell { instant_us: 5, grain: 0, major: 1, minor: 0 }, 1 << 20);
+            let full = Slot::new(7, StateCell { instant_us: 5, grain: 0, major: 1, minor: 0 }, 1 << 20);
             slots.fill(full);
             assert!(slots.iter().all(|slot| *slot == full));
         }

@@ -10,7 +10,7 @@ use super::slots::Slots;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use tollgate_core::algorithm::sliding_window_log::Log;
+use tollgate_core::algorithm::sliding_window_log::RequestLog;
 
 /// A table is at most this full: beyond it, probes grow long.
 const LOAD: (usize, usize) = (4, 5);
@@ -50,7 +50,7 @@ struct Logs {
 
 /// A log, and from when on it is empty.
 struct LogState {
-    log: Log,
+    log: RequestLog,
     fresh_us: u64,
     /// What it may grow to, counted against the cap from the start.
     reserved: usize,
@@ -215,7 +215,7 @@ impl Table {
     }
 
     /// The log of `key`, if it has one.
-    pub(super) fn log(&self, key: u64) -> Option<&Log> {
+    pub(super) fn log(&self, key: u64) -> Option<&RequestLog> {
         self.upkeep.logs.as_ref()?.states.get(&key).map(|state| &state.log)
     }
 
@@ -232,7 +232,7 @@ impl Table {
             fits = budget.take(reserved);
         }
         if fits {
-            logs.states.insert(key, LogState { log: Log::default(), fresh_us: now_us, reserved });
+            logs.states.insert(key, LogState { log: RequestLog::default(), fresh_us: now_us, reserved });
         }
         fits
     }
@@ -245,7 +245,7 @@ impl Table {
         entries: u32,
         fresh_us: u64,
         budget: &Budget,
-        change: impl FnOnce(&mut Log),
+        change: impl FnOnce(&mut RequestLog),
     ) {
         let state = self.upkeep.logs.as_mut().and_then(|logs| logs.states.get_mut(&key));
         if let Some(state) = state {
@@ -342,10 +342,10 @@ impl Hasher for KeyHasher {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tollgate_core::algorithm::Cell;
+    use tollgate_core::algorithm::StateCell;
 
     fn slot(key: u64, instant_us: u64, life_us: u64) -> Slot {
-        let cell = Cell { instant_us, grain: 0, major: key as u32, minor: 0 };
+        let cell = StateCell { instant_us, grain: 0, major: key as u32, minor: 0 };
         Slot::new(key, cell, life_us)
     }
 

@@ -21,8 +21,8 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 use tokio::time::Instant;
-use tollgate_core::heartbeat::{self, Answer};
-use tollgate_core::place::{Places, Secret};
+use tollgate_core::heartbeat::{self, HeartbeatReply};
+use tollgate_core::state_address::{FleetSecret, StateAddresses};
 
 /// Between two heartbeats, when the clock of a shard is in doubt.
 pub(super) const SHORTEST_INTERVAL: Duration = Duration::from_millis(200);
@@ -143,7 +143,13 @@ impl Fleet {
     }
 
     /// Takes in what `shard` answered to a heartbeat with `description`, or without.
-    fn note_answer(&self, shard: &Shard, answer: &Answer, description: Option<String>, now_us: u64) -> Heard {
+    fn note_answer(
+        &self,
+        shard: &Shard,
+        answer: &HeartbeatReply,
+        description: Option<String>,
+        now_us: u64,
+    ) -> Heard {
         let mut shards = self.shards.lock();
         let known = shards.entry(shard.number()).or_default();
         let is_data_lost = answer.is_new && known.nodes > 0;
@@ -220,7 +226,7 @@ impl Shared {
         heard
     }
 
-    async fn run_heartbeat(&self, shard: &Shard, description: Option<&str>) -> Option<Answer> {
+    async fn run_heartbeat(&self, shard: &Shard, description: Option<&str>) -> Option<HeartbeatReply> {
         let (sent_us, sent_unix_us) = (self.clock.boot_us(), self.clock.now_us());
         let by_name = self.heartbeat("EVALSHA", &SCRIPT_NAME, shard, description);
         let value = match shard.call_noting_errors(&by_name).await {
@@ -348,12 +354,12 @@ impl Shared {
         }
         match self.shared_secret().await {
             Ok(Some(secret)) => {
-                let places = Places::new(&self.settings.prefix, secret);
+                let places = StateAddresses::new(&self.settings.prefix, secret);
                 let known = self.places();
-                if known.as_ref().is_some_and(|known| !known.are_under(&secret)) {
+                if known.as_ref().is_some_and(|known| !known.uses_secret(&secret)) {
                     tracing::warn!("the fleet has another secret now; counts begin anew");
                 }
-                if known.is_none_or(|known| !known.are_under(&secret)) {
+                if known.is_none_or(|known| !known.uses_secret(&secret)) {
                     self.places.store(Some(Arc::new(places)));
                 }
             }
@@ -364,7 +370,7 @@ impl Shared {
 
     /// Waits for a moment whether another node puts the secret into an empty store: it may have been restarted without
     /// its data, and a second secret would be a second count for each client.
-    async fn await_secret(&self, shard: &Arc<Shard>, key: &str) -> Result<Option<Secret>, Failure> {
+    async fn await_secret(&self, shard: &Arc<Shard>, key: &str) -> Result<Option<FleetSecret>, Failure> {
         let end = Instant::now() + SECRET_PATIENCE;
         let mut has_told = false;
         loop {
@@ -386,7 +392,7 @@ impl Shared {
         }
     }
 
-    async fn shared_secret(&self) -> Result<Option<Secret>, Failure> {
+    async fn shared_secret(&self) -> Result<Option<FleetSecret>, Failure> {
         let key = format!("{}secret", self.settings.prefix);
         let shard = self.servers.shard_of(key.as_bytes());
         let known = self.places().map(|places| places.secret());
@@ -398,7 +404,7 @@ impl Shared {
         let offered = known.unwrap_or_else(|| {
             let random = RandomState::new();
             let halves = [random.hash_one(1), random.hash_one(2)].map(u64::to_le_bytes);
-            Secret(std::array::from_fn(|index| halves[index / 8][index % 8]))
+            FleetSecret(std::array::from_fn(|index| halves[index / 8][index % 8]))
         });
         let spelled: String = offered.0.iter().map(|byte| format!("{byte:02x}")).collect();
         shard.call_noting_errors(redis::cmd("SET").arg(&key).arg(spelled).arg("NX")).await?;
@@ -407,17 +413,17 @@ impl Shared {
     }
 }
 
-fn read(value: &Value) -> Option<Answer> {
+fn read(value: &Value) -> Option<HeartbeatReply> {
     let Value::Array(parts) = value else { return None };
     let [Value::BulkString(time), Value::Int(nodes), Value::Int(is_new), Value::BulkString(correction)] =
         &**parts
     else {
         return None;
     };
-    Answer::read(time, *nodes, *is_new, correction)
+    HeartbeatReply::read(time, *nodes, *is_new, correction)
 }
 
-fn parse_secret(spelled: &str) -> Option<Secret> {
+fn parse_secret(spelled: &str) -> Option<FleetSecret> {
     let spelled = spelled.as_bytes();
     let mut secret = [0; 16];
     if spelled.len() != 32 {
@@ -426,7 +432,7 @@ fn parse_secret(spelled: &str) -> Option<Secret> {
     for (byte, digits) in secret.iter_mut().zip(spelled.chunks(2)) {
         *byte = u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
     }
-    Some(Secret(secret))
+    Some(FleetSecret(secret))
 }
 
 fn text(value: &Value) -> Option<&str> {

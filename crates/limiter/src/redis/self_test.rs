@@ -11,9 +11,9 @@ use smallvec::SmallVec;
 use tollgate_core::algorithm::{Algorithm, concurrency};
 use tollgate_core::heartbeat;
 use tollgate_core::lending::Prefetch;
-use tollgate_core::limit::{Limit, Size};
-use tollgate_core::place::Field;
-use tollgate_core::script::{self, Ask, CallTime, ChargeAsk, Run};
+use tollgate_core::limit::{Limit, LimitSize};
+use tollgate_core::script::{self, CallTime, ChargeCall, RequestRun, ScriptCall};
+use tollgate_core::state_address::StateField;
 
 /// Should the DEL at the end not be reached.
 const LIVES_MS: u64 = 5_000;
@@ -180,7 +180,7 @@ fn probes(role: Role, key: &dyn Fn(&str) -> String) -> Vec<(&'static str, String
 }
 
 /// One request against a limit of each algorithm that the script knows.
-fn ask_for_everything() -> Ask {
+fn ask_for_everything() -> ScriptCall {
     let algorithms = [
         Algorithm::TokenBucket,
         Algorithm::LeakyBucket,
@@ -189,24 +189,24 @@ fn ask_for_everything() -> Ask {
         Algorithm::SlidingWindowLog,
         Algorithm::SlidingWindowCounter,
     ];
-    let size = Size { capacity: Some(1_000), rate: None, window_us: Some(1_000_000) };
+    let size = LimitSize { capacity: Some(1_000), rate: None, window_us: Some(1_000_000) };
     let charge = |algorithm| {
         let limit = Limit::new("self-test", algorithm, size).ok()?;
-        let field = Field::new(limit.identity, Some(0));
-        Some(ChargeAsk {
+        let field = StateField::new(limit.state_id, Some(0));
+        Some(ChargeCall {
             meter: *limit.meter(),
             field,
             enforced: true,
-            holds: false,
+            as_lent: false,
             prefetch: Prefetch::NONE,
             reports: SmallVec::new(),
         })
     };
-    let runs = SmallVec::from_iter([Run { repeats: 1, cost: 1 }]);
-    Ask { runs, charges: algorithms.into_iter().filter_map(charge).collect() }
+    let runs = SmallVec::from_iter([RequestRun { repeats: 1, cost: 1 }]);
+    ScriptCall { runs, charges: algorithms.into_iter().filter_map(charge).collect() }
 }
 
-fn limit_script(by_name: bool, client: &str, ask: &Ask) -> Cmd {
+fn limit_script(by_name: bool, client: &str, ask: &ScriptCall) -> Cmd {
     let keys: Vec<_> =
         std::iter::once(client.as_bytes().to_vec()).chain(script::log_keys(client.as_bytes(), ask)).collect();
     let mut command = cmd(if by_name { "EVALSHA" } else { "EVAL" });
@@ -217,7 +217,7 @@ fn limit_script(by_name: bool, client: &str, ask: &Ask) -> Cmd {
 }
 
 /// As the calls of several clients in different slots of one server are sent.
-fn cross_slots(client: &str, other: &str, ask: &Ask) -> Cmd {
+fn cross_slots(client: &str, other: &str, ask: &ScriptCall) -> Cmd {
     let mut command = cmd("EVAL");
     command.arg(format!("{}{}", script::CLUSTER_HEADER, script::SCRIPT)).arg(1).arg(client);
     command.arg(script::arguments(CallTime::Server, true, [ask, ask].into_iter())).arg(client).arg(other);

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Weak};
 use std::time::Duration;
 use tollgate_core::algorithm::concurrency::SCRIPT;
-use tollgate_core::place::Place;
+use tollgate_core::state_address::StateAddress;
 
 /// How long a place lives unless it is held on to.
 const LIVES_US: u64 = 4_000_000;
@@ -59,7 +59,7 @@ pub(crate) struct Taken {
 
 impl Slot {
     /// The key of the places of a limit and a client: beside the client's other state.
-    pub(crate) fn key(place: &Place) -> String {
+    pub(crate) fn key(place: &StateAddress) -> String {
         let field: String = place.field.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
         format!("{}:f:{field}", place.key)
     }

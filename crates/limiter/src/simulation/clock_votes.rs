@@ -1,7 +1,7 @@
 //! How nodes agree on the time of a shard whose clock has stepped: what `core/heartbeat.lua` does.
 
 use std::collections::BTreeMap;
-use tollgate_core::heartbeat::{self, Answer};
+use tollgate_core::heartbeat::{self, HeartbeatReply};
 
 /// A difference that begins a correction, and one that ends it.
 const STEPPED_US: u64 = 500_000;
@@ -19,7 +19,12 @@ pub(super) struct ClockVotes {
 
 impl ClockVotes {
     /// One heartbeat, at `now_us` of the shard's clock, of a node that expects another time.
-    pub(super) fn heartbeat(&mut self, node: NodeId, expected_us: Option<u64>, now_us: u64) -> Answer {
+    pub(super) fn heartbeat(
+        &mut self,
+        node: NodeId,
+        expected_us: Option<u64>,
+        now_us: u64,
+    ) -> HeartbeatReply {
         let is_new = self.seen_us.insert(node, now_us).is_none();
         let silent_us = heartbeat::MISSED * heartbeat::INTERVAL_US;
         let oldest_us = now_us - silent_us;
@@ -41,6 +46,6 @@ impl ClockVotes {
         sorted.sort_unstable();
         let knowing = if expected_us.is_some() { nodes } else { nodes - 1 };
         let correction_us = if 2 * sorted.len() > knowing { sorted[(sorted.len() - 1) / 2] } else { 0 };
-        Answer { now_us, nodes: nodes as u32, is_new, correction_us }
+        HeartbeatReply { now_us, nodes: nodes as u32, is_new, correction_us }
     }
 }

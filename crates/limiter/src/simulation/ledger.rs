@@ -186,12 +186,12 @@ impl Spans {
 mod tests {
     use super::*;
     use tollgate_core::algorithm::Algorithm;
-    use tollgate_core::limit::{Limit, Size};
+    use tollgate_core::limit::{Limit, LimitSize};
     use tollgate_core::rate::Rate;
 
     /// 10 tokens, 5 a second.
     fn bucket() -> Bucket {
-        let size = Size { capacity: Some(10), rate: Rate::per(5, 1_000_000), window_us: None };
+        let size = LimitSize { capacity: Some(10), rate: Rate::per(5, 1_000_000), window_us: None };
         *Limit::new("five", Algorithm::TokenBucket, size).unwrap().meter().bucket().unwrap()
     }
 

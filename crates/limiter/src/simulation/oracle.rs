@@ -2,12 +2,12 @@
 
 use super::people::Due;
 use smallvec::SmallVec;
-use tollgate_core::limit::State;
+use tollgate_core::limit::LimitState;
 
 /// The states of all keys, as if there were one node with all of them.
 #[derive(Debug, Default)]
 pub(super) struct Oracle {
-    states: Vec<Option<State>>,
+    states: Vec<Option<LimitState>>,
     /// Clients that it has refused something.
     guilty: Vec<bool>,
 }
@@ -15,7 +15,7 @@ pub(super) struct Oracle {
 impl Oracle {
     /// Whether a request is admitted.
     pub(super) fn admits(&mut self, client: u32, dues: &[Due], cost: u32, now_us: u64) -> bool {
-        let mut writes: SmallVec<[(u32, bool, State); 4]> = SmallVec::new();
+        let mut writes: SmallVec<[(u32, bool, LimitState); 4]> = SmallVec::new();
         let mut admits = true;
         for due in dues {
             let index = due.state as usize;

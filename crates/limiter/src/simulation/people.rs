@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::sync::LazyLock;
 use tollgate_core::key::Seed;
 use tollgate_core::limit::{Limit, Meter};
-use tollgate_core::place::{Place, Places, Secret};
 use tollgate_core::request::Request;
 use tollgate_core::rules::written::OnStoreFailure;
 use tollgate_core::rules::{Charges, Leasing, LimitId, RuleSet, Selection};
+use tollgate_core::state_address::{FleetSecret, StateAddress, StateAddresses};
 
 /// Any will do: nobody attacks a simulation.
 static SEED: LazyLock<Seed> = LazyLock::new(|| Seed::new([0x7469_6d65, 0x666c_6965]));
-const SECRET: Secret = Secret(*b"a fleet on paper");
+const SECRET: FleetSecret = FleetSecret(*b"a fleet on paper");
 
 /// A client, by what it shows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -49,7 +49,7 @@ pub(super) struct Due {
     id: LimitId,
     pub(super) key: u64,
     pub(super) client: u64,
-    pub(super) place: Place,
+    pub(super) place: StateAddress,
     pub(super) enforced: bool,
     pub(super) leased: bool,
     leasing: Leasing,
@@ -85,7 +85,7 @@ pub(super) struct People<'s> {
     own: BTreeMap<u16, InForce>,
     /// Counts up with each change.
     version: u32,
-    places: Places,
+    places: StateAddresses,
     states: States,
 }
 
@@ -110,7 +110,7 @@ impl<'s> People<'s> {
             common: InForce { rules, version: 1, known: vec![None; clients.len()] },
             own: BTreeMap::new(),
             version: 1,
-            places: Places::new("", SECRET),
+            places: StateAddresses::new("", SECRET),
             states: States::default(),
         }
     }
@@ -155,7 +155,12 @@ impl<'s> People<'s> {
     }
 }
 
-fn work_out(rules: &Arc<RuleSet>, client: &Client, places: &Places, states: &mut States) -> Rc<[Due]> {
+fn work_out(
+    rules: &Arc<RuleSet>,
+    client: &Client,
+    places: &StateAddresses,
+    states: &mut States,
+) -> Rc<[Due]> {
     let request = Request {
         api_key: client.api_key.as_deref(),
         user: client.user.as_deref(),
@@ -175,7 +180,7 @@ fn work_out(rules: &Arc<RuleSet>, client: &Client, places: &Places, states: &mut
             id: charge.id,
             key: charge.key,
             client: charge.client,
-            place: places.of(rule, limit, &request, selection.route()),
+            place: places.locate(rule, limit, &request, selection.route()),
             enforced: charge.enforced,
             leased: rule.lends(limit),
             leasing: rule.leasing,

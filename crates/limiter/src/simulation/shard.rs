@@ -3,7 +3,7 @@
 use super::clock_votes::{ClockVotes, NodeId};
 use std::sync::Arc;
 use tollgate_core::heartbeat;
-use tollgate_core::script::{Answer, Ask, CLOCK_TOLERANCE_US, CallTime};
+use tollgate_core::script::{CLOCK_TOLERANCE_US, CallTime, ScriptCall, ScriptReply};
 use tollgate_core::virtual_store::VirtualStore;
 
 /// Midnight some day: windows of whole divisors of a day begin when the run does.
@@ -73,11 +73,11 @@ impl Shard {
     pub(super) fn serve(
         &mut self,
         key: &Arc<str>,
-        ask: &Ask,
+        ask: &ScriptCall,
         time: CallTime,
         now_us: u64,
         charge_ns: u64,
-    ) -> (Option<Answer>, u64) {
+    ) -> (Option<ScriptReply>, u64) {
         let work_ns = charge_ns * ask.charges.len() as u64;
         let begins_ns = self.free_ns.max(now_us * 1_000);
         self.free_ns = begins_ns + work_ns;
@@ -103,7 +103,7 @@ impl Shard {
         node: NodeId,
         expected_us: Option<u64>,
         now_us: u64,
-    ) -> heartbeat::Answer {
+    ) -> heartbeat::HeartbeatReply {
         let time_us = self.time_us(now_us);
         self.votes.heartbeat(node, expected_us, time_us)
     }

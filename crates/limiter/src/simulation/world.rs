@@ -19,7 +19,7 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use tollgate_core::rules::RuleSet;
-use tollgate_core::script::{Answer, CallTime};
+use tollgate_core::script::{CallTime, ScriptReply};
 use tollgate_core::virtual_store::VirtualStore;
 
 /// After the last request, what is held is given this long to come back.
@@ -91,7 +91,7 @@ struct Travel {
     call: Call<Seat>,
     time: CallTime,
     /// Of a call that was served; none in it if the shard's clock was not where the node expected it.
-    answer: Option<Option<Answer>>,
+    answer: Option<Option<ScriptReply>>,
     is_lost: bool,
     is_overdue: bool,
 }

@@ -9,8 +9,8 @@ use redis::{Connection, Value};
 use smallvec::smallvec;
 use tollgate_core::lending::Prefetch;
 use tollgate_core::limit::Limit;
-use tollgate_core::place::Field;
-use tollgate_core::script::{self, Answer, Ask, ChargeAsk, Run, Unreadable};
+use tollgate_core::script::{self, ChargeCall, ReplyError, RequestRun, ScriptCall, ScriptReply};
+use tollgate_core::state_address::StateField;
 use tollgate_testbed::Server;
 
 /// Where virtual clocks start: a second, and no boundary of any longer window.
@@ -34,7 +34,7 @@ impl Scripted {
     }
 
     /// The command that charges each client for what it asks.
-    fn command<K: AsRef<[u8]>>(&self, now_us: u64, asks: &[(K, &Ask)]) -> redis::Cmd {
+    fn command<K: AsRef<[u8]>>(&self, now_us: u64, asks: &[(K, &ScriptCall)]) -> redis::Cmd {
         let mut command = redis::cmd("EVALSHA");
         command.arg(&self.digest).arg(asks.len());
         for (key, _) in asks {
@@ -48,12 +48,16 @@ impl Scripted {
         command
     }
 
-    fn charge<K: AsRef<[u8]>>(&mut self, now_us: u64, asks: &[(K, &Ask)]) -> Vec<Result<Answer, Unreadable>> {
+    fn charge<K: AsRef<[u8]>>(
+        &mut self,
+        now_us: u64,
+        asks: &[(K, &ScriptCall)],
+    ) -> Vec<Result<ScriptReply, ReplyError>> {
         let value = self.command(now_us, asks).query(&mut self.connection).unwrap();
         answers(asks, value)
     }
 
-    fn charge_one(&mut self, now_us: u64, key: &str, ask: &Ask) -> Answer {
+    fn charge_one(&mut self, now_us: u64, key: &str, ask: &ScriptCall) -> ScriptReply {
         self.charge(now_us, &[(key, ask)]).remove(0).unwrap()
     }
 
@@ -67,19 +71,19 @@ impl Scripted {
 }
 
 /// What the script says to each of `asks`.
-fn answers<K>(asks: &[(K, &Ask)], value: Value) -> Vec<Result<Answer, Unreadable>> {
+fn answers<K>(asks: &[(K, &ScriptCall)], value: Value) -> Vec<Result<ScriptReply, ReplyError>> {
     let parts: Vec<Vec<u8>> = redis::from_redis_value(value).unwrap();
     assert_eq!(parts.len(), 1 + asks.len());
     let now_us = script::read_time(&parts[0]).unwrap();
-    parts[1..].iter().zip(asks).map(|(part, (_, ask))| Answer::decode(ask, now_us, part)).collect()
+    parts[1..].iter().zip(asks).map(|(part, (_, ask))| ScriptReply::decode(ask, now_us, part)).collect()
 }
 
 /// One request of `cost` against one limit.
-fn ask(limit: &Limit, field: Field, cost: u32) -> Ask {
-    Ask { runs: smallvec![Run { repeats: 1, cost }], charges: smallvec![charge(limit, field)] }
+fn ask(limit: &Limit, field: StateField, cost: u32) -> ScriptCall {
+    ScriptCall { runs: smallvec![RequestRun { repeats: 1, cost }], charges: smallvec![charge(limit, field)] }
 }
 
-fn charge(limit: &Limit, field: Field) -> ChargeAsk {
+fn charge(limit: &Limit, field: StateField) -> ChargeCall {
     let (meter, reports) = (*limit.meter(), Default::default());
-    ChargeAsk { meter, field, enforced: true, holds: false, prefetch: Prefetch::NONE, reports }
+    ChargeCall { meter, field, enforced: true, as_lent: false, prefetch: Prefetch::NONE, reports }
 }

@@ -4,7 +4,7 @@ use super::Compiler;
 use crate::algorithm::Algorithm;
 use crate::document::Path;
 use crate::key::Dimension;
-use crate::limit::{Limit, LimitError, Size};
+use crate::limit::{Limit, LimitError, LimitSize};
 use crate::rate::{Rate, duration_text};
 use crate::rules::pattern::Glob;
 use crate::rules::ruleset::{ByTier, Rule, SizeId, Sizes};
@@ -135,7 +135,7 @@ impl Compiler<'_> {
             let whole = Limit::new(&policy, algorithm, stated.size);
             let limit = match (whole, shaper_size(algorithm, on_exceed, stated)) {
                 (Ok(whole), Some(evenly)) => Limit::new(&policy, algorithm, evenly).map(|mut limit| {
-                    (limit.stated, limit.window_seconds) = (whole.stated, whole.window_seconds);
+                    (limit.shown_quota, limit.window_seconds) = (whole.shown_quota, whole.window_seconds);
                     limit
                 }),
                 (whole, _) => whole,
@@ -280,21 +280,21 @@ impl Compiler<'_> {
     fn mark(&mut self, size: SizeId, whose: &str) {
         let mark = SipHasher13::new().hash(whose.as_bytes());
         for limit in self.parts.sizes[size as usize].clone() {
-            self.parts.limits[limit as usize].identity ^= mark;
+            self.parts.limits[limit as usize].state_id ^= mark;
         }
     }
 }
 
 /// The size of a leaky bucket before which requests queue: unless a burst is stated, they leave one by one, as
 /// drops do. None for all others.
-fn shaper_size(algorithm: Algorithm, on_exceed: Option<&OnExceed>, stated: &Stated) -> Option<Size> {
+fn shaper_size(algorithm: Algorithm, on_exceed: Option<&OnExceed>, stated: &Stated) -> Option<LimitSize> {
     let is_shaper = algorithm == Algorithm::LeakyBucket && matches!(on_exceed, Some(OnExceed::Queue(_)));
     if !is_shaper || stated.has_burst {
         return None;
     }
-    let Size { capacity, rate, window_us } = stated.size;
+    let LimitSize { capacity, rate, window_us } = stated.size;
     let rate = rate.or_else(|| Rate::per(capacity?, window_us?));
-    Some(Size { capacity: Some(1), rate, window_us: None })
+    Some(LimitSize { capacity: Some(1), rate, window_us: None })
 }
 
 /// A rule's only limit has the rule's name; one of several also its period, which outlives a reordering.

@@ -3,7 +3,7 @@
 use super::Charged;
 use std::sync::Arc;
 use tollgate_core::limit::Meter;
-use tollgate_core::place::Field;
+use tollgate_core::state_address::StateField;
 
 /// The limits of one client that are asked together.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ pub(super) enum Take {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Item {
     pub(super) key: u64,
-    pub(super) field: Field,
+    pub(super) field: StateField,
     pub(super) meter: Meter,
     pub(super) enforced: bool,
     pub(super) leased: bool,
@@ -45,7 +45,7 @@ pub(super) struct Item {
 }
 
 impl Item {
-    pub(super) fn new(charge: &Charged<'_>, field: Field) -> Self {
+    pub(super) fn new(charge: &Charged<'_>, field: StateField) -> Self {
         Self {
             key: charge.key,
             field,

@@ -6,11 +6,11 @@ use crate::lease::memory::{Memory, Recalled};
 use crate::lease::pace::Pace;
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use tollgate_core::algorithm::Step;
+use tollgate_core::algorithm::LimitStep;
 use tollgate_core::lending::Prefetch;
 use tollgate_core::limit::Meter;
-use tollgate_core::place::Field;
 use tollgate_core::rules::Leasing;
+use tollgate_core::state_address::StateField;
 
 /// Nodes hold at most one part in so many of a capacity: a client that moves to another node misses no more.
 const PART_IN_HAND: u32 = 100;
@@ -49,7 +49,7 @@ pub(super) struct Lease {
     /// Whether the next tick has to look at it.
     pub(super) is_busy: bool,
     /// Where the state stands; known since it was first asked for.
-    pub(super) place: Option<(Arc<str>, u64, Field)>,
+    pub(super) place: Option<(Arc<str>, u64, StateField)>,
     pub(super) timing: Timing,
     pub(super) meter: Meter,
 }
@@ -84,9 +84,9 @@ impl Timing {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Local {
     /// There is credit for it.
-    Spend(Step),
+    Spend(LimitStep),
     /// The store would refuse it.
-    Refuse(Step),
+    Refuse(LimitStep),
     /// The store has to say.
     Ask,
 }
@@ -96,7 +96,7 @@ impl Local {
         matches!(self, Self::Ask)
     }
 
-    pub(super) fn step(&self) -> Option<Step> {
+    pub(super) fn step(&self) -> Option<LimitStep> {
         match self {
             Self::Spend(step) | Self::Refuse(step) => Some(*step),
             Self::Ask => None,
@@ -166,7 +166,7 @@ impl Lease {
 
     /// The refusal of a request of `cost` that the store cannot be asked about, if the store refused it before and
     /// its retry time has not come.
-    pub(super) fn recall_refusal(&self, cost: u32, now_us: u64) -> Option<Step> {
+    pub(super) fn recall_refusal(&self, cost: u32, now_us: u64) -> Option<LimitStep> {
         match self.memory.as_ref()?.recall_at_any_age(&self.meter, cost, now_us) {
             Recalled::Refused(step) => Some(step),
             Recalled::WasRefused(_) | Recalled::Unknown => None,
@@ -174,7 +174,7 @@ impl Lease {
     }
 
     /// A request was refused as `step` says.
-    pub(super) fn note_refusal(&mut self, step: &Step, now_us: u64) {
+    pub(super) fn note_refusal(&mut self, step: &LimitStep, now_us: u64) {
         self.refused_us = now_us;
         self.refused_until_us = now_us.saturating_add(step.retry_after_us);
     }
@@ -205,13 +205,13 @@ impl Lease {
     }
 
     /// How an admitted request stands with `left` in hand.
-    fn admitted(&self, meter: &Meter, left: u32, now_us: u64) -> Step {
+    fn admitted(&self, meter: &Meter, left: u32, now_us: u64) -> LimitStep {
         let (at_store, reset_after_us) = match &self.memory {
             Some(memory) => memory.look(meter, now_us),
             None => (0, 0),
         };
         let remaining = at_store.saturating_add(left).min(meter.quota());
-        Step { admitted: true, next: None, remaining, retry_after_us: 0, reset_after_us }
+        LimitStep { admitted: true, next: None, remaining, retry_after_us: 0, reset_after_us }
     }
 
     /// What to take ahead: what the client's pace at this node needs within the horizon. All nodes together hold at
@@ -240,13 +240,13 @@ impl Lease {
             false => most,
         };
         let store_us = self.memory.as_ref().map_or(0, |memory| memory.store_us(now_us));
-        let horizon_us = self.timing.horizon_us().min(self.meter.credit_us(store_us));
+        let horizon_us = self.timing.horizon_us().min(self.meter.credit_lifetime_us(store_us));
         Prefetch { want: needed(horizon_us).min(most), share: nodes.saturating_mul(4), lent_limit }
     }
 
     /// Until when tokens may be spent that were taken with a call of `sent_us`, at the time `store_us` there.
     pub(super) fn deadline_us(meter: &Meter, sent_us: u64, store_us: u64) -> u64 {
-        let life_us = meter.credit_us(store_us);
+        let life_us = meter.credit_lifetime_us(store_us);
         sent_us.saturating_add(life_us - life_us / CLOCKS_APART)
     }
 
@@ -304,7 +304,7 @@ impl Lease {
 pub(super) fn counts_epochs_alike(one: &Meter, other: &Meter) -> bool {
     match (one.window(), other.window()) {
         (None, None) => one.bucket().is_some() && other.bucket().is_some(),
-        (Some(one), Some(other)) => one.length * one.tick_us == other.length * other.tick_us,
+        (Some(one), Some(other)) => one.span_us() == other.span_us(),
         _ => false,
     }
 }

@@ -15,8 +15,8 @@ use super::{Call, Charged, Passed, Settings};
 use crate::lease::credit::Reservation;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use tollgate_core::algorithm::Step;
-use tollgate_core::place::Place;
+use tollgate_core::algorithm::LimitStep;
+use tollgate_core::state_address::StateAddress;
 
 /// Keys are keyed hashes already.
 pub(super) type ByKey<T> = HashMap<u64, T, rapidhash::fast::RandomState>;
@@ -126,7 +126,7 @@ impl<W> Page<W> {
         reservation: Reservation,
         passed: Passed,
         now_us: u64,
-        place: impl FnOnce() -> Option<Place>,
+        place: impl FnOnce() -> Option<StateAddress>,
     ) -> Option<Call<W>> {
         let Some(lease) = self.leases.get_mut(&charge.key).filter(|lease| lease.meter == *charge.meter)
         else {
@@ -145,7 +145,7 @@ impl<W> Page<W> {
                 lease.memory = None;
             }
             if let Some((key, _, field)) = &lease.place {
-                let place = Place { key: key.to_string(), field: *field };
+                let place = StateAddress { key: key.to_string(), field: *field };
                 return Call::report(charge, place, lease.credit.reports(now_us), now_us);
             }
         }
@@ -154,7 +154,7 @@ impl<W> Page<W> {
     }
 
     /// See [`super::Book::recall_refusal`].
-    pub(super) fn recall_refusal(&self, charge: &Charged<'_>, cost: u32, now_us: u64) -> Option<Step> {
+    pub(super) fn recall_refusal(&self, charge: &Charged<'_>, cost: u32, now_us: u64) -> Option<LimitStep> {
         let lease = self.leases.get(&charge.key).filter(|lease| lease.meter == *charge.meter)?;
         lease.recall_refusal(cost, now_us)
     }

@@ -6,13 +6,13 @@ use super::page::ByKey;
 use super::{Call, Charged};
 use smallvec::SmallVec;
 use std::sync::Arc;
-use tollgate_core::lending::{Prefetch, Report};
+use tollgate_core::lending::{LeaseReport, Prefetch};
 use tollgate_core::limit::Meter;
-use tollgate_core::place::{Field, Place};
-use tollgate_core::script::{Ask, ChargeAsk, MOST_PARTS};
+use tollgate_core::script::{ChargeCall, MOST_PARTS, ScriptCall};
+use tollgate_core::state_address::{StateAddress, StateField};
 
 /// The key of a client, and what is to be told of its limits.
-type OfClient = (Arc<str>, Vec<(Item, ChargeAsk)>);
+type OfClient = (Arc<str>, Vec<(Item, ChargeCall)>);
 
 /// Reports on their way, those of one client together.
 #[derive(Default)]
@@ -43,7 +43,7 @@ impl Reports {
                 .chunks(MOST_PARTS)
                 .map(|charges| Call {
                     key: Arc::clone(&key),
-                    ask: Ask {
+                    ask: ScriptCall {
                         runs: SmallVec::new(),
                         charges: charges.iter().map(|(_, ask)| ask.clone()).collect(),
                     },
@@ -64,8 +64,8 @@ impl<W> Call<W> {
     /// A call that only reports on one limit, if there is anything to report.
     pub(super) fn report(
         charge: &Charged<'_>,
-        place: Place,
-        reports: SmallVec<[Report; 2]>,
+        place: StateAddress,
+        reports: SmallVec<[LeaseReport; 2]>,
         now_us: u64,
     ) -> Option<Self> {
         let reports = worth_telling(reports, charge.meter);
@@ -76,7 +76,7 @@ impl<W> Call<W> {
         let ask = report_ask(*charge.meter, place.field, reports);
         Some(Self {
             key: Arc::from(place.key),
-            ask: Ask { runs: SmallVec::new(), charges: SmallVec::from_iter([ask]) },
+            ask: ScriptCall { runs: SmallVec::new(), charges: SmallVec::from_iter([ask]) },
             sent_us: now_us,
             client: charge.client,
             group: 0,
@@ -86,12 +86,15 @@ impl<W> Call<W> {
     }
 }
 
-fn report_ask(meter: Meter, field: Field, reports: SmallVec<[Report; 2]>) -> ChargeAsk {
-    ChargeAsk { meter, field, enforced: true, holds: false, prefetch: Prefetch::NONE, reports }
+fn report_ask(meter: Meter, field: StateField, reports: SmallVec<[LeaseReport; 2]>) -> ChargeCall {
+    ChargeCall { meter, field, enforced: true, as_lent: false, prefetch: Prefetch::NONE, reports }
 }
 
 /// What was spent in a window counts in it anyway; only buckets have to be told.
-pub(super) fn worth_telling(mut reports: SmallVec<[Report; 2]>, meter: &Meter) -> SmallVec<[Report; 2]> {
+pub(super) fn worth_telling(
+    mut reports: SmallVec<[LeaseReport; 2]>,
+    meter: &Meter,
+) -> SmallVec<[LeaseReport; 2]> {
     if meter.window().is_some() {
         reports.retain(|report| report.returned > 0);
     }

@@ -143,10 +143,10 @@ mod tests {
     use std::sync::atomic::Ordering;
     use tokio::time::timeout;
     use tollgate_core::algorithm::Algorithm;
-    use tollgate_core::limit::{Limit, Size};
-    use tollgate_core::place::{Field, Place};
+    use tollgate_core::limit::{Limit, LimitSize};
     use tollgate_core::rate::Rate;
     use tollgate_core::rules::Leasing;
+    use tollgate_core::state_address::{StateAddress, StateField};
     use tollgate_testbed::PATIENCE;
 
     /// A store that nobody answers at: what happens here happens without one.
@@ -157,7 +157,7 @@ mod tests {
 
     /// A request of `client`: what is to be sent for it, if it is the first, and where it waits.
     fn ask(shared: &Shared, client: u64) -> (Option<Queued>, Hearing) {
-        let size = Size { capacity: Some(10), rate: Rate::per(10, 1_000_000), window_us: None };
+        let size = LimitSize { capacity: Some(10), rate: Rate::per(10, 1_000_000), window_us: None };
         let limit = Limit::new("a", Algorithm::TokenBucket, size).unwrap();
         let charged = Charged {
             key: client,
@@ -174,7 +174,10 @@ mod tests {
             hearings.push(hearing);
             ticket
         };
-        let place = |_| Place { key: format!("client-{client}"), field: Field::new(limit.identity, None) };
+        let place = |_| StateAddress {
+            key: format!("client-{client}"),
+            field: StateField::new(limit.state_id, None),
+        };
         let now_us = shared.lease_us();
         let Checked::Asked(asked) = shared.book.check(&[charged], 1, 1, now_us, place, waiter) else {
             panic!("nothing is known of it");

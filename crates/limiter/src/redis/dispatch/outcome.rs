@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
-use tollgate_core::script::{Answer, Unreadable};
+use tollgate_core::script::{ReplyError, ScriptReply};
 
 /// A call follows a slot that moves for as long as it has time, but not for ever between two servers that disagree.
 const MOST_HOPS: u32 = 10;
@@ -50,7 +50,7 @@ impl Shared {
         let mut answers = answers.into_iter();
         batch.conclude(|queued| {
             let answer = answers.next().unwrap_or_default();
-            match Answer::decode(&queued.call.ask, store_us, &answer) {
+            match ScriptReply::decode(&queued.call.ask, store_us, &answer) {
                 Ok(answer) => {
                     if let Some(call) = self.book.answered(queued.call, &answer, now_us) {
                         self.send(call);
@@ -62,17 +62,17 @@ impl Shared {
     }
 
     /// The script did nothing for this client, and said why.
-    fn refused(self: &Arc<Self>, shard: &Arc<Shard>, queued: Queued, why: &Unreadable) {
+    fn refused(self: &Arc<Self>, shard: &Arc<Shard>, queued: Queued, why: &ReplyError) {
         let has_moved =
-            matches!(why, Unreadable::Refused(why) if why.contains("non local key") || why.contains("MOVED"));
+            matches!(why, ReplyError::Refused(why) if why.contains("non local key") || why.contains("MOVED"));
         if has_moved {
             self.servers.refresh();
             return self.follow(shard, queued, true, &Failure::TryAgain);
         }
         let failure = match why {
-            Unreadable::Refused(text) => Failure::of_text(text),
-            Unreadable::Malformed => Failure::InvalidAnswer("not in a known format"),
-            Unreadable::Impossible(why) => Failure::InvalidAnswer(why),
+            ReplyError::Refused(text) => Failure::of_text(text),
+            ReplyError::Malformed => Failure::InvalidAnswer("not in a known format"),
+            ReplyError::Impossible(why) => Failure::InvalidAnswer(why),
         };
         shard.note_error_inside(&failure);
         self.book.failed(queued.call, matches!(failure, Failure::InvalidAnswer(_)));

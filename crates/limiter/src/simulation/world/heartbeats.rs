@@ -1,7 +1,7 @@
 //! Heartbeats of the nodes, which tell each the time of the shards.
 
 use super::{Next, World};
-use tollgate_core::heartbeat::{Answer, INTERVAL_US};
+use tollgate_core::heartbeat::{HeartbeatReply, INTERVAL_US};
 
 /// Between two heartbeats, when the clock of a shard is in doubt.
 const SHORTEST_INTERVAL_US: u64 = 200_000;
@@ -14,7 +14,7 @@ pub(super) struct Heartbeat {
     /// By the node's clock.
     sent_us: u64,
     expected_us: Option<u64>,
-    answer: Option<Answer>,
+    answer: Option<HeartbeatReply>,
     /// The node does not wait any longer.
     timeout_us: u64,
 }

@@ -157,7 +157,7 @@ impl World<'_> {
         match verdict {
             Verdict::Served { steps, reserved } => {
                 let charges = waiting.groups[group].iter().zip(&steps);
-                let refused = |(index, step): (&usize, &tollgate_core::algorithm::Step)| {
+                let refused = |(index, step): (&usize, &tollgate_core::algorithm::LimitStep)| {
                     waiting.dues[*index].enforced && !step.admitted
                 };
                 waiting.is_refused |= { charges }.any(refused);

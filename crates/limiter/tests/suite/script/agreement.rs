@@ -4,13 +4,13 @@
 //! `TOLLGATE_GROUPS=1000` walks further, see docs/redis.md.
 
 use super::draw::Numbers;
-use super::{Ask, Run, SECOND_US, START_US, Scripted, answers, charge};
+use super::{RequestRun, SECOND_US, START_US, ScriptCall, Scripted, answers, charge};
 use redis::Value;
 use tollgate_core::algorithm::Algorithm;
-use tollgate_core::lending::{Account, EPOCH_US, Lent, Prefetch, Report};
-use tollgate_core::limit::{Limit, State};
-use tollgate_core::place::Field;
-use tollgate_core::script::{Answer, AnsweredState};
+use tollgate_core::lending::{EPOCH_US, LeaseReport, LentTokens, Prefetch, StoredState};
+use tollgate_core::limit::{Limit, LimitState};
+use tollgate_core::script::{ReplyState, ScriptReply};
+use tollgate_core::state_address::StateField;
 use tollgate_core::virtual_store::VirtualStore;
 
 const ALGORITHMS: [Algorithm; 6] = [
@@ -115,14 +115,14 @@ struct Client {
     limits: Vec<Kept>,
     /// Asks for one request at a time, takes nothing ahead, and is walked by the embedded algorithm too.
     plain: bool,
-    embedded: Option<State>,
+    embedded: Option<LimitState>,
     edited: bool,
 }
 
 struct Kept {
     numbers: Numbers,
     limit: Limit,
-    field: Field,
+    field: StateField,
     enforced: bool,
     /// Taken ahead, and when.
     taken: (u32, u32),
@@ -147,8 +147,8 @@ impl Group {
     fn walk(mut self, scripted: &mut Scripted, met: &mut Met) {
         for round in 0..ROUNDS {
             self.move_clock();
-            let asks: Vec<Ask> = (0..CLIENTS).map(|number| self.ask(number)).collect();
-            let asked: Vec<(&str, &Ask)> =
+            let asks: Vec<ScriptCall> = (0..CLIENTS).map(|number| self.ask(number)).collect();
+            let asked: Vec<(&str, &ScriptCall)> =
                 self.clients.iter().map(|client| client.key.as_str()).zip(&asks).collect();
             let mut pipeline = redis::pipe();
             pipeline.add_command(scripted.command(self.now_us, &asked));
@@ -201,7 +201,7 @@ impl Group {
         self.newest_us = self.newest_us.max(self.now_us);
     }
 
-    fn ask(&mut self, number: usize) -> Ask {
+    fn ask(&mut self, number: usize) -> ScriptCall {
         let Self { rng, now_us, clients, promise, .. } = self;
         let client = &mut clients[number];
         let promised = promise.as_ref().filter(|promise| promise.client == number);
@@ -216,11 +216,11 @@ impl Group {
             _ => rng.u32(1..=most.min(3)),
         };
         let first = promised.map_or_else(&mut cost, |promise| promise.cost);
-        let mut runs = vec![Run { repeats: 1, cost: first }];
+        let mut runs = vec![RequestRun { repeats: 1, cost: first }];
         if !quiet {
             runs[0].repeats = [0, 1, 1, 2, 5, 40][rng.usize(..6)];
             for _ in 0..rng.usize(0..3) {
-                runs.push(Run { repeats: rng.u32(0..=3), cost: rng.u32(1..=most.min(20)) });
+                runs.push(RequestRun { repeats: rng.u32(0..=3), cost: rng.u32(1..=most.min(20)) });
             }
             // Some have nothing to ask, only to tell.
             if rng.u8(0..16) == 0 {
@@ -230,7 +230,7 @@ impl Group {
         let charges = client.limits.iter_mut().map(|kept| {
             let mut charge = charge(&kept.limit, kept.field);
             charge.enforced = kept.enforced;
-            charge.holds = !quiet && rng.u8(0..3) == 0;
+            charge.as_lent = !quiet && rng.u8(0..3) == 0;
             if !quiet && rng.u8(0..3) == 0 {
                 let (want, quota) = (rng.u32(1..=kept.limit.quota), kept.limit.quota);
                 let lent_limit = [quota / 100, quota / 2, quota, u32::MAX][rng.usize(..4)];
@@ -241,10 +241,17 @@ impl Group {
             }
             charge
         });
-        Ask { charges: charges.collect(), runs: runs.into_iter().collect() }
+        ScriptCall { charges: charges.collect(), runs: runs.into_iter().collect() }
     }
 
-    fn compare(&mut self, number: usize, ask: &Ask, answer: Answer, context: &str, met: &mut Met) {
+    fn compare(
+        &mut self,
+        number: usize,
+        ask: &ScriptCall,
+        answer: ScriptReply,
+        context: &str,
+        met: &mut Met,
+    ) {
         let now_us = self.now_us;
         let answer = plainly(answer);
         let client = &mut self.clients[number];
@@ -252,28 +259,28 @@ impl Group {
         let limits = || client.limits.iter().map(|kept| &kept.limit).collect::<Vec<_>>();
         assert_eq!(answer, twin, "{context} at {now_us}: {ask:?} of {:?}", limits());
         met.steps += 1;
-        met.passed += u64::from(answer.passing.iter().any(|passing| *passing > 0));
-        let first = ask.runs.first().zip(answer.passing.first());
+        met.passed += u64::from(answer.admitted.iter().any(|passing| *passing > 0));
+        let first = ask.runs.first().zip(answer.admitted.first());
         let refused = first.is_some_and(|(run, passing)| *passing < run.repeats);
         met.refused += u64::from(refused);
         for ((kept, charge), asked) in client.limits.iter_mut().zip(&answer.charges).zip(&ask.charges) {
             met.ticks_us.insert(kept.tick_us());
-            met.lends += u64::from(charge.lends > 0);
-            let counted = if asked.enforced { &answer.passing } else { &charge.counted };
+            met.lends += u64::from(charge.lent > 0);
+            let counted = if asked.enforced { &answer.admitted } else { &charge.counted };
             let held = counted.iter().zip(&ask.runs).map(|(count, run)| count * run.cost).sum::<u32>();
-            let is_held = held > 0 && (asked.holds || asked.meter.bucket().is_none());
+            let is_held = held > 0 && (asked.as_lent || asked.meter.bucket().is_none());
             met.held += u64::from(is_held && asked.meter.bucket().is_some());
             let is_logged = kept.limit.meter().is_log();
             met.returned_to_logs += u64::from(
                 is_logged
                     && asked.reports.iter().any(|report| report.epoch == kept.taken.0 && report.returned > 0),
             );
-            if charge.lends > 0 || is_held {
+            if charge.lent > 0 || is_held {
                 let epoch = match &charge.state {
-                    AnsweredState::Account(account) if account.lent.total() > 0 => account.lent.epoch,
+                    ReplyState::Stored(account) if account.lent.total() > 0 => account.lent.epoch,
                     _ => kept.limit.meter().epoch(now_us),
                 };
-                kept.taken = (epoch, charge.lends + if is_held { held } else { 0 });
+                kept.taken = (epoch, charge.lent + if is_held { held } else { 0 });
             }
         }
         if client.plain {
@@ -281,8 +288,8 @@ impl Group {
             met.embedded += 1;
         }
         let lent = ask.charges.iter().zip(&answer.charges).any(|(_, charge)| match &charge.state {
-            AnsweredState::Account(account) => account.lent.total() > 0,
-            AnsweredState::Log(_) => false,
+            ReplyState::Stored(account) => account.lent.total() > 0,
+            ReplyState::Log(_) => false,
         });
         met.lent_refusals += u64::from(refused && lent);
         match self.promise.take() {
@@ -309,18 +316,26 @@ impl Group {
     }
 
     /// Tells the twin which states the script has let go of, each of which must be as good as a fresh one.
-    fn let_go(&mut self, number: usize, ask: &Ask, fields: Vec<Vec<u8>>, context: &str, met: &mut Met) {
+    fn let_go(
+        &mut self,
+        number: usize,
+        ask: &ScriptCall,
+        fields: Vec<Vec<u8>>,
+        context: &str,
+        met: &mut Met,
+    ) {
         let monotone = self.now_us == self.newest_us && !self.clients[number].edited;
         for charge in &ask.charges {
             let is_log = charge.meter.algorithm() == Algorithm::SlidingWindowLog;
             if is_log || fields.iter().any(|field| field == charge.field.as_bytes()) {
                 continue;
             }
-            if let Some(account) = self.twin.forget_state(&number, charge.field) {
+            if let Some(account) = self.twin.remove_state(&number, charge.field) {
                 met.dropped += 1;
                 // Its last edit may have given it a longer life than the one that it was dropped by.
                 self.promise = self.promise.take().filter(|promise| promise.client != number);
-                let fresh = account.look(&charge.meter, self.now_us) == (charge.meter.quota(), 0);
+                let fresh =
+                    account.remaining_and_reset(&charge.meter, self.now_us) == (charge.meter.quota(), 0);
                 assert!(fresh || !monotone, "{context}: {account:?} was dropped at {}", self.now_us);
             }
         }
@@ -336,7 +351,7 @@ impl Client {
             let numbers = if index == 0 { base } else { base.of(ALGORITHMS[rng.usize(..6)], rng) };
             let numbers = if rng.bool() { numbers.edited(rng) } else { numbers };
             let route = rng.bool().then(|| rng.u64(..));
-            let field = Field::new((index as u64 + 1) << 40 | rng.u64(..) << 48, route);
+            let field = StateField::new((index as u64 + 1) << 40 | rng.u64(..) << 48, route);
             let enforced = plain || rng.u8(0..4) > 0;
             Kept { numbers, limit: numbers.limit(), field, enforced, taken: (0, 0) }
         });
@@ -352,14 +367,14 @@ impl Client {
         self.edited = true;
     }
 
-    fn compare_embedded(&mut self, now_us: u64, cost: u32, answer: &Answer, context: &str) {
+    fn compare_embedded(&mut self, now_us: u64, cost: u32, answer: &ScriptReply, context: &str) {
         let limit = &self.limits[0].limit;
         let (step, next) = limit.step_state(self.embedded.as_ref(), now_us, cost);
         self.embedded = next.or_else(|| self.embedded.take());
-        assert_eq!(step.admitted, answer.passing[0] == 1, "{context} at {now_us}: {limit:?}");
+        assert_eq!(step.admitted, answer.admitted[0] == 1, "{context} at {now_us}: {limit:?}");
         let (standing, cell) = match &answer.charges[0].state {
-            AnsweredState::Account(account) => {
-                let (remaining, reset_after_us) = account.look(limit.meter(), now_us);
+            ReplyState::Stored(account) => {
+                let (remaining, reset_after_us) = account.remaining_and_reset(limit.meter(), now_us);
                 let retry_after_us = match step.admitted {
                     true => 0,
                     false => account.step(limit.meter(), now_us, cost).retry_after_us,
@@ -367,14 +382,14 @@ impl Client {
                 ((remaining, reset_after_us, retry_after_us), account.cell)
             }
             // What it tells of the wait is that of one more request.
-            AnsweredState::Log(standings) => {
+            ReplyState::Log(standings) => {
                 let standing = standings[0];
                 let retry_after_us = if step.admitted { 0 } else { standing.retry_after_us };
                 ((standing.remaining, standing.reset_after_us, retry_after_us), None)
             }
         };
         let context = format!("{context} at {now_us}: {cost} under {limit:?}");
-        if let Some(State::Cell(embedded)) = self.embedded {
+        if let Some(LimitState::Cell(embedded)) = self.embedded {
             assert_eq!(cell, Some(embedded), "{context}");
         }
         let embedded = (step.remaining, step.reset_after_us, step.retry_after_us);
@@ -384,7 +399,7 @@ impl Client {
 
 impl Kept {
     /// What a node might tell: of what it took, of what nobody took, and of times long gone.
-    fn report(&self, rng: &mut fastrand::Rng, now_us: u64) -> Report {
+    fn report(&self, rng: &mut fastrand::Rng, now_us: u64) -> LeaseReport {
         let present = self.limit.meter().epoch(now_us);
         let (taken_at, taken) = self.taken;
         let amount = |rng: &mut fastrand::Rng| match rng.u8(0..20) {
@@ -401,7 +416,7 @@ impl Kept {
             4 => rng.u32(..),
             _ => taken_at,
         };
-        Report { epoch, spent: amount(rng), returned: amount(rng) }
+        LeaseReport { epoch, spent: amount(rng), returned: amount(rng) }
     }
 
     fn tick_us(&self) -> u64 {
@@ -411,22 +426,22 @@ impl Kept {
 }
 
 /// Until every limit that can refuse has room for `cost`, if nobody spends or reports.
-fn wait_us(ask: &Ask, answer: &Answer, cost: u32) -> u64 {
+fn wait_us(ask: &ScriptCall, answer: &ScriptReply, cost: u32) -> u64 {
     let waits = ask.charges.iter().zip(&answer.charges).filter(|(charge, _)| charge.enforced);
     let waits = waits.map(|(charge, found)| match &found.state {
-        AnsweredState::Account(account) => account.step(&charge.meter, answer.now_us, cost).retry_after_us,
-        AnsweredState::Log(standings) => standings[0].retry_after_us,
+        ReplyState::Stored(account) => account.step(&charge.meter, answer.now_us, cost).retry_after_us,
+        ReplyState::Log(standings) => standings[0].retry_after_us,
     });
     waits.max().unwrap_or(0)
 }
 
 /// Where nothing is lent, no second is remembered in which it was.
-fn plainly(mut answer: Answer) -> Answer {
+fn plainly(mut answer: ScriptReply) -> ScriptReply {
     for charge in &mut answer.charges {
-        if let AnsweredState::Account(Account { lent, .. }) = &mut charge.state
+        if let ReplyState::Stored(StoredState { lent, .. }) = &mut charge.state
             && lent.total() == 0
         {
-            *lent = Lent::default();
+            *lent = LentTokens::default();
         }
     }
     answer

@@ -3,9 +3,9 @@
 use super::{START_US, answers, ask};
 use redis::{Connection, Value};
 use tollgate_core::algorithm::Algorithm;
-use tollgate_core::limit::{Limit, Size};
-use tollgate_core::place::Field;
-use tollgate_core::script::{self, Ask, Unreadable};
+use tollgate_core::limit::{Limit, LimitSize};
+use tollgate_core::script::{self, ReplyError, ScriptCall};
+use tollgate_core::state_address::StateField;
 use tollgate_testbed::{Cluster, Server};
 
 fn connect(server: &Server) -> Connection {
@@ -18,7 +18,10 @@ fn home(connection: &mut Connection, key: &str, primaries: usize) -> usize {
     (0..primaries).rfind(|number| 16_384 * number / primaries <= slot).unwrap()
 }
 
-fn charge(connection: &mut Connection, asks: &[(&str, &Ask)]) -> Vec<Result<script::Answer, Unreadable>> {
+fn charge(
+    connection: &mut Connection,
+    asks: &[(&str, &ScriptCall)],
+) -> Vec<Result<script::ScriptReply, ReplyError>> {
     let text = format!("{}{}", script::CLUSTER_HEADER, script::SCRIPT);
     let mut command = redis::cmd("EVAL");
     command.arg(text).arg(1).arg(asks[0].0);
@@ -35,15 +38,15 @@ fn one_call_serves_the_clients_of_one_server() {
     const PRIMARIES: usize = 3;
     let cluster = Cluster::start(PRIMARIES, 0);
     let mut connections: Vec<Connection> = cluster.primaries.iter().map(connect).collect();
-    let size = Size { capacity: Some(10), rate: None, window_us: Some(60_000_000) };
+    let size = LimitSize { capacity: Some(10), rate: None, window_us: Some(60_000_000) };
     let bucket = Limit::new("bucket", Algorithm::TokenBucket, size).unwrap();
     let log = Limit::new("log", Algorithm::SlidingWindowLog, size).unwrap();
-    let one = Ask {
+    let one = ScriptCall {
         charges: [&bucket, &log]
             .iter()
-            .flat_map(|limit| ask(limit, Field::new(limit.identity, None), 1).charges)
+            .flat_map(|limit| ask(limit, StateField::new(limit.state_id, None), 1).charges)
             .collect(),
-        ..ask(&bucket, Field::new(bucket.identity, None), 1)
+        ..ask(&bucket, StateField::new(bucket.state_id, None), 1)
     };
     let keys: Vec<String> = (0..60).map(|number| format!("tg:{{client-{number}}}")).collect();
     let homes: Vec<usize> = keys.iter().map(|key| home(&mut connections[0], key, PRIMARIES)).collect();
@@ -59,12 +62,12 @@ fn one_call_serves_the_clients_of_one_server() {
         for (key, home) in strangers {
             asked.insert(3, (key, *home));
         }
-        let asks: Vec<(&str, &Ask)> = asked.iter().map(|(key, _)| (*key, &one)).collect();
+        let asks: Vec<(&str, &ScriptCall)> = asked.iter().map(|(key, _)| (*key, &one)).collect();
         let found = charge(connection, &asks);
         for ((key, home), answer) in asked.iter().zip(&found) {
             match answer {
-                Ok(answer) => assert!(*home == number && answer.passing[0] == 1, "{key}: {answer:?}"),
-                Err(Unreadable::Refused(why)) => {
+                Ok(answer) => assert!(*home == number && answer.admitted[0] == 1, "{key}: {answer:?}"),
+                Err(ReplyError::Refused(why)) => {
                     assert!(*home != number && why.contains("non local key"), "{key}: {why}");
                 }
                 Err(error) => panic!("{key}: {error}"),

@@ -2,7 +2,7 @@
 
 use super::SECOND_US;
 use tollgate_core::algorithm::Algorithm;
-use tollgate_core::limit::{Limit, Size};
+use tollgate_core::limit::{Limit, LimitSize};
 use tollgate_core::rate::Rate;
 
 const DAY: u64 = 86_400;
@@ -109,8 +109,8 @@ impl Numbers {
     fn build(self) -> Result<Limit, tollgate_core::limit::LimitError> {
         let capacity = Some(self.capacity.into());
         let size = match self.algorithm.counts_windows() {
-            true => Size { capacity, rate: None, window_us: Some(self.period_us) },
-            false => Size { capacity, rate: Rate::per(self.tokens, self.period_us), window_us: None },
+            true => LimitSize { capacity, rate: None, window_us: Some(self.period_us) },
+            false => LimitSize { capacity, rate: Rate::per(self.tokens, self.period_us), window_us: None },
         };
         Limit::new("drawn", self.algorithm, size)
     }

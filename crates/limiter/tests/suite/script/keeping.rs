@@ -3,29 +3,33 @@
 use super::{SECOND_US, START_US, Scripted, ask, charge};
 use smallvec::smallvec;
 use tollgate_core::algorithm::Algorithm;
-use tollgate_core::lending::{Account, EPOCH_US, Prefetch, Report};
-use tollgate_core::limit::{Limit, Size};
-use tollgate_core::place::Field;
-use tollgate_core::script::{self, AnsweredState, Ask, Run, Unreadable};
+use tollgate_core::lending::{EPOCH_US, LeaseReport, Prefetch, StoredState};
+use tollgate_core::limit::{Limit, LimitSize};
+use tollgate_core::script::{self, ReplyError, ReplyState, RequestRun, ScriptCall};
+use tollgate_core::state_address::StateField;
 
 const MOST_FIELDS: u64 = 500;
 const DAY_US: u64 = 86_400 * SECOND_US;
 
 fn limit(algorithm: Algorithm, capacity: u64, window_us: u64) -> Limit {
-    Limit::new("kept", algorithm, Size { capacity: Some(capacity), rate: None, window_us: Some(window_us) })
-        .unwrap()
+    Limit::new(
+        "kept",
+        algorithm,
+        LimitSize { capacity: Some(capacity), rate: None, window_us: Some(window_us) },
+    )
+    .unwrap()
 }
 
 fn per_second(capacity: u64) -> Limit {
     limit(Algorithm::TokenBucket, capacity, SECOND_US)
 }
 
-fn field(number: u64) -> Field {
-    Field::new(number << 40, None)
+fn field(number: u64) -> StateField {
+    StateField::new(number << 40, None)
 }
 
-fn route(number: u64, route: u64) -> Field {
-    Field::new(number << 40, Some(route << 32))
+fn route(number: u64, route: u64) -> StateField {
+    StateField::new(number << 40, Some(route << 32))
 }
 
 impl Scripted {
@@ -38,11 +42,11 @@ impl Scripted {
     }
 }
 
-fn remaining(scripted: &mut Scripted, now_us: u64, key: &str, limit: &Limit, field: Field) -> u32 {
+fn remaining(scripted: &mut Scripted, now_us: u64, key: &str, limit: &Limit, field: StateField) -> u32 {
     let answer = scripted.charge_one(now_us, key, &ask(limit, field, 1));
     match answer.charges[0].state {
-        AnsweredState::Account(account) => account.look(limit.meter(), now_us).0,
-        AnsweredState::Log(_) => panic!("{limit:?} is kept as a log"),
+        ReplyState::Stored(account) => account.remaining_and_reset(limit.meter(), now_us).0,
+        ReplyState::Log(_) => panic!("{limit:?} is kept as a log"),
     }
 }
 
@@ -191,8 +195,8 @@ fn a_state_in_an_unknown_format_is_an_error_of_its_client_alone() {
     for (number, value) in strange.iter().enumerate() {
         let key = format!("{{c{number}}}");
         // It has another limit, which must not be spent, and a log, which must not be moved.
-        let both = Ask {
-            runs: smallvec![Run { repeats: 1, cost: 1 }],
+        let both = ScriptCall {
+            runs: smallvec![RequestRun { repeats: 1, cost: 1 }],
             charges: smallvec![charge(&ten, field(1)), charge(&log, field(3)), charge(&ten, field(2))],
         };
         scripted.charge_one(START_US, &key, &both);
@@ -205,10 +209,10 @@ fn a_state_in_an_unknown_format_is_an_error_of_its_client_alone() {
         let one = ask(&ten, field(1), 1);
         let jumped_us = START_US - 100 * DAY_US;
         let answers = scripted.charge(jumped_us, &[("{a}", &one), (key.as_str(), &both), ("{b}", &one)]);
-        assert!(matches!(&answers[1], Err(Unreadable::Refused(why)) if !why.is_empty()), "{answers:?}");
+        assert!(matches!(&answers[1], Err(ReplyError::Refused(why)) if !why.is_empty()), "{answers:?}");
         assert_eq!(dump(&mut scripted), before, "{value:?}");
         for served in [&answers[0], &answers[2]] {
-            assert_eq!(served.as_ref().unwrap().passing[0], 1);
+            assert_eq!(served.as_ref().unwrap().admitted[0], 1);
         }
         let format = answers[1].as_ref().unwrap_err().to_string();
         assert!(value.len() < 19 || format.contains("format"), "{format}");
@@ -238,7 +242,7 @@ fn what_is_not_understood_is_not_dropped_either() {
     }
     for later in 0..200 {
         let answer = scripted.charge_one(START_US + later * 10 * SECOND_US, "{c}", &ask(&ten, field(1), 1));
-        assert_eq!(answer.passing[0], 1);
+        assert_eq!(answer.admitted[0], 1);
     }
     assert_eq!(scripted.hlen("{c}"), 5);
 }
@@ -250,8 +254,8 @@ fn a_key_of_another_kind_is_an_error_of_its_client_alone() {
     let _: String = scripted.query(&[b"SET", b"{c}", b"text"]);
     let one = ask(&ten, field(1), 1);
     let answers = scripted.charge(START_US, &[("{c}", &one), ("{d}", &one)]);
-    assert!(matches!(&answers[0], Err(Unreadable::Refused(why)) if why.contains("WRONGTYPE")), "{answers:?}");
-    assert_eq!(answers[1].as_ref().unwrap().passing[0], 1);
+    assert!(matches!(&answers[0], Err(ReplyError::Refused(why)) if why.contains("WRONGTYPE")), "{answers:?}");
+    assert_eq!(answers[1].as_ref().unwrap().admitted[0], 1);
 }
 
 /// Without a time in the header it is the server's own, and both tell the same one.
@@ -287,11 +291,11 @@ fn every_entry_of_a_long_log_is_found() {
         scripted.charge_one(START_US + number * SECOND_US, "{c}", &ask(&log, field(1), 1));
     }
     let mut standing = |now_us: u64, cost: u32| {
-        let runs = smallvec![Run { repeats: 0, cost }];
-        let asked = Ask { runs, charges: smallvec![charge(&log, field(1))] };
+        let runs = smallvec![RequestRun { repeats: 0, cost }];
+        let asked = ScriptCall { runs, charges: smallvec![charge(&log, field(1))] };
         match &scripted.charge_one(now_us, "{c}", &asked).charges[0].state {
-            AnsweredState::Log(standings) => standings[0],
-            AnsweredState::Account(_) => panic!("{log:?} is not kept as a log"),
+            ReplyState::Log(standings) => standings[0],
+            ReplyState::Stored(_) => panic!("{log:?} is not kept as a log"),
         }
     };
     let now_us = START_US + ENTRIES * SECOND_US;
@@ -323,7 +327,7 @@ struct Aging {
     /// What the server would say; none without the key.
     left_ms: Option<u64>,
     /// The last answer, and when it came.
-    account: Account,
+    account: StoredState,
     /// How often the key expired, and the most that was lent at once.
     expired: u32,
     most_lent: u32,
@@ -349,8 +353,8 @@ impl Aging {
     fn assert_fresh(&self, then_us: u64) {
         let meter = self.limit.meter();
         let mut account = self.account;
-        account.settle(meter, then_us, &[]);
-        let (available, _) = account.look(meter, then_us);
+        account.apply_reports(meter, then_us, &[]);
+        let (available, _) = account.remaining_and_reset(meter, then_us);
         assert!(
             account.lent.total() == 0 && available == meter.quota(),
             "{} expires {} µs after the last answer with {:?}",
@@ -361,7 +365,7 @@ impl Aging {
     }
 
     /// One call. The server's own clock must not count: the expiry is set before, and only a renewal changes it.
-    fn charge(&mut self, scripted: &mut Scripted, asked: &Ask) -> u32 {
+    fn charge(&mut self, scripted: &mut Scripted, asked: &ScriptCall) -> u32 {
         if let Some(left_ms) = self.left_ms {
             let _: i64 = scripted.query(&[b"PEXPIRE", self.key.as_bytes(), left_ms.to_string().as_bytes()]);
         }
@@ -370,28 +374,32 @@ impl Aging {
         if left_ms > self.left_ms.map_or(-1, |left_ms| left_ms as i64) {
             self.left_ms = Some(script::ttl_ms(self.limit.meter()));
         }
-        let AnsweredState::Account(account) = answer.charges[0].state else { panic!("{answer:?}") };
+        let ReplyState::Stored(account) = answer.charges[0].state else { panic!("{answer:?}") };
         self.account = account;
         self.most_lent = self.most_lent.max(account.lent.total());
-        answer.passing.iter().sum()
+        answer.admitted.iter().sum()
     }
 }
 
 /// What a node could ask for: a few requests or a burst, held or not, with something ahead, and reports of tokens
 /// that were lent before.
-fn any_ask(rng: &mut fastrand::Rng, aging: &Aging) -> Ask {
+fn any_ask(rng: &mut fastrand::Rng, aging: &Aging) -> ScriptCall {
     let quota = aging.limit.quota;
     let cost = if rng.u8(..4) == 0 { rng.u32(1..=quota) } else { rng.u32(1..=3) };
     let mut one = charge(&aging.limit, field(1));
-    one.holds = rng.bool();
+    one.as_lent = rng.bool();
     if rng.bool() {
         one.prefetch = Prefetch::new(rng.u32(1..=quota), rng.u32(1..=3));
     }
     if rng.u8(..3) == 0 {
         let epoch = aging.limit.meter().epoch(aging.now_us) - rng.u32(..2);
-        one.reports.push(Report { epoch, spent: rng.u32(..=quota / 4), returned: rng.u32(..=quota / 4) });
+        one.reports.push(LeaseReport {
+            epoch,
+            spent: rng.u32(..=quota / 4),
+            returned: rng.u32(..=quota / 4),
+        });
     }
-    Ask { runs: smallvec![Run { repeats: rng.u32(0..3), cost }], charges: smallvec![one] }
+    ScriptCall { runs: smallvec![RequestRun { repeats: rng.u32(0..3), cost }], charges: smallvec![one] }
 }
 
 /// Idle for a moment, for about as long as it takes to fill, as tokens are lent, or as a key lives.
@@ -418,7 +426,7 @@ fn no_key_expires_while_tokens_are_lent_or_it_still_limits() {
                 limit,
                 now_us: START_US,
                 left_ms: None,
-                account: Account::default(),
+                account: StoredState::default(),
                 expired: 0,
                 most_lent: 0,
             };

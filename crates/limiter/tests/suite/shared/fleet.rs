@@ -13,8 +13,8 @@ use tokio::runtime::Builder;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tollgate_core::algorithm::Bucket;
-use tollgate_core::place::{Places, Secret};
 use tollgate_core::rules::Loaded;
+use tollgate_core::state_address::{FleetSecret, StateAddresses};
 use tollgate_limiter::simulation::{self, Ledger};
 use tollgate_limiter::{
     Clock, FailureSettings, Limiter, MemoryStore, RedisSettings, RedisStore, Request, ShardState,
@@ -458,9 +458,9 @@ impl Findings {
 /// The keys of the clients at the store, by their number.
 pub fn client_keys() -> Vec<String> {
     let loaded = load(RULES);
-    let places = Places::new(&RedisSettings::default().prefix, Secret(SECRET));
+    let places = StateAddresses::new(&RedisSettings::default().prefix, FleetSecret(SECRET));
     let (rule, limit) = loaded.rules.limits().next().unwrap();
-    Client::all().iter().map(|client| places.of(rule, limit, &client.request(), 0).key).collect()
+    Client::all().iter().map(|client| places.locate(rule, limit, &client.request(), 0).key).collect()
 }
 
 impl fmt::Display for Findings {

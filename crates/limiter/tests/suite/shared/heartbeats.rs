@@ -2,7 +2,7 @@
 
 use super::fleet::{Node, alone};
 use redis::{Connection, Value};
-use tollgate_core::heartbeat::{self, Answer};
+use tollgate_core::heartbeat::{self, HeartbeatReply};
 use tollgate_limiter::{NodeAddress, RedisSettings};
 use tollgate_testbed::{Server, eventually};
 
@@ -26,7 +26,7 @@ impl Simulated {
         Self { connection, tag }
     }
 
-    fn send_heartbeat(&mut self, id: &str, description: Option<&str>) -> (Answer, Value) {
+    fn send_heartbeat(&mut self, id: &str, description: Option<&str>) -> (HeartbeatReply, Value) {
         self.send_heartbeat_expecting(id, None, description)
     }
 
@@ -35,7 +35,7 @@ impl Simulated {
         id: &str,
         expected_us: Option<u64>,
         description: Option<&str>,
-    ) -> (Answer, Value) {
+    ) -> (HeartbeatReply, Value) {
         let (prefix, tag) = ("tg:", &self.tag);
         let mut command = redis::cmd("EVAL");
         command.arg(heartbeat::SCRIPT).arg(3).arg(heartbeat::alive_key(prefix, tag));
@@ -44,7 +44,7 @@ impl Simulated {
         let value: Value = command.query(&mut self.connection).unwrap();
         let (time, nodes, is_new, correction): (Vec<u8>, i64, i64, Vec<u8>) =
             redis::from_redis_value(value.clone()).unwrap();
-        (Answer::read(&time, nodes, is_new, &correction).unwrap(), value)
+        (HeartbeatReply::read(&time, nodes, is_new, &correction).unwrap(), value)
     }
 }
 

@@ -7,11 +7,11 @@ use smallvec::smallvec;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::task::JoinSet;
-use tollgate_core::lending::{Account, Prefetch};
+use tollgate_core::lending::{Prefetch, StoredState};
 use tollgate_core::limit::Limit;
-use tollgate_core::place::Field;
 use tollgate_core::rules::Loaded;
-use tollgate_core::script::{self, Answer, AnsweredState, Ask, ChargeAsk};
+use tollgate_core::script::{self, ChargeCall, ReplyState, ScriptCall, ScriptReply};
+use tollgate_core::state_address::StateField;
 use tollgate_limiter::Request;
 use tollgate_testbed::{Cluster, Server, eventually};
 
@@ -62,22 +62,23 @@ fn used_at(server: &Server, loaded: &Loaded) -> Vec<u32> {
 
 /// Asks for nothing, and so hears how things stand.
 fn used_of(connection: &mut Connection, loaded: &Loaded, key: &str, bytes: &[u8]) -> u32 {
-    let is_of = |limit: &Limit| bytes.starts_with(Field::new(limit.identity, None).as_bytes());
+    let is_of = |limit: &Limit| bytes.starts_with(StateField::new(limit.state_id, None).as_bytes());
     let (_, limit) = loaded.rules.limits().find(|(_, limit)| is_of(limit)).unwrap();
     let route = bytes.get(5..).filter(|route| !route.is_empty());
     let route =
         route.map(|route| u64::from_be_bytes([route[0], route[1], route[2], route[3], route[4], 0, 0, 0]));
-    let field = Field::new(limit.identity, route);
+    let field = StateField::new(limit.state_id, route);
     let (account, now_us) = account(connection, limit, key, field);
     // What a node holds is taken, but not used: it has to be back as well.
     limit.quota - account.available(limit.meter(), now_us)
 }
 
 /// The state of `limit` in `field` of `key`, and the time at the store.
-fn account(connection: &mut Connection, limit: &Limit, key: &str, field: Field) -> (Account, u64) {
+fn account(connection: &mut Connection, limit: &Limit, key: &str, field: StateField) -> (StoredState, u64) {
     let (meter, reports) = (*limit.meter(), smallvec![]);
-    let charge = ChargeAsk { meter, field, enforced: true, holds: false, prefetch: Prefetch::NONE, reports };
-    let ask = Ask { runs: smallvec![], charges: smallvec![charge] };
+    let charge =
+        ChargeCall { meter, field, enforced: true, as_lent: false, prefetch: Prefetch::NONE, reports };
+    let ask = ScriptCall { runs: smallvec![], charges: smallvec![charge] };
     let mut command = redis::cmd("EVAL");
     command.arg(script::SCRIPT).arg(1).arg(key).arg(script::arguments(
         script::CallTime::Server,
@@ -86,20 +87,20 @@ fn account(connection: &mut Connection, limit: &Limit, key: &str, field: Field) 
     ));
     let parts: Vec<Vec<u8>> = command.query(connection).unwrap();
     let now_us = script::read_time(&parts[0]).unwrap();
-    let answer = Answer::decode(&ask, now_us, &parts[1]).unwrap();
+    let answer = ScriptReply::decode(&ask, now_us, &parts[1]).unwrap();
     match answer.charges[0].state {
-        AnsweredState::Account(account) => (account, now_us),
-        AnsweredState::Log(_) => panic!("{limit:?} is kept as a log"),
+        ReplyState::Stored(account) => (account, now_us),
+        ReplyState::Log(_) => panic!("{limit:?} is kept as a log"),
     }
 }
 
 /// The state of the only client under the only limit, and the time at the store.
-pub fn look(server: &Server, loaded: &Loaded) -> (Account, u64) {
+pub fn look(server: &Server, loaded: &Loaded) -> (StoredState, u64) {
     let mut connection = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
     let keys: Vec<String> = redis::cmd("KEYS").arg("tg:{*").query(&mut connection).unwrap();
     let (_, limit) = loaded.rules.limits().next().unwrap();
-    let mut account = account(&mut connection, limit, &keys[0], Field::new(limit.identity, None));
-    account.0.settle(limit.meter(), account.1, &[]);
+    let mut account = account(&mut connection, limit, &keys[0], StateField::new(limit.state_id, None));
+    account.0.apply_reports(limit.meter(), account.1, &[]);
     account
 }
 

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use tollgate_core::algorithm::Step;
+use tollgate_core::algorithm::LimitStep;
 use tollgate_core::script::MOST_PARTS;
 use tollgate_core::virtual_store::VirtualStore;
 
@@ -65,7 +65,7 @@ struct Request {
 
 impl Request {
     /// Whether no limit of a group refuses, as the steps of a verdict say.
-    fn is_passed(&self, group: usize, steps: &[Step]) -> bool {
+    fn is_passed(&self, group: usize, steps: &[LimitStep]) -> bool {
         let group = self.groups[group].iter().zip(steps);
         group.fold(true, |passes, (index, step)| passes && (step.admitted || !self.dues[*index].enforced))
     }

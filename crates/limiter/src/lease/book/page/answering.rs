@@ -8,9 +8,9 @@ use crate::lease::credit::Reservation;
 use crate::lease::memory::Memory;
 use smallvec::SmallVec;
 use std::sync::Arc;
-use tollgate_core::algorithm::Step;
-use tollgate_core::lending::Report;
-use tollgate_core::script::{Answer, AnsweredState, ChargeAnswer};
+use tollgate_core::algorithm::LimitStep;
+use tollgate_core::lending::LeaseReport;
+use tollgate_core::script::{ChargeReply, ReplyState, ScriptReply};
 
 /// Tokens that a call has taken of one limit.
 #[derive(Clone, Copy)]
@@ -22,21 +22,21 @@ struct Taken {
 }
 
 impl Taken {
-    fn new<W>(call: &Call<W>, answer: &Answer, index: usize) -> Self {
+    fn new<W>(call: &Call<W>, answer: &ScriptReply, index: usize) -> Self {
         let (item, charge) = (&call.items[index], &answer.charges[index]);
         Self {
             epoch: epoch_of(item, charge, answer),
             deadline_us: Lease::deadline_us(&item.meter, call.sent_us, answer.now_us),
-            is_returnable: call.ask.charges[index].holds || item.meter.bucket().is_none(),
+            is_returnable: call.ask.charges[index].as_lent || item.meter.bucket().is_none(),
         }
     }
 }
 
 /// The epoch under which the store has counted what it lent. After a step back of its clock that is not the present
 /// one.
-fn epoch_of(item: &Item, charge: &ChargeAnswer, answer: &Answer) -> u32 {
+fn epoch_of(item: &Item, charge: &ChargeReply, answer: &ScriptReply) -> u32 {
     match &charge.state {
-        AnsweredState::Account(account) if account.lent.total() > 0 => account.lent.epoch,
+        ReplyState::Stored(account) if account.lent.total() > 0 => account.lent.epoch,
         _ => item.meter.epoch(answer.now_us),
     }
 }
@@ -46,7 +46,7 @@ impl<W> Page<W> {
     pub(in crate::lease::book) fn take_in(
         &mut self,
         call: &Call<W>,
-        answer: &Answer,
+        answer: &ScriptReply,
         nodes: u32,
         now_us: u64,
     ) {
@@ -57,25 +57,25 @@ impl<W> Page<W> {
             if lease.meter != item.meter {
                 // The rule has changed meanwhile.
                 if counts_epochs_alike(&lease.meter, &item.meter) {
-                    lease.credit.grant(epoch, charge.lends, deadline_us);
+                    lease.credit.grant(epoch, charge.lent, deadline_us);
                     lease.credit.give_back(u64::MAX);
                     note_busy(&mut self.busy, item.key, lease);
                 }
                 continue;
             }
-            lease.credit.grant(epoch, charge.lends, deadline_us);
+            lease.credit.grant(epoch, charge.lent, deadline_us);
             if lease.memory.is_some_and(|memory| !memory.gives_way(answer.now_us, call.sent_us)) {
-                if charge.lends > 0 {
+                if charge.lent > 0 {
                     note_busy(&mut self.busy, item.key, lease);
                 }
                 continue;
             }
             lease.memory = match &charge.state {
-                AnsweredState::Account(account) => {
+                ReplyState::Stored(account) => {
                     Some(Memory::of_account(*account, answer.now_us, call.sent_us))
                 }
-                AnsweredState::Log(standings) => {
-                    let refused = call.ask.runs.iter().zip(standings).zip(&answer.passing);
+                ReplyState::Log(standings) => {
+                    let refused = call.ask.runs.iter().zip(standings).zip(&answer.admitted);
                     let refused = refused.filter(|((run, _), passing)| **passing < run.repeats);
                     let refused = refused.filter(|((_, standing), _)| standing.retry_after_us > 0);
                     let least = refused.min_by_key(|((run, _), _)| run.cost);
@@ -84,7 +84,7 @@ impl<W> Page<W> {
                     })
                 }
             };
-            if charge.lends > 0 && lease.is_due(nodes, now_us) {
+            if charge.lent > 0 && lease.is_due(nodes, now_us) {
                 note_busy(&mut self.busy, item.key, lease);
             }
         }
@@ -132,7 +132,7 @@ impl<W> Page<W> {
         if let Some(lease) = self.leases.get_mut(&item.key).filter(|lease| lease.meter == item.meter) {
             match item.leased && !item.meter.is_log() {
                 true => lease.credit.grant(taken.epoch, cost, taken.deadline_us),
-                false => lease.credit.add(Report { epoch: taken.epoch, spent: 0, returned: cost }),
+                false => lease.credit.add(LeaseReport { epoch: taken.epoch, spent: 0, returned: cost }),
             }
             lease.memory = None;
             note_busy(&mut self.busy, item.key, lease);
@@ -145,7 +145,7 @@ impl<W: Waiter> Page<W> {
     pub(in crate::lease::book) fn serve(
         &mut self,
         mut call: Call<W>,
-        answer: &Answer,
+        answer: &ScriptReply,
         now_us: u64,
         settings: &Settings,
     ) {
@@ -161,12 +161,12 @@ impl<W: Waiter> Page<W> {
         for (number, run) in call.ask.runs.iter().enumerate() {
             for place in 0..run.repeats {
                 let Some(Waiting { cost, take, waiter }) = waiters.next() else { return };
-                let passes = place < answer.passing[number];
+                let passes = place < answer.admitted[number];
                 let steps = items.iter().zip(&answer.charges).map(|(item, charge)| {
                     let counted = charge.counted.get(number).is_none_or(|counted| place < *counted);
                     self.step(item, &charge.state, number, cost, passes && counted, answer.now_us, now_us)
                 });
-                let mut steps: SmallVec<[Step; 2]> = steps.collect();
+                let mut steps: SmallVec<[LimitStep; 2]> = steps.collect();
                 for (index, step) in steps.iter_mut().enumerate().filter(|(_, step)| !step.admitted) {
                     step.retry_after_us = step.retry_after_us.max(next_call_us[index]);
                     if let Some(lease) = self.lease_of(&items[index]) {
@@ -193,7 +193,7 @@ impl<W: Waiter> Page<W> {
         items: &[Item],
         taken: &[Taken],
         counted: &[usize],
-        steps: SmallVec<[Step; 2]>,
+        steps: SmallVec<[LimitStep; 2]>,
         cost: u32,
         take: Take,
         waiter: Option<W>,
@@ -242,25 +242,25 @@ impl<W: Waiter> Page<W> {
     fn step(
         &self,
         item: &Item,
-        state: &AnsweredState,
+        state: &ReplyState,
         run: usize,
         cost: u32,
         admitted: bool,
         store_us: u64,
         now_us: u64,
-    ) -> Step {
+    ) -> LimitStep {
         match state {
-            AnsweredState::Account(account) if admitted => {
-                let (at_store, reset_after_us) = account.look(&item.meter, store_us);
+            ReplyState::Stored(account) if admitted => {
+                let (at_store, reset_after_us) = account.remaining_and_reset(&item.meter, store_us);
                 let in_hand = self.leases.get(&item.key).map_or(0, |lease| lease.credit.left(now_us));
                 let remaining = at_store.saturating_add(in_hand).min(item.meter.quota());
-                Step { admitted, next: None, remaining, retry_after_us: 0, reset_after_us }
+                LimitStep { admitted, next: None, remaining, retry_after_us: 0, reset_after_us }
             }
-            AnsweredState::Account(account) => account.step(&item.meter, store_us, cost),
-            AnsweredState::Log(standings) => {
+            ReplyState::Stored(account) => account.step(&item.meter, store_us, cost),
+            ReplyState::Log(standings) => {
                 let standing = standings.get(run).copied().unwrap_or_default();
                 let retry_after_us = if admitted { 0 } else { standing.retry_after_us };
-                Step {
+                LimitStep {
                     // One that has room although another limit refuses.
                     admitted: admitted || standing.retry_after_us == 0,
                     next: None,
@@ -297,7 +297,7 @@ impl<W: Waiter> Page<W> {
             }
             // A limit of which nothing is known does not refuse: another one does.
             let open =
-                Step { admitted: true, next: None, remaining: 0, retry_after_us: 0, reset_after_us: 0 };
+                LimitStep { admitted: true, next: None, remaining: 0, retry_after_us: 0, reset_after_us: 0 };
             let steps = locals.iter().map(|local| local.step().unwrap_or(open)).collect();
             let mut reserved: SmallVec<[Option<Reservation>; 2]> = SmallVec::new();
             if !is_refused {

@@ -7,7 +7,7 @@ use crate::lease::book::{Call, Settings, Waiting};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use tollgate_core::lending::Prefetch;
-use tollgate_core::script::{Ask, ChargeAsk, MOST_PARTS, Run};
+use tollgate_core::script::{ChargeCall, MOST_PARTS, RequestRun, ScriptCall};
 
 impl<W> Page<W> {
     /// Puts a request into the queue of its flight.
@@ -42,14 +42,14 @@ impl<W> Page<W> {
             return None;
         }
         flight.is_out = true;
-        let mut runs: SmallVec<[Run; 2]> = SmallVec::new();
+        let mut runs: SmallVec<[RequestRun; 2]> = SmallVec::new();
         let mut aboard = 0;
         for Queued { cost, .. } in &flight.queue {
             let is_full = runs.len() == MOST_PARTS;
             match runs.last_mut() {
                 Some(run) if run.cost == *cost => run.repeats += 1,
                 _ if is_full => break,
-                _ => runs.push(Run { repeats: 1, cost: *cost }),
+                _ => runs.push(RequestRun { repeats: 1, cost: *cost }),
             }
             aboard += 1;
         }
@@ -62,9 +62,9 @@ impl<W> Page<W> {
         let (key, items) = (Arc::clone(&flight.key), Arc::clone(&flight.items));
         let charges = items.iter().map(|item| {
             let ask = self.charge_ask(item, &key, client, now_us, nodes, settings);
-            ChargeAsk { holds, ..ask }
+            ChargeCall { as_lent: holds, ..ask }
         });
-        let ask = Ask { runs, charges: charges.collect() };
+        let ask = ScriptCall { runs, charges: charges.collect() };
         Some(Call { key, ask, sent_us: now_us, client, group, items, waiters })
     }
 
@@ -77,12 +77,12 @@ impl<W> Page<W> {
         now_us: u64,
         nodes: u32,
         settings: &Settings,
-    ) -> ChargeAsk {
-        let mut ask = ChargeAsk {
+    ) -> ChargeCall {
+        let mut ask = ChargeCall {
             meter: item.meter,
             field: item.field,
             enforced: item.enforced,
-            holds: false,
+            as_lent: false,
             prefetch: Prefetch::NONE,
             reports: SmallVec::new(),
         };

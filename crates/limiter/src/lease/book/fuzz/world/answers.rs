@@ -3,7 +3,7 @@
 use super::super::Met;
 use super::{Seat, World};
 use crate::lease::book::{Call, Verdict};
-use tollgate_core::script::Answer;
+use tollgate_core::script::ScriptReply;
 
 /// Answers that may be given again.
 const MOST_OLD: usize = 16;
@@ -51,12 +51,12 @@ impl World<'_> {
             _ => {
                 let bytes = self.honest(&call);
                 Met::note(&self.met.honest);
-                let answer = Answer::decode(&call.ask, time_us, &bytes);
+                let answer = ScriptReply::decode(&call.ask, time_us, &bytes);
                 let answer = answer.unwrap_or_else(|why| panic!("an honest answer: {why}"));
                 return self.accept(call, &answer);
             }
         };
-        match Answer::decode(&call.ask, time_us, &bytes) {
+        match ScriptReply::decode(&call.ask, time_us, &bytes) {
             Ok(answer) => {
                 Met::note(&self.met.believed);
                 self.accept(call, &answer);
@@ -117,7 +117,7 @@ impl World<'_> {
     }
 
     /// A valid answer arrives.
-    fn accept(&mut self, call: Call<Seat>, answer: &Answer) {
+    fn accept(&mut self, call: Call<Seat>, answer: &ScriptReply) {
         self.note_grants(&call, answer);
         let expected = self.expect(&call, answer);
         let flight = expected.first().map(|expected| self.seats[expected.id].flight.clone());
@@ -137,18 +137,18 @@ impl World<'_> {
         next.into_iter().for_each(|call| self.send(call));
     }
 
-    fn note_grants(&mut self, call: &Call<Seat>, answer: &Answer) {
+    fn note_grants(&mut self, call: &Call<Seat>, answer: &ScriptReply) {
         for ((item, charge), found) in call.items.iter().zip(&call.ask.charges).zip(&answer.charges) {
-            let counted = if charge.enforced { &answer.passing } else { &found.counted };
+            let counted = if charge.enforced { &answer.admitted } else { &found.counted };
             let tokens = |counts: &[u32]| -> u64 {
                 let runs = call.ask.runs.iter().zip(counts);
                 runs.map(|(run, count)| u64::from(*count) * u64::from(run.cost)).sum()
             };
             let needed: Vec<u32> = call.ask.runs.iter().map(|run| run.repeats).collect();
-            let granted = tokens(counted) + u64::from(found.lends);
+            let granted = tokens(counted) + u64::from(found.lent);
             let asked = tokens(&needed) + u64::from(charge.prefetch.want);
             assert!(granted <= asked, "{granted} granted, {asked} asked for");
-            if found.lends > 0 {
+            if found.lent > 0 {
                 Met::note(&self.met.lent);
             }
             self.ledger(item.key).grant(granted, call.sent_us);
@@ -156,13 +156,13 @@ impl World<'_> {
     }
 
     /// What the waiters of the call are to hear. What a policy has let pass is spent; so is what cannot be returned.
-    fn expect(&mut self, call: &Call<Seat>, answer: &Answer) -> Vec<Expected> {
+    fn expect(&mut self, call: &Call<Seat>, answer: &ScriptReply) -> Vec<Expected> {
         let mut expected = Vec::new();
         let mut waiters = call.waiters.iter();
         let is_allowed = !call.items.iter().any(|item| item.enforced && item.denies_on_failure);
         for (number, run) in call.ask.runs.iter().enumerate() {
             for (place, waiting) in (0..run.repeats).zip(&mut waiters) {
-                let passes = place < answer.passing[number];
+                let passes = place < answer.admitted[number];
                 let is_used = match &waiting.waiter {
                     Some(seat) => {
                         expected.push(Expected { id: seat.id, passes });
@@ -176,7 +176,7 @@ impl World<'_> {
                 let charges = call.items.iter().zip(&call.ask.charges).zip(&answer.charges);
                 for ((item, charge), found) in charges.filter(|_| passes) {
                     let is_counted = found.counted.get(number).is_none_or(|counted| place < *counted);
-                    let is_returnable = charge.holds || item.meter.bucket().is_none();
+                    let is_returnable = charge.as_lent || item.meter.bucket().is_none();
                     if is_counted && (is_used || !is_returnable) {
                         self.ledger(item.key).take(waiting.cost.into());
                     }

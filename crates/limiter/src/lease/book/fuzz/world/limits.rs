@@ -6,9 +6,9 @@ use crate::lease::Charged;
 use tollgate_core::algorithm::Algorithm::{
     self, FixedWindow, Gcra, LeakyBucket, SlidingWindowCounter, SlidingWindowLog, TokenBucket,
 };
-use tollgate_core::limit::{Limit, Meter, Size};
-use tollgate_core::place::{Field, Place};
+use tollgate_core::limit::{Limit, LimitSize, Meter};
 use tollgate_core::rules::Leasing;
+use tollgate_core::state_address::{StateAddress, StateField};
 
 /// Client, algorithm, capacity and the microseconds in which it comes in.
 const LIMITS: [(u64, Algorithm, u32, u64); 9] = [
@@ -43,7 +43,7 @@ pub(super) struct Due {
 }
 
 fn meter(algorithm: Algorithm, capacity: u32, per_us: u64) -> Meter {
-    let size = Size { capacity: Some(capacity.into()), rate: None, window_us: Some(per_us) };
+    let size = LimitSize { capacity: Some(capacity.into()), rate: None, window_us: Some(per_us) };
     *Limit::new("fuzz", algorithm, size).unwrap().meter()
 }
 
@@ -106,7 +106,7 @@ impl Due {
         }
     }
 
-    pub(super) fn place(&self) -> Place {
-        Place { key: format!("client-{}", self.client >> 56), field: Field::new(self.key, None) }
+    pub(super) fn place(&self) -> StateAddress {
+        StateAddress { key: format!("client-{}", self.client >> 56), field: StateField::new(self.key, None) }
     }
 }

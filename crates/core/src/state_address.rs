@@ -15,35 +15,35 @@ use std::hash::Hasher;
 
 /// What all nodes of a fleet know and nobody else does.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Secret(pub [u8; 16]);
+pub struct FleetSecret(pub [u8; 16]);
 
-impl std::fmt::Debug for Secret {
+impl std::fmt::Debug for FleetSecret {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Secret(…)")
+        f.write_str("FleetSecret(…)")
     }
 }
 
-/// The longest of [`Place::field`].
+/// The longest of [`StateAddress::field`].
 pub const LONGEST_FIELD: usize = 10;
 const LIMIT_BYTES: usize = 5;
 
 /// The place of one state.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct StateAddress {
     /// The client's key.
     pub key: String,
     /// The limit within it, and the route if the rule counts by route.
-    pub field: Field,
+    pub field: StateField,
 }
 
 /// A field of a client's hash: five bytes for the limit, and five for the route if there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Field {
+pub struct StateField {
     bytes: [u8; LONGEST_FIELD],
     length: u8,
 }
 
-impl Field {
+impl StateField {
     /// The field of a limit, for everybody or for one route.
     pub fn new(limit_identity: u64, route: Option<u64>) -> Self {
         let mut bytes = [0; LONGEST_FIELD];
@@ -62,29 +62,29 @@ impl Field {
 
 /// Makes places.
 #[derive(Clone, Debug)]
-pub struct Places {
+pub struct StateAddresses {
     prefix: String,
-    secret: Secret,
+    secret: FleetSecret,
 }
 
-impl Places {
-    /// Places under `secret`, in keys that begin with `prefix`.
-    pub fn new(prefix: &str, secret: Secret) -> Self {
+impl StateAddresses {
+    /// Addresses under `secret`, in keys that begin with `prefix`.
+    pub fn new(prefix: &str, secret: FleetSecret) -> Self {
         Self { prefix: prefix.to_owned(), secret }
     }
 
     /// What they are made with.
-    pub fn secret(&self) -> Secret {
+    pub fn secret(&self) -> FleetSecret {
         self.secret
     }
 
     /// Whether they are made with `secret`.
-    pub fn are_under(&self, secret: &Secret) -> bool {
+    pub fn uses_secret(&self, secret: &FleetSecret) -> bool {
         self.secret == *secret
     }
 
     /// The place of the state of `request` under a limit of `rule`; `route` is the hash of its route.
-    pub fn of(&self, rule: &Rule, limit: &Limit, request: &Request<'_>, route: u64) -> Place {
+    pub fn locate(&self, rule: &Rule, limit: &Limit, request: &Request<'_>, route: u64) -> StateAddress {
         let mut identities = rule
             .key
             .iter()
@@ -102,7 +102,7 @@ impl Places {
         if !others.is_empty() {
             spell(self.hash(&others), &mut key);
         }
-        Place { key, field: Field::new(limit.identity, by_route.then_some(route)) }
+        StateAddress { key, field: StateField::new(limit.state_id, by_route.then_some(route)) }
     }
 
     fn hash(&self, identities: &[Identity<'_>]) -> u128 {
