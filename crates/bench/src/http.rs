@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokio::net::TcpListener;
 use tollgate_http::{HeaderOptions, ServeOptions};
-use tollgate_server::{Door, Readiness};
+use tollgate_server::{HttpDoor, Readiness};
 
 const RULES: &str = r#"
 rules:
@@ -38,10 +38,10 @@ pub fn run() {
     let (bare_address, our_address) = (address(&bare), address(&ours));
     runtime.spawn(serve_constant(bare));
     let readiness = Arc::new(Readiness::default());
-    readiness.rules_installed();
+    readiness.set_rules_installed();
     let door =
-        Door { limiter: Arc::new(limiter(RULES, 1 << 28)), headers: HeaderOptions::default(), readiness };
-    runtime.spawn(tollgate_server::run(
+        HttpDoor { limiter: Arc::new(limiter(RULES, 1 << 28)), headers: HeaderOptions::default(), readiness };
+    runtime.spawn(tollgate_server::serve_http(
         ours,
         Arc::new(door),
         std::future::pending(),

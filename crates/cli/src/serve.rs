@@ -23,7 +23,7 @@ use tollgate_core::rules::{self, OpenDoor};
 use tollgate_gateway::Gateway;
 use tollgate_http::{RateLimitLayer, ServeOptions};
 use tollgate_limiter::{Clock, Limiter, MemoryStore, NodeAddress, RedisStore};
-use tollgate_server::{Door, Readiness};
+use tollgate_server::{HttpDoor, Readiness};
 
 const EXAMPLE: &str = include_str!("../../../examples/rules/quickstart.yaml");
 const TIDY_EVERY: Duration = Duration::from_millis(100);
@@ -82,7 +82,7 @@ async fn serve(config: Config, doors: Doors) -> Result<ExitCode, Failure> {
 struct OpenNode {
     limiter: Arc<Limiter>,
     redis: Option<RedisStore>,
-    door: Door,
+    door: HttpDoor,
     listener: Option<TcpListener>,
     gateway: Option<Gateway>,
     reloads: Reloads,
@@ -94,7 +94,7 @@ impl OpenNode {
         let readiness = Arc::new(Readiness::default());
         let rules = install_rules(&config, open_doors(&config, doors), &limiter)?;
         let in_force = rules_in_force(rules.as_ref());
-        readiness.rules_installed();
+        readiness.set_rules_installed();
 
         let listener = match doors {
             Doors::All => Some(listen(config.listen).await?),
@@ -116,7 +116,7 @@ impl OpenNode {
         if let Err(error) = output::try_print(greeting) {
             tracing::warn!(%error, "the greeting cannot be written to standard output");
         }
-        let door = Door { limiter: Arc::clone(&limiter), headers: config.headers, readiness };
+        let door = HttpDoor { limiter: Arc::clone(&limiter), headers: config.headers, readiness };
         Ok(Self { limiter, redis, door, listener, gateway, reloads })
     }
 
@@ -131,7 +131,7 @@ impl OpenNode {
         let checks = async {
             let Some(listener) = listener else { return 0 };
             let shutdown = shutdown(stopped.clone());
-            tollgate_server::run(listener, Arc::new(door), shutdown, ServeOptions::default()).await
+            tollgate_server::serve_http(listener, Arc::new(door), shutdown, ServeOptions::default()).await
         };
         let forwarding = async {
             shutdown(stopped.clone()).await;
@@ -207,7 +207,7 @@ async fn open_limiter(config: &Config, doors: Doors) -> Result<(Arc<Limiter>, Op
 
 /// The doors that requests come through.
 pub fn open_doors(config: &Config, doors: Doors) -> Vec<OpenDoor> {
-    let checks = (doors == Doors::All).then(tollgate_server::open_door);
+    let checks = (doors == Doors::All).then(tollgate_server::describe_door);
     let gateway = config.gateway.as_ref().map(|_| tollgate_gateway::open_door(&config.identities));
     checks.into_iter().chain(gateway).collect()
 }

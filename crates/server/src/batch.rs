@@ -1,12 +1,13 @@
-//! `POST /v1/check/batch`: many questions in one request, each decided for itself and in order.
+//! `POST /v1/check/batch`: many checks in one request, decided independently and in order.
 //!
-//! The array as a whole must be JSON before the first item is decided. An item that makes no sense is an
-//! error in its own place and does not touch the others.
+//! The array as a whole must be valid JSON before the first item is decided. An invalid item is an error at its own
+//! index and does not affect the others.
 
-use crate::check::VERDICT_BYTES;
-use crate::door::Door;
-use crate::question::{Question, end_of, fault};
-use crate::verdict::Verdict;
+use crate::check::RESPONSE_BYTES;
+use crate::check_request::CheckRequest;
+use crate::check_response::CheckResponse;
+use crate::http_door::HttpDoor;
+use crate::json_error::{FieldNames, end_of, json_fault};
 use serde::Deserialize;
 use serde::de::{self, Deserializer, SeqAccess, Visitor};
 use serde_json::value::RawValue;
@@ -14,22 +15,22 @@ use std::fmt;
 use tollgate_http::{Answer, Fault, answer, body};
 use tollgate_limiter::Check;
 
-/// A body that is longer is not a batch.
+/// The size limit of a request body.
 pub const MOST_BYTES: usize = 1024 * 1024;
-/// How many checks go into one.
+/// The most checks in one request.
 pub const MOST_CHECKS: usize = 1_000;
 
 const EXAMPLE: &str = r#"a batch is a JSON array such as [{"key":"sk_1"},{"key":"sk_2"}]"#;
 
-/// Answers the checks in `json`.
-pub async fn answer(door: &Door, json: &[u8]) -> Answer {
+/// Responds to the checks in `json`.
+pub async fn respond(door: &HttpDoor, json: &[u8]) -> Answer {
     decide_all(door, json).await.unwrap_or_else(|fault| fault.answer())
 }
 
-async fn decide_all(door: &Door, json: &[u8]) -> Result<Answer, Fault> {
-    let Items(items) =
-        serde_json::from_slice(json).map_err(|error| fault::<Items<'_>>(json, &error, EXAMPLE))?;
-    // All are asked before the first is waited for: together they wait no longer than one.
+async fn decide_all(door: &HttpDoor, json: &[u8]) -> Result<Answer, Fault> {
+    let BatchItems(items) = serde_json::from_slice(json)
+        .map_err(|error| json_fault::<BatchItems<'_>>(json, &error, &FieldNames::default(), EXAMPLE))?;
+    // All checks start before the first is awaited, so together they wait no longer than one.
     let checks: Vec<Result<Check<'_>, Fault>> = items
         .iter()
         .map(|item| {
@@ -39,14 +40,14 @@ async fn decide_all(door: &Door, json: &[u8]) -> Result<Answer, Fault> {
             })
         })
         .collect();
-    let mut out = Vec::with_capacity(2 + items.len() * VERDICT_BYTES);
+    let mut out = Vec::with_capacity(2 + items.len() * RESPONSE_BYTES);
     out.push(b'[');
     for (index, check) in checks.into_iter().enumerate() {
         if index > 0 {
             out.push(b',');
         }
         match check {
-            Ok(check) => Verdict::of(&check.decision().await).write(&mut out),
+            Ok(check) => CheckResponse::of(&check.decision().await).write(&mut out),
             Err(fault) => out.extend(body::error(&fault)),
         }
     }
@@ -54,19 +55,19 @@ async fn decide_all(door: &Door, json: &[u8]) -> Result<Answer, Fault> {
     Ok(answer::ok(out))
 }
 
-fn check<'d>(door: &'d Door, item: &RawValue) -> Result<Check<'d>, Fault> {
-    Question::parse(item.get().as_bytes())?.check(&door.limiter)
+fn check<'d>(door: &'d HttpDoor, item: &RawValue) -> Result<Check<'d>, Fault> {
+    CheckRequest::parse(item.get().as_bytes())?.check(&door.limiter)
 }
 
-/// The items, not looked into yet.
-struct Items<'a>(Vec<&'a RawValue>);
+/// The items of a batch, not parsed yet.
+struct BatchItems<'a>(Vec<&'a RawValue>);
 
-impl<'de: 'a, 'a> Deserialize<'de> for Items<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for BatchItems<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct AtMost;
+        struct BatchVisitor;
 
-        impl<'de> Visitor<'de> for AtMost {
-            type Value = Items<'de>;
+        impl<'de> Visitor<'de> for BatchVisitor {
+            type Value = BatchItems<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an array of checks")
@@ -80,10 +81,10 @@ impl<'de: 'a, 'a> Deserialize<'de> for Items<'a> {
                     }
                     read.push(item);
                 }
-                Ok(Items(read))
+                Ok(BatchItems(read))
             }
         }
 
-        deserializer.deserialize_seq(AtMost)
+        deserializer.deserialize_seq(BatchVisitor)
     }
 }

@@ -1,30 +1,30 @@
-//! `POST /v1/check`: one question, one decision.
+//! `POST /v1/check`: one check, one decision.
 
-use crate::door::Door;
-use crate::question::Question;
-use crate::verdict::Verdict;
+use crate::check_request::CheckRequest;
+use crate::check_response::CheckResponse;
+use crate::http_door::HttpDoor;
 use http::HeaderMap;
 use tollgate_http::{Answer, Fault, answer};
 
-/// A body that is longer is not a check.
+/// The size limit of a request body.
 pub const MOST_BYTES: usize = 64 * 1024;
-/// A verdict with a rule name of ordinary length.
-pub(crate) const VERDICT_BYTES: usize = 192;
+/// The size of a response with a rule name of ordinary length.
+pub(crate) const RESPONSE_BYTES: usize = 192;
 
-/// Answers the check in `body`; `asked` are the headers it came with.
-pub async fn answer(door: &Door, asked: &HeaderMap, body: &[u8]) -> Answer {
-    decide(door, asked, body).await.unwrap_or_else(|fault| fault.answer())
+/// Responds to the check in `body`, which came with the headers `headers`.
+pub async fn respond(door: &HttpDoor, headers: &HeaderMap, body: &[u8]) -> Answer {
+    decide(door, headers, body).await.unwrap_or_else(|fault| fault.answer())
 }
 
-async fn decide(door: &Door, asked: &HeaderMap, body: &[u8]) -> Result<Answer, Fault> {
-    let check = Question::parse(body)?.check(&door.limiter)?;
+async fn decide(door: &HttpDoor, headers: &HeaderMap, body: &[u8]) -> Result<Answer, Fault> {
+    let check = CheckRequest::parse(body)?.check(&door.limiter)?;
     let decision = check.decision().await;
-    if let Some(refusal) = answer::refusal(&decision, &door.headers, asked) {
+    if let Some(refusal) = answer::refusal(&decision, &door.headers, headers) {
         return Ok(refusal);
     }
-    let mut json = Vec::with_capacity(VERDICT_BYTES);
-    Verdict::of(&decision).write(&mut json);
-    let mut answer = answer::ok(json);
-    door.headers.write(&decision, answer.headers_mut());
-    Ok(answer)
+    let mut json = Vec::with_capacity(RESPONSE_BYTES);
+    CheckResponse::of(&decision).write(&mut json);
+    let mut response = answer::ok(json);
+    door.headers.write(&decision, response.headers_mut());
+    Ok(response)
 }

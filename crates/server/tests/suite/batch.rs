@@ -1,4 +1,4 @@
-//! `POST /v1/check/batch`: many decisions, one answer.
+//! `POST /v1/check/batch`: many decisions in one response.
 
 use crate::setting::Setting;
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 const BATCH: &str = "/v1/check/batch";
 
 #[tokio::test]
-async fn items_are_decided_in_order_and_each_for_itself() {
+async fn items_are_decided_independently_and_in_order() {
     let setting = Setting::start().await;
     let body = r#"[
         {"key":"sk_1","endpoint":"/v1/orders","cost":99},
@@ -49,7 +49,7 @@ async fn items_are_decided_in_order_and_each_for_itself() {
     let error = |index: usize| &items[index]["error"];
     assert_eq!(error(6)["code"], "BAD_REQUEST");
     assert_eq!(error(7)["code"], "COST_ABOVE_LIMIT");
-    // The place is that in the whole body.
+    // The position is relative to the whole body.
     let details = &error(8)["details"];
     assert_eq!((&details["line"], &details["field"]), (&json!(11), &json!("cots")), "{details}");
     assert_eq!(details["hint"], "did you mean `cost`?");
@@ -59,7 +59,7 @@ async fn items_are_decided_in_order_and_each_for_itself() {
 }
 
 #[tokio::test]
-async fn from_none_to_a_thousand() {
+async fn a_batch_holds_up_to_a_thousand_checks() {
     let setting = Setting::start().await;
     let mut client = setting.client().await;
     let batch = |count: usize| {
@@ -76,7 +76,7 @@ async fn from_none_to_a_thousand() {
 }
 
 #[tokio::test]
-async fn what_is_no_array_decides_nothing() {
+async fn a_malformed_batch_decides_nothing() {
     let setting = Setting::start().await;
     let mut client = setting.client().await;
     let table = [

@@ -1,12 +1,11 @@
-//! The table of ways around a limit: a caller that passes on what it was asked for is told the same as a gateway's
-//! clients are.
+//! The table of limit bypasses, with the endpoints and domains as a caller would forward them.
 
 use crate::setting::Setting;
 use serde_json::json;
 use tollgate_testbed::bypass::{self, Outcome, Spelt};
 
 #[tokio::test]
-async fn no_spelling_is_a_way_around_a_limit() {
+async fn no_spelling_bypasses_a_limit() {
     let setting = Setting::start_with(bypass::RULES).await;
     let mut client = setting.client().await;
     for (number, row) in bypass::bypasses().enumerate() {

@@ -1,4 +1,4 @@
-//! `POST /v1/check`: every kind of answer.
+//! `POST /v1/check`: every kind of response.
 
 use crate::setting::Setting;
 
@@ -26,7 +26,7 @@ async fn an_admitted_check() {
 }
 
 #[tokio::test]
-async fn a_limited_check_and_the_moment_it_passes() {
+async fn a_limited_check_is_admitted_at_its_retry_time() {
     let setting = Setting::start().await;
     let mut client = setting.client().await;
     client.post(CHECK, r#"{"key":"sk_1","endpoint":"/v1/orders","cost":100}"#).await;
@@ -46,7 +46,7 @@ async fn a_limited_check_and_the_moment_it_passes() {
     ];
     assert_eq!(reply.limit_headers(), expected);
 
-    // A token comes after 598,803 µs and not a microsecond before, however often somebody asks.
+    // A token comes after 598,803 µs and not a microsecond before, however often the client asks.
     setting.clock.advance_us(598_802);
     assert_eq!(client.post(CHECK, ORDER).await.status, 429);
     setting.clock.advance_us(1);
@@ -67,7 +67,7 @@ async fn a_limited_check_as_problem_details() {
 }
 
 #[tokio::test]
-async fn whom_no_limit_touches() {
+async fn unlimited_checks_carry_no_headers() {
     let setting = Setting::start().await;
     let mut client = setting.client().await;
     let table = [
@@ -89,7 +89,7 @@ async fn whom_no_limit_touches() {
 }
 
 #[tokio::test]
-async fn who_is_denied() {
+async fn the_deny_list_refuses_with_403() {
     let setting = Setting::start().await;
     let mut client = setting.client().await;
     let table = [
@@ -122,9 +122,9 @@ async fn a_cost_that_can_never_pass() {
     assert_eq!(client.post(CHECK, ORDER).await.json()["remaining"], 99);
 }
 
-/// Each field reaches the engine: the first check with it is admitted by the rule, and the next is not.
+/// The first check with the field is admitted by the rule, the next is refused.
 #[tokio::test]
-async fn every_field_counts() {
+async fn every_field_reaches_the_limiter() {
     let setting = Setting::start().await;
     let mut client = setting.client().await;
     let table = [
@@ -155,7 +155,7 @@ async fn every_field_counts() {
 }
 
 #[tokio::test]
-async fn requests_sent_at_once_are_answered_in_order() {
+async fn pipelined_requests_are_answered_in_order() {
     let setting = Setting::start().await;
     let mut client = setting.client().await;
     let request = crate::client::post(CHECK, "", ORDER);
@@ -171,7 +171,7 @@ async fn requests_sent_at_once_are_answered_in_order() {
 }
 
 #[tokio::test]
-async fn an_endpoint_is_one_however_it_is_spelt() {
+async fn spellings_of_an_endpoint_share_a_limit() {
     let setting = Setting::start().await;
     let mut client = setting.client().await;
     let ask = |endpoint: &str| format!(r#"{{"ip":"203.0.113.9","method":"POST","endpoint":"{endpoint}"}}"#);
@@ -193,7 +193,7 @@ async fn an_endpoint_is_one_however_it_is_spelt() {
 }
 
 #[tokio::test]
-async fn a_flagged_check_says_how_things_stand() {
+async fn a_flagged_check_reports_the_limit() {
     let setting = Setting::start().await;
     let mut client = setting.client().await;
     let standing = r#""limit":1,"remaining":0,"reset_after_ms":60000,"retry_after_ms":0,"rule":"captcha","degraded":false"#;

@@ -1,6 +1,6 @@
-//! The tests of the doors, over real HTTP, as one binary.
+//! Tests of the doors over real HTTP, as one binary.
 
-#![allow(clippy::unwrap_used, clippy::panic)] // A test that cannot go on should say so at once.
+#![allow(clippy::unwrap_used, clippy::panic)] // A test that cannot continue fails at once.
 
 mod batch;
 mod bypass;

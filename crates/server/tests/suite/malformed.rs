@@ -1,11 +1,11 @@
-//! What is not a check: always 400 with what is wrong and where, never a panic.
+//! Malformed checks: always 400 with the error and its position, never a panic.
 
 use crate::setting::{START_US, Setting, door};
 use http::HeaderMap;
 use tollgate_limiter::{Clock, ManualClock};
 use tollgate_server::{batch, check};
 
-/// (body, line, column, field, what the message or hint says)
+/// (body, line, column, field, part of the message or hint)
 const MALFORMED: [(&str, u64, u64, &str, &str); 32] = [
     ("", 1, 1, "", "EOF while parsing a value"),
     ("  \n ", 2, 1, "", "EOF while parsing a value"),
@@ -24,9 +24,9 @@ const MALFORMED: [(&str, u64, u64, &str, &str); 32] = [
     ("12", 1, 2, "", "invalid type: integer `12`"),
     ("\"sk\"", 1, 4, "", "invalid type: string"),
     ("\n [\"sk\"]", 2, 2, "", "/v1/check/batch"),
-    (r#"{"key":12}"#, 1, 9, "key", "invalid type: integer `12`, expected a text"),
-    (r#"{"key":["sk"]}"#, 1, 7, "key", "expected a text"),
-    (r#"{"key":""}"#, 1, 10, "key", "it must not be empty"),
+    (r#"{"key":12}"#, 1, 9, "key", "invalid type: integer `12`, expected a string"),
+    (r#"{"key":["sk"]}"#, 1, 7, "key", "expected a string"),
+    (r#"{"key":""}"#, 1, 10, "key", "must not be empty"),
     (r#"{"key":"a","key":"b"}"#, 1, 16, "", "duplicate field `key`"),
     (r#"{"x":"sk"}"#, 1, 4, "x", "the fields are key, user"),
     (r#"{"api_key":"sk"}"#, 1, 10, "api_key", "did you mean `key`?"),
@@ -34,15 +34,15 @@ const MALFORMED: [(&str, u64, u64, &str, &str); 32] = [
     (r#"{"key":"sk","endpont":"/"}"#, 1, 21, "endpont", "did you mean `endpoint`?"),
     (r#"{"ip":"203.0.113.300"}"#, 1, 21, "ip", "invalid IP address syntax"),
     (r#"{"ip":""}"#, 1, 8, "ip", "invalid IP address syntax"),
-    (r#"{"key":"sk","cost":-1}"#, 1, 21, "cost", "expected a whole number from 1"),
-    (r#"{"key":"sk","cost":0}"#, 1, 20, "cost", "expected a whole number from 1"),
-    (r#"{"key":"sk","cost":1.5}"#, 1, 22, "cost", "expected a whole number from 1"),
-    (r#"{"key":"sk","priority":256}"#, 1, 26, "priority", "from 0 to 255"),
-    (r#"{"ids":{"invoice":"a","invoice":"b"}}"#, 1, 36, "ids", "`invoice` stands there twice"),
+    (r#"{"key":"sk","cost":-1}"#, 1, 21, "cost", "expected an integer of at least 1"),
+    (r#"{"key":"sk","cost":0}"#, 1, 20, "cost", "expected an integer of at least 1"),
+    (r#"{"key":"sk","cost":1.5}"#, 1, 22, "cost", "expected an integer of at least 1"),
+    (r#"{"key":"sk","priority":256}"#, 1, 26, "priority", "an integer from 0 to 255"),
+    (r#"{"ids":{"invoice":"a","invoice":"b"}}"#, 1, 36, "ids", "duplicate id `invoice`"),
 ];
 
 #[tokio::test]
-async fn each_says_what_and_where() {
+async fn errors_have_a_position_and_a_field() {
     let setting = Setting::start().await;
     let mut client = setting.client().await;
     for (body, line, column, field, says) in MALFORMED {
@@ -61,11 +61,11 @@ async fn each_says_what_and_where() {
     }
     let many: Vec<String> = (0..33).map(|index| format!(r#""id{index}":"x""#)).collect();
     let reply = client.post("/v1/check", format!(r#"{{"ids":{{{}}}}}"#, many.join(","))).await;
-    assert!(reply.body.contains("there are more than 32 ids"), "{}", reply.body);
+    assert!(reply.body.contains("more than 32 ids"), "{}", reply.body);
 }
 
 #[tokio::test]
-async fn somebody_has_to_be_named() {
+async fn an_identity_is_required() {
     let setting = Setting::start().await;
     let mut client = setting.client().await;
     for body in ["{}", r#"{"endpoint":"/v1/orders","cost":1}"#, r#"{"key":null}"#, r#"{"ids":{}}"#] {
@@ -76,7 +76,7 @@ async fn somebody_has_to_be_named() {
 }
 
 #[tokio::test]
-async fn a_path_longer_than_any_honest_one() {
+async fn endpoints_are_bounded() {
     let setting = Setting::start().await;
     let body = format!(r#"{{"key":"sk","endpoint":"/{}"}}"#, "x".repeat(5_000));
     let reply = setting.client().await.post("/v1/check", body).await;
@@ -84,7 +84,7 @@ async fn a_path_longer_than_any_honest_one() {
 }
 
 #[tokio::test]
-async fn a_body_longer_than_any_check() {
+async fn bodies_are_bounded() {
     let setting = Setting::start().await;
     let body = |length: usize| format!(r#"{{"key":"sk"{}}}"#, " ".repeat(length - 12));
     let mut client = setting.client().await;
@@ -102,7 +102,7 @@ async fn a_body_longer_than_any_check() {
 }
 
 #[tokio::test]
-async fn an_echo_of_nonsense_is_short_and_escaped() {
+async fn echoed_input_is_truncated_and_escaped() {
     let setting = Setting::start().await;
     let body = format!(r#"{{"\"<\u0007{}":1}}"#, "x".repeat(10_000));
     let reply = setting.client().await.post("/v1/check", body).await;
@@ -111,7 +111,7 @@ async fn an_echo_of_nonsense_is_short_and_escaped() {
     assert!(reply.json()["error"]["message"].as_str().unwrap().starts_with("unknown field `\"<\u{7}xxx"));
 }
 
-/// Bytes at random, and checks with some bytes changed: any answer will do, but it must be one.
+/// Random bytes, and valid checks with some bytes changed: each gets a response.
 #[tokio::test]
 async fn random_bodies_are_answered() {
     let door = door(Clock::Manual(ManualClock::new(START_US)));
@@ -135,9 +135,9 @@ async fn random_bodies_are_answered() {
             }
             body
         };
-        seen[usize::from(check::answer(&door, &headers, &body).await.status().as_u16())] += 1;
-        batch::answer(&door, &body).await;
-        batch::answer(&door, &[b"[".as_slice(), &body, b"]"].concat()).await;
+        seen[usize::from(check::respond(&door, &headers, &body).await.status().as_u16())] += 1;
+        batch::respond(&door, &body).await;
+        batch::respond(&door, &[b"[".as_slice(), &body, b"]"].concat()).await;
     }
     assert!(seen[400] > 5_000 && seen[200] > 0 && seen[429] > 0, "the bodies were of every kind");
     assert_eq!(seen[200] + seen[400] + seen[429], 10_000);

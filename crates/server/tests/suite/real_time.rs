@@ -1,4 +1,4 @@
-//! The promise as a client sees it: real HTTP, real time.
+//! The limit as a client sees it, over real HTTP and in real time.
 
 #![expect(clippy::disallowed_methods, reason = "real time is what is measured")]
 
@@ -9,20 +9,20 @@ use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 use tollgate_http::ServeOptions;
 use tollgate_limiter::Clock;
-use tollgate_server::run;
+use tollgate_server::serve_http;
 
 const CAPACITY: f64 = 100.0;
 const REFILL_RATE: f64 = 1.67;
 const CONNECTIONS: usize = 10;
 const CHECKS_EACH: usize = 50;
 
-/// 500 checks in one second: no more pass than the bucket held and gained, and who is told to wait and
-/// waits is let in.
+/// 500 checks in one second: no more are admitted than the bucket held and gained, and a client that waits for its
+/// `Retry-After` is admitted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_burst_gets_its_limit_and_a_true_retry_after() {
+async fn a_burst_gets_its_limit_and_an_exact_retry_after() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let server = run(listener, door(Clock::system()), std::future::pending(), ServeOptions::default());
+    let server = serve_http(listener, door(Clock::system()), std::future::pending(), ServeOptions::default());
     let server = tokio::spawn(server);
 
     let first_sent = Instant::now();

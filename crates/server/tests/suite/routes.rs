@@ -1,8 +1,8 @@
-//! Which paths there are, readiness, and the end.
+//! Endpoints, readiness and drain.
 
 use crate::setting::Setting;
 use std::sync::Arc;
-use tollgate_server::Readiness;
+use tollgate_server::{NotReady, Readiness};
 
 #[tokio::test]
 async fn health_and_readiness() {
@@ -12,7 +12,7 @@ async fn health_and_readiness() {
     assert_eq!((reply.status, reply.body.as_str()), (200, "ok"));
     let reply = client.get("/readyz?verbose").await;
     assert_eq!((reply.status, reply.body.as_str()), (200, "ready"));
-    setting.door.readiness.drain();
+    setting.door.readiness.set_draining();
     let reply = client.get("/readyz").await;
     assert_eq!((reply.status, reply.body.as_str()), (503, "not ready: the node is draining\n"));
     assert_eq!(client.get("/healthz").await.status, 200);
@@ -21,12 +21,13 @@ async fn health_and_readiness() {
 #[test]
 fn ready_means_rules_and_no_drain() {
     let readiness = Arc::new(Readiness::default());
-    assert_eq!(readiness.missing(), Some("not ready: no rules are installed yet\n"));
-    readiness.rules_installed();
-    assert_eq!(readiness.missing(), None);
-    readiness.drain();
-    readiness.rules_installed();
-    assert!(readiness.missing().is_some(), "a drain is final");
+    assert_eq!(readiness.check(), Err(NotReady::NoRules));
+    assert_eq!(NotReady::NoRules.message(), "not ready: no rules are installed yet\n");
+    readiness.set_rules_installed();
+    assert_eq!(readiness.check(), Ok(()));
+    readiness.set_draining();
+    readiness.set_rules_installed();
+    assert_eq!(readiness.check(), Err(NotReady::Draining), "a drain is final");
 }
 
 #[tokio::test]
@@ -52,7 +53,7 @@ async fn wrong_methods_and_unknown_paths() {
         assert_eq!(error["code"], "NOT_FOUND");
         assert_eq!(
             error["details"]["hint"],
-            "known are POST /v1/check, POST /v1/check/batch, GET /healthz, GET /readyz"
+            "the endpoints are POST /v1/check, POST /v1/check/batch, GET /healthz, GET /readyz"
         );
     }
 }
@@ -64,13 +65,13 @@ async fn a_drain_finishes_the_check_in_flight() {
     let mut idle = setting.client().await;
     idle.get("/healthz").await;
     let mut busy = setting.client().await;
-    // The server asks for the body, and so has begun with the request.
+    // The server asks for the body, so it has started the request.
     let head = "POST /v1/check HTTP/1.1\r\nHost: test\r\nExpect: 100-continue\r\n";
     busy.send(format!("{head}Content-Length: {}\r\n\r\n", body.len())).await;
     assert_eq!(busy.reply().await.status, 100);
     setting.stop.send(()).unwrap();
     idle.closed().await;
-    assert!(setting.door.readiness.missing().is_some());
+    assert!(setting.door.readiness.check().is_err());
     busy.send(body).await;
     let reply = busy.reply().await;
     assert_eq!((reply.status, reply.header("x-ratelimit-remaining")), (200, "99"));

@@ -1,4 +1,4 @@
-//! A door on a port of its own.
+//! A door under test, on its own port.
 
 use crate::client::Client;
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 use tollgate_core::rules::load;
 use tollgate_http::{HeaderOptions, ServeOptions};
 use tollgate_limiter::{Clock, Limiter, ManualClock, MemoryStore};
-use tollgate_server::{Door, Readiness, run};
+use tollgate_server::{HttpDoor, Readiness, serve_http};
 
 /// 2027-01-15T08:00:00Z
 pub const START_US: u64 = 1_800_000_000_000_000;
@@ -52,7 +52,7 @@ rules:
     limit: 1/min
     on_exceed: { flag: { header: X-Captcha } }
 tiers:
-  gold: { keys: [nobody] }
+  gold: { keys: [unused] }
 allow: [sk_internal_*, 192.0.2.0/24]
 deny: [sk_bad, 198.51.100.0/24]
 ";
@@ -60,13 +60,13 @@ deny: [sk_bad, 198.51.100.0/24]
 pub struct Setting {
     pub address: SocketAddr,
     pub clock: ManualClock,
-    pub door: Arc<Door>,
+    pub door: Arc<HttpDoor>,
     pub stop: oneshot::Sender<()>,
     pub served: JoinHandle<usize>,
 }
 
 impl Setting {
-    /// A door with [`RULES`] and a clock that stands still.
+    /// A door with [`RULES`] and a manual clock.
     pub async fn start() -> Self {
         Self::start_with(RULES).await
     }
@@ -77,12 +77,12 @@ impl Setting {
         Self::serving(door_with(rules, Clock::Manual(clock.clone())), clock).await
     }
 
-    async fn serving(door: Arc<Door>, clock: ManualClock) -> Self {
+    async fn serving(door: Arc<HttpDoor>, clock: ManualClock) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
         let shutdown = async { stopped.await.unwrap_or_default() };
-        let served = tokio::spawn(run(listener, Arc::clone(&door), shutdown, ServeOptions::default()));
+        let served = tokio::spawn(serve_http(listener, Arc::clone(&door), shutdown, ServeOptions::default()));
         Self { address, clock, door, stop, served }
     }
 
@@ -91,24 +91,24 @@ impl Setting {
     }
 }
 
-/// A door of a limiter with a clock of its own.
+/// A door for a limiter with its own clock.
 pub async fn serve(limiter: Limiter) -> Setting {
     Setting::serving(door_of(limiter), ManualClock::new(START_US)).await
 }
 
-pub fn door(clock: Clock) -> Arc<Door> {
+pub fn door(clock: Clock) -> Arc<HttpDoor> {
     door_with(RULES, clock)
 }
 
-fn door_with(rules: &str, clock: Clock) -> Arc<Door> {
+fn door_with(rules: &str, clock: Clock) -> Arc<HttpDoor> {
     let limiter = Limiter::new(MemoryStore::new(1 << 24), clock);
     let loaded = load("test.yaml", rules).unwrap_or_else(|report| panic!("{report}"));
     limiter.install(loaded.rules, loaded.lists);
     door_of(limiter)
 }
 
-fn door_of(limiter: Limiter) -> Arc<Door> {
+fn door_of(limiter: Limiter) -> Arc<HttpDoor> {
     let readiness = Arc::new(Readiness::default());
-    readiness.rules_installed();
-    Arc::new(Door { limiter: Arc::new(limiter), headers: HeaderOptions::default(), readiness })
+    readiness.set_rules_installed();
+    Arc::new(HttpDoor { limiter: Arc::new(limiter), headers: HeaderOptions::default(), readiness })
 }

@@ -1,11 +1,11 @@
-//! The check API without its store, and pages that post to it.
+//! The check API while its store is unavailable, and cross-origin requests.
 
 use crate::client::Client;
 use crate::setting::{Setting, serve};
 use tollgate_core::rules::load;
 use tollgate_limiter::{Clock, FailureSettings, Limiter, MemoryStore, RedisSettings, RedisStore};
 
-/// A door whose store does not answer: nothing listens on its port.
+/// A door whose store is unreachable: nothing listens on its port.
 async fn without_store() -> Setting {
     let url = "redis://127.0.0.1:1".parse().unwrap();
     let store = RedisStore::open(&url, RedisSettings::default(), Clock::system()).await.unwrap();
@@ -23,7 +23,7 @@ const LOGIN: &str = r#"{"key":"sk","endpoint":"/login"}"#;
 const ORDERS: &str = r#"{"key":"sk","endpoint":"/orders"}"#;
 
 #[tokio::test]
-async fn what_cannot_be_decided_is_not_called_an_exceeded_limit() {
+async fn an_unavailable_store_is_not_reported_as_an_exceeded_limit() {
     let setting = without_store().await;
     let mut client = setting.client().await;
     for _ in 0..3 {
@@ -42,7 +42,7 @@ async fn what_cannot_be_decided_is_not_called_an_exceeded_limit() {
 }
 
 #[tokio::test]
-async fn a_page_of_another_origin_cannot_spend() {
+async fn cross_origin_pages_cannot_spend() {
     let setting = Setting::start().await;
     let mut client = setting.client().await;
     let post = async |client: &mut Client, path: &str, headers: &str| {
@@ -91,7 +91,7 @@ async fn a_page_of_another_origin_cannot_spend() {
             assert!(error["message"].as_str().unwrap().contains("application/json"), "{}", reply.body);
         }
     }
-    // Nor does a page learn that it may ask.
+    // A preflight request is not granted.
     client.send("OPTIONS /v1/check HTTP/1.1\r\nHost: test\r\nOrigin: https://evil.example\r\n\r\n").await;
     let reply = client.reply().await;
     assert_eq!((reply.status, reply.header("access-control-allow-origin")), (405, ""));

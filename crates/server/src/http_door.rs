@@ -1,6 +1,6 @@
-//! The HTTP door: which path leads where.
+//! The HTTP door: routes requests to the check API and the health endpoints.
 
-use crate::ready::Readiness;
+use crate::readiness::Readiness;
 use crate::{batch, check};
 use http::{Method, Request};
 use hyper::body::Incoming;
@@ -14,45 +14,46 @@ use tollgate_core::rules::{Ability, OpenDoor};
 use tollgate_http::{Answer, Entrance, Fault, HeaderOptions, ServeOptions, answer, origin, read, serve};
 use tollgate_limiter::Limiter;
 
-/// How long a body may take.
+/// The time within which a request body must arrive.
 const BODY_TIME: Duration = Duration::from_secs(10);
 
-/// What the door needs to answer.
+/// What the HTTP door needs to respond.
 #[derive(Debug)]
-pub struct Door {
-    /// Decides.
+pub struct HttpDoor {
+    /// Makes the decisions.
     pub limiter: Arc<Limiter>,
-    /// Which headers go with an answer.
+    /// Which rate limit headers responses carry.
     pub headers: HeaderOptions,
-    /// What `/readyz` says.
+    /// What `/readyz` reports.
     pub readiness: Arc<Readiness>,
 }
 
-/// What this door can do for rules: callers name identities, tiers and priorities themselves, and it neither waits nor
-/// sees requests end.
-pub fn open_door() -> OpenDoor {
+/// What the check API supports, for the rule compiler: callers state identities, tiers and priorities themselves; it
+/// neither queues requests nor sees them end.
+pub fn describe_door() -> OpenDoor {
     let abilities = BTreeSet::from([Ability::Domain, Ability::Tier, Ability::Priority]);
     OpenDoor { name: "the check API", abilities, identities: None }
 }
 
-/// Serves the door until `shutdown`, then drains. Answers how many connections had to be cut.
-pub async fn run(
+/// Serves `door` until `shutdown` resolves, then drains. Returns the number of connections that were cut because they
+/// were still busy at the end of the grace period.
+pub async fn serve_http(
     listener: TcpListener,
-    door: Arc<Door>,
+    door: Arc<HttpDoor>,
     shutdown: impl Future<Output = ()>,
     options: ServeOptions,
 ) -> usize {
     let readiness = Arc::clone(&door.readiness);
     let shutdown = async move {
         shutdown.await;
-        readiness.drain();
+        readiness.set_draining();
     };
     serve(listener, Entrance::default(), |_peer| service(Arc::clone(&door)), shutdown, options).await
 }
 
 /// The service of one connection.
-pub fn service(
-    door: Arc<Door>,
+fn service(
+    door: Arc<HttpDoor>,
 ) -> impl Service<
     Request<Incoming>,
     Response = Answer,
@@ -64,20 +65,20 @@ pub fn service(
 + 'static {
     service_fn(move |request| {
         let door = Arc::clone(&door);
-        async move { Ok(door.answer(request).await) }
+        async move { Ok(door.respond(request).await) }
     })
 }
 
-/// What is served.
+/// An endpoint of the HTTP door.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Route {
+enum HttpEndpoint {
     Check,
     Batch,
     Health,
     Ready,
 }
 
-impl Route {
+impl HttpEndpoint {
     const ALL: [(&'static str, Self); 4] = [
         ("/v1/check", Self::Check),
         ("/v1/check/batch", Self::Batch),
@@ -85,8 +86,8 @@ impl Route {
         ("/readyz", Self::Ready),
     ];
 
-    fn of(path: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|(known, _)| *known == path).map(|(_, route)| route)
+    fn at(path: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|(known, _)| *known == path).map(|(_, endpoint)| endpoint)
     }
 
     /// The methods, as the `Allow` header lists them.
@@ -105,39 +106,40 @@ impl Route {
     }
 }
 
-impl Door {
-    async fn answer(&self, request: Request<Incoming>) -> Answer {
-        let (asked, body) = request.into_parts();
-        let Some(route) = Route::of(asked.uri.path()) else { return not_found(asked.uri.path()) };
-        if !route.allows(&asked.method) {
-            return answer::method_not_allowed(route.allow());
+impl HttpDoor {
+    async fn respond(&self, request: Request<Incoming>) -> Answer {
+        let (head, body) = request.into_parts();
+        let Some(endpoint) = HttpEndpoint::at(head.uri.path()) else { return not_found(head.uri.path()) };
+        if !endpoint.allows(&head.method) {
+            return answer::method_not_allowed(endpoint.allow());
         }
-        if matches!(route, Route::Check | Route::Batch)
-            && let Err(fault) = origin::verify(&asked.headers)
+        if matches!(endpoint, HttpEndpoint::Check | HttpEndpoint::Batch)
+            && let Err(fault) = origin::verify(&head.headers)
         {
             return fault.answer();
         }
-        match route {
-            Route::Check => match read::whole(body, check::MOST_BYTES, BODY_TIME).await {
-                Ok(json) => check::answer(self, &asked.headers, &json).await,
+        match endpoint {
+            HttpEndpoint::Check => match read::whole(body, check::MOST_BYTES, BODY_TIME).await {
+                Ok(json) => check::respond(self, &head.headers, &json).await,
                 Err(fault) => fault.answer(),
             },
-            Route::Batch => match read::whole(body, batch::MOST_BYTES, BODY_TIME).await {
-                Ok(json) => batch::answer(self, &json).await,
+            HttpEndpoint::Batch => match read::whole(body, batch::MOST_BYTES, BODY_TIME).await {
+                Ok(json) => batch::respond(self, &json).await,
                 Err(fault) => fault.answer(),
             },
-            Route::Health => answer::text("ok"),
-            Route::Ready => {
-                self.readiness.missing().map_or_else(|| answer::text("ready"), answer::unavailable)
-            }
+            HttpEndpoint::Health => answer::text("ok"),
+            HttpEndpoint::Ready => match self.readiness.check() {
+                Ok(()) => answer::text("ready"),
+                Err(reason) => answer::unavailable(reason.message()),
+            },
         }
     }
 }
 
 fn not_found(path: &str) -> Answer {
-    let known = Route::ALL.map(|(path, route)| {
-        let method = route.allow().split(',').next().unwrap_or_default();
+    let known = HttpEndpoint::ALL.map(|(path, endpoint)| {
+        let method = endpoint.allow().split(',').next().unwrap_or_default();
         format!("{method} {path}")
     });
-    Fault::not_found(path).with_hint(format!("known are {}", known.join(", "))).answer()
+    Fault::not_found(path).with_hint(format!("the endpoints are {}", known.join(", "))).answer()
 }

@@ -1,4 +1,4 @@
-//! The JSON of one decision, as answered.
+//! The JSON of one decision.
 
 use serde::Serialize;
 use std::borrow::Cow;
@@ -6,11 +6,10 @@ use std::collections::BTreeMap;
 use tollgate_http::body::{DENIED, Refusal, STORE_UNAVAILABLE};
 use tollgate_limiter::{Decision, Outcome};
 
-/// What became of one check. Times are in milliseconds, rounded up. Without a limit there is nothing to
-/// say about limit, remaining and rule; without the store it is not known what remains; a refusal that promises no time
-/// has no wait.
+/// The decision of one check. Times are in milliseconds, rounded up. `limit`, `remaining` and `rule` are null if no
+/// limit applies, `remaining` also if the store is unavailable, and `retry_after_ms` if a refusal has no retry time.
 #[derive(Clone, Debug, Serialize)]
-pub struct Verdict<'a> {
+pub struct CheckResponse<'a> {
     allowed: bool,
     limit: Option<u32>,
     remaining: Option<u32>,
@@ -18,19 +17,19 @@ pub struct Verdict<'a> {
     retry_after_ms: Option<u64>,
     rule: Option<&'a str>,
     degraded: bool,
-    /// A rule that only counts, and that would have refused it.
+    /// The shadow rule that would have refused the request.
     #[serde(skip_serializing_if = "Option::is_none")]
     shadowed_by: Option<&'a str>,
-    /// What the upstream is to be told, by header.
+    /// Flags for the upstream, by header name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     flags: BTreeMap<&'a str, Cow<'a, str>>,
-    /// Why it may not pass although no limit is exceeded.
+    /// Why the request is refused although no limit is exceeded.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<Refusal<'static>>,
 }
 
-impl<'a> Verdict<'a> {
-    /// The verdict of `decision`.
+impl<'a> CheckResponse<'a> {
+    /// The response to a check that ended with `decision`.
     pub fn of(decision: &'a Decision) -> Self {
         let (limit, standing) = decision.standing().unzip();
         let ms = |us: u64| us.div_ceil(1_000);
@@ -55,12 +54,12 @@ impl<'a> Verdict<'a> {
         }
     }
 
-    /// Writes it at the end of `out`. This is the answer to nearly every check, so it is put together by
-    /// hand; a test holds it against the derived form.
+    /// Appends the JSON to `out`. The common form, which nearly every check gets, is written by hand; a test compares it
+    /// with the derived one.
     pub fn write(&self, out: &mut Vec<u8>) {
         let is_rare = self.error.is_some() || self.shadowed_by.is_some() || !self.flags.is_empty();
         if is_rare || !self.rule.unwrap_or_default().bytes().all(is_plain) {
-            return serde_json::to_writer(out, self).expect("texts and numbers can be written as JSON");
+            return serde_json::to_writer(out, self).expect("strings and numbers are valid JSON values");
         }
         let mut digits = itoa::Buffer::new();
         let mut put = |name: &str, number: Option<u64>| {
@@ -86,7 +85,7 @@ impl<'a> Verdict<'a> {
     }
 }
 
-/// Whether a byte of a text stands for itself in JSON.
+/// Whether a byte needs no escape in a JSON string.
 fn is_plain(byte: u8) -> bool {
     (b' '..=b'~').contains(&byte) && byte != b'"' && byte != b'\\'
 }
@@ -96,13 +95,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn by_hand_is_as_derived() {
+    fn handwritten_json_equals_derived_json() {
         for rule in
             [None, Some("orders"), Some("a/b.c:d-e_f"), Some("\"quoted\""), Some("back\\slash"), Some("µ")]
         {
             for (count, flag) in [(None, true), (Some(0), false), (Some(u32::MAX), true)] {
                 for error in [None, Some(DENIED)] {
-                    let verdict = Verdict {
+                    let response = CheckResponse {
                         allowed: flag,
                         limit: count,
                         remaining: count,
@@ -115,8 +114,8 @@ mod tests {
                         error,
                     };
                     let mut written = Vec::new();
-                    verdict.write(&mut written);
-                    assert_eq!(written, serde_json::to_vec(&verdict).unwrap());
+                    response.write(&mut written);
+                    assert_eq!(written, serde_json::to_vec(&response).unwrap());
                 }
             }
         }
