@@ -1,7 +1,7 @@
-//! The ways around a limit on a path that clients try: one table, for every door.
+//! Attempts to bypass a limit on a path or host: one table that every door is tested with.
 //!
-//! Each row names a path that [`RULES`] limit to one request a day, and another spelling of it. With the one request
-//! spent, the spelling must be limited too, or refused as a bad request.
+//! Each row has a path that [`RULES`] limit to one request a day, and another spelling of it. After that one request,
+//! the spelling must be limited too, or refused as a bad request.
 
 /// One request a day for each API key under each rule.
 pub const RULES: &str = r#"
@@ -19,53 +19,58 @@ rules:
   - { id: shop, domain: shop.example, endpoint: /shop, limit: 1/day }
 "#;
 
-/// The host of [`RULES`] whose limit is on a host.
+/// The domain of the rule `shop` in [`RULES`].
 pub const HOST: &str = "shop.example";
 
-/// Another spelling of what is limited.
+/// Another spelling of a limited path or host.
 #[derive(Clone, Copy, Debug)]
 pub struct Bypass {
-    /// The path that the limit is on.
+    /// The limited path.
     pub limited: &'static str,
     /// What the client sends instead.
-    pub spelt: Spelt,
-    /// What becomes of it.
-    pub outcome: Outcome,
+    pub spelling: BypassSpelling,
+    /// The expected outcome.
+    pub outcome: BypassOutcome,
 }
 
-/// Which part of a request is spelt in another way.
+/// Which part of a request is spelled differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Spelt {
-    /// The path: at every door.
+pub enum BypassSpelling {
+    /// The path; this applies to every door.
     Path(&'static str),
-    /// The target of HTTP/1.1, in another form than a path.
+    /// The request target of HTTP/1.1, in another form than a path.
     Target(&'static str),
     /// `:path` of HTTP/2, in another form than a path.
     PseudoPath(&'static str),
-    /// The host, as `Host` or `:authority`.
+    /// The host: `Host` or `:authority`.
     Host(&'static str),
 }
 
-/// What becomes of a spelling.
+/// The expected outcome of a spelling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// It counts as what is limited.
+pub enum BypassOutcome {
+    /// It counts against the limit.
     Limited,
-    /// It is a bad request.
+    /// It is refused as a bad request.
     Refused,
 }
 
 /// All rows.
 pub fn bypasses() -> impl Iterator<Item = Bypass> {
-    let paths = PATHS.iter().flat_map(|(limited, spelt)| rows(limited, spelt, Spelt::Path, Outcome::Limited));
-    let refused = rows("/login", REFUSED_PATHS, Spelt::Path, Outcome::Refused);
-    let targets =
-        TARGETS.iter().flat_map(|(limited, spelt)| rows(limited, spelt, Spelt::Target, Outcome::Limited));
-    let refused_targets = rows("/login", REFUSED_TARGETS, Spelt::Target, Outcome::Refused);
-    let pseudo_paths = rows("/", &["#x", "?x", "#/login", "?#x"], Spelt::PseudoPath, Outcome::Limited);
-    let refused_pseudo_paths = rows("/login", &["*", "login"], Spelt::PseudoPath, Outcome::Refused);
-    let hosts = rows("/shop", HOSTS, Spelt::Host, Outcome::Limited);
-    let refused_hosts = rows("/shop", REFUSED_HOSTS, Spelt::Host, Outcome::Refused);
+    let paths = PATHS.iter().flat_map(|(limited, spellings)| {
+        rows(limited, spellings, BypassSpelling::Path, BypassOutcome::Limited)
+    });
+    let refused = rows("/login", REFUSED_PATHS, BypassSpelling::Path, BypassOutcome::Refused);
+    let targets = TARGETS.iter().flat_map(|(limited, spellings)| {
+        rows(limited, spellings, BypassSpelling::Target, BypassOutcome::Limited)
+    });
+    let refused_targets = rows("/login", REFUSED_TARGETS, BypassSpelling::Target, BypassOutcome::Refused);
+    let pseudo_paths =
+        rows("/", &["#x", "?x", "#/login", "?#x"], BypassSpelling::PseudoPath, BypassOutcome::Limited);
+    let refused_pseudo_paths =
+        rows("/login", &["*", "login"], BypassSpelling::PseudoPath, BypassOutcome::Refused);
+    let hosts = rows("/shop", HOSTS, BypassSpelling::Host, BypassOutcome::Limited);
+    let refused_hosts = rows("/shop", REFUSED_HOSTS, BypassSpelling::Host, BypassOutcome::Refused);
     paths
         .chain(refused)
         .chain(targets)
@@ -78,11 +83,11 @@ pub fn bypasses() -> impl Iterator<Item = Bypass> {
 
 fn rows(
     limited: &'static str,
-    spelt: &'static [&'static str],
-    form: fn(&'static str) -> Spelt,
-    outcome: Outcome,
+    spellings: &'static [&'static str],
+    form: fn(&'static str) -> BypassSpelling,
+    outcome: BypassOutcome,
 ) -> impl Iterator<Item = Bypass> {
-    spelt.iter().map(move |spelt| Bypass { limited, spelt: form(spelt), outcome })
+    spellings.iter().map(move |spelling| Bypass { limited, spelling: form(spelling), outcome })
 }
 
 const PATHS: &[(&str, &[&str])] = &[

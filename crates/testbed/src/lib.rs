@@ -1,30 +1,30 @@
-//! Real servers and bad networks, for tests and measurements.
+//! Real servers and a faulty network, for tests and measurements.
 //!
-//! Everything here panics when something is wrong: a test that cannot have its servers has failed.
+//! Everything here panics on failure: a test without its servers has failed.
 
-#![expect(clippy::panic, reason = "a test that cannot have its servers has failed")]
+#![expect(clippy::panic, reason = "a test without its servers has failed")]
 
 pub mod bypass;
-mod clock;
-mod cluster;
-mod path_server;
+mod certificates;
+mod network_proxy;
+mod path_echo_server;
 mod ports;
-mod proxy;
-mod redis;
-mod sentinel;
-mod tls;
-mod upstream;
+mod redis_cluster;
+mod redis_server;
+mod response_reader;
+mod sentinel_group;
+mod server_clock;
+mod stall_monitor;
+mod test_upstream;
 mod wait;
-mod wire;
-mod witness;
 
-pub use cluster::Cluster;
-pub use path_server::{PathServer, Program};
-pub use proxy::{Mode, Proxy, Rewrites, Unsteady};
-pub use redis::Server;
-pub use sentinel::Sentinels;
-pub use tls::Certificates;
-pub use upstream::{Seen, Upstream};
+pub use certificates::TestCertificates;
+pub use network_proxy::{NetworkMode, NetworkProxy, UnsteadyLink, WordRewrites};
+pub use path_echo_server::{PathEchoServer, WebServerProgram};
+pub use redis_cluster::RedisCluster;
+pub use redis_server::RedisServer;
+pub use response_reader::{read_head, read_line};
+pub use sentinel_group::SentinelGroup;
+pub use stall_monitor::StallMonitor;
+pub use test_upstream::{ReceivedRequest, TestUpstream};
 pub use wait::{PATIENCE, eventually, wait_until};
-pub use wire::{read_head, read_line};
-pub use witness::Witness;

@@ -3,29 +3,29 @@
 use redis::{Client, Connection};
 use std::process::Command;
 use tokio::runtime::Runtime;
-use tollgate_testbed::{Cluster, Server};
+use tollgate_testbed::{RedisCluster, RedisServer};
 
 /// A server that has a core to itself.
 pub enum Pinned {
-    Alone(Server),
-    Cluster(Cluster),
+    Alone(RedisServer),
+    Cluster(RedisCluster),
 }
 
 impl Pinned {
     pub fn alone() -> Self {
-        let server = Server::start(&[]);
+        let server = RedisServer::start(&[]);
         pin(server.pid(), 1);
         Self::Alone(server)
     }
 
     /// A Cluster of one node, so that it too is one core.
     pub fn cluster() -> Self {
-        let cluster = Cluster::start(1, 0);
+        let cluster = RedisCluster::start(1, 0);
         pin(cluster.primaries[0].pid(), 1);
         Self::Cluster(cluster)
     }
 
-    pub fn server(&self) -> &Server {
+    pub fn server(&self) -> &RedisServer {
         match self {
             Self::Alone(server) => server,
             Self::Cluster(cluster) => &cluster.primaries[0],

@@ -3,7 +3,7 @@
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::{AsyncConnectionConfig, Client, IntoConnectionInfo};
-use tollgate_testbed::Server;
+use tollgate_testbed::RedisServer;
 
 const SCRIPT: &str = r"
 local state = redis.call('HMGET', KEYS[1], 'tokens', 'time')
@@ -25,7 +25,7 @@ pub struct Textbook {
 }
 
 impl Textbook {
-    pub async fn open(server: &Server) -> Self {
+    pub async fn open(server: &RedisServer) -> Self {
         let info = server.address().as_str().into_connection_info();
         let info = info.or_else(|_| server_url(server).into_connection_info()).expect("an address");
         let info = info.set_tcp_settings(TcpSettings::default().set_nodelay(true));
@@ -55,6 +55,6 @@ impl Textbook {
     }
 }
 
-fn server_url(server: &Server) -> String {
+fn server_url(server: &RedisServer) -> String {
     format!("redis://{}", server.address())
 }

@@ -11,7 +11,7 @@ use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tempfile::TempDir;
-use tollgate_testbed::{Certificates, wait_until};
+use tollgate_testbed::{TestCertificates, wait_until};
 
 const RULES: &str = "rules: [{ id: one, limit: 1000/h }]";
 
@@ -23,7 +23,7 @@ pub struct Files {
 impl Files {
     pub fn new() -> Self {
         let files = Self { folder: tempfile::tempdir().unwrap() };
-        files.write(&Certificates::generate());
+        files.write(&TestCertificates::generate());
         files
     }
 
@@ -36,7 +36,7 @@ impl Files {
         std::fs::rename(self.path("new"), self.path(name)).unwrap();
     }
 
-    fn write(&self, certificates: &Certificates) {
+    fn write(&self, certificates: &TestCertificates) {
         self.replace("authority.pem", &certificates.authority);
         self.replace("key.pem", &certificates.key);
         self.replace("cert.pem", &certificates.certificate);
@@ -104,7 +104,7 @@ fn new_connections_get_the_new_certificate_and_old_ones_live_on() {
     let first = shown(&old);
     assert_eq!(first, read_chain(&files.path("cert.pem")));
     for asked in [false, true] {
-        files.write(&Certificates::generate());
+        files.write(&TestCertificates::generate());
         if asked {
             server.signal("HUP");
         }
@@ -123,7 +123,7 @@ fn new_connections_get_the_new_certificate_and_old_ones_live_on() {
 fn a_pair_that_does_not_match_is_not_used() {
     let files = Files::new();
     let server = files.gateway(RULES);
-    let (good, other) = (read_chain(&files.path("cert.pem")), Certificates::generate());
+    let (good, other) = (read_chain(&files.path("cert.pem")), TestCertificates::generate());
     let key = std::fs::read_to_string(files.path("key.pem")).unwrap();
     for (name, text, why) in [
         ("key.pem", other.key.as_str(), "does not fit the certificate"),

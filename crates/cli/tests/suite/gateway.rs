@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::thread;
-use tollgate_testbed::{Server as Redis, wait_until};
+use tollgate_testbed::{RedisServer, wait_until};
 
 /// A server that says hello to one request on each connection, and nothing to who asks it to `/hold`.
 pub fn upstream() -> SocketAddr {
@@ -65,7 +65,7 @@ fn beside_the_checks() {
 /// Two may be in flight over all gateways. The one that holds both places is killed.
 #[test]
 fn what_a_killed_gateway_had_in_flight_is_free_again() {
-    let (redis, folder) = (Redis::start(&[]), tempfile::tempdir().unwrap());
+    let (redis, folder) = (RedisServer::start(&[]), tempfile::tempdir().unwrap());
     let (rules, config) = (folder.path().join("rules.yaml"), folder.path().join("tollgate.yaml"));
     std::fs::write(&rules, "rules: [{ id: busy, algorithm: concurrency, limit: 2, on_store_failure: deny }]")
         .unwrap();

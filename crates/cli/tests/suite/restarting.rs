@@ -4,7 +4,7 @@ use crate::program::{Server, tollgate};
 use std::ffi::OsStr;
 use std::path::Path;
 use tempfile::TempDir;
-use tollgate_testbed::{Server as Redis, wait_until};
+use tollgate_testbed::{RedisServer, wait_until};
 
 const RULES: &str = "rules: [{ id: one, limit: 30/day, on_store_failure: local }]";
 
@@ -39,7 +39,7 @@ impl Machine {
     }
 
     /// A node that has seen two others, and its store die; it ends.
-    fn after_an_outage(&self, redis: &mut Redis) {
+    fn after_an_outage(&self, redis: &mut RedisServer) {
         let others = [Self::new(), Self::new()];
         let node = self.node_with_data(&redis.url());
         let others = others.each_ref().map(|other| other.node(&redis.url(), &[]));
@@ -70,7 +70,7 @@ fn passes(server: &Server) -> usize {
 
 #[test]
 fn a_node_that_restarts_in_an_outage_keeps_to_its_share() {
-    let (mut redis, machine) = (Redis::start(&[]), Machine::new());
+    let (mut redis, machine) = (RedisServer::start(&[]), Machine::new());
     machine.after_an_outage(&mut redis);
     for _ in 0..2 {
         let node = machine.node_with_data(&redis.url());
@@ -80,7 +80,7 @@ fn a_node_that_restarts_in_an_outage_keeps_to_its_share() {
         node.signal("KILL");
         assert_eq!(node.ended().code(), None);
     }
-    let mut other = Redis::start(&[]);
+    let mut other = RedisServer::start(&[]);
     other.kill();
     let node = machine.node_with_data(&other.url());
     node.until_logged("of another store only");
@@ -89,7 +89,7 @@ fn a_node_that_restarts_in_an_outage_keeps_to_its_share() {
 
 #[test]
 fn what_is_kept_may_be_lost_or_broken_but_never_stops_a_node() {
-    let (mut redis, machine) = (Redis::start(&[]), Machine::new());
+    let (mut redis, machine) = (RedisServer::start(&[]), Machine::new());
     machine.after_an_outage(&mut redis);
     std::fs::write(machine.file(), "{\"store\":").unwrap();
     let node = machine.node_with_data(&redis.url());
@@ -109,7 +109,7 @@ fn what_is_kept_may_be_lost_or_broken_but_never_stops_a_node() {
 
 #[test]
 fn the_folder_is_found_in_each_of_its_places() {
-    let (redis, machine) = (Redis::start(&[]), Machine::new());
+    let (redis, machine) = (RedisServer::start(&[]), Machine::new());
     let config = machine.folder.path().join("tollgate.yaml");
     let rules = machine.folder.path().join("rules.yaml");
     std::fs::write(&config, "data: from-file\n").unwrap();

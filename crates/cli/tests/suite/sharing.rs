@@ -7,7 +7,7 @@ use tempfile::TempDir;
 use tokio::time::Instant;
 use tollgate_core::rules;
 use tollgate_limiter::simulation::{Entry, Ledger};
-use tollgate_testbed::{Server as Redis, wait_until};
+use tollgate_testbed::{RedisServer, wait_until};
 
 fn rule_file(rules: &str) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
@@ -30,7 +30,7 @@ fn check(client: &mut Client, cost: u32) -> Reply {
 
 #[test]
 fn two_nodes_enforce_one_limit_and_one_that_stops_leaves_nothing_behind() {
-    let redis = Redis::start(&[]);
+    let redis = RedisServer::start(&[]);
     let folder = rule_file("rules: [{ id: one, limit: 200/h }]");
     let (one, two) = (node(&redis.url(), &folder), node(&redis.url(), &folder));
     assert!(one.greeting.contains(&redis.url()), "{}", one.greeting);
@@ -56,7 +56,7 @@ fn two_nodes_enforce_one_limit_and_one_that_stops_leaves_nothing_behind() {
 fn what_a_killed_node_held_comes_back_by_itself() {
     const CAPACITY: u32 = 100;
     const RULES: &str = "rules: [{ id: one, key: api_key, params: { capacity: 100, refill_rate: 50 } }]";
-    let redis = Redis::start(&[]);
+    let redis = RedisServer::start(&[]);
     let folder = rule_file(RULES);
     let (dies, lives) = (node(&redis.url(), &folder), node(&redis.url(), &folder));
     let (start, mut ledger) = (Instant::now(), Ledger::default());
@@ -99,7 +99,7 @@ fn what_a_killed_node_held_comes_back_by_itself() {
 
 #[test]
 fn a_store_that_will_not_have_us_ends_it_with_a_hint() {
-    let redis = Redis::start_with_password("right");
+    let redis = RedisServer::start_with_password("right");
     let address = redis.address();
     for (url, expected, hint) in [
         (
@@ -139,7 +139,7 @@ fn an_address_that_is_none_ends_it_with_a_hint() {
 
 #[test]
 fn a_store_that_is_not_there_is_waited_for() {
-    let mut redis = Redis::start(&[]);
+    let mut redis = RedisServer::start(&[]);
     redis.kill();
     let folder = rule_file(
         "
@@ -167,7 +167,7 @@ rules:
 
 #[test]
 fn a_store_that_may_forget_limits_is_warned_of() {
-    let redis = Redis::start(&["--maxmemory", "50mb", "--maxmemory-policy", "allkeys-lru"]);
+    let redis = RedisServer::start(&["--maxmemory", "50mb", "--maxmemory-policy", "allkeys-lru"]);
     let folder = rule_file("rules: [{ id: one, limit: 5/h }]");
     let server = node(&redis.url(), &folder);
     let line = server.until_logged("maxmemory-policy noeviction");

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tollgate_gateway::settings::Settings;
-use tollgate_testbed::{Upstream, eventually};
+use tollgate_testbed::{TestUpstream, eventually};
 
 const GIGABYTE: u64 = 1 << 30;
 /// Buffers of the connections in use, and what the allocator keeps of them.
@@ -20,7 +20,7 @@ struct Process {
 }
 
 impl Process {
-    fn start(upstream: &Upstream) -> Self {
+    fn start(upstream: &TestUpstream) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "bodies::a_process", "--nocapture"]);
         command.env("GATEWAY_TEST_UPSTREAM", upstream.address().to_string());
@@ -58,7 +58,7 @@ fn a_process() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gigabyte_goes_through_in_flat_memory() {
-    let server = Upstream::start("one").await;
+    let server = TestUpstream::start("one").await;
     let gateway = Process::start(&server);
     let mut client = Wire::connect(gateway.address).await;
     // What it needs at all, it needs for this.
@@ -84,7 +84,7 @@ async fn a_gigabyte_goes_through_in_flat_memory() {
 
 #[tokio::test]
 async fn who_does_not_read_holds_nobody_up() {
-    let server = Upstream::start("one").await;
+    let server = TestUpstream::start("one").await;
     let gateway = Process::start(&server);
     let mut warm = Wire::connect(gateway.address).await;
     warm.get("/big/1000000").await;

@@ -5,11 +5,11 @@ use crate::setting::Pair;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tollgate_testbed::PATIENCE;
-use tollgate_testbed::bypass::{self, Bypass, Outcome, Spelt};
+use tollgate_testbed::bypass::{self, Bypass, BypassOutcome, BypassSpelling};
 
 /// Spends the one request that the row's limit has.
 async fn spend(pair: &Pair, row: &Bypass, key: &str) {
-    let host = if matches!(row.spelt, Spelt::Host(_)) { bypass::HOST } else { "test" };
+    let host = if matches!(row.spelling, BypassSpelling::Host(_)) { bypass::HOST } else { "test" };
     assert_eq!(http1(pair, row.limited, host, key).await, 200, "{row:?}");
     assert!(pair.server.last().target.starts_with('/'), "{row:?}");
 }
@@ -20,10 +20,10 @@ async fn http1(pair: &Pair, target: &str, host: &str, key: &str) -> u16 {
     client.ask(&request).await.status
 }
 
-fn expected(outcome: Outcome) -> u16 {
+fn expected(outcome: BypassOutcome) -> u16 {
     match outcome {
-        Outcome::Limited => 429,
-        Outcome::Refused => 400,
+        BypassOutcome::Limited => 429,
+        BypassOutcome::Refused => 400,
     }
 }
 
@@ -31,10 +31,10 @@ fn expected(outcome: Outcome) -> u16 {
 async fn no_spelling_is_a_way_around_a_limit_over_http1() {
     let pair = behind(bypass::RULES, None).await;
     for (number, row) in bypass::bypasses().enumerate() {
-        let (target, host) = match row.spelt {
-            Spelt::Path(path) | Spelt::Target(path) => (path, "test"),
-            Spelt::Host(host) => (row.limited, host),
-            Spelt::PseudoPath(_) => continue,
+        let (target, host) = match row.spelling {
+            BypassSpelling::Path(path) | BypassSpelling::Target(path) => (path, "test"),
+            BypassSpelling::Host(host) => (row.limited, host),
+            BypassSpelling::PseudoPath(_) => continue,
         };
         let key = format!("row-{number}");
         spend(&pair, &row, &key).await;
@@ -42,7 +42,7 @@ async fn no_spelling_is_a_way_around_a_limit_over_http1() {
         assert_eq!(http1(&pair, target, host, &key).await, expected(row.outcome), "{row:?}");
         assert_eq!(pair.server.seen().len(), before, "{row:?}");
         // Had it not been spent, the server would have been asked for a path.
-        if row.outcome == Outcome::Limited {
+        if row.outcome == BypassOutcome::Limited {
             assert_eq!(http1(&pair, target, host, &format!("fresh-{number}")).await, 200, "{row:?}");
             assert!(pair.server.last().target.starts_with('/'), "{row:?}: {:?}", pair.server.last());
         }
@@ -53,17 +53,17 @@ async fn no_spelling_is_a_way_around_a_limit_over_http1() {
 async fn no_spelling_is_a_way_around_a_limit_over_http2() {
     let pair = behind(bypass::RULES, None).await;
     for (number, row) in bypass::bypasses().enumerate() {
-        let (path, authority) = match row.spelt {
-            Spelt::Path(path) | Spelt::PseudoPath(path) => (path, "test"),
-            Spelt::Host(host) => (row.limited, host),
-            Spelt::Target(_) => continue,
+        let (path, authority) = match row.spelling {
+            BypassSpelling::Path(path) | BypassSpelling::PseudoPath(path) => (path, "test"),
+            BypassSpelling::Host(host) => (row.limited, host),
+            BypassSpelling::Target(_) => continue,
         };
         let key = format!("row-{number}");
         spend(&pair, &row, &key).await;
         let before = pair.server.seen().len();
         assert_eq!(http2(&pair, path, authority, &key).await, expected(row.outcome), "{row:?}");
         assert_eq!(pair.server.seen().len(), before, "{row:?}");
-        if row.outcome == Outcome::Limited {
+        if row.outcome == BypassOutcome::Limited {
             assert_eq!(http2(&pair, path, authority, &format!("fresh-{number}")).await, 200, "{row:?}");
             assert!(pair.server.last().target.starts_with('/'), "{row:?}: {:?}", pair.server.last());
         }

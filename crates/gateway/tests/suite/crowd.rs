@@ -8,7 +8,7 @@ use std::time::Duration;
 use tollgate_gateway::Gateway;
 use tollgate_gateway::settings::Settings;
 use tollgate_http::serve::{Crowd, CrowdOptions};
-use tollgate_testbed::{Upstream, eventually};
+use tollgate_testbed::{TestUpstream, eventually};
 
 #[tokio::test]
 async fn an_address_has_so_many_connections_over_all_threads() {
@@ -41,7 +41,7 @@ async fn an_address_has_so_many_connections_over_all_threads() {
 async fn a_trusted_proxy_is_not_counted() {
     let trusted = vec!["127.0.0.0/8".parse().unwrap()];
     let crowd = Crowd::new(CrowdOptions { most_connections: 1, trusted, ..CrowdOptions::default() });
-    let server = Upstream::start("one").await;
+    let server = TestUpstream::start("one").await;
     let mut listen = setting::listen();
     listen.entrance.crowd = Some(crowd);
     let gateway = Gateway::start(
@@ -72,7 +72,7 @@ async fn a_servers_own_429_is_no_rejection_of_ours() {
 /// A server behind limits, and what is known of addresses.
 async fn refusing(rules: &str, refuse_time: Duration) -> (Pair, Arc<Crowd>) {
     let crowd = Crowd::new(CrowdOptions { most_rejections: 5, refuse_time, ..CrowdOptions::default() });
-    let server = Upstream::start("one").await;
+    let server = TestUpstream::start("one").await;
     let mut listen = setting::listen();
     listen.entrance.crowd = Some(Arc::clone(&crowd));
     let settings = Settings::to(setting::upstream(&[&server]));
@@ -113,7 +113,7 @@ async fn an_address_that_was_rejected_too_often_is_refused_on_all_its_connection
         assert_eq!(crowd.turned_away(), turned_away + number, "refused when it was accepted");
     }
     assert_eq!(pair.server.seen().len(), before, "nothing reached the server");
-    pair.server.let_go();
+    pair.server.release_gated();
     assert_eq!(busy.reply().await.status, 200, "what was in flight is answered");
     assert!(busy.closed().await.is_empty());
 }

@@ -17,7 +17,7 @@ async fn what_is_in_flight_is_finished() {
     assert!(idle.closed().await.is_empty());
     eventually("nobody new is let in", async || TcpStream::connect(address).await.is_err()).await;
     assert!(busy.is_silent());
-    pair.server.let_go();
+    pair.server.release_gated();
     let reply = busy.reply().await;
     assert_eq!((reply.status, reply.body.as_str(), reply.header("connection")), (200, "let go", "close"));
     assert!(busy.closed().await.is_empty());

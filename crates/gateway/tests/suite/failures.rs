@@ -5,7 +5,7 @@ use crate::wire::Wire;
 use std::time::Duration;
 use tokio::time::Instant;
 use tollgate_gateway::settings::{HealthCheck, Settings};
-use tollgate_testbed::{Mode, Proxy, Upstream, eventually};
+use tollgate_testbed::{NetworkMode, NetworkProxy, TestUpstream, eventually};
 
 #[tokio::test]
 async fn a_server_that_is_down_and_comes_back() {
@@ -25,14 +25,14 @@ async fn a_server_that_is_down_and_comes_back() {
     assert!(codes.contains(&(502, "BAD_GATEWAY".into())), "{codes:?}");
     assert!(codes.contains(&(503, "UPSTREAM_UNAVAILABLE".into())), "left alone: {codes:?}");
     assert!(codes.iter().all(|(status, _)| [502, 503].contains(status)), "{codes:?}");
-    let back = Upstream::start_at(address, "back").await;
+    let back = TestUpstream::start_at(address, "back").await;
     eventually("it is asked again", async || client.get("/").await.status == 200).await;
     assert!(!back.seen().is_empty());
 }
 
 #[tokio::test]
 async fn another_server_takes_over() {
-    let (good, gone) = (Upstream::start("good").await, Upstream::start("gone").await);
+    let (good, gone) = (TestUpstream::start("good").await, TestUpstream::start("gone").await);
     let gateway = setting::start(&Settings::to(setting::upstream(&[&gone, &good])));
     gone.end().await;
     let mut client = Wire::connect(gateway.address()).await;
@@ -129,20 +129,20 @@ async fn an_answer_that_breaks_off_is_seen_to_break_off() {
 
 #[tokio::test]
 async fn connections_that_servers_closed_are_not_noticed() {
-    let server = Upstream::start("one").await;
-    let network = Proxy::start(&server.address().to_string()).await;
+    let server = TestUpstream::start("one").await;
+    let network = NetworkProxy::start(&server.address().to_string()).await;
     let gateway = setting::start(&Settings::to(setting::at([network.address()])));
     let mut client = Wire::connect(gateway.address()).await;
     for _ in 0..20 {
         assert_eq!(client.get("/").await.status, 200);
-        network.set(Mode::Reset);
-        network.set(Mode::Pass);
+        network.set(NetworkMode::Reset);
+        network.set(NetworkMode::Pass);
     }
 }
 
 #[tokio::test]
 async fn health_checks_find_out_before_a_request_does() {
-    let (well, ill) = (Upstream::start("well").await, Upstream::start("ill").await);
+    let (well, ill) = (TestUpstream::start("well").await, TestUpstream::start("ill").await);
     let mut upstream = setting::upstream(&[&well, &ill]);
     upstream.health = Some(HealthCheck {
         path: "/status/200".into(),
@@ -159,7 +159,7 @@ async fn health_checks_find_out_before_a_request_does() {
     for _ in 0..20 {
         assert_eq!(client.get("/").await.header("x-served-by"), "well");
     }
-    let back = Upstream::start_at(address, "back").await;
+    let back = TestUpstream::start_at(address, "back").await;
     eventually("it is used again", async || client.get("/").await.header("x-served-by") == "back").await;
     drop(back);
 }

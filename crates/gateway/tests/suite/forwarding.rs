@@ -3,7 +3,7 @@
 use crate::setting::{self, Pair};
 use crate::wire::Wire;
 use tollgate_gateway::settings::{Balance, Route, Settings};
-use tollgate_testbed::Upstream;
+use tollgate_testbed::TestUpstream;
 
 #[tokio::test]
 async fn a_request_goes_there_and_its_answer_comes_back() {
@@ -159,8 +159,8 @@ async fn heads_are_bounded() {
 
 #[tokio::test]
 async fn routes_lead_to_upstreams() {
-    let (web, api) = (Upstream::start("web").await, Upstream::start("api").await);
-    let named = |name: &str, server: &Upstream| {
+    let (web, api) = (TestUpstream::start("web").await, TestUpstream::start("api").await);
+    let named = |name: &str, server: &TestUpstream| {
         let mut upstream = setting::upstream(&[server]);
         upstream.name = name.to_owned();
         upstream
@@ -205,7 +205,8 @@ async fn routes_lead_to_upstreams() {
 #[tokio::test]
 async fn servers_take_turns() {
     for balance in [Balance::RoundRobin, Balance::LeastLoaded] {
-        let servers = [Upstream::start("a").await, Upstream::start("b").await, Upstream::start("c").await];
+        let servers =
+            [TestUpstream::start("a").await, TestUpstream::start("b").await, TestUpstream::start("c").await];
         let mut upstream = setting::upstream(&[&servers[0], &servers[1], &servers[2]]);
         upstream.balance = balance;
         let gateway = setting::start(&Settings::to(upstream));
@@ -220,7 +221,7 @@ async fn servers_take_turns() {
 
 #[tokio::test]
 async fn the_least_loaded_server_is_next() {
-    let (busy, free) = (Upstream::start("busy").await, Upstream::start("free").await);
+    let (busy, free) = (TestUpstream::start("busy").await, TestUpstream::start("free").await);
     let gateway = setting::start(&Settings::to(setting::upstream(&[&busy, &free])));
     let mut stuck = Wire::connect(gateway.address()).await;
     stuck.send("GET /gated HTTP/1.1\r\nHost: test\r\n\r\n").await;
@@ -232,6 +233,6 @@ async fn the_least_loaded_server_is_next() {
         client.get("/").await;
     }
     assert_eq!((busy.seen().len(), free.seen().len()), (1, 10));
-    busy.let_go();
+    busy.release_gated();
     assert_eq!(stuck.reply().await.body, "let go");
 }

@@ -11,7 +11,7 @@ use tollgate_gateway::{AccessLog, Gateway};
 use tollgate_http::RateLimitLayer;
 use tollgate_http::serve::{Crowd, CrowdOptions};
 use tollgate_limiter::{Clock, Limiter, ManualClock, MemoryStore};
-use tollgate_testbed::{Upstream, eventually};
+use tollgate_testbed::{TestUpstream, eventually};
 
 const SECOND_US: u64 = 1_000_000;
 /// Long ago: what is answered at the door has its date from the limiter, all else from the machine.
@@ -22,7 +22,7 @@ const LOGIN: &str = "rules: [{ id: login, endpoint: /login, limit: 2/min }]";
 
 /// A gateway on a clock that stands still.
 struct House {
-    server: Upstream,
+    server: TestUpstream,
     gateway: Gateway,
     limiter: Arc<Limiter>,
     clock: ManualClock,
@@ -34,7 +34,7 @@ impl House {
     }
 
     async fn with(rules: &str, crowd: Option<Arc<Crowd>>, log: Option<AccessLog>) -> Self {
-        let server = Upstream::start("one").await;
+        let server = TestUpstream::start("one").await;
         let clock = ManualClock::new(START_US);
         let limiter = Arc::new(Limiter::new(MemoryStore::new(1 << 24), Clock::Manual(clock.clone())));
         install(&limiter, rules);

@@ -95,7 +95,7 @@ async fn streams_do_not_wait_for_each_other() {
         assert_eq!(text(client.send_request(request("/", "")).await.unwrap()).await, "hello");
     }
     // They may have reached the server in another order.
-    stuck.iter().for_each(|_| pair.server.let_go());
+    stuck.iter().for_each(|_| pair.server.release_gated());
     for stuck in stuck {
         assert_eq!(text(stuck.await.unwrap()).await, "let go");
     }
@@ -119,7 +119,7 @@ async fn a_drain_finishes_streams() {
     eventually("it is in flight", async || pair.server.seen().len() == 1).await;
     let stopping = tokio::spawn(pair.gateway.stop());
     eventually("no more is taken", async || client.send_request(request("/", "")).await.is_err()).await;
-    pair.server.let_go();
+    pair.server.release_gated();
     assert_eq!(text(stuck.await.unwrap()).await, "let go");
     assert_eq!(stopping.await.unwrap(), 0);
 }

@@ -5,7 +5,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
-use tollgate_testbed::Witness;
+use tollgate_testbed::StallMonitor;
 
 const IDLE: usize = 5_000;
 const REQUESTS: usize = 1_000;
@@ -37,7 +37,7 @@ async fn five_thousand_idle_connections_slow_nobody_down() {
     raise_limit();
     let pair = Pair::start().await;
     p99(&pair).await;
-    let witness = Witness::start();
+    let witness = StallMonitor::start();
     let alone = p99(&pair).await;
     let mut idle = Vec::with_capacity(IDLE);
     for number in 0..IDLE {

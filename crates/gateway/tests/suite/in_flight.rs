@@ -5,12 +5,12 @@ use crate::setting::{self, Pair};
 use crate::wire::Wire;
 use tollgate_gateway::Gateway;
 use tollgate_gateway::settings::{OnClientGone, Settings};
-use tollgate_testbed::{Upstream, eventually};
+use tollgate_testbed::{TestUpstream, eventually};
 
 const TWO: &str = "rules: [{ id: busy, algorithm: concurrency, limit: 2 }]";
 
 async fn behind(rules: &str, on_client_gone: OnClientGone) -> Pair {
-    let server = Upstream::start("one").await;
+    let server = TestUpstream::start("one").await;
     let mut settings = Settings::to(setting::upstream(&[&server]));
     settings.upstreams[0].on_client_gone = on_client_gone;
     let gateway = Gateway::start(&settings, &setting::limits(rules), &setting::listen()).unwrap();
@@ -52,13 +52,13 @@ async fn who_hangs_up_counts_until_the_server_is_done() {
         drop((pair.gated().await, pair.gated().await));
         pair.stays_full().await;
         assert_eq!(pair.server.seen().len(), before + 2, "no more than two reach the server");
-        pair.server.let_go();
+        pair.server.release_gated();
         eventually("one is done", async || !pair.is_full().await).await;
-        pair.server.let_go();
+        pair.server.release_gated();
         let (one, two) = (pair.gated().await, pair.gated().await);
         pair.stays_full().await;
-        pair.server.let_go();
-        pair.server.let_go();
+        pair.server.release_gated();
+        pair.server.release_gated();
         drop((one, two));
         eventually("all are done", async || !pair.is_full().await).await;
     }
@@ -88,7 +88,7 @@ async fn streams_that_are_reset_count_until_the_server_is_done() {
         asked.abort();
     }
     pair.stays_full().await;
-    pair.server.let_go();
+    pair.server.release_gated();
     eventually("one is done", async || !pair.is_full().await).await;
 }
 
@@ -99,8 +99,8 @@ async fn who_hangs_up_makes_room_if_the_settings_say_so() {
     assert!(pair.is_full().await);
     drop(one);
     eventually("one has gone", async || !pair.is_full().await).await;
-    pair.server.let_go();
-    pair.server.let_go();
+    pair.server.release_gated();
+    pair.server.release_gated();
     assert_eq!(two.reply().await.status, 200);
     for _ in 0..5 {
         assert_eq!(two.get("/hello").await.status, 200, "it ended, so there is room");

@@ -8,13 +8,13 @@ use tollgate_gateway::settings::Settings;
 use tollgate_http::serve::{Crowd, CrowdOptions};
 use tollgate_http::{HeaderOptions, RateLimitLayer, UnavailableStatus};
 use tollgate_limiter::{Clock, FailureSettings, Limiter, MemoryStore, RedisSettings, RedisStore};
-use tollgate_testbed::Upstream;
+use tollgate_testbed::TestUpstream;
 
 const LOGIN: &str = "rules: [{ id: login, endpoint: /login, key: ip, limit: 2/hour }]";
 
 /// A server behind limits.
 pub async fn behind(rules: &str, crowd: Option<Arc<Crowd>>) -> Pair {
-    let server = Upstream::start("one").await;
+    let server = TestUpstream::start("one").await;
     let mut listen = setting::listen();
     listen.entrance.crowd = crowd;
     let settings = Settings::to(setting::upstream(&[&server]));
@@ -115,7 +115,7 @@ async fn a_refusal_without_the_store_is_none_of_the_client() {
     for status in [UnavailableStatus::ServiceUnavailable, UnavailableStatus::TooManyRequests] {
         let headers = HeaderOptions { store_unavailable: status, ..HeaderOptions::default() };
         let limits = RateLimitLayer::new(Arc::clone(&limiter)).headers(headers);
-        let server = Upstream::start("one").await;
+        let server = TestUpstream::start("one").await;
         let mut listen = setting::listen();
         let most_rejections = CrowdOptions { most_rejections: 3, ..CrowdOptions::default() };
         listen.entrance.crowd = Some(Crowd::new(most_rejections));

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::task::JoinSet;
 use tollgate_gateway::Gateway;
 use tollgate_gateway::settings::Settings;
-use tollgate_testbed::{PathServer, Program};
+use tollgate_testbed::{PathEchoServer, WebServerProgram};
 
 const TARGETS: usize = 10_000;
 const CONNECTIONS: usize = 8;
@@ -165,8 +165,8 @@ async fn ask(gateway: SocketAddr, targets: Vec<String>, met: Arc<Met>) {
     }
 }
 
-async fn agrees_with(program: Program) {
-    let server = PathServer::start(program);
+async fn agrees_with(program: WebServerProgram) {
+    let server = PathEchoServer::start(program);
     let settings = Settings::to(at([server.address()]));
     let gateway = Gateway::start(&settings, &setting::limits(RULES), &setting::listen()).unwrap();
     let mut random = fastrand::Rng::with_seed(SEED);
@@ -186,25 +186,25 @@ async fn agrees_with(program: Program) {
 
 #[tokio::test]
 async fn nginx_reads_no_limited_path_that_was_not_charged() {
-    agrees_with(Program::Nginx).await;
+    agrees_with(WebServerProgram::Nginx).await;
 }
 
 #[tokio::test]
 async fn node_reads_no_limited_path_that_was_not_charged() {
-    agrees_with(Program::Node).await;
+    agrees_with(WebServerProgram::Node).await;
 }
 
 #[tokio::test]
 async fn python_reads_no_limited_path_that_was_not_charged() {
-    agrees_with(Program::Python).await;
+    agrees_with(WebServerProgram::Python).await;
 }
 
 #[tokio::test]
 async fn tomcat_reads_no_limited_path_that_was_not_charged() {
-    agrees_with(Program::Tomcat).await;
+    agrees_with(WebServerProgram::Tomcat).await;
 }
 
 #[tokio::test]
 async fn gunicorn_reads_no_limited_path_that_was_not_charged() {
-    agrees_with(Program::Gunicorn).await;
+    agrees_with(WebServerProgram::Gunicorn).await;
 }

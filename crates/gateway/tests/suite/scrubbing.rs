@@ -19,7 +19,7 @@ use tollgate_core::document::Document;
 use tollgate_gateway::Gateway;
 use tollgate_gateway::settings::{Doubles, Settings};
 use tollgate_http::{Identities, IdentityOptions};
-use tollgate_testbed::{PATIENCE, Seen, Upstream};
+use tollgate_testbed::{PATIENCE, ReceivedRequest, TestUpstream};
 
 /// The first request is flagged as soft, the others are over the limit.
 const RULES: &str = "
@@ -35,14 +35,14 @@ const IDENTITY: &str =
 
 /// A gateway that reads all of [`IDENTITY`].
 struct House {
-    server: Upstream,
+    server: TestUpstream,
     gateway: Gateway,
 }
 
 impl House {
     /// Strangers and trusted proxies are told apart by `trusted`, as all come from one address.
     async fn new(trusted: bool, change: impl FnOnce(&mut Settings)) -> Self {
-        let server = Upstream::start("one").await;
+        let server = TestUpstream::start("one").await;
         let mut settings = Settings::to(setting::upstream(&[&server]));
         settings.forwarded.forwarded = true;
         let identity = IDENTITY.replace("127.0.0.0/8", if trusted { "127.0.0.0/8" } else { "10.0.0.0/8" });
@@ -55,7 +55,7 @@ impl House {
     }
 
     /// What the server sees of a request with these lines.
-    async fn seen(&self, lines: &str) -> Seen {
+    async fn seen(&self, lines: &str) -> ReceivedRequest {
         let mut client = Wire::connect(self.gateway.address()).await;
         let reply = client.ask(&format!("GET / HTTP/1.1\r\nHost: test\r\n{lines}\r\n")).await;
         assert_eq!(reply.status, 200, "{lines}");

@@ -26,7 +26,7 @@ pub fn listen() -> Listen {
 }
 
 /// An upstream of servers under test.
-pub fn upstream(servers: &[&testbed::Upstream]) -> Upstream {
+pub fn upstream(servers: &[&testbed::TestUpstream]) -> Upstream {
     at(servers.iter().map(|server| server.address()))
 }
 
@@ -51,7 +51,7 @@ pub fn limits(rules: &str) -> RateLimitLayer {
 
 /// A server, and a gateway in front of it.
 pub struct Pair {
-    pub server: testbed::Upstream,
+    pub server: testbed::TestUpstream,
     pub gateway: Gateway,
 }
 
@@ -62,7 +62,7 @@ impl Pair {
 
     /// With settings that differ.
     pub async fn with(change: impl FnOnce(&mut Settings)) -> Self {
-        let server = testbed::Upstream::start("one").await;
+        let server = testbed::TestUpstream::start("one").await;
         let mut settings = Settings::to(upstream(&[&server]));
         change(&mut settings);
         Self { gateway: start(&settings), server }
@@ -70,7 +70,7 @@ impl Pair {
 
     /// With bounds that differ.
     pub async fn listening(change: impl FnOnce(&mut Listen)) -> Self {
-        let server = testbed::Upstream::start("one").await;
+        let server = testbed::TestUpstream::start("one").await;
         let mut listen = listen();
         change(&mut listen);
         let gateway =

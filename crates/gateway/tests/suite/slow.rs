@@ -23,7 +23,7 @@ use tollgate_gateway::settings::{BodyLimits, Settings};
 use tollgate_gateway::{AccessLog, Gateway};
 use tollgate_http::serve::MinRate;
 use tollgate_limiter::Clock;
-use tollgate_testbed::{Upstream, eventually};
+use tollgate_testbed::{TestUpstream, eventually};
 
 const GRACE: Duration = Duration::from_millis(300);
 const LEAST: BodyLimits =
@@ -65,7 +65,7 @@ async fn start(bodies: BodyLimits, route: Option<BodyLimits>) -> Pair {
 
 /// A gateway that looks at connections often.
 async fn logging(bodies: BodyLimits, route: Option<BodyLimits>, lines: &Lines) -> Pair {
-    let server = Upstream::start("one").await;
+    let server = TestUpstream::start("one").await;
     let mut settings = Settings::to(setting::upstream(&[&server]));
     (settings.bodies, settings.routes[0].bodies) = (bodies, route);
     let mut listen = setting::listen();

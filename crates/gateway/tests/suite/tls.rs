@@ -12,16 +12,16 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tollgate_http::serve::ServerCertificate;
-use tollgate_testbed::Certificates;
+use tollgate_testbed::TestCertificates;
 
 pub struct Files {
     folder: TempDir,
-    pub certificates: Certificates,
+    pub certificates: TestCertificates,
 }
 
 impl Files {
     pub fn new() -> Self {
-        let (folder, certificates) = (tempfile::tempdir().unwrap(), Certificates::generate());
+        let (folder, certificates) = (tempfile::tempdir().unwrap(), TestCertificates::generate());
         std::fs::write(folder.path().join("cert.pem"), &certificates.certificate).unwrap();
         std::fs::write(folder.path().join("key.pem"), &certificates.key).unwrap();
         Self { folder, certificates }

@@ -5,7 +5,7 @@ use crate::gatehouse::{Ask, Gatehouse, ask};
 use crate::tokens::{Signer, hs256_with, unsigned};
 use http::Uri;
 use serde_json::json;
-use tollgate_testbed::bypass::{self, Outcome, Spelt};
+use tollgate_testbed::bypass::{self, BypassOutcome, BypassSpelling};
 
 /// One request a minute on each count.
 const RULES: &str = "
@@ -90,23 +90,24 @@ async fn no_spelling_is_a_way_around_a_limit() {
             let with_host = ask("203.0.113.9", target).with("host", host);
             with_host.with("x-api-key", format!("row-{number}"))
         };
-        let (target, host) = match row.spelt {
-            Spelt::Path(path) | Spelt::Target(path) => (path, "test"),
-            Spelt::Host(host) => (row.limited, host),
-            Spelt::PseudoPath(_) => continue,
+        let (target, host) = match row.spelling {
+            BypassSpelling::Path(path) | BypassSpelling::Target(path) => (path, "test"),
+            BypassSpelling::Host(host) => (row.limited, host),
+            BypassSpelling::PseudoPath(_) => continue,
         };
-        let limited_host = if matches!(row.spelt, Spelt::Host(_)) { bypass::HOST } else { "test" };
+        let limited_host =
+            if matches!(row.spelling, BypassSpelling::Host(_)) { bypass::HOST } else { "test" };
         assert_eq!(gatehouse.tell(ask_for(row.limited, limited_host)).await.status, 200, "{row:?}");
         let told = match target.parse::<Uri>() {
             Ok(_) => gatehouse.tell(ask_for(target, host)).await,
             Err(_) => {
-                assert_eq!(row.outcome, Outcome::Refused, "{row:?}");
+                assert_eq!(row.outcome, BypassOutcome::Refused, "{row:?}");
                 continue;
             }
         };
         match row.outcome {
-            Outcome::Limited => assert_eq!(told.status, 429, "{row:?}"),
-            Outcome::Refused => {
+            BypassOutcome::Limited => assert_eq!(told.status, 429, "{row:?}"),
+            BypassOutcome::Refused => {
                 assert_eq!(told.status, 400, "{row:?}");
                 assert!(told.body.starts_with(r#"{"error":{"code":"BAD_REQUEST""#), "{}", told.body);
             }

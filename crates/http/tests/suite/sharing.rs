@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tollgate_core::rules::load;
 use tollgate_http::{HeaderOptions, RateLimitLayer, UnavailableStatus};
 use tollgate_limiter::{Clock, FailureSettings, Limiter, MemoryStore, RedisSettings, RedisStore};
-use tollgate_testbed::{PATIENCE, Server};
+use tollgate_testbed::{PATIENCE, RedisServer};
 use tower::{Layer, ServiceExt, service_fn};
 
 const RULES: &str = "rules: [{ id: one, key: ip, consistency: strict, limit: 2/h }]";
@@ -38,7 +38,7 @@ async fn tell(layer: &RateLimitLayer) -> Told {
 
 #[tokio::test]
 async fn two_nodes_have_one_limit_and_say_when_they_cannot_know_it() {
-    let server = Server::start(&[]);
+    let server = RedisServer::start(&[]);
     let (one, two) = (node(&server.url()).await, node(&server.url()).await);
     assert_eq!((tell(&one).await.status, tell(&two).await.status), (200, 200));
     let told = tell(&one).await;
@@ -47,7 +47,7 @@ async fn two_nodes_have_one_limit_and_say_when_they_cannot_know_it() {
 
     let server = {
         drop(server);
-        Server::start(&[])
+        RedisServer::start(&[])
     };
     let three = node(&server.url()).await;
     drop(server);

@@ -11,7 +11,7 @@ use tollgate_core::lending::Prefetch;
 use tollgate_core::limit::Limit;
 use tollgate_core::script::{self, ChargeCall, ReplyError, RequestRun, ScriptCall, ScriptReply};
 use tollgate_core::state_address::StateField;
-use tollgate_testbed::Server;
+use tollgate_testbed::RedisServer;
 
 /// Where virtual clocks start: a second, and no boundary of any longer window.
 const START_US: u64 = 1_700_000_123_000_000;
@@ -21,12 +21,12 @@ const SECOND_US: u64 = 1_000_000;
 struct Scripted {
     connection: Connection,
     digest: String,
-    server: Server,
+    server: RedisServer,
 }
 
 impl Scripted {
     fn start() -> Self {
-        let server = Server::start(&[]);
+        let server = RedisServer::start(&[]);
         let mut connection = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
         let digest =
             redis::cmd("SCRIPT").arg("LOAD").arg(script::SCRIPT).query::<String>(&mut connection).unwrap();

@@ -2,17 +2,17 @@
 
 use crate::setting::Setting;
 use serde_json::json;
-use tollgate_testbed::bypass::{self, Outcome, Spelt};
+use tollgate_testbed::bypass::{self, BypassOutcome, BypassSpelling};
 
 #[tokio::test]
 async fn no_spelling_bypasses_a_limit() {
     let setting = Setting::start_with(bypass::RULES).await;
     let mut client = setting.client().await;
     for (number, row) in bypass::bypasses().enumerate() {
-        let (endpoint, domain) = match row.spelt {
-            Spelt::Path(path) => (path, "test"),
+        let (endpoint, domain) = match row.spelling {
+            BypassSpelling::Path(path) => (path, "test"),
             // The caller names the domain, in any case.
-            Spelt::Host(host) if host.eq_ignore_ascii_case(bypass::HOST) => (row.limited, host),
+            BypassSpelling::Host(host) if host.eq_ignore_ascii_case(bypass::HOST) => (row.limited, host),
             _ => continue,
         };
         let limited_domain = if endpoint == row.limited { bypass::HOST } else { "test" };
@@ -23,8 +23,8 @@ async fn no_spelling_bypasses_a_limit() {
         assert_eq!(first.status, 200, "{row:?}: {}", first.body);
         let reply = client.post("/v1/check", check(endpoint, domain)).await;
         match row.outcome {
-            Outcome::Limited => assert_eq!(reply.status, 429, "{row:?}: {}", reply.body),
-            Outcome::Refused => {
+            BypassOutcome::Limited => assert_eq!(reply.status, 429, "{row:?}: {}", reply.body),
+            BypassOutcome::Refused => {
                 assert_eq!(reply.status, 400, "{row:?}: {}", reply.body);
                 assert!(reply.body.contains(r#""field":"endpoint""#), "{row:?}: {}", reply.body);
             }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::Instant;
-use tollgate_testbed::{Cluster, Mode, Proxy, Sentinels, Server, eventually};
+use tollgate_testbed::{NetworkMode, NetworkProxy, RedisCluster, RedisServer, SentinelGroup, eventually};
 
 /// What a busy machine may add to any time.
 const SLACK: Duration = Duration::from_millis(150);
@@ -43,7 +43,7 @@ fn only(servers: &Servers) -> Arc<Shard> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_server_is_asked_by_tcp_socket_and_database() {
-    let server = Server::start(&[]);
+    let server = RedisServer::start(&[]);
     let socket = format!("unix://{}", server.socket().display());
     for url in [server.url(), socket, format!("{}/2", server.url())] {
         let servers = open(&url).await;
@@ -58,7 +58,7 @@ async fn one_server_is_asked_by_tcp_socket_and_database() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restart_is_survived() {
-    let mut server = Server::start(&[]);
+    let mut server = RedisServer::start(&[]);
     let servers = open(&server.url()).await;
     let shard = only(&servers);
     assert!(writes(&servers, "a").await);
@@ -75,7 +75,7 @@ async fn a_restart_is_survived() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unreachable_at_the_start_is_no_error() {
-    let mut server = Server::start(&[]);
+    let mut server = RedisServer::start(&[]);
     server.kill();
     let servers = open(&server.url()).await;
     assert!(only(&servers).is_open());
@@ -91,7 +91,7 @@ async fn unreachable_at_the_start_is_no_error() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_is_refused_is_told_why() {
-    let server = Server::start_with_password("right");
+    let server = RedisServer::start_with_password("right");
     let address = server.address();
     let servers = open(&server.url()).await;
     assert!(writes(&servers, "a").await);
@@ -106,14 +106,14 @@ async fn who_is_refused_is_told_why() {
     assert!(error.contains("does not have this database"), "{error}");
     let error = refusal(&format!("redis-cluster://:right@{address}")).await;
     assert!(error.contains("not what the address says"), "{error}");
-    let open_server = Server::start(&[]);
+    let open_server = RedisServer::start(&[]);
     let error = refusal(&format!("redis://:secret@{}", open_server.address())).await;
     assert!(error.contains("has no password") && !error.contains("secret"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tls_needs_an_authority_that_is_trusted() {
-    let server = Server::start_tls(&[]);
+    let server = RedisServer::start_tls(&[]);
     let servers = open(&server.tls_url()).await;
     assert!(writes(&servers, "a").await);
     // Not one that the system trusts: as good as unreachable, and the log says why.
@@ -125,8 +125,8 @@ async fn tls_needs_an_authority_that_is_trusted() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_is_no_primary() {
-    let server = Server::start(&[]);
-    let replica = Server::start(&["--replicaof", "127.0.0.1", &server.port().to_string()]);
+    let server = RedisServer::start(&[]);
+    let replica = RedisServer::start(&["--replicaof", "127.0.0.1", &server.port().to_string()]);
     let servers = open(&replica.url()).await;
     assert!(only(&servers).is_open());
     replica.cli(&["REPLICAOF", "NO", "ONE"]);
@@ -138,7 +138,7 @@ async fn a_replica_is_no_primary() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frozen_server_opens_the_breaker_without_load_and_within_200_ms() {
-    let server = Server::start(&[]);
+    let server = RedisServer::start(&[]);
     let servers = open(&server.url()).await;
     let shard = only(&servers);
     server.freeze();
@@ -155,39 +155,39 @@ async fn a_frozen_server_opens_the_breaker_without_load_and_within_200_ms() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_black_hole_opens_the_breaker_and_calls_under_way_are_lost() {
-    let server = Server::start(&[]);
-    let proxy = Proxy::start(&server.address()).await;
+    let server = RedisServer::start(&[]);
+    let proxy = NetworkProxy::start(&server.address()).await;
     let servers = open(&proxy.url()).await;
     let shard = only(&servers);
-    proxy.set(Mode::BlackHole);
+    proxy.set(NetworkMode::BlackHole);
     let patient = tokio::spawn(shard.start(cmd("SET").arg("a").arg("1").take()));
     assert_eq!(set(&shard, "b").await, Err(Failure::Lost));
     eventually("the breaker opens", async || shard.is_open()).await;
     assert_eq!(patient.await.unwrap(), Err(Failure::Lost), "nobody waits for ever");
-    proxy.set(Mode::Pass);
+    proxy.set(NetworkMode::Pass);
     eventually("the server is back", async || writes(&servers, "a").await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn late_answers_arrive_and_broken_connections_are_made_anew() {
-    let server = Server::start(&[]);
-    let proxy = Proxy::start(&server.address()).await;
+    let server = RedisServer::start(&[]);
+    let proxy = NetworkProxy::start(&server.address()).await;
     let servers = open(&proxy.url()).await;
     let shard = only(&servers);
-    proxy.set(Mode::Delay(Duration::from_millis(30)));
+    proxy.set(NetworkMode::Delay(Duration::from_millis(30)));
     let late = shard.start(cmd("SET").arg("late").arg("1").take());
     assert_eq!(late.await, Ok(redis::Value::Okay), "60 ms, and nothing cut it off");
-    for mode in [Mode::Reset, Mode::HalfClose, Mode::Refuse] {
+    for mode in [NetworkMode::Reset, NetworkMode::HalfClose, NetworkMode::Refuse] {
         proxy.set(mode);
         eventually("it is noticed", async || !writes(&servers, "a").await).await;
-        proxy.set(Mode::Pass);
+        proxy.set(NetworkMode::Pass);
         eventually("the server is back", async || writes(&servers, "a").await).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sentinels_name_the_new_primary() {
-    let mut setting = Sentinels::start(1);
+    let mut setting = SentinelGroup::start(1);
     let servers = open(&setting.url()).await;
     assert!(writes(&servers, "a").await);
     let shard = only(&servers);
@@ -213,14 +213,14 @@ fn keys(servers: &Servers) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_fails_over_after_a_crash_and_under_a_frozen_primary() {
-    let mut cluster = Cluster::start(3, 1);
+    let mut cluster = RedisCluster::start(3, 1);
     let servers = open(&cluster.url()).await;
     let shards = servers.shards();
     assert_eq!(shards.len(), 3);
     for key in keys(&servers) {
         assert!(writes(&servers, &key).await, "{key}");
     }
-    let shard_at = |server: &Server| {
+    let shard_at = |server: &RedisServer| {
         let address = server.address();
         let is_it = |shard: &&Arc<Shard>| shard.address().is_some_and(|known| known.to_string() == address);
         Arc::clone(shards.iter().find(is_it).unwrap())
@@ -265,7 +265,7 @@ async fn a_cluster_fails_over_after_a_crash_and_under_a_frozen_primary() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slots_that_move_are_followed() {
-    let cluster = Cluster::start(2, 0);
+    let cluster = RedisCluster::start(2, 0);
     let servers = open(&cluster.url()).await;
     let (from, to) = (&cluster.primaries[0], &cluster.primaries[1]);
     // One of the first node's.

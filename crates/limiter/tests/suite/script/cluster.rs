@@ -6,9 +6,9 @@ use tollgate_core::algorithm::Algorithm;
 use tollgate_core::limit::{Limit, LimitSize};
 use tollgate_core::script::{self, ReplyError, ScriptCall};
 use tollgate_core::state_address::StateField;
-use tollgate_testbed::{Cluster, Server};
+use tollgate_testbed::{RedisCluster, RedisServer};
 
-fn connect(server: &Server) -> Connection {
+fn connect(server: &RedisServer) -> Connection {
     redis::Client::open(server.url()).unwrap().get_connection().unwrap()
 }
 
@@ -36,7 +36,7 @@ fn charge(
 #[test]
 fn one_call_serves_the_clients_of_one_server() {
     const PRIMARIES: usize = 3;
-    let cluster = Cluster::start(PRIMARIES, 0);
+    let cluster = RedisCluster::start(PRIMARIES, 0);
     let mut connections: Vec<Connection> = cluster.primaries.iter().map(connect).collect();
     let size = LimitSize { capacity: Some(10), rate: None, window_us: Some(60_000_000) };
     let bucket = Limit::new("bucket", Algorithm::TokenBucket, size).unwrap();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tollgate_limiter::{Request, StoreErrorKind};
-use tollgate_testbed::{Server, eventually};
+use tollgate_testbed::{RedisServer, eventually};
 use tracing::Level;
 
 /// What was granted by a wrong time would be many times what is due in a few seconds.
@@ -55,7 +55,7 @@ async fn hammer(nodes: &[Arc<Node>], endpoint: &str, time: Duration) -> (u32, u3
 fn a_step_gives_nothing_away_and_takes_nothing() {
     logged(async |log| {
         for step_ms in [60_000, -20_000] {
-            let server = Server::start_with_clock(&[]);
+            let server = RedisServer::start_with_clock(&[]);
             let mut nodes = Vec::new();
             for _ in 0..2 {
                 nodes.push(Node::start(&server.url(), RULES).await);

@@ -5,7 +5,7 @@
 use crate::reference;
 use crate::setting::Setting;
 use std::sync::atomic::{AtomicU32, Ordering};
-use tollgate_testbed::{Cluster, Server};
+use tollgate_testbed::{RedisCluster, RedisServer};
 
 /// Engines on one store, each under a prefix of its own.
 fn walk_on(url: &str) {
@@ -22,12 +22,12 @@ fn walk_on(url: &str) {
 
 #[test]
 fn one_server_decides_as_the_embedded_store_does() {
-    let server = Server::start(&[]);
+    let server = RedisServer::start(&[]);
     walk_on(&server.url());
 }
 
 #[test]
 fn a_cluster_decides_as_the_embedded_store_does() {
-    let cluster = Cluster::start(3, 0);
+    let cluster = RedisCluster::start(3, 0);
     walk_on(&cluster.url());
 }

@@ -6,7 +6,7 @@ use tollgate_limiter::{
     Clock, Decision, Emergency, FailureSettings, Limiter, ManualClock, MemoryStore, Outcome, RedisSettings,
     RedisStore, Request,
 };
-use tollgate_testbed::Server;
+use tollgate_testbed::RedisServer;
 
 const RULES: &str = "rules: [{ id: one, key: api_key, limit: 1000/h }]";
 
@@ -22,7 +22,7 @@ async fn ask(limiter: &Limiter, address: &str, count: usize) -> (usize, Decision
     (passed, last.unwrap())
 }
 
-async fn open(server: &Server) -> RedisStore {
+async fn open(server: &RedisServer) -> RedisStore {
     let url = server.url().parse().unwrap();
     RedisStore::open(&url, RedisSettings::default(), Clock::system()).await.unwrap()
 }
@@ -39,7 +39,7 @@ fn limiter(store: &RedisStore, clock: &ManualClock, emergency: Emergency) -> Lim
 #[test]
 fn each_address_is_limited_by_itself_while_the_store_is_away() {
     alone(async || {
-        let mut server = Server::start(&[]);
+        let mut server = RedisServer::start(&[]);
         server.kill();
         let clock = ManualClock::new(START_US);
         let store = open(&server).await;
@@ -63,7 +63,7 @@ fn each_address_is_limited_by_itself_while_the_store_is_away() {
 #[test]
 fn with_the_store_nobody_is_limited_by_address() {
     alone(async || {
-        let server = Server::start(&[]);
+        let server = RedisServer::start(&[]);
         let clock = ManualClock::new(START_US);
         let store = open(&server).await;
         let limiter = limiter(&store, &clock, Emergency::On);

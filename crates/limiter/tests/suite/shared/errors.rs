@@ -5,7 +5,7 @@ use super::fleet::Node;
 use crate::log::{Log, logged};
 use std::sync::Arc;
 use tollgate_limiter::{RedisSettings, Request, StoreErrorKind};
-use tollgate_testbed::{Cluster, PATIENCE, Server, eventually};
+use tollgate_testbed::{PATIENCE, RedisCluster, RedisServer, eventually};
 use tracing::Level;
 
 const RULES: &str = "
@@ -69,7 +69,7 @@ async fn assert_degraded(node: &Node, kind: StoreErrorKind) {
 }
 
 /// One line for each shard and reason, however many decisions there were.
-fn assert_logged(log: &Log, servers: &[Server], code: &str) {
+fn assert_logged(log: &Log, servers: &[RedisServer], code: &str) {
     let lines = log.errors();
     for server in servers {
         let about =
@@ -87,10 +87,10 @@ fn assert_logged(log: &Log, servers: &[Server], code: &str) {
 async fn fault(
     log: &Log,
     url: &str,
-    servers: &[Server],
+    servers: &[RedisServer],
     (code, kind): (&str, StoreErrorKind),
-    begin: impl Fn(&Server),
-    end: impl Fn(&Server),
+    begin: impl Fn(&RedisServer),
+    end: impl Fn(&RedisServer),
 ) {
     let node = start(url).await;
     assert_well(&node).await;
@@ -115,24 +115,24 @@ async fn fault(
     log.clear();
 }
 
-fn set(name: &'static str, value: &'static str) -> impl Fn(&Server) {
+fn set(name: &'static str, value: &'static str) -> impl Fn(&RedisServer) {
     move |server| assert_eq!(server.cli(&["CONFIG", "SET", name, value]), "OK")
 }
 
-async fn every_fault(log: &Log, url: &str, servers: &[Server]) {
+async fn every_fault(log: &Log, url: &str, servers: &[RedisServer]) {
     let replicas = ("NOREPLICAS", StoreErrorKind::Replicas);
     let name = "min-replicas-to-write";
     fault(log, url, servers, replicas, set(name, "1"), set(name, "0")).await;
     let memory = ("OOM", StoreErrorKind::Memory);
     fault(log, url, servers, memory, set("maxmemory", "1"), set("maxmemory", "0")).await;
     let saving = ("MISCONF", StoreErrorKind::Persistence);
-    fault(log, url, servers, saving, Server::fail_to_save, Server::save_again).await;
+    fault(log, url, servers, saving, RedisServer::fail_to_save, RedisServer::save_again).await;
 }
 
 #[test]
 fn a_server_without_replicas_memory_or_disk_degrades() {
     logged(async |log| {
-        let server = Server::start(&[]);
+        let server = RedisServer::start(&[]);
         every_fault(log, &server.url(), std::slice::from_ref(&server)).await;
     });
 }
@@ -140,7 +140,7 @@ fn a_server_without_replicas_memory_or_disk_degrades() {
 #[test]
 fn a_cluster_without_replicas_memory_or_disk_degrades() {
     logged(async |log| {
-        let cluster = Cluster::start(2, 0);
+        let cluster = RedisCluster::start(2, 0);
         every_fault(log, &cluster.url(), &cluster.primaries).await;
     });
 }
@@ -148,7 +148,7 @@ fn a_cluster_without_replicas_memory_or_disk_degrades() {
 #[test]
 fn a_permission_that_is_taken_away_degrades() {
     logged(async |log| {
-        let server = Server::start(&[]);
+        let server = RedisServer::start(&[]);
         let permit = |words: &[&str]| {
             assert_eq!(server.cli(&[&["ACL", "SETUSER", "limited"], words].concat()), "OK");
         };
@@ -173,7 +173,7 @@ fn a_permission_that_is_taken_away_degrades() {
 #[test]
 fn a_script_that_fails_for_one_client_degrades_it_alone() {
     logged(async |log| {
-        let server = Server::start(&[]);
+        let server = RedisServer::start(&[]);
         let node = start(&server.url()).await;
         let check = async |client: &str| {
             node.check(&Request { api_key: Some(client), endpoint: "/deny", ..Request::default() }).await
@@ -194,7 +194,7 @@ fn a_script_that_fails_for_one_client_degrades_it_alone() {
 #[test]
 fn a_primary_that_becomes_a_replica_is_an_error() {
     logged(async |log| {
-        let (server, other) = (Server::start(&[]), Server::start(&[]));
+        let (server, other) = (RedisServer::start(&[]), RedisServer::start(&[]));
         let node = start(&server.url()).await;
         assert_well(&node).await;
         server.cli(&["REPLICAOF", "127.0.0.1", &other.port().to_string()]);

@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tollgate_limiter::Request;
 use tollgate_limiter::simulation::{Entry, Ledger};
-use tollgate_testbed::{Server, Witness};
+use tollgate_testbed::{RedisServer, StallMonitor};
 
 const NODES: usize = 4;
 const CAPACITY: u64 = 500;
@@ -24,9 +24,9 @@ fn request() -> Request<'static> {
 
 /// Three times what is allowed, spread over all nodes.
 async fn three_times_the_limit(rules: String) {
-    let server = Server::start(&[]);
+    let server = RedisServer::start(&[]);
     let nodes = patient_nodes(&server.url(), &rules, NODES).await;
-    let witness = Witness::start();
+    let witness = StallMonitor::start();
     let start = Instant::now();
     let ledger = Arc::new(Mutex::new(Ledger::default()));
     let mut load = JoinSet::new();
@@ -99,7 +99,7 @@ fn four_strict_nodes_admit_what_one_would() {
 /// As fast as a loop goes, on two nodes at once.
 async fn abuse(limit: &str, most_calls_a_second: u64) {
     const LENGTH: Duration = Duration::from_secs(3);
-    let server = Server::start(&[]);
+    let server = RedisServer::start(&[]);
     let nodes =
         nodes(&server.url(), &format!("rules: [{{ id: one, key: api_key, limit: {limit} }}]"), 2).await;
     let mut loops = JoinSet::new();

@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 use tollgate_limiter::simulation::{Entry, Ledger};
 use tollgate_limiter::{Clock, Request};
-use tollgate_testbed::Server;
+use tollgate_testbed::RedisServer;
 
 const RULES: &str = "
 rules:
@@ -57,7 +57,7 @@ async fn bursts(nodes: Vec<Arc<Node>>, algorithm: &'static str, ledger: Arc<Mute
 #[test]
 fn keys_that_expire_for_real_never_admit_more_than_their_limit() {
     alone(async || {
-        let server = Server::start(&["--hz", "100"]);
+        let server = RedisServer::start(&["--hz", "100"]);
         let nodes = patient_nodes(&server.url(), RULES, 2).await;
         let mut running = JoinSet::new();
         for algorithm in ALGORITHMS {

@@ -8,7 +8,7 @@ use crate::log::Log;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tollgate_limiter::StoreErrorKind;
-use tollgate_testbed::{Cluster, Mode, Proxy, Sentinels, Server, eventually};
+use tollgate_testbed::{NetworkMode, NetworkProxy, RedisCluster, RedisServer, SentinelGroup, eventually};
 
 const NODES: usize = 3;
 const CAPACITY: i64 = 30;
@@ -47,12 +47,12 @@ fn assert_lost_writes(found: &Findings, fault_us: u64) {
     assert!(found.excess(&ALL) <= lost + CAPACITY);
 }
 
-fn is_primary(server: &Server) -> bool {
+fn is_primary(server: &RedisServer) -> bool {
     server.cli(&["INFO", "replication"]).contains("role:master")
 }
 
 /// Waits for the failover and then for the nodes; tells how long those took, and when all was well.
-async fn until_failed_over(fleet: &Fleet, replica: &Server, what: &str, fault_us: u64) -> u64 {
+async fn until_failed_over(fleet: &Fleet, replica: &RedisServer, what: &str, fault_us: u64) -> u64 {
     eventually("the replica takes over", async || tokio::task::block_in_place(|| is_primary(replica))).await;
     let failover_us = fleet.now_us();
     let back_us = fleet.until_well().await;
@@ -65,7 +65,7 @@ async fn until_failed_over(fleet: &Fleet, replica: &Server, what: &str, fault_us
 #[test]
 fn the_primary_is_killed_under_sentinel() {
     campaign(async || {
-        let mut servers = Sentinels::start(1);
+        let mut servers = SentinelGroup::start(1);
         let fleet = Fleet::start(&servers.url(), NODES).await;
         let fault_us = fleet.now_us();
         servers.servers[0].kill();
@@ -80,7 +80,7 @@ fn the_primary_is_killed_under_sentinel() {
 }
 
 /// The slot of each client.
-fn slots(server: &Server) -> Vec<usize> {
+fn slots(server: &RedisServer) -> Vec<usize> {
     let slot_of = |key: &String| server.cli(&["CLUSTER", "KEYSLOT", key]).parse().unwrap();
     client_keys().iter().map(slot_of).collect()
 }
@@ -91,7 +91,7 @@ fn home(slot: usize) -> usize {
 }
 
 /// Clients of the shards that nothing happened to never notice.
-fn assert_others_unaffected(found: &Findings, cluster: &Cluster, broken: usize) {
+fn assert_others_unaffected(found: &Findings, cluster: &RedisCluster, broken: usize) {
     let slots = slots(&cluster.primaries[(broken + 1) % 3]);
     let others = found.entries.iter().filter(|entry| home(slots[entry.client]) != broken);
     let degraded = others.clone().filter(|entry| entry.degraded).count();
@@ -102,7 +102,7 @@ fn assert_others_unaffected(found: &Findings, cluster: &Cluster, broken: usize) 
 #[test]
 fn a_primary_of_a_cluster_is_killed() {
     campaign(async || {
-        let mut cluster = Cluster::start(3, 1);
+        let mut cluster = RedisCluster::start(3, 1);
         let fleet = Fleet::start(&cluster.url(), NODES).await;
         let fault_us = fleet.now_us();
         cluster.primaries[0].kill();
@@ -120,7 +120,7 @@ fn a_primary_of_a_cluster_is_killed() {
 #[test]
 fn a_primary_of_a_cluster_freezes() {
     campaign(async || {
-        let cluster = Cluster::start(3, 1);
+        let cluster = RedisCluster::start(3, 1);
         let fleet = Fleet::start(&cluster.url(), NODES).await;
         let fault_us = fleet.now_us();
         cluster.primaries[1].freeze();
@@ -161,7 +161,7 @@ async fn outage(what: &str, url: &str, length: Duration, begin: impl Fn(), end: 
 #[test]
 fn a_server_freezes() {
     campaign(async || {
-        let server = Server::start(&[]);
+        let server = RedisServer::start(&[]);
         outage("SIGSTOP", &server.url(), FROZEN, || server.freeze(), || server.thaw()).await;
     });
 }
@@ -169,9 +169,9 @@ fn a_server_freezes() {
 #[test]
 fn the_network_swallows_everything() {
     campaign(async || {
-        let server = Server::start(&[]);
-        let proxy = Proxy::start(&server.address()).await;
-        let (begin, end) = (|| proxy.set(Mode::BlackHole), || proxy.set(Mode::Pass));
+        let server = RedisServer::start(&[]);
+        let proxy = NetworkProxy::start(&server.address()).await;
+        let (begin, end) = (|| proxy.set(NetworkMode::BlackHole), || proxy.set(NetworkMode::Pass));
         outage("black hole", &proxy.url(), ms(2_000), begin, end).await;
     });
 }
@@ -179,9 +179,9 @@ fn the_network_swallows_everything() {
 #[test]
 fn the_network_is_slow() {
     campaign(async || {
-        let server = Server::start(&[]);
-        let proxy = Proxy::start(&server.address()).await;
-        let (begin, end) = (|| proxy.set(Mode::Delay(ms(100))), || proxy.set(Mode::Pass));
+        let server = RedisServer::start(&[]);
+        let proxy = NetworkProxy::start(&server.address()).await;
+        let (begin, end) = (|| proxy.set(NetworkMode::Delay(ms(100))), || proxy.set(NetworkMode::Pass));
         let found = outage("200 ms slower", &proxy.url(), ms(3_000), begin, end).await;
         let opened = found.turns.iter().filter(|turn| turn.is_away).count();
         println!("200 ms slower: {opened} breakers opened on {NODES} nodes");
@@ -196,9 +196,9 @@ fn the_network_is_slow() {
 #[test]
 fn the_network_closes_one_half() {
     campaign(async || {
-        let server = Server::start(&[]);
-        let proxy = Proxy::start(&server.address()).await;
-        let (begin, end) = (|| proxy.set(Mode::HalfClose), || proxy.set(Mode::Pass));
+        let server = RedisServer::start(&[]);
+        let proxy = NetworkProxy::start(&server.address()).await;
+        let (begin, end) = (|| proxy.set(NetworkMode::HalfClose), || proxy.set(NetworkMode::Pass));
         outage("half closed", &proxy.url(), ms(1_000), begin, end).await;
     });
 }
@@ -206,9 +206,9 @@ fn the_network_closes_one_half() {
 #[test]
 fn the_network_resets_everything() {
     campaign(async || {
-        let server = Server::start(&[]);
-        let proxy = Proxy::start(&server.address()).await;
-        let (begin, end) = (|| proxy.set(Mode::Reset), || proxy.set(Mode::Pass));
+        let server = RedisServer::start(&[]);
+        let proxy = NetworkProxy::start(&server.address()).await;
+        let (begin, end) = (|| proxy.set(NetworkMode::Reset), || proxy.set(NetworkMode::Pass));
         outage("reset", &proxy.url(), ms(1_000), begin, end).await;
     });
 }
@@ -218,12 +218,12 @@ fn the_network_resets_everything() {
 #[test]
 fn answers_are_nonsense() {
     logged_campaign(async |log| {
-        let server = Server::start(&[]);
-        let proxy = Proxy::start(&server.address()).await;
+        let server = RedisServer::start(&[]);
+        let proxy = NetworkProxy::start(&server.address()).await;
         let fleet = Fleet::start(&proxy.url(), NODES).await;
-        proxy.set(Mode::Garble);
+        proxy.set(NetworkMode::Garble);
         fleet.wait(ms(3_000)).await;
-        proxy.set(Mode::Pass);
+        proxy.set(NetworkMode::Pass);
         let (over_us, back_us) = (fleet.now_us(), fleet.until_well().await);
         fleet.wait(ms(1_500)).await;
         let nodes = fleet.nodes.clone();
@@ -259,7 +259,7 @@ fn assert_logged_seldom(log: &Log, length: Duration) {
 #[test]
 fn scripts_are_flushed_all_the_time() {
     campaign(async || {
-        let server = Server::start(&[]);
+        let server = RedisServer::start(&[]);
         let fleet = Fleet::start(&server.url(), NODES).await;
         for _ in 0..25 {
             tokio::task::block_in_place(|| server.cli(&["SCRIPT", "FLUSH"]));
@@ -276,7 +276,7 @@ fn scripts_are_flushed_all_the_time() {
 #[test]
 fn a_server_comes_back_empty() {
     campaign(async || {
-        let mut server = Server::start(&[]);
+        let mut server = RedisServer::start(&[]);
         let fleet = Fleet::start(&server.url(), NODES).await;
         let fault_us = fleet.now_us();
         server.kill();
@@ -296,7 +296,7 @@ fn a_server_comes_back_empty() {
 #[test]
 fn a_server_runs_out_of_memory() {
     campaign(async || {
-        let server = Server::start(&[]);
+        let server = RedisServer::start(&[]);
         let fleet = Fleet::start(&server.url(), NODES).await;
         let set =
             |value: &str| tokio::task::block_in_place(|| server.cli(&["CONFIG", "SET", "maxmemory", value]));
@@ -318,7 +318,7 @@ fn a_server_runs_out_of_memory() {
 }
 
 /// Moves slots one by one, with their keys, while they are in use.
-fn reshard(from: &Server, to: &Server, slots: &[usize]) {
+fn reshard(from: &RedisServer, to: &RedisServer, slots: &[usize]) {
     let (source, target) = (from.cli(&["CLUSTER", "MYID"]), to.cli(&["CLUSTER", "MYID"]));
     let port = to.port().to_string();
     for (number, slot) in slots.iter().map(usize::to_string).enumerate() {
@@ -345,7 +345,7 @@ fn reshard(from: &Server, to: &Server, slots: &[usize]) {
 }
 
 /// Moves a hundred slots, those of clients first, from the first primary to another under load.
-async fn move_slots(cluster: &Cluster, to: usize) {
+async fn move_slots(cluster: &RedisCluster, to: usize) {
     let (from, to) = (&cluster.primaries[0], &cluster.primaries[to]);
     let of_clients = slots(from);
     let mut moving = of_clients.clone();
@@ -370,13 +370,13 @@ async fn move_slots(cluster: &Cluster, to: usize) {
 
 #[test]
 fn a_hundred_slots_move() {
-    campaign(async || move_slots(&Cluster::start(3, 0), 1).await);
+    campaign(async || move_slots(&RedisCluster::start(3, 0), 1).await);
 }
 
 #[test]
 fn a_hundred_slots_move_to_a_newcomer() {
     campaign(async || {
-        let mut cluster = Cluster::start(3, 0);
+        let mut cluster = RedisCluster::start(3, 0);
         cluster.join();
         move_slots(&cluster, 3).await;
     });

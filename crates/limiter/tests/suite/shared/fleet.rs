@@ -19,7 +19,7 @@ use tollgate_limiter::simulation::{self, Ledger};
 use tollgate_limiter::{
     Clock, FailureSettings, Limiter, MemoryStore, RedisSettings, RedisStore, Request, ShardState,
 };
-use tollgate_testbed::{PATIENCE, Witness, eventually};
+use tollgate_testbed::{PATIENCE, StallMonitor, eventually};
 
 /// What the store may take, plus what a decision takes.
 const LONGEST: Duration = Duration::from_millis(60);
@@ -186,7 +186,7 @@ pub struct Turn {
 pub struct Fleet {
     pub nodes: Vec<Arc<Node>>,
     start: Instant,
-    witness: Witness,
+    witness: StallMonitor,
     entries: Arc<Mutex<Vec<Entry>>>,
     turns: Arc<Mutex<Vec<Turn>>>,
     /// Each ends with the requests that it sent.
@@ -230,7 +230,8 @@ impl Fleet {
         });
         let load = load.collect();
         let watch = tokio::spawn(watch(nodes.clone(), start, Arc::clone(&turns)));
-        let fleet = Self { nodes, start, witness: Witness::start(), entries, turns, load, watch, is_over };
+        let fleet =
+            Self { nodes, start, witness: StallMonitor::start(), entries, turns, load, watch, is_over };
         fleet.wait(Duration::from_millis(800)).await;
         fleet
     }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
 use tollgate_limiter::{Outcome, Request};
-use tollgate_testbed::{Server, Witness};
+use tollgate_testbed::{RedisServer, StallMonitor};
 
 /// A refusal is believed for 250 ms; a call takes the rest.
 const STALEST_US: u64 = 250_000 + 20_000;
@@ -55,11 +55,11 @@ fn worst_us(samples: &[Sample], age_us: u64) -> i64 {
 #[test]
 fn what_a_refused_client_is_told_is_never_old() {
     alone(async || {
-        let server = Server::start(&[]);
+        let server = RedisServer::start(&[]);
         let mut nodes = patient_nodes(&server.url(), RULES, 2).await;
         let (refuses, takes) = (nodes.remove(0), nodes.remove(0));
         while takes.check(&costing(10)).await.0 {}
-        let witness = Witness::start();
+        let witness = StallMonitor::start();
         let is_over = Arc::new(AtomicBool::new(false));
         let taking = tokio::spawn(take_all(takes, Arc::clone(&is_over)));
         let loaded = load(RULES);
@@ -110,7 +110,7 @@ rules:
 #[test]
 fn a_client_that_waits_as_it_is_told_passes_however_short_the_wait_is() {
     alone(async || {
-        let server = Server::start(&[]);
+        let server = RedisServer::start(&[]);
         let node = patient_nodes(&server.url(), SHORT_WAITS, 1).await.remove(0);
         for endpoint in ["/tokens", "/level", "/spaced", "/strict", "/log", "/window"] {
             let mut waits = 0;

@@ -4,7 +4,7 @@ use super::fleet::{Node, alone};
 use redis::{Connection, Value};
 use tollgate_core::heartbeat::{self, HeartbeatReply};
 use tollgate_limiter::{NodeAddress, RedisSettings};
-use tollgate_testbed::{Server, eventually};
+use tollgate_testbed::{RedisServer, eventually};
 
 const RULES: &str = "rules: [{ id: one, key: api_key, limit: 100/h }]";
 const MANY: u32 = 200;
@@ -18,7 +18,7 @@ struct Simulated {
 
 impl Simulated {
     /// Beside a node that has been there for a while.
-    fn beside_a_node(server: &Server) -> Self {
+    fn beside_a_node(server: &RedisServer) -> Self {
         let key = server.cli(&["KEYS", "tg:alive:*"]);
         let tag = key.split(['{', '}']).nth(1).expect("the key has a hash tag").to_owned();
         assert_eq!(key, heartbeat::alive_key("tg:", &tag), "it is the only one");
@@ -48,7 +48,7 @@ impl Simulated {
     }
 }
 
-fn calls_of(server: &Server, command: &str) -> u64 {
+fn calls_of(server: &RedisServer, command: &str) -> u64 {
     let stats = server.cli(&["INFO", "commandstats"]);
     let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
     line.and_then(|line| line.split(',').next()).map_or(0, |calls| calls.parse().unwrap())
@@ -57,7 +57,7 @@ fn calls_of(server: &Server, command: &str) -> u64 {
 #[test]
 fn two_hundred_nodes_are_counted_and_forgotten_when_they_are_silent() {
     alone(async || {
-        let server = Server::start(&[]);
+        let server = RedisServer::start(&[]);
         let node = Node::start(&server.url(), RULES).await;
         let mut others = Simulated::beside_a_node(&server);
         let (alone, _) = others.send_heartbeat("first", Some("{}"));
@@ -91,7 +91,7 @@ fn size_of_answer(value: &Value) -> usize {
 #[test]
 fn a_time_in_the_future_is_not_counted() {
     alone(async || {
-        let server = Server::start(&[]);
+        let server = RedisServer::start(&[]);
         let _node = Node::start(&server.url(), RULES).await;
         let mut others = Simulated::beside_a_node(&server);
         let (answer, _) = others.send_heartbeat("a", None);
@@ -104,7 +104,7 @@ fn a_time_in_the_future_is_not_counted() {
 #[test]
 fn descriptions_are_sent_when_they_change_and_come_back_after_an_empty_restart() {
     alone(async || {
-        let mut server = Server::start(&[]);
+        let mut server = RedisServer::start(&[]);
         let named = |address: &str| RedisSettings {
             secret: Some([7; 16]),
             node: NodeAddress(address.to_owned()),
@@ -145,7 +145,7 @@ fn descriptions_are_sent_when_they_change_and_come_back_after_an_empty_restart()
 #[test]
 fn the_majority_corrects_a_clock() {
     alone(async || {
-        let server = Server::start(&[]);
+        let server = RedisServer::start(&[]);
         let node = Node::start(&server.url(), RULES).await;
         let mut others = Simulated::beside_a_node(&server);
         node.store.close().await;

@@ -11,7 +11,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tollgate_limiter::{RedisSettings, Request, StoreErrorKind};
-use tollgate_testbed::{PATIENCE, Server, eventually};
+use tollgate_testbed::{PATIENCE, RedisServer, eventually};
 use tracing::Level;
 
 const RULES: &str = "
@@ -103,7 +103,7 @@ fn what_is_beyond_all_replies_is_refused_before_it_is_held() {
         ((b"+OK\r\n", b"+OK\r\n+OK\r\n+OK\r\n+OK\r\n"), "a reply to nothing that was asked"),
         ((b"HTTP/1.1 400 Bad Request\r\n\r\n", b""), "not in the protocol of Redis"),
     ];
-    let server = Server::start(&[]);
+    let server = RedisServer::start(&[]);
     for (attack, reason) in table {
         logged(async |log| {
             let middle = Middleman::start(server.address()).await;

@@ -8,7 +8,7 @@ use std::task::Poll;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tollgate_limiter::{Admission, Outcome, Request};
-use tollgate_testbed::{Server, eventually};
+use tollgate_testbed::{RedisServer, eventually};
 
 const TEN: &str = "rules: [{ id: ten, algorithm: concurrency, limit: 10, on_store_failure: deny }]";
 
@@ -21,7 +21,7 @@ async fn admit(node: &Node, key: &str) -> Admission {
 }
 
 /// What stands in the store for requests in flight.
-fn taken(server: &Server) -> usize {
+fn taken(server: &RedisServer) -> usize {
     let count = "local n = 0 for _, k in ipairs(redis.call('KEYS', '*:f:*')) do n = n + redis.call('ZCARD', k) end return n";
     server.cli(&["EVAL", count, "0"]).trim().parse().unwrap()
 }
@@ -29,7 +29,7 @@ fn taken(server: &Server) -> usize {
 #[test]
 fn never_an_eleventh_over_three_nodes() {
     alone(async || {
-        let server = Server::start(&[]);
+        let server = RedisServer::start(&[]);
         let three = patient_nodes(&server.url(), TEN, 3).await;
         let (in_flight, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let end = Instant::now() + Duration::from_secs(3);
@@ -71,7 +71,7 @@ fn never_an_eleventh_over_three_nodes() {
 #[test]
 fn places_are_held_on_to_and_those_of_a_dead_node_run_out() {
     alone(async || {
-        let server = Server::start(&[]);
+        let server = RedisServer::start(&[]);
         let mut two = nodes(&server.url(), TEN, 2).await;
         let (lives, dies) = (two.remove(0), two.remove(0));
         let mut held = Vec::new();
@@ -110,7 +110,7 @@ fn places_are_held_on_to_and_those_of_a_dead_node_run_out() {
 #[test]
 fn all_or_nothing_with_other_limits_of_the_store() {
     alone(async || {
-        let server = Server::start(&[]);
+        let server = RedisServer::start(&[]);
         let rules = "
 rules:
   - { id: two, algorithm: concurrency, limit: 2, on_store_failure: deny }
@@ -137,7 +137,7 @@ rules:
 #[test]
 fn a_refusal_promises_no_time_unless_another_limit_does() {
     alone(async || {
-        let server = Server::start(&[]);
+        let server = RedisServer::start(&[]);
         for (other, expected) in [
             ("", None),
             ("  - { id: rate, limit: 3/day, consistency: strict, on_store_failure: deny }", None),
@@ -167,7 +167,7 @@ fn a_refusal_promises_no_time_unless_another_limit_does() {
 #[test]
 fn without_the_store_the_rule_decides() {
     alone(async || {
-        let mut server = Server::start(&[]);
+        let mut server = RedisServer::start(&[]);
         let rules = "
 rules:
   - { id: local, endpoint: /local, algorithm: concurrency, limit: 10, on_store_failure: local }
@@ -211,7 +211,7 @@ rules:
 #[test]
 fn lines_of_two_nodes_go_at_one_pace() {
     alone(async || {
-        let server = Server::start(&[]);
+        let server = RedisServer::start(&[]);
         let rules = "
 rules:
   - id: even

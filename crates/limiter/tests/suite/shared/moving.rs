@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 use tollgate_limiter::Request;
 use tollgate_limiter::simulation::{Entry, Ledger};
-use tollgate_testbed::Server;
+use tollgate_testbed::RedisServer;
 
 const RULES: &str =
     "rules: [{ id: one, key: api_key, params: { capacity: 600, refill_rate: 10 }, on_store_failure: deny }]";
@@ -102,7 +102,7 @@ async fn moves_later(first: Arc<Node>, second: Arc<Node>, number: u32) -> i64 {
 }
 
 async fn clients_move() {
-    let server = Server::start(&[]);
+    let server = RedisServer::start(&[]);
     let nodes = patient_nodes(&server.url(), RULES, 2).await;
     let (mut at_once, mut later) = (JoinSet::new(), JoinSet::new());
     for number in 0..8 {
@@ -119,7 +119,7 @@ async fn clients_move() {
 }
 
 async fn a_node_dies() {
-    let server = Server::start(&[]);
+    let server = RedisServer::start(&[]);
     let mut nodes = patient_nodes(&server.url(), RULES, 2).await;
     let (lives, dies) = (nodes.remove(0), nodes.remove(0));
     let mut busy = JoinSet::new();

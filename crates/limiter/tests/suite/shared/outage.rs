@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 use tollgate_limiter::{Decision, Outcome, Request};
-use tollgate_testbed::{Server, eventually};
+use tollgate_testbed::{RedisServer, eventually};
 
 /// A token comes every 36 s, or all of them; under `/soon` every 2.5 s.
 const RULES: &str = "
@@ -99,8 +99,8 @@ impl StoppedAt {
     }
 }
 
-async fn outage(stop: fn(&mut Server)) {
-    let mut server = Server::start(&[]);
+async fn outage(stop: fn(&mut RedisServer)) {
+    let mut server = RedisServer::start(&[]);
     let node = nodes(&server.url(), RULES, 1).await.remove(0);
     let clients = 2 * LONG.len() + 1;
     let refused = tokio::sync::Barrier::new(clients + 1);
@@ -124,7 +124,7 @@ async fn outage(stop: fn(&mut Server)) {
 #[test]
 fn a_refused_client_stays_refused_in_an_outage() {
     alone(async || {
-        tokio::join!(outage(|server| server.freeze()), outage(Server::kill));
+        tokio::join!(outage(|server| server.freeze()), outage(RedisServer::kill));
     });
 }
 
@@ -132,7 +132,7 @@ fn a_refused_client_stays_refused_in_an_outage() {
 #[test]
 fn a_server_whose_writes_are_paused_stays_away_until_they_are_not() {
     alone(async || {
-        let server = Server::start(&[]);
+        let server = RedisServer::start(&[]);
         let node = nodes(&server.url(), RULES, 1).await.remove(0);
         assert!(!ask(&node, "paused", SOON).await.degraded);
         server.cli(&["CLIENT", "PAUSE", "2000", "WRITE"]);

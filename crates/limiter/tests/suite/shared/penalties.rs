@@ -6,18 +6,18 @@ use crate::setting::{HOUR_US, PLENTY, SECOND_US, START_US, Setting, from, key, l
 use tollgate_limiter::{
     Clock, FailureSettings, Limiter, ManualClock, MemoryStore, RedisSettings, RedisStore, Request,
 };
-use tollgate_testbed::{PATIENCE, Server};
+use tollgate_testbed::{PATIENCE, RedisServer};
 
 #[test]
 fn cooldowns_are_the_same_over_a_shared_store() {
-    let server = Server::start(&[]);
+    let server = RedisServer::start(&[]);
     cooldowns_grow_hold_and_are_forgotten(&Setting::on_redis(&server.url(), "penalty:", RULES));
 }
 
 /// What the store last said of a limit counts for a client in a cooldown too, and the store is not asked for it.
 #[tokio::test]
 async fn a_cooldown_is_no_shorter_than_what_is_remembered_of_other_limits() {
-    let server = Server::start(&[]);
+    let server = RedisServer::start(&[]);
     let (clock, own) = (ManualClock::new(START_US), ManualClock::new(START_US));
     let settings = RedisSettings { timeout: PATIENCE / 10, ..RedisSettings::default() };
     let url = server.url().parse().unwrap();

@@ -6,7 +6,7 @@ use crate::log::{Log, logged};
 use std::sync::Arc;
 use tollgate_limiter::permissions::{CLUSTER_COMMANDS, COMMANDS, DATABASE_COMMANDS, OPTIONAL_COMMANDS};
 use tollgate_limiter::{Clock, RedisSettings, RedisStore, Request, StoreErrorKind};
-use tollgate_testbed::{Cluster, PATIENCE, Server, eventually};
+use tollgate_testbed::{PATIENCE, RedisCluster, RedisServer, eventually};
 use tracing::Level;
 
 /// Every algorithm, two nodes at a time.
@@ -37,7 +37,7 @@ fn settings() -> RedisSettings {
 }
 
 /// Makes the user `limited` with these commands, on keys like `keys`, and nothing else.
-fn permit(server: &Server, keys: &str, commands: &[&str]) {
+fn permit(server: &RedisServer, keys: &str, commands: &[&str]) {
     let mut words = vec!["ACL", "SETUSER", "limited", "reset", "on", ">pw", keys];
     let grants: Vec<String> = commands.iter().map(|command| format!("+{command}")).collect();
     words.extend(grants.iter().map(String::as_str));
@@ -88,7 +88,7 @@ async fn decide_everything(url: &str) -> Vec<Arc<Node>> {
 }
 
 /// Nothing was refused on the way, and nothing of a self-test is left.
-fn assert_nothing_denied(log: &Log, nodes: &[Arc<Node>], servers: &[Server]) {
+fn assert_nothing_denied(log: &Log, nodes: &[Arc<Node>], servers: &[RedisServer]) {
     assert_eq!(log.errors(), Vec::<String>::new());
     for node in nodes {
         for kind in StoreErrorKind::ALL {
@@ -104,7 +104,7 @@ fn assert_nothing_denied(log: &Log, nodes: &[Arc<Node>], servers: &[Server]) {
 #[test]
 fn the_documented_list_is_enough() {
     logged(async |log| {
-        let server = Server::start(&[]);
+        let server = RedisServer::start(&[]);
         permit(&server, "~tg:*", &[&COMMANDS[..], &OPTIONAL_COMMANDS].concat());
         let url = format!("redis://limited:pw@{}", server.address());
         let nodes = decide_everything(&url).await;
@@ -126,7 +126,7 @@ fn the_documented_list_is_enough() {
 #[test]
 fn the_documented_list_is_enough_in_a_cluster() {
     logged(async |log| {
-        let cluster = Cluster::start(2, 0);
+        let cluster = RedisCluster::start(2, 0);
         for server in cluster.nodes() {
             permit(server, "~tg:*", &[&COMMANDS[..], &CLUSTER_COMMANDS, &OPTIONAL_COMMANDS].concat());
         }
@@ -146,7 +146,7 @@ fn the_documented_list_is_enough_in_a_cluster() {
 #[test]
 fn a_missing_permission_is_fatal_at_the_start_and_named() {
     logged(async |_| {
-        let server = Server::start(&[]);
+        let server = RedisServer::start(&[]);
         let url = format!("redis://limited:pw@{}", server.address());
         for missing in COMMANDS {
             permit(&server, "~tg:*", &without(&COMMANDS, missing));
@@ -170,13 +170,13 @@ fn a_missing_permission_is_fatal_at_the_start_and_named() {
 #[test]
 fn what_is_optional_can_be_missing() {
     logged(async |log| {
-        let server = Server::start(&[]);
+        let server = RedisServer::start(&[]);
         permit(&server, "~tg:*", &COMMANDS);
         decide_everything(&format!("redis://limited:pw@{}", server.address())).await;
         assert_eq!(log.errors(), Vec::<String>::new());
         assert!(!log.lines(Level::INFO, &["maxmemory-policy"]).is_empty(), "{log:?}");
 
-        let cluster = Cluster::start(2, 0);
+        let cluster = RedisCluster::start(2, 0);
         for server in cluster.nodes() {
             permit(server, "~tg:*", &[&COMMANDS[..], &CLUSTER_COMMANDS].concat());
         }
@@ -192,7 +192,7 @@ fn a_missing_permission_that_is_found_later_degrades() {
         let granted: Vec<String> = without(&COMMANDS, "zadd").iter().map(|name| format!("+{name}")).collect();
         let mut arguments = vec!["--user", "limited", "on", ">pw", "~tg:*"];
         arguments.extend(granted.iter().map(String::as_str));
-        let mut server = Server::start(&arguments);
+        let mut server = RedisServer::start(&arguments);
         let url = format!("redis://limited:pw@{}", server.address());
         server.kill();
         let node = Node::start_with(&url, RULES, settings()).await;

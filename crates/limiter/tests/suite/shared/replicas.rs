@@ -10,7 +10,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tollgate_core::lending::EPOCH_US;
 use tollgate_limiter::simulation::{Entry, Ledger};
 use tollgate_limiter::{RedisSettings, Request, StoreErrorKind};
-use tollgate_testbed::{Mode, Proxy, Server, eventually};
+use tollgate_testbed::{NetworkMode, NetworkProxy, RedisServer, eventually};
 
 const RULES: &str = "
 rules: [{ id: one, key: api_key, params: { capacity: 100, refill_rate: 50 }, on_store_failure: deny }]";
@@ -33,11 +33,11 @@ struct Decided {
 
 /// A primary and a replica that lags, each node with a network of its own.
 struct Setting {
-    primary: Server,
-    replica: Server,
+    primary: RedisServer,
+    replica: RedisServer,
     /// Between the two.
-    _replication: Proxy,
-    fronts: Vec<Proxy>,
+    _replication: NetworkProxy,
+    fronts: Vec<NetworkProxy>,
     nodes: Vec<Arc<Node>>,
     decided: Arc<Mutex<Vec<Decided>>>,
     start: Instant,
@@ -47,10 +47,11 @@ struct Setting {
 
 impl Setting {
     async fn start(primary: &[&str]) -> Self {
-        let primary = Server::start(primary);
-        let replication = Proxy::start(&primary.address()).await;
+        let primary = RedisServer::start(primary);
+        let replication = NetworkProxy::start(&primary.address()).await;
         let port = replication.address().port().to_string();
-        let replica = tokio::task::block_in_place(|| Server::start(&["--replicaof", "127.0.0.1", &port]));
+        let replica =
+            tokio::task::block_in_place(|| RedisServer::start(&["--replicaof", "127.0.0.1", &port]));
         eventually("the replica follows", async || {
             tokio::task::block_in_place(|| {
                 replica.cli(&["INFO", "replication"]).contains("master_link_status:up")
@@ -58,10 +59,10 @@ impl Setting {
             })
         })
         .await;
-        replication.set(Mode::Delay(LAG));
+        replication.set(NetworkMode::Delay(LAG));
         let (mut fronts, mut nodes) = (Vec::new(), Vec::new());
         for _ in 0..NODES {
-            let front = Proxy::start(&primary.address()).await;
+            let front = NetworkProxy::start(&primary.address()).await;
             let settings = RedisSettings {
                 secret: Some([7; 16]),
                 timeout: Duration::from_millis(200),
@@ -95,12 +96,12 @@ impl Setting {
     fn fail_over(&self, nodes: &[usize]) -> u64 {
         tokio::task::block_in_place(|| assert_eq!(self.replica.cli(&["REPLICAOF", "NO", "ONE"]), "OK"));
         for node in nodes {
-            self.fronts[*node].lead_to(&self.replica.address());
-            self.fronts[*node].set(Mode::Reset);
+            self.fronts[*node].set_target(&self.replica.address());
+            self.fronts[*node].set(NetworkMode::Reset);
         }
         let at_us = self.now_us();
         for node in nodes {
-            self.fronts[*node].set(Mode::Pass);
+            self.fronts[*node].set(NetworkMode::Pass);
         }
         at_us
     }

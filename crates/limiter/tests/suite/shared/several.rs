@@ -13,7 +13,7 @@ use tollgate_core::rules::Loaded;
 use tollgate_core::script::{self, ChargeCall, ReplyState, ScriptCall, ScriptReply};
 use tollgate_core::state_address::StateField;
 use tollgate_limiter::Request;
-use tollgate_testbed::{Cluster, Server, eventually};
+use tollgate_testbed::{RedisCluster, RedisServer, eventually};
 
 const USERS: usize = 6;
 const ADDRESSES: usize = 3;
@@ -42,14 +42,14 @@ rules:
 }
 
 /// What is used of each state in the store: the count of a window, or what is missing of a bucket's tokens.
-fn used(cluster: &Cluster, loaded: &Loaded) -> Vec<u32> {
+fn used(cluster: &RedisCluster, loaded: &Loaded) -> Vec<u32> {
     let mut used: Vec<u32> = cluster.primaries.iter().flat_map(|server| used_at(server, loaded)).collect();
     used.retain(|used| *used > 0);
     used.sort_unstable();
     used
 }
 
-fn used_at(server: &Server, loaded: &Loaded) -> Vec<u32> {
+fn used_at(server: &RedisServer, loaded: &Loaded) -> Vec<u32> {
     let mut connection = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
     let keys: Vec<String> = redis::cmd("KEYS").arg("tg:{*").query(&mut connection).unwrap();
     let mut used = Vec::new();
@@ -95,7 +95,7 @@ fn account(connection: &mut Connection, limit: &Limit, key: &str, field: StateFi
 }
 
 /// The state of the only client under the only limit, and the time at the store.
-pub fn look(server: &Server, loaded: &Loaded) -> (StoredState, u64) {
+pub fn look(server: &RedisServer, loaded: &Loaded) -> (StoredState, u64) {
     let mut connection = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
     let keys: Vec<String> = redis::cmd("KEYS").arg("tg:{*").query(&mut connection).unwrap();
     let (_, limit) = loaded.rules.limits().next().unwrap();
@@ -142,7 +142,7 @@ async fn ask_for_everything(nodes: &[Arc<Node>], seed: u64) -> (BTreeMap<Whose, 
 }
 
 async fn all_or_nothing(algorithm: &str, consistency: &str) {
-    let cluster = Cluster::start(3, 0);
+    let cluster = RedisCluster::start(3, 0);
     let text = rules(algorithm, consistency);
     let (nodes, loaded) = (patient_nodes(&cluster.url(), &text, 2).await, load(&text));
     let (counts, refusals) = ask_for_everything(&nodes, 1).await;
@@ -177,7 +177,7 @@ rules:
   - { id: address, key: ip, limit: 100/day, algorithm: sliding_window_log }
 ";
     alone(async || {
-        let cluster = Cluster::start(3, 0);
+        let cluster = RedisCluster::start(3, 0);
         let nodes = patient_nodes(&cluster.url(), RULES, 2).await;
         let (mut admitted, mut refused) = (0, 0);
         for number in 0..12 * 5 {
@@ -202,7 +202,7 @@ rules:
 }
 
 /// The costs in all logs of a server: the last four bytes of each entry.
-fn logged(server: &Server) -> u32 {
+fn logged(server: &RedisServer) -> u32 {
     let mut connection = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
     let keys: Vec<Vec<u8>> = redis::cmd("KEYS").arg("tg:{*}:*").query(&mut connection).unwrap();
     let entries = keys.iter().flat_map(|key| {

@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 use tollgate_limiter::{Limiter, RedisSettings, Request};
-use tollgate_testbed::{Cluster, PATIENCE, Proxy, Rewrites, Sentinels, Server};
+use tollgate_testbed::{NetworkProxy, PATIENCE, RedisCluster, RedisServer, SentinelGroup, WordRewrites};
 use tracing::Level;
 
 const RULES: &str = "
@@ -54,21 +54,21 @@ async fn assert_three_pass(limiter: &Arc<Limiter>, client: &str, endpoint: &str)
 }
 
 /// What Redis says in INFO, as Valkey says it. Every line is as long as it was: the one behind lends a letter.
-fn as_valkey(mode: &'static str) -> Rewrites {
+fn as_valkey(mode: &'static str) -> WordRewrites {
     let mode = match mode {
         "standalone" => ("redis_mode:standalone\r\nos:", "server_mode:standalone\r\ns:"),
         "sentinel" => ("redis_mode:sentinel\r\nos:", "server_mode:sentinel\r\ns:"),
         _ => ("redis_mode:cluster\r\nos:", "server_mode:cluster\r\ns:"),
     };
     let version = ("redis_git_sha1:00000000", "valkey_version:9.0.0000");
-    Rewrites { requests: Vec::new(), answers: vec![mode, version] }
+    WordRewrites { requests: Vec::new(), answers: vec![mode, version] }
 }
 
 /// A proxy before each server of a Cluster, which then gives the proxies' addresses to its clients.
-async fn before(cluster: &Cluster, rewrites: &Rewrites) -> (Vec<Proxy>, String) {
+async fn before(cluster: &RedisCluster, rewrites: &WordRewrites) -> (Vec<NetworkProxy>, String) {
     let mut proxies = Vec::new();
     for server in cluster.nodes() {
-        let proxy = Proxy::start_rewriting(&server.address(), rewrites.clone()).await;
+        let proxy = NetworkProxy::start_rewriting(&server.address(), rewrites.clone()).await;
         let port = proxy.address().port().to_string();
         assert_eq!(server.cli(&["CONFIG", "SET", "cluster-announce-port", &port]), "OK");
         proxies.push(proxy);
@@ -88,15 +88,16 @@ async fn before(cluster: &Cluster, rewrites: &Rewrites) -> (Vec<Proxy>, String) 
 #[test]
 fn a_valkey_is_used_alone_with_sentinel_and_as_a_cluster() {
     logged(async |log| {
-        let server = Server::start(&[]);
-        let proxy = Proxy::start_rewriting(&server.address(), as_valkey("standalone")).await;
+        let server = RedisServer::start(&[]);
+        let proxy = NetworkProxy::start_rewriting(&server.address(), as_valkey("standalone")).await;
         assert_limits(&proxy.url()).await.store.close().await;
 
-        let sentinels = Sentinels::start(0);
-        let proxy = Proxy::start_rewriting(&sentinels.sentinels[0].address(), as_valkey("sentinel")).await;
+        let sentinels = SentinelGroup::start(0);
+        let proxy =
+            NetworkProxy::start_rewriting(&sentinels.sentinels[0].address(), as_valkey("sentinel")).await;
         assert_limits(&format!("redis-sentinel://{}/tollgate", proxy.address())).await.store.close().await;
 
-        let cluster = Cluster::start(2, 0);
+        let cluster = RedisCluster::start(2, 0);
         let (_proxies, url) = before(&cluster, &as_valkey("cluster")).await;
         let node = assert_limits(&url).await;
         assert_eq!(node.store.shards().len(), 2);
@@ -125,7 +126,7 @@ async fn calls_of_thirty(node: &Arc<Node>) -> u64 {
 #[test]
 fn a_cluster_that_is_strict_about_slots_gets_one_client_in_a_call() {
     logged(async |log| {
-        let cluster = Cluster::start(2, 0);
+        let cluster = RedisCluster::start(2, 0);
         let refused = || log.lines(Level::WARN, &["refuses scripts on keys of several slots"]);
         let usual = assert_limits(&cluster.url()).await;
         let together = calls_of_thirty(&usual).await;
@@ -134,7 +135,7 @@ fn a_cluster_that_is_strict_about_slots_gets_one_client_in_a_call() {
         cluster.nodes().for_each(|server| assert_eq!(server.cli(&["FLUSHALL"]), "OK"));
 
         let unknown = ("allow-cross-slot-keys", "allow-cross-slot-nope");
-        let rewrites = Rewrites { requests: vec![unknown], answers: Vec::new() };
+        let rewrites = WordRewrites { requests: vec![unknown], answers: Vec::new() };
         let (_proxies, url) = before(&cluster, &rewrites).await;
         let strict = assert_limits(&url).await;
         let alone = calls_of_thirty(&strict).await;
@@ -156,7 +157,7 @@ fn monitored(line: &str) -> Option<(Vec<String>, bool)> {
 #[test]
 fn every_key_that_a_script_touches_is_declared() {
     logged(async |_| {
-        let server = Server::start(&[]);
+        let server = RedisServer::start(&[]);
         let mut monitor = TcpStream::connect(server.address()).unwrap();
         monitor.write_all(b"MONITOR\r\n").unwrap();
         let node = assert_limits(&server.url()).await;

@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tollgate_core::algorithm::Bucket;
 use tollgate_limiter::simulation::{Entry, Ledger};
 use tollgate_limiter::{RedisSettings, Request};
-use tollgate_testbed::{Mode, PATIENCE, Proxy, Server, Unsteady};
+use tollgate_testbed::{NetworkMode, NetworkProxy, PATIENCE, RedisServer, UnsteadyLink};
 
 /// Behind the link, and two that are close to the store.
 const NODES: usize = 3;
@@ -32,7 +32,7 @@ const USER: u32 = 1;
 /// What a run is about.
 #[derive(Clone, Debug)]
 struct Case {
-    link: Mode,
+    link: NetworkMode,
     timeout: Duration,
     consistency: &'static str,
     on_store_failure: &'static str,
@@ -136,7 +136,7 @@ impl Load {
 }
 
 async fn run(case: Case, server: String, prefix: String) {
-    let proxy = Proxy::start(&server).await;
+    let proxy = NetworkProxy::start(&server).await;
     let mut nodes = Vec::new();
     for node in 0..NODES {
         let settings = RedisSettings {
@@ -167,13 +167,13 @@ async fn run(case: Case, server: String, prefix: String) {
     println!("{case:?}: {admitted} admitted, {key} over by key, {user} over by user");
     assert!(key <= 0 && user <= 0, "{case:?}: {key} over by key, {user} over by user");
     // Over a link that stalls and breaks it is a matter of luck, but some pass.
-    let is_steady = !matches!(case.link, Mode::Unsteady(_));
+    let is_steady = !matches!(case.link, NetworkMode::Unsteady(_));
     let least = case.rounds * case.capacity() / if is_steady { 2 } else { 20 };
     assert!(admitted as usize >= least, "{case:?}: only {admitted} admitted");
 }
 
 async fn run_all(cases: Vec<Case>) {
-    let server = Server::start(&[]);
+    let server = RedisServer::start(&[]);
     let mut running = JoinSet::new();
     for (number, case) in cases.into_iter().enumerate() {
         running.spawn(run(case, server.address(), format!("tg{number}:")));
@@ -195,7 +195,7 @@ fn several_limits_over_a_slow_link_are_never_exceeded() {
                 [("strict", None), ("strict", Some(500)), ("leased", None), ("leased", Some(500))]
             {
                 cases.push(Case {
-                    link: Mode::Delay(rtt / 2),
+                    link: NetworkMode::Delay(rtt / 2),
                     timeout: PATIENCE / 10,
                     consistency,
                     on_store_failure: "deny",
@@ -223,7 +223,7 @@ fn several_limits_over_a_link_that_stalls_and_breaks_are_never_exceeded() {
         {
             for (user, timeout_ms) in [(None, 150), (Some(100), 150), (Some(100), 900)] {
                 cases.push(Case {
-                    link: Mode::Unsteady(Unsteady {
+                    link: NetworkMode::Unsteady(UnsteadyLink {
                         delay: Duration::from_millis(10),
                         longest_stall: Duration::from_secs(1),
                         stalled_one_in: 3,

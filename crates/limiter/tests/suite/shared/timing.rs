@@ -5,7 +5,7 @@ use crate::setting::load;
 use std::time::Duration;
 use tollgate_core::rules::Loaded;
 use tollgate_limiter::{RedisSettings, Request};
-use tollgate_testbed::{PATIENCE, Server, eventually};
+use tollgate_testbed::{PATIENCE, RedisServer, eventually};
 
 const CAPACITY: u64 = 1_000;
 
@@ -22,7 +22,7 @@ fn costing(cost: u64) -> Request<'static> {
 #[test]
 fn a_new_interval_is_kept_as_soon_as_the_rule_is_installed() {
     alone(async || {
-        let redis = Server::start(&[]);
+        let redis = RedisServer::start(&[]);
         let settings = RedisSettings {
             secret: Some([7; 16]),
             timeout: PATIENCE / 10,

@@ -3,7 +3,7 @@
 use super::fleet::{Node, alone, nodes};
 use std::time::Duration;
 use tollgate_limiter::{Outcome, RedisSettings, Request};
-use tollgate_testbed::{Server, eventually};
+use tollgate_testbed::{RedisServer, eventually};
 
 const RULES: &str = "rules: [{ id: one, key: api_key, limit: 100/h, on_store_failure: deny }]";
 const BUSY: &str = "rules: [{ id: one, key: api_key, limit: 1000/h }]";
@@ -28,7 +28,7 @@ fn own_secret() -> RedisSettings {
 #[test]
 fn nodes_see_each_other_come_and_go() {
     alone(async || {
-        let server = Server::start(&[]);
+        let server = RedisServer::start(&[]);
         let two = nodes(&server.url(), RULES, 2).await;
         let third = Node::start(&server.url(), RULES).await;
         let count = |node: &Node| node.store.node_count();
@@ -50,7 +50,7 @@ fn nodes_see_each_other_come_and_go() {
 #[test]
 fn nodes_that_start_together_share_one_secret_and_keep_it_through_an_empty_restart() {
     alone(async || {
-        let mut server = Server::start(&[]);
+        let mut server = RedisServer::start(&[]);
         let url = server.url();
         let (one, two) = tokio::join!(
             Node::start_with(&url, RULES, own_secret()),
@@ -76,7 +76,7 @@ fn nodes_that_start_together_share_one_secret_and_keep_it_through_an_empty_resta
 #[test]
 fn a_node_that_starts_beside_an_emptied_store_takes_the_secret_of_the_others() {
     alone(async || {
-        let mut server = Server::start(&[]);
+        let mut server = RedisServer::start(&[]);
         let url = server.url();
         let old = Node::start_with(&url, RULES, own_secret()).await;
         assert_eq!(old.check(&request()).await, (true, false));
@@ -93,7 +93,7 @@ fn a_node_that_starts_beside_an_emptied_store_takes_the_secret_of_the_others() {
 #[test]
 fn a_store_that_is_not_there_at_the_start_is_used_once_it_is() {
     alone(async || {
-        let mut server = Server::start(&[]);
+        let mut server = RedisServer::start(&[]);
         server.kill();
         let node = Node::start_with(&server.url(), RULES, own_secret()).await;
         assert_eq!(node.check(&request()).await, (false, true), "as the policy says");
@@ -107,7 +107,7 @@ fn a_store_that_is_not_there_at_the_start_is_used_once_it_is() {
 #[test]
 fn a_node_that_stops_leaves_nothing_behind() {
     alone(async || {
-        let server = Server::start(&[]);
+        let server = RedisServer::start(&[]);
         let two = nodes(&server.url(), BUSY, 2).await;
         // Busy enough to take ahead.
         let spent = spend(&two[0], 100).await;
@@ -121,7 +121,7 @@ fn a_node_that_stops_leaves_nothing_behind() {
 #[test]
 fn what_the_store_refused_is_refused_at_once_and_nothing_else() {
     alone(async || {
-        let server = Server::start(&[]);
+        let server = RedisServer::start(&[]);
         let one = Node::start(&server.url(), RULES).await;
         assert!(one.limiter.refuse(&request()).is_none(), "nothing is known yet");
         assert_eq!(spend(&one, 1_000).await, 100);

@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tollgate_core::rules::Loaded;
 use tollgate_limiter::{RedisSettings, Request};
-use tollgate_testbed::{PATIENCE, Server, eventually};
+use tollgate_testbed::{PATIENCE, RedisServer, eventually};
 
 const CAPACITY: usize = 1_000;
 /// How long both versions are in use.
@@ -62,7 +62,7 @@ async fn burst(node: &Arc<Node>, key: &str, count: usize) -> usize {
 }
 
 async fn side_by_side() {
-    let server = Server::start(&[]);
+    let server = RedisServer::start(&[]);
     let nodes = nodes_under(&server.url(), &[rule(10), rule(500)]).await;
     let mut used = JoinSet::new();
     // Each client bursts at one of the two.
@@ -83,7 +83,7 @@ async fn side_by_side() {
 }
 
 async fn one_after_the_other() {
-    let server = Server::start(&[]);
+    let server = RedisServer::start(&[]);
     let nodes = nodes_under(&server.url(), &[rule(10), rule(10)]).await;
     for node in &nodes {
         assert_eq!(burst(node, "one", CAPACITY * 45 / 100).await, CAPACITY * 45 / 100);

@@ -1,4 +1,4 @@
-//! A server that a proxy can stand in front of. It remembers what it was asked.
+//! An HTTP server for tests of proxies. It records the requests that it receives.
 
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_LENGTH, TRAILER, UPGRADE};
@@ -21,7 +21,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 /// One request, as it arrived.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct ReceivedRequest {
     /// Its method.
     pub method: Method,
     /// Its target, as it was written.
@@ -30,7 +30,7 @@ pub struct Seen {
     pub headers: HeaderMap,
 }
 
-impl Seen {
+impl ReceivedRequest {
     /// All lines of a header, with commas between them; "" if there is none.
     pub fn header(&self, name: &str) -> String {
         let lines = self.headers.get_all(name).iter();
@@ -38,39 +38,49 @@ impl Seen {
     }
 }
 
-/// What a server is asked by path: `/echo` sends the body back as it comes, `/count` answers its length,
-/// `/big/N` sends N bytes, `/status/N` answers so, `/gated` waits for a permit, `/cut` closes without an
-/// answer, `/half` breaks off in its body, `/half-chunked` in one without a length, `/ws` changes to a protocol that echoes, `/hops` answers with
-/// headers of its connection, `/trailers` with trailers (those that the query names, if there is one), `/late` with the names
-/// of the trailers that it got; everything else is "hello".
+/// An HTTP/1.1 server whose response depends on the path; any path but these gets "hello":
+///
+/// | path | response |
+/// |---|---|
+/// | `/echo` | the request body, streamed |
+/// | `/count` | the length of the request body |
+/// | `/big/N` | N bytes |
+/// | `/status/N` | status N |
+/// | `/gated` | waits for [`release_gated`](Self::release_gated) |
+/// | `/cut` | closes the connection without a response |
+/// | `/half`, `/half-chunked` | breaks off within a body, with and without a content length |
+/// | `/ws` | upgrades to a protocol that echoes |
+/// | `/hops` | hop-by-hop headers |
+/// | `/trailers?NAMES` | these trailers |
+/// | `/late` | the names of the request's trailers |
 #[derive(Debug)]
-pub struct Upstream {
+pub struct TestUpstream {
     address: SocketAddr,
-    state: Arc<State>,
+    state: Arc<UpstreamState>,
     task: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
-struct State {
+struct UpstreamState {
     name: String,
-    seen: Mutex<Vec<Seen>>,
+    seen: Mutex<Vec<ReceivedRequest>>,
     gate: Semaphore,
     connections: AtomicUsize,
 }
 
 type AnyBody = BoxBody<Bytes, io::Error>;
 
-impl Upstream {
-    /// Serves on any port. Its answers carry `name` in `x-served-by`.
+impl TestUpstream {
+    /// Serves on any port. Responses have `name` in `x-served-by`.
     pub async fn start(name: &str) -> Self {
         Self::start_at("127.0.0.1:0".parse().expect("an address"), name).await
     }
 
-    /// Serves on a port that it had before.
+    /// Serves on this address.
     pub async fn start_at(address: SocketAddr, name: &str) -> Self {
         let listener = TcpListener::bind(address).await.expect("the port is free");
         let address = listener.local_addr().expect("an address");
-        let state = Arc::new(State {
+        let state = Arc::new(UpstreamState {
             name: name.to_owned(),
             seen: Mutex::default(),
             gate: Semaphore::new(0),
@@ -80,7 +90,7 @@ impl Upstream {
         Self { address, state, task }
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -90,27 +100,27 @@ impl Upstream {
         format!("http://{}", self.address)
     }
 
-    /// What it was asked so far.
-    pub fn seen(&self) -> Vec<Seen> {
+    /// The requests so far.
+    pub fn seen(&self) -> Vec<ReceivedRequest> {
         self.state.seen.lock().clone()
     }
 
     /// The last request.
-    pub fn last(&self) -> Seen {
-        self.state.seen.lock().last().cloned().expect("it was asked")
+    pub fn last(&self) -> ReceivedRequest {
+        self.state.seen.lock().last().cloned().expect("a request was received")
     }
 
-    /// Connections so far.
+    /// The number of connections so far.
     pub fn connections(&self) -> usize {
         self.state.connections.load(Ordering::Relaxed)
     }
 
-    /// Lets one request for `/gated` go.
-    pub fn let_go(&self) {
+    /// Answers one request for `/gated`.
+    pub fn release_gated(&self) {
         self.state.gate.add_permits(1);
     }
 
-    /// Ends it and its connections, and waits until the port is free.
+    /// Stops the server, closes its connections, and waits until the port is free.
     pub async fn end(mut self) {
         if let Some(task) = self.task.take() {
             task.abort();
@@ -119,7 +129,7 @@ impl Upstream {
     }
 }
 
-impl Drop for Upstream {
+impl Drop for TestUpstream {
     fn drop(&mut self) {
         if let Some(task) = &self.task {
             task.abort();
@@ -127,7 +137,7 @@ impl Drop for Upstream {
     }
 }
 
-async fn accept(listener: TcpListener, state: Arc<State>) {
+async fn accept(listener: TcpListener, state: Arc<UpstreamState>) {
     let mut connections = JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
         let _ = stream.set_nodelay(true);
@@ -144,8 +154,8 @@ async fn accept(listener: TcpListener, state: Arc<State>) {
     }
 }
 
-async fn answer(request: Request<Incoming>, state: Arc<State>) -> io::Result<Response<AnyBody>> {
-    state.seen.lock().push(Seen {
+async fn answer(request: Request<Incoming>, state: Arc<UpstreamState>) -> io::Result<Response<AnyBody>> {
+    state.seen.lock().push(ReceivedRequest {
         method: request.method().clone(),
         target: request.uri().to_string(),
         headers: request.headers().clone(),
@@ -162,8 +172,8 @@ async fn answer(request: Request<Incoming>, state: Arc<State>) -> io::Result<Res
             Response::new(whole("let go"))
         }
         "cut" => return Err(io::Error::other("cut")),
-        "half" => half(true),
-        "half-chunked" => half(false),
+        "half" => broken_off(BodyFraming::ContentLength),
+        "half-chunked" => broken_off(BodyFraming::Chunked),
         "ws" => upgrade(request),
         "hops" => hops(),
         "trailers" => trailers(request.uri().query().unwrap_or("x-sum")),
@@ -191,10 +201,10 @@ async fn count(mut body: Incoming) -> io::Result<u64> {
     Ok(sum)
 }
 
-/// So many bytes, made as they are read.
+/// `length` bytes, generated as they are read.
 fn zeros(length: u64) -> AnyBody {
-    struct Zeros(u64);
-    impl Body for Zeros {
+    struct ZeroBody(u64);
+    impl Body for ZeroBody {
         type Data = Bytes;
         type Error = io::Error;
         fn poll_frame(
@@ -211,7 +221,7 @@ fn zeros(length: u64) -> AnyBody {
             hyper::body::SizeHint::with_exact(self.0)
         }
     }
-    Zeros(length).boxed()
+    ZeroBody(length).boxed()
 }
 
 fn with_status(status: u16) -> Response<AnyBody> {
@@ -222,11 +232,18 @@ fn with_status(status: u16) -> Response<AnyBody> {
     answer
 }
 
-/// Sends five bytes and breaks off; announces ten, or nothing.
-fn half(announces: bool) -> Response<AnyBody> {
+/// How the length of a body is announced.
+#[derive(Clone, Copy, PartialEq)]
+enum BodyFraming {
+    ContentLength,
+    Chunked,
+}
+
+/// Sends five bytes of a body and breaks off; a content length says ten.
+fn broken_off(framing: BodyFraming) -> Response<AnyBody> {
     let frames = [Ok(Frame::data(Bytes::from_static(b"12345"))), Err(io::Error::other("broken"))];
-    let mut answer = Response::new(BodyExt::boxed(StreamBody::new(Frames(frames.into_iter(), false))));
-    if announces {
+    let mut answer = Response::new(BodyExt::boxed(StreamBody::new(FrameStream(frames.into_iter(), false))));
+    if framing == BodyFraming::ContentLength {
         answer.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from_static("10"));
     }
     answer
@@ -251,15 +268,15 @@ fn trailers(names: &str) -> Response<AnyBody> {
         names.split(',').map(|text| (name(text), HeaderValue::from_static("42"))).collect();
     let announced = HeaderValue::try_from(names).expect("names of headers");
     let frames = [Ok(Frame::data(Bytes::from_static(b"12345"))), Ok(Frame::trailers(trailers))];
-    let mut answer = Response::new(BodyExt::boxed(StreamBody::new(Frames(frames.into_iter(), false))));
+    let mut answer = Response::new(BodyExt::boxed(StreamBody::new(FrameStream(frames.into_iter(), false))));
     answer.headers_mut().insert(TRAILER, announced);
     answer
 }
 
-/// A stream of frames, each of which is sent before the next is there.
-struct Frames<I>(I, bool);
+/// A stream that is pending before every frame but the first, so that each frame is sent by itself.
+struct FrameStream<I>(I, bool);
 
-impl<I: Iterator<Item = io::Result<Frame<Bytes>>> + Unpin> futures_core::Stream for Frames<I> {
+impl<I: Iterator<Item = io::Result<Frame<Bytes>>> + Unpin> futures_core::Stream for FrameStream<I> {
     type Item = io::Result<Frame<Bytes>>;
     fn poll_next(
         mut self: std::pin::Pin<&mut Self>,
@@ -288,7 +305,7 @@ fn hops() -> Response<AnyBody> {
     answer
 }
 
-/// Changes to whatever protocol was asked for, and echoes.
+/// Upgrades to the requested protocol, and echoes.
 fn upgrade(mut request: Request<Incoming>) -> Response<AnyBody> {
     let Some(protocol) = request.headers().get(UPGRADE).cloned() else { return with_status(400) };
     let upgraded = hyper::upgrade::on(&mut request);

@@ -1,10 +1,10 @@
-//! Certificates that live as long as a test.
+//! Certificates for tests.
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 
-/// An authority, and a certificate of it for `localhost` and 127.0.0.1; PEM texts.
+/// A certificate authority, and a server certificate for `localhost` and 127.0.0.1, as PEM.
 #[derive(Clone, Debug)]
-pub struct Certificates {
+pub struct TestCertificates {
     /// The authority's certificate.
     pub authority: String,
     /// The server's certificate.
@@ -13,8 +13,8 @@ pub struct Certificates {
     pub key: String,
 }
 
-impl Certificates {
-    /// New ones.
+impl TestCertificates {
+    /// Generates a new authority and certificate.
     pub fn generate() -> Self {
         let mut authority = CertificateParams::default();
         authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

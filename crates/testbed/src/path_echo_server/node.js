@@ -1,4 +1,4 @@
-// Answers with what a program on Node's http module may take for the path, one reading a line.
+// Answers with the path as a program on Node's http module may read it, one reading per line.
 const http = require('http');
 const path = require('path');
 const [port, nonce] = process.argv.slice(2);
@@ -10,7 +10,7 @@ function readings(target) {
     try {
       found.push(read());
     } catch (error) {
-      // Some do not decode.
+      // Some targets cannot be decoded.
     }
   };
   attempt(() => decodeURIComponent(raw));

@@ -1,4 +1,4 @@
-# Answers with what a WSGI program may take for the path, one reading a line.
+# Answers with the path as a WSGI program may read it, one reading per line.
 import os
 
 

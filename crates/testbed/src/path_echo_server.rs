@@ -1,7 +1,7 @@
-//! Real web servers, each of which answers with what it takes for the path of a request.
+//! Real web servers that answer with the path of the request as they read it.
 //!
-//! The body has a line for each reading: what the server itself matches against, and what programs on it usually
-//! make of it. The first line tells that it is the server that was started.
+//! The body has a line for each reading: the path that the server itself matches, and the paths that programs on it
+//! usually derive. The first line is a nonce that identifies the started server.
 
 use crate::ports;
 use crate::wait::wait_until;
@@ -14,21 +14,21 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// How often another port is tried when another process was faster.
+/// How many ports are tried: another process may take a free port first.
 const ATTEMPTS: usize = 3;
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
 /// Where Debian installs Tomcat's library.
 const TOMCAT: &str = "/usr/share/java/tomcat10-embed-core.jar";
 
-/// A program that serves HTTP.
+/// A web server, and the readings of the path that it answers with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Program {
-    /// nginx; its `$uri`.
+pub enum WebServerProgram {
+    /// nginx: its `$uri`.
     Nginx,
     /// Node's `http`: the target, the path of its `URL`, both decoded.
     Node,
-    /// Python's `http.server`: the target, decoded and split by `urllib`, and the file that it stands for.
+    /// Python's `http.server`: the target, decoded and split by `urllib`, and the file that it maps to.
     Python,
     /// A servlet in Tomcat: its servlet path.
     Tomcat,
@@ -36,23 +36,23 @@ pub enum Program {
     Gunicorn,
 }
 
-/// A web server on a port and in a folder of its own, which ends with this value.
+/// A web server with its own port and folder. It is stopped when this value is dropped.
 #[derive(Debug)]
-pub struct PathServer {
+pub struct PathEchoServer {
     address: SocketAddr,
     child: Child,
     _folder: TempDir,
 }
 
-impl PathServer {
-    /// Starts it; panics if it does not answer.
-    pub fn start(program: Program) -> Self {
+impl PathEchoServer {
+    /// Starts a server; panics if it does not answer.
+    pub fn start(program: WebServerProgram) -> Self {
         (0..ATTEMPTS)
             .find_map(|_| Self::try_start(program))
             .unwrap_or_else(|| panic!("{program:?} did not start on any of {ATTEMPTS} ports"))
     }
 
-    fn try_start(program: Program) -> Option<Self> {
+    fn try_start(program: WebServerProgram) -> Option<Self> {
         let port = ports::free();
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let folder = TempDir::new().expect("a temporary folder");
@@ -62,23 +62,23 @@ impl PathServer {
         let child = command.spawn().unwrap_or_else(|error| panic!("{program:?} is not installed: {error}"));
         let mut server = Self { address, child, _folder: folder };
         let mut is_up = false;
-        wait_until(&format!("{program:?} answers or gives up"), || {
-            // Another server may answer at this port.
+        wait_until(&format!("{program:?} answers or exits"), || {
+            // A server of another process may answer on this port.
             is_up = answers(address, &nonce);
             is_up || server.child.try_wait().expect("a child can be waited for").is_some()
         });
         is_up.then_some(server)
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 }
 
-impl Drop for PathServer {
+impl Drop for PathEchoServer {
     fn drop(&mut self) {
-        // Not by force: gunicorn ends its workers.
+        // SIGTERM instead of SIGKILL, so that gunicorn stops its workers.
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).expect("a process id");
         if kill_process(pid, Signal::TERM).is_err() {
             let _ = self.child.kill();
@@ -87,33 +87,33 @@ impl Drop for PathServer {
     }
 }
 
-fn command(program: Program, port: u16, nonce: &str, folder: &Path) -> Command {
+fn command(program: WebServerProgram, port: u16, nonce: &str, folder: &Path) -> Command {
     let write = |name: &str, text: &str| fs::write(folder.join(name), text).expect("a file is written");
     let port_text = port.to_string();
     let mut command;
     match program {
-        Program::Nginx => {
+        WebServerProgram::Nginx => {
             write("nginx.conf", &nginx_settings(port, nonce, folder));
             command = Command::new("nginx");
             command.args(["-e", "stderr", "-c"]).arg(folder.join("nginx.conf")).arg("-p").arg(folder);
         }
-        Program::Node => {
-            write("node.js", include_str!("path_server/node.js"));
+        WebServerProgram::Node => {
+            write("node.js", include_str!("path_echo_server/node.js"));
             command = Command::new("node");
             command.args(["node.js", &port_text, nonce]);
         }
-        Program::Python => {
-            write("python.py", include_str!("path_server/python.py"));
+        WebServerProgram::Python => {
+            write("python.py", include_str!("path_echo_server/python.py"));
             command = Command::new("python3");
             command.args(["python.py", &port_text, nonce]);
         }
-        Program::Tomcat => {
-            write("Reader.java", include_str!("path_server/Reader.java"));
+        WebServerProgram::Tomcat => {
+            write("Reader.java", include_str!("path_echo_server/Reader.java"));
             command = Command::new("java");
             command.args(["-cp", TOMCAT, "Reader.java", &port_text, nonce]).arg(folder);
         }
-        Program::Gunicorn => {
-            write("wsgi.py", include_str!("path_server/wsgi.py"));
+        WebServerProgram::Gunicorn => {
+            write("wsgi.py", include_str!("path_echo_server/wsgi.py"));
             command = Command::new("gunicorn");
             command.args([
                 "--bind",
@@ -143,7 +143,7 @@ http {{
     )
 }
 
-/// Whether the server that was told the nonce answers.
+/// Whether the server with this nonce answers.
 fn answers(address: SocketAddr, nonce: &str) -> bool {
     let Ok(mut stream) = TcpStream::connect(address) else { return false };
     let asked = stream

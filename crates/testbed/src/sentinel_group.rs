@@ -1,6 +1,6 @@
-//! A primary, its replicas, and three Sentinels that watch them.
+//! A primary, its replicas, and three Sentinels that monitor them.
 
-use crate::redis::Server;
+use crate::redis_server::RedisServer;
 use crate::wait::wait_until;
 use std::fmt::Write as _;
 use std::fs;
@@ -8,22 +8,22 @@ use std::fs;
 const NAME: &str = "tollgate";
 const SENTINELS: usize = 3;
 
-/// A watched primary; a failover takes two to three seconds.
+/// A monitored primary. A failover takes two to three seconds.
 #[derive(Debug)]
-pub struct Sentinels {
+pub struct SentinelGroup {
     /// The data servers; the first is the primary at the start.
-    pub servers: Vec<Server>,
+    pub servers: Vec<RedisServer>,
     /// The Sentinels.
-    pub sentinels: Vec<Server>,
+    pub sentinels: Vec<RedisServer>,
 }
 
-impl Sentinels {
-    /// Starts a primary, so many `replicas`, and three Sentinels, and waits until they know each other.
+impl SentinelGroup {
+    /// Starts a primary, `replicas` replicas and three Sentinels, and waits until they know each other.
     pub fn start(replicas: usize) -> Self {
-        let mut servers = vec![Server::start(&[])];
+        let mut servers = vec![RedisServer::start(&[])];
         let primary = servers[0].port().to_string();
         for _ in 0..replicas {
-            servers.push(Server::start(&["--replicaof", "127.0.0.1", &primary]));
+            servers.push(RedisServer::start(&["--replicaof", "127.0.0.1", &primary]));
         }
         for replica in &servers[1..] {
             wait_until("the replica follows", || {
@@ -45,15 +45,15 @@ impl Sentinels {
         Self { servers, sentinels }
     }
 
-    /// Where a client finds the primary.
+    /// The URL for clients.
     pub fn url(&self) -> String {
-        let addresses: Vec<_> = self.sentinels.iter().map(Server::address).collect();
+        let addresses: Vec<_> = self.sentinels.iter().map(RedisServer::address).collect();
         format!("redis-sentinel://{}/{NAME}", addresses.join(","))
     }
 }
 
-fn sentinel(servers: &[Server]) -> Server {
-    Server::start_with(&[], None, None, |port, folder| {
+fn sentinel(servers: &[RedisServer]) -> RedisServer {
+    RedisServer::start_with(&[], None, None, |port, folder| {
         let mut file = String::new();
         let primary = servers[0].port();
         let _ = writeln!(file, "port {port}\nbind 127.0.0.1\ndir {}", folder.path().display());

@@ -1,9 +1,9 @@
-//! Answers as they are on the wire.
+//! Reads the bytes of HTTP/1.1 responses.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt};
 
-/// Reads the status and the headers of an answer.
+/// Reads the status and the headers of a response.
 pub async fn read_head(stream: &mut (impl AsyncBufRead + Unpin)) -> (u16, HeaderMap) {
     let status_line = read_line(stream).await;
     let status = status_line.split(' ').nth(1).and_then(|status| status.parse().ok());
@@ -18,9 +18,9 @@ pub async fn read_head(stream: &mut (impl AsyncBufRead + Unpin)) -> (u16, Header
     (status, headers)
 }
 
-/// Reads a line; without its end.
+/// Reads a line, and returns it without its line end.
 pub async fn read_line(stream: &mut (impl AsyncBufRead + Unpin)) -> String {
     let mut line = String::new();
-    stream.read_line(&mut line).await.expect("the connection holds");
+    stream.read_line(&mut line).await.expect("the connection is open");
     line.trim_end().to_owned()
 }

@@ -1,42 +1,42 @@
-//! A Redis Cluster, put together without any tool.
+//! A Redis Cluster, created with plain commands instead of `redis-cli --cluster`.
 
 use crate::ports;
-use crate::redis::{Server, is_redis_6};
+use crate::redis_server::{RedisServer, is_redis_6};
 use crate::wait::wait_until;
 
 const SLOTS: usize = 16_384;
 
-/// Primaries, each with its replicas; a failover takes about two seconds.
+/// Primaries, each with its replicas. A failover takes about two seconds.
 #[derive(Debug)]
-pub struct Cluster {
-    /// The primaries at the start, in the order of their slots, which are shared out evenly.
-    pub primaries: Vec<Server>,
-    /// Their replicas: those of the first primary, then those of the second, and so on.
-    pub replicas: Vec<Server>,
+pub struct RedisCluster {
+    /// The primaries at the start, in the order of their slots, which are distributed evenly.
+    pub primaries: Vec<RedisServer>,
+    /// The replicas of the first primary, then those of the second, and so on.
+    pub replicas: Vec<RedisServer>,
 }
 
-impl Cluster {
-    /// Starts a cluster in which each of `primaries` has so many `replicas`, and waits until all is well.
+impl RedisCluster {
+    /// Starts a cluster in which each of `primaries` has so many `replicas`, and waits until it is healthy.
     pub fn start(primaries: usize, replicas: usize) -> Self {
         let cluster = Self {
             primaries: (0..primaries).map(|_| node()).collect(),
             replicas: (0..primaries * replicas).map(|_| node()).collect(),
         };
-        cluster.share_out_slots();
-        cluster.introduce();
+        cluster.assign_slots();
+        cluster.join_nodes();
         for (number, replica) in cluster.replicas.iter().enumerate() {
             let primary = cluster.primaries[number / replicas].cli(&["CLUSTER", "MYID"]);
             wait_until("the replica follows", || {
-                // It may not have heard yet that this node is a primary with slots.
+                // Gossip may not have told it yet that this node is a primary with slots.
                 replica.cli(&["CLUSTER", "REPLICATE", &primary]);
                 replica.cli(&["INFO", "replication"]).contains("master_link_status:up")
             });
         }
-        cluster.wait_until_well(replicas);
+        cluster.wait_until_healthy(replicas);
         cluster
     }
 
-    fn share_out_slots(&self) {
+    fn assign_slots(&self) {
         let count = self.primaries.len();
         for (number, node) in self.primaries.iter().enumerate() {
             let first = (SLOTS * number / count).to_string();
@@ -57,10 +57,10 @@ impl Cluster {
         }
     }
 
-    fn introduce(&self) {
+    fn join_nodes(&self) {
         for node in self.nodes().skip(1) {
             let bus = node.cli(&["CONFIG", "GET", "cluster-port"]);
-            // Before 7.0 it cannot be chosen.
+            // Before 7.0 the bus port cannot be configured.
             let bus = bus.lines().last().map_or_else(|| (node.port() + 10_000).to_string(), str::to_owned);
             let port = node.port().to_string();
             assert_eq!(self.primaries[0].cli(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]), "OK");
@@ -71,10 +71,10 @@ impl Cluster {
         }
     }
 
-    fn wait_until_well(&self, replicas: usize) {
+    fn wait_until_healthy(&self, replicas: usize) {
         let lines = self.primaries.len();
         for node in self.nodes() {
-            wait_until("the cluster is well", || {
+            wait_until("the cluster is healthy", || {
                 let slots = node.cli(&["CLUSTER", "NODES"]);
                 let follow = slots.lines().filter(|line| line.contains("slave")).count();
                 knows_all_slots(node) && follow == lines * replicas
@@ -82,38 +82,38 @@ impl Cluster {
         }
     }
 
-    /// Another primary, without any slots.
+    /// Adds a primary without slots.
     pub fn join(&mut self) {
         self.primaries.push(node());
         let count = self.nodes().count();
         let newcomer = &self.primaries[self.primaries.len() - 1];
-        // Whoever joins late must not claim the epoch of another.
+        // A node that joins late must not claim the epoch of another node.
         assert_eq!(newcomer.cli(&["CLUSTER", "SET-CONFIG-EPOCH", &count.to_string()]), "OK");
-        self.introduce();
+        self.join_nodes();
         let newcomer = &self.primaries[self.primaries.len() - 1];
-        wait_until("it is taken in", || knows_all_slots(newcomer));
+        wait_until("the new node knows all slots", || knows_all_slots(newcomer));
     }
 
-    /// All of them, primaries first.
-    pub fn nodes(&self) -> impl Iterator<Item = &Server> {
+    /// All nodes, primaries first.
+    pub fn nodes(&self) -> impl Iterator<Item = &RedisServer> {
         self.primaries.iter().chain(&self.replicas)
     }
 
-    /// Where a client finds it: the first three nodes.
+    /// The URL for clients; it lists the first three nodes.
     pub fn url(&self) -> String {
-        let addresses: Vec<_> = self.nodes().take(3).map(Server::address).collect();
+        let addresses: Vec<_> = self.nodes().take(3).map(RedisServer::address).collect();
         format!("redis-cluster://{}", addresses.join(","))
     }
 }
 
-/// Whether `node` is well, and has heard who serves each slot: it calls itself well before that, for full coverage is
-/// not required, and would send a client away with half the map.
-fn knows_all_slots(node: &Server) -> bool {
+/// Whether `node` is healthy and knows the owner of every slot. Because full coverage is not required, a node reports
+/// `cluster_state:ok` earlier, and would give a client an incomplete map.
+fn knows_all_slots(node: &RedisServer) -> bool {
     let info = node.cli(&["CLUSTER", "INFO"]);
     info.contains("cluster_state:ok") && info.contains(&format!("cluster_slots_ok:{SLOTS}\r"))
 }
 
-fn node() -> Server {
+fn node() -> RedisServer {
     let arguments = [
         "--cluster-enabled yes",
         "--cluster-node-timeout 1000",
@@ -121,7 +121,7 @@ fn node() -> Server {
         "--cluster-replica-validity-factor 0",
         "--cluster-allow-replica-migration no",
     ];
-    Server::start_with(&[], None, None, |_, _| {
+    RedisServer::start_with(&[], None, None, |_, _| {
         let words = arguments.iter().flat_map(|line| line.split(' ')).map(str::to_owned);
         let bus = ["--cluster-port".to_owned(), ports::free().to_string()];
         words.chain(bus.into_iter().filter(|_| !is_redis_6())).collect()

@@ -1,8 +1,8 @@
-//! One Redis server, a process of its own.
+//! One Redis server in a process of its own.
 
-use crate::clock;
+use crate::certificates::TestCertificates;
 use crate::ports;
-use crate::tls::Certificates;
+use crate::server_clock;
 use crate::wait::wait_until;
 use redis::{Client, Connection, Value};
 use rustix::process::{Pid, Signal, kill_process};
@@ -12,75 +12,75 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// How often another port is tried when somebody else was faster.
+/// How many ports are tried: another process may take a free port first.
 const ATTEMPTS: usize = 8;
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
-/// Names another program than `redis-server`, such as a Valkey or another version of Redis.
+/// The environment variable that names another program than `redis-server`, such as Valkey or another version of Redis.
 const PROGRAM: &str = "TOLLGATE_REDIS_SERVER";
 
-/// A `redis-server` on a port and in a folder of its own, which ends with this value.
+/// A `redis-server` with its own port and folder. It is killed when this value is dropped.
 #[derive(Debug)]
-pub struct Server {
+pub struct RedisServer {
     port: u16,
-    tls: Option<(u16, Certificates)>,
+    tls: Option<(u16, TestCertificates)>,
     arguments: Vec<String>,
     folder: TempDir,
     child: Option<Child>,
     password: Option<String>,
-    /// The library through which it reads the time, if a test moves its clock.
+    /// The preloaded library that moves its clock, if a test needs that.
     clock: Option<PathBuf>,
 }
 
-/// Which time a server has.
+/// Which wall clock a server reads.
 #[derive(Clone, Copy, PartialEq)]
-enum Clock {
-    True,
-    /// One that a test moves.
-    Moved,
+enum ServerClock {
+    System,
+    /// One that a test can move.
+    Movable,
 }
 
-impl Server {
-    /// A server that keeps nothing on disk; `arguments` go to the command line, such as
+impl RedisServer {
+    /// Starts a server without persistence. `arguments` are added to the command line, such as
     /// `["--maxmemory", "10mb"]`.
     pub fn start(arguments: &[&str]) -> Self {
         Self::start_with(arguments, None, None, |_, _| Vec::new())
     }
 
-    /// A server that also listens with TLS, at [`tls_port`](Self::tls_port).
+    /// Starts a server that also listens for TLS, on [`tls_port`](Self::tls_port).
     pub fn start_tls(arguments: &[&str]) -> Self {
-        Self::start_with(arguments, Some(Certificates::generate()), None, |_, _| Vec::new())
+        Self::start_with(arguments, Some(TestCertificates::generate()), None, |_, _| Vec::new())
     }
 
-    /// A server whose clock a test can move, see [`step_clock`](Self::step_clock).
+    /// Starts a server whose clock a test can move with [`step_clock`](Self::step_clock).
     pub fn start_with_clock(arguments: &[&str]) -> Self {
-        Self::start_on(Clock::Moved, arguments, None, None, |_, _| Vec::new())
+        Self::start_on(ServerClock::Movable, arguments, None, None, |_, _| Vec::new())
     }
 
-    /// Moves the server's clock so many milliseconds ahead of the true time, or behind it.
+    /// Sets the server's clock to `ahead_ms` milliseconds ahead of the system time; a negative number is behind it.
     pub fn step_clock(&self, ahead_ms: i64) {
-        clock::step(&self.folder.path().join("clock"), ahead_ms);
+        server_clock::step(&self.folder.path().join("clock"), ahead_ms);
     }
 
-    /// A server that wants `password` of everybody.
+    /// Starts a server that requires `password`.
     pub fn start_with_password(password: &str) -> Self {
         Self::start_with(&["--requirepass", password], None, Some(password), |_, _| Vec::new())
     }
 
-    /// Starts the program; `more` makes arguments that depend on the port and the folder.
+    /// Starts a server; `more` returns arguments that depend on the port and the folder.
     pub(crate) fn start_with(
         arguments: &[&str],
-        certificates: Option<Certificates>,
+        certificates: Option<TestCertificates>,
         password: Option<&str>,
         more: impl Fn(u16, &TempDir) -> Vec<String>,
     ) -> Self {
-        Self::start_on(Clock::True, arguments, certificates, password, more)
+        Self::start_on(ServerClock::System, arguments, certificates, password, more)
     }
 
     fn start_on(
-        clock: Clock,
+        clock: ServerClock,
         arguments: &[&str],
-        certificates: Option<Certificates>,
+        certificates: Option<TestCertificates>,
         password: Option<&str>,
         more: impl Fn(u16, &TempDir) -> Vec<String>,
     ) -> Self {
@@ -99,8 +99,8 @@ impl Server {
                 password: password.map(str::to_owned),
                 clock: None,
             };
-            if clock == Clock::Moved {
-                server.clock = Some(clock::compile(server.folder.path()));
+            if clock == ServerClock::Movable {
+                server.clock = Some(server_clock::compile(server.folder.path()));
                 server.step_clock(0);
             }
             if server.spawn() {
@@ -110,13 +110,13 @@ impl Server {
         panic!("redis-server did not start on any of {ATTEMPTS} ports with {arguments:?}");
     }
 
-    /// Whether it came up.
+    /// Starts the process and returns whether it came up.
     fn spawn(&mut self) -> bool {
         let mut command = Command::new(program());
         if let Some(library) = &self.clock {
-            command.env("LD_PRELOAD", library).env(clock::FILE, self.folder.path().join("clock"));
+            command.env("LD_PRELOAD", library).env(server_clock::FILE, self.folder.path().join("clock"));
         }
-        // A Sentinel's first argument is its file.
+        // The first argument of a Sentinel must be its configuration file.
         let is_sentinel = self.arguments.iter().any(|argument| argument == "--sentinel");
         if !is_sentinel {
             command.args(["--port", &self.port.to_string(), "--save", "", "--appendonly", "no"]);
@@ -143,11 +143,11 @@ impl Server {
         let mut child = command.spawn().expect("redis-server is installed");
         let pid = format!("process_id:{}\r", child.id());
         let mut up = false;
-        wait_until("redis-server answers or gives up", || {
+        wait_until("redis-server answers or exits", || {
             if child.try_wait().expect("a child can be waited for").is_some() {
                 return true;
             }
-            // Somebody else's server may answer at this port.
+            // A server of another process may answer on this port.
             up = self.try_cli(&["INFO", "server"]).is_ok_and(|info| info.contains(&pid));
             up
         });
@@ -157,7 +157,7 @@ impl Server {
         up
     }
 
-    /// Where a client finds it.
+    /// The URL for clients, with the password if there is one.
     pub fn url(&self) -> String {
         match &self.password {
             Some(password) => format!("redis://:{password}@127.0.0.1:{}", self.port),
@@ -165,13 +165,13 @@ impl Server {
         }
     }
 
-    /// Where a client finds it with TLS; the certificate is for this name and for 127.0.0.1.
+    /// The URL for clients that use TLS; the certificate is valid for `localhost` and 127.0.0.1.
     pub fn tls_url(&self) -> String {
         let ca = self.folder.path().join("ca.pem");
         format!("rediss://localhost:{}?ca={}", self.tls_port(), ca.display())
     }
 
-    /// Its unix socket.
+    /// The path of its Unix socket.
     pub fn socket(&self) -> PathBuf {
         self.folder.path().join("redis.sock")
     }
@@ -191,17 +191,17 @@ impl Server {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// The process, while it runs.
+    /// The process id; the server must be running.
     pub fn pid(&self) -> u32 {
         self.child.as_ref().expect("a server that runs").id()
     }
 
-    /// Stops it in the middle of whatever it does: it keeps its connections and answers nobody.
+    /// Suspends the process (SIGSTOP): connections stay open and get no reply.
     pub fn freeze(&self) {
         self.signal(Signal::STOP);
     }
 
-    /// Lets it go on.
+    /// Resumes the process (SIGCONT).
     pub fn thaw(&self) {
         self.signal(Signal::CONT);
     }
@@ -211,7 +211,7 @@ impl Server {
         kill_process(pid, signal).expect("the server can be signalled");
     }
 
-    /// Ends it at once, as a crash would.
+    /// Kills the process (SIGKILL), like a crash.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             child.kill().expect("the server can be killed");
@@ -219,30 +219,30 @@ impl Server {
         }
     }
 
-    /// Ends it, and starts it at the same port with nothing in it.
+    /// Kills the process and starts it again on the same port, without data.
     pub fn restart_empty(&mut self) {
         self.kill();
         assert!(self.spawn(), "redis-server did not start again on port {}", self.port);
     }
 
-    /// Lets it fail to save its data, after which it takes no writes (`MISCONF`).
+    /// Makes saving to disk fail; the server then refuses writes with `MISCONF`.
     pub fn fail_to_save(&self) {
-        // A file cannot replace a folder, for root neither.
+        // A file cannot replace a folder, not even for root.
         fs::create_dir(self.folder.path().join("dump.rdb")).expect("a folder is made");
         assert_eq!(self.cli(&["CONFIG", "SET", "save", "3600 1000000"]), "OK");
         self.cli(&["BGSAVE"]);
-        wait_until("it has failed to save", || {
+        wait_until("saving has failed", || {
             self.cli(&["INFO", "persistence"]).contains("rdb_last_bgsave_status:err")
         });
     }
 
-    /// Lets it save again.
+    /// Makes saving to disk succeed again.
     pub fn save_again(&self) {
         fs::remove_dir(self.folder.path().join("dump.rdb")).expect("the folder is removed");
         assert_eq!(self.cli(&["SAVE"]), "OK");
     }
 
-    /// Runs a command and shows the answer as text: an array by lines, an error as `ERR …`.
+    /// Runs a command and returns the reply as text: an array as lines, an error as `ERR …`.
     pub fn cli(&self, words: &[&str]) -> String {
         self.try_cli(words).unwrap_or_else(|error| format!("ERR {error}"))
     }
@@ -266,13 +266,13 @@ fn program() -> String {
     std::env::var(PROGRAM).unwrap_or_else(|_| "redis-server".to_owned())
 }
 
-/// Whether the program is a Redis 6.2, whose clusters are put together in another way.
+/// Whether the program is Redis 6.2, which lacks `CLUSTER ADDSLOTSRANGE` and `cluster-port`.
 pub(crate) fn is_redis_6() -> bool {
     let version = Command::new(program()).arg("--version").output().expect("redis-server is installed");
     version.stdout.starts_with(b"Redis server v=6.")
 }
 
-impl Drop for Server {
+impl Drop for RedisServer {
     fn drop(&mut self) {
         self.kill();
     }

@@ -1,5 +1,5 @@
-// A wall clock that a test can move while a server runs: preloaded into the server, it adds to the system's time the
-// microseconds that stand in a file. Other clocks are left alone.
+// A wall clock that a test can move while a server runs: preloaded into the server, it adds the microseconds in a file
+// to the system time. Other clocks are not changed.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>
@@ -12,7 +12,7 @@
 
 static volatile int64_t *moved_us;
 
-// Nothing here allocates: the allocator reads the clock, too.
+// Nothing here may allocate: the allocator reads the clock, too.
 static int64_t moved(void) {
     if (!moved_us) {
         int file = open(getenv("TOLLGATE_TEST_CLOCK"), O_RDONLY);

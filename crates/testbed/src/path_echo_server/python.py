@@ -1,4 +1,4 @@
-# Answers with what a program on Python's http.server may take for the path, one reading a line.
+# Answers with the path as a program on Python's http.server may read it, one reading per line.
 import os
 import sys
 import urllib.parse

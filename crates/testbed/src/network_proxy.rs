@@ -1,4 +1,4 @@
-//! A network that misbehaves when it is told to.
+//! A TCP proxy that simulates network faults.
 
 use parking_lot::Mutex;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -11,54 +11,54 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
 
-/// What the network does now.
+/// How the network behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub enum NetworkMode {
     /// Everything passes.
     Pass,
-    /// Everything passes, this much later in each direction.
+    /// Everything passes, delayed by this much in each direction.
     Delay(Duration),
-    /// Everything passes later, and some of it much later or not at all.
-    Unsteady(Unsteady),
-    /// Everything is swallowed; connections stay open, and new ones are accepted.
+    /// Everything is delayed; some packets stall and some are lost.
+    Unsteady(UnsteadyLink),
+    /// Everything is dropped; connections stay open, and new ones are accepted.
     BlackHole,
-    /// Everything passes, but a byte of every answer is another.
+    /// Everything passes, but one byte of every reply is corrupted.
     Garble,
-    /// The client is told that the server will send no more; what it sends still passes.
+    /// The server's direction is closed; what the client sends still passes.
     HalfClose,
-    /// Connections are reset, also new ones.
+    /// Connections are reset, including new ones.
     Reset,
-    /// Connections are closed, and nobody listens.
+    /// Connections are closed, and the port does not listen.
     Refuse,
 }
 
-/// A slow link that stalls and breaks.
+/// A slow link with stalls and packet loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unsteady {
-    /// How much later everything passes in each direction.
+pub struct UnsteadyLink {
+    /// The delay in each direction.
     pub delay: Duration,
-    /// A stall takes up to so long; what comes behind it on its connection waits.
+    /// The longest stall; later packets of the connection wait behind a stalled one.
     pub longest_stall: Duration,
-    /// One in so many packets stalls; 0 is none.
+    /// One in so many packets stalls; 0 for none.
     pub stalled_one_in: u32,
-    /// One in so many packets of the server is lost, and its connection is reset; 0 is none.
+    /// One in so many packets of the server is lost, and its connection is reset; 0 for none.
     pub lost_one_in: u32,
 }
 
-/// Words that are replaced by others of the same length, in what a client sends and in what it is answered.
+/// Words to replace with others of the same length, in requests and in replies.
 #[derive(Clone, Debug, Default)]
-pub struct Rewrites {
-    /// Words of the client.
+pub struct WordRewrites {
+    /// Replacements in what the client sends: (from, to).
     pub requests: Vec<(&'static str, &'static str)>,
-    /// Words of the server.
+    /// Replacements in what the server sends: (from, to).
     pub answers: Vec<(&'static str, &'static str)>,
 }
 
-impl Rewrites {
-    fn apply(&self, direction: Direction, bytes: &mut [u8]) {
-        let pairs = if direction == Direction::Up { &self.requests } else { &self.answers };
+impl WordRewrites {
+    fn apply(&self, direction: ProxyDirection, bytes: &mut [u8]) {
+        let pairs = if direction == ProxyDirection::Up { &self.requests } else { &self.answers };
         for (from, to) in pairs {
-            assert_eq!(from.len(), to.len(), "lengths are told before the words");
+            assert_eq!(from.len(), to.len(), "the protocol sends lengths before the words");
             let mut at = 0;
             while let Some(found) = bytes[at..].windows(from.len()).position(|part| part == from.as_bytes()) {
                 at += found;
@@ -68,53 +68,53 @@ impl Rewrites {
     }
 }
 
-/// Stands in front of a server. Ends with this value.
+/// A proxy in front of a server. It stops when this value is dropped.
 #[derive(Debug)]
-pub struct Proxy {
+pub struct NetworkProxy {
     address: SocketAddr,
-    mode: watch::Sender<Mode>,
+    mode: watch::Sender<NetworkMode>,
     target: Arc<Mutex<String>>,
     task: JoinHandle<()>,
 }
 
-impl Proxy {
-    /// A proxy before the server at `target`, such as `127.0.0.1:6379`.
+impl NetworkProxy {
+    /// Starts a proxy for the server at `target`, such as `127.0.0.1:6379`.
     pub async fn start(target: &str) -> Self {
-        Self::start_rewriting(target, Rewrites::default()).await
+        Self::start_rewriting(target, WordRewrites::default()).await
     }
 
-    /// One that also replaces words.
-    pub async fn start_rewriting(target: &str, rewrites: Rewrites) -> Self {
+    /// Starts a proxy that also replaces words.
+    pub async fn start_rewriting(target: &str, rewrites: WordRewrites) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
         let address = listener.local_addr().expect("an address");
-        let (mode, modes) = watch::channel(Mode::Pass);
+        let (mode, modes) = watch::channel(NetworkMode::Pass);
         let target = Arc::new(Mutex::new(target.to_owned()));
         let task = tokio::spawn(accept(listener, address, Arc::clone(&target), modes, Arc::new(rewrites)));
         Self { address, mode, target, task }
     }
 
-    /// Where a client finds the server now.
+    /// The Redis URL of the proxy.
     pub fn url(&self) -> String {
         format!("redis://{}", self.address)
     }
 
-    /// The address it listens on.
+    /// The address that it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What the network does from now on, to the connections that are open as well.
-    pub fn set(&self, mode: Mode) {
+    /// Sets the mode for new and for open connections.
+    pub fn set(&self, mode: NetworkMode) {
         self.mode.send_replace(mode);
     }
 
-    /// New connections lead to the server at `target` from now on.
-    pub fn lead_to(&self, target: &str) {
+    /// Sets the server for new connections.
+    pub fn set_target(&self, target: &str) {
         target.clone_into(&mut self.target.lock());
     }
 }
 
-impl Drop for Proxy {
+impl Drop for NetworkProxy {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -124,16 +124,16 @@ async fn accept(
     first: TcpListener,
     address: SocketAddr,
     target: Arc<Mutex<String>>,
-    mut modes: watch::Receiver<Mode>,
-    rewrites: Arc<Rewrites>,
+    mut modes: watch::Receiver<NetworkMode>,
+    rewrites: Arc<WordRewrites>,
 ) {
     let mut listener = Some(first);
     let mut connections = JoinSet::new();
     loop {
-        if *modes.borrow_and_update() == Mode::Refuse {
+        if *modes.borrow_and_update() == NetworkMode::Refuse {
             listener = None;
         } else if listener.is_none() {
-            listener = Some(TcpListener::bind(address).await.expect("the port is still ours"));
+            listener = Some(TcpListener::bind(address).await.expect("the port is still free"));
         }
         tokio::select! {
             changed = modes.changed() => if changed.is_err() { return },
@@ -149,19 +149,19 @@ async fn accept(
 async fn serve(
     mut client: TcpStream,
     target: String,
-    mut modes: watch::Receiver<Mode>,
-    rewrites: Arc<Rewrites>,
+    mut modes: watch::Receiver<NetworkMode>,
+    rewrites: Arc<WordRewrites>,
 ) {
     let Ok(mut server) = TcpStream::connect(&target).await else { return };
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let broken = {
         let (from_client, to_client) = client.split();
         let (from_server, to_server) = server.split();
-        let up = copy(from_client, to_server, modes.clone(), Direction::Up, &rewrites);
-        let down = copy(from_server, to_client, modes.clone(), Direction::Down, &rewrites);
+        let up = copy(from_client, to_server, modes.clone(), ProxyDirection::Up, &rewrites);
+        let down = copy(from_server, to_client, modes.clone(), ProxyDirection::Down, &rewrites);
         tokio::select! {
             copied = async { tokio::try_join!(up, down) } => copied.is_err(),
-            _ = modes.wait_for(|mode| matches!(mode, Mode::Reset | Mode::Refuse)) => true,
+            _ = modes.wait_for(|mode| matches!(mode, NetworkMode::Reset | NetworkMode::Refuse)) => true,
         }
     };
     if broken {
@@ -170,41 +170,41 @@ async fn serve(
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Direction {
+enum ProxyDirection {
     Up,
     Down,
 }
 
-/// A packet was lost, and its connection is to be reset.
-struct Lost;
+/// A packet was lost; its connection must be reset.
+struct PacketLost;
 
-/// Bytes, and when they are due at the other end.
+/// Bytes, and when they are delivered.
 type Packet = (Instant, Vec<u8>);
 
 async fn copy(
     from: ReadHalf<'_>,
     to: WriteHalf<'_>,
-    modes: watch::Receiver<Mode>,
-    direction: Direction,
-    rewrites: &Rewrites,
-) -> Result<(), Lost> {
+    modes: watch::Receiver<NetworkMode>,
+    direction: ProxyDirection,
+    rewrites: &WordRewrites,
+) -> Result<(), PacketLost> {
     let (packets, queue) = mpsc::unbounded_channel();
     let (read, ()) = tokio::join!(receive(from, packets, modes, direction, rewrites), deliver(to, queue));
     read
 }
 
-/// Reads until the end, and dates each packet.
+/// Reads until the end, and sets the delivery time of each packet.
 async fn receive(
     mut from: ReadHalf<'_>,
     packets: mpsc::UnboundedSender<Packet>,
-    mut modes: watch::Receiver<Mode>,
-    direction: Direction,
-    rewrites: &Rewrites,
-) -> Result<(), Lost> {
+    mut modes: watch::Receiver<NetworkMode>,
+    direction: ProxyDirection,
+    rewrites: &WordRewrites,
+) -> Result<(), PacketLost> {
     let mut buffer = vec![0; 64 << 10];
     loop {
         let mode = *modes.borrow_and_update();
-        if mode == Mode::HalfClose && direction == Direction::Down {
+        if mode == NetworkMode::HalfClose && direction == ProxyDirection::Down {
             return Ok(());
         }
         let count = tokio::select! {
@@ -218,14 +218,14 @@ async fn receive(
         let mut due = Instant::now();
         let mode = *modes.borrow();
         match mode {
-            Mode::BlackHole => continue,
-            Mode::Garble if direction == Direction::Down => {
+            NetworkMode::BlackHole => continue,
+            NetworkMode::Garble if direction == ProxyDirection::Down => {
                 buffer[fastrand::usize(..count)] = fastrand::u8(..);
             }
-            Mode::Delay(delay) => due += delay,
-            Mode::Unsteady(link) => {
-                if direction == Direction::Down && is_one_in(link.lost_one_in) {
-                    return Err(Lost);
+            NetworkMode::Delay(delay) => due += delay,
+            NetworkMode::Unsteady(link) => {
+                if direction == ProxyDirection::Down && is_one_in(link.lost_one_in) {
+                    return Err(PacketLost);
                 }
                 due += link.delay;
                 if is_one_in(link.stalled_one_in) {

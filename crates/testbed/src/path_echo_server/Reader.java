@@ -1,4 +1,4 @@
-// Answers with what a servlet in Tomcat takes for the path, one reading a line.
+// Answers with the path as a servlet in Tomcat reads it, one reading per line.
 import jakarta.servlet.http.HttpServlet;
 import jakarta.servlet.http.HttpServletRequest;
 import jakarta.servlet.http.HttpServletResponse;
