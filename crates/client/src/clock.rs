@@ -1,11 +1,8 @@
-//! The only place that reads the calendar. All else goes by tokio's clock, which tests can move.
+//! The only reader of the wall clock. Everything else uses tokio's clock, which tests can move.
 
 use std::time::SystemTime;
 
 pub(crate) fn now() -> SystemTime {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "this crate uses none of the others, so it has a clock of its own"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "this crate does not depend on tollgate_limiter::Clock")]
     SystemTime::now()
 }

@@ -1,12 +1,13 @@
-//! The tower layer.
+//! The tower layer: waits, sends, and retries.
 
-use crate::advice::Advice;
 use crate::clock;
-use crate::error::{Error, Throttled};
-use crate::keys::Keys;
+use crate::error::{ThrottleError, Throttled};
 use crate::pace::PaceSettings;
-use crate::repeat::Repeat;
-use crate::retry::{Budget, RetrySettings, asks_for_retry, is_repeatable};
+use crate::pacer::PacerTable;
+use crate::repeat_body::RepeatBody;
+use crate::response_limits::ResponseLimits;
+use crate::retry::{RetrySettings, ServerOutcome, is_idempotent};
+use crate::retry_budget::ClientRetryBudget;
 use http::request::Parts;
 use http::{Request, Response};
 use std::fmt;
@@ -18,32 +19,32 @@ use tokio::time::{Instant, sleep};
 use tower_layer::Layer;
 use tower_service::Service;
 
-/// Keeps a client to the limits that servers state, and sends again what was refused, if that is safe.
+/// Keeps a client to the limits that servers state, and retries refused requests where that is safe.
 ///
-/// All services that one layer makes, and their clones, share what they know of servers and the budget for retries.
+/// All services of one layer, and their clones, share the known limits and the budget for retries.
 #[derive(Clone)]
 pub struct ThrottleLayer {
-    shared: Arc<Shared>,
+    core: Arc<ThrottleCore>,
 }
 
 /// A client with a [`ThrottleLayer`] around it.
 ///
-/// It is always ready: the client inside is asked when the request's turn has come, so that one that waits keeps no
-/// place from others.
+/// It is always ready: the readiness of the inner client is awaited just before a request is sent, so that a request
+/// that waits for its limit occupies nothing there.
 #[derive(Clone)]
 pub struct Throttle<S> {
     client: S,
-    shared: Arc<Shared>,
+    core: Arc<ThrottleCore>,
 }
 
 type KeyOf = Arc<dyn Fn(&Parts) -> String + Send + Sync>;
 
-struct Shared {
+struct ThrottleCore {
     pace: PaceSettings,
     retry: RetrySettings,
     key_of: KeyOf,
-    keys: Keys,
-    budget: Budget,
+    pacers: PacerTable,
+    budget: ClientRetryBudget,
 }
 
 impl Default for ThrottleLayer {
@@ -53,26 +54,32 @@ impl Default for ThrottleLayer {
 }
 
 impl ThrottleLayer {
-    /// A layer with these settings. Limits are kept for each authority: host and port.
+    /// A layer with these settings. Limits are tracked per authority: host and port.
     pub fn new(pace: PaceSettings, retry: RetrySettings) -> Self {
         Self::with_key(pace, retry, authority)
     }
 
-    /// The same for limits that go by something else: what has the same key shares what is known. If a server
-    /// limits by the API key and by path, the key is made of both.
+    /// A layer that tracks limits per key instead: requests with the same key share a limit. If a server limits by API
+    /// key and path, the key consists of both.
     pub fn with_key(
         pace: PaceSettings,
         retry: RetrySettings,
         key_of: impl Fn(&Parts) -> String + Send + Sync + 'static,
     ) -> Self {
-        let budget = Budget::new(&retry);
+        let budget = ClientRetryBudget::new(&retry);
         Self {
-            shared: Arc::new(Shared { pace, retry, key_of: Arc::new(key_of), keys: Keys::default(), budget }),
+            core: Arc::new(ThrottleCore {
+                pace,
+                retry,
+                key_of: Arc::new(key_of),
+                pacers: PacerTable::default(),
+                budget,
+            }),
         }
     }
 }
 
-/// Host and port of a request.
+/// The host and port of a request, in lower case.
 fn authority(parts: &Parts) -> String {
     let host = || parts.headers.get(http::header::HOST).and_then(|host| host.to_str().ok());
     let authority = parts.uri.authority().map(|authority| authority.as_str()).or_else(host);
@@ -83,7 +90,7 @@ impl<S> Layer<S> for ThrottleLayer {
     type Service = Throttle<S>;
 
     fn layer(&self, client: S) -> Throttle<S> {
-        Throttle { client, shared: Arc::clone(&self.shared) }
+        Throttle { client, core: Arc::clone(&self.core) }
     }
 }
 
@@ -92,69 +99,76 @@ where
     S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
     S::Future: Send,
     S::Error: Send,
-    B: Repeat + Send + 'static,
+    B: RepeatBody + Send + 'static,
     R: Send,
 {
     type Response = Response<R>;
-    type Error = Error<S::Error>;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<R>, Error<S::Error>>> + Send>>;
+    type Error = ThrottleError<S::Error>;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<R>, ThrottleError<S::Error>>> + Send>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let (client, shared) = (self.client.clone(), Arc::clone(&self.shared));
-        Box::pin(async move { shared.send(client, request).await })
+        let (client, core) = (self.client.clone(), Arc::clone(&self.core));
+        Box::pin(async move { core.send(client, request).await })
     }
 }
 
-impl Shared {
-    /// Sends a request when its turn has come, and again while that is asked for and allowed.
-    async fn send<S, B, R>(&self, mut client: S, request: Request<B>) -> Result<Response<R>, Error<S::Error>>
+impl ThrottleCore {
+    /// Sends a request when its pace allows, and again while the server refuses it and a retry is allowed.
+    async fn send<S, B, R>(
+        &self,
+        mut client: S,
+        request: Request<B>,
+    ) -> Result<Response<R>, ThrottleError<S::Error>>
     where
         S: Service<Request<B>, Response = Response<R>>,
-        B: Repeat,
+        B: RepeatBody,
     {
         let (parts, body) = request.into_parts();
         let started = Instant::now();
-        let known = self.keys.get(&(self.key_of)(&parts), started, &self.pace);
-        let is_repeatable = self.retry.attempts > 1 && is_repeatable(&parts);
+        let pacer = self.pacers.get(&(self.key_of)(&parts), started, &self.pace);
+        let is_idempotent = is_idempotent(&parts);
         let mut request = Request::from_parts(parts, body);
         let mut refused: Option<Response<R>> = None;
+        let mut attempt = 1;
         self.budget.earn();
-        for attempt in 1.. {
+        loop {
             let deadline = match &refused {
-                None => Instant::now() + self.pace.longest_wait,
+                None => Instant::now() + self.pace.max_wait,
                 Some(_) => started + self.retry.total,
             };
-            let under_way = match (known.turn(deadline, &self.pace).await, refused.take()) {
-                (Ok(under_way), _) => under_way,
-                // Whoever has an answer gets that.
+            let paced = match (pacer.wait_to_send(deadline, &self.pace).await, refused.take()) {
+                (Ok(paced), _) => paced,
+                // Without time for a retry, the refusal of the server is the response.
                 (Err(_), Some(response)) => return Ok(response),
-                (Err(retry_after), None) => return Err(Error::Throttled(Throttled { retry_after })),
+                (Err(retry_after), None) => return Err(ThrottleError::Throttled(Throttled { retry_after })),
             };
-            let again = if is_repeatable && attempt < self.retry.attempts { repeat(&request) } else { None };
+            let again = if is_idempotent && attempt < self.retry.attempts { repeat(&request) } else { None };
             poll_fn(|context| client.poll_ready(context)).await?;
             let response = client.call(request).await?;
-            let is_refusal = asks_for_retry(response.status());
-            let advice = Advice::read(response.headers(), clock::now());
-            under_way.answered(&advice, is_refusal, &self.pace);
-            let Some(again) = again.filter(|_| is_refusal) else { return Ok(response) };
-            let wait = self.retry.wait(attempt + 1, advice.retry_after);
-            if started.elapsed().saturating_add(wait) > self.retry.total || !self.budget.spend() {
+            let outcome = ServerOutcome::of(response.status());
+            let limits = ResponseLimits::read(response.headers(), clock::now());
+            paced.end(&limits, outcome, &self.pace);
+            let Some(again) = again.filter(|_| outcome == ServerOutcome::Refused) else {
+                return Ok(response);
+            };
+            attempt += 1;
+            let wait = self.retry.backoff(attempt, limits.retry_after);
+            if started.elapsed().saturating_add(wait) > self.retry.total || !self.budget.try_spend() {
                 return Ok(response);
             }
             sleep(wait).await;
             request = again;
             refused = Some(response);
         }
-        unreachable!("the last attempt has no other after it")
     }
 }
 
-/// The same request once more, if its body can be sent again.
-fn repeat<B: Repeat>(request: &Request<B>) -> Option<Request<B>> {
+/// A copy of the request, if its body can be sent again.
+fn repeat<B: RepeatBody>(request: &Request<B>) -> Option<Request<B>> {
     let mut again = Request::new(request.body().repeat()?);
     *again.method_mut() = request.method().clone();
     *again.uri_mut() = request.uri().clone();
@@ -166,17 +180,17 @@ fn repeat<B: Repeat>(request: &Request<B>) -> Option<Request<B>> {
 
 impl fmt::Debug for ThrottleLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.shared.fmt(f)
+        self.core.fmt(f)
     }
 }
 
 impl<S> fmt::Debug for Throttle<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.shared.fmt(f)
+        self.core.fmt(f)
     }
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for ThrottleCore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Throttle")
             .field("pace", &self.pace)

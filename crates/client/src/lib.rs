@@ -1,8 +1,9 @@
-//! For callers: keeps to the limits that a server states, before it has to refuse.
+//! A tower layer for HTTP clients that keeps to the rate limits of servers, and retries with care.
 //!
-//! [`ThrottleLayer`] goes around any `tower` client for HTTP. It reads what answers say about limits (`Retry-After`,
-//! `RateLimit`, `X-RateLimit-*`), holds requests back when nothing is left, spaces them when little is, and
-//! sends again what was refused with 429 or 503, if that is safe.
+//! [`ThrottleLayer`] wraps any `tower` client for HTTP. It reads the limits that responses state (`Retry-After`,
+//! `RateLimit`, `X-RateLimit-*`), delays requests when the quota is used up, spaces them when it is low, and retries
+//! requests that were refused with 429 or 503, if they are idempotent and within a retry budget. It works with any
+//! server that sends these headers, and does not depend on the other Tollgate crates.
 //!
 //! ```
 //! use bytes::Bytes;
@@ -16,36 +17,39 @@
 //! # #[tokio::main(flavor = "current_thread", start_paused = true)]
 //! # async fn main() {
 //! // Any client; here, one whose first request is refused for two seconds.
-//! let asked = Arc::new(AtomicU32::new(0));
+//! let requests = Arc::new(AtomicU32::new(0));
 //! let client = service_fn(move |_: Request<Full<Bytes>>| {
-//!     let is_first = asked.fetch_add(1, Ordering::Relaxed) == 0;
-//!     let answer = Response::builder();
-//!     let answer = if is_first { answer.status(429).header("retry-after", "2") } else { answer };
-//!     async { answer.body("hello") }
+//!     let is_first = requests.fetch_add(1, Ordering::Relaxed) == 0;
+//!     let response = Response::builder();
+//!     let response = if is_first { response.status(429).header("retry-after", "2") } else { response };
+//!     async { response.body("hello") }
 //! });
 //! let client = ServiceBuilder::new().layer(ThrottleLayer::default()).service(client);
 //!
 //! let request = Request::get("http://api.example/hello").body(Full::default()).unwrap();
-//! let answer = client.oneshot(request).await.unwrap();
-//! assert_eq!(answer.status(), 200);
+//! let response = client.oneshot(request).await.unwrap();
+//! assert_eq!(response.status(), 200);
 //! # }
 //! ```
 //!
-//! Bodies that can be sent again say so by [`Repeat`]; others are wrapped in [`Once`], and are sent once.
+//! Bodies implement [`RepeatBody`], so that a retry can send them again; a stream is wrapped in [`SendOnce`] and not
+//! retried. A request that would have to wait for longer than [`PaceSettings::max_wait`] fails at once with
+//! [`ThrottleError::Throttled`]. [`ResponseLimits`] reads the headers of any response.
 
-mod advice;
 mod clock;
 mod error;
-mod fields;
-mod keys;
 mod layer;
 mod pace;
-mod repeat;
+mod pacer;
+mod repeat_body;
+mod response_limits;
 mod retry;
+mod retry_budget;
+mod structured_fields;
 
-pub use advice::{Advice, Quota};
-pub use error::{Error, Throttled};
+pub use error::{ThrottleError, Throttled};
 pub use layer::{Throttle, ThrottleLayer};
 pub use pace::PaceSettings;
-pub use repeat::{Once, Repeat};
+pub use repeat_body::{RepeatBody, SendOnce};
+pub use response_limits::{RemainingQuota, ResponseLimits};
 pub use retry::RetrySettings;

@@ -1,9 +1,9 @@
 //! The tests of the client layer, as one binary.
 
-#![allow(clippy::unwrap_used, clippy::panic)] // A test that cannot go on should say so at once.
+#![allow(clippy::unwrap_used, clippy::panic)] // A failed precondition ends the test.
 
-mod advice;
-mod real;
+mod real_server;
+mod response_limits;
 mod retries;
-mod server;
 mod throttling;
+mod virtual_server;

@@ -1,15 +1,15 @@
-//! What is sent again and when, on virtual time.
+//! Which requests are retried and when, on virtual time.
 
-use crate::server::{Body, Server, answer, get};
+use crate::virtual_server::{Body, VirtualServer, answer, get};
 use bytes::Bytes;
 use http::Request;
 use http_body_util::Full;
-use tollgate_client::{Once, PaceSettings, RetrySettings, ThrottleLayer};
+use tollgate_client::{PaceSettings, RetrySettings, SendOnce, ThrottleLayer};
 use tower::{Layer, ServiceExt};
 
-/// Refuses the first `refusals` requests with `status`, each with this `Retry-After`.
-fn refusing(refusals: usize, status: u16, retry_after: Option<&'static str>) -> Server {
-    Server::new(move |number, _| {
+/// A server that refuses the first `refusals` requests with `status` and this `Retry-After`.
+fn refusing(refusals: usize, status: u16, retry_after: Option<&'static str>) -> VirtualServer {
+    VirtualServer::new(move |number, _| {
         let mut answer = answer(if number < refusals { status } else { 200 });
         if let Some(wait) = retry_after.filter(|_| number < refusals) {
             answer = answer.header("retry-after", wait);
@@ -18,12 +18,12 @@ fn refusing(refusals: usize, status: u16, retry_after: Option<&'static str>) -> 
     })
 }
 
-fn with(retry: RetrySettings) -> ThrottleLayer {
+fn layer_with(retry: RetrySettings) -> ThrottleLayer {
     ThrottleLayer::new(PaceSettings::default(), retry)
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refused_request_is_sent_again_and_never_before_it_was_told() {
+async fn a_refused_request_is_retried_after_its_retry_time() {
     for _ in 0..50 {
         for status in [429, 503] {
             let server = refusing(3, status, Some("2"));
@@ -41,12 +41,12 @@ async fn a_refused_request_is_sent_again_and_never_before_it_was_told() {
     }
 }
 
-/// A limit on requests in flight states no time, neither when it refuses nor when it admits: backoff alone decides.
+/// A limit on requests in flight states no time, neither when it refuses nor when it admits: only the backoff counts.
 #[tokio::test(start_paused = true)]
-async fn where_requests_in_flight_are_limited_nothing_waits_for_a_time() {
+async fn a_limit_without_times_is_retried_with_backoff_alone() {
     let policy = r#""busy";q=1;qu="concurrent-requests""#;
     for _ in 0..50 {
-        let server = Server::new(move |number, _| {
+        let server = VirtualServer::new(move |number, _| {
             let answer = answer(if number < 2 { 429 } else { 200 })
                 .header("x-ratelimit-limit", "1")
                 .header("x-ratelimit-remaining", "0")
@@ -69,7 +69,7 @@ async fn where_requests_in_flight_are_limited_nothing_waits_for_a_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_word_from_the_server_backoffs_are_random_and_grow() {
+async fn backoffs_without_retry_after_are_random_and_double() {
     let mut gaps: Vec<Vec<u128>> = vec![Vec::new(); 3];
     for _ in 0..300 {
         let server = refusing(3, 503, None);
@@ -88,8 +88,8 @@ async fn without_a_word_from_the_server_backoffs_are_random_and_grow() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_date_is_as_good_as_seconds() {
-    let server = Server::new(|number, _| {
+async fn retry_after_may_be_a_date() {
+    let server = VirtualServer::new(|number, _| {
         let answer = answer(if number == 0 { 429 } else { 200 });
         let answer = answer.header("date", "Mon, 16 Nov 2026 05:00:00 GMT");
         let answer = answer.header("retry-after", "Mon, 16 Nov 2026 05:00:07 GMT");
@@ -102,7 +102,7 @@ async fn a_date_is_as_good_as_seconds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn attempts_are_bounded_and_the_last_answer_is_handed_on() {
+async fn attempts_are_bounded_and_the_last_response_is_returned() {
     let server = refusing(100, 429, Some("1"));
     let client = ThrottleLayer::default().layer(server.clone());
     assert_eq!(client.oneshot(get("http://a/")).await.unwrap().status(), 429);
@@ -110,7 +110,7 @@ async fn attempts_are_bounded_and_the_last_answer_is_handed_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_would_take_too_long_is_not_tried() {
+async fn a_retry_that_would_take_too_long_is_not_tried() {
     let server = refusing(100, 429, Some("61"));
     let client = ThrottleLayer::default().layer(server.clone());
     assert_eq!(client.oneshot(get("http://a/")).await.unwrap().status(), 429);
@@ -149,18 +149,18 @@ async fn writes_are_retried_only_with_an_idempotency_key() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn streams_are_sent_once() {
+async fn streams_are_not_retried() {
     let server = refusing(1, 503, None);
     let client = ThrottleLayer::default().layer(server.clone());
-    let request = Request::put("http://a/").body(Once(Full::new(Bytes::from_static(b"stream")))).unwrap();
+    let request = Request::put("http://a/").body(SendOnce(Full::new(Bytes::from_static(b"stream")))).unwrap();
     assert_eq!(client.oneshot(request).await.unwrap().status(), 503);
     assert_eq!(server.seen().len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_is_down_gets_little_more_than_its_load() {
+async fn retries_add_a_fifth_to_the_load_of_a_server_that_is_down() {
     let server = refusing(usize::MAX, 503, None);
-    let client = with(RetrySettings::default()).layer(server.clone());
+    let client = layer_with(RetrySettings::default()).layer(server.clone());
     for _ in 0..1_000 {
         client.clone().oneshot(get("http://a/")).await.unwrap();
     }

@@ -1,28 +1,28 @@
-//! A caller that throttles itself, on virtual time.
+//! A client that throttles itself, on virtual time.
 
-use crate::server::{Body, Server, answer, get};
+use crate::virtual_server::{Body, VirtualServer, answer, get};
 use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use tollgate_client::{Error, PaceSettings, RetrySettings, Throttle, ThrottleLayer};
+use tollgate_client::{PaceSettings, RetrySettings, Throttle, ThrottleError, ThrottleLayer};
 use tower::{Layer, ServiceExt};
 
 const NO_RETRY: RetrySettings = RetrySettings {
     attempts: 1,
     total: Duration::ZERO,
     first_backoff: Duration::ZERO,
-    longest_backoff: Duration::ZERO,
+    max_backoff: Duration::ZERO,
     budget_percent: 0,
     budget_reserve: 0,
 };
 
-fn throttled(server: &Server) -> Throttle<Server> {
+fn throttled(server: &VirtualServer) -> Throttle<VirtualServer> {
     ThrottleLayer::new(PaceSettings::default(), NO_RETRY).layer(server.clone())
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_after_the_other_is_never_refused() {
-    let server = Server::windowed(10, 5);
+async fn sequential_requests_are_never_refused() {
+    let server = VirtualServer::windowed(10, 5);
     let client = throttled(&server);
     for _ in 0..95 {
         let answer = client.clone().oneshot(get("http://a/")).await.unwrap();
@@ -33,10 +33,10 @@ async fn one_after_the_other_is_never_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn many_at_once_are_hardly_ever_refused() {
-    let server = Server::windowed(20, 5);
+async fn concurrent_requests_are_rarely_refused() {
+    let server = VirtualServer::windowed(20, 5);
     let client = throttled(&server);
-    // One to learn the limit by.
+    // The first response states the limit.
     client.clone().oneshot(get("http://a/")).await.unwrap();
     let mut tasks = JoinSet::new();
     for _ in 0..10 {
@@ -58,13 +58,14 @@ async fn many_at_once_are_hardly_ever_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_caller_that_would_wait_too_long_is_told_so_at_once() {
-    let server = Server::new(|_, _| answer(429).header("retry-after", "600").body(Body::default()).unwrap());
+async fn a_request_that_would_wait_too_long_fails_at_once() {
+    let server =
+        VirtualServer::new(|_, _| answer(429).header("retry-after", "600").body(Body::default()).unwrap());
     let client = throttled(&server);
     client.clone().oneshot(get("http://a/")).await.unwrap();
     let before = Instant::now();
     match client.clone().oneshot(get("http://a/")).await {
-        Err(Error::Throttled(throttled)) => {
+        Err(ThrottleError::Throttled(throttled)) => {
             assert!(throttled.retry_after > Duration::from_secs(599));
             assert!(throttled.to_string().starts_with("not sent"));
         }
@@ -72,14 +73,15 @@ async fn a_caller_that_would_wait_too_long_is_told_so_at_once() {
     }
     assert_eq!(before.elapsed(), Duration::ZERO);
     assert_eq!(server.seen().len(), 1);
-    // Another server is another matter.
+    // Another server is not affected.
     client.clone().oneshot(get("http://b/")).await.unwrap();
     assert_eq!(server.seen().len(), 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn limits_are_kept_apart_by_whatever_the_key_says() {
-    let server = Server::new(|_, _| answer(503).header("retry-after", "30").body(Body::default()).unwrap());
+async fn limits_are_tracked_per_key() {
+    let server =
+        VirtualServer::new(|_, _| answer(503).header("retry-after", "30").body(Body::default()).unwrap());
     let layer =
         ThrottleLayer::with_key(PaceSettings::default(), NO_RETRY, |parts| parts.uri.path().to_owned());
     let client = layer.layer(server.clone());
@@ -92,8 +94,8 @@ async fn limits_are_kept_apart_by_whatever_the_key_says() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_says_nothing_is_not_slowed_down() {
-    let server = Server::new(|_, _| answer(200).body(Body::default()).unwrap());
+async fn a_server_without_stated_limits_is_not_throttled() {
+    let server = VirtualServer::new(|_, _| answer(200).body(Body::default()).unwrap());
     let client = throttled(&server);
     for _ in 0..100 {
         client.clone().oneshot(get("http://a/")).await.unwrap();
@@ -102,8 +104,8 @@ async fn a_server_that_says_nothing_is_not_slowed_down() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn requests_that_are_given_up_leave_nothing_behind() {
-    let server = Server::windowed(5, 10);
+async fn cancelled_requests_are_not_counted() {
+    let server = VirtualServer::windowed(5, 10);
     let client = throttled(&server);
     client.clone().oneshot(get("http://a/")).await.unwrap();
     for _ in 0..100 {

@@ -1,32 +1,32 @@
-//! Structured fields, as far as limits use them, read with patience: what cannot be understood is passed over.
+//! A lenient parser for the structured fields (RFC 9651) of rate limits: parts that cannot be parsed are skipped.
 
-/// Longer lists are cut: nobody states so many limits.
-const MOST_ITEMS: usize = 16;
+/// Longer lists are cut off.
+const MAX_ITEMS: usize = 16;
 
 /// An item of a list: `"name";r=17;t=13`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Item {
+pub(crate) struct StructuredItem {
     pub(crate) name: String,
     parameters: Vec<(String, u64)>,
 }
 
-impl Item {
-    /// The whole number called `key`; of several the last, as structured fields have it.
+impl StructuredItem {
+    /// The number of the parameter `key`; the last one wins, as RFC 9651 requires.
     pub(crate) fn number(&self, key: &str) -> Option<u64> {
         self.parameters.iter().rev().find(|(known, _)| known == key).map(|(_, number)| *number)
     }
 }
 
 /// The items of a list.
-pub(crate) fn items(text: &str) -> Vec<Item> {
-    split(text, ',').into_iter().filter(|part| !part.is_empty()).take(MOST_ITEMS).map(item).collect()
+pub(crate) fn items(text: &str) -> Vec<StructuredItem> {
+    split(text, ',').into_iter().filter(|part| !part.is_empty()).take(MAX_ITEMS).map(item).collect()
 }
 
-fn item(text: &str) -> Item {
+fn item(text: &str) -> StructuredItem {
     let mut parts = split(text, ';').into_iter();
     let name = unquoted(parts.next().unwrap_or_default());
-    let parameters = parts.take(MOST_ITEMS).filter_map(parameter).collect();
-    Item { name, parameters }
+    let parameters = parts.take(MAX_ITEMS).filter_map(parameter).collect();
+    StructuredItem { name, parameters }
 }
 
 fn parameter(text: &str) -> Option<(String, u64)> {
@@ -34,20 +34,20 @@ fn parameter(text: &str) -> Option<(String, u64)> {
     Some((key.trim().to_ascii_lowercase(), number(&unquoted(value.trim()))?))
 }
 
-/// A whole number that is not negative; of a fraction, the next one above, so that nobody waits too little.
+/// A number that is not negative. A fraction is rounded up, so that no wait is too short.
 pub(crate) fn number(text: &str) -> Option<u64> {
     let (whole, fraction) = text.trim().split_once('.').unwrap_or((text.trim(), ""));
     let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
     if whole.is_empty() || !is_number(whole) || !is_number(fraction) {
         return None;
     }
-    // What is too large for a number is as good as the largest.
+    // A number that is too large counts as the largest.
     let whole = whole.parse().unwrap_or(u64::MAX);
     let is_more = fraction.bytes().any(|digit| digit != b'0');
     Some(whole.saturating_add(u64::from(is_more)))
 }
 
-/// The parts between `separator`s that stand outside of quotes, trimmed.
+/// The parts between `separator`s outside of quotes, trimmed.
 fn split(text: &str, separator: char) -> Vec<&str> {
     let mut parts = Vec::new();
     let (mut start, mut is_quoted, mut is_escaped) = (0, false, false);
@@ -67,7 +67,7 @@ fn split(text: &str, separator: char) -> Vec<&str> {
     parts
 }
 
-/// A string without its quotes and escapes; a token as it is.
+/// A string without its quotes and escapes; a token unchanged.
 fn unquoted(text: &str) -> String {
     let Some(inner) = text.strip_prefix('"') else { return text.to_owned() };
     let inner = inner.strip_suffix('"').unwrap_or(inner);
@@ -86,7 +86,7 @@ mod tests {
     type Row<'a> = (&'a str, &'a [(&'a str, &'a [(&'a str, u64)])]);
 
     #[test]
-    fn lists() {
+    fn lists_are_parsed_leniently() {
         let rows: &[Row<'_>] = &[
             ("", &[]),
             (r#""default";r=50;t=30"#, &[("default", &[("r", 50), ("t", 30)])]),
@@ -113,11 +113,11 @@ mod tests {
             assert_eq!(found, expected, "{text}");
         }
         assert_eq!(items(r#""p";r=1;r=2"#)[0].number("r"), Some(2));
-        assert_eq!(items(&"a,".repeat(1_000)).len(), MOST_ITEMS);
+        assert_eq!(items(&"a,".repeat(1_000)).len(), MAX_ITEMS);
     }
 
     #[test]
-    fn numbers() {
+    fn numbers_are_rounded_up() {
         for (text, expected) in [
             ("0", Some(0)),
             (" 17 ", Some(17)),

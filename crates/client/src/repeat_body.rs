@@ -6,23 +6,23 @@ use http_body_util::{Either, Empty, Full};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// A body that may be able to be sent again.
-pub trait Repeat: Sized {
-    /// The same body once more; none if it can be sent only once.
+/// A body that can perhaps be sent more than once.
+pub trait RepeatBody: Sized {
+    /// A copy of the body; none if it can be sent only once.
     fn repeat(&self) -> Option<Self>;
 }
 
-/// Any body, as one that is sent once: for streams. Its requests are never retried.
+/// Wraps a body that is sent once, such as a stream. Its requests are never retried.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Once<B>(pub B);
+pub struct SendOnce<B>(pub B);
 
-impl<B> Repeat for Once<B> {
+impl<B> RepeatBody for SendOnce<B> {
     fn repeat(&self) -> Option<Self> {
         None
     }
 }
 
-impl<B: Body + Unpin> Body for Once<B> {
+impl<B: Body + Unpin> Body for SendOnce<B> {
     type Data = B::Data;
     type Error = B::Error;
 
@@ -42,10 +42,10 @@ impl<B: Body + Unpin> Body for Once<B> {
     }
 }
 
-/// For bodies of which a copy is as good as the original.
+/// For bodies that can be cloned.
 macro_rules! repeat_by_clone {
     ($($body:ty),+) => {
-        $(impl Repeat for $body {
+        $(impl RepeatBody for $body {
             fn repeat(&self) -> Option<Self> {
                 Some(self.clone())
             }
@@ -55,19 +55,19 @@ macro_rules! repeat_by_clone {
 
 repeat_by_clone!((), Bytes, String, Vec<u8>, &'static str, &'static [u8]);
 
-impl<D: Buf + Clone> Repeat for Full<D> {
+impl<D: Buf + Clone> RepeatBody for Full<D> {
     fn repeat(&self) -> Option<Self> {
         Some(self.clone())
     }
 }
 
-impl<D> Repeat for Empty<D> {
+impl<D> RepeatBody for Empty<D> {
     fn repeat(&self) -> Option<Self> {
         Some(Self::new())
     }
 }
 
-impl<T: Repeat> Repeat for Option<T> {
+impl<T: RepeatBody> RepeatBody for Option<T> {
     fn repeat(&self) -> Option<Self> {
         match self {
             None => Some(None),
@@ -76,7 +76,7 @@ impl<T: Repeat> Repeat for Option<T> {
     }
 }
 
-impl<L: Repeat, R: Repeat> Repeat for Either<L, R> {
+impl<L: RepeatBody, R: RepeatBody> RepeatBody for Either<L, R> {
     fn repeat(&self) -> Option<Self> {
         match self {
             Self::Left(body) => body.repeat().map(Self::Left),

@@ -1,8 +1,8 @@
-//! What is read from headers, as rows, and from any headers at all.
+//! Reading limits from headers: tables, and arbitrary headers.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tollgate_client::{Advice, Quota};
+use tollgate_client::{RemainingQuota, ResponseLimits};
 
 /// 2026-11-16 05:00:00 UTC, a Monday.
 const NOW: u64 = 1_794_805_200;
@@ -11,16 +11,16 @@ fn now() -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(NOW)
 }
 
-fn read(lines: &[(&str, &str)]) -> Advice {
+fn read(lines: &[(&str, &str)]) -> ResponseLimits {
     let mut headers = HeaderMap::new();
     for (name, value) in lines {
         headers.append(HeaderName::try_from(*name).unwrap(), HeaderValue::from_str(value).unwrap());
     }
-    Advice::read(&headers, now())
+    ResponseLimits::read(&headers, now())
 }
 
 #[test]
-fn retry_after() {
+fn retry_after_is_read_as_seconds_or_date() {
     let date = httpdate_text(NOW + 90);
     let past = httpdate_text(NOW - 90);
     for (value, expected) in [
@@ -36,13 +36,13 @@ fn retry_after() {
         ("soon", None),
         ("", None),
     ] {
-        let advice = read(&[("retry-after", value)]);
-        assert_eq!(advice.retry_after, expected.map(Duration::from_secs), "{value}");
+        let limits = read(&[("retry-after", value)]);
+        assert_eq!(limits.retry_after, expected.map(Duration::from_secs), "{value}");
     }
-    // The server's own date counts, whatever day it is here.
+    // The server's own date counts, not the local one.
     let date = httpdate_text(1_000_090);
-    let advice = read(&[("date", &httpdate_text(1_000_000)), ("retry-after", &date)]);
-    assert_eq!(advice.retry_after, Some(Duration::from_secs(90)));
+    let limits = read(&[("date", &httpdate_text(1_000_000)), ("retry-after", &date)]);
+    assert_eq!(limits.retry_after, Some(Duration::from_secs(90)));
 }
 
 fn httpdate_text(unix: u64) -> String {
@@ -50,7 +50,7 @@ fn httpdate_text(unix: u64) -> String {
 }
 
 #[test]
-fn quotas() {
+fn quotas_are_read_from_every_header_form() {
     let in_a_minute = (NOW + 60).to_string();
     type Expected = Option<(u64, u64, Option<u64>, Option<u64>)>;
     let rows: &[(&[(&str, &str)], Expected)] = &[
@@ -60,7 +60,7 @@ fn quotas() {
             &[("ratelimit-policy", r#""p";q=100;w=60"#), ("ratelimit", r#""p";r=17;t=13"#)],
             Some((17, 13, Some(100), Some(60))),
         ),
-        // Of several, the one with the least left; the policy by its name.
+        // Of several limits, the one with the least remaining; the policy is found by name.
         (
             &[
                 ("ratelimit-policy", r#""day";q=1000;w=86400, "second";q=10;w=1"#),
@@ -87,7 +87,7 @@ fn quotas() {
         ),
         (&[("x-ratelimit-remaining", "5"), ("x-ratelimit-reset", "30")], Some((5, 30, None, None))),
         (&[("x-ratelimit-remaining", "5"), ("x-ratelimit-reset", "1500000000")], Some((5, 0, None, None))),
-        // Degraded: what is left is not known.
+        // Degraded: the remaining quota is unknown.
         (&[("x-ratelimit-remaining", "-1"), ("x-ratelimit-reset", "30")], None),
         (&[("x-ratelimit-remaining", "5")], None),
         (
@@ -103,7 +103,7 @@ fn quotas() {
         ),
     ];
     for (lines, expected) in rows {
-        let expected = expected.map(|(remaining, reset, limit, window)| Quota {
+        let expected = expected.map(|(remaining, reset, limit, window)| RemainingQuota {
             remaining,
             reset: Duration::from_secs(reset),
             limit,
@@ -113,9 +113,9 @@ fn quotas() {
     }
 }
 
-/// Whatever a server sends, reading it ends, and what is read can be added to any instant.
+/// Any bytes can be read, and the durations read can be added to any instant.
 #[test]
-fn any_headers() {
+fn arbitrary_headers_yield_bounded_durations() {
     const NAMES: [&str; 9] = [
         "retry-after",
         "ratelimit",
@@ -135,13 +135,13 @@ fn any_headers() {
                 headers.append(name, value);
             }
         }
-        is_sane(&Advice::read(&headers, now()));
+        assert_bounded(&ResponseLimits::read(&headers, now()));
     });
 }
 
-/// The same, from words that look more like the real thing.
+/// The same for words that resemble real headers.
 #[test]
-fn any_words() {
+fn arbitrary_words_yield_bounded_durations() {
     const WORDS: [&str; 22] = [
         "\"",
         "\\",
@@ -174,14 +174,14 @@ fn any_words() {
         for (name, value) in [("ratelimit", text(limit)), ("ratelimit-policy", text(policy))] {
             headers.insert(name, HeaderValue::from_bytes(value.as_bytes()).unwrap());
         }
-        is_sane(&Advice::read(&headers, now()));
+        assert_bounded(&ResponseLimits::read(&headers, now()));
     });
 }
 
-fn is_sane(advice: &Advice) {
+fn assert_bounded(limits: &ResponseLimits) {
     let most = Duration::from_secs(10 * 365 * 86_400);
-    assert!(advice.retry_after.is_none_or(|wait| wait <= most));
-    if let Some(quota) = advice.quota {
+    assert!(limits.retry_after.is_none_or(|wait| wait <= most));
+    if let Some(quota) = limits.quota {
         assert!(quota.reset <= most && quota.window.is_none_or(|window| window <= most));
     }
 }

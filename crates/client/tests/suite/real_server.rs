@@ -1,4 +1,4 @@
-//! Against a real server over a real connection, with the headers that Tollgate writes.
+//! A real server over a real connection, with the headers that Tollgate writes.
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use tollgate_client::ThrottleLayer;
 use tower::{Layer, ServiceExt};
 
-/// Two requests a second, the rest is refused.
+/// Serves two requests a second and refuses the rest.
 async fn serve() -> (SocketAddr, Arc<AtomicU64>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -69,6 +69,6 @@ async fn all_requests_are_answered_in_the_end() {
     }
     let took = started.elapsed();
     assert!((Duration::from_millis(1_500)..Duration::from_secs(10)).contains(&took), "{took:?}");
-    // One after the other, and nothing is sent that would be refused; only the machine may be late.
+    // No request is sent that would be refused, unless the machine is late.
     assert!(refused.load(Ordering::Relaxed) <= 1);
 }

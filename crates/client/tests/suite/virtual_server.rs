@@ -1,4 +1,4 @@
-//! A server on virtual time: a fixed window, and answers that a test writes.
+//! A server on virtual time: a fixed window, or responses that a test defines.
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode};
@@ -15,32 +15,32 @@ use tower::Service;
 
 pub type Body = Full<Bytes>;
 
-/// What a server answers to the n-th request, from 0, at a time since its start.
-type Answers = Arc<dyn Fn(usize, Duration) -> Response<Body> + Send + Sync>;
+/// The response to the n-th request, from 0, at a time since the start of the server.
+type Responses = Arc<dyn Fn(usize, Duration) -> Response<Body> + Send + Sync>;
 
 #[derive(Clone)]
-pub struct Server {
-    answers: Answers,
+pub struct VirtualServer {
+    responses: Responses,
     seen: Arc<Mutex<Seen>>,
     started: Instant,
-    /// How long an answer takes.
+    /// How long a response takes.
     pub latency: Duration,
 }
 
 #[derive(Default)]
 struct Seen {
-    /// When each request came, and what became of it.
+    /// When each request came, and the status of its response.
     requests: Vec<(Duration, StatusCode)>,
     headers: Vec<HeaderMap>,
 }
 
-impl Server {
-    pub fn new(answers: impl Fn(usize, Duration) -> Response<Body> + Send + Sync + 'static) -> Self {
+impl VirtualServer {
+    pub fn new(responses: impl Fn(usize, Duration) -> Response<Body> + Send + Sync + 'static) -> Self {
         let latency = Duration::from_millis(20);
-        Self { answers: Arc::new(answers), seen: Arc::default(), started: Instant::now(), latency }
+        Self { responses: Arc::new(responses), seen: Arc::default(), started: Instant::now(), latency }
     }
 
-    /// `limit` requests in each window of so many seconds, with the headers of the IETF draft.
+    /// A server that admits `limit` requests in each window of `window` seconds, with the headers of the IETF draft.
     pub fn windowed(limit: u64, window: u64) -> Self {
         let used = Mutex::new((0, 0));
         Self::new(move |_, at| {
@@ -62,7 +62,7 @@ impl Server {
         })
     }
 
-    /// When requests came, in milliseconds, and with what status they were answered.
+    /// When requests came, in milliseconds, and the status of their responses.
     pub fn seen(&self) -> Vec<(u128, u16)> {
         self.seen.lock().requests.iter().map(|(at, status)| (at.as_millis(), status.as_u16())).collect()
     }
@@ -76,7 +76,7 @@ impl Server {
     }
 }
 
-impl<B> Service<Request<B>> for Server {
+impl<B> Service<Request<B>> for VirtualServer {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
@@ -88,7 +88,7 @@ impl<B> Service<Request<B>> for Server {
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let mut seen = self.seen.lock();
         let at = self.started.elapsed();
-        let answer = (self.answers)(seen.requests.len(), at);
+        let answer = (self.responses)(seen.requests.len(), at);
         seen.requests.push((at, answer.status()));
         seen.headers.push(request.headers().clone());
         let latency = self.latency;
