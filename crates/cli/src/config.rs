@@ -19,7 +19,7 @@ use std::sync::Arc;
 pub use store::Store;
 use store::StoreFlags;
 use tollgate_control::FailedTests;
-use tollgate_core::document::{Document, Path};
+use tollgate_core::document::{Document, DocumentPath};
 use tollgate_http::{HeaderOptions, Identities, IdentityOptions};
 use tollgate_limiter::{AbuseSettings, file};
 
@@ -250,7 +250,7 @@ fn read(path: &std::path::Path) -> Result<SettingsFile, Failure> {
         file::read_text(path).map_err(|error| Failure::plain(format!("cannot read {name}: {error}")))?;
     let mut document = Document::parse(&name, &text)?;
     let mut file: ConfigFile = document.decode().unwrap_or_default();
-    let root = Path::root();
+    let root = DocumentPath::root();
     if let Some(Err(error)) = file.listen.as_ref().map(|setting| address(&setting.to_string())) {
         document.error(&root.field("listen"), error, None);
     }

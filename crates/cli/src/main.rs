@@ -16,7 +16,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use output::complain;
 use std::io;
 use std::process::ExitCode;
-use tollgate_core::problem::shown;
+use tollgate_core::diagnostic::sanitized;
 
 /// A gateway allocates a dozen times for each request, and many requests are under way at a time: with the system's
 /// allocator it takes some 6 % more processor time.
@@ -111,12 +111,12 @@ fn without_secrets(mut error: clap::Error) -> clap::Error {
 /// What stops a command.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
-    #[error("error: {}", shown(.0))]
+    #[error("error: {}", sanitized(.0))]
     Plain(String),
     #[error("error: cannot write to standard output: {0}")]
     Output(io::Error),
     #[error("{0}")]
-    Report(#[from] tollgate_core::problem::Report),
+    Report(#[from] tollgate_core::diagnostic::DiagnosticReport),
     #[error("{0}")]
     Load(#[from] tollgate_control::LoadError),
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tollgate_core::path;
 use tollgate_core::request::{Method, Request};
-use tollgate_core::rules::{self, Loaded, OpenDoor};
+use tollgate_core::rules::{self, LoadedRules, OpenDoor};
 use tollgate_limiter::{Clock, file};
 
 #[derive(Subcommand)]
@@ -97,7 +97,7 @@ pub fn run(command: RulesCommand) -> Result<ExitCode, Failure> {
 fn for_each_file(
     files: &[PathBuf],
     doors: &[OpenDoor],
-    what: fn(&Path, &Loaded) -> Result<bool, Failure>,
+    what: fn(&Path, &LoadedRules) -> Result<bool, Failure>,
 ) -> Result<ExitCode, Failure> {
     let mut fine = true;
     for file in files {
@@ -118,11 +118,11 @@ fn doors_of(config: PathBuf) -> Result<Vec<OpenDoor>, Failure> {
     Ok(open_doors(&config, Doors::All))
 }
 
-pub fn load(file: &Path) -> Result<Loaded, Failure> {
+pub fn load(file: &Path) -> Result<LoadedRules, Failure> {
     load_for(file, &[])
 }
 
-fn load_for(file: &Path, doors: &[OpenDoor]) -> Result<Loaded, Failure> {
+fn load_for(file: &Path, doors: &[OpenDoor]) -> Result<LoadedRules, Failure> {
     let name = file.display().to_string();
     // A person runs this: it may be a pipe.
     let text = File::open(file).and_then(|source| file::read_stream(source, file::MOST_BYTES));
@@ -135,7 +135,7 @@ fn load_for(file: &Path, doors: &[OpenDoor]) -> Result<Loaded, Failure> {
     Ok(loaded)
 }
 
-fn check(file: &Path, loaded: &Loaded) -> Result<bool, Failure> {
+fn check(file: &Path, loaded: &LoadedRules) -> Result<bool, Failure> {
     let (rules, tests) = (counted(loaded.rules.rules().len(), "rule"), counted(loaded.tests.len(), "test"));
     output::print(format_args!("{}: {rules}, {tests}, no errors\n", file.display()))?;
     Ok(true)
@@ -145,7 +145,7 @@ fn counted(count: usize, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
-fn test(file: &Path, loaded: &Loaded) -> Result<bool, Failure> {
+fn test(file: &Path, loaded: &LoadedRules) -> Result<bool, Failure> {
     let (results, file) = (rules::run_tests(loaded), file.display());
     let mut said = String::new();
     for result in &results {

@@ -9,8 +9,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::sync::watch;
-use tollgate_core::problem::Report;
-use tollgate_core::rules::{self, Loaded, OpenDoor};
+use tollgate_core::diagnostic::DiagnosticReport;
+use tollgate_core::rules::{self, LoadedRules, OpenDoor};
 use tollgate_limiter::{Limiter, file};
 
 /// Why a rule file is not used.
@@ -26,7 +26,7 @@ pub enum LoadError {
     },
     /// It can be read, but not used.
     #[error("{0}")]
-    Rules(Report),
+    Rules(DiagnosticReport),
     /// It could be used, but does not do what its tests say.
     #[error("{0}")]
     Tests(TestFailures),
@@ -131,7 +131,7 @@ impl Install {
         }
     }
 
-    fn load(&self, mut contents: Contents) -> Result<(Loaded, String), LoadError> {
+    fn load(&self, mut contents: Contents) -> Result<(LoadedRules, String), LoadError> {
         let content = contents.pop().expect("one file is watched");
         let text = content.and_then(file::text);
         let text = text.map_err(|error| LoadError::Read { path: self.path.clone(), error })?;
@@ -146,7 +146,7 @@ impl Install {
         Ok((loaded, text))
     }
 
-    fn parse(&self, source: &Path, text: &str) -> Result<Loaded, LoadError> {
+    fn parse(&self, source: &Path, text: &str) -> Result<LoadedRules, LoadError> {
         let loaded =
             rules::load_for(&source.display().to_string(), text, &self.doors).map_err(LoadError::Rules)?;
         if !loaded.warnings.problems().is_empty() {
@@ -155,7 +155,7 @@ impl Install {
         Ok(loaded)
     }
 
-    fn put_in_force(&self, loaded: Loaded, text: String) {
+    fn put_in_force(&self, loaded: LoadedRules, text: String) {
         let rules = loaded.rules.rules().len();
         self.limiter.install(loaded.rules, loaded.lists);
         if let Some(last_good) = &self.last_good {

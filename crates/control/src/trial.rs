@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use tollgate_core::rules::{Loaded, TestResult, run_some_tests};
+use tollgate_core::rules::{LoadedRules, RuleTestResult, run_some_tests};
 use tollgate_limiter::Clock;
 
 /// More requests than this are not sent before a change is live.
@@ -26,13 +26,13 @@ pub enum FailedTests {
 #[derive(Clone, Debug)]
 pub struct TestFailures {
     path: PathBuf,
-    failed: Vec<TestResult>,
+    failed: Vec<RuleTestResult>,
     ran: usize,
 }
 
 impl TestFailures {
     /// Runs the tests beside `loaded`, which was read from `path`, as long as that is soon done.
-    pub(crate) fn find(path: &Path, loaded: &Loaded) -> Option<Self> {
+    pub(crate) fn find(path: &Path, loaded: &LoadedRules) -> Option<Self> {
         let clock = Clock::system();
         let (start_us, mut left) = (clock.now_us(), MOST_REQUESTS);
         let run = run_some_tests(loaded, |requests| {
@@ -49,7 +49,7 @@ impl TestFailures {
             );
         }
         let ran = run.results.len();
-        let failed: Vec<TestResult> =
+        let failed: Vec<RuleTestResult> =
             run.results.into_iter().filter(|result| !result.failures.is_empty()).collect();
         (!failed.is_empty()).then(|| Self { path: path.to_owned(), failed, ran })
     }

@@ -2,7 +2,7 @@
 
 use crate::algorithm::LimitStep;
 use crate::request::{LONGEST_ENDPOINT, Request};
-use crate::rules::{Charge, LimitId, Over};
+use crate::rules::{Charge, LimitId, OverLimitEffect};
 use std::fmt;
 use std::num::NonZeroU64;
 
@@ -14,14 +14,14 @@ pub enum Outcome {
     /// It is on the deny list.
     Denied,
     /// It is within its limits, or over one that only flags.
-    Admitted(Standing),
+    Admitted(LimitStatus),
     /// It is over one of them.
-    Limited(Standing),
+    Limited(LimitStatus),
 }
 
 /// How things stand with the limit that decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct LimitStatus {
     /// The limit: of those that refuse, the one with the longest known wait; else the one with the least left.
     pub limit: LimitId,
     /// What is left, in whole tokens.
@@ -36,12 +36,12 @@ impl Outcome {
     /// Of a request with no charge but this one, which can refuse.
     #[inline]
     pub fn of_one(limit: LimitId, step: &LimitStep) -> Self {
-        let standing = Standing::new(limit, step);
+        let standing = LimitStatus::new(limit, step);
         if step.admitted { Self::Admitted(standing) } else { Self::Limited(standing) }
     }
 }
 
-impl Standing {
+impl LimitStatus {
     /// Of a client that is refused for a time, whatever its limit says.
     pub fn cooling(limit: LimitId, wait_us: u64) -> Self {
         Self { limit, remaining: 0, retry_after_us: NonZeroU64::new(wait_us), reset_after_us: wait_us }
@@ -93,7 +93,7 @@ impl Standing {
 
 /// Why there is no answer: the request makes no sense.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Invalid {
+pub enum InvalidRequest {
     /// A request costs at least 1.
     ZeroCost,
     /// It costs more than the limit can ever hold, so no wait would help.
@@ -116,7 +116,7 @@ pub enum Invalid {
     NamesNobody,
 }
 
-impl fmt::Display for Invalid {
+impl fmt::Display for InvalidRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::ZeroCost => f.write_str("the cost must be at least 1"),
@@ -135,17 +135,17 @@ impl fmt::Display for Invalid {
     }
 }
 
-impl std::error::Error for Invalid {}
+impl std::error::Error for InvalidRequest {}
 
 /// Refuses what no rule has to be asked about.
 #[inline]
-pub fn validate(request: &Request<'_>) -> Result<(), Invalid> {
+pub fn validate(request: &Request<'_>) -> Result<(), InvalidRequest> {
     if request.cost == 0 {
-        Err(Invalid::ZeroCost)
+        Err(InvalidRequest::ZeroCost)
     } else if request.endpoint.len() > LONGEST_ENDPOINT {
-        Err(Invalid::EndpointTooLong)
+        Err(InvalidRequest::EndpointTooLong)
     } else if !request.names_anybody() {
-        Err(Invalid::NamesNobody)
+        Err(InvalidRequest::NamesNobody)
     } else {
         Ok(())
     }
@@ -153,9 +153,9 @@ pub fn validate(request: &Request<'_>) -> Result<(), Invalid> {
 
 /// Adds up the steps of a request's charges.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Fold {
-    refused: Option<Standing>,
-    tightest: Option<Standing>,
+pub struct OutcomeFold {
+    refused: Option<LimitStatus>,
+    tightest: Option<LimitStatus>,
     /// A limit that only counts would have refused.
     pub shadowed: Option<LimitId>,
     /// The first limit that lets pass what is over it, with a flag.
@@ -164,11 +164,11 @@ pub struct Fold {
     pub soft: Option<LimitId>,
 }
 
-impl Fold {
+impl OutcomeFold {
     /// Takes in one charge. A charge of which the cost exceeds the limit has no step.
     #[inline]
     pub fn add(&mut self, charge: &Charge<'_>, step: &LimitStep) {
-        let standing = Standing::new(charge.id, step);
+        let standing = LimitStatus::new(charge.id, step);
         match (charge.enforced, step.admitted) {
             (true, false) => {
                 if self.refused.is_none_or(|worst| worst.retry_after_us < standing.retry_after_us) {
@@ -180,16 +180,16 @@ impl Fold {
                 self.note_admitted(standing);
             }
             (false, false) => match charge.over {
-                Over::Shadow => self.shadowed = Some(charge.id),
-                Over::Flag => {
+                OverLimitEffect::Shadow => self.shadowed = Some(charge.id),
+                OverLimitEffect::Flag => {
                     self.flagged = self.flagged.or(Some(charge.id));
                     // It passes, so there is nothing to wait for.
-                    self.note_admitted(Standing { retry_after_us: None, ..standing });
+                    self.note_admitted(LimitStatus { retry_after_us: None, ..standing });
                 }
-                Over::Tolerated => {}
+                OverLimitEffect::Tolerated => {}
             },
             (false, true) => {
-                if charge.over == Over::Flag {
+                if charge.over == OverLimitEffect::Flag {
                     self.note_soft(charge, step);
                     self.note_admitted(standing);
                 }
@@ -198,7 +198,7 @@ impl Fold {
     }
 
     #[inline]
-    fn note_admitted(&mut self, standing: Standing) {
+    fn note_admitted(&mut self, standing: LimitStatus) {
         if self.tightest.is_none_or(|tightest| standing.remaining < tightest.remaining) {
             self.tightest = Some(standing);
         }

@@ -2,17 +2,17 @@
 //!
 //! Serde stops at the first thing it cannot read. People want all of them at once: so a document is
 //! decoded, and when that fails, the offending entry is reported, cut out, and what is left is decoded
-//! again. Whoever checks the decoded value further names a finding by its [`Path`], and the document
+//! again. Whoever checks the decoded value further names a finding by its [`DocumentPath`], and the document
 //! turns it into a line and a column. JSON is YAML, so the same holds for it.
 
 mod secrets;
-mod wording;
+mod serde_messages;
 mod yaml;
 
-use crate::problem::{Hidden, Position, Problem, Report, Severity};
+use crate::diagnostic::{Diagnostic, DiagnosticReport, Redactions, Severity, TextPosition};
 use serde::de::DeserializeOwned;
 use std::fmt;
-use yaml::Node;
+use yaml::YamlNode;
 
 /// Findings of a kind that are reported.
 const MOST_PROBLEMS: usize = 100;
@@ -26,7 +26,7 @@ const HINT: &str = "\n  hint: ";
 
 /// One step into a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Segment {
+pub enum PathSegment {
     /// The entry of a mapping.
     Field(String),
     /// The item of a sequence, from 0.
@@ -35,9 +35,9 @@ pub enum Segment {
 
 /// Where in a document a value stands, such as `rules[2].params.capacity`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Path(Vec<Segment>);
+pub struct DocumentPath(Vec<PathSegment>);
 
-impl Path {
+impl DocumentPath {
     /// The whole document.
     pub fn root() -> Self {
         Self::default()
@@ -45,18 +45,18 @@ impl Path {
 
     /// The entry `name` of this mapping.
     pub fn field(&self, name: &str) -> Self {
-        self.with(Segment::Field(name.to_owned()))
+        self.with(PathSegment::Field(name.to_owned()))
     }
 
     /// The item `index` of this sequence.
     pub fn index(&self, index: usize) -> Self {
-        self.with(Segment::Index(index))
+        self.with(PathSegment::Index(index))
     }
 
     /// The name of the entry, if it is one of a mapping.
     pub fn name(&self) -> Option<&str> {
         match self.0.last() {
-            Some(Segment::Field(name)) => Some(name),
+            Some(PathSegment::Field(name)) => Some(name),
             _ => None,
         }
     }
@@ -68,20 +68,20 @@ impl Path {
         Self(segments)
     }
 
-    fn with(&self, segment: Segment) -> Self {
+    fn with(&self, segment: PathSegment) -> Self {
         let mut segments = self.0.clone();
         segments.push(segment);
         Self(segments)
     }
 }
 
-impl fmt::Display for Path {
+impl fmt::Display for DocumentPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, segment) in self.0.iter().enumerate() {
             match segment {
-                Segment::Field(name) if index == 0 => f.write_str(name)?,
-                Segment::Field(name) => write!(f, ".{name}")?,
-                Segment::Index(index) => write!(f, "[{index}]")?,
+                PathSegment::Field(name) if index == 0 => f.write_str(name)?,
+                PathSegment::Field(name) => write!(f, ".{name}")?,
+                PathSegment::Index(index) => write!(f, "[{index}]")?,
             }
         }
         Ok(())
@@ -90,7 +90,7 @@ impl fmt::Display for Path {
 
 /// What a finding points at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum At {
+pub enum EntryPart {
     /// The value.
     Value,
     /// The name of the entry.
@@ -101,9 +101,9 @@ pub enum At {
 pub struct Document {
     source: String,
     text: String,
-    root: Node,
-    problems: Vec<Problem>,
-    hidden: Hidden,
+    root: YamlNode,
+    problems: Vec<Diagnostic>,
+    hidden: Redactions,
 }
 
 /// Without what stands in it, which may be secret.
@@ -115,7 +115,7 @@ impl fmt::Debug for Document {
 
 impl Document {
     /// Reads `text`; `source` is its name in reports. What is not even YAML is a report at once.
-    pub fn parse(source: &str, text: &str) -> Result<Self, Report> {
+    pub fn parse(source: &str, text: &str) -> Result<Self, DiagnosticReport> {
         // Some editors begin a file with a mark of its encoding; columns do not count it.
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         match yaml::parse(text) {
@@ -128,7 +128,7 @@ impl Document {
             Err(mut problem) => {
                 let hidden = secrets::in_text(text);
                 problem.message = hidden.scrub(&problem.message);
-                Err(Report::new(source, text, vec![problem], &hidden))
+                Err(DiagnosticReport::new(source, text, vec![problem], &hidden))
             }
         }
     }
@@ -137,14 +137,14 @@ impl Document {
     pub fn decode<T: DeserializeOwned>(&mut self) -> Option<T> {
         if !self.root.is_mapping() {
             let hint = "write `name: value` lines";
-            self.error(&Path::root(), "the document has to be a mapping", hint);
+            self.error(&DocumentPath::root(), "the document has to be a mapping", hint);
             return None;
         }
         // An entry without a value is a slip more often than a wish, and a rule with an empty condition
         // would be about everybody.
         for (name, position) in self.root.cut_empty() {
-            let (message, hint) = wording::empty(name.as_deref());
-            self.note(Problem { severity: Severity::Error, position, message, hint: Some(hint) });
+            let (message, hint) = serde_messages::empty(name.as_deref());
+            self.note(Diagnostic { severity: Severity::Error, position, message, hint: Some(hint) });
         }
         let mut work = 0usize;
         loop {
@@ -155,14 +155,14 @@ impl Document {
             };
             let path = path_of(error.path());
             let message = error.inner().to_string();
-            let at = if message.starts_with("unknown field") { At::Name } else { At::Value };
-            let (message, hint) = wording::explain(&message, path.name());
+            let at = if message.starts_with("unknown field") { EntryPart::Name } else { EntryPart::Value };
+            let (message, hint) = serde_messages::explain(&message, path.name());
             let is_root = path.0.is_empty();
             // What is no field and resembles none may be a key that is indented wrongly.
-            if at == At::Name
+            if at == EntryPart::Name
                 && let Some(entry) = self.root.entry(&path.0)
                 && !secrets::is_word(&entry.name)
-                && !hint.as_ref().is_some_and(|hint| hint.starts_with(wording::GUESS))
+                && !hint.as_ref().is_some_and(|hint| hint.starts_with(serde_messages::GUESS))
             {
                 secrets::hide_entry(entry, &mut self.hidden);
             }
@@ -175,20 +175,20 @@ impl Document {
     }
 
     /// Notes an error about the value at `path`.
-    pub fn error(&mut self, path: &Path, message: impl Into<String>, hint: impl Into<Hint>) {
-        self.problem(Severity::Error, path, At::Value, message.into(), hint.into().0);
+    pub fn error(&mut self, path: &DocumentPath, message: impl Into<String>, hint: impl Into<Hint>) {
+        self.problem(Severity::Error, path, EntryPart::Value, message.into(), hint.into().0);
     }
 
     /// Notes an error about the name of the entry at `path`.
-    pub fn error_at_name(&mut self, path: &Path, message: impl Into<String>, hint: impl Into<Hint>) {
-        self.problem(Severity::Error, path, At::Name, message.into(), hint.into().0);
+    pub fn error_at_name(&mut self, path: &DocumentPath, message: impl Into<String>, hint: impl Into<Hint>) {
+        self.problem(Severity::Error, path, EntryPart::Name, message.into(), hint.into().0);
     }
 
     /// Notes an error about something that the mapping at `path` lacks, unless an entry of it was cut out
     /// before: then that may well have been it.
-    pub fn missing(&mut self, path: &Path, message: impl Into<String>, hint: impl Into<Hint>) {
+    pub fn missing(&mut self, path: &DocumentPath, message: impl Into<String>, hint: impl Into<Hint>) {
         if !self.is_damaged(path) {
-            self.problem(Severity::Error, path, At::Value, message.into(), hint.into().0);
+            self.problem(Severity::Error, path, EntryPart::Value, message.into(), hint.into().0);
         }
     }
 
@@ -198,41 +198,53 @@ impl Document {
     }
 
     /// Whether anything was cut out of the value at `path`.
-    pub fn is_damaged(&self, path: &Path) -> bool {
+    pub fn is_damaged(&self, path: &DocumentPath) -> bool {
         self.root.is_damaged(&path.0)
     }
 
     /// Whether the very entry at `path` was cut out.
-    pub fn is_lost(&self, path: &Path) -> bool {
+    pub fn is_lost(&self, path: &DocumentPath) -> bool {
         self.root.is_lost(&path.0)
     }
 
     /// Notes a warning about the value at `path`.
-    pub fn warning(&mut self, path: &Path, message: impl Into<String>, hint: impl Into<Hint>) {
-        self.problem(Severity::Warning, path, At::Value, message.into(), hint.into().0);
+    pub fn warning(&mut self, path: &DocumentPath, message: impl Into<String>, hint: impl Into<Hint>) {
+        self.problem(Severity::Warning, path, EntryPart::Value, message.into(), hint.into().0);
     }
 
     /// Notes a warning about the name of the entry at `path`.
-    pub fn warning_at_name(&mut self, path: &Path, message: impl Into<String>, hint: impl Into<Hint>) {
-        self.problem(Severity::Warning, path, At::Name, message.into(), hint.into().0);
+    pub fn warning_at_name(
+        &mut self,
+        path: &DocumentPath,
+        message: impl Into<String>,
+        hint: impl Into<Hint>,
+    ) {
+        self.problem(Severity::Warning, path, EntryPart::Name, message.into(), hint.into().0);
     }
 
     /// The line on which the value at `path` begins.
-    pub fn line(&self, path: &Path) -> usize {
-        self.root.locate(&path.0, At::Value).line
+    pub fn line(&self, path: &DocumentPath) -> usize {
+        self.root.locate(&path.0, EntryPart::Value).line
     }
 
     /// Everything found.
-    pub fn into_report(self) -> Report {
-        Report::new(&self.source, &self.text, self.problems, &self.hidden)
+    pub fn into_report(self) -> DiagnosticReport {
+        DiagnosticReport::new(&self.source, &self.text, self.problems, &self.hidden)
     }
 
-    fn problem(&mut self, severity: Severity, path: &Path, at: At, message: String, hint: Option<String>) {
+    fn problem(
+        &mut self,
+        severity: Severity,
+        path: &DocumentPath,
+        at: EntryPart,
+        message: String,
+        hint: Option<String>,
+    ) {
         if self.has_enough(severity) {
             return;
         }
-        let position: Position = self.root.locate(&path.0, at);
-        self.note(Problem { severity, position, message, hint });
+        let position: TextPosition = self.root.locate(&path.0, at);
+        self.note(Diagnostic { severity, position, message, hint });
     }
 
     /// Errors and warnings are counted apart: warnings must not crowd out an error.
@@ -241,7 +253,7 @@ impl Document {
     }
 
     /// What several rules inherit is found wrong several times, and said once.
-    fn note(&mut self, mut problem: Problem) {
+    fn note(&mut self, mut problem: Diagnostic) {
         if self.has_enough(problem.severity) {
             return;
         }
@@ -287,13 +299,13 @@ impl From<Option<String>> for Hint {
     }
 }
 
-fn path_of(path: &serde_path_to_error::Path) -> Path {
+fn path_of(path: &serde_path_to_error::Path) -> DocumentPath {
     use serde_path_to_error::Segment as Found;
-    Path(
+    DocumentPath(
         path.iter()
             .filter_map(|segment| match segment {
-                Found::Seq { index } => Some(Segment::Index(*index)),
-                Found::Map { key } => Some(Segment::Field(key.clone())),
+                Found::Seq { index } => Some(PathSegment::Index(*index)),
+                Found::Map { key } => Some(PathSegment::Field(key.clone())),
                 Found::Enum { .. } | Found::Unknown => None,
             })
             .collect(),

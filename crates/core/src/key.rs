@@ -139,15 +139,15 @@ pub fn ip_bits(ip: IpAddr, ipv6_prefix: Ipv6Prefix) -> u128 {
 
 /// The secret under which keys are made.
 #[derive(Clone)]
-pub struct Seed(PolymurHash);
+pub struct KeySeed(PolymurHash);
 
-impl std::fmt::Debug for Seed {
+impl std::fmt::Debug for KeySeed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Seed(…)")
     }
 }
 
-impl Seed {
+impl KeySeed {
     /// The secret that follows from `random`.
     pub fn new(random: [u64; 2]) -> Self {
         Self(PolymurHash::from_u64x2_seed(random[0], random[1]))
@@ -155,8 +155,8 @@ impl Seed {
 
     /// The hashes of one request under this seed.
     #[inline]
-    pub fn hashes(&self, request: &Request<'_>) -> Hashes<'_> {
-        Hashes { seed: self, api_key: request.api_key.map(|key| self.hash(0, 1, key.as_bytes())) }
+    pub fn hashes(&self, request: &Request<'_>) -> RequestHasher<'_> {
+        RequestHasher { seed: self, api_key: request.api_key.map(|key| self.hash(0, 1, key.as_bytes())) }
     }
 
     /// Goes on with `chain`, the hash so far (0 at first), by one identity.
@@ -194,7 +194,7 @@ impl Seed {
 
 /// Whom a request counts with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Whom {
+pub struct KeyHashes {
     /// On whatever route.
     pub client: u64,
     /// On this route, if the rule counts by route.
@@ -203,12 +203,12 @@ pub struct Whom {
 
 /// The hashes of one request. Nearly every rule counts by the API key, so that one is made once.
 #[derive(Clone, Copy, Debug)]
-pub struct Hashes<'s> {
-    seed: &'s Seed,
+pub struct RequestHasher<'s> {
+    seed: &'s KeySeed,
     api_key: Option<u64>,
 }
 
-impl Hashes<'_> {
+impl RequestHasher<'_> {
     /// Whom a request counts with under a rule that counts by its API key; none if it has none.
     #[inline]
     pub fn api_key(&self) -> Option<u64> {
@@ -223,7 +223,7 @@ impl Hashes<'_> {
         ipv6_prefix: Ipv6Prefix,
         request: &Request<'_>,
         route: u64,
-    ) -> Whom {
+    ) -> KeyHashes {
         let client = dimensions
             .iter()
             .filter(|dimension| **dimension != Dimension::Route)
@@ -231,7 +231,7 @@ impl Hashes<'_> {
             .fold(0, |chain, identity| self.seed.chain(chain, &identity));
         let by_route = dimensions.contains(&Dimension::Route);
         let all = if by_route { self.seed.chain(client, &Identity::Route(route)) } else { client };
-        Whom { client, all }
+        KeyHashes { client, all }
     }
 
     /// What `request` is in the traits that matter.
@@ -275,7 +275,7 @@ mod tests {
     #[test]
     fn no_length_tag_or_chain_is_taken_for_another() {
         for half in [0, 1, u64::MAX] {
-            let seed = Seed::new([half, !half]);
+            let seed = KeySeed::new([half, !half]);
             let mut seen = HashSet::new();
             for length in 0..300 {
                 for byte in [0, b'x', u8::MAX] {

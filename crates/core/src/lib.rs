@@ -6,6 +6,7 @@
 
 pub mod algorithm;
 pub mod decision;
+pub mod diagnostic;
 pub mod document;
 pub mod heartbeat;
 pub mod key;
@@ -13,7 +14,6 @@ pub mod lending;
 pub mod limit;
 pub mod path;
 pub mod penalty;
-pub mod problem;
 pub mod rate;
 pub mod request;
 pub mod rules;

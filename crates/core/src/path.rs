@@ -10,7 +10,7 @@
 //! semicolon, an escaped control character, bytes that are not UTF-8, `..` above the root. These are refused.
 //!
 //! What is left for servers to disagree about is whether `;x` is a part of a segment or a parameter beside it.
-//! A path with parameters therefore has two [`Readings`], both decoded: with them and without. A rule is about a
+//! A path with parameters therefore has two [`PathReadings`], both decoded: with them and without. A rule is about a
 //! path if it is about either of the two.
 
 use std::borrow::Cow;
@@ -18,7 +18,7 @@ use std::fmt;
 
 /// Why a path is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PathFault {
+pub enum PathError {
     /// It does not begin with a slash.
     NoSlash,
     /// A `%` without two hexadecimal digits after it.
@@ -35,7 +35,7 @@ pub enum PathFault {
     NotUtf8,
 }
 
-impl fmt::Display for PathFault {
+impl fmt::Display for PathError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoSlash => f.write_str("the path does not begin with a slash"),
@@ -54,11 +54,11 @@ impl fmt::Display for PathFault {
     }
 }
 
-impl std::error::Error for PathFault {}
+impl std::error::Error for PathError {}
 
 /// The canonical form of `path`, which has no query. Borrowed if it has that form already.
 #[inline]
-pub fn canonical(path: &str) -> Result<Cow<'_, str>, PathFault> {
+pub fn canonical(path: &str) -> Result<Cow<'_, str>, PathError> {
     if is_canonical(path.as_bytes()) {
         return Ok(Cow::Borrowed(path));
     }
@@ -69,7 +69,7 @@ pub fn canonical(path: &str) -> Result<Cow<'_, str>, PathFault> {
 /// An endpoint as callers name it: a path, whose query is dropped, in its canonical form. What does not
 /// begin with a slash is not a path but a name, and stays as it is.
 #[inline]
-pub fn endpoint(text: &str) -> Result<Cow<'_, str>, PathFault> {
+pub fn endpoint(text: &str) -> Result<Cow<'_, str>, PathError> {
     if !text.starts_with('/') {
         return Ok(Cow::Borrowed(text));
     }
@@ -79,14 +79,14 @@ pub fn endpoint(text: &str) -> Result<Cow<'_, str>, PathFault> {
 
 /// What servers may read in a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Readings<'p> {
+pub struct PathReadings<'p> {
     /// All of it, decoded: as servers read it that know no parameters.
     pub whole: Cow<'p, str>,
     /// The same without the parameters of its segments; none if it has none.
     pub plain: Option<String>,
 }
 
-impl<'p> Readings<'p> {
+impl<'p> PathReadings<'p> {
     /// The readings of an endpoint, which every door has brought into its canonical form. One that has no such
     /// form, and one that is a name, is read as it is.
     pub fn of(endpoint: &'p str) -> Self {
@@ -147,7 +147,7 @@ fn without_parameters(path: &str) -> String {
 
 /// What a byte is to a path.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Class {
+enum ByteClass {
     /// It stands for itself, escaped or not.
     Unreserved,
     /// It stands for itself; escaped it might mean something else.
@@ -163,28 +163,28 @@ enum Class {
     Refused,
 }
 
-const CLASSES: [Class; 256] = {
-    let mut classes = [Class::Foreign; 256];
+const CLASSES: [ByteClass; 256] = {
+    let mut classes = [ByteClass::Foreign; 256];
     let mut byte = 0;
     while byte < 256 {
         classes[byte] = match byte as u8 {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'~' => Class::Unreserved,
-            b'.' => Class::Dot,
-            b'/' => Class::Slash,
-            b'%' => Class::Percent,
-            b';' => Class::Semicolon,
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'~' => ByteClass::Unreserved,
+            b'.' => ByteClass::Dot,
+            b'/' => ByteClass::Slash,
+            b'%' => ByteClass::Percent,
+            b';' => ByteClass::Semicolon,
             b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b',' | b'=' | b':' | b'@' => {
-                Class::Reserved
+                ByteClass::Reserved
             }
-            b'\\' | 0..=31 | 127 => Class::Refused,
-            _ => Class::Foreign,
+            b'\\' | 0..=31 | 127 => ByteClass::Refused,
+            _ => ByteClass::Foreign,
         };
         byte += 1;
     }
     classes
 };
 
-fn class(byte: u8) -> Class {
+fn class(byte: u8) -> ByteClass {
     CLASSES[usize::from(byte)]
 }
 
@@ -198,23 +198,23 @@ fn is_canonical(path: &[u8]) -> bool {
     let mut after_slash = true;
     while let Some(byte) = path.get(at) {
         match class(*byte) {
-            Class::Unreserved | Class::Reserved => {}
-            Class::Slash if after_slash => return false,
-            Class::Slash => {
+            ByteClass::Unreserved | ByteClass::Reserved => {}
+            ByteClass::Slash if after_slash => return false,
+            ByteClass::Slash => {
                 after_slash = true;
                 at += 1;
                 continue;
             }
-            Class::Semicolon if after_slash => return false,
-            Class::Semicolon => {}
+            ByteClass::Semicolon if after_slash => return false,
+            ByteClass::Semicolon => {}
             // `/.well-known` is fine.
-            Class::Dot if after_slash && matches!(path.get(at + 1), None | Some(b'/' | b'.' | b';')) => {
+            ByteClass::Dot if after_slash && matches!(path.get(at + 1), None | Some(b'/' | b'.' | b';')) => {
                 return false;
             }
-            Class::Dot => {}
-            Class::Percent if keeps_escape(path.get(at + 1), path.get(at + 2)) => at += 2,
-            Class::Percent => return false,
-            Class::Foreign | Class::Refused => return false,
+            ByteClass::Dot => {}
+            ByteClass::Percent if keeps_escape(path.get(at + 1), path.get(at + 2)) => at += 2,
+            ByteClass::Percent => return false,
+            ByteClass::Foreign | ByteClass::Refused => return false,
         }
         after_slash = false;
         at += 1;
@@ -232,13 +232,13 @@ fn keeps_escape(high: Option<&u8>, low: Option<&u8>) -> bool {
     };
     let byte = high_value << 4 | low_value;
     // Whether other bytes make a text is seen from their neighbours only.
-    byte.is_ascii() && matches!(class(byte), Class::Reserved | Class::Foreign | Class::Percent)
+    byte.is_ascii() && matches!(class(byte), ByteClass::Reserved | ByteClass::Foreign | ByteClass::Percent)
 }
 
 /// The canonical form, made anew.
 #[cold]
-fn rewrite(path: &str) -> Result<String, PathFault> {
-    let inner = path.strip_prefix('/').ok_or(PathFault::NoSlash)?;
+fn rewrite(path: &str) -> Result<String, PathError> {
+    let inner = path.strip_prefix('/').ok_or(PathError::NoSlash)?;
     let mut out = String::with_capacity(path.len() + 8);
     let mut segments = inner.split('/').peekable();
     while let Some(segment) = segments.next() {
@@ -250,11 +250,11 @@ fn rewrite(path: &str) -> Result<String, PathFault> {
             made if made.is_empty() || made.starts_with(';') => out.truncate(start + usize::from(is_last)),
             "." => out.truncate(start + usize::from(is_last)),
             ".." => {
-                let parent = out[..start].rfind('/').ok_or(PathFault::AboveRoot)?;
+                let parent = out[..start].rfind('/').ok_or(PathError::AboveRoot)?;
                 out.truncate(parent + usize::from(is_last));
             }
             made if made.starts_with(".;") || made.starts_with("..;") => {
-                return Err(PathFault::DotWithParameters);
+                return Err(PathError::DotWithParameters);
             }
             _ => {}
         }
@@ -266,36 +266,42 @@ fn rewrite(path: &str) -> Result<String, PathFault> {
 }
 
 /// One segment, its escapes and characters in canonical form.
-fn push_segment(segment: &[u8], out: &mut String) -> Result<(), PathFault> {
+fn push_segment(segment: &[u8], out: &mut String) -> Result<(), PathError> {
     let start = out.len();
     let mut bytes = segment.iter();
     let mut is_ascii = true;
     while let Some(byte) = bytes.next() {
         match class(*byte) {
-            Class::Percent => {
+            ByteClass::Percent => {
                 let (Some(high), Some(low)) = (hex(bytes.next()), hex(bytes.next())) else {
-                    return Err(PathFault::BrokenEscape);
+                    return Err(PathError::BrokenEscape);
                 };
                 let escaped = high << 4 | low;
                 match class(escaped) {
-                    Class::Unreserved | Class::Dot => out.push(char::from(escaped)),
-                    Class::Slash | Class::Semicolon | Class::Refused => {
-                        return Err(PathFault::Escape(escaped));
+                    ByteClass::Unreserved | ByteClass::Dot => out.push(char::from(escaped)),
+                    ByteClass::Slash | ByteClass::Semicolon | ByteClass::Refused => {
+                        return Err(PathError::Escape(escaped));
                     }
-                    Class::Foreign | Class::Reserved | Class::Percent => push_escape(escaped, out),
+                    ByteClass::Foreign | ByteClass::Reserved | ByteClass::Percent => {
+                        push_escape(escaped, out)
+                    }
                 }
                 is_ascii &= escaped.is_ascii();
             }
-            Class::Foreign => push_escape(*byte, out),
-            Class::Refused => return Err(PathFault::Character(*byte)),
-            Class::Unreserved | Class::Reserved | Class::Slash | Class::Dot | Class::Semicolon => {
+            ByteClass::Foreign => push_escape(*byte, out),
+            ByteClass::Refused => return Err(PathError::Character(*byte)),
+            ByteClass::Unreserved
+            | ByteClass::Reserved
+            | ByteClass::Slash
+            | ByteClass::Dot
+            | ByteClass::Semicolon => {
                 out.push(char::from(*byte));
             }
         }
     }
     // Careless decoders read a slash from `%C0%AF`, others a letter from `%E9`.
     if !is_ascii && std::str::from_utf8(&decoded_bytes(&out[start..])).is_err() {
-        return Err(PathFault::NotUtf8);
+        return Err(PathError::NotUtf8);
     }
     Ok(())
 }

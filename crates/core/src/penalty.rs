@@ -41,7 +41,7 @@ pub struct Penalty {
 
 /// How a client behaved under a rule so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Conduct {
+pub struct PenaltyRecord {
     /// When the current wait or cooldown began.
     pub since_us: u64,
     /// When it ends.
@@ -52,7 +52,7 @@ pub struct Conduct {
     pub level: u32,
 }
 
-impl Conduct {
+impl PenaltyRecord {
     /// From when on it says nothing any more.
     pub fn forgotten_us(&self, penalty: &Penalty) -> u64 {
         self.until_us.saturating_add(penalty.forget_us)
@@ -62,7 +62,12 @@ impl Conduct {
 impl Penalty {
     /// A request is refused at `now_us` for `retry_us` more. Answers the conduct from then on, and if it has
     /// become a cooldown, how long that is.
-    pub fn refused(&self, known: Option<Conduct>, now_us: u64, retry_us: u64) -> (Conduct, Option<u64>) {
+    pub fn refused(
+        &self,
+        known: Option<PenaltyRecord>,
+        now_us: u64,
+        retry_us: u64,
+    ) -> (PenaltyRecord, Option<u64>) {
         let told_us = retry_us.div_ceil(SECOND_US).max(1).saturating_mul(SECOND_US);
         // A clock that went back would make a wait of what was long over.
         let known = known.filter(|known| known.since_us <= now_us && now_us < known.forgotten_us(self));
@@ -70,7 +75,7 @@ impl Penalty {
         if !is_within(&known, now_us) {
             let until_us = now_us.saturating_add(told_us);
             let strikes = known.strikes.saturating_sub(1);
-            return (Conduct { since_us: now_us, until_us, strikes, ..known }, None);
+            return (PenaltyRecord { since_us: now_us, until_us, strikes, ..known }, None);
         }
         let length_us = known.until_us - known.since_us;
         if now_us < known.since_us + GRACE_US.min(length_us / 2) {
@@ -79,11 +84,11 @@ impl Penalty {
         let strikes = self.after.min(known.strikes + 1);
         let cooldown_us = self.cooldown_us(known.level);
         if strikes < self.after || cooldown_us <= retry_us {
-            return (Conduct { strikes, ..known }, None);
+            return (PenaltyRecord { strikes, ..known }, None);
         }
         let until_us = now_us + cooldown_us;
         let level = known.level.saturating_add(1);
-        (Conduct { since_us: now_us, until_us, strikes: 0, level }, Some(cooldown_us))
+        (PenaltyRecord { since_us: now_us, until_us, strikes: 0, level }, Some(cooldown_us))
     }
 
     /// How long the cooldown after `level` others is.
@@ -94,7 +99,7 @@ impl Penalty {
 }
 
 /// Whether `now_us` is so far from the end of the wait that a clock's error does not explain it.
-fn is_within(conduct: &Conduct, now_us: u64) -> bool {
+fn is_within(conduct: &PenaltyRecord, now_us: u64) -> bool {
     let length_us = conduct.until_us.saturating_sub(conduct.since_us);
     let tolerance_us = TOLERANCE_US.max(length_us / 10);
     now_us.saturating_add(tolerance_us) < conduct.until_us

@@ -1,30 +1,30 @@
 //! Rules: as written, compiled, selected, explained and tested.
 
+mod client_digest;
 mod compile;
-mod coverage;
 pub mod doors;
-pub mod exceeding;
 mod explain;
-pub mod leasing;
+mod glob_coverage;
+pub mod lease_timing;
 pub mod lists;
+pub mod on_exceed;
 pub mod pattern;
 mod ruleset;
 mod selection;
-mod sizing;
-pub mod spelling;
-mod summary;
+pub mod short_forms;
+mod size_layers;
 mod testing;
 mod virtual_node;
 pub mod written;
 
-pub use compile::{Loaded, load, load_for};
-pub use doors::{Ability, OpenDoor};
+pub use client_digest::{ClientDigest, ClientTraits};
+pub use compile::{LoadedRules, load, load_for};
+pub use doors::{DoorCapability, OpenDoor};
 pub use explain::{Explanation, RuleExplanation, explain};
-pub use leasing::Leasing;
+pub use lease_timing::LeaseTiming;
 pub use ruleset::{LimitId, Rule, RuleSet};
-pub use selection::{Charge, Charges, ClientMatch, Over, PathMatch, Selection};
-pub use summary::{ClientNumber, ClientTraits};
-pub use testing::{START_US, TestResult, TestRun, run_some_tests, run_tests};
+pub use selection::{Charge, Charges, ClientMatch, OverLimitEffect, PathMatch, Selection};
+pub use testing::{RuleTestResult, RuleTestRun, START_US, run_some_tests, run_tests};
 pub use virtual_node::VirtualNode;
 
 /// The JSON Schema of a rule file, for editors.

@@ -2,7 +2,7 @@
 
 use crate::settings::{self, BodyLimits};
 use std::borrow::Cow;
-use tollgate_core::path::Readings;
+use tollgate_core::path::PathReadings;
 use tollgate_http::host;
 
 /// A place in the list of upstreams.
@@ -42,7 +42,7 @@ impl Routes {
             let paths = if route.paths.is_empty() { &any } else { route.paths.as_slice() };
             for host in hosts {
                 for path in paths {
-                    let prefix = Readings::of(path).plain().trim_end_matches('/').to_owned();
+                    let prefix = PathReadings::of(path).plain().trim_end_matches('/').to_owned();
                     let host = HostPattern::of(host);
                     entries.push(Entry { host, prefix, upstream, bodies: route.bodies });
                 }
@@ -56,8 +56,8 @@ impl Routes {
     /// Where a request for `path` at `host` goes, both in their canonical form. Paths are read decoded and without
     /// parameters, as rules read them.
     pub(crate) fn find(&self, host: &str, path: &str) -> Option<&Entry> {
-        let readings = path.bytes().any(|byte| matches!(byte, b'%' | b';')).then(|| Readings::of(path));
-        let path = readings.as_ref().map_or(path, Readings::plain);
+        let readings = path.bytes().any(|byte| matches!(byte, b'%' | b';')).then(|| PathReadings::of(path));
+        let path = readings.as_ref().map_or(path, PathReadings::plain);
         self.0.iter().find(|entry| entry.host.matches(host) && under(path, &entry.prefix))
     }
 }

@@ -3,7 +3,7 @@
 use crate::answer::{self, Answer};
 use crate::body::{self, Code};
 use serde::Serialize;
-use tollgate_limiter::Invalid;
+use tollgate_limiter::InvalidRequest;
 
 /// Begins the place at the end of a message.
 const PLACE: &str = " at line ";
@@ -125,11 +125,11 @@ impl Fault {
     }
 }
 
-impl From<Invalid> for Fault {
-    fn from(invalid: Invalid) -> Self {
+impl From<InvalidRequest> for Fault {
+    fn from(invalid: InvalidRequest) -> Self {
         let fault = Self::bad_request(invalid.to_string());
         match invalid {
-            Invalid::CostAboveLimit { rule, limit, cost } => Self {
+            InvalidRequest::CostAboveLimit { rule, limit, cost } => Self {
                 code: Code::CostAboveLimit,
                 details: Some(Box::new(Details {
                     rule: Some(rule),
@@ -139,9 +139,9 @@ impl From<Invalid> for Fault {
                 })),
                 ..fault
             },
-            Invalid::ZeroCost => fault.in_field("cost"),
-            Invalid::EndpointTooLong => fault.in_field("endpoint"),
-            Invalid::NeverEnds { rule } => Self {
+            InvalidRequest::ZeroCost => fault.in_field("cost"),
+            InvalidRequest::EndpointTooLong => fault.in_field("endpoint"),
+            InvalidRequest::NeverEnds { rule } => Self {
                 details: Some(Box::new(Details {
                     rule: Some(rule),
                     hint: Some("such rules work in the gateway and the tower layer".to_owned()),
@@ -149,7 +149,7 @@ impl From<Invalid> for Fault {
                 })),
                 ..fault
             },
-            Invalid::NamesNobody => fault,
+            InvalidRequest::NamesNobody => fault,
         }
     }
 }

@@ -15,8 +15,8 @@ use http::StatusCode;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use serde::Deserialize;
 use tollgate_core::rate::SECOND_US;
-use tollgate_core::rules::spelling::DurationText;
-use tollgate_limiter::{Decision, Flagged, Outcome, Standing, Terms};
+use tollgate_core::rules::short_forms::DurationText;
+use tollgate_limiter::{Decision, Flagged, LimitStatus, Outcome, Terms};
 
 pub(crate) use http::header::{ACCEPT, ALLOW, AUTHORIZATION, COOKIE, FORWARDED, ORIGIN};
 
@@ -260,7 +260,7 @@ pub(crate) fn write_flag(flag: &Flagged, headers: &mut HeaderMap) {
 
 impl HeaderOptions {
     /// How long the caller is told to wait, if it is.
-    pub(crate) fn wait_us(&self, standing: &Standing, now_us: u64) -> Option<u64> {
+    pub(crate) fn wait_us(&self, standing: &LimitStatus, now_us: u64) -> Option<u64> {
         let wait_us = standing.wait_us()?;
         let jitter_us = match self.retry_jitter {
             // The microsecond of a decision is as good as a die, and the same for header and body.
@@ -270,7 +270,7 @@ impl HeaderOptions {
         Some(wait_us.saturating_add(jitter_us))
     }
 
-    pub(crate) fn seconds(&self, decision: &Decision, terms: &Terms, standing: &Standing) -> Seconds {
+    pub(crate) fn seconds(&self, decision: &Decision, terms: &Terms, standing: &LimitStatus) -> Seconds {
         let now_us = decision.now_us;
         // Without the store nothing is known of the limit but its size.
         let has_reset = !terms.counts_in_flight() && !decision.store_unavailable;

@@ -27,8 +27,8 @@ use parking_lot::Mutex;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tollgate_core::decision::{Outcome, Standing};
-use tollgate_core::key::{Dimension, Hashes, Identity, Ipv6Prefix, Seed, identity};
+use tollgate_core::decision::{LimitStatus, Outcome};
+use tollgate_core::key::{Dimension, Identity, Ipv6Prefix, KeySeed, RequestHasher, identity};
 use tollgate_core::request::Request;
 use tollgate_core::rules::written::OnExceed;
 use tollgate_core::rules::{Charge, Charges, LimitId, RuleSet, Selection};
@@ -234,7 +234,7 @@ impl Limiter {
         policy: &Policy,
         selection: &Selection,
         request: &Request<'_>,
-        hashes: &Hashes<'_>,
+        hashes: &RequestHasher<'_>,
         door: DoorKind,
     ) -> Option<Decision> {
         let rules = &policy.rules;
@@ -260,19 +260,19 @@ impl Limiter {
     }
 
     /// The temporary denial of a key that is hot.
-    fn denial(&self, request: &Request<'_>, now_us: u64) -> Option<Standing> {
+    fn denial(&self, request: &Request<'_>, now_us: u64) -> Option<LimitStatus> {
         let Abuse { settings, holds, .. } = &self.abuse;
         let longest_us = settings.deny.as_ref()?.lasts_us();
         let (key, _) = watched(self.seed(), request);
-        Some(Standing::cooling(LimitId::NONE, holds.wait_us(key, now_us, longest_us)?))
+        Some(LimitStatus::cooling(LimitId::NONE, holds.wait_us(key, now_us, longest_us)?))
     }
 
     /// The longest cooldown under the rules of `charges`.
-    fn cooldown(&self, rules: &RuleSet, charges: &[Charge<'_>], now_us: u64) -> Option<Standing> {
+    fn cooldown(&self, rules: &RuleSet, charges: &[Charge<'_>], now_us: u64) -> Option<LimitStatus> {
         let cooldowns = charges.iter().filter_map(|charge| {
             let key = rules.conduct_key(charge)?;
             let longest_us = rules.rule_of(charge.id).penalty?.longest_us;
-            Some(Standing::cooling(charge.id, self.abuse.holds.wait_us(key, now_us, longest_us)?))
+            Some(LimitStatus::cooling(charge.id, self.abuse.holds.wait_us(key, now_us, longest_us)?))
         });
         cooldowns.max_by_key(|standing| standing.retry_after_us)
     }
@@ -299,7 +299,7 @@ impl Limiter {
 
     // The charge as a value: where nothing is refused, it then never has to be written down.
     #[inline(never)]
-    fn penalize(&self, rules: &RuleSet, charge: Charge<'_>, standing: &mut Standing, now_us: u64) {
+    fn penalize(&self, rules: &RuleSet, charge: Charge<'_>, standing: &mut LimitStatus, now_us: u64) {
         let (Some(penalty), Some(key)) = (&rules.rule_of(charge.id).penalty, rules.conduct_key(&charge))
         else {
             return;
@@ -315,7 +315,7 @@ impl Limiter {
 }
 
 /// The refusal of a client that is held.
-fn refusal(standing: Standing, terms: Terms, now_us: u64) -> Decision {
+fn refusal(standing: LimitStatus, terms: Terms, now_us: u64) -> Decision {
     Decision {
         outcome: Outcome::Limited(standing),
         terms: Some(terms),
@@ -329,7 +329,7 @@ fn refusal(standing: Standing, terms: Terms, now_us: u64) -> Decision {
 }
 
 /// Whom a request is watched as: its user, else its API key, else its address, else whatever it names.
-fn watched<'a>(seed: &Seed, request: &Request<'a>) -> (u64, Identity<'a>) {
+fn watched<'a>(seed: &KeySeed, request: &Request<'a>) -> (u64, Identity<'a>) {
     let identity = identity(&Dimension::User, Ipv6Prefix::default(), request, 0);
     (seed.chain(0, &identity), identity)
 }

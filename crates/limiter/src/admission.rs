@@ -27,10 +27,10 @@ use std::borrow::Cow;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
-use tollgate_core::decision::{Invalid, Outcome, validate};
+use tollgate_core::decision::{InvalidRequest, Outcome, validate};
 use tollgate_core::request::Request;
 use tollgate_core::rules::Charges;
-use tollgate_core::rules::lists::Listed;
+use tollgate_core::rules::lists::ListVerdict;
 use tollgate_core::rules::written::OnExceed;
 
 /// What a limiter knows of requests that wait or are in flight.
@@ -141,7 +141,7 @@ impl From<Decision> for Admission {
 
 impl Limiter {
     /// Lets `request` in, now or when its turn comes, or refuses it. Waiting needs a tokio runtime with time.
-    pub fn admit(self: &Arc<Self>, request: &Request<'_>) -> Result<Admit<'_>, Invalid> {
+    pub fn admit(self: &Arc<Self>, request: &Request<'_>) -> Result<Admit<'_>, InvalidRequest> {
         validate(request)?;
         let found = self.with_policy(|policy, caches| {
             if !policy.rules.takes_time {
@@ -151,8 +151,8 @@ impl Limiter {
             if policy.has_lists {
                 let now_us = self.clock().now_us();
                 let outcome = match caches.listed(policy, request, &hashes, now_us) {
-                    Some(Listed::Denied) => Some(Outcome::Denied),
-                    Some(Listed::Allowed) => Some(Outcome::Unlimited),
+                    Some(ListVerdict::Denied) => Some(Outcome::Denied),
+                    Some(ListVerdict::Allowed) => Some(Outcome::Unlimited),
                     None => None,
                 };
                 if let Some(outcome) = outcome {

@@ -4,7 +4,7 @@ use crate::names::Names;
 use crate::pending::Pending;
 use crate::policy::{Rules, Terms};
 use tollgate_core::algorithm::LimitStep;
-use tollgate_core::decision::{Fold, Outcome, Standing};
+use tollgate_core::decision::{LimitStatus, Outcome, OutcomeFold};
 use tollgate_core::rules::LimitId;
 
 /// What [`Limiter::check`](crate::Limiter::check) answers.
@@ -65,7 +65,7 @@ impl Decision {
     }
 
     /// The limit that decided and how things stand with it; none if no limit did.
-    pub fn standing(&self) -> Option<(Terms, Standing)> {
+    pub fn standing(&self) -> Option<(Terms, LimitStatus)> {
         match self.outcome {
             Outcome::Admitted(standing) | Outcome::Limited(standing) => Some((self.terms?, standing)),
             Outcome::Unlimited | Outcome::Denied => None,
@@ -103,7 +103,7 @@ impl Decision {
 
     /// What the steps come to.
     #[inline]
-    pub(crate) fn of(rules: &Rules, fold: &Fold, now_us: u64) -> Self {
+    pub(crate) fn of(rules: &Rules, fold: &OutcomeFold, now_us: u64) -> Self {
         let outcome = fold.outcome();
         let terms = match &outcome {
             Outcome::Admitted(standing) | Outcome::Limited(standing) => Some(rules.terms(standing.limit)),

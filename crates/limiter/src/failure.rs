@@ -9,7 +9,7 @@ use tollgate_core::algorithm::{Algorithm, LimitStep};
 use tollgate_core::limit::{Limit, LimitSize};
 use tollgate_core::rate::Rate;
 use tollgate_core::rules::written::OnStoreFailure;
-use tollgate_core::rules::{Charge, LimitId, Over};
+use tollgate_core::rules::{Charge, LimitId, OverLimitEffect};
 
 const SECOND_US: u64 = 1_000_000;
 /// What a refused client is told to wait: about as long as it takes until a failover is over.
@@ -153,7 +153,7 @@ impl Fallback {
             key: address ^ limit.state_id,
             client: address,
             enforced: true,
-            over: Over::Shadow,
+            over: OverLimitEffect::Shadow,
         };
         Some(take(memory, Placed { charge, cost: 1, crowd: false }, now_us))
     }

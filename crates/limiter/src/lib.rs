@@ -32,5 +32,5 @@ pub use redis::{
     Node, NodeAddress, OpenError, RedisSettings, RedisStore, ShardState, StoreErrorKind, StoreUrl,
     StoreUrlError, permissions,
 };
-pub use tollgate_core::decision::{Invalid, Outcome, Standing};
+pub use tollgate_core::decision::{InvalidRequest, LimitStatus, Outcome};
 pub use tollgate_core::request::{Method, Request};

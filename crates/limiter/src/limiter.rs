@@ -18,10 +18,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tollgate_core::algorithm::LimitStep;
-use tollgate_core::decision::{Fold, Invalid, Outcome, validate};
-use tollgate_core::key::{Hashes, Identity, Ipv6Prefix, Seed, ip_bits};
+use tollgate_core::decision::{InvalidRequest, Outcome, OutcomeFold, validate};
+use tollgate_core::key::{Identity, Ipv6Prefix, KeySeed, RequestHasher, ip_bits};
 use tollgate_core::request::Request;
-use tollgate_core::rules::lists::{Listed, Lists};
+use tollgate_core::rules::lists::{AccessLists, ListVerdict};
 use tollgate_core::rules::written::OnExceed;
 use tollgate_core::rules::{Charge, Charges, RuleSet, Selection};
 
@@ -36,7 +36,7 @@ pub struct Limiter {
     /// If there is one, it holds the states, and the embedded store only what is decided without it.
     shared: Option<SharedStore>,
     clock: Clock,
-    seed: Seed,
+    seed: KeySeed,
     pub(crate) abuse: Abuse,
     pub(crate) admissions: Admissions,
     takes_time: AtomicBool,
@@ -52,11 +52,11 @@ impl Limiter {
         Self {
             number: next_number(),
             version: AtomicU64::new(0),
-            policy: ArcSwap::from_pointee(Policy::new(RuleSet::empty(), Lists::default())),
+            policy: ArcSwap::from_pointee(Policy::new(RuleSet::empty(), AccessLists::default())),
             store,
             shared: None,
             clock,
-            seed: Seed::new([random.hash_one(1), random.hash_one(2)]),
+            seed: KeySeed::new([random.hash_one(1), random.hash_one(2)]),
             abuse,
             admissions: Admissions::default(),
             takes_time: AtomicBool::new(false),
@@ -103,7 +103,7 @@ impl Limiter {
     }
 
     /// Puts new rules and lists in force. States are kept: they belong to rule ids, not to rule sets.
-    pub fn install(&self, rules: RuleSet, lists: Lists) {
+    pub fn install(&self, rules: RuleSet, lists: AccessLists) {
         self.abuse.prepare(&rules);
         if let Some(store) = &self.shared {
             store.shared.heed(&rules);
@@ -121,7 +121,7 @@ impl Limiter {
     }
 
     /// Puts new lists in force and leaves the rules, and what is remembered of them, alone.
-    pub fn set_lists(&self, lists: Lists) {
+    pub fn set_lists(&self, lists: AccessLists) {
         let lists = Numbered::new(lists);
         self.policy.rcu(|policy| Policy::with(Arc::clone(&policy.rules), Arc::clone(&lists)));
         self.version.fetch_add(1, Ordering::Release);
@@ -130,7 +130,7 @@ impl Limiter {
     /// Decides whether `request` may pass now. Where a rule would let it wait, it is refused with the time that it
     /// would have to; see [`Limiter::admit`] for doors that can wait.
     #[inline]
-    pub fn check(&self, request: &Request<'_>) -> Result<Check<'_>, Invalid> {
+    pub fn check(&self, request: &Request<'_>) -> Result<Check<'_>, InvalidRequest> {
         validate(request)?;
         let version = self.version.load(Ordering::Acquire);
         let mut lent = memo::lend();
@@ -145,7 +145,7 @@ impl Limiter {
         policy: &Arc<Policy>,
         caches: &mut Caches,
         request: &Request<'_>,
-    ) -> Result<Check<'_>, Invalid> {
+    ) -> Result<Check<'_>, InvalidRequest> {
         if caches.is_sampled() {
             return self.decide_sampled(policy, caches, request);
         }
@@ -160,7 +160,7 @@ impl Limiter {
         policy: &Arc<Policy>,
         caches: &mut Caches,
         request: &Request<'_>,
-    ) -> Result<Check<'_>, Invalid> {
+    ) -> Result<Check<'_>, InvalidRequest> {
         let mut check = self.decide(policy, caches, request)?;
         self.note_sample(request, &mut check);
         Ok(check)
@@ -210,13 +210,15 @@ impl Limiter {
         policy: &Arc<Policy>,
         caches: &mut Caches,
         request: &Request<'_>,
-    ) -> Result<Check<'_>, Invalid> {
+    ) -> Result<Check<'_>, InvalidRequest> {
         let hashes = self.seed.hashes(request);
         if policy.has_lists {
             let now_us = self.clock.now_us();
             match caches.listed(policy, request, &hashes, now_us) {
-                Some(Listed::Denied) => return Ok(Decision::without_limit(Outcome::Denied, now_us).into()),
-                Some(Listed::Allowed) => {
+                Some(ListVerdict::Denied) => {
+                    return Ok(Decision::without_limit(Outcome::Denied, now_us).into());
+                }
+                Some(ListVerdict::Allowed) => {
                     return Ok(Decision::without_limit(Outcome::Unlimited, now_us).into());
                 }
                 None => {}
@@ -257,8 +259,8 @@ impl Limiter {
         rules: &Rules,
         selection: &Selection,
         request: &Request<'_>,
-        hashes: &Hashes<'_>,
-    ) -> Result<Decision, Invalid> {
+        hashes: &RequestHasher<'_>,
+    ) -> Result<Decision, InvalidRequest> {
         let mut charges = Charges::new();
         rules.set.charge(selection, request, hashes, &mut charges);
         must_end(rules, &charges)?;
@@ -268,7 +270,7 @@ impl Limiter {
         if let [only] = charges.as_slice()
             && let Some((step, now_us)) = self.take_one(only, request)
         {
-            let mut fold = Fold::default();
+            let mut fold = OutcomeFold::default();
             fold.add(only, &step);
             let mut decision = Decision::of(rules, &fold, now_us);
             self.note_refusal(rules, &mut decision, |_| Some(*only));
@@ -296,14 +298,14 @@ impl Limiter {
         cost: u64,
         ip: Option<IpAddr>,
         now_us: u64,
-    ) -> Result<Decision, Invalid> {
+    ) -> Result<Decision, InvalidRequest> {
         let mut placed: SmallVec<[Placed<'_>; 8]> = SmallVec::new();
         for charge in charges {
             if cost <= u64::from(charge.limit.quota) {
                 placed.push(Placed { charge: *charge, cost: cost as u32, crowd: false });
             } else if charge.enforced {
                 let rule = rules.set.rule_of(charge.id).id.clone();
-                return Err(Invalid::CostAboveLimit { rule, limit: charge.limit.quota, cost });
+                return Err(InvalidRequest::CostAboveLimit { rule, limit: charge.limit.quota, cost });
             }
         }
         loop {
@@ -330,7 +332,7 @@ impl Limiter {
         placed.charge.key = self.seed.crowd(ip, CROWDS) ^ placed.charge.limit.state_id;
     }
 
-    pub(crate) fn hashes(&self, request: &Request<'_>) -> Hashes<'_> {
+    pub(crate) fn hashes(&self, request: &Request<'_>) -> RequestHasher<'_> {
         self.seed.hashes(request)
     }
 
@@ -347,7 +349,7 @@ impl Limiter {
         self.admissions.tidy(now_us);
     }
 
-    pub(crate) fn seed(&self) -> &Seed {
+    pub(crate) fn seed(&self) -> &KeySeed {
         &self.seed
     }
 
@@ -374,9 +376,9 @@ impl Limiter {
 }
 
 /// Refuses a request that meets a limit on requests in flight where nobody can tell when it ends.
-pub(crate) fn must_end(rules: &Rules, charges: &[Charge<'_>]) -> Result<(), Invalid> {
+pub(crate) fn must_end(rules: &Rules, charges: &[Charge<'_>]) -> Result<(), InvalidRequest> {
     match charges.iter().find(|charge| charge.limit.longest_in_flight_us().is_some()) {
         None => Ok(()),
-        Some(charge) => Err(Invalid::NeverEnds { rule: rules.set.rule_of(charge.id).id.clone() }),
+        Some(charge) => Err(InvalidRequest::NeverEnds { rule: rules.set.rule_of(charge.id).id.clone() }),
     }
 }

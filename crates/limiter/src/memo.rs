@@ -20,10 +20,10 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
-use tollgate_core::key::Hashes;
+use tollgate_core::key::RequestHasher;
 use tollgate_core::request::Request;
-use tollgate_core::rules::lists::{Listed, Standing};
-use tollgate_core::rules::{ClientMatch, ClientNumber, ClientTraits, RuleSet, Selection};
+use tollgate_core::rules::lists::{ListLookup, ListVerdict};
+use tollgate_core::rules::{ClientDigest, ClientMatch, ClientTraits, RuleSet, Selection};
 
 /// Sets of four entries each; powers of two.
 const CLIENT_SETS: usize = 4096;
@@ -61,7 +61,7 @@ pub(crate) struct Caches {
     /// The last request's. Most services have a path that most requests go to.
     last: Rc<Known>,
     /// By client and lists: what the lists say.
-    listed: Cache<Option<Standing>>,
+    listed: Cache<Option<ListLookup>>,
     /// How many checks from now the next is sampled.
     until_sample: u32,
     /// What was worked out but is not worth keeping.
@@ -183,12 +183,12 @@ impl Caches {
         &mut self,
         policy: &Policy,
         request: &Request<'_>,
-        hashes: &Hashes<'_>,
+        hashes: &RequestHasher<'_>,
     ) -> &Selection {
         let (rules, number) = (&policy.rules.set, policy.rules.number);
         let class = match rules.sum_up(request, hashes) {
-            ClientNumber::Class(class) => class,
-            ClientNumber::Hash(hash) => self.class(rules, number, request, hash),
+            ClientDigest::Class(class) => class,
+            ClientDigest::Hash(hash) => self.class(rules, number, request, hash),
         };
         // Most requests have no query: the endpoint is tried as it is before one is looked for.
         let endpoint = if rules.looks_at_paths() { request.endpoint } else { "" };
@@ -264,9 +264,9 @@ impl Caches {
         &mut self,
         policy: &Policy,
         request: &Request<'_>,
-        hashes: &Hashes<'_>,
+        hashes: &RequestHasher<'_>,
         now_us: u64,
-    ) -> Option<Listed> {
+    ) -> Option<ListVerdict> {
         let (lists, number) = (&policy.lists.value, policy.lists.number);
         let by_address = lists.standing_of_address(request.ip, now_us).listed;
         if !lists.mention_names() {
@@ -282,7 +282,7 @@ impl Caches {
             }
             standing
         });
-        Listed::stricter(by_name.listed, by_address)
+        ListVerdict::stricter(by_name.listed, by_address)
     }
 }
 

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use table::{Budget, Table};
 use tollgate_core::algorithm::sliding_window_log;
 use tollgate_core::algorithm::{LimitStep, StateCell};
-use tollgate_core::decision::Fold;
+use tollgate_core::decision::OutcomeFold;
 use tollgate_core::rules::Charge;
 
 const SHARD_BITS: u32 = 64 - slot::FINGERPRINT_BITS;
@@ -157,12 +157,12 @@ impl MemoryStore {
 
     /// Charges all of `charges`, or none of them if one refuses: locks every shard concerned, in order;
     /// steps on all; then keeps all or nothing.
-    pub(crate) fn take_all(&self, charges: &[Placed<'_>], now_us: u64) -> Result<Fold, Full> {
-        self.take(charges, now_us, Fold::admits)
+    pub(crate) fn take_all(&self, charges: &[Placed<'_>], now_us: u64) -> Result<OutcomeFold, Full> {
+        self.take(charges, now_us, OutcomeFold::admits)
     }
 
     /// Refuses what one of `charges` refuses; otherwise nothing is spent and nothing is said.
-    pub(crate) fn refuse(&self, charges: &[Charge<'_>], cost: u32, now_us: u64) -> Option<Fold> {
+    pub(crate) fn refuse(&self, charges: &[Charge<'_>], cost: u32, now_us: u64) -> Option<OutcomeFold> {
         let charges: SmallVec<[Placed<'_>; 8]> =
             charges.iter().map(|charge| Placed { charge: *charge, cost, crowd: false }).collect();
         // Who finds no room counts with his neighbours, which is the usual way's to do.
@@ -173,8 +173,8 @@ impl MemoryStore {
         &self,
         charges: &[Placed<'_>],
         now_us: u64,
-        spends: impl FnOnce(&Fold) -> bool,
-    ) -> Result<Fold, Full> {
+        spends: impl FnOnce(&OutcomeFold) -> bool,
+    ) -> Result<OutcomeFold, Full> {
         let mut order: SmallVec<[usize; 8]> = charges.iter().map(place_of).collect();
         order.sort_unstable();
         order.dedup();
@@ -182,7 +182,7 @@ impl MemoryStore {
             order.iter().map(|shard| (*shard, self.shards[*shard].0.lock())).collect();
         let position = |placed: &Placed<'_>| order.binary_search(&place_of(placed)).unwrap_or_default();
 
-        let mut fold = Fold::default();
+        let mut fold = OutcomeFold::default();
         let mut steps: SmallVec<[Taken; 8]> = SmallVec::new();
         for (index, placed) in charges.iter().enumerate() {
             let table = &mut tables[position(placed)].1;

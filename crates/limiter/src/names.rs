@@ -6,7 +6,7 @@
 
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
-use tollgate_core::rules::written::{OnExceed, Soft};
+use tollgate_core::rules::written::{OnExceed, SoftLimit};
 
 /// What a limit is called, and what its rule does with requests over it.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -18,7 +18,7 @@ pub struct Names {
     /// What happens over the limit.
     pub on_exceed: OnExceed,
     /// What happens in the last part of it.
-    pub soft: Option<Soft>,
+    pub soft: Option<SoftLimit>,
 }
 
 static NAMES: Mutex<BTreeSet<&'static Names>> = Mutex::new(BTreeSet::new());

@@ -9,12 +9,12 @@ use crate::redis::{Hearing, Shared, Ticket};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use tollgate_core::algorithm::LimitStep;
-use tollgate_core::decision::{Fold, Invalid, Outcome};
-use tollgate_core::key::Hashes;
+use tollgate_core::decision::{InvalidRequest, Outcome, OutcomeFold};
+use tollgate_core::key::RequestHasher;
 use tollgate_core::limit::Meter;
 use tollgate_core::request::Request;
 use tollgate_core::rules::written::OnStoreFailure;
-use tollgate_core::rules::{Charge, Charges, Leasing, LimitId, Over, Selection};
+use tollgate_core::rules::{Charge, Charges, LeaseTiming, LimitId, OverLimitEffect, Selection};
 use tollgate_core::state_address::StateAddress;
 
 /// A shared store, and what is done without it.
@@ -77,9 +77,9 @@ pub(crate) struct Due {
     pub(crate) key: u64,
     pub(crate) client: u64,
     pub(crate) enforced: bool,
-    pub(crate) over: Over,
+    pub(crate) over: OverLimitEffect,
     leased: bool,
-    leasing: Leasing,
+    leasing: LeaseTiming,
     denies_on_failure: bool,
 }
 
@@ -126,9 +126,9 @@ impl Limiter {
         policy: &Arc<Policy>,
         selection: &Selection,
         request: &Request<'_>,
-        hashes: &Hashes<'_>,
+        hashes: &RequestHasher<'_>,
         now_us: u64,
-    ) -> Result<Check<'l>, Invalid> {
+    ) -> Result<Check<'l>, InvalidRequest> {
         let rules = &policy.rules.set;
         let mut charges = Charges::new();
         rules.charge(selection, request, hashes, &mut charges);
@@ -139,7 +139,11 @@ impl Limiter {
                 due.push(Due::new(policy, charge));
             } else if charge.enforced {
                 let rule = rules.rule_of(charge.id).id.clone();
-                return Err(Invalid::CostAboveLimit { rule, limit: charge.limit.quota, cost: request.cost });
+                return Err(InvalidRequest::CostAboveLimit {
+                    rule,
+                    limit: charge.limit.quota,
+                    cost: request.cost,
+                });
             }
         }
         let address = request.ip.map(|ip| self.address_hash(ip));
@@ -227,8 +231,8 @@ pub(crate) fn charge_of<'p>(policy: &'p Policy, charges: &[Due], limit: LimitId)
     charges.iter().find(|due| due.id == limit).map(|due| due.charge(policy))
 }
 
-pub(crate) fn fold(policy: &Policy, charges: &[Due], steps: &[(usize, LimitStep)]) -> Fold {
-    let mut fold = Fold::default();
+pub(crate) fn fold(policy: &Policy, charges: &[Due], steps: &[(usize, LimitStep)]) -> OutcomeFold {
+    let mut fold = OutcomeFold::default();
     for (index, step) in steps {
         fold.add(&charges[*index].charge(policy), step);
     }
@@ -245,7 +249,7 @@ impl Waiting {
         self.charges.iter().any(|due| due.id == limit && due.denies_on_failure)
     }
 
-    fn fold(&self, steps: &[(usize, LimitStep)]) -> Fold {
+    fn fold(&self, steps: &[(usize, LimitStep)]) -> OutcomeFold {
         fold(&self.policy, &self.charges, steps)
     }
 }
@@ -382,9 +386,15 @@ impl Limiter {
         if step.admitted {
             return None;
         }
-        let mut fold = Fold::default();
-        let charge =
-            Charge { limit, id: LimitId::NONE, key: 0, client: 0, enforced: true, over: Over::Shadow };
+        let mut fold = OutcomeFold::default();
+        let charge = Charge {
+            limit,
+            id: LimitId::NONE,
+            key: 0,
+            client: 0,
+            enforced: true,
+            over: OverLimitEffect::Shadow,
+        };
         fold.add(&charge, &step);
         Some(Decision {
             outcome: fold.outcome(),

@@ -4,15 +4,15 @@ use crate::names::Names;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tollgate_core::limit::Limit;
-use tollgate_core::rules::lists::Lists;
-use tollgate_core::rules::written::{OnExceed, Soft};
+use tollgate_core::rules::lists::AccessLists;
+use tollgate_core::rules::written::{OnExceed, SoftLimit};
 use tollgate_core::rules::{LimitId, Rule, RuleSet};
 
 /// Swapped whole, never edited.
 #[derive(Debug)]
 pub(crate) struct Policy {
     pub(crate) rules: Arc<Rules>,
-    pub(crate) lists: Arc<Numbered<Lists>>,
+    pub(crate) lists: Arc<Numbered<AccessLists>>,
     /// Whether anybody is on a list at all.
     pub(crate) has_lists: bool,
 }
@@ -61,7 +61,7 @@ impl Terms {
         Self::named(name, OnExceed::Reject, None, limit)
     }
 
-    fn named(rule: &str, on_exceed: OnExceed, soft: Option<Soft>, limit: &Limit) -> Self {
+    fn named(rule: &str, on_exceed: OnExceed, soft: Option<SoftLimit>, limit: &Limit) -> Self {
         let (rule, policy) = (rule.to_owned(), limit.policy.clone());
         let names = Names::keep(Names { rule, policy, on_exceed, soft });
         Self { names, quota: limit.shown_quota, window_seconds: limit.window_seconds }
@@ -69,14 +69,14 @@ impl Terms {
 }
 
 impl Policy {
-    pub(crate) fn new(rules: RuleSet, lists: Lists) -> Self {
+    pub(crate) fn new(rules: RuleSet, lists: AccessLists) -> Self {
         let terms = rules.limits().map(|(rule, limit)| Terms::of(rule, limit));
         let takes_time = rules.limits().any(|(rule, limit)| takes_time(rule, limit));
         let rules = Rules { number: next_number(), terms: terms.collect(), takes_time, set: rules };
         Self::with(Arc::new(rules), Numbered::new(lists))
     }
 
-    pub(crate) fn with(rules: Arc<Rules>, lists: Arc<Numbered<Lists>>) -> Self {
+    pub(crate) fn with(rules: Arc<Rules>, lists: Arc<Numbered<AccessLists>>) -> Self {
         let has_lists = !lists.value.is_empty();
         Self { rules, lists, has_lists }
     }
@@ -95,7 +95,7 @@ impl Rules {
 
 /// Whether a request that meets this limit may have to wait, or be counted until it ends.
 pub(crate) fn takes_time(rule: &Rule, limit: &Limit) -> bool {
-    let slows = |soft: &Soft| soft.then.takes_time();
+    let slows = |soft: &SoftLimit| soft.then.takes_time();
     rule.on_exceed.takes_time()
         || rule.soft.as_ref().is_some_and(slows)
         || limit.longest_in_flight_us().is_some()

@@ -9,8 +9,8 @@ use crate::pending::{Due, SharedStore, fold};
 use crate::policy::{Policy, takes_time};
 use smallvec::SmallVec;
 use std::sync::Arc;
-use tollgate_core::decision::{Fold, Outcome, Standing, validate};
-use tollgate_core::key::Hashes;
+use tollgate_core::decision::{LimitStatus, Outcome, OutcomeFold, validate};
+use tollgate_core::key::RequestHasher;
 use tollgate_core::request::Request;
 use tollgate_core::rules::written::OnExceed;
 use tollgate_core::rules::{Charge, Charges, RuleSet, Selection};
@@ -39,7 +39,7 @@ impl Limiter {
         policy: &Arc<Policy>,
         selection: &Selection,
         request: &Request<'_>,
-        hashes: &Hashes<'_>,
+        hashes: &RequestHasher<'_>,
     ) -> Option<Decision> {
         let rules = &policy.rules;
         if self.abuse.is_holding()
@@ -96,7 +96,7 @@ impl Limiter {
         charges: &[Charge<'_>],
         cost: u32,
         now_us: u64,
-    ) -> Option<Standing> {
+    ) -> Option<LimitStatus> {
         match self.known_refusal(policy, charges, cost, now_us)?.outcome() {
             Outcome::Limited(standing) => Some(standing),
             Outcome::Unlimited | Outcome::Denied | Outcome::Admitted(_) => None,
@@ -105,7 +105,13 @@ impl Limiter {
 
     /// The steps of `charges`, if one is known to refuse: by the states of the embedded store, or by what the shared one
     /// last said. Nothing is spent, and no store is called.
-    fn known_refusal(&self, policy: &Policy, charges: &[Charge<'_>], cost: u32, now_us: u64) -> Option<Fold> {
+    fn known_refusal(
+        &self,
+        policy: &Policy,
+        charges: &[Charge<'_>],
+        cost: u32,
+        now_us: u64,
+    ) -> Option<OutcomeFold> {
         if charges.is_empty() {
             return None;
         }

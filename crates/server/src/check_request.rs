@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use tollgate_core::path;
 use tollgate_core::request::LONGEST_ENDPOINT;
 use tollgate_http::Fault;
-use tollgate_limiter::{Check, Invalid, Limiter, Method, Request};
+use tollgate_limiter::{Check, InvalidRequest, Limiter, Method, Request};
 
 const EXAMPLE: &str = r#"a check is a JSON object such as {"key":"sk_1","endpoint":"/v1/orders"}"#;
 
@@ -68,7 +68,7 @@ impl<'a> CheckRequest<'a> {
         let ids: SmallVec<[(&str, &str); 4]> = ids.map(|(name, value)| (&*name.0, &*value.0)).collect();
         let endpoint = self.endpoint.as_ref().map_or("", |text| &*text.0);
         if endpoint.len() > LONGEST_ENDPOINT {
-            return Err(Invalid::EndpointTooLong.into());
+            return Err(InvalidRequest::EndpointTooLong.into());
         }
         // Every door uses this form, so that another spelling is not another quota.
         let endpoint = path::endpoint(endpoint)

@@ -10,7 +10,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tollgate_core::rules::{Ability, OpenDoor};
+use tollgate_core::rules::{DoorCapability, OpenDoor};
 use tollgate_http::{Answer, Entrance, Fault, HeaderOptions, ServeOptions, answer, origin, read, serve};
 use tollgate_limiter::Limiter;
 
@@ -31,8 +31,9 @@ pub struct HttpDoor {
 /// What the check API supports, for the rule compiler: callers state identities, tiers and priorities themselves; it
 /// neither queues requests nor sees them end.
 pub fn describe_door() -> OpenDoor {
-    let abilities = BTreeSet::from([Ability::Domain, Ability::Tier, Ability::Priority]);
-    OpenDoor { name: "the check API", abilities, identities: None }
+    let capabilities =
+        BTreeSet::from([DoorCapability::Domain, DoorCapability::Tier, DoorCapability::Priority]);
+    OpenDoor { name: "the check API", capabilities, identities: None }
 }
 
 /// Serves `door` until `shutdown` resolves, then drains. Returns the number of connections that were cut because they

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 use serde_path_to_error::Segment;
-use tollgate_core::problem::nearest;
+use tollgate_core::diagnostic::nearest;
 use tollgate_http::Fault;
 
 /// Error messages repeat what was sent, but no more than this many characters of it.

@@ -2,9 +2,9 @@
 
 use serde::Deserialize;
 use std::time::Duration;
-use tollgate_core::document::{Document, Path};
+use tollgate_core::document::{Document, DocumentPath};
 use tollgate_core::rate::SECOND_US;
-use tollgate_core::rules::spelling::DurationText;
+use tollgate_core::rules::short_forms::DurationText;
 use tollgate_limiter::{AbuseSettings, TemporaryDeny};
 
 const DAY_US: u64 = 86_400 * SECOND_US;
@@ -28,7 +28,7 @@ struct DenyFile {
 
 /// Notes what is wrong with the section.
 pub fn check(document: &mut Document, file: &AbuseFile) {
-    let section = Path::root().field("abuse");
+    let section = DocumentPath::root().field("abuse");
     if file.hot_per_second == Some(0) {
         let hint = "10000 is the default";
         document.error(&section.field("hot_per_second"), "every key would be reported", hint);

@@ -5,8 +5,8 @@
 
 use super::{ConfigFile, ServeArgs, Store};
 use crate::serve::Doors;
-use tollgate_core::document::{Document, Path};
-use tollgate_core::problem::Report;
+use tollgate_core::diagnostic::DiagnosticReport;
+use tollgate_core::document::{Document, DocumentPath};
 
 /// What is run, as far as it decides which settings matter.
 pub struct Setup<'a> {
@@ -70,7 +70,12 @@ pub fn check_arguments(args: &ServeArgs, setup: &Setup<'_>) -> Result<Vec<String
 }
 
 /// What stands in the settings file, `text` by the name `source`, without effect.
-pub fn check_file(file: &ConfigFile, source: &str, text: &str, setup: &Setup<'_>) -> Result<(), Report> {
+pub fn check_file(
+    file: &ConfigFile,
+    source: &str,
+    text: &str,
+    setup: &Setup<'_>,
+) -> Result<(), DiagnosticReport> {
     let idle = setup.idle().into_iter().filter(|idle| match idle.name {
         "listen" => file.listen.is_some(),
         "identity" => file.identity.is_some(),
@@ -82,7 +87,7 @@ pub fn check_file(file: &ConfigFile, source: &str, text: &str, setup: &Setup<'_>
     let mut document = Document::parse(source, text)?;
     for WithoutEffect { name, reason } in idle {
         document.error_at_name(
-            &Path::root().field(name),
+            &DocumentPath::root().field(name),
             format!("`{name}` has no effect: {reason}"),
             "remove it",
         );

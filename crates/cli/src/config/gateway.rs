@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
-use tollgate_core::document::{Document, Path};
-use tollgate_core::path::{PathFault, canonical};
+use tollgate_core::document::{Document, DocumentPath};
+use tollgate_core::path::{PathError, canonical};
 use tollgate_core::rate::parse_duration_us;
 use tollgate_gateway::settings::{
     Address, Balance, BodyLimits, Doubles, Forwarded, HealthCheck, OnClientGone, Route, Settings, Upstream,
@@ -148,7 +148,7 @@ impl GatewayFile {
 }
 
 /// Something wrong, and where in the section.
-type Wrong = (Path, String);
+type Wrong = (DocumentPath, String);
 
 /// The gateway that flags and file describe, behind the proxies in `trusted`; none if they describe none.
 pub fn read(
@@ -160,7 +160,7 @@ pub fn read(
     if listen.is_none() && upstream.is_none() && file.is_none() {
         return Ok(None);
     }
-    let root = Path::root();
+    let root = DocumentPath::root();
     let empty = GatewayFile::default();
     let file = file.unwrap_or(&empty);
     let listen = listen.map_or(Ok(DEFAULT_LISTEN), address).map_err(|e| (root.field("gateway_listen"), e))?;
@@ -210,8 +210,8 @@ pub fn check(
 fn settings(
     upstream: Option<&str>,
     file: &GatewayFile,
-    root: &Path,
-    section: &Path,
+    root: &DocumentPath,
+    section: &DocumentPath,
 ) -> Result<Settings, Wrong> {
     let mut upstreams = Vec::new();
     for (name, upstream) in &file.upstreams {
@@ -262,11 +262,11 @@ fn settings(
     })
 }
 
-fn read_route(route: &RouteFile, path: &Path) -> Result<Route, Wrong> {
+fn read_route(route: &RouteFile, path: &DocumentPath) -> Result<Route, Wrong> {
     for (place, text) in route.paths.iter().enumerate() {
         let error = match canonical(text) {
             Ok(_) => continue,
-            Err(PathFault::NoSlash) => format!("`{text}` is not a path; it begins with a slash"),
+            Err(PathError::NoSlash) => format!("`{text}` is not a path; it begins with a slash"),
             Err(fault) => format!("`{text}` matches nothing: {fault}"),
         };
         return Err((path.field("paths").index(place), error));
@@ -286,7 +286,7 @@ fn is_host_pattern(text: &str) -> bool {
     matches!(text, "" | "*") || host::canonical(name).is_some_and(|name| !name.is_empty())
 }
 
-fn read_upstream(name: &str, file: &UpstreamFile, path: &Path) -> Result<Upstream, Wrong> {
+fn read_upstream(name: &str, file: &UpstreamFile, path: &DocumentPath) -> Result<Upstream, Wrong> {
     if file.addresses.is_empty() {
         return Err((
             path.clone(),
@@ -337,7 +337,7 @@ fn read_upstream(name: &str, file: &UpstreamFile, path: &Path) -> Result<Upstrea
 fn duration(
     setting: Option<&Setting>,
     default: Duration,
-    path: &Path,
+    path: &DocumentPath,
     field: &str,
 ) -> Result<Duration, Wrong> {
     let Some(setting) = setting else { return Ok(default) };

@@ -4,10 +4,10 @@ use super::Setting;
 use serde::Deserialize;
 use std::path::PathBuf;
 use std::time::Duration;
-use tollgate_core::document::{Document, Path};
+use tollgate_core::document::{Document, DocumentPath};
 use tollgate_core::rate::parse_duration_us;
-use tollgate_core::rules::leasing::lease_us;
-use tollgate_core::rules::spelling::DurationText;
+use tollgate_core::rules::lease_timing::lease_us;
+use tollgate_core::rules::short_forms::DurationText;
 use tollgate_limiter::{Emergency, FailureSettings, RedisSettings, StoreUrl};
 
 /// Where states are kept.
@@ -118,14 +118,14 @@ pub fn read(flags: StoreFlags, file: &RedisFile) -> Result<Store, String> {
 pub fn check_url(document: &mut Document, store: Option<&str>) {
     let flags = StoreFlags { url: store.map(str::to_owned), ..StoreFlags::default() };
     if let Err(error) = read(flags, &RedisFile::default()) {
-        document.error(&Path::root().field("store"), error, None);
+        document.error(&DocumentPath::root().field("store"), error, None);
     }
 }
 
 /// Reports what is wrong in the section where it stands.
 pub fn check(document: &mut Document, file: &RedisFile) {
-    let section = Path::root().field("redis");
-    let mut wrong = |path: Path, error: Option<String>| {
+    let section = DocumentPath::root().field("redis");
+    let mut wrong = |path: DocumentPath, error: Option<String>| {
         if let Some(error) = error {
             document.error(&path, error, None);
         }

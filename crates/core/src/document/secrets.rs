@@ -4,8 +4,8 @@
 //! credential, and a rule file has them in lists, tiers, overrides, patterns and tests. Addresses, networks and bare wildcards among
 //! them are not, and help to see what is wrong.
 
-use super::yaml::{Content, Entry, Node};
-use crate::problem::{Hidden, Region, lines};
+use super::yaml::{YamlContent, YamlEntry, YamlNode};
+use crate::diagnostic::{Redactions, TextRegion, lines};
 use crate::rules::lists::looks_like_an_address;
 use crate::rules::pattern::network;
 use serde_json::Value;
@@ -61,14 +61,14 @@ enum Secrecy {
 }
 
 /// Everything secret under `root`.
-pub(super) fn in_tree(root: &Node) -> Hidden {
-    let mut hidden = Hidden::default();
+pub(super) fn in_tree(root: &YamlNode) -> Redactions {
+    let mut hidden = Redactions::default();
     visit(root, Secrecy::Open, "", &mut hidden);
     hidden
 }
 
 /// Hides an entry as a whole: its name may be an API key that stands in the wrong place.
-pub(super) fn hide_entry(entry: &Entry, hidden: &mut Hidden) {
+pub(super) fn hide_entry(entry: &YamlEntry, hidden: &mut Redactions) {
     hide(entry.region(), &Value::String(entry.name.clone()), hidden);
     visit(&entry.value, Secrecy::All, "", hidden);
 }
@@ -78,15 +78,15 @@ pub(super) fn is_word(text: &str) -> bool {
     text.len() <= 32 && text.bytes().all(|byte| byte.is_ascii_alphabetic() || matches!(byte, b'_' | b'-'))
 }
 
-fn visit(node: &Node, secrecy: Secrecy, parent: &str, hidden: &mut Hidden) {
+fn visit(node: &YamlNode, secrecy: Secrecy, parent: &str, hidden: &mut Redactions) {
     match &node.content {
-        Content::Scalar(value) => {
+        YamlContent::Scalar(value) => {
             if hides(secrecy, value) {
                 hide(node.region(), value, hidden);
             }
         }
-        Content::Sequence(items) => items.iter().for_each(|item| visit(item, secrecy, parent, hidden)),
-        Content::Mapping(entries) => {
+        YamlContent::Sequence(items) => items.iter().for_each(|item| visit(item, secrecy, parent, hidden)),
+        YamlContent::Mapping(entries) => {
             for entry in entries.iter().chain(&node.repeated) {
                 if hides_name(secrecy, &entry.name) {
                     hide(entry.region(), &Value::String(entry.name.clone()), hidden);
@@ -98,7 +98,7 @@ fn visit(node: &Node, secrecy: Secrecy, parent: &str, hidden: &mut Hidden) {
 }
 
 /// What is hidden of an entry's value.
-fn below(secrecy: Secrecy, parent: &str, entry: &Entry) -> Secrecy {
+fn below(secrecy: Secrecy, parent: &str, entry: &YamlEntry) -> Secrecy {
     match (secrecy, entry.name.as_str()) {
         (Secrecy::All, _) => Secrecy::All,
         (Secrecy::Names, _) => Secrecy::Open,
@@ -108,7 +108,7 @@ fn below(secrecy: Secrecy, parent: &str, entry: &Entry) -> Secrecy {
     }
 }
 
-fn by_name(parent: &str, entry: &Entry) -> Secrecy {
+fn by_name(parent: &str, entry: &YamlEntry) -> Secrecy {
     let plain = entry.name.to_lowercase().replace(['-', '_', ' '], "");
     let secrecy = by_plain_name(&plain, parent, entry);
     if secrecy != Secrecy::Open || OPEN_FIELDS.contains(&plain.as_str()) || plain.ends_with("file") {
@@ -118,8 +118,8 @@ fn by_name(parent: &str, entry: &Entry) -> Secrecy {
     meant.map_or(Secrecy::Open, |meant| by_plain_name(meant, parent, entry))
 }
 
-fn by_plain_name(plain: &str, parent: &str, entry: &Entry) -> Secrecy {
-    let is_list = matches!(entry.value.content, Content::Sequence(_));
+fn by_plain_name(plain: &str, parent: &str, entry: &YamlEntry) -> Secrecy {
+    let is_list = matches!(entry.value.content, YamlContent::Sequence(_));
     match (plain, parent) {
         ("allow" | "deny" | "whitelist" | "blacklist", "") => Secrecy::Keys,
         ("allow" | "deny" | "whitelist" | "blacklist", _) if is_list => Secrecy::Keys,
@@ -173,7 +173,7 @@ fn is_key(text: &str) -> bool {
     !is_wildcard && network(text).is_none() && !looks_like_an_address(text)
 }
 
-fn hide(region: Region, value: &Value, hidden: &mut Hidden) {
+fn hide(region: TextRegion, value: &Value, hidden: &mut Redactions) {
     hidden.hide_region(region);
     match value {
         Value::String(text) => hidden.hide_text(text),
@@ -188,19 +188,19 @@ fn hide(region: Region, value: &Value, hidden: &mut Hidden) {
 
 /// What is hidden of a text that is not YAML, where fields cannot be told apart: everything that follows a name that
 /// looks like that of a secret, to the end of the line and over the lines that belong to it.
-pub(super) fn in_text(text: &str) -> Hidden {
-    let mut hidden = Hidden::default();
-    let mut open: Option<OpenValue> = None;
+pub(super) fn in_text(text: &str) -> Redactions {
+    let mut hidden = Redactions::default();
+    let mut open: Option<MultilineSecret> = None;
     for (line, number) in lines(text).zip(1..) {
         if let Some(value) = open.as_mut().filter(|value| value.goes_on(line)) {
             value.read(line);
-            hidden.hide_region(Region { start: (number, 1), end: (number, usize::MAX) });
+            hidden.hide_region(TextRegion { start: (number, 1), end: (number, usize::MAX) });
             continue;
         }
         open = suspect_value(line).map(|start| {
             let column = line[..start].chars().count() + 1;
-            hidden.hide_region(Region { start: (number, column), end: (number, usize::MAX) });
-            let mut value = OpenValue { indent: indent(line), quote: None, depth: 0 };
+            hidden.hide_region(TextRegion { start: (number, column), end: (number, usize::MAX) });
+            let mut value = MultilineSecret { indent: indent(line), quote: None, depth: 0 };
             value.read(&line[start..]);
             value
         });
@@ -209,13 +209,13 @@ pub(super) fn in_text(text: &str) -> Hidden {
 }
 
 /// A secret whose value may go on in the next line.
-struct OpenValue {
+struct MultilineSecret {
     indent: usize,
     quote: Option<char>,
     depth: usize,
 }
 
-impl OpenValue {
+impl MultilineSecret {
     fn goes_on(&self, line: &str) -> bool {
         let text = line.trim_start();
         self.quote.is_some()

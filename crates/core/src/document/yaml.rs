@@ -1,7 +1,7 @@
 //! From text to a tree of values with positions, on top of the parser's events.
 
-use super::{At, Segment};
-use crate::problem::{Position, Problem, Region, Severity};
+use super::{EntryPart, PathSegment};
+use crate::diagnostic::{Diagnostic, Severity, TextPosition, TextRegion};
 use granit_parser::{Event, Parser, ScalarStyle, Span};
 use serde_json::{Map, Number, Value};
 use std::collections::{HashMap, HashSet};
@@ -13,13 +13,13 @@ const DEEPEST: usize = 64;
 
 /// A value and where it stands.
 #[derive(Clone, Debug)]
-pub(super) struct Node {
-    position: Position,
+pub(super) struct YamlNode {
+    position: TextPosition,
     /// Where it ends: line and column, exclusive.
     end: (usize, usize),
-    pub(super) content: Content,
+    pub(super) content: YamlContent,
     /// Entries of this mapping that do not count, because others of the same name do.
-    pub(super) repeated: Vec<Entry>,
+    pub(super) repeated: Vec<YamlEntry>,
     /// Something was cut out below.
     damaged: bool,
     /// The names of the entries that were cut out of this very mapping.
@@ -27,82 +27,82 @@ pub(super) struct Node {
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Content {
+pub(super) enum YamlContent {
     Scalar(Value),
-    Sequence(Vec<Node>),
-    Mapping(Vec<Entry>),
+    Sequence(Vec<YamlNode>),
+    Mapping(Vec<YamlEntry>),
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Entry {
+pub(super) struct YamlEntry {
     pub(super) name: String,
-    position: Position,
+    position: TextPosition,
     /// Where the name ends: line and column, exclusive.
     name_end: (usize, usize),
-    pub(super) value: Node,
+    pub(super) value: YamlNode,
 }
 
-impl Entry {
+impl YamlEntry {
     /// Where the name stands.
-    pub(super) fn region(&self) -> Region {
-        Region { start: (self.position.line, self.position.column), end: self.name_end }
+    pub(super) fn region(&self) -> TextRegion {
+        TextRegion { start: (self.position.line, self.position.column), end: self.name_end }
     }
 }
 
-impl Node {
-    fn new(position: Position, end: (usize, usize), content: Content) -> Self {
+impl YamlNode {
+    fn new(position: TextPosition, end: (usize, usize), content: YamlContent) -> Self {
         Self { position, end, content, repeated: Vec::new(), damaged: false, lost: Vec::new() }
     }
 
     /// The whole of it.
-    pub(super) fn region(&self) -> Region {
-        Region { start: (self.position.line, self.position.column), end: self.end }
+    pub(super) fn region(&self) -> TextRegion {
+        TextRegion { start: (self.position.line, self.position.column), end: self.end }
     }
 
     /// The entry at `path`.
-    pub(super) fn entry(&self, path: &[Segment]) -> Option<&Entry> {
+    pub(super) fn entry(&self, path: &[PathSegment]) -> Option<&YamlEntry> {
         let (first, rest) = path.split_first()?;
         match (first, &self.content) {
-            (Segment::Field(name), Content::Mapping(entries)) => {
+            (PathSegment::Field(name), YamlContent::Mapping(entries)) => {
                 let entry = entries.iter().find(|entry| entry.name == *name)?;
                 if rest.is_empty() { Some(entry) } else { entry.value.entry(rest) }
             }
-            (Segment::Index(index), Content::Sequence(items)) => items.get(*index)?.entry(rest),
+            (PathSegment::Index(index), YamlContent::Sequence(items)) => items.get(*index)?.entry(rest),
             _ => None,
         }
     }
 
     pub(super) fn is_mapping(&self) -> bool {
-        matches!(self.content, Content::Mapping(_))
+        matches!(self.content, YamlContent::Mapping(_))
     }
 
     fn is_null(&self) -> bool {
-        matches!(self.content, Content::Scalar(Value::Null))
+        matches!(self.content, YamlContent::Scalar(Value::Null))
     }
 
     /// The plain value, for serde.
     pub(super) fn to_json(&self) -> Value {
         match &self.content {
-            Content::Scalar(value) => value.clone(),
-            Content::Sequence(items) => items.iter().map(Self::to_json).collect(),
-            Content::Mapping(entries) => Value::Object(
+            YamlContent::Scalar(value) => value.clone(),
+            YamlContent::Sequence(items) => items.iter().map(Self::to_json).collect(),
+            YamlContent::Mapping(entries) => Value::Object(
                 entries.iter().map(|e| (e.name.clone(), e.value.to_json())).collect::<Map<_, _>>(),
             ),
         }
     }
 
     /// Where `path` stands; of what is not there, where the nearest thing above it does.
-    pub(super) fn locate(&self, path: &[Segment], at: At) -> Position {
+    pub(super) fn locate(&self, path: &[PathSegment], at: EntryPart) -> TextPosition {
         let Some((first, rest)) = path.split_first() else { return self.position };
         match (first, &self.content) {
-            (Segment::Field(name), Content::Mapping(entries)) => {
+            (PathSegment::Field(name), YamlContent::Mapping(entries)) => {
                 match entries.iter().find(|entry| entry.name == *name) {
-                    Some(entry) if rest.is_empty() && at == At::Name => entry.position,
+                    Some(entry) if rest.is_empty() && at == EntryPart::Name => entry.position,
                     Some(entry) => entry.value.locate(rest, at),
                     None => self.position,
                 }
             }
-            (Segment::Index(index), Content::Sequence(items)) => {
+            (PathSegment::Index(index), YamlContent::Sequence(items)) => {
                 items.get(*index).map_or(self.position, |item| item.locate(rest, at))
             }
             _ => self.position,
@@ -110,10 +110,10 @@ impl Node {
     }
 
     /// Takes the value at `path` out of its parent. False if there is none.
-    pub(super) fn cut(&mut self, path: &[Segment]) -> bool {
+    pub(super) fn cut(&mut self, path: &[PathSegment]) -> bool {
         let Some((first, rest)) = path.split_first() else { return false };
         let cut = match (first, &mut self.content) {
-            (Segment::Field(name), Content::Mapping(entries)) => {
+            (PathSegment::Field(name), YamlContent::Mapping(entries)) => {
                 match entries.iter().position(|entry| entry.name == *name) {
                     Some(found) if rest.is_empty() => {
                         self.lost.push(entries.remove(found).name);
@@ -123,7 +123,7 @@ impl Node {
                     None => false,
                 }
             }
-            (Segment::Index(index), Content::Sequence(items)) if *index < items.len() => {
+            (PathSegment::Index(index), YamlContent::Sequence(items)) if *index < items.len() => {
                 if rest.is_empty() {
                     items.remove(*index);
                     true
@@ -138,16 +138,16 @@ impl Node {
     }
 
     /// Takes out what has no value; answers the names, of items none, and the places.
-    pub(super) fn cut_empty(&mut self) -> Vec<(Option<String>, Position)> {
+    pub(super) fn cut_empty(&mut self) -> Vec<(Option<String>, TextPosition)> {
         let mut found = Vec::new();
         match &mut self.content {
-            Content::Scalar(_) => {}
-            Content::Sequence(items) => {
+            YamlContent::Scalar(_) => {}
+            YamlContent::Sequence(items) => {
                 found.extend(items.iter().filter(|item| item.is_null()).map(|item| (None, item.position)));
                 items.retain(|item| !item.is_null());
                 found.extend(items.iter_mut().flat_map(Self::cut_empty));
             }
-            Content::Mapping(entries) => {
+            YamlContent::Mapping(entries) => {
                 let empty = entries.iter().filter(|entry| entry.value.is_null());
                 found.extend(empty.map(|entry| (Some(entry.name.clone()), entry.position)));
                 self.lost.extend(found.iter().filter_map(|(name, _)| name.clone()));
@@ -160,17 +160,17 @@ impl Node {
     }
 
     /// Whether the very entry at `path` was cut out.
-    pub(super) fn is_lost(&self, path: &[Segment]) -> bool {
+    pub(super) fn is_lost(&self, path: &[PathSegment]) -> bool {
         // Asked for each entry of what may be a very long mapping.
         if !self.damaged {
             return false;
         }
         match (path, &self.content) {
-            ([Segment::Field(name)], _) => self.lost.contains(name),
-            ([Segment::Field(name), rest @ ..], Content::Mapping(entries)) => {
+            ([PathSegment::Field(name)], _) => self.lost.contains(name),
+            ([PathSegment::Field(name), rest @ ..], YamlContent::Mapping(entries)) => {
                 entries.iter().any(|entry| entry.name == *name && entry.value.is_lost(rest))
             }
-            ([Segment::Index(index), rest @ ..], Content::Sequence(items)) => {
+            ([PathSegment::Index(index), rest @ ..], YamlContent::Sequence(items)) => {
                 items.get(*index).is_some_and(|item| item.is_lost(rest))
             }
             _ => false,
@@ -178,14 +178,14 @@ impl Node {
     }
 
     /// Whether anything was cut out of the value at `path`.
-    pub(super) fn is_damaged(&self, path: &[Segment]) -> bool {
+    pub(super) fn is_damaged(&self, path: &[PathSegment]) -> bool {
         let Some((first, rest)) = path.split_first() else { return self.damaged };
         match (first, &self.content) {
-            (Segment::Field(name), Content::Mapping(entries)) => entries
+            (PathSegment::Field(name), YamlContent::Mapping(entries)) => entries
                 .iter()
                 .find(|entry| entry.name == *name)
                 .map_or_else(|| self.lost.contains(name), |entry| entry.value.is_damaged(rest)),
-            (Segment::Index(index), Content::Sequence(items)) => {
+            (PathSegment::Index(index), YamlContent::Sequence(items)) => {
                 items.get(*index).map_or(self.damaged, |item| item.is_damaged(rest))
             }
             _ => self.damaged,
@@ -195,14 +195,14 @@ impl Node {
 
 /// Reads the one document in `text`, and what is wrong in it but does not end the reading. An empty one is
 /// an empty mapping.
-pub(super) fn parse(text: &str) -> Result<(Node, Vec<Problem>), Problem> {
-    let mut builder = Builder {
+pub(super) fn parse(text: &str) -> Result<(YamlNode, Vec<Diagnostic>), Diagnostic> {
+    let mut builder = YamlTreeBuilder {
         events: Parser::new_from_str(text),
         anchors: HashMap::new(),
         nodes: 0,
         problems: Vec::new(),
     };
-    let start = Position { line: 1, column: 1, width: 1 };
+    let start = TextPosition { line: 1, column: 1, width: 1 };
     let mut root = None;
     while let Some(event) = builder.events.next() {
         match event.map_err(syntax_error)? {
@@ -215,19 +215,19 @@ pub(super) fn parse(text: &str) -> Result<(Node, Vec<Problem>), Problem> {
         }
     }
     let root = root.filter(|node| !node.is_null());
-    let root = root.unwrap_or_else(|| Node::new(start, (1, 1), Content::Mapping(Vec::new())));
+    let root = root.unwrap_or_else(|| YamlNode::new(start, (1, 1), YamlContent::Mapping(Vec::new())));
     Ok((root, builder.problems))
 }
 
-struct Builder<'t> {
+struct YamlTreeBuilder<'t> {
     events: Parser<'t, granit_parser::StrInput<'t>>,
-    anchors: HashMap<usize, Node>,
+    anchors: HashMap<usize, YamlNode>,
     nodes: usize,
-    problems: Vec<Problem>,
+    problems: Vec<Diagnostic>,
 }
 
-impl<'t> Builder<'t> {
-    fn node(&mut self, event: Event<'t>, span: Span, depth: usize) -> Result<Node, Problem> {
+impl<'t> YamlTreeBuilder<'t> {
+    fn node(&mut self, event: Event<'t>, span: Span, depth: usize) -> Result<YamlNode, Diagnostic> {
         let position = position(&span);
         if depth > DEEPEST {
             return Err(too_deep(position));
@@ -237,11 +237,11 @@ impl<'t> Builder<'t> {
         let (anchor, content) = match event {
             Event::Scalar(text, style, anchor, _) => {
                 self.count(text.len() / BYTES_PER_NODE, position)?;
-                (anchor, Content::Scalar(scalar(&text, style)))
+                (anchor, YamlContent::Scalar(scalar(&text, style)))
             }
-            Event::SequenceStart(_, anchor, _) => (anchor, Content::Sequence(self.sequence(depth)?)),
+            Event::SequenceStart(_, anchor, _) => (anchor, YamlContent::Sequence(self.sequence(depth)?)),
             Event::MappingStart(_, anchor, _) => {
-                (anchor, Content::Mapping(self.mapping(depth, &mut repeated)?))
+                (anchor, YamlContent::Mapping(self.mapping(depth, &mut repeated)?))
             }
             Event::Alias(anchor) => {
                 let Some(target) = self.anchors.get(&anchor) else {
@@ -253,7 +253,7 @@ impl<'t> Builder<'t> {
             }
             _ => return Err(problem(position, "this cannot be read", "is it meant to be a value?")),
         };
-        let mut node = Node::new(position, end(&span), content);
+        let mut node = YamlNode::new(position, end(&span), content);
         node.repeated = repeated;
         if anchor > 0 {
             self.count(node.size(), position)?;
@@ -262,7 +262,7 @@ impl<'t> Builder<'t> {
         Ok(node)
     }
 
-    fn sequence(&mut self, depth: usize) -> Result<Vec<Node>, Problem> {
+    fn sequence(&mut self, depth: usize) -> Result<Vec<YamlNode>, Diagnostic> {
         let mut items = Vec::new();
         while let Some((event, span)) = self.next_in_collection()? {
             items.push(self.node(event, span, depth + 1)?);
@@ -270,8 +270,8 @@ impl<'t> Builder<'t> {
         Ok(items)
     }
 
-    fn mapping(&mut self, depth: usize, repeated: &mut Vec<Entry>) -> Result<Vec<Entry>, Problem> {
-        let mut entries: Vec<Entry> = Vec::new();
+    fn mapping(&mut self, depth: usize, repeated: &mut Vec<YamlEntry>) -> Result<Vec<YamlEntry>, Diagnostic> {
+        let mut entries: Vec<YamlEntry> = Vec::new();
         let mut lines: HashMap<String, usize> = HashMap::new();
         let mut merged = Vec::new();
         while let Some((event, span)) = self.next_in_collection()? {
@@ -287,10 +287,10 @@ impl<'t> Builder<'t> {
             } else if let Some(line) = lines.get(name.as_ref()) {
                 let hint = format!("the first is on line {line}; keep one of them");
                 self.problems.push(problem(position, &format!("`{name}` is given twice"), &hint));
-                repeated.push(Entry { name: name.into_owned(), position, name_end, value });
+                repeated.push(YamlEntry { name: name.into_owned(), position, name_end, value });
             } else {
                 lines.insert(name.clone().into_owned(), position.line);
-                entries.push(Entry { name: name.into_owned(), position, name_end, value });
+                entries.push(YamlEntry { name: name.into_owned(), position, name_end, value });
             }
         }
         if !merged.is_empty() {
@@ -300,7 +300,7 @@ impl<'t> Builder<'t> {
         Ok(entries)
     }
 
-    fn next_in_collection(&mut self) -> Result<Option<(Event<'t>, Span)>, Problem> {
+    fn next_in_collection(&mut self) -> Result<Option<(Event<'t>, Span)>, Diagnostic> {
         match self.events.next() {
             None | Some(Ok((Event::SequenceEnd | Event::MappingEnd, _))) => Ok(None),
             Some(Ok(event)) => Ok(Some(event)),
@@ -308,7 +308,7 @@ impl<'t> Builder<'t> {
         }
     }
 
-    fn count(&mut self, nodes: usize, position: Position) -> Result<(), Problem> {
+    fn count(&mut self, nodes: usize, position: TextPosition) -> Result<(), Diagnostic> {
         self.nodes += nodes;
         if self.nodes > MOST_NODES {
             return Err(problem(position, "the document is too large", "are aliases multiplying it?"));
@@ -317,15 +317,15 @@ impl<'t> Builder<'t> {
     }
 }
 
-impl Node {
+impl YamlNode {
     /// What holding another copy of it costs, in nodes.
     pub(super) fn size(&self) -> usize {
         match &self.content {
-            Content::Scalar(Value::String(text)) => 1 + text.len() / BYTES_PER_NODE,
-            Content::Scalar(_) => 1,
-            Content::Sequence(items) => 1 + items.iter().map(Self::size).sum::<usize>(),
-            Content::Mapping(entries) => {
-                let size = |entry: &Entry| entry.name.len() / BYTES_PER_NODE + entry.value.size();
+            YamlContent::Scalar(Value::String(text)) => 1 + text.len() / BYTES_PER_NODE,
+            YamlContent::Scalar(_) => 1,
+            YamlContent::Sequence(items) => 1 + items.iter().map(Self::size).sum::<usize>(),
+            YamlContent::Mapping(entries) => {
+                let size = |entry: &YamlEntry| entry.name.len() / BYTES_PER_NODE + entry.value.size();
                 1 + entries.iter().chain(&self.repeated).map(size).sum::<usize>()
             }
         }
@@ -334,14 +334,14 @@ impl Node {
 
 /// `<<: *base`: the entries of another mapping, except those that are given here.
 fn merge(
-    node: Node,
+    node: YamlNode,
     known: &mut HashSet<String>,
-    into: &mut Vec<Entry>,
-    repeated: &mut Vec<Entry>,
-) -> Result<(), Problem> {
+    into: &mut Vec<YamlEntry>,
+    repeated: &mut Vec<YamlEntry>,
+) -> Result<(), Diagnostic> {
     let position = node.position;
     match node.content {
-        Content::Mapping(entries) => {
+        YamlContent::Mapping(entries) => {
             for entry in entries {
                 let to = if known.insert(entry.name.clone()) { &mut *into } else { &mut *repeated };
                 to.push(entry);
@@ -349,8 +349,10 @@ fn merge(
             repeated.extend(node.repeated);
             Ok(())
         }
-        Content::Sequence(items) => items.into_iter().try_for_each(|item| merge(item, known, into, repeated)),
-        Content::Scalar(_) => Err(problem(position, "only a mapping can be merged", "write `<<: *name`")),
+        YamlContent::Sequence(items) => {
+            items.into_iter().try_for_each(|item| merge(item, known, into, repeated))
+        }
+        YamlContent::Scalar(_) => Err(problem(position, "only a mapping can be merged", "write `<<: *name`")),
     }
 }
 
@@ -385,19 +387,19 @@ fn number(text: &str) -> Option<Number> {
     text.parse::<f64>().ok().and_then(Number::from_f64)
 }
 
-fn position(span: &Span) -> Position {
+fn position(span: &Span) -> TextPosition {
     let (start, end) = (span.start, span.end);
     let width = if start.line() == end.line() { end.col().saturating_sub(start.col()) } else { 1 };
-    Position { line: start.line().max(1), column: start.col() + 1, width: width.max(1) }
+    TextPosition { line: start.line().max(1), column: start.col() + 1, width: width.max(1) }
 }
 
 fn end(span: &Span) -> (usize, usize) {
     (span.end.line().max(1), span.end.col() + 1)
 }
 
-fn syntax_error(error: granit_parser::ScanError) -> Problem {
+fn syntax_error(error: granit_parser::ScanError) -> Diagnostic {
     let mark = error.marker();
-    let position = Position { line: mark.line().max(1), column: mark.col() + 1, width: 1 };
+    let position = TextPosition { line: mark.line().max(1), column: mark.col() + 1, width: 1 };
     let info = error.info();
     if info.contains("recursion limit") {
         return too_deep(position);
@@ -412,10 +414,15 @@ fn syntax_error(error: granit_parser::ScanError) -> Problem {
     problem(position, &format!("this is not YAML: {info}"), hint)
 }
 
-fn too_deep(position: Position) -> Problem {
+fn too_deep(position: TextPosition) -> Diagnostic {
     problem(position, "nested too deeply", "nothing here needs that many levels")
 }
 
-fn problem(position: Position, message: &str, hint: &str) -> Problem {
-    Problem { severity: Severity::Error, position, message: message.to_owned(), hint: Some(hint.to_owned()) }
+fn problem(position: TextPosition, message: &str, hint: &str) -> Diagnostic {
+    Diagnostic {
+        severity: Severity::Error,
+        position,
+        message: message.to_owned(),
+        hint: Some(hint.to_owned()),
+    }
 }

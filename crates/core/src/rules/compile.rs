@@ -1,23 +1,23 @@
 //! From a rule file to a rule set: everything is checked, and everything wrong is said at once.
 
-mod cases;
 mod doors;
-mod entries;
-mod exceeding;
-mod impossible;
-mod leasing;
+mod lease_timing;
+mod lists;
 mod matching;
+mod on_exceed;
 mod penalties;
 mod sizes;
+mod test_cases;
+mod unmatchable_regex;
 mod unreachable;
 
 use super::doors::OpenDoor;
-use super::lists::Lists;
-use super::pattern::Closeness;
-use super::ruleset::{Parts, Rule, RuleSet, Tier, TierId};
-use super::written::{self, RuleFile, TestCase};
-use crate::document::{Document, Path};
-use crate::problem::{Report, nearest};
+use super::lists::AccessLists;
+use super::pattern::PathStrictness;
+use super::ruleset::{Rule, RuleSet, RuleSetParts, Tier, TierId};
+use super::written::{RuleFile, RuleTestCase, WrittenRule};
+use crate::diagnostic::{DiagnosticReport, nearest};
+use crate::document::{Document, DocumentPath};
 use regex::RegexSetBuilder;
 use std::collections::HashMap;
 
@@ -29,31 +29,31 @@ const NO_RULES_HINT: &str = "begin with `rules: [{ id: api, limit: 100/min }]`; 
 
 /// A rule file, ready to use.
 #[derive(Debug)]
-pub struct Loaded {
+pub struct LoadedRules {
     /// The rules.
     pub rules: RuleSet,
     /// The lists.
-    pub lists: Lists,
+    pub lists: AccessLists,
     /// The tests beside the rules, with the line each begins on.
-    pub tests: Vec<(usize, TestCase)>,
+    pub tests: Vec<(usize, RuleTestCase)>,
     /// What is allowed but odd.
-    pub warnings: Report,
+    pub warnings: DiagnosticReport,
 }
 
 /// Reads and compiles the rule file `text`; `source` is its name in reports. On any error, all of them.
-pub fn load(source: &str, text: &str) -> Result<Loaded, Report> {
+pub fn load(source: &str, text: &str) -> Result<LoadedRules, DiagnosticReport> {
     load_for(source, text, &[])
 }
 
 /// The same, with warnings about what the open doors cannot do.
-pub fn load_for(source: &str, text: &str, doors: &[OpenDoor]) -> Result<Loaded, Report> {
+pub fn load_for(source: &str, text: &str, doors: &[OpenDoor]) -> Result<LoadedRules, DiagnosticReport> {
     let mut document = Document::parse(source, text)?;
     let Some(file) = document.decode::<RuleFile>() else { return Err(document.into_report()) };
-    let mut compiler = Compiler::new(&file, document);
+    let mut compiler = RuleCompiler::new(&file, document);
     compiler.compile();
     let allow = compiler.list([("whitelist", &file.whitelist), ("allow", &file.allow)]);
     let deny = compiler.list([("blacklist", &file.blacklist), ("deny", &file.deny)]);
-    let lists = Lists::new(allow, deny);
+    let lists = AccessLists::new(allow, deny);
     let tests = compiler.tests();
     // What a broken file would do is not worth a word.
     if !compiler.document.has_errors() {
@@ -65,25 +65,25 @@ pub fn load_for(source: &str, text: &str, doors: &[OpenDoor]) -> Result<Loaded, 
     if report.errors() > 0 {
         return Err(report);
     }
-    Ok(Loaded { rules: RuleSet::new(parts), lists, tests, warnings: report })
+    Ok(LoadedRules { rules: RuleSet::new(parts), lists, tests, warnings: report })
 }
 
-struct Compiler<'f> {
+struct RuleCompiler<'f> {
     file: &'f RuleFile,
     document: Document,
-    parts: Parts,
+    parts: RuleSetParts,
     patterns: Vec<String>,
     tier_ids: HashMap<String, TierId>,
     /// For each compiled rule, which rule of the file it comes from: a safety net makes two of one.
     origins: Vec<usize>,
 }
 
-impl<'f> Compiler<'f> {
+impl<'f> RuleCompiler<'f> {
     fn new(file: &'f RuleFile, document: Document) -> Self {
         Self {
             file,
             document,
-            parts: Parts::default(),
+            parts: RuleSetParts::default(),
             patterns: Vec::new(),
             tier_ids: HashMap::new(),
             origins: Vec::new(),
@@ -91,10 +91,10 @@ impl<'f> Compiler<'f> {
     }
 
     fn compile(&mut self) {
-        let root = Path::root();
+        let root = DocumentPath::root();
         self.tiers();
         for (index, template) in self.file.routes.iter().enumerate() {
-            self.template(template, Closeness::Folded, &root.field("routes").index(index));
+            self.template(template, PathStrictness::Folded, &root.field("routes").index(index));
         }
         for (index, rule) in self.file.rules.iter().enumerate() {
             self.rule(index, rule, &root.field("rules").index(index));
@@ -118,7 +118,7 @@ impl<'f> Compiler<'f> {
 
     /// Names the tiers: those in `tiers`, and those that only rules mention.
     fn tiers(&mut self) {
-        let root = Path::root();
+        let root = DocumentPath::root();
         let mut members: HashMap<&str, &str> = HashMap::new();
         for (name, tier) in &self.file.tiers {
             let path = root.field("tiers").field(name);
@@ -175,7 +175,7 @@ impl<'f> Compiler<'f> {
     }
 
     /// Compiles one rule. Every part is looked at, whatever is wrong with another.
-    fn rule(&mut self, index: usize, rule: &written::Rule, path: &Path) {
+    fn rule(&mut self, index: usize, rule: &WrittenRule, path: &DocumentPath) {
         let defaults = &self.file.defaults;
         self.check_id(rule, path);
         let (on_exceed, soft) = (self.on_exceed(rule, path), self.soft(rule, path));
@@ -247,7 +247,7 @@ impl<'f> Compiler<'f> {
     }
 
     /// An id goes into headers and metrics: it has to be plain.
-    fn check_id(&mut self, rule: &written::Rule, path: &Path) {
+    fn check_id(&mut self, rule: &WrittenRule, path: &DocumentPath) {
         let id_path = path.field("id");
         if rule.id.is_empty() && !self.document.is_lost(&id_path) {
             let hint = "add `id: …`: a name for answers, metrics and logs";
@@ -260,7 +260,7 @@ impl<'f> Compiler<'f> {
     /// A limit's state is found by its name, so no two rules may share one: neither an id, nor an id and
     /// what another rule calls its safety net or one of its several limits.
     fn check_names(&mut self) {
-        let id_path = |index| Path::root().field("rules").index(index).field("id");
+        let id_path = |index| DocumentPath::root().field("rules").index(index).field("id");
         let mut ids: HashMap<&str, usize> = HashMap::new();
         for (index, rule) in self.file.rules.iter().enumerate().filter(|(_, rule)| !rule.id.is_empty()) {
             if let Some(first) = ids.get(rule.id.as_str()) {
@@ -298,7 +298,7 @@ fn is_plain(name: &str) -> bool {
 }
 
 /// Whether no path is left that the rule does not name.
-fn names_every_endpoint(rule: &written::Rule) -> bool {
+fn names_every_endpoint(rule: &WrittenRule) -> bool {
     let matches = rule.matches.as_ref();
     let regexes = matches.and_then(|matches| matches.endpoint_regex.as_ref());
     let by_regex = regexes.is_some_and(|regexes| {

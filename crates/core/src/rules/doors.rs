@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 /// Something that a rule may ask of a door.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Ability {
+pub enum DoorCapability {
     /// It holds back requests and answers: `queue`, `tarpit`.
     Wait,
     /// It knows when a request has ended: `shed`, `concurrency`.
@@ -24,7 +24,7 @@ pub struct OpenDoor {
     /// In warnings, such as `the check API`.
     pub name: &'static str,
     /// What it can do.
-    pub abilities: BTreeSet<Ability>,
+    pub capabilities: BTreeSet<DoorCapability>,
     /// The identities that it finds in requests, addresses aside, by the names that `key:` has for them; none if the
     /// caller names them.
     pub identities: Option<BTreeSet<String>>,
@@ -32,8 +32,8 @@ pub struct OpenDoor {
 
 impl OpenDoor {
     /// Whether it can do this.
-    pub fn can(&self, ability: Ability) -> bool {
-        self.abilities.contains(&ability)
+    pub fn can(&self, capability: DoorCapability) -> bool {
+        self.capabilities.contains(&capability)
     }
 
     /// Whether a request that comes through it may have the identity `name`.

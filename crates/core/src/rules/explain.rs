@@ -1,7 +1,7 @@
 //! Which rules meet a request, which do not and why, and what would let it pass.
 
-use super::compile::Loaded;
-use super::lists::Listed;
+use super::compile::LoadedRules;
+use super::lists::ListVerdict;
 use super::pattern::{Glob, network};
 use super::ruleset::{Rule, RuleSet};
 use super::virtual_node::VirtualNode;
@@ -44,14 +44,14 @@ pub struct RuleExplanation {
 }
 
 /// Explains what `loaded` makes of `request` at `now_us`.
-pub fn explain(loaded: &Loaded, request: &Request<'_>, now_us: u64) -> Explanation {
+pub fn explain(loaded: &LoadedRules, request: &Request<'_>, now_us: u64) -> Explanation {
     let rules = &loaded.rules;
     let (client, path) = (rules.match_client(request), rules.match_path(request.path()));
     let given = rules.tier_of(request).or(rules.default_tier);
     let listed = loaded.lists.reason(request, now_us).map(|(listed, entry)| {
         let list = match listed {
-            Listed::Allowed => "allow",
-            Listed::Denied => "deny",
+            ListVerdict::Allowed => "allow",
+            ListVerdict::Denied => "deny",
         };
         let reason = entry.reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
         format!("on the {list} list by `{}`{reason}", said_pattern(&entry.pattern))
@@ -118,7 +118,7 @@ fn why_not(
     "it is a fallback, and another rule names this endpoint".to_owned()
 }
 
-fn verdict(loaded: &Loaded, request: &Request<'_>, now_us: u64) -> String {
+fn verdict(loaded: &LoadedRules, request: &Request<'_>, now_us: u64) -> String {
     match VirtualNode::default().check(loaded, request, now_us) {
         Err(invalid) => format!("refused: {invalid}"),
         Ok(Outcome::Denied) => {

@@ -9,14 +9,14 @@ use std::net::IpAddr;
 
 /// Which list a request is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Listed {
+pub enum ListVerdict {
     /// Passes without any limit.
     Allowed,
     /// Refused.
     Denied,
 }
 
-impl Listed {
+impl ListVerdict {
     /// Deny wins over allow, and both over nothing.
     #[inline]
     pub fn stricter(one: Option<Self>, other: Option<Self>) -> Option<Self> {
@@ -30,23 +30,23 @@ impl Listed {
 
 /// What the lists say about a client, and until when that can be relied on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct ListLookup {
     /// The list, if any. Deny wins over allow.
-    pub listed: Option<Listed>,
+    pub listed: Option<ListVerdict>,
     /// The next expiry of an entry that has to do with this client.
     pub until_us: u64,
 }
 
 /// Both lists.
 #[derive(Clone, Debug, Default)]
-pub struct Lists {
-    allow: List,
-    deny: List,
+pub struct AccessLists {
+    allow: AccessList,
+    deny: AccessList,
 }
 
-impl Lists {
+impl AccessLists {
     /// The lists with these entries.
-    pub fn new(allow: List, deny: List) -> Self {
+    pub fn new(allow: AccessList, deny: AccessList) -> Self {
         Self { allow, deny }
     }
 
@@ -62,34 +62,34 @@ impl Lists {
     }
 
     /// Which list the client is on at `now_us`.
-    pub fn standing(&self, request: &Request<'_>, now_us: u64) -> Standing {
+    pub fn standing(&self, request: &Request<'_>, now_us: u64) -> ListLookup {
         let (names, address) =
             (self.standing_of_names(request, now_us), self.standing_of_address(request.ip, now_us));
-        Standing {
-            listed: Listed::stricter(names.listed, address.listed),
+        ListLookup {
+            listed: ListVerdict::stricter(names.listed, address.listed),
             until_us: names.until_us.min(address.until_us),
         }
     }
 
     /// Which list the client's names are on. This half can be remembered.
-    pub fn standing_of_names(&self, request: &Request<'_>, now_us: u64) -> Standing {
+    pub fn standing_of_names(&self, request: &Request<'_>, now_us: u64) -> ListLookup {
         standing(self.deny.find_name(request, now_us), self.allow.find_name(request, now_us))
     }
 
     /// Which list the client's address is on. This half is cheap.
     #[inline]
-    pub fn standing_of_address(&self, ip: Option<IpAddr>, now_us: u64) -> Standing {
+    pub fn standing_of_address(&self, ip: Option<IpAddr>, now_us: u64) -> ListLookup {
         match ip {
             Some(ip) if !self.deny.networks.is_empty() || !self.allow.networks.is_empty() => {
                 standing(self.deny.find_address(ip, now_us), self.allow.find_address(ip, now_us))
             }
-            _ => Standing { listed: None, until_us: u64::MAX },
+            _ => ListLookup { listed: None, until_us: u64::MAX },
         }
     }
 
     /// What is decided for good about all clients whose name matches `pattern`.
-    pub(super) fn decide_names(&self, pattern: &Glob) -> Option<Listed> {
-        let decides = |list: &List| {
+    pub(super) fn decide_names(&self, pattern: &Glob) -> Option<ListVerdict> {
+        let decides = |list: &AccessList| {
             let exact = list.exact.get(pattern.as_str()).filter(|_| pattern.is_exact());
             let globs = list.globs.iter().filter(|(glob, _)| glob.covers(pattern)).map(|(_, entry)| entry);
             exact.into_iter().chain(globs).any(|entry| entry.expires_us.is_none())
@@ -98,8 +98,8 @@ impl Lists {
     }
 
     /// The same about all clients in `network`.
-    pub(super) fn decide_network(&self, network: IpNet) -> Option<Listed> {
-        let decides = |list: &List| {
+    pub(super) fn decide_network(&self, network: IpNet) -> Option<ListVerdict> {
+        let decides = |list: &AccessList| {
             let wider = list.networks.iter().filter(|(length, _)| *length <= network.prefix_len());
             let mut entries = wider.filter_map(|(length, networks)| {
                 networks.get(&IpNet::new(network.addr(), *length).ok()?.trunc())
@@ -110,17 +110,17 @@ impl Lists {
     }
 
     /// The entry that puts the client on a list, as written.
-    pub fn reason(&self, request: &Request<'_>, now_us: u64) -> Option<(Listed, &Entry)> {
+    pub fn reason(&self, request: &Request<'_>, now_us: u64) -> Option<(ListVerdict, &ListEntry)> {
         match self.deny.find(request, now_us) {
-            Some(entry) => Some((Listed::Denied, entry)),
-            None => self.allow.find(request, now_us).map(|entry| (Listed::Allowed, entry)),
+            Some(entry) => Some((ListVerdict::Denied, entry)),
+            None => self.allow.find(request, now_us).map(|entry| (ListVerdict::Allowed, entry)),
         }
     }
 }
 
 /// One entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct ListEntry {
     /// As written.
     pub pattern: String,
     /// Until when it holds.
@@ -129,7 +129,7 @@ pub struct Entry {
     pub reason: Option<String>,
 }
 
-impl Entry {
+impl ListEntry {
     fn end_us(&self) -> u64 {
         self.expires_us.unwrap_or(u64::MAX)
     }
@@ -137,16 +137,16 @@ impl Entry {
 
 /// One list: exact keys, globs and networks.
 #[derive(Clone, Debug, Default)]
-pub struct List {
-    exact: HashMap<String, Entry>,
-    globs: Vec<(Glob, Entry)>,
+pub struct AccessList {
+    exact: HashMap<String, ListEntry>,
+    globs: Vec<(Glob, ListEntry)>,
     /// By length, longest first, and network: a look-up per length, however many networks there are.
-    networks: Vec<(u8, HashMap<IpNet, Entry>)>,
+    networks: Vec<(u8, HashMap<IpNet, ListEntry>)>,
 }
 
-impl List {
+impl AccessList {
     /// Adds an entry. Of two for the same pattern, the one that lasts longer stays.
-    pub fn insert(&mut self, entry: Entry) {
+    pub fn insert(&mut self, entry: ListEntry) {
         if let Some(network) = network(&entry.pattern) {
             let network = network.trunc();
             let length = network.prefix_len();
@@ -172,12 +172,12 @@ impl List {
         !self.exact.is_empty() || !self.globs.is_empty()
     }
 
-    fn find(&self, request: &Request<'_>, now_us: u64) -> Option<&Entry> {
+    fn find(&self, request: &Request<'_>, now_us: u64) -> Option<&ListEntry> {
         self.find_name(request, now_us).or_else(|| self.find_address(request.ip?, now_us))
     }
 
     /// A live entry for the client's names: the one that lasts longest, for while it lasts, nothing changes.
-    fn find_name(&self, request: &Request<'_>, now_us: u64) -> Option<&Entry> {
+    fn find_name(&self, request: &Request<'_>, now_us: u64) -> Option<&ListEntry> {
         if !self.has_names() {
             return None;
         }
@@ -189,7 +189,7 @@ impl List {
     }
 
     /// The same for its address.
-    fn find_address(&self, ip: IpAddr, now_us: u64) -> Option<&Entry> {
+    fn find_address(&self, ip: IpAddr, now_us: u64) -> Option<&ListEntry> {
         let ip = ip.to_canonical();
         let networks = self
             .networks
@@ -199,25 +199,25 @@ impl List {
     }
 }
 
-fn decide(denied: bool, allowed: bool) -> Option<Listed> {
-    Listed::stricter(denied.then_some(Listed::Denied), allowed.then_some(Listed::Allowed))
+fn decide(denied: bool, allowed: bool) -> Option<ListVerdict> {
+    ListVerdict::stricter(denied.then_some(ListVerdict::Denied), allowed.then_some(ListVerdict::Allowed))
 }
 
-fn longest_lived<'e>(entries: impl Iterator<Item = &'e Entry>, now_us: u64) -> Option<&'e Entry> {
+fn longest_lived<'e>(entries: impl Iterator<Item = &'e ListEntry>, now_us: u64) -> Option<&'e ListEntry> {
     entries.filter(|entry| entry.end_us() > now_us).max_by_key(|entry| entry.end_us())
 }
 
-fn standing(denied: Option<&Entry>, allowed: Option<&Entry>) -> Standing {
+fn standing(denied: Option<&ListEntry>, allowed: Option<&ListEntry>) -> ListLookup {
     let listed = match (denied, allowed) {
-        (Some(_), _) => Some(Listed::Denied),
-        (None, Some(_)) => Some(Listed::Allowed),
+        (Some(_), _) => Some(ListVerdict::Denied),
+        (None, Some(_)) => Some(ListVerdict::Allowed),
         (None, None) => None,
     };
-    let end_us = |entry: Option<&Entry>| entry.map_or(u64::MAX, Entry::end_us);
-    Standing { listed, until_us: end_us(denied).min(end_us(allowed)) }
+    let end_us = |entry: Option<&ListEntry>| entry.map_or(u64::MAX, ListEntry::end_us);
+    ListLookup { listed, until_us: end_us(denied).min(end_us(allowed)) }
 }
 
-fn keep_longest<K>(slot: std::collections::hash_map::Entry<'_, K, Entry>, entry: Entry) {
+fn keep_longest<K>(slot: std::collections::hash_map::Entry<'_, K, ListEntry>, entry: ListEntry) {
     slot.and_modify(|known| {
         if known.end_us() < entry.end_us() {
             *known = entry.clone();

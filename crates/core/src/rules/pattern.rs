@@ -1,6 +1,6 @@
 //! What names in a rule match: globs over identities, networks over addresses, templates over paths.
 
-use crate::path::{Readings, canonical};
+use crate::path::{PathReadings, canonical};
 use ipnet::{IpNet, Ipv4Net};
 use std::net::IpAddr;
 
@@ -132,7 +132,7 @@ pub fn network(text: &str) -> Option<IpNet> {
 
 /// How closely a path has to follow a template or a regular expression.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Closeness {
+pub enum PathStrictness {
     /// `;parameters` make no difference, and to a template neither do a trailing slash and the case: to most
     /// servers they are no other resource, so they must not be a way to a second quota.
     #[default]
@@ -143,20 +143,20 @@ pub enum Closeness {
 
 /// A route template such as `/v1/users/{id}` or `/files/{*rest}`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Template {
-    /// The regular expression, over what is read in a path (see [`Readings`]).
+pub struct RouteTemplate {
+    /// The regular expression, over what is read in a path (see [`PathReadings`]).
     pub regex: String,
     /// For each segment, 0 if it is literal, 1 if it is a name, 2 if it is the rest. Of two templates for
     /// one path, that with the smaller list is the more specific.
     pub generality: Vec<u8>,
 }
 
-impl Template {
+impl RouteTemplate {
     /// Reads a template; the error says what is wrong with it.
-    pub fn parse(text: &str, closeness: Closeness) -> Result<Self, String> {
+    pub fn parse(text: &str, closeness: PathStrictness) -> Result<Self, String> {
         let (flags, end) = match closeness {
-            Closeness::Folded => ("(?i)", "/?$"),
-            Closeness::Exact => ("", "$"),
+            PathStrictness::Folded => ("(?i)", "/?$"),
+            PathStrictness::Exact => ("", "$"),
         };
         if !text.starts_with('/') {
             return Err(format!("`{text}` does not begin with a slash"));
@@ -205,7 +205,7 @@ impl Template {
                 }
             }
         }
-        if closeness == Closeness::Exact && text.ends_with('/') {
+        if closeness == PathStrictness::Exact && text.ends_with('/') {
             template.regex.push('/');
         }
         template.regex.push_str(end);
@@ -220,6 +220,6 @@ fn push_literal(segment: &str, regex: &mut String) -> Result<(), String> {
     if canonical.len() == 1 {
         return Err(format!("`{segment}` matches nothing: dot segments are removed from paths"));
     }
-    regex.push_str(&regex::escape(&Readings::of(&canonical).whole[1..]));
+    regex.push_str(&regex::escape(&PathReadings::of(&canonical).whole[1..]));
     Ok(())
 }

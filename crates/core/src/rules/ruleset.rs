@@ -1,12 +1,12 @@
 //! Compiled rules.
 
+use super::client_digest::{ClientDigest, ClientDigester};
 use super::explain::said_pattern;
-use super::leasing::Leasing;
-use super::pattern::{Closeness, Glob};
+use super::lease_timing::LeaseTiming;
+use super::pattern::{Glob, PathStrictness};
 use super::selection::Charge;
-use super::summary::{ClientNumber, Summary};
-use super::written::{Consistency, OnExceed, OnStoreFailure, Soft};
-use crate::key::{Dimension, Hashes, Identity, Ipv6Prefix, identity};
+use super::written::{Consistency, OnExceed, OnStoreFailure, SoftLimit};
+use crate::key::{Dimension, Identity, Ipv6Prefix, RequestHasher, identity};
 use crate::limit::Limit;
 use crate::penalty::Penalty;
 use crate::request::{MethodSet, Request};
@@ -26,13 +26,13 @@ pub struct Rule {
     /// What happens to clients that ignore what they are told.
     pub penalty: Option<Penalty>,
     /// What happens in the last part of the limit.
-    pub soft: Option<Soft>,
+    pub soft: Option<SoftLimit>,
     /// What happens without the store.
     pub on_store_failure: OnStoreFailure,
     /// Whether tokens may be taken ahead.
     pub consistency: Consistency,
     /// How they are.
-    pub leasing: Leasing,
+    pub leasing: LeaseTiming,
     /// What it counts by.
     pub key: SmallVec<[Dimension; 2]>,
     /// By which networks it counts IPv6 addresses.
@@ -47,31 +47,31 @@ pub struct Rule {
     pub(super) fallback: bool,
     /// A safety net per address: without an address it does not apply.
     pub(super) needs_address: bool,
-    pub(super) sizes: Sizes,
+    pub(super) sizes: RuleSizes,
 }
 
 /// Which numbers a rule gives to whom.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Sizes {
-    pub(super) everybody: ByTier,
+pub(super) struct RuleSizes {
+    pub(super) everybody: SizesByTier,
     /// Single keys with numbers of their own.
-    pub(super) by_key: HashMap<String, ByTier>,
+    pub(super) by_key: HashMap<String, SizesByTier>,
 }
 
 /// Which numbers the members of each tier get, and the others.
 #[derive(Clone, Debug, Default)]
-pub(super) struct ByTier {
+pub(super) struct SizesByTier {
     pub(super) default: Option<SizeId>,
     pub(super) tiers: Vec<(TierId, SizeId)>,
 }
 
-impl Sizes {
+impl RuleSizes {
     pub(super) fn all(&self) -> impl Iterator<Item = SizeId> {
-        std::iter::once(&self.everybody).chain(self.by_key.values()).flat_map(ByTier::all)
+        std::iter::once(&self.everybody).chain(self.by_key.values()).flat_map(SizesByTier::all)
     }
 }
 
-impl ByTier {
+impl SizesByTier {
     fn of(&self, tier: Option<TierId>) -> Option<SizeId> {
         let own = self.tiers.iter().find(|(known, _)| Some(*known) == tier);
         own.map(|(_, size)| *size).or(self.default)
@@ -191,30 +191,30 @@ pub struct RuleSet {
     pub(super) sizes: Vec<Range<u32>>,
     pub(super) endpoints: RegexSet,
     /// Of each of `endpoints`: whether it is about a path with its parameters only.
-    pub(super) closeness: Vec<Closeness>,
+    pub(super) closeness: Vec<PathStrictness>,
     /// The patterns of `endpoints` as they were written.
     pub(super) written: Vec<String>,
     /// Route templates, the most specific first.
-    pub(super) routes: Vec<Route>,
-    summary: Summary,
+    pub(super) routes: Vec<CompiledTemplate>,
+    summary: ClientDigester,
     looks_at_paths: bool,
     looks_at_domains: bool,
     penalizes: bool,
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Route {
+pub(super) struct CompiledTemplate {
     pub(super) template: String,
     pub(super) hash: u64,
     /// Which of `endpoints` it is.
     pub(super) pattern: usize,
-    /// See [`super::pattern::Template`].
+    /// See [`super::pattern::RouteTemplate`].
     pub(super) generality: Vec<u8>,
 }
 
 /// The compiler's output, before what follows from it is worked out.
 #[derive(Debug, Default)]
-pub(super) struct Parts {
+pub(super) struct RuleSetParts {
     pub(super) rules: Vec<Rule>,
     pub(super) tiers: Vec<Tier>,
     pub(super) default_tier: Option<TierId>,
@@ -222,14 +222,14 @@ pub(super) struct Parts {
     pub(super) owners: Vec<u32>,
     pub(super) sizes: Vec<Range<u32>>,
     pub(super) endpoints: RegexSet,
-    pub(super) closeness: Vec<Closeness>,
+    pub(super) closeness: Vec<PathStrictness>,
     pub(super) written: Vec<String>,
-    pub(super) routes: Vec<Route>,
+    pub(super) routes: Vec<CompiledTemplate>,
 }
 
 impl RuleSet {
-    pub(super) fn new(parts: Parts) -> Self {
-        let Parts {
+    pub(super) fn new(parts: RuleSetParts) -> Self {
+        let RuleSetParts {
             rules,
             tiers,
             default_tier,
@@ -241,7 +241,7 @@ impl RuleSet {
             written,
             routes,
         } = parts;
-        let summary = Summary::new(&rules, &tiers);
+        let summary = ClientDigester::new(&rules, &tiers);
         let looks_at_paths = !endpoints.is_empty();
         let looks_at_domains = rules.iter().any(|rule| rule.domain.is_some());
         let penalizes = rules.iter().any(|rule| rule.penalty.is_some());
@@ -265,7 +265,7 @@ impl RuleSet {
 
     /// A set that limits nothing.
     pub fn empty() -> Self {
-        Self::new(Parts::default())
+        Self::new(RuleSetParts::default())
     }
 
     /// The rules, in the order of the file.
@@ -310,7 +310,7 @@ impl RuleSet {
 
     /// The client summed up: those with the same number meet the same rules.
     #[inline]
-    pub fn sum_up(&self, request: &Request<'_>, hashes: &Hashes<'_>) -> ClientNumber {
+    pub fn sum_up(&self, request: &Request<'_>, hashes: &RequestHasher<'_>) -> ClientDigest {
         self.summary.of(request, &self.tiers, hashes)
     }
 

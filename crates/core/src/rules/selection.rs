@@ -5,12 +5,12 @@
 //! two joined ([`Selection`]). What is left for the single request is a method, a domain, and whose count it
 //! is: [`RuleSet::charge`] runs no pattern at all.
 
-use super::pattern::Closeness;
+use super::pattern::PathStrictness;
 use super::ruleset::{LimitId, Rule, RuleSet, SizeId, Tier, TierId};
 use super::written::OnExceed;
-use crate::key::{Dimension, Hashes, Whom};
+use crate::key::{Dimension, KeyHashes, RequestHasher};
 use crate::limit::Limit;
-use crate::path::Readings;
+use crate::path::PathReadings;
 use crate::request::Request;
 use smallvec::SmallVec;
 use std::ops::Range;
@@ -35,16 +35,16 @@ pub struct PathMatch {
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
     /// Fallbacks last.
-    items: Vec<Selected>,
+    items: Vec<SelectedRule>,
     route: u64,
     /// The limit, if there is but one, and it can refuse without conditions. So it is for most requests, and there
     /// is nothing left to go through for them.
-    only: Option<Only>,
+    only: Option<SingleLimit>,
 }
 
 /// The only limit of a selection, and its identity: the state can be looked up before the limit is.
 #[derive(Clone, Copy, Debug)]
-struct Only {
+struct SingleLimit {
     id: LimitId,
     identity: u64,
     rule: u32,
@@ -53,7 +53,7 @@ struct Only {
 
 /// One rule of a selection.
 #[derive(Clone, Debug)]
-struct Selected {
+struct SelectedRule {
     rule: u32,
     limits: Range<u32>,
     /// Whether [`Rule::first_failure`] has to be asked.
@@ -61,7 +61,7 @@ struct Selected {
     /// Whether it counts by the API key and nothing else, as most rules do.
     by_api_key: bool,
     enforced: bool,
-    over: Over,
+    over: OverLimitEffect,
     names_endpoint: bool,
     fallback: bool,
 }
@@ -80,12 +80,12 @@ pub struct Charge<'r> {
     /// Whether it can refuse.
     pub enforced: bool,
     /// If it cannot: what else becomes of a request over it.
-    pub over: Over,
+    pub over: OverLimitEffect,
 }
 
 /// What becomes of a request that passes although it is over a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Over {
+pub enum OverLimitEffect {
     /// It is reported.
     #[default]
     Shadow,
@@ -120,11 +120,11 @@ impl RuleSet {
 
     /// The path half: one pass of all patterns over each reading of the path.
     pub fn match_path(&self, path: &str) -> PathMatch {
-        let readings = Readings::of(path);
+        let readings = PathReadings::of(path);
         let whole = self.endpoints.matches(&readings.whole);
         let plain = readings.plain.as_deref().map(|plain| self.endpoints.matches(plain));
         let is_found = |pattern: usize| {
-            let is_folded = self.closeness[pattern] == Closeness::Folded;
+            let is_folded = self.closeness[pattern] == PathStrictness::Folded;
             whole.matched(pattern) || is_folded && plain.as_ref().is_some_and(|plain| plain.matched(pattern))
         };
         let meets = |rule: &Rule| match &rule.endpoints {
@@ -148,13 +148,17 @@ impl RuleSet {
                 continue;
             }
             let Some(size) = client.sizes[index] else { continue };
-            selection.items.push(Selected {
+            selection.items.push(SelectedRule {
                 rule: index as u32,
                 limits: self.sizes[size as usize].clone(),
                 has_conditions: rule.has_conditions(),
                 by_api_key: rule.key.as_slice() == [Dimension::ApiKey],
                 enforced: rule.on_exceed.is_enforced(),
-                over: if matches!(rule.on_exceed, OnExceed::Flag(_)) { Over::Flag } else { Over::Shadow },
+                over: if matches!(rule.on_exceed, OnExceed::Flag(_)) {
+                    OverLimitEffect::Flag
+                } else {
+                    OverLimitEffect::Shadow
+                },
                 // One that only counts leaves the endpoint to the fallback.
                 names_endpoint: !rule.fallback && rule.endpoints.is_some() && rule.on_exceed.is_enforced(),
                 fallback: rule.fallback,
@@ -166,8 +170,8 @@ impl RuleSet {
                 let limit = self.limit(id);
                 // A soft limit looks at what is left, and requests in flight are counted elsewhere.
                 let is_plain = limit.soft_floor == 0 && limit.longest_in_flight_us().is_none();
-                let Selected { rule, by_api_key, .. } = *item;
-                is_plain.then_some(Only { id, identity: limit.state_id, rule, by_api_key })
+                let SelectedRule { rule, by_api_key, .. } = *item;
+                is_plain.then_some(SingleLimit { id, identity: limit.state_id, rule, by_api_key })
             }
             _ => None,
         };
@@ -179,17 +183,17 @@ impl RuleSet {
         &self,
         selection: &Selection,
         request: &Request<'_>,
-        hashes: &Hashes<'_>,
+        hashes: &RequestHasher<'_>,
     ) -> Option<Charge<'_>> {
-        let Only { id, identity, rule, by_api_key } = selection.only?;
-        let Whom { client, all } = self.whom(rule, by_api_key, request, hashes, selection.route);
+        let SingleLimit { id, identity, rule, by_api_key } = selection.only?;
+        let KeyHashes { client, all } = self.whom(rule, by_api_key, request, hashes, selection.route);
         Some(Charge {
             limit: self.limit(id),
             id,
             key: all ^ identity,
             client,
             enforced: true,
-            over: Over::Shadow,
+            over: OverLimitEffect::Shadow,
         })
     }
 
@@ -200,11 +204,11 @@ impl RuleSet {
         rule: u32,
         by_api_key: bool,
         request: &Request<'_>,
-        hashes: &Hashes<'_>,
+        hashes: &RequestHasher<'_>,
         route: u64,
-    ) -> Whom {
+    ) -> KeyHashes {
         match hashes.api_key() {
-            Some(hash) if by_api_key => Whom { client: hash, all: hash },
+            Some(hash) if by_api_key => KeyHashes { client: hash, all: hash },
             _ => {
                 let rule = &self.rules[rule as usize];
                 hashes.of_key(&rule.key, rule.ipv6_prefix, request, route)
@@ -217,7 +221,7 @@ impl RuleSet {
         &'r self,
         selection: &Selection,
         request: &Request<'_>,
-        hashes: &Hashes<'_>,
+        hashes: &RequestHasher<'_>,
         charges: &mut Charges<'r>,
     ) {
         let mut endpoint_is_named = false;

@@ -1,9 +1,9 @@
 //! Runs the test cases that stand beside rules, on a virtual clock.
 
-use super::compile::Loaded;
+use super::compile::LoadedRules;
 use super::virtual_node::VirtualNode;
-use super::written::{Expectation, TestCase, TestRequest, TestStep};
-use crate::decision::{Invalid, Outcome, Standing};
+use super::written::{RuleTestCase, RuleTestExpectation, RuleTestRequest, RuleTestStep};
+use crate::decision::{InvalidRequest, LimitStatus, Outcome};
 use crate::path::endpoint;
 use crate::rate::duration_text;
 use crate::request::{Method, Request};
@@ -14,7 +14,7 @@ pub const START_US: u64 = 1_767_571_200_000_000;
 
 /// What became of a case.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TestResult {
+pub struct RuleTestResult {
     /// Its name.
     pub name: String,
     /// The line it begins on.
@@ -27,21 +27,21 @@ pub struct TestResult {
 
 /// What became of the cases of a rule file, and how many of them were left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TestRun {
+pub struct RuleTestRun {
     /// Of those that ran.
-    pub results: Vec<TestResult>,
+    pub results: Vec<RuleTestResult>,
     /// How many did not.
     pub left_out: usize,
 }
 
 /// Runs every case of a rule file, each on a node of its own.
-pub fn run_tests(loaded: &Loaded) -> Vec<TestResult> {
+pub fn run_tests(loaded: &LoadedRules) -> Vec<RuleTestResult> {
     run_some_tests(loaded, |_| true).results
 }
 
 /// Runs the cases for which `may_run` says so, which is told how many requests each sends.
-pub fn run_some_tests(loaded: &Loaded, mut may_run: impl FnMut(u64) -> bool) -> TestRun {
-    let mut run = TestRun::default();
+pub fn run_some_tests(loaded: &LoadedRules, mut may_run: impl FnMut(u64) -> bool) -> RuleTestRun {
+    let mut run = RuleTestRun::default();
     for (line, case) in &loaded.tests {
         if may_run(requests(case)) {
             run.results.push(run_case(loaded, *line, case));
@@ -52,14 +52,14 @@ pub fn run_some_tests(loaded: &Loaded, mut may_run: impl FnMut(u64) -> bool) -> 
     run
 }
 
-fn requests(case: &TestCase) -> u64 {
+fn requests(case: &RuleTestCase) -> u64 {
     case.steps.iter().fold(0, |sum: u64, step| sum.saturating_add(step.send.unwrap_or(1)))
 }
 
-fn run_case(loaded: &Loaded, line: usize, case: &TestCase) -> TestResult {
+fn run_case(loaded: &LoadedRules, line: usize, case: &RuleTestCase) -> RuleTestResult {
     let mut node = VirtualNode::default();
     let mut result =
-        TestResult { name: case.name.clone(), line, requests: requests(case), failures: Vec::new() };
+        RuleTestResult { name: case.name.clone(), line, requests: requests(case), failures: Vec::new() };
     let start_us = case.start.map_or(START_US, |start| start.unix_us);
     let mut at_us = 0;
     for (index, step) in case.steps.iter().enumerate() {
@@ -75,10 +75,10 @@ fn run_case(loaded: &Loaded, line: usize, case: &TestCase) -> TestResult {
 }
 
 fn run_step(
-    loaded: &Loaded,
+    loaded: &LoadedRules,
     node: &mut VirtualNode,
-    base: &TestRequest,
-    step: &TestStep,
+    base: &RuleTestRequest,
+    step: &RuleTestStep,
     now_us: u64,
 ) -> Result<(), String> {
     let fields = step.request.over(base);
@@ -103,7 +103,11 @@ fn run_step(
 }
 
 /// What a step expects of its last request.
-fn check_last(loaded: &Loaded, step: &TestStep, last: &Result<Outcome, Invalid>) -> Result<(), String> {
+fn check_last(
+    loaded: &LoadedRules,
+    step: &RuleTestStep,
+    last: &Result<Outcome, InvalidRequest>,
+) -> Result<(), String> {
     let standing = match last {
         Ok(Outcome::Admitted(standing) | Outcome::Limited(standing)) => Some(*standing),
         _ => None,
@@ -133,28 +137,28 @@ fn check_last(loaded: &Loaded, step: &TestStep, last: &Result<Outcome, Invalid>)
     Ok(())
 }
 
-fn meets(expected: Expectation, found: &Result<Outcome, Invalid>) -> bool {
+fn meets(expected: RuleTestExpectation, found: &Result<Outcome, InvalidRequest>) -> bool {
     match expected {
-        Expectation::Pass => matches!(found, Ok(Outcome::Admitted(_) | Outcome::Unlimited)),
-        Expectation::Limited => matches!(found, Ok(Outcome::Limited(_))),
-        Expectation::Denied => matches!(found, Ok(Outcome::Denied)),
-        Expectation::Unlimited => matches!(found, Ok(Outcome::Unlimited)),
-        Expectation::TooCostly => matches!(found, Err(Invalid::CostAboveLimit { .. })),
+        RuleTestExpectation::Pass => matches!(found, Ok(Outcome::Admitted(_) | Outcome::Unlimited)),
+        RuleTestExpectation::Limited => matches!(found, Ok(Outcome::Limited(_))),
+        RuleTestExpectation::Denied => matches!(found, Ok(Outcome::Denied)),
+        RuleTestExpectation::Unlimited => matches!(found, Ok(Outcome::Unlimited)),
+        RuleTestExpectation::TooCostly => matches!(found, Err(InvalidRequest::CostAboveLimit { .. })),
     }
 }
 
-fn said_expectation(expected: Expectation) -> &'static str {
+fn said_expectation(expected: RuleTestExpectation) -> &'static str {
     match expected {
-        Expectation::Pass => "pass",
-        Expectation::Limited => "limited",
-        Expectation::Denied => "denied",
-        Expectation::Unlimited => "unlimited",
-        Expectation::TooCostly => "too_costly",
+        RuleTestExpectation::Pass => "pass",
+        RuleTestExpectation::Limited => "limited",
+        RuleTestExpectation::Denied => "denied",
+        RuleTestExpectation::Unlimited => "unlimited",
+        RuleTestExpectation::TooCostly => "too_costly",
     }
 }
 
-fn describe(loaded: &Loaded, found: &Result<Outcome, Invalid>) -> String {
-    let by = |standing: &Standing| loaded.rules.rule_of(standing.limit).id.clone();
+fn describe(loaded: &LoadedRules, found: &Result<Outcome, InvalidRequest>) -> String {
+    let by = |standing: &LimitStatus| loaded.rules.rule_of(standing.limit).id.clone();
     match found {
         Ok(Outcome::Unlimited) => "pass, with no limit".to_owned(),
         Ok(Outcome::Denied) => "denied".to_owned(),
@@ -172,7 +176,7 @@ fn canonical(text: &str) -> String {
     endpoint(text).map_or_else(|_| text.to_owned(), Cow::into_owned)
 }
 
-impl TestRequest {
+impl RuleTestRequest {
     /// These fields, and where one is absent, that of `base`.
     fn over(&self, base: &Self) -> Self {
         let mut ids = base.ids.clone();

@@ -1,41 +1,46 @@
 //! A node on a virtual clock: the smallest thing that decides as the engine does. It runs the tests that
 //! stand beside rules, and other tests hold the engine against it.
 
-use super::compile::Loaded;
-use super::lists::Listed;
+use super::compile::LoadedRules;
+use super::lists::ListVerdict;
 use super::ruleset::RuleSet;
 use super::selection::{Charge, Charges, Selection};
-use crate::decision::{Fold, Invalid, Outcome, Standing, validate};
-use crate::key::Seed;
+use crate::decision::{InvalidRequest, LimitStatus, Outcome, OutcomeFold, validate};
+use crate::key::KeySeed;
 use crate::limit::LimitState;
-use crate::penalty::Conduct;
+use crate::penalty::PenaltyRecord;
 use crate::request::Request;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
 /// Any seed will do: nobody attacks a virtual node.
-static SEED: LazyLock<Seed> = LazyLock::new(|| Seed::new([0x746f_6c6c, 0x6761_7465]));
+static SEED: LazyLock<KeySeed> = LazyLock::new(|| KeySeed::new([0x746f_6c6c, 0x6761_7465]));
 
 /// The states of all keys under a rule set.
 #[derive(Debug, Default)]
 pub struct VirtualNode {
     states: HashMap<u64, LimitState>,
     /// How clients behaved under rules with a penalty, and until when they are in a cooldown.
-    conducts: HashMap<u64, (Conduct, Option<u64>)>,
+    conducts: HashMap<u64, (PenaltyRecord, Option<u64>)>,
 }
 
 impl VirtualNode {
     /// Decides `request` at `now_us` as the engine would.
-    pub fn check(&mut self, loaded: &Loaded, request: &Request<'_>, now_us: u64) -> Result<Outcome, Invalid> {
+    pub fn check(
+        &mut self,
+        loaded: &LoadedRules,
+        request: &Request<'_>,
+        now_us: u64,
+    ) -> Result<Outcome, InvalidRequest> {
         validate(request)?;
         match loaded.lists.standing(request, now_us).listed {
-            Some(Listed::Denied) => return Ok(Outcome::Denied),
-            Some(Listed::Allowed) => return Ok(Outcome::Unlimited),
+            Some(ListVerdict::Denied) => return Ok(Outcome::Denied),
+            Some(ListVerdict::Allowed) => return Ok(Outcome::Unlimited),
             None => {}
         }
         let charges = charges(&loaded.rules, request);
         let hold = self.cooling(&loaded.rules, &charges, now_us);
-        let mut fold = Fold::default();
+        let mut fold = OutcomeFold::default();
         let mut writes = Vec::new();
         for charge in &charges {
             // Each takes one place, and on a virtual clock gives it back when it runs out.
@@ -43,7 +48,7 @@ impl VirtualNode {
             let Some(cost) = u32::try_from(cost).ok().filter(|cost| *cost <= charge.limit.quota) else {
                 if charge.enforced {
                     let rule = loaded.rules.rule_of(charge.id).id.clone();
-                    return Err(Invalid::CostAboveLimit {
+                    return Err(InvalidRequest::CostAboveLimit {
                         rule,
                         limit: charge.limit.quota,
                         cost: request.cost,
@@ -78,17 +83,17 @@ impl VirtualNode {
     }
 
     /// The longest cooldown that the client is in.
-    fn cooling(&self, rules: &RuleSet, charges: &Charges<'_>, now_us: u64) -> Option<Standing> {
+    fn cooling(&self, rules: &RuleSet, charges: &Charges<'_>, now_us: u64) -> Option<LimitStatus> {
         let until = |charge: &Charge<'_>| {
             let (_, until_us) = self.conducts.get(&rules.conduct_key(charge)?)?;
             until_us.filter(|until_us| now_us < *until_us).map(|until_us| (until_us, charge.id))
         };
         let (until_us, limit) = charges.iter().filter_map(until).max_by_key(|(until_us, _)| *until_us)?;
-        Some(Standing::cooling(limit, until_us - now_us))
+        Some(LimitStatus::cooling(limit, until_us - now_us))
     }
 
     /// Takes note of a refusal by a rule with a penalty.
-    fn note(&mut self, rules: &RuleSet, charges: &Charges<'_>, standing: &mut Standing, now_us: u64) {
+    fn note(&mut self, rules: &RuleSet, charges: &Charges<'_>, standing: &mut LimitStatus, now_us: u64) {
         let Some(charge) = charges.iter().find(|charge| charge.id == standing.limit) else { return };
         let (Some(penalty), Some(key)) = (rules.rule_of(charge.id).penalty, rules.conduct_key(charge)) else {
             return;

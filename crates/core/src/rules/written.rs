@@ -1,8 +1,12 @@
 //! Rules as people write them. These types are the file format: what they say, the JSON Schema says too.
 
-pub use super::exceeding::{Flag, OnExceed, Percent, Queue, Shed, Soft, Tarpit};
-pub use super::leasing::Lease;
-use super::spelling::{Amount, DurationText, OneOrMany, PenaltyText, RateText, ShortLimit, Timestamp};
+pub use super::lease_timing::WrittenLease;
+pub use super::on_exceed::{
+    FlagSettings, OnExceed, Percent, QueueSettings, ShedSettings, SoftLimit, TarpitSettings,
+};
+use super::short_forms::{
+    DurationText, LimitAmount, OneOrMany, RateText, ShortLimit, Timestamp, WrittenPenalty,
+};
 use crate::algorithm::Algorithm;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -14,31 +18,31 @@ use std::collections::BTreeMap;
 pub struct RuleFile {
     /// The rules. Every rule that matches a request limits it, all or nothing.
     #[serde(default)]
-    pub rules: Vec<Rule>,
+    pub rules: Vec<WrittenRule>,
     /// What every rule inherits unless it, or its tier, says otherwise.
     #[serde(default)]
-    pub defaults: Defaults,
+    pub defaults: WrittenDefaults,
     /// The tiers by name: who belongs to each, and what its members may do.
     #[serde(default)]
-    pub tiers: BTreeMap<String, Tier>,
+    pub tiers: BTreeMap<String, WrittenTier>,
     /// Route templates beyond those that rules name, for `key: [route]`.
     #[serde(default)]
     pub routes: Vec<String>,
     /// Who passes without any limit: exact keys, globs (`sk_internal_*`), addresses and networks.
     #[serde(default)]
-    pub whitelist: Vec<ListEntry>,
+    pub whitelist: Vec<WrittenListEntry>,
     /// The same as `whitelist`.
     #[serde(default)]
-    pub allow: Vec<ListEntry>,
+    pub allow: Vec<WrittenListEntry>,
     /// Who is refused with 403.
     #[serde(default)]
-    pub blacklist: Vec<ListEntry>,
+    pub blacklist: Vec<WrittenListEntry>,
     /// The same as `blacklist`.
     #[serde(default)]
-    pub deny: Vec<ListEntry>,
+    pub deny: Vec<WrittenListEntry>,
     /// Cases with a virtual clock, run by `tollgate rules test`, and before a server uses the file.
     #[serde(default)]
-    pub tests: Vec<TestCase>,
+    pub tests: Vec<RuleTestCase>,
     /// Whether the file may have no rule, so that nothing is limited.
     #[serde(default)]
     pub allow_empty: bool,
@@ -47,8 +51,8 @@ pub struct RuleFile {
 /// One rule: whom it is about, and how much they may do.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[schemars(extend("required" = ["id"]))]
-pub struct Rule {
+#[schemars(rename = "Rule", extend("required" = ["id"]))]
+pub struct WrittenRule {
     /// Its name: in answers, metrics and logs, and the name of its states. Keep it, and the states are kept.
     // Absent and empty are found by the compiler, together with whatever else is wrong with the rule.
     #[serde(default)]
@@ -62,7 +66,7 @@ pub struct Rule {
     pub domain: Option<String>,
     /// Which requests it is about; everything if absent.
     #[serde(rename = "match")]
-    pub matches: Option<Match>,
+    pub matches: Option<WrittenMatch>,
     /// Short for `match: { endpoint: … }`.
     pub endpoint: Option<OneOrMany<String>>,
     /// Short for `match: { methods: … }`.
@@ -78,31 +82,31 @@ pub struct Rule {
     /// How it is counted; `token_bucket` by default.
     pub algorithm: Option<Algorithm>,
     /// The numbers, in full.
-    pub params: Option<Params>,
+    pub params: Option<WrittenParams>,
     /// The numbers, in short: `100/min`.
-    pub limit: Option<Amount>,
+    pub limit: Option<LimitAmount>,
     /// With `limit`: how many may come at once.
     pub burst: Option<u64>,
     /// Several limits at once: `[10/s, 250/day]`.
     pub limits: Option<Vec<ShortLimit>>,
     /// Other numbers for single keys.
     #[serde(rename = "override", default)]
-    pub overrides: BTreeMap<String, Params>,
+    pub overrides: BTreeMap<String, WrittenParams>,
     /// A second limit per address, this many times as wide: a safety net that users behind one shared
     /// address do not hit first.
     pub ip_safety_net: Option<u32>,
     /// What happens to a request over the limit.
     pub on_exceed: Option<OnExceed>,
     /// What happens to clients that ignore `Retry-After`: nothing by default.
-    pub penalty: Option<PenaltyText>,
+    pub penalty: Option<WrittenPenalty>,
     /// From which share of the limit on requests are flagged or delayed: `80%`.
-    pub soft: Option<Soft>,
+    pub soft: Option<SoftLimit>,
     /// What happens when the shared store cannot be reached.
     pub on_store_failure: Option<OnStoreFailure>,
     /// Whether nodes may take tokens ahead.
     pub consistency: Option<Consistency>,
     /// How far ahead nodes take tokens, and how often they tell what became of them.
-    pub lease: Option<Lease>,
+    pub lease: Option<WrittenLease>,
     /// For people.
     pub description: Option<String>,
 }
@@ -110,7 +114,8 @@ pub struct Rule {
 /// Which requests a rule is about. Everything that is given must hold.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Match {
+#[schemars(rename = "Match")]
+pub struct WrittenMatch {
     /// Globs over the API key.
     pub api_key_pattern: Option<OneOrMany<String>>,
     /// Globs over the user.
@@ -139,7 +144,8 @@ pub struct Match {
 /// limit and a window.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Params {
+#[schemars(rename = "Params")]
+pub struct WrittenParams {
     /// Tokens that fit; the burst.
     pub capacity: Option<u64>,
     /// Tokens per second, or `100/min`.
@@ -147,7 +153,7 @@ pub struct Params {
     /// What leaks per second, or `100/min`; for `leaky_bucket`.
     pub leak_rate: Option<RateText>,
     /// Requests per window, or `100/min`.
-    pub limit: Option<Amount>,
+    pub limit: Option<LimitAmount>,
     /// The window: seconds, or a duration such as `90s`. For buckets it is only shown in headers.
     pub window: Option<DurationText>,
     /// How many may come at once. For `gcra`: beyond the first, so that 0 spaces strictly.
@@ -161,7 +167,8 @@ pub struct Params {
 /// What rules inherit.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Defaults {
+#[schemars(rename = "Defaults")]
+pub struct WrittenDefaults {
     /// The tier of those who belong to none.
     pub tier: Option<String>,
     /// See the rule's.
@@ -171,9 +178,9 @@ pub struct Defaults {
     /// See the rule's.
     pub algorithm: Option<Algorithm>,
     /// See the rule's.
-    pub params: Option<Params>,
+    pub params: Option<WrittenParams>,
     /// See the rule's.
-    pub limit: Option<Amount>,
+    pub limit: Option<LimitAmount>,
     /// See the rule's.
     pub burst: Option<u64>,
     /// See the rule's.
@@ -183,21 +190,22 @@ pub struct Defaults {
     /// See the rule's.
     pub on_exceed: Option<OnExceed>,
     /// See the rule's.
-    pub penalty: Option<PenaltyText>,
+    pub penalty: Option<WrittenPenalty>,
     /// See the rule's.
-    pub soft: Option<Soft>,
+    pub soft: Option<SoftLimit>,
     /// See the rule's.
     pub on_store_failure: Option<OnStoreFailure>,
     /// See the rule's.
     pub consistency: Option<Consistency>,
     /// See the rule's.
-    pub lease: Option<Lease>,
+    pub lease: Option<WrittenLease>,
 }
 
 /// A tier: who belongs to it, and the numbers its members get from rules that give none.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Tier {
+#[schemars(rename = "Tier")]
+pub struct WrittenTier {
     /// Globs over the API key. Of several tiers whose globs match, the most exact glob decides.
     pub api_key_pattern: Option<OneOrMany<String>>,
     /// Single API keys or users. They come before the patterns of any tier.
@@ -206,9 +214,9 @@ pub struct Tier {
     /// See the rule's.
     pub algorithm: Option<Algorithm>,
     /// See the rule's.
-    pub params: Option<Params>,
+    pub params: Option<WrittenParams>,
     /// See the rule's.
-    pub limit: Option<Amount>,
+    pub limit: Option<LimitAmount>,
     /// See the rule's.
     pub burst: Option<u64>,
     /// See the rule's.
@@ -241,7 +249,7 @@ pub enum Consistency {
 
 /// A list entry: the pattern alone, or with a reason and an expiry.
 #[derive(Clone, Debug)]
-pub struct ListEntry {
+pub struct WrittenListEntry {
     /// An exact key, a glob, an address or a network.
     pub key: String,
     /// Until when it holds, as in `2026-12-31T23:59:59Z`.
@@ -253,8 +261,8 @@ pub struct ListEntry {
 /// A case of a rule test: requests on a virtual clock, and what must become of them.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[schemars(extend("required" = ["name", "steps"]))]
-pub struct TestCase {
+#[schemars(rename = "TestCase", extend("required" = ["name", "steps"]))]
+pub struct RuleTestCase {
     /// What it shows.
     #[serde(default)]
     pub name: String,
@@ -262,16 +270,17 @@ pub struct TestCase {
     pub start: Option<Timestamp>,
     /// The request that the steps send.
     #[serde(default)]
-    pub request: TestRequest,
+    pub request: RuleTestRequest,
     /// What happens, in order.
     #[serde(default)]
-    pub steps: Vec<TestStep>,
+    pub steps: Vec<RuleTestStep>,
 }
 
 /// The fields of a test's request, named as in `POST /v1/check`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct TestRequest {
+#[schemars(rename = "TestRequest")]
+pub struct RuleTestRequest {
     /// The API key.
     pub key: Option<String>,
     /// The user.
@@ -298,16 +307,17 @@ pub struct TestRequest {
 /// One step of a test case.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct TestStep {
+#[schemars(rename = "TestStep")]
+pub struct RuleTestStep {
     /// When, since the start of the case.
     pub at: Option<DurationText>,
     /// Fields that differ from the case's request.
     #[serde(default)]
-    pub request: TestRequest,
+    pub request: RuleTestRequest,
     /// How many requests to send; 1 by default.
     pub send: Option<u64>,
     /// What must become of each of them.
-    pub expect: Option<Expectation>,
+    pub expect: Option<RuleTestExpectation>,
     /// Instead: how many of them pass.
     pub pass: Option<u64>,
     /// What the last one must be told to wait, exactly.
@@ -321,7 +331,8 @@ pub struct TestStep {
 /// What must become of a test's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Expectation {
+#[schemars(rename = "Expectation")]
+pub enum RuleTestExpectation {
     /// It passes, within a limit or without one.
     Pass,
     /// It is over a limit.

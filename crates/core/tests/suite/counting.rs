@@ -2,8 +2,8 @@
 
 use crate::selection::{holds, load, passes};
 use std::net::IpAddr;
-use tollgate_core::decision::Invalid;
-use tollgate_core::key::Seed;
+use tollgate_core::decision::InvalidRequest;
+use tollgate_core::key::KeySeed;
 use tollgate_core::request::Request;
 use tollgate_core::rules::{ClientTraits, START_US, VirtualNode};
 
@@ -26,7 +26,7 @@ fn a_missing_identity_falls_back_and_never_to_no_limit() {
             assert_eq!(passes(&loaded, &mut node, request, 3), 1, "by {key}: {request:?}");
         }
         let nobody = node.check(&loaded, &Request::default(), START_US);
-        assert_eq!(nobody, Err(Invalid::NamesNobody), "by {key}");
+        assert_eq!(nobody, Err(InvalidRequest::NamesNobody), "by {key}");
     }
 }
 
@@ -255,7 +255,7 @@ fn no_two_kinds_of_trait_are_taken_for_each_other() {
         Request { ip, ..bare },
         Request { ip, tier: Some("x"), ..bare },
     ];
-    let seed = Seed::new([1, 2]);
+    let seed = KeySeed::new([1, 2]);
     let hashes: std::collections::HashSet<u64> =
         requests.iter().map(|request| seed.hashes(request).of_traits(traits, request)).collect();
     assert_eq!(hashes.len(), requests.len());

@@ -1,18 +1,20 @@
 //! What rules ask of the open doors in vain: a warning with its place for each.
 
 use std::collections::BTreeSet;
-use tollgate_core::rules::{Ability, OpenDoor, load, load_for};
+use tollgate_core::rules::{DoorCapability, OpenDoor, load, load_for};
 
 fn check_api() -> OpenDoor {
-    let abilities = BTreeSet::from([Ability::Domain, Ability::Tier, Ability::Priority]);
-    OpenDoor { name: "the check API", abilities, identities: None }
+    let capabilities =
+        BTreeSet::from([DoorCapability::Domain, DoorCapability::Tier, DoorCapability::Priority]);
+    OpenDoor { name: "the check API", capabilities, identities: None }
 }
 
-fn gateway(more: &[Ability], identities: &[&str]) -> OpenDoor {
-    let mut abilities = BTreeSet::from([Ability::Wait, Ability::Completion, Ability::Domain]);
-    abilities.extend(more);
+fn gateway(more: &[DoorCapability], identities: &[&str]) -> OpenDoor {
+    let mut capabilities =
+        BTreeSet::from([DoorCapability::Wait, DoorCapability::Completion, DoorCapability::Domain]);
+    capabilities.extend(more);
     let identities = identities.iter().map(|name| (*name).to_owned()).collect();
-    OpenDoor { name: "the gateway", abilities, identities: Some(identities) }
+    OpenDoor { name: "the gateway", capabilities, identities: Some(identities) }
 }
 
 /// The warnings about `text` that these doors add: place and message.
@@ -96,7 +98,8 @@ fn each_field_that_a_door_cannot_serve_is_a_warning() {
         let both = warnings(&text, &[check_api(), gateway(&[], &["api_key"])]);
         assert_eq!(both.len(), at_check.len() + at_gateway.len(), "{fields}");
     }
-    let all = gateway(&[Ability::Priority, Ability::Tier], &["api_key", "user", "tenant", "invoice"]);
+    let all =
+        gateway(&[DoorCapability::Priority, DoorCapability::Tier], &["api_key", "user", "tenant", "invoice"]);
     for (fields, _, _) in table {
         assert_eq!(warnings(&rule(fields), std::slice::from_ref(&all)), nothing, "{fields}");
     }
@@ -126,7 +129,7 @@ fn a_tier_that_nothing_assigns_at_a_door_is_a_warning() {
                 - { id: mine, tier: own, match: { api_key_pattern: 'sk_*' } }\n";
     let door = gateway(&[], &["api_key"]);
     assert_eq!(warnings(text, &[door]), ["3:3 nothing puts a client of the gateway into tier `pro`"]);
-    assert!(warnings(text, &[gateway(&[Ability::Tier], &["api_key"])]).is_empty());
+    assert!(warnings(text, &[gateway(&[DoorCapability::Tier], &["api_key"])]).is_empty());
     assert!(warnings(text, &[check_api()]).is_empty());
     let text = "tiers:\n  pro: { limit: 2/s, api_key_pattern: 'sk_*' }\nrules: [{ id: all }]\n";
     let found = warnings(text, &[gateway(&[], &["user"])]);

@@ -2,7 +2,7 @@
 
 use super::selection::{holds, load};
 use tollgate_core::request::Request;
-use tollgate_core::rules::lists::Listed;
+use tollgate_core::rules::lists::ListVerdict;
 
 #[test]
 fn entries_are_keys_globs_addresses_and_networks() {
@@ -90,12 +90,15 @@ allow: [{ key: k*, expires: 1970-01-01T00:00:20Z }, 10.0.0.0/8]
         let standing = loaded.lists.standing(request, now_us);
         (standing.listed, standing.until_us)
     };
-    assert_eq!(at(&request, 0), (Some(Listed::Denied), 10_000_000));
-    assert_eq!(at(&request, 9_999_999), (Some(Listed::Denied), 10_000_000));
-    assert_eq!(at(&request, 10_000_000), (Some(Listed::Allowed), 20_000_000));
+    assert_eq!(at(&request, 0), (Some(ListVerdict::Denied), 10_000_000));
+    assert_eq!(at(&request, 9_999_999), (Some(ListVerdict::Denied), 10_000_000));
+    assert_eq!(at(&request, 10_000_000), (Some(ListVerdict::Allowed), 20_000_000));
     assert_eq!(at(&request, 20_000_000), (None, u64::MAX));
-    assert_eq!(at(&Request { ip, ..request }, 0), (Some(Listed::Denied), 10_000_000));
-    assert_eq!(at(&Request { ip, ..request }, 30_000_000), (Some(Listed::Allowed), u64::MAX));
+    assert_eq!(at(&Request { ip, ..request }, 0), (Some(ListVerdict::Denied), 10_000_000));
+    assert_eq!(at(&Request { ip, ..request }, 30_000_000), (Some(ListVerdict::Allowed), u64::MAX));
     let (listed, entry) = loaded.lists.reason(&request, 0).unwrap();
-    assert_eq!((listed, entry.pattern.as_str(), entry.reason.as_deref()), (Listed::Denied, "k", Some("why")));
+    assert_eq!(
+        (listed, entry.pattern.as_str(), entry.reason.as_deref()),
+        (ListVerdict::Denied, "k", Some("why"))
+    );
 }

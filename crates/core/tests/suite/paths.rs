@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tollgate_core::path::{PathFault, Readings, canonical, endpoint};
+use tollgate_core::path::{PathError, PathReadings, canonical, endpoint};
 
 #[test]
 fn forms() {
@@ -67,38 +67,38 @@ fn what_has_that_form_is_borrowed() {
 #[test]
 fn refused() {
     for (path, expected) in [
-        ("", PathFault::NoSlash),
-        ("login", PathFault::NoSlash),
-        ("/a%2fb", PathFault::Escape(b'/')),
-        ("/a%2Fb", PathFault::Escape(b'/')),
-        ("/a%5cb", PathFault::Escape(b'\\')),
-        ("/a%00", PathFault::Escape(0)),
-        ("/a%0d%0a", PathFault::Escape(b'\r')),
-        ("/a%7f", PathFault::Escape(127)),
-        ("/a\\b", PathFault::Character(b'\\')),
-        ("/a\nb", PathFault::Character(b'\n')),
-        ("/a%", PathFault::BrokenEscape),
-        ("/a%2", PathFault::BrokenEscape),
-        ("/a%2/b", PathFault::BrokenEscape),
-        ("/a%zz", PathFault::BrokenEscape),
-        ("/a%+1", PathFault::BrokenEscape),
-        ("/..", PathFault::AboveRoot),
-        ("/a/../..", PathFault::AboveRoot),
-        ("/%2e%2e/a", PathFault::AboveRoot),
-        ("/a/..;x/b", PathFault::DotWithParameters),
-        ("/a/.;/b", PathFault::DotWithParameters),
-        ("/a/%2e%2e;/b", PathFault::DotWithParameters),
-        ("/;/../a", PathFault::AboveRoot),
-        ("/%3bx/login", PathFault::Escape(b';')),
-        ("/login%3Bx", PathFault::Escape(b';')),
-        ("/a/..%3b/b", PathFault::Escape(b';')),
-        ("/a%c0%afb", PathFault::NotUtf8),
-        ("/a%e0%80%afb", PathFault::NotUtf8),
-        ("/a%f0%80%80%af", PathFault::NotUtf8),
-        ("/caf%e9", PathFault::NotUtf8),
-        ("/%c3/%a9", PathFault::NotUtf8),
-        ("/\u{e9}%a9", PathFault::NotUtf8),
-        ("/%ed%a0%80", PathFault::NotUtf8),
+        ("", PathError::NoSlash),
+        ("login", PathError::NoSlash),
+        ("/a%2fb", PathError::Escape(b'/')),
+        ("/a%2Fb", PathError::Escape(b'/')),
+        ("/a%5cb", PathError::Escape(b'\\')),
+        ("/a%00", PathError::Escape(0)),
+        ("/a%0d%0a", PathError::Escape(b'\r')),
+        ("/a%7f", PathError::Escape(127)),
+        ("/a\\b", PathError::Character(b'\\')),
+        ("/a\nb", PathError::Character(b'\n')),
+        ("/a%", PathError::BrokenEscape),
+        ("/a%2", PathError::BrokenEscape),
+        ("/a%2/b", PathError::BrokenEscape),
+        ("/a%zz", PathError::BrokenEscape),
+        ("/a%+1", PathError::BrokenEscape),
+        ("/..", PathError::AboveRoot),
+        ("/a/../..", PathError::AboveRoot),
+        ("/%2e%2e/a", PathError::AboveRoot),
+        ("/a/..;x/b", PathError::DotWithParameters),
+        ("/a/.;/b", PathError::DotWithParameters),
+        ("/a/%2e%2e;/b", PathError::DotWithParameters),
+        ("/;/../a", PathError::AboveRoot),
+        ("/%3bx/login", PathError::Escape(b';')),
+        ("/login%3Bx", PathError::Escape(b';')),
+        ("/a/..%3b/b", PathError::Escape(b';')),
+        ("/a%c0%afb", PathError::NotUtf8),
+        ("/a%e0%80%afb", PathError::NotUtf8),
+        ("/a%f0%80%80%af", PathError::NotUtf8),
+        ("/caf%e9", PathError::NotUtf8),
+        ("/%c3/%a9", PathError::NotUtf8),
+        ("/\u{e9}%a9", PathError::NotUtf8),
+        ("/%ed%a0%80", PathError::NotUtf8),
     ] {
         assert_eq!(canonical(path), Err(expected), "{path}");
     }
@@ -136,10 +136,10 @@ fn what_rules_read() {
         ("orders%2e;x", "orders%2e;x", "orders%2e;x"),
         ("/a%2Fb;x", "/a%2Fb;x", "/a%2Fb;x"),
     ] {
-        let readings = Readings::of(path);
+        let readings = PathReadings::of(path);
         assert_eq!((&*readings.whole, readings.plain()), (whole, plain), "{path}");
     }
-    let readings = Readings::of("/v1/orders/7");
+    let readings = PathReadings::of("/v1/orders/7");
     assert!(matches!(readings.whole, Cow::Borrowed(_)) && readings.plain.is_none());
 }
 
@@ -161,7 +161,7 @@ fn laws() {
         ];
         let pieces: String = bytes.iter().map(|byte| PIECES[usize::from(*byte) % PIECES.len()]).collect();
         for text in [Cow::Borrowed(pieces.as_str()), String::from_utf8_lossy(bytes)] {
-            let _ = (endpoint(&text), Readings::of(&text));
+            let _ = (endpoint(&text), PathReadings::of(&text));
             let path = format!("/{text}");
             let Ok(form) = canonical(&path) else {
                 note(&refused);
@@ -176,9 +176,9 @@ fn laws() {
             assert!(!form.split('/').any(is_gone), "{path:?}: {form:?}");
             assert_eq!(resolved(&form), resolved(&path), "{path:?}: {form:?}");
             assert_eq!(form.ends_with('/'), ends_in_folder(&path), "{path:?}: {form:?}");
-            let readings = Readings::of(&form);
+            let readings = PathReadings::of(&form);
             assert_eq!(readings.whole.as_bytes(), decoded(&form), "{path:?}: {form:?}");
-            assert_eq!(readings, Readings::of(&path), "{path:?}");
+            assert_eq!(readings, PathReadings::of(&path), "{path:?}");
             let plain: Vec<&str> = readings.whole.split('/').map(name).collect();
             assert_eq!(readings.plain(), plain.join("/"), "{path:?}");
             if readings.plain.is_some() {

@@ -2,7 +2,7 @@
 
 use fastrand::Rng;
 use tollgate_core::decision::Outcome;
-use tollgate_core::penalty::{Conduct, Penalty};
+use tollgate_core::penalty::{Penalty, PenaltyRecord};
 use tollgate_core::request::Request;
 use tollgate_core::rules::{self, START_US, VirtualNode};
 
@@ -20,7 +20,7 @@ const PENALTY: Penalty = Penalty {
 /// Refusals, as (when, what is told), and which cooldown each becomes.
 #[track_caller]
 fn rows(rows: &[(u64, u64, Option<u64>)]) {
-    let mut conduct: Option<Conduct> = None;
+    let mut conduct: Option<PenaltyRecord> = None;
     for (at_us, told_us, expected) in rows {
         let (next, cooldown_us) = PENALTY.refused(conduct, START_US + at_us, *told_us);
         assert_eq!(cooldown_us, *expected, "at {} ms after {conduct:?}", at_us / MS);

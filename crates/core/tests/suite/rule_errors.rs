@@ -4,7 +4,7 @@
 //! read the difference as somebody would who made the mistake.
 
 use std::fmt::Write as _;
-use tollgate_core::problem::Severity;
+use tollgate_core::diagnostic::Severity;
 use tollgate_core::rules;
 
 const CASES: &str = include_str!("rule_errors.txt");

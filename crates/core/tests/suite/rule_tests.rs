@@ -1,7 +1,7 @@
 //! The runner of the tests beside rules: what it says when a case fails.
 
 use super::selection::load;
-use tollgate_core::rules::{TestResult, run_tests};
+use tollgate_core::rules::{RuleTestResult, run_tests};
 
 const RULES: &str = r#"
 rules: [{ id: api, limit: 2/s, endpoint: /a }, { id: free, limit: 9/min, match: { api_key_pattern: "f*" } }]
@@ -76,7 +76,8 @@ tests:
   - { name: first, request: { key: k }, steps: [{ send: 2, pass: 1 }] }
   - { name: second, request: { key: k }, steps: [{ send: 2, pass: 1 }] }
 "#;
-    let passed = |name: &str, line| TestResult { name: name.to_owned(), line, requests: 2, failures: vec![] };
+    let passed =
+        |name: &str, line| RuleTestResult { name: name.to_owned(), line, requests: 2, failures: vec![] };
     assert_eq!(run_tests(&load(text)), [passed("first", 4), passed("second", 5)]);
 }
 

@@ -3,11 +3,11 @@
 //! Most of it is said in rule files with tests of their own, as users would say it.
 
 use tollgate_core::decision::Outcome;
-use tollgate_core::key::Seed;
+use tollgate_core::key::KeySeed;
 use tollgate_core::request::{Method, Request};
-use tollgate_core::rules::{self, Loaded, START_US, VirtualNode};
+use tollgate_core::rules::{self, LoadedRules, START_US, VirtualNode};
 
-pub fn load(text: &str) -> Loaded {
+pub fn load(text: &str) -> LoadedRules {
     rules::load("rules.yaml", text).unwrap_or_else(|report| panic!("{report}"))
 }
 
@@ -21,7 +21,7 @@ pub fn holds(text: &str) {
 }
 
 /// How many of `count` requests at one instant pass.
-pub fn passes(loaded: &Loaded, node: &mut VirtualNode, request: &Request<'_>, count: usize) -> usize {
+pub fn passes(loaded: &LoadedRules, node: &mut VirtualNode, request: &Request<'_>, count: usize) -> usize {
     let pass = |_: &usize| match node.check(loaded, request, START_US).unwrap() {
         Outcome::Admitted(_) | Outcome::Unlimited => true,
         Outcome::Limited(_) | Outcome::Denied => false,
@@ -271,7 +271,7 @@ fn the_same_number_means_the_same_rules() {
           - { id: b, limit: 5/s, tier: pro, match: { user_pattern: 'u*' } }
           - { id: c, match: { tenant_pattern: t } }";
     let plain = "rules: [{ id: a, key: user, limit: 5/s }]";
-    let seed = Seed::new([1, 2]);
+    let seed = KeySeed::new([1, 2]);
     let words = ["sk_live_abcdefgh1", "sk_live_abcd", "sk_x", "k1", "k", "u1", "t", "", "sk_vip", "acme"];
     for text in [super::rule_files::EVERYTHING, patterns, plain] {
         let loaded = load(text);

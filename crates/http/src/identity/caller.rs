@@ -14,7 +14,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::sync::Arc;
-use tollgate_core::rules::{Ability, OpenDoor};
+use tollgate_core::rules::{DoorCapability, OpenDoor};
 use tollgate_limiter::{Method, Request};
 
 /// Whoever has no address at all (a unix socket) shares a count with all who have none.
@@ -124,14 +124,15 @@ impl Identities {
 
     /// What a door can do for rules that takes identities from here, waits for requests and sees them end.
     pub fn open_door(&self, name: &'static str) -> OpenDoor {
-        let mut abilities = BTreeSet::from([Ability::Wait, Ability::Completion, Ability::Domain]);
-        abilities.extend((!self.tier.is_empty()).then_some(Ability::Tier));
-        abilities.extend(self.priority.is_some().then_some(Ability::Priority));
+        let mut capabilities =
+            BTreeSet::from([DoorCapability::Wait, DoorCapability::Completion, DoorCapability::Domain]);
+        capabilities.extend((!self.tier.is_empty()).then_some(DoorCapability::Tier));
+        capabilities.extend(self.priority.is_some().then_some(DoorCapability::Priority));
         let named = [("api_key", &self.api_key), ("user", &self.user), ("tenant", &self.tenant)];
         let ids = self.ids.iter().map(|(name, places)| (name.as_ref(), places));
         let found = named.into_iter().chain(ids).filter(|(_, places)| !places.is_empty());
         let identities = found.map(|(name, _)| name.to_owned()).collect();
-        OpenDoor { name, abilities, identities: Some(identities) }
+        OpenDoor { name, capabilities, identities: Some(identities) }
     }
 
     /// All places, the token's included.

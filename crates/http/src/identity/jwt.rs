@@ -16,7 +16,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tollgate_core::rate::SECOND_US;
-use tollgate_core::rules::spelling::{DurationText, OneOrMany};
+use tollgate_core::rules::short_forms::{DurationText, OneOrMany};
 use tollgate_limiter::file;
 
 /// No honest token is longer, and a longer one is not worth a signature check.

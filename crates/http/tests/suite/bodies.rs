@@ -6,7 +6,7 @@ use http::{HeaderMap, HeaderValue};
 use http_body_util::BodyExt;
 use std::task::{Context, Poll, Waker};
 use tollgate_http::{Answer, Fault, HeaderOptions, answer};
-use tollgate_limiter::{Decision, Invalid};
+use tollgate_limiter::{Decision, InvalidRequest};
 
 fn refusal(decision: &Decision, accept: &[&'static str]) -> Option<Answer> {
     let mut asked = HeaderMap::new();
@@ -102,7 +102,7 @@ fn who_may_pass_is_not_refused() {
 
 #[test]
 fn faults() {
-    let cost = Invalid::CostAboveLimit { rule: "orders".to_owned(), limit: 100, cost: 101 };
+    let cost = InvalidRequest::CostAboveLimit { rule: "orders".to_owned(), limit: 100, cost: 101 };
     let table: [(Fault, u16, &str); 7] = [
         (
             Fault::bad_request("what\u{7}is \"this\"").at(2, 7).in_field("ids.a").with_hint("that"),
@@ -125,7 +125,7 @@ fn faults() {
             r#"{"error":{"code":"COST_ABOVE_LIMIT","message":"a cost of 101 can never pass: rule `orders` holds at most 100","details":{"rule":"orders","limit":100,"cost":101}}}"#,
         ),
         (
-            Invalid::ZeroCost.into(),
+            InvalidRequest::ZeroCost.into(),
             400,
             r#"{"error":{"code":"BAD_REQUEST","message":"the cost must be at least 1","details":{"field":"cost"}}}"#,
         ),

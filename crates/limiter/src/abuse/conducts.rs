@@ -5,7 +5,7 @@
 //! nobody's record, and at worst lets some of its own go unpunished.
 
 use parking_lot::Mutex;
-use tollgate_core::penalty::{Conduct, Penalty};
+use tollgate_core::penalty::{Penalty, PenaltyRecord};
 
 const SHARDS: usize = 64;
 const SETS: usize = 32;
@@ -15,7 +15,7 @@ const WAYS: usize = 8;
 #[derive(Clone, Copy, Default)]
 struct Record {
     key: u64,
-    conduct: Conduct,
+    conduct: PenaltyRecord,
     forgotten_us: u64,
 }
 

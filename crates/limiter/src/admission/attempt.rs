@@ -12,11 +12,11 @@ use smallvec::SmallVec;
 use std::net::IpAddr;
 use std::sync::Arc;
 use tollgate_core::algorithm::{LimitStep, concurrency};
-use tollgate_core::decision::{Fold, Invalid, Outcome};
+use tollgate_core::decision::{InvalidRequest, Outcome, OutcomeFold};
 use tollgate_core::request::Request;
-use tollgate_core::rules::exceeding::USUAL_PRIORITY;
-use tollgate_core::rules::written::{OnExceed, OnStoreFailure, Queue};
-use tollgate_core::rules::{Charge, LimitId, Over};
+use tollgate_core::rules::on_exceed::USUAL_PRIORITY;
+use tollgate_core::rules::written::{OnExceed, OnStoreFailure, QueueSettings};
+use tollgate_core::rules::{Charge, LimitId, OverLimitEffect};
 use tollgate_core::state_address::StateAddress;
 
 /// Timers are late by a millisecond or so. Up to this, the embedded store is asked for the moment that was meant:
@@ -52,7 +52,7 @@ struct Wanted {
 pub(super) struct InLine {
     pub(super) key: u64,
     pub(super) limit: LimitId,
-    pub(super) queue: Queue,
+    pub(super) queue: QueueSettings,
 }
 
 impl Asked {
@@ -62,7 +62,7 @@ impl Asked {
         charges: &[Charge<'_>],
         request: &Request<'_>,
         route: u64,
-    ) -> Result<Self, Invalid> {
+    ) -> Result<Self, InvalidRequest> {
         let rules = &policy.rules.set;
         let places = limiter.shared().and_then(|store| store.shared.places());
         let place = |charge: &Charge<'_>| {
@@ -95,7 +95,11 @@ impl Asked {
                 }
             } else if charge.enforced {
                 let rule = rules.rule_of(charge.id).id.clone();
-                return Err(Invalid::CostAboveLimit { rule, limit: charge.limit.quota, cost: request.cost });
+                return Err(InvalidRequest::CostAboveLimit {
+                    rule,
+                    limit: charge.limit.quota,
+                    cost: request.cost,
+                });
             }
         }
         Ok(asked)
@@ -117,7 +121,7 @@ impl Asked {
             let Some((rule, counted)) = self.tolerated(limiter, &rest) else { break };
             permit.add(Part::Counted { _counted: counted });
             for due in due.iter_mut().filter(|due| self.policy.rules.terms(due.id).names.rule == rule) {
-                (due.enforced, due.over) = (false, Over::Tolerated);
+                (due.enforced, due.over) = (false, OverLimitEffect::Tolerated);
             }
             rest = self.charge(limiter, &due, now_us, meant_us).await;
         }
@@ -205,7 +209,7 @@ impl Asked {
         if self.in_flight.is_empty() {
             return (None, permit);
         }
-        let (mut fold, mut degraded, mut is_denied) = (Fold::default(), false, false);
+        let (mut fold, mut degraded, mut is_denied) = (OutcomeFold::default(), false, false);
         for wanted in &self.in_flight {
             let charge = wanted.due.charge(&self.policy);
             let (step, taken, is_degraded) = match limiter.shared() {

@@ -4,7 +4,7 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use tollgate_core::rules::written::{Shed, Tarpit};
+use tollgate_core::rules::written::{ShedSettings, TarpitSettings};
 
 /// The stations of all rules that shed or delay, by their ids. They outlive a change of the rules.
 #[derive(Debug, Default)]
@@ -43,7 +43,7 @@ impl Stations {
     }
 
     /// A place for a request over the limit, if the node has room for one of its priority.
-    pub(crate) fn tolerate(&self, rule: &'static str, shed: &Shed, priority: u8) -> Option<Counted> {
+    pub(crate) fn tolerate(&self, rule: &'static str, shed: &ShedSettings, priority: u8) -> Option<Counted> {
         let load_permille = u64::from(self.load_permille.load(Ordering::Relaxed));
         let told = shed.in_flight.saturating_mul(load_permille) / 1_000;
         let (counted, before) = self.of(rule).count(Which::InFlight);
@@ -56,7 +56,7 @@ impl Stations {
     }
 
     /// A place among the delayed, if there is one.
-    pub(crate) fn delay(&self, rule: &'static str, tarpit: &Tarpit) -> Option<Counted> {
+    pub(crate) fn delay(&self, rule: &'static str, tarpit: &TarpitSettings) -> Option<Counted> {
         let (counted, before) = self.of(rule).count(Which::Delayed);
         (before < tarpit.most).then_some(counted)
     }

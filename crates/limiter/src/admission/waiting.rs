@@ -8,8 +8,8 @@ use crate::limiter::Limiter;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
-use tollgate_core::decision::{Outcome, Standing};
-use tollgate_core::rules::written::{OnExceed, Tarpit};
+use tollgate_core::decision::{LimitStatus, Outcome};
+use tollgate_core::rules::written::{OnExceed, TarpitSettings};
 
 /// When a request in flight ends is not known. A request that waits for a place is woken when one of this node ends,
 /// and looks this often for those of other nodes.
@@ -38,7 +38,7 @@ pub(super) async fn admission(limiter: Arc<Limiter>, asked: Asked) -> Admission 
 }
 
 /// How long its answer is held back, and by which rule.
-fn delay_of(decision: &Decision) -> Option<(&'static str, Tarpit)> {
+fn delay_of(decision: &Decision) -> Option<(&'static str, TarpitSettings)> {
     let (names, said) = match decision.outcome {
         Outcome::Limited(_) => {
             let names = decision.terms?.names;
@@ -125,13 +125,13 @@ async fn in_line(limiter: &Arc<Limiter>, asked: &Asked, line: InLine) -> (Decisi
 }
 
 /// How things stand for a request that may wait.
-fn waits(decision: &Decision) -> Option<Standing> {
+fn waits(decision: &Decision) -> Option<LimitStatus> {
     let Outcome::Limited(standing) = decision.outcome else { return None };
     matches!(decision.terms?.names.on_exceed, OnExceed::Queue(_)).then_some(standing)
 }
 
 /// When its turn comes, if that follows from time alone: a place in flight is free when a request ends.
-fn promised_us(refusal: &Decision, standing: &Standing) -> Option<u64> {
+fn promised_us(refusal: &Decision, standing: &LimitStatus) -> Option<u64> {
     let counts_in_flight = refusal.terms.is_some_and(|terms| terms.counts_in_flight());
     standing.wait_us().filter(|_| !counts_in_flight)
 }

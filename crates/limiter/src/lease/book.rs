@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use tollgate_core::algorithm::LimitStep;
 use tollgate_core::limit::Meter;
-use tollgate_core::rules::{Leasing, RuleSet};
+use tollgate_core::rules::{LeaseTiming, RuleSet};
 use tollgate_core::script::{ScriptCall, ScriptReply};
 use tollgate_core::state_address::StateAddress;
 
@@ -75,7 +75,7 @@ pub(crate) struct Charged<'r> {
     /// Whether tokens may be taken ahead.
     pub(crate) leased: bool,
     /// How they are.
-    pub(crate) leasing: Leasing,
+    pub(crate) leasing: LeaseTiming,
     /// Whether a request is refused if the store does not answer.
     pub(crate) denies_on_failure: bool,
 }

@@ -6,15 +6,15 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::LazyLock;
-use tollgate_core::key::Seed;
+use tollgate_core::key::KeySeed;
 use tollgate_core::limit::{Limit, Meter};
 use tollgate_core::request::Request;
 use tollgate_core::rules::written::OnStoreFailure;
-use tollgate_core::rules::{Charges, Leasing, LimitId, RuleSet, Selection};
+use tollgate_core::rules::{Charges, LeaseTiming, LimitId, RuleSet, Selection};
 use tollgate_core::state_address::{FleetSecret, StateAddress, StateAddresses};
 
 /// Any will do: nobody attacks a simulation.
-static SEED: LazyLock<Seed> = LazyLock::new(|| Seed::new([0x7469_6d65, 0x666c_6965]));
+static SEED: LazyLock<KeySeed> = LazyLock::new(|| KeySeed::new([0x7469_6d65, 0x666c_6965]));
 const SECRET: FleetSecret = FleetSecret(*b"a fleet on paper");
 
 /// A client, by what it shows.
@@ -52,7 +52,7 @@ pub(super) struct Due {
     pub(super) place: StateAddress,
     pub(super) enforced: bool,
     pub(super) leased: bool,
-    leasing: Leasing,
+    leasing: LeaseTiming,
     pub(super) on_failure: OnStoreFailure,
     /// Its state among all, see [`People::states`].
     pub(super) state: u32,

@@ -9,14 +9,14 @@ use crate::setting::{PLENTY, START_US, load};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
-use tollgate_core::rules::Loaded;
+use tollgate_core::rules::LoadedRules;
 use tollgate_limiter::{Admission, Clock, Limiter, ManualClock, MemoryStore, Outcome, Request};
 
 /// A limiter whose clock follows tokio's time.
 pub fn limiter(text: &str) -> Arc<Limiter> {
     let clock = Clock::Manual(ManualClock::following_tokio(START_US));
     let limiter = Limiter::new(MemoryStore::new(PLENTY), clock);
-    let Loaded { rules, lists, .. } = load(text);
+    let LoadedRules { rules, lists, .. } = load(text);
     limiter.install(rules, lists);
     Arc::new(limiter)
 }

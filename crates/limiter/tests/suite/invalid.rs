@@ -1,7 +1,7 @@
 //! Requests that make no sense are told so, and cost nobody anything.
 
 use crate::setting::{Setting, decide, key};
-use tollgate_limiter::{Invalid, Outcome, Request};
+use tollgate_limiter::{InvalidRequest, Outcome, Request};
 
 const RULES: &str = "
 rules:
@@ -18,19 +18,23 @@ fn is_refused_and_spends_nothing() {
     let setting = Setting::new(RULES);
     let (longest, too_long) = ("/".repeat(4096), "/".repeat(4097));
     let good = Request { tenant: Some("north"), ..key("a") };
-    let above = |rule: &str, limit, cost| Invalid::CostAboveLimit { rule: rule.to_owned(), limit, cost };
+    let above =
+        |rule: &str, limit, cost| InvalidRequest::CostAboveLimit { rule: rule.to_owned(), limit, cost };
     let table = [
-        (Request { cost: 0, ..good }, Invalid::ZeroCost),
-        (Request { endpoint: &too_long, ..good }, Invalid::EndpointTooLong),
-        (Request { endpoint: "/", ..Request::default() }, Invalid::NamesNobody),
-        (Request { tier: Some("gold"), domain: Some("d"), ..Request::default() }, Invalid::NamesNobody),
+        (Request { cost: 0, ..good }, InvalidRequest::ZeroCost),
+        (Request { endpoint: &too_long, ..good }, InvalidRequest::EndpointTooLong),
+        (Request { endpoint: "/", ..Request::default() }, InvalidRequest::NamesNobody),
+        (
+            Request { tier: Some("gold"), domain: Some("d"), ..Request::default() },
+            InvalidRequest::NamesNobody,
+        ),
         (Request { cost: 11, ..good }, above("narrow", 10, 11)),
         (Request { cost: u64::from(u32::MAX) + 2, ..good }, above("narrow", 10, 4_294_967_297)),
         (Request { cost: u64::MAX, ..good }, above("narrow", 10, u64::MAX)),
         (Request { cost: 4, endpoint: "/login", ..good }, above("login", 3, 4)),
         // Even on a list: the caller has a mistake to find.
-        (Request { cost: 0, ..key("sk_good") }, Invalid::ZeroCost),
-        (Request { cost: 0, ..key("sk_bad") }, Invalid::ZeroCost),
+        (Request { cost: 0, ..key("sk_good") }, InvalidRequest::ZeroCost),
+        (Request { cost: 0, ..key("sk_bad") }, InvalidRequest::ZeroCost),
     ];
     for (request, expected) in table {
         assert_eq!(decide(&setting.limiter, &request).err(), Some(expected), "{request:?}");

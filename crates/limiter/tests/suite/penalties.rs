@@ -2,7 +2,7 @@
 
 use crate::setting::{HOUR_US, MINUTE_US, SECOND_US, START_US, Setting, from, key, rule};
 use fastrand::Rng;
-use tollgate_limiter::{Decision, Invalid, Outcome, Request};
+use tollgate_limiter::{Decision, InvalidRequest, Outcome, Request};
 
 pub const RULES: &str = "
 rules:
@@ -187,7 +187,7 @@ fn what_can_never_pass_is_told_so_in_a_cooldown_too() {
     let setting = Setting::new(RULES);
     hammer(&setting, &key("a"));
     let decided = setting.decide(&Request { cost: 6, ..key("a") });
-    assert!(matches!(decided, Err(Invalid::CostAboveLimit { .. })), "{decided:?}");
+    assert!(matches!(decided, Err(InvalidRequest::CostAboveLimit { .. })), "{decided:?}");
 }
 
 #[test]

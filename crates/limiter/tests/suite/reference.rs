@@ -4,8 +4,8 @@
 use crate::clients;
 use crate::setting::{DAY_US, HOUR_US, MINUTE_US, SECOND_US, START_US, Setting, load, rule};
 use fastrand::Rng;
-use tollgate_core::rules::{Loaded, VirtualNode};
-use tollgate_limiter::{Decision, Invalid, Outcome, Request};
+use tollgate_core::rules::{LoadedRules, VirtualNode};
+use tollgate_limiter::{Decision, InvalidRequest, Outcome, Request};
 
 const API_ENDPOINTS: &str = include_str!("../../../../examples/rules/api-endpoints.yaml");
 const B2B_EDGE: &str = include_str!("../../../../examples/rules/b2b-edge.yaml");
@@ -96,7 +96,7 @@ deny:
 struct Pair {
     engine: Setting,
     node: VirtualNode,
-    loaded: Loaded,
+    loaded: LoadedRules,
     counts: Counts,
 }
 
@@ -143,7 +143,7 @@ impl Pair {
         self.count(&found);
     }
 
-    fn rule(&self, outcome: &Result<Outcome, Invalid>) -> Option<&str> {
+    fn rule(&self, outcome: &Result<Outcome, InvalidRequest>) -> Option<&str> {
         match outcome {
             Ok(Outcome::Admitted(standing) | Outcome::Limited(standing)) => {
                 Some(&self.loaded.rules.rule_of(standing.limit).id)
@@ -152,7 +152,7 @@ impl Pair {
         }
     }
 
-    fn count(&mut self, found: &Result<Decision, Invalid>) {
+    fn count(&mut self, found: &Result<Decision, InvalidRequest>) {
         let counts = &mut self.counts;
         *match found.as_ref().map(|decision| decision.outcome) {
             Ok(Outcome::Admitted(_)) => &mut counts.admitted,

@@ -3,14 +3,14 @@
 use crate::setting::{MINUTE_US, SECOND_US, START_US, Setting, from, key, load};
 use std::sync::mpsc;
 use std::thread;
-use tollgate_core::rules::lists::Lists;
+use tollgate_core::rules::lists::AccessLists;
 use tollgate_limiter::{Outcome, Request};
 
 fn bucket(capacity: u32) -> String {
     format!("rules:\n  - {{ id: one, params: {{ capacity: {capacity}, refill_rate: 1 }} }}")
 }
 
-fn lists(text: &str) -> Lists {
+fn lists(text: &str) -> AccessLists {
     load(&format!("allow_empty: true\n{text}")).lists
 }
 
@@ -117,7 +117,7 @@ fn lists_take_effect_at_once_and_leave_tokens_alone() {
             assert_eq!(setting.check(&addressed).outcome, expected, "{text}");
         }
     }
-    setting.limiter.set_lists(Lists::default());
+    setting.limiter.set_lists(AccessLists::default());
     assert_eq!(setting.remaining(&addressed), 89, "who was on a list has spent nothing there");
 }
 
@@ -145,7 +145,7 @@ fn lists_take_effect_on_threads_that_remember() {
             assert_eq!(outcomes(), [Outcome::Denied; 4]);
             setting.limiter.set_lists(lists("allow: [a]"));
             assert_eq!(outcomes(), [Outcome::Unlimited; 4]);
-            setting.limiter.set_lists(Lists::default());
+            setting.limiter.set_lists(AccessLists::default());
         }
         drop(ask);
     });

@@ -2,10 +2,10 @@
 
 use std::net::IpAddr;
 use tokio::runtime::{Builder, Runtime};
-use tollgate_core::rules::{self, Loaded};
+use tollgate_core::rules::{self, LoadedRules};
 use tollgate_limiter::{
-    Clock, Decision, FailureSettings, Invalid, Limiter, ManualClock, MemoryStore, Outcome, RedisSettings,
-    RedisStore, Request,
+    Clock, Decision, FailureSettings, InvalidRequest, Limiter, ManualClock, MemoryStore, Outcome,
+    RedisSettings, RedisStore, Request,
 };
 
 /// Midnight UTC on a Monday, 2026-01-05: the boundary of every window up to a week.
@@ -72,14 +72,14 @@ impl Setting {
     }
 
     pub fn install(&self, text: &str) {
-        let Loaded { rules, lists, .. } =
+        let LoadedRules { rules, lists, .. } =
             if self.shared.is_some() { load(&strict(text)) } else { load(text) };
         self.limiter.install(rules, lists);
     }
 
     /// The decision. On Redis every one is the store's own: this node's clock goes on so fast between them
     /// that it holds and remembers nothing.
-    pub fn decide(&self, request: &Request<'_>) -> Result<Decision, Invalid> {
+    pub fn decide(&self, request: &Request<'_>) -> Result<Decision, InvalidRequest> {
         if self.refuses_first {
             if let Some(refusal) = self.limiter.refuse(request) {
                 return Ok(refusal);
@@ -138,7 +138,7 @@ fn strict(text: &str) -> String {
     }
 }
 
-pub fn load(text: &str) -> Loaded {
+pub fn load(text: &str) -> LoadedRules {
     rules::load("test.yaml", text).unwrap_or_else(|report| panic!("{report}"))
 }
 
@@ -156,6 +156,6 @@ pub fn rule(decision: &Decision) -> Option<&str> {
 }
 
 /// The decision of a limiter that shares no store: there is nothing to wait for.
-pub fn decide(limiter: &Limiter, request: &Request<'_>) -> Result<Decision, Invalid> {
+pub fn decide(limiter: &Limiter, request: &Request<'_>) -> Result<Decision, InvalidRequest> {
     limiter.check(request).map(|check| check.now().expect("nothing to wait for"))
 }

@@ -3,7 +3,7 @@
 use super::super::Setting;
 use super::{Wrong, duration};
 use serde::Deserialize;
-use tollgate_core::document::Path;
+use tollgate_core::document::DocumentPath;
 use tollgate_gateway::settings::BodyLimits;
 use tollgate_http::serve::MinRate;
 
@@ -21,7 +21,7 @@ pub(super) struct BodiesFile {
 
 impl BodiesFile {
     /// What it says, and `defaults` for what it does not say.
-    pub(super) fn read(&self, defaults: BodyLimits, path: &Path) -> Result<BodyLimits, Wrong> {
+    pub(super) fn read(&self, defaults: BodyLimits, path: &DocumentPath) -> Result<BodyLimits, Wrong> {
         let usual = defaults.min_rate.unwrap_or_default();
         let rate = self.min_rate.unwrap_or(defaults.min_rate.map_or(0, |least| least.bytes_per_second));
         if rate > HIGHEST_MIN_RATE {
@@ -61,10 +61,10 @@ mod tests {
             (file(Some(0), None, Some("2m")), None, Some(seconds(120))),
             (file(None, Some("1s"), None), least(100, seconds(1)), Some(seconds(60))),
         ] {
-            let read = route.read(gateway, &Path::root()).unwrap();
+            let read = route.read(gateway, &DocumentPath::root()).unwrap();
             assert_eq!(read, BodyLimits { min_rate, total_time }, "{route:?}");
         }
         let none = BodyLimits { min_rate: None, total_time: None };
-        assert_eq!(file(None, Some("1s"), None).read(none, &Path::root()).unwrap(), none);
+        assert_eq!(file(None, Some("1s"), None).read(none, &DocumentPath::root()).unwrap(), none);
     }
 }

@@ -1,18 +1,18 @@
 //! What rules ask of the open doors in vain.
 
-use super::Compiler;
+use super::RuleCompiler;
 use crate::algorithm::Algorithm;
-use crate::document::Path;
+use crate::document::DocumentPath;
 use crate::key::Dimension;
-use crate::rules::doors::{Ability, OpenDoor};
-use crate::rules::exceeding::USUAL_PRIORITY;
-use crate::rules::written::{self, OnExceed};
+use crate::rules::doors::{DoorCapability, OpenDoor};
+use crate::rules::on_exceed::USUAL_PRIORITY;
+use crate::rules::written::{OnExceed, WrittenRule};
 
-impl Compiler<'_> {
+impl RuleCompiler<'_> {
     pub(super) fn warn_of_doors(&mut self, doors: &[OpenDoor]) {
         for door in doors {
             for (index, rule) in self.file.rules.iter().enumerate() {
-                let path = Path::root().field("rules").index(index);
+                let path = DocumentPath::root().field("rules").index(index);
                 self.warn_of_actions(rule, door, &path);
                 self.warn_of_algorithm(rule, index, door, &path);
                 self.warn_of_conditions(rule, door, &path);
@@ -23,16 +23,16 @@ impl Compiler<'_> {
     }
 
     /// `on_exceed` and `soft`, of the rule or of the defaults.
-    fn warn_of_actions(&mut self, rule: &written::Rule, door: &OpenDoor, path: &Path) {
-        let defaults = (&self.file.defaults, Path::root().field("defaults"));
+    fn warn_of_actions(&mut self, rule: &WrittenRule, door: &OpenDoor, path: &DocumentPath) {
+        let defaults = (&self.file.defaults, DocumentPath::root().field("defaults"));
         let own = rule.on_exceed.as_ref().map(|said| (said, path.field("on_exceed")));
         let inherited = defaults.0.on_exceed.as_ref().map(|said| (said, defaults.1.field("on_exceed")));
         let soft = rule.soft.as_ref().map(|soft| (&soft.then, path.field("soft")));
         let inherited_soft = defaults.0.soft.as_ref().map(|soft| (&soft.then, defaults.1.field("soft")));
         for (said, path) in own.or(inherited).into_iter().chain(soft.or(inherited_soft)) {
             let (action, needs) = match said {
-                OnExceed::Queue(_) | OnExceed::Tarpit(_) => (said.name(), Ability::Wait),
-                OnExceed::Shed(_) => (said.name(), Ability::Completion),
+                OnExceed::Queue(_) | OnExceed::Tarpit(_) => (said.name(), DoorCapability::Wait),
+                OnExceed::Shed(_) => (said.name(), DoorCapability::Completion),
                 OnExceed::Reject | OnExceed::Flag(_) | OnExceed::Shadow => continue,
             };
             if !door.can(needs) {
@@ -47,7 +47,7 @@ impl Compiler<'_> {
                 };
                 self.document.warning(&path, message, "it works in the gateway and the tower layer");
             } else if let OnExceed::Shed(shed) = said
-                && !door.can(Ability::Priority)
+                && !door.can(DoorCapability::Priority)
                 && shed.critical > USUAL_PRIORITY
             {
                 let message = format!(
@@ -60,8 +60,8 @@ impl Compiler<'_> {
         }
     }
 
-    fn warn_of_algorithm(&mut self, rule: &written::Rule, index: usize, door: &OpenDoor, path: &Path) {
-        if door.can(Ability::Completion) {
+    fn warn_of_algorithm(&mut self, rule: &WrittenRule, index: usize, door: &OpenDoor, path: &DocumentPath) {
+        if door.can(DoorCapability::Completion) {
             return;
         }
         let compiled = self.origins.iter().position(|origin| *origin == index);
@@ -79,9 +79,9 @@ impl Compiler<'_> {
     }
 
     /// Conditions about what no request of this door has.
-    fn warn_of_conditions(&mut self, rule: &written::Rule, door: &OpenDoor, path: &Path) {
-        let mut in_vain: Vec<(&str, Path)> = Vec::new();
-        if rule.domain.is_some() && !door.can(Ability::Domain) {
+    fn warn_of_conditions(&mut self, rule: &WrittenRule, door: &OpenDoor, path: &DocumentPath) {
+        let mut in_vain: Vec<(&str, DocumentPath)> = Vec::new();
+        if rule.domain.is_some() && !door.can(DoorCapability::Domain) {
             in_vain.push(("domain", path.field("domain")));
         }
         if let Some(matches) = &rule.matches {
@@ -103,10 +103,10 @@ impl Compiler<'_> {
         }
     }
 
-    fn warn_of_key(&mut self, rule: &written::Rule, door: &OpenDoor, path: &Path) {
+    fn warn_of_key(&mut self, rule: &WrittenRule, door: &OpenDoor, path: &DocumentPath) {
         let own = rule.key.as_ref().map(|names| (names, path.field("key")));
         let inherited = self.file.defaults.key.as_ref();
-        let inherited = inherited.map(|names| (names, Path::root().field("defaults").field("key")));
+        let inherited = inherited.map(|names| (names, DocumentPath::root().field("defaults").field("key")));
         let Some((names, path)) = own.or(inherited) else { return };
         for (index, name) in names.0.iter().enumerate() {
             let is_identity = !matches!(Dimension::from_name(name), Dimension::Ip | Dimension::Route);
@@ -121,14 +121,14 @@ impl Compiler<'_> {
     /// Tiers into which nothing puts a client.
     fn warn_of_tiers(&mut self, door: &OpenDoor) {
         for (name, tier) in &self.file.tiers {
-            let path = Path::root().field("tiers").field(name);
-            let is_given = |rule: &written::Rule| {
+            let path = DocumentPath::root().field("tiers").field(name);
+            let is_given = |rule: &WrittenRule| {
                 let pattern = rule.matches.as_ref().and_then(|matches| matches.api_key_pattern.as_ref());
                 rule.tier.as_ref() == Some(name) && pattern.is_some()
             };
             let is_default = self.file.defaults.tier.as_ref() == Some(name);
             let has_members = !tier.keys.is_empty() || tier.api_key_pattern.is_some();
-            if !door.can(Ability::Tier)
+            if !door.can(DoorCapability::Tier)
                 && !has_members
                 && !is_default
                 && !self.file.rules.iter().any(is_given)

@@ -1,14 +1,14 @@
 //! Whom and what a rule is about: clients, endpoints, methods, and the key it counts by.
 
-use super::impossible::{Impossible, impossible};
-use super::{Compiler, PATTERN_BYTES};
-use crate::document::Path;
+use super::unmatchable_regex::{UnmatchableRegex, impossible};
+use super::{PATTERN_BYTES, RuleCompiler};
+use crate::document::DocumentPath;
 use crate::key::{Dimension, Ipv6Prefix};
 use crate::request::{Method, MethodSet};
-use crate::rules::pattern::{Closeness, Glob, Template, network};
-use crate::rules::ruleset::{ClientCondition, Route};
-use crate::rules::spelling::OneOrMany;
-use crate::rules::written::{self, Match};
+use crate::rules::pattern::{Glob, PathStrictness, RouteTemplate, network};
+use crate::rules::ruleset::{ClientCondition, CompiledTemplate};
+use crate::rules::short_forms::OneOrMany;
+use crate::rules::written::{WrittenMatch, WrittenRule};
 use ipnet::IpNet;
 use smallvec::SmallVec;
 use std::collections::HashSet;
@@ -30,11 +30,11 @@ const OTHER_NAMES: [(&str, &str); 12] = [
     ("template", "route"),
 ];
 
-impl Compiler<'_> {
-    pub(super) fn key(&mut self, rule: &written::Rule, path: &Path) -> SmallVec<[Dimension; 2]> {
+impl RuleCompiler<'_> {
+    pub(super) fn key(&mut self, rule: &WrittenRule, path: &DocumentPath) -> SmallVec<[Dimension; 2]> {
         let (names, path) = match (&rule.key, &self.file.defaults.key) {
             (Some(names), _) => (names, path.field("key")),
-            (None, Some(names)) => (names, Path::root().field("defaults").field("key")),
+            (None, Some(names)) => (names, DocumentPath::root().field("defaults").field("key")),
             (None, None) => return SmallVec::from_iter([Dimension::ApiKey]),
         };
         if names.0.is_empty() {
@@ -60,10 +60,10 @@ impl Compiler<'_> {
         names.0.iter().map(|name| Dimension::from_name(name)).collect()
     }
 
-    pub(super) fn ipv6_prefix(&mut self, rule: &written::Rule, path: &Path) -> Ipv6Prefix {
+    pub(super) fn ipv6_prefix(&mut self, rule: &WrittenRule, path: &DocumentPath) -> Ipv6Prefix {
         let (bits, path) = match (rule.ipv6_prefix, self.file.defaults.ipv6_prefix) {
             (Some(bits), _) => (bits, path.field("ipv6_prefix")),
-            (None, Some(bits)) => (bits, Path::root().field("defaults").field("ipv6_prefix")),
+            (None, Some(bits)) => (bits, DocumentPath::root().field("defaults").field("ipv6_prefix")),
             (None, None) => return Ipv6Prefix::default(),
         };
         u8::try_from(bits).ok().and_then(Ipv6Prefix::new).unwrap_or_else(|| {
@@ -73,7 +73,7 @@ impl Compiler<'_> {
         })
     }
 
-    pub(super) fn methods(&mut self, rule: &written::Rule, path: &Path) -> MethodSet {
+    pub(super) fn methods(&mut self, rule: &WrittenRule, path: &DocumentPath) -> MethodSet {
         let inner = rule.matches.as_ref().and_then(|matches| matches.methods.as_ref());
         let (names, path) = match (&rule.methods, inner) {
             (Some(_), Some(_)) => {
@@ -103,7 +103,7 @@ impl Compiler<'_> {
         set
     }
 
-    pub(super) fn client(&mut self, matches: Option<&Match>, path: &Path) -> ClientCondition {
+    pub(super) fn client(&mut self, matches: Option<&WrittenMatch>, path: &DocumentPath) -> ClientCondition {
         let Some(matches) = matches else { return ClientCondition::default() };
         let ids = matches.ids.iter().map(|(name, patterns)| {
             let globs = self.globs(Some(patterns), &path.field("ids").field(name));
@@ -118,7 +118,11 @@ impl Compiler<'_> {
         }
     }
 
-    pub(super) fn globs(&mut self, patterns: Option<&OneOrMany<String>>, path: &Path) -> Option<Vec<Glob>> {
+    pub(super) fn globs(
+        &mut self,
+        patterns: Option<&OneOrMany<String>>,
+        path: &DocumentPath,
+    ) -> Option<Vec<Glob>> {
         let patterns = &patterns?.0;
         if patterns.is_empty() {
             self.document.missing(path, "an empty list matches nobody", "leave it out to match anybody");
@@ -130,7 +134,7 @@ impl Compiler<'_> {
         Some(patterns.iter().map(|pattern| Glob::new(pattern)).collect())
     }
 
-    fn networks(&mut self, texts: &OneOrMany<String>, path: &Path) -> Vec<IpNet> {
+    fn networks(&mut self, texts: &OneOrMany<String>, path: &DocumentPath) -> Vec<IpNet> {
         if texts.0.is_empty() {
             self.document.missing(path, "an empty list matches nobody", "leave it out to match anybody");
         }
@@ -149,7 +153,7 @@ impl Compiler<'_> {
     }
 
     /// The patterns of a rule's templates and regular expressions, as a run in the set's.
-    pub(super) fn endpoints(&mut self, rule: &written::Rule, path: &Path) -> Option<Range<usize>> {
+    pub(super) fn endpoints(&mut self, rule: &WrittenRule, path: &DocumentPath) -> Option<Range<usize>> {
         let matches = rule.matches.as_ref();
         let inner = matches.and_then(|matches| matches.endpoint.as_ref());
         let regexes = matches.and_then(|matches| matches.endpoint_regex.as_ref());
@@ -159,10 +163,14 @@ impl Compiler<'_> {
             self.document.error_at_name(&path.field("endpoint"), "endpoints are given twice", hint);
         }
         let closeness = match matches {
-            Some(matches) if matches.exact => Closeness::Exact,
-            _ => Closeness::Folded,
+            Some(matches) if matches.exact => PathStrictness::Exact,
+            _ => PathStrictness::Folded,
         };
-        if closeness == Closeness::Exact && rule.endpoint.is_none() && inner.is_none() && regexes.is_none() {
+        if closeness == PathStrictness::Exact
+            && rule.endpoint.is_none()
+            && inner.is_none()
+            && regexes.is_none()
+        {
             let hint = "it is about `endpoint` and `endpoint_regex`";
             let path = match_path.field("exact");
             self.document.error_at_name(&path, "there is no endpoint to be exact about", hint);
@@ -195,12 +203,14 @@ impl Compiler<'_> {
         given.then_some(first..self.patterns.len())
     }
 
-    pub(super) fn template(&mut self, text: &str, closeness: Closeness, path: &Path) {
-        match Template::parse(text, closeness) {
-            Ok(Template { regex, generality }) => {
-                let same = |route: &Route| route.template == text && self.patterns[route.pattern] == regex;
+    pub(super) fn template(&mut self, text: &str, closeness: PathStrictness, path: &DocumentPath) {
+        match RouteTemplate::parse(text, closeness) {
+            Ok(RouteTemplate { regex, generality }) => {
+                let same = |route: &CompiledTemplate| {
+                    route.template == text && self.patterns[route.pattern] == regex
+                };
                 if !self.parts.routes.iter().any(same) {
-                    self.parts.routes.push(Route {
+                    self.parts.routes.push(CompiledTemplate {
                         template: text.to_owned(),
                         hash: siphasher::sip::SipHasher13::new().hash(text.as_bytes()) | 1,
                         pattern: self.patterns.len(),
@@ -217,7 +227,7 @@ impl Compiler<'_> {
         }
     }
 
-    fn regex(&mut self, regex: &str, closeness: Closeness, path: &Path) {
+    fn regex(&mut self, regex: &str, closeness: PathStrictness, path: &DocumentPath) {
         if regex.is_empty() {
             let hint = "leave it out, or write `.*`";
             self.document.error(path, "an empty regular expression matches every path", hint);
@@ -241,27 +251,27 @@ impl Compiler<'_> {
         }
     }
 
-    fn warn_of_impossible(&mut self, regex: &str, path: &Path) {
+    fn warn_of_impossible(&mut self, regex: &str, path: &DocumentPath) {
         let (message, hint) = match impossible(regex) {
             None => return,
-            Some(Impossible::Anchor) => (
+            Some(UnmatchableRegex::Anchor) => (
                 "this regular expression matches no path: an anchor stands in the middle".to_owned(),
                 "`^` is where a path begins, `$` where it ends",
             ),
-            Some(Impossible::Nothing) => (
+            Some(UnmatchableRegex::Nothing) => (
                 "this regular expression matches no path: a class has no characters".to_owned(),
                 "remove it, or use a wider class",
             ),
-            Some(Impossible::Text(text)) => (
+            Some(UnmatchableRegex::Text(text)) => (
                 format!("this regular expression matches no path: it needs `{text}`"),
                 "paths are matched in their canonical form, without empty and dot segments",
             ),
-            Some(Impossible::Escape) => (
+            Some(UnmatchableRegex::Escape) => (
                 "this regular expression needs an escape such as `%20`, and paths are matched decoded"
                     .to_owned(),
                 "write the character itself",
             ),
-            Some(Impossible::Character(c)) => (
+            Some(UnmatchableRegex::Character(c)) => (
                 format!(
                     "this regular expression needs `{}`, which no path has but as an escape",
                     c.escape_default()
@@ -272,7 +282,7 @@ impl Compiler<'_> {
         self.document.warning(path, message, hint);
     }
 
-    fn add_pattern(&mut self, regex: String, written: &str, closeness: Closeness) {
+    fn add_pattern(&mut self, regex: String, written: &str, closeness: PathStrictness) {
         self.patterns.push(regex);
         self.parts.closeness.push(closeness);
         self.parts.written.push(written.to_owned());

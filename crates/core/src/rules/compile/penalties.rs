@@ -1,11 +1,11 @@
 //! What a rule does about clients that ignore `Retry-After`.
 
-use super::Compiler;
-use crate::document::Path;
+use super::RuleCompiler;
+use crate::document::DocumentPath;
 use crate::penalty::Penalty;
 use crate::rate::{SECOND_US, duration_text};
-use crate::rules::spelling::DurationText;
-use crate::rules::written::{self, OnExceed};
+use crate::rules::short_forms::DurationText;
+use crate::rules::written::{OnExceed, WrittenRule};
 use siphasher::sip::SipHasher13;
 
 const AFTER: u32 = 5;
@@ -17,12 +17,13 @@ const FORGET_US: u64 = 3_600 * SECOND_US;
 const MOST_COOLDOWN_US: u64 = 86_400 * SECOND_US;
 const MOST_FORGET_US: u64 = 30 * 86_400 * SECOND_US;
 
-impl Compiler<'_> {
+impl RuleCompiler<'_> {
     /// The rule's penalty, or the one that it inherits.
-    pub(super) fn penalty(&mut self, rule: &written::Rule, path: &Path) -> Option<Penalty> {
+    pub(super) fn penalty(&mut self, rule: &WrittenRule, path: &DocumentPath) -> Option<Penalty> {
         let own = rule.penalty.map(|written| (written, path.field("penalty")));
         let inherited = self.file.defaults.penalty;
-        let inherited = inherited.map(|written| (written, Path::root().field("defaults").field("penalty")));
+        let inherited =
+            inherited.map(|written| (written, DocumentPath::root().field("defaults").field("penalty")));
         let (written, path) = own.or(inherited)?;
         if written.is_off {
             return None;
@@ -71,7 +72,7 @@ impl Compiler<'_> {
     }
 
     /// The length of a time that is stated and makes sense.
-    fn span(&mut self, stated: Option<DurationText>, path: &Path, most_us: u64) -> Option<u64> {
+    fn span(&mut self, stated: Option<DurationText>, path: &DocumentPath, most_us: u64) -> Option<u64> {
         let us = stated?.us;
         if (SECOND_US..=most_us).contains(&us) {
             return Some(us);

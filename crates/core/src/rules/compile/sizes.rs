@@ -1,26 +1,25 @@
 //! The numbers of a rule: for everybody, for each tier, for single keys, and for its safety net.
 
-use super::Compiler;
+use super::RuleCompiler;
 use crate::algorithm::Algorithm;
-use crate::document::Path;
+use crate::document::DocumentPath;
 use crate::key::Dimension;
 use crate::limit::{Limit, LimitError, LimitSize};
 use crate::rate::{Rate, duration_text};
 use crate::rules::pattern::Glob;
-use crate::rules::ruleset::{ByTier, Rule, SizeId, Sizes};
-use crate::rules::sizing::{Layer, Stated, sizes_of};
-use crate::rules::written;
-use crate::rules::written::OnExceed;
+use crate::rules::ruleset::{Rule, RuleSizes, SizeId, SizesByTier};
+use crate::rules::size_layers::{SizeLayer, StatedSize, sizes_of};
+use crate::rules::written::{OnExceed, WrittenRule};
 use siphasher::sip::SipHasher13;
 use smallvec::SmallVec;
 use std::collections::HashSet;
 use std::net::IpAddr;
 
-impl Compiler<'_> {
+impl RuleCompiler<'_> {
     /// The numbers of a rule for everybody, for each tier, and for single keys. None if nobody gets any.
-    pub(super) fn sizes(&mut self, rule: &written::Rule, path: &Path) -> Option<Sizes> {
+    pub(super) fn sizes(&mut self, rule: &WrittenRule, path: &DocumentPath) -> Option<RuleSizes> {
         let everybody = self.by_tier(rule, None, path);
-        let mut sizes = Sizes { everybody, ..Sizes::default() };
+        let mut sizes = RuleSizes { everybody, ..RuleSizes::default() };
         for (key, params) in &rule.overrides {
             let path = path.field("override").field(key);
             if !Glob::new(key).is_exact()
@@ -29,7 +28,7 @@ impl Compiler<'_> {
                 let hint = "for many, write a rule of its own with a `match`";
                 self.document.error_at_name(&path, "an override is for one key, not a pattern", hint);
             }
-            let own = self.by_tier(rule, Some(&Layer::of_params(params, &path)), &path);
+            let own = self.by_tier(rule, Some(&SizeLayer::of_params(params, &path)), &path);
             let name = key.parse::<IpAddr>().map_or_else(|_| key.clone(), |ip| ip.to_canonical().to_string());
             sizes.by_key.insert(name, own);
         }
@@ -39,30 +38,35 @@ impl Compiler<'_> {
     }
 
     /// Whether a rule has numbers for those of no tier.
-    fn states_a_size(&self, rule: &written::Rule, path: &Path) -> bool {
-        let root = Path::root();
+    fn states_a_size(&self, rule: &WrittenRule, path: &DocumentPath) -> bool {
+        let root = DocumentPath::root();
         let of_tier = rule.tier.as_ref().and_then(|name| self.file.tiers.get(name));
-        Layer::of_rule(rule, path).states_a_size()
-            || Layer::of_defaults(&self.file.defaults, &root).states_a_size()
-            || of_tier.is_some_and(|tier| Layer::of_tier(tier, &root).states_a_size())
+        SizeLayer::of_rule(rule, path).states_a_size()
+            || SizeLayer::of_defaults(&self.file.defaults, &root).states_a_size()
+            || of_tier.is_some_and(|tier| SizeLayer::of_tier(tier, &root).states_a_size())
     }
 
     /// The numbers for each tier, `over` laid over them.
-    fn by_tier(&mut self, rule: &written::Rule, over: Option<&Layer<'_>>, path: &Path) -> ByTier {
-        let root = Path::root();
+    fn by_tier(
+        &mut self,
+        rule: &WrittenRule,
+        over: Option<&SizeLayer<'_>>,
+        path: &DocumentPath,
+    ) -> SizesByTier {
+        let root = DocumentPath::root();
         let file = self.file;
-        let defaults = Layer::of_defaults(&file.defaults, &root.field("defaults"));
+        let defaults = SizeLayer::of_defaults(&file.defaults, &root.field("defaults"));
         // A complaint about the rule's own numbers stands at the rule, also when it is met under an override.
         let rule_path = match over {
             Some(_) => path.parent().parent(),
             None => path.clone(),
         };
-        let own = Layer::of_rule(rule, &rule_path);
-        let layer_of = |name: &String, tier| Layer::of_tier(tier, &root.field("tiers").field(name));
+        let own = SizeLayer::of_rule(rule, &rule_path);
+        let layer_of = |name: &String, tier| SizeLayer::of_tier(tier, &root.field("tiers").field(name));
         let of_this_tier = rule.tier.as_ref().and_then(|name| Some(layer_of(name, file.tiers.get(name)?)));
 
-        let mut sizes = ByTier::default();
-        if self.states_a_size(rule, path) || over.is_some_and(Layer::covers) {
+        let mut sizes = SizesByTier::default();
+        if self.states_a_size(rule, path) || over.is_some_and(SizeLayer::covers) {
             let layers = [Some(&defaults), of_this_tier.as_ref(), Some(&own), over];
             sizes.default = self.size(rule, &layers.into_iter().flatten().collect::<Vec<_>>(), path);
         }
@@ -73,7 +77,7 @@ impl Compiler<'_> {
                     continue;
                 }
                 let layers = [Some(&defaults), Some(&layer), Some(&own), over];
-                let layers: Vec<&Layer<'_>> = layers.into_iter().flatten().collect();
+                let layers: Vec<&SizeLayer<'_>> = layers.into_iter().flatten().collect();
                 if let Some(size) = self.size(rule, &layers, path) {
                     self.mark(size, &format!("tier {name}"));
                     sizes.tiers.push((self.tier_ids[name], size));
@@ -83,8 +87,14 @@ impl Compiler<'_> {
         sizes
     }
 
-    fn check_somebody_is_limited(&mut self, rule: &written::Rule, stated: bool, sizes: &Sizes, path: &Path) {
-        let root = Path::root();
+    fn check_somebody_is_limited(
+        &mut self,
+        rule: &WrittenRule,
+        stated: bool,
+        sizes: &RuleSizes,
+        path: &DocumentPath,
+    ) {
+        let root = DocumentPath::root();
         let damaged = |part: &str| self.document.is_damaged(&root.field(part));
         let unknown_tier = rule.tier.as_ref().is_some_and(|tier| self.is_unknown(tier));
         if stated || unknown_tier || damaged("defaults") || damaged("tiers") {
@@ -112,7 +122,7 @@ impl Compiler<'_> {
     }
 
     /// Builds the limits that the layers add up to, later ones over earlier ones.
-    fn size(&mut self, rule: &written::Rule, layers: &[&Layer<'_>], path: &Path) -> Option<SizeId> {
+    fn size(&mut self, rule: &WrittenRule, layers: &[&SizeLayer<'_>], path: &DocumentPath) -> Option<SizeId> {
         // With its algorithm unreadable, nothing can be said about a rule's numbers.
         if layers.iter().any(|layer| self.document.is_lost(&layer.path.field("algorithm"))) {
             return None;
@@ -159,8 +169,8 @@ impl Compiler<'_> {
         &mut self,
         algorithm: Algorithm,
         error: &LimitError,
-        stated: &Stated,
-        whole: &Path,
+        stated: &StatedSize,
+        whole: &DocumentPath,
     ) {
         let name = algorithm.name();
         let hint = match error {
@@ -201,14 +211,14 @@ impl Compiler<'_> {
     /// needs none.
     pub(super) fn net_factor(
         &mut self,
-        written: &written::Rule,
+        written: &WrittenRule,
         key: &[Dimension],
-        path: &Path,
-    ) -> Option<(u32, Path)> {
+        path: &DocumentPath,
+    ) -> Option<(u32, DocumentPath)> {
         let own = written.ip_safety_net.map(|factor| (factor, path.field("ip_safety_net")));
         let inherited = self.file.defaults.ip_safety_net;
         let inherited =
-            inherited.map(|factor| (factor, Path::root().field("defaults").field("ip_safety_net")));
+            inherited.map(|factor| (factor, DocumentPath::root().field("defaults").field("ip_safety_net")));
         let (factor, path) = own.or(inherited)?;
         if factor == 0 {
             self.document.error(&path, "a safety net of 0 would reject all", "10 is a good start");
@@ -225,12 +235,12 @@ impl Compiler<'_> {
     }
 
     /// The same rule per address, `factor` times as wide.
-    pub(super) fn safety_net(&mut self, rule: &Rule, factor: u32, net_path: &Path) -> Rule {
+    pub(super) fn safety_net(&mut self, rule: &Rule, factor: u32, net_path: &DocumentPath) -> Rule {
         let everybody = self.widen_all(&rule.sizes.everybody, factor, "", net_path);
         let keys = rule.sizes.by_key.iter();
         let keys = keys
             .map(|(key, own)| (key.clone(), self.widen_all(own, factor, &format!("key {key}"), net_path)));
-        let sizes = Sizes { everybody, by_key: keys.collect() };
+        let sizes = RuleSizes { everybody, by_key: keys.collect() };
         Rule {
             id: format!("{}.ip", rule.id),
             key: SmallVec::from_iter([Dimension::Ip]),
@@ -242,7 +252,13 @@ impl Compiler<'_> {
         }
     }
 
-    fn widen_all(&mut self, sizes: &ByTier, factor: u32, whose: &str, path: &Path) -> ByTier {
+    fn widen_all(
+        &mut self,
+        sizes: &SizesByTier,
+        factor: u32,
+        whose: &str,
+        path: &DocumentPath,
+    ) -> SizesByTier {
         let default = sizes.default.and_then(|size| self.widen(size, factor, whose, path));
         let mut tiers = Vec::new();
         for (tier, size) in &sizes.tiers {
@@ -250,12 +266,12 @@ impl Compiler<'_> {
             let whose = if whose.is_empty() { format!("tier {name}") } else { whose.to_owned() };
             tiers.extend(self.widen(*size, factor, &whose, path).map(|size| (*tier, size)));
         }
-        ByTier { default, tiers }
+        SizesByTier { default, tiers }
     }
 
     /// A size made `factor` times as wide. Each size of a rule has a net of its own, marked `whose`: if the
     /// small clients of an address shared a count with a large one, it would spend what is theirs.
-    fn widen(&mut self, size: SizeId, factor: u32, whose: &str, path: &Path) -> Option<SizeId> {
+    fn widen(&mut self, size: SizeId, factor: u32, whose: &str, path: &DocumentPath) -> Option<SizeId> {
         let range = self.parts.sizes[size as usize].clone();
         let wide: Option<Vec<Limit>> =
             range.map(|limit| self.parts.limits[limit as usize].widened(factor)).collect();
@@ -287,7 +303,7 @@ impl Compiler<'_> {
 
 /// The size of a leaky bucket before which requests queue: unless a burst is stated, they leave one by one, as
 /// drops do. None for all others.
-fn shaper_size(algorithm: Algorithm, on_exceed: Option<&OnExceed>, stated: &Stated) -> Option<LimitSize> {
+fn shaper_size(algorithm: Algorithm, on_exceed: Option<&OnExceed>, stated: &StatedSize) -> Option<LimitSize> {
     let is_shaper = algorithm == Algorithm::LeakyBucket && matches!(on_exceed, Some(OnExceed::Queue(_)));
     if !is_shaper || stated.has_burst {
         return None;
@@ -298,7 +314,7 @@ fn shaper_size(algorithm: Algorithm, on_exceed: Option<&OnExceed>, stated: &Stat
 }
 
 /// A rule's only limit has the rule's name; one of several also its period, which outlives a reordering.
-fn policy_name(id: &str, several: bool, stated: &Stated) -> String {
+fn policy_name(id: &str, several: bool, stated: &StatedSize) -> String {
     match stated.period_us {
         Some(period_us) if several => format!("{id}.{}", duration_text(period_us)),
         _ => id.to_owned(),

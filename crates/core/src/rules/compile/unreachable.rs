@@ -5,18 +5,18 @@
 //! decide before any rule is looked at, and what contradicts itself. A warning is given only where that is certain, as
 //! long as callers do not state a tier; entries that expire are left aside.
 
-use super::Compiler;
-use crate::document::Path;
-use crate::rules::lists::{Listed, Lists};
+use super::RuleCompiler;
+use crate::document::DocumentPath;
+use crate::rules::lists::{AccessLists, ListVerdict};
 use crate::rules::pattern::{Glob, network};
 use crate::rules::ruleset::Rule;
-use crate::rules::spelling::OneOrMany;
-use crate::rules::written;
+use crate::rules::short_forms::OneOrMany;
+use crate::rules::written::{WrittenMatch, WrittenRule};
 use std::net::IpAddr;
 
-impl Compiler<'_> {
-    pub(super) fn warn_of_unreachable(&mut self, lists: &Lists) {
-        let root = Path::root();
+impl RuleCompiler<'_> {
+    pub(super) fn warn_of_unreachable(&mut self, lists: &AccessLists) {
+        let root = DocumentPath::root();
         for (index, rule) in self.file.rules.iter().enumerate() {
             let path = root.field("rules").index(index);
             if let Some(matches) = &rule.matches {
@@ -32,7 +32,7 @@ impl Compiler<'_> {
     }
 
     /// Conditions on clients about whom a list has decided.
-    fn warn_of_listed_clients(&mut self, matches: &written::Match, lists: &Lists, path: &Path) {
+    fn warn_of_listed_clients(&mut self, matches: &WrittenMatch, lists: &AccessLists, path: &DocumentPath) {
         let names = [
             ("api_key_pattern", &matches.api_key_pattern),
             ("user_pattern", &matches.user_pattern),
@@ -51,8 +51,8 @@ impl Compiler<'_> {
     fn warn_of_listed(
         &mut self,
         patterns: Option<&OneOrMany<String>>,
-        path: &Path,
-        decide: impl Fn(&str) -> Option<Listed>,
+        path: &DocumentPath,
+        decide: impl Fn(&str) -> Option<ListVerdict>,
     ) {
         for (index, pattern) in patterns.iter().flat_map(|patterns| patterns.0.iter().enumerate()) {
             if let Some(listed) = decide(pattern) {
@@ -62,7 +62,13 @@ impl Compiler<'_> {
         }
     }
 
-    fn warn_of_idle_overrides(&mut self, rule: &written::Rule, index: usize, lists: &Lists, path: &Path) {
+    fn warn_of_idle_overrides(
+        &mut self,
+        rule: &WrittenRule,
+        index: usize,
+        lists: &AccessLists,
+        path: &DocumentPath,
+    ) {
         let Some(place) = self.origins.iter().position(|origin| *origin == index) else { return };
         for name in rule.overrides.keys() {
             let compiled = &self.parts.rules[place];
@@ -88,9 +94,9 @@ impl Compiler<'_> {
     }
 
     /// Members of tiers about whom a list has decided.
-    fn warn_of_listed_members(&mut self, lists: &Lists) {
+    fn warn_of_listed_members(&mut self, lists: &AccessLists) {
         for (name, tier) in &self.file.tiers {
-            let path = Path::root().field("tiers").field(name);
+            let path = DocumentPath::root().field("tiers").field(name);
             let keys =
                 tier.keys.iter().enumerate().map(|(index, key)| (key, path.field("keys").index(index)));
             let patterns = tier.api_key_pattern.iter().flat_map(|patterns| patterns.0.iter().enumerate());
@@ -120,8 +126,11 @@ impl Compiler<'_> {
                     "this pattern puts no key into the tier: tier `{}` has one that matches the same keys",
                     self.parts.tiers[other].name
                 );
-                let path =
-                    Path::root().field("tiers").field(&tier.name).field("api_key_pattern").index(index);
+                let path = DocumentPath::root()
+                    .field("tiers")
+                    .field(&tier.name)
+                    .field("api_key_pattern")
+                    .index(index);
                 self.document.warning(&path, message, "one key has one tier; keep one of the two");
             }
         }
@@ -153,13 +162,13 @@ impl Compiler<'_> {
                  otherwise",
                 rule.id
             );
-            let path = Path::root().field("rules").index(*origin).field("tier");
+            let path = DocumentPath::root().field("rules").index(*origin).field("tier");
             self.document.warning(&path, message, "remove `tier`, or change the pattern");
         }
     }
 
     /// Entries of the allow list that the deny list decides.
-    fn warn_of_denied_allowances(&mut self, lists: &Lists) {
+    fn warn_of_denied_allowances(&mut self, lists: &AccessLists) {
         let file = self.file;
         for (name, entries) in [("whitelist", &file.whitelist), ("allow", &file.allow)] {
             for (index, entry) in entries.iter().enumerate() {
@@ -167,8 +176,8 @@ impl Compiler<'_> {
                     Some(network) => lists.decide_network(network),
                     None => lists.decide_names(&Glob::new(&entry.key)),
                 };
-                if decided == Some(Listed::Denied) {
-                    let path = Path::root().field(name).index(index);
+                if decided == Some(ListVerdict::Denied) {
+                    let path = DocumentPath::root().field(name).index(index);
                     let message = "this entry lets nobody pass: the deny list has the same, and comes first";
                     self.document.warning(&path, message, "remove one of the two");
                 }
@@ -186,8 +195,8 @@ impl Compiler<'_> {
                 });
                 !taker.fallback && applies && is_for_all_of(taker, fallback)
             });
-            let takers: Vec<&written::Rule> = takers.map(|(_, taker)| taker).collect();
-            let path = Path::root().field("rules").index(index).field("fallback");
+            let takers: Vec<&WrittenRule> = takers.map(|(_, taker)| taker).collect();
+            let path = DocumentPath::root().field("rules").index(index).field("fallback");
             let message = if let Some(taker) = takers.iter().find(|taker| super::names_every_endpoint(taker))
             {
                 format!("rule `{}` is never reached: `{}` names every endpoint", fallback.id, taker.id)
@@ -201,10 +210,10 @@ impl Compiler<'_> {
     }
 }
 
-fn on_list(listed: Listed) -> &'static str {
+fn on_list(listed: ListVerdict) -> &'static str {
     match listed {
-        Listed::Denied => "the deny list refuses them",
-        Listed::Allowed => "the allow list lets them pass without any limit",
+        ListVerdict::Denied => "the deny list refuses them",
+        ListVerdict::Allowed => "the allow list lets them pass without any limit",
     }
 }
 
@@ -229,14 +238,14 @@ impl Rule {
 }
 
 /// Whether every request that meets the conditions of `fallback`, endpoints aside, meets those of `taker`.
-fn is_for_all_of(taker: &written::Rule, fallback: &written::Rule) -> bool {
+fn is_for_all_of(taker: &WrittenRule, fallback: &WrittenRule) -> bool {
     fn is_wider<T: PartialEq>(taker: Option<&T>, fallback: Option<&T>) -> bool {
         taker.is_none() || taker == fallback
     }
-    let empty = written::Match::default();
+    let empty = WrittenMatch::default();
     let (one, other) =
         (taker.matches.as_ref().unwrap_or(&empty), fallback.matches.as_ref().unwrap_or(&empty));
-    let methods = |rule: &written::Rule| {
+    let methods = |rule: &WrittenRule| {
         let inner = rule.matches.as_ref().and_then(|matches| matches.methods.clone());
         rule.methods.clone().or(inner)
     };
@@ -251,7 +260,7 @@ fn is_for_all_of(taker: &written::Rule, fallback: &written::Rule) -> bool {
 }
 
 /// A rule that names an endpoint of `fallback`, if all its endpoints are named by one or another.
-fn taker_of_all<'r>(fallback: &written::Rule, takers: &[&'r written::Rule]) -> Option<&'r written::Rule> {
+fn taker_of_all<'r>(fallback: &WrittenRule, takers: &[&'r WrittenRule]) -> Option<&'r WrittenRule> {
     let regexes = fallback.matches.as_ref().and_then(|matches| matches.endpoint_regex.as_ref());
     if regexes.is_some() {
         return None;
@@ -268,7 +277,7 @@ fn taker_of_all<'r>(fallback: &written::Rule, takers: &[&'r written::Rule]) -> O
 }
 
 /// The templates of a rule, each with whether it is exact.
-fn templates(rule: &written::Rule) -> impl Iterator<Item = (&str, bool)> {
+fn templates(rule: &WrittenRule) -> impl Iterator<Item = (&str, bool)> {
     let matches = rule.matches.as_ref();
     let exact = matches.is_some_and(|matches| matches.exact);
     let templates = rule.endpoint.iter().chain(matches.and_then(|matches| matches.endpoint.as_ref()));

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tollgate_core::algorithm::LimitStep;
 use tollgate_core::lending::Prefetch;
 use tollgate_core::limit::Meter;
-use tollgate_core::rules::Leasing;
+use tollgate_core::rules::LeaseTiming;
 use tollgate_core::state_address::StateField;
 
 /// Nodes hold at most one part in so many of a capacity: a client that moves to another node misses no more.
@@ -63,7 +63,7 @@ pub(super) struct Timing {
 }
 
 impl Timing {
-    pub(super) fn new(leasing: Leasing, settings: &Settings) -> Self {
+    pub(super) fn new(leasing: LeaseTiming, settings: &Settings) -> Self {
         let own = |us: u64| u32::try_from(us).unwrap_or(u32::MAX);
         Self {
             interval_us: leasing.interval_us.map_or(own(settings.interval_us), NonZeroU32::get),

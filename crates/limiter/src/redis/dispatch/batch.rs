@@ -145,7 +145,7 @@ mod tests {
     use tollgate_core::algorithm::Algorithm;
     use tollgate_core::limit::{Limit, LimitSize};
     use tollgate_core::rate::Rate;
-    use tollgate_core::rules::Leasing;
+    use tollgate_core::rules::LeaseTiming;
     use tollgate_core::state_address::{StateAddress, StateField};
     use tollgate_testbed::PATIENCE;
 
@@ -165,7 +165,7 @@ mod tests {
             meter: limit.meter(),
             enforced: true,
             leased: true,
-            leasing: Leasing::default(),
+            leasing: LeaseTiming::default(),
             denies_on_failure: false,
         };
         let mut hearings = Vec::new();

@@ -4,7 +4,7 @@ use super::{admit, limiter, ms, ms_since, of, retry_ms, settle};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::time::{Instant, sleep};
-use tollgate_limiter::{Invalid, Limiter, Outcome, Request};
+use tollgate_limiter::{InvalidRequest, Limiter, Outcome, Request};
 
 const TEN: &str = "rules: [{ id: ten, algorithm: concurrency, limit: 10 }]";
 
@@ -190,7 +190,7 @@ async fn who_waits_for_a_place_gets_it_at_once() {
 fn a_door_that_never_hears_of_the_end_refuses() {
     let limiter = limiter(TEN);
     match limiter.check(&of("one")) {
-        Err(Invalid::NeverEnds { rule }) => assert_eq!(rule, "ten"),
+        Err(InvalidRequest::NeverEnds { rule }) => assert_eq!(rule, "ten"),
         other => panic!("{other:?}"),
     }
 }

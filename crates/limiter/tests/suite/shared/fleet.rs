@@ -13,7 +13,7 @@ use tokio::runtime::Builder;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tollgate_core::algorithm::Bucket;
-use tollgate_core::rules::Loaded;
+use tollgate_core::rules::LoadedRules;
 use tollgate_core::state_address::{FleetSecret, StateAddresses};
 use tollgate_limiter::simulation::{self, Ledger};
 use tollgate_limiter::{
@@ -75,7 +75,7 @@ impl Node {
         let store = opened.unwrap_or_else(|error| panic!("{error}"));
         let limiter = Limiter::new(MemoryStore::new(PLENTY), Clock::system())
             .sharing(&store, FailureSettings::default());
-        let Loaded { rules, lists, .. } = load(text);
+        let LoadedRules { rules, lists, .. } = load(text);
         limiter.install(rules, lists);
         Arc::new(Self { limiter: Arc::new(limiter), store })
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tokio::task::JoinSet;
 use tollgate_core::lending::{Prefetch, StoredState};
 use tollgate_core::limit::Limit;
-use tollgate_core::rules::Loaded;
+use tollgate_core::rules::LoadedRules;
 use tollgate_core::script::{self, ChargeCall, ReplyState, ScriptCall, ScriptReply};
 use tollgate_core::state_address::StateField;
 use tollgate_limiter::Request;
@@ -42,14 +42,14 @@ rules:
 }
 
 /// What is used of each state in the store: the count of a window, or what is missing of a bucket's tokens.
-fn used(cluster: &RedisCluster, loaded: &Loaded) -> Vec<u32> {
+fn used(cluster: &RedisCluster, loaded: &LoadedRules) -> Vec<u32> {
     let mut used: Vec<u32> = cluster.primaries.iter().flat_map(|server| used_at(server, loaded)).collect();
     used.retain(|used| *used > 0);
     used.sort_unstable();
     used
 }
 
-fn used_at(server: &RedisServer, loaded: &Loaded) -> Vec<u32> {
+fn used_at(server: &RedisServer, loaded: &LoadedRules) -> Vec<u32> {
     let mut connection = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
     let keys: Vec<String> = redis::cmd("KEYS").arg("tg:{*").query(&mut connection).unwrap();
     let mut used = Vec::new();
@@ -61,7 +61,7 @@ fn used_at(server: &RedisServer, loaded: &Loaded) -> Vec<u32> {
 }
 
 /// Asks for nothing, and so hears how things stand.
-fn used_of(connection: &mut Connection, loaded: &Loaded, key: &str, bytes: &[u8]) -> u32 {
+fn used_of(connection: &mut Connection, loaded: &LoadedRules, key: &str, bytes: &[u8]) -> u32 {
     let is_of = |limit: &Limit| bytes.starts_with(StateField::new(limit.state_id, None).as_bytes());
     let (_, limit) = loaded.rules.limits().find(|(_, limit)| is_of(limit)).unwrap();
     let route = bytes.get(5..).filter(|route| !route.is_empty());
@@ -95,7 +95,7 @@ fn account(connection: &mut Connection, limit: &Limit, key: &str, field: StateFi
 }
 
 /// The state of the only client under the only limit, and the time at the store.
-pub fn look(server: &RedisServer, loaded: &Loaded) -> (StoredState, u64) {
+pub fn look(server: &RedisServer, loaded: &LoadedRules) -> (StoredState, u64) {
     let mut connection = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
     let keys: Vec<String> = redis::cmd("KEYS").arg("tg:{*").query(&mut connection).unwrap();
     let (_, limit) = loaded.rules.limits().next().unwrap();

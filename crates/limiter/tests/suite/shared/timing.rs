@@ -3,7 +3,7 @@
 use super::fleet::{Node, alone};
 use crate::setting::load;
 use std::time::Duration;
-use tollgate_core::rules::Loaded;
+use tollgate_core::rules::LoadedRules;
 use tollgate_limiter::{RedisSettings, Request};
 use tollgate_testbed::{PATIENCE, RedisServer, eventually};
 
@@ -40,7 +40,7 @@ fn a_new_interval_is_kept_as_soon_as_the_rule_is_installed() {
         }
         let all = CAPACITY - spent;
         assert_eq!(other.check(&costing(all - 1)).await, (false, false), "several are held");
-        let Loaded { rules, lists, .. } = load(&rule("interval: 5ms, horizon: 50ms"));
+        let LoadedRules { rules, lists, .. } = load(&rule("interval: 5ms, horizon: 50ms"));
         holds.limiter.install(rules, lists);
         assert_eq!(holds.check(&costing(1)).await, (true, false));
         eventually("all that was held is there for the other", async || {

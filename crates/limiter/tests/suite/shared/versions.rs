@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
-use tollgate_core::rules::Loaded;
+use tollgate_core::rules::LoadedRules;
 use tollgate_limiter::{RedisSettings, Request};
 use tollgate_testbed::{PATIENCE, RedisServer, eventually};
 
@@ -89,7 +89,7 @@ async fn one_after_the_other() {
         assert_eq!(burst(node, "one", CAPACITY * 45 / 100).await, CAPACITY * 45 / 100);
     }
     for node in &nodes {
-        let Loaded { rules, lists, .. } = load(&rule(500));
+        let LoadedRules { rules, lists, .. } = load(&rule(500));
         node.limiter.install(rules, lists);
     }
     // One request under the new rule; the slower one would bring twenty more.

@@ -7,7 +7,7 @@ use tollgate_core::algorithm::Algorithm::{
     self, FixedWindow, Gcra, LeakyBucket, SlidingWindowCounter, SlidingWindowLog, TokenBucket,
 };
 use tollgate_core::limit::{Limit, LimitSize, Meter};
-use tollgate_core::rules::Leasing;
+use tollgate_core::rules::LeaseTiming;
 use tollgate_core::state_address::{StateAddress, StateField};
 
 /// Client, algorithm, capacity and the microseconds in which it comes in.
@@ -101,7 +101,7 @@ impl Due {
             meter: &self.meter,
             enforced: self.enforced,
             leased: self.leased,
-            leasing: Leasing::default(),
+            leasing: LeaseTiming::default(),
             denies_on_failure: self.denies,
         }
     }

@@ -20,22 +20,22 @@ const EXAMPLES: [&str; 3] = ["user:password", ":password", ":p%40ss"];
 
 /// A run of a text, over several lines if need be: lines and columns from 1, the end exclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Region {
+pub(crate) struct TextRegion {
     pub(crate) start: (usize, usize),
     pub(crate) end: (usize, usize),
 }
 
 /// See the module.
 #[derive(Clone, Default)]
-pub(crate) struct Hidden {
-    regions: Vec<Region>,
+pub(crate) struct Redactions {
+    regions: Vec<TextRegion>,
     /// The longest first, so that none is cut by one that it contains.
     texts: BTreeSet<(Reverse<usize>, String)>,
 }
 
-impl Hidden {
+impl Redactions {
     /// Hides a run of the text.
-    pub(crate) fn hide_region(&mut self, region: Region) {
+    pub(crate) fn hide_region(&mut self, region: TextRegion) {
         self.regions.push(region);
     }
 
@@ -64,7 +64,7 @@ impl Hidden {
     /// The columns of a line that are hidden, from 0.
     pub(super) fn columns(&self, line: usize) -> impl Iterator<Item = Range<usize>> {
         self.regions.iter().filter(move |region| (region.start.0..=region.end.0).contains(&line)).map(
-            move |Region { start, end }| {
+            move |TextRegion { start, end }| {
                 let from = if start.0 == line { start.1.saturating_sub(1) } else { 0 };
                 let to = if end.0 == line { end.1.saturating_sub(1) } else { usize::MAX };
                 from..to
@@ -74,7 +74,7 @@ impl Hidden {
 }
 
 /// Never the texts themselves.
-impl fmt::Debug for Hidden {
+impl fmt::Debug for Redactions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Hidden({} texts)", self.texts.len())
     }
@@ -102,7 +102,7 @@ fn without(message: &str, text: &str) -> String {
 
 /// A text that is not ours, fit to be shown: without logins in addresses, and with control characters escaped, but for
 /// the ends of lines.
-pub fn shown(text: &str) -> String {
+pub fn sanitized(text: &str) -> String {
     let lines: Vec<String> = text.split('\n').map(printable).collect();
     lines.join("\n")
 }
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn what_is_hidden_is_hidden_wherever_it_is_quoted() {
-        let mut hidden = Hidden::default();
+        let mut hidden = Redactions::default();
         for text in ["hunter2", "b", "say \"hi\"", "12345", "5", "hunter2-long"] {
             hidden.hide_text(text);
         }
@@ -205,7 +205,7 @@ mod tests {
             ("limit=5 token=abc", "limit=5 token=***"),
             ("one\ntwo\t3", "one\ntwo\\t3"),
         ] {
-            assert_eq!(shown(text), expected);
+            assert_eq!(sanitized(text), expected);
         }
     }
 }

@@ -7,7 +7,7 @@
 
 use super::pattern::Glob;
 use super::ruleset::{Rule, Tier};
-use crate::key::Hashes;
+use crate::key::RequestHasher;
 use crate::request::Request;
 
 /// More patterns than this cost more to match than to remember.
@@ -15,7 +15,7 @@ const MOST_PATTERNS: usize = 16;
 
 /// What about a client decides which rules it meets.
 #[derive(Clone, Debug)]
-pub(super) enum Summary {
+pub(super) enum ClientDigester {
     /// Nothing: all clients meet the same.
     Nothing,
     /// Which of these patterns match, and the tier if the caller states one.
@@ -26,7 +26,7 @@ pub(super) enum Summary {
 
 /// What a client is summed up as. Under one rule set, clients with the same number meet the same rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ClientNumber {
+pub enum ClientDigest {
     /// One of a few classes.
     Class(u64),
     /// A keyed hash of the client, of which there are as many as clients.
@@ -58,7 +58,7 @@ pub struct ClientTraits {
     pub ids: bool,
 }
 
-impl Summary {
+impl ClientDigester {
     pub(super) fn new(rules: &[Rule], tiers: &[Tier]) -> Self {
         let traits = traits(rules, tiers);
         if traits == ClientTraits::default() {
@@ -76,9 +76,14 @@ impl Summary {
 
     /// The number of the client.
     #[inline]
-    pub(super) fn of(&self, request: &Request<'_>, tiers: &[Tier], hashes: &Hashes<'_>) -> ClientNumber {
+    pub(super) fn of(
+        &self,
+        request: &Request<'_>,
+        tiers: &[Tier],
+        hashes: &RequestHasher<'_>,
+    ) -> ClientDigest {
         match self {
-            Self::Nothing => ClientNumber::Class(0),
+            Self::Nothing => ClientDigest::Class(0),
             Self::Patterns(patterns) => {
                 let tier = match request.tier {
                     None => 0,
@@ -88,9 +93,9 @@ impl Summary {
                 };
                 let number = add_bits(tier, &patterns.api_key, request.api_key);
                 let number = add_bits(number, &patterns.user, request.user);
-                ClientNumber::Class(add_bits(number, &patterns.tenant, request.tenant))
+                ClientDigest::Class(add_bits(number, &patterns.tenant, request.tenant))
             }
-            Self::Traits(traits) => ClientNumber::Hash(hashes.of_traits(*traits, request)),
+            Self::Traits(traits) => ClientDigest::Hash(hashes.of_traits(*traits, request)),
         }
     }
 }

@@ -1,18 +1,18 @@
 //! The allow and deny lists of a rule file.
 
-use super::Compiler;
-use crate::document::Path;
-use crate::rules::lists::{Entry, List, looks_like_an_address};
+use super::RuleCompiler;
+use crate::document::DocumentPath;
+use crate::rules::lists::{AccessList, ListEntry, looks_like_an_address};
 use crate::rules::pattern::{Glob, network};
-use crate::rules::written::ListEntry;
+use crate::rules::written::WrittenListEntry;
 
-impl Compiler<'_> {
+impl RuleCompiler<'_> {
     /// Both spellings of a list.
-    pub(super) fn list(&mut self, spellings: [(&str, &Vec<ListEntry>); 2]) -> List {
-        let mut list = List::default();
+    pub(super) fn list(&mut self, spellings: [(&str, &Vec<WrittenListEntry>); 2]) -> AccessList {
+        let mut list = AccessList::default();
         for (name, entries) in spellings {
             for (index, entry) in entries.iter().enumerate() {
-                let path = Path::root().field(name).index(index);
+                let path = DocumentPath::root().field(name).index(index);
                 let key = &entry.key;
                 let network = network(key);
                 let everybody = Glob::new(key).is_any() || network.is_some_and(|net| net.prefix_len() == 0);
@@ -27,7 +27,7 @@ impl Compiler<'_> {
                     let hint = "name who is to pass without a limit";
                     self.document.warning(&path, "with this entry nobody is limited", hint);
                 }
-                list.insert(Entry {
+                list.insert(ListEntry {
                     pattern: key.clone(),
                     expires_us: entry.expires.map(|expires| expires.unix_us),
                     reason: entry.reason.clone(),

@@ -1,8 +1,8 @@
 //! The line that a finding points at, fit to be shown: secrets hidden, control characters escaped, comments left out,
 //! and of a long line the part around the finding.
 
-use super::Position;
-use super::hidden::{Hidden, MASK, logins, push_escaped};
+use super::TextPosition;
+use super::redaction::{MASK, Redactions, logins, push_escaped};
 use std::ops::Range;
 
 /// Of a long line, so many characters are shown, and so many of them before the finding.
@@ -10,7 +10,7 @@ const MOST: usize = 160;
 const BEFORE: usize = 60;
 
 /// One line of a document.
-pub(super) struct Line {
+pub(super) struct SourceLine {
     chars: Vec<char>,
     /// In order, and apart from each other.
     hidden: Vec<Range<usize>>,
@@ -25,9 +25,9 @@ pub(super) struct Excerpt {
     pub(super) width: usize,
 }
 
-impl Line {
+impl SourceLine {
     /// The line `number`, whose text is `text`.
-    pub(super) fn new(number: usize, text: &str, hidden: &Hidden) -> Self {
+    pub(super) fn new(number: usize, text: &str, hidden: &Redactions) -> Self {
         let chars: Vec<char> = text.chars().collect();
         let mut ranges: Vec<Range<usize>> = hidden
             .columns(number)
@@ -48,7 +48,7 @@ impl Line {
     }
 
     /// The part around `position`.
-    pub(super) fn excerpt(&self, position: Position) -> Excerpt {
+    pub(super) fn excerpt(&self, position: TextPosition) -> Excerpt {
         let marked = position.column.saturating_sub(1);
         // What a comment says cannot be told: old keys are often left there.
         let end = match self.comment.filter(|comment| *comment > marked) {
@@ -126,13 +126,13 @@ fn comment(line: &[char]) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::hidden::Region;
+    use super::super::redaction::TextRegion;
     use super::*;
 
     #[test]
     fn a_line_is_shown_without_its_secrets() {
-        let mut hidden = Hidden::default();
-        hidden.hide_region(Region { start: (1, 9), end: (1, 16) });
+        let mut hidden = Redactions::default();
+        hidden.hide_region(TextRegion { start: (1, 9), end: (1, 16) });
         let table: &[(&str, usize, usize, &str, usize, usize)] = &[
             ("secret: hunter2", 9, 7, "secret: ***", 8, 3),
             ("secret: hunter2, b: 5", 21, 1, "secret: ***, b: 5", 16, 1),
@@ -144,8 +144,8 @@ mod tests {
             ("x", 9, 1, "x", 8, 1),
         ];
         for (text, column, width, shown, at, marked) in table {
-            let line = Line::new(1, text, &hidden);
-            let excerpt = line.excerpt(Position { line: 1, column: *column, width: *width });
+            let line = SourceLine::new(1, text, &hidden);
+            let excerpt = line.excerpt(TextPosition { line: 1, column: *column, width: *width });
             assert_eq!(
                 (excerpt.text.as_str(), excerpt.column, excerpt.width),
                 (*shown, *at, *marked),
@@ -157,9 +157,9 @@ mod tests {
     #[test]
     fn of_a_long_line_the_part_around_the_finding_is_shown() {
         let text = "x".repeat(5_000);
-        let line = Line::new(1, &text, &Hidden::default());
+        let line = SourceLine::new(1, &text, &Redactions::default());
         for column in [1, 60, 61, 2_500, 5_000] {
-            let excerpt = line.excerpt(Position { line: 1, column, width: 9_000 });
+            let excerpt = line.excerpt(TextPosition { line: 1, column, width: 9_000 });
             let count = excerpt.text.chars().count();
             assert!(count <= MOST + 2, "{count}");
             assert!(excerpt.column + excerpt.width <= count, "{excerpt:?}");

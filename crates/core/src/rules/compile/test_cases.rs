@@ -1,11 +1,11 @@
 //! The test cases of a rule file.
 
-use super::Compiler;
-use crate::document::Path;
+use super::RuleCompiler;
+use crate::diagnostic::nearest;
+use crate::document::DocumentPath;
 use crate::path::endpoint;
-use crate::problem::nearest;
 use crate::rate::SECOND_US;
-use crate::rules::written::{TestCase, TestStep};
+use crate::rules::written::{RuleTestCase, RuleTestStep};
 
 /// No case needs more time than this, and clocks have room for it.
 const LATEST_US: u64 = 10 * 366 * 86_400 * SECOND_US;
@@ -13,12 +13,12 @@ const LATEST_US: u64 = 10 * 366 * 86_400 * SECOND_US;
 const MOST_SENT: u64 = 1_000_000;
 const MOST_SENT_BY_ALL: u64 = 10_000_000;
 
-impl Compiler<'_> {
-    pub(super) fn tests(&mut self) -> Vec<(usize, TestCase)> {
+impl RuleCompiler<'_> {
+    pub(super) fn tests(&mut self) -> Vec<(usize, RuleTestCase)> {
         let mut tests = Vec::new();
         let mut sent = 0u64;
         for (index, test) in self.file.tests.iter().enumerate() {
-            let path = Path::root().field("tests").index(index);
+            let path = DocumentPath::root().field("tests").index(index);
             if test.name.is_empty() {
                 self.document.missing(&path, "this test has no name", "add `name: …`: what it shows");
             }
@@ -39,19 +39,19 @@ impl Compiler<'_> {
         }
         if sent > MOST_SENT_BY_ALL {
             let message = format!("all tests together send {sent} requests");
-            self.document.error(&Path::root().field("tests"), message, "keep them below 10,000,000");
+            self.document.error(&DocumentPath::root().field("tests"), message, "keep them below 10,000,000");
         }
         tests
     }
 
-    fn test_endpoint(&mut self, text: Option<&str>, path: &Path) {
+    fn test_endpoint(&mut self, text: Option<&str>, path: &DocumentPath) {
         if let Some(Err(fault)) = text.map(endpoint) {
             let path = path.field("request").field("endpoint");
             self.document.error(&path, fault.to_string(), "doors refuse such a path before any rule sees it");
         }
     }
 
-    fn step_time(&mut self, step: &TestStep, last_us: u64, path: &Path) -> u64 {
+    fn step_time(&mut self, step: &RuleTestStep, last_us: u64, path: &DocumentPath) -> u64 {
         let at_us = step.at.map_or(last_us, |at| at.us);
         let path = path.field("at");
         if at_us < last_us {
@@ -62,7 +62,7 @@ impl Compiler<'_> {
         at_us
     }
 
-    fn step(&mut self, step: &TestStep, path: &Path) {
+    fn step(&mut self, step: &RuleTestStep, path: &DocumentPath) {
         if step.expect.is_some() && step.pass.is_some() {
             let hint = "`expect` is about each request, `pass` counts those that pass";
             self.document.error_at_name(&path.field("pass"), "`expect` and `pass` exclude each other", hint);
@@ -88,7 +88,7 @@ impl Compiler<'_> {
             let known: Vec<&str> = self.parts.rules.iter().map(|rule| rule.id.as_str()).collect();
             // A rule that is itself in error is not among the compiled ones.
             let written = self.file.rules.iter().any(|written| written.id == *rule);
-            let damaged = self.document.is_damaged(&Path::root().field("rules"));
+            let damaged = self.document.is_damaged(&DocumentPath::root().field("rules"));
             if !known.contains(&rule.as_str()) && !written && !damaged {
                 let hint = match nearest(rule, known.iter().copied()) {
                     Some(near) => format!("did you mean `{near}`?"),

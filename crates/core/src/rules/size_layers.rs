@@ -1,9 +1,9 @@
 //! How large a limit is: what a rule, its tier, the defaults and an override say, laid over each other.
 
-use super::spelling::{Amount, ShortLimit};
-use super::written::{Defaults, Params, Rule, Tier};
+use super::short_forms::{LimitAmount, ShortLimit};
+use super::written::{WrittenDefaults, WrittenParams, WrittenRule, WrittenTier};
 use crate::algorithm::Algorithm;
-use crate::document::{Document, Path};
+use crate::document::{Document, DocumentPath};
 use crate::limit::{LONGEST_US, LimitSize};
 use crate::rate::{LimitShorthand, Rate};
 
@@ -12,20 +12,20 @@ const LONGEST_IN_FLIGHT_US: u64 = 60_000_000;
 
 /// What one place in the file says about size.
 #[derive(Debug)]
-pub(super) struct Layer<'f> {
+pub(super) struct SizeLayer<'f> {
     pub(super) algorithm: Option<Algorithm>,
     /// The short form, beside `params`.
-    limit: Option<Amount>,
+    limit: Option<LimitAmount>,
     burst: Option<u64>,
     limits: Option<&'f [ShortLimit]>,
-    params: Option<&'f Params>,
-    pub(super) path: Path,
-    params_path: Path,
+    params: Option<&'f WrittenParams>,
+    pub(super) path: DocumentPath,
+    params_path: DocumentPath,
 }
 
 /// A size that layers add up to.
 #[derive(Debug)]
-pub(super) struct Stated {
+pub(super) struct StatedSize {
     pub(super) size: LimitSize,
     /// The time it was written with: its name among several.
     pub(super) period_us: Option<u64>,
@@ -34,11 +34,11 @@ pub(super) struct Stated {
     /// It says how many may come at once.
     pub(super) has_burst: bool,
     /// Where a complaint about it belongs.
-    pub(super) at: Path,
+    pub(super) at: DocumentPath,
 }
 
-impl<'f> Layer<'f> {
-    pub(super) fn of_rule(rule: &'f Rule, path: &Path) -> Self {
+impl<'f> SizeLayer<'f> {
+    pub(super) fn of_rule(rule: &'f WrittenRule, path: &DocumentPath) -> Self {
         Self {
             algorithm: rule.algorithm,
             limit: rule.limit,
@@ -50,7 +50,7 @@ impl<'f> Layer<'f> {
         }
     }
 
-    pub(super) fn of_tier(tier: &'f Tier, path: &Path) -> Self {
+    pub(super) fn of_tier(tier: &'f WrittenTier, path: &DocumentPath) -> Self {
         Self {
             algorithm: tier.algorithm,
             limit: tier.limit,
@@ -62,7 +62,7 @@ impl<'f> Layer<'f> {
         }
     }
 
-    pub(super) fn of_defaults(defaults: &'f Defaults, path: &Path) -> Self {
+    pub(super) fn of_defaults(defaults: &'f WrittenDefaults, path: &DocumentPath) -> Self {
         Self {
             algorithm: defaults.algorithm,
             limit: defaults.limit,
@@ -74,7 +74,7 @@ impl<'f> Layer<'f> {
         }
     }
 
-    pub(super) fn of_params(params: &'f Params, path: &Path) -> Self {
+    pub(super) fn of_params(params: &'f WrittenParams, path: &DocumentPath) -> Self {
         Self {
             algorithm: None,
             limit: None,
@@ -101,33 +101,33 @@ impl<'f> Layer<'f> {
 
     /// Whether nothing of the layers below is left under it.
     pub(super) fn covers(&self) -> bool {
-        let none = Params::default();
+        let none = WrittenParams::default();
         let params = self.params.unwrap_or(&none);
         let rate = params.refill_rate.or(params.leak_rate);
         let by_amount = match self.limit.or(params.limit) {
-            Some(Amount::Quota(_)) => true,
-            Some(Amount::Count(_)) => params.window.is_some(),
+            Some(LimitAmount::Quota(_)) => true,
+            Some(LimitAmount::Count(_)) => params.window.is_some(),
             None => false,
         };
         self.list().is_some() || by_amount || params.capacity.is_some() && rate.is_some()
     }
 
     /// Several limits, and where they stand.
-    fn list(&self) -> Option<(&'f [ShortLimit], Path)> {
+    fn list(&self) -> Option<(&'f [ShortLimit], DocumentPath)> {
         let in_params = self.params.and_then(|params| params.limits.as_deref());
         let beside = self.limits.map(|list| (list, self.path.field("limits")));
         beside.or_else(|| in_params.map(|list| (list, self.params_path.field("limits"))))
     }
 
     /// The one amount, and where it stands.
-    fn amount(&self) -> Option<(Amount, Path)> {
+    fn amount(&self) -> Option<(LimitAmount, DocumentPath)> {
         let in_params = self.params.and_then(|params| params.limit);
         let beside = self.limit.map(|amount| (amount, self.path.field("limit")));
         beside.or_else(|| in_params.map(|amount| (amount, self.params_path.field("limit"))))
     }
 
     /// The one burst, and where it stands.
-    fn burst(&self) -> Option<(u64, Path)> {
+    fn burst(&self) -> Option<(u64, DocumentPath)> {
         let in_params = self.params.and_then(|params| params.burst);
         let beside = self.burst.map(|burst| (burst, self.path.field("burst")));
         beside.or_else(|| in_params.map(|burst| (burst, self.params_path.field("burst"))))
@@ -135,7 +135,7 @@ impl<'f> Layer<'f> {
 
     /// Notes what the layer says twice or against itself. Whether it is fine.
     fn is_consistent(&self, document: &mut Document) -> bool {
-        let none = Params::default();
+        let none = WrittenParams::default();
         let params = self.params.unwrap_or(&none);
         let several = self.limits.is_some() || params.limits.is_some();
         // Each field: whether it stands beside `params`, and whether it stands in them.
@@ -149,7 +149,7 @@ impl<'f> Layer<'f> {
             ("leak_rate", false, params.leak_rate.is_some()),
         ];
         let other_window = match (self.limit.or(params.limit), params.window) {
-            (Some(Amount::Quota(quota)), Some(window)) => quota.period_us != window.us,
+            (Some(LimitAmount::Quota(quota)), Some(window)) => quota.period_us != window.us,
             _ => false,
         };
         let is_given = |(_, beside, inside): (&str, bool, bool)| beside || inside;
@@ -232,13 +232,13 @@ impl<'f> Layer<'f> {
 pub(super) fn sizes_of(
     rule: &str,
     algorithm: Algorithm,
-    layers: &[&Layer<'_>],
+    layers: &[&SizeLayer<'_>],
     document: &mut Document,
-) -> Option<Vec<Stated>> {
+) -> Option<Vec<StatedSize>> {
     let contradicting = layers.iter().filter(|layer| !layer.is_consistent(document)).count();
     // What is covered need not suit this rule's algorithm.
     // A number of requests in flight needs nothing else.
-    let is_whole = |layer: &&Layer<'_>| {
+    let is_whole = |layer: &&SizeLayer<'_>| {
         layer.covers() || algorithm == Algorithm::Concurrency && layer.amount().is_some()
     };
     let lowest = layers.iter().rposition(is_whole).unwrap_or(0);
@@ -247,7 +247,7 @@ pub(super) fn sizes_of(
     if contradicting + unsuitable > 0 {
         return None;
     }
-    let mut sizes: Vec<Stated> = Vec::new();
+    let mut sizes: Vec<StatedSize> = Vec::new();
     for layer in layers {
         if let Some((list, path)) = layer.list() {
             sizes = listed(algorithm, list, &path, document)?;
@@ -266,9 +266,9 @@ pub(super) fn sizes_of(
 fn listed(
     algorithm: Algorithm,
     list: &[ShortLimit],
-    path: &Path,
+    path: &DocumentPath,
     document: &mut Document,
-) -> Option<Vec<Stated>> {
+) -> Option<Vec<StatedSize>> {
     if list.is_empty() {
         document.missing(path, "an empty list limits nothing", "write `limits: [10/s, 250/day]`");
         return None;
@@ -283,7 +283,7 @@ fn listed(
             lay_burst(&mut size, algorithm, burst);
         }
         let has_burst = short.burst.is_some();
-        sizes.push(Stated { size, period_us: Some(period_us), is_bare: false, has_burst, at: path });
+        sizes.push(StatedSize { size, period_us: Some(period_us), is_bare: false, has_burst, at: path });
     }
     Some(sizes)
 }
@@ -291,12 +291,12 @@ fn listed(
 /// Lays one layer over what is below.
 fn laid(
     algorithm: Algorithm,
-    base: Option<Stated>,
-    layer: &Layer<'_>,
+    base: Option<StatedSize>,
+    layer: &SizeLayer<'_>,
     document: &mut Document,
-) -> Option<Stated> {
+) -> Option<StatedSize> {
     let here = if layer.params.is_some() { &layer.params_path } else { &layer.path };
-    let mut stated = base.unwrap_or_else(|| Stated {
+    let mut stated = base.unwrap_or_else(|| StatedSize {
         size: LimitSize::default(),
         period_us: None,
         is_bare: false,
@@ -304,7 +304,7 @@ fn laid(
         at: here.clone(),
     });
     let size = &mut stated.size;
-    let none = Params::default();
+    let none = WrittenParams::default();
     let params = layer.params.unwrap_or(&none);
     if algorithm == Algorithm::Concurrency {
         let known_us = size.window_us.unwrap_or(LONGEST_IN_FLIGHT_US);
@@ -319,21 +319,21 @@ fn laid(
     }
     if let Some((amount, path)) = layer.amount() {
         match amount {
-            Amount::Count(count) => {
+            LimitAmount::Count(count) => {
                 size.capacity = Some(count);
                 size.rate = size.window_us.and_then(|window_us| Rate::per(count, window_us));
             }
-            Amount::Quota(_) if algorithm == Algorithm::Concurrency => {
+            LimitAmount::Quota(_) if algorithm == Algorithm::Concurrency => {
                 let hint = "write the number alone: `limit: 10`";
                 document.error(&path, "requests in flight are not counted per time", hint);
                 return None;
             }
-            Amount::Quota(quota) => {
+            LimitAmount::Quota(quota) => {
                 check_window(quota.period_us, &path, document)?;
                 *size = of_quota(quota);
             }
         }
-        stated.is_bare = matches!(amount, Amount::Count(_));
+        stated.is_bare = matches!(amount, LimitAmount::Count(_));
         stated.at = path;
     }
     let rate = params.refill_rate.or(params.leak_rate);
@@ -373,7 +373,7 @@ fn lay_burst(size: &mut LimitSize, algorithm: Algorithm, burst: u64) {
     size.window_us = None;
 }
 
-fn check_window(us: u64, path: &Path, document: &mut Document) -> Option<()> {
+fn check_window(us: u64, path: &DocumentPath, document: &mut Document) -> Option<()> {
     if us == 0 || us > LONGEST_US {
         let hint = "longer or shorter ones are more likely a slip than a wish";
         document.error(path, "the window must be between 1 µs and 366 days", hint);

@@ -5,7 +5,7 @@ use regex_syntax::hir::{Class, Hir, HirKind, Look};
 
 /// Why an expression matches no path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Impossible {
+pub(super) enum UnmatchableRegex {
     /// It needs this character, which no path has when it is matched.
     Character(char),
     /// `^` behind something, or `$` before it.
@@ -23,30 +23,33 @@ const NOT_CANONICAL: [&str; 3] = ["//", "/./", "/../"];
 
 /// What keeps `regex` from matching any path; none if nothing is found. It may miss what only a search of all states
 /// would find.
-pub(super) fn impossible(regex: &str) -> Option<Impossible> {
+pub(super) fn impossible(regex: &str) -> Option<UnmatchableRegex> {
     let hir = ParserBuilder::new().dot_matches_new_line(true).build().parse(regex).ok()?;
-    look(&hir, Around::default())
+    look(&hir, RequiredContext::default())
 }
 
 /// Whether something must have been matched before an expression, and behind it.
 #[derive(Clone, Copy, Default)]
-struct Around {
+struct RequiredContext {
     before: bool,
     behind: bool,
 }
 
-fn look(hir: &Hir, around: Around) -> Option<Impossible> {
+fn look(hir: &Hir, around: RequiredContext) -> Option<UnmatchableRegex> {
     match hir.kind() {
         HirKind::Empty => None,
         HirKind::Literal(literal) => {
             let text = String::from_utf8_lossy(&literal.0);
-            let never = NOT_CANONICAL.into_iter().find(|never| text.contains(never)).map(Impossible::Text);
-            let escape = has_escape(&text).then_some(Impossible::Escape);
-            never.or(escape).or_else(|| text.chars().find(|c| is_foreign(*c)).map(Impossible::Character))
+            let never =
+                NOT_CANONICAL.into_iter().find(|never| text.contains(never)).map(UnmatchableRegex::Text);
+            let escape = has_escape(&text).then_some(UnmatchableRegex::Escape);
+            never
+                .or(escape)
+                .or_else(|| text.chars().find(|c| is_foreign(*c)).map(UnmatchableRegex::Character))
         }
         HirKind::Class(class) => look_at_class(class),
-        HirKind::Look(Look::Start) if around.before => Some(Impossible::Anchor),
-        HirKind::Look(Look::End) if around.behind => Some(Impossible::Anchor),
+        HirKind::Look(Look::Start) if around.before => Some(UnmatchableRegex::Anchor),
+        HirKind::Look(Look::End) if around.behind => Some(UnmatchableRegex::Anchor),
         HirKind::Look(_) => None,
         HirKind::Repetition(repetition) if repetition.min == 0 => None,
         HirKind::Repetition(repetition) => look(&repetition.sub, around),
@@ -57,7 +60,7 @@ fn look(hir: &Hir, around: Around) -> Option<Impossible> {
             };
             let before = around.before || needs_text(&parts[..index]);
             let behind = around.behind || needs_text(&parts[index + 1..]);
-            look(part, Around { before, behind })
+            look(part, RequiredContext { before, behind })
         }),
         HirKind::Alternation(parts) => {
             let found = parts.iter().map(|part| look(part, around)).collect::<Option<Vec<_>>>()?;
@@ -71,18 +74,18 @@ fn has_escape(text: &str) -> bool {
     text.as_bytes().windows(3).any(|three| three[0] == b'%' && three[1..].iter().all(u8::is_ascii_hexdigit))
 }
 
-fn look_at_class(class: &Class) -> Option<Impossible> {
+fn look_at_class(class: &Class) -> Option<UnmatchableRegex> {
     let class = match class {
         Class::Unicode(class) => class,
-        Class::Bytes(class) => return class.ranges().is_empty().then_some(Impossible::Nothing),
+        Class::Bytes(class) => return class.ranges().is_empty().then_some(UnmatchableRegex::Nothing),
     };
-    let Some(first) = class.iter().next() else { return Some(Impossible::Nothing) };
+    let Some(first) = class.iter().next() else { return Some(UnmatchableRegex::Nothing) };
     // A class of many characters has some that paths have.
     let all_foreign = class.iter().all(|range| {
         let (start, end) = (u32::from(range.start()), u32::from(range.end()));
         end - start < 256 && (start..=end).filter_map(char::from_u32).all(is_foreign)
     });
-    all_foreign.then_some(Impossible::Character(first.start()))
+    all_foreign.then_some(UnmatchableRegex::Character(first.start()))
 }
 
 /// Whether no path has this character, but as an escape, in the form that is matched: the query is cut off, and paths
@@ -97,8 +100,8 @@ mod tests {
 
     #[test]
     fn what_no_path_matches_is_found() {
-        use Impossible::{Anchor, Character, Escape, Nothing, Text};
-        let table: &[(&str, Option<Impossible>)] = &[
+        use UnmatchableRegex::{Anchor, Character, Escape, Nothing, Text};
+        let table: &[(&str, Option<UnmatchableRegex>)] = &[
             ("a^", Some(Anchor)),
             ("$a", Some(Anchor)),
             ("^/a(b|c)^/d", Some(Anchor)),

@@ -1,7 +1,7 @@
 //! How far ahead nodes take tokens of a rule, and how often they tell what became of them.
 
 use super::ruleset::{Rule, RuleSet};
-use super::spelling::DurationText;
+use super::short_forms::DurationText;
 use super::written::{Consistency, OnExceed};
 use crate::limit::Limit;
 use crate::rate::duration_text;
@@ -15,7 +15,8 @@ const LONGEST_US: u32 = 10_000_000;
 /// How tokens are leased, as it is written. What is left out is the node's own setting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Lease {
+#[schemars(rename = "Lease")]
+pub struct WrittenLease {
     /// How often what was spent is reported and what is idle brought back, `1ms` to `10s`.
     pub interval: Option<DurationText>,
     /// For how long a busy key takes tokens ahead, `1ms` to `10s`.
@@ -24,7 +25,7 @@ pub struct Lease {
 
 /// How the tokens of a rule are leased. Where it says nothing, the node's settings hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Leasing {
+pub struct LeaseTiming {
     /// How often what was spent is reported and what is idle brought back, in microseconds.
     pub interval_us: Option<NonZeroU32>,
     /// For how long a busy key takes tokens ahead, in microseconds.

@@ -1,40 +1,45 @@
 //! How tokens of a rule are taken ahead.
 
-use super::Compiler;
-use crate::document::Path;
-use crate::rules::leasing::{Lease, Leasing, lease_us};
+use super::RuleCompiler;
+use crate::document::DocumentPath;
+use crate::rules::lease_timing::{LeaseTiming, WrittenLease, lease_us};
 use crate::rules::ruleset::Rule;
-use crate::rules::spelling::DurationText;
-use crate::rules::written::{self, Consistency, OnExceed};
+use crate::rules::short_forms::DurationText;
+use crate::rules::written::{Consistency, OnExceed, WrittenRule};
 use std::num::NonZeroU32;
 
-impl Compiler<'_> {
+impl RuleCompiler<'_> {
     /// The rule's own word, else that of the defaults, field by field.
-    pub(super) fn leasing(&mut self, rule: &written::Rule, path: &Path) -> Leasing {
+    pub(super) fn leasing(&mut self, rule: &WrittenRule, path: &DocumentPath) -> LeaseTiming {
         let inherited = self.file.defaults.lease.unwrap_or_default();
-        let inherited = self.lease(inherited, &Path::root().field("defaults"));
+        let inherited = self.lease(inherited, &DocumentPath::root().field("defaults"));
         let own = self.lease(rule.lease.unwrap_or_default(), path);
-        Leasing {
+        LeaseTiming {
             interval_us: own.interval_us.or(inherited.interval_us),
             horizon_us: own.horizon_us.or(inherited.horizon_us),
         }
     }
 
-    fn lease(&mut self, said: Lease, path: &Path) -> Leasing {
+    fn lease(&mut self, said: WrittenLease, path: &DocumentPath) -> LeaseTiming {
         let path = path.field("lease");
-        Leasing {
+        LeaseTiming {
             interval_us: self.lease_us(said.interval, &path.field("interval"), "100ms is the default"),
             horizon_us: self.lease_us(said.horizon, &path.field("horizon"), "2s is the default"),
         }
     }
 
-    fn lease_us(&mut self, said: Option<DurationText>, path: &Path, hint: &str) -> Option<NonZeroU32> {
+    fn lease_us(
+        &mut self,
+        said: Option<DurationText>,
+        path: &DocumentPath,
+        hint: &str,
+    ) -> Option<NonZeroU32> {
         let us = lease_us(said?);
         us.map_err(|message| self.document.error(path, message, hint)).ok()
     }
 
     /// Says so if a rule states how its tokens are taken ahead, and none ever are.
-    pub(super) fn warn_of_idle_lease(&mut self, written: &written::Rule, rule: &Rule, path: &Path) {
+    pub(super) fn warn_of_idle_lease(&mut self, written: &WrittenRule, rule: &Rule, path: &DocumentPath) {
         let limits = rule.sizes.all().flat_map(|size| self.parts.sizes[size as usize].clone());
         let mut limits = limits.map(|limit| &self.parts.limits[limit as usize]).peekable();
         if written.lease.is_none() || limits.peek().is_none() || limits.any(|limit| rule.lends(limit)) {

@@ -1,9 +1,9 @@
 //! What a rule does with requests over its limit, and with those in the last part of it.
 
-use super::Compiler;
-use crate::document::Path;
-use crate::rules::exceeding::{LONGEST_DELAY_US, LONGEST_WAIT_US, MOST_WAITING};
-use crate::rules::written::{self, Flag, OnExceed, Soft};
+use super::RuleCompiler;
+use crate::document::DocumentPath;
+use crate::rules::on_exceed::{LONGEST_DELAY_US, LONGEST_WAIT_US, MOST_WAITING};
+use crate::rules::written::{FlagSettings, OnExceed, SoftLimit, WrittenRule};
 
 /// Headers that an upstream needs as the client, or the proxy, wrote them.
 const NOT_FOR_FLAGS: [&str; 9] = [
@@ -18,10 +18,10 @@ const NOT_FOR_FLAGS: [&str; 9] = [
     "upgrade",
 ];
 
-impl Compiler<'_> {
+impl RuleCompiler<'_> {
     /// What happens over the limit of `rule`: its own word, else that of the defaults.
-    pub(super) fn on_exceed(&mut self, rule: &written::Rule, path: &Path) -> OnExceed {
-        let defaults = Path::root().field("defaults").field("on_exceed");
+    pub(super) fn on_exceed(&mut self, rule: &WrittenRule, path: &DocumentPath) -> OnExceed {
+        let defaults = DocumentPath::root().field("defaults").field("on_exceed");
         let (said, path) = match (&rule.on_exceed, &self.file.defaults.on_exceed) {
             (Some(own), _) => (own.clone(), path.field("on_exceed")),
             (None, Some(inherited)) => (inherited.clone(), defaults),
@@ -32,8 +32,8 @@ impl Compiler<'_> {
     }
 
     /// What happens in the last part of the limit.
-    pub(super) fn soft(&mut self, rule: &written::Rule, path: &Path) -> Option<Soft> {
-        let defaults = Path::root().field("defaults").field("soft");
+    pub(super) fn soft(&mut self, rule: &WrittenRule, path: &DocumentPath) -> Option<SoftLimit> {
+        let defaults = DocumentPath::root().field("defaults").field("soft");
         let (said, path) = match (&rule.soft, &self.file.defaults.soft) {
             (Some(own), _) => (own.clone(), path.field("soft")),
             (None, Some(inherited)) => (inherited.clone(), defaults),
@@ -49,10 +49,10 @@ impl Compiler<'_> {
             self.document.error(&then, message, "use flag or tarpit");
         }
         self.check_action(&said.then, &then);
-        Some(Soft { at: said.at, then: with_plain_header(said.then) })
+        Some(SoftLimit { at: said.at, then: with_plain_header(said.then) })
     }
 
-    fn check_action(&mut self, said: &OnExceed, path: &Path) {
+    fn check_action(&mut self, said: &OnExceed, path: &DocumentPath) {
         let path = path.field(said.name());
         match said {
             OnExceed::Reject | OnExceed::Shadow => {}
@@ -83,7 +83,7 @@ impl Compiler<'_> {
                 let range = (1, MOST_WAITING, "between 1 and 100000 can be delayed at once");
                 self.check_number(tarpit.most, range, "1000 is a good start", &path.field("most"));
             }
-            OnExceed::Flag(Flag { header }) => {
+            OnExceed::Flag(FlagSettings { header }) => {
                 let name = header.to_ascii_lowercase();
                 let plain = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
                 let is_plain = !name.is_empty() && name.len() <= 64 && name.chars().all(plain);
@@ -95,7 +95,7 @@ impl Compiler<'_> {
         }
     }
 
-    fn check_number(&mut self, number: u64, range: (u64, u64, &str), hint: &str, path: &Path) {
+    fn check_number(&mut self, number: u64, range: (u64, u64, &str), hint: &str, path: &DocumentPath) {
         let (least, most, message) = range;
         if !(least..=most).contains(&number) {
             self.document.error(path, message, hint);
@@ -106,7 +106,9 @@ impl Compiler<'_> {
 /// Header names are compared in lower case.
 fn with_plain_header(said: OnExceed) -> OnExceed {
     match said {
-        OnExceed::Flag(Flag { header }) => OnExceed::Flag(Flag { header: header.to_ascii_lowercase() }),
+        OnExceed::Flag(FlagSettings { header }) => {
+            OnExceed::Flag(FlagSettings { header: header.to_ascii_lowercase() })
+        }
         other => other,
     }
 }

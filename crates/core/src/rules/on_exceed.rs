@@ -1,6 +1,6 @@
 //! What happens to a request over a limit, as it is written: a word, or a word with settings.
 
-use super::spelling::DurationText;
+use super::short_forms::DurationText;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, Visitor};
@@ -27,26 +27,27 @@ pub enum OnExceed {
     /// It passes, and is counted and reported as one that would have been refused.
     Shadow,
     /// It waits for its turn.
-    Queue(Queue),
+    Queue(QueueSettings),
     /// It passes while this node has room, and the less important it is, the sooner it is refused.
-    Shed(Shed),
+    Shed(ShedSettings),
     /// It is refused, but only after a while.
-    Tarpit(Tarpit),
+    Tarpit(TarpitSettings),
     /// It passes, with a header for the upstream.
-    Flag(Flag),
+    Flag(FlagSettings),
 }
 
 /// How long a request waits for its turn, and how many may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Queue {
+#[schemars(rename = "Queue")]
+pub struct QueueSettings {
     /// The longest that a request waits; 5s by default.
     pub max_wait: DurationText,
     /// How many wait for one key on one node; 100 by default.
     pub length: u64,
 }
 
-impl Default for Queue {
+impl Default for QueueSettings {
     fn default() -> Self {
         Self { max_wait: DurationText { us: 5_000_000 }, length: 100 }
     }
@@ -56,7 +57,8 @@ impl Default for Queue {
 /// are in flight there, against `in_flight`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Shed {
+#[schemars(rename = "Shed")]
+pub struct ShedSettings {
     /// How many requests in flight are a full load of one node; 100 by default.
     pub in_flight: u64,
     /// The load from which on requests of priority 0 are refused; 50% by default.
@@ -67,13 +69,13 @@ pub struct Shed {
     pub critical: u8,
 }
 
-impl Default for Shed {
+impl Default for ShedSettings {
     fn default() -> Self {
         Self { in_flight: 100, from: Percent(50), reserve: Percent(20), critical: CRITICAL }
     }
 }
 
-impl Shed {
+impl ShedSettings {
     /// How many requests may be in flight for one of `priority` to pass over the limit: at `from` the least
     /// important are refused, then more and more, and in the reserve all but the critical.
     pub fn most_in_flight(&self, priority: u8) -> u64 {
@@ -89,14 +91,15 @@ impl Shed {
 /// How long an answer is delayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Tarpit {
+#[schemars(rename = "Tarpit")]
+pub struct TarpitSettings {
     /// The delay; 2s by default.
     pub delay: DurationText,
     /// How many are delayed at once on one node; others are answered at once. 1000 by default.
     pub most: u64,
 }
 
-impl Default for Tarpit {
+impl Default for TarpitSettings {
     fn default() -> Self {
         Self { delay: DurationText { us: 2_000_000 }, most: 1_000 }
     }
@@ -105,12 +108,13 @@ impl Default for Tarpit {
 /// How the upstream is told.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Flag {
+#[schemars(rename = "Flag")]
+pub struct FlagSettings {
     /// The header; X-RateLimit-Flag by default.
     pub header: String,
 }
 
-impl Default for Flag {
+impl Default for FlagSettings {
     fn default() -> Self {
         Self { header: "X-RateLimit-Flag".to_owned() }
     }
@@ -118,7 +122,7 @@ impl Default for Flag {
 
 /// What happens in the last part of a limit.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Soft {
+pub struct SoftLimit {
     /// The share of the limit from which on it happens.
     pub at: Percent,
     /// What happens: a flag or a tarpit.
@@ -165,10 +169,10 @@ impl OnExceed {
         Some(match word {
             "reject" => Self::Reject,
             "shadow" => Self::Shadow,
-            "queue" => Self::Queue(Queue::default()),
-            "shed" => Self::Shed(Shed::default()),
-            "tarpit" => Self::Tarpit(Tarpit::default()),
-            "flag" => Self::Flag(Flag::default()),
+            "queue" => Self::Queue(QueueSettings::default()),
+            "shed" => Self::Shed(ShedSettings::default()),
+            "tarpit" => Self::Tarpit(TarpitSettings::default()),
+            "flag" => Self::Flag(FlagSettings::default()),
             _ => return None,
         })
     }
@@ -176,9 +180,9 @@ impl OnExceed {
 
 impl<'de> Deserialize<'de> for OnExceed {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct WordOrMap;
+        struct OnExceedVisitor;
 
-        impl<'de> Visitor<'de> for WordOrMap {
+        impl<'de> Visitor<'de> for OnExceedVisitor {
             type Value = OnExceed;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -218,7 +222,7 @@ impl<'de> Deserialize<'de> for OnExceed {
             }
         }
 
-        deserializer.deserialize_any(WordOrMap)
+        deserializer.deserialize_any(OnExceedVisitor)
     }
 }
 
@@ -236,10 +240,10 @@ impl JsonSchema for OnExceed {
                 "properties": { name: schema },
             })
         };
-        let queue = one("queue", generator.subschema_for::<Queue>());
-        let shed = one("shed", generator.subschema_for::<Shed>());
-        let tarpit = one("tarpit", generator.subschema_for::<Tarpit>());
-        let flag = one("flag", generator.subschema_for::<Flag>());
+        let queue = one("queue", generator.subschema_for::<QueueSettings>());
+        let shed = one("shed", generator.subschema_for::<ShedSettings>());
+        let tarpit = one("tarpit", generator.subschema_for::<TarpitSettings>());
+        let flag = one("flag", generator.subschema_for::<FlagSettings>());
         json_schema!({
             "description": "What happens to a request over the limit: a word, or a word with settings.",
             "anyOf": [{ "enum": Self::WORDS }, queue, shed, tarpit, flag],
@@ -249,9 +253,9 @@ impl JsonSchema for OnExceed {
 
 impl<'de> Deserialize<'de> for Percent {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Text;
+        struct PercentVisitor;
 
-        impl Visitor<'_> for Text {
+        impl Visitor<'_> for PercentVisitor {
             type Value = Percent;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -275,7 +279,7 @@ impl<'de> Deserialize<'de> for Percent {
             }
         }
 
-        deserializer.deserialize_any(Text)
+        deserializer.deserialize_any(PercentVisitor)
     }
 }
 
@@ -293,28 +297,28 @@ impl JsonSchema for Percent {
     }
 }
 
-impl<'de> Deserialize<'de> for Soft {
+impl<'de> Deserialize<'de> for SoftLimit {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]
-        struct Long {
+        struct SoftLimitMap {
             at: Percent,
             then: Option<OnExceed>,
         }
-        let flag = || OnExceed::Flag(Flag::default());
-        super::spelling::text_or_map(
+        let flag = || OnExceed::Flag(FlagSettings::default());
+        super::short_forms::text_or_map(
             deserializer,
             "a share such as 80%, or { at: 80%, then: flag }",
             |text| {
                 let at = Percent::deserialize(de::value::StrDeserializer::<de::value::Error>::new(text));
                 at.map(|at| Self { at, then: flag() }).map_err(|error| error.to_string())
             },
-            |long: Long| Self { at: long.at, then: long.then.unwrap_or_else(flag) },
+            |long: SoftLimitMap| Self { at: long.at, then: long.then.unwrap_or_else(flag) },
         )
     }
 }
 
-impl JsonSchema for Soft {
+impl JsonSchema for SoftLimit {
     fn schema_name() -> Cow<'static, str> {
         "Soft".into()
     }

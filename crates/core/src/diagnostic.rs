@@ -1,11 +1,11 @@
 //! What is wrong with a document: where, what, and what to do about it.
 
 mod excerpt;
-mod hidden;
+mod redaction;
 
-use excerpt::{Excerpt, Line};
-pub use hidden::shown;
-pub(crate) use hidden::{Hidden, Region};
+use excerpt::{Excerpt, SourceLine};
+pub use redaction::sanitized;
+pub(crate) use redaction::{Redactions, TextRegion};
 use std::fmt;
 
 /// How bad it is.
@@ -19,7 +19,7 @@ pub enum Severity {
 
 /// A place in a text: one line, one run of characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Position {
+pub struct TextPosition {
     /// From 1.
     pub line: usize,
     /// From 1, in characters.
@@ -30,11 +30,11 @@ pub struct Position {
 
 /// One finding.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
+pub struct Diagnostic {
     /// Error or warning.
     pub severity: Severity,
     /// Where.
-    pub position: Position,
+    pub position: TextPosition,
     /// What is wrong.
     pub message: String,
     /// What would be right.
@@ -43,33 +43,33 @@ pub struct Problem {
 
 /// All findings of one document, in the order of the text, ready to be shown. It holds no secret of the document.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
+pub struct DiagnosticReport {
     source: String,
-    problems: Vec<Problem>,
+    problems: Vec<Diagnostic>,
     /// Of each problem, the line that it is in.
     excerpts: Vec<Option<Excerpt>>,
 }
 
-impl Report {
+impl DiagnosticReport {
     /// The findings in `text`, which was read from `source`.
-    pub(crate) fn new(source: &str, text: &str, mut problems: Vec<Problem>, hidden: &Hidden) -> Self {
+    pub(crate) fn new(source: &str, text: &str, mut problems: Vec<Diagnostic>, hidden: &Redactions) -> Self {
         problems.sort_by_key(|problem| (problem.position, problem.severity));
         let mut lines = lines(text).zip(1..);
-        let mut current: Option<(Line, usize)> = None;
+        let mut current: Option<(SourceLine, usize)> = None;
         let excerpts = problems.iter().map(|problem| {
             let wanted = problem.position.line;
             if current.as_ref().is_none_or(|(_, number)| *number != wanted) {
                 let found = lines.find(|(_, number)| *number == wanted);
-                current = found.map(|(text, number)| (Line::new(number, text, hidden), number));
+                current = found.map(|(text, number)| (SourceLine::new(number, text, hidden), number));
             }
             current.as_ref().map(|(line, _)| line.excerpt(problem.position))
         });
         let excerpts = excerpts.collect();
-        Self { source: shown(source), problems, excerpts }
+        Self { source: sanitized(source), problems, excerpts }
     }
 
     /// The findings.
-    pub fn problems(&self) -> &[Problem] {
+    pub fn problems(&self) -> &[Diagnostic] {
         &self.problems
     }
 
@@ -79,15 +79,15 @@ impl Report {
     }
 }
 
-impl std::error::Error for Report {}
+impl std::error::Error for DiagnosticReport {}
 
-impl fmt::Display for Report {
+impl fmt::Display for DiagnosticReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, (problem, excerpt)) in self.problems.iter().zip(&self.excerpts).enumerate() {
             if index > 0 {
                 writeln!(f)?;
             }
-            let Position { line, column, .. } = problem.position;
+            let TextPosition { line, column, .. } = problem.position;
             let severity = match problem.severity {
                 Severity::Error => "error",
                 Severity::Warning => "warning",

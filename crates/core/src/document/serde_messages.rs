@@ -1,6 +1,6 @@
 //! What serde says about a value it cannot read, as a person would say it.
 
-use crate::problem::nearest;
+use crate::diagnostic::nearest;
 
 /// How a hint begins that guesses at what was meant.
 pub(super) const GUESS: &str = "did you mean";

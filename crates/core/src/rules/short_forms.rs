@@ -2,7 +2,7 @@
 //!
 //! A wrong text is an error message of the form "what is wrong; what would be right".
 
-use super::written::ListEntry;
+use super::written::WrittenListEntry;
 use crate::rate::{LimitShorthand, Rate, parse_duration_us};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
@@ -17,7 +17,7 @@ pub struct OneOrMany<T>(pub Vec<T>);
 
 /// A count, or a count with its period: `100` or `100/min`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Amount {
+pub enum LimitAmount {
     /// A count; the window stands elsewhere.
     Count(u64),
     /// A count per period.
@@ -53,7 +53,7 @@ pub struct Timestamp {
 
 /// Whether clients that ignore `Retry-After` get cooldowns, and which: `true`, or the numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PenaltyText {
+pub struct WrittenPenalty {
     /// `penalty: false` takes back what `defaults` says.
     pub is_off: bool,
     /// How many requests that come too early make a cooldown.
@@ -67,9 +67,9 @@ pub struct PenaltyText {
 }
 
 /// Reads a value that is a text or a number from either.
-struct Scalar<T, F>(F, &'static str, PhantomData<T>);
+struct ScalarVisitor<T, F>(F, &'static str, PhantomData<T>);
 
-impl<T, F: Fn(&str) -> Result<T, String>> Visitor<'_> for Scalar<T, F> {
+impl<T, F: Fn(&str) -> Result<T, String>> Visitor<'_> for ScalarVisitor<T, F> {
     type Value = T;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -101,10 +101,10 @@ fn scalar<'de, D, T>(
 where
     D: Deserializer<'de>,
 {
-    deserializer.deserialize_any(Scalar(read, expecting, PhantomData))
+    deserializer.deserialize_any(ScalarVisitor(read, expecting, PhantomData))
 }
 
-impl<'de> Deserialize<'de> for Amount {
+impl<'de> Deserialize<'de> for LimitAmount {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         scalar(deserializer, "a limit such as 100/min", |text| {
             if text.contains('/') {
@@ -157,7 +157,7 @@ impl<'de> Deserialize<'de> for ShortLimit {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]
-        struct Long {
+        struct ShortLimitMap {
             limit: ShortQuota,
             burst: Option<u64>,
         }
@@ -165,7 +165,7 @@ impl<'de> Deserialize<'de> for ShortLimit {
             deserializer,
             "a limit such as 10/s, or { limit: 10/s, burst: 20 }",
             |text| LimitShorthand::parse(text).map(|limit| Self { limit, burst: None }),
-            |long: Long| Self { limit: long.limit.0, burst: long.burst },
+            |long: ShortLimitMap| Self { limit: long.limit.0, burst: long.burst },
         )
     }
 }
@@ -178,11 +178,11 @@ impl<'de> Deserialize<'de> for ShortQuota {
     }
 }
 
-impl<'de> Deserialize<'de> for ListEntry {
+impl<'de> Deserialize<'de> for WrittenListEntry {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]
-        struct Long {
+        struct ListEntryMap {
             key: String,
             expires: Option<Timestamp>,
             reason: Option<String>,
@@ -191,63 +191,63 @@ impl<'de> Deserialize<'de> for ListEntry {
             deserializer,
             "a key, a glob or a network, or { key: …, expires: …, reason: … }",
             |text| Ok(Self { key: text.to_owned(), expires: None, reason: None }),
-            |long: Long| Self { key: long.key, expires: long.expires, reason: long.reason },
+            |long: ListEntryMap| Self { key: long.key, expires: long.expires, reason: long.reason },
         )
     }
 }
 
-impl<'de> Deserialize<'de> for PenaltyText {
+impl<'de> Deserialize<'de> for WrittenPenalty {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]
-        struct Long {
+        struct PenaltyMap {
             after: Option<u64>,
             first: Option<DurationText>,
             longest: Option<DurationText>,
             forget: Option<DurationText>,
         }
-        struct Either;
+        struct PenaltyVisitor;
 
-        impl<'de> Visitor<'de> for Either {
-            type Value = PenaltyText;
+        impl<'de> Visitor<'de> for PenaltyVisitor {
+            type Value = WrittenPenalty;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("`true`, or { after: 5, first: 10s, longest: 10m, forget: 1h }")
             }
 
-            fn visit_bool<E: de::Error>(self, on: bool) -> Result<PenaltyText, E> {
-                Ok(PenaltyText { is_off: !on, ..PenaltyText::default() })
+            fn visit_bool<E: de::Error>(self, on: bool) -> Result<WrittenPenalty, E> {
+                Ok(WrittenPenalty { is_off: !on, ..WrittenPenalty::default() })
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<PenaltyText, A::Error> {
-                let Long { after, first, longest, forget } =
-                    Long::deserialize(de::value::MapAccessDeserializer::new(map))?;
-                Ok(PenaltyText { is_off: false, after, first, longest, forget })
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<WrittenPenalty, A::Error> {
+                let PenaltyMap { after, first, longest, forget } =
+                    PenaltyMap::deserialize(de::value::MapAccessDeserializer::new(map))?;
+                Ok(WrittenPenalty { is_off: false, after, first, longest, forget })
             }
         }
 
-        deserializer.deserialize_any(Either)
+        deserializer.deserialize_any(PenaltyVisitor)
     }
 }
 
 /// Reads a value that is a text or a mapping. Unlike an untagged enum, it keeps the place of an error.
-pub(super) fn text_or_map<'de, D, T, Long>(
+pub(super) fn text_or_map<'de, D, T, M>(
     deserializer: D,
     expecting: &'static str,
     short: impl Fn(&str) -> Result<T, String>,
-    long: impl Fn(Long) -> T,
+    long: impl Fn(M) -> T,
 ) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
-    Long: Deserialize<'de>,
+    M: Deserialize<'de>,
 {
-    struct Either<S, L, T, Long>(S, L, &'static str, PhantomData<(T, Long)>);
+    struct TextOrMapVisitor<S, F, T, M>(S, F, &'static str, PhantomData<(T, M)>);
 
-    impl<'de, S, L, T, Long> Visitor<'de> for Either<S, L, T, Long>
+    impl<'de, S, F, T, M> Visitor<'de> for TextOrMapVisitor<S, F, T, M>
     where
         S: Fn(&str) -> Result<T, String>,
-        L: Fn(Long) -> T,
-        Long: Deserialize<'de>,
+        F: Fn(M) -> T,
+        M: Deserialize<'de>,
     {
         type Value = T;
 
@@ -264,18 +264,18 @@ where
         }
 
         fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
-            Long::deserialize(de::value::MapAccessDeserializer::new(map)).map(self.1)
+            M::deserialize(de::value::MapAccessDeserializer::new(map)).map(self.1)
         }
     }
 
-    deserializer.deserialize_any(Either(short, long, expecting, PhantomData))
+    deserializer.deserialize_any(TextOrMapVisitor(short, long, expecting, PhantomData))
 }
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMany<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Many<T>(PhantomData<T>);
+        struct OneOrManyVisitor<T>(PhantomData<T>);
 
-        impl<'de, T: Deserialize<'de>> Visitor<'de> for Many<T> {
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for OneOrManyVisitor<T> {
             type Value = OneOrMany<T>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -299,7 +299,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMany<T> {
             }
         }
 
-        deserializer.deserialize_any(Many(PhantomData))
+        deserializer.deserialize_any(OneOrManyVisitor(PhantomData))
     }
 }
 
@@ -318,7 +318,7 @@ macro_rules! text_schema {
     };
 }
 
-text_schema!(Amount, "Amount", {
+text_schema!(LimitAmount, "Amount", {
     "description": "A count, or a count per period such as 100/min.",
     "anyOf": [{ "type": "integer", "minimum": 1 }, { "type": "string", "pattern": "^[0-9_]+( */.+)?$" }],
 });
@@ -349,7 +349,7 @@ text_schema!(ShortLimit, "ShortLimit", {
         },
     ],
 });
-text_schema!(PenaltyText, "Penalty", {
+text_schema!(WrittenPenalty, "Penalty", {
     "description": "Cooldowns for clients that ignore Retry-After: true, or the numbers.",
     "anyOf": [
         { "type": "boolean" },
@@ -377,7 +377,7 @@ text_schema!(PenaltyText, "Penalty", {
         },
     ],
 });
-text_schema!(ListEntry, "ListEntry", {
+text_schema!(WrittenListEntry, "ListEntry", {
     "description": "An exact key, a glob, an address or a network; or with an expiry and a reason.",
     "anyOf": [
         { "type": "string" },
