@@ -25,7 +25,7 @@ use tollgate_http::{RateLimitLayer, ServeOptions};
 use tollgate_limiter::{Clock, Limiter, MemoryStore, NodeAddress, RedisStore};
 use tollgate_server::{HttpDoor, Readiness};
 
-const EXAMPLE: &str = include_str!("../../../examples/rules/quickstart.yaml");
+const EXAMPLE: &str = include_str!("quickstart.yaml");
 const TIDY_EVERY: Duration = Duration::from_millis(100);
 /// Watched files are looked at every second. When they were not for so long, that is an error.
 const STUCK_AFTER: Duration = Duration::from_secs(10);
