@@ -14,7 +14,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::net::TcpListener;
-use tollgate_http::{HeaderOptions, ServeOptions};
+use tollgate_http::HeaderOptions;
+use tollgate_listen::ServeOptions;
 use tollgate_server::{HttpDoor, Readiness};
 
 const RULES: &str = r#"

@@ -20,7 +20,7 @@ pub use store::Store;
 use store::StoreFlags;
 use tollgate_control::FailedTests;
 use tollgate_core::document::{Document, DocumentPath};
-use tollgate_http::{HeaderOptions, Identities, IdentityOptions};
+use tollgate_http::{HeaderOptions, IdentityExtractor, IdentityOptions};
 use tollgate_limiter::{AbuseSettings, file};
 
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8080);
@@ -134,7 +134,7 @@ struct SettingsFile {
     name: String,
     text: String,
     file: ConfigFile,
-    identities: Identities,
+    identities: IdentityExtractor,
 }
 
 /// A text, or a number that means the same without quotes.
@@ -172,7 +172,7 @@ pub struct Config {
     /// The gateway, if there is one.
     pub gateway: Option<Gateway>,
     /// Who a request is from.
-    pub identities: Arc<Identities>,
+    pub identities: Arc<IdentityExtractor>,
     /// Which headers go with an answer.
     pub headers: HeaderOptions,
     /// What is done about keys that ask far too often.
@@ -204,7 +204,7 @@ impl Config {
         self.data.as_deref().filter(|_| is_used)
     }
 
-    fn merge(args: &ServeArgs, file: &ConfigFile, identities: Identities) -> Result<Self, Failure> {
+    fn merge(args: &ServeArgs, file: &ConfigFile, identities: IdentityExtractor) -> Result<Self, Failure> {
         let either = |flag: &Option<String>, setting: &Option<Setting>| {
             flag.clone().or_else(|| setting.as_ref().map(ToString::to_string))
         };
@@ -266,10 +266,10 @@ fn read(path: &std::path::Path) -> Result<SettingsFile, Failure> {
     gateway::check(&mut document, gateway_listen.as_deref(), file.upstream.as_deref(), file.gateway.as_ref());
     let folder = path.parent().unwrap_or(std::path::Path::new(""));
     let identity = file.identity.clone().unwrap_or_default();
-    let identities = Identities::open(&identity, folder).unwrap_or_else(|error| {
+    let identities = IdentityExtractor::open(&identity, folder).unwrap_or_else(|error| {
         let field = error.field.split('.').fold(root.field("identity"), |path, name| path.field(name));
         document.error(&field, error.message, None);
-        Identities::default()
+        IdentityExtractor::default()
     });
     let report = document.into_report();
     if report.errors() > 0 {

@@ -6,9 +6,9 @@ use std::num::NonZero;
 use std::path::Path;
 use std::sync::Arc;
 use tollgate_gateway::{AccessLog, Gateway, Listen};
-use tollgate_http::serve::{Crowd, ServerCertificate, TlsError};
-use tollgate_http::{Entrance, Identities, RateLimitLayer};
+use tollgate_http::{IdentityExtractor, RateLimitLayer};
 use tollgate_limiter::Clock;
+use tollgate_listen::{ConnectionLimits, ListenerSetup, ServerCertificate, TlsError};
 
 /// A gateway that runs, and what of it can be taken up again.
 pub struct Started {
@@ -23,7 +23,7 @@ pub struct Started {
 /// Listens from now on, and forwards what `limits` let pass.
 pub fn start(
     config: &config::Gateway,
-    identities: &Identities,
+    identities: &IdentityExtractor,
     limits: &RateLimitLayer,
 ) -> Result<Started, Failure> {
     let unusable = |error: TlsError| {
@@ -38,7 +38,7 @@ pub fn start(
         address: config.listen,
         threads: config.threads.unwrap_or(cores),
         options: config.options,
-        entrance: Entrance { tls, crowd: Some(Crowd::new(config.crowd.clone())) },
+        entrance: ListenerSetup { tls, limits: Some(ConnectionLimits::new(config.crowd.clone())) },
         log: access_log.clone(),
     };
     let gateway = Gateway::start(&config.settings, limits, &listen).map_err(|error| {
@@ -51,7 +51,7 @@ pub fn start(
     Ok(Started { gateway, certificate, access_log })
 }
 
-fn open_log(path: &Path, identities: &Identities) -> Result<AccessLog, Failure> {
+fn open_log(path: &Path, identities: &IdentityExtractor) -> Result<AccessLog, Failure> {
     let hidden = identities.query_parameters().into_iter().map(str::to_owned).collect();
     let log = if path.as_os_str() == "stdout" {
         AccessLog::start(std::io::stdout(), Clock::system(), hidden)

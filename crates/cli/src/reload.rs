@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tollgate_control::{Cause, FileWatch};
 use tollgate_gateway::AccessLog;
-use tollgate_http::Identities;
-use tollgate_http::serve::ServerCertificate;
+use tollgate_http::IdentityExtractor;
+use tollgate_listen::ServerCertificate;
 
 /// What there is of it.
 #[derive(Debug, Default)]
@@ -73,7 +73,7 @@ pub fn watch_certificate(certificate: Arc<ServerCertificate>) -> io::Result<File
 }
 
 /// Uses the keys that tokens are verified by as their file changes.
-pub fn watch_keys(identities: Arc<Identities>, file: PathBuf) -> io::Result<FileWatch> {
+pub fn watch_keys(identities: Arc<IdentityExtractor>, file: PathBuf) -> io::Result<FileWatch> {
     FileWatch::start("jwt-keys", vec![file.clone()], move |mut contents, cause| {
         let (Some(content), file) = (contents.pop(), file.display()) else { return };
         match identities.replace_keys(content) {

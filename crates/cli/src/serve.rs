@@ -21,8 +21,9 @@ use tokio::time::Instant;
 use tollgate_control::{RuleFile, RuleSource};
 use tollgate_core::rules::{self, OpenDoor};
 use tollgate_gateway::Gateway;
-use tollgate_http::{RateLimitLayer, ServeOptions};
+use tollgate_http::RateLimitLayer;
 use tollgate_limiter::{Clock, Limiter, MemoryStore, NodeAddress, RedisStore};
+use tollgate_listen::ServeOptions;
 use tollgate_server::{HttpDoor, Readiness};
 
 const EXAMPLE: &str = include_str!("quickstart.yaml");

@@ -15,10 +15,10 @@ pub(crate) use sent::{HoldsPlace, Progress, Sent, Uploader};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use tollgate_http::ReservedNames;
+use tollgate_http::ReservedHeaders;
 
 /// What comes after a body must not change what was decided by the head.
-fn clean_trailers(polled: &mut Poll<Option<Result<Frame<Bytes>, hyper::Error>>>, reserved: &ReservedNames) {
+fn clean_trailers(polled: &mut Poll<Option<Result<Frame<Bytes>, hyper::Error>>>, reserved: &ReservedHeaders) {
     if let Poll::Ready(Some(Ok(frame))) = polled
         && let Some(trailers) = frame.trailers_mut()
     {
@@ -49,12 +49,17 @@ pub struct Received {
     telling: bool,
     /// How it broke off.
     broken: Option<hyper::Error>,
-    reserved: Arc<ReservedNames>,
+    reserved: Arc<ReservedHeaders>,
 }
 
 impl Received {
     /// `lease` is given back when `body` ends, or dropped with it. The client speaks `version`.
-    pub(crate) fn new(body: Incoming, lease: Lease, version: Version, reserved: Arc<ReservedNames>) -> Self {
+    pub(crate) fn new(
+        body: Incoming,
+        lease: Lease,
+        version: Version,
+        reserved: Arc<ReservedHeaders>,
+    ) -> Self {
         // HTTP/1.0 has no end of a body without a length but the end of the connection.
         let telling = version != Version::HTTP_10 || body.size_hint().exact().is_some();
         let mut received = Self { body, lease: Some(lease), telling, broken: None, reserved };

@@ -4,15 +4,15 @@ use http::HeaderMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use tollgate_http::RateLimitLayer;
-use tollgate_http::identity::Identities;
-use tollgate_http::serve::address_prefix;
+use tollgate_http::identity::IdentityExtractor;
+use tollgate_listen::address_prefix;
 
 /// The clients of one connection: its peer, or those that a trusted proxy names.
 #[derive(Clone, Debug)]
 pub(crate) struct Clients {
     peer: IpAddr,
     /// The peer is a trusted proxy.
-    behind: Option<Arc<Identities>>,
+    behind: Option<Arc<IdentityExtractor>>,
 }
 
 impl Clients {

@@ -25,10 +25,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::Instant;
+use tollgate_http::ReservedHeaders;
 use tollgate_http::host;
-use tollgate_http::layer::HeldPlace;
-use tollgate_http::serve::SendPace;
-use tollgate_http::{Peer, ReservedNames};
+use tollgate_http::layer::SharedPermit;
+use tollgate_listen::{Peer, SendLimits};
 
 /// What all threads share: where requests go, and how the servers are.
 #[derive(Debug)]
@@ -80,7 +80,7 @@ pub(crate) struct Way {
     origin: Option<Origin>,
     clients: Option<Clients>,
     /// What trailers must not carry, and `Connection` not take away.
-    pub(crate) reserved: Arc<ReservedNames>,
+    pub(crate) reserved: Arc<ReservedHeaders>,
 }
 
 /// The answer to a request.
@@ -120,19 +120,19 @@ pub(crate) struct Order {
     /// When all of it has to be over.
     pub(crate) until: Option<Instant>,
     /// Its place among the requests in flight, if it counts there.
-    pub(crate) place: Option<HeldPlace>,
+    pub(crate) place: Option<SharedPermit>,
     /// The client wants to change to another protocol.
     upgrade: Option<OnUpgrade>,
 }
 
 impl Forwarder {
-    pub(crate) fn new(shared: Arc<Shared>, connector: Connector, reserved: Arc<ReservedNames>) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, connector: Connector, reserved: Arc<ReservedHeaders>) -> Self {
         let pool = Arc::new(Pool::new(shared.members(), connector));
         let exchange_room = ExchangeRoom::default();
         Self(Arc::new(Way { shared, pool, exchange_room, peer: None, origin: None, clients: None, reserved }))
     }
 
-    pub(crate) fn reserved(&self) -> &Arc<ReservedNames> {
+    pub(crate) fn reserved(&self) -> &Arc<ReservedHeaders> {
         &self.0.reserved
     }
 
@@ -174,7 +174,7 @@ impl Way {
         let found = self.shared.routes.find(&name, request.uri().path());
         let route = found.ok_or_else(|| Refused::NoRoute(request.uri().path().to_owned()))?;
         let client = self.clients.as_ref().map_or(NO_CLIENT, |clients| clients.client(request.headers()));
-        let place = request.extensions_mut().remove::<HeldPlace>();
+        let place = request.extensions_mut().remove::<SharedPermit>();
         let (version, has_body) = (request.version(), !request.body().is_end_stream());
         let on_upgrade = request.extensions_mut().remove::<OnUpgrade>();
         let scrubbed = request.extensions_mut().remove::<Scrubbed>().unwrap_or_default();
@@ -240,7 +240,7 @@ impl Way {
         }
         *answer.version_mut() = order.version;
         if order.has_own_bodies || order.until.is_some() {
-            let pace = SendPace { min_rate: order.bodies.min_rate, until: order.until };
+            let pace = SendLimits { min_rate: order.bodies.min_rate, until: order.until };
             answer.extensions_mut().insert(pace);
         }
         let reserved = Arc::clone(&self.reserved);

@@ -14,7 +14,8 @@ use std::sync::Arc;
 use std::thread;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{mpsc, watch};
-use tollgate_http::{Entrance, RateLimitLayer, ServeOptions, serve};
+use tollgate_http::RateLimitLayer;
+use tollgate_listen::{ListenerSetup, ServeOptions, serve};
 
 /// Connections that wait to be accepted, on each thread.
 const BACKLOG: i32 = 4096;
@@ -61,7 +62,7 @@ pub struct Listen {
     /// The bounds of each thread.
     pub options: ServeOptions,
     /// Who is let in.
-    pub entrance: Entrance,
+    pub entrance: ListenerSetup,
     /// Where requests are noted.
     pub log: Option<AccessLog>,
 }

@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderValue, Version};
 use ipnet::IpNet;
 use std::net::{IpAddr, SocketAddr};
 use tollgate_http::headers::{X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO};
-use tollgate_http::{NameKind, ReservedNames};
+use tollgate_http::{HeaderNameKind, ReservedHeaders};
 
 static KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 /// Programs that get headers as variables take `HTTP_PROXY` for the proxy that they have to use.
@@ -54,7 +54,7 @@ impl Noticed {
 
 /// Removes what is meant for one connection only, except how the body is framed. Answers the protocol
 /// that the sender wants to change to, if it does. Naming a reserved header in `Connection` does not remove it.
-pub(crate) fn remove_hop_by_hop(headers: &mut HeaderMap, reserved: &ReservedNames) -> Option<HeaderValue> {
+pub(crate) fn remove_hop_by_hop(headers: &mut HeaderMap, reserved: &ReservedHeaders) -> Option<HeaderValue> {
     let mut wants_upgrade = false;
     if headers.contains_key(CONNECTION) {
         let named: Vec<HeaderValue> = headers.get_all(CONNECTION).iter().cloned().collect();
@@ -65,7 +65,7 @@ pub(crate) fn remove_hop_by_hop(headers: &mut HeaderMap, reserved: &ReservedName
                 wants_upgrade = true;
             } else if ["keep-alive", "close"].iter().all(|usual| !token.eq_ignore_ascii_case(usual))
                 && let Ok(name) = HeaderName::from_bytes(token.as_bytes())
-                && reserved.kind(&name) != NameKind::Reserved
+                && reserved.kind(&name) != HeaderNameKind::Reserved
             {
                 headers.remove(name);
             }

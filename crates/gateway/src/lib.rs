@@ -26,6 +26,6 @@ pub use log::{AccessLog, Logged};
 pub use settings::Settings;
 
 /// What the gateway can do for rules, with these identities.
-pub fn open_door(identities: &tollgate_http::Identities) -> tollgate_core::rules::OpenDoor {
+pub fn open_door(identities: &tollgate_http::IdentityExtractor) -> tollgate_core::rules::OpenDoor {
     identities.open_door("the gateway")
 }

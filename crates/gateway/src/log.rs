@@ -20,7 +20,7 @@ use std::task::{Context, Poll};
 use std::thread;
 use std::time::Duration;
 use tokio::sync::oneshot;
-use tollgate_http::body::Code;
+use tollgate_http::body::ErrorCode;
 use tollgate_http::identity::redacted;
 use tollgate_limiter::Clock;
 use writer::LogWriter;
@@ -151,7 +151,7 @@ pub(crate) struct Line {
 impl Line {
     /// It was over a limit, and is over with a body of so many bytes.
     pub(crate) fn refused(mut self, bytes: usize) {
-        let status = Code::RateLimitExceeded.status();
+        let status = ErrorCode::RateLimitExceeded.status();
         if let Some(entry) = &mut self.entry {
             (entry.status, entry.bytes, entry.whole) = (status.as_u16(), bytes as u64, true);
         }

@@ -3,7 +3,7 @@
 use crate::body::AnswerBody;
 use crate::forward::Answer;
 use crate::headers;
-use tollgate_http::Fault;
+use tollgate_http::HttpError;
 
 /// Why there is no answer of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,22 +36,22 @@ impl Refused {
     pub(crate) fn answer(&self) -> Answer {
         let answer = match self {
             Self::Method => {
-                return tollgate_http::answer::method_not_allowed(METHODS).map(AnswerBody::ClientFault);
+                return tollgate_http::response::method_not_allowed(METHODS).map(AnswerBody::ClientFault);
             }
-            Self::Host => Fault::bad_request("a request names exactly one host"),
-            Self::Framing => Fault::bad_request("it is not certain where the body ends"),
-            Self::ClientBody => Fault::bad_request("the body broke off or is malformed"),
-            Self::ClientSlow => Fault::too_slow(),
-            Self::NoRoute(path) => Fault::not_found(path),
-            Self::NobodyUp => Fault::upstream_unavailable(),
-            Self::NoConnection => Fault::bad_gateway("the upstream cannot be reached"),
-            Self::NoAnswer => Fault::bad_gateway("the upstream closed the connection without an answer"),
-            Self::BadAnswer => Fault::bad_gateway("the upstream's answer makes no sense"),
-            Self::Late => Fault::upstream_timeout(),
+            Self::Host => HttpError::bad_request("a request names exactly one host"),
+            Self::Framing => HttpError::bad_request("it is not certain where the body ends"),
+            Self::ClientBody => HttpError::bad_request("the body broke off or is malformed"),
+            Self::ClientSlow => HttpError::too_slow(),
+            Self::NoRoute(path) => HttpError::not_found(path),
+            Self::NobodyUp => HttpError::upstream_unavailable(),
+            Self::NoConnection => HttpError::bad_gateway("the upstream cannot be reached"),
+            Self::NoAnswer => HttpError::bad_gateway("the upstream closed the connection without an answer"),
+            Self::BadAnswer => HttpError::bad_gateway("the upstream's answer makes no sense"),
+            Self::Late => HttpError::upstream_timeout(),
         };
         let is_clients = matches!(self, Self::NoRoute(_)) || self.makes_the_rest_doubtful();
         let body = if is_clients { AnswerBody::ClientFault } else { AnswerBody::Own };
-        let mut answer = answer.answer().map(body);
+        let mut answer = answer.response().map(body);
         if self.makes_the_rest_doubtful() {
             headers::put_close(answer.headers_mut());
         }

@@ -12,14 +12,14 @@ use crate::settings::Doubles;
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Version};
 use std::sync::Arc;
-use tollgate_http::reserved::{is_forwarding, remove_all};
-use tollgate_http::serve::plain_length;
-use tollgate_http::{NameKind, ReservedNames};
+use tollgate_http::reserved_headers::{is_forwarding, remove_all};
+use tollgate_http::{HeaderNameKind, ReservedHeaders};
+use tollgate_listen::parse_content_length;
 
 /// Scrubs the requests of one connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Scrubber {
-    reserved: Arc<ReservedNames>,
+    reserved: Arc<ReservedHeaders>,
     doubles: Doubles,
     /// Then the peer may say where a request came from, and set headers that count from trusted peers only.
     is_trusted: bool,
@@ -36,7 +36,7 @@ pub(crate) struct Scrubbed {
 
 impl Scrubber {
     /// For a connection from `origin`.
-    pub(crate) fn new(reserved: &Arc<ReservedNames>, doubles: Doubles, origin: &Origin) -> Self {
+    pub(crate) fn new(reserved: &Arc<ReservedHeaders>, doubles: Doubles, origin: &Origin) -> Self {
         Self { reserved: Arc::clone(reserved), doubles, is_trusted: origin.is_trusted() }
     }
 
@@ -80,7 +80,8 @@ impl Scrubber {
 
     #[cold]
     fn is_out(&self, name: &HeaderName) -> bool {
-        let is_double = || self.doubles == Doubles::Drop && self.reserved.kind(name) == NameKind::Double;
+        let is_double =
+            || self.doubles == Doubles::Drop && self.reserved.kind(name) == HeaderNameKind::Double;
         (!self.is_trusted && is_forwarding(name)) || is_double()
     }
 }
@@ -92,7 +93,7 @@ fn has_ambiguous_end(headers: &HeaderMap, version: Version) -> bool {
     let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
     let mut is_length_plain = || match (lengths.next(), lengths.next()) {
         (None, _) => true,
-        (Some(length), None) => plain_length(length.as_bytes()).is_some(),
+        (Some(length), None) => parse_content_length(length.as_bytes()).is_some(),
         (Some(_), Some(_)) => false,
     };
     codings.any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"chunked"))

@@ -4,7 +4,7 @@ use ipnet::IpNet;
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
-use tollgate_http::serve::MinRate;
+use tollgate_listen::MinRate;
 
 /// Everything a gateway forwards by.
 #[derive(Clone, Debug)]

@@ -16,10 +16,10 @@ use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use tollgate_http::answer::{StoreUnavailable, is_limited};
-use tollgate_http::layer::{AnsweredBy, RateLimit, Refused, ResponseBody};
-use tollgate_http::serve::{Doorman, Seat, Word};
-use tollgate_http::{Peer, RateLimitLayer};
+use tollgate_http::RateLimitLayer;
+use tollgate_http::layer::{RateLimit, RepeatableRequest, ResponseBody, ResponseSource};
+use tollgate_http::response::{StoreUnavailable, is_limited};
+use tollgate_listen::{CountedConnection, Peer, RefusalAction, RepeatRefuser};
 use tower::{Layer, Service};
 
 /// What answers requests on one thread: the limits stand before the forwarder here, and nowhere else.
@@ -71,7 +71,7 @@ impl hyper::service::Service<Request<Incoming>> for Connected {
 
     fn call(&self, mut request: Request<Incoming>) -> Answering {
         // This one needs to know all that the client says about the connection.
-        let doorman = if self.peer.may_come_again() { self.doorman(&request) } else { None };
+        let doorman = if self.peer.expects_repeat() { self.doorman(&request) } else { None };
         // What decides about a request, and writes into it, sees what the server will see.
         self.scrubber.scrub(&mut request);
         let (method, target) = (request.method(), request.uri());
@@ -85,7 +85,7 @@ impl hyper::service::Service<Request<Incoming>> for Connected {
 impl Connected {
     fn doorman<B>(&self, request: &Request<B>) -> Option<Box<Hammering>> {
         let refused = self.service.keep(request)?;
-        let (client, seat, log) = (self.peer.address.ip(), self.peer.seat.clone(), self.log.clone());
+        let (client, seat, log) = (self.peer.address.ip(), self.peer.counted.clone(), self.log.clone());
         Some(Box::new(Hammering { refused, client, seat, log }))
     }
 }
@@ -111,23 +111,26 @@ impl Future for Answering {
             // It says nothing about the client, neither for it nor against it.
             return Poll::Ready(Ok(Logged::wrap(this.line.take(), answer)));
         }
-        match answer.body().answered_by() {
-            AnsweredBy::Refusal => {
+        match answer.body().source() {
+            ResponseSource::Refusal => {
                 // A client on the deny list is refused whatever it asks: there is nothing to remember of its words.
                 if is_limited(&answer) {
-                    this.peer.refused(this.doorman.take().map(|doorman| doorman as Box<dyn Doorman>));
+                    this.peer
+                        .record_refusal(this.doorman.take().map(|doorman| doorman as Box<dyn RepeatRefuser>));
                 } else {
-                    this.peer.passed();
+                    this.peer.record_other_response();
                 }
-                if this.peer.seat.as_ref().is_some_and(|seat| seat.rejected()) {
-                    this.peer.hang_up();
+                if this.peer.counted.as_ref().is_some_and(|seat| seat.record_refusal()) {
+                    this.peer.close_after_response();
                 }
             }
             // What is wrong with a request says nothing about whether it would have been refused.
-            AnsweredBy::Fault | AnsweredBy::Service(AnswerBody::ClientFault(_)) => this.peer.passed(),
-            AnsweredBy::Service(_) => {
-                this.peer.passed();
-                this.peer.seat.as_ref().inspect(|seat| seat.passed());
+            ResponseSource::InvalidRequest | ResponseSource::Service(AnswerBody::ClientFault(_)) => {
+                this.peer.record_other_response()
+            }
+            ResponseSource::Service(_) => {
+                this.peer.record_other_response();
+                this.peer.counted.as_ref().inspect(|seat| seat.record_admission());
             }
         }
         Poll::Ready(Ok(Logged::wrap(this.line.take(), answer)))
@@ -137,20 +140,20 @@ impl Future for Answering {
 /// Stands at the door of somebody who hammers.
 #[derive(Debug)]
 struct Hammering {
-    refused: Refused,
+    refused: RepeatableRequest,
     client: IpAddr,
-    seat: Option<Arc<Seat>>,
+    seat: Option<Arc<CountedConnection>>,
     log: Option<AccessLog>,
 }
 
-impl Doorman for Hammering {
-    fn turn_away(&mut self, target: &[u8], answer: &mut Vec<u8>) -> Word {
-        let Some(decision) = self.refused.again(target) else { return Word::Pass };
-        let is_last = self.seat.as_ref().is_some_and(|seat| seat.rejected());
+impl RepeatRefuser for Hammering {
+    fn refuse_repeat(&mut self, target: &[u8], answer: &mut Vec<u8>) -> RefusalAction {
+        let Some(decision) = self.refused.again(target) else { return RefusalAction::Pass };
+        let is_last = self.seat.as_ref().is_some_and(|seat| seat.record_refusal());
         let bytes = self.refused.write(&decision, is_last, answer);
         if let Some(log) = &self.log {
             log.begin(self.client, self.refused.method(), self.refused.target()).refused(bytes);
         }
-        if is_last { Word::Farewell } else { Word::Refused }
+        if is_last { RefusalAction::RefuseAndClose } else { RefusalAction::Refuse }
     }
 }

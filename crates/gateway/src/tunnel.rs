@@ -17,8 +17,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
 use tokio::time::{Instant, sleep_until};
-use tollgate_http::ReservedNames;
-use tollgate_http::layer::HeldPlace;
+use tollgate_http::ReservedHeaders;
+use tollgate_http::layer::SharedPermit;
 
 /// How often a tunnel is looked at in an idle time: it ends between one and one and a quarter idle times after its last
 /// byte.
@@ -29,7 +29,7 @@ pub(crate) struct Tunnel {
     /// The server counts as busy until the end; its connection is not used again.
     pub(crate) lease: Lease,
     /// And so does the client.
-    pub(crate) place: Option<HeldPlace>,
+    pub(crate) place: Option<SharedPermit>,
     pub(crate) idle_time: Duration,
     pub(crate) until: Option<Instant>,
 }
@@ -40,7 +40,7 @@ impl Tunnel {
         self,
         client: OnUpgrade,
         mut answer: Response<Incoming>,
-        reserved: &ReservedNames,
+        reserved: &ReservedHeaders,
     ) -> Result<Answer, Refused> {
         let server = hyper::upgrade::on(&mut answer);
         let protocol =

@@ -1,6 +1,6 @@
 //! The JSON bodies of refusals.
 
-use crate::headers::{ACCEPT, Seconds, phrases};
+use crate::headers::{ACCEPT, LimitSeconds, phrases};
 use http::{HeaderMap, StatusCode};
 use serde::Serialize;
 use std::borrow::Cow;
@@ -13,7 +13,7 @@ pub(crate) const PROBLEM_JSON: &str = "application/problem+json";
 /// What programs tell refusals apart by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
-pub enum Code {
+pub enum ErrorCode {
     /// Over a limit.
     RateLimitExceeded,
     /// The store is unavailable, and a rule says that requests are refused then.
@@ -42,7 +42,7 @@ pub enum Code {
     UpstreamTimeout,
 }
 
-impl Code {
+impl ErrorCode {
     /// The status that goes with it.
     pub fn status(self) -> StatusCode {
         match self {
@@ -63,35 +63,35 @@ impl Code {
 
 /// A refusal about which there is no more to say.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Refusal<'a> {
+pub struct ErrorMessage<'a> {
     /// For programs.
-    pub code: Code,
+    pub code: ErrorCode,
     /// For people.
     pub message: &'a str,
 }
 
 /// The refusal of a request that is on the deny list. It tells no reason: that is for operators.
-pub const DENIED: Refusal<'static> =
-    Refusal { code: Code::Denied, message: "This client is on the deny list" };
+pub const DENIED: ErrorMessage<'static> =
+    ErrorMessage { code: ErrorCode::Denied, message: "This client is on the deny list" };
 
 /// The refusal of a request that only the store could have decided. No limit is named: none is known to be exceeded.
-pub const STORE_UNAVAILABLE: Refusal<'static> = Refusal {
-    code: Code::StoreUnavailable,
+pub const STORE_UNAVAILABLE: ErrorMessage<'static> = ErrorMessage {
+    code: ErrorCode::StoreUnavailable,
     message: "The store of the rate limits is unavailable; try again later",
 };
 
 /// `{"error": …}`
 pub fn error(error: &impl Serialize) -> Vec<u8> {
     #[derive(Serialize)]
-    struct Envelope<'a, E> {
+    struct ErrorEnvelope<'a, E> {
         error: &'a E,
     }
-    serde_json::to_vec(&Envelope { error }).expect("texts and numbers can be written as JSON")
+    serde_json::to_vec(&ErrorEnvelope { error }).expect("texts and numbers can be written as JSON")
 }
 
 /// The body of a request over its limit; what is not known is null. Only numbers vary, so nothing needs
 /// escaping; a client that hammers gets it again and again, so it is put together by hand.
-pub(crate) fn limited(terms: &Terms, seconds: &Seconds) -> Vec<u8> {
+pub(crate) fn limited(terms: &Terms, seconds: &LimitSeconds) -> Vec<u8> {
     const TIME_BYTES: usize = 20;
     const NULL: &[u8] = b"null";
     let mut digits = itoa::Buffer::new();
@@ -158,10 +158,10 @@ fn push_time(text: &mut Vec<u8>, unix_seconds: u64) {
 }
 
 /// The same by RFC 9457, with the type that the IETF draft registers.
-pub(crate) fn problem(terms: &Terms, seconds: &Seconds) -> Vec<u8> {
+pub(crate) fn problem(terms: &Terms, seconds: &LimitSeconds) -> Vec<u8> {
     #[derive(Serialize)]
     #[serde(rename_all = "kebab-case")]
-    struct Problem<'a> {
+    struct QuotaProblem<'a> {
         #[serde(rename = "type")]
         kind: &'static str,
         title: &'static str,
@@ -173,10 +173,10 @@ pub(crate) fn problem(terms: &Terms, seconds: &Seconds) -> Vec<u8> {
     }
     let mut detail = Vec::new();
     push_exceeded(&mut detail, terms);
-    let problem = Problem {
+    let problem = QuotaProblem {
         kind: "https://iana.org/assignments/http-problem-types#quota-exceeded",
         title: "Request cannot be satisfied as assigned quota has been exceeded",
-        status: Code::RateLimitExceeded.status().as_u16(),
+        status: ErrorCode::RateLimitExceeded.status().as_u16(),
         detail: String::from_utf8_lossy(&detail),
         violated_policies: [&terms.names.policy],
         retry_after_seconds: seconds.retry_after,
@@ -185,34 +185,34 @@ pub(crate) fn problem(terms: &Terms, seconds: &Seconds) -> Vec<u8> {
 }
 
 /// The body of a refusal because the store is unavailable.
-pub(crate) fn unavailable(seconds: &Seconds) -> Vec<u8> {
+pub(crate) fn unavailable(seconds: &LimitSeconds) -> Vec<u8> {
     #[derive(Serialize)]
-    struct Unavailable {
+    struct UnavailableBody {
         #[serde(flatten)]
-        refusal: Refusal<'static>,
-        details: Details,
+        refusal: ErrorMessage<'static>,
+        details: UnavailableDetails,
     }
     #[derive(Serialize)]
-    struct Details {
+    struct UnavailableDetails {
         retry_after_seconds: Option<u64>,
     }
-    let details = Details { retry_after_seconds: seconds.retry_after };
-    error(&Unavailable { refusal: STORE_UNAVAILABLE, details })
+    let details = UnavailableDetails { retry_after_seconds: seconds.retry_after };
+    error(&UnavailableBody { refusal: STORE_UNAVAILABLE, details })
 }
 
 /// The same by RFC 9457, with the code as a member of its own.
-pub(crate) fn unavailable_problem(seconds: &Seconds, status: StatusCode) -> Vec<u8> {
+pub(crate) fn unavailable_problem(seconds: &LimitSeconds, status: StatusCode) -> Vec<u8> {
     #[derive(Serialize)]
-    struct Problem {
+    struct UnavailableProblem {
         #[serde(rename = "type")]
         kind: &'static str,
         title: &'static str,
         status: u16,
         detail: &'static str,
-        code: Code,
+        code: ErrorCode,
         retry_after_seconds: Option<u64>,
     }
-    let problem = Problem {
+    let problem = UnavailableProblem {
         kind: "about:blank",
         title: status.canonical_reason().unwrap_or_default(),
         status: status.as_u16(),

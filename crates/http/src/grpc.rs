@@ -1,10 +1,10 @@
 //! What gRPC callers are told: a status in the headers of an answer without a body ("trailers only"), and
 //! with it the wait, if one is known, as `google.rpc.RetryInfo`, which clients' retry policies read.
 
-use crate::answer::{Answer, StoreUnavailable};
-use crate::body::{Code, DENIED, STORE_UNAVAILABLE};
-use crate::fault::Fault;
+use crate::body::{DENIED, ErrorCode, STORE_UNAVAILABLE};
+use crate::error::HttpError;
 use crate::headers::{CONTENT_TYPE, GRPC_MESSAGE, GRPC_STATUS, GRPC_STATUS_DETAILS, HeaderOptions};
+use crate::response::{FullResponse, StoreUnavailable};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use bytes::Bytes;
@@ -25,7 +25,7 @@ pub fn is_call(headers: &HeaderMap) -> bool {
 }
 
 /// What a caller gets that is not let through, or none if it is.
-pub fn refusal(decision: &Decision, options: &HeaderOptions) -> Option<Answer> {
+pub fn refusal(decision: &Decision, options: &HeaderOptions) -> Option<FullResponse> {
     match decision.outcome {
         Outcome::Unlimited | Outcome::Admitted(_) => None,
         Outcome::Denied => Some(status(PERMISSION_DENIED, DENIED.message)),
@@ -54,15 +54,15 @@ pub fn refusal(decision: &Decision, options: &HeaderOptions) -> Option<Answer> {
 /// The status that means the same as the one of HTTP.
 fn unavailable(options: &HeaderOptions) -> u8 {
     let status = options.store_unavailable.status();
-    if status == Code::RateLimitExceeded.status() { RESOURCE_EXHAUSTED } else { UNAVAILABLE }
+    if status == ErrorCode::RateLimitExceeded.status() { RESOURCE_EXHAUSTED } else { UNAVAILABLE }
 }
 
 /// The answer to a call that makes no sense.
-pub fn fault(fault: &Fault) -> Answer {
+pub fn fault(fault: &HttpError) -> FullResponse {
     status(INVALID_ARGUMENT, fault.message())
 }
 
-fn status(code: u8, message: &str) -> Answer {
+fn status(code: u8, message: &str) -> FullResponse {
     let mut answer = Response::new(Full::new(Bytes::new()));
     let headers = answer.headers_mut();
     headers.insert(&CONTENT_TYPE, HeaderValue::from_static("application/grpc"));

@@ -9,7 +9,7 @@
 
 pub(crate) mod phrases;
 
-use crate::body::Code;
+use crate::body::ErrorCode;
 use bytes::Bytes;
 use http::StatusCode;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
@@ -61,7 +61,7 @@ pub struct HeaderOptions {
     /// `RateLimit-Limit`, `-Remaining` and `-Reset`, an older draft.
     pub legacy: bool,
     /// What `X-RateLimit-Reset` counts from.
-    pub reset: Reset,
+    pub reset: ResetFormat,
     /// At most this much is added to `Retry-After`, more or less of it at random, so that those who were
     /// refused together do not return together. None by default.
     pub retry_jitter: Option<DurationText>,
@@ -95,8 +95,8 @@ impl TryFrom<u16> for UnavailableStatus {
 impl UnavailableStatus {
     pub(crate) fn status(self) -> StatusCode {
         match self {
-            Self::ServiceUnavailable => Code::StoreUnavailable.status(),
-            Self::TooManyRequests => Code::RateLimitExceeded.status(),
+            Self::ServiceUnavailable => ErrorCode::StoreUnavailable.status(),
+            Self::TooManyRequests => ErrorCode::RateLimitExceeded.status(),
         }
     }
 }
@@ -107,7 +107,7 @@ impl Default for HeaderOptions {
             x_ratelimit: true,
             ratelimit: true,
             legacy: false,
-            reset: Reset::Unix,
+            reset: ResetFormat::Unix,
             retry_jitter: None,
             store_unavailable: UnavailableStatus::default(),
         }
@@ -117,7 +117,7 @@ impl Default for HeaderOptions {
 /// What `X-RateLimit-Reset` counts from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Reset {
+pub enum ResetFormat {
     /// The epoch: it is an instant in unix seconds.
     #[default]
     Unix,
@@ -126,7 +126,7 @@ pub enum Reset {
 }
 
 /// Where headers are written.
-pub(crate) trait Lines {
+pub(crate) trait HeaderSink {
     /// Writes one that is not there yet.
     fn line(&mut self, name: &'static HeaderName, value: HeaderValue);
 
@@ -134,7 +134,7 @@ pub(crate) trait Lines {
     fn without(&mut self, name: &'static HeaderName);
 }
 
-impl Lines for HeaderMap {
+impl HeaderSink for HeaderMap {
     #[inline]
     fn line(&mut self, name: &'static HeaderName, value: HeaderValue) {
         self.insert(name, value);
@@ -146,7 +146,7 @@ impl Lines for HeaderMap {
 }
 
 /// As HTTP/1.1 has them.
-impl Lines for Vec<u8> {
+impl HeaderSink for Vec<u8> {
     #[inline]
     fn line(&mut self, name: &'static HeaderName, value: HeaderValue) {
         for part in [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
@@ -165,7 +165,7 @@ impl HeaderOptions {
         self.write_lines(decision, headers);
     }
 
-    pub(crate) fn write_lines(&self, decision: &Decision, headers: &mut impl Lines) {
+    pub(crate) fn write_lines(&self, decision: &Decision, headers: &mut impl HeaderSink) {
         let Some((terms, standing)) = decision.standing() else { return };
         let seconds = self.seconds(decision, &terms, &standing);
         if let Some(retry_after) = seconds.retry_after {
@@ -181,8 +181,8 @@ impl HeaderOptions {
                     headers.line(&X_REMAINING, number(standing.remaining.into()));
                 }
                 match (seconds.reset, self.reset) {
-                    (Some(reset), Reset::Unix) => headers.line(&X_RESET, number(reset.at)),
-                    (Some(reset), Reset::Delta) => headers.line(&X_RESET, number(reset.after)),
+                    (Some(reset), ResetFormat::Unix) => headers.line(&X_RESET, number(reset.at)),
+                    (Some(reset), ResetFormat::Delta) => headers.line(&X_RESET, number(reset.after)),
                     (None, _) => headers.without(&X_RESET),
                 }
             }
@@ -270,12 +270,12 @@ impl HeaderOptions {
         Some(wait_us.saturating_add(jitter_us))
     }
 
-    pub(crate) fn seconds(&self, decision: &Decision, terms: &Terms, standing: &LimitStatus) -> Seconds {
+    pub(crate) fn seconds(&self, decision: &Decision, terms: &Terms, standing: &LimitStatus) -> LimitSeconds {
         let now_us = decision.now_us;
         // Without the store nothing is known of the limit but its size.
         let has_reset = !terms.counts_in_flight() && !decision.store_unavailable;
         let reset_after_us = Some(standing.reset_after_us).filter(|_| has_reset);
-        Seconds {
+        LimitSeconds {
             retry_after: self.wait_us(standing, now_us).map(|wait_us| wait_us.div_ceil(SECOND_US)),
             reset: reset_after_us.map(|reset_after_us| ResetSeconds {
                 after: reset_after_us.div_ceil(SECOND_US),
@@ -295,7 +295,7 @@ fn mixed(number: u64) -> u64 {
 /// A standing in the whole seconds that HTTP counts in. All are rounded up: a client that believes them
 /// never comes too early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Seconds {
+pub(crate) struct LimitSeconds {
     /// At least 1; none if it was admitted, or if no time is promised.
     pub(crate) retry_after: Option<u64>,
     /// None of a limit on requests in flight, or if the store is unavailable.

@@ -1,6 +1,6 @@
 //! The host that a request is for, in one form: in lower case, without its port, without a dot at its end.
 
-use crate::fault::Fault;
+use crate::error::HttpError;
 use http::header::HOST;
 use http::{HeaderMap, HeaderValue, Request, Uri};
 use std::borrow::Cow;
@@ -47,7 +47,7 @@ fn is_port(text: &str) -> bool {
 }
 
 /// The canonical host that a request with this target and these headers is for, if it names one.
-pub fn of<'r>(uri: &'r Uri, headers: &'r HeaderMap) -> Result<Option<Cow<'r, str>>, Fault> {
+pub fn of<'r>(uri: &'r Uri, headers: &'r HeaderMap) -> Result<Option<Cow<'r, str>>, HttpError> {
     let mut lines = headers.get_all(HOST).iter();
     let text = match (uri.authority(), lines.next(), lines.next()) {
         (_, _, Some(_)) => return Err(wrong()),
@@ -74,8 +74,8 @@ pub fn settle<B>(request: &mut Request<B>) {
     }
 }
 
-fn wrong() -> Fault {
-    Fault::bad_request("a request names exactly one host")
+fn wrong() -> HttpError {
+    HttpError::bad_request("a request names exactly one host")
 }
 
 #[cfg(test)]

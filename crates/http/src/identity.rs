@@ -1,6 +1,6 @@
 //! Who a request is from: the identities that rules count by, taken from what a request carries.
 //!
-//! [`IdentityOptions`] say where to look, and are the `identity:` section of the settings. [`Identities`]
+//! [`IdentityOptions`] say where to look, and are the `identity:` section of the settings. [`IdentityExtractor`]
 //! are made of them once; for each request they find a [`Caller`], which lends its names to the engine.
 //!
 //! An identity that is missing or cannot be proven is absent, and the engine counts by the next in the chain
@@ -13,11 +13,10 @@ mod jwt;
 mod options;
 mod redact;
 mod source;
-mod tokens;
 
-pub use caller::{Caller, Identities};
-pub use client_ip::{ClientIpOptions, ForwardedHeader, Network};
+pub use caller::{Caller, IdentityExtractor};
+pub use client_ip::{ClientIpOptions, ForwardedHeader, IpNetwork};
 pub use jwt::{JwtAlgorithm, JwtOptions};
-pub use options::{IdentityError, IdentityOptions, Sources, TrustedHeader};
+pub use options::{IdentityError, IdentityOptions, IdentitySources, TrustedHeader};
 pub use redact::redacted;
-pub use source::{Name, Source};
+pub use source::{ConfiguredHeader, IdentitySource};

@@ -11,24 +11,24 @@
 //! With the embedded store all of this happens in [`call`](tower_service::Service::call), without waiting and
 //! without an allocation of its own; only a shared store may have to be waited for, or a turn, where a rule says so
 //! (`on_exceed`). Places among the requests in flight are given back when the response has ended, or is dropped because
-//! its client has gone; work that outlives both keeps its [`HeldPlace`].
+//! its client has gone; work that outlives both keeps its [`SharedPermit`].
 
 mod body;
 mod future;
 mod gate;
-mod place;
 mod refused;
+mod shared_permit;
 
 use crate::headers::HeaderOptions;
-use crate::identity::Identities;
-use crate::reserved::ReservedNames;
-pub use body::{AnsweredBy, ResponseBody};
+use crate::identity::IdentityExtractor;
+use crate::reserved_headers::ReservedHeaders;
+pub use body::{ResponseBody, ResponseSource};
 use bytes::Bytes;
 pub use future::ResponseFuture;
-use gate::{Gate, Judged};
+use gate::{LayerCore, LayerOutcome};
 use http::{Extensions, Request, Response};
-pub use place::HeldPlace;
-pub use refused::Refused;
+pub use refused::RepeatableRequest;
+pub use shared_permit::SharedPermit;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -57,16 +57,16 @@ pub type PeerFrom = fn(&Extensions) -> Option<SocketAddr>;
 /// ```
 #[derive(Clone, Debug)]
 pub struct RateLimitLayer {
-    gate: Arc<Gate>,
+    gate: Arc<LayerCore>,
     peer: Option<SocketAddr>,
 }
 
 impl RateLimitLayer {
     /// A layer with the default identities (`X-Api-Key`, else the bearer token, else the address) and headers.
     pub fn new(limiter: Arc<Limiter>) -> Self {
-        let gate = Gate {
+        let gate = LayerCore {
             limiter,
-            identities: Arc::new(Identities::default()),
+            identities: Arc::new(IdentityExtractor::default()),
             headers: HeaderOptions::default(),
             peer_from: |extensions| extensions.get::<PeerAddr>().map(|peer| peer.0),
         };
@@ -75,19 +75,19 @@ impl RateLimitLayer {
 
     /// Takes identities from elsewhere.
     #[must_use]
-    pub fn identities(self, identities: impl Into<Arc<Identities>>) -> Self {
+    pub fn identities(self, identities: impl Into<Arc<IdentityExtractor>>) -> Self {
         let identities = identities.into();
-        self.with(|gate| Gate { identities, ..gate })
+        self.with(|gate| LayerCore { identities, ..gate })
     }
 
     /// Writes other headers.
     #[must_use]
     pub fn headers(self, headers: HeaderOptions) -> Self {
-        self.with(|gate| Gate { headers, ..gate })
+        self.with(|gate| LayerCore { headers, ..gate })
     }
 
     /// Where identities are taken from.
-    pub fn known_identities(&self) -> &Arc<Identities> {
+    pub fn known_identities(&self) -> &Arc<IdentityExtractor> {
         &self.gate.identities
     }
 
@@ -96,7 +96,7 @@ impl RateLimitLayer {
     /// `|extensions| extensions.get::<TcpConnectInfo>()?.remote_addr()`. Without it, a [`PeerAddr`] is looked for.
     #[must_use]
     pub fn peer_from(self, peer_from: PeerFrom) -> Self {
-        self.with(|gate| Gate { peer_from, ..gate })
+        self.with(|gate| LayerCore { peer_from, ..gate })
     }
 
     /// The layer for one connection, of which the peer is known. This is what a hyper accept loop uses.
@@ -106,12 +106,12 @@ impl RateLimitLayer {
     }
 
     /// The headers that this layer reads, or writes for the service behind it.
-    pub fn reserved_names(&self) -> ReservedNames {
-        ReservedNames::new(Arc::clone(&self.gate.limiter), &self.gate.identities)
+    pub fn reserved_names(&self) -> ReservedHeaders {
+        ReservedHeaders::new(Arc::clone(&self.gate.limiter), &self.gate.identities)
     }
 
-    fn with(self, change: impl FnOnce(Gate) -> Gate) -> Self {
-        Self { gate: Arc::new(change(Gate::clone(&self.gate))), ..self }
+    fn with(self, change: impl FnOnce(LayerCore) -> LayerCore) -> Self {
+        Self { gate: Arc::new(change(LayerCore::clone(&self.gate))), ..self }
     }
 }
 
@@ -126,15 +126,15 @@ impl<S> Layer<S> for RateLimitLayer {
 /// A service behind a limiter. See [`RateLimitLayer`].
 #[derive(Clone, Debug)]
 pub struct RateLimit<S> {
-    gate: Arc<Gate>,
+    gate: Arc<LayerCore>,
     peer: Option<SocketAddr>,
     inner: S,
 }
 
 impl<S> RateLimit<S> {
     /// Keeps a request of which the answer is not known yet, for an accept loop that may see it again.
-    pub fn keep<A>(&self, request: &Request<A>) -> Option<Refused> {
-        Refused::new(&self.gate, self.peer_of(request), request)
+    pub fn keep<A>(&self, request: &Request<A>) -> Option<RepeatableRequest> {
+        RepeatableRequest::new(&self.gate, self.peer_of(request), request)
     }
 
     fn peer_of<A>(&self, request: &Request<A>) -> Option<SocketAddr> {
@@ -160,10 +160,10 @@ where
         let peer = self.peer_of(&request);
         let may_wait = self.gate.limiter.may_wait();
         match if may_wait { None } else { self.gate.admit(&mut request, peer) } {
-            Some(Judged::Passes(passage)) => {
+            Some(LayerOutcome::Admitted(passage)) => {
                 ResponseFuture::passing(self.inner.call(request), passage, self.gate.headers)
             }
-            Some(Judged::Answered(answer, cause)) => ResponseFuture::answered(answer, cause),
+            Some(LayerOutcome::Answered(answer, cause)) => ResponseFuture::answered(answer, cause),
             None => {
                 // The one that was asked whether it is ready is the one to call.
                 let next = self.inner.clone();

@@ -4,14 +4,14 @@
 //! only before it posts JSON. The check API does not answer that question, so it refuses everything that a page can
 //! post without it: otherwise any page could spend the limits of any client.
 
-use crate::fault::Fault;
+use crate::error::HttpError;
 use crate::headers::{CONTENT_TYPE, ORIGIN};
 use http::HeaderMap;
 
 /// Refuses a body that a page of another origin may have sent without asking. Programs send no `Origin`, and may
 /// name any type or none.
 #[inline]
-pub fn verify(headers: &HeaderMap) -> Result<(), Fault> {
+pub fn verify(headers: &HeaderMap) -> Result<(), HttpError> {
     if !headers.contains_key(ORIGIN) || is_json(headers) { Ok(()) } else { Err(refused()) }
 }
 
@@ -25,7 +25,9 @@ fn is_json(headers: &HeaderMap) -> bool {
 }
 
 #[cold]
-fn refused() -> Fault {
-    Fault::unsupported_type("a request with an `Origin` header must have the content type application/json")
-        .with_hint("send `Content-Type: application/json`; browsers cannot call this API from other origins")
+fn refused() -> HttpError {
+    HttpError::unsupported_type(
+        "a request with an `Origin` header must have the content type application/json",
+    )
+    .with_hint("send `Content-Type: application/json`; browsers cannot call this API from other origins")
 }

@@ -1,6 +1,6 @@
 //! The path of a request, in the form in which it is matched and passed on.
 
-use crate::fault::Fault;
+use crate::error::HttpError;
 use http::uri::PathAndQuery;
 use http::{Method, Request, Uri};
 use std::borrow::Cow;
@@ -12,12 +12,12 @@ use tollgate_core::path::canonical;
 /// A fragment is no part of a request; [`Uri`] has dropped it already. What it leaves of `http://a#x` is an
 /// empty path, which is `/`, as in `http://a` and `http://a?x`.
 #[inline]
-pub fn canonicalize<B>(request: &mut Request<B>) -> Result<(), Fault> {
+pub fn canonicalize<B>(request: &mut Request<B>) -> Result<(), HttpError> {
     match canonical(request.uri().path()) {
         Ok(Cow::Borrowed(_)) if has_text(request.uri()) => Ok(()),
         Ok(Cow::Borrowed(_)) => replace(request.uri_mut(), "/"),
         Ok(Cow::Owned(path)) => replace(request.uri_mut(), &path),
-        Err(fault) if has_path(request) => Err(Fault::bad_request(fault.to_string())),
+        Err(fault) if has_path(request) => Err(HttpError::bad_request(fault.to_string())),
         Err(_) => Ok(()),
     }
 }
@@ -40,15 +40,15 @@ fn has_path<B>(request: &Request<B>) -> bool {
 }
 
 #[cold]
-fn replace(uri: &mut Uri, path: &str) -> Result<(), Fault> {
+fn replace(uri: &mut Uri, path: &str) -> Result<(), HttpError> {
     let path_and_query = match uri.query() {
         Some(query) => PathAndQuery::try_from(format!("{path}?{query}")),
         None if path == "/" => Ok(PathAndQuery::from_static("/")),
         None => PathAndQuery::try_from(path),
     };
-    let wrong = |_| Fault::bad_request("the path is not one of a URI");
+    let wrong = |_| HttpError::bad_request("the path is not one of a URI");
     let mut parts = std::mem::take(uri).into_parts();
     parts.path_and_query = Some(path_and_query.map_err(wrong)?);
-    *uri = Uri::from_parts(parts).map_err(|_| Fault::bad_request("the path is not one of a URI"))?;
+    *uri = Uri::from_parts(parts).map_err(|_| HttpError::bad_request("the path is not one of a URI"))?;
     Ok(())
 }

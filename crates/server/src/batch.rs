@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use std::fmt;
-use tollgate_http::{Answer, Fault, answer, body};
+use tollgate_http::{FullResponse, HttpError, body, response};
 use tollgate_limiter::Check;
 
 /// The size limit of a request body.
@@ -23,15 +23,15 @@ pub const MOST_CHECKS: usize = 1_000;
 const EXAMPLE: &str = r#"a batch is a JSON array such as [{"key":"sk_1"},{"key":"sk_2"}]"#;
 
 /// Responds to the checks in `json`.
-pub async fn respond(door: &HttpDoor, json: &[u8]) -> Answer {
-    decide_all(door, json).await.unwrap_or_else(|fault| fault.answer())
+pub async fn respond(door: &HttpDoor, json: &[u8]) -> FullResponse {
+    decide_all(door, json).await.unwrap_or_else(|fault| fault.response())
 }
 
-async fn decide_all(door: &HttpDoor, json: &[u8]) -> Result<Answer, Fault> {
+async fn decide_all(door: &HttpDoor, json: &[u8]) -> Result<FullResponse, HttpError> {
     let BatchItems(items) = serde_json::from_slice(json)
         .map_err(|error| json_fault::<BatchItems<'_>>(json, &error, &FieldNames::default(), EXAMPLE))?;
     // All checks start before the first is awaited, so together they wait no longer than one.
-    let checks: Vec<Result<Check<'_>, Fault>> = items
+    let checks: Vec<Result<Check<'_>, HttpError>> = items
         .iter()
         .map(|item| {
             check(door, item).map_err(|fault| {
@@ -52,10 +52,10 @@ async fn decide_all(door: &HttpDoor, json: &[u8]) -> Result<Answer, Fault> {
         }
     }
     out.push(b']');
-    Ok(answer::ok(out))
+    Ok(response::ok(out))
 }
 
-fn check<'d>(door: &'d HttpDoor, item: &RawValue) -> Result<Check<'d>, Fault> {
+fn check<'d>(door: &'d HttpDoor, item: &RawValue) -> Result<Check<'d>, HttpError> {
     CheckRequest::parse(item.get().as_bytes())?.check(&door.limiter)
 }
 

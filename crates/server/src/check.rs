@@ -4,7 +4,7 @@ use crate::check_request::CheckRequest;
 use crate::check_response::CheckResponse;
 use crate::http_door::HttpDoor;
 use http::HeaderMap;
-use tollgate_http::{Answer, Fault, answer};
+use tollgate_http::{FullResponse, HttpError, response};
 
 /// The size limit of a request body.
 pub const MOST_BYTES: usize = 64 * 1024;
@@ -12,19 +12,19 @@ pub const MOST_BYTES: usize = 64 * 1024;
 pub(crate) const RESPONSE_BYTES: usize = 192;
 
 /// Responds to the check in `body`, which came with the headers `headers`.
-pub async fn respond(door: &HttpDoor, headers: &HeaderMap, body: &[u8]) -> Answer {
-    decide(door, headers, body).await.unwrap_or_else(|fault| fault.answer())
+pub async fn respond(door: &HttpDoor, headers: &HeaderMap, body: &[u8]) -> FullResponse {
+    decide(door, headers, body).await.unwrap_or_else(|fault| fault.response())
 }
 
-async fn decide(door: &HttpDoor, headers: &HeaderMap, body: &[u8]) -> Result<Answer, Fault> {
+async fn decide(door: &HttpDoor, headers: &HeaderMap, body: &[u8]) -> Result<FullResponse, HttpError> {
     let check = CheckRequest::parse(body)?.check(&door.limiter)?;
     let decision = check.decision().await;
-    if let Some(refusal) = answer::refusal(&decision, &door.headers, headers) {
+    if let Some(refusal) = response::refusal(&decision, &door.headers, headers) {
         return Ok(refusal);
     }
     let mut json = Vec::with_capacity(RESPONSE_BYTES);
     CheckResponse::of(&decision).write(&mut json);
-    let mut response = answer::ok(json);
+    let mut response = response::ok(json);
     door.headers.write(&decision, response.headers_mut());
     Ok(response)
 }

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use std::net::IpAddr;
 use tollgate_core::path;
 use tollgate_core::request::LONGEST_ENDPOINT;
-use tollgate_http::Fault;
+use tollgate_http::HttpError;
 use tollgate_limiter::{Check, InvalidRequest, Limiter, Method, Request};
 
 const EXAMPLE: &str = r#"a check is a JSON object such as {"key":"sk_1","endpoint":"/v1/orders"}"#;
@@ -54,7 +54,7 @@ pub struct CheckRequest<'a> {
 
 impl<'a> CheckRequest<'a> {
     /// Parses the JSON of one check.
-    pub fn parse(json: &'a [u8]) -> Result<Self, Fault> {
+    pub fn parse(json: &'a [u8]) -> Result<Self, HttpError> {
         // Serde would also read the struct from an array, field by field.
         match json.iter().find(|byte| !byte.is_ascii_whitespace()) {
             Some(b'[') => Err(not_an_object(json)),
@@ -63,7 +63,7 @@ impl<'a> CheckRequest<'a> {
     }
 
     /// Starts the check.
-    pub fn check<'l>(&self, limiter: &'l Limiter) -> Result<Check<'l>, Fault> {
+    pub fn check<'l>(&self, limiter: &'l Limiter) -> Result<Check<'l>, HttpError> {
         let ids = self.ids.iter().flat_map(|ids| &ids.0);
         let ids: SmallVec<[(&str, &str); 4]> = ids.map(|(name, value)| (&*name.0, &*value.0)).collect();
         let endpoint = self.endpoint.as_ref().map_or("", |text| &*text.0);
@@ -72,7 +72,7 @@ impl<'a> CheckRequest<'a> {
         }
         // Every door uses this form, so that another spelling is not another quota.
         let endpoint = path::endpoint(endpoint)
-            .map_err(|fault| Fault::bad_request(fault.to_string()).in_field("endpoint"))?;
+            .map_err(|fault| HttpError::bad_request(fault.to_string()).in_field("endpoint"))?;
         Ok(limiter.check(&self.request(&endpoint, &ids))?)
     }
 
@@ -104,10 +104,10 @@ fn parse_object(json: &[u8]) -> Result<CheckRequest<'_>, serde_json::Error> {
 }
 
 #[cold]
-fn not_an_object(json: &[u8]) -> Fault {
+fn not_an_object(json: &[u8]) -> HttpError {
     let before = json.iter().take_while(|byte| byte.is_ascii_whitespace());
     let (line, column) = end_of(&json[..before.count()]);
-    Fault::bad_request("a check is a JSON object, not an array")
+    HttpError::bad_request("a check is a JSON object, not an array")
         .at(line, column)
         .with_hint("send several checks to POST /v1/check/batch")
 }

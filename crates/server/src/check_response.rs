@@ -3,7 +3,7 @@
 use serde::Serialize;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use tollgate_http::body::{DENIED, Refusal, STORE_UNAVAILABLE};
+use tollgate_http::body::{DENIED, ErrorMessage, STORE_UNAVAILABLE};
 use tollgate_limiter::{Decision, Outcome};
 
 /// The decision of one check. Times are in milliseconds, rounded up. `limit`, `remaining` and `rule` are null if no
@@ -25,7 +25,7 @@ pub struct CheckResponse<'a> {
     flags: BTreeMap<&'a str, Cow<'a, str>>,
     /// Why the request is refused although no limit is exceeded.
     #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<Refusal<'static>>,
+    error: Option<ErrorMessage<'static>>,
 }
 
 impl<'a> CheckResponse<'a> {

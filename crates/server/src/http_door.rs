@@ -11,8 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tollgate_core::rules::{DoorCapability, OpenDoor};
-use tollgate_http::{Answer, Entrance, Fault, HeaderOptions, ServeOptions, answer, origin, read, serve};
+use tollgate_http::{FullResponse, HeaderOptions, HttpError, origin, response};
 use tollgate_limiter::Limiter;
+use tollgate_listen::{ListenerSetup, ServeOptions, read_body, serve};
 
 /// The time within which a request body must arrive.
 const BODY_TIME: Duration = Duration::from_secs(10);
@@ -49,7 +50,7 @@ pub async fn serve_http(
         shutdown.await;
         readiness.set_draining();
     };
-    serve(listener, Entrance::default(), |_peer| service(Arc::clone(&door)), shutdown, options).await
+    serve(listener, ListenerSetup::default(), |_peer| service(Arc::clone(&door)), shutdown, options).await
 }
 
 /// The service of one connection.
@@ -57,9 +58,9 @@ fn service(
     door: Arc<HttpDoor>,
 ) -> impl Service<
     Request<Incoming>,
-    Response = Answer,
+    Response = FullResponse,
     Error = Infallible,
-    Future: Future<Output = Result<Answer, Infallible>> + Send,
+    Future: Future<Output = Result<FullResponse, Infallible>> + Send,
 > + Clone
 + Send
 + Sync
@@ -108,39 +109,39 @@ impl HttpEndpoint {
 }
 
 impl HttpDoor {
-    async fn respond(&self, request: Request<Incoming>) -> Answer {
+    async fn respond(&self, request: Request<Incoming>) -> FullResponse {
         let (head, body) = request.into_parts();
         let Some(endpoint) = HttpEndpoint::at(head.uri.path()) else { return not_found(head.uri.path()) };
         if !endpoint.allows(&head.method) {
-            return answer::method_not_allowed(endpoint.allow());
+            return response::method_not_allowed(endpoint.allow());
         }
         if matches!(endpoint, HttpEndpoint::Check | HttpEndpoint::Batch)
             && let Err(fault) = origin::verify(&head.headers)
         {
-            return fault.answer();
+            return fault.response();
         }
         match endpoint {
-            HttpEndpoint::Check => match read::whole(body, check::MOST_BYTES, BODY_TIME).await {
+            HttpEndpoint::Check => match read_body(body, check::MOST_BYTES, BODY_TIME).await {
                 Ok(json) => check::respond(self, &head.headers, &json).await,
-                Err(fault) => fault.answer(),
+                Err(fault) => fault.response(),
             },
-            HttpEndpoint::Batch => match read::whole(body, batch::MOST_BYTES, BODY_TIME).await {
+            HttpEndpoint::Batch => match read_body(body, batch::MOST_BYTES, BODY_TIME).await {
                 Ok(json) => batch::respond(self, &json).await,
-                Err(fault) => fault.answer(),
+                Err(fault) => fault.response(),
             },
-            HttpEndpoint::Health => answer::text("ok"),
+            HttpEndpoint::Health => response::text("ok"),
             HttpEndpoint::Ready => match self.readiness.check() {
-                Ok(()) => answer::text("ready"),
-                Err(reason) => answer::unavailable(reason.message()),
+                Ok(()) => response::text("ready"),
+                Err(reason) => response::unavailable(reason.message()),
             },
         }
     }
 }
 
-fn not_found(path: &str) -> Answer {
+fn not_found(path: &str) -> FullResponse {
     let known = HttpEndpoint::ALL.map(|(path, endpoint)| {
         let method = endpoint.allow().split(',').next().unwrap_or_default();
         format!("{method} {path}")
     });
-    Fault::not_found(path).with_hint(format!("the endpoints are {}", known.join(", "))).answer()
+    HttpError::not_found(path).with_hint(format!("the endpoints are {}", known.join(", "))).response()
 }

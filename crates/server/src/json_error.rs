@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_path_to_error::Segment;
 use tollgate_core::diagnostic::nearest;
-use tollgate_http::Fault;
+use tollgate_http::HttpError;
 
 /// Error messages repeat what was sent, but no more than this many characters of it.
 const LONGEST_MESSAGE: usize = 300;
@@ -34,11 +34,11 @@ pub(crate) fn json_fault<'a, T: Deserialize<'a>>(
     error: &serde_json::Error,
     fields: &FieldNames,
     example: &'static str,
-) -> Fault {
+) -> HttpError {
     let message = error.to_string();
     let position = format!(" at line {} column {}", error.line(), error.column());
     let message = message.strip_suffix(&position).unwrap_or(&message);
-    let fault = Fault::bad_request(truncated(message)).at(error.line().max(1), error.column().max(1));
+    let fault = HttpError::bad_request(truncated(message)).at(error.line().max(1), error.column().max(1));
     let mut deserializer = serde_json::Deserializer::from_slice(json);
     let path = serde_path_to_error::deserialize::<_, T>(&mut deserializer).err();
     let path = path.as_ref().map(|error| error.path());

@@ -11,8 +11,9 @@
 //!
 //! ```
 //! use std::sync::Arc;
-//! use tollgate_http::{HeaderOptions, ServeOptions};
+//! use tollgate_http::HeaderOptions;
 //! use tollgate_limiter::{Clock, Limiter, MemoryStore};
+//! use tollgate_listen::ServeOptions;
 //! use tollgate_server::{HttpDoor, Readiness, serve_http};
 //!
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {

@@ -24,3 +24,15 @@ pub async fn read_line(stream: &mut (impl AsyncBufRead + Unpin)) -> String {
     stream.read_line(&mut line).await.expect("the connection is open");
     line.trim_end().to_owned()
 }
+
+/// The headers that speak of limits, sorted, as lines.
+pub fn limit_headers(headers: &HeaderMap) -> Vec<String> {
+    let about_limits = |name: &str| name.contains("ratelimit") || name == "retry-after";
+    let mut lines: Vec<String> = headers
+        .iter()
+        .filter(|(name, _)| about_limits(name.as_str()))
+        .map(|(name, value)| format!("{name}: {}", value.to_str().expect("a header's value")))
+        .collect();
+    lines.sort();
+    lines
+}

@@ -6,8 +6,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::thread;
 use tollgate_gateway::{Gateway, Listen, Settings, settings::Upstream};
-use tollgate_http::serve::{Framing, Protocols};
-use tollgate_http::{Entrance, RateLimitLayer, ServeOptions};
+use tollgate_http::RateLimitLayer;
+use tollgate_listen::{Framing, ListenerSetup, Protocols, ServeOptions};
 
 /// A server that ends with this value.
 pub struct Process {
@@ -103,7 +103,7 @@ pub fn serve_gateway(threads: &str, upstream: &str, rules: &str) {
             framing: Framing::Strict,
             ..ServeOptions::default()
         },
-        entrance: Entrance::default(),
+        entrance: ListenerSetup::default(),
         log: None,
     };
     let gateway =

@@ -16,10 +16,9 @@ use tollgate_core::rate::parse_duration_us;
 use tollgate_gateway::settings::{
     Address, Balance, BodyLimits, Doubles, Forwarded, HealthCheck, OnClientGone, Route, Settings, Upstream,
 };
-use tollgate_http::ServeOptions;
 use tollgate_http::host;
-use tollgate_http::identity::Network;
-use tollgate_http::serve::{CrowdOptions, Framing, Protocols};
+use tollgate_http::identity::IpNetwork;
+use tollgate_listen::{ConnectionLimitOptions, Framing, Protocols, ServeOptions};
 
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8000);
 const NO_UPSTREAM: &str = "a gateway needs an upstream: --upstream http://127.0.0.1:3000";
@@ -36,7 +35,7 @@ pub struct Gateway {
     /// The bounds of each thread.
     pub options: ServeOptions,
     /// The bounds of each address.
-    pub crowd: CrowdOptions,
+    pub crowd: ConnectionLimitOptions,
     /// Certificate and key.
     pub tls: Option<(PathBuf, PathBuf)>,
     /// Where requests are noted: `stdout` or a file.
@@ -155,7 +154,7 @@ pub fn read(
     listen: Option<&str>,
     upstream: Option<&str>,
     file: Option<&GatewayFile>,
-    trusted: &[Network],
+    trusted: &[IpNetwork],
 ) -> Result<Option<Gateway>, Wrong> {
     if listen.is_none() && upstream.is_none() && file.is_none() {
         return Ok(None);
@@ -165,9 +164,9 @@ pub fn read(
     let file = file.unwrap_or(&empty);
     let listen = listen.map_or(Ok(DEFAULT_LISTEN), address).map_err(|e| (root.field("gateway_listen"), e))?;
     let section = root.field("gateway");
-    let trusted: Vec<IpNet> = trusted.iter().map(|Network(network)| *network).collect();
+    let trusted: Vec<IpNet> = trusted.iter().map(|IpNetwork(network)| *network).collect();
     let settings = Settings { trusted: trusted.clone(), ..settings(upstream, file, &root, &section)? };
-    let defaults = (ServeOptions::default(), CrowdOptions::default());
+    let defaults = (ServeOptions::default(), ConnectionLimitOptions::default());
     Ok(Some(Gateway {
         listen,
         threads: file.threads.filter(|threads| *threads > 0),
@@ -179,7 +178,7 @@ pub fn read(
             grace: duration(file.grace.as_ref(), defaults.0.grace, &section, "grace")?,
             ..defaults.0
         },
-        crowd: CrowdOptions {
+        crowd: ConnectionLimitOptions {
             most_connections: file.most_connections_per_ip.unwrap_or(defaults.1.most_connections).max(1),
             most_rejections: file.most_rejections.unwrap_or(defaults.1.most_rejections).max(1),
             refuse_time: duration(file.refuse_for.as_ref(), defaults.1.refuse_time, &section, "refuse_for")?,

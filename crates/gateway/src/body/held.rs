@@ -16,7 +16,7 @@ use std::task::{Context, Poll, ready};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
-use tollgate_http::layer::HeldPlace;
+use tollgate_http::layer::SharedPermit;
 
 /// Exchanges without a client that a thread goes on with; beyond that they end with their clients.
 const MOST_EXCHANGES: usize = 1_000;
@@ -36,12 +36,12 @@ impl Default for ExchangeRoom {
 /// The place of a request that outlives its client.
 #[derive(Debug)]
 pub(crate) struct Outliving {
-    place: HeldPlace,
+    place: SharedPermit,
     room: ExchangeRoom,
 }
 
 impl Outliving {
-    pub(crate) fn new(place: HeldPlace, room: &ExchangeRoom) -> Self {
+    pub(crate) fn new(place: SharedPermit, room: &ExchangeRoom) -> Self {
         Self { place, room: room.clone() }
     }
 

@@ -11,8 +11,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
-use tollgate_http::serve::{MinRate, PeerWait};
-use tollgate_http::{Peer, ReservedNames};
+use tollgate_http::ReservedHeaders;
+use tollgate_listen::{MinRate, Peer, PeerWait};
 
 /// How long the rest of a body is read that no server wants any more. A client that is still sending may not look for
 /// its answer before; to close on it would reset the connection, and the answer could be lost.
@@ -52,7 +52,7 @@ pub(crate) struct Uploader {
     pub(crate) min_rate: Option<MinRate>,
     pub(crate) peer: Option<Arc<Peer>>,
     /// What its trailers must not carry.
-    pub(crate) reserved: Arc<ReservedNames>,
+    pub(crate) reserved: Arc<ReservedHeaders>,
     /// The request counts as in flight until the server is done with it.
     pub(crate) holds_place: HoldsPlace,
 }
@@ -132,7 +132,7 @@ impl Upload {
         self.progress.is_waited_for.store(false, Ordering::Relaxed);
         self.progress.frames.fetch_add(1, Ordering::Relaxed);
         if let Some(peer) = &self.client.peer {
-            peer.note_progress();
+            peer.record_progress();
         }
         let bytes = frame.data_ref().map_or(0, |data| data.len() as u64);
         let is_slow = self.wait.as_mut().is_some_and(|wait| wait.end(bytes));

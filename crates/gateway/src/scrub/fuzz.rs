@@ -27,7 +27,7 @@ use std::task::{Context, Poll};
 use tokio::runtime::{Builder, Runtime};
 use tollgate_core::document::Document;
 use tollgate_core::rules::load;
-use tollgate_http::{Identities, IdentityOptions, RateLimitLayer};
+use tollgate_http::{IdentityExtractor, IdentityOptions, RateLimitLayer};
 use tollgate_limiter::{Clock, Limiter, ManualClock, MemoryStore};
 use tower::{Layer, Service};
 
@@ -173,7 +173,7 @@ fn name(pick: &mut impl FnMut(usize) -> usize) -> String {
 /// The way of a request, from the connection to where it is sent.
 struct Way {
     limits: RateLimitLayer,
-    reserved: Arc<ReservedNames>,
+    reserved: Arc<ReservedHeaders>,
     runtime: Runtime,
 }
 
@@ -186,7 +186,7 @@ impl Way {
         let loaded = load("rules.yaml", RULES).unwrap();
         limiter.install(loaded.rules, loaded.lists);
         let options: IdentityOptions = Document::parse("identity.yaml", IDENTITY).unwrap().decode().unwrap();
-        let identities = Identities::open(&options, Path::new("")).unwrap();
+        let identities = IdentityExtractor::open(&options, Path::new("")).unwrap();
         let limits = RateLimitLayer::new(Arc::new(limiter)).identities(identities);
         let reserved = Arc::new(limits.reserved_names());
         let way = Self { limits, reserved, runtime: Builder::new_current_thread().build().unwrap() };

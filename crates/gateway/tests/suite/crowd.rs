@@ -7,14 +7,17 @@ use std::sync::Arc;
 use std::time::Duration;
 use tollgate_gateway::Gateway;
 use tollgate_gateway::settings::Settings;
-use tollgate_http::serve::{Crowd, CrowdOptions};
+use tollgate_listen::{ConnectionLimitOptions, ConnectionLimits};
 use tollgate_testbed::{TestUpstream, eventually};
 
 #[tokio::test]
 async fn an_address_has_so_many_connections_over_all_threads() {
-    let crowd = Crowd::new(CrowdOptions { most_connections: 3, ..CrowdOptions::default() });
+    let crowd = ConnectionLimits::new(ConnectionLimitOptions {
+        most_connections: 3,
+        ..ConnectionLimitOptions::default()
+    });
     let counted = crowd.clone();
-    let pair = Pair::listening(|listen| listen.entrance.crowd = Some(counted)).await;
+    let pair = Pair::listening(|listen| listen.entrance.limits = Some(counted)).await;
     let mut open = Vec::new();
     for _ in 0..3 {
         let mut client = pair.client().await;
@@ -26,7 +29,7 @@ async fn an_address_has_so_many_connections_over_all_threads() {
         client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await;
         assert!(client.closed().await.is_empty(), "closed before anything is read");
     }
-    assert_eq!(crowd.turned_away(), 5);
+    assert_eq!(crowd.refused_connections(), 5);
     assert_eq!(open[0].get("/").await.status, 200, "those that are there stay");
     drop(open.pop());
     eventually("there is room again", async || {
@@ -40,10 +43,14 @@ async fn an_address_has_so_many_connections_over_all_threads() {
 #[tokio::test]
 async fn a_trusted_proxy_is_not_counted() {
     let trusted = vec!["127.0.0.0/8".parse().unwrap()];
-    let crowd = Crowd::new(CrowdOptions { most_connections: 1, trusted, ..CrowdOptions::default() });
+    let crowd = ConnectionLimits::new(ConnectionLimitOptions {
+        most_connections: 1,
+        trusted,
+        ..ConnectionLimitOptions::default()
+    });
     let server = TestUpstream::start("one").await;
     let mut listen = setting::listen();
-    listen.entrance.crowd = Some(crowd);
+    listen.entrance.limits = Some(crowd);
     let gateway = Gateway::start(
         &Settings::to(setting::upstream(&[&server])),
         &setting::limits("allow_empty: true"),
@@ -60,8 +67,11 @@ async fn a_trusted_proxy_is_not_counted() {
 
 #[tokio::test]
 async fn a_servers_own_429_is_no_rejection_of_ours() {
-    let crowd = Crowd::new(CrowdOptions { most_rejections: 3, ..CrowdOptions::default() });
-    let pair = Pair::listening(|listen| listen.entrance.crowd = Some(crowd)).await;
+    let crowd = ConnectionLimits::new(ConnectionLimitOptions {
+        most_rejections: 3,
+        ..ConnectionLimitOptions::default()
+    });
+    let pair = Pair::listening(|listen| listen.entrance.limits = Some(crowd)).await;
     let mut client = pair.client().await;
     for _ in 0..10 {
         let reply = client.get("/status/429").await;
@@ -70,11 +80,15 @@ async fn a_servers_own_429_is_no_rejection_of_ours() {
 }
 
 /// A server behind limits, and what is known of addresses.
-async fn refusing(rules: &str, refuse_time: Duration) -> (Pair, Arc<Crowd>) {
-    let crowd = Crowd::new(CrowdOptions { most_rejections: 5, refuse_time, ..CrowdOptions::default() });
+async fn refusing(rules: &str, refuse_time: Duration) -> (Pair, Arc<ConnectionLimits>) {
+    let crowd = ConnectionLimits::new(ConnectionLimitOptions {
+        most_rejections: 5,
+        refuse_time,
+        ..ConnectionLimitOptions::default()
+    });
     let server = TestUpstream::start("one").await;
     let mut listen = setting::listen();
-    listen.entrance.crowd = Some(Arc::clone(&crowd));
+    listen.entrance.limits = Some(Arc::clone(&crowd));
     let settings = Settings::to(setting::upstream(&[&server]));
     let gateway = Gateway::start(&settings, &setting::limits(rules), &listen).unwrap();
     (Pair { server, gateway }, crowd)
@@ -105,12 +119,12 @@ async fn an_address_that_was_rejected_too_often_is_refused_on_all_its_connection
         assert!(client.closed().await.is_empty(), "closed before it is parsed");
     }
     assert!(streams.send_request(http2::request("/", "")).await.is_err());
-    let turned_away = crowd.turned_away();
+    let turned_away = crowd.refused_connections();
     for number in 1..=5 {
         let mut client = pair.client().await;
         client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await;
         assert!(client.closed().await.is_empty());
-        assert_eq!(crowd.turned_away(), turned_away + number, "refused when it was accepted");
+        assert_eq!(crowd.refused_connections(), turned_away + number, "refused when it was accepted");
     }
     assert_eq!(pair.server.seen().len(), before, "nothing reached the server");
     pair.server.release_gated();

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use tollgate_gateway::settings::Settings;
 use tollgate_gateway::{AccessLog, Gateway};
 use tollgate_http::RateLimitLayer;
-use tollgate_http::serve::{Crowd, CrowdOptions};
 use tollgate_limiter::{Clock, Limiter, ManualClock, MemoryStore};
+use tollgate_listen::{ConnectionLimitOptions, ConnectionLimits};
 use tollgate_testbed::{TestUpstream, eventually};
 
 const SECOND_US: u64 = 1_000_000;
@@ -33,13 +33,13 @@ impl House {
         Self::with(rules, None, None).await
     }
 
-    async fn with(rules: &str, crowd: Option<Arc<Crowd>>, log: Option<AccessLog>) -> Self {
+    async fn with(rules: &str, crowd: Option<Arc<ConnectionLimits>>, log: Option<AccessLog>) -> Self {
         let server = TestUpstream::start("one").await;
         let clock = ManualClock::new(START_US);
         let limiter = Arc::new(Limiter::new(MemoryStore::new(1 << 24), Clock::Manual(clock.clone())));
         install(&limiter, rules);
         let mut listen = setting::listen();
-        (listen.entrance.crowd, listen.log) = (crowd, log);
+        (listen.entrance.limits, listen.log) = (crowd, log);
         let settings = Settings::to(setting::upstream(&[&server]));
         let limits = RateLimitLayer::new(Arc::clone(&limiter));
         Self { gateway: Gateway::start(&settings, &limits, &listen).unwrap(), server, limiter, clock }
@@ -197,7 +197,10 @@ async fn what_ends_a_connection_or_has_no_body_takes_the_usual_way() {
 
 #[tokio::test]
 async fn who_hammers_is_hung_up_on_at_the_door() {
-    let crowd = Crowd::new(CrowdOptions { most_rejections: 6, ..CrowdOptions::default() });
+    let crowd = ConnectionLimits::new(ConnectionLimitOptions {
+        most_rejections: 6,
+        ..ConnectionLimitOptions::default()
+    });
     let house = House::with(LOGIN, Some(crowd), None).await;
     let mut client = house.known(&get("/login")).await;
     for _ in 0..3 {

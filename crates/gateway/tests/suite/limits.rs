@@ -5,18 +5,18 @@ use crate::wire::Wire;
 use std::sync::Arc;
 use tollgate_gateway::Gateway;
 use tollgate_gateway::settings::Settings;
-use tollgate_http::serve::{Crowd, CrowdOptions};
 use tollgate_http::{HeaderOptions, RateLimitLayer, UnavailableStatus};
 use tollgate_limiter::{Clock, FailureSettings, Limiter, MemoryStore, RedisSettings, RedisStore};
+use tollgate_listen::{ConnectionLimitOptions, ConnectionLimits};
 use tollgate_testbed::TestUpstream;
 
 const LOGIN: &str = "rules: [{ id: login, endpoint: /login, key: ip, limit: 2/hour }]";
 
 /// A server behind limits.
-pub async fn behind(rules: &str, crowd: Option<Arc<Crowd>>) -> Pair {
+pub async fn behind(rules: &str, crowd: Option<Arc<ConnectionLimits>>) -> Pair {
     let server = TestUpstream::start("one").await;
     let mut listen = setting::listen();
-    listen.entrance.crowd = crowd;
+    listen.entrance.limits = crowd;
     let settings = Settings::to(setting::upstream(&[&server]));
     let gateway = Gateway::start(&settings, &setting::limits(rules), &listen).unwrap();
     Pair { server, gateway }
@@ -76,7 +76,10 @@ async fn a_stranger_cannot_say_where_it_comes_from() {
 
 #[tokio::test]
 async fn one_that_is_always_refused_is_hung_up_on() {
-    let crowd = Crowd::new(CrowdOptions { most_rejections: 20, ..CrowdOptions::default() });
+    let crowd = ConnectionLimits::new(ConnectionLimitOptions {
+        most_rejections: 20,
+        ..ConnectionLimitOptions::default()
+    });
     let pair = behind(LOGIN, Some(crowd)).await;
     let mut client = pair.client().await;
     assert_eq!([client.get("/login").await.status, client.get("/login").await.status], [200, 200]);
@@ -92,7 +95,11 @@ async fn one_that_is_always_refused_is_hung_up_on() {
 #[tokio::test]
 async fn a_trusted_proxy_is_never_hung_up_on() {
     let trusted = vec!["127.0.0.0/8".parse().unwrap()];
-    let crowd = Crowd::new(CrowdOptions { most_rejections: 5, trusted, ..CrowdOptions::default() });
+    let crowd = ConnectionLimits::new(ConnectionLimitOptions {
+        most_rejections: 5,
+        trusted,
+        ..ConnectionLimitOptions::default()
+    });
     let pair = behind(LOGIN, Some(crowd)).await;
     let mut client = Wire::connect(pair.gateway.address()).await;
     for _ in 0..50 {
@@ -117,8 +124,9 @@ async fn a_refusal_without_the_store_is_none_of_the_client() {
         let limits = RateLimitLayer::new(Arc::clone(&limiter)).headers(headers);
         let server = TestUpstream::start("one").await;
         let mut listen = setting::listen();
-        let most_rejections = CrowdOptions { most_rejections: 3, ..CrowdOptions::default() };
-        listen.entrance.crowd = Some(Crowd::new(most_rejections));
+        let most_rejections =
+            ConnectionLimitOptions { most_rejections: 3, ..ConnectionLimitOptions::default() };
+        listen.entrance.limits = Some(ConnectionLimits::new(most_rejections));
         let settings = Settings::to(setting::upstream(&[&server]));
         let pair = Pair { gateway: Gateway::start(&settings, &limits, &listen).unwrap(), server };
         let mut client = pair.client().await;

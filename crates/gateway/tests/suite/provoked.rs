@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tokio::net::TcpSocket;
 use tollgate_gateway::Gateway;
 use tollgate_gateway::settings::{Settings, Upstream};
-use tollgate_http::identity::{ClientIpOptions, Identities, IdentityOptions, Network};
+use tollgate_http::identity::{ClientIpOptions, IdentityExtractor, IdentityOptions, IpNetwork};
 
 const HELLO: (&str, End) = ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", End::Stay);
 
@@ -97,10 +97,10 @@ async fn clients_behind_a_trusted_proxy_are_told_apart() {
     for (networks, expected) in [(vec!["127.0.0.0/8".parse().unwrap()], true), (Vec::new(), false)] {
         let (good, bad) =
             (RawUpstream::start(|_| HELLO).await, RawUpstream::start(|_| ("?\r\n\r\n", End::Close)).await);
-        let trusted = networks.iter().copied().map(Network).collect();
+        let trusted = networks.iter().copied().map(IpNetwork).collect();
         let client_ip = ClientIpOptions { trusted, ..ClientIpOptions::default() };
         let options = IdentityOptions { client_ip, ..IdentityOptions::default() };
-        let identities = Identities::open(&options, std::path::Path::new("")).unwrap();
+        let identities = IdentityExtractor::open(&options, std::path::Path::new("")).unwrap();
         let limits = setting::limits("allow_empty: true").identities(Arc::new(identities));
         let settings = Settings { trusted: networks, ..Settings::to(two(&good, &bad)) };
         let gateway = Gateway::start(&settings, &limits, &setting::listen()).unwrap();

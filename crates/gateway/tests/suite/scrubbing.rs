@@ -18,7 +18,7 @@ use tokio::net::TcpStream;
 use tollgate_core::document::Document;
 use tollgate_gateway::Gateway;
 use tollgate_gateway::settings::{Doubles, Settings};
-use tollgate_http::{Identities, IdentityOptions};
+use tollgate_http::{IdentityExtractor, IdentityOptions};
 use tollgate_testbed::{PATIENCE, ReceivedRequest, TestUpstream};
 
 /// The first request is flagged as soft, the others are over the limit.
@@ -49,7 +49,7 @@ impl House {
         settings.trusted = vec![if trusted { "127.0.0.0/8" } else { "10.0.0.0/8" }.parse().unwrap()];
         change(&mut settings);
         let options: IdentityOptions = Document::parse("identity.yaml", &identity).unwrap().decode().unwrap();
-        let identities = Identities::open(&options, Path::new("")).unwrap();
+        let identities = IdentityExtractor::open(&options, Path::new("")).unwrap();
         let limits = setting::limits(RULES).identities(identities);
         Self { gateway: Gateway::start(&settings, &limits, &setting::listen()).unwrap(), server }
     }

@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use tollgate_gateway::settings::{Settings, Upstream};
 use tollgate_gateway::{Gateway, Listen};
-use tollgate_http::serve::{Framing, Protocols};
-use tollgate_http::{Entrance, RateLimitLayer, ServeOptions};
+use tollgate_http::RateLimitLayer;
 use tollgate_limiter::{Clock, Limiter, MemoryStore};
+use tollgate_listen::{Framing, ListenerSetup, Protocols, ServeOptions};
 use tollgate_testbed as testbed;
 
 /// A gateway as the binary runs it, on two threads.
@@ -20,7 +20,7 @@ pub fn listen() -> Listen {
             framing: Framing::Strict,
             ..ServeOptions::default()
         },
-        entrance: Entrance::default(),
+        entrance: ListenerSetup::default(),
         log: None,
     }
 }

@@ -21,8 +21,8 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::mpsc;
 use tollgate_gateway::settings::{BodyLimits, Settings};
 use tollgate_gateway::{AccessLog, Gateway};
-use tollgate_http::serve::MinRate;
 use tollgate_limiter::Clock;
+use tollgate_listen::MinRate;
 use tollgate_testbed::{TestUpstream, eventually};
 
 const GRACE: Duration = Duration::from_millis(300);

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
-use tollgate_http::serve::ServerCertificate;
+use tollgate_listen::ServerCertificate;
 use tollgate_testbed::TestCertificates;
 
 pub struct Files {

@@ -12,11 +12,11 @@ use tollgate_limiter::Terms;
 const PLACES: usize = 64;
 
 thread_local! {
-    static KNOWN: RefCell<[Option<Box<Phrases>>; PLACES]> = const { RefCell::new([const { None }; PLACES]) };
+    static KNOWN: RefCell<[Option<Box<LimitPhrases>>; PLACES]> = const { RefCell::new([const { None }; PLACES]) };
 }
 
 /// What is constant of a limit.
-pub(crate) struct Phrases {
+pub(crate) struct LimitPhrases {
     terms: Terms,
     /// Its size.
     pub(crate) limit: HeaderValue,
@@ -30,17 +30,17 @@ pub(crate) struct Phrases {
 
 /// Lends the phrases of a limit to `say`.
 #[inline]
-pub(crate) fn of<R>(terms: &Terms, say: impl FnOnce(&Phrases) -> R) -> R {
+pub(crate) fn of<R>(terms: &Terms, say: impl FnOnce(&LimitPhrases) -> R) -> R {
     let names = std::ptr::from_ref(terms.names).addr();
     let mixed = (names ^ terms.quota as usize).wrapping_mul(0x9e37_79b9_7f4a_7c15_u64 as usize);
     let place = mixed >> (usize::BITS - PLACES.ilog2());
     KNOWN.with_borrow_mut(|known| match &mut known[place] {
         Some(phrases) if phrases.are_of(terms) => say(phrases),
-        other => say(other.insert(Phrases::new(terms))),
+        other => say(other.insert(LimitPhrases::new(terms))),
     })
 }
 
-impl Phrases {
+impl LimitPhrases {
     #[cold]
     fn new(terms: &Terms) -> Box<Self> {
         let name = quoted(&terms.names.policy);

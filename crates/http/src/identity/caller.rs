@@ -1,10 +1,10 @@
 //! Finds the identities of a request.
 
 use super::client_ip::ClientIpOptions;
-use super::jwt::{self, Claims, Verifier};
-use super::options::{IdentityError, IdentityOptions, Sources};
-use super::source::{self, Name, Source};
-use crate::fault::Fault;
+use super::jwt::{self, TokenVerifier, VerifiedClaims};
+use super::options::{IdentityError, IdentityOptions, IdentitySources};
+use super::source::{self, ConfiguredHeader, IdentitySource};
+use crate::error::HttpError;
 use crate::headers::{AUTHORIZATION, COOKIE, X_API_KEY};
 use http::{HeaderMap, HeaderName, Uri};
 use smallvec::SmallVec;
@@ -22,14 +22,14 @@ const NO_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 /// [`IdentityOptions`], ready for use.
 #[derive(Debug)]
-pub struct Identities {
-    api_key: Places,
-    user: Places,
-    tenant: Places,
-    tier: Places,
-    ids: Vec<(Box<str>, Places)>,
+pub struct IdentityExtractor {
+    api_key: SourceLookups,
+    user: SourceLookups,
+    tenant: SourceLookups,
+    tier: SourceLookups,
+    ids: Vec<(Box<str>, SourceLookups)>,
     /// The verifier, and where the token stands.
-    jwt: Option<(Verifier, Place)>,
+    jwt: Option<(TokenVerifier, SourceLookup)>,
     client_ip: ClientIpOptions,
     cost: Option<HeaderName>,
     priority: Option<HeaderName>,
@@ -37,11 +37,11 @@ pub struct Identities {
     asks_for_trust: bool,
 }
 
-type Places = SmallVec<[Place; 2]>;
+type SourceLookups = SmallVec<[SourceLookup; 2]>;
 
-/// A [`Source`], with claims by their number.
+/// A [`IdentitySource`], with claims by their number.
 #[derive(Clone, Debug)]
-enum Place {
+enum SourceLookup {
     Header(HeaderName),
     TrustedHeader(HeaderName),
     Query(Box<str>),
@@ -55,7 +55,7 @@ enum Place {
 
 /// A value that was found.
 #[derive(Debug)]
-enum Found<'a> {
+enum FoundIdentity<'a> {
     Here(&'a str),
     Made(Box<str>),
     Claim(usize),
@@ -64,33 +64,33 @@ enum Found<'a> {
 /// Who a request is from.
 #[derive(Debug)]
 pub struct Caller<'a> {
-    api_key: Option<Found<'a>>,
-    user: Option<Found<'a>>,
-    tenant: Option<Found<'a>>,
-    tier: Option<Found<'a>>,
-    ids: SmallVec<[(&'a str, Found<'a>); 2]>,
-    claims: Option<Arc<Claims>>,
+    api_key: Option<FoundIdentity<'a>>,
+    user: Option<FoundIdentity<'a>>,
+    tenant: Option<FoundIdentity<'a>>,
+    tier: Option<FoundIdentity<'a>>,
+    ids: SmallVec<[(&'a str, FoundIdentity<'a>); 2]>,
+    claims: Option<Arc<VerifiedClaims>>,
     ip: IpAddr,
     cost: u64,
     priority: Option<u8>,
 }
 
-impl Default for Identities {
+impl Default for IdentityExtractor {
     fn default() -> Self {
         Self::open(&IdentityOptions::default(), Path::new("")).expect("the defaults need no file")
     }
 }
 
-impl Identities {
+impl IdentityExtractor {
     /// Makes the options ready. Files that they name are read, from `folder` on.
     pub fn open(options: &IdentityOptions, folder: &Path) -> Result<Self, IdentityError> {
-        let mut compiler = Compiler { options, claims: Vec::new(), asks_for_trust: false };
+        let mut compiler = SourceCompiler { options, claims: Vec::new(), asks_for_trust: false };
         let token = options.jwt.as_ref().map(|jwt| compiler.token(&jwt.token)).transpose()?;
-        let is_bearer = matches!(token, Some(Place::Bearer));
+        let is_bearer = matches!(token, Some(SourceLookup::Bearer));
         let api_key = match &options.api_key {
             Some(sources) => compiler.places("api_key", sources)?,
-            None if is_bearer => SmallVec::from_iter([Place::Header(X_API_KEY.clone())]),
-            None => SmallVec::from_iter([Place::Header(X_API_KEY.clone()), Place::Bearer]),
+            None if is_bearer => SmallVec::from_iter([SourceLookup::Header(X_API_KEY.clone())]),
+            None => SmallVec::from_iter([SourceLookup::Header(X_API_KEY.clone()), SourceLookup::Bearer]),
         };
         let user = compiler.places("user", &options.user)?;
         let tenant = compiler.places("tenant", &options.tenant)?;
@@ -103,9 +103,9 @@ impl Identities {
         let cost = compiler.trusted_header("cost", options.cost.as_ref().map(|trusted| &trusted.header))?;
         let priority =
             compiler.trusted_header("priority", options.priority.as_ref().map(|trusted| &trusted.header))?;
-        let Compiler { claims, asks_for_trust, .. } = compiler;
+        let SourceCompiler { claims, asks_for_trust, .. } = compiler;
         let jwt = match (&options.jwt, token) {
-            (Some(jwt), Some(place)) => Some((Verifier::open(jwt, folder, claims)?, place)),
+            (Some(jwt), Some(place)) => Some((TokenVerifier::open(jwt, folder, claims)?, place)),
             _ => None,
         };
         Ok(Self {
@@ -136,7 +136,7 @@ impl Identities {
     }
 
     /// All places, the token's included.
-    fn places(&self) -> impl Iterator<Item = &Place> {
+    fn places(&self) -> impl Iterator<Item = &SourceLookup> {
         let named = [&self.api_key, &self.user, &self.tenant, &self.tier];
         let ids = self.ids.iter().map(|(_, places)| places);
         let token = self.jwt.iter().map(|(_, place)| place);
@@ -145,19 +145,22 @@ impl Identities {
 
     /// The headers that are read, whichever peer sends them.
     pub fn headers(&self) -> Vec<HeaderName> {
-        let name = |place: &Place| match place {
-            Place::Header(name) => Some(name.clone()),
-            Place::Cookie(_) => Some(COOKIE),
-            Place::Bearer | Place::OpaqueBearer => Some(AUTHORIZATION),
-            Place::TrustedHeader(_) | Place::Query(_) | Place::Claim(_) | Place::Ip => None,
+        let name = |place: &SourceLookup| match place {
+            SourceLookup::Header(name) => Some(name.clone()),
+            SourceLookup::Cookie(_) => Some(COOKIE),
+            SourceLookup::Bearer | SourceLookup::OpaqueBearer => Some(AUTHORIZATION),
+            SourceLookup::TrustedHeader(_)
+            | SourceLookup::Query(_)
+            | SourceLookup::Claim(_)
+            | SourceLookup::Ip => None,
         };
         self.places().filter_map(name).collect()
     }
 
     /// The headers that count from trusted peers only.
     pub fn trusted_headers(&self) -> Vec<HeaderName> {
-        let name = |place: &Place| match place {
-            Place::TrustedHeader(name) => Some(name.clone()),
+        let name = |place: &SourceLookup| match place {
+            SourceLookup::TrustedHeader(name) => Some(name.clone()),
             _ => None,
         };
         let others = self.cost.iter().chain(&self.priority).cloned();
@@ -168,7 +171,7 @@ impl Identities {
     /// The parameters of the query that are read.
     pub fn query_parameters(&self) -> Vec<&str> {
         let named = self.places().filter_map(|place| match place {
-            Place::Query(name) => Some(&**name),
+            SourceLookup::Query(name) => Some(&**name),
             _ => None,
         });
         named.collect()
@@ -206,17 +209,17 @@ impl Identities {
         headers: &'a HeaderMap,
         peer: Option<IpAddr>,
         now_us: u64,
-    ) -> Result<Caller<'a>, Fault> {
+    ) -> Result<Caller<'a>, HttpError> {
         let peer = peer.unwrap_or(NO_ADDRESS);
         let trusted = self.asks_for_trust && self.client_ip.trusts(peer);
         let ip = self.client_ip.client(peer, headers);
-        let mut look = Look { uri, headers, trusted, ip, claims: None };
+        let mut look = RequestReader { uri, headers, trusted, ip, claims: None };
         if let Some((verifier, place)) = &self.jwt
             && let Some(token) = look.at(place)?
         {
             let token = token.text(None);
             if !jwt::has_one_spelling(token) {
-                return Err(Fault::bad_request("the token is not in base64url without padding"));
+                return Err(HttpError::bad_request("the token is not in base64url without padding"));
             }
             look.claims = verifier.claims(token, now_us);
         }
@@ -241,17 +244,17 @@ impl Identities {
 }
 
 /// A look at one request.
-struct Look<'a> {
+struct RequestReader<'a> {
     uri: &'a Uri,
     headers: &'a HeaderMap,
     trusted: bool,
     ip: IpAddr,
-    claims: Option<Arc<Claims>>,
+    claims: Option<Arc<VerifiedClaims>>,
 }
 
-impl<'a> Look<'a> {
+impl<'a> RequestReader<'a> {
     #[inline]
-    fn first(&self, places: &'a Places) -> Result<Option<Found<'a>>, Fault> {
+    fn first(&self, places: &'a SourceLookups) -> Result<Option<FoundIdentity<'a>>, HttpError> {
         for place in places {
             if let Some(found) = self.at(place)? {
                 return Ok(Some(found));
@@ -260,37 +263,41 @@ impl<'a> Look<'a> {
         Ok(None)
     }
 
-    fn at(&self, place: &Place) -> Result<Option<Found<'a>>, Fault> {
+    fn at(&self, place: &SourceLookup) -> Result<Option<FoundIdentity<'a>>, HttpError> {
         let headers = self.headers;
         Ok(match place {
-            Place::Header(name) => source::header(headers, name)?.map(Found::Here),
-            Place::TrustedHeader(name) if self.trusted => source::header(headers, name)?.map(Found::Here),
-            Place::TrustedHeader(_) => None,
-            Place::Query(name) => source::query(self.uri, name)?.map(Found::from),
-            Place::Cookie(name) => source::cookie(headers, name)?.map(Found::from),
-            Place::Bearer => source::bearer(headers)?.map(Found::Here),
-            Place::OpaqueBearer => {
+            SourceLookup::Header(name) => source::header(headers, name)?.map(FoundIdentity::Here),
+            SourceLookup::TrustedHeader(name) if self.trusted => {
+                source::header(headers, name)?.map(FoundIdentity::Here)
+            }
+            SourceLookup::TrustedHeader(_) => None,
+            SourceLookup::Query(name) => source::query(self.uri, name)?.map(FoundIdentity::from),
+            SourceLookup::Cookie(name) => source::cookie(headers, name)?.map(FoundIdentity::from),
+            SourceLookup::Bearer => source::bearer(headers)?.map(FoundIdentity::Here),
+            SourceLookup::OpaqueBearer => {
                 let dots = |token: &&str| token.bytes().filter(|byte| *byte == b'.').count();
-                source::bearer(headers)?.filter(|token| dots(token) < 2).map(Found::Here)
+                source::bearer(headers)?.filter(|token| dots(token) < 2).map(FoundIdentity::Here)
             }
-            Place::Claim(index) => {
+            SourceLookup::Claim(index) => {
                 let claims = self.claims.as_ref();
-                claims.and_then(|claims| claims.get(*index)).map(|_| Found::Claim(*index))
+                claims.and_then(|claims| claims.get(*index)).map(|_| FoundIdentity::Claim(*index))
             }
-            Place::Ip => Some(Found::Made(self.ip.to_string().into())),
+            SourceLookup::Ip => Some(FoundIdentity::Made(self.ip.to_string().into())),
         })
     }
 
     /// The number in a header that only trusted peers can set.
-    fn number<N: std::str::FromStr>(&self, name: Option<&HeaderName>) -> Result<Option<N>, Fault> {
+    fn number<N: std::str::FromStr>(&self, name: Option<&HeaderName>) -> Result<Option<N>, HttpError> {
         let Some(name) = name.filter(|_| self.trusted) else { return Ok(None) };
         let Some(text) = source::header(self.headers, name)? else { return Ok(None) };
         let number = text.parse();
-        number.map(Some).map_err(|_| Fault::bad_request(format!("the header `{name}` is not such a number")))
+        number
+            .map(Some)
+            .map_err(|_| HttpError::bad_request(format!("the header `{name}` is not such a number")))
     }
 }
 
-impl<'a> From<Cow<'a, str>> for Found<'a> {
+impl<'a> From<Cow<'a, str>> for FoundIdentity<'a> {
     fn from(text: Cow<'a, str>) -> Self {
         match text {
             Cow::Borrowed(text) => Self::Here(text),
@@ -299,8 +306,8 @@ impl<'a> From<Cow<'a, str>> for Found<'a> {
     }
 }
 
-impl Found<'_> {
-    fn text<'f>(&'f self, claims: Option<&'f Claims>) -> &'f str {
+impl FoundIdentity<'_> {
+    fn text<'f>(&'f self, claims: Option<&'f VerifiedClaims>) -> &'f str {
         match self {
             Self::Here(text) => text,
             Self::Made(text) => text,
@@ -344,45 +351,46 @@ impl Caller<'_> {
 }
 
 /// Turns sources into places.
-struct Compiler<'o> {
+struct SourceCompiler<'o> {
     options: &'o IdentityOptions,
     claims: Vec<String>,
     asks_for_trust: bool,
 }
 
-impl Compiler<'_> {
-    fn places(&mut self, field: &str, sources: &Sources) -> Result<Places, IdentityError> {
+impl SourceCompiler<'_> {
+    fn places(&mut self, field: &str, sources: &IdentitySources) -> Result<SourceLookups, IdentityError> {
         sources.0.iter().map(|source| self.place(field, source)).collect()
     }
 
-    fn place(&mut self, field: &str, source: &Source) -> Result<Place, IdentityError> {
+    fn place(&mut self, field: &str, source: &IdentitySource) -> Result<SourceLookup, IdentityError> {
         Ok(match source {
-            Source::Header(Name(name)) => Place::Header(name.clone()),
-            Source::TrustedHeader(name) => Place::TrustedHeader(self.trusted(field, name)?),
-            Source::Query(name) => Place::Query(name.as_str().into()),
-            Source::Cookie(name) => Place::Cookie(name.as_str().into()),
-            Source::Bearer if self.options.jwt.is_some() => Place::OpaqueBearer,
-            Source::Bearer => Place::Bearer,
-            Source::Jwt(_) if self.options.jwt.is_none() => {
+            IdentitySource::Header(ConfiguredHeader(name)) => SourceLookup::Header(name.clone()),
+            IdentitySource::TrustedHeader(name) => SourceLookup::TrustedHeader(self.trusted(field, name)?),
+            IdentitySource::Query(name) => SourceLookup::Query(name.as_str().into()),
+            IdentitySource::Cookie(name) => SourceLookup::Cookie(name.as_str().into()),
+            IdentitySource::Bearer if self.options.jwt.is_some() => SourceLookup::OpaqueBearer,
+            IdentitySource::Bearer => SourceLookup::Bearer,
+            IdentitySource::Jwt(_) if self.options.jwt.is_none() => {
                 let message = "a claim needs a `jwt:` section that says how tokens are verified";
                 return Err(IdentityError::new(field, message));
             }
-            Source::Jwt(name) => {
+            IdentitySource::Jwt(name) => {
                 self.claims.push(name.clone());
-                Place::Claim(self.claims.len() - 1)
+                SourceLookup::Claim(self.claims.len() - 1)
             }
-            Source::Ip => Place::Ip,
+            IdentitySource::Ip => SourceLookup::Ip,
         })
     }
 
     /// Where the token itself stands.
-    fn token(&mut self, source: &Source) -> Result<Place, IdentityError> {
+    fn token(&mut self, source: &IdentitySource) -> Result<SourceLookup, IdentityError> {
         match source {
-            Source::Bearer => Ok(Place::Bearer),
-            Source::Header(_) | Source::TrustedHeader(_) | Source::Query(_) | Source::Cookie(_) => {
-                self.place("jwt.token", source)
-            }
-            Source::Jwt(_) | Source::Ip => {
+            IdentitySource::Bearer => Ok(SourceLookup::Bearer),
+            IdentitySource::Header(_)
+            | IdentitySource::TrustedHeader(_)
+            | IdentitySource::Query(_)
+            | IdentitySource::Cookie(_) => self.place("jwt.token", source),
+            IdentitySource::Jwt(_) | IdentitySource::Ip => {
                 let message = "a token stands in a header, a cookie, the query, or is the bearer token";
                 Err(IdentityError::new("jwt.token", message))
             }
@@ -390,12 +398,12 @@ impl Compiler<'_> {
     }
 
     /// Nobody chooses his own tier.
-    fn tier(&mut self, sources: &Sources) -> Result<Places, IdentityError> {
-        let place = |source: &Source| match source {
-            Source::Header(name) | Source::TrustedHeader(name) => {
-                self.trusted("tier", name).map(Place::TrustedHeader)
+    fn tier(&mut self, sources: &IdentitySources) -> Result<SourceLookups, IdentityError> {
+        let place = |source: &IdentitySource| match source {
+            IdentitySource::Header(name) | IdentitySource::TrustedHeader(name) => {
+                self.trusted("tier", name).map(SourceLookup::TrustedHeader)
             }
-            Source::Jwt(_) => self.place("tier", source),
+            IdentitySource::Jwt(_) => self.place("tier", source),
             _ => Err(IdentityError::new(
                 "tier",
                 "a tier comes from a claim, or from a header of a trusted peer",
@@ -407,12 +415,12 @@ impl Compiler<'_> {
     fn trusted_header(
         &mut self,
         field: &str,
-        name: Option<&Name>,
+        name: Option<&ConfiguredHeader>,
     ) -> Result<Option<HeaderName>, IdentityError> {
         name.map(|name| self.trusted(field, name)).transpose()
     }
 
-    fn trusted(&mut self, field: &str, name: &Name) -> Result<HeaderName, IdentityError> {
+    fn trusted(&mut self, field: &str, name: &ConfiguredHeader) -> Result<HeaderName, IdentityError> {
         if self.options.client_ip.trusted.is_empty() {
             let message = "this header counts from trusted peers only; name them in `client_ip.trusted`";
             return Err(IdentityError::new(field, message));

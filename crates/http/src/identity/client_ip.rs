@@ -19,7 +19,7 @@ use tollgate_core::rules::pattern::network;
 #[serde(deny_unknown_fields, default)]
 pub struct ClientIpOptions {
     /// The networks of our own proxies. If there are none, the peer is the client.
-    pub trusted: Vec<Network>,
+    pub trusted: Vec<IpNetwork>,
     /// The header that they write.
     pub header: ForwardedHeader,
 }
@@ -38,9 +38,9 @@ pub enum ForwardedHeader {
 
 /// A network, or a single address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Network(pub IpNet);
+pub struct IpNetwork(pub IpNet);
 
-impl<'de> Deserialize<'de> for Network {
+impl<'de> Deserialize<'de> for IpNetwork {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = Cow::<str>::deserialize(deserializer)?;
         network(&text).map(Self).ok_or_else(|| {
@@ -56,7 +56,7 @@ impl ClientIpOptions {
     #[inline]
     pub fn trusts(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
-        self.trusted.iter().any(|Network(network)| network.contains(&address))
+        self.trusted.iter().any(|IpNetwork(network)| network.contains(&address))
     }
 
     /// The client of a request that came from `peer` with these headers.

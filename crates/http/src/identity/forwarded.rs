@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// The hops of one line of `header`, from right to left; none for what is no address.
 pub(super) fn hops(header: ForwardedHeader, line: &str) -> impl Iterator<Item = Option<IpAddr>> {
-    let elements = RightToLeft { rest: Some(line), separator: b',' };
+    let elements = RightToLeftParts { rest: Some(line), separator: b',' };
     // An empty element of a list is no element.
     elements.map(trim).filter(|element| !element.is_empty()).map(move |element| match header {
         ForwardedHeader::XForwardedFor => address(element),
@@ -19,7 +19,7 @@ pub(super) fn hops(header: ForwardedHeader, line: &str) -> impl Iterator<Item = 
 /// The address in one element such as `for="[2001:db8::1]:4711";proto=https`.
 fn hop(element: &str) -> Option<IpAddr> {
     let mut found = None;
-    for pair in (RightToLeft { rest: Some(element), separator: b';' }) {
+    for pair in (RightToLeftParts { rest: Some(element), separator: b';' }) {
         let Some((name, value)) = pair.split_once('=') else { continue };
         if !trim(name).eq_ignore_ascii_case("for") {
             continue;
@@ -65,12 +65,12 @@ fn trim(text: &str) -> &str {
 }
 
 /// The parts of a text from right to left, cut at separators outside of quotes.
-struct RightToLeft<'a> {
+struct RightToLeftParts<'a> {
     rest: Option<&'a str>,
     separator: u8,
 }
 
-impl<'a> Iterator for RightToLeft<'a> {
+impl<'a> Iterator for RightToLeftParts<'a> {
     type Item = &'a str;
 
     fn next(&mut self) -> Option<&'a str> {

@@ -2,7 +2,7 @@
 
 use super::client_ip::ClientIpOptions;
 use super::jwt::JwtOptions;
-use super::source::Source;
+use super::source::IdentitySource;
 use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
 use std::collections::BTreeMap;
@@ -14,15 +14,15 @@ use std::fmt;
 pub struct IdentityOptions {
     /// The API key. By default `X-Api-Key`, else the bearer token; if there is a `jwt`, bearer tokens are
     /// tokens and no keys, and it is `X-Api-Key` alone.
-    pub api_key: Option<Sources>,
+    pub api_key: Option<IdentitySources>,
     /// The user.
-    pub user: Sources,
+    pub user: IdentitySources,
     /// The tenant.
-    pub tenant: Sources,
+    pub tenant: IdentitySources,
     /// The tier. Callers do not choose their own: except for a claim, it counts from trusted peers only.
-    pub tier: Sources,
+    pub tier: IdentitySources,
     /// Custom identities by name.
-    pub ids: BTreeMap<String, Sources>,
+    pub ids: BTreeMap<String, IdentitySources>,
     /// How tokens are verified, for sources that are claims.
     pub jwt: Option<JwtOptions>,
     /// How the client's address is found.
@@ -38,42 +38,42 @@ pub struct IdentityOptions {
 #[serde(deny_unknown_fields)]
 pub struct TrustedHeader {
     /// Its name.
-    pub header: super::source::Name,
+    pub header: super::source::ConfiguredHeader,
 }
 
 /// Where one identity is taken from: the first source that has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sources(pub Vec<Source>);
+pub struct IdentitySources(pub Vec<IdentitySource>);
 
-impl<'de> Deserialize<'de> for Sources {
+impl<'de> Deserialize<'de> for IdentitySources {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct OneOrMany;
+        struct SourcesVisitor;
 
-        impl<'de> Visitor<'de> for OneOrMany {
-            type Value = Sources;
+        impl<'de> Visitor<'de> for SourcesVisitor {
+            type Value = IdentitySources;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a source such as `header: X-User` or `bearer`, or a list of them")
             }
 
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Sources, E> {
-                Source::plain(text).map(|source| Sources(vec![source]))
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<IdentitySources, E> {
+                IdentitySource::plain(text).map(|source| IdentitySources(vec![source]))
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Sources, A::Error> {
-                Ok(Sources(Source::named(map)?.into_iter().collect()))
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<IdentitySources, A::Error> {
+                Ok(IdentitySources(IdentitySource::named(map)?.into_iter().collect()))
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Sources, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<IdentitySources, A::Error> {
                 let mut sources = Vec::new();
                 while let Some(source) = items.next_element()? {
                     sources.push(source);
                 }
-                Ok(Sources(sources))
+                Ok(IdentitySources(sources))
             }
         }
 
-        deserializer.deserialize_any(OneOrMany)
+        deserializer.deserialize_any(SourcesVisitor)
     }
 }
 

@@ -1,6 +1,6 @@
 //! The places in a request where an identity can stand.
 
-use crate::fault::Fault;
+use crate::error::HttpError;
 use crate::headers::{AUTHORIZATION, COOKIE};
 use http::{HeaderMap, HeaderName, Uri};
 use serde::Deserialize;
@@ -10,11 +10,11 @@ use std::fmt;
 
 /// A place where an identity can stand.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum IdentitySource {
     /// A header, from whoever sends it.
-    Header(Name),
+    Header(ConfiguredHeader),
     /// A header that only trusted peers can set.
-    TrustedHeader(Name),
+    TrustedHeader(ConfiguredHeader),
     /// A parameter of the query.
     Query(String),
     /// A cookie.
@@ -30,7 +30,7 @@ pub enum Source {
 /// The kinds of sources that have a name.
 #[derive(Deserialize)]
 #[serde(field_identifier, rename_all = "snake_case")]
-enum Kind {
+enum SourceKind {
     Header,
     TrustedHeader,
     Query,
@@ -38,7 +38,7 @@ enum Kind {
     Jwt,
 }
 
-impl Source {
+impl IdentitySource {
     /// `bearer` or `ip`.
     pub(super) fn plain<E: de::Error>(text: &str) -> Result<Self, E> {
         match text {
@@ -52,50 +52,50 @@ impl Source {
 
     /// `header: X-User` and the like; none if nothing stands there.
     pub(super) fn named<'de, A: MapAccess<'de>>(mut map: A) -> Result<Option<Self>, A::Error> {
-        let Some(kind) = map.next_key::<Kind>()? else { return Ok(None) };
+        let Some(kind) = map.next_key::<SourceKind>()? else { return Ok(None) };
         let source = match kind {
-            Kind::Header => Self::Header(map.next_value()?),
-            Kind::TrustedHeader => Self::TrustedHeader(map.next_value()?),
-            Kind::Query => Self::Query(map.next_value()?),
-            Kind::Cookie => Self::Cookie(map.next_value()?),
-            Kind::Jwt => Self::Jwt(map.next_value()?),
+            SourceKind::Header => Self::Header(map.next_value()?),
+            SourceKind::TrustedHeader => Self::TrustedHeader(map.next_value()?),
+            SourceKind::Query => Self::Query(map.next_value()?),
+            SourceKind::Cookie => Self::Cookie(map.next_value()?),
+            SourceKind::Jwt => Self::Jwt(map.next_value()?),
         };
-        match map.next_key::<Kind>()? {
+        match map.next_key::<SourceKind>()? {
             None => Ok(Some(source)),
             Some(_) => Err(de::Error::custom("a source is one place; several go into a list")),
         }
     }
 }
 
-impl<'de> Deserialize<'de> for Source {
+impl<'de> Deserialize<'de> for IdentitySource {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct One;
+        struct SourceVisitor;
 
-        impl<'de> Visitor<'de> for One {
-            type Value = Source;
+        impl<'de> Visitor<'de> for SourceVisitor {
+            type Value = IdentitySource;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a source such as `header: X-User` or `bearer`")
             }
 
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Source, E> {
-                Source::plain(text)
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<IdentitySource, E> {
+                IdentitySource::plain(text)
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Source, A::Error> {
-                Source::named(map)?.ok_or_else(|| de::Error::custom("a source names a place"))
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<IdentitySource, A::Error> {
+                IdentitySource::named(map)?.ok_or_else(|| de::Error::custom("a source names a place"))
             }
         }
 
-        deserializer.deserialize_any(One)
+        deserializer.deserialize_any(SourceVisitor)
     }
 }
 
 /// The name of a header.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Name(pub HeaderName);
+pub struct ConfiguredHeader(pub HeaderName);
 
-impl<'de> Deserialize<'de> for Name {
+impl<'de> Deserialize<'de> for ConfiguredHeader {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = Cow::<str>::deserialize(deserializer)?;
         let name = HeaderName::try_from(&*text);
@@ -105,14 +105,14 @@ impl<'de> Deserialize<'de> for Name {
 
 /// The one value of the header `name`; none if it is absent or empty.
 #[inline]
-pub(super) fn header<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Fault> {
+pub(super) fn header<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, HttpError> {
     let mut lines = headers.get_all(name).iter();
     let Some(line) = lines.next() else { return Ok(None) };
     if lines.next().is_some() {
         return Err(twice("header", name.as_str()));
     }
     let text = std::str::from_utf8(line.as_bytes())
-        .map_err(|_| Fault::bad_request(format!("the header `{name}` is not UTF-8")))?;
+        .map_err(|_| HttpError::bad_request(format!("the header `{name}` is not UTF-8")))?;
     Ok(non_empty(text.trim()))
 }
 
@@ -120,7 +120,7 @@ pub(super) fn header<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Op
 /// none of them may find a token where there is none for us. So what begins with `Bearer` is a token, or nothing at all,
 /// or refused; and a token is one word, for of two some servers read the first.
 #[inline]
-pub(super) fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Fault> {
+pub(super) fn bearer(headers: &HeaderMap) -> Result<Option<&str>, HttpError> {
     const SCHEME: &str = "bearer";
     let Some(credentials) = header(headers, &AUTHORIZATION)? else { return Ok(None) };
     let Some((scheme, rest)) = credentials.split_at_checked(SCHEME.len()) else { return Ok(None) };
@@ -133,7 +133,7 @@ pub(super) fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Fault> {
     } else if token.len() < rest.len() && token.bytes().all(|byte| byte.is_ascii_graphic()) {
         Ok(non_empty(token))
     } else {
-        Err(Fault::bad_request("the header `authorization` is not `Bearer`, a space and one token"))
+        Err(HttpError::bad_request("the header `authorization` is not `Bearer`, a space and one token"))
     }
 }
 
@@ -141,25 +141,27 @@ pub(super) fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Fault> {
 ///
 /// Servers read more than one name as this one, and end values elsewhere: at a `;`, which some take for `&`. What could be
 /// this parameter to a server is refused: it would be somebody to the server, and another or nobody to us.
-pub(super) fn query<'a>(uri: &'a Uri, name: &str) -> Result<Option<Cow<'a, str>>, Fault> {
+pub(super) fn query<'a>(uri: &'a Uri, name: &str) -> Result<Option<Cow<'a, str>>, HttpError> {
     let Some(query) = uri.query() else { return Ok(None) };
     let mut found = None;
     for pair in query.split('&') {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
         match likeness(decoded(key).as_deref().unwrap_or(key), name) {
-            Likeness::Same if found.replace(value).is_some() => return Err(twice("query parameter", name)),
-            Likeness::Alike => return Err(alike("query parameter", key, name)),
-            Likeness::Same | Likeness::Other => {}
+            NameMatch::Same if found.replace(value).is_some() => return Err(twice("query parameter", name)),
+            NameMatch::Similar => return Err(alike("query parameter", key, name)),
+            NameMatch::Same | NameMatch::Different => {}
         }
         for key in pair.split(';').skip(1).map(|pair| pair.split('=').next().unwrap_or_default()) {
-            if likeness(decoded(key).as_deref().unwrap_or(key), name) != Likeness::Other {
+            if likeness(decoded(key).as_deref().unwrap_or(key), name) != NameMatch::Different {
                 return Err(alike("query parameter", key, name));
             }
         }
     }
     let Some(value) = found else { return Ok(None) };
     let value = decoded(value).filter(|text| !value.contains(';') && is_one_line(text)).ok_or_else(|| {
-        Fault::bad_request(format!("the query parameter `{name}` cannot be decoded, or not in one way only"))
+        HttpError::bad_request(format!(
+            "the query parameter `{name}` cannot be decoded, or not in one way only"
+        ))
     })?;
     Ok(match value {
         Cow::Borrowed(text) => non_empty(text.trim()).map(Cow::Borrowed),
@@ -168,22 +170,24 @@ pub(super) fn query<'a>(uri: &'a Uri, name: &str) -> Result<Option<Cow<'a, str>>
 }
 
 /// The one cookie `name`, without quotes and escapes: some servers remove them. Cookies may come in several lines.
-pub(super) fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<Cow<'a, str>>, Fault> {
+pub(super) fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<Cow<'a, str>>, HttpError> {
     let mut found = None;
     for line in headers.get_all(COOKIE) {
         let text = std::str::from_utf8(line.as_bytes())
-            .map_err(|_| Fault::bad_request("the header `cookie` is not UTF-8"))?;
+            .map_err(|_| HttpError::bad_request("the header `cookie` is not UTF-8"))?;
         for pair in text.split(';') {
             let Some((key, value)) = pair.split_once('=') else { continue };
             match likeness(key.trim(), name) {
-                Likeness::Same if found.replace(value.trim()).is_some() => return Err(twice("cookie", name)),
-                Likeness::Alike => return Err(alike("cookie", key.trim(), name)),
-                Likeness::Same | Likeness::Other => {}
+                NameMatch::Same if found.replace(value.trim()).is_some() => {
+                    return Err(twice("cookie", name));
+                }
+                NameMatch::Similar => return Err(alike("cookie", key.trim(), name)),
+                NameMatch::Same | NameMatch::Different => {}
             }
             // To some servers a comma or a space ends a cookie, and the next one begins.
             let inner =
                 value.split([',', ' ', '\t', '"']).skip(1).filter_map(|part| Some(part.split_once('=')?.0));
-            if let Some(key) = inner.into_iter().find(|key| likeness(key, name) != Likeness::Other) {
+            if let Some(key) = inner.into_iter().find(|key| likeness(key, name) != NameMatch::Different) {
                 return Err(alike("cookie", key, name));
             }
         }
@@ -193,7 +197,9 @@ pub(super) fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<Co
     // Some servers read `\142` in quotes as an escape, and what begins with `j:` as JSON.
     let has_other_readings = |text: &str| text.contains('\\') || text.starts_with("j:");
     let refusal = || {
-        Fault::bad_request(format!("the cookie `{name}` is written in a way that servers read differently"))
+        HttpError::bad_request(format!(
+            "the cookie `{name}` is written in a way that servers read differently"
+        ))
     };
     if !value.contains('%') {
         if has_other_readings(value) {
@@ -208,31 +214,31 @@ pub(super) fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<Co
         return Err(refusal());
     }
     if !is_one_line(&text) {
-        return Err(Fault::bad_request(format!("the cookie `{name}` has control characters in it")));
+        return Err(HttpError::bad_request(format!("the cookie `{name}` has control characters in it")));
     }
     Ok(Some(text).filter(|text| !text.is_empty()))
 }
 
 /// What a name is to a server that looks for another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Likeness {
+enum NameMatch {
     /// The one.
     Same,
     /// Another, which some servers take for it: they make no difference between cases, or between `.`, ` ` and `_`, or
     /// read `name[]` as a list of that name.
-    Alike,
-    Other,
+    Similar,
+    Different,
 }
 
-fn likeness(key: &str, name: &str) -> Likeness {
+fn likeness(key: &str, name: &str) -> NameMatch {
     if key == name {
-        return Likeness::Same;
+        return NameMatch::Same;
     }
     let fold = |byte: u8| if byte.is_ascii_alphanumeric() { byte.to_ascii_lowercase() } else { b'_' };
     let is_like = |key: &str| key.len() == name.len() && key.bytes().map(fold).eq(name.bytes().map(fold));
     // `[name]` is read as `name`, and `name[]` as a list of it.
     let bare = key.trim_start_matches(['[', ' ']).split(['[', ']', '\0']).next().unwrap_or_default().trim();
-    if is_like(key) || is_like(bare) { Likeness::Alike } else { Likeness::Other }
+    if is_like(key) || is_like(bare) { NameMatch::Similar } else { NameMatch::Different }
 }
 
 /// Whether a text has no control characters, at which some servers end it, but around it.
@@ -245,14 +251,14 @@ fn non_empty(text: &str) -> Option<&str> {
 }
 
 #[cold]
-fn alike(what: &str, key: &str, name: &str) -> Fault {
+fn alike(what: &str, key: &str, name: &str) -> HttpError {
     let shown: String = key.chars().take(100).collect();
-    Fault::bad_request(format!("the {what} `{shown}` could be read as `{name}`"))
+    HttpError::bad_request(format!("the {what} `{shown}` could be read as `{name}`"))
 }
 
 #[cold]
-fn twice(what: &str, name: &str) -> Fault {
-    Fault::bad_request(format!("the {what} `{name}` stands there twice"))
+fn twice(what: &str, name: &str) -> HttpError {
+    HttpError::bad_request(format!("the {what} `{name}` stands there twice"))
 }
 
 /// A text of a query without its escapes; none if they are broken or no UTF-8.

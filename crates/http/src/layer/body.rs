@@ -1,6 +1,6 @@
 //! The body of a response: the inner service's, or that of an answer in its place.
 
-use super::place::HeldPlace;
+use super::shared_permit::SharedPermit;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::Full;
@@ -12,15 +12,15 @@ pin_project! {
     /// The body of a response of a [`RateLimit`](super::RateLimit).
     pub struct ResponseBody<B> {
         #[pin]
-        kind: Kind<B>,
+        kind: BodyKind<B>,
     }
 }
 
 pin_project! {
-    #[project = KindNow]
-    enum Kind<B> {
+    #[project = BodyKindProjection]
+    enum BodyKind<B> {
         /// The place is let go when the body has ended, or is dropped because nothing reads it any more.
-        Passing { #[pin] body: B, place: Option<HeldPlace> },
+        Passing { #[pin] body: B, place: Option<SharedPermit> },
         Answered { #[pin] body: Full<Bytes>, cause: AnswerCause },
     }
 }
@@ -29,35 +29,35 @@ pin_project! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AnswerCause {
     Refusal,
-    Fault,
+    InvalidRequest,
 }
 
 /// Where a response comes from.
 #[derive(Debug)]
-pub enum AnsweredBy<'b, B> {
+pub enum ResponseSource<'b, B> {
     /// The inner service, with this body.
     Service(&'b B),
     /// The limiter: over a limit or on the deny list, in whatever way the client is told.
     Refusal,
     /// The layer, because the request makes no sense.
-    Fault,
+    InvalidRequest,
 }
 
 impl<B> ResponseBody<B> {
-    pub(super) fn passing(body: B, place: Option<HeldPlace>) -> Self {
-        Self { kind: Kind::Passing { body, place } }
+    pub(super) fn passing(body: B, place: Option<SharedPermit>) -> Self {
+        Self { kind: BodyKind::Passing { body, place } }
     }
 
     pub(super) fn answered(body: Full<Bytes>, cause: AnswerCause) -> Self {
-        Self { kind: Kind::Answered { body, cause } }
+        Self { kind: BodyKind::Answered { body, cause } }
     }
 
     /// Where the response comes from.
-    pub fn answered_by(&self) -> AnsweredBy<'_, B> {
+    pub fn source(&self) -> ResponseSource<'_, B> {
         match &self.kind {
-            Kind::Passing { body, .. } => AnsweredBy::Service(body),
-            Kind::Answered { cause: AnswerCause::Refusal, .. } => AnsweredBy::Refusal,
-            Kind::Answered { cause: AnswerCause::Fault, .. } => AnsweredBy::Fault,
+            BodyKind::Passing { body, .. } => ResponseSource::Service(body),
+            BodyKind::Answered { cause: AnswerCause::Refusal, .. } => ResponseSource::Refusal,
+            BodyKind::Answered { cause: AnswerCause::InvalidRequest, .. } => ResponseSource::InvalidRequest,
         }
     }
 }
@@ -71,14 +71,14 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         match self.project().kind.project() {
-            KindNow::Passing { body, place } => {
+            BodyKindProjection::Passing { body, place } => {
                 let frame = ready!(body.poll_frame(cx));
                 if !matches!(frame, Some(Ok(_))) {
                     *place = None;
                 }
                 Poll::Ready(frame)
             }
-            KindNow::Answered { body, .. } => {
+            BodyKindProjection::Answered { body, .. } => {
                 let frame = ready!(body.poll_frame(cx));
                 Poll::Ready(frame.map(|frame| frame.map_err(|never| match never {})))
             }
@@ -87,15 +87,15 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
 
     fn is_end_stream(&self) -> bool {
         match &self.kind {
-            Kind::Passing { body, .. } => body.is_end_stream(),
-            Kind::Answered { body, .. } => body.is_end_stream(),
+            BodyKind::Passing { body, .. } => body.is_end_stream(),
+            BodyKind::Answered { body, .. } => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
-            Kind::Passing { body, .. } => body.size_hint(),
-            Kind::Answered { body, .. } => body.size_hint(),
+            BodyKind::Passing { body, .. } => body.size_hint(),
+            BodyKind::Answered { body, .. } => body.size_hint(),
         }
     }
 }

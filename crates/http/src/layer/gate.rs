@@ -2,12 +2,12 @@
 
 use super::PeerFrom;
 use super::body::AnswerCause;
-use super::place::HeldPlace;
-use crate::answer::{self, Answer};
-use crate::fault::Fault;
+use super::shared_permit::SharedPermit;
+use crate::error::HttpError;
 use crate::headers::{self, HeaderOptions};
-use crate::identity::Identities;
-use crate::{grpc, host, path, reserved};
+use crate::identity::IdentityExtractor;
+use crate::response::{self, FullResponse};
+use crate::{grpc, host, path, reserved_headers};
 use http::{HeaderMap, Request};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,33 +15,33 @@ use tollgate_limiter::{Admission, Admit, Decision, Limiter};
 
 /// What every request is held against.
 #[derive(Clone, Debug)]
-pub(super) struct Gate {
+pub(super) struct LayerCore {
     pub(super) limiter: Arc<Limiter>,
-    pub(super) identities: Arc<Identities>,
+    pub(super) identities: Arc<IdentityExtractor>,
     pub(super) headers: HeaderOptions,
     pub(super) peer_from: PeerFrom,
 }
 
 /// What becomes of a request: it passes, or is answered here.
-pub(super) enum Judged<P> {
-    Passes(P),
-    Answered(Answer, AnswerCause),
+pub(super) enum LayerOutcome<P> {
+    Admitted(P),
+    Answered(FullResponse, AnswerCause),
 }
 
 /// What is known of a request that passes.
-pub(super) struct Passage {
+pub(super) struct AdmittedRequest {
     pub(super) decision: Decision,
-    pub(super) place: Option<HeldPlace>,
+    pub(super) place: Option<SharedPermit>,
 }
 
-impl Gate {
+impl LayerCore {
     /// Whether the request may pass, if that is known at once.
     #[inline]
     pub(super) fn admit<A>(
         &self,
         request: &mut Request<A>,
         peer: Option<SocketAddr>,
-    ) -> Option<Judged<Passage>> {
+    ) -> Option<LayerOutcome<AdmittedRequest>> {
         match self.ask(request, peer, |request| self.limiter.admit(request)).and_then(|admit| Ok(admit?)) {
             Ok(Admit::Decided(admission)) => Some(self.conclude(request, admission)),
             // The rules have changed since it was asked whether there is anything to wait for.
@@ -60,7 +60,7 @@ impl Gate {
         request: &mut Request<A>,
         peer: Option<SocketAddr>,
         ask: impl FnOnce(&tollgate_limiter::Request<'_>) -> R,
-    ) -> Result<R, Fault> {
+    ) -> Result<R, HttpError> {
         path::canonicalize(request)?;
         let looks_at_domains = self.limiter.looks_at_domains();
         if looks_at_domains {
@@ -74,29 +74,29 @@ impl Gate {
         Ok(caller.ask(request.method(), domain.as_deref(), uri.path(), ask))
     }
 
-    fn conclude<A>(&self, request: &mut Request<A>, admission: Admission) -> Judged<Passage> {
+    fn conclude<A>(&self, request: &mut Request<A>, admission: Admission) -> LayerOutcome<AdmittedRequest> {
         let Admission { decision, permit } = admission;
         if decision.allowed() {
             self.tell_upstream(request.headers_mut(), &decision);
-            let place = permit.map(HeldPlace::new);
+            let place = permit.map(SharedPermit::new);
             if let Some(place) = &place {
                 request.extensions_mut().insert(place.clone());
             }
-            return Judged::Passes(Passage { decision, place });
+            return LayerOutcome::Admitted(AdmittedRequest { decision, place });
         }
         let answer = if grpc::is_call(request.headers()) {
             grpc::refusal(&decision, &self.headers)
         } else {
-            answer::refusal_over(&decision, &self.headers, std::mem::take(request.headers_mut()))
+            response::refusal_over(&decision, &self.headers, std::mem::take(request.headers_mut()))
         };
-        Judged::Answered(answer.expect("what is not allowed is refused"), AnswerCause::Refusal)
+        LayerOutcome::Answered(answer.expect("what is not allowed is refused"), AnswerCause::Refusal)
     }
 
     /// Writes the flags of a decision, where the client may have written its own.
     #[inline]
     fn tell_upstream(&self, headers: &mut HeaderMap, decision: &Decision) {
         if self.limiter.has_flags() {
-            reserved::clear_flags(headers, &self.limiter.flag_headers());
+            reserved_headers::clear_flags(headers, &self.limiter.flag_headers());
             for flag in decision.flags() {
                 headers::write_flag(&flag, headers);
             }
@@ -104,25 +104,25 @@ impl Gate {
     }
 }
 
-/// The same as [`Gate::admit`] for a limiter that may have to wait, with the request handed through.
+/// The same as [`LayerCore::admit`] for a limiter that may have to wait, with the request handed through.
 pub(super) async fn admit_waiting<A>(
-    gate: Arc<Gate>,
+    gate: Arc<LayerCore>,
     mut request: Request<A>,
     peer: Option<SocketAddr>,
-) -> Judged<(Request<A>, Passage)> {
+) -> LayerOutcome<(Request<A>, AdmittedRequest)> {
     let asked = gate.ask(&mut request, peer, |request| gate.limiter.admit(request));
     let admission = match asked.and_then(|admit| Ok(admit?)) {
         Ok(admit) => admit.admission().await,
         Err(fault) => return refused(request.headers(), &fault),
     };
     match gate.conclude(&mut request, admission) {
-        Judged::Passes(passage) => Judged::Passes((request, passage)),
-        Judged::Answered(answer, cause) => Judged::Answered(answer, cause),
+        LayerOutcome::Admitted(passage) => LayerOutcome::Admitted((request, passage)),
+        LayerOutcome::Answered(answer, cause) => LayerOutcome::Answered(answer, cause),
     }
 }
 
 #[cold]
-fn refused<P>(asked: &HeaderMap, fault: &Fault) -> Judged<P> {
-    let answer = if grpc::is_call(asked) { grpc::fault(fault) } else { fault.answer() };
-    Judged::Answered(answer, AnswerCause::Fault)
+fn refused<P>(asked: &HeaderMap, fault: &HttpError) -> LayerOutcome<P> {
+    let answer = if grpc::is_call(asked) { grpc::fault(fault) } else { fault.response() };
+    LayerOutcome::Answered(answer, AnswerCause::InvalidRequest)
 }

@@ -3,9 +3,9 @@
 //! Clients that are refused mostly repeat themselves: the same words again, or the same but for the target. An accept
 //! loop that recognises them need not put such a request together anew to say no again.
 
-use super::gate::Gate;
-use crate::answer::wire::{self, Said};
+use super::gate::LayerCore;
 use crate::body;
+use crate::response::wire::{self, WrittenRefusal};
 use http::header::{CONNECTION, EXPECT, UPGRADE};
 use http::uri::PathAndQuery;
 use http::{Method, Request, Uri, Version};
@@ -15,20 +15,24 @@ use tollgate_limiter::Decision;
 
 /// All that decides about a request of HTTP/1.1, but its target.
 #[derive(Debug)]
-pub struct Refused {
-    gate: Arc<Gate>,
+pub struct RepeatableRequest {
+    gate: Arc<LayerCore>,
     peer: Option<SocketAddr>,
     /// The target as it was written.
     target: Uri,
     /// With the path in its canonical form.
     request: Request<()>,
     prefers_problem: bool,
-    said: Option<Said>,
+    said: Option<WrittenRefusal>,
 }
 
-impl Refused {
+impl RepeatableRequest {
     /// None if there is more to the answer of such a request than what this one says of it.
-    pub(super) fn new<A>(gate: &Arc<Gate>, peer: Option<SocketAddr>, request: &Request<A>) -> Option<Self> {
+    pub(super) fn new<A>(
+        gate: &Arc<LayerCore>,
+        peer: Option<SocketAddr>,
+        request: &Request<A>,
+    ) -> Option<Self> {
         let (method, uri, headers) = (request.method(), request.uri(), request.headers());
         let is_usual = request.version() == Version::HTTP_11
             && !matches!(*method, Method::HEAD | Method::CONNECT)

@@ -5,19 +5,19 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
 use http_body_util::BodyExt;
 use std::task::{Context, Poll, Waker};
-use tollgate_http::{Answer, Fault, HeaderOptions, answer};
+use tollgate_http::{FullResponse, HeaderOptions, HttpError, response};
 use tollgate_limiter::{Decision, InvalidRequest};
 
-fn refusal(decision: &Decision, accept: &[&'static str]) -> Option<Answer> {
+fn refusal(decision: &Decision, accept: &[&'static str]) -> Option<FullResponse> {
     let mut asked = HeaderMap::new();
     for line in accept {
         asked.append("accept", HeaderValue::from_static(line));
     }
-    answer::refusal(decision, &HeaderOptions::default(), &asked)
+    response::refusal(decision, &HeaderOptions::default(), &asked)
 }
 
 /// Status, content type and body.
-fn shown(answer: Answer) -> (u16, String, String) {
+fn shown(answer: FullResponse) -> (u16, String, String) {
     let status = answer.status().as_u16();
     let kind = answer.headers()["content-type"].to_str().unwrap().to_owned();
     let mut collected = Box::pin(answer.into_body().collect());
@@ -103,19 +103,19 @@ fn who_may_pass_is_not_refused() {
 #[test]
 fn faults() {
     let cost = InvalidRequest::CostAboveLimit { rule: "orders".to_owned(), limit: 100, cost: 101 };
-    let table: [(Fault, u16, &str); 7] = [
+    let table: [(HttpError, u16, &str); 7] = [
         (
-            Fault::bad_request("what\u{7}is \"this\"").at(2, 7).in_field("ids.a").with_hint("that"),
+            HttpError::bad_request("what\u{7}is \"this\"").at(2, 7).in_field("ids.a").with_hint("that"),
             400,
             r#"{"error":{"code":"BAD_REQUEST","message":"what\u0007is \"this\" at line 2 column 7","details":{"line":2,"column":7,"field":"ids.a","hint":"that"}}}"#,
         ),
         (
-            Fault::bad_request("bad").at(1, 7).moved_to((3, 10)),
+            HttpError::bad_request("bad").at(1, 7).moved_to((3, 10)),
             400,
             r#"{"error":{"code":"BAD_REQUEST","message":"bad at line 3 column 16","details":{"line":3,"column":16}}}"#,
         ),
         (
-            Fault::bad_request("bad").at(2, 7).moved_to((3, 10)),
+            HttpError::bad_request("bad").at(2, 7).moved_to((3, 10)),
             400,
             r#"{"error":{"code":"BAD_REQUEST","message":"bad at line 4 column 7","details":{"line":4,"column":7}}}"#,
         ),
@@ -130,18 +130,18 @@ fn faults() {
             r#"{"error":{"code":"BAD_REQUEST","message":"the cost must be at least 1","details":{"field":"cost"}}}"#,
         ),
         (
-            Fault::too_large(10),
+            HttpError::too_large(10),
             413,
             r#"{"error":{"code":"BODY_TOO_LARGE","message":"the body is longer than 10 bytes"}}"#,
         ),
         (
-            Fault::too_slow(),
+            HttpError::too_slow(),
             408,
             r#"{"error":{"code":"REQUEST_TIMEOUT","message":"the body did not arrive in time"}}"#,
         ),
     ];
     for (fault, status, body) in table {
-        let answer = fault.answer();
+        let answer = fault.response();
         assert!(answer.headers().get("retry-after").is_none(), "waiting does not mend a request");
         assert_eq!(shown(answer), (status, "application/json".to_owned(), body.to_owned()));
     }

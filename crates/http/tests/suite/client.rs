@@ -4,7 +4,7 @@ use http::HeaderMap;
 use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
-use tollgate_testbed::{PATIENCE, read_head};
+use tollgate_testbed::{PATIENCE, limit_headers, read_head};
 
 pub struct Client {
     stream: BufReader<TcpStream>,
@@ -95,16 +95,4 @@ pub fn post(path: &str, headers: &str, body: impl AsRef<[u8]>) -> Vec<u8> {
     let head =
         format!("POST {path} HTTP/1.1\r\nHost: test\r\n{headers}Content-Length: {}\r\n\r\n", body.len());
     [head.as_bytes(), body].concat()
-}
-
-/// The headers that speak of limits, sorted, as lines.
-pub fn limit_headers(headers: &HeaderMap) -> Vec<String> {
-    let about_limits = |name: &str| name.contains("ratelimit") || name == "retry-after";
-    let mut lines: Vec<String> = headers
-        .iter()
-        .filter(|(name, _)| about_limits(name.as_str()))
-        .map(|(name, value)| format!("{name}: {}", value.to_str().unwrap()))
-        .collect();
-    lines.sort();
-    lines
 }

@@ -1,6 +1,5 @@
 //! What the layer does with requests over a limit, and with those that are counted until they end.
 
-use crate::client::limit_headers;
 use crate::gatehouse::{Gatehouse, ask};
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
@@ -9,7 +8,8 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::time::Duration;
 use tollgate_http::HeaderOptions;
-use tollgate_http::layer::HeldPlace;
+use tollgate_http::layer::SharedPermit;
+use tollgate_testbed::limit_headers;
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 /// A service that answers with what it was told in the headers `names`.
@@ -222,7 +222,7 @@ async fn work_that_keeps_its_place_is_in_flight() {
     let house = Gatehouse::new("rules: [{ id: one, algorithm: concurrency, limit: 1 }]", "");
     let (keep, mut kept) = tokio::sync::mpsc::unbounded_channel();
     let works = service_fn(move |request: Request<Full<Bytes>>| {
-        let place = request.extensions().get::<HeldPlace>().cloned().unwrap();
+        let place = request.extensions().get::<SharedPermit>().cloned().unwrap();
         keep.send(place).unwrap();
         std::future::pending::<Result<Response<Full<Bytes>>, Infallible>>()
     });

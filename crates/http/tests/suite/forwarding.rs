@@ -3,10 +3,10 @@
 use http::{HeaderMap, HeaderValue};
 use std::net::IpAddr;
 use tollgate_core::rules::pattern::network;
-use tollgate_http::identity::{ClientIpOptions, ForwardedHeader, Network};
+use tollgate_http::identity::{ClientIpOptions, ForwardedHeader, IpNetwork};
 
 fn behind(header: ForwardedHeader) -> ClientIpOptions {
-    let trusted = ["10.0.0.0/8", "fd00::/8"].map(|text| Network(network(text).unwrap()));
+    let trusted = ["10.0.0.0/8", "fd00::/8"].map(|text| IpNetwork(network(text).unwrap()));
     ClientIpOptions { trusted: trusted.into(), header }
 }
 

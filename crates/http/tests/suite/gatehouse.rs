@@ -11,7 +11,7 @@ use std::sync::Arc;
 use tollgate_core::document::Document;
 use tollgate_core::rules::load;
 use tollgate_http::layer::RateLimit;
-use tollgate_http::{Identities, IdentityOptions, RateLimitLayer};
+use tollgate_http::{IdentityExtractor, IdentityOptions, RateLimitLayer};
 use tollgate_limiter::{Clock, Limiter, ManualClock, MemoryStore};
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -85,7 +85,7 @@ impl Gatehouse {
         let clock = ManualClock::new(START_US);
         let limiter = limiter(rules, Clock::Manual(clock.clone()));
         let options = if identity.is_empty() { IdentityOptions::default() } else { options(identity) };
-        let identities = Identities::open(&options, folder).unwrap_or_else(|error| panic!("{error}"));
+        let identities = IdentityExtractor::open(&options, folder).unwrap_or_else(|error| panic!("{error}"));
         Self { clock, layer: RateLimitLayer::new(limiter).identities(identities) }
     }
 

@@ -1,16 +1,16 @@
 //! Which headers a decision has, letter for letter.
 
-use crate::client::limit_headers;
 use crate::decisions::{START_US, Setting};
 use http::HeaderMap;
-use tollgate_http::{HeaderOptions, Reset, UnavailableStatus, answer};
+use tollgate_http::{HeaderOptions, ResetFormat, UnavailableStatus, response};
 use tollgate_limiter::Decision;
+use tollgate_testbed::limit_headers;
 
 const ALL: HeaderOptions = HeaderOptions {
     x_ratelimit: true,
     ratelimit: true,
     legacy: true,
-    reset: Reset::Unix,
+    reset: ResetFormat::Unix,
     retry_jitter: None,
     store_unavailable: UnavailableStatus::ServiceUnavailable,
 };
@@ -18,7 +18,7 @@ const NONE: HeaderOptions = HeaderOptions {
     x_ratelimit: false,
     ratelimit: false,
     legacy: false,
-    reset: Reset::Unix,
+    reset: ResetFormat::Unix,
     retry_jitter: None,
     store_unavailable: UnavailableStatus::ServiceUnavailable,
 };
@@ -74,7 +74,7 @@ fn each_family_can_be_had_alone() {
             ],
         ),
         (
-            HeaderOptions { x_ratelimit: true, reset: Reset::Delta, ..NONE },
+            HeaderOptions { x_ratelimit: true, reset: ResetFormat::Delta, ..NONE },
             &[
                 "retry-after: 1",
                 "x-ratelimit-limit: 100",
@@ -106,7 +106,7 @@ fn seconds_are_rounded_up_and_a_wait_is_at_least_one() {
     let table = [(0, "1", "2"), (400_000, "1", "2"), (999_999, "1", "2"), (999_998, "1", "2"), (1, "1", "2")];
     for (after_us, retry_after, reset) in table {
         setting.clock.set_us(START_US + after_us);
-        let options = HeaderOptions { x_ratelimit: true, reset: Reset::Delta, ..NONE };
+        let options = HeaderOptions { x_ratelimit: true, reset: ResetFormat::Delta, ..NONE };
         let lines = written(options, &setting.ask("sk_1", 1));
         assert_eq!(lines[0], format!("retry-after: {retry_after}"), "{after_us}");
         assert_eq!(lines[3], format!("x-ratelimit-reset: {reset}"), "{after_us}");
@@ -162,7 +162,7 @@ fn options_are_read_from_a_document() {
         x_ratelimit: false,
         ratelimit: true,
         legacy: true,
-        reset: Reset::Delta,
+        reset: ResetFormat::Delta,
         retry_jitter: None,
         store_unavailable: UnavailableStatus::TooManyRequests,
     };
@@ -180,7 +180,7 @@ fn jitter_only_ever_lengthens_the_wait_and_body_and_header_agree() {
     let mut waits = std::collections::BTreeSet::new();
     for _ in 0..200 {
         let decision = setting.ask("k", 1);
-        let answer = answer::refusal(&decision, &options, &HeaderMap::new()).unwrap();
+        let answer = response::refusal(&decision, &options, &HeaderMap::new()).unwrap();
         let wait: u64 = answer.headers()["retry-after"].to_str().unwrap().parse().unwrap();
         let body = format!("{:?}", answer.body());
         assert!(body.contains(&format!("retry_after_seconds\\\":{wait}")), "{body}");

@@ -7,11 +7,11 @@ use jsonwebtoken::Algorithm;
 use serde_json::json;
 use std::path::Path;
 use tollgate_core::document::Document;
-use tollgate_http::{Identities, IdentityOptions};
+use tollgate_http::{IdentityExtractor, IdentityOptions};
 use tollgate_limiter::Request;
 
 /// What the engine is told about a request, in one line.
-fn seen(identities: &Identities, request: http::Request<()>, peer: &str) -> String {
+fn seen(identities: &IdentityExtractor, request: http::Request<()>, peer: &str) -> String {
     let (parts, ()) = request.into_parts();
     let caller = match identities.caller(&parts.uri, &parts.headers, Some(peer.parse().unwrap()), START_US) {
         Ok(caller) => caller,
@@ -45,7 +45,7 @@ fn request(uri: &str, headers: &[(&str, &str)]) -> http::Request<()> {
 
 #[test]
 fn by_default_a_key_is_a_header_or_the_bearer_token() {
-    let identities = Identities::default();
+    let identities = IdentityExtractor::default();
     for (headers, expected) in [
         (&[][..], "ip=203.0.113.9"),
         (&[("X-Api-Key", "k1")], "key=k1 ip=203.0.113.9"),
@@ -72,7 +72,7 @@ priority: { header: X-Priority }
 client_ip: { trusted: [10.0.0.0/8], header: forwarded }
 ",
     );
-    let identities = Identities::open(&options, Path::new("")).unwrap();
+    let identities = IdentityExtractor::open(&options, Path::new("")).unwrap();
     let headers = [
         ("cookie", "a=b; session=\"s1\"; c=d"),
         ("x-key", "k"),
@@ -137,7 +137,7 @@ fn claims_are_texts_numbers_or_deeper() {
         "{{ user: [{{ jwt: uid }}, {{ jwt: sub }}], tenant: {{ jwt: org.id }}, tier: {{ jwt: 'https://x.y/plan' }},
            jwt: {jwt}, issuer: me, audience: [api, web], token: {{ cookie: token }} }} }}"
     ));
-    let identities = Identities::open(&options, folder.path()).unwrap();
+    let identities = IdentityExtractor::open(&options, folder.path()).unwrap();
     let seen_with = |claims: serde_json::Value| {
         let cookie = format!("token={}", signer.sign(&claims));
         seen(&identities, request("/", &[("cookie", &cookie), ("authorization", "Bearer k")]), "203.0.113.9")
@@ -192,7 +192,7 @@ fn settings_that_cannot_work() {
         ("jwt: { algorithm: ES256, jwks_file: short }", "this is no set of keys"),
         ("jwt: { algorithm: HS256, secret_file: short, token: ip }", "identity.jwt.token: a token stands in"),
     ] {
-        let error = Identities::open(&options(yaml), folder.path()).unwrap_err().to_string();
+        let error = IdentityExtractor::open(&options(yaml), folder.path()).unwrap_err().to_string();
         assert!(error.contains(says), "{yaml}: {error}");
     }
 }

@@ -17,7 +17,7 @@ deny: [sk_bad]
 async fn headers_are_on_what_a_limit_touched_and_on_nothing_else() {
     let gatehouse = Gatehouse::new(RULES, "");
     let orders = |key: &str| ask("203.0.113.9", "/orders").with("x-api-key", key);
-    let lines = crate::client::limit_headers;
+    let lines = tollgate_testbed::limit_headers;
 
     let told = gatehouse.tell(orders("sk_1")).await;
     let expected = [

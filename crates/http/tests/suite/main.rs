@@ -4,7 +4,7 @@
 
 mod bodies;
 mod bypass;
-#[allow(dead_code, reason = "the tests of the doors share it")]
+#[allow(dead_code, reason = "the tests of the servers share it")]
 mod client;
 mod decisions;
 mod exceeding;
@@ -14,6 +14,5 @@ mod gatehouse;
 mod headers;
 mod identities;
 mod layering;
-mod serving;
 mod sharing;
 mod tokens;

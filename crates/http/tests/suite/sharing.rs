@@ -1,6 +1,5 @@
 //! The layer with a store that has to be waited for.
 
-use crate::client::limit_headers;
 use crate::gatehouse::{Told, ask};
 use base64::Engine;
 use http::{Request, Response};
@@ -10,6 +9,7 @@ use std::sync::Arc;
 use tollgate_core::rules::load;
 use tollgate_http::{HeaderOptions, RateLimitLayer, UnavailableStatus};
 use tollgate_limiter::{Clock, FailureSettings, Limiter, MemoryStore, RedisSettings, RedisStore};
+use tollgate_testbed::limit_headers;
 use tollgate_testbed::{PATIENCE, RedisServer};
 use tower::{Layer, ServiceExt, service_fn};
 

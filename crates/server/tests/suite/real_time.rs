@@ -7,8 +7,8 @@ use crate::setting::door;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
-use tollgate_http::ServeOptions;
 use tollgate_limiter::Clock;
+use tollgate_listen::ServeOptions;
 use tollgate_server::serve_http;
 
 const CAPACITY: f64 = 100.0;

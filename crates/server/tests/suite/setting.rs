@@ -7,8 +7,9 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tollgate_core::rules::load;
-use tollgate_http::{HeaderOptions, ServeOptions};
+use tollgate_http::HeaderOptions;
 use tollgate_limiter::{Clock, Limiter, ManualClock, MemoryStore};
+use tollgate_listen::ServeOptions;
 use tollgate_server::{HttpDoor, Readiness, serve_http};
 
 /// 2027-01-15T08:00:00Z

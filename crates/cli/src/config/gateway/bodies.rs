@@ -5,7 +5,7 @@ use super::{Wrong, duration};
 use serde::Deserialize;
 use tollgate_core::document::DocumentPath;
 use tollgate_gateway::settings::BodyLimits;
-use tollgate_http::serve::MinRate;
+use tollgate_listen::MinRate;
 
 /// More than this would cut off clients on links that are in use.
 const HIGHEST_MIN_RATE: u32 = 1_000_000;

@@ -1,0 +1,73 @@
+//! Reads the body of a request, which is bounded in size and in time.
+
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt;
+use hyper::body::{Body, Incoming};
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::task::Poll;
+use std::time::Duration;
+use tollgate_http::HttpError;
+
+/// The whole body, if it is no longer than `most_bytes` and arrives within `most_time`.
+///
+/// Reading stops at the first byte too many, and does not begin if the announced length says so.
+pub async fn read_body(body: Incoming, most_bytes: usize, most_time: Duration) -> Result<Bytes, HttpError> {
+    if body.size_hint().lower() > most_bytes as u64 {
+        return Err(HttpError::too_large(most_bytes));
+    }
+    let mut reading = pin!(collect(body, most_bytes));
+    match almost_there(reading.as_mut()).await {
+        Some(read) => read,
+        None => match tokio::time::timeout(most_time, reading).await {
+            Ok(read) => read,
+            Err(_) => Err(HttpError::too_slow()),
+        },
+    }
+}
+
+/// What is ready at the second look. The connection hands out a body only after it was first asked for, so
+/// the first look never finds one; a timer that early would be armed for every request.
+async fn almost_there<F: Future>(mut reading: Pin<&mut F>) -> Option<F::Output> {
+    let mut looked = false;
+    poll_fn(|cx| match reading.as_mut().poll(cx) {
+        Poll::Ready(read) => Poll::Ready(Some(read)),
+        Poll::Pending if looked => Poll::Ready(None),
+        Poll::Pending => {
+            looked = true;
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        }
+    })
+    .await
+}
+
+async fn collect(mut body: Incoming, most_bytes: usize) -> Result<Bytes, HttpError> {
+    let Some(first) = next_data(&mut body).await? else { return Ok(Bytes::new()) };
+    if first.len() > most_bytes {
+        return Err(HttpError::too_large(most_bytes));
+    }
+    // Nearly always the body came in one piece, and then it is not copied.
+    if body.is_end_stream() {
+        return Ok(first);
+    }
+    let mut whole = BytesMut::from(first);
+    while let Some(data) = next_data(&mut body).await? {
+        if whole.len() + data.len() > most_bytes {
+            return Err(HttpError::too_large(most_bytes));
+        }
+        whole.extend_from_slice(&data);
+    }
+    Ok(whole.freeze())
+}
+
+async fn next_data(body: &mut Incoming) -> Result<Option<Bytes>, HttpError> {
+    while let Some(frame) = body.frame().await {
+        let frame =
+            frame.map_err(|error| HttpError::bad_request(format!("the body cannot be read: {error}")))?;
+        if let Ok(data) = frame.into_data() {
+            return Ok(Some(data));
+        }
+    }
+    Ok(None)
+}
