@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 pub use store::Store;
 use store::StoreFlags;
-use tollgate_control::FailedTests;
+use tollgate_control::FailedTestPolicy;
 use tollgate_core::document::{Document, DocumentPath};
 use tollgate_http::{HeaderOptions, IdentityExtractor, IdentityOptions};
 use tollgate_limiter::{AbuseSettings, file};
@@ -160,7 +160,7 @@ pub struct Config {
     /// The rule file; none for the built-in example.
     pub rules: Option<PathBuf>,
     /// What becomes of a rule file whose tests fail.
-    pub failed_tests: FailedTests,
+    pub failed_tests: FailedTestPolicy,
     /// The folder for what a restart needs to know.
     pub data: Option<PathBuf>,
     /// Where states are kept.
@@ -225,8 +225,8 @@ impl Config {
                 .map_err(Failure::plain)?,
             rules: args.rules.clone().or_else(|| file.rules.clone()),
             failed_tests: match file.on_failed_rule_tests {
-                Some(OnFailedRuleTests::Warn) => FailedTests::Warn,
-                Some(OnFailedRuleTests::Refuse) | None => FailedTests::Refuse,
+                Some(OnFailedRuleTests::Warn) => FailedTestPolicy::Warn,
+                Some(OnFailedRuleTests::Refuse) | None => FailedTestPolicy::Refuse,
             },
             data,
             store_memory: either(&args.store_memory, &file.store_memory)

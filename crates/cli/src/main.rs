@@ -118,7 +118,7 @@ enum Failure {
     #[error("{0}")]
     Report(#[from] tollgate_core::diagnostic::DiagnosticReport),
     #[error("{0}")]
-    Load(#[from] tollgate_control::LoadError),
+    Load(#[from] tollgate_control::RuleFileError),
 }
 
 impl Failure {

@@ -6,7 +6,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tollgate_control::{Cause, FileWatch};
+use tollgate_control::{FileWatcher, ReadCause};
 use tollgate_gateway::AccessLog;
 use tollgate_http::IdentityExtractor;
 use tollgate_listen::ServerCertificate;
@@ -15,11 +15,11 @@ use tollgate_listen::ServerCertificate;
 #[derive(Debug, Default)]
 pub struct Reloads {
     /// The rule file.
-    pub rules: Option<FileWatch>,
+    pub rules: Option<FileWatcher>,
     /// The certificate and its key.
-    pub certificate: Option<FileWatch>,
+    pub certificate: Option<FileWatcher>,
     /// The keys that tokens are verified by.
-    pub keys: Option<FileWatch>,
+    pub keys: Option<FileWatcher>,
     /// The access log.
     pub access_log: Option<AccessLog>,
 }
@@ -40,7 +40,7 @@ impl Reloads {
     pub fn report_stuck(&self) {
         let files = [("rules", &self.rules), ("certificate", &self.certificate), ("keys", &self.keys)];
         for (files, watch) in files {
-            if watch.as_ref().is_some_and(|watch| !watch.has_looked()) {
+            if watch.as_ref().is_some_and(|watch| !watch.take_has_read()) {
                 tracing::error!(
                     files,
                     "a watched file cannot be read for seconds: its disk hangs; changes are not seen"
@@ -58,28 +58,28 @@ impl Reloads {
 }
 
 /// Uses the certificate and the key as their files change.
-pub fn watch_certificate(certificate: Arc<ServerCertificate>) -> io::Result<FileWatch> {
+pub fn watch_certificate(certificate: Arc<ServerCertificate>) -> io::Result<FileWatcher> {
     let files = certificate.files().map(Path::to_owned).to_vec();
-    FileWatch::start("certificate", files, move |mut contents, cause| {
+    FileWatcher::start("certificate", files, move |mut contents, cause| {
         let (Some(key), Some(chain)) = (contents.pop(), contents.pop()) else { return };
         let file = certificate.files()[0].display().to_string();
         match certificate.replace(chain, key) {
-            Ok(()) => tracing::info!(file, unchanged = cause == Cause::Asked, "certificate in force"),
+            Ok(()) => tracing::info!(file, unchanged = cause == ReadCause::Requested, "certificate in force"),
             Err(error) => {
-                tracing::error!(%error, "the new certificate is not used, the old one stays in force")
+                tracing::error!(%error, "certificate reload failed; the previous certificate stays in force")
             }
         }
     })
 }
 
 /// Uses the keys that tokens are verified by as their file changes.
-pub fn watch_keys(identities: Arc<IdentityExtractor>, file: PathBuf) -> io::Result<FileWatch> {
-    FileWatch::start("jwt-keys", vec![file.clone()], move |mut contents, cause| {
+pub fn watch_keys(identities: Arc<IdentityExtractor>, file: PathBuf) -> io::Result<FileWatcher> {
+    FileWatcher::start("jwt-keys", vec![file.clone()], move |mut contents, cause| {
         let (Some(content), file) = (contents.pop(), file.display()) else { return };
         match identities.replace_keys(content) {
-            Ok(()) => tracing::info!(%file, unchanged = cause == Cause::Asked, "keys of tokens in force"),
+            Ok(()) => tracing::info!(%file, unchanged = cause == ReadCause::Requested, "JWT keys in force"),
             Err(error) => {
-                tracing::error!(%error, "the new keys of tokens are not used, the old ones stay in force")
+                tracing::error!(%error, "JWT key reload failed; the previous keys stay in force")
             }
         }
     })

@@ -18,7 +18,7 @@ use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::Instant;
-use tollgate_control::{RuleFile, RuleSource};
+use tollgate_control::{RuleFileSettings, WatchedRuleFile};
 use tollgate_core::rules::{self, OpenDoor};
 use tollgate_gateway::Gateway;
 use tollgate_http::RateLimitLayer;
@@ -218,16 +218,16 @@ fn install_rules(
     config: &Config,
     doors: Vec<OpenDoor>,
     limiter: &Arc<Limiter>,
-) -> Result<Option<RuleFile>, Failure> {
+) -> Result<Option<WatchedRuleFile>, Failure> {
     match &config.rules {
         Some(path) => {
-            let source = RuleSource {
+            let settings = RuleFileSettings {
                 path: path.clone(),
                 failed_tests: config.failed_tests,
                 data: config.data.clone(),
                 doors,
             };
-            Ok(Some(RuleFile::open(source, Arc::clone(limiter))?))
+            Ok(Some(WatchedRuleFile::open(settings, Arc::clone(limiter))?))
         }
         None => {
             let loaded = rules::load("the built-in example", EXAMPLE)?;
@@ -237,7 +237,7 @@ fn install_rules(
     }
 }
 
-fn rules_in_force(file: Option<&RuleFile>) -> RulesInForce {
+fn rules_in_force(file: Option<&WatchedRuleFile>) -> RulesInForce {
     match file {
         None => RulesInForce::Example,
         Some(file) if file.status().borrow().error.is_some() => RulesInForce::LastGood,
@@ -248,10 +248,11 @@ fn rules_in_force(file: Option<&RuleFile>) -> RulesInForce {
 /// Watches the rule file, and what the gateway has been given as files.
 fn watch_files(
     config: &Config,
-    rules: Option<RuleFile>,
+    rules: Option<WatchedRuleFile>,
     gateway: Option<gateway::Started>,
 ) -> io::Result<(Reloads, Option<Gateway>)> {
-    let mut reloads = Reloads { rules: rules.map(RuleFile::follow).transpose()?, ..Reloads::default() };
+    let mut reloads =
+        Reloads { rules: rules.map(WatchedRuleFile::follow).transpose()?, ..Reloads::default() };
     let Some(gateway::Started { gateway, certificate, access_log }) = gateway else {
         return Ok((reloads, None));
     };

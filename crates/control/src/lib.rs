@@ -1,10 +1,30 @@
-//! Where rules come from: today a file, watched. The same watch serves other files that a node takes up again.
+//! The rule sources of a Tollgate node: today a rule file.
+//!
+//! [`WatchedRuleFile`] loads a rule file into a [`Limiter`](tollgate_limiter::Limiter) and follows its changes. Content
+//! that is broken, or whose tests fail, is reported and not used; the rules in force stay. With a data folder, the last
+//! good rules are kept on disk and used at a start without a good rule file.
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//! use tollgate_control::{RuleFileSettings, WatchedRuleFile};
+//! # fn follow(limiter: Arc<tollgate_limiter::Limiter>) -> Result<(), Box<dyn std::error::Error>> {
+//! let settings = RuleFileSettings { data: Some("/var/lib/tollgate".into()), ..RuleFileSettings::new("rules.yaml") };
+//! let file = WatchedRuleFile::open(settings, limiter)?;
+//! let status = file.status();
+//! let _watcher = file.follow()?; // follows the file until it is dropped
+//! println!("revision {}", status.borrow().revision);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`FileWatcher`] follows any other files, such as certificates and keys. All of this runs in threads of its own: a
+//! disk that hangs blocks neither a decision nor the stop of the process.
 
-mod file;
-mod last_good;
-mod trial;
-mod watch;
+mod file_watcher;
+mod last_good_rules;
+mod rule_file;
+mod rule_tests;
 
-pub use file::{LoadError, RuleFile, RuleSource, Status};
-pub use trial::{FailedTests, TestFailures};
-pub use watch::{Cause, Contents, FileWatch};
+pub use file_watcher::{FileContents, FileWatcher, ReadCause};
+pub use rule_file::{RuleFileError, RuleFileSettings, RuleFileStatus, WatchedRuleFile};
+pub use rule_tests::{FailedTestPolicy, RuleTestFailures};

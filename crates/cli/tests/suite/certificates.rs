@@ -132,7 +132,7 @@ fn a_pair_that_does_not_match_is_not_used() {
     ] {
         let before = std::fs::read_to_string(files.path(name)).unwrap();
         files.replace(name, text);
-        let line = server.until_logged("the new certificate is not used, the old one stays in force");
+        let line = server.until_logged("certificate reload failed; the previous certificate stays in force");
         assert!(line.contains("ERROR") && line.contains(why), "{line}");
         assert_eq!(files.until_served(&server), good, "{why}");
         files.replace(name, &before);
@@ -165,7 +165,7 @@ fn tokens_are_verified_by_the_new_key_and_no_more_by_the_old_one() {
     );
     std::fs::write(files.path("tollgate.yaml"), settings).unwrap();
     let server = Server::from(tollgate(["gateway", "--config"]).arg(files.path("tollgate.yaml")));
-    server.until_logged("keys of tokens in force");
+    server.until_logged("JWT keys in force");
     let mut client = server.client();
     let mut is_ann = |secret: &str| {
         client.send(&format!(
@@ -176,14 +176,14 @@ fn tokens_are_verified_by_the_new_key_and_no_more_by_the_old_one() {
     };
     assert_eq!((is_ann(one), is_ann(two)), (true, false));
     files.replace("secret", two);
-    server.until_logged("keys of tokens in force");
+    server.until_logged("JWT keys in force");
     assert_eq!((is_ann(one), is_ann(two)), (false, true), "although the first was known to be good");
     files.replace("secret", "short");
-    let line = server.until_logged("the new keys of tokens are not used, the old ones stay in force");
+    let line = server.until_logged("JWT key reload failed; the previous keys stay in force");
     assert!(line.contains("ERROR") && line.contains("at least 32 bytes"), "{line}");
     assert!(is_ann(two));
     files.replace("secret", one);
     server.signal("HUP");
-    server.until_logged("keys of tokens in force");
+    server.until_logged("JWT keys in force");
     assert_eq!((is_ann(one), is_ann(two)), (true, false));
 }

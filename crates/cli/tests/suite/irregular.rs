@@ -45,9 +45,9 @@ fn later_they_block_nothing() {
         let files = Files::new();
         let server = files.gateway(RULES);
         for (name, expected) in [
-            ("rules.yaml", "the new rules are not used"),
-            ("cert.pem", "the new certificate is not used"),
-            ("key.pem", "the new certificate is not used"),
+            ("rules.yaml", "rule reload failed"),
+            ("cert.pem", "certificate reload failed"),
+            ("key.pem", "certificate reload failed"),
         ] {
             let path = files.path(name);
             let good = std::fs::read(&path).unwrap();
@@ -62,7 +62,7 @@ fn later_they_block_nothing() {
         assert_eq!(files.until_served(&server), read_chain(&files.path("cert.pem")));
         std::fs::remove_file(files.path("rules.yaml")).unwrap();
         make(&files.path("rules.yaml"));
-        server.until_logged("the new rules are not used");
+        server.until_logged("rule reload failed");
         server.signal("TERM");
         server.until_logged("stopped; every request was answered");
         assert_eq!(server.ended().code(), Some(0));

@@ -52,7 +52,7 @@ fn goes_on_with_the_last_good_rules_until_the_file_is_good() {
         assert_eq!((ended.code, ended.stdout.as_str()), (Some(1), ""), "without the folder: {broken:?}");
 
         let server = Server::from(machine.command().args(["--data", "data"]));
-        let line = server.until_logged("the rule file cannot be used, the last good rules are in force");
+        let line = server.until_logged("rule file cannot be used; the last good rules are in force");
         assert!(line.contains("ERROR") && line.contains("last-good-rules.yaml"), "{line}");
         assert!(server.greeting.contains("the last good rules are in force"), "{}", server.greeting);
         let mut client = server.client();

@@ -61,7 +61,7 @@ fn a_change_becomes_live_and_a_broken_one_does_not() {
     watched.server.until_logged("revision=2");
     assert_eq!(ask(), (1_000, 98), "tokens are kept");
     watched.replace("rules:\n  - id: one\n    limt: 5/min\n");
-    watched.server.until_logged("the new rules are not used");
+    watched.server.until_logged("rule reload failed");
     watched.server.until_logged("rules.yaml:3:5: error: unknown field `limt`");
     assert_eq!(ask(), (1_000, 97));
     watched.replace(&rules(10));

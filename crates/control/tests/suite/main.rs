@@ -1,13 +1,13 @@
 //! The tests of rule sources, as one binary.
 
-#![allow(clippy::unwrap_used, clippy::panic)] // A test that cannot go on should say so at once.
+#![allow(clippy::unwrap_used, clippy::panic)] // A failed precondition ends the test.
 
-mod broken;
-mod changes;
-mod irregular;
-mod last_good;
-mod opening;
-mod reloads;
-mod setting;
-mod trials;
-mod watching;
+mod broken_content;
+mod file_changes;
+mod file_watcher;
+mod first_load;
+mod followed_file;
+mod irregular_files;
+mod last_good_rules;
+mod reload_under_load;
+mod rule_tests;

@@ -1,10 +1,10 @@
-//! A change that cannot be used: the old rules stay, and somebody is told where it is wrong.
+//! Changes that cannot be used: the rules in force stay, and the error has a position.
 
-use crate::setting::{Followed, quota, rules};
+use crate::followed_file::{FollowedFile, quota, rules};
 
 #[tokio::test]
-async fn keeps_the_old_rules_and_says_where() {
-    let mut file = Followed::with_rules(&rules(5));
+async fn a_broken_change_is_reported_with_its_position() {
+    let mut file = FollowedFile::with_rules(&rules(5));
     file.replace("rules:\n  - id: one\n    limt: 5/min\n");
     let message = file.until_error().await;
     assert!(message.contains("rules.yaml:3:5: error: unknown field `limt`"), "{message}");
@@ -14,13 +14,13 @@ async fn keeps_the_old_rules_and_says_where() {
 
     file.replace(&rules(6));
     file.until_quota(6).await;
-    assert!(file.error().is_none(), "the repair ends the complaint");
+    assert!(file.error().is_none(), "a good change clears the error");
     assert_eq!(file.revision(), 2);
 }
 
 #[tokio::test]
-async fn every_kind_of_broken() {
-    let mut file = Followed::with_rules(&rules(5));
+async fn no_broken_content_is_used() {
+    let mut file = FollowedFile::with_rules(&rules(5));
     for (capacity, text) in (6u32..).zip([
         &b"rules: [\n"[..],
         b"\xff\xfe",
@@ -41,24 +41,24 @@ async fn every_kind_of_broken() {
 }
 
 #[tokio::test]
-async fn a_file_without_rules_is_used_if_it_says_so() {
-    let mut file = Followed::with_rules(&rules(5));
+async fn a_file_without_rules_needs_allow_empty() {
+    let mut file = FollowedFile::with_rules(&rules(5));
     file.replace("deny: [a]\n");
     let message = file.until_error().await;
     assert!(message.contains("there is no rule") && message.contains("allow_empty: true"), "{message}");
     file.replace("allow_empty: true\n");
-    file.until_well().await;
+    file.until_good().await;
     assert_eq!(quota(&file.limiter, "a"), None);
     assert_eq!(file.revision(), 2);
 }
 
-/// Back to what is in force: there is nothing to install, but the complaint has to end.
+/// The content in force again: there is nothing to install, but the error must be cleared.
 #[tokio::test]
-async fn undone() {
-    let mut file = Followed::with_rules(&rules(5));
+async fn undoing_a_broken_change_clears_the_error() {
+    let mut file = FollowedFile::with_rules(&rules(5));
     file.replace("rules: 7\n");
     file.until_error().await;
     file.replace(&rules(5));
-    file.until_well().await;
+    file.until_good().await;
     file.until_quota(5).await;
 }

@@ -1,7 +1,7 @@
-//! The last good rules, kept on disk: a node that restarts while its rule file is gone or broken goes on with them.
+//! The last good rules, kept on disk: a node that restarts while its rule file is missing or broken uses them.
 //!
-//! The file is the rule file as it was, below one line that says of which rule file: rules of another one are not used.
-//! It is written by a thread of its own, so that a disk that hangs keeps no rules from being put in force.
+//! The file has the content of the rule file below a line with its path: the rules of another file are not used. It is
+//! written in a thread of its own, so that a disk that hangs does not delay new rules.
 
 use parking_lot::Mutex;
 use std::io;
@@ -15,51 +15,51 @@ use tollgate_limiter::file;
 
 const FILE: &str = "last-good-rules.yaml";
 /// A rule file and the line above it.
-const MOST_BYTES: u64 = file::MOST_BYTES + (64 << 10);
-/// When it is tried again to write what could not be written.
+const MAX_BYTES: u64 = file::MOST_BYTES + (64 << 10);
+/// How often a failed write is retried.
 const RETRY_EVERY: Duration = Duration::from_secs(10);
 
-/// Where the last good rules are kept.
+/// The last good rules of a rule file.
 #[derive(Debug)]
-pub(crate) struct LastGood {
-    file: KeptFile,
+pub(crate) struct LastGoodRules {
+    file: LastGoodFile,
     pending: Arc<Mutex<Option<String>>>,
     wake: SyncSender<()>,
 }
 
 #[derive(Clone, Debug)]
-struct KeptFile {
+struct LastGoodFile {
     path: PathBuf,
     /// The first line.
     title: String,
 }
 
-/// What was kept.
+/// Rules that were kept.
 #[derive(Debug)]
 pub(crate) struct KeptRules {
-    /// The file that it is kept in.
+    /// The file in which they are kept.
     pub(crate) path: PathBuf,
     /// The text of the rule file.
     pub(crate) text: String,
-    /// When it was written.
+    /// When they were written.
     pub(crate) written: String,
 }
 
-impl LastGood {
+impl LastGoodRules {
     /// Keeps the rules of the file `rules` in `folder`.
     pub(crate) fn open(folder: &Path, rules: &Path) -> io::Result<Self> {
-        // The same file, wherever the node is started from.
+        // The path must not depend on the folder in which the node is started.
         let rules = std::path::absolute(rules)?;
         let title = format!("# The last good rules of {rules:?}, kept by tollgate for a restart\n");
-        let file = KeptFile { path: folder.join(FILE), title };
+        let file = LastGoodFile { path: folder.join(FILE), title };
         let pending = Arc::default();
         let (wake, woken) = sync_channel(1);
-        let writing = Writing { file: file.clone(), pending: Arc::clone(&pending), has_failed: false };
-        thread::Builder::new().name("last-good-rules".to_owned()).spawn(move || writing.run(&woken))?;
+        let writer = LastGoodWriter { file: file.clone(), pending: Arc::clone(&pending), has_failed: false };
+        thread::Builder::new().name("last-good-rules".to_owned()).spawn(move || writer.run(&woken))?;
         Ok(Self { file, pending, wake })
     }
 
-    /// What is kept of this rule file; none if there is nothing.
+    /// The rules that are kept of this rule file, if there are any.
     pub(crate) fn read(&self) -> io::Result<Option<KeptRules>> {
         let path = self.file.path.clone();
         let text = match self.file.read() {
@@ -68,8 +68,8 @@ impl LastGood {
             Err(error) => return Err(error),
         };
         let Some(text) = text.strip_prefix(&self.file.title) else {
-            let of = text.lines().next().unwrap_or_default();
-            tracing::warn!(file = %path.display(), of, "the last good rules are kept of another rule file only");
+            let title = text.lines().next().unwrap_or_default();
+            tracing::warn!(file = %path.display(), title, "the last good rules belong to another rule file");
             return Ok(None);
         };
         let modified = std::fs::metadata(&path).and_then(|metadata| metadata.modified());
@@ -78,28 +78,28 @@ impl LastGood {
         Ok(Some(KeptRules { path, text: text.to_owned(), written }))
     }
 
-    /// Has `text` written soon, instead of what was to be written before.
+    /// Has `text` written soon. It replaces a text that is not written yet.
     pub(crate) fn keep(&self, text: String) {
         *self.pending.lock() = Some(text);
-        // If a wake-up is already waiting, one more says nothing new.
+        // If the channel is full, the thread wakes up anyway.
         let _ = self.wake.try_send(());
     }
 }
 
-impl KeptFile {
+impl LastGoodFile {
     fn read(&self) -> io::Result<String> {
-        file::text(file::read_at_most(&self.path, MOST_BYTES)?)
+        file::text(file::read_at_most(&self.path, MAX_BYTES)?)
     }
 }
 
-/// The thread's part.
-struct Writing {
-    file: KeptFile,
+/// The state of the writing thread.
+struct LastGoodWriter {
+    file: LastGoodFile,
     pending: Arc<Mutex<Option<String>>>,
     has_failed: bool,
 }
 
-impl Writing {
+impl LastGoodWriter {
     /// Writes until the sender is dropped.
     fn run(mut self, woken: &Receiver<()>) {
         while woken.recv_timeout(RETRY_EVERY) != Err(RecvTimeoutError::Disconnected) {
@@ -113,21 +113,21 @@ impl Writing {
     fn write(&mut self, text: String) {
         let content = format!("{}{text}", self.file.title);
         let file = self.file.path.display();
-        if self.file.read().is_ok_and(|there| there == content) {
+        if self.file.read().is_ok_and(|current| current == content) {
             return;
         }
         match file::replace(&self.file.path, content.as_bytes()) {
             Ok(()) if self.has_failed => {
-                tracing::info!(%file, "the last good rules are kept again");
+                tracing::info!(%file, "last good rules saved after a failure");
                 self.has_failed = false;
             }
-            Ok(()) => tracing::debug!(%file, "the last good rules are kept"),
+            Ok(()) => tracing::debug!(%file, "last good rules saved"),
             Err(error) => {
                 if !self.has_failed {
-                    tracing::error!(%file, %error, "the last good rules cannot be kept for a restart");
+                    tracing::error!(%file, %error, "last good rules cannot be saved; retrying");
                 }
                 self.has_failed = true;
-                // Unless newer rules have come.
+                // Newer rules take precedence.
                 self.pending.lock().get_or_insert(text);
             }
         }

@@ -1,8 +1,8 @@
-//! The tests beside rules, run before the rules are used.
+//! The tests in a rule file, run before its rules are used.
 
-use crate::setting::{Followed, limiter, quota, rules};
+use crate::followed_file::{FollowedFile, limiter, quota, rules};
 use tempfile::TempDir;
-use tollgate_control::{FailedTests, LoadError, RuleFile, RuleSource};
+use tollgate_control::{FailedTestPolicy, RuleFileError, RuleFileSettings, WatchedRuleFile};
 
 /// One limit, and a test that expects `expected` of it.
 fn tested(capacity: u32, expected: u32) -> String {
@@ -12,16 +12,16 @@ fn tested(capacity: u32, expected: u32) -> String {
     rules(capacity) + &test
 }
 
-fn written(text: &str) -> (TempDir, RuleSource) {
+fn written(text: &str) -> (TempDir, RuleFileSettings) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("rules.yaml");
     std::fs::write(&path, text).unwrap();
-    (folder, path.into())
+    (folder, RuleFileSettings::new(path))
 }
 
 #[tokio::test]
 async fn a_change_whose_tests_fail_is_not_used() {
-    let mut file = Followed::with_rules(&tested(5, 5));
+    let mut file = FollowedFile::with_rules(&tested(5, 5));
     file.replace(&tested(6, 5));
     let message = file.until_error().await;
     for part in [
@@ -40,31 +40,31 @@ async fn a_change_whose_tests_fail_is_not_used() {
 #[test]
 fn a_start_whose_tests_fail_is_an_error() {
     let (_folder, source) = written(&tested(6, 5));
-    let error = RuleFile::open(source, limiter()).unwrap_err();
-    assert!(matches!(error, LoadError::Tests(_)), "{error}");
+    let error = WatchedRuleFile::open(source, limiter()).unwrap_err();
+    assert!(matches!(error, RuleFileError::Tests(_)), "{error}");
 }
 
 #[tokio::test]
-async fn a_setting_makes_it_a_warning() {
+async fn failed_tests_can_be_a_warning() {
     let (folder, source) = written(&tested(6, 5));
-    let source = RuleSource { failed_tests: FailedTests::Warn, ..source };
-    let mut file = Followed::open(folder, source).unwrap();
+    let source = RuleFileSettings { failed_tests: FailedTestPolicy::Warn, ..source };
+    let mut file = FollowedFile::open(folder, source).unwrap();
     assert_eq!(quota(&file.limiter, "a"), Some(6));
     file.replace(&tested(7, 5));
     file.until_quota(7).await;
     assert!(file.error().is_none());
 }
 
-/// Tests that would take minutes do not keep a change from being live, nor a node from its start.
+/// Tests that would take minutes delay neither a change nor the start of a node.
 #[tokio::test]
-async fn tests_that_take_too_long_are_left_out() {
+async fn tests_that_take_too_long_are_skipped() {
     let many: String = (0..9)
         .map(|number| {
             format!("  - name: long {number}\n    request: {{ key: a }}\n    steps: [{{ send: 1000000, pass: 1 }}]\n")
         })
         .collect();
     let text = |capacity| format!("{}{many}", tested(capacity, capacity));
-    let mut file = Followed::with_rules(&text(5));
+    let mut file = FollowedFile::with_rules(&text(5));
     file.replace(&text(6));
     file.until_quota(6).await;
     file.replace(&(tested(7, 8) + &many));
@@ -80,7 +80,7 @@ fn a_long_list_of_failures_is_cut() {
         })
         .collect();
     let (_folder, source) = written(&format!("{}tests:\n{failing}", rules(5)));
-    let message = RuleFile::open(source, limiter()).unwrap_err().to_string();
+    let message = WatchedRuleFile::open(source, limiter()).unwrap_err().to_string();
     assert!(message.contains("of 30 tests, 30 failed") && message.contains("and 20 more"), "{message}");
     assert!(message.lines().count() < 20, "{message}");
 }

@@ -1,16 +1,16 @@
-//! The first look at a rule file: it can be used, or it is an error.
+//! The first load of a rule file: it is used, or it is an error.
 
-use crate::setting::{limiter, quota, rules};
+use crate::followed_file::{limiter, quota, rules};
 use std::sync::Arc;
-use tollgate_control::{LoadError, RuleFile};
+use tollgate_control::{RuleFileError, RuleFileSettings, WatchedRuleFile};
 
 #[test]
-fn puts_the_rules_in_force() {
+fn the_rules_of_a_good_file_are_in_force() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("rules.yaml");
     std::fs::write(&path, rules(7)).unwrap();
     let limiter = limiter();
-    let file = RuleFile::open(&path, Arc::clone(&limiter)).unwrap();
+    let file = WatchedRuleFile::open(RuleFileSettings::new(&path), Arc::clone(&limiter)).unwrap();
     assert_eq!(quota(&limiter, "a"), Some(7));
     let status = file.status();
     assert_eq!(status.borrow().revision, 1);
@@ -18,7 +18,7 @@ fn puts_the_rules_in_force() {
 }
 
 #[test]
-fn says_where_a_broken_file_is_broken_and_puts_nothing_in_force() {
+fn a_broken_file_is_an_error_with_a_position() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("rules.yaml");
     let limiter = limiter();
@@ -27,8 +27,8 @@ fn says_where_a_broken_file_is_broken_and_puts_nothing_in_force() {
         ("rules: [\n", "rules.yaml:"),
     ] {
         std::fs::write(&path, text).unwrap();
-        let error = RuleFile::open(&path, Arc::clone(&limiter)).unwrap_err();
-        assert!(matches!(error, LoadError::Rules(_)), "{error}");
+        let error = WatchedRuleFile::open(RuleFileSettings::new(&path), Arc::clone(&limiter)).unwrap_err();
+        assert!(matches!(error, RuleFileError::Rules(_)), "{error}");
         assert!(error.to_string().contains(expected), "{error}");
         assert_eq!(quota(&limiter, "a"), None);
     }
@@ -39,7 +39,8 @@ fn a_file_that_cannot_be_read_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("rules.yaml");
     let limiter = limiter();
-    let open = || RuleFile::open(&path, Arc::clone(&limiter)).unwrap_err().to_string();
+    let open =
+        || WatchedRuleFile::open(RuleFileSettings::new(&path), Arc::clone(&limiter)).unwrap_err().to_string();
     let message = open();
     assert!(message.contains("cannot read ") && message.contains("rules.yaml: No such file"), "{message}");
     std::fs::write(&path, b"rules: \xff\n").unwrap();

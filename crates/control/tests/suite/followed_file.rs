@@ -1,15 +1,15 @@
-//! A rule file in a folder of its own, and a limiter that follows it.
+//! A rule file in its own folder, and a limiter that follows it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;
 use tokio::sync::watch;
-use tollgate_control::{FileWatch, LoadError, RuleFile, RuleSource, Status};
+use tollgate_control::{FileWatcher, RuleFileError, RuleFileSettings, RuleFileStatus, WatchedRuleFile};
 use tollgate_limiter::{Clock, Limiter, ManualClock, MemoryStore, Request};
 
 const START_US: u64 = 1_800_000_000_000_000;
-/// Only a broken test waits this long.
+/// Only a failing test waits this long.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A rule file with one limit.
@@ -21,34 +21,34 @@ pub fn limiter() -> Arc<Limiter> {
     Arc::new(Limiter::new(MemoryStore::new(1 << 24), Clock::Manual(ManualClock::new(START_US))))
 }
 
-/// The limit that a client of this name now has; none if there is no rule about it.
+/// The limit in force for the client `name`, if there is one.
 pub fn quota(limiter: &Limiter, name: &str) -> Option<u32> {
     let request = Request { api_key: Some(name), endpoint: "/", ..Request::default() };
     limiter.check(&request).unwrap().now().unwrap().terms.map(|terms| terms.quota)
 }
 
-pub struct Followed {
+pub struct FollowedFile {
     pub folder: TempDir,
     pub path: PathBuf,
     pub limiter: Arc<Limiter>,
-    status: watch::Receiver<Status>,
-    pub watch: FileWatch,
+    status: watch::Receiver<RuleFileStatus>,
+    pub watcher: FileWatcher,
 }
 
-impl Followed {
-    /// Follows `rules.yaml` in a new folder, where `prepare` makes the file and answers its path.
+impl FollowedFile {
+    /// Follows the file that `prepare` creates in a new folder; `prepare` returns its path.
     pub fn start(prepare: impl FnOnce(&Path) -> PathBuf) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = prepare(folder.path());
-        Self::open(folder, path.into()).unwrap_or_else(|error| panic!("{error}"))
+        Self::open(folder, RuleFileSettings::new(path)).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// Follows a source whose file is in `folder`.
-    pub fn open(folder: TempDir, source: RuleSource) -> Result<Self, LoadError> {
-        let (path, limiter) = (source.path.clone(), limiter());
-        let file = RuleFile::open(source, Arc::clone(&limiter))?;
+    /// Follows a rule file in `folder`.
+    pub fn open(folder: TempDir, settings: RuleFileSettings) -> Result<Self, RuleFileError> {
+        let (path, limiter) = (settings.path.clone(), limiter());
+        let file = WatchedRuleFile::open(settings, Arc::clone(&limiter))?;
         let status = file.status();
-        Ok(Self { folder, path, limiter, status, watch: file.follow().unwrap() })
+        Ok(Self { folder, path, limiter, status, watcher: file.follow().unwrap() })
     }
 
     pub fn with_rules(text: &str) -> Self {
@@ -63,7 +63,7 @@ impl Followed {
         std::fs::write(&self.path, text).unwrap();
     }
 
-    /// Writes beside and renames, as editors do.
+    /// Writes a new file and renames it, as editors do.
     pub fn replace(&self, text: &str) {
         let beside = self.folder.path().join(".rules.yaml.new");
         std::fs::write(&beside, text).unwrap();
@@ -74,11 +74,11 @@ impl Followed {
         self.status.borrow().revision
     }
 
-    pub fn error(&self) -> Option<Arc<LoadError>> {
+    pub fn error(&self) -> Option<Arc<RuleFileError>> {
         self.status.borrow().error.clone()
     }
 
-    /// Waits until the limit in force is the expected one. Each change of the file is a change of the status.
+    /// Waits until the limit in force is `expected`. Each load changes the status.
     pub async fn until_quota(&mut self, expected: u32) {
         let limiter = Arc::clone(&self.limiter);
         let is_there = self.status.wait_for(|_| quota(&limiter, "watcher") == Some(expected));
@@ -86,21 +86,21 @@ impl Followed {
         assert_eq!(waited, Ok(true), "the limit did not become {expected}");
     }
 
-    /// Waits until nothing is wrong with the newest content.
-    pub async fn until_well(&mut self) {
-        let well = self.status.wait_for(|status| status.error.is_none());
-        let waited = tokio::time::timeout(PATIENCE, well).await.map(|status| status.is_ok());
+    /// Waits until the newest content is in force.
+    pub async fn until_good(&mut self) {
+        let good = self.status.wait_for(|status| status.error.is_none());
+        let waited = tokio::time::timeout(PATIENCE, good).await.map(|status| status.is_ok());
         assert_eq!(waited, Ok(true), "the error stays");
     }
 
-    /// Waits until the newest content is reported as not used, and answers what is said.
+    /// Waits until the newest content is an error, and returns the message.
     pub async fn until_error(&mut self) -> String {
         self.until_error_with("").await
     }
 
-    /// Waits until something is reported that ends so.
+    /// Waits for an error message that ends with `end`, and returns it.
     pub async fn until_error_with(&mut self, end: &str) -> String {
-        let is_it = |error: &Arc<LoadError>| error.to_string().ends_with(end);
+        let is_it = |error: &Arc<RuleFileError>| error.to_string().ends_with(end);
         let failed = self.status.wait_for(|status| status.error.as_ref().is_some_and(is_it));
         let status = tokio::time::timeout(PATIENCE, failed).await.expect("no error is reported").unwrap();
         status.error.as_ref().unwrap().to_string()

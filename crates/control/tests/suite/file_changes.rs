@@ -1,12 +1,12 @@
 //! The ways in which files change.
 
-use crate::setting::{Followed, rules};
+use crate::followed_file::{FollowedFile, rules};
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
 #[tokio::test]
-async fn overwritten() {
-    let mut file = Followed::with_rules(&rules(5));
+async fn an_overwritten_file_is_reloaded() {
+    let mut file = FollowedFile::with_rules(&rules(5));
     for capacity in [6, 7, 8] {
         file.write(rules(capacity));
         file.until_quota(capacity).await;
@@ -16,8 +16,8 @@ async fn overwritten() {
 }
 
 #[tokio::test]
-async fn replaced_by_a_rename() {
-    let mut file = Followed::with_rules(&rules(5));
+async fn a_renamed_file_is_reloaded() {
+    let mut file = FollowedFile::with_rules(&rules(5));
     for capacity in [6, 7, 8] {
         file.replace(&rules(capacity));
         file.until_quota(capacity).await;
@@ -27,7 +27,7 @@ async fn replaced_by_a_rename() {
 
 /// Kubernetes mounts `rules.yaml → ..data/rules.yaml` and `..data → ..<time>`, and swaps the latter.
 #[tokio::test]
-async fn swapped_behind_a_symlink() {
+async fn a_swapped_symlink_is_followed() {
     let release = |folder: &Path, capacity: u32| {
         let version = format!("..version-{capacity}");
         std::fs::create_dir(folder.join(&version)).unwrap();
@@ -35,7 +35,7 @@ async fn swapped_behind_a_symlink() {
         symlink(&version, folder.join("..data_tmp")).unwrap();
         std::fs::rename(folder.join("..data_tmp"), folder.join("..data")).unwrap();
     };
-    let mut file = Followed::start(|folder| {
+    let mut file = FollowedFile::start(|folder| {
         release(folder, 5);
         symlink("..data/rules.yaml", folder.join("rules.yaml")).unwrap();
         folder.join("rules.yaml")
@@ -48,13 +48,13 @@ async fn swapped_behind_a_symlink() {
     assert!(file.error().is_none());
 }
 
-/// The folder that is watched is not the one in which the file changes: it is noticed by looking.
+/// The file changes in another folder than the watched one: it is noticed by reading.
 #[tokio::test]
-async fn changed_in_another_folder() {
+async fn a_change_in_another_folder_is_noticed() {
     let elsewhere = tempfile::tempdir().unwrap();
     let target = elsewhere.path().join("target.yaml");
     std::fs::write(&target, rules(5)).unwrap();
-    let mut file = Followed::start(|folder| {
+    let mut file = FollowedFile::start(|folder| {
         symlink(&target, folder.join("rules.yaml")).unwrap();
         folder.join("rules.yaml")
     });
@@ -63,8 +63,8 @@ async fn changed_in_another_folder() {
 }
 
 #[tokio::test]
-async fn deleted_and_back() {
-    let mut file = Followed::with_rules(&rules(5));
+async fn a_deleted_file_is_an_error_until_it_is_back() {
+    let mut file = FollowedFile::with_rules(&rules(5));
     std::fs::remove_file(&file.path).unwrap();
     let message = file.until_error().await;
     assert!(message.contains("cannot read "), "{message}");
@@ -72,16 +72,16 @@ async fn deleted_and_back() {
     assert_eq!(file.revision(), 1);
     file.write(rules(6));
     file.until_quota(6).await;
-    assert!(file.error().is_none(), "all is well again");
+    assert!(file.error().is_none(), "the error is cleared");
 }
 
-/// The same content again after it was gone: that, too, is worth a word.
+/// The same content after a deletion: the error must be cleared, too.
 #[tokio::test]
-async fn deleted_and_back_as_it_was() {
-    let mut file = Followed::with_rules(&rules(5));
+async fn the_same_content_after_a_deletion_clears_the_error() {
+    let mut file = FollowedFile::with_rules(&rules(5));
     std::fs::remove_file(&file.path).unwrap();
     file.until_error().await;
     file.write(rules(5));
-    file.until_well().await;
+    file.until_good().await;
     file.until_quota(5).await;
 }

@@ -1,20 +1,20 @@
-//! The tests beside rules, run before the rules are used.
+//! The tests in a rule file, run before its rules are used.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use tollgate_core::rules::{LoadedRules, RuleTestResult, run_some_tests};
 use tollgate_limiter::Clock;
 
-/// More requests than this are not sent before a change is live.
-const MOST_REQUESTS: u64 = 500_000;
-/// No test begins later than this. A change is to be live within two seconds.
-const LONGEST_US: u64 = 1_000_000;
-/// Failures that are listed; the rest are only counted.
-const MOST_SHOWN: usize = 10;
+/// The most requests that the tests may send at a reload.
+const MAX_REQUESTS: u64 = 500_000;
+/// No test starts later than this: a change must be in force within two seconds.
+const MAX_TIME_US: u64 = 1_000_000;
+/// How many failures are listed; the rest are only counted.
+const MAX_SHOWN: usize = 10;
 
-/// What becomes of a rule file whose tests fail.
+/// What happens to a rule file whose tests fail.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum FailedTests {
+pub enum FailedTestPolicy {
     /// It is not used.
     #[default]
     Refuse,
@@ -22,21 +22,21 @@ pub enum FailedTests {
     Warn,
 }
 
-/// Tests of a rule file that failed.
+/// The failed tests of a rule file.
 #[derive(Clone, Debug)]
-pub struct TestFailures {
+pub struct RuleTestFailures {
     path: PathBuf,
     failed: Vec<RuleTestResult>,
     ran: usize,
 }
 
-impl TestFailures {
-    /// Runs the tests beside `loaded`, which was read from `path`, as long as that is soon done.
+impl RuleTestFailures {
+    /// Runs the tests of `loaded`, which was read from `path`, within the bounds of a reload.
     pub(crate) fn find(path: &Path, loaded: &LoadedRules) -> Option<Self> {
         let clock = Clock::system();
-        let (start_us, mut left) = (clock.now_us(), MOST_REQUESTS);
+        let (start_us, mut left) = (clock.now_us(), MAX_REQUESTS);
         let run = run_some_tests(loaded, |requests| {
-            let fits = requests <= left && clock.now_us().saturating_sub(start_us) < LONGEST_US;
+            let fits = requests <= left && clock.now_us().saturating_sub(start_us) < MAX_TIME_US;
             left -= if fits { requests } else { 0 };
             fits
         });
@@ -45,7 +45,7 @@ impl TestFailures {
                 file = %path.display(),
                 tests = loaded.tests.len(),
                 left_out = run.left_out,
-                "not all tests of the rule file were run: they take too long for a reload; use `tollgate rules test`"
+                "not all tests of the rule file were run: they take too long for a reload; run `tollgate rules test`"
             );
         }
         let ran = run.results.len();
@@ -55,7 +55,7 @@ impl TestFailures {
     }
 }
 
-impl fmt::Display for TestFailures {
+impl fmt::Display for RuleTestFailures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { path, failed, ran } = self;
         let path = path.display();
@@ -63,8 +63,8 @@ impl fmt::Display for TestFailures {
             result.failures.iter().map(move |(step, difference)| (result, step, difference))
         });
         writeln!(f, "{path}: error: of {ran} tests, {} failed", failed.len())?;
-        let more = differences.clone().count().saturating_sub(MOST_SHOWN);
-        for (result, step, difference) in differences.take(MOST_SHOWN) {
+        let more = differences.clone().count().saturating_sub(MAX_SHOWN);
+        for (result, step, difference) in differences.take(MAX_SHOWN) {
             writeln!(f, "  {path}:{}: {}: step {step}, {difference}", result.line, result.name)?;
         }
         if more > 0 {

@@ -1,6 +1,6 @@
-//! Fifty changes under a steady load: no check fails, each is live within two seconds, and tokens are kept.
+//! Fifty changes under a steady load: no check fails, each is in force within two seconds, and tokens are kept.
 
-use crate::setting::Followed;
+use crate::followed_file::FollowedFile;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tollgate_limiter::{Check, Outcome, Request};
 const RELOADS: u32 = 50;
 const LIVE_WITHIN: Duration = Duration::from_secs(2);
 
-/// `one` tells which change is in force, `kept` is what a client has spent of before, `steady` is the load's.
+/// `one` shows which change is in force, `kept` has spent tokens before the first change, `steady` is for the load.
 fn rules(capacity: u32) -> String {
     format!(
         "
@@ -23,18 +23,18 @@ rules:
     )
 }
 
-/// Stops the load when it is dropped, also if the test fails.
-struct Stopped(Arc<AtomicBool>);
+/// Stops the load when it is dropped, even if the test fails.
+struct StopOnDrop(Arc<AtomicBool>);
 
-impl Drop for Stopped {
+impl Drop for StopOnDrop {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn under_load() {
-    let mut file = Followed::with_rules(&rules(100));
+async fn fifty_reloads_under_load() {
+    let mut file = FollowedFile::with_rules(&rules(100));
     let saver = Request { api_key: Some("saver"), endpoint: "/kept", cost: 1, ..Request::default() };
     let first = file.limiter.check(&Request { cost: 30, ..saver }).unwrap().now().unwrap();
     assert!(matches!(first.outcome, Outcome::Admitted(standing) if standing.remaining == 70));
@@ -56,14 +56,14 @@ async fn under_load() {
                     failed += u64::from(!good);
                     checks.fetch_add(1, Ordering::Relaxed);
                 }
-                // A steady load, not a measurement: others want the processor too.
+                // A steady load, not a measurement: it leaves the processor to others.
                 std::thread::yield_now();
             }
             failed
         }
     });
 
-    let stopped = Stopped(stop);
+    let stopped = StopOnDrop(stop);
     for reload in 1..=RELOADS {
         let before = checks.load(Ordering::Relaxed);
         let changed = Instant::now();
@@ -75,7 +75,7 @@ async fn under_load() {
         }
         file.until_quota(capacity).await;
         let took = changed.elapsed();
-        assert!(took < LIVE_WITHIN, "change {reload} was live after {took:?}");
+        assert!(took < LIVE_WITHIN, "change {reload} was in force after {took:?}");
         match file.limiter.check(&saver).unwrap().now().unwrap().outcome {
             Outcome::Admitted(standing) => assert_eq!(standing.remaining, 70 - reload, "tokens are kept"),
             other => panic!("change {reload}: {other:?}"),

@@ -1,17 +1,17 @@
-//! What stands in the place of a rule file, and is none. It must not block the watch, and much less a decision.
+//! FIFOs, devices, folders and huge files in place of a rule file. They must block neither the watcher nor a decision.
 
-use crate::setting::{Followed, limiter, quota, rules};
+use crate::followed_file::{FollowedFile, limiter, quota, rules};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::sync::Arc;
-use tollgate_control::RuleFile;
+use tollgate_control::{RuleFileSettings, WatchedRuleFile};
 
-/// Puts something else in the place of the file.
+/// Puts something else in place of the file.
 type Make = fn(&Path);
 
-/// And what is said about it.
+/// Each kind, and its error.
 const KINDS: [(Make, &str); 5] = [
     (fifo, "it is not a regular file"),
     (|path| symlink("/dev/zero", path).unwrap(), "it is not a regular file"),
@@ -25,19 +25,19 @@ fn fifo(path: &Path) {
 }
 
 #[test]
-fn at_the_start_it_is_an_error() {
+fn an_irregular_file_is_an_error_at_the_start() {
     for (make, expected) in KINDS {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rules.yaml");
         make(&path);
-        let message = RuleFile::open(&path, limiter()).unwrap_err().to_string();
+        let message = WatchedRuleFile::open(RuleFileSettings::new(&path), limiter()).unwrap_err().to_string();
         assert!(message.ends_with(expected), "{message}");
     }
 }
 
 #[tokio::test]
-async fn later_the_old_rules_stay_and_a_file_is_taken_up_again() {
-    let mut file = Followed::with_rules(&rules(5));
+async fn an_irregular_file_keeps_the_rules_in_force_until_a_good_one_comes() {
+    let mut file = FollowedFile::with_rules(&rules(5));
     for (capacity, (make, expected)) in (6..).zip(KINDS) {
         fs::rename(&file.path, file.folder.path().join("old.yaml")).unwrap();
         make(&file.path);
@@ -51,5 +51,5 @@ async fn later_the_old_rules_stay_and_a_file_is_taken_up_again() {
         file.until_quota(capacity).await;
         assert!(file.error().is_none());
     }
-    assert_eq!(Arc::strong_count(&file.limiter), 2, "the watch still runs");
+    assert_eq!(Arc::strong_count(&file.limiter), 2, "the watcher still runs");
 }
