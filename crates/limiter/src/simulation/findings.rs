@@ -19,6 +19,9 @@ pub struct Findings {
     pub charges_by_shard: Vec<u64>,
     /// For each shard: how long it worked, in nanoseconds.
     pub busy_ns_by_shard: Vec<u64>,
+    /// For each shard: the most by which the time that limits were charged by advanced more than the true time. Zero
+    /// unless the shard's clock stepped.
+    pub clock_gain_us_by_shard: Vec<u64>,
     /// For each node and second: how many clients it asked a shard about.
     pub calls_by_node: Vec<Vec<u32>>,
     /// How many of those calls only told what was spent or brought something back.

@@ -9,6 +9,21 @@ use tollgate_core::virtual_store::VirtualStore;
 /// Midnight some day: windows of whole divisors of a day begin when the run does.
 pub(super) const START_US: u64 = 20_000 * 86_400 * 1_000_000;
 
+/// How far the corrected time of the served calls was from the true time.
+#[derive(Clone, Copy, Debug, Default)]
+struct ClockErrors {
+    least_us: Option<i64>,
+    gain_us: u64,
+}
+
+impl ClockErrors {
+    fn record(&mut self, error_us: i64) {
+        let least_us = self.least_us.map_or(error_us, |us| us.min(error_us));
+        self.least_us = Some(least_us);
+        self.gain_us = self.gain_us.max(error_us.abs_diff(least_us));
+    }
+}
+
 /// One shard.
 #[derive(Debug)]
 pub(super) struct Shard {
@@ -19,6 +34,7 @@ pub(super) struct Shard {
     away_since_us: u64,
     /// How far its clock is from the true time.
     clock_us: i64,
+    clock_errors: ClockErrors,
     votes: ClockVotes,
     pub(super) charges: u64,
     pub(super) busy_ns: u64,
@@ -32,6 +48,7 @@ impl Shard {
             away_until_us: 0,
             away_since_us: 0,
             clock_us: 0,
+            clock_errors: ClockErrors::default(),
             votes: ClockVotes::default(),
             charges: 0,
             busy_ns: 0,
@@ -93,8 +110,17 @@ impl Shard {
             CallTime::Server => Some(store_us),
             CallTime::Given(us) => Some(us),
         };
-        let answer = store_us.map(|store_us| self.store.charge(key, ask, store_us));
+        let true_us = START_US + begins_ns / 1_000;
+        let answer = store_us.map(|store_us| {
+            self.clock_errors.record(store_us as i64 - true_us as i64);
+            self.store.charge(key, ask, store_us)
+        });
         (answer, self.free_ns.div_ceil(1_000))
+    }
+
+    /// The most by which the time of served calls advanced more than the true time.
+    pub(super) fn clock_gain_us(&self) -> u64 {
+        self.clock_errors.gain_us
     }
 
     /// Answers the heartbeat of a node that expects the time `expected_us`.

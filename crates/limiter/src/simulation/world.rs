@@ -189,6 +189,7 @@ impl<'s> World<'s> {
         }
         self.found.charges_by_shard = self.shards.iter().map(|shard| shard.charges).collect();
         self.found.busy_ns_by_shard = self.shards.iter().map(|shard| shard.busy_ns).collect();
+        self.found.clock_gain_us_by_shard = self.shards.iter().map(Shard::clock_gain_us).collect();
         self.found.meters = self.people.into_meters();
         self.found
     }

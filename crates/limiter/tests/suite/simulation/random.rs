@@ -25,13 +25,17 @@ struct Met {
     stepped_ahead: u64,
 }
 
-/// What clocks that step may give away of a limit: nodes agree on the time to within the timeout of a heartbeat, and
-/// what a clock is ahead comes back by a hundredth of the time that passes.
-fn granted_by_steps(bucket: &Bucket, steps: &[i64], timeout_us: u64) -> i64 {
-    let slew_us = if steps.iter().any(|by_us| *by_us > 0) { LENGTH_US / 100 } else { 0 };
-    let us = steps.len() as u64 * timeout_us + slew_us;
+/// The tokens that a limit refills while the time it is charged by gains `gain_us` on the true time.
+fn refilled_by_gain(bucket: &Bucket, gain_us: u64) -> i64 {
     let period_us = u64::from(bucket.period) * bucket.tick_us;
-    (us * u64::from(bucket.amount)).div_ceil(period_us) as i64
+    (gain_us * u64::from(bucket.amount)).div_ceil(period_us) as i64
+}
+
+/// The most that the corrected time may gain: nodes agree on it to within the timeout of a heartbeat for each step, and
+/// the correction of a clock that is ahead shrinks by a hundredth of the time that passes.
+fn gain_bound_us(steps: &[i64], timeout_us: u64) -> u64 {
+    let slew_us = if steps.iter().any(|by_us| *by_us > 0) { LENGTH_US / 100 } else { 0 };
+    steps.len() as u64 * timeout_us + slew_us
 }
 
 #[test]
@@ -72,10 +76,13 @@ fn no_bucket_is_ever_exceeded() {
         let arrivals = traffic(&mut random, nodes, &limits);
         let count = arrivals.len();
         let found = run(&fleet, &population(), arrivals);
+        let gain_us = found.clock_gain_us_by_shard.iter().copied().max().unwrap_or(0);
+        let bound_us = gain_bound_us(&steps, fleet.timeout_us);
+        assert!(gain_us <= bound_us, "seed {seed}: the time gained {gain_us} of {bound_us} µs, {:?}", fleet.events);
         for key in found.ledger.keys() {
             let Some(bucket) = found.bucket(key) else { continue };
             let over = found.ledger.excess_after_losses(key, bucket, &losses_us, CREDIT_US);
-            let granted = granted_by_steps(bucket, &steps, fleet.timeout_us);
+            let granted = refilled_by_gain(bucket, gain_us);
             assert!(
                 over <= granted,
                 "seed {seed}: {over} above {bucket:?}, of which {granted} may be, {count} requests, {:?}\n{rules}",
