@@ -17,9 +17,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use textbook::Textbook;
 use tollgate_core::rules;
-use tollgate_limiter::{
-    Clock, FailureSettings, Limiter, MemoryStore, RedisSettings, RedisStore, Request, StoreUrl,
-};
+use tollgate_limiter::{Clock, FailureSettings, Limiter, MemoryStore, Request};
+use tollgate_redis::{RedisSettings, RedisStore, StoreUrl};
 
 const CLIENTS: usize = 100_000;
 const AT_ONCE: usize = 512;
@@ -38,7 +37,7 @@ async fn sharing(url: &str, text: &str) -> (Arc<Limiter>, RedisStore) {
     let redis = RedisStore::open(&url, settings, Clock::system()).await.expect("the server answers");
     let loaded = rules::load("bench.yaml", text).expect("the rules are good");
     let limiter = Limiter::new(MemoryStore::new(1 << 24), Clock::system());
-    let limiter = limiter.sharing(&redis, FailureSettings::default());
+    let limiter = limiter.sharing(redis.shared_store(), FailureSettings::default());
     limiter.install(loaded.rules, loaded.lists);
     (Arc::new(limiter), redis)
 }

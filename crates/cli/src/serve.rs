@@ -22,8 +22,9 @@ use tollgate_control::{RuleFileSettings, WatchedRuleFile};
 use tollgate_core::rules::{self, OpenDoor};
 use tollgate_gateway::Gateway;
 use tollgate_http::RateLimitLayer;
-use tollgate_limiter::{Clock, Limiter, MemoryStore, NodeAddress, RedisStore};
+use tollgate_limiter::{Clock, Limiter, MemoryStore};
 use tollgate_listen::ServeOptions;
+use tollgate_redis::{NodeAddress, RedisStore};
 use tollgate_server::{HttpDoor, Readiness};
 
 const EXAMPLE: &str = include_str!("quickstart.yaml");
@@ -201,7 +202,7 @@ async fn open_limiter(config: &Config, doors: Doors) -> Result<(Arc<Limiter>, Op
             let redis = RedisStore::open(&store.url, settings, clock)
                 .await
                 .map_err(|error| Failure::plain(error.to_string()))?;
-            Ok((Arc::new(limiter.sharing(&redis, store.failure)), Some(redis)))
+            Ok((Arc::new(limiter.sharing(redis.shared_store(), store.failure)), Some(redis)))
         }
     }
 }

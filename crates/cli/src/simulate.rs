@@ -12,7 +12,7 @@ use std::sync::Arc;
 use table::{Need, Report};
 use tollgate_core::rate::{SECOND_US, parse_duration_us};
 use tollgate_core::rules::RuleSet;
-use tollgate_limiter::simulation::{Client, Findings, Fleet, Population, Routing};
+use tollgate_simulate::{Client, Findings, Fleet, Population, Routing};
 
 /// What the scale of a service is measured by: an ordinary day, its peak, and ten times as much.
 const TARGETS: [u64; 3] = [1_700_000, 5_100_000, 17_000_000];

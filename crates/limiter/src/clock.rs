@@ -30,7 +30,7 @@ impl Clock {
 
     /// Microseconds since the machine started, the time that it slept included: what was lent to this node
     /// grows old also while it sleeps.
-    pub(crate) fn boot_us(&self) -> u64 {
+    pub fn boot_us(&self) -> u64 {
         match self {
             Self::System(_) => {
                 let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);

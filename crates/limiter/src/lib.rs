@@ -3,23 +3,23 @@
 
 mod abuse;
 mod admission;
+mod charge;
 mod clock;
 mod decision;
 mod failure;
 pub mod file;
-mod lease;
 mod limiter;
 mod memo;
 mod memory;
 mod names;
 mod pending;
 mod policy;
-mod redis;
 mod refusal;
-pub mod simulation;
+mod shared_store;
 
 pub use abuse::{AbuseCounts, AbuseSettings, HotKey, TemporaryDeny};
 pub use admission::{Admission, Admit, Admitting, Flagged, Permit};
+pub use charge::OwnedCharge;
 pub use clock::{Clock, ManualClock};
 pub use decision::{Check, Decision};
 pub use failure::{Emergency, FailureSettings};
@@ -28,9 +28,9 @@ pub use memory::{MemoryStore, MemoryUse};
 pub use names::Names;
 pub use pending::Pending;
 pub use policy::Terms;
-pub use redis::{
-    Node, NodeAddress, OpenError, RedisSettings, RedisStore, ShardState, StoreErrorKind, StoreUrl,
-    StoreUrlError, permissions,
+pub use shared_store::{
+    Passed, PendingTake, SharedSlot, SharedStore, SharedTake, SlotFuture, SlotTaken, Steps, StoreUnavailable,
+    TakeAnswers,
 };
 pub use tollgate_core::decision::{InvalidRequest, LimitStatus, Outcome};
 pub use tollgate_core::request::{Method, Request};

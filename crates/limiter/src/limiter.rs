@@ -7,10 +7,10 @@ use crate::decision::{Check, Decision};
 use crate::failure::{Emergency, FailureSettings, Fallback};
 use crate::memo::{self, Caches};
 use crate::memory::{CROWDS, MemoryStore, Placed};
-use crate::pending::SharedStore;
+use crate::pending::Sharing;
 use crate::policy::{Numbered, Policy, Rules, next_number};
-use crate::redis::RedisStore;
 use crate::refusal::DoorKind;
+use crate::shared_store::SharedStore;
 use arc_swap::ArcSwap;
 use smallvec::SmallVec;
 use std::hash::{BuildHasher, RandomState};
@@ -34,7 +34,7 @@ pub struct Limiter {
     policy: ArcSwap<Policy>,
     store: MemoryStore,
     /// If there is one, it holds the states, and the embedded store only what is decided without it.
-    shared: Option<SharedStore>,
+    shared: Option<Sharing>,
     clock: Clock,
     seed: KeySeed,
     pub(crate) abuse: Abuse,
@@ -65,13 +65,12 @@ impl Limiter {
         }
     }
 
-    /// Shares the states with all who use the store at `redis`. The embedded store then holds only what is
-    /// decided while the shared one is away.
+    /// Shares the states through `store`. The embedded store then holds only what is decided while the shared one is
+    /// unavailable.
     #[must_use]
-    pub fn sharing(mut self, redis: &RedisStore, settings: FailureSettings) -> Self {
-        let shared = Arc::clone(redis.shared());
-        shared.heed(&self.policy.load().rules.set);
-        self.shared = Some(SharedStore { shared, fallback: Fallback::new(settings) });
+    pub fn sharing(mut self, store: Arc<dyn SharedStore>, settings: FailureSettings) -> Self {
+        store.install(&self.policy.load().rules.set);
+        self.shared = Some(Sharing { store, fallback: Fallback::new(settings) });
         self
     }
 
@@ -86,27 +85,27 @@ impl Limiter {
         self.is_shared() || self.takes_time.load(Ordering::Acquire)
     }
 
-    pub(crate) fn shared(&self) -> Option<&SharedStore> {
+    pub(crate) fn shared(&self) -> Option<&Sharing> {
         self.shared.as_ref()
     }
 
     /// Switches the limit per address for emergencies.
     pub fn set_emergency(&self, emergency: Emergency) {
-        if let Some(store) = &self.shared {
-            store.fallback.set_emergency(emergency);
+        if let Some(sharing) = &self.shared {
+            sharing.fallback.set_emergency(emergency);
         }
     }
 
     /// How many decisions were made without the shared store.
     pub fn degraded(&self) -> u64 {
-        self.shared.as_ref().map_or(0, |store| store.fallback.degraded())
+        self.shared.as_ref().map_or(0, |sharing| sharing.fallback.degraded())
     }
 
     /// Puts new rules and lists in force. States are kept: they belong to rule ids, not to rule sets.
     pub fn install(&self, rules: RuleSet, lists: AccessLists) {
         self.abuse.prepare(&rules);
-        if let Some(store) = &self.shared {
-            store.shared.heed(&rules);
+        if let Some(sharing) = &self.shared {
+            sharing.store.install(&rules);
         }
         let looks_at_domains = rules.looks_at_domains();
         let policy = Policy::new(rules, lists);
@@ -230,8 +229,8 @@ impl Limiter {
         {
             return Ok(refusal.into());
         }
-        if let Some(store) = &self.shared {
-            return self.charge_shared(store, policy, selection, request, &hashes, self.clock.now_us());
+        if let Some(sharing) = &self.shared {
+            return self.charge_shared(sharing, policy, selection, request, &hashes, self.clock.now_us());
         }
         let Some(charge) = policy.rules.set.only_charge(selection, request, &hashes) else {
             return Ok(self.charge(&policy.rules, selection, request, &hashes)?.into());

@@ -3,9 +3,10 @@
 //! A door that sees who hammers can then say no before it has put the request together. Whoever is not refused here
 //! takes the usual way, on which it is decided as if nobody had asked before: nothing was spent, and nobody was asked.
 
+use crate::charge::OwnedCharge;
 use crate::decision::Decision;
 use crate::limiter::Limiter;
-use crate::pending::{Due, SharedStore, fold};
+use crate::pending::fold;
 use crate::policy::{Policy, takes_time};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -115,13 +116,13 @@ impl Limiter {
         if charges.is_empty() {
             return None;
         }
-        let Some(SharedStore { shared, .. }) = self.shared() else {
+        let Some(sharing) = self.shared() else {
             return self.store().refuse(charges, cost, now_us);
         };
-        let due: SmallVec<[Due; 4]> = charges.iter().map(|charge| Due::new(policy, charge)).collect();
-        let charged: SmallVec<[_; 4]> = due.iter().map(|due| due.charged(policy)).collect();
-        let steps = shared.book.refuse(&charged, cost, policy.rules.number, shared.lease_us())?;
-        Some(fold(policy, &due, &steps))
+        let owned: SmallVec<[OwnedCharge; 4]> =
+            charges.iter().map(|charge| OwnedCharge::new(&policy.rules.set, charge)).collect();
+        let steps = sharing.store.known_refusal(&owned, cost, policy.rules.number)?;
+        Some(fold(policy, &owned, &steps))
     }
 }
 

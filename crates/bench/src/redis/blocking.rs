@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tollgate_core::rules;
 use tollgate_core::state_address::{FleetSecret, StateAddresses};
-use tollgate_limiter::{Clock, FailureSettings, Limiter, MemoryStore, RedisSettings, RedisStore, Request};
+use tollgate_limiter::{Clock, FailureSettings, Limiter, MemoryStore, Request};
+use tollgate_redis::{RedisSettings, RedisStore};
 
 const CLIENTS: usize = 20_000;
 const TIME: Duration = Duration::from_secs(3);
@@ -121,7 +122,7 @@ async fn open(server: &Pinned) -> (Arc<Limiter>, RedisStore) {
     let store = RedisStore::open(&url, settings, Clock::system()).await.expect("the server answers");
     let loaded = rules::load("bench.yaml", RULES).expect("the rules are good");
     let limiter = Limiter::new(MemoryStore::new(1 << 24), Clock::system());
-    let limiter = limiter.sharing(&store, FailureSettings::default());
+    let limiter = limiter.sharing(store.shared_store(), FailureSettings::default());
     limiter.install(loaded.rules, loaded.lists);
     (Arc::new(limiter), store)
 }

@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tollgate_core::limit::Limit;
 use tollgate_core::rules;
-use tollgate_limiter::simulation::{Entry, Ledger};
-use tollgate_limiter::{Check, Limiter, RedisStore};
+use tollgate_limiter::{Check, Limiter};
+use tollgate_redis::RedisStore;
+use tollgate_simulate::{Entry, Ledger};
 
 const NODES: usize = 4;
 const CLIENTS: usize = 100_000;

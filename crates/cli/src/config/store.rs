@@ -8,7 +8,8 @@ use tollgate_core::document::{Document, DocumentPath};
 use tollgate_core::rate::parse_duration_us;
 use tollgate_core::rules::lease_timing::lease_us;
 use tollgate_core::rules::short_forms::DurationText;
-use tollgate_limiter::{Emergency, FailureSettings, RedisSettings, StoreUrl};
+use tollgate_limiter::{Emergency, FailureSettings};
+use tollgate_redis::{RedisSettings, StoreUrl};
 
 /// Where states are kept.
 #[derive(Clone, Debug)]
@@ -85,7 +86,7 @@ pub fn read(flags: StoreFlags, file: &RedisFile) -> Result<Store, String> {
     else {
         return Ok(Store::Memory);
     };
-    let url: StoreUrl = text.parse().map_err(|error: tollgate_limiter::StoreUrlError| error.to_string())?;
+    let url: StoreUrl = text.parse().map_err(|error: tollgate_redis::StoreUrlError| error.to_string())?;
     let mut settings = RedisSettings::default();
     settings.timeout = timeout(file.timeout.as_ref())?.unwrap_or(settings.timeout);
     if let Some(prefix) = &file.prefix {

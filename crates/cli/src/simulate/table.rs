@@ -3,7 +3,7 @@
 use super::SimulateArgs;
 use std::fmt;
 use tollgate_core::rate::duration_text;
-use tollgate_limiter::simulation::Findings;
+use tollgate_simulate::Findings;
 
 /// What a load would need.
 pub struct Need {

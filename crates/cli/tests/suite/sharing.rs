@@ -6,7 +6,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tokio::time::Instant;
 use tollgate_core::rules;
-use tollgate_limiter::simulation::{Entry, Ledger};
+use tollgate_simulate::{Entry, Ledger};
 use tollgate_testbed::{RedisServer, wait_until};
 
 fn rule_file(rules: &str) -> TempDir {

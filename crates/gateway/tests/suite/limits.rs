@@ -6,8 +6,9 @@ use std::sync::Arc;
 use tollgate_gateway::Gateway;
 use tollgate_gateway::settings::Settings;
 use tollgate_http::{HeaderOptions, RateLimitLayer, UnavailableStatus};
-use tollgate_limiter::{Clock, FailureSettings, Limiter, MemoryStore, RedisSettings, RedisStore};
+use tollgate_limiter::{Clock, FailureSettings, Limiter, MemoryStore};
 use tollgate_listen::{ConnectionLimitOptions, ConnectionLimits};
+use tollgate_redis::{RedisSettings, RedisStore};
 use tollgate_testbed::TestUpstream;
 
 const LOGIN: &str = "rules: [{ id: login, endpoint: /login, key: ip, limit: 2/hour }]";
@@ -114,7 +115,7 @@ async fn a_refusal_without_the_store_is_none_of_the_client() {
     let url = "redis://127.0.0.1:1".parse().unwrap();
     let store = RedisStore::open(&url, RedisSettings::default(), Clock::system()).await.unwrap();
     let limiter = Limiter::new(MemoryStore::new(1 << 24), Clock::system());
-    let limiter = limiter.sharing(&store, FailureSettings::default());
+    let limiter = limiter.sharing(store.shared_store(), FailureSettings::default());
     let rules = "rules: [{ id: login, limit: 5/hour, on_store_failure: deny }]";
     let loaded = tollgate_core::rules::load("rules.yaml", rules).unwrap();
     limiter.install(loaded.rules, loaded.lists);

@@ -8,7 +8,8 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use tollgate_core::rules::load;
 use tollgate_http::{HeaderOptions, RateLimitLayer, UnavailableStatus};
-use tollgate_limiter::{Clock, FailureSettings, Limiter, MemoryStore, RedisSettings, RedisStore};
+use tollgate_limiter::{Clock, FailureSettings, Limiter, MemoryStore};
+use tollgate_redis::{RedisSettings, RedisStore};
 use tollgate_testbed::limit_headers;
 use tollgate_testbed::{PATIENCE, RedisServer};
 use tower::{Layer, ServiceExt, service_fn};
@@ -19,7 +20,7 @@ async fn node(url: &str) -> RateLimitLayer {
     let settings = RedisSettings { timeout: PATIENCE / 10, ..RedisSettings::default() };
     let store = RedisStore::open(&url.parse().unwrap(), settings, Clock::system()).await.unwrap();
     let limiter = Limiter::new(MemoryStore::new(1 << 24), Clock::system());
-    let limiter = limiter.sharing(&store, FailureSettings::default());
+    let limiter = limiter.sharing(store.shared_store(), FailureSettings::default());
     let loaded = load("test.yaml", RULES).unwrap_or_else(|report| panic!("{report}"));
     limiter.install(loaded.rules, loaded.lists);
     RateLimitLayer::new(Arc::new(limiter))
@@ -62,7 +63,7 @@ async fn without_store(rule: &str, headers: HeaderOptions) -> RateLimitLayer {
     let url = "redis://127.0.0.1:1".parse().unwrap();
     let store = RedisStore::open(&url, RedisSettings::default(), Clock::system()).await.unwrap();
     let limiter = Limiter::new(MemoryStore::new(1 << 24), Clock::system());
-    let limiter = limiter.sharing(&store, FailureSettings::default());
+    let limiter = limiter.sharing(store.shared_store(), FailureSettings::default());
     let rules = format!("rules: [{{ id: login, key: ip, {rule} }}]");
     let loaded = load("test.yaml", &rules).unwrap_or_else(|report| panic!("{report}"));
     limiter.install(loaded.rules, loaded.lists);

@@ -1,12 +1,12 @@
 //! One attempt to charge a request: a place among those in flight first, then everything else.
 
 use super::permit::{Part, Permit};
+use crate::charge::OwnedCharge;
 use crate::decision::Decision;
 use crate::failure::open_step;
 use crate::limiter::Limiter;
-use crate::pending::{Due, SharedStore};
+use crate::pending::Sharing;
 use crate::policy::Policy;
-use crate::redis::Slot;
 use crate::refusal::{DoorKind, may_refuse};
 use smallvec::SmallVec;
 use std::net::IpAddr;
@@ -27,9 +27,9 @@ const MOST_LATE_US: u64 = 20_000;
 #[derive(Debug)]
 pub(super) struct Asked {
     pub(super) policy: Arc<Policy>,
-    due: SmallVec<[Due; 4]>,
-    /// Where the states of `due` stand at the shared store, if it was ever reached.
-    places: Option<Vec<StateAddress>>,
+    due: SmallVec<[OwnedCharge; 4]>,
+    /// The addresses of the states of `due` at the shared store; none if it was never reached.
+    addresses: Vec<Option<StateAddress>>,
     in_flight: SmallVec<[Wanted; 1]>,
     pub(super) cost: u64,
     priority: u8,
@@ -43,9 +43,9 @@ pub(super) struct Asked {
 /// A place among the requests in flight that it needs.
 #[derive(Debug)]
 struct Wanted {
-    due: Due,
-    /// The key of the places at the shared store.
-    key: Option<Arc<str>>,
+    due: OwnedCharge,
+    /// The address of its state at the shared store.
+    address: Option<StateAddress>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -64,15 +64,14 @@ impl Asked {
         route: u64,
     ) -> Result<Self, InvalidRequest> {
         let rules = &policy.rules.set;
-        let places = limiter.shared().and_then(|store| store.shared.places());
-        let place = |charge: &Charge<'_>| {
-            let places = places.as_ref()?;
-            Some(places.locate(rules.rule_of(charge.id), charge.limit, request, route))
+        let address = |charge: &Charge<'_>| {
+            let store = &limiter.shared()?.store;
+            store.locate(rules.rule_of(charge.id), charge.limit, request, route)
         };
         let mut asked = Self {
             policy: Arc::clone(policy),
             due: SmallVec::new(),
-            places: places.is_some().then(Vec::new),
+            addresses: Vec::new(),
             in_flight: SmallVec::new(),
             cost: request.cost,
             priority: request.priority.unwrap_or(USUAL_PRIORITY),
@@ -81,18 +80,15 @@ impl Asked {
             watched: None,
         };
         for charge in charges {
-            let due = Due::new(policy, charge);
+            let due = OwnedCharge::new(rules, charge);
             if let OnExceed::Queue(queue) = rules.rule_of(charge.id).on_exceed {
                 asked.line = asked.line.or(Some(InLine { key: charge.key, limit: charge.id, queue }));
             }
             if charge.limit.longest_in_flight_us().is_some() {
-                let key = place(charge).map(|place| Slot::key(&place).into());
-                asked.in_flight.push(Wanted { due, key });
+                asked.in_flight.push(Wanted { due, address: address(charge) });
             } else if request.cost <= u64::from(charge.limit.quota) {
                 asked.due.push(due);
-                if let (Some(places), Some(place)) = (&mut asked.places, place(charge)) {
-                    places.push(place);
-                }
+                asked.addresses.push(address(charge));
             } else if charge.enforced {
                 let rule = rules.rule_of(charge.id).id.clone();
                 return Err(InvalidRequest::CostAboveLimit {
@@ -143,7 +139,7 @@ impl Asked {
         if !decision.terms.is_some_and(|terms| terms.counts_in_flight()) {
             return;
         }
-        let charges = self.due.iter().map(|due| due.charge(&self.policy));
+        let charges = self.due.iter().map(|due| due.borrow(&self.policy));
         let rules = &self.policy.rules.set;
         let charges: SmallVec<[Charge<'_>; 4]> =
             charges.filter(|charge| may_refuse(rules, charge, self.cost, DoorKind::CanWait)).collect();
@@ -170,7 +166,7 @@ impl Asked {
     }
 
     /// Counts it for the rules that shed and have not counted it yet.
-    fn enter(&self, limiter: &Limiter, due: &[Due], permit: &mut Permit) {
+    fn enter(&self, limiter: &Limiter, due: &[OwnedCharge], permit: &mut Permit) {
         let mut entered: SmallVec<[&'static str; 2]> = SmallVec::new();
         for due in due.iter().filter(|due| due.enforced) {
             let names = self.policy.rules.terms(due.id).names;
@@ -182,20 +178,25 @@ impl Asked {
     }
 
     /// Charges everything but places in flight.
-    async fn charge(&self, limiter: &Limiter, due: &[Due], now_us: u64, meant_us: Option<u64>) -> Decision {
+    async fn charge(
+        &self,
+        limiter: &Limiter,
+        due: &[OwnedCharge],
+        now_us: u64,
+        meant_us: Option<u64>,
+    ) -> Decision {
         let rules = &self.policy.rules;
-        if let Some(store) = limiter.shared() {
-            let address = self.ip.map(|ip| limiter.address_hash(ip));
-            let place = self.places.as_ref().map(|places| |index: usize, _| places[index].clone());
-            let due = due.iter().copied().collect();
+        if let Some(sharing) = limiter.shared() {
+            let client_address = self.ip.map(|ip| limiter.address_hash(ip));
+            let address = |index: usize| self.addresses[index].clone();
+            let charges = due.iter().copied().collect();
             let cost = self.cost as u32;
-            return limiter
-                .ask_shared(store, &self.policy, due, cost, address, now_us, place)
-                .decision()
-                .await;
+            let check =
+                limiter.take_shared(sharing, &self.policy, charges, cost, client_address, now_us, &address);
+            return check.decision().await;
         }
         let meant_us = meant_us.map_or(now_us, |meant_us| meant_us.max(now_us.saturating_sub(MOST_LATE_US)));
-        let charges: SmallVec<[Charge<'_>; 4]> = due.iter().map(|due| due.charge(&self.policy)).collect();
+        let charges: SmallVec<[Charge<'_>; 4]> = due.iter().map(|due| due.borrow(&self.policy)).collect();
         if charges.is_empty() {
             return Decision::without_limit(Outcome::Unlimited, now_us);
         }
@@ -211,13 +212,13 @@ impl Asked {
         }
         let (mut fold, mut degraded, mut is_denied) = (OutcomeFold::default(), false, false);
         for wanted in &self.in_flight {
-            let charge = wanted.due.charge(&self.policy);
+            let charge = wanted.due.borrow(&self.policy);
             let (step, taken, is_degraded) = match limiter.shared() {
                 None => {
                     let (step, taken) = take_here(limiter, &charge, charge.limit.quota, now_us);
                     (step, taken, false)
                 }
-                Some(store) => self.take_shared(limiter, store, wanted, &charge, now_us).await,
+                Some(sharing) => self.take_shared(limiter, sharing, wanted, &charge, now_us).await,
             };
             degraded |= is_degraded;
             fold.add(&charge, &step);
@@ -242,17 +243,17 @@ impl Asked {
     async fn take_shared(
         &self,
         limiter: &Arc<Limiter>,
-        store: &SharedStore,
+        sharing: &Sharing,
         wanted: &Wanted,
         charge: &Charge<'_>,
         now_us: u64,
     ) -> (LimitStep, Permit, bool) {
         let (limit, longest_us) = (charge.limit, charge.limit.longest_in_flight_us().unwrap_or(0));
         let mut permit = Permit::default();
-        let slot = match &wanted.key {
-            Some(key) => {
+        let slot = match &wanted.address {
+            Some(address) => {
                 let number = limiter.admissions.in_flight.number();
-                let slot = Slot::new(&store.shared, Arc::clone(key), number, longest_us);
+                let slot = sharing.store.slot(address, number, longest_us);
                 match slot.take(limit.quota).await {
                     Ok(taken) => {
                         let step = concurrency::step(taken.admitted, limit.quota, taken.taken, longest_us);
@@ -268,12 +269,12 @@ impl Asked {
             }
             None => None,
         };
-        store.fallback.count();
+        sharing.fallback.count();
         let step = match self.policy.rules.set.rule_of(charge.id).on_store_failure {
             OnStoreFailure::Allow => open_step(true),
             OnStoreFailure::Deny => open_step(false),
             OnStoreFailure::Local => {
-                let share = store.fallback.share_in_flight(limit.quota, store.shared.book.nodes());
+                let share = sharing.fallback.share_in_flight(limit.quota, sharing.store.node_count());
                 let (step, taken) = take_here(limiter, charge, share, now_us);
                 permit.join(taken);
                 step

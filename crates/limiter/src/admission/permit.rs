@@ -2,7 +2,7 @@
 
 use super::station::Counted;
 use crate::limiter::Limiter;
-use crate::redis::Slot;
+use crate::shared_store::SharedSlot;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub(super) enum Part {
     /// Counted on this node.
     Local { limiter: Arc<Limiter>, key: u64, number: u64 },
     /// Counted at the shared store; given back when it is dropped.
-    Shared { limiter: Arc<Limiter>, key: u64, slot: Option<Slot> },
+    Shared { limiter: Arc<Limiter>, key: u64, slot: Option<Box<dyn SharedSlot>> },
     /// Counted for a rule that sheds.
     Counted { _counted: Counted },
 }

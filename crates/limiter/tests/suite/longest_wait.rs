@@ -1,18 +1,12 @@
 //! A request that several causes refuse is told the longest wait of all of them, and that wait is true.
 
-use crate::setting::{HOUR_US, MINUTE_US, PLENTY, SECOND_US, START_US, Setting, from, key, load, rule};
+use crate::setting::{HOUR_US, MINUTE_US, PLENTY, SECOND_US, START_US, Setting, from, key, load, told};
 use fastrand::Rng;
 use std::time::Duration;
 use tollgate_core::rules::VirtualNode;
 use tollgate_limiter::{
     AbuseSettings, Clock, Decision, Limiter, ManualClock, MemoryStore, Outcome, Request, TemporaryDeny,
 };
-
-/// What a client is told: how long to wait, and by which rule.
-pub fn told(decision: &Decision) -> Option<(u64, String)> {
-    let Outcome::Limited(standing) = decision.outcome else { return None };
-    Some((standing.wait_us()?, rule(decision).unwrap_or_default().to_owned()))
-}
 
 /// A limiter with a key that has just been denied for `lasts` seconds.
 struct Denied {

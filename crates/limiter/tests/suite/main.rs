@@ -4,17 +4,14 @@
 
 mod admission;
 mod allocations;
-mod clients;
+mod conformance;
 mod hot_keys;
 mod invalid;
-mod log;
 mod longest_wait;
 mod memory;
 mod penalties;
 mod reference;
 mod reload;
-mod script;
-mod setting;
-mod shared;
-mod simulation;
 mod threads;
+
+use conformance::{clients, setting};

@@ -3,14 +3,15 @@
 use crate::client::Client;
 use crate::setting::{Setting, serve};
 use tollgate_core::rules::load;
-use tollgate_limiter::{Clock, FailureSettings, Limiter, MemoryStore, RedisSettings, RedisStore};
+use tollgate_limiter::{Clock, FailureSettings, Limiter, MemoryStore};
+use tollgate_redis::{RedisSettings, RedisStore};
 
 /// A door whose store is unreachable: nothing listens on its port.
 async fn without_store() -> Setting {
     let url = "redis://127.0.0.1:1".parse().unwrap();
     let store = RedisStore::open(&url, RedisSettings::default(), Clock::system()).await.unwrap();
     let limiter = Limiter::new(MemoryStore::new(1 << 24), Clock::system());
-    let limiter = limiter.sharing(&store, FailureSettings::default());
+    let limiter = limiter.sharing(store.shared_store(), FailureSettings::default());
     let rules = "rules:
   - { id: login, endpoint: /login, limit: 5/h, on_store_failure: deny }
   - { id: orders, endpoint: /orders, limit: 5/h }";

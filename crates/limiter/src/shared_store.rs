@@ -1,0 +1,123 @@
+//! The seam for a store that nodes share.
+//!
+//! The engine decides with the embedded store, or hands the charges of a request to a [`SharedStore`]. The store decides
+//! what it can on this node and asks its servers for the rest. The crate `tollgate-redis` implements it.
+
+use crate::charge::OwnedCharge;
+use smallvec::SmallVec;
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use tollgate_core::algorithm::LimitStep;
+use tollgate_core::limit::Limit;
+use tollgate_core::request::Request;
+use tollgate_core::rules::{Rule, RuleSet};
+use tollgate_core::state_address::StateAddress;
+
+/// Steps by the index of their charge.
+pub type Steps = SmallVec<[(usize, LimitStep); 4]>;
+
+/// A store that nodes share.
+pub trait SharedStore: fmt::Debug + Send + Sync {
+    /// Takes note of the rules that come into force.
+    fn install(&self, rules: &RuleSet);
+
+    /// The number of nodes that share the store, this one included.
+    fn node_count(&self) -> u32;
+
+    /// Whether no shard can be reached.
+    fn is_unavailable(&self) -> bool;
+
+    /// The address of a state; none as long as the store has never been reached. `route` is the hash of the request's
+    /// route.
+    fn locate(&self, rule: &Rule, limit: &Limit, request: &Request<'_>, route: u64) -> Option<StateAddress>;
+
+    /// Charges a request of `cost`, all or nothing. `rules` is the number of the rule set in force, and `address` tells
+    /// the address of the state of a charge.
+    fn take(
+        &self,
+        charges: &[OwnedCharge],
+        cost: u32,
+        rules: u32,
+        address: &dyn Fn(usize) -> Option<StateAddress>,
+    ) -> SharedTake;
+
+    /// The steps of `charges`, if one is known to refuse. Spends nothing and calls no server.
+    fn known_refusal(&self, charges: &[OwnedCharge], cost: u32, rules: u32) -> Option<Steps>;
+
+    /// The last refusal of `charge` by the store, if its retry time has not come: it as_lent while the store cannot be
+    /// asked.
+    fn last_refusal(&self, charge: &OwnedCharge, cost: u32) -> Option<LimitStep>;
+
+    /// A slot for a request in flight, not taken yet. `number` is unique on this node; the slot expires after
+    /// `longest_us`.
+    fn slot(&self, address: &StateAddress, number: u64, longest_us: u64) -> Box<dyn SharedSlot>;
+}
+
+/// The answer to [`SharedStore::take`].
+#[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a decision on this node is the common case, and must not allocate"
+)]
+pub enum SharedTake {
+    /// None of the enforced steps refuses, and all are spent; or one does, and nothing is.
+    Decided(Steps),
+    /// The servers have to be asked.
+    Pending(Box<dyn PendingTake>),
+}
+
+/// A take that waits for servers. Dropped before [`PendingTake::resolve`], it returns what is reserved for it.
+pub trait PendingTake: fmt::Debug + Send + Sync {
+    /// Waits until all servers have answered, or their time is up.
+    fn poll_answered(&mut self, context: &mut Context<'_>) -> Poll<()>;
+
+    /// The steps that are known, and the charges that the store could not decide.
+    fn answers(&mut self) -> TakeAnswers;
+
+    /// Spends what is reserved if the request has passed all of its limits, else returns it.
+    fn resolve(&mut self, passed: Passed);
+}
+
+/// What servers have answered to a take.
+#[derive(Clone, Debug, Default)]
+pub struct TakeAnswers {
+    /// The steps that are known.
+    pub steps: Steps,
+    /// The indices of the charges that the store could not decide.
+    pub failed: SmallVec<[usize; 4]>,
+}
+
+/// Whether a request has passed all of its limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Passed {
+    /// All of them admit it.
+    Yes,
+    /// One refuses it.
+    No,
+}
+
+/// A slot among the requests in flight of all nodes. Dropped, it is given back.
+pub trait SharedSlot: fmt::Debug + Send + Sync {
+    /// Asks the store for the slot, one of `limit`.
+    fn take(&self, limit: u32) -> SlotFuture<'_>;
+
+    /// Keeps the slot although the store does not answer: the store is told as soon as it is reachable.
+    fn hold(&mut self);
+}
+
+/// The answer to [`SharedSlot::take`].
+pub type SlotFuture<'s> = Pin<Box<dyn Future<Output = Result<SlotTaken, StoreUnavailable>> + Send + 's>>;
+
+/// The answer of the store about a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotTaken {
+    /// Whether the slot is taken.
+    pub admitted: bool,
+    /// How many slots are taken, this one included.
+    pub taken: u32,
+}
+
+/// The store did not answer in time, or with an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreUnavailable;

@@ -1,0 +1,151 @@
+//! A limiter on a clock that a test moves.
+
+use std::net::IpAddr;
+use tollgate_core::rules::{self, LoadedRules};
+use tollgate_limiter::{
+    Clock, Decision, InvalidRequest, Limiter, ManualClock, MemoryStore, Outcome, Request,
+};
+
+/// Midnight UTC on a Monday, 2026-01-05: the boundary of every window up to a week.
+pub const START_US: u64 = rules::START_US;
+pub const SECOND_US: u64 = 1_000_000;
+pub const MINUTE_US: u64 = 60 * SECOND_US;
+pub const HOUR_US: u64 = 60 * MINUTE_US;
+pub const DAY_US: u64 = 24 * HOUR_US;
+
+/// Room for whatever a test sends.
+pub const PLENTY: usize = 64 << 20;
+
+pub struct Setting {
+    pub limiter: Limiter,
+    pub clock: ManualClock,
+    store: Option<Box<dyn StoreUnderTest>>,
+    /// Every request is asked first whether it is to be refused.
+    refuses_first: bool,
+}
+
+/// A shared store under test.
+pub trait StoreUnderTest: Send + Sync {
+    /// The store's own decision, by no lease and no remembered refusal.
+    fn decide(&self, limiter: &Limiter, request: &Request<'_>) -> Result<Decision, InvalidRequest>;
+}
+
+impl Setting {
+    pub fn new(text: &str) -> Self {
+        Self::with_memory(text, PLENTY)
+    }
+
+    pub fn with_memory(text: &str, most_bytes: usize) -> Self {
+        let clock = ManualClock::new(START_US);
+        let limiter = Limiter::new(MemoryStore::new(most_bytes), Clock::Manual(clock.clone()));
+        let setting = Self { limiter, clock, store: None, refuses_first: false };
+        setting.install(text);
+        setting
+    }
+
+    /// As a door that turns away those who hammer: what is refused is refused by [`Limiter::refuse`], and by nothing
+    /// else.
+    pub fn refusing_first(text: &str) -> Self {
+        Self { refuses_first: true, ..Self::new(text) }
+    }
+
+    /// On a shared store, whose time is that of `clock`; every rule is strict.
+    pub fn on_store(
+        limiter: Limiter,
+        clock: ManualClock,
+        store: Box<dyn StoreUnderTest>,
+        text: &str,
+    ) -> Self {
+        let setting = Self { limiter, clock, store: Some(store), refuses_first: false };
+        setting.install(text);
+        setting
+    }
+
+    pub fn install(&self, text: &str) {
+        let LoadedRules { rules, lists, .. } =
+            if self.store.is_some() { load(&strict(text)) } else { load(text) };
+        self.limiter.install(rules, lists);
+    }
+
+    pub fn decide(&self, request: &Request<'_>) -> Result<Decision, InvalidRequest> {
+        if self.refuses_first {
+            if let Some(refusal) = self.limiter.refuse(request) {
+                return Ok(refusal);
+            }
+            let decided = decide(&self.limiter, request);
+            let is_limited = |decision: &Decision| matches!(decision.outcome, Outcome::Limited(_));
+            assert!(
+                !decided.as_ref().is_ok_and(is_limited),
+                "{request:?} was not refused at first: {decided:?}"
+            );
+            return decided;
+        }
+        match &self.store {
+            Some(store) => store.decide(&self.limiter, request),
+            None => decide(&self.limiter, request),
+        }
+    }
+
+    pub fn check(&self, request: &Request<'_>) -> Decision {
+        self.decide(request).unwrap_or_else(|invalid| panic!("{request:?}: {invalid}"))
+    }
+
+    /// Sends `count` of them and answers how many pass.
+    pub fn send(&self, count: usize, request: &Request<'_>) -> usize {
+        (0..count).filter(|_| self.check(request).allowed()).count()
+    }
+
+    /// What is left after one more request, which has to pass.
+    pub fn remaining(&self, request: &Request<'_>) -> u32 {
+        match self.check(request).outcome {
+            Outcome::Admitted(standing) => standing.remaining,
+            other => panic!("{request:?} does not pass: {other:?}"),
+        }
+    }
+
+    /// Tidies until every shard was seen.
+    pub fn tidy(&self) {
+        for _ in 0..100 {
+            self.limiter.tidy();
+        }
+    }
+}
+
+/// The same rules, of which none takes anything ahead.
+fn strict(text: &str) -> String {
+    if text.contains("\ndefaults: { ") {
+        text.replacen("\ndefaults: { ", "\ndefaults: { consistency: strict, ", 1)
+    } else if text.contains("\ndefaults:\n") {
+        text.replacen("\ndefaults:\n", "\ndefaults:\n  consistency: strict\n", 1)
+    } else {
+        format!("defaults: {{ consistency: strict }}\n{text}")
+    }
+}
+
+pub fn load(text: &str) -> LoadedRules {
+    rules::load("test.yaml", text).unwrap_or_else(|report| panic!("{report}"))
+}
+
+pub fn key(api_key: &str) -> Request<'_> {
+    Request { api_key: Some(api_key), endpoint: "/", ..Request::default() }
+}
+
+pub fn from(ip: &str) -> Option<IpAddr> {
+    Some(ip.parse().unwrap())
+}
+
+/// The rule that decided.
+pub fn rule(decision: &Decision) -> Option<&str> {
+    decision.terms.as_ref().map(|terms| terms.names.rule.as_str())
+}
+
+/// What a client is told: how long to wait, and by which rule.
+pub fn told(decision: &Decision) -> Option<(u64, String)> {
+    let Outcome::Limited(standing) = decision.outcome else { return None };
+    Some((standing.wait_us()?, rule(decision).unwrap_or_default().to_owned()))
+}
+
+/// The decision of a limiter that shares no store: there is nothing to wait for.
+pub fn decide(limiter: &Limiter, request: &Request<'_>) -> Result<Decision, InvalidRequest> {
+    limiter.check(request).map(|check| check.now().expect("nothing to wait for"))
+}

@@ -1,0 +1,294 @@
+//! Calls that travel together, and who waits for them whatever happens.
+
+use super::Shared;
+use crate::Ticket;
+use crate::lease::{Call, FlightId};
+use std::sync::Arc;
+use tokio::time::Instant;
+
+/// A call on its way.
+#[derive(Debug)]
+pub(crate) struct Queued {
+    pub(super) call: Call<Ticket>,
+    /// Until when those who wait for it can wait.
+    pub(crate) deadline: Instant,
+    /// How long the script takes for it, by estimate.
+    pub(crate) work_ns: u32,
+    /// They do not wait any more.
+    pub(super) is_overdue: bool,
+    pub(super) hops: u32,
+}
+
+impl Queued {
+    pub(super) fn new(call: Call<Ticket>, deadline: Instant) -> Self {
+        let work_ns = call.ask.work_ns();
+        Self { call, deadline, work_ns, is_overdue: false, hops: 0 }
+    }
+}
+
+/// Calls that travel together, until each is concluded.
+///
+/// Everybody who wants the same as one of them waits behind it. So if it is dropped with calls that are not concluded,
+/// by a panic or with the task that had it, all who wait are left to the failure policy: nobody else would tell them.
+pub(crate) struct Batch {
+    shared: Arc<Shared>,
+    calls: std::vec::IntoIter<Queued>,
+    /// The one that is being concluded.
+    in_hand: Option<FlightId>,
+    /// How many of those that are pending it stands for.
+    pending: usize,
+}
+
+impl Batch {
+    /// Of calls that were counted as pending.
+    pub(super) fn new(shared: &Arc<Shared>, calls: Vec<Queued>) -> Self {
+        let pending = calls.len();
+        Self { shared: Arc::clone(shared), calls: calls.into_iter(), in_hand: None, pending }
+    }
+
+    /// Of one call, which is counted from now on.
+    pub(super) fn of_one(shared: &Arc<Shared>, queued: Queued) -> Self {
+        shared.queues.begin();
+        Self::new(shared, vec![queued])
+    }
+
+    pub(super) fn calls(&self) -> &[Queued] {
+        self.calls.as_slice()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.calls.len()
+    }
+
+    /// Takes out those whose time is over at `now`, if there are any.
+    pub(super) fn take_late(&mut self, now: Instant) -> Option<Self> {
+        if self.calls().iter().all(|queued| queued.deadline > now) {
+            return None;
+        }
+        let calls = std::mem::take(&mut self.calls);
+        let (late, timely): (Vec<_>, Vec<_>) = calls.partition(|queued| queued.deadline <= now);
+        self.calls = timely.into_iter();
+        self.pending -= late.len();
+        Some(Self::new(&self.shared, late))
+    }
+
+    /// When the next of those who still wait is to be left to the failure policy.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        let waited_for = self.calls().iter().filter(|queued| !queued.is_overdue);
+        waited_for.map(|queued| queued.deadline).min()
+    }
+
+    /// Whose time has come waits no longer; the call goes on.
+    pub(super) fn leave_to_policy(&mut self) {
+        let now = Instant::now();
+        let calls = self.calls.as_mut_slice().iter_mut();
+        for queued in calls.filter(|queued| !queued.is_overdue && queued.deadline <= now) {
+            queued.is_overdue = true;
+            self.shared.book.overdue(&mut queued.call);
+        }
+    }
+
+    /// It is not waited for before a shutdown any more.
+    pub(super) fn count_out(&mut self) {
+        self.shared.queues.end_all(std::mem::take(&mut self.pending));
+    }
+
+    /// Draws the consequences for each call in turn.
+    pub(super) fn conclude(mut self, mut each: impl FnMut(Queued)) {
+        for queued in self.calls.by_ref() {
+            self.in_hand = (!queued.is_overdue).then(|| queued.call.flight());
+            each(queued);
+        }
+        self.in_hand = None;
+    }
+
+    /// Nothing came of any of them. `was_seen` tells whether the store may know of them all the same.
+    pub(super) fn give_up(self, was_seen: bool) {
+        let shared = Arc::clone(&self.shared);
+        self.conclude(|queued| shared.book.failed(queued.call, was_seen));
+    }
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        self.count_out();
+        let book = &self.shared.book;
+        let mut left = 0;
+        if let Some(flight) = self.in_hand.take() {
+            book.abandon(flight);
+            left += 1;
+        }
+        // Of those that are overdue nobody waits for an answer, and others may be on their way with the same question.
+        for queued in self.calls.by_ref().filter(|queued| !queued.is_overdue) {
+            // The store may have heard of it.
+            book.failed(queued.call, true);
+            left += 1;
+        }
+        if left > 0 && std::thread::panicking() {
+            tracing::error!(
+                calls = left,
+                "calls to the store are lost by a panic; who waits is left to the policy"
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lease::{Checked, Verdict};
+    use crate::{Hearing, RedisSettings, RedisStore, StoreErrorKind};
+    use redis::Value;
+    use std::sync::atomic::Ordering;
+    use tokio::time::timeout;
+    use tollgate_core::algorithm::Algorithm;
+    use tollgate_core::limit::{Limit, LimitSize};
+    use tollgate_core::rate::Rate;
+    use tollgate_core::rules::{LeaseTiming, LimitId, OverLimitEffect};
+    use tollgate_core::state_address::{StateAddress, StateField};
+    use tollgate_limiter::{Clock, OwnedCharge};
+    use tollgate_testbed::PATIENCE;
+
+    /// A store that nobody answers at: what happens here happens without one.
+    async fn store() -> RedisStore {
+        let url = "redis+unix:///nowhere/redis.sock".parse().unwrap();
+        RedisStore::open(&url, RedisSettings::default(), Clock::system()).await.unwrap()
+    }
+
+    /// A request of `client`: what is to be sent for it, if it is the first, and where it waits.
+    fn ask(shared: &Shared, client: u64) -> (Option<Queued>, Hearing) {
+        let size = LimitSize { capacity: Some(10), rate: Rate::per(10, 1_000_000), window_us: None };
+        let limit = Limit::new("a", Algorithm::TokenBucket, size).unwrap();
+        let charged = OwnedCharge {
+            id: LimitId::NONE,
+            key: client,
+            client,
+            meter: *limit.meter(),
+            enforced: true,
+            over: OverLimitEffect::default(),
+            leased: true,
+            leasing: LeaseTiming::default(),
+            denies_on_failure: false,
+        };
+        let mut hearings = Vec::new();
+        let waiter = || {
+            let (ticket, hearing) = Ticket::new();
+            hearings.push(hearing);
+            ticket
+        };
+        let place = |_| {
+            Some(StateAddress {
+                key: format!("client-{client}"),
+                field: StateField::new(limit.state_id, None),
+            })
+        };
+        let now_us = shared.lease_us();
+        let Checked::Asked(asked) = shared.book.check(&[charged], 1, 1, now_us, place, waiter) else {
+            panic!("nothing is known of it");
+        };
+        let deadline = Instant::now() + PATIENCE;
+        let call = asked.calls.into_iter().next();
+        let queued = call.map(|call| Queued::new(call, deadline));
+        (queued, hearings.remove(0))
+    }
+
+    /// Counted, as if they had come through a lane.
+    fn batch(shared: &Arc<Shared>, calls: impl IntoIterator<Item = Option<Queued>>) -> Batch {
+        let calls: Vec<Queued> = calls.into_iter().flatten().collect();
+        calls.iter().for_each(|_| shared.queues.begin());
+        Batch::new(shared, calls)
+    }
+
+    async fn assert_left_to_policy(hearings: impl IntoIterator<Item = Hearing>) {
+        for hearing in hearings {
+            let verdict = timeout(PATIENCE, hearing).await.expect("nobody waits for ever");
+            assert_eq!(verdict.unwrap_or(Verdict::Failed), Verdict::Failed);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_panic_on_the_way_leaves_all_who_wait_to_the_policy() {
+        let store = store().await;
+        let shared = store.core();
+        let ((first, one), (none, behind), (other, two)) = (ask(shared, 1), ask(shared, 1), ask(shared, 2));
+        assert!(none.is_none(), "it waits behind the first");
+        let batch = batch(shared, [first, other]);
+        let task = tokio::spawn(async move {
+            let _on_its_way = batch;
+            panic!("a fault of ours");
+        });
+        assert!(task.await.unwrap_err().is_panic());
+        assert_left_to_policy([one, behind, two]).await;
+        assert_eq!(shared.queues.pending.load(Ordering::Acquire), 0);
+        assert!(ask(shared, 1).0.is_some(), "the next one is sent");
+        assert!(ask(shared, 2).0.is_some(), "the next one is sent");
+    }
+
+    #[tokio::test]
+    async fn a_panic_over_one_answer_leaves_nobody_waiting() {
+        let store = store().await;
+        let shared = store.core();
+        let ((first, one), (_, behind), (other, two)) = (ask(shared, 1), ask(shared, 1), ask(shared, 2));
+        let batch = batch(shared, [first, other]);
+        let task = tokio::spawn(async move { batch.conclude(|_| panic!("a fault of ours")) });
+        assert!(task.await.unwrap_err().is_panic());
+        assert_left_to_policy([one, behind, two]).await;
+        assert_eq!(shared.queues.pending.load(Ordering::Acquire), 0);
+        assert!(ask(shared, 1).0.is_some(), "the next one is sent");
+    }
+
+    #[tokio::test]
+    async fn an_invalid_answer_fails_its_own_call_only() {
+        let store = store().await;
+        let shared = store.core();
+        let time = 1_700_000_000_000_000_u64.to_be_bytes()[1..].to_vec();
+        // Of one request; nothing is lent, and the state is a fresh one.
+        let passing = |count: u32| [b"+", &count.to_be_bytes()[..], &[0; 5]].concat();
+        let lending = [b"+", &[0, 0, 0, 1, 0, 0, 0, 9, 0][..]].concat();
+        let noise = vec![255; 300];
+        let invalid = [
+            passing(2),
+            passing(u32::MAX),
+            passing(0),
+            lending,
+            b"".to_vec(),
+            b"+".to_vec(),
+            b"=\x02".to_vec(),
+            noise,
+        ];
+        for (round, invalid) in invalid.into_iter().enumerate() {
+            let clients = [1, 2, 3].map(|client| client + 10 * round as u64);
+            let [(first, one), (second, two), (third, three)] = clients.map(|client| ask(shared, client));
+            let answers = [time.clone(), passing(1), invalid, passing(1)].map(Value::BulkString);
+            let shard = shared.servers.shard_of(b"");
+            let answer = Value::Array(answers.to_vec());
+            shared.finish(&shard, batch(shared, [first, second, third]), Ok(answer));
+            for hearing in [one, three] {
+                let verdict = timeout(PATIENCE, hearing).await.unwrap().unwrap();
+                let Verdict::Served { steps, .. } = verdict else { panic!("round {round}: {verdict:?}") };
+                assert!(steps[0].admitted, "round {round}");
+            }
+            assert_left_to_policy([two]).await;
+            assert_eq!(store.errors(StoreErrorKind::InvalidAnswer), round as u64 + 1);
+            assert!(ask(shared, clients[1]).0.is_some(), "the next one is sent");
+        }
+        assert_eq!(shared.queues.pending.load(Ordering::Acquire), 0);
+    }
+
+    #[tokio::test]
+    async fn what_nobody_waits_for_any_more_disturbs_no_later_call() {
+        let store = store().await;
+        let shared = store.core();
+        let (first, one) = ask(shared, 1);
+        let mut late = batch(shared, [first.map(|queued| Queued { deadline: Instant::now(), ..queued })]);
+        late.leave_to_policy();
+        assert_left_to_policy([one]).await;
+        let (second, mut two) = ask(shared, 1);
+        let (_, mut behind) = ask(shared, 1);
+        let under_way = batch(shared, [second]);
+        drop(late);
+        assert!(two.try_recv().is_err() && behind.try_recv().is_err(), "they wait on");
+        under_way.give_up(true);
+        assert_left_to_policy([two, behind]).await;
+    }
+}

@@ -1,0 +1,148 @@
+//! What became of a batch: its answers are handed out, or its calls go another way, or nothing came of it.
+
+use super::Shared;
+use super::batch::{Batch, Queued};
+use super::command::{Reply, read};
+use crate::link::Failure;
+use crate::shard::Shard;
+use crate::url::Address;
+use redis::Value;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::time::{Instant, timeout_at};
+use tollgate_core::script::{ReplyError, ScriptReply};
+
+/// A call follows a slot that moves for as long as it has time, but not for ever between two servers that disagree.
+const MOST_HOPS: u32 = 10;
+
+impl Shared {
+    pub(super) fn finish(self: &Arc<Self>, shard: &Arc<Shard>, batch: Batch, result: Result<Value, Failure>) {
+        match result {
+            Ok(value) => self.take_in(shard, batch, value),
+            // It may have been executed: a debit is never sent again.
+            Err(Failure::Lost) => batch.give_up(true),
+            Err(failure @ (Failure::Moved { .. } | Failure::Ask { .. } | Failure::TryAgain)) => {
+                let is_alone = batch.len() == 1;
+                batch.conclude(|queued| self.follow(shard, queued, is_alone, &failure));
+            }
+            Err(failure) => {
+                shard.note_error(&failure);
+                batch.give_up(false);
+            }
+        }
+    }
+
+    fn take_in(self: &Arc<Self>, shard: &Arc<Shard>, batch: Batch, value: Value) {
+        let (store_us, answers) = match read(value, batch.len()) {
+            Some(Reply::Answers(store_us, answers)) => (store_us, answers),
+            Some(Reply::ClockStepped) => {
+                shard.note_error(&Failure::ClockStepped);
+                self.doubt_clock();
+                return batch.give_up(false);
+            }
+            None => {
+                shard.note_error(&Failure::InvalidAnswer("not in a known format"));
+                return batch.give_up(true);
+            }
+        };
+        let now_us = self.lease_us();
+        let mut answers = answers.into_iter();
+        batch.conclude(|queued| {
+            let answer = answers.next().unwrap_or_default();
+            match ScriptReply::decode(&queued.call.ask, store_us, &answer) {
+                Ok(answer) => {
+                    if let Some(call) = self.book.answered(queued.call, &answer, now_us) {
+                        self.send(call);
+                    }
+                }
+                Err(unreadable) => self.refused(shard, queued, &unreadable),
+            }
+        });
+    }
+
+    /// The script did nothing for this client, and said why.
+    fn refused(self: &Arc<Self>, shard: &Arc<Shard>, queued: Queued, why: &ReplyError) {
+        let has_moved =
+            matches!(why, ReplyError::Refused(why) if why.contains("non local key") || why.contains("MOVED"));
+        if has_moved {
+            self.servers.refresh();
+            return self.follow(shard, queued, true, &Failure::TryAgain);
+        }
+        let failure = match why {
+            ReplyError::Refused(text) => Failure::of_text(text),
+            ReplyError::Malformed => Failure::InvalidAnswer("not in a known format"),
+            ReplyError::Impossible(why) => Failure::InvalidAnswer(why),
+        };
+        shard.note_error_inside(&failure);
+        self.book.failed(queued.call, matches!(failure, Failure::InvalidAnswer(_)));
+    }
+
+    /// Slots are on the move. Nothing was executed: each client is sent on its own way. What the server said is
+    /// about one that travelled alone.
+    fn follow(self: &Arc<Self>, shard: &Arc<Shard>, mut queued: Queued, is_alone: bool, failure: &Failure) {
+        queued.hops += 1;
+        if queued.hops > MOST_HOPS || queued.deadline <= Instant::now() {
+            return self.book.failed(queued.call, false);
+        }
+        let target = match failure {
+            Failure::Moved { address, .. } | Failure::Ask { address, .. } if is_alone => {
+                self.servers.shard_at(address, shard)
+            }
+            _ => None,
+        };
+        let is_asking = is_alone && matches!(failure, Failure::Ask { .. });
+        let newcomer = match failure {
+            Failure::Moved { address, .. } | Failure::Ask { address, .. } if is_alone && target.is_none() => {
+                self.servers.address_of(address, shard)
+            }
+            _ => None,
+        };
+        let (shared, shard) = (Arc::clone(self), Arc::clone(shard));
+        let batch = Batch::of_one(self, queued);
+        self.runtime.spawn(async move {
+            if let Some(address) = newcomer {
+                return shared.serve_at(&address, &shard, batch, is_asking).await;
+            }
+            let target = match target {
+                Some(target) => target,
+                None if is_alone => {
+                    // Whoever serves it now is known in a moment.
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                    let key = batch.calls().first().map(|queued| Arc::clone(&queued.call.key));
+                    shared.servers.shard_of(key.as_deref().unwrap_or_default().as_bytes())
+                }
+                None => shard,
+            };
+            shared.serve_alone(target, batch, is_asking).await;
+        });
+    }
+
+    /// Sends one client's call by itself.
+    async fn serve_alone(self: Arc<Self>, shard: Arc<Shard>, batch: Batch, is_asking: bool) {
+        let Some(deadline) = batch.next_deadline().filter(|_| is_asking) else {
+            return self.serve(shard, batch).await;
+        };
+        self.queues.calls.fetch_add(1, Ordering::Relaxed);
+        let command = self.command(&shard, &batch, false);
+        match timeout_at(deadline, shard.start_asking(command)).await {
+            Ok(result) => self.finish(&shard, batch, result),
+            Err(_) => batch.give_up(true),
+        }
+    }
+
+    /// Sends one client's call to a server that is no shard yet, as `shard` said.
+    async fn serve_at(self: Arc<Self>, address: &Address, shard: &Arc<Shard>, batch: Batch, is_asking: bool) {
+        let deadline = batch.next_deadline().unwrap_or_else(Instant::now);
+        self.queues.calls.fetch_add(1, Ordering::Relaxed);
+        let command = self.command(shard, &batch, false);
+        let answer = async {
+            let link = self.servers.newcomer(address).await?;
+            if is_asking { link.send_asking(command).await } else { link.send(&command).await }
+        };
+        match timeout_at(deadline, answer).await {
+            Ok(result) => self.finish(shard, batch, result),
+            Err(_) => batch.give_up(true),
+        }
+    }
+}

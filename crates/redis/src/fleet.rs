@@ -1,0 +1,449 @@
+//! The nodes that share a store: each sends a heartbeat to every shard once a second and hears how many nodes are
+//! alive. A node without a heartbeat for five seconds is forgotten.
+//!
+//! What a heartbeat costs does not depend on the number of nodes (see `core/heartbeat.rs`): the answer is a count, and
+//! the descriptions of the nodes are read only by [`Shared::list_nodes`].
+//!
+//! With the heartbeat, the fleet's secret is kept in place (a store that was restarted empty gets it back from the
+//! first node that notices), and the distance between the clocks is measured.
+
+use super::Shared;
+use super::link::Failure;
+use super::shard::Shard;
+use super::shard_clock::ClockChange;
+use parking_lot::Mutex;
+use redis::{Cmd, Value};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+use tokio::time::Instant;
+use tollgate_core::heartbeat::{self, HeartbeatReply};
+use tollgate_core::state_address::{FleetSecret, StateAddresses};
+use tollgate_limiter::Clock;
+
+/// Between two heartbeats, when the clock of a shard is in doubt.
+pub(super) const SHORTEST_INTERVAL: Duration = Duration::from_millis(200);
+/// Further apart than this, one of the clocks is wrong.
+const WORRYING_DRIFT_US: u64 = 500_000;
+/// The secret is looked at with one heartbeat in so many, and whenever a shard turns out to have lost its data.
+const SECRET_EVERY: u64 = 10;
+/// For so long a node that finds no secret waits for others to restore it: they send a heartbeat each second, and after
+/// an outage as soon as they are connected again.
+const SECRET_PATIENCE: Duration = Duration::from_millis(1_500);
+const SECRET_PAUSE: Duration = Duration::from_millis(50);
+/// Descriptions that are read in one call.
+const DESCRIPTIONS_AT_ONCE: usize = 200;
+
+static SCRIPT_NAME: LazyLock<String> =
+    LazyLock::new(|| sha1_smol::Sha1::from(heartbeat::SCRIPT).digest().to_string());
+
+/// Where a node can be reached.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeAddress(pub String);
+
+/// A node of the fleet, as it describes itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Node {
+    /// Drawn when it started.
+    pub id: String,
+    /// Where it can be reached.
+    pub address: String,
+    /// The number of the rules that it enforces.
+    pub rules: u64,
+    /// When it started, in seconds since the epoch.
+    pub started: u64,
+}
+
+/// What is known of a shard from its last answer. One that does not answer keeps what it said: the nodes are not gone
+/// because the shard is.
+#[derive(Debug, Default)]
+struct Known {
+    /// How many nodes it counts; 0 before its first answer.
+    nodes: u32,
+    /// The description of this node that it has.
+    description: Option<String>,
+    /// When that was sent.
+    described_us: u64,
+}
+
+/// What came of the heartbeat to a shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Heard {
+    NoAnswer,
+    /// It counted this node with the others.
+    Counted,
+    /// It counted this node, but did not know of it any more: it was restarted empty, or the node was silent for long.
+    DataLost,
+}
+
+#[derive(Debug)]
+pub(crate) struct Fleet {
+    id: String,
+    address: NodeAddress,
+    started: u64,
+    rules: AtomicU64,
+    /// Heartbeats so far.
+    heartbeats: AtomicU64,
+    /// By the number of the shard.
+    shards: Mutex<BTreeMap<u32, Known>>,
+    drift_us: AtomicI64,
+    is_drifting: AtomicBool,
+}
+
+impl Fleet {
+    pub(super) fn new(clock: &Clock, address: NodeAddress) -> Self {
+        let random = RandomState::new();
+        Self {
+            id: format!("{:016x}", random.hash_one(clock.now_us())),
+            address,
+            started: clock.now_us() / 1_000_000,
+            rules: AtomicU64::new(0),
+            heartbeats: AtomicU64::new(0),
+            shards: Mutex::default(),
+            drift_us: AtomicI64::new(0),
+            is_drifting: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn id(&self) -> &str {
+        &self.id
+    }
+
+    pub(super) fn set_rules_version(&self, version: u64) {
+        self.rules.store(version, Ordering::Relaxed);
+    }
+
+    pub(super) fn drift_us(&self) -> i64 {
+        self.drift_us.load(Ordering::Relaxed)
+    }
+
+    /// How many nodes are alive, this one included: the most that a shard counts. A node that cannot reach some shards is
+    /// still counted by the others.
+    pub(super) fn node_count(&self) -> u32 {
+        self.shards.lock().values().map(|known| known.nodes).max().unwrap_or(1)
+    }
+
+    /// The description of this node, if `shard` does not have it or it is time to put off its expiry.
+    fn description_for(&self, shard: &Shard, now_us: u64) -> Option<String> {
+        let description = serde_json::to_string(&self.own()).ok()?;
+        let shards = self.shards.lock();
+        let is_kept = shards.get(&shard.number()).is_some_and(|known| {
+            known.description.as_ref() == Some(&description)
+                && now_us < known.described_us + heartbeat::DESCRIBE_EVERY_US
+        });
+        (!is_kept).then_some(description)
+    }
+
+    fn own(&self) -> Node {
+        let rules = self.rules.load(Ordering::Relaxed);
+        Node { id: self.id.clone(), address: self.address.0.clone(), rules, started: self.started }
+    }
+
+    /// Takes in what `shard` answered to a heartbeat with `description`, or without.
+    fn note_answer(
+        &self,
+        shard: &Shard,
+        answer: &HeartbeatReply,
+        description: Option<String>,
+        now_us: u64,
+    ) -> Heard {
+        let mut shards = self.shards.lock();
+        let known = shards.entry(shard.number()).or_default();
+        let is_data_lost = answer.is_new && known.nodes > 0;
+        known.nodes = answer.nodes;
+        if description.is_some() {
+            known.described_us = now_us;
+        }
+        if description.is_some() || is_data_lost {
+            known.description = description;
+        }
+        if is_data_lost { Heard::DataLost } else { Heard::Counted }
+    }
+
+    /// Takes in how far the store's clock is from ours. `doubt_us` is how long the question took.
+    fn note_drift(&self, drift_us: i64, doubt_us: u64) {
+        self.drift_us.store(drift_us, Ordering::Relaxed);
+        let is_drifting = drift_us.unsigned_abs() > WORRYING_DRIFT_US + doubt_us;
+        if is_drifting != self.is_drifting.swap(is_drifting, Ordering::Relaxed) {
+            let ms = drift_us / 1_000;
+            if is_drifting {
+                tracing::warn!(drift_ms = ms, "this node's clock and the store's are far apart");
+            } else {
+                tracing::info!(drift_ms = ms, "this node's clock and the store's agree again");
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// Sends one heartbeat to every shard.
+    pub(super) async fn send_heartbeats(self: &Arc<Self>) {
+        let heartbeats = self.servers.shards().into_iter().map(|shard| {
+            let shared = Arc::clone(self);
+            tokio::spawn(async move { shared.send_heartbeat(&shard).await })
+        });
+        let mut heard = Vec::new();
+        for heartbeat in heartbeats.collect::<Vec<_>>() {
+            heard.push(heartbeat.await.unwrap_or(Heard::NoAnswer));
+        }
+        // A shard that lost its slots counts nothing more.
+        let shards = self.servers.shards();
+        let is_shard = |number: &u32| shards.iter().any(|shard| shard.number() == *number);
+        self.fleet.shards.lock().retain(|number, _| is_shard(number));
+        let number = self.fleet.heartbeats.fetch_add(1, Ordering::Relaxed);
+        let is_secret_known = self.places_now().is_some();
+        if !is_secret_known || number.is_multiple_of(SECRET_EVERY) || heard.contains(&Heard::DataLost) {
+            self.keep_secret().await;
+        }
+        self.servers.set_nodes(self.fleet.node_count());
+        let is_counted = heard.iter().any(|heard| *heard != Heard::NoAnswer);
+        if is_counted && self.settings.expected_nodes.is_none() {
+            self.census.note(self.fleet.node_count());
+            self.book.set_nodes(self.census.nodes());
+            self.census.keep();
+        }
+    }
+
+    async fn send_heartbeat(&self, shard: &Shard) -> Heard {
+        let now_us = self.clock.boot_us();
+        let description = self.fleet.description_for(shard, now_us);
+        let Some(answer) = self.run_heartbeat(shard, description.as_deref()).await else {
+            return Heard::NoAnswer;
+        };
+        let heard = self.fleet.note_answer(shard, &answer, description, now_us);
+        if heard == Heard::DataLost {
+            tracing::warn!(shard = shard.number(), "the store has lost its data; counts begin anew");
+        }
+        if heard == Heard::DataLost
+            && let Some(description) = self.fleet.description_for(shard, now_us)
+            && let Some(answer) = self.run_heartbeat(shard, Some(&description)).await
+        {
+            self.fleet.note_answer(shard, &answer, Some(description), now_us);
+        }
+        heard
+    }
+
+    async fn run_heartbeat(&self, shard: &Shard, description: Option<&str>) -> Option<HeartbeatReply> {
+        let (sent_us, sent_unix_us) = (self.clock.boot_us(), self.clock.now_us());
+        let by_name = self.heartbeat("EVALSHA", &SCRIPT_NAME, shard, description);
+        let value = match shard.call_noting_errors(&by_name).await {
+            Err(Failure::NoScript) => {
+                shard.call_noting_errors(&self.heartbeat("EVAL", heartbeat::SCRIPT, shard, description)).await
+            }
+            other => other,
+        };
+        let received_us = self.clock.boot_us();
+        let took_us = received_us.saturating_sub(sent_us);
+        let Some(answer) = read(&value.ok()?) else {
+            shard.note_error(&Failure::InvalidAnswer("not the answer to a heartbeat"));
+            return None;
+        };
+        if self.given_time.is_none() {
+            let change =
+                shard.clock().note_heartbeat(sent_us, received_us, answer.now_us, answer.correction_us);
+            self.note_clock(shard, change);
+            let drift_us = answer.now_us.cast_signed().saturating_sub_unsigned(sent_unix_us + took_us / 2);
+            self.fleet.note_drift(drift_us, took_us);
+        }
+        Some(answer)
+    }
+
+    fn heartbeat(&self, verb: &str, script: &str, shard: &Shard, description: Option<&str>) -> Cmd {
+        let (prefix, tag, id) = (&self.settings.prefix, self.servers.own_tag(shard), &self.fleet.id);
+        let keys = [
+            heartbeat::alive_key(prefix, &tag),
+            heartbeat::node_key(prefix, &tag, id),
+            heartbeat::clock_key(prefix, &tag),
+        ];
+        let expected_us = match self.given_time {
+            Some(_) => None,
+            None => shard.clock().heartbeat_time(self.clock.boot_us()),
+        };
+        let mut command = redis::cmd(verb);
+        command.arg(script).arg(keys.len()).arg(&keys);
+        command.arg(heartbeat::arguments(id, self.fleet.node_count(), expected_us, description));
+        command
+    }
+
+    /// A call was refused because the clock was not where this node expected it: its own may be wrong as well, so what
+    /// it as_lent is not spent any more, and the fleet is asked at once.
+    pub(super) fn doubt_clock(&self) {
+        self.book.drop_credit();
+        self.heartbeat_sooner.notify_one();
+    }
+
+    fn note_clock(&self, shard: &Shard, change: Option<ClockChange>) {
+        let number = shard.number();
+        match change {
+            Some(ClockChange::Stepped(us)) => tracing::error!(
+                shard = number,
+                step_ms = us / 1_000,
+                "the clock of a shard has stepped; limits go on by the time that the nodes expect"
+            ),
+            Some(ClockChange::Restored) => {
+                tracing::info!(shard = number, "the clock of a shard is not corrected any more");
+            }
+            Some(ClockChange::OwnClock(us)) => {
+                self.book.drop_credit();
+                tracing::error!(
+                    shard = number,
+                    off_ms = us / 1_000,
+                    "this node's clock has stepped or stood still: the other nodes expect another time"
+                );
+            }
+            None => {}
+        }
+    }
+
+    /// Removes this node from every shard.
+    pub(super) async fn leave(&self) {
+        let (prefix, id) = (&self.settings.prefix, &self.fleet.id);
+        for shard in self.servers.shards() {
+            let tag = self.servers.own_tag(&shard);
+            let _ = shard
+                .call_noting_errors(redis::cmd("ZREM").arg(heartbeat::alive_key(prefix, &tag)).arg(id))
+                .await;
+            let _ =
+                shard.call_noting_errors(redis::cmd("DEL").arg(heartbeat::node_key(prefix, &tag, id))).await;
+            if shard.clock().correction_us() != 0 {
+                let key = heartbeat::clock_key(prefix, &tag);
+                let _ = shard.call_noting_errors(redis::cmd("ZREM").arg(key).arg(id)).await;
+            }
+        }
+    }
+
+    /// The nodes that are alive, this one first, as far as shards answer. Reads the description of every node: for
+    /// people, never for a decision.
+    pub(super) async fn list_nodes(&self) -> Vec<Node> {
+        let mut by_id = BTreeMap::new();
+        for shard in self.servers.shards() {
+            match self.list_nodes_at(&shard).await {
+                Ok(nodes) => by_id.extend(nodes.into_iter().map(|node| (node.id.clone(), node))),
+                Err(failure) => {
+                    tracing::debug!(shard = shard.number(), %failure, "a shard does not list its nodes")
+                }
+            }
+        }
+        by_id.remove(&self.fleet.id);
+        std::iter::once(self.fleet.own()).chain(by_id.into_values()).collect()
+    }
+
+    async fn list_nodes_at(&self, shard: &Shard) -> Result<Vec<Node>, Failure> {
+        let (prefix, tag) = (&self.settings.prefix, self.servers.own_tag(shard));
+        let mut command = redis::cmd("ZRANGE");
+        // The last heartbeat of this node has removed the nodes that were silent.
+        let ids = shard.call(command.arg(heartbeat::alive_key(prefix, &tag)).arg(0).arg(-1)).await?;
+        let mut nodes = Vec::new();
+        for ids in texts(&ids).collect::<Vec<_>>().chunks(DESCRIPTIONS_AT_ONCE) {
+            let keys: Vec<String> = ids.iter().map(|id| heartbeat::node_key(prefix, &tag, id)).collect();
+            let descriptions = shard.call(redis::cmd("MGET").arg(keys)).await?;
+            nodes.extend(
+                texts(&descriptions).filter_map(|description| serde_json::from_str(description).ok()),
+            );
+        }
+        Ok(nodes)
+    }
+
+    /// Makes sure that the store has the fleet's secret, and that it is ours.
+    async fn keep_secret(&self) {
+        if self.settings.secret.is_some() {
+            return;
+        }
+        match self.shared_secret().await {
+            Ok(Some(secret)) => {
+                let places = StateAddresses::new(&self.settings.prefix, secret);
+                let known = self.places.load_full();
+                if known.as_ref().is_some_and(|known| !known.uses_secret(&secret)) {
+                    tracing::warn!("the fleet has another secret now; counts begin anew");
+                }
+                if known.is_none_or(|known| !known.uses_secret(&secret)) {
+                    self.places.store(Some(Arc::new(places)));
+                }
+            }
+            Ok(None) => tracing::warn!("the fleet's secret in the store cannot be read"),
+            Err(failure) => tracing::debug!(%failure, "the fleet's secret was not looked at"),
+        }
+    }
+
+    /// Waits for a moment whether another node puts the secret into an empty store: it may have been restarted without
+    /// its data, and a second secret would be a second count for each client.
+    async fn await_secret(&self, shard: &Arc<Shard>, key: &str) -> Result<Option<FleetSecret>, Failure> {
+        let end = Instant::now() + SECRET_PATIENCE;
+        let mut has_told = false;
+        loop {
+            let kept = shard.call_noting_errors(redis::cmd("GET").arg(key)).await?;
+            if kept != Value::Nil {
+                return Ok(text(&kept).and_then(parse_secret));
+            }
+            if Instant::now() >= end {
+                return Ok(None);
+            }
+            if !std::mem::replace(&mut has_told, true) {
+                let wait_ms = SECRET_PATIENCE.as_millis() as u64;
+                tracing::info!(
+                    wait_ms,
+                    "the store is empty; waiting for a node that knows the fleet's secret"
+                );
+            }
+            tokio::time::sleep(SECRET_PAUSE).await;
+        }
+    }
+
+    async fn shared_secret(&self) -> Result<Option<FleetSecret>, Failure> {
+        let key = format!("{}secret", self.settings.prefix);
+        let shard = self.servers.shard_of(key.as_bytes());
+        let known = self.places.load_full().map(|places| places.secret());
+        if known.is_none()
+            && let Some(kept) = self.await_secret(&shard, &key).await?
+        {
+            return Ok(Some(kept));
+        }
+        let offered = known.unwrap_or_else(|| {
+            let random = RandomState::new();
+            let halves = [random.hash_one(1), random.hash_one(2)].map(u64::to_le_bytes);
+            FleetSecret(std::array::from_fn(|index| halves[index / 8][index % 8]))
+        });
+        let spelled: String = offered.0.iter().map(|byte| format!("{byte:02x}")).collect();
+        shard.call_noting_errors(redis::cmd("SET").arg(&key).arg(spelled).arg("NX")).await?;
+        let kept = shard.call_noting_errors(redis::cmd("GET").arg(&key)).await?;
+        Ok(text(&kept).and_then(parse_secret))
+    }
+}
+
+fn read(value: &Value) -> Option<HeartbeatReply> {
+    let Value::Array(parts) = value else { return None };
+    let [Value::BulkString(time), Value::Int(nodes), Value::Int(is_new), Value::BulkString(correction)] =
+        &**parts
+    else {
+        return None;
+    };
+    HeartbeatReply::read(time, *nodes, *is_new, correction)
+}
+
+fn parse_secret(spelled: &str) -> Option<FleetSecret> {
+    let spelled = spelled.as_bytes();
+    let mut secret = [0; 16];
+    if spelled.len() != 32 {
+        return None;
+    }
+    for (byte, digits) in secret.iter_mut().zip(spelled.chunks(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
+    }
+    Some(FleetSecret(secret))
+}
+
+fn text(value: &Value) -> Option<&str> {
+    match value {
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
+        _ => None,
+    }
+}
+
+/// The texts in a list, without those that are missing.
+fn texts(value: &Value) -> impl Iterator<Item = &str> {
+    let values = if let Value::Array(values) = value { values.as_slice() } else { &[] };
+    values.iter().filter_map(text)
+}

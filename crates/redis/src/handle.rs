@@ -1,0 +1,78 @@
+//! The store as the engine uses it.
+
+use crate::lease::{Asked, Checked};
+use crate::slots::Slot;
+use crate::take::RedisTake;
+use crate::{Hearing, Shared, Ticket};
+use smallvec::SmallVec;
+use std::sync::Arc;
+use tollgate_core::algorithm::LimitStep;
+use tollgate_core::limit::Limit;
+use tollgate_core::request::Request;
+use tollgate_core::rules::{Rule, RuleSet};
+use tollgate_core::state_address::StateAddress;
+use tollgate_limiter::{OwnedCharge, SharedSlot, SharedStore, SharedTake, Steps};
+
+/// Implements the engine's seam on the core of a store.
+#[derive(Debug)]
+pub(crate) struct StoreHandle(pub(crate) Arc<Shared>);
+
+impl SharedStore for StoreHandle {
+    fn install(&self, rules: &RuleSet) {
+        self.0.heed(rules);
+    }
+
+    fn node_count(&self) -> u32 {
+        self.0.book.nodes()
+    }
+
+    fn is_unavailable(&self) -> bool {
+        self.0.is_all_away()
+    }
+
+    fn locate(&self, rule: &Rule, limit: &Limit, request: &Request<'_>, route: u64) -> Option<StateAddress> {
+        let places = self.0.places_now();
+        Some(places.as_ref()?.locate(rule, limit, request, route))
+    }
+
+    fn take(
+        &self,
+        charges: &[OwnedCharge],
+        cost: u32,
+        rules: u32,
+        address: &dyn Fn(usize) -> Option<StateAddress>,
+    ) -> SharedTake {
+        let Self(shared) = self;
+        if shared.places_now().is_none() {
+            // The store has never been reached: nothing is leased and nothing is known.
+            return SharedTake::Pending(Box::new(RedisTake::failed(shared, charges)));
+        }
+        let mut receivers: SmallVec<[Hearing; 1]> = SmallVec::new();
+        let waiter = || {
+            let (sender, receiver) = Ticket::new();
+            receivers.push(receiver);
+            sender
+        };
+        match shared.book.check(charges, cost, rules, shared.lease_us(), address, waiter) {
+            Checked::Decided(steps) => SharedTake::Decided(steps),
+            Checked::Asked(asked) => {
+                let Asked { steps, reserved, groups, calls } = *asked;
+                let take = RedisTake::new(shared, charges, steps, reserved, groups, receivers, address);
+                calls.into_iter().for_each(|call| shared.send(call));
+                SharedTake::Pending(Box::new(take))
+            }
+        }
+    }
+
+    fn known_refusal(&self, charges: &[OwnedCharge], cost: u32, rules: u32) -> Option<Steps> {
+        self.0.book.refuse(charges, cost, rules, self.0.lease_us())
+    }
+
+    fn last_refusal(&self, charge: &OwnedCharge, cost: u32) -> Option<LimitStep> {
+        self.0.book.recall_refusal(charge, cost, self.0.lease_us())
+    }
+
+    fn slot(&self, address: &StateAddress, number: u64, longest_us: u64) -> Box<dyn SharedSlot> {
+        Box::new(Slot::new(&self.0, Slot::key(address).into(), number, longest_us))
+    }
+}

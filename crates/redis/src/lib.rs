@@ -1,0 +1,37 @@
+//! The shared store: Redis or Valkey, standalone, with Sentinel, or as a Cluster.
+//!
+//! From the inside out: a [`link`] is one connection, a [`shard`] is one primary with its [`breaker`],
+//! [`servers`] know which shard serves which key. A server passes the [`self_test`] first, which tries all
+//! [`permissions`] that are needed; later failures are counted and logged by [`errors`]. On top of them, the
+//! [`lease`]s decide what they can on this node, [`dispatch`] sends what they ask, many clients in one call ([`lane`]), and
+//! [`fleet`] counts the nodes that share the store; the [`census`] keeps that count on disk.
+
+mod breaker;
+mod census;
+mod dispatch;
+mod errors;
+mod fleet;
+mod handle;
+mod lane;
+pub mod lease;
+mod link;
+pub mod permissions;
+mod self_test;
+mod servers;
+mod shard;
+mod shard_clock;
+mod slots;
+mod store;
+mod take;
+mod ticket;
+mod url;
+
+pub use errors::StoreErrorKind;
+pub use fleet::{Node, NodeAddress};
+pub use link::OpenError;
+pub use shard_clock::{ClockChange, ShardClock};
+pub use store::{RedisSettings, RedisStore, ShardState};
+pub use url::{StoreUrl, StoreUrlError};
+
+pub(crate) use store::Shared;
+pub(crate) use ticket::{Hearing, Ticket};

@@ -1,0 +1,251 @@
+//! The time of a shard, as this node expects it.
+//!
+//! Limits refill by the clock of the server, so a clock that steps gives tokens away (forward) or stops all refills
+//! (backward): after a failover to a server whose clock is 60 s ahead, every bucket would be 60 s fuller. A node knows
+//! better: between two heartbeats the server's clock must advance as much as its own. Each call carries the time that the
+//! node expects; a server that finds its clock further away than half a second changes nothing and answers the time
+//! alone. The calls fail, and the node sends a heartbeat at once.
+//!
+//! With the heartbeats the nodes agree (`core/heartbeat.lua`): if more than half of them expect another time than the
+//! server shows, its clock has stepped, and from then on all calls correct it by the median of the differences. The time
+//! that limits see goes on as if nothing had happened. The correction shrinks by a hundredth of the time that passes,
+//! until it is gone: until then limits refill up to 1 % too fast or too slowly. A node that stands alone against the
+//! others (its virtual machine was paused) gives in after three seconds.
+//!
+//! Steps of less than half a second pass unnoticed.
+
+use parking_lot::Mutex;
+use tollgate_core::script::{CLOCK_TOLERANCE_US, CallTime};
+
+/// A node that expects another time than the majority gives in after this time.
+const DOUBT_US: u64 = 3_000_000;
+/// A correction shrinks by one part in so many of the time that passes.
+const SLEW: u64 = 100;
+/// The longest way of a heartbeat that is made up for.
+const LONGEST_WAY_US: u64 = 100_000;
+
+/// See the module. All times are microseconds: `boot` of this node's clock, which runs also while the machine sleeps.
+#[derive(Debug, Default)]
+pub struct ShardClock {
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    /// The shard's time, corrected, at an instant of this node's clock.
+    anchor: Option<Anchor>,
+    correction_us: i64,
+    /// When the last heartbeat was answered, and how long it took.
+    heartbeat_us: u64,
+    took_us: u64,
+    /// Since when this node and the majority expect different times.
+    doubt_since_us: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Anchor {
+    boot_us: u64,
+    shard_us: u64,
+}
+
+/// What a heartbeat has shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClockChange {
+    /// The server's clock has stepped by about so many microseconds; it is corrected from now on.
+    Stepped(i64),
+    /// The clock is not corrected any more.
+    Restored,
+    /// This node's own clock was wrong by so many microseconds.
+    OwnClock(i64),
+}
+
+impl Known {
+    fn expected_us(&self, boot_us: u64) -> Option<u64> {
+        let anchor = self.anchor?;
+        let elapsed_us = boot_us as i64 - anchor.boot_us as i64;
+        Some(anchor.shard_us.saturating_add_signed(elapsed_us))
+    }
+}
+
+impl ShardClock {
+    /// The time for a call that is sent at `boot_us`.
+    pub fn call_time(&self, boot_us: u64) -> CallTime {
+        let known = self.known.lock();
+        let expected_us = known.expected_us(boot_us).unwrap_or(0);
+        CallTime::Corrected { correction_us: known.correction_us, expected_us }
+    }
+
+    /// By how much the server's clock is corrected.
+    pub fn correction_us(&self) -> i64 {
+        self.known.lock().correction_us
+    }
+
+    /// The time that this node expects when a heartbeat arrives that is sent at `boot_us`, with the correction a little
+    /// smaller than it was.
+    pub fn heartbeat_time(&self, boot_us: u64) -> Option<u64> {
+        let known = self.known.lock();
+        let expected_us = known.expected_us(boot_us + known.took_us / 2)?;
+        let slew_us = (boot_us.saturating_sub(known.heartbeat_us) / SLEW) as i64;
+        let slew_us = slew_us.min(known.correction_us.abs()) * -known.correction_us.signum();
+        Some(expected_us.saturating_add_signed(slew_us))
+    }
+
+    /// The server's clock showed `server_us` when a heartbeat was answered, and the majority corrects it by
+    /// `correction_us`.
+    pub fn note_heartbeat(
+        &self,
+        sent_us: u64,
+        received_us: u64,
+        server_us: u64,
+        correction_us: i64,
+    ) -> Option<ClockChange> {
+        let mut known = self.known.lock();
+        let took_us = received_us.saturating_sub(sent_us);
+        let boot_us = sent_us + took_us / 2;
+        let agreed_us = server_us.saturating_add_signed(correction_us);
+        let off_us = known.expected_us(boot_us).map(|expected_us| agreed_us as i64 - expected_us as i64);
+        let mut change = None;
+        if let Some(off_us) = off_us.filter(|us| us.unsigned_abs() > CLOCK_TOLERANCE_US + took_us / 2) {
+            let since_us = *known.doubt_since_us.get_or_insert(boot_us);
+            if boot_us.saturating_sub(since_us) < DOUBT_US {
+                return None;
+            }
+            change = Some(ClockChange::OwnClock(-off_us));
+        } else if (correction_us == 0) != (known.correction_us == 0) {
+            change = Some(match correction_us {
+                0 => ClockChange::Restored,
+                us => ClockChange::Stepped(-us),
+            });
+        }
+        *known = Known {
+            anchor: Some(Anchor { boot_us, shard_us: agreed_us }),
+            correction_us,
+            heartbeat_us: boot_us,
+            took_us: took_us.min(LONGEST_WAY_US),
+            doubt_since_us: None,
+        };
+        change
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND_US: u64 = 1_000_000;
+    const NOON_US: u64 = 1_794_916_800 * SECOND_US;
+
+    /// A node that has run for an hour, and a server whose clock is `ahead_us` ahead of the true time.
+    struct Pair {
+        clock: ShardClock,
+        boot_us: u64,
+        true_us: u64,
+        ahead_us: i64,
+    }
+
+    impl Pair {
+        fn new() -> Self {
+            let pair = Self {
+                clock: ShardClock::default(),
+                boot_us: 3_600 * SECOND_US,
+                true_us: NOON_US,
+                ahead_us: 0,
+            };
+            assert_eq!(pair.beat(0), None);
+            pair
+        }
+
+        fn pass(&mut self, us: u64) {
+            self.boot_us += us;
+            self.true_us += us;
+        }
+
+        fn server_us(&self) -> u64 {
+            self.true_us.saturating_add_signed(self.ahead_us)
+        }
+
+        /// A heartbeat that takes 2 ms, answered with this correction.
+        fn beat(&self, correction_us: i64) -> Option<ClockChange> {
+            let (sent_us, received_us) = (self.boot_us - 1_000, self.boot_us + 1_000);
+            self.clock.note_heartbeat(sent_us, received_us, self.server_us(), correction_us)
+        }
+
+        /// What the heartbeat script would make of this node's expectation, if it were the only one.
+        fn vote(&self) -> i64 {
+            // It arrives a millisecond later.
+            self.clock.heartbeat_time(self.boot_us - 1_000).unwrap() as i64 - self.server_us() as i64
+        }
+
+        /// How far from what is expected a call finds the corrected clock.
+        fn off_us(&self) -> i64 {
+            let CallTime::Corrected { correction_us, expected_us } = self.clock.call_time(self.boot_us)
+            else {
+                panic!("not corrected");
+            };
+            self.server_us() as i64 + correction_us - expected_us as i64
+        }
+    }
+
+    #[test]
+    fn a_clock_that_goes_on_is_expected_where_it_is() {
+        let mut pair = Pair::new();
+        for _ in 0..100 {
+            pair.pass(SECOND_US);
+            assert!(pair.off_us().abs() < 200, "{}", pair.off_us());
+            // Clocks run apart by a ten-thousandth.
+            pair.ahead_us += 100;
+            assert_eq!(pair.beat(0), None);
+        }
+    }
+
+    #[test]
+    fn a_step_is_noticed_corrected_and_absorbed() {
+        for step_us in [60 * SECOND_US as i64, -20 * SECOND_US as i64, 700_000] {
+            let mut pair = Pair::new();
+            pair.pass(SECOND_US);
+            pair.ahead_us += step_us;
+            assert!(pair.off_us().unsigned_abs() > CLOCK_TOLERANCE_US, "calls are refused");
+            let vote = pair.vote();
+            assert!((vote + step_us).abs() < 2_000, "{vote}");
+            assert!(
+                matches!(pair.beat(vote), Some(ClockChange::Stepped(by)) if (by - step_us).abs() < 2_000)
+            );
+            assert!(pair.off_us().abs() < 2_000, "calls are served");
+            // The time that limits see never runs more than 1 % too fast or too slowly.
+            let mut last_us = pair.server_us().saturating_add_signed(pair.clock.correction_us());
+            let mut beats = 0;
+            loop {
+                pair.pass(SECOND_US);
+                let vote = pair.vote();
+                let is_over = vote.abs() < 10_000;
+                let change = pair.beat(if is_over { 0 } else { vote });
+                let now_us = pair.server_us().saturating_add_signed(pair.clock.correction_us());
+                let advanced_us = now_us as i64 - last_us as i64;
+                assert!((980_000..=1_020_000).contains(&advanced_us), "{advanced_us} in a second");
+                last_us = now_us;
+                beats += 1;
+                if is_over {
+                    assert_eq!(change, Some(ClockChange::Restored));
+                    break;
+                }
+            }
+            let expected = step_us.unsigned_abs() / 10_000;
+            assert!((expected * 98 / 100..=expected * 102 / 100 + 5).contains(&beats), "{beats} seconds");
+        }
+    }
+
+    #[test]
+    fn a_node_alone_against_the_others_gives_in() {
+        let mut pair = Pair::new();
+        // Its machine stood still for a minute, and its clock with it.
+        pair.true_us += 60 * SECOND_US;
+        assert!(pair.off_us().unsigned_abs() > CLOCK_TOLERANCE_US);
+        for _ in 0..3 {
+            assert_eq!(pair.beat(0), None);
+            assert!(pair.off_us().unsigned_abs() > CLOCK_TOLERANCE_US, "calls are refused");
+            pair.pass(SECOND_US);
+        }
+        assert_eq!(pair.beat(0), Some(ClockChange::OwnClock(-60 * SECOND_US as i64)));
+        assert!(pair.off_us().abs() < 10);
+    }
+}

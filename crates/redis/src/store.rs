@@ -1,0 +1,412 @@
+//! The store itself: its settings, what its tasks have in common, and its life.
+
+use crate::census::Census;
+use crate::dispatch::Queues;
+use crate::fleet::{self, Fleet, Node, NodeAddress};
+use crate::handle::StoreHandle;
+use crate::lease::{self, Book, Call};
+use crate::servers::{self, Servers};
+use crate::shard::{Change, Shard, log_change};
+use crate::slots;
+use crate::{OpenError, StoreErrorKind, StoreUrl, Ticket};
+use arc_swap::{ArcSwapOption, Guard};
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use tollgate_core::heartbeat;
+use tollgate_core::rules::RuleSet;
+use tollgate_core::rules::written::OnStoreFailure;
+use tollgate_core::state_address::{FleetSecret, StateAddresses};
+use tollgate_limiter::SharedStore;
+use tollgate_limiter::{Clock, ManualClock};
+
+/// How the store is used.
+#[derive(Clone)]
+pub struct RedisSettings {
+    /// The longest that anything waits for the store.
+    pub timeout: Duration,
+    /// How its keys begin.
+    pub prefix: String,
+    /// What the fleet hashes identities with; without one, the store keeps one that the first node made.
+    pub secret: Option<[u8; 16]>,
+    /// How many nodes there are, if that is not to be counted.
+    pub expected_nodes: Option<u32>,
+    /// A folder of this node's own, for what it has to know if it starts while the store is away: how many nodes
+    /// there are.
+    pub data: Option<PathBuf>,
+    /// Where this node can be reached, for people.
+    pub node: NodeAddress,
+    /// How often what was spent is reported and what is idle brought back.
+    pub lease_interval: Duration,
+    /// For how long a busy key takes tokens ahead.
+    pub lease_horizon: Duration,
+    /// For how many keys a node as_lent leases at most.
+    pub most_leases: usize,
+}
+
+/// All but the secret.
+impl fmt::Debug for RedisSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { timeout, prefix, secret, expected_nodes, data, node, .. } = self;
+        f.debug_struct("RedisSettings")
+            .field("timeout", timeout)
+            .field("prefix", prefix)
+            .field("secret", &secret.map(FleetSecret))
+            .field("expected_nodes", expected_nodes)
+            .field("data", data)
+            .field("node", node)
+            .field("lease_interval", &self.lease_interval)
+            .field("lease_horizon", &self.lease_horizon)
+            .field("most_leases", &self.most_leases)
+            .finish()
+    }
+}
+
+impl Default for RedisSettings {
+    fn default() -> Self {
+        let lease = lease::Settings::default();
+        Self {
+            timeout: Duration::from_millis(50),
+            prefix: "tg:".to_owned(),
+            secret: None,
+            expected_nodes: None,
+            data: None,
+            node: NodeAddress::default(),
+            lease_interval: Duration::from_micros(lease.interval_us),
+            lease_horizon: Duration::from_micros(lease.horizon_us),
+            most_leases: lease.most_leases,
+        }
+    }
+}
+
+/// A store that nodes share. Ends when it is dropped; [`RedisStore::close`] also brings back what is held.
+#[derive(Debug)]
+pub struct RedisStore {
+    shared: Arc<Shared>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+/// What the tasks of a store have in common.
+pub(crate) struct Shared {
+    pub(crate) servers: Arc<Servers>,
+    pub(crate) book: Book<Ticket>,
+    pub(crate) fleet: Fleet,
+    pub(crate) census: Census,
+    /// None until the fleet's secret is known: before that, nobody's state can be found.
+    pub(crate) places: ArcSwapOption<StateAddresses>,
+    pub(crate) queues: Queues,
+    pub(crate) holdings: slots::Holdings,
+    pub(crate) runtime: Handle,
+    pub(crate) clock: Clock,
+    /// Tests move the store's time by hand.
+    pub(crate) given_time: Option<ManualClock>,
+    pub(crate) settings: RedisSettings,
+    /// The next tick may have to come sooner than was thought.
+    pub(crate) ticks_sooner: Arc<Notify>,
+    /// The next heartbeat has to come at once.
+    pub(crate) heartbeat_sooner: Arc<Notify>,
+    lease_clock: LeaseClock,
+    /// Whether it was said that too little is known for a restart.
+    pub(crate) has_warned: AtomicBool,
+}
+
+impl RedisStore {
+    /// Connects to the store at `url`. That it cannot be reached is no error: until it can, every rule's
+    /// failure policy as_lent. Needs a tokio runtime, here and as long as it lives.
+    pub async fn open(url: &StoreUrl, settings: RedisSettings, clock: Clock) -> Result<Self, OpenError> {
+        Self::open_at(url, settings, clock, None).await
+    }
+
+    /// A store whose time is `time`, for tests. `clock` is this node's own: what it was lent and told grows
+    /// old by it.
+    pub async fn open_on_clock(
+        url: &StoreUrl,
+        settings: RedisSettings,
+        clock: ManualClock,
+        time: ManualClock,
+    ) -> Result<Self, OpenError> {
+        Self::open_at(url, settings, Clock::Manual(clock), Some(time)).await
+    }
+
+    async fn open_at(
+        url: &StoreUrl,
+        settings: RedisSettings,
+        clock: Clock,
+        given_time: Option<ManualClock>,
+    ) -> Result<Self, OpenError> {
+        let known: Arc<OnceLock<Weak<Shared>>> = Arc::default();
+        let hook = {
+            let known = Arc::clone(&known);
+            move |shard: &Shard, change, after, failures| {
+                let shared = known.get().and_then(Weak::upgrade);
+                if let (Change::Restored, Some(shared)) = (change, &shared) {
+                    // It may have lost its data, or be another server.
+                    shared.heartbeat_sooner.notify_one();
+                }
+                log_change(
+                    shard,
+                    change,
+                    after,
+                    failures,
+                    shared.map_or(0, |shared| shared.keys_of_one_shard()),
+                );
+            }
+        };
+        let server_settings = servers::Settings {
+            timeout: settings.timeout,
+            prefix: settings.prefix.clone(),
+            hook: Some(Box::new(hook)),
+            ..servers::Settings::default()
+        };
+        let servers = Servers::open(url, server_settings).await?;
+        let lease_settings = lease::Settings {
+            interval_us: settings.lease_interval.as_micros() as u64,
+            horizon_us: settings.lease_horizon.as_micros() as u64,
+            most_leases: settings.most_leases,
+            ..lease::Settings::default()
+        };
+        let places = settings
+            .secret
+            .map(|secret| Arc::new(StateAddresses::new(&settings.prefix, FleetSecret(secret))));
+        let lease_clock = LeaseClock::new(&clock);
+        let shared = Arc::new(Shared {
+            servers,
+            book: Book::new(lease_settings),
+            fleet: Fleet::new(&clock, settings.node.clone()),
+            census: Census::open(settings.data.as_deref(), url, &settings.prefix),
+            places: ArcSwapOption::new(places),
+            queues: Queues::default(),
+            holdings: slots::Holdings::default(),
+            runtime: Handle::current(),
+            clock,
+            given_time,
+            settings,
+            ticks_sooner: Arc::default(),
+            heartbeat_sooner: Arc::default(),
+            lease_clock,
+            has_warned: AtomicBool::new(false),
+        });
+        shared.book.set_nodes(shared.settings.expected_nodes.unwrap_or(shared.census.nodes()));
+        let _ = known.set(Arc::downgrade(&shared));
+        // The first round, so that a store that is there is used from the first request on.
+        shared.send_heartbeats().await;
+        let tasks = vec![
+            tokio::spawn(keep_sending_heartbeats(
+                Arc::downgrade(&shared),
+                Arc::clone(&shared.heartbeat_sooner),
+            )),
+            tokio::spawn(tick_on(Arc::downgrade(&shared), Arc::clone(&shared.ticks_sooner))),
+            tokio::spawn(slots::keep_on(Arc::downgrade(&shared))),
+        ];
+        Ok(Self { shared, tasks })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn core(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// The store as [`Limiter::sharing`](tollgate_limiter::Limiter::sharing) takes it.
+    pub fn shared_store(&self) -> Arc<dyn SharedStore> {
+        Arc::new(StoreHandle(Arc::clone(&self.shared)))
+    }
+
+    /// Fetches the descriptions of the nodes that share the store, this one first. A shard that does not answer lists
+    /// none; while no shard answers there is only this node. See [`node_count`](Self::node_count) for the number alone.
+    pub async fn nodes(&self) -> Vec<Node> {
+        self.shared.list_nodes().await
+    }
+
+    /// How many nodes share the store, this one included, as the last heartbeat told.
+    pub fn node_count(&self) -> u32 {
+        self.shared.fleet.node_count()
+    }
+
+    /// How far this node's clock and the store's are apart, in microseconds; positive if the store is ahead.
+    pub fn drift_us(&self) -> i64 {
+        self.shared.fleet.drift_us()
+    }
+
+    /// Whether a shard is away, by its number.
+    pub fn shards(&self) -> Vec<ShardState> {
+        let state = |shard: &Arc<Shard>| ShardState {
+            number: shard.number(),
+            address: shard.address().map(|address| address.to_string()),
+            is_away: shard.is_open(),
+            times_away: shard.counters().opened.load(std::sync::atomic::Ordering::Relaxed),
+            timeouts: shard.counters().timeouts.load(std::sync::atomic::Ordering::Relaxed),
+        };
+        self.shared.servers.shards().iter().map(state).collect()
+    }
+
+    /// How many errors of this kind the store answered with. What meets one is decided without the store.
+    pub fn errors(&self, kind: StoreErrorKind) -> u64 {
+        self.shared.servers.errors(kind)
+    }
+
+    /// How many calls were made to the store, reports included.
+    pub fn calls(&self) -> u64 {
+        self.shared.queues.calls()
+    }
+
+    /// For how many keys leases are held.
+    pub fn leases(&self) -> usize {
+        self.shared.book.leases()
+    }
+
+    /// The number of the rules in force, for the other nodes to see.
+    pub fn set_rules_version(&self, version: u64) {
+        self.shared.fleet.set_rules_version(version);
+    }
+
+    /// Waits until nothing is on its way to the store, no longer than its timeout.
+    pub async fn settled(&self) {
+        self.shared.queues.drained(self.shared.settings.timeout).await;
+    }
+
+    /// Brings back all that is held, says goodbye to the fleet and ends.
+    pub async fn close(&self) {
+        // A heartbeat after the goodbye would call this node back to life.
+        self.tasks.iter().for_each(JoinHandle::abort);
+        self.shared.book.return_all(self.shared.lease_us(), |call| self.shared.send(call));
+        self.settled().await;
+        self.shared.leave().await;
+        self.shared.servers.close().await;
+    }
+}
+
+impl Drop for RedisStore {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// How one primary is doing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShardState {
+    /// Its number.
+    pub number: u32,
+    /// Where it is, if that is known.
+    pub address: Option<String>,
+    /// Its keys are decided without it.
+    pub is_away: bool,
+    /// How often that began.
+    pub times_away: u64,
+    /// How often it did not answer in time.
+    pub timeouts: u64,
+}
+
+impl Shared {
+    /// The time that leases count in.
+    pub(crate) fn lease_us(&self) -> u64 {
+        self.lease_clock.now_us(&self.clock)
+    }
+
+    /// The addresses of states; none until the fleet's secret is known.
+    pub(crate) fn places_now(&self) -> Guard<Option<Arc<StateAddresses>>> {
+        self.places.load()
+    }
+
+    /// Does from now on what `rules` ask of a node.
+    pub(crate) fn heed(&self, rules: &RuleSet) {
+        if self.book.keep_pace_with(rules) {
+            self.ticks_sooner.notify_one();
+        }
+        let limits_alone = rules.rules().iter().any(|rule| rule.on_store_failure == OnStoreFailure::Local);
+        let knows_nodes = self.settings.expected_nodes.is_some() || self.census.is_kept();
+        if limits_alone && !knows_nodes && !self.has_warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "a rule has `on_store_failure: local`, and how many nodes there are is not kept: restarted while the \
+                 store is away, this node would admit the whole limit (set `data`, or `redis.expected_nodes`)"
+            );
+        }
+    }
+
+    /// About how many keys that are in use here belong to one shard.
+    fn keys_of_one_shard(&self) -> usize {
+        self.book.leases() / self.servers.shards().len().max(1)
+    }
+
+    /// Whether no shard at all answers.
+    pub(crate) fn is_all_away(&self) -> bool {
+        self.servers.shards().iter().all(|shard| shard.is_open())
+    }
+}
+
+/// The clock that credit expires by: microseconds since the machine started, or since then by the wall clock, whichever
+/// is more. A virtual machine that was paused may notice it by one of the two only.
+#[derive(Debug)]
+struct LeaseClock {
+    /// When the machine started, by the wall clock.
+    started_us: u64,
+    /// How far the wall clock was ever ahead of the other.
+    ahead_us: AtomicU64,
+}
+
+impl LeaseClock {
+    /// Less than this is the noise of reading two clocks.
+    const NOISE_US: u64 = 20_000;
+
+    fn new(clock: &Clock) -> Self {
+        Self { started_us: clock.now_us().saturating_sub(clock.boot_us()), ahead_us: AtomicU64::new(0) }
+    }
+
+    /// Never goes back.
+    fn now_us(&self, clock: &Clock) -> u64 {
+        let (boot_us, wall_us) = (clock.boot_us(), clock.now_us().saturating_sub(self.started_us));
+        let ahead_us = self.ahead_us.load(Ordering::Relaxed);
+        let found_us = wall_us.saturating_sub(boot_us);
+        if found_us <= ahead_us + Self::NOISE_US {
+            return boot_us + ahead_us;
+        }
+        boot_us + self.ahead_us.fetch_max(found_us, Ordering::Relaxed).max(found_us)
+    }
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("url", self.servers.url()).finish_non_exhaustive()
+    }
+}
+
+/// Sends heartbeats to every shard: each second, or less often in a large fleet.
+async fn keep_sending_heartbeats(shared: Weak<Shared>, sooner: Arc<Notify>) {
+    loop {
+        let last = Instant::now();
+        let Some(interval_us) =
+            shared.upgrade().map(|shared| heartbeat::interval_us(shared.fleet.node_count()))
+        else {
+            return;
+        };
+        tokio::select! {
+            () = tokio::time::sleep_until(last + Duration::from_micros(interval_us)) => {}
+            () = sooner.notified() => tokio::time::sleep_until(last + fleet::SHORTEST_INTERVAL).await,
+        }
+        let Some(shared) = shared.upgrade() else { return };
+        shared.send_heartbeats().await;
+    }
+}
+
+/// Reports what was spent and brings back what is idle.
+async fn tick_on(shared: Weak<Shared>, sooner: Arc<Notify>) {
+    let mut last = Instant::now();
+    loop {
+        let tick_us = match shared.upgrade() {
+            Some(shared) => shared.book.tick_us(),
+            None => return,
+        };
+        tokio::select! {
+            () = tokio::time::sleep_until(last + Duration::from_micros(tick_us)) => {}
+            () = sooner.notified() => continue,
+        }
+        let Some(shared) = shared.upgrade() else { return };
+        last = Instant::now();
+        shared.book.tick(shared.lease_us(), |call: Call<Ticket>| shared.send(call));
+    }
+}

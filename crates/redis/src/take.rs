@@ -1,0 +1,128 @@
+//! A take that waits for servers: one verdict for each client that a call was made for.
+
+use crate::lease::{Reserved, Verdict};
+use crate::{Hearing, Shared};
+use smallvec::SmallVec;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use tollgate_core::state_address::StateAddress;
+use tollgate_limiter::{OwnedCharge, Passed, PendingTake, Steps, TakeAnswers};
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct RedisTake {
+    shared: Arc<Shared>,
+    charges: SmallVec<[OwnedCharge; 4]>,
+    answers: TakeAnswers,
+    /// Tokens that are spent if the request passes, and returned if not.
+    reserved: Reserved,
+    groups: SmallVec<[TakeGroup; 1]>,
+}
+
+/// The charges that one call is about.
+#[derive(Debug)]
+struct TakeGroup {
+    /// Their indices.
+    charges: SmallVec<[usize; 2]>,
+    /// The addresses of their states; known only if there are several groups, one of which may have to be undone.
+    addresses: Vec<Option<StateAddress>>,
+    receiver: Option<Hearing>,
+}
+
+impl RedisTake {
+    pub(crate) fn new(
+        shared: &Arc<Shared>,
+        charges: &[OwnedCharge],
+        steps: Steps,
+        reserved: Reserved,
+        groups: SmallVec<[SmallVec<[usize; 2]>; 1]>,
+        receivers: SmallVec<[Hearing; 1]>,
+        address: &dyn Fn(usize) -> Option<StateAddress>,
+    ) -> Self {
+        let has_several = groups.len() > 1;
+        let groups = groups.into_iter().zip(receivers).map(|(charges, receiver)| {
+            let addresses =
+                if has_several { charges.iter().map(|index| address(*index)).collect() } else { Vec::new() };
+            TakeGroup { charges, addresses, receiver: Some(receiver) }
+        });
+        Self {
+            shared: Arc::clone(shared),
+            charges: SmallVec::from_slice(charges),
+            answers: TakeAnswers { steps, failed: SmallVec::new() },
+            reserved,
+            groups: groups.collect(),
+        }
+    }
+
+    /// A take of which no charge can be decided.
+    pub(crate) fn failed(shared: &Arc<Shared>, charges: &[OwnedCharge]) -> Self {
+        let failed = (0..charges.len()).collect();
+        Self {
+            shared: Arc::clone(shared),
+            charges: SmallVec::new(),
+            answers: TakeAnswers { steps: Steps::new(), failed },
+            reserved: Reserved::new(),
+            groups: SmallVec::new(),
+        }
+    }
+
+    fn record(&mut self, group: usize, verdict: Verdict) {
+        let Self { answers, reserved, groups, .. } = self;
+        let charges = &groups[group].charges;
+        match verdict {
+            Verdict::Served { steps, reserved: held } => {
+                answers.steps.extend(charges.iter().copied().zip(steps));
+                let held = charges.iter().zip(held);
+                reserved.extend(held.filter_map(|(index, reservation)| Some((*index, reservation?))));
+            }
+            Verdict::Failed => answers.failed.extend(charges.iter().copied()),
+        }
+    }
+}
+
+impl PendingTake for RedisTake {
+    fn poll_answered(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        for group in 0..self.groups.len() {
+            let Some(receiver) = &mut self.groups[group].receiver else { continue };
+            let verdict = ready!(Pin::new(receiver).poll(context)).unwrap_or(Verdict::Failed);
+            self.groups[group].receiver = None;
+            self.record(group, verdict);
+        }
+        Poll::Ready(())
+    }
+
+    fn answers(&mut self) -> TakeAnswers {
+        std::mem::take(&mut self.answers)
+    }
+
+    fn resolve(&mut self, passed: Passed) {
+        let reserved = std::mem::take(&mut self.reserved);
+        if reserved.is_empty() {
+            return;
+        }
+        let Self { shared, charges, groups, .. } = self;
+        let address = |index: usize| {
+            let group = groups.iter().find(|group| group.charges.contains(&index))?;
+            let position = group.charges.iter().position(|charge| *charge == index)?;
+            group.addresses.get(position).cloned().flatten()
+        };
+        let calls = shared.book.resolve(charges, &reserved, passed, shared.lease_us(), address);
+        calls.into_iter().for_each(|call| shared.send(call));
+    }
+}
+
+impl Drop for RedisTake {
+    /// Returns the tokens that are reserved for a request that is not waited for any more.
+    fn drop(&mut self) {
+        for group in 0..self.groups.len() {
+            if let Some(mut receiver) = self.groups[group].receiver.take() {
+                receiver.close();
+                if let Ok(verdict) = receiver.try_recv() {
+                    self.record(group, verdict);
+                }
+            }
+        }
+        self.resolve(Passed::No);
+    }
+}

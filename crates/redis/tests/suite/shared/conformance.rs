@@ -1,0 +1,33 @@
+//! The walks of `walks.rs` on Redis: every decision, what is left, the wait and the reset are those of
+//! the virtual node, to the microsecond. Time is the test's, at the store as well; only lifetimes are the
+//! server's, and virtual time runs ahead of it: what the server has forgotten was fresh long ago.
+
+use crate::conformance::walks;
+use crate::on_redis::on_redis;
+use std::sync::atomic::{AtomicU32, Ordering};
+use tollgate_testbed::{RedisCluster, RedisServer};
+
+/// Engines on one store, each under a prefix of its own.
+fn walk_on(url: &str) {
+    let number = AtomicU32::new(0);
+    let engine = |text: &str| {
+        let number = number.fetch_add(1, Ordering::Relaxed);
+        on_redis(url, &format!("walk{number}:"), text)
+    };
+    walks::walk_everything(&engine, 4_000);
+    walks::walk_changing_rules(&engine, 8_000);
+    walks::walk_the_shipped_files(&engine, 2_000);
+    walks::walk_a_clock_that_goes_back(&engine, 10, &walks::APART);
+}
+
+#[test]
+fn one_server_decides_as_the_embedded_store_does() {
+    let server = RedisServer::start(&[]);
+    walk_on(&server.url());
+}
+
+#[test]
+fn a_cluster_decides_as_the_embedded_store_does() {
+    let cluster = RedisCluster::start(3, 0);
+    walk_on(&cluster.url());
+}

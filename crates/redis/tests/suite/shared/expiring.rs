@@ -1,0 +1,86 @@
+//! Keys of short limits on a server that really expires them: every algorithm keeps to its limit.
+
+use super::fleet::{Node, alone, patient_nodes};
+use crate::setting::load;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+use tollgate_limiter::{Clock, Request};
+use tollgate_simulate::{Entry, Ledger};
+use tollgate_testbed::RedisServer;
+
+const RULES: &str = "
+rules:
+  - { id: token_bucket, endpoint: /token_bucket, params: { capacity: 500, refill_rate: 1000 } }
+  - { id: leaky_bucket, endpoint: /leaky_bucket, algorithm: leaky_bucket, params: { capacity: 500, leak_rate: 1000 } }
+  - { id: gcra, endpoint: /gcra, algorithm: gcra, params: { capacity: 500, refill_rate: 1000 } }
+  - { id: fixed_window, endpoint: /fixed_window, algorithm: fixed_window, params: { limit: 500, window: 500ms } }
+  - id: sliding_window_counter
+    endpoint: /sliding_window_counter
+    algorithm: sliding_window_counter
+    params: { limit: 500, window: 500ms }
+";
+const ALGORITHMS: [&str; 5] =
+    ["token_bucket", "leaky_bucket", "gcra", "fixed_window", "sliding_window_counter"];
+const WINDOW_US: u64 = 500_000;
+const LIMIT: u64 = 500;
+/// Pauses between the bursts: shorter than the bucket takes to fill, about as long, and longer than states last.
+const BURSTS_MS: [u64; 9] = [0, 350, 700, 1_000, 1_100, 1_450, 2_000, 3_600, 5_300];
+
+/// Twice the limit, at both nodes, again and again.
+async fn bursts(nodes: Vec<Arc<Node>>, algorithm: &'static str, ledger: Arc<Mutex<Ledger>>) {
+    let (start, clock) = (Instant::now(), Clock::system());
+    let endpoint: Arc<str> = Arc::from(format!("/{algorithm}"));
+    for begin_ms in BURSTS_MS {
+        sleep_until(start + Duration::from_millis(begin_ms)).await;
+        let mut sent = JoinSet::new();
+        for number in 0..2 * LIMIT as usize {
+            let node = Arc::clone(&nodes[number % nodes.len()]);
+            let (endpoint, ledger, clock) = (Arc::clone(&endpoint), Arc::clone(&ledger), clock.clone());
+            sent.spawn(async move {
+                let request = Request { api_key: Some("one"), endpoint: &endpoint, ..Request::default() };
+                let sent_us = clock.now_us();
+                let (admitted, degraded) = node.check(&request).await;
+                assert!(!degraded, "the store answers");
+                let received_us = clock.now_us();
+                ledger.lock().note(Entry { key: 0, node: 0, admitted, cost: 1, sent_us, received_us });
+            });
+        }
+        while let Some(ended) = sent.join_next().await {
+            ended.unwrap();
+        }
+    }
+}
+
+#[test]
+fn keys_that_expire_for_real_never_admit_more_than_their_limit() {
+    alone(async || {
+        let server = RedisServer::start(&["--hz", "100"]);
+        let nodes = patient_nodes(&server.url(), RULES, 2).await;
+        let mut running = JoinSet::new();
+        for algorithm in ALGORITHMS {
+            let nodes = nodes.clone();
+            running.spawn(async move {
+                let ledger = Arc::<Mutex<Ledger>>::default();
+                bursts(nodes, algorithm, Arc::clone(&ledger)).await;
+                (algorithm, ledger)
+            });
+        }
+        let loaded = load(RULES);
+        while let Some(ended) = running.join_next().await {
+            let (algorithm, ledger) = ended.unwrap();
+            let ledger = ledger.lock();
+            let admitted = ledger.admitted(0, 0..u64::MAX);
+            let (_, limit) = loaded.rules.limits().find(|(rule, _)| rule.id == algorithm).unwrap();
+            let over = match limit.meter().bucket() {
+                Some(bucket) => ledger.excess(0, bucket),
+                None => ledger.fullest_window(0, WINDOW_US) as i64 - LIMIT as i64,
+            };
+            println!("{algorithm}: {admitted} admitted, {over} over");
+            assert!(over <= 0, "{algorithm}: {over} over-admitted");
+            assert!(admitted >= 4 * LIMIT, "{algorithm}: only {admitted} admitted");
+        }
+    });
+}

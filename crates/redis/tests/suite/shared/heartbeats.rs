@@ -1,0 +1,174 @@
+//! Heartbeats of many nodes: all are counted, each hears a few bytes, and the silent are forgotten.
+
+use super::fleet::{Node, alone};
+use redis::{Connection, Value};
+use tollgate_core::heartbeat::{self, HeartbeatReply};
+use tollgate_redis::{NodeAddress, RedisSettings};
+use tollgate_testbed::{RedisServer, eventually};
+
+const RULES: &str = "rules: [{ id: one, key: api_key, limit: 100/h }]";
+const MANY: u32 = 200;
+
+/// Nodes that send nothing but heartbeats, by the script and the keys of real ones.
+struct Simulated {
+    connection: Connection,
+    /// The hash tag of the shard.
+    tag: String,
+}
+
+impl Simulated {
+    /// Beside a node that has been there for a while.
+    fn beside_a_node(server: &RedisServer) -> Self {
+        let key = server.cli(&["KEYS", "tg:alive:*"]);
+        let tag = key.split(['{', '}']).nth(1).expect("the key has a hash tag").to_owned();
+        assert_eq!(key, heartbeat::alive_key("tg:", &tag), "it is the only one");
+        let connection = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
+        Self { connection, tag }
+    }
+
+    fn send_heartbeat(&mut self, id: &str, description: Option<&str>) -> (HeartbeatReply, Value) {
+        self.send_heartbeat_expecting(id, None, description)
+    }
+
+    fn send_heartbeat_expecting(
+        &mut self,
+        id: &str,
+        expected_us: Option<u64>,
+        description: Option<&str>,
+    ) -> (HeartbeatReply, Value) {
+        let (prefix, tag) = ("tg:", &self.tag);
+        let mut command = redis::cmd("EVAL");
+        command.arg(heartbeat::SCRIPT).arg(3).arg(heartbeat::alive_key(prefix, tag));
+        command.arg(heartbeat::node_key(prefix, tag, id)).arg(heartbeat::clock_key(prefix, tag));
+        command.arg(heartbeat::arguments(id, 1, expected_us, description));
+        let value: Value = command.query(&mut self.connection).unwrap();
+        let (time, nodes, is_new, correction): (Vec<u8>, i64, i64, Vec<u8>) =
+            redis::from_redis_value(value.clone()).unwrap();
+        (HeartbeatReply::read(&time, nodes, is_new, &correction).unwrap(), value)
+    }
+}
+
+fn calls_of(server: &RedisServer, command: &str) -> u64 {
+    let stats = server.cli(&["INFO", "commandstats"]);
+    let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
+    line.and_then(|line| line.split(',').next()).map_or(0, |calls| calls.parse().unwrap())
+}
+
+#[test]
+fn two_hundred_nodes_are_counted_and_forgotten_when_they_are_silent() {
+    alone(async || {
+        let server = RedisServer::start(&[]);
+        let node = Node::start(&server.url(), RULES).await;
+        let mut others = Simulated::beside_a_node(&server);
+        let (alone, _) = others.send_heartbeat("first", Some("{}"));
+        assert_eq!((alone.nodes, alone.is_new), (2, true));
+        let mut longest = 0;
+        eventually("all are counted", async || {
+            for number in 0..MANY {
+                let (_, value) = others.send_heartbeat(&format!("{number:016x}"), None);
+                longest = longest.max(size_of_answer(&value));
+            }
+            node.store.node_count() > MANY
+        })
+        .await;
+        assert!(longest <= 32, "{longest} bytes, with {MANY} nodes");
+        eventually("the silent are forgotten", async || node.store.node_count() == 1).await;
+        let (again, _) = others.send_heartbeat("first", None);
+        assert_eq!((again.nodes, again.is_new), (2, false), "its description is kept for a minute");
+    });
+}
+
+/// What an answer holds, without what the protocol adds.
+fn size_of_answer(value: &Value) -> usize {
+    match value {
+        Value::Array(values) => values.iter().map(size_of_answer).sum(),
+        Value::BulkString(bytes) => bytes.len(),
+        Value::Int(number) => number.to_string().len(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_time_in_the_future_is_not_counted() {
+    alone(async || {
+        let server = RedisServer::start(&[]);
+        let _node = Node::start(&server.url(), RULES).await;
+        let mut others = Simulated::beside_a_node(&server);
+        let (answer, _) = others.send_heartbeat("a", None);
+        let ahead = (answer.now_us + 3_600_000_000).to_string();
+        server.cli(&["ZADD", &heartbeat::alive_key("tg:", &others.tag), &ahead, "gone"]);
+        assert_eq!(others.send_heartbeat("a", None).0.nodes, answer.nodes);
+    });
+}
+
+#[test]
+fn descriptions_are_sent_when_they_change_and_come_back_after_an_empty_restart() {
+    alone(async || {
+        let mut server = RedisServer::start(&[]);
+        let named = |address: &str| RedisSettings {
+            secret: Some([7; 16]),
+            node: NodeAddress(address.to_owned()),
+            ..RedisSettings::default()
+        };
+        let one = Node::start_with(&server.url(), RULES, named("one:80")).await;
+        let two = Node::start_with(&server.url(), RULES, named("two:80")).await;
+        let listed = async || {
+            let nodes = one.store.nodes().await;
+            nodes.into_iter().map(|node| (node.address, node.rules)).collect::<Vec<_>>()
+        };
+        let expected = |rules: u64| vec![("one:80".to_owned(), 0), ("two:80".to_owned(), rules)];
+        assert_eq!(listed().await, expected(0));
+
+        let (sent, written) = (calls_of(&server, "evalsha"), calls_of(&server, "set"));
+        eventually("some heartbeats were sent", async || calls_of(&server, "evalsha") > sent + 4).await;
+        assert_eq!(calls_of(&server, "set"), written, "without a description");
+        two.store.set_rules_version(7);
+        eventually("the change is known", async || listed().await == expected(7)).await;
+
+        server.restart_empty();
+        eventually("both are known again", async || {
+            let is_stored = server.cli(&["KEYS", "tg:node:*"]).lines().count() == 2;
+            is_stored && listed().await == expected(7)
+        })
+        .await;
+        two.store.close().await;
+        assert_eq!(listed().await, expected(7)[..1]);
+        assert_eq!(server.cli(&["KEYS", "tg:node:*"]).lines().count(), 1, "nothing is left of it");
+        assert_eq!(server.cli(&["KEYS", "tg:*"]).lines().count(), 2);
+        for key in server.cli(&["KEYS", "tg:*"]).lines() {
+            assert!(server.cli(&["PTTL", key]).parse::<i64>().unwrap() > 0, "{key} expires");
+        }
+    });
+}
+
+/// The clock is corrected once more than half of the nodes expect another time, by the median of what they expect.
+#[test]
+fn the_majority_corrects_a_clock() {
+    alone(async || {
+        let server = RedisServer::start(&[]);
+        let node = Node::start(&server.url(), RULES).await;
+        let mut others = Simulated::beside_a_node(&server);
+        node.store.close().await;
+        let now_us = others.send_heartbeat("a", None).0.now_us;
+        let mut beat = |id: &str, off_us: i64| {
+            let expected_us = now_us.saturating_add_signed(off_us);
+            others.send_heartbeat_expecting(id, Some(expected_us), None).0.correction_us
+        };
+        let near = |correction_us: i64, off_us: i64| (correction_us - off_us).abs() < 3_000_000;
+        for id in ["a", "b", "c"] {
+            assert_eq!(beat(id, 0), 0, "{id}");
+        }
+        let minute_us = 60_000_000;
+        assert_eq!(beat("a", -minute_us), 0, "one of three");
+        assert!(near(beat("b", -minute_us), -minute_us), "two of three");
+        assert!(near(beat("c", 0), -minute_us), "it stands alone");
+        assert!(near(beat("c", -2 * minute_us), -minute_us), "the median");
+        for id in ["a", "b"] {
+            beat(id, 0);
+        }
+        assert_eq!(beat("c", -minute_us), 0, "it stands alone");
+        assert_eq!(beat("c", 0), 0);
+        let key = heartbeat::clock_key("tg:", &others.tag);
+        assert_eq!(server.cli(&["EXISTS", &key]), "0", "nothing is left of it");
+    });
+}

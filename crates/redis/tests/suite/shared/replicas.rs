@@ -1,0 +1,216 @@
+//! A failover to a replica that lags, and a primary that is cut off and does not know it: what is lost is bounded.
+
+use super::fleet::{Node, alone, bucket};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use tollgate_core::lending::EPOCH_US;
+use tollgate_limiter::Request;
+use tollgate_redis::{RedisSettings, StoreErrorKind};
+use tollgate_simulate::{Entry, Ledger};
+use tollgate_testbed::{NetworkMode, NetworkProxy, RedisServer, eventually};
+
+const RULES: &str = "
+rules: [{ id: one, key: api_key, params: { capacity: 100, refill_rate: 50 }, on_store_failure: deny }]";
+const CAPACITY: i64 = 100;
+const NODES: usize = 3;
+/// How far the replica is behind.
+const LAG: Duration = Duration::from_millis(300);
+/// Every node asks for as much as comes in for all.
+const ASK_EVERY: Duration = Duration::from_millis(20);
+const BEFORE: Duration = Duration::from_millis(2_500);
+/// Longer than credit lives, so that some of it is judged without any allowance.
+const AFTER: Duration = Duration::from_secs(6);
+
+/// One decision.
+#[derive(Clone, Copy, Debug)]
+struct Decided {
+    entry: Entry,
+    degraded: bool,
+}
+
+/// A primary and a replica that lags, each node with a network of its own.
+struct Setting {
+    primary: RedisServer,
+    replica: RedisServer,
+    /// Between the two.
+    _replication: NetworkProxy,
+    fronts: Vec<NetworkProxy>,
+    nodes: Vec<Arc<Node>>,
+    decided: Arc<Mutex<Vec<Decided>>>,
+    start: Instant,
+    is_over: Arc<AtomicBool>,
+    load: JoinSet<()>,
+}
+
+impl Setting {
+    async fn start(primary: &[&str]) -> Self {
+        let primary = RedisServer::start(primary);
+        let replication = NetworkProxy::start(&primary.address()).await;
+        let port = replication.address().port().to_string();
+        let replica =
+            tokio::task::block_in_place(|| RedisServer::start(&["--replicaof", "127.0.0.1", &port]));
+        eventually("the replica follows", async || {
+            tokio::task::block_in_place(|| {
+                replica.cli(&["INFO", "replication"]).contains("master_link_status:up")
+                    && primary.cli(&["INFO", "replication"]).contains("state=online")
+            })
+        })
+        .await;
+        replication.set(NetworkMode::Delay(LAG));
+        let (mut fronts, mut nodes) = (Vec::new(), Vec::new());
+        for _ in 0..NODES {
+            let front = NetworkProxy::start(&primary.address()).await;
+            let settings = RedisSettings {
+                secret: Some([7; 16]),
+                timeout: Duration::from_millis(200),
+                ..RedisSettings::default()
+            };
+            nodes.push(Node::start_with(&front.url(), RULES, settings).await);
+            fronts.push(front);
+        }
+        eventually("the nodes know each other", async || {
+            nodes.iter().all(|node| node.store.node_count() as usize == NODES)
+        })
+        .await;
+        let (start, is_over) = (Instant::now(), Arc::new(AtomicBool::new(false)));
+        let decided = Arc::<Mutex<Vec<Decided>>>::default();
+        let mut load = JoinSet::new();
+        for (number, node) in nodes.iter().enumerate() {
+            let (node, decided, is_over) = (Arc::clone(node), Arc::clone(&decided), Arc::clone(&is_over));
+            load.spawn(ask_evenly(node, number as u16, start, decided, is_over));
+        }
+        let _replication = replication;
+        let setting = Self { primary, replica, _replication, fronts, nodes, decided, start, is_over, load };
+        sleep(BEFORE).await;
+        setting
+    }
+
+    fn now_us(&self) -> u64 {
+        self.start.elapsed().as_micros() as u64
+    }
+
+    /// The replica becomes a primary, and these nodes are led to it; tells when.
+    fn fail_over(&self, nodes: &[usize]) -> u64 {
+        tokio::task::block_in_place(|| assert_eq!(self.replica.cli(&["REPLICAOF", "NO", "ONE"]), "OK"));
+        for node in nodes {
+            self.fronts[*node].set_target(&self.replica.address());
+            self.fronts[*node].set(NetworkMode::Reset);
+        }
+        let at_us = self.now_us();
+        for node in nodes {
+            self.fronts[*node].set(NetworkMode::Pass);
+        }
+        at_us
+    }
+
+    async fn end(mut self) -> Vec<Decided> {
+        self.is_over.store(true, Ordering::Relaxed);
+        while let Some(ended) = self.load.join_next().await {
+            ended.unwrap();
+        }
+        std::mem::take(&mut *self.decided.lock())
+    }
+}
+
+async fn ask_evenly(
+    node: Arc<Node>,
+    number: u16,
+    start: Instant,
+    decided: Arc<Mutex<Vec<Decided>>>,
+    is_over: Arc<AtomicBool>,
+) {
+    let mut ticks = interval(ASK_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
+    let request = Request { api_key: Some("one"), endpoint: "/", ..Request::default() };
+    while !is_over.load(Ordering::Relaxed) {
+        ticks.tick().await;
+        let sent_us = start.elapsed().as_micros() as u64;
+        let (admitted, degraded) = node.check(&request).await;
+        let received_us = start.elapsed().as_micros() as u64;
+        let entry = Entry { key: 0, node: number, admitted, cost: 1, sent_us, received_us };
+        decided.lock().push(Decided { entry, degraded });
+    }
+}
+
+/// What these nodes were admitted by the store.
+fn ledger_of(decided: &[Decided], nodes: &[u16]) -> Ledger {
+    let mut ledger = Ledger::default();
+    for one in decided.iter().filter(|one| !one.degraded && nodes.contains(&one.entry.node)) {
+        ledger.note(one.entry);
+    }
+    ledger
+}
+
+/// No more than what the replica had not heard of is admitted twice, and later nothing.
+fn assert_lost_writes(what: &str, ledger: &Ledger, lost_us: u64) {
+    let bucket = bucket(RULES);
+    let over = ledger.excess(0, &bucket);
+    // On its way to the replica, and what its acknowledged part may be older.
+    let unheard_us = lost_us.saturating_sub(2 * LAG.as_micros() as u64);
+    let lost = ledger.admitted(0, unheard_us..lost_us) as i64;
+    let later = ledger.excess_after_losses(0, &bucket, &[lost_us], 2 * EPOCH_US);
+    println!("{what}: {over} over, {lost} may be lost; {later} over but for one capacity");
+    assert!(over <= lost.min(CAPACITY), "{what}: {over} over, {lost} may be lost");
+    assert!(later <= 0, "{what}: {later} over after the failover");
+}
+
+/// Of what these nodes decided from `from_us` on: how many by the store, and how many without it.
+fn counts(decided: &[Decided], nodes: &[u16], from_us: u64) -> (usize, usize) {
+    let of = decided.iter().filter(|one| nodes.contains(&one.entry.node) && one.entry.sent_us > from_us);
+    let (degraded, by_store): (Vec<&Decided>, Vec<&Decided>) = of.partition(|one| one.degraded);
+    (by_store.len(), degraded.len())
+}
+
+async fn fail_over_to_a_replica_that_lags() {
+    let mut setting = Setting::start(&[]).await;
+    setting.primary.kill();
+    let lost_us = setting.fail_over(&[0, 1, 2]);
+    sleep(AFTER).await;
+    let decided = setting.end().await;
+    assert_lost_writes("lagging replica", &ledger_of(&decided, &[0, 1, 2]), lost_us);
+    let (by_store, degraded) = counts(&decided, &[0, 1, 2], lost_us + 1_500_000);
+    assert!(by_store > 300 && degraded == 0, "{degraded} of {by_store} degraded after the failover");
+}
+
+/// The third node alone still reaches the old primary.
+async fn split_brain(primary: &[&str]) -> (Vec<Decided>, u64, u64) {
+    let setting = Setting::start(primary).await;
+    let lost_us = setting.fail_over(&[0, 1]);
+    sleep(AFTER).await;
+    let refused = setting.nodes[2].store.errors(StoreErrorKind::Replicas);
+    (setting.end().await, lost_us, refused)
+}
+
+async fn both_sides_keep_to_the_limit() {
+    let (decided, lost_us, refused) = split_brain(&[]).await;
+    assert_lost_writes("split brain, the new primary", &ledger_of(&decided, &[0, 1]), lost_us);
+    // The old primary has lost nothing.
+    let isolated = ledger_of(&decided, &[2]).excess(0, &bucket(RULES));
+    let (by_store, degraded) = counts(&decided, &[2], lost_us);
+    println!("split brain, the old primary: {isolated} over, {by_store} decided, {degraded} degraded");
+    assert!(isolated <= 0, "{isolated} over at the old primary");
+    assert!(by_store > 100 && degraded == 0 && refused == 0, "{by_store} decided, {degraded} degraded");
+}
+
+async fn an_isolated_primary_takes_no_writes() {
+    let (decided, lost_us, refused) = split_brain(&["--min-replicas-to-write", "1"]).await;
+    assert_lost_writes("min-replicas-to-write 1", &ledger_of(&decided, &[0, 1, 2]), lost_us);
+    let (by_store, degraded) = counts(&decided, &[2], lost_us + 2 * EPOCH_US);
+    println!("min-replicas-to-write 1: {refused} NOREPLICAS, {by_store} decided, {degraded} degraded");
+    assert!(refused > 0 && by_store == 0 && degraded > 50, "{by_store} decided, {degraded} degraded");
+}
+
+#[test]
+fn what_a_lagging_replica_or_a_split_brain_loses_is_bounded() {
+    alone(async || {
+        tokio::join!(
+            fail_over_to_a_replica_that_lags(),
+            both_sides_keep_to_the_limit(),
+            an_isolated_primary_takes_no_writes(),
+        );
+    });
+}

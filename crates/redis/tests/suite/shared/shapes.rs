@@ -1,0 +1,189 @@
+//! Servers that are not a plain Redis 7: Valkey, those that hide what they are, and those that are strict about keys.
+//!
+//! `TOLLGATE_REDIS_SERVER=/usr/bin/valkey-server cargo test -p tollgate-limiter shared` runs everything on another server.
+
+use super::fleet::Node;
+use crate::log::logged;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use tollgate_limiter::{Limiter, Request};
+use tollgate_redis::RedisSettings;
+use tollgate_testbed::{NetworkProxy, PATIENCE, RedisCluster, RedisServer, SentinelGroup, WordRewrites};
+use tracing::Level;
+
+const RULES: &str = "
+defaults: { consistency: strict, on_store_failure: deny }
+rules:
+  - { id: token, endpoint: /token, limit: 3/day }
+  - { id: log, endpoint: /log, algorithm: sliding_window_log, limit: 3/day }
+  - { id: places, endpoint: /places, algorithm: concurrency, limit: 3 }
+";
+
+/// Of five requests of each of many clients at once, three pass, and the store has decided them all.
+async fn assert_limits(url: &str) -> Arc<Node> {
+    let settings = RedisSettings { timeout: PATIENCE / 10, ..RedisSettings::default() };
+    let node = Node::start_with(url, RULES, settings).await;
+    for endpoint in ["/token", "/log", "/places"] {
+        let mut clients = tokio::task::JoinSet::new();
+        for client in 0..30 {
+            let limiter = Arc::clone(&node.limiter);
+            clients.spawn(
+                async move { assert_three_pass(&limiter, &format!("client-{client}"), endpoint).await },
+            );
+        }
+        while let Some(ended) = clients.join_next().await {
+            ended.unwrap();
+        }
+    }
+    node
+}
+
+async fn assert_three_pass(limiter: &Arc<Limiter>, client: &str, endpoint: &str) {
+    let request = Request { api_key: Some(client), endpoint, ..Request::default() };
+    let mut held = Vec::new();
+    for number in 0..5 {
+        let admission = limiter.admit(&request).unwrap().admission().await;
+        let decision = &admission.decision;
+        assert_eq!(
+            (decision.allowed(), decision.degraded),
+            (number < 3, false),
+            "{client} {endpoint} {decision:?}"
+        );
+        held.push(admission);
+    }
+}
+
+/// What Redis says in INFO, as Valkey says it. Every line is as long as it was: the one behind lends a letter.
+fn as_valkey(mode: &'static str) -> WordRewrites {
+    let mode = match mode {
+        "standalone" => ("redis_mode:standalone\r\nos:", "server_mode:standalone\r\ns:"),
+        "sentinel" => ("redis_mode:sentinel\r\nos:", "server_mode:sentinel\r\ns:"),
+        _ => ("redis_mode:cluster\r\nos:", "server_mode:cluster\r\ns:"),
+    };
+    let version = ("redis_git_sha1:00000000", "valkey_version:9.0.0000");
+    WordRewrites { requests: Vec::new(), answers: vec![mode, version] }
+}
+
+/// A proxy before each server of a Cluster, which then gives the proxies' addresses to its clients.
+async fn before(cluster: &RedisCluster, rewrites: &WordRewrites) -> (Vec<NetworkProxy>, String) {
+    let mut proxies = Vec::new();
+    for server in cluster.nodes() {
+        let proxy = NetworkProxy::start_rewriting(&server.address(), rewrites.clone()).await;
+        let port = proxy.address().port().to_string();
+        assert_eq!(server.cli(&["CONFIG", "SET", "cluster-announce-port", &port]), "OK");
+        proxies.push(proxy);
+    }
+    let addresses: Vec<String> = proxies.iter().map(|proxy| proxy.address().to_string()).collect();
+    for server in cluster.nodes() {
+        let knows = || {
+            let slots = server.cli(&["CLUSTER", "SLOTS"]);
+            proxies.iter().all(|proxy| slots.contains(&proxy.address().port().to_string()))
+        };
+        tollgate_testbed::wait_until("the new addresses are known", knows);
+    }
+    let url = format!("redis-cluster://{}", addresses.join(","));
+    (proxies, url)
+}
+
+#[test]
+fn a_valkey_is_used_alone_with_sentinel_and_as_a_cluster() {
+    logged(async |log| {
+        let server = RedisServer::start(&[]);
+        let proxy = NetworkProxy::start_rewriting(&server.address(), as_valkey("standalone")).await;
+        assert_limits(&proxy.url()).await.store.close().await;
+
+        let sentinels = SentinelGroup::start(0);
+        let proxy =
+            NetworkProxy::start_rewriting(&sentinels.sentinels[0].address(), as_valkey("sentinel")).await;
+        assert_limits(&format!("redis-sentinel://{}/tollgate", proxy.address())).await.store.close().await;
+
+        let cluster = RedisCluster::start(2, 0);
+        let (_proxies, url) = before(&cluster, &as_valkey("cluster")).await;
+        let node = assert_limits(&url).await;
+        assert_eq!(node.store.shards().len(), 2);
+        assert_eq!(log.errors(), Vec::<String>::new());
+    });
+}
+
+/// Whether `node` sends several clients in one call: by how many calls thirty clients at once need.
+async fn calls_of_thirty(node: &Arc<Node>) -> u64 {
+    let before = node.store.calls();
+    let mut clients = tokio::task::JoinSet::new();
+    for client in 0..30 {
+        let node = Arc::clone(node);
+        clients.spawn(async move {
+            let client = format!("other-{client}");
+            node.check(&Request { api_key: Some(&client), endpoint: "/token", ..Request::default() }).await
+        });
+    }
+    while let Some(checked) = clients.join_next().await {
+        assert_eq!(checked.unwrap(), (true, false));
+    }
+    node.store.calls() - before
+}
+
+/// A Cluster that does not know the flag for scripts on several slots, though its version should.
+#[test]
+fn a_cluster_that_is_strict_about_slots_gets_one_client_in_a_call() {
+    logged(async |log| {
+        let cluster = RedisCluster::start(2, 0);
+        let refused = || log.lines(Level::WARN, &["refuses scripts on keys of several slots"]);
+        let usual = assert_limits(&cluster.url()).await;
+        let together = calls_of_thirty(&usual).await;
+        assert!(refused().is_empty(), "{log:?}");
+        usual.store.close().await;
+        cluster.nodes().for_each(|server| assert_eq!(server.cli(&["FLUSHALL"]), "OK"));
+
+        let unknown = ("allow-cross-slot-keys", "allow-cross-slot-nope");
+        let rewrites = WordRewrites { requests: vec![unknown], answers: Vec::new() };
+        let (_proxies, url) = before(&cluster, &rewrites).await;
+        let strict = assert_limits(&url).await;
+        let alone = calls_of_thirty(&strict).await;
+        println!("thirty clients need {together} calls, or {alone} where a call must keep to one slot");
+        assert!(together < 30 && alone == 30, "{together} {alone}");
+        assert!(!refused().is_empty());
+        assert_eq!(log.errors(), Vec::<String>::new());
+    });
+}
+
+/// The words of a line of MONITOR, and whether a script said them.
+fn monitored(line: &str) -> Option<(Vec<String>, bool)> {
+    let (origin, words) = line.split_once("] \"")?;
+    let words = words.trim_end().trim_end_matches('"').split("\" \"").map(str::to_owned).collect();
+    Some((words, origin.ends_with(" lua")))
+}
+
+/// Some servers refuse a script keys that are not declared.
+#[test]
+fn every_key_that_a_script_touches_is_declared() {
+    logged(async |_| {
+        let server = RedisServer::start(&[]);
+        let mut monitor = TcpStream::connect(server.address()).unwrap();
+        monitor.write_all(b"MONITOR\r\n").unwrap();
+        let node = assert_limits(&server.url()).await;
+        node.store.close().await;
+        server.cli(&["ECHO", "the end"]);
+        let (mut declared, mut calls, mut logs): (Vec<String>, _, _) = (Vec::new(), 0, 0);
+        for line in BufReader::new(monitor).lines() {
+            let line = line.unwrap();
+            let Some((words, is_in_script)) = monitored(&line) else { continue };
+            match words[0].to_uppercase().as_str() {
+                "ECHO" => break,
+                "EVAL" | "EVALSHA" => {
+                    let count = words[2].parse::<usize>().unwrap();
+                    declared = words[3..3 + count].to_vec();
+                }
+                "TIME" => {}
+                _ if is_in_script => {
+                    assert!(declared.contains(&words[1]), "{} is not declared: {line}", words[1]);
+                    calls += 1;
+                    logs += usize::from(words[0].starts_with('L'));
+                }
+                _ => {}
+            }
+        }
+        println!("{calls} commands in scripts, {logs} of them on logs");
+        assert!(calls > 500 && logs > 100, "{calls} {logs}");
+    });
+}

@@ -1,0 +1,48 @@
+//! One exact store without any network: what a fleet is measured against.
+
+use super::people::Due;
+use smallvec::SmallVec;
+use tollgate_core::limit::LimitState;
+
+/// The states of all keys, as if there were one node with all of them.
+#[derive(Debug, Default)]
+pub(super) struct Oracle {
+    states: Vec<Option<LimitState>>,
+    /// Clients that it has refused something.
+    guilty: Vec<bool>,
+}
+
+impl Oracle {
+    /// Whether a request is admitted.
+    pub(super) fn admits(&mut self, client: u32, dues: &[Due], cost: u32, now_us: u64) -> bool {
+        let mut writes: SmallVec<[(u32, bool, LimitState); 4]> = SmallVec::new();
+        let mut admits = true;
+        for due in dues {
+            let index = due.state as usize;
+            if self.states.len() <= index {
+                self.states.resize(index + 1, None);
+            }
+            let (step, next) = due.limit().step_state(self.states[index].as_ref(), now_us, cost);
+            admits &= step.admitted || !due.charge.enforced;
+            writes.extend(next.map(|next| (due.state, step.admitted, next)));
+        }
+        for (state, spends, next) in writes {
+            if admits || !spends {
+                self.states[state as usize] = Some(next);
+            }
+        }
+        if !admits {
+            let index = client as usize;
+            if self.guilty.len() <= index {
+                self.guilty.resize(index + 1, false);
+            }
+            self.guilty[index] = true;
+        }
+        admits
+    }
+
+    /// Whether it has ever refused `client` anything.
+    pub(super) fn has_refused(&self, client: u32) -> bool {
+        self.guilty.get(client as usize).copied().unwrap_or(false)
+    }
+}

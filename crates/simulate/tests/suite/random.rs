@@ -1,0 +1,204 @@
+//! Any fleet, any rules, any traffic, any fault: never more than the limit.
+
+use super::*;
+use tollgate_core::algorithm::Bucket;
+use tollgate_core::lending::EPOCH_US;
+use tollgate_simulate::Event;
+
+const SEEDS: u64 = 300;
+const KEYS: u32 = 3;
+const ADDRESSES: u32 = 2;
+/// The length of a run and of what comes after it, at most.
+const LENGTH_US: u64 = 12 * SECOND_US;
+/// Credit that was taken before the store lost its data can be spent for so long.
+const CREDIT_US: u64 = 2 * EPOCH_US;
+
+/// What the runs have met, so that they cannot pass by meeting nothing.
+#[derive(Debug, Default)]
+struct Met {
+    admitted: u64,
+    refused: u64,
+    degraded: u64,
+    several: u64,
+    nearly_full: u64,
+    /// Limits that a clock ahead of its time would have filled, had it not been corrected.
+    stepped_ahead: u64,
+}
+
+/// The tokens that a limit refills while the time it is charged by gains `gain_us` on the true time.
+fn refilled_by_gain(bucket: &Bucket, gain_us: u64) -> i64 {
+    let period_us = u64::from(bucket.period) * bucket.tick_us;
+    (gain_us * u64::from(bucket.amount)).div_ceil(period_us) as i64
+}
+
+/// The most that the corrected time may gain: nodes agree on it to within the timeout of a heartbeat for each step, and
+/// the correction of a clock that is ahead shrinks by a hundredth of the time that passes.
+fn gain_bound_us(steps: &[i64], timeout_us: u64) -> u64 {
+    let slew_us = if steps.iter().any(|by_us| *by_us > 0) { LENGTH_US / 100 } else { 0 };
+    steps.len() as u64 * timeout_us + slew_us
+}
+
+#[test]
+fn no_bucket_is_ever_exceeded() {
+    let mut met = Met::default();
+    for seed in 0..SEEDS {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let nodes = [1, 2, 4, 20][random.usize(0..4)];
+        let limits: Vec<Drawn> =
+            (0..[1, 1, 2, 3][random.usize(0..4)]).map(|_| Drawn::new(&mut random)).collect();
+        let rtt_us = [200, 500, 2_000, 20_000, 60_000][random.usize(0..5)];
+        let events = faults(&mut random, nodes);
+        let losses_us: Vec<u64> = { events.iter() }
+            .filter(|(_, event)| matches!(event, Event::ShardLosesWrites(..) | Event::ShardRestarts(_)))
+            .map(|(at_us, _)| *at_us)
+            .collect();
+        let steps: Vec<i64> = { events.iter() }
+            .filter_map(|(_, event)| match event {
+                Event::ShardClockSteps(_, by_us) => Some(*by_us),
+                _ => None,
+            })
+            .collect();
+        let rules = rules(&limits);
+        let fleet = Fleet {
+            shards: 2,
+            rtt_us,
+            jitter_us: random.u64(0..=rtt_us),
+            timeout_us: [50_000, 200_000][random.usize(0..2)],
+            drift_ppm: random.u32(0..50),
+            give_up_permille: [0, 0, 20][random.usize(0..3)],
+            lost_permille: [0, 5, 50][random.usize(0..3)],
+            stalled_permille: [0, 5, 50][random.usize(0..3)],
+            stall_us: 1_500_000,
+            events,
+            seed,
+            ..Fleet::new(written(&rules), nodes)
+        };
+        let arrivals = traffic(&mut random, nodes, &limits);
+        let count = arrivals.len();
+        let found = run(&fleet, &population(), arrivals);
+        let gain_us = found.clock_gain_us_by_shard.iter().copied().max().unwrap_or(0);
+        let bound_us = gain_bound_us(&steps, fleet.timeout_us);
+        assert!(
+            gain_us <= bound_us,
+            "seed {seed}: the time gained {gain_us} of {bound_us} µs, {:?}",
+            fleet.events
+        );
+        for key in found.ledger.keys() {
+            let Some(bucket) = found.bucket(key) else { continue };
+            let over = found.ledger.excess_after_losses(key, bucket, &losses_us, CREDIT_US);
+            let granted = refilled_by_gain(bucket, gain_us);
+            assert!(
+                over <= granted,
+                "seed {seed}: {over} above {bucket:?}, of which {granted} may be, {count} requests, {:?}\n{rules}",
+                fleet.events
+            );
+            met.nearly_full += u64::from(over > -2);
+            met.stepped_ahead +=
+                u64::from(steps.iter().any(|by_us| *by_us > 0) && granted < i64::from(bucket.capacity) / 2);
+        }
+        met.admitted += found.tally.admitted;
+        met.refused += found.tally.refused;
+        met.degraded += found.tally.degraded;
+        met.several += u64::from(limits.len() > 1);
+    }
+    println!("{met:?}");
+    assert!(met.admitted > 100_000 && met.refused > 100_000 && met.degraded > 1_000, "{met:?}");
+    assert!(met.several > SEEDS / 3 && met.nearly_full > SEEDS / 3, "{met:?}");
+    assert!(met.stepped_ahead > SEEDS / 20, "{met:?}");
+}
+
+struct Drawn {
+    algorithm: &'static str,
+    capacity: u64,
+    rate: u64,
+    consistency: &'static str,
+    lease: &'static str,
+}
+
+impl Drawn {
+    fn new(random: &mut fastrand::Rng) -> Self {
+        Self {
+            algorithm: ["token_bucket", "leaky_bucket", "gcra"][random.usize(0..3)],
+            capacity: [1, 3, 10, 50, 200, 1_000, 5_000][random.usize(0..7)],
+            rate: [1, 7, 50, 300, 2_000, 10_000][random.usize(0..6)],
+            consistency: ["leased", "leased", "strict"][random.usize(0..3)],
+            lease: ["", "horizon: 5s", "interval: 7ms", "interval: 2s, horizon: 10s"][random.usize(0..4)],
+        }
+    }
+}
+
+/// A limit by API key, one by address, and one by user: each is another call.
+fn rules(limits: &[Drawn]) -> String {
+    let rules = limits.iter().zip(["api_key", "ip", "user"]).map(|(limit, key)| {
+        let Drawn { algorithm, capacity, rate, consistency, lease } = limit;
+        let flow = if *algorithm == "leaky_bucket" { "leak_rate" } else { "refill_rate" };
+        let lease = if *consistency == "strict" { String::new() } else { format!(", lease: {{{lease}}}") };
+        format!(
+            "  - {{id: by-{key}, key: [{key}], algorithm: {algorithm}, consistency: {consistency}, \
+             params: {{capacity: {capacity}, {flow}: {rate}}}{lease}}}\n"
+        )
+    });
+    format!("rules:\n{}", rules.collect::<String>())
+}
+
+/// Clients that share addresses, so that limits refuse at different times.
+fn population() -> Vec<Client> {
+    let client = |number: u32| Client {
+        api_key: Some(format!("key-{}", number % KEYS)),
+        user: Some("ann".to_owned()),
+        ip: Some([203, 0, 113, (number % ADDRESSES) as u8].into()),
+        endpoint: "/".to_owned(),
+    };
+    (0..KEYS * ADDRESSES).map(client).collect()
+}
+
+/// What befalls a fleet in seven seconds.
+fn faults(random: &mut fastrand::Rng, nodes: u16) -> Vec<(u64, Event)> {
+    let mut events = Vec::new();
+    for _ in 0..random.usize(0..5) {
+        let (node, shard) = (random.u16(0..nodes), random.u16(0..2));
+        let event = match random.u8(0..6) {
+            0 => Event::NodeDies(node),
+            // Also for longer than credit lives.
+            1 => Event::NodePauses(node, random.u64(0..6 * SECOND_US)),
+            2 => Event::ShardAway(shard, random.u64(0..2 * SECOND_US)),
+            3 => Event::ShardLosesWrites(shard, random.u64(0..SECOND_US)),
+            4 => Event::ShardRestarts(shard),
+            // Steps of less than half a second pass unnoticed: those ahead are longer.
+            _ if random.bool() => Event::ShardClockSteps(shard, random.i64(600_000..60 * SECOND_US as i64)),
+            _ => Event::ShardClockSteps(shard, -random.i64(0..20 * SECOND_US as i64)),
+        };
+        events.push((random.u64(0..6 * SECOND_US), event));
+    }
+    events
+}
+
+/// Stretches of steady traffic, bursts and silence, at one node or at all.
+fn traffic(random: &mut fastrand::Rng, nodes: u16, limits: &[Drawn]) -> Vec<Arrival> {
+    let Drawn { capacity, rate, .. } = limits[0];
+    let most_cost = limits.iter().map(|limit| limit.capacity).min().unwrap_or(1).min(3) as u32;
+    let mut arrivals = Vec::new();
+    let mut now_us = random.u64(0..SECOND_US);
+    while now_us < 7 * SECOND_US && arrivals.len() < 20_000 {
+        let length_us = random.u64(1_000..2 * SECOND_US);
+        let cap = 1 + capacity.min(3_000);
+        let count = match random.u8(0..4) {
+            0 => 0,
+            1 => random.u64(0..2 * cap),
+            2 => rate.min(3_000) * length_us / SECOND_US,
+            _ => 3 * rate.min(3_000) * length_us / SECOND_US,
+        };
+        let length_us = if random.bool() { length_us } else { length_us / 20 };
+        let only = random.bool().then(|| random.u16(0..nodes));
+        for _ in 0..count {
+            arrivals.push(Arrival {
+                at_us: now_us + random.u64(0..=length_us),
+                client: random.u32(0..KEYS * ADDRESSES),
+                node: only.unwrap_or_else(|| random.u16(0..nodes)),
+                cost: if random.u8(0..5) == 0 { random.u32(1..=most_cost) } else { 1 },
+            });
+        }
+        now_us += length_us;
+    }
+    arrivals
+}
