@@ -21,9 +21,7 @@ use tollgate_limiter::{Decision, Flagged, LimitStatus, Outcome, Terms};
 pub(crate) use http::header::{ACCEPT, ALLOW, AUTHORIZATION, COOKIE, FORWARDED, ORIGIN};
 
 pub(crate) static CONNECTION: HeaderName = http::header::CONNECTION;
-pub(crate) static CONTENT_LENGTH: HeaderName = http::header::CONTENT_LENGTH;
 pub(crate) static CONTENT_TYPE: HeaderName = http::header::CONTENT_TYPE;
-pub(crate) static DATE: HeaderName = http::header::DATE;
 
 pub(crate) static X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 /// The addresses that a request came through.
@@ -125,84 +123,48 @@ pub enum ResetFormat {
     Delta,
 }
 
-/// Where headers are written.
-pub(crate) trait HeaderSink {
-    /// Writes one that is not there yet.
-    fn line(&mut self, name: &'static HeaderName, value: HeaderValue);
-
-    /// Takes out one that another service may have written about a limit of its own.
-    fn without(&mut self, name: &'static HeaderName);
-}
-
-impl HeaderSink for HeaderMap {
-    #[inline]
-    fn line(&mut self, name: &'static HeaderName, value: HeaderValue) {
-        self.insert(name, value);
-    }
-
-    fn without(&mut self, name: &'static HeaderName) {
-        self.remove(name);
-    }
-}
-
-/// As HTTP/1.1 has them.
-impl HeaderSink for Vec<u8> {
-    #[inline]
-    fn line(&mut self, name: &'static HeaderName, value: HeaderValue) {
-        for part in [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
-            self.extend_from_slice(part);
-        }
-    }
-
-    fn without(&mut self, _name: &'static HeaderName) {}
-}
-
 impl HeaderOptions {
     /// Writes what the caller is told about `decision`. If no limit decided, that is nothing.
     pub fn write(&self, decision: &Decision, headers: &mut HeaderMap) {
         // A map that grows while it is filled is built more than once.
         headers.reserve(self.count() + usize::from(matches!(decision.outcome, Outcome::Limited(_))));
-        self.write_lines(decision, headers);
-    }
-
-    pub(crate) fn write_lines(&self, decision: &Decision, headers: &mut impl HeaderSink) {
         let Some((terms, standing)) = decision.standing() else { return };
         let seconds = self.seconds(decision, &terms, &standing);
         if let Some(retry_after) = seconds.retry_after {
-            headers.line(&RETRY_AFTER, number(retry_after));
+            headers.insert(&RETRY_AFTER, number(retry_after));
         }
         phrases::of(&terms, |phrases| {
             if self.x_ratelimit {
-                headers.line(&X_LIMIT, phrases.limit.clone());
+                headers.insert(&X_LIMIT, phrases.limit.clone());
                 if decision.degraded {
-                    headers.line(&X_REMAINING, UNKNOWN_REMAINING);
-                    headers.line(&X_POLICY, DEGRADED);
+                    headers.insert(&X_REMAINING, UNKNOWN_REMAINING);
+                    headers.insert(&X_POLICY, DEGRADED);
                 } else {
-                    headers.line(&X_REMAINING, number(standing.remaining.into()));
+                    headers.insert(&X_REMAINING, number(standing.remaining.into()));
                 }
                 match (seconds.reset, self.reset) {
-                    (Some(reset), ResetFormat::Unix) => headers.line(&X_RESET, number(reset.at)),
-                    (Some(reset), ResetFormat::Delta) => headers.line(&X_RESET, number(reset.after)),
-                    (None, _) => headers.without(&X_RESET),
+                    (Some(reset), ResetFormat::Unix) => drop(headers.insert(&X_RESET, number(reset.at))),
+                    (Some(reset), ResetFormat::Delta) => drop(headers.insert(&X_RESET, number(reset.after))),
+                    (None, _) => drop(headers.remove(&X_RESET)),
                 }
             }
             if self.ratelimit {
-                headers.line(&RATELIMIT_POLICY, phrases.policy.clone());
+                headers.insert(&RATELIMIT_POLICY, phrases.policy.clone());
                 // What is left is not known of a degraded decision, and this field has no word for that.
                 if !decision.degraded {
                     let reset_after = seconds.reset.map(|reset| reset.after);
                     let item = standing_item(&phrases.name, standing.remaining.into(), reset_after);
-                    headers.line(&RATELIMIT, item);
+                    headers.insert(&RATELIMIT, item);
                 }
             }
             if self.legacy {
-                headers.line(&LEGACY_LIMIT, phrases.limit.clone());
+                headers.insert(&LEGACY_LIMIT, phrases.limit.clone());
                 if !decision.degraded {
-                    headers.line(&LEGACY_REMAINING, number(standing.remaining.into()));
+                    headers.insert(&LEGACY_REMAINING, number(standing.remaining.into()));
                 }
                 match seconds.reset {
-                    Some(reset) => headers.line(&LEGACY_RESET, number(reset.after)),
-                    None => headers.without(&LEGACY_RESET),
+                    Some(reset) => drop(headers.insert(&LEGACY_RESET, number(reset.after))),
+                    None => drop(headers.remove(&LEGACY_RESET)),
                 }
             }
         });
@@ -219,7 +181,7 @@ static PAIRS: &str = "0001020304050607080910111213141516171819202122232425262728
                       40414243444546474849505152535455565758596061626364656667686970717273747576777879\
                       8081828384858687888990919293949596979899";
 
-pub(crate) fn number(number: u64) -> HeaderValue {
+fn number(number: u64) -> HeaderValue {
     let end = number.saturating_mul(2).saturating_add(2);
     match usize::try_from(end).ok().and_then(|end| PAIRS.get(end - if number < 10 { 1 } else { 2 }..end)) {
         Some(digits) => HeaderValue::from_static(digits),
@@ -270,7 +232,8 @@ impl HeaderOptions {
         Some(wait_us.saturating_add(jitter_us))
     }
 
-    pub(crate) fn seconds(&self, decision: &Decision, terms: &Terms, standing: &LimitStatus) -> LimitSeconds {
+    /// What the headers and the body say of a decision, in whole seconds.
+    pub fn seconds(&self, decision: &Decision, terms: &Terms, standing: &LimitStatus) -> LimitSeconds {
         let now_us = decision.now_us;
         // Without the store nothing is known of the limit but its size.
         let has_reset = !terms.counts_in_flight() && !decision.store_unavailable;
@@ -295,20 +258,20 @@ fn mixed(number: u64) -> u64 {
 /// A standing in the whole seconds that HTTP counts in. All are rounded up: a client that believes them
 /// never comes too early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LimitSeconds {
+pub struct LimitSeconds {
     /// At least 1; none if it was admitted, or if no time is promised.
-    pub(crate) retry_after: Option<u64>,
+    pub retry_after: Option<u64>,
     /// None of a limit on requests in flight, or if the store is unavailable.
-    pub(crate) reset: Option<ResetSeconds>,
+    pub reset: Option<ResetSeconds>,
 }
 
 /// When nothing of a limit is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ResetSeconds {
+pub struct ResetSeconds {
     /// From now.
-    pub(crate) after: u64,
+    pub after: u64,
     /// Since the epoch.
-    pub(crate) at: u64,
+    pub at: u64,
 }
 
 #[cfg(test)]

@@ -16,7 +16,6 @@
 mod body;
 mod future;
 mod gate;
-mod refused;
 mod shared_permit;
 
 use crate::headers::HeaderOptions;
@@ -27,12 +26,11 @@ use bytes::Bytes;
 pub use future::ResponseFuture;
 use gate::{LayerCore, LayerOutcome};
 use http::{Extensions, Request, Response};
-pub use refused::RepeatableRequest;
 pub use shared_permit::SharedPermit;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use tollgate_limiter::Limiter;
+use tollgate_limiter::{Decision, Limiter};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -105,6 +103,18 @@ impl RateLimitLayer {
         Self { gate: Arc::clone(&self.gate), peer: Some(peer) }
     }
 
+    /// The headers of its decisions.
+    pub fn header_options(&self) -> &HeaderOptions {
+        &self.gate.headers
+    }
+
+    /// Refuses `request` if it is over a limit as things stand, without spending anything. None says nothing: the request has to
+    /// be sent through the service. Its path is brought into its canonical form.
+    pub fn refuse(&self, request: &mut Request<()>) -> Option<Decision> {
+        let peer = self.peer.or_else(|| (self.gate.peer_from)(request.extensions()));
+        self.gate.refuse(request, peer)
+    }
+
     /// The headers that this layer reads, or writes for the service behind it.
     pub fn reserved_names(&self) -> ReservedHeaders {
         ReservedHeaders::new(Arc::clone(&self.gate.limiter), &self.gate.identities)
@@ -132,11 +142,6 @@ pub struct RateLimit<S> {
 }
 
 impl<S> RateLimit<S> {
-    /// Keeps a request of which the answer is not known yet, for an accept loop that may see it again.
-    pub fn keep<A>(&self, request: &Request<A>) -> Option<RepeatableRequest> {
-        RepeatableRequest::new(&self.gate, self.peer_of(request), request)
-    }
-
     fn peer_of<A>(&self, request: &Request<A>) -> Option<SocketAddr> {
         self.peer.or_else(|| (self.gate.peer_from)(request.extensions()))
     }

@@ -1,7 +1,5 @@
 //! Whole answers: a status, its headers and one body.
 
-pub(crate) mod wire;
-
 use crate::body::{self, ErrorCode, ErrorMessage, JSON, PROBLEM_JSON};
 use crate::headers::{ALLOW, CONTENT_TYPE, HeaderOptions, LimitSeconds};
 use bytes::Bytes;
@@ -73,6 +71,11 @@ pub(crate) fn refusal_over(
 /// Whether an answer says that a limit was exceeded.
 pub fn is_limited<B>(answer: &Response<B>) -> bool {
     answer.status() == ErrorCode::RateLimitExceeded.status()
+}
+
+/// Whether a response switches to another protocol (101).
+pub fn switches_protocols<B>(response: &Response<B>) -> bool {
+    response.status() == StatusCode::SWITCHING_PROTOCOLS
 }
 
 /// Marks the answer to a request that was refused because the store is unavailable, which says nothing about its client.

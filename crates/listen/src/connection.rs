@@ -1,4 +1,4 @@
-//! One connection: from its first byte to its last, with an eye on its progress and an ear for the drain.
+//! One connection, from its first byte to its last.
 
 use crate::connection_activity::{ConnectionActivity, HeadTiming, OpenRequest, SlowClientDetector};
 use crate::connection_limits::CountedConnection;
@@ -8,10 +8,11 @@ use crate::http2_streams::{StreamExecutor, StreamMeter};
 use crate::min_rate::SendLimits;
 use crate::observed_stream::{ObservedBody, ObservedStream};
 use crate::protocol::{self, DetectedProtocol, ProtocolBuilders};
+use crate::refusal_fast_path::FastPathStream;
 use crate::serve::{BoxError, ServerPhase};
 use crate::{ConnectionService, Framing, ServeOptions};
 use http::header::CONNECTION;
-use http::{HeaderValue, Request, Response, StatusCode, Version};
+use http::{HeaderValue, Request, Response, Version};
 use hyper::body::{Body, Incoming};
 use hyper::server::conn::{http1, http2};
 use hyper::service::{HttpService, Service, service_fn};
@@ -27,9 +28,10 @@ use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, timeout};
 use tokio_rustls::TlsAcceptor;
+use tollgate_http::response;
 
 const CLOSE: HeaderValue = HeaderValue::from_static("close");
-const HTTP2: &[u8] = b"h2";
+const ALPN_HTTP2: &[u8] = b"h2";
 
 /// A connection that was accepted.
 pub(crate) struct AcceptedConnection {
@@ -41,9 +43,11 @@ pub(crate) struct AcceptedConnection {
     pub(crate) options: ServeOptions,
 }
 
-/// What a connection takes up, for as long as it is open.
+/// What a connection holds for as long as it is open.
 pub(crate) struct ConnectionPermits {
+    /// One of the listener's connections.
     pub(crate) _slot: OwnedSemaphorePermit,
+    /// None if its address is not counted.
     pub(crate) counted: Option<Arc<CountedConnection>>,
 }
 
@@ -51,62 +55,63 @@ impl AcceptedConnection {
     /// Serves it to its end.
     pub(crate) async fn run(
         mut self,
-        speakers: Arc<ProtocolBuilders>,
+        builders: Arc<ProtocolBuilders>,
         tls: Option<Arc<ServerConfig>>,
         service: impl ConnectionService,
     ) {
         if let Some(tls) = tls {
-            // In a box of its own, as HTTP/2 is below: a task is as large as the largest thing that it may become.
-            return Box::pin(self.run_tls(speakers, tls, service)).await;
+            // Boxed, as HTTP/2 is below: a task is as large as the largest thing that it may become.
+            return Box::pin(self.run_tls(builders, tls, service)).await;
         }
-        let Some(beginning) = self.beginning(&speakers).await else { return };
+        let Some(protocol) = self.detect_protocol(&builders).await else { return };
         let Self { stream, address, permits, activity, phase, options } = self;
-        let ready = NegotiatedConnection { beginning, permits, address, activity, phase, options };
-        ready.serve(stream, &speakers, service).await;
+        let negotiated = NegotiatedConnection { protocol, permits, address, activity, phase, options };
+        negotiated.serve(stream, &builders, service).await;
     }
 
     async fn run_tls(
         self,
-        speakers: Arc<ProtocolBuilders>,
+        builders: Arc<ProtocolBuilders>,
         tls: Arc<ServerConfig>,
         service: impl ConnectionService,
     ) {
         let Self { stream, address, permits, activity, mut phase, options } = self;
-        let greeting = timeout(options.head_time, TlsAcceptor::from(tls).accept(stream));
+        let handshake = timeout(options.head_time, TlsAcceptor::from(tls).accept(stream));
         let stream = tokio::select! {
             biased;
-            greeted = greeting => match greeted {
+            accepted = handshake => match accepted {
                 Ok(Ok(stream)) => stream,
-                Ok(Err(error)) => return tracing::debug!(peer = %address, %error, "TLS did not come about"),
-                Err(_) => return tracing::debug!(peer = %address, "TLS took too long"),
+                Ok(Err(error)) => return tracing::debug!(peer = %address, %error, "TLS handshake failed"),
+                Err(_) => return tracing::debug!(peer = %address, "TLS handshake timeout"),
             },
-            // A drain waits for requests, not for those who may send one.
+            // A drain waits for requests only.
             _ = phase.changed() => return,
         };
-        let beginning = match stream.get_ref().1.alpn_protocol() {
-            Some(HTTP2) => DetectedProtocol::Http2(Vec::new()),
+        let protocol = match stream.get_ref().1.alpn_protocol() {
+            Some(ALPN_HTTP2) => DetectedProtocol::Http2(Vec::new()),
             _ => DetectedProtocol::Http1(Vec::new()),
         };
-        let ready = NegotiatedConnection { beginning, permits, address, activity, phase, options };
-        ready.serve(stream, &speakers, service).await;
+        let negotiated = NegotiatedConnection { protocol, permits, address, activity, phase, options };
+        negotiated.serve(stream, &builders, service).await;
     }
 
-    /// Finds out what a client speaks; none if it says nothing in time.
-    async fn beginning(&mut self, speakers: &ProtocolBuilders) -> Option<DetectedProtocol> {
-        if speakers.http2.is_none() {
+    /// None if the client sends nothing in time.
+    async fn detect_protocol(&mut self, builders: &ProtocolBuilders) -> Option<DetectedProtocol> {
+        if builders.http2.is_none() {
             return Some(DetectedProtocol::Http1(Vec::new()));
         }
+        let detected = timeout(self.options.head_time, protocol::detect(&mut self.stream));
         tokio::select! {
             biased;
-            heard = timeout(self.options.head_time, protocol::listen(&mut self.stream)) => heard.ok()?.ok(),
+            detected = detected => detected.ok()?.ok(),
             _ = self.phase.changed() => None,
         }
     }
 }
 
-/// A connection of which is known what it speaks.
+/// A connection whose protocol is known.
 struct NegotiatedConnection {
-    beginning: DetectedProtocol,
+    protocol: DetectedProtocol,
     address: SocketAddr,
     permits: ConnectionPermits,
     activity: Arc<ConnectionActivity>,
@@ -115,36 +120,37 @@ struct NegotiatedConnection {
 }
 
 impl NegotiatedConnection {
-    async fn serve<I>(self, stream: I, speakers: &ProtocolBuilders, service: impl ConnectionService)
+    async fn serve<I>(self, stream: I, builders: &ProtocolBuilders, service: impl ConnectionService)
     where
         I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
-        let Self { beginning, address, permits, activity, phase, options } = self;
-        let marked = |heads, heard, watch| {
-            TokioIo::new(ObservedStream::new(stream, heads, heard, watch, &activity, permits))
+        let Self { protocol, address, permits, activity, phase, options } = self;
+        let observed = |head_timing, unread, framing| {
+            ObservedStream::new(stream, head_timing, unread, framing, &activity, permits)
         };
-        let answering = {
+        let service = {
             let activity = Arc::clone(&activity);
-            service_fn(move |request: Request<Incoming>| answer(&service, request, &activity))
+            service_fn(move |request: Request<Incoming>| call(&service, request, &activity))
         };
-        let course = ConnectionDriver { address, activity: Arc::clone(&activity), phase, options };
-        match (beginning, &speakers.http2) {
-            (DetectedProtocol::Http2(heard), Some(http2)) => {
-                let served = http2.serve_connection(marked(HeadTiming::Untimed, heard, None), answering);
-                Box::pin(course.follow(served, HeadTiming::Untimed)).await;
+        let driver = ConnectionDriver { address, activity: Arc::clone(&activity), phase, options };
+        match (protocol, &builders.http2) {
+            (DetectedProtocol::Http2(unread), Some(http2)) => {
+                let stream = TokioIo::new(observed(HeadTiming::Untimed, unread, None));
+                let served = http2.serve_connection(stream, service);
+                Box::pin(driver.drive(served, HeadTiming::Untimed)).await;
             }
-            (DetectedProtocol::Http1(heard) | DetectedProtocol::Http2(heard), _) => {
-                let watch = (options.framing == Framing::Strict).then(FramingWatch::new);
-                let served =
-                    speakers.http1.serve_connection(marked(HeadTiming::Timed, heard, watch), answering);
-                course.follow(served.with_upgrades(), HeadTiming::Timed).await;
+            (DetectedProtocol::Http1(unread) | DetectedProtocol::Http2(unread), _) => {
+                let framing = (options.framing == Framing::Strict).then(FramingWatch::new);
+                let stream = FastPathStream::new(observed(HeadTiming::Timed, unread, framing));
+                let served = builders.http1.serve_connection(TokioIo::new(stream), service);
+                driver.drive(served.with_upgrades(), HeadTiming::Timed).await;
             }
         }
     }
 }
 
-/// Calls the service, and activity the request's beginning and end.
-fn answer<S, B>(
+/// Calls the service, and records the beginning and the end of the request.
+fn call<S, B>(
     service: &S,
     request: Request<Incoming>,
     activity: &Arc<ConnectionActivity>,
@@ -154,15 +160,15 @@ where
 {
     let open = OpenRequest::new(activity);
     let version = request.version();
-    PendingResponse { answer: service.call(request), open: Some(open), version }
+    PendingResponse { response: service.call(request), open: Some(open), version }
 }
 
 pin_project_lite::pin_project! {
     /// A request that is being answered.
     struct PendingResponse<F> {
         #[pin]
-        answer: F,
-        // Goes with the body of the answer.
+        response: F,
+        // Handed to the body of the response.
         open: Option<OpenRequest>,
         version: Version,
     }
@@ -176,27 +182,28 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let mut answer = ready!(this.answer.poll(cx))?;
+        let mut response = ready!(this.response.poll(cx))?;
         let mut open = this.open.take().expect("a future is not polled after it was ready");
-        open.answered();
-        if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
+        open.record_response_head();
+        if response::switches_protocols(&response) {
             open.activity().upgrade();
         }
-        if open.activity().closes_after_response() && *this.version != Version::HTTP_2 {
-            answer.headers_mut().insert(CONNECTION, CLOSE);
+        let is_http2 = *this.version == Version::HTTP_2;
+        if open.activity().closes_after_response() && !is_http2 {
+            response.headers_mut().insert(CONNECTION, CLOSE);
         }
-        let pace = answer.extensions_mut().remove::<SendLimits>();
-        let meter = if *this.version == Version::HTTP_2 { StreamMeter::current() } else { None };
-        match (pace, &meter) {
+        let limits = response.extensions_mut().remove::<SendLimits>();
+        let meter = if is_http2 { StreamMeter::current() } else { None };
+        match (limits, &meter) {
             (None, _) => {}
-            (Some(pace), Some(meter)) => meter.set_pace(pace),
-            (Some(pace), None) => open.activity().set_pace(pace),
+            (Some(limits), Some(meter)) => meter.set_limits(limits),
+            (Some(limits), None) => open.activity().set_send_limits(limits),
         }
-        Poll::Ready(Ok(answer.map(|body| ObservedBody { body, open, meter })))
+        Poll::Ready(Ok(response.map(|body| ObservedBody { body, open, meter })))
     }
 }
 
-/// A connection on its way.
+/// Drives a connection, and closes it when it has to be.
 struct ConnectionDriver {
     address: SocketAddr,
     activity: Arc<ConnectionActivity>,
@@ -209,32 +216,32 @@ enum ConnectionEvent {
     Ended(Result<(), hyper::Error>),
     /// The server drains or stops. None if it is gone altogether.
     PhaseChanged(Option<ServerPhase>),
-    Look,
+    /// The next look at the activity is due.
+    LookDue,
 }
 
 impl ConnectionDriver {
-    /// Follows it to its end.
-    async fn follow(mut self, served: impl HyperConnection, heads: HeadTiming) {
+    async fn drive(mut self, served: impl HyperConnection, head_timing: HeadTiming) {
         let mut served = pin!(served);
-        let mut patience = SlowClientDetector::new(&self.options, heads);
-        let mut looks = interval_at(Instant::now() + patience.every, patience.every);
+        let mut detector = SlowClientDetector::new(&self.options, head_timing);
+        let mut looks = interval_at(Instant::now() + detector.period, detector.period);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let peer = self.address;
-        let mut is_closing = false;
+        let mut is_shutting_down = false;
         loop {
             let mut signal = None;
-            let mut rare = pin!(rare(&mut self.phase, &mut looks));
+            let mut rare = pin!(next_rare_event(&mut self.phase, &mut looks));
             let activity = &self.activity;
             let event = poll_fn(|cx| {
                 let mut polled = served.as_mut().poll(cx);
                 if polled.is_pending() && activity.is_flooded() {
-                    tracing::debug!(%peer, "the connection takes back most of what it asks");
+                    tracing::debug!(%peer, "connection closed: the client cancels most of its requests");
                     polled = Poll::Ready(Ok(()));
                 }
-                // On HTTP/1.1 the answer itself says that it is the last.
-                if polled.is_pending() && !is_closing && activity.closes_after_response() {
-                    is_closing = true;
-                    served.as_mut().finish();
+                // On HTTP/1.1 the header `Connection: close` has the same effect.
+                if polled.is_pending() && !is_shutting_down && activity.closes_after_response() {
+                    is_shutting_down = true;
+                    served.as_mut().shut_down();
                     polled = served.as_mut().poll(cx);
                 }
                 match polled {
@@ -245,34 +252,36 @@ impl ConnectionDriver {
             match event.await {
                 ConnectionEvent::Ended(Ok(())) => return,
                 ConnectionEvent::Ended(Err(error)) => {
-                    return tracing::debug!(%peer, %error, "the connection broke");
+                    return tracing::debug!(%peer, %error, "connection error");
                 }
                 ConnectionEvent::PhaseChanged(Some(ServerPhase::Serving)) => {}
-                ConnectionEvent::PhaseChanged(Some(ServerPhase::Draining)) => served.as_mut().finish(),
+                ConnectionEvent::PhaseChanged(Some(ServerPhase::Draining)) => served.as_mut().shut_down(),
                 ConnectionEvent::PhaseChanged(Some(ServerPhase::Stopped) | None) => return,
-                ConnectionEvent::Look if patience.ends(&self.activity) => {
-                    return tracing::debug!(%peer, "the connection was too slow or too long silent");
+                ConnectionEvent::LookDue if detector.is_too_slow(&self.activity) => {
+                    return tracing::debug!(%peer, "connection closed: client too slow, or idle timeout");
                 }
-                ConnectionEvent::Look => {}
+                ConnectionEvent::LookDue => {}
             }
         }
     }
 }
 
-/// What happens every few seconds at most.
-async fn rare(phase: &mut watch::Receiver<ServerPhase>, looks: &mut Interval) -> ConnectionEvent {
+/// The events that come every few seconds at most.
+async fn next_rare_event(phase: &mut watch::Receiver<ServerPhase>, looks: &mut Interval) -> ConnectionEvent {
     tokio::select! {
         biased;
-        // No sender means that the server is gone altogether.
-        changed = phase.changed() => ConnectionEvent::PhaseChanged(changed.ok().map(|()| *phase.borrow_and_update())),
-        _ = looks.tick() => ConnectionEvent::Look,
+        // Without a sender the server is gone altogether.
+        changed = phase.changed() => {
+            ConnectionEvent::PhaseChanged(changed.ok().map(|()| *phase.borrow_and_update()))
+        }
+        _ = looks.tick() => ConnectionEvent::LookDue,
     }
 }
 
 /// A connection that hyper serves.
 trait HyperConnection: Future<Output = Result<(), hyper::Error>> {
-    /// Ends after what is in flight.
-    fn finish(self: Pin<&mut Self>);
+    /// Ends it after the requests in flight.
+    fn shut_down(self: Pin<&mut Self>);
 }
 
 impl<I, S> HyperConnection for http1::UpgradeableConnection<TokioIo<I>, S>
@@ -281,7 +290,7 @@ where
     S: HttpService<Incoming, ResBody: 'static, Error: Into<BoxError>>,
     <S::ResBody as Body>::Error: Into<BoxError>,
 {
-    fn finish(self: Pin<&mut Self>) {
+    fn shut_down(self: Pin<&mut Self>) {
         self.graceful_shutdown();
     }
 }
@@ -293,7 +302,7 @@ where
     <S::ResBody as Body>::Error: Into<BoxError>,
     <S::ResBody as Body>::Data: Send,
 {
-    fn finish(self: Pin<&mut Self>) {
+    fn shut_down(self: Pin<&mut Self>) {
         self.graceful_shutdown();
     }
 }

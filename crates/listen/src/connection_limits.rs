@@ -1,9 +1,9 @@
-//! What one address may hold: connections at once, and rejections in a row.
+//! Limits on one client address: open connections, and consecutive refused requests.
 //!
-//! An address is counted while it has connections, and for as long as it was rejected last. After too many rejections
-//! in a row it is refused for a while: new connections are closed when they are accepted, and those that it has before
-//! more is read from them. IPv6 clients have a whole /64 each, so that is what counts as an address. Proxies that are
-//! trusted stand for many clients and are not counted.
+//! An address is counted while it has connections, or if its last request was refused. After too many consecutive refusals the
+//! address is refused for a while: new connections are closed when they are accepted, open ones before more is read from them.
+//! An IPv6 client usually has a whole /64, so that counts as one address. Trusted proxies send the requests of many clients and
+//! are not counted.
 
 use ipnet::IpNet;
 use parking_lot::Mutex;
@@ -14,20 +14,19 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// More addresses than connections can be open at once; those beyond are only remembered, and forgotten
-/// together when this many are known.
+/// Above the number of connections that can be open at once. At this size the addresses without connections are removed.
 const MOST_ADDRESSES: usize = 1 << 17;
 
-/// The bounds.
+/// The limits of each address.
 #[derive(Clone, Debug)]
 pub struct ConnectionLimitOptions {
-    /// Connections at once from one address.
+    /// Open connections.
     pub most_connections: u32,
-    /// Rejections in a row from one address, after which it is refused for a while.
+    /// Consecutive refused requests, after which the address is refused.
     pub most_rejections: u32,
-    /// How long it is refused; each further rejection after that refuses it again.
+    /// How long it is refused. After that, each refused request refuses it again, until one is admitted.
     pub refuse_time: Duration,
-    /// Who is not counted.
+    /// Networks that are not counted.
     pub trusted: Vec<IpNet>,
 }
 
@@ -42,11 +41,11 @@ impl Default for ConnectionLimitOptions {
     }
 }
 
-/// All addresses with connections, of one or several servers.
+/// The counts of all client addresses, of one or several listeners.
 #[derive(Debug)]
 pub struct ConnectionLimits {
     options: ConnectionLimitOptions,
-    known: Mutex<HashMap<IpAddr, Arc<AddressCount>>>,
+    addresses: Mutex<HashMap<IpAddr, Arc<AddressCount>>>,
     refused_connections: AtomicU64,
     start: Instant,
 }
@@ -54,21 +53,31 @@ pub struct ConnectionLimits {
 #[derive(Debug, Default)]
 struct AddressCount {
     open: AtomicU32,
-    rejections: AtomicU32,
-    /// Milliseconds after the start of the limits until which the address is refused; 0 if it is not.
+    /// Consecutive refused requests.
+    refusals: AtomicU32,
+    /// In milliseconds since `ConnectionLimits::start`; 0 if the address is not refused.
     refused_until_ms: AtomicU64,
 }
 
-/// Why there is no place for a connection.
+/// Why a connection is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectionRefusal {
-    /// The address has as many connections as it may.
+    /// Its address has as many connections as it may have.
     TooManyConnections,
-    /// The address was rejected too often.
-    AddressBlocked,
+    /// Its address is refused for a while.
+    AddressRefused,
 }
 
-/// One connection's place.
+/// Whether requests are read from an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AddressVerdict {
+    /// They are.
+    Accepted,
+    /// Its connections are closed, and new ones refused for a while.
+    Refused,
+}
+
+/// An open connection in the counts of its address. Dropping it ends the count.
 #[derive(Debug)]
 pub struct CountedConnection {
     address: IpAddr,
@@ -77,27 +86,27 @@ pub struct CountedConnection {
 }
 
 impl ConnectionLimits {
-    /// Nobody yet.
+    /// Without connections yet.
     pub fn new(options: ConnectionLimitOptions) -> Arc<Self> {
-        let (known, refused_connections, start) = (Mutex::default(), AtomicU64::new(0), Instant::now());
-        Arc::new(Self { options, known, refused_connections, start })
+        let (addresses, refused_connections) = (Mutex::default(), AtomicU64::new(0));
+        Arc::new(Self { options, addresses, refused_connections, start: Instant::now() })
     }
 
-    /// A place for one more connection; none for those who are not counted.
+    /// Counts one more connection of `address`; none if it is trusted and not counted.
     pub fn admit(self: &Arc<Self>, address: IpAddr) -> Result<Option<CountedConnection>, ConnectionRefusal> {
         let address = address.to_canonical();
         if self.options.trusted.iter().any(|net| net.contains(&address)) {
             return Ok(None);
         }
         let address = address_prefix(address);
-        let mut known = self.known.lock();
-        if known.len() >= MOST_ADDRESSES {
-            known.retain(|_, count| count.open.load(Ordering::Relaxed) > 0);
+        let mut addresses = self.addresses.lock();
+        if addresses.len() >= MOST_ADDRESSES {
+            addresses.retain(|_, count| count.open.load(Ordering::Relaxed) > 0);
         }
-        let count = known.entry(address).or_default();
-        // Under the lock, so no other connection enters meanwhile; to leave takes no lock.
+        let count = addresses.entry(address).or_default();
+        // Connections are added under the lock, and removed without it.
         let refusal = if self.refuses(count) {
-            Some(ConnectionRefusal::AddressBlocked)
+            Some(ConnectionRefusal::AddressRefused)
         } else {
             let is_full = count.open.load(Ordering::Relaxed) >= self.options.most_connections;
             is_full.then_some(ConnectionRefusal::TooManyConnections)
@@ -110,12 +119,12 @@ impl ConnectionLimits {
         Ok(Some(CountedConnection { address, count: Arc::clone(count), limits: Arc::clone(self) }))
     }
 
-    /// Connections that were closed at once, because their address had too many or was refused.
+    /// The number of connections that were refused.
     pub fn refused_connections(&self) -> u64 {
         self.refused_connections.load(Ordering::Relaxed)
     }
 
-    /// No clock is read for addresses that were not refused lately.
+    /// Reads no clock for addresses that were not refused lately.
     fn refuses(&self, count: &AddressCount) -> bool {
         let until_ms = count.refused_until_ms.load(Ordering::Relaxed);
         if until_ms == 0 {
@@ -134,29 +143,30 @@ impl ConnectionLimits {
 }
 
 impl CountedConnection {
-    /// A request was rejected. Says whether it was one too many in a row: then its address is refused for a while.
-    pub fn record_refusal(&self) -> bool {
+    /// Records that a request was refused. With one too many in a row, the address is refused for a while.
+    pub fn record_refusal(&self) -> AddressVerdict {
         let ConnectionLimitOptions { most_rejections, refuse_time, .. } = self.limits.options;
-        let before = self.count.rejections.load(Ordering::Relaxed);
+        let before = self.count.refusals.load(Ordering::Relaxed);
         let is_too_many = before >= most_rejections
-            || self.count.rejections.fetch_add(1, Ordering::Relaxed) + 1 >= most_rejections;
-        if is_too_many {
-            let until_ms = self.limits.now_ms() + refuse_time.as_millis().max(1) as u64;
-            self.count.refused_until_ms.store(until_ms, Ordering::Relaxed);
+            || self.count.refusals.fetch_add(1, Ordering::Relaxed) + 1 >= most_rejections;
+        if !is_too_many {
+            return AddressVerdict::Accepted;
         }
-        is_too_many
+        let until_ms = self.limits.now_ms() + refuse_time.as_millis().max(1) as u64;
+        self.count.refused_until_ms.store(until_ms, Ordering::Relaxed);
+        AddressVerdict::Refused
     }
 
-    /// Whether nothing more is to be read from this address for now.
+    /// Whether no more requests are read from this address for now.
     #[inline]
     pub fn is_refused(&self) -> bool {
         self.limits.refuses(&self.count)
     }
 
-    /// A request passed.
+    /// Records that a request was admitted.
     pub fn record_admission(&self) {
-        if self.count.rejections.load(Ordering::Relaxed) > 0 {
-            self.count.rejections.store(0, Ordering::Relaxed);
+        if self.count.refusals.load(Ordering::Relaxed) > 0 {
+            self.count.refusals.store(0, Ordering::Relaxed);
         }
     }
 }
@@ -164,17 +174,17 @@ impl CountedConnection {
 impl Drop for CountedConnection {
     fn drop(&mut self) {
         let last = self.count.open.fetch_sub(1, Ordering::Relaxed) == 1;
-        if last && self.count.rejections.load(Ordering::Relaxed) == 0 {
-            let mut known = self.limits.known.lock();
-            // Another connection may have entered since.
-            if known.get(&self.address).is_some_and(|count| count.open.load(Ordering::Relaxed) == 0) {
-                known.remove(&self.address);
+        if last && self.count.refusals.load(Ordering::Relaxed) == 0 {
+            let mut addresses = self.limits.addresses.lock();
+            // Another connection may have been added since.
+            if addresses.get(&self.address).is_some_and(|count| count.open.load(Ordering::Relaxed) == 0) {
+                addresses.remove(&self.address);
             }
         }
     }
 }
 
-/// What counts as one client address: an IPv4 address, also if it is mapped, or the /64 of an IPv6 address.
+/// What is counted as one client address: an IPv4 address, also a mapped one, or the /64 of an IPv6 address.
 pub fn address_prefix(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(address) => address.into(),
@@ -201,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_has_so_many_connections() {
+    fn connections_of_an_address_are_limited() {
         for (first, second, third, other) in [
             ("192.0.2.1", "192.0.2.1", "192.0.2.1", "192.0.2.2"),
             ("192.0.2.1", "::ffff:192.0.2.1", "192.0.2.1", "::ffff:192.0.2.2"),
@@ -213,7 +223,7 @@ mod tests {
             assert_eq!(limits.refused_connections(), 1);
             drop(limits.admit(ip(other)).unwrap().unwrap());
             drop(counted);
-            assert!(limits.known.lock().is_empty(), "who has gone is forgotten");
+            assert!(limits.addresses.lock().is_empty(), "addresses without connections are removed");
             assert!(limits.admit(ip(third)).is_ok());
         }
     }
@@ -227,29 +237,29 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn too_many_rejections_in_a_row_refuse_the_address_for_a_while() {
+    async fn consecutive_refusals_refuse_the_address_for_a_while() {
         let limits = limits();
         let admit = |address| limits.admit(ip(address)).map(Option::unwrap);
         let (a, b) = (admit("2001:db8::1").unwrap(), admit("2001:db8::2").unwrap());
-        assert_eq!([a.record_refusal(), b.record_refusal()], [false, false]);
+        assert_eq!([a.record_refusal(), b.record_refusal()], [AddressVerdict::Accepted; 2]);
         a.record_admission();
-        assert_eq!([a.record_refusal(), b.record_refusal()], [false, false]);
+        assert_eq!([a.record_refusal(), b.record_refusal()], [AddressVerdict::Accepted; 2]);
         assert!(!a.is_refused() && !b.is_refused());
-        assert!(a.record_refusal());
+        assert_eq!(a.record_refusal(), AddressVerdict::Refused);
         assert!(a.is_refused() && b.is_refused(), "all connections of the address");
         drop((a, b));
-        assert_eq!(admit("2001:db8::3").unwrap_err(), ConnectionRefusal::AddressBlocked);
+        assert_eq!(admit("2001:db8::3").unwrap_err(), ConnectionRefusal::AddressRefused);
         assert!(admit("2001:db8:0:1::1").is_ok(), "another address");
         let time = ConnectionLimitOptions::default().refuse_time;
         tokio::time::advance(time - Duration::from_millis(1)).await;
-        assert_eq!(admit("2001:db8::3").unwrap_err(), ConnectionRefusal::AddressBlocked);
+        assert_eq!(admit("2001:db8::3").unwrap_err(), ConnectionRefusal::AddressRefused);
         tokio::time::advance(Duration::from_millis(1)).await;
         let back = admit("2001:db8::3").unwrap();
         assert!(!back.is_refused());
-        assert!(back.record_refusal() && back.is_refused(), "that one waited changes nothing");
+        assert!(back.record_refusal() == AddressVerdict::Refused && back.is_refused(), "the count is kept");
         tokio::time::advance(time).await;
         back.record_admission();
-        assert!(!back.record_refusal());
+        assert_eq!(back.record_refusal(), AddressVerdict::Accepted);
     }
 
     #[test]
@@ -262,6 +272,6 @@ mod tests {
                 .unwrap()
                 .record_refusal();
         }
-        assert!(limits.known.lock().len() <= MOST_ADDRESSES);
+        assert!(limits.addresses.lock().len() <= MOST_ADDRESSES);
     }
 }

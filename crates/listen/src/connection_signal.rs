@@ -1,14 +1,14 @@
 //! Tells whether a rare event woke a task, or something else.
 //!
-//! A connection's task is woken for every request, and for a drain or a look at its progress once in a while. To ask
-//! for those each time it is woken costs more than all the rest of following it. So they are given a signal to ring.
+//! A connection's task is woken for every request, and rarely for a drain or a look at its activity. To poll the future of the
+//! rare events at each wakeup costs more than everything else that drives a connection. So that future gets a waker of its own.
 
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
-/// Wakes a task and remembers that it did.
+/// A waker that records that it was called.
 pub(crate) struct ConnectionSignal {
     inner: Arc<SignalState>,
     waker: Waker,
@@ -20,20 +20,20 @@ struct SignalState {
 }
 
 impl ConnectionSignal {
-    /// The signal of the task that is running: the one in `signal`, unless it is another task's. A new one has woken, so
-    /// that what it is for is asked once.
+    /// The signal of the task that is running: the one in `signal`, unless it belongs to another task. A new one counts as woken, so
+    /// that its future is polled once.
     pub(crate) fn of_task<'b>(signal: &'b mut Option<Self>, cx: &Context<'_>) -> &'b Self {
         if signal.as_ref().is_none_or(|signal| !signal.inner.task.will_wake(cx.waker())) {
             let inner = Arc::new(SignalState { woken: AtomicBool::new(true), task: cx.waker().clone() });
             *signal = Some(Self { waker: Waker::from(Arc::clone(&inner)), inner });
         }
-        signal.as_ref().expect("it was made if there was none")
+        signal.as_ref().expect("created above if there was none")
     }
 
-    /// Polls what this signal is for, if it has woken since it was last polled.
+    /// Polls `future` if its waker was called since the last poll.
     #[inline]
     pub(crate) fn poll_if_woken<F: Future>(&self, future: Pin<&mut F>) -> Poll<F::Output> {
-        // First a look that costs nothing: it nearly never has.
+        // A plain load first: it is nearly always false.
         if !self.inner.woken.load(Ordering::Relaxed) || !self.inner.woken.swap(false, Ordering::Acquire) {
             return Poll::Pending;
         }
@@ -60,11 +60,11 @@ mod tests {
     use std::pin::pin;
 
     #[test]
-    fn a_future_is_polled_once_and_then_only_when_it_rang() {
-        let (polls, rings) = (Cell::new(0), Cell::new(None));
+    fn a_future_is_polled_once_and_then_when_woken() {
+        let (polls, wakers) = (Cell::new(0), Cell::new(None));
         let mut future = pin!(poll_fn(|cx| {
             polls.set(polls.get() + 1);
-            rings.set(Some(cx.waker().clone()));
+            wakers.set(Some(cx.waker().clone()));
             if polls.get() == 2 { Poll::Ready(()) } else { Poll::Pending }
         }));
         let (cx, mut signal) = (Context::from_waker(Waker::noop()), None);
@@ -72,12 +72,12 @@ mod tests {
             assert!(ConnectionSignal::of_task(&mut signal, &cx).poll_if_woken(future.as_mut()).is_pending());
             assert_eq!(polls.get(), 1);
         }
-        rings.take().unwrap().wake();
+        wakers.take().unwrap().wake();
         assert!(ConnectionSignal::of_task(&mut signal, &cx).poll_if_woken(future.as_mut()).is_ready());
     }
 
     #[test]
-    fn another_task_has_another_bell() {
+    fn another_task_has_another_signal() {
         struct WakeFlag(AtomicBool);
         impl Wake for WakeFlag {
             fn wake(self: Arc<Self>) {
@@ -88,8 +88,9 @@ mod tests {
         let waker = Waker::from(Arc::clone(&task));
         let mut signal = None;
         ConnectionSignal::of_task(&mut signal, &Context::from_waker(Waker::noop()));
-        let ring = ConnectionSignal::of_task(&mut signal, &Context::from_waker(&waker)).waker.clone();
-        ring.wake();
+        let waker_of_signal =
+            ConnectionSignal::of_task(&mut signal, &Context::from_waker(&waker)).waker.clone();
+        waker_of_signal.wake();
         assert!(task.0.load(Ordering::Relaxed));
     }
 }

@@ -1,11 +1,10 @@
-//! A second pair of eyes on where requests end.
+//! Refuses requests whose end is ambiguous.
 //!
-//! Two servers that disagree on where a request ends let a client hide one request inside another. Hyper
-//! reads what the standard allows and sends it on in one clear form, so nothing is hidden from the server
-//! behind us; but who writes such a request means harm or is broken, and the standard lets us say so.
-//! Hyper has already put the pieces together when a service sees them. So the bytes are watched on their
-//! way to it: at the first thing that is ambiguous they are cut off, and something follows that no request
-//! may contain. Hyper then answers 400 and closes.
+//! Two servers that disagree on where a request ends let a client hide one request inside another (request smuggling). Hyper
+//! accepts what the standard allows and forwards it in one clear form, so nothing is hidden from an upstream. But a client that
+//! sends such a request is malicious or broken, and the standard allows a refusal. A service sees requests only after hyper has
+//! parsed them, so the bytes are inspected before: at the first ambiguous one they are cut off, and bytes follow that no request
+//! may contain. Hyper then responds with 400 and closes the connection.
 //!
 //! Refused are: a length beside a transfer coding, two lengths, two codings, any coding but `chunked`,
 //! lengths and chunk sizes that are not plain digits, lengths with leading zeros, lines that do not end in CR LF, folded lines.
@@ -15,38 +14,38 @@ mod fuzz;
 
 use memchr::memchr;
 
-/// What follows instead: the first byte is in no head, no chunk size and no trailer, and the rest is the end
-/// of a head, before which hyper does not look at it.
+/// What follows instead. The first byte is valid in no head, chunk size or trailer; the rest ends a head, before which hyper does
+/// not parse it.
 pub(crate) const POISON: &[u8] = b"\0\r\n\r\n";
-/// Longer than any head that is let in; a line that was cut by a read is kept up to here.
+/// Longer than any head that is accepted. A line that spans several reads is buffered up to this length.
 const LONGEST_LINE: usize = 64 << 10;
 
-/// Where in the stream we are.
+/// Where in a request the stream is.
 #[derive(Debug, PartialEq, Eq)]
 enum FramingPosition {
     /// Before a request line, or in it.
     Start,
     Headers,
-    /// In a body of which so much is left.
+    /// In a body with so many bytes left.
     Body(u64),
     ChunkSize,
-    /// In a chunk of which so much is left.
+    /// In a chunk with so many bytes left.
     Chunk(u64),
-    /// Before the line's end after a chunk.
+    /// Before the end of the line after a chunk.
     ChunkEnd,
     Trailers,
-    /// Something was wrong.
+    /// Behind something ambiguous.
     Over,
 }
 
-/// Follows the requests of one connection.
+/// Inspects the bytes of one connection.
 #[derive(Debug)]
 pub(crate) struct FramingWatch {
     at: FramingPosition,
     length: Option<u64>,
     chunked: bool,
-    /// The beginning of a line that was cut by a read.
-    cut: Vec<u8>,
+    /// The beginning of a line that spans several reads.
+    partial_line: Vec<u8>,
     /// Counts heads.
     requests: u32,
 }
@@ -56,25 +55,31 @@ struct AmbiguousFraming;
 
 impl FramingWatch {
     pub(crate) fn new() -> Self {
-        Self { at: FramingPosition::Start, length: None, chunked: false, cut: Vec::new(), requests: 0 }
+        Self {
+            at: FramingPosition::Start,
+            length: None,
+            chunked: false,
+            partial_line: Vec::new(),
+            requests: 0,
+        }
     }
 
-    /// How many heads were seen.
+    /// The number of heads that were inspected or skipped.
     pub(crate) fn requests(&self) -> u32 {
         self.requests
     }
 
-    /// Whether all that was seen are whole requests.
+    /// Whether everything that was inspected are whole requests.
     pub(crate) fn is_between(&self) -> bool {
-        self.at == FramingPosition::Start && self.cut.is_empty()
+        self.at == FramingPosition::Start && self.partial_line.is_empty()
     }
 
-    /// A request was read that was seen before.
-    pub(crate) fn skip(&mut self) {
+    /// Counts a request that is not inspected.
+    pub(crate) fn skip_request(&mut self) {
         self.requests = self.requests.wrapping_add(1);
     }
 
-    /// Looks at what was read, and answers how much of it is clear.
+    /// Inspects what was read. Returns how many bytes come before anything ambiguous.
     pub(crate) fn inspect(&mut self, bytes: &[u8]) -> usize {
         let mut from = 0;
         while from < bytes.len() {
@@ -104,18 +109,18 @@ impl FramingWatch {
                 | FramingPosition::ChunkEnd
                 | FramingPosition::Trailers => {
                     let Some(end) = memchr(b'\n', &bytes[from..]).map(|offset| from + offset) else {
-                        self.cut.extend_from_slice(&bytes[from..]);
-                        if self.cut.len() > LONGEST_LINE {
+                        self.partial_line.extend_from_slice(&bytes[from..]);
+                        if self.partial_line.len() > LONGEST_LINE {
                             self.at = FramingPosition::Over;
                             return from;
                         }
                         return bytes.len();
                     };
                     if self.at == FramingPosition::Headers
-                        && self.cut.is_empty()
+                        && self.partial_line.is_empty()
                         && is_ordinary(&bytes[from..end])
                     {
-                        // Nearly all lines are.
+                        // Nothing to do, for nearly all lines.
                     } else if self.line(&bytes[from..end]).is_err() {
                         self.at = FramingPosition::Over;
                         return end;
@@ -127,16 +132,16 @@ impl FramingWatch {
         bytes.len()
     }
 
-    /// A line without its LF, of which the beginning may have been cut off before.
+    /// A line without its LF; its beginning may be in `partial_line`.
     fn line(&mut self, end: &[u8]) -> Result<(), AmbiguousFraming> {
-        if self.cut.is_empty() {
+        if self.partial_line.is_empty() {
             return self.whole_line(end);
         }
-        let mut line = std::mem::take(&mut self.cut);
+        let mut line = std::mem::take(&mut self.partial_line);
         line.extend_from_slice(end);
         let result = self.whole_line(&line);
         line.clear();
-        self.cut = line;
+        self.partial_line = line;
         result
     }
 
@@ -160,7 +165,7 @@ impl FramingWatch {
             FramingPosition::Headers => self.header(line)?,
             FramingPosition::ChunkSize => {
                 let digits = line.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
-                // Extensions are for nobody, but allowed; hyper bounds them.
+                // Extensions are allowed; hyper bounds their length.
                 if digits == 0 || digits > 15 || !matches!(line.get(digits), None | Some(b';')) {
                     return Err(AmbiguousFraming);
                 }
@@ -206,14 +211,14 @@ impl FramingWatch {
     }
 }
 
-/// The number in a `Content-Length`, of which there is one spelling: no sign, no leading zero, nothing but digits.
+/// The value of a `Content-Length`. Only digits without a leading zero are accepted, so that a number has one spelling.
 pub fn parse_content_length(text: &[u8]) -> Option<u64> {
     let is_plain = text.iter().all(u8::is_ascii_digit) && (text.len() == 1 || text.first() != Some(&b'0'));
     str::from_utf8(text).ok().filter(|_| is_plain)?.parse().ok()
 }
 
-/// Whether a line of a head, without its LF, is certainly none that says where the request ends, nor the last one,
-/// nor ambiguous.
+/// Whether a line of a head, without its LF, certainly does not matter: it is not the last one, not ambiguous, and does not say
+/// where the request ends.
 #[inline]
 fn is_ordinary(line: &[u8]) -> bool {
     matches!(line, [first, .., b'\r'] if !matches!(first, b'c' | b'C' | b't' | b'T' | b' ' | b'\t' | b'\r'))
@@ -223,21 +228,21 @@ fn is_ordinary(line: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    /// What is let through, fed in pieces of `step` bytes.
-    fn seen(text: &str, step: usize) -> String {
+    /// What passes the watch, in reads of `step` bytes.
+    fn passed(text: &str, step: usize) -> String {
         let mut watch = FramingWatch::new();
-        let mut seen = Vec::new();
+        let mut passed = Vec::new();
         for piece in text.as_bytes().chunks(step) {
             let clear = watch.inspect(piece);
-            seen.extend_from_slice(&piece[..clear]);
+            passed.extend_from_slice(&piece[..clear]);
         }
-        String::from_utf8(seen).unwrap()
+        String::from_utf8(passed).unwrap()
     }
 
     const HEAD: &str = "POST / HTTP/1.1\r\nHost: a\r\n";
 
     #[test]
-    fn clear_requests_pass_however_they_are_cut() {
+    fn clear_requests_pass_in_reads_of_any_length() {
         let table = [
             "GET / HTTP/1.1\r\nHost: a\r\n\r\nGET /b HTTP/1.1\r\nHost: a\r\n\r\n".to_owned(),
             format!("{HEAD}Content-Length: 5\r\n\r\na\nb\nc{HEAD}content-length: 0\r\n\r\n\r\n{HEAD}\r\n"),
@@ -251,13 +256,13 @@ mod tests {
         ];
         for text in table {
             for step in [1, 2, 3, 7, 16, 1000] {
-                assert_eq!(seen(&text, step), text, "by {step}");
+                assert_eq!(passed(&text, step), text, "by {step}");
             }
         }
     }
 
     #[test]
-    fn ambiguous_requests_are_cut_off_however_they_are_cut_up() {
+    fn ambiguous_requests_are_cut_off_in_reads_of_any_length() {
         let table = [
             format!("{HEAD}Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r|\n"),
             format!("{HEAD}Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r|\n"),
@@ -289,7 +294,7 @@ mod tests {
             let (good, bad) = row.split_once('|').unwrap();
             for step in [1, 2, 3, 7, 16, 1000] {
                 let text = format!("{good}{bad}GET /hidden HTTP/1.1\r\n\r\n");
-                assert_eq!(seen(&text, step), good, "by {step}");
+                assert_eq!(passed(&text, step), good, "by {step}");
             }
         }
     }

@@ -1,9 +1,9 @@
-//! The streams of HTTP/2 connections: those whose clients do not take what is ready for them are reset.
+//! Resets HTTP/2 streams whose client does not read them.
 //!
-//! A client may let a stream stand still by not making room for more of it, while the rest of its connection moves. Hyper
-//! asks for the next frame of a body only when there is room. So a body that was not asked again since its last frame
-//! is one that its client does not take; the task of the stream watches for how long. A client may make room only when it
-//! has taken much of what it has: as much as went to it before it first stood still may be on its way to be taken.
+//! A client can stall one stream by not opening its flow-control window, while the rest of its connection makes progress. Hyper
+//! polls a body only if the window is open. So a body that was not polled since its last frame is stalled by its client; the task
+//! of the stream measures for how long. A client may open the window only after it has read much of what it has: as much as was
+//! sent before the first stall may still be unread.
 
 use crate::min_rate::{MinRate, RateWindow, SendLimits};
 use parking_lot::Mutex;
@@ -20,45 +20,45 @@ tokio::task_local! {
     static METER: Arc<StreamMeter>;
 }
 
-/// What the body of an answer tells the task of its stream.
+/// What the body of a response tells the task of its stream.
 #[derive(Debug)]
 pub(crate) struct StreamMeter {
-    /// A frame was handed over, and no other was asked for since.
-    is_full: AtomicBool,
+    /// The body was not polled since its last frame.
+    is_stalled: AtomicBool,
     bytes: AtomicU64,
-    pace: Mutex<SendLimits>,
-    /// It was said when the answer has to be over.
-    has_until: AtomicBool,
+    limits: Mutex<SendLimits>,
+    /// The limits have a deadline.
+    has_deadline: AtomicBool,
 }
 
 impl StreamMeter {
-    /// That of the stream whose task is running.
+    /// The meter of the stream whose task is running.
     pub(crate) fn current() -> Option<Arc<Self>> {
         METER.try_with(Arc::clone).ok()
     }
 
-    pub(crate) fn set_pace(&self, pace: SendLimits) {
-        *self.pace.lock() = pace;
-        self.has_until.store(pace.until.is_some(), Ordering::Relaxed);
+    pub(crate) fn set_limits(&self, limits: SendLimits) {
+        *self.limits.lock() = limits;
+        self.has_deadline.store(limits.until.is_some(), Ordering::Relaxed);
     }
 
-    /// There is room for a frame.
-    pub(crate) fn ask(&self) {
-        self.is_full.store(false, Ordering::Relaxed);
+    /// Records that hyper polls the body.
+    pub(crate) fn record_poll(&self) {
+        self.is_stalled.store(false, Ordering::Relaxed);
     }
 
-    /// A frame is handed over.
-    pub(crate) fn hand_over(&self, bytes: u64) {
+    /// Records that the body has returned a frame of so many bytes.
+    pub(crate) fn record_frame(&self, bytes: u64) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.is_full.store(true, Ordering::Relaxed);
+        self.is_stalled.store(true, Ordering::Relaxed);
     }
 }
 
-/// Runs streams.
+/// Spawns the tasks of streams.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StreamExecutor {
     pub(crate) min_rate: Option<MinRate>,
-    /// How long a stream may stand still.
+    /// The longest stall.
     pub(crate) idle_time: Duration,
 }
 
@@ -68,44 +68,44 @@ where
 {
     fn execute(&self, future: F) {
         let meter = Arc::new(StreamMeter {
-            is_full: AtomicBool::new(false),
+            is_stalled: AtomicBool::new(false),
             bytes: AtomicU64::new(0),
-            pace: Mutex::new(SendLimits { min_rate: self.min_rate, until: None }),
-            has_until: AtomicBool::new(false),
+            limits: Mutex::new(SendLimits { min_rate: self.min_rate, until: None }),
+            has_deadline: AtomicBool::new(false),
         });
         let future = METER.scope(Arc::clone(&meter), future);
-        tokio::spawn(PacedStream { future, meter, idle_time: self.idle_time, stall: None, until: None });
+        tokio::spawn(PacedStream { future, meter, idle_time: self.idle_time, stall: None, deadline: None });
     }
 }
 
 pin_project! {
-    /// A stream, until it has ended or is given up.
+    /// A stream, until it ends or is reset.
     struct PacedStream<F> {
         #[pin]
         future: TaskLocalFuture<Arc<StreamMeter>, F>,
         meter: Arc<StreamMeter>,
         idle_time: Duration,
         stall: Option<StreamStall>,
-        until: Option<Pin<Box<Sleep>>>,
+        deadline: Option<Pin<Box<Sleep>>>,
     }
 }
 
-/// The times in which a client did not take what was ready.
+/// The times in which a stream is stalled.
 #[derive(Debug)]
 struct StreamStall {
     window: RateWindow,
-    /// When the present one began.
+    /// When the present stall began.
     since: Option<Instant>,
-    /// When time was last counted.
+    /// Until when time is counted.
     counted: Instant,
-    /// Bytes that were counted.
+    /// Bytes that are counted.
     bytes: u64,
-    /// What had gone to the client when it first stood still.
+    /// Bytes that were sent before the first stall.
     at_first: u64,
     timer: Pin<Box<Sleep>>,
 }
 
-/// How often a stream that stands still is looked at.
+/// So many looks at a stalled stream in a grace period.
 const LOOKS: u32 = 4;
 
 impl<F: Future<Output = ()>> Future for PacedStream<F> {
@@ -116,19 +116,19 @@ impl<F: Future<Output = ()>> Future for PacedStream<F> {
         if this.future.poll(cx).is_ready() {
             return Poll::Ready(());
         }
-        if this.stall.is_some() || this.meter.is_full.load(Ordering::Relaxed) {
+        if this.stall.is_some() || this.meter.is_stalled.load(Ordering::Relaxed) {
             let stall = this.stall.get_or_insert_with(|| StreamStall::new(this.meter));
             if stall.poll_slow(this.meter, *this.idle_time, cx) {
-                tracing::debug!("a stream was reset: its client does not take what is ready");
+                tracing::debug!("stream reset: the client does not read it");
                 return Poll::Ready(());
             }
         }
-        if this.meter.has_until.load(Ordering::Relaxed) && this.until.is_none() {
-            *this.until = this.meter.pace.lock().until.map(|until| Box::pin(sleep_until(until)));
+        if this.meter.has_deadline.load(Ordering::Relaxed) && this.deadline.is_none() {
+            *this.deadline = this.meter.limits.lock().until.map(|until| Box::pin(sleep_until(until)));
         }
-        let Some(until) = this.until else { return Poll::Pending };
-        ready!(until.as_mut().poll(cx));
-        tracing::debug!("a stream was reset: its total time is over");
+        let Some(deadline) = this.deadline else { return Poll::Pending };
+        ready!(deadline.as_mut().poll(cx));
+        tracing::debug!("stream reset: total timeout");
         Poll::Ready(())
     }
 }
@@ -146,18 +146,18 @@ impl StreamStall {
         }
     }
 
-    /// Looks at the stream. Says whether its client is too slow; otherwise the task is woken to look again.
+    /// Whether the client is too slow. If not, the task is woken for the next look.
     fn poll_slow(&mut self, meter: &StreamMeter, idle_time: Duration, cx: &mut Context<'_>) -> bool {
         let bytes = meter.bytes.load(Ordering::Relaxed);
-        if bytes != self.bytes || !meter.is_full.load(Ordering::Relaxed) {
+        if bytes != self.bytes || !meter.is_stalled.load(Ordering::Relaxed) {
             self.window.add_bytes(bytes.wrapping_sub(self.bytes));
             self.bytes = bytes;
             let is_slow = self.since.take().is_some() && self.count(meter);
-            if is_slow || !meter.is_full.load(Ordering::Relaxed) {
+            if is_slow || !meter.is_stalled.load(Ordering::Relaxed) {
                 return is_slow;
             }
         }
-        let grace = meter.pace.lock().min_rate.map_or(idle_time, |least| least.grace.min(idle_time));
+        let grace = meter.limits.lock().min_rate.map_or(idle_time, |least| least.grace.min(idle_time));
         let every = (grace / LOOKS).max(Duration::from_millis(1));
         let since = *self.since.get_or_insert_with(|| {
             let now = Instant::now();
@@ -174,11 +174,11 @@ impl StreamStall {
         false
     }
 
-    /// Counts the time since it was last counted.
+    /// Counts the time since the last count. True if the client is too slow.
     fn count(&mut self, meter: &StreamMeter) -> bool {
         let now = Instant::now();
         let wait = now.saturating_duration_since(std::mem::replace(&mut self.counted, now));
-        let least = meter.pace.lock().min_rate;
+        let least = meter.limits.lock().min_rate;
         least.is_some_and(|least| self.window.add_wait_behind(wait, least, self.at_first))
     }
 }
@@ -193,10 +193,10 @@ mod tests {
     const IDLE: Duration = Duration::from_secs(75);
 
     fn meter(first: u64) -> StreamMeter {
-        let pace = Mutex::new(SendLimits { min_rate: Some(LEAST), until: None });
-        let (is_full, has_until) = (AtomicBool::new(false), AtomicBool::new(false));
-        let meter = StreamMeter { is_full, bytes: AtomicU64::new(0), pace, has_until };
-        meter.hand_over(first);
+        let limits = Mutex::new(SendLimits { min_rate: Some(LEAST), until: None });
+        let (is_stalled, has_deadline) = (AtomicBool::new(false), AtomicBool::new(false));
+        let meter = StreamMeter { is_stalled, bytes: AtomicU64::new(0), limits, has_deadline };
+        meter.record_frame(first);
         meter
     }
 
@@ -205,8 +205,8 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_stream_that_stands_still_has_as_long_as_its_client_may_take_for_what_it_has() {
-        // What went to the client at first, and the seconds in which it has to make room.
+    async fn a_stalled_stream_has_time_for_what_was_sent() {
+        // The bytes that were sent, and the seconds in which the window has to open.
         for (first, seconds) in [(0, 10), (1_000, 12), (2_000, 22), (5_000, 52), (1 << 20, 75)] {
             let (meter, start) = (meter(first), Instant::now());
             slow(&mut StreamStall::new(&meter), &meter).await;
@@ -216,25 +216,25 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_makes_room_seldom_but_for_much_is_not_slow() {
+    async fn rare_but_large_window_updates_are_not_slow() {
         let meter = meter(7_000);
         let mut stall = StreamStall::new(&meter);
         for _ in 0..100 {
             assert!(timeout(Duration::from_secs(60), slow(&mut stall, &meter)).await.is_err());
-            meter.ask();
-            meter.hand_over(6_500);
+            meter.record_poll();
+            meter.record_frame(6_500);
         }
         assert!(timeout(Duration::from_secs(3_600), slow(&mut stall, &meter)).await.is_ok());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_server_that_sends_seldom_makes_no_client_slow() {
+    async fn a_slow_server_makes_no_client_slow() {
         let meter = meter(1);
         let mut stall = StreamStall::new(&meter);
         for _ in 0..100 {
-            meter.ask();
+            meter.record_poll();
             assert!(timeout(Duration::from_secs(60), slow(&mut stall, &meter)).await.is_err());
-            meter.hand_over(1);
+            meter.record_frame(1);
             assert!(timeout(Duration::from_millis(10), slow(&mut stall, &meter)).await.is_err());
         }
     }

@@ -13,17 +13,18 @@ mod http2_streams;
 mod min_rate;
 mod observed_stream;
 mod protocol;
-mod repeat_refusal;
+mod refusal_fast_path;
 mod request_body;
 mod serve;
 mod tls;
 
 pub use connection_limits::{
-    ConnectionLimitOptions, ConnectionLimits, ConnectionRefusal, CountedConnection, address_prefix,
+    AddressVerdict, ConnectionLimitOptions, ConnectionLimits, ConnectionRefusal, CountedConnection,
+    address_prefix,
 };
 pub use framing::parse_content_length;
 pub use min_rate::{MinRate, PeerWait, RateWindow, SendLimits};
-pub use repeat_refusal::{RefusalAction, RepeatRefuser};
+pub use refusal_fast_path::{RefusalFastPath, RepeatedRequest};
 pub use request_body::read_body;
 pub use serve::{ConnectionService, Framing, ListenerSetup, Peer, Protocols, ServeOptions, serve};
-pub use tls::{ServerCertificate, TlsError};
+pub use tls::{PemFileError, ServerCertificate, TlsError};

@@ -1,8 +1,8 @@
-//! How fast a peer has to send, or to take what is ready for it.
+//! The minimum rate at which a peer has to send a body, or to read one.
 //!
-//! Only the time counts in which the peer is the one that is waited for: a body that a slow server sends now and then,
-//! as server-sent events are, makes no client slow. Rates are averages over windows of such time, as long as the grace
-//! period, so a peer may pause for nearly that long, and none can save up bytes for an idle hour.
+//! Only time counts in which the peer is waited for: a body that a slow server sends in parts, such as server-sent events, makes
+//! no client slow. Rates are averages over windows of such time, as long as the grace period. So a peer may pause for nearly that
+//! long, and cannot save up bytes for a longer pause.
 //!
 //! ```
 //! use std::time::Duration;
@@ -25,23 +25,23 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 const SECOND_US: u128 = 1_000_000;
 
-/// The least that a peer sends or takes while it is waited for.
+/// The minimum rate of a peer while it is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MinRate {
     /// On average over the grace period.
     pub bytes_per_second: u32,
-    /// The length of a window, and so the longest pause.
+    /// The length of a window, which is also the longest pause.
     pub grace: Duration,
 }
 
 impl Default for MinRate {
-    /// 240 bytes a second over 20 seconds: slower than any link that people use, and faster than a byte now and then.
+    /// 240 bytes a second over 20 seconds: slower than any link in use, and faster than a client that trickles bytes.
     fn default() -> Self {
         Self { bytes_per_second: 240, grace: Duration::from_secs(20) }
     }
 }
 
-/// What a peer did in the window so far.
+/// The bytes and the waiting time of the present window.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RateWindow {
     waited: Duration,
@@ -49,18 +49,18 @@ pub struct RateWindow {
 }
 
 impl RateWindow {
-    /// Bytes moved.
+    /// Adds bytes that the peer has sent or read.
     pub fn add_bytes(&mut self, bytes: u64) {
         self.bytes = self.bytes.saturating_add(bytes);
     }
 
-    /// The peer was waited for. Says whether it was too slow over a whole window.
+    /// Adds time in which the peer was waited for. True if the window is full and its rate below the minimum.
     pub fn add_wait(&mut self, wait: Duration, least: MinRate) -> bool {
         self.add_wait_behind(wait, least, 0)
     }
 
-    /// The same for a peer that takes bytes out of a buffer which is filled up only now and then: so many may have
-    /// been taken besides those that were counted. The window then goes on until it is certain.
+    /// The same for a peer that reads from a buffer which is refilled only now and then: it may have read up to `buffered` bytes
+    /// more than were counted. The window then goes on until the result is certain.
     pub(crate) fn add_wait_behind(&mut self, wait: Duration, least: MinRate, buffered: u64) -> bool {
         self.waited += wait;
         if self.waited < least.grace {
@@ -74,31 +74,31 @@ impl RateWindow {
         is_slow
     }
 
-    /// How much longer the peer can be waited for before the window is whole.
+    /// The waiting time until the window is full.
     fn left(&self, least: MinRate) -> Duration {
         least.grace.saturating_sub(self.waited)
     }
 }
 
-/// The waits for one peer, with a timer.
+/// A [`RateWindow`] with a timer, for a body that a task reads from a peer.
 #[derive(Debug)]
 pub struct PeerWait {
     least: MinRate,
     window: RateWindow,
-    /// When the present wait began.
+    /// When the present wait began; none if the peer is not waited for.
     since: Option<Instant>,
     timer: Pin<Box<Sleep>>,
 }
 
 impl PeerWait {
-    /// The first wait begins.
+    /// Starts the first wait.
     pub fn new(least: MinRate) -> Self {
         let now = Instant::now();
         let timer = Box::pin(sleep_until(now + least.grace));
         Self { least, window: RateWindow::default(), since: Some(now), timer }
     }
 
-    /// The peer is waited for. Says whether it was too slow; otherwise the task is woken to ask again.
+    /// Starts or continues a wait. True if the peer is too slow; otherwise the task is woken for the next poll.
     pub fn poll_slow(&mut self, cx: &mut Context<'_>) -> bool {
         let mut since = *self.since.get_or_insert_with(Instant::now);
         while self.timer.as_mut().poll(cx).is_ready() {
@@ -107,14 +107,14 @@ impl PeerWait {
                 return true;
             }
             (since, self.since) = (now, Some(now));
-            // A grace period of nothing is one of a moment.
+            // With a grace period of zero the timer would fire at once, for ever.
             let left = self.window.left(self.least).max(Duration::from_millis(1));
             self.timer.as_mut().reset(now + left);
         }
         false
     }
 
-    /// The wait is over, and so many bytes came of it. Says whether it was too slow.
+    /// Ends the wait, in which so many bytes came. True if the peer is too slow.
     pub fn end(&mut self, bytes: u64) -> bool {
         self.window.add_bytes(bytes);
         let Some(since) = self.since.take() else { return false };
@@ -122,13 +122,13 @@ impl PeerWait {
     }
 }
 
-/// How an answer has to be taken by its client; as an extension of the response, where that differs from what
-/// [`ServeOptions`](crate::ServeOptions) say.
+/// How the client has to read a response: an extension of the response, where that differs from
+/// [`ServeOptions`](crate::ServeOptions).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendLimits {
-    /// None for clients that may be as slow as they like.
+    /// None for no minimum.
     pub min_rate: Option<MinRate>,
-    /// When it has to be over.
+    /// The deadline of the response.
     pub until: Option<Instant>,
 }
 
@@ -142,8 +142,8 @@ mod tests {
     const LEAST: MinRate = MinRate { bytes_per_second: 100, grace: Duration::from_secs(10) };
 
     #[test]
-    fn rates_are_averages_over_windows_of_waiting() {
-        // Each wait in milliseconds, the bytes that came of it, and whether the peer is too slow then.
+    fn rates_are_averages_over_windows() {
+        // A wait in milliseconds, the bytes that came in it, and whether the peer is too slow then.
         let table: [&[(u64, u64, bool)]; 6] = [
             &[(9_999, 0, false), (1, 0, true)],
             &[(9_999, 0, false), (1, 1_000, false), (10_000, 999, true)],
@@ -163,15 +163,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_a_buffer_may_have_been_taken() {
+    fn buffered_bytes_may_have_been_read() {
         let mut window = RateWindow::default();
         let mut add = |wait_s, bytes| {
             window.add_bytes(bytes);
             window.add_wait_behind(Duration::from_secs(wait_s), LEAST, 5_000)
         };
-        assert!(!add(10, 0) && !add(40, 0), "it may have taken all of it");
-        assert!(add(1, 0), "and now it has taken all of it too slowly");
-        assert!(!add(10, 1_000) && !add(50, 0), "a window in which enough was taken is over");
+        assert!(!add(10, 0) && !add(40, 0), "all of it may have been read");
+        assert!(add(1, 0), "now even that is too slow");
+        assert!(!add(10, 1_000) && !add(50, 0), "a window with enough bytes is over");
         assert!(add(1, 0));
     }
 
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_trickle_ends_after_the_grace_period() {
+    async fn a_trickle_is_too_slow_after_the_grace_period() {
         let mut wait = PeerWait::new(LEAST);
         let mut seconds = 0;
         loop {
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn time_in_which_the_peer_is_not_waited_for_does_not_count() {
+    async fn time_without_a_wait_does_not_count() {
         let mut wait = PeerWait::new(LEAST);
         for _ in 0..100 {
             assert!(timeout(Duration::from_secs(1), slow(&mut wait)).await.is_err());

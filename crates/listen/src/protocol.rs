@@ -1,4 +1,4 @@
-//! How connections are spoken to: HTTP/1.1, or HTTP/2 with bounds on what a flood of streams can hold.
+//! The protocols: HTTP/1.1, and HTTP/2 with bounds on what its streams may hold.
 
 use crate::http2_streams::StreamExecutor;
 use crate::{Protocols, ServeOptions};
@@ -8,17 +8,17 @@ use std::io;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// How an HTTP/2 client begins, and no other.
+/// What every HTTP/2 client sends first.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const MOST_STREAMS: u32 = 128;
-/// Streams that were reset before we looked at them; more end the connection.
+/// Streams that were reset before they were accepted; more end the connection.
 const MOST_PENDING_RESETS: usize = 32;
-/// What one stream, and all streams of a connection, may have under way to us.
+/// What a client may send on one stream, and on all streams, before the server takes it.
 const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 1 << 20;
 const PING_EVERY: Duration = Duration::from_secs(30);
 
-/// The protocols of a listener, set up.
+/// The protocols of a listener, as hyper needs them.
 pub(crate) struct ProtocolBuilders {
     pub(crate) http1: http1::Builder,
     pub(crate) http2: Option<http2::Builder<StreamExecutor>>,
@@ -33,14 +33,13 @@ impl ProtocolBuilders {
 
 fn http1(options: &ServeOptions) -> http1::Builder {
     let mut http = http1::Builder::new();
-    // Hyper's own timeout allocates a timer for each request, and closes idle connections by the same
-    // clock as slow heads; see `connection`. Its default of 100 headers is a bound without an allocation.
+    // Hyper's own timeout allocates a timer for each request, and closes idle connections by the same timeout as slow heads; see
+    // `connection_activity`. Its default of 100 headers is a bound without an allocation.
     http.header_read_timeout(None)
-        // Answers are small: copied behind their head they go out in one plain write, which is cheaper
-        // than a vectored one.
+        // Responses are small: head and body copied into one plain write are cheaper than a vectored write.
         .writev(false)
         .max_header_size(options.most_head_bytes)
-        // What has not become a head within this many bytes never will.
+        // A head that does not end within so many bytes is refused in any case.
         .max_buf_size(options.most_head_bytes.max(8 * 1024) * 2);
     http
 }
@@ -59,20 +58,20 @@ fn http2(options: &ServeOptions) -> http2::Builder<StreamExecutor> {
     http
 }
 
-/// What a client began with.
+/// The protocol of a client, and what was read to detect it.
 pub(crate) enum DetectedProtocol {
     Http1(Vec<u8>),
     Http2(Vec<u8>),
 }
 
-/// Reads until it is clear what the client speaks. What was read comes back with it.
-pub(crate) async fn listen(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<DetectedProtocol> {
-    let mut heard = Vec::with_capacity(PREFACE.len());
-    while heard.len() < PREFACE.len() {
-        let mut rest = (&mut *stream).take((PREFACE.len() - heard.len()) as u64);
-        if rest.read_buf(&mut heard).await? == 0 || !PREFACE.starts_with(&heard) {
-            return Ok(DetectedProtocol::Http1(heard));
+/// Reads until the protocol of the client is known.
+pub(crate) async fn detect(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<DetectedProtocol> {
+    let mut read = Vec::with_capacity(PREFACE.len());
+    while read.len() < PREFACE.len() {
+        let mut rest = (&mut *stream).take((PREFACE.len() - read.len()) as u64);
+        if rest.read_buf(&mut read).await? == 0 || !PREFACE.starts_with(&read) {
+            return Ok(DetectedProtocol::Http1(read));
         }
     }
-    Ok(DetectedProtocol::Http2(heard))
+    Ok(DetectedProtocol::Http2(read))
 }

@@ -1,4 +1,4 @@
-//! Reads the body of a request, which is bounded in size and in time.
+//! Reads the body of a request, bounded in size and time.
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
@@ -9,15 +9,15 @@ use std::task::Poll;
 use std::time::Duration;
 use tollgate_http::HttpError;
 
-/// The whole body, if it is no longer than `most_bytes` and arrives within `most_time`.
+/// Reads the whole body. Longer ones than `most_bytes`, and those that take longer than `most_time`, are errors.
 ///
-/// Reading stops at the first byte too many, and does not begin if the announced length says so.
+/// Reading stops at the first byte too many, and does not start if the announced length is too large.
 pub async fn read_body(body: Incoming, most_bytes: usize, most_time: Duration) -> Result<Bytes, HttpError> {
     if body.size_hint().lower() > most_bytes as u64 {
         return Err(HttpError::too_large(most_bytes));
     }
     let mut reading = pin!(collect(body, most_bytes));
-    match almost_there(reading.as_mut()).await {
+    match ready_at_second_poll(reading.as_mut()).await {
         Some(read) => read,
         None => match tokio::time::timeout(most_time, reading).await {
             Ok(read) => read,
@@ -26,15 +26,15 @@ pub async fn read_body(body: Incoming, most_bytes: usize, most_time: Duration) -
     }
 }
 
-/// What is ready at the second look. The connection hands out a body only after it was first asked for, so
-/// the first look never finds one; a timer that early would be armed for every request.
-async fn almost_there<F: Future>(mut reading: Pin<&mut F>) -> Option<F::Output> {
-    let mut looked = false;
+/// The result if it is ready at the second poll. Hyper reads a body only after it was first polled, so the first poll never
+/// finds one, and a timer set then would be set for every request.
+async fn ready_at_second_poll<F: Future>(mut reading: Pin<&mut F>) -> Option<F::Output> {
+    let mut is_second = false;
     poll_fn(|cx| match reading.as_mut().poll(cx) {
         Poll::Ready(read) => Poll::Ready(Some(read)),
-        Poll::Pending if looked => Poll::Ready(None),
+        Poll::Pending if is_second => Poll::Ready(None),
         Poll::Pending => {
-            looked = true;
+            is_second = true;
             cx.waker().wake_by_ref();
             Poll::Pending
         }
@@ -47,7 +47,7 @@ async fn collect(mut body: Incoming, most_bytes: usize) -> Result<Bytes, HttpErr
     if first.len() > most_bytes {
         return Err(HttpError::too_large(most_bytes));
     }
-    // Nearly always the body came in one piece, and then it is not copied.
+    // Nearly always the body is one frame, which is not copied.
     if body.is_end_stream() {
         return Ok(first);
     }

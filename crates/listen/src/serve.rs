@@ -1,16 +1,15 @@
-//! The accept loop: from a listener and a service to a server that drains.
+//! The accept loop.
 //!
-//! Everything a stranger can make us hold is bounded: connections, also from one address, the size of a
-//! head, the time a head may take, the time a connection may be silent, the streams on it. At shutdown the
-//! listener closes first, idle connections close at once, requests in flight are finished, and what is
-//! still open after the grace period is cut.
+//! Everything that a client can make the server hold is bounded: connections, also of one address, the size and the time of a
+//! head, the idle time of a connection, its streams. At shutdown the listener closes first, then idle connections; requests in
+//! flight are finished, and connections that are still open after the grace period are cut.
 
 use crate::connection::{AcceptedConnection, ConnectionPermits};
 use crate::connection_activity::{self, ConnectionActivity};
 use crate::connection_limits::{ConnectionLimits, CountedConnection};
 use crate::min_rate::MinRate;
 use crate::protocol::ProtocolBuilders;
-use crate::repeat_refusal::RepeatRefuser;
+use crate::refusal_fast_path::RefusalFastPath;
 use http::{Request, Response};
 use hyper::body::{Body, Incoming};
 use hyper::service::Service;
@@ -27,44 +26,46 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 const FIRST_BACKOFF: Duration = Duration::from_millis(10);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(1);
 
-/// The bounds of a server.
+/// The bounds of a listener.
 #[derive(Clone, Copy, Debug)]
 pub struct ServeOptions {
-    /// Connections at once; the next one waits to be accepted.
+    /// Open connections; the next one is not accepted until one closes.
     pub most_connections: u32,
-    /// The request line and headers together. Their number is at most 100.
+    /// The length of a request line and its headers. The number of headers is at most 100.
     pub most_head_bytes: usize,
-    /// How long a head may take from its first byte, or from the connection's start; looked at every half
-    /// of it.
+    /// How long a head may take from its first byte, or the first head from the start of the connection. It is checked every half of
+    /// this time.
     pub head_time: Duration,
-    /// How long a connection may be silent between requests, or a peer not read what it asked for. On HTTP/2 only
-    /// requests and bodies count: a client that just answers pings is silent.
+    /// How long a connection may be idle between requests, or a client not read its response. On HTTP/2 only requests and bodies
+    /// count: a client that only answers pings is idle.
     pub idle_time: Duration,
-    /// What a client has to take of what is ready for it; none for clients that may be as slow as they like.
+    /// How fast a client has to read its responses; none for no minimum.
     pub min_rate: Option<MinRate>,
-    /// How long requests in flight have at shutdown.
+    /// How long requests in flight may take at shutdown.
     pub grace: Duration,
-    /// What is spoken.
+    /// The protocols.
     pub protocols: Protocols,
     /// What becomes of requests whose end is ambiguous.
     pub framing: Framing,
+    /// Whether repeated requests of a refused client are answered before they are parsed.
+    pub refusal_fast_path: RefusalFastPath,
 }
 
-/// What is spoken on a listener.
+/// The protocols of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocols {
     /// HTTP/1.1.
     Http1,
-    /// And HTTP/2, for clients that begin with it or agree on it in TLS.
+    /// HTTP/1.1, and HTTP/2 for clients that start with its preface or negotiate it in TLS.
     Http1And2,
 }
 
 /// What becomes of requests whose end is ambiguous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
-    /// They are read by the letter of the standard, which is enough for who answers them itself.
-    Usual,
-    /// They are refused, so that no server behind us can read them differently.
+    /// They are read as the standard says, which is enough for a server that answers them itself.
+    Standard,
+    /// They are refused, so that no upstream can read them differently.
     Strict,
 }
 
@@ -78,73 +79,58 @@ impl Default for ServeOptions {
             min_rate: Some(MinRate::default()),
             grace: Duration::from_secs(10),
             protocols: Protocols::Http1,
-            framing: Framing::Usual,
+            framing: Framing::Standard,
+            refusal_fast_path: RefusalFastPath::default(),
         }
     }
 }
 
-/// Who is let in, and how they are spoken to.
+/// TLS and the connection limits of a listener.
 #[derive(Clone, Debug, Default)]
 pub struct ListenerSetup {
-    /// Connections are TLS, with this certificate.
+    /// None for connections without TLS.
     pub tls: Option<Arc<ServerConfig>>,
-    /// Bounds what one address may hold.
+    /// The limits of each client address.
     pub limits: Option<Arc<ConnectionLimits>>,
 }
 
-/// The other end of a connection.
+/// The client's end of a connection, for the service that answers its requests.
 #[derive(Clone, Debug)]
 pub struct Peer {
-    /// Its address.
+    /// The client's address.
     pub address: SocketAddr,
-    /// Whether it is spoken to over TLS.
+    /// Whether the connection is TLS.
     pub secure: bool,
-    /// Its permits in the limits; none if it is not counted.
+    /// The connection in the counts of its address; none if it is not counted.
     pub counted: Option<Arc<CountedConnection>>,
-    activity: Arc<ConnectionActivity>,
+    pub(crate) activity: Arc<ConnectionActivity>,
 }
 
 impl Peer {
-    /// Ends the connection after the answer that is being made: nothing more is read from it.
+    /// Closes the connection after the response in progress: no more requests are read from it.
     pub fn close_after_response(&self) {
         self.activity.close_after_response();
     }
 
-    /// Whether the request that was just handed over may come again in words that are kept: if it is refused, a
-    /// [`RepeatRefuser`] is of use. It says so once.
-    pub fn expects_repeat(&self) -> bool {
-        self.activity.repeats.take_kept()
-    }
-
-    /// The request was refused. `refuser` answers those that come again in its words.
-    pub fn record_refusal(&self, refuser: Option<Box<dyn RepeatRefuser>>) {
-        self.activity.repeats.record_refusal(refuser);
-    }
-
-    /// The request was not refused.
-    pub fn record_other_response(&self) {
-        self.activity.repeats.record_other_response();
-    }
-
-    /// Part of a request's body was read: the client is not idle.
+    /// Records that a part of a request body was read: the client is not idle.
     pub fn record_progress(&self) {
-        self.activity.moved();
+        self.activity.record_progress();
     }
 }
 
-/// How far a server is; what its connections act on.
+/// Whether the server accepts, drains or stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ServerPhase {
     Serving,
-    /// Finish what is in flight.
+    /// Connections end after their requests in flight.
     Draining,
-    /// Time is up.
+    /// The grace period is over.
     Stopped,
 }
 
 pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
 
-/// What answers the requests of one connection: every hyper service that may be sent to another thread does.
+/// Answers the requests of one connection. Every hyper service that can be sent between threads is one.
 pub trait ConnectionService:
     Service<
         Request<Incoming>,
@@ -155,7 +141,7 @@ pub trait ConnectionService:
     + Sync
     + 'static
 {
-    /// The body of an answer.
+    /// The body of its responses.
     type Body: Body<Data: Send, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static;
 }
 
@@ -169,16 +155,16 @@ where
     type Body = B;
 }
 
-/// Serves until `shutdown`, then drains. `connect` makes the service of one connection. Answers how many connections
-/// were still open when the grace period ended.
+/// Serves until `shutdown`, then drains. `connect` makes the service of one connection. Returns the number of connections that were
+/// still open when the grace period ended.
 pub async fn serve<S: ConnectionService>(
     listener: TcpListener,
-    entrance: ListenerSetup,
+    setup: ListenerSetup,
     connect: impl Fn(Peer) -> S,
     shutdown: impl Future<Output = ()>,
     options: ServeOptions,
 ) -> usize {
-    let speakers = Arc::new(ProtocolBuilders::new(&options));
+    let builders = Arc::new(ProtocolBuilders::new(&options));
     let slots = Arc::new(Semaphore::new(options.most_connections as usize));
     let (phase, watched) = watch::channel(ServerPhase::Serving);
     let mut shutdown = pin!(shutdown);
@@ -188,24 +174,24 @@ pub async fn serve<S: ConnectionService>(
             () = &mut shutdown => break,
             accepted = accept(&listener, &slots) => accepted,
         };
-        let counted = match &entrance.limits {
+        let counted = match &setup.limits {
             None => None,
             Some(limits) => match limits.admit(address.ip()) {
                 Ok(counted) => counted.map(Arc::new),
-                // Closed before a byte of it is read.
+                // Dropping the stream closes it before a byte is read.
                 Err(_) => continue,
             },
         };
-        // Answers are small and written whole; waiting to fill a packet would only add latency.
+        // Responses are small and written whole; waiting to fill a packet would only add latency.
         if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(peer = %address, %error, "the connection was gone before it was served");
+            tracing::debug!(peer = %address, %error, "connection closed before it was served");
             continue;
         }
         bound_unsent(&stream);
-        let activity = Arc::new(ConnectionActivity::default());
+        let activity = Arc::new(ConnectionActivity::new(&options));
         let peer = Peer {
             address,
-            secure: entrance.tls.is_some(),
+            secure: setup.tls.is_some(),
             counted: counted.clone(),
             activity: Arc::clone(&activity),
         };
@@ -218,14 +204,14 @@ pub async fn serve<S: ConnectionService>(
             phase: watched.clone(),
             options,
         };
-        let (speakers, tls) = (Arc::clone(&speakers), entrance.tls.clone());
-        tokio::spawn(connection.run(speakers, tls, service));
+        let (builders, tls) = (Arc::clone(&builders), setup.tls.clone());
+        tokio::spawn(connection.run(builders, tls, service));
     }
     drop(listener);
     drain(&phase, &slots, &options).await
 }
 
-/// Waits until every connection gave its slot back, or the grace period is over.
+/// Waits until all connections are closed, or the grace period is over.
 async fn drain(phase: &watch::Sender<ServerPhase>, slots: &Semaphore, options: &ServeOptions) -> usize {
     phase.send_replace(ServerPhase::Draining);
     let all_slots = slots.acquire_many(options.most_connections);
@@ -233,13 +219,13 @@ async fn drain(phase: &watch::Sender<ServerPhase>, slots: &Semaphore, options: &
         return 0;
     }
     let open = options.most_connections as usize - slots.available_permits();
-    tracing::warn!(open, "the grace period is over; connections with requests in flight are cut");
+    tracing::warn!(open, "shutdown timeout: connections with requests in flight are cut");
     phase.send_replace(ServerPhase::Stopped);
     open
 }
 
-/// The next connection, once there is a slot for it. Errors are waited out: a server that stops because
-/// it ran out of file descriptors for a moment would turn a squeeze into an outage.
+/// The next connection, once there is a slot for it. Errors are retried: a server that stopped because it ran out of file
+/// descriptors for a moment would turn a shortage into an outage.
 async fn accept(
     listener: &TcpListener,
     slots: &Arc<Semaphore>,
@@ -251,7 +237,7 @@ async fn accept(
             Ok((stream, peer)) => return (stream, peer, slot),
             Err(error) if is_about_one_connection(&error) => {}
             Err(error) => {
-                tracing::warn!(%error, ?backoff, "cannot accept connections; trying again");
+                tracing::warn!(%error, ?backoff, "cannot accept connections; retrying");
                 tokio::time::sleep(backoff).await;
                 backoff = (backoff * 2).min(LONGEST_BACKOFF);
             }
@@ -259,21 +245,21 @@ async fn accept(
     }
 }
 
-/// Keeps the system from taking more of an answer than a peer that reads slowly needs; see `activity`. Without it peers have
-/// to read faster to be seen to read, which is no reason to refuse them.
+/// Bounds what the kernel buffers of a response; see `connection_activity`. Where that fails, a client has to read faster to be seen
+/// to read, which is no reason to refuse it.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn bound_unsent(stream: &TcpStream) {
     if let Err(error) =
         socket2::SockRef::from(stream).set_tcp_notsent_lowat(connection_activity::MOST_UNSENT_BYTES)
     {
-        tracing::debug!(%error, "the system does not bound what is not sent yet");
+        tracing::debug!(%error, "cannot bound the unsent bytes of a socket");
     }
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 fn bound_unsent(_: &TcpStream) {}
 
-/// Errors of a connection that went away while it was waiting to be accepted.
+/// Whether an error concerns only a connection that was closed before it was accepted.
 fn is_about_one_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)

@@ -1,9 +1,9 @@
-//! Certificates and keys from files.
+//! Server certificates from files.
 
 use arc_swap::ArcSwap;
 use rustls::ServerConfig;
 use rustls::crypto::CryptoProvider;
-use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
@@ -12,39 +12,53 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tollgate_limiter::file;
 
-/// Why TLS cannot be spoken.
+/// Why a certificate cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// No certificate.
-    #[error("no certificate can be read from {}: {problem}", path.display())]
+    /// The certificate cannot be read.
+    #[error("cannot read a certificate from {}: {source}", path.display())]
     Certificate {
-        /// The file.
+        /// Its file.
         path: PathBuf,
         /// What is wrong.
-        problem: String,
+        source: PemFileError,
     },
-    /// No key.
-    #[error("no private key can be read from {}: {problem}", path.display())]
+    /// The private key cannot be read.
+    #[error("cannot read a private key from {}: {source}", path.display())]
     Key {
-        /// The file.
+        /// Its file.
         path: PathBuf,
         /// What is wrong.
-        problem: String,
+        source: PemFileError,
     },
-    /// Both, but not for each other.
-    #[error("the key in {} does not fit the certificate in {}: {problem}", key.display(), certificate.display())]
-    Together {
+    /// The key does not match the certificate, or cannot be used with it.
+    #[error("the key in {} does not match the certificate in {}: {source}", key.display(), certificate.display())]
+    Unusable {
         /// The certificate's file.
         certificate: PathBuf,
         /// The key's file.
         key: PathBuf,
         /// What is wrong.
-        problem: String,
+        source: rustls::Error,
     },
 }
 
-/// A certificate chain and its key, from PEM files. They can be replaced while connections are open: those keep what they
-/// began with, new ones get the new certificate.
+/// Why a PEM file cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum PemFileError {
+    /// The file cannot be read.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// Its content is not PEM.
+    #[error(transparent)]
+    Pem(#[from] pem::Error),
+    /// It has no certificate.
+    #[error("no -----BEGIN CERTIFICATE----- in it")]
+    NoCertificate,
+}
+
+/// A certificate chain and its key, from PEM files. They can be replaced while connections are open: open connections keep the old
+/// certificate, new ones get the new one.
 #[derive(Debug)]
 pub struct ServerCertificate {
     certificate: PathBuf,
@@ -56,7 +70,7 @@ impl ServerCertificate {
     /// Reads both files.
     pub fn open(certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Result<Arc<Self>, TlsError> {
         let (certificate, key) = (certificate.into(), key.into());
-        let current = certified(&certificate, &key, file::read(&certificate), file::read(&key))?;
+        let current = certified_key(&certificate, &key, file::read(&certificate), file::read(&key))?;
         Ok(Arc::new(Self { certificate, key, current: ArcSwap::from_pointee(current) }))
     }
 
@@ -65,34 +79,30 @@ impl ServerCertificate {
         [&self.certificate, &self.key]
     }
 
-    /// Replaces both with what stands in the files now. On an error everything stays as it is.
+    /// Replaces both with the content of their files. On an error the old ones stay in force.
     pub fn replace(
         &self,
         certificate: io::Result<Vec<u8>>,
         key: io::Result<Vec<u8>>,
     ) -> Result<(), TlsError> {
-        let new = certified(&self.certificate, &self.key, certificate, key)?;
+        let new = certified_key(&self.certificate, &self.key, certificate, key)?;
         self.current.store(Arc::new(new));
         Ok(())
     }
 
     /// TLS with this certificate; HTTP/2 is offered before HTTP/1.1.
     pub fn server_config(self: &Arc<Self>) -> Result<Arc<ServerConfig>, TlsError> {
-        let mut config = ServerConfig::builder_with_provider(provider())
+        let mut config = ServerConfig::builder_with_provider(crypto_provider())
             .with_safe_default_protocol_versions()
-            .map_err(|error| self.unusable(&error))?
+            .map_err(|source| unusable(&self.certificate, &self.key, source))?
             .with_no_client_auth()
             .with_cert_resolver(Arc::new(CertificateResolver(Arc::clone(self))));
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Ok(Arc::new(config))
     }
-
-    fn unusable(&self, error: &rustls::Error) -> TlsError {
-        unusable(&self.certificate, &self.key, error)
-    }
 }
 
-/// Gives each new connection the certificate of the moment.
+/// Gives each new connection the certificate in force.
 #[derive(Debug)]
 struct CertificateResolver(Arc<ServerCertificate>);
 
@@ -102,37 +112,33 @@ impl ResolvesServerCert for CertificateResolver {
     }
 }
 
-/// The provider is named here, so that nothing depends on which one was installed for the process.
-fn provider() -> Arc<CryptoProvider> {
+/// Named here, so that nothing depends on the provider that is installed for the process.
+fn crypto_provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }
 
-fn certified(
+fn certified_key(
     certificate: &Path,
     key: &Path,
-    certificates: io::Result<Vec<u8>>,
-    private: io::Result<Vec<u8>>,
+    certificate_pem: io::Result<Vec<u8>>,
+    key_pem: io::Result<Vec<u8>>,
 ) -> Result<CertifiedKey, TlsError> {
-    let chain = certificates.map_err(|error| error.to_string()).and_then(|pem| parse_certificates(&pem));
-    let chain = chain.map_err(|problem| TlsError::Certificate { path: certificate.to_owned(), problem })?;
-    let private = private
-        .map_err(|error| error.to_string())
-        .and_then(|pem| PrivateKeyDer::from_pem_slice(&pem).map_err(|error| error.to_string()));
-    let private = private.map_err(|problem| TlsError::Key { path: key.to_owned(), problem })?;
-    // Also an error if they are not for each other.
-    CertifiedKey::from_der(chain, private, &provider()).map_err(|error| unusable(certificate, key, &error))
+    let chain = parse_certificates(certificate_pem)
+        .map_err(|source| TlsError::Certificate { path: certificate.to_owned(), source })?;
+    let private = parse_key(key_pem).map_err(|source| TlsError::Key { path: key.to_owned(), source })?;
+    CertifiedKey::from_der(chain, private, &crypto_provider())
+        .map_err(|source| unusable(certificate, key, source))
 }
 
-fn unusable(certificate: &Path, key: &Path, error: &rustls::Error) -> TlsError {
-    let (certificate, key) = (certificate.to_owned(), key.to_owned());
-    TlsError::Together { certificate, key, problem: error.to_string() }
+fn parse_certificates(pem: io::Result<Vec<u8>>) -> Result<Vec<CertificateDer<'static>>, PemFileError> {
+    let certificates = CertificateDer::pem_slice_iter(&pem?).collect::<Result<Vec<_>, _>>()?;
+    if certificates.is_empty() { Err(PemFileError::NoCertificate) } else { Ok(certificates) }
 }
 
-fn parse_certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
-    let certificates = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
-    let certificates = certificates.map_err(|error| error.to_string())?;
-    if certificates.is_empty() {
-        return Err("there is none in it; it begins with -----BEGIN CERTIFICATE-----".to_owned());
-    }
-    Ok(certificates)
+fn parse_key(pem: io::Result<Vec<u8>>) -> Result<PrivateKeyDer<'static>, PemFileError> {
+    Ok(PrivateKeyDer::from_pem_slice(&pem?)?)
+}
+
+fn unusable(certificate: &Path, key: &Path, source: rustls::Error) -> TlsError {
+    TlsError::Unusable { certificate: certificate.to_owned(), key: key.to_owned(), source }
 }

@@ -126,7 +126,7 @@ fn a_pair_that_does_not_match_is_not_used() {
     let (good, other) = (read_chain(&files.path("cert.pem")), TestCertificates::generate());
     let key = std::fs::read_to_string(files.path("key.pem")).unwrap();
     for (name, text, why) in [
-        ("key.pem", other.key.as_str(), "does not fit the certificate"),
+        ("key.pem", other.key.as_str(), "does not match the certificate"),
         ("key.pem", "", "no private key can be read"),
         ("cert.pem", "no certificate", "no certificate can be read"),
     ] {

@@ -85,11 +85,11 @@ fn what_is_wrong_with_the_files_is_said() {
     std::fs::write(path("empty.pem"), "").unwrap();
     let other_key = others.folder.path().join("key.pem");
     for (certificate, key, expected) in [
-        (path("no.pem"), path("key.pem"), "no certificate can be read from"),
-        (path("empty.pem"), path("key.pem"), "there is none in it"),
-        (path("cert.pem"), path("no.pem"), "no private key can be read from"),
-        (path("cert.pem"), path("cert.pem"), "no private key can be read from"),
-        (path("cert.pem"), other_key, "does not fit the certificate"),
+        (path("no.pem"), path("key.pem"), "cannot read a certificate from"),
+        (path("empty.pem"), path("key.pem"), "no -----BEGIN CERTIFICATE----- in it"),
+        (path("cert.pem"), path("no.pem"), "cannot read a private key from"),
+        (path("cert.pem"), path("cert.pem"), "cannot read a private key from"),
+        (path("cert.pem"), other_key, "does not match the certificate"),
     ] {
         let error = ServerCertificate::open(&certificate, &key).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");

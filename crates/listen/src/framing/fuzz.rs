@@ -1,11 +1,11 @@
-//! The watch on framing, against readers that take liberties.
+//! Compares the framing watch with hyper and with lenient readers.
 //!
-//! Each input is a list of choices from which a stream of requests is put together: honest ones, ones with every known
-//! trick, and damaged ones. What the watch lets through is read by hyper, as in the accept loop; the requests that hyper
-//! hands over are those that reach an upstream. The laws:
-//! - However the stream is cut into reads, the same bytes are let through.
-//! - Every [`LenientReader`], whichever of its liberties it takes, finds the same requests with the same bodies, so a request
-//!   that is let through has one interpretation.
+//! Each input is a list of choices that build a stream of requests: valid ones, ones with every known trick, and damaged ones.
+//! What passes the watch is read by hyper, as in the accept loop; the requests that hyper returns would reach an upstream.
+//! The laws:
+//! - However the stream is split into reads, the same bytes pass.
+//! - Every [`LenientReader`], with any set of its leniencies, finds the same requests with the same bodies, so a request that
+//!   passes has one interpretation.
 //! - The watch counts as many heads as hyper, and nothing panics.
 //!
 //! `BOLERO_RANDOM_ITERATIONS=1000000 cargo test -p tollgate-listen framing::fuzz` runs longer.
@@ -23,7 +23,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use lenient_reader::{LIBERTIES, LenientReader};
+use lenient_reader::{LENIENCIES, LenientReader};
 use parking_lot::Mutex;
 use std::convert::Infallible;
 use std::io::Cursor;
@@ -38,7 +38,7 @@ struct FuzzedRequest {
     body: Vec<u8>,
 }
 
-/// How often what was met, so that the target cannot pass by meeting nothing.
+/// How often each case occurred, so that the test cannot pass without them.
 #[derive(Debug, Default)]
 struct FuzzCoverage {
     empty: AtomicU64,
@@ -48,12 +48,12 @@ struct FuzzCoverage {
     clear: AtomicU64,
 }
 
-fn note(count: &AtomicU64, happened: bool) {
+fn count_if(count: &AtomicU64, happened: bool) {
     count.fetch_add(u64::from(happened), Ordering::Relaxed);
 }
 
 #[test]
-fn what_is_let_through_has_one_interpretation() {
+fn requests_that_pass_have_one_interpretation() {
     let met = FuzzCoverage::default();
     let options = ServeOptions { framing: Framing::Strict, ..ServeOptions::default() };
     let mut http1 = ProtocolBuilders::new(&options).http1;
@@ -62,33 +62,33 @@ fn what_is_let_through_has_one_interpretation() {
     let input = bolero::check!().with_iterations(3_000).with_max_len(512).with_type::<Vec<u8>>();
     input.for_each(|choices| {
         let stream = request_stream::from(choices);
-        let (through, heads) = let_through(&stream, &[stream.len().max(1)]);
-        for steps in [&[1][..], &[2], &[7, 1, 64], &cuts(choices)] {
-            assert_eq!(let_through(&stream, steps), (through.clone(), heads), "in steps of {steps:?}");
+        let (through, heads) = pass(&stream, &[stream.len().max(1)]);
+        for steps in [&[1][..], &[2], &[7, 1, 64], &read_lengths(choices)] {
+            assert_eq!(pass(&stream, steps), (through.clone(), heads), "in steps of {steps:?}");
         }
         let is_cut_off = through.len() < stream.len();
         let read = if is_cut_off { [&through, POISON].concat() } else { through.clone() };
-        let handed_over = hyper.read(read);
-        assert!(heads as usize >= handed_over.len(), "hyper found a head that was not seen");
-        for liberties in 0..1_u32 << LIBERTIES {
-            let found = LenientReader::new(&through, liberties).messages(handed_over.len());
-            assert_eq!(found, handed_over, "with liberties {liberties:b}");
+        let accepted = hyper.read(read);
+        assert!(heads as usize >= accepted.len(), "hyper found a head that the watch did not count");
+        for leniencies in 0..1_u32 << LENIENCIES {
+            let found = LenientReader::new(&through, leniencies).messages(accepted.len());
+            assert_eq!(found, accepted, "with leniencies {leniencies:b}");
         }
-        for message in &handed_over {
-            note(&met.empty, message.body.is_empty());
-            note(&met.with_body, !message.body.is_empty());
+        for message in &accepted {
+            count_if(&met.empty, message.body.is_empty());
+            count_if(&met.with_body, !message.body.is_empty());
         }
-        note(&met.pipelined, handed_over.len() > 1);
-        note(&met.cut_off, is_cut_off);
-        note(&met.clear, !is_cut_off && !handed_over.is_empty());
+        count_if(&met.pipelined, accepted.len() > 1);
+        count_if(&met.cut_off, is_cut_off);
+        count_if(&met.clear, !is_cut_off && !accepted.is_empty());
     });
     println!("{met:?}");
     let counts = [&met.empty, &met.with_body, &met.pipelined, &met.cut_off, &met.clear];
     assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) > 100), "{met:?}");
 }
 
-/// What the watch lets through if it comes in reads of these lengths, over and over, and how many heads were in it.
-fn let_through(stream: &[u8], steps: &[usize]) -> (Vec<u8>, u32) {
+/// What passes the watch in reads of these lengths, repeated, and the number of heads in it.
+fn pass(stream: &[u8], steps: &[usize]) -> (Vec<u8>, u32) {
     let mut watch = FramingWatch::new();
     let (mut through, mut rest) = (Vec::new(), stream);
     for step in steps.iter().cycle() {
@@ -103,23 +103,23 @@ fn let_through(stream: &[u8], steps: &[usize]) -> (Vec<u8>, u32) {
     (through, watch.requests())
 }
 
-/// Reads of lengths that the choices say.
-fn cuts(choices: &[u8]) -> Vec<usize> {
+/// Lengths of reads, by the choices.
+fn read_lengths(choices: &[u8]) -> Vec<usize> {
     let steps = choices.iter().map(|choice| usize::from(choice % 31) + 1);
     steps.chain([3]).collect()
 }
 
-/// Hyper, as the accept loop has it.
+/// Hyper, as the accept loop configures it.
 struct HyperReader {
     runtime: Runtime,
     http1: http1::Builder,
 }
 
-/// A panic ends the test: nothing is looked at after it.
+/// A panic ends the test, so no broken state is observed.
 impl RefUnwindSafe for HyperReader {}
 
 impl HyperReader {
-    /// The requests that it hands over with all of their bodies.
+    /// The requests with whole bodies that it passes to a service.
     fn read(&self, bytes: Vec<u8>) -> Vec<FuzzedRequest> {
         let messages = Mutex::new(Vec::new());
         let service = service_fn(|request: Request<Incoming>| {

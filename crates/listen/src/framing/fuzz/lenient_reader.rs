@@ -1,17 +1,17 @@
-//! A reader of requests that takes liberties, each of which some server is known to take.
+//! A request parser with leniencies, each of which some server is known to have.
 
 use super::FuzzedRequest;
 use http::Uri;
 
-/// How many liberties there are; each is a bit of a number.
-pub(super) const LIBERTIES: u32 = 7;
+/// The number of leniencies; each is a bit of a number.
+pub(super) const LENIENCIES: u32 = 7;
 
-/// Reads requests.
+/// Parses requests.
 pub(super) struct LenientReader<'a> {
     rest: &'a [u8],
     /// A line may end without CR.
     takes_bare_lf: bool,
-    /// Of several lengths the last one counts, not the first.
+    /// The last of several lengths counts, not the first.
     takes_last_length: bool,
     /// A length counts even if there is a coding.
     prefers_length: bool,
@@ -26,8 +26,8 @@ pub(super) struct LenientReader<'a> {
 }
 
 impl<'a> LenientReader<'a> {
-    pub(super) fn new(bytes: &'a [u8], liberties: u32) -> Self {
-        let takes = |number: u32| liberties & 1 << number != 0;
+    pub(super) fn new(bytes: &'a [u8], leniencies: u32) -> Self {
+        let takes = |number: u32| leniencies & 1 << number != 0;
         Self {
             rest: bytes,
             takes_bare_lf: takes(0),
@@ -40,7 +40,7 @@ impl<'a> LenientReader<'a> {
         }
     }
 
-    /// The first requests, so many at most.
+    /// The first requests, `most` of them at most.
     pub(super) fn messages(mut self, most: usize) -> Vec<FuzzedRequest> {
         let mut messages = Vec::new();
         while messages.len() < most
@@ -56,7 +56,7 @@ impl<'a> LenientReader<'a> {
         while line.is_empty() {
             line = self.line()?;
         }
-        // As hyper writes it.
+        // In the form in which hyper returns it.
         let target = Uri::try_from(line.split(|byte| *byte == b' ').nth(1)?).ok()?.to_string();
         let headers = self.headers()?;
         let values = |wanted: &str| -> Vec<&Vec<u8>> {

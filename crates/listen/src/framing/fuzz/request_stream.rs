@@ -1,4 +1,4 @@
-//! Streams of requests, put together by choices.
+//! Builds streams of requests by choices.
 
 const LINES: [&str; 8] = [
     "POST /a HTTP/1.1",
@@ -74,15 +74,15 @@ const BODIES: [&str; 18] = [
     "\r\nabc\r\n0\r\n\r\n",
 ];
 
-/// The stream that `choices` stand for.
+/// Builds a stream.
 pub(super) fn from(choices: &[u8]) -> Vec<u8> {
     let mut choices = choices.iter().copied();
     let mut stream = Vec::new();
     while let Some(first) = choices.next() {
         let mut pick = |most: usize| usize::from(choices.next().unwrap_or(0)) % most;
-        // Half of the requests are honest ones, so that there is something behind them to hide.
+        // Half of the requests are valid, so that something can be hidden behind them.
         if first % 2 == 0 {
-            stream.extend_from_slice(&honest(pick(3)));
+            stream.extend_from_slice(&valid(pick(3)));
             continue;
         }
         let line = LINES[[0, 0, 1, 2, 3, 4, 5, 6, 7][pick(9)]];
@@ -95,7 +95,7 @@ pub(super) fn from(choices: &[u8]) -> Vec<u8> {
         }
         message.extend_from_slice(b"\r\n");
         message.extend_from_slice(body.as_bytes());
-        // Some are damaged in one place.
+        // Some are damaged at one position.
         if first % 8 == 1 {
             let place = (pick(256) << 8 | pick(256)) % message.len();
             match pick(3) {
@@ -109,7 +109,7 @@ pub(super) fn from(choices: &[u8]) -> Vec<u8> {
     stream
 }
 
-fn honest(kind: usize) -> Vec<u8> {
+fn valid(kind: usize) -> Vec<u8> {
     let text: &[u8] = match kind {
         0 => b"GET /honest HTTP/1.1\r\nHost: a\r\n\r\n",
         1 => b"POST /honest HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\na\nb\r\n",

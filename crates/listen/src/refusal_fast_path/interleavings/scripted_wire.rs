@@ -1,4 +1,4 @@
-//! The other end of a stream, which does as it is told.
+//! The transport of a stream under the control of a test.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -9,25 +9,25 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// The client's end, on which what was written in one piece is read in one piece, if there is room.
+/// What the client sends and receives. What it sends in one piece is read in one piece, if the buffer has room.
 #[derive(Default)]
 pub(super) struct ScriptedWire {
     pub(super) pieces: VecDeque<Vec<u8>>,
-    /// How much was read, and the parts in which it was since somebody last looked.
+    /// How much was read, and the reads since the last check.
     pub(super) read: usize,
     pub(super) parts: Vec<ReadPart>,
-    pub(super) answers: Vec<u8>,
+    pub(super) responses: Vec<u8>,
     pub(super) is_flushed: bool,
-    /// How much more the client takes.
+    /// How much more the client accepts.
     pub(super) room: usize,
-    /// Nothing is flushed.
+    /// Flushes are pending.
     pub(super) is_stuck: bool,
 }
 
-/// What was read at once, and what the client had been sent by then.
+/// One read, and what the client had received by then.
 pub(super) struct ReadPart {
     pub(super) range: Range<usize>,
-    pub(super) answers: usize,
+    pub(super) responses: usize,
     pub(super) is_flushed: bool,
 }
 
@@ -45,8 +45,8 @@ impl AsyncRead for WireEnd {
         buffer.put_slice(&piece);
         let range = wire.read..wire.read + piece.len();
         wire.read = range.end;
-        let (answers, is_flushed) = (wire.answers.len(), wire.is_flushed);
-        wire.parts.push(ReadPart { range, answers, is_flushed });
+        let (responses, is_flushed) = (wire.responses.len(), wire.is_flushed);
+        wire.parts.push(ReadPart { range, responses, is_flushed });
         if !rest.is_empty() {
             wire.pieces.push_front(rest);
         }
@@ -63,7 +63,7 @@ impl AsyncWrite for WireEnd {
         }
         wire.room -= count;
         wire.is_flushed = false;
-        wire.answers.extend_from_slice(&bytes[..count]);
+        wire.responses.extend_from_slice(&bytes[..count]);
         Poll::Ready(Ok(count))
     }
 
