@@ -12,14 +12,13 @@ use hyper::body::Incoming;
 use ipnet::IpNet;
 use pin_project_lite::pin_project;
 use std::convert::Infallible;
-use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use tollgate_http::RateLimitLayer;
-use tollgate_http::layer::{RateLimit, RepeatableRequest, ResponseBody, ResponseSource};
+use tollgate_http::layer::{RateLimit, ResponseBody, ResponseSource};
 use tollgate_http::response::{StoreUnavailable, is_limited};
-use tollgate_listen::{CountedConnection, Peer, RefusalAction, RepeatRefuser};
+use tollgate_listen::{AddressVerdict, Peer, RepeatedRequest};
 use tower::{Layer, Service};
 
 /// What answers requests on one thread: the limits stand before the forwarder here, and nowhere else.
@@ -51,7 +50,7 @@ impl Stack {
         let clients = Clients::of_peer(peer.address.ip(), &self.limits);
         let peer = Arc::new(peer);
         let service = limits.layer(self.forwarder.of(Arc::clone(&peer), origin, clients));
-        Connected { scrubber, service, peer, log: self.log.clone() }
+        Connected { scrubber, limits, service, peer, log: self.log.clone() }
     }
 }
 
@@ -59,6 +58,7 @@ impl Stack {
 #[derive(Debug)]
 pub(crate) struct Connected {
     scrubber: Scrubber,
+    limits: RateLimitLayer,
     service: RateLimit<Forwarder>,
     peer: Arc<Peer>,
     log: Option<AccessLog>,
@@ -70,23 +70,24 @@ impl hyper::service::Service<Request<Incoming>> for Connected {
     type Future = Answering;
 
     fn call(&self, mut request: Request<Incoming>) -> Answering {
-        // This one needs to know all that the client says about the connection.
-        let doorman = if self.peer.expects_repeat() { self.doorman(&request) } else { None };
+        // Before the headers of the connection are removed: they decide whether its repeats can be answered.
+        let repeated = self.peer.keep_request(&self.limits, &request).map(|repeated| self.logged(repeated));
         // What decides about a request, and writes into it, sees what the server will see.
         self.scrubber.scrub(&mut request);
         let (method, target) = (request.method(), request.uri());
         let line = self.log.as_ref().map(|log| Box::new(log.begin(self.peer.address.ip(), method, target)));
         // The forwarder is always ready.
         let answer = self.service.clone().call(request);
-        Answering { answer, peer: Arc::clone(&self.peer), line, doorman }
+        Answering { answer, peer: Arc::clone(&self.peer), line, repeated }
     }
 }
 
 impl Connected {
-    fn doorman<B>(&self, request: &Request<B>) -> Option<Box<Hammering>> {
-        let refused = self.service.keep(request)?;
-        let (client, seat, log) = (self.peer.address.ip(), self.peer.counted.clone(), self.log.clone());
-        Some(Box::new(Hammering { refused, client, seat, log }))
+    /// Writes the refusals of repeats into the access log.
+    fn logged(&self, repeated: Box<RepeatedRequest>) -> Box<RepeatedRequest> {
+        let Some(log) = self.log.clone() else { return repeated };
+        let client = self.peer.address.ip();
+        repeated.on_refusal(move |method, target, bytes| log.begin(client, method, target).refused(bytes))
     }
 }
 
@@ -97,7 +98,7 @@ pin_project! {
         answer: <RateLimit<Forwarder> as Service<Request<Incoming>>>::Future,
         peer: Arc<Peer>,
         line: Option<Box<Line>>,
-        doorman: Option<Box<Hammering>>,
+        repeated: Option<Box<RepeatedRequest>>,
     }
 }
 
@@ -115,12 +116,12 @@ impl Future for Answering {
             ResponseSource::Refusal => {
                 // A client on the deny list is refused whatever it asks: there is nothing to remember of its words.
                 if is_limited(&answer) {
-                    this.peer
-                        .record_refusal(this.doorman.take().map(|doorman| doorman as Box<dyn RepeatRefuser>));
+                    this.peer.record_refusal(this.repeated.take());
                 } else {
                     this.peer.record_other_response();
                 }
-                if this.peer.counted.as_ref().is_some_and(|seat| seat.record_refusal()) {
+                let verdict = this.peer.counted.as_ref().map(|counted| counted.record_refusal());
+                if verdict == Some(AddressVerdict::Refused) {
                     this.peer.close_after_response();
                 }
             }
@@ -130,30 +131,9 @@ impl Future for Answering {
             }
             ResponseSource::Service(_) => {
                 this.peer.record_other_response();
-                this.peer.counted.as_ref().inspect(|seat| seat.record_admission());
+                this.peer.counted.as_ref().inspect(|counted| counted.record_admission());
             }
         }
         Poll::Ready(Ok(Logged::wrap(this.line.take(), answer)))
-    }
-}
-
-/// Stands at the door of somebody who hammers.
-#[derive(Debug)]
-struct Hammering {
-    refused: RepeatableRequest,
-    client: IpAddr,
-    seat: Option<Arc<CountedConnection>>,
-    log: Option<AccessLog>,
-}
-
-impl RepeatRefuser for Hammering {
-    fn refuse_repeat(&mut self, target: &[u8], answer: &mut Vec<u8>) -> RefusalAction {
-        let Some(decision) = self.refused.again(target) else { return RefusalAction::Pass };
-        let is_last = self.seat.as_ref().is_some_and(|seat| seat.record_refusal());
-        let bytes = self.refused.write(&decision, is_last, answer);
-        if let Some(log) = &self.log {
-            log.begin(self.client, self.refused.method(), self.refused.target()).refused(bytes);
-        }
-        if is_last { RefusalAction::RefuseAndClose } else { RefusalAction::Refuse }
     }
 }

@@ -18,7 +18,7 @@ use tollgate_gateway::settings::{
 };
 use tollgate_http::host;
 use tollgate_http::identity::IpNetwork;
-use tollgate_listen::{ConnectionLimitOptions, Framing, Protocols, ServeOptions};
+use tollgate_listen::{ConnectionLimitOptions, Framing, Protocols, RefusalFastPath, ServeOptions};
 
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8000);
 const NO_UPSTREAM: &str = "a gateway needs an upstream: --upstream http://127.0.0.1:3000";
@@ -56,6 +56,7 @@ pub struct GatewayFile {
     most_connections_per_ip: Option<u32>,
     most_rejections: Option<u32>,
     refuse_for: Option<Setting>,
+    refusal_fast_path: Option<bool>,
     bodies: Option<BodiesFile>,
     idle_timeout: Option<Setting>,
     grace: Option<Setting>,
@@ -173,6 +174,10 @@ pub fn read(
         options: ServeOptions {
             protocols: Protocols::Http1And2,
             framing: Framing::Strict,
+            refusal_fast_path: match file.refusal_fast_path {
+                Some(false) => RefusalFastPath::Disabled,
+                Some(true) | None => RefusalFastPath::Enabled,
+            },
             most_connections: file.most_connections.unwrap_or(defaults.0.most_connections).max(1),
             idle_time: duration(file.idle_timeout.as_ref(), defaults.0.idle_time, &section, "idle_timeout")?,
             grace: duration(file.grace.as_ref(), defaults.0.grace, &section, "grace")?,
@@ -347,4 +352,22 @@ fn duration(
         return Err((path.field(field), error));
     }
     Ok(Duration::from_micros(us))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_refusal_fast_path_can_be_switched_off() {
+        for (yaml, expected) in [
+            ("{}", RefusalFastPath::Enabled),
+            ("{ refusal_fast_path: true }", RefusalFastPath::Enabled),
+            ("{ refusal_fast_path: false }", RefusalFastPath::Disabled),
+        ] {
+            let file: GatewayFile = Document::parse("gateway.yaml", yaml).unwrap().decode().unwrap();
+            let gateway = read(None, Some("http://127.0.0.1:1"), Some(&file), &[]).unwrap().unwrap();
+            assert_eq!(gateway.options.refusal_fast_path, expected, "{yaml}");
+        }
+    }
 }

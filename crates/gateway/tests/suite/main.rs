@@ -18,6 +18,7 @@ mod limits;
 mod provoked;
 mod raw;
 mod readings;
+mod refusal_fast_path;
 mod scrubbing;
 mod setting;
 mod slow;
