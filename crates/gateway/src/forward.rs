@@ -15,7 +15,7 @@ use crate::upstream::Upstream;
 use crate::upstream::connect::Connector;
 use crate::upstream::pool::Pool;
 use http::header::{HOST, TRANSFER_ENCODING};
-use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
+use http::{HeaderValue, Method, Request, Response, Uri, Version};
 use hyper::body::{Body, Incoming};
 use hyper::upgrade::OnUpgrade;
 use std::convert::Infallible;
@@ -28,6 +28,7 @@ use tokio::time::Instant;
 use tollgate_http::ReservedHeaders;
 use tollgate_http::host;
 use tollgate_http::layer::SharedPermit;
+use tollgate_http::response::switches_protocols;
 use tollgate_listen::{Peer, SendLimits};
 
 /// What all threads share: where requests go, and how the servers are.
@@ -220,7 +221,7 @@ impl Way {
         lease: Lease,
         order: Order,
     ) -> Result<Answer, Refused> {
-        if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
+        if switches_protocols(&answer) {
             let Some(client) = order.upgrade else { return Err(Refused::BadAnswer) };
             let idle_time = self.shared.tunnel_idle_time;
             let tunnel = Tunnel { lease, place: order.place, idle_time, until: order.until };

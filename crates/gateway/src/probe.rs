@@ -48,7 +48,7 @@ async fn ask(member: &Member, check: &HealthCheck, connector: &Connector) -> boo
         request.headers_mut().insert(HOST, HeaderValue::try_from(host).ok()?);
         request.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         let answer = connection.sender.send_request(request).await.ok()?;
-        (answer.status().as_u16() < 400).then_some(())
+        tollgate_http::response::is_healthy(&answer).then_some(())
     };
     timeout(check.timeout, asked).await.ok().flatten().is_some()
 }

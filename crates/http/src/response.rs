@@ -78,6 +78,11 @@ pub fn switches_protocols<B>(response: &Response<B>) -> bool {
     response.status() == StatusCode::SWITCHING_PROTOCOLS
 }
 
+/// Whether the response to a health check says that its server is healthy: any status below 400.
+pub fn is_healthy<B>(response: &Response<B>) -> bool {
+    response.status() < StatusCode::BAD_REQUEST
+}
+
 /// Marks the answer to a request that was refused because the store is unavailable, which says nothing about its client.
 #[derive(Clone, Copy, Debug)]
 pub struct StoreUnavailable;

@@ -15,4 +15,5 @@ mod headers;
 mod identities;
 mod layering;
 mod sharing;
+mod status_codes;
 mod tokens;
