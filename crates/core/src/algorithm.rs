@@ -17,6 +17,10 @@
 //! which a rejected step hands back a state to write; otherwise the client would wait until the clock
 //! has caught up with a past that never comes.
 
+#[macro_use]
+mod dispatch;
+
+pub(crate) mod bucket;
 pub mod concurrency;
 mod divisor;
 pub mod fixed_window;
@@ -25,53 +29,34 @@ pub mod leaky_bucket;
 pub mod sliding_window_counter;
 pub mod sliding_window_log;
 pub mod token_bucket;
+pub(crate) mod window;
 
-use crate::lending::{BucketLevel, LentTokens, refill};
-pub(crate) use divisor::Divisor;
+use crate::lending::{LeaseReport, StoredState};
+use crate::limit::{LimitError, LimitSize};
+pub use bucket::Bucket;
+pub use dispatch::{MeterNumbers, StateKind};
+use divisor::Divisor;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+pub use window::Window;
 
-/// Which algorithm a limit runs.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize, JsonSchema,
-)]
-#[serde(rename_all = "snake_case")]
-pub enum Algorithm {
+// One row for each algorithm: its numbers, its module, how its states are kept, and whether nodes lease its tokens.
+algorithms! {
     /// Tokens refill at a steady rate up to a capacity; a request spends tokens. The default.
     #[default]
-    TokenBucket,
+    TokenBucket(Bucket) in token_bucket, kept as Cell, leased;
     /// A level that leaks at a steady rate; what would overflow is rejected at once.
-    LeakyBucket,
+    LeakyBucket(Bucket) in leaky_bucket, kept as Cell, leased;
     /// The same limit from one timestamp; strictly spaced when the burst is 0.
-    Gcra,
+    Gcra(Bucket) in gcra, kept as Cell, leased;
     /// A count per window, aligned to the clock.
-    FixedWindow,
+    FixedWindow(Window) in fixed_window, kept as Cell, leased;
     /// Every admitted request is remembered for one window: exact, for low limits.
-    SlidingWindowLog,
+    SlidingWindowLog(Window) in sliding_window_log, kept as Log;
     /// The previous and the current window, weighted.
-    SlidingWindowCounter,
+    SlidingWindowCounter(Window) in sliding_window_counter, kept as Cell, leased;
     /// How many requests are in flight at once.
-    Concurrency,
-}
-
-impl Algorithm {
-    /// The name used in YAML, metrics and explanations.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::TokenBucket => "token_bucket",
-            Self::LeakyBucket => "leaky_bucket",
-            Self::Gcra => "gcra",
-            Self::FixedWindow => "fixed_window",
-            Self::SlidingWindowLog => "sliding_window_log",
-            Self::SlidingWindowCounter => "sliding_window_counter",
-            Self::Concurrency => "concurrency",
-        }
-    }
-
-    /// Whether the limit is a count rather than a capacity with a rate.
-    pub fn counts_windows(self) -> bool {
-        !matches!(self, Self::TokenBucket | Self::LeakyBucket | Self::Gcra)
-    }
+    Concurrency(Window) in concurrency, kept as InFlight;
 }
 
 /// What a limit remembers of one key: an instant and two counts. Every algorithm but the log fits in
@@ -86,97 +71,6 @@ pub struct StateCell {
     pub major: u32,
     /// The fraction of a token, or the previous window's count.
     pub minor: u32,
-}
-
-/// The numbers of a limit with a capacity and a rate: `amount` tokens every `period` ticks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bucket {
-    /// Tokens that fit.
-    pub capacity: u32,
-    /// Tokens gained (or leaked) per period.
-    pub amount: u32,
-    /// The period, in ticks. A fraction of a token is counted in 1/period.
-    pub period: u32,
-    /// Microseconds per tick.
-    pub tick_us: u64,
-    /// The mark of this limit's fractions, see [`StateCell::grain`].
-    pub grain: u16,
-    /// Ticks from empty to full: the capacity over the rate, rounded up.
-    pub span: u64,
-    pub(crate) by_amount: Divisor,
-    pub(crate) by_period: Divisor,
-}
-
-impl Bucket {
-    /// The capacity in fractions of a token.
-    #[inline]
-    pub(crate) fn full(&self) -> u64 {
-        u64::from(self.capacity) * u64::from(self.period)
-    }
-
-    /// Ticks until `fractions` have flowed.
-    #[inline]
-    fn ticks_for(&self, fractions: u64) -> u64 {
-        self.by_amount.divide(fractions + u64::from(self.amount - 1))
-    }
-
-    /// `level` fractions at the tick `at`, as they are kept: whole tokens and the rest apart.
-    #[inline]
-    fn cell(&self, level: u64, at: u64) -> StateCell {
-        let major = self.by_period.divide(level);
-        StateCell {
-            instant_us: at * self.tick_us,
-            grain: self.grain,
-            major: major as u32,
-            minor: (level - major * u64::from(self.period)) as u32,
-        }
-    }
-
-    /// What is available at `now` if it was `available` at the tick `last`, while some of it is lent.
-    fn opened(&self, available: i64, last: u64, now: u64, lent: &LentTokens) -> BucketLevel {
-        let BucketFlow { at, .. } = self.flow(last, now);
-        BucketLevel { available: refill(self, lent, available, last.min(at), at), at }
-    }
-
-    /// What flows in the ticks from `last` to `now`, and the tick that the new state speaks of.
-    #[inline]
-    fn flow(&self, last: u64, now: u64) -> BucketFlow {
-        if now >= last {
-            let elapsed = (now - last).min(self.span);
-            BucketFlow { fractions: elapsed * u64::from(self.amount), at: now, jumped: false }
-        } else if last - now > self.span {
-            BucketFlow { fractions: 0, at: now, jumped: true }
-        } else {
-            BucketFlow { fractions: 0, at: last, jumped: false }
-        }
-    }
-}
-
-/// See [`Bucket::flow`].
-struct BucketFlow {
-    fractions: u64,
-    at: u64,
-    /// The clock went back so far that the state has to be re-anchored.
-    jumped: bool,
-}
-
-/// The numbers of a limit with a count per window.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Window {
-    /// What one window admits.
-    pub limit: u32,
-    /// The length, in ticks.
-    pub span: u64,
-    /// Microseconds per tick.
-    pub tick_us: u64,
-}
-
-impl Window {
-    /// The length, in microseconds.
-    #[inline]
-    pub fn span_us(&self) -> u64 {
-        self.span * self.tick_us
-    }
 }
 
 /// The answer of one step.

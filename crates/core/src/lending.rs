@@ -25,14 +25,14 @@
 //! This file and `script/*.lua` say the same in two languages; tests hold them against each other step by
 //! step. The simulation runs this one.
 
-use crate::algorithm::{Bucket, LimitStep, StateCell, Window};
+use crate::algorithm::{LimitStep, StateCell};
 use crate::limit::Meter;
 use crate::rate::SECOND_US;
 
 /// How long an epoch is. The script has the same number.
 pub const EPOCH_US: u64 = 2 * SECOND_US;
 /// How many epochs lent tokens are remembered: the one in which they were lent, and the next.
-const EPOCHS: u32 = 2;
+pub(crate) const EPOCHS: u32 = 2;
 
 /// What is lent of a bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,7 +53,7 @@ impl LentTokens {
     }
 
     /// Forgets what was lent two epochs ago. A clock that stepped back keeps it until it has caught up.
-    fn roll(&mut self, now_us: u64) {
+    pub(crate) fn roll(&mut self, now_us: u64) {
         let epoch = epoch_at(now_us);
         if self.epoch < epoch {
             let previous = if epoch - self.epoch == 1 { self.current } else { 0 };
@@ -69,7 +69,7 @@ impl LentTokens {
     }
 
     /// What was lent in `epoch`, if that is still remembered.
-    fn of(&mut self, epoch: u32) -> Option<&mut u32> {
+    pub(crate) fn of(&mut self, epoch: u32) -> Option<&mut u32> {
         if epoch == self.epoch {
             Some(&mut self.current)
         } else if epoch.checked_add(1) == Some(self.epoch) {
@@ -87,39 +87,8 @@ impl LentTokens {
 }
 
 /// The epoch in which `now_us` lies.
-fn epoch_at(now_us: u64) -> u32 {
+pub(crate) fn epoch_at(now_us: u64) -> u32 {
     (now_us / EPOCH_US) as u32
-}
-
-/// A bucket at one tick: what is available, in fractions of a token.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct BucketLevel {
-    /// Below nothing if more is owed than can be.
-    pub(crate) available: i64,
-    /// The tick that it speaks of.
-    pub(crate) at: u64,
-}
-
-/// What is available of `bucket` at the tick `at` if it was `available` at the tick `last`.
-pub(crate) fn refill(bucket: &Bucket, lent: &LentTokens, mut available: i64, mut last: u64, at: u64) -> i64 {
-    // A lowered capacity may lie below what is lent: then nothing is refilled, but nothing is owed either.
-    let most = |held: u32| i64::from(bucket.capacity.saturating_sub(held)) * i64::from(bucket.period);
-    let gain = |ticks: u64| (ticks.min(bucket.span) * u64::from(bucket.amount)) as i64;
-    let mut held = lent.total();
-    if held > 0 {
-        for (end_us, left) in lent.ends() {
-            let end = end_us / bucket.tick_us;
-            if end > at {
-                break;
-            }
-            if end >= last {
-                available = most(held).min(available + gain(end - last));
-                last = end;
-            }
-            held = left;
-        }
-    }
-    most(held).min(available + gain(at.saturating_sub(last)))
 }
 
 /// The state of one key under one limit, as a shared store keeps it.
@@ -166,31 +135,7 @@ impl Prefetch {
 impl StoredState {
     /// Brings the account to `now_us` and applies the reports of nodes.
     pub fn apply_reports(&mut self, meter: &Meter, now_us: u64, reports: &[LeaseReport]) {
-        let was_lent = self.lent.total() > 0;
-        if let Some(bucket) = meter.bucket() {
-            if !was_lent && reports.is_empty() {
-                self.lent.roll(now_us);
-                return;
-            }
-            let mut opened = meter.open(bucket, self.cell, now_us, &self.lent);
-            self.lent.roll(now_us);
-            for report in reports {
-                // Tokens of an older epoch count as spent: they have been refilled since.
-                let Some(lent) = self.lent.of(report.epoch) else { continue };
-                let returned = report.returned.min(*lent);
-                *lent -= (*lent).min(report.spent.saturating_add(returned));
-                let back = returned.min(bucket.capacity);
-                let period = i64::from(bucket.period);
-                let most = i64::from(bucket.capacity.saturating_sub(self.lent.total())) * period;
-                let with_back = opened.available + i64::from(back) * period;
-                opened.available = opened.available.max(most.min(with_back));
-            }
-            self.cell = Some(meter.close(bucket, opened));
-        } else if let Some(window) = meter.window() {
-            for report in reports {
-                self.cell = Some(meter.give_back(window, self.cell, now_us, report.epoch, report.returned));
-            }
-        }
+        meter.apply_reports(self, now_us, reports);
     }
 
     /// How a request of `cost` stands at `now_us`; [`StoredState::apply_reports`] comes first. The wait also knows when
@@ -262,106 +207,9 @@ impl StoredState {
     /// kept, also if nothing is taken: it did, or [`StoredState::apply_reports`] will re-anchor what is lent.
     pub fn re_anchor(&mut self, meter: &Meter, now_us: u64) -> bool {
         let lent_ahead = self.lent.lies_ahead(now_us);
-        let Some(cell) = self.cell.filter(|cell| cell.instant_us > now_us) else { return lent_ahead };
-        let anchored = if let Some(bucket) = meter.bucket() {
-            let ahead = cell.instant_us.div_ceil(bucket.tick_us) - now_us / bucket.tick_us;
-            let nothing = LentTokens::default();
-            (ahead > bucket.span)
-                .then(|| meter.close(bucket, meter.open(bucket, Some(cell), now_us, &nothing)))
-        } else if let Some(window) = meter.window() {
-            let mut start = cell.instant_us / window.tick_us;
-            if matches!(meter, Meter::SlidingWindowCounter(_)) {
-                // A start of windows of another length lies within one of these.
-                start -= start % window.span;
-            }
-            let ahead = start.saturating_sub(now_us / window.tick_us);
-            (ahead > window.span).then(|| meter.cell_at(window, Some(cell), now_us))
-        } else {
-            None
-        };
-        self.cell = anchored.or(Some(cell));
+        let ahead = self.cell.filter(|cell| cell.instant_us > now_us);
+        let anchored = ahead.and_then(|cell| meter.re_anchor(cell, now_us));
+        self.cell = anchored.or(self.cell);
         anchored.is_some() || lent_ahead
     }
-}
-
-impl Meter {
-    fn open(&self, bucket: &Bucket, cell: Option<StateCell>, now_us: u64, lent: &LentTokens) -> BucketLevel {
-        use crate::algorithm::{gcra, leaky_bucket, token_bucket};
-        match self {
-            Self::LeakyBucket(_) => leaky_bucket::open(bucket, cell, now_us, lent),
-            Self::Gcra(_) => gcra::open(bucket, cell, now_us, lent),
-            _ => token_bucket::open(bucket, cell, now_us, lent),
-        }
-    }
-
-    fn close(&self, bucket: &Bucket, opened: BucketLevel) -> StateCell {
-        use crate::algorithm::{gcra, leaky_bucket, token_bucket};
-        match self {
-            Self::LeakyBucket(_) => leaky_bucket::close(bucket, opened),
-            Self::Gcra(_) => gcra::close(bucket, opened),
-            _ => token_bucket::close(bucket, opened),
-        }
-    }
-
-    fn cell_at(&self, window: &Window, cell: Option<StateCell>, now_us: u64) -> StateCell {
-        use crate::algorithm::{fixed_window, sliding_window_counter};
-        match self {
-            Self::FixedWindow(_) => fixed_window::at(window, cell, now_us),
-            _ => sliding_window_counter::at(window, cell, now_us),
-        }
-    }
-
-    /// The state after `back` tokens come back that were taken in the window `epoch`.
-    fn give_back(
-        &self,
-        window: &Window,
-        cell: Option<StateCell>,
-        now_us: u64,
-        epoch: u32,
-        back: u32,
-    ) -> StateCell {
-        let mut cell = self.cell_at(window, cell, now_us);
-        if window_number(window, cell.instant_us) == epoch {
-            cell.major = cell.major.saturating_sub(back);
-        }
-        cell
-    }
-
-    /// What names the time in which tokens are taken, so that they can be returned to where they came from: for
-    /// buckets the epoch, for windows the number of the window, for logs the instant of the entry.
-    pub fn epoch(&self, now_us: u64) -> u32 {
-        match self.window() {
-            Some(_) if self.is_log() => now_us as u32,
-            Some(window) => window_number(window, now_us),
-            None => epoch_at(now_us),
-        }
-    }
-
-    /// How long after `now_us` tokens taken then may be spent without asking: as long as the account
-    /// remembers them, or until their window ends.
-    pub fn credit_lifetime_us(&self, now_us: u64) -> u64 {
-        match self.window() {
-            Some(window) => {
-                let length_us = window.span_us();
-                (length_us - now_us % length_us).min(EPOCH_US)
-            }
-            None => u64::from(EPOCHS) * EPOCH_US - now_us % EPOCH_US,
-        }
-    }
-
-    /// How many whole tokens come in within `us`.
-    pub fn inflow(&self, us: u64) -> u32 {
-        let tokens = match (self.bucket(), self.window()) {
-            (Some(bucket), _) => {
-                u128::from(us / bucket.tick_us) * u128::from(bucket.amount) / u128::from(bucket.period)
-            }
-            (None, Some(window)) => u128::from(window.limit) * u128::from(us) / u128::from(window.span_us()),
-            (None, None) => 0,
-        };
-        tokens.min(self.quota().into()) as u32
-    }
-}
-
-pub(crate) fn window_number(window: &Window, at_us: u64) -> u32 {
-    (at_us / window.tick_us / window.span) as u32
 }

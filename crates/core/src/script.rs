@@ -2,31 +2,20 @@
 //!
 //! One call serves many clients; each is all or nothing. The script answers states rather than sentences: the
 //! node works out waits and remainders from a state with the very steps that the embedded store runs.
-//! `script/head.lua`, `state.lua` and `tail.lua` are the frame; each algorithm's part stands beside its `.rs`.
+//! `script/*.lua` are the frame, and each algorithm's part is beside its `.rs`; `source.rs` puts them together.
 
+mod source;
 mod validation;
 pub mod work;
 mod written;
 
-use crate::algorithm::{Algorithm, StateCell};
+use crate::algorithm::{MeterNumbers, StateCell, StateKind};
 use crate::lending::{EPOCH_US, LeaseReport, LentTokens, Prefetch, StoredState};
 use crate::limit::Meter;
 use crate::state_address::StateField;
 use smallvec::SmallVec;
+pub use source::source;
 pub(crate) use validation::LATEST_US;
-
-/// The script. In a cluster, [`CLUSTER_HEADER`] comes before it.
-pub const SCRIPT: &str = concat!(
-    include_str!("script/head.lua"),
-    include_str!("algorithm/token_bucket.lua"),
-    include_str!("algorithm/leaky_bucket.lua"),
-    include_str!("algorithm/gcra.lua"),
-    include_str!("algorithm/fixed_window.lua"),
-    include_str!("algorithm/sliding_window_log.lua"),
-    include_str!("algorithm/sliding_window_counter.lua"),
-    include_str!("script/state.lua"),
-    include_str!("script/tail.lua"),
-);
 
 /// Lets one call serve clients of several slots of one server. Redis knows it from 7.0 on.
 pub const CLUSTER_HEADER: &str = "#!lua flags=allow-cross-slot-keys\n";
@@ -37,15 +26,14 @@ const NARROW: u64 = 2;
 const WIDE_BYTES: usize = 19;
 const NARROW_BYTES: usize = 17;
 const LENT_BYTES: usize = 12;
+/// The numbers of a limit in a call.
+const LIMIT_BYTES: usize = 36;
 /// No state expires while tokens of it are lent, which takes two epochs at most. The expiry is renewed when the
 /// instant of the state enters another quarter of the lifetime; the instant of a GCRA state lies up to half the
 /// lifetime ahead, so the renewal may be three quarters of the lifetime old when tokens are lent. A quarter of
 /// this must be two epochs.
 const SHORTEST_TTL_MS: u64 = 4 * 2 * EPOCH_US / 1_000;
 const LOG_EXTRA_MS: u64 = 10_000;
-
-/// The number of the algorithm that keeps lists of its own.
-const LOG: u8 = 4;
 
 /// How many runs of equal requests, or limits, fit into one ask.
 pub const MOST_PARTS: usize = 255;
@@ -215,9 +203,9 @@ pub fn arguments<'a>(
     arguments
 }
 
-/// The keys besides the client's own that the script touches for `ask`: the lists of its logs, see `tail.lua`.
+/// The keys besides the client's own that the script touches for `ask`: the lists of its logs, see `charge.lua`.
 pub fn log_keys<'a>(key: &'a [u8], ask: &'a ScriptCall) -> impl Iterator<Item = Vec<u8>> + 'a {
-    let logs = ask.charges.iter().filter(|charge| number(charge.meter.algorithm()) == LOG);
+    let logs = ask.charges.iter().filter(|charge| charge.meter.is_log());
     logs.map(move |charge| [key, b":", charge.field.as_bytes()].concat())
 }
 
@@ -252,25 +240,28 @@ impl ChargeCall {
         // A log lends nothing, but it takes back what it counted for a request that another limit refused.
         let wants = self.prefetch.want > 0 && !self.meter.is_log();
         let reports = !self.reports.is_empty();
-        let holds = self.as_lent && self.meter.bucket().is_some();
-        let flags =
-            u8::from(!self.enforced) | u8::from(wants) << 1 | u8::from(reports) << 2 | u8::from(holds) << 3;
-        out.extend([number(self.meter.algorithm()), flags, class(&self.meter)]);
+        let as_lent = self.as_lent && self.meter.bucket().is_some();
+        let flags = u8::from(!self.enforced)
+            | u8::from(wants) << 1
+            | u8::from(reports) << 2
+            | u8::from(as_lent) << 3
+            | u8::from(self.meter.is_log()) << 4;
+        let start = out.len();
+        out.extend([self.meter.algorithm().code(), flags, class(&self.meter)]);
         uint(out, ttl_ms(&self.meter), 5);
-        let (capacity, amount, period, tick_us, grain, span) =
-            match (self.meter.bucket(), self.meter.window()) {
-                (Some(bucket), _) => {
-                    (bucket.capacity, bucket.amount, bucket.period, bucket.tick_us, bucket.grain, bucket.span)
-                }
-                (None, Some(window)) => (window.limit, 0, 0, window.tick_us, 0, window.span),
-                (None, None) => (0, 0, 0, 1, 0, 1),
-            };
+        let (capacity, amount, tick_us, grain, span) = match self.meter.numbers() {
+            MeterNumbers::Bucket(bucket) => {
+                (bucket.capacity, bucket.amount, bucket.tick_us, bucket.grain, bucket.span)
+            }
+            MeterNumbers::Window(window) => (window.limit, 0, window.tick_us, 0, window.span),
+        };
         out.extend(capacity.to_be_bytes());
         out.extend(amount.to_be_bytes());
-        out.extend(period.to_be_bytes());
+        uint(out, self.meter.unit(), 7);
         out.extend((tick_us as u32).to_be_bytes());
         out.extend(grain.to_be_bytes());
         uint(out, span, 7);
+        debug_assert_eq!(out.len() - start, LIMIT_BYTES);
         let field = self.field.as_bytes();
         out.push(field.len() as u8);
         out.extend(field);
@@ -346,9 +337,9 @@ impl ScriptReply {
 
 impl ChargeReply {
     pub(crate) fn empty(charge: &ChargeCall) -> Self {
-        let state = match charge.meter {
-            Meter::SlidingWindowLog(_) | Meter::Concurrency(_) => ReplyState::Log(SmallVec::new()),
-            _ => ReplyState::Stored(StoredState::default()),
+        let state = match charge.meter.algorithm().state_kind() {
+            StateKind::Cell => ReplyState::Stored(StoredState::default()),
+            StateKind::Log | StateKind::InFlight => ReplyState::Log(SmallVec::new()),
         };
         Self { counted: SmallVec::new(), lent: 0, state }
     }
@@ -386,31 +377,17 @@ fn read_account(bytes: &[u8]) -> Result<StoredState, ReplyError> {
     Ok(StoredState { cell: Some(cell), lent })
 }
 
-/// By which the script knows an algorithm. They stand in every fleet's asks: never reuse one.
-fn number(algorithm: Algorithm) -> u8 {
-    match algorithm {
-        Algorithm::TokenBucket => 0,
-        Algorithm::LeakyBucket => 1,
-        Algorithm::Gcra => 2,
-        Algorithm::FixedWindow => 3,
-        // Requests in flight have a script of their own.
-        Algorithm::SlidingWindowLog | Algorithm::Concurrency => LOG,
-        Algorithm::SlidingWindowCounter => 5,
-    }
-}
-
 /// How long a state lives without being touched: twice the time to full, or twice the window; a log as long
 /// as its window and a little more.
 pub fn ttl_ms(meter: &Meter) -> u64 {
-    let lifetime_us = match meter {
-        // Its lifetime is two windows already.
-        Meter::SlidingWindowCounter(window) => window.span_us(),
-        other => other.lifetime_us(),
+    let span_us = match meter.numbers() {
+        MeterNumbers::Bucket(bucket) => bucket.span_us(),
+        MeterNumbers::Window(window) => window.span_us(),
     };
-    let lifetime_ms = lifetime_us.div_ceil(1_000);
-    match meter {
-        Meter::SlidingWindowLog(_) | Meter::Concurrency(_) => lifetime_ms + LOG_EXTRA_MS,
-        _ => (2 * lifetime_ms).max(SHORTEST_TTL_MS),
+    let span_ms = span_us.div_ceil(1_000);
+    match meter.algorithm().state_kind() {
+        StateKind::Cell => (2 * span_ms).max(SHORTEST_TTL_MS),
+        StateKind::Log | StateKind::InFlight => span_ms + LOG_EXTRA_MS,
     }
 }
 

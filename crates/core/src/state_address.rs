@@ -25,7 +25,8 @@ impl std::fmt::Debug for FleetSecret {
 
 /// The longest of [`StateAddress::field`].
 pub const LONGEST_FIELD: usize = 10;
-const LIMIT_BYTES: usize = 5;
+/// So many of them name the limit.
+pub(crate) const LIMIT_BYTES: usize = 5;
 
 /// The place of one state.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

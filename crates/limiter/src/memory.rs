@@ -274,7 +274,7 @@ fn step(
     if let Some(window) = limit.log_window() {
         let log = table.log(key);
         let known = log.is_some();
-        let found = sliding_window_log::step(window, log, now_us, placed.cost);
+        let found = sliding_window_log::step_log(window, log, now_us, placed.cost);
         let fits = known || !found.step.admitted || table.make_room_for_log(key, limit.quota, budget, now_us);
         return fits.then_some(Taken::Log(found));
     }

@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn the_list_is_what_is_used() {
-        let mut used = called(script::SCRIPT);
+        let mut used = called(script::source());
         used.extend(called(algorithm::concurrency::SCRIPT));
         used.extend(called(heartbeat::SCRIPT));
         sent(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/redis"), &mut used);

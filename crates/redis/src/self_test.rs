@@ -181,14 +181,6 @@ fn probes(role: Role, key: &dyn Fn(&str) -> String) -> Vec<(&'static str, String
 
 /// One request against a limit of each algorithm that the script knows.
 fn ask_for_everything() -> ScriptCall {
-    let algorithms = [
-        Algorithm::TokenBucket,
-        Algorithm::LeakyBucket,
-        Algorithm::Gcra,
-        Algorithm::FixedWindow,
-        Algorithm::SlidingWindowLog,
-        Algorithm::SlidingWindowCounter,
-    ];
     let size = LimitSize { capacity: Some(1_000), rate: None, window_us: Some(1_000_000) };
     let charge = |algorithm| {
         let limit = Limit::new("self-test", algorithm, size).ok()?;
@@ -203,15 +195,15 @@ fn ask_for_everything() -> ScriptCall {
         })
     };
     let runs = SmallVec::from_iter([RequestRun { repeats: 1, cost: 1 }]);
-    ScriptCall { runs, charges: algorithms.into_iter().filter_map(charge).collect() }
+    ScriptCall { runs, charges: Algorithm::scripted().filter_map(charge).collect() }
 }
 
 fn limit_script(by_name: bool, client: &str, ask: &ScriptCall) -> Cmd {
     let keys: Vec<_> =
         std::iter::once(client.as_bytes().to_vec()).chain(script::log_keys(client.as_bytes(), ask)).collect();
     let mut command = cmd(if by_name { "EVALSHA" } else { "EVAL" });
-    let name = sha1_smol::Sha1::from(script::SCRIPT).digest().to_string();
-    command.arg(if by_name { &name } else { script::SCRIPT }).arg(keys.len()).arg(keys);
+    let name = sha1_smol::Sha1::from(script::source()).digest().to_string();
+    command.arg(if by_name { &name } else { script::source() }).arg(keys.len()).arg(keys);
     command.arg(script::arguments(CallTime::Server, false, std::iter::once(ask)));
     command
 }
@@ -219,7 +211,7 @@ fn limit_script(by_name: bool, client: &str, ask: &ScriptCall) -> Cmd {
 /// As the calls of several clients in different slots of one server are sent.
 fn cross_slots(client: &str, other: &str, ask: &ScriptCall) -> Cmd {
     let mut command = cmd("EVAL");
-    command.arg(format!("{}{}", script::CLUSTER_HEADER, script::SCRIPT)).arg(1).arg(client);
+    command.arg(format!("{}{}", script::CLUSTER_HEADER, script::source())).arg(1).arg(client);
     command.arg(script::arguments(CallTime::Server, true, [ask, ask].into_iter())).arg(client).arg(other);
     command
 }

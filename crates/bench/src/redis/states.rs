@@ -48,7 +48,7 @@ pub fn run() {
         for first in (0..CLIENTS).step_by(IN_ONE_CALL) {
             let mut command = redis::cmd("EVAL");
             let batch = first..(first + IN_ONE_CALL).min(CLIENTS);
-            command.arg(script::SCRIPT).arg(batch.len());
+            command.arg(script::source()).arg(batch.len());
             for client in batch.clone() {
                 let key = format!("sk_prod_{client:010}");
                 let request = Request { api_key: Some(&key), ..Request::default() };

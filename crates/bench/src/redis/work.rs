@@ -3,10 +3,9 @@
 use super::pinned::{Pinned, connect};
 use redis::Connection;
 use smallvec::SmallVec;
-use tollgate_core::algorithm::Algorithm;
+use tollgate_core::algorithm::{Algorithm, StateKind};
 use tollgate_core::lending::{LeaseReport, Prefetch};
 use tollgate_core::limit::{Limit, LimitSize};
-use tollgate_core::rate::Rate;
 use tollgate_core::script::{self, ChargeCall, RequestRun, ScriptCall, work};
 use tollgate_core::state_address::StateField;
 
@@ -19,13 +18,9 @@ pub fn run() {
     let server = Pinned::alone();
     let mut bench = Bench::new(&server);
     println!("  {:<42} {:>7} {:>7} {:>7} {:>7} {:>14}", "", 1, 8, 32, 128, "128, estimated");
-    use Algorithm::{FixedWindow, Gcra, LeakyBucket, SlidingWindowCounter, SlidingWindowLog, TokenBucket};
-    for (name, ask) in [
-        ("token bucket", ask(&[TokenBucket], 1)),
-        ("leaky bucket", ask(&[LeakyBucket], 1)),
-        ("gcra", ask(&[Gcra], 1)),
-        ("fixed window", ask(&[FixedWindow], 1)),
-        ("counter", ask(&[SlidingWindowCounter], 1)),
+    use Algorithm::{SlidingWindowLog, TokenBucket};
+    let alone = Algorithm::scripted().map(|algorithm| (algorithm.name(), ask(&[algorithm], 1)));
+    let others = [
         ("token bucket, lent", lent(ask(&[TokenBucket], 1), 0)),
         ("token bucket, lent, 1 report", lent(ask(&[TokenBucket], 1), 1)),
         ("token bucket, lent, 2 reports", lent(ask(&[TokenBucket], 1), 2)),
@@ -36,11 +31,11 @@ pub fn run() {
         ("4 token buckets, lent, 1 report", lent(ask(&[TokenBucket; 4], 1), 1)),
         ("4 token buckets, 4 runs", ask(&[TokenBucket; 4], 4)),
         ("8 token buckets", ask(&[TokenBucket; 8], 1)),
-        ("log", ask(&[SlidingWindowLog], 1)),
         ("log, 4 runs", ask(&[SlidingWindowLog], 4)),
         ("log and token bucket", ask(&[SlidingWindowLog, TokenBucket], 1)),
         ("4 logs", ask(&[SlidingWindowLog; 4], 1)),
-    ] {
+    ];
+    for (name, ask) in alone.chain(others) {
         for is_new in [false, true] {
             let times = [1, 8, 32, 128].map(|clients| bench.time(&ask, clients, is_new));
             let name = format!("{name}{}", if is_new { ", new clients" } else { "" });
@@ -53,19 +48,11 @@ pub fn run() {
 
 fn ask(algorithms: &[Algorithm], runs: u32) -> ScriptCall {
     let charges = algorithms.iter().enumerate().map(|(number, algorithm)| {
-        let is_bucket =
-            matches!(algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Gcra);
-        let size = match algorithm {
-            Algorithm::SlidingWindowLog => {
-                LimitSize { capacity: Some(1_000), rate: None, window_us: Some(3600 * SECOND_US) }
-            }
-            _ if is_bucket => LimitSize {
-                capacity: Some(1_000_000),
-                rate: Rate::per(1_000_000, 60 * SECOND_US),
-                window_us: None,
-            },
-            _ => LimitSize { capacity: Some(1_000_000), rate: None, window_us: Some(60 * SECOND_US) },
+        let (capacity, window_us) = match algorithm.state_kind() {
+            StateKind::Cell => (1_000_000, 60 * SECOND_US),
+            StateKind::Log | StateKind::InFlight => (1_000, 3600 * SECOND_US),
         };
+        let size = LimitSize { capacity: Some(capacity), rate: None, window_us: Some(window_us) };
         let limit = Limit::new("bench", *algorithm, size).expect("a sound limit");
         ChargeCall {
             meter: *limit.meter(),
@@ -99,7 +86,7 @@ impl Bench {
         let mut connection = connect(server);
         let mut load = redis::cmd("SCRIPT");
         let digest =
-            load.arg("LOAD").arg(script::SCRIPT).query(&mut connection).expect("the script is sound");
+            load.arg("LOAD").arg(script::source()).query(&mut connection).expect("the script is sound");
         Self { connection, digest, names: 0 }
     }
 

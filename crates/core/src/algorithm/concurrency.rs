@@ -25,6 +25,9 @@
 //! release.
 
 use super::LimitStep;
+pub(crate) use super::sliding_window_log::{
+    apply_reports, credit_lifetime_us, epoch, lifetime_us, re_anchor, step, unit,
+};
 use std::collections::VecDeque;
 
 /// The same in a store that nodes share, see the file.
@@ -49,7 +52,7 @@ impl HeldSlots {
             self.places.insert(at, (until_us, number));
         }
         let last_us = self.places.back().map_or(0, |(until, _)| until - now_us);
-        step(admitted, limit, self.places.len() as u32, last_us)
+        slot_step(admitted, limit, self.places.len() as u32, last_us)
     }
 
     /// Gives back the place of the request `number`, if it has not run out.
@@ -79,7 +82,7 @@ impl HeldSlots {
 
 /// The step of a request that finds, or makes, `taken` of `limit` places taken, the last of which runs out in
 /// `last_us`.
-pub fn step(admitted: bool, limit: u32, taken: u32, last_us: u64) -> LimitStep {
+pub fn slot_step(admitted: bool, limit: u32, taken: u32, last_us: u64) -> LimitStep {
     LimitStep {
         admitted,
         next: None,

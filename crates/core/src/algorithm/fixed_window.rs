@@ -10,57 +10,66 @@
 //! A worked example, 5 per 10 s. At 00:00:07 five requests pass. A sixth is told to wait 3 s, for the
 //! window began at 00:00:00 and not at the first request.
 
+use super::window::WindowCounts;
+pub(crate) use super::window::{credit_lifetime_us, epoch};
 use super::{LimitStep, StateCell, Window, tick_of, until};
+use crate::lending::{LeaseReport, StoredState};
+
+/// The same in the script.
+pub(crate) const SCRIPT: &str = include_str!("fixed_window.lua");
 
 /// One request of `cost` ≤ limit at `now_us`. `StateCell`: the count in `major` of the window that began at
 /// `instant_us`; none is an untouched window.
 #[inline]
 pub fn step(window: &Window, cell: Option<StateCell>, now_us: u64, cost: u32) -> LimitStep {
-    let now = tick_of(now_us, window.tick_us);
-    let (start, count, jumped) = view(window, cell, now);
-    let admitted = u64::from(count) + u64::from(cost) <= u64::from(window.limit);
-    let after = if admitted { count + cost } else { count };
-    let end = until(start + window.span, window.tick_us, now_us);
+    let counts = open(window, cell, now_us);
+    let admitted = u64::from(counts.count) + u64::from(cost) <= u64::from(window.limit);
+    let after = if admitted { counts.count + cost } else { counts.count };
+    let end = until(counts.start + window.span, window.tick_us, now_us);
     LimitStep {
         admitted,
-        next: (admitted || jumped).then(|| StateCell {
-            instant_us: start * window.tick_us,
-            grain: 0,
-            major: after,
-            minor: 0,
-        }),
+        next: (admitted || counts.jumped).then(|| WindowCounts { count: after, ..counts }.cell(window)),
         remaining: window.limit.saturating_sub(after),
         retry_after_us: if admitted { 0 } else { end },
         reset_after_us: if after == 0 { 0 } else { end },
     }
 }
 
-/// The state as it looks at `now_us`.
-pub(crate) fn at(window: &Window, cell: Option<StateCell>, now_us: u64) -> StateCell {
+/// The window at `now_us` and its count.
+#[inline]
+fn open(window: &Window, cell: Option<StateCell>, now_us: u64) -> WindowCounts {
     let now = tick_of(now_us, window.tick_us);
-    let (start, count, _) = view(window, cell, now);
-    StateCell { instant_us: start * window.tick_us, grain: 0, major: count, minor: 0 }
+    let aligned = now - now % window.span;
+    let fresh = WindowCounts { start: aligned, count: 0, before: 0, jumped: false };
+    let Some(cell) = cell else { return fresh };
+    // Rounded down: every boundary is a whole tick, so a start on a finer clock stays in its window.
+    let start = tick_of(cell.instant_us, window.tick_us);
+    if start < aligned {
+        fresh
+    } else if start <= now {
+        // The same window, or one that a changed rule has swallowed.
+        WindowCounts { count: cell.major, ..fresh }
+    } else if start - now > window.span {
+        WindowCounts { count: cell.major, jumped: true, ..fresh }
+    } else {
+        WindowCounts { start: start - start % window.span, count: cell.major, ..fresh }
+    }
 }
 
-/// The start of the window, its count, and whether the clock went back so far that it has to be re-anchored.
-#[inline]
-fn view(window: &Window, cell: Option<StateCell>, now: u64) -> (u64, u32, bool) {
-    let aligned = now - now % window.span;
-    match cell {
-        None => (aligned, 0, false),
-        Some(cell) => {
-            // Rounded down: every boundary is a whole tick, so a start on a finer clock stays in its window.
-            let start = tick_of(cell.instant_us, window.tick_us);
-            if start < aligned {
-                (aligned, 0, false)
-            } else if start <= now {
-                // The same window, or one that a changed rule has swallowed.
-                (aligned, cell.major, false)
-            } else if start - now > window.span {
-                (aligned, cell.major, true)
-            } else {
-                (start - start % window.span, cell.major, false)
-            }
-        }
-    }
+/// The window.
+pub(crate) fn lifetime_us(window: &Window) -> u64 {
+    window.span_us()
+}
+
+/// Whole tokens.
+pub(crate) fn unit(_: &Window) -> u64 {
+    1
+}
+
+pub(crate) fn re_anchor(window: &Window, cell: StateCell, now_us: u64) -> Option<StateCell> {
+    open(window, Some(cell), now_us).re_anchored(window)
+}
+
+pub(crate) fn apply_reports(window: &Window, state: &mut StoredState, now_us: u64, reports: &[LeaseReport]) {
+    open(window, state.cell, now_us).apply_reports(window, state, reports);
 }

@@ -1,2 +1,3 @@
 -- GCRA, see gcra.rs. What is available is what may still be booked, and is kept as tokens are.
-open[2], close[2] = open[0], close[0]
+open[GCRA], close[GCRA] = open[TOKEN_BUCKET], close[TOKEN_BUCKET]
+apply_report[GCRA] = apply_report_to_bucket

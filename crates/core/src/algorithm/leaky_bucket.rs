@@ -14,4 +14,9 @@
 //! to wait the 100,000 µs that are left of that.
 
 pub use super::token_bucket::step;
-pub(crate) use super::token_bucket::{close, open};
+pub(crate) use super::token_bucket::{
+    apply_reports, credit_lifetime_us, epoch, lifetime_us, re_anchor, unit,
+};
+
+/// The same in the script.
+pub(crate) const SCRIPT: &str = include_str!("leaky_bucket.lua");

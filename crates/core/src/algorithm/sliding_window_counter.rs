@@ -15,84 +15,90 @@
 //! estimate is 80 × 45/60 + 50 = 110. A request of cost 1 has h = 49 and may pass at
 //! e = ⌈60 × 31/80⌉ = 23.25 s: the wait is 8.25 s.
 
+use super::window::WindowCounts;
+pub(crate) use super::window::{credit_lifetime_us, epoch};
 use super::{LimitStep, StateCell, Window, tick_of, until};
+use crate::lending::{LeaseReport, StoredState};
+
+/// The same in the script.
+pub(crate) const SCRIPT: &str = include_str!("sliding_window_counter.lua");
 
 /// One request of `cost` ≤ limit at `now_us`. `StateCell`: the counts of the window that began at
 /// `instant_us` (`major`) and of the one before (`minor`); none is two untouched windows.
 #[inline]
 pub fn step(window: &Window, cell: Option<StateCell>, now_us: u64, cost: u32) -> LimitStep {
-    let now = tick_of(now_us, window.tick_us);
-    let view = view(window, cell, now);
-    let (limit, length, cost) = (u64::from(window.limit), window.span, u64::from(cost));
+    let counts = open(window, cell, now_us);
+    // If the clock is a little behind the state, it stands still at the start of the state's window.
+    let elapsed = tick_of(now_us, window.tick_us).saturating_sub(counts.start);
+    let (limit, span, cost) = (u64::from(window.limit), window.span, u64::from(cost));
     // Under a lowered limit a window was at most full: no product outgrows the bound of the new limit. What is kept stays
     // as it is, for limits with other numbers on the same key (an override) that count it in full.
-    let (previous, current) = (u64::from(view.previous).min(limit), u64::from(view.current).min(limit));
+    let (before, count) = (u64::from(counts.before).min(limit), u64::from(counts.count).min(limit));
 
-    let faded = previous * (length - view.elapsed);
-    let admitted = faded + (current + cost) * length <= limit * length;
-    let after = if admitted { current + cost } else { current };
+    let faded = before * (span - elapsed);
+    let admitted = faded + (count + cost) * span <= limit * span;
+    let after = if admitted { count + cost } else { count };
     let wait = if admitted {
         0
-    } else if current + cost <= limit {
-        let room = limit - cost - current;
-        (length * (previous - room)).div_ceil(previous) - view.elapsed
+    } else if count + cost <= limit {
+        let room = limit - cost - count;
+        (span * (before - room)).div_ceil(before) - elapsed
     } else {
-        (length - view.elapsed) + (length * (current + cost - limit)).div_ceil(current)
+        (span - elapsed) + (span * (count + cost - limit)).div_ceil(count)
     };
-    let fade_out = match (after, previous) {
+    let fade_out = match (after, before) {
         (0, 0) => 0,
-        (0, _) => length - view.elapsed,
-        _ => 2 * length - view.elapsed,
+        (0, _) => span - elapsed,
+        _ => 2 * span - elapsed,
     };
-    let at = view.start + view.elapsed;
+    let at = counts.start + elapsed;
+    let kept = if admitted { counts.count + cost as u32 } else { counts.count };
     LimitStep {
         admitted,
-        next: (admitted || view.jumped).then(|| StateCell {
-            instant_us: view.start * window.tick_us,
-            grain: 0,
-            major: if admitted { view.current + cost as u32 } else { view.current },
-            minor: view.previous,
-        }),
-        remaining: ((limit * length).saturating_sub(faded + after * length) / length) as u32,
+        next: (admitted || counts.jumped).then(|| WindowCounts { count: kept, ..counts }.cell(window)),
+        remaining: ((limit * span).saturating_sub(faded + after * span) / span) as u32,
         retry_after_us: if admitted { 0 } else { until(at + wait, window.tick_us, now_us) },
         reset_after_us: if fade_out == 0 { 0 } else { until(at + fade_out, window.tick_us, now_us) },
     }
 }
 
-/// The counts as they look at one tick.
-struct WindowCounts {
-    start: u64,
-    elapsed: u64,
-    current: u32,
-    previous: u32,
-    jumped: bool,
-}
-
+/// The window at `now_us`, its count and that of the one before.
 #[inline]
-fn view(window: &Window, cell: Option<StateCell>, now: u64) -> WindowCounts {
+fn open(window: &Window, cell: Option<StateCell>, now_us: u64) -> WindowCounts {
+    let now = tick_of(now_us, window.tick_us);
     let aligned = now - now % window.span;
-    let fresh =
-        WindowCounts { start: aligned, elapsed: now - aligned, current: 0, previous: 0, jumped: false };
+    let fresh = WindowCounts { start: aligned, count: 0, before: 0, jumped: false };
     let Some(cell) = cell else { return fresh };
-    // Rounded down to a window: a start of windows of another length, or on a finer clock, lies within one.
+    // Rounded down to a window: a start of windows of another span, or on a finer clock, lies within one.
     let start = tick_of(cell.instant_us, window.tick_us);
     let start = start - start % window.span;
     if start + window.span < aligned {
         fresh
     } else if start < aligned {
-        WindowCounts { previous: cell.major, ..fresh }
+        WindowCounts { before: cell.major, ..fresh }
     } else if start <= now {
-        WindowCounts { current: cell.major, previous: cell.minor, ..fresh }
+        WindowCounts { count: cell.major, before: cell.minor, ..fresh }
     } else if start - now > window.span {
-        WindowCounts { current: cell.major, previous: cell.minor, jumped: true, ..fresh }
+        WindowCounts { count: cell.major, before: cell.minor, jumped: true, ..fresh }
     } else {
-        // The clock is a little behind the state: it stands still at the start of the state's window.
-        WindowCounts { start, elapsed: 0, current: cell.major, previous: cell.minor, jumped: false }
+        WindowCounts { start, count: cell.major, before: cell.minor, ..fresh }
     }
 }
 
-/// The state as it looks at `now_us`.
-pub(crate) fn at(window: &Window, cell: Option<StateCell>, now_us: u64) -> StateCell {
-    let WindowCounts { start, current, previous, .. } = view(window, cell, tick_of(now_us, window.tick_us));
-    StateCell { instant_us: start * window.tick_us, grain: 0, major: current, minor: previous }
+/// Two windows: the current one fades in the next.
+pub(crate) fn lifetime_us(window: &Window) -> u64 {
+    2 * window.span_us()
+}
+
+/// Parts of a token, for what has faded of the previous window is no whole number of them.
+pub(crate) fn unit(window: &Window) -> u64 {
+    window.span
+}
+
+pub(crate) fn re_anchor(window: &Window, cell: StateCell, now_us: u64) -> Option<StateCell> {
+    open(window, Some(cell), now_us).re_anchored(window)
+}
+
+pub(crate) fn apply_reports(window: &Window, state: &mut StoredState, now_us: u64, reports: &[LeaseReport]) {
+    open(window, state.cell, now_us).apply_reports(window, state, reports);
 }

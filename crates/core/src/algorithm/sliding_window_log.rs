@@ -11,11 +11,17 @@
 //! A worked example, 5 per minute. Attempts at 0, 10, 20, 30 and 40 s pass. One at 45 s is told to wait
 //! 15 s, until the first leaves; one of cost 2 would be told 25 s.
 
-use super::{LimitStep, Window};
+pub(crate) use super::fixed_window::{lifetime_us, unit};
+pub(crate) use super::window::credit_lifetime_us;
+use super::{LimitStep, StateCell, Window};
+use crate::lending::{LeaseReport, StoredState};
 use std::collections::VecDeque;
 
-/// How many of the newest entries are looked through for one that is returned.
-const RETURN_DEPTH: usize = 64;
+/// The same in the script.
+pub(crate) const SCRIPT: &str = include_str!("sliding_window_log.lua");
+
+/// How many of the newest entries are searched for one that is returned.
+pub(crate) const RETURN_DEPTH: usize = 64;
 
 /// The admitted requests of one key, oldest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -40,12 +46,12 @@ pub struct LogStep {
 }
 
 /// One request of `cost` ≤ limit at `now_us`; none is an empty log.
-pub fn step(window: &Window, log: Option<&RequestLog>, now_us: u64, cost: u32) -> LogStep {
-    let length_us = window.span_us();
+pub fn step_log(window: &Window, log: Option<&RequestLog>, now_us: u64, cost: u32) -> LogStep {
+    let span_us = window.span_us();
     let newest_us = log.and_then(|log| log.entries.back()).map_or(0, |entry| entry.instant_us);
-    let jumped = newest_us > now_us.saturating_add(length_us);
+    let jumped = newest_us > now_us.saturating_add(span_us);
     let leaves_us = |entry: &LogEntry| {
-        (if jumped { entry.instant_us.min(now_us) } else { entry.instant_us }).saturating_add(length_us)
+        (if jumped { entry.instant_us.min(now_us) } else { entry.instant_us }).saturating_add(span_us)
     };
     let live = || log.into_iter().flat_map(|log| &log.entries).filter(|entry| leaves_us(entry) > now_us);
 
@@ -72,7 +78,7 @@ pub fn step(window: &Window, log: Option<&RequestLog>, now_us: u64, cost: u32) -
             next: None,
             remaining: u64::from(window.limit).saturating_sub(after) as u32,
             retry_after_us,
-            reset_after_us: if admitted { newest_leaves.max(length_us) } else { newest_leaves },
+            reset_after_us: if admitted { newest_leaves.max(span_us) } else { newest_leaves },
         },
         jumped,
     }
@@ -102,12 +108,12 @@ impl RequestLog {
     /// Looks through the newest entries only: where the entry is not among them, or has left the window, the request
     /// counts as admitted. Tells whether anything was taken off.
     pub(crate) fn take_off(&mut self, window: &Window, epoch: u32, back: u32, now_us: u64) -> bool {
-        let length_us = window.span_us();
+        let span_us = window.span_us();
         let mut newest = self.entries.iter().enumerate().rev().take(RETURN_DEPTH);
         let found = newest.find(|(_, entry)| entry.instant_us as u32 == epoch).map(|(index, _)| index);
         let Some(index) = found else { return false };
         let entry = &mut self.entries[index];
-        if back == 0 || entry.instant_us.saturating_add(length_us) <= now_us {
+        if back == 0 || entry.instant_us.saturating_add(span_us) <= now_us {
             return false;
         }
         entry.cost = entry.cost.saturating_sub(back);
@@ -119,9 +125,27 @@ impl RequestLog {
 
     /// Drops what has left the window.
     fn forget(&mut self, window: &Window, now_us: u64) {
-        let length_us = window.span_us();
-        while self.entries.front().is_some_and(|entry| entry.instant_us.saturating_add(length_us) <= now_us) {
+        let span_us = window.span_us();
+        while self.entries.front().is_some_and(|entry| entry.instant_us.saturating_add(span_us) <= now_us) {
             self.entries.pop_front();
         }
     }
 }
+
+/// A log has no cell: this is the step of an empty one.
+pub(crate) fn step(window: &Window, _: Option<StateCell>, now_us: u64, cost: u32) -> LimitStep {
+    step_log(window, None, now_us, cost).step
+}
+
+/// The instant of an entry, of which the low bits name it among the newest.
+pub(crate) fn epoch(_: &Window, now_us: u64) -> u32 {
+    now_us as u32
+}
+
+/// Without a cell there is nothing to move, see [`RequestLog::apply`].
+pub(crate) fn re_anchor(_: &Window, _: StateCell, _: u64) -> Option<StateCell> {
+    None
+}
+
+/// Without a cell there is nothing to return to, see [`RequestLog::take_off`].
+pub(crate) fn apply_reports(_: &Window, _: &mut StoredState, _: u64, _: &[LeaseReport]) {}

@@ -1,17 +1,19 @@
 -- Token bucket, see token_bucket.rs. What is available is the level.
-open[0] = function(c, instant, mark, major, minor, epoch, current, previous)
-  if not instant then return c.full, c.present, false end
+open[TOKEN_BUCKET] = function(c, instant_us, grain, major, minor, lent_epoch, current, previous)
+  if not instant_us then return c.full, c.present, false end
   local level = c.full
   if major < c.capacity then
-    local period = c.period
-    level = major * period
-    if mark == c.grain and minor < period then level = level + minor end
+    local unit = c.unit
+    level = major * unit
+    if grain == c.grain and minor < unit then level = level + minor end
   end
-  return flow(c, level, instant, epoch, current, previous)
+  return flow(c, level, instant_us, lent_epoch, current, previous)
 end
 
-close[0] = function(c, available, at)
-  local period = c.period
-  local minor = available % period
-  return at * c.tick, c.grain, (available - minor) / period, minor
+apply_report[TOKEN_BUCKET] = apply_report_to_bucket
+
+close[TOKEN_BUCKET] = function(c, available, at)
+  local unit = c.unit
+  local minor = available % unit
+  return at * c.tick_us, c.grain, (available - minor) / unit, minor
 end

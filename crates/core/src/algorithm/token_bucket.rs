@@ -18,8 +18,12 @@
 //! refill up to then, starve a client that hammers for ever; this one keeps the old instant, so the
 //! tokens go on growing underneath.
 
+use super::bucket::BucketLevel;
 use super::{Bucket, LimitStep, StateCell, stored_tick, tick_of, until};
-use crate::lending::{BucketLevel, LentTokens};
+use crate::lending::{self, EPOCH_US, EPOCHS, LeaseReport, LentTokens, StoredState};
+
+/// The same in the script.
+pub(crate) const SCRIPT: &str = include_str!("token_bucket.lua");
 
 /// One request of `cost` ≤ capacity at `now_us`. `StateCell`: the tokens at `instant_us`, whole in `major`
 /// and the fraction in `minor`; none is a full bucket.
@@ -68,10 +72,57 @@ pub(crate) fn open(bucket: &Bucket, cell: Option<StateCell>, now_us: u64, lent: 
         None => (bucket.full(), now),
         Some(cell) => (tokens(bucket, cell), stored_tick(cell.instant_us, bucket.tick_us)),
     };
-    bucket.opened(stored as i64, last, now, lent)
+    let at = bucket.flow(last, now).at;
+    BucketLevel { available: bucket.refill(stored as i64, last.min(at), at, lent), at }
 }
 
-/// The state of a bucket that is left as `opened` says.
-pub(crate) fn close(bucket: &Bucket, opened: BucketLevel) -> StateCell {
-    bucket.cell(opened.available.max(0) as u64, opened.at)
+/// The state of a bucket at this level.
+pub(crate) fn close(bucket: &Bucket, level: BucketLevel) -> StateCell {
+    bucket.cell(level.available.max(0) as u64, level.at)
+}
+
+/// Until full.
+pub(crate) fn lifetime_us(bucket: &Bucket) -> u64 {
+    bucket.span_us()
+}
+
+/// Fractions of a token.
+pub(crate) fn unit(bucket: &Bucket) -> u64 {
+    u64::from(bucket.period)
+}
+
+pub(crate) fn re_anchor(bucket: &Bucket, cell: StateCell, now_us: u64) -> Option<StateCell> {
+    let (last, now) = (stored_tick(cell.instant_us, bucket.tick_us), tick_of(now_us, bucket.tick_us));
+    let nothing = LentTokens::default();
+    bucket.flow(last, now).jumped.then(|| close(bucket, open(bucket, Some(cell), now_us, &nothing)))
+}
+
+pub(crate) fn apply_reports(bucket: &Bucket, state: &mut StoredState, now_us: u64, reports: &[LeaseReport]) {
+    if state.lent.total() == 0 && reports.is_empty() {
+        state.lent.roll(now_us);
+        return;
+    }
+    let mut level = open(bucket, state.cell, now_us, &state.lent);
+    state.lent.roll(now_us);
+    for report in reports {
+        // Tokens of an older epoch count as spent: they have been refilled since.
+        let Some(lent) = state.lent.of(report.epoch) else { continue };
+        let returned = report.returned.min(*lent);
+        *lent -= (*lent).min(report.spent.saturating_add(returned));
+        let period = i64::from(bucket.period);
+        let most = i64::from(bucket.capacity.saturating_sub(state.lent.total())) * period;
+        let with_returned = level.available + i64::from(returned.min(bucket.capacity)) * period;
+        level.available = level.available.max(most.min(with_returned));
+    }
+    state.cell = Some(close(bucket, level));
+}
+
+/// The epoch in which tokens are counted as lent.
+pub(crate) fn epoch(_: &Bucket, now_us: u64) -> u32 {
+    lending::epoch_at(now_us)
+}
+
+/// Until the end of the epoch after this one.
+pub(crate) fn credit_lifetime_us(_: &Bucket, now_us: u64) -> u64 {
+    u64::from(EPOCHS) * EPOCH_US - now_us % EPOCH_US
 }

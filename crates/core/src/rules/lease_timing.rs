@@ -52,6 +52,6 @@ impl Rule {
     pub fn lends(&self, limit: &Limit) -> bool {
         // Those who queue go at the store's pace: nothing is taken ahead of them.
         let queues = matches!(self.on_exceed, OnExceed::Queue(_));
-        self.consistency == Consistency::Leased && !queues && limit.log_window().is_none()
+        self.consistency == Consistency::Leased && !queues && limit.algorithm().is_leased()
     }
 }

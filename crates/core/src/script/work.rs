@@ -6,7 +6,6 @@
 //! `tollgate-bench redis work` prints them beside what the machine at hand takes.
 
 use super::{ChargeCall, ScriptCall};
-use crate::limit::Meter;
 
 /// A call takes so long before it comes to its first client.
 pub const CALL_NS: u32 = 15_000;
@@ -47,8 +46,7 @@ impl ScriptCall {
 impl ChargeCall {
     fn work_alone_ns(&self) -> u32 {
         let takes_ahead = self.prefetch.want > 0 || self.as_lent;
-        let is_quick = matches!(self.meter, Meter::TokenBucket(_)) && !takes_ahead && self.reports.is_empty();
-        let limit_ns = if is_quick { QUICK_BUCKET_NS } else { ONE_LIMIT_NS };
+        let limit_ns = if self.is_plain() { QUICK_BUCKET_NS } else { ONE_LIMIT_NS };
         limit_ns + TAKEN_AHEAD_NS * u32::from(takes_ahead) + REPORT_NS * self.reports.len() as u32
     }
 

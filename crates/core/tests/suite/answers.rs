@@ -1,9 +1,9 @@
 //! Answers of a shared store, honest and damaged. What a store can truthfully answer is always taken; of anything
 //! else, what is taken never grants more than was asked for, and can be computed with.
 
-use crate::sample::{BUCKETS, Bucket, NOW_US, SECOND_US, WINDOWS, Window, bucket, window};
+use crate::sample::{Bucket, NOW_US, SECOND_US, Window, bucket, window};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use tollgate_core::algorithm::Algorithm;
+use tollgate_core::algorithm::{Algorithm, StateKind};
 use tollgate_core::lending::{EPOCH_US, LeaseReport, LentTokens, Prefetch, StoredState};
 use tollgate_core::limit::Limit;
 use tollgate_core::script::{
@@ -34,16 +34,17 @@ struct Kept {
 enum Numbers {
     Bucket(Algorithm, Bucket),
     Window(Algorithm, Window),
-    Log(Window),
+    Log(Algorithm, Window),
 }
 
 impl Numbers {
     fn draw(rng: &mut fastrand::Rng) -> Self {
-        let algorithm = [BUCKETS, WINDOWS].concat()[rng.usize(..6)];
-        match algorithm {
-            Algorithm::SlidingWindowLog => Self::Log(Window::draw_for_log(rng)),
-            _ if algorithm.counts_windows() => Self::Window(algorithm, Window::draw(rng)),
-            _ => Self::Bucket(algorithm, Bucket::draw(rng)),
+        let algorithms: Vec<Algorithm> = Algorithm::scripted().collect();
+        let algorithm = algorithms[rng.usize(..algorithms.len())];
+        match algorithm.state_kind() {
+            StateKind::Log | StateKind::InFlight => Self::Log(algorithm, Window::draw_for_log(rng)),
+            StateKind::Cell if algorithm.counts_windows() => Self::Window(algorithm, Window::draw(rng)),
+            StateKind::Cell => Self::Bucket(algorithm, Bucket::draw(rng)),
         }
     }
 
@@ -51,7 +52,7 @@ impl Numbers {
         match self {
             Self::Bucket(algorithm, bucket) => Self::Bucket(algorithm, bucket.edited(rng)),
             Self::Window(algorithm, window) => Self::Window(algorithm, window.edited(rng)),
-            Self::Log(_) => Self::Log(Window::draw_for_log(rng)),
+            Self::Log(algorithm, _) => Self::Log(algorithm, Window::draw_for_log(rng)),
         }
     }
 
@@ -59,7 +60,7 @@ impl Numbers {
         match self {
             Self::Bucket(algorithm, bucket) => bucket.limit(algorithm),
             Self::Window(algorithm, window) => window.limit(algorithm),
-            Self::Log(window) => window.limit(Algorithm::SlidingWindowLog),
+            Self::Log(algorithm, window) => window.limit(algorithm),
         }
     }
 }

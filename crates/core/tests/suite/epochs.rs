@@ -2,7 +2,7 @@
 //! the old one. Whichever asks next, nothing that can still be spent is forgotten: what is left and what is held never
 //! exceed the capacity.
 
-use crate::sample::{BUCKETS, NOW_US, SECOND_US, bucket};
+use crate::sample::{NOW_US, SECOND_US, bucket, buckets};
 use tollgate_core::algorithm::Algorithm;
 use tollgate_core::lending::{EPOCH_US, LeaseReport, Prefetch, StoredState};
 use tollgate_core::limit::Meter;
@@ -32,7 +32,7 @@ struct Met {
 
 #[test]
 fn what_is_held_is_remembered_through_changes_of_the_rule() {
-    for algorithm in BUCKETS {
+    for algorithm in buckets() {
         // A second, and a quarter, a half and a whole minute from empty to full.
         let limits = [1_000, 60, 30, 16].map(|rate| bucket(CAPACITY, rate, 1, 1).limit(algorithm));
         let meters = limits.each_ref().map(|limit| *limit.meter());
@@ -114,7 +114,7 @@ fn tell(held: &mut Held, rng: &mut fastrand::Rng) -> LeaseReport {
 /// Tokens held under an old rule, more than the new capacity, keep the refill back for two epochs at most.
 #[test]
 fn a_capacity_lowered_far_below_what_is_lent_is_not_blocked() {
-    for algorithm in BUCKETS {
+    for algorithm in buckets() {
         let (wide, narrow) =
             (bucket(6_000, 100, 1, 1).limit(algorithm), bucket(100, 50, 1, 1).limit(algorithm));
         let start_us = NOW_US - NOW_US % EPOCH_US;

@@ -1,27 +1,27 @@
 //! What every algorithm promises, whatever its numbers: a rejection is free, the limit holds over any
 //! interval, nobody starves, and a clock that steps back harms nobody.
 
-use crate::sample::{BUCKETS, Bucket, HUNDRED, Kept, NOW_US, SECOND_US, WINDOWS, Window, bucket, window};
-use tollgate_core::algorithm::Algorithm;
+use crate::sample::{Bucket, HUNDRED, Kept, NOW_US, SECOND_US, Window, bucket, buckets, window, windows};
+use tollgate_core::algorithm::{Algorithm, LimitStep, StateKind};
 use tollgate_core::limit::Limit;
 
 /// One limit of every algorithm, the windows at `limit` per `window_us` and the buckets at the same pace.
 fn one_of_each(limit: u32, window_us: u64) -> Vec<Limit> {
     let as_window = window(limit, window_us, 1);
     let as_bucket = bucket(limit, u64::from(limit) * SECOND_US, window_us, 1);
-    let buckets = BUCKETS.into_iter().map(|algorithm| as_bucket.limit(algorithm));
-    buckets.chain(WINDOWS.into_iter().map(|algorithm| as_window.limit(algorithm))).collect()
+    let buckets = buckets().map(|algorithm| as_bucket.limit(algorithm));
+    buckets.chain(windows().map(|algorithm| as_window.limit(algorithm))).collect()
 }
 
 /// Random limits of all algorithms.
 fn drawn(rng: &mut fastrand::Rng) -> Vec<Limit> {
     let (as_bucket, as_window, as_log) = (Bucket::draw(rng), Window::draw(rng), Window::draw_for_log(rng));
-    let limit_of = |algorithm| match algorithm {
-        Algorithm::SlidingWindowLog => as_log.limit(algorithm),
-        algorithm if algorithm.counts_windows() => as_window.limit(algorithm),
-        algorithm => as_bucket.limit(algorithm),
+    let limit_of = |algorithm: Algorithm| match algorithm.state_kind() {
+        StateKind::Log | StateKind::InFlight => as_log.limit(algorithm),
+        StateKind::Cell if algorithm.counts_windows() => as_window.limit(algorithm),
+        StateKind::Cell => as_bucket.limit(algorithm),
     };
-    BUCKETS.into_iter().chain(WINDOWS).map(limit_of).collect()
+    Algorithm::scripted().map(limit_of).collect()
 }
 
 #[test]
@@ -85,7 +85,7 @@ impl Ledger {
 
 #[test]
 fn a_bucket_admits_at_most_its_capacity_and_what_flows() {
-    for algorithm in BUCKETS {
+    for algorithm in buckets() {
         for seed in 0..200 {
             let rng = &mut fastrand::Rng::with_seed(seed);
             let rule = Bucket::draw(rng);
@@ -171,7 +171,7 @@ fn admitted_of(kept: &mut Kept, checks: u64, gap_us: u64) -> u64 {
 /// until the last check at 59.999 s it gains ⌊59.999 · 1.67⌋ = 100.
 #[test]
 fn hammering_gets_exactly_the_tokens_there_are() {
-    for algorithm in BUCKETS {
+    for algorithm in buckets() {
         let admitted = admitted_of(&mut Kept::new(HUNDRED.limit(algorithm)), 60_000, 1_000);
         assert_eq!(admitted, 100 + 59_999 * 167 / 100_000, "{algorithm:?}");
         assert_eq!(admitted, 200, "{algorithm:?}");
@@ -181,30 +181,31 @@ fn hammering_gets_exactly_the_tokens_there_are() {
 /// 100 at once and ⌊0.998 · 1.67⌋ = 1 more.
 #[test]
 fn five_hundred_checks_in_a_second() {
-    for algorithm in BUCKETS {
+    for algorithm in buckets() {
         let admitted = admitted_of(&mut Kept::new(HUNDRED.limit(algorithm)), 500, 2_000);
         assert_eq!(admitted, 101, "{algorithm:?}");
     }
 }
 
 #[test]
-fn the_three_buckets_agree_step_by_step() {
+fn all_buckets_agree_step_by_step() {
     for seed in 0..300 {
         let rng = &mut fastrand::Rng::with_seed(seed);
         let rule = Bucket::draw(rng);
-        let mut kept = BUCKETS.map(|algorithm| Kept::new(rule.limit(algorithm)));
+        let mut kept: Vec<Kept> = buckets().map(|algorithm| Kept::new(rule.limit(algorithm))).collect();
         let mut now_us = NOW_US + rng.u64(0..1 << 40);
         for index in 0..300 {
             let cost =
                 if rng.bool() { rng.u32(1..=rule.capacity) } else { rng.u32(1..=3).min(rule.capacity) };
-            let [token, leaky, gcra] = kept.each_mut().map(|kept| {
-                let step = kept.step(now_us, cost);
-                (step.admitted, step.remaining, step.retry_after_us, step.reset_after_us)
-            });
-            assert_eq!(token, leaky, "token and leaky bucket; seed {seed}, step {index}: {rule:?}");
-            assert_eq!(token, gcra, "token bucket and GCRA; seed {seed}, step {index}: {rule:?}");
-            now_us +=
-                [0, rng.u64(0..3), token.2, token.2.saturating_sub(1), rng.u64(0..=token.3)][rng.usize(0..5)];
+            let steps: Vec<LimitStep> = kept.iter_mut().map(|kept| kept.step(now_us, cost)).collect();
+            let first = steps[0];
+            for (step, kept) in steps.iter().zip(&kept) {
+                let context = || format!("seed {seed}, step {index}: {:?} {rule:?}", kept.limit.algorithm());
+                assert_eq!(*step, first, "{}", context());
+            }
+            let (retry_us, reset_us) = (first.retry_after_us, first.reset_after_us);
+            now_us += [0, rng.u64(0..3), retry_us, retry_us.saturating_sub(1), rng.u64(0..=reset_us)]
+                [rng.usize(0..5)];
         }
     }
 }
@@ -237,7 +238,7 @@ fn at_its_reset_a_state_is_as_good_as_fresh_and_not_before() {
 /// admitted then counts as admitted at the newest instant of the state, and by that time the law holds.
 #[test]
 fn a_trembling_clock_gives_no_double_credit() {
-    for algorithm in BUCKETS {
+    for algorithm in buckets() {
         for seed in 0..200 {
             let rng = &mut fastrand::Rng::with_seed(seed);
             let rule = Bucket::draw(rng);
@@ -263,7 +264,7 @@ fn a_trembling_clock_gives_no_double_credit() {
 /// window, or no window at all for the log, holds more than the limit.
 #[test]
 fn a_trembling_clock_fills_no_window_twice() {
-    for algorithm in WINDOWS {
+    for algorithm in windows() {
         for seed in 0..200 {
             let rng = &mut fastrand::Rng::with_seed(seed);
             let rule = window(rng.u32(1..=20), rng.u64(2..=10_000_000), 1);
@@ -280,9 +281,9 @@ fn a_trembling_clock_fills_no_window_twice() {
                     admitted.push((newest_us, cost));
                 }
                 let aligned_us = newest_us - newest_us % rule.window_us;
-                let counts = |at_us: u64| match algorithm {
-                    Algorithm::SlidingWindowLog => at_us + rule.window_us > newest_us,
-                    _ => at_us >= aligned_us,
+                let counts = |at_us: u64| match algorithm.state_kind() {
+                    StateKind::Log | StateKind::InFlight => at_us + rule.window_us > newest_us,
+                    StateKind::Cell => at_us >= aligned_us,
                 };
                 let used: u32 = admitted.iter().filter(|(us, _)| counts(*us)).map(|(_, cost)| cost).sum();
                 assert!(used <= rule.limit, "seed {seed}, step {index}: {algorithm:?} {used} of {rule:?}");

@@ -3,7 +3,7 @@
 //! never exceed the capacity, and no interval admits more than the capacity and what flowed in it.
 
 use crate::laws::Ledger;
-use crate::sample::{BUCKETS, Bucket, NOW_US, SECOND_US, Window, bucket, window};
+use crate::sample::{Bucket, NOW_US, SECOND_US, Window, bucket, buckets, window, windows};
 use tollgate_core::algorithm::Algorithm;
 use tollgate_core::lending::{EPOCH_US, LeaseReport, Prefetch, StoredState};
 use tollgate_core::limit::{Limit, Meter};
@@ -257,7 +257,7 @@ fn draw(rng: &mut fastrand::Rng) -> Bucket {
 
 #[test]
 fn buckets_that_lend_never_admit_more_than_their_capacity_and_what_flows() {
-    for algorithm in BUCKETS {
+    for algorithm in buckets() {
         let mut met = Met::default();
         for seed in 0..400 {
             let rule = draw(&mut fastrand::Rng::with_seed(seed));
@@ -279,7 +279,7 @@ fn buckets_that_lend_never_admit_more_than_their_capacity_and_what_flows() {
 
 #[test]
 fn windows_that_lend_never_admit_more_than_their_limit() {
-    for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindowCounter] {
+    for algorithm in windows().filter(|algorithm| algorithm.is_leased()) {
         let mut met = Met::default();
         for seed in 0..400 {
             let rng = &mut fastrand::Rng::with_seed(seed);
@@ -309,7 +309,7 @@ fn windows_that_lend_never_admit_more_than_their_limit() {
 #[test]
 fn the_worked_example() {
     let rule = bucket(100, 5, 1, 1);
-    for algorithm in BUCKETS {
+    for algorithm in buckets() {
         let limit = rule.limit(algorithm);
         let (meter, start_us) = (limit.meter(), NOW_US - NOW_US % EPOCH_US);
         let mut account = StoredState::default();
@@ -335,7 +335,7 @@ fn the_worked_example() {
 /// What comes back after its epoch has been forgotten stays away: it was refilled meanwhile.
 #[test]
 fn what_comes_back_too_late_stays_away() {
-    for algorithm in BUCKETS {
+    for algorithm in buckets() {
         let limit = bucket(10, 5, 1, 1).limit(algorithm);
         let (meter, start_us) = (limit.meter(), NOW_US - NOW_US % EPOCH_US);
         let epoch = meter.epoch(start_us);
@@ -366,7 +366,7 @@ fn what_comes_back_too_late_stays_away() {
 /// A capacity below what is lent stops the refill until that is told or forgotten, and no longer.
 #[test]
 fn a_capacity_lowered_below_what_is_lent_is_no_debt() {
-    for algorithm in BUCKETS {
+    for algorithm in buckets() {
         let (wide, narrow) = (bucket(100, 10, 1, 1).limit(algorithm), bucket(5, 10, 1, 1).limit(algorithm));
         let start_us = NOW_US - NOW_US % EPOCH_US;
         let mut account = StoredState::default();
@@ -386,7 +386,7 @@ fn a_capacity_lowered_below_what_is_lent_is_no_debt() {
 #[test]
 fn absurd_reports_are_bounded() {
     let most = u32::MAX;
-    for algorithm in BUCKETS {
+    for algorithm in buckets() {
         for rule in
             [bucket(6, 1, 5_184_000, 1_000_000), bucket(most, 1_000_000_000, 1, 1), bucket(3, 1, 4_000, 1)]
         {

@@ -1,8 +1,8 @@
 //! Which limits are built and which refused, how rates and durations are read and written, and that the
 //! largest numbers accepted never overflow: the tests run with overflow checks on.
 
-use crate::sample::{BUCKETS, Bucket, DAY_US, Kept, NOW_US, SECOND_US, WINDOWS, bucket, window};
-use tollgate_core::algorithm::Algorithm;
+use crate::sample::{Bucket, DAY_US, Kept, NOW_US, SECOND_US, bucket, buckets, counters, window, windows};
+use tollgate_core::algorithm::{Algorithm, StateKind};
 use tollgate_core::limit::{LARGEST_LOG, Limit, LimitError, LimitSize, LimitState};
 use tollgate_core::rate::{LimitShorthand, Rate, duration_text, parse_duration_us};
 
@@ -20,13 +20,13 @@ fn per_second(algorithm: Algorithm, capacity: u64, rate: &str) -> Result<Limit, 
 }
 
 fn is_out_of_range(limit: Result<Limit, LimitError>) -> bool {
-    matches!(limit, Err(LimitError::OutOfRange(_)))
+    matches!(limit, Err(LimitError::OutOfRange { .. }))
 }
 
 #[test]
 fn what_is_missing_is_named() {
     let rate = Rate::per(1, SECOND_US);
-    for algorithm in BUCKETS {
+    for algorithm in buckets() {
         let missing = |size| Limit::new("policy", algorithm, size).unwrap_err();
         assert_eq!(missing(LimitSize { rate, ..LimitSize::default() }), LimitError::Missing("capacity"));
         assert_eq!(
@@ -34,7 +34,7 @@ fn what_is_missing_is_named() {
             LimitError::Missing("rate")
         );
     }
-    for algorithm in WINDOWS {
+    for algorithm in windows() {
         let missing = |size| Limit::new("policy", algorithm, size).unwrap_err();
         assert_eq!(
             missing(LimitSize { window_us: Some(1), ..LimitSize::default() }),
@@ -50,21 +50,21 @@ fn what_is_missing_is_named() {
 
 #[test]
 fn a_limit_of_nothing_is_refused() {
-    for algorithm in BUCKETS.into_iter().chain(WINDOWS) {
+    for algorithm in Algorithm::scripted() {
         assert_eq!(per_window(algorithm, 0, SECOND_US), Err(LimitError::RejectsAll), "{algorithm:?}");
     }
 }
 
 #[test]
 fn ranges() {
-    for algorithm in BUCKETS.into_iter().chain(WINDOWS) {
+    for algorithm in Algorithm::scripted() {
         assert!(is_out_of_range(per_window(algorithm, 1, 0)), "{algorithm:?}");
         assert!(per_window(algorithm, 1, 1).is_ok(), "{algorithm:?}");
         assert!(per_window(algorithm, 1, 366 * DAY_US).is_ok(), "{algorithm:?}");
         assert!(is_out_of_range(per_window(algorithm, 1, 366 * DAY_US + 1)), "{algorithm:?}");
         assert!(is_out_of_range(per_window(algorithm, 1 << 32, SECOND_US)), "{algorithm:?}");
         assert!(is_out_of_range(per_window(algorithm, u64::MAX, SECOND_US)), "{algorithm:?}");
-        if algorithm != Algorithm::SlidingWindowLog {
+        if algorithm.state_kind() != StateKind::Log {
             assert!(per_window(algorithm, (1 << 32) - 1, SECOND_US).is_ok(), "{algorithm:?}");
         }
     }
@@ -79,7 +79,7 @@ fn a_log_remembers_at_most_a_thousand() {
 
 #[test]
 fn a_bucket_fills_within_a_year() {
-    for algorithm in BUCKETS {
+    for algorithm in buckets() {
         let filled_in = |seconds| {
             let rate = Rate::per(1, seconds * SECOND_US);
             Limit::new("policy", algorithm, LimitSize { capacity: Some(3), rate, window_us: None })
@@ -91,14 +91,14 @@ fn a_bucket_fills_within_a_year() {
 
 #[test]
 fn what_cannot_be_counted_exactly_is_refused() {
-    for algorithm in BUCKETS {
+    for algorithm in buckets() {
         assert!(per_second(algorithm, 10, "1.000001").is_ok(), "{algorithm:?}");
         for rate in ["1.0000000001", "0.333333333333", "123456789.123456789", "3.14159265358979"] {
             assert!(is_out_of_range(per_second(algorithm, 10, rate)), "{algorithm:?} at {rate}");
         }
     }
     // A year has too many microseconds for a large limit, and an odd one has nothing coarser.
-    for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindowCounter] {
+    for algorithm in counters() {
         assert!(per_window(algorithm, 1_000, 365 * DAY_US).is_ok(), "{algorithm:?}");
         assert!(is_out_of_range(per_window(algorithm, 1_000, 365 * DAY_US + 1)), "{algorithm:?}");
     }
@@ -123,6 +123,16 @@ fn a_bucket_with_a_window_and_no_rate_refills_in_that_window() {
     assert_eq!(kept.step(NOW_US, 1).retry_after_us, 600_000);
 }
 
+/// YAML, metrics and the constants of the script use one name, and no two algorithms share one.
+#[test]
+fn algorithms_have_unique_names() {
+    let mut names = std::collections::BTreeSet::new();
+    for algorithm in Algorithm::ALL {
+        assert_eq!(serde_json::to_value(algorithm).unwrap(), algorithm.name());
+        assert!(names.insert(algorithm.name()), "{algorithm:?}");
+    }
+}
+
 /// A state has to be found again after an edit of the numbers, and must not be after another algorithm.
 #[test]
 fn an_identity_depends_on_names_alone() {
@@ -141,7 +151,7 @@ fn an_identity_depends_on_names_alone() {
 #[test]
 fn each_limit_counts_in_the_finest_tick_that_fits() {
     let at_us = NOW_US - NOW_US % SECOND_US;
-    for algorithm in BUCKETS {
+    for algorithm in buckets() {
         let waits = |rule: Bucket| {
             let mut kept = Kept::new(rule.limit(algorithm));
             assert!(kept.step(at_us, rule.capacity).admitted);
@@ -188,8 +198,8 @@ fn the_largest_numbers_do_not_overflow() {
         window(71_000_000, 366 * DAY_US, 1_000_000),
         window(1_000, 366 * DAY_US, 1),
     ];
-    for algorithm in BUCKETS.into_iter().chain(WINDOWS) {
-        let built: Vec<Limit> = if algorithm == Algorithm::SlidingWindowLog {
+    for algorithm in Algorithm::scripted() {
+        let built: Vec<Limit> = if algorithm.state_kind() == StateKind::Log {
             vec![windows[6].limit(algorithm)]
         } else if algorithm.counts_windows() {
             windows[..6].iter().map(|rule| rule.limit(algorithm)).collect()

@@ -45,34 +45,33 @@ enum Weather {
 const WALKS: u64 = 720;
 const STEPS: u64 = 300;
 
-#[test]
-fn token_bucket() {
-    walks::<buckets::TokenBucket>();
+/// A test for each oracle.
+macro_rules! oracles {
+    ($($name:ident: $oracle:ty,)*) => {
+        $(
+            #[test]
+            fn $name() {
+                walks::<$oracle>();
+            }
+        )*
+
+        #[test]
+        fn every_algorithm_has_an_oracle() {
+            let oracles = [$(<$oracle>::ALGORITHM),*];
+            for algorithm in Algorithm::scripted() {
+                assert!(oracles.contains(&algorithm), "{algorithm:?}");
+            }
+        }
+    };
 }
 
-#[test]
-fn leaky_bucket() {
-    walks::<buckets::LeakyBucket>();
-}
-
-#[test]
-fn gcra() {
-    walks::<buckets::Gcra>();
-}
-
-#[test]
-fn fixed_window() {
-    walks::<windows::FixedWindow>();
-}
-
-#[test]
-fn sliding_window_log() {
-    walks::<log::SlidingWindowLog>();
-}
-
-#[test]
-fn sliding_window_counter() {
-    walks::<windows::SlidingWindowCounter>();
+oracles! {
+    token_bucket: buckets::TokenBucket,
+    leaky_bucket: buckets::LeakyBucket,
+    gcra: buckets::Gcra,
+    fixed_window: windows::FixedWindow,
+    sliding_window_log: log::SlidingWindowLog,
+    sliding_window_counter: windows::SlidingWindowCounter,
 }
 
 fn walks<O: Oracle>() {

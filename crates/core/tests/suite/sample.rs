@@ -1,7 +1,7 @@
 //! Limits as the tests write them: their numbers, stated here and not read back from the code under
 //! test, and the [`Limit`] that is built from them.
 
-use tollgate_core::algorithm::Algorithm;
+use tollgate_core::algorithm::{Algorithm, StateKind};
 use tollgate_core::limit::{Limit, LimitSize, LimitState};
 use tollgate_core::rate::Rate;
 
@@ -11,9 +11,20 @@ pub const SECOND_US: u64 = 1_000_000;
 pub const HOUR_US: u64 = 3_600 * SECOND_US;
 pub const DAY_US: u64 = 24 * HOUR_US;
 
-pub const BUCKETS: [Algorithm; 3] = [Algorithm::TokenBucket, Algorithm::LeakyBucket, Algorithm::Gcra];
-pub const WINDOWS: [Algorithm; 3] =
-    [Algorithm::FixedWindow, Algorithm::SlidingWindowLog, Algorithm::SlidingWindowCounter];
+/// All algorithms with a capacity and a rate.
+pub fn buckets() -> impl Iterator<Item = Algorithm> {
+    Algorithm::scripted().filter(|algorithm| !algorithm.counts_windows())
+}
+
+/// All algorithms with a count per window, but for requests in flight.
+pub fn windows() -> impl Iterator<Item = Algorithm> {
+    Algorithm::scripted().filter(|algorithm| algorithm.counts_windows())
+}
+
+/// Those of them that keep counts.
+pub fn counters() -> impl Iterator<Item = Algorithm> {
+    windows().filter(|algorithm| algorithm.state_kind() == StateKind::Cell)
+}
 
 /// A capacity, and `tokens` every `seconds`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

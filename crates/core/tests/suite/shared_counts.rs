@@ -1,7 +1,7 @@
 //! Limits with different numbers on one key (an override, two versions of a rule on two nodes) share its state: in
 //! whatever order they are asked, no more passes than the larger numbers allow.
 
-use crate::sample::{BUCKETS, HOUR_US, NOW_US, SECOND_US};
+use crate::sample::{HOUR_US, NOW_US, SECOND_US, buckets, counters};
 use std::collections::BTreeMap;
 use tollgate_core::algorithm::Algorithm;
 use tollgate_core::limit::{Limit, LimitSize, LimitState};
@@ -36,7 +36,7 @@ impl States {
 
 #[test]
 fn buckets_that_share_a_key_admit_no_more_than_the_larger() {
-    for algorithm in BUCKETS {
+    for algorithm in buckets() {
         for (small, large, per_second) in
             [((50, 1), (500, 1), 1), ((50, 20), (500, 1), 20), ((500, 1), (500, 90), 90)]
         {
@@ -90,7 +90,7 @@ fn windows_that_share_a_key_admit_no_more_than_the_larger() {
 
 #[test]
 fn windows_of_different_lengths_have_counts_of_their_own() {
-    for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindowCounter] {
+    for algorithm in counters() {
         let (minute, hour) = (window(algorithm, 50, WINDOW_US), window(algorithm, 500, HOUR_US));
         let mut states = States::default();
         let (mut of_minute, mut of_hour) = (0, 0);

@@ -256,7 +256,8 @@ impl Asked {
                 let slot = sharing.store.slot(address, number, longest_us);
                 match slot.take(limit.quota).await {
                     Ok(taken) => {
-                        let step = concurrency::step(taken.admitted, limit.quota, taken.taken, longest_us);
+                        let step =
+                            concurrency::slot_step(taken.admitted, limit.quota, taken.taken, longest_us);
                         if taken.admitted {
                             let limiter = Arc::clone(limiter);
                             permit.ends_within(longest_us);

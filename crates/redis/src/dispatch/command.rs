@@ -20,7 +20,7 @@ const LONGEST_CALL_NS: u32 = 250_000;
 /// The script, as a server alone runs it and as the nodes of a Cluster do, each with its name.
 static SCRIPTS: LazyLock<[(String, String); 2]> = LazyLock::new(|| {
     let named = |text: String| (sha1_smol::Sha1::from(&text).digest().to_string(), text);
-    [named(script::SCRIPT.to_owned()), named(format!("{}{}", script::CLUSTER_HEADER, script::SCRIPT))]
+    [named(script::source().to_owned()), named(format!("{}{}", script::CLUSTER_HEADER, script::source()))]
 });
 
 impl Shared {

@@ -158,7 +158,7 @@ mod tests {
     fn no_time_overflows() {
         let size = LimitSize { capacity: Some(10), rate: None, window_us: Some(60_000_000) };
         let memory = Memory::of_account(StoredState::default(), STORE_US, 0);
-        for algorithm in [Algorithm::TokenBucket, Algorithm::FixedWindow, Algorithm::SlidingWindowCounter] {
+        for algorithm in Algorithm::ALL.into_iter().filter(|algorithm| algorithm.is_leased()) {
             let limit = Limit::new("a", algorithm, size).unwrap();
             assert_eq!(memory.store_us(u64::MAX), u64::MAX);
             assert_eq!(memory.look(limit.meter(), 1 << 52), (10, 0));

@@ -29,7 +29,7 @@ impl Scripted {
         let server = RedisServer::start(&[]);
         let mut connection = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
         let digest =
-            redis::cmd("SCRIPT").arg("LOAD").arg(script::SCRIPT).query::<String>(&mut connection).unwrap();
+            redis::cmd("SCRIPT").arg("LOAD").arg(script::source()).query::<String>(&mut connection).unwrap();
         Self { connection, digest, server }
     }
 

@@ -174,11 +174,8 @@ impl RuleCompiler<'_> {
     ) {
         let name = algorithm.name();
         let hint = match error {
-            LimitError::OutOfRange(text) => {
-                // The text may carry a hint of its own.
-                let (message, hint) =
-                    text.split_once("; ").unwrap_or((text, "raise the rate, or lower the capacity"));
-                self.document.error(&stated.at, message, hint);
+            LimitError::OutOfRange { message, hint } => {
+                self.document.error(&stated.at, message.as_str(), *hint);
                 return;
             }
             LimitError::RejectsAll => {

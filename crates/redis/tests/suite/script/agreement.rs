@@ -6,21 +6,12 @@
 use super::draw::Numbers;
 use super::{RequestRun, SECOND_US, START_US, ScriptCall, Scripted, answers, charge};
 use redis::Value;
-use tollgate_core::algorithm::Algorithm;
+use tollgate_core::algorithm::{Algorithm, StateKind};
 use tollgate_core::lending::{EPOCH_US, LeaseReport, LentTokens, Prefetch, StoredState};
 use tollgate_core::limit::{Limit, LimitState};
 use tollgate_core::script::{ReplyState, ScriptReply};
 use tollgate_core::state_address::StateField;
 use tollgate_core::virtual_store::VirtualStore;
-
-const ALGORITHMS: [Algorithm; 6] = [
-    Algorithm::TokenBucket,
-    Algorithm::LeakyBucket,
-    Algorithm::Gcra,
-    Algorithm::FixedWindow,
-    Algorithm::SlidingWindowLog,
-    Algorithm::SlidingWindowCounter,
-];
 
 /// Without a campaign.
 const GROUPS: u64 = 12;
@@ -30,33 +21,13 @@ const ROUNDS: usize = 100;
 const LONG_MS: &str = "3600000";
 
 #[test]
-fn the_token_bucket_agrees() {
-    walk(Algorithm::TokenBucket);
-}
-
-#[test]
-fn the_leaky_bucket_agrees() {
-    walk(Algorithm::LeakyBucket);
-}
-
-#[test]
-fn gcra_agrees() {
-    walk(Algorithm::Gcra);
-}
-
-#[test]
-fn the_fixed_window_agrees() {
-    walk(Algorithm::FixedWindow);
-}
-
-#[test]
-fn the_sliding_window_log_agrees() {
-    walk(Algorithm::SlidingWindowLog);
-}
-
-#[test]
-fn the_sliding_window_counter_agrees() {
-    walk(Algorithm::SlidingWindowCounter);
+fn every_algorithm_agrees() {
+    std::thread::scope(|scope| {
+        for algorithm in Algorithm::scripted() {
+            let name = algorithm.name().to_owned();
+            std::thread::Builder::new().name(name).spawn_scoped(scope, move || walk(algorithm)).unwrap();
+        }
+    });
 }
 
 /// What a walk has met, so that it cannot pass by meeting nothing.
@@ -88,9 +59,10 @@ fn walk(algorithm: Algorithm) {
     assert!(met.steps >= 20_000 && met.embedded >= 5_000, "{met:?}");
     assert!(met.passed >= 5_000 && met.refused >= 5_000 && met.promises >= 200, "{met:?}");
     assert_eq!(met.ticks_us.len(), 3, "{met:?}");
-    if algorithm != Algorithm::SlidingWindowLog {
+    if algorithm.is_leased() {
         assert!(met.lends >= 1_000 && met.dropped >= 10, "{met:?}");
-    } else {
+    }
+    if algorithm.state_kind() == StateKind::Log {
         assert!(met.returned_to_logs >= 100, "{met:?}");
     }
     if !algorithm.counts_windows() {
@@ -326,7 +298,7 @@ impl Group {
     ) {
         let monotone = self.now_us == self.newest_us && !self.clients[number].edited;
         for charge in &ask.charges {
-            let is_log = charge.meter.algorithm() == Algorithm::SlidingWindowLog;
+            let is_log = charge.meter.is_log();
             if is_log || fields.iter().any(|field| field == charge.field.as_bytes()) {
                 continue;
             }
@@ -348,7 +320,9 @@ impl Client {
         // A quarter is walked by the embedded algorithm too, a quarter has one limit, the others several.
         let several = if number < CLIENTS / 2 { 1 } else { rng.usize(2..=4) };
         let limits = (0..several).map(|index| {
-            let numbers = if index == 0 { base } else { base.of(ALGORITHMS[rng.usize(..6)], rng) };
+            let algorithms: Vec<Algorithm> = Algorithm::scripted().collect();
+            let other = algorithms[rng.usize(..algorithms.len())];
+            let numbers = if index == 0 { base } else { base.of(other, rng) };
             let numbers = if rng.bool() { numbers.edited(rng) } else { numbers };
             let route = rng.bool().then(|| rng.u64(..));
             let field = StateField::new((index as u64 + 1) << 40 | rng.u64(..) << 48, route);

@@ -22,7 +22,7 @@ fn charge(
     connection: &mut Connection,
     asks: &[(&str, &ScriptCall)],
 ) -> Vec<Result<script::ScriptReply, ReplyError>> {
-    let text = format!("{}{}", script::CLUSTER_HEADER, script::SCRIPT);
+    let text = format!("{}{}", script::CLUSTER_HEADER, script::source());
     let mut command = redis::cmd("EVAL");
     command.arg(text).arg(1).arg(asks[0].0);
     command.arg(script::arguments(script::CallTime::Given(START_US), true, asks.iter().map(|(_, ask)| *ask)));

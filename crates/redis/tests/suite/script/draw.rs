@@ -1,7 +1,7 @@
 //! Random limits, and what becomes of them when a rule is edited.
 
 use super::SECOND_US;
-use tollgate_core::algorithm::Algorithm;
+use tollgate_core::algorithm::{Algorithm, StateKind};
 use tollgate_core::limit::{Limit, LimitSize};
 use tollgate_core::rate::Rate;
 
@@ -100,9 +100,9 @@ impl Numbers {
     }
 
     fn bounded(self, rng: &mut fastrand::Rng) -> Self {
-        match self.algorithm {
-            Algorithm::SlidingWindowLog if self.capacity > 60 => Self { capacity: rng.u32(1..=60), ..self },
-            _ => self,
+        match self.algorithm.state_kind() {
+            StateKind::Log if self.capacity > 60 => Self { capacity: rng.u32(1..=60), ..self },
+            StateKind::Cell | StateKind::Log | StateKind::InFlight => self,
         }
     }
 

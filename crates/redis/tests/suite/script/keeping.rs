@@ -2,7 +2,7 @@
 
 use super::{SECOND_US, START_US, Scripted, ask, charge};
 use smallvec::smallvec;
-use tollgate_core::algorithm::Algorithm;
+use tollgate_core::algorithm::{Algorithm, StateKind};
 use tollgate_core::lending::{EPOCH_US, LeaseReport, Prefetch, StoredState};
 use tollgate_core::limit::{Limit, LimitSize};
 use tollgate_core::script::{self, ReplyError, ReplyState, RequestRun, ScriptCall};
@@ -92,25 +92,17 @@ fn an_expiry_is_renewed_in_time_and_not_more_often() {
 #[test]
 fn no_key_lives_for_ever_or_longer_than_it_has_to() {
     let mut scripted = Scripted::start();
-    let algorithms = [
-        Algorithm::TokenBucket,
-        Algorithm::LeakyBucket,
-        Algorithm::Gcra,
-        Algorithm::FixedWindow,
-        Algorithm::SlidingWindowLog,
-        Algorithm::SlidingWindowCounter,
-    ];
     for window_us in [1_000, SECOND_US, 60 * SECOND_US, 30 * DAY_US] {
-        for algorithm in algorithms {
+        for algorithm in Algorithm::scripted() {
             let limit = limit(algorithm, 10, window_us);
             let key = format!("{{{algorithm:?}{window_us}}}");
             scripted.charge_one(START_US, &key, &ask(&limit, field(1), 3));
             let window_ms = window_us.div_ceil(1_000) as i64;
             let keys: Vec<Vec<u8>> = scripted.query(&[b"KEYS", format!("{key}*").as_bytes()]);
             assert_eq!(keys.len(), 1, "{limit:?}");
-            let expected_ms = match algorithm {
-                Algorithm::SlidingWindowLog => window_ms + 10_000,
-                _ => (2 * window_ms).max(16_000),
+            let expected_ms = match algorithm.state_kind() {
+                StateKind::Log | StateKind::InFlight => window_ms + 10_000,
+                StateKind::Cell => (2 * window_ms).max(16_000),
             };
             assert_eq!(script::ttl_ms(limit.meter()) as i64, expected_ms);
             let left_ms = scripted.pttl_ms(&keys[0]);
@@ -310,15 +302,6 @@ fn every_entry_of_a_long_log_is_found() {
     }
 }
 
-/// Those that keep a state and lend.
-const LENDING: [Algorithm; 5] = [
-    Algorithm::TokenBucket,
-    Algorithm::LeakyBucket,
-    Algorithm::Gcra,
-    Algorithm::FixedWindow,
-    Algorithm::SlidingWindowCounter,
-];
-
 /// A key under one limit, on virtual time: its expiry comes nearer as the test says.
 struct Aging {
     key: String,
@@ -417,7 +400,7 @@ fn any_idle_ms(rng: &mut fastrand::Rng, fill_ms: u64) -> u64 {
 fn no_key_expires_while_tokens_are_lent_or_it_still_limits() {
     let mut scripted = Scripted::start();
     let mut rng = fastrand::Rng::with_seed(11);
-    for algorithm in LENDING {
+    for algorithm in Algorithm::ALL.into_iter().filter(|algorithm| algorithm.is_leased()) {
         let (mut expired, mut most_lent) = (0, 0);
         for fill_s in 1..=10 {
             let limit = limit(algorithm, 100, fill_s * SECOND_US);
@@ -450,8 +433,6 @@ fn no_key_expires_while_tokens_are_lent_or_it_still_limits() {
         }
         println!("{algorithm:?}: expired {expired} times, {most_lent} lent at most");
         assert!(expired > 20, "{algorithm:?}: expired {expired} times");
-        assert!(
-            most_lent > 50 || matches!(algorithm, Algorithm::FixedWindow | Algorithm::SlidingWindowCounter)
-        );
+        assert!(most_lent > 50 || algorithm.counts_windows());
     }
 }

@@ -80,7 +80,7 @@ fn account(connection: &mut Connection, limit: &Limit, key: &str, field: StateFi
         ChargeCall { meter, field, enforced: true, as_lent: false, prefetch: Prefetch::NONE, reports };
     let ask = ScriptCall { runs: smallvec![], charges: smallvec![charge] };
     let mut command = redis::cmd("EVAL");
-    command.arg(script::SCRIPT).arg(1).arg(key).arg(script::arguments(
+    command.arg(script::source()).arg(1).arg(key).arg(script::arguments(
         script::CallTime::Server,
         false,
         [&ask].into_iter(),

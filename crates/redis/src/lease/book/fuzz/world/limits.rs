@@ -43,6 +43,7 @@ fn client(number: u64) -> u64 {
 
 impl Kept {
     pub(super) fn all() -> Vec<Self> {
+        assert!(Algorithm::scripted().all(|algorithm| LIMITS.iter().any(|limit| limit.1 == algorithm)));
         let kept = |(index, (number, algorithm, capacity, per_us)): (usize, (u64, Algorithm, u32, u64))| {
             let charge = OwnedCharge {
                 id: LimitId::NONE,
@@ -52,7 +53,7 @@ impl Kept {
                 meter: meter(algorithm, capacity, per_us),
                 // Some only count.
                 enforced: index != 5 && index != 8,
-                leased: algorithm != SlidingWindowLog && algorithm != Gcra,
+                leased: algorithm.is_leased() && algorithm != Gcra,
                 over: OverLimitEffect::default(),
                 leasing: LeaseTiming::default(),
                 denies_on_failure: index % 2 == 0,
@@ -77,7 +78,7 @@ impl Kept {
         }
         let capacity = [1, 7, 200, 1_000][choices.below(4)];
         self.charge.meter = meter(self.algorithm, capacity, self.per_us);
-        self.charge.leased = self.algorithm != SlidingWindowLog && !choices.one_in(4);
+        self.charge.leased = self.algorithm.is_leased() && !choices.one_in(4);
     }
 }
 

@@ -1,0 +1,27 @@
+local given_us, flags, biased_us = decode(">I7BI7", ARGV[1])
+local mode = floor(flags / 2)
+if mode == 1 then
+  now_us = given_us
+else
+  local time = redis_call("TIME")
+  now_us = time[1] * 1000000 + time[2]
+  if mode == 2 then
+    now_us = now_us + biased_us - CORRECTION_BIAS_US
+    -- The clock has stepped, or the call was on its way for too long: nothing is charged by a time like that.
+    if given_us > 0 and (now_us > given_us + CLOCK_TOLERANCE_US or now_us < given_us - CLOCK_TOLERANCE_US) then
+      return { encode(">I7", now_us) }
+    end
+  end
+end
+epoch_now = floor(now_us / EPOCH_US)
+local which = ARGV[2]
+local names, before, clients = KEYS, 0, #which
+if flags % 2 == 1 then names, before = ARGV, #ARGV - clients end
+local replies = { encode(">I7", now_us) }
+for index = 1, clients do
+  local call = ARGV[2 + byte(which, index)]
+  local done, reply = pcall(known_calls[call] or charge_client, names[before + index], call)
+  if not done then reply = "-" .. (type(reply) == "table" and reply.err or tostring(reply)) end
+  replies[1 + index] = reply
+end
+return replies

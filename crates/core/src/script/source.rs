@@ -1,0 +1,63 @@
+//! The text of the script: constants that Rust and Lua share, written here from those of Rust, and then the Lua files.
+
+use super::{CLOCK_TOLERANCE_US, CORRECTION_BIAS_US, LIMIT_BYTES, NARROW, NARROW_BYTES, WIDE, WIDE_BYTES};
+use crate::algorithm::sliding_window_log::RETURN_DEPTH;
+use crate::algorithm::{Algorithm, bucket, window};
+use crate::lending::{EPOCH_US, EPOCHS};
+use crate::state_address;
+use std::fmt::Write;
+use std::sync::LazyLock;
+
+/// The tables in which each algorithm puts its functions, see `definitions.lua`.
+const FUNCTION_TABLES: [&str; 4] = ["open", "apply_report", "close", "log_status"];
+
+static SOURCE: LazyLock<String> = LazyLock::new(|| {
+    let mut source = constants();
+    source.push_str(include_str!("definitions.lua"));
+    source.push_str(bucket::SCRIPT);
+    source.push_str(window::SCRIPT);
+    for algorithm in Algorithm::scripted() {
+        source.push_str(algorithm.script());
+    }
+    source.push_str(include_str!("state.lua"));
+    source.push_str(include_str!("charge.lua"));
+    source.push_str(include_str!("plain_bucket.lua"));
+    source.push_str(include_str!("main.lua"));
+    source
+});
+
+/// The script. In a cluster, [`CLUSTER_HEADER`](super::CLUSTER_HEADER) comes before it.
+pub fn source() -> &'static str {
+    &SOURCE
+}
+
+fn constants() -> String {
+    let shared = [
+        ("EPOCH_US", EPOCH_US),
+        ("EPOCHS", EPOCHS.into()),
+        ("CLOCK_TOLERANCE_US", CLOCK_TOLERANCE_US),
+        ("CORRECTION_BIAS_US", CORRECTION_BIAS_US as u64),
+        ("WIDE", WIDE),
+        ("WIDE_BYTES", WIDE_BYTES as u64),
+        ("NARROW", NARROW),
+        ("NARROW_BYTES", NARROW_BYTES as u64),
+        ("LIMIT_BYTES", LIMIT_BYTES as u64),
+        ("LIMIT_FIELD_BYTES", state_address::LIMIT_BYTES as u64),
+        ("RETURN_DEPTH", RETURN_DEPTH as u64),
+    ];
+    let mut lua = String::new();
+    let mut define = |name: &str, value: &str| {
+        writeln!(lua, "local {name} = {value}").expect("a string takes all that is written");
+    };
+    for (name, value) in shared {
+        define(name, &value.to_string());
+    }
+    for algorithm in Algorithm::scripted() {
+        define(&algorithm.name().to_uppercase(), &algorithm.code().to_string());
+    }
+    let empty = format!("{{ {} }}", ["false"; Algorithm::ALL.len()].join(", "));
+    for table in FUNCTION_TABLES {
+        define(table, &empty);
+    }
+    lua
+}
