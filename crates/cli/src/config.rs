@@ -268,7 +268,7 @@ fn read(path: &std::path::Path) -> Result<SettingsFile, Failure> {
     let identity = file.identity.clone().unwrap_or_default();
     let identities = IdentityExtractor::open(&identity, folder).unwrap_or_else(|error| {
         let field = error.field.split('.').fold(root.field("identity"), |path, name| path.field(name));
-        document.error(&field, error.message, None);
+        document.error(&field, error.problem.to_string(), None);
         IdentityExtractor::default()
     });
     let report = document.into_report();

@@ -17,7 +17,7 @@ pub(crate) struct Clients {
 
 impl Clients {
     pub(crate) fn of_peer(peer: IpAddr, limits: &RateLimitLayer) -> Self {
-        let identities = limits.known_identities();
+        let identities = limits.identity_extractor();
         let behind = identities.client_ip().trusts(peer).then(|| Arc::clone(identities));
         Self { peer, behind }
     }

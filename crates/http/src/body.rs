@@ -1,6 +1,6 @@
-//! The JSON bodies of refusals.
+//! The JSON bodies of refusals and errors.
 
-use crate::headers::{ACCEPT, LimitSeconds, phrases};
+use crate::headers::{ACCEPT, LimitSeconds, limit_text};
 use http::{HeaderMap, StatusCode};
 use serde::Serialize;
 use std::borrow::Cow;
@@ -10,40 +10,40 @@ use tollgate_limiter::Terms;
 pub(crate) const JSON: &str = "application/json";
 pub(crate) const PROBLEM_JSON: &str = "application/problem+json";
 
-/// What programs tell refusals apart by.
+/// The code by which programs tell errors apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum ErrorCode {
-    /// Over a limit.
+    /// A limit is exceeded.
     RateLimitExceeded,
-    /// The store is unavailable, and a rule says that requests are refused then.
+    /// The store is unavailable, and the rule refuses requests then.
     StoreUnavailable,
-    /// On the deny list.
+    /// The client is on the deny list.
     Denied,
-    /// The request makes no sense.
+    /// The request is malformed.
     BadRequest,
-    /// It can never pass.
+    /// The cost is above the limit: the request can never be admitted.
     CostAboveLimit,
     /// The body is longer than allowed.
     BodyTooLarge,
-    /// The body is not of a type that is read here.
+    /// The content type is not supported.
     UnsupportedMediaType,
     /// The body did not arrive in time.
     RequestTimeout,
     /// Nothing is served there.
     NotFound,
-    /// Something is served there, but not by this method.
+    /// The method is not allowed there.
     MethodNotAllowed,
-    /// The server behind the gateway gave no proper answer.
+    /// The upstream could not be reached, or its response is invalid.
     BadGateway,
-    /// No server behind the gateway is well.
+    /// No upstream is healthy.
     UpstreamUnavailable,
-    /// The server behind the gateway took too long.
+    /// The upstream did not respond in time.
     UpstreamTimeout,
 }
 
 impl ErrorCode {
-    /// The status that goes with it.
+    /// The status of a response with this code.
     pub fn status(self) -> StatusCode {
         match self {
             Self::RateLimitExceeded => StatusCode::TOO_MANY_REQUESTS,
@@ -61,7 +61,7 @@ impl ErrorCode {
     }
 }
 
-/// A refusal about which there is no more to say.
+/// An error without details.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct ErrorMessage<'a> {
     /// For programs.
@@ -70,11 +70,11 @@ pub struct ErrorMessage<'a> {
     pub message: &'a str,
 }
 
-/// The refusal of a request that is on the deny list. It tells no reason: that is for operators.
+/// The refusal by the deny list. The reason is for operators only.
 pub const DENIED: ErrorMessage<'static> =
     ErrorMessage { code: ErrorCode::Denied, message: "This client is on the deny list" };
 
-/// The refusal of a request that only the store could have decided. No limit is named: none is known to be exceeded.
+/// The refusal because the store is unavailable. No limit is named: none is known to be exceeded.
 pub const STORE_UNAVAILABLE: ErrorMessage<'static> = ErrorMessage {
     code: ErrorCode::StoreUnavailable,
     message: "The store of the rate limits is unavailable; try again later",
@@ -86,11 +86,11 @@ pub fn error(error: &impl Serialize) -> Vec<u8> {
     struct ErrorEnvelope<'a, E> {
         error: &'a E,
     }
-    serde_json::to_vec(&ErrorEnvelope { error }).expect("texts and numbers can be written as JSON")
+    serde_json::to_vec(&ErrorEnvelope { error }).expect("strings and numbers can be written as JSON")
 }
 
-/// The body of a request over its limit; what is not known is null. Only numbers vary, so nothing needs
-/// escaping; a client that hammers gets it again and again, so it is put together by hand.
+/// The body of a 429; what is not known is null. It is the most frequent body, so it is written by hand: only numbers vary, and
+/// nothing needs escaping.
 pub(crate) fn limited(terms: &Terms, seconds: &LimitSeconds) -> Vec<u8> {
     const TIME_BYTES: usize = 20;
     const NULL: &[u8] = b"null";
@@ -98,11 +98,11 @@ pub(crate) fn limited(terms: &Terms, seconds: &LimitSeconds) -> Vec<u8> {
     let wait = seconds.retry_after.map_or(NULL, |wait| digits.format(wait).as_bytes());
     let (before_time, end) = (br#","reset_at":"#, b"}}}");
     let time_bytes = seconds.reset.map_or(NULL.len(), |_| TIME_BYTES + 2);
-    phrases::of(terms, |phrases| {
+    limit_text::with(terms, |text| {
         let rest = wait.len() + before_time.len() + time_bytes + end.len();
-        // With no room to spare the list becomes the body as it is.
-        let mut body = Vec::with_capacity(phrases.refusal.len() + rest);
-        body.extend_from_slice(&phrases.refusal);
+        // With the exact capacity, `Bytes` takes the list over without a copy.
+        let mut body = Vec::with_capacity(text.refusal_prefix.len() + rest);
+        body.extend_from_slice(&text.refusal_prefix);
         body.extend_from_slice(wait);
         body.extend_from_slice(before_time);
         match seconds.reset {
@@ -118,8 +118,8 @@ pub(crate) fn limited(terms: &Terms, seconds: &LimitSeconds) -> Vec<u8> {
     })
 }
 
-/// The body of a refusal, up to the wait.
-pub(crate) fn beginning(terms: &Terms) -> Vec<u8> {
+/// The body of a 429 up to the retry time.
+pub(crate) fn limited_prefix(terms: &Terms) -> Vec<u8> {
     let mut body = br#"{"error":{"code":"RATE_LIMIT_EXCEEDED","message":""#.to_vec();
     push_exceeded(&mut body, terms);
     let (limit, window) = (terms.quota, terms.window_seconds);
@@ -129,10 +129,10 @@ pub(crate) fn beginning(terms: &Terms) -> Vec<u8> {
     body
 }
 
-/// A time as [`rfc3339`] writes it, without the machinery of formatting.
+/// Appends a time as [`rfc3339`] formats it, faster.
 fn push_time(text: &mut Vec<u8>, unix_seconds: u64) {
     const DAY: u64 = 86_400;
-    // From 1 March 2000 on leap days are at the end of years, and centuries begin anew after 400 years.
+    // Years that start on 1 March have their leap day at the end, and the calendar repeats every 400 years.
     const MARCH_2000: u64 = 951_868_800;
     const DAYS_IN_400_YEARS: u64 = 146_097;
     let Some(since) = unix_seconds.checked_sub(MARCH_2000).filter(|since| since / DAY < DAYS_IN_400_YEARS)
@@ -157,7 +157,7 @@ fn push_time(text: &mut Vec<u8>, unix_seconds: u64) {
     text.extend_from_slice(&time);
 }
 
-/// The same by RFC 9457, with the type that the IETF draft registers.
+/// The body of a 429 by RFC 9457, with the type that the IETF draft registers.
 pub(crate) fn problem(terms: &Terms, seconds: &LimitSeconds) -> Vec<u8> {
     #[derive(Serialize)]
     #[serde(rename_all = "kebab-case")]
@@ -181,7 +181,7 @@ pub(crate) fn problem(terms: &Terms, seconds: &LimitSeconds) -> Vec<u8> {
         violated_policies: [&terms.names.policy],
         retry_after_seconds: seconds.retry_after,
     };
-    serde_json::to_vec(&problem).expect("texts and numbers can be written as JSON")
+    serde_json::to_vec(&problem).expect("strings and numbers can be written as JSON")
 }
 
 /// The body of a refusal because the store is unavailable.
@@ -200,7 +200,7 @@ pub(crate) fn unavailable(seconds: &LimitSeconds) -> Vec<u8> {
     error(&UnavailableBody { refusal: STORE_UNAVAILABLE, details })
 }
 
-/// The same by RFC 9457, with the code as a member of its own.
+/// The same by RFC 9457, with the code as an extension member.
 pub(crate) fn unavailable_problem(seconds: &LimitSeconds, status: StatusCode) -> Vec<u8> {
     #[derive(Serialize)]
     struct UnavailableProblem {
@@ -220,10 +220,10 @@ pub(crate) fn unavailable_problem(seconds: &LimitSeconds, status: StatusCode) ->
         code: STORE_UNAVAILABLE.code,
         retry_after_seconds: seconds.retry_after,
     };
-    serde_json::to_vec(&problem).expect("texts and numbers can be written as JSON")
+    serde_json::to_vec(&problem).expect("strings and numbers can be written as JSON")
 }
 
-/// "Rate limit of 100 requests per 60 seconds exceeded"
+/// Appends "Rate limit of 100 requests per 60 seconds exceeded".
 fn push_exceeded(text: &mut Vec<u8>, terms: &Terms) {
     let mut digits = itoa::Buffer::new();
     if terms.window_seconds == 0 {
@@ -243,31 +243,51 @@ fn push_exceeded(text: &mut Vec<u8>, terms: &Terms) {
     });
 }
 
-/// Whether the sender asks for problem details: it names them, and does not like plain JSON better.
-pub(crate) fn prefers_problem(headers: &HeaderMap) -> bool {
-    // Hardly anybody asks, and who hammers sends one short line, in which there is no room to.
-    if !headers.get_all(ACCEPT).iter().any(|line| line.len() >= PROBLEM_JSON.len()) {
-        return false;
+/// The format of an error body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BodyFormat {
+    Json,
+    /// Problem details (RFC 9457).
+    ProblemJson,
+}
+
+impl BodyFormat {
+    /// The format for the client that sent `headers`: problem details if it accepts them by name, and not plain JSON with a higher
+    /// weight.
+    pub(crate) fn preferred(headers: &HeaderMap) -> Self {
+        // Most `Accept` lines are too short to name problem details.
+        if !headers.get_all(ACCEPT).iter().any(|line| line.len() >= PROBLEM_JSON.len()) {
+            return Self::Json;
+        }
+        let weight = |media_type: &str| {
+            let lines = headers.get_all(ACCEPT).iter().filter_map(|line| line.to_str().ok());
+            let ranges = lines.flat_map(|line| line.split(','));
+            ranges.filter_map(|range| weight_of(range, media_type)).max()
+        };
+        match weight(PROBLEM_JSON) {
+            Some(problem) if problem > 0 && weight(JSON).is_none_or(|json| json <= problem) => {
+                Self::ProblemJson
+            }
+            _ => Self::Json,
+        }
     }
-    let quality = |media_type: &str| {
-        let lines = headers.get_all(ACCEPT).iter().filter_map(|line| line.to_str().ok());
-        let ranges = lines.flat_map(|line| line.split(','));
-        ranges.filter_map(|range| quality_of(range, media_type)).max()
-    };
-    match quality(PROBLEM_JSON) {
-        Some(problem) if problem > 0 => quality(JSON).is_none_or(|json| json <= problem),
-        _ => false,
+
+    pub(crate) fn media_type(self) -> &'static str {
+        match self {
+            Self::Json => JSON,
+            Self::ProblemJson => PROBLEM_JSON,
+        }
     }
 }
 
 /// The weight of a media range in thousandths, if it is exactly this type.
-fn quality_of(range: &str, media_type: &str) -> Option<u32> {
+fn weight_of(range: &str, media_type: &str) -> Option<u32> {
     let mut parts = range.split(';').map(str::trim);
     if !parts.next()?.eq_ignore_ascii_case(media_type) {
         return None;
     }
     let weight = parts.find_map(|part| part.strip_prefix("q=").or_else(|| part.strip_prefix("Q=")));
-    // A weight that cannot be read is no reason to refuse what was named.
+    // An invalid weight counts as none.
     let weight = weight.and_then(|weight| weight.trim().parse::<f32>().ok()).unwrap_or(1.0);
     Some((weight.clamp(0.0, 1.0) * 1000.0) as u32)
 }
@@ -277,7 +297,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_written_as_everywhere_else() {
+    fn times_are_formatted_as_by_rfc3339() {
         let days = (0..=200_000).map(|day| day * 86_400 + (day * 7_919) % 86_400);
         let edges = [
             0,

@@ -1,25 +1,24 @@
-//! What is wrong with a request, in the words that its sender gets.
+//! Errors that a client gets as a response: a status, a code for programs and a message for people.
 
 use crate::body::{self, ErrorCode};
 use crate::response::{self, FullResponse};
-use serde::Serialize;
+use serde::ser::{Serialize, SerializeStruct, Serializer};
+use std::borrow::Cow;
+use std::fmt;
 use tollgate_limiter::InvalidRequest;
 
-/// Begins the place at the end of a message.
-const PLACE: &str = " at line ";
-
-/// One fault: what is wrong and, as far as that is known, where and what would be right.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+/// What is wrong with a request, or with the upstream that should have answered it.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpError {
     code: ErrorCode,
-    message: String,
-    /// Boxed, because most results of which it is the error are fine.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Without the position.
+    message: Cow<'static, str>,
+    /// Boxed: results are mostly `Ok`, and should be small.
     details: Option<Box<HttpErrorDetails>>,
 }
 
-/// Only what is known is written.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+/// What is known beside the message. Only that is written.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 struct HttpErrorDetails {
     #[serde(skip_serializing_if = "Option::is_none")]
     line: Option<usize>,
@@ -38,101 +37,127 @@ struct HttpErrorDetails {
 }
 
 impl HttpError {
-    /// A request that makes no sense.
-    pub fn bad_request(message: impl Into<String>) -> Self {
-        Self { code: ErrorCode::BadRequest, message: message.into(), details: None }
+    fn new(code: ErrorCode, message: impl Into<Cow<'static, str>>) -> Self {
+        Self { code, message: message.into(), details: None }
     }
 
-    /// A body that is longer than `most_bytes`.
+    /// 400: the request is malformed.
+    pub fn bad_request(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(ErrorCode::BadRequest, message)
+    }
+
+    /// 413: the body is longer than `most_bytes`.
     pub fn too_large(most_bytes: usize) -> Self {
-        let message = format!("the body is longer than {most_bytes} bytes");
-        Self { code: ErrorCode::BodyTooLarge, ..Self::bad_request(message) }
+        Self::new(ErrorCode::BodyTooLarge, format!("the body is longer than {most_bytes} bytes"))
     }
 
-    /// A body of another type than is read here.
-    pub fn unsupported_type(message: impl Into<String>) -> Self {
-        Self { code: ErrorCode::UnsupportedMediaType, ..Self::bad_request(message) }
+    /// 415: the content type is not supported.
+    pub fn unsupported_type(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(ErrorCode::UnsupportedMediaType, message)
     }
 
-    /// A body that did not arrive in time.
+    /// 408: the body did not arrive in time.
     pub fn too_slow() -> Self {
-        Self { code: ErrorCode::RequestTimeout, ..Self::bad_request("the body did not arrive in time") }
+        Self::new(ErrorCode::RequestTimeout, "the body did not arrive in time")
     }
 
-    /// Nothing is served at `path`.
+    /// 404: nothing is served at `path`.
     pub fn not_found(path: &str) -> Self {
         let shown: String = path.chars().take(100).collect();
-        Self { code: ErrorCode::NotFound, ..Self::bad_request(format!("there is nothing at `{shown}`")) }
+        Self::new(ErrorCode::NotFound, format!("there is nothing at `{shown}`"))
     }
 
-    /// A server that could not be reached, or that gave no proper answer.
-    pub fn bad_gateway(message: impl Into<String>) -> Self {
-        Self { code: ErrorCode::BadGateway, ..Self::bad_request(message) }
+    /// 502: the upstream could not be reached, or its response is invalid.
+    pub fn bad_gateway(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(ErrorCode::BadGateway, message)
     }
 
-    /// Every server is left alone for now.
+    /// 503: no upstream is healthy.
     pub fn upstream_unavailable() -> Self {
-        Self {
-            code: ErrorCode::UpstreamUnavailable,
-            ..Self::bad_request("no upstream is well; try again later")
-        }
+        Self::new(ErrorCode::UpstreamUnavailable, "no healthy upstream; try again later")
     }
 
-    /// A server that did not answer in time.
+    /// 504: the upstream did not respond in time.
     pub fn upstream_timeout() -> Self {
-        Self { code: ErrorCode::UpstreamTimeout, ..Self::bad_request("the upstream did not answer in time") }
+        Self::new(ErrorCode::UpstreamTimeout, "the upstream did not respond in time")
     }
 
-    /// The place in the body, both from 1; the message says it too.
+    /// Adds the position in the body, both numbers from 1. The message ends with it.
+    #[must_use]
     pub fn at(mut self, line: usize, column: usize) -> Self {
-        self.message.push_str(&format!("{PLACE}{line} column {column}"));
         let details = self.details_mut();
         (details.line, details.column) = (Some(line), Some(column));
         self
     }
 
-    /// The same fault in a larger text, in which its own text begins at `start` (line and column).
-    pub fn moved_to(mut self, start: (usize, usize)) -> Self {
-        let HttpErrorDetails { line: Some(line), column: Some(column), .. } = *self.details_mut() else {
-            return self;
-        };
-        // The message ends with the place.
-        if let Some(end) = self.message.rfind(PLACE) {
-            self.message.truncate(end);
+    /// Moves the position into a larger text, in which the text of this error starts at `start` (line and column).
+    #[must_use]
+    pub fn moved_to(self, start: (usize, usize)) -> Self {
+        match self.position() {
+            Some((1, column)) => self.at(start.0, start.1 + column - 1),
+            Some((line, column)) => self.at(start.0 + line - 1, column),
+            None => self,
         }
-        self.at(start.0 + line - 1, if line == 1 { start.1 + column - 1 } else { column })
     }
 
-    /// The field, as a path into the body.
+    /// Adds the field, as a path into the body.
+    #[must_use]
     pub fn in_field(mut self, field: impl Into<String>) -> Self {
         self.details_mut().field = Some(field.into());
         self
     }
 
-    /// What would be right.
+    /// Adds what would be right.
+    #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.details_mut().hint = Some(hint.into());
         self
     }
 
-    /// What is wrong, for people.
-    pub fn message(&self) -> &str {
-        &self.message
+    /// The response: its status, and the body `{"error":{…}}`.
+    pub fn response(&self) -> FullResponse {
+        response::json(self.code.status(), body::error(self))
+    }
+
+    fn position(&self) -> Option<(usize, usize)> {
+        let details = self.details.as_ref()?;
+        details.line.zip(details.column)
     }
 
     fn details_mut(&mut self) -> &mut HttpErrorDetails {
         self.details.get_or_insert_default()
     }
+}
 
-    /// The status that it is answered with, and the body `{"error":{…}}`.
-    pub fn response(&self) -> FullResponse {
-        response::json(self.code.status(), body::error(self))
+/// The message, with the position if there is one.
+impl fmt::Display for HttpError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)?;
+        match self.position() {
+            Some((line, column)) => write!(f, " at line {line} column {column}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for HttpError {}
+
+impl Serialize for HttpError {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut fields = serializer.serialize_struct("HttpError", 3)?;
+        fields.serialize_field("code", &self.code)?;
+        fields.serialize_field("message", &self.to_string())?;
+        match &self.details {
+            Some(details) => fields.serialize_field("details", details)?,
+            None => fields.skip_field("details")?,
+        }
+        fields.end()
     }
 }
 
 impl From<InvalidRequest> for HttpError {
     fn from(invalid: InvalidRequest) -> Self {
-        let fault = Self::bad_request(invalid.to_string());
+        let error = Self::bad_request(invalid.to_string());
         match invalid {
             InvalidRequest::CostAboveLimit { rule, limit, cost } => Self {
                 code: ErrorCode::CostAboveLimit,
@@ -142,19 +167,19 @@ impl From<InvalidRequest> for HttpError {
                     cost: Some(cost),
                     ..HttpErrorDetails::default()
                 })),
-                ..fault
+                ..error
             },
-            InvalidRequest::ZeroCost => fault.in_field("cost"),
-            InvalidRequest::EndpointTooLong => fault.in_field("endpoint"),
+            InvalidRequest::ZeroCost => error.in_field("cost"),
+            InvalidRequest::EndpointTooLong => error.in_field("endpoint"),
             InvalidRequest::NeverEnds { rule } => Self {
                 details: Some(Box::new(HttpErrorDetails {
                     rule: Some(rule),
                     hint: Some("such rules work in the gateway and the tower layer".to_owned()),
                     ..HttpErrorDetails::default()
                 })),
-                ..fault
+                ..error
             },
-            InvalidRequest::NamesNobody => fault,
+            InvalidRequest::NamesNobody => error,
         }
     }
 }

@@ -1,5 +1,5 @@
-//! What gRPC callers are told: a status in the headers of an answer without a body ("trailers only"), and
-//! with it the wait, if one is known, as `google.rpc.RetryInfo`, which clients' retry policies read.
+//! Responses to gRPC calls: a status in the headers of a response without a body ("trailers only"), with the retry time as
+//! `google.rpc.RetryInfo`, which the retry policies of clients read.
 
 use crate::body::{DENIED, ErrorCode, STORE_UNAVAILABLE};
 use crate::error::HttpError;
@@ -24,7 +24,7 @@ pub fn is_call(headers: &HeaderMap) -> bool {
     headers.get(&CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
 }
 
-/// What a caller gets that is not let through, or none if it is.
+/// The response to a refused call, or none if it is admitted.
 pub fn refusal(decision: &Decision, options: &HeaderOptions) -> Option<FullResponse> {
     match decision.outcome {
         Outcome::Unlimited | Outcome::Admitted(_) => None,
@@ -35,43 +35,43 @@ pub fn refusal(decision: &Decision, options: &HeaderOptions) -> Option<FullRespo
             } else {
                 (RESOURCE_EXHAUSTED, "Rate limit exceeded")
             };
-            let mut answer = status(code, message);
-            options.write(decision, answer.headers_mut());
-            // Without a promised time there are no details: a client then backs off by its own policy.
+            let mut response = status(code, message);
+            options.write(decision, response.headers_mut());
+            // Without a retry time there are no details: the client then backs off by its own policy.
             if let Some(wait_us) = options.wait_us(&standing, decision.now_us) {
                 let details = STANDARD_NO_PAD.encode(retry_details(code, message, wait_us));
                 let details = HeaderValue::try_from(details).expect("base64 is header text");
-                answer.headers_mut().insert(&GRPC_STATUS_DETAILS, details);
+                response.headers_mut().insert(&GRPC_STATUS_DETAILS, details);
             }
             if decision.store_unavailable {
-                answer.extensions_mut().insert(StoreUnavailable);
+                response.extensions_mut().insert(StoreUnavailable);
             }
-            Some(answer)
+            Some(response)
         }
     }
 }
 
-/// The status that means the same as the one of HTTP.
+/// The gRPC status for the HTTP status of the options.
 fn unavailable(options: &HeaderOptions) -> u8 {
     let status = options.store_unavailable.status();
     if status == ErrorCode::RateLimitExceeded.status() { RESOURCE_EXHAUSTED } else { UNAVAILABLE }
 }
 
-/// The answer to a call that makes no sense.
-pub fn fault(fault: &HttpError) -> FullResponse {
-    status(INVALID_ARGUMENT, fault.message())
+/// The response to a malformed call.
+pub fn invalid_argument(error: &HttpError) -> FullResponse {
+    status(INVALID_ARGUMENT, &error.to_string())
 }
 
 fn status(code: u8, message: &str) -> FullResponse {
-    let mut answer = Response::new(Full::new(Bytes::new()));
-    let headers = answer.headers_mut();
+    let mut response = Response::new(Full::new(Bytes::new()));
+    let headers = response.headers_mut();
     headers.insert(&CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     headers.insert(&GRPC_STATUS, HeaderValue::from(u16::from(code)));
     headers.insert(&GRPC_MESSAGE, percent_encoded(message));
-    answer
+    response
 }
 
-/// A message as the protocol wants it: printable ASCII, everything else escaped.
+/// A message as the protocol requires it: everything but printable ASCII is escaped.
 fn percent_encoded(message: &str) -> HeaderValue {
     let mut text = String::with_capacity(message.len());
     for byte in message.bytes() {
@@ -100,7 +100,7 @@ fn retry_details(code: u8, message: &str, wait_us: u64) -> Vec<u8> {
     status
 }
 
-/// A number under `field`; 0 is the default and is left out.
+/// Appends a number under `field`; 0 is the default and is left out.
 fn push_number(out: &mut Vec<u8>, field: u8, number: u64) {
     if number != 0 {
         out.push(field << 3);
@@ -108,7 +108,7 @@ fn push_number(out: &mut Vec<u8>, field: u8, number: u64) {
     }
 }
 
-/// A text or an inner message under `field`.
+/// Appends a string or an inner message under `field`.
 fn push_bytes(out: &mut Vec<u8>, field: u8, bytes: &[u8]) {
     out.push(field << 3 | 2);
     push_varint(out, bytes.len() as u64);

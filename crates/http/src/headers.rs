@@ -1,13 +1,13 @@
-//! The headers of a decision, and every header name that Tollgate writes or looks at.
+//! The headers of a decision, and every header name that Tollgate writes or reads.
 //!
-//! Three families say the same thing. `X-RateLimit-*` is what most clients read, `RateLimit` and
-//! `RateLimit-Policy` are the IETF draft (structured fields), and `RateLimit-Limit/-Remaining/-Reset` is
-//! an older draft that some clients still want. `Retry-After` belongs to none and is written whenever a time is known.
+//! There are three families with the same content: `X-RateLimit-*`, which most clients read; `RateLimit` and
+//! `RateLimit-Policy`, the IETF draft (structured fields); and `RateLimit-Limit/-Remaining/-Reset`, an older draft that some
+//! clients still read. `Retry-After` is written whenever a retry time is known.
 //!
-//! Of requests in flight no time is known: when one ends, and when all have. A limit on them has neither a
-//! `Retry-After` nor a reset; a client that got one would wait for it.
+//! A limit on requests in flight has neither a `Retry-After` nor a reset: it is not known when a request will end, and a client would
+//! wait for the time that it is told.
 
-pub(crate) mod phrases;
+pub(crate) mod limit_text;
 
 use crate::body::ErrorCode;
 use bytes::Bytes;
@@ -24,11 +24,11 @@ pub(crate) static CONNECTION: HeaderName = http::header::CONNECTION;
 pub(crate) static CONTENT_TYPE: HeaderName = http::header::CONTENT_TYPE;
 
 pub(crate) static X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
-/// The addresses that a request came through.
+/// The addresses that a request was forwarded by.
 pub static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 /// The scheme that the client used.
 pub static X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
-/// The host that the client asked for.
+/// The host that the client sent.
 pub static X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 pub(crate) static GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 pub(crate) static GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
@@ -48,7 +48,7 @@ static LEGACY_RESET: HeaderName = HeaderName::from_static("ratelimit-reset");
 const UNKNOWN_REMAINING: HeaderValue = HeaderValue::from_static("-1");
 const DEGRADED: HeaderValue = HeaderValue::from_static("degraded");
 
-/// Which families of headers are written.
+/// Which headers are written: the `headers:` section of the settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct HeaderOptions {
@@ -58,10 +58,10 @@ pub struct HeaderOptions {
     pub ratelimit: bool,
     /// `RateLimit-Limit`, `-Remaining` and `-Reset`, an older draft.
     pub legacy: bool,
-    /// What `X-RateLimit-Reset` counts from.
+    /// The form of `X-RateLimit-Reset`.
     pub reset: ResetFormat,
-    /// At most this much is added to `Retry-After`, more or less of it at random, so that those who were
-    /// refused together do not return together. None by default.
+    /// Up to this time is added to `Retry-After` at random, so that clients that were refused together do not retry together. None by
+    /// default.
     pub retry_jitter: Option<DurationText>,
     /// The status of a refusal because the store is unavailable.
     pub store_unavailable: UnavailableStatus,
@@ -74,21 +74,26 @@ pub enum UnavailableStatus {
     /// 503: the client has exceeded nothing.
     #[default]
     ServiceUnavailable,
-    /// 429, for clients that wait for nothing else.
+    /// 429, for clients that retry nothing else.
     TooManyRequests,
 }
 
 impl TryFrom<u16> for UnavailableStatus {
-    type Error = String;
+    type Error = UnsupportedStatus;
 
-    fn try_from(status: u16) -> Result<Self, String> {
+    fn try_from(status: u16) -> Result<Self, UnsupportedStatus> {
         match status {
             503 => Ok(Self::ServiceUnavailable),
             429 => Ok(Self::TooManyRequests),
-            other => Err(format!("`{other}` is not a status for this; write 503 or 429")),
+            other => Err(UnsupportedStatus(other)),
         }
     }
 }
+
+/// A status that is no [`UnavailableStatus`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not supported here; write 503 or 429")]
+pub struct UnsupportedStatus(u16);
 
 impl UnavailableStatus {
     pub(crate) fn status(self) -> StatusCode {
@@ -112,30 +117,30 @@ impl Default for HeaderOptions {
     }
 }
 
-/// What `X-RateLimit-Reset` counts from.
+/// The form of `X-RateLimit-Reset`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ResetFormat {
-    /// The epoch: it is an instant in unix seconds.
+    /// An instant in Unix seconds.
     #[default]
     Unix,
-    /// Now: it is a number of seconds to wait.
+    /// Seconds from now.
     Delta,
 }
 
 impl HeaderOptions {
-    /// Writes what the caller is told about `decision`. If no limit decided, that is nothing.
+    /// Writes the headers of `decision`. If no limit decided, there are none.
     pub fn write(&self, decision: &Decision, headers: &mut HeaderMap) {
-        // A map that grows while it is filled is built more than once.
+        // A map that grows while it is filled is built several times.
         headers.reserve(self.count() + usize::from(matches!(decision.outcome, Outcome::Limited(_))));
         let Some((terms, standing)) = decision.standing() else { return };
         let seconds = self.seconds(decision, &terms, &standing);
         if let Some(retry_after) = seconds.retry_after {
             headers.insert(&RETRY_AFTER, number(retry_after));
         }
-        phrases::of(&terms, |phrases| {
+        limit_text::with(&terms, |text| {
             if self.x_ratelimit {
-                headers.insert(&X_LIMIT, phrases.limit.clone());
+                headers.insert(&X_LIMIT, text.limit.clone());
                 if decision.degraded {
                     headers.insert(&X_REMAINING, UNKNOWN_REMAINING);
                     headers.insert(&X_POLICY, DEGRADED);
@@ -149,16 +154,16 @@ impl HeaderOptions {
                 }
             }
             if self.ratelimit {
-                headers.insert(&RATELIMIT_POLICY, phrases.policy.clone());
-                // What is left is not known of a degraded decision, and this field has no word for that.
+                headers.insert(&RATELIMIT_POLICY, text.policy.clone());
+                // What remains is not known of a degraded decision, and this field cannot say so.
                 if !decision.degraded {
                     let reset_after = seconds.reset.map(|reset| reset.after);
-                    let item = standing_item(&phrases.name, standing.remaining.into(), reset_after);
+                    let item = standing_item(&text.name, standing.remaining.into(), reset_after);
                     headers.insert(&RATELIMIT, item);
                 }
             }
             if self.legacy {
-                headers.insert(&LEGACY_LIMIT, phrases.limit.clone());
+                headers.insert(&LEGACY_LIMIT, text.limit.clone());
                 if !decision.degraded {
                     headers.insert(&LEGACY_REMAINING, number(standing.remaining.into()));
                 }
@@ -170,13 +175,13 @@ impl HeaderOptions {
         });
     }
 
-    /// How many headers there are at most in the families that are written, but for a degraded decision.
+    /// The number of headers of the families that are written; one more if degraded.
     fn count(&self) -> usize {
         3 * usize::from(self.x_ratelimit) + 2 * usize::from(self.ratelimit) + 3 * usize::from(self.legacy)
     }
 }
 
-/// The numbers below 100, in two digits each: what is left is often nothing, and waits are mostly short.
+/// The numbers below 100 in two digits each. Most numbers in headers are that small, and need no allocation.
 static PAIRS: &str = "00010203040506070809101112131415161718192021222324252627282930313233343536373839\
                       40414243444546474849505152535455565758596061626364656667686970717273747576777879\
                       8081828384858687888990919293949596979899";
@@ -204,28 +209,28 @@ fn standing_item(name: &[u8], remaining: u64, reset_after: Option<u64>) -> Heade
     value(item)
 }
 
-/// A list that is exactly as long as its text becomes the value as it is.
+/// Without a copy if the capacity of `text` is its length.
 fn value(text: Vec<u8>) -> HeaderValue {
     HeaderValue::from_maybe_shared(Bytes::from(text))
-        .expect("digits, punctuation and printable names are header text")
+        .expect("digits, punctuation and printable names are valid in headers")
 }
 
-/// Tells the upstream of a request.
+/// Writes a flag for the upstream.
 pub(crate) fn write_flag(flag: &Flagged, headers: &mut HeaderMap) {
     let (Ok(name), Ok(value)) = (HeaderName::try_from(flag.header), HeaderValue::try_from(&*flag.value()))
     else {
-        // Both are checked when rules are read.
+        // Both are validated with the rules.
         return;
     };
     headers.insert(name, value);
 }
 
 impl HeaderOptions {
-    /// How long the caller is told to wait, if it is.
+    /// The retry time with its jitter, if there is one.
     pub(crate) fn wait_us(&self, standing: &LimitStatus, now_us: u64) -> Option<u64> {
         let wait_us = standing.wait_us()?;
         let jitter_us = match self.retry_jitter {
-            // The microsecond of a decision is as good as a die, and the same for header and body.
+            // Pseudo-random, and the same for the headers and the body of one decision.
             Some(most) => mixed(now_us ^ standing.reset_after_us.rotate_left(32)) % (most.us + 1),
             None => 0,
         };
@@ -235,7 +240,7 @@ impl HeaderOptions {
     /// What the headers and the body say of a decision, in whole seconds.
     pub fn seconds(&self, decision: &Decision, terms: &Terms, standing: &LimitStatus) -> LimitSeconds {
         let now_us = decision.now_us;
-        // Without the store nothing is known of the limit but its size.
+        // Without the store only the quota of the limit is known.
         let has_reset = !terms.counts_in_flight() && !decision.store_unavailable;
         let reset_after_us = Some(standing.reset_after_us).filter(|_| has_reset);
         LimitSeconds {
@@ -248,29 +253,28 @@ impl HeaderOptions {
     }
 }
 
-/// Neighbouring numbers become unlike ones (splitmix64).
+/// A mixing function (splitmix64).
 fn mixed(number: u64) -> u64 {
     let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     number ^ (number >> 31)
 }
 
-/// A standing in the whole seconds that HTTP counts in. All are rounded up: a client that believes them
-/// never comes too early.
+/// The times of a decision in whole seconds, rounded up: a client that waits for them is never too early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitSeconds {
-    /// At least 1; none if it was admitted, or if no time is promised.
+    /// At least 1; none if the request was admitted, or if no retry time is known.
     pub retry_after: Option<u64>,
-    /// None of a limit on requests in flight, or if the store is unavailable.
+    /// None for a limit on requests in flight, or if the store is unavailable.
     pub reset: Option<ResetSeconds>,
 }
 
-/// When nothing of a limit is used.
+/// When a limit is unused again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResetSeconds {
     /// From now.
     pub after: u64,
-    /// Since the epoch.
+    /// In Unix time.
     pub at: u64,
 }
 
@@ -279,7 +283,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_written_as_they_are_read() {
+    fn numbers_are_written_in_decimal() {
         for value in (0..1_000).chain([u64::MAX / 2, u64::MAX - 1, u64::MAX]) {
             assert_eq!(number(value), value.to_string());
         }

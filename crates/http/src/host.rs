@@ -1,4 +1,4 @@
-//! The host that a request is for, in one form: in lower case, without its port, without a dot at its end.
+//! The host of a request in one canonical form: lower case, without a port, without a trailing dot.
 
 use crate::error::HttpError;
 use http::header::HOST;
@@ -6,8 +6,8 @@ use http::{HeaderMap, HeaderValue, Request, Uri};
 use std::borrow::Cow;
 use std::net::Ipv6Addr;
 
-/// The canonical form of a host as a target or a `Host` names it; borrowed if it has that form already. None if it
-/// is none: servers might read a part of it as something else.
+/// The canonical form of a host as it is written in a target or in `Host`; borrowed if `text` has that form already. None if `text` is
+/// invalid: servers may interpret it differently.
 #[inline]
 pub fn canonical(text: &str) -> Option<Cow<'_, str>> {
     if text.starts_with('[') {
@@ -26,14 +26,14 @@ pub fn canonical(text: &str) -> Option<Cow<'_, str>> {
         }
         before = byte;
     }
-    // An empty text is a host that is not named; nothing else without a name is one.
+    // An empty text is no host at all, which is valid; a port without a host is not.
     if !is_port(port) || before == b'.' && !text.is_empty() {
         return None;
     }
     Some(if is_lower { Cow::Borrowed(name) } else { Cow::Owned(name.to_ascii_lowercase()) })
 }
 
-/// An IPv6 address, which has many spellings.
+/// The one form of an IPv6 address.
 fn bracketed(text: &str) -> Option<Cow<'_, str>> {
     let (address, port) = text[1..].split_once(']')?;
     let address: Ipv6Addr = address.parse().ok()?;
@@ -41,31 +41,31 @@ fn bracketed(text: &str) -> Option<Cow<'_, str>> {
     has_port.then(|| Cow::Owned(format!("[{address}]")))
 }
 
-/// Digits, or nothing.
+/// Digits, or nothing at all.
 fn is_port(text: &str) -> bool {
     text.len() <= 5 && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// The canonical host that a request with this target and these headers is for, if it names one.
-pub fn of<'r>(uri: &'r Uri, headers: &'r HeaderMap) -> Result<Option<Cow<'r, str>>, HttpError> {
+/// The canonical host of a request with this target and these headers, if it names one.
+pub fn of_request<'r>(uri: &'r Uri, headers: &'r HeaderMap) -> Result<Option<Cow<'r, str>>, HttpError> {
     let mut lines = headers.get_all(HOST).iter();
     let text = match (uri.authority(), lines.next(), lines.next()) {
-        (_, _, Some(_)) => return Err(wrong()),
+        (_, _, Some(_)) => return Err(not_one_host()),
         (Some(authority), _, _) => authority.as_str(),
-        (None, Some(line), _) => line.to_str().map_err(|_| wrong())?,
+        (None, Some(line), _) => line.to_str().map_err(|_| not_one_host())?,
         (None, None, _) => return Ok(None),
     };
-    let host = canonical(text).ok_or_else(wrong)?;
+    let host = canonical(text).ok_or_else(not_one_host)?;
     Ok(Some(host).filter(|host| !host.is_empty()))
 }
 
-/// Makes `Host` say what the target says, if both name a host: the target counts, and what stands behind the limiter
-/// might look at the other.
-pub fn settle<B>(request: &mut Request<B>) {
+/// Sets `Host` to the host of the target, if both name one: the target counts, and the service behind the limiter may read the
+/// other.
+pub fn align_host_header<B>(request: &mut Request<B>) {
     let Some(authority) = request.uri().authority() else { return };
     let mut lines = request.headers().get_all(HOST).iter();
     let differs = lines.next().is_some_and(|line| line.as_bytes() != authority.as_str().as_bytes());
-    // Of several it is not known which counts, and the request is refused.
+    // A request with several `Host` lines is refused elsewhere.
     if differs
         && lines.next().is_none()
         && let Ok(host) = HeaderValue::from_str(authority.as_str())
@@ -74,7 +74,7 @@ pub fn settle<B>(request: &mut Request<B>) {
     }
 }
 
-fn wrong() -> HttpError {
+fn not_one_host() -> HttpError {
     HttpError::bad_request("a request names exactly one host")
 }
 
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn forms() {
+    fn canonical_forms() {
         for (text, expected) in [
             ("", Some("")),
             ("a", Some("a")),

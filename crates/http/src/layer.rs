@@ -1,21 +1,21 @@
-//! The tower layer: the limiter in front of any HTTP service, in the same process.
+//! The tower layer: a limiter in front of any HTTP service, in the same process.
 //!
-//! It works wherever tower layers do: axum, hyper, tonic. For each request it
+//! It works with axum, hyper, tonic and everything else that takes tower layers. For each request it
 //!
-//! 1. brings the path into its canonical form, and passes it on in that form;
-//! 2. finds out who asks ([`crate::identity`]);
+//! 1. replaces the path with its canonical form;
+//! 2. extracts the identities ([`crate::identity`]);
 //! 3. asks the [`Limiter`];
-//! 4. calls the inner service and adds the headers of the decision to its response, or answers itself: 429, 403
-//!    or 400, and to gRPC callers the statuses that mean the same.
+//! 4. calls the inner service and adds the headers of the decision to its response, or responds itself: 429, 403, 503 or 400, and
+//!    to gRPC calls with the corresponding gRPC statuses.
 //!
-//! With the embedded store all of this happens in [`call`](tower_service::Service::call), without waiting and
-//! without an allocation of its own; only a shared store may have to be waited for, or a turn, where a rule says so
-//! (`on_exceed`). Places among the requests in flight are given back when the response has ended, or is dropped because
-//! its client has gone; work that outlives both keeps its [`SharedPermit`].
+//! With the embedded store all of this happens in [`call`](tower_service::Service::call), without waiting and without an
+//! allocation; a request may have to wait only for a shared store, or where a rule queues it (`on_exceed`). The permit of a request
+//! in flight is released when the response has ended, or is dropped because the client has gone; work that outlives both holds a
+//! [`SharedPermit`].
 
 mod body;
 mod future;
-mod gate;
+mod layer_core;
 mod shared_permit;
 
 use crate::headers::HeaderOptions;
@@ -24,8 +24,8 @@ use crate::reserved_headers::ReservedHeaders;
 pub use body::{ResponseBody, ResponseSource};
 use bytes::Bytes;
 pub use future::ResponseFuture;
-use gate::{LayerCore, LayerOutcome};
 use http::{Extensions, Request, Response};
+use layer_core::{LayerCore, LayerOutcome};
 pub use shared_permit::SharedPermit;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -34,11 +34,11 @@ use tollgate_limiter::{Decision, Limiter};
 use tower_layer::Layer;
 use tower_service::Service;
 
-/// The address that a request came from, as a request extension: one way to tell the layer of it.
+/// The address of the peer, as an extension of the request. [`RateLimitLayer`] reads it by default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerAddr(pub SocketAddr);
 
-/// Finds the peer of a request among its extensions.
+/// Finds the address of the peer in the extensions of a request.
 pub type PeerFrom = fn(&Extensions) -> Option<SocketAddr>;
 
 /// Puts a limiter in front of services.
@@ -55,73 +55,73 @@ pub type PeerFrom = fn(&Extensions) -> Option<SocketAddr>;
 /// ```
 #[derive(Clone, Debug)]
 pub struct RateLimitLayer {
-    gate: Arc<LayerCore>,
+    core: Arc<LayerCore>,
     peer: Option<SocketAddr>,
 }
 
 impl RateLimitLayer {
     /// A layer with the default identities (`X-Api-Key`, else the bearer token, else the address) and headers.
     pub fn new(limiter: Arc<Limiter>) -> Self {
-        let gate = LayerCore {
+        let core = LayerCore {
             limiter,
             identities: Arc::new(IdentityExtractor::default()),
             headers: HeaderOptions::default(),
             peer_from: |extensions| extensions.get::<PeerAddr>().map(|peer| peer.0),
         };
-        Self { gate: Arc::new(gate), peer: None }
+        Self { core: Arc::new(core), peer: None }
     }
 
-    /// Takes identities from elsewhere.
+    /// With these identities.
     #[must_use]
     pub fn identities(self, identities: impl Into<Arc<IdentityExtractor>>) -> Self {
         let identities = identities.into();
-        self.with(|gate| LayerCore { identities, ..gate })
+        self.with(|core| LayerCore { identities, ..core })
     }
 
-    /// Writes other headers.
+    /// With these headers.
     #[must_use]
     pub fn headers(self, headers: HeaderOptions) -> Self {
-        self.with(|gate| LayerCore { headers, ..gate })
+        self.with(|core| LayerCore { headers, ..core })
     }
 
-    /// Where identities are taken from.
-    pub fn known_identities(&self) -> &Arc<IdentityExtractor> {
-        &self.gate.identities
+    /// The identities.
+    pub fn identity_extractor(&self) -> &Arc<IdentityExtractor> {
+        &self.core.identities
     }
 
-    /// Says where a request's peer address stands. With axum that is
+    /// With another way to find the peer's address. With axum it is
     /// `|extensions| extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0)`, with tonic
-    /// `|extensions| extensions.get::<TcpConnectInfo>()?.remote_addr()`. Without it, a [`PeerAddr`] is looked for.
+    /// `|extensions| extensions.get::<TcpConnectInfo>()?.remote_addr()`. The default is the extension [`PeerAddr`].
     #[must_use]
     pub fn peer_from(self, peer_from: PeerFrom) -> Self {
-        self.with(|gate| LayerCore { peer_from, ..gate })
+        self.with(|core| LayerCore { peer_from, ..core })
     }
 
-    /// The layer for one connection, of which the peer is known. This is what a hyper accept loop uses.
+    /// The layer for one connection with a known peer, for accept loops of one's own.
     #[must_use]
     pub fn for_peer(&self, peer: SocketAddr) -> Self {
-        Self { gate: Arc::clone(&self.gate), peer: Some(peer) }
+        Self { core: Arc::clone(&self.core), peer: Some(peer) }
     }
 
     /// The headers of its decisions.
     pub fn header_options(&self) -> &HeaderOptions {
-        &self.gate.headers
+        &self.core.headers
     }
 
-    /// Refuses `request` if it is over a limit as things stand, without spending anything. None says nothing: the request has to
-    /// be sent through the service. Its path is brought into its canonical form.
+    /// Refuses `request` if it is over a limit now, without charging anything. None says nothing: the request has to be sent through
+    /// the service. Its path is replaced with the canonical form.
     pub fn refuse(&self, request: &mut Request<()>) -> Option<Decision> {
-        let peer = self.peer.or_else(|| (self.gate.peer_from)(request.extensions()));
-        self.gate.refuse(request, peer)
+        let peer = self.peer.or_else(|| (self.core.peer_from)(request.extensions()));
+        self.core.refuse(request, peer)
     }
 
     /// The headers that this layer reads, or writes for the service behind it.
     pub fn reserved_names(&self) -> ReservedHeaders {
-        ReservedHeaders::new(Arc::clone(&self.gate.limiter), &self.gate.identities)
+        ReservedHeaders::new(Arc::clone(&self.core.limiter), &self.core.identities)
     }
 
     fn with(self, change: impl FnOnce(LayerCore) -> LayerCore) -> Self {
-        Self { gate: Arc::new(change(LayerCore::clone(&self.gate))), ..self }
+        Self { core: Arc::new(change(LayerCore::clone(&self.core))), ..self }
     }
 }
 
@@ -129,21 +129,21 @@ impl<S> Layer<S> for RateLimitLayer {
     type Service = RateLimit<S>;
 
     fn layer(&self, inner: S) -> RateLimit<S> {
-        RateLimit { gate: Arc::clone(&self.gate), peer: self.peer, inner }
+        RateLimit { core: Arc::clone(&self.core), peer: self.peer, inner }
     }
 }
 
 /// A service behind a limiter. See [`RateLimitLayer`].
 #[derive(Clone, Debug)]
 pub struct RateLimit<S> {
-    gate: Arc<LayerCore>,
+    core: Arc<LayerCore>,
     peer: Option<SocketAddr>,
     inner: S,
 }
 
 impl<S> RateLimit<S> {
     fn peer_of<A>(&self, request: &Request<A>) -> Option<SocketAddr> {
-        self.peer.or_else(|| (self.gate.peer_from)(request.extensions()))
+        self.peer.or_else(|| (self.core.peer_from)(request.extensions()))
     }
 }
 
@@ -163,18 +163,18 @@ where
 
     fn call(&mut self, mut request: Request<A>) -> Self::Future {
         let peer = self.peer_of(&request);
-        let may_wait = self.gate.limiter.may_wait();
-        match if may_wait { None } else { self.gate.admit(&mut request, peer) } {
-            Some(LayerOutcome::Admitted(passage)) => {
-                ResponseFuture::passing(self.inner.call(request), passage, self.gate.headers)
+        let may_wait = self.core.limiter.may_wait();
+        match if may_wait { None } else { self.core.admit(&mut request, peer) } {
+            Some(LayerOutcome::Admitted(admitted)) => {
+                ResponseFuture::admitted(self.inner.call(request), admitted, self.core.headers)
             }
-            Some(LayerOutcome::Answered(answer, cause)) => ResponseFuture::answered(answer, cause),
+            Some(LayerOutcome::Answered(response, cause)) => ResponseFuture::answered(response, cause),
             None => {
-                // The one that was asked whether it is ready is the one to call.
+                // `poll_ready` was called on this one, so it has to be called, not its clone.
                 let next = self.inner.clone();
                 let inner = std::mem::replace(&mut self.inner, next);
-                let deciding = gate::admit_waiting(Arc::clone(&self.gate), request, peer);
-                ResponseFuture::deciding(Box::pin(deciding), inner, self.gate.headers)
+                let deciding = layer_core::admit_waiting(Arc::clone(&self.core), request, peer);
+                ResponseFuture::deciding(Box::pin(deciding), inner, self.core.headers)
             }
         }
     }

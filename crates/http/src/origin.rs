@@ -1,18 +1,18 @@
-//! Requests that a web page sent.
+//! Refuses cross-origin requests of web pages.
 //!
-//! A browser lets any page post a plain text or a form to any address, this machine's included, and asks the server
-//! only before it posts JSON. The check API does not answer that question, so it refuses everything that a page can
-//! post without it: otherwise any page could spend the limits of any client.
+//! A browser lets any page post a text or a form to any address, also to this host, and sends a preflight request only before it
+//! posts JSON. The check API answers no preflight, and refuses everything that a page can post without one: otherwise any page
+//! could spend the limits of any client.
 
 use crate::error::HttpError;
 use crate::headers::{CONTENT_TYPE, ORIGIN};
 use http::HeaderMap;
 
-/// Refuses a body that a page of another origin may have sent without asking. Programs send no `Origin`, and may
-/// name any type or none.
+/// Refuses a body that a page of another origin may have sent without a preflight. Programs send no `Origin`, and may use any
+/// content type or none.
 #[inline]
 pub fn verify(headers: &HeaderMap) -> Result<(), HttpError> {
-    if !headers.contains_key(ORIGIN) || is_json(headers) { Ok(()) } else { Err(refused()) }
+    if !headers.contains_key(ORIGIN) || is_json(headers) { Ok(()) } else { Err(cross_origin()) }
 }
 
 fn is_json(headers: &HeaderMap) -> bool {
@@ -25,7 +25,7 @@ fn is_json(headers: &HeaderMap) -> bool {
 }
 
 #[cold]
-fn refused() -> HttpError {
+fn cross_origin() -> HttpError {
     HttpError::unsupported_type(
         "a request with an `Origin` header must have the content type application/json",
     )

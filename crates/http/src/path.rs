@@ -1,4 +1,4 @@
-//! The path of a request, in the form in which it is matched and passed on.
+//! The canonical form of a path, which is matched and passed on.
 
 use crate::error::HttpError;
 use http::uri::PathAndQuery;
@@ -6,11 +6,11 @@ use http::{Method, Request, Uri};
 use std::borrow::Cow;
 use tollgate_core::path::canonical;
 
-/// Brings the path of a request into its canonical form and leaves the query alone. What stands behind the
-/// limiter then sees the path that the rules were matched against. A fault is a path that has no such form.
+/// Replaces the path of a request with its canonical form; the query stays as it is. The service behind the limiter then sees the
+/// path that the rules were matched against. A path without a canonical form is an error.
 ///
-/// A fragment is no part of a request; [`Uri`] has dropped it already. What it leaves of `http://a#x` is an
-/// empty path, which is `/`, as in `http://a` and `http://a?x`.
+/// [`Uri`] has already dropped a fragment. What remains of `http://a#x` is an empty path, which is `/`, as in `http://a` and
+/// `http://a?x`.
 #[inline]
 pub fn canonicalize<B>(request: &mut Request<B>) -> Result<(), HttpError> {
     match canonical(request.uri().path()) {
@@ -22,15 +22,14 @@ pub fn canonicalize<B>(request: &mut Request<B>) -> Result<(), HttpError> {
     }
 }
 
-/// Whether the path stands in the URI as it is. It says no also to a `/` behind a host, which cannot be told from an
-/// empty path.
+/// Whether the URI has the text of its path. False also for `/` behind a host, which cannot be told from an empty path.
 #[inline]
 fn has_text(uri: &Uri) -> bool {
     let text = uri.path_and_query().map_or("", PathAndQuery::as_str);
     text.starts_with('/') && (text.len() > 1 || uri.authority().is_none())
 }
 
-/// All requests have one but `OPTIONS *` and `CONNECT host:port`.
+/// False for `OPTIONS *` and `CONNECT host:port`.
 fn has_path<B>(request: &Request<B>) -> bool {
     match request.uri().path() {
         "*" => request.method() != Method::OPTIONS,
@@ -46,9 +45,9 @@ fn replace(uri: &mut Uri, path: &str) -> Result<(), HttpError> {
         None if path == "/" => Ok(PathAndQuery::from_static("/")),
         None => PathAndQuery::try_from(path),
     };
-    let wrong = |_| HttpError::bad_request("the path is not one of a URI");
+    let wrong = |_| HttpError::bad_request("the path is not valid in a URI");
     let mut parts = std::mem::take(uri).into_parts();
     parts.path_and_query = Some(path_and_query.map_err(wrong)?);
-    *uri = Uri::from_parts(parts).map_err(|_| HttpError::bad_request("the path is not one of a URI"))?;
+    *uri = Uri::from_parts(parts).map_err(|_| HttpError::bad_request("the path is not valid in a URI"))?;
     Ok(())
 }

@@ -1,8 +1,8 @@
 //! Reserved header names: those that Tollgate writes into requests, or reads from them.
 //!
-//! They are not the client's to play with. It must not take one away by naming it in `Connection`, nor add one behind
-//! the others, in a trailer, nor write a *double*: a name that differs from ours in its punctuation only. Many servers
-//! hand headers on as variables, in which `X-Forwarded-For` and `X_Forwarded_For` are the same.
+//! A client must not remove one by naming it in `Connection`, nor add one in a trailer, nor send a *double*: a name that differs from
+//! a reserved one in its punctuation only. Many servers pass headers on as variables, in which `X-Forwarded-For` and
+//! `X_Forwarded_For` are the same.
 
 use crate::headers::{CONNECTION, FORWARDED};
 use crate::identity::IdentityExtractor;
@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 use tollgate_limiter::Limiter;
 
-/// What says where a message goes, where it ends and what becomes of the connection.
+/// Headers about the target and the end of a message, and about the connection.
 const MESSAGE: [&str; 13] = [
     "connection",
     "content-length",
@@ -28,7 +28,7 @@ const MESSAGE: [&str; 13] = [
     "via",
 ];
 
-/// What else stands in no trailer (RFC 9110, 6.5.1), as receivers act on it before they have read the body.
+/// More headers that are not allowed in trailers (RFC 9110, 6.5.1): receivers act on them before they read the body.
 const NOT_IN_TRAILERS: [&str; 17] = [
     "age",
     "authorization",
@@ -49,7 +49,7 @@ const NOT_IN_TRAILERS: [&str; 17] = [
     "www-authenticate",
 ];
 
-/// Every header whose name begins so says where a request came from.
+/// The prefix of forwarding headers.
 const X_FORWARDED: &str = "x-forwarded-";
 
 /// What a header name is to Tollgate.
@@ -57,7 +57,7 @@ const X_FORWARDED: &str = "x-forwarded-";
 pub enum HeaderNameKind {
     /// Reserved.
     Reserved,
-    /// Not reserved, but a server may take it for a name that is.
+    /// Not reserved, but some servers take it for a reserved name.
     Double,
     /// Any other.
     Other,
@@ -68,16 +68,16 @@ pub enum HeaderNameKind {
 #[derive(Clone, Debug)]
 pub struct ReservedHeaders {
     limiter: Arc<Limiter>,
-    /// Of identities, whichever peer they count from.
+    /// The headers of identities.
     identities: Vec<HeaderName>,
-    /// Of identities that count from trusted peers only.
+    /// Those of them that are read from trusted peers only.
     trusted: Vec<HeaderName>,
-    /// An identity has a name with punctuation of its own: then plain names may be doubles of it.
+    /// One of them has other punctuation than hyphens: then plain names may be doubles of it.
     has_odd_identity: bool,
 }
 
 impl ReservedHeaders {
-    /// The names that `identities` read, and those of the flags of `limiter`.
+    /// The headers of `identities`, and the flags of the rules of `limiter`.
     pub fn new(limiter: Arc<Limiter>, identities: &IdentityExtractor) -> Self {
         let trusted = identities.trusted_headers();
         let identities: Vec<HeaderName> = identities.headers().into_iter().chain(trusted.clone()).collect();
@@ -85,18 +85,18 @@ impl ReservedHeaders {
         Self { limiter, identities, trusted, has_odd_identity }
     }
 
-    /// The headers that count from trusted peers only.
+    /// The headers that are read from trusted peers only.
     pub fn trusted(&self) -> &[HeaderName] {
         &self.trusted
     }
 
-    /// Whether `name` can be a double at all. Nearly none can, so this comes before [`ReservedHeaders::kind`].
+    /// Whether `name` can be a double at all: a cheap check before [`ReservedHeaders::kind`], false for nearly all names.
     #[inline]
     pub fn may_be_double(&self, name: &HeaderName) -> bool {
         self.has_odd_identity || is_odd(name.as_str())
     }
 
-    /// What `name` is.
+    /// The kind of `name`.
     pub fn kind(&self, name: &HeaderName) -> HeaderNameKind {
         let text = name.as_str();
         if is_forwarding(name) || MESSAGE.contains(&text) || self.identities.contains(name) {
@@ -113,7 +113,7 @@ impl ReservedHeaders {
         if begins || names.any(is_double) { HeaderNameKind::Double } else { HeaderNameKind::Other }
     }
 
-    /// Takes out of `trailers` what must not come after a body: everything that is reserved, and doubles of it.
+    /// Removes what is not allowed in trailers: reserved names and their doubles, and what receivers act on before the body.
     pub fn clean_trailers(&self, trailers: &mut HeaderMap) {
         let is_late = |name: &HeaderName| {
             let text = name.as_str();
@@ -125,28 +125,29 @@ impl ReservedHeaders {
     }
 }
 
-/// Whether a header says where a request came from.
+/// Whether `name` is `Forwarded` or begins with `X-Forwarded-`.
 #[inline]
 pub fn is_forwarding(name: &HeaderName) -> bool {
     name == FORWARDED || name.as_str().starts_with(X_FORWARDED)
 }
 
-/// Takes out all headers of which the name is one that `is_out` wants out.
-pub fn remove_all(headers: &mut HeaderMap, is_out: impl Fn(&HeaderName) -> bool) {
-    let out: SmallVec<[HeaderName; 4]> = headers.keys().filter(|name| is_out(name)).cloned().collect();
-    for name in out {
+/// Removes all headers whose name `is_removed`.
+pub fn remove_all(headers: &mut HeaderMap, is_removed: impl Fn(&HeaderName) -> bool) {
+    let removed: SmallVec<[HeaderName; 4]> =
+        headers.keys().filter(|name| is_removed(name)).cloned().collect();
+    for name in removed {
         headers.remove(name);
     }
 }
 
-/// Takes out what a client wrote under the names of flags, or of doubles of them, and what would make a proxy behind
-/// remove the flags: their names in `Connection`.
+/// Removes the client's own headers under the names of flags or their doubles, and these names from `Connection`, so that no proxy
+/// removes the flags.
 pub(crate) fn clear_flags(headers: &mut HeaderMap, flags: &[&str]) {
     let is_flag = |text: &str| flags.iter().any(|flag| is_same(flag, text));
     remove_all(headers, |name| is_flag(name.as_str()));
     let tokens =
         |line: &HeaderValue| line.to_str().map(|line| line.split(',').any(|name| is_flag(name.trim())));
-    // A line that cannot be read might name anything.
+    // A line that is not text might name anything.
     if headers.get_all(&CONNECTION).iter().any(|line| tokens(line).unwrap_or(true)) {
         let lines = headers.get_all(&CONNECTION).iter().filter_map(|line| line.to_str().ok());
         let names = lines.flat_map(|line| line.split(',')).map(str::trim);
@@ -164,7 +165,7 @@ pub(crate) fn clear_flags(headers: &mut HeaderMap, flags: &[&str]) {
 /// Whether a name has punctuation other than hyphens.
 #[inline]
 fn is_odd(name: &str) -> bool {
-    // Names hold letters, digits and these: ! # $ % & ' * + - . ^ _ ` | ~
+    // The characters of header names: letters, digits, and ! # $ % & ' * + - . ^ _ ` | ~
     let is_odd = |byte: &u8| *byte < b'-' || *byte == b'.' || (b'^'..=b'`').contains(byte) || *byte > b'z';
     name.as_bytes().iter().fold(false, |odd, byte| odd | is_odd(byte))
 }
@@ -197,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_every_kind() {
+    fn kinds_of_names() {
         let names = names();
         for (name, kind) in [
             ("X-Forwarded-For", HeaderNameKind::Reserved),
@@ -234,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_is_every_punctuation_but_a_hyphen() {
+    fn names_with_other_punctuation_than_hyphens_are_odd() {
         for byte in 0..=u8::MAX {
             let Ok(name) = HeaderName::from_bytes(&[b'a', byte]) else { continue };
             assert_eq!(is_odd(name.as_str()), !byte.is_ascii_alphanumeric() && byte != b'-', "{name}");
@@ -242,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_cannot_be_named_away() {
+    fn flags_cannot_be_removed_by_connection() {
         for (lines, kept) in [
             (&["X-Captcha"][..], None),
             (&["keep-alive, x-captcha , X_CAPTCHA", "close"], Some("keep-alive, close")),

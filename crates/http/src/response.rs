@@ -1,16 +1,16 @@
-//! Whole answers: a status, its headers and one body.
+//! Whole responses: a status, its headers and one body.
 
-use crate::body::{self, ErrorCode, ErrorMessage, JSON, PROBLEM_JSON};
-use crate::headers::{ALLOW, CONTENT_TYPE, HeaderOptions, LimitSeconds};
+use crate::body::{self, BodyFormat, ErrorCode, ErrorMessage, JSON};
+use crate::headers::{ALLOW, CONTENT_TYPE, HeaderOptions};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use http_body_util::Full;
 use tollgate_limiter::{Decision, Outcome};
 
-/// An answer with its body in one piece.
+/// A response whose body is in one piece.
 pub type FullResponse = Response<Full<Bytes>>;
 
-/// The headers of a 429 by default: the type of its body, the wait, and two families.
+/// The headers of a 429 by default: the content type, `Retry-After`, and two families.
 const MOST_HEADERS: usize = 7;
 
 /// 200 with a text.
@@ -23,54 +23,53 @@ pub fn ok(body: Vec<u8>) -> FullResponse {
     json(StatusCode::OK, body)
 }
 
-/// 503 with what is missing.
+/// 503 with a text that says what is missing.
 pub fn unavailable(missing: &'static str) -> FullResponse {
     plain(StatusCode::SERVICE_UNAVAILABLE, missing)
 }
 
-/// 405 with the methods that would be right.
+/// 405 with the methods that are allowed.
 pub fn method_not_allowed(allow: &'static str) -> FullResponse {
     let message = format!("only {allow} is answered here");
-    let mut answer = refused(&ErrorMessage { code: ErrorCode::MethodNotAllowed, message: &message });
-    answer.headers_mut().insert(ALLOW, HeaderValue::from_static(allow));
-    answer
+    let mut response = error_message(&ErrorMessage { code: ErrorCode::MethodNotAllowed, message: &message });
+    response.headers_mut().insert(ALLOW, HeaderValue::from_static(allow));
+    response
 }
 
-/// What a caller gets that is not let through, or none if it is: 429 with all that is known about the
-/// limit, 503 if the store is unavailable, or 403. `asked` are the headers of its request.
-pub fn refusal(decision: &Decision, options: &HeaderOptions, asked: &HeaderMap) -> Option<FullResponse> {
+/// The response to a refused request, or none if it is admitted: 429 with what is known of the limit, 503 if the store is
+/// unavailable, or 403 by the deny list. `headers` are those of the request.
+pub fn refusal(decision: &Decision, options: &HeaderOptions, headers: &HeaderMap) -> Option<FullResponse> {
     match decision.outcome {
         Outcome::Unlimited | Outcome::Admitted(_) => None,
-        Outcome::Denied => Some(refused(&body::DENIED)),
-        // These are more headers than an empty map has room for; without this it would be built twice.
+        Outcome::Denied => Some(error_message(&body::DENIED)),
         Outcome::Limited(_) => {
-            let room = HeaderMap::with_capacity(MOST_HEADERS);
-            let content = RefusalContent::of(decision, options, body::prefers_problem(asked));
-            Some(content.answer(decision, options, room))
+            let content = RefusalContent::new(decision, options, BodyFormat::preferred(headers));
+            // More headers than a new map has room for: without the capacity it would be built twice.
+            Some(content.response(decision, options, HeaderMap::with_capacity(MOST_HEADERS)))
         }
     }
 }
 
-/// The same, written where the headers of the request stood: the answer to somebody who hammers needs no map of
-/// its own.
-pub(crate) fn refusal_over(
+/// The same, but the headers of the response reuse the map of the request's. A client that is refused again and again causes no
+/// allocation of a map.
+pub(crate) fn refusal_reusing(
     decision: &Decision,
     options: &HeaderOptions,
-    mut asked: HeaderMap,
+    mut headers: HeaderMap,
 ) -> Option<FullResponse> {
     match decision.outcome {
         Outcome::Limited(_) => {
-            let content = RefusalContent::of(decision, options, body::prefers_problem(&asked));
-            asked.clear();
-            Some(content.answer(decision, options, asked))
+            let content = RefusalContent::new(decision, options, BodyFormat::preferred(&headers));
+            headers.clear();
+            Some(content.response(decision, options, headers))
         }
-        Outcome::Unlimited | Outcome::Admitted(_) | Outcome::Denied => refusal(decision, options, &asked),
+        Outcome::Unlimited | Outcome::Admitted(_) | Outcome::Denied => refusal(decision, options, &headers),
     }
 }
 
-/// Whether an answer says that a limit was exceeded.
-pub fn is_limited<B>(answer: &Response<B>) -> bool {
-    answer.status() == ErrorCode::RateLimitExceeded.status()
+/// Whether a response says that a limit was exceeded (429).
+pub fn is_limited<B>(response: &Response<B>) -> bool {
+    response.status() == ErrorCode::RateLimitExceeded.status()
 }
 
 /// Whether a response switches to another protocol (101).
@@ -83,51 +82,47 @@ pub fn is_healthy<B>(response: &Response<B>) -> bool {
     response.status() < StatusCode::BAD_REQUEST
 }
 
-/// Marks the answer to a request that was refused because the store is unavailable, which says nothing about its client.
+/// An extension of responses to requests that were refused because the store is unavailable, not because of their client.
 #[derive(Clone, Copy, Debug)]
 pub struct StoreUnavailable;
 
 /// The status and the body of a refusal.
 struct RefusalContent {
     status: StatusCode,
-    media_type: &'static str,
+    format: BodyFormat,
     body: Bytes,
 }
 
 impl RefusalContent {
-    fn of(decision: &Decision, options: &HeaderOptions, prefers_problem: bool) -> Self {
+    fn new(decision: &Decision, options: &HeaderOptions, format: BodyFormat) -> Self {
         let status = ErrorCode::RateLimitExceeded.status();
         let Some((terms, standing)) = decision.standing() else {
-            return Self { status, media_type: JSON, body: Bytes::new() };
+            return Self { status, format: BodyFormat::Json, body: Bytes::new() };
         };
         let seconds = options.seconds(decision, &terms, &standing);
         if decision.store_unavailable {
-            return Self::unavailable(&seconds, options.store_unavailable.status(), prefers_problem);
+            let status = options.store_unavailable.status();
+            let body = match format {
+                BodyFormat::Json => body::unavailable(&seconds),
+                BodyFormat::ProblemJson => body::unavailable_problem(&seconds, status),
+            };
+            return Self { status, format, body: body.into() };
         }
-        if prefers_problem {
-            return Self { status, media_type: PROBLEM_JSON, body: body::problem(&terms, &seconds).into() };
-        }
-        Self { status, media_type: JSON, body: body::limited(&terms, &seconds).into() }
-    }
-
-    #[cold]
-    fn unavailable(seconds: &LimitSeconds, status: StatusCode, prefers_problem: bool) -> Self {
-        let (media_type, body) = if prefers_problem {
-            (PROBLEM_JSON, body::unavailable_problem(seconds, status))
-        } else {
-            (JSON, body::unavailable(seconds))
+        let body = match format {
+            BodyFormat::Json => body::limited(&terms, &seconds),
+            BodyFormat::ProblemJson => body::problem(&terms, &seconds),
         };
-        Self { status, media_type, body: body.into() }
+        Self { status, format, body: body.into() }
     }
 
-    /// With headers where there is room for them.
-    fn answer(self, decision: &Decision, options: &HeaderOptions, mut room: HeaderMap) -> FullResponse {
-        options.write(decision, &mut room);
-        let mut answer = with_type(room, self.status, self.media_type, self.body);
+    /// With its headers in the map `headers`.
+    fn response(self, decision: &Decision, options: &HeaderOptions, mut headers: HeaderMap) -> FullResponse {
+        options.write(decision, &mut headers);
+        let mut response = with_type(headers, self.status, self.format.media_type(), self.body);
         if decision.store_unavailable {
-            answer.extensions_mut().insert(StoreUnavailable);
+            response.extensions_mut().insert(StoreUnavailable);
         }
-        answer
+        response
     }
 }
 
@@ -135,8 +130,8 @@ fn plain(status: StatusCode, text: &'static str) -> FullResponse {
     with_type(HeaderMap::new(), status, "text/plain; charset=utf-8", Bytes::from_static(text.as_bytes()))
 }
 
-fn refused(refusal: &ErrorMessage<'_>) -> FullResponse {
-    json(refusal.code.status(), body::error(refusal))
+fn error_message(error: &ErrorMessage<'_>) -> FullResponse {
+    json(error.code.status(), body::error(error))
 }
 
 pub(crate) fn json(status: StatusCode, body: impl Into<Bytes>) -> FullResponse {
@@ -144,9 +139,9 @@ pub(crate) fn json(status: StatusCode, body: impl Into<Bytes>) -> FullResponse {
 }
 
 fn with_type(headers: HeaderMap, status: StatusCode, media_type: &'static str, body: Bytes) -> FullResponse {
-    let mut answer = Response::new(Full::new(body));
-    *answer.status_mut() = status;
-    *answer.headers_mut() = headers;
-    answer.headers_mut().insert(&CONTENT_TYPE, HeaderValue::from_static(media_type));
-    answer
+    let mut response = Response::new(Full::new(body));
+    *response.status_mut() = status;
+    *response.headers_mut() = headers;
+    response.headers_mut().insert(&CONTENT_TYPE, HeaderValue::from_static(media_type));
+    response
 }

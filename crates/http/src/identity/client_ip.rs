@@ -1,8 +1,7 @@
-//! The client's address, behind however many proxies.
+//! The client's address behind any number of proxies.
 //!
-//! A proxy adds the address that it was reached from at the right end of a header, behind whatever stood
-//! there already. So the header is read from right to left, for as long as the address just read is one of
-//! our own proxies. The first that is not is the client: everything left of it was written by strangers.
+//! A proxy appends the address of its client at the right end of a header. So the header is read from right to left, for as long
+//! as the address is one of a trusted proxy. The first other address is the client: everything to the left of it may be forged.
 
 use super::forwarded::hops;
 use crate::headers::{FORWARDED, X_FORWARDED_FOR};
@@ -14,18 +13,18 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 use tollgate_core::rules::pattern::network;
 
-/// Whose word is taken for a client's address.
+/// How the client's address is found.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ClientIpOptions {
-    /// The networks of our own proxies. If there are none, the peer is the client.
+    /// The networks of trusted proxies. Without any, the peer is the client.
     pub trusted: Vec<IpNetwork>,
-    /// The header that they write.
+    /// The header that these proxies write.
     pub header: ForwardedHeader,
 }
 
-/// The header in which proxies tell whom they were reached from. Only one is read: a proxy that writes one
-/// passes the other on as strangers wrote it.
+/// The header to which proxies append the address of their client. Only one is read: a proxy that writes one passes the other on
+/// as its client sent it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ForwardedHeader {
@@ -52,7 +51,7 @@ impl<'de> Deserialize<'de> for IpNetwork {
 }
 
 impl ClientIpOptions {
-    /// Whether `address` is one of our own proxies.
+    /// Whether `address` is one of a trusted proxy.
     #[inline]
     pub fn trusts(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
@@ -66,8 +65,8 @@ impl ClientIpOptions {
         if self.trusts(peer) { self.walk(peer, headers) } else { peer }
     }
 
-    /// The last address of which a proxy of ours said that it was reached from there. What cannot be read
-    /// ends the walk: whoever stands left of it is nobody's word.
+    /// Walks to the leftmost address that a trusted proxy has written. What is no address ends the walk: what is left of it cannot be
+    /// trusted.
     fn walk(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
         let name = match self.header {
             ForwardedHeader::XForwardedFor => &X_FORWARDED_FOR,

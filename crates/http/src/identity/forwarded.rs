@@ -1,23 +1,23 @@
-//! The syntax of the headers in which proxies tell whom they were reached from.
+//! The syntax of `X-Forwarded-For` and `Forwarded`.
 //!
-//! Lines are cut from the right, also where texts are quoted: what our own proxy wrote stands there, and
-//! nothing that a stranger wrote left of it can change how it is read.
+//! Lines are split from the right, also where strings are quoted: the right end was written by a trusted proxy, and nothing to the
+//! left of it can change how it is parsed.
 
 use super::client_ip::ForwardedHeader;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The hops of one line of `header`, from right to left; none for what is no address.
+/// The addresses of one line of `header`, from right to left; none for an element without one.
 pub(super) fn hops(header: ForwardedHeader, line: &str) -> impl Iterator<Item = Option<IpAddr>> {
     let elements = RightToLeftParts { rest: Some(line), separator: b',' };
-    // An empty element of a list is no element.
+    // Empty elements of a list are ignored.
     elements.map(trim).filter(|element| !element.is_empty()).map(move |element| match header {
         ForwardedHeader::XForwardedFor => address(element),
-        ForwardedHeader::Forwarded => hop(element),
+        ForwardedHeader::Forwarded => forwarded_for(element),
     })
 }
 
 /// The address in one element such as `for="[2001:db8::1]:4711";proto=https`.
-fn hop(element: &str) -> Option<IpAddr> {
+fn forwarded_for(element: &str) -> Option<IpAddr> {
     let mut found = None;
     for pair in (RightToLeftParts { rest: Some(element), separator: b';' }) {
         let Some((name, value)) = pair.split_once('=') else { continue };
@@ -35,7 +35,7 @@ fn hop(element: &str) -> Option<IpAddr> {
     }
 }
 
-/// An address, with or without a port. Names such as `unknown` and `_hidden` are none.
+/// An address, with or without a port. Identifiers such as `unknown` and `_hidden` are not.
 fn address(text: &str) -> Option<IpAddr> {
     if let Some(rest) = text.strip_prefix('[') {
         let (inner, port) = rest.split_once(']')?;
@@ -50,7 +50,7 @@ fn address(text: &str) -> Option<IpAddr> {
     text[..colon].parse::<Ipv4Addr>().ok().map(IpAddr::from)
 }
 
-/// `:4711`, or a made-up one such as `:_p`.
+/// `:4711`, or an obfuscated one such as `:_p`.
 fn is_port(text: &str) -> bool {
     let Some(port) = text.strip_prefix(':') else { return false };
     let is_number = (1..=5).contains(&port.len()) && port.bytes().all(|byte| byte.is_ascii_digit());
@@ -64,7 +64,7 @@ fn trim(text: &str) -> &str {
     text.trim_matches([' ', '\t'])
 }
 
-/// The parts of a text from right to left, cut at separators outside of quotes.
+/// The parts of a text from right to left, split at separators outside of quotes.
 struct RightToLeftParts<'a> {
     rest: Option<&'a str>,
     separator: u8,

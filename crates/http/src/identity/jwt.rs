@@ -1,8 +1,7 @@
-//! Claims of tokens (JWT) that are proven.
+//! Claims of verified tokens (JWT).
 //!
-//! The algorithm is the one that the settings name; what the token says about it only has to agree. A token
-//! that is forged, expired, not yet valid, meant for somebody else, has no `exp`, or must not be used without an
-//! extension (`crit`) proves nothing: it counts as no token at all.
+//! The settings name the algorithm, and the token's own has to be the same. A token that is forged, expired, not yet valid, for
+//! another audience, without `exp`, or that requires an extension (`crit`) is invalid, and counts as no token.
 
 #[cfg(any(test, not(feature = "jwt")))]
 #[cfg_attr(feature = "jwt", allow(dead_code, reason = "compiled for its tests only"))]
@@ -14,6 +13,7 @@ mod verifier;
 
 use super::source::IdentitySource;
 use serde::Deserialize;
+use std::fmt;
 use std::path::PathBuf;
 use tollgate_core::rules::short_forms::{DurationText, OneOrMany};
 
@@ -26,21 +26,21 @@ pub(super) use verifier::TokenVerifier;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JwtOptions {
-    /// The algorithm; a token with any other proves nothing.
+    /// The algorithm; a token with any other is invalid.
     pub algorithm: JwtAlgorithm,
     /// A file with the public key (PEM).
     pub key_file: Option<PathBuf>,
     /// A file with the secret, for HS256 and the like.
     pub secret_file: Option<PathBuf>,
-    /// A file with a set of keys (JWKS), of which a token names one by `kid`.
+    /// A file with a JSON Web Key Set; a token names its key by `kid`.
     pub jwks_file: Option<PathBuf>,
-    /// Who must have issued it.
+    /// The accepted issuers.
     pub issuer: Option<OneOrMany<String>>,
-    /// For whom it must be meant.
+    /// The accepted audiences.
     pub audience: Option<OneOrMany<String>>,
-    /// By how much clocks may differ; 60 s by default.
+    /// The tolerated clock difference; 60 s by default.
     pub leeway: Option<DurationText>,
-    /// Where the token stands; the bearer token by default.
+    /// The source of the token; the bearer token by default.
     #[serde(default = "bearer")]
     pub token: IdentitySource,
 }
@@ -69,7 +69,27 @@ pub enum JwtAlgorithm {
     EdDsa,
 }
 
-/// The claims that were asked for, in that order.
+/// The name of RFC 7518.
+impl fmt::Display for JwtAlgorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Hs256 => "HS256",
+            Self::Hs384 => "HS384",
+            Self::Hs512 => "HS512",
+            Self::Rs256 => "RS256",
+            Self::Rs384 => "RS384",
+            Self::Rs512 => "RS512",
+            Self::Ps256 => "PS256",
+            Self::Ps384 => "PS384",
+            Self::Ps512 => "PS512",
+            Self::Es256 => "ES256",
+            Self::Es384 => "ES384",
+            Self::EdDsa => "EdDSA",
+        })
+    }
+}
+
+/// The claims that are identities, in the order of their sources.
 #[derive(Debug)]
 pub(super) struct VerifiedClaims(Vec<Option<Box<str>>>);
 
@@ -79,11 +99,11 @@ impl VerifiedClaims {
     }
 }
 
-/// Whether a token that looks like a JWT is spelled as only one is: in base64url without padding, its unused bits zero.
-/// Many libraries accept other spellings. Such a token would prove its user to a server, and nobody to us.
-pub(super) fn has_one_spelling(token: &str) -> bool {
+/// Whether a token that looks like a JWT is in canonical form: base64url without padding, its unused bits zero. Many libraries
+/// accept other forms. Such a token could be valid to an upstream, and is invalid here.
+pub(super) fn is_canonical(token: &str) -> bool {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-    let is_canonical = |part: &str| {
+    let is_canonical_part = |part: &str| {
         let digit = |byte: u8| DIGITS.iter().position(|digit| *digit == byte);
         let last = part.bytes().last().and_then(digit).unwrap_or_default();
         let unused = match part.len() % 4 {
@@ -95,15 +115,15 @@ pub(super) fn has_one_spelling(token: &str) -> bool {
         last & unused == 0 && part.bytes().all(|byte| DIGITS.contains(&byte))
     };
     let is_jwt = token.bytes().filter(|byte| *byte == b'.').count() >= 2;
-    !is_jwt || token.split('.').all(is_canonical)
+    !is_jwt || token.split('.').all(is_canonical_part)
 }
 
 #[cfg(test)]
-mod spelling {
-    use super::has_one_spelling;
+mod tests {
+    use super::is_canonical;
 
     #[test]
-    fn a_token_has_one_spelling() {
+    fn a_token_has_one_canonical_form() {
         for (token, expected) in [
             ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhIn0.AAAA", true),
             ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhIn0.AAA", true),
@@ -117,7 +137,7 @@ mod spelling {
             ("a.b", true),
             ("opaque=", true),
         ] {
-            assert_eq!(has_one_spelling(token), expected, "{token}");
+            assert_eq!(is_canonical(token), expected, "{token}");
         }
     }
 }

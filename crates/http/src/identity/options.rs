@@ -1,25 +1,26 @@
 //! The `identity:` section of the settings.
 
 use super::client_ip::ClientIpOptions;
-use super::jwt::JwtOptions;
+use super::jwt::{JwtAlgorithm, JwtOptions};
 use super::source::IdentitySource;
 use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
 use std::collections::BTreeMap;
-use std::fmt;
+use std::error::Error;
+use std::path::PathBuf;
+use std::{fmt, io};
 
 /// Where identities are taken from.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct IdentityOptions {
-    /// The API key. By default `X-Api-Key`, else the bearer token; if there is a `jwt`, bearer tokens are
-    /// tokens and no keys, and it is `X-Api-Key` alone.
+    /// The API key. By default `X-Api-Key`, else the bearer token; with `jwt` it is `X-Api-Key` alone.
     pub api_key: Option<IdentitySources>,
     /// The user.
     pub user: IdentitySources,
     /// The tenant.
     pub tenant: IdentitySources,
-    /// The tier. Callers do not choose their own: except for a claim, it counts from trusted peers only.
+    /// The tier. Except for a claim, it is read from trusted peers only.
     pub tier: IdentitySources,
     /// Custom identities by name.
     pub ids: BTreeMap<String, IdentitySources>,
@@ -27,13 +28,13 @@ pub struct IdentityOptions {
     pub jwt: Option<JwtOptions>,
     /// How the client's address is found.
     pub client_ip: ClientIpOptions,
-    /// A header with the cost of a request; counts from trusted peers only.
+    /// The cost of a request; read from trusted peers only.
     pub cost: Option<TrustedHeader>,
-    /// A header with the priority of a request, 0 to 255; counts from trusted peers only.
+    /// The priority of a request, 0 to 255; read from trusted peers only.
     pub priority: Option<TrustedHeader>,
 }
 
-/// A header that counts from trusted peers only.
+/// A header that is read from trusted peers only.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrustedHeader {
@@ -41,7 +42,7 @@ pub struct TrustedHeader {
     pub header: super::source::ConfiguredHeader,
 }
 
-/// Where one identity is taken from: the first source that has it.
+/// The sources of one identity. The first one that has a value counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IdentitySources(pub Vec<IdentitySource>);
 
@@ -77,25 +78,78 @@ impl<'de> Deserialize<'de> for IdentitySources {
     }
 }
 
-/// Why identities cannot be taken as the settings say.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Why the `identity:` section cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("identity.{field}: {problem}")]
 pub struct IdentityError {
-    /// The entry of the section that it is about, such as `jwt.key_file`.
+    /// The field, such as `jwt.key_file`.
     pub field: String,
     /// What is wrong with it.
-    pub message: String,
+    pub problem: IdentityProblem,
 }
 
 impl IdentityError {
-    pub(super) fn new(field: &str, message: impl Into<String>) -> Self {
-        Self { field: field.to_owned(), message: message.into() }
+    pub(super) fn new(field: &str, problem: IdentityProblem) -> Self {
+        Self { field: field.to_owned(), problem }
     }
 }
 
-impl fmt::Display for IdentityError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "identity.{}: {}", self.field, self.message)
-    }
+/// What is wrong with a field of the `identity:` section.
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityProblem {
+    /// A claim without a `jwt:` section.
+    #[error("a claim needs a `jwt:` section that says how tokens are verified")]
+    NoJwtSection,
+    /// The crate was built without the feature `jwt`.
+    #[error("built without JWT support; enable the cargo feature `jwt` of `tollgate-http`")]
+    NoJwtSupport,
+    /// A source that is no token.
+    #[error("a token comes from a header, a cookie or the query, or is the bearer token")]
+    NoTokenSource,
+    /// A tier that a client can choose.
+    #[error("a tier comes from a claim, or from a header of a trusted peer")]
+    UntrustedTier,
+    /// A header of trusted peers, without any.
+    #[error("this header counts from trusted peers only; name them in `client_ip.trusted`")]
+    NoTrustedPeers,
+    /// No key file, or several.
+    #[error("name one of `key_file`, `secret_file` and `jwks_file`")]
+    NotOneKeyFile,
+    /// A public key for an algorithm with a secret.
+    #[error("this algorithm takes a `secret_file` or a `jwks_file`")]
+    NeedsSecret,
+    /// A secret for an algorithm with public keys.
+    #[error("this algorithm takes a `key_file` or a `jwks_file`")]
+    NeedsPublicKey,
+    /// The key file cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    UnreadableKeyFile {
+        /// The file.
+        path: PathBuf,
+        /// What failed.
+        source: io::Error,
+    },
+    /// The key file has no public key for the algorithm.
+    #[error("no public key for this algorithm in {}: {source}", path.display())]
+    NoPublicKey {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: Box<dyn Error + Send + Sync>,
+    },
+    /// The secret is a public key.
+    #[error("a public key is not a secret")]
+    PublicKeyAsSecret,
+    /// The secret can be guessed.
+    #[error("a secret has at least {least_bytes} bytes")]
+    ShortSecret {
+        /// The shortest that is accepted.
+        least_bytes: usize,
+    },
+    /// The key set is malformed.
+    #[error("not a JSON Web Key Set: {0}")]
+    InvalidKeySet(#[source] serde_json::Error),
+    /// The key set has no key for the algorithm.
+    #[error("the key set has no key for {0}")]
+    NoKeyInSet(JwtAlgorithm),
 }
-
-impl std::error::Error for IdentityError {}

@@ -1,13 +1,13 @@
-//! Targets of requests without what must not stand in a log: identities, and passwords.
+//! Removes identities and passwords from request targets before they are logged.
 
 use super::source::decoded;
 use http::Uri;
 
-/// What is written in place of a value.
+/// Replaces a value.
 const HIDDEN: &str = "…";
 
-/// The target, with `…` for the value of each query parameter in `hidden` and for a user's name and password. More is
-/// hidden than is read as an identity: a server may read names in other cases, or as lists, or separated by `;`.
+/// The target, with `…` for the value of each query parameter in `hidden` and for user name and password. Names are compared more
+/// loosely than for identities: an upstream may ignore case, read lists, or split at `;`.
 pub fn redacted<N: AsRef<str>>(target: &Uri, hidden: &[N]) -> String {
     let text = target.to_string();
     let (before, query) = match text.split_once('?') {

@@ -1,4 +1,4 @@
-//! The places in a request where an identity can stand.
+//! The sources of identities in a request.
 
 use crate::error::HttpError;
 use crate::headers::{AUTHORIZATION, COOKIE};
@@ -8,14 +8,14 @@ use serde::de::{self, Deserializer, MapAccess, Visitor};
 use std::borrow::Cow;
 use std::fmt;
 
-/// A place where an identity can stand.
+/// A source of an identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IdentitySource {
-    /// A header, from whoever sends it.
+    /// A header, of any peer.
     Header(ConfiguredHeader),
-    /// A header that only trusted peers can set.
+    /// A header that is read from trusted peers only.
     TrustedHeader(ConfiguredHeader),
-    /// A parameter of the query.
+    /// A query parameter.
     Query(String),
     /// A cookie.
     Cookie(String),
@@ -45,12 +45,12 @@ impl IdentitySource {
             "bearer" => Ok(Self::Bearer),
             "ip" => Ok(Self::Ip),
             other => Err(E::custom(format_args!(
-                "`{other}` is no source; write `bearer` or `ip`, or name one like `header: X-User`"
+                "`{other}` is not a source; write `bearer` or `ip`, or a named one such as `header: X-User`"
             ))),
         }
     }
 
-    /// `header: X-User` and the like; none if nothing stands there.
+    /// `header: X-User` and the like; none for an empty map.
     pub(super) fn named<'de, A: MapAccess<'de>>(mut map: A) -> Result<Option<Self>, A::Error> {
         let Some(kind) = map.next_key::<SourceKind>()? else { return Ok(None) };
         let source = match kind {
@@ -62,7 +62,7 @@ impl IdentitySource {
         };
         match map.next_key::<SourceKind>()? {
             None => Ok(Some(source)),
-            Some(_) => Err(de::Error::custom("a source is one place; several go into a list")),
+            Some(_) => Err(de::Error::custom("a source has one field; write several sources as a list")),
         }
     }
 }
@@ -83,7 +83,7 @@ impl<'de> Deserialize<'de> for IdentitySource {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<IdentitySource, A::Error> {
-                IdentitySource::named(map)?.ok_or_else(|| de::Error::custom("a source names a place"))
+                IdentitySource::named(map)?.ok_or_else(|| de::Error::custom("a source has one field"))
             }
         }
 
@@ -91,7 +91,7 @@ impl<'de> Deserialize<'de> for IdentitySource {
     }
 }
 
-/// The name of a header.
+/// The name of a header in the settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfiguredHeader(pub HeaderName);
 
@@ -99,11 +99,11 @@ impl<'de> Deserialize<'de> for ConfiguredHeader {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = Cow::<str>::deserialize(deserializer)?;
         let name = HeaderName::try_from(&*text);
-        name.map(Self).map_err(|_| de::Error::custom(format_args!("`{text}` cannot be the name of a header")))
+        name.map(Self).map_err(|_| de::Error::custom(format_args!("`{text}` is not a header name")))
     }
 }
 
-/// The one value of the header `name`; none if it is absent or empty.
+/// The value of the header `name`; none if it is absent or empty.
 #[inline]
 pub(super) fn header<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, HttpError> {
     let mut lines = headers.get_all(name).iter();
@@ -116,9 +116,9 @@ pub(super) fn header<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Op
     Ok(non_empty(text.trim()))
 }
 
-/// The bearer token. Spaces and tabs may stand before it, as many as there are: servers differ in what they skip, and
-/// none of them may find a token where there is none for us. So what begins with `Bearer` is a token, or nothing at all,
-/// or refused; and a token is one word, for of two some servers read the first.
+/// The bearer token. Any number of spaces and tabs may come before it: servers differ in what they skip, and none may find a token
+/// where there is none here. So what begins with `Bearer` is a token, or nothing at all, or refused; and a token has no spaces,
+/// because some servers read only the first part.
 #[inline]
 pub(super) fn bearer(headers: &HeaderMap) -> Result<Option<&str>, HttpError> {
     const SCHEME: &str = "bearer";
@@ -137,23 +137,23 @@ pub(super) fn bearer(headers: &HeaderMap) -> Result<Option<&str>, HttpError> {
     }
 }
 
-/// The one parameter `name` of the query, decoded, without white space around it.
+/// The query parameter `name`, decoded and trimmed.
 ///
-/// Servers read more than one name as this one, and end values elsewhere: at a `;`, which some take for `&`. What could be
-/// this parameter to a server is refused: it would be somebody to the server, and another or nobody to us.
+/// Some servers accept other spellings of the name, or end values at a `;`. A parameter that may be this one to a server is refused:
+/// the server would see another identity than the limiter.
 pub(super) fn query<'a>(uri: &'a Uri, name: &str) -> Result<Option<Cow<'a, str>>, HttpError> {
     let Some(query) = uri.query() else { return Ok(None) };
     let mut found = None;
     for pair in query.split('&') {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-        match likeness(decoded(key).as_deref().unwrap_or(key), name) {
+        match compare_names(decoded(key).as_deref().unwrap_or(key), name) {
             NameMatch::Same if found.replace(value).is_some() => return Err(twice("query parameter", name)),
-            NameMatch::Similar => return Err(alike("query parameter", key, name)),
+            NameMatch::Similar => return Err(similar("query parameter", key, name)),
             NameMatch::Same | NameMatch::Different => {}
         }
         for key in pair.split(';').skip(1).map(|pair| pair.split('=').next().unwrap_or_default()) {
-            if likeness(decoded(key).as_deref().unwrap_or(key), name) != NameMatch::Different {
-                return Err(alike("query parameter", key, name));
+            if compare_names(decoded(key).as_deref().unwrap_or(key), name) != NameMatch::Different {
+                return Err(similar("query parameter", key, name));
             }
         }
     }
@@ -169,7 +169,7 @@ pub(super) fn query<'a>(uri: &'a Uri, name: &str) -> Result<Option<Cow<'a, str>>
     })
 }
 
-/// The one cookie `name`, without quotes and escapes: some servers remove them. Cookies may come in several lines.
+/// The cookie `name`, without quotes and escapes: some servers remove them. Cookies may be in several lines.
 pub(super) fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<Cow<'a, str>>, HttpError> {
     let mut found = None;
     for line in headers.get_all(COOKIE) {
@@ -177,37 +177,35 @@ pub(super) fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<Co
             .map_err(|_| HttpError::bad_request("the header `cookie` is not UTF-8"))?;
         for pair in text.split(';') {
             let Some((key, value)) = pair.split_once('=') else { continue };
-            match likeness(key.trim(), name) {
+            match compare_names(key.trim(), name) {
                 NameMatch::Same if found.replace(value.trim()).is_some() => {
                     return Err(twice("cookie", name));
                 }
-                NameMatch::Similar => return Err(alike("cookie", key.trim(), name)),
+                NameMatch::Similar => return Err(similar("cookie", key.trim(), name)),
                 NameMatch::Same | NameMatch::Different => {}
             }
-            // To some servers a comma or a space ends a cookie, and the next one begins.
+            // To some servers a comma or a space starts the next cookie.
             let inner =
                 value.split([',', ' ', '\t', '"']).skip(1).filter_map(|part| Some(part.split_once('=')?.0));
-            if let Some(key) = inner.into_iter().find(|key| likeness(key, name) != NameMatch::Different) {
-                return Err(alike("cookie", key, name));
+            if let Some(key) = inner.into_iter().find(|key| compare_names(key, name) != NameMatch::Different)
+            {
+                return Err(similar("cookie", key, name));
             }
         }
     }
     let Some(value) = found else { return Ok(None) };
     let value = value.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(value).trim();
-    // Some servers read `\142` in quotes as an escape, and what begins with `j:` as JSON.
+    // Some servers decode `\142` in quotes, and parse what begins with `j:` as JSON.
     let has_other_readings = |text: &str| text.contains('\\') || text.starts_with("j:");
-    let refusal = || {
-        HttpError::bad_request(format!(
-            "the cookie `{name}` is written in a way that servers read differently"
-        ))
-    };
+    let refusal =
+        || HttpError::bad_request(format!("the cookie `{name}` has a value that servers read differently"));
     if !value.contains('%') {
         if has_other_readings(value) {
             return Err(refusal());
         }
         return Ok(non_empty(value).map(Cow::Borrowed));
     }
-    // What is no escape stands for itself. A `+` is one: only forms mean a space by it.
+    // Invalid escapes are no escapes, and `+` is a plus: it means a space in forms only.
     let text = decoded(&value.replace('+', "%2B"))
         .map_or(Cow::Borrowed(value), |text| Cow::Owned(text.trim().to_owned()));
     if has_other_readings(&text) {
@@ -219,29 +217,27 @@ pub(super) fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<Co
     Ok(Some(text).filter(|text| !text.is_empty()))
 }
 
-/// What a name is to a server that looks for another.
+/// How a name compares with the name of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NameMatch {
-    /// The one.
     Same,
-    /// Another, which some servers take for it: they make no difference between cases, or between `.`, ` ` and `_`, or
-    /// read `name[]` as a list of that name.
+    /// Another name, but the same to some servers: they ignore case, or treat `.`, ` ` and `_` alike, or read `name[]` as a list.
     Similar,
     Different,
 }
 
-fn likeness(key: &str, name: &str) -> NameMatch {
+fn compare_names(key: &str, name: &str) -> NameMatch {
     if key == name {
         return NameMatch::Same;
     }
     let fold = |byte: u8| if byte.is_ascii_alphanumeric() { byte.to_ascii_lowercase() } else { b'_' };
     let is_like = |key: &str| key.len() == name.len() && key.bytes().map(fold).eq(name.bytes().map(fold));
-    // `[name]` is read as `name`, and `name[]` as a list of it.
+    // Some servers read `[name]` as `name`, and `name[]` as a list.
     let bare = key.trim_start_matches(['[', ' ']).split(['[', ']', '\0']).next().unwrap_or_default().trim();
     if is_like(key) || is_like(bare) { NameMatch::Similar } else { NameMatch::Different }
 }
 
-/// Whether a text has no control characters, at which some servers end it, but around it.
+/// Whether a trimmed text has no control characters, at which some servers end it.
 fn is_one_line(text: &str) -> bool {
     !text.trim().contains(char::is_control)
 }
@@ -251,17 +247,17 @@ fn non_empty(text: &str) -> Option<&str> {
 }
 
 #[cold]
-fn alike(what: &str, key: &str, name: &str) -> HttpError {
+fn similar(what: &str, key: &str, name: &str) -> HttpError {
     let shown: String = key.chars().take(100).collect();
     HttpError::bad_request(format!("the {what} `{shown}` could be read as `{name}`"))
 }
 
 #[cold]
 fn twice(what: &str, name: &str) -> HttpError {
-    HttpError::bad_request(format!("the {what} `{name}` stands there twice"))
+    HttpError::bad_request(format!("the {what} `{name}` occurs twice"))
 }
 
-/// A text of a query without its escapes; none if they are broken or no UTF-8.
+/// Decodes a text of a query; none if an escape is malformed or the result is not UTF-8.
 pub(super) fn decoded(text: &str) -> Option<Cow<'_, str>> {
     if !text.bytes().any(|byte| matches!(byte, b'%' | b'+')) {
         return Some(Cow::Borrowed(text));

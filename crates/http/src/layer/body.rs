@@ -1,4 +1,4 @@
-//! The body of a response: the inner service's, or that of an answer in its place.
+//! The body of a response: that of the inner service, or one of the layer.
 
 use super::shared_permit::SharedPermit;
 use bytes::Bytes;
@@ -19,13 +19,13 @@ pin_project! {
 pin_project! {
     #[project = BodyKindProjection]
     enum BodyKind<B> {
-        /// The place is let go when the body has ended, or is dropped because nothing reads it any more.
-        Passing { #[pin] body: B, place: Option<SharedPermit> },
+        /// The permit is released when the body has ended or is dropped.
+        Passing { #[pin] body: B, permit: Option<SharedPermit> },
         Answered { #[pin] body: Full<Bytes>, cause: AnswerCause },
     }
 }
 
-/// Why the layer answers instead of the inner service.
+/// Why the layer responds instead of the inner service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AnswerCause {
     Refusal,
@@ -37,15 +37,15 @@ pub(super) enum AnswerCause {
 pub enum ResponseSource<'b, B> {
     /// The inner service, with this body.
     Service(&'b B),
-    /// The limiter: over a limit or on the deny list, in whatever way the client is told.
+    /// The limiter: a limit is exceeded, or the client is on the deny list; also as a gRPC status.
     Refusal,
-    /// The layer, because the request makes no sense.
+    /// The layer: the request is invalid.
     InvalidRequest,
 }
 
 impl<B> ResponseBody<B> {
-    pub(super) fn passing(body: B, place: Option<SharedPermit>) -> Self {
-        Self { kind: BodyKind::Passing { body, place } }
+    pub(super) fn passing(body: B, permit: Option<SharedPermit>) -> Self {
+        Self { kind: BodyKind::Passing { body, permit } }
     }
 
     pub(super) fn answered(body: Full<Bytes>, cause: AnswerCause) -> Self {
@@ -71,10 +71,10 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         match self.project().kind.project() {
-            BodyKindProjection::Passing { body, place } => {
+            BodyKindProjection::Passing { body, permit } => {
                 let frame = ready!(body.poll_frame(cx));
                 if !matches!(frame, Some(Ok(_))) {
-                    *place = None;
+                    *permit = None;
                 }
                 Poll::Ready(frame)
             }

@@ -1,7 +1,7 @@
-//! The future of a response: of the inner service's, or of an answer in its place.
+//! The future of a response: that of the inner service, or one of the layer.
 
 use super::body::{AnswerCause, ResponseBody};
-use super::gate::{AdmittedRequest, LayerOutcome};
+use super::layer_core::{AdmittedRequest, LayerOutcome};
 use crate::headers::HeaderOptions;
 use crate::response::FullResponse;
 use bytes::Bytes;
@@ -25,12 +25,12 @@ pin_project! {
 pin_project! {
     #[project = FutureStateProjection]
     enum FutureState<S, F, A> {
-        /// The shared store has to be heard.
+        /// The decision has to wait.
         Deciding { deciding: Deciding<A>, inner: S },
-        /// The inner service answers.
-        Passing { #[pin] response: F, passage: Option<AdmittedRequest> },
-        /// The limiter answered.
-        Answered { answer: Option<(FullResponse, AnswerCause)> },
+        /// The inner service responds.
+        Admitted { #[pin] response: F, admitted: Option<AdmittedRequest> },
+        /// The layer responds.
+        Answered { response: Option<(FullResponse, AnswerCause)> },
     }
 }
 
@@ -39,13 +39,13 @@ impl<S: Service<Request<A>>, A> ResponseFuture<S, A> {
         Self { state: FutureState::Deciding { deciding, inner }, headers }
     }
 
-    pub(super) fn passing(response: S::Future, passage: AdmittedRequest, headers: HeaderOptions) -> Self {
-        Self { state: FutureState::Passing { response, passage: Some(passage) }, headers }
+    pub(super) fn admitted(response: S::Future, admitted: AdmittedRequest, headers: HeaderOptions) -> Self {
+        Self { state: FutureState::Admitted { response, admitted: Some(admitted) }, headers }
     }
 
-    pub(super) fn answered(answer: FullResponse, cause: AnswerCause) -> Self {
+    pub(super) fn answered(response: FullResponse, cause: AnswerCause) -> Self {
         Self {
-            state: FutureState::Answered { answer: Some((answer, cause)) },
+            state: FutureState::Answered { response: Some((response, cause)) },
             headers: HeaderOptions::default(),
         }
     }
@@ -64,24 +64,25 @@ where
             let next = match this.state.as_mut().project() {
                 FutureStateProjection::Deciding { deciding, inner } => {
                     match ready!(deciding.as_mut().poll(cx)) {
-                        LayerOutcome::Admitted((request, passage)) => {
-                            FutureState::Passing { response: inner.call(request), passage: Some(passage) }
+                        LayerOutcome::Admitted((request, admitted)) => {
+                            FutureState::Admitted { response: inner.call(request), admitted: Some(admitted) }
                         }
-                        LayerOutcome::Answered(answer, cause) => {
-                            FutureState::Answered { answer: Some((answer, cause)) }
+                        LayerOutcome::Answered(response, cause) => {
+                            FutureState::Answered { response: Some((response, cause)) }
                         }
                     }
                 }
-                FutureStateProjection::Passing { response, passage } => {
+                FutureStateProjection::Admitted { response, admitted } => {
                     let mut response = ready!(response.poll(cx))?;
-                    let AdmittedRequest { decision, place } =
-                        passage.take().expect("a future is not polled after it was ready");
+                    let AdmittedRequest { decision, permit } =
+                        admitted.take().expect("a future is not polled after it was ready");
                     this.headers.write(&decision, response.headers_mut());
-                    return Poll::Ready(Ok(response.map(|body| ResponseBody::passing(body, place))));
+                    return Poll::Ready(Ok(response.map(|body| ResponseBody::passing(body, permit))));
                 }
-                FutureStateProjection::Answered { answer } => {
-                    let (answer, cause) = answer.take().expect("a future is not polled after it was ready");
-                    return Poll::Ready(Ok(answer.map(|body| ResponseBody::answered(body, cause))));
+                FutureStateProjection::Answered { response } => {
+                    let (response, cause) =
+                        response.take().expect("a future is not polled after it was ready");
+                    return Poll::Ready(Ok(response.map(|body| ResponseBody::answered(body, cause))));
                 }
             };
             this.state.set(next);

@@ -1,15 +1,14 @@
-//! A place among the requests in flight, for those that work on a request.
+//! The permit of a request in flight.
 
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate_limiter::Permit;
 
-/// The place of a request among those in flight, as an extension of the request if a rule counts it there
-/// (`algorithm: concurrency`).
+/// The permit of a request that a rule counts as in flight (`algorithm: concurrency`): an extension of the request.
 ///
-/// The layer lets it go with the response: when its body has ended, or its future or its body is dropped because the
-/// client has gone. Work that goes on without the client, such as a task that a handler has spawned, is counted for as
-/// long as it keeps a clone of this.
+/// The layer drops its clone with the response: when the body has ended, or the future or the body is dropped because the client
+/// has gone. Work that goes on without the client, such as a task that a handler has spawned, is counted for as long as it holds a
+/// clone.
 #[derive(Clone, Debug)]
 pub struct SharedPermit(Arc<Permit>);
 
@@ -18,7 +17,7 @@ impl SharedPermit {
         Self(Arc::new(permit))
     }
 
-    /// The longest that the request counts, whatever holds it.
+    /// The longest time for which the request counts.
     pub fn timeout(&self) -> Duration {
         self.0.timeout()
     }

@@ -175,7 +175,7 @@ async fn a_key_said_twice_is_refused() {
     let gatehouse = Gatehouse::new(RULES, identity);
     let keyed = || ask("203.0.113.9", "/keyed");
     for (asked, says) in [
-        (keyed().with("x-api-key", "a").with("x-api-key", "b"), "the header `x-api-key` stands there twice"),
+        (keyed().with("x-api-key", "a").with("x-api-key", "b"), "the header `x-api-key` occurs twice"),
         (
             keyed().with("authorization", "Bearer a").with("authorization", "Bearer b"),
             "the header `authorization`",
@@ -339,7 +339,7 @@ async fn a_bearer_token_is_one_however_it_is_spelt() {
         }
         let twice = spelt(1, format!("Bearer {token}")).with("authorization", format!("Bearer {token}"));
         let told = gatehouse.tell(twice).await;
-        assert_eq!((told.status, told.body.contains("stands there twice")), (400, true));
+        assert_eq!((told.status, told.body.contains("occurs twice")), (400, true));
         // No token at all, for us and for every server: all of these count by the address.
         let none = ["Bearer", "Bearer ", "bearer \t", "Basic azI=", "Token {}", "Bear {}", ""];
         let none = none

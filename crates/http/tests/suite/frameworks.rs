@@ -146,5 +146,5 @@ async fn tonic_callers_are_told_in_their_own_words() {
     twice.metadata_mut().append("x-api-key", "sk_3".parse().unwrap());
     let senseless = client.check(twice).await.unwrap_err();
     assert_eq!(senseless.code(), Code::InvalidArgument);
-    assert!(senseless.message().contains("stands there twice"), "{senseless}");
+    assert!(senseless.message().contains("occurs twice"), "{senseless}");
 }

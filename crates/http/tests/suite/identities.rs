@@ -15,9 +15,9 @@ fn seen(identities: &IdentityExtractor, request: http::Request<()>, peer: &str) 
     let (parts, ()) = request.into_parts();
     let caller = match identities.caller(&parts.uri, &parts.headers, Some(peer.parse().unwrap()), START_US) {
         Ok(caller) => caller,
-        Err(fault) => return fault.message().to_owned(),
+        Err(fault) => return fault.to_string(),
     };
-    caller.ask(&parts.method, None, parts.uri.path(), said)
+    caller.with_request(&parts.method, None, parts.uri.path(), said)
 }
 
 fn said(request: &Request<'_>) -> String {
@@ -93,7 +93,7 @@ client_ip: { trusted: [10.0.0.0/8], header: forwarded }
         "key=s1 tenant=a b c address=192.0.2.1 invoice_type=eu-17 ip=192.0.2.1"
     );
     let wrong = request("/", &[("x-cost", "many")]);
-    assert_eq!(seen(&identities, wrong, "10.0.0.1"), "the header `x-cost` is not such a number");
+    assert_eq!(seen(&identities, wrong, "10.0.0.1"), "the header `x-cost` is not a number in range");
 }
 
 #[tokio::test]
@@ -186,11 +186,14 @@ fn settings_that_cannot_work() {
         ),
         ("jwt: { algorithm: HS256, secret_file: missing }", "identity.jwt.secret_file: cannot read"),
         ("jwt: { algorithm: HS256, secret_file: short }", "a secret has at least 32 bytes"),
-        ("jwt: { algorithm: HS256, secret_file: pem }", "a public key is no secret"),
-        ("jwt: { algorithm: ES256, key_file: pem }", "has no such public key"),
-        ("jwt: { algorithm: ES256, jwks_file: empty.json }", "it has no key for ES256"),
-        ("jwt: { algorithm: ES256, jwks_file: short }", "this is no set of keys"),
-        ("jwt: { algorithm: HS256, secret_file: short, token: ip }", "identity.jwt.token: a token stands in"),
+        ("jwt: { algorithm: HS256, secret_file: pem }", "a public key is not a secret"),
+        ("jwt: { algorithm: ES256, key_file: pem }", "no public key for this algorithm in"),
+        ("jwt: { algorithm: ES256, jwks_file: empty.json }", "the key set has no key for ES256"),
+        ("jwt: { algorithm: ES256, jwks_file: short }", "not a JSON Web Key Set"),
+        (
+            "jwt: { algorithm: HS256, secret_file: short, token: ip }",
+            "identity.jwt.token: a token comes from",
+        ),
     ] {
         let error = IdentityExtractor::open(&options(yaml), folder.path()).unwrap_err().to_string();
         assert!(error.contains(says), "{yaml}: {error}");
@@ -201,9 +204,9 @@ fn settings_that_cannot_work() {
 fn settings_that_cannot_be_read_say_where() {
     for (yaml, says) in [
         ("api_key: { heder: X }", "1:12: error: unknown field `heder`"),
-        ("api_key: cookie", "1:10: error: `cookie` is no source"),
-        ("api_key: { header: a, cookie: b }", "error: a source is one place"),
-        ("api_key: [bearer, { header: 'X Y' }]", "1:29: error: `X Y` cannot be the name of a header"),
+        ("api_key: cookie", "1:10: error: `cookie` is not a source"),
+        ("api_key: { header: a, cookie: b }", "error: a source has one field"),
+        ("api_key: [bearer, { header: 'X Y' }]", "1:29: error: `X Y` is not a header name"),
         ("client_ip: { trusted: [10.0.0/8] }", "1:24: error: `10.0.0/8` is not an address or a network"),
         ("client_ip: { header: x-real-ip }", "1:22: error"),
         ("jwt: { algorithm: none }", "1:19: error"),

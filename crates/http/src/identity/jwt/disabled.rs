@@ -1,7 +1,7 @@
 //! Replaces the verifier in builds without the cargo feature `jwt`.
 
 use super::{JwtOptions, VerifiedClaims};
-use crate::identity::options::IdentityError;
+use crate::identity::options::{IdentityError, IdentityProblem};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -12,8 +12,7 @@ pub(in crate::identity) enum DisabledTokenVerifier {}
 
 impl DisabledTokenVerifier {
     pub(in crate::identity) fn open(_: &JwtOptions, _: &Path, _: Vec<String>) -> Result<Self, IdentityError> {
-        let message = "built without JWT support; enable the cargo feature `jwt` of `tollgate-http`";
-        Err(IdentityError::new("jwt", message))
+        Err(IdentityError::new("jwt", IdentityProblem::NoJwtSupport))
     }
 
     pub(in crate::identity) fn key_file(&self) -> &Path {

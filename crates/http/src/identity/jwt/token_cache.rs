@@ -1,8 +1,7 @@
-//! Tokens that were looked at before, so that a busy client's signature is checked once and not with every
-//! request.
+//! A cache of verified tokens, so that the signature of a busy client's token is checked once.
 //!
-//! The table is bounded and split in small sets with a lock each. A token is found by a hash under a random
-//! seed and compared in full: whoever makes tokens collide gains nothing but misses.
+//! The table is bounded and split into small sets with a lock each. A token is found by a hash with a random seed and compared in
+//! full: a collision costs a miss, and nothing else.
 
 use parking_lot::Mutex;
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
@@ -12,7 +11,7 @@ use std::hash::{BuildHasher, RandomState};
 const SETS: usize = 1024;
 const WAYS: usize = 4;
 
-/// What is known of tokens.
+/// Values by token, with an expiry.
 pub(super) struct TokenCache<T> {
     sets: Box<[Mutex<TokenCacheSet<T>>]>,
     secrets: RapidSecrets,
@@ -20,7 +19,7 @@ pub(super) struct TokenCache<T> {
 
 struct TokenCacheSet<T> {
     entries: [Option<TokenCacheEntry<T>>; WAYS],
-    /// Which entry goes next if all are alive.
+    /// The entry that is evicted next if none has expired.
     oldest: usize,
 }
 
@@ -28,7 +27,7 @@ struct TokenCacheEntry<T> {
     hash: u64,
     token: Box<str>,
     until_us: u64,
-    known: T,
+    value: T,
 }
 
 impl<T: Clone> TokenCache<T> {
@@ -40,25 +39,25 @@ impl<T: Clone> TokenCache<T> {
         }
     }
 
-    /// What is known of `token` at `now_us`.
+    /// The value of `token`, unless it has expired at `now_us`.
     pub(super) fn get(&self, token: &str, now_us: u64) -> Option<T> {
         let hash = self.hash(token);
         let set = self.set(hash).lock();
         let mut entries = set.entries.iter().flatten();
         entries
             .find(|entry| entry.hash == hash && now_us < entry.until_us && *entry.token == *token)
-            .map(|entry| entry.known.clone())
+            .map(|entry| entry.value.clone())
     }
 
-    /// Remembers `known` of `token` until `until_us`. What has expired goes first, else the oldest.
-    pub(super) fn put(&self, token: &str, known: T, now_us: u64, until_us: u64) {
+    /// Caches a value of `token` until `until_us`. An expired entry is evicted first, else the oldest.
+    pub(super) fn put(&self, token: &str, value: T, now_us: u64, until_us: u64) {
         let hash = self.hash(token);
         let mut set = self.set(hash).lock();
         let is_free = |entry: &Option<TokenCacheEntry<T>>| {
             entry.as_ref().is_none_or(|entry| entry.until_us <= now_us || *entry.token == *token)
         };
         let place = set.entries.iter().position(is_free).unwrap_or(set.oldest);
-        set.entries[place] = Some(TokenCacheEntry { hash, token: token.into(), until_us, known });
+        set.entries[place] = Some(TokenCacheEntry { hash, token: token.into(), until_us, value });
         set.oldest = (place + 1) % WAYS;
     }
 
@@ -82,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_known_ends_and_the_table_stays_small() {
+    fn entries_expire_and_the_table_is_bounded() {
         let tokens = TokenCache::new();
         tokens.put("a.b.c", 1, 0, 10);
         assert_eq!(

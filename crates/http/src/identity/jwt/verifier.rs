@@ -1,8 +1,8 @@
-//! Verifies tokens by the keys in a file.
+//! Verifies tokens with the keys of a file.
 
 use super::token_cache::TokenCache;
 use super::{JwtAlgorithm, JwtOptions, VerifiedClaims};
-use crate::identity::options::IdentityError;
+use crate::identity::options::{IdentityError, IdentityProblem};
 use arc_swap::ArcSwap;
 use jsonwebtoken::jwk::{JwkSet, PublicKeyUse};
 use jsonwebtoken::{Algorithm, AlgorithmFamily, DecodingKey, Validation, decode, decode_header};
@@ -14,15 +14,15 @@ use tollgate_core::rate::SECOND_US;
 use tollgate_core::rules::short_forms::OneOrMany;
 use tollgate_limiter::file;
 
-/// No honest token is longer, and a longer one is not worth a signature check.
+/// Longer tokens are invalid without a check of their signature.
 const LONGEST_TOKEN: usize = 8 * 1024;
-/// How long a token that proves nothing is remembered.
+/// How long an invalid token is cached.
 const INVALID_US: u64 = 10 * SECOND_US;
 const DEFAULT_LEEWAY_US: u64 = 60 * SECOND_US;
-/// A shorter secret can be guessed (RFC 7518 asks for as much as the hash has).
+/// A shorter secret can be guessed (RFC 7518 requires the length of the hash).
 const SHORTEST_SECRET: usize = 32;
 
-/// Verifies tokens.
+/// Verifies tokens, and caches the results.
 #[derive(Debug)]
 pub(in crate::identity) struct TokenVerifier {
     key_file: JwtKeyFile,
@@ -32,16 +32,16 @@ pub(in crate::identity) struct TokenVerifier {
     keyring: ArcSwap<JwtKeyring>,
 }
 
-/// Keys, and what is known of tokens by them: with new keys, all tokens are verified again.
+/// The keys in force, and the tokens that were verified with them.
 #[derive(Debug)]
 struct JwtKeyring {
     keys: NamedKeys,
     valid: TokenCache<Arc<VerifiedClaims>>,
-    /// Apart from the others: made-up tokens must not push out those of busy clients.
+    /// In a cache of their own: invented tokens must not evict those of busy clients.
     invalid: TokenCache<()>,
 }
 
-/// By the names that tokens call them by.
+/// Keys by the `kid` of their tokens.
 type NamedKeys = Vec<(Option<String>, DecodingKey)>;
 
 impl JwtKeyring {
@@ -50,7 +50,7 @@ impl JwtKeyring {
     }
 }
 
-/// Where the keys stand.
+/// The file with the keys.
 #[derive(Clone, Debug)]
 struct JwtKeyFile {
     path: PathBuf,
@@ -63,12 +63,12 @@ enum JwtKeyKind {
     /// A public key (PEM).
     Public,
     Secret,
-    /// A set of keys (JWKS).
+    /// A JSON Web Key Set.
     Set,
 }
 
 impl TokenVerifier {
-    /// Reads the keys, from `folder` on, and verifies tokens for these claims.
+    /// Reads the key file; relative paths start from `folder`. `claims` are those that [`Self::claims`] returns.
     pub(in crate::identity) fn open(
         options: &JwtOptions,
         folder: &Path,
@@ -76,7 +76,7 @@ impl TokenVerifier {
     ) -> Result<Self, IdentityError> {
         let algorithm = options.algorithm.algorithm();
         let mut validation = Validation::new(algorithm);
-        // Times are checked here, by the clock that decisions are made by.
+        // Times are checked in `verify`, by the limiter's clock.
         (validation.validate_exp, validation.validate_nbf) = (false, false);
         validation.required_spec_claims.clear();
         validation.validate_aud = options.audience.is_some();
@@ -99,12 +99,12 @@ impl TokenVerifier {
         })
     }
 
-    /// The file that the keys are read from.
+    /// The key file.
     pub(in crate::identity) fn key_file(&self) -> &Path {
         &self.key_file.path
     }
 
-    /// Replaces the keys with what stands in their file now. On an error they stay.
+    /// Replaces the keys with the content of their file. On an error the old keys stay in force.
     pub(in crate::identity) fn replace_keys(
         &self,
         content: io::Result<Vec<u8>>,
@@ -114,11 +114,11 @@ impl TokenVerifier {
         Ok(())
     }
 
-    /// What `token` proves at `now_us`; none if nothing.
+    /// The claims of `token`; none if it is invalid at `now_us`.
     pub(in crate::identity) fn claims(&self, token: &str, now_us: u64) -> Option<Arc<VerifiedClaims>> {
         let keyring = self.keyring.load();
-        if let Some(known) = keyring.valid.get(token, now_us) {
-            return Some(known);
+        if let Some(claims) = keyring.valid.get(token, now_us) {
+            return Some(claims);
         }
         if token.len() > LONGEST_TOKEN || keyring.invalid.get(token, now_us).is_some() {
             return None;
@@ -135,10 +135,10 @@ impl TokenVerifier {
         }
     }
 
-    /// The claims, and until when they hold.
+    /// The claims, and when they expire.
     fn verify(&self, keys: &NamedKeys, token: &str, now_us: u64) -> Option<(Arc<VerifiedClaims>, u64)> {
         let key = match keys.as_slice() {
-            // A file with one key and no name for it is the key of every token.
+            // A single key without a name is the key of every token.
             [(None, key)] => key,
             keys => {
                 let kid = decode_header(token).ok()?.kid;
@@ -149,7 +149,7 @@ impl TokenVerifier {
             }
         };
         let token = decode::<Map<String, Value>>(token, key, &self.validation).ok()?;
-        // What must be understood to verify a token (RFC 7515, 4.1.11); no such extension is known here.
+        // Extensions that a verifier must understand (RFC 7515, 4.1.11); none is supported.
         if token.header.crit.is_some() {
             return None;
         }
@@ -167,13 +167,13 @@ impl TokenVerifier {
     }
 }
 
-/// Seconds since the epoch, which may have a fraction.
+/// Unix seconds, which may have a fraction.
 fn instant_us(value: &Value) -> Option<u64> {
     let seconds = value.as_f64()?;
     (seconds >= 0.0).then_some((seconds * SECOND_US as f64) as u64)
 }
 
-/// A claim by its name, else by the path that its dots make; none unless it is a text or a number.
+/// A claim by its name, else by its name as a path with dots; none unless it is a string or a number.
 fn claim(claims: &Map<String, Value>, name: &str) -> Option<Box<str>> {
     let nested = || {
         let (first, rest) = name.split_once('.')?;
@@ -187,38 +187,41 @@ fn claim(claims: &Map<String, Value>, name: &str) -> Option<Box<str>> {
 }
 
 impl JwtKeyFile {
-    /// The one that the options name.
+    /// The key file that the options name.
     fn named(options: &JwtOptions, folder: &Path) -> Result<Self, IdentityError> {
-        let wrong = |field: &str, message: &str| Err(IdentityError::new(field, message));
         let is_secret = options.algorithm.is_secret();
         let (file, kind) = match (&options.key_file, &options.secret_file, &options.jwks_file) {
             (Some(file), None, None) if !is_secret => (file, JwtKeyKind::Public),
             (None, Some(file), None) if is_secret => (file, JwtKeyKind::Secret),
             (None, None, Some(file)) => (file, JwtKeyKind::Set),
             (Some(_), None, None) => {
-                return wrong("jwt.key_file", "this algorithm takes a `secret_file` or a `jwks_file`");
+                return Err(IdentityError::new("jwt.key_file", IdentityProblem::NeedsSecret));
             }
             (None, Some(_), None) => {
-                return wrong("jwt.secret_file", "this algorithm takes a `key_file` or a `jwks_file`");
+                return Err(IdentityError::new("jwt.secret_file", IdentityProblem::NeedsPublicKey));
             }
-            _ => return wrong("jwt", "name one of `key_file`, `secret_file` and `jwks_file`"),
+            _ => return Err(IdentityError::new("jwt", IdentityProblem::NotOneKeyFile)),
         };
         Ok(Self { path: folder.join(file), kind, algorithm: options.algorithm })
     }
 
-    fn wrong(&self, message: impl Into<String>) -> IdentityError {
+    fn error(&self, problem: IdentityProblem) -> IdentityError {
         let field = match self.kind {
             JwtKeyKind::Public => "jwt.key_file",
             JwtKeyKind::Secret => "jwt.secret_file",
             JwtKeyKind::Set => "jwt.jwks_file",
         };
-        IdentityError::new(field, message)
+        IdentityError::new(field, problem)
     }
 
-    /// The keys in the file's content.
+    /// The keys in the content of the file.
     fn keys(&self, content: io::Result<Vec<u8>>) -> Result<NamedKeys, IdentityError> {
-        let path = self.path.display();
-        let bytes = content.map_err(|error| self.wrong(format!("cannot read {path}: {error}")))?;
+        self.parse(content).map_err(|problem| self.error(problem))
+    }
+
+    fn parse(&self, content: io::Result<Vec<u8>>) -> Result<NamedKeys, IdentityProblem> {
+        let path = || self.path.clone();
+        let bytes = content.map_err(|source| IdentityProblem::UnreadableKeyFile { path: path(), source })?;
         match self.kind {
             JwtKeyKind::Public => {
                 let key = match self.algorithm {
@@ -227,36 +230,35 @@ impl JwtKeyFile {
                     _ => DecodingKey::from_rsa_pem(&bytes),
                 };
                 let key =
-                    key.map_err(|error| self.wrong(format!("{path} has no such public key: {error}")))?;
+                    key.map_err(|error| IdentityProblem::NoPublicKey { path: path(), source: error.into() })?;
                 Ok(vec![(None, key)])
             }
             JwtKeyKind::Secret => {
                 let secret = bytes.trim_ascii();
                 if secret.starts_with(b"-----BEGIN") {
-                    return Err(self.wrong("a public key is no secret; everybody has it"));
+                    return Err(IdentityProblem::PublicKeyAsSecret);
                 }
                 if secret.len() < SHORTEST_SECRET {
-                    return Err(self.wrong(format!("a secret has at least {SHORTEST_SECRET} bytes")));
+                    return Err(IdentityProblem::ShortSecret { least_bytes: SHORTEST_SECRET });
                 }
                 Ok(vec![(None, DecodingKey::from_secret(secret))])
             }
-            JwtKeyKind::Set => self.key_set(&bytes),
+            JwtKeyKind::Set => self.parse_key_set(&bytes),
         }
     }
 
-    /// The keys of a set that fit the algorithm.
-    fn key_set(&self, json: &[u8]) -> Result<NamedKeys, IdentityError> {
-        let set: JwkSet = serde_json::from_slice(json)
-            .map_err(|error| self.wrong(format!("this is no set of keys: {error}")))?;
+    /// The keys of the algorithm in a set.
+    fn parse_key_set(&self, json: &[u8]) -> Result<NamedKeys, IdentityProblem> {
+        let set: JwkSet = serde_json::from_slice(json).map_err(IdentityProblem::InvalidKeySet)?;
         let algorithm = self.algorithm.algorithm();
         let mut keys = Vec::new();
         for jwk in &set.keys {
             let signs = !matches!(jwk.common.public_key_use, Some(PublicKeyUse::Encryption));
             let named = jwk.common.key_algorithm;
-            if !signs || named.is_some_and(|named| named.to_string() != format!("{algorithm:?}")) {
+            if !signs || named.is_some_and(|named| named.to_string() != self.algorithm.to_string()) {
                 continue;
             }
-            // A set may well hold keys of kinds that are of no use here.
+            // A set may hold keys of other kinds.
             let Ok(key) = DecodingKey::from_jwk(jwk) else { continue };
             let is_weak = algorithm.family() == AlgorithmFamily::Hmac
                 && key.try_get_as_bytes().is_ok_and(|secret| secret.len() < SHORTEST_SECRET);
@@ -264,7 +266,7 @@ impl JwtKeyFile {
                 keys.push((jwk.common.key_id.clone(), key));
             }
         }
-        if keys.is_empty() { Err(self.wrong(format!("it has no key for {algorithm:?}"))) } else { Ok(keys) }
+        if keys.is_empty() { Err(IdentityProblem::NoKeyInSet(self.algorithm)) } else { Ok(keys) }
     }
 }
 

@@ -1,46 +1,45 @@
-//! What answers say about a limit whenever they mention it: put together once, remembered by each thread.
+//! The constant text of a limit, formatted once and cached by each thread.
 //!
-//! Of the five headers that come with every answer, two depend on nothing but the limit, and so does most of the
-//! body of a refusal.
+//! Of the five default headers of a response, two depend on nothing but the limit, and so does most of the body of a 429.
 
 use crate::body;
 use http::HeaderValue;
 use std::cell::RefCell;
 use tollgate_limiter::Terms;
 
-/// How many limits a thread remembers. Two that want the same place take turns, and are put together anew.
-const PLACES: usize = 64;
+/// The limits that a thread caches. Two with the same slot evict each other.
+const SLOTS: usize = 64;
 
 thread_local! {
-    static KNOWN: RefCell<[Option<Box<LimitPhrases>>; PLACES]> = const { RefCell::new([const { None }; PLACES]) };
+    static CACHE: RefCell<[Option<Box<LimitText>>; SLOTS]> = const { RefCell::new([const { None }; SLOTS]) };
 }
 
-/// What is constant of a limit.
-pub(crate) struct LimitPhrases {
+/// The constant text of a limit.
+pub(crate) struct LimitText {
     terms: Terms,
-    /// Its size.
+    /// Its quota.
     pub(crate) limit: HeaderValue,
     /// `"policy";q=100;w=60`, or of requests in flight `"policy";q=100;qu="concurrent-requests"`
     pub(crate) policy: HeaderValue,
     /// `"policy"`, as a string of a structured field.
     pub(crate) name: Box<[u8]>,
-    /// The body of a refusal, up to the wait.
-    pub(crate) refusal: Box<[u8]>,
+    /// The body of a 429 up to the retry time.
+    pub(crate) refusal_prefix: Box<[u8]>,
 }
 
-/// Lends the phrases of a limit to `say`.
+/// Calls `read` with the text of a limit.
 #[inline]
-pub(crate) fn of<R>(terms: &Terms, say: impl FnOnce(&LimitPhrases) -> R) -> R {
+pub(crate) fn with<R>(terms: &Terms, read: impl FnOnce(&LimitText) -> R) -> R {
     let names = std::ptr::from_ref(terms.names).addr();
     let mixed = (names ^ terms.quota as usize).wrapping_mul(0x9e37_79b9_7f4a_7c15_u64 as usize);
-    let place = mixed >> (usize::BITS - PLACES.ilog2());
-    KNOWN.with_borrow_mut(|known| match &mut known[place] {
-        Some(phrases) if phrases.are_of(terms) => say(phrases),
-        other => say(other.insert(LimitPhrases::new(terms))),
+    let slot = mixed >> (usize::BITS - SLOTS.ilog2());
+    CACHE.with_borrow_mut(|cache| match &mut cache[slot] {
+        Some(text) if text.is_of(terms) => read(text),
+        other => read(other.insert(LimitText::new(terms))),
     })
 }
 
-impl LimitPhrases {
+impl LimitText {
     #[cold]
     fn new(terms: &Terms) -> Box<Self> {
         let name = quoted(&terms.names.policy);
@@ -56,23 +55,23 @@ impl LimitPhrases {
             limit: HeaderValue::from(terms.quota),
             policy: HeaderValue::try_from(policy).expect("printable names and numbers are header text"),
             name: name.into(),
-            refusal: body::beginning(terms).into(),
+            refusal_prefix: body::limited_prefix(terms).into(),
         })
     }
 
-    /// Names are kept for good, so the same names stand at the same place.
-    fn are_of(&self, terms: &Terms) -> bool {
+    /// Names are never freed, so equal names have equal addresses.
+    fn is_of(&self, terms: &Terms) -> bool {
         std::ptr::eq(self.terms.names, terms.names)
             && (self.terms.quota, self.terms.window_seconds) == (terms.quota, terms.window_seconds)
     }
 }
 
-/// The policy as a string of a structured field, which takes printable ASCII and nothing else.
+/// The policy as a string of a structured field, which may hold printable ASCII only.
 fn quoted(policy: &str) -> Vec<u8> {
     let plain = |byte: u8| (b' '..=b'~').contains(&byte) && byte != b'"' && byte != b'\\';
     let letters = policy.chars().map(|letter| match u8::try_from(letter) {
         Ok(byte) if plain(byte) => byte,
-        // Names are plain, but a period below a millisecond is written with a µ.
+        // Names are ASCII, but for the µ of periods below a millisecond.
         Ok(b'\xb5') => b'u',
         _ => b'_',
     });

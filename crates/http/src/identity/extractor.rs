@@ -1,8 +1,8 @@
-//! Finds the identities of a request.
+//! Extracts the identities of a request.
 
 use super::client_ip::ClientIpOptions;
 use super::jwt::{self, TokenVerifier, VerifiedClaims};
-use super::options::{IdentityError, IdentityOptions, IdentitySources};
+use super::options::{IdentityError, IdentityOptions, IdentityProblem, IdentitySources};
 use super::source::{self, ConfiguredHeader, IdentitySource};
 use crate::error::HttpError;
 use crate::headers::{AUTHORIZATION, COOKIE, X_API_KEY};
@@ -17,10 +17,10 @@ use std::sync::Arc;
 use tollgate_core::rules::{DoorCapability, OpenDoor};
 use tollgate_limiter::{Method, Request};
 
-/// Whoever has no address at all (a unix socket) shares a count with all who have none.
+/// All peers without an address (on a Unix socket) share one count.
 const NO_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
-/// [`IdentityOptions`], ready for use.
+/// Finds the [`Caller`] of a request, as [`IdentityOptions`] say.
 #[derive(Debug)]
 pub struct IdentityExtractor {
     api_key: SourceLookups,
@@ -28,18 +28,18 @@ pub struct IdentityExtractor {
     tenant: SourceLookups,
     tier: SourceLookups,
     ids: Vec<(Box<str>, SourceLookups)>,
-    /// The verifier, and where the token stands.
+    /// The verifier, and the source of the token.
     jwt: Option<(TokenVerifier, SourceLookup)>,
     client_ip: ClientIpOptions,
     cost: Option<HeaderName>,
     priority: Option<HeaderName>,
     /// Whether anything but the address depends on the peer being trusted.
-    asks_for_trust: bool,
+    uses_trust: bool,
 }
 
 type SourceLookups = SmallVec<[SourceLookup; 2]>;
 
-/// A [`IdentitySource`], with claims by their number.
+/// An [`IdentitySource`] as it is looked up, with claims by their index.
 #[derive(Clone, Debug)]
 enum SourceLookup {
     Header(HeaderName),
@@ -47,21 +47,21 @@ enum SourceLookup {
     Query(Box<str>),
     Cookie(Box<str>),
     Bearer,
-    /// The bearer token unless it looks like a JWT: one that proves nothing must not become a key.
+    /// The bearer token unless it looks like a JWT: a token that is not verified must not become a key.
     OpaqueBearer,
     Claim(usize),
     Ip,
 }
 
-/// A value that was found.
+/// The value of an identity.
 #[derive(Debug)]
 enum FoundIdentity<'a> {
-    Here(&'a str),
-    Made(Box<str>),
+    Borrowed(&'a str),
+    Owned(Box<str>),
     Claim(usize),
 }
 
-/// Who a request is from.
+/// The identities of one request.
 #[derive(Debug)]
 pub struct Caller<'a> {
     api_key: Option<FoundIdentity<'a>>,
@@ -82,30 +82,30 @@ impl Default for IdentityExtractor {
 }
 
 impl IdentityExtractor {
-    /// Makes the options ready. Files that they name are read, from `folder` on.
+    /// Validates the options, and reads the files that they name. Relative paths start from `folder`.
     pub fn open(options: &IdentityOptions, folder: &Path) -> Result<Self, IdentityError> {
-        let mut compiler = SourceCompiler { options, claims: Vec::new(), asks_for_trust: false };
+        let mut compiler = SourceCompiler { options, claims: Vec::new(), uses_trust: false };
         let token = options.jwt.as_ref().map(|jwt| compiler.token(&jwt.token)).transpose()?;
         let is_bearer = matches!(token, Some(SourceLookup::Bearer));
         let api_key = match &options.api_key {
-            Some(sources) => compiler.places("api_key", sources)?,
+            Some(sources) => compiler.lookups("api_key", sources)?,
             None if is_bearer => SmallVec::from_iter([SourceLookup::Header(X_API_KEY.clone())]),
             None => SmallVec::from_iter([SourceLookup::Header(X_API_KEY.clone()), SourceLookup::Bearer]),
         };
-        let user = compiler.places("user", &options.user)?;
-        let tenant = compiler.places("tenant", &options.tenant)?;
+        let user = compiler.lookups("user", &options.user)?;
+        let tenant = compiler.lookups("tenant", &options.tenant)?;
         let tier = compiler.tier(&options.tier)?;
         let mut ids = Vec::new();
         for (name, sources) in &options.ids {
-            let places = compiler.places(&format!("ids.{name}"), sources)?;
-            ids.push((Box::from(name.as_str()), places));
+            let lookups = compiler.lookups(&format!("ids.{name}"), sources)?;
+            ids.push((Box::from(name.as_str()), lookups));
         }
         let cost = compiler.trusted_header("cost", options.cost.as_ref().map(|trusted| &trusted.header))?;
         let priority =
             compiler.trusted_header("priority", options.priority.as_ref().map(|trusted| &trusted.header))?;
-        let SourceCompiler { claims, asks_for_trust, .. } = compiler;
+        let SourceCompiler { claims, uses_trust, .. } = compiler;
         let jwt = match (&options.jwt, token) {
-            (Some(jwt), Some(place)) => Some((TokenVerifier::open(jwt, folder, claims)?, place)),
+            (Some(jwt), Some(token)) => Some((TokenVerifier::open(jwt, folder, claims)?, token)),
             _ => None,
         };
         Ok(Self {
@@ -118,34 +118,34 @@ impl IdentityExtractor {
             client_ip: options.client_ip.clone(),
             cost,
             priority,
-            asks_for_trust,
+            uses_trust,
         })
     }
 
-    /// What a door can do for rules that takes identities from here, waits for requests and sees them end.
+    /// The capabilities of a door `name` that uses these identities, lets requests wait and sees them end.
     pub fn open_door(&self, name: &'static str) -> OpenDoor {
         let mut capabilities =
             BTreeSet::from([DoorCapability::Wait, DoorCapability::Completion, DoorCapability::Domain]);
         capabilities.extend((!self.tier.is_empty()).then_some(DoorCapability::Tier));
         capabilities.extend(self.priority.is_some().then_some(DoorCapability::Priority));
         let named = [("api_key", &self.api_key), ("user", &self.user), ("tenant", &self.tenant)];
-        let ids = self.ids.iter().map(|(name, places)| (name.as_ref(), places));
-        let found = named.into_iter().chain(ids).filter(|(_, places)| !places.is_empty());
+        let ids = self.ids.iter().map(|(name, lookups)| (name.as_ref(), lookups));
+        let found = named.into_iter().chain(ids).filter(|(_, lookups)| !lookups.is_empty());
         let identities = found.map(|(name, _)| name.to_owned()).collect();
         OpenDoor { name, capabilities, identities: Some(identities) }
     }
 
-    /// All places, the token's included.
-    fn places(&self) -> impl Iterator<Item = &SourceLookup> {
+    /// All lookups, with that of the token.
+    fn lookups(&self) -> impl Iterator<Item = &SourceLookup> {
         let named = [&self.api_key, &self.user, &self.tenant, &self.tier];
-        let ids = self.ids.iter().map(|(_, places)| places);
-        let token = self.jwt.iter().map(|(_, place)| place);
+        let ids = self.ids.iter().map(|(_, lookups)| lookups);
+        let token = self.jwt.iter().map(|(_, token)| token);
         named.into_iter().chain(ids).flatten().chain(token)
     }
 
-    /// The headers that are read, whichever peer sends them.
+    /// The headers that are read from every peer.
     pub fn headers(&self) -> Vec<HeaderName> {
-        let name = |place: &SourceLookup| match place {
+        let name = |lookup: &SourceLookup| match lookup {
             SourceLookup::Header(name) => Some(name.clone()),
             SourceLookup::Cookie(_) => Some(COOKIE),
             SourceLookup::Bearer | SourceLookup::OpaqueBearer => Some(AUTHORIZATION),
@@ -154,41 +154,40 @@ impl IdentityExtractor {
             | SourceLookup::Claim(_)
             | SourceLookup::Ip => None,
         };
-        self.places().filter_map(name).collect()
+        self.lookups().filter_map(name).collect()
     }
 
-    /// The headers that count from trusted peers only.
+    /// The headers that are read from trusted peers only.
     pub fn trusted_headers(&self) -> Vec<HeaderName> {
-        let name = |place: &SourceLookup| match place {
+        let name = |lookup: &SourceLookup| match lookup {
             SourceLookup::TrustedHeader(name) => Some(name.clone()),
             _ => None,
         };
         let others = self.cost.iter().chain(&self.priority).cloned();
         let open = self.headers();
-        self.places().filter_map(name).chain(others).filter(|name| !open.contains(name)).collect()
+        self.lookups().filter_map(name).chain(others).filter(|name| !open.contains(name)).collect()
     }
 
-    /// The parameters of the query that are read.
+    /// The query parameters that are read.
     pub fn query_parameters(&self) -> Vec<&str> {
-        let named = self.places().filter_map(|place| match place {
+        let named = self.lookups().filter_map(|lookup| match lookup {
             SourceLookup::Query(name) => Some(&**name),
             _ => None,
         });
         named.collect()
     }
 
-    /// How addresses are found.
+    /// How client addresses are found.
     pub fn client_ip(&self) -> &ClientIpOptions {
         &self.client_ip
     }
 
-    /// The file with the keys that tokens are verified by, if there is one.
+    /// The file with the keys that verify tokens, if there is one.
     pub fn key_file(&self) -> Option<&Path> {
         self.jwt.as_ref().map(|(verifier, _)| verifier.key_file())
     }
 
-    /// Replaces the keys with what stands in their file now, and forgets which tokens were good by the old ones. On an
-    /// error they stay.
+    /// Replaces the keys with the content of their file. All tokens are verified again. On an error the old keys stay in force.
     pub fn replace_keys(&self, content: io::Result<Vec<u8>>) -> Result<(), IdentityError> {
         match &self.jwt {
             Some((verifier, _)) => verifier.replace_keys(content),
@@ -196,13 +195,14 @@ impl IdentityExtractor {
         }
     }
 
-    /// Whether [`Self::caller`] needs the time.
+    /// Whether [`Self::caller`] uses the time.
     #[inline]
-    pub(crate) fn asks_for_time(&self) -> bool {
+    pub(crate) fn uses_time(&self) -> bool {
         self.jwt.is_some()
     }
 
-    /// Who asked for `uri` with these headers from `peer`, at `now_us`. A fault is what nobody can make sense of.
+    /// The caller of a request for `uri` with these headers from `peer`, at `now_us`. An identity that is malformed or ambiguous is an
+    /// error.
     pub fn caller<'a>(
         &'a self,
         uri: &'a Uri,
@@ -211,39 +211,39 @@ impl IdentityExtractor {
         now_us: u64,
     ) -> Result<Caller<'a>, HttpError> {
         let peer = peer.unwrap_or(NO_ADDRESS);
-        let trusted = self.asks_for_trust && self.client_ip.trusts(peer);
+        let trusted = self.uses_trust && self.client_ip.trusts(peer);
         let ip = self.client_ip.client(peer, headers);
-        let mut look = RequestReader { uri, headers, trusted, ip, claims: None };
-        if let Some((verifier, place)) = &self.jwt
-            && let Some(token) = look.at(place)?
+        let mut reader = RequestReader { uri, headers, trusted, ip, claims: None };
+        if let Some((verifier, lookup)) = &self.jwt
+            && let Some(token) = reader.find(lookup)?
         {
             let token = token.text(None);
-            if !jwt::has_one_spelling(token) {
+            if !jwt::is_canonical(token) {
                 return Err(HttpError::bad_request("the token is not in base64url without padding"));
             }
-            look.claims = verifier.claims(token, now_us);
+            reader.claims = verifier.claims(token, now_us);
         }
         let mut ids = SmallVec::new();
-        for (name, places) in &self.ids {
-            if let Some(found) = look.first(places)? {
+        for (name, lookups) in &self.ids {
+            if let Some(found) = reader.first(lookups)? {
                 ids.push((&**name, found));
             }
         }
         Ok(Caller {
-            api_key: look.first(&self.api_key)?,
-            user: look.first(&self.user)?,
-            tenant: look.first(&self.tenant)?,
-            tier: look.first(&self.tier)?,
+            api_key: reader.first(&self.api_key)?,
+            user: reader.first(&self.user)?,
+            tenant: reader.first(&self.tenant)?,
+            tier: reader.first(&self.tier)?,
             ids,
-            cost: look.number(self.cost.as_ref())?.unwrap_or(1),
-            priority: look.number(self.priority.as_ref())?,
-            claims: look.claims,
+            cost: reader.number(self.cost.as_ref())?.unwrap_or(1),
+            priority: reader.number(self.priority.as_ref())?,
+            claims: reader.claims,
             ip,
         })
     }
 }
 
-/// A look at one request.
+/// Reads one request.
 struct RequestReader<'a> {
     uri: &'a Uri,
     headers: &'a HeaderMap,
@@ -254,54 +254,54 @@ struct RequestReader<'a> {
 
 impl<'a> RequestReader<'a> {
     #[inline]
-    fn first(&self, places: &'a SourceLookups) -> Result<Option<FoundIdentity<'a>>, HttpError> {
-        for place in places {
-            if let Some(found) = self.at(place)? {
+    fn first(&self, lookups: &'a SourceLookups) -> Result<Option<FoundIdentity<'a>>, HttpError> {
+        for lookup in lookups {
+            if let Some(found) = self.find(lookup)? {
                 return Ok(Some(found));
             }
         }
         Ok(None)
     }
 
-    fn at(&self, place: &SourceLookup) -> Result<Option<FoundIdentity<'a>>, HttpError> {
+    fn find(&self, lookup: &SourceLookup) -> Result<Option<FoundIdentity<'a>>, HttpError> {
         let headers = self.headers;
-        Ok(match place {
-            SourceLookup::Header(name) => source::header(headers, name)?.map(FoundIdentity::Here),
+        Ok(match lookup {
+            SourceLookup::Header(name) => source::header(headers, name)?.map(FoundIdentity::Borrowed),
             SourceLookup::TrustedHeader(name) if self.trusted => {
-                source::header(headers, name)?.map(FoundIdentity::Here)
+                source::header(headers, name)?.map(FoundIdentity::Borrowed)
             }
             SourceLookup::TrustedHeader(_) => None,
             SourceLookup::Query(name) => source::query(self.uri, name)?.map(FoundIdentity::from),
             SourceLookup::Cookie(name) => source::cookie(headers, name)?.map(FoundIdentity::from),
-            SourceLookup::Bearer => source::bearer(headers)?.map(FoundIdentity::Here),
+            SourceLookup::Bearer => source::bearer(headers)?.map(FoundIdentity::Borrowed),
             SourceLookup::OpaqueBearer => {
                 let dots = |token: &&str| token.bytes().filter(|byte| *byte == b'.').count();
-                source::bearer(headers)?.filter(|token| dots(token) < 2).map(FoundIdentity::Here)
+                source::bearer(headers)?.filter(|token| dots(token) < 2).map(FoundIdentity::Borrowed)
             }
             SourceLookup::Claim(index) => {
                 let claims = self.claims.as_ref();
                 claims.and_then(|claims| claims.get(*index)).map(|_| FoundIdentity::Claim(*index))
             }
-            SourceLookup::Ip => Some(FoundIdentity::Made(self.ip.to_string().into())),
+            SourceLookup::Ip => Some(FoundIdentity::Owned(self.ip.to_string().into())),
         })
     }
 
-    /// The number in a header that only trusted peers can set.
+    /// The number in a header that is read from trusted peers only.
     fn number<N: std::str::FromStr>(&self, name: Option<&HeaderName>) -> Result<Option<N>, HttpError> {
         let Some(name) = name.filter(|_| self.trusted) else { return Ok(None) };
         let Some(text) = source::header(self.headers, name)? else { return Ok(None) };
         let number = text.parse();
         number
             .map(Some)
-            .map_err(|_| HttpError::bad_request(format!("the header `{name}` is not such a number")))
+            .map_err(|_| HttpError::bad_request(format!("the header `{name}` is not a number in range")))
     }
 }
 
 impl<'a> From<Cow<'a, str>> for FoundIdentity<'a> {
     fn from(text: Cow<'a, str>) -> Self {
         match text {
-            Cow::Borrowed(text) => Self::Here(text),
-            Cow::Owned(text) => Self::Made(text.into()),
+            Cow::Borrowed(text) => Self::Borrowed(text),
+            Cow::Owned(text) => Self::Owned(text.into()),
         }
     }
 }
@@ -309,8 +309,8 @@ impl<'a> From<Cow<'a, str>> for FoundIdentity<'a> {
 impl FoundIdentity<'_> {
     fn text<'f>(&'f self, claims: Option<&'f VerifiedClaims>) -> &'f str {
         match self {
-            Self::Here(text) => text,
-            Self::Made(text) => text,
+            Self::Borrowed(text) => text,
+            Self::Owned(text) => text,
             Self::Claim(index) => claims.and_then(|claims| claims.get(*index)).unwrap_or_default(),
         }
     }
@@ -322,9 +322,9 @@ impl Caller<'_> {
         self.ip
     }
 
-    /// Lends the caller's names to `ask` as a request for `endpoint` at `domain`, both in their canonical form.
+    /// Calls `ask` with the limiter's request of this caller for `endpoint` at `domain`, both in their canonical form.
     #[inline]
-    pub fn ask<R>(
+    pub fn with_request<R>(
         &self,
         method: &http::Method,
         domain: Option<&str>,
@@ -350,19 +350,19 @@ impl Caller<'_> {
     }
 }
 
-/// Turns sources into places.
+/// Validates sources, and turns them into lookups.
 struct SourceCompiler<'o> {
     options: &'o IdentityOptions,
     claims: Vec<String>,
-    asks_for_trust: bool,
+    uses_trust: bool,
 }
 
 impl SourceCompiler<'_> {
-    fn places(&mut self, field: &str, sources: &IdentitySources) -> Result<SourceLookups, IdentityError> {
-        sources.0.iter().map(|source| self.place(field, source)).collect()
+    fn lookups(&mut self, field: &str, sources: &IdentitySources) -> Result<SourceLookups, IdentityError> {
+        sources.0.iter().map(|source| self.lookup(field, source)).collect()
     }
 
-    fn place(&mut self, field: &str, source: &IdentitySource) -> Result<SourceLookup, IdentityError> {
+    fn lookup(&mut self, field: &str, source: &IdentitySource) -> Result<SourceLookup, IdentityError> {
         Ok(match source {
             IdentitySource::Header(ConfiguredHeader(name)) => SourceLookup::Header(name.clone()),
             IdentitySource::TrustedHeader(name) => SourceLookup::TrustedHeader(self.trusted(field, name)?),
@@ -371,8 +371,7 @@ impl SourceCompiler<'_> {
             IdentitySource::Bearer if self.options.jwt.is_some() => SourceLookup::OpaqueBearer,
             IdentitySource::Bearer => SourceLookup::Bearer,
             IdentitySource::Jwt(_) if self.options.jwt.is_none() => {
-                let message = "a claim needs a `jwt:` section that says how tokens are verified";
-                return Err(IdentityError::new(field, message));
+                return Err(IdentityError::new(field, IdentityProblem::NoJwtSection));
             }
             IdentitySource::Jwt(name) => {
                 self.claims.push(name.clone());
@@ -382,34 +381,30 @@ impl SourceCompiler<'_> {
         })
     }
 
-    /// Where the token itself stands.
+    /// The source of the token itself.
     fn token(&mut self, source: &IdentitySource) -> Result<SourceLookup, IdentityError> {
         match source {
             IdentitySource::Bearer => Ok(SourceLookup::Bearer),
             IdentitySource::Header(_)
             | IdentitySource::TrustedHeader(_)
             | IdentitySource::Query(_)
-            | IdentitySource::Cookie(_) => self.place("jwt.token", source),
+            | IdentitySource::Cookie(_) => self.lookup("jwt.token", source),
             IdentitySource::Jwt(_) | IdentitySource::Ip => {
-                let message = "a token stands in a header, a cookie, the query, or is the bearer token";
-                Err(IdentityError::new("jwt.token", message))
+                Err(IdentityError::new("jwt.token", IdentityProblem::NoTokenSource))
             }
         }
     }
 
-    /// Nobody chooses his own tier.
+    /// A client must not choose its own tier.
     fn tier(&mut self, sources: &IdentitySources) -> Result<SourceLookups, IdentityError> {
-        let place = |source: &IdentitySource| match source {
+        let lookup = |source: &IdentitySource| match source {
             IdentitySource::Header(name) | IdentitySource::TrustedHeader(name) => {
                 self.trusted("tier", name).map(SourceLookup::TrustedHeader)
             }
-            IdentitySource::Jwt(_) => self.place("tier", source),
-            _ => Err(IdentityError::new(
-                "tier",
-                "a tier comes from a claim, or from a header of a trusted peer",
-            )),
+            IdentitySource::Jwt(_) => self.lookup("tier", source),
+            _ => Err(IdentityError::new("tier", IdentityProblem::UntrustedTier)),
         };
-        sources.0.iter().map(place).collect()
+        sources.0.iter().map(lookup).collect()
     }
 
     fn trusted_header(
@@ -422,10 +417,9 @@ impl SourceCompiler<'_> {
 
     fn trusted(&mut self, field: &str, name: &ConfiguredHeader) -> Result<HeaderName, IdentityError> {
         if self.options.client_ip.trusted.is_empty() {
-            let message = "this header counts from trusted peers only; name them in `client_ip.trusted`";
-            return Err(IdentityError::new(field, message));
+            return Err(IdentityError::new(field, IdentityProblem::NoTrustedPeers));
         }
-        self.asks_for_trust = true;
+        self.uses_trust = true;
         Ok(name.0.clone())
     }
 }

@@ -1,4 +1,4 @@
-//! What stands between a request and the inner service.
+//! Decides about requests: from a request to the inner service, or to a response in its place.
 
 use super::PeerFrom;
 use super::body::AnswerCause;
@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use tollgate_limiter::{Admission, Admit, Decision, Limiter};
 
-/// What every request is held against.
+/// What all requests of a layer share.
 #[derive(Clone, Debug)]
 pub(super) struct LayerCore {
     pub(super) limiter: Arc<Limiter>,
@@ -22,20 +22,20 @@ pub(super) struct LayerCore {
     pub(super) peer_from: PeerFrom,
 }
 
-/// What becomes of a request: it passes, or is answered here.
+/// What becomes of a request: it is passed on, or answered by the layer.
 pub(super) enum LayerOutcome<P> {
     Admitted(P),
     Answered(FullResponse, AnswerCause),
 }
 
-/// What is known of a request that passes.
+/// The decision and the permit of an admitted request.
 pub(super) struct AdmittedRequest {
     pub(super) decision: Decision,
-    pub(super) place: Option<SharedPermit>,
+    pub(super) permit: Option<SharedPermit>,
 }
 
 impl LayerCore {
-    /// Whether the request may pass, if that is known at once.
+    /// Decides about the request, unless that has to wait.
     #[inline]
     pub(super) fn admit<A>(
         &self,
@@ -44,13 +44,13 @@ impl LayerCore {
     ) -> Option<LayerOutcome<AdmittedRequest>> {
         match self.ask(request, peer, |request| self.limiter.admit(request)).and_then(|admit| Ok(admit?)) {
             Ok(Admit::Decided(admission)) => Some(self.conclude(request, admission)),
-            // The rules have changed since it was asked whether there is anything to wait for.
+            // The rules have changed since `may_wait` was called.
             Ok(Admit::Pending(_)) => None,
-            Err(fault) => Some(refused(request.headers(), &fault)),
+            Err(error) => Some(invalid(request.headers(), &error)),
         }
     }
 
-    /// Refuses the request if it is over its limit, and decides nothing else.
+    /// The refusal of a request that is over a limit now. Nothing is charged.
     pub(super) fn refuse(&self, request: &mut Request<()>, peer: Option<SocketAddr>) -> Option<Decision> {
         self.ask(request, peer, |request| self.limiter.refuse(request)).ok()?
     }
@@ -64,37 +64,37 @@ impl LayerCore {
         path::canonicalize(request)?;
         let looks_at_domains = self.limiter.looks_at_domains();
         if looks_at_domains {
-            host::settle(request);
+            host::align_host_header(request);
         }
-        // Only tokens are about time.
-        let now_us = if self.identities.asks_for_time() { self.limiter.clock().now_us() } else { 0 };
+        // Only tokens expire.
+        let now_us = if self.identities.uses_time() { self.limiter.clock().now_us() } else { 0 };
         let (uri, headers) = (request.uri(), request.headers());
-        let domain = if looks_at_domains { host::of(uri, headers)? } else { None };
+        let domain = if looks_at_domains { host::of_request(uri, headers)? } else { None };
         let caller = self.identities.caller(uri, headers, peer.map(|peer| peer.ip()), now_us)?;
-        Ok(caller.ask(request.method(), domain.as_deref(), uri.path(), ask))
+        Ok(caller.with_request(request.method(), domain.as_deref(), uri.path(), ask))
     }
 
     fn conclude<A>(&self, request: &mut Request<A>, admission: Admission) -> LayerOutcome<AdmittedRequest> {
         let Admission { decision, permit } = admission;
         if decision.allowed() {
-            self.tell_upstream(request.headers_mut(), &decision);
-            let place = permit.map(SharedPermit::new);
-            if let Some(place) = &place {
-                request.extensions_mut().insert(place.clone());
+            self.write_flags(request.headers_mut(), &decision);
+            let permit = permit.map(SharedPermit::new);
+            if let Some(permit) = &permit {
+                request.extensions_mut().insert(permit.clone());
             }
-            return LayerOutcome::Admitted(AdmittedRequest { decision, place });
+            return LayerOutcome::Admitted(AdmittedRequest { decision, permit });
         }
-        let answer = if grpc::is_call(request.headers()) {
+        let response = if grpc::is_call(request.headers()) {
             grpc::refusal(&decision, &self.headers)
         } else {
-            response::refusal_over(&decision, &self.headers, std::mem::take(request.headers_mut()))
+            response::refusal_reusing(&decision, &self.headers, std::mem::take(request.headers_mut()))
         };
-        LayerOutcome::Answered(answer.expect("what is not allowed is refused"), AnswerCause::Refusal)
+        LayerOutcome::Answered(response.expect("not allowed, so there is a refusal"), AnswerCause::Refusal)
     }
 
-    /// Writes the flags of a decision, where the client may have written its own.
+    /// Writes the flags of a decision in place of the client's own headers of that name.
     #[inline]
-    fn tell_upstream(&self, headers: &mut HeaderMap, decision: &Decision) {
+    fn write_flags(&self, headers: &mut HeaderMap, decision: &Decision) {
         if self.limiter.has_flags() {
             reserved_headers::clear_flags(headers, &self.limiter.flag_headers());
             for flag in decision.flags() {
@@ -104,25 +104,25 @@ impl LayerCore {
     }
 }
 
-/// The same as [`LayerCore::admit`] for a limiter that may have to wait, with the request handed through.
+/// [`LayerCore::admit`] for a limiter that may have to wait. An admitted request is returned.
 pub(super) async fn admit_waiting<A>(
-    gate: Arc<LayerCore>,
+    core: Arc<LayerCore>,
     mut request: Request<A>,
     peer: Option<SocketAddr>,
 ) -> LayerOutcome<(Request<A>, AdmittedRequest)> {
-    let asked = gate.ask(&mut request, peer, |request| gate.limiter.admit(request));
+    let asked = core.ask(&mut request, peer, |request| core.limiter.admit(request));
     let admission = match asked.and_then(|admit| Ok(admit?)) {
         Ok(admit) => admit.admission().await,
-        Err(fault) => return refused(request.headers(), &fault),
+        Err(error) => return invalid(request.headers(), &error),
     };
-    match gate.conclude(&mut request, admission) {
-        LayerOutcome::Admitted(passage) => LayerOutcome::Admitted((request, passage)),
-        LayerOutcome::Answered(answer, cause) => LayerOutcome::Answered(answer, cause),
+    match core.conclude(&mut request, admission) {
+        LayerOutcome::Admitted(admitted) => LayerOutcome::Admitted((request, admitted)),
+        LayerOutcome::Answered(response, cause) => LayerOutcome::Answered(response, cause),
     }
 }
 
 #[cold]
-fn refused<P>(asked: &HeaderMap, fault: &HttpError) -> LayerOutcome<P> {
-    let answer = if grpc::is_call(asked) { grpc::fault(fault) } else { fault.response() };
-    LayerOutcome::Answered(answer, AnswerCause::InvalidRequest)
+fn invalid<P>(headers: &HeaderMap, error: &HttpError) -> LayerOutcome<P> {
+    let response = if grpc::is_call(headers) { grpc::invalid_argument(error) } else { error.response() };
+    LayerOutcome::Answered(response, AnswerCause::InvalidRequest)
 }
