@@ -1,108 +1,113 @@
-//! Bodies on their way: one frame at a time, in both directions, so that no memory holds a whole one.
+//! Response bodies. They are forwarded frame by frame, so that none is held in memory as a whole.
 
-mod held;
-mod sent;
+mod upload;
 
-use crate::upstream::Load;
-use crate::upstream::pool::{Connection, Pool};
+use crate::client_gone::FinishingBody;
+use crate::upstream::pool::PooledConnection;
 use bytes::Bytes;
-pub use held::OutlivingBody;
-pub(crate) use held::{ExchangeRoom, Outliving, OutlivingExchange};
 use http::Version;
 use http_body_util::Full;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
-pub(crate) use sent::{HoldsPlace, Progress, Sent, Uploader};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use tollgate_http::ReservedHeaders;
+pub(crate) use upload::{UploadBody, UploadClient, UploadProgress};
 
-/// What comes after a body must not change what was decided by the head.
-fn clean_trailers(polled: &mut Poll<Option<Result<Frame<Bytes>, hyper::Error>>>, reserved: &ReservedHeaders) {
-    if let Poll::Ready(Some(Ok(frame))) = polled
-        && let Some(trailers) = frame.trailers_mut()
-    {
-        reserved.clean_trailers(trailers);
-    }
-}
-
-/// The body of an answer: the gateway's own, or a server's.
+/// The body of a gateway's response: its own, or that of a server.
 #[derive(Debug)]
-pub enum AnswerBody {
-    /// Short, and whole.
+pub(crate) enum GatewayBody {
+    /// The gateway's own.
     Own(Full<Bytes>),
-    /// The same, because of something wrong with the request.
+    /// The gateway's own, because the request is invalid.
     ClientFault(Full<Bytes>),
-    /// On its way from a server.
-    Upstream(Received),
-    /// The same, and read on if the client hangs up.
-    Outliving(Box<OutlivingBody>),
+    /// A server's.
+    Upstream(UpstreamBody),
+    /// A server's, which is read to its end also if the client disconnects.
+    Finishing(Box<FinishingBody>),
 }
 
-/// A server's body, and the connection that it comes on.
+/// The body of a server's response, with the connection it arrives on.
 #[derive(Debug)]
-pub struct Received {
+pub(crate) struct UpstreamBody {
     body: Incoming,
-    /// Gone once the body has ended.
-    lease: Option<Lease>,
-    /// Whether the client can tell when it breaks off.
-    telling: bool,
-    /// How it broke off.
-    broken: Option<hyper::Error>,
+    /// `None` once the body has ended.
+    connection: Option<PooledConnection>,
+    truncation: TruncationSignal,
+    /// An error that is reported by the next poll.
+    pending_error: Option<hyper::Error>,
     reserved: Arc<ReservedHeaders>,
 }
 
-impl Received {
-    /// `lease` is given back when `body` ends, or dropped with it. The client speaks `version`.
+/// Whether a client can tell a truncated body from a complete one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TruncationSignal {
+    /// By the length or the framing of the body.
+    Framing,
+    /// Only if the connection fails: the body of HTTP/1.0 without a length ends with the connection.
+    ConnectionError,
+}
+
+impl UpstreamBody {
+    /// `connection` is released when `body` ends, or closed if this is dropped earlier. The client uses `version`.
     pub(crate) fn new(
         body: Incoming,
-        lease: Lease,
+        connection: PooledConnection,
         version: Version,
         reserved: Arc<ReservedHeaders>,
     ) -> Self {
-        // HTTP/1.0 has no end of a body without a length but the end of the connection.
-        let telling = version != Version::HTTP_10 || body.size_hint().exact().is_some();
-        let mut received = Self { body, lease: Some(lease), telling, broken: None, reserved };
-        received.look_for_end();
-        received
+        let truncation = if version != Version::HTTP_10 || body.size_hint().exact().is_some() {
+            TruncationSignal::Framing
+        } else {
+            TruncationSignal::ConnectionError
+        };
+        let connection = Some(connection);
+        let mut body = Self { body, connection, truncation, pending_error: None, reserved };
+        body.release_if_ended();
+        body
     }
 
     /// Whether the server has nothing more to send.
-    fn has_ended(&self) -> bool {
-        self.lease.is_none()
+    pub(crate) fn has_ended(&self) -> bool {
+        self.connection.is_none()
     }
 
-    fn look_for_end(&mut self) {
-        if self.body.is_end_stream()
-            && let Some(lease) = self.lease.take()
-        {
-            lease.give_back();
+    fn release_if_ended(&mut self) {
+        if self.body.is_end_stream() {
+            self.release();
+        }
+    }
+
+    fn release(&mut self) {
+        if let Some(connection) = self.connection.take() {
+            connection.release();
         }
     }
 
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        if self.lease.is_none() {
-            return Poll::Ready(self.broken.take().map(Err));
+        if self.connection.is_none() {
+            return Poll::Ready(self.pending_error.take().map(Err));
         }
         let mut polled = Pin::new(&mut self.body).poll_frame(cx);
-        clean_trailers(&mut polled, &self.reserved);
-        match polled {
-            Poll::Ready(Some(Ok(_))) => self.look_for_end(),
-            Poll::Ready(None) => {
-                if let Some(lease) = self.lease.take() {
-                    lease.give_back();
+        match &mut polled {
+            Poll::Ready(Some(Ok(frame))) => {
+                // Trailers must not change what was decided by the head.
+                if let Some(trailers) = frame.trailers_mut() {
+                    self.reserved.clean_trailers(trailers);
                 }
+                self.release_if_ended();
             }
-            Poll::Ready(Some(Err(error))) => {
-                // A connection that broke is of no more use.
-                self.lease = None;
-                if !self.telling {
-                    return Poll::Ready(Some(Err(error)));
+            Poll::Ready(None) => self.release(),
+            Poll::Ready(Some(Err(_))) => {
+                self.connection = None;
+                if self.truncation == TruncationSignal::Framing
+                    && let Poll::Ready(Some(Err(error))) = polled
+                {
+                    // An error would keep hyper from writing what came before, so the next poll reports it.
+                    self.pending_error = Some(error);
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
                 }
-                // An error would keep what came before from being written at once: it is told the next time.
-                self.broken = Some(error);
-                cx.waker().wake_by_ref();
-                return Poll::Pending;
             }
             Poll::Pending => {}
         }
@@ -110,22 +115,7 @@ impl Received {
     }
 }
 
-/// A connection in use.
-#[derive(Debug)]
-pub(crate) struct Lease {
-    pub(crate) connection: Connection,
-    pub(crate) load: Load,
-    pub(crate) pool: Arc<Pool>,
-    pub(crate) most_idle: usize,
-}
-
-impl Lease {
-    fn give_back(self) {
-        self.pool.put(self.load.member().index, self.connection, self.most_idle);
-    }
-}
-
-impl Body for AnswerBody {
+impl Body for GatewayBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
@@ -137,9 +127,9 @@ impl Body for AnswerBody {
             Self::Own(body) | Self::ClientFault(body) => {
                 Pin::new(body).poll_frame(cx).map_err(|never| match never {})
             }
-            Self::Upstream(received) => received.poll_frame(cx),
-            Self::Outliving(body) => {
-                body.received_mut().map_or(Poll::Ready(None), |received| received.poll_frame(cx))
+            Self::Upstream(body) => body.poll_frame(cx),
+            Self::Finishing(body) => {
+                body.upstream_mut().map_or(Poll::Ready(None), |body| body.poll_frame(cx))
             }
         }
     }
@@ -147,16 +137,18 @@ impl Body for AnswerBody {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Own(body) | Self::ClientFault(body) => body.is_end_stream(),
-            Self::Upstream(received) => received.body.is_end_stream(),
-            Self::Outliving(body) => body.received().is_none_or(|received| received.body.is_end_stream()),
+            Self::Upstream(body) => body.body.is_end_stream(),
+            Self::Finishing(body) => body.upstream().is_none_or(|body| body.body.is_end_stream()),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Own(body) | Self::ClientFault(body) => body.size_hint(),
-            Self::Upstream(received) => received.body.size_hint(),
-            Self::Outliving(body) => body.received().map_or(SizeHint::with_exact(0), |r| r.body.size_hint()),
+            Self::Upstream(body) => body.body.size_hint(),
+            Self::Finishing(body) => {
+                body.upstream().map_or(SizeHint::with_exact(0), |body| body.body.size_hint())
+            }
         }
     }
 }

@@ -1,19 +1,20 @@
-//! A request and its answer: sent to a server, and to another one if that can do no harm.
+//! The exchange of a request for a response: one attempt, and retries on other servers where that is safe.
 
-mod spare;
+mod attempt;
+mod request_copy;
 
-use crate::body::{HoldsPlace, Lease, Outliving, OutlivingExchange, Progress, Sent, Uploader};
-use crate::forward::{Answer, Order, Way};
-use crate::refusal::Refused;
-use crate::settings::{self, OnClientGone};
-use crate::upstream::health::Failure;
-use crate::upstream::pool::{Connection, Taken};
-use crate::upstream::{Load, Tried, Upstream};
+use crate::body::{UploadBody, UploadClient, UploadProgress};
+use crate::client_gone::{FinishGuard, FinishingExchange};
+use crate::forward::{ForwardContext, GatewayResponse, PreparedRequest};
+use crate::forward_error::ForwardError;
+use crate::settings::{OnClientGone, UpstreamSettings};
+use crate::upstream::health::ServerFailure;
+use crate::upstream::pool::PooledConnection;
+use crate::upstream::{ActiveRequest, TriedServers, Upstream};
+use attempt::{Attempt, AttemptOutcome, SendResult, record_failure};
 use http::{Request, Response};
 use hyper::body::Incoming;
-use hyper::client::conn::TrySendError;
 use pin_project_lite::pin_project;
-use spare::Spare;
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::net::IpAddr;
@@ -22,321 +23,224 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use tokio::time::Instant;
 
-/// A request until its answer begins.
-pub(crate) type Forwarding = Pin<Box<dyn Future<Output = Result<Answer, Infallible>> + Send>>;
-type Answered = Result<Response<Incoming>, TrySendError<Request<Sent>>>;
-type Retrying = Pin<Box<dyn Future<Output = Result<(Response<Incoming>, Lease), Refused>> + Send>>;
+/// A request until its response begins.
+pub(crate) type ForwardFuture = Pin<Box<dyn Future<Output = Result<GatewayResponse, Infallible>> + Send>>;
+
+/// A server's response and the connection it arrives on.
+type UpstreamResponse = (Response<Incoming>, PooledConnection);
 
 pin_project! {
-    /// A request that was sent, until its answer begins.
+    /// A request that was sent, until its response begins.
     ///
-    /// It is written out, rather than left to `async`, because it is as small as can be: everything that is not
-    /// needed while all goes well is in a box of its own.
+    /// A future written by hand is smaller than an `async` block: what only failures need is boxed.
     pub(crate) struct Exchange<F> {
         #[pin]
         sending: F,
-        way: Arc<Way>,
-        order: Option<Order>,
-        // Gone once it is decided what becomes of the first attempt.
-        first: Option<(Errand, Attempt)>,
-        // The first attempt came to nothing.
-        retrying: Option<Retrying>,
+        context: Arc<ForwardContext>,
+        prepared: Option<PreparedRequest>,
+        // `None` once the outcome of the first attempt is known.
+        first: Option<(RetryState, Attempt)>,
+        // The retries after a failed first attempt.
+        retrying: Option<Pin<Box<dyn Future<Output = Result<UpstreamResponse, ForwardError>> + Send>>>,
     }
 }
 
 impl Exchange<()> {
-    /// Sends the request, now if there is a connection at hand.
-    pub(crate) fn begin(way: &Arc<Way>, request: Request<Incoming>, order: Order) -> Forwarding {
-        let place = order.place.clone();
-        let place = place.filter(|_| way.upstream(&order).settings.on_client_gone == OnClientGone::Finish);
-        let forwarding = Self::send(way, request, order);
-        match place {
-            None => forwarding,
-            Some(place) => {
-                Box::pin(OutlivingExchange::new(forwarding, Outliving::new(place, &way.exchange_room)))
+    /// Starts the exchange. With an idle connection the request is sent before this returns.
+    pub(crate) fn start(
+        context: &Arc<ForwardContext>,
+        request: Request<Incoming>,
+        prepared: PreparedRequest,
+    ) -> ForwardFuture {
+        let on_client_gone = context.upstream(&prepared).settings.on_client_gone;
+        let permit = prepared.permit.clone().filter(|_| on_client_gone == OnClientGone::Finish);
+        let exchange = Self::send(context, request, prepared);
+        match permit {
+            None => exchange,
+            Some(permit) => {
+                Box::pin(FinishingExchange::new(exchange, FinishGuard::new(permit, &context.finish_limit)))
             }
         }
     }
 
-    fn send(way: &Arc<Way>, request: Request<Incoming>, order: Order) -> Forwarding {
-        let upstream = way.upstream(&order);
-        upstream.budget.earn();
-        let (mut errand, request) = Errand::new(&upstream.settings, request, way, &order);
-        let load = match errand.pick(upstream) {
-            Ok(load) => load,
-            Err(refused) => return Box::pin(std::future::ready(Ok(refused.answer()))),
+    fn send(
+        context: &Arc<ForwardContext>,
+        request: Request<Incoming>,
+        prepared: PreparedRequest,
+    ) -> ForwardFuture {
+        let upstream = context.upstream(&prepared);
+        upstream.retry_budget.deposit();
+        let (mut retry, request) = RetryState::new(&upstream.settings, request, context, &prepared);
+        let active = match retry.select_server(upstream) {
+            Ok(active) => active,
+            Err(error) => return Box::pin(std::future::ready(Ok(error.response()))),
         };
-        let way = Arc::clone(way);
-        let Some(connection) = way.pool.take_idle(load.member().index) else {
+        let context = Arc::clone(context);
+        let Some(acquired) = context.pool.acquire_idle(active.server().index) else {
             return Box::pin(async move {
-                let exchanged = exchange(Arc::clone(&way), order.upstream, errand, request, Some(load)).await;
-                Ok(concluded(&way, order, exchanged))
+                let upstream = prepared.upstream;
+                let result = send_with_retries(Arc::clone(&context), upstream, retry, request, Some(active));
+                Ok(conclude(&context, prepared, result.await))
             });
         };
-        let taken = Taken { connection, reused: true };
-        let (attempt, sending) = Attempt::send(taken, load, upstream, &errand, request);
+        let (attempt, sending) = Attempt::send(acquired, active, upstream, &retry, request);
         Box::pin(Exchange {
             sending,
-            way,
-            order: Some(order),
-            first: Some((errand, attempt)),
+            context,
+            prepared: Some(prepared),
+            first: Some((retry, attempt)),
             retrying: None,
         })
     }
 }
 
-impl<F: Future<Output = Answered>> Future for Exchange<F> {
-    type Output = Result<Answer, Infallible>;
+impl<F: Future<Output = SendResult>> Future for Exchange<F> {
+    type Output = Result<GatewayResponse, Infallible>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        const POLLED_AFTER_READY: &str = "a future is not polled after it was ready";
         let mut this = self.project();
-        let exchanged = loop {
+        let result = loop {
             if let Some(retrying) = this.retrying {
                 break ready!(retrying.as_mut().poll(cx));
             }
-            let order = this.order.as_ref().expect("a future is not polled after it was ready");
-            let upstream = this.way.upstream(order);
-            let (errand, attempt) = this.first.as_mut().expect("a future is not polled after it was ready");
-            let answered = ready!(attempt.poll(this.sending.as_mut(), upstream, errand, cx));
-            let (mut errand, attempt) = this.first.take().expect("it was there a moment ago");
-            match attempt.judge(&mut errand, upstream, this.way, answered) {
-                Judged::Done(exchanged) => break exchanged,
-                Judged::Again(request) => {
-                    let retrying = exchange(Arc::clone(this.way), order.upstream, errand, *request, None);
+            let prepared = this.prepared.as_ref().expect(POLLED_AFTER_READY);
+            let upstream = this.context.upstream(prepared);
+            let (retry, attempt) = this.first.as_mut().expect(POLLED_AFTER_READY);
+            let sent = ready!(attempt.poll_sent(this.sending.as_mut(), upstream, retry, cx));
+            let (mut retry, attempt) = this.first.take().expect("it was polled just now");
+            match attempt.finish(&mut retry, upstream, this.context, sent) {
+                AttemptOutcome::Done(result) => break result,
+                AttemptOutcome::Retry(request) => {
+                    let context = Arc::clone(this.context);
+                    let retrying = send_with_retries(context, prepared.upstream, retry, *request, None);
                     *this.retrying = Some(Box::pin(retrying));
                 }
             }
         };
-        let order = this.order.take().expect("a future is not polled after it was ready");
-        Poll::Ready(Ok(concluded(this.way, order, exchanged)))
+        let prepared = this.prepared.take().expect(POLLED_AFTER_READY);
+        Poll::Ready(Ok(conclude(this.context, prepared, result)))
     }
 }
 
-fn concluded(way: &Way, order: Order, exchanged: Result<(Response<Incoming>, Lease), Refused>) -> Answer {
-    let passed = exchanged.and_then(|(answer, lease)| way.pass_on(answer, lease, order));
-    passed.unwrap_or_else(|refused| refused.answer())
+fn conclude(
+    context: &ForwardContext,
+    prepared: PreparedRequest,
+    result: Result<UpstreamResponse, ForwardError>,
+) -> GatewayResponse {
+    let response = result.and_then(|(response, connection)| context.relay(response, connection, prepared));
+    response.unwrap_or_else(|error| error.response())
 }
 
-/// Sends the request to a server, and to others if that cannot have done any harm. The first is at `load`, if it
-/// was chosen already.
-async fn exchange(
-    way: Arc<Way>,
+/// Sends the request to a server, and to others as long as a retry is safe. `first` is the server to begin with, if it
+/// was already selected.
+async fn send_with_retries(
+    context: Arc<ForwardContext>,
     upstream: usize,
-    mut errand: Errand,
-    mut request: Request<Sent>,
-    mut load: Option<Load>,
-) -> Result<(Response<Incoming>, Lease), Refused> {
-    let upstream = &way.shared.upstreams[upstream];
+    mut retry: RetryState,
+    mut request: Request<UploadBody>,
+    mut first: Option<ActiveRequest>,
+) -> Result<UpstreamResponse, ForwardError> {
+    let upstream = &context.state.upstreams[upstream];
     loop {
-        let load = match load.take() {
-            Some(load) => load,
-            None => errand.pick(upstream)?,
+        let active = match first.take() {
+            Some(active) => active,
+            None => retry.select_server(upstream)?,
         };
-        let taken = match way.pool.take(load.member(), &upstream.settings).await {
-            Ok(taken) => taken,
+        let acquired = match context.pool.acquire(active.server(), &upstream.settings).await {
+            Ok(acquired) => acquired,
             Err(error) => {
                 if !error.is_local() {
-                    note_failure(upstream, &load, Failure::Unreachable, &error);
+                    record_failure(upstream, active.server(), ServerFailure::Unreachable, &error);
                 }
-                if errand.may_retry(upstream) {
+                if retry.may_retry(upstream) {
                     continue;
                 }
-                return Err(Refused::NoConnection);
+                return Err(ForwardError::Unreachable);
             }
         };
-        let (mut attempt, sending) = Attempt::send(taken, load, upstream, &errand, request);
+        let (mut attempt, sending) = Attempt::send(acquired, active, upstream, &retry, request);
         let mut sending = pin!(sending);
-        let answered = poll_fn(|cx| attempt.poll(sending.as_mut(), upstream, &errand, cx)).await;
-        match attempt.judge(&mut errand, upstream, &way, answered) {
-            Judged::Done(exchanged) => return exchanged,
-            Judged::Again(again) => request = *again,
+        let sent = poll_fn(|cx| attempt.poll_sent(sending.as_mut(), upstream, &retry, cx)).await;
+        match attempt.finish(&mut retry, upstream, &context, sent) {
+            AttemptOutcome::Done(result) => return result,
+            AttemptOutcome::Retry(again) => request = *again,
         }
     }
 }
 
-/// What has to be known of a request for as long as it may be sent again.
+/// What is kept of a request for as long as it may be retried.
 #[derive(Debug)]
-struct Errand {
-    tried: Tried,
+struct RetryState {
+    tried: TriedServers,
     retries_left: u32,
-    /// Sent twice it does what it does once, and there is nothing to it but its head.
-    repeatable: bool,
-    progress: Option<Arc<Progress>>,
+    repeatable: Repeatable,
+    progress: Option<Arc<UploadProgress>>,
     client: IpAddr,
-    /// When all of it has to be over.
-    until: Option<Instant>,
+    deadline: Option<Instant>,
 }
 
-impl Errand {
+/// Whether a request may be sent again after a server may have seen it: only if it is idempotent and has no body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Repeatable {
+    Yes,
+    No,
+}
+
+impl RetryState {
     fn new(
-        settings: &settings::Upstream,
+        settings: &UpstreamSettings,
         request: Request<Incoming>,
-        way: &Way,
-        order: &Order,
-    ) -> (Self, Request<Sent>) {
+        context: &ForwardContext,
+        prepared: &PreparedRequest,
+    ) -> (Self, Request<UploadBody>) {
         let mut progress = None;
-        let uploader = || Uploader {
-            version: order.version,
-            min_rate: order.bodies.min_rate,
-            peer: way.peer.clone(),
-            reserved: Arc::clone(&way.reserved),
-            holds_place: match (&order.place, settings.on_client_gone) {
-                (Some(_), OnClientGone::Finish) => HoldsPlace::Yes,
-                _ => HoldsPlace::No,
+        let client = || UploadClient {
+            version: prepared.version,
+            min_rate: prepared.bodies.min_rate,
+            peer: context.peer.clone(),
+            reserved: Arc::clone(&context.reserved),
+            on_client_gone: match prepared.permit {
+                Some(_) => settings.on_client_gone,
+                None => OnClientGone::Cancel,
             },
         };
         let request = request.map(|body| {
-            let (sent, seen) = Sent::new(body, uploader);
-            progress = seen;
-            sent
+            let (body, upload_progress) = UploadBody::new(body, client);
+            progress = upload_progress;
+            body
         });
-        let repeatable = progress.is_none() && request.method().is_idempotent();
-        let errand = Self {
-            tried: Tried::default(),
+        let is_repeatable = progress.is_none() && request.method().is_idempotent();
+        let retry = Self {
+            tried: TriedServers::default(),
             retries_left: settings.retries,
-            repeatable,
+            repeatable: if is_repeatable { Repeatable::Yes } else { Repeatable::No },
             progress,
-            client: order.client,
-            until: order.until,
+            client: prepared.client,
+            deadline: prepared.deadline,
         };
-        (errand, request)
+        (retry, request)
     }
 
-    /// The next server.
-    fn pick(&mut self, upstream: &Upstream) -> Result<Load, Refused> {
-        let load = upstream.pick(&self.tried).ok_or(Refused::NobodyUp)?;
-        self.tried.add(load.member());
-        Ok(load)
+    fn select_server(&mut self, upstream: &Upstream) -> Result<ActiveRequest, ForwardError> {
+        let active = upstream.select(&self.tried).ok_or(ForwardError::NoHealthyServer)?;
+        self.tried.add(active.server());
+        Ok(active)
     }
 
-    /// No later than when all has to be over.
+    /// `at`, or the deadline of the request if that is earlier.
     fn bounded(&self, at: Instant) -> Instant {
-        self.until.map_or(at, |until| at.min(until))
+        self.deadline.map_or(at, |deadline| at.min(deadline))
     }
 
-    fn is_over(&self) -> bool {
-        self.until.is_some_and(|until| Instant::now() >= until)
+    fn is_past_deadline(&self) -> bool {
+        self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
     }
 
+    /// Whether another retry is allowed; if so, it is charged to the budget.
     fn may_retry(&mut self, upstream: &Upstream) -> bool {
-        let may = self.retries_left > 0 && upstream.budget.spend();
+        let may = self.retries_left > 0 && upstream.retry_budget.withdraw();
         self.retries_left = self.retries_left.saturating_sub(1);
         may
-    }
-}
-
-/// A request that was handed to a connection.
-#[derive(Debug)]
-struct Attempt {
-    connection: Connection,
-    load: Load,
-    /// Then the server may have closed it just now.
-    reused: bool,
-    /// How many frames of the client's body had gone when that was last looked at.
-    frames: u32,
-    spare: Option<Spare>,
-}
-
-/// What becomes of an attempt.
-#[expect(clippy::large_enum_variant, reason = "the large one is nearly every one, and is handed on at once")]
-enum Judged {
-    Done(Result<(Response<Incoming>, Lease), Refused>),
-    Again(Box<Request<Sent>>),
-}
-
-impl Attempt {
-    fn send(
-        taken: Taken,
-        load: Load,
-        upstream: &Upstream,
-        errand: &Errand,
-        request: Request<Sent>,
-    ) -> (Self, impl Future<Output = Answered> + use<>) {
-        let Taken { mut connection, reused } = taken;
-        let spare = errand.repeatable.then(|| Spare::of(&request));
-        let sending = connection.sender.try_send_request(request);
-        let late = errand.bounded(Instant::now() + upstream.settings.response_time);
-        connection.late.as_mut().reset(late);
-        (Self { connection, load, reused, frames: 0, spare }, sending)
-    }
-
-    /// Waits for the answer. While the client's body is still moving the clock does not run.
-    fn poll(
-        &mut self,
-        sending: Pin<&mut impl Future<Output = Answered>>,
-        upstream: &Upstream,
-        errand: &Errand,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<Answered, Refused>> {
-        if let Poll::Ready(answered) = sending.poll(cx) {
-            return Poll::Ready(Ok(answered));
-        }
-        let late = &mut self.connection.late;
-        loop {
-            ready!(late.as_mut().poll(cx));
-            match &errand.progress {
-                Some(progress) if progress.frames() != self.frames && !errand.is_over() => {
-                    self.frames = progress.frames();
-                    let next = errand.bounded(late.deadline() + upstream.settings.response_time);
-                    late.as_mut().reset(next);
-                }
-                Some(progress) if progress.is_waited_for() => return Poll::Ready(Err(Refused::ClientSlow)),
-                _ => return Poll::Ready(Err(Refused::Late)),
-            }
-        }
-    }
-
-    fn judge(
-        self,
-        errand: &mut Errand,
-        upstream: &Upstream,
-        way: &Way,
-        answered: Result<Answered, Refused>,
-    ) -> Judged {
-        let Self { connection, load, reused, spare, .. } = self;
-        let mut error = match answered {
-            Ok(Ok(answer)) => {
-                load.member().health.succeeded();
-                let most_idle = upstream.settings.most_idle;
-                let lease = Lease { connection, load, pool: Arc::clone(&way.pool), most_idle };
-                return Judged::Done(Ok((answer, lease)));
-            }
-            Ok(Err(error)) => error,
-            Err(late) => {
-                if late == Refused::Late {
-                    note_failure(upstream, &load, Failure::NotAnswered(errand.client), &"no answer in time");
-                }
-                return Judged::Done(Err(late));
-            }
-        };
-        // Given back, nothing of it was sent.
-        let unsent = error.take_message();
-        let error = error.into_error();
-        if error.is_user() {
-            let is_too_slow = errand.progress.as_ref().is_some_and(|progress| progress.is_too_slow());
-            return Judged::Done(Err(if is_too_slow { Refused::ClientSlow } else { Refused::ClientBody }));
-        }
-        // The server may always close an idle connection; that says nothing about its health.
-        if !reused || error.is_parse() {
-            note_failure(upstream, &load, Failure::NotAnswered(errand.client), &error);
-        }
-        if error.is_parse() {
-            // The server has answered, and would answer the same again.
-            return Judged::Done(Err(Refused::BadAnswer));
-        }
-        match (unsent, spare) {
-            (Some(request), _) if reused || errand.may_retry(upstream) => Judged::Again(Box::new(request)),
-            (None, Some(spare)) if errand.may_retry(upstream) => Judged::Again(Box::new(spare.request())),
-            _ => Judged::Done(Err(Refused::NoAnswer)),
-        }
-    }
-}
-
-#[cold]
-fn note_failure(upstream: &Upstream, load: &Load, failure: Failure, error: &dyn std::fmt::Display) {
-    let (name, member) = (&upstream.settings.name, load.member());
-    tracing::debug!(upstream = %name, address = %member.address, %error, "a request failed");
-    if member.health.failed(failure, &upstream.settings, || upstream.has_other(member)) {
-        tracing::warn!(upstream = %name, address = %member.address, %error, "ejected for a while after failures in a row");
     }
 }

@@ -1,29 +1,29 @@
-//! The forwarder: a request goes to a server, its answer comes back.
+//! The forwarder: prepares a request for its server, and the server's response for the client.
 //!
-//! It is a tower service, so whatever decides about requests stands in front of it as a layer.
+//! It is a tower service, so that everything that decides about requests is a layer in front of it.
 
-use crate::body::{AnswerBody, ExchangeRoom, Lease, Received};
-use crate::client::Clients;
-use crate::exchange::Exchange;
-use crate::headers::{self, Noticed, Origin};
-use crate::refusal::Refused;
-use crate::route::{Routes, UpstreamIndex};
-use crate::scrub::Scrubbed;
-use crate::settings::{BodyLimits, Forwarded, Settings};
+use crate::body::{GatewayBody, UpstreamBody};
+use crate::client_address::ClientAddresses;
+use crate::client_gone::FinishLimit;
+use crate::exchange::{Exchange, ForwardFuture};
+use crate::forward_error::ForwardError;
+use crate::forwarding_state::ForwardingState;
+use crate::headers::{self, ClientOrigin, HeaderKinds};
+use crate::route_table::UpstreamIndex;
+use crate::scrub::ScrubFindings;
+use crate::settings::BodyLimits;
 use crate::tunnel::Tunnel;
 use crate::upstream::Upstream;
-use crate::upstream::connect::Connector;
-use crate::upstream::pool::Pool;
+use crate::upstream::connect::UpstreamConnector;
+use crate::upstream::pool::{ConnectionPool, PooledConnection};
 use http::header::{HOST, TRANSFER_ENCODING};
 use http::{HeaderValue, Method, Request, Response, Uri, Version};
 use hyper::body::{Body, Incoming};
 use hyper::upgrade::OnUpgrade;
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 use tokio::time::Instant;
 use tollgate_http::ReservedHeaders;
 use tollgate_http::host;
@@ -31,169 +31,143 @@ use tollgate_http::layer::SharedPermit;
 use tollgate_http::response::switches_protocols;
 use tollgate_listen::{Peer, SendLimits};
 
-/// What all threads share: where requests go, and how the servers are.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) routes: Routes,
-    pub(crate) upstreams: Vec<Upstream>,
-    pub(crate) forwarded: Forwarded,
-    bodies: BodyLimits,
-    /// How long a tunnel may be silent.
-    tunnel_idle_time: Duration,
-}
+/// The response to a request.
+pub(crate) type GatewayResponse = Response<GatewayBody>;
 
-impl Shared {
-    /// The error is the name of an upstream that a route names and that is not there.
-    pub(crate) fn new(settings: &Settings, tunnel_idle_time: Duration) -> Result<Self, String> {
-        let mut first = 0;
-        let upstreams = settings.upstreams.iter().map(|upstream| {
-            let upstream = Upstream::new(upstream.clone(), first);
-            first += upstream.members.len();
-            upstream
-        });
-        Ok(Self {
-            upstreams: upstreams.collect(),
-            routes: Routes::new(&settings.routes, &settings.upstreams)?,
-            forwarded: settings.forwarded,
-            bodies: settings.bodies,
-            tunnel_idle_time,
-        })
-    }
+/// Stands for the client's address if a request did not arrive on a connection.
+const NO_CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
-    pub(crate) fn members(&self) -> usize {
-        self.upstreams.iter().map(|upstream| upstream.members.len()).sum()
-    }
-}
-
-/// Forwards requests of one thread, or of one connection to it.
+/// Forwards the requests of one thread, or of one connection.
 #[derive(Clone, Debug)]
-pub struct Forwarder(Arc<Way>);
+pub(crate) struct Forwarder(Arc<ForwardContext>);
 
 /// What the requests of one connection have in common.
 #[derive(Clone, Debug)]
-pub(crate) struct Way {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) pool: Arc<Pool>,
-    pub(crate) exchange_room: ExchangeRoom,
-    /// The client's end of the connection; none outside of one.
+pub(crate) struct ForwardContext {
+    pub(crate) state: Arc<ForwardingState>,
+    pub(crate) pool: Arc<ConnectionPool>,
+    pub(crate) finish_limit: FinishLimit,
+    /// The client's end of the connection; `None` for a whole thread.
     pub(crate) peer: Option<Arc<Peer>>,
-    /// Who asks; none if servers are not told.
-    origin: Option<Origin>,
-    clients: Option<Clients>,
-    /// What trailers must not carry, and `Connection` not take away.
+    origin: Option<ClientOrigin>,
+    clients: Option<ClientAddresses>,
+    /// The names that trailers must not have, and that `Connection` must not remove.
     pub(crate) reserved: Arc<ReservedHeaders>,
 }
 
-/// The answer to a request.
-pub type Answer = Response<AnswerBody>;
-
-/// The client of requests outside of a connection.
-const NO_CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+/// What is known of a request when it is ready to be sent.
+#[derive(Debug)]
+pub(crate) struct PreparedRequest {
+    pub(crate) upstream: UpstreamIndex,
+    /// The HTTP version of the client.
+    pub(crate) version: Version,
+    pub(crate) client: IpAddr,
+    pub(crate) bodies: BodyLimits,
+    /// Whether the route overrides the gateway's body limits.
+    has_route_bodies: bool,
+    pub(crate) deadline: Option<Instant>,
+    /// Held by a request that counts as in flight.
+    pub(crate) permit: Option<SharedPermit>,
+    /// The client asked for another protocol.
+    upgrade: Option<OnUpgrade>,
+}
 
 impl tower::Service<Request<Incoming>> for Forwarder {
-    type Response = Answer;
+    type Response = GatewayResponse;
     type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Answer, Infallible>> + Send>>;
+    type Future = ForwardFuture;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
     }
 
-    /// With a connection at hand the request is on its way when this returns, and what is left is a wait.
-    fn call(&mut self, mut request: Request<Incoming>) -> Self::Future {
+    fn call(&mut self, mut request: Request<Incoming>) -> ForwardFuture {
         match self.0.prepare(&mut request) {
-            Ok(order) => Exchange::begin(&self.0, request, order),
-            Err(refused) => Box::pin(std::future::ready(Ok(refused.answer()))),
+            Ok(prepared) => Exchange::start(&self.0, request, prepared),
+            Err(error) => Box::pin(std::future::ready(Ok(error.response()))),
         }
     }
 }
 
-/// What is known of a request when it is ready to be sent.
-#[derive(Debug)]
-pub(crate) struct Order {
-    pub(crate) upstream: UpstreamIndex,
-    /// The client's.
-    pub(crate) version: Version,
-    pub(crate) client: IpAddr,
-    pub(crate) bodies: BodyLimits,
-    /// The route has its own.
-    has_own_bodies: bool,
-    /// When all of it has to be over.
-    pub(crate) until: Option<Instant>,
-    /// Its place among the requests in flight, if it counts there.
-    pub(crate) place: Option<SharedPermit>,
-    /// The client wants to change to another protocol.
-    upgrade: Option<OnUpgrade>,
-}
-
 impl Forwarder {
-    pub(crate) fn new(shared: Arc<Shared>, connector: Connector, reserved: Arc<ReservedHeaders>) -> Self {
-        let pool = Arc::new(Pool::new(shared.members(), connector));
-        let exchange_room = ExchangeRoom::default();
-        Self(Arc::new(Way { shared, pool, exchange_room, peer: None, origin: None, clients: None, reserved }))
+    pub(crate) fn new(
+        state: Arc<ForwardingState>,
+        connector: UpstreamConnector,
+        reserved: Arc<ReservedHeaders>,
+    ) -> Self {
+        let pool = Arc::new(ConnectionPool::new(state.servers(), connector));
+        let finish_limit = FinishLimit::default();
+        let context =
+            ForwardContext { state, pool, finish_limit, peer: None, origin: None, clients: None, reserved };
+        Self(Arc::new(context))
     }
 
     pub(crate) fn reserved(&self) -> &Arc<ReservedHeaders> {
         &self.0.reserved
     }
 
-    /// For the requests of one connection.
-    pub(crate) fn of(&self, peer: Arc<Peer>, origin: Origin, clients: Clients) -> Self {
+    /// The forwarder of one connection.
+    pub(crate) fn for_connection(
+        &self,
+        peer: Arc<Peer>,
+        origin: ClientOrigin,
+        clients: ClientAddresses,
+    ) -> Self {
         let (peer, origin, clients) = (Some(peer), Some(origin), Some(clients));
-        Self(Arc::new(Way { peer, origin, clients, ..Way::clone(&self.0) }))
+        Self(Arc::new(ForwardContext { peer, origin, clients, ..ForwardContext::clone(&self.0) }))
     }
 
-    /// Drops connections that were idle for too long, until the runtime ends.
-    pub(crate) fn keep_tidy(&self) {
-        for upstream in &self.0.shared.upstreams {
-            let first = upstream.members.first().map_or(0, |member| member.index);
-            let members = first..first + upstream.members.len();
+    /// Starts tasks that close idle upstream connections. They end with the runtime.
+    pub(crate) fn start_sweeps(&self) {
+        for upstream in &self.0.state.upstreams {
+            let first = upstream.servers.first().map_or(0, |server| server.index);
+            let servers = first..first + upstream.servers.len();
             let (pool, idle_time) = (Arc::clone(&self.0.pool), upstream.settings.idle_time);
             tokio::spawn(async move {
-                let mut every = tokio::time::interval(Pool::sweep_every(idle_time));
+                let mut every = tokio::time::interval(ConnectionPool::sweep_interval(idle_time));
                 loop {
                     every.tick().await;
-                    pool.sweep(members.clone());
+                    pool.sweep(servers.clone());
                 }
             });
         }
     }
 }
 
-impl Way {
-    pub(crate) fn upstream(&self, order: &Order) -> &Upstream {
-        &self.shared.upstreams[order.upstream]
+impl ForwardContext {
+    pub(crate) fn upstream(&self, prepared: &PreparedRequest) -> &Upstream {
+        &self.state.upstreams[prepared.upstream]
     }
 
-    /// Makes the request what the server shall see.
-    fn prepare(&self, request: &mut Request<Incoming>) -> Result<Order, Refused> {
+    /// Finds the route and turns the client's request into the one that the server gets.
+    fn prepare(&self, request: &mut Request<Incoming>) -> Result<PreparedRequest, ForwardError> {
         if request.method() == Method::CONNECT || request.method() == Method::TRACE {
-            return Err(Refused::Method);
+            return Err(ForwardError::Method);
         }
         let host = take_host(request)?;
-        let name = host.to_str().ok().and_then(host::canonical).ok_or(Refused::Host)?;
-        let found = self.shared.routes.find(&name, request.uri().path());
-        let route = found.ok_or_else(|| Refused::NoRoute(request.uri().path().to_owned()))?;
+        let name = host.to_str().ok().and_then(host::canonical).ok_or(ForwardError::Host)?;
+        let found = self.state.routes.find(&name, request.uri().path());
+        let route = found.ok_or_else(|| ForwardError::NoRoute(request.uri().path().to_owned()))?;
         let client = self.clients.as_ref().map_or(NO_CLIENT, |clients| clients.client(request.headers()));
-        let place = request.extensions_mut().remove::<SharedPermit>();
+        let permit = request.extensions_mut().remove::<SharedPermit>();
         let (version, has_body) = (request.version(), !request.body().is_end_stream());
         let on_upgrade = request.extensions_mut().remove::<OnUpgrade>();
-        let scrubbed = request.extensions_mut().remove::<Scrubbed>().unwrap_or_default();
-        if scrubbed.is_ambiguous {
-            return Err(Refused::Framing);
+        let scrubbed = request.extensions_mut().remove::<ScrubFindings>().unwrap_or_default();
+        if scrubbed.has_ambiguous_length {
+            return Err(ForwardError::Framing);
         }
         *request.version_mut() = Version::HTTP_11;
         let headers = request.headers_mut();
         if let Some(origin) = &self.origin {
-            origin.write(headers, &host, self.shared.forwarded);
+            origin.write(headers, &host, self.state.forwarded);
         }
-        if self.shared.forwarded.via {
+        if self.state.forwarded.via {
             headers::put_via(headers, version);
         }
         if headers.get(HOST) != Some(&host) {
             headers.insert(HOST, host);
         }
-        // With a body it would not be clear where the other protocol begins.
+        // With a body it would be ambiguous where the other protocol begins.
         let upgrade = match (scrubbed.upgrade, on_upgrade) {
             (Some(protocol), Some(on_upgrade)) if !has_body => {
                 headers::put_upgrade(headers, protocol);
@@ -201,71 +175,77 @@ impl Way {
             }
             _ => None,
         };
-        let bodies = route.bodies.unwrap_or(self.shared.bodies);
-        Ok(Order {
+        let bodies = route.bodies.unwrap_or(self.state.bodies);
+        Ok(PreparedRequest {
             upstream: route.upstream,
             version,
             client,
             bodies,
-            has_own_bodies: route.bodies.is_some(),
-            until: bodies.total_time.map(|time| Instant::now() + time),
-            place,
+            has_route_bodies: route.bodies.is_some(),
+            deadline: bodies.total_time.map(|time| Instant::now() + time),
+            permit,
             upgrade,
         })
     }
 
-    /// Makes a server's answer what the client shall see.
-    pub(crate) fn pass_on(
+    /// Turns the server's response into the one that the client gets.
+    pub(crate) fn relay(
         &self,
-        mut answer: Response<Incoming>,
-        lease: Lease,
-        order: Order,
-    ) -> Result<Answer, Refused> {
-        if switches_protocols(&answer) {
-            let Some(client) = order.upgrade else { return Err(Refused::BadAnswer) };
-            let idle_time = self.shared.tunnel_idle_time;
-            let tunnel = Tunnel { lease, place: order.place, idle_time, until: order.until };
-            return tunnel.open(client, answer, &self.reserved);
+        mut response: Response<Incoming>,
+        connection: PooledConnection,
+        prepared: PreparedRequest,
+    ) -> Result<GatewayResponse, ForwardError> {
+        if switches_protocols(&response) {
+            let Some(client) = prepared.upgrade else { return Err(ForwardError::InvalidResponse) };
+            let tunnel = Tunnel {
+                connection,
+                permit: prepared.permit,
+                idle_time: self.state.tunnel_idle_time,
+                deadline: prepared.deadline,
+            };
+            return tunnel.open(client, response, &self.reserved);
         }
-        let headers = answer.headers_mut();
-        let noticed = Noticed::in_(headers);
-        if noticed.hop_by_hop {
+        let headers = response.headers_mut();
+        let kinds = HeaderKinds::of(headers);
+        if kinds.hop_by_hop {
             headers::remove_hop_by_hop(headers, &self.reserved);
         }
-        if noticed.framing {
-            // The body is framed anew, as the client's connection wants it.
+        if kinds.framing {
+            // The client's connection frames the body anew.
             headers.remove(TRANSFER_ENCODING);
         }
-        if self.shared.forwarded.via {
+        if self.state.forwarded.via {
             headers::put_via(headers, Version::HTTP_11);
         }
-        *answer.version_mut() = order.version;
-        if order.has_own_bodies || order.until.is_some() {
-            let pace = SendLimits { min_rate: order.bodies.min_rate, until: order.until };
-            answer.extensions_mut().insert(pace);
+        *response.version_mut() = prepared.version;
+        if prepared.has_route_bodies || prepared.deadline.is_some() {
+            let limits = SendLimits { min_rate: prepared.bodies.min_rate, until: prepared.deadline };
+            response.extensions_mut().insert(limits);
         }
         let reserved = Arc::clone(&self.reserved);
-        Ok(answer.map(|body| AnswerBody::Upstream(Received::new(body, lease, order.version, reserved))))
+        Ok(response.map(|body| {
+            GatewayBody::Upstream(UpstreamBody::new(body, connection, prepared.version, reserved))
+        }))
     }
 }
 
-/// The host that a request is for, out of its target or its `Host`; the target becomes a plain path.
-fn take_host(request: &mut Request<Incoming>) -> Result<HeaderValue, Refused> {
+/// The host of a request, from its target or its `Host` header. The target is reduced to path and query.
+fn take_host(request: &mut Request<Incoming>) -> Result<HeaderValue, ForwardError> {
     let mut hosts = request.headers().get_all(HOST).iter();
     let (first, more) = (hosts.next().cloned(), hosts.next().is_some());
     if more {
-        return Err(Refused::Host);
+        return Err(ForwardError::Host);
     }
     if let Some(authority) = request.uri().authority() {
-        let host = HeaderValue::from_str(authority.as_str()).map_err(|_| Refused::Host)?;
+        let host = HeaderValue::from_str(authority.as_str()).map_err(|_| ForwardError::Host)?;
         let path = request.uri().path_and_query().cloned();
         *request.uri_mut() = path.map_or(Uri::from_static("/"), Uri::from);
         return Ok(host);
     }
     match first {
         Some(host) => Ok(host),
-        // HTTP/1.0 did not know it yet.
+        // HTTP/1.0 does not require it.
         None if request.version() == Version::HTTP_10 => Ok(HeaderValue::from_static("")),
-        None => Err(Refused::Host),
+        None => Err(ForwardError::Host),
     }
 }

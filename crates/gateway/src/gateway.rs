@@ -1,13 +1,16 @@
-//! A gateway that runs: one thread for each core, each with its own listener, runtime and connections.
+//! A running gateway: one thread per core, each with its own listener, runtime and upstream connections.
 
-use crate::forward::{Forwarder, Shared};
-use crate::log::AccessLog;
-use crate::probe;
-use crate::settings::{Doubles, Scheme, Settings};
+mod listeners;
+
+use crate::access_log::AccessLog;
+use crate::forward::Forwarder;
+use crate::forwarding_state::ForwardingState;
+use crate::route_table::UnknownUpstream;
+use crate::settings::{GatewaySettings, LookalikeHeaders, UpstreamScheme};
 use crate::stack::Stack;
-use crate::upstream::connect::{Connector, native_tls};
+use crate::upstream::connect::{UpstreamConnector, native_tls};
+use crate::upstream::health_check;
 use ipnet::IpNet;
-use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -17,35 +20,32 @@ use tokio::sync::{mpsc, watch};
 use tollgate_http::RateLimitLayer;
 use tollgate_listen::{ListenerSetup, ServeOptions, serve};
 
-/// Connections that wait to be accepted, on each thread.
-const BACKLOG: i32 = 4096;
-
-/// How many polls of tasks there are before the system is asked for new events. Requests that came together go
-/// from step to step together, and each step is done for all of them while it is in the processor's caches: to ask
-/// more often breaks them up. Connections wait as long to be accepted, but a poll takes microseconds.
+/// The polls of tasks between two queries for I/O events. Requests that arrived together go from step to step together,
+/// and each step runs for all of them while it is in the processor's caches; more frequent queries would separate them.
+/// New connections wait as long to be accepted, but a poll takes microseconds.
 const POLLS_BEFORE_EVENTS: u32 = 512;
-/// The same where polls may be handshakes, which take a millisecond.
+/// The same with TLS, where a poll may be a handshake, which takes a millisecond.
 const POLLS_WITH_TLS: u32 = 61;
 
-/// Why a gateway cannot run.
+/// Why a gateway cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum GatewayError {
-    /// The address cannot be listened on.
+    /// The address cannot be bound.
     #[error("cannot listen on {address}: {error}")]
     Listen {
         /// The address.
         address: SocketAddr,
-        /// What is wrong.
+        /// The error.
         error: io::Error,
     },
-    /// A route leads nowhere.
-    #[error("a route names the upstream `{0}`, which is not there")]
-    NoUpstream(String),
-    /// An upstream without addresses.
-    #[error("the upstream `{0}` has no address")]
+    /// A route names an upstream that does not exist.
+    #[error(transparent)]
+    UnknownUpstream(#[from] UnknownUpstream),
+    /// An upstream has no addresses.
+    #[error("the upstream `{0}` has no addresses")]
     NoAddress(String),
-    /// TLS to upstreams cannot be spoken.
-    #[error("TLS to upstreams cannot be used: {0}")]
+    /// TLS to upstreams cannot be set up.
+    #[error("cannot set up TLS to upstreams: {0}")]
     Tls(#[from] rustls::Error),
     /// A thread cannot be started.
     #[error("cannot start a thread: {0}")]
@@ -54,167 +54,142 @@ pub enum GatewayError {
 
 /// Where and how a gateway listens.
 #[derive(Clone, Debug)]
-pub struct Listen {
-    /// The address; port 0 for any that is free.
+pub struct ListenSettings {
+    /// The address; port 0 for any free port.
     pub address: SocketAddr,
-    /// One for each core is best.
+    /// The number of threads, ideally one per core.
     pub threads: usize,
-    /// The bounds of each thread.
+    /// The limits of each thread.
     pub options: ServeOptions,
-    /// Who is let in.
-    pub entrance: ListenerSetup,
-    /// Where requests are noted.
+    /// TLS and connection limits.
+    pub setup: ListenerSetup,
+    /// The access log.
     pub log: Option<AccessLog>,
 }
 
-/// A gateway that runs, until it is stopped.
+/// A running gateway. It stops when it is dropped.
 #[derive(Debug)]
 pub struct Gateway {
     address: SocketAddr,
     stop: watch::Sender<bool>,
-    /// What each thread says at its end.
+    /// Each thread sends the number of connections it had to cut, at its end.
     ended: mpsc::UnboundedReceiver<usize>,
     log: Option<AccessLog>,
 }
 
 impl Gateway {
-    /// Listens from now on, and forwards what `limits` let pass.
+    /// Starts to listen, and forwards requests that `limits` admit.
     pub fn start(
-        settings: &Settings,
+        settings: &GatewaySettings,
         limits: &RateLimitLayer,
-        listen: &Listen,
+        listen: &ListenSettings,
     ) -> Result<Self, GatewayError> {
         if let Some(upstream) = settings.upstreams.iter().find(|upstream| upstream.addresses.is_empty()) {
             return Err(GatewayError::NoAddress(upstream.name.clone()));
         }
-        let shared = Shared::new(settings, listen.options.idle_time).map_err(GatewayError::NoUpstream)?;
-        let shared = Arc::new(shared);
+        let state = Arc::new(ForwardingState::new(settings, listen.options.idle_time)?);
         let mut listen = listen.clone();
         listen.options.min_rate = settings.bodies.min_rate;
         let connector = connector(settings)?;
-        let listeners = listeners(listen.address, listen.threads.max(1))
-            .map_err(|error| GatewayError::Listen { address: listen.address, error })?;
-        let address = listeners[0]
-            .local_addr()
-            .map_err(|error| GatewayError::Listen { address: listen.address, error })?;
+        let listen_error = |error| GatewayError::Listen { address: listen.address, error };
+        let listeners = listeners::bind(listen.address, listen.threads.max(1)).map_err(listen_error)?;
+        let address = listeners[0].local_addr().map_err(listen_error)?;
         let (stop, stopped) = watch::channel(false);
-        let (say, ended) = mpsc::unbounded_channel();
+        let (end, ended) = mpsc::unbounded_channel();
         let trusted: Arc<[IpNet]> = settings.trusted.clone().into();
         for (number, listener) in listeners.into_iter().enumerate() {
-            let polls = if listen.entrance.tls.is_some() { POLLS_WITH_TLS } else { POLLS_BEFORE_EVENTS };
+            let polls = if listen.setup.tls.is_some() { POLLS_WITH_TLS } else { POLLS_BEFORE_EVENTS };
             let runtime = Builder::new_current_thread().enable_all().event_interval(polls).build();
             let runtime = runtime.map_err(GatewayError::Thread)?;
-            let thread = Thread {
+            let thread = GatewayThread {
                 listener,
                 limits: limits.clone(),
-                // Names of its own for each thread, so that no count of references is shared between cores.
+                // Each thread has its own names, so that no reference count is shared between cores.
                 forwarder: Forwarder::new(
-                    Arc::clone(&shared),
+                    Arc::clone(&state),
                     connector.clone(),
                     Arc::new(limits.reserved_names()),
                 ),
                 trusted: Arc::clone(&trusted),
-                doubles: settings.doubles,
+                lookalikes: settings.lookalikes,
                 listen: listen.clone(),
                 stopped: stopped.clone(),
-                // One is enough to ask servers how they are.
-                asks: (number == 0).then(|| (Arc::clone(&shared), connector.clone())),
+                health_checks: (number == 0).then(|| (Arc::clone(&state), connector.clone())),
             };
-            let say = say.clone();
+            let end = end.clone();
             thread::Builder::new()
                 .name(format!("gateway-{number}"))
                 .spawn(move || {
                     let cut = thread.run(&runtime);
-                    // Nobody may be waiting.
-                    let _ = say.send(cut);
+                    // A dropped gateway does not wait.
+                    let _ = end.send(cut);
                 })
                 .map_err(GatewayError::Thread)?;
         }
         Ok(Self { address, stop, ended, log: listen.log.clone() })
     }
 
-    /// Where it listens.
+    /// The address it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Finishes what is in flight and ends. Answers how many connections had to be cut.
+    /// Drains: finishes the requests in flight, then stops. Returns the number of connections that were cut because they
+    /// were still busy at the end of the grace period.
     pub async fn stop(mut self) -> usize {
         self.stop.send_replace(true);
         let mut cut = 0;
-        while let Some(by_one) = self.ended.recv().await {
-            cut += by_one;
+        while let Some(cut_by_thread) = self.ended.recv().await {
+            cut += cut_by_thread;
         }
         if let Some(log) = &self.log {
-            log.written().await;
+            log.flush().await;
         }
         cut
     }
 }
 
-/// One thread's part.
-struct Thread {
+/// What one thread needs to run.
+struct GatewayThread {
     listener: TcpListener,
     limits: RateLimitLayer,
     forwarder: Forwarder,
     trusted: Arc<[IpNet]>,
-    doubles: Doubles,
-    listen: Listen,
+    lookalikes: LookalikeHeaders,
+    listen: ListenSettings,
     stopped: watch::Receiver<bool>,
-    asks: Option<(Arc<Shared>, Connector)>,
+    /// Set on one of the threads.
+    health_checks: Option<(Arc<ForwardingState>, UpstreamConnector)>,
 }
 
-impl Thread {
+impl GatewayThread {
+    /// Serves until the gateway stops. Returns the number of connections that were cut.
     fn run(self, runtime: &Runtime) -> usize {
-        let Self { listener, limits, forwarder, trusted, doubles, listen, mut stopped, asks } = self;
+        let Self { listener, limits, forwarder, trusted, lookalikes, listen, mut stopped, health_checks } =
+            self;
         runtime.block_on(async move {
             let listener = match tokio::net::TcpListener::from_std(listener) {
                 Ok(listener) => listener,
                 Err(error) => {
-                    tracing::error!(%error, "a thread of the gateway cannot listen");
+                    tracing::error!(%error, "a gateway thread cannot listen");
                     return 0;
                 }
             };
-            forwarder.keep_tidy();
-            if let Some((shared, connector)) = asks {
-                probe::start(&shared, &connector);
+            forwarder.start_sweeps();
+            if let Some((state, connector)) = health_checks {
+                health_check::start(&state, &connector);
             }
-            let stack = Stack::new(limits, forwarder, trusted, doubles, listen.log);
-            // A gateway that was dropped stops as well.
+            let stack = Stack::new(limits, forwarder, trusted, lookalikes, listen.log);
+            // This also resolves when the gateway is dropped.
             let shutdown = async move { drop(stopped.wait_for(|stop| *stop).await) };
-            serve(listener, listen.entrance, |peer| stack.connect(peer), shutdown, listen.options).await
+            serve(listener, listen.setup, |peer| stack.service(peer), shutdown, listen.options).await
         })
     }
 }
 
-fn connector(settings: &Settings) -> Result<Connector, rustls::Error> {
+fn connector(settings: &GatewaySettings) -> Result<UpstreamConnector, rustls::Error> {
     let mut addresses = settings.upstreams.iter().flat_map(|upstream| &upstream.addresses);
-    let tls = addresses.any(|address| address.scheme == Scheme::Https).then(native_tls).transpose()?;
-    Ok(Connector::new(tls.map(Arc::new)))
-}
-
-/// A listener for each thread, all on one port; the system deals connections out to them.
-fn listeners(address: SocketAddr, count: usize) -> io::Result<Vec<TcpListener>> {
-    // The option that lets our threads share a port would let another process share it too, unnoticed.
-    // Without it, this fails if anybody is there.
-    let alone = socket(address)?;
-    alone.bind(&address.into())?;
-    let address = alone.local_addr()?.as_socket().unwrap_or(address);
-    drop(alone);
-    let listen = |_| {
-        let socket = socket(address)?;
-        socket.set_reuse_port(true)?;
-        socket.bind(&address.into())?;
-        socket.listen(BACKLOG)?;
-        socket.set_nonblocking(true)?;
-        Ok(socket.into())
-    };
-    (0..count).map(listen).collect()
-}
-
-fn socket(address: SocketAddr) -> io::Result<Socket> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    // So that a restart does not wait for old connections to be forgotten.
-    socket.set_reuse_address(true)?;
-    Ok(socket)
+    let needs_tls = addresses.any(|address| address.scheme == UpstreamScheme::Https);
+    let tls = needs_tls.then(native_tls).transpose()?;
+    Ok(UpstreamConnector::new(tls.map(Arc::new)))
 }

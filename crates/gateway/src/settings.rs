@@ -1,37 +1,39 @@
-//! What a gateway is told: plain data, checked where it is read.
+//! The settings of a gateway: plain data, validated where it is read.
 
+mod address;
+
+pub use address::{UpstreamAddress, UpstreamAddressError, UpstreamScheme};
 use ipnet::IpNet;
-use std::fmt;
-use std::str::FromStr;
 use std::time::Duration;
 use tollgate_listen::MinRate;
 
-/// Everything a gateway forwards by.
+/// How a gateway forwards requests.
 #[derive(Clone, Debug)]
-pub struct Settings {
-    /// Where requests go. A host that is named beats a pattern beats any; then the longest path wins.
-    pub routes: Vec<Route>,
-    /// Those that answer.
-    pub upstreams: Vec<Upstream>,
-    /// Whose forwarding headers are believed, and whose connections are never capped.
+pub struct GatewaySettings {
+    /// Which requests go to which upstream. An exact host takes precedence over a host pattern and that over any host;
+    /// then the longest path prefix wins.
+    pub routes: Vec<RouteSettings>,
+    /// The upstreams that routes name.
+    pub upstreams: Vec<UpstreamSettings>,
+    /// Proxies whose forwarding headers are trusted and whose connections are never limited.
     pub trusted: Vec<IpNet>,
-    /// What upstreams are told about the client.
-    pub forwarded: Forwarded,
-    /// What becomes of headers that an upstream may take for reserved ones.
-    pub doubles: Doubles,
-    /// How slow bodies may be, unless a route says otherwise.
+    /// The headers that tell upstreams about the client.
+    pub forwarded: ForwardedHeaders,
+    /// What happens to headers that an upstream may mistake for reserved ones.
+    pub lookalikes: LookalikeHeaders,
+    /// How slow bodies may be, unless a route overrides it.
     pub bodies: BodyLimits,
 }
 
-impl Settings {
-    /// Everything goes to one upstream.
-    pub fn to(upstream: Upstream) -> Self {
+impl GatewaySettings {
+    /// Defaults, with all requests going to `upstream`.
+    pub fn to(upstream: UpstreamSettings) -> Self {
         Self {
-            routes: vec![Route { upstream: upstream.name.clone(), ..Route::default() }],
+            routes: vec![RouteSettings { upstream: upstream.name.clone(), ..RouteSettings::default() }],
             upstreams: vec![upstream],
             trusted: Vec::new(),
-            forwarded: Forwarded::default(),
-            doubles: Doubles::default(),
+            forwarded: ForwardedHeaders::default(),
+            lookalikes: LookalikeHeaders::default(),
             bodies: BodyLimits::default(),
         }
     }
@@ -39,24 +41,24 @@ impl Settings {
 
 /// Which requests go to an upstream.
 #[derive(Clone, Debug, Default)]
-pub struct Route {
-    /// Names without a port, such as `api.example.com` or `*.example.com`; empty for any.
+pub struct RouteSettings {
+    /// Hosts without a port, such as `api.example.com` or `*.example.com`; empty for any.
     pub hosts: Vec<String>,
-    /// Prefixes that end with a segment: `/v1` is `/v1` and `/v1/users`, not `/v10`; empty for any.
+    /// Path prefixes of whole segments: `/v1` matches `/v1` and `/v1/users`, not `/v10`; empty for any.
     pub paths: Vec<String>,
-    /// The upstream's name.
+    /// The name of the upstream.
     pub upstream: String,
-    /// How slow bodies may be; none for what the [`Settings`] say.
+    /// How slow bodies may be; `None` for the value of the [`GatewaySettings`].
     pub bodies: Option<BodyLimits>,
 }
 
 /// How slow bodies may be, in both directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BodyLimits {
-    /// What a client has to send while its body is waited for, and to take of what is ready for it. None for clients
-    /// that may be as slow as they like.
+    /// The rate at which a client must send its body while the gateway waits for it, and read a response that is ready.
+    /// `None` for no minimum.
     pub min_rate: Option<MinRate>,
-    /// How long a request may take from its head to the end of its answer.
+    /// The time from the head of a request to the end of its response.
     pub total_time: Option<Duration>,
 }
 
@@ -66,38 +68,38 @@ impl Default for BodyLimits {
     }
 }
 
-/// Servers that are as good as each other.
+/// A group of interchangeable servers.
 #[derive(Clone, Debug)]
-pub struct Upstream {
-    /// What routes call it.
+pub struct UpstreamSettings {
+    /// The name that routes use.
     pub name: String,
-    /// Where they are.
-    pub addresses: Vec<Address>,
-    /// Which of them is next.
+    /// The servers.
+    pub addresses: Vec<UpstreamAddress>,
+    /// How a server is selected.
     pub balance: Balance,
-    /// How long a connection may take.
+    /// The timeout of a new connection, including the TLS handshake.
     pub connect_time: Duration,
-    /// How long the head of an answer may take, from the request's sending.
+    /// The timeout of a response head, from when the request was sent.
     pub response_time: Duration,
-    /// How long a connection is kept without use.
+    /// How long an unused connection is kept.
     pub idle_time: Duration,
-    /// Idle connections that a thread keeps to each address.
+    /// The most idle connections that each thread keeps to each server.
     pub most_idle: usize,
-    /// How often a request that may be sent again is sent again.
+    /// How many times a request that is safe to repeat is retried.
     pub retries: u32,
-    /// Failures in a row after which an address is ejected for a while.
+    /// The consecutive failures after which a server is ejected.
     pub most_failures: u32,
-    /// How long it is ejected the first time; each further time doubles it, up to a minute.
+    /// The duration of the first ejection; each further one takes twice as long, up to a minute.
     pub first_ejection: Duration,
-    /// Asks by itself whether they are healthy.
-    pub health: Option<HealthCheck>,
-    /// What becomes of a request that counts as in flight when its client hangs up.
+    /// Active health checks.
+    pub health: Option<HealthCheckSettings>,
+    /// What happens to a request that counts as in flight when its client disconnects.
     pub on_client_gone: OnClientGone,
 }
 
-impl Upstream {
-    /// An upstream with the defaults.
-    pub fn new(name: impl Into<String>, addresses: Vec<Address>) -> Self {
+impl UpstreamSettings {
+    /// An upstream with default settings.
+    pub fn new(name: impl Into<String>, addresses: Vec<UpstreamAddress>) -> Self {
         Self {
             name: name.into(),
             addresses,
@@ -115,40 +117,40 @@ impl Upstream {
     }
 }
 
-/// What becomes of a request that counts as in flight (`algorithm: concurrency`) when its client hangs up.
+/// What happens to a request that counts as in flight (`algorithm: concurrency`) when its client disconnects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnClientGone {
-    /// The answer is waited for without the client, and the request counts until then.
+    /// The gateway waits for the response without the client, and the request counts until then.
     #[default]
     Finish,
-    /// The connection to the upstream is closed, and the request counts no more: for upstreams that stop then.
+    /// The upstream connection is closed, and the request no longer counts. For servers that stop working then.
     Cancel,
 }
 
-/// Which server is next.
+/// How a server of an upstream is selected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Balance {
-    /// The one with the fewest requests in flight.
+    /// The server with the fewest requests in flight.
     #[default]
     LeastLoaded,
-    /// One after the other.
+    /// One server after the other.
     RoundRobin,
 }
 
-/// Asks an upstream's servers whether they are well: any status below 400 says so.
+/// Active health checks: a server is healthy if it responds with a status below 400.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HealthCheck {
-    /// What is asked for.
+pub struct HealthCheckSettings {
+    /// The path to request.
     pub path: String,
-    /// How often.
+    /// The time between checks.
     pub interval: Duration,
-    /// How long an answer may take.
+    /// The timeout of a check.
     pub timeout: Duration,
 }
 
-/// What upstreams are told about the client.
+/// The headers that tell upstreams about the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Forwarded {
+pub struct ForwardedHeaders {
     /// `X-Forwarded-For`, `-Proto` and `-Host`.
     pub x_forwarded: bool,
     /// `Forwarded` (RFC 7239).
@@ -157,119 +159,18 @@ pub struct Forwarded {
     pub via: bool,
 }
 
-impl Default for Forwarded {
+impl Default for ForwardedHeaders {
     fn default() -> Self {
         Self { x_forwarded: true, forwarded: false, via: false }
     }
 }
 
-/// What becomes of headers whose names differ from reserved ones in punctuation only, such as `X_Forwarded_For`.
+/// What happens to headers whose names differ from reserved ones in punctuation only, such as `X_Forwarded_For`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Doubles {
+pub enum LookalikeHeaders {
     /// They are removed.
     #[default]
     Drop,
-    /// They reach the upstream, which must tell them apart.
+    /// They are forwarded; the upstream must distinguish them.
     Pass,
-}
-
-/// How an upstream is spoken to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scheme {
-    /// In clear.
-    Http,
-    /// Over TLS.
-    Https,
-}
-
-/// Where a server is: `http://10.0.0.5:3000`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Address {
-    /// How it is spoken to.
-    pub scheme: Scheme,
-    /// A name, or an IP address without brackets.
-    pub host: String,
-    /// Its port.
-    pub port: u16,
-}
-
-/// A text that is no address of an upstream.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is not an upstream's address: {reason}; write it like http://127.0.0.1:3000")]
-pub struct AddressError {
-    text: String,
-    reason: &'static str,
-}
-
-impl FromStr for Address {
-    type Err = AddressError;
-
-    fn from_str(text: &str) -> Result<Self, AddressError> {
-        // A password that should not stand there must not be shown either.
-        let shown = || text.rsplit_once('@').map_or(text.to_owned(), |(_, host)| format!("***@{host}"));
-        let bad = |reason| AddressError { text: shown(), reason };
-        let (scheme, rest) = match text.split_once("://") {
-            Some(("http", rest)) => (Scheme::Http, rest),
-            Some(("https", rest)) => (Scheme::Https, rest),
-            Some(_) => return Err(bad("only http and https are spoken")),
-            None => (Scheme::Http, text),
-        };
-        let rest = rest.strip_suffix('/').unwrap_or(rest);
-        if rest.contains(['/', '?', '#']) {
-            return Err(bad("it has a path, but requests keep their own"));
-        }
-        if rest.contains('@') {
-            return Err(bad("it has a user, but requests keep their own credentials"));
-        }
-        let authority: http::uri::Authority = rest.parse().map_err(|_| bad("its host cannot be read"))?;
-        let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
-        let port = match (authority.port(), scheme) {
-            (Some(port), _) => port.as_u16(),
-            (None, _) if rest.len() > authority.host().len() => return Err(bad("its port cannot be read")),
-            (None, Scheme::Http) => 80,
-            (None, Scheme::Https) => 443,
-        };
-        if host.is_empty() { Err(bad("it has no host")) } else { Ok(Self { scheme, host, port }) }
-    }
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = match self.scheme {
-            Scheme::Http => "http",
-            Scheme::Https => "https",
-        };
-        let brackets = if self.host.contains(':') { ("[", "]") } else { ("", "") };
-        write!(f, "{scheme}://{}{}{}:{}", brackets.0, self.host, brackets.1, self.port)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses() {
-        for (text, expected) in [
-            ("http://127.0.0.1:3000", "http://127.0.0.1:3000"),
-            ("http://127.0.0.1:3000/", "http://127.0.0.1:3000"),
-            ("127.0.0.1:3000", "http://127.0.0.1:3000"),
-            ("https://api.internal", "https://api.internal:443"),
-            ("http://[::1]:80", "http://[::1]:80"),
-        ] {
-            assert_eq!(text.parse::<Address>().unwrap().to_string(), expected, "{text}");
-        }
-        for text in [
-            "",
-            "http://",
-            "ftp://a",
-            "http://a/b",
-            "http://u@a",
-            "http://a:99999",
-            "http://a b",
-            "http://a:",
-        ] {
-            assert!(text.parse::<Address>().is_err(), "{text}");
-        }
-    }
 }

@@ -1,12 +1,12 @@
-//! The way of a request: from a connection, through what decides about it, to the forwarder.
+//! The path of a request: from a connection, through scrubber and limits, to the forwarder.
 
-use crate::body::AnswerBody;
-use crate::client::Clients;
+use crate::access_log::{AccessLog, LoggedBody, PendingLogEntry};
+use crate::body::GatewayBody;
+use crate::client_address::ClientAddresses;
 use crate::forward::Forwarder;
-use crate::headers::Origin;
-use crate::log::{AccessLog, Line, Logged};
+use crate::headers::ClientOrigin;
 use crate::scrub::Scrubber;
-use crate::settings::Doubles;
+use crate::settings::LookalikeHeaders;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use ipnet::IpNet;
@@ -21,13 +21,13 @@ use tollgate_http::response::{StoreUnavailable, is_limited};
 use tollgate_listen::{AddressVerdict, Peer, RepeatedRequest};
 use tower::{Layer, Service};
 
-/// What answers requests on one thread: the limits stand before the forwarder here, and nowhere else.
+/// Builds the services of one thread. Layers are put in front of the forwarder here and nowhere else.
 #[derive(Clone, Debug)]
 pub(crate) struct Stack {
     limits: RateLimitLayer,
     forwarder: Forwarder,
     trusted: Arc<[IpNet]>,
-    doubles: Doubles,
+    lookalikes: LookalikeHeaders,
     log: Option<AccessLog>,
 }
 
@@ -36,27 +36,27 @@ impl Stack {
         limits: RateLimitLayer,
         forwarder: Forwarder,
         trusted: Arc<[IpNet]>,
-        doubles: Doubles,
+        lookalikes: LookalikeHeaders,
         log: Option<AccessLog>,
     ) -> Self {
-        Self { limits, forwarder, trusted, doubles, log }
+        Self { limits, forwarder, trusted, lookalikes, log }
     }
 
     /// The service of one connection.
-    pub(crate) fn connect(&self, peer: Peer) -> Connected {
-        let origin = Origin::new(peer.address, peer.secure, &self.trusted);
-        let scrubber = Scrubber::new(self.forwarder.reserved(), self.doubles, &origin);
+    pub(crate) fn service(&self, peer: Peer) -> GatewayService {
+        let origin = ClientOrigin::new(peer.address, peer.secure, &self.trusted);
+        let scrubber = Scrubber::new(self.forwarder.reserved(), self.lookalikes, &origin);
         let limits = self.limits.for_peer(peer.address);
-        let clients = Clients::of_peer(peer.address.ip(), &self.limits);
+        let clients = ClientAddresses::of_peer(peer.address.ip(), &self.limits);
         let peer = Arc::new(peer);
-        let service = limits.layer(self.forwarder.of(Arc::clone(&peer), origin, clients));
-        Connected { scrubber, limits, service, peer, log: self.log.clone() }
+        let service = limits.layer(self.forwarder.for_connection(Arc::clone(&peer), origin, clients));
+        GatewayService { scrubber, limits, service, peer, log: self.log.clone() }
     }
 }
 
 /// The service of one connection.
 #[derive(Debug)]
-pub(crate) struct Connected {
+pub(crate) struct GatewayService {
     scrubber: Scrubber,
     limits: RateLimitLayer,
     service: RateLimit<Forwarder>,
@@ -64,58 +64,61 @@ pub(crate) struct Connected {
     log: Option<AccessLog>,
 }
 
-impl hyper::service::Service<Request<Incoming>> for Connected {
-    type Response = Response<Logged<ResponseBody<AnswerBody>>>;
+impl hyper::service::Service<Request<Incoming>> for GatewayService {
+    type Response = Response<LoggedBody<ResponseBody<GatewayBody>>>;
     type Error = Infallible;
-    type Future = Answering;
+    type Future = GatewayFuture;
 
-    fn call(&self, mut request: Request<Incoming>) -> Answering {
-        // Before the headers of the connection are removed: they decide whether its repeats can be answered.
+    fn call(&self, mut request: Request<Incoming>) -> GatewayFuture {
+        // Before hop-by-hop headers are removed: they decide whether the fast path can refuse repeats.
         let repeated = self.peer.keep_request(&self.limits, &request).map(|repeated| self.logged(repeated));
         // What decides about a request, and writes into it, sees what the server will see.
         self.scrubber.scrub(&mut request);
         let (method, target) = (request.method(), request.uri());
-        let line = self.log.as_ref().map(|log| Box::new(log.begin(self.peer.address.ip(), method, target)));
+        let client = self.peer.address.ip();
+        let entry = self.log.as_ref().map(|log| Box::new(log.start_entry(client, method, target)));
         // The forwarder is always ready.
-        let answer = self.service.clone().call(request);
-        Answering { answer, peer: Arc::clone(&self.peer), line, repeated }
+        let response = self.service.clone().call(request);
+        GatewayFuture { response, peer: Arc::clone(&self.peer), entry, repeated }
     }
 }
 
-impl Connected {
+impl GatewayService {
     /// Writes the refusals of repeats into the access log.
     fn logged(&self, repeated: Box<RepeatedRequest>) -> Box<RepeatedRequest> {
         let Some(log) = self.log.clone() else { return repeated };
         let client = self.peer.address.ip();
-        repeated.on_refusal(move |method, target, bytes| log.begin(client, method, target).refused(bytes))
+        repeated.on_refusal(move |method, target, bytes| {
+            log.start_entry(client, method, target).end_as_refused(bytes);
+        })
     }
 }
 
 pin_project! {
-    /// A request that is being answered.
-    pub(crate) struct Answering {
+    /// A request in progress.
+    pub(crate) struct GatewayFuture {
         #[pin]
-        answer: <RateLimit<Forwarder> as Service<Request<Incoming>>>::Future,
+        response: <RateLimit<Forwarder> as Service<Request<Incoming>>>::Future,
         peer: Arc<Peer>,
-        line: Option<Box<Line>>,
+        entry: Option<Box<PendingLogEntry>>,
         repeated: Option<Box<RepeatedRequest>>,
     }
 }
 
-impl Future for Answering {
-    type Output = Result<Response<Logged<ResponseBody<AnswerBody>>>, Infallible>;
+impl Future for GatewayFuture {
+    type Output = Result<Response<LoggedBody<ResponseBody<GatewayBody>>>, Infallible>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let answer = ready!(this.answer.poll(cx))?;
-        if answer.extensions().get::<StoreUnavailable>().is_some() {
-            // It says nothing about the client, neither for it nor against it.
-            return Poll::Ready(Ok(Logged::wrap(this.line.take(), answer)));
+        let response = ready!(this.response.poll(cx))?;
+        if response.extensions().get::<StoreUnavailable>().is_some() {
+            // An unavailable store counts neither for nor against the client.
+            return Poll::Ready(Ok(LoggedBody::wrap(this.entry.take(), response)));
         }
-        match answer.body().source() {
+        match response.body().source() {
             ResponseSource::Refusal => {
-                // A client on the deny list is refused whatever it asks: there is nothing to remember of its words.
-                if is_limited(&answer) {
+                // A denied client is refused whatever it requests, so nothing of the request is remembered.
+                if is_limited(&response) {
                     this.peer.record_refusal(this.repeated.take());
                 } else {
                     this.peer.record_other_response();
@@ -125,8 +128,8 @@ impl Future for Answering {
                     this.peer.close_after_response();
                 }
             }
-            // What is wrong with a request says nothing about whether it would have been refused.
-            ResponseSource::InvalidRequest | ResponseSource::Service(AnswerBody::ClientFault(_)) => {
+            // An invalid request says nothing about whether a valid one would have been refused.
+            ResponseSource::InvalidRequest | ResponseSource::Service(GatewayBody::ClientFault(_)) => {
                 this.peer.record_other_response()
             }
             ResponseSource::Service(_) => {
@@ -134,6 +137,6 @@ impl Future for Answering {
                 this.peer.counted.as_ref().inspect(|counted| counted.record_admission());
             }
         }
-        Poll::Ready(Ok(Logged::wrap(this.line.take(), answer)))
+        Poll::Ready(Ok(LoggedBody::wrap(this.entry.take(), response)))
     }
 }

@@ -1,9 +1,11 @@
-//! After a change of protocol: bytes in both directions, until one side ends or both are silent.
+//! Tunnels: after an upgrade, bytes are copied in both directions until one side closes, both are idle, or the deadline
+//! has passed.
 
-use crate::body::{AnswerBody, Lease};
-use crate::forward::Answer;
+use crate::body::GatewayBody;
+use crate::forward::GatewayResponse;
+use crate::forward_error::ForwardError;
 use crate::headers;
-use crate::refusal::Refused;
+use crate::upstream::pool::PooledConnection;
 use bytes::Bytes;
 use http::Response;
 use http_body_util::Full;
@@ -20,95 +22,100 @@ use tokio::time::{Instant, sleep_until};
 use tollgate_http::ReservedHeaders;
 use tollgate_http::layer::SharedPermit;
 
-/// How often a tunnel is looked at in an idle time: it ends between one and one and a quarter idle times after its last
+/// How often a tunnel is inspected per idle time. It ends between one and one and a quarter idle times after its last
 /// byte.
-const LOOKS: u32 = 4;
+const INSPECTIONS: u32 = 4;
 
-/// Two connections that became one.
+/// A client connection and an upstream connection after an upgrade.
 pub(crate) struct Tunnel {
-    /// The server counts as busy until the end; its connection is not used again.
-    pub(crate) lease: Lease,
-    /// And so does the client.
-    pub(crate) place: Option<SharedPermit>,
+    /// Counts as in flight at the server until the tunnel ends; the connection is not reused.
+    pub(crate) connection: PooledConnection,
+    /// Held until the tunnel ends.
+    pub(crate) permit: Option<SharedPermit>,
     pub(crate) idle_time: Duration,
-    pub(crate) until: Option<Instant>,
+    pub(crate) deadline: Option<Instant>,
 }
 
 impl Tunnel {
-    /// Grants the client what the server granted, and connects the two.
+    /// Responds to the client as the server did, and starts copying when both connections are upgraded.
     pub(crate) fn open(
         self,
         client: OnUpgrade,
-        mut answer: Response<Incoming>,
+        mut response: Response<Incoming>,
         reserved: &ReservedHeaders,
-    ) -> Result<Answer, Refused> {
-        let server = hyper::upgrade::on(&mut answer);
-        let protocol =
-            headers::remove_hop_by_hop(answer.headers_mut(), reserved).ok_or(Refused::BadAnswer)?;
-        headers::put_upgrade(answer.headers_mut(), protocol);
+    ) -> Result<GatewayResponse, ForwardError> {
+        let server = hyper::upgrade::on(&mut response);
+        let protocol = headers::remove_hop_by_hop(response.headers_mut(), reserved);
+        headers::put_upgrade(response.headers_mut(), protocol.ok_or(ForwardError::InvalidResponse)?);
         tokio::spawn(async move {
             let (client, server) = tokio::join!(client, server);
             if let (Ok(client), Ok(server)) = (client, server) {
-                match carry(TokioIo::new(client), TokioIo::new(server), self.idle_time, self.until).await {
+                let (client, server) = (TokioIo::new(client), TokioIo::new(server));
+                match copy_until_end(client, server, self.idle_time, self.deadline).await {
                     TunnelEnd::Closed(Ok(())) => {}
-                    TunnelEnd::Closed(Err(error)) => tracing::debug!(%error, "a tunnel broke"),
-                    TunnelEnd::Idle => tracing::debug!("a tunnel was closed: it was idle for too long"),
-                    TunnelEnd::Over => tracing::debug!("a tunnel was closed: its total time is over"),
+                    TunnelEnd::Closed(Err(error)) => tracing::debug!(%error, "tunnel failed"),
+                    TunnelEnd::Idle => tracing::debug!("idle timeout: tunnel closed"),
+                    TunnelEnd::Deadline => tracing::debug!("total timeout: tunnel closed"),
                 }
             }
-            drop((self.lease, self.place));
+            drop((self.connection, self.permit));
         });
-        Ok(answer.map(|_| AnswerBody::Own(Full::new(Bytes::new()))))
+        Ok(response.map(|_| GatewayBody::Own(Full::new(Bytes::new()))))
     }
 }
 
-/// How a tunnel ends.
+/// Why a tunnel ended.
 #[derive(Debug)]
 enum TunnelEnd {
     Closed(io::Result<()>),
     Idle,
-    Over,
+    Deadline,
 }
 
-/// Carries bytes in both directions.
-async fn carry<C, S>(client: C, server: S, idle_time: Duration, until: Option<Instant>) -> TunnelEnd
+/// Copies bytes in both directions.
+async fn copy_until_end<C, S>(
+    client: C,
+    server: S,
+    idle_time: Duration,
+    deadline: Option<Instant>,
+) -> TunnelEnd
 where
     C: AsyncRead + AsyncWrite + Unpin,
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let moves = AtomicU32::new(0);
-    let mut client = CountedReads { stream: client, moves: &moves };
-    let mut server = CountedReads { stream: server, moves: &moves };
-    let over = async {
-        match until {
-            Some(until) => sleep_until(until).await,
+    let reads = AtomicU32::new(0);
+    let mut client = CountedReads { stream: client, reads: &reads };
+    let mut server = CountedReads { stream: server, reads: &reads };
+    let past_deadline = async {
+        match deadline {
+            Some(deadline) => sleep_until(deadline).await,
             None => std::future::pending().await,
         }
     };
     tokio::select! {
         biased;
         copied = copy_bidirectional(&mut client, &mut server) => TunnelEnd::Closed(copied.map(|_| ())),
-        () = idle(&moves, idle_time) => TunnelEnd::Idle,
-        () = over => TunnelEnd::Over,
+        () = idle(&reads, idle_time) => TunnelEnd::Idle,
+        () = past_deadline => TunnelEnd::Deadline,
     }
 }
 
-/// Waits until nothing has moved for so long.
-async fn idle(moves: &AtomicU32, time: Duration) {
-    let every = (time / LOOKS).max(Duration::from_millis(1));
-    let (mut seen, mut quiet_looks) = (moves.load(Ordering::Relaxed), 0);
-    while quiet_looks < LOOKS {
+/// Waits until nothing was read for `time`.
+async fn idle(reads: &AtomicU32, time: Duration) {
+    let every = (time / INSPECTIONS).max(Duration::from_millis(1));
+    let (mut seen, mut idle_inspections) = (reads.load(Ordering::Relaxed), 0);
+    while idle_inspections < INSPECTIONS {
         tokio::time::sleep(every).await;
-        let now = moves.load(Ordering::Relaxed);
-        quiet_looks = if now == seen { quiet_looks + 1 } else { 0 };
+        let now = reads.load(Ordering::Relaxed);
+        idle_inspections = if now == seen { idle_inspections + 1 } else { 0 };
         seen = now;
     }
 }
 
-/// A stream that counts what is read. What is written to one side was read from the other.
-struct CountedReads<'m, S> {
+/// A stream that counts reads. What is written to one side was read from the other.
+struct CountedReads<'r, S> {
     stream: S,
-    moves: &'m AtomicU32,
+    reads: &'r AtomicU32,
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for CountedReads<'_, S> {
@@ -119,7 +126,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for CountedReads<'_, S> {
     ) -> Poll<io::Result<()>> {
         let polled = Pin::new(&mut self.stream).poll_read(cx, buffer);
         if polled.is_ready() {
-            self.moves.fetch_add(1, Ordering::Relaxed);
+            self.reads.fetch_add(1, Ordering::Relaxed);
         }
         polled
     }
@@ -147,9 +154,9 @@ mod tests {
     const IDLE: Duration = Duration::from_secs(60);
 
     #[tokio::test(start_paused = true)]
-    async fn a_tunnel_ends_when_nothing_moves_in_either_direction() {
+    async fn a_tunnel_ends_when_both_directions_are_idle() {
         let ((mut client, near), (far, mut server)) = (duplex(64), duplex(64));
-        let tunnel = tokio::spawn(carry(near, far, IDLE, None));
+        let tunnel = tokio::spawn(copy_until_end(near, far, IDLE, None));
         let start = Instant::now();
         for direction in 0..10 {
             tokio::time::sleep(IDLE - Duration::from_secs(1)).await;
@@ -165,13 +172,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_tunnel_ends_when_its_total_time_is_over() {
+    async fn a_tunnel_ends_at_its_deadline() {
         let ((mut client, near), (far, mut server)) = (duplex(64), duplex(64));
-        let until = Instant::now() + IDLE * 3;
-        let tunnel = tokio::spawn(carry(near, far, IDLE, Some(until)));
+        let deadline = Instant::now() + IDLE * 3;
+        let tunnel = tokio::spawn(copy_until_end(near, far, IDLE, Some(deadline)));
         while client.write_all(b"x").await.is_ok() && server.read_u8().await.is_ok() {
             tokio::time::sleep(Duration::from_secs(7)).await;
         }
-        assert!(matches!(tunnel.await.unwrap(), TunnelEnd::Over));
+        assert!(matches!(tunnel.await.unwrap(), TunnelEnd::Deadline));
     }
 }

@@ -1,112 +1,137 @@
-//! The connections of one thread to all servers.
+//! The upstream connections of one thread.
 //!
-//! A thread has its own, so a request never waits for another thread, and the connection it is sent on
-//! belongs to the runtime that reads the answer.
+//! Each thread has its own, so a request never waits for another thread, and its connection belongs to the runtime that
+//! reads the response.
 
-use super::connect::{ConnectError, Connector};
-use super::stream::Listening;
-use super::{Member, MemberIndex};
-use crate::body::Sent;
-use crate::settings;
+use super::connect::{ConnectError, UpstreamConnector};
+use super::stream::WriteClosed;
+use super::{ActiveRequest, ServerIndex, UpstreamServer};
+use crate::body::UploadBody;
+use crate::settings::UpstreamSettings;
 use hyper::client::conn::http1::SendRequest;
 use parking_lot::Mutex;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Sleep, sleep};
 
-/// What requests are sent on.
+/// A connection to a server.
 #[derive(Debug)]
-pub(crate) struct Connection {
-    pub(crate) sender: SendRequest<Sent>,
-    /// Says when an answer is late. One for all requests, because to put a timer off is cheaper than to make one.
-    pub(crate) late: Pin<Box<Sleep>>,
-    listening: Listening,
+pub(crate) struct UpstreamConnection {
+    pub(crate) sender: SendRequest<UploadBody>,
+    /// The deadline of the response. One timer serves all requests, because a reset is cheaper than a new timer.
+    pub(crate) response_deadline: Pin<Box<Sleep>>,
+    write_closed: WriteClosed,
 }
 
-impl Connection {
-    pub(crate) fn new(sender: SendRequest<Sent>, listening: Listening) -> Self {
-        Self { sender, late: Box::pin(sleep(Duration::ZERO)), listening }
+impl UpstreamConnection {
+    pub(super) fn new(sender: SendRequest<UploadBody>, write_closed: WriteClosed) -> Self {
+        Self { sender, response_deadline: Box::pin(sleep(Duration::ZERO)), write_closed }
     }
 
-    /// Nothing more can be sent on it.
+    /// Whether nothing more can be sent.
     fn is_closed(&self) -> bool {
-        self.sender.is_closed() || self.listening.is_over()
+        self.sender.is_closed() || self.write_closed.get()
     }
 }
 
-/// Idle connections, by server.
+/// The idle connections of one thread, by server.
 #[derive(Debug)]
-pub(crate) struct Pool {
-    idle: Mutex<Vec<Vec<Idle>>>,
-    connector: Connector,
+pub(crate) struct ConnectionPool {
+    idle: Mutex<Vec<Vec<IdleConnection>>>,
+    connector: UpstreamConnector,
 }
 
 #[derive(Debug)]
-struct Idle {
-    connection: Connection,
-    /// Sweeps that found it here.
+struct IdleConnection {
+    connection: UpstreamConnection,
+    /// The sweeps since its last use.
     age: u32,
 }
 
-/// A connection to use, and whether it was used before: then the server may have closed it just now.
-#[derive(Debug)]
-pub(crate) struct Taken {
-    pub(crate) connection: Connection,
-    pub(crate) reused: bool,
+/// Whether a connection was used before. If so, the server may have closed it at the same moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ConnectionUse {
+    First,
+    Repeated,
 }
 
-/// A connection dies between this many and one more sweeps after its last use.
+/// A connection for one request.
+#[derive(Debug)]
+pub(crate) struct AcquiredConnection {
+    pub(crate) connection: UpstreamConnection,
+    pub(crate) usage: ConnectionUse,
+}
+
+/// A connection with a response in progress. It returns to its pool when the response has ended; dropped earlier, it is
+/// closed.
+#[derive(Debug)]
+pub(crate) struct PooledConnection {
+    pub(crate) connection: UpstreamConnection,
+    pub(crate) request: ActiveRequest,
+    pub(crate) pool: Arc<ConnectionPool>,
+    pub(crate) most_idle: usize,
+}
+
+impl PooledConnection {
+    /// Returns the connection to the pool.
+    pub(crate) fn release(self) {
+        self.pool.put(self.request.server().index, self.connection, self.most_idle);
+    }
+}
+
+/// A connection is closed between this many and one more sweep intervals after its last use.
 const OLDEST: u32 = 4;
 
-impl Pool {
-    /// Without connections yet.
-    pub(crate) fn new(members: usize, connector: Connector) -> Self {
-        Self { idle: Mutex::new((0..members).map(|_| Vec::new()).collect()), connector }
+impl ConnectionPool {
+    /// An empty pool for `servers` servers.
+    pub(crate) fn new(servers: usize, connector: UpstreamConnector) -> Self {
+        Self { idle: Mutex::new((0..servers).map(|_| Vec::new()).collect()), connector }
     }
 
-    /// A connection to `member`: the one last used, because that is the one its server has not forgotten.
-    pub(crate) async fn take(
+    /// A connection to `server`: the one used last, which the server is least likely to have closed, or a new one.
+    pub(crate) async fn acquire(
         &self,
-        member: &Member,
-        settings: &settings::Upstream,
-    ) -> Result<Taken, ConnectError> {
-        if let Some(connection) = self.take_idle(member.index) {
-            return Ok(Taken { connection, reused: true });
+        server: &UpstreamServer,
+        settings: &UpstreamSettings,
+    ) -> Result<AcquiredConnection, ConnectError> {
+        if let Some(acquired) = self.acquire_idle(server.index) {
+            return Ok(acquired);
         }
-        let connection = self.connector.connect(&member.address, settings.connect_time).await?;
-        Ok(Taken { connection, reused: false })
+        let connection = self.connector.connect(&server.address, settings.connect_time).await?;
+        Ok(AcquiredConnection { connection, usage: ConnectionUse::First })
     }
 
-    /// One that is at hand.
-    pub(crate) fn take_idle(&self, member: MemberIndex) -> Option<Connection> {
+    /// An idle connection, if there is one.
+    pub(crate) fn acquire_idle(&self, server: ServerIndex) -> Option<AcquiredConnection> {
         let mut idle = self.idle.lock();
-        let connections = &mut idle[member];
-        let mut place = connections.len();
-        while place > 0 {
-            place -= 1;
-            let connection = &connections[place].connection;
+        let connections = &mut idle[server];
+        let mut index = connections.len();
+        while index > 0 {
+            index -= 1;
+            let connection = &connections[index].connection;
             if connection.is_closed() {
-                connections.swap_remove(place);
+                connections.swap_remove(index);
             } else if connection.sender.is_ready() {
-                return Some(connections.swap_remove(place).connection);
+                let connection = connections.swap_remove(index).connection;
+                return Some(AcquiredConnection { connection, usage: ConnectionUse::Repeated });
             }
-            // What is neither is still being written to, and will be ready later.
+            // A connection that is neither is still being written to, and will be ready later.
         }
         None
     }
 
-    /// Keeps a connection for the next request.
-    pub(crate) fn put(&self, member: MemberIndex, connection: Connection, most_idle: usize) {
+    fn put(&self, server: ServerIndex, connection: UpstreamConnection, most_idle: usize) {
         let mut idle = self.idle.lock();
-        let connections = &mut idle[member];
+        let connections = &mut idle[server];
         if connections.len() < most_idle && !connection.is_closed() {
-            connections.push(Idle { connection, age: 0 });
+            connections.push(IdleConnection { connection, age: 0 });
         }
     }
 
-    /// Drops what was idle for too long; called every quarter of an idle time.
-    pub(crate) fn sweep(&self, members: std::ops::Range<MemberIndex>) {
-        for connections in &mut self.idle.lock()[members] {
+    /// Closes connections that were idle for too long. To be called every [`sweep_interval`](Self::sweep_interval).
+    pub(crate) fn sweep(&self, servers: std::ops::Range<ServerIndex>) {
+        for connections in &mut self.idle.lock()[servers] {
             connections.retain_mut(|idle| {
                 idle.age += 1;
                 idle.age <= OLDEST && !idle.connection.is_closed()
@@ -114,8 +139,8 @@ impl Pool {
         }
     }
 
-    /// How often to sweep connections that may be idle for so long.
-    pub(crate) fn sweep_every(idle_time: Duration) -> Duration {
+    /// The time between sweeps of connections that may be idle for `idle_time`.
+    pub(crate) fn sweep_interval(idle_time: Duration) -> Duration {
         (idle_time / OLDEST).max(Duration::from_millis(10))
     }
 }

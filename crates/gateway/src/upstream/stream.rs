@@ -1,8 +1,8 @@
-//! A stream to a server that may answer before it has read all of a request.
+//! A stream to a server that may respond before it has read the whole request.
 //!
-//! A server that has seen enough (a body that is too large, no credentials) answers and closes, and what is still sent
-//! to it resets the connection. Its answer is there to be read nevertheless. So an error of a write is not told: what is
-//! written from then on goes nowhere, and the next read tells whether there is an answer.
+//! A server that has seen enough (the body is too large, credentials are missing) responds and closes the connection,
+//! and what is still being sent resets it. The response can be read nevertheless. So a write error is not reported:
+//! later writes are discarded, and the next read finds the response or the error.
 
 use std::io::{self, ErrorKind};
 use std::pin::Pin;
@@ -11,35 +11,38 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Whether a server reads what is sent to it, as far as is known.
+/// Whether a server is known to have stopped reading.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Listening(Arc<AtomicBool>);
+pub(crate) struct WriteClosed(Arc<AtomicBool>);
 
-impl Listening {
-    /// The server has closed its side: nothing more can be sent.
-    pub(crate) fn is_over(&self) -> bool {
+impl WriteClosed {
+    pub(crate) fn get(&self) -> bool {
         self.0.load(Ordering::Relaxed)
+    }
+
+    fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 
-/// See the file.
+/// A stream whose writes succeed after the server has stopped reading.
 #[derive(Debug)]
 pub(super) struct UpstreamStream<S> {
     stream: S,
-    listening: Listening,
+    write_closed: WriteClosed,
 }
 
 impl<S> UpstreamStream<S> {
-    pub(super) fn new(stream: S, listening: Listening) -> Self {
-        Self { stream, listening }
+    pub(super) fn new(stream: S, write_closed: WriteClosed) -> Self {
+        Self { stream, write_closed }
     }
 
-    /// What a write comes to; `written` if it went nowhere.
-    fn wrote<T>(&self, result: io::Result<T>, written: T) -> io::Result<T> {
+    /// The result of a write; `discarded` instead of an error if the server has stopped reading.
+    fn written<T>(&self, result: io::Result<T>, discarded: T) -> io::Result<T> {
         match result {
             Err(error) if is_closed(&error) => {
-                self.listening.0.store(true, Ordering::Relaxed);
-                Ok(written)
+                self.write_closed.set();
+                Ok(discarded)
             }
             other => other,
         }
@@ -63,21 +66,21 @@ impl<S: AsyncRead + Unpin> AsyncRead for UpstreamStream<S> {
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for UpstreamStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        if self.listening.is_over() {
+        if self.write_closed.get() {
             return Poll::Ready(Ok(bytes.len()));
         }
         let result = ready!(Pin::new(&mut self.stream).poll_write(cx, bytes));
-        Poll::Ready(self.wrote(result, bytes.len()))
+        Poll::Ready(self.written(result, bytes.len()))
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let result = ready!(Pin::new(&mut self.stream).poll_flush(cx));
-        Poll::Ready(self.wrote(result, ()))
+        Poll::Ready(self.written(result, ()))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let result = ready!(Pin::new(&mut self.stream).poll_shutdown(cx));
-        Poll::Ready(self.wrote(result, ()))
+        Poll::Ready(self.written(result, ()))
     }
 }
 
@@ -87,20 +90,20 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     #[tokio::test]
-    async fn what_was_answered_is_read_after_a_write_failed() {
-        let (ours, mut theirs) = tokio::io::duplex(64);
-        let listening = Listening::default();
-        let mut stream = UpstreamStream::new(ours, listening.clone());
+    async fn a_response_is_read_after_a_failed_write() {
+        let (near, mut far) = tokio::io::duplex(64);
+        let write_closed = WriteClosed::default();
+        let mut stream = UpstreamStream::new(near, write_closed.clone());
         stream.write_all(b"request").await.unwrap();
-        assert!(!listening.is_over());
-        theirs.write_all(b"answer").await.unwrap();
-        drop(theirs);
+        assert!(!write_closed.get());
+        far.write_all(b"response").await.unwrap();
+        drop(far);
         for _ in 0..3 {
             stream.write_all(&[0; 1_000]).await.unwrap();
         }
-        assert!(listening.is_over());
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.unwrap();
-        assert_eq!(answer, "answer");
+        assert!(write_closed.get());
+        let mut response = String::new();
+        stream.read_to_string(&mut response).await.unwrap();
+        assert_eq!(response, "response");
     }
 }

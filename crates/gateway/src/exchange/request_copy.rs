@@ -1,23 +1,23 @@
-//! A request to send again, if the first attempt comes to nothing.
+//! A copy of a request, for a retry.
 
-use crate::body::Sent;
+use crate::body::UploadBody;
 use http::{HeaderName, HeaderValue, Method, Request, Uri};
 
-/// What it takes to send a request without a body again. Hardly ever it has to be, so its headers are kept as text:
-/// that is cheaper to write down and to throw away than a list of them.
+/// A copy of a request without a body. It is rarely used, so the headers are kept as bytes: that is cheaper to build
+/// and to drop than a header map.
 #[derive(Debug)]
-pub(crate) struct Spare {
+pub(super) struct RequestCopy {
     method: Method,
     uri: Uri,
-    /// Of each the two lengths, then its name and its value.
+    /// For each header the lengths of name and value, then both.
     headers: Vec<u8>,
 }
 
-/// More than most headers take, so that there is one allocation.
+/// More than most headers need, so that one allocation is enough.
 const USUAL_BYTES: usize = 64;
 
-impl Spare {
-    pub(crate) fn of(request: &Request<Sent>) -> Self {
+impl RequestCopy {
+    pub(super) fn of(request: &Request<UploadBody>) -> Self {
         let mut headers = Vec::with_capacity(request.headers().len() * USUAL_BYTES);
         for (name, value) in request.headers() {
             let (name, value) = (name.as_str().as_bytes(), value.as_bytes());
@@ -29,8 +29,8 @@ impl Spare {
         Self { method: request.method().clone(), uri: request.uri().clone(), headers }
     }
 
-    pub(crate) fn request(self) -> Request<Sent> {
-        let mut request = Request::new(Sent::empty());
+    pub(super) fn into_request(self) -> Request<UploadBody> {
+        let mut request = Request::new(UploadBody::empty());
         *request.method_mut() = self.method;
         *request.uri_mut() = self.uri;
         let mut rest = self.headers.as_slice();
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_the_same_request() {
+    fn a_copy_equals_the_request() {
         let build = || {
             let long = "x".repeat(70_000);
             let request = Request::builder().method("DELETE").uri("/orders/17?all=yes");
@@ -63,14 +63,14 @@ mod tests {
             let request = request.header("accept", "a/b").header("Accept", "c/d");
             request
                 .header("x-odd", HeaderValue::from_bytes(b"\xff\tk\xc3\xa4se").unwrap())
-                .body(Sent::empty())
+                .body(UploadBody::empty())
         };
-        let again = Spare::of(&build().unwrap()).request();
+        let again = RequestCopy::of(&build().unwrap()).into_request();
         let request = build().unwrap();
         assert_eq!((again.method(), again.uri()), (request.method(), request.uri()));
         assert_eq!(again.headers(), request.headers());
-        assert!(again.headers().iter().eq(request.headers().iter()), "in the same order");
-        let bare = Spare::of(&Request::new(Sent::empty())).request();
+        assert!(again.headers().iter().eq(request.headers().iter()), "the order is kept");
+        let bare = RequestCopy::of(&Request::new(UploadBody::empty())).into_request();
         assert!(bare.headers().is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! The client of a request, as the limits know it.
+//! The client address of a request, as the limits see it.
 
 use http::HeaderMap;
 use std::net::IpAddr;
@@ -7,24 +7,24 @@ use tollgate_http::RateLimitLayer;
 use tollgate_http::identity::IdentityExtractor;
 use tollgate_listen::address_prefix;
 
-/// The clients of one connection: its peer, or those that a trusted proxy names.
+/// The client addresses of one connection: its peer, or what a trusted proxy says.
 #[derive(Clone, Debug)]
-pub(crate) struct Clients {
+pub(crate) struct ClientAddresses {
     peer: IpAddr,
-    /// The peer is a trusted proxy.
-    behind: Option<Arc<IdentityExtractor>>,
+    /// Set if the peer is a trusted proxy.
+    proxied: Option<Arc<IdentityExtractor>>,
 }
 
-impl Clients {
+impl ClientAddresses {
     pub(crate) fn of_peer(peer: IpAddr, limits: &RateLimitLayer) -> Self {
         let identities = limits.identity_extractor();
-        let behind = identities.client_ip().trusts(peer).then(|| Arc::clone(identities));
-        Self { peer, behind }
+        let proxied = identities.client_ip().trusts(peer).then(|| Arc::clone(identities));
+        Self { peer, proxied }
     }
 
-    /// The client of a request with these headers: its address, or its network if that is all that tells clients apart.
+    /// The client of a request with these headers: its address, or its network where only networks tell clients apart.
     pub(crate) fn client(&self, headers: &HeaderMap) -> IpAddr {
-        match &self.behind {
+        match &self.proxied {
             None => address_prefix(self.peer),
             Some(identities) => address_prefix(identities.client_ip().client(self.peer, headers)),
         }

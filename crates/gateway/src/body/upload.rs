@@ -1,5 +1,6 @@
 //! A client's body on its way to a server.
 
+use crate::settings::OnClientGone;
 use bytes::Bytes;
 use http::Version;
 use http_body_util::BodyExt;
@@ -14,96 +15,91 @@ use tokio::time::timeout;
 use tollgate_http::ReservedHeaders;
 use tollgate_listen::{MinRate, Peer, PeerWait};
 
-/// How long the rest of a body is read that no server wants any more. A client that is still sending may not look for
-/// its answer before; to close on it would reset the connection, and the answer could be lost.
+/// How long the rest of a body is read that no server needs any more. A client that is still sending may not read its
+/// response before it has sent everything; closing the connection would reset it, and the response could be lost.
 const LINGER_TIME: Duration = Duration::from_secs(5);
 
-/// A client's body, as a server gets it.
+/// A client's body, as it is sent to a server.
 #[derive(Debug)]
-pub(crate) struct Sent {
-    upload: Option<Box<Upload>>,
+pub(crate) struct UploadBody {
+    /// `None` for an empty body.
+    upload: Option<Box<ActiveUpload>>,
 }
 
-/// Why a body broke off.
+/// Why an upload failed.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum SentError {
-    #[error("the client's body broke off: {0}")]
+pub(crate) enum UploadError {
+    #[error("the request body failed: {0}")]
     Client(hyper::Error),
-    #[error("the client's body came too slowly")]
+    #[error("the request body arrived too slowly")]
     TooSlow,
 }
 
 #[derive(Debug)]
-struct Upload {
-    /// Gone once it has ended.
+struct ActiveUpload {
+    /// `None` once it has ended.
     body: Option<Incoming>,
-    /// The client has gone in the middle. To break off would end the request here, while the server works on: it gets
-    /// nothing more, and has to answer or give up.
+    /// The client has disconnected before the end. An error would end the request here while the server still works on
+    /// it, so the server gets nothing more and has to respond or give up.
     is_abandoned: bool,
-    progress: Arc<Progress>,
-    client: Uploader,
+    progress: Arc<UploadProgress>,
+    client: UploadClient,
     wait: Option<PeerWait>,
 }
 
-/// What is known of the client that sends a body.
+/// The client that sends a body.
 #[derive(Clone, Debug)]
-pub(crate) struct Uploader {
+pub(crate) struct UploadClient {
     pub(crate) version: Version,
     pub(crate) min_rate: Option<MinRate>,
     pub(crate) peer: Option<Arc<Peer>>,
-    /// What its trailers must not carry.
+    /// The names that trailers must not have.
     pub(crate) reserved: Arc<ReservedHeaders>,
-    /// The request counts as in flight until the server is done with it.
-    pub(crate) holds_place: HoldsPlace,
+    pub(crate) on_client_gone: OnClientGone,
 }
 
-/// Whether a request counts as in flight also without its client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum HoldsPlace {
-    Yes,
-    No,
-}
-
-/// How far a client's body is.
+/// The progress of an upload, shared with the exchange that waits for the response.
 #[derive(Debug, Default)]
-pub(crate) struct Progress {
-    ended: AtomicBool,
-    /// The client has to send more before anything moves.
-    is_waited_for: AtomicBool,
+pub(crate) struct UploadProgress {
+    has_ended: AtomicBool,
+    is_waiting: AtomicBool,
     is_too_slow: AtomicBool,
-    /// Counts frames.
     frames: AtomicU32,
 }
 
-impl Progress {
+impl UploadProgress {
+    /// The number of frames sent so far.
     pub(crate) fn frames(&self) -> u32 {
         self.frames.load(Ordering::Relaxed)
     }
 
-    /// Whether the client is what is waited for.
-    pub(crate) fn is_waited_for(&self) -> bool {
-        self.is_waited_for.load(Ordering::Relaxed) && !self.ended.load(Ordering::Relaxed)
+    /// Whether the client has to send more before the server can go on.
+    pub(crate) fn is_waiting_for_client(&self) -> bool {
+        self.is_waiting.load(Ordering::Relaxed) && !self.has_ended.load(Ordering::Relaxed)
     }
 
-    /// Whether it broke off because it came too slowly.
+    /// Whether the upload failed because the client was too slow.
     pub(crate) fn is_too_slow(&self) -> bool {
         self.is_too_slow.load(Ordering::Relaxed)
     }
 }
 
-impl Sent {
-    /// No body.
+impl UploadBody {
+    /// An empty body.
     pub(crate) fn empty() -> Self {
         Self { upload: None }
     }
 
-    /// The client's, and where to see how far it is; none if there is nothing to send.
-    pub(crate) fn new(body: Incoming, client: impl FnOnce() -> Uploader) -> (Self, Option<Arc<Progress>>) {
+    /// The client's body and its progress; no progress if it is empty.
+    pub(crate) fn new(
+        body: Incoming,
+        client: impl FnOnce() -> UploadClient,
+    ) -> (Self, Option<Arc<UploadProgress>>) {
         if body.is_end_stream() {
             return (Self::empty(), None);
         }
-        let progress = Arc::new(Progress::default());
-        let upload = Upload {
+        let progress = Arc::new(UploadProgress::default());
+        let upload = ActiveUpload {
             body: Some(body),
             is_abandoned: false,
             progress: Arc::clone(&progress),
@@ -118,73 +114,73 @@ impl Sent {
     }
 }
 
-impl Upload {
-    /// The client has not sent more yet.
-    fn wait(&mut self, cx: &mut Context<'_>) -> Poll<SentError> {
-        self.progress.is_waited_for.store(true, Ordering::Relaxed);
-        let Some(least) = self.client.min_rate else { return Poll::Pending };
-        let is_slow = self.wait.get_or_insert_with(|| PeerWait::new(least)).poll_slow(cx);
-        if is_slow { Poll::Ready(self.give_up()) } else { Poll::Pending }
+impl ActiveUpload {
+    /// Waits for the next frame; ready with an error if the client is too slow.
+    fn poll_slow(&mut self, cx: &mut Context<'_>) -> Poll<UploadError> {
+        self.progress.is_waiting.store(true, Ordering::Relaxed);
+        let Some(min_rate) = self.client.min_rate else { return Poll::Pending };
+        let is_slow = self.wait.get_or_insert_with(|| PeerWait::new(min_rate)).poll_slow(cx);
+        if is_slow { Poll::Ready(self.fail_as_too_slow()) } else { Poll::Pending }
     }
 
-    /// The client has sent more. The error says that it was too slow.
-    fn advance(&mut self, frame: &Frame<Bytes>) -> Result<(), SentError> {
-        self.progress.is_waited_for.store(false, Ordering::Relaxed);
+    /// Records a frame that the client has sent. Fails if it was too slow.
+    fn record_frame(&mut self, frame: &Frame<Bytes>) -> Result<(), UploadError> {
+        self.progress.is_waiting.store(false, Ordering::Relaxed);
         self.progress.frames.fetch_add(1, Ordering::Relaxed);
         if let Some(peer) = &self.client.peer {
             peer.record_progress();
         }
         let bytes = frame.data_ref().map_or(0, |data| data.len() as u64);
         let is_slow = self.wait.as_mut().is_some_and(|wait| wait.end(bytes));
-        if is_slow { Err(self.give_up()) } else { Ok(()) }
+        if is_slow { Err(self.fail_as_too_slow()) } else { Ok(()) }
     }
 
-    fn give_up(&mut self) -> SentError {
+    fn fail_as_too_slow(&mut self) -> UploadError {
         self.progress.is_too_slow.store(true, Ordering::Relaxed);
         self.end();
-        SentError::TooSlow
+        UploadError::TooSlow
     }
 
     fn end(&mut self) {
-        self.progress.ended.store(true, Ordering::Relaxed);
+        self.progress.has_ended.store(true, Ordering::Relaxed);
         self.body = None;
     }
 }
 
-impl Body for Sent {
+impl Body for UploadBody {
     type Data = Bytes;
-    type Error = SentError;
+    type Error = UploadError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, SentError>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, UploadError>>> {
         let Some(upload) = &mut self.upload else { return Poll::Ready(None) };
         if upload.is_abandoned {
             return Poll::Pending;
         }
         let Some(body) = &mut upload.body else { return Poll::Ready(None) };
         match Pin::new(&mut *body).poll_frame(cx) {
-            Poll::Pending => upload.wait(cx).map(|error| Some(Err(error))),
+            Poll::Pending => upload.poll_slow(cx).map(|error| Some(Err(error))),
             Poll::Ready(Some(Ok(mut frame))) => {
                 if let Some(trailers) = frame.trailers_mut() {
                     upload.client.reserved.clean_trailers(trailers);
                 }
                 let is_last = body.is_end_stream();
-                let advanced = upload.advance(&frame);
-                if is_last && advanced.is_ok() {
+                let recorded = upload.record_frame(&frame);
+                if is_last && recorded.is_ok() {
                     upload.end();
                 }
-                Poll::Ready(Some(advanced.map(|()| frame)))
+                Poll::Ready(Some(recorded.map(|()| frame)))
             }
-            Poll::Ready(Some(Err(_))) if upload.client.holds_place == HoldsPlace::Yes => {
+            Poll::Ready(Some(Err(_))) if upload.client.on_client_gone == OnClientGone::Finish => {
                 upload.is_abandoned = true;
-                upload.progress.is_waited_for.store(true, Ordering::Relaxed);
+                upload.progress.is_waiting.store(true, Ordering::Relaxed);
                 Poll::Pending
             }
             Poll::Ready(ended) => {
                 upload.end();
-                Poll::Ready(ended.map(|ended| ended.map_err(SentError::Client)))
+                Poll::Ready(ended.map(|ended| ended.map_err(UploadError::Client)))
             }
         }
     }
@@ -199,8 +195,8 @@ impl Body for Sent {
     }
 }
 
-impl Drop for Upload {
-    /// HTTP/2 has a way to say that the rest of a body is not wanted.
+impl Drop for ActiveUpload {
+    /// In HTTP/2 a reset tells the client that the rest of a body is not needed.
     fn drop(&mut self) {
         if self.client.version != Version::HTTP_2
             && let (Some(body), Ok(runtime)) = (self.body.take(), Handle::try_current())
@@ -210,9 +206,8 @@ impl Drop for Upload {
     }
 }
 
-/// Reads the rest of a body for a while.
+/// Reads the rest of a body for a while. The connection of a client that sends for longer is closed.
 async fn linger(mut body: Incoming) {
     let rest = async { while let Some(Ok(_)) = body.frame().await {} };
-    // A client that sends for longer has its connection closed, as is due to any that sends what is not read.
     let _ = timeout(LINGER_TIME, rest).await;
 }

@@ -1,42 +1,42 @@
 //! The thread that writes the access log.
 //!
-//! An error ends nothing: what could not be written is dropped and counted, and later lines are tried again. A disk that
-//! was full for a while leaves a gap.
+//! An error is not fatal: lines that cannot be written are dropped and counted, and later ones are attempted again. A
+//! full disk leaves a gap.
 
-use super::{LogState, LogTarget, Message, write_line};
+use super::{AccessLogState, AccessLogTarget, WriterMessage};
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, TryRecvError};
 
-/// So many bytes are collected before they are written, unless nothing else waits.
+/// A batch is written when it has this many bytes, or when the queue is empty.
 const BATCH_BYTES: usize = 64 << 10;
 
-pub(super) struct LogWriter {
-    target: LogTarget,
-    state: Arc<LogState>,
-    /// Parameters of a query whose values are not written.
+pub(super) struct AccessLogWriter {
+    target: AccessLogTarget,
+    state: Arc<AccessLogState>,
+    /// The query parameters whose values are not written.
     hidden: Vec<String>,
     /// Whole lines.
     batch: Vec<u8>,
     lines: u64,
     is_failing: bool,
-    /// The last write broke off in the middle of a line.
+    /// The last write ended inside a line.
     is_inside_line: bool,
 }
 
-impl LogWriter {
-    pub(super) fn new(target: LogTarget, state: Arc<LogState>, hidden: Vec<String>) -> Self {
+impl AccessLogWriter {
+    pub(super) fn new(target: AccessLogTarget, state: Arc<AccessLogState>, hidden: Vec<String>) -> Self {
         Self { target, state, hidden, batch: Vec::new(), lines: 0, is_failing: false, is_inside_line: false }
     }
 
-    /// Writes until nothing can be sent any more.
-    pub(super) fn run(mut self, waiting: &Receiver<Message>) {
+    /// Writes until all handles are dropped.
+    pub(super) fn run(mut self, messages: &Receiver<WriterMessage>) {
         loop {
-            let message = match waiting.try_recv() {
+            let message = match messages.try_recv() {
                 Err(TryRecvError::Empty) => {
                     self.write();
-                    waiting.recv().ok()
+                    messages.recv().ok()
                 }
                 other => other.ok(),
             };
@@ -45,19 +45,19 @@ impl LogWriter {
                 self.reopen();
             }
             match message {
-                Some(Message::Line(entry)) => {
-                    write_line(&mut self.batch, &entry, &self.hidden).expect("a vector takes everything");
+                Some(WriterMessage::Entry(entry)) => {
+                    entry.write(&mut self.batch, &self.hidden).expect("writes to a vector do not fail");
                     self.lines += 1;
                     if self.batch.len() >= BATCH_BYTES {
                         self.write();
                     }
                 }
-                Some(Message::Written(written)) => {
+                Some(WriterMessage::Flush(flushed)) => {
                     self.write();
-                    // The receiver may have given up.
-                    let _ = written.send(());
+                    // The receiver may have timed out.
+                    let _ = flushed.send(());
                 }
-                Some(Message::Wake) => {}
+                Some(WriterMessage::Wake) => {}
                 None => return self.write(),
             }
         }
@@ -68,7 +68,7 @@ impl LogWriter {
         if self.batch.is_empty() {
             return;
         }
-        // What was cut short stands alone.
+        // A truncated line gets its line break.
         let ends_another = usize::from(self.is_inside_line);
         if self.is_inside_line {
             self.batch.insert(0, b'\n');
@@ -80,7 +80,7 @@ impl LogWriter {
         match result {
             Ok(()) if self.is_failing => {
                 let dropped = self.state.dropped.load(Ordering::Relaxed);
-                tracing::info!(dropped, "the access log is written again");
+                tracing::info!(dropped, "access log writable again");
                 self.is_failing = false;
             }
             Ok(()) => {}
@@ -89,7 +89,7 @@ impl LogWriter {
                     self.batch[..written].iter().skip(ends_another).filter(|byte| **byte == b'\n').count();
                 self.state.dropped.fetch_add(self.lines - ends as u64, Ordering::Relaxed);
                 if !self.is_failing {
-                    tracing::error!(%error, "the access log cannot be written; lines are dropped until it can");
+                    tracing::error!(%error, "cannot write the access log; dropping lines");
                 }
                 self.is_failing = true;
             }
@@ -99,25 +99,25 @@ impl LogWriter {
     }
 
     fn reopen(&mut self) {
-        let LogTarget::File(path, _) = &self.target else { return };
+        let AccessLogTarget::File(path, _) = &self.target else { return };
         let file = path.display();
-        match LogTarget::open(path) {
+        match AccessLogTarget::open(path) {
             Ok(target) => {
-                tracing::info!(%file, "the access log is opened again");
+                tracing::info!(%file, "access log reopened");
                 (self.target, self.is_inside_line) = (target, false);
             }
             Err(error) => {
-                tracing::error!(%file, %error, "the access log cannot be opened again; the old file is used")
+                tracing::error!(%file, %error, "cannot reopen the access log; using the old file")
             }
         }
     }
 }
 
-/// How many bytes were written, and what ended it.
-fn write_all(target: &mut LogTarget, bytes: &[u8]) -> (usize, io::Result<()>) {
+/// The number of bytes written, and the error that ended the write.
+fn write_all(target: &mut AccessLogTarget, bytes: &[u8]) -> (usize, io::Result<()>) {
     let target: &mut dyn Write = match target {
-        LogTarget::Stream(stream) => stream,
-        LogTarget::File(_, file) => file,
+        AccessLogTarget::Stream(stream) => stream,
+        AccessLogTarget::File(_, file) => file,
     };
     let mut written = 0;
     while written < bytes.len() {
@@ -136,11 +136,11 @@ mod tests {
     use super::*;
     use parking_lot::Mutex;
 
-    /// Takes so many more bytes, then fails.
+    /// Accepts the given number of bytes, then fails.
     #[derive(Clone, Default)]
-    struct Disk(Arc<Mutex<(usize, Vec<u8>)>>);
+    struct FullDisk(Arc<Mutex<(usize, Vec<u8>)>>);
 
-    impl Write for Disk {
+    impl Write for FullDisk {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             let (room, written) = &mut *self.0.lock();
             let taken = bytes.len().min(*room);
@@ -158,10 +158,10 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_was_full_leaves_a_gap_and_no_mixed_lines() {
-        let (disk, state) = (Disk::default(), Arc::new(LogState::default()));
+    fn a_full_disk_leaves_a_gap_and_no_mixed_lines() {
+        let (disk, state) = (FullDisk::default(), Arc::new(AccessLogState::default()));
         let mut writer =
-            LogWriter::new(LogTarget::Stream(Box::new(disk.clone())), Arc::clone(&state), Vec::new());
+            AccessLogWriter::new(AccessLogTarget::Stream(Box::new(disk.clone())), Arc::clone(&state), Vec::new());
         for (room, lines, dropped, expected) in [
             (100, "a\nb\n", 0, "a\nb\n"),
             (0, "c\n", 1, "a\nb\n"),

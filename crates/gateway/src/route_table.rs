@@ -1,70 +1,79 @@
-//! Which upstream a request goes to: by its host, then by its path.
+//! Route lookup: which upstream a request goes to, by its host and then by its path.
 
-use crate::settings::{self, BodyLimits};
+use crate::settings::{BodyLimits, RouteSettings, UpstreamSettings};
 use std::borrow::Cow;
 use tollgate_core::path::PathReadings;
 use tollgate_http::host;
 
-/// A place in the list of upstreams.
+/// An index into the list of upstreams.
 pub(crate) type UpstreamIndex = usize;
 
-/// The routes, the most particular first: the first that matches is the one.
+/// The routes, most specific first. The first match wins.
 #[derive(Debug)]
-pub(crate) struct Routes(Vec<Entry>);
+pub(crate) struct RouteTable(Vec<RouteEntry>);
 
+/// One host pattern and path prefix.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct RouteEntry {
     host: HostPattern,
-    /// As paths are read, and without a slash at its end, so empty for all paths.
+    /// A decoded path without a trailing slash, so empty for all paths.
     prefix: String,
     pub(crate) upstream: UpstreamIndex,
-    /// None for those of the gateway.
+    /// `None` for the gateway's limits.
     pub(crate) bodies: Option<BodyLimits>,
 }
 
 #[derive(Debug)]
 enum HostPattern {
     Any,
-    /// Ends with this, which begins with a dot.
+    /// A suffix that begins with a dot.
     Under(String),
     Exactly(String),
 }
 
-impl Routes {
-    /// Routes to upstreams by name. The error is the name of one that is not there.
-    pub(crate) fn new(routes: &[settings::Route], upstreams: &[settings::Upstream]) -> Result<Self, String> {
+/// A route names an upstream that does not exist.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a route names the unknown upstream `{0}`")]
+pub struct UnknownUpstream(pub String);
+
+impl RouteTable {
+    /// Resolves the upstream names of `routes`.
+    pub(crate) fn new(
+        routes: &[RouteSettings],
+        upstreams: &[UpstreamSettings],
+    ) -> Result<Self, UnknownUpstream> {
         let mut entries = Vec::new();
         for route in routes {
-            let named = |upstream: &settings::Upstream| upstream.name == route.upstream;
-            let upstream = upstreams.iter().position(named).ok_or_else(|| route.upstream.clone())?;
+            let upstream = upstreams.iter().position(|upstream| upstream.name == route.upstream);
+            let upstream = upstream.ok_or_else(|| UnknownUpstream(route.upstream.clone()))?;
             let any = [String::new()];
             let hosts = if route.hosts.is_empty() { &any } else { route.hosts.as_slice() };
             let paths = if route.paths.is_empty() { &any } else { route.paths.as_slice() };
             for host in hosts {
                 for path in paths {
                     let prefix = PathReadings::of(path).plain().trim_end_matches('/').to_owned();
-                    let host = HostPattern::of(host);
-                    entries.push(Entry { host, prefix, upstream, bodies: route.bodies });
+                    let host = HostPattern::parse(host);
+                    entries.push(RouteEntry { host, prefix, upstream, bodies: route.bodies });
                 }
             }
         }
-        // A stable sort: of two that are alike the first one stays first.
+        // The sort is stable: of two equal entries, the one listed first stays first.
         entries.sort_by_key(|entry| std::cmp::Reverse((entry.host.rank(), entry.prefix.len())));
         Ok(Self(entries))
     }
 
-    /// Where a request for `path` at `host` goes, both in their canonical form. Paths are read decoded and without
-    /// parameters, as rules read them.
-    pub(crate) fn find(&self, host: &str, path: &str) -> Option<&Entry> {
+    /// The route of a request for `path` at `host`, both in canonical form. Paths are compared decoded and without
+    /// parameters, as in rules.
+    pub(crate) fn find(&self, host: &str, path: &str) -> Option<&RouteEntry> {
         let readings = path.bytes().any(|byte| matches!(byte, b'%' | b';')).then(|| PathReadings::of(path));
         let path = readings.as_ref().map_or(path, PathReadings::plain);
-        self.0.iter().find(|entry| entry.host.matches(host) && under(path, &entry.prefix))
+        self.0.iter().find(|entry| entry.host.matches(host) && has_prefix(path, &entry.prefix))
     }
 }
 
 impl HostPattern {
-    fn of(text: &str) -> Self {
-        // What is no host is known to no request.
+    fn parse(text: &str) -> Self {
+        // An invalid host is kept as it is; no request has it.
         let canonical = |text| host::canonical(text).map_or_else(|| text.to_owned(), Cow::into_owned);
         match text.strip_prefix("*.") {
             Some(rest) => Self::Under(format!(".{}", canonical(rest))),
@@ -73,7 +82,7 @@ impl HostPattern {
         }
     }
 
-    /// A host that is named counts more than any path.
+    /// The host takes precedence over the path.
     fn rank(&self) -> (u8, usize) {
         match self {
             Self::Any => (0, 0),
@@ -91,7 +100,8 @@ impl HostPattern {
     }
 }
 
-fn under(path: &str, prefix: &str) -> bool {
+/// Whether `prefix` is the beginning of `path`, in whole segments.
+fn has_prefix(path: &str, prefix: &str) -> bool {
     path.strip_prefix(prefix)
         .is_some_and(|rest| rest.is_empty() || prefix.is_empty() || rest.starts_with('/'))
 }
@@ -99,18 +109,17 @@ fn under(path: &str, prefix: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::{Route, Upstream};
 
     #[test]
-    fn the_most_particular_route_wins() {
-        let route = |hosts: &[&str], paths: &[&str], upstream: &str| Route {
+    fn the_most_specific_route_wins() {
+        let route = |hosts: &[&str], paths: &[&str], upstream: &str| RouteSettings {
             hosts: hosts.iter().map(ToString::to_string).collect(),
             paths: paths.iter().map(ToString::to_string).collect(),
             upstream: upstream.into(),
             bodies: None,
         };
-        let upstreams = ["rest", "api", "orders", "sub", "deep"].map(|name| Upstream::new(name, Vec::new()));
-        let routes = Routes::new(
+        let upstreams = ["rest", "api", "orders", "sub", "deep"].map(|name| UpstreamSettings::new(name, Vec::new()));
+        let routes = RouteTable::new(
             &[
                 route(&[], &[], "rest"),
                 route(&[], &["/v1"], "api"),
@@ -144,6 +153,7 @@ mod tests {
             let found = routes.find(host, path).map(|entry| upstreams[entry.upstream].name.as_str());
             assert_eq!(found, Some(expected), "{host} {path}");
         }
-        assert_eq!(Routes::new(&[route(&[], &[], "nobody")], &upstreams).unwrap_err(), "nobody");
+        let error = RouteTable::new(&[route(&[], &[], "absent")], &upstreams).unwrap_err();
+        assert_eq!(error, UnknownUpstream("absent".to_owned()));
     }
 }

@@ -1,0 +1,70 @@
+//! A response body that completes its log entry.
+
+use super::entry::{AccessLogEntry, PendingLogEntry};
+use bytes::Buf;
+use http::Response;
+use hyper::body::{Body, Frame, SizeHint};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+/// A response body, and the log entry that ends with it.
+#[derive(Debug)]
+pub(crate) struct LoggedBody<B> {
+    body: B,
+    entry: Option<Box<PendingLogEntry>>,
+}
+
+impl<B: Body> LoggedBody<B> {
+    /// Records the status of `response` in `entry`, and later its body. Without an entry the body is only passed on.
+    pub(crate) fn wrap(entry: Option<Box<PendingLogEntry>>, response: Response<B>) -> Response<Self> {
+        let status = response.status().as_u16();
+        response.map(|body| {
+            let mut logged = Self { body, entry };
+            logged.update(|entry| entry.status = status);
+            logged.update_at_end();
+            logged
+        })
+    }
+
+    fn update(&mut self, update: impl FnOnce(&mut AccessLogEntry)) {
+        if let Some(entry) = self.entry.as_mut().and_then(|entry| entry.entry_mut()) {
+            update(entry);
+        }
+    }
+
+    fn update_at_end(&mut self) {
+        if self.body.is_end_stream() {
+            self.update(|entry| entry.is_complete = true);
+        }
+    }
+}
+
+impl<B: Body + Unpin> Body for LoggedBody<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        match &polled {
+            Poll::Ready(Some(Ok(frame))) => {
+                let bytes = frame.data_ref().map_or(0, |data| data.remaining() as u64);
+                self.update(|entry| entry.bytes += bytes);
+                self.update_at_end();
+            }
+            Poll::Ready(None) => self.update(|entry| entry.is_complete = true),
+            _ => {}
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
