@@ -5,7 +5,7 @@ use crate::config;
 use std::num::NonZero;
 use std::path::Path;
 use std::sync::Arc;
-use tollgate_gateway::{AccessLog, Gateway, Listen};
+use tollgate_gateway::{AccessLog, Gateway, ListenSettings};
 use tollgate_http::{IdentityExtractor, RateLimitLayer};
 use tollgate_limiter::Clock;
 use tollgate_listen::{ConnectionLimits, ListenerSetup, ServerCertificate, TlsError};
@@ -34,11 +34,11 @@ pub fn start(
     let tls = certificate.as_ref().map(ServerCertificate::server_config).transpose().map_err(unusable)?;
     let access_log = config.access_log.as_deref().map(|path| open_log(path, identities)).transpose()?;
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-    let listen = Listen {
+    let listen = ListenSettings {
         address: config.listen,
         threads: config.threads.unwrap_or(cores),
         options: config.options,
-        entrance: ListenerSetup { tls, limits: Some(ConnectionLimits::new(config.crowd.clone())) },
+        setup: ListenerSetup { tls, limits: Some(ConnectionLimits::new(config.crowd.clone())) },
         log: access_log.clone(),
     };
     let gateway = Gateway::start(&config.settings, limits, &listen).map_err(|error| {

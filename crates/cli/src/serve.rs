@@ -210,7 +210,7 @@ async fn open_limiter(config: &Config, doors: Doors) -> Result<(Arc<Limiter>, Op
 /// The doors that requests come through.
 pub fn open_doors(config: &Config, doors: Doors) -> Vec<OpenDoor> {
     let checks = (doors == Doors::All).then(tollgate_server::describe_door);
-    let gateway = config.gateway.as_ref().map(|_| tollgate_gateway::open_door(&config.identities));
+    let gateway = config.gateway.as_ref().map(|_| tollgate_gateway::describe_door(&config.identities));
     checks.into_iter().chain(gateway).collect()
 }
 

@@ -48,7 +48,9 @@ impl ForwardError {
             Self::NoRoute(path) => HttpError::not_found(path),
             Self::NoHealthyServer => HttpError::upstream_unavailable(),
             Self::Unreachable => HttpError::bad_gateway("the upstream is unreachable"),
-            Self::NoResponse => HttpError::bad_gateway("the upstream closed the connection without a response"),
+            Self::NoResponse => {
+                HttpError::bad_gateway("the upstream closed the connection without a response")
+            }
             Self::InvalidResponse => HttpError::bad_gateway("the upstream sent an invalid response"),
             Self::Timeout => HttpError::upstream_timeout(),
         };

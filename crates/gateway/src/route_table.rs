@@ -118,7 +118,8 @@ mod tests {
             upstream: upstream.into(),
             bodies: None,
         };
-        let upstreams = ["rest", "api", "orders", "sub", "deep"].map(|name| UpstreamSettings::new(name, Vec::new()));
+        let upstreams =
+            ["rest", "api", "orders", "sub", "deep"].map(|name| UpstreamSettings::new(name, Vec::new()));
         let routes = RouteTable::new(
             &[
                 route(&[], &[], "rest"),

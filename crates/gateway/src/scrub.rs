@@ -83,8 +83,9 @@ impl Scrubber {
 
     #[cold]
     fn is_removed(&self, name: &HeaderName) -> bool {
-        let is_lookalike =
-            || self.lookalikes == LookalikeHeaders::Drop && self.reserved.kind(name) == HeaderNameKind::Double;
+        let is_lookalike = || {
+            self.lookalikes == LookalikeHeaders::Drop && self.reserved.kind(name) == HeaderNameKind::Double
+        };
         (!self.is_trusted && is_forwarding(name)) || is_lookalike()
     }
 }

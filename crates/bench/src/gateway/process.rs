@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::thread;
-use tollgate_gateway::{Gateway, Listen, Settings, settings::Upstream};
+use tollgate_gateway::{Gateway, GatewaySettings, ListenSettings, settings::UpstreamSettings};
 use tollgate_http::RateLimitLayer;
 use tollgate_listen::{Framing, ListenerSetup, Protocols, ServeOptions};
 
@@ -92,10 +92,10 @@ pub fn pin(pid: u32, cores: &str) {
 
 /// The gateway, as the binary runs it.
 pub fn serve_gateway(threads: &str, upstream: &str, rules: &str) {
-    let upstream = Upstream::new("upstream", vec![upstream.parse().expect("an address")]);
-    let settings = Settings::to(upstream);
+    let upstream = UpstreamSettings::new("upstream", vec![upstream.parse().expect("an address")]);
+    let settings = GatewaySettings::to(upstream);
     let limiter = crate::setting::limiter(rules, 1 << 26);
-    let listen = Listen {
+    let listen = ListenSettings {
         address: ([127, 0, 0, 1], 0).into(),
         threads: threads.parse().expect("a number"),
         options: ServeOptions {
@@ -103,7 +103,7 @@ pub fn serve_gateway(threads: &str, upstream: &str, rules: &str) {
             framing: Framing::Strict,
             ..ServeOptions::default()
         },
-        entrance: ListenerSetup::default(),
+        setup: ListenerSetup::default(),
         log: None,
     };
     let gateway =

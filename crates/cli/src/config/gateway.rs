@@ -14,7 +14,8 @@ use tollgate_core::document::{Document, DocumentPath};
 use tollgate_core::path::{PathError, canonical};
 use tollgate_core::rate::parse_duration_us;
 use tollgate_gateway::settings::{
-    Address, Balance, BodyLimits, Doubles, Forwarded, HealthCheck, OnClientGone, Route, Settings, Upstream,
+    Balance, BodyLimits, ForwardedHeaders, GatewaySettings, HealthCheckSettings, LookalikeHeaders,
+    OnClientGone, RouteSettings, UpstreamAddress, UpstreamSettings,
 };
 use tollgate_http::host;
 use tollgate_http::identity::IpNetwork;
@@ -29,7 +30,7 @@ pub struct Gateway {
     /// Where it listens.
     pub listen: SocketAddr,
     /// What is behind it.
-    pub settings: Settings,
+    pub settings: GatewaySettings,
     /// Its threads; none for one on each core.
     pub threads: Option<usize>,
     /// The bounds of each thread.
@@ -166,7 +167,7 @@ pub fn read(
     let listen = listen.map_or(Ok(DEFAULT_LISTEN), address).map_err(|e| (root.field("gateway_listen"), e))?;
     let section = root.field("gateway");
     let trusted: Vec<IpNet> = trusted.iter().map(|IpNetwork(network)| *network).collect();
-    let settings = Settings { trusted: trusted.clone(), ..settings(upstream, file, &root, &section)? };
+    let settings = GatewaySettings { trusted: trusted.clone(), ..settings(upstream, file, &root, &section)? };
     let defaults = (ServeOptions::default(), ConnectionLimitOptions::default());
     Ok(Some(Gateway {
         listen,
@@ -216,7 +217,7 @@ fn settings(
     file: &GatewayFile,
     root: &DocumentPath,
     section: &DocumentPath,
-) -> Result<Settings, Wrong> {
+) -> Result<GatewaySettings, Wrong> {
     let mut upstreams = Vec::new();
     for (name, upstream) in &file.upstreams {
         upstreams.push(read_upstream(name, upstream, &section.field("upstreams").field(name))?);
@@ -234,39 +235,39 @@ fn settings(
             return Err((path.field("upstream"), error));
         }
         let own = route.bodies.as_ref().map(|own| own.read(bodies, &path.field("bodies"))).transpose()?;
-        routes.push(Route { bodies: own, ..read_route(route, &path)? });
+        routes.push(RouteSettings { bodies: own, ..read_route(route, &path)? });
     }
     if let Some(text) = upstream {
-        let addresses = text.split(',').map(|text| text.trim().parse::<Address>());
+        let addresses = text.split(',').map(|text| text.trim().parse::<UpstreamAddress>());
         let addresses = addresses.collect::<Result<Vec<_>, _>>();
         let addresses = addresses.map_err(|error| (root.field("upstream"), error.to_string()))?;
-        routes.push(Route { upstream: "--upstream".to_owned(), ..Route::default() });
-        upstreams.push(Upstream::new("--upstream", addresses));
+        routes.push(RouteSettings { upstream: "--upstream".to_owned(), ..RouteSettings::default() });
+        upstreams.push(UpstreamSettings::new("--upstream", addresses));
     } else if let ([only], []) = (upstreams.as_slice(), routes.as_slice()) {
-        routes.push(Route { upstream: only.name.clone(), ..Route::default() });
+        routes.push(RouteSettings { upstream: only.name.clone(), ..RouteSettings::default() });
     }
     if routes.is_empty() {
         return Err((section.clone(), NO_UPSTREAM.to_owned()));
     }
-    let defaults = Forwarded::default();
-    Ok(Settings {
+    let defaults = ForwardedHeaders::default();
+    Ok(GatewaySettings {
         routes,
         upstreams,
         trusted: Vec::new(),
         bodies,
-        forwarded: Forwarded {
+        forwarded: ForwardedHeaders {
             x_forwarded: file.forwarded.x_forwarded.unwrap_or(defaults.x_forwarded),
             forwarded: file.forwarded.forwarded.unwrap_or(defaults.forwarded),
             via: file.forwarded.via.unwrap_or(defaults.via),
         },
-        doubles: match file.header_doubles {
-            DoublesName::Drop => Doubles::Drop,
-            DoublesName::Pass => Doubles::Pass,
+        lookalikes: match file.header_doubles {
+            DoublesName::Drop => LookalikeHeaders::Drop,
+            DoublesName::Pass => LookalikeHeaders::Pass,
         },
     })
 }
 
-fn read_route(route: &RouteFile, path: &DocumentPath) -> Result<Route, Wrong> {
+fn read_route(route: &RouteFile, path: &DocumentPath) -> Result<RouteSettings, Wrong> {
     for (place, text) in route.paths.iter().enumerate() {
         let error = match canonical(text) {
             Ok(_) => continue,
@@ -281,7 +282,7 @@ fn read_route(route: &RouteFile, path: &DocumentPath) -> Result<Route, Wrong> {
         return Err((path.field("hosts").index(place), error));
     }
     let (hosts, paths) = (route.hosts.clone(), route.paths.clone());
-    Ok(Route { hosts, paths, upstream: route.upstream.clone(), bodies: None })
+    Ok(RouteSettings { hosts, paths, upstream: route.upstream.clone(), bodies: None })
 }
 
 /// A host, `*.` and a host, or nothing or `*` for any.
@@ -290,7 +291,7 @@ fn is_host_pattern(text: &str) -> bool {
     matches!(text, "" | "*") || host::canonical(name).is_some_and(|name| !name.is_empty())
 }
 
-fn read_upstream(name: &str, file: &UpstreamFile, path: &DocumentPath) -> Result<Upstream, Wrong> {
+fn read_upstream(name: &str, file: &UpstreamFile, path: &DocumentPath) -> Result<UpstreamSettings, Wrong> {
     if file.addresses.is_empty() {
         return Err((
             path.clone(),
@@ -298,9 +299,10 @@ fn read_upstream(name: &str, file: &UpstreamFile, path: &DocumentPath) -> Result
         ));
     }
     let addresses = file.addresses.iter().enumerate().map(|(index, text)| {
-        text.parse::<Address>().map_err(|error| (path.field("addresses").index(index), error.to_string()))
+        text.parse::<UpstreamAddress>()
+            .map_err(|error| (path.field("addresses").index(index), error.to_string()))
     });
-    let mut upstream = Upstream::new(name, addresses.collect::<Result<_, _>>()?);
+    let mut upstream = UpstreamSettings::new(name, addresses.collect::<Result<_, _>>()?);
     upstream.balance = match file.balance {
         BalanceName::LeastLoaded => Balance::LeastLoaded,
         BalanceName::RoundRobin => Balance::RoundRobin,
@@ -329,7 +331,7 @@ fn read_upstream(name: &str, file: &UpstreamFile, path: &DocumentPath) -> Result
             let error = format!("`{}` is not a path; it begins with a slash", health.path);
             return Err((path.field("path"), error));
         }
-        upstream.health = Some(HealthCheck {
+        upstream.health = Some(HealthCheckSettings {
             path: health.path.clone(),
             interval: duration(health.interval.as_ref(), Duration::from_secs(5), &path, "interval")?,
             timeout: duration(health.timeout.as_ref(), Duration::from_secs(1), &path, "timeout")?,

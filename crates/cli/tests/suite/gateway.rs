@@ -127,7 +127,7 @@ fn what_is_wrong_is_said_with_its_place() {
         ("gateway:\n  upstrems: {}\n", "tollgate.yaml:2:3: error: unknown field `upstrems`"),
         (
             "gateway:\n  upstreams:\n    web: { addresses: [\"ftp://x\"] }\n",
-            "tollgate.yaml:3:24: error: `ftp://x` is not an upstream's address: only http and https are spoken",
+            "tollgate.yaml:3:24: error: `ftp://x` is not an upstream address: only http and https are supported",
         ),
         (
             "gateway:\n  upstreams:\n    web: { addresses: [\"http://x\"] }\n  routes:\n    - { upstream: wbe }\n",
@@ -143,7 +143,7 @@ fn what_is_wrong_is_said_with_its_place() {
         ),
         (
             "upstream: http://x/y\n",
-            "tollgate.yaml:1:11: error: `http://x/y` is not an upstream's address: it has a path",
+            "tollgate.yaml:1:11: error: `http://x/y` is not an upstream address: it has a path",
         ),
         (
             "upstream: x\nidentity:\n  client_ip: { trusted: [nobody] }\n",

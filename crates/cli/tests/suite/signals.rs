@@ -71,7 +71,7 @@ fn hangup_and_user1_open_the_access_log_again() {
         assert_eq!(client.get("/").status, 200);
         wait_until("the old file is written until then", || lines(&archived) == 2);
         server.signal(signal);
-        server.until_logged("the access log is opened again");
+        server.until_logged("access log reopened");
         assert_eq!((lines(&archived), lines(&path("access.log"))), (2, 0));
     }
     assert_eq!(client.get("/").status, 200);
@@ -80,7 +80,7 @@ fn hangup_and_user1_open_the_access_log_again() {
     std::fs::remove_file(path("access.log")).unwrap();
     std::fs::create_dir(path("access.log")).unwrap();
     server.signal("USR1");
-    let line = server.until_logged("the access log cannot be opened again");
+    let line = server.until_logged("cannot reopen the access log");
     assert!(line.contains("ERROR"), "{line}");
     assert_eq!(client.get("/").status, 200);
 }

@@ -160,8 +160,11 @@ mod tests {
     #[test]
     fn a_full_disk_leaves_a_gap_and_no_mixed_lines() {
         let (disk, state) = (FullDisk::default(), Arc::new(AccessLogState::default()));
-        let mut writer =
-            AccessLogWriter::new(AccessLogTarget::Stream(Box::new(disk.clone())), Arc::clone(&state), Vec::new());
+        let mut writer = AccessLogWriter::new(
+            AccessLogTarget::Stream(Box::new(disk.clone())),
+            Arc::clone(&state),
+            Vec::new(),
+        );
         for (room, lines, dropped, expected) in [
             (100, "a\nb\n", 0, "a\nb\n"),
             (0, "c\n", 1, "a\nb\n"),

@@ -1,19 +1,19 @@
-//! Long bodies and slow clients: nothing is held but what is on its way.
+//! Long bodies and slow clients: memory holds only what is in transit.
 
-use crate::setting::{self, Pair};
-use crate::wire::Wire;
+use crate::fixture::{self, Pair};
+use crate::raw_client::RawClient;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tollgate_gateway::settings::Settings;
+use tollgate_gateway::settings::GatewaySettings;
 use tollgate_testbed::{TestUpstream, eventually};
 
 const GIGABYTE: u64 = 1 << 30;
-/// Buffers of the connections in use, and what the allocator keeps of them.
+/// The buffers of the connections in use, and what the allocator keeps of them.
 const MOST_GROWTH_KB: u64 = 16 << 10;
 
-/// A gateway in a process of its own, whose memory is nobody else's.
+/// A gateway in a separate process, whose memory can be measured.
 struct Process {
     child: Child,
     address: std::net::SocketAddr,
@@ -22,16 +22,16 @@ struct Process {
 impl Process {
     fn start(upstream: &TestUpstream) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "bodies::a_process", "--nocapture"]);
+        command.args(["--exact", "bodies::gateway_process", "--nocapture"]);
         command.env("GATEWAY_TEST_UPSTREAM", upstream.address().to_string());
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut addresses = lines.filter_map(|line| line.unwrap().strip_prefix("at ").map(str::to_owned));
-        let address = addresses.next().expect("it says where it listens").parse().unwrap();
+        let address = addresses.next().expect("the process prints its address").parse().unwrap();
         Self { child, address }
     }
 
-    /// The most memory that it ever had; the system counts it in steps, so it may seem to shrink a little.
+    /// The peak resident memory. The kernel updates it in steps, so it may seem to shrink a little.
     fn peak_kb(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -47,21 +47,21 @@ impl Drop for Process {
 }
 
 #[test]
-// Nothing by itself: the gateway of other tests, in a process of its own.
-fn a_process() {
+// Not a test by itself: the gateway of other tests runs here, in a separate process.
+fn gateway_process() {
     let Ok(upstream) = std::env::var("GATEWAY_TEST_UPSTREAM") else { return };
-    let gateway = setting::start(&Settings::to(setting::at([upstream.parse().unwrap()])));
+    let gateway = fixture::start(&GatewaySettings::to(fixture::at([upstream.parse().unwrap()])));
     println!("\nat {}", gateway.address());
     // Ends with the test that started it.
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_gigabyte_goes_through_in_flat_memory() {
+async fn a_gigabyte_is_forwarded_in_constant_memory() {
     let server = TestUpstream::start("one").await;
     let gateway = Process::start(&server);
-    let mut client = Wire::connect(gateway.address).await;
-    // What it needs at all, it needs for this.
+    let mut client = RawClient::connect(gateway.address).await;
+    // Allocates the buffers that any request needs.
     assert_eq!(client.get("/big/1000000").await.body.len(), 1_000_000);
     client.ask("POST /count HTTP/1.1\r\nHost: test\r\nContent-Length: 3\r\n\r\nabc").await;
     let before = gateway.peak_kb();
@@ -83,15 +83,15 @@ async fn a_gigabyte_goes_through_in_flat_memory() {
 }
 
 #[tokio::test]
-async fn who_does_not_read_holds_nobody_up() {
+async fn clients_that_do_not_read_delay_no_others() {
     let server = TestUpstream::start("one").await;
     let gateway = Process::start(&server);
-    let mut warm = Wire::connect(gateway.address).await;
+    let mut warm = RawClient::connect(gateway.address).await;
     warm.get("/big/1000000").await;
     let before = gateway.peak_kb();
     let mut slow = Vec::new();
     for number in 1..=50 {
-        let mut client = Wire::connect(gateway.address).await;
+        let mut client = RawClient::connect(gateway.address).await;
         client.send(format!("GET /big/{GIGABYTE} HTTP/1.1\r\nHost: test\r\n\r\n")).await;
         client.head().await;
         eventually("it was forwarded", async || server.seen().len() > number).await;
@@ -101,12 +101,12 @@ async fn who_does_not_read_holds_nobody_up() {
         assert_eq!(warm.get("/").await.body, "hello");
     }
     let each = gateway.peak_kb().saturating_sub(before) / 50;
-    // Hyper keeps up to its buffer on each side.
-    assert!(each < 1_024, "{each} kB for each that does not read");
+    // Hyper fills its buffers on both sides.
+    assert!(each < 1_024, "{each} kB per client that does not read");
 }
 
 #[tokio::test]
-async fn a_body_goes_on_its_way_before_it_is_whole() {
+async fn bodies_are_forwarded_before_they_are_complete() {
     let pair = Pair::start().await;
     let mut client = pair.client().await;
     client.send("POST /echo HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n").await;
@@ -114,7 +114,7 @@ async fn a_body_goes_on_its_way_before_it_is_whole() {
     assert_eq!((head.status, head.header("transfer-encoding")), (200, "chunked"));
     let mut piece = [0; 8];
     client.stream.read_exact(&mut piece).await.unwrap();
-    assert_eq!(&piece, b"3\r\nabc\r\n", "the answer comes while the body is still being sent");
+    assert_eq!(&piece, b"3\r\nabc\r\n", "the response begins while the body is still being sent");
     client.send("2\r\nde\r\n0\r\n\r\n").await;
     let mut rest = [0; 12];
     client.stream.read_exact(&mut rest).await.unwrap();
@@ -123,24 +123,24 @@ async fn a_body_goes_on_its_way_before_it_is_whole() {
 }
 
 #[tokio::test]
-async fn slow_clients_are_cut_in_the_end() {
+async fn slow_clients_are_disconnected() {
     let pair = Pair::listening(|listen| {
         listen.options.head_time = Duration::from_millis(60);
         listen.options.idle_time = Duration::from_millis(120);
     })
     .await;
-    // A head that does not end, one that never begins, and one that trickles.
+    // A head that does not end, one that never begins, and a partial HTTP/2 preface.
     for beginning in ["GET / HTTP/1.1\r\nHost: te", "", "PRI * HTTP"] {
         let mut client = pair.client().await;
         client.send(beginning).await;
         assert!(client.closed().await.is_empty(), "{beginning:?}");
     }
-    // Who asks for much and does not read it.
+    // A client that requests a large response and does not read it.
     let mut client = pair.client().await;
     client.send(format!("GET /big/{GIGABYTE} HTTP/1.1\r\nHost: test\r\n\r\n")).await;
     client.head().await;
     eventually("it is cut", async || {
-        // The server's connection goes with it, so another one is needed for the next.
+        // Its upstream connection is closed as well, so the next request needs another one.
         let mut other = pair.client().await;
         other.get("/").await;
         pair.server.connections() > 1
@@ -149,13 +149,13 @@ async fn slow_clients_are_cut_in_the_end() {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_away_takes_its_request_along() {
+async fn an_unfinished_upload_ends_its_upstream_connection() {
     let pair = Pair::start().await;
     let mut client = pair.client().await;
     client.send("POST /count HTTP/1.1\r\nHost: test\r\nContent-Length: 1000\r\n\r\nabc").await;
     eventually("it was forwarded", async || pair.server.seen().len() == 1).await;
     drop(client);
-    // Its connection is not used again: the next request would be part of its body.
+    // The upstream connection is not reused: the next request would be part of the body.
     let mut next = pair.client().await;
     assert_eq!(next.get("/").await.body, "hello");
 }

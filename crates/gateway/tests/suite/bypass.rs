@@ -1,13 +1,13 @@
-//! The table of ways around a limit, over HTTP/1.1 and HTTP/2. What passes reaches the server as a path.
+//! The table of limit bypasses, over HTTP/1.1 and HTTP/2. Targets that are admitted reach the server as a path.
 
+use crate::fixture::Pair;
 use crate::limits::behind;
-use crate::setting::Pair;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tollgate_testbed::PATIENCE;
 use tollgate_testbed::bypass::{self, Bypass, BypassOutcome, BypassSpelling};
 
-/// Spends the one request that the row's limit has.
+/// Spends the only token of the row's limit.
 async fn spend(pair: &Pair, row: &Bypass, key: &str) {
     let host = if matches!(row.spelling, BypassSpelling::Host(_)) { bypass::HOST } else { "test" };
     assert_eq!(http1(pair, row.limited, host, key).await, 200, "{row:?}");
@@ -28,7 +28,7 @@ fn expected(outcome: BypassOutcome) -> u16 {
 }
 
 #[tokio::test]
-async fn no_spelling_is_a_way_around_a_limit_over_http1() {
+async fn no_spelling_bypasses_a_limit_over_http1() {
     let pair = behind(bypass::RULES, None).await;
     for (number, row) in bypass::bypasses().enumerate() {
         let (target, host) = match row.spelling {
@@ -41,7 +41,7 @@ async fn no_spelling_is_a_way_around_a_limit_over_http1() {
         let before = pair.server.seen().len();
         assert_eq!(http1(&pair, target, host, &key).await, expected(row.outcome), "{row:?}");
         assert_eq!(pair.server.seen().len(), before, "{row:?}");
-        // Had it not been spent, the server would have been asked for a path.
+        // With an unspent limit the request reaches the server as a path.
         if row.outcome == BypassOutcome::Limited {
             assert_eq!(http1(&pair, target, host, &format!("fresh-{number}")).await, 200, "{row:?}");
             assert!(pair.server.last().target.starts_with('/'), "{row:?}: {:?}", pair.server.last());
@@ -50,7 +50,7 @@ async fn no_spelling_is_a_way_around_a_limit_over_http1() {
 }
 
 #[tokio::test]
-async fn no_spelling_is_a_way_around_a_limit_over_http2() {
+async fn no_spelling_bypasses_a_limit_over_http2() {
     let pair = behind(bypass::RULES, None).await;
     for (number, row) in bypass::bypasses().enumerate() {
         let (path, authority) = match row.spelling {
@@ -70,8 +70,8 @@ async fn no_spelling_is_a_way_around_a_limit_over_http2() {
     }
 }
 
-/// The status of one request over a connection of its own, by hand: a client library would not send all of these.
-/// A stream that is reset because it is malformed is refused, as with 400.
+/// The status of one request on a new connection. The frames are written by hand, because a client library would not
+/// send all of these. A malformed stream that is reset counts as 400.
 async fn http2(pair: &Pair, path: &str, authority: &str, key: &str) -> u16 {
     let mut block = b"\x82\x86".to_vec(); // :method GET, :scheme http
     for (name, value) in [(&b"\x04"[..], path), (b"\x01", authority), (b"\x00\x09x-api-key", key)] {
@@ -84,7 +84,7 @@ async fn http2(pair: &Pair, path: &str, authority: &str, key: &str) -> u16 {
     text.extend_from_slice(&block);
     let mut stream = TcpStream::connect(pair.gateway.address()).await.unwrap();
     stream.write_all(&text).await.unwrap();
-    tokio::time::timeout(PATIENCE, status(&mut stream)).await.expect("no answer came")
+    tokio::time::timeout(PATIENCE, status(&mut stream)).await.expect("no response")
 }
 
 async fn status(stream: &mut TcpStream) -> u16 {
@@ -98,7 +98,7 @@ async fn status(stream: &mut TcpStream) -> u16 {
         match (head[3], payload.as_slice()) {
             (1, [0x88, ..]) => return 200,
             (1, [0x8c, ..]) => return 400,
-            // A literal value with the indexed name `:status`: "429" in the code of HPACK.
+            // A literal value with the indexed name `:status`: "429" in the Huffman code of HPACK.
             (1, [0x48, 0x83, 0x68, 0x4f, 0xff, ..]) => return 429,
             (1, other) => panic!("another status: {other:x?}"),
             (3, code) => {

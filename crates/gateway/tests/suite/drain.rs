@@ -1,12 +1,12 @@
-//! Being told to stop: what is in flight is finished, nothing new is taken.
+//! Drain: requests in flight are finished, new connections are refused.
 
-use crate::setting::Pair;
+use crate::fixture::Pair;
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tollgate_testbed::eventually;
 
 #[tokio::test]
-async fn what_is_in_flight_is_finished() {
+async fn requests_in_flight_are_finished() {
     let pair = Pair::start().await;
     let (mut idle, mut busy) = (pair.client().await, pair.client().await);
     assert_eq!(idle.get("/").await.status, 200);
@@ -15,7 +15,7 @@ async fn what_is_in_flight_is_finished() {
     let address = pair.gateway.address();
     let stopping = tokio::spawn(pair.gateway.stop());
     assert!(idle.closed().await.is_empty());
-    eventually("nobody new is let in", async || TcpStream::connect(address).await.is_err()).await;
+    eventually("new connections are refused", async || TcpStream::connect(address).await.is_err()).await;
     assert!(busy.is_silent());
     pair.server.release_gated();
     let reply = busy.reply().await;
@@ -25,7 +25,7 @@ async fn what_is_in_flight_is_finished() {
 }
 
 #[tokio::test]
-async fn what_takes_longer_than_the_grace_period_is_cut_and_counted() {
+async fn connections_busy_after_the_grace_period_are_cut_and_counted() {
     let pair = Pair::listening(|listen| listen.options.grace = Duration::from_millis(50)).await;
     let mut stuck = Vec::new();
     for number in 1..=4 {

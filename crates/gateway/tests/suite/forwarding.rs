@@ -1,12 +1,12 @@
-//! What goes to a server, and what comes back.
+//! Forwarding of requests and responses.
 
-use crate::setting::{self, Pair};
-use crate::wire::Wire;
-use tollgate_gateway::settings::{Balance, Route, Settings};
+use crate::fixture::{self, Pair};
+use crate::raw_client::RawClient;
+use tollgate_gateway::settings::{Balance, GatewaySettings, RouteSettings};
 use tollgate_testbed::TestUpstream;
 
 #[tokio::test]
-async fn a_request_goes_there_and_its_answer_comes_back() {
+async fn requests_and_responses_are_forwarded() {
     let pair = Pair::start().await;
     let mut client = pair.client().await;
     let reply = client.get("/v1/orders/7?a=b&c=%20").await;
@@ -20,7 +20,7 @@ async fn a_request_goes_there_and_its_answer_comes_back() {
 }
 
 #[tokio::test]
-async fn connections_are_kept_on_both_sides() {
+async fn connections_are_reused_on_both_sides() {
     let pair = Pair::start().await;
     let mut client = pair.client().await;
     for path in ["/", "/status/204", "/echo", "/status/304", "/status/500", "/trailers", "/big/300000"] {
@@ -37,7 +37,7 @@ async fn connections_are_kept_on_both_sides() {
 }
 
 #[tokio::test]
-async fn as_many_connections_as_requests_at_once() {
+async fn upstream_connections_are_bounded_by_concurrent_requests() {
     let pair = Pair::listening(|listen| listen.threads = 1).await;
     let mut clients = tokio::task::JoinSet::new();
     for _ in 0..32 {
@@ -53,7 +53,7 @@ async fn as_many_connections_as_requests_at_once() {
 }
 
 #[tokio::test]
-async fn answers_without_a_body_end_with_their_head() {
+async fn responses_without_a_body_end_with_their_head() {
     let pair = Pair::start().await;
     let mut client = pair.client().await;
     for (request, status, length) in [
@@ -66,7 +66,7 @@ async fn answers_without_a_body_end_with_their_head() {
         let head = client.head().await;
         assert_eq!((head.status, head.header("content-length")), (status, length), "{request}");
         assert_eq!(head.header("transfer-encoding"), "", "{request}");
-        assert_eq!(client.get("/").await.body, "hello", "the next answer begins there: {request}");
+        assert_eq!(client.get("/").await.body, "hello", "the next response follows: {request}");
     }
 }
 
@@ -89,7 +89,7 @@ async fn bodies_keep_their_framing() {
 }
 
 #[tokio::test]
-async fn a_client_that_expects_to_be_asked_is_asked() {
+async fn expect_100_continue_is_answered() {
     let pair = Pair::start().await;
     let mut client = pair.client().await;
     client
@@ -102,7 +102,7 @@ async fn a_client_that_expects_to_be_asked_is_asked() {
 }
 
 #[tokio::test]
-async fn targets_of_every_form() {
+async fn all_forms_of_request_targets() {
     let pair = Pair::start().await;
     for (request, target, host) in [
         ("GET http://a.example/x?y HTTP/1.1\r\nHost: other\r\n\r\n", "/x?y", "a.example"),
@@ -147,7 +147,7 @@ async fn heads_are_bounded() {
     for (header, status) in [
         (format!("X: {}\r\n", "x".repeat(15_000)), 200),
         (format!("X: {}\r\n", "x".repeat(17_000)), 431),
-        // The server has the same bound as the gateway, which adds three.
+        // The server has the same limit as the gateway, which adds three headers.
         ("X: x\r\n".repeat(96), 200),
         ("X: x\r\n".repeat(100), 431),
     ] {
@@ -158,27 +158,37 @@ async fn heads_are_bounded() {
 }
 
 #[tokio::test]
-async fn routes_lead_to_upstreams() {
+async fn routes_select_upstreams() {
     let (web, api) = (TestUpstream::start("web").await, TestUpstream::start("api").await);
     let named = |name: &str, server: &TestUpstream| {
-        let mut upstream = setting::upstream(&[server]);
+        let mut upstream = fixture::upstream(&[server]);
         upstream.name = name.to_owned();
         upstream
     };
-    let mut settings = Settings::to(named("web", &web));
+    let mut settings = GatewaySettings::to(named("web", &web));
     settings.upstreams.push(named("api", &api));
     settings.routes = vec![
-        Route { hosts: vec!["shop.example".into()], paths: vec![], upstream: "web".into(), bodies: None },
-        Route {
+        RouteSettings {
+            hosts: vec!["shop.example".into()],
+            paths: vec![],
+            upstream: "web".into(),
+            bodies: None,
+        },
+        RouteSettings {
             hosts: vec!["shop.example".into()],
             paths: vec!["/api".into()],
             upstream: "api".into(),
             bodies: None,
         },
-        Route { hosts: vec!["*.int.example".into()], paths: vec![], upstream: "api".into(), bodies: None },
+        RouteSettings {
+            hosts: vec!["*.int.example".into()],
+            paths: vec![],
+            upstream: "api".into(),
+            bodies: None,
+        },
     ];
-    let gateway = setting::start(&settings);
-    let mut client = Wire::connect(gateway.address()).await;
+    let gateway = fixture::start(&settings);
+    let mut client = RawClient::connect(gateway.address()).await;
     for (host, path, served_by) in [
         ("shop.example", "/", "web"),
         ("SHOP.example:80", "/api/x", "api"),
@@ -196,7 +206,7 @@ async fn routes_lead_to_upstreams() {
         assert_eq!((reply.status, reply.code()), (404, "NOT_FOUND"), "{host}");
     }
     for host in ["evil.com:x.int.example", "evil.com:1.int.example", "a.int.example..", "[::1].int.example"] {
-        let mut client = Wire::connect(gateway.address()).await;
+        let mut client = RawClient::connect(gateway.address()).await;
         let reply = client.ask(&format!("GET /x HTTP/1.1\r\nHost: {host}\r\n\r\n")).await;
         assert_eq!((reply.status, reply.code()), (400, "BAD_REQUEST"), "{host}");
     }
@@ -207,10 +217,10 @@ async fn servers_take_turns() {
     for balance in [Balance::RoundRobin, Balance::LeastLoaded] {
         let servers =
             [TestUpstream::start("a").await, TestUpstream::start("b").await, TestUpstream::start("c").await];
-        let mut upstream = setting::upstream(&[&servers[0], &servers[1], &servers[2]]);
+        let mut upstream = fixture::upstream(&[&servers[0], &servers[1], &servers[2]]);
         upstream.balance = balance;
-        let gateway = setting::start(&Settings::to(upstream));
-        let mut client = Wire::connect(gateway.address()).await;
+        let gateway = fixture::start(&GatewaySettings::to(upstream));
+        let mut client = RawClient::connect(gateway.address()).await;
         for _ in 0..30 {
             assert_eq!(client.get("/").await.status, 200);
         }
@@ -222,13 +232,13 @@ async fn servers_take_turns() {
 #[tokio::test]
 async fn the_least_loaded_server_is_next() {
     let (busy, free) = (TestUpstream::start("busy").await, TestUpstream::start("free").await);
-    let gateway = setting::start(&Settings::to(setting::upstream(&[&busy, &free])));
-    let mut stuck = Wire::connect(gateway.address()).await;
+    let gateway = fixture::start(&GatewaySettings::to(fixture::upstream(&[&busy, &free])));
+    let mut stuck = RawClient::connect(gateway.address()).await;
     stuck.send("GET /gated HTTP/1.1\r\nHost: test\r\n\r\n").await;
     tollgate_testbed::eventually("it arrived", async || !busy.seen().is_empty() || !free.seen().is_empty())
         .await;
     let (busy, free) = if busy.seen().is_empty() { (free, busy) } else { (busy, free) };
-    let mut client = Wire::connect(gateway.address()).await;
+    let mut client = RawClient::connect(gateway.address()).await;
     for _ in 0..10 {
         client.get("/").await;
     }

@@ -1,9 +1,9 @@
-//! Headers of one connection end with it, and the server is told who asked.
+//! Hop-by-hop headers and forwarding headers.
 
-use crate::setting::Pair;
+use crate::fixture::Pair;
 
 #[tokio::test]
-async fn headers_of_a_connection_end_with_it() {
+async fn hop_by_hop_headers_are_removed() {
     let pair = Pair::start().await;
     let mut client = pair.client().await;
     let request = "GET / HTTP/1.1\r\nHost: test\r\nConnection: X-Private, close-not, Content-Length, Host\r\n\
@@ -26,11 +26,11 @@ async fn headers_of_a_connection_end_with_it() {
 }
 
 #[tokio::test]
-async fn an_upgrade_to_http2_is_not_passed_on() {
+async fn an_upgrade_to_http2_is_not_forwarded() {
     let pair = Pair::start().await;
     let mut client = pair.client().await;
-    let request = "GET / HTTP/1.1\r\nHost: test\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n\
-                   HTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\n\r\n";
+    let request = "GET / HTTP/1.1\r\nHost: test\r\nConnection: Upgrade, HTTP2-GatewaySettings\r\nUpgrade: h2c\r\n\
+                   HTTP2-GatewaySettings: AAMAAABkAARAAAAAAAIAAAAA\r\n\r\n";
     assert_eq!(client.ask(request).await.status, 200);
     let seen = pair.server.last();
     for name in ["connection", "upgrade", "http2-settings"] {
@@ -38,15 +38,15 @@ async fn an_upgrade_to_http2_is_not_passed_on() {
     }
 }
 
-const SAYS: &str = "GET / HTTP/1.1\r\nHost: shop.example\r\nX-Forwarded-For: 1.2.3.4\r\n\
+const FORGED: &str = "GET / HTTP/1.1\r\nHost: shop.example\r\nX-Forwarded-For: 1.2.3.4\r\n\
                     X-Forwarded-For: 5.6.7.8\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: evil\r\n\
                     Forwarded: for=1.2.3.4\r\n\r\n";
 
 #[tokio::test]
-async fn what_a_stranger_says_about_others_is_replaced() {
+async fn forwarding_headers_of_untrusted_peers_are_replaced() {
     let pair = Pair::with(|settings| settings.forwarded.forwarded = true).await;
     let mut client = pair.client().await;
-    client.ask(SAYS).await;
+    client.ask(FORGED).await;
     let seen = pair.server.last();
     assert_eq!(seen.header("x-forwarded-for"), "127.0.0.1");
     assert_eq!(seen.header("x-forwarded-proto"), "http");
@@ -56,7 +56,7 @@ async fn what_a_stranger_says_about_others_is_replaced() {
 }
 
 #[tokio::test]
-async fn what_a_trusted_proxy_says_is_added_to() {
+async fn forwarding_headers_of_trusted_proxies_are_extended() {
     let pair = Pair::with(|settings| {
         settings.trusted = vec!["127.0.0.0/8".parse().unwrap()];
         settings.forwarded.forwarded = true;
@@ -64,7 +64,7 @@ async fn what_a_trusted_proxy_says_is_added_to() {
     })
     .await;
     let mut client = pair.client().await;
-    let reply = client.ask(SAYS).await;
+    let reply = client.ask(FORGED).await;
     assert_eq!(reply.header("via"), "1.1 tollgate");
     let seen = pair.server.last();
     assert_eq!(seen.header("x-forwarded-for"), "1.2.3.4, 5.6.7.8, 127.0.0.1");
@@ -78,10 +78,10 @@ async fn what_a_trusted_proxy_says_is_added_to() {
 }
 
 #[tokio::test]
-async fn what_is_not_told_is_not_left_standing() {
+async fn disabled_forwarding_headers_are_removed() {
     let pair = Pair::with(|settings| settings.forwarded.x_forwarded = false).await;
     let mut client = pair.client().await;
-    client.ask(SAYS).await;
+    client.ask(FORGED).await;
     let seen = pair.server.last();
     for name in ["x-forwarded-for", "x-forwarded-proto", "x-forwarded-host", "forwarded"] {
         assert_eq!(seen.header(name), "", "{name}");

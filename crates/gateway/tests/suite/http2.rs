@@ -1,6 +1,6 @@
-//! HTTP/2: by prior knowledge and over TLS, many streams at once, and floods of them.
+//! HTTP/2: with prior knowledge and over TLS, concurrent streams, and floods.
 
-use crate::setting::Pair;
+use crate::fixture::Pair;
 use crate::tls::Files;
 use bytes::Bytes;
 use http::{Request, Response};
@@ -36,7 +36,7 @@ async fn text(answer: Response<Incoming>) -> String {
 }
 
 #[tokio::test]
-async fn an_answer_that_breaks_off_is_reset() {
+async fn a_truncated_response_resets_its_stream() {
     let pair = Pair::start().await;
     let mut client = plain(&pair).await;
     for path in ["/half", "/half-chunked"] {
@@ -47,11 +47,11 @@ async fn an_answer_that_breaks_off_is_reset() {
         assert!(body.frame().await.unwrap().is_err(), "{path}");
     }
     let answer = client.send_request(request("/", "")).await.unwrap();
-    assert_eq!(text(answer).await, "hello", "the connection stays");
+    assert_eq!(text(answer).await, "hello", "the connection stays open");
 }
 
 #[tokio::test]
-async fn requests_become_http1_and_answers_http2() {
+async fn requests_become_http1_and_responses_http2() {
     let (files, pair) = (Files::new(), Pair::start().await);
     let secure = files.pair().await;
     let over_tls = files.connect(&secure, &[b"h2"]).await;
@@ -94,7 +94,7 @@ async fn streams_do_not_wait_for_each_other() {
     for _ in 0..20 {
         assert_eq!(text(client.send_request(request("/", "")).await.unwrap()).await, "hello");
     }
-    // They may have reached the server in another order.
+    // They may reach the server in another order.
     stuck.iter().for_each(|_| pair.server.release_gated());
     for stuck in stuck {
         assert_eq!(text(stuck.await.unwrap()).await, "let go");
@@ -102,7 +102,7 @@ async fn streams_do_not_wait_for_each_other() {
 }
 
 #[tokio::test]
-async fn a_long_body_in_both_directions() {
+async fn long_bodies_in_both_directions() {
     let pair = Pair::start().await;
     let mut client = plain(&pair).await;
     let long = "x".repeat(3_000_000);
@@ -118,13 +118,14 @@ async fn a_drain_finishes_streams() {
     let stuck = client.send_request(request("/gated", ""));
     eventually("it is in flight", async || pair.server.seen().len() == 1).await;
     let stopping = tokio::spawn(pair.gateway.stop());
-    eventually("no more is taken", async || client.send_request(request("/", "")).await.is_err()).await;
+    eventually("new streams are refused", async || client.send_request(request("/", "")).await.is_err())
+        .await;
     pair.server.release_gated();
     assert_eq!(text(stuck.await.unwrap()).await, "let go");
     assert_eq!(stopping.await.unwrap(), 0);
 }
 
-/// Streams that are opened and reset at once, by hand: a client library would not do it.
+/// Streams that are opened and reset at once. The frames are written by hand, because a client library does not do it.
 #[tokio::test]
 async fn a_flood_of_resets_ends_the_connection() {
     let pair = Pair::start().await;
@@ -148,7 +149,7 @@ async fn a_flood_of_resets_ends_the_connection() {
             frames.clear();
         }
     }
-    // Much of it may have been on its way when the connection was ended.
+    // Much of the flood may have been in transit when the connection ended.
     let rest = tokio::time::timeout(PATIENCE, flood.read_to_end(&mut Vec::new())).await;
     assert!(rest.is_ok(), "the connection was not ended");
     assert!(pair.server.seen().len() < 10_000, "{}", pair.server.seen().len());

@@ -1,10 +1,10 @@
-//! The limits in front of the forwarder.
+//! The limits in front of the forwarder, and connection limits.
 
-use crate::setting::{self, Pair};
-use crate::wire::Wire;
+use crate::fixture::{self, Pair};
+use crate::raw_client::RawClient;
 use std::sync::Arc;
 use tollgate_gateway::Gateway;
-use tollgate_gateway::settings::Settings;
+use tollgate_gateway::settings::GatewaySettings;
 use tollgate_http::{HeaderOptions, RateLimitLayer, UnavailableStatus};
 use tollgate_limiter::{Clock, FailureSettings, Limiter, MemoryStore};
 use tollgate_listen::{ConnectionLimitOptions, ConnectionLimits};
@@ -14,17 +14,17 @@ use tollgate_testbed::TestUpstream;
 const LOGIN: &str = "rules: [{ id: login, endpoint: /login, key: ip, limit: 2/hour }]";
 
 /// A server behind limits.
-pub async fn behind(rules: &str, crowd: Option<Arc<ConnectionLimits>>) -> Pair {
+pub async fn behind(rules: &str, connection_limits: Option<Arc<ConnectionLimits>>) -> Pair {
     let server = TestUpstream::start("one").await;
-    let mut listen = setting::listen();
-    listen.entrance.limits = crowd;
-    let settings = Settings::to(setting::upstream(&[&server]));
-    let gateway = Gateway::start(&settings, &setting::limits(rules), &listen).unwrap();
+    let mut listen = fixture::listen();
+    listen.setup.limits = connection_limits;
+    let settings = GatewaySettings::to(fixture::upstream(&[&server]));
+    let gateway = Gateway::start(&settings, &fixture::limits(rules), &listen).unwrap();
     Pair { server, gateway }
 }
 
 #[tokio::test]
-async fn what_is_over_the_limit_does_not_reach_the_server() {
+async fn refused_requests_do_not_reach_the_server() {
     let pair = behind("rules: [{ id: all, limit: 3/hour }]", None).await;
     let mut client = pair.client().await;
     for left in ["2", "1", "0"] {
@@ -41,7 +41,7 @@ async fn what_is_over_the_limit_does_not_reach_the_server() {
 }
 
 #[tokio::test]
-async fn all_threads_count_together() {
+async fn threads_share_the_limits() {
     let pair = behind("rules: [{ id: all, limit: 10/hour }]", None).await;
     let mut passed = 0;
     for _ in 0..40 {
@@ -61,7 +61,7 @@ async fn a_path_is_limited_and_forwarded_in_one_form() {
 }
 
 #[tokio::test]
-async fn a_stranger_cannot_say_where_it_comes_from() {
+async fn an_untrusted_peer_cannot_forge_its_address() {
     let pair = behind(LOGIN, None).await;
     let mut passed = 0;
     for number in 0..10 {
@@ -76,12 +76,12 @@ async fn a_stranger_cannot_say_where_it_comes_from() {
 }
 
 #[tokio::test]
-async fn one_that_is_always_refused_is_hung_up_on() {
-    let crowd = ConnectionLimits::new(ConnectionLimitOptions {
+async fn too_many_refusals_close_the_connection() {
+    let connection_limits = ConnectionLimits::new(ConnectionLimitOptions {
         most_rejections: 20,
         ..ConnectionLimitOptions::default()
     });
-    let pair = behind(LOGIN, Some(crowd)).await;
+    let pair = behind(LOGIN, Some(connection_limits)).await;
     let mut client = pair.client().await;
     assert_eq!([client.get("/login").await.status, client.get("/login").await.status], [200, 200]);
     for _ in 0..19 {
@@ -89,29 +89,29 @@ async fn one_that_is_always_refused_is_hung_up_on() {
     }
     let mut other = pair.client().await;
     let last = other.get("/login").await;
-    assert_eq!((last.status, last.header("connection")), (429, "close"), "whichever connection it is");
+    assert_eq!((last.status, last.header("connection")), (429, "close"), "on any connection");
     assert!(other.closed().await.is_empty());
 }
 
 #[tokio::test]
-async fn a_trusted_proxy_is_never_hung_up_on() {
+async fn connections_of_a_trusted_proxy_are_never_closed() {
     let trusted = vec!["127.0.0.0/8".parse().unwrap()];
-    let crowd = ConnectionLimits::new(ConnectionLimitOptions {
+    let connection_limits = ConnectionLimits::new(ConnectionLimitOptions {
         most_rejections: 5,
         trusted,
         ..ConnectionLimitOptions::default()
     });
-    let pair = behind(LOGIN, Some(crowd)).await;
-    let mut client = Wire::connect(pair.gateway.address()).await;
+    let pair = behind(LOGIN, Some(connection_limits)).await;
+    let mut client = RawClient::connect(pair.gateway.address()).await;
     for _ in 0..50 {
         client.get("/login").await;
     }
     assert_eq!(client.get("/other").await.status, 200);
 }
 
-/// A store that does not answer is not the client's doing: it is told so, and not hung up on.
+/// The client gets the reason, and its connection stays open.
 #[tokio::test]
-async fn a_refusal_without_the_store_is_none_of_the_client() {
+async fn an_unavailable_store_does_not_count_against_the_client() {
     let url = "redis://127.0.0.1:1".parse().unwrap();
     let store = RedisStore::open(&url, RedisSettings::default(), Clock::system()).await.unwrap();
     let limiter = Limiter::new(MemoryStore::new(1 << 24), Clock::system());
@@ -124,11 +124,11 @@ async fn a_refusal_without_the_store_is_none_of_the_client() {
         let headers = HeaderOptions { store_unavailable: status, ..HeaderOptions::default() };
         let limits = RateLimitLayer::new(Arc::clone(&limiter)).headers(headers);
         let server = TestUpstream::start("one").await;
-        let mut listen = setting::listen();
+        let mut listen = fixture::listen();
         let most_rejections =
             ConnectionLimitOptions { most_rejections: 3, ..ConnectionLimitOptions::default() };
-        listen.entrance.limits = Some(ConnectionLimits::new(most_rejections));
-        let settings = Settings::to(setting::upstream(&[&server]));
+        listen.setup.limits = Some(ConnectionLimits::new(most_rejections));
+        let settings = GatewaySettings::to(fixture::upstream(&[&server]));
         let pair = Pair { gateway: Gateway::start(&settings, &limits, &listen).unwrap(), server };
         let mut client = pair.client().await;
         let expected = if status == UnavailableStatus::ServiceUnavailable { 503 } else { 429 };
@@ -143,7 +143,7 @@ async fn a_refusal_without_the_store_is_none_of_the_client() {
 }
 
 #[tokio::test]
-async fn requests_over_a_shapers_pace_leave_one_after_the_other() {
+async fn a_shaper_spaces_requests() {
     let rule = "{ id: paced, algorithm: leaky_bucket, limit: 50/s, on_exceed: { queue: { max_wait: 5s, length: 8 } } }";
     let pair = behind(&format!("rules: [{rule}]"), None).await;
     let begin = tokio::time::Instant::now();
@@ -156,14 +156,14 @@ async fn requests_over_a_shapers_pace_leave_one_after_the_other() {
     let passed = statuses.iter().filter(|status| **status == 200).count();
     assert!(
         (9..20).contains(&passed),
-        "one at once, eight in line, who came when one had left: {statuses:?}"
+        "one at once, eight in the queue, and some after others had left: {statuses:?}"
     );
     assert_eq!(passed + statuses.iter().filter(|status| **status == 429).count(), 20);
-    assert!(begin.elapsed().as_millis() >= (passed as u128 - 1) * 20, "each 20 ms behind the one before");
+    assert!(begin.elapsed().as_millis() >= (passed as u128 - 1) * 20, "20 ms apart");
 }
 
 #[tokio::test]
-async fn the_server_is_told_of_a_flag_and_nobody_else_can_say_so() {
+async fn flags_reach_the_server_and_cannot_be_forged() {
     let pair = behind("rules: [{ id: odd, limit: 1/hour, on_exceed: flag }]", None).await;
     let forged = "GET /hello HTTP/1.1\r\nHost: test\r\nX-RateLimit-Flag: odd\r\n\r\n";
     let mut client = pair.client().await;
@@ -174,6 +174,6 @@ async fn the_server_is_told_of_a_flag_and_nobody_else_can_say_so() {
     assert_eq!(pair.server.last().header("x-ratelimit-flag"), "odd");
     let told =
         ["x-ratelimit-limit", "x-ratelimit-remaining", "ratelimit-policy"].map(|name| reply.header(name));
-    assert_eq!(told, ["1", "0", "\"odd\";q=1;w=3600"], "the client is told of the limit");
+    assert_eq!(told, ["1", "0", "\"odd\";q=1;w=3600"], "the client gets the limit");
     assert!(!reply.header("x-ratelimit-reset").is_empty() && reply.header("retry-after").is_empty());
 }

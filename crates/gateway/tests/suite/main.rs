@@ -1,28 +1,28 @@
 //! The gateway over real sockets, as one binary.
 
-#![allow(clippy::unwrap_used, clippy::panic)] // A test that cannot go on should say so at once.
+#![allow(clippy::unwrap_used, clippy::panic)] // A test that cannot continue fails at once.
 
 mod bodies;
 mod bypass;
-mod crowd;
+mod client_gone;
+mod connection_limits;
 mod drain;
-mod early;
+mod early_responses;
+mod ejection;
 mod failures;
+mod fixture;
 mod forwarding;
-mod hammering;
 mod headers;
 mod http2;
-mod idle;
-mod in_flight;
+mod idle_connections;
 mod limits;
-mod provoked;
-mod raw;
-mod readings;
+mod path_readings;
+mod raw_client;
+mod raw_upstream;
 mod refusal_fast_path;
-mod scrubbing;
-mod setting;
-mod slow;
+mod repeated_refusals;
+mod reserved_headers;
+mod slow_clients;
 mod smuggling;
 mod tls;
 mod upgrades;
-mod wire;

@@ -1,11 +1,11 @@
 //! With and without the fast path for repeated refusals, a client receives the same bytes.
 
-use crate::setting;
-use crate::wire::Wire;
+use crate::fixture;
+use crate::raw_client::RawClient;
 use std::sync::Arc;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt};
 use tollgate_gateway::Gateway;
-use tollgate_gateway::settings::Settings;
+use tollgate_gateway::settings::GatewaySettings;
 use tollgate_http::RateLimitLayer;
 use tollgate_limiter::{Clock, Limiter, ManualClock, MemoryStore};
 use tollgate_listen::{ConnectionLimitOptions, ConnectionLimits, RefusalFastPath};
@@ -17,7 +17,7 @@ const START_US: u64 = 1_800_000_000_000_000;
 const REQUESTS: u32 = 8;
 const MOST_REFUSALS: u32 = REQUESTS - 2;
 
-/// The responses to `request`, sent again and again on one connection, without their dates; and how many of these dates are of
+/// The responses to `request`, sent repeatedly on one connection, without their dates; and how many of these dates are of
 /// the limiter's clock, which only the fast path writes.
 async fn responses(fast_path: RefusalFastPath, request: &str) -> (Vec<String>, usize) {
     let server = TestUpstream::start("one").await;
@@ -26,13 +26,13 @@ async fn responses(fast_path: RefusalFastPath, request: &str) -> (Vec<String>, u
     limiter.install(loaded.rules, loaded.lists);
     let limits =
         ConnectionLimitOptions { most_rejections: MOST_REFUSALS, ..ConnectionLimitOptions::default() };
-    let mut listen = setting::listen();
+    let mut listen = fixture::listen();
     listen.options.refusal_fast_path = fast_path;
-    listen.entrance.limits = Some(ConnectionLimits::new(limits));
-    let settings = Settings::to(setting::upstream(&[&server]));
+    listen.setup.limits = Some(ConnectionLimits::new(limits));
+    let settings = GatewaySettings::to(fixture::upstream(&[&server]));
     let gateway = Gateway::start(&settings, &RateLimitLayer::new(Arc::new(limiter)), &listen).unwrap();
 
-    let mut client = Wire::connect(gateway.address()).await;
+    let mut client = RawClient::connect(gateway.address()).await;
     let (mut responses, mut fast) = (Vec::new(), 0);
     for _ in 0..REQUESTS {
         client.send(request).await;
@@ -45,7 +45,7 @@ async fn responses(fast_path: RefusalFastPath, request: &str) -> (Vec<String>, u
 }
 
 /// A response as it was sent, but for its date; and that date.
-async fn response(client: &mut Wire) -> (String, String) {
+async fn response(client: &mut RawClient) -> (String, String) {
     let (mut text, mut date, mut length) = (String::new(), String::new(), 0);
     loop {
         let mut line = String::new();

@@ -1,10 +1,10 @@
-//! Requests whose end is ambiguous: refused, and nothing of them reaches the server.
+//! Request smuggling: requests with an ambiguous length are refused, and nothing of them reaches the server.
 
-use crate::setting::Pair;
+use crate::fixture::Pair;
 
 const HIDDEN: &str = "GET /hidden HTTP/1.1\r\nHost: test\r\n\r\n";
 
-/// Everything that hides a second request behind the first, by the name of the trick.
+/// Ways to hide a second request behind the first, with a name for each.
 fn tricks() -> Vec<(&'static str, String)> {
     let head = "POST /count HTTP/1.1\r\nHost: test\r\n";
     let with = |headers: &str, body: &str| format!("{head}{headers}\r\n{body}{HIDDEN}");
@@ -55,7 +55,7 @@ fn tricks() -> Vec<(&'static str, String)> {
 }
 
 #[tokio::test]
-async fn ambiguous_requests_are_refused_and_the_connection_ends() {
+async fn ambiguous_requests_are_refused_and_the_connection_is_closed() {
     let pair = Pair::start().await;
     for (trick, request) in tricks() {
         let mut client = pair.client().await;
@@ -67,7 +67,7 @@ async fn ambiguous_requests_are_refused_and_the_connection_ends() {
 }
 
 #[tokio::test]
-async fn a_body_that_is_malformed_is_cut_off() {
+async fn malformed_chunked_bodies_are_refused() {
     let pair = Pair::start().await;
     let table = [
         ("a size that is none", "xyz\r\nabc\r\n0\r\n\r\n"),
@@ -92,7 +92,7 @@ async fn a_body_that_is_malformed_is_cut_off() {
 }
 
 #[tokio::test]
-async fn what_follows_a_clear_request_is_a_request() {
+async fn pipelined_requests_are_forwarded() {
     let pair = Pair::start().await;
     let mut client = pair.client().await;
     let first =

@@ -1,7 +1,7 @@
-//! TLS on the client's side and on the server's.
+//! TLS to clients and to servers.
 
-use crate::setting::{self, Pair};
-use crate::wire::Wire;
+use crate::fixture::{self, Pair};
+use crate::raw_client::RawClient;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
@@ -32,7 +32,7 @@ impl Files {
         let certificate = ServerCertificate::open(path("cert.pem"), path("key.pem")).unwrap();
         let tls = certificate.server_config().unwrap();
         Pair::listening(|listen| {
-            listen.entrance.tls = Some(tls);
+            listen.setup.tls = Some(tls);
             listen.options.head_time = Duration::from_millis(500);
         })
         .await
@@ -57,7 +57,7 @@ async fn http1_over_tls() {
     let files = Files::new();
     let pair = files.pair().await;
     for alpn in [&[][..], &[&b"http/1.1"[..]]] {
-        let mut client = Wire::over(files.connect(&pair, alpn).await);
+        let mut client = RawClient::over(files.connect(&pair, alpn).await);
         for _ in 0..3 {
             assert_eq!(client.get("/").await.body, "hello");
         }
@@ -66,7 +66,7 @@ async fn http1_over_tls() {
 }
 
 #[tokio::test]
-async fn who_does_not_speak_tls_is_cut() {
+async fn connections_without_tls_are_closed() {
     let files = Files::new();
     let pair = files.pair().await;
     for said in ["GET / HTTP/1.1\r\nHost: test\r\n\r\n", ""] {
@@ -79,7 +79,7 @@ async fn who_does_not_speak_tls_is_cut() {
 }
 
 #[test]
-fn what_is_wrong_with_the_files_is_said() {
+fn invalid_certificate_files_are_reported() {
     let (files, others) = (Files::new(), Files::new());
     let path = |name: &str| files.folder.path().join(name);
     std::fs::write(path("empty.pem"), "").unwrap();
@@ -97,15 +97,15 @@ fn what_is_wrong_with_the_files_is_said() {
 }
 
 #[tokio::test]
-async fn servers_over_tls_must_be_trusted() {
-    // A certificate of an authority that nobody on this machine knows.
+async fn server_certificates_are_verified() {
+    // A certificate of an authority that this machine does not trust.
     let files = Files::new();
     let secure = files.pair().await;
-    let mut upstream = setting::at([]);
+    let mut upstream = fixture::at([]);
     upstream.addresses =
         vec![format!("https://localhost:{}", secure.gateway.address().port()).parse().unwrap()];
-    let gateway = setting::start(&tollgate_gateway::Settings::to(upstream));
-    let mut client = Wire::connect(gateway.address()).await;
+    let gateway = fixture::start(&tollgate_gateway::GatewaySettings::to(upstream));
+    let mut client = RawClient::connect(gateway.address()).await;
     assert_eq!(client.get("/").await.status, 502);
     assert!(secure.server.seen().is_empty());
 }

@@ -1,6 +1,6 @@
-//! Changes of protocol: WebSocket and others go through as bytes, in both directions.
+//! Upgrades: WebSocket and other protocols are tunneled in both directions.
 
-use crate::setting::Pair;
+use crate::fixture::Pair;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const HANDSHAKE: &str = "GET /ws HTTP/1.1\r\nHost: test\r\nConnection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n\
@@ -14,7 +14,7 @@ fn frame(text: &str) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_websocket_echoes() {
+async fn a_websocket_is_tunneled() {
     let pair = Pair::start().await;
     let mut client = pair.client().await;
     client.send(HANDSHAKE).await;
@@ -27,7 +27,7 @@ async fn a_websocket_echoes() {
         ("websocket", "upgrade")
     );
     assert_eq!(seen.header("sec-websocket-key"), "dGhlIHNhbXBsZSBub25jZQ==");
-    // Also bytes that would be no HTTP, and more of them than a buffer holds.
+    // Including bytes that are not HTTP, and more than a buffer holds.
     for text in ["hello", "GET / HTTP/1.1\n\n", "\n\r\n\0", ""] {
         let sent = frame(text);
         client.send(&sent).await;
@@ -44,27 +44,27 @@ async fn a_websocket_echoes() {
     let mut echoed = Vec::new();
     let (_, read) = tokio::join!(sending, reading.read_to_end(&mut echoed));
     read.unwrap();
-    assert_eq!(echoed.len(), much.len(), "and the end of one side is the end of the other");
+    assert_eq!(echoed.len(), much.len(), "the end of one side ends the other");
 }
 
 #[tokio::test]
-async fn a_server_may_decline() {
+async fn a_server_may_decline_an_upgrade() {
     let pair = Pair::start().await;
     let mut client = pair.client().await;
     let request = HANDSHAKE.replace("/ws", "/");
     let reply = client.ask(&request).await;
     assert_eq!((reply.status, reply.body.as_str()), (200, "hello"));
-    assert_eq!(client.get("/").await.status, 200, "it is still HTTP");
+    assert_eq!(client.get("/").await.status, 200, "the connection still uses HTTP");
 }
 
 #[tokio::test]
-async fn a_server_that_ends_ends_the_tunnel() {
+async fn a_disconnect_ends_the_tunnel() {
     let pair = Pair::start().await;
     let mut client = pair.client().await;
     client.send(HANDSHAKE).await;
     assert_eq!(client.head().await.status, 101);
     drop(client);
-    // The server sees the end, or its task would hold the connection for ever.
+    // The server gets the end of the stream, or its task would hold the connection forever.
     let mut next = pair.client().await;
     assert_eq!(next.get("/").await.status, 200);
 }

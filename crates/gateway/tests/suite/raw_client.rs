@@ -1,4 +1,4 @@
-//! A client that sends bytes and shows what comes back.
+//! A client that sends raw bytes and parses responses.
 
 use http::HeaderMap;
 use std::net::SocketAddr;
@@ -6,7 +6,7 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWrite
 use tokio::net::TcpStream;
 use tollgate_testbed::{PATIENCE, read_head, read_line};
 
-pub struct Wire<S = TcpStream> {
+pub struct RawClient<S = TcpStream> {
     pub stream: BufReader<S>,
 }
 
@@ -15,11 +15,11 @@ pub struct Reply {
     pub status: u16,
     pub headers: HeaderMap,
     pub body: String,
-    /// After a body in chunks.
+    /// The trailers of a chunked body.
     pub trailers: Vec<String>,
 }
 
-impl Wire {
+impl RawClient {
     pub async fn connect(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).await.unwrap();
         stream.set_nodelay(true).unwrap();
@@ -32,7 +32,7 @@ impl Wire {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> RawClient<S> {
     pub fn over(stream: S) -> Self {
         Self { stream: BufReader::new(stream) }
     }
@@ -48,11 +48,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
 
     /// Sends bytes as they are.
     pub async fn send(&mut self, bytes: impl AsRef<[u8]>) {
-        // The server may already have answered and gone, which the next read shows.
+        // The server may already have responded and closed the connection, which the next read shows.
         let _ = self.stream.get_mut().write_all(bytes.as_ref()).await;
     }
 
-    /// The next answer; of one to HEAD use [`Wire::head`].
+    /// The next response. For a response to HEAD use [`RawClient::head`].
     pub async fn reply(&mut self) -> Reply {
         let mut reply = self.head().await;
         let body = async {
@@ -69,9 +69,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         reply
     }
 
-    /// The next answer without its body.
+    /// The head of the next response.
     pub async fn head(&mut self) -> Reply {
-        tokio::time::timeout(PATIENCE, self.read_head()).await.expect("no answer came")
+        tokio::time::timeout(PATIENCE, self.read_head()).await.expect("no response")
     }
 
     async fn read_head(&mut self) -> Reply {
@@ -100,13 +100,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         }
     }
 
-    /// Whether an answer comes, rather than the end.
+    /// Waits for a response or the end of the connection; true for a response.
     pub async fn closed_or_reply(&mut self) -> bool {
         let read = tokio::time::timeout(PATIENCE, self.stream.fill_buf()).await;
-        read.expect("neither came").is_ok_and(|bytes| !bytes.is_empty())
+        read.expect("neither a response nor the end").is_ok_and(|bytes| !bytes.is_empty())
     }
 
-    /// Waits until the server closes the connection; what still comes until then.
+    /// Waits until the server closes the connection. Returns what it sent before.
     pub async fn closed(&mut self) -> Vec<u8> {
         let mut rest = Vec::new();
         let read = tokio::time::timeout(PATIENCE, self.stream.read_to_end(&mut rest)).await;
@@ -122,7 +122,7 @@ impl Reply {
         self.headers.get(name).map_or("", |value| value.to_str().unwrap())
     }
 
-    /// The code in a body of ours.
+    /// The error code in a body of the gateway.
     pub fn code(&self) -> &str {
         self.body.split("\"code\":\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap_or_default()
     }

@@ -1,13 +1,13 @@
-//! Failures that a client can provoke: they are that client's, and take no server from others.
+//! Ejection of servers: failures that one client can provoke eject none.
 
-use crate::raw::{End, RawUpstream};
-use crate::setting;
-use crate::wire::Wire;
+use crate::fixture;
+use crate::raw_client::RawClient;
+use crate::raw_upstream::{End, RawUpstream};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::net::TcpSocket;
 use tollgate_gateway::Gateway;
-use tollgate_gateway::settings::{Settings, Upstream};
+use tollgate_gateway::settings::{GatewaySettings, UpstreamSettings};
 use tollgate_http::identity::{ClientIpOptions, IdentityExtractor, IdentityOptions, IpNetwork};
 
 const HELLO: (&str, End) = ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", End::Stay);
@@ -27,13 +27,13 @@ fn script(target: &str) -> (&'static str, End) {
 const BAD: [&str; 6] = ["/no-status", "/bad-status", "/bad-header", "/bad-length", "/nothing", "/reset"];
 
 /// A client at the address `127.0.0.number`.
-async fn client(gateway: SocketAddr, number: u8) -> Wire {
+async fn client(gateway: SocketAddr, number: u8) -> RawClient {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind(SocketAddr::from(([127, 0, 0, number], 0))).unwrap();
-    Wire::over(socket.connect(gateway).await.unwrap())
+    RawClient::over(socket.connect(gateway).await.unwrap())
 }
 
-/// Asks for everything that is answered badly.
+/// Requests every kind of invalid response.
 async fn provoke(gateway: SocketAddr, number: u8) {
     for _ in 0..3 {
         for target in BAD {
@@ -45,14 +45,14 @@ async fn provoke(gateway: SocketAddr, number: u8) {
     }
 }
 
-fn two(first: &RawUpstream, second: &RawUpstream) -> Upstream {
-    setting::at([first.address, second.address])
+fn two(first: &RawUpstream, second: &RawUpstream) -> UpstreamSettings {
+    fixture::at([first.address, second.address])
 }
 
 #[tokio::test]
-async fn one_client_ejects_no_server() {
+async fn one_client_cannot_eject_a_server() {
     let (first, second) = (RawUpstream::start(script).await, RawUpstream::start(script).await);
-    let gateway = setting::start(&Settings::to(two(&first, &second)));
+    let gateway = fixture::start(&GatewaySettings::to(two(&first, &second)));
     provoke(gateway.address(), 1).await;
     let before = (first.requests(), second.requests());
     let mut other = client(gateway.address(), 2).await;
@@ -63,9 +63,9 @@ async fn one_client_ejects_no_server() {
 }
 
 #[tokio::test]
-async fn the_last_server_is_ejected_by_no_number_of_clients() {
+async fn clients_cannot_eject_the_last_server() {
     let only = RawUpstream::start(script).await;
-    let gateway = setting::start(&Settings::to(setting::at([only.address])));
+    let gateway = fixture::start(&GatewaySettings::to(fixture::at([only.address])));
     for number in 1..=10 {
         provoke(gateway.address(), number).await;
     }
@@ -73,10 +73,10 @@ async fn the_last_server_is_ejected_by_no_number_of_clients() {
 }
 
 #[tokio::test]
-async fn many_clients_eject_a_server_that_answers_all_of_them_badly() {
+async fn failures_of_many_clients_eject_a_server() {
     let (good, bad) =
         (RawUpstream::start(|_| HELLO).await, RawUpstream::start(|_| ("?\r\n\r\n", End::Close)).await);
-    let gateway = setting::start(&Settings::to(two(&good, &bad)));
+    let gateway = fixture::start(&GatewaySettings::to(two(&good, &bad)));
     for number in 1..=5 {
         let mut client = client(gateway.address(), number).await;
         let statuses = [client.get("/").await.status, client.get("/").await.status];
@@ -90,10 +90,10 @@ async fn many_clients_eject_a_server_that_answers_all_of_them_badly() {
 }
 
 #[tokio::test]
-async fn clients_behind_a_trusted_proxy_are_told_apart() {
+async fn clients_behind_a_trusted_proxy_are_distinguished() {
     let ask =
         |number: u8| format!("GET / HTTP/1.1\r\nHost: test\r\nX-Forwarded-For: 192.0.2.{number}\r\n\r\n");
-    // What the proxy says, and whether the bad server is ejected.
+    // The trusted networks, and whether the failing server is ejected.
     for (networks, expected) in [(vec!["127.0.0.0/8".parse().unwrap()], true), (Vec::new(), false)] {
         let (good, bad) =
             (RawUpstream::start(|_| HELLO).await, RawUpstream::start(|_| ("?\r\n\r\n", End::Close)).await);
@@ -101,10 +101,10 @@ async fn clients_behind_a_trusted_proxy_are_told_apart() {
         let client_ip = ClientIpOptions { trusted, ..ClientIpOptions::default() };
         let options = IdentityOptions { client_ip, ..IdentityOptions::default() };
         let identities = IdentityExtractor::open(&options, std::path::Path::new("")).unwrap();
-        let limits = setting::limits("allow_empty: true").identities(Arc::new(identities));
-        let settings = Settings { trusted: networks, ..Settings::to(two(&good, &bad)) };
-        let gateway = Gateway::start(&settings, &limits, &setting::listen()).unwrap();
-        let mut proxy = Wire::connect(gateway.address()).await;
+        let limits = fixture::limits("allow_empty: true").identities(Arc::new(identities));
+        let settings = GatewaySettings { trusted: networks, ..GatewaySettings::to(two(&good, &bad)) };
+        let gateway = Gateway::start(&settings, &limits, &fixture::listen()).unwrap();
+        let mut proxy = RawClient::connect(gateway.address()).await;
         for number in 1..=12 {
             proxy.ask(&ask(number)).await;
         }

@@ -1,8 +1,8 @@
-//! Servers that answer before they have read the body, and close: the answer reaches the client whole.
+//! Servers that respond and close before they have read the body: the client gets the whole response.
 
-use crate::raw::{End, RawUpstream};
-use crate::setting;
-use crate::wire::Wire;
+use crate::fixture;
+use crate::raw_client::RawClient;
+use crate::raw_upstream::{End, RawUpstream};
 use bytes::Bytes;
 use http::Request;
 use http_body_util::{BodyExt, Full};
@@ -10,9 +10,9 @@ use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpStream;
 use tollgate_gateway::Gateway;
-use tollgate_gateway::settings::Settings;
+use tollgate_gateway::settings::GatewaySettings;
 
-/// More than all buffers on the way hold.
+/// More than all buffers in between hold.
 const LARGE: usize = 24 << 20;
 const ROUNDS: usize = 12;
 const ENDS: [(&str, End); 2] = [("/close", End::Close), ("/reset", End::Reset)];
@@ -29,16 +29,16 @@ fn script(target: &str) -> (&'static str, End) {
 
 async fn start() -> (RawUpstream, Gateway) {
     let upstream = RawUpstream::start(script).await;
-    let gateway = setting::start(&Settings::to(setting::at([upstream.address])));
+    let gateway = fixture::start(&GatewaySettings::to(fixture::at([upstream.address])));
     (upstream, gateway)
 }
 
-/// A request whose body is sent while its answer is read.
+/// Sends a body while the response is read.
 async fn post(gateway: &Gateway, target: &str, framing: &str, piece: Vec<u8>, times: usize) -> (u16, String) {
-    let mut client = Wire::connect(gateway.address()).await;
+    let mut client = RawClient::connect(gateway.address()).await;
     client.send(format!("POST {target} HTTP/1.1\r\nHost: test\r\n{framing}\r\n\r\n")).await;
     let (reading, mut writing) = client.stream.into_inner().into_split();
-    let mut reading = Wire::over(tokio::io::join(reading, tokio::io::sink()));
+    let mut reading = RawClient::over(tokio::io::join(reading, tokio::io::sink()));
     let sending = tokio::spawn(async move {
         for _ in 0..times {
             if tokio::io::AsyncWriteExt::write_all(&mut writing, &piece).await.is_err() {
@@ -53,12 +53,12 @@ async fn post(gateway: &Gateway, target: &str, framing: &str, piece: Vec<u8>, ti
 }
 
 async fn assert_healthy(gateway: &Gateway) {
-    let mut client = Wire::connect(gateway.address()).await;
-    assert_eq!(client.get("/").await.body, "hello", "the upstream is as healthy as before");
+    let mut client = RawClient::connect(gateway.address()).await;
+    assert_eq!(client.get("/").await.body, "hello", "the upstream is still healthy");
 }
 
 #[tokio::test]
-async fn an_early_answer_reaches_http1_clients_whole() {
+async fn http1_clients_get_an_early_response() {
     let piece = 64 << 10;
     let chunk = [format!("{piece:x}\r\n").into_bytes(), vec![b'x'; piece], b"\r\n".to_vec()].concat();
     for (target, end) in ENDS {
@@ -77,7 +77,7 @@ async fn an_early_answer_reaches_http1_clients_whole() {
 }
 
 #[tokio::test]
-async fn an_early_answer_reaches_http2_clients_whole() {
+async fn http2_clients_get_an_early_response() {
     for (target, end) in ENDS {
         let (_upstream, gateway) = start().await;
         for round in 0..ROUNDS {
@@ -97,9 +97,9 @@ async fn an_early_answer_reaches_http2_clients_whole() {
 }
 
 #[tokio::test]
-async fn a_client_that_sends_all_of_its_body_keeps_its_connection() {
+async fn the_connection_stays_open_after_a_complete_body() {
     let (_upstream, gateway) = start().await;
-    let mut client = Wire::connect(gateway.address()).await;
+    let mut client = RawClient::connect(gateway.address()).await;
     for (target, _) in ENDS {
         let size = 1 << 20;
         client.send(format!("POST {target} HTTP/1.1\r\nHost: test\r\nContent-Length: {size}\r\n\r\n")).await;

@@ -1,23 +1,23 @@
-//! What one address may hold.
+//! Connection limits per address, and refused addresses.
 
+use crate::fixture::{self, Pair};
 use crate::http2;
-use crate::setting::{self, Pair};
-use crate::wire::Wire;
+use crate::raw_client::RawClient;
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate_gateway::Gateway;
-use tollgate_gateway::settings::Settings;
+use tollgate_gateway::settings::GatewaySettings;
 use tollgate_listen::{ConnectionLimitOptions, ConnectionLimits};
 use tollgate_testbed::{TestUpstream, eventually};
 
 #[tokio::test]
-async fn an_address_has_so_many_connections_over_all_threads() {
-    let crowd = ConnectionLimits::new(ConnectionLimitOptions {
+async fn connections_per_address_are_limited_across_threads() {
+    let connection_limits = ConnectionLimits::new(ConnectionLimitOptions {
         most_connections: 3,
         ..ConnectionLimitOptions::default()
     });
-    let counted = crowd.clone();
-    let pair = Pair::listening(|listen| listen.entrance.limits = Some(counted)).await;
+    let counted = connection_limits.clone();
+    let pair = Pair::listening(|listen| listen.setup.limits = Some(counted)).await;
     let mut open = Vec::new();
     for _ in 0..3 {
         let mut client = pair.client().await;
@@ -29,10 +29,10 @@ async fn an_address_has_so_many_connections_over_all_threads() {
         client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await;
         assert!(client.closed().await.is_empty(), "closed before anything is read");
     }
-    assert_eq!(crowd.refused_connections(), 5);
-    assert_eq!(open[0].get("/").await.status, 200, "those that are there stay");
+    assert_eq!(connection_limits.refused_connections(), 5);
+    assert_eq!(open[0].get("/").await.status, 200, "open connections stay");
     drop(open.pop());
-    eventually("there is room again", async || {
+    eventually("another connection is accepted", async || {
         let mut client = pair.client().await;
         client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await;
         client.closed_or_reply().await
@@ -43,35 +43,35 @@ async fn an_address_has_so_many_connections_over_all_threads() {
 #[tokio::test]
 async fn a_trusted_proxy_is_not_counted() {
     let trusted = vec!["127.0.0.0/8".parse().unwrap()];
-    let crowd = ConnectionLimits::new(ConnectionLimitOptions {
+    let connection_limits = ConnectionLimits::new(ConnectionLimitOptions {
         most_connections: 1,
         trusted,
         ..ConnectionLimitOptions::default()
     });
     let server = TestUpstream::start("one").await;
-    let mut listen = setting::listen();
-    listen.entrance.limits = Some(crowd);
+    let mut listen = fixture::listen();
+    listen.setup.limits = Some(connection_limits);
     let gateway = Gateway::start(
-        &Settings::to(setting::upstream(&[&server])),
-        &setting::limits("allow_empty: true"),
+        &GatewaySettings::to(fixture::upstream(&[&server])),
+        &fixture::limits("allow_empty: true"),
         &listen,
     )
     .unwrap();
     let mut open = Vec::new();
     for _ in 0..20 {
-        let mut client = Wire::connect(gateway.address()).await;
+        let mut client = RawClient::connect(gateway.address()).await;
         assert_eq!(client.get("/").await.status, 200);
         open.push(client);
     }
 }
 
 #[tokio::test]
-async fn a_servers_own_429_is_no_rejection_of_ours() {
-    let crowd = ConnectionLimits::new(ConnectionLimitOptions {
+async fn a_429_of_the_server_is_not_counted() {
+    let connection_limits = ConnectionLimits::new(ConnectionLimitOptions {
         most_rejections: 3,
         ..ConnectionLimitOptions::default()
     });
-    let pair = Pair::listening(|listen| listen.entrance.limits = Some(crowd)).await;
+    let pair = Pair::listening(|listen| listen.setup.limits = Some(connection_limits)).await;
     let mut client = pair.client().await;
     for _ in 0..10 {
         let reply = client.get("/status/429").await;
@@ -79,27 +79,27 @@ async fn a_servers_own_429_is_no_rejection_of_ours() {
     }
 }
 
-/// A server behind limits, and what is known of addresses.
+/// A server behind limits that refuses addresses.
 async fn refusing(rules: &str, refuse_time: Duration) -> (Pair, Arc<ConnectionLimits>) {
-    let crowd = ConnectionLimits::new(ConnectionLimitOptions {
+    let connection_limits = ConnectionLimits::new(ConnectionLimitOptions {
         most_rejections: 5,
         refuse_time,
         ..ConnectionLimitOptions::default()
     });
     let server = TestUpstream::start("one").await;
-    let mut listen = setting::listen();
-    listen.entrance.limits = Some(Arc::clone(&crowd));
-    let settings = Settings::to(setting::upstream(&[&server]));
-    let gateway = Gateway::start(&settings, &setting::limits(rules), &listen).unwrap();
-    (Pair { server, gateway }, crowd)
+    let mut listen = fixture::listen();
+    listen.setup.limits = Some(Arc::clone(&connection_limits));
+    let settings = GatewaySettings::to(fixture::upstream(&[&server]));
+    let gateway = Gateway::start(&settings, &fixture::limits(rules), &listen).unwrap();
+    (Pair { server, gateway }, connection_limits)
 }
 
 const LOGIN: &str = "rules: [{ id: login, endpoint: /login, limit: 1/hour }]";
 const LONG: Duration = Duration::from_secs(3_600);
 
 #[tokio::test]
-async fn an_address_that_was_rejected_too_often_is_refused_on_all_its_connections() {
-    let (pair, crowd) = refusing(LOGIN, LONG).await;
+async fn too_many_refusals_end_all_connections_of_an_address() {
+    let (pair, connection_limits) = refusing(LOGIN, LONG).await;
     let (mut idle, mut other, mut busy) = (pair.client().await, pair.client().await, pair.client().await);
     assert_eq!((idle.get("/").await.status, other.get("/").await.status), (200, 200));
     let mut streams = http2::plain(&pair).await;
@@ -119,21 +119,21 @@ async fn an_address_that_was_rejected_too_often_is_refused_on_all_its_connection
         assert!(client.closed().await.is_empty(), "closed before it is parsed");
     }
     assert!(streams.send_request(http2::request("/", "")).await.is_err());
-    let turned_away = crowd.refused_connections();
+    let refused = connection_limits.refused_connections();
     for number in 1..=5 {
         let mut client = pair.client().await;
         client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await;
         assert!(client.closed().await.is_empty());
-        assert_eq!(crowd.refused_connections(), turned_away + number, "refused when it was accepted");
+        assert_eq!(connection_limits.refused_connections(), refused + number, "refused at accept");
     }
     assert_eq!(pair.server.seen().len(), before, "nothing reached the server");
     pair.server.release_gated();
-    assert_eq!(busy.reply().await.status, 200, "what was in flight is answered");
+    assert_eq!(busy.reply().await.status, 200, "requests in flight are finished");
     assert!(busy.closed().await.is_empty());
 }
 
 #[tokio::test]
-async fn an_address_is_refused_for_a_while_only() {
+async fn an_address_is_refused_only_for_the_refuse_time() {
     let (pair, _) = refusing(LOGIN, Duration::from_millis(100)).await;
     let mut client = pair.client().await;
     client.get("/login").await;
@@ -141,7 +141,7 @@ async fn an_address_is_refused_for_a_while_only() {
         assert_eq!(client.get("/login").await.status, 429);
     }
     assert!(client.closed().await.is_empty());
-    eventually("it is let in again", async || {
+    eventually("it is accepted again", async || {
         let mut client = pair.client().await;
         client.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n").await;
         client.closed_or_reply().await
@@ -150,10 +150,10 @@ async fn an_address_is_refused_for_a_while_only() {
 }
 
 #[tokio::test]
-async fn what_is_a_rejection_and_what_ends_a_row_of_them() {
+async fn which_responses_count_as_refusals_and_which_reset_the_count() {
     let get = |target: &str, more: &str| format!("GET {target} HTTP/1.1\r\nHost: test\r\n{more}\r\n");
     let limited = get("/login", "");
-    // Whether the sixth of them finds the address refused.
+    // The last column: whether the address is refused after the fifth refusal.
     for (name, rules, between, request, is_refused) in [
         ("limits", LOGIN, None, limited.clone(), true),
         ("the deny list", "allow_empty: true\ndeny: [127.0.0.1]", None, get("/", ""), true),

@@ -1,4 +1,4 @@
-//! An upstream that answers in whatever bytes a test wants.
+//! Upstreams that respond with raw bytes.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,21 +8,21 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
 
-/// What becomes of a connection after the answer.
+/// What happens to a connection after the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Closed as usual; what was not read resets it.
+    /// It is closed; unread data resets it.
     Close,
-    /// Reset at once.
+    /// It is reset at once.
     Reset,
-    /// It reads the whole body, and then the next request.
+    /// It stays open for the next request.
     Stay,
 }
 
-/// The bytes of an answer to the request for a target, and what follows them.
+/// The response to a request for a target, and what follows it.
 pub type Script = fn(&str) -> (&'static str, End);
 
-/// Answers as soon as the head of a request is there.
+/// Responds as soon as it has read the head of a request.
 pub struct RawUpstream {
     pub address: SocketAddr,
     requests: Arc<AtomicUsize>,
@@ -38,13 +38,13 @@ impl RawUpstream {
         let task = tokio::spawn(async move {
             let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
-                connections.spawn(answer(stream, script, Arc::clone(&counted)));
+                connections.spawn(respond(stream, script, Arc::clone(&counted)));
             }
         });
         Self { address, requests, task }
     }
 
-    /// Requests so far.
+    /// The number of requests so far.
     pub fn requests(&self) -> usize {
         self.requests.load(Ordering::Relaxed)
     }
@@ -56,7 +56,7 @@ impl Drop for RawUpstream {
     }
 }
 
-async fn answer(stream: TcpStream, script: Script, requests: Arc<AtomicUsize>) {
+async fn respond(stream: TcpStream, script: Script, requests: Arc<AtomicUsize>) {
     let mut stream = BufReader::new(stream);
     loop {
         let (mut target, mut length) = (String::new(), 0);
@@ -94,13 +94,13 @@ async fn answer(stream: TcpStream, script: Script, requests: Arc<AtomicUsize>) {
     }
 }
 
-/// Answers every request with events, one at a time.
-pub struct Dripping {
+/// Responds to every request with events at intervals.
+pub struct EventUpstream {
     pub address: SocketAddr,
     task: JoinHandle<()>,
 }
 
-impl Dripping {
+impl EventUpstream {
     pub async fn start(every: Duration, events: usize) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -123,7 +123,7 @@ impl Dripping {
     }
 }
 
-impl Drop for Dripping {
+impl Drop for EventUpstream {
     fn drop(&mut self) {
         self.task.abort();
     }

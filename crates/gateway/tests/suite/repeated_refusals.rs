@@ -1,12 +1,11 @@
-//! Clients that ask again with the same words after they were refused: they are turned away at the door, and nobody
-//! can tell the difference.
+//! The fast path for repeated refusals: its responses are the same as those of the slow path.
 
-use crate::setting;
-use crate::wire::{Reply, Wire};
+use crate::fixture;
+use crate::raw_client::{RawClient, Reply};
 use parking_lot::Mutex;
 use std::io::{self, Write};
 use std::sync::Arc;
-use tollgate_gateway::settings::Settings;
+use tollgate_gateway::settings::GatewaySettings;
 use tollgate_gateway::{AccessLog, Gateway};
 use tollgate_http::RateLimitLayer;
 use tollgate_limiter::{Clock, Limiter, ManualClock, MemoryStore};
@@ -14,46 +13,50 @@ use tollgate_listen::{ConnectionLimitOptions, ConnectionLimits};
 use tollgate_testbed::{TestUpstream, eventually};
 
 const SECOND_US: u64 = 1_000_000;
-/// Long ago: what is answered at the door has its date from the limiter, all else from the machine.
+/// In the past: the date of a fast response is that of the limiter's clock, any other is that of the machine.
 const START_US: u64 = 1_000_000_000 * SECOND_US;
-const AT_THE_DOOR: &str = "09 Sep 2001";
+const FAST_DATE: &str = "09 Sep 2001";
 
 const LOGIN: &str = "rules: [{ id: login, endpoint: /login, limit: 2/min }]";
 
-/// A gateway on a clock that stands still.
-struct House {
+/// A gateway with a manual clock.
+struct Fixture {
     server: TestUpstream,
     gateway: Gateway,
     limiter: Arc<Limiter>,
     clock: ManualClock,
 }
 
-impl House {
+impl Fixture {
     async fn new(rules: &str) -> Self {
         Self::with(rules, None, None).await
     }
 
-    async fn with(rules: &str, crowd: Option<Arc<ConnectionLimits>>, log: Option<AccessLog>) -> Self {
+    async fn with(
+        rules: &str,
+        connection_limits: Option<Arc<ConnectionLimits>>,
+        log: Option<AccessLog>,
+    ) -> Self {
         let server = TestUpstream::start("one").await;
         let clock = ManualClock::new(START_US);
         let limiter = Arc::new(Limiter::new(MemoryStore::new(1 << 24), Clock::Manual(clock.clone())));
         install(&limiter, rules);
-        let mut listen = setting::listen();
-        (listen.entrance.limits, listen.log) = (crowd, log);
-        let settings = Settings::to(setting::upstream(&[&server]));
+        let mut listen = fixture::listen();
+        (listen.setup.limits, listen.log) = (connection_limits, log);
+        let settings = GatewaySettings::to(fixture::upstream(&[&server]));
         let limits = RateLimitLayer::new(Arc::clone(&limiter));
         Self { gateway: Gateway::start(&settings, &limits, &listen).unwrap(), server, limiter, clock }
     }
 
-    async fn client(&self) -> Wire {
-        Wire::connect(self.gateway.address()).await
+    async fn client(&self) -> RawClient {
+        RawClient::connect(self.gateway.address()).await
     }
 
-    /// A client whose next request in the words of `request` is answered at the door.
-    async fn known(&self, request: &str) -> Wire {
+    /// A client whose next `request` takes the fast path.
+    async fn refused_client(&self, request: &str) -> RawClient {
         let mut client = self.client().await;
         while client.ask(request).await.status != 429 {}
-        assert!(!is_at_the_door(&client.ask(request).await), "it is the first in these words");
+        assert!(!is_fast(&client.ask(request).await), "the first refusal takes the slow path");
         client
     }
 }
@@ -67,13 +70,13 @@ fn get(target: &str) -> String {
     format!("GET {target} HTTP/1.1\r\nHost: test\r\n\r\n")
 }
 
-fn is_at_the_door(reply: &Reply) -> bool {
-    reply.header("date").contains(AT_THE_DOOR)
+fn is_fast(reply: &Reply) -> bool {
+    reply.header("date").contains(FAST_DATE)
 }
 
 #[tokio::test]
-async fn the_answer_is_the_same_at_the_door() {
-    let house = House::new(LOGIN).await;
+async fn fast_responses_equal_slow_ones() {
+    let fixture = Fixture::new(LOGIN).await;
     for (more, kind) in [
         ("", "application/json"),
         ("Connection: keep-alive\r\n", "application/json"),
@@ -83,13 +86,13 @@ async fn the_answer_is_the_same_at_the_door() {
         let body = if more.contains("\r\n\r\n") { "" } else { "\r\n" };
         let key = more.len();
         let request = format!("POST /login HTTP/1.1\r\nHost: test\r\nX-Api-Key: {key}\r\n{more}{body}");
-        let mut client = house.client().await;
+        let mut client = fixture.client().await;
         while client.ask(&request).await.status != 429 {}
         let usual = client.ask(&request).await;
-        assert!(!is_at_the_door(&usual), "{more:?}");
+        assert!(!is_fast(&usual), "{more:?}");
         for _ in 0..3 {
             let mut again = client.ask(&request).await;
-            assert!(is_at_the_door(&again), "{more:?}: {again:?}");
+            assert!(is_fast(&again), "{more:?}: {again:?}");
             again.headers.insert("date", usual.headers["date"].clone());
             assert_eq!((again.status, &again.headers), (429, &usual.headers), "{more:?}");
             assert_eq!((again.header("content-type"), &again.body), (kind, &usual.body));
@@ -98,75 +101,75 @@ async fn the_answer_is_the_same_at_the_door() {
 }
 
 #[tokio::test]
-async fn who_may_pass_again_passes_and_is_charged_once() {
-    let house = House::new(LOGIN).await;
+async fn a_client_is_admitted_at_its_retry_time_and_charged_once() {
+    let fixture = Fixture::new(LOGIN).await;
     let request = get("/login");
     let mut passed = 2;
     for _ in 0..3 {
-        let mut client = house.known(&request).await;
-        assert!(is_at_the_door(&client.ask(&request).await));
-        house.clock.advance_us(30 * SECOND_US - 1);
-        assert!(is_at_the_door(&client.ask(&request).await));
-        house.clock.advance_us(30 * SECOND_US + 1);
+        let mut client = fixture.refused_client(&request).await;
+        assert!(is_fast(&client.ask(&request).await));
+        fixture.clock.advance_us(30 * SECOND_US - 1);
+        assert!(is_fast(&client.ask(&request).await));
+        fixture.clock.advance_us(30 * SECOND_US + 1);
         for left in ["1", "0"] {
             let reply = client.ask(&request).await;
             assert_eq!((reply.status, reply.header("x-ratelimit-remaining")), (200, left));
             passed += 1;
         }
         assert_eq!(client.ask(&request).await.status, 429);
-        assert_eq!(house.server.seen().len(), passed);
+        assert_eq!(fixture.server.seen().len(), passed);
     }
 }
 
 #[tokio::test]
-async fn a_change_of_the_rules_counts_at_the_door() {
-    let house = House::new(LOGIN).await;
+async fn rule_changes_apply_to_the_fast_path() {
+    let fixture = Fixture::new(LOGIN).await;
     let request = get("/login");
-    let mut client = house.known(&request).await;
-    assert!(is_at_the_door(&client.ask(&request).await));
-    install(&house.limiter, "rules: [{ id: login, endpoint: /login, limit: 1/min }]");
+    let mut client = fixture.refused_client(&request).await;
+    assert!(is_fast(&client.ask(&request).await));
+    install(&fixture.limiter, "rules: [{ id: login, endpoint: /login, limit: 1/min }]");
     assert_eq!(client.ask(&request).await.header("x-ratelimit-limit"), "1");
-    install(&house.limiter, "allow_empty: true\ndeny: [127.0.0.1]");
+    install(&fixture.limiter, "allow_empty: true\ndeny: [127.0.0.1]");
     assert_eq!(client.ask(&request).await.status, 403);
-    install(&house.limiter, "allow_empty: true");
+    install(&fixture.limiter, "allow_empty: true");
     assert_eq!(client.ask(&request).await.status, 200);
 }
 
 #[tokio::test]
-async fn other_targets_are_known_and_other_words_are_not() {
-    let house = House::new(LOGIN).await;
-    let mut client = house.known(&get("/login")).await;
+async fn other_targets_take_the_fast_path_and_other_headers_do_not() {
+    let fixture = Fixture::new(LOGIN).await;
+    let mut client = fixture.refused_client(&get("/login")).await;
     for target in ["/login?a=b", "//login", "/./login", "/%6cogin", "/login/", "/LOGIN", "/login;x=1"] {
         let reply = client.ask(&get(target)).await;
-        assert_eq!((reply.status, is_at_the_door(&reply)), (429, true), "{target}");
+        assert_eq!((reply.status, is_fast(&reply)), (429, true), "{target}");
     }
     let reply = client.ask(&get("/other")).await;
-    assert_eq!((reply.status, house.server.last().target.as_str()), (200, "/other"));
-    let mut client = house.known(&get("/login")).await;
+    assert_eq!((reply.status, fixture.server.last().target.as_str()), (200, "/other"));
+    let mut client = fixture.refused_client(&get("/login")).await;
     let reply = client.ask("GET /login HTTP/1.1\r\nHost: test\r\nX-Api-Key: another\r\n\r\n").await;
     assert_eq!(reply.status, 200, "another client, over the same connection");
     for (target, status) in [("/a%2flogin", 400), ("/login%00", 400), ("http://test/login", 429)] {
-        let mut client = house.known(&get("/login")).await;
+        let mut client = fixture.refused_client(&get("/login")).await;
         let reply = client.ask(&get(target)).await;
-        assert_eq!((reply.status, is_at_the_door(&reply)), (status, false), "{target}");
+        assert_eq!((reply.status, is_fast(&reply)), (status, false), "{target}");
     }
-    let mut client = house.known(&get("/login")).await;
+    let mut client = fixture.refused_client(&get("/login")).await;
     assert_eq!(client.ask(&get("")).await.status, 400, "no target");
 }
 
 #[tokio::test]
-async fn words_are_known_only_where_a_request_begins() {
-    let house = House::new(LOGIN).await;
+async fn only_a_request_at_the_start_of_a_message_matches() {
+    let fixture = Fixture::new(LOGIN).await;
     let words = get("/login");
     let other = "POST /other HTTP/1.1\r\nHost: test\r\nContent-Length: 38\r\n\r\nabc";
-    let mut client = house.known(&words).await;
-    assert!(is_at_the_door(&client.ask(&words).await));
+    let mut client = fixture.refused_client(&words).await;
+    assert!(is_fast(&client.ask(&words).await));
     client.send(other).await;
     let reply = client.ask(&words).await;
-    assert_eq!((reply.status, house.server.last().target.as_str()), (200, "/other"));
-    assert!(client.is_silent(), "they were its body");
-    // Several at once, and one in pieces.
-    let mut client = house.known(&words).await;
+    assert_eq!((reply.status, fixture.server.last().target.as_str()), (200, "/other"));
+    assert!(client.is_silent(), "the bytes were the body");
+    // Several in one write, and one in two.
+    let mut client = fixture.refused_client(&words).await;
     client.send(words.repeat(3)).await;
     for _ in 0..3 {
         assert_eq!(client.reply().await.status, 429);
@@ -178,16 +181,16 @@ async fn words_are_known_only_where_a_request_begins() {
 }
 
 #[tokio::test]
-async fn what_ends_a_connection_or_has_no_body_takes_the_usual_way() {
-    let house = House::new(LOGIN).await;
+async fn connection_close_and_head_take_the_slow_path() {
+    let fixture = Fixture::new(LOGIN).await;
     for lines in ["Connection: close\r\n", "Connection: keep-alive\r\nConnection: close\r\n"] {
-        let mut client = house.client().await;
+        let mut client = fixture.client().await;
         while client.get("/login").await.status != 429 {}
         let reply = client.ask(&format!("GET /login HTTP/1.1\r\nHost: test\r\n{lines}\r\n")).await;
         assert_eq!((reply.status, reply.header("connection")), (429, "close"));
         assert!(client.closed().await.is_empty());
     }
-    let mut client = house.client().await;
+    let mut client = fixture.client().await;
     for _ in 0..5 {
         client.send("HEAD /login HTTP/1.1\r\nHost: test\r\n\r\n").await;
         assert_eq!(client.head().await.status, 429);
@@ -196,23 +199,23 @@ async fn what_ends_a_connection_or_has_no_body_takes_the_usual_way() {
 }
 
 #[tokio::test]
-async fn who_hammers_is_hung_up_on_at_the_door() {
-    let crowd = ConnectionLimits::new(ConnectionLimitOptions {
+async fn too_many_fast_refusals_end_the_connection() {
+    let connection_limits = ConnectionLimits::new(ConnectionLimitOptions {
         most_rejections: 6,
         ..ConnectionLimitOptions::default()
     });
-    let house = House::with(LOGIN, Some(crowd), None).await;
-    let mut client = house.known(&get("/login")).await;
+    let fixture = Fixture::with(LOGIN, Some(connection_limits), None).await;
+    let mut client = fixture.refused_client(&get("/login")).await;
     for _ in 0..3 {
         assert_eq!(client.get("/login").await.header("connection"), "");
     }
     let last = client.get("/login").await;
-    assert_eq!((last.status, last.header("connection"), is_at_the_door(&last)), (429, "close", true));
+    assert_eq!((last.status, last.header("connection"), is_fast(&last)), (429, "close", true));
     assert!(client.closed().await.is_empty());
 }
 
 #[tokio::test]
-async fn who_is_turned_away_stands_in_the_log() {
+async fn fast_refusals_are_logged() {
     #[derive(Clone, Default)]
     struct Lines(Arc<Mutex<Vec<u8>>>);
     impl Write for Lines {
@@ -225,10 +228,10 @@ async fn who_is_turned_away_stands_in_the_log() {
     }
     let lines = Lines::default();
     let log = AccessLog::start(lines.clone(), Clock::system(), vec!["key".to_owned()]).unwrap();
-    let house = House::with(LOGIN, None, Some(log)).await;
-    let mut client = house.known(&get("/login")).await;
+    let fixture = Fixture::with(LOGIN, None, Some(log)).await;
+    let mut client = fixture.refused_client(&get("/login")).await;
     let reply = client.get("/login?x=1&k%65y=secret").await;
-    assert!(is_at_the_door(&reply));
+    assert!(is_fast(&reply));
     let text = || String::from_utf8(lines.0.lock().clone()).unwrap();
     eventually("five lines", async || text().lines().count() == 5).await;
     let text = text();

@@ -1,18 +1,18 @@
 //! A gateway under test.
 
-use crate::wire::Wire;
+use crate::raw_client::RawClient;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use tollgate_gateway::settings::{Settings, Upstream};
-use tollgate_gateway::{Gateway, Listen};
+use tollgate_gateway::settings::{GatewaySettings, UpstreamSettings};
+use tollgate_gateway::{Gateway, ListenSettings};
 use tollgate_http::RateLimitLayer;
 use tollgate_limiter::{Clock, Limiter, MemoryStore};
 use tollgate_listen::{Framing, ListenerSetup, Protocols, ServeOptions};
 use tollgate_testbed as testbed;
 
-/// A gateway as the binary runs it, on two threads.
-pub fn listen() -> Listen {
-    Listen {
+/// The settings of the binary, with two threads.
+pub fn listen() -> ListenSettings {
+    ListenSettings {
         address: ([127, 0, 0, 1], 0).into(),
         threads: 2,
         options: ServeOptions {
@@ -20,24 +20,24 @@ pub fn listen() -> Listen {
             framing: Framing::Strict,
             ..ServeOptions::default()
         },
-        entrance: ListenerSetup::default(),
+        setup: ListenerSetup::default(),
         log: None,
     }
 }
 
 /// An upstream of servers under test.
-pub fn upstream(servers: &[&testbed::TestUpstream]) -> Upstream {
+pub fn upstream(servers: &[&testbed::TestUpstream]) -> UpstreamSettings {
     at(servers.iter().map(|server| server.address()))
 }
 
-pub fn at(addresses: impl IntoIterator<Item = SocketAddr>) -> Upstream {
-    Upstream::new(
+pub fn at(addresses: impl IntoIterator<Item = SocketAddr>) -> UpstreamSettings {
+    UpstreamSettings::new(
         "servers",
         addresses.into_iter().map(|address| address.to_string().parse().unwrap()).collect(),
     )
 }
 
-pub fn start(settings: &Settings) -> Gateway {
+pub fn start(settings: &GatewaySettings) -> Gateway {
     Gateway::start(settings, &limits("allow_empty: true"), &listen()).unwrap()
 }
 
@@ -60,26 +60,26 @@ impl Pair {
         Self::with(|_| {}).await
     }
 
-    /// With settings that differ.
-    pub async fn with(change: impl FnOnce(&mut Settings)) -> Self {
+    /// With changed settings.
+    pub async fn with(change: impl FnOnce(&mut GatewaySettings)) -> Self {
         let server = testbed::TestUpstream::start("one").await;
-        let mut settings = Settings::to(upstream(&[&server]));
+        let mut settings = GatewaySettings::to(upstream(&[&server]));
         change(&mut settings);
         Self { gateway: start(&settings), server }
     }
 
-    /// With bounds that differ.
-    pub async fn listening(change: impl FnOnce(&mut Listen)) -> Self {
+    /// With changed listener settings.
+    pub async fn listening(change: impl FnOnce(&mut ListenSettings)) -> Self {
         let server = testbed::TestUpstream::start("one").await;
         let mut listen = listen();
         change(&mut listen);
         let gateway =
-            Gateway::start(&Settings::to(upstream(&[&server])), &limits("allow_empty: true"), &listen)
+            Gateway::start(&GatewaySettings::to(upstream(&[&server])), &limits("allow_empty: true"), &listen)
                 .unwrap();
         Self { server, gateway }
     }
 
-    pub async fn client(&self) -> Wire {
-        Wire::connect(self.gateway.address()).await
+    pub async fn client(&self) -> RawClient {
+        RawClient::connect(self.gateway.address()).await
     }
 }

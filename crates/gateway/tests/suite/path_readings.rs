@@ -1,16 +1,16 @@
-//! What real servers take for the path, beside what the rules took it for.
+//! How real servers read paths, compared with how the rules read them.
 //!
-//! Ten thousand spellings of limited paths, and of others, go through the gateway to each of five servers, which answer
-//! with the paths that they read. Whenever one of these is limited, the request has to have been charged.
+//! Ten thousand spellings of limited and other paths go through the gateway to each of five servers, which respond with
+//! the paths that they read. Whenever one of these is limited, the request must have been charged.
 
-use crate::setting::{self, at};
-use crate::wire::Wire;
+use crate::fixture::{self, at};
+use crate::raw_client::RawClient;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::task::JoinSet;
 use tollgate_gateway::Gateway;
-use tollgate_gateway::settings::Settings;
+use tollgate_gateway::settings::GatewaySettings;
 use tollgate_testbed::{PathEchoServer, WebServerProgram};
 
 const TARGETS: usize = 10_000;
@@ -27,7 +27,7 @@ rules:
     limit: 1000000/s
 "#;
 
-/// Whether a path is one that [`RULES`] limit, without any of the differences that templates fold.
+/// Whether [`RULES`] limit a path, compared exactly.
 fn is_limited(path: &str) -> bool {
     let is_segment = |text: &str| !text.is_empty() && !text.contains('/');
     matches!(path, "/login" | "/t1/items:batch" | "/café" | "/100%" | "/a b/c" | "/r1/items:batch")
@@ -38,7 +38,7 @@ fn is_limited(path: &str) -> bool {
             .is_some_and(|middle| !middle.contains('/'))
 }
 
-/// Another way to write a path that is limited, or that is nearly one.
+/// A spelling of a path that is limited, or nearly so.
 fn target(random: &mut fastrand::Rng) -> String {
     const PATHS: [&str; 12] = [
         "/login",
@@ -70,7 +70,7 @@ fn respell(path: &mut String, random: &mut fastrand::Rng) {
         path.match_indices('/').map(|(place, _)| place).nth(random.usize(..path.matches('/').count().max(1)));
     let slash = slash.unwrap_or(0);
     match random.u8(..10) {
-        // A character becomes an escape, in any case, and now and then an escape of an escape.
+        // A character becomes an escape, in upper or lower case, and sometimes a double escape.
         0..=3 => {
             let Some(byte) =
                 path.as_bytes().get(place).copied().filter(|byte| byte.is_ascii() && *byte != b'%')
@@ -82,7 +82,7 @@ fn respell(path: &mut String, random: &mut fastrand::Rng) {
                 if random.bool() { format!("{percent}{byte:02x}") } else { format!("{percent}{byte:02X}") };
             path.replace_range(place..=place, &escape);
         }
-        // Segments that may be nothing.
+        // Segments that some servers drop.
         4..=5 => {
             const NOTHING: [&str; 14] = [
                 "/",
@@ -102,7 +102,7 @@ fn respell(path: &mut String, random: &mut fastrand::Rng) {
             ];
             path.insert_str(slash, NOTHING[random.usize(..NOTHING.len())]);
         }
-        // Parameters, and what may be taken for them.
+        // Parameters, and what some servers take for them.
         6..=7 => {
             const MORE: [&str; 12] = [
                 ";x",
@@ -121,7 +121,7 @@ fn respell(path: &mut String, random: &mut fastrand::Rng) {
             let end = path[slash + 1..].find('/').map_or(path.len(), |offset| slash + 1 + offset);
             path.insert_str(end, MORE[random.usize(..MORE.len())]);
         }
-        // Any character that may stand in a request line.
+        // Any character that is valid in a request line.
         8 => path.insert(place, char::from(random.u8(b'!'..=b'~'))),
         _ => {
             let upper = random.bool();
@@ -130,19 +130,19 @@ fn respell(path: &mut String, random: &mut fastrand::Rng) {
     }
 }
 
-/// What was met, so that the test cannot pass by meeting nothing.
+/// How often each case occurred, so that the test cannot pass without covering them.
 #[derive(Debug, Default)]
-struct Met {
+struct ReadingCoverage {
     refused: AtomicUsize,
     limited: AtomicUsize,
-    /// Of these, those that were not written as the rules have it.
+    /// Of these, those that are spelled differently from the rules.
     respelt: AtomicUsize,
     free: AtomicUsize,
 }
 
-async fn ask(gateway: SocketAddr, targets: Vec<String>, met: Arc<Met>) {
+async fn ask(gateway: SocketAddr, targets: Vec<String>, coverage: Arc<ReadingCoverage>) {
     let note = |count: &AtomicUsize| count.fetch_add(1, Ordering::Relaxed);
-    let mut client = Wire::connect(gateway).await;
+    let mut client = RawClient::connect(gateway).await;
     for target in targets {
         let reply = client.get(&target).await;
         assert!(reply.status < 500, "{target}: {reply:?}");
@@ -152,59 +152,61 @@ async fn ask(gateway: SocketAddr, targets: Vec<String>, met: Arc<Met>) {
         assert!(read.is_none() || is_charged, "`{target}` was read as {read:?} and not charged: {reply:?}");
         note(match (reply.status, read) {
             (200, Some(_)) if !is_limited(&target) => {
-                note(&met.limited);
-                &met.respelt
+                note(&coverage.limited);
+                &coverage.respelt
             }
-            (200, Some(_)) => &met.limited,
-            (200, None) => &met.free,
-            _ => &met.refused,
+            (200, Some(_)) => &coverage.limited,
+            (200, None) => &coverage.free,
+            _ => &coverage.refused,
         });
         if reply.header("connection") == "close" {
-            client = Wire::connect(gateway).await;
+            client = RawClient::connect(gateway).await;
         }
     }
 }
 
-async fn agrees_with(program: WebServerProgram) {
+async fn check_server(program: WebServerProgram) {
     let server = PathEchoServer::start(program);
-    let settings = Settings::to(at([server.address()]));
-    let gateway = Gateway::start(&settings, &setting::limits(RULES), &setting::listen()).unwrap();
+    let settings = GatewaySettings::to(at([server.address()]));
+    let gateway = Gateway::start(&settings, &fixture::limits(RULES), &fixture::listen()).unwrap();
     let mut random = fastrand::Rng::with_seed(SEED);
     let targets: Vec<String> = (0..TARGETS).map(|_| target(&mut random)).collect();
-    let met = Arc::new(Met::default());
+    let coverage = Arc::new(ReadingCoverage::default());
     let mut asking = JoinSet::new();
     for targets in targets.chunks(TARGETS / CONNECTIONS) {
-        asking.spawn(ask(gateway.address(), targets.to_vec(), Arc::clone(&met)));
+        asking.spawn(ask(gateway.address(), targets.to_vec(), Arc::clone(&coverage)));
     }
     asking.join_all().await;
-    println!("{program:?}: {met:?}");
+    println!("{program:?}: {coverage:?}");
     let count = |count: &AtomicUsize| count.load(Ordering::Relaxed);
-    assert_eq!(count(&met.refused) + count(&met.limited) + count(&met.free), TARGETS);
-    let enough = [&met.refused, &met.respelt, &met.free].iter().all(|met| count(met) > TARGETS / 20);
-    assert!(enough, "{met:?}");
+    assert_eq!(count(&coverage.refused) + count(&coverage.limited) + count(&coverage.free), TARGETS);
+    let enough = [&coverage.refused, &coverage.respelt, &coverage.free]
+        .iter()
+        .all(|coverage| count(coverage) > TARGETS / 20);
+    assert!(enough, "{coverage:?}");
 }
 
 #[tokio::test]
-async fn nginx_reads_no_limited_path_that_was_not_charged() {
-    agrees_with(WebServerProgram::Nginx).await;
+async fn nginx_serves_no_limited_path_uncharged() {
+    check_server(WebServerProgram::Nginx).await;
 }
 
 #[tokio::test]
-async fn node_reads_no_limited_path_that_was_not_charged() {
-    agrees_with(WebServerProgram::Node).await;
+async fn node_serves_no_limited_path_uncharged() {
+    check_server(WebServerProgram::Node).await;
 }
 
 #[tokio::test]
-async fn python_reads_no_limited_path_that_was_not_charged() {
-    agrees_with(WebServerProgram::Python).await;
+async fn python_serves_no_limited_path_uncharged() {
+    check_server(WebServerProgram::Python).await;
 }
 
 #[tokio::test]
-async fn tomcat_reads_no_limited_path_that_was_not_charged() {
-    agrees_with(WebServerProgram::Tomcat).await;
+async fn tomcat_serves_no_limited_path_uncharged() {
+    check_server(WebServerProgram::Tomcat).await;
 }
 
 #[tokio::test]
-async fn gunicorn_reads_no_limited_path_that_was_not_charged() {
-    agrees_with(WebServerProgram::Gunicorn).await;
+async fn gunicorn_serves_no_limited_path_uncharged() {
+    check_server(WebServerProgram::Gunicorn).await;
 }

@@ -1,7 +1,7 @@
-//! Headers that Tollgate writes or reads: a client can neither take them away, nor add to them, nor imitate them.
+//! Headers that Tollgate writes or reads: a client can neither remove, nor extend, nor imitate them.
 
-use crate::setting;
-use crate::wire::Wire;
+use crate::fixture;
+use crate::raw_client::RawClient;
 use bytes::Bytes;
 use http::{HeaderMap, Request};
 use http_body_util::combinators::BoxBody;
@@ -17,11 +17,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tollgate_core::document::Document;
 use tollgate_gateway::Gateway;
-use tollgate_gateway::settings::{Doubles, Settings};
+use tollgate_gateway::settings::{GatewaySettings, LookalikeHeaders};
 use tollgate_http::{IdentityExtractor, IdentityOptions};
 use tollgate_testbed::{PATIENCE, ReceivedRequest, TestUpstream};
 
-/// The first request is flagged as soft, the others are over the limit.
+/// The first request gets a soft flag, the others exceed the limit.
 const RULES: &str = "
 rules:
   - id: told
@@ -33,30 +33,41 @@ const IDENTITY: &str =
     "{ api_key: { header: X-Api-Key }, user: { trusted_header: X-User }, tenant: { cookie: t },
     tier: { header: X-Tier }, cost: { header: X-Cost }, client_ip: { trusted: [127.0.0.0/8] } }";
 
-/// A gateway that reads all of [`IDENTITY`].
-struct House {
+/// Whether the gateway trusts its clients as proxies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Peers {
+    Trusted,
+    Untrusted,
+}
+
+/// A gateway with the identities of [`IDENTITY`].
+struct Fixture {
     server: TestUpstream,
     gateway: Gateway,
 }
 
-impl House {
-    /// Strangers and trusted proxies are told apart by `trusted`, as all come from one address.
-    async fn new(trusted: bool, change: impl FnOnce(&mut Settings)) -> Self {
+impl Fixture {
+    /// All clients have one address, so `peers` says whether it is trusted.
+    async fn new(peers: Peers, change: impl FnOnce(&mut GatewaySettings)) -> Self {
         let server = TestUpstream::start("one").await;
-        let mut settings = Settings::to(setting::upstream(&[&server]));
+        let mut settings = GatewaySettings::to(fixture::upstream(&[&server]));
         settings.forwarded.forwarded = true;
-        let identity = IDENTITY.replace("127.0.0.0/8", if trusted { "127.0.0.0/8" } else { "10.0.0.0/8" });
-        settings.trusted = vec![if trusted { "127.0.0.0/8" } else { "10.0.0.0/8" }.parse().unwrap()];
+        let trusted = match peers {
+            Peers::Trusted => "127.0.0.0/8",
+            Peers::Untrusted => "10.0.0.0/8",
+        };
+        let identity = IDENTITY.replace("127.0.0.0/8", trusted);
+        settings.trusted = vec![trusted.parse().unwrap()];
         change(&mut settings);
         let options: IdentityOptions = Document::parse("identity.yaml", &identity).unwrap().decode().unwrap();
         let identities = IdentityExtractor::open(&options, Path::new("")).unwrap();
-        let limits = setting::limits(RULES).identities(identities);
-        Self { gateway: Gateway::start(&settings, &limits, &setting::listen()).unwrap(), server }
+        let limits = fixture::limits(RULES).identities(identities);
+        Self { gateway: Gateway::start(&settings, &limits, &fixture::listen()).unwrap(), server }
     }
 
-    /// What the server sees of a request with these lines.
+    /// The request with these header lines, as the server gets it.
     async fn seen(&self, lines: &str) -> ReceivedRequest {
-        let mut client = Wire::connect(self.gateway.address()).await;
+        let mut client = RawClient::connect(self.gateway.address()).await;
         let reply = client.ask(&format!("GET / HTTP/1.1\r\nHost: test\r\n{lines}\r\n")).await;
         assert_eq!(reply.status, 200, "{lines}");
         self.server.last()
@@ -64,7 +75,7 @@ impl House {
 }
 
 #[tokio::test]
-async fn what_connection_names_removes_nothing_of_ours() {
+async fn connection_cannot_remove_reserved_headers() {
     let ours = [
         ("X-Captcha", "told"),
         ("X-Forwarded-For", "127.0.0.1"),
@@ -75,16 +86,16 @@ async fn what_connection_names_removes_nothing_of_ours() {
         ("Cookie", "t=1"),
         ("Host", "test"),
     ];
-    let house = House::new(false, |_| {}).await;
+    let fixture = Fixture::new(Peers::Untrusted, |_| {}).await;
     let sent = "X-Api-Key: k\r\nCookie: t=1\r\nX-Private: x\r\nX-Captcha: forged\r\n";
-    let first = house.seen(&format!("{sent}Connection: X-Captcha\r\n")).await;
+    let first = fixture.seen(&format!("{sent}Connection: X-Captcha\r\n")).await;
     assert_eq!(first.header("x-captcha"), "told;soft", "the soft part of a limit");
     let all = ours.map(|(name, _)| name).join(", ");
     let one_by_one = ours.map(|(name, _)| name.to_owned());
     let spelt =
         ["x-captcha", "X-CAPTCHA,,\tx-private ", "close, X-Captcha", "keep-alive\r\nConnection: x-captcha"];
     for named in one_by_one.into_iter().chain(spelt.map(str::to_owned)).chain([all]) {
-        let seen = house.seen(&format!("{sent}Connection: X-Private, {named}\r\n")).await;
+        let seen = fixture.seen(&format!("{sent}Connection: X-Private, {named}\r\n")).await;
         for (name, value) in ours {
             assert_eq!(seen.header(name), value, "{name} of {named:?}");
         }
@@ -97,11 +108,11 @@ async fn what_connection_names_removes_nothing_of_ours() {
 }
 
 #[tokio::test]
-async fn a_trusted_proxy_that_passes_connection_on_keeps_its_word() {
-    let house = House::new(true, |_| {}).await;
+async fn connection_of_a_trusted_proxy_removes_no_reserved_header() {
+    let fixture = Fixture::new(Peers::Trusted, |_| {}).await;
     let names = "X-Forwarded-For, X-Forwarded-Port, X-User, X-Tier, X-Cost, Forwarded";
     let sent = "X-Forwarded-For: 203.0.113.9\r\nX-Forwarded-Port: 443\r\nX-User: ann\r\nX-Tier: gold\r\nX-Cost: 1\r\n";
-    let seen = house.seen(&format!("{sent}Connection: {names}\r\n")).await;
+    let seen = fixture.seen(&format!("{sent}Connection: {names}\r\n")).await;
     for (name, value) in [
         ("x-forwarded-for", "203.0.113.9, 127.0.0.1"),
         ("x-forwarded-port", "443"),
@@ -114,15 +125,15 @@ async fn a_trusted_proxy_that_passes_connection_on_keeps_its_word() {
 }
 
 #[tokio::test]
-async fn a_stranger_cannot_set_what_counts_from_trusted_peers_only() {
-    let house = House::new(false, |_| {}).await;
+async fn untrusted_peers_cannot_set_trusted_headers() {
+    let fixture = Fixture::new(Peers::Untrusted, |_| {}).await;
     for lines in [
         "X-User: ann\r\nX-Tier: gold\r\nX-Cost: 9\r\n",
         "x-user: ann\r\nX-USER: ben\r\nX-Tier:\r\nX-Cost: -1\r\n",
         "X-User: ann\r\nConnection: X-User\r\n",
         "X-Forwarded-Port: 443\r\nX-Forwarded-Prefix: /admin\r\nX-Forwarded-Ssl: on\r\n",
     ] {
-        let seen = house.seen(lines).await;
+        let seen = fixture.seen(lines).await;
         for name in
             ["x-user", "x-tier", "x-cost", "x-forwarded-port", "x-forwarded-prefix", "x-forwarded-ssl"]
         {
@@ -132,8 +143,8 @@ async fn a_stranger_cannot_set_what_counts_from_trusted_peers_only() {
 }
 
 #[tokio::test]
-async fn names_that_a_server_may_take_for_ours_are_dropped() {
-    let doubles = [
+async fn lookalike_headers_are_dropped() {
+    let lookalikes = [
         "X_Forwarded_For",
         "X-Forwarded_For",
         "x_forwarded-proto",
@@ -152,24 +163,26 @@ async fn names_that_a_server_may_take_for_ours_are_dropped() {
         "Keep_Alive",
     ];
     let others = ["X_Public", "user_id", "x.y", "X_Forwarded", "_"];
-    for (trusted, setting, is_there) in
-        [(false, Doubles::Drop, false), (true, Doubles::Drop, false), (true, Doubles::Pass, true)]
-    {
-        let house = House::new(trusted, |settings| settings.doubles = setting).await;
-        for name in doubles {
-            let seen = house.seen(&format!("{name}: 1\r\n")).await;
-            // Those of flags never pass.
+    for (peers, setting, is_there) in [
+        (Peers::Untrusted, LookalikeHeaders::Drop, false),
+        (Peers::Trusted, LookalikeHeaders::Drop, false),
+        (Peers::Trusted, LookalikeHeaders::Pass, true),
+    ] {
+        let fixture = Fixture::new(peers, |settings| settings.lookalikes = setting).await;
+        for name in lookalikes {
+            let seen = fixture.seen(&format!("{name}: 1\r\n")).await;
+            // Lookalikes of flags are always dropped.
             let is_flag = name.ends_with("Captcha");
             assert_eq!(seen.headers.contains_key(name), is_there && !is_flag, "{name} {setting:?}");
         }
         for name in others {
-            assert_eq!(house.seen(&format!("{name}: 1\r\n")).await.header(name), "1", "{name}");
+            assert_eq!(fixture.seen(&format!("{name}: 1\r\n")).await.header(name), "1", "{name}");
         }
     }
 }
 
-/// Trailers that reach nobody, and two that do.
-const LATE: [&str; 16] = [
+/// Trailers that are dropped, and two that are forwarded.
+const DROPPED_TRAILERS: [&str; 16] = [
     "content-length",
     "transfer-encoding",
     "host",
@@ -187,22 +200,22 @@ const LATE: [&str; 16] = [
     "authorization",
     "x-ratelimit-remaining",
 ];
-const GOOD: &str = "x-sum,y_sum";
+const KEPT_TRAILERS: &str = "x-sum,y_sum";
 
 #[tokio::test]
-async fn trailers_of_a_request_carry_nothing_of_ours() {
-    for trusted in [false, true] {
-        let house = House::new(trusted, |_| {}).await;
-        let names = format!("{},{GOOD}", LATE.join(","));
+async fn request_trailers_contain_no_reserved_names() {
+    for peers in [Peers::Untrusted, Peers::Trusted] {
+        let fixture = Fixture::new(peers, |_| {}).await;
+        let names = format!("{},{KEPT_TRAILERS}", DROPPED_TRAILERS.join(","));
         let lines: String = names.split(',').map(|name| format!("{name}: 1\r\n")).collect();
-        let mut client = Wire::connect(house.gateway.address()).await;
+        let mut client = RawClient::connect(fixture.gateway.address()).await;
         let reply = client
             .ask(&format!(
                 "POST /late HTTP/1.1\r\nHost: test\r\nTrailer: {names}\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n{lines}\r\n"
             ))
             .await;
-        assert_eq!((reply.status, reply.body.as_str()), (200, GOOD), "HTTP/1.1");
-        // HTTP/2 refuses some by itself, if we do not.
+        assert_eq!((reply.status, reply.body.as_str()), (200, KEPT_TRAILERS), "HTTP/1.1");
+        // The client library refuses these in HTTP/2.
         let names: Vec<&str> =
             names.split(',').filter(|name| !["connection", "transfer-encoding"].contains(name)).collect();
         let announced = names.join(",");
@@ -210,33 +223,33 @@ async fn trailers_of_a_request_carry_nothing_of_ours() {
             .iter()
             .map(|name| (http::HeaderName::try_from(*name).unwrap(), "1".parse().unwrap()))
             .collect();
-        let body = Late { frames: vec![Frame::trailers(trailers), Frame::data(Bytes::from("abc"))] };
-        let (_, answer) = over_http2(&house.gateway, "/late", &announced, body.boxed()).await;
-        assert_eq!(answer, GOOD, "HTTP/2");
+        let body = TrailerBody { frames: vec![Frame::trailers(trailers), Frame::data(Bytes::from("abc"))] };
+        let (_, answer) = over_http2(&fixture.gateway, "/late", &announced, body.boxed()).await;
+        assert_eq!(answer, KEPT_TRAILERS, "HTTP/2");
     }
 }
 
 #[tokio::test]
-async fn trailers_of_an_answer_carry_nothing_of_ours() {
-    let house = House::new(false, |_| {}).await;
-    let path = format!("/trailers?{},{GOOD}", LATE.join(","));
-    let mut client = Wire::connect(house.gateway.address()).await;
+async fn response_trailers_contain_no_reserved_names() {
+    let fixture = Fixture::new(Peers::Untrusted, |_| {}).await;
+    let path = format!("/trailers?{},{KEPT_TRAILERS}", DROPPED_TRAILERS.join(","));
+    let mut client = RawClient::connect(fixture.gateway.address()).await;
     let reply = client.ask(&format!("GET {path} HTTP/1.1\r\nHost: test\r\nTE: trailers\r\n\r\n")).await;
     let mut names: Vec<&str> = reply.trailers.iter().map(|line| line.split(':').next().unwrap()).collect();
     names.sort_unstable();
-    assert_eq!((reply.body.as_str(), names.join(",").as_str()), ("12345", GOOD), "HTTP/1.1");
-    let (trailers, _) = over_http2(&house.gateway, &path, "", Full::default().boxed()).await;
+    assert_eq!((reply.body.as_str(), names.join(",").as_str()), ("12345", KEPT_TRAILERS), "HTTP/1.1");
+    let (trailers, _) = over_http2(&fixture.gateway, &path, "", Full::default().boxed()).await;
     let mut names: Vec<&str> = trailers.keys().map(|name| name.as_str()).collect();
     names.sort_unstable();
-    assert_eq!(names.join(","), GOOD, "HTTP/2");
+    assert_eq!(names.join(","), KEPT_TRAILERS, "HTTP/2");
 }
 
-/// A body of no announced length: these frames, the last one first.
-struct Late {
+/// A body without a length: these frames, the last one first.
+struct TrailerBody {
     frames: Vec<Frame<Bytes>>,
 }
 
-impl Body for Late {
+impl Body for TrailerBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -248,7 +261,7 @@ impl Body for Late {
     }
 }
 
-/// The trailers and the body of the answer.
+/// The trailers and the body of the response.
 async fn over_http2(
     gateway: &Gateway,
     path: &str,
@@ -267,15 +280,15 @@ async fn over_http2(
     (trailers, String::from_utf8(collected.to_bytes().to_vec()).unwrap())
 }
 
-/// What becomes of a request whose frames are written by hand.
+/// The outcome of a request whose frames are written by hand.
 #[derive(Debug, PartialEq, Eq)]
-enum Fate {
+enum RawOutcome {
     Status(u16),
     Reset,
 }
 
 /// Sends a request over HTTP/2 with these headers and this body.
-async fn by_hand(gateway: &Gateway, headers: &[(&str, &str)], body: &str) -> Fate {
+async fn by_hand(gateway: &Gateway, headers: &[(&str, &str)], body: &str) -> RawOutcome {
     let mut stream = TcpStream::connect(gateway.address()).await.unwrap();
     // :method POST, :scheme http, :path /, :authority "a", and literals that are not indexed.
     let mut block = b"\x83\x86\x84\x41\x01a".to_vec();
@@ -305,27 +318,27 @@ async fn by_hand(gateway: &Gateway, headers: &[(&str, &str)], body: &str) -> Fat
             let is_ours = head[8] == 1;
             match head[3] {
                 1 if is_ours => {
-                    // Statuses in the static table: 200 is 8, 400 is 12. A change of the table's size comes before.
+                    // Statuses in the static table: 200 is 8, 400 is 12. An update of the table size comes before.
                     let status = payload.iter().find(|byte| **byte & 0xe0 != 0x20).unwrap();
                     return match status {
-                        0x88 => Fate::Status(200),
-                        0x8c => Fate::Status(400),
+                        0x88 => RawOutcome::Status(200),
+                        0x8c => RawOutcome::Status(400),
                         other => panic!("another status: {other:x}"),
                     };
                 }
-                3 if is_ours => return Fate::Reset,
+                3 if is_ours => return RawOutcome::Reset,
                 7 => panic!("the connection ends: {payload:?}"),
                 _ => {}
             }
         }
     };
-    tokio::time::timeout(PATIENCE, fate).await.expect("no answer came")
+    tokio::time::timeout(PATIENCE, fate).await.expect("no response")
 }
 
 #[tokio::test]
-async fn lengths_of_http2_have_one_spelling() {
+async fn http2_lengths_have_one_spelling() {
     const LENGTH: &str = "content-length";
-    let house = House::new(false, |_| {}).await;
+    let fixture = Fixture::new(Peers::Untrusted, |_| {}).await;
     for (headers, body) in [
         (&[][..], ""),
         (&[], "12345"),
@@ -333,9 +346,9 @@ async fn lengths_of_http2_have_one_spelling() {
         (&[(LENGTH, "5")], "12345"),
         (&[(LENGTH, "10")], "1234567890"),
     ] {
-        assert_eq!(by_hand(&house.gateway, headers, body).await, Fate::Status(200), "{headers:?}");
+        assert_eq!(by_hand(&fixture.gateway, headers, body).await, RawOutcome::Status(200), "{headers:?}");
     }
-    let served = house.server.seen().len();
+    let served = fixture.server.seen().len();
     for (headers, body) in [
         (&[(LENGTH, "")][..], ""),
         (&[(LENGTH, "0005")], "12345"),
@@ -354,13 +367,13 @@ async fn lengths_of_http2_have_one_spelling() {
         (&[(LENGTH, "4")], "12345"),
         (&[("transfer-encoding", "chunked")], "12345"),
     ] {
-        assert_ne!(by_hand(&house.gateway, headers, body).await, Fate::Status(200), "{headers:?}");
+        assert_ne!(by_hand(&fixture.gateway, headers, body).await, RawOutcome::Status(200), "{headers:?}");
     }
     assert!(
-        house.server.seen().len() <= served + 1,
-        "only a body that is too long is found out while it is sent"
+        fixture.server.seen().len() <= served + 1,
+        "only a body that is too long is detected while it is sent"
     );
     for headers in [&[(LENGTH, "")][..], &[(LENGTH, "0"), (LENGTH, "0")], &[(LENGTH, "00")]] {
-        assert_eq!(by_hand(&house.gateway, headers, "").await, Fate::Status(400), "{headers:?}");
+        assert_eq!(by_hand(&fixture.gateway, headers, "").await, RawOutcome::Status(400), "{headers:?}");
     }
 }

@@ -1,8 +1,8 @@
-//! Clients that send or take bodies slower than they may.
+//! Clients that send or read bodies slower than allowed.
 
+use crate::fixture::{self, Pair};
 use crate::http2;
-use crate::setting::{self, Pair};
-use crate::wire::Wire;
+use crate::raw_client::RawClient;
 use bytes::Bytes;
 use http::Request;
 use http_body_util::BodyExt;
@@ -19,7 +19,7 @@ use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::mpsc;
-use tollgate_gateway::settings::{BodyLimits, Settings};
+use tollgate_gateway::settings::{BodyLimits, GatewaySettings};
 use tollgate_gateway::{AccessLog, Gateway};
 use tollgate_limiter::Clock;
 use tollgate_listen::MinRate;
@@ -28,7 +28,7 @@ use tollgate_testbed::{TestUpstream, eventually};
 const GRACE: Duration = Duration::from_millis(300);
 const LEAST: BodyLimits =
     BodyLimits { min_rate: Some(MinRate { bytes_per_second: 1_000, grace: GRACE }), total_time: None };
-/// For answers: some of what the system holds may have been taken unseen.
+/// For responses: the kernel may have buffered some of the body.
 const MUCH: BodyLimits =
     BodyLimits { min_rate: Some(MinRate { bytes_per_second: 1_000_000, grace: GRACE }), total_time: None };
 const NO_LEAST: BodyLimits = BodyLimits { min_rate: None, total_time: None };
@@ -39,8 +39,8 @@ const GIGABYTE: u64 = 1 << 30;
 struct Lines(Arc<Mutex<Vec<u8>>>);
 
 impl Lines {
-    /// Waits until a request for `target` has ended before its answer had.
-    async fn broken_off(&self, target: &str) {
+    /// Waits for the entry of a request for `target` whose response is incomplete.
+    async fn wait_for_incomplete(&self, target: &str) {
         let target = format!("\"target\":\"{target}\"");
         eventually("it is cut", async || {
             let text = String::from_utf8(self.0.lock().clone()).unwrap();
@@ -63,25 +63,25 @@ async fn start(bodies: BodyLimits, route: Option<BodyLimits>) -> Pair {
     logging(bodies, route, &Lines::default()).await
 }
 
-/// A gateway that looks at connections often.
+/// A gateway that inspects connections often.
 async fn logging(bodies: BodyLimits, route: Option<BodyLimits>, lines: &Lines) -> Pair {
     let server = TestUpstream::start("one").await;
-    let mut settings = Settings::to(setting::upstream(&[&server]));
+    let mut settings = GatewaySettings::to(fixture::upstream(&[&server]));
     (settings.bodies, settings.routes[0].bodies) = (bodies, route);
-    let mut listen = setting::listen();
+    let mut listen = fixture::listen();
     listen.options.head_time = Duration::from_millis(50);
     listen.log = Some(AccessLog::start(lines.clone(), Clock::system(), Vec::new()).unwrap());
-    let gateway = Gateway::start(&settings, &setting::limits("allow_empty: true"), &listen).unwrap();
+    let gateway = Gateway::start(&settings, &fixture::limits("allow_empty: true"), &listen).unwrap();
     Pair { server, gateway }
 }
 
 #[tokio::test]
-async fn a_body_that_trickles_is_a_408() {
+async fn a_slow_body_is_a_408() {
     for (framing, piece) in [("Content-Length: 100000", "x"), ("Transfer-Encoding: chunked", "1\r\nx\r\n")] {
         let pair = start(LEAST, None).await;
         let mut client = pair.client().await;
         client.send(format!("POST /count HTTP/1.1\r\nHost: test\r\n{framing}\r\n\r\n")).await;
-        // As long as the gateway listens.
+        // Until the gateway responds.
         while client.is_silent() {
             client.send(piece).await;
             tokio::time::sleep(GRACE / 20).await;
@@ -94,7 +94,7 @@ async fn a_body_that_trickles_is_a_408() {
 }
 
 #[tokio::test]
-async fn a_stream_that_trickles_is_a_408() {
+async fn a_slow_http2_body_is_a_408() {
     let pair = start(LEAST, None).await;
     let stream = TcpStream::connect(pair.gateway.address()).await.unwrap();
     let (mut sender, connection) =
@@ -109,7 +109,7 @@ async fn a_stream_that_trickles_is_a_408() {
     assert_eq!(answer.await.unwrap().unwrap().status(), 408);
 }
 
-/// A body that is as long as pieces come.
+/// A body of the pieces that are sent to it.
 struct Pieces(mpsc::Receiver<Bytes>);
 
 impl Body for Pieces {
@@ -125,7 +125,7 @@ impl Body for Pieces {
 }
 
 #[tokio::test]
-async fn a_body_may_be_slow_where_a_route_says_so() {
+async fn a_route_may_allow_slow_bodies() {
     let pair = start(LEAST, Some(NO_LEAST)).await;
     let mut client = pair.client().await;
     client.send("POST /count HTTP/1.1\r\nHost: test\r\nContent-Length: 10\r\n\r\n").await;
@@ -137,16 +137,16 @@ async fn a_body_may_be_slow_where_a_route_says_so() {
     assert_eq!((reply.status, reply.body.as_str()), (200, "10"));
 }
 
-/// A client with little room for what it does not read.
-async fn with_small_window(gateway: &Gateway) -> Wire {
+/// A client with a small receive buffer.
+async fn with_small_window(gateway: &Gateway) -> RawClient {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4 << 10).unwrap();
-    Wire::over(socket.connect(gateway.address()).await.unwrap())
+    RawClient::over(socket.connect(gateway.address()).await.unwrap())
 }
 
 #[tokio::test]
-async fn an_answer_that_is_hardly_taken_is_cut() {
-    // The gateway's, and a route's that is stricter.
+async fn a_response_read_too_slowly_is_cut() {
+    // The gateway's limit, and a stricter one of a route.
     for (bodies, route) in [(MUCH, None), (NO_LEAST, Some(MUCH))] {
         let lines = Lines::default();
         let pair = logging(bodies, route, &lines).await;
@@ -160,19 +160,19 @@ async fn an_answer_that_is_hardly_taken_is_cut() {
                 tokio::time::sleep(GRACE / 20).await;
             }
         });
-        lines.broken_off(&target).await;
+        lines.wait_for_incomplete(&target).await;
         reading.abort();
     }
 }
 
 #[tokio::test]
-async fn a_stream_that_is_not_taken_is_reset_and_the_others_go_on() {
+async fn an_http2_stream_read_too_slowly_is_reset_alone() {
     let lines = Lines::default();
     let pair = logging(MUCH, None, &lines).await;
     let mut sender = http2::plain(&pair).await;
     let target = format!("/big/{GIGABYTE}");
     let stuck = sender.send_request(http2::request(&target, "")).await.unwrap();
-    // The rest of the connection moves meanwhile.
+    // Other streams of the connection are active meanwhile.
     let mut other = sender.clone();
     let asking = tokio::spawn(async move {
         loop {
@@ -180,7 +180,7 @@ async fn a_stream_that_is_not_taken_is_reset_and_the_others_go_on() {
             tokio::time::sleep(GRACE / 10).await;
         }
     });
-    lines.broken_off(&format!("http://shop.example{target}")).await;
+    lines.wait_for_incomplete(&format!("http://shop.example{target}")).await;
     assert!(!asking.is_finished());
     asking.abort();
     let mut body = stuck.into_body();
@@ -190,20 +190,20 @@ async fn a_stream_that_is_not_taken_is_reset_and_the_others_go_on() {
             ended => break ended,
         }
     };
-    assert!(ended.is_some_and(|frame| frame.is_err()), "what was on its way, and then a reset");
+    assert!(ended.is_some_and(|frame| frame.is_err()), "the buffered frames, then a reset");
     assert_eq!(sender.send_request(http2::request("/", "")).await.unwrap().status(), 200);
 }
 
 #[tokio::test]
-async fn an_answer_that_its_server_sends_slowly_is_not_cut() {
-    // Events now and then, for many times the grace period.
-    let server = crate::raw::Dripping::start(GRACE / 2, 10).await;
-    let mut settings = Settings::to(setting::at([server.address]));
+async fn a_response_sent_slowly_by_its_server_is_not_cut() {
+    // Events at intervals, for many times the grace period.
+    let server = crate::raw_upstream::EventUpstream::start(GRACE / 2, 10).await;
+    let mut settings = GatewaySettings::to(fixture::at([server.address]));
     settings.bodies = MUCH;
-    let mut listen = setting::listen();
+    let mut listen = fixture::listen();
     listen.options.head_time = Duration::from_millis(50);
-    let gateway = Gateway::start(&settings, &setting::limits("allow_empty: true"), &listen).unwrap();
-    let mut http1 = Wire::connect(gateway.address()).await;
+    let gateway = Gateway::start(&settings, &fixture::limits("allow_empty: true"), &listen).unwrap();
+    let mut http1 = RawClient::connect(gateway.address()).await;
     assert_eq!(http1.get("/").await.body, "event;".repeat(10));
     let stream = TcpStream::connect(gateway.address()).await.unwrap();
     let (mut sender, connection) =
@@ -214,24 +214,24 @@ async fn an_answer_that_its_server_sends_slowly_is_not_cut() {
 }
 
 #[tokio::test]
-async fn a_request_has_its_total_time() {
+async fn requests_have_a_total_timeout() {
     let total = BodyLimits { total_time: Some(GRACE), ..NO_LEAST };
     let pair = start(NO_LEAST, Some(total)).await;
     let mut client = pair.client().await;
     let reply = client.get("/gated").await;
-    assert_eq!((reply.status, reply.code()), (504, "UPSTREAM_TIMEOUT"), "no answer");
+    assert_eq!((reply.status, reply.code()), (504, "UPSTREAM_TIMEOUT"), "no response");
     let mut client = pair.client().await;
     client.send("POST /count HTTP/1.1\r\nHost: test\r\nContent-Length: 10\r\n\r\nx").await;
     let reply = client.reply().await;
-    assert_eq!((reply.status, reply.code()), (408, "REQUEST_TIMEOUT"), "not all of the body");
+    assert_eq!((reply.status, reply.code()), (408, "REQUEST_TIMEOUT"), "an incomplete body");
     let mut client = pair.client().await;
     client.send("POST /echo HTTP/1.1\r\nHost: test\r\nContent-Length: 10\r\n\r\nx").await;
     assert_eq!(client.head().await.status, 200);
-    assert_eq!(client.closed().await, b"x", "not all of the answer");
+    assert_eq!(client.closed().await, b"x", "an incomplete response");
     let mut sender = http2::plain(&pair).await;
     let answer = sender.send_request(http2::request(&format!("/big/{GIGABYTE}"), "")).await.unwrap();
-    assert!(answer.into_body().collect().await.is_err(), "nor on HTTP/2");
-    // Each request on a connection has all of it.
+    assert!(answer.into_body().collect().await.is_err(), "HTTP/2");
+    // Each request on a connection has its own timeout.
     let mut client = pair.client().await;
     for _ in 0..4 {
         assert_eq!(client.get("/").await.status, 200);
@@ -240,7 +240,7 @@ async fn a_request_has_its_total_time() {
 }
 
 #[tokio::test]
-async fn silent_tunnels_and_clients_that_only_answer_pings_are_idle() {
+async fn idle_tunnels_and_clients_that_only_ping_are_closed() {
     let idle = Duration::from_millis(200);
     let pair = Pair::listening(|listen| {
         listen.options.head_time = Duration::from_millis(50);
@@ -251,7 +251,7 @@ async fn silent_tunnels_and_clients_that_only_answer_pings_are_idle() {
     tunnel.send("GET /ws HTTP/1.1\r\nHost: test\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n").await;
     assert_eq!(tunnel.head().await.status, 101);
     assert!(tunnel.closed().await.is_empty());
-    // It says something on HTTP/2 all the time, and asks nothing.
+    // An HTTP/2 client that sends pings and no requests.
     let mut client = pair.client().await;
     client.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await;
     let ping = b"\0\0\x08\x06\0\0\0\0\0pingpong";
