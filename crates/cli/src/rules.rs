@@ -129,7 +129,7 @@ fn load_for(file: &Path, doors: &[OpenDoor]) -> Result<LoadedRules, Failure> {
     let text = text.and_then(file::text);
     let text = text.map_err(|error| Failure::plain(format!("cannot read {name}: {error}")))?;
     let loaded = rules::load_for(&name, &text, doors)?;
-    if !loaded.warnings.problems().is_empty() {
+    if !loaded.warnings.is_empty() {
         output::complain(&loaded.warnings);
     }
     Ok(loaded)

@@ -152,7 +152,7 @@ impl RuleInstaller {
     fn parse(&self, source: &Path, text: &str) -> Result<LoadedRules, RuleFileError> {
         let loaded = rules::load_for(&source.display().to_string(), text, &self.doors)
             .map_err(RuleFileError::Rules)?;
-        if !loaded.warnings.problems().is_empty() {
+        if !loaded.warnings.is_empty() {
             tracing::warn!("{}", loaded.warnings);
         }
         Ok(loaded)

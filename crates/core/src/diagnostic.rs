@@ -1,4 +1,4 @@
-//! What is wrong with a document: where, what, and what to do about it.
+//! Errors and warnings about a document: position, message and hint.
 
 mod excerpt;
 mod redaction;
@@ -8,74 +8,84 @@ pub use redaction::sanitized;
 pub(crate) use redaction::{Redactions, TextRegion};
 use std::fmt;
 
-/// How bad it is.
+/// How severe a diagnostic is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// The document is not used.
+    /// The document is refused.
     Error,
-    /// The document is used, but probably does not do what was meant.
+    /// The document is accepted, but part of it is probably unintended.
     Warning,
 }
 
-/// A place in a text: one line, one run of characters.
+/// A run of characters in one line of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TextPosition {
     /// From 1.
     pub line: usize,
     /// From 1, in characters.
     pub column: usize,
-    /// How many characters; at least 1.
+    /// In characters; at least 1.
     pub width: usize,
 }
 
-/// One finding.
+/// One error or warning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
     /// Error or warning.
     pub severity: Severity,
-    /// Where.
+    /// The value or name that it is about.
     pub position: TextPosition,
     /// What is wrong.
     pub message: String,
-    /// What would be right.
+    /// What to write instead.
     pub hint: Option<String>,
 }
 
-/// All findings of one document, in the order of the text, ready to be shown. It holds no secret of the document.
+/// All diagnostics of one document in the order of its text, with excerpts. It contains no secret of the document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiagnosticReport {
     source: String,
-    problems: Vec<Diagnostic>,
-    /// Of each problem, the line that it is in.
+    diagnostics: Vec<Diagnostic>,
+    /// The line of each diagnostic.
     excerpts: Vec<Option<Excerpt>>,
 }
 
 impl DiagnosticReport {
-    /// The findings in `text`, which was read from `source`.
-    pub(crate) fn new(source: &str, text: &str, mut problems: Vec<Diagnostic>, hidden: &Redactions) -> Self {
-        problems.sort_by_key(|problem| (problem.position, problem.severity));
+    /// The diagnostics of `text`, which was read from `source`.
+    pub(crate) fn new(
+        source: &str,
+        text: &str,
+        mut diagnostics: Vec<Diagnostic>,
+        redactions: &Redactions,
+    ) -> Self {
+        diagnostics.sort_by_key(|diagnostic| (diagnostic.position, diagnostic.severity));
         let mut lines = lines(text).zip(1..);
         let mut current: Option<(SourceLine, usize)> = None;
-        let excerpts = problems.iter().map(|problem| {
-            let wanted = problem.position.line;
+        let excerpts = diagnostics.iter().map(|diagnostic| {
+            let wanted = diagnostic.position.line;
             if current.as_ref().is_none_or(|(_, number)| *number != wanted) {
                 let found = lines.find(|(_, number)| *number == wanted);
-                current = found.map(|(text, number)| (SourceLine::new(number, text, hidden), number));
+                current = found.map(|(text, number)| (SourceLine::new(number, text, redactions), number));
             }
-            current.as_ref().map(|(line, _)| line.excerpt(problem.position))
+            current.as_ref().map(|(line, _)| line.excerpt(diagnostic.position))
         });
         let excerpts = excerpts.collect();
-        Self { source: sanitized(source), problems, excerpts }
+        Self { source: sanitized(source), diagnostics, excerpts }
     }
 
-    /// The findings.
-    pub fn problems(&self) -> &[Diagnostic] {
-        &self.problems
+    /// All errors and warnings.
+    pub fn diagnostics(&self) -> &[Diagnostic] {
+        &self.diagnostics
     }
 
-    /// How many of them are errors.
+    /// Whether there are neither errors nor warnings.
+    pub fn is_empty(&self) -> bool {
+        self.diagnostics.is_empty()
+    }
+
+    /// The number of errors.
     pub fn errors(&self) -> usize {
-        self.problems.iter().filter(|problem| problem.severity == Severity::Error).count()
+        self.diagnostics.iter().filter(|diagnostic| diagnostic.severity == Severity::Error).count()
     }
 }
 
@@ -83,16 +93,16 @@ impl std::error::Error for DiagnosticReport {}
 
 impl fmt::Display for DiagnosticReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, (problem, excerpt)) in self.problems.iter().zip(&self.excerpts).enumerate() {
+        for (index, (diagnostic, excerpt)) in self.diagnostics.iter().zip(&self.excerpts).enumerate() {
             if index > 0 {
                 writeln!(f)?;
             }
-            let TextPosition { line, column, .. } = problem.position;
-            let severity = match problem.severity {
+            let TextPosition { line, column, .. } = diagnostic.position;
+            let severity = match diagnostic.severity {
                 Severity::Error => "error",
                 Severity::Warning => "warning",
             };
-            writeln!(f, "{}:{line}:{column}: {severity}: {}", self.source, problem.message)?;
+            writeln!(f, "{}:{line}:{column}: {severity}: {}", self.source, diagnostic.message)?;
             if let Some(Excerpt { text, column, width }) = excerpt {
                 let margin = " ".repeat(line.to_string().len());
                 let before = text.chars().chain(std::iter::repeat(' ')).take(*column);
@@ -100,7 +110,7 @@ impl fmt::Display for DiagnosticReport {
                 writeln!(f, "  {line} | {text}")?;
                 writeln!(f, "  {margin} | {before}{}", "^".repeat(*width))?;
             }
-            if let Some(hint) = &problem.hint {
+            if let Some(hint) = &diagnostic.hint {
                 writeln!(f, "  hint: {hint}")?;
             }
         }
@@ -108,7 +118,7 @@ impl fmt::Display for DiagnosticReport {
     }
 }
 
-/// The lines of a text. YAML also ends them with a carriage return alone.
+/// The lines of a text. A carriage return alone also ends a line in YAML.
 pub(crate) fn lines(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = Some(text);
     std::iter::from_fn(move || {
@@ -123,12 +133,12 @@ pub(crate) fn lines(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The nearest of `known` to a word that is not among them, if one is near.
+/// The word of `known` that is most similar to `word`, if one is similar enough to suggest.
 pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     known
         .into_iter()
         .map(|candidate| (strsim::jaro_winkler(word, candidate), candidate))
-        .filter(|(likeness, _)| *likeness > 0.8)
+        .filter(|(similarity, _)| *similarity > 0.8)
         .max_by(|a, b| a.0.total_cmp(&b.0))
         .map(|(_, candidate)| candidate)
 }

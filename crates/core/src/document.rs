@@ -1,28 +1,30 @@
-//! A YAML document whose every value knows its place.
+//! A YAML document in which every value has a position.
 //!
-//! Serde stops at the first thing it cannot read. People want all of them at once: so a document is
-//! decoded, and when that fails, the offending entry is reported, cut out, and what is left is decoded
-//! again. Whoever checks the decoded value further names a finding by its [`DocumentPath`], and the document
-//! turns it into a line and a column. JSON is YAML, so the same holds for it.
+//! Serde stops at the first value that it cannot decode, and users want all errors at once. A [`Document`] is therefore
+//! decoded repeatedly: each value that fails is reported and removed, and the rest is decoded again. Later checks name a
+//! value by its [`DocumentPath`], and the document adds line and column. JSON is a subset of YAML and works the same way.
 
+mod decode;
+mod decode_messages;
 mod secrets;
-mod serde_messages;
-mod yaml;
+mod yaml_parser;
+mod yaml_tree;
 
-use crate::diagnostic::{Diagnostic, DiagnosticReport, Redactions, Severity, TextPosition};
+use crate::diagnostic::{Diagnostic, DiagnosticReport, Redactions, Severity, TextPosition, nearest};
+use decode::{DecodeError, NodeDeserializer};
 use serde::de::DeserializeOwned;
 use std::fmt;
-use yaml::YamlNode;
+use yaml_tree::YamlNode;
 
-/// Findings of a kind that are reported.
-const MOST_PROBLEMS: usize = 100;
-/// Each error takes another look at the whole document. Of a very large one, fewer errors are told: so many values are
-/// looked at.
-const MOST_WORK: usize = 1_000_000;
-/// A message quotes what was written, which may be a whole page.
+/// The most diagnostics of one severity in a report.
+const MOST_DIAGNOSTICS: usize = 100;
+/// Each error costs another pass over the document. Of a very large document fewer errors are reported: decoding ends
+/// after this many visited nodes.
+const MOST_VISITED_NODES: usize = 1_000_000;
+/// Messages quote the document, and a value may be a whole page.
 const LONGEST_MESSAGE: usize = 400;
-/// How the hint of an error begins that is one text.
-const HINT: &str = "\n  hint: ";
+/// Separates the hint in error texts of other crates.
+const HINT_LINE: &str = "\n  hint: ";
 
 /// One step into a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,7 +35,7 @@ pub enum PathSegment {
     Index(usize),
 }
 
-/// Where in a document a value stands, such as `rules[2].params.capacity`.
+/// The path of a value in a document, such as `rules[2].params.capacity`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DocumentPath(Vec<PathSegment>);
 
@@ -53,7 +55,7 @@ impl DocumentPath {
         self.with(PathSegment::Index(index))
     }
 
-    /// The name of the entry, if it is one of a mapping.
+    /// The name of the last field; `None` for an item of a sequence and for the root.
     pub fn name(&self) -> Option<&str> {
         match self.0.last() {
             Some(PathSegment::Field(name)) => Some(name),
@@ -61,7 +63,7 @@ impl DocumentPath {
         }
     }
 
-    /// What it is part of; the root is part of itself.
+    /// The path without its last segment; the root for the root.
     pub fn parent(&self) -> Self {
         let mut segments = self.0.clone();
         segments.pop();
@@ -88,7 +90,7 @@ impl fmt::Display for DocumentPath {
     }
 }
 
-/// What a finding points at.
+/// The part of a mapping entry that a diagnostic points at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryPart {
     /// The value.
@@ -97,175 +99,186 @@ pub enum EntryPart {
     Name,
 }
 
-/// A parsed document and what was found in it so far.
+/// A parsed document and the diagnostics so far.
 pub struct Document {
     source: String,
     text: String,
     root: YamlNode,
-    problems: Vec<Diagnostic>,
-    hidden: Redactions,
+    diagnostics: Vec<Diagnostic>,
+    redactions: Redactions,
 }
 
-/// Without what stands in it, which may be secret.
+/// Without the text, which may contain secrets.
 impl fmt::Debug for Document {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Document").field("source", &self.source).field("problems", &self.problems).finish()
+        f.debug_struct("Document")
+            .field("source", &self.source)
+            .field("diagnostics", &self.diagnostics)
+            .finish()
     }
 }
 
 impl Document {
-    /// Reads `text`; `source` is its name in reports. What is not even YAML is a report at once.
+    /// Parses `text`; `source` is its name in reports. A text that is not YAML is a report at once.
     pub fn parse(source: &str, text: &str) -> Result<Self, DiagnosticReport> {
-        // Some editors begin a file with a mark of its encoding; columns do not count it.
+        // Some editors write a byte order mark. Columns do not count it.
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        match yaml::parse(text) {
-            Ok((root, problems)) => {
-                let (source, text, hidden) = (source.to_owned(), text.to_owned(), secrets::in_tree(&root));
-                let mut document = Self { source, text, root, problems: Vec::new(), hidden };
-                problems.into_iter().for_each(|problem| document.note(problem));
+        match yaml_parser::parse(text) {
+            Ok((root, errors)) => {
+                let (source, text) = (source.to_owned(), text.to_owned());
+                let redactions = secrets::in_tree(&root);
+                let mut document = Self { source, text, root, diagnostics: Vec::new(), redactions };
+                errors.into_iter().for_each(|error| document.add(error));
                 Ok(document)
             }
-            Err(mut problem) => {
-                let hidden = secrets::in_text(text);
-                problem.message = hidden.scrub(&problem.message);
-                Err(DiagnosticReport::new(source, text, vec![problem], &hidden))
+            Err(mut error) => {
+                let redactions = secrets::in_text(text);
+                error.message = redactions.redact(&error.message);
+                Err(DiagnosticReport::new(source, text, vec![error], &redactions))
             }
         }
     }
 
-    /// Decodes the document, cutting out what cannot be read and noting it. None if nothing is left.
+    /// Decodes the document. Values that cannot be decoded are reported and removed. `None` if nothing is left.
+    ///
+    /// A custom error of a `Deserialize` implementation may end with a hint, as in `5x is not a size; write 5k`.
     pub fn decode<T: DeserializeOwned>(&mut self) -> Option<T> {
         if !self.root.is_mapping() {
             let hint = "write `name: value` lines";
-            self.error(&DocumentPath::root(), "the document has to be a mapping", hint);
+            self.error(&DocumentPath::root(), "the document must be a mapping", hint);
             return None;
         }
-        // An entry without a value is a slip more often than a wish, and a rule with an empty condition
-        // would be about everybody.
-        for (name, position) in self.root.cut_empty() {
-            let (message, hint) = serde_messages::empty(name.as_deref());
-            self.note(Diagnostic { severity: Severity::Error, position, message, hint: Some(hint) });
+        // An entry without a value is probably unintended, and a rule with an empty condition would match all
+        // requests.
+        for (name, position) in self.root.remove_empty() {
+            let (message, hint) = decode_messages::empty(name.as_deref());
+            self.add(Diagnostic { severity: Severity::Error, position, message, hint: Some(hint) });
         }
-        let mut work = 0usize;
+        let mut visited = 0usize;
         loop {
-            work = work.saturating_add(self.root.size());
-            let error = match serde_path_to_error::deserialize::<_, T>(self.root.to_json()) {
+            visited = visited.saturating_add(self.root.size());
+            let error = match serde_path_to_error::deserialize::<_, T>(NodeDeserializer(&self.root)) {
                 Ok(value) => return Some(value),
                 Err(error) => error,
             };
             let path = path_of(error.path());
-            let message = error.inner().to_string();
-            let at = if message.starts_with("unknown field") { EntryPart::Name } else { EntryPart::Value };
-            let (message, hint) = serde_messages::explain(&message, path.name());
-            let is_root = path.0.is_empty();
-            // What is no field and resembles none may be a key that is indented wrongly.
-            if at == EntryPart::Name
-                && let Some(entry) = self.root.entry(&path.0)
-                && !secrets::is_word(&entry.name)
-                && !hint.as_ref().is_some_and(|hint| hint.starts_with(serde_messages::GUESS))
-            {
-                secrets::hide_entry(entry, &mut self.hidden);
-            }
-            self.problem(Severity::Error, &path, at, message, hint);
-            let is_enough = self.has_enough(Severity::Error) || work > MOST_WORK;
-            if is_root || is_enough || !self.root.cut(&path.0) {
+            let error = error.into_inner();
+            self.add_decode_error(&path, &error);
+            let is_enough = self.is_full(Severity::Error) || visited > MOST_VISITED_NODES;
+            if path.0.is_empty() || is_enough || !self.root.remove(&path.0) {
                 return None;
             }
         }
     }
 
-    /// Notes an error about the value at `path`.
+    fn add_decode_error(&mut self, path: &DocumentPath, error: &DecodeError) {
+        let mut part = EntryPart::Value;
+        if let DecodeError::UnknownField { name, known } = error {
+            part = EntryPart::Name;
+            // A name that resembles no field may be an API key with the wrong indentation.
+            let is_typo = nearest(name, known.iter().copied()).is_some();
+            if let Some(entry) = self.root.entry(&path.0)
+                && !secrets::is_word(&entry.name)
+                && !is_typo
+            {
+                secrets::redact_entry(entry, &mut self.redactions);
+            }
+        }
+        let message = decode_messages::message(error, path.name());
+        self.report(Severity::Error, path, part, message, decode_messages::hint(error));
+    }
+
+    /// Adds an error about the value at `path`.
     pub fn error(&mut self, path: &DocumentPath, message: impl Into<String>, hint: impl Into<Hint>) {
-        self.problem(Severity::Error, path, EntryPart::Value, message.into(), hint.into().0);
+        self.report(Severity::Error, path, EntryPart::Value, message.into(), hint.into().0);
     }
 
-    /// Notes an error about the name of the entry at `path`.
+    /// Adds an error about the name of the entry at `path`.
     pub fn error_at_name(&mut self, path: &DocumentPath, message: impl Into<String>, hint: impl Into<Hint>) {
-        self.problem(Severity::Error, path, EntryPart::Name, message.into(), hint.into().0);
+        self.report(Severity::Error, path, EntryPart::Name, message.into(), hint.into().0);
     }
 
-    /// Notes an error about something that the mapping at `path` lacks, unless an entry of it was cut out
-    /// before: then that may well have been it.
+    /// Adds an error about something that the mapping at `path` lacks, unless an entry of it was removed: that entry
+    /// may be the missing one.
     pub fn missing(&mut self, path: &DocumentPath, message: impl Into<String>, hint: impl Into<Hint>) {
         if !self.is_damaged(path) {
-            self.problem(Severity::Error, path, EntryPart::Value, message.into(), hint.into().0);
+            self.report(Severity::Error, path, EntryPart::Value, message.into(), hint.into().0);
         }
     }
 
-    /// Whether an error was found so far.
+    /// Whether an error was added so far.
     pub fn has_errors(&self) -> bool {
-        self.problems.iter().any(|problem| problem.severity == Severity::Error)
+        self.diagnostics.iter().any(|diagnostic| diagnostic.severity == Severity::Error)
     }
 
-    /// Whether anything was cut out of the value at `path`.
+    /// Whether anything was removed from the value at `path`.
     pub fn is_damaged(&self, path: &DocumentPath) -> bool {
         self.root.is_damaged(&path.0)
     }
 
-    /// Whether the very entry at `path` was cut out.
-    pub fn is_lost(&self, path: &DocumentPath) -> bool {
-        self.root.is_lost(&path.0)
+    /// Whether the entry at `path` itself was removed.
+    pub fn is_removed(&self, path: &DocumentPath) -> bool {
+        self.root.is_removed(&path.0)
     }
 
-    /// Notes a warning about the value at `path`.
+    /// Adds a warning about the value at `path`.
     pub fn warning(&mut self, path: &DocumentPath, message: impl Into<String>, hint: impl Into<Hint>) {
-        self.problem(Severity::Warning, path, EntryPart::Value, message.into(), hint.into().0);
+        self.report(Severity::Warning, path, EntryPart::Value, message.into(), hint.into().0);
     }
 
-    /// Notes a warning about the name of the entry at `path`.
+    /// Adds a warning about the name of the entry at `path`.
     pub fn warning_at_name(
         &mut self,
         path: &DocumentPath,
         message: impl Into<String>,
         hint: impl Into<Hint>,
     ) {
-        self.problem(Severity::Warning, path, EntryPart::Name, message.into(), hint.into().0);
+        self.report(Severity::Warning, path, EntryPart::Name, message.into(), hint.into().0);
     }
 
-    /// The line on which the value at `path` begins.
+    /// The line on which the value at `path` starts.
     pub fn line(&self, path: &DocumentPath) -> usize {
         self.root.locate(&path.0, EntryPart::Value).line
     }
 
-    /// Everything found.
+    /// All diagnostics.
     pub fn into_report(self) -> DiagnosticReport {
-        DiagnosticReport::new(&self.source, &self.text, self.problems, &self.hidden)
+        DiagnosticReport::new(&self.source, &self.text, self.diagnostics, &self.redactions)
     }
 
-    fn problem(
+    fn report(
         &mut self,
         severity: Severity,
         path: &DocumentPath,
-        at: EntryPart,
+        part: EntryPart,
         message: String,
         hint: Option<String>,
     ) {
-        if self.has_enough(severity) {
+        if self.is_full(severity) {
             return;
         }
-        let position: TextPosition = self.root.locate(&path.0, at);
-        self.note(Diagnostic { severity, position, message, hint });
+        let position: TextPosition = self.root.locate(&path.0, part);
+        self.add(Diagnostic { severity, position, message, hint });
     }
 
-    /// Errors and warnings are counted apart: warnings must not crowd out an error.
-    fn has_enough(&self, severity: Severity) -> bool {
-        self.problems.iter().filter(|known| known.severity == severity).count() >= MOST_PROBLEMS
+    /// Errors and warnings are counted separately: warnings must not crowd out an error.
+    fn is_full(&self, severity: Severity) -> bool {
+        self.diagnostics.iter().filter(|known| known.severity == severity).count() >= MOST_DIAGNOSTICS
     }
 
-    /// What several rules inherit is found wrong several times, and said once.
-    fn note(&mut self, mut problem: Diagnostic) {
-        if self.has_enough(problem.severity) {
+    /// A value that several rules inherit fails once for each, and is reported once.
+    fn add(&mut self, mut diagnostic: Diagnostic) {
+        if self.is_full(diagnostic.severity) {
             return;
         }
-        // Errors of other crates carry their hint with them.
-        let (message, hint) = match problem.message.split_once(HINT) {
-            Some((message, hint)) if problem.hint.is_none() => (message.to_owned(), Some(hint.to_owned())),
-            _ => (problem.message, problem.hint),
+        let (message, hint) = match diagnostic.message.split_once(HINT_LINE) {
+            Some((message, hint)) if diagnostic.hint.is_none() => (message.to_owned(), Some(hint.to_owned())),
+            _ => (diagnostic.message, diagnostic.hint),
         };
-        problem.message = shortened(self.hidden.scrub(&message));
-        problem.hint = hint.map(|hint| shortened(self.hidden.scrub(&hint)));
-        if !self.problems.contains(&problem) {
-            self.problems.push(problem);
+        diagnostic.message = shortened(self.redactions.redact(&message));
+        diagnostic.hint = hint.map(|hint| shortened(self.redactions.redact(&hint)));
+        if !self.diagnostics.contains(&diagnostic) {
+            self.diagnostics.push(diagnostic);
         }
     }
 }
@@ -277,7 +290,7 @@ fn shortened(text: String) -> String {
     }
 }
 
-/// An optional hint, so that callers write a text or `None`.
+/// An optional hint: converts from a text and from `None`.
 #[derive(Debug)]
 pub struct Hint(Option<String>);
 

@@ -1,23 +1,23 @@
-//! The line that a finding points at, fit to be shown: secrets hidden, control characters escaped, comments left out,
-//! and of a long line the part around the finding.
+//! The line that a diagnostic points at: secrets redacted, control characters escaped, comments omitted, and a long line
+//! cut to the part around the position.
 
 use super::TextPosition;
-use super::redaction::{MASK, Redactions, logins, push_escaped};
+use super::redaction::{MASK, Redactions, credentials, push_escaped};
 use std::ops::Range;
 
-/// Of a long line, so many characters are shown, and so many of them before the finding.
-const MOST: usize = 160;
+/// The longest excerpt of a line, and how much of it precedes the position, in characters.
+const LONGEST: usize = 160;
 const BEFORE: usize = 60;
 
 /// One line of a document.
 pub(super) struct SourceLine {
     chars: Vec<char>,
-    /// In order, and apart from each other.
-    hidden: Vec<Range<usize>>,
-    comment: Option<usize>,
+    /// In order and disjoint.
+    redacted: Vec<Range<usize>>,
+    comment_start: Option<usize>,
 }
 
-/// A part of a line, and the run in it that is marked, in characters from 0.
+/// Part of a line and the marked run in it; columns in characters from 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Excerpt {
     pub(super) text: String,
@@ -26,14 +26,14 @@ pub(super) struct Excerpt {
 }
 
 impl SourceLine {
-    /// The line `number`, whose text is `text`.
-    pub(super) fn new(number: usize, text: &str, hidden: &Redactions) -> Self {
+    /// Line `number` with the text `text`.
+    pub(super) fn new(number: usize, text: &str, redactions: &Redactions) -> Self {
         let chars: Vec<char> = text.chars().collect();
-        let mut ranges: Vec<Range<usize>> = hidden
+        let mut ranges: Vec<Range<usize>> = redactions
             .columns(number)
             .map(|range| range.start.min(chars.len())..range.end.min(chars.len()))
             .filter(|range| !range.is_empty())
-            .chain(logins(&chars))
+            .chain(credentials(&chars))
             .collect();
         ranges.sort_by_key(|range| range.start);
         let mut merged: Vec<Range<usize>> = Vec::new();
@@ -43,37 +43,37 @@ impl SourceLine {
                 _ => merged.push(range),
             }
         }
-        let comment = comment(&chars);
-        Self { chars, hidden: merged, comment }
+        let comment_start = comment_start(&chars);
+        Self { chars, redacted: merged, comment_start }
     }
 
     /// The part around `position`.
     pub(super) fn excerpt(&self, position: TextPosition) -> Excerpt {
         let marked = position.column.saturating_sub(1);
-        // What a comment says cannot be told: old keys are often left there.
-        let end = match self.comment.filter(|comment| *comment > marked) {
+        // Comments are omitted: disabled keys are often left in them.
+        let end = match self.comment_start.filter(|comment| *comment > marked) {
             Some(comment) => comment,
             None => self.chars.len(),
         };
-        let is_long = end > MOST;
+        let is_long = end > LONGEST;
         let first = if is_long { marked.saturating_sub(BEFORE).min(end) } else { 0 };
-        let last = if is_long { (first + MOST).min(end) } else { end };
+        let last = if is_long { (first + LONGEST).min(end) } else { end };
         let mut text = String::new();
         if first > 0 {
             text.push('…');
         }
         let mut at = text.chars().count();
-        // Where the mark begins and ends in what is shown.
+        // The start and the end of the mark in the excerpt.
         let (mut from, mut to) = (None, at);
         let marked_to = marked.saturating_add(position.width.max(1));
-        let mut hidden = self.hidden.iter().filter(|range| range.end > first).peekable();
+        let mut redacted = self.redacted.iter().filter(|range| range.end > first).peekable();
         let mut mask: Option<(usize, usize)> = None;
         for index in first..last {
-            while hidden.peek().is_some_and(|range| range.end <= index) {
-                hidden.next();
+            while redacted.peek().is_some_and(|range| range.end <= index) {
+                redacted.next();
                 mask = None;
             }
-            let place = match (hidden.peek(), mask) {
+            let shown = match (redacted.peek(), mask) {
                 (Some(range), Some(mask)) if range.contains(&index) => mask,
                 (Some(range), None) if range.contains(&index) => {
                     text.push_str(MASK);
@@ -88,10 +88,10 @@ impl SourceLine {
                     (at, at + text[before..].chars().count())
                 }
             };
-            at = place.1;
+            at = shown.1;
             if (marked..marked_to).contains(&index) {
-                from = from.or(Some(place.0));
-                to = place.1;
+                from = from.or(Some(shown.0));
+                to = shown.1;
             }
         }
         if last < end {
@@ -102,8 +102,8 @@ impl SourceLine {
     }
 }
 
-/// Where the comment at the end of a line begins, with the spaces before it.
-fn comment(line: &[char]) -> Option<usize> {
+/// The start of the comment at the end of a line, with the spaces before it.
+fn comment_start(line: &[char]) -> Option<usize> {
     let mut quote: Option<char> = None;
     let mut before = ' ';
     for (index, c) in line.iter().copied().enumerate() {
@@ -130,9 +130,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_shown_without_its_secrets() {
-        let mut hidden = Redactions::default();
-        hidden.hide_region(TextRegion { start: (1, 9), end: (1, 16) });
+    fn secrets_are_redacted() {
+        let mut redactions = Redactions::default();
+        redactions.add_region(TextRegion { start: (1, 9), end: (1, 16) });
         let table: &[(&str, usize, usize, &str, usize, usize)] = &[
             ("secret: hunter2", 9, 7, "secret: ***", 8, 3),
             ("secret: hunter2, b: 5", 21, 1, "secret: ***, b: 5", 16, 1),
@@ -144,7 +144,7 @@ mod tests {
             ("x", 9, 1, "x", 8, 1),
         ];
         for (text, column, width, shown, at, marked) in table {
-            let line = SourceLine::new(1, text, &hidden);
+            let line = SourceLine::new(1, text, &redactions);
             let excerpt = line.excerpt(TextPosition { line: 1, column: *column, width: *width });
             assert_eq!(
                 (excerpt.text.as_str(), excerpt.column, excerpt.width),
@@ -155,13 +155,13 @@ mod tests {
     }
 
     #[test]
-    fn of_a_long_line_the_part_around_the_finding_is_shown() {
+    fn long_lines_are_cut_around_the_position() {
         let text = "x".repeat(5_000);
         let line = SourceLine::new(1, &text, &Redactions::default());
         for column in [1, 60, 61, 2_500, 5_000] {
             let excerpt = line.excerpt(TextPosition { line: 1, column, width: 9_000 });
             let count = excerpt.text.chars().count();
-            assert!(count <= MOST + 2, "{count}");
+            assert!(count <= LONGEST + 2, "{count}");
             assert!(excerpt.column + excerpt.width <= count, "{excerpt:?}");
         }
     }

@@ -1,46 +1,46 @@
-//! What reports must not show: secrets and API keys, by their place in the text and by what they say.
+//! Redaction of secrets and API keys in reports, by region of the text and by value.
 //!
-//! A report shows the line that is at fault, and its message quotes what was written. Both end in terminals, logs and
-//! tickets. So a document says which of its values are secret, and everything that is shown passes through here.
+//! A report shows the line of an error, and its message quotes values. Both end up in terminals, logs and tickets. A
+//! document therefore declares which of its values are secret, and all output passes through this module.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
 
-/// Stands for what is not shown, whatever its length.
+/// Replaces a secret of any length.
 pub(crate) const MASK: &str = "***";
-/// Texts this short also stand in messages of our own: they are hidden where they are quoted.
+/// Texts up to this length also occur in the words of messages: they are redacted only in quotes.
 const SHORT: usize = 3;
-/// Names of parameters whose values are secret, in addresses and the like.
+/// Parts of the names of URL parameters whose values are secret.
 const PARAMETERS: [&str; 6] = ["pass", "pwd", "secret", "token", "key", "credential"];
 
-/// Logins that stand in our own hints.
+/// Credentials in the hints of Tollgate itself.
 const EXAMPLES: [&str; 3] = ["user:password", ":password", ":p%40ss"];
 
-/// A run of a text, over several lines if need be: lines and columns from 1, the end exclusive.
+/// A run of a text, possibly over several lines: lines and columns from 1, the end exclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TextRegion {
     pub(crate) start: (usize, usize),
     pub(crate) end: (usize, usize),
 }
 
-/// See the module.
+/// The regions and values of a document that are secret.
 #[derive(Clone, Default)]
 pub(crate) struct Redactions {
     regions: Vec<TextRegion>,
-    /// The longest first, so that none is cut by one that it contains.
+    /// Longest first, so that a text is replaced before the texts it contains.
     texts: BTreeSet<(Reverse<usize>, String)>,
 }
 
 impl Redactions {
-    /// Hides a run of the text.
-    pub(crate) fn hide_region(&mut self, region: TextRegion) {
+    /// Redacts a run of the text in excerpts.
+    pub(crate) fn add_region(&mut self, region: TextRegion) {
         self.regions.push(region);
     }
 
-    /// Hides a text wherever a message quotes it.
-    pub(crate) fn hide_text(&mut self, text: &str) {
+    /// Redacts a value wherever a message quotes it.
+    pub(crate) fn add_text(&mut self, text: &str) {
         let escaped = format!("{text:?}");
         let escaped = &escaped[1..escaped.len() - 1];
         for form in [text, text.trim(), escaped] {
@@ -50,8 +50,8 @@ impl Redactions {
         }
     }
 
-    /// A message without what is hidden, and fit for a terminal.
-    pub(crate) fn scrub(&self, message: &str) -> String {
+    /// The message without secrets and control characters.
+    pub(crate) fn redact(&self, message: &str) -> String {
         let mut message = message.to_owned();
         for (_, text) in &self.texts {
             if message.contains(text.as_str()) {
@@ -61,7 +61,7 @@ impl Redactions {
         printable(&message)
     }
 
-    /// The columns of a line that are hidden, from 0.
+    /// The redacted columns of a line, from 0.
     pub(super) fn columns(&self, line: usize) -> impl Iterator<Item = Range<usize>> {
         self.regions.iter().filter(move |region| (region.start.0..=region.end.0).contains(&line)).map(
             move |TextRegion { start, end }| {
@@ -73,14 +73,14 @@ impl Redactions {
     }
 }
 
-/// Never the texts themselves.
+/// Without the texts.
 impl fmt::Debug for Redactions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Hidden({} texts)", self.texts.len())
     }
 }
 
-/// `message` with `text` hidden where it stands by itself; in the middle of a word it is another word's part.
+/// `message` with `text` replaced where it is a word of its own, not part of a longer word.
 fn without(message: &str, text: &str) -> String {
     let is_short = text.chars().count() <= SHORT;
     let bounds = |before: Option<char>, after: Option<char>| {
@@ -100,32 +100,32 @@ fn without(message: &str, text: &str) -> String {
     shown + rest
 }
 
-/// A text that is not ours, fit to be shown: without logins in addresses, and with control characters escaped, but for
-/// the ends of lines.
+/// An external text made safe to print: credentials in URLs are redacted, and control characters other than line ends
+/// are escaped.
 pub fn sanitized(text: &str) -> String {
     let lines: Vec<String> = text.split('\n').map(printable).collect();
     lines.join("\n")
 }
 
-/// One line without logins, its control characters escaped.
+/// One line with credentials redacted and control characters escaped.
 fn printable(text: &str) -> String {
     let chars: Vec<char> = text.chars().collect();
     let mut shown = String::with_capacity(text.len());
-    let mut logins = logins(&chars).into_iter().peekable();
+    let mut credentials = credentials(&chars).into_iter().peekable();
     for (index, c) in chars.iter().enumerate() {
-        while logins.peek().is_some_and(|login| login.end <= index) {
-            logins.next();
+        while credentials.peek().is_some_and(|range| range.end <= index) {
+            credentials.next();
         }
-        match logins.peek() {
-            Some(login) if login.start == index => shown.push_str(MASK),
-            Some(login) if login.contains(&index) => {}
+        match credentials.peek() {
+            Some(range) if range.start == index => shown.push_str(MASK),
+            Some(range) if range.contains(&index) => {}
             _ => push_escaped(*c, &mut shown),
         }
     }
     shown
 }
 
-/// Appends `c`; what would move the cursor, or reorder what stands around it, in an escaped form.
+/// Appends `c`, escaped if it would move the cursor or reorder the text around it.
 pub(super) fn push_escaped(c: char, to: &mut String) {
     let reorders = matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}');
     if c.is_control() || reorders || c == '\u{feff}' {
@@ -135,9 +135,9 @@ pub(super) fn push_escaped(c: char, to: &mut String) {
     }
 }
 
-/// The logins in the addresses of a line, and the values of parameters such as `password=`, in order: what stands before the
-/// last `@` of a word, behind its `://` if it has one.
-pub(super) fn logins(line: &[char]) -> Vec<Range<usize>> {
+/// The credentials in the URLs of a line and the values of parameters such as `password=`, in order. Credentials are the
+/// part of a word before its last `@`, after its `://` if it has one.
+pub(super) fn credentials(line: &[char]) -> Vec<Range<usize>> {
     let mut found: Vec<Range<usize>> = Vec::new();
     let ends_word = |c: &char| c.is_whitespace() || matches!(c, '"' | '\'' | '`');
     let mut at = 0;
@@ -145,14 +145,14 @@ pub(super) fn logins(line: &[char]) -> Vec<Range<usize>> {
         let word = line[at..].iter().position(ends_word).map_or(line.len(), |length| at + length);
         let scheme = line[at..word].windows(3).position(|three| three == [':', '/', '/']);
         let start = scheme.map_or(at, |scheme| at + scheme + 3);
-        let login = line[start..word].iter().rposition(|c| *c == '@').filter(|length| *length > 0);
-        if let Some(end) = login.map(|length| start + length)
+        let at_sign = line[start..word].iter().rposition(|c| *c == '@').filter(|length| *length > 0);
+        if let Some(end) = at_sign.map(|length| start + length)
             && (scheme.is_some() || line[start..end].contains(&':'))
             && !EXAMPLES.contains(&line[start..end].iter().collect::<String>().as_str())
         {
             found.push(start..end);
         }
-        let from = found.last().map_or(at, |login| login.end.max(at));
+        let from = found.last().map_or(at, |range| range.end.max(at));
         let equals = line[from..word].iter().position(|c| *c == '=').map(|equals| from + equals);
         if let Some(equals) = equals {
             let name: String = line[from..equals].iter().collect::<String>().to_lowercase();
@@ -170,10 +170,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_hidden_is_hidden_wherever_it_is_quoted() {
-        let mut hidden = Redactions::default();
+    fn secrets_are_redacted_wherever_a_message_quotes_them() {
+        let mut redactions = Redactions::default();
         for text in ["hunter2", "b", "say \"hi\"", "12345", "5", "hunter2-long"] {
-            hidden.hide_text(text);
+            redactions.add_text(text);
         }
         for (message, expected) in [
             ("`hunter2` is not a size", "`***` is not a size"),
@@ -185,12 +185,12 @@ mod tests {
             ("5 of 5 cannot pass", "5 of 5 cannot pass"),
             ("\u{1b}[31mred\u{7}", "\\u{1b}[31mred\\u{7}"),
         ] {
-            assert_eq!(hidden.scrub(message), expected);
+            assert_eq!(redactions.redact(message), expected);
         }
     }
 
     #[test]
-    fn logins_in_addresses_are_not_shown() {
+    fn credentials_in_urls_are_redacted() {
         for (text, expected) in [
             ("redis://u:p@h:1/2", "redis://***@h:1/2"),
             ("a http://u:p@x@h, b", "a http://***@h, b"),

@@ -1,24 +1,23 @@
-//! Which values of a document are secret, and are hidden in everything that is said about it.
+//! Which values of a document are secret, and are redacted in all reports about it.
 //!
-//! Secret are passwords, secrets, tokens and logins in addresses. API keys are, too: each is a
-//! credential, and a rule file has them in lists, tiers, overrides, patterns and tests. Addresses, networks and bare wildcards among
-//! them are not, and help to see what is wrong.
+//! Passwords, secrets, tokens and credentials in URLs are secret. API keys are too: a rule file contains them in lists,
+//! tiers, overrides, patterns and tests. Addresses, networks and bare wildcards among them are shown, because they help to
+//! find the error.
 
-use super::yaml::{YamlContent, YamlEntry, YamlNode};
+use super::yaml_tree::{YamlContent, YamlEntry, YamlNode, YamlScalar};
 use crate::diagnostic::{Redactions, TextRegion, lines};
 use crate::rules::lists::looks_like_an_address;
 use crate::rules::pattern::network;
-use serde_json::Value;
 
-/// Parts of names that are followed by a secret, in lower case and without `-` and `_`.
+/// Parts of the names of fields that hold a secret, in lower case and without `-` and `_`.
 const SECRET: [&str; 8] =
     ["password", "passwd", "passphrase", "pwd", "secret", "token", "credential", "privatekey"];
-/// Where a document cannot be read as YAML, the value of a name with one of these in it is hidden.
+/// In a text that is not YAML, the value of a name that contains one of these is redacted.
 const SUSPECT: [&str; 15] = [
     "pass", "pwd", "secret", "token", "cred", "key", "auth", "private", "store", "allow", "deny", "list",
     "override", "url", "dsn",
 ];
-/// Fields that hold secrets or API keys: one that is misspelled like these holds the same.
+/// Fields that hold secrets or API keys. A misspelled field that resembles one of them is treated like it.
 const SECRET_FIELDS: [&str; 15] = [
     "allow",
     "deny",
@@ -36,15 +35,15 @@ const SECRET_FIELDS: [&str; 15] = [
     "credential",
     "auth",
 ];
-/// Fields that resemble these and hold nothing of the kind.
+/// Fields that resemble these and hold no secret.
 const OPEN_FIELDS: [&str; 3] = ["allowempty", "over", "pass"];
-/// What stands for such a secret in the settings, and is none.
+/// Sources of identities: in the settings these replace a secret of the same field.
 const SOURCES: [&str; 7] = ["header", "trusted_header", "query", "cookie", "bearer", "jwt", "ip"];
 
-/// What of a value is hidden.
+/// Which part of a value is redacted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Secrecy {
-    /// Nothing, as far as the names above it tell.
+    /// Nothing, unless the name of an inner field says otherwise.
     Open,
     /// Everything.
     All,
@@ -52,52 +51,54 @@ enum Secrecy {
     Keys,
     /// The names of entries, which are API keys; not their values.
     Names,
-    /// What is not the name of a source of identities.
+    /// All but the names of sources of identities.
     Source,
-    /// What is not a plain word, such as the name of an identity.
+    /// All but plain words, such as the name of an identity.
     Words,
-    /// The address of a store: all but `memory`.
+    /// The URL of a store: all but `memory`.
     Store,
 }
 
-/// Everything secret under `root`.
+/// The secrets of a document.
 pub(super) fn in_tree(root: &YamlNode) -> Redactions {
-    let mut hidden = Redactions::default();
-    visit(root, Secrecy::Open, "", &mut hidden);
-    hidden
+    let mut redactions = Redactions::default();
+    visit(root, Secrecy::Open, "", &mut redactions);
+    redactions
 }
 
-/// Hides an entry as a whole: its name may be an API key that stands in the wrong place.
-pub(super) fn hide_entry(entry: &YamlEntry, hidden: &mut Redactions) {
-    hide(entry.region(), &Value::String(entry.name.clone()), hidden);
-    visit(&entry.value, Secrecy::All, "", hidden);
+/// Redacts an entry with its name, which may be a misplaced API key.
+pub(super) fn redact_entry(entry: &YamlEntry, redactions: &mut Redactions) {
+    redact_name(entry, redactions);
+    visit(&entry.value, Secrecy::All, "", redactions);
 }
 
-/// Whether a text may be the name of a field, rather than an API key.
+/// Whether a text may be the name of a field rather than an API key.
 pub(super) fn is_word(text: &str) -> bool {
     text.len() <= 32 && text.bytes().all(|byte| byte.is_ascii_alphabetic() || matches!(byte, b'_' | b'-'))
 }
 
-fn visit(node: &YamlNode, secrecy: Secrecy, parent: &str, hidden: &mut Redactions) {
+fn visit(node: &YamlNode, secrecy: Secrecy, parent: &str, redactions: &mut Redactions) {
     match &node.content {
         YamlContent::Scalar(value) => {
-            if hides(secrecy, value) {
-                hide(node.region(), value, hidden);
+            if is_secret(secrecy, value) {
+                redact(node.region(), value, redactions);
             }
         }
-        YamlContent::Sequence(items) => items.iter().for_each(|item| visit(item, secrecy, parent, hidden)),
+        YamlContent::Sequence(items) => {
+            items.iter().for_each(|item| visit(item, secrecy, parent, redactions))
+        }
         YamlContent::Mapping(entries) => {
             for entry in entries.iter().chain(&node.repeated) {
-                if hides_name(secrecy, &entry.name) {
-                    hide(entry.region(), &Value::String(entry.name.clone()), hidden);
+                if is_secret_name(secrecy, &entry.name) {
+                    redact_name(entry, redactions);
                 }
-                visit(&entry.value, below(secrecy, parent, entry), &entry.name, hidden);
+                visit(&entry.value, below(secrecy, parent, entry), &entry.name, redactions);
             }
         }
     }
 }
 
-/// What is hidden of an entry's value.
+/// Which part of an entry's value is redacted.
 fn below(secrecy: Secrecy, parent: &str, entry: &YamlEntry) -> Secrecy {
     match (secrecy, entry.name.as_str()) {
         (Secrecy::All, _) => Secrecy::All,
@@ -142,10 +143,10 @@ fn by_plain_name(plain: &str, parent: &str, entry: &YamlEntry) -> Secrecy {
     }
 }
 
-fn hides(secrecy: Secrecy, value: &Value) -> bool {
+fn is_secret(secrecy: Secrecy, value: &YamlScalar) -> bool {
     let text = match value {
-        Value::String(text) => text.as_str(),
-        // So short a number says nothing where a word is expected.
+        YamlScalar::Text(text) => text.as_str(),
+        // A number where a word is expected is no secret.
         _ => return matches!(secrecy, Secrecy::All | Secrecy::Keys | Secrecy::Source | Secrecy::Store),
     };
     match secrecy {
@@ -158,7 +159,7 @@ fn hides(secrecy: Secrecy, value: &Value) -> bool {
     }
 }
 
-fn hides_name(secrecy: Secrecy, name: &str) -> bool {
+fn is_secret_name(secrecy: Secrecy, name: &str) -> bool {
     match secrecy {
         Secrecy::Names => is_key(name),
         Secrecy::All => !is_word(name),
@@ -167,48 +168,55 @@ fn hides_name(secrecy: Secrecy, name: &str) -> bool {
     }
 }
 
-/// Whether a text stands for a client that could be impersonated.
+/// Whether a text identifies a client that could be impersonated.
 fn is_key(text: &str) -> bool {
     let is_wildcard = text.chars().all(|c| matches!(c, '*' | '?'));
     !is_wildcard && network(text).is_none() && !looks_like_an_address(text)
 }
 
-fn hide(region: TextRegion, value: &Value, hidden: &mut Redactions) {
-    hidden.hide_region(region);
+fn redact_name(entry: &YamlEntry, redactions: &mut Redactions) {
+    redactions.add_region(entry.name_region());
+    redactions.add_text(&entry.name);
+}
+
+fn redact(region: TextRegion, value: &YamlScalar, redactions: &mut Redactions) {
+    redactions.add_region(region);
     match value {
-        Value::String(text) => hidden.hide_text(text),
-        Value::Number(number) => {
-            hidden.hide_text(&number.to_string());
-            // Messages may show a number in another form than it was written in.
-            number.as_f64().into_iter().for_each(|number| hidden.hide_text(&number.to_string()));
+        YamlScalar::Null | YamlScalar::Bool(_) => {}
+        YamlScalar::Unsigned(number) => redactions.add_text(&number.to_string()),
+        YamlScalar::Signed(number) => redactions.add_text(&number.to_string()),
+        // Messages print a number in one of these forms.
+        YamlScalar::Float(number) => {
+            redactions.add_text(&number.to_string());
+            redactions.add_text(&format!("{number:?}"));
         }
-        _ => {}
+        YamlScalar::Text(text) => redactions.add_text(text),
     }
 }
 
-/// What is hidden of a text that is not YAML, where fields cannot be told apart: everything that follows a name that
-/// looks like that of a secret, to the end of the line and over the lines that belong to it.
+/// The secrets of a text that is not YAML, where fields cannot be told apart: everything after a name that resembles that
+/// of a secret, up to the end of its line and of its continuation lines.
 pub(super) fn in_text(text: &str) -> Redactions {
-    let mut hidden = Redactions::default();
+    let mut redactions = Redactions::default();
     let mut open: Option<MultilineSecret> = None;
     for (line, number) in lines(text).zip(1..) {
-        if let Some(value) = open.as_mut().filter(|value| value.goes_on(line)) {
+        if let Some(value) = open.as_mut().filter(|value| value.continues(line)) {
             value.read(line);
-            hidden.hide_region(TextRegion { start: (number, 1), end: (number, usize::MAX) });
+            redactions.add_region(TextRegion { start: (number, 1), end: (number, usize::MAX) });
             continue;
         }
         open = suspect_value(line).map(|start| {
             let column = line[..start].chars().count() + 1;
-            hidden.hide_region(TextRegion { start: (number, column), end: (number, usize::MAX) });
+            redactions.add_region(TextRegion { start: (number, column), end: (number, usize::MAX) });
             let mut value = MultilineSecret { indent: indent(line), quote: None, depth: 0 };
             value.read(&line[start..]);
             value
         });
     }
-    hidden
+    redactions
 }
 
-/// A secret whose value may go on in the next line.
+/// A secret whose value may continue on the next line.
 struct MultilineSecret {
     indent: usize,
     quote: Option<char>,
@@ -216,14 +224,14 @@ struct MultilineSecret {
 }
 
 impl MultilineSecret {
-    fn goes_on(&self, line: &str) -> bool {
+    fn continues(&self, line: &str) -> bool {
         let text = line.trim_start();
         self.quote.is_some()
             || self.depth > 0
             || text.is_empty()
             || indent(line) > self.indent
             || indent(line) == self.indent && (text == "-" || text.starts_with("- "))
-            || !begins_with_a_name(text)
+            || !starts_with_name(text)
     }
 
     fn read(&mut self, line: &str) {
@@ -249,24 +257,24 @@ fn indent(line: &str) -> usize {
     line.len() - line.trim_start().len()
 }
 
-fn is_of_a_name(c: char) -> bool {
+fn is_name_char(c: char) -> bool {
     c.is_alphanumeric() || matches!(c, '_' | '-' | '.')
 }
 
 /// Whether a line is the next entry of a mapping.
-fn begins_with_a_name(line: &str) -> bool {
+fn starts_with_name(line: &str) -> bool {
     let line = line.strip_prefix("- ").unwrap_or(line).trim_start().trim_start_matches(['"', '\'']);
-    let rest = line.trim_start_matches(is_of_a_name);
+    let rest = line.trim_start_matches(is_name_char);
     let after = rest.trim_start_matches(['"', '\'']).trim_start().strip_prefix(':');
     rest.len() < line.len() && after.is_some_and(|after| after.is_empty() || after.starts_with([' ', '\t']))
 }
 
-/// Where the first value of a line begins that a suspect name or an anchor stands before.
+/// The start of the first value of a line that follows a suspect name or an anchor.
 fn suspect_value(line: &str) -> Option<usize> {
     let mut name = String::new();
     let mut is_over = false;
     for (at, c) in line.char_indices() {
-        if is_of_a_name(c) {
+        if is_name_char(c) {
             if is_over {
                 name.clear();
             }
@@ -276,7 +284,7 @@ fn suspect_value(line: &str) -> Option<usize> {
             return Some(at + 1);
         } else if c == '&' && line[..at].ends_with([' ', '\t', '[', '{', ',']) {
             let anchor =
-                line[at + 1..].chars().take_while(|c| is_of_a_name(*c)).map(char::len_utf8).sum::<usize>();
+                line[at + 1..].chars().take_while(|c| is_name_char(*c)).map(char::len_utf8).sum::<usize>();
             return Some(at + 1 + anchor);
         } else {
             is_over = true;

@@ -249,7 +249,7 @@ impl<'f> RuleCompiler<'f> {
     /// An id goes into headers and metrics: it has to be plain.
     fn check_id(&mut self, rule: &WrittenRule, path: &DocumentPath) {
         let id_path = path.field("id");
-        if rule.id.is_empty() && !self.document.is_lost(&id_path) {
+        if rule.id.is_empty() && !self.document.is_removed(&id_path) {
             let hint = "add `id: …`: a name for answers, metrics and logs";
             self.document.error(&id_path, "this rule has no id", hint);
         } else if !rule.id.is_empty() && !is_plain(&rule.id) {

@@ -1,11 +1,12 @@
 //! What happens to a request over a limit, as it is written: a word, or a word with settings.
 
-use super::short_forms::DurationText;
+use super::short_forms::{DurationText, ShortFormError};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, Visitor};
 use std::borrow::Cow;
 use std::fmt;
+use std::str::FromStr;
 
 /// The longest that a request may be made to wait in a queue.
 pub const LONGEST_WAIT_US: u64 = 600_000_000;
@@ -140,6 +141,16 @@ impl Percent {
     }
 }
 
+impl FromStr for Percent {
+    type Err = ShortFormError;
+
+    fn from_str(text: &str) -> Result<Self, ShortFormError> {
+        let number = text.strip_suffix('%').and_then(|number| number.trim().parse::<u8>().ok());
+        let percent = number.filter(|number| *number <= 100);
+        percent.map(Self).ok_or_else(|| ShortFormError::Percent(text.to_owned()))
+    }
+}
+
 impl OnExceed {
     const WORDS: [&'static str; 6] = ["reject", "shadow", "queue", "shed", "tarpit", "flag"];
 
@@ -263,11 +274,7 @@ impl<'de> Deserialize<'de> for Percent {
             }
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Percent, E> {
-                let number = text.strip_suffix('%').and_then(|number| number.trim().parse::<u8>().ok());
-                let share = number.filter(|number| *number <= 100);
-                share.map(Percent).ok_or_else(|| {
-                    E::custom(format!("`{text}` is not a share; write whole percent, such as 80%"))
-                })
+                text.parse().map_err(E::custom)
             }
 
             fn visit_u64<E: de::Error>(self, number: u64) -> Result<Percent, E> {
@@ -309,10 +316,7 @@ impl<'de> Deserialize<'de> for SoftLimit {
         super::short_forms::text_or_map(
             deserializer,
             "a share such as 80%, or { at: 80%, then: flag }",
-            |text| {
-                let at = Percent::deserialize(de::value::StrDeserializer::<de::value::Error>::new(text));
-                at.map(|at| Self { at, then: flag() }).map_err(|error| error.to_string())
-            },
+            |text| text.parse().map(|at| Self { at, then: flag() }),
             |long: SoftLimitMap| Self { at: long.at, then: long.then.unwrap_or_else(flag) },
         )
     }

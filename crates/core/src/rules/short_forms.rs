@@ -1,6 +1,4 @@
 //! The short forms in a rule file: `100/min`, `90s`, one text or several, a key or a key with an expiry.
-//!
-//! A wrong text is an error message of the form "what is wrong; what would be right".
 
 use super::written::WrittenListEntry;
 use crate::rate::{LimitShorthand, Rate, parse_duration_us};
@@ -10,6 +8,12 @@ use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
 use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
+use std::net::IpAddr;
+
+const TEXTS_FORM: &str = "a text or a list of texts";
+const LIST_ENTRY_FORM: &str = "a key, a glob or a network, or { key: …, expires: …, reason: … }";
+/// The forms that take a text which may look like a number: a hint is to quote it.
+pub(crate) const TEXT_FORMS: [&str; 2] = [TEXTS_FORM, LIST_ENTRY_FORM];
 
 /// One value, or a list of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,7 +22,7 @@ pub struct OneOrMany<T>(pub Vec<T>);
 /// A count, or a count with its period: `100` or `100/min`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LimitAmount {
-    /// A count; the window stands elsewhere.
+    /// A count; the window is given elsewhere.
     Count(u64),
     /// A count per period.
     Quota(LimitShorthand),
@@ -29,7 +33,7 @@ pub enum LimitAmount {
 pub struct ShortLimit {
     /// The count and its period.
     pub limit: LimitShorthand,
-    /// How many may come at once.
+    /// The most tokens that can be spent at once.
     pub burst: Option<u64>,
 }
 
@@ -51,33 +55,79 @@ pub struct Timestamp {
     pub unix_us: u64,
 }
 
-/// Whether clients that ignore `Retry-After` get cooldowns, and which: `true`, or the numbers.
+/// Cooldowns for clients that ignore `Retry-After`: `true`, or the numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WrittenPenalty {
-    /// `penalty: false` takes back what `defaults` says.
+    /// `penalty: false` disables the penalty of `defaults`.
     pub is_off: bool,
-    /// How many requests that come too early make a cooldown.
+    /// The number of early requests that starts a cooldown.
     pub after: Option<u64>,
-    /// How long the first cooldown is.
+    /// The length of the first cooldown.
     pub first: Option<DurationText>,
-    /// How long one is at most.
+    /// The longest cooldown.
     pub longest: Option<DurationText>,
-    /// After how long all is forgotten.
+    /// The time after which early requests and cooldowns are forgotten.
     pub forget: Option<DurationText>,
 }
 
-/// Reads a value that is a text or a number from either.
-struct ScalarVisitor<T, F>(F, &'static str, PhantomData<T>);
+/// The address of a client in a rule test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AddressText(pub IpAddr);
 
-impl<T, F: Fn(&str) -> Result<T, String>> Visitor<'_> for ScalarVisitor<T, F> {
+/// Why a text is none of the short forms. `Display` is a message and a hint with `; ` between them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ShortFormError {
+    /// Not a count and a period.
+    Shorthand(String),
+    /// Neither a count nor a count and a period.
+    Limit(String),
+    /// Not a positive rate.
+    Rate(String),
+    /// Not an instant.
+    Timestamp(String),
+    /// Not an address.
+    Address,
+    /// Not a percentage from 0 to 100.
+    Percent(String),
+}
+
+impl fmt::Display for ShortFormError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Shorthand(error) => f.write_str(error),
+            Self::Limit(text) => write!(f, "`{text}` is not a limit; write it like 100/min"),
+            Self::Rate(text) => {
+                write!(f, "`{text}` is not a rate; write tokens per second, such as 1.67, or 100/min")
+            }
+            Self::Timestamp(text) => {
+                write!(f, "`{text}` is not an instant; write it like 2026-12-31T23:59:59Z")
+            }
+            Self::Address => f.write_str("this is not an address; write it like 203.0.113.9 or 2001:db8::1"),
+            Self::Percent(text) => {
+                write!(f, "`{text}` is not a percentage; write whole percent, such as 80%")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ShortFormError {}
+
+/// Decodes a text or a number from its text.
+struct ScalarVisitor<P, T, E> {
+    parse: P,
+    expecting: &'static str,
+    output: PhantomData<(T, E)>,
+}
+
+impl<P: Fn(&str) -> Result<T, F>, T, F: fmt::Display> Visitor<'_> for ScalarVisitor<P, T, F> {
     type Value = T;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.1)
+        f.write_str(self.expecting)
     }
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
-        (self.0)(text).map_err(E::custom)
+        (self.parse)(text).map_err(E::custom)
     }
 
     fn visit_u64<E: de::Error>(self, number: u64) -> Result<T, E> {
@@ -93,25 +143,26 @@ impl<T, F: Fn(&str) -> Result<T, String>> Visitor<'_> for ScalarVisitor<T, F> {
     }
 }
 
-fn scalar<'de, D, T>(
+fn scalar<'de, D: Deserializer<'de>, T, E: fmt::Display>(
     deserializer: D,
     expecting: &'static str,
-    read: impl Fn(&str) -> Result<T, String>,
-) -> Result<T, D::Error>
-where
-    D: Deserializer<'de>,
-{
-    deserializer.deserialize_any(ScalarVisitor(read, expecting, PhantomData))
+    parse: impl Fn(&str) -> Result<T, E>,
+) -> Result<T, D::Error> {
+    deserializer.deserialize_any(ScalarVisitor { parse, expecting, output: PhantomData })
+}
+
+fn shorthand(text: &str) -> Result<LimitShorthand, ShortFormError> {
+    LimitShorthand::parse(text).map_err(ShortFormError::Shorthand)
 }
 
 impl<'de> Deserialize<'de> for LimitAmount {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         scalar(deserializer, "a limit such as 100/min", |text| {
             if text.contains('/') {
-                return LimitShorthand::parse(text).map(Self::Quota);
+                return shorthand(text).map(Self::Quota);
             }
             let count = text.replace('_', "").parse().map(Self::Count);
-            count.map_err(|_| format!("`{text}` is not a limit; write it like 100/min"))
+            count.map_err(|_| ShortFormError::Limit(text.to_owned()))
         })
     }
 }
@@ -120,14 +171,12 @@ impl<'de> Deserialize<'de> for RateText {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         scalar(deserializer, "a rate such as 1.67 (per second) or 100/min", |text| {
             let rate = if text.contains('/') {
-                let quota = LimitShorthand::parse(text)?;
+                let quota = shorthand(text)?;
                 Rate::per(quota.amount, quota.period_us)
             } else {
                 Rate::from_decimal(text)
             };
-            rate.map(Self).ok_or_else(|| {
-                format!("`{text}` cannot be a rate; write tokens per second, such as 1.67, or 100/min")
-            })
+            rate.map(Self).ok_or_else(|| ShortFormError::Rate(text.to_owned()))
         })
     }
 }
@@ -146,10 +195,16 @@ impl<'de> Deserialize<'de> for Timestamp {
             let whole = if text.len() == 10 { format!("{text}T00:00:00Z") } else { text.to_owned() };
             let time = humantime::parse_rfc3339_weak(&whole).ok();
             let since = time.and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
-            let since = since
-                .ok_or_else(|| format!("`{text}` is not an instant; write it like 2026-12-31T23:59:59Z"))?;
-            Ok(Self { unix_us: since.as_micros() as u64 })
+            let since = since.ok_or_else(|| ShortFormError::Timestamp(text.to_owned()));
+            since.map(|since| Self { unix_us: since.as_micros() as u64 })
         })
+    }
+}
+
+impl<'de> Deserialize<'de> for AddressText {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = Cow::<str>::deserialize(deserializer)?;
+        text.parse().map(Self).map_err(|_| de::Error::custom(ShortFormError::Address))
     }
 }
 
@@ -164,7 +219,7 @@ impl<'de> Deserialize<'de> for ShortLimit {
         text_or_map(
             deserializer,
             "a limit such as 10/s, or { limit: 10/s, burst: 20 }",
-            |text| LimitShorthand::parse(text).map(|limit| Self { limit, burst: None }),
+            |text| shorthand(text).map(|limit| Self { limit, burst: None }),
             |long: ShortLimitMap| Self { limit: long.limit.0, burst: long.burst },
         )
     }
@@ -174,7 +229,7 @@ struct ShortQuota(LimitShorthand);
 
 impl<'de> Deserialize<'de> for ShortQuota {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        scalar(deserializer, "a limit such as 100/min", |text| LimitShorthand::parse(text).map(Self))
+        scalar(deserializer, "a limit such as 100/min", |text| shorthand(text).map(Self))
     }
 }
 
@@ -189,8 +244,8 @@ impl<'de> Deserialize<'de> for WrittenListEntry {
         }
         text_or_map(
             deserializer,
-            "a key, a glob or a network, or { key: …, expires: …, reason: … }",
-            |text| Ok(Self { key: text.to_owned(), expires: None, reason: None }),
+            LIST_ENTRY_FORM,
+            |text| Ok::<_, ShortFormError>(Self { key: text.to_owned(), expires: None, reason: None }),
             |long: ListEntryMap| Self { key: long.key, expires: long.expires, reason: long.reason },
         )
     }
@@ -230,45 +285,52 @@ impl<'de> Deserialize<'de> for WrittenPenalty {
     }
 }
 
-/// Reads a value that is a text or a mapping. Unlike an untagged enum, it keeps the place of an error.
-pub(super) fn text_or_map<'de, D, T, M>(
+/// Decodes a text or a mapping. Unlike an untagged enum, it keeps the position of an error.
+pub(super) fn text_or_map<'de, D, T, M, E>(
     deserializer: D,
     expecting: &'static str,
-    short: impl Fn(&str) -> Result<T, String>,
-    long: impl Fn(M) -> T,
+    from_text: impl Fn(&str) -> Result<T, E>,
+    from_map: impl Fn(M) -> T,
 ) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
     M: Deserialize<'de>,
+    E: fmt::Display,
 {
-    struct TextOrMapVisitor<S, F, T, M>(S, F, &'static str, PhantomData<(T, M)>);
+    deserializer.deserialize_any(TextOrMapVisitor { from_text, from_map, expecting, output: PhantomData })
+}
 
-    impl<'de, S, F, T, M> Visitor<'de> for TextOrMapVisitor<S, F, T, M>
-    where
-        S: Fn(&str) -> Result<T, String>,
-        F: Fn(M) -> T,
-        M: Deserialize<'de>,
-    {
-        type Value = T;
+struct TextOrMapVisitor<P, F, T, M, E> {
+    from_text: P,
+    from_map: F,
+    expecting: &'static str,
+    output: PhantomData<(T, M, E)>,
+}
 
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str(self.2)
-        }
+impl<'de, P, F, T, M, X> Visitor<'de> for TextOrMapVisitor<P, F, T, M, X>
+where
+    P: Fn(&str) -> Result<T, X>,
+    F: Fn(M) -> T,
+    M: Deserialize<'de>,
+    X: fmt::Display,
+{
+    type Value = T;
 
-        fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
-            (self.0)(text).map_err(E::custom)
-        }
-
-        fn visit_u64<E: de::Error>(self, number: u64) -> Result<T, E> {
-            self.visit_str(&number.to_string())
-        }
-
-        fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
-            M::deserialize(de::value::MapAccessDeserializer::new(map)).map(self.1)
-        }
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.expecting)
     }
 
-    deserializer.deserialize_any(TextOrMapVisitor(short, long, expecting, PhantomData))
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
+        (self.from_text)(text).map_err(E::custom)
+    }
+
+    fn visit_u64<E: de::Error>(self, number: u64) -> Result<T, E> {
+        self.visit_str(&number.to_string())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
+        M::deserialize(de::value::MapAccessDeserializer::new(map)).map(self.from_map)
+    }
 }
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMany<T> {
@@ -279,7 +341,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMany<T> {
             type Value = OneOrMany<T>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a text or a list of texts")
+                f.write_str(TEXTS_FORM)
             }
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
@@ -303,7 +365,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMany<T> {
     }
 }
 
-/// A schema that takes a text of this pattern or a number.
+/// Implements `JsonSchema` with a literal schema.
 macro_rules! text_schema {
     ($type:ty, $name:literal, $($schema:tt)+) => {
         impl JsonSchema for $type {
@@ -358,19 +420,19 @@ text_schema!(WrittenPenalty, "Penalty", {
             "additionalProperties": false,
             "properties": {
                 "after": {
-                    "description": "How many requests that come too early make a cooldown; 5 by default.",
+                    "description": "The number of early requests that starts a cooldown; 5 by default.",
                     "type": "integer", "minimum": 1, "maximum": 1000,
                 },
                 "first": {
-                    "description": "How long the first cooldown is, 10s by default; each further one is twice as long.",
+                    "description": "The length of the first cooldown, 10s by default; each further one is twice as long.",
                     "anyOf": [{ "type": "number", "minimum": 0 }, { "type": "string" }],
                 },
                 "longest": {
-                    "description": "How long a cooldown is at most; 10m by default.",
+                    "description": "The longest cooldown; 10m by default.",
                     "anyOf": [{ "type": "number", "minimum": 0 }, { "type": "string" }],
                 },
                 "forget": {
-                    "description": "After how long without such a request all is forgotten; 1h by default.",
+                    "description": "The time without an early request after which all is forgotten; 1h by default.",
                     "anyOf": [{ "type": "number", "minimum": 0 }, { "type": "string" }],
                 },
             },

@@ -1,6 +1,7 @@
 //! Runs the test cases that stand beside rules, on a virtual clock.
 
 use super::compile::LoadedRules;
+use super::short_forms::AddressText;
 use super::virtual_node::VirtualNode;
 use super::written::{RuleTestCase, RuleTestExpectation, RuleTestRequest, RuleTestStep};
 use crate::decision::{InvalidRequest, LimitStatus, Outcome};
@@ -200,7 +201,7 @@ impl RuleTestRequest {
             api_key: self.key.as_deref(),
             user: self.user.as_deref(),
             tenant: self.tenant.as_deref(),
-            ip: self.ip,
+            ip: self.ip.map(|AddressText(ip)| ip),
             tier: self.tier.as_deref(),
             ids,
             domain: self.domain.as_deref(),

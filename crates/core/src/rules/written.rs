@@ -5,7 +5,7 @@ pub use super::on_exceed::{
     FlagSettings, OnExceed, Percent, QueueSettings, ShedSettings, SoftLimit, TarpitSettings,
 };
 use super::short_forms::{
-    DurationText, LimitAmount, OneOrMany, RateText, ShortLimit, Timestamp, WrittenPenalty,
+    AddressText, DurationText, LimitAmount, OneOrMany, RateText, ShortLimit, Timestamp, WrittenPenalty,
 };
 use crate::algorithm::Algorithm;
 use schemars::JsonSchema;
@@ -288,7 +288,8 @@ pub struct RuleTestRequest {
     /// The tenant.
     pub tenant: Option<String>,
     /// The client's address.
-    pub ip: Option<std::net::IpAddr>,
+    #[schemars(with = "Option<std::net::IpAddr>")]
+    pub ip: Option<AddressText>,
     /// The tier, if the caller knows it.
     pub tier: Option<String>,
     /// Custom identities.

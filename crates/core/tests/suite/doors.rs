@@ -21,7 +21,7 @@ fn gateway(more: &[DoorCapability], identities: &[&str]) -> OpenDoor {
 fn warnings(text: &str, doors: &[OpenDoor]) -> Vec<String> {
     let without = load("rules.yaml", text).unwrap().warnings;
     let with = load_for("rules.yaml", text, doors).unwrap().warnings;
-    let added = with.problems().iter().filter(|problem| !without.problems().contains(problem));
+    let added = with.diagnostics().iter().filter(|problem| !without.diagnostics().contains(problem));
     added
         .map(|problem| {
             assert!(problem.hint.is_some(), "{problem:?}");

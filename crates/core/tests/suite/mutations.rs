@@ -20,7 +20,7 @@ fn try_out(text: &str) -> bool {
     let unified = text.replace("\r\n", "\n");
     let lines: Vec<&str> = unified.split(['\n', '\r']).collect();
     assert!(loads || report.errors() > 0, "neither rules nor an error:\n{text}");
-    for problem in report.problems() {
+    for problem in report.diagnostics() {
         let place = problem.position;
         let length = lines.get(place.line - 1).map(|line| line.chars().count());
         // One behind the end of a line is where something is missing.
@@ -28,7 +28,7 @@ fn try_out(text: &str) -> bool {
         assert!(inside && place.width >= 1, "{problem:?} is not in\n{text}");
         assert!(!problem.message.is_empty());
     }
-    assert!(report.to_string().lines().count() >= report.problems().len());
+    assert!(report.to_string().lines().count() >= report.diagnostics().len());
     loads
 }
 

@@ -40,9 +40,9 @@ fn nearly_every_problem_comes_with_a_hint() {
     for case in CASES.split(CASE) {
         let (text, _) = case.split_once(REPORT).unwrap();
         if let Err(report) = rules::load("rules.yaml", text) {
-            problems += report.problems().len();
-            hints += report.problems().iter().filter(|problem| problem.hint.is_some()).count();
-            for problem in report.problems() {
+            problems += report.diagnostics().len();
+            hints += report.diagnostics().iter().filter(|problem| problem.hint.is_some()).count();
+            for problem in report.diagnostics() {
                 for word in ["invalid type", "expected u", "struct ", "line ", "column "] {
                     let raw = problem.message.contains(word) && problem.severity == Severity::Error;
                     assert!(!raw || word == "line ", "{} sounds like a parser", problem.message);
@@ -110,7 +110,7 @@ fn long_lines_are_cut_around_the_place() {
 fn a_flood_of_problems_is_capped() {
     let rules: String = (0..1_000).map(|index| format!("  - {{ id: r{index}, limt: 5/s }}\n")).collect();
     let report = rules::load("x", &format!("rules:\n{rules}")).unwrap_err();
-    assert_eq!(report.problems().len(), 100);
+    assert_eq!(report.diagnostics().len(), 100);
 }
 
 /// What would steer a terminal is shown escaped, in excerpts, messages and the name of the file.
@@ -157,7 +157,7 @@ fn a_large_file_full_of_errors_takes_no_time() {
 fn many_warnings_do_not_hide_an_error() {
     let keys: String = (0..300).map(|key| format!("      sk-{key}: {{ limit: 7/s }}\n")).collect();
     let text = format!("rules:\n  - id: a\n    limit: 5/s\n    override:\n{keys}deny: [sk-*]\n");
-    assert_eq!(rules::load("x", &text).unwrap().warnings.problems().len(), 100);
+    assert_eq!(rules::load("x", &text).unwrap().warnings.diagnostics().len(), 100);
     let report = rules::load("x", &format!("{text}tests: [{{ name: x, steps: [] }}]\n")).unwrap_err();
     assert_eq!(report.errors(), 1, "{report}");
 }

@@ -124,7 +124,7 @@ impl RuleCompiler<'_> {
     /// Builds the limits that the layers add up to, later ones over earlier ones.
     fn size(&mut self, rule: &WrittenRule, layers: &[&SizeLayer<'_>], path: &DocumentPath) -> Option<SizeId> {
         // With its algorithm unreadable, nothing can be said about a rule's numbers.
-        if layers.iter().any(|layer| self.document.is_lost(&layer.path.field("algorithm"))) {
+        if layers.iter().any(|layer| self.document.is_removed(&layer.path.field("algorithm"))) {
             return None;
         }
         let algorithm = layers.iter().rev().find_map(|layer| layer.algorithm).unwrap_or_default();
