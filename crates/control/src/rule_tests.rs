@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use tollgate_core::rules::{LoadedRules, RuleTestResult, run_some_tests};
+use tollgate_core::rules::{LoadedRules, RuleTestResult, run_tests_if};
 use tollgate_limiter::Clock;
 
 /// The most requests that the tests may send at a reload.
@@ -35,16 +35,16 @@ impl RuleTestFailures {
     pub(crate) fn find(path: &Path, loaded: &LoadedRules) -> Option<Self> {
         let clock = Clock::system();
         let (start_us, mut left) = (clock.now_us(), MAX_REQUESTS);
-        let run = run_some_tests(loaded, |requests| {
+        let run = run_tests_if(loaded, |requests| {
             let fits = requests <= left && clock.now_us().saturating_sub(start_us) < MAX_TIME_US;
             left -= if fits { requests } else { 0 };
             fits
         });
-        if run.left_out > 0 {
+        if run.skipped > 0 {
             tracing::warn!(
                 file = %path.display(),
                 tests = loaded.tests.len(),
-                left_out = run.left_out,
+                left_out = run.skipped,
                 "not all tests of the rule file were run: they take too long for a reload; run `tollgate rules test`"
             );
         }

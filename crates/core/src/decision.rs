@@ -1,4 +1,4 @@
-//! From the steps of all charges to one answer.
+//! The outcome of a request, folded from the steps of its charges.
 
 use crate::algorithm::LimitStep;
 use crate::request::{LONGEST_ENDPOINT, Request};
@@ -6,60 +6,61 @@ use crate::rules::{Charge, LimitId, OverLimitEffect};
 use std::fmt;
 use std::num::NonZeroU64;
 
-/// What becomes of a request.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// No limit touches it: it is on the allow list, or no rule is about it.
+    /// No limit applies: the client is on the allow list, or no rule matches.
     Unlimited,
-    /// It is on the deny list.
+    /// The client is on the deny list.
     Denied,
-    /// It is within its limits, or over one that only flags.
+    /// Within all limits, or over a limit that only flags.
     Admitted(LimitStatus),
-    /// It is over one of them.
+    /// Over a limit.
     Limited(LimitStatus),
 }
 
-/// How things stand with the limit that decided.
+/// The status of the limit that decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitStatus {
-    /// The limit: of those that refuse, the one with the longest known wait; else the one with the least left.
+    /// The refusing limit with the longest known wait; else the limit with the fewest tokens left.
     pub limit: LimitId,
-    /// What is left, in whole tokens.
+    /// Whole tokens left.
     pub remaining: u32,
-    /// How long to wait. None if it was admitted, or if no time is promised: time alone ends no request in flight.
+    /// The time until a retry is admitted. `None` if the request was admitted, and for limits on requests in flight,
+    /// which are not freed by time.
     pub retry_after_us: Option<NonZeroU64>,
-    /// Until nothing of the limit is used.
+    /// The time until the limit is unused.
     pub reset_after_us: u64,
 }
 
 impl Outcome {
-    /// Of a request with no charge but this one, which can refuse.
+    /// The outcome of a request with a single charge, which is enforced.
     #[inline]
     pub fn of_one(limit: LimitId, step: &LimitStep) -> Self {
-        let standing = LimitStatus::new(limit, step);
-        if step.admitted { Self::Admitted(standing) } else { Self::Limited(standing) }
+        let status = LimitStatus::new(limit, step);
+        if step.admitted { Self::Admitted(status) } else { Self::Limited(status) }
     }
 }
 
 impl LimitStatus {
-    /// Of a client that is refused for a time, whatever its limit says.
-    pub fn cooling(limit: LimitId, wait_us: u64) -> Self {
+    /// The status of a client that is held for a time, whatever its limits say.
+    pub fn held(limit: LimitId, wait_us: u64) -> Self {
         Self { limit, remaining: 0, retry_after_us: NonZeroU64::new(wait_us), reset_after_us: wait_us }
     }
 
-    /// How long to wait, as a number.
+    /// [`Self::retry_after_us`] as a plain number.
     #[inline]
     pub fn wait_us(&self) -> Option<u64> {
         self.retry_after_us.map(NonZeroU64::get)
     }
 
-    /// The longer wait of the two, of a client that is held and may be over a limit besides.
+    /// The longer wait of the two, for a client that is held and may also be over a limit.
     #[must_use]
     pub fn or_longer(self, limited: Option<Self>) -> Self {
         match limited {
-            // Of one limit both are true: when it admits again, and when nothing of it is used.
+            // For one limit, both the retry time and the reset time are kept.
             Some(mut limited) if limited.limit == self.limit => {
-                limited.prolong(self.wait_us().unwrap_or(0));
+                limited.extend_wait(self.wait_us().unwrap_or(0));
                 limited
             }
             Some(limited) if limited.retry_after_us > self.retry_after_us => limited,
@@ -67,14 +68,14 @@ impl LimitStatus {
         }
     }
 
-    /// The wait is at least so long.
-    pub fn prolong(&mut self, wait_us: u64) {
+    /// Makes the wait at least `wait_us`.
+    pub fn extend_wait(&mut self, wait_us: u64) {
         self.retry_after_us = self.retry_after_us.max(NonZeroU64::new(wait_us));
         self.reset_after_us = self.reset_after_us.max(wait_us);
     }
 
-    /// So much of the wait is over. A wait that was promised stays one: it is at least 1 µs.
-    pub fn elapse(&mut self, elapsed_us: u64) {
+    /// Subtracts elapsed time. A retry time stays at least 1 µs.
+    pub fn subtract_elapsed(&mut self, elapsed_us: u64) {
         let left_us = |wait_us: NonZeroU64| NonZeroU64::new(wait_us.get().saturating_sub(elapsed_us).max(1));
         self.retry_after_us = self.retry_after_us.and_then(left_us);
         self.reset_after_us = self.reset_after_us.saturating_sub(elapsed_us);
@@ -91,12 +92,12 @@ impl LimitStatus {
     }
 }
 
-/// Why there is no answer: the request makes no sense.
+/// Why a request cannot be decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InvalidRequest {
-    /// A request costs at least 1.
+    /// The cost is 0.
     ZeroCost,
-    /// It costs more than the limit can ever hold, so no wait would help.
+    /// The cost exceeds the capacity of a limit, so no wait helps.
     CostAboveLimit {
         /// The rule.
         rule: String,
@@ -105,15 +106,15 @@ pub enum InvalidRequest {
         /// The cost.
         cost: u64,
     },
-    /// The path is longer than any honest one.
+    /// The endpoint is longer than [`LONGEST_ENDPOINT`].
     EndpointTooLong,
-    /// A rule counts requests in flight, and who asks cannot say when this one ends.
-    NeverEnds {
+    /// A rule counts requests in flight, and the door does not see requests end.
+    EndUnknown {
         /// The rule.
         rule: String,
     },
-    /// Nobody is named: no key, user, tenant, address or custom identity.
-    NamesNobody,
+    /// There is no key, user, tenant, address or custom identity.
+    NoIdentity,
 }
 
 impl fmt::Display for InvalidRequest {
@@ -123,13 +124,12 @@ impl fmt::Display for InvalidRequest {
             Self::CostAboveLimit { rule, limit, cost } => {
                 write!(f, "a cost of {cost} can never pass: rule `{rule}` holds at most {limit}")
             }
-            Self::NeverEnds { rule } => write!(
-                f,
-                "rule `{rule}` counts requests in flight, and here nobody can say when this one ends"
-            ),
+            Self::EndUnknown { rule } => {
+                write!(f, "rule `{rule}` counts requests in flight, and this door does not see when they end")
+            }
             Self::EndpointTooLong => write!(f, "the endpoint is longer than {LONGEST_ENDPOINT} bytes"),
-            Self::NamesNobody => {
-                f.write_str("name at least one of key, user, tenant, ip or ids: there is nobody to limit")
+            Self::NoIdentity => {
+                f.write_str("there is no identity: give at least one of key, user, tenant, ip or ids")
             }
         }
     }
@@ -137,91 +137,91 @@ impl fmt::Display for InvalidRequest {
 
 impl std::error::Error for InvalidRequest {}
 
-/// Refuses what no rule has to be asked about.
+/// Refuses requests that are invalid under any rules.
 #[inline]
 pub fn validate(request: &Request<'_>) -> Result<(), InvalidRequest> {
     if request.cost == 0 {
         Err(InvalidRequest::ZeroCost)
     } else if request.endpoint.len() > LONGEST_ENDPOINT {
         Err(InvalidRequest::EndpointTooLong)
-    } else if !request.names_anybody() {
-        Err(InvalidRequest::NamesNobody)
+    } else if !request.has_identity() {
+        Err(InvalidRequest::NoIdentity)
     } else {
         Ok(())
     }
 }
 
-/// Adds up the steps of a request's charges.
+/// Folds the steps of a request's charges into an outcome.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OutcomeFold {
-    refused: Option<LimitStatus>,
+    refusal: Option<LimitStatus>,
     tightest: Option<LimitStatus>,
-    /// A limit that only counts would have refused.
+    /// A shadow limit that would have refused.
     pub shadowed: Option<LimitId>,
-    /// The first limit that lets pass what is over it, with a flag.
+    /// The first limit that was exceeded and only flags.
     pub flagged: Option<LimitId>,
-    /// The first limit of which the soft part is reached.
+    /// The first limit whose soft threshold was reached.
     pub soft: Option<LimitId>,
 }
 
 impl OutcomeFold {
-    /// Takes in one charge. A charge of which the cost exceeds the limit has no step.
+    /// Adds one charge. A charge whose cost exceeds the limit has no step.
     #[inline]
     pub fn add(&mut self, charge: &Charge<'_>, step: &LimitStep) {
-        let standing = LimitStatus::new(charge.id, step);
+        let status = LimitStatus::new(charge.id, step);
         match (charge.enforced, step.admitted) {
             (true, false) => {
-                if self.refused.is_none_or(|worst| worst.retry_after_us < standing.retry_after_us) {
-                    self.refused = Some(standing);
+                if self.refusal.is_none_or(|longest| longest.retry_after_us < status.retry_after_us) {
+                    self.refusal = Some(status);
                 }
             }
             (true, true) => {
-                self.note_soft(charge, step);
-                self.note_admitted(standing);
+                self.add_soft(charge, step);
+                self.add_admitted(status);
             }
             (false, false) => match charge.over {
                 OverLimitEffect::Shadow => self.shadowed = Some(charge.id),
                 OverLimitEffect::Flag => {
                     self.flagged = self.flagged.or(Some(charge.id));
-                    // It passes, so there is nothing to wait for.
-                    self.note_admitted(LimitStatus { retry_after_us: None, ..standing });
+                    // The request is admitted, so there is no wait.
+                    self.add_admitted(LimitStatus { retry_after_us: None, ..status });
                 }
                 OverLimitEffect::Tolerated => {}
             },
             (false, true) => {
                 if charge.over == OverLimitEffect::Flag {
-                    self.note_soft(charge, step);
-                    self.note_admitted(standing);
+                    self.add_soft(charge, step);
+                    self.add_admitted(status);
                 }
             }
         }
     }
 
     #[inline]
-    fn note_admitted(&mut self, standing: LimitStatus) {
-        if self.tightest.is_none_or(|tightest| standing.remaining < tightest.remaining) {
-            self.tightest = Some(standing);
+    fn add_admitted(&mut self, status: LimitStatus) {
+        if self.tightest.is_none_or(|tightest| status.remaining < tightest.remaining) {
+            self.tightest = Some(status);
         }
     }
 
     #[inline]
-    fn note_soft(&mut self, charge: &Charge<'_>, step: &LimitStep) {
+    fn add_soft(&mut self, charge: &Charge<'_>, step: &LimitStep) {
         if step.remaining < charge.limit.soft_floor {
             self.soft = self.soft.or(Some(charge.id));
         }
     }
 
-    /// Whether no enforced limit refuses, so that what the steps took is to be kept.
+    /// Whether no enforced limit refuses, so that the steps are committed.
     #[inline]
     pub fn admits(&self) -> bool {
-        self.refused.is_none()
+        self.refusal.is_none()
     }
 
-    /// The answer.
+    /// The outcome of the charges added so far.
     #[inline]
     pub fn outcome(&self) -> Outcome {
-        match (self.refused, self.tightest) {
-            (Some(refused), _) => Outcome::Limited(refused),
+        match (self.refusal, self.tightest) {
+            (Some(refusal), _) => Outcome::Limited(refusal),
             (None, Some(tightest)) => Outcome::Admitted(tightest),
             (None, None) => Outcome::Unlimited,
         }

@@ -1,25 +1,25 @@
-//! Who shares a count: from a request's identities to one 64-bit key.
+//! Keys: the identities of a request, hashed to 64 bits.
 //!
-//! The key is a chain of keyed hashes (PolymurHash under a seed that is drawn once) over the identities
-//! that a rule names: the strings are not kept, and who does not know the seed can neither find two
-//! clients that share a key nor crowd one part of a table.
+//! A key is a chain of keyed hashes (PolymurHash under a random seed) over the identities in a rule's `key:`. The strings
+//! are not stored. Without the seed, a client can neither find two identities with the same key nor fill one part of a
+//! table.
 
 use crate::request::Request;
 use crate::rules::ClientTraits;
 use polymur_hash::PolymurHash;
 use std::net::IpAddr;
 
-/// By networks of how many bits IPv6 addresses count. A household has at least 64, and may have more.
+/// The prefix length by which IPv6 addresses are counted. A household has a /64 or a larger network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv6Prefix(u8);
 
 impl Ipv6Prefix {
-    /// Networks of `bits` bits, if that is sensible: from 16, a provider, to 128, a single address.
+    /// A prefix of `bits` bits: from 16, the network of a provider, to 128, a single address.
     pub fn new(bits: u8) -> Option<Self> {
         (16..=128).contains(&bits).then_some(Self(bits))
     }
 
-    /// How many.
+    /// The length in bits.
     pub fn bits(self) -> u8 {
         self.0
     }
@@ -31,7 +31,7 @@ impl Default for Ipv6Prefix {
     }
 }
 
-/// What a rule can count by.
+/// A component of a rule's `key:`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Dimension {
     /// The API key.
@@ -42,14 +42,14 @@ pub enum Dimension {
     Tenant,
     /// The client's address.
     Ip,
-    /// The template that the path falls under.
+    /// The most specific template that matches the path.
     Route,
     /// A custom identity.
     Custom(String),
 }
 
 impl Dimension {
-    /// The dimension called `name`.
+    /// The dimension with this name in `key:`.
     pub fn from_name(name: &str) -> Self {
         match name {
             "api_key" => Self::ApiKey,
@@ -61,7 +61,7 @@ impl Dimension {
         }
     }
 
-    /// Its name.
+    /// Its name in `key:`.
     pub fn name(&self) -> &str {
         match self {
             Self::ApiKey => "api_key",
@@ -74,7 +74,7 @@ impl Dimension {
     }
 }
 
-/// An identity that a request has.
+/// An identity of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Identity<'a> {
     /// An API key.
@@ -83,18 +83,18 @@ pub enum Identity<'a> {
     User(&'a str),
     /// A tenant.
     Tenant(&'a str),
-    /// An address, or the network that it counts by.
+    /// An address, or the network by which it is counted.
     Ip(u128),
     /// A route, by its hash.
     Route(u64),
     /// A custom identity, by name and value.
     Custom(&'a str, &'a str),
-    /// Nobody in particular: all such requests share one count.
+    /// No identity: all such requests share one state.
     Anonymous,
 }
 
-/// The identity of `request` in `dimension`, or if it has none, the next in the chain user → API key →
-/// address. A request with none of these counts by whatever it names: never is there no limit.
+/// The identity of `request` in `dimension`; if it has none, the next in the chain user → API key → address, then any
+/// other identity. A missing identity never means no limit.
 #[inline]
 pub fn identity<'a>(
     dimension: &Dimension,
@@ -128,7 +128,7 @@ fn last_resort<'a>(request: &Request<'a>) -> Identity<'a> {
     }
 }
 
-/// An address as it is counted: IPv4 whole (also when mapped into IPv6), IPv6 by its network.
+/// An address as it is counted: IPv4 in full, also when mapped into IPv6; IPv6 by its prefix.
 #[inline]
 pub fn ip_bits(ip: IpAddr, ipv6_prefix: Ipv6Prefix) -> u128 {
     match ip.to_canonical() {
@@ -137,29 +137,29 @@ pub fn ip_bits(ip: IpAddr, ipv6_prefix: Ipv6Prefix) -> u128 {
     }
 }
 
-/// The secret under which keys are made.
+/// The secret seed of all keys.
 #[derive(Clone)]
 pub struct KeySeed(PolymurHash);
 
 impl std::fmt::Debug for KeySeed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Seed(…)")
+        f.write_str("KeySeed(…)")
     }
 }
 
 impl KeySeed {
-    /// The secret that follows from `random`.
+    /// The seed from 128 random bits.
     pub fn new(random: [u64; 2]) -> Self {
         Self(PolymurHash::from_u64x2_seed(random[0], random[1]))
     }
 
-    /// The hashes of one request under this seed.
+    /// The hasher of one request.
     #[inline]
-    pub fn hashes(&self, request: &Request<'_>) -> RequestHasher<'_> {
+    pub fn hasher(&self, request: &Request<'_>) -> RequestHasher<'_> {
         RequestHasher { seed: self, api_key: request.api_key.map(|key| self.hash(0, 1, key.as_bytes())) }
     }
 
-    /// Goes on with `chain`, the hash so far (0 at first), by one identity.
+    /// Extends `chain`, the hash so far (0 at first), by one identity.
     #[inline]
     pub fn chain(&self, chain: u64, identity: &Identity<'_>) -> u64 {
         match *identity {
@@ -175,33 +175,33 @@ impl KeySeed {
         }
     }
 
-    /// A key shared by many: the newcomers from one neighbourhood when there is no room for their own.
-    pub fn crowd(&self, ip: Option<IpAddr>, crowds: u64) -> u64 {
-        let neighbourhood = match ip.map(|ip| ip.to_canonical()) {
+    /// The overflow cell, of `cells`, for clients of one IPv4 /16 or IPv6 /32 that have no cell of their own.
+    pub fn overflow_cell(&self, ip: Option<IpAddr>, cells: u64) -> u64 {
+        let network = match ip.map(|ip| ip.to_canonical()) {
             None => 0,
             Some(IpAddr::V4(v4)) => u64::from(v4.to_bits() >> 16) | 1 << 32,
             Some(IpAddr::V6(v6)) => (v6.to_bits() >> 96) as u64 | 2 << 32,
         };
-        self.hash(0, 9, &neighbourhood.to_le_bytes()) % crowds
+        self.hash(0, 9, &network.to_le_bytes()) % cells
     }
 
     #[inline]
     fn hash(&self, chain: u64, tag: u64, bytes: &[u8]) -> u64 {
-        // The tweak is added to a number of up to 63 bits without a look at overflow: it has 62.
+        // The library adds the tweak to a number of up to 63 bits without an overflow check: keep it below 62 bits.
         self.0.hash_with_tweak(bytes, (chain >> 2) ^ tag)
     }
 }
 
-/// Whom a request counts with.
+/// The hashes of a request's key under one rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyHashes {
-    /// On whatever route.
+    /// Without the route: the same on every route.
     pub client: u64,
-    /// On this route, if the rule counts by route.
-    pub all: u64,
+    /// With the route, if the rule counts by route.
+    pub with_route: u64,
 }
 
-/// The hashes of one request. Nearly every rule counts by the API key, so that one is made once.
+/// Hashes the identities of one request. The API key, which most rules count by, is hashed once.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestHasher<'s> {
     seed: &'s KeySeed,
@@ -209,15 +209,15 @@ pub struct RequestHasher<'s> {
 }
 
 impl RequestHasher<'_> {
-    /// Whom a request counts with under a rule that counts by its API key; none if it has none.
+    /// The hash of the API key, if there is one.
     #[inline]
     pub fn api_key(&self) -> Option<u64> {
         self.api_key
     }
 
-    /// Whom `request` counts with under a rule that counts by `dimensions`.
+    /// The key of `request` under a rule that counts by `dimensions`.
     #[inline(never)]
-    pub fn of_key(
+    pub fn hash_key(
         &self,
         dimensions: &[Dimension],
         ipv6_prefix: Ipv6Prefix,
@@ -230,15 +230,15 @@ impl RequestHasher<'_> {
             .map(|dimension| identity(dimension, ipv6_prefix, request, route))
             .fold(0, |chain, identity| self.seed.chain(chain, &identity));
         let by_route = dimensions.contains(&Dimension::Route);
-        let all = if by_route { self.seed.chain(client, &Identity::Route(route)) } else { client };
-        KeyHashes { client, all }
+        let with_route = if by_route { self.seed.chain(client, &Identity::Route(route)) } else { client };
+        KeyHashes { client, with_route }
     }
 
-    /// What `request` is in the traits that matter.
+    /// A hash of the given traits of `request`.
     #[inline(never)]
-    pub fn of_traits(&self, traits: ClientTraits, request: &Request<'_>) -> u64 {
+    pub fn hash_traits(&self, traits: ClientTraits, request: &Request<'_>) -> u64 {
         let mut hash = self.api_key.filter(|_| traits.api_key).unwrap_or(0);
-        // Under a tag of its own: a custom identity that happens to be called `tier` states none.
+        // With a tag of its own: a custom identity named `tier` is not a stated tier.
         if let Some(tier) = request.tier.filter(|_| traits.tier) {
             hash = self.seed.hash(hash, 10, tier.as_bytes());
         }
@@ -249,8 +249,8 @@ impl RequestHasher<'_> {
         };
         add(request.user.filter(|_| traits.user).map(Identity::User));
         add(request.tenant.filter(|_| traits.tenant).map(Identity::Tenant));
-        // The whole address: networks may be narrower than what addresses are counted by.
-        add(request.ip.filter(|_| traits.ip).map(|ip| Identity::Ip(whole_ip_bits(ip))));
+        // The full address: a condition may name a network that is smaller than the prefix.
+        add(request.ip.filter(|_| traits.ip).map(|ip| Identity::Ip(full_ip_bits(ip))));
         if traits.ids {
             for (name, value) in request.ids {
                 add(Some(Identity::Custom(name, value)));
@@ -260,7 +260,7 @@ impl RequestHasher<'_> {
     }
 }
 
-fn whole_ip_bits(ip: IpAddr) -> u128 {
+fn full_ip_bits(ip: IpAddr) -> u128 {
     match ip {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
         IpAddr::V6(v6) => v6.to_bits(),
@@ -273,7 +273,7 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn no_length_tag_or_chain_is_taken_for_another() {
+    fn lengths_tags_and_chains_give_different_hashes() {
         for half in [0, 1, u64::MAX] {
             let seed = KeySeed::new([half, !half]);
             let mut seen = HashSet::new();
@@ -284,7 +284,7 @@ mod tests {
                     }
                 }
             }
-            // The empty name is the same, whatever byte it is made of.
+            // The empty name is counted once for all three bytes.
             assert_eq!(seen.len(), (299 * 3 + 1) * 4);
         }
     }

@@ -1,17 +1,15 @@
-//! The one form of a path in which it is forwarded, and what rules read in it.
+//! The canonical form of paths, in which they are matched and forwarded.
 //!
-//! `/login`, `//login`, `/./login`, `/;x/login` and `/%6cogin` are the same resource to many servers. If they
-//! were different paths to the rules, each would be a quota of its own, or none. So a path is brought into one
-//! form before any rule sees it, and it is forwarded in that form: escapes of unreserved characters are decoded,
-//! other escapes are in upper case, what may not stand there plainly is escaped, dot segments are removed, and so
-//! are segments that are empty, or empty but for parameters.
+//! `/login`, `//login`, `/./login`, `/;x/login` and `/%6cogin` are the same resource to many servers. If rules saw them as
+//! different paths, each would have a quota of its own, or none. A path is therefore made canonical before it is matched,
+//! and forwarded in that form: escapes of unreserved characters are decoded, other escapes are in upper case, characters
+//! that must be escaped are, and dot segments, empty segments and segments with nothing but parameters are removed.
 //!
-//! Some paths have no such form, because servers disagree about what they mean: an escaped slash, backslash or
-//! semicolon, an escaped control character, bytes that are not UTF-8, `..` above the root. These are refused.
+//! Some paths have no canonical form because servers disagree about their meaning: an escaped slash, backslash or
+//! semicolon, an escaped control character, bytes that are not UTF-8, `..` above the root. They are refused.
 //!
-//! What is left for servers to disagree about is whether `;x` is a part of a segment or a parameter beside it.
-//! A path with parameters therefore has two [`PathReadings`], both decoded: with them and without. A rule is about a
-//! path if it is about either of the two.
+//! Servers also disagree on whether `;x` is part of a segment or a parameter of it. A path with parameters therefore has
+//! two [`PathReadings`], both decoded: with and without them. A rule matches a path if it matches either.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -19,36 +17,40 @@ use std::fmt;
 /// Why a path is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathError {
-    /// It does not begin with a slash.
+    /// It does not start with a slash.
     NoSlash,
     /// A `%` without two hexadecimal digits after it.
     BrokenEscape,
-    /// An escape of this byte, about which servers disagree.
+    /// An escape of this byte, which servers interpret differently.
     Escape(u8),
-    /// This character may not stand in a path.
+    /// A character that is not allowed in a path.
     Character(u8),
     /// `..` leads above the root.
     AboveRoot,
     /// A dot segment with parameters, such as `..;x`, which only some servers resolve.
     DotWithParameters,
-    /// Escapes that make no UTF-8 text.
+    /// Escapes that are not UTF-8.
     NotUtf8,
 }
 
 impl fmt::Display for PathError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoSlash => f.write_str("the path does not begin with a slash"),
+            Self::NoSlash => f.write_str("the path does not start with a slash"),
             Self::BrokenEscape => f.write_str("the path has a `%` without two hexadecimal digits after it"),
-            Self::Escape(byte) => write!(f, "the path has a `%{byte:02X}`, which servers read differently"),
-            Self::Character(b'\\') => f.write_str("the path has a backslash, which servers read differently"),
+            Self::Escape(byte) => {
+                write!(f, "the path has a `%{byte:02X}`, which servers interpret differently")
+            }
+            Self::Character(b'\\') => {
+                f.write_str("the path has a backslash, which servers interpret differently")
+            }
             Self::Character(_) => f.write_str("the path has a control character"),
             Self::AboveRoot => f.write_str("the path leads above its root with `..`"),
             Self::DotWithParameters => {
-                f.write_str("the path has a dot segment with parameters, which servers read differently")
+                f.write_str("the path has a dot segment with parameters, which servers interpret differently")
             }
             Self::NotUtf8 => {
-                f.write_str("the path has escapes that are not UTF-8, which servers read differently")
+                f.write_str("the path has escapes that are not UTF-8, which servers interpret differently")
             }
         }
     }
@@ -56,18 +58,18 @@ impl fmt::Display for PathError {
 
 impl std::error::Error for PathError {}
 
-/// The canonical form of `path`, which has no query. Borrowed if it has that form already.
+/// The canonical form of `path`, which has no query. Borrowed if `path` is canonical.
 #[inline]
 pub fn canonical(path: &str) -> Result<Cow<'_, str>, PathError> {
     if is_canonical(path.as_bytes()) {
         return Ok(Cow::Borrowed(path));
     }
-    let made = rewrite(path)?;
-    Ok(if made == path { Cow::Borrowed(path) } else { Cow::Owned(made) })
+    let rewritten = rewrite(path)?;
+    Ok(if rewritten == path { Cow::Borrowed(path) } else { Cow::Owned(rewritten) })
 }
 
-/// An endpoint as callers name it: a path, whose query is dropped, in its canonical form. What does not
-/// begin with a slash is not a path but a name, and stays as it is.
+/// The canonical form of an endpoint: a path without its query. A text that does not start with a slash is a name, not a
+/// path, and is returned unchanged.
 #[inline]
 pub fn endpoint(text: &str) -> Result<Cow<'_, str>, PathError> {
     if !text.starts_with('/') {
@@ -77,18 +79,18 @@ pub fn endpoint(text: &str) -> Result<Cow<'_, str>, PathError> {
     canonical(&text[..end.unwrap_or(text.len())])
 }
 
-/// What servers may read in a path.
+/// The ways in which servers interpret a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathReadings<'p> {
-    /// All of it, decoded: as servers read it that know no parameters.
+    /// The whole path, decoded: for servers without path parameters.
     pub whole: Cow<'p, str>,
-    /// The same without the parameters of its segments; none if it has none.
+    /// The decoded path without the parameters of its segments; `None` if it has none.
     pub plain: Option<String>,
 }
 
 impl<'p> PathReadings<'p> {
-    /// The readings of an endpoint, which every door has brought into its canonical form. One that has no such
-    /// form, and one that is a name, is read as it is.
+    /// The readings of an endpoint that a door has made canonical. A name, or a path without a canonical form, is its own
+    /// only reading.
     pub fn of(endpoint: &'p str) -> Self {
         let whole = match canonical(endpoint) {
             Ok(Cow::Borrowed(path)) => decoded(path),
@@ -99,13 +101,13 @@ impl<'p> PathReadings<'p> {
         Self { whole, plain }
     }
 
-    /// Without parameters.
+    /// The reading without parameters.
     pub fn plain(&self) -> &str {
         self.plain.as_deref().unwrap_or(&self.whole)
     }
 }
 
-/// A canonical path with all its escapes decoded. Borrowed if it has none.
+/// A canonical path with all escapes decoded. Borrowed if it has none.
 fn decoded(path: &str) -> Cow<'_, str> {
     if !path.contains('%') {
         return Cow::Borrowed(path);
@@ -132,8 +134,8 @@ fn decoded_bytes(text: &str) -> Vec<u8> {
     out
 }
 
-/// A decoded canonical path without what follows a `;` in each of its segments. None of these is empty but for
-/// parameters, so none is empty now.
+/// A decoded canonical path without the parameters of its segments. No canonical segment has only parameters, so none
+/// becomes empty.
 fn without_parameters(path: &str) -> String {
     let mut out = String::with_capacity(path.len());
     for (index, segment) in path.split('/').enumerate() {
@@ -145,21 +147,21 @@ fn without_parameters(path: &str) -> String {
     out
 }
 
-/// What a byte is to a path.
+/// The role of a byte in a path.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ByteClass {
-    /// It stands for itself, escaped or not.
+    /// Means the same escaped and unescaped.
     Unreserved,
-    /// It stands for itself; escaped it might mean something else.
+    /// May mean something else when escaped.
     Reserved,
     Slash,
     Dot,
-    /// Begins the parameters of a segment. Escaped, it is refused.
+    /// Starts the parameters of a segment. Refused when escaped.
     Semicolon,
     Percent,
-    /// It has to be escaped.
+    /// Must be escaped.
     Foreign,
-    /// It is refused, escaped or not.
+    /// Refused, escaped or not.
     Refused,
 }
 
@@ -188,7 +190,7 @@ fn class(byte: u8) -> ByteClass {
     CLASSES[usize::from(byte)]
 }
 
-/// Says yes only if [`rewrite`] would answer the same path. It may say no to a few rare ones of these.
+/// True only if [`rewrite`] would return the same path. May be false for a few rare canonical paths.
 #[inline]
 fn is_canonical(path: &[u8]) -> bool {
     if path.first() != Some(&b'/') {
@@ -207,7 +209,7 @@ fn is_canonical(path: &[u8]) -> bool {
             }
             ByteClass::Semicolon if after_slash => return false,
             ByteClass::Semicolon => {}
-            // `/.well-known` is fine.
+            // `/.well-known` is canonical.
             ByteClass::Dot if after_slash && matches!(path.get(at + 1), None | Some(b'/' | b'.' | b';')) => {
                 return false;
             }
@@ -222,7 +224,7 @@ fn is_canonical(path: &[u8]) -> bool {
     true
 }
 
-/// Whether an escape with these digits surely stays as it is.
+/// Whether an escape with these digits is canonical. May be false for a canonical one.
 fn keeps_escape(high: Option<&u8>, low: Option<&u8>) -> bool {
     let is_upper = |digit: Option<&u8>| digit.is_some_and(|digit| !digit.is_ascii_lowercase());
     let (true, true, Some(high_value), Some(low_value)) =
@@ -231,11 +233,11 @@ fn keeps_escape(high: Option<&u8>, low: Option<&u8>) -> bool {
         return false;
     };
     let byte = high_value << 4 | low_value;
-    // Whether other bytes make a text is seen from their neighbours only.
+    // Whether a byte above 127 is part of UTF-8 depends on its neighbours.
     byte.is_ascii() && matches!(class(byte), ByteClass::Reserved | ByteClass::Foreign | ByteClass::Percent)
 }
 
-/// The canonical form, made anew.
+/// Builds the canonical form.
 #[cold]
 fn rewrite(path: &str) -> Result<String, PathError> {
     let inner = path.strip_prefix('/').ok_or(PathError::NoSlash)?;
@@ -247,13 +249,15 @@ fn rewrite(path: &str) -> Result<String, PathError> {
         out.push('/');
         push_segment(segment.as_bytes(), &mut out)?;
         match &out[start + 1..] {
-            made if made.is_empty() || made.starts_with(';') => out.truncate(start + usize::from(is_last)),
+            segment if segment.is_empty() || segment.starts_with(';') => {
+                out.truncate(start + usize::from(is_last))
+            }
             "." => out.truncate(start + usize::from(is_last)),
             ".." => {
                 let parent = out[..start].rfind('/').ok_or(PathError::AboveRoot)?;
                 out.truncate(parent + usize::from(is_last));
             }
-            made if made.starts_with(".;") || made.starts_with("..;") => {
+            segment if segment.starts_with(".;") || segment.starts_with("..;") => {
                 return Err(PathError::DotWithParameters);
             }
             _ => {}
@@ -265,7 +269,7 @@ fn rewrite(path: &str) -> Result<String, PathError> {
     Ok(out)
 }
 
-/// One segment, its escapes and characters in canonical form.
+/// Appends one segment with its escapes and characters in canonical form.
 fn push_segment(segment: &[u8], out: &mut String) -> Result<(), PathError> {
     let start = out.len();
     let mut bytes = segment.iter();
@@ -299,7 +303,7 @@ fn push_segment(segment: &[u8], out: &mut String) -> Result<(), PathError> {
             }
         }
     }
-    // Careless decoders read a slash from `%C0%AF`, others a letter from `%E9`.
+    // Lenient decoders read a slash from `%C0%AF`, others a letter from `%E9`.
     if !is_ascii && std::str::from_utf8(&decoded_bytes(&out[start..])).is_err() {
         return Err(PathError::NotUtf8);
     }

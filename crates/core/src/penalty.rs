@@ -1,79 +1,79 @@
-//! Longer and longer waits for those who do not wait.
+//! Penalties: growing cooldowns for clients that ignore `Retry-After`.
 //!
-//! A refused client is told when to come back. One that keeps asking all the same costs more than it is worth,
-//! and gets a cooldown: a time in which it is refused without a look at its limit. The next one is twice as long,
-//! up to a longest, and all is forgotten once it has behaved for a while. A cooldown is never prolonged, so
-//! the wait that is told in it is true; for the same reason none begins that would end before the limit admits again.
+//! A refused client is told when to retry. A client that keeps sending requests gets a cooldown: a time in which it is
+//! refused without a look at its limit. Each further cooldown is twice as long, up to a maximum, and all is forgotten
+//! after a time without early requests. A cooldown is never extended, so the retry time given during it is exact. For the
+//! same reason no cooldown starts that would end before the limit admits again.
 //!
-//! A *wait* begins with the first refusal and lasts as long as that one said, in whole seconds as `Retry-After`
-//! counts. What is refused within it is a *strike*, with two exceptions, so that nobody is struck who waits as told:
-//! - In the first second (or the first half of a wait that is shorter than two) nothing is: what comes then may
-//!   have been on its way before the answer was heard.
-//! - In the last tenth, and at least the last tenth of a second, nothing is: clocks differ.
+//! A *wait* starts with the first refusal and lasts as long as its `Retry-After`, in whole seconds. A request refused
+//! during the wait is a *strike*, with two exceptions that protect clients which wait as told:
+//! - The first second, or the first half of a wait shorter than two seconds: the request may have been sent before the
+//!   refusal arrived.
+//! - The last tenth of the wait, at least a tenth of a second: clocks differ.
 //!
-//! Who comes after the wait begins a new one if he is refused again, and one strike less.
+//! A client that is refused again after its wait starts a new wait and loses one strike.
 //!
-//! An example with `after: 3, first: 10s`, and a limit that refuses for 12 s at 0 s: asking at 0.2 s is no
-//! strike, asking at 2 s, 3 s and 4 s are three, and the answer at 4 s is to come back in 10 s. Whoever asks
-//! from then on, and again ignores what it is told, waits 20 s.
+//! Example with `after: 3, first: 10s` and a limit that refuses for 12 s at 0 s: a request at 0.2 s is no strike, requests
+//! at 2 s, 3 s and 4 s are three, and the refusal at 4 s says to retry in 10 s. If the client ignores that one too, the
+//! next cooldown is 20 s.
 
 use crate::rate::SECOND_US;
 
-/// What may have been on its way when the first refusal was answered.
+/// Requests this soon after the first refusal may have been sent before it arrived.
 const GRACE_US: u64 = SECOND_US;
-/// The least by which a client's clock may be ahead.
+/// The clock error that every client is granted.
 const TOLERANCE_US: u64 = SECOND_US / 10;
 
-/// What a rule does about clients that ignore `Retry-After`.
+/// The penalty of a rule for clients that ignore `Retry-After`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Penalty {
-    /// How many strikes make a cooldown.
+    /// The number of strikes that starts a cooldown.
     pub after: u32,
-    /// How long the first cooldown is; each further one is twice as long.
+    /// The length of the first cooldown; each further one is twice as long.
     pub first_us: u64,
-    /// How long a cooldown is at most.
+    /// The longest cooldown.
     pub longest_us: u64,
-    /// How long after its last wait or cooldown a client's conduct is forgotten.
+    /// The time after the last wait or cooldown when the record of a client expires.
     pub forget_us: u64,
-    /// Tells the rule's clients from those of others.
-    pub identity: u64,
+    /// Distinguishes the records of this rule from those of others.
+    pub record_id: u64,
 }
 
-/// How a client behaved under a rule so far.
+/// The record of a client under a rule with a penalty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PenaltyRecord {
-    /// When the current wait or cooldown began.
+    /// The start of the current wait or cooldown.
     pub since_us: u64,
-    /// When it ends.
+    /// The end of the current wait or cooldown.
     pub until_us: u64,
-    /// How often it was ignored lately.
+    /// The requests that ignored it.
     pub strikes: u32,
-    /// How many cooldowns there were.
+    /// The number of cooldowns so far.
     pub level: u32,
 }
 
 impl PenaltyRecord {
-    /// From when on it says nothing any more.
-    pub fn forgotten_us(&self, penalty: &Penalty) -> u64 {
+    /// The instant from which the record is ignored.
+    pub fn expires_us(&self, penalty: &Penalty) -> u64 {
         self.until_us.saturating_add(penalty.forget_us)
     }
 }
 
 impl Penalty {
-    /// A request is refused at `now_us` for `retry_us` more. Answers the conduct from then on, and if it has
-    /// become a cooldown, how long that is.
-    pub fn refused(
+    /// Records a refusal at `now_us` with a retry time of `retry_us`. Returns the new record, and the length of the
+    /// cooldown if one starts.
+    pub fn record_refusal(
         &self,
         known: Option<PenaltyRecord>,
         now_us: u64,
         retry_us: u64,
     ) -> (PenaltyRecord, Option<u64>) {
-        let told_us = retry_us.div_ceil(SECOND_US).max(1).saturating_mul(SECOND_US);
-        // A clock that went back would make a wait of what was long over.
-        let known = known.filter(|known| known.since_us <= now_us && now_us < known.forgotten_us(self));
+        let wait_us = retry_us.div_ceil(SECOND_US).max(1).saturating_mul(SECOND_US);
+        // A record from the future, after a step of the clock, would be a wait that never ends.
+        let known = known.filter(|known| known.since_us <= now_us && now_us < known.expires_us(self));
         let known = known.unwrap_or_default();
-        if !is_within(&known, now_us) {
-            let until_us = now_us.saturating_add(told_us);
+        if !is_early(&known, now_us) {
+            let until_us = now_us.saturating_add(wait_us);
             let strikes = known.strikes.saturating_sub(1);
             return (PenaltyRecord { since_us: now_us, until_us, strikes, ..known }, None);
         }
@@ -91,16 +91,16 @@ impl Penalty {
         (PenaltyRecord { since_us: now_us, until_us, strikes: 0, level }, Some(cooldown_us))
     }
 
-    /// How long the cooldown after `level` others is.
+    /// The length of the cooldown after `level` others.
     pub fn cooldown_us(&self, level: u32) -> u64 {
         let factor = 1_u64.checked_shl(level).unwrap_or(u64::MAX);
         self.first_us.saturating_mul(factor).min(self.longest_us)
     }
 }
 
-/// Whether `now_us` is so far from the end of the wait that a clock's error does not explain it.
-fn is_within(conduct: &PenaltyRecord, now_us: u64) -> bool {
-    let length_us = conduct.until_us.saturating_sub(conduct.since_us);
+/// Whether `now_us` is too far before the end of the wait to be explained by a clock error.
+fn is_early(record: &PenaltyRecord, now_us: u64) -> bool {
+    let length_us = record.until_us.saturating_sub(record.since_us);
     let tolerance_us = TOLERANCE_US.max(length_us / 10);
-    now_us.saturating_add(tolerance_us) < conduct.until_us
+    now_us.saturating_add(tolerance_us) < record.until_us
 }

@@ -1,11 +1,11 @@
-//! A request as the engine sees it, whichever door it came through.
+//! A request as the limiter sees it, independent of the door it came through.
 
 use std::net::IpAddr;
 
-/// Longer paths are refused before they are matched.
+/// The longest endpoint, in bytes. Longer ones are refused before they are matched.
 pub const LONGEST_ENDPOINT: usize = 4096;
 
-/// Who asks, and for what. Only what is known is given.
+/// The identities of a client and what it requests. Unknown fields are `None`.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// The API key.
@@ -16,19 +16,19 @@ pub struct Request<'a> {
     pub tenant: Option<&'a str>,
     /// The client's address.
     pub ip: Option<IpAddr>,
-    /// The tier, if the caller knows it.
+    /// The tier, if the caller states one.
     pub tier: Option<&'a str>,
     /// Custom identities as (name, value).
     pub ids: &'a [(&'a str, &'a str)],
-    /// The domain: an Envoy domain, or the host that the request is for.
+    /// The domain: an Envoy domain, or the requested host.
     pub domain: Option<&'a str>,
-    /// The path in the form that [`crate::path::endpoint`] gives it. A query is not looked at.
+    /// The path in the form of [`crate::path::endpoint`]. A query is ignored.
     pub endpoint: &'a str,
     /// The HTTP method.
     pub method: Option<Method>,
-    /// What it costs; at least 1.
+    /// The tokens to take from each limit; at least 1.
     pub cost: u64,
-    /// Which requests matter more when not all can pass; higher is more important.
+    /// The priority under `on_exceed: shed`; higher is more important.
     pub priority: Option<u8>,
 }
 
@@ -53,7 +53,6 @@ impl Default for Request<'_> {
 impl<'a> Request<'a> {
     /// The path without query and fragment.
     pub fn path(&self) -> &'a str {
-        // Eight bytes at a time would not pay: paths are short.
         match self.endpoint.bytes().position(|byte| byte == b'?' || byte == b'#') {
             Some(end) => &self.endpoint[..end],
             None => self.endpoint,
@@ -65,8 +64,8 @@ impl<'a> Request<'a> {
         self.ids.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
     }
 
-    /// Whether anybody is named at all.
-    pub fn names_anybody(&self) -> bool {
+    /// Whether there is at least one identity.
+    pub fn has_identity(&self) -> bool {
         self.api_key.is_some()
             || self.user.is_some()
             || self.tenant.is_some()
@@ -75,7 +74,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// An HTTP method that a rule can name.
+/// An HTTP method in rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Method {
@@ -97,12 +96,12 @@ pub enum Method {
     Connect = 1 << 7,
     /// TRACE
     Trace = 1 << 8,
-    /// Any other; no rule can name it.
+    /// Any other; it cannot be written in a rule.
     Other = 1 << 9,
 }
 
 impl Method {
-    /// The methods with names.
+    /// The methods that can be written in a rule.
     pub const NAMED: [(&'static str, Self); 9] = [
         ("GET", Self::Get),
         ("HEAD", Self::Head),
@@ -115,7 +114,7 @@ impl Method {
         ("TRACE", Self::Trace),
     ];
 
-    /// The method called `name`, in any case.
+    /// The method `name`, case-insensitive.
     pub fn from_name(name: &str) -> Self {
         Self::NAMED
             .iter()
@@ -134,13 +133,13 @@ impl MethodSet {
         self.0 |= method as u16;
     }
 
-    /// Whether a request with this method is meant. One without a method is meant by no set but the empty.
+    /// Whether the set contains the method. A request without a method is only in the empty set.
     #[inline]
-    pub fn admits(self, method: Option<Method>) -> bool {
+    pub fn contains(self, method: Option<Method>) -> bool {
         self.0 == 0 || method.is_some_and(|method| self.0 & method as u16 != 0)
     }
 
-    /// The names in the set.
+    /// The names of the methods in the set.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         Method::NAMED
             .into_iter()

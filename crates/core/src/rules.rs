@@ -1,4 +1,4 @@
-//! Rules: as written, compiled, selected, explained and tested.
+//! Rules: the file format, compilation, selection, explanation and rule tests.
 
 mod client_digest;
 mod compile;
@@ -24,7 +24,7 @@ pub use explain::{Explanation, RuleExplanation, explain};
 pub use lease_timing::LeaseTiming;
 pub use ruleset::{LimitId, Rule, RuleSet};
 pub use selection::{Charge, Charges, ClientMatch, OverLimitEffect, PathMatch, Selection};
-pub use testing::{RuleTestResult, RuleTestRun, START_US, run_some_tests, run_tests};
+pub use testing::{RuleTestResult, RuleTestRun, START_US, run_tests, run_tests_if};
 pub use virtual_node::VirtualNode;
 
 /// The JSON Schema of a rule file, for editors.

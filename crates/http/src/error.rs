@@ -171,7 +171,7 @@ impl From<InvalidRequest> for HttpError {
             },
             InvalidRequest::ZeroCost => error.in_field("cost"),
             InvalidRequest::EndpointTooLong => error.in_field("endpoint"),
-            InvalidRequest::NeverEnds { rule } => Self {
+            InvalidRequest::EndUnknown { rule } => Self {
                 details: Some(Box::new(HttpErrorDetails {
                     rule: Some(rule),
                     hint: Some("such rules work in the gateway and the tower layer".to_owned()),
@@ -179,7 +179,7 @@ impl From<InvalidRequest> for HttpError {
                 })),
                 ..error
             },
-            InvalidRequest::NamesNobody => error,
+            InvalidRequest::NoIdentity => error,
         }
     }
 }

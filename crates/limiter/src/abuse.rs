@@ -129,7 +129,7 @@ impl Abuse {
 
     /// Makes room for what `rules` need, so that no check has to.
     pub(crate) fn prepare(&self, rules: &RuleSet) {
-        if rules.penalizes() {
+        if rules.has_penalties() {
             self.conducts.get_or_init(Conducts::new);
         }
     }
@@ -240,7 +240,7 @@ impl Limiter {
         let rules = &policy.rules;
         let now_us = self.clock().now_us();
         let denied = self.denial(request, now_us);
-        if denied.is_none() && !rules.set.penalizes() {
+        if denied.is_none() && !rules.set.has_penalties() {
             return None;
         }
         let mut charges = Charges::new();
@@ -264,15 +264,15 @@ impl Limiter {
         let Abuse { settings, holds, .. } = &self.abuse;
         let longest_us = settings.deny.as_ref()?.lasts_us();
         let (key, _) = watched(self.seed(), request);
-        Some(LimitStatus::cooling(LimitId::NONE, holds.wait_us(key, now_us, longest_us)?))
+        Some(LimitStatus::held(LimitId::NONE, holds.wait_us(key, now_us, longest_us)?))
     }
 
     /// The longest cooldown under the rules of `charges`.
     fn cooldown(&self, rules: &RuleSet, charges: &[Charge<'_>], now_us: u64) -> Option<LimitStatus> {
         let cooldowns = charges.iter().filter_map(|charge| {
-            let key = rules.conduct_key(charge)?;
+            let key = rules.penalty_key(charge)?;
             let longest_us = rules.rule_of(charge.id).penalty?.longest_us;
-            Some(LimitStatus::cooling(charge.id, self.abuse.holds.wait_us(key, now_us, longest_us)?))
+            Some(LimitStatus::held(charge.id, self.abuse.holds.wait_us(key, now_us, longest_us)?))
         });
         cooldowns.max_by_key(|standing| standing.retry_after_us)
     }
@@ -288,7 +288,7 @@ impl Limiter {
         charge_of: impl FnOnce(LimitId) -> Option<Charge<'r>>,
     ) {
         if let Outcome::Limited(standing) = &mut decision.outcome
-            && rules.set.penalizes()
+            && rules.set.has_penalties()
             // Without the store nobody knows whether the wait was true.
             && !decision.degraded
             && let Some(charge) = charge_of(standing.limit)
@@ -300,7 +300,7 @@ impl Limiter {
     // The charge as a value: where nothing is refused, it then never has to be written down.
     #[inline(never)]
     fn penalize(&self, rules: &RuleSet, charge: Charge<'_>, standing: &mut LimitStatus, now_us: u64) {
-        let (Some(penalty), Some(key)) = (&rules.rule_of(charge.id).penalty, rules.conduct_key(&charge))
+        let (Some(penalty), Some(key)) = (&rules.rule_of(charge.id).penalty, rules.penalty_key(&charge))
         else {
             return;
         };
@@ -310,7 +310,7 @@ impl Limiter {
         let Some(cooldown_us) = conducts.refused(key, penalty, now_us, wait_us) else { return };
         self.abuse.holds.hold(key, now_us.saturating_add(cooldown_us), now_us);
         self.abuse.counts.cooldowns.fetch_add(1, Ordering::Relaxed);
-        standing.prolong(cooldown_us);
+        standing.extend_wait(cooldown_us);
     }
 }
 

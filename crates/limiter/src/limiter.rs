@@ -107,7 +107,7 @@ impl Limiter {
         if let Some(sharing) = &self.shared {
             sharing.store.install(&rules);
         }
-        let looks_at_domains = rules.looks_at_domains();
+        let looks_at_domains = rules.has_domains();
         let policy = Policy::new(rules, lists);
         let takes_time = policy.rules.takes_time;
         // Before the rules that need it: no request may meet them without its domain.
@@ -210,7 +210,7 @@ impl Limiter {
         caches: &mut Caches,
         request: &Request<'_>,
     ) -> Result<Check<'_>, InvalidRequest> {
-        let hashes = self.seed.hashes(request);
+        let hashes = self.seed.hasher(request);
         if policy.has_lists {
             let now_us = self.clock.now_us();
             match caches.listed(policy, request, &hashes, now_us) {
@@ -232,11 +232,11 @@ impl Limiter {
         if let Some(sharing) = &self.shared {
             return self.charge_shared(sharing, policy, selection, request, &hashes, self.clock.now_us());
         }
-        let Some(charge) = policy.rules.set.only_charge(selection, request, &hashes) else {
+        let Some(charge) = policy.rules.set.single_charge(selection, request, &hashes) else {
             return Ok(self.charge(&policy.rules, selection, request, &hashes)?.into());
         };
         match self.take_one(&charge, request) {
-            Some((step, now_us)) if step.admitted || !policy.rules.set.penalizes() => {
+            Some((step, now_us)) if step.admitted || !policy.rules.set.has_penalties() => {
                 Ok(Decision::of_one(&policy.rules, charge.id, &step, now_us).into())
             }
             Some((step, now_us)) => {
@@ -328,11 +328,11 @@ impl Limiter {
     fn join_crowd(&self, placed: &mut Placed<'_>, ip: Option<IpAddr>) {
         self.store.count_crowded();
         placed.crowd = true;
-        placed.charge.key = self.seed.crowd(ip, CROWDS) ^ placed.charge.limit.state_id;
+        placed.charge.key = self.seed.overflow_cell(ip, CROWDS) ^ placed.charge.limit.state_id;
     }
 
     pub(crate) fn hashes(&self, request: &Request<'_>) -> RequestHasher<'_> {
-        self.seed.hashes(request)
+        self.seed.hasher(request)
     }
 
     /// An address as it is counted, hashed.
@@ -359,8 +359,8 @@ impl Limiter {
         let mut selection = Selection::default();
         set.join_into(&set.match_client(request), &set.match_path(request.path()), &mut selection);
         let mut charges = Charges::new();
-        set.charge(&selection, request, &self.seed.hashes(request), &mut charges);
-        charges.iter().filter_map(|charge| set.conduct_key(charge)).collect()
+        set.charge(&selection, request, &self.seed.hasher(request), &mut charges);
+        charges.iter().filter_map(|charge| set.penalty_key(charge)).collect()
     }
 
     /// The store.
@@ -378,6 +378,6 @@ impl Limiter {
 pub(crate) fn must_end(rules: &Rules, charges: &[Charge<'_>]) -> Result<(), InvalidRequest> {
     match charges.iter().find(|charge| charge.limit.longest_in_flight_us().is_some()) {
         None => Ok(()),
-        Some(charge) => Err(InvalidRequest::NeverEnds { rule: rules.set.rule_of(charge.id).id.clone() }),
+        Some(charge) => Err(InvalidRequest::EndUnknown { rule: rules.set.rule_of(charge.id).id.clone() }),
     }
 }

@@ -186,12 +186,12 @@ impl Caches {
         hashes: &RequestHasher<'_>,
     ) -> &Selection {
         let (rules, number) = (&policy.rules.set, policy.rules.number);
-        let class = match rules.sum_up(request, hashes) {
+        let class = match rules.client_digest(request, hashes) {
             ClientDigest::Class(class) => class,
             ClientDigest::Hash(hash) => self.class(rules, number, request, hash),
         };
         // Most requests have no query: the endpoint is tried as it is before one is looked for.
-        let endpoint = if rules.looks_at_paths() { request.endpoint } else { "" };
+        let endpoint = if rules.has_endpoints() { request.endpoint } else { "" };
         if self.last.is(number, class, endpoint) || self.recall(number, class, endpoint) {
             return &self.last.selection;
         }
@@ -210,7 +210,7 @@ impl Caches {
 
     #[inline(never)]
     fn select_anew(&mut self, rules: &RuleSet, number: u32, class: u64, request: &Request<'_>) -> &Selection {
-        let path = if rules.looks_at_paths() { request.path() } else { "" };
+        let path = if rules.has_endpoints() { request.path() } else { "" };
         if self.recall(number, class, path) {
             return &self.last.selection;
         }
@@ -268,21 +268,21 @@ impl Caches {
         now_us: u64,
     ) -> Option<ListVerdict> {
         let (lists, number) = (&policy.lists.value, policy.lists.number);
-        let by_address = lists.standing_of_address(request.ip, now_us).listed;
-        if !lists.mention_names() {
+        let by_address = lists.look_up_address(request.ip, now_us).verdict;
+        if !lists.have_names() {
             return by_address;
         }
-        let hash = hashes.of_traits(NAMES, request);
+        let hash = hashes.hash_traits(NAMES, request);
         let spot = self.listed.spot(hash, number);
         let known = spot.and_then(|spot| *self.listed.at(spot)).filter(|known| now_us < known.until_us);
         let by_name = known.unwrap_or_else(|| {
-            let standing = lists.standing_of_names(request, now_us);
+            let standing = lists.look_up_names(request, now_us);
             if let Some(spot) = spot.or_else(|| self.listed.admit(hash, number)) {
                 self.listed.keep(spot, hash, number, Some(standing));
             }
             standing
         });
-        ListVerdict::stricter(by_name.listed, by_address)
+        ListVerdict::stricter(by_name.verdict, by_address)
     }
 }
 

@@ -50,7 +50,7 @@ impl Limiter {
         }
         if self.shared().is_none()
             && !rules.takes_time
-            && let Some(charge) = rules.set.only_charge(selection, request, hashes)
+            && let Some(charge) = rules.set.single_charge(selection, request, hashes)
             && request.cost <= u64::from(charge.limit.quota)
             && charge.limit.log_window().is_none()
         {

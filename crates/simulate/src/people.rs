@@ -154,7 +154,7 @@ fn work_out(
     let mut selection = Selection::default();
     rules.join_into(&rules.match_client(&request), &rules.match_path(request.path()), &mut selection);
     let mut charges = Charges::new();
-    rules.charge(&selection, &request, &SEED.hashes(&request), &mut charges);
+    rules.charge(&selection, &request, &SEED.hasher(&request), &mut charges);
     let dues = charges.iter().map(|charge| {
         let rule = rules.rule_of(charge.id);
         let limit: &Limit = charge.limit;

@@ -161,7 +161,7 @@ fn timeout(setting: Option<&Setting>) -> Result<Option<Duration>, String> {
 
 /// What a rule may say of itself, the node says for all others.
 fn lease_time(written: Option<DurationText>) -> Result<Option<Duration>, String> {
-    let us = written.map(lease_us).transpose()?;
+    let us = written.map(lease_us).transpose().map_err(|error| error.to_string())?;
     Ok(us.map(|us| Duration::from_micros(us.get().into())))
 }
 

@@ -4,7 +4,7 @@ use crate::program::{Server, run, tollgate};
 
 const QUEUED: &str = "rules:\n  - { id: a, limit: 5/s, key: user, on_exceed: queue }\n";
 const IN_VAIN: &str = "`queue` has no effect in the check API";
-const NO_USER: &str = "nothing is counted by `user` in the gateway";
+const NO_USER: &str = "requests of the gateway have no `user` to count by";
 
 #[test]
 fn the_start_and_each_change_warn_of_what_the_open_doors_cannot_do() {

@@ -93,7 +93,7 @@ fn a_file_without_rules_is_refused_unless_it_says_so() {
             let ended = run(tollgate(command).arg(&path));
             assert_eq!((ended.code, ended.stdout.as_str()), (Some(1), ""), "{text}: {command:?}");
             let said = ended.stderr;
-            assert!(said.contains("error: there is no rule, so nothing is limited"), "{text}: {said}");
+            assert!(said.contains("error: there are no rules, so nothing is limited"), "{text}: {said}");
             assert!(said.contains("write `allow_empty: true`"), "{text}: {said}");
         }
         std::fs::write(&path, format!("{text}allow_empty: true\n")).unwrap();
@@ -168,17 +168,17 @@ route   none
   ✓ orders  counted for api_key sk_p…
       100 per 1min, token_bucket
   · free-tier  the client does not match api_key_pattern sk_free_*
-passes if nothing was spent before; `orders` then has 99 of 100 left, and all of it again after 598.803ms
+admitted if no tokens were spent before; `orders` then has 99 of 100 left, and is full again after 598.803ms
 "
     );
     for (arguments, expected) in [
         (["--key", "sk_revoked_1"].as_slice(), "lists   on the deny list by `sk_revoked_*`\n"),
-        (&["--key", "a", "--ip", "10.1.2.3"], "passes, and no limit applies\n"),
+        (&["--key", "a", "--ip", "10.1.2.3"], "admitted: no limit applies\n"),
         (
             &["--key", "sk_prod_1", "--endpoint", "/v1/orders", "--cost", "101"],
             "refused: a cost of 101 can never pass: rule `orders` holds at most 100\n",
         ),
-        (&[], "refused: name at least one of key, user, tenant, ip or ids: there is nobody to limit\n"),
+        (&[], "refused: there is no identity: give at least one of key, user, tenant, ip or ids\n"),
     ] {
         let said = explain(arguments);
         assert!(said.contains(expected), "{arguments:?}: {said}");

@@ -95,7 +95,7 @@ fn what_is_wrong_in_the_file_is_said_with_its_place() {
         ("listen: [\n", "tollgate.yaml:"),
         (
             "redis:\n  lease: { interval: 100ms, horizon: 20s }\n",
-            "tollgate.yaml:2:38: error: 20s is out of range here; use 1ms to 10s\n",
+            "tollgate.yaml:2:38: error: 20s is out of range; use 1ms to 10s\n",
         ),
         ("redis: { lease: { interval: soon } }\n", "tollgate.yaml:1:29: error: `soon` is not a duration\n"),
     ] {

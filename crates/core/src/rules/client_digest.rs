@@ -1,39 +1,38 @@
-//! A client summed up in one number: clients with the same number meet the same rules, so what they meet
-//! has to be worked out only once.
+//! A digest of a client: clients with equal digests match the same rules, so their [`super::ClientMatch`] can be cached.
 //!
-//! Where a handful of patterns is all that matters about a client, the number says which of them match, and
-//! there are only a few such numbers. Where single keys have numbers of their own, or addresses and custom
-//! identities matter, the number is a keyed hash of all that matters.
+//! If only a few patterns depend on the client, the digest is a bit set of the patterns that match, and there are few
+//! digests. If rules have overrides of single keys, or conditions on addresses or custom identities, the digest is a keyed
+//! hash of the relevant traits.
 
 use super::pattern::Glob;
 use super::ruleset::{Rule, Tier};
 use crate::key::RequestHasher;
 use crate::request::Request;
 
-/// More patterns than this cost more to match than to remember.
+/// More patterns than this cost more to match than a hash.
 const MOST_PATTERNS: usize = 16;
 
-/// What about a client decides which rules it meets.
+/// Computes digests under one rule set.
 #[derive(Clone, Debug)]
 pub(super) enum ClientDigester {
-    /// Nothing: all clients meet the same.
-    Nothing,
-    /// Which of these patterns match, and the tier if the caller states one.
+    /// All clients match the same rules.
+    Constant,
+    /// The patterns that match, and the stated tier.
     Patterns(NamePatterns),
-    /// All of these.
+    /// A hash of these traits.
     Traits(ClientTraits),
 }
 
-/// What a client is summed up as. Under one rule set, clients with the same number meet the same rules.
+/// The digest of a client. Under one rule set, clients with equal digests match the same rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ClientDigest {
     /// One of a few classes.
     Class(u64),
-    /// A keyed hash of the client, of which there are as many as clients.
+    /// A keyed hash, of which there are as many as clients.
     Hash(u64),
 }
 
-/// Patterns over the names that a client goes by.
+/// The patterns of a rule set over the identities of a client.
 #[derive(Clone, Debug, Default)]
 pub(super) struct NamePatterns {
     api_key: Vec<Glob>,
@@ -41,7 +40,7 @@ pub(super) struct NamePatterns {
     tenant: Vec<Glob>,
 }
 
-/// What may matter about a client.
+/// The traits of a client that rules can depend on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClientTraits {
     /// The API key.
@@ -52,7 +51,7 @@ pub struct ClientTraits {
     pub tenant: bool,
     /// The address.
     pub ip: bool,
-    /// The tier as stated by the caller.
+    /// The tier that the caller states.
     pub tier: bool,
     /// Custom identities.
     pub ids: bool,
@@ -62,7 +61,7 @@ impl ClientDigester {
     pub(super) fn new(rules: &[Rule], tiers: &[Tier]) -> Self {
         let traits = traits(rules, tiers);
         if traits == ClientTraits::default() {
-            return Self::Nothing;
+            return Self::Constant;
         }
         let single_keys = rules.iter().any(|rule| !rule.sizes.by_key.is_empty())
             || traits.tier && tiers.iter().any(|tier| !tier.keys.is_empty());
@@ -74,16 +73,15 @@ impl ClientDigester {
         }
     }
 
-    /// The number of the client.
     #[inline]
-    pub(super) fn of(
+    pub(super) fn digest(
         &self,
         request: &Request<'_>,
         tiers: &[Tier],
         hashes: &RequestHasher<'_>,
     ) -> ClientDigest {
         match self {
-            Self::Nothing => ClientDigest::Class(0),
+            Self::Constant => ClientDigest::Class(0),
             Self::Patterns(patterns) => {
                 let tier = match request.tier {
                     None => 0,
@@ -91,17 +89,17 @@ impl ClientDigester {
                         1 + tiers.iter().position(|tier| tier.name == stated).map_or(0, |at| at as u64 + 1)
                     }
                 };
-                let number = add_bits(tier, &patterns.api_key, request.api_key);
-                let number = add_bits(number, &patterns.user, request.user);
-                ClientDigest::Class(add_bits(number, &patterns.tenant, request.tenant))
+                let bits = add_bits(tier, &patterns.api_key, request.api_key);
+                let bits = add_bits(bits, &patterns.user, request.user);
+                ClientDigest::Class(add_bits(bits, &patterns.tenant, request.tenant))
             }
-            Self::Traits(traits) => ClientDigest::Hash(hashes.of_traits(*traits, request)),
+            Self::Traits(traits) => ClientDigest::Hash(hashes.hash_traits(*traits, request)),
         }
     }
 }
 
 impl NamePatterns {
-    /// Every pattern over a client's names, once.
+    /// Every pattern once.
     fn new(rules: &[Rule], tiers: &[Tier]) -> Self {
         let mut patterns = Self::default();
         for client in rules.iter().map(|rule| &rule.client) {
@@ -126,21 +124,21 @@ fn add<'g>(known: &mut Vec<Glob>, globs: impl Iterator<Item = &'g Glob>) {
     }
 }
 
-/// Goes on with `number` by a bit for each pattern: whether it matches.
+/// Appends to `bits` one bit for each pattern: whether it matches.
 #[inline]
-fn add_bits(number: u64, patterns: &[Glob], name: Option<&str>) -> u64 {
-    let Some(name) = name else { return number << patterns.len() };
-    patterns.iter().fold(number, |number, glob| number << 1 | u64::from(glob.matches(name)))
+fn add_bits(bits: u64, patterns: &[Glob], name: Option<&str>) -> u64 {
+    let Some(name) = name else { return bits << patterns.len() };
+    patterns.iter().fold(bits, |bits, glob| bits << 1 | u64::from(glob.matches(name)))
 }
 
-/// Which traits of a client any rule or tier looks at.
+/// The traits that any rule or tier depends on.
 fn traits(rules: &[Rule], tiers: &[Tier]) -> ClientTraits {
     let mut traits = ClientTraits::default();
     for rule in rules {
         let condition = &rule.client;
         let overrides = !rule.sizes.by_key.is_empty();
         let by_address = rule.sizes.by_key.keys().any(|key| key.parse::<std::net::IpAddr>().is_ok());
-        let by_tier = rule.tier.is_some() || !rule.sizes.everybody.tiers.is_empty();
+        let by_tier = rule.tier.is_some() || !rule.sizes.common.tiers.is_empty();
         traits.api_key |= condition.api_key.is_some() || overrides;
         traits.user |= condition.user.is_some() || overrides;
         traits.tenant |= condition.tenant.is_some() || overrides;

@@ -1,4 +1,4 @@
-//! From a rule file to a rule set: everything is checked, and everything wrong is said at once.
+//! Compiles a rule file to a rule set. All errors are reported at once.
 
 mod doors;
 mod lease_timing;
@@ -21,31 +21,32 @@ use crate::document::{Document, DocumentPath};
 use regex::RegexSetBuilder;
 use std::collections::HashMap;
 
-/// A compiled pattern may take this much memory; all of them together four times as much.
+/// The largest compiled pattern; all patterns together may take four times as much.
 const PATTERN_BYTES: usize = 2 << 20;
 
-const NO_RULES: &str = "there is no rule, so nothing is limited";
-const NO_RULES_HINT: &str = "begin with `rules: [{ id: api, limit: 100/min }]`; if nothing is to be limited, write `allow_empty: true`";
+const NO_RULES: &str = "there are no rules, so nothing is limited";
+const NO_RULES_HINT: &str =
+    "start with `rules: [{ id: api, limit: 100/min }]`; to limit nothing, write `allow_empty: true`";
 
-/// A rule file, ready to use.
+/// A compiled rule file.
 #[derive(Debug)]
 pub struct LoadedRules {
-    /// The rules.
+    /// The rule set.
     pub rules: RuleSet,
     /// The lists.
     pub lists: AccessLists,
-    /// The tests beside the rules, with the line each begins on.
+    /// The test cases, each with the line on which it starts.
     pub tests: Vec<(usize, RuleTestCase)>,
-    /// What is allowed but odd.
+    /// Warnings.
     pub warnings: DiagnosticReport,
 }
 
-/// Reads and compiles the rule file `text`; `source` is its name in reports. On any error, all of them.
+/// Compiles the rule file `text`; `source` is its name in reports. The error is a report of all errors.
 pub fn load(source: &str, text: &str) -> Result<LoadedRules, DiagnosticReport> {
     load_for(source, text, &[])
 }
 
-/// The same, with warnings about what the open doors cannot do.
+/// Like [`load`], with warnings about rules that the given doors cannot apply.
 pub fn load_for(source: &str, text: &str, doors: &[OpenDoor]) -> Result<LoadedRules, DiagnosticReport> {
     let mut document = Document::parse(source, text)?;
     let Some(file) = document.decode::<RuleFile>() else { return Err(document.into_report()) };
@@ -55,7 +56,7 @@ pub fn load_for(source: &str, text: &str, doors: &[OpenDoor]) -> Result<LoadedRu
     let deny = compiler.list([("blacklist", &file.blacklist), ("deny", &file.deny)]);
     let lists = AccessLists::new(allow, deny);
     let tests = compiler.tests();
-    // What a broken file would do is not worth a word.
+    // Warnings about a file with errors would be noise.
     if !compiler.document.has_errors() {
         compiler.warn_of_unreachable(&lists);
         compiler.warn_of_doors(doors);
@@ -68,13 +69,24 @@ pub fn load_for(source: &str, text: &str, doors: &[OpenDoor]) -> Result<LoadedRu
     Ok(LoadedRules { rules: RuleSet::new(parts), lists, tests, warnings: report })
 }
 
+/// The value of a field of a rule, or else that of `defaults`, with its path.
+fn inherited<'f, T>(
+    own: Option<&'f T>,
+    default: Option<&'f T>,
+    field: &str,
+    rule_path: &DocumentPath,
+) -> Option<(&'f T, DocumentPath)> {
+    let own = own.map(|value| (value, rule_path.field(field)));
+    own.or_else(|| Some((default?, DocumentPath::root().field("defaults").field(field))))
+}
+
 struct RuleCompiler<'f> {
     file: &'f RuleFile,
     document: Document,
     parts: RuleSetParts,
     patterns: Vec<String>,
     tier_ids: HashMap<String, TierId>,
-    /// For each compiled rule, which rule of the file it comes from: a safety net makes two of one.
+    /// For each compiled rule, the index of its rule in the file: a rule with a safety net is compiled to two.
     origins: Vec<usize>,
 }
 
@@ -106,30 +118,30 @@ impl<'f> RuleCompiler<'f> {
             Ok(set) => self.parts.endpoints = set,
             Err(_) => self.document.error(
                 &root.field("rules"),
-                "the endpoints of all rules together are too much to match at once",
+                "the endpoint patterns of all rules together are too large",
                 "use templates, or simpler regular expressions",
             ),
         }
-        // Rules that were commented out, or lost by a tool, are the end of every limit.
+        // A file whose rules were commented out, or lost by a tool, would switch off all limits.
         if self.file.rules.is_empty() && !self.file.allow_empty && !self.document.is_damaged(&root) {
             self.document.error(&root.field("rules"), NO_RULES, NO_RULES_HINT);
         }
     }
 
-    /// Names the tiers: those in `tiers`, and those that only rules mention.
+    /// Numbers the tiers: those in `tiers`, then those that only rules mention.
     fn tiers(&mut self) {
         let root = DocumentPath::root();
         let mut members: HashMap<&str, &str> = HashMap::new();
         for (name, tier) in &self.file.tiers {
             let path = root.field("tiers").field(name);
             if !is_plain(name) {
-                let message = format!("`{name}` cannot be the name of a tier");
+                let message = format!("`{name}` is not a valid name of a tier");
                 self.document.error_at_name(&path, message, PLAIN_HINT);
             }
             for (index, key) in tier.keys.iter().enumerate() {
                 if let Some(other) = members.insert(key, name) {
-                    let message = format!("`{key}` is in tier `{other}` already");
-                    self.document.error(&path.field("keys").index(index), message, "one client has one tier");
+                    let message = format!("`{key}` is already in tier `{other}`");
+                    self.document.error(&path.field("keys").index(index), message, "a client is in one tier");
                 }
             }
             let patterns = tier.api_key_pattern.as_ref();
@@ -162,7 +174,7 @@ impl<'f> RuleCompiler<'f> {
             self.file.defaults.tier.as_ref().and_then(|name| self.tier_ids.get(name)).copied();
     }
 
-    /// A file that declares tiers declares all of them.
+    /// A file with `tiers:` must declare all its tiers there.
     fn is_unknown(&self, tier: &str) -> bool {
         !self.file.tiers.is_empty() && !self.file.tiers.contains_key(tier)
     }
@@ -174,7 +186,7 @@ impl<'f> RuleCompiler<'f> {
         }
     }
 
-    /// Compiles one rule. Every part is looked at, whatever is wrong with another.
+    /// Compiles one rule. Every part is checked, also after an error in another.
     fn rule(&mut self, index: usize, rule: &WrittenRule, path: &DocumentPath) {
         let defaults = &self.file.defaults;
         self.check_id(rule, path);
@@ -187,15 +199,15 @@ impl<'f> RuleCompiler<'f> {
         let ipv6_prefix = self.ipv6_prefix(rule, path);
         let tier = rule.tier.as_ref().and_then(|name| self.tier_ids.get(name)).copied();
         let unknown = rule.tier.as_ref().is_some_and(|name| self.is_unknown(name));
-        if tier.is_some() && client.api_key.is_none() && !unknown && !self.somebody_is_in(tier) {
+        if tier.is_some() && client.api_key.is_none() && !unknown && !self.has_members(tier) {
             self.document.warning(
                 &path.field("tier"),
-                "nobody is in this tier unless the caller says so",
-                "give the tier an `api_key_pattern` or `keys` under `tiers:`, or the rule a match",
+                "no client is in this tier unless the caller states it",
+                "add `api_key_pattern` or `keys` to the tier under `tiers:`, or a match to the rule",
             );
         }
         let penalty = self.penalty(rule, path);
-        let leasing = self.leasing(rule, path);
+        let leasing = self.lease_timing(rule, path);
         let net = self.net_factor(rule, &key, path);
         let Some(sizes) = sizes else { return };
         let compiled = Rule {
@@ -217,7 +229,7 @@ impl<'f> RuleCompiler<'f> {
             needs_address: false,
             sizes,
         };
-        self.warn_of_idle_lease(rule, &compiled, path);
+        self.warn_of_unused_lease(rule, &compiled, path);
         let net = net.map(|(factor, path)| self.safety_net(&compiled, factor, &path));
         self.push(compiled, index);
         if let Some(net) = net {
@@ -240,33 +252,33 @@ impl<'f> RuleCompiler<'f> {
         self.origins.push(origin);
     }
 
-    fn somebody_is_in(&self, tier: Option<TierId>) -> bool {
+    fn has_members(&self, tier: Option<TierId>) -> bool {
         let Some(tier) = tier else { return true };
         let members = &self.parts.tiers[tier as usize];
         self.parts.default_tier == Some(tier) || !members.keys.is_empty() || !members.api_key.is_empty()
     }
 
-    /// An id goes into headers and metrics: it has to be plain.
+    /// An id appears in headers and metrics: it must be plain.
     fn check_id(&mut self, rule: &WrittenRule, path: &DocumentPath) {
         let id_path = path.field("id");
         if rule.id.is_empty() && !self.document.is_removed(&id_path) {
-            let hint = "add `id: …`: a name for answers, metrics and logs";
+            let hint = "add `id: …`: a name for responses, metrics and logs";
             self.document.error(&id_path, "this rule has no id", hint);
         } else if !rule.id.is_empty() && !is_plain(&rule.id) {
-            self.document.error(&id_path, format!("`{}` cannot be an id", rule.id), PLAIN_HINT);
+            self.document.error(&id_path, format!("`{}` is not a valid id", rule.id), PLAIN_HINT);
         }
     }
 
-    /// A limit's state is found by its name, so no two rules may share one: neither an id, nor an id and
-    /// what another rule calls its safety net or one of its several limits.
+    /// States are found by the names of limits, so names must be unique: ids, and the derived names of safety nets and of
+    /// several limits.
     fn check_names(&mut self) {
         let id_path = |index| DocumentPath::root().field("rules").index(index).field("id");
         let mut ids: HashMap<&str, usize> = HashMap::new();
         for (index, rule) in self.file.rules.iter().enumerate().filter(|(_, rule)| !rule.id.is_empty()) {
             if let Some(first) = ids.get(rule.id.as_str()) {
                 let line = self.document.line(&id_path(*first));
-                let message = format!("a rule `{}` exists already, on line {line}", rule.id);
-                self.document.error(&id_path(index), message, "give each rule an id of its own");
+                let message = format!("rule `{}` already exists on line {line}", rule.id);
+                self.document.error(&id_path(index), message, "each rule needs its own id");
             } else {
                 ids.insert(&rule.id, index);
             }
@@ -276,13 +288,13 @@ impl<'f> RuleCompiler<'f> {
             let policies = limits.map(|limit| self.parts.limits[limit as usize].policy.as_str());
             for name in policies.chain([rule.id.as_str()]) {
                 let Some(taken) = ids.get(name).filter(|index| {
-                    // A second rule with the first one's id has been told so.
+                    // A repeated id is already reported.
                     *index != origin && self.file.rules[**index].id != self.file.rules[*origin].id
                 }) else {
                     continue;
                 };
                 let owner = &self.file.rules[*origin].id;
-                let message = format!("`{name}` is what a limit of rule `{owner}` is called");
+                let message = format!("`{name}` is the name of a limit of rule `{owner}`");
                 self.document.error(&id_path(*taken), message, "give this rule another id");
             }
         }
@@ -291,13 +303,13 @@ impl<'f> RuleCompiler<'f> {
 
 const PLAIN_HINT: &str = "use up to 128 letters, digits and - _ . : /";
 
-/// Whether a name can stand in headers and metrics.
+/// Whether a name can appear in headers and metrics.
 fn is_plain(name: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.:/".contains(c);
     !name.is_empty() && name.len() <= 128 && name.chars().all(plain)
 }
 
-/// Whether no path is left that the rule does not name.
+/// Whether the rule names every path.
 fn names_every_endpoint(rule: &WrittenRule) -> bool {
     let matches = rule.matches.as_ref();
     let regexes = matches.and_then(|matches| matches.endpoint_regex.as_ref());

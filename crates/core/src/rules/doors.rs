@@ -1,43 +1,42 @@
-//! What the open doors can do for rules. A rule that asks more of a door than it can do is valid, and gets a warning
-//! where the doors are known: at the start, when rules change, and in `rules check --config`.
+//! The capabilities of doors. A rule that needs more than a door can do is valid, and gets a warning where the doors are
+//! known: at the start, when rules change, and in `rules check --config`.
 
 use std::collections::BTreeSet;
 
-/// Something that a rule may ask of a door.
+/// A capability of a door that rules may need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DoorCapability {
-    /// It holds back requests and answers: `queue`, `tarpit`.
-    Wait,
-    /// It knows when a request has ended: `shed`, `concurrency`.
+    /// Requests and responses can be delayed: `queue`, `tarpit`.
+    Delay,
+    /// The end of a request is known: `shed`, `concurrency`.
     Completion,
-    /// Its requests have a `domain`.
+    /// Requests have a `domain`.
     Domain,
-    /// Its requests may state a tier.
+    /// Requests may state a tier.
     Tier,
-    /// Its requests may have a priority.
+    /// Requests may have a priority.
     Priority,
 }
 
-/// A door that is open.
+/// A door that is configured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenDoor {
-    /// In warnings, such as `the check API`.
+    /// The name in warnings, such as `the check API`.
     pub name: &'static str,
-    /// What it can do.
+    /// Its capabilities.
     pub capabilities: BTreeSet<DoorCapability>,
-    /// The identities that it finds in requests, addresses aside, by the names that `key:` has for them; none if the
-    /// caller names them.
+    /// The identities of its requests, except addresses, by their names in `key:`; `None` if callers name them.
     pub identities: Option<BTreeSet<String>>,
 }
 
 impl OpenDoor {
-    /// Whether it can do this.
+    /// Whether it has this capability.
     pub fn can(&self, capability: DoorCapability) -> bool {
         self.capabilities.contains(&capability)
     }
 
-    /// Whether a request that comes through it may have the identity `name`.
-    pub fn finds(&self, name: &str) -> bool {
+    /// Whether its requests may have the identity `name`.
+    pub fn provides(&self, name: &str) -> bool {
         self.identities.as_ref().is_none_or(|identities| identities.contains(name))
     }
 }

@@ -1,9 +1,10 @@
-//! Which rules meet a request, which do not and why, and what would let it pass.
+//! Explains a decision: which rules match a request, which do not and why, and what would admit it.
 
 use super::compile::LoadedRules;
 use super::lists::ListVerdict;
 use super::pattern::{Glob, network};
 use super::ruleset::{Rule, RuleSet};
+use super::selection::{ClientMatch, PathMatch};
 use super::virtual_node::VirtualNode;
 use super::written::OnExceed;
 use crate::decision::Outcome;
@@ -13,48 +14,48 @@ use crate::request::Request;
 use std::fmt;
 use std::net::IpAddr;
 
-/// The answer to "why", for people.
+/// The explanation of a decision, in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
-    /// What the lists say, if the request is on one.
+    /// The list that the client is on.
     pub listed: Option<String>,
     /// The tier of the client.
     pub tier: Option<String>,
-    /// The route that the path falls under.
+    /// The route template that matches the path.
     pub route: Option<String>,
     /// Each rule, in the order of the file.
     pub rules: Vec<RuleExplanation>,
-    /// What becomes of the request if nothing was spent before.
+    /// The outcome if no tokens were spent before.
     pub verdict: String,
 }
 
-/// One rule's part.
+/// The part of one rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleExplanation {
-    /// The rule.
+    /// The id of the rule.
     pub id: String,
-    /// Why it does not apply; none if it does.
-    pub fails: Option<String>,
-    /// Whether it only counts.
+    /// Why it does not apply; `None` if it does.
+    pub mismatch: Option<String>,
+    /// Whether it only counts and reports.
     pub is_shadow: bool,
-    /// Who shares the count with this request.
+    /// The key of the request.
     pub key: String,
     /// The limits.
     pub limits: Vec<String>,
 }
 
-/// Explains what `loaded` makes of `request` at `now_us`.
+/// Explains the decision on `request` at `now_us`.
 pub fn explain(loaded: &LoadedRules, request: &Request<'_>, now_us: u64) -> Explanation {
     let rules = &loaded.rules;
     let (client, path) = (rules.match_client(request), rules.match_path(request.path()));
-    let given = rules.tier_of(request).or(rules.default_tier);
-    let listed = loaded.lists.reason(request, now_us).map(|(listed, entry)| {
-        let list = match listed {
+    let client_tier = rules.tier_of(request).or(rules.default_tier);
+    let listed = loaded.lists.find_entry(request, now_us).map(|(verdict, entry)| {
+        let list = match verdict {
             ListVerdict::Allowed => "allow",
             ListVerdict::Denied => "deny",
         };
         let reason = entry.reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
-        format!("on the {list} list by `{}`{reason}", said_pattern(&entry.pattern))
+        format!("on the {list} list by `{}`{reason}", pattern_text(&entry.pattern))
     });
     let selected: Vec<u32> = super::virtual_node::charges(rules, request)
         .iter()
@@ -62,17 +63,17 @@ pub fn explain(loaded: &LoadedRules, request: &Request<'_>, now_us: u64) -> Expl
         .collect();
     let explained = rules.rules().iter().enumerate().map(|(index, rule)| RuleExplanation {
         id: rule.id.clone(),
-        fails: if selected.contains(&(index as u32)) {
+        mismatch: if selected.contains(&(index as u32)) {
             None
         } else {
-            Some(why_not(rules, index, rule, request, path.meets(index), client.size(index).is_some()))
+            Some(mismatch(rules, index, request, &path, &client))
         },
         is_shadow: rule.is_shadow(),
-        key: said_key(rules, rule, request, path.route()),
-        limits: client.size(index).map(|size| rules.said_limits(size)).unwrap_or_default(),
+        key: key_text(rules, rule, request, path.route()),
+        limits: client.size(index).map(|size| rules.limit_texts(size)).unwrap_or_default(),
     });
-    // Where nothing else gives a tier, the rule's own key pattern does.
-    let tier = given.or_else(|| selected.iter().find_map(|rule| rules.rules()[*rule as usize].tier));
+    // A client without a tier is in the tier of a rule whose key pattern it matches.
+    let tier = client_tier.or_else(|| selected.iter().find_map(|rule| rules.rules()[*rule as usize].tier));
     Explanation {
         listed,
         tier: tier.map(|tier| rules.tiers[tier as usize].name.clone()),
@@ -82,18 +83,18 @@ pub fn explain(loaded: &LoadedRules, request: &Request<'_>, now_us: u64) -> Expl
     }
 }
 
-fn why_not(
+fn mismatch(
     rules: &RuleSet,
     index: usize,
-    rule: &Rule,
     request: &Request<'_>,
-    path_meets: bool,
-    has_size: bool,
+    path: &PathMatch,
+    client: &ClientMatch,
 ) -> String {
+    let rule = &rules.rules()[index];
     if let Some(failed) = rule.client.first_failure(request) {
         return format!("the client does not match {failed}");
     }
-    if !path_meets {
+    if !path.matches(index) {
         return match &rule.endpoints {
             Some(patterns) => {
                 format!(
@@ -106,42 +107,42 @@ fn why_not(
         };
     }
     if let Some(failed) = rule.first_failure(request) {
-        return format!("it asks for {failed}, and this request has another or none");
+        return format!("the rule requires {failed}, and the request has another or none");
     }
-    if !has_size {
+    if client.size(index).is_none() {
         return match rule.tier {
-            Some(tier) => format!("it is for tier `{}` only", rules.tiers[tier as usize].name),
-            None => "it has no limit for this client's tier".to_owned(),
+            Some(tier) => format!("the rule is for tier `{}` only", rules.tiers[tier as usize].name),
+            None => "the rule has no limit for the client's tier".to_owned(),
         };
     }
-    debug_assert!(rules.rules()[index].fallback, "all other reasons are told above");
-    "it is a fallback, and another rule names this endpoint".to_owned()
+    debug_assert!(rule.fallback, "all other reasons are checked above");
+    "the rule is a fallback, and another rule names this endpoint".to_owned()
 }
 
 fn verdict(loaded: &LoadedRules, request: &Request<'_>, now_us: u64) -> String {
     match VirtualNode::default().check(loaded, request, now_us) {
         Err(invalid) => format!("refused: {invalid}"),
         Ok(Outcome::Denied) => {
-            "refused: it is on the deny list; removing the entry would let it pass".to_owned()
+            "refused: the client is on the deny list; removing the entry would admit the request".to_owned()
         }
-        Ok(Outcome::Unlimited) => "passes, and no limit applies".to_owned(),
-        Ok(Outcome::Admitted(standing) | Outcome::Limited(standing)) => {
-            let limit = loaded.rules.limit(standing.limit);
+        Ok(Outcome::Unlimited) => "admitted: no limit applies".to_owned(),
+        Ok(Outcome::Admitted(status) | Outcome::Limited(status)) => {
+            let limit = loaded.rules.limit(status.limit);
             let again = match limit.longest_in_flight_us() {
-                Some(_) => "when it has ended".to_owned(),
-                None => format!("after {}", duration_text(standing.reset_after_us)),
+                Some(_) => "when the request has ended".to_owned(),
+                None => format!("after {}", duration_text(status.reset_after_us)),
             };
             format!(
-                "passes if nothing was spent before; `{}` then has {} of {} left, and all of it again {again}",
-                limit.policy, standing.remaining, limit.quota,
+                "admitted if no tokens were spent before; `{}` then has {} of {} left, and is full again {again}",
+                limit.policy, status.remaining, limit.quota,
             )
         }
     }
 }
 
-fn said_key(rules: &RuleSet, rule: &Rule, request: &Request<'_>, route: u64) -> String {
+fn key_text(rules: &RuleSet, rule: &Rule, request: &Request<'_>, route: u64) -> String {
     let identities = rule.identities(request, route);
-    let said = identities.iter().map(|identity| match identity {
+    let texts = identities.iter().map(|identity| match identity {
         Identity::ApiKey(key) => format!("api_key {}", masked(key)),
         Identity::User(user) => format!("user {user}"),
         Identity::Tenant(tenant) => format!("tenant {tenant}"),
@@ -151,18 +152,18 @@ fn said_key(rules: &RuleSet, rule: &Rule, request: &Request<'_>, route: u64) -> 
         }
         Identity::Route(route) => format!("route {}", rules.template(*route).unwrap_or("none")),
         Identity::Custom(name, value) => format!("{name} {value}"),
-        Identity::Anonymous => "nobody in particular".to_owned(),
+        Identity::Anonymous => "all requests without an identity".to_owned(),
     });
-    said.collect::<Vec<_>>().join(" + ")
+    texts.collect::<Vec<_>>().join(" + ")
 }
 
-/// A pattern as written; a single key only in part.
-pub(super) fn said_pattern(pattern: &str) -> String {
+/// A pattern as written; a single key abbreviated.
+pub(super) fn pattern_text(pattern: &str) -> String {
     let is_key = Glob::new(pattern).is_exact() && network(pattern).is_none();
     if is_key { masked(pattern) } else { pattern.to_owned() }
 }
 
-/// Enough of a key to recognise it, not enough to use it.
+/// The start of a key: enough to recognise it, not enough to use it.
 fn masked(key: &str) -> String {
     let shown = (key.chars().count() / 2).min(8);
     key.chars().take(shown).chain(['…']).collect()
@@ -173,7 +174,7 @@ impl RuleSet {
         self.routes.iter().find(|known| known.hash == route).map(|known| known.template.as_str())
     }
 
-    fn said_limits(&self, size: u32) -> Vec<String> {
+    fn limit_texts(&self, size: u32) -> Vec<String> {
         let limits = self.sizes[size as usize].clone();
         limits
             .map(|limit| {
@@ -196,9 +197,9 @@ impl fmt::Display for Explanation {
         writeln!(f, "tier    {}", self.tier.as_deref().unwrap_or("none"))?;
         writeln!(f, "route   {}", self.route.as_deref().unwrap_or("none"))?;
         for rule in &self.rules {
-            match &rule.fails {
+            match &rule.mismatch {
                 None => {
-                    let how = if rule.is_shadow { "only counted, for" } else { "counted for" };
+                    let how = if rule.is_shadow { "counted only, for" } else { "counted for" };
                     writeln!(f, "  ✓ {}  {how} {}", rule.id, rule.key)?;
                     for limit in &rule.limits {
                         writeln!(f, "      {limit}")?;
@@ -212,7 +213,7 @@ impl fmt::Display for Explanation {
 }
 
 impl Rule {
-    /// Whether it only counts.
+    /// Whether it only counts and reports.
     pub fn is_shadow(&self) -> bool {
         self.on_exceed == OnExceed::Shadow
     }

@@ -1,16 +1,16 @@
-//! How two globs lie to each other: whether one covers the other, and whether they may meet.
+//! Comparison of globs: whether one covers another, and whether two may overlap.
 
 use super::pattern::Glob;
 
 impl Glob {
-    /// Whether all texts that `other` matches match this one. A few pairs of which that is true are not recognised.
+    /// Whether this glob matches every text that `other` matches. Not all such pairs are recognised.
     pub(super) fn covers(&self, other: &Self) -> bool {
-        // Read as a text, the other's wildcards are matched by wildcards only; but one `?` is not enough for a star.
+        // As a text, the wildcards of `other` are matched only by wildcards; but a `?` does not cover a star.
         let is_sound = !self.as_str().contains('?') || !other.as_str().contains('*');
         is_sound && self.matches(other.as_str())
     }
 
-    /// Whether there may be a text that both match.
+    /// Whether a text may match both.
     pub(super) fn may_overlap(&self, other: &Self) -> bool {
         if self.is_exact() || other.is_exact() {
             return self.matches(other.as_str()) || other.matches(self.as_str());
@@ -26,8 +26,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn globs_cover_and_meet_each_other() {
-        for (one, other, covers, meets) in [
+    fn coverage_and_overlap_of_globs() {
+        for (one, other, covers, overlaps) in [
             ("*", "a", true, true),
             ("a*", "a", true, true),
             ("a*", "ab*", true, true),
@@ -45,7 +45,7 @@ mod tests {
             let (one, other) = (Glob::new(one), Glob::new(other));
             let (one_text, other_text) = (one.as_str(), other.as_str());
             assert_eq!(one.covers(&other), covers, "{one_text} covers {other_text}");
-            assert_eq!(one.may_overlap(&other), meets, "{one_text} meets {other_text}");
+            assert_eq!(one.may_overlap(&other), overlaps, "{one_text} overlaps {other_text}");
         }
     }
 }

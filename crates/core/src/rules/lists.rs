@@ -1,5 +1,4 @@
-//! The allow and deny lists. They are kept apart from the rules, so that blocking somebody disturbs
-//! nothing else.
+//! The allow and deny lists. They are separate from the rule set, so that blocking a client does not replace it.
 
 use super::pattern::{Glob, network};
 use crate::request::Request;
@@ -7,17 +6,17 @@ use ipnet::IpNet;
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-/// Which list a request is on.
+/// The list that a client is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListVerdict {
-    /// Passes without any limit.
+    /// The allow list: no limit applies.
     Allowed,
-    /// Refused.
+    /// The deny list: refused.
     Denied,
 }
 
 impl ListVerdict {
-    /// Deny wins over allow, and both over nothing.
+    /// Deny takes precedence over allow.
     #[inline]
     pub fn stricter(one: Option<Self>, other: Option<Self>) -> Option<Self> {
         match (one, other) {
@@ -28,12 +27,12 @@ impl ListVerdict {
     }
 }
 
-/// What the lists say about a client, and until when that can be relied on.
+/// The result of a lookup, and until when it is valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListLookup {
-    /// The list, if any. Deny wins over allow.
-    pub listed: Option<ListVerdict>,
-    /// The next expiry of an entry that has to do with this client.
+    /// The list, if any. Deny takes precedence over allow.
+    pub verdict: Option<ListVerdict>,
+    /// The next expiry of an entry that matches this client.
     pub until_us: u64,
 }
 
@@ -50,54 +49,54 @@ impl AccessLists {
         Self { allow, deny }
     }
 
-    /// Whether nobody is on either.
+    /// Whether both lists are empty.
     pub fn is_empty(&self) -> bool {
-        !self.mention_names() && self.allow.networks.is_empty() && self.deny.networks.is_empty()
+        !self.have_names() && self.allow.networks.is_empty() && self.deny.networks.is_empty()
     }
 
-    /// Whether an entry is about names rather than addresses.
+    /// Whether an entry matches keys, users or tenants rather than addresses.
     #[inline]
-    pub fn mention_names(&self) -> bool {
+    pub fn have_names(&self) -> bool {
         self.allow.has_names() || self.deny.has_names()
     }
 
-    /// Which list the client is on at `now_us`.
-    pub fn standing(&self, request: &Request<'_>, now_us: u64) -> ListLookup {
+    /// The list that the client is on at `now_us`.
+    pub fn look_up(&self, request: &Request<'_>, now_us: u64) -> ListLookup {
         let (names, address) =
-            (self.standing_of_names(request, now_us), self.standing_of_address(request.ip, now_us));
+            (self.look_up_names(request, now_us), self.look_up_address(request.ip, now_us));
         ListLookup {
-            listed: ListVerdict::stricter(names.listed, address.listed),
+            verdict: ListVerdict::stricter(names.verdict, address.verdict),
             until_us: names.until_us.min(address.until_us),
         }
     }
 
-    /// Which list the client's names are on. This half can be remembered.
-    pub fn standing_of_names(&self, request: &Request<'_>, now_us: u64) -> ListLookup {
-        standing(self.deny.find_name(request, now_us), self.allow.find_name(request, now_us))
+    /// The list that the client's key, user or tenant is on. The result can be cached.
+    pub fn look_up_names(&self, request: &Request<'_>, now_us: u64) -> ListLookup {
+        lookup(self.deny.find_name(request, now_us), self.allow.find_name(request, now_us))
     }
 
-    /// Which list the client's address is on. This half is cheap.
+    /// The list that the client's address is on. This part is cheap.
     #[inline]
-    pub fn standing_of_address(&self, ip: Option<IpAddr>, now_us: u64) -> ListLookup {
+    pub fn look_up_address(&self, ip: Option<IpAddr>, now_us: u64) -> ListLookup {
         match ip {
             Some(ip) if !self.deny.networks.is_empty() || !self.allow.networks.is_empty() => {
-                standing(self.deny.find_address(ip, now_us), self.allow.find_address(ip, now_us))
+                lookup(self.deny.find_address(ip, now_us), self.allow.find_address(ip, now_us))
             }
-            _ => ListLookup { listed: None, until_us: u64::MAX },
+            _ => ListLookup { verdict: None, until_us: u64::MAX },
         }
     }
 
-    /// What is decided for good about all clients whose name matches `pattern`.
+    /// The permanent verdict on all clients whose name matches `pattern`.
     pub(super) fn decide_names(&self, pattern: &Glob) -> Option<ListVerdict> {
         let decides = |list: &AccessList| {
             let exact = list.exact.get(pattern.as_str()).filter(|_| pattern.is_exact());
             let globs = list.globs.iter().filter(|(glob, _)| glob.covers(pattern)).map(|(_, entry)| entry);
             exact.into_iter().chain(globs).any(|entry| entry.expires_us.is_none())
         };
-        decide(decides(&self.deny), decides(&self.allow))
+        verdict(decides(&self.deny), decides(&self.allow))
     }
 
-    /// The same about all clients in `network`.
+    /// The permanent verdict on all clients in `network`.
     pub(super) fn decide_network(&self, network: IpNet) -> Option<ListVerdict> {
         let decides = |list: &AccessList| {
             let wider = list.networks.iter().filter(|(length, _)| *length <= network.prefix_len());
@@ -106,11 +105,11 @@ impl AccessLists {
             });
             entries.any(|entry| entry.expires_us.is_none())
         };
-        decide(decides(&self.deny), decides(&self.allow))
+        verdict(decides(&self.deny), decides(&self.allow))
     }
 
-    /// The entry that puts the client on a list, as written.
-    pub fn reason(&self, request: &Request<'_>, now_us: u64) -> Option<(ListVerdict, &ListEntry)> {
+    /// The entry that matches the client, as written.
+    pub fn find_entry(&self, request: &Request<'_>, now_us: u64) -> Option<(ListVerdict, &ListEntry)> {
         match self.deny.find(request, now_us) {
             Some(entry) => Some((ListVerdict::Denied, entry)),
             None => self.allow.find(request, now_us).map(|entry| (ListVerdict::Allowed, entry)),
@@ -118,14 +117,14 @@ impl AccessLists {
     }
 }
 
-/// One entry.
+/// One entry of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListEntry {
     /// As written.
     pub pattern: String,
-    /// Until when it holds.
+    /// The end of its validity.
     pub expires_us: Option<u64>,
-    /// For people.
+    /// A note for operators.
     pub reason: Option<String>,
 }
 
@@ -135,17 +134,17 @@ impl ListEntry {
     }
 }
 
-/// One list: exact keys, globs and networks.
+/// One list: exact names, globs and networks.
 #[derive(Clone, Debug, Default)]
 pub struct AccessList {
     exact: HashMap<String, ListEntry>,
     globs: Vec<(Glob, ListEntry)>,
-    /// By length, longest first, and network: a look-up per length, however many networks there are.
+    /// By prefix length, longest first: one lookup for each length, however many networks there are.
     networks: Vec<(u8, HashMap<IpNet, ListEntry>)>,
 }
 
 impl AccessList {
-    /// Adds an entry. Of two for the same pattern, the one that lasts longer stays.
+    /// Adds an entry. Of two with the same pattern, the one that expires later is kept.
     pub fn insert(&mut self, entry: ListEntry) {
         if let Some(network) = network(&entry.pattern) {
             let network = network.trunc();
@@ -157,12 +156,12 @@ impl AccessList {
                     slot
                 }
             };
-            keep_longest(self.networks[slot].1.entry(network), entry);
+            keep_later(self.networks[slot].1.entry(network), entry);
             return;
         }
         let glob = Glob::new(&entry.pattern);
         if glob.is_exact() {
-            keep_longest(self.exact.entry(entry.pattern.clone()), entry);
+            keep_later(self.exact.entry(entry.pattern.clone()), entry);
         } else {
             self.globs.push((glob, entry));
         }
@@ -176,7 +175,7 @@ impl AccessList {
         self.find_name(request, now_us).or_else(|| self.find_address(request.ip?, now_us))
     }
 
-    /// A live entry for the client's names: the one that lasts longest, for while it lasts, nothing changes.
+    /// The valid entry for the client's names that expires last: the verdict holds until then.
     fn find_name(&self, request: &Request<'_>, now_us: u64) -> Option<&ListEntry> {
         if !self.has_names() {
             return None;
@@ -185,39 +184,39 @@ impl AccessList {
         let exact = names.iter().flatten().filter_map(|name| self.exact.get(*name));
         let globs =
             self.globs.iter().filter(|(glob, _)| names.iter().flatten().any(|name| glob.matches(name)));
-        longest_lived(exact.chain(globs.map(|(_, entry)| entry)), now_us)
+        last_to_expire(exact.chain(globs.map(|(_, entry)| entry)), now_us)
     }
 
-    /// The same for its address.
+    /// The valid entry for the client's address that expires last.
     fn find_address(&self, ip: IpAddr, now_us: u64) -> Option<&ListEntry> {
         let ip = ip.to_canonical();
         let networks = self
             .networks
             .iter()
             .filter_map(|(length, networks)| networks.get(&IpNet::new(ip, *length).ok()?.trunc()));
-        longest_lived(networks, now_us)
+        last_to_expire(networks, now_us)
     }
 }
 
-fn decide(denied: bool, allowed: bool) -> Option<ListVerdict> {
+fn verdict(denied: bool, allowed: bool) -> Option<ListVerdict> {
     ListVerdict::stricter(denied.then_some(ListVerdict::Denied), allowed.then_some(ListVerdict::Allowed))
 }
 
-fn longest_lived<'e>(entries: impl Iterator<Item = &'e ListEntry>, now_us: u64) -> Option<&'e ListEntry> {
+fn last_to_expire<'e>(entries: impl Iterator<Item = &'e ListEntry>, now_us: u64) -> Option<&'e ListEntry> {
     entries.filter(|entry| entry.end_us() > now_us).max_by_key(|entry| entry.end_us())
 }
 
-fn standing(denied: Option<&ListEntry>, allowed: Option<&ListEntry>) -> ListLookup {
-    let listed = match (denied, allowed) {
+fn lookup(denied: Option<&ListEntry>, allowed: Option<&ListEntry>) -> ListLookup {
+    let verdict = match (denied, allowed) {
         (Some(_), _) => Some(ListVerdict::Denied),
         (None, Some(_)) => Some(ListVerdict::Allowed),
         (None, None) => None,
     };
     let end_us = |entry: Option<&ListEntry>| entry.map_or(u64::MAX, ListEntry::end_us);
-    ListLookup { listed, until_us: end_us(denied).min(end_us(allowed)) }
+    ListLookup { verdict, until_us: end_us(denied).min(end_us(allowed)) }
 }
 
-fn keep_longest<K>(slot: std::collections::hash_map::Entry<'_, K, ListEntry>, entry: ListEntry) {
+fn keep_later<K>(slot: std::collections::hash_map::Entry<'_, K, ListEntry>, entry: ListEntry) {
     slot.and_modify(|known| {
         if known.end_us() < entry.end_us() {
             *known = entry.clone();
@@ -226,8 +225,7 @@ fn keep_longest<K>(slot: std::collections::hash_map::Entry<'_, K, ListEntry>, en
     .or_insert(entry);
 }
 
-/// Whether a text was probably meant as an address or a network: as a key it would match nobody, and
-/// nobody would notice.
+/// Whether a text was probably meant as an address or a network. As a key it would silently match no client.
 pub(crate) fn looks_like_an_address(key: &str) -> bool {
     let (address, has_prefix) = key.split_once('/').map_or((key, false), |(address, _)| (address, true));
     let only = |more: &str| address.chars().all(|c| c.is_ascii_digit() || more.contains(c));

@@ -1,5 +1,7 @@
-//! What happens to a request over a limit, as it is written: a word, or a word with settings.
+//! `on_exceed` and `soft`: the action on requests over or near a limit, written as a word or a word with settings.
 
+use super::doors::DoorCapability;
+use super::selection::OverLimitEffect;
 use super::short_forms::{DurationText, ShortFormError};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
@@ -8,43 +10,43 @@ use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
-/// The longest that a request may be made to wait in a queue.
+/// The largest `max_wait` of a queue.
 pub const LONGEST_WAIT_US: u64 = 600_000_000;
-/// The longest that an answer may be delayed.
+/// The largest `delay` of a tarpit.
 pub const LONGEST_DELAY_US: u64 = 60_000_000;
-/// The most that may wait for one key on one node, or be delayed under one rule.
+/// The most requests that wait for one key on one node, or are delayed under one rule.
 pub const MOST_WAITING: u64 = 100_000;
-/// From this priority on, a request is critical unless the rule says otherwise.
-const CRITICAL: u8 = 200;
-/// A request without a priority is neither the least nor the most important.
-pub const USUAL_PRIORITY: u8 = 100;
+/// The default priority from which a request is critical.
+const CRITICAL_PRIORITY: u8 = 200;
+/// The priority of requests without one.
+pub const DEFAULT_PRIORITY: u8 = 100;
 
-/// What happens to a request over the limit.
+/// The action on a request over the limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OnExceed {
-    /// It is refused.
+    /// Refuse it.
     #[default]
     Reject,
-    /// It passes, and is counted and reported as one that would have been refused.
+    /// Admit it, and report it as a request that would have been refused.
     Shadow,
-    /// It waits for its turn.
+    /// Let it wait for its turn.
     Queue(QueueSettings),
-    /// It passes while this node has room, and the less important it is, the sooner it is refused.
+    /// Admit it while the node has capacity; requests of low priority are refused first.
     Shed(ShedSettings),
-    /// It is refused, but only after a while.
+    /// Refuse it after a delay.
     Tarpit(TarpitSettings),
-    /// It passes, with a header for the upstream.
+    /// Admit it with a header for the upstream.
     Flag(FlagSettings),
 }
 
-/// How long a request waits for its turn, and how many may.
+/// The settings of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 #[schemars(rename = "Queue")]
 pub struct QueueSettings {
     /// The longest that a request waits; 5s by default.
     pub max_wait: DurationText,
-    /// How many wait for one key on one node; 100 by default.
+    /// The most requests that wait for one key on one node; 100 by default.
     pub length: u64,
 }
 
@@ -54,31 +56,31 @@ impl Default for QueueSettings {
     }
 }
 
-/// When requests over the limit are given up. The load of a node is the number of requests under the rule that
-/// are in flight there, against `in_flight`.
+/// The settings of load shedding. The load of a node is the number of its requests in flight under the rule, relative to
+/// `in_flight`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 #[schemars(rename = "Shed")]
 pub struct ShedSettings {
-    /// How many requests in flight are a full load of one node; 100 by default.
+    /// The requests in flight at full load of one node; 100 by default.
     pub in_flight: u64,
-    /// The load from which on requests of priority 0 are refused; 50% by default.
+    /// The load from which requests of priority 0 are refused; 50% by default.
     pub from: Percent,
-    /// The share of the full load that is kept for critical requests; 20% by default.
+    /// The share of the full load that is reserved for critical requests; 20% by default.
     pub reserve: Percent,
-    /// From which priority on a request is critical; 200 by default.
+    /// The priority from which a request is critical; 200 by default.
     pub critical: u8,
 }
 
 impl Default for ShedSettings {
     fn default() -> Self {
-        Self { in_flight: 100, from: Percent(50), reserve: Percent(20), critical: CRITICAL }
+        Self { in_flight: 100, from: Percent(50), reserve: Percent(20), critical: CRITICAL_PRIORITY }
     }
 }
 
 impl ShedSettings {
-    /// How many requests may be in flight for one of `priority` to pass over the limit: at `from` the least
-    /// important are refused, then more and more, and in the reserve all but the critical.
+    /// The most requests in flight at which a request of `priority` is admitted over the limit. It rises with the
+    /// priority from `from` to the reserve; critical requests may use the reserve.
     pub fn most_in_flight(&self, priority: u8) -> u64 {
         if priority >= self.critical {
             return self.in_flight;
@@ -89,14 +91,14 @@ impl ShedSettings {
     }
 }
 
-/// How long an answer is delayed.
+/// The settings of a tarpit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 #[schemars(rename = "Tarpit")]
 pub struct TarpitSettings {
-    /// The delay; 2s by default.
+    /// The delay of a refusal; 2s by default.
     pub delay: DurationText,
-    /// How many are delayed at once on one node; others are answered at once. 1000 by default.
+    /// The most requests delayed at once on one node, 1000 by default; further ones are refused at once.
     pub most: u64,
 }
 
@@ -106,12 +108,12 @@ impl Default for TarpitSettings {
     }
 }
 
-/// How the upstream is told.
+/// The settings of a flag.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 #[schemars(rename = "Flag")]
 pub struct FlagSettings {
-    /// The header; X-RateLimit-Flag by default.
+    /// The header for the upstream; X-RateLimit-Flag by default.
     pub header: String,
 }
 
@@ -121,21 +123,21 @@ impl Default for FlagSettings {
     }
 }
 
-/// What happens in the last part of a limit.
+/// The action on requests near the limit.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SoftLimit {
-    /// The share of the limit from which on it happens.
+    /// The share of the limit above which it applies.
     pub at: Percent,
-    /// What happens: a flag or a tarpit.
+    /// The action: a flag or a tarpit.
     pub then: OnExceed,
 }
 
-/// A share in whole percent.
+/// A whole percentage from 0 to 100.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Percent(pub u8);
 
 impl Percent {
-    /// This share of `whole`, rounded down.
+    /// This percentage of `whole`, rounded down.
     pub fn of(self, whole: u64) -> u64 {
         whole * u64::from(self.0) / 100
     }
@@ -151,41 +153,131 @@ impl FromStr for Percent {
     }
 }
 
-impl OnExceed {
-    const WORDS: [&'static str; 6] = ["reject", "shadow", "queue", "shed", "tarpit", "flag"];
+/// The words of the actions, with the settings of those that have some.
+macro_rules! action_words {
+    ($($word:literal => $action:ident $(($settings:ident))?,)*) => {
+        impl OnExceed {
+            const WORDS: &'static [&'static str] = &[$($word),*];
 
-    /// The word for it.
-    pub fn name(&self) -> &'static str {
+            /// The word in the rule file.
+            pub fn name(&self) -> &'static str {
+                match self {
+                    $(Self::$action { .. } => $word,)*
+                }
+            }
+
+            /// The action of a word, with default settings.
+            fn from_word(word: &str) -> Option<Self> {
+                match word {
+                    $($word => Some(Self::$action $(($settings::default()))?),)*
+                    _ => None,
+                }
+            }
+
+            /// The action of a word with settings, which are the next value of `map`. `None` if it has no settings.
+            fn with_settings<'de, A: MapAccess<'de>>(word: &str, map: &mut A) -> Result<Option<Self>, A::Error> {
+                match word {
+                    $($($word => Ok(Some(Self::$action(map.next_value::<$settings>()?))),)?)*
+                    _ => Ok(None),
+                }
+            }
+
+            /// The schema of the settings of each word that has some.
+            fn settings_schemas(generator: &mut SchemaGenerator) -> Vec<(&'static str, Schema)> {
+                vec![$($(($word, generator.subschema_for::<$settings>()),)?)*]
+            }
+        }
+    };
+}
+
+action_words! {
+    "reject" => Reject,
+    "shadow" => Shadow,
+    "queue" => Queue(QueueSettings),
+    "shed" => Shed(ShedSettings),
+    "tarpit" => Tarpit(TarpitSettings),
+    "flag" => Flag(FlagSettings),
+}
+
+impl OnExceed {
+    /// Whether a request over the limit can be refused.
+    pub fn is_enforced(&self) -> bool {
         match self {
-            Self::Reject => "reject",
-            Self::Shadow => "shadow",
-            Self::Queue(_) => "queue",
-            Self::Shed(_) => "shed",
-            Self::Tarpit(_) => "tarpit",
-            Self::Flag(_) => "flag",
+            Self::Reject | Self::Queue(_) | Self::Shed(_) | Self::Tarpit(_) => true,
+            Self::Shadow | Self::Flag(_) => false,
         }
     }
 
-    /// Whether a request over the limit does not pass.
-    pub fn is_enforced(&self) -> bool {
-        !matches!(self, Self::Shadow | Self::Flag(_))
+    /// The effect on a request over the limit, if the action is not enforced.
+    pub fn over_limit_effect(&self) -> OverLimitEffect {
+        match self {
+            Self::Flag(_) => OverLimitEffect::Flag,
+            Self::Reject | Self::Shadow | Self::Queue(_) | Self::Shed(_) | Self::Tarpit(_) => {
+                OverLimitEffect::Shadow
+            }
+        }
     }
 
-    /// Whether a request over the limit may have to wait, or depends on what else is in flight.
+    /// Whether a request over the limit may wait, or depends on other requests in flight.
     pub fn takes_time(&self) -> bool {
-        matches!(self, Self::Queue(_) | Self::Shed(_) | Self::Tarpit(_))
+        match self {
+            Self::Queue(_) | Self::Shed(_) | Self::Tarpit(_) => true,
+            Self::Reject | Self::Shadow | Self::Flag(_) => false,
+        }
     }
 
-    fn of_word(word: &str) -> Option<Self> {
-        Some(match word {
-            "reject" => Self::Reject,
-            "shadow" => Self::Shadow,
-            "queue" => Self::Queue(QueueSettings::default()),
-            "shed" => Self::Shed(ShedSettings::default()),
-            "tarpit" => Self::Tarpit(TarpitSettings::default()),
-            "flag" => Self::Flag(FlagSettings::default()),
-            _ => return None,
-        })
+    /// Whether tokens of the limit may be leased. Queued requests are admitted in the order of the store: leased tokens
+    /// would overtake them.
+    pub fn allows_leases(&self) -> bool {
+        match self {
+            Self::Queue(_) => false,
+            Self::Reject | Self::Shadow | Self::Shed(_) | Self::Tarpit(_) | Self::Flag(_) => true,
+        }
+    }
+
+    /// Whether clients that ignore `Retry-After` can get a penalty. Other actions admit the request, or wait on behalf of
+    /// the client.
+    pub(super) fn allows_penalty(&self) -> bool {
+        match self {
+            Self::Reject | Self::Tarpit(_) => true,
+            Self::Shadow | Self::Queue(_) | Self::Shed(_) | Self::Flag(_) => false,
+        }
+    }
+
+    /// Whether it can be the action of `soft`, on requests that are admitted.
+    pub(super) fn is_soft_action(&self) -> bool {
+        match self {
+            Self::Tarpit(_) | Self::Flag(_) => true,
+            Self::Reject | Self::Shadow | Self::Queue(_) | Self::Shed(_) => false,
+        }
+    }
+
+    /// The capability that a door needs for it.
+    pub(super) fn needed_capability(&self) -> Option<DoorCapability> {
+        match self {
+            Self::Queue(_) | Self::Tarpit(_) => Some(DoorCapability::Delay),
+            Self::Shed(_) => Some(DoorCapability::Completion),
+            Self::Reject | Self::Shadow | Self::Flag(_) => None,
+        }
+    }
+}
+
+/// Why a mapping is no action. `Display` is a message and a hint with `; ` between them.
+enum ActionError {
+    Empty,
+    NoSettings(String),
+    Several(String, String),
+}
+
+impl fmt::Display for ActionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => f.write_str("no action is given; write it like { queue: { max_wait: 5s } }"),
+            Self::NoSettings(word) => write!(f, "`{word}` has no settings; write `on_exceed: {word}`"),
+            Self::Several(word, second) => {
+                write!(f, "`{word}` and `{second}` exclude each other; keep one of them")
+            }
+        }
     }
 }
 
@@ -197,38 +289,26 @@ impl<'de> Deserialize<'de> for OnExceed {
             type Value = OnExceed;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("reject, shadow, queue, shed, tarpit or flag, or one of them with settings")
+                write!(f, "one of {}, or one of them with settings", OnExceed::WORDS.join(", "))
             }
 
             fn visit_str<E: de::Error>(self, word: &str) -> Result<OnExceed, E> {
-                OnExceed::of_word(word).ok_or_else(|| E::unknown_variant(word, &OnExceed::WORDS))
+                OnExceed::from_word(word).ok_or_else(|| E::unknown_variant(word, OnExceed::WORDS))
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<OnExceed, A::Error> {
                 let Some(word) = map.next_key::<String>()? else {
-                    return Err(de::Error::custom(
-                        "nothing is said; write it like { queue: { max_wait: 5s } }",
-                    ));
+                    return Err(de::Error::custom(ActionError::Empty));
                 };
-                let found = match word.as_str() {
-                    "queue" => OnExceed::Queue(map.next_value()?),
-                    "shed" => OnExceed::Shed(map.next_value()?),
-                    "tarpit" => OnExceed::Tarpit(map.next_value()?),
-                    "flag" => OnExceed::Flag(map.next_value()?),
-                    other => {
-                        return Err(match OnExceed::of_word(other) {
-                            Some(_) => de::Error::custom(format!(
-                                "`{other}` has no settings; write `on_exceed: {other}`"
-                            )),
-                            None => de::Error::unknown_variant(other, &OnExceed::WORDS),
-                        });
-                    }
+                let Some(action) = OnExceed::with_settings(&word, &mut map)? else {
+                    return Err(match OnExceed::from_word(&word) {
+                        Some(_) => de::Error::custom(ActionError::NoSettings(word)),
+                        None => de::Error::unknown_variant(&word, OnExceed::WORDS),
+                    });
                 };
                 match map.next_key::<String>()? {
-                    None => Ok(found),
-                    Some(second) => Err(de::Error::custom(format!(
-                        "`{word}` and `{second}` exclude each other; keep one of them"
-                    ))),
+                    None => Ok(action),
+                    Some(second) => Err(de::Error::custom(ActionError::Several(word, second))),
                 }
             }
         }
@@ -243,21 +323,18 @@ impl JsonSchema for OnExceed {
     }
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let one = |name: &str, schema: Schema| {
+        let mut forms = vec![json_schema!({ "enum": Self::WORDS })];
+        forms.extend(Self::settings_schemas(generator).into_iter().map(|(word, settings)| {
             json_schema!({
                 "type": "object",
-                "required": [name],
+                "required": [word],
                 "additionalProperties": false,
-                "properties": { name: schema },
+                "properties": { word: settings },
             })
-        };
-        let queue = one("queue", generator.subschema_for::<QueueSettings>());
-        let shed = one("shed", generator.subschema_for::<ShedSettings>());
-        let tarpit = one("tarpit", generator.subschema_for::<TarpitSettings>());
-        let flag = one("flag", generator.subschema_for::<FlagSettings>());
+        }));
         json_schema!({
-            "description": "What happens to a request over the limit: a word, or a word with settings.",
-            "anyOf": [{ "enum": Self::WORDS }, queue, shed, tarpit, flag],
+            "description": "The action on a request over the limit: a word, or a word with settings.",
+            "anyOf": forms,
         })
     }
 }
@@ -270,7 +347,7 @@ impl<'de> Deserialize<'de> for Percent {
             type Value = Percent;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a share such as 80%")
+                f.write_str("a percentage such as 80%")
             }
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Percent, E> {
@@ -297,7 +374,7 @@ impl JsonSchema for Percent {
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
-            "description": "A share such as 80%.",
+            "description": "A percentage such as 80%.",
             "type": "string",
             "pattern": "^[0-9]{1,3} *%$",
         })
@@ -315,7 +392,7 @@ impl<'de> Deserialize<'de> for SoftLimit {
         let flag = || OnExceed::Flag(FlagSettings::default());
         super::short_forms::text_or_map(
             deserializer,
-            "a share such as 80%, or { at: 80%, then: flag }",
+            "a percentage such as 80%, or { at: 80%, then: flag }",
             |text| text.parse().map(|at| Self { at, then: flag() }),
             |long: SoftLimitMap| Self { at: long.at, then: long.then.unwrap_or_else(flag) },
         )
@@ -330,7 +407,7 @@ impl JsonSchema for SoftLimit {
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         let (at, then) = (generator.subschema_for::<Percent>(), generator.subschema_for::<OnExceed>());
         json_schema!({
-            "description": "From which share of the limit on requests are flagged or delayed.",
+            "description": "The share of the limit above which requests are flagged or delayed.",
             "anyOf": [at, {
                 "type": "object",
                 "required": ["at"],

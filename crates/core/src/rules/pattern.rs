@@ -1,21 +1,22 @@
-//! What names in a rule match: globs over identities, networks over addresses, templates over paths.
+//! Patterns in rules: globs over identities, networks over addresses, templates over paths.
 
-use crate::path::{PathReadings, canonical};
+use crate::path::{PathError, PathReadings, canonical};
 use ipnet::{IpNet, Ipv4Net};
+use std::fmt;
 use std::net::IpAddr;
 
-/// A glob: `*` stands for any run of characters, `?` for one. Everything else is itself, case included.
+/// A glob: `*` matches any run of characters, `?` one character. All other characters match themselves, case-sensitive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Glob {
     pattern: String,
     /// The only wildcard is a star at the end, as in nearly all globs.
     is_prefix: bool,
-    /// The first eight bytes of the prefix and which of their bits count: one comparison instead of a call.
+    /// The first eight bytes of the literal prefix, and a mask of the bits that count: one comparison rejects most texts.
     head: (u64, u64),
 }
 
 impl Glob {
-    /// The glob written `pattern`.
+    /// Parses a glob. Every text is one.
     pub fn new(pattern: &str) -> Self {
         let first_wildcard = pattern.find(['*', '?']);
         let is_prefix = pattern.ends_with('*') && first_wildcard == Some(pattern.len() - 1);
@@ -29,17 +30,17 @@ impl Glob {
         Self { pattern: pattern.to_owned(), is_prefix, head }
     }
 
-    /// As written.
+    /// The glob as written.
     pub fn as_str(&self) -> &str {
         &self.pattern
     }
 
-    /// Whether the pattern is just a word.
+    /// Whether it has no wildcard.
     pub fn is_exact(&self) -> bool {
         !self.pattern.contains(['*', '?'])
     }
 
-    /// Whether it matches everything, or everything but the empty text.
+    /// Whether it matches every text, or every text but the empty one.
     pub fn is_any(&self) -> bool {
         let one_or_more = self.pattern.bytes().filter(|byte| *byte == b'?').count() <= 1;
         self.pattern.contains('*')
@@ -47,12 +48,12 @@ impl Glob {
             && one_or_more
     }
 
-    /// How much of it is literal: of two globs that match a text, the one with more says more.
-    pub fn exactness(&self) -> usize {
+    /// The number of literal bytes: of two matching globs, the one with more is more specific.
+    pub fn specificity(&self) -> usize {
         self.pattern.bytes().filter(|byte| !matches!(byte, b'*' | b'?')).count()
     }
 
-    /// Whether `text` matches. Linear for one star; a star never costs more than text × pattern.
+    /// Whether `text` matches. Linear for one star, at most text × pattern for several.
     #[inline]
     pub fn matches(&self, text: &str) -> bool {
         if let Some(start) = text.as_bytes().first_chunk::<8>() {
@@ -74,7 +75,7 @@ impl Glob {
             return text.starts_with(&pattern[..pattern.len() - 1]);
         }
         let (mut p, mut t) = (0, 0);
-        // Where to go on if a guess at the length of the last star's run was too short.
+        // Where to resume when the run of the last star was assumed too short.
         let mut retry: Option<(usize, usize)> = None;
         while t < text.len() {
             match pattern.get(p) {
@@ -107,7 +108,7 @@ impl Glob {
     }
 }
 
-/// How many bytes the character that begins with `byte` has.
+/// The UTF-8 length of the character that starts with `byte`.
 fn char_len(byte: u8) -> usize {
     match byte {
         0xf0.. => 4,
@@ -117,7 +118,7 @@ fn char_len(byte: u8) -> usize {
     }
 }
 
-/// The network or address written `text`. What is mapped from IPv4 into IPv6 is IPv4, as clients' are.
+/// Parses a network or an address. IPv4-mapped IPv6 becomes IPv4, as for client addresses.
 pub fn network(text: &str) -> Option<IpNet> {
     let network = text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from)).ok()?;
     match network {
@@ -130,42 +131,88 @@ pub fn network(text: &str) -> Option<IpNet> {
     }
 }
 
-/// How closely a path has to follow a template or a regular expression.
+/// How strictly a path must match a template or a regular expression.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PathStrictness {
-    /// `;parameters` make no difference, and to a template neither do a trailing slash and the case: to most
-    /// servers they are no other resource, so they must not be a way to a second quota.
+    /// `;parameters` are ignored, and by templates also case and a trailing slash. Most servers ignore them, so they
+    /// must not give a client a second quota.
     #[default]
     Folded,
-    /// They do make a difference.
+    /// They distinguish paths.
     Exact,
 }
+
+/// Why a template cannot be used. Each holds the text or the segment at fault.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TemplateError {
+    /// It does not start with a slash.
+    NoSlash(String),
+    /// A character after which a path is not matched.
+    Character(char),
+    /// Two slashes in a row.
+    EmptySegment(String),
+    /// Something follows `{*rest}`.
+    AfterRest(String),
+    /// Braces without a plain name.
+    Name(String),
+    /// Braces in a part of a segment.
+    MixedSegment(String),
+    /// A segment that no canonical path has.
+    Path(String, PathError),
+    /// `.` or `..`.
+    DotSegment(String),
+}
+
+impl fmt::Display for TemplateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoSlash(text) => write!(f, "`{text}` does not start with a slash"),
+            Self::Character(c) => {
+                write!(f, "a template cannot contain `{c}`: paths are matched only up to it")
+            }
+            Self::EmptySegment(text) => write!(f, "`{text}` has an empty segment"),
+            Self::AfterRest(segment) => {
+                write!(f, "`{segment}` matches the whole rest, so nothing can follow it")
+            }
+            Self::Name(segment) => write!(f, "`{segment}` needs a plain name between its braces"),
+            Self::MixedSegment(segment) => {
+                write!(f, "`{segment}` mixes text and braces; a `{{name}}` takes a whole segment")
+            }
+            Self::Path(segment, error) => write!(f, "`{segment}` matches no path: {error}"),
+            Self::DotSegment(segment) => {
+                write!(f, "`{segment}` matches no path: dot segments are removed from paths")
+            }
+        }
+    }
+}
+
+impl std::error::Error for TemplateError {}
 
 /// A route template such as `/v1/users/{id}` or `/files/{*rest}`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteTemplate {
-    /// The regular expression, over what is read in a path (see [`PathReadings`]).
+    /// The regular expression over the readings of a path (see [`PathReadings`]).
     pub regex: String,
-    /// For each segment, 0 if it is literal, 1 if it is a name, 2 if it is the rest. Of two templates for
-    /// one path, that with the smaller list is the more specific.
+    /// For each segment 0 if it is literal, 1 for `{name}`, 2 for `{*rest}`. Of two templates that match a path, the one
+    /// with the smaller list is more specific.
     pub generality: Vec<u8>,
 }
 
 impl RouteTemplate {
-    /// Reads a template; the error says what is wrong with it.
-    pub fn parse(text: &str, closeness: PathStrictness) -> Result<Self, String> {
-        let (flags, end) = match closeness {
+    /// Parses a template.
+    pub fn parse(text: &str, strictness: PathStrictness) -> Result<Self, TemplateError> {
+        let (flags, end) = match strictness {
             PathStrictness::Folded => ("(?i)", "/?$"),
             PathStrictness::Exact => ("", "$"),
         };
         if !text.starts_with('/') {
-            return Err(format!("`{text}` does not begin with a slash"));
+            return Err(TemplateError::NoSlash(text.to_owned()));
         }
         if let Some(found) = text.chars().find(|c| matches!(c, '?' | '#' | ';')) {
-            return Err(format!("a template has no `{found}`: what follows it in a path is not looked at"));
+            return Err(TemplateError::Character(found));
         }
         if text.contains("//") {
-            return Err(format!("`{text}` has an empty segment"));
+            return Err(TemplateError::EmptySegment(text.to_owned()));
         }
         let path = text[1..].trim_end_matches('/');
         let mut template = Self { regex: format!("{flags}^"), generality: Vec::new() };
@@ -179,25 +226,21 @@ impl RouteTemplate {
             match segment.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')) {
                 Some(name) if name.starts_with('*') => {
                     if segments.peek().is_some() {
-                        let message =
-                            format!("`{segment}` stands for the whole rest, so nothing can follow it");
-                        return Err(message);
+                        return Err(TemplateError::AfterRest(segment.to_owned()));
                     }
                     template.regex.push_str(".*$");
                     template.generality.push(2);
                     return Ok(template);
                 }
                 Some(name) if name.is_empty() || name.contains(['{', '}', '*']) => {
-                    return Err(format!("`{segment}` needs a plain name between its braces"));
+                    return Err(TemplateError::Name(segment.to_owned()));
                 }
                 Some(_) => {
                     template.regex.push_str("[^/]+");
                     template.generality.push(1);
                 }
                 None if segment.contains(['{', '}', '*']) => {
-                    return Err(format!(
-                        "`{segment}` mixes text and braces; a `{{name}}` takes a whole segment"
-                    ));
+                    return Err(TemplateError::MixedSegment(segment.to_owned()));
                 }
                 None => {
                     push_literal(segment, &mut template.regex)?;
@@ -205,7 +248,7 @@ impl RouteTemplate {
                 }
             }
         }
-        if closeness == PathStrictness::Exact && text.ends_with('/') {
+        if strictness == PathStrictness::Exact && text.ends_with('/') {
             template.regex.push('/');
         }
         template.regex.push_str(end);
@@ -213,12 +256,12 @@ impl RouteTemplate {
     }
 }
 
-/// A literal segment as it is read in a path: decoded, so that `@me` and `%40me` are the same.
-fn push_literal(segment: &str, regex: &mut String) -> Result<(), String> {
+/// Appends a literal segment, decoded as in the readings of a path, so that `@me` and `%40me` are the same.
+fn push_literal(segment: &str, regex: &mut String) -> Result<(), TemplateError> {
     let rooted = format!("/{segment}");
-    let canonical = canonical(&rooted).map_err(|fault| format!("`{segment}` matches nothing: {fault}"))?;
+    let canonical = canonical(&rooted).map_err(|error| TemplateError::Path(segment.to_owned(), error))?;
     if canonical.len() == 1 {
-        return Err(format!("`{segment}` matches nothing: dot segments are removed from paths"));
+        return Err(TemplateError::DotSegment(segment.to_owned()));
     }
     regex.push_str(&regex::escape(&PathReadings::of(&canonical).whole[1..]));
     Ok(())

@@ -1,7 +1,7 @@
-//! Compiled rules.
+//! The compiled rule set.
 
 use super::client_digest::{ClientDigest, ClientDigester};
-use super::explain::said_pattern;
+use super::explain::pattern_text;
 use super::lease_timing::LeaseTiming;
 use super::pattern::{Glob, PathStrictness};
 use super::selection::Charge;
@@ -19,46 +19,46 @@ use std::ops::Range;
 /// A compiled rule.
 #[derive(Clone, Debug)]
 pub struct Rule {
-    /// Its name.
+    /// The id in the rule file.
     pub id: String,
-    /// What happens over the limit.
+    /// The action over the limit.
     pub on_exceed: OnExceed,
-    /// What happens to clients that ignore what they are told.
+    /// The penalty for clients that ignore `Retry-After`.
     pub penalty: Option<Penalty>,
-    /// What happens in the last part of the limit.
+    /// The action near the limit.
     pub soft: Option<SoftLimit>,
-    /// What happens without the store.
+    /// The failure policy.
     pub on_store_failure: OnStoreFailure,
-    /// Whether tokens may be taken ahead.
+    /// Whether nodes may lease tokens.
     pub consistency: Consistency,
-    /// How they are.
+    /// The interval and horizon of leases.
     pub leasing: LeaseTiming,
-    /// What it counts by.
+    /// The identities of its keys.
     pub key: SmallVec<[Dimension; 2]>,
-    /// By which networks it counts IPv6 addresses.
+    /// The prefix by which IPv6 addresses are counted.
     pub ipv6_prefix: Ipv6Prefix,
     pub(super) tier: Option<TierId>,
     pub(super) domain: Option<String>,
     pub(super) methods: MethodSet,
     pub(super) client: ClientCondition,
-    /// Which patterns of the set's regexes are this rule's; none means any path.
+    /// The patterns of this rule in [`RuleSet::endpoints`]; `None` matches any path.
     pub(super) endpoints: Option<Range<usize>>,
-    /// Only where no other rule names the endpoint.
+    /// Applies only where no other rule names the endpoint.
     pub(super) fallback: bool,
-    /// A safety net per address: without an address it does not apply.
+    /// A safety net per address: it does not apply without an address.
     pub(super) needs_address: bool,
     pub(super) sizes: RuleSizes,
 }
 
-/// Which numbers a rule gives to whom.
+/// The sizes of a rule by client.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RuleSizes {
-    pub(super) everybody: SizesByTier,
-    /// Single keys with numbers of their own.
+    pub(super) common: SizesByTier,
+    /// Overrides of single keys.
     pub(super) by_key: HashMap<String, SizesByTier>,
 }
 
-/// Which numbers the members of each tier get, and the others.
+/// The sizes for each tier, and for clients of no tier.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SizesByTier {
     pub(super) default: Option<SizeId>,
@@ -67,7 +67,7 @@ pub(super) struct SizesByTier {
 
 impl RuleSizes {
     pub(super) fn all(&self) -> impl Iterator<Item = SizeId> {
-        std::iter::once(&self.everybody).chain(self.by_key.values()).flat_map(SizesByTier::all)
+        std::iter::once(&self.common).chain(self.by_key.values()).flat_map(SizesByTier::all)
     }
 }
 
@@ -87,7 +87,7 @@ pub(super) type TierId = u32;
 /// A run of limits in [`RuleSet::limits`].
 pub(super) type SizeId = u32;
 
-/// What a rule asks of the client.
+/// The conditions of a rule on the client.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ClientCondition {
     pub(super) api_key: Option<Vec<Glob>>,
@@ -98,7 +98,7 @@ pub(super) struct ClientCondition {
 }
 
 impl ClientCondition {
-    pub(super) fn holds(&self, request: &Request<'_>) -> bool {
+    pub(super) fn matches(&self, request: &Request<'_>) -> bool {
         let any =
             |globs: &Option<Vec<Glob>>, text| globs.as_ref().is_none_or(|globs| any_matches(globs, text));
         any(&self.api_key, request.api_key)
@@ -108,7 +108,7 @@ impl ClientCondition {
             && self.ids.iter().all(|(name, globs)| any_matches(globs, request.id(name)))
     }
 
-    /// The first condition that the client does not meet, as written.
+    /// The first condition that the client does not match, as written.
     pub(super) fn first_failure(&self, request: &Request<'_>) -> Option<String> {
         let named = [
             ("api_key_pattern", &self.api_key, request.api_key),
@@ -117,24 +117,24 @@ impl ClientCondition {
         ];
         for (name, globs, text) in named {
             if globs.as_ref().is_some_and(|globs| !any_matches(globs, text)) {
-                let said = |globs| match name {
-                    "api_key_pattern" => said_keys(globs),
-                    _ => said_globs(globs),
+                let text = |globs| match name {
+                    "api_key_pattern" => keys_text(globs),
+                    _ => globs_text(globs),
                 };
-                return globs.as_ref().map(|globs| format!("{name} {}", said(globs)));
+                return globs.as_ref().map(|globs| format!("{name} {}", text(globs)));
             }
         }
         if let Some(networks) = &self.ip
             && !contains(networks, request.ip)
         {
-            let said: Vec<String> = networks.iter().map(IpNet::to_string).collect();
-            return Some(format!("ip {}", said.join(" or ")));
+            let texts: Vec<String> = networks.iter().map(IpNet::to_string).collect();
+            return Some(format!("ip {}", texts.join(" or ")));
         }
         let failing = self.ids.iter().find(|(name, globs)| !any_matches(globs, request.id(name)));
-        failing.map(|(name, globs)| format!("{name} {}", said_globs(globs)))
+        failing.map(|(name, globs)| format!("{name} {}", globs_text(globs)))
     }
 
-    pub(super) fn classifies(&self) -> bool {
+    pub(super) fn has_key_pattern(&self) -> bool {
         self.api_key.is_some()
     }
 }
@@ -147,16 +147,16 @@ fn contains(networks: &[IpNet], ip: Option<std::net::IpAddr>) -> bool {
     ip.is_some_and(|ip| networks.iter().any(|network| network.contains(&ip.to_canonical())))
 }
 
-/// Keys of other clients are not for everybody who asks why.
-fn said_keys(globs: &[Glob]) -> String {
-    globs.iter().map(|glob| said_pattern(glob.as_str())).collect::<Vec<_>>().join(" or ")
+/// Explanations do not reveal keys of other clients.
+fn keys_text(globs: &[Glob]) -> String {
+    globs.iter().map(|glob| pattern_text(glob.as_str())).collect::<Vec<_>>().join(" or ")
 }
 
-fn said_globs(globs: &[Glob]) -> String {
+fn globs_text(globs: &[Glob]) -> String {
     globs.iter().map(Glob::as_str).collect::<Vec<_>>().join(" or ")
 }
 
-/// A tier, and who belongs to it.
+/// A tier and its members.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tier {
     pub(super) name: String,
@@ -164,22 +164,22 @@ pub(super) struct Tier {
     pub(super) api_key: Vec<Glob>,
 }
 
-/// Names a limit within a [`RuleSet`].
+/// The id of a limit in a [`RuleSet`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitId(pub(super) u32);
 
 impl LimitId {
-    /// Of a limit that is in no set.
+    /// For a limit that is in no rule set.
     pub const NONE: Self = Self(u32::MAX);
 
-    /// Its place among [`RuleSet::limits`].
+    /// The index in [`RuleSet::limits`].
     #[inline]
     pub fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// All rules, compiled. Never edited: a change is another set.
+/// All rules, compiled. Immutable: a change of the rules is a new rule set.
 #[derive(Debug)]
 pub struct RuleSet {
     pub(super) rules: Vec<Rule>,
@@ -190,29 +190,29 @@ pub struct RuleSet {
     pub(super) owners: Vec<u32>,
     pub(super) sizes: Vec<Range<u32>>,
     pub(super) endpoints: RegexSet,
-    /// Of each of `endpoints`: whether it is about a path with its parameters only.
-    pub(super) closeness: Vec<PathStrictness>,
-    /// The patterns of `endpoints` as they were written.
+    /// For each of `endpoints`, how strictly a path must match.
+    pub(super) strictness: Vec<PathStrictness>,
+    /// The patterns of `endpoints` as written.
     pub(super) written: Vec<String>,
     /// Route templates, the most specific first.
     pub(super) routes: Vec<CompiledTemplate>,
-    summary: ClientDigester,
-    looks_at_paths: bool,
-    looks_at_domains: bool,
-    penalizes: bool,
+    digester: ClientDigester,
+    has_endpoints: bool,
+    has_domains: bool,
+    has_penalties: bool,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct CompiledTemplate {
     pub(super) template: String,
     pub(super) hash: u64,
-    /// Which of `endpoints` it is.
+    /// The index in `endpoints`.
     pub(super) pattern: usize,
     /// See [`super::pattern::RouteTemplate`].
     pub(super) generality: Vec<u8>,
 }
 
-/// The compiler's output, before what follows from it is worked out.
+/// The output of the compiler, from which [`RuleSet::new`] derives the rest.
 #[derive(Debug, Default)]
 pub(super) struct RuleSetParts {
     pub(super) rules: Vec<Rule>,
@@ -222,7 +222,7 @@ pub(super) struct RuleSetParts {
     pub(super) owners: Vec<u32>,
     pub(super) sizes: Vec<Range<u32>>,
     pub(super) endpoints: RegexSet,
-    pub(super) closeness: Vec<PathStrictness>,
+    pub(super) strictness: Vec<PathStrictness>,
     pub(super) written: Vec<String>,
     pub(super) routes: Vec<CompiledTemplate>,
 }
@@ -237,14 +237,14 @@ impl RuleSet {
             owners,
             sizes,
             endpoints,
-            closeness,
+            strictness,
             written,
             routes,
         } = parts;
-        let summary = ClientDigester::new(&rules, &tiers);
-        let looks_at_paths = !endpoints.is_empty();
-        let looks_at_domains = rules.iter().any(|rule| rule.domain.is_some());
-        let penalizes = rules.iter().any(|rule| rule.penalty.is_some());
+        let digester = ClientDigester::new(&rules, &tiers);
+        let has_endpoints = !endpoints.is_empty();
+        let has_domains = rules.iter().any(|rule| rule.domain.is_some());
+        let has_penalties = rules.iter().any(|rule| rule.penalty.is_some());
         Self {
             rules,
             tiers,
@@ -253,17 +253,17 @@ impl RuleSet {
             owners,
             sizes,
             endpoints,
-            closeness,
+            strictness,
             written,
             routes,
-            summary,
-            looks_at_paths,
-            looks_at_domains,
-            penalizes,
+            digester,
+            has_endpoints,
+            has_domains,
+            has_penalties,
         }
     }
 
-    /// A set that limits nothing.
+    /// A rule set without rules.
     pub fn empty() -> Self {
         Self::new(RuleSetParts::default())
     }
@@ -273,18 +273,18 @@ impl RuleSet {
         &self.rules
     }
 
-    /// All limits by their [`LimitId`], each with its rule.
+    /// All limits in the order of their [`LimitId`], each with its rule.
     pub fn limits(&self) -> impl Iterator<Item = (&Rule, &Limit)> {
         self.owners.iter().map(|owner| &self.rules[*owner as usize]).zip(&self.limits)
     }
 
-    /// The limit called `id`.
+    /// The limit `id`.
     #[inline]
     pub fn limit(&self, id: LimitId) -> &Limit {
         &self.limits[id.0 as usize]
     }
 
-    /// The rule to which the limit belongs.
+    /// The rule of the limit `id`.
     #[inline]
     pub fn rule_of(&self, id: LimitId) -> &Rule {
         &self.rules[self.owners[id.0 as usize] as usize]
@@ -292,42 +292,41 @@ impl RuleSet {
 
     /// Whether any rule has a penalty.
     #[inline]
-    pub fn penalizes(&self) -> bool {
-        self.penalizes
+    pub fn has_penalties(&self) -> bool {
+        self.has_penalties
     }
 
-    /// By what the conduct of a charge's client under the charge's rule is known, if that has a penalty and can
-    /// refuse.
-    pub fn conduct_key(&self, charge: &Charge<'_>) -> Option<u64> {
+    /// The key of the penalty record of a charge, if its rule has a penalty and is enforced.
+    pub fn penalty_key(&self, charge: &Charge<'_>) -> Option<u64> {
         let penalty = self.rule_of(charge.id).penalty.filter(|_| charge.enforced)?;
-        // Whoever shares a state shares a conduct; the limits of a rule have one conduct together.
-        Some(charge.key ^ charge.limit.state_id ^ penalty.identity)
+        // One record for each key; the limits of a rule share it.
+        Some(charge.key ^ charge.limit.state_id ^ penalty.record_id)
     }
 
     pub(super) fn owner_index(&self, id: LimitId) -> u32 {
         self.owners[id.0 as usize]
     }
 
-    /// The client summed up: those with the same number meet the same rules.
+    /// The digest of the client: clients with equal digests match the same rules.
     #[inline]
-    pub fn sum_up(&self, request: &Request<'_>, hashes: &RequestHasher<'_>) -> ClientDigest {
-        self.summary.of(request, &self.tiers, hashes)
+    pub fn client_digest(&self, request: &Request<'_>, hashes: &RequestHasher<'_>) -> ClientDigest {
+        self.digester.digest(request, &self.tiers, hashes)
     }
 
-    /// Whether any rule looks at paths.
+    /// Whether any rule has conditions on the path.
     #[inline]
-    pub fn looks_at_paths(&self) -> bool {
-        self.looks_at_paths
+    pub fn has_endpoints(&self) -> bool {
+        self.has_endpoints
     }
 
-    /// Whether any rule looks at domains.
-    pub fn looks_at_domains(&self) -> bool {
-        self.looks_at_domains
+    /// Whether any rule has a condition on the domain.
+    pub fn has_domains(&self) -> bool {
+        self.has_domains
     }
 }
 
 impl Rule {
-    /// The numbers for this client: its own, else its tier's, else everybody's.
+    /// The size for this client: its override, else that of its tier, else the common one.
     pub(super) fn size_for(&self, request: &Request<'_>, tier: Option<TierId>) -> Option<SizeId> {
         if !self.sizes.by_key.is_empty() {
             let names = [request.api_key, request.user, request.tenant];
@@ -340,10 +339,10 @@ impl Rule {
                 return Some(size);
             }
         }
-        self.sizes.everybody.of(tier)
+        self.sizes.common.of(tier)
     }
 
-    /// The custom identities that it counts by.
+    /// The custom identities of its keys.
     pub(super) fn custom_names(&self) -> impl Iterator<Item = &str> {
         self.key.iter().filter_map(|dimension| match dimension {
             Dimension::Custom(name) => Some(name.as_str()),
@@ -351,17 +350,17 @@ impl Rule {
         })
     }
 
-    /// Whether it has conditions that neither the client nor the path decides.
+    /// Whether it has conditions beyond client and path.
     pub(super) fn has_conditions(&self) -> bool {
         self.methods != MethodSet::default() || self.domain.is_some() || self.needs_address
     }
 
-    /// The first condition that fails of those that neither the client nor the path decides.
+    /// The first condition beyond client and path that fails.
     #[inline(never)]
     pub(super) fn first_failure(&self, request: &Request<'_>) -> Option<&'static str> {
-        if !self.methods.admits(request.method) {
+        if !self.methods.contains(request.method) {
             Some("methods")
-        } else if !self.admits_domain(request.domain) {
+        } else if !self.matches_domain(request.domain) {
             Some("domain")
         } else if self.needs_address && request.ip.is_none() {
             Some("an address")
@@ -370,13 +369,13 @@ impl Rule {
         }
     }
 
-    /// In any case: to most doors the domain is a host.
-    fn admits_domain(&self, domain: Option<&str>) -> bool {
+    /// Case-insensitive: at most doors the domain is a host.
+    fn matches_domain(&self, domain: Option<&str>) -> bool {
         let is_own = |own: &String| domain.is_some_and(|domain| domain.eq_ignore_ascii_case(own));
         self.domain.as_ref().is_none_or(is_own)
     }
 
-    /// The identities that make up the key of `request`.
+    /// The identities of the key of `request`.
     pub(super) fn identities<'a>(&self, request: &Request<'a>, route: u64) -> Vec<Identity<'a>> {
         self.key.iter().map(|dimension| identity(dimension, self.ipv6_prefix, request, route)).collect()
     }

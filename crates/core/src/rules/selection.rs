@@ -1,13 +1,11 @@
-//! Which rules a request meets.
+//! Selection: which rules match a request.
 //!
-//! Selection is cut in parts so that each can be remembered: what the client decides ([`ClientMatch`]: tier,
-//! patterns, overrides), what the path decides ([`PathMatch`]: templates and regular expressions), and the
-//! two joined ([`Selection`]). What is left for the single request is a method, a domain, and whose count it
-//! is: [`RuleSet::charge`] runs no pattern at all.
+//! It is split into parts that can be cached: the client part ([`ClientMatch`]: tier, patterns, overrides), the path part
+//! ([`PathMatch`]: templates and regular expressions), and both joined ([`Selection`]). For each request only the method,
+//! the domain and the key remain: [`RuleSet::charge`] runs no pattern.
 
 use super::pattern::PathStrictness;
 use super::ruleset::{LimitId, Rule, RuleSet, SizeId, Tier, TierId};
-use super::written::OnExceed;
 use crate::key::{Dimension, KeyHashes, RequestHasher};
 use crate::limit::Limit;
 use crate::path::PathReadings;
@@ -15,38 +13,38 @@ use crate::request::Request;
 use smallvec::SmallVec;
 use std::ops::Range;
 
-/// The client half of a selection.
+/// The client part of a selection.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ClientMatch {
-    /// For each rule the numbers that this client gets; none if it is not about this client.
+    /// For each rule, the size that applies to this client; `None` if the rule does not match the client.
     sizes: Vec<Option<SizeId>>,
 }
 
-/// The path half of a selection.
+/// The path part of a selection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PathMatch {
-    /// For each rule whether it is about this path.
+    /// For each rule, whether it matches the path.
     rules: Vec<bool>,
-    /// The route that the path falls under, by its hash; 0 if under none.
+    /// The hash of the route template that matches the path; 0 if none does.
     route: u64,
 }
 
-/// The rules that a client meets on a path, ready to charge.
+/// The rules that match a client on a path.
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
     /// Fallbacks last.
     items: Vec<SelectedRule>,
     route: u64,
-    /// The limit, if there is but one, and it can refuse without conditions. So it is for most requests, and there
-    /// is nothing left to go through for them.
-    only: Option<SingleLimit>,
+    /// The limit if there is only one and it is enforced without conditions, as for most requests. The loop over
+    /// `items` is then skipped.
+    single: Option<SingleLimit>,
 }
 
-/// The only limit of a selection, and its identity: the state can be looked up before the limit is.
+/// The only limit of a selection, with its `state_id`: the state can be looked up before the limit.
 #[derive(Clone, Copy, Debug)]
 struct SingleLimit {
     id: LimitId,
-    identity: u64,
+    state_id: u64,
     rule: u32,
     by_api_key: bool,
 }
@@ -56,9 +54,9 @@ struct SingleLimit {
 struct SelectedRule {
     rule: u32,
     limits: Range<u32>,
-    /// Whether [`Rule::first_failure`] has to be asked.
+    /// Whether [`Rule::first_failure`] must be checked.
     has_conditions: bool,
-    /// Whether it counts by the API key and nothing else, as most rules do.
+    /// Whether the key is the API key alone, as for most rules.
     by_api_key: bool,
     enforced: bool,
     over: OverLimitEffect,
@@ -66,32 +64,32 @@ struct SelectedRule {
     fallback: bool,
 }
 
-/// One limit that a request has to be charged against, for one key.
+/// One limit and key that a request is charged against.
 #[derive(Clone, Copy, Debug)]
 pub struct Charge<'r> {
     /// The limit.
     pub limit: &'r Limit,
-    /// Its name within the set.
+    /// The id of the limit in the rule set.
     pub id: LimitId,
-    /// Whose state.
+    /// The key of the state.
     pub key: u64,
-    /// Whose, under any limit and on any route.
+    /// The client: the key without limit and route.
     pub client: u64,
-    /// Whether it can refuse.
+    /// Whether the request is refused over the limit.
     pub enforced: bool,
-    /// If it cannot: what else becomes of a request over it.
+    /// If not enforced: the effect on a request over the limit.
     pub over: OverLimitEffect,
 }
 
-/// What becomes of a request that passes although it is over a limit.
+/// The effect of a limit on a request that is over it and admitted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OverLimitEffect {
-    /// It is reported.
+    /// The refusal is counted and reported.
     #[default]
     Shadow,
-    /// The upstream is told.
+    /// The upstream receives a header.
     Flag,
-    /// Nothing: there is room for it.
+    /// None: `shed` has capacity left.
     Tolerated,
 }
 
@@ -99,44 +97,44 @@ pub enum OverLimitEffect {
 pub type Charges<'r> = SmallVec<[Charge<'r>; 8]>;
 
 impl RuleSet {
-    /// The client half: tier, patterns, and the numbers this client gets from each rule.
+    /// The client part: tier, patterns, and the size of each rule for this client.
     pub fn match_client(&self, request: &Request<'_>) -> ClientMatch {
         let mut matched = ClientMatch::default();
         self.match_client_into(request, &mut matched);
         matched
     }
 
-    /// The same, in memory that was used before.
+    /// [`Self::match_client`] into a reused buffer.
     pub fn match_client_into(&self, request: &Request<'_>, matched: &mut ClientMatch) {
         let tier = self.tier_of(request);
         matched.sizes.clear();
         for rule in &self.rules {
-            let applies = rule.client.holds(request) && self.tier_admits(rule, tier);
+            let applies = rule.client.matches(request) && self.tier_matches(rule, tier);
             let tier = tier.or(rule.tier).or(self.default_tier);
             let size = if applies { rule.size_for(request, tier) } else { None };
             matched.sizes.push(size);
         }
     }
 
-    /// The path half: one pass of all patterns over each reading of the path.
+    /// The path part: one pass of all patterns over each reading of the path.
     pub fn match_path(&self, path: &str) -> PathMatch {
         let readings = PathReadings::of(path);
         let whole = self.endpoints.matches(&readings.whole);
         let plain = readings.plain.as_deref().map(|plain| self.endpoints.matches(plain));
-        let is_found = |pattern: usize| {
-            let is_folded = self.closeness[pattern] == PathStrictness::Folded;
+        let is_matched = |pattern: usize| {
+            let is_folded = self.strictness[pattern] == PathStrictness::Folded;
             whole.matched(pattern) || is_folded && plain.as_ref().is_some_and(|plain| plain.matched(pattern))
         };
-        let meets = |rule: &Rule| match &rule.endpoints {
+        let matches = |rule: &Rule| match &rule.endpoints {
             None => true,
-            Some(patterns) => patterns.clone().any(is_found),
+            Some(patterns) => patterns.clone().any(is_matched),
         };
-        let rules = self.rules.iter().map(meets).collect();
-        let route = self.routes.iter().find(|route| is_found(route.pattern));
+        let rules = self.rules.iter().map(matches).collect();
+        let route = self.routes.iter().find(|route| is_matched(route.pattern));
         PathMatch { rules, route: route.map_or(0, |route| route.hash) }
     }
 
-    /// Joins the halves: everything but what only the single request tells.
+    /// Joins both parts: everything that does not depend on the single request.
     pub fn join_into(&self, client: &ClientMatch, path: &PathMatch, selection: &mut Selection) {
         selection.route = path.route;
         selection.items.clear();
@@ -154,52 +152,49 @@ impl RuleSet {
                 has_conditions: rule.has_conditions(),
                 by_api_key: rule.key.as_slice() == [Dimension::ApiKey],
                 enforced: rule.on_exceed.is_enforced(),
-                over: if matches!(rule.on_exceed, OnExceed::Flag(_)) {
-                    OverLimitEffect::Flag
-                } else {
-                    OverLimitEffect::Shadow
-                },
-                // One that only counts leaves the endpoint to the fallback.
+                over: rule.on_exceed.over_limit_effect(),
+                // A rule that is not enforced leaves the endpoint to the fallback.
                 names_endpoint: !rule.fallback && rule.endpoints.is_some() && rule.on_exceed.is_enforced(),
                 fallback: rule.fallback,
             });
         }
-        selection.only = match selection.items.as_slice() {
+        selection.single = match selection.items.as_slice() {
             [item] if item.enforced && !item.has_conditions && item.limits.len() == 1 => {
                 let id = LimitId(item.limits.start);
                 let limit = self.limit(id);
-                // A soft limit looks at what is left, and requests in flight are counted elsewhere.
+                // A soft limit needs the tokens left, and requests in flight are counted elsewhere.
                 let is_plain = limit.soft_floor == 0 && limit.longest_in_flight_us().is_none();
                 let SelectedRule { rule, by_api_key, .. } = *item;
-                is_plain.then_some(SingleLimit { id, identity: limit.state_id, rule, by_api_key })
+                is_plain.then_some(SingleLimit { id, state_id: limit.state_id, rule, by_api_key })
             }
             _ => None,
         };
     }
 
-    /// The charge of a request that meets `selection`, if it is seen at a glance that there is only one.
+    /// The charge of a request with this selection, if there is only one and it has no conditions.
     #[inline]
-    pub fn only_charge(
+    pub fn single_charge(
         &self,
         selection: &Selection,
         request: &Request<'_>,
         hashes: &RequestHasher<'_>,
     ) -> Option<Charge<'_>> {
-        let SingleLimit { id, identity, rule, by_api_key } = selection.only?;
-        let KeyHashes { client, all } = self.whom(rule, by_api_key, request, hashes, selection.route);
+        let SingleLimit { id, state_id, rule, by_api_key } = selection.single?;
+        let KeyHashes { client, with_route } =
+            self.key_hashes(rule, by_api_key, request, hashes, selection.route);
         Some(Charge {
             limit: self.limit(id),
             id,
-            key: all ^ identity,
+            key: with_route ^ state_id,
             client,
             enforced: true,
             over: OverLimitEffect::Shadow,
         })
     }
 
-    /// With whom `request` counts under a rule, of which it is known whether it counts by the API key and nothing else.
+    /// The key of `request` under a rule.
     #[inline]
-    fn whom(
+    fn key_hashes(
         &self,
         rule: u32,
         by_api_key: bool,
@@ -208,15 +203,15 @@ impl RuleSet {
         route: u64,
     ) -> KeyHashes {
         match hashes.api_key() {
-            Some(hash) if by_api_key => KeyHashes { client: hash, all: hash },
+            Some(hash) if by_api_key => KeyHashes { client: hash, with_route: hash },
             _ => {
                 let rule = &self.rules[rule as usize];
-                hashes.of_key(&rule.key, rule.ipv6_prefix, request, route)
+                hashes.hash_key(&rule.key, rule.ipv6_prefix, request, route)
             }
         }
     }
 
-    /// The charges of `request`, which meets `selection`.
+    /// Appends the charges of `request` under `selection`.
     pub fn charge<'r>(
         &'r self,
         selection: &Selection,
@@ -226,7 +221,7 @@ impl RuleSet {
     ) {
         let mut endpoint_is_named = false;
         for item in &selection.items {
-            // Fallbacks stand last.
+            // Fallbacks are last.
             if item.fallback && endpoint_is_named {
                 break;
             }
@@ -234,17 +229,17 @@ impl RuleSet {
                 continue;
             }
             endpoint_is_named |= item.names_endpoint;
-            let who = self.whom(item.rule, item.by_api_key, request, hashes, selection.route);
+            let hashes = self.key_hashes(item.rule, item.by_api_key, request, hashes, selection.route);
             for limit in item.limits.clone() {
                 let id = LimitId(limit);
                 let limit = self.limit(id);
-                // `who` is an unpredictable hash: to tell limits apart, their fixed identities are enough.
-                let key = who.all ^ limit.state_id;
+                // The hash is unpredictable, so the fixed `state_id` is enough to distinguish limits.
+                let key = hashes.with_route ^ limit.state_id;
                 charges.push(Charge {
                     limit,
                     id,
                     key,
-                    client: who.client,
+                    client: hashes.client,
                     enforced: item.enforced,
                     over: item.over,
                 });
@@ -252,8 +247,8 @@ impl RuleSet {
         }
     }
 
-    /// The tier that the caller states, else that a list gives, else the pattern that says most about the
-    /// key; none if nothing does.
+    /// The tier that the caller states, else the tier that lists the client, else the tier of the most specific matching
+    /// pattern.
     pub(super) fn tier_of(&self, request: &Request<'_>) -> Option<TierId> {
         let position = |found: Option<usize>| found.map(|index| index as TierId);
         if let Some(stated) = request.tier {
@@ -268,34 +263,35 @@ impl RuleSet {
             return Some(listed);
         }
         let key = request.api_key?;
-        let exactness = |tier: &Tier| {
-            tier.api_key.iter().filter(|glob| glob.matches(key)).map(|glob| glob.exactness() + 1).max()
+        let specificity = |tier: &Tier| {
+            tier.api_key.iter().filter(|glob| glob.matches(key)).map(|glob| glob.specificity() + 1).max()
         };
-        let by_pattern = self.tiers.iter().enumerate().filter_map(|(id, tier)| Some((exactness(tier)?, id)));
-        position(by_pattern.max_by_key(|(exactness, id)| (*exactness, usize::MAX - id)).map(|(_, id)| id))
+        let by_pattern =
+            self.tiers.iter().enumerate().filter_map(|(id, tier)| Some((specificity(tier)?, id)));
+        position(by_pattern.max_by_key(|(specificity, id)| (*specificity, usize::MAX - id)).map(|(_, id)| id))
     }
 
-    /// Whether a client of `tier` is one of the rule's. Where nothing else gives a tier, the rule's own key
-    /// pattern does; failing that, the default.
-    fn tier_admits(&self, rule: &Rule, tier: Option<TierId>) -> bool {
+    /// Whether the rule applies to clients of `tier`. A client without a tier is in the rule's tier if it matches the
+    /// rule's key pattern, else in the default tier.
+    fn tier_matches(&self, rule: &Rule, tier: Option<TierId>) -> bool {
         match (rule.tier, tier) {
             (None, _) => true,
             (Some(wanted), Some(tier)) => wanted == tier,
-            (Some(_), None) if rule.client.classifies() => true,
+            (Some(_), None) if rule.client.has_key_pattern() => true,
             (Some(wanted), None) => self.default_tier == Some(wanted),
         }
     }
 }
 
 impl Selection {
-    /// The route that the path falls under, by its hash; 0 if under none.
+    /// The hash of the route template that matches the path; 0 if none does.
     pub fn route(&self) -> u64 {
         self.route
     }
 }
 
 impl PathMatch {
-    pub(super) fn meets(&self, rule: usize) -> bool {
+    pub(super) fn matches(&self, rule: usize) -> bool {
         self.rules[rule]
     }
 

@@ -1,4 +1,4 @@
-//! How large a limit is: what a rule, its tier, the defaults and an override say, laid over each other.
+//! The sizes of limits: defaults, tier, rule and override as layers, later ones over earlier ones.
 
 use super::short_forms::{LimitAmount, ShortLimit};
 use super::written::{WrittenDefaults, WrittenParams, WrittenRule, WrittenTier};
@@ -7,14 +7,14 @@ use crate::document::{Document, DocumentPath};
 use crate::limit::{LONGEST_US, LimitSize};
 use crate::rate::{LimitShorthand, Rate};
 
-/// A request that has been in flight for longer is believed to have ended, unless `timeout` says otherwise.
-const LONGEST_IN_FLIGHT_US: u64 = 60_000_000;
+/// The default `timeout` of requests in flight.
+const DEFAULT_TIMEOUT_US: u64 = 60_000_000;
 
-/// What one place in the file says about size.
+/// The numbers in one part of the file.
 #[derive(Debug)]
 pub(super) struct SizeLayer<'f> {
     pub(super) algorithm: Option<Algorithm>,
-    /// The short form, beside `params`.
+    /// The short form, outside `params`.
     limit: Option<LimitAmount>,
     burst: Option<u64>,
     limits: Option<&'f [ShortLimit]>,
@@ -23,17 +23,17 @@ pub(super) struct SizeLayer<'f> {
     params_path: DocumentPath,
 }
 
-/// A size that layers add up to.
+/// A size that results from layers.
 #[derive(Debug)]
 pub(super) struct StatedSize {
     pub(super) size: LimitSize,
-    /// The time it was written with: its name among several.
+    /// The period as written: it names the limit among several.
     pub(super) period_us: Option<u64>,
-    /// It was written as a number alone.
+    /// Written as a number without a period.
     pub(super) is_bare: bool,
-    /// It says how many may come at once.
+    /// A burst or capacity is stated.
     pub(super) has_burst: bool,
-    /// Where a complaint about it belongs.
+    /// Where to report an error about it.
     pub(super) at: DocumentPath,
 }
 
@@ -86,7 +86,7 @@ impl<'f> SizeLayer<'f> {
         }
     }
 
-    /// Whether it gives a limit at all, rather than only how to count.
+    /// Whether it states a limit, not only an algorithm.
     pub(super) fn states_a_size(&self) -> bool {
         let in_params = self.params.is_some_and(|params| {
             params.capacity.is_some()
@@ -99,7 +99,7 @@ impl<'f> SizeLayer<'f> {
         self.limit.is_some() || self.burst.is_some() || self.limits.is_some() || in_params
     }
 
-    /// Whether nothing of the layers below is left under it.
+    /// Whether it replaces all layers below.
     pub(super) fn covers(&self) -> bool {
         let none = WrittenParams::default();
         let params = self.params.unwrap_or(&none);
@@ -112,33 +112,33 @@ impl<'f> SizeLayer<'f> {
         self.list().is_some() || by_amount || params.capacity.is_some() && rate.is_some()
     }
 
-    /// Several limits, and where they stand.
+    /// The list of limits and its path.
     fn list(&self) -> Option<(&'f [ShortLimit], DocumentPath)> {
         let in_params = self.params.and_then(|params| params.limits.as_deref());
         let beside = self.limits.map(|list| (list, self.path.field("limits")));
         beside.or_else(|| in_params.map(|list| (list, self.params_path.field("limits"))))
     }
 
-    /// The one amount, and where it stands.
+    /// The single amount and its path.
     fn amount(&self) -> Option<(LimitAmount, DocumentPath)> {
         let in_params = self.params.and_then(|params| params.limit);
         let beside = self.limit.map(|amount| (amount, self.path.field("limit")));
         beside.or_else(|| in_params.map(|amount| (amount, self.params_path.field("limit"))))
     }
 
-    /// The one burst, and where it stands.
+    /// The single burst and its path.
     fn burst(&self) -> Option<(u64, DocumentPath)> {
         let in_params = self.params.and_then(|params| params.burst);
         let beside = self.burst.map(|burst| (burst, self.path.field("burst")));
         beside.or_else(|| in_params.map(|burst| (burst, self.params_path.field("burst"))))
     }
 
-    /// Notes what the layer says twice or against itself. Whether it is fine.
-    fn is_consistent(&self, document: &mut Document) -> bool {
+    /// Reports fields that are given twice or contradict each other. True if there are none.
+    fn check_consistency(&self, document: &mut Document) -> bool {
         let none = WrittenParams::default();
         let params = self.params.unwrap_or(&none);
         let several = self.limits.is_some() || params.limits.is_some();
-        // Each field: whether it stands beside `params`, and whether it stands in them.
+        // For each field: whether it is given outside `params`, and inside.
         let limit = ("limit", self.limit.is_some(), params.limit.is_some());
         let burst = ("burst", self.burst.is_some(), params.burst.is_some());
         let limits = ("limits", self.limits.is_some(), params.limits.is_some());
@@ -152,63 +152,64 @@ impl<'f> SizeLayer<'f> {
             (Some(LimitAmount::Quota(quota)), Some(window)) => quota.period_us != window.us,
             _ => false,
         };
-        let is_given = |(_, beside, inside): (&str, bool, bool)| beside || inside;
+        let is_given = |(_, outside, inside): (&str, bool, bool)| outside || inside;
 
         let mut consistent = true;
-        let mut note = |(field, beside, _): (&str, bool, bool), message: String, hint: &str| {
-            let place = if beside { &self.path } else { &self.params_path };
-            document.error_at_name(&place.field(field), message, hint);
+        let mut report = |(field, outside, _): (&str, bool, bool), message: String, hint: &str| {
+            let path = if outside { &self.path } else { &self.params_path };
+            document.error_at_name(&path.field(field), message, hint);
             consistent = false;
         };
         for field in [limit, burst, limits] {
             if field.1 && field.2 {
-                let hint = "it is in `params` too; keep one of them";
-                note(field, format!("`{}` is given twice", field.0), hint);
+                let hint = "it is also in `params`; keep one of them";
+                report(field, format!("`{}` is given twice", field.0), hint);
             }
         }
         if several {
             for field in [limit, burst, capacity, window].into_iter().chain(rates).filter(|f| is_given(*f)) {
-                let hint = "put it into the list: [{ limit: 10/s, burst: 20 }, 250/day]";
-                note(field, format!("`{}` cannot stand beside `limits`", field.0), hint);
+                let hint = "move it into the list: [{ limit: 10/s, burst: 20 }, 250/day]";
+                report(field, format!("`{}` cannot be combined with `limits`", field.0), hint);
             }
         }
         if limit.2 && is_given(capacity) {
             let hint = "a bucket has a `capacity` and a rate, a window a `limit`";
-            note(("limit", false, true), "`limit` and `capacity` exclude each other".to_owned(), hint);
+            report(("limit", false, true), "`limit` and `capacity` exclude each other".to_owned(), hint);
         }
         if is_given(burst) && is_given(capacity) {
-            note(burst, "`burst` and `capacity` exclude each other".to_owned(), "keep one of them");
+            report(burst, "`burst` and `capacity` exclude each other".to_owned(), "keep one of them");
         }
         if other_window {
-            let hint = "leave `window` out, or write the limit as a number alone";
-            note(window, "the limit already says per what".to_owned(), hint);
+            let hint = "remove `window`, or write the limit as a plain number";
+            report(window, "the limit already has a period".to_owned(), hint);
         }
         consistent
     }
 
-    /// Notes numbers that another algorithm has. Whether there are none.
-    fn suits(&self, rule: &str, algorithm: Algorithm, document: &mut Document) -> bool {
+    /// Reports numbers that the algorithm does not have. True if there are none.
+    fn check_algorithm(&self, rule: &str, algorithm: Algorithm, document: &mut Document) -> bool {
         const OF_WINDOWS: &str = "a window has a `limit` and a `window`";
         let windows = algorithm.counts_windows();
         let name = algorithm.name();
-        let mut suits = true;
+        let mut is_valid = true;
         let bursts = self.list().into_iter().flat_map(|(list, path)| {
             let with_burst = list.iter().enumerate().filter(|(_, short)| short.burst.is_some());
             with_burst.map(move |(index, _)| path.index(index).field("burst"))
         });
         for path in bursts.chain(self.burst().map(|(_, path)| path)).filter(|_| windows) {
-            let message =
-                format!("rule `{rule}` is a {name}, which has no burst: its limit can come at once");
+            let message = format!(
+                "rule `{rule}` is a {name}, which has no burst: its whole limit can be spent at once"
+            );
             document.error_at_name(&path, message, "remove it, or use token_bucket");
-            suits = false;
+            is_valid = false;
         }
         let in_flight = algorithm == Algorithm::Concurrency;
         if let Some((_, path)) = self.list().filter(|_| in_flight) {
-            let message = format!("rule `{rule}` counts requests in flight, which has one limit");
-            document.error_at_name(&path, message, "write `limit: 10`, and another rule for the rates");
-            suits = false;
+            let message = format!("rule `{rule}` counts requests in flight, which takes one limit");
+            document.error_at_name(&path, message, "write `limit: 10`, and the rates in another rule");
+            is_valid = false;
         }
-        let Some(params) = self.params else { return suits };
+        let Some(params) = self.params else { return is_valid };
         let leaky = algorithm == Algorithm::LeakyBucket;
         let wrong = [
             (params.capacity.is_some() && windows, "capacity", OF_WINDOWS),
@@ -222,55 +223,54 @@ impl<'f> SizeLayer<'f> {
         for (_, field, hint) in wrong.into_iter().filter(|(wrong, ..)| *wrong) {
             let message = format!("rule `{rule}` is a {name}, which has no `{field}`");
             document.error_at_name(&self.params_path.field(field), message, hint);
-            suits = false;
+            is_valid = false;
         }
-        suits
+        is_valid
     }
 }
 
-/// The sizes that the layers add up to. None if something in them cannot be; that has been noted then.
+/// The sizes that result from the layers. `None` if a layer is invalid, which is then reported.
 pub(super) fn sizes_of(
     rule: &str,
     algorithm: Algorithm,
     layers: &[&SizeLayer<'_>],
     document: &mut Document,
 ) -> Option<Vec<StatedSize>> {
-    let contradicting = layers.iter().filter(|layer| !layer.is_consistent(document)).count();
-    // What is covered need not suit this rule's algorithm.
-    // A number of requests in flight needs nothing else.
-    let is_whole = |layer: &&SizeLayer<'_>| {
+    let contradicting = layers.iter().filter(|layer| !layer.check_consistency(document)).count();
+    // A replaced layer need not fit the algorithm of this rule. For requests in flight a count replaces all.
+    let is_complete = |layer: &&SizeLayer<'_>| {
         layer.covers() || algorithm == Algorithm::Concurrency && layer.amount().is_some()
     };
-    let lowest = layers.iter().rposition(is_whole).unwrap_or(0);
+    let lowest = layers.iter().rposition(is_complete).unwrap_or(0);
     let layers = &layers[lowest..];
-    let unsuitable = layers.iter().filter(|layer| !layer.suits(rule, algorithm, document)).count();
+    let unsuitable = layers.iter().filter(|layer| !layer.check_algorithm(rule, algorithm, document)).count();
     if contradicting + unsuitable > 0 {
         return None;
     }
     let mut sizes: Vec<StatedSize> = Vec::new();
     for layer in layers {
         if let Some((list, path)) = layer.list() {
-            sizes = listed(algorithm, list, &path, document)?;
+            sizes = listed_sizes(algorithm, list, &path, document)?;
         } else if layer.states_a_size()
             || layer.params.is_some_and(|params| params.window.is_some() || params.timeout.is_some())
         {
-            // Over several limits, a single one replaces them all.
+            // A single limit replaces several.
             let base = if sizes.len() == 1 { sizes.pop() } else { None };
-            sizes = vec![laid(algorithm, base, layer, document)?];
+            sizes = vec![apply_layer(algorithm, base, layer, document)?];
         }
     }
     Some(sizes)
 }
 
-/// A list of short limits.
-fn listed(
+/// The sizes of a list of short limits.
+fn listed_sizes(
     algorithm: Algorithm,
     list: &[ShortLimit],
     path: &DocumentPath,
     document: &mut Document,
 ) -> Option<Vec<StatedSize>> {
     if list.is_empty() {
-        document.missing(path, "an empty list limits nothing", "write `limits: [10/s, 250/day]`");
+        document.missing(path, "an empty list sets no limit", "write `limits: [10/s, 250/day]`");
         return None;
     }
     let mut sizes = Vec::new();
@@ -278,9 +278,9 @@ fn listed(
         let path = path.index(index);
         let period_us = short.limit.period_us;
         check_window(period_us, &path, document)?;
-        let mut size = of_quota(short.limit);
+        let mut size = size_of_quota(short.limit);
         if let Some(burst) = short.burst {
-            lay_burst(&mut size, algorithm, burst);
+            apply_burst(&mut size, algorithm, burst);
         }
         let has_burst = short.burst.is_some();
         sizes.push(StatedSize { size, period_us: Some(period_us), is_bare: false, has_burst, at: path });
@@ -288,8 +288,8 @@ fn listed(
     Some(sizes)
 }
 
-/// Lays one layer over what is below.
-fn laid(
+/// Applies one layer to the size below it.
+fn apply_layer(
     algorithm: Algorithm,
     base: Option<StatedSize>,
     layer: &SizeLayer<'_>,
@@ -307,7 +307,7 @@ fn laid(
     let none = WrittenParams::default();
     let params = layer.params.unwrap_or(&none);
     if algorithm == Algorithm::Concurrency {
-        let known_us = size.window_us.unwrap_or(LONGEST_IN_FLIGHT_US);
+        let known_us = size.window_us.unwrap_or(DEFAULT_TIMEOUT_US);
         size.window_us = Some(params.timeout.map_or(known_us, |timeout| timeout.us));
         if let Some(timeout) = params.timeout {
             check_window(timeout.us, &layer.params_path.field("timeout"), document)?;
@@ -324,13 +324,13 @@ fn laid(
                 size.rate = size.window_us.and_then(|window_us| Rate::per(count, window_us));
             }
             LimitAmount::Quota(_) if algorithm == Algorithm::Concurrency => {
-                let hint = "write the number alone: `limit: 10`";
-                document.error(&path, "requests in flight are not counted per time", hint);
+                let hint = "write a plain number: `limit: 10`";
+                document.error(&path, "requests in flight are not counted over a period", hint);
                 return None;
             }
             LimitAmount::Quota(quota) => {
                 check_window(quota.period_us, &path, document)?;
-                *size = of_quota(quota);
+                *size = size_of_quota(quota);
             }
         }
         stated.is_bare = matches!(amount, LimitAmount::Count(_));
@@ -346,13 +346,13 @@ fn laid(
         stated.has_burst = true;
         stated.at = layer.params_path.field("capacity");
     }
-    // With another capacity or rate, an inherited window would be a lie in the headers.
+    // With another capacity or rate, an inherited window would be wrong in the headers.
     if (rate.is_some() || params.capacity.is_some()) && params.window.is_none() && !algorithm.counts_windows()
     {
         size.window_us = None;
     }
     if let Some((burst, path)) = layer.burst() {
-        lay_burst(size, algorithm, burst);
+        apply_burst(size, algorithm, burst);
         stated.has_burst = true;
         if size.rate.is_some() {
             stated.at = path;
@@ -362,20 +362,20 @@ fn laid(
     Some(stated)
 }
 
-fn of_quota(LimitShorthand { amount, period_us }: LimitShorthand) -> LimitSize {
+fn size_of_quota(LimitShorthand { amount, period_us }: LimitShorthand) -> LimitSize {
     LimitSize { capacity: Some(amount), rate: Rate::per(amount, period_us), window_us: Some(period_us) }
 }
 
-fn lay_burst(size: &mut LimitSize, algorithm: Algorithm, burst: u64) {
+fn apply_burst(size: &mut LimitSize, algorithm: Algorithm, burst: u64) {
     size.rate = size.rate.or_else(|| Rate::per(size.capacity?, size.window_us?));
     size.capacity = Some(if algorithm == Algorithm::Gcra { burst.saturating_add(1) } else { burst });
-    // What headers show must agree with the capacity, so the window is the time to fill it.
+    // Headers must agree with the capacity, so the window is the time to fill it.
     size.window_us = None;
 }
 
 fn check_window(us: u64, path: &DocumentPath, document: &mut Document) -> Option<()> {
     if us == 0 || us > LONGEST_US {
-        let hint = "longer or shorter ones are more likely a slip than a wish";
+        let hint = "a value outside this range is probably unintended";
         document.error(path, "the window must be between 1 µs and 366 days", hint);
         return None;
     }

@@ -1,4 +1,4 @@
-//! Runs the test cases that stand beside rules, on a virtual clock.
+//! Runs the test cases of a rule file on a virtual clock.
 
 use super::compile::LoadedRules;
 use super::short_forms::AddressText;
@@ -9,45 +9,46 @@ use crate::path::endpoint;
 use crate::rate::duration_text;
 use crate::request::{Method, Request};
 use std::borrow::Cow;
+use std::fmt;
 
-/// Where the clock of a case starts: midnight UTC on a Monday, the boundary of every window up to a week.
+/// The default start of a case: midnight UTC on a Monday, the boundary of every window up to a week.
 pub const START_US: u64 = 1_767_571_200_000_000;
 
-/// What became of a case.
+/// The result of one test case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleTestResult {
-    /// Its name.
+    /// The name of the case.
     pub name: String,
-    /// The line it begins on.
+    /// The line on which it starts.
     pub line: usize,
-    /// How many requests it sent.
+    /// The number of requests sent.
     pub requests: u64,
     /// What went otherwise than expected: the step, from 1, and how.
     pub failures: Vec<(usize, String)>,
 }
 
-/// What became of the cases of a rule file, and how many of them were left out.
+/// The results of the test cases of a rule file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuleTestRun {
-    /// Of those that ran.
+    /// The cases that ran.
     pub results: Vec<RuleTestResult>,
-    /// How many did not.
-    pub left_out: usize,
+    /// The number of cases that were skipped.
+    pub skipped: usize,
 }
 
-/// Runs every case of a rule file, each on a node of its own.
+/// Runs all cases of a rule file, each on a new node.
 pub fn run_tests(loaded: &LoadedRules) -> Vec<RuleTestResult> {
-    run_some_tests(loaded, |_| true).results
+    run_tests_if(loaded, |_| true).results
 }
 
-/// Runs the cases for which `may_run` says so, which is told how many requests each sends.
-pub fn run_some_tests(loaded: &LoadedRules, mut may_run: impl FnMut(u64) -> bool) -> RuleTestRun {
+/// Runs the cases for which `may_run` returns true; its argument is the number of requests of the case.
+pub fn run_tests_if(loaded: &LoadedRules, mut may_run: impl FnMut(u64) -> bool) -> RuleTestRun {
     let mut run = RuleTestRun::default();
     for (line, case) in &loaded.tests {
         if may_run(requests(case)) {
             run.results.push(run_case(loaded, *line, case));
         } else {
-            run.left_out += 1;
+            run.skipped += 1;
         }
     }
     run
@@ -65,14 +66,39 @@ fn run_case(loaded: &LoadedRules, line: usize, case: &RuleTestCase) -> RuleTestR
     let mut at_us = 0;
     for (index, step) in case.steps.iter().enumerate() {
         at_us = step.at.map_or(at_us, |at| at.us);
-        if let Err(difference) =
-            run_step(loaded, &mut node, &case.request, step, start_us.saturating_add(at_us))
-        {
-            let difference = format!("at {}: {difference}", duration_text(at_us));
-            result.failures.push((index + 1, difference));
+        let now_us = start_us.saturating_add(at_us);
+        if let Err(mismatch) = run_step(loaded, &mut node, &case.request, step, now_us) {
+            result.failures.push((index + 1, format!("at {}: {mismatch}", duration_text(at_us))));
         }
     }
     result
+}
+
+/// The first expectation of a step that was not met.
+enum StepMismatch {
+    /// Of the requests sent, number `number` had another outcome.
+    Outcome { number: u64, sent: u64, expected: RuleTestExpectation, found: String },
+    /// Another number of requests was admitted.
+    Admitted { expected: u64, sent: u64, found: u64 },
+    /// The last request had another value.
+    Value { name: &'static str, expected: String, found: String },
+}
+
+impl fmt::Display for StepMismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Outcome { number, sent, expected, found } => {
+                if *sent > 1 {
+                    write!(f, "request {number} of {sent}: ")?;
+                }
+                write!(f, "expected {}, found {found}", expected.name())
+            }
+            Self::Admitted { expected, sent, found } => {
+                write!(f, "expected {expected} of {sent} to pass, found {found}")
+            }
+            Self::Value { name, expected, found } => write!(f, "expected {name} {expected}, found {found}"),
+        }
+    }
 }
 
 fn run_step(
@@ -81,58 +107,57 @@ fn run_step(
     base: &RuleTestRequest,
     step: &RuleTestStep,
     now_us: u64,
-) -> Result<(), String> {
+) -> Result<(), StepMismatch> {
     let fields = step.request.over(base);
     let ids: Vec<(&str, &str)> = fields.ids.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
     let request = fields.as_request(&ids);
-    let mut passed = 0;
+    let mut admitted = 0;
     let mut last = Ok(Outcome::Unlimited);
     let sent = step.send.unwrap_or(1);
     for number in 1..=sent {
         last = node.check(loaded, &request, now_us);
-        passed += u64::from(matches!(last, Ok(Outcome::Unlimited | Outcome::Admitted(_))));
+        admitted += u64::from(matches!(last, Ok(Outcome::Unlimited | Outcome::Admitted(_))));
         if let Some(expected) = step.expect.filter(|expected| !meets(*expected, &last)) {
-            let which = if sent > 1 { format!("request {number} of {sent}: ") } else { String::new() };
             let found = describe(loaded, &last);
-            return Err(format!("{which}expected {}, found {found}", said_expectation(expected)));
+            return Err(StepMismatch::Outcome { number, sent, expected, found });
         }
     }
-    if let Some(expected) = step.pass.filter(|expected| *expected != passed) {
-        return Err(format!("expected {expected} of {sent} to pass, {passed} did"));
+    if let Some(expected) = step.pass.filter(|expected| *expected != admitted) {
+        return Err(StepMismatch::Admitted { expected, sent, found: admitted });
     }
     check_last(loaded, step, &last)
 }
 
-/// What a step expects of its last request.
+/// Checks the expectations on the last request of a step.
 fn check_last(
     loaded: &LoadedRules,
     step: &RuleTestStep,
     last: &Result<Outcome, InvalidRequest>,
-) -> Result<(), String> {
-    let standing = match last {
-        Ok(Outcome::Admitted(standing) | Outcome::Limited(standing)) => Some(*standing),
+) -> Result<(), StepMismatch> {
+    let status = match last {
+        Ok(Outcome::Admitted(status) | Outcome::Limited(status)) => Some(*status),
         _ => None,
     };
-    let differ = |what: &str, expected: String, found: Option<String>| {
+    let mismatch = |name, expected: String, found: Option<String>| {
         let found = found.unwrap_or_else(|| describe(loaded, last));
-        Err(format!("expected {what} {expected}, found {found}"))
+        Err(StepMismatch::Value { name, expected, found })
     };
     if let Some(expected) = step.retry_after
-        && standing.map(|standing| standing.wait_us().unwrap_or(0)) != Some(expected.us)
+        && status.map(|status| status.wait_us().unwrap_or(0)) != Some(expected.us)
     {
-        let waits = standing.and_then(|standing| standing.wait_us());
-        return differ("a wait of", duration_text(expected.us), waits.map(duration_text));
+        let wait_us = status.and_then(|status| status.wait_us());
+        return mismatch("a wait of", duration_text(expected.us), wait_us.map(duration_text));
     }
     if let Some(expected) = step.remaining {
-        let found = standing.map(|standing| u64::from(standing.remaining));
+        let found = status.map(|status| u64::from(status.remaining));
         if found != Some(expected) {
-            return differ("remaining", expected.to_string(), found.map(|found| found.to_string()));
+            return mismatch("remaining", expected.to_string(), found.map(|found| found.to_string()));
         }
     }
     if let Some(expected) = &step.rule {
-        let found = standing.map(|standing| loaded.rules.rule_of(standing.limit).id.clone());
+        let found = status.map(|status| loaded.rules.rule_of(status.limit).id.clone());
         if found.as_ref() != Some(expected) {
-            return differ("the rule", format!("`{expected}`"), found.map(|found| format!("`{found}`")));
+            return mismatch("the rule", format!("`{expected}`"), found.map(|found| format!("`{found}`")));
         }
     }
     Ok(())
@@ -148,37 +173,39 @@ fn meets(expected: RuleTestExpectation, found: &Result<Outcome, InvalidRequest>)
     }
 }
 
-fn said_expectation(expected: RuleTestExpectation) -> &'static str {
-    match expected {
-        RuleTestExpectation::Pass => "pass",
-        RuleTestExpectation::Limited => "limited",
-        RuleTestExpectation::Denied => "denied",
-        RuleTestExpectation::Unlimited => "unlimited",
-        RuleTestExpectation::TooCostly => "too_costly",
+impl RuleTestExpectation {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Pass => "pass",
+            Self::Limited => "limited",
+            Self::Denied => "denied",
+            Self::Unlimited => "unlimited",
+            Self::TooCostly => "too_costly",
+        }
     }
 }
 
 fn describe(loaded: &LoadedRules, found: &Result<Outcome, InvalidRequest>) -> String {
-    let by = |standing: &LimitStatus| loaded.rules.rule_of(standing.limit).id.clone();
+    let rule = |status: &LimitStatus| loaded.rules.rule_of(status.limit).id.clone();
     match found {
         Ok(Outcome::Unlimited) => "pass, with no limit".to_owned(),
         Ok(Outcome::Denied) => "denied".to_owned(),
-        Ok(Outcome::Admitted(standing)) => format!("pass, {} left by `{}`", standing.remaining, by(standing)),
-        Ok(Outcome::Limited(standing)) => match standing.wait_us() {
-            Some(wait_us) => format!("limited by `{}` for {}", by(standing), duration_text(wait_us)),
-            None => format!("limited by `{}`, with no time promised", by(standing)),
+        Ok(Outcome::Admitted(status)) => format!("pass, {} left by `{}`", status.remaining, rule(status)),
+        Ok(Outcome::Limited(status)) => match status.wait_us() {
+            Some(wait_us) => format!("limited by `{}` for {}", rule(status), duration_text(wait_us)),
+            None => format!("limited by `{}`, without a retry time", rule(status)),
         },
         Err(invalid) => invalid.to_string(),
     }
 }
 
-/// As doors would have it. What they would refuse was found when the file was checked.
+/// The endpoint in the form that doors give it. Invalid ones were reported when the file was compiled.
 fn canonical(text: &str) -> String {
     endpoint(text).map_or_else(|_| text.to_owned(), Cow::into_owned)
 }
 
 impl RuleTestRequest {
-    /// These fields, and where one is absent, that of `base`.
+    /// These fields, with those of `base` where one is absent.
     fn over(&self, base: &Self) -> Self {
         let mut ids = base.ids.clone();
         ids.extend(self.ids.clone());

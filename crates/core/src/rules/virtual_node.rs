@@ -1,5 +1,5 @@
-//! A node on a virtual clock: the smallest thing that decides as the engine does. It runs the tests that
-//! stand beside rules, and other tests hold the engine against it.
+//! A node on a virtual clock: the smallest implementation that decides as the limiter does. It runs the tests in rule
+//! files, and is the reference in tests of the limiter.
 
 use super::compile::LoadedRules;
 use super::lists::ListVerdict;
@@ -13,19 +13,19 @@ use crate::request::Request;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-/// Any seed will do: nobody attacks a virtual node.
+/// Fixed: a virtual node needs no secret.
 static SEED: LazyLock<KeySeed> = LazyLock::new(|| KeySeed::new([0x746f_6c6c, 0x6761_7465]));
 
-/// The states of all keys under a rule set.
+/// The states of all keys under a rule set, and the penalty records.
 #[derive(Debug, Default)]
 pub struct VirtualNode {
     states: HashMap<u64, LimitState>,
-    /// How clients behaved under rules with a penalty, and until when they are in a cooldown.
-    conducts: HashMap<u64, (PenaltyRecord, Option<u64>)>,
+    /// The penalty record of each key, and the end of its cooldown.
+    penalties: HashMap<u64, (PenaltyRecord, Option<u64>)>,
 }
 
 impl VirtualNode {
-    /// Decides `request` at `now_us` as the engine would.
+    /// Decides `request` at `now_us` as the limiter does.
     pub fn check(
         &mut self,
         loaded: &LoadedRules,
@@ -33,17 +33,17 @@ impl VirtualNode {
         now_us: u64,
     ) -> Result<Outcome, InvalidRequest> {
         validate(request)?;
-        match loaded.lists.standing(request, now_us).listed {
+        match loaded.lists.look_up(request, now_us).verdict {
             Some(ListVerdict::Denied) => return Ok(Outcome::Denied),
             Some(ListVerdict::Allowed) => return Ok(Outcome::Unlimited),
             None => {}
         }
         let charges = charges(&loaded.rules, request);
-        let hold = self.cooling(&loaded.rules, &charges, now_us);
+        let hold = self.cooldown(&loaded.rules, &charges, now_us);
         let mut fold = OutcomeFold::default();
         let mut writes = Vec::new();
         for charge in &charges {
-            // Each takes one place, and on a virtual clock gives it back when it runs out.
+            // A request takes one slot, and on a virtual clock frees it at its timeout.
             let cost = if charge.limit.longest_in_flight_us().is_some() { 1 } else { request.cost };
             let Some(cost) = u32::try_from(cost).ok().filter(|cost| *cost <= charge.limit.quota) else {
                 if charge.enforced {
@@ -76,43 +76,49 @@ impl VirtualNode {
             };
             return Ok(Outcome::Limited(hold.or_longer(limited)));
         }
-        if let Outcome::Limited(standing) = &mut outcome {
-            self.note(&loaded.rules, &charges, standing, now_us);
+        if let Outcome::Limited(status) = &mut outcome {
+            self.record_refusal(&loaded.rules, &charges, status, now_us);
         }
         Ok(outcome)
     }
 
-    /// The longest cooldown that the client is in.
-    fn cooling(&self, rules: &RuleSet, charges: &Charges<'_>, now_us: u64) -> Option<LimitStatus> {
+    /// The longest current cooldown of the client.
+    fn cooldown(&self, rules: &RuleSet, charges: &Charges<'_>, now_us: u64) -> Option<LimitStatus> {
         let until = |charge: &Charge<'_>| {
-            let (_, until_us) = self.conducts.get(&rules.conduct_key(charge)?)?;
+            let (_, until_us) = self.penalties.get(&rules.penalty_key(charge)?)?;
             until_us.filter(|until_us| now_us < *until_us).map(|until_us| (until_us, charge.id))
         };
         let (until_us, limit) = charges.iter().filter_map(until).max_by_key(|(until_us, _)| *until_us)?;
-        Some(LimitStatus::cooling(limit, until_us - now_us))
+        Some(LimitStatus::held(limit, until_us - now_us))
     }
 
-    /// Takes note of a refusal by a rule with a penalty.
-    fn note(&mut self, rules: &RuleSet, charges: &Charges<'_>, standing: &mut LimitStatus, now_us: u64) {
-        let Some(charge) = charges.iter().find(|charge| charge.id == standing.limit) else { return };
-        let (Some(penalty), Some(key)) = (rules.rule_of(charge.id).penalty, rules.conduct_key(charge)) else {
+    /// Updates the penalty record after a refusal.
+    fn record_refusal(
+        &mut self,
+        rules: &RuleSet,
+        charges: &Charges<'_>,
+        status: &mut LimitStatus,
+        now_us: u64,
+    ) {
+        let Some(charge) = charges.iter().find(|charge| charge.id == status.limit) else { return };
+        let (Some(penalty), Some(key)) = (rules.rule_of(charge.id).penalty, rules.penalty_key(charge)) else {
             return;
         };
-        let known = self.conducts.get(&key).map(|(conduct, _)| *conduct);
-        // A client that was told no time ignores none.
-        let Some(wait_us) = standing.wait_us() else { return };
-        let (conduct, cooldown_us) = penalty.refused(known, now_us, wait_us);
-        self.conducts.insert(key, (conduct, cooldown_us.map(|cooldown_us| now_us + cooldown_us)));
-        standing.prolong(cooldown_us.unwrap_or(0));
+        let known = self.penalties.get(&key).map(|(record, _)| *record);
+        // A client that was given no retry time cannot ignore it.
+        let Some(wait_us) = status.wait_us() else { return };
+        let (record, cooldown_us) = penalty.record_refusal(known, now_us, wait_us);
+        self.penalties.insert(key, (record, cooldown_us.map(|cooldown_us| now_us + cooldown_us)));
+        status.extend_wait(cooldown_us.unwrap_or(0));
     }
 }
 
-/// The charges of `request`, selected without any memory.
+/// The charges of `request`, selected without caches.
 pub(super) fn charges<'r>(rules: &'r RuleSet, request: &Request<'_>) -> Charges<'r> {
     let mut charges = Charges::new();
     let (client, path) = (rules.match_client(request), rules.match_path(request.path()));
     let mut selection = Selection::default();
     rules.join_into(&client, &path, &mut selection);
-    rules.charge(&selection, request, &SEED.hashes(request), &mut charges);
+    rules.charge(&selection, request, &SEED.hasher(request), &mut charges);
     charges
 }

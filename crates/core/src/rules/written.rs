@@ -1,9 +1,10 @@
-//! Rules as people write them. These types are the file format: what they say, the JSON Schema says too.
+//! The rule file format. The JSON Schema is derived from these types, and its descriptions are their comments.
 
 pub use super::lease_timing::WrittenLease;
 pub use super::on_exceed::{
     FlagSettings, OnExceed, Percent, QueueSettings, ShedSettings, SoftLimit, TarpitSettings,
 };
+use super::pattern::PathStrictness;
 use super::short_forms::{
     AddressText, DurationText, LimitAmount, OneOrMany, RateText, ShortLimit, Timestamp, WrittenPenalty,
 };
@@ -12,106 +13,116 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
-/// A rule file: the rules, and what they share.
+/// A rule file.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RuleFile {
-    /// The rules. Every rule that matches a request limits it, all or nothing.
+    /// The rules. A request is charged against every rule that matches it, all or nothing.
     #[serde(default)]
     pub rules: Vec<WrittenRule>,
-    /// What every rule inherits unless it, or its tier, says otherwise.
+    /// What every rule inherits, unless it or its tier has its own value.
     #[serde(default)]
     pub defaults: WrittenDefaults,
-    /// The tiers by name: who belongs to each, and what its members may do.
+    /// The tiers by name: their members and limits.
     #[serde(default)]
     pub tiers: BTreeMap<String, WrittenTier>,
-    /// Route templates beyond those that rules name, for `key: [route]`.
+    /// Route templates in addition to those of rules, for `key: [route]`.
     #[serde(default)]
     pub routes: Vec<String>,
-    /// Who passes without any limit: exact keys, globs (`sk_internal_*`), addresses and networks.
+    /// Clients without limits: exact keys, globs (`sk_internal_*`), addresses and networks.
     #[serde(default)]
     pub whitelist: Vec<WrittenListEntry>,
     /// The same as `whitelist`.
     #[serde(default)]
     pub allow: Vec<WrittenListEntry>,
-    /// Who is refused with 403.
+    /// Clients that are refused with 403.
     #[serde(default)]
     pub blacklist: Vec<WrittenListEntry>,
     /// The same as `blacklist`.
     #[serde(default)]
     pub deny: Vec<WrittenListEntry>,
-    /// Cases with a virtual clock, run by `tollgate rules test`, and before a server uses the file.
+    /// Test cases on a virtual clock, run by `tollgate rules test` and before a server uses the file.
     #[serde(default)]
     pub tests: Vec<RuleTestCase>,
-    /// Whether the file may have no rule, so that nothing is limited.
+    /// Whether the file may have no rules, so that nothing is limited.
     #[serde(default)]
     pub allow_empty: bool,
 }
 
-/// One rule: whom it is about, and how much they may do.
+/// One rule: which requests it matches, and their limits.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Rule", extend("required" = ["id"]))]
 pub struct WrittenRule {
-    /// Its name: in answers, metrics and logs, and the name of its states. Keep it, and the states are kept.
-    // Absent and empty are found by the compiler, together with whatever else is wrong with the rule.
+    /// The name in responses, metrics and logs. It also names the states: a renamed rule starts with new states.
+    // Optional for serde, so that the compiler reports a missing id together with other errors of the rule.
     #[serde(default)]
     pub id: String,
-    /// For people: counts the changes of this rule.
+    /// A version number for operators. It has no effect.
     pub version: Option<u64>,
-    /// Only for members of this tier.
+    /// Applies only to members of this tier.
     pub tier: Option<String>,
-    /// Only for requests of this domain, in any case. At the gateway and the tower layer it is the host, without
-    /// its port; in the check API, what the caller says.
+    /// Applies only to requests of this domain, case-insensitive. At the gateway and the tower layer it is the host
+    /// without its port; in the check API, the `domain` of the request.
     pub domain: Option<String>,
-    /// Which requests it is about; everything if absent.
+    /// The requests that it matches; all if absent.
     #[serde(rename = "match")]
     pub matches: Option<WrittenMatch>,
     /// Short for `match: { endpoint: … }`.
     pub endpoint: Option<OneOrMany<String>>,
     /// Short for `match: { methods: … }`.
     pub methods: Option<OneOrMany<String>>,
-    /// Only for endpoints that no other rule names. A rule that only counts (`shadow`) names none.
+    /// Applies only to endpoints that no other rule names. A rule that is not enforced (`shadow`, `flag`) names none.
     #[serde(default)]
     pub fallback: bool,
-    /// Who shares a count: `api_key`, `ip`, `user`, `tenant`, `route` or the name of a custom identity, or
-    /// several of them together. By default the API key, else the address.
+    /// The identities that share one state: `api_key`, `ip`, `user`, `tenant`, `route` or the name of a custom identity,
+    /// or several of them combined. By default the API key, else the address.
     pub key: Option<OneOrMany<String>>,
-    /// By networks of how many bits IPv6 addresses count; 64 by default.
+    /// The prefix length by which IPv6 addresses are counted; 64 by default.
     pub ipv6_prefix: Option<u64>,
-    /// How it is counted; `token_bucket` by default.
+    /// The algorithm; `token_bucket` by default.
     pub algorithm: Option<Algorithm>,
     /// The numbers, in full.
     pub params: Option<WrittenParams>,
     /// The numbers, in short: `100/min`.
     pub limit: Option<LimitAmount>,
-    /// With `limit`: how many may come at once.
+    /// With `limit`: the most tokens that can be spent at once.
     pub burst: Option<u64>,
     /// Several limits at once: `[10/s, 250/day]`.
     pub limits: Option<Vec<ShortLimit>>,
-    /// Other numbers for single keys.
+    /// Other numbers for single clients.
     #[serde(rename = "override", default)]
     pub overrides: BTreeMap<String, WrittenParams>,
-    /// A second limit per address, this many times as wide: a safety net that users behind one shared
-    /// address do not hit first.
+    /// A second limit per address, this many times as large. Users behind one shared address reach their own limits
+    /// first.
     pub ip_safety_net: Option<u32>,
-    /// What happens to a request over the limit.
+    /// The action on a request over the limit.
     pub on_exceed: Option<OnExceed>,
-    /// What happens to clients that ignore `Retry-After`: nothing by default.
+    /// Cooldowns for clients that ignore `Retry-After`; off by default.
     pub penalty: Option<WrittenPenalty>,
-    /// From which share of the limit on requests are flagged or delayed: `80%`.
+    /// The share of the limit above which requests are flagged or delayed: `80%`.
     pub soft: Option<SoftLimit>,
-    /// What happens when the shared store cannot be reached.
+    /// The failure policy: the decision while the shared store is unavailable.
     pub on_store_failure: Option<OnStoreFailure>,
-    /// Whether nodes may take tokens ahead.
+    /// Whether nodes may lease tokens.
     pub consistency: Option<Consistency>,
-    /// How far ahead nodes take tokens, and how often they tell what became of them.
+    /// How far ahead nodes lease tokens, and how often they report spent ones.
     pub lease: Option<WrittenLease>,
-    /// For people.
+    /// A note for operators.
     pub description: Option<String>,
 }
 
-/// Which requests a rule is about. Everything that is given must hold.
+impl WrittenRule {
+    /// How strictly paths must match the endpoints of the rule.
+    pub(super) fn path_strictness(&self) -> PathStrictness {
+        match &self.matches {
+            Some(matches) if matches.exact => PathStrictness::Exact,
+            _ => PathStrictness::Folded,
+        }
+    }
+}
+
+/// The requests that a rule matches. All given conditions must hold.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Match")]
@@ -127,49 +138,47 @@ pub struct WrittenMatch {
     /// Globs over custom identities, by name.
     #[serde(default)]
     pub ids: BTreeMap<String, OneOrMany<String>>,
-    /// Templates such as `/v1/users/{id}`; `{*rest}` at the end stands for any rest.
+    /// Templates such as `/v1/users/{id}`; `{*rest}` at the end matches any rest.
     pub endpoint: Option<OneOrMany<String>>,
-    /// Whether `;parameters`, and to templates the case and a trailing slash, tell endpoints apart. By default they
-    /// do not.
+    /// Whether `;parameters`, and for templates also case and a trailing slash, distinguish endpoints. Off by default.
     #[serde(default)]
     pub exact: bool,
-    /// Regular expressions over the path in its canonical form, decoded, with and without `;parameters`; unanchored
-    /// unless they say otherwise.
+    /// Regular expressions over the canonical path, decoded, with and without `;parameters`; unanchored.
     pub endpoint_regex: Option<OneOrMany<String>>,
     /// HTTP methods.
     pub methods: Option<OneOrMany<String>>,
 }
 
-/// The numbers of a limit. Which of them an algorithm takes: buckets a capacity and a rate, windows a
-/// limit and a window.
+/// The numbers of a limit: buckets have a capacity and a rate, windows a limit and a window.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Params")]
 pub struct WrittenParams {
-    /// Tokens that fit; the burst.
+    /// The most tokens in the bucket; the burst.
     pub capacity: Option<u64>,
     /// Tokens per second, or `100/min`.
     pub refill_rate: Option<RateText>,
-    /// What leaks per second, or `100/min`; for `leaky_bucket`.
+    /// The leak rate per second, or `100/min`; for `leaky_bucket`.
     pub leak_rate: Option<RateText>,
     /// Requests per window, or `100/min`.
     pub limit: Option<LimitAmount>,
-    /// The window: seconds, or a duration such as `90s`. For buckets it is only shown in headers.
+    /// The window: seconds, or a duration such as `90s`. For buckets it only appears in headers.
     pub window: Option<DurationText>,
-    /// How many may come at once. For `gcra`: beyond the first, so that 0 spaces strictly.
+    /// The most tokens that can be spent at once. For `gcra` in addition to the first, so that 0 spaces requests
+    /// strictly.
     pub burst: Option<u64>,
     /// Several limits at once.
     pub limits: Option<Vec<ShortLimit>>,
-    /// For `concurrency`: after how long a request that has not ended gives up its place; 60s by default.
+    /// For `concurrency`: the time after which a request that has not ended frees its slot; 60s by default.
     pub timeout: Option<DurationText>,
 }
 
-/// What rules inherit.
+/// Values that rules inherit.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Defaults")]
 pub struct WrittenDefaults {
-    /// The tier of those who belong to none.
+    /// The tier of clients that are in no other.
     pub tier: Option<String>,
     /// See the rule's.
     pub key: Option<OneOrMany<String>>,
@@ -201,14 +210,14 @@ pub struct WrittenDefaults {
     pub lease: Option<WrittenLease>,
 }
 
-/// A tier: who belongs to it, and the numbers its members get from rules that give none.
+/// A tier: its members, and their numbers under rules without numbers of their own.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Tier")]
 pub struct WrittenTier {
-    /// Globs over the API key. Of several tiers whose globs match, the most exact glob decides.
+    /// Globs over the API key. If globs of several tiers match, the most specific glob decides.
     pub api_key_pattern: Option<OneOrMany<String>>,
-    /// Single API keys or users. They come before the patterns of any tier.
+    /// Single API keys or users. They take precedence over the patterns of all tiers.
     #[serde(default)]
     pub keys: Vec<String>,
     /// See the rule's.
@@ -223,27 +232,27 @@ pub struct WrittenTier {
     pub limits: Option<Vec<ShortLimit>>,
 }
 
-/// What happens when the shared store cannot be reached. The embedded store always can.
+/// The failure policy: the decision while the shared store is unavailable. The embedded store is always available.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnStoreFailure {
-    /// Requests pass.
+    /// Requests are admitted.
     #[default]
     Allow,
-    /// Requests are refused: for logins and the like.
+    /// Requests are refused, for example logins.
     Deny,
-    /// Each node limits by itself, to its share.
+    /// Each node enforces its share of the limit.
     Local,
 }
 
-/// Whether nodes that share a store may take tokens ahead for busy keys.
+/// Whether nodes that share a store may lease tokens of busy keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Consistency {
-    /// They may, and still never admit more than the limit.
+    /// They may. The limit is never exceeded.
     #[default]
     Leased,
-    /// Every check asks the store.
+    /// Every check calls the store.
     Strict,
 }
 
@@ -252,31 +261,31 @@ pub enum Consistency {
 pub struct WrittenListEntry {
     /// An exact key, a glob, an address or a network.
     pub key: String,
-    /// Until when it holds, as in `2026-12-31T23:59:59Z`.
+    /// The end of its validity, such as `2026-12-31T23:59:59Z`.
     pub expires: Option<Timestamp>,
-    /// For people.
+    /// A note for operators.
     pub reason: Option<String>,
 }
 
-/// A case of a rule test: requests on a virtual clock, and what must become of them.
+/// A test case: requests on a virtual clock, and their expected outcomes.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "TestCase", extend("required" = ["name", "steps"]))]
 pub struct RuleTestCase {
-    /// What it shows.
+    /// What the case shows.
     #[serde(default)]
     pub name: String,
-    /// The instant at which the case begins; by default one on a boundary of every window up to a day.
+    /// The start of the case; by default a boundary of every window up to a week.
     pub start: Option<Timestamp>,
     /// The request that the steps send.
     #[serde(default)]
     pub request: RuleTestRequest,
-    /// What happens, in order.
+    /// The steps, in order.
     #[serde(default)]
     pub steps: Vec<RuleTestStep>,
 }
 
-/// The fields of a test's request, named as in `POST /v1/check`.
+/// The request of a test, with the field names of `POST /v1/check`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "TestRequest")]
@@ -290,7 +299,7 @@ pub struct RuleTestRequest {
     /// The client's address.
     #[schemars(with = "Option<std::net::IpAddr>")]
     pub ip: Option<AddressText>,
-    /// The tier, if the caller knows it.
+    /// The tier, if the caller states one.
     pub tier: Option<String>,
     /// Custom identities.
     #[serde(default)]
@@ -301,7 +310,7 @@ pub struct RuleTestRequest {
     pub endpoint: Option<String>,
     /// The HTTP method.
     pub method: Option<String>,
-    /// What the request costs; 1 by default.
+    /// The cost; 1 by default.
     pub cost: Option<u64>,
 }
 
@@ -310,38 +319,38 @@ pub struct RuleTestRequest {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "TestStep")]
 pub struct RuleTestStep {
-    /// When, since the start of the case.
+    /// The time since the start of the case.
     pub at: Option<DurationText>,
     /// Fields that differ from the case's request.
     #[serde(default)]
     pub request: RuleTestRequest,
-    /// How many requests to send; 1 by default.
+    /// The number of requests to send; 1 by default.
     pub send: Option<u64>,
-    /// What must become of each of them.
+    /// The expected outcome of each request.
     pub expect: Option<RuleTestExpectation>,
-    /// Instead: how many of them pass.
+    /// Instead: the number of requests that pass.
     pub pass: Option<u64>,
-    /// What the last one must be told to wait, exactly.
+    /// The exact retry time of the last request.
     pub retry_after: Option<DurationText>,
-    /// What must be left after the last one.
+    /// The tokens left after the last request.
     pub remaining: Option<u64>,
-    /// Which rule must have decided the last one.
+    /// The rule that decided the last request.
     pub rule: Option<String>,
 }
 
-/// What must become of a test's request.
+/// The expected outcome of a test request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "Expectation")]
 pub enum RuleTestExpectation {
-    /// It passes, within a limit or without one.
+    /// Admitted, or no limit applies.
     Pass,
-    /// It is over a limit.
+    /// Over a limit.
     Limited,
-    /// It is on the deny list.
+    /// On the deny list.
     Denied,
-    /// It passes and no limit applies: the allow list, or no rule matches.
+    /// No limit applies: the allow list, or no rule matches.
     Unlimited,
-    /// It costs more than the limit can ever hold.
+    /// The cost exceeds the capacity of a limit.
     TooCostly,
 }

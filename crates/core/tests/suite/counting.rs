@@ -1,6 +1,6 @@
-//! With whom a request shares a count, and what several counts come to.
+//! Which requests share a state, and several limits at once.
 
-use crate::selection::{holds, load, passes};
+use crate::selection::{admitted, load, run_file_tests};
 use std::net::IpAddr;
 use tollgate_core::decision::InvalidRequest;
 use tollgate_core::key::KeySeed;
@@ -8,7 +8,7 @@ use tollgate_core::request::Request;
 use tollgate_core::rules::{ClientTraits, START_US, VirtualNode};
 
 #[test]
-fn a_missing_identity_falls_back_and_never_to_no_limit() {
+fn a_missing_identity_is_never_unlimited() {
     let chain = "rules: [{ id: a, key: KEY, limit: 1/min }]";
     for key in ["user", "api_key", "tenant", "ip", "invoice", "[user, route]", "[invoice, tenant]"] {
         let loaded = load(&chain.replace("KEY", key));
@@ -23,20 +23,20 @@ fn a_missing_identity_falls_back_and_never_to_no_limit() {
             Request { ids: &[("something", "7")], ..Request::default() },
         ];
         for request in &named {
-            assert_eq!(passes(&loaded, &mut node, request, 3), 1, "by {key}: {request:?}");
+            assert_eq!(admitted(&loaded, &mut node, request, 3), 1, "by {key}: {request:?}");
         }
-        let nobody = node.check(&loaded, &Request::default(), START_US);
-        assert_eq!(nobody, Err(InvalidRequest::NamesNobody), "by {key}");
+        let anonymous = node.check(&loaded, &Request::default(), START_US);
+        assert_eq!(anonymous, Err(InvalidRequest::NoIdentity), "by {key}");
     }
 }
 
 #[test]
 fn the_chain_is_user_then_key_then_address() {
-    holds(
+    run_file_tests(
         r#"
 rules: [{ id: a, key: user, limit: 1/min }]
 tests:
-  - name: with a user, nothing else matters
+  - name: with a user, only the user counts
     request: { user: u, key: k, ip: 203.0.113.9 }
     steps:
       - { expect: pass }
@@ -57,7 +57,7 @@ tests:
 
 #[test]
 fn keys_combine() {
-    holds(
+    run_file_tests(
         r#"
 routes: ["/v1/users/{id}"]
 rules:
@@ -78,7 +78,7 @@ tests:
       - { send: 2, pass: 1, request: { ids: { resource: r, other: x } } }
       - { expect: limited, request: { ids: { a: first, resource: r } } }
       - { expect: pass, request: { ids: { resource: s } } }
-  - name: one count for a template, however it is spelt, and the most specific template
+  - name: one state for a template in any spelling, and the most specific template
     request: { domain: route, key: a }
     steps:
       - { expect: pass, request: { endpoint: /v1/users/1 } }
@@ -96,14 +96,14 @@ tests:
 
 #[test]
 fn several_rules_are_all_or_nothing() {
-    holds(
+    run_file_tests(
         r#"
 rules:
   - { id: per-key, limit: 3/min }
   - { id: per-ip, key: ip, limit: 5/min }
   - { id: day, limits: [4/h, 100/day], endpoint: /a }
 tests:
-  - name: one that refuses leaves the others unspent
+  - name: a refusal spends no other limit
     request: { key: a, ip: 203.0.113.9 }
     steps:
       - { send: 9, pass: 3, rule: per-key }
@@ -116,7 +116,7 @@ tests:
       - { expect: limited, rule: per-key, retry_after: 20s }
       - { at: 20s, expect: pass }
       - { at: 20s, expect: limited, rule: day, retry_after: 880s }
-  - name: what costs too much for one rule
+  - name: a cost above the capacity of one rule
     request: { key: a, cost: 4 }
     steps:
       - { expect: too_costly }
@@ -126,16 +126,16 @@ tests:
 
 #[test]
 fn shadow_rules_count_and_never_block() {
-    holds(
+    run_file_tests(
         r#"
 rules:
   - { id: trial, on_exceed: shadow, limit: 1/min }
   - { id: real, limit: 3/min, endpoint: /a }
 tests:
-  - name: alone, it leaves no trace
+  - name: alone it has no effect
     request: { key: k, endpoint: /b }
     steps: [{ send: 50, expect: unlimited }, { expect: unlimited, request: { cost: 7 } }]
-  - name: beside a real one
+  - name: with an enforced rule
     request: { key: k, endpoint: /a }
     steps: [{ send: 9, pass: 3, rule: real }]
 "#,
@@ -143,8 +143,8 @@ tests:
 }
 
 #[test]
-fn a_safety_net_is_wider_and_by_address() {
-    holds(
+fn a_safety_net_is_larger_and_by_address() {
+    run_file_tests(
         r#"
 rules:
   - { id: a, key: user, limit: 2/min, ip_safety_net: 2, override: { vip: { limit: 20/min } } }
@@ -156,12 +156,12 @@ tests:
       - { send: 2, expect: pass, request: { user: u2 } }
       - { send: 5, pass: 0, rule: a.ip, request: { user: u3 } }
       - { send: 5, pass: 2, rule: a, request: { user: u3, ip: 203.0.113.10 } }
-  - name: without an address there is no net
+  - name: no safety net without an address
     steps:
       - { send: 5, pass: 2, request: { user: u1 } }
       - { send: 5, pass: 2, request: { user: u2 } }
       - { send: 5, pass: 2, request: { user: u3 } }
-  - name: who has more has a wider net, and does not spend that of the others
+  - name: a client with an override has its own safety net
     request: { ip: 203.0.113.9 }
     steps:
       - { send: 30, pass: 20, rule: a, request: { user: vip } }
@@ -170,7 +170,7 @@ tests:
       - { send: 5, pass: 0, rule: a.ip, request: { user: u3 } }
 "#,
     );
-    holds(
+    run_file_tests(
         r#"
 defaults: { ip_safety_net: 3, tier: free }
 tiers: { free: { limit: 1/min }, pro: { api_key_pattern: "pro_*", limit: 9/min } }
@@ -178,7 +178,7 @@ rules:
   - { id: plan }
   - { id: by-address, key: ip, endpoint: /login, limit: 2/min }
 tests:
-  - name: a net for each tier, and none for what counts by address
+  - name: a safety net for each tier, and none for keys by address
     request: { ip: 203.0.113.9 }
     steps:
       - { send: 12, pass: 9, rule: plan, request: { key: pro_1 } }
@@ -195,10 +195,10 @@ tests:
 }
 
 #[test]
-fn addresses_count_by_what_one_household_has() {
+fn ipv6_addresses_count_by_64_bits() {
     let loaded = load("rules: [{ id: a, key: ip, limit: 1/min }]");
     let mut node = VirtualNode::default();
-    for (ip, passes_again) in [
+    for (ip, expected) in [
         ("203.0.113.9", 1),
         ("::ffff:203.0.113.9", 0),
         ("::203.0.113.9", 1),
@@ -209,12 +209,12 @@ fn addresses_count_by_what_one_household_has() {
         ("::1", 0),
     ] {
         let request = Request { ip: Some(ip.parse().unwrap()), ..Request::default() };
-        assert_eq!(passes(&loaded, &mut node, &request, 1), passes_again, "{ip}");
+        assert_eq!(admitted(&loaded, &mut node, &request, 1), expected, "{ip}");
     }
 }
 
 #[test]
-fn a_household_may_be_larger_or_smaller() {
+fn the_ipv6_prefix_can_be_set() {
     for (prefix, same, other) in
         [(48, "2001:db8:1:ffff::", "2001:db8:2::"), (128, "2001:db8:1:2::3", "2001:db8:1:2::4")]
     {
@@ -226,16 +226,16 @@ fn a_household_may_be_larger_or_smaller() {
             let mut node = VirtualNode::default();
             let passed = ["2001:db8:1:2::3", same, other, "203.0.113.9", "203.0.113.10"].map(|ip| {
                 let request = Request { ip: Some(ip.parse().unwrap()), ..Request::default() };
-                passes(&loaded, &mut node, &request, 1)
+                admitted(&loaded, &mut node, &request, 1)
             });
             assert_eq!(passed, [1, 0, 1, 1, 1], "{rules}");
         }
     }
 }
 
-/// What is remembered of a client is found by this hash alone.
+/// Cached results of a client are found by this hash alone.
 #[test]
-fn no_two_kinds_of_trait_are_taken_for_each_other() {
+fn traits_of_different_kinds_have_different_hashes() {
     let traits = ClientTraits { api_key: true, user: true, tenant: true, ip: true, tier: true, ids: true };
     let ip = Some("203.0.113.9".parse::<IpAddr>().unwrap());
     let bare = Request::default();
@@ -257,6 +257,6 @@ fn no_two_kinds_of_trait_are_taken_for_each_other() {
     ];
     let seed = KeySeed::new([1, 2]);
     let hashes: std::collections::HashSet<u64> =
-        requests.iter().map(|request| seed.hashes(request).of_traits(traits, request)).collect();
+        requests.iter().map(|request| seed.hasher(request).hash_traits(traits, request)).collect();
     assert_eq!(hashes.len(), requests.len());
 }

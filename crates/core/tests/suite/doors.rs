@@ -1,4 +1,4 @@
-//! What rules ask of the open doors in vain: a warning with its place for each.
+//! Warnings about rules that an open door cannot apply, with their positions.
 
 use std::collections::BTreeSet;
 use tollgate_core::rules::{DoorCapability, OpenDoor, load, load_for};
@@ -11,50 +11,50 @@ fn check_api() -> OpenDoor {
 
 fn gateway(more: &[DoorCapability], identities: &[&str]) -> OpenDoor {
     let mut capabilities =
-        BTreeSet::from([DoorCapability::Wait, DoorCapability::Completion, DoorCapability::Domain]);
+        BTreeSet::from([DoorCapability::Delay, DoorCapability::Completion, DoorCapability::Domain]);
     capabilities.extend(more);
     let identities = identities.iter().map(|name| (*name).to_owned()).collect();
     OpenDoor { name: "the gateway", capabilities, identities: Some(identities) }
 }
 
-/// The warnings about `text` that these doors add: place and message.
+/// The warnings about `text` that these doors add: position and message.
 fn warnings(text: &str, doors: &[OpenDoor]) -> Vec<String> {
     let without = load("rules.yaml", text).unwrap().warnings;
     let with = load_for("rules.yaml", text, doors).unwrap().warnings;
-    let added = with.diagnostics().iter().filter(|problem| !without.diagnostics().contains(problem));
+    let added = with.diagnostics().iter().filter(|warning| !without.diagnostics().contains(warning));
     added
-        .map(|problem| {
-            assert!(problem.hint.is_some(), "{problem:?}");
-            format!("{}:{} {}", problem.position.line, problem.position.column, problem.message)
+        .map(|warning| {
+            assert!(warning.hint.is_some(), "{warning:?}");
+            format!("{}:{} {}", warning.position.line, warning.position.column, warning.message)
         })
         .collect()
 }
 
 #[test]
-fn each_field_that_a_door_cannot_serve_is_a_warning() {
+fn each_field_that_a_door_cannot_apply_is_a_warning() {
     let rule = |fields: &str| format!("rules:\n  - {{ id: r, limit: 5/s, {fields} }}\n");
     let nothing: &[&str] = &[];
     let table: &[(&str, &[&str], &[&str])] = &[
         (
             "on_exceed: queue",
-            &["2:37 `queue` has no effect in the check API: it refuses at once, as with `reject`"],
+            &["2:37 `queue` has no effect in the check API: requests are refused at once, as with `reject`"],
             nothing,
         ),
         (
             "on_exceed: tarpit",
-            &["2:37 `tarpit` has no effect in the check API: it refuses at once, as with `reject`"],
+            &["2:37 `tarpit` has no effect in the check API: requests are refused at once, as with `reject`"],
             nothing,
         ),
         (
             "on_exceed: shed",
-            &["2:37 `shed` has no effect in the check API: it refuses at once, as with `reject`"],
+            &["2:37 `shed` has no effect in the check API: requests are refused at once, as with `reject`"],
             &[
                 "2:37 no request is critical in the gateway: without `identity: priority`, all have priority 100",
             ],
         ),
         (
             "on_exceed: { shed: { critical: 100 } }",
-            &["2:37 `shed` has no effect in the check API: it refuses at once, as with `reject`"],
+            &["2:37 `shed` has no effect in the check API: requests are refused at once, as with `reject`"],
             nothing,
         ),
         ("on_exceed: flag", nothing, nothing),
@@ -62,22 +62,14 @@ fn each_field_that_a_door_cannot_serve_is_a_warning() {
         ("soft: 80%", nothing, nothing),
         (
             "soft: { at: 50%, then: tarpit }",
-            &["2:32 `tarpit` has no effect in the check API: nothing is delayed there"],
+            &["2:32 `tarpit` has no effect in the check API: requests are not delayed there"],
             nothing,
         ),
         ("domain: api.example.com", nothing, nothing),
         ("key: api_key", nothing, nothing),
         ("key: ip", nothing, nothing),
-        (
-            "key: [tenant, route]",
-            nothing,
-            &["2:32 nothing is counted by `tenant` in the gateway: its requests have none"],
-        ),
-        (
-            "key: [ip, invoice]",
-            nothing,
-            &["2:36 nothing is counted by `invoice` in the gateway: its requests have none"],
-        ),
+        ("key: [tenant, route]", nothing, &["2:32 requests of the gateway have no `tenant` to count by"]),
+        ("key: [ip, invoice]", nothing, &["2:36 requests of the gateway have no `invoice` to count by"]),
         (
             "match: { user_pattern: a* }",
             nothing,
@@ -91,12 +83,12 @@ fn each_field_that_a_door_cannot_serve_is_a_warning() {
         ),
         ("penalty: true, ip_safety_net: 10, lease: { horizon: 1s }", nothing, nothing),
     ];
-    for (fields, at_check, at_gateway) in table {
+    for (fields, check_api_warnings, gateway_warnings) in table {
         let text = rule(fields);
-        assert_eq!(warnings(&text, &[check_api()]), *at_check, "{fields}");
-        assert_eq!(warnings(&text, &[gateway(&[], &["api_key"])]), *at_gateway, "{fields}");
+        assert_eq!(warnings(&text, &[check_api()]), *check_api_warnings, "{fields}");
+        assert_eq!(warnings(&text, &[gateway(&[], &["api_key"])]), *gateway_warnings, "{fields}");
         let both = warnings(&text, &[check_api(), gateway(&[], &["api_key"])]);
-        assert_eq!(both.len(), at_check.len() + at_gateway.len(), "{fields}");
+        assert_eq!(both.len(), check_api_warnings.len() + gateway_warnings.len(), "{fields}");
     }
     let all =
         gateway(&[DoorCapability::Priority, DoorCapability::Tier], &["api_key", "user", "tenant", "invoice"]);
@@ -106,15 +98,15 @@ fn each_field_that_a_door_cannot_serve_is_a_warning() {
 }
 
 #[test]
-fn a_limit_on_requests_in_flight_is_an_error_at_a_door_that_does_not_see_them_end() {
+fn concurrency_at_a_door_without_completion_is_a_warning() {
     let text = "rules:\n  - id: r\n    algorithm: concurrency\n    limit: 5\n";
-    let expected = "3:16 the check API refuses every request that meets rule `r` with an error: it does not see requests end";
+    let expected = "3:16 the check API refuses every request that matches rule `r` with an error: it does not see requests end";
     assert_eq!(warnings(text, &[check_api()]), [expected]);
     assert!(warnings(text, &[gateway(&[], &["api_key"])]).is_empty());
 }
 
 #[test]
-fn what_rules_inherit_is_said_once() {
+fn inherited_fields_are_reported_once() {
     let text =
         "defaults: { on_exceed: queue, key: user }\nrules: [{ id: a, limit: 1/s }, { id: b, limit: 2/s }]\n";
     let found = warnings(text, &[check_api(), gateway(&[], &["api_key"])]);
@@ -123,16 +115,16 @@ fn what_rules_inherit_is_said_once() {
 }
 
 #[test]
-fn a_tier_that_nothing_assigns_at_a_door_is_a_warning() {
+fn a_tier_without_members_at_a_door_is_a_warning() {
     let text = "tiers:\n  free: { limit: 1/s }\n  pro: { limit: 2/s }\n  gold: { limit: 3/s, keys: [ann] }\n  \
                 own: { limit: 4/s }\ndefaults: { tier: free }\nrules:\n  - id: all\n  \
                 - { id: mine, tier: own, match: { api_key_pattern: 'sk_*' } }\n";
     let door = gateway(&[], &["api_key"]);
-    assert_eq!(warnings(text, &[door]), ["3:3 nothing puts a client of the gateway into tier `pro`"]);
+    assert_eq!(warnings(text, &[door]), ["3:3 no client of the gateway can be in tier `pro`"]);
     assert!(warnings(text, &[gateway(&[DoorCapability::Tier], &["api_key"])]).is_empty());
     assert!(warnings(text, &[check_api()]).is_empty());
     let text = "tiers:\n  pro: { limit: 2/s, api_key_pattern: 'sk_*' }\nrules: [{ id: all }]\n";
     let found = warnings(text, &[gateway(&[], &["user"])]);
-    let expected = "2:39 this puts no client of the gateway into the tier: its requests have no `api_key`";
+    let expected = "2:39 no client of the gateway matches this pattern: its requests have no `api_key`";
     assert_eq!(found, [expected]);
 }

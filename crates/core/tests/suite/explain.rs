@@ -23,12 +23,12 @@ deny: [{ key: sk_pro_bad, reason: unpaid }]
 allow: [sk_internal_*]
 "#;
 
-fn said(request: &Request<'_>) -> String {
+fn explained(request: &Request<'_>) -> String {
     explain(&load(RULES), request, START_US).to_string()
 }
 
 #[test]
-fn which_rules_meet_and_why_the_others_do_not() {
+fn matching_rules_and_reasons_of_the_others() {
     let request = Request {
         api_key: Some("sk_pro_1234567890"),
         ip: Some("203.0.113.9".parse().unwrap()),
@@ -47,19 +47,19 @@ route   /v1/orders/{id}
   ✓ pro.ip  counted for ip 203.0.113.9
       100 per 1s, token_bucket
       10000 per 1day, token_bucket
-  · edge  it asks for domain, and this request has another or none
+  · edge  the rule requires domain, and the request has another or none
   · acme  the client does not match user_pattern ann or b*
   · inside  the client does not match ip 10.0.0.0/8 or 2001:db8::/32
   · yearly  the client does not match invoice yearly-*
   · search  `/v1/orders/7` does not match /search or ^/find
   · trial  `/v1/orders/7` does not match /search
-  · rest  it is a fallback, and another rule names this endpoint
-passes if nothing was spent before; `pro.1s` then has 9 of 10 left, and all of it again after 100ms";
-    assert_eq!(said(&request), expected);
+  · rest  the rule is a fallback, and another rule names this endpoint
+admitted if no tokens were spent before; `pro.1s` then has 9 of 10 left, and is full again after 100ms";
+    assert_eq!(explained(&request), expected);
 }
 
 #[test]
-fn those_of_another_kind() {
+fn users_tenants_and_custom_identities() {
     let request = Request {
         user: Some("ann"),
         tenant: Some("acme-1"),
@@ -74,8 +74,8 @@ fn those_of_another_kind() {
 tier    anonymous
 route   /search
   · orders  `/search` does not match /v1/orders/{id}
-  · pro  it is for tier `pro` only
-  · pro.ip  it is for tier `pro` only
+  · pro  the rule is for tier `pro` only
+  · pro.ip  the rule is for tier `pro` only
   ✓ edge  counted for ip 2001:db8::/64
       5 per 1s, token_bucket
   ✓ acme  counted for ip 2001:db8::/64
@@ -86,57 +86,57 @@ route   /search
       5 per 1s, token_bucket
   ✓ search  counted for ip 2001:db8::/64
       5 per 1s, token_bucket
-  ✓ trial  only counted, for ip 2001:db8::/64
+  ✓ trial  counted only, for ip 2001:db8::/64
       5 per 1s, token_bucket
-  · rest  it is a fallback, and another rule names this endpoint
-passes if nothing was spent before; `edge` then has 4 of 5 left, and all of it again after 200ms";
-    assert_eq!(said(&request), expected);
+  · rest  the rule is a fallback, and another rule names this endpoint
+admitted if no tokens were spent before; `edge` then has 4 of 5 left, and is full again after 200ms";
+    assert_eq!(explained(&request), expected);
 }
 
 #[test]
-fn lists_come_first() {
+fn lists_take_precedence() {
     let denied = Request { api_key: Some("sk_pro_bad"), ..Request::default() };
-    let text = said(&denied);
+    let text = explained(&denied);
     assert!(text.starts_with("lists   on the deny list by `sk_pr…` (unpaid)\n"), "{text}");
     assert!(
-        text.ends_with("refused: it is on the deny list; removing the entry would let it pass"),
+        text.ends_with("refused: the client is on the deny list; removing the entry would admit the request"),
         "{text}"
     );
     let allowed = Request { api_key: Some("sk_internal_ci"), ..Request::default() };
-    let text = said(&allowed);
+    let text = explained(&allowed);
     assert!(text.starts_with("lists   on the allow list by `sk_internal_*`\n"), "{text}");
-    assert!(text.ends_with("passes, and no limit applies"), "{text}");
+    assert!(text.ends_with("admitted: no limit applies"), "{text}");
 }
 
 #[test]
-fn what_can_never_pass() {
+fn invalid_requests_are_explained() {
     let costly = Request { api_key: Some("k"), cost: 500, ..Request::default() };
-    let text = said(&costly);
+    let text = explained(&costly);
     assert!(text.ends_with("refused: a cost of 500 can never pass: rule `rest` holds at most 120"), "{text}");
-    let text = said(&Request::default());
-    assert!(text.ends_with("there is nobody to limit"), "{text}");
+    let text = explained(&Request::default());
+    assert!(text.ends_with("give at least one of key, user, tenant, ip or ids"), "{text}");
 }
 
 #[test]
-fn a_rules_own_pattern_gives_the_tier() {
+fn the_pattern_of_a_rule_gives_the_tier() {
     let loaded = load("rules: [{ id: a, tier: gold, match: { api_key_pattern: g* }, limit: 5/s }]");
     let gold = explain(&loaded, &Request { api_key: Some("g1"), ..Request::default() }, START_US);
     assert_eq!(gold.tier.as_deref(), Some("gold"));
     let other = explain(&loaded, &Request { api_key: Some("x1"), ..Request::default() }, START_US);
     assert_eq!(other.tier, None);
-    assert_eq!(other.rules[0].fails.as_deref(), Some("the client does not match api_key_pattern g*"));
-    assert_eq!(other.verdict, "passes, and no limit applies");
+    assert_eq!(other.rules[0].mismatch.as_deref(), Some("the client does not match api_key_pattern g*"));
+    assert_eq!(other.verdict, "admitted: no limit applies");
 }
 
 #[test]
-fn a_place_in_flight_comes_back_with_its_request() {
+fn a_slot_is_freed_when_its_request_ends() {
     let loaded = load("rules: [{ id: busy, algorithm: concurrency, limit: 3 }]");
     let explained = explain(&loaded, &Request { api_key: Some("k"), ..Request::default() }, START_US);
-    let expected = "passes if nothing was spent before; `busy` then has 2 of 3 left, and all of it again when it has ended";
+    let expected = "admitted if no tokens were spent before; `busy` then has 2 of 3 left, and is full again when the request has ended";
     assert_eq!(explained.verdict, expected);
 }
 
-/// A key is shown so that it can be recognised, never so that it can be used.
+/// Enough of a key is shown to recognise it, not enough to use it.
 #[test]
 fn keys_are_masked() {
     let loaded = load("rules: [{ id: a, limit: 5/s }]");

@@ -1,12 +1,12 @@
 //! The allow and deny lists.
 
-use super::selection::{holds, load};
+use super::selection::{load, run_file_tests};
 use tollgate_core::request::Request;
 use tollgate_core::rules::lists::ListVerdict;
 
 #[test]
 fn entries_are_keys_globs_addresses_and_networks() {
-    holds(
+    run_file_tests(
         r#"
 rules: [{ id: a, limit: 1/min }]
 whitelist: [exact, "glob_*", 203.0.113.9, 10.0.0.0/8, "2001:db8::/32", 007, 12345]
@@ -14,7 +14,7 @@ allow: ["::ffff:192.0.2.0/120", ann]
 blacklist: ["glob_bad_*", 198.51.100.0/24]
 deny: ["::ffff:203.0.113.7", acme, "2001:db8:bad::/48"]
 tests:
-  - name: who passes
+  - name: allowed clients
     steps:
       - { send: 3, expect: unlimited, request: { key: exact } }
       - { send: 3, expect: unlimited, request: { key: glob_1 } }
@@ -26,14 +26,14 @@ tests:
       - { send: 3, expect: unlimited, request: { ip: 192.0.2.77 } }
       - { send: 3, expect: unlimited, request: { ip: 203.0.113.9 } }
       - { send: 3, expect: unlimited, request: { ip: "2001:db8:7::1" } }
-  - name: who is refused, also if allowed
+  - name: deny takes precedence over allow
     steps:
       - { expect: denied, request: { key: glob_bad_1 } }
       - { expect: denied, request: { key: exact, ip: 198.51.100.200 } }
       - { expect: denied, request: { key: exact, tenant: acme } }
       - { expect: denied, request: { ip: 203.0.113.7 } }
       - { expect: denied, request: { ip: "2001:db8:bad::1" } }
-  - name: everybody else is limited
+  - name: other clients are limited
     steps:
       - { send: 3, pass: 1, request: { key: exactly } }
       - { send: 3, pass: 1, request: { key: "7" } }
@@ -46,7 +46,7 @@ tests:
 
 #[test]
 fn entries_expire() {
-    holds(
+    run_file_tests(
         r#"
 rules: [{ id: a, limit: 1/min }]
 deny:
@@ -57,7 +57,7 @@ deny:
 allow:
   - { key: k, expires: 2026-01-05T00:00:30Z }
 tests:
-  - name: the longest entry counts, and then the other list
+  - name: the entry that expires last counts, then the other list
     start: 2026-01-05
     request: { key: k }
     steps:
@@ -76,7 +76,7 @@ tests:
 }
 
 #[test]
-fn a_standing_says_until_when_it_can_be_relied_on() {
+fn a_lookup_is_valid_until_the_next_expiry() {
     let loaded = load(
         r#"
 rules: [{ id: a, limit: 1/min }]
@@ -87,8 +87,8 @@ allow: [{ key: k*, expires: 1970-01-01T00:00:20Z }, 10.0.0.0/8]
     let ip = Some("10.0.0.1".parse().unwrap());
     let request = Request { api_key: Some("k"), ..Request::default() };
     let at = |request: &Request<'_>, now_us| {
-        let standing = loaded.lists.standing(request, now_us);
-        (standing.listed, standing.until_us)
+        let lookup = loaded.lists.look_up(request, now_us);
+        (lookup.verdict, lookup.until_us)
     };
     assert_eq!(at(&request, 0), (Some(ListVerdict::Denied), 10_000_000));
     assert_eq!(at(&request, 9_999_999), (Some(ListVerdict::Denied), 10_000_000));
@@ -96,9 +96,9 @@ allow: [{ key: k*, expires: 1970-01-01T00:00:20Z }, 10.0.0.0/8]
     assert_eq!(at(&request, 20_000_000), (None, u64::MAX));
     assert_eq!(at(&Request { ip, ..request }, 0), (Some(ListVerdict::Denied), 10_000_000));
     assert_eq!(at(&Request { ip, ..request }, 30_000_000), (Some(ListVerdict::Allowed), u64::MAX));
-    let (listed, entry) = loaded.lists.reason(&request, 0).unwrap();
+    let (verdict, entry) = loaded.lists.find_entry(&request, 0).unwrap();
     assert_eq!(
-        (listed, entry.pattern.as_str(), entry.reason.as_deref()),
+        (verdict, entry.pattern.as_str(), entry.reason.as_deref()),
         (ListVerdict::Denied, "k", Some("why"))
     );
 }

@@ -1,6 +1,6 @@
 //! The tests of the core as one binary: it links once, and its modules run in parallel.
 
-#![allow(clippy::unwrap_used, clippy::panic)] // A test that cannot go on should say so at once.
+#![allow(clippy::unwrap_used, clippy::panic)] // A test that cannot continue fails at once.
 
 mod answers;
 mod counting;

@@ -1,11 +1,11 @@
-//! Rule files with anything done to them: they load, or a report says what is wrong and where.
+//! Mutated rule files: they load, or a report has positions inside the file.
 
 use super::rule_files::EVERYTHING;
 use fastrand::Rng;
 use tollgate_core::rules;
 
-/// Loads `text`, holds the report against it, and runs the tests if they are not too long.
-fn try_out(text: &str) -> bool {
+/// Loads `text`, checks the positions of the report, and runs the tests if they are short. Returns whether it loads.
+fn check_text(text: &str) -> bool {
     let (report, loads) = match rules::load("x", text) {
         Ok(loaded) => {
             let sent: u64 =
@@ -19,14 +19,14 @@ fn try_out(text: &str) -> bool {
     };
     let unified = text.replace("\r\n", "\n");
     let lines: Vec<&str> = unified.split(['\n', '\r']).collect();
-    assert!(loads || report.errors() > 0, "neither rules nor an error:\n{text}");
-    for problem in report.diagnostics() {
-        let place = problem.position;
-        let length = lines.get(place.line - 1).map(|line| line.chars().count());
-        // One behind the end of a line is where something is missing.
-        let inside = length.is_some_and(|length| place.column >= 1 && place.column <= length + 1);
-        assert!(inside && place.width >= 1, "{problem:?} is not in\n{text}");
-        assert!(!problem.message.is_empty());
+    assert!(loads || report.errors() > 0, "refused without an error:\n{text}");
+    for diagnostic in report.diagnostics() {
+        let position = diagnostic.position;
+        let length = lines.get(position.line - 1).map(|line| line.chars().count());
+        // A missing value is reported one column after the end of the line.
+        let inside = length.is_some_and(|length| position.column >= 1 && position.column <= length + 1);
+        assert!(inside && position.width >= 1, "{diagnostic:?} is not in\n{text}");
+        assert!(!diagnostic.message.is_empty());
     }
     assert!(report.to_string().lines().count() >= report.diagnostics().len());
     loads
@@ -113,7 +113,7 @@ fn mutate(text: &str, rng: &mut Rng) -> String {
     chars.into_iter().collect()
 }
 
-/// 2,500 files, each with one to three things done to it.
+/// 2,500 files with one to three mutations each.
 fn mutations(seed: u64) {
     let mut rng = Rng::with_seed(seed);
     let mut loaded = 0;
@@ -122,9 +122,9 @@ fn mutations(seed: u64) {
         for _ in 0..rng.u8(1..=3) {
             text = mutate(&text, &mut rng);
         }
-        loaded += usize::from(try_out(&text));
+        loaded += usize::from(check_text(&text));
     }
-    assert!((100..2_000).contains(&loaded), "{loaded} load: too few or too many to be a test");
+    assert!((100..2_000).contains(&loaded), "{loaded} load: too few or too many for a test");
 }
 
 #[test]
@@ -150,11 +150,11 @@ fn mutations_4() {
 #[test]
 fn any_text() {
     bolero::check!().with_iterations(4_000).with_type::<String>().for_each(|text| {
-        try_out(text);
+        check_text(text);
     });
 }
 
-/// Words of a rule file in any order: far more of these get past the parser.
+/// Words of a rule file in any order: more of these are valid YAML than of random texts.
 #[test]
 fn any_words() {
     const MORE: [&str; 16] = [
@@ -180,6 +180,6 @@ fn any_words() {
             let choice = usize::from(*choice) % (WORDS.len() + 4 * MORE.len());
             if choice < WORDS.len() { WORDS[choice] } else { MORE[(choice - WORDS.len()) % MORE.len()] }
         };
-        try_out(&choices.iter().map(word).collect::<String>());
+        check_text(&choices.iter().map(word).collect::<String>());
     });
 }

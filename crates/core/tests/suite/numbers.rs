@@ -1,23 +1,23 @@
-//! With which numbers a rule meets a client: its own, its tier's, or everybody's.
+//! The size of a rule for a client: an override, that of its tier, or the common one.
 
-use crate::selection::{holds, load, passes};
+use crate::selection::{admitted, load, run_file_tests};
 use tollgate_core::request::Request;
 use tollgate_core::rules::VirtualNode;
 
 #[test]
 fn a_tier_is_stated_listed_matched_or_the_default() {
-    holds(
+    run_file_tests(
         r#"
 defaults: { tier: anonymous }
 tiers:
   anonymous: { limit: 1/min }
   free: { api_key_pattern: "sk_*", limit: 2/min }
-  # More exact than the one above, though it comes later in the alphabet and in the file.
+  # More specific than the one above, though later in the alphabet and in the file.
   pro: { api_key_pattern: ["sk_pro_*", "x_*"], keys: [ann, sk_free_but_listed], limit: 3/min }
   vip: { limit: 4/min }
 rules: [{ id: plan, key: [api_key, user] }]
 tests:
-  - name: each way to a tier
+  - name: each source of a tier
     steps:
       - { send: 9, pass: 1, request: { ip: 203.0.113.9 } }
       - { send: 9, pass: 1, request: { key: unknown } }
@@ -27,7 +27,7 @@ tests:
       - { send: 9, pass: 3, request: { user: ann } }
       - { send: 9, pass: 3, request: { user: ann, key: sk_2 } }
       - { send: 9, pass: 4, request: { key: sk_3, tier: vip } }
-  - name: a tier that nobody declared says nothing
+  - name: an undeclared tier is ignored
     steps:
       - { send: 9, pass: 2, request: { key: sk_1, tier: platinum } }
       - { send: 9, pass: 1, request: { key: unknown, tier: "" } }
@@ -36,14 +36,14 @@ tests:
 }
 
 #[test]
-fn a_rule_of_a_tier_takes_its_own_pattern_for_a_sign_of_the_tier() {
-    holds(
+fn the_pattern_of_a_rule_gives_its_tier() {
+    run_file_tests(
         r#"
 tiers: { pro: { limit: 3/min }, free: { api_key_pattern: "pro_but_free_*" } }
 rules:
   - { id: pro, tier: pro, match: { api_key_pattern: "pro_*" } }
 tests:
-  - name: who is in
+  - name: members
     steps:
       - { send: 9, pass: 3, request: { key: pro_1 } }
       - { send: 9, pass: 3, request: { key: pro_2, tier: pro } }
@@ -56,7 +56,7 @@ tests:
 
 #[test]
 fn numbers_are_inherited_from_defaults_tier_rule_and_override() {
-    holds(
+    run_file_tests(
         r#"
 defaults: { limit: 1/min, tier: free }
 tiers:
@@ -87,8 +87,8 @@ tests:
 }
 
 #[test]
-fn what_a_rule_replaces_need_not_suit_its_algorithm() {
-    holds(
+fn replaced_numbers_need_not_fit_the_algorithm() {
+    run_file_tests(
         r#"
 defaults: { params: { capacity: 9, refill_rate: 1 } }
 rules:
@@ -103,8 +103,8 @@ tests:
 }
 
 #[test]
-fn overrides_know_keys_users_tenants_addresses_and_custom_identities() {
-    holds(
+fn overrides_of_keys_users_tenants_addresses_and_custom_identities() {
+    run_file_tests(
         r#"
 rules:
   - id: a
@@ -118,7 +118,7 @@ rules:
       "::ffff:203.0.113.9": { limit: 6/min }
       yearly: { limit: 7/min }
 tests:
-  - name: own numbers
+  - name: overrides
     steps:
       - { send: 9, pass: 1, request: { key: k } }
       - { send: 9, pass: 2, request: { key: k1 } }
@@ -132,9 +132,9 @@ tests:
     );
 }
 
-/// Default < tier < override: what an override leaves open comes from the tier of its key.
+/// Default < tier < override: numbers absent from an override come from the tier of its key.
 #[test]
-fn an_override_lies_over_the_tier_of_its_key() {
+fn an_override_inherits_from_the_tier_of_its_key() {
     let loaded = load(
         "
         tiers: { free: { algorithm: leaky_bucket, limit: 3/min }, pro: { limit: 5/min } }
@@ -146,6 +146,6 @@ fn an_override_lies_over_the_tier_of_its_key() {
         [("a", "free", 3), ("a", "pro", 5), ("vip", "free", 7), ("vip", "pro", 7), ("wide", "pro", 9)]
     {
         let request = Request { api_key: Some(key), tier: Some(tier), ..Request::default() };
-        assert_eq!(passes(&loaded, &mut node, &request, 20), expected, "{key} in {tier}");
+        assert_eq!(admitted(&loaded, &mut node, &request, 20), expected, "{key} in {tier}");
     }
 }

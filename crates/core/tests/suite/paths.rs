@@ -1,11 +1,11 @@
-//! Paths come in one form, or not at all.
+//! The canonical form of paths.
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tollgate_core::path::{PathError, PathReadings, canonical, endpoint};
 
 #[test]
-fn forms() {
+fn canonical_forms() {
     for (path, expected) in [
         ("/", "/"),
         ("//", "/"),
@@ -58,14 +58,14 @@ fn forms() {
 }
 
 #[test]
-fn what_has_that_form_is_borrowed() {
+fn a_canonical_path_is_borrowed() {
     for path in ["/", "/v1/orders/7", "/.well-known/x", "/a%20b/c%2Bd", "/login/", "/x;y=z", "/a.b/c"] {
         assert!(matches!(canonical(path), Ok(Cow::Borrowed(same)) if same == path), "{path}");
     }
 }
 
 #[test]
-fn refused() {
+fn paths_without_a_canonical_form_are_refused() {
     for (path, expected) in [
         ("", PathError::NoSlash),
         ("login", PathError::NoSlash),
@@ -105,7 +105,7 @@ fn refused() {
 }
 
 #[test]
-fn endpoints_lose_their_query_and_may_be_plain_names() {
+fn endpoints_have_no_query_and_may_be_names() {
     for (text, expected) in [
         ("", ""),
         ("orders.create", "orders.create"),
@@ -118,7 +118,7 @@ fn endpoints_lose_their_query_and_may_be_plain_names() {
 }
 
 #[test]
-fn what_rules_read() {
+fn readings_of_paths() {
     for (path, whole, plain) in [
         ("/", "/", "/"),
         ("/login", "/login", "/login"),
@@ -132,7 +132,7 @@ fn what_rules_read() {
         ("/a%3Fb%23c", "/a?b#c", "/a?b#c"),
         ("/caf%c3%a9", "/caf\u{e9}", "/caf\u{e9}"),
         ("/a+b%2Bc", "/a+b+c", "/a+b+c"),
-        // Names, and paths without a canonical form, are read as they are.
+        // Names, and paths without a canonical form, are their own reading.
         ("orders%2e;x", "orders%2e;x", "orders%2e;x"),
         ("/a%2Fb;x", "/a%2Fb;x", "/a%2Fb;x"),
     ] {
@@ -143,17 +143,17 @@ fn what_rules_read() {
     assert!(matches!(readings.whole, Cow::Borrowed(_)) && readings.plain.is_none());
 }
 
-/// Does not panic, whatever it is given. The form of a form is the form; it holds nothing that was to be removed; it
-/// decodes to the same bytes as the path did, segment by segment; and rules read exactly what it decodes to.
+/// For any input: no panic; the canonical form is its own canonical form, has no empty or dot segments, and decodes to the
+/// same bytes as the path, segment by segment; and rules match exactly what it decodes to.
 ///
-/// It runs for as many inputs as `BOLERO_RANDOM_ITERATIONS` says:
+/// `BOLERO_RANDOM_ITERATIONS` is the number of inputs:
 /// `BOLERO_RANDOM_ITERATIONS=50000000 cargo test --release -p tollgate-core --test suite laws`.
 #[test]
 fn laws() {
     let (formed, refused, with_parameters) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
     let note = |count: &AtomicU64| count.fetch_add(1, Ordering::Relaxed);
     bolero::check!().with_iterations(50_000).with_max_len(24).with_type::<Vec<u8>>().for_each(|bytes| {
-        // Few characters, so that the rare ones meet; and whole escapes, or few would be.
+        // Few characters, so that rare ones meet, and whole escapes.
         const PIECES: [&str; 40] = [
             "/", "/", "/", "/", "/", "/a", "/B", "/a/", "/;", ";", ";x", ";x=y", ".", "..", "...", "a", "A",
             "~", " ", "@", ":", "\u{e9}", "%61", "%2e", "%2E", "%7e", "%3A", "%3a", "%40", "%25", "%256c",
@@ -195,7 +195,7 @@ fn name(segment: &str) -> &str {
     segment.find(';').map_or(segment, |end| &segment[..end])
 }
 
-/// The decoded segments that a simple-minded server would serve.
+/// The decoded segments that a simple server would serve.
 fn resolved(path: &str) -> Vec<Vec<u8>> {
     let mut segments: Vec<Vec<u8>> = Vec::new();
     for segment in path.split('/').map(decoded) {

@@ -1,4 +1,4 @@
-//! How conduct becomes cooldowns, as rows of (time, told wait, answer), and as laws.
+//! Cooldowns, as rows of (time, retry time, cooldown), and as laws.
 
 use fastrand::Rng;
 use tollgate_core::decision::Outcome;
@@ -14,17 +14,17 @@ const PENALTY: Penalty = Penalty {
     first_us: 10 * SECOND_US,
     longest_us: 60 * SECOND_US,
     forget_us: 600 * SECOND_US,
-    identity: 0,
+    record_id: 0,
 };
 
-/// Refusals, as (when, what is told), and which cooldown each becomes.
+/// Refusals as (time, retry time), and the cooldown that each starts.
 #[track_caller]
 fn rows(rows: &[(u64, u64, Option<u64>)]) {
-    let mut conduct: Option<PenaltyRecord> = None;
-    for (at_us, told_us, expected) in rows {
-        let (next, cooldown_us) = PENALTY.refused(conduct, START_US + at_us, *told_us);
-        assert_eq!(cooldown_us, *expected, "at {} ms after {conduct:?}", at_us / MS);
-        conduct = Some(next);
+    let mut record: Option<PenaltyRecord> = None;
+    for (at_us, wait_us, expected) in rows {
+        let (next, cooldown_us) = PENALTY.record_refusal(record, START_US + at_us, *wait_us);
+        assert_eq!(cooldown_us, *expected, "at {} ms after {record:?}", at_us / MS);
+        record = Some(next);
     }
 }
 
@@ -36,7 +36,7 @@ fn the_worked_example() {
         (2_000 * MS, 10_000 * MS, None),
         (3_000 * MS, 9_000 * MS, None),
         (4_000 * MS, 8_000 * MS, Some(10 * SECOND_US)),
-        // After the cooldown it begins anew, and the next is twice as long.
+        // After the cooldown a new wait starts, and the next cooldown is twice as long.
         (14_000 * MS, 12_000 * MS, None),
         (15_000 * MS, 11_000 * MS, None),
         (16_000 * MS, 10_000 * MS, None),
@@ -45,7 +45,7 @@ fn the_worked_example() {
 }
 
 #[test]
-fn no_cooldown_is_shorter_than_the_limits_own_wait() {
+fn no_cooldown_is_shorter_than_the_retry_time() {
     rows(&[
         (0, 30_000 * MS, None),
         (5_000 * MS, 25_000 * MS, None),
@@ -58,34 +58,39 @@ fn no_cooldown_is_shorter_than_the_limits_own_wait() {
 }
 
 #[test]
-fn short_waits_are_told_in_whole_seconds() {
-    let told = 100 * MS;
+fn short_waits_are_rounded_up_to_seconds() {
+    let wait_us = 100 * MS;
     rows(&[
-        (0, told, None),
-        (400 * MS, told, None),
-        (500 * MS, told, None),
-        (600 * MS, told, None),
-        (700 * MS, told, Some(10 * SECOND_US)),
+        (0, wait_us, None),
+        (400 * MS, wait_us, None),
+        (500 * MS, wait_us, None),
+        (600 * MS, wait_us, None),
+        (700 * MS, wait_us, Some(10 * SECOND_US)),
     ]);
 }
 
 #[test]
-fn what_was_on_its_way_and_what_is_a_little_early_is_no_strike() {
-    let told = 60 * SECOND_US;
-    rows(&[(0, told, None), (999 * MS, told, None), (54_000 * MS, told, None), (54_500 * MS, told, None)]);
-    let burst: Vec<_> = (0..1_000).map(|at| (at * MS, told, None)).collect();
+fn requests_in_transit_and_slightly_early_ones_are_no_strikes() {
+    let wait_us = 60 * SECOND_US;
+    rows(&[
+        (0, wait_us, None),
+        (999 * MS, wait_us, None),
+        (54_000 * MS, wait_us, None),
+        (54_500 * MS, wait_us, None),
+    ]);
+    let burst: Vec<_> = (0..1_000).map(|at| (at * MS, wait_us, None)).collect();
     rows(&burst);
 }
 
 #[test]
-fn cooldowns_double_up_to_the_longest_and_are_forgotten() {
-    let mut conduct = None;
+fn cooldowns_double_up_to_the_longest_and_expire() {
+    let mut record = None;
     let mut now_us = START_US;
     let mut lengths = Vec::new();
     for _ in 0..5 {
         let cooldown_us = loop {
-            let (next, cooldown_us) = PENALTY.refused(conduct, now_us, SECOND_US);
-            conduct = Some(next);
+            let (next, cooldown_us) = PENALTY.record_refusal(record, now_us, SECOND_US);
+            record = Some(next);
             match cooldown_us {
                 Some(cooldown_us) => break cooldown_us,
                 None => now_us += 100 * MS,
@@ -95,48 +100,47 @@ fn cooldowns_double_up_to_the_longest_and_are_forgotten() {
         now_us += cooldown_us;
     }
     assert_eq!(lengths, [10, 20, 40, 60, 60]);
-    let known = conduct.unwrap();
-    let (next, _) = PENALTY.refused(conduct, known.until_us + PENALTY.forget_us - 1, SECOND_US);
+    let known = record.unwrap();
+    let (next, _) = PENALTY.record_refusal(record, known.until_us + PENALTY.forget_us - 1, SECOND_US);
     assert_eq!(next.level, 5);
-    let (next, _) = PENALTY.refused(conduct, known.until_us + PENALTY.forget_us, SECOND_US);
+    let (next, _) = PENALTY.record_refusal(record, known.until_us + PENALTY.forget_us, SECOND_US);
     assert_eq!((next.level, next.strikes), (0, 0));
 }
 
 #[test]
-fn a_shift_far_beyond_the_width_of_a_number_is_the_longest() {
+fn a_cooldown_of_any_level_is_within_bounds() {
     for level in [0, 1, 2, 3, 63, 64, 65, u32::MAX] {
         assert!((PENALTY.first_us..=PENALTY.longest_us).contains(&PENALTY.cooldown_us(level)));
     }
 }
 
 #[test]
-fn a_clock_that_goes_back_begins_a_new_wait() {
-    let (conduct, _) = PENALTY.refused(None, START_US + 3_600 * SECOND_US, 60 * SECOND_US);
-    let (conduct, cooldown_us) = PENALTY.refused(Some(conduct), START_US, 60 * SECOND_US);
-    assert_eq!((conduct.since_us, cooldown_us), (START_US, None));
+fn a_clock_that_steps_back_starts_a_new_wait() {
+    let (record, _) = PENALTY.record_refusal(None, START_US + 3_600 * SECOND_US, 60 * SECOND_US);
+    let (record, cooldown_us) = PENALTY.record_refusal(Some(record), START_US, 60 * SECOND_US);
+    assert_eq!((record.since_us, cooldown_us), (START_US, None));
 }
 
-/// Whoever comes back when he was told, give or take the error of a clock, is never struck; also not if he has
-/// several requests under way at once.
+/// A client that retries when wait_us, within the error of a clock, gets no strike, also with several requests in transit.
 #[test]
-fn who_waits_as_told_is_never_penalised() {
+fn a_client_that_waits_as_told_is_never_penalised() {
     let mut rng = Rng::with_seed(7);
     for _ in 0..200 {
-        let mut conduct = None;
+        let mut record = None;
         let mut now_us = START_US;
         for _ in 0..100 {
             let retry_us = rng.u64(1..100 * SECOND_US);
-            let told_us = retry_us.div_ceil(SECOND_US) * SECOND_US;
-            // The others that were on their way.
+            let wait_us = retry_us.div_ceil(SECOND_US) * SECOND_US;
+            // Other requests in transit.
             let spread_us = 500 * MS;
             for late_us in (0..rng.u64(0..20)).map(|number| number * spread_us / 20) {
                 let left_us = retry_us.saturating_sub(late_us).max(1);
-                let (next, cooldown_us) = PENALTY.refused(conduct, now_us + late_us, left_us);
+                let (next, cooldown_us) = PENALTY.record_refusal(record, now_us + late_us, left_us);
                 assert_eq!((cooldown_us, next.strikes), (None, 0));
-                conduct = Some(next);
+                record = Some(next);
             }
-            let early_us = told_us / 100;
-            now_us += told_us - early_us + rng.u64(0..2 * early_us + SECOND_US);
+            let early_us = wait_us / 100;
+            now_us += wait_us - early_us + rng.u64(0..2 * early_us + SECOND_US);
         }
     }
 }
@@ -148,12 +152,12 @@ rules:
 ";
 
 #[test]
-fn a_virtual_node_penalises_as_the_engine_does() {
+fn a_virtual_node_penalises_as_the_limiter_does() {
     let loaded = rules::load("test.yaml", RULES).unwrap();
     let request = Request { api_key: Some("k"), endpoint: "/", ..Request::default() };
     let mut node = VirtualNode::default();
     let mut wait_ms = |at_ms: u64| match node.check(&loaded, &request, START_US + at_ms * MS).unwrap() {
-        Outcome::Limited(standing) => standing.wait_us().map(|wait_us| wait_us / MS),
+        Outcome::Limited(status) => status.wait_us().map(|wait_us| wait_us / MS),
         _ => None,
     };
     let passes: Vec<_> = (0..5).map(|_| wait_ms(0)).collect();
@@ -161,13 +165,13 @@ fn a_virtual_node_penalises_as_the_engine_does() {
     assert_eq!(wait_ms(0), Some(12_000));
     assert_eq!(wait_ms(2_000), Some(10_000));
     assert_eq!(wait_ms(3_000), Some(30_000), "the second strike");
-    assert_eq!(wait_ms(13_000), Some(20_000), "a token is there, but the cooldown lasts");
-    assert_eq!(wait_ms(33_000), None, "and ends when it was said");
+    assert_eq!(wait_ms(13_000), Some(20_000), "a token is available, but the cooldown continues");
+    assert_eq!(wait_ms(33_000), None, "the cooldown ends as told");
 }
 
-/// A cooldown of 30 s, and another limit that refuses for a minute: the minute is told, and nothing is spent.
+/// A cooldown of 30 s, and another limit that refuses for a minute: the retry time is a minute, and no token is spent.
 #[test]
-fn in_a_cooldown_the_longest_wait_is_told() {
+fn in_a_cooldown_the_longest_wait_decides() {
     let rules = "
 rules:
   - { id: api, limit: 5/min, penalty: { after: 1, first: 30s, longest: 1m } }
@@ -185,7 +189,7 @@ rules:
         (0, "a", Some((12, "api"))),
         (2, "a", Some((30, "api"))),
         (3, "a", Some((29, "api"))),
-        // Another key of the user takes the last.
+        // Another key of the user takes the last token.
         (3, "b", None),
         (3, "b", Some((57, "shared"))),
         (4, "a", Some((56, "shared"))),
@@ -194,9 +198,9 @@ rules:
     ] {
         let outcome = node.check(&loaded, &of(key), START_US + at_s * SECOND_US).unwrap();
         let found = match &outcome {
-            Outcome::Limited(standing) => {
-                let wait_s = standing.wait_us().map(|wait_us| wait_us / SECOND_US);
-                wait_s.map(|wait_s| (wait_s, loaded.rules.rule_of(standing.limit).id.as_str()))
+            Outcome::Limited(status) => {
+                let wait_s = status.wait_us().map(|wait_us| wait_us / SECOND_US);
+                wait_s.map(|wait_s| (wait_s, loaded.rules.rule_of(status.limit).id.as_str()))
             }
             _ => None,
         };

@@ -1,7 +1,7 @@
-//! What is said about broken rule files, word for word: see `rule_errors.txt`.
+//! The reports about invalid rule files, word for word: see `rule_errors.txt`.
 //!
-//! After a change of the words, `UPDATE=1 cargo test -p tollgate-core rule_errors` writes the file anew;
-//! read the difference as somebody would who made the mistake.
+//! After a change of messages, `UPDATE=1 cargo test -p tollgate-core rule_errors` rewrites the file; read the difference
+//! as a user who made the mistake would.
 
 use std::fmt::Write as _;
 use tollgate_core::diagnostic::Severity;
@@ -33,28 +33,27 @@ fn reports() {
     }
 }
 
-/// Whoever is told what is wrong should also be told what would be right.
 #[test]
-fn nearly_every_problem_comes_with_a_hint() {
-    let (mut problems, mut hints) = (0, 0);
+fn nearly_every_error_has_a_hint() {
+    let (mut total, mut hints) = (0, 0);
     for case in CASES.split(CASE) {
         let (text, _) = case.split_once(REPORT).unwrap();
         if let Err(report) = rules::load("rules.yaml", text) {
-            problems += report.diagnostics().len();
-            hints += report.diagnostics().iter().filter(|problem| problem.hint.is_some()).count();
-            for problem in report.diagnostics() {
+            total += report.diagnostics().len();
+            hints += report.diagnostics().iter().filter(|diagnostic| diagnostic.hint.is_some()).count();
+            for diagnostic in report.diagnostics() {
                 for word in ["invalid type", "expected u", "struct ", "line ", "column "] {
-                    let raw = problem.message.contains(word) && problem.severity == Severity::Error;
-                    assert!(!raw || word == "line ", "{} sounds like a parser", problem.message);
+                    let raw = diagnostic.message.contains(word) && diagnostic.severity == Severity::Error;
+                    assert!(!raw || word == "line ", "{} is the text of a parser", diagnostic.message);
                 }
             }
         }
     }
-    assert!(problems > 150 && hints * 100 >= problems * 95, "{hints} hints for {problems} problems");
+    assert!(total > 150 && hints * 100 >= total * 95, "{hints} hints for {total} total");
 }
 
 #[test]
-fn bombs_are_refused_before_they_grow() {
+fn alias_bombs_are_refused() {
     let mut aliases = "a: &a [1, 2, 3, 4, 5, 6, 7, 8, 9]\n".to_owned();
     for (name, inner) in "bcdefghij".chars().zip("abcdefghi".chars()) {
         writeln!(aliases, "{name}: &{name} [{}]", vec![format!("*{inner}"); 9].join(", ")).unwrap();
@@ -63,30 +62,30 @@ fn bombs_are_refused_before_they_grow() {
     let anchors: String = (0..60).map(|level| format!("&a{level} [")).collect();
     let copies = format!("rules: {anchors}{}{}", "1,".repeat(20_000), "]".repeat(60));
     let deep = format!("rules: {}{}", "[".repeat(100_000), "]".repeat(100_000));
-    for (bomb, said) in
+    for (bomb, expected) in
         [(aliases, "too large"), (long_text, "too large"), (copies, "too large"), (deep, "nested too deeply")]
     {
         let report = rules::load("bomb.yaml", &bomb).unwrap_err().to_string();
-        assert!(report.contains(said) && report.len() < 2_000, "{}", &report[..report.len().min(2_000)]);
+        assert!(report.contains(expected) && report.len() < 2_000, "{}", &report[..report.len().min(2_000)]);
     }
 }
 
 #[test]
-fn a_large_file_takes_no_time() {
+fn a_large_file_loads_quickly() {
     let keys: String = (0..20_000).map(|key| format!("      key-{key}: {{ limit: 7/s }}\n")).collect();
     let denied: String = (0..20_000).map(|key| format!("  - other-{key}\n")).collect();
     let text = format!("rules:\n  - id: a\n    limit: 5/s\n    override:\n{keys}deny:\n{denied}");
     rules::load("large.yaml", &text).unwrap();
-    // One slip at the end is still found, and the report shows only its surroundings.
+    // An error at the end is still found, and the report shows only its line.
     let report = rules::load("large.yaml", &format!("{text}  - \"*\"\n")).unwrap_err();
     assert!(
-        report.to_string().starts_with("large.yaml:40006:5: error: this refuses everybody\n"),
+        report.to_string().starts_with("large.yaml:40006:5: error: this denies all clients\n"),
         "{report}"
     );
 }
 
 #[test]
-fn all_line_ends_count_alike() {
+fn all_line_endings_count() {
     for end in ["\n", "\r\n", "\r"] {
         let text = ["# a comment", "rules:", "  - id: a", "    limt: 5/s", ""].join(end);
         let report = rules::load("x", &text).unwrap_err().to_string();
@@ -96,39 +95,39 @@ fn all_line_ends_count_alike() {
 }
 
 #[test]
-fn long_lines_are_cut_around_the_place() {
+fn long_lines_are_cut_around_the_position() {
     let text = format!("{{\"deny\": [{}\"*\"], \"rules\": []}}", "\"somebody\", ".repeat(100));
     let report = rules::load("one-line.json", &text).unwrap_err().to_string();
     let lines: Vec<&str> = report.lines().collect();
-    assert_eq!(lines[0], "one-line.json:1:1211: error: this refuses everybody");
+    assert_eq!(lines[0], "one-line.json:1:1211: error: this denies all clients");
     let caret = lines[2].chars().position(|c| c == '^').unwrap();
     assert_eq!(lines[1].chars().skip(caret).take(3).collect::<String>(), "\"*\"");
     assert!(lines[1].chars().count() < 200, "{report}");
 }
 
 #[test]
-fn a_flood_of_problems_is_capped() {
+fn the_number_of_errors_is_capped() {
     let rules: String = (0..1_000).map(|index| format!("  - {{ id: r{index}, limt: 5/s }}\n")).collect();
     let report = rules::load("x", &format!("rules:\n{rules}")).unwrap_err();
     assert_eq!(report.diagnostics().len(), 100);
 }
 
-/// What would steer a terminal is shown escaped, in excerpts, messages and the name of the file.
+/// In excerpts, messages and the file name.
 #[test]
 fn control_characters_are_escaped() {
     let table = [
-        ("rules: [{ id: \"a\\e[31m\", limit: 5/s }]", "`a\\u{1b}[31m` cannot be an id"),
+        ("rules: [{ id: \"a\\e[31m\", limit: 5/s }]", "`a\\u{1b}[31m` is not a valid id"),
         ("rules: [{ id: \"a\u{1b}[31m\", limit: 5/s }]", "\\u{1b}[31m"),
         ("rules: [{ id: a\u{9b}31m, limit: 5/s }]", "\\u{9b}31m"),
-        ("rules: [{ id: \"a\u{202e}b\", limit: 5/s }]", "`a\\u{202e}b` cannot be an id"),
-        ("rules: [{ id: \"a\\nb: error\", limit: 5/s }]", "`a\\nb: error` cannot be an id"),
+        ("rules: [{ id: \"a\u{202e}b\", limit: 5/s }]", "`a\\u{202e}b` is not a valid id"),
+        ("rules: [{ id: \"a\\nb: error\", limit: 5/s }]", "`a\\nb: error` is not a valid id"),
         ("rules: [{ id: a\0, limit: 5/s }]", "\\u{0}"),
         ("rules: [{ id: a, limit: 5/s, \"\\e]0;x\\a\": 1 }]", "unknown field"),
         ("rules: [{ id: a, limit: \"5/s\\e[2J\" }]", "\\u{1b}[2J"),
     ];
-    for (text, said) in table {
+    for (text, expected) in table {
         let report = rules::load("x\u{1b}[2J.yaml", text).unwrap_err().to_string();
-        assert!(report.contains(said), "{text:?}: {report}");
+        assert!(report.contains(expected), "{text:?}: {report}");
         assert!(report.starts_with("x\\u{1b}[2J.yaml:1:"), "{report}");
         let steers = |c: char| c.is_control() && c != '\n' || ('\u{202a}'..='\u{202e}').contains(&c);
         assert!(!report.contains(steers), "{report:?}");
@@ -138,7 +137,7 @@ fn control_characters_are_escaped() {
 }
 
 #[test]
-fn a_mark_of_the_encoding_is_not_counted() {
+fn a_byte_order_mark_is_not_counted() {
     let report = rules::load("x", "\u{feff}rules: [{ id: a, limt: 5/s }]\n").unwrap_err().to_string();
     let shown = "x:1:18: error: unknown field `limt`\n  1 | rules: [{ id: a, limt: 5/s }]\n    |                  ^^^^\n";
     assert!(report.starts_with(shown), "{report}");
@@ -146,13 +145,12 @@ fn a_mark_of_the_encoding_is_not_counted() {
 }
 
 #[test]
-fn a_large_file_full_of_errors_takes_no_time() {
+fn a_large_file_full_of_errors_is_checked_quickly() {
     let fields: String = (0..100_000).map(|field| format!("k{field}: 1\n")).collect();
     let report = rules::load("x", &fields).unwrap_err();
     assert!((1..=100).contains(&report.errors()), "{}", report.errors());
 }
 
-/// Warnings are as many as errors at most, and hide none.
 #[test]
 fn many_warnings_do_not_hide_an_error() {
     let keys: String = (0..300).map(|key| format!("      sk-{key}: {{ limit: 7/s }}\n")).collect();

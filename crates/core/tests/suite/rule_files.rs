@@ -1,4 +1,4 @@
-//! The shipped rule files do what they say, and the schema says what a rule file is.
+//! The shipped rule files, and the JSON Schema of rule files.
 
 use regex::Regex;
 use serde_json::{Map, Value};
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use tollgate_core::document::Document;
 use tollgate_core::rules;
 
-/// Every field there is, in one file that loads.
+/// A valid file with every field.
 pub const EVERYTHING: &str = r#"
 defaults:
   tier: anonymous
@@ -120,18 +120,18 @@ fn a_file_with_every_field_loads() {
 }
 
 #[test]
-fn the_schema_describes_what_loads_and_nothing_else() {
+fn the_schema_accepts_valid_files_and_has_no_other_fields() {
     let schema = rules::schema();
-    let mut check = Check { schema: &schema, used: BTreeSet::new() };
+    let mut check = SchemaCheck { schema: &schema, used: BTreeSet::new() };
     let everything = ("everything.yaml".to_owned(), EVERYTHING.to_owned());
-    // Of a limit's three forms, one place holds one.
+    // A limit has three forms, and one place holds one of them.
     let defaults = ("defaults.yaml", "defaults: { params: { limits: [1/s, 2/min] } }\nrules: [{ id: a }]");
     let others = ("others.yaml", "defaults: { limits: [1/s, 2/min] }\nrules: [{ id: a }]");
     let small = [defaults, others].map(|(name, text)| (name.to_owned(), text.to_owned()));
     for (name, text) in shipped().iter().chain([&everything]).chain(&small) {
         rules::load(name, text).unwrap_or_else(|report| panic!("{report}"));
         let value: Value = Document::parse(name, text).unwrap().decode().unwrap();
-        check.value(&schema, "RuleFile", &value).unwrap_or_else(|wrong| panic!("{name}: {wrong}"));
+        check.value(&schema, "RuleFile", &value).unwrap_or_else(|error| panic!("{name}: {error}"));
     }
     let mut known = BTreeSet::new();
     list_fields(&schema, "RuleFile", &mut known);
@@ -139,11 +139,11 @@ fn the_schema_describes_what_loads_and_nothing_else() {
         list_fields(definition, name, &mut known);
     }
     let unused: Vec<_> = known.difference(&check.used).collect();
-    assert!(unused.is_empty(), "in the schema, but in no file: {unused:?}");
+    assert!(unused.is_empty(), "fields of the schema that no file uses: {unused:?}");
 }
 
 #[test]
-fn the_schema_refuses_what_does_not_load() {
+fn the_schema_refuses_invalid_files() {
     let schema = rules::schema();
     for text in [
         "rules: 5",
@@ -159,8 +159,8 @@ fn the_schema_refuses_what_does_not_load() {
         "rules: [{ id: a, limit: 5/s, penalty: { afterwards: 3 } }]",
     ] {
         let value: Value = Document::parse("x", text).unwrap().decode().unwrap();
-        let mut check = Check { schema: &schema, used: BTreeSet::new() };
-        assert!(check.value(&schema, "RuleFile", &value).is_err(), "the schema takes {text}");
+        let mut check = SchemaCheck { schema: &schema, used: BTreeSet::new() };
+        assert!(check.value(&schema, "RuleFile", &value).is_err(), "the schema accepts {text}");
         assert!(rules::load("x", text).is_err(), "{text} loads");
     }
 }
@@ -174,13 +174,13 @@ fn list_fields(schema: &Value, name: &str, known: &mut BTreeSet<String>) {
     }
 }
 
-/// As much of JSON Schema as ours uses. It also notes which fields were seen.
-struct Check<'s> {
+/// A validator for the part of JSON Schema that ours uses. It records the fields that it met.
+struct SchemaCheck<'s> {
     schema: &'s Value,
     used: BTreeSet<String>,
 }
 
-impl Check<'_> {
+impl SchemaCheck<'_> {
     fn value(&mut self, schema: &Value, name: &str, value: &Value) -> Result<(), String> {
         let Some(schema) = schema.as_object() else { return Ok(()) };
         for (keyword, rule) in schema {
@@ -221,7 +221,7 @@ impl Check<'_> {
                     true
                 }
                 "$schema" | "$defs" | "title" | "description" | "default" | "format" => true,
-                other => panic!("the schema of {name} says {other}, which this test does not know"),
+                other => panic!("the schema of {name} has the unknown keyword {other}"),
             };
             if !holds {
                 return Err(format!("{name}: {value} is not {keyword} {rule}"));

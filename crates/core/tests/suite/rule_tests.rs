@@ -1,4 +1,4 @@
-//! The runner of the tests beside rules: what it says when a case fails.
+//! The runner of the tests in rule files: its reports of failures.
 
 use super::selection::load;
 use tollgate_core::rules::{RuleTestResult, run_tests};
@@ -13,16 +13,15 @@ tests:
       - STEP
 "#;
 
-fn said(step: &str) -> String {
+fn failures(step: &str) -> String {
     let results = run_tests(&load(&RULES.replace("STEP", step)));
     assert_eq!((results.len(), results[0].name.as_str(), results[0].line), (1, "case", 5));
-    let failures: Vec<String> =
-        results[0].failures.iter().map(|(step, how)| format!("{step} {how}")).collect();
-    failures.join("\n")
+    let texts: Vec<String> = results[0].failures.iter().map(|(step, how)| format!("{step} {how}")).collect();
+    texts.join("\n")
 }
 
 #[test]
-fn a_failure_names_the_step_what_was_expected_and_what_was_found() {
+fn a_failure_reports_step_expectation_and_finding() {
     for (step, failure) in [
         ("{ expect: pass }", ""),
         ("{ expect: limited }", "1 at 0s: expected limited, found pass, 1 left by `api`"),
@@ -31,7 +30,7 @@ fn a_failure_names_the_step_what_was_expected_and_what_was_found() {
             "{ send: 3, expect: pass }",
             "1 at 0s: request 3 of 3: expected pass, found limited by `api` for 500ms",
         ),
-        ("{ send: 5, pass: 3 }", "1 at 0s: expected 3 of 5 to pass, 2 did"),
+        ("{ send: 5, pass: 3 }", "1 at 0s: expected 3 of 5 to pass, found 2"),
         ("{ send: 3, retry_after: 1s }", "1 at 0s: expected a wait of 1s, found 500ms"),
         ("{ retry_after: 1s }", "1 at 0s: expected a wait of 1s, found pass, 1 left by `api`"),
         ("{ remaining: 7 }", "1 at 0s: expected remaining 7, found 1"),
@@ -54,22 +53,22 @@ fn a_failure_names_the_step_what_was_expected_and_what_was_found() {
         ("{ expect: too_costly, request: { cost: 3 } }", ""),
         ("{ expect: too_costly }", "1 at 0s: expected too_costly, found pass, 1 left by `api`"),
     ] {
-        assert_eq!(said(step), failure, "{step}");
+        assert_eq!(failures(step), failure, "{step}");
     }
 }
 
 #[test]
-fn later_steps_run_on_after_a_failure() {
+fn later_steps_run_after_a_failure() {
     let steps = "{ send: 2, expect: limited }\n      - { expect: pass }\n      - { at: 500ms, pass: 0 }\n";
     assert_eq!(
-        said(steps),
+        failures(steps),
         "1 at 0s: request 1 of 2: expected limited, found pass, 1 left by `api`\n\
-         3 at 500ms: expected 0 of 1 to pass, 1 did"
+         3 at 500ms: expected 0 of 1 to pass, found 1"
     );
 }
 
 #[test]
-fn cases_do_not_see_each_other() {
+fn cases_do_not_share_states() {
     let text = r#"
 rules: [{ id: a, limit: 1/min }]
 tests:
@@ -82,7 +81,7 @@ tests:
 }
 
 #[test]
-fn a_case_begins_on_a_boundary_of_every_window_unless_it_says_otherwise() {
+fn a_case_starts_on_a_window_boundary_by_default() {
     let text = r#"
 rules: [{ id: a, algorithm: fixed_window, limit: 1/day }]
 tests:
@@ -93,18 +92,18 @@ tests:
 }
 
 #[test]
-fn a_limit_on_requests_in_flight_promises_no_time() {
+fn a_limit_on_requests_in_flight_has_no_retry_time() {
     let rules = "
 rules:
   - { id: busy, algorithm: concurrency, limit: 1 }
   - { id: rate, limit: 2/min, endpoint: /rate }
 tests:
-  - name: no time is known
+  - name: no retry time
     request: { key: k, endpoint: / }
     steps:
       - { send: 2, pass: 1, rule: busy }
       - { retry_after: 60s }
-  - name: the longest known time is told
+  - name: the longest known wait decides
     request: { key: k, endpoint: /rate }
     steps:
       - { send: 1, expect: pass }
@@ -113,7 +112,7 @@ tests:
       - { at: 60s, expect: limited, rule: rate, retry_after: 30s }
 ";
     let results = run_tests(&load(rules));
-    let expected = "at 0s: expected a wait of 1min, found limited by `busy`, with no time promised";
+    let expected = "at 0s: expected a wait of 1min, found limited by `busy`, without a retry time";
     assert_eq!(results[0].failures, [(2, expected.to_owned())]);
     assert_eq!(results[1].failures, []);
 }

@@ -1,6 +1,6 @@
-//! Which rules a request meets.
+//! Which rules match a request.
 //!
-//! Most of it is said in rule files with tests of their own, as users would say it.
+//! Most tests are rule files with tests, as users write them.
 
 use tollgate_core::decision::Outcome;
 use tollgate_core::key::KeySeed;
@@ -12,16 +12,16 @@ pub fn load(text: &str) -> LoadedRules {
 }
 
 /// Loads the file and runs its tests.
-pub fn holds(text: &str) {
+pub fn run_file_tests(text: &str) {
     let loaded = load(text);
-    assert!(!loaded.tests.is_empty(), "there is nothing to show");
+    assert!(!loaded.tests.is_empty(), "the file has no tests");
     for result in rules::run_tests(&loaded) {
         assert_eq!(result.failures, [], "line {}: {}", result.line, result.name);
     }
 }
 
-/// How many of `count` requests at one instant pass.
-pub fn passes(loaded: &LoadedRules, node: &mut VirtualNode, request: &Request<'_>, count: usize) -> usize {
+/// How many of `count` requests at one instant are admitted.
+pub fn admitted(loaded: &LoadedRules, node: &mut VirtualNode, request: &Request<'_>, count: usize) -> usize {
     let pass = |_: &usize| match node.check(loaded, request, START_US).unwrap() {
         Outcome::Admitted(_) | Outcome::Unlimited => true,
         Outcome::Limited(_) | Outcome::Denied => false,
@@ -30,7 +30,7 @@ pub fn passes(loaded: &LoadedRules, node: &mut VirtualNode, request: &Request<'_
 }
 
 #[test]
-fn templates_fold_what_must_not_be_a_second_quota() {
+fn templates_fold_case_parameters_and_trailing_slashes() {
     let loaded = load(
         r#"
 rules:
@@ -43,7 +43,7 @@ rules:
     let decides = |endpoint: &str| {
         let request = Request { api_key: Some("k"), endpoint, ..Request::default() };
         match VirtualNode::default().check(&loaded, &request, START_US).unwrap() {
-            Outcome::Admitted(standing) => loaded.rules.rule_of(standing.limit).id.clone(),
+            Outcome::Admitted(status) => loaded.rules.rule_of(status.limit).id.clone(),
             _ => "none".to_owned(),
         }
     };
@@ -78,8 +78,8 @@ rules:
 }
 
 #[test]
-fn exact_templates_fold_nothing_and_escapes_are_no_difference() {
-    holds(
+fn exact_templates_fold_nothing_but_escapes() {
+    run_file_tests(
         r#"
 rules:
   - { id: exact, match: { endpoint: [/V1/Orders, "/V1/items/{id}", /shop/], exact: true }, limit: 100/min }
@@ -117,8 +117,8 @@ tests:
 }
 
 #[test]
-fn regular_expressions_see_what_servers_see() {
-    holds(
+fn regular_expressions_match_decoded_paths() {
+    run_file_tests(
         r#"
 rules:
   - { id: batch, match: { endpoint_regex: "^/r1/items:batch$" }, limit: 100/min }
@@ -141,7 +141,7 @@ tests:
       - { expect: unlimited, request: { endpoint: "/100%2525" } }
       - { expect: pass, rule: any, request: { endpoint: "/any/caf%c3%a9" } }
       - { expect: pass, rule: any, request: { endpoint: "/any/%22%7C" } }
-  - name: servers that know no parameters read them as a part of the name
+  - name: parameters are also matched as a part of the name
     request: { key: a }
     steps:
       - { expect: pass, rule: report, request: { endpoint: "/x/report;a" } }
@@ -156,8 +156,8 @@ tests:
 }
 
 #[test]
-fn a_domain_matches_in_any_case() {
-    holds(
+fn domains_are_case_insensitive() {
+    run_file_tests(
         r#"
 rules:
   - { id: api, domain: Api.example, limit: 100/min }
@@ -174,8 +174,8 @@ tests:
 }
 
 #[test]
-fn conditions_all_have_to_hold() {
-    holds(
+fn all_conditions_must_hold() {
+    run_file_tests(
         r#"
 rules:
   - id: a
@@ -215,8 +215,8 @@ tests:
 }
 
 #[test]
-fn a_fallback_is_for_what_no_other_rule_names_for_this_request() {
-    holds(
+fn a_fallback_applies_where_no_other_rule_names_the_endpoint() {
+    run_file_tests(
         r#"
 rules:
   - { id: login, endpoint: /login, methods: POST, limit: 5/min }
@@ -226,7 +226,7 @@ rules:
   - { id: rest, fallback: true, limit: 2/min }
   - { id: rest-of-v2, fallback: true, endpoint: "/v2/{*rest}", limit: 1/min }
 tests:
-  - name: what is named has no fallback
+  - name: a named endpoint has no fallback
     request: { key: k }
     steps:
       - { send: 9, pass: 5, rule: login, request: { endpoint: /login, method: POST } }
@@ -238,7 +238,7 @@ tests:
     steps:
       - { send: 9, pass: 5, request: { key: big_1, endpoint: /search } }
       - { send: 9, pass: 2, request: { key: small_1, endpoint: /search } }
-  - name: a rule that only counts names nothing
+  - name: a shadow rule names nothing
     request: { key: k, endpoint: /trial }
     steps:
       - { send: 9, pass: 2, rule: rest }
@@ -251,19 +251,19 @@ tests:
 }
 
 #[test]
-fn a_request_without_a_method_or_path_meets_rules_that_ask_for_none() {
+fn a_request_without_method_and_path_matches_rules_without_them() {
     let loaded =
         load("rules: [{ id: a, methods: GET, limit: 1/min }, { id: b, endpoint: /x, limit: 1/min }]");
     let mut node = VirtualNode::default();
     let bare = Request { api_key: Some("k"), ..Request::default() };
     assert_eq!(node.check(&loaded, &bare, START_US), Ok(Outcome::Unlimited));
     let get = Request { method: Some(Method::Get), ..bare };
-    assert_eq!(passes(&loaded, &mut node, &get, 5), 1);
+    assert_eq!(admitted(&loaded, &mut node, &get, 5), 1);
 }
 
-/// What a client meets is remembered by its number, so clients with the same number must meet the same.
+/// Client matches are cached by digest, so clients with equal digests must match the same rules.
 #[test]
-fn the_same_number_means_the_same_rules() {
+fn equal_digests_match_the_same_rules() {
     let patterns = "
         tiers: { pro: { api_key_pattern: 'sk_*', limit: 9/s }, free: { limit: 1/s } }
         rules:
@@ -282,9 +282,9 @@ fn the_same_number_means_the_same_rules() {
             let (api_key, user, tenant) = (word(), word(), word());
             let tier = [None, Some("pro"), Some("free"), Some("nonsense")][rng.usize(..4)];
             let request = Request { api_key, user, tenant, tier, ..Request::default() };
-            let number = loaded.rules.sum_up(&request, &seed.hashes(&request));
+            let digest = loaded.rules.client_digest(&request, &seed.hasher(&request));
             let matched = loaded.rules.match_client(&request);
-            let first = known.entry(number).or_insert_with(|| matched.clone());
+            let first = known.entry(digest).or_insert_with(|| matched.clone());
             assert_eq!(*first, matched, "{request:?}");
         }
     }

@@ -125,7 +125,7 @@ impl IdentityExtractor {
     /// The capabilities of a door `name` that uses these identities, lets requests wait and sees them end.
     pub fn open_door(&self, name: &'static str) -> OpenDoor {
         let mut capabilities =
-            BTreeSet::from([DoorCapability::Wait, DoorCapability::Completion, DoorCapability::Domain]);
+            BTreeSet::from([DoorCapability::Delay, DoorCapability::Completion, DoorCapability::Domain]);
         capabilities.extend((!self.tier.is_empty()).then_some(DoorCapability::Tier));
         capabilities.extend(self.priority.is_some().then_some(DoorCapability::Priority));
         let named = [("api_key", &self.api_key), ("user", &self.user), ("tenant", &self.tenant)];

@@ -42,8 +42,8 @@ impl Conducts {
             let known = set.iter().position(|record| record.key == key);
             let way = known.or_else(|| room(set, now_us))?;
             let conduct = known.map(|way| set[way].conduct);
-            let (conduct, cooldown_us) = penalty.refused(conduct, now_us, retry_us);
-            set[way] = Record { key, conduct, forgotten_us: conduct.forgotten_us(penalty) };
+            let (conduct, cooldown_us) = penalty.record_refusal(conduct, now_us, retry_us);
+            set[way] = Record { key, conduct, forgotten_us: conduct.expires_us(penalty) };
             cooldown_us
         })
     }
@@ -90,7 +90,7 @@ mod tests {
         first_us: 10 * SECOND_US,
         longest_us: 60 * SECOND_US,
         forget_us: 600 * SECOND_US,
-        identity: 0,
+        record_id: 0,
     };
 
     #[test]

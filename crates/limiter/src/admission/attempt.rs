@@ -14,7 +14,7 @@ use std::sync::Arc;
 use tollgate_core::algorithm::{LimitStep, concurrency};
 use tollgate_core::decision::{InvalidRequest, Outcome, OutcomeFold};
 use tollgate_core::request::Request;
-use tollgate_core::rules::on_exceed::USUAL_PRIORITY;
+use tollgate_core::rules::on_exceed::DEFAULT_PRIORITY;
 use tollgate_core::rules::written::{OnExceed, OnStoreFailure, QueueSettings};
 use tollgate_core::rules::{Charge, LimitId, OverLimitEffect};
 use tollgate_core::state_address::StateAddress;
@@ -74,7 +74,7 @@ impl Asked {
             addresses: Vec::new(),
             in_flight: SmallVec::new(),
             cost: request.cost,
-            priority: request.priority.unwrap_or(USUAL_PRIORITY),
+            priority: request.priority.unwrap_or(DEFAULT_PRIORITY),
             ip: request.ip,
             line: None,
             watched: None,

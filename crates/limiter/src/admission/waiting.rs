@@ -30,7 +30,7 @@ pub(super) async fn admission(limiter: Arc<Limiter>, asked: Asked) -> Admission 
     {
         sleep(Duration::from_micros(tarpit.delay.us)).await;
         if let Outcome::Limited(standing) = &mut decision.outcome {
-            standing.elapse(tarpit.delay.us);
+            standing.subtract_elapsed(tarpit.delay.us);
             decision.now_us += tarpit.delay.us;
         }
     }
@@ -141,9 +141,9 @@ fn put_off(mut refusal: Decision, now_us: u64, pace_us: u64) -> Decision {
     let elapsed_us = now_us.saturating_sub(refusal.now_us);
     if let Outcome::Limited(standing) = &mut refusal.outcome {
         let left_us = standing.wait_us().map(|wait_us| wait_us.saturating_sub(elapsed_us));
-        standing.elapse(elapsed_us);
+        standing.subtract_elapsed(elapsed_us);
         if let Some(left_us) = left_us {
-            standing.prolong(left_us.saturating_add(pace_us));
+            standing.extend_wait(left_us.saturating_add(pace_us));
         }
     }
     refusal.now_us = now_us;

@@ -36,7 +36,7 @@ fn many_clients_and_limits() {
     let mut rng = Rng::with_seed(31);
     let requests: Vec<Request<'_>> =
         std::iter::repeat_with(|| Request { cost: 1, ..clients::draw(&mut rng) })
-            .filter(Request::names_anybody)
+            .filter(Request::has_identity)
             .take(200)
             .collect();
     let all = || requests.iter().filter(|request| setting.check(request).allowed()).count();

@@ -23,11 +23,8 @@ fn is_refused_and_spends_nothing() {
     let table = [
         (Request { cost: 0, ..good }, InvalidRequest::ZeroCost),
         (Request { endpoint: &too_long, ..good }, InvalidRequest::EndpointTooLong),
-        (Request { endpoint: "/", ..Request::default() }, InvalidRequest::NamesNobody),
-        (
-            Request { tier: Some("gold"), domain: Some("d"), ..Request::default() },
-            InvalidRequest::NamesNobody,
-        ),
+        (Request { endpoint: "/", ..Request::default() }, InvalidRequest::NoIdentity),
+        (Request { tier: Some("gold"), domain: Some("d"), ..Request::default() }, InvalidRequest::NoIdentity),
         (Request { cost: 11, ..good }, above("narrow", 10, 11)),
         (Request { cost: u64::from(u32::MAX) + 2, ..good }, above("narrow", 10, 4_294_967_297)),
         (Request { cost: u64::MAX, ..good }, above("narrow", 10, u64::MAX)),

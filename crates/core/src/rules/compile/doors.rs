@@ -1,11 +1,11 @@
-//! What rules ask of the open doors in vain.
+//! Warnings about rules that an open door cannot apply.
 
-use super::RuleCompiler;
+use super::{RuleCompiler, inherited};
 use crate::algorithm::Algorithm;
 use crate::document::DocumentPath;
 use crate::key::Dimension;
 use crate::rules::doors::{DoorCapability, OpenDoor};
-use crate::rules::on_exceed::USUAL_PRIORITY;
+use crate::rules::on_exceed::DEFAULT_PRIORITY;
 use crate::rules::written::{OnExceed, WrittenRule};
 
 impl RuleCompiler<'_> {
@@ -24,34 +24,30 @@ impl RuleCompiler<'_> {
 
     /// `on_exceed` and `soft`, of the rule or of the defaults.
     fn warn_of_actions(&mut self, rule: &WrittenRule, door: &OpenDoor, path: &DocumentPath) {
-        let defaults = (&self.file.defaults, DocumentPath::root().field("defaults"));
-        let own = rule.on_exceed.as_ref().map(|said| (said, path.field("on_exceed")));
-        let inherited = defaults.0.on_exceed.as_ref().map(|said| (said, defaults.1.field("on_exceed")));
-        let soft = rule.soft.as_ref().map(|soft| (&soft.then, path.field("soft")));
-        let inherited_soft = defaults.0.soft.as_ref().map(|soft| (&soft.then, defaults.1.field("soft")));
-        for (said, path) in own.or(inherited).into_iter().chain(soft.or(inherited_soft)) {
-            let (action, needs) = match said {
-                OnExceed::Queue(_) | OnExceed::Tarpit(_) => (said.name(), DoorCapability::Wait),
-                OnExceed::Shed(_) => (said.name(), DoorCapability::Completion),
-                OnExceed::Reject | OnExceed::Flag(_) | OnExceed::Shadow => continue,
-            };
-            if !door.can(needs) {
+        let defaults = &self.file.defaults;
+        let action = inherited(rule.on_exceed.as_ref(), defaults.on_exceed.as_ref(), "on_exceed", path);
+        let soft = inherited(rule.soft.as_ref(), defaults.soft.as_ref(), "soft", path);
+        let soft = soft.map(|(soft, path)| (&soft.then, path));
+        for (action, path) in action.into_iter().chain(soft) {
+            let Some(needed) = action.needed_capability() else { continue };
+            let name = action.name();
+            if !door.can(needed) {
                 let message = match path.name() {
                     Some("soft") => {
-                        format!("`{action}` has no effect in {}: nothing is delayed there", door.name)
+                        format!("`{name}` has no effect in {}: requests are not delayed there", door.name)
                     }
                     _ => format!(
-                        "`{action}` has no effect in {}: it refuses at once, as with `reject`",
+                        "`{name}` has no effect in {}: requests are refused at once, as with `reject`",
                         door.name
                     ),
                 };
                 self.document.warning(&path, message, "it works in the gateway and the tower layer");
-            } else if let OnExceed::Shed(shed) = said
+            } else if let OnExceed::Shed(shed) = action
                 && !door.can(DoorCapability::Priority)
-                && shed.critical > USUAL_PRIORITY
+                && shed.critical > DEFAULT_PRIORITY
             {
                 let message = format!(
-                    "no request is critical in {}: without `identity: priority`, all have priority {USUAL_PRIORITY}",
+                    "no request is critical in {}: without `identity: priority`, all have priority {DEFAULT_PRIORITY}",
                     door.name
                 );
                 let hint = "add `identity: { priority: { header: … } }` to the settings";
@@ -65,24 +61,24 @@ impl RuleCompiler<'_> {
             return;
         }
         let compiled = self.origins.iter().position(|origin| *origin == index);
-        let Some(compiled) = compiled.map(|place| &self.parts.rules[place]) else { return };
+        let Some(compiled) = compiled.map(|index| &self.parts.rules[index]) else { return };
         let limits = compiled.sizes.all().flat_map(|size| self.parts.sizes[size as usize].clone());
         let mut limits = limits.map(|limit| self.parts.limits[limit as usize].algorithm());
         if limits.any(|algorithm| algorithm == Algorithm::Concurrency) {
             let message = format!(
-                "{} refuses every request that meets rule `{}` with an error: it does not see requests end",
+                "{} refuses every request that matches rule `{}` with an error: it does not see requests end",
                 door.name, rule.id
             );
-            let hint = "send these requests through the gateway, or count them per time";
+            let hint = "send these requests through the gateway, or use another algorithm";
             self.document.warning(&path.field("algorithm"), message, hint);
         }
     }
 
-    /// Conditions about what no request of this door has.
+    /// Conditions on identities that no request of this door has.
     fn warn_of_conditions(&mut self, rule: &WrittenRule, door: &OpenDoor, path: &DocumentPath) {
-        let mut in_vain: Vec<(&str, DocumentPath)> = Vec::new();
+        let mut unmet: Vec<(&str, DocumentPath)> = Vec::new();
         if rule.domain.is_some() && !door.can(DoorCapability::Domain) {
-            in_vain.push(("domain", path.field("domain")));
+            unmet.push(("domain", path.field("domain")));
         }
         if let Some(matches) = &rule.matches {
             let path = path.field("match");
@@ -91,34 +87,32 @@ impl RuleCompiler<'_> {
                 ("user", "user_pattern", &matches.user_pattern),
                 ("tenant", "tenant_pattern", &matches.tenant_pattern),
             ];
-            let named = named.into_iter().filter(|(name, _, said)| said.is_some() && !door.finds(name));
-            in_vain.extend(named.map(|(name, field, _)| (name, path.field(field))));
-            let ids = matches.ids.keys().filter(|name| !door.finds(name));
-            in_vain.extend(ids.map(|name| (name.as_str(), path.field("ids").field(name))));
+            let named =
+                named.into_iter().filter(|(name, _, patterns)| patterns.is_some() && !door.provides(name));
+            unmet.extend(named.map(|(name, field, _)| (name, path.field(field))));
+            let ids = matches.ids.keys().filter(|name| !door.provides(name));
+            unmet.extend(ids.map(|name| (name.as_str(), path.field("ids").field(name))));
         }
-        for (name, path) in in_vain {
+        for (name, path) in unmet {
             let message =
                 format!("rule `{}` never applies in {}: its requests have no `{name}`", rule.id, door.name);
-            self.document.warning(&path, message, where_from(name));
+            self.document.warning(&path, message, source_hint(name));
         }
     }
 
     fn warn_of_key(&mut self, rule: &WrittenRule, door: &OpenDoor, path: &DocumentPath) {
-        let own = rule.key.as_ref().map(|names| (names, path.field("key")));
-        let inherited = self.file.defaults.key.as_ref();
-        let inherited = inherited.map(|names| (names, DocumentPath::root().field("defaults").field("key")));
-        let Some((names, path)) = own.or(inherited) else { return };
+        let (own, default) = (rule.key.as_ref(), self.file.defaults.key.as_ref());
+        let Some((names, path)) = inherited(own, default, "key", path) else { return };
         for (index, name) in names.0.iter().enumerate() {
             let is_identity = !matches!(Dimension::from_name(name), Dimension::Ip | Dimension::Route);
-            if is_identity && !door.finds(name) {
-                let message =
-                    format!("nothing is counted by `{name}` in {}: its requests have none", door.name);
-                self.document.warning(&path.index(index), message, where_from(name));
+            if is_identity && !door.provides(name) {
+                let message = format!("requests of {} have no `{name}` to count by", door.name);
+                self.document.warning(&path.index(index), message, source_hint(name));
             }
         }
     }
 
-    /// Tiers into which nothing puts a client.
+    /// Tiers that no client of the door can be in.
     fn warn_of_tiers(&mut self, door: &OpenDoor) {
         for (name, tier) in &self.file.tiers {
             let path = DocumentPath::root().field("tiers").field(name);
@@ -133,28 +127,28 @@ impl RuleCompiler<'_> {
                 && !is_default
                 && !self.file.rules.iter().any(is_given)
             {
-                let message = format!("nothing puts a client of {} into tier `{name}`", door.name);
+                let message = format!("no client of {} can be in tier `{name}`", door.name);
                 let hint =
-                    "give it an `api_key_pattern` or `keys`, or add `identity: { tier: … }` to the settings";
+                    "add `api_key_pattern` or `keys` to it, or `identity: { tier: … }` to the settings";
                 self.document.warning_at_name(&path, message, hint);
-            } else if tier.api_key_pattern.is_some() && !door.finds("api_key") {
+            } else if tier.api_key_pattern.is_some() && !door.provides("api_key") {
                 let message = format!(
-                    "this puts no client of {} into the tier: its requests have no `api_key`",
+                    "no client of {} matches this pattern: its requests have no `api_key`",
                     door.name
                 );
-                self.document.warning(&path.field("api_key_pattern"), message, where_from("api_key"));
+                self.document.warning(&path.field("api_key_pattern"), message, source_hint("api_key"));
             }
         }
     }
 }
 
-/// Where the identity would come from.
-fn where_from(name: &str) -> String {
+/// How to configure a source of the identity.
+fn source_hint(name: &str) -> String {
     match Dimension::from_name(name) {
         Dimension::Custom(_) if name == "domain" => "remove `domain`".to_owned(),
         Dimension::Custom(_) => {
-            format!("say where it is: `identity: {{ ids: {{ {name}: … }} }}` in the settings")
+            format!("add a source: `identity: {{ ids: {{ {name}: … }} }}` in the settings")
         }
-        _ => format!("say where it is: `identity: {{ {name}: … }}` in the settings"),
+        _ => format!("add a source: `identity: {{ {name}: … }}` in the settings"),
     }
 }

@@ -1,4 +1,4 @@
-//! How tokens of a rule are taken ahead.
+//! Compiles `lease:`.
 
 use super::RuleCompiler;
 use crate::document::DocumentPath;
@@ -9,8 +9,8 @@ use crate::rules::written::{Consistency, OnExceed, WrittenRule};
 use std::num::NonZeroU32;
 
 impl RuleCompiler<'_> {
-    /// The rule's own word, else that of the defaults, field by field.
-    pub(super) fn leasing(&mut self, rule: &WrittenRule, path: &DocumentPath) -> LeaseTiming {
+    /// The timing of the rule, else that of the defaults, field by field.
+    pub(super) fn lease_timing(&mut self, rule: &WrittenRule, path: &DocumentPath) -> LeaseTiming {
         let inherited = self.file.defaults.lease.unwrap_or_default();
         let inherited = self.lease(inherited, &DocumentPath::root().field("defaults"));
         let own = self.lease(rule.lease.unwrap_or_default(), path);
@@ -20,26 +20,26 @@ impl RuleCompiler<'_> {
         }
     }
 
-    fn lease(&mut self, said: WrittenLease, path: &DocumentPath) -> LeaseTiming {
+    fn lease(&mut self, written: WrittenLease, path: &DocumentPath) -> LeaseTiming {
         let path = path.field("lease");
         LeaseTiming {
-            interval_us: self.lease_us(said.interval, &path.field("interval"), "100ms is the default"),
-            horizon_us: self.lease_us(said.horizon, &path.field("horizon"), "2s is the default"),
+            interval_us: self.lease_us(written.interval, &path.field("interval"), "100ms is the default"),
+            horizon_us: self.lease_us(written.horizon, &path.field("horizon"), "2s is the default"),
         }
     }
 
     fn lease_us(
         &mut self,
-        said: Option<DurationText>,
+        written: Option<DurationText>,
         path: &DocumentPath,
         hint: &str,
     ) -> Option<NonZeroU32> {
-        let us = lease_us(said?);
-        us.map_err(|message| self.document.error(path, message, hint)).ok()
+        let us = lease_us(written?);
+        us.map_err(|error| self.document.error(path, error.to_string(), hint)).ok()
     }
 
-    /// Says so if a rule states how its tokens are taken ahead, and none ever are.
-    pub(super) fn warn_of_idle_lease(&mut self, written: &WrittenRule, rule: &Rule, path: &DocumentPath) {
+    /// Warns if a rule has `lease:` and its tokens are never leased.
+    pub(super) fn warn_of_unused_lease(&mut self, written: &WrittenRule, rule: &Rule, path: &DocumentPath) {
         let limits = rule.sizes.all().flat_map(|size| self.parts.sizes[size as usize].clone());
         let mut limits = limits.map(|limit| &self.parts.limits[limit as usize]).peekable();
         if written.lease.is_none() || limits.peek().is_none() || limits.any(|limit| rule.lends(limit)) {
@@ -47,10 +47,10 @@ impl RuleCompiler<'_> {
         }
         let why = match (&rule.consistency, &rule.on_exceed) {
             (Consistency::Strict, _) => "it is `strict`",
-            (_, OnExceed::Queue(_)) => "those who queue go at the store's pace",
-            _ => "its algorithm cannot lend",
+            (_, OnExceed::Queue(_)) => "queued requests are admitted by the store",
+            _ => "its algorithm cannot lease tokens",
         };
-        let message = format!("nothing is taken ahead under rule `{}`: {why}", written.id);
+        let message = format!("no tokens of rule `{}` are leased: {why}", written.id);
         self.document.warning(&path.field("lease"), message, "remove `lease`");
     }
 }

@@ -1,7 +1,7 @@
-//! Whom and what a rule is about: clients, endpoints, methods, and the key it counts by.
+//! Compiles the conditions of a rule on client, endpoint and method, and its key.
 
-use super::unmatchable_regex::{UnmatchableRegex, impossible};
-use super::{PATTERN_BYTES, RuleCompiler};
+use super::unmatchable_regex::{UnmatchableRegex, find_unmatchable};
+use super::{PATTERN_BYTES, RuleCompiler, inherited};
 use crate::document::DocumentPath;
 use crate::key::{Dimension, Ipv6Prefix};
 use crate::request::{Method, MethodSet};
@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use std::collections::HashSet;
 use std::ops::Range;
 
-/// What people call the dimensions elsewhere. As custom identities these would never be found.
+/// Common other names of the dimensions. As custom identities they would match nothing.
 const OTHER_NAMES: [(&str, &str); 12] = [
     ("apikey", "api_key"),
     ("key", "api_key"),
@@ -32,10 +32,9 @@ const OTHER_NAMES: [(&str, &str); 12] = [
 
 impl RuleCompiler<'_> {
     pub(super) fn key(&mut self, rule: &WrittenRule, path: &DocumentPath) -> SmallVec<[Dimension; 2]> {
-        let (names, path) = match (&rule.key, &self.file.defaults.key) {
-            (Some(names), _) => (names, path.field("key")),
-            (None, Some(names)) => (names, DocumentPath::root().field("defaults").field("key")),
-            (None, None) => return SmallVec::from_iter([Dimension::ApiKey]),
+        let defaults = &self.file.defaults;
+        let Some((names, path)) = inherited(rule.key.as_ref(), defaults.key.as_ref(), "key", path) else {
+            return SmallVec::from_iter([Dimension::ApiKey]);
         };
         if names.0.is_empty() {
             self.document.missing(&path, "a key needs at least one identity", "such as `key: [api_key]`");
@@ -44,16 +43,17 @@ impl RuleCompiler<'_> {
         for (index, name) in names.0.iter().enumerate() {
             let path = path.index(index);
             if name.is_empty() {
-                self.document.error(&path, "an identity has a name", "such as `key: [api_key]`");
+                self.document.error(&path, "an identity cannot be empty", "such as `key: [api_key]`");
             } else if !seen.insert(name) {
-                self.document.error(&path, format!("`{name}` is named twice"), "once is enough");
+                self.document.error(&path, format!("`{name}` is given twice"), "remove one of them");
             }
             let plain = name.to_ascii_lowercase().replace(['-', '_', ' '], "");
             let meant = OTHER_NAMES.iter().find(|(other, _)| *other == plain).map(|(_, meant)| *meant);
             let meant =
                 meant.or_else(|| ["user", "tenant", "ip", "route"].into_iter().find(|own| *own == plain));
             if let Some(meant) = meant.filter(|meant| meant != name) {
-                let message = format!("`{name}` is a custom identity, which the caller has to name so");
+                let message =
+                    format!("`{name}` is a custom identity, which callers must send under this name");
                 self.document.warning(&path, message, format!("did you mean `{meant}`?"));
             }
         }
@@ -61,14 +61,13 @@ impl RuleCompiler<'_> {
     }
 
     pub(super) fn ipv6_prefix(&mut self, rule: &WrittenRule, path: &DocumentPath) -> Ipv6Prefix {
-        let (bits, path) = match (rule.ipv6_prefix, self.file.defaults.ipv6_prefix) {
-            (Some(bits), _) => (bits, path.field("ipv6_prefix")),
-            (None, Some(bits)) => (bits, DocumentPath::root().field("defaults").field("ipv6_prefix")),
-            (None, None) => return Ipv6Prefix::default(),
+        let (own, default) = (rule.ipv6_prefix.as_ref(), self.file.defaults.ipv6_prefix.as_ref());
+        let Some((bits, path)) = inherited(own, default, "ipv6_prefix", path) else {
+            return Ipv6Prefix::default();
         };
-        u8::try_from(bits).ok().and_then(Ipv6Prefix::new).unwrap_or_else(|| {
-            let message = format!("addresses cannot be counted by {bits} bits");
-            self.document.error(&path, message, "a network has 16 to 128 bits; 64 is a household");
+        u8::try_from(*bits).ok().and_then(Ipv6Prefix::new).unwrap_or_else(|| {
+            let message = format!("a prefix cannot have {bits} bits");
+            self.document.error(&path, message, "use 16 to 128; 64 is the network of a household");
             Ipv6Prefix::default()
         })
     }
@@ -77,7 +76,7 @@ impl RuleCompiler<'_> {
         let inner = rule.matches.as_ref().and_then(|matches| matches.methods.as_ref());
         let (names, path) = match (&rule.methods, inner) {
             (Some(_), Some(_)) => {
-                let hint = "keep the one in `match`, or the one beside it";
+                let hint = "keep the one inside `match` or the one outside";
                 self.document.error_at_name(&path.field("methods"), "methods are given twice", hint);
                 return MethodSet::default();
             }
@@ -87,14 +86,14 @@ impl RuleCompiler<'_> {
         };
         let mut set = MethodSet::default();
         if names.0.is_empty() {
-            let hint = "leave it out to match any";
-            self.document.missing(&path, "with no method this rule matches nothing", hint);
+            let hint = "omit it to match any";
+            self.document.missing(&path, "without a method this rule matches nothing", hint);
         }
         for (index, name) in names.0.iter().enumerate() {
             match Method::from_name(name) {
                 Method::Other => {
                     let known: Vec<&str> = Method::NAMED.iter().map(|(name, _)| *name).collect();
-                    let hint = format!("known are {}", known.join(", "));
+                    let hint = format!("known methods: {}", known.join(", "));
                     self.document.error(&path.index(index), format!("`{name}` is not a method"), hint);
                 }
                 method => set.insert(method),
@@ -125,18 +124,18 @@ impl RuleCompiler<'_> {
     ) -> Option<Vec<Glob>> {
         let patterns = &patterns?.0;
         if patterns.is_empty() {
-            self.document.missing(path, "an empty list matches nobody", "leave it out to match anybody");
+            self.document.missing(path, "an empty list matches no client", "omit it to match any");
         }
         for (index, _) in patterns.iter().enumerate().filter(|(_, pattern)| pattern.is_empty()) {
-            let hint = "use `*` for anybody";
-            self.document.error(&path.index(index), "an empty pattern matches nobody", hint);
+            let hint = "use `*` for any client";
+            self.document.error(&path.index(index), "an empty pattern matches no client", hint);
         }
         Some(patterns.iter().map(|pattern| Glob::new(pattern)).collect())
     }
 
     fn networks(&mut self, texts: &OneOrMany<String>, path: &DocumentPath) -> Vec<IpNet> {
         if texts.0.is_empty() {
-            self.document.missing(path, "an empty list matches nobody", "leave it out to match anybody");
+            self.document.missing(path, "an empty list matches no client", "omit it to match any");
         }
         let mut networks = Vec::new();
         for (index, text) in texts.0.iter().enumerate() {
@@ -152,28 +151,25 @@ impl RuleCompiler<'_> {
         networks
     }
 
-    /// The patterns of a rule's templates and regular expressions, as a run in the set's.
+    /// Adds the templates and regular expressions of a rule, and returns their range in the set.
     pub(super) fn endpoints(&mut self, rule: &WrittenRule, path: &DocumentPath) -> Option<Range<usize>> {
         let matches = rule.matches.as_ref();
         let inner = matches.and_then(|matches| matches.endpoint.as_ref());
         let regexes = matches.and_then(|matches| matches.endpoint_regex.as_ref());
         let match_path = path.field("match");
         if rule.endpoint.is_some() && inner.is_some() {
-            let hint = "keep the one in `match`, or the one beside it";
+            let hint = "keep the one inside `match` or the one outside";
             self.document.error_at_name(&path.field("endpoint"), "endpoints are given twice", hint);
         }
-        let closeness = match matches {
-            Some(matches) if matches.exact => PathStrictness::Exact,
-            _ => PathStrictness::Folded,
-        };
-        if closeness == PathStrictness::Exact
+        let strictness = rule.path_strictness();
+        if strictness == PathStrictness::Exact
             && rule.endpoint.is_none()
             && inner.is_none()
             && regexes.is_none()
         {
-            let hint = "it is about `endpoint` and `endpoint_regex`";
+            let hint = "it applies to `endpoint` and `endpoint_regex`";
             let path = match_path.field("exact");
-            self.document.error_at_name(&path, "there is no endpoint to be exact about", hint);
+            self.document.error_at_name(&path, "`exact` needs an endpoint", hint);
         }
         let first = self.patterns.len();
         let mut given = false;
@@ -185,26 +181,22 @@ impl RuleCompiler<'_> {
             let Some(texts) = texts else { continue };
             given = true;
             if texts.0.is_empty() {
-                self.document.missing(
-                    &path,
-                    "an empty list matches no endpoint",
-                    "leave it out to match any",
-                );
+                self.document.missing(&path, "an empty list matches no endpoint", "omit it to match any");
             }
             for (index, text) in texts.0.iter().enumerate() {
                 let path = path.index(index);
                 if is_regex {
-                    self.regex(text, closeness, &path)
+                    self.regex(text, strictness, &path)
                 } else {
-                    self.template(text, closeness, &path)
+                    self.template(text, strictness, &path)
                 }
             }
         }
         given.then_some(first..self.patterns.len())
     }
 
-    pub(super) fn template(&mut self, text: &str, closeness: PathStrictness, path: &DocumentPath) {
-        match RouteTemplate::parse(text, closeness) {
+    pub(super) fn template(&mut self, text: &str, strictness: PathStrictness, path: &DocumentPath) {
+        match RouteTemplate::parse(text, strictness) {
             Ok(RouteTemplate { regex, generality }) => {
                 let same = |route: &CompiledTemplate| {
                     route.template == text && self.patterns[route.pattern] == regex
@@ -217,50 +209,48 @@ impl RuleCompiler<'_> {
                         generality,
                     });
                 }
-                self.add_pattern(regex, text, closeness);
+                self.add_pattern(regex, text, strictness);
             }
-            Err(message) => self.document.error(
+            Err(error) => self.document.error(
                 path,
-                message,
+                error.to_string(),
                 "templates look like /v1/users/{id} or /files/{*rest}; for more, use `endpoint_regex`",
             ),
         }
     }
 
-    fn regex(&mut self, regex: &str, closeness: PathStrictness, path: &DocumentPath) {
+    fn regex(&mut self, regex: &str, strictness: PathStrictness, path: &DocumentPath) {
         if regex.is_empty() {
-            let hint = "leave it out, or write `.*`";
+            let hint = "omit it, or write `.*`";
             self.document.error(path, "an empty regular expression matches every path", hint);
         }
         match regex::RegexBuilder::new(regex).size_limit(PATTERN_BYTES).build() {
             Ok(_) => {
-                self.warn_of_impossible(regex, path);
-                self.add_pattern(regex.to_owned(), regex, closeness);
+                self.warn_of_unmatchable(regex, path);
+                self.add_pattern(regex.to_owned(), regex, strictness);
             }
             Err(regex::Error::CompiledTooBig(_)) => {
                 let hint = "use smaller repetitions, or a template";
                 self.document.error(path, "this regular expression is too large", hint);
             }
             Err(error) => {
-                let message = error.to_string();
-                let last = message.lines().last().unwrap_or_default();
-                let reason = last.trim_start_matches("error: ");
-                let message = format!("this regular expression cannot be used: {reason}");
+                let reason = syntax_error(regex).unwrap_or_else(|| error.to_string());
+                let message = format!("invalid regular expression: {reason}");
                 self.document.error(path, message, "the syntax is that of https://docs.rs/regex");
             }
         }
     }
 
-    fn warn_of_impossible(&mut self, regex: &str, path: &DocumentPath) {
-        let (message, hint) = match impossible(regex) {
+    fn warn_of_unmatchable(&mut self, regex: &str, path: &DocumentPath) {
+        let (message, hint) = match find_unmatchable(regex) {
             None => return,
             Some(UnmatchableRegex::Anchor) => (
-                "this regular expression matches no path: an anchor stands in the middle".to_owned(),
-                "`^` is where a path begins, `$` where it ends",
+                "this regular expression matches no path: it has an anchor in the middle".to_owned(),
+                "`^` matches the start of a path, `$` its end",
             ),
-            Some(UnmatchableRegex::Nothing) => (
-                "this regular expression matches no path: a class has no characters".to_owned(),
-                "remove it, or use a wider class",
+            Some(UnmatchableRegex::EmptyClass) => (
+                "this regular expression matches no path: it has an empty class".to_owned(),
+                "remove it, or use a larger class",
             ),
             Some(UnmatchableRegex::Text(text)) => (
                 format!("this regular expression matches no path: it needs `{text}`"),
@@ -273,7 +263,7 @@ impl RuleCompiler<'_> {
             ),
             Some(UnmatchableRegex::Character(c)) => (
                 format!(
-                    "this regular expression needs `{}`, which no path has but as an escape",
+                    "this regular expression needs `{}`, which paths contain only as an escape",
                     c.escape_default()
                 ),
                 "paths are matched without their query; those with a backslash or a control character are refused",
@@ -282,9 +272,18 @@ impl RuleCompiler<'_> {
         self.document.warning(path, message, hint);
     }
 
-    fn add_pattern(&mut self, regex: String, written: &str, closeness: PathStrictness) {
+    fn add_pattern(&mut self, regex: String, written: &str, strictness: PathStrictness) {
         self.patterns.push(regex);
-        self.parts.closeness.push(closeness);
+        self.parts.strictness.push(strictness);
         self.parts.written.push(written.to_owned());
+    }
+}
+
+/// The reason without the excerpt of the expression that the error of `regex` begins with.
+fn syntax_error(regex: &str) -> Option<String> {
+    match regex_syntax::parse(regex).err()? {
+        regex_syntax::Error::Parse(error) => Some(error.kind().to_string()),
+        regex_syntax::Error::Translate(error) => Some(error.kind().to_string()),
+        _ => None,
     }
 }

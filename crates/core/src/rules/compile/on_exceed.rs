@@ -1,11 +1,12 @@
-//! What a rule does with requests over its limit, and with those in the last part of it.
+//! Compiles `on_exceed:` and `soft:`.
 
-use super::RuleCompiler;
+use super::{RuleCompiler, inherited};
 use crate::document::DocumentPath;
 use crate::rules::on_exceed::{LONGEST_DELAY_US, LONGEST_WAIT_US, MOST_WAITING};
 use crate::rules::written::{FlagSettings, OnExceed, SoftLimit, WrittenRule};
+use std::ops::RangeInclusive;
 
-/// Headers that an upstream needs as the client, or the proxy, wrote them.
+/// Headers whose values upstreams need unchanged.
 const NOT_FOR_FLAGS: [&str; 9] = [
     "authorization",
     "connection",
@@ -19,69 +20,63 @@ const NOT_FOR_FLAGS: [&str; 9] = [
 ];
 
 impl RuleCompiler<'_> {
-    /// What happens over the limit of `rule`: its own word, else that of the defaults.
+    /// The action over the limit: that of the rule, else that of the defaults.
     pub(super) fn on_exceed(&mut self, rule: &WrittenRule, path: &DocumentPath) -> OnExceed {
-        let defaults = DocumentPath::root().field("defaults").field("on_exceed");
-        let (said, path) = match (&rule.on_exceed, &self.file.defaults.on_exceed) {
-            (Some(own), _) => (own.clone(), path.field("on_exceed")),
-            (None, Some(inherited)) => (inherited.clone(), defaults),
-            (None, None) => return OnExceed::Reject,
+        let (own, default) = (rule.on_exceed.as_ref(), self.file.defaults.on_exceed.as_ref());
+        let Some((action, path)) = inherited(own, default, "on_exceed", path) else {
+            return OnExceed::default();
         };
-        self.check_action(&said, &path);
-        with_plain_header(said)
+        self.check_action(action, &path);
+        with_lowercase_header(action.clone())
     }
 
-    /// What happens in the last part of the limit.
+    /// The action near the limit.
     pub(super) fn soft(&mut self, rule: &WrittenRule, path: &DocumentPath) -> Option<SoftLimit> {
-        let defaults = DocumentPath::root().field("defaults").field("soft");
-        let (said, path) = match (&rule.soft, &self.file.defaults.soft) {
-            (Some(own), _) => (own.clone(), path.field("soft")),
-            (None, Some(inherited)) => (inherited.clone(), defaults),
-            (None, None) => return None,
-        };
-        if !(1..=99).contains(&said.at.0) {
-            let message = "a soft limit begins between 1% and 99% of the limit";
+        let (own, default) = (rule.soft.as_ref(), self.file.defaults.soft.as_ref());
+        let (SoftLimit { at, then }, path) = inherited(own, default, "soft", path)?;
+        if !(1..=99).contains(&at.0) {
+            let message = "a soft limit must be between 1% and 99% of the limit";
             self.document.error(&path, message, "80% is a good start");
         }
-        let then = path.field("then");
-        if !matches!(said.then, OnExceed::Flag(_) | OnExceed::Tarpit(_)) {
-            let message = format!("`{}` is nothing that can be done below the limit", said.then.name());
-            self.document.error(&then, message, "use flag or tarpit");
+        let then_path = path.field("then");
+        if !then.is_soft_action() {
+            let message = format!("`{}` cannot be the action of a soft limit", then.name());
+            self.document.error(&then_path, message, "use flag or tarpit");
         }
-        self.check_action(&said.then, &then);
-        Some(SoftLimit { at: said.at, then: with_plain_header(said.then) })
+        self.check_action(then, &then_path);
+        Some(SoftLimit { at: *at, then: with_lowercase_header(then.clone()) })
     }
 
-    fn check_action(&mut self, said: &OnExceed, path: &DocumentPath) {
-        let path = path.field(said.name());
-        match said {
+    fn check_action(&mut self, action: &OnExceed, path: &DocumentPath) {
+        let path = path.field(action.name());
+        match action {
             OnExceed::Reject | OnExceed::Shadow => {}
             OnExceed::Queue(queue) => {
-                let range = (1_000, LONGEST_WAIT_US, "the wait must be between 1ms and 10min");
-                self.check_number(queue.max_wait.us, range, "5s is a good start", &path.field("max_wait"));
-                let range = (1, MOST_WAITING, "a queue has between 1 and 100000 places");
-                self.check_number(
-                    queue.length,
-                    range,
-                    "to refuse at once, use reject",
-                    &path.field("length"),
-                );
+                let message = "the wait must be between 1ms and 10min";
+                let (range, at) = (1_000..=LONGEST_WAIT_US, path.field("max_wait"));
+                self.check_range(queue.max_wait.us, range, &at, message, "5s is a good start");
+                let message = "the length of a queue must be between 1 and 100000";
+                let (range, at) = (1..=MOST_WAITING, path.field("length"));
+                self.check_range(queue.length, range, &at, message, "to refuse at once, use reject");
             }
             OnExceed::Shed(shed) => {
-                let range = (1, u64::from(u32::MAX), "at least 1 must be able to be in flight");
-                let hint = "say how many one node can serve at once";
-                self.check_number(shed.in_flight, range, hint, &path.field("in_flight"));
+                let message = "at least 1 request must be able to be in flight";
+                let hint = "write how many requests one node can serve at once";
+                let (range, at) = (1..=u64::from(u32::MAX), path.field("in_flight"));
+                self.check_range(shed.in_flight, range, &at, message, hint);
                 if u32::from(shed.from.0) + u32::from(shed.reserve.0) > 100 {
-                    let message = "`from` and `reserve` are more than the whole together";
-                    let hint = "at `from` the first are refused, in the reserve all but the critical";
+                    let message = "`from` and `reserve` together exceed 100%";
+                    let hint = "shedding starts at `from`; only critical requests use the reserve";
                     self.document.error(&path.field("reserve"), message, hint);
                 }
             }
             OnExceed::Tarpit(tarpit) => {
-                let range = (1_000, LONGEST_DELAY_US, "the delay must be between 1ms and 1min");
-                self.check_number(tarpit.delay.us, range, "2s is a good start", &path.field("delay"));
-                let range = (1, MOST_WAITING, "between 1 and 100000 can be delayed at once");
-                self.check_number(tarpit.most, range, "1000 is a good start", &path.field("most"));
+                let message = "the delay must be between 1ms and 1min";
+                let (range, at) = (1_000..=LONGEST_DELAY_US, path.field("delay"));
+                self.check_range(tarpit.delay.us, range, &at, message, "2s is a good start");
+                let message = "the number of delayed requests must be between 1 and 100000";
+                let (range, at) = (1..=MOST_WAITING, path.field("most"));
+                self.check_range(tarpit.most, range, &at, message, "1000 is a good start");
             }
             OnExceed::Flag(FlagSettings { header }) => {
                 let name = header.to_ascii_lowercase();
@@ -95,17 +90,23 @@ impl RuleCompiler<'_> {
         }
     }
 
-    fn check_number(&mut self, number: u64, range: (u64, u64, &str), hint: &str, path: &DocumentPath) {
-        let (least, most, message) = range;
-        if !(least..=most).contains(&number) {
+    fn check_range(
+        &mut self,
+        number: u64,
+        range: RangeInclusive<u64>,
+        path: &DocumentPath,
+        message: &str,
+        hint: &str,
+    ) {
+        if !range.contains(&number) {
             self.document.error(path, message, hint);
         }
     }
 }
 
 /// Header names are compared in lower case.
-fn with_plain_header(said: OnExceed) -> OnExceed {
-    match said {
+fn with_lowercase_header(action: OnExceed) -> OnExceed {
+    match action {
         OnExceed::Flag(FlagSettings { header }) => {
             OnExceed::Flag(FlagSettings { header: header.to_ascii_lowercase() })
         }

@@ -1,6 +1,6 @@
-//! The numbers of a rule: for everybody, for each tier, for single keys, and for its safety net.
+//! Compiles the sizes of a rule: common, by tier, by key, and of its safety net.
 
-use super::RuleCompiler;
+use super::{RuleCompiler, inherited};
 use crate::algorithm::Algorithm;
 use crate::document::DocumentPath;
 use crate::key::Dimension;
@@ -16,16 +16,16 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 
 impl RuleCompiler<'_> {
-    /// The numbers of a rule for everybody, for each tier, and for single keys. None if nobody gets any.
+    /// The sizes of a rule: common, by tier and by key. `None` if it has none.
     pub(super) fn sizes(&mut self, rule: &WrittenRule, path: &DocumentPath) -> Option<RuleSizes> {
-        let everybody = self.by_tier(rule, None, path);
-        let mut sizes = RuleSizes { everybody, ..RuleSizes::default() };
+        let common = self.by_tier(rule, None, path);
+        let mut sizes = RuleSizes { common, ..RuleSizes::default() };
         for (key, params) in &rule.overrides {
             let path = path.field("override").field(key);
             if !Glob::new(key).is_exact()
                 || key.contains('/') && crate::rules::pattern::network(key).is_some()
             {
-                let hint = "for many, write a rule of its own with a `match`";
+                let hint = "for several clients, write another rule with a `match`";
                 self.document.error_at_name(&path, "an override is for one key, not a pattern", hint);
             }
             let own = self.by_tier(rule, Some(&SizeLayer::of_params(params, &path)), &path);
@@ -33,11 +33,11 @@ impl RuleCompiler<'_> {
             sizes.by_key.insert(name, own);
         }
         let stated = self.states_a_size(rule, path);
-        self.check_somebody_is_limited(rule, stated, &sizes, path);
-        (stated || !sizes.everybody.tiers.is_empty()).then_some(sizes)
+        self.check_clients_are_limited(rule, stated, &sizes, path);
+        (stated || !sizes.common.tiers.is_empty()).then_some(sizes)
     }
 
-    /// Whether a rule has numbers for those of no tier.
+    /// Whether a rule has a size for clients of no tier.
     fn states_a_size(&self, rule: &WrittenRule, path: &DocumentPath) -> bool {
         let root = DocumentPath::root();
         let of_tier = rule.tier.as_ref().and_then(|name| self.file.tiers.get(name));
@@ -46,7 +46,7 @@ impl RuleCompiler<'_> {
             || of_tier.is_some_and(|tier| SizeLayer::of_tier(tier, &root).states_a_size())
     }
 
-    /// The numbers for each tier, `over` laid over them.
+    /// The size for each tier, with the layer `over` on top.
     fn by_tier(
         &mut self,
         rule: &WrittenRule,
@@ -56,7 +56,7 @@ impl RuleCompiler<'_> {
         let root = DocumentPath::root();
         let file = self.file;
         let defaults = SizeLayer::of_defaults(&file.defaults, &root.field("defaults"));
-        // A complaint about the rule's own numbers stands at the rule, also when it is met under an override.
+        // Errors in the rule's own numbers are reported at the rule, also when found for an override.
         let rule_path = match over {
             Some(_) => path.parent().parent(),
             None => path.clone(),
@@ -79,7 +79,7 @@ impl RuleCompiler<'_> {
                 let layers = [Some(&defaults), Some(&layer), Some(&own), over];
                 let layers: Vec<&SizeLayer<'_>> = layers.into_iter().flatten().collect();
                 if let Some(size) = self.size(rule, &layers, path) {
-                    self.mark(size, &format!("tier {name}"));
+                    self.separate_states(size, &format!("tier {name}"));
                     sizes.tiers.push((self.tier_ids[name], size));
                 }
             }
@@ -87,7 +87,7 @@ impl RuleCompiler<'_> {
         sizes
     }
 
-    fn check_somebody_is_limited(
+    fn check_clients_are_limited(
         &mut self,
         rule: &WrittenRule,
         stated: bool,
@@ -100,7 +100,7 @@ impl RuleCompiler<'_> {
         if stated || unknown_tier || damaged("defaults") || damaged("tiers") {
             return;
         }
-        if sizes.everybody.tiers.is_empty() {
+        if sizes.common.tiers.is_empty() {
             self.document.missing(
                 path,
                 format!("rule `{}` has no limit", rule.id),
@@ -109,21 +109,21 @@ impl RuleCompiler<'_> {
             return;
         }
         let default = self.file.defaults.tier.as_ref();
-        let by_this = sizes.everybody.tiers.iter().any(|(tier, _)| Some(*tier) == self.parts.default_tier);
+        let by_this = sizes.common.tiers.iter().any(|(tier, _)| Some(*tier) == self.parts.default_tier);
         let by_another =
             self.file.rules.iter().any(|rule| default.is_some() && rule.tier.as_ref() == default);
         if !by_this && !by_another {
             self.document.warning(
                 path,
                 format!("rule `{}` does not limit clients that are in no tier", rule.id),
-                "name their tier with `defaults: { tier: … }`, or give `defaults` a limit",
+                "set their tier with `defaults: { tier: … }`, or add a limit to `defaults`",
             );
         }
     }
 
-    /// Builds the limits that the layers add up to, later ones over earlier ones.
+    /// Builds the limits that result from the layers, later ones over earlier ones.
     fn size(&mut self, rule: &WrittenRule, layers: &[&SizeLayer<'_>], path: &DocumentPath) -> Option<SizeId> {
-        // With its algorithm unreadable, nothing can be said about a rule's numbers.
+        // Without a valid algorithm the numbers of a rule cannot be checked.
         if layers.iter().any(|layer| self.document.is_removed(&layer.path.field("algorithm"))) {
             return None;
         }
@@ -134,8 +134,8 @@ impl RuleCompiler<'_> {
         let mut seen = HashSet::new();
         for stated in &sizes {
             if several && !seen.insert(stated.period_us) {
-                let hint = "the wider of the two never decides; remove it";
-                self.document.error(&stated.at, "there is another limit over the same time", hint);
+                let hint = "the larger of the two never decides; remove it";
+                self.document.error(&stated.at, "there is another limit with the same period", hint);
                 return None;
             }
         }
@@ -179,7 +179,7 @@ impl RuleCompiler<'_> {
                 return;
             }
             LimitError::RejectsAll => {
-                let hint = "a limit must be at least 1; to refuse somebody, use `deny:`";
+                let hint = "a limit must be at least 1; to deny a client, use `deny:`";
                 self.document.error(&stated.at, error.to_string(), hint);
                 return;
             }
@@ -187,7 +187,7 @@ impl RuleCompiler<'_> {
             LimitError::Missing("window" | "rate") if stated.is_bare => {
                 self.document.error(
                     &stated.at,
-                    "a number alone does not say per what",
+                    "this limit has no period",
                     "write it like 100/min or 10/s, or add `params: { window: 60 }`",
                 );
                 return;
@@ -204,93 +204,89 @@ impl RuleCompiler<'_> {
         self.document.error(&stated.at, format!("{error} for this {name}"), hint);
     }
 
-    /// How many times as wide a rule's safety net is, and where that stands. A rule that counts by address
-    /// needs none.
+    /// The factor of a rule's safety net, and its path. A rule that counts by address has none.
     pub(super) fn net_factor(
         &mut self,
         written: &WrittenRule,
         key: &[Dimension],
         path: &DocumentPath,
     ) -> Option<(u32, DocumentPath)> {
-        let own = written.ip_safety_net.map(|factor| (factor, path.field("ip_safety_net")));
-        let inherited = self.file.defaults.ip_safety_net;
-        let inherited =
-            inherited.map(|factor| (factor, DocumentPath::root().field("defaults").field("ip_safety_net")));
-        let (factor, path) = own.or(inherited)?;
-        if factor == 0 {
-            self.document.error(&path, "a safety net of 0 would reject all", "10 is a good start");
+        let (own, default) = (written.ip_safety_net.as_ref(), self.file.defaults.ip_safety_net.as_ref());
+        let (factor, path) = inherited(own, default, "ip_safety_net", path)?;
+        if *factor == 0 {
+            self.document.error(&path, "a safety net of 0 would refuse all requests", "10 is a good start");
             return None;
         }
         if key == [Dimension::Ip] {
             if written.ip_safety_net.is_some() {
-                let message = "this rule counts by address already, so the net never decides";
+                let message = "this rule already counts by address, so the safety net never decides";
                 self.document.warning(&path, message, "remove it");
             }
             return None;
         }
-        Some((factor, path))
+        Some((*factor, path))
     }
 
-    /// The same rule per address, `factor` times as wide.
+    /// The same rule per address, `factor` times as large.
     pub(super) fn safety_net(&mut self, rule: &Rule, factor: u32, net_path: &DocumentPath) -> Rule {
-        let everybody = self.widen_all(&rule.sizes.everybody, factor, "", net_path);
+        let common = self.scale_all(&rule.sizes.common, factor, "", net_path);
         let keys = rule.sizes.by_key.iter();
         let keys = keys
-            .map(|(key, own)| (key.clone(), self.widen_all(own, factor, &format!("key {key}"), net_path)));
-        let sizes = RuleSizes { everybody, by_key: keys.collect() };
+            .map(|(key, own)| (key.clone(), self.scale_all(own, factor, &format!("key {key}"), net_path)));
+        let sizes = RuleSizes { common, by_key: keys.collect() };
         Rule {
             id: format!("{}.ip", rule.id),
             key: SmallVec::from_iter([Dimension::Ip]),
             needs_address: true,
-            // Behind one address there may be many, and most of them wait as they are told.
+            // Many clients may share an address, and most of them wait as told.
             penalty: None,
             sizes,
             ..rule.clone()
         }
     }
 
-    fn widen_all(
+    fn scale_all(
         &mut self,
         sizes: &SizesByTier,
         factor: u32,
         whose: &str,
         path: &DocumentPath,
     ) -> SizesByTier {
-        let default = sizes.default.and_then(|size| self.widen(size, factor, whose, path));
+        let default = sizes.default.and_then(|size| self.scale(size, factor, whose, path));
         let mut tiers = Vec::new();
         for (tier, size) in &sizes.tiers {
             let name = &self.parts.tiers[*tier as usize].name;
             let whose = if whose.is_empty() { format!("tier {name}") } else { whose.to_owned() };
-            tiers.extend(self.widen(*size, factor, &whose, path).map(|size| (*tier, size)));
+            tiers.extend(self.scale(*size, factor, &whose, path).map(|size| (*tier, size)));
         }
         SizesByTier { default, tiers }
     }
 
-    /// A size made `factor` times as wide. Each size of a rule has a net of its own, marked `whose`: if the
-    /// small clients of an address shared a count with a large one, it would spend what is theirs.
-    fn widen(&mut self, size: SizeId, factor: u32, whose: &str, path: &DocumentPath) -> Option<SizeId> {
+    /// A size `factor` times as large. Each size of a rule has its own safety net, with states of its own: a large client
+    /// must not spend the net of small clients behind the same address.
+    fn scale(&mut self, size: SizeId, factor: u32, whose: &str, path: &DocumentPath) -> Option<SizeId> {
         let range = self.parts.sizes[size as usize].clone();
-        let wide: Option<Vec<Limit>> =
+        let scaled: Option<Vec<Limit>> =
             range.map(|limit| self.parts.limits[limit as usize].widened(factor)).collect();
-        let Some(wide) = wide else {
-            let message = "so many times the limit cannot be counted exactly";
+        let Some(scaled) = scaled else {
+            let message = "this multiple of the limit is too large to be counted exactly";
             self.document.error(path, message, "use a smaller factor");
             return None;
         };
         let first = self.parts.limits.len() as u32;
-        self.parts.owners.extend(wide.iter().map(|_| 0));
-        self.parts.limits.extend(wide);
+        self.parts.owners.extend(scaled.iter().map(|_| 0));
+        self.parts.limits.extend(scaled);
         self.parts.sizes.push(first..self.parts.limits.len() as u32);
         let size = self.parts.sizes.len() as SizeId - 1;
         if !whose.is_empty() {
-            self.mark(size, whose);
+            self.separate_states(size, whose);
         }
         Some(size)
     }
 
-    /// Gives a size states of its own. Where the key does not tell the tier (an address behind which there
-    /// are several), a state shared by a small and a large limit would be cut down by the small one.
-    fn mark(&mut self, size: SizeId, whose: &str) {
+    /// Gives a size its own states. Where a key does not determine the tier (several clients behind one address), the
+    /// small limit would truncate a state that it shared with a large one.
+    fn separate_states(&mut self, size: SizeId, whose: &str) {
         let mark = SipHasher13::new().hash(whose.as_bytes());
         for limit in self.parts.sizes[size as usize].clone() {
             self.parts.limits[limit as usize].state_id ^= mark;
@@ -298,8 +294,8 @@ impl RuleCompiler<'_> {
     }
 }
 
-/// The size of a leaky bucket before which requests queue: unless a burst is stated, they leave one by one, as
-/// drops do. None for all others.
+/// The size of a leaky bucket with a queue: unless a burst is stated, requests leave one by one. `None` for all other
+/// limits.
 fn shaper_size(algorithm: Algorithm, on_exceed: Option<&OnExceed>, stated: &StatedSize) -> Option<LimitSize> {
     let is_shaper = algorithm == Algorithm::LeakyBucket && matches!(on_exceed, Some(OnExceed::Queue(_)));
     if !is_shaper || stated.has_burst {
@@ -310,7 +306,7 @@ fn shaper_size(algorithm: Algorithm, on_exceed: Option<&OnExceed>, stated: &Stat
     Some(LimitSize { capacity: Some(1), rate, window_us: None })
 }
 
-/// A rule's only limit has the rule's name; one of several also its period, which outlives a reordering.
+/// The only limit of a rule has the rule's name. One of several also has its period, which survives a reordering.
 fn policy_name(id: &str, several: bool, stated: &StatedSize) -> String {
     match stated.period_us {
         Some(period_us) if several => format!("{id}.{}", duration_text(period_us)),

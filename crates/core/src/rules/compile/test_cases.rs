@@ -1,4 +1,4 @@
-//! The test cases of a rule file.
+//! Checks the test cases of a rule file.
 
 use super::RuleCompiler;
 use crate::diagnostic::nearest;
@@ -7,9 +7,9 @@ use crate::path::endpoint;
 use crate::rate::SECOND_US;
 use crate::rules::written::{RuleTestCase, RuleTestStep};
 
-/// No case needs more time than this, and clocks have room for it.
+/// The latest step: ten years after the start of the case.
 const LATEST_US: u64 = 10 * 366 * 86_400 * SECOND_US;
-/// What one step, and what a whole file may send: tests run before every publish.
+/// The most requests of one step and of a whole file: tests run before every publish.
 const MOST_SENT: u64 = 1_000_000;
 const MOST_SENT_BY_ALL: u64 = 10_000_000;
 
@@ -24,7 +24,7 @@ impl RuleCompiler<'_> {
             }
             if test.steps.is_empty() {
                 let hint = "add `steps: [{ at: 0s, send: 100, expect: pass }]`";
-                self.document.missing(&path, "this test does nothing", hint);
+                self.document.missing(&path, "this test has no steps", hint);
             }
             self.test_endpoint(test.request.endpoint.as_deref(), &path);
             let mut last_us = 0;
@@ -39,7 +39,7 @@ impl RuleCompiler<'_> {
         }
         if sent > MOST_SENT_BY_ALL {
             let message = format!("all tests together send {sent} requests");
-            self.document.error(&DocumentPath::root().field("tests"), message, "keep them below 10,000,000");
+            self.document.error(&DocumentPath::root().field("tests"), message, "send at most 10,000,000");
         }
         tests
     }
@@ -47,7 +47,7 @@ impl RuleCompiler<'_> {
     fn test_endpoint(&mut self, text: Option<&str>, path: &DocumentPath) {
         if let Some(Err(fault)) = text.map(endpoint) {
             let path = path.field("request").field("endpoint");
-            self.document.error(&path, fault.to_string(), "doors refuse such a path before any rule sees it");
+            self.document.error(&path, fault.to_string(), "such a path is refused before rules are matched");
         }
     }
 
@@ -55,16 +55,20 @@ impl RuleCompiler<'_> {
         let at_us = step.at.map_or(last_us, |at| at.us);
         let path = path.field("at");
         if at_us < last_us {
-            self.document.error(&path, "this step lies before the one above", "put steps in order");
+            self.document.error(&path, "this step is earlier than the one above", "order steps by time");
         } else if step.at.is_some() && at_us > LATEST_US {
-            self.document.error(&path, "this step lies more than ten years ahead", "shorten the test");
+            self.document.error(
+                &path,
+                "this step is more than ten years after the start",
+                "shorten the test",
+            );
         }
         at_us
     }
 
     fn step(&mut self, step: &RuleTestStep, path: &DocumentPath) {
         if step.expect.is_some() && step.pass.is_some() {
-            let hint = "`expect` is about each request, `pass` counts those that pass";
+            let hint = "`expect` applies to each request, `pass` is the number that pass";
             self.document.error_at_name(&path.field("pass"), "`expect` and `pass` exclude each other", hint);
         }
         let expects = step.expect.is_some()
@@ -86,13 +90,13 @@ impl RuleCompiler<'_> {
         }
         if let Some(rule) = &step.rule {
             let known: Vec<&str> = self.parts.rules.iter().map(|rule| rule.id.as_str()).collect();
-            // A rule that is itself in error is not among the compiled ones.
+            // A rule with errors is not among the compiled ones.
             let written = self.file.rules.iter().any(|written| written.id == *rule);
             let damaged = self.document.is_damaged(&DocumentPath::root().field("rules"));
             if !known.contains(&rule.as_str()) && !written && !damaged {
                 let hint = match nearest(rule, known.iter().copied()) {
                     Some(near) => format!("did you mean `{near}`?"),
-                    None => "name the id of a rule".to_owned(),
+                    None => "write the id of a rule".to_owned(),
                 };
                 self.document.error(&path.field("rule"), format!("there is no rule `{rule}`"), hint);
             }

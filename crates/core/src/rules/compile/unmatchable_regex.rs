@@ -1,41 +1,40 @@
-//! Regular expressions that no path can match.
+//! Finds regular expressions that match no path.
 
 use regex_syntax::ParserBuilder;
 use regex_syntax::hir::{Class, Hir, HirKind, Look};
 
-/// Why an expression matches no path.
+/// Why a regular expression matches no path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum UnmatchableRegex {
-    /// It needs this character, which no path has when it is matched.
+    /// It needs a character that paths contain only as an escape.
     Character(char),
-    /// `^` behind something, or `$` before it.
+    /// `^` after a character, or `$` before one.
     Anchor,
     /// A class without characters.
-    Nothing,
-    /// It needs this text, which the canonical form of a path never has.
+    EmptyClass,
+    /// It needs a text that canonical paths do not contain.
     Text(&'static str),
-    /// It needs an escape, which is decoded before.
+    /// It needs an escape, and paths are matched decoded.
     Escape,
 }
 
-/// What the canonical form of a path never has.
+/// Texts that canonical paths do not contain.
 const NOT_CANONICAL: [&str; 3] = ["//", "/./", "/../"];
 
-/// What keeps `regex` from matching any path; none if nothing is found. It may miss what only a search of all states
-/// would find.
-pub(super) fn impossible(regex: &str) -> Option<UnmatchableRegex> {
+/// The reason why `regex` matches no path, if one is found. Reasons that need a search of all states are not found.
+pub(super) fn find_unmatchable(regex: &str) -> Option<UnmatchableRegex> {
     let hir = ParserBuilder::new().dot_matches_new_line(true).build().parse(regex).ok()?;
-    look(&hir, RequiredContext::default())
+    find(&hir, RequiredContext::default())
 }
 
-/// Whether something must have been matched before an expression, and behind it.
+/// Whether a match needs characters before and after an expression.
 #[derive(Clone, Copy, Default)]
 struct RequiredContext {
     before: bool,
-    behind: bool,
+    after: bool,
 }
 
-fn look(hir: &Hir, around: RequiredContext) -> Option<UnmatchableRegex> {
+fn find(hir: &Hir, context: RequiredContext) -> Option<UnmatchableRegex> {
     match hir.kind() {
         HirKind::Empty => None,
         HirKind::Literal(literal) => {
@@ -45,52 +44,52 @@ fn look(hir: &Hir, around: RequiredContext) -> Option<UnmatchableRegex> {
             let escape = has_escape(&text).then_some(UnmatchableRegex::Escape);
             never
                 .or(escape)
-                .or_else(|| text.chars().find(|c| is_foreign(*c)).map(UnmatchableRegex::Character))
+                .or_else(|| text.chars().find(|c| is_only_escaped(*c)).map(UnmatchableRegex::Character))
         }
-        HirKind::Class(class) => look_at_class(class),
-        HirKind::Look(Look::Start) if around.before => Some(UnmatchableRegex::Anchor),
-        HirKind::Look(Look::End) if around.behind => Some(UnmatchableRegex::Anchor),
+        HirKind::Class(class) => find_in_class(class),
+        HirKind::Look(Look::Start) if context.before => Some(UnmatchableRegex::Anchor),
+        HirKind::Look(Look::End) if context.after => Some(UnmatchableRegex::Anchor),
         HirKind::Look(_) => None,
         HirKind::Repetition(repetition) if repetition.min == 0 => None,
-        HirKind::Repetition(repetition) => look(&repetition.sub, around),
-        HirKind::Capture(capture) => look(&capture.sub, around),
+        HirKind::Repetition(repetition) => find(&repetition.sub, context),
+        HirKind::Capture(capture) => find(&capture.sub, context),
         HirKind::Concat(parts) => parts.iter().enumerate().find_map(|(index, part)| {
             let needs_text = |parts: &[Hir]| {
                 parts.iter().any(|part| part.properties().minimum_len().is_none_or(|length| length > 0))
             };
-            let before = around.before || needs_text(&parts[..index]);
-            let behind = around.behind || needs_text(&parts[index + 1..]);
-            look(part, RequiredContext { before, behind })
+            let before = context.before || needs_text(&parts[..index]);
+            let after = context.after || needs_text(&parts[index + 1..]);
+            find(part, RequiredContext { before, after })
         }),
         HirKind::Alternation(parts) => {
-            let found = parts.iter().map(|part| look(part, around)).collect::<Option<Vec<_>>>()?;
+            let found = parts.iter().map(|part| find(part, context)).collect::<Option<Vec<_>>>()?;
             found.first().copied()
         }
     }
 }
 
-/// Whether a text has a `%` and two hexadecimal digits in it.
+/// Whether a text contains an escape such as `%20`.
 fn has_escape(text: &str) -> bool {
     text.as_bytes().windows(3).any(|three| three[0] == b'%' && three[1..].iter().all(u8::is_ascii_hexdigit))
 }
 
-fn look_at_class(class: &Class) -> Option<UnmatchableRegex> {
+fn find_in_class(class: &Class) -> Option<UnmatchableRegex> {
     let class = match class {
         Class::Unicode(class) => class,
-        Class::Bytes(class) => return class.ranges().is_empty().then_some(UnmatchableRegex::Nothing),
+        Class::Bytes(class) => return class.ranges().is_empty().then_some(UnmatchableRegex::EmptyClass),
     };
-    let Some(first) = class.iter().next() else { return Some(UnmatchableRegex::Nothing) };
-    // A class of many characters has some that paths have.
-    let all_foreign = class.iter().all(|range| {
+    let Some(first) = class.iter().next() else { return Some(UnmatchableRegex::EmptyClass) };
+    // A class of many characters contains some that paths contain.
+    let all_escaped = class.iter().all(|range| {
         let (start, end) = (u32::from(range.start()), u32::from(range.end()));
-        end - start < 256 && (start..=end).filter_map(char::from_u32).all(is_foreign)
+        end - start < 256 && (start..=end).filter_map(char::from_u32).all(is_only_escaped)
     });
-    all_foreign.then_some(UnmatchableRegex::Character(first.start()))
+    all_escaped.then_some(UnmatchableRegex::Character(first.start()))
 }
 
-/// Whether no path has this character, but as an escape, in the form that is matched: the query is cut off, and paths
-/// with a backslash or a control character are refused.
-fn is_foreign(c: char) -> bool {
+/// Whether paths contain this character only as an escape: the query is removed, and paths with a backslash or a control
+/// character are refused.
+fn is_only_escaped(c: char) -> bool {
     c.is_ascii_control() || matches!(c, '?' | '#' | '\\')
 }
 
@@ -99,8 +98,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_no_path_matches_is_found() {
-        use UnmatchableRegex::{Anchor, Character, Escape, Nothing, Text};
+    fn unmatchable_expressions_are_found() {
+        use UnmatchableRegex::{Anchor, Character, EmptyClass, Escape, Text};
         let table: &[(&str, Option<UnmatchableRegex>)] = &[
             ("a^", Some(Anchor)),
             ("$a", Some(Anchor)),
@@ -109,7 +108,7 @@ mod tests {
             ("(x^|y)", None),
             ("(a^)?b", None),
             ("(a^)+b", Some(Anchor)),
-            ("[^\\s\\S]", Some(Nothing)),
+            ("[^\\s\\S]", Some(EmptyClass)),
             ("/a\\?b=1", Some(Character('?'))),
             ("/a[?#]", Some(Character('#'))),
             ("/a\\?", Some(Character('?'))),
@@ -137,7 +136,7 @@ mod tests {
             ("(", None),
         ];
         for (regex, expected) in table {
-            assert_eq!(impossible(regex), *expected, "{regex}");
+            assert_eq!(find_unmatchable(regex), *expected, "{regex}");
         }
     }
 }

@@ -190,7 +190,7 @@ async fn who_waits_for_a_place_gets_it_at_once() {
 fn a_door_that_never_hears_of_the_end_refuses() {
     let limiter = limiter(TEN);
     match limiter.check(&of("one")) {
-        Err(InvalidRequest::NeverEnds { rule }) => assert_eq!(rule, "ten"),
+        Err(InvalidRequest::EndUnknown { rule }) => assert_eq!(rule, "ten"),
         other => panic!("{other:?}"),
     }
 }
