@@ -115,7 +115,7 @@ fn test_says_what_differs() {
         "\
 ok   five  (6 requests)
 FAIL six  (11 requests)
-       failing.yaml:8: step 2, at 0s: expected 6 of 6 to pass, 0 did
+       failing.yaml:8: step 2, at 0s: expected 6 of 6 to pass, found 0
 failing.yaml: 1 passed, 1 failed
 "
     );
@@ -134,7 +134,7 @@ fn a_server_does_not_use_rules_whose_tests_fail() {
     let ended = run(tollgate(["serve", "--listen", "127.0.0.1:0", "--rules"]).arg(&rules));
     assert_eq!((ended.code, ended.stdout.as_str()), (Some(1), ""));
     assert!(ended.stderr.contains("rules.yaml: error: of 2 tests, 1 failed\n"), "{}", ended.stderr);
-    let failure = "rules.yaml:8: six: step 2, at 0s: expected 6 of 6 to pass, 0 did";
+    let failure = "rules.yaml:8: six: step 2, at 0s: expected 6 of 6 to pass, found 0";
     assert!(ended.stderr.contains(failure), "{}", ended.stderr);
 
     std::fs::write(&rules, GOOD).unwrap();

@@ -26,7 +26,7 @@ async fn a_change_whose_tests_fail_is_not_used() {
     let message = file.until_error().await;
     for part in [
         "rules.yaml: error: of 1 tests, 1 failed\n",
-        "rules.yaml:4: at once: step 1, at 0s: expected 5 of 100 to pass, 6 did\n",
+        "rules.yaml:4: at once: step 1, at 0s: expected 5 of 100 to pass, found 6\n",
         "hint: run `tollgate rules test ",
     ] {
         assert!(message.contains(part), "{message}");
