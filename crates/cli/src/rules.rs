@@ -1,8 +1,9 @@
-//! `tollgate rules …`: looks at rule files without a server.
+//! `tollgate rules …`: checks, tests and explains rule files without a server.
 
-use crate::config::{Config, ServeArgs};
-use crate::serve::{Doors, open_doors};
-use crate::{Failure, output};
+use crate::command_error::CommandError;
+use crate::config::{ServeArgs, ServeConfig};
+use crate::output;
+use crate::serve::{ServeMode, open_doors};
 use clap::{Args, Subcommand};
 use std::fs::File;
 use std::net::IpAddr;
@@ -15,22 +16,22 @@ use tollgate_limiter::{Clock, file};
 
 #[derive(Subcommand)]
 pub enum RulesCommand {
-    /// Says everything that is wrong with rule files.
+    /// Check rule files, and show all of their errors
     Check {
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
-        /// The settings of the server that is to use them: warns of what its doors cannot do
+        /// Settings file of the server that will use them: adds warnings about features that its doors do not support
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
     },
-    /// Runs the tests that stand beside the rules, on a virtual clock.
+    /// Run the tests in rule files, on a virtual clock
     Test {
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
     },
-    /// Says which rules meet a request, which do not and why, and what would let it pass.
+    /// Show which rules apply to a request, which do not and why, and what is left
     Explain(Box<ExplainArgs>),
-    /// Prints the JSON Schema of rule files, for editors.
+    /// Print the JSON Schema of rule files, for editors
     Schema,
 }
 
@@ -38,34 +39,34 @@ pub enum RulesCommand {
 pub struct ExplainArgs {
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// The API key
+    /// API key
     #[arg(long)]
     key: Option<String>,
-    /// The user
+    /// User
     #[arg(long)]
     user: Option<String>,
-    /// The tenant
+    /// Tenant
     #[arg(long)]
     tenant: Option<String>,
-    /// The client's address
+    /// Client address
     #[arg(long)]
     ip: Option<IpAddr>,
-    /// The tier, if the caller knows it
+    /// Tier, if the caller states it
     #[arg(long)]
     tier: Option<String>,
-    /// A custom identity; may be repeated
+    /// Custom identity; may be repeated
     #[arg(long = "id", value_name = "NAME=VALUE", value_parser = name_and_value)]
     ids: Vec<(String, String)>,
-    /// The Envoy domain
+    /// Envoy domain
     #[arg(long)]
     domain: Option<String>,
-    /// The path
+    /// Path
     #[arg(long, default_value = "/")]
     endpoint: String,
-    /// The HTTP method
+    /// HTTP method
     #[arg(long, default_value = "GET")]
     method: String,
-    /// What the request costs
+    /// Cost of the request
     #[arg(long, default_value_t = 1)]
     cost: u64,
 }
@@ -75,8 +76,8 @@ fn name_and_value(text: &str) -> Result<(String, String), String> {
     Ok((name.to_owned(), value.to_owned()))
 }
 
-/// Runs one of them.
-pub fn run(command: RulesCommand) -> Result<ExitCode, Failure> {
+/// Runs one of the commands.
+pub fn run(command: RulesCommand) -> Result<ExitCode, CommandError> {
     match command {
         RulesCommand::Check { files, config } => {
             let doors = config.map_or_else(|| Ok(Vec::new()), doors_of)?;
@@ -85,86 +86,96 @@ pub fn run(command: RulesCommand) -> Result<ExitCode, Failure> {
         RulesCommand::Test { files } => for_each_file(&files, &[], test),
         RulesCommand::Explain(args) => explain(&args),
         RulesCommand::Schema => {
-            let schema = serde_json::to_string_pretty(&rules::schema());
-            let schema = schema.map_err(|error| Failure::plain(error.to_string()))?;
+            let schema = serde_json::to_string_pretty(&rules::schema())?;
             output::print(format_args!("{schema}\n"))?;
             Ok(ExitCode::SUCCESS)
         }
     }
 }
 
-/// Does all of them, and fails if one did.
+/// The result of a command for one file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum RuleFileVerdict {
+    Passed,
+    Failed,
+}
+
+/// Runs `command` for all files, also after errors, and fails if one of them fails.
 fn for_each_file(
     files: &[PathBuf],
     doors: &[OpenDoor],
-    what: fn(&Path, &LoadedRules) -> Result<bool, Failure>,
-) -> Result<ExitCode, Failure> {
-    let mut fine = true;
+    command: fn(&Path, &LoadedRules) -> Result<RuleFileVerdict, CommandError>,
+) -> Result<ExitCode, CommandError> {
+    let mut code = ExitCode::SUCCESS;
     for file in files {
-        match load_for(file, doors) {
-            Ok(loaded) => fine &= what(file, &loaded)?,
-            Err(failure) => {
-                output::complain(failure);
-                fine = false;
+        let verdict = match load_for(file, doors) {
+            Ok(loaded) => command(file, &loaded)?,
+            Err(error) => {
+                output::print_error(error.message());
+                RuleFileVerdict::Failed
             }
+        };
+        if verdict == RuleFileVerdict::Failed {
+            code = ExitCode::FAILURE;
         }
     }
-    Ok(if fine { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(code)
 }
 
-/// The doors that `serve` opens with these settings.
-fn doors_of(config: PathBuf) -> Result<Vec<OpenDoor>, Failure> {
-    let config = Config::load(ServeArgs { config: Some(config), ..ServeArgs::default() }, Doors::All)?;
-    Ok(open_doors(&config, Doors::All))
+/// The doors that `serve` opens with this settings file.
+fn doors_of(config: PathBuf) -> Result<Vec<OpenDoor>, CommandError> {
+    let args = ServeArgs { config: Some(config), ..ServeArgs::default() };
+    let config = ServeConfig::load(args, ServeMode::AllDoors)?;
+    Ok(open_doors(&config, ServeMode::AllDoors))
 }
 
-pub fn load(file: &Path) -> Result<LoadedRules, Failure> {
+pub fn load(file: &Path) -> Result<LoadedRules, CommandError> {
     load_for(file, &[])
 }
 
-fn load_for(file: &Path, doors: &[OpenDoor]) -> Result<LoadedRules, Failure> {
+fn load_for(file: &Path, doors: &[OpenDoor]) -> Result<LoadedRules, CommandError> {
     let name = file.display().to_string();
-    // A person runs this: it may be a pipe.
+    // Unlike a server, a command also reads pipes.
     let text = File::open(file).and_then(|source| file::read_stream(source, file::MOST_BYTES));
     let text = text.and_then(file::text);
-    let text = text.map_err(|error| Failure::plain(format!("cannot read {name}: {error}")))?;
+    let text = text.map_err(|error| CommandError::Read { path: name.clone(), error })?;
     let loaded = rules::load_for(&name, &text, doors)?;
     if !loaded.warnings.is_empty() {
-        output::complain(&loaded.warnings);
+        output::print_error(&loaded.warnings);
     }
     Ok(loaded)
 }
 
-fn check(file: &Path, loaded: &LoadedRules) -> Result<bool, Failure> {
+fn check(file: &Path, loaded: &LoadedRules) -> Result<RuleFileVerdict, CommandError> {
     let (rules, tests) = (counted(loaded.rules.rules().len(), "rule"), counted(loaded.tests.len(), "test"));
     output::print(format_args!("{}: {rules}, {tests}, no errors\n", file.display()))?;
-    Ok(true)
+    Ok(RuleFileVerdict::Passed)
 }
 
 fn counted(count: usize, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
-fn test(file: &Path, loaded: &LoadedRules) -> Result<bool, Failure> {
+fn test(file: &Path, loaded: &LoadedRules) -> Result<RuleFileVerdict, CommandError> {
     let (results, file) = (rules::run_tests(loaded), file.display());
-    let mut said = String::new();
+    let mut lines = String::new();
     for result in &results {
         let mark = if result.failures.is_empty() { "ok  " } else { "FAIL" };
-        said += &format!("{mark} {}  ({} requests)\n", result.name, result.requests);
+        lines += &format!("{mark} {}  ({} requests)\n", result.name, result.requests);
         for (step, difference) in &result.failures {
-            said += &format!("       {file}:{}: step {step}, {difference}\n", result.line);
+            lines += &format!("       {file}:{}: step {step}, {difference}\n", result.line);
         }
     }
     let failed = results.iter().filter(|result| !result.failures.is_empty()).count();
-    output::print(format_args!("{said}{file}: {} passed, {failed} failed\n", results.len() - failed))?;
-    Ok(failed == 0)
+    output::print(format_args!("{lines}{file}: {} passed, {failed} failed\n", results.len() - failed))?;
+    Ok(if failed == 0 { RuleFileVerdict::Passed } else { RuleFileVerdict::Failed })
 }
 
-fn explain(args: &ExplainArgs) -> Result<ExitCode, Failure> {
+fn explain(args: &ExplainArgs) -> Result<ExitCode, CommandError> {
     let loaded = load(&args.file)?;
     let ids: Vec<(&str, &str)> =
         args.ids.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-    let endpoint = path::endpoint(&args.endpoint).map_err(|fault| Failure::plain(fault.to_string()))?;
+    let endpoint = path::endpoint(&args.endpoint)?;
     let request = Request {
         api_key: args.key.as_deref(),
         user: args.user.as_deref(),

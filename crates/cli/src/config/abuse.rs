@@ -1,4 +1,4 @@
-//! What is done about keys that ask far too often: the `abuse:` section of `tollgate.yaml`.
+//! The `abuse:` section of `tollgate.yaml`: what is done about keys with far too many requests.
 
 use serde::Deserialize;
 use std::time::Duration;
@@ -12,22 +12,22 @@ const DAY_US: u64 = 86_400 * SECOND_US;
 /// The section.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct AbuseFile {
-    /// A key that asks more often in a second is reported.
+pub struct WrittenAbuse {
+    /// A key with more requests in a second is reported.
     hot_per_second: Option<u32>,
     /// Whether, when and for how long such a key is denied.
-    deny: Option<DenyFile>,
+    deny: Option<WrittenTemporaryDeny>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct DenyFile {
+struct WrittenTemporaryDeny {
     after: Option<DurationText>,
     lasts: Option<DurationText>,
 }
 
-/// Notes what is wrong with the section.
-pub fn check(document: &mut Document, file: &AbuseFile) {
+/// Reports the errors of the section.
+pub fn check(document: &mut Document, file: &WrittenAbuse) {
     let section = DocumentPath::root().field("abuse");
     if file.hot_per_second == Some(0) {
         let hint = "10000 is the default";
@@ -44,8 +44,8 @@ pub fn check(document: &mut Document, file: &AbuseFile) {
     }
 }
 
-impl AbuseFile {
-    /// As the limiter takes it.
+impl WrittenAbuse {
+    /// The settings for the limiter.
     pub fn settings(&self) -> AbuseSettings {
         let defaults = AbuseSettings::default();
         let deny = self.deny.as_ref().map(|deny| {

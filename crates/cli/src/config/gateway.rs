@@ -1,18 +1,18 @@
-//! The gateway's settings: where it listens, and what is behind it.
+//! The gateway: its flags, and the `gateway:` section of `tollgate.yaml`.
 
 mod bodies;
 
-use super::{Setting, address};
-use bodies::BodiesFile;
+use super::setting_value::{PlacedSettingError, SettingError, TextOrNumber, parse_address, parse_duration};
+use bodies::WrittenBodyLimits;
 use ipnet::IpNet;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 use tollgate_core::document::{Document, DocumentPath};
 use tollgate_core::path::{PathError, canonical};
-use tollgate_core::rate::parse_duration_us;
 use tollgate_gateway::settings::{
     Balance, BodyLimits, ForwardedHeaders, GatewaySettings, HealthCheckSettings, LookalikeHeaders,
     OnClientGone, RouteSettings, UpstreamAddress, UpstreamSettings,
@@ -22,76 +22,77 @@ use tollgate_http::identity::IpNetwork;
 use tollgate_listen::{ConnectionLimitOptions, Framing, Protocols, RefusalFastPath, ServeOptions};
 
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8000);
-const NO_UPSTREAM: &str = "a gateway needs an upstream: --upstream http://127.0.0.1:3000";
+/// Every duration of a gateway is between 1 ms and a day.
+const DURATIONS_US: RangeInclusive<u64> = 1_000..=86_400_000_000;
 
-/// A gateway to run.
+/// The settings of a gateway.
 #[derive(Clone, Debug)]
-pub struct Gateway {
-    /// Where it listens.
+pub struct GatewayConfig {
+    /// The address that it listens on.
     pub listen: SocketAddr,
-    /// What is behind it.
+    /// Routes, upstreams and headers.
     pub settings: GatewaySettings,
-    /// Its threads; none for one on each core.
+    /// The number of threads; none for one per core.
     pub threads: Option<usize>,
-    /// The bounds of each thread.
+    /// The limits of each thread.
     pub options: ServeOptions,
-    /// The bounds of each address.
-    pub crowd: ConnectionLimitOptions,
-    /// Certificate and key.
+    /// The limits of each client address.
+    pub connection_limits: ConnectionLimitOptions,
+    /// The files of the certificate and its key.
     pub tls: Option<(PathBuf, PathBuf)>,
-    /// Where requests are noted: `stdout` or a file.
+    /// The access log: `stdout` or a file.
     pub access_log: Option<PathBuf>,
 }
 
 /// The `gateway:` section of `tollgate.yaml`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct GatewayFile {
-    routes: Vec<RouteFile>,
-    upstreams: BTreeMap<String, UpstreamFile>,
-    tls: Option<TlsFile>,
-    forwarded: ForwardedFile,
-    header_doubles: DoublesName,
+pub struct WrittenGateway {
+    routes: Vec<WrittenRoute>,
+    upstreams: BTreeMap<String, WrittenUpstream>,
+    tls: Option<WrittenTls>,
+    forwarded: WrittenForwardedHeaders,
+    header_doubles: WrittenHeaderDoubles,
     threads: Option<usize>,
     most_connections: Option<u32>,
     most_connections_per_ip: Option<u32>,
     most_rejections: Option<u32>,
-    refuse_for: Option<Setting>,
+    refuse_for: Option<TextOrNumber>,
     refusal_fast_path: Option<bool>,
-    bodies: Option<BodiesFile>,
-    idle_timeout: Option<Setting>,
-    grace: Option<Setting>,
+    bodies: Option<WrittenBodyLimits>,
+    idle_timeout: Option<TextOrNumber>,
+    grace: Option<TextOrNumber>,
     access_log: Option<PathBuf>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RouteFile {
+struct WrittenRoute {
     #[serde(default)]
     hosts: Vec<String>,
     #[serde(default)]
     paths: Vec<String>,
     upstream: String,
-    bodies: Option<BodiesFile>,
+    bodies: Option<WrittenBodyLimits>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct UpstreamFile {
+struct WrittenUpstream {
     addresses: Vec<String>,
-    balance: BalanceName,
-    connect_timeout: Option<Setting>,
-    response_timeout: Option<Setting>,
-    idle_timeout: Option<Setting>,
+    balance: WrittenBalance,
+    connect_timeout: Option<TextOrNumber>,
+    response_timeout: Option<TextOrNumber>,
+    idle_timeout: Option<TextOrNumber>,
     retries: Option<u32>,
     most_failures: Option<u32>,
-    health: Option<HealthFile>,
-    on_client_gone: ClientGoneName,
+    health: Option<WrittenHealthCheck>,
+    on_client_gone: WrittenClientGone,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum ClientGoneName {
+enum WrittenClientGone {
     #[default]
     Finish,
     Cancel,
@@ -99,7 +100,7 @@ enum ClientGoneName {
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum BalanceName {
+enum WrittenBalance {
     #[default]
     LeastLoaded,
     RoundRobin,
@@ -107,7 +108,7 @@ enum BalanceName {
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum DoublesName {
+enum WrittenHeaderDoubles {
     #[default]
     Drop,
     Pass,
@@ -115,32 +116,32 @@ enum DoublesName {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct HealthFile {
+struct WrittenHealthCheck {
     path: String,
-    interval: Option<Setting>,
-    timeout: Option<Setting>,
+    interval: Option<TextOrNumber>,
+    timeout: Option<TextOrNumber>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct TlsFile {
+struct WrittenTls {
     certificate: PathBuf,
     key: PathBuf,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct ForwardedFile {
+struct WrittenForwardedHeaders {
     x_forwarded: Option<bool>,
     forwarded: Option<bool>,
     via: Option<bool>,
 }
 
-impl GatewayFile {
-    /// Paths in the file start from its folder.
-    pub fn start_from(&mut self, folder: &std::path::Path) {
+impl WrittenGateway {
+    /// Makes relative paths start from `folder`.
+    pub fn resolve_paths(&mut self, folder: &std::path::Path) {
         if let Some(tls) = &mut self.tls {
-            *tls = TlsFile { certificate: folder.join(&tls.certificate), key: folder.join(&tls.key) };
+            *tls = WrittenTls { certificate: folder.join(&tls.certificate), key: folder.join(&tls.key) };
         }
         if let Some(log) = self.access_log.as_mut().filter(|log| log.as_os_str() != "stdout") {
             *log = folder.join(&*log);
@@ -148,28 +149,26 @@ impl GatewayFile {
     }
 }
 
-/// Something wrong, and where in the section.
-type Wrong = (DocumentPath, String);
-
-/// The gateway that flags and file describe, behind the proxies in `trusted`; none if they describe none.
+/// The gateway that flags and file describe, behind the proxies in `trusted`, if they describe one.
 pub fn read(
     listen: Option<&str>,
     upstream: Option<&str>,
-    file: Option<&GatewayFile>,
+    file: Option<&WrittenGateway>,
     trusted: &[IpNetwork],
-) -> Result<Option<Gateway>, Wrong> {
+) -> Result<Option<GatewayConfig>, PlacedSettingError> {
     if listen.is_none() && upstream.is_none() && file.is_none() {
         return Ok(None);
     }
     let root = DocumentPath::root();
-    let empty = GatewayFile::default();
+    let empty = WrittenGateway::default();
     let file = file.unwrap_or(&empty);
-    let listen = listen.map_or(Ok(DEFAULT_LISTEN), address).map_err(|e| (root.field("gateway_listen"), e))?;
+    let listen = listen.map_or(Ok(DEFAULT_LISTEN), parse_address);
+    let listen = listen.map_err(|error| error.at(root.field("gateway_listen")))?;
     let section = root.field("gateway");
     let trusted: Vec<IpNet> = trusted.iter().map(|IpNetwork(network)| *network).collect();
     let settings = GatewaySettings { trusted: trusted.clone(), ..settings(upstream, file, &root, &section)? };
     let defaults = (ServeOptions::default(), ConnectionLimitOptions::default());
-    Ok(Some(Gateway {
+    Ok(Some(GatewayConfig {
         listen,
         threads: file.threads.filter(|threads| *threads > 0),
         options: ServeOptions {
@@ -184,7 +183,7 @@ pub fn read(
             grace: duration(file.grace.as_ref(), defaults.0.grace, &section, "grace")?,
             ..defaults.0
         },
-        crowd: ConnectionLimitOptions {
+        connection_limits: ConnectionLimitOptions {
             most_connections: file.most_connections_per_ip.unwrap_or(defaults.1.most_connections).max(1),
             most_rejections: file.most_rejections.unwrap_or(defaults.1.most_rejections).max(1),
             refuse_time: duration(file.refuse_for.as_ref(), defaults.1.refuse_time, &section, "refuse_for")?,
@@ -196,28 +195,27 @@ pub fn read(
     }))
 }
 
-/// Reports what is wrong in the file where it stands.
+/// Reports an error of the section or of the two settings beside it.
 pub fn check(
     document: &mut Document,
     listen: Option<&str>,
     upstream: Option<&str>,
-    file: Option<&GatewayFile>,
+    file: Option<&WrittenGateway>,
 ) {
     match read(listen, upstream, file, &[]) {
         // The upstream may still come from a flag.
-        Err((path, error)) if !(error == NO_UPSTREAM && upstream.is_none()) => {
-            document.error(&path, error, None)
-        }
-        _ => {}
+        Err(PlacedSettingError { error: SettingError::NoUpstream, .. }) if upstream.is_none() => {}
+        Err(placed) => document.error(&placed.path, placed.error.to_string(), None),
+        Ok(_) => {}
     }
 }
 
 fn settings(
     upstream: Option<&str>,
-    file: &GatewayFile,
+    file: &WrittenGateway,
     root: &DocumentPath,
     section: &DocumentPath,
-) -> Result<GatewaySettings, Wrong> {
+) -> Result<GatewaySettings, PlacedSettingError> {
     let mut upstreams = Vec::new();
     for (name, upstream) in &file.upstreams {
         upstreams.push(read_upstream(name, upstream, &section.field("upstreams").field(name))?);
@@ -230,9 +228,9 @@ fn settings(
     for (index, route) in file.routes.iter().enumerate() {
         let path = section.field("routes").index(index);
         if !file.upstreams.contains_key(&route.upstream) {
-            let known: Vec<&str> = file.upstreams.keys().map(String::as_str).collect();
-            let error = format!("there is no upstream `{}`; there are: {}", route.upstream, known.join(", "));
-            return Err((path.field("upstream"), error));
+            let known = file.upstreams.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+            let error = SettingError::UnknownUpstream { name: route.upstream.clone(), known };
+            return Err(error.at(path.field("upstream")));
         }
         let own = route.bodies.as_ref().map(|own| own.read(bodies, &path.field("bodies"))).transpose()?;
         routes.push(RouteSettings { bodies: own, ..read_route(route, &path)? });
@@ -240,14 +238,14 @@ fn settings(
     if let Some(text) = upstream {
         let addresses = text.split(',').map(|text| text.trim().parse::<UpstreamAddress>());
         let addresses = addresses.collect::<Result<Vec<_>, _>>();
-        let addresses = addresses.map_err(|error| (root.field("upstream"), error.to_string()))?;
+        let addresses = addresses.map_err(|error| SettingError::from(error).at(root.field("upstream")))?;
         routes.push(RouteSettings { upstream: "--upstream".to_owned(), ..RouteSettings::default() });
         upstreams.push(UpstreamSettings::new("--upstream", addresses));
     } else if let ([only], []) = (upstreams.as_slice(), routes.as_slice()) {
         routes.push(RouteSettings { upstream: only.name.clone(), ..RouteSettings::default() });
     }
     if routes.is_empty() {
-        return Err((section.clone(), NO_UPSTREAM.to_owned()));
+        return Err(SettingError::NoUpstream.at(section.clone()));
     }
     let defaults = ForwardedHeaders::default();
     Ok(GatewaySettings {
@@ -261,25 +259,24 @@ fn settings(
             via: file.forwarded.via.unwrap_or(defaults.via),
         },
         lookalikes: match file.header_doubles {
-            DoublesName::Drop => LookalikeHeaders::Drop,
-            DoublesName::Pass => LookalikeHeaders::Pass,
+            WrittenHeaderDoubles::Drop => LookalikeHeaders::Drop,
+            WrittenHeaderDoubles::Pass => LookalikeHeaders::Pass,
         },
     })
 }
 
-fn read_route(route: &RouteFile, path: &DocumentPath) -> Result<RouteSettings, Wrong> {
-    for (place, text) in route.paths.iter().enumerate() {
+fn read_route(route: &WrittenRoute, path: &DocumentPath) -> Result<RouteSettings, PlacedSettingError> {
+    for (index, text) in route.paths.iter().enumerate() {
         let error = match canonical(text) {
             Ok(_) => continue,
-            Err(PathError::NoSlash) => format!("`{text}` is not a path; it begins with a slash"),
-            Err(fault) => format!("`{text}` matches nothing: {fault}"),
+            Err(PathError::NoSlash) => SettingError::NotAPath(text.clone()),
+            Err(error) => SettingError::UnmatchablePath { path: text.clone(), error },
         };
-        return Err((path.field("paths").index(place), error));
+        return Err(error.at(path.field("paths").index(index)));
     }
-    if let Some(place) = route.hosts.iter().position(|text| !is_host_pattern(text)) {
-        let error =
-            format!("`{}` is not a host; write it like shop.example or *.example", route.hosts[place]);
-        return Err((path.field("hosts").index(place), error));
+    if let Some(index) = route.hosts.iter().position(|text| !is_host_pattern(text)) {
+        let error = SettingError::Host(route.hosts[index].clone());
+        return Err(error.at(path.field("hosts").index(index)));
     }
     let (hosts, paths) = (route.hosts.clone(), route.paths.clone());
     Ok(RouteSettings { hosts, paths, upstream: route.upstream.clone(), bodies: None })
@@ -291,21 +288,22 @@ fn is_host_pattern(text: &str) -> bool {
     matches!(text, "" | "*") || host::canonical(name).is_some_and(|name| !name.is_empty())
 }
 
-fn read_upstream(name: &str, file: &UpstreamFile, path: &DocumentPath) -> Result<UpstreamSettings, Wrong> {
+fn read_upstream(
+    name: &str,
+    file: &WrittenUpstream,
+    path: &DocumentPath,
+) -> Result<UpstreamSettings, PlacedSettingError> {
     if file.addresses.is_empty() {
-        return Err((
-            path.clone(),
-            "an upstream needs `addresses`, such as [http://10.0.0.5:3000]".to_owned(),
-        ));
+        return Err(SettingError::NoAddresses.at(path.clone()));
     }
     let addresses = file.addresses.iter().enumerate().map(|(index, text)| {
         text.parse::<UpstreamAddress>()
-            .map_err(|error| (path.field("addresses").index(index), error.to_string()))
+            .map_err(|error| SettingError::from(error).at(path.field("addresses").index(index)))
     });
     let mut upstream = UpstreamSettings::new(name, addresses.collect::<Result<_, _>>()?);
     upstream.balance = match file.balance {
-        BalanceName::LeastLoaded => Balance::LeastLoaded,
-        BalanceName::RoundRobin => Balance::RoundRobin,
+        WrittenBalance::LeastLoaded => Balance::LeastLoaded,
+        WrittenBalance::RoundRobin => Balance::RoundRobin,
     };
     for (setting, time, field) in [
         (&file.connect_timeout, &mut upstream.connect_time, "connect_timeout"),
@@ -317,19 +315,18 @@ fn read_upstream(name: &str, file: &UpstreamFile, path: &DocumentPath) -> Result
     upstream.retries = file.retries.unwrap_or(upstream.retries);
     upstream.most_failures = file.most_failures.unwrap_or(upstream.most_failures);
     if !(1..=1_000).contains(&upstream.most_failures) {
-        let error =
-            format!("`{}` is out of range: `most_failures` lies between 1 and 1000", upstream.most_failures);
-        return Err((path.field("most_failures"), error));
+        let (value, least, most) = (upstream.most_failures.to_string(), "1".to_owned(), "1000".to_owned());
+        let error = SettingError::OutOfRange { value, field: "most_failures", least, most };
+        return Err(error.at(path.field("most_failures")));
     }
     upstream.on_client_gone = match file.on_client_gone {
-        ClientGoneName::Finish => OnClientGone::Finish,
-        ClientGoneName::Cancel => OnClientGone::Cancel,
+        WrittenClientGone::Finish => OnClientGone::Finish,
+        WrittenClientGone::Cancel => OnClientGone::Cancel,
     };
     if let Some(health) = &file.health {
         let path = path.field("health");
         if !health.path.starts_with('/') {
-            let error = format!("`{}` is not a path; it begins with a slash", health.path);
-            return Err((path.field("path"), error));
+            return Err(SettingError::NotAPath(health.path.clone()).at(path.field("path")));
         }
         upstream.health = Some(HealthCheckSettings {
             path: health.path.clone(),
@@ -341,19 +338,13 @@ fn read_upstream(name: &str, file: &UpstreamFile, path: &DocumentPath) -> Result
 }
 
 fn duration(
-    setting: Option<&Setting>,
+    setting: Option<&TextOrNumber>,
     default: Duration,
     path: &DocumentPath,
-    field: &str,
-) -> Result<Duration, Wrong> {
+    field: &'static str,
+) -> Result<Duration, PlacedSettingError> {
     let Some(setting) = setting else { return Ok(default) };
-    let wrong = |error| (path.field(field), error);
-    let us = parse_duration_us(&setting.to_string()).map_err(wrong)?;
-    if !(1_000..=86_400_000_000).contains(&us) {
-        let error = format!("`{setting}` is out of range: `{field}` lies between 1ms and 1day");
-        return Err((path.field(field), error));
-    }
-    Ok(Duration::from_micros(us))
+    parse_duration(setting, field, DURATIONS_US).map_err(|error| error.at(path.field(field)))
 }
 
 #[cfg(test)]
@@ -367,7 +358,7 @@ mod tests {
             ("{ refusal_fast_path: true }", RefusalFastPath::Enabled),
             ("{ refusal_fast_path: false }", RefusalFastPath::Disabled),
         ] {
-            let file: GatewayFile = Document::parse("gateway.yaml", yaml).unwrap().decode().unwrap();
+            let file: WrittenGateway = Document::parse("gateway.yaml", yaml).unwrap().decode().unwrap();
             let gateway = read(None, Some("http://127.0.0.1:1"), Some(&file), &[]).unwrap().unwrap();
             assert_eq!(gateway.options.refusal_fast_path, expected, "{yaml}");
         }

@@ -1,11 +1,10 @@
-//! Which store, and how it is used.
+//! The store: its URL, and the `redis:` section of `tollgate.yaml`.
 
-use super::Setting;
+use super::setting_value::{SettingError, TextOrNumber, parse_duration};
 use serde::Deserialize;
 use std::path::PathBuf;
 use std::time::Duration;
 use tollgate_core::document::{Document, DocumentPath};
-use tollgate_core::rate::parse_duration_us;
 use tollgate_core::rules::lease_timing::lease_us;
 use tollgate_core::rules::short_forms::DurationText;
 use tollgate_limiter::{Emergency, FailureSettings};
@@ -13,48 +12,48 @@ use tollgate_redis::{RedisSettings, StoreUrl};
 
 /// Where states are kept.
 #[derive(Clone, Debug)]
-pub enum Store {
+pub enum StoreConfig {
     /// In this process.
     Memory,
     /// In Redis.
-    Redis(Box<SharedStore>),
+    Redis(Box<RedisConfig>),
 }
 
-/// A store that nodes share.
+/// A shared store.
 #[derive(Clone, Debug)]
-pub struct SharedStore {
-    /// Where it is.
+pub struct RedisConfig {
+    /// Its URL.
     pub url: StoreUrl,
     /// How it is used.
     pub settings: RedisSettings,
-    /// What is done without it.
+    /// What happens while it is unavailable.
     pub failure: FailureSettings,
 }
 
 /// The `redis:` section of `tollgate.yaml`.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct RedisFile {
+pub struct WrittenRedis {
     /// The longest that a decision waits for the store.
-    timeout: Option<Setting>,
-    /// How keys begin.
+    timeout: Option<TextOrNumber>,
+    /// The prefix of all keys.
     prefix: Option<String>,
-    /// 32 hexadecimal digits that all nodes share.
+    /// 32 hexadecimal digits, the same at all nodes.
     secret: Option<String>,
-    /// How many nodes there are, if they are not to be counted.
+    /// The number of nodes, instead of counting them.
     expected_nodes: Option<u32>,
-    /// What each node admits of its share under `on_store_failure: local`.
+    /// The factor on the share of each node under `on_store_failure: local`.
     local_factor: Option<f64>,
-    /// When each address is limited by itself.
-    emergency: Option<EmergencyName>,
-    /// What one address may do then.
+    /// When each client address is limited.
+    emergency: Option<WrittenEmergency>,
+    /// The limit of one address then.
     emergency_per_second: Option<u32>,
-    lease: Option<LeaseFile>,
+    lease: Option<WrittenLease>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct LeaseFile {
+struct WrittenLease {
     interval: Option<DurationText>,
     horizon: Option<DurationText>,
     most: Option<usize>,
@@ -62,31 +61,33 @@ struct LeaseFile {
 
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum EmergencyName {
+enum WrittenEmergency {
     Off,
     OnOutage,
     On,
 }
 
-/// What a flag says about the store, over what the file does.
+/// The flags that take precedence over the file.
 #[derive(Default)]
 pub struct StoreFlags {
-    /// Where it is.
+    /// The URL of the store.
     pub url: Option<String>,
-    /// The node's folder.
+    /// The data folder of the node.
     pub data: Option<PathBuf>,
-    /// When each address is limited by itself.
+    /// When each client address is limited.
     pub emergency: Option<String>,
 }
 
 /// The store that `flags` name, with its settings.
-pub fn read(flags: StoreFlags, file: &RedisFile) -> Result<Store, String> {
-    let emergency = flags.emergency.as_deref().map(emergency_name).transpose()?.or(file.emergency);
+pub fn read(flags: StoreFlags, file: Option<&WrittenRedis>) -> Result<StoreConfig, SettingError> {
+    let default = WrittenRedis::default();
+    let file = file.unwrap_or(&default);
+    let emergency = flags.emergency.as_deref().map(parse_emergency).transpose()?.or(file.emergency);
     let Some(text) = flags.url.filter(|text| !matches!(text.as_str(), "memory" | "memory:" | "memory://"))
     else {
-        return Ok(Store::Memory);
+        return Ok(StoreConfig::Memory);
     };
-    let url: StoreUrl = text.parse().map_err(|error: tollgate_redis::StoreUrlError| error.to_string())?;
+    let url: StoreUrl = text.parse()?;
     let mut settings = RedisSettings::default();
     settings.timeout = timeout(file.timeout.as_ref())?.unwrap_or(settings.timeout);
     if let Some(prefix) = &file.prefix {
@@ -106,80 +107,81 @@ pub fn read(flags: StoreFlags, file: &RedisFile) -> Result<Store, String> {
     }
     if let Some(emergency) = emergency {
         failure.emergency = match emergency {
-            EmergencyName::Off => Emergency::Off,
-            EmergencyName::OnOutage => Emergency::OnOutage,
-            EmergencyName::On => Emergency::On,
+            WrittenEmergency::Off => Emergency::Off,
+            WrittenEmergency::OnOutage => Emergency::OnOutage,
+            WrittenEmergency::On => Emergency::On,
         };
     }
     failure.emergency_per_second = file.emergency_per_second.unwrap_or(failure.emergency_per_second).max(1);
-    Ok(Store::Redis(Box::new(SharedStore { url, settings, failure })))
+    Ok(StoreConfig::Redis(Box::new(RedisConfig { url, settings, failure })))
 }
 
-/// Reports what is wrong with the address in the file.
+/// Reports an error in the URL of the file.
 pub fn check_url(document: &mut Document, store: Option<&str>) {
     let flags = StoreFlags { url: store.map(str::to_owned), ..StoreFlags::default() };
-    if let Err(error) = read(flags, &RedisFile::default()) {
-        document.error(&DocumentPath::root().field("store"), error, None);
+    if let Err(error) = read(flags, None) {
+        document.error(&DocumentPath::root().field("store"), error.to_string(), None);
     }
 }
 
-/// Reports what is wrong in the section where it stands.
-pub fn check(document: &mut Document, file: &RedisFile) {
+/// Reports the errors of the section.
+pub fn check(document: &mut Document, file: &WrittenRedis) {
     let section = DocumentPath::root().field("redis");
-    let mut wrong = |path: DocumentPath, error: Option<String>| {
+    let mut report = |path: DocumentPath, error: Option<SettingError>| {
         if let Some(error) = error {
-            document.error(&path, error, None);
+            document.error(&path, error.to_string(), None);
         }
     };
-    wrong(section.field("timeout"), timeout(file.timeout.as_ref()).err());
-    wrong(section.field("secret"), file.secret.as_deref().and_then(|text| secret(text).err()));
-    wrong(section.field("local_factor"), file.local_factor.and_then(|factor| permille(factor).err()));
+    report(section.field("timeout"), timeout(file.timeout.as_ref()).err());
+    report(section.field("secret"), file.secret.as_deref().and_then(|text| secret(text).err()));
+    report(section.field("local_factor"), file.local_factor.and_then(|factor| permille(factor).err()));
     if let Some(lease) = &file.lease {
         let path = section.field("lease");
-        wrong(path.field("interval"), lease_time(lease.interval).err());
-        wrong(path.field("horizon"), lease_time(lease.horizon).err());
+        report(path.field("interval"), lease_time(lease.interval).err());
+        report(path.field("horizon"), lease_time(lease.horizon).err());
     }
 }
 
-fn emergency_name(text: &str) -> Result<EmergencyName, String> {
+fn parse_emergency(text: &str) -> Result<WrittenEmergency, SettingError> {
     match text {
-        "off" => Ok(EmergencyName::Off),
-        "on_outage" | "on-outage" => Ok(EmergencyName::OnOutage),
-        "on" => Ok(EmergencyName::On),
-        _ => Err(format!("`{text}` is no state of an emergency; it is one of off, on_outage and on")),
+        "off" => Ok(WrittenEmergency::Off),
+        "on_outage" | "on-outage" => Ok(WrittenEmergency::OnOutage),
+        "on" => Ok(WrittenEmergency::On),
+        _ => Err(SettingError::Emergency(text.to_owned())),
     }
 }
 
-fn timeout(setting: Option<&Setting>) -> Result<Option<Duration>, String> {
-    let Some(setting) = setting else { return Ok(None) };
-    let us = parse_duration_us(&setting.to_string())?;
-    if !(1_000..=10_000_000).contains(&us) {
-        return Err(format!("`{setting}` is out of range: `timeout` lies between 1ms and 10s"));
-    }
-    Ok(Some(Duration::from_micros(us)))
+fn timeout(setting: Option<&TextOrNumber>) -> Result<Option<Duration>, SettingError> {
+    setting.map(|setting| parse_duration(setting, "timeout", 1_000..=10_000_000)).transpose()
 }
 
-/// What a rule may say of itself, the node says for all others.
-fn lease_time(written: Option<DurationText>) -> Result<Option<Duration>, String> {
-    let us = written.map(lease_us).transpose().map_err(|error| error.to_string())?;
+/// A lease time for all rules that set none themselves.
+fn lease_time(written: Option<DurationText>) -> Result<Option<Duration>, SettingError> {
+    let us = written.map(lease_us).transpose().map_err(|error| SettingError::Duration(error.to_string()))?;
     Ok(us.map(|us| Duration::from_micros(us.get().into())))
 }
 
-fn secret(text: &str) -> Result<[u8; 16], String> {
-    let bad = || "a secret is 32 hexadecimal digits, such as `openssl rand -hex 16` prints".to_owned();
+fn secret(text: &str) -> Result<[u8; 16], SettingError> {
     if text.len() != 32 || !text.is_ascii() {
-        return Err(bad());
+        return Err(SettingError::StoreSecret);
     }
     let mut secret = [0; 16];
     for (index, byte) in secret.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&text[2 * index..2 * index + 2], 16).map_err(|_| bad())?;
+        *byte =
+            u8::from_str_radix(&text[2 * index..2 * index + 2], 16).map_err(|_| SettingError::StoreSecret)?;
     }
     Ok(secret)
 }
 
-fn permille(factor: f64) -> Result<u32, String> {
+fn permille(factor: f64) -> Result<u32, SettingError> {
     if !(0.001..=1_000.0).contains(&factor) {
-        return Err(format!("`{factor}` is out of range: `local_factor` lies between 0.001 and 1000"));
+        let (least, most) = ("0.001".to_owned(), "1000".to_owned());
+        return Err(SettingError::OutOfRange {
+            value: factor.to_string(),
+            field: "local_factor",
+            least,
+            most,
+        });
     }
     Ok((factor * 1_000.0).round() as u32)
 }

@@ -127,8 +127,8 @@ fn a_pair_that_does_not_match_is_not_used() {
     let key = std::fs::read_to_string(files.path("key.pem")).unwrap();
     for (name, text, why) in [
         ("key.pem", other.key.as_str(), "does not match the certificate"),
-        ("key.pem", "", "no private key can be read"),
-        ("cert.pem", "no certificate", "no certificate can be read"),
+        ("key.pem", "", "cannot read a private key from"),
+        ("cert.pem", "no certificate", "cannot read a certificate from"),
     ] {
         let before = std::fs::read_to_string(files.path(name)).unwrap();
         files.replace(name, text);

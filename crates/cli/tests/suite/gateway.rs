@@ -39,15 +39,15 @@ fn in_one_line() {
     let upstream = format!("http://{}", upstream());
     let server =
         Server::from(&mut tollgate(["gateway", "--upstream", &upstream, "--gateway-listen", "127.0.0.1:0"]));
-    assert!(server.greeting.contains(&format!("to {upstream}")), "{}", server.greeting);
-    assert!(!server.greeting.contains("/v1/check"), "{}", server.greeting);
+    assert!(server.start_message.contains(&format!("to {upstream}")), "{}", server.start_message);
+    assert!(!server.start_message.contains("/v1/check"), "{}", server.start_message);
     let mut client = server.client();
     for _ in 0..5 {
         assert_eq!(client.get("/x").body, "hello");
     }
     assert_eq!(client.get("/x").status, 429, "the built-in example's rule");
     server.signal("TERM");
-    server.until_logged("stopped; every request was answered");
+    server.until_logged("stopped; all requests were drained");
     assert_eq!(server.ended().code(), Some(0));
 }
 
@@ -57,7 +57,7 @@ fn beside_the_checks() {
     command.env("TOLLGATE_UPSTREAM", upstream().to_string()).env("TOLLGATE_GATEWAY_LISTEN", "127.0.0.1:0");
     let server = Server::from(&mut command);
     assert_eq!(server.client().check("alice", "/").status, 200);
-    let (_, rest) = server.greeting.split_once("gateway http://").unwrap();
+    let (_, rest) = server.start_message.split_once("gateway http://").unwrap();
     let address = rest.split_once('/').unwrap().0.parse().unwrap();
     assert_eq!(Client::connect(address).get("/").body, "hello");
 }
@@ -163,7 +163,7 @@ fn what_is_wrong_is_said_with_its_place() {
         ),
         (
             "gateway:\n  upstreams: { a: { addresses: [x], most_failures: 0 } }\n",
-            "tollgate.yaml:2:52: error: `0` is out of range: `most_failures` lies between 1 and 1000",
+            "tollgate.yaml:2:52: error: `0` is out of range: `most_failures` must be between 1 and 1000",
         ),
         (
             "upstream: x\ngateway:\n  bodies: { min_rate: 5000000 }\n",
@@ -176,7 +176,7 @@ fn what_is_wrong_is_said_with_its_place() {
         ),
         (
             "upstream: x\ngateway: { refuse_for: 2days }\n",
-            "tollgate.yaml:2:24: error: `2days` is out of range: `refuse_for` lies between 1ms and 1day",
+            "tollgate.yaml:2:24: error: `2days` is out of range: `refuse_for` must be between 1ms and 1day",
         ),
     ] {
         std::fs::write(folder.path().join("tollgate.yaml"), config).unwrap();

@@ -64,7 +64,7 @@ fn later_they_block_nothing() {
         make(&files.path("rules.yaml"));
         server.until_logged("rule reload failed");
         server.signal("TERM");
-        server.until_logged("stopped; every request was answered");
+        server.until_logged("stopped; all requests were drained");
         assert_eq!(server.ended().code(), Some(0));
     }
 }

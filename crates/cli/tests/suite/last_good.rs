@@ -32,7 +32,7 @@ impl Machine {
     /// A node that kept its rules, and was killed.
     fn has_run(&self) {
         let server = Server::from(self.command().args(["--data", "data"]));
-        assert!(server.greeting.contains("  data    data\n"), "{}", server.greeting);
+        assert!(server.start_message.contains("  data    data\n"), "{}", server.start_message);
         wait_until("the rules are kept", || self.path("data/last-good-rules.yaml").exists());
         server.signal("KILL");
         server.ended();
@@ -54,7 +54,11 @@ fn goes_on_with_the_last_good_rules_until_the_file_is_good() {
         let server = Server::from(machine.command().args(["--data", "data"]));
         let line = server.until_logged("rule file cannot be used; the last good rules are in force");
         assert!(line.contains("ERROR") && line.contains("last-good-rules.yaml"), "{line}");
-        assert!(server.greeting.contains("the last good rules are in force"), "{}", server.greeting);
+        assert!(
+            server.start_message.contains("the last good rules are in force"),
+            "{}",
+            server.start_message
+        );
         let mut client = server.client();
         assert_eq!(client.get("/readyz").status, 200);
         assert_eq!(client.check("a", "/").json()["limit"], 100);

@@ -86,7 +86,7 @@ fn a_server_that_cannot_greet_serves() {
         let address = free();
         let mut command = tollgate(["serve", "--listen", &address.to_string()]);
         let mut server = Server::silent(command.stdout(stdout));
-        let line = server.until_logged("the greeting cannot be written to standard output");
+        let line = server.until_logged("start message cannot be written to standard output");
         assert!(line.contains("WARN"), "{line}");
         server.address = address;
         assert_eq!(server.client().check("alice", "/").status, 200);

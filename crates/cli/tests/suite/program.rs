@@ -106,7 +106,7 @@ pub struct Server {
     child: Killed,
     pub address: SocketAddr,
     /// What it said until it was ready.
-    pub greeting: String,
+    pub start_message: String,
     log: Receiver<String>,
 }
 
@@ -120,7 +120,7 @@ impl Server {
     pub fn silent(command: &mut Command) -> Self {
         let mut child = Killed(command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
         let log = lines(child.0.stderr.take().unwrap());
-        Self { child, address: SocketAddr::from(([0; 4], 0)), greeting: String::new(), log }
+        Self { child, address: SocketAddr::from(([0; 4], 0)), start_message: String::new(), log }
     }
 
     /// Runs a command that serves, and waits until it says where.
@@ -128,18 +128,18 @@ impl Server {
         let mut child = Killed(spawn(command));
         let said = lines(child.0.stdout.take().unwrap());
         let log = lines(child.0.stderr.take().unwrap());
-        let mut greeting = String::new();
-        while !greeting.ends_with("Ctrl-C stops it.\n") {
+        let mut start_message = String::new();
+        while !start_message.ends_with("Press Ctrl-C to stop.\n") {
             let Ok(line) = said.recv_timeout(PATIENCE) else {
-                panic!("it does not serve: {greeting}{}", log.try_iter().collect::<Vec<_>>().join("\n"));
+                panic!("it does not serve: {start_message}{}", log.try_iter().collect::<Vec<_>>().join("\n"));
             };
-            greeting += &line;
-            greeting.push('\n');
+            start_message += &line;
+            start_message.push('\n');
         }
-        let (_, address) = greeting.split_once("http").unwrap();
+        let (_, address) = start_message.split_once("http").unwrap();
         let address = address.trim_start_matches(['s', ':', '/']);
         let (address, _) = address.split_once('/').unwrap();
-        Self { child, address: address.parse().unwrap(), greeting, log }
+        Self { child, address: address.parse().unwrap(), start_message, log }
     }
 
     pub fn client(&self) -> Client {

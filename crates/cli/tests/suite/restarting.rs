@@ -74,7 +74,7 @@ fn a_node_that_restarts_in_an_outage_keeps_to_its_share() {
     machine.after_an_outage(&mut redis);
     for _ in 0..2 {
         let node = machine.node_with_data(&redis.url());
-        assert!(node.greeting.contains(&machine.data().display().to_string()), "{}", node.greeting);
+        assert!(node.start_message.contains(&machine.data().display().to_string()), "{}", node.start_message);
         assert_eq!(passes(&node), 10, "a third");
         // Not a farewell that the store could hear either.
         node.signal("KILL");
@@ -128,7 +128,7 @@ fn the_folder_is_found_in_each_of_its_places() {
         ("from-flag", &[systemd, variable], &flag),
     ] {
         let server = start(variables, arguments);
-        assert!(server.greeting.contains(folder), "{}", server.greeting);
+        assert!(server.start_message.contains(folder), "{}", server.start_message);
         until_kept(&machine.folder.path().join(folder).join("fleet.json"), &redis.url());
     }
     let server = start(&[], &[]);

@@ -209,7 +209,11 @@ fn a_store_that_cannot_be_reached_is_named_without_its_password() {
     let mut command = tollgate(["serve", "--listen", "127.0.0.1:0"]);
     command.env("TOLLGATE_LOG", "trace").env("TOLLGATE_STORE", &url);
     let server = Server::from(&mut command);
-    assert!(server.greeting.contains(&format!("redis://user:***@127.0.0.1:{port}")), "{}", server.greeting);
+    assert!(
+        server.start_message.contains(&format!("redis://user:***@127.0.0.1:{port}")),
+        "{}",
+        server.start_message
+    );
     server.client().check("a", "/");
     server.signal("TERM");
     let log = server.log_to_the_end();

@@ -6,13 +6,13 @@ use std::net::TcpListener;
 #[test]
 fn needs_nothing_to_begin() {
     let server = Server::start([""; 0]);
-    assert!(server.greeting.contains("built-in example"), "{}", server.greeting);
-    assert!(server.greeting.contains("memory, at most 512 MB"), "{}", server.greeting);
+    assert!(server.start_message.contains("built-in example"), "{}", server.start_message);
+    assert!(server.start_message.contains("memory, at most 512 MB"), "{}", server.start_message);
     let mut client = server.client();
     assert_eq!(client.get("/healthz").status, 200);
     assert_eq!(client.get("/readyz").status, 200);
     let statuses: Vec<u16> = (0..7).map(|_| client.check("alice", "/hello").status).collect();
-    assert_eq!(statuses, [200, 200, 200, 200, 200, 429, 429], "as the greeting promises");
+    assert_eq!(statuses, [200, 200, 200, 200, 200, 429, 429], "as the start_message promises");
     let refused = client.check("alice", "/hello");
     assert!(["1", "2"].contains(&refused.header("retry-after")), "{refused:?}");
     let other = client.check("bob", "/hello");
@@ -23,7 +23,7 @@ fn needs_nothing_to_begin() {
 fn takes_a_rule_file() {
     let path = example("orders.yaml");
     let server = Server::start(["--rules".as_ref(), path.as_os_str()]);
-    assert!(server.greeting.contains("orders.yaml (watched)"), "{}", server.greeting);
+    assert!(server.start_message.contains("orders.yaml (watched)"), "{}", server.start_message);
     let mut client = server.client();
     let reply = client.check("sk_prod_1", "/v1/orders");
     assert_eq!((reply.status, &reply.json()["rule"]), (200, &"orders".into()));

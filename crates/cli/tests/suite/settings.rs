@@ -20,12 +20,12 @@ fn serve_with(config: &str) -> Ended {
 #[test]
 fn a_flag_beats_the_environment_beats_the_file() {
     let folder = folder_with("store_memory: 16MB\nlisten: 127.0.0.1:0\n");
-    let greeting = |variable: Option<&str>, flag: Option<&str>| {
+    let start_message = |variable: Option<&str>, flag: Option<&str>| {
         let mut command = tollgate(["serve", "--config", "tollgate.yaml"]);
         command.current_dir(folder.path());
         command.envs(variable.map(|value| ("TOLLGATE_STORE_MEMORY", value)));
         command.args(flag.map(|value| ["--store-memory", value]).into_iter().flatten());
-        Server::from(&mut command).greeting.clone()
+        Server::from(&mut command).start_message.clone()
     };
     for (variable, flag, expected) in [
         (None, None, "at most 16 MB"),
@@ -33,8 +33,8 @@ fn a_flag_beats_the_environment_beats_the_file() {
         (None, Some("64MB"), "at most 64 MB"),
         (Some("32MB"), Some("64MB"), "at most 64 MB"),
     ] {
-        let greeting = greeting(variable, flag);
-        assert!(greeting.contains(expected), "{variable:?}, {flag:?}: {greeting}");
+        let start_message = start_message(variable, flag);
+        assert!(start_message.contains(expected), "{variable:?}, {flag:?}: {start_message}");
     }
 }
 
@@ -47,7 +47,7 @@ fn every_flag_has_a_variable() {
     command.env("TOLLGATE_CONFIG", path("tollgate.yaml")).env("TOLLGATE_RULES", path("rules.yaml"));
     command.env("TOLLGATE_LISTEN", "127.0.0.1:0").env("TOLLGATE_STORE", "memory");
     let server = Server::from(&mut command);
-    assert!(server.greeting.contains("at most 16 MB"), "{}", server.greeting);
+    assert!(server.start_message.contains("at most 16 MB"), "{}", server.start_message);
     assert_eq!(server.client().check("a", "/").json()["rule"], "mine");
 }
 
@@ -55,7 +55,7 @@ fn every_flag_has_a_variable() {
 fn an_emergency_has_three_states() {
     let ended = run(&mut tollgate(["serve", "--emergency", "maybe"]));
     assert_eq!(ended.code, Some(1), "{ended:?}");
-    assert!(ended.stderr.contains("`maybe` is no state of an emergency; it is one of off, on_outage and on"));
+    assert!(ended.stderr.contains("`maybe` is not a value of `emergency`; use off, on_outage or on"));
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn an_empty_variable_says_nothing() {
         command.env(format!("TOLLGATE_{name}"), "");
     }
     let server = Server::from(&mut command);
-    assert!(server.greeting.contains("at most 512 MB"), "{}", server.greeting);
+    assert!(server.start_message.contains("at most 512 MB"), "{}", server.start_message);
 }
 
 #[test]
@@ -135,15 +135,15 @@ fn what_has_no_effect_is_an_error() {
             &gateway[..],
             "--listen",
             "127.0.0.1:0",
-            "error: --listen has no effect: `tollgate gateway` answers no checks",
+            "error: --listen has no effect: `tollgate gateway` has no check API",
         ),
+        (&["serve"], "--emergency", "on", "error: --emergency has no effect: it applies to a shared store"),
         (
             &["serve"],
-            "--emergency",
-            "on",
-            "error: --emergency has no effect: it is about a store that nodes share",
+            "--data",
+            "x",
+            "error: --data has no effect: there is neither a rule file nor a shared store",
         ),
-        (&["serve"], "--data", "x", "error: --data has no effect: there is neither a rule file nor a store"),
     ] {
         let ended = run(tollgate(command).args([flag, value]));
         assert_eq!((ended.code, ended.stdout.as_str()), (Some(1), ""), "{flag}");

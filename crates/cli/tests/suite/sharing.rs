@@ -33,7 +33,7 @@ fn two_nodes_enforce_one_limit_and_one_that_stops_leaves_nothing_behind() {
     let redis = RedisServer::start(&[]);
     let folder = rule_file("rules: [{ id: one, limit: 200/h }]");
     let (one, two) = (node(&redis.url(), &folder), node(&redis.url(), &folder));
-    assert!(one.greeting.contains(&redis.url()), "{}", one.greeting);
+    assert!(one.start_message.contains(&redis.url()), "{}", one.start_message);
     let (mut at_one, mut at_two) = (one.client(), two.client());
     let passes = |client: &mut Client, most: usize| {
         (0..most).take_while(|_| client.check("alice", "/").status == 200).count()

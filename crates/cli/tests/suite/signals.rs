@@ -24,7 +24,7 @@ fn neither_hangup_nor_user1_ends_a_server_that_has_nothing_to_reload() {
     server.signal("USR1");
     assert_eq!(client.check("alice", "/").status, 200, "on the same connection");
     server.signal("TERM");
-    server.until_logged("stopped; every request was answered");
+    server.until_logged("stopped; all requests were drained");
     assert_eq!(server.ended().code(), Some(0));
 }
 
@@ -99,7 +99,7 @@ fn a_second_signal_stops_at_once() {
         server.signal("HUP");
         server.until_logged("reloading");
         server.signal(second);
-        let line = server.until_logged("stopped at once by a second signal");
+        let line = server.until_logged("stopped by a second signal");
         assert!(line.contains("WARN"), "{line}");
         assert_eq!(server.ended().code(), Some(code), "{first}, {second}");
     }
@@ -115,6 +115,6 @@ fn a_start_that_hangs_can_be_stopped() {
     let server = Server::silent(tollgate(["gateway", "--config"]).arg(folder.path().join("tollgate.yaml")));
     server.until_logged("rules in force");
     server.signal("TERM");
-    server.until_logged("stopped before it served");
+    server.until_logged("stopped before the start was complete");
     assert_eq!(server.ended().code(), Some(0));
 }

@@ -27,8 +27,8 @@ fn it_shows_both_routings_and_what_more_would_need() {
     let ended = simulate(&[&SMALL[..], &["--limit", "100/s"]].concat());
     assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "{}", ended.stdout);
     assert_eq!(row(&ended, "admitted above a limit, at worst"), ["none", "none"]);
-    assert_eq!(row(&ended, "from clients that kept their limits"), ["0.000 %", "0.000 %"]);
-    for name in ["checks ", "decided without asking Redis", "charges a second, each primary"] {
+    assert_eq!(row(&ended, "from clients within their limits"), ["0.000 %", "0.000 %"]);
+    for name in ["checks ", "decided without a Redis call", "charges per second, each primary"] {
         assert_eq!(row(&ended, name).len(), 2, "{name}");
     }
     let needs: Vec<&str> = ended.stdout.lines().filter(|line| line.trim_start().contains(" M  ")).collect();

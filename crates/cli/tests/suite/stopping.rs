@@ -9,7 +9,7 @@ fn signals_end_it_well() {
         let server = Server::start([""; 0]);
         assert_eq!(server.client().check("alice", "/").status, 200);
         server.signal(signal);
-        server.until_logged("stopped; every request was answered");
+        server.until_logged("stopped; all requests were drained");
         assert_eq!(server.ended().code(), Some(0), "{signal}");
     }
 }

@@ -1,34 +1,36 @@
-//! How slow bodies may be: `bodies:` of the gateway, and of a route.
+//! The `bodies:` section of the gateway and of a route: how slow a body may be.
 
-use super::super::Setting;
-use super::{Wrong, duration};
+use super::super::setting_value::{PlacedSettingError, SettingError, TextOrNumber};
+use super::duration;
 use serde::Deserialize;
 use tollgate_core::document::DocumentPath;
 use tollgate_gateway::settings::BodyLimits;
 use tollgate_listen::MinRate;
 
-/// More than this would cut off clients on links that are in use.
-const HIGHEST_MIN_RATE: u32 = 1_000_000;
+/// A higher rate would disconnect clients on links that are in use.
+const MAX_MIN_RATE: u32 = 1_000_000;
 
 /// A `bodies:` section.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct BodiesFile {
+pub(super) struct WrittenBodyLimits {
     min_rate: Option<u32>,
-    grace: Option<Setting>,
-    total_timeout: Option<Setting>,
+    grace: Option<TextOrNumber>,
+    total_timeout: Option<TextOrNumber>,
 }
 
-impl BodiesFile {
-    /// What it says, and `defaults` for what it does not say.
-    pub(super) fn read(&self, defaults: BodyLimits, path: &DocumentPath) -> Result<BodyLimits, Wrong> {
+impl WrittenBodyLimits {
+    /// The limits, with `defaults` for absent ones.
+    pub(super) fn read(
+        &self,
+        defaults: BodyLimits,
+        path: &DocumentPath,
+    ) -> Result<BodyLimits, PlacedSettingError> {
         let usual = defaults.min_rate.unwrap_or_default();
         let rate = self.min_rate.unwrap_or(defaults.min_rate.map_or(0, |least| least.bytes_per_second));
-        if rate > HIGHEST_MIN_RATE {
-            let error = format!(
-                "`{rate}` is out of range: `min_rate` is in bytes per second, at most {HIGHEST_MIN_RATE}; 0 for none"
-            );
-            return Err((path.field("min_rate"), error));
+        if rate > MAX_MIN_RATE {
+            let error = SettingError::MinRate { rate, most: MAX_MIN_RATE };
+            return Err(error.at(path.field("min_rate")));
         }
         let grace = duration(self.grace.as_ref(), usual.grace, path, "grace")?;
         let total_time = match &self.total_timeout {
@@ -45,9 +47,9 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    fn file(min_rate: Option<u32>, grace: Option<&str>, total_timeout: Option<&str>) -> BodiesFile {
-        let setting = |text: Option<&str>| text.map(|text| Setting::Text(text.to_owned()));
-        BodiesFile { min_rate, grace: setting(grace), total_timeout: setting(total_timeout) }
+    fn file(min_rate: Option<u32>, grace: Option<&str>, total_timeout: Option<&str>) -> WrittenBodyLimits {
+        let setting = |text: Option<&str>| text.map(|text| TextOrNumber::Text(text.to_owned()));
+        WrittenBodyLimits { min_rate, grace: setting(grace), total_timeout: setting(total_timeout) }
     }
 
     #[test]

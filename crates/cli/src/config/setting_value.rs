@@ -1,0 +1,156 @@
+//! The values of settings, and the errors in them.
+
+use serde::Deserialize;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::time::Duration;
+use tollgate_core::document::DocumentPath;
+use tollgate_core::path::PathError;
+use tollgate_core::rate::{duration_text, parse_duration_us};
+use tollgate_gateway::settings::UpstreamAddressError;
+use tollgate_redis::StoreUrlError;
+
+const SMALLEST_SIZE: usize = 1 << 20;
+
+/// A text, or a number that means the same without quotes.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+pub enum TextOrNumber {
+    Text(String),
+    Number(u64),
+}
+
+impl fmt::Display for TextOrNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(text) => f.write_str(text),
+            Self::Number(number) => write!(f, "{number}"),
+        }
+    }
+}
+
+/// Why the value of a setting cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum SettingError {
+    #[error("`{0}` is not an address to listen on; write it like 127.0.0.1:8080")]
+    ListenAddress(String),
+    #[error("`{0}` is not a size of at least 1MB; write it like 64MB or 2GB")]
+    Size(String),
+    /// The message of core's parser.
+    #[error("{0}")]
+    Duration(String),
+    #[error("`{value}` is out of range: `{field}` must be between {least} and {most}")]
+    OutOfRange { value: String, field: &'static str, least: String, most: String },
+    #[error("`{rate}` is out of range: `min_rate` is in bytes per second, at most {most}; 0 for none")]
+    MinRate { rate: u32, most: u32 },
+    #[error("{0}")]
+    StoreUrl(#[from] StoreUrlError),
+    #[error("`{0}` is not a value of `emergency`; use off, on_outage or on")]
+    Emergency(String),
+    #[error("a secret is 32 hexadecimal digits, such as `openssl rand -hex 16` prints")]
+    StoreSecret,
+    #[error("a gateway needs an upstream: --upstream http://127.0.0.1:3000")]
+    NoUpstream,
+    #[error("there is no upstream `{name}`; there are: {known}")]
+    UnknownUpstream { name: String, known: String },
+    #[error("an upstream needs `addresses`, such as [http://10.0.0.5:3000]")]
+    NoAddresses,
+    #[error("{0}")]
+    UpstreamAddress(#[from] UpstreamAddressError),
+    #[error("`{0}` is not a path; it begins with a slash")]
+    NotAPath(String),
+    #[error("`{path}` matches nothing: {error}")]
+    UnmatchablePath { path: String, error: PathError },
+    #[error("`{0}` is not a host; write it like shop.example or *.example")]
+    Host(String),
+}
+
+/// An error in the settings file, with its place.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct PlacedSettingError {
+    pub path: DocumentPath,
+    pub error: SettingError,
+}
+
+impl SettingError {
+    pub fn at(self, path: DocumentPath) -> PlacedSettingError {
+        PlacedSettingError { path, error: self }
+    }
+}
+
+/// An address to listen on. `:8080` and `8080` mean the loopback address.
+pub fn parse_address(text: &str) -> Result<SocketAddr, SettingError> {
+    let port = text.strip_prefix(':').unwrap_or(text).parse::<u16>();
+    if let Ok(port) = port {
+        return Ok(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port));
+    }
+    let named = text.replacen("localhost:", "127.0.0.1:", 1);
+    named.parse().map_err(|_| SettingError::ListenAddress(text.to_owned()))
+}
+
+/// A number of bytes, at least 1 MB.
+pub fn parse_size(text: &str) -> Result<usize, SettingError> {
+    let error = || SettingError::Size(text.to_owned());
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic() || c == ' ');
+    let unit = match text[digits.len()..].trim().to_ascii_lowercase().as_str() {
+        "mb" | "mib" | "m" => 20,
+        "gb" | "gib" | "g" => 30,
+        "kb" | "kib" | "k" => 10,
+        "" => 0,
+        _ => return Err(error()),
+    };
+    let number: usize = digits.parse().map_err(|_| error())?;
+    let bytes = number.checked_mul(1 << unit).ok_or_else(error)?;
+    if bytes < SMALLEST_SIZE { Err(error()) } else { Ok(bytes) }
+}
+
+/// The duration of `field`, within `range` of microseconds.
+pub fn parse_duration(
+    setting: &TextOrNumber,
+    field: &'static str,
+    range: RangeInclusive<u64>,
+) -> Result<Duration, SettingError> {
+    let us =
+        parse_duration_us(&setting.to_string()).map_err(|error| SettingError::Duration(error.to_string()))?;
+    if !range.contains(&us) {
+        let (least, most) = (duration_text(*range.start()), duration_text(*range.end()));
+        return Err(SettingError::OutOfRange { value: setting.to_string(), field, least, most });
+    }
+    Ok(Duration::from_micros(us))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_have_short_forms() {
+        for (text, expected) in [
+            ("127.0.0.1:8080", "127.0.0.1:8080"),
+            (":9000", "127.0.0.1:9000"),
+            ("9000", "127.0.0.1:9000"),
+            ("localhost:80", "127.0.0.1:80"),
+            ("0.0.0.0:80", "0.0.0.0:80"),
+            ("[::1]:80", "[::1]:80"),
+        ] {
+            assert_eq!(parse_address(text).unwrap().to_string(), expected, "{text}");
+        }
+        for text in ["", "here", "127.0.0.1", "1.2.3.4:99999"] {
+            assert!(parse_address(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_have_units() {
+        for (text, expected) in
+            [("64MB", 64 << 20), ("2 GB", 2 << 30), ("1048576", 1 << 20), ("1024kb", 1 << 20)]
+        {
+            assert_eq!(parse_size(text).unwrap(), expected, "{text}");
+        }
+        for text in ["", "MB", "-1MB", "1", "64 pounds", "99999999999999GB"] {
+            assert!(parse_size(text).is_err(), "{text}");
+        }
+    }
+}
