@@ -15,9 +15,8 @@ struct CommandLine {
 /// A command and its arguments.
 #[derive(Subcommand)]
 pub enum TollgateCommand {
-    /// Run a node: the check API, and a gateway if there is an upstream
-    ///
-    /// Without arguments: example rules, state in memory, on 127.0.0.1:8080.
+    /// Run a node: the check API, and a gateway if there is an upstream. Without arguments: example rules, on
+    /// 127.0.0.1:8080
     #[command(after_help = LOG_HELP)]
     Serve(config::ServeArgs),
     /// Run a node with the gateway only: a reverse proxy that limits requests

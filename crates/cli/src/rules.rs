@@ -18,6 +18,7 @@ use tollgate_limiter::{Clock, file};
 pub enum RulesCommand {
     /// Check rule files, and show all of their errors
     Check {
+        /// Rule files
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
         /// Settings file of the server that will use them: adds warnings about features that its doors do not support
@@ -26,6 +27,7 @@ pub enum RulesCommand {
     },
     /// Run the tests in rule files, on a virtual clock
     Test {
+        /// Rule files
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
     },
@@ -37,6 +39,7 @@ pub enum RulesCommand {
 
 #[derive(Args)]
 pub struct ExplainArgs {
+    /// Rule file
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// API key
