@@ -1,8 +1,57 @@
-//! The accept loop of Tollgate's servers: from a TCP listener and a service to a server that drains.
+//! The HTTP accept loop of Tollgate's servers, for hyper services.
 //!
-//! [`serve()`] accepts connections, speaks HTTP/1.1 or HTTP/2 over TCP or TLS, and calls one hyper service for each
-//! connection. [`ConnectionLimits`] bounds what one client address may hold, [`MinRate`] says how slow a client may be, and
-//! [`Framing::Strict`] refuses requests whose end is ambiguous.
+//! [`serve()`] accepts connections from a TCP listener, with or without TLS, and answers HTTP/1.1 and HTTP/2 with one hyper
+//! service for each connection. At shutdown it drains. Everything that a client can make it hold is bounded ([`ServeOptions`]).
+//!
+//! ```no_run
+//! use http::{Request, Response};
+//! use hyper::body::Incoming;
+//! use hyper::service::service_fn;
+//! use std::convert::Infallible;
+//! use tollgate_listen::{ConnectionLimitOptions, ConnectionLimits, ListenerSetup, Peer, ServeOptions, serve};
+//!
+//! # async fn run() -> std::io::Result<()> {
+//! let listener = tokio::net::TcpListener::bind("127.0.0.1:8080").await?;
+//! let limits = Some(ConnectionLimits::new(ConnectionLimitOptions::default()));
+//! let setup = ListenerSetup { tls: None, limits };
+//! let connect = |_peer: Peer| {
+//!     service_fn(async |_: Request<Incoming>| Ok::<_, Infallible>(Response::new("hello\n".to_owned())))
+//! };
+//! let shutdown = std::future::pending(); // A signal, in a real server.
+//! let cut_connections = serve(listener, setup, connect, shutdown, ServeOptions::default()).await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`ConnectionLimits`] bounds the open connections of a client address, and refuses an address for a while after too many
+//! refused requests in a row:
+//!
+//! ```
+//! use tollgate_listen::{AddressVerdict, ConnectionLimitOptions, ConnectionLimits, ConnectionRefusal};
+//!
+//! # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+//! let options = ConnectionLimitOptions { most_rejections: 2, ..ConnectionLimitOptions::default() };
+//! let limits = ConnectionLimits::new(options);
+//! let client = "192.0.2.1".parse().unwrap();
+//! let connection = limits.admit(client).unwrap().unwrap();
+//! assert_eq!(connection.record_refusal(), AddressVerdict::Accepted);
+//! assert_eq!(connection.record_refusal(), AddressVerdict::Refused);
+//! assert_eq!(limits.admit(client).unwrap_err(), ConnectionRefusal::AddressRefused);
+//! # });
+//! ```
+//!
+//! # What matters
+//!
+//! | | |
+//! |---|---|
+//! | [`serve()`], [`ServeOptions`], [`ListenerSetup`] | the accept loop |
+//! | [`Peer`] | the client's end of a connection, for its service |
+//! | [`ServerCertificate`] | TLS certificates that can be replaced while connections are open |
+//! | [`ConnectionLimits`] | limits of each client address |
+//! | [`Framing::Strict`] | refuses requests whose end is ambiguous (request smuggling) |
+//! | [`MinRate`], [`SendLimits`], [`PeerWait`] | how slow a client may be |
+//! | [`RefusalFastPath`] | answers repeated requests of a refused client before they are parsed |
+//! | [`read_body`] | reads a request body, bounded in size and time |
 
 mod connection;
 mod connection_activity;

@@ -1,6 +1,6 @@
-//! What stands in the bodies of refusals, letter for letter.
+//! The bodies of refusals and errors, byte for byte.
 
-use crate::decisions::Setting;
+use crate::decisions::TestLimiter;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
 use http_body_util::BodyExt;
@@ -17,7 +17,7 @@ fn refusal(decision: &Decision, accept: &[&'static str]) -> Option<FullResponse>
 }
 
 /// Status, content type and body.
-fn shown(answer: FullResponse) -> (u16, String, String) {
+fn content(answer: FullResponse) -> (u16, String, String) {
     let status = answer.status().as_u16();
     let kind = answer.headers()["content-type"].to_str().unwrap().to_owned();
     let mut collected = Box::pin(answer.into_body().collect());
@@ -30,9 +30,9 @@ fn shown(answer: FullResponse) -> (u16, String, String) {
 
 #[test]
 fn over_the_limit() {
-    let setting = Setting::orders();
-    setting.ask("sk_1", 100);
-    let (status, kind, body) = shown(refusal(&setting.ask("sk_1", 60), &[]).unwrap());
+    let limiter = TestLimiter::orders();
+    limiter.check("sk_1", 100);
+    let (status, kind, body) = content(refusal(&limiter.check("sk_1", 60), &[]).unwrap());
     assert_eq!((status, kind.as_str()), (429, "application/json"));
     assert_eq!(
         body,
@@ -42,19 +42,19 @@ fn over_the_limit() {
 
 #[test]
 fn one_is_singular() {
-    let setting = Setting::new("rules: [{ id: once, algorithm: fixed_window, limit: 1/s }]");
-    setting.ask("sk_1", 1);
-    let (_, _, body) = shown(refusal(&setting.ask("sk_1", 1), &[]).unwrap());
+    let limiter = TestLimiter::new("rules: [{ id: once, algorithm: fixed_window, limit: 1/s }]");
+    limiter.check("sk_1", 1);
+    let (_, _, body) = content(refusal(&limiter.check("sk_1", 1), &[]).unwrap());
     assert!(body.contains(r#""message":"Rate limit of 1 request per 1 second exceeded""#), "{body}");
 }
 
 #[test]
 fn over_the_limit_as_problem_details() {
-    let setting = Setting::orders();
-    setting.ask("sk_1", 100);
-    let answer = refusal(&setting.ask("sk_1", 60), &["application/problem+json"]).unwrap();
+    let limiter = TestLimiter::orders();
+    limiter.check("sk_1", 100);
+    let answer = refusal(&limiter.check("sk_1", 60), &["application/problem+json"]).unwrap();
     assert_eq!(answer.headers()["retry-after"], "36");
-    let (status, kind, body) = shown(answer);
+    let (status, kind, body) = content(answer);
     assert_eq!((status, kind.as_str()), (429, "application/problem+json"));
     assert_eq!(
         body,
@@ -63,10 +63,10 @@ fn over_the_limit_as_problem_details() {
 }
 
 #[test]
-fn problem_details_only_for_those_who_ask() {
-    let setting = Setting::orders();
-    setting.ask("sk_1", 100);
-    let decision = setting.ask("sk_1", 1);
+fn problem_details_are_sent_to_clients_that_accept_them() {
+    let limiter = TestLimiter::orders();
+    limiter.check("sk_1", 100);
+    let decision = limiter.check("sk_1", 1);
     let table: [(&[&str], bool); 11] = [
         (&[], false),
         (&["*/*"], false),
@@ -81,27 +81,27 @@ fn problem_details_only_for_those_who_ask() {
         (&["application/problem+json;q=nonsense"], true),
     ];
     for (accept, problem) in table {
-        let (_, kind, _) = shown(refusal(&decision, accept).unwrap());
+        let (_, kind, _) = content(refusal(&decision, accept).unwrap());
         assert_eq!(kind == "application/problem+json", problem, "{accept:?}");
     }
 }
 
 #[test]
 fn on_the_deny_list() {
-    let answer = refusal(&Setting::orders().ask("sk_bad", 1), &["application/problem+json"]).unwrap();
+    let answer = refusal(&TestLimiter::orders().check("sk_bad", 1), &["application/problem+json"]).unwrap();
     let expected = r#"{"error":{"code":"DENIED","message":"This client is on the deny list"}}"#;
-    assert_eq!(shown(answer), (403, "application/json".to_owned(), expected.to_owned()));
+    assert_eq!(content(answer), (403, "application/json".to_owned(), expected.to_owned()));
 }
 
 #[test]
-fn who_may_pass_is_not_refused() {
-    let setting = Setting::orders();
-    assert!(refusal(&setting.ask("sk_1", 1), &[]).is_none());
-    assert!(refusal(&setting.ask("sk_internal_1", 1), &[]).is_none());
+fn admitted_requests_have_no_refusal() {
+    let limiter = TestLimiter::orders();
+    assert!(refusal(&limiter.check("sk_1", 1), &[]).is_none());
+    assert!(refusal(&limiter.check("sk_internal_1", 1), &[]).is_none());
 }
 
 #[test]
-fn faults() {
+fn errors() {
     let cost = InvalidRequest::CostAboveLimit { rule: "orders".to_owned(), limit: 100, cost: 101 };
     let table: [(HttpError, u16, &str); 7] = [
         (
@@ -140,9 +140,9 @@ fn faults() {
             r#"{"error":{"code":"REQUEST_TIMEOUT","message":"the body did not arrive in time"}}"#,
         ),
     ];
-    for (fault, status, body) in table {
-        let answer = fault.response();
-        assert!(answer.headers().get("retry-after").is_none(), "waiting does not mend a request");
-        assert_eq!(shown(answer), (status, "application/json".to_owned(), body.to_owned()));
+    for (error, status, body) in table {
+        let answer = error.response();
+        assert!(answer.headers().get("retry-after").is_none(), "a retry would not help");
+        assert_eq!(content(answer), (status, "application/json".to_owned(), body.to_owned()));
     }
 }

@@ -1,13 +1,12 @@
-//! The ways around a limit that people try. None of them is a second quota, and what stands behind the layer
-//! is asked for the path that was matched.
+//! Known ways to bypass a limit. None gives a second quota, and the inner service gets the path that was matched.
 
-use crate::gatehouse::{Ask, Gatehouse, ask};
+use crate::limited_service::{LimitedService, TestRequest, get};
 use crate::tokens::{Signer, hs256_with, unsigned};
 use http::Uri;
 use serde_json::json;
 use tollgate_testbed::bypass::{self, BypassOutcome, BypassSpelling};
 
-/// One request a minute on each count.
+/// One request a minute by each identity.
 const RULES: &str = "
 rules:
   - { id: login, endpoint: /login, key: ip, algorithm: fixed_window, limit: 1/min }
@@ -17,41 +16,49 @@ rules:
 ";
 const BEHIND_PROXIES: &str = "client_ip: { trusted: [10.0.0.0/8, '::ffff:192.168.0.0/112'] }";
 
-/// Spends the quota with `first`, and finds all of `others` limited.
-async fn all_one(gatehouse: &Gatehouse, first: Ask, others: impl IntoIterator<Item = Ask>) {
-    assert_eq!(gatehouse.tell(first.clone()).await.status, 200, "{first:?}");
+/// Spends the quota with `first`; all of `others` are refused.
+async fn share_one_quota(
+    service: &LimitedService,
+    first: TestRequest,
+    others: impl IntoIterator<Item = TestRequest>,
+) {
+    assert_eq!(service.send(first.clone()).await.status, 200, "{first:?}");
     for other in others {
-        assert_eq!(gatehouse.tell(other.clone()).await.status, 429, "{other:?}");
+        assert_eq!(service.send(other.clone()).await.status, 429, "{other:?}");
     }
 }
 
 #[tokio::test]
-async fn a_stranger_cannot_name_another_address() {
+async fn untrusted_peers_cannot_claim_an_address() {
     let spoofs = ["1.2.3.4", "10.0.0.1, 1.2.3.4", "127.0.0.1", "::1", "garbage", ""];
     let forwarded = ["for=1.2.3.4", "for=\"[2001:db8::1]:80\""];
     for identity in ["", BEHIND_PROXIES] {
-        let gatehouse = Gatehouse::new(RULES, identity);
-        let asks = spoofs.iter().map(|spoof| ask("203.0.113.9", "/login").with("x-forwarded-for", *spoof));
-        let lines = ask("203.0.113.9", "/login")
+        let service = LimitedService::new(RULES, identity);
+        let asks = spoofs.iter().map(|spoof| get("203.0.113.9", "/login").with("x-forwarded-for", *spoof));
+        let lines = get("203.0.113.9", "/login")
             .with("x-forwarded-for", "1.1.1.1")
             .with("x-forwarded-for", "2.2.2.2");
-        let others = forwarded.iter().map(|spoof| ask("203.0.113.9", "/login").with("forwarded", *spoof));
-        let real = ask("203.0.113.9", "/login").with("x-real-ip", "1.2.3.4").with("client-ip", "1.2.3.4");
-        let mapped = ask("::ffff:203.0.113.9", "/login");
-        all_one(&gatehouse, ask("203.0.113.9", "/login"), asks.chain(others).chain([lines, real, mapped]))
-            .await;
+        let others = forwarded.iter().map(|spoof| get("203.0.113.9", "/login").with("forwarded", *spoof));
+        let real = get("203.0.113.9", "/login").with("x-real-ip", "1.2.3.4").with("client-ip", "1.2.3.4");
+        let mapped = get("::ffff:203.0.113.9", "/login");
+        share_one_quota(
+            &service,
+            get("203.0.113.9", "/login"),
+            asks.chain(others).chain([lines, real, mapped]),
+        )
+        .await;
     }
 }
 
 #[tokio::test]
-async fn behind_a_proxy_only_its_own_word_counts() {
-    let gatehouse = Gatehouse::new(RULES, BEHIND_PROXIES);
+async fn only_the_address_that_a_trusted_proxy_adds_counts() {
+    let service = LimitedService::new(RULES, BEHIND_PROXIES);
     let through = |lines: &[&str]| {
-        let asked = ask("10.0.0.1", "/login");
+        let asked = get("10.0.0.1", "/login");
         lines.iter().fold(asked, |asked, line| asked.with("x-forwarded-for", *line))
     };
-    all_one(
-        &gatehouse,
+    share_one_quota(
+        &service,
         through(&["203.0.113.9"]),
         [
             through(&["1.2.3.4, 203.0.113.9"]),
@@ -66,28 +73,32 @@ async fn behind_a_proxy_only_its_own_word_counts() {
     )
     .await;
     // Another client of the same proxy has a quota of its own.
-    assert_eq!(gatehouse.tell(through(&["203.0.113.10"])).await.status, 200);
-    // What cannot be read is whoever sent it: here the proxy.
-    all_one(&gatehouse, through(&["unknown"]), [through(&["1.2.3.4, _hidden"]), ask("10.0.0.1", "/login")])
-        .await;
+    assert_eq!(service.send(through(&["203.0.113.10"])).await.status, 200);
+    // A line that cannot be parsed counts as the peer: here the proxy.
+    share_one_quota(
+        &service,
+        through(&["unknown"]),
+        [through(&["1.2.3.4, _hidden"]), get("10.0.0.1", "/login")],
+    )
+    .await;
 }
 
 #[tokio::test]
 async fn an_ipv6_network_is_one_client() {
-    let gatehouse = Gatehouse::new(RULES, BEHIND_PROXIES);
-    let rotated = (0..20).map(|host| ask(&format!("2001:db8:1:2:{host:x}::{host:x}"), "/login"));
-    let forwarded = ask("10.0.0.1", "/login").with("x-forwarded-for", "2001:db8:1:2:ffff::1");
-    all_one(&gatehouse, ask("2001:db8:1:2::1", "/login"), rotated.chain([forwarded])).await;
-    assert_eq!(gatehouse.tell(ask("2001:db8:1:3::1", "/login")).await.status, 200);
+    let service = LimitedService::new(RULES, BEHIND_PROXIES);
+    let rotated = (0..20).map(|host| get(&format!("2001:db8:1:2:{host:x}::{host:x}"), "/login"));
+    let forwarded = get("10.0.0.1", "/login").with("x-forwarded-for", "2001:db8:1:2:ffff::1");
+    share_one_quota(&service, get("2001:db8:1:2::1", "/login"), rotated.chain([forwarded])).await;
+    assert_eq!(service.send(get("2001:db8:1:3::1", "/login")).await.status, 200);
 }
 
-/// The table of all doors. What cannot even be a [`Uri`] is refused by the server before the layer sees it.
+/// The table of all doors. What is no valid [`Uri`] is refused by the server before the layer.
 #[tokio::test]
-async fn no_spelling_is_a_way_around_a_limit() {
-    let gatehouse = Gatehouse::new(bypass::RULES, "");
+async fn no_spelling_of_a_path_bypasses_a_limit() {
+    let service = LimitedService::new(bypass::RULES, "");
     for (number, row) in bypass::bypasses().enumerate() {
         let ask_for = |target: &str, host: &str| {
-            let with_host = ask("203.0.113.9", target).with("host", host);
+            let with_host = get("203.0.113.9", target).with("host", host);
             with_host.with("x-api-key", format!("row-{number}"))
         };
         let (target, host) = match row.spelling {
@@ -97,28 +108,28 @@ async fn no_spelling_is_a_way_around_a_limit() {
         };
         let limited_host =
             if matches!(row.spelling, BypassSpelling::Host(_)) { bypass::HOST } else { "test" };
-        assert_eq!(gatehouse.tell(ask_for(row.limited, limited_host)).await.status, 200, "{row:?}");
-        let told = match target.parse::<Uri>() {
-            Ok(_) => gatehouse.tell(ask_for(target, host)).await,
+        assert_eq!(service.send(ask_for(row.limited, limited_host)).await.status, 200, "{row:?}");
+        let response = match target.parse::<Uri>() {
+            Ok(_) => service.send(ask_for(target, host)).await,
             Err(_) => {
                 assert_eq!(row.outcome, BypassOutcome::Refused, "{row:?}");
                 continue;
             }
         };
         match row.outcome {
-            BypassOutcome::Limited => assert_eq!(told.status, 429, "{row:?}"),
+            BypassOutcome::Limited => assert_eq!(response.status, 429, "{row:?}"),
             BypassOutcome::Refused => {
-                assert_eq!(told.status, 400, "{row:?}");
-                assert!(told.body.starts_with(r#"{"error":{"code":"BAD_REQUEST""#), "{}", told.body);
+                assert_eq!(response.status, 400, "{row:?}");
+                assert!(response.body.starts_with(r#"{"error":{"code":"BAD_REQUEST""#), "{}", response.body);
             }
         }
     }
 }
 
 #[tokio::test]
-async fn the_host_that_counts_is_the_host_that_is_seen() {
-    let gatehouse = Gatehouse::new(bypass::RULES, "");
-    let both = |target: &str, host: &str| ask("203.0.113.9", target).with("host", host);
+async fn the_inner_service_sees_the_host_that_counts() {
+    let service = LimitedService::new(bypass::RULES, "");
+    let both = |target: &str, host: &str| get("203.0.113.9", target).with("host", host);
     for (asked, status) in [
         (both("http://shop.example/shop", "other"), 200),
         (both("/shop", "shop.example"), 429),
@@ -126,21 +137,21 @@ async fn the_host_that_counts_is_the_host_that_is_seen() {
         (both("/shop", "other"), 200),
         (both("/shop", "other").with("host", "shop.example"), 400),
         (both("http://other/shop", "other").with("host", "shop.example"), 400),
-        (ask("203.0.113.9", "/shop"), 200),
+        (get("203.0.113.9", "/shop"), 200),
     ] {
-        let told = gatehouse.tell(asked.clone()).await;
-        assert_eq!(told.status, status, "{asked:?}");
+        let response = service.send(asked.clone()).await;
+        assert_eq!(response.status, status, "{asked:?}");
         if status == 200 {
             let authority = asked.uri.strip_prefix("http://").and_then(|rest| rest.split('/').next());
             let seen = authority.or(asked.headers.first().map(|(_, host)| host.as_str())).unwrap_or_default();
-            assert_eq!(told.headers["x-host"], seen, "{asked:?}");
+            assert_eq!(response.headers["x-host"], seen, "{asked:?}");
         }
     }
 }
 
 #[tokio::test]
 async fn the_inner_service_sees_what_was_matched() {
-    let gatehouse = Gatehouse::new(RULES, "");
+    let service = LimitedService::new(RULES, "");
     for (sent, seen) in [
         ("/login", "/login"),
         ("//x/./y", "/x/y"),
@@ -156,45 +167,45 @@ async fn the_inner_service_sees_what_was_matched() {
         ("/caf%c3%a9?", "/caf%C3%A9?"),
         ("http://example.com//x", "/x"),
     ] {
-        let told = gatehouse.tell(ask("203.0.113.9", sent)).await;
-        assert_eq!((told.status, told.body.as_str()), (200, seen), "{sent}");
-        gatehouse.clock.advance_us(60_000_000);
+        let response = service.send(get("203.0.113.9", sent)).await;
+        assert_eq!((response.status, response.body.as_str()), (200, seen), "{sent}");
+        service.clock.advance_us(60_000_000);
     }
-    // What is no path is one only where the protocol says so.
+    // `*` and an empty path are valid only where the protocol says so.
     let methods =
         [("OPTIONS", "*", 200), ("GET", "*", 400), ("CONNECT", "login:80", 200), ("GET", "login", 400)];
     for (method, target, status) in methods {
-        let asked = ask("203.0.113.9", target).by(method);
-        assert_eq!(gatehouse.tell(asked).await.status, status, "{method} {target}");
+        let asked = get("203.0.113.9", target).by(method);
+        assert_eq!(service.send(asked).await.status, status, "{method} {target}");
     }
 }
 
 #[tokio::test]
-async fn a_key_said_twice_is_refused() {
+async fn an_identity_that_occurs_twice_is_refused() {
     let identity = "{ user: { query: user }, tenant: { cookie: tenant } }";
-    let gatehouse = Gatehouse::new(RULES, identity);
-    let keyed = || ask("203.0.113.9", "/keyed");
+    let service = LimitedService::new(RULES, identity);
+    let keyed = || get("203.0.113.9", "/keyed");
     for (asked, says) in [
         (keyed().with("x-api-key", "a").with("x-api-key", "b"), "the header `x-api-key` occurs twice"),
         (
             keyed().with("authorization", "Bearer a").with("authorization", "Bearer b"),
             "the header `authorization`",
         ),
-        (ask("203.0.113.9", "/keyed?user=a&user=b"), "the query parameter `user`"),
-        (ask("203.0.113.9", "/keyed?user=a&us%65r=b"), "the query parameter `user`"),
-        (ask("203.0.113.9", "/keyed?user=%ff"), "cannot be decoded"),
-        (ask("203.0.113.9", "/keyed?user=a%00b"), "cannot be decoded"),
-        (ask("203.0.113.9", "/keyed?user=a%0ab"), "cannot be decoded"),
-        (ask("203.0.113.9", "/keyed?user=a;b"), "cannot be decoded"),
-        (ask("203.0.113.9", "/keyed?x=y;user=a"), "`user` could be read as `user`"),
-        (ask("203.0.113.9", "/keyed?user=a;us%65r=b"), "could be read as `user`"),
-        (ask("203.0.113.9", "/keyed?USER=a"), "`USER` could be read as `user`"),
-        (ask("203.0.113.9", "/keyed?user[]=a"), "could be read as `user`"),
-        (ask("203.0.113.9", "/keyed?user%5b0%5d=a"), "could be read as `user`"),
-        (ask("203.0.113.9", "/keyed?+user=a"), "could be read as `user`"),
-        (ask("203.0.113.9", "/keyed?user%00x=a"), "could be read as `user`"),
-        (ask("203.0.113.9", "/keyed?[user]=a"), "could be read as `user`"),
-        (ask("203.0.113.9", "/keyed?%5Buser%5D%5B0%5D=a"), "could be read as `user`"),
+        (get("203.0.113.9", "/keyed?user=a&user=b"), "the query parameter `user`"),
+        (get("203.0.113.9", "/keyed?user=a&us%65r=b"), "the query parameter `user`"),
+        (get("203.0.113.9", "/keyed?user=%ff"), "cannot be decoded"),
+        (get("203.0.113.9", "/keyed?user=a%00b"), "cannot be decoded"),
+        (get("203.0.113.9", "/keyed?user=a%0ab"), "cannot be decoded"),
+        (get("203.0.113.9", "/keyed?user=a;b"), "cannot be decoded"),
+        (get("203.0.113.9", "/keyed?x=y;user=a"), "`user` could be read as `user`"),
+        (get("203.0.113.9", "/keyed?user=a;us%65r=b"), "could be read as `user`"),
+        (get("203.0.113.9", "/keyed?USER=a"), "`USER` could be read as `user`"),
+        (get("203.0.113.9", "/keyed?user[]=a"), "could be read as `user`"),
+        (get("203.0.113.9", "/keyed?user%5b0%5d=a"), "could be read as `user`"),
+        (get("203.0.113.9", "/keyed?+user=a"), "could be read as `user`"),
+        (get("203.0.113.9", "/keyed?user%00x=a"), "could be read as `user`"),
+        (get("203.0.113.9", "/keyed?[user]=a"), "could be read as `user`"),
+        (get("203.0.113.9", "/keyed?%5Buser%5D%5B0%5D=a"), "could be read as `user`"),
         (keyed().with("cookie", "tenant=\"a\\142c\""), "that servers read differently"),
         (keyed().with("cookie", "tenant=\"\\a\\b\""), "that servers read differently"),
         (keyed().with("cookie", "tenant=j:%22\\u0061bc%22"), "that servers read differently"),
@@ -207,9 +218,9 @@ async fn a_key_said_twice_is_refused() {
         (keyed().with("cookie", "tenant=a; tenant=b"), "the cookie `tenant`"),
         (keyed().with("cookie", "tenant=a").with("cookie", "tenant=b"), "the cookie `tenant`"),
     ] {
-        let told = gatehouse.tell(asked.clone()).await;
-        assert_eq!(told.status, 400, "{asked:?}");
-        assert!(told.body.contains(says), "{asked:?}: {}", told.body);
+        let response = service.send(asked.clone()).await;
+        assert_eq!(response.status, 400, "{asked:?}");
+        assert!(response.body.contains(says), "{asked:?}: {}", response.body);
     }
     // Empty is absent: all of these count by the address.
     let empty = [
@@ -219,9 +230,9 @@ async fn a_key_said_twice_is_refused() {
         keyed().with("authorization", "Basic abc"),
         keyed().with("authorization", "Bearer"),
     ];
-    all_one(&gatehouse, keyed(), empty).await;
-    all_one(
-        &gatehouse,
+    share_one_quota(&service, keyed(), empty).await;
+    share_one_quota(
+        &service,
         keyed().with("x-api-key", "k"),
         [
             keyed().with("authorization", "Bearer k"),
@@ -232,12 +243,12 @@ async fn a_key_said_twice_is_refused() {
     .await;
 }
 
-/// Other spellings of one value are one value, wherever a server may undo them.
+/// Spellings of one value that some server decodes are one value.
 #[tokio::test]
-async fn a_value_is_one_however_it_is_spelt() {
+async fn spellings_of_one_value_share_a_quota() {
     let rules = "rules: [{ id: by, key: user, algorithm: fixed_window, limit: 1/min }]";
-    let spelt = |number: usize, uri: &str| ask(&format!("198.51.100.{number}"), uri);
-    let gatehouse = Gatehouse::new(rules, "user: { query: user_id }");
+    let spelt = |number: usize, uri: &str| get(&format!("198.51.100.{number}"), uri);
+    let service = LimitedService::new(rules, "user: { query: user_id }");
     let same = [
         "/?user_id=%61nn",
         "/?user_id=%20ann",
@@ -249,7 +260,7 @@ async fn a_value_is_one_however_it_is_spelt() {
         "/?user_id=%09ann%0D%0A",
     ];
     let others = same.iter().enumerate().map(|(at, uri)| spelt(at, uri));
-    all_one(&gatehouse, spelt(99, "/?user_id=ann"), others).await;
+    share_one_quota(&service, spelt(99, "/?user_id=ann"), others).await;
     for uri in [
         "/?user.id=ann",
         "/?user+id=ann",
@@ -258,15 +269,15 @@ async fn a_value_is_one_however_it_is_spelt() {
         "/?User_Id=ann",
         "/?user[id=ann",
     ] {
-        assert_eq!(gatehouse.tell(spelt(1, uri)).await.status, 400, "{uri}");
+        assert_eq!(service.send(spelt(1, uri)).await.status, 400, "{uri}");
     }
-    // Others are others.
+    // Other values have quotas of their own.
     for (number, uri) in
         [(2, "/?user_id=ann%2Bx"), (3, "/?user_id=Ann"), (4, "/?user_ids=ann"), (5, "/?id=ann;x")]
     {
-        assert_eq!(gatehouse.tell(spelt(number, uri)).await.status, 200, "{uri}");
+        assert_eq!(service.send(spelt(number, uri)).await.status, 200, "{uri}");
     }
-    let gatehouse = Gatehouse::new(rules, "user: { cookie: sid }");
+    let service = LimitedService::new(rules, "user: { cookie: sid }");
     let with = |number: usize, cookie: &str| spelt(number, "/").with("cookie", cookie);
     let same = [
         "sid=\"ann\"",
@@ -279,15 +290,15 @@ async fn a_value_is_one_however_it_is_spelt() {
         "x=y; sid=ann; z",
     ];
     let others = same.iter().enumerate().map(|(at, cookie)| with(at, cookie));
-    all_one(&gatehouse, with(99, "sid=ann"), others).await;
+    share_one_quota(&service, with(99, "sid=ann"), others).await;
     for (number, cookie) in [(2, "sid=ann%"), (3, "sid=ann%zz"), (4, "sid=an+n"), (5, "sids=ann; xsid=ann")] {
-        assert_eq!(gatehouse.tell(with(number, cookie)).await.status, 200, "{cookie}");
+        assert_eq!(service.send(with(number, cookie)).await.status, 200, "{cookie}");
     }
 }
 
-/// Whatever is written behind `Bearer`, servers that skip more than others must not find a token that we do not.
+/// Whatever follows `Bearer`, a lenient server must not find a token that the layer does not.
 #[tokio::test]
-async fn a_bearer_token_is_one_however_it_is_spelt() {
+async fn spellings_of_one_bearer_token_share_a_quota() {
     let folder = tempfile::tempdir().unwrap();
     let signer = Signer::hs256();
     let jwt = signer.publish(folder.path());
@@ -296,11 +307,11 @@ async fn a_bearer_token_is_one_however_it_is_spelt() {
         (String::new(), "k".to_owned()),
         (format!("user: {{ jwt: sub }}\njwt: {jwt} }}"), signer.sign(&claims)),
     ] {
-        let gatehouse = Gatehouse::in_folder(RULES, &identity, folder.path());
+        let service = LimitedService::in_folder(RULES, &identity, folder.path());
         let path = if identity.is_empty() { "/keyed" } else { "/api" };
-        // Each from another address: what is not found to be the token would have a count of its own.
+        // Each from another address: if the token were not found, the address would have a quota of its own.
         let spelt = |number: usize, value: String| {
-            ask(&format!("198.51.100.{number}"), path).with("authorization", value)
+            get(&format!("198.51.100.{number}"), path).with("authorization", value)
         };
         let same = [
             "bearer {}",
@@ -316,7 +327,7 @@ async fn a_bearer_token_is_one_however_it_is_spelt() {
             "\tBearer\t{} \t",
         ];
         let others = same.iter().enumerate().map(|(at, text)| spelt(at, text.replace("{}", &token)));
-        all_one(&gatehouse, spelt(99, format!("Bearer {token}")), others).await;
+        share_one_quota(&service, spelt(99, format!("Bearer {token}")), others).await;
         let refused = [
             "Bearer {} x",
             "Bearer x {}",
@@ -333,19 +344,19 @@ async fn a_bearer_token_is_one_however_it_is_spelt() {
             "Bearer {}\u{a0}x",
         ];
         for text in refused {
-            let told = gatehouse.tell(spelt(1, text.replace("{}", &token))).await;
-            assert_eq!(told.status, 400, "{text:?}");
-            assert!(told.body.contains("`Bearer`, a space and one token"), "{}", told.body);
+            let response = service.send(spelt(1, text.replace("{}", &token))).await;
+            assert_eq!(response.status, 400, "{text:?}");
+            assert!(response.body.contains("`Bearer`, a space and one token"), "{}", response.body);
         }
         let twice = spelt(1, format!("Bearer {token}")).with("authorization", format!("Bearer {token}"));
-        let told = gatehouse.tell(twice).await;
-        assert_eq!((told.status, told.body.contains("occurs twice")), (400, true));
-        // No token at all, for us and for every server: all of these count by the address.
+        let response = service.send(twice).await;
+        assert_eq!((response.status, response.body.contains("occurs twice")), (400, true));
+        // No token at all, to the layer and to every server: these count by the address.
         let none = ["Bearer", "Bearer ", "bearer \t", "Basic azI=", "Token {}", "Bear {}", ""];
         let none = none
             .iter()
-            .map(|text| ask("203.0.113.9", path).with("authorization", text.replace("{}", &token)));
-        all_one(&gatehouse, ask("203.0.113.9", path), none).await;
+            .map(|text| get("203.0.113.9", path).with("authorization", text.replace("{}", &token)));
+        share_one_quota(&service, get("203.0.113.9", path), none).await;
     }
 }
 
@@ -356,10 +367,10 @@ async fn a_forged_token_has_no_quota_of_its_own() {
     let jwt = signer.publish(folder.path());
     for api_key in ["", "api_key: [{ header: X-Api-Key }, bearer]\n"] {
         let identity = format!("{api_key}user: {{ jwt: sub }}\njwt: {jwt}, leeway: 0 }}");
-        let gatehouse = Gatehouse::in_folder(RULES, &identity, folder.path());
+        let service = LimitedService::in_folder(RULES, &identity, folder.path());
         let now = 1_800_000_000;
         let claims = |sub: &str, exp: i64| json!({ "sub": sub, "exp": now + exp });
-        let with = |token: &str| ask("203.0.113.9", "/api").with("authorization", format!("Bearer {token}"));
+        let with = |token: &str| get("203.0.113.9", "/api").with("authorization", format!("Bearer {token}"));
         let good = signer.sign(&claims("ann", 60));
         let (head, signature) = good.rsplit_once('.').unwrap();
         let mut tampered = good.clone();
@@ -377,7 +388,7 @@ async fn a_forged_token_has_no_quota_of_its_own() {
             signer.sign_critical(&["https://example.com/ext"], &claims("u11", 60)),
             signer.sign_critical(&["exp"], &claims("u12", 60)),
             signer.sign_critical(&[], &claims("u13", 60)),
-            // The public key, which everybody has, as the secret of another algorithm.
+            // The public key as the secret of another algorithm.
             hs256_with(&signer.file, &claims("u8", 60)),
             hs256_with(signer.file.trim_ascii(), &claims("u9", 60)),
             format!("{head}."),
@@ -385,31 +396,31 @@ async fn a_forged_token_has_no_quota_of_its_own() {
             format!("{good}.more"),
             tampered,
         ];
-        // Libraries accept more than one spelling of a signature; what such a token would prove to a server is not known.
+        // Libraries accept several spellings of a signature; such a token may be valid to a server.
         let (rest, last) = good.split_at(good.len() - 1);
         let neighbour = char::from_u32(u32::from(last.as_bytes()[0]) ^ 1).unwrap();
         let respelt =
             [format!("{good}="), format!("{good}=="), format!("{rest}{neighbour}"), format!("{good}+/")];
         for token in respelt.iter().map(String::as_str).chain(["a.b.c", "a.b.c="]) {
-            let told = gatehouse.tell(with(token)).await;
-            assert_eq!(told.status, 400, "{token}");
-            assert!(told.body.contains("base64url"), "{}", told.body);
+            let response = service.send(with(token)).await;
+            assert_eq!(response.status, 400, "{token}");
+            assert!(response.body.contains("base64url"), "{}", response.body);
         }
-        // All of them count by the address, as whoever has no token does.
-        all_one(&gatehouse, ask("203.0.113.9", "/api"), forged.iter().map(|token| with(token))).await;
-        // The honest ones have quotas of their own, each one, from wherever.
-        assert_eq!(gatehouse.tell(with(&good)).await.status, 200);
-        assert_eq!(gatehouse.tell(with(&good)).await.status, 429);
-        let again = ask("198.51.100.7", "/api");
+        // All of them count by the address, as requests without a token do.
+        share_one_quota(&service, get("203.0.113.9", "/api"), forged.iter().map(|token| with(token))).await;
+        // Valid tokens have quotas of their own, from any address.
+        assert_eq!(service.send(with(&good)).await.status, 200);
+        assert_eq!(service.send(with(&good)).await.status, 429);
+        let again = get("198.51.100.7", "/api");
         let again = again.with("authorization", format!("Bearer {}", signer.sign(&claims("ann", 30))));
-        assert_eq!(gatehouse.tell(again).await.status, 429);
-        assert_eq!(gatehouse.tell(with(&signer.sign(&claims("ben", 60)))).await.status, 200);
-        // A token that was good until now.
-        gatehouse.clock.advance_us(61_000_000);
+        assert_eq!(service.send(again).await.status, 429);
+        assert_eq!(service.send(with(&signer.sign(&claims("ben", 60)))).await.status, 200);
+        // A token that was valid until now.
+        service.clock.advance_us(61_000_000);
         let asks = [with(&good), with(&signer.sign(&claims("ben", 60)))];
-        all_one(&gatehouse, ask("203.0.113.9", "/api"), asks).await;
-        // Where bearer tokens are no keys, a made-up one is nobody.
-        let made_up = gatehouse.tell(with("made-up")).await.status;
+        share_one_quota(&service, get("203.0.113.9", "/api"), asks).await;
+        // Where bearer tokens are no keys, an invented one is no identity.
+        let made_up = service.send(with("made-up")).await.status;
         assert_eq!(made_up, if api_key.is_empty() { 429 } else { 200 });
     }
 }

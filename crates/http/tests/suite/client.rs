@@ -1,4 +1,4 @@
-//! A small HTTP client that shows what is on the wire.
+//! A small HTTP client that sends and receives raw bytes.
 
 use http::HeaderMap;
 use std::net::SocketAddr;
@@ -41,7 +41,7 @@ impl Client {
 
     /// Sends bytes as they are.
     pub async fn send(&mut self, bytes: impl AsRef<[u8]>) {
-        // The server may already have answered and gone, which the next read shows.
+        // The server may have responded and closed already, which the next read shows.
         let _ = self.stream.get_mut().write_all(bytes.as_ref()).await;
     }
 
@@ -67,7 +67,7 @@ impl Client {
         assert!(rest.is_empty(), "unexpected: {:?}", String::from_utf8_lossy(&rest));
     }
 
-    /// Whether an answer is waiting to be read.
+    /// Whether there is nothing to read.
     pub fn is_silent(&mut self) -> bool {
         self.stream.buffer().is_empty() && self.stream.get_mut().try_read(&mut [0]).is_err()
     }
@@ -83,7 +83,7 @@ impl Reply {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.body))
     }
 
-    /// The headers that speak of limits, sorted, as lines.
+    /// The headers of limits, sorted, as lines.
     pub fn limit_headers(&self) -> Vec<String> {
         limit_headers(&self.headers)
     }

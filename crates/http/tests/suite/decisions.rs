@@ -1,4 +1,4 @@
-//! Decisions to write about.
+//! Decisions of a real limiter, for the tests of headers and bodies.
 
 use tollgate_core::rules::load;
 use tollgate_limiter::{Clock, Decision, Limiter, ManualClock, MemoryStore, Request};
@@ -6,12 +6,12 @@ use tollgate_limiter::{Clock, Decision, Limiter, ManualClock, MemoryStore, Reque
 /// 2027-01-15T08:00:00Z
 pub const START_US: u64 = 1_800_000_000_000_000;
 
-pub struct Setting {
+pub struct TestLimiter {
     pub limiter: Limiter,
     pub clock: ManualClock,
 }
 
-impl Setting {
+impl TestLimiter {
     pub fn new(yaml: &str) -> Self {
         let clock = ManualClock::new(START_US);
         let limiter = Limiter::new(MemoryStore::new(1 << 24), Clock::Manual(clock.clone()));
@@ -33,7 +33,7 @@ deny: [sk_bad]
         )
     }
 
-    pub fn ask(&self, key: &str, cost: u64) -> Decision {
+    pub fn check(&self, key: &str, cost: u64) -> Decision {
         self.limiter
             .check(&Request { api_key: Some(key), cost, ..Request::default() })
             .unwrap()

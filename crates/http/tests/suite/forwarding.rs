@@ -1,4 +1,4 @@
-//! Forwarded headers: the walk from right to left.
+//! Forwarding headers are read from right to left.
 
 use http::{HeaderMap, HeaderValue};
 use std::net::IpAddr;
@@ -65,7 +65,7 @@ fn forwarded() {
         ("proto=https", "10.0.0.1"),
         ("for=1.2.3.4;for=203.0.113.9", "10.0.0.1"),
         ("for=203.0.113.9;ext=\"a, for=1.2.3.4;b\"", "203.0.113.9"),
-        // A stranger who leaves a quote open.
+        // A forged part with an open quote.
         ("for=\"1.2.3.4, for=203.0.113.9", "203.0.113.9"),
         ("for=1.2.3.4;x=\", for=203.0.113.9;by=10.0.0.1", "203.0.113.9"),
         ("for=\"203.0.113.9", "10.0.0.1"),
@@ -77,9 +77,9 @@ fn forwarded() {
     }
 }
 
-/// Whatever a stranger wrote before it, what our own proxy added decides.
+/// What a trusted proxy appends decides, whatever comes before it.
 #[test]
-fn nothing_on_the_left_changes_what_stands_on_the_right() {
+fn nothing_on_the_left_changes_the_right_end() {
     bolero::check!().with_type::<(Vec<u8>, bool)>().for_each(|(noise, own_line)| {
         const LETTERS: &[u8] = b"\",;=for[]:. 1a\\_\t";
         for letters in [false, true] {
@@ -93,12 +93,12 @@ fn nothing_on_the_left_changes_what_stands_on_the_right() {
                 (ForwardedHeader::Forwarded, "forwarded", b"for=203.0.113.9;by=10.0.0.2, for=\"10.0.0.2\""),
             ] {
                 let joined = [&noise[..], b",", own].concat();
-                // A proxy that adds to a line which is no ASCII makes all of it unreadable.
+                // A line with other bytes than ASCII cannot be parsed at all.
                 let lines =
                     if *own_line || !noise.is_ascii() { vec![&noise[..], own] } else { vec![&joined[..]] };
                 let found = client(&behind(header), name, "10.0.0.1", &lines);
                 assert_eq!(found.to_string(), "203.0.113.9", "{lines:?}");
-                // From a stranger, nothing of it counts.
+                // From an untrusted peer, nothing of it counts.
                 assert_eq!(client(&behind(header), name, "192.0.2.1", &lines).to_string(), "192.0.2.1");
             }
         }

@@ -1,7 +1,7 @@
 //! The layer in real servers: axum, hyper and tonic.
 
 use crate::client::Client;
-use crate::gatehouse::limiter;
+use crate::limited_service::limiter;
 use axum::Router;
 use axum::extract::ConnectInfo;
 use axum::routing::get;
@@ -58,7 +58,7 @@ async fn axum_around_the_router() {
     let router = Router::new().route("/hello", get(|| async { "hello" }));
     let layer =
         layer().peer_from(|extensions| extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0));
-    // Around the router, so that it finds its routes by the path that was matched.
+    // Around the router, so that it routes by the path that was matched.
     let app = Router::new().fallback_service(layer.layer(router));
     let app = app.into_make_service_with_connect_info::<SocketAddr>();
     tokio::spawn(axum::serve(listener, app).into_future());
@@ -123,7 +123,7 @@ fn check(key: &'static str) -> Request<HealthCheckRequest> {
 }
 
 #[tokio::test]
-async fn tonic_callers_are_told_in_their_own_words() {
+async fn tonic_callers_get_grpc_statuses() {
     let mut client = health().await;
     let response = client.check(check("sk_1")).await.unwrap();
     assert_eq!(response.metadata().get("x-ratelimit-remaining").unwrap(), "1");
@@ -134,8 +134,11 @@ async fn tonic_callers_are_told_in_their_own_words() {
     let info = refused.get_details_retry_info().expect("it says when to come back");
     let wait = info.retry_delay.unwrap();
     assert!(wait > Duration::ZERO && wait <= Duration::from_secs(3600), "{wait:?}");
-    let told: u64 = refused.metadata().get("retry-after").unwrap().to_str().unwrap().parse().unwrap();
-    assert!(Duration::from_secs(told) >= wait && Duration::from_secs(told - 1) < wait, "{told} {wait:?}");
+    let response: u64 = refused.metadata().get("retry-after").unwrap().to_str().unwrap().parse().unwrap();
+    assert!(
+        Duration::from_secs(response) >= wait && Duration::from_secs(response - 1) < wait,
+        "{response} {wait:?}"
+    );
 
     let denied = client.check(check("sk_bad")).await.unwrap_err();
     assert_eq!(
@@ -144,7 +147,7 @@ async fn tonic_callers_are_told_in_their_own_words() {
     );
     let mut twice = check("sk_2");
     twice.metadata_mut().append("x-api-key", "sk_3".parse().unwrap());
-    let senseless = client.check(twice).await.unwrap_err();
-    assert_eq!(senseless.code(), Code::InvalidArgument);
-    assert!(senseless.message().contains("occurs twice"), "{senseless}");
+    let invalid = client.check(twice).await.unwrap_err();
+    assert_eq!(invalid.code(), Code::InvalidArgument);
+    assert!(invalid.message().contains("occurs twice"), "{invalid}");
 }

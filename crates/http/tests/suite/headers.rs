@@ -1,6 +1,6 @@
-//! Which headers a decision has, letter for letter.
+//! The headers of a decision, byte for byte.
 
-use crate::decisions::{START_US, Setting};
+use crate::decisions::{START_US, TestLimiter};
 use http::HeaderMap;
 use tollgate_http::{HeaderOptions, ResetFormat, UnavailableStatus, response};
 use tollgate_limiter::Decision;
@@ -30,8 +30,8 @@ fn written(options: HeaderOptions, decision: &Decision) -> Vec<String> {
 }
 
 #[test]
-fn an_admitted_request_hears_how_things_stand() {
-    let decision = Setting::orders().ask("sk_1", 60);
+fn headers_of_an_admitted_request() {
+    let decision = TestLimiter::orders().check("sk_1", 60);
     let expected = [
         "ratelimit-policy: \"orders\";q=100;w=60",
         "ratelimit: \"orders\";r=40;t=36",
@@ -43,9 +43,9 @@ fn an_admitted_request_hears_how_things_stand() {
 }
 
 #[test]
-fn a_limited_request_also_hears_when_to_come_back() {
-    let setting = Setting::orders();
-    setting.ask("sk_1", 100);
+fn headers_of_a_limited_request() {
+    let limiter = TestLimiter::orders();
+    limiter.check("sk_1", 100);
     let expected = [
         "ratelimit-policy: \"orders\";q=100;w=60",
         "ratelimit: \"orders\";r=0;t=60",
@@ -54,14 +54,14 @@ fn a_limited_request_also_hears_when_to_come_back() {
         "x-ratelimit-remaining: 0",
         "x-ratelimit-reset: 1800000060",
     ];
-    assert_eq!(written(HeaderOptions::default(), &setting.ask("sk_1", 60)), expected);
+    assert_eq!(written(HeaderOptions::default(), &limiter.check("sk_1", 60)), expected);
 }
 
 #[test]
-fn each_family_can_be_had_alone() {
-    let setting = Setting::orders();
-    setting.ask("sk_1", 100);
-    let decision = setting.ask("sk_1", 1);
+fn each_family_can_be_switched_on_alone() {
+    let limiter = TestLimiter::orders();
+    limiter.check("sk_1", 100);
+    let decision = limiter.check("sk_1", 1);
     let table: [(HeaderOptions, &[&str]); 5] = [
         (NONE, &["retry-after: 1"]),
         (
@@ -98,39 +98,39 @@ fn each_family_can_be_had_alone() {
 
 #[test]
 fn seconds_are_rounded_up_and_a_wait_is_at_least_one() {
-    // One token comes each second. (asked after, Retry-After, delta to reset)
-    let setting = Setting::new(
+    // One token is refilled each second. (sent after, Retry-After, seconds to the reset)
+    let limiter = TestLimiter::new(
         "rules: [{ id: one, algorithm: token_bucket, params: { capacity: 2, refill_rate: 1 } }]",
     );
-    setting.ask("sk_1", 2);
+    limiter.check("sk_1", 2);
     let table = [(0, "1", "2"), (400_000, "1", "2"), (999_999, "1", "2"), (999_998, "1", "2"), (1, "1", "2")];
     for (after_us, retry_after, reset) in table {
-        setting.clock.set_us(START_US + after_us);
+        limiter.clock.set_us(START_US + after_us);
         let options = HeaderOptions { x_ratelimit: true, reset: ResetFormat::Delta, ..NONE };
-        let lines = written(options, &setting.ask("sk_1", 1));
+        let lines = written(options, &limiter.check("sk_1", 1));
         assert_eq!(lines[0], format!("retry-after: {retry_after}"), "{after_us}");
         assert_eq!(lines[3], format!("x-ratelimit-reset: {reset}"), "{after_us}");
     }
     // Two tokens after 0.4 s: 1.6 s are 2.
-    setting.clock.set_us(START_US + 400_000);
-    assert_eq!(written(NONE, &setting.ask("sk_1", 2)), ["retry-after: 2"]);
+    limiter.clock.set_us(START_US + 400_000);
+    assert_eq!(written(NONE, &limiter.check("sk_1", 2)), ["retry-after: 2"]);
     // An instant is rounded up as a whole, not its parts: 0.4 s + 1.6 s are 2 s after the start.
     let options = HeaderOptions { x_ratelimit: true, ..NONE };
-    assert_eq!(written(options, &setting.ask("sk_1", 2))[3], "x-ratelimit-reset: 1800000002");
+    assert_eq!(written(options, &limiter.check("sk_1", 2))[3], "x-ratelimit-reset: 1800000002");
 }
 
 #[test]
-fn who_is_not_limited_hears_nothing() {
-    let setting = Setting::orders();
-    let nobody = Setting::new("rules: [{ id: orders, endpoint: /v1/orders, limit: 1/s }]");
-    for decision in [setting.ask("sk_internal_1", 1), setting.ask("sk_bad", 1), nobody.ask("sk_1", 1)] {
+fn unlimited_requests_have_no_headers() {
+    let limiter = TestLimiter::orders();
+    let nobody = TestLimiter::new("rules: [{ id: orders, endpoint: /v1/orders, limit: 1/s }]");
+    for decision in [limiter.check("sk_internal_1", 1), limiter.check("sk_bad", 1), nobody.check("sk_1", 1)] {
         assert_eq!(written(ALL, &decision), [""; 0], "{decision:?}");
     }
 }
 
 #[test]
-fn a_degraded_decision_says_so_and_claims_no_remainder() {
-    let mut decision = Setting::orders().ask("sk_1", 1);
+fn headers_of_a_degraded_decision() {
+    let mut decision = TestLimiter::orders().check("sk_1", 1);
     decision.degraded = true;
     let expected = [
         "ratelimit-limit: 100",
@@ -145,9 +145,9 @@ fn a_degraded_decision_says_so_and_claims_no_remainder() {
 }
 
 #[test]
-fn a_policy_name_is_always_header_text() {
-    let setting = Setting::new("rules: [{ id: fine, algorithm: gcra, limits: [1/500us, 250/day] }]");
-    let decision = setting.ask("sk_1", 1);
+fn every_policy_name_is_valid_in_headers() {
+    let limiter = TestLimiter::new("rules: [{ id: fine, algorithm: gcra, limits: [1/500us, 250/day] }]");
+    let decision = limiter.check("sk_1", 1);
     let lines = written(HeaderOptions { ratelimit: true, ..NONE }, &decision);
     assert_eq!(lines[0], "ratelimit-policy: \"fine.500us\";q=1;w=1");
 }
@@ -173,20 +173,20 @@ fn options_are_read_from_a_document() {
 }
 
 #[test]
-fn jitter_only_ever_lengthens_the_wait_and_body_and_header_agree() {
-    let setting = Setting::orders();
+fn jitter_only_lengthens_the_retry_time_and_body_and_header_agree() {
+    let limiter = TestLimiter::orders();
     let options: HeaderOptions = serde_json::from_str(r#"{"retry_jitter":"9s"}"#).unwrap();
-    setting.ask("k", 100);
+    limiter.check("k", 100);
     let mut waits = std::collections::BTreeSet::new();
     for _ in 0..200 {
-        let decision = setting.ask("k", 1);
+        let decision = limiter.check("k", 1);
         let answer = response::refusal(&decision, &options, &HeaderMap::new()).unwrap();
         let wait: u64 = answer.headers()["retry-after"].to_str().unwrap().parse().unwrap();
         let body = format!("{:?}", answer.body());
         assert!(body.contains(&format!("retry_after_seconds\\\":{wait}")), "{body}");
         assert!((1..=10).contains(&wait), "{wait}");
         waits.insert(wait);
-        setting.clock.advance_us(1);
+        limiter.clock.advance_us(1);
     }
     assert!(waits.len() >= 9, "{waits:?}");
 }

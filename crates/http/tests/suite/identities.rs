@@ -1,7 +1,7 @@
-//! Where identities come from.
+//! The sources of identities.
 
 use crate::decisions::START_US;
-use crate::gatehouse::{Gatehouse, ask, options};
+use crate::limited_service::{LimitedService, get, options};
 use crate::tokens::Signer;
 use jsonwebtoken::Algorithm;
 use serde_json::json;
@@ -10,7 +10,7 @@ use tollgate_core::document::Document;
 use tollgate_http::{IdentityExtractor, IdentityOptions};
 use tollgate_limiter::Request;
 
-/// What the engine is told about a request, in one line.
+/// The identities that the limiter gets of a request, in one line.
 fn seen(identities: &IdentityExtractor, request: http::Request<()>, peer: &str) -> String {
     let (parts, ()) = request.into_parts();
     let caller = match identities.caller(&parts.uri, &parts.headers, Some(peer.parse().unwrap()), START_US) {
@@ -87,7 +87,7 @@ client_ip: { trusted: [10.0.0.0/8], header: forwarded }
         seen(&identities, asked(), "10.0.0.1"),
         "key=s1 user=ann tenant=a b c tier=gold address=203.0.113.9 invoice_type=eu-17 ip=203.0.113.9 cost=5 priority=7"
     );
-    // A stranger's word about himself is worth less.
+    // An untrusted peer has fewer of them.
     assert_eq!(
         seen(&identities, asked(), "192.0.2.1"),
         "key=s1 tenant=a b c address=192.0.2.1 invoice_type=eu-17 ip=192.0.2.1"
@@ -110,26 +110,26 @@ async fn claims_of_every_kind_of_key() {
         let from_set = format!("{{ algorithm: {}, jwks_file: jwks.json", signer.name);
         for (jwt, kid) in [(jwt, None), (from_set, Some("mine"))] {
             let identity = format!("user: {{ jwt: sub }}\njwt: {jwt} }}");
-            let gatehouse = Gatehouse::in_folder(rules, &identity, folder.path());
+            let service = LimitedService::in_folder(rules, &identity, folder.path());
             let ask_as = |kid: Option<&str>, sub: &str| {
                 let token = signer.sign_as(kid, &json!({ "sub": sub, "exp": 1_800_000_100 }));
-                ask("203.0.113.9", "/").with("authorization", format!("Bearer {token}"))
+                get("203.0.113.9", "/").with("authorization", format!("Bearer {token}"))
             };
             for (sub, status) in [("ann", 200), ("ann", 429), ("ben", 200), ("ben", 429)] {
-                let told = gatehouse.tell(ask_as(kid, sub)).await;
-                assert_eq!(told.status, status, "{} {kid:?} {sub}", signer.name);
+                let response = service.send(ask_as(kid, sub)).await;
+                assert_eq!(response.status, status, "{} {kid:?} {sub}", signer.name);
             }
-            // A key that the set does not have.
+            // A `kid` that is not in the set.
             if kid.is_some() {
-                assert_eq!(gatehouse.tell(ask_as(Some("nobody"), "x")).await.status, 200);
-                assert_eq!(gatehouse.tell(ask_as(Some("nobody"), "y")).await.status, 429);
+                assert_eq!(service.send(ask_as(Some("nobody"), "x")).await.status, 200);
+                assert_eq!(service.send(ask_as(Some("nobody"), "y")).await.status, 429);
             }
         }
     }
 }
 
 #[test]
-fn claims_are_texts_numbers_or_deeper() {
+fn claims_are_strings_numbers_or_nested() {
     let folder = tempfile::tempdir().unwrap();
     let signer = Signer::hs256();
     let jwt = signer.publish(folder.path());

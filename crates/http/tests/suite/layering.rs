@@ -1,6 +1,6 @@
-//! The layer in front of a service: what is passed on, what is answered, and what is added.
+//! The layer in front of a service: what it passes on, answers and adds.
 
-use crate::gatehouse::{Gatehouse, ask, limiter};
+use crate::limited_service::{LimitedService, get, limiter};
 use http::header::CONTENT_TYPE;
 use tollgate_http::{HeaderOptions, RateLimitLayer};
 use tollgate_limiter::Clock;
@@ -14,12 +14,12 @@ deny: [sk_bad]
 ";
 
 #[tokio::test]
-async fn headers_are_on_what_a_limit_touched_and_on_nothing_else() {
-    let gatehouse = Gatehouse::new(RULES, "");
-    let orders = |key: &str| ask("203.0.113.9", "/orders").with("x-api-key", key);
+async fn only_limited_and_admitted_responses_have_headers() {
+    let service = LimitedService::new(RULES, "");
+    let orders = |key: &str| get("203.0.113.9", "/orders").with("x-api-key", key);
     let lines = tollgate_testbed::limit_headers;
 
-    let told = gatehouse.tell(orders("sk_1")).await;
+    let response = service.send(orders("sk_1")).await;
     let expected = [
         "ratelimit-policy: \"orders\";q=2;w=60",
         "ratelimit: \"orders\";r=1;t=60",
@@ -28,39 +28,39 @@ async fn headers_are_on_what_a_limit_touched_and_on_nothing_else() {
         "x-ratelimit-reset: 1800000060",
     ];
     assert_eq!(
-        (told.status, told.body.as_str(), lines(&told.headers)),
+        (response.status, response.body.as_str(), lines(&response.headers)),
         (200, "/orders", expected.map(str::to_owned).into())
     );
 
-    gatehouse.tell(orders("sk_1")).await;
-    let told = gatehouse.tell(orders("sk_1")).await;
-    assert_eq!((told.status, &told.headers["retry-after"]), (429, &"60".parse().unwrap()));
-    assert!(told.body.starts_with(r#"{"error":{"code":"RATE_LIMIT_EXCEEDED""#), "{}", told.body);
-    assert_eq!(lines(&told.headers).len(), 6);
-    let problem = gatehouse.tell(orders("sk_1").with("accept", "application/problem+json")).await;
+    service.send(orders("sk_1")).await;
+    let response = service.send(orders("sk_1")).await;
+    assert_eq!((response.status, &response.headers["retry-after"]), (429, &"60".parse().unwrap()));
+    assert!(response.body.starts_with(r#"{"error":{"code":"RATE_LIMIT_EXCEEDED""#), "{}", response.body);
+    assert_eq!(lines(&response.headers).len(), 6);
+    let problem = service.send(orders("sk_1").with("accept", "application/problem+json")).await;
     assert_eq!(problem.headers[CONTENT_TYPE], "application/problem+json");
 
-    let told = gatehouse.tell(orders("sk_bad")).await;
-    assert_eq!((told.status, lines(&told.headers)), (403, Vec::new()));
-    assert!(told.body.contains(r#""code":"DENIED""#), "{}", told.body);
-    for unlimited in [orders("sk_internal_7"), ask("203.0.113.9", "/free")] {
-        let told = gatehouse.tell(unlimited).await;
-        assert_eq!((told.status, lines(&told.headers)), (200, Vec::new()));
+    let response = service.send(orders("sk_bad")).await;
+    assert_eq!((response.status, lines(&response.headers)), (403, Vec::new()));
+    assert!(response.body.contains(r#""code":"DENIED""#), "{}", response.body);
+    for unlimited in [orders("sk_internal_7"), get("203.0.113.9", "/free")] {
+        let response = service.send(unlimited).await;
+        assert_eq!((response.status, lines(&response.headers)), (200, Vec::new()));
     }
 }
 
 #[tokio::test]
 async fn a_request_that_can_never_pass_is_no_429() {
-    let gatehouse =
-        Gatehouse::new(RULES, "{ cost: { header: X-Cost }, client_ip: { trusted: [10.0.0.0/8] } }");
-    let told = gatehouse.tell(ask("10.0.0.1", "/costly").with("x-cost", "3")).await;
-    assert_eq!((told.status, told.headers.get("retry-after")), (400, None));
-    assert!(told.body.contains(r#""code":"COST_ABOVE_LIMIT""#), "{}", told.body);
-    assert_eq!(gatehouse.tell(ask("10.0.0.1", "/costly").with("x-cost", "2")).await.status, 200);
-    // Strangers do not say what they cost.
-    assert_eq!(gatehouse.tell(ask("203.0.113.9", "/costly").with("x-cost", "3")).await.status, 200);
+    let service =
+        LimitedService::new(RULES, "{ cost: { header: X-Cost }, client_ip: { trusted: [10.0.0.0/8] } }");
+    let response = service.send(get("10.0.0.1", "/costly").with("x-cost", "3")).await;
+    assert_eq!((response.status, response.headers.get("retry-after")), (400, None));
+    assert!(response.body.contains(r#""code":"COST_ABOVE_LIMIT""#), "{}", response.body);
+    assert_eq!(service.send(get("10.0.0.1", "/costly").with("x-cost", "2")).await.status, 200);
+    // The cost of an untrusted peer is ignored.
+    assert_eq!(service.send(get("203.0.113.9", "/costly").with("x-cost", "3")).await.status, 200);
     let long = format!("/{}", "x".repeat(4096));
-    assert_eq!(gatehouse.tell(ask("10.0.0.1", &long)).await.status, 400);
+    assert_eq!(service.send(get("10.0.0.1", &long)).await.status, 400);
 }
 
 #[tokio::test]
@@ -79,7 +79,7 @@ async fn without_an_address_there_is_still_a_limit() {
 }
 
 #[tokio::test]
-async fn what_the_inner_service_says_of_limits_is_replaced() {
+async fn limit_headers_of_the_inner_service_are_replaced() {
     use tower::{Layer, ServiceExt, service_fn};
     let layer = RateLimitLayer::new(limiter(RULES, Clock::system()));
     let service = layer.layer(service_fn(|_: http::Request<()>| async {

@@ -1,4 +1,4 @@
-//! The tests of what HTTP says, as one binary.
+//! The tests of `tollgate-http`, as one binary.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // A test that cannot go on should say so at once.
 
@@ -7,13 +7,13 @@ mod bypass;
 #[allow(dead_code, reason = "the tests of the servers share it")]
 mod client;
 mod decisions;
-mod exceeding;
 mod forwarding;
 mod frameworks;
-mod gatehouse;
 mod headers;
 mod identities;
 mod layering;
-mod sharing;
+mod limited_service;
+mod over_limit;
+mod shared_store;
 mod status_codes;
 mod tokens;

@@ -1,4 +1,4 @@
-//! Tokens with keys that are made for the test.
+//! Tokens with generated keys.
 
 use aws_lc_rs::encoding::AsDer;
 use aws_lc_rs::rsa::{KeyPair as RsaKey, KeySize};
@@ -12,7 +12,7 @@ use std::path::Path;
 
 pub const SECRET: &[u8] = b"a secret of thirty-two bytes, at least";
 
-/// A signing key and what is published of it.
+/// A signing key and its public part.
 pub struct Signer {
     pub algorithm: Algorithm,
     pub name: &'static str,
@@ -98,7 +98,7 @@ impl Signer {
         encode(&header, claims, &self.key).unwrap()
     }
 
-    /// Signed properly, but not to be used by who does not know `extension`.
+    /// Validly signed, but with extensions that a verifier must support.
     pub fn sign_critical(&self, extension: &[&str], claims: &Value) -> String {
         let crit = Some(extension.iter().map(|name| (*name).to_owned()).collect());
         encode(&Header { crit, ..Header::new(self.algorithm) }, claims, &self.key).unwrap()
@@ -112,7 +112,7 @@ impl Signer {
         jwk
     }
 
-    /// Writes the key file, and answers the setting that names it.
+    /// Writes the key file, and returns the setting that names it.
     pub fn publish(&self, folder: &Path) -> String {
         std::fs::write(folder.join("key"), &self.file).unwrap();
         let field = if self.algorithm == Algorithm::HS256 { "secret_file" } else { "key_file" };
@@ -126,7 +126,7 @@ pub fn unsigned(header: &Value, claims: &Value) -> String {
     format!("{}.{}.", part(header), part(claims))
 }
 
-/// A token signed with whatever bytes as an HS256 secret.
+/// A token signed with any bytes as an HS256 secret.
 pub fn hs256_with(secret: &[u8], claims: &Value) -> String {
     encode(&Header::new(Algorithm::HS256), claims, &EncodingKey::from_secret(secret)).unwrap()
 }

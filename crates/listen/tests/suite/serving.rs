@@ -16,8 +16,8 @@ use tokio::task::JoinHandle;
 use tollgate_http::{FullResponse, response};
 use tollgate_listen::{ListenerSetup, Peer, ServeOptions, read_body, serve};
 
-/// A server under test. `/gated` says that it began and waits to be let go; `/echo` reads its body of at
-/// most 1,000 bytes; everything else is answered at once.
+/// A server under test. `/gated` reports that it was called, and waits for a permit; `/echo` reads a body of at most 1,000 bytes;
+/// everything else responds at once.
 struct Server {
     address: SocketAddr,
     begun: Arc<Semaphore>,
@@ -64,14 +64,14 @@ async fn respond(request: Request<Incoming>, begun: &Semaphore, gate: &Semaphore
         }
         "/echo" => match read_body(request.into_body(), 1_000, Duration::from_millis(50)).await {
             Ok(body) => Response::new(Full::new(body)),
-            Err(fault) => fault.response(),
+            Err(error) => error.response(),
         },
         _ => Response::new(Full::new(Bytes::from_static(b"ok"))),
     }
 }
 
 #[tokio::test]
-async fn requests_share_a_connection_also_when_sent_at_once() {
+async fn pipelined_requests_are_answered_in_order() {
     let server = Server::start(ServeOptions::default()).await;
     let mut client = Client::connect(server.address).await;
     let bodies: Vec<String> = (0..50).map(|index| "x".repeat(index)).collect();
@@ -93,12 +93,12 @@ async fn bodies_are_bounded_in_size_and_time() {
     let table = [
         (String::from_utf8(post("/echo", "", "x".repeat(1_000))).unwrap(), 200),
         (String::from_utf8(post("/echo", "", "x".repeat(1_001))).unwrap(), 413),
-        // The announced length is enough to refuse it.
+        // Refused by its announced length.
         (format!("{head}Content-Length: 9000000000\r\n\r\n"), 413),
         (format!("{head}Content-Length: 1001\r\nExpect: 100-continue\r\n\r\n"), 413),
         (chunked(1_000), 200),
         (chunked(1_001), 413),
-        // What is announced does not come.
+        // The announced bytes do not come.
         (format!("{head}Content-Length: 10\r\n\r\nx"), 408),
         (format!("{head}Transfer-Encoding: chunked\r\n\r\nnonsense\r\n"), 400),
     ];
@@ -138,7 +138,7 @@ async fn a_slow_head_is_cut_and_an_idle_connection_is_not() {
     let mut idle = Client::connect(server.address).await;
     idle.get("/").await;
     let mut busy = server.begin().await;
-    // Each takes at least the head time: that is how this test knows that it passed.
+    // Each takes at least the head time, so that has passed for the idle connection too.
     for beginning in ["GET / HT", "GET / HTTP/1.1\r\nHost", ""] {
         let mut slow = Client::connect(server.address).await;
         slow.send(beginning).await;
@@ -154,7 +154,7 @@ async fn a_slow_head_is_cut_and_an_idle_connection_is_not() {
 }
 
 #[tokio::test]
-async fn a_silent_connection_is_closed_in_the_end() {
+async fn an_idle_connection_is_closed_after_the_idle_time() {
     let options = ServeOptions {
         head_time: Duration::from_millis(20),
         idle_time: Duration::from_millis(60),
@@ -170,7 +170,7 @@ async fn a_silent_connection_is_closed_in_the_end() {
 }
 
 #[tokio::test]
-async fn a_connection_too_many_waits_for_its_turn() {
+async fn connections_beyond_the_limit_wait_to_be_accepted() {
     let server = Server::start(ServeOptions { most_connections: 1, ..ServeOptions::default() }).await;
     let mut first = Client::connect(server.address).await;
     first.get("/").await;
@@ -192,7 +192,7 @@ async fn a_drain_finishes_what_is_in_flight_and_closes_the_rest() {
     server.stop.send(()).unwrap();
     idle.closed().await;
     fresh.closed().await;
-    assert!(TcpStream::connect(server.address).await.is_err(), "nobody new is let in");
+    assert!(TcpStream::connect(server.address).await.is_err(), "the listener is closed");
     assert!(busy.is_silent());
     server.gate.add_permits(1);
     let reply = busy.reply().await;

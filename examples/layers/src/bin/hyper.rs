@@ -15,7 +15,7 @@ use std::error::Error;
 use tollgate_http::RateLimitLayer;
 use tower::{Layer, service_fn};
 
-/// Each API key, or else each address, may come three times a minute.
+/// Three requests a minute by API key, or by address without one.
 const RULES: &str = "rules: [{ id: hello, limit: 3/min }]";
 
 #[tokio::main]
@@ -25,7 +25,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     println!("listening on http://{}", listener.local_addr()?);
     loop {
         let (stream, peer) = listener.accept().await?;
-        // Whoever accepts a connection knows its peer. All connections share one limiter.
+        // The accept loop knows the peer. All connections share one limiter.
         let service = layer.for_peer(peer).layer(service_fn(hello));
         tokio::spawn(async move {
             let connection = http1::Builder::new()

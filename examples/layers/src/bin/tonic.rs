@@ -1,7 +1,7 @@
-//! A gRPC service behind a limit, and a client that meets it.
+//! A gRPC service behind a limit, and a client that exceeds it.
 //!
-//! `cargo run -p tollgate-example-layers --bin tonic` serves, asks four times and shows what the fourth gets:
-//! RESOURCE_EXHAUSTED, with the time to wait.
+//! `cargo run -p tollgate-example-layers --bin tonic` serves, calls four times and prints the results. The fourth is
+//! RESOURCE_EXHAUSTED, with the retry time.
 
 use std::error::Error;
 use tollgate_http::RateLimitLayer;

@@ -1,4 +1,4 @@
-//! A service behind the layer, asked in the same process.
+//! A service behind the layer, in the same process.
 
 use crate::decisions::START_US;
 use bytes::Bytes;
@@ -15,22 +15,22 @@ use tollgate_http::{IdentityExtractor, IdentityOptions, RateLimitLayer};
 use tollgate_limiter::{Clock, Limiter, ManualClock, MemoryStore};
 use tower::{Layer, ServiceExt, service_fn};
 
-/// A limiter, a layer, and a service that answers with the target that it was asked for, and its host.
-pub struct Gatehouse {
+/// A limiter, a layer, and a service that responds with the target and the host of its request.
+pub struct LimitedService {
     pub clock: ManualClock,
     pub layer: RateLimitLayer,
 }
 
-/// A request to be.
+/// A request to send.
 #[derive(Clone, Debug)]
-pub struct Ask {
+pub struct TestRequest {
     pub peer: IpAddr,
     pub method: &'static str,
     pub uri: String,
     pub headers: Vec<(&'static str, String)>,
 }
 
-pub struct Told {
+pub struct TestResponse {
     pub status: u16,
     pub headers: HeaderMap,
     pub body: String,
@@ -52,11 +52,11 @@ pub fn options(yaml: &str) -> IdentityOptions {
     options.unwrap()
 }
 
-pub fn ask(peer: &str, uri: &str) -> Ask {
-    Ask { peer: peer.parse().unwrap(), method: "GET", uri: uri.to_owned(), headers: Vec::new() }
+pub fn get(peer: &str, uri: &str) -> TestRequest {
+    TestRequest { peer: peer.parse().unwrap(), method: "GET", uri: uri.to_owned(), headers: Vec::new() }
 }
 
-impl Ask {
+impl TestRequest {
     pub fn with(mut self, name: &'static str, value: impl Into<String>) -> Self {
         self.headers.push((name, value.into()));
         self
@@ -75,7 +75,7 @@ impl Ask {
     }
 }
 
-impl Gatehouse {
+impl LimitedService {
     pub fn new(rules: &str, identity: &str) -> Self {
         Self::in_folder(rules, identity, Path::new(""))
     }
@@ -89,19 +89,19 @@ impl Gatehouse {
         Self { clock, layer: RateLimitLayer::new(limiter).identities(identities) }
     }
 
-    pub async fn tell(&self, ask: Ask) -> Told {
+    pub async fn send(&self, ask: TestRequest) -> TestResponse {
         let service = self.service(ask.peer);
         let response = service.oneshot(ask.request()).await.unwrap();
         let (parts, body) = response.into_parts();
         let body = body.collect().await.unwrap().to_bytes();
-        Told {
+        TestResponse {
             status: parts.status.as_u16(),
             headers: parts.headers,
             body: String::from_utf8(body.to_vec()).unwrap(),
         }
     }
 
-    /// A fresh service for each request: what it counts, it counts in the limiter.
+    /// A new service for each request: the counts are in the limiter.
     fn service(
         &self,
         peer: IpAddr,
@@ -114,7 +114,7 @@ impl Gatehouse {
         > + Clone,
     > {
         let echo = service_fn(|request: Request<Full<Bytes>>| async move {
-            // As a forwarder would write it: without the host.
+            // As a forwarder sends it: without the host.
             let target =
                 request.uri().path_and_query().cloned().map_or_else(Uri::default, Uri::from).to_string();
             let host = request.headers().get("host").cloned().unwrap_or(HeaderValue::from_static(""));

@@ -1,6 +1,6 @@
-//! What the layer does with requests over a limit, and with those that are counted until they end.
+//! Requests over a limit, and requests in flight.
 
-use crate::gatehouse::{Gatehouse, ask};
+use crate::limited_service::{LimitedService, get};
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
 use http_body_util::{BodyExt, Full};
@@ -12,9 +12,9 @@ use tollgate_http::layer::SharedPermit;
 use tollgate_testbed::limit_headers;
 use tower::{Layer, Service, ServiceExt, service_fn};
 
-/// A service that answers with what it was told in the headers `names`.
-fn telling(
-    house: &Gatehouse,
+/// A service that responds with the values of the headers `names` of its request.
+fn echo_headers(
+    limited: &LimitedService,
     names: &'static [&'static str],
 ) -> impl Service<Request<Full<Bytes>>, Response = Response<String>, Error = Infallible> + Clone {
     let inner = service_fn(move |request: Request<Full<Bytes>>| async move {
@@ -25,7 +25,7 @@ fn telling(
         let body = names.iter().map(said).collect::<Vec<_>>().join("|");
         Ok::<_, Infallible>(Response::new(Full::<Bytes>::from(body)))
     });
-    let layered = house.layer.for_peer(SocketAddr::from(([203, 0, 113, 9], 1))).layer(inner);
+    let layered = limited.layer.for_peer(SocketAddr::from(([203, 0, 113, 9], 1))).layer(inner);
     layered.and_then(|response: Response<_>| async move {
         let (parts, body) = response.into_parts();
         let body = BodyExt::collect(body).await.unwrap().to_bytes();
@@ -37,72 +37,72 @@ fn telling(
 async fn flags_reach_the_upstream_and_a_client_cannot_write_its_own() {
     let rules = "
 rules:
-  - { id: told, limit: 2/min, soft: 50%, on_exceed: { flag: { header: X-Captcha } } }
+  - { id: flagged, limit: 2/min, soft: 50%, on_exceed: { flag: { header: X-Captcha } } }
 ";
-    let house = Gatehouse::new(rules, "");
-    let service = telling(&house, &["x-captcha", "x-ratelimit-flag", "x_captcha", "connection"]);
+    let limited = LimitedService::new(rules, "");
+    let service = echo_headers(&limited, &["x-captcha", "x-ratelimit-flag", "x_captcha", "connection"]);
     let mut found = Vec::new();
     for _ in 0..4 {
-        let forged = ask("203.0.113.9", "/").with("x-captcha", "no").with("X-RateLimit-Flag", "none");
-        // A server behind may read the first as the flag, and a proxy behind remove what the second names.
+        let forged = get("203.0.113.9", "/").with("x-captcha", "no").with("X-RateLimit-Flag", "none");
+        // An upstream may read the first as the flag, and a proxy may remove what the second names.
         let forged = forged.with("X_Captcha", "no").with("Connection", "close, X-Captcha");
         let response = service.clone().oneshot(forged.request()).await.unwrap();
         found.push(response.into_body());
     }
-    assert_eq!(found, ["|||close", "|told;soft||close", "told|||close", "told|||close"]);
+    assert_eq!(found, ["|||close", "|flagged;soft||close", "flagged|||close", "flagged|||close"]);
 }
 
-/// Whether one more request gets in.
-async fn status(house: &Gatehouse) -> (u16, HeaderMap, String) {
-    let told = house.tell(ask("203.0.113.9", "/")).await;
-    (told.status, told.headers, told.body)
+/// The response to one more request.
+async fn status(limited: &LimitedService) -> (u16, HeaderMap, String) {
+    let response = limited.send(get("203.0.113.9", "/")).await;
+    (response.status, response.headers, response.body)
 }
 
 #[tokio::test]
 async fn a_request_is_in_flight_until_its_body_has_ended() {
-    let house = Gatehouse::new("rules: [{ id: one, algorithm: concurrency, limit: 1 }]", "");
+    let limited = LimitedService::new("rules: [{ id: one, algorithm: concurrency, limit: 1 }]", "");
     let inner = service_fn(|_: Request<Full<Bytes>>| async move {
         Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("body")))
     });
-    let service = house.layer.for_peer(SocketAddr::from(([203, 0, 113, 9], 1))).layer(inner);
-    let request = || ask("203.0.113.9", "/").request();
+    let service = limited.layer.for_peer(SocketAddr::from(([203, 0, 113, 9], 1))).layer(inner);
+    let request = || get("203.0.113.9", "/").request();
 
     let mut response = service.clone().oneshot(request()).await.unwrap();
-    let (refused, headers, body) = status(&house).await;
+    let (refused, headers, body) = status(&limited).await;
     assert_eq!(refused, 429);
     assert!(body.contains("Limit of 1 request in flight exceeded"), "{body}");
     assert_eq!(headers["ratelimit-policy"], r#""one";q=1;qu="concurrent-requests""#);
     assert!(response.body_mut().frame().await.is_some());
-    assert_eq!(status(&house).await.0, 429, "its end has not been read");
+    assert_eq!(status(&limited).await.0, 429, "its end has not been read");
     assert!(response.body_mut().frame().await.is_none());
-    assert_eq!(status(&house).await.0, 200);
+    assert_eq!(status(&limited).await.0, 200);
 
-    // Nobody reads it.
+    // It is not read.
     let response = service.clone().oneshot(request()).await.unwrap();
-    assert_eq!(status(&house).await.0, 429);
+    assert_eq!(status(&limited).await.0, 429);
     drop(response);
-    assert_eq!(status(&house).await.0, 200);
+    assert_eq!(status(&limited).await.0, 200);
 }
 
-/// What a client is told of a limit on requests in flight: how many, how many are left, and no time.
+/// Responses about a limit on requests in flight have its quota and what remains, and no time.
 #[tokio::test]
-async fn no_time_is_promised_for_a_place_in_flight() {
+async fn limits_on_requests_in_flight_have_no_retry_time() {
     let rules = "
 rules:
   - { id: one, algorithm: concurrency, limit: 1 }
   - { id: rate, endpoint: /rate, algorithm: fixed_window, limit: 1/h }
 ";
-    let house = Gatehouse::new(rules, "");
+    let limited = LimitedService::new(rules, "");
     let inner = service_fn(|_: Request<Full<Bytes>>| async move {
         // The service has limits of its own.
         let answer = Response::builder().header("x-ratelimit-reset", "7").body(Full::<Bytes>::from("body"));
         Ok::<_, Infallible>(answer.unwrap())
     });
     let options = HeaderOptions { legacy: true, ..HeaderOptions::default() };
-    let layer = house.layer.clone().headers(options);
+    let layer = limited.layer.clone().headers(options);
     let service = layer.for_peer(SocketAddr::from(([203, 0, 113, 9], 1))).layer(inner);
-    assert_eq!(house.tell(ask("203.0.113.9", "/rate")).await.status, 200, "the only one of the hour");
-    let held = service.clone().oneshot(ask("203.0.113.9", "/").request()).await.unwrap();
+    assert_eq!(limited.send(get("203.0.113.9", "/rate")).await.status, 200, "the only one of the hour");
+    let held = service.clone().oneshot(get("203.0.113.9", "/").request()).await.unwrap();
     let of_the_limit = [
         "ratelimit-limit: 1",
         "ratelimit-policy: \"one\";q=1;qu=\"concurrent-requests\"",
@@ -132,7 +132,7 @@ rules:
     let problem = "{\"type\":\"https://iana.org/assignments/http-problem-types#quota-exceeded\",\"title\":\"Request \
                    cannot be satisfied as assigned quota has been exceeded\",\"status\":429,\"detail\":\"Limit of 1 \
                    request in flight exceeded\",\"violated-policies\":[\"one\"],\"retry_after_seconds\":null}";
-    /// The path, a header of the request, and the headers and the body of the answer.
+    /// The path and a header of the request; the headers and the body of the response.
     type Row<'a> = (&'a str, (&'static str, &'a str), &'a [&'a str], &'a str);
     let rows: [Row<'_>; 5] = [
         ("/", ("accept", "*/*"), &of_the_limit, json),
@@ -143,7 +143,7 @@ rules:
         ("/rate", ("content-type", "application/grpc"), &of_the_rate, ""),
     ];
     for (path, (name, value), headers, body) in rows {
-        let asked = ask("203.0.113.9", path).with(name, value);
+        let asked = get("203.0.113.9", path).with(name, value);
         let response = service.clone().oneshot(asked.request()).await.unwrap();
         let (parts, found) = response.into_parts();
         let found = found.collect().await.unwrap().to_bytes();
@@ -159,28 +159,28 @@ rules:
     }
 }
 
-/// A random addition to a time that is not known is not known either.
+/// Jitter makes no retry time where there is none.
 #[tokio::test]
-async fn jitter_makes_no_promise_where_there_is_none() {
-    let house = Gatehouse::new("rules: [{ id: one, algorithm: concurrency, limit: 1 }]", "");
+async fn jitter_adds_no_retry_time_of_its_own() {
+    let limited = LimitedService::new("rules: [{ id: one, algorithm: concurrency, limit: 1 }]", "");
     let options: HeaderOptions = serde_json::from_str(r#"{"retry_jitter":"9s"}"#).unwrap();
-    let layer = house.layer.clone().headers(options).for_peer(SocketAddr::from(([203, 0, 113, 9], 1)));
+    let layer = limited.layer.clone().headers(options).for_peer(SocketAddr::from(([203, 0, 113, 9], 1)));
     let inner = service_fn(|_: Request<Full<Bytes>>| async move {
         Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("body")))
     });
     let service = layer.layer(inner);
-    let _held = service.clone().oneshot(ask("203.0.113.9", "/").request()).await.unwrap();
+    let _held = service.clone().oneshot(get("203.0.113.9", "/").request()).await.unwrap();
     for _ in 0..50 {
-        let refused = service.clone().oneshot(ask("203.0.113.9", "/").request()).await.unwrap();
+        let refused = service.clone().oneshot(get("203.0.113.9", "/").request()).await.unwrap();
         assert_eq!((refused.status().as_u16(), refused.headers().get("retry-after")), (429, None));
-        house.clock.advance_us(1);
+        limited.clock.advance_us(1);
     }
 }
 
-/// A limit that only flags has the headers of any other, and so has the soft part of one.
+/// Also those of the soft part of a limit.
 #[tokio::test]
 async fn flagged_responses_carry_the_headers_of_the_limit() {
-    // What is left and when it resets, of four requests.
+    // What remains and the reset, of four requests.
     let flagged = [("1", "30"), ("0", "60"), ("0", "60"), ("0", "60")];
     let soft = [("3", "15"), ("2", "30"), ("1", "45"), ("0", "60")];
     for (rule, limit, expected) in [
@@ -188,12 +188,12 @@ async fn flagged_responses_carry_the_headers_of_the_limit() {
         ("limit: 2/min, soft: 50%, on_exceed: { flag: { header: X-Captcha } }", "2", flagged),
         ("limit: 4/min, soft: 50%", "4", soft),
     ] {
-        let house = Gatehouse::new(&format!("rules: [{{ id: told, {rule} }}]"), "");
+        let limited = LimitedService::new(&format!("rules: [{{ id: flagged, {rule} }}]"), "");
         for (remaining, reset) in expected {
-            let (status, headers, _) = status(&house).await;
+            let (status, headers, _) = status(&limited).await;
             let expected = [
-                format!("ratelimit-policy: \"told\";q={limit};w=60"),
-                format!("ratelimit: \"told\";r={remaining};t={reset}"),
+                format!("ratelimit-policy: \"flagged\";q={limit};w=60"),
+                format!("ratelimit: \"flagged\";r={remaining};t={reset}"),
                 format!("x-ratelimit-limit: {limit}"),
                 format!("x-ratelimit-remaining: {remaining}"),
                 format!("x-ratelimit-reset: 18000000{reset}"),
@@ -205,47 +205,47 @@ async fn flagged_responses_carry_the_headers_of_the_limit() {
 
 #[tokio::test]
 async fn a_client_that_goes_away_is_not_in_flight() {
-    let house = Gatehouse::new("rules: [{ id: one, algorithm: concurrency, limit: 1 }]", "");
+    let limited = LimitedService::new("rules: [{ id: one, algorithm: concurrency, limit: 1 }]", "");
     let never = service_fn(|_: Request<Full<Bytes>>| async move {
         std::future::pending::<()>().await;
         Ok::<_, Infallible>(Response::new(Full::<Bytes>::default()))
     });
-    let service = house.layer.for_peer(SocketAddr::from(([203, 0, 113, 9], 1))).layer(never);
-    let waits = service.oneshot(ask("203.0.113.9", "/").request());
+    let service = limited.layer.for_peer(SocketAddr::from(([203, 0, 113, 9], 1))).layer(never);
+    let waits = service.oneshot(get("203.0.113.9", "/").request());
     assert!(tokio::time::timeout(Duration::from_millis(20), waits).await.is_err());
-    assert_eq!(status(&house).await.0, 200);
+    assert_eq!(status(&limited).await.0, 200);
 }
 
-/// Work that outlives the response counts for as long as it keeps the place.
+/// Work that outlives the response counts for as long as it holds the permit.
 #[tokio::test]
-async fn work_that_keeps_its_place_is_in_flight() {
-    let house = Gatehouse::new("rules: [{ id: one, algorithm: concurrency, limit: 1 }]", "");
+async fn work_that_holds_its_permit_is_in_flight() {
+    let limited = LimitedService::new("rules: [{ id: one, algorithm: concurrency, limit: 1 }]", "");
     let (keep, mut kept) = tokio::sync::mpsc::unbounded_channel();
     let works = service_fn(move |request: Request<Full<Bytes>>| {
         let place = request.extensions().get::<SharedPermit>().cloned().unwrap();
         keep.send(place).unwrap();
         std::future::pending::<Result<Response<Full<Bytes>>, Infallible>>()
     });
-    let service = house.layer.clone().for_peer(SocketAddr::from(([203, 0, 113, 9], 1))).layer(works);
-    let asked = tokio::spawn(service.oneshot(ask("203.0.113.9", "/").request()));
+    let service = limited.layer.clone().for_peer(SocketAddr::from(([203, 0, 113, 9], 1))).layer(works);
+    let asked = tokio::spawn(service.oneshot(get("203.0.113.9", "/").request()));
     let place = kept.recv().await.unwrap();
     assert_eq!(place.timeout(), Duration::from_secs(60));
     asked.abort();
     assert!(asked.await.is_err(), "the client has gone");
-    assert_eq!(status(&house).await.0, 429);
+    assert_eq!(status(&limited).await.0, 429);
     drop(place);
-    assert_eq!(status(&house).await.0, 200);
+    assert_eq!(status(&limited).await.0, 200);
 }
 
 #[tokio::test]
-async fn a_request_that_queues_gets_through() {
+async fn a_queued_request_is_admitted() {
     let rules = "rules: [{ id: even, algorithm: leaky_bucket, limit: 10/s, on_exceed: queue }]";
-    let house = Gatehouse::new(rules, "");
-    assert_eq!(status(&house).await.0, 200);
-    let clock = house.clock.clone();
+    let limited = LimitedService::new(rules, "");
+    assert_eq!(status(&limited).await.0, 200);
+    let clock = limited.clock.clone();
     tokio::spawn(async move {
         tokio::time::sleep(Duration::from_millis(30)).await;
         clock.advance_us(100_000);
     });
-    assert_eq!(status(&house).await.0, 200);
+    assert_eq!(status(&limited).await.0, 200);
 }

@@ -1,6 +1,6 @@
-//! The layer with a store that has to be waited for.
+//! The layer with a shared store.
 
-use crate::gatehouse::{Told, ask};
+use crate::limited_service::{TestResponse, get};
 use base64::Engine;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Empty};
@@ -26,25 +26,29 @@ async fn node(url: &str) -> RateLimitLayer {
     RateLimitLayer::new(Arc::new(limiter))
 }
 
-async fn tell(layer: &RateLimitLayer) -> Told {
+async fn send(layer: &RateLimitLayer) -> TestResponse {
     let inner = service_fn(|request: Request<_>| async move {
         assert_eq!(request.uri().path(), "/x");
         Ok::<_, Infallible>(Response::new(Empty::<bytes::Bytes>::new()))
     });
     let service = layer.for_peer("203.0.113.9:1".parse().unwrap()).layer(inner);
-    let (parts, body) = service.oneshot(ask("203.0.113.9", "//x").request()).await.unwrap().into_parts();
+    let (parts, body) = service.oneshot(get("203.0.113.9", "//x").request()).await.unwrap().into_parts();
     let body = body.collect().await.unwrap().to_bytes().to_vec();
-    Told { status: parts.status.as_u16(), headers: parts.headers, body: String::from_utf8(body).unwrap() }
+    TestResponse {
+        status: parts.status.as_u16(),
+        headers: parts.headers,
+        body: String::from_utf8(body).unwrap(),
+    }
 }
 
 #[tokio::test]
-async fn two_nodes_have_one_limit_and_say_when_they_cannot_know_it() {
+async fn two_nodes_share_one_limit_and_report_degraded_decisions() {
     let server = RedisServer::start(&[]);
     let (one, two) = (node(&server.url()).await, node(&server.url()).await);
-    assert_eq!((tell(&one).await.status, tell(&two).await.status), (200, 200));
-    let told = tell(&one).await;
-    assert_eq!((told.status, told.headers.contains_key("retry-after")), (429, true));
-    assert!(told.body.contains("RATE_LIMIT_EXCEEDED"), "{}", told.body);
+    assert_eq!((send(&one).await.status, send(&two).await.status), (200, 200));
+    let response = send(&one).await;
+    assert_eq!((response.status, response.headers.contains_key("retry-after")), (429, true));
+    assert!(response.body.contains("RATE_LIMIT_EXCEEDED"), "{}", response.body);
 
     let server = {
         drop(server);
@@ -52,9 +56,9 @@ async fn two_nodes_have_one_limit_and_say_when_they_cannot_know_it() {
     };
     let three = node(&server.url()).await;
     drop(server);
-    let told = tell(&three).await;
-    let said = |name: &str| told.headers[name].to_str().unwrap().to_owned();
-    assert_eq!(told.status, 200);
+    let response = send(&three).await;
+    let said = |name: &str| response.headers[name].to_str().unwrap().to_owned();
+    assert_eq!(response.status, 200);
     assert_eq!((said("x-ratelimit-remaining"), said("x-ratelimit-policy")), ("-1".into(), "degraded".into()));
 }
 
@@ -70,21 +74,25 @@ async fn without_store(rule: &str, headers: HeaderOptions) -> RateLimitLayer {
     RateLimitLayer::new(Arc::new(limiter)).headers(headers)
 }
 
-async fn tell_with(layer: &RateLimitLayer, name: &'static str, value: &str) -> Told {
+async fn send_with(layer: &RateLimitLayer, name: &'static str, value: &str) -> TestResponse {
     let inner = service_fn(|_: Request<_>| async move {
         Ok::<_, Infallible>(Response::new(Empty::<bytes::Bytes>::new()))
     });
     let service = layer.for_peer("203.0.113.9:1".parse().unwrap()).layer(inner);
-    let asked = ask("203.0.113.9", "/x").with(name, value).request();
+    let asked = get("203.0.113.9", "/x").with(name, value).request();
     let (parts, body) = service.oneshot(asked).await.unwrap().into_parts();
     let body = body.collect().await.unwrap().to_bytes().to_vec();
-    Told { status: parts.status.as_u16(), headers: parts.headers, body: String::from_utf8(body).unwrap() }
+    TestResponse {
+        status: parts.status.as_u16(),
+        headers: parts.headers,
+        body: String::from_utf8(body).unwrap(),
+    }
 }
 
 const MESSAGE: &str = "The store of the rate limits is unavailable; try again later";
 
 #[tokio::test]
-async fn a_refusal_without_the_store_says_so_in_every_format() {
+async fn refusals_without_the_store_say_so_in_every_format() {
     let as_429 = HeaderOptions {
         store_unavailable: UnavailableStatus::TooManyRequests,
         legacy: true,
@@ -104,8 +112,8 @@ async fn a_refusal_without_the_store_says_so_in_every_format() {
             ("*/*", "application/json", &json),
             ("application/problem+json", "application/problem+json", &problem),
         ] {
-            let told = tell_with(&layer, "accept", accept).await;
-            assert_eq!((told.status, &told.body), (status, body), "{accept}");
+            let response = send_with(&layer, "accept", accept).await;
+            assert_eq!((response.status, &response.body), (status, body), "{accept}");
             let mut expected = vec![
                 "ratelimit-policy: \"login\";q=5;w=3600",
                 "retry-after: 1",
@@ -116,13 +124,13 @@ async fn a_refusal_without_the_store_says_so_in_every_format() {
             if options.legacy {
                 expected.insert(0, "ratelimit-limit: 5");
             }
-            assert_eq!(limit_headers(&told.headers), expected);
-            assert_eq!(told.headers["content-type"], media_type);
+            assert_eq!(limit_headers(&response.headers), expected);
+            assert_eq!(response.headers["content-type"], media_type);
         }
-        let told = tell_with(&layer, "content-type", "application/grpc").await;
-        let said = |name: &str| told.headers[name].to_str().unwrap();
+        let response = send_with(&layer, "content-type", "application/grpc").await;
+        let said = |name: &str| response.headers[name].to_str().unwrap();
         let code = if status == 503 { "14" } else { "8" };
-        assert_eq!((told.status, said("grpc-status"), said("grpc-message")), (200, code, MESSAGE));
+        assert_eq!((response.status, said("grpc-status"), said("grpc-message")), (200, code, MESSAGE));
         let details =
             base64::engine::general_purpose::STANDARD_NO_PAD.decode(said("grpc-status-details-bin"));
         let details = details.unwrap();
@@ -131,23 +139,27 @@ async fn a_refusal_without_the_store_says_so_in_every_format() {
 }
 
 #[tokio::test]
-async fn a_place_that_the_store_cannot_give_is_no_exceeded_limit() {
+async fn a_slot_that_the_store_cannot_give_is_no_exceeded_limit() {
     let rule = "algorithm: concurrency, limit: 2, on_store_failure: deny";
     let layer = without_store(rule, HeaderOptions::default()).await;
     for _ in 0..3 {
-        let told = tell_with(&layer, "accept", "*/*").await;
-        assert_eq!((told.status, told.headers["retry-after"].to_str().unwrap()), (503, "1"));
-        assert!(told.body.contains("STORE_UNAVAILABLE") && !told.body.contains("exceeded"), "{}", told.body);
+        let response = send_with(&layer, "accept", "*/*").await;
+        assert_eq!((response.status, response.headers["retry-after"].to_str().unwrap()), (503, "1"));
+        assert!(
+            response.body.contains("STORE_UNAVAILABLE") && !response.body.contains("exceeded"),
+            "{}",
+            response.body
+        );
     }
 }
 
 #[tokio::test]
-async fn a_share_that_is_exceeded_is_a_limit_that_is_exceeded() {
+async fn an_exceeded_local_share_is_an_exceeded_limit() {
     let layer = without_store("limit: 5/h, on_store_failure: local", HeaderOptions::default()).await;
     for _ in 0..5 {
-        assert_eq!(tell_with(&layer, "accept", "*/*").await.status, 200);
+        assert_eq!(send_with(&layer, "accept", "*/*").await.status, 200);
     }
-    let told = tell_with(&layer, "accept", "*/*").await;
-    assert_eq!((told.status, told.headers["x-ratelimit-remaining"].to_str().unwrap()), (429, "-1"));
-    assert!(told.body.contains("RATE_LIMIT_EXCEEDED"), "{}", told.body);
+    let response = send_with(&layer, "accept", "*/*").await;
+    assert_eq!((response.status, response.headers["x-ratelimit-remaining"].to_str().unwrap()), (429, "-1"));
+    assert!(response.body.contains("RATE_LIMIT_EXCEEDED"), "{}", response.body);
 }
