@@ -4,19 +4,22 @@
 -- KEYS[1]  the nodes that are alive: a sorted set of ids, each with the time of its last heartbeat in microseconds
 --          of the server's clock
 -- KEYS[2]  the description of this node
--- KEYS[3]  the nodes that expect another time than the server's clock shows: a sorted set of ids, each with the
---          difference in microseconds; absent as long as the clock does not step
+-- KEYS[3]  the votes of nodes that measured another time than the corrected clock shows: a sorted set of ids, each with
+--          the correction that the node holds right, in microseconds; absent as long as the clock does not step
+-- KEYS[4]  the correction that the nodes have agreed on, and when; absent as long as there is none
 -- ARGV[1]  its id
 -- ARGV[2]  after how many microseconds without a heartbeat a node is not counted
 -- ARGV[3]  for how many milliseconds the keys, and the nodes in them, are kept
--- ARGV[4]  the time that this node expects; 0 if it does not know
+-- ARGV[4]  the vote of this node; empty if it has none
 -- ARGV[5]  the description, with one heartbeat in a few
 --
--- Answers the time, the number of nodes that are alive, 1 if this node was not among them before, and by how many
--- microseconds the nodes correct the clock.
+-- Answers the time, the number of nodes that are alive, 1 if this node was not among them before, and the correction of
+-- the clock that the nodes have agreed on: by how many microseconds, and since when.
 local call, format = redis.call, string.format
--- A difference that begins a correction, and one that ends it.
-local STEPPED, SAME = 500000, 10000
+-- A correction shrinks by one part in so many of the time that passes (`ClockCorrection`).
+local SLEW = 100
+-- Votes that are no further apart are alike.
+local ALIKE = 500000
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
 local seen = format('%.0f', now)
@@ -29,19 +32,15 @@ if ARGV[5] or is_new == 1 then call('PEXPIRE', KEYS[1], ARGV[3]) end
 local oldest = now - ARGV[2]
 local nodes = call('ZCOUNT', KEYS[1], format('%.0f', oldest), format('%.0f', now + ARGV[2]))
 
--- The clock is corrected if more than half of the nodes expect another time: by the median of what they expect. A node
--- that does not know yet follows the others.
-local votes, correction = call('ZCARD', KEYS[3]), '0'
-local expected = tonumber(ARGV[4])
-local knowing = expected > 0 and nodes or nodes - 1
-if expected > 0 then
-  local off = math.abs(expected - now)
-  if off > STEPPED or (votes > 0 and off > SAME) then
-    votes = votes + call('ZADD', KEYS[3], format('%.0f', expected - now), ARGV[1])
-    call('PEXPIRE', KEYS[3], ARGV[3])
-  elseif votes > 0 then
-    votes = votes - call('ZREM', KEYS[3], ARGV[1])
-  end
+-- A vote is a difference that the node has measured with a heartbeat before this one: how late this one arrives does
+-- not matter. When more than half of the nodes vote alike, the clock is corrected by the median of the votes. From then on
+-- the correction only shrinks, until the next vote: it does not follow the errors of later measurements.
+local votes = call('ZCARD', KEYS[3])
+if ARGV[4] ~= '' then
+  votes = votes + call('ZADD', KEYS[3], ARGV[4], ARGV[1])
+  call('PEXPIRE', KEYS[3], ARGV[3])
+elseif votes > 0 then
+  votes = votes - call('ZREM', KEYS[3], ARGV[1])
 end
 if votes > nodes then
   -- Some of them are not alive any more.
@@ -50,8 +49,17 @@ if votes > nodes then
     if not last or tonumber(last) < oldest then votes = votes - call('ZREM', KEYS[3], id) end
   end
 end
-if 2 * votes > knowing then
+local agreed
+if ARGV[4] ~= '' and 2 * votes > nodes then
   local middle = math.floor((votes - 1) / 2)
-  correction = call('ZRANGE', KEYS[3], middle, middle, 'WITHSCORES')[2]
+  local vote = tonumber(call('ZRANGE', KEYS[3], middle, middle, 'WITHSCORES')[2])
+  local alike = call('ZCOUNT', KEYS[3], format('%.0f', vote - ALIKE), format('%.0f', vote + ALIKE))
+  if 2 * alike > nodes then
+    agreed = format('%.0f %s', vote, seen)
+    -- Kept for as long as it takes to shrink to nothing.
+    local kept = math.ceil(math.abs(vote) * SLEW / 1000) + 1000
+    call('SET', KEYS[4], agreed, 'PX', format('%.0f', kept))
+    call('DEL', KEYS[3])
+  end
 end
-return { seen, nodes, is_new, correction }
+return { seen, nodes, is_new, agreed or call('GET', KEYS[4]) or '0 0' }

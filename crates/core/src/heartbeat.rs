@@ -9,11 +9,13 @@
 //! ```text
 //! tg:alive:{tag}       b7c1… → 1794885776233251     the id of each live node and its last heartbeat
 //! tg:node:{tag}:b7c1…  {"id":"b7c1…","address":…}   the description of that node
-//! tg:clock:{tag}       b7c1… → -60000312            the nodes that expect another time, while the clock has stepped
+//! tg:clock:{tag}       b7c1… → -60000312            the corrections that nodes vote for, after the clock has stepped
+//! tg:corrected:{tag}   -60000312 1794885776233251   the correction that they have agreed on, and when
 //! ```
 //!
-//! A heartbeat also carries the time that the node expects of the server's clock. If more than half of the nodes expect
-//! another time, the clock has stepped, and its time is corrected by the median of the differences.
+//! Each heartbeat is a measurement of the server's clock. A node that finds it far from where it expected it sends the
+//! difference as a vote with its next heartbeat. When more than half of the nodes vote alike, the clock has stepped, and
+//! its time is corrected by the median of their votes. The correction shrinks by a hundredth of the time that passes.
 //!
 //! The keys are under the shard's own hash tag, so that in a Cluster they are served by that shard.
 
@@ -52,18 +54,22 @@ pub fn node_key(prefix: &str, tag: &str, id: &str) -> String {
     format!("{prefix}node:{{{tag}}}:{id}")
 }
 
-/// The nodes that expect another time than the server's clock shows.
-pub fn clock_key(prefix: &str, tag: &str) -> String {
+/// The votes of the nodes that measured another time than the server's clock shows.
+pub fn votes_key(prefix: &str, tag: &str) -> String {
     format!("{prefix}clock:{{{tag}}}")
 }
 
-/// The arguments of [`SCRIPT`], behind its three keys. `nodes` is how many there are, as far as is known.
-pub fn arguments(id: &str, nodes: u32, expected_us: Option<u64>, description: Option<&str>) -> Vec<String> {
+/// The correction that the nodes have agreed on.
+pub fn correction_key(prefix: &str, tag: &str) -> String {
+    format!("{prefix}corrected:{{{tag}}}")
+}
+
+/// The arguments of [`SCRIPT`], behind its four keys. `nodes` is how many there are, as far as is known, and `vote_us` the
+/// correction of the clock that this node votes for.
+pub fn arguments(id: &str, nodes: u32, vote_us: Option<i64>, description: Option<&str>) -> Vec<String> {
     let silent_us = MISSED * interval_us(nodes);
-    let expected_us = expected_us.unwrap_or(0);
-    let numbers = [silent_us, KEPT_MS, expected_us].map(|number| number.to_string());
-    let mut arguments = vec![id.to_owned()];
-    arguments.extend(numbers);
+    let mut arguments = vec![id.to_owned(), silent_us.to_string(), KEPT_MS.to_string()];
+    arguments.push(vote_us.map_or_else(String::new, |us| us.to_string()));
     arguments.extend(description.map(str::to_owned));
     arguments
 }
@@ -78,8 +84,38 @@ pub struct HeartbeatReply {
     /// Whether the store did not know of this node before: it is the first heartbeat, the store was restarted empty,
     /// or the node was silent for too long.
     pub is_new: bool,
-    /// By how much the nodes correct the server's clock, in microseconds.
-    pub correction_us: i64,
+    /// The correction of the server's clock that the nodes have agreed on.
+    pub correction: ClockCorrection,
+}
+
+/// A correction of a server's clock. It shrinks by a hundredth of the time that passes, by the server's clock, so that at
+/// each instant it is the same for all nodes: a limit that fills in a few milliseconds would be refilled again and again
+/// if nodes charged it by times that differ.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClockCorrection {
+    /// The microseconds that the nodes have agreed on; 0 if the clock is not corrected.
+    pub agreed_us: i64,
+    /// When they did, by the server's clock.
+    pub since_us: u64,
+}
+
+/// A correction shrinks by one part in so many of the time that passes.
+pub const SLEW: u64 = 100;
+
+impl ClockCorrection {
+    /// What is left of it when the server's clock shows `server_us`.
+    pub fn at(self, server_us: u64) -> i64 {
+        let shrunk_us = server_us.saturating_sub(self.since_us) / SLEW;
+        self.agreed_us.signum() * self.agreed_us.unsigned_abs().saturating_sub(shrunk_us) as i64
+    }
+
+    fn read(text: &[u8]) -> Option<Self> {
+        let (agreed, since) = std::str::from_utf8(text).ok()?.split_once(' ')?;
+        let correction = Self { agreed_us: agreed.parse().ok()?, since_us: since.parse().ok()? };
+        let is_possible =
+            correction.agreed_us.unsigned_abs() < MOST_CORRECTED_US && correction.since_us < LATEST_US;
+        is_possible.then_some(correction)
+    }
 }
 
 /// Clocks are not further apart than this: such a number was not written by a node.
@@ -90,12 +126,11 @@ impl HeartbeatReply {
     pub fn read(time: &[u8], nodes: i64, is_new: i64, correction: &[u8]) -> Option<Self> {
         let now_us: u64 = std::str::from_utf8(time).ok()?.parse().ok()?;
         let nodes = u32::try_from(nodes).ok()?;
-        let correction_us: i64 = std::str::from_utf8(correction).ok()?.parse().ok()?;
+        let correction = ClockCorrection::read(correction)?;
         let is_possible = (1..LATEST_US).contains(&now_us)
             && (1..=MOST_NODES).contains(&nodes)
-            && (0..=1).contains(&is_new)
-            && correction_us.unsigned_abs() < MOST_CORRECTED_US;
-        is_possible.then_some(Self { now_us, nodes, is_new: is_new == 1, correction_us })
+            && (0..=1).contains(&is_new);
+        is_possible.then_some(Self { now_us, nodes, is_new: is_new == 1, correction })
     }
 }
 
@@ -105,25 +140,28 @@ mod tests {
 
     #[test]
     fn an_answer_that_makes_no_sense_is_none() {
-        let read =
-            HeartbeatReply { now_us: 1_794_885_776_233_251, nodes: 3, is_new: true, correction_us: -5 };
-        assert_eq!(HeartbeatReply::read(b"1794885776233251", 3, 1, b"-5"), Some(read));
+        let correction = ClockCorrection { agreed_us: -5, since_us: 7 };
+        let read = HeartbeatReply { now_us: 1_794_885_776_233_251, nodes: 3, is_new: true, correction };
+        assert_eq!(HeartbeatReply::read(b"1794885776233251", 3, 1, b"-5 7"), Some(read));
         let now = &b"1794885776233251"[..];
         for (time, nodes, is_new, correction) in [
-            (&b"1.794e+15"[..], 3, 0, &b"0"[..]),
-            (now, 0, 0, b"0"),
-            (now, -1, 0, b"0"),
-            (now, 100_001, 0, b"0"),
-            (now, i64::MAX, 0, b"0"),
-            (now, 3, 2, b"0"),
-            (b"", 3, 0, b"0"),
-            (b"0", 3, 0, b"0"),
+            (&b"1.794e+15"[..], 3, 0, &b"0 0"[..]),
+            (now, 0, 0, b"0 0"),
+            (now, -1, 0, b"0 0"),
+            (now, 100_001, 0, b"0 0"),
+            (now, i64::MAX, 0, b"0 0"),
+            (now, 3, 2, b"0 0"),
+            (b"", 3, 0, b"0 0"),
+            (b"0", 3, 0, b"0 0"),
             // Later than a script can count.
-            (b"4503599627370496", 3, 0, b"0"),
-            (b"18446744073709551615", 3, 0, b"0"),
+            (b"4503599627370496", 3, 0, b"0 0"),
+            (b"18446744073709551615", 3, 0, b"0 0"),
             (now, 3, 0, b""),
-            (now, 3, 0, b"1e+17"),
-            (now, 3, 0, b"-9223372036854775808"),
+            (now, 3, 0, b"1e+17 0"),
+            (now, 3, 0, b"0"),
+            (now, 3, 0, b"0 -1"),
+            (now, 3, 0, b"5 4503599627370496"),
+            (now, 3, 0, b"-9223372036854775808 0"),
         ] {
             assert_eq!(
                 HeartbeatReply::read(time, nodes, is_new, correction),
@@ -131,5 +169,23 @@ mod tests {
                 "{time:?} {nodes} {correction:?}"
             );
         }
+    }
+
+    #[test]
+    fn a_correction_shrinks_to_nothing() {
+        let ahead = ClockCorrection { agreed_us: -1_000, since_us: 1_000_000 };
+        for (server_us, left_us) in [
+            (0, -1_000),
+            (1_000_000, -1_000),
+            (1_000_100, -999),
+            (1_050_000, -500),
+            (1_100_000, 0),
+            (u64::MAX, 0),
+        ] {
+            assert_eq!(ahead.at(server_us), left_us, "{server_us}");
+            let behind = ClockCorrection { agreed_us: 1_000, ..ahead };
+            assert_eq!(behind.at(server_us), -left_us, "{server_us}");
+        }
+        assert_eq!(ClockCorrection::default().at(5), 0);
     }
 }

@@ -10,6 +10,7 @@ pub mod work;
 mod written;
 
 use crate::algorithm::{MeterNumbers, StateCell, StateKind};
+use crate::heartbeat::ClockCorrection;
 use crate::lending::{EPOCH_US, LeaseReport, LentTokens, Prefetch, StoredState};
 use crate::limit::Meter;
 use crate::state_address::StateField;
@@ -152,11 +153,11 @@ const CORRECTION_BIAS_US: i64 = 1 << 51;
 pub enum CallTime {
     /// That of the server's clock.
     Server,
-    /// The same, corrected by so many microseconds. A call that finds it further than [`CLOCK_TOLERANCE_US`] from
+    /// The same, corrected. A call that finds it further than [`CLOCK_TOLERANCE_US`] from
     /// what is expected changes nothing, and answers the time alone.
     Corrected {
-        /// Added to the server's time.
-        correction_us: i64,
+        /// What is added to the server's time.
+        correction: ClockCorrection,
         /// When the call was sent, by that time; 0 if it is not known.
         expected_us: u64,
     },
@@ -166,16 +167,17 @@ pub enum CallTime {
 
 impl CallTime {
     fn header(self, repeats_keys: bool) -> Vec<u8> {
-        let (mode, first, correction_us) = match self {
-            Self::Server => (0, 0, 0),
-            Self::Given(us) => (1, us, 0),
-            Self::Corrected { correction_us, expected_us } => (2, expected_us, correction_us),
+        let (mode, first, correction) = match self {
+            Self::Server => (0, 0, ClockCorrection::default()),
+            Self::Given(us) => (1, us, ClockCorrection::default()),
+            Self::Corrected { correction, expected_us } => (2, expected_us, correction),
         };
-        let mut header = Vec::with_capacity(15);
+        let mut header = Vec::with_capacity(22);
         uint(&mut header, first, 7);
         header.push(u8::from(repeats_keys) | mode << 1);
-        let biased = correction_us.clamp(-CORRECTION_BIAS_US, CORRECTION_BIAS_US) + CORRECTION_BIAS_US;
-        uint(&mut header, biased as u64, 7);
+        let agreed_us = correction.agreed_us.clamp(-CORRECTION_BIAS_US, CORRECTION_BIAS_US);
+        uint(&mut header, (agreed_us + CORRECTION_BIAS_US) as u64, 7);
+        uint(&mut header, correction.since_us, 7);
         header
     }
 }

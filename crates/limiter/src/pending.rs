@@ -212,7 +212,7 @@ impl Pending<'_> {
         decision
     }
 
-    /// Under every policy a refusal of the store as_lent until its retry time. Adds the steps of those, and returns the
+    /// Under every policy a refusal of the store holds until its retry time. Adds the steps of those, and returns the
     /// limits without one.
     fn recall_refusals(
         &self,

@@ -45,7 +45,7 @@ pub trait SharedStore: fmt::Debug + Send + Sync {
     /// The steps of `charges`, if one is known to refuse. Spends nothing and calls no server.
     fn known_refusal(&self, charges: &[OwnedCharge], cost: u32, rules: u32) -> Option<Steps>;
 
-    /// The last refusal of `charge` by the store, if its retry time has not come: it as_lent while the store cannot be
+    /// The last refusal of `charge` by the store, if its retry time has not come: it holds while the store cannot be
     /// asked.
     fn last_refusal(&self, charge: &OwnedCharge, cost: u32) -> Option<LimitStep>;
 

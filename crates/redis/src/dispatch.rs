@@ -216,6 +216,10 @@ async fn drain(shared: Weak<Shared>, shard: Arc<Shard>, lane: Arc<Lane>) {
             tokio::task::yield_now().await;
         }
         let Some(shared) = shared.upgrade() else { return };
+        if !shared.learns_clock(&shard).await {
+            Batch::new(&shared, lane.pop(room)).give_up(false);
+            continue;
+        }
         // It leaves here, and not when the task has its turn.
         let first = shared.depart(&shard, Batch::new(&shared, lane.pop(room)));
         if first.is_some() {

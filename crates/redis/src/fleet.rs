@@ -242,8 +242,7 @@ impl Shared {
             return None;
         };
         if self.given_time.is_none() {
-            let change =
-                shard.clock().note_heartbeat(sent_us, received_us, answer.now_us, answer.correction_us);
+            let change = shard.clock().note_heartbeat(sent_us, received_us, answer.now_us, answer.correction);
             self.note_clock(shard, change);
             let drift_us = answer.now_us.cast_signed().saturating_sub_unsigned(sent_unix_us + took_us / 2);
             self.fleet.note_drift(drift_us, took_us);
@@ -256,20 +255,28 @@ impl Shared {
         let keys = [
             heartbeat::alive_key(prefix, &tag),
             heartbeat::node_key(prefix, &tag, id),
-            heartbeat::clock_key(prefix, &tag),
+            heartbeat::votes_key(prefix, &tag),
+            heartbeat::correction_key(prefix, &tag),
         ];
-        let expected_us = match self.given_time {
-            Some(_) => None,
-            None => shard.clock().heartbeat_time(self.clock.boot_us()),
-        };
+        let vote_us = shard.clock().vote_us();
         let mut command = redis::cmd(verb);
         command.arg(script).arg(keys.len()).arg(&keys);
-        command.arg(heartbeat::arguments(id, self.fleet.node_count(), expected_us, description));
+        command.arg(heartbeat::arguments(id, self.fleet.node_count(), vote_us, description));
         command
     }
 
+    /// Whether the clock of `shard` is known, if need be after a heartbeat. A node that has never heard of it would charge by
+    /// a clock that the others correct.
+    pub(super) async fn learns_clock(&self, shard: &Shard) -> bool {
+        if self.given_time.is_some() || shard.clock().is_known() {
+            return true;
+        }
+        self.send_heartbeat(shard).await;
+        shard.clock().is_known()
+    }
+
     /// A call was refused because the clock was not where this node expected it: its own may be wrong as well, so what
-    /// it as_lent is not spent any more, and the fleet is asked at once.
+    /// it holds is not spent any more, and the fleet is asked at once.
     pub(super) fn doubt_clock(&self) {
         self.book.drop_credit();
         self.heartbeat_sooner.notify_one();
@@ -278,6 +285,7 @@ impl Shared {
     fn note_clock(&self, shard: &Shard, change: Option<ClockChange>) {
         let number = shard.number();
         match change {
+            Some(ClockChange::Doubted) => self.heartbeat_sooner.notify_one(),
             Some(ClockChange::Stepped(us)) => tracing::error!(
                 shard = number,
                 step_ms = us / 1_000,
@@ -308,8 +316,8 @@ impl Shared {
                 .await;
             let _ =
                 shard.call_noting_errors(redis::cmd("DEL").arg(heartbeat::node_key(prefix, &tag, id))).await;
-            if shard.clock().correction_us() != 0 {
-                let key = heartbeat::clock_key(prefix, &tag);
+            if shard.clock().vote_us().is_some() {
+                let key = heartbeat::votes_key(prefix, &tag);
                 let _ = shard.call_noting_errors(redis::cmd("ZREM").arg(key).arg(id)).await;
             }
         }

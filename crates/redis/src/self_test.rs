@@ -106,15 +106,17 @@ fn steps(role: Role, prefix: &str, tags: &Tags) -> Vec<(Step, Cmd)> {
         command.arg(concurrency::SCRIPT).arg(1).arg(&places).arg(args);
         steps.push((Step::Script("concurrency"), command));
     }
-    let nodes = [key("nodes"), key("node"), key("clock")];
-    // Far from the server's time, so that the part for clocks that stepped runs too.
-    let arguments = heartbeat::arguments("self", 1, Some(FAR_US), Some("{}"));
-    let mut heartbeat = cmd("EVAL");
-    heartbeat.arg(heartbeat::SCRIPT).arg(nodes.len()).arg(&nodes).arg(arguments);
-    steps.push((Step::Script("heartbeat"), heartbeat));
+    let nodes = [key("nodes"), key("node"), key("clock"), key("corrected")];
+    // With a vote, so that the part for clocks that stepped runs; and without one.
+    for vote_us in [Some(1), None] {
+        let arguments = heartbeat::arguments("self", 1, vote_us, Some("{}"));
+        let mut heartbeat = cmd("EVAL");
+        heartbeat.arg(heartbeat::SCRIPT).arg(nodes.len()).arg(&nodes).arg(arguments);
+        steps.push((Step::Script("heartbeat"), heartbeat));
+    }
 
     let mut leftovers: Vec<Vec<u8>> =
-        ["string", "hash", "list", "set", "client", "places", "nodes", "node", "clock"]
+        ["string", "hash", "list", "set", "client", "places", "nodes", "node", "clock", "corrected"]
             .map(|kind| key(kind).into_bytes())
             .to_vec();
     leftovers.extend(script::log_keys(client.as_bytes(), &ask));
@@ -128,9 +130,6 @@ fn steps(role: Role, prefix: &str, tags: &Tags) -> Vec<(Step, Cmd)> {
     steps.push((Step::Cleanup, cmd("DEL").arg(leftovers).take()));
     steps
 }
-
-/// A time in the year 2041.
-const FAR_US: u64 = 1 << 51;
 
 /// Each permission, and a command that needs it.
 fn probes(role: Role, key: &dyn Fn(&str) -> String) -> Vec<(&'static str, String)> {

@@ -6,24 +6,22 @@
 //! node expects; a server that finds its clock further away than half a second changes nothing and answers the time
 //! alone. The calls fail, and the node sends a heartbeat at once.
 //!
-//! With the heartbeats the nodes agree (`core/heartbeat.lua`): if more than half of them expect another time than the
-//! server shows, its clock has stepped, and from then on all calls correct it by the median of the differences. The time
-//! that limits see goes on as if nothing had happened. The correction shrinks by a hundredth of the time that passes,
-//! until it is gone: until then limits refill up to 1 % too fast or too slowly. A node that stands alone against the
-//! others (its virtual machine was paused) gives in after three seconds.
+//! A heartbeat is a measurement of the server's clock: its error is at most half the time that the heartbeat took. A node
+//! that measures another time than it expects votes for a correction with its next heartbeat, and if more than half of the
+//! nodes vote alike, all calls correct the clock by the median of their votes (`core/heartbeat.lua`). The time that limits see goes
+//! on as if nothing had happened. The correction shrinks by a hundredth of the time that passes, until it is gone: until
+//! then limits refill up to 1 % too fast or too slowly. A node that stands alone against the others (its virtual machine
+//! was paused) gives in after three seconds.
 //!
 //! Steps of less than half a second pass unnoticed.
 
 use parking_lot::Mutex;
+use tollgate_core::heartbeat::ClockCorrection;
 use tollgate_core::script::{CLOCK_TOLERANCE_US, CallTime};
 
-/// A node that expects another time than the majority gives in after this time.
+/// A node that expects another time than the majority gives in after this time, if its vote was counted so often.
 const DOUBT_US: u64 = 3_000_000;
-/// A correction shrinks by one part in so many of the time that passes.
-const SLEW: u64 = 100;
-/// The longest way of a heartbeat that is made up for.
-const LONGEST_WAY_US: u64 = 100_000;
-
+const VOTES_IN_VAIN: u32 = 3;
 /// See the module. All times are microseconds: `boot` of this node's clock, which runs also while the machine sleeps.
 #[derive(Debug, Default)]
 pub struct ShardClock {
@@ -34,10 +32,13 @@ pub struct ShardClock {
 struct Known {
     /// The shard's time, corrected, at an instant of this node's clock.
     anchor: Option<Anchor>,
+    correction: ClockCorrection,
+    /// What was left of it at the last heartbeat.
     correction_us: i64,
-    /// When the last heartbeat was answered, and how long it took.
-    heartbeat_us: u64,
-    took_us: u64,
+    /// The correction that this node holds right, while it differs from the others' by more than the tolerance.
+    vote_us: Option<i64>,
+    /// How many heartbeats with its vote were answered.
+    votes_cast: u32,
     /// Since when this node and the majority expect different times.
     doubt_since_us: Option<u64>,
 }
@@ -51,6 +52,8 @@ struct Anchor {
 /// What a heartbeat has shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClockChange {
+    /// The server's clock is not where this node expects it. The next heartbeat, which is due soon, carries its vote.
+    Doubted,
     /// The server's clock has stepped by about so many microseconds; it is corrected from now on.
     Stepped(i64),
     /// The clock is not corrected any more.
@@ -68,47 +71,50 @@ impl Known {
 }
 
 impl ShardClock {
+    /// Whether a heartbeat was ever answered.
+    pub fn is_known(&self) -> bool {
+        self.known.lock().anchor.is_some()
+    }
+
     /// The time for a call that is sent at `boot_us`.
     pub fn call_time(&self, boot_us: u64) -> CallTime {
         let known = self.known.lock();
         let expected_us = known.expected_us(boot_us).unwrap_or(0);
-        CallTime::Corrected { correction_us: known.correction_us, expected_us }
+        CallTime::Corrected { correction: known.correction, expected_us }
     }
 
-    /// By how much the server's clock is corrected.
+    /// By how much the server's clock was corrected at the last heartbeat.
     pub fn correction_us(&self) -> i64 {
         self.known.lock().correction_us
     }
 
-    /// The time that this node expects when a heartbeat arrives that is sent at `boot_us`, with the correction a little
-    /// smaller than it was.
-    pub fn heartbeat_time(&self, boot_us: u64) -> Option<u64> {
-        let known = self.known.lock();
-        let expected_us = known.expected_us(boot_us + known.took_us / 2)?;
-        let slew_us = (boot_us.saturating_sub(known.heartbeat_us) / SLEW) as i64;
-        let slew_us = slew_us.min(known.correction_us.abs()) * -known.correction_us.signum();
-        Some(expected_us.saturating_add_signed(slew_us))
+    /// The correction that this node votes for with its next heartbeat.
+    pub fn vote_us(&self) -> Option<i64> {
+        self.known.lock().vote_us
     }
 
     /// The server's clock showed `server_us` when a heartbeat was answered, and the majority corrects it by
-    /// `correction_us`.
+    /// `correction`.
     pub fn note_heartbeat(
         &self,
         sent_us: u64,
         received_us: u64,
         server_us: u64,
-        correction_us: i64,
+        correction: ClockCorrection,
     ) -> Option<ClockChange> {
         let mut known = self.known.lock();
         let took_us = received_us.saturating_sub(sent_us);
         let boot_us = sent_us + took_us / 2;
+        let correction_us = correction.at(server_us);
         let agreed_us = server_us.saturating_add_signed(correction_us);
         let off_us = known.expected_us(boot_us).map(|expected_us| agreed_us as i64 - expected_us as i64);
         let mut change = None;
         if let Some(off_us) = off_us.filter(|us| us.unsigned_abs() > CLOCK_TOLERANCE_US + took_us / 2) {
             let since_us = *known.doubt_since_us.get_or_insert(boot_us);
-            if boot_us.saturating_sub(since_us) < DOUBT_US {
-                return None;
+            known.votes_cast += u32::from(known.vote_us.is_some());
+            if boot_us.saturating_sub(since_us) < DOUBT_US || known.votes_cast < VOTES_IN_VAIN {
+                known.vote_us = Some(correction_us - off_us);
+                return Some(ClockChange::Doubted);
             }
             change = Some(ClockChange::OwnClock(-off_us));
         } else if (correction_us == 0) != (known.correction_us == 0) {
@@ -119,9 +125,10 @@ impl ShardClock {
         }
         *known = Known {
             anchor: Some(Anchor { boot_us, shard_us: agreed_us }),
+            correction,
             correction_us,
-            heartbeat_us: boot_us,
-            took_us: took_us.min(LONGEST_WAY_US),
+            vote_us: None,
+            votes_cast: 0,
             doubt_since_us: None,
         };
         change
@@ -164,25 +171,22 @@ mod tests {
             self.true_us.saturating_add_signed(self.ahead_us)
         }
 
-        /// A heartbeat that takes 2 ms, answered with this correction.
-        fn beat(&self, correction_us: i64) -> Option<ClockChange> {
-            let (sent_us, received_us) = (self.boot_us - 1_000, self.boot_us + 1_000);
-            self.clock.note_heartbeat(sent_us, received_us, self.server_us(), correction_us)
+        /// A heartbeat that takes 2 ms, answered with a correction that was agreed on now.
+        fn beat(&self, agreed_us: i64) -> Option<ClockChange> {
+            self.beat_with(ClockCorrection { agreed_us, since_us: self.server_us() })
         }
 
-        /// What the heartbeat script would make of this node's expectation, if it were the only one.
-        fn vote(&self) -> i64 {
-            // It arrives a millisecond later.
-            self.clock.heartbeat_time(self.boot_us - 1_000).unwrap() as i64 - self.server_us() as i64
+        fn beat_with(&self, correction: ClockCorrection) -> Option<ClockChange> {
+            let (sent_us, received_us) = (self.boot_us - 1_000, self.boot_us + 1_000);
+            self.clock.note_heartbeat(sent_us, received_us, self.server_us(), correction)
         }
 
         /// How far from what is expected a call finds the corrected clock.
         fn off_us(&self) -> i64 {
-            let CallTime::Corrected { correction_us, expected_us } = self.clock.call_time(self.boot_us)
-            else {
+            let CallTime::Corrected { correction, expected_us } = self.clock.call_time(self.boot_us) else {
                 panic!("not corrected");
             };
-            self.server_us() as i64 + correction_us - expected_us as i64
+            self.server_us() as i64 + correction.at(self.server_us()) - expected_us as i64
         }
     }
 
@@ -205,20 +209,22 @@ mod tests {
             pair.pass(SECOND_US);
             pair.ahead_us += step_us;
             assert!(pair.off_us().unsigned_abs() > CLOCK_TOLERANCE_US, "calls are refused");
-            let vote = pair.vote();
+            assert_eq!(pair.beat(0), Some(ClockChange::Doubted));
+            let vote = pair.clock.vote_us().unwrap();
             assert!((vote + step_us).abs() < 2_000, "{vote}");
             assert!(
                 matches!(pair.beat(vote), Some(ClockChange::Stepped(by)) if (by - step_us).abs() < 2_000)
             );
+            assert_eq!(pair.clock.vote_us(), None, "it agrees with the others");
             assert!(pair.off_us().abs() < 2_000, "calls are served");
             // The time that limits see never runs more than 1 % too fast or too slowly.
             let mut last_us = pair.server_us().saturating_add_signed(pair.clock.correction_us());
+            let correction = ClockCorrection { agreed_us: vote, since_us: pair.server_us() };
             let mut beats = 0;
             loop {
                 pair.pass(SECOND_US);
-                let vote = pair.vote();
-                let is_over = vote.abs() < 10_000;
-                let change = pair.beat(if is_over { 0 } else { vote });
+                let is_over = correction.at(pair.server_us()) == 0;
+                let change = pair.beat_with(correction);
                 let now_us = pair.server_us().saturating_add_signed(pair.clock.correction_us());
                 let advanced_us = now_us as i64 - last_us as i64;
                 assert!((980_000..=1_020_000).contains(&advanced_us), "{advanced_us} in a second");
@@ -241,7 +247,7 @@ mod tests {
         pair.true_us += 60 * SECOND_US;
         assert!(pair.off_us().unsigned_abs() > CLOCK_TOLERANCE_US);
         for _ in 0..3 {
-            assert_eq!(pair.beat(0), None);
+            assert_eq!(pair.beat(0), Some(ClockChange::Doubted));
             assert!(pair.off_us().unsigned_abs() > CLOCK_TOLERANCE_US, "calls are refused");
             pair.pass(SECOND_US);
         }

@@ -1,6 +1,6 @@
 //! StateAddresses among the requests in flight of the whole fleet.
 //!
-//! A place at the store lives for a few seconds. The node that as_lent it says every second that it still does, so
+//! A place at the store lives for a few seconds. The node that holds it says every second that it still does, so
 //! that a node which dies leaves nothing behind for long; and one which comes back to a store that has forgotten
 //! takes its places again, because the requests are still in flight. StateAddresses are never taken ahead.
 
@@ -30,7 +30,7 @@ static NAME: LazyLock<String> = LazyLock::new(|| sha1_smol::Sha1::from(SCRIPT).d
 /// Whose, and until when at most.
 type Holding = (u64, u64);
 
-/// What this node as_lent: by key, whose and until when at most.
+/// What this node holds: by key, whose and until when at most.
 #[derive(Debug, Default)]
 pub(super) struct Holdings {
     held: Mutex<HashMap<Arc<str>, HashMap<u64, u64>>>,

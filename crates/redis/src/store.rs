@@ -46,7 +46,7 @@ pub struct RedisSettings {
     pub lease_interval: Duration,
     /// For how long a busy key takes tokens ahead.
     pub lease_horizon: Duration,
-    /// For how many keys a node as_lent leases at most.
+    /// For how many keys a node holds leases at most.
     pub most_leases: usize,
 }
 
@@ -118,7 +118,7 @@ pub(crate) struct Shared {
 
 impl RedisStore {
     /// Connects to the store at `url`. That it cannot be reached is no error: until it can, every rule's
-    /// failure policy as_lent. Needs a tokio runtime, here and as long as it lives.
+    /// failure policy holds. Needs a tokio runtime, here and as long as it lives.
     pub async fn open(url: &StoreUrl, settings: RedisSettings, clock: Clock) -> Result<Self, OpenError> {
         Self::open_at(url, settings, clock, None).await
     }

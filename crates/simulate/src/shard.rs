@@ -102,8 +102,8 @@ impl Shard {
         self.charges += ask.charges.len() as u64;
         let store_us = self.time_us(begins_ns / 1_000);
         let store_us = match time {
-            CallTime::Corrected { correction_us, expected_us } => {
-                let corrected_us = store_us.saturating_add_signed(correction_us);
+            CallTime::Corrected { correction, expected_us } => {
+                let corrected_us = store_us.saturating_add_signed(correction.at(store_us));
                 let is_stepped = expected_us > 0 && corrected_us.abs_diff(expected_us) > CLOCK_TOLERANCE_US;
                 (!is_stepped).then_some(corrected_us)
             }
@@ -123,15 +123,15 @@ impl Shard {
         self.clock_errors.gain_us
     }
 
-    /// Answers the heartbeat of a node that expects the time `expected_us`.
+    /// Answers the heartbeat of a node that votes for the correction `vote_us`.
     pub(super) fn heartbeat(
         &mut self,
         node: NodeId,
-        expected_us: Option<u64>,
+        vote_us: Option<i64>,
         now_us: u64,
     ) -> heartbeat::HeartbeatReply {
         let time_us = self.time_us(now_us);
-        self.votes.heartbeat(node, expected_us, time_us)
+        self.votes.heartbeat(node, vote_us, time_us)
     }
 
     /// What its clock shows.

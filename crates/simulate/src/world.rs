@@ -291,6 +291,10 @@ impl<'s> World<'s> {
             self.nodes[usize::from(node)].book.failed(call, false);
             return;
         }
+        if !self.nodes[usize::from(node)].shard_clocks[shard].is_known() {
+            self.nodes[usize::from(node)].book.failed(call, false);
+            return self.hasten_heartbeats(node);
+        }
         let second = (self.now_us / 1_000_000) as usize;
         let seconds = &mut self.found.calls_by_node[usize::from(node)];
         seconds.resize(seconds.len().max(second + 1), 0);

@@ -107,8 +107,9 @@ impl Fleet {
         let nodes = self.connections.len() as u32;
         let id = format!("{number:016x}");
         let mut command = redis::cmd("EVALSHA");
-        command.arg(&self.digest).arg(3).arg(heartbeat::alive_key("tg:", TAG));
-        command.arg(heartbeat::node_key("tg:", TAG, &id)).arg(heartbeat::clock_key("tg:", TAG));
+        command.arg(&self.digest).arg(4).arg(heartbeat::alive_key("tg:", TAG));
+        command.arg(heartbeat::node_key("tg:", TAG, &id)).arg(heartbeat::votes_key("tg:", TAG));
+        command.arg(heartbeat::correction_key("tg:", TAG));
         command.arg(heartbeat::arguments(&id, nodes, None, description));
         command
     }

@@ -3,6 +3,7 @@
 use super::{CLOCK_TOLERANCE_US, CORRECTION_BIAS_US, LIMIT_BYTES, NARROW, NARROW_BYTES, WIDE, WIDE_BYTES};
 use crate::algorithm::sliding_window_log::RETURN_DEPTH;
 use crate::algorithm::{Algorithm, bucket, window};
+use crate::heartbeat::SLEW;
 use crate::lending::{EPOCH_US, EPOCHS};
 use crate::state_address;
 use std::fmt::Write;
@@ -37,6 +38,7 @@ fn constants() -> String {
         ("EPOCHS", EPOCHS.into()),
         ("CLOCK_TOLERANCE_US", CLOCK_TOLERANCE_US),
         ("CORRECTION_BIAS_US", CORRECTION_BIAS_US as u64),
+        ("SLEW", SLEW),
         ("WIDE", WIDE),
         ("WIDE_BYTES", WIDE_BYTES as u64),
         ("NARROW", NARROW),

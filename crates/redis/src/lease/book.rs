@@ -332,7 +332,7 @@ impl<W: Waiter> Book<W> {
         calls.collect()
     }
 
-    /// What the store last refused as_lent until its retry time while the store cannot be asked.
+    /// What the store last refused holds until its retry time while the store cannot be asked.
     pub fn recall_refusal(&self, charge: &OwnedCharge, cost: u32, now_us: u64) -> Option<LimitStep> {
         self.page(charge.client).lock().recall_refusal(charge, cost, now_us)
     }

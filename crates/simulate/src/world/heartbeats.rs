@@ -2,6 +2,7 @@
 
 use super::{Next, World};
 use tollgate_core::heartbeat::{HeartbeatReply, INTERVAL_US};
+use tollgate_redis::ClockChange;
 
 /// Between two heartbeats, when the clock of a shard is in doubt.
 const SHORTEST_INTERVAL_US: u64 = 200_000;
@@ -13,7 +14,7 @@ pub(super) struct Heartbeat {
     shard: usize,
     /// By the node's clock.
     sent_us: u64,
-    expected_us: Option<u64>,
+    vote_us: Option<i64>,
     answer: Option<HeartbeatReply>,
     /// The node does not wait any longer.
     timeout_us: u64,
@@ -27,7 +28,7 @@ impl World<'_> {
         for (shard, clock) in self.shards.iter_mut().zip(&place.shard_clocks) {
             if !shard.is_away(self.now_us) {
                 let answer = shard.heartbeat((node, place.lives), None, self.now_us);
-                clock.note_heartbeat(boot_us, boot_us, answer.now_us, answer.correction_us);
+                clock.note_heartbeat(boot_us, boot_us, answer.now_us, answer.correction);
             }
         }
         place.last_heartbeats_us = self.now_us;
@@ -39,8 +40,12 @@ impl World<'_> {
     /// A shard's clock is not where `node` expected it: nothing that it holds is spent any more, and the next heartbeats
     /// are sent soon.
     pub(super) fn doubt_clock(&mut self, node: u16) {
+        self.nodes[usize::from(node)].book.drop_credit();
+        self.hasten_heartbeats(node);
+    }
+
+    pub(super) fn hasten_heartbeats(&mut self, node: u16) {
         let place = &mut self.nodes[usize::from(node)];
-        place.book.drop_credit();
         let soon_us = self.now_us.max(place.last_heartbeats_us + SHORTEST_INTERVAL_US);
         if soon_us < place.next_heartbeats_us {
             place.next_heartbeats_us = soon_us;
@@ -64,9 +69,9 @@ impl World<'_> {
         let (life, next_us, sent_us) = (place.lives, place.next_heartbeats_us, place.clock(self.now_us));
         self.push(next_us, Next::Heartbeats(node));
         for shard in 0..self.shards.len() {
-            let expected_us = self.nodes[usize::from(node)].shard_clocks[shard].heartbeat_time(sent_us);
+            let vote_us = self.nodes[usize::from(node)].shard_clocks[shard].vote_us();
             let timeout_us = self.now_us + self.fleet.timeout_us;
-            let heartbeat = Heartbeat { node, life, shard, sent_us, expected_us, answer: None, timeout_us };
+            let heartbeat = Heartbeat { node, life, shard, sent_us, vote_us, answer: None, timeout_us };
             self.numbers += 1;
             let (number, there_us) = (self.numbers, self.now_us + self.one_way_us());
             if !self.is_lost() {
@@ -85,7 +90,7 @@ impl World<'_> {
             return;
         }
         let id = (heartbeat.node, heartbeat.life);
-        heartbeat.answer = Some(shard.heartbeat(id, heartbeat.expected_us, self.now_us));
+        heartbeat.answer = Some(shard.heartbeat(id, heartbeat.vote_us, self.now_us));
         if is_lost || back_us > heartbeat.timeout_us {
             self.heartbeats.remove(&number);
         } else {
@@ -105,12 +110,11 @@ impl World<'_> {
             && let Some(answer) = answer
         {
             let received_us = place.clock(self.now_us);
-            place.shard_clocks[shard].note_heartbeat(
-                sent_us,
-                received_us,
-                answer.now_us,
-                answer.correction_us,
-            );
+            let clock = &place.shard_clocks[shard];
+            let change = clock.note_heartbeat(sent_us, received_us, answer.now_us, answer.correction);
+            if change == Some(ClockChange::Doubted) {
+                self.hasten_heartbeats(node);
+            }
         }
     }
 }

@@ -27,20 +27,21 @@ impl Simulated {
     }
 
     fn send_heartbeat(&mut self, id: &str, description: Option<&str>) -> (HeartbeatReply, Value) {
-        self.send_heartbeat_expecting(id, None, description)
+        self.send_vote(id, None, description)
     }
 
-    fn send_heartbeat_expecting(
+    fn send_vote(
         &mut self,
         id: &str,
-        expected_us: Option<u64>,
+        vote_us: Option<i64>,
         description: Option<&str>,
     ) -> (HeartbeatReply, Value) {
         let (prefix, tag) = ("tg:", &self.tag);
         let mut command = redis::cmd("EVAL");
-        command.arg(heartbeat::SCRIPT).arg(3).arg(heartbeat::alive_key(prefix, tag));
-        command.arg(heartbeat::node_key(prefix, tag, id)).arg(heartbeat::clock_key(prefix, tag));
-        command.arg(heartbeat::arguments(id, 1, expected_us, description));
+        command.arg(heartbeat::SCRIPT).arg(4).arg(heartbeat::alive_key(prefix, tag));
+        command.arg(heartbeat::node_key(prefix, tag, id)).arg(heartbeat::votes_key(prefix, tag));
+        command.arg(heartbeat::correction_key(prefix, tag));
+        command.arg(heartbeat::arguments(id, 1, vote_us, description));
         let value: Value = command.query(&mut self.connection).unwrap();
         let (time, nodes, is_new, correction): (Vec<u8>, i64, i64, Vec<u8>) =
             redis::from_redis_value(value.clone()).unwrap();
@@ -141,7 +142,7 @@ fn descriptions_are_sent_when_they_change_and_come_back_after_an_empty_restart()
     });
 }
 
-/// The clock is corrected once more than half of the nodes expect another time, by the median of what they expect.
+/// The clock is corrected once more than half of the nodes vote alike, by the median of the votes.
 #[test]
 fn the_majority_corrects_a_clock() {
     alone(async || {
@@ -149,26 +150,31 @@ fn the_majority_corrects_a_clock() {
         let node = Node::start(&server.url(), RULES).await;
         let mut others = Simulated::beside_a_node(&server);
         node.store.close().await;
-        let now_us = others.send_heartbeat("a", None).0.now_us;
-        let mut beat = |id: &str, off_us: i64| {
-            let expected_us = now_us.saturating_add_signed(off_us);
-            others.send_heartbeat_expecting(id, Some(expected_us), None).0.correction_us
+        let mut correction = |id: &str, vote_us: Option<i64>| {
+            let reply = others.send_vote(id, vote_us, None).0;
+            reply.correction.at(reply.now_us)
         };
-        let near = |correction_us: i64, off_us: i64| (correction_us - off_us).abs() < 3_000_000;
+        // It shrinks by a hundredth of the time that passes.
+        let near = |correction_us: i64, agreed_us: i64| (0..300_000).contains(&(correction_us - agreed_us));
         for id in ["a", "b", "c"] {
-            assert_eq!(beat(id, 0), 0, "{id}");
+            assert_eq!(correction(id, None), 0, "{id}");
         }
         let minute_us = 60_000_000;
-        assert_eq!(beat("a", -minute_us), 0, "one of three");
-        assert!(near(beat("b", -minute_us), -minute_us), "two of three");
-        assert!(near(beat("c", 0), -minute_us), "it stands alone");
-        assert!(near(beat("c", -2 * minute_us), -minute_us), "the median");
-        for id in ["a", "b"] {
-            beat(id, 0);
+        assert_eq!(correction("a", Some(-minute_us)), 0, "one of three");
+        assert_eq!(correction("c", Some(minute_us)), 0, "two that differ");
+        assert_eq!(correction("a", None), 0, "it has changed its mind");
+        assert_eq!(correction("a", Some(-minute_us)), 0);
+        assert!(near(correction("b", Some(-minute_us - 2_000)), -minute_us), "two of three");
+        assert!(near(correction("c", None), -minute_us), "the others follow");
+        assert!(near(correction("d", None), -minute_us), "also a new node");
+        assert!(near(correction("c", Some(0)), -minute_us), "it stands alone");
+        // The clock is set back to where it was.
+        assert!(near(correction("a", Some(1_000)), -minute_us), "two of four");
+        assert_eq!(correction("b", Some(-1_000)), 0, "three of four");
+        for id in ["a", "b", "c", "d"] {
+            assert_eq!(correction(id, None), 0, "{id}");
         }
-        assert_eq!(beat("c", -minute_us), 0, "it stands alone");
-        assert_eq!(beat("c", 0), 0);
-        let key = heartbeat::clock_key("tg:", &others.tag);
-        assert_eq!(server.cli(&["EXISTS", &key]), "0", "nothing is left of it");
+        let votes = heartbeat::votes_key("tg:", &others.tag);
+        assert_eq!(server.cli(&["EXISTS", &votes]), "0", "no vote is left");
     });
 }

@@ -17,10 +17,15 @@ const RULES: &str = "
 rules: [{ id: one, key: api_key, params: { capacity: 100, refill_rate: 50 }, on_store_failure: deny }]";
 const CAPACITY: i64 = 100;
 const NODES: usize = 3;
-/// How far the replica is behind.
+/// The longest that a node waits for the store.
+const TIMEOUT: Duration = Duration::from_millis(200);
+/// How far the replica is behind, if the machine is quiet.
 const LAG: Duration = Duration::from_millis(300);
 /// Every node asks for as much as comes in for all.
 const ASK_EVERY: Duration = Duration::from_millis(20);
+/// A key that is set to the time again and again: what the replica has of it tells how far it is behind.
+const MARKER: &str = "marker";
+const MARK_EVERY: Duration = Duration::from_millis(5);
 const BEFORE: Duration = Duration::from_millis(2_500);
 /// Longer than credit lives, so that some of it is judged without any allowance.
 const AFTER: Duration = Duration::from_secs(6);
@@ -30,6 +35,13 @@ const AFTER: Duration = Duration::from_secs(6);
 struct Decided {
     entry: Entry,
     degraded: bool,
+}
+
+/// When the replica became a primary, and when what it had heard last was written.
+#[derive(Clone, Copy, Debug)]
+struct Failover {
+    at_us: u64,
+    heard_us: u64,
 }
 
 /// A primary and a replica that lags, each node with a network of its own.
@@ -64,11 +76,8 @@ impl Setting {
         let (mut fronts, mut nodes) = (Vec::new(), Vec::new());
         for _ in 0..NODES {
             let front = NetworkProxy::start(&primary.address()).await;
-            let settings = RedisSettings {
-                secret: Some([7; 16]),
-                timeout: Duration::from_millis(200),
-                ..RedisSettings::default()
-            };
+            let settings =
+                RedisSettings { secret: Some([7; 16]), timeout: TIMEOUT, ..RedisSettings::default() };
             nodes.push(Node::start_with(&front.url(), RULES, settings).await);
             fronts.push(front);
         }
@@ -83,6 +92,18 @@ impl Setting {
             let (node, decided, is_over) = (Arc::clone(node), Arc::clone(&decided), Arc::clone(&is_over));
             load.spawn(ask_evenly(node, number as u16, start, decided, is_over));
         }
+        let mut marker = redis::Client::open(primary.url()).unwrap().get_connection().unwrap();
+        let marking_is_over = Arc::clone(&is_over);
+        load.spawn_blocking(move || {
+            while !marking_is_over.load(Ordering::Relaxed) {
+                let marked =
+                    redis::cmd("SET").arg(MARKER).arg(start.elapsed().as_micros() as u64).exec(&mut marker);
+                if marked.is_err() {
+                    return;
+                }
+                std::thread::sleep(MARK_EVERY);
+            }
+        });
         let _replication = replication;
         let setting = Self { primary, replica, _replication, fronts, nodes, decided, start, is_over, load };
         sleep(BEFORE).await;
@@ -93,9 +114,12 @@ impl Setting {
         self.start.elapsed().as_micros() as u64
     }
 
-    /// The replica becomes a primary, and these nodes are led to it; tells when.
-    fn fail_over(&self, nodes: &[usize]) -> u64 {
-        tokio::task::block_in_place(|| assert_eq!(self.replica.cli(&["REPLICAOF", "NO", "ONE"]), "OK"));
+    /// The replica becomes a primary, and these nodes are led to it.
+    fn fail_over(&self, nodes: &[usize]) -> Failover {
+        let heard_us = tokio::task::block_in_place(|| {
+            assert_eq!(self.replica.cli(&["REPLICAOF", "NO", "ONE"]), "OK");
+            self.replica.cli(&["GET", MARKER]).parse().unwrap()
+        });
         for node in nodes {
             self.fronts[*node].set_target(&self.replica.address());
             self.fronts[*node].set(NetworkMode::Reset);
@@ -104,7 +128,7 @@ impl Setting {
         for node in nodes {
             self.fronts[*node].set(NetworkMode::Pass);
         }
-        at_us
+        Failover { at_us, heard_us }
     }
 
     async fn end(mut self) -> Vec<Decided> {
@@ -146,11 +170,12 @@ fn ledger_of(decided: &[Decided], nodes: &[u16]) -> Ledger {
 }
 
 /// No more than what the replica had not heard of is admitted twice, and later nothing.
-fn assert_lost_writes(what: &str, ledger: &Ledger, lost_us: u64) {
+fn assert_lost_writes(what: &str, ledger: &Ledger, failover: Failover) {
+    let Failover { at_us: lost_us, heard_us } = failover;
     let bucket = bucket(RULES);
     let over = ledger.excess(0, &bucket);
-    // On its way to the replica, and what its acknowledged part may be older.
-    let unheard_us = lost_us.saturating_sub(2 * LAG.as_micros() as u64);
+    // A decision that was sent before may have been made after the last mark that the replica has heard of.
+    let unheard_us = heard_us.saturating_sub(TIMEOUT.as_micros() as u64);
     let lost = ledger.admitted(0, unheard_us..lost_us) as i64;
     let later = ledger.excess_after_losses(0, &bucket, &[lost_us], 2 * EPOCH_US);
     println!("{what}: {over} over, {lost} may be lost; {later} over but for one capacity");
@@ -168,38 +193,38 @@ fn counts(decided: &[Decided], nodes: &[u16], from_us: u64) -> (usize, usize) {
 async fn fail_over_to_a_replica_that_lags() {
     let mut setting = Setting::start(&[]).await;
     setting.primary.kill();
-    let lost_us = setting.fail_over(&[0, 1, 2]);
+    let failover = setting.fail_over(&[0, 1, 2]);
     sleep(AFTER).await;
     let decided = setting.end().await;
-    assert_lost_writes("lagging replica", &ledger_of(&decided, &[0, 1, 2]), lost_us);
-    let (by_store, degraded) = counts(&decided, &[0, 1, 2], lost_us + 1_500_000);
+    assert_lost_writes("lagging replica", &ledger_of(&decided, &[0, 1, 2]), failover);
+    let (by_store, degraded) = counts(&decided, &[0, 1, 2], failover.at_us + 1_500_000);
     assert!(by_store > 300 && degraded == 0, "{degraded} of {by_store} degraded after the failover");
 }
 
 /// The third node alone still reaches the old primary.
-async fn split_brain(primary: &[&str]) -> (Vec<Decided>, u64, u64) {
+async fn split_brain(primary: &[&str]) -> (Vec<Decided>, Failover, u64) {
     let setting = Setting::start(primary).await;
-    let lost_us = setting.fail_over(&[0, 1]);
+    let failover = setting.fail_over(&[0, 1]);
     sleep(AFTER).await;
     let refused = setting.nodes[2].store.errors(StoreErrorKind::Replicas);
-    (setting.end().await, lost_us, refused)
+    (setting.end().await, failover, refused)
 }
 
 async fn both_sides_keep_to_the_limit() {
-    let (decided, lost_us, refused) = split_brain(&[]).await;
-    assert_lost_writes("split brain, the new primary", &ledger_of(&decided, &[0, 1]), lost_us);
+    let (decided, failover, refused) = split_brain(&[]).await;
+    assert_lost_writes("split brain, the new primary", &ledger_of(&decided, &[0, 1]), failover);
     // The old primary has lost nothing.
     let isolated = ledger_of(&decided, &[2]).excess(0, &bucket(RULES));
-    let (by_store, degraded) = counts(&decided, &[2], lost_us);
+    let (by_store, degraded) = counts(&decided, &[2], failover.at_us);
     println!("split brain, the old primary: {isolated} over, {by_store} decided, {degraded} degraded");
     assert!(isolated <= 0, "{isolated} over at the old primary");
     assert!(by_store > 100 && degraded == 0 && refused == 0, "{by_store} decided, {degraded} degraded");
 }
 
 async fn an_isolated_primary_takes_no_writes() {
-    let (decided, lost_us, refused) = split_brain(&["--min-replicas-to-write", "1"]).await;
-    assert_lost_writes("min-replicas-to-write 1", &ledger_of(&decided, &[0, 1, 2]), lost_us);
-    let (by_store, degraded) = counts(&decided, &[2], lost_us + 2 * EPOCH_US);
+    let (decided, failover, refused) = split_brain(&["--min-replicas-to-write", "1"]).await;
+    assert_lost_writes("min-replicas-to-write 1", &ledger_of(&decided, &[0, 1, 2]), failover);
+    let (by_store, degraded) = counts(&decided, &[2], failover.at_us + 2 * EPOCH_US);
     println!("min-replicas-to-write 1: {refused} NOREPLICAS, {by_store} decided, {degraded} degraded");
     assert!(refused > 0 && by_store == 0 && degraded > 50, "{by_store} decided, {degraded} degraded");
 }
