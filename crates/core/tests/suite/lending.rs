@@ -281,7 +281,7 @@ fn buckets_that_lend_never_admit_more_than_their_capacity_and_what_flows() {
 fn windows_that_lend_never_admit_more_than_their_limit() {
     for algorithm in windows().filter(|algorithm| algorithm.is_leased()) {
         let mut met = Met::default();
-        for seed in 0..400 {
+        for seed in 0..600 {
             let rng = &mut fastrand::Rng::with_seed(seed);
             let rule = if rng.bool() {
                 Window::draw(rng)

@@ -4,6 +4,7 @@ use crate::clients;
 use crate::setting::{DAY_US, HOUR_US, PLENTY, SECOND_US, Setting, decide, from, key};
 use fastrand::Rng;
 use std::net::Ipv4Addr;
+use tollgate_core::algorithm::Algorithm;
 use tollgate_limiter::{MemoryUse, Outcome, Request};
 
 const MEGABYTE: usize = 1 << 20;
@@ -12,15 +13,16 @@ const CROWDS: usize = 64 << 10;
 /// The smallest array that each of the 1,024 shards may have, even if logs have taken all its room.
 const SMALLEST_ARRAYS: usize = 1_024 * 8 * 24;
 
-const EVERY_ALGORITHM: &str = "
-rules:
-  - { id: bucket, key: api_key, limit: 100/min }
-  - { id: leaky, key: user, algorithm: leaky_bucket, limit: 100/min }
-  - { id: spaced, key: ip, algorithm: gcra, limit: 100/min, burst: 9 }
-  - { id: window, key: tenant, algorithm: fixed_window, limit: 100/day }
-  - { id: log, key: [user, ip], algorithm: sliding_window_log, limit: 10/h }
-  - { id: counter, key: [api_key, route], algorithm: sliding_window_counter, limit: 100/h }
-";
+/// Every algorithm, with keys of different kinds.
+fn every_algorithm() -> String {
+    let keys = ["api_key", "user", "ip", "tenant", "[user, ip]", "[api_key, route]"];
+    let limits = ["100/min", "10/h", "100/12h"];
+    let rule = |(index, algorithm): (usize, Algorithm)| {
+        let (name, key, limit) = (algorithm.name(), keys[index % keys.len()], limits[index % limits.len()]);
+        format!("  - {{ id: {name}, key: {key}, algorithm: {name}, limit: {limit} }}\n")
+    };
+    format!("rules:\n{}", Algorithm::scripted().enumerate().map(rule).collect::<String>())
+}
 
 /// A flood of keys that are seen once, all from one network.
 struct Flood {
@@ -48,7 +50,7 @@ fn assert_within(usage: MemoryUse, most_bytes: usize) {
 
 #[test]
 fn every_state_ends() {
-    let setting = Setting::new(EVERY_ALGORITHM);
+    let setting = Setting::new(&every_algorithm());
     let mut rng = Rng::with_seed(21);
     for _ in 0..5_000 {
         setting.clock.advance_us(rng.u64(..SECOND_US));

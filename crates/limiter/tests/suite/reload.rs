@@ -3,6 +3,7 @@
 use crate::setting::{MINUTE_US, SECOND_US, START_US, Setting, from, key, load};
 use std::sync::mpsc;
 use std::thread;
+use tollgate_core::algorithm::Algorithm;
 use tollgate_core::rules::lists::AccessLists;
 use tollgate_limiter::{Outcome, Request};
 
@@ -31,7 +32,8 @@ fn tokens_are_kept_when_the_capacity_changes() {
 
 #[test]
 fn the_count_of_a_window_is_kept() {
-    for algorithm in ["fixed_window", "sliding_window_log", "sliding_window_counter"] {
+    let windows = Algorithm::scripted().filter(|algorithm| algorithm.counts_windows());
+    for algorithm in windows.map(Algorithm::name) {
         let rules = |limit: u32| {
             format!(
                 "rules:\n  - {{ id: one, algorithm: {algorithm}, params: {{ limit: {limit}, window: 60 }} }}"

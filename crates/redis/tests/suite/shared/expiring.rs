@@ -7,23 +7,21 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
+use tollgate_core::algorithm::Algorithm;
 use tollgate_limiter::{Clock, Request};
 use tollgate_simulate::{Entry, Ledger};
 use tollgate_testbed::RedisServer;
 
-const RULES: &str = "
-rules:
-  - { id: token_bucket, endpoint: /token_bucket, params: { capacity: 500, refill_rate: 1000 } }
-  - { id: leaky_bucket, endpoint: /leaky_bucket, algorithm: leaky_bucket, params: { capacity: 500, leak_rate: 1000 } }
-  - { id: gcra, endpoint: /gcra, algorithm: gcra, params: { capacity: 500, refill_rate: 1000 } }
-  - { id: fixed_window, endpoint: /fixed_window, algorithm: fixed_window, params: { limit: 500, window: 500ms } }
-  - id: sliding_window_counter
-    endpoint: /sliding_window_counter
-    algorithm: sliding_window_counter
-    params: { limit: 500, window: 500ms }
-";
-const ALGORITHMS: [&str; 5] =
-    ["token_bucket", "leaky_bucket", "gcra", "fixed_window", "sliding_window_counter"];
+fn algorithms() -> impl Iterator<Item = &'static str> {
+    Algorithm::ALL.into_iter().filter(|algorithm| algorithm.is_leased()).map(Algorithm::name)
+}
+
+fn rules() -> String {
+    let rule =
+        |name| format!("  - {{ id: {name}, endpoint: /{name}, algorithm: {name}, limit: 500/500ms }}\n");
+    format!("rules:\n{}", algorithms().map(rule).collect::<String>())
+}
+
 const WINDOW_US: u64 = 500_000;
 const LIMIT: u64 = 500;
 /// Pauses between the bursts: shorter than the bucket takes to fill, about as long, and longer than states last.
@@ -58,9 +56,9 @@ async fn bursts(nodes: Vec<Arc<Node>>, algorithm: &'static str, ledger: Arc<Mute
 fn keys_that_expire_for_real_never_admit_more_than_their_limit() {
     alone(async || {
         let server = RedisServer::start(&["--hz", "100"]);
-        let nodes = patient_nodes(&server.url(), RULES, 2).await;
+        let nodes = patient_nodes(&server.url(), &rules(), 2).await;
         let mut running = JoinSet::new();
-        for algorithm in ALGORITHMS {
+        for algorithm in algorithms() {
             let nodes = nodes.clone();
             running.spawn(async move {
                 let ledger = Arc::<Mutex<Ledger>>::default();
@@ -68,7 +66,7 @@ fn keys_that_expire_for_real_never_admit_more_than_their_limit() {
                 (algorithm, ledger)
             });
         }
-        let loaded = load(RULES);
+        let loaded = load(&rules());
         while let Some(ended) = running.join_next().await {
             let (algorithm, ledger) = ended.unwrap();
             let ledger = ledger.lock();

@@ -4,6 +4,7 @@
 use super::fleet::Node;
 use crate::log::{Log, logged};
 use std::sync::Arc;
+use tollgate_core::algorithm::Algorithm;
 use tollgate_limiter::{Clock, Request};
 use tollgate_redis::permissions::{CLUSTER_COMMANDS, COMMANDS, DATABASE_COMMANDS, OPTIONAL_COMMANDS};
 use tollgate_redis::{RedisSettings, RedisStore, StoreErrorKind};
@@ -11,26 +12,22 @@ use tollgate_testbed::{PATIENCE, RedisCluster, RedisServer, eventually};
 use tracing::Level;
 
 /// Every algorithm, two nodes at a time.
-const RULES: &str = "
-defaults: { consistency: strict, on_store_failure: deny }
+fn rules() -> String {
+    let strict = |algorithm: Algorithm| {
+        let name = algorithm.name();
+        format!("  - {{ id: {name}, endpoint: /{name}, algorithm: {name}, limit: 3/day }}\n")
+    };
+    let strict: String = Algorithm::scripted().map(strict).collect();
+    format!(
+        "
+defaults: {{ consistency: strict, on_store_failure: deny }}
 rules:
-  - { id: token, endpoint: /token_bucket, algorithm: token_bucket, limit: 3/day }
-  - { id: leaky, endpoint: /leaky_bucket, algorithm: leaky_bucket, limit: 3/day }
-  - { id: gcra, endpoint: /gcra, algorithm: gcra, limit: 3/day }
-  - { id: fixed, endpoint: /fixed_window, algorithm: fixed_window, limit: 3/day }
-  - { id: log, endpoint: /sliding_window_log, algorithm: sliding_window_log, limit: 3/day }
-  - { id: counter, endpoint: /sliding_window_counter, algorithm: sliding_window_counter, limit: 3/day }
-  - { id: leased, endpoint: /leased, limit: 3/s, consistency: leased }
-  - { id: places, endpoint: /concurrency, algorithm: concurrency, limit: 3 }
-";
-const STRICT: [&str; 6] = [
-    "/token_bucket",
-    "/leaky_bucket",
-    "/gcra",
-    "/fixed_window",
-    "/sliding_window_log",
-    "/sliding_window_counter",
-];
+{strict}
+  - {{ id: leased, endpoint: /leased, limit: 3/s, consistency: leased }}
+  - {{ id: places, endpoint: /concurrency, algorithm: concurrency, limit: 3 }}
+"
+    )
+}
 const CLIENTS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
 
 fn settings() -> RedisSettings {
@@ -59,15 +56,18 @@ async fn refusal(url: &str) -> String {
 
 /// Two nodes decide by every algorithm: three pass, the fourth does not, and the store has decided each.
 async fn decide_everything(url: &str) -> Vec<Arc<Node>> {
-    let nodes =
-        [Node::start_with(url, RULES, settings()).await, Node::start_with(url, RULES, settings()).await];
+    let nodes = [
+        Node::start_with(url, &rules(), settings()).await,
+        Node::start_with(url, &rules(), settings()).await,
+    ];
     eventually("the nodes know each other", async || {
         let counted = nodes.iter().all(|node| node.store.node_count() == 2);
         counted && nodes[0].store.nodes().await.len() == 2
     })
     .await;
     for client in CLIENTS {
-        for endpoint in STRICT {
+        for algorithm in Algorithm::scripted() {
+            let endpoint = &format!("/{}", algorithm.name());
             let request = Request { api_key: Some(client), endpoint, ..Request::default() };
             for number in 0..4 {
                 let (allowed, degraded) = nodes[number % 2].check(&request).await;
@@ -196,7 +196,7 @@ fn a_missing_permission_that_is_found_later_degrades() {
         let mut server = RedisServer::start(&arguments);
         let url = format!("redis://limited:pw@{}", server.address());
         server.kill();
-        let node = Node::start_with(&url, RULES, settings()).await;
+        let node = Node::start_with(&url, &rules(), settings()).await;
         let check = async || {
             let request = Request { api_key: Some("a"), endpoint: "/token_bucket", ..Request::default() };
             node.check(&request).await
