@@ -106,17 +106,40 @@ pub struct LimitShorthand {
     pub period_us: u64,
 }
 
+/// Why a text is not a [`LimitShorthand`]. `Display` is a message and a hint with `; ` between them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LimitShorthandError {
+    /// There is no `/`.
+    NoPeriod(String),
+    /// The part before the `/` is not a whole number.
+    Amount(String),
+    /// The part after the `/` is not a duration.
+    Period(String),
+}
+
+impl fmt::Display for LimitShorthandError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoPeriod(text) => write!(f, "`{text}` has no period; write it like `100/min` or `10/s`"),
+            Self::Amount(text) => {
+                write!(f, "`{text}` does not start with a whole number of requests; write it like `100/min`")
+            }
+            Self::Period(text) => write!(f, "`{text}` does not end with a period; use s, min, h or day"),
+        }
+    }
+}
+
+impl std::error::Error for LimitShorthandError {}
+
 impl LimitShorthand {
-    /// Reads `100/min`; the error says what is wrong with it.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let (amount, period) = text
-            .split_once('/')
-            .ok_or_else(|| format!("`{text}` does not say per what; write it like `100/min` or `10/s`"))?;
-        let amount: u64 = amount.trim().replace('_', "").parse().map_err(|_| {
-            format!("`{text}` does not begin with a whole number of requests; write it like `100/min`")
-        })?;
-        let period_us = parse_period_us(period.trim())
-            .ok_or_else(|| format!("`{text}` does not end with a time; use s, min, h or day"))?;
+    /// Parses a text such as `100/min`.
+    pub fn parse(text: &str) -> Result<Self, LimitShorthandError> {
+        let (amount, period) =
+            text.split_once('/').ok_or_else(|| LimitShorthandError::NoPeriod(text.to_owned()))?;
+        let amount = amount.trim().replace('_', "").parse();
+        let amount: u64 = amount.map_err(|_| LimitShorthandError::Amount(text.to_owned()))?;
+        let period_us = parse_period_us(period.trim());
+        let period_us = period_us.ok_or_else(|| LimitShorthandError::Period(text.to_owned()))?;
         Ok(Self { amount, period_us })
     }
 }
@@ -133,12 +156,34 @@ fn parse_period_us(text: &str) -> Option<u64> {
     }
 }
 
-/// Reads a duration such as `90s`, `1.5s`, `2min`, `1h 30m` or a plain number of seconds.
-pub fn parse_duration_us(text: &str) -> Result<u64, String> {
+/// Why a text is not a duration. `Display` is a message and a hint with `; ` between them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DurationTextError {
+    /// Not a number with a unit.
+    Invalid(String),
+    /// Too long for 64 bits of microseconds.
+    TooLong(String),
+}
+
+impl fmt::Display for DurationTextError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Invalid(text) => {
+                write!(f, "`{text}` is not a duration; write it like 60, 1.5s, 90s, 5min, 1h or 1day")
+            }
+            Self::TooLong(text) => write!(f, "`{text}` is too long"),
+        }
+    }
+}
+
+impl std::error::Error for DurationTextError {}
+
+/// Parses a duration such as `90s`, `1.5s`, `2min`, `1h 30m` or a plain number of seconds.
+pub fn parse_duration_us(text: &str) -> Result<u64, DurationTextError> {
     let text = text.trim();
-    let unreadable = || format!("`{text}` is not a duration; write it like 60, 1.5s, 90s, 5min, 1h or 1day");
-    let out_of_range = || format!("`{text}` is too long");
-    // A decimal number of seconds is read exactly; everything else is the crate's business.
+    let unreadable = || DurationTextError::Invalid(text.to_owned());
+    let out_of_range = || DurationTextError::TooLong(text.to_owned());
+    // A decimal number of seconds is parsed exactly here, all other forms by humantime.
     let seconds = text.strip_suffix('s').map_or(text, str::trim_end);
     if !seconds.is_empty() && seconds.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
         let (whole, fraction) = seconds.split_once('.').unwrap_or((seconds, ""));

@@ -201,7 +201,7 @@ pub(super) fn in_text(text: &str) -> Redactions {
     let mut open: Option<MultilineSecret> = None;
     for (line, number) in lines(text).zip(1..) {
         if let Some(value) = open.as_mut().filter(|value| value.continues(line)) {
-            value.read(line);
+            value.scan(line);
             redactions.add_region(TextRegion { start: (number, 1), end: (number, usize::MAX) });
             continue;
         }
@@ -209,7 +209,7 @@ pub(super) fn in_text(text: &str) -> Redactions {
             let column = line[..start].chars().count() + 1;
             redactions.add_region(TextRegion { start: (number, column), end: (number, usize::MAX) });
             let mut value = MultilineSecret { indent: indent(line), quote: None, depth: 0 };
-            value.read(&line[start..]);
+            value.scan(&line[start..]);
             value
         });
     }
@@ -234,7 +234,7 @@ impl MultilineSecret {
             || !starts_with_name(text)
     }
 
-    fn read(&mut self, line: &str) {
+    fn scan(&mut self, line: &str) {
         let mut before = ' ';
         for c in line.chars() {
             match (self.quote, c) {

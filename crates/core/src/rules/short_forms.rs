@@ -1,7 +1,7 @@
 //! The short forms in a rule file: `100/min`, `90s`, one text or several, a key or a key with an expiry.
 
 use super::written::WrittenListEntry;
-use crate::rate::{LimitShorthand, Rate, parse_duration_us};
+use crate::rate::{LimitShorthand, LimitShorthandError, Rate, parse_duration_us};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
@@ -78,7 +78,7 @@ pub struct AddressText(pub IpAddr);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ShortFormError {
     /// Not a count and a period.
-    Shorthand(String),
+    Shorthand(LimitShorthandError),
     /// Neither a count nor a count and a period.
     Limit(String),
     /// Not a positive rate.
@@ -94,7 +94,7 @@ pub enum ShortFormError {
 impl fmt::Display for ShortFormError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Shorthand(error) => f.write_str(error),
+            Self::Shorthand(error) => error.fmt(f),
             Self::Limit(text) => write!(f, "`{text}` is not a limit; write it like 100/min"),
             Self::Rate(text) => {
                 write!(f, "`{text}` is not a rate; write tokens per second, such as 1.67, or 100/min")

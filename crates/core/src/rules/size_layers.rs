@@ -115,22 +115,22 @@ impl<'f> SizeLayer<'f> {
     /// The list of limits and its path.
     fn list(&self) -> Option<(&'f [ShortLimit], DocumentPath)> {
         let in_params = self.params.and_then(|params| params.limits.as_deref());
-        let beside = self.limits.map(|list| (list, self.path.field("limits")));
-        beside.or_else(|| in_params.map(|list| (list, self.params_path.field("limits"))))
+        let outside = self.limits.map(|list| (list, self.path.field("limits")));
+        outside.or_else(|| in_params.map(|list| (list, self.params_path.field("limits"))))
     }
 
     /// The single amount and its path.
     fn amount(&self) -> Option<(LimitAmount, DocumentPath)> {
         let in_params = self.params.and_then(|params| params.limit);
-        let beside = self.limit.map(|amount| (amount, self.path.field("limit")));
-        beside.or_else(|| in_params.map(|amount| (amount, self.params_path.field("limit"))))
+        let outside = self.limit.map(|amount| (amount, self.path.field("limit")));
+        outside.or_else(|| in_params.map(|amount| (amount, self.params_path.field("limit"))))
     }
 
     /// The single burst and its path.
     fn burst(&self) -> Option<(u64, DocumentPath)> {
         let in_params = self.params.and_then(|params| params.burst);
-        let beside = self.burst.map(|burst| (burst, self.path.field("burst")));
-        beside.or_else(|| in_params.map(|burst| (burst, self.params_path.field("burst"))))
+        let outside = self.burst.map(|burst| (burst, self.path.field("burst")));
+        outside.or_else(|| in_params.map(|burst| (burst, self.params_path.field("burst"))))
     }
 
     /// Reports fields that are given twice or contradict each other. True if there are none.
