@@ -35,7 +35,7 @@ pub struct LimitSize {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LimitError {
     /// Neither the limit nor anything it inherits gives this number.
-    Missing(&'static str),
+    Missing(LimitNumber),
     /// It would reject every request.
     RejectsAll,
     /// A number is out of range.
@@ -47,6 +47,30 @@ pub enum LimitError {
     },
 }
 
+/// A number that a limit needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LimitNumber {
+    /// The capacity of a bucket.
+    Capacity,
+    /// The rate of a bucket.
+    Rate,
+    /// The count of a window.
+    Limit,
+    /// The length of a window.
+    Window,
+}
+
+impl fmt::Display for LimitNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Capacity => "capacity",
+            Self::Rate => "rate",
+            Self::Limit => "limit",
+            Self::Window => "window",
+        })
+    }
+}
+
 impl LimitError {
     pub(crate) fn out_of_range(message: impl Into<String>, hint: &'static str) -> Self {
         Self::OutOfRange { message: message.into(), hint }
@@ -56,7 +80,7 @@ impl LimitError {
 impl fmt::Display for LimitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Missing(what) => write!(f, "no {what} is given"),
+            Self::Missing(number) => write!(f, "no {number} is given"),
             Self::RejectsAll => write!(f, "this limit would reject every request"),
             Self::OutOfRange { message, .. } => f.write_str(message),
         }
@@ -97,9 +121,9 @@ impl Limit {
     /// Builds a limit named `policy`.
     pub fn new(policy: &str, algorithm: Algorithm, size: LimitSize) -> Result<Self, LimitError> {
         let capacity = size.capacity.ok_or(LimitError::Missing(if algorithm.counts_windows() {
-            "limit"
+            LimitNumber::Limit
         } else {
-            "capacity"
+            LimitNumber::Capacity
         }))?;
         if capacity == 0 {
             return Err(LimitError::RejectsAll);

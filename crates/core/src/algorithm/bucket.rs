@@ -2,7 +2,7 @@
 
 use super::{Algorithm, Divisor, StateCell};
 use crate::lending::LentTokens;
-use crate::limit::{EXACT, LONGEST_US, LimitError, LimitSize, TICKS_US, too_fine};
+use crate::limit::{EXACT, LONGEST_US, LimitError, LimitNumber, LimitSize, TICKS_US, too_fine};
 use crate::rate::Rate;
 
 /// The shared functions of buckets in the script.
@@ -37,7 +37,7 @@ impl Bucket {
             (None, Some(window_us)) => {
                 Rate::per(u64::from(capacity), window_us).ok_or(LimitError::RejectsAll)?
             }
-            (None, None) => return Err(LimitError::Missing("rate")),
+            (None, None) => return Err(LimitError::Missing(LimitNumber::Rate)),
         };
         let fills_us = rate.time_for_us(u64::from(capacity));
         if fills_us > LONGEST_US {

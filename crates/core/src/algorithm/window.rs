@@ -4,7 +4,7 @@
 use super::dispatch::StateKind;
 use super::{Algorithm, StateCell};
 use crate::lending::{EPOCH_US, LeaseReport, StoredState};
-use crate::limit::{EXACT, LARGEST_LOG, LimitError, LimitSize, TICKS_US, too_fine};
+use crate::limit::{EXACT, LARGEST_LOG, LimitError, LimitNumber, LimitSize, TICKS_US, too_fine};
 
 /// The shared functions of windows in the script.
 pub(crate) const SCRIPT: &str = include_str!("window.lua");
@@ -25,7 +25,7 @@ impl Window {
 
     /// The window of a limit of this size, and the same in microseconds, as headers show it.
     pub(super) fn new(algorithm: Algorithm, limit: u32, size: &LimitSize) -> Result<(Self, u64), LimitError> {
-        let window_us = size.window_us.ok_or(LimitError::Missing("window"))?;
+        let window_us = size.window_us.ok_or(LimitError::Missing(LimitNumber::Window))?;
         if algorithm.state_kind() == StateKind::Log && u64::from(limit) > LARGEST_LOG {
             return Err(LimitError::out_of_range(
                 format!(

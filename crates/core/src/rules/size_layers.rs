@@ -37,6 +37,20 @@ pub(super) struct StatedSize {
     pub(super) at: DocumentPath,
 }
 
+/// Where a field of a layer is given: outside `params`, and inside.
+#[derive(Clone, Copy, Debug)]
+struct GivenField {
+    name: &'static str,
+    outside: bool,
+    inside: bool,
+}
+
+impl GivenField {
+    fn is_given(&self) -> bool {
+        self.outside || self.inside
+    }
+}
+
 impl<'f> SizeLayer<'f> {
     pub(super) fn of_rule(rule: &'f WrittenRule, path: &DocumentPath) -> Self {
         Self {
@@ -138,52 +152,51 @@ impl<'f> SizeLayer<'f> {
         let none = WrittenParams::default();
         let params = self.params.unwrap_or(&none);
         let several = self.limits.is_some() || params.limits.is_some();
-        // For each field: whether it is given outside `params`, and inside.
-        let limit = ("limit", self.limit.is_some(), params.limit.is_some());
-        let burst = ("burst", self.burst.is_some(), params.burst.is_some());
-        let limits = ("limits", self.limits.is_some(), params.limits.is_some());
-        let capacity = ("capacity", false, params.capacity.is_some());
-        let window = ("window", false, params.window.is_some());
+        let given = |name, outside, inside| GivenField { name, outside, inside };
+        let limit = given("limit", self.limit.is_some(), params.limit.is_some());
+        let burst = given("burst", self.burst.is_some(), params.burst.is_some());
+        let limits = given("limits", self.limits.is_some(), params.limits.is_some());
+        let capacity = given("capacity", false, params.capacity.is_some());
+        let window = given("window", false, params.window.is_some());
         let rates = [
-            ("refill_rate", false, params.refill_rate.is_some()),
-            ("leak_rate", false, params.leak_rate.is_some()),
+            given("refill_rate", false, params.refill_rate.is_some()),
+            given("leak_rate", false, params.leak_rate.is_some()),
         ];
         let other_window = match (self.limit.or(params.limit), params.window) {
             (Some(LimitAmount::Quota(quota)), Some(window)) => quota.period_us != window.us,
             _ => false,
         };
-        let is_given = |(_, outside, inside): (&str, bool, bool)| outside || inside;
 
-        let mut consistent = true;
-        let mut report = |(field, outside, _): (&str, bool, bool), message: String, hint: &str| {
-            let path = if outside { &self.path } else { &self.params_path };
-            document.error_at_name(&path.field(field), message, hint);
-            consistent = false;
+        let mut is_consistent = true;
+        let mut report = |field: GivenField, message: String, hint: &str| {
+            let path = if field.outside { &self.path } else { &self.params_path };
+            document.error_at_name(&path.field(field.name), message, hint);
+            is_consistent = false;
         };
-        for field in [limit, burst, limits] {
-            if field.1 && field.2 {
-                let hint = "it is also in `params`; keep one of them";
-                report(field, format!("`{}` is given twice", field.0), hint);
-            }
+        for field in [limit, burst, limits].into_iter().filter(|field| field.outside && field.inside) {
+            let hint = "it is also in `params`; keep one of them";
+            report(field, format!("`{}` is given twice", field.name), hint);
         }
         if several {
-            for field in [limit, burst, capacity, window].into_iter().chain(rates).filter(|f| is_given(*f)) {
+            let others = [limit, burst, capacity, window].into_iter().chain(rates);
+            for field in others.filter(GivenField::is_given) {
                 let hint = "move it into the list: [{ limit: 10/s, burst: 20 }, 250/day]";
-                report(field, format!("`{}` cannot be combined with `limits`", field.0), hint);
+                report(field, format!("`{}` cannot be combined with `limits`", field.name), hint);
             }
         }
-        if limit.2 && is_given(capacity) {
+        if limit.inside && capacity.is_given() {
             let hint = "a bucket has a `capacity` and a rate, a window a `limit`";
-            report(("limit", false, true), "`limit` and `capacity` exclude each other".to_owned(), hint);
+            let inside = GivenField { outside: false, ..limit };
+            report(inside, "`limit` and `capacity` exclude each other".to_owned(), hint);
         }
-        if is_given(burst) && is_given(capacity) {
+        if burst.is_given() && capacity.is_given() {
             report(burst, "`burst` and `capacity` exclude each other".to_owned(), "keep one of them");
         }
         if other_window {
             let hint = "remove `window`, or write the limit as a plain number";
             report(window, "the limit already has a period".to_owned(), hint);
         }
-        consistent
+        is_consistent
     }
 
     /// Reports numbers that the algorithm does not have. True if there are none.

@@ -3,7 +3,7 @@
 
 use crate::sample::{Bucket, DAY_US, Kept, NOW_US, SECOND_US, bucket, buckets, counters, window, windows};
 use tollgate_core::algorithm::{Algorithm, StateKind};
-use tollgate_core::limit::{LARGEST_LOG, Limit, LimitError, LimitSize, LimitState};
+use tollgate_core::limit::{LARGEST_LOG, Limit, LimitError, LimitNumber, LimitSize, LimitState};
 use tollgate_core::rate::{LimitShorthand, Rate, duration_text, parse_duration_us};
 
 fn per_window(algorithm: Algorithm, limit: u64, window_us: u64) -> Result<Limit, LimitError> {
@@ -28,22 +28,25 @@ fn what_is_missing_is_named() {
     let rate = Rate::per(1, SECOND_US);
     for algorithm in buckets() {
         let missing = |size| Limit::new("policy", algorithm, size).unwrap_err();
-        assert_eq!(missing(LimitSize { rate, ..LimitSize::default() }), LimitError::Missing("capacity"));
+        assert_eq!(
+            missing(LimitSize { rate, ..LimitSize::default() }),
+            LimitError::Missing(LimitNumber::Capacity)
+        );
         assert_eq!(
             missing(LimitSize { capacity: Some(1), ..LimitSize::default() }),
-            LimitError::Missing("rate")
+            LimitError::Missing(LimitNumber::Rate)
         );
     }
     for algorithm in windows() {
         let missing = |size| Limit::new("policy", algorithm, size).unwrap_err();
         assert_eq!(
             missing(LimitSize { window_us: Some(1), ..LimitSize::default() }),
-            LimitError::Missing("limit")
+            LimitError::Missing(LimitNumber::Limit)
         );
         // A rate is no substitute for a window.
         assert_eq!(
             missing(LimitSize { capacity: Some(1), rate, window_us: None }),
-            LimitError::Missing("window")
+            LimitError::Missing(LimitNumber::Window)
         );
     }
 }

@@ -4,7 +4,7 @@ use super::{RuleCompiler, inherited};
 use crate::algorithm::Algorithm;
 use crate::document::DocumentPath;
 use crate::key::Dimension;
-use crate::limit::{Limit, LimitError, LimitSize};
+use crate::limit::{Limit, LimitError, LimitNumber, LimitSize};
 use crate::rate::{Rate, duration_text};
 use crate::rules::pattern::Glob;
 use crate::rules::ruleset::{Rule, RuleSizes, SizeId, SizesByTier};
@@ -184,7 +184,7 @@ impl RuleCompiler<'_> {
                 return;
             }
             LimitError::Missing(_) if self.document.is_damaged(whole) => return,
-            LimitError::Missing("window" | "rate") if stated.is_bare => {
+            LimitError::Missing(LimitNumber::Window | LimitNumber::Rate) if stated.is_bare => {
                 self.document.error(
                     &stated.at,
                     "this limit has no period",
@@ -193,13 +193,19 @@ impl RuleCompiler<'_> {
                 return;
             }
             LimitError::Missing(_) if algorithm == Algorithm::Concurrency => "add `limit: 10`",
-            LimitError::Missing("limit") => "add `limit: 100/min`, or `params: { limit: 100, window: 60 }`",
-            LimitError::Missing("window") => "add `window: 60`, in seconds, or write the limit as `100/min`",
-            LimitError::Missing("rate") if algorithm == Algorithm::LeakyBucket => {
+            LimitError::Missing(LimitNumber::Limit) => {
+                "add `limit: 100/min`, or `params: { limit: 100, window: 60 }`"
+            }
+            LimitError::Missing(LimitNumber::Window) => {
+                "add `window: 60`, in seconds, or write the limit as `100/min`"
+            }
+            LimitError::Missing(LimitNumber::Rate) if algorithm == Algorithm::LeakyBucket => {
                 "add `leak_rate: 1.67`, per second, or write `limit: 100/min`"
             }
-            LimitError::Missing("rate") => "add `refill_rate: 1.67`, per second, or write `limit: 100/min`",
-            LimitError::Missing(_) => "add `capacity: 100`, or write `limit: 100/min`",
+            LimitError::Missing(LimitNumber::Rate) => {
+                "add `refill_rate: 1.67`, per second, or write `limit: 100/min`"
+            }
+            LimitError::Missing(LimitNumber::Capacity) => "add `capacity: 100`, or write `limit: 100/min`",
         };
         self.document.error(&stated.at, format!("{error} for this {name}"), hint);
     }
