@@ -8,6 +8,7 @@ use std::time::Duration;
 use tollgate_core::document::DocumentPath;
 use tollgate_core::path::PathError;
 use tollgate_core::rate::{duration_text, parse_duration_us};
+use tollgate_core::rules::lease_timing::LeaseTimingError;
 use tollgate_gateway::settings::UpstreamAddressError;
 use tollgate_redis::StoreUrlError;
 
@@ -40,6 +41,8 @@ pub enum SettingError {
     /// The message of core's parser.
     #[error("{0}")]
     Duration(String),
+    #[error("{0}")]
+    LeaseTiming(#[from] LeaseTimingError),
     #[error("`{value}` is out of range: `{field}` must be between {least} and {most}")]
     OutOfRange { value: String, field: &'static str, least: String, most: String },
     #[error("`{rate}` is out of range: `min_rate` is in bytes per second, at most {most}; 0 for none")]

@@ -157,7 +157,7 @@ fn timeout(setting: Option<&TextOrNumber>) -> Result<Option<Duration>, SettingEr
 
 /// A lease time for all rules that set none themselves.
 fn lease_time(written: Option<DurationText>) -> Result<Option<Duration>, SettingError> {
-    let us = written.map(lease_us).transpose().map_err(|error| SettingError::Duration(error.to_string()))?;
+    let us = written.map(lease_us).transpose()?;
     Ok(us.map(|us| Duration::from_micros(us.get().into())))
 }
 
