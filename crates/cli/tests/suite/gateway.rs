@@ -1,14 +1,14 @@
 //! `tollgate gateway`, and `serve` with a gateway.
 
-use crate::client::Client;
-use crate::program::{Server, run, tollgate};
+use crate::http_client::HttpClient;
+use crate::process::{TollgateProcess, run, tollgate};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::thread;
 use tollgate_testbed::{RedisServer, wait_until};
 
-/// A server that says hello to one request on each connection, and nothing to who asks it to `/hold`.
+/// A server that answers one request on each connection with "hello", and never answers requests for `/hold`.
 pub fn upstream() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -35,10 +35,15 @@ pub fn upstream() -> SocketAddr {
 }
 
 #[test]
-fn in_one_line() {
+fn a_gateway_needs_only_an_upstream() {
     let upstream = format!("http://{}", upstream());
-    let server =
-        Server::from(&mut tollgate(["gateway", "--upstream", &upstream, "--gateway-listen", "127.0.0.1:0"]));
+    let server = TollgateProcess::from(&mut tollgate([
+        "gateway",
+        "--upstream",
+        &upstream,
+        "--gateway-listen",
+        "127.0.0.1:0",
+    ]));
     assert!(server.start_message.contains(&format!("to {upstream}")), "{}", server.start_message);
     assert!(!server.start_message.contains("/v1/check"), "{}", server.start_message);
     let mut client = server.client();
@@ -47,58 +52,58 @@ fn in_one_line() {
     }
     assert_eq!(client.get("/x").status, 429, "the built-in example's rule");
     server.signal("TERM");
-    server.until_logged("stopped; all requests were drained");
-    assert_eq!(server.ended().code(), Some(0));
+    server.wait_for_log("stopped; all requests were drained");
+    assert_eq!(server.wait().code(), Some(0));
 }
 
 #[test]
-fn beside_the_checks() {
+fn serve_opens_the_gateway_beside_the_check_api() {
     let mut command = tollgate(["serve", "--listen", "127.0.0.1:0"]);
     command.env("TOLLGATE_UPSTREAM", upstream().to_string()).env("TOLLGATE_GATEWAY_LISTEN", "127.0.0.1:0");
-    let server = Server::from(&mut command);
+    let server = TollgateProcess::from(&mut command);
     assert_eq!(server.client().check("alice", "/").status, 200);
     let (_, rest) = server.start_message.split_once("gateway http://").unwrap();
     let address = rest.split_once('/').unwrap().0.parse().unwrap();
-    assert_eq!(Client::connect(address).get("/").body, "hello");
+    assert_eq!(HttpClient::connect(address).get("/").body, "hello");
 }
 
-/// Two may be in flight over all gateways. The one that holds both places is killed.
+/// Two requests may be in flight over all gateways. The gateway that holds both slots is killed.
 #[test]
-fn what_a_killed_gateway_had_in_flight_is_free_again() {
+fn slots_of_a_killed_gateway_are_released() {
     let (redis, folder) = (RedisServer::start(&[]), tempfile::tempdir().unwrap());
     let (rules, config) = (folder.path().join("rules.yaml"), folder.path().join("tollgate.yaml"));
     std::fs::write(&rules, "rules: [{ id: busy, algorithm: concurrency, limit: 2, on_store_failure: deny }]")
         .unwrap();
-    // A busy machine is no store that is away.
+    // On a busy machine, replies of the store may be slow.
     std::fs::write(&config, "redis: { timeout: 5s }").unwrap();
     let upstream = upstream().to_string();
     let gateway = || {
         let mut command = tollgate(["gateway", "--gateway-listen", "127.0.0.1:0", "--upstream", &upstream]);
         command.arg("--store").arg(redis.url()).arg("--rules").arg(&rules).arg("--config").arg(&config);
-        Server::from(&mut command)
+        TollgateProcess::from(&mut command)
     };
     let (dies, lives) = (gateway(), gateway());
     let (mut one, mut two, mut survivor) = (dies.client(), dies.client(), lives.client());
     for client in [&mut survivor, &mut one, &mut two] {
-        wait_until("the store is heard of", || client.get("/x").status == 200);
+        wait_until("the store is in use", || client.get("/x").status == 200);
     }
-    let places = r"
+    let count_slots = r"
         local taken = 0
         for _, key in ipairs(redis.call('KEYS', '*:f:*')) do taken = taken + redis.call('ZCARD', key) end
         return taken";
-    let taken = || redis.cli(&["EVAL", places, "0"]).trim().parse::<u32>().unwrap();
-    // Another node's last request may still stand there for a moment.
-    wait_until("no place is taken", || taken() == 0);
+    let taken = || redis.cli(&["EVAL", count_slots, "0"]).trim().parse::<u32>().unwrap();
+    // The slot of another node's last request may be released with a delay.
+    wait_until("no slot is taken", || taken() == 0);
     one.send("GET /hold HTTP/1.1\r\nHost: test\r\n\r\n");
     two.send("GET /hold HTTP/1.1\r\nHost: test\r\n\r\n");
-    wait_until("both places are taken", || taken() == 2);
+    wait_until("both slots are taken", || taken() == 2);
     assert_eq!((survivor.get("/x").status, survivor.get("/x").status), (429, 429));
     dies.signal("KILL");
-    wait_until("the places are free", || survivor.get("/x").status == 200);
+    wait_until("the slots are released", || survivor.get("/x").status == 200);
 }
 
 #[test]
-fn by_the_file() {
+fn a_gateway_is_configured_by_the_settings_file() {
     let folder = tempfile::tempdir().unwrap();
     let config = format!(
         "gateway_listen: 127.0.0.1:0\nidentity: {{ api_key: {{ query: key }} }}\ngateway:\n  header_doubles: pass\n  access_log: access.log\n  upstreams:\n    web:\n      addresses: [{}]\n      retries: 0\n  routes:\n    - {{ hosts: [test], paths: [/web], upstream: web }}\n",
@@ -106,22 +111,22 @@ fn by_the_file() {
     );
     let path = folder.path().join("tollgate.yaml");
     std::fs::write(&path, config).unwrap();
-    let server = Server::from(tollgate(["gateway", "--config"]).arg(&path));
+    let server = TollgateProcess::from(tollgate(["gateway", "--config"]).arg(&path));
     let mut client = server.client();
     assert_eq!((client.get("/web/x?key=secret").status, client.get("/other").status), (200, 404));
     drop(client);
     server.signal("TERM");
-    assert_eq!(server.ended().code(), Some(0));
-    wait_until("both requests are noted", || {
+    assert_eq!(server.wait().code(), Some(0));
+    wait_until("both requests are logged", || {
         let log = std::fs::read_to_string(folder.path().join("access.log")).unwrap();
         log.lines().count() == 2 && log.contains(r#""target":"/web/x?key=…","status":200,"bytes":5"#)
     });
     let mode = std::fs::metadata(folder.path().join("access.log")).unwrap().permissions().mode();
-    assert_eq!(mode & 0o137, 0, "{mode:o}: others do not read it");
+    assert_eq!(mode & 0o137, 0, "{mode:o}: not readable by others");
 }
 
 #[test]
-fn what_is_wrong_is_said_with_its_place() {
+fn errors_in_gateway_settings_have_positions() {
     let folder = tempfile::tempdir().unwrap();
     for (config, expected) in [
         ("gateway:\n  upstrems: {}\n", "tollgate.yaml:2:3: error: unknown field `upstrems`"),
@@ -180,14 +185,18 @@ fn what_is_wrong_is_said_with_its_place() {
         ),
     ] {
         std::fs::write(folder.path().join("tollgate.yaml"), config).unwrap();
-        let ended = run(tollgate(["gateway", "--config", "tollgate.yaml"]).current_dir(folder.path()));
-        assert_eq!(ended.code, Some(1));
-        assert!(ended.stderr.starts_with(expected), "{config}: {}", ended.stderr);
+        let output = run(tollgate(["gateway", "--config", "tollgate.yaml"]).current_dir(folder.path()));
+        assert_eq!(output.code, Some(1));
+        assert!(output.stderr.starts_with(expected), "{config}: {}", output.stderr);
     }
-    let ended = run(&mut tollgate(["gateway"]));
-    assert!(ended.stderr.starts_with("error: a gateway needs an upstream"), "{}", ended.stderr);
+    let output = run(&mut tollgate(["gateway"]));
+    assert!(output.stderr.starts_with("error: a gateway needs an upstream"), "{}", output.stderr);
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let ended = run(&mut tollgate(["gateway", "--upstream", "127.0.0.1:1", "--gateway-listen", &address]));
-    assert!(ended.stderr.contains("hint: choose another address with --gateway-listen"), "{}", ended.stderr);
+    let output = run(&mut tollgate(["gateway", "--upstream", "127.0.0.1:1", "--gateway-listen", &address]));
+    assert!(
+        output.stderr.contains("hint: choose another address with --gateway-listen"),
+        "{}",
+        output.stderr
+    );
 }

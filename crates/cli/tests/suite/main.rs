@@ -1,22 +1,22 @@
-//! The tests of the binary, run as people run it, as one binary.
+//! The tests of the `tollgate` binary, run as a process; as one test binary.
 
-#![allow(clippy::unwrap_used, clippy::panic)] // A test that cannot go on should say so at once.
+#![allow(clippy::unwrap_used, clippy::panic)] // A failed precondition ends the test.
 
-mod certificates;
-mod client;
-mod doors;
+mod certificate_reload;
+mod closed_output;
+mod door_warnings;
 mod gateway;
-mod irregular;
-mod last_good;
-mod output;
-mod program;
-mod restarting;
+mod http_client;
+mod irregular_files;
+mod last_good_rules;
+mod process;
+mod rule_reload;
 mod rules;
 mod secrets;
-mod serving;
+mod serve;
 mod settings;
-mod sharing;
+mod shared_store;
+mod shutdown;
 mod signals;
 mod simulate;
-mod stopping;
-mod watching;
+mod store_outage_restart;

@@ -1,6 +1,6 @@
-//! `tollgate rules …`: what is said, and how it exits.
+//! `tollgate rules …`: output and exit codes.
 
-use crate::program::{Ended, Server, example, run, tollgate};
+use crate::process::{CommandOutput, TollgateProcess, example, run, tollgate};
 use std::path::Path;
 
 const EXAMPLES: [&str; 5] =
@@ -23,7 +23,7 @@ tests:
 ";
 
 /// Runs `rules` in a folder with the files above.
-fn rules(arguments: &[&str]) -> Ended {
+fn rules(arguments: &[&str]) -> CommandOutput {
     let folder = tempfile::tempdir().unwrap();
     for (name, text) in [("good.yaml", GOOD), ("broken.yaml", BROKEN), ("failing.yaml", FAILING)] {
         std::fs::write(folder.path().join(name), text).unwrap();
@@ -35,16 +35,16 @@ fn rules(arguments: &[&str]) -> Ended {
 fn the_shipped_files_are_good() {
     for command in ["check", "test"] {
         let files = EXAMPLES.map(example);
-        let ended = run(tollgate(["rules", command]).args(&files));
-        assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "{}", ended.stdout);
+        let output = run(tollgate(["rules", command]).args(&files));
+        assert_eq!((output.code, output.stderr.as_str()), (Some(0), ""), "{}", output.stdout);
         let expected = if command == "check" { "no errors" } else { "0 failed" };
-        assert_eq!(ended.stdout.matches(expected).count(), files.len(), "{}", ended.stdout);
-        assert!(!ended.stdout.contains("FAIL"));
+        assert_eq!(output.stdout.matches(expected).count(), files.len(), "{}", output.stdout);
+        assert!(!output.stdout.contains("FAIL"));
     }
 }
 
 #[test]
-fn no_shipped_file_is_forgotten_here() {
+fn all_shipped_files_are_tested() {
     let folder = example("");
     let mut found: Vec<String> = Path::new(&folder)
         .read_dir()
@@ -57,26 +57,26 @@ fn no_shipped_file_is_forgotten_here() {
 }
 
 #[test]
-fn check_says_everything_that_is_wrong() {
-    let ended = rules(&["check", "broken.yaml", "good.yaml", "missing.yaml"]);
-    assert_eq!(ended.code, Some(1));
+fn check_reports_all_errors() {
+    let output = rules(&["check", "broken.yaml", "good.yaml", "missing.yaml"]);
+    assert_eq!(output.code, Some(1));
     assert_eq!(
-        ended.stdout, "good.yaml: 1 rule, 0 tests, no errors\n",
+        output.stdout, "good.yaml: 1 rule, 0 tests, no errors\n",
         "one bad file does not hide a good one"
     );
-    let said = ended.stderr;
+    let stderr = output.stderr;
     assert!(
-        said.starts_with("broken.yaml:3:5: error: unknown field `limt`\n  3 |     limt: 5/min\n"),
-        "{said}"
+        stderr.starts_with("broken.yaml:3:5: error: unknown field `limt`\n  3 |     limt: 5/min\n"),
+        "{stderr}"
     );
-    assert!(said.contains("hint: did you mean `limit`?"), "{said}");
-    assert!(said.contains("broken.yaml:5:12: error: "), "{said}");
-    assert!(said.contains("error: cannot read missing.yaml: No such file"), "{said}");
+    assert!(stderr.contains("hint: did you mean `limit`?"), "{stderr}");
+    assert!(stderr.contains("broken.yaml:5:12: error: "), "{stderr}");
+    assert!(stderr.contains("error: cannot read missing.yaml: No such file"), "{stderr}");
 }
 
-/// Rules that are commented out, or lost, would be the end of every limit.
+/// A file without rules would disable every limit.
 #[test]
-fn a_file_without_rules_is_refused_unless_it_says_so() {
+fn a_file_without_rules_needs_allow_empty() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("rules.yaml");
     for text in [
@@ -90,28 +90,28 @@ fn a_file_without_rules_is_refused_unless_it_says_so() {
         for command in
             [&["rules", "check"][..], &["rules", "test"], &["serve", "--listen", "127.0.0.1:0", "--rules"]]
         {
-            let ended = run(tollgate(command).arg(&path));
-            assert_eq!((ended.code, ended.stdout.as_str()), (Some(1), ""), "{text}: {command:?}");
-            let said = ended.stderr;
-            assert!(said.contains("error: there are no rules, so nothing is limited"), "{text}: {said}");
-            assert!(said.contains("write `allow_empty: true`"), "{text}: {said}");
+            let output = run(tollgate(command).arg(&path));
+            assert_eq!((output.code, output.stdout.as_str()), (Some(1), ""), "{text}: {command:?}");
+            let stderr = output.stderr;
+            assert!(stderr.contains("error: there are no rules, so nothing is limited"), "{text}: {stderr}");
+            assert!(stderr.contains("write `allow_empty: true`"), "{text}: {stderr}");
         }
         std::fs::write(&path, format!("{text}allow_empty: true\n")).unwrap();
         for command in ["check", "test"] {
-            let ended = run(tollgate(["rules", command]).arg(&path));
-            assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "{text}");
+            let output = run(tollgate(["rules", command]).arg(&path));
+            assert_eq!((output.code, output.stderr.as_str()), (Some(0), ""), "{text}");
         }
     }
-    let server = Server::start(["--rules".as_ref(), path.as_os_str()]);
+    let server = TollgateProcess::start(["--rules".as_ref(), path.as_os_str()]);
     assert_eq!(server.client().check("a", "/").json()["limit"], serde_json::Value::Null);
 }
 
 #[test]
-fn test_says_what_differs() {
-    let ended = rules(&["test", "failing.yaml"]);
-    assert_eq!((ended.code, ended.stderr.as_str()), (Some(1), ""));
+fn test_reports_differences() {
+    let output = rules(&["test", "failing.yaml"]);
+    assert_eq!((output.code, output.stderr.as_str()), (Some(1), ""));
     assert_eq!(
-        ended.stdout,
+        output.stdout,
         "\
 ok   five  (6 requests)
 FAIL six  (11 requests)
@@ -119,46 +119,46 @@ FAIL six  (11 requests)
 failing.yaml: 1 passed, 1 failed
 "
     );
-    let ended = rules(&["test", "broken.yaml"]);
-    assert_eq!((ended.code, ended.stdout.as_str()), (Some(1), ""));
-    assert!(ended.stderr.contains("broken.yaml:3:5: error: "), "{}", ended.stderr);
+    let output = rules(&["test", "broken.yaml"]);
+    assert_eq!((output.code, output.stdout.as_str()), (Some(1), ""));
+    assert!(output.stderr.contains("broken.yaml:3:5: error: "), "{}", output.stderr);
 }
 
-/// A server runs them too, at its start and before each change.
+/// A server runs the tests, too: at the start and before each change.
 #[test]
 fn a_server_does_not_use_rules_whose_tests_fail() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     let (rules, settings) = (path("rules.yaml"), path("tollgate.yaml"));
     std::fs::write(&rules, FAILING).unwrap();
-    let ended = run(tollgate(["serve", "--listen", "127.0.0.1:0", "--rules"]).arg(&rules));
-    assert_eq!((ended.code, ended.stdout.as_str()), (Some(1), ""));
-    assert!(ended.stderr.contains("rules.yaml: error: of 2 tests, 1 failed\n"), "{}", ended.stderr);
+    let output = run(tollgate(["serve", "--listen", "127.0.0.1:0", "--rules"]).arg(&rules));
+    assert_eq!((output.code, output.stdout.as_str()), (Some(1), ""));
+    assert!(output.stderr.contains("rules.yaml: error: of 2 tests, 1 failed\n"), "{}", output.stderr);
     let failure = "rules.yaml:8: six: step 2, at 0s: expected 6 of 6 to pass, found 0";
-    assert!(ended.stderr.contains(failure), "{}", ended.stderr);
+    assert!(output.stderr.contains(failure), "{}", output.stderr);
 
     std::fs::write(&rules, GOOD).unwrap();
-    let server = Server::start(["--rules".as_ref(), rules.as_os_str()]);
+    let server = TollgateProcess::start(["--rules".as_ref(), rules.as_os_str()]);
     std::fs::write(&rules, FAILING).unwrap();
-    server.until_logged("rule reload failed; the previous rules stay in force");
-    server.until_logged(failure);
+    server.wait_for_log("rule reload failed; the previous rules stay in force");
+    server.wait_for_log(failure);
     drop(server);
 
     std::fs::write(&settings, "rules: rules.yaml\nlisten: 127.0.0.1:0\non_failed_rule_tests: warn\n")
         .unwrap();
-    let server = Server::from(tollgate(["serve", "--config"]).arg(&settings));
-    server.until_logged("rules with failed tests are used");
-    server.until_logged(failure);
+    let server = TollgateProcess::from(tollgate(["serve", "--config"]).arg(&settings));
+    server.wait_for_log("rules with failed tests are used");
+    server.wait_for_log(failure);
     assert_eq!(server.client().check("a", "/").json()["limit"], 5);
 }
 
 #[test]
-fn explain_says_which_rules_apply_and_why() {
+fn explain_shows_which_rules_apply_and_why() {
     let explain = |arguments: &[&str]| {
         let path = example("orders.yaml");
-        let ended = run(tollgate(["rules", "explain"]).arg(path).args(arguments));
-        assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""));
-        ended.stdout
+        let output = run(tollgate(["rules", "explain"]).arg(path).args(arguments));
+        assert_eq!((output.code, output.stderr.as_str()), (Some(0), ""));
+        output.stdout
     };
     assert_eq!(
         explain(&["--key", "sk_prod_1", "--endpoint", "/v1/orders/7"]),
@@ -180,31 +180,31 @@ admitted if no tokens were spent before; `orders` then has 99 of 100 left, and i
         ),
         (&[], "refused: there is no identity: give at least one of key, user, tenant, ip or ids\n"),
     ] {
-        let said = explain(arguments);
-        assert!(said.contains(expected), "{arguments:?}: {said}");
+        let stdout = explain(arguments);
+        assert!(stdout.contains(expected), "{arguments:?}: {stdout}");
     }
 }
 
 #[test]
-fn explain_refuses_what_it_cannot_use() {
+fn explain_rejects_invalid_input() {
     for (arguments, code, expected) in [
         (["explain", "broken.yaml", "--key", "a"], 1, "broken.yaml:3:5: error: "),
         (["explain", "missing.yaml", "--key", "a"], 1, "error: cannot read missing.yaml: "),
         (["explain", "good.yaml", "--id", "invoice"], 2, "write it like invoice=EU-17"),
         (["explain", "good.yaml", "--ip", "here"], 2, "invalid IP address syntax"),
     ] {
-        let ended = rules(&arguments);
-        assert_eq!(ended.code, Some(code), "{arguments:?}");
-        assert!(ended.stderr.contains(expected), "{arguments:?}: {}", ended.stderr);
-        assert_eq!(ended.stdout, "");
+        let output = rules(&arguments);
+        assert_eq!(output.code, Some(code), "{arguments:?}");
+        assert!(output.stderr.contains(expected), "{arguments:?}: {}", output.stderr);
+        assert_eq!(output.stdout, "");
     }
 }
 
 #[test]
 fn schema_is_a_json_schema_of_rule_files() {
-    let ended = rules(&["schema"]);
-    assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""));
-    let schema: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+    let output = rules(&["schema"]);
+    assert_eq!((output.code, output.stderr.as_str()), (Some(0), ""));
+    let schema: serde_json::Value = serde_json::from_str(&output.stdout).unwrap();
     assert!(schema["$schema"].is_string());
     for field in ["rules", "tiers", "allow", "deny", "tests"] {
         assert!(schema["properties"][field].is_object(), "{field}");

@@ -1,7 +1,7 @@
-//! No secret is shown, whatever is wrong and wherever it stands: every kind of error, with a marker in the place of a
-//! password, a secret or an API key.
+//! No error shows a secret. Every kind of error is provoked with a marker in place of a password, a secret or an API
+//! key.
 
-use crate::program::{Ended, Server, run, tollgate};
+use crate::process::{CommandOutput, TollgateProcess, run, tollgate};
 use std::process::Command;
 use tempfile::TempDir;
 
@@ -13,19 +13,19 @@ fn folder_with(file: &str, text: &str) -> TempDir {
     folder
 }
 
-/// Runs a command that has to fail, and looks for the marker in everything that it says.
-fn says_no_secret(command: &mut Command, case: &str) -> Ended {
-    let ended = run(command.env("TOLLGATE_LOG", "trace"));
-    assert_ne!(ended.code, Some(0), "{case}\n{ended:?}");
-    assert!(!ended.stderr.is_empty(), "{case}");
-    let all = format!("{}{}", ended.stdout, ended.stderr);
+/// Runs a command that must fail, and asserts that its output does not contain the marker.
+fn assert_no_secret(command: &mut Command, case: &str) -> CommandOutput {
+    let output = run(command.env("TOLLGATE_LOG", "trace"));
+    assert_ne!(output.code, Some(0), "{case}\n{output:?}");
+    assert!(!output.stderr.is_empty(), "{case}");
+    let all = format!("{}{}", output.stdout, output.stderr);
     assert!(!all.to_lowercase().contains(&MARKER.to_lowercase()), "{case}\n{all}");
-    ended
+    output
 }
 
-/// `tollgate.yaml` with something wrong; `@` is the marker.
+/// Settings files with errors; `@` is the marker.
 const SETTINGS: &[&str] = &[
-    // A wrong address of the store, in all its forms.
+    // Invalid store URLs.
     "store: redis://:@\n",
     "store: redis:/:@@host\n",
     "store: redis://user:@@host:port\n",
@@ -70,7 +70,7 @@ const SETTINGS: &[&str] = &[
     "identity: { api_key: [@], user: 5 }\n",
     "identity: { api_key: @, heeder: x }\n",
     "{\"store\": \"redis://:@@host\", \"listen\": \"here\"}\n",
-    // What is not YAML.
+    // Invalid YAML.
     "store: redis://:@@host\n listen: x\n",
     "store: 'redis://:@@host\nlisten: x\n",
     "store: redis://:@@host: x\n",
@@ -97,13 +97,13 @@ fn no_error_in_the_settings_shows_a_secret() {
         let folder = folder_with("tollgate.yaml", &text);
         for command in ["serve", "gateway"] {
             let mut command = tollgate([command, "--config", "tollgate.yaml", "--listen", "127.0.0.1:0"]);
-            let ended = says_no_secret(command.current_dir(folder.path()), &text);
-            assert!(ended.stderr.contains("tollgate.yaml"), "{text}\n{}", ended.stderr);
+            let output = assert_no_secret(command.current_dir(folder.path()), &text);
+            assert!(output.stderr.contains("tollgate.yaml"), "{text}\n{}", output.stderr);
         }
     }
 }
 
-/// Rule files with something wrong; `@` is the marker.
+/// Rule files with errors; `@` is the marker.
 const RULES: &[&str] = &[
     "rules: [{ id: a, limit: 5/s }]\nalow: [@]\n",
     "rules: [{ id: a, limit: 5/s }]\ndenny: [@]\n",
@@ -134,7 +134,7 @@ const RULES: &[&str] = &[
     "rules: [{ id: a, limit: 5/s }]\ntests:\n  - { name: t, steps: [{ request: { key: @ }, exp: x }] }\n",
     "tests:\n  - { name: t, request: { key: [@] }, steps: [] }\n",
     "rules: [{ id: a, limt: 5/s }] # not @\n",
-    // What is not YAML.
+    // Invalid YAML.
     "deny:\n- @\n- ]\n",
     "deny: [@,\n@\n: x\n",
     "rules:\n  - id: a\n    override:\n      @: [\n",
@@ -155,19 +155,22 @@ fn no_error_in_the_rules_shows_a_key() {
             &["simulate", "--rules", "rules.yaml"],
             &["serve", "--listen", "127.0.0.1:0", "--rules", "rules.yaml"],
         ] {
-            says_no_secret(tollgate(arguments).current_dir(folder.path()), &format!("{arguments:?}\n{text}"));
+            assert_no_secret(
+                tollgate(arguments).current_dir(folder.path()),
+                &format!("{arguments:?}\n{text}"),
+            );
         }
     }
 }
 
 #[test]
-fn a_change_of_the_rules_that_is_refused_shows_no_key() {
+fn a_failed_rule_reload_shows_no_key() {
     let folder = folder_with("rules.yaml", "rules: [{ id: a, limit: 5/s }]\n");
     let path = folder.path().join("rules.yaml");
-    let server = Server::start(["--rules".as_ref(), path.as_os_str()]);
-    server.until_logged("revision=1");
+    let server = TollgateProcess::start(["--rules".as_ref(), path.as_os_str()]);
+    server.wait_for_log("revision=1");
     std::fs::write(&path, format!("deny: [sk_{MARKER}, 10.0.0/24]\n")).unwrap();
-    let line = server.until_logged("| deny:");
+    let line = server.wait_for_log("| deny:");
     assert!(line.contains("deny: [***, 10.0.0/24]"), "{line}");
 }
 
@@ -188,27 +191,27 @@ fn no_error_of_the_command_line_shows_a_secret() {
         &["rules", MARKER],
     ];
     for arguments in flags {
-        says_no_secret(&mut tollgate(*arguments), &format!("{arguments:?}"));
+        assert_no_secret(&mut tollgate(*arguments), &format!("{arguments:?}"));
     }
     for variable in ["STORE", "LISTEN", "UPSTREAM", "EMERGENCY", "STORE_MEMORY"] {
         let mut command = tollgate(["serve"]);
-        says_no_secret(command.env(format!("TOLLGATE_{variable}"), &url), variable);
+        assert_no_secret(command.env(format!("TOLLGATE_{variable}"), &url), variable);
         let mut help = tollgate(["serve", "--help"]);
         if variable == "STORE" || variable == "UPSTREAM" {
-            let said = run(help.env(format!("TOLLGATE_{variable}"), &url)).stdout;
-            assert!(said.contains("TOLLGATE_STORE") && !said.contains(MARKER), "{said}");
+            let text = run(help.env(format!("TOLLGATE_{variable}"), &url)).stdout;
+            assert!(text.contains("TOLLGATE_STORE") && !text.contains(MARKER), "{text}");
         }
     }
 }
 
 #[test]
 fn a_store_that_cannot_be_reached_is_named_without_its_password() {
-    // A port on which nothing listens; the shard is away, and the log says so.
+    // Nothing listens on the port: the log reports the shard as unavailable.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let url = format!("redis://user:{MARKER}@127.0.0.1:{port}");
     let mut command = tollgate(["serve", "--listen", "127.0.0.1:0"]);
     command.env("TOLLGATE_LOG", "trace").env("TOLLGATE_STORE", &url);
-    let server = Server::from(&mut command);
+    let server = TollgateProcess::from(&mut command);
     assert!(
         server.start_message.contains(&format!("redis://user:***@127.0.0.1:{port}")),
         "{}",
@@ -216,7 +219,7 @@ fn a_store_that_cannot_be_reached_is_named_without_its_password() {
     );
     server.client().check("a", "/");
     server.signal("TERM");
-    let log = server.log_to_the_end();
+    let log = server.rest_of_log();
     assert!(log.contains(&port.to_string()), "{log}");
     assert!(!log.contains(MARKER), "{log}");
 }
@@ -232,8 +235,8 @@ fn explain_shows_no_key_of_another_client() {
         let mut command = tollgate(["rules", "explain", "rules.yaml"]);
         run(command.args(arguments).current_dir(folder.path())).stdout
     };
-    let said = explain(["--key", "other"]);
-    assert!(said.contains("api_key_pattern sk_live_…") && !said.contains(MARKER), "{said}");
-    let said = explain(["--user", &format!("user_{MARKER}")]);
-    assert!(said.contains("on the deny list by `user_hu…`") && !said.contains(MARKER), "{said}");
+    let text = explain(["--key", "other"]);
+    assert!(text.contains("api_key_pattern sk_live_…") && !text.contains(MARKER), "{text}");
+    let text = explain(["--user", &format!("user_{MARKER}")]);
+    assert!(text.contains("on the deny list by `user_hu…`") && !text.contains(MARKER), "{text}");
 }

@@ -1,6 +1,6 @@
-//! The settings: a flag, else the environment, else the file, else the default.
+//! Settings: a flag, else the environment, else the file, else the default.
 
-use crate::program::{Ended, Server, run, tollgate};
+use crate::process::{CommandOutput, TollgateProcess, run, tollgate};
 use std::path::Path;
 use tempfile::TempDir;
 
@@ -10,11 +10,11 @@ fn folder_with(config: &str) -> TempDir {
     folder
 }
 
-fn serve_with(config: &str) -> Ended {
+fn serve_with(config: &str) -> CommandOutput {
     let folder = folder_with(config);
-    let ended = run(tollgate(["serve", "--config", "tollgate.yaml"]).current_dir(folder.path()));
-    assert_eq!(ended.code, Some(1), "{ended:?}");
-    ended
+    let output = run(tollgate(["serve", "--config", "tollgate.yaml"]).current_dir(folder.path()));
+    assert_eq!(output.code, Some(1), "{output:?}");
+    output
 }
 
 #[test]
@@ -25,7 +25,7 @@ fn a_flag_beats_the_environment_beats_the_file() {
         command.current_dir(folder.path());
         command.envs(variable.map(|value| ("TOLLGATE_STORE_MEMORY", value)));
         command.args(flag.map(|value| ["--store-memory", value]).into_iter().flatten());
-        Server::from(&mut command).start_message.clone()
+        TollgateProcess::from(&mut command).start_message.clone()
     };
     for (variable, flag, expected) in [
         (None, None, "at most 16 MB"),
@@ -46,42 +46,42 @@ fn every_flag_has_a_variable() {
     let mut command = tollgate(["serve"]);
     command.env("TOLLGATE_CONFIG", path("tollgate.yaml")).env("TOLLGATE_RULES", path("rules.yaml"));
     command.env("TOLLGATE_LISTEN", "127.0.0.1:0").env("TOLLGATE_STORE", "memory");
-    let server = Server::from(&mut command);
+    let server = TollgateProcess::from(&mut command);
     assert!(server.start_message.contains("at most 16 MB"), "{}", server.start_message);
     assert_eq!(server.client().check("a", "/").json()["rule"], "mine");
 }
 
 #[test]
-fn an_emergency_has_three_states() {
-    let ended = run(&mut tollgate(["serve", "--emergency", "maybe"]));
-    assert_eq!(ended.code, Some(1), "{ended:?}");
-    assert!(ended.stderr.contains("`maybe` is not a value of `emergency`; use off, on_outage or on"));
+fn an_unknown_emergency_value_is_an_error() {
+    let output = run(&mut tollgate(["serve", "--emergency", "maybe"]));
+    assert_eq!(output.code, Some(1), "{output:?}");
+    assert!(output.stderr.contains("`maybe` is not a value of `emergency`; use off, on_outage or on"));
 }
 
 #[test]
-fn an_empty_variable_says_nothing() {
+fn an_empty_variable_counts_as_absent() {
     let mut command = tollgate(["serve", "--listen", "127.0.0.1:0"]);
     for name in
         ["CONFIG", "RULES", "STORE", "STORE_MEMORY", "DATA", "EMERGENCY", "GATEWAY_LISTEN", "UPSTREAM"]
     {
         command.env(format!("TOLLGATE_{name}"), "");
     }
-    let server = Server::from(&mut command);
+    let server = TollgateProcess::from(&mut command);
     assert!(server.start_message.contains("at most 512 MB"), "{}", server.start_message);
 }
 
 #[test]
-fn paths_in_the_file_start_from_its_folder() {
+fn paths_in_the_file_are_relative_to_its_folder() {
     let folder = folder_with("rules: rules.yaml\nlisten: 127.0.0.1:0\n");
     std::fs::write(folder.path().join("rules.yaml"), "rules:\n  - { id: mine, limit: 3/min }\n").unwrap();
     let config = folder.path().join("tollgate.yaml");
     let mut command = tollgate(["serve".as_ref(), "--config".as_ref(), config.as_os_str()]);
-    let server = Server::from(command.current_dir(Path::new("/")));
+    let server = TollgateProcess::from(command.current_dir(Path::new("/")));
     assert_eq!(server.client().check("a", "/").json()["rule"], "mine");
 }
 
 #[test]
-fn what_is_wrong_in_the_file_is_said_with_its_place() {
+fn errors_in_the_file_have_positions() {
     for (config, expected) in [
         ("listn: 127.0.0.1:0\n", "tollgate.yaml:1:1: error: unknown field `listn`\n"),
         (
@@ -99,36 +99,36 @@ fn what_is_wrong_in_the_file_is_said_with_its_place() {
         ),
         ("redis: { lease: { interval: soon } }\n", "tollgate.yaml:1:29: error: `soon` is not a duration\n"),
     ] {
-        let ended = serve_with(config);
-        assert!(ended.stderr.starts_with(expected), "{config}: {}", ended.stderr);
-        assert!(ended.stderr.contains(" | "), "the line is shown: {}", ended.stderr);
+        let output = serve_with(config);
+        assert!(output.stderr.starts_with(expected), "{config}: {}", output.stderr);
+        assert!(output.stderr.contains(" | "), "the line is shown: {}", output.stderr);
     }
     let both = serve_with("listen: here\nstore_memory: 1\nlistn: x\n");
     assert!(both.stderr.matches(": error: ").count() >= 2, "all at once: {}", both.stderr);
 }
 
 #[test]
-fn what_is_wrong_on_the_command_line_is_said() {
+fn errors_on_the_command_line_are_reported() {
     for (arguments, expected) in [
         (["--store", "redis//localhost"], "error: the store's address cannot be used: it does not begin"),
         (["--listen", "here"], "error: `here` is not an address to listen on"),
         (["--store-memory", "7 pounds"], "error: `7 pounds` is not a size"),
         (["--config", "no-such-file.yaml"], "error: cannot read no-such-file.yaml: No such file"),
     ] {
-        let ended = run(tollgate(["serve"]).args(arguments));
-        assert_eq!(ended.code, Some(1), "{arguments:?}");
-        assert!(ended.stderr.starts_with(expected), "{arguments:?}: {}", ended.stderr);
-        assert_eq!(ended.stdout, "");
+        let output = run(tollgate(["serve"]).args(arguments));
+        assert_eq!(output.code, Some(1), "{arguments:?}");
+        assert!(output.stderr.starts_with(expected), "{arguments:?}: {}", output.stderr);
+        assert_eq!(output.stdout, "");
     }
-    let ended = run(&mut tollgate(["serve", "--lissten", "x"]));
-    assert_eq!(ended.code, Some(2), "{ended:?}");
-    assert!(ended.stderr.contains("--listen"), "{}", ended.stderr);
+    let output = run(&mut tollgate(["serve", "--lissten", "x"]));
+    assert_eq!(output.code, Some(2), "{output:?}");
+    assert!(output.stderr.contains("--listen"), "{}", output.stderr);
     assert_eq!(run(&mut tollgate([""; 0])).code, Some(2));
 }
 
-/// A setting without effect would be believed to work.
+/// A setting without effect would be relied upon.
 #[test]
-fn what_has_no_effect_is_an_error() {
+fn a_setting_without_effect_is_an_error() {
     let gateway = ["gateway", "--upstream", "127.0.0.1:1", "--gateway-listen", "127.0.0.1:0"];
     for (command, flag, value, expected) in [
         (
@@ -145,9 +145,9 @@ fn what_has_no_effect_is_an_error() {
             "error: --data has no effect: there is neither a rule file nor a shared store",
         ),
     ] {
-        let ended = run(tollgate(command).args([flag, value]));
-        assert_eq!((ended.code, ended.stdout.as_str()), (Some(1), ""), "{flag}");
-        assert!(ended.stderr.starts_with(expected), "{}", ended.stderr);
+        let output = run(tollgate(command).args([flag, value]));
+        assert_eq!((output.code, output.stdout.as_str()), (Some(1), ""), "{flag}");
+        assert!(output.stderr.starts_with(expected), "{}", output.stderr);
     }
     for (command, config, expected) in [
         (
@@ -173,40 +173,40 @@ fn what_has_no_effect_is_an_error() {
         ),
     ] {
         let folder = folder_with(config);
-        let ended = run(tollgate([command, "--config", "tollgate.yaml"]).current_dir(folder.path()));
-        assert_eq!(ended.code, Some(1), "{config}");
-        assert!(ended.stderr.starts_with(expected), "{config}: {}", ended.stderr);
-        assert!(ended.stderr.contains("hint: remove it"), "{}", ended.stderr);
+        let output = run(tollgate([command, "--config", "tollgate.yaml"]).current_dir(folder.path()));
+        assert_eq!(output.code, Some(1), "{config}");
+        assert!(output.stderr.starts_with(expected), "{config}: {}", output.stderr);
+        assert!(output.stderr.contains("hint: remove it"), "{}", output.stderr);
     }
 }
 
-/// Environments are inherited: a variable that is left in one is no reason not to start.
+/// Environments are inherited: a variable that is left in one must not prevent a start.
 #[test]
 fn a_variable_without_effect_is_a_warning() {
     let mut command = tollgate(["gateway", "--upstream", "127.0.0.1:1", "--gateway-listen", "127.0.0.1:0"]);
     for (name, value) in [("LISTEN", "127.0.0.1:0"), ("EMERGENCY", "on"), ("DATA", "x")] {
         command.env(format!("TOLLGATE_{name}"), value);
     }
-    let server = Server::from(&mut command);
+    let server = TollgateProcess::from(&mut command);
     for name in ["LISTEN", "EMERGENCY", "DATA"] {
-        let line = server.until_logged(&format!("TOLLGATE_{name} has no effect: "));
+        let line = server.wait_for_log(&format!("TOLLGATE_{name} has no effect: "));
         assert!(line.contains("WARN"), "{line}");
     }
 }
 
 #[test]
-fn what_is_done_about_abuse_is_checked() {
-    for (config, said) in [
+fn errors_in_abuse_settings_are_reported() {
+    for (config, expected) in [
         ("abuse: { hot_per_second: 0 }", "every key would be reported"),
         ("abuse: { deny: { lasts: 2days } }", "this is out of range"),
         ("abuse: { deny: { after: 0 } }", "this is out of range"),
         ("abuse: { deny: { last: 1m } }", "did you mean `lasts`?"),
     ] {
-        let ended = serve_with(config);
-        assert!(ended.stderr.contains(said), "{config}: {ended:?}");
+        let output = serve_with(config);
+        assert!(output.stderr.contains(expected), "{config}: {output:?}");
     }
     let folder =
         folder_with("abuse: { hot_per_second: 500, deny: { after: 5s, lasts: 2m } }\nlisten: 127.0.0.1:0\n");
     let mut command = tollgate(["serve", "--config", "tollgate.yaml"]);
-    Server::from(command.current_dir(folder.path()));
+    TollgateProcess::from(command.current_dir(folder.path()));
 }

@@ -1,19 +1,19 @@
-//! `tollgate simulate`: the shape of what it says, and what it refuses.
+//! `tollgate simulate`: its report and its errors.
 
-use crate::program::{Ended, example, run, tollgate};
+use crate::process::{CommandOutput, example, run, tollgate};
 
-fn simulate(arguments: &[&str]) -> Ended {
+fn simulate(arguments: &[&str]) -> CommandOutput {
     run(tollgate(["simulate"]).args(arguments))
 }
 
-/// Enough to see everything, and done in a moment.
+/// A small and fast simulation.
 const SMALL: [&str; 10] =
     ["--nodes", "4", "--clients", "50", "--rate", "2000", "--seconds", "2", "--checks-per-node", "500000"];
 
 /// The two numbers of a row.
-fn row(ended: &Ended, name: &str) -> Vec<String> {
-    let line = ended.stdout.lines().find(|line| line.trim_start().starts_with(name));
-    let line = line.unwrap_or_else(|| panic!("no `{name}` in\n{}", ended.stdout));
+fn row(output: &CommandOutput, name: &str) -> Vec<String> {
+    let line = output.stdout.lines().find(|line| line.trim_start().starts_with(name));
+    let line = line.unwrap_or_else(|| panic!("no `{name}` in\n{}", output.stdout));
     line.trim_start()[name.len()..]
         .split("  ")
         .map(str::trim)
@@ -23,38 +23,38 @@ fn row(ended: &Ended, name: &str) -> Vec<String> {
 }
 
 #[test]
-fn it_shows_both_routings_and_what_more_would_need() {
-    let ended = simulate(&[&SMALL[..], &["--limit", "100/s"]].concat());
-    assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "{}", ended.stdout);
-    assert_eq!(row(&ended, "admitted above a limit, at worst"), ["none", "none"]);
-    assert_eq!(row(&ended, "from clients within their limits"), ["0.000 %", "0.000 %"]);
+fn the_report_has_both_routings_and_the_capacity_table() {
+    let output = simulate(&[&SMALL[..], &["--limit", "100/s"]].concat());
+    assert_eq!((output.code, output.stderr.as_str()), (Some(0), ""), "{}", output.stdout);
+    assert_eq!(row(&output, "admitted above a limit, at worst"), ["none", "none"]);
+    assert_eq!(row(&output, "from clients within their limits"), ["0.000 %", "0.000 %"]);
     for name in ["checks ", "decided without a Redis call", "charges per second, each primary"] {
-        assert_eq!(row(&ended, name).len(), 2, "{name}");
+        assert_eq!(row(&output, name).len(), 2, "{name}");
     }
-    let needs: Vec<&str> = ended.stdout.lines().filter(|line| line.trim_start().contains(" M  ")).collect();
-    assert_eq!(needs.len(), 3, "{}", ended.stdout);
+    let needs: Vec<&str> = output.stdout.lines().filter(|line| line.trim_start().contains(" M  ")).collect();
+    assert_eq!(needs.len(), 3, "{}", output.stdout);
     assert!(needs[2].contains("17.0 M") && needs[2].contains("34"), "{}", needs[2]);
 }
 
 #[test]
-fn the_same_seed_says_the_same() {
+fn the_same_seed_gives_the_same_report() {
     let run = || simulate(&[&SMALL[..], &["--seed", "7"]].concat()).stdout;
     assert_eq!(run(), run());
 }
 
 #[test]
-fn it_runs_real_rules() {
+fn a_rule_file_can_be_simulated() {
     let file = example("api-endpoints.yaml");
     let file = file.to_str().unwrap();
-    let ended = simulate(&[&SMALL[..], &["--rules", file, "--endpoint", "/search"]].concat());
-    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    assert!(ended.stdout.contains(file));
-    assert!(!ended.stdout.contains("no rule limits"));
+    let output = simulate(&[&SMALL[..], &["--rules", file, "--endpoint", "/search"]].concat());
+    assert_eq!(output.code, Some(0), "{}", output.stderr);
+    assert!(output.stdout.contains(file));
+    assert!(!output.stdout.contains("no rule limits"));
 }
 
 #[test]
-fn it_says_what_is_wrong_with_its_arguments() {
-    for (arguments, said) in [
+fn invalid_arguments_are_errors() {
+    for (arguments, expected) in [
         (&["--nodes", "0"][..], "0 is not in 1..=1000"),
         (&["--zipf", "-1"], "between 0 and 5"),
         (&["--rtt", "1s"], "between 1us and 40ms"),
@@ -65,8 +65,8 @@ fn it_says_what_is_wrong_with_its_arguments() {
         (&["--rules", "nowhere.yaml"], "cannot read nowhere.yaml"),
         (&["--rules", "a.yaml", "--limit", "1/s"], "cannot be used with"),
     ] {
-        let ended = simulate(arguments);
-        assert_ne!(ended.code, Some(0), "{arguments:?}");
-        assert!(ended.stderr.contains(said), "{arguments:?}: {}", ended.stderr);
+        let output = simulate(arguments);
+        assert_ne!(output.code, Some(0), "{arguments:?}");
+        assert!(output.stderr.contains(expected), "{arguments:?}: {}", output.stderr);
     }
 }

@@ -1,22 +1,22 @@
 //! A small HTTP client.
 
-use crate::program::PATIENCE;
+use crate::process::PATIENCE;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
-pub struct Client {
+pub struct HttpClient {
     stream: BufReader<TcpStream>,
 }
 
 #[derive(Debug)]
-pub struct Reply {
+pub struct HttpReply {
     pub status: u16,
     /// Names in lower case.
     pub headers: Vec<(String, String)>,
     pub body: String,
 }
 
-impl Client {
+impl HttpClient {
     pub fn connect(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_nodelay(true).unwrap();
@@ -24,15 +24,15 @@ impl Client {
         Self { stream: BufReader::new(stream) }
     }
 
-    /// Asks whether a request of `key` for `endpoint` may pass.
-    pub fn check(&mut self, key: &str, endpoint: &str) -> Reply {
+    /// Checks a request of `key` for `endpoint`.
+    pub fn check(&mut self, key: &str, endpoint: &str) -> HttpReply {
         let body = format!(r#"{{"key":"{key}","endpoint":"{endpoint}"}}"#);
         let head = format!("POST /v1/check HTTP/1.1\r\nHost: test\r\nContent-Length: {}\r\n\r\n", body.len());
         self.send(&(head + &body));
         self.reply()
     }
 
-    pub fn get(&mut self, path: &str) -> Reply {
+    pub fn get(&mut self, path: &str) -> HttpReply {
         self.send(&format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n"));
         self.reply()
     }
@@ -41,7 +41,7 @@ impl Client {
         self.stream.get_mut().write_all(text.as_bytes()).unwrap();
     }
 
-    pub fn reply(&mut self) -> Reply {
+    pub fn reply(&mut self) -> HttpReply {
         let status_line = self.line();
         let status = status_line.split(' ').nth(1).and_then(|status| status.parse().ok());
         let status = status.unwrap_or_else(|| panic!("no status line: {status_line:?}"));
@@ -51,7 +51,7 @@ impl Client {
             let Some((name, value)) = line.split_once(": ") else { break };
             headers.push((name.to_ascii_lowercase(), value.to_owned()));
         }
-        let mut reply = Reply { status, headers, body: String::new() };
+        let mut reply = HttpReply { status, headers, body: String::new() };
         let mut body = vec![0; reply.header("content-length").parse().unwrap_or(0)];
         self.stream.read_exact(&mut body).unwrap();
         reply.body = String::from_utf8(body).unwrap();
@@ -65,7 +65,7 @@ impl Client {
     }
 }
 
-impl Reply {
+impl HttpReply {
     /// A header, or "" if there is none.
     pub fn header(&self, name: &str) -> &str {
         self.headers.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value)

@@ -1,6 +1,6 @@
-//! A rule file that is edited while requests come.
+//! A rule file that changes under load.
 
-use crate::program::Server;
+use crate::process::TollgateProcess;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -11,19 +11,19 @@ use tokio::time::Instant;
 const RELOADS: u32 = 50;
 const LIVE_WITHIN: Duration = Duration::from_secs(2);
 
-struct Watched {
+struct WatchedServer {
     _folder: TempDir,
     path: PathBuf,
-    server: Server,
+    server: TollgateProcess,
 }
 
-impl Watched {
+impl WatchedServer {
     fn start(text: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rules.yaml");
         std::fs::write(&path, text).unwrap();
-        let server = Server::start(["--rules".as_ref(), path.as_os_str()]);
-        server.until_logged("revision=1");
+        let server = TollgateProcess::start(["--rules".as_ref(), path.as_os_str()]);
+        server.wait_for_log("revision=1");
         Self { _folder: folder, path, server }
     }
 
@@ -34,23 +34,23 @@ impl Watched {
     }
 }
 
-/// Stops the load when it is dropped.
-struct Stopped<'a>(&'a AtomicBool);
+/// Stops the load when it is dropped, even if the test fails.
+struct StopOnDrop<'a>(&'a AtomicBool);
 
-impl Drop for Stopped<'_> {
+impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
-/// So slow that no token comes back while a test runs; 366 days are the longest way to full.
+/// Refills so slowly that no token comes back during a test; 366 days is the longest time to full.
 fn rules(capacity: u32) -> String {
     format!("rules:\n  - {{ id: one, params: {{ capacity: {capacity}, refill_rate: {capacity}/360day }} }}\n")
 }
 
 #[test]
-fn a_change_becomes_live_and_a_broken_one_does_not() {
-    let watched = Watched::start(&rules(100));
+fn a_change_is_in_force_and_a_broken_one_is_not() {
+    let watched = WatchedServer::start(&rules(100));
     let mut client = watched.server.client();
     let mut ask = || {
         let reply = client.check("a", "/").json();
@@ -58,25 +58,25 @@ fn a_change_becomes_live_and_a_broken_one_does_not() {
     };
     assert_eq!(ask(), (100, 99));
     watched.replace(&rules(1_000));
-    watched.server.until_logged("revision=2");
+    watched.server.wait_for_log("revision=2");
     assert_eq!(ask(), (1_000, 98), "tokens are kept");
     watched.replace("rules:\n  - id: one\n    limt: 5/min\n");
-    watched.server.until_logged("rule reload failed");
-    watched.server.until_logged("rules.yaml:3:5: error: unknown field `limt`");
+    watched.server.wait_for_log("rule reload failed");
+    watched.server.wait_for_log("rules.yaml:3:5: error: unknown field `limt`");
     assert_eq!(ask(), (1_000, 97));
     watched.replace(&rules(10));
-    watched.server.until_logged("revision=3");
+    watched.server.wait_for_log("revision=3");
     assert_eq!(ask(), (10, 9));
 }
 
 #[test]
 fn fifty_changes_under_load() {
     let many = |capacity| rules(100_000 + capacity);
-    let watched = Watched::start(&many(0));
+    let watched = WatchedServer::start(&many(0));
     let stop = &AtomicBool::new(false);
     thread::scope(|scope| {
-        // Also if the test fails: the load would go on for ever.
-        let stopped = Stopped(stop);
+        // Without it, a failed test would never end.
+        let stopped = StopOnDrop(stop);
         let mut client = watched.server.client();
         let load = scope.spawn(move || {
             let mut checks = 0;
@@ -92,10 +92,10 @@ fn fifty_changes_under_load() {
         for reload in 1..=RELOADS {
             let changed = Instant::now();
             watched.replace(&many(reload));
-            watched.server.until_logged(&format!("revision={} ", reload + 1));
+            watched.server.wait_for_log(&format!("revision={} ", reload + 1));
             assert_eq!(client.check("a", "/").json()["limit"], 100_000 + reload);
             let took = changed.elapsed();
-            assert!(took < LIVE_WITHIN, "change {reload} was live after {took:?}");
+            assert!(took < LIVE_WITHIN, "change {reload} was in force after {took:?}");
         }
         drop(stopped);
         assert!(load.join().unwrap() > RELOADS, "there was a load");

@@ -1,39 +1,39 @@
-//! Rules that ask more of a door than it can do: a warning at the start, with each change, and in `rules check`.
+//! Warnings about rules with features that a door does not support: at the start, after each change, in `rules check`.
 
-use crate::program::{Server, run, tollgate};
+use crate::process::{TollgateProcess, run, tollgate};
 
 const QUEUED: &str = "rules:\n  - { id: a, limit: 5/s, key: user, on_exceed: queue }\n";
 const IN_VAIN: &str = "`queue` has no effect in the check API";
 const NO_USER: &str = "requests of the gateway have no `user` to count by";
 
 #[test]
-fn the_start_and_each_change_warn_of_what_the_open_doors_cannot_do() {
+fn unsupported_features_are_warned_of_at_the_start_and_after_each_change() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("rules.yaml");
     std::fs::write(&path, QUEUED).unwrap();
     let mut command = tollgate(["serve", "--listen", "127.0.0.1:0", "--gateway-listen", "127.0.0.1:0"]);
     command.args(["--upstream", "http://127.0.0.1:9", "--rules"]).arg(&path);
-    let server = Server::from(&mut command);
-    let line = server.until_logged(NO_USER);
+    let server = TollgateProcess::from(&mut command);
+    let line = server.wait_for_log(NO_USER);
     assert!(line.contains("rules.yaml:2:31: warning: "), "{line}");
-    server.until_logged(IN_VAIN);
-    server.until_logged("revision=1");
+    server.wait_for_log(IN_VAIN);
+    server.wait_for_log("revision=1");
     std::fs::write(&path, QUEUED.replace("queue", "tarpit")).unwrap();
-    server.until_logged("`tarpit` has no effect in the check API");
-    server.until_logged("revision=2");
+    server.wait_for_log("`tarpit` has no effect in the check API");
+    server.wait_for_log("revision=2");
 }
 
 #[test]
-fn doors_that_are_closed_are_not_warned_of() {
+fn closed_doors_cause_no_warnings() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("rules.yaml"), QUEUED).unwrap();
     let start = |arguments: &[&str]| {
         let mut command = tollgate(arguments);
         command.args(["--rules", "rules.yaml"]).current_dir(folder.path());
-        let server = Server::from(&mut command);
-        server.until_logged("revision=1");
+        let server = TollgateProcess::from(&mut command);
+        server.wait_for_log("revision=1");
         server.signal("TERM");
-        server.log_to_the_end()
+        server.rest_of_log()
     };
     let gateway = ["gateway", "--gateway-listen", "127.0.0.1:0", "--upstream", "http://127.0.0.1:9"];
     let log = start(&gateway);
@@ -43,7 +43,7 @@ fn doors_that_are_closed_are_not_warned_of() {
 }
 
 #[test]
-fn rules_check_knows_the_doors_from_the_settings() {
+fn rules_check_reads_the_doors_from_the_settings() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
     write("rules.yaml", QUEUED);
@@ -59,12 +59,12 @@ fn rules_check_knows_the_doors_from_the_settings() {
         (&["--config", "users.yaml"], true, false),
         (&["--config", "checks.yaml"], true, false),
     ] {
-        let ended = check(more);
-        assert_eq!(ended.code, Some(0), "{more:?}: {ended:?}");
-        assert_eq!(ended.stderr.contains(IN_VAIN), checks, "{more:?}: {}", ended.stderr);
-        assert_eq!(ended.stderr.contains(NO_USER), users, "{more:?}: {}", ended.stderr);
+        let output = check(more);
+        assert_eq!(output.code, Some(0), "{more:?}: {output:?}");
+        assert_eq!(output.stderr.contains(IN_VAIN), checks, "{more:?}: {}", output.stderr);
+        assert_eq!(output.stderr.contains(NO_USER), users, "{more:?}: {}", output.stderr);
     }
-    let ended = check(&["--config", "broken.yaml"]);
-    assert_eq!(ended.code, Some(1), "{ended:?}");
-    assert!(ended.stderr.contains("broken.yaml:1:1: error: unknown field `listn`"), "{}", ended.stderr);
+    let output = check(&["--config", "broken.yaml"]);
+    assert_eq!(output.code, Some(1), "{output:?}");
+    assert!(output.stderr.contains("broken.yaml:1:1: error: unknown field `listn`"), "{}", output.stderr);
 }

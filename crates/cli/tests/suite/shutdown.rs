@@ -1,23 +1,23 @@
-//! Being told to stop: what is in flight is answered, nothing new is taken, and the exit is a good one.
+//! Shutdown: requests in flight are drained, new connections are refused, and the exit code is 0.
 
-use crate::program::Server;
+use crate::process::TollgateProcess;
 use std::net::TcpStream;
 
 #[test]
-fn signals_end_it_well() {
+fn sigint_and_sigterm_exit_with_0() {
     for signal in ["INT", "TERM"] {
-        let server = Server::start([""; 0]);
+        let server = TollgateProcess::start([""; 0]);
         assert_eq!(server.client().check("alice", "/").status, 200);
         server.signal(signal);
-        server.until_logged("stopped; all requests were drained");
-        assert_eq!(server.ended().code(), Some(0), "{signal}");
+        server.wait_for_log("stopped; all requests were drained");
+        assert_eq!(server.wait().code(), Some(0), "{signal}");
     }
 }
 
 #[test]
-fn a_request_in_flight_is_answered() {
+fn a_request_in_flight_is_drained() {
     for signal in ["INT", "TERM"] {
-        let server = Server::start([""; 0]);
+        let server = TollgateProcess::start([""; 0]);
         let (mut idle, mut busy) = (server.client(), server.client());
         assert_eq!(idle.get("/healthz").status, 200);
         let body = r#"{"key":"alice","endpoint":"/"}"#;
@@ -27,12 +27,12 @@ fn a_request_in_flight_is_answered() {
         ));
         assert_eq!(busy.reply().status, 100, "the request is being read");
         server.signal(signal);
-        server.until_logged("stopping");
+        server.wait_for_log("stopping");
         busy.send(body);
         let reply = busy.reply();
         assert_eq!((reply.status, &reply.json()["remaining"]), (200, &4.into()), "{signal}");
         let address = server.address;
-        assert_eq!(server.ended().code(), Some(0), "{signal}");
+        assert_eq!(server.wait().code(), Some(0), "{signal}");
         assert!(TcpStream::connect(address).is_err());
     }
 }

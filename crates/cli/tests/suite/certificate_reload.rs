@@ -1,7 +1,7 @@
-//! Certificates, and the keys of tokens, that are replaced while a gateway runs.
+//! Reloading of certificates and JWT keys by a running gateway.
 
 use crate::gateway::upstream;
-use crate::program::{PATIENCE, Server, tollgate};
+use crate::process::{PATIENCE, TollgateProcess, tollgate};
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -15,12 +15,12 @@ use tollgate_testbed::{TestCertificates, wait_until};
 
 const RULES: &str = "rules: [{ id: one, limit: 1000/h }]";
 
-/// A folder with certificate, key and authority.
-pub struct Files {
+/// A folder with a certificate, its key and its authority.
+pub struct CertificateFolder {
     folder: TempDir,
 }
 
-impl Files {
+impl CertificateFolder {
     pub fn new() -> Self {
         let files = Self { folder: tempfile::tempdir().unwrap() };
         files.write(&TestCertificates::generate());
@@ -42,21 +42,21 @@ impl Files {
         self.replace("cert.pem", &certificates.certificate);
     }
 
-    /// A gateway with TLS, whose certificate is in force.
-    pub fn gateway(&self, rules: &str) -> Server {
+    /// Starts a gateway with TLS, and waits until its certificate is in force.
+    pub fn gateway(&self, rules: &str) -> TollgateProcess {
         std::fs::write(self.path("rules.yaml"), rules).unwrap();
         let settings = format!(
             "rules: rules.yaml\ngateway_listen: 127.0.0.1:0\nupstream: http://{}\ngateway: {{ tls: {{ certificate: cert.pem, key: key.pem }} }}\n",
             upstream()
         );
         std::fs::write(self.path("tollgate.yaml"), settings).unwrap();
-        let server = Server::from(tollgate(["gateway", "--config"]).arg(self.path("tollgate.yaml")));
-        server.until_logged("certificate in force");
+        let server = TollgateProcess::from(tollgate(["gateway", "--config"]).arg(self.path("tollgate.yaml")));
+        server.wait_for_log("certificate in force");
         server
     }
 
-    /// A connection that trusts the authority in the folder.
-    fn connect(&self, server: &Server) -> StreamOwned<ClientConnection, TcpStream> {
+    /// Opens a connection that trusts the authority in the folder.
+    fn connect(&self, server: &TollgateProcess) -> StreamOwned<ClientConnection, TcpStream> {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_file(self.path("authority.pem")).unwrap()).unwrap();
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -68,11 +68,11 @@ impl Files {
         StreamOwned::new(ClientConnection::new(Arc::new(config), name).unwrap(), stream)
     }
 
-    /// Sends a request over a new connection, and answers the certificate that it was shown.
-    pub fn until_served(&self, server: &Server) -> Vec<u8> {
+    /// Sends a request over a new connection, and returns the certificate of the server.
+    pub fn served_certificate(&self, server: &TollgateProcess) -> Vec<u8> {
         let mut stream = self.connect(server);
         get(&mut stream);
-        shown(&stream)
+        peer_certificate(&stream)
     }
 }
 
@@ -91,17 +91,17 @@ fn get(stream: &mut StreamOwned<ClientConnection, TcpStream>) {
     assert!(seen.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&seen));
 }
 
-fn shown(stream: &StreamOwned<ClientConnection, TcpStream>) -> Vec<u8> {
+fn peer_certificate(stream: &StreamOwned<ClientConnection, TcpStream>) -> Vec<u8> {
     stream.conn.peer_certificates().unwrap()[0].to_vec()
 }
 
 #[test]
-fn new_connections_get_the_new_certificate_and_old_ones_live_on() {
-    let files = Files::new();
+fn new_connections_get_the_new_certificate_and_open_ones_stay_open() {
+    let files = CertificateFolder::new();
     let server = files.gateway(RULES);
     let mut old = files.connect(&server);
     get(&mut old);
-    let first = shown(&old);
+    let first = peer_certificate(&old);
     assert_eq!(first, read_chain(&files.path("cert.pem")));
     for asked in [false, true] {
         files.write(&TestCertificates::generate());
@@ -111,17 +111,17 @@ fn new_connections_get_the_new_certificate_and_old_ones_live_on() {
         let new = read_chain(&files.path("cert.pem"));
         wait_until("the new certificate is shown", || {
             let mut stream = files.connect(&server);
-            // Until then the client does not know the authority.
-            stream.flush().is_ok() && shown(&stream) == new
+            // Until the reload, the handshake fails: the client trusts only the new authority.
+            stream.flush().is_ok() && peer_certificate(&stream) == new
         });
         get(&mut old);
-        assert_eq!(shown(&old), first);
+        assert_eq!(peer_certificate(&old), first);
     }
 }
 
 #[test]
 fn a_pair_that_does_not_match_is_not_used() {
-    let files = Files::new();
+    let files = CertificateFolder::new();
     let server = files.gateway(RULES);
     let (good, other) = (read_chain(&files.path("cert.pem")), TestCertificates::generate());
     let key = std::fs::read_to_string(files.path("key.pem")).unwrap();
@@ -132,27 +132,27 @@ fn a_pair_that_does_not_match_is_not_used() {
     ] {
         let before = std::fs::read_to_string(files.path(name)).unwrap();
         files.replace(name, text);
-        let line = server.until_logged("certificate reload failed; the previous certificate stays in force");
+        let line = server.wait_for_log("certificate reload failed; the previous certificate stays in force");
         assert!(line.contains("ERROR") && line.contains(why), "{line}");
-        assert_eq!(files.until_served(&server), good, "{why}");
+        assert_eq!(files.served_certificate(&server), good, "{why}");
         files.replace(name, &before);
-        server.until_logged("certificate in force");
+        server.wait_for_log("certificate in force");
     }
     assert_eq!(std::fs::read_to_string(files.path("key.pem")).unwrap(), key);
-    assert_eq!(files.until_served(&server), good);
+    assert_eq!(files.served_certificate(&server), good);
 }
 
-/// A token for ann, by this secret.
+/// A token of ann, signed with this secret.
 fn token(secret: &str) -> String {
     let claims = serde_json::json!({ "sub": "ann", "exp": 4_000_000_000_u64 });
     encode(&Header::new(Algorithm::HS256), &claims, &EncodingKey::from_secret(secret.as_bytes())).unwrap()
 }
 
 #[test]
-fn tokens_are_verified_by_the_new_key_and_no_more_by_the_old_one() {
+fn tokens_are_verified_by_the_new_key_only() {
     let (one, two) =
         ("a first secret of thirty-two bytes, at least", "another secret of thirty-two bytes, at least");
-    let files = Files::new();
+    let files = CertificateFolder::new();
     std::fs::write(files.path("secret"), one).unwrap();
     std::fs::write(
         files.path("rules.yaml"),
@@ -164,8 +164,8 @@ fn tokens_are_verified_by_the_new_key_and_no_more_by_the_old_one() {
         upstream()
     );
     std::fs::write(files.path("tollgate.yaml"), settings).unwrap();
-    let server = Server::from(tollgate(["gateway", "--config"]).arg(files.path("tollgate.yaml")));
-    server.until_logged("JWT keys in force");
+    let server = TollgateProcess::from(tollgate(["gateway", "--config"]).arg(files.path("tollgate.yaml")));
+    server.wait_for_log("JWT keys in force");
     let mut client = server.client();
     let mut is_ann = |secret: &str| {
         client.send(&format!(
@@ -176,14 +176,14 @@ fn tokens_are_verified_by_the_new_key_and_no_more_by_the_old_one() {
     };
     assert_eq!((is_ann(one), is_ann(two)), (true, false));
     files.replace("secret", two);
-    server.until_logged("JWT keys in force");
-    assert_eq!((is_ann(one), is_ann(two)), (false, true), "although the first was known to be good");
+    server.wait_for_log("JWT keys in force");
+    assert_eq!((is_ann(one), is_ann(two)), (false, true), "a cached verification does not survive");
     files.replace("secret", "short");
-    let line = server.until_logged("JWT key reload failed; the previous keys stay in force");
+    let line = server.wait_for_log("JWT key reload failed; the previous keys stay in force");
     assert!(line.contains("ERROR") && line.contains("at least 32 bytes"), "{line}");
     assert!(is_ann(two));
     files.replace("secret", one);
     server.signal("HUP");
-    server.until_logged("JWT keys in force");
+    server.wait_for_log("JWT keys in force");
     assert_eq!((is_ann(one), is_ann(two)), (true, false));
 }

@@ -1,15 +1,15 @@
-//! Files that are none: FIFOs and devices in the place of rules, settings, certificates and keys.
+//! FIFOs and devices in place of rules, settings, certificates and keys.
 
-use crate::certificates::{Files, read_chain};
-use crate::program::{make_fifo, run, tollgate};
+use crate::certificate_reload::{CertificateFolder, read_chain};
+use crate::process::{make_fifo, run, tollgate};
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
 const RULES: &str = "rules: [{ id: one, limit: 100/h }]";
 
 #[test]
-fn at_the_start_they_are_errors() {
-    let files = Files::new();
+fn irregular_files_are_errors_at_the_start() {
+    let files = CertificateFolder::new();
     let path = |name: &str| files.path(name);
     make_fifo(&path("fifo"));
     symlink("/dev/zero", path("zero")).unwrap();
@@ -29,20 +29,20 @@ fn at_the_start_they_are_errors() {
         for text in settings {
             let text = format!("listen: 127.0.0.1:0\n{text}");
             std::fs::write(path("tollgate.yaml"), &text).unwrap();
-            let ended = run(tollgate(["serve", "--config"]).arg(path("tollgate.yaml")));
-            assert_eq!(ended.code, Some(1), "{text}");
-            assert!(ended.stderr.contains("it is not a regular file"), "{text}: {}", ended.stderr);
+            let output = run(tollgate(["serve", "--config"]).arg(path("tollgate.yaml")));
+            assert_eq!(output.code, Some(1), "{text}");
+            assert!(output.stderr.contains("it is not a regular file"), "{text}: {}", output.stderr);
         }
-        let ended = run(tollgate(["serve", "--config"]).arg(path(name)));
-        assert!(ended.stderr.contains("it is not a regular file"), "{}", ended.stderr);
+        let output = run(tollgate(["serve", "--config"]).arg(path(name)));
+        assert!(output.stderr.contains("it is not a regular file"), "{}", output.stderr);
     }
 }
 
-/// Whatever stands there, decisions go on, other files are taken up, and the process stops when it is told to.
+/// Decisions continue, other files are reloaded, and the process can be stopped.
 #[test]
-fn later_they_block_nothing() {
+fn irregular_files_block_nothing_later() {
     for make in [|path: &Path| make_fifo(path), |path: &Path| symlink("/dev/zero", path).unwrap()] {
-        let files = Files::new();
+        let files = CertificateFolder::new();
         let server = files.gateway(RULES);
         for (name, expected) in [
             ("rules.yaml", "rule reload failed"),
@@ -53,31 +53,31 @@ fn later_they_block_nothing() {
             let good = std::fs::read(&path).unwrap();
             std::fs::remove_file(&path).unwrap();
             make(&path);
-            server.until_logged(expected);
-            files.until_served(&server);
+            server.wait_for_log(expected);
+            files.served_certificate(&server);
             std::fs::write(files.path("good"), good).unwrap();
             std::fs::rename(files.path("good"), &path).unwrap();
-            server.until_logged("in force");
+            server.wait_for_log("in force");
         }
-        assert_eq!(files.until_served(&server), read_chain(&files.path("cert.pem")));
+        assert_eq!(files.served_certificate(&server), read_chain(&files.path("cert.pem")));
         std::fs::remove_file(files.path("rules.yaml")).unwrap();
         make(&files.path("rules.yaml"));
-        server.until_logged("rule reload failed");
+        server.wait_for_log("rule reload failed");
         server.signal("TERM");
-        server.until_logged("stopped; all requests were drained");
-        assert_eq!(server.ended().code(), Some(0));
+        server.wait_for_log("stopped; all requests were drained");
+        assert_eq!(server.wait().code(), Some(0));
     }
 }
 
-/// A person who runs a command can interrupt it: it may be given a pipe.
+/// Commands can be interrupted, so they may read pipes.
 #[test]
-fn commands_take_pipes_up_to_a_bound() {
+fn commands_read_pipes_up_to_a_bound() {
     for (input, code) in [("echo 'rules: [{ id: one, limit: 5/min }]'", 0), ("cat /dev/zero", 1)] {
         let program = env!("CARGO_BIN_EXE_tollgate");
         let script = format!("{input} | '{program}' rules check /dev/stdin");
-        let ended = run(std::process::Command::new("sh").args(["-c", &script]));
-        assert_eq!(ended.code, Some(code), "{ended:?}");
+        let output = run(std::process::Command::new("sh").args(["-c", &script]));
+        assert_eq!(output.code, Some(code), "{output:?}");
         let expected = if code == 0 { "1 rule" } else { "it is larger than 16 MiB" };
-        assert!(ended.stdout.contains(expected) || ended.stderr.contains(expected), "{ended:?}");
+        assert!(output.stdout.contains(expected) || output.stderr.contains(expected), "{output:?}");
     }
 }

@@ -1,7 +1,7 @@
-//! Nodes of their own processes that share a store.
+//! Nodes in several processes that share a store.
 
-use crate::client::{Client, Reply};
-use crate::program::{Server, run, tollgate};
+use crate::http_client::{HttpClient, HttpReply};
+use crate::process::{TollgateProcess, run, tollgate};
 use std::time::Duration;
 use tempfile::TempDir;
 use tokio::time::Instant;
@@ -15,13 +15,13 @@ fn rule_file(rules: &str) -> TempDir {
     folder
 }
 
-fn node(store: &str, folder: &TempDir) -> Server {
+fn node(store: &str, folder: &TempDir) -> TollgateProcess {
     let rules = folder.path().join("rules.yaml");
-    Server::start(["--store".as_ref(), store.as_ref(), "--rules".as_ref(), rules.as_os_str()])
+    TollgateProcess::start(["--store".as_ref(), store.as_ref(), "--rules".as_ref(), rules.as_os_str()])
 }
 
-/// Asks for `cost` at once.
-fn check(client: &mut Client, cost: u32) -> Reply {
+/// Checks a request with this cost.
+fn check(client: &mut HttpClient, cost: u32) -> HttpReply {
     let body = format!(r#"{{"key":"alice","endpoint":"/","cost":{cost}}}"#);
     let head = format!("POST /v1/check HTTP/1.1\r\nHost: test\r\nContent-Length: {}\r\n\r\n", body.len());
     client.send(&(head + &body));
@@ -29,45 +29,45 @@ fn check(client: &mut Client, cost: u32) -> Reply {
 }
 
 #[test]
-fn two_nodes_enforce_one_limit_and_one_that_stops_leaves_nothing_behind() {
+fn two_nodes_enforce_one_limit_and_a_stopped_node_returns_its_credit() {
     let redis = RedisServer::start(&[]);
     let folder = rule_file("rules: [{ id: one, limit: 200/h }]");
     let (one, two) = (node(&redis.url(), &folder), node(&redis.url(), &folder));
     assert!(one.start_message.contains(&redis.url()), "{}", one.start_message);
     let (mut at_one, mut at_two) = (one.client(), two.client());
-    let passes = |client: &mut Client, most: usize| {
+    let passes = |client: &mut HttpClient, most: usize| {
         (0..most).take_while(|_| client.check("alice", "/").status == 200).count()
     };
     let spent = passes(&mut at_one, 60) + passes(&mut at_two, 60);
     assert_eq!(spent, 120);
     drop(at_one);
     one.signal("TERM");
-    assert_eq!(one.ended().code(), Some(0));
+    assert_eq!(one.wait().code(), Some(0));
     let mut rest = 0;
     wait_until("the rest is spent", || {
         rest += passes(&mut at_two, 200);
         rest >= 80
     });
-    assert_eq!(rest, 80, "what the first had taken ahead is there again");
+    assert_eq!(rest, 80, "the credit of the first node was returned");
 }
 
-/// A node dies with tokens in hand. Soon the whole limit is there for another, and at no time more.
+/// A node is killed while it holds credit. The whole limit is available to another node soon, and never more.
 #[test]
-fn what_a_killed_node_held_comes_back_by_itself() {
+fn credit_of_a_killed_node_expires() {
     const CAPACITY: u32 = 100;
     const RULES: &str = "rules: [{ id: one, key: api_key, params: { capacity: 100, refill_rate: 50 } }]";
     let redis = RedisServer::start(&[]);
     let folder = rule_file(RULES);
     let (dies, lives) = (node(&redis.url(), &folder), node(&redis.url(), &folder));
     let (start, mut ledger) = (Instant::now(), Ledger::default());
-    let mut ask = |client: &mut Client, cost: u32| {
+    let mut ask = |client: &mut HttpClient, cost: u32| {
         let sent_us = start.elapsed().as_micros() as u64;
         let admitted = check(client, cost).status == 200;
         let received_us = start.elapsed().as_micros() as u64;
         ledger.note(Entry { key: 0, node: 0, admitted, cost, sent_us, received_us });
         admitted
     };
-    // Most of what may pass, so that tokens are taken ahead; until some are.
+    // Nearly the whole rate, so that tokens are prefetched; until some are.
     let (mut client, mut survivor) = (dies.client(), lives.client());
     let longest_state = r"
         local longest = 0
@@ -78,17 +78,17 @@ fn what_a_killed_node_held_comes_back_by_itself() {
     ask(&mut client, 1);
     let length = || redis.cli(&["EVAL", longest_state, "0"]).parse::<u32>().unwrap();
     let plain = length();
-    wait_until("the node holds something", || {
+    wait_until("the node holds credit", || {
         ask(&mut client, 1);
         std::thread::sleep(Duration::from_millis(20));
-        // What is lent stands behind the state.
+        // Lent tokens are stored behind the state.
         length() > plain
     });
     dies.signal("KILL");
     let killed = Instant::now();
-    assert_eq!(dies.ended().code(), None);
-    // One request for all that can ever be there: until it is, none of these spends anything.
-    let back = wait_until("the whole limit is there", || ask(&mut survivor, CAPACITY));
+    assert_eq!(dies.wait().code(), None);
+    // A request for the whole capacity: none is spent until all of it is available.
+    let back = wait_until("the whole limit is available", || ask(&mut survivor, CAPACITY));
     println!("the whole limit {:?} after the kill", killed.elapsed());
     assert!(back < Duration::from_secs(6), "{back:?}");
     let loaded = rules::load("rules.yaml", RULES).unwrap_or_else(|report| panic!("{report}"));
@@ -98,7 +98,7 @@ fn what_a_killed_node_held_comes_back_by_itself() {
 }
 
 #[test]
-fn a_store_that_will_not_have_us_ends_it_with_a_hint() {
+fn a_store_that_refuses_the_node_is_an_error_with_a_hint() {
     let redis = RedisServer::start_with_password("right");
     let address = redis.address();
     for (url, expected, hint) in [
@@ -110,18 +110,18 @@ fn a_store_that_will_not_have_us_ends_it_with_a_hint() {
         (format!("redis://{address}"), "it wants a password", "redis://:password@host"),
         (format!("redis-cluster://:right@{address}"), "not what the address says", "redis://host:port"),
     ] {
-        let ended = run(&mut tollgate(["serve", "--listen", "127.0.0.1:0", "--store", &url]));
-        assert_eq!(ended.code, Some(1), "{ended:?}");
-        let said = &ended.stderr;
-        assert!(said.contains(&format!("error: the store at {address} cannot be used: ")), "{said}");
-        assert!(said.contains(expected) && said.contains("hint: ") && said.contains(hint), "{said}");
-        assert!(!said.contains(":wrong@"), "no password is shown: {said}");
-        assert_eq!(ended.stdout, "", "it does not say that it serves");
+        let output = run(&mut tollgate(["serve", "--listen", "127.0.0.1:0", "--store", &url]));
+        assert_eq!(output.code, Some(1), "{output:?}");
+        let stderr = &output.stderr;
+        assert!(stderr.contains(&format!("error: the store at {address} cannot be used: ")), "{stderr}");
+        assert!(stderr.contains(expected) && stderr.contains("hint: ") && stderr.contains(hint), "{stderr}");
+        assert!(!stderr.contains(":wrong@"), "no password is shown: {stderr}");
+        assert_eq!(output.stdout, "", "no start message");
     }
 }
 
 #[test]
-fn an_address_that_is_none_ends_it_with_a_hint() {
+fn an_invalid_store_url_is_an_error_with_a_hint() {
     for (url, expected) in [
         ("redis:/localhost", "it does not begin with a scheme such as redis://"),
         ("http://localhost", "its scheme is not known"),
@@ -129,16 +129,16 @@ fn an_address_that_is_none_ends_it_with_a_hint() {
         ("redis://one,two", "redis-cluster://host1,host2"),
         ("redis-sentinel://one,two", "redis-sentinel://host1,host2,host3/mymaster"),
     ] {
-        let ended = run(&mut tollgate(["serve", "--store", url]));
-        assert_eq!(ended.code, Some(1), "{url}: {ended:?}");
-        let said = &ended.stderr;
-        assert!(said.starts_with("error: the store's address cannot be used: "), "{url}: {said}");
-        assert!(said.contains(expected) && said.contains("\n  hint: "), "{url}: {said}");
+        let output = run(&mut tollgate(["serve", "--store", url]));
+        assert_eq!(output.code, Some(1), "{url}: {output:?}");
+        let stderr = &output.stderr;
+        assert!(stderr.starts_with("error: the store's address cannot be used: "), "{url}: {stderr}");
+        assert!(stderr.contains(expected) && stderr.contains("\n  hint: "), "{url}: {stderr}");
     }
 }
 
 #[test]
-fn a_store_that_is_not_there_is_waited_for() {
+fn an_unreachable_store_is_retried() {
     let mut redis = RedisServer::start(&[]);
     redis.kill();
     let folder = rule_file(
@@ -149,7 +149,7 @@ rules:
 ",
     );
     let server = node(&redis.url(), &folder);
-    server.until_logged("the store does not serve us yet");
+    server.wait_for_log("the store does not serve us yet");
     let mut client = server.client();
     for _ in 0..10 {
         let open = client.check("alice", "/open");
@@ -160,17 +160,17 @@ rules:
     redis.restart_empty();
     let back = wait_until("the store is used", || client.check("alice", "/login").status == 200);
     assert!(back < Duration::from_secs(5), "{back:?}");
-    server.until_logged("a shard answers again");
+    server.wait_for_log("a shard answers again");
     let statuses: Vec<u16> = (0..5).map(|_| client.check("alice", "/login").status).collect();
     assert_eq!(statuses, [200, 200, 200, 200, 429], "and it counts");
 }
 
 #[test]
-fn a_store_that_may_forget_limits_is_warned_of() {
+fn a_store_that_may_evict_states_causes_a_warning() {
     let redis = RedisServer::start(&["--maxmemory", "50mb", "--maxmemory-policy", "allkeys-lru"]);
     let folder = rule_file("rules: [{ id: one, limit: 5/h }]");
     let server = node(&redis.url(), &folder);
-    let line = server.until_logged("maxmemory-policy noeviction");
+    let line = server.wait_for_log("maxmemory-policy noeviction");
     assert!(line.contains("WARN") && line.contains("allkeys-lru"), "{line}");
     assert_eq!(server.client().check("alice", "/").status, 200, "but it serves");
 }

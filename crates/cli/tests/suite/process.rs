@@ -1,6 +1,6 @@
-//! The real binary: run to its end, or served until it is dropped.
+//! Processes of the real binary: commands that end by themselves, and servers.
 
-use crate::client::Client;
+use crate::http_client::HttpClient;
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
@@ -10,10 +10,10 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Duration;
 
-/// Only a broken test waits this long.
+/// Only a failing test waits this long.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The binary with none of the settings that the one who runs the tests may have.
+/// A command of the binary, without the settings of the environment.
 pub fn tollgate<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     for name in [
@@ -46,41 +46,41 @@ pub fn make_fifo(path: &Path) {
     mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
 }
 
-/// What a command said, and how it ended.
+/// The output and the exit code of a command.
 #[derive(Debug)]
-pub struct Ended {
+pub struct CommandOutput {
     pub code: Option<i32>,
     pub stdout: String,
     pub stderr: String,
 }
 
-/// Runs a command that has to end by itself.
-pub fn run(command: &mut Command) -> Ended {
-    let mut child = Killed(spawn(command));
+/// Runs a command until it ends.
+pub fn run(command: &mut Command) -> CommandOutput {
+    let mut child = KillOnDrop(spawn(command));
     let (stdout, stderr) = (child.0.stdout.take().unwrap(), child.0.stderr.take().unwrap());
     let (stdout, stderr) = (read_all(stdout), read_all(stderr));
-    let text = |said: Receiver<String>| said.recv_timeout(PATIENCE).expect("the command does not end");
+    let text = |stream: Receiver<String>| stream.recv_timeout(PATIENCE).expect("the command does not end");
     let (stdout, stderr) = (text(stdout), text(stderr));
-    Ended { code: child.0.wait().unwrap().code(), stdout, stderr }
+    CommandOutput { code: child.0.wait().unwrap().code(), stdout, stderr }
 }
 
 fn spawn(command: &mut Command) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// The whole of a stream, once it has ended.
+/// Sends the whole content of a stream when it ends.
 fn read_all(mut stream: impl Read + Send + 'static) -> Receiver<String> {
     let (tell, told) = mpsc::channel();
     thread::spawn(move || {
         let mut text = String::new();
         stream.read_to_string(&mut text).unwrap();
-        // The test may have given up.
+        // The test may have timed out.
         let _ = tell.send(text);
     });
     told
 }
 
-/// The lines of a stream as they come. It is always drained: a full pipe would stop the program.
+/// Sends the lines of a stream. It is always drained: a full pipe would block the process.
 fn lines(stream: impl Read + Send + 'static) -> Receiver<String> {
     let (tell, told) = mpsc::channel();
     thread::spawn(move || {
@@ -91,46 +91,46 @@ fn lines(stream: impl Read + Send + 'static) -> Receiver<String> {
     told
 }
 
-/// A process that does not outlive its test.
-struct Killed(Child);
+/// A process that is killed at the end of its test.
+struct KillOnDrop(Child);
 
-impl Drop for Killed {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// A `tollgate serve` on a port of its own.
-pub struct Server {
-    child: Killed,
+/// A running server with its own port.
+pub struct TollgateProcess {
+    child: KillOnDrop,
     pub address: SocketAddr,
-    /// What it said until it was ready.
+    /// Its standard output until it was ready.
     pub start_message: String,
     log: Receiver<String>,
 }
 
-impl Server {
-    /// Serves with these arguments, on whatever port is free.
+impl TollgateProcess {
+    /// Runs `tollgate serve` with these arguments, on a free port.
     pub fn start<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Self {
         Self::from(tollgate(["serve", "--listen", "127.0.0.1:0"]).args(arguments))
     }
 
-    /// Runs a command that may never serve, or cannot say so: without an address.
-    pub fn silent(command: &mut Command) -> Self {
-        let mut child = Killed(command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
+    /// Runs a command without waiting for its start message; the address is not known.
+    pub fn without_start_message(command: &mut Command) -> Self {
+        let mut child = KillOnDrop(command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
         let log = lines(child.0.stderr.take().unwrap());
         Self { child, address: SocketAddr::from(([0; 4], 0)), start_message: String::new(), log }
     }
 
-    /// Runs a command that serves, and waits until it says where.
+    /// Runs a command, and waits for its start message.
     pub fn from(command: &mut Command) -> Self {
-        let mut child = Killed(spawn(command));
-        let said = lines(child.0.stdout.take().unwrap());
+        let mut child = KillOnDrop(spawn(command));
+        let stdout = lines(child.0.stdout.take().unwrap());
         let log = lines(child.0.stderr.take().unwrap());
         let mut start_message = String::new();
         while !start_message.ends_with("Press Ctrl-C to stop.\n") {
-            let Ok(line) = said.recv_timeout(PATIENCE) else {
+            let Ok(line) = stdout.recv_timeout(PATIENCE) else {
                 panic!("it does not serve: {start_message}{}", log.try_iter().collect::<Vec<_>>().join("\n"));
             };
             start_message += &line;
@@ -142,12 +142,12 @@ impl Server {
         Self { child, address: address.parse().unwrap(), start_message, log }
     }
 
-    pub fn client(&self) -> Client {
-        Client::connect(self.address)
+    pub fn client(&self) -> HttpClient {
+        HttpClient::connect(self.address)
     }
 
-    /// Waits until it logs a line with this text, and answers the line.
-    pub fn until_logged(&self, text: &str) -> String {
+    /// Waits for a log line with this text, and returns the line.
+    pub fn wait_for_log(&self, text: &str) -> String {
         loop {
             let line = self.log.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("`{text}` is not logged"));
             if line.contains(text) {
@@ -156,8 +156,8 @@ impl Server {
         }
     }
 
-    /// What else it logs, until it ends.
-    pub fn log_to_the_end(&self) -> String {
+    /// The rest of the log, when the process has ended.
+    pub fn rest_of_log(&self) -> String {
         let mut log = String::new();
         loop {
             match self.log.recv_timeout(PATIENCE) {
@@ -170,14 +170,14 @@ impl Server {
         }
     }
 
-    /// Sends it a signal, by its name.
+    /// Sends a signal by its name.
     pub fn signal(&self, name: &str) {
         let pid = self.child.0.id().to_string();
         assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
     }
 
-    /// Waits until it has ended by itself.
-    pub fn ended(mut self) -> ExitStatus {
+    /// Waits until the process has ended.
+    pub fn wait(mut self) -> ExitStatus {
         // The log ends when the process does.
         while self
             .log
