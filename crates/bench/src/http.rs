@@ -42,12 +42,7 @@ pub fn run() {
     readiness.set_rules_installed();
     let door =
         HttpDoor { limiter: Arc::new(limiter(RULES, 1 << 28)), headers: HeaderOptions::default(), readiness };
-    runtime.spawn(tollgate_server::serve_http(
-        ours,
-        Arc::new(door),
-        std::future::pending(),
-        ServeOptions::default(),
-    ));
+    runtime.spawn(Arc::new(door).serve(ours, std::future::pending(), ServeOptions::default()));
 
     let (mut bare_rates, mut our_rates) = (Vec::new(), Vec::new());
     for round in 0..=ROUNDS {

@@ -114,8 +114,8 @@ async fn assemble(config: &ServeConfig, mode: ServeMode) -> Result<ServingNode, 
 
 /// The doors of a node, for warnings about rules that they do not support.
 pub fn open_doors(config: &ServeConfig, mode: ServeMode) -> Vec<OpenDoor> {
-    let checks = (mode == ServeMode::AllDoors).then(tollgate_server::describe_door);
-    let gateway = config.gateway.as_ref().map(|_| tollgate_gateway::describe_door(&config.identities));
+    let checks = (mode == ServeMode::AllDoors).then(HttpDoor::describe);
+    let gateway = config.gateway.as_ref().map(|_| Gateway::describe(&config.identities));
     checks.into_iter().chain(gateway).collect()
 }
 

@@ -20,7 +20,7 @@ pub(crate) enum GatewayBody {
     /// The gateway's own.
     Own(Full<Bytes>),
     /// The gateway's own, because the request is invalid.
-    ClientFault(Full<Bytes>),
+    InvalidRequest(Full<Bytes>),
     /// A server's.
     Upstream(UpstreamBody),
     /// A server's, which is read to its end also if the client disconnects.
@@ -124,7 +124,7 @@ impl Body for GatewayBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         match self.get_mut() {
-            Self::Own(body) | Self::ClientFault(body) => {
+            Self::Own(body) | Self::InvalidRequest(body) => {
                 Pin::new(body).poll_frame(cx).map_err(|never| match never {})
             }
             Self::Upstream(body) => body.poll_frame(cx),
@@ -136,7 +136,7 @@ impl Body for GatewayBody {
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Self::Own(body) | Self::ClientFault(body) => body.is_end_stream(),
+            Self::Own(body) | Self::InvalidRequest(body) => body.is_end_stream(),
             Self::Upstream(body) => body.body.is_end_stream(),
             Self::Finishing(body) => body.upstream().is_none_or(|body| body.body.is_end_stream()),
         }
@@ -144,7 +144,7 @@ impl Body for GatewayBody {
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Self::Own(body) | Self::ClientFault(body) => body.size_hint(),
+            Self::Own(body) | Self::InvalidRequest(body) => body.size_hint(),
             Self::Upstream(body) => body.body.size_hint(),
             Self::Finishing(body) => {
                 body.upstream().map_or(SizeHint::with_exact(0), |body| body.body.size_hint())

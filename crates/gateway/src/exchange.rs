@@ -198,7 +198,7 @@ impl RetryState {
         let client = || UploadClient {
             version: prepared.version,
             min_rate: prepared.bodies.min_rate,
-            peer: context.peer.clone(),
+            peer: Arc::clone(&context.peer),
             reserved: Arc::clone(&context.reserved),
             on_client_gone: match prepared.permit {
                 Some(_) => settings.on_client_gone,

@@ -21,7 +21,7 @@ use http::{HeaderValue, Method, Request, Response, Uri, Version};
 use hyper::body::{Body, Incoming};
 use hyper::upgrade::OnUpgrade;
 use std::convert::Infallible;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::time::Instant;
@@ -34,25 +34,31 @@ use tollgate_listen::{Peer, SendLimits};
 /// The response to a request.
 pub(crate) type GatewayResponse = Response<GatewayBody>;
 
-/// Stands for the client's address if a request did not arrive on a connection.
-const NO_CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+/// Makes the forwarders of one thread's connections.
+#[derive(Clone, Debug)]
+pub(crate) struct ThreadForwarder {
+    state: Arc<ForwardingState>,
+    pool: Arc<ConnectionPool>,
+    finish_limit: FinishLimit,
+    reserved: Arc<ReservedHeaders>,
+}
 
-/// Forwards the requests of one thread, or of one connection.
+/// Forwards the requests of one connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Forwarder(Arc<ForwardContext>);
 
 /// What the requests of one connection have in common.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct ForwardContext {
     pub(crate) state: Arc<ForwardingState>,
     pub(crate) pool: Arc<ConnectionPool>,
     pub(crate) finish_limit: FinishLimit,
-    /// The client's end of the connection; `None` for a whole thread.
-    pub(crate) peer: Option<Arc<Peer>>,
-    origin: Option<ClientOrigin>,
-    clients: Option<ClientAddresses>,
     /// The names that trailers must not have, and that `Connection` must not remove.
     pub(crate) reserved: Arc<ReservedHeaders>,
+    /// The client's end of the connection.
+    pub(crate) peer: Arc<Peer>,
+    origin: ClientOrigin,
+    clients: ClientAddresses,
 }
 
 /// What is known of a request when it is ready to be sent.
@@ -72,6 +78,48 @@ pub(crate) struct PreparedRequest {
     upgrade: Option<OnUpgrade>,
 }
 
+impl ThreadForwarder {
+    pub(crate) fn new(
+        state: Arc<ForwardingState>,
+        connector: UpstreamConnector,
+        reserved: Arc<ReservedHeaders>,
+    ) -> Self {
+        let pool = Arc::new(ConnectionPool::new(state.servers(), connector));
+        Self { state, pool, finish_limit: FinishLimit::default(), reserved }
+    }
+
+    pub(crate) fn reserved(&self) -> &Arc<ReservedHeaders> {
+        &self.reserved
+    }
+
+    /// The forwarder of one connection.
+    pub(crate) fn for_connection(
+        &self,
+        peer: Arc<Peer>,
+        origin: ClientOrigin,
+        clients: ClientAddresses,
+    ) -> Forwarder {
+        let Self { state, pool, finish_limit, reserved } = self.clone();
+        Forwarder(Arc::new(ForwardContext { state, pool, finish_limit, reserved, peer, origin, clients }))
+    }
+
+    /// Starts tasks that close idle upstream connections. They end with the runtime.
+    pub(crate) fn start_sweeps(&self) {
+        for upstream in &self.state.upstreams {
+            let first = upstream.servers.first().map_or(0, |server| server.index);
+            let servers = first..first + upstream.servers.len();
+            let (pool, idle_time) = (Arc::clone(&self.pool), upstream.settings.idle_time);
+            tokio::spawn(async move {
+                let mut every = tokio::time::interval(ConnectionPool::sweep_interval(idle_time));
+                loop {
+                    every.tick().await;
+                    pool.sweep(servers.clone());
+                }
+            });
+        }
+    }
+}
+
 impl tower::Service<Request<Incoming>> for Forwarder {
     type Response = GatewayResponse;
     type Error = Infallible;
@@ -85,51 +133,6 @@ impl tower::Service<Request<Incoming>> for Forwarder {
         match self.0.prepare(&mut request) {
             Ok(prepared) => Exchange::start(&self.0, request, prepared),
             Err(error) => Box::pin(std::future::ready(Ok(error.response()))),
-        }
-    }
-}
-
-impl Forwarder {
-    pub(crate) fn new(
-        state: Arc<ForwardingState>,
-        connector: UpstreamConnector,
-        reserved: Arc<ReservedHeaders>,
-    ) -> Self {
-        let pool = Arc::new(ConnectionPool::new(state.servers(), connector));
-        let finish_limit = FinishLimit::default();
-        let context =
-            ForwardContext { state, pool, finish_limit, peer: None, origin: None, clients: None, reserved };
-        Self(Arc::new(context))
-    }
-
-    pub(crate) fn reserved(&self) -> &Arc<ReservedHeaders> {
-        &self.0.reserved
-    }
-
-    /// The forwarder of one connection.
-    pub(crate) fn for_connection(
-        &self,
-        peer: Arc<Peer>,
-        origin: ClientOrigin,
-        clients: ClientAddresses,
-    ) -> Self {
-        let (peer, origin, clients) = (Some(peer), Some(origin), Some(clients));
-        Self(Arc::new(ForwardContext { peer, origin, clients, ..ForwardContext::clone(&self.0) }))
-    }
-
-    /// Starts tasks that close idle upstream connections. They end with the runtime.
-    pub(crate) fn start_sweeps(&self) {
-        for upstream in &self.0.state.upstreams {
-            let first = upstream.servers.first().map_or(0, |server| server.index);
-            let servers = first..first + upstream.servers.len();
-            let (pool, idle_time) = (Arc::clone(&self.0.pool), upstream.settings.idle_time);
-            tokio::spawn(async move {
-                let mut every = tokio::time::interval(ConnectionPool::sweep_interval(idle_time));
-                loop {
-                    every.tick().await;
-                    pool.sweep(servers.clone());
-                }
-            });
         }
     }
 }
@@ -148,7 +151,7 @@ impl ForwardContext {
         let name = host.to_str().ok().and_then(host::canonical).ok_or(ForwardError::Host)?;
         let found = self.state.routes.find(&name, request.uri().path());
         let route = found.ok_or_else(|| ForwardError::NoRoute(request.uri().path().to_owned()))?;
-        let client = self.clients.as_ref().map_or(NO_CLIENT, |clients| clients.client(request.headers()));
+        let client = self.clients.client(request.headers());
         let permit = request.extensions_mut().remove::<SharedPermit>();
         let (version, has_body) = (request.version(), !request.body().is_end_stream());
         let on_upgrade = request.extensions_mut().remove::<OnUpgrade>();
@@ -158,9 +161,7 @@ impl ForwardContext {
         }
         *request.version_mut() = Version::HTTP_11;
         let headers = request.headers_mut();
-        if let Some(origin) = &self.origin {
-            origin.write(headers, &host, self.state.forwarded);
-        }
+        self.origin.write(headers, &host, self.state.forwarded);
         if self.state.forwarded.via {
             headers::put_via(headers, version);
         }

@@ -39,7 +39,7 @@ impl ForwardError {
         let error = match self {
             Self::Method => {
                 let response = tollgate_http::response::method_not_allowed(FORWARDED_METHODS);
-                return response.map(GatewayBody::ClientFault);
+                return response.map(GatewayBody::InvalidRequest);
             }
             Self::Host => HttpError::bad_request("a request must name exactly one host"),
             Self::Framing => HttpError::bad_request("the length of the request body is ambiguous"),
@@ -54,8 +54,8 @@ impl ForwardError {
             Self::InvalidResponse => HttpError::bad_gateway("the upstream sent an invalid response"),
             Self::Timeout => HttpError::upstream_timeout(),
         };
-        let is_client_fault = matches!(self, Self::NoRoute(_)) || self.ends_connection();
-        let body = if is_client_fault { GatewayBody::ClientFault } else { GatewayBody::Own };
+        let is_invalid_request = matches!(self, Self::NoRoute(_)) || self.ends_connection();
+        let body = if is_invalid_request { GatewayBody::InvalidRequest } else { GatewayBody::Own };
         let mut response = error.response().map(body);
         if self.ends_connection() {
             headers::put_close(response.headers_mut());

@@ -3,7 +3,7 @@
 mod listeners;
 
 use crate::access_log::AccessLog;
-use crate::forward::Forwarder;
+use crate::forward::ThreadForwarder;
 use crate::forwarding_state::ForwardingState;
 use crate::route_table::UnknownUpstream;
 use crate::settings::{GatewaySettings, LookalikeHeaders, UpstreamScheme};
@@ -17,7 +17,8 @@ use std::sync::Arc;
 use std::thread;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{mpsc, watch};
-use tollgate_http::RateLimitLayer;
+use tollgate_core::rules::OpenDoor;
+use tollgate_http::{IdentityExtractor, RateLimitLayer};
 use tollgate_listen::{ListenerSetup, ServeOptions, serve};
 
 /// The polls of tasks between two queries for I/O events. Requests that arrived together go from step to step together,
@@ -78,6 +79,11 @@ pub struct Gateway {
 }
 
 impl Gateway {
+    /// What the gateway supports, for the rule compiler, with these identities.
+    pub fn describe(identities: &IdentityExtractor) -> OpenDoor {
+        identities.open_door("the gateway")
+    }
+
     /// Starts to listen, and forwards requests that `limits` admit.
     pub fn start(
         settings: &GatewaySettings,
@@ -105,7 +111,7 @@ impl Gateway {
                 listener,
                 limits: limits.clone(),
                 // Each thread has its own names, so that no reference count is shared between cores.
-                forwarder: Forwarder::new(
+                forwarder: ThreadForwarder::new(
                     Arc::clone(&state),
                     connector.clone(),
                     Arc::new(limits.reserved_names()),
@@ -153,7 +159,7 @@ impl Gateway {
 struct GatewayThread {
     listener: TcpListener,
     limits: RateLimitLayer,
-    forwarder: Forwarder,
+    forwarder: ThreadForwarder,
     trusted: Arc<[IpNet]>,
     lookalikes: LookalikeHeaders,
     listen: ListenSettings,

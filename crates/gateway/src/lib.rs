@@ -67,8 +67,3 @@ pub use access_log::AccessLog;
 pub use gateway::{Gateway, GatewayError, ListenSettings};
 pub use route_table::UnknownUpstream;
 pub use settings::GatewaySettings;
-
-/// What the gateway supports, for the rule compiler, with these identities.
-pub fn describe_door(identities: &tollgate_http::IdentityExtractor) -> tollgate_core::rules::OpenDoor {
-    identities.open_door("the gateway")
-}

@@ -3,10 +3,11 @@
 use crate::access_log::{AccessLog, LoggedBody, PendingLogEntry};
 use crate::body::GatewayBody;
 use crate::client_address::ClientAddresses;
-use crate::forward::Forwarder;
+use crate::forward::{Forwarder, ThreadForwarder};
 use crate::headers::ClientOrigin;
 use crate::scrub::Scrubber;
 use crate::settings::LookalikeHeaders;
+use http::uri::Scheme;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use ipnet::IpNet;
@@ -25,7 +26,7 @@ use tower::{Layer, Service};
 #[derive(Clone, Debug)]
 pub(crate) struct Stack {
     limits: RateLimitLayer,
-    forwarder: Forwarder,
+    forwarder: ThreadForwarder,
     trusted: Arc<[IpNet]>,
     lookalikes: LookalikeHeaders,
     log: Option<AccessLog>,
@@ -34,7 +35,7 @@ pub(crate) struct Stack {
 impl Stack {
     pub(crate) fn new(
         limits: RateLimitLayer,
-        forwarder: Forwarder,
+        forwarder: ThreadForwarder,
         trusted: Arc<[IpNet]>,
         lookalikes: LookalikeHeaders,
         log: Option<AccessLog>,
@@ -44,7 +45,8 @@ impl Stack {
 
     /// The service of one connection.
     pub(crate) fn service(&self, peer: Peer) -> GatewayService {
-        let origin = ClientOrigin::new(peer.address, peer.secure, &self.trusted);
+        let scheme = if peer.secure { Scheme::HTTPS } else { Scheme::HTTP };
+        let origin = ClientOrigin::new(peer.address, &scheme, &self.trusted);
         let scrubber = Scrubber::new(self.forwarder.reserved(), self.lookalikes, &origin);
         let limits = self.limits.for_peer(peer.address);
         let clients = ClientAddresses::of_peer(peer.address.ip(), &self.limits);
@@ -129,7 +131,7 @@ impl Future for GatewayFuture {
                 }
             }
             // An invalid request says nothing about whether a valid one would have been refused.
-            ResponseSource::InvalidRequest | ResponseSource::Service(GatewayBody::ClientFault(_)) => {
+            ResponseSource::InvalidRequest | ResponseSource::Service(GatewayBody::InvalidRequest(_)) => {
                 this.peer.record_other_response()
             }
             ResponseSource::Service(_) => {

@@ -7,7 +7,7 @@ use crate::check::RESPONSE_BYTES;
 use crate::check_request::CheckRequest;
 use crate::check_response::CheckResponse;
 use crate::http_door::HttpDoor;
-use crate::json_error::{FieldNames, end_of, json_fault};
+use crate::json_error::{FieldNames, end_of, json_error};
 use serde::Deserialize;
 use serde::de::{self, Deserializer, SeqAccess, Visitor};
 use serde_json::value::RawValue;
@@ -24,19 +24,19 @@ const EXAMPLE: &str = r#"a batch is a JSON array such as [{"key":"sk_1"},{"key":
 
 /// Responds to the checks in `json`.
 pub async fn respond(door: &HttpDoor, json: &[u8]) -> FullResponse {
-    decide_all(door, json).await.unwrap_or_else(|fault| fault.response())
+    decide_all(door, json).await.unwrap_or_else(|error| error.response())
 }
 
 async fn decide_all(door: &HttpDoor, json: &[u8]) -> Result<FullResponse, HttpError> {
     let BatchItems(items) = serde_json::from_slice(json)
-        .map_err(|error| json_fault::<BatchItems<'_>>(json, &error, &FieldNames::default(), EXAMPLE))?;
+        .map_err(|error| json_error::<BatchItems<'_>>(json, &error, &FieldNames::default(), EXAMPLE))?;
     // All checks start before the first is awaited, so together they wait no longer than one.
     let checks: Vec<Result<Check<'_>, HttpError>> = items
         .iter()
         .map(|item| {
-            check(door, item).map_err(|fault| {
+            check(door, item).map_err(|error| {
                 let start = item.get().as_ptr() as usize - json.as_ptr() as usize;
-                fault.moved_to(end_of(&json[..start]))
+                error.moved_to(end_of(&json[..start]))
             })
         })
         .collect();
@@ -48,7 +48,7 @@ async fn decide_all(door: &HttpDoor, json: &[u8]) -> Result<FullResponse, HttpEr
         }
         match check {
             Ok(check) => CheckResponse::of(&check.decision().await).write(&mut out),
-            Err(fault) => out.extend(body::error(&fault)),
+            Err(error) => out.extend(body::error(&error)),
         }
     }
     out.push(b']');

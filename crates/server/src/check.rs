@@ -13,7 +13,7 @@ pub(crate) const RESPONSE_BYTES: usize = 192;
 
 /// Responds to the check in `body`, which came with the headers `headers`.
 pub async fn respond(door: &HttpDoor, headers: &HeaderMap, body: &[u8]) -> FullResponse {
-    decide(door, headers, body).await.unwrap_or_else(|fault| fault.response())
+    decide(door, headers, body).await.unwrap_or_else(|error| error.response())
 }
 
 async fn decide(door: &HttpDoor, headers: &HeaderMap, body: &[u8]) -> Result<FullResponse, HttpError> {

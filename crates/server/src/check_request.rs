@@ -4,7 +4,7 @@
 
 mod fields;
 
-use crate::json_error::{FieldNames, end_of, json_fault};
+use crate::json_error::{FieldNames, end_of, json_error};
 pub use fields::MOST_IDS;
 use fields::{CostField, CustomIds, JsonText, NonEmptyText, PriorityField};
 use serde::Deserialize;
@@ -58,7 +58,7 @@ impl<'a> CheckRequest<'a> {
         // Serde would also read the struct from an array, field by field.
         match json.iter().find(|byte| !byte.is_ascii_whitespace()) {
             Some(b'[') => Err(not_an_object(json)),
-            _ => parse_object(json).map_err(|error| json_fault::<Self>(json, &error, &FIELDS, EXAMPLE)),
+            _ => parse_object(json).map_err(|error| json_error::<Self>(json, &error, &FIELDS, EXAMPLE)),
         }
     }
 
@@ -72,7 +72,7 @@ impl<'a> CheckRequest<'a> {
         }
         // Every door uses this form, so that another spelling is not another quota.
         let endpoint = path::endpoint(endpoint)
-            .map_err(|fault| HttpError::bad_request(fault.to_string()).in_field("endpoint"))?;
+            .map_err(|error| HttpError::bad_request(error.to_string()).in_field("endpoint"))?;
         Ok(limiter.check(&self.request(&endpoint, &ids))?)
     }
 

@@ -29,28 +29,30 @@ pub struct HttpDoor {
     pub readiness: Arc<Readiness>,
 }
 
-/// What the check API supports, for the rule compiler: callers state identities, tiers and priorities themselves; it
-/// neither queues requests nor sees them end.
-pub fn describe_door() -> OpenDoor {
-    let capabilities =
-        BTreeSet::from([DoorCapability::Domain, DoorCapability::Tier, DoorCapability::Priority]);
-    OpenDoor { name: "the check API", capabilities, identities: None }
-}
+impl HttpDoor {
+    /// What the check API supports, for the rule compiler: callers state identities, tiers and priorities themselves; it
+    /// neither queues requests nor sees them end.
+    pub fn describe() -> OpenDoor {
+        let capabilities =
+            BTreeSet::from([DoorCapability::Domain, DoorCapability::Tier, DoorCapability::Priority]);
+        OpenDoor { name: "the check API", capabilities, identities: None }
+    }
 
-/// Serves `door` until `shutdown` resolves, then drains. Returns the number of connections that were cut because they
-/// were still busy at the end of the grace period.
-pub async fn serve_http(
-    listener: TcpListener,
-    door: Arc<HttpDoor>,
-    shutdown: impl Future<Output = ()>,
-    options: ServeOptions,
-) -> usize {
-    let readiness = Arc::clone(&door.readiness);
-    let shutdown = async move {
-        shutdown.await;
-        readiness.set_draining();
-    };
-    serve(listener, ListenerSetup::default(), |_peer| service(Arc::clone(&door)), shutdown, options).await
+    /// Serves until `shutdown` resolves, then drains. Returns the number of connections that were cut because they were
+    /// still busy at the end of the grace period.
+    pub async fn serve(
+        self: Arc<Self>,
+        listener: TcpListener,
+        shutdown: impl Future<Output = ()>,
+        options: ServeOptions,
+    ) -> usize {
+        let readiness = Arc::clone(&self.readiness);
+        let shutdown = async move {
+            shutdown.await;
+            readiness.set_draining();
+        };
+        serve(listener, ListenerSetup::default(), |_peer| service(Arc::clone(&self)), shutdown, options).await
+    }
 }
 
 /// The service of one connection.
@@ -116,18 +118,18 @@ impl HttpDoor {
             return response::method_not_allowed(endpoint.allow());
         }
         if matches!(endpoint, HttpEndpoint::Check | HttpEndpoint::Batch)
-            && let Err(fault) = origin::verify(&head.headers)
+            && let Err(error) = origin::verify(&head.headers)
         {
-            return fault.response();
+            return error.response();
         }
         match endpoint {
             HttpEndpoint::Check => match read_body(body, check::MOST_BYTES, BODY_TIME).await {
                 Ok(json) => check::respond(self, &head.headers, &json).await,
-                Err(fault) => fault.response(),
+                Err(error) => error.response(),
             },
             HttpEndpoint::Batch => match read_body(body, batch::MOST_BYTES, BODY_TIME).await {
                 Ok(json) => batch::respond(self, &json).await,
-                Err(fault) => fault.response(),
+                Err(error) => error.response(),
             },
             HttpEndpoint::Health => response::text("ok"),
             HttpEndpoint::Ready => match self.readiness.check() {

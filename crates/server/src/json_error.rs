@@ -29,7 +29,7 @@ impl FieldNames {
 /// Why `json` is not a `T`: the error with its position, the field, and a hint. The body is parsed a second time to find
 /// the field.
 #[cold]
-pub(crate) fn json_fault<'a, T: Deserialize<'a>>(
+pub(crate) fn json_error<'a, T: Deserialize<'a>>(
     json: &'a [u8],
     error: &serde_json::Error,
     fields: &FieldNames,
@@ -38,22 +38,22 @@ pub(crate) fn json_fault<'a, T: Deserialize<'a>>(
     let message = error.to_string();
     let position = format!(" at line {} column {}", error.line(), error.column());
     let message = message.strip_suffix(&position).unwrap_or(&message);
-    let fault = HttpError::bad_request(truncated(message)).at(error.line().max(1), error.column().max(1));
+    let response = HttpError::bad_request(truncated(message)).at(error.line().max(1), error.column().max(1));
     let mut deserializer = serde_json::Deserializer::from_slice(json);
     let path = serde_path_to_error::deserialize::<_, T>(&mut deserializer).err();
     let path = path.as_ref().map(|error| error.path());
     let field = path.map(ToString::to_string).filter(|field| field != "." && field != "?");
-    let fault = match field {
-        Some(field) => fault.in_field(truncated(&field)),
-        None => fault,
+    let response = match field {
+        Some(field) => response.in_field(truncated(&field)),
+        None => response,
     };
     let mut segments = path.into_iter().flatten();
     match (segments.next(), segments.next()) {
         (Some(Segment::Map { key }), None) if !fields.known.contains(&key.as_str()) => {
-            fault.with_hint(fields.hint(key))
+            response.with_hint(fields.hint(key))
         }
-        _ if error.is_syntax() || error.is_eof() => fault.with_hint(example),
-        _ => fault,
+        _ if error.is_syntax() || error.is_eof() => response.with_hint(example),
+        _ => response,
     }
 }
 

@@ -1,9 +1,9 @@
 //! The doors of a Tollgate node: protocols through which callers ask the [`Limiter`](tollgate_limiter::Limiter)
 //! for decisions.
 //!
-//! There is one door so far, [`HttpDoor`]: `POST /v1/check`, `POST /v1/check/batch`, `GET /healthz` and
-//! `GET /readyz`. [`serve_http`] runs it on a listener, [`describe_door`] tells the rule compiler what it supports,
-//! and [`Readiness`] is what `/readyz` reports.
+//! A door is a type in a file of its own, with `serve` to run it on a listener and `describe` to tell the rule compiler
+//! what it supports. There is one so far, [`HttpDoor`]: `POST /v1/check`, `POST /v1/check/batch`, `GET /healthz` and
+//! `GET /readyz`, which reports the [`Readiness`] of the node.
 //!
 //! A request passes these files in order: `http_door.rs` (route, origin check, body), `check.rs` or `batch.rs`,
 //! [`check_request`] (JSON to [`Request`](tollgate_limiter::Request)), the limiter, and [`check_response`] (decision
@@ -14,7 +14,7 @@
 //! use tollgate_http::HeaderOptions;
 //! use tollgate_limiter::{Clock, Limiter, MemoryStore};
 //! use tollgate_listen::ServeOptions;
-//! use tollgate_server::{HttpDoor, Readiness, serve_http};
+//! use tollgate_server::{HttpDoor, Readiness};
 //!
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 //! let limiter = Limiter::new(MemoryStore::new(1 << 20), Clock::system());
@@ -27,7 +27,7 @@
 //!
 //! let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
 //! let shutdown = async {}; // A signal, in a real server.
-//! let cut_connections = serve_http(listener, Arc::new(door), shutdown, ServeOptions::default()).await;
+//! let cut_connections = Arc::new(door).serve(listener, shutdown, ServeOptions::default()).await;
 //! assert_eq!(cut_connections, 0);
 //! # std::io::Result::Ok(()) })?;
 //! # std::io::Result::Ok(())
@@ -41,5 +41,5 @@ mod http_door;
 mod json_error;
 mod readiness;
 
-pub use http_door::{HttpDoor, describe_door, serve_http};
+pub use http_door::HttpDoor;
 pub use readiness::{NotReady, Readiness};

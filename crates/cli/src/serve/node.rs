@@ -86,8 +86,7 @@ async fn serve_checks(
     stopped: watch::Receiver<bool>,
 ) -> usize {
     let Some(listener) = listener else { return 0 };
-    tollgate_server::serve_http(listener, Arc::new(door), wait_for_stop(stopped), ServeOptions::default())
-        .await
+    Arc::new(door).serve(listener, wait_for_stop(stopped), ServeOptions::default()).await
 }
 
 /// Waits until the value is true or the sender is gone.

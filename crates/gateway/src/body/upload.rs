@@ -52,7 +52,7 @@ struct ActiveUpload {
 pub(crate) struct UploadClient {
     pub(crate) version: Version,
     pub(crate) min_rate: Option<MinRate>,
-    pub(crate) peer: Option<Arc<Peer>>,
+    pub(crate) peer: Arc<Peer>,
     /// The names that trailers must not have.
     pub(crate) reserved: Arc<ReservedHeaders>,
     pub(crate) on_client_gone: OnClientGone,
@@ -127,9 +127,7 @@ impl ActiveUpload {
     fn record_frame(&mut self, frame: &Frame<Bytes>) -> Result<(), UploadError> {
         self.progress.is_waiting.store(false, Ordering::Relaxed);
         self.progress.frames.fetch_add(1, Ordering::Relaxed);
-        if let Some(peer) = &self.client.peer {
-            peer.record_progress();
-        }
+        self.client.peer.record_progress();
         let bytes = frame.data_ref().map_or(0, |data| data.len() as u64);
         let is_slow = self.wait.as_mut().is_some_and(|wait| wait.end(bytes));
         if is_slow { Err(self.fail_as_too_slow()) } else { Ok(()) }

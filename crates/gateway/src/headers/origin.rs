@@ -2,6 +2,7 @@
 
 use crate::settings::ForwardedHeaders;
 use http::header::{FORWARDED, HeaderName};
+use http::uri::Scheme;
 use http::{HeaderMap, HeaderValue};
 use ipnet::IpNet;
 use std::net::{IpAddr, SocketAddr};
@@ -17,19 +18,18 @@ pub(crate) struct ClientOrigin {
 }
 
 impl ClientOrigin {
-    /// `secure` if the connection uses TLS.
-    pub(crate) fn new(peer: SocketAddr, secure: bool, trusted: &[IpNet]) -> Self {
+    /// The peer is connected with `scheme`.
+    pub(crate) fn new(peer: SocketAddr, scheme: &Scheme, trusted: &[IpNet]) -> Self {
         let ip = peer.ip().to_canonical();
-        let proto = if secure { "https" } else { "http" };
         let node = match ip {
-            IpAddr::V4(ip) => format!("for={ip};proto={proto}"),
-            IpAddr::V6(ip) => format!("for=\"[{ip}]\";proto={proto}"),
+            IpAddr::V4(ip) => format!("for={ip};proto={scheme}"),
+            IpAddr::V6(ip) => format!("for=\"[{ip}]\";proto={scheme}"),
         };
-        let value = |text: String| HeaderValue::try_from(text).expect("addresses are plain ASCII");
+        let value = |text: &str| HeaderValue::try_from(text).expect("addresses and schemes are plain ASCII");
         Self {
-            address: value(ip.to_string()),
-            node: value(node),
-            proto: HeaderValue::from_static(proto),
+            address: value(&ip.to_string()),
+            node: value(&node),
+            proto: value(scheme.as_str()),
             is_trusted: trusted.iter().any(|net| net.contains(&ip)),
         }
     }

@@ -14,6 +14,7 @@ use super::*;
 use crate::settings::ForwardedHeaders;
 use bytes::Bytes;
 use http::Response;
+use http::uri::Scheme;
 use http_body_util::Full;
 use parking_lot::Mutex;
 use std::convert::Infallible;
@@ -202,7 +203,7 @@ impl ScrubbedPath {
     /// The headers that a server gets of a request with `headers`; none if it is refused.
     fn forwarded(&self, headers: HeaderMap, peer: &str) -> Option<HeaderMap> {
         let address = SocketAddr::new(peer.parse().unwrap(), 1);
-        let origin = ClientOrigin::new(address, false, &["10.0.0.0/8".parse().unwrap()]);
+        let origin = ClientOrigin::new(address, &Scheme::HTTP, &["10.0.0.0/8".parse().unwrap()]);
         let mut request = Request::new(());
         *request.headers_mut() = headers;
         Scrubber::new(&self.reserved, LookalikeHeaders::Drop, &origin).scrub(&mut request);

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 use tollgate_limiter::Clock;
 use tollgate_listen::ServeOptions;
-use tollgate_server::serve_http;
 
 const CAPACITY: f64 = 100.0;
 const REFILL_RATE: f64 = 1.67;
@@ -22,7 +21,7 @@ const CHECKS_EACH: usize = 50;
 async fn a_burst_gets_its_limit_and_an_exact_retry_after() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let server = serve_http(listener, door(Clock::system()), std::future::pending(), ServeOptions::default());
+    let server = door(Clock::system()).serve(listener, std::future::pending(), ServeOptions::default());
     let server = tokio::spawn(server);
 
     let first_sent = Instant::now();

@@ -10,7 +10,7 @@ use tollgate_core::rules::load;
 use tollgate_http::HeaderOptions;
 use tollgate_limiter::{Clock, Limiter, ManualClock, MemoryStore};
 use tollgate_listen::ServeOptions;
-use tollgate_server::{HttpDoor, Readiness, serve_http};
+use tollgate_server::{HttpDoor, Readiness};
 
 /// 2027-01-15T08:00:00Z
 pub const START_US: u64 = 1_800_000_000_000_000;
@@ -83,7 +83,7 @@ impl Setting {
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
         let shutdown = async { stopped.await.unwrap_or_default() };
-        let served = tokio::spawn(serve_http(listener, Arc::clone(&door), shutdown, ServeOptions::default()));
+        let served = tokio::spawn(Arc::clone(&door).serve(listener, shutdown, ServeOptions::default()));
         Self { address, clock, door, stop, served }
     }
 
