@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use tollgate_core::rate::{SECOND_US, parse_duration_us};
 use tollgate_core::rules::RuleSet;
-use tollgate_simulate::{Client, Findings, Fleet, Population, Routing};
+use tollgate_simulate::{Client, Findings, SimulatedFleet, Population, Routing};
 
 /// The loads in the capacity table, in checks per second: an ordinary day of a large service, its peak, and ten times
 /// as much.
@@ -145,13 +145,13 @@ fn simulate(
     routing: Routing,
     progress: &mut ProgressBar,
 ) -> Findings {
-    let fleet = Fleet {
+    let fleet = SimulatedFleet {
         shards: args.shards,
         rtt_us: args.rtt,
         jitter_us: args.rtt / 10,
         charge_ns: 1_000_000_000 / args.charges_per_core,
         seed: args.seed,
-        ..Fleet::new(Arc::clone(rules), nodes)
+        ..SimulatedFleet::new(Arc::clone(rules), nodes)
     };
     let length_us = args.seconds * SECOND_US;
     let population = Population {

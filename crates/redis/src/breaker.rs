@@ -18,7 +18,7 @@ const LAST_PROBE_US: u64 = 500_000;
 
 /// What a breaker does with calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum BreakerState {
     /// Lets them through.
     Closed,
     /// Lets none through.
@@ -29,7 +29,7 @@ pub(crate) enum State {
 
 /// How it came that a breaker opened or closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Turn {
+pub(crate) struct BreakerTransition {
     /// Since the first failure of the run.
     pub(crate) after_us: u64,
     /// Failures in the run, probes included.
@@ -39,15 +39,15 @@ pub(crate) struct Turn {
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Breaker {
-    /// [`State`], read without the lock.
+    /// [`BreakerState`], read without the lock.
     state: AtomicU8,
     /// Failures in the run, read without the lock: a success has nothing to do while it is 0.
     failures: AtomicU32,
-    rest: Mutex<Rest>,
+    rest: Mutex<ProbeSchedule>,
 }
 
 #[derive(Debug, Default)]
-struct Rest {
+struct ProbeSchedule {
     first_failure_us: u64,
     probe_at_us: u64,
     backoff_us: u64,
@@ -70,11 +70,11 @@ impl Breaker {
     }
 
     /// What it does now.
-    pub(crate) fn state(&self) -> State {
+    pub(crate) fn state(&self) -> BreakerState {
         match self.state.load(Ordering::Acquire) {
-            CLOSED => State::Closed,
-            OPEN => State::Open,
-            _ => State::HalfOpen,
+            CLOSED => BreakerState::Closed,
+            OPEN => BreakerState::Open,
+            _ => BreakerState::HalfOpen,
         }
     }
 
@@ -95,7 +95,7 @@ impl Breaker {
     }
 
     /// A call was not answered. Says so if that opened the breaker.
-    pub(crate) fn failed(&self, now_us: u64) -> Option<Turn> {
+    pub(crate) fn failed(&self, now_us: u64) -> Option<BreakerTransition> {
         let mut rest = self.rest.lock();
         let failures = self.failures.load(Ordering::Relaxed).saturating_add(1);
         self.failures.store(failures, Ordering::Relaxed);
@@ -107,11 +107,11 @@ impl Breaker {
             return None;
         }
         self.open(&mut rest, now_us);
-        Some(Turn { after_us, failures })
+        Some(BreakerTransition { after_us, failures })
     }
 
     /// Opens it whatever happened before.
-    pub(crate) fn trip(&self, now_us: u64) -> Option<Turn> {
+    pub(crate) fn trip(&self, now_us: u64) -> Option<BreakerTransition> {
         let mut rest = self.rest.lock();
         if self.is_open() {
             return None;
@@ -122,10 +122,10 @@ impl Breaker {
             rest.first_failure_us = now_us;
         }
         self.open(&mut rest, now_us);
-        Some(Turn { after_us: now_us.saturating_sub(rest.first_failure_us), failures })
+        Some(BreakerTransition { after_us: now_us.saturating_sub(rest.first_failure_us), failures })
     }
 
-    fn open(&self, rest: &mut Rest, now_us: u64) {
+    fn open(&self, rest: &mut ProbeSchedule, now_us: u64) {
         rest.backoff_us = FIRST_PROBE_US;
         rest.probe_at_us = now_us + FIRST_PROBE_US;
         self.state.store(OPEN, Ordering::Release);
@@ -166,12 +166,13 @@ impl Breaker {
     }
 
     /// A probe was answered: calls go out again. Says so if the breaker was open.
-    pub(crate) fn probe_succeeded(&self, now_us: u64) -> Option<Turn> {
+    pub(crate) fn probe_succeeded(&self, now_us: u64) -> Option<BreakerTransition> {
         let rest = self.rest.lock();
         let was_open = self.is_open();
         let failures = self.failures.swap(0, Ordering::Relaxed);
         self.state.store(CLOSED, Ordering::Release);
-        was_open.then(|| Turn { after_us: now_us.saturating_sub(rest.first_failure_us), failures })
+        was_open
+            .then(|| BreakerTransition { after_us: now_us.saturating_sub(rest.first_failure_us), failures })
     }
 }
 
@@ -187,8 +188,8 @@ mod tests {
         assert_eq!(breaker.failed(1_000), None);
         assert_eq!(breaker.failed(1_001), None);
         assert!(!breaker.is_open());
-        assert_eq!(breaker.failed(1_002), Some(Turn { after_us: 2, failures: 3 }));
-        assert_eq!(breaker.state(), State::Open);
+        assert_eq!(breaker.failed(1_002), Some(BreakerTransition { after_us: 2, failures: 3 }));
+        assert_eq!(breaker.state(), BreakerState::Open);
         assert_eq!(breaker.failed(1_003), None, "it opens once");
     }
 
@@ -208,7 +209,7 @@ mod tests {
     fn two_failures_open_it_when_they_lie_a_tenth_of_a_second_apart() {
         let breaker = Breaker::new();
         assert_eq!(breaker.failed(0), None);
-        assert_eq!(breaker.failed(100_000), Some(Turn { after_us: 100_000, failures: 2 }));
+        assert_eq!(breaker.failed(100_000), Some(BreakerTransition { after_us: 100_000, failures: 2 }));
     }
 
     /// The supervisor pings when nothing was answered for 100 ms, counts a failure when the answer is 50 ms
@@ -243,7 +244,7 @@ mod tests {
                 pauses_ms.push((due_us - now_us) / 1_000);
                 now_us = due_us;
                 breaker.probing();
-                assert_eq!(breaker.state(), State::HalfOpen);
+                assert_eq!(breaker.state(), BreakerState::HalfOpen);
                 assert!(breaker.is_open());
                 breaker.probe_failed(now_us, jitter);
             }
@@ -263,7 +264,10 @@ mod tests {
         breaker.probing();
         breaker.probe_failed(60_010, 0);
         breaker.probing();
-        assert_eq!(breaker.probe_succeeded(100_010), Some(Turn { after_us: 100_000, failures: 2 }));
+        assert_eq!(
+            breaker.probe_succeeded(100_010),
+            Some(BreakerTransition { after_us: 100_000, failures: 2 })
+        );
         assert!(!breaker.is_open());
         assert_eq!(breaker.probe_succeeded(100_011), None);
         assert_eq!(breaker.failed(100_012), None, "a new run begins");

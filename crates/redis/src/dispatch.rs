@@ -12,12 +12,12 @@ mod batch;
 mod command;
 mod outcome;
 
-use super::lane::{Flight, Lane, Place};
-use super::link::Failure;
-use super::shard::{Outcome, Shard};
-use super::{Shared, Ticket};
-use crate::lease::Call;
-pub(super) use batch::{Batch, Queued};
+use super::connection::Failure;
+use super::shard::{CallOutcome, RedisShard};
+use super::shard_queue::{SendPermit, SentBatch, ShardQueue};
+use super::{StoreCore, VerdictSender};
+use crate::lease::StoreCall;
+pub(super) use batch::{Batch, QueuedCall};
 use parking_lot::RwLock;
 use redis::Value;
 use std::collections::HashMap;
@@ -31,14 +31,14 @@ const LATE: Duration = Duration::from_secs(2);
 
 /// The queues of all shards, by their number.
 #[derive(Debug, Default)]
-pub(super) struct Queues {
-    by_shard: RwLock<HashMap<u32, Arc<Lane>>>,
+pub(super) struct ShardQueues {
+    by_shard: RwLock<HashMap<u32, Arc<ShardQueue>>>,
     /// Calls on their way, or waiting to be.
     pending: AtomicUsize,
     calls: AtomicU64,
 }
 
-impl Queues {
+impl ShardQueues {
     pub(super) fn calls(&self) -> u64 {
         self.calls.load(Ordering::Relaxed)
     }
@@ -66,22 +66,22 @@ impl Queues {
     }
 }
 
-impl Drop for Queues {
+impl Drop for ShardQueues {
     fn drop(&mut self) {
         self.by_shard.get_mut().values().for_each(|lane| lane.close());
     }
 }
 
-impl Shared {
+impl StoreCore {
     /// Sends `call` to whoever serves its key. If that shard is away, who waits hears so at once.
-    pub(crate) fn send(self: &Arc<Self>, call: Call<Ticket>) {
+    pub(crate) fn send(self: &Arc<Self>, call: StoreCall<VerdictSender>) {
         // Who waits for it may have come while the last call for the same was under way.
-        let since = call.waiters().next().map_or_else(Instant::now, Ticket::since);
+        let since = call.waiters().next().map_or_else(Instant::now, VerdictSender::since);
         let deadline = since + self.settings.timeout;
-        self.enqueue(Queued::new(call, deadline));
+        self.enqueue(QueuedCall::new(call, deadline));
     }
 
-    fn enqueue(self: &Arc<Self>, queued: Queued) {
+    fn enqueue(self: &Arc<Self>, queued: QueuedCall) {
         let shard = self.servers.shard_of(queued.call.key.as_bytes());
         if shard.is_open() {
             return self.book.failed(queued.call, false);
@@ -93,10 +93,10 @@ impl Shared {
         self.open_lane(&shard).push(queued);
     }
 
-    fn open_lane(self: &Arc<Self>, shard: &Arc<Shard>) -> Arc<Lane> {
+    fn open_lane(self: &Arc<Self>, shard: &Arc<RedisShard>) -> Arc<ShardQueue> {
         let mut lanes = self.queues.by_shard.write();
         let lane = lanes.entry(shard.number()).or_insert_with(|| {
-            let lane = Arc::new(Lane::new());
+            let lane = Arc::new(ShardQueue::new());
             self.runtime.spawn(keep_draining(Arc::downgrade(self), Arc::clone(shard), Arc::clone(&lane)));
             lane
         });
@@ -104,7 +104,7 @@ impl Shared {
     }
 
     /// Sends a batch. None if it took too long for all of them to get here.
-    fn depart(&self, shard: &Arc<Shard>, mut batch: Batch) -> Option<Flight> {
+    fn depart(&self, shard: &Arc<RedisShard>, mut batch: Batch) -> Option<SentBatch> {
         let sent = Instant::now();
         if let Some(late) = batch.take_late(sent) {
             late.give_up(false);
@@ -114,11 +114,11 @@ impl Shared {
         }
         self.queues.calls.fetch_add(1, Ordering::Relaxed);
         let command = self.command(shard, &batch, true);
-        Some(Flight::depart(shard, batch, command, sent))
+        Some(SentBatch::depart(shard, batch, command, sent))
     }
 
     /// Waits until the store answers, or nobody waits any more.
-    async fn land(&self, shard: &Arc<Shard>, flight: &mut Flight) -> Option<Result<Value, Failure>> {
+    async fn land(&self, shard: &Arc<RedisShard>, flight: &mut SentBatch) -> Option<Result<Value, Failure>> {
         let mut is_by_name = true;
         while let Some(deadline) = flight.batch.next_deadline() {
             match flight.answer_until(deadline).await {
@@ -134,7 +134,7 @@ impl Shared {
     }
 
     /// Sends one batch and draws the consequences.
-    async fn serve(self: Arc<Self>, shard: Arc<Shard>, batch: Batch) {
+    async fn serve(self: Arc<Self>, shard: Arc<RedisShard>, batch: Batch) {
         if let Some(mut flight) = self.depart(&shard, batch) {
             let landed = self.land(&shard, &mut flight).await;
             self.conclude(&shard, flight, landed);
@@ -144,10 +144,10 @@ impl Shared {
     /// Sends one batch after the other behind `next`, as long as there are any: they have the same place.
     async fn serve_lane(
         self: Arc<Self>,
-        shard: Arc<Shard>,
-        lane: Arc<Lane>,
-        mut next: Option<Flight>,
-        place: Place,
+        shard: Arc<RedisShard>,
+        lane: Arc<ShardQueue>,
+        mut next: Option<SentBatch>,
+        place: SendPermit,
     ) {
         while let Some(mut flight) = next {
             let landed = self.land(&shard, &mut flight).await;
@@ -159,8 +159,8 @@ impl Shared {
 
     fn conclude(
         self: &Arc<Self>,
-        shard: &Arc<Shard>,
-        mut flight: Flight,
+        shard: &Arc<RedisShard>,
+        mut flight: SentBatch,
         landed: Option<Result<Value, Failure>>,
     ) {
         if let Some(result) = landed {
@@ -174,7 +174,7 @@ impl Shared {
             let silence_end = flight.sent + shared.settings.timeout;
             let mut answer = flight.answer_until(silence_end).await;
             if answer.is_none() {
-                shard.report(Outcome::TimedOut);
+                shard.report(CallOutcome::TimedOut);
                 answer = flight.answer_until(Instant::now() + LATE).await;
             }
             if let Some(Ok(value)) = answer {
@@ -185,7 +185,7 @@ impl Shared {
 }
 
 /// Sends what comes for one shard. A fault of ours costs those whom it meets an answer, and nobody else the lane.
-async fn keep_draining(shared: Weak<Shared>, shard: Arc<Shard>, lane: Arc<Lane>) {
+async fn keep_draining(shared: Weak<StoreCore>, shard: Arc<RedisShard>, lane: Arc<ShardQueue>) {
     let number = shard.number();
     loop {
         let draining = tokio::spawn(drain(Weak::clone(&shared), Arc::clone(&shard), Arc::clone(&lane)));
@@ -201,7 +201,7 @@ async fn keep_draining(shared: Weak<Shared>, shard: Arc<Shard>, lane: Arc<Lane>)
     }
 }
 
-async fn drain(shared: Weak<Shared>, shard: Arc<Shard>, lane: Arc<Lane>) {
+async fn drain(shared: Weak<StoreCore>, shard: Arc<RedisShard>, lane: Arc<ShardQueue>) {
     while let Some(deadline) = lane.first().await {
         let place = lane.place(deadline).await;
         let Some(strong) = shared.upgrade() else { return };

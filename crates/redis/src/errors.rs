@@ -1,7 +1,7 @@
 //! Errors that the store answers with: each is counted by its kind, and each reason is logged as an ERROR, at most
 //! once in ten seconds for each shard. A decision that meets one is degraded.
 
-use super::link::Failure;
+use super::connection::Failure;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};

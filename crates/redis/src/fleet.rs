@@ -2,14 +2,14 @@
 //! alive. A node without a heartbeat for five seconds is forgotten.
 //!
 //! What a heartbeat costs does not depend on the number of nodes (see `core/heartbeat.rs`): the answer is a count, and
-//! the descriptions of the nodes are read only by [`Shared::list_nodes`].
+//! the descriptions of the nodes are read only by [`StoreCore::list_nodes`].
 //!
 //! With the heartbeat, the fleet's secret is kept in place (a store that was restarted empty gets it back from the
 //! first node that notices), and the distance between the clocks is measured.
 
-use super::Shared;
-use super::link::Failure;
-use super::shard::Shard;
+use super::StoreCore;
+use super::connection::Failure;
+use super::shard::RedisShard;
 use super::shard_clock::ClockChange;
 use parking_lot::Mutex;
 use redis::{Cmd, Value};
@@ -46,7 +46,7 @@ pub struct NodeAddress(pub String);
 
 /// A node of the fleet, as it describes itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Node {
+pub struct NodeDescription {
     /// Drawn when it started.
     pub id: String,
     /// Where it can be reached.
@@ -60,7 +60,7 @@ pub struct Node {
 /// What is known of a shard from its last answer. One that does not answer keeps what it said: the nodes are not gone
 /// because the shard is.
 #[derive(Debug, Default)]
-struct Known {
+struct HeartbeatRecord {
     /// How many nodes it counts; 0 before its first answer.
     nodes: u32,
     /// The description of this node that it has.
@@ -71,7 +71,7 @@ struct Known {
 
 /// What came of the heartbeat to a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Heard {
+enum HeartbeatOutcome {
     NoAnswer,
     /// It counted this node with the others.
     Counted,
@@ -80,7 +80,7 @@ enum Heard {
 }
 
 #[derive(Debug)]
-pub(crate) struct Fleet {
+pub(crate) struct FleetMembership {
     id: String,
     address: NodeAddress,
     started: u64,
@@ -88,12 +88,12 @@ pub(crate) struct Fleet {
     /// Heartbeats so far.
     heartbeats: AtomicU64,
     /// By the number of the shard.
-    shards: Mutex<BTreeMap<u32, Known>>,
+    shards: Mutex<BTreeMap<u32, HeartbeatRecord>>,
     drift_us: AtomicI64,
     is_drifting: AtomicBool,
 }
 
-impl Fleet {
+impl FleetMembership {
     pub(super) fn new(clock: &Clock, address: NodeAddress) -> Self {
         let random = RandomState::new();
         Self {
@@ -127,7 +127,7 @@ impl Fleet {
     }
 
     /// The description of this node, if `shard` does not have it or it is time to put off its expiry.
-    fn description_for(&self, shard: &Shard, now_us: u64) -> Option<String> {
+    fn description_for(&self, shard: &RedisShard, now_us: u64) -> Option<String> {
         let description = serde_json::to_string(&self.own()).ok()?;
         let shards = self.shards.lock();
         let is_kept = shards.get(&shard.number()).is_some_and(|known| {
@@ -137,19 +137,19 @@ impl Fleet {
         (!is_kept).then_some(description)
     }
 
-    fn own(&self) -> Node {
+    fn own(&self) -> NodeDescription {
         let rules = self.rules.load(Ordering::Relaxed);
-        Node { id: self.id.clone(), address: self.address.0.clone(), rules, started: self.started }
+        NodeDescription { id: self.id.clone(), address: self.address.0.clone(), rules, started: self.started }
     }
 
     /// Takes in what `shard` answered to a heartbeat with `description`, or without.
     fn note_answer(
         &self,
-        shard: &Shard,
+        shard: &RedisShard,
         answer: &HeartbeatReply,
         description: Option<String>,
         now_us: u64,
-    ) -> Heard {
+    ) -> HeartbeatOutcome {
         let mut shards = self.shards.lock();
         let known = shards.entry(shard.number()).or_default();
         let is_data_lost = answer.is_new && known.nodes > 0;
@@ -160,7 +160,7 @@ impl Fleet {
         if description.is_some() || is_data_lost {
             known.description = description;
         }
-        if is_data_lost { Heard::DataLost } else { Heard::Counted }
+        if is_data_lost { HeartbeatOutcome::DataLost } else { HeartbeatOutcome::Counted }
     }
 
     /// Takes in how far the store's clock is from ours. `doubt_us` is how long the question took.
@@ -178,7 +178,7 @@ impl Fleet {
     }
 }
 
-impl Shared {
+impl StoreCore {
     /// Sends one heartbeat to every shard.
     pub(super) async fn send_heartbeats(self: &Arc<Self>) {
         let heartbeats = self.servers.shards().into_iter().map(|shard| {
@@ -187,7 +187,7 @@ impl Shared {
         });
         let mut heard = Vec::new();
         for heartbeat in heartbeats.collect::<Vec<_>>() {
-            heard.push(heartbeat.await.unwrap_or(Heard::NoAnswer));
+            heard.push(heartbeat.await.unwrap_or(HeartbeatOutcome::NoAnswer));
         }
         // A shard that lost its slots counts nothing more.
         let shards = self.servers.shards();
@@ -195,11 +195,14 @@ impl Shared {
         self.fleet.shards.lock().retain(|number, _| is_shard(number));
         let number = self.fleet.heartbeats.fetch_add(1, Ordering::Relaxed);
         let is_secret_known = self.places_now().is_some();
-        if !is_secret_known || number.is_multiple_of(SECRET_EVERY) || heard.contains(&Heard::DataLost) {
+        if !is_secret_known
+            || number.is_multiple_of(SECRET_EVERY)
+            || heard.contains(&HeartbeatOutcome::DataLost)
+        {
             self.keep_secret().await;
         }
         self.servers.set_nodes(self.fleet.node_count());
-        let is_counted = heard.iter().any(|heard| *heard != Heard::NoAnswer);
+        let is_counted = heard.iter().any(|heard| *heard != HeartbeatOutcome::NoAnswer);
         if is_counted && self.settings.expected_nodes.is_none() {
             self.census.note(self.fleet.node_count());
             self.book.set_nodes(self.census.nodes());
@@ -207,17 +210,17 @@ impl Shared {
         }
     }
 
-    async fn send_heartbeat(&self, shard: &Shard) -> Heard {
+    async fn send_heartbeat(&self, shard: &RedisShard) -> HeartbeatOutcome {
         let now_us = self.clock.boot_us();
         let description = self.fleet.description_for(shard, now_us);
         let Some(answer) = self.run_heartbeat(shard, description.as_deref()).await else {
-            return Heard::NoAnswer;
+            return HeartbeatOutcome::NoAnswer;
         };
         let heard = self.fleet.note_answer(shard, &answer, description, now_us);
-        if heard == Heard::DataLost {
+        if heard == HeartbeatOutcome::DataLost {
             tracing::warn!(shard = shard.number(), "the store has lost its data; counts begin anew");
         }
-        if heard == Heard::DataLost
+        if heard == HeartbeatOutcome::DataLost
             && let Some(description) = self.fleet.description_for(shard, now_us)
             && let Some(answer) = self.run_heartbeat(shard, Some(&description)).await
         {
@@ -226,7 +229,7 @@ impl Shared {
         heard
     }
 
-    async fn run_heartbeat(&self, shard: &Shard, description: Option<&str>) -> Option<HeartbeatReply> {
+    async fn run_heartbeat(&self, shard: &RedisShard, description: Option<&str>) -> Option<HeartbeatReply> {
         let (sent_us, sent_unix_us) = (self.clock.boot_us(), self.clock.now_us());
         let by_name = self.heartbeat("EVALSHA", &SCRIPT_NAME, shard, description);
         let value = match shard.call_noting_errors(&by_name).await {
@@ -250,7 +253,7 @@ impl Shared {
         Some(answer)
     }
 
-    fn heartbeat(&self, verb: &str, script: &str, shard: &Shard, description: Option<&str>) -> Cmd {
+    fn heartbeat(&self, verb: &str, script: &str, shard: &RedisShard, description: Option<&str>) -> Cmd {
         let (prefix, tag, id) = (&self.settings.prefix, self.servers.own_tag(shard), &self.fleet.id);
         let keys = [
             heartbeat::alive_key(prefix, &tag),
@@ -267,7 +270,7 @@ impl Shared {
 
     /// Whether the clock of `shard` is known, if need be after a heartbeat. A node that has never heard of it would charge by
     /// a clock that the others correct.
-    pub(super) async fn learns_clock(&self, shard: &Shard) -> bool {
+    pub(super) async fn learns_clock(&self, shard: &RedisShard) -> bool {
         if self.given_time.is_some() || shard.clock().is_known() {
             return true;
         }
@@ -282,7 +285,7 @@ impl Shared {
         self.heartbeat_sooner.notify_one();
     }
 
-    fn note_clock(&self, shard: &Shard, change: Option<ClockChange>) {
+    fn note_clock(&self, shard: &RedisShard, change: Option<ClockChange>) {
         let number = shard.number();
         match change {
             Some(ClockChange::Doubted) => self.heartbeat_sooner.notify_one(),
@@ -325,7 +328,7 @@ impl Shared {
 
     /// The nodes that are alive, this one first, as far as shards answer. Reads the description of every node: for
     /// people, never for a decision.
-    pub(super) async fn list_nodes(&self) -> Vec<Node> {
+    pub(super) async fn list_nodes(&self) -> Vec<NodeDescription> {
         let mut by_id = BTreeMap::new();
         for shard in self.servers.shards() {
             match self.list_nodes_at(&shard).await {
@@ -339,7 +342,7 @@ impl Shared {
         std::iter::once(self.fleet.own()).chain(by_id.into_values()).collect()
     }
 
-    async fn list_nodes_at(&self, shard: &Shard) -> Result<Vec<Node>, Failure> {
+    async fn list_nodes_at(&self, shard: &RedisShard) -> Result<Vec<NodeDescription>, Failure> {
         let (prefix, tag) = (&self.settings.prefix, self.servers.own_tag(shard));
         let mut command = redis::cmd("ZRANGE");
         // The last heartbeat of this node has removed the nodes that were silent.
@@ -378,7 +381,7 @@ impl Shared {
 
     /// Waits for a moment whether another node puts the secret into an empty store: it may have been restarted without
     /// its data, and a second secret would be a second count for each client.
-    async fn await_secret(&self, shard: &Arc<Shard>, key: &str) -> Result<Option<FleetSecret>, Failure> {
+    async fn await_secret(&self, shard: &Arc<RedisShard>, key: &str) -> Result<Option<FleetSecret>, Failure> {
         let end = Instant::now() + SECRET_PATIENCE;
         let mut has_told = false;
         loop {

@@ -1,9 +1,9 @@
 //! The store as the engine uses it.
 
-use crate::lease::{Asked, Checked};
-use crate::slots::Slot;
+use crate::in_flight_slots::InFlightSlot;
+use crate::lease::{LeaseCheck, PendingLeaseCheck};
 use crate::take::RedisTake;
-use crate::{Hearing, Shared, Ticket};
+use crate::{StoreCore, VerdictReceiver, VerdictSender};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use tollgate_core::algorithm::LimitStep;
@@ -15,7 +15,7 @@ use tollgate_limiter::{OwnedCharge, SharedSlot, SharedStore, SharedTake, Steps};
 
 /// Implements the engine's seam on the core of a store.
 #[derive(Debug)]
-pub(crate) struct StoreHandle(pub(crate) Arc<Shared>);
+pub(crate) struct StoreHandle(pub(crate) Arc<StoreCore>);
 
 impl SharedStore for StoreHandle {
     fn install(&self, rules: &RuleSet) {
@@ -47,16 +47,16 @@ impl SharedStore for StoreHandle {
             // The store has never been reached: nothing is leased and nothing is known.
             return SharedTake::Pending(Box::new(RedisTake::failed(shared, charges)));
         }
-        let mut receivers: SmallVec<[Hearing; 1]> = SmallVec::new();
+        let mut receivers: SmallVec<[VerdictReceiver; 1]> = SmallVec::new();
         let waiter = || {
-            let (sender, receiver) = Ticket::new();
+            let (sender, receiver) = VerdictSender::new();
             receivers.push(receiver);
             sender
         };
         match shared.book.check(charges, cost, rules, shared.lease_us(), address, waiter) {
-            Checked::Decided(steps) => SharedTake::Decided(steps),
-            Checked::Asked(asked) => {
-                let Asked { steps, reserved, groups, calls } = *asked;
+            LeaseCheck::Decided(steps) => SharedTake::Decided(steps),
+            LeaseCheck::Pending(asked) => {
+                let PendingLeaseCheck { steps, reserved, groups, calls } = *asked;
                 let take = RedisTake::new(shared, charges, steps, reserved, groups, receivers, address);
                 calls.into_iter().for_each(|call| shared.send(call));
                 SharedTake::Pending(Box::new(take))
@@ -73,6 +73,6 @@ impl SharedStore for StoreHandle {
     }
 
     fn slot(&self, address: &StateAddress, number: u64, longest_us: u64) -> Box<dyn SharedSlot> {
-        Box::new(Slot::new(&self.0, Slot::key(address).into(), number, longest_us))
+        Box::new(InFlightSlot::new(&self.0, InFlightSlot::key(address).into(), number, longest_us))
     }
 }

@@ -16,7 +16,7 @@
 //!    the epoch or window of the tokens, and is not repeated if the store may have seen it. Expired tokens are not
 //!    reported: they count as spent.
 //! 4. A request with limits in several calls does not know yet whether it passes. Its calls take their tokens as lent
-//!    (`Take::Tentative`), and its credit is reserved. When all limits have decided, [`Book::resolve`] commits or
+//!    (`TakeMode::Tentative`), and its credit is reserved. When all limits have decided, [`LeaseTable::resolve`] commits or
 //!    releases all of it. What is released is credit; under `strict` rules, and in logs, it is returned.
 //! 5. Never leased: logs, and rules that are `strict` or queue.
 //! 6. Credit of a limit whose numbers have changed is returned, not spent; or dropped, if its windows have another
@@ -54,9 +54,12 @@
 //! is full but for them, so that its refill waits, and if they are more than this node's part of a hundredth of the
 //! capacity.
 
-mod book;
 mod credit;
-mod memory;
-mod pace;
+mod last_reply;
+mod request_rate;
+mod table;
 
-pub use book::{Asked, Book, Call, Checked, FlightId, Reserved, Settings, Verdict, Waiter};
+pub use table::{
+    LeaseCheck, LeaseSettings, LeaseTable, PendingGroupId, PendingLeaseCheck, ReservedTokens, StoreCall,
+    Verdict, Waiter,
+};

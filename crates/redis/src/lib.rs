@@ -7,31 +7,31 @@
 //! [`fleet`] counts the nodes that share the store; the [`census`] keeps that count on disk.
 
 mod breaker;
-mod census;
+mod connection;
 mod dispatch;
 mod errors;
 mod fleet;
 mod handle;
-mod lane;
+mod in_flight_slots;
 pub mod lease;
-mod link;
+mod node_count;
 pub mod permissions;
 mod self_test;
 mod servers;
 mod shard;
 mod shard_clock;
-mod slots;
+mod shard_queue;
 mod store;
 mod take;
-mod ticket;
 mod url;
+mod verdict_channel;
 
+pub use connection::OpenError;
 pub use errors::StoreErrorKind;
-pub use fleet::{Node, NodeAddress};
-pub use link::OpenError;
+pub use fleet::{NodeAddress, NodeDescription};
 pub use shard_clock::{ClockChange, ShardClock};
 pub use store::{RedisSettings, RedisStore, ShardState};
 pub use url::{StoreUrl, StoreUrlError};
 
-pub(crate) use store::Shared;
-pub(crate) use ticket::{Hearing, Ticket};
+pub(crate) use store::StoreCore;
+pub(crate) use verdict_channel::{VerdictReceiver, VerdictSender};

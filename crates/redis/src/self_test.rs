@@ -4,8 +4,8 @@
 //! A command that is refused is named: a script does not tell which of its commands it was. Everything goes in one
 //! round trip.
 
-use super::link::{DialError, Failure, Link, OpenError, Role};
-use super::url::Address;
+use super::connection::{DialError, Failure, OpenError, RedisConnection, ServerRole};
+use super::url::ServerAddress;
 use redis::{Cmd, Value, cmd};
 use smallvec::SmallVec;
 use tollgate_core::algorithm::{Algorithm, concurrency};
@@ -20,7 +20,7 @@ const LIVES_MS: u64 = 5_000;
 
 /// Where a self-test puts its keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Tags {
+pub(super) struct KeyTags {
     /// A slot of the shard.
     pub(super) own: String,
     /// Another slot of the shard; none if it has only one, or is no shard of a Cluster.
@@ -29,7 +29,7 @@ pub(super) struct Tags {
 
 /// What a server that can be used is like.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct SelfTestReport {
     /// Whether one script call may touch several slots, in a Cluster; none if that could not be found out.
     pub(super) crosses_slots: Option<bool>,
     /// Errors that are no fault of the settings, such as memory that is full: they may be gone in a moment.
@@ -40,7 +40,7 @@ pub(super) struct Found {
 
 /// What one command of a self-test is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum TestStep {
     /// To see whether this command is permitted.
     Probe(&'static str),
     /// To run a script as it will be run.
@@ -53,12 +53,12 @@ enum Step {
 
 /// Tests the server behind `link`, with keys that begin with `prefix`.
 pub(super) async fn run(
-    link: &Link,
-    role: Role,
-    address: &Address,
+    link: &RedisConnection,
+    role: ServerRole,
+    address: &ServerAddress,
     prefix: &str,
-    tags: &Tags,
-) -> Result<Found, DialError> {
+    tags: &KeyTags,
+) -> Result<SelfTestReport, DialError> {
     let address = address.to_string();
     let steps = steps(role, prefix, tags);
     let mut pipeline = redis::pipe();
@@ -69,17 +69,17 @@ pub(super) async fn run(
     let answers = link.send_all(&pipeline, steps.len()).await.map_err(lost)?;
     let answers: Vec<_> = steps.iter().map(|(step, _)| *step).zip(answers).collect();
     judge(&answers).map_err(|refusal| match refusal {
-        Refusal::Denied(denied) => denied.error(&address, prefix),
-        Refusal::Script(script, text) => DialError::Refused(OpenError {
+        SelfTestError::MissingPermissions(denied) => denied.error(&address, prefix),
+        SelfTestError::Script(script, text) => DialError::Refused(OpenError {
             address: address.clone(),
             problem: format!("the {script} script fails: {text}"),
             hint: "Tollgate needs Redis 6.2 or later, or Valkey 7.2 or later, with Lua scripts".to_owned(),
         }),
-        Refusal::NotReady(failure) => DialError::NotReady(failure.to_string()),
+        SelfTestError::NotReady(failure) => DialError::NotReady(failure.to_string()),
     })
 }
 
-fn steps(role: Role, prefix: &str, tags: &Tags) -> Vec<(Step, Cmd)> {
+fn steps(role: ServerRole, prefix: &str, tags: &KeyTags) -> Vec<(TestStep, Cmd)> {
     let key = |kind: &str| format!("{prefix}selftest:{{{}}}:{kind}", tags.own);
     let probe = |(name, words): (&'static str, String)| {
         let mut words = words.split(' ');
@@ -87,14 +87,14 @@ fn steps(role: Role, prefix: &str, tags: &Tags) -> Vec<(Step, Cmd)> {
         words.for_each(|word| {
             command.arg(word);
         });
-        (Step::Probe(name), command)
+        (TestStep::Probe(name), command)
     };
     let mut steps: Vec<_> = probes(role, &key).into_iter().map(probe).collect();
 
     let client = key("client");
     let ask = ask_for_everything();
     for by_name in [false, true] {
-        steps.push((Step::Script("limit"), limit_script(by_name, &client, &ask)));
+        steps.push((TestStep::Script("limit"), limit_script(by_name, &client, &ask)));
     }
     let places = key("places");
     for args in [
@@ -104,7 +104,7 @@ fn steps(role: Role, prefix: &str, tags: &Tags) -> Vec<(Step, Cmd)> {
     ] {
         let mut command = cmd("EVAL");
         command.arg(concurrency::SCRIPT).arg(1).arg(&places).arg(args);
-        steps.push((Step::Script("concurrency"), command));
+        steps.push((TestStep::Script("concurrency"), command));
     }
     let nodes = [key("nodes"), key("node"), key("clock"), key("corrected")];
     // With a vote, so that the part for clocks that stepped runs; and without one.
@@ -112,7 +112,7 @@ fn steps(role: Role, prefix: &str, tags: &Tags) -> Vec<(Step, Cmd)> {
         let arguments = heartbeat::arguments("self", 1, vote_us, Some("{}"));
         let mut heartbeat = cmd("EVAL");
         heartbeat.arg(heartbeat::SCRIPT).arg(nodes.len()).arg(&nodes).arg(arguments);
-        steps.push((Step::Script("heartbeat"), heartbeat));
+        steps.push((TestStep::Script("heartbeat"), heartbeat));
     }
 
     let mut leftovers: Vec<Vec<u8>> =
@@ -120,19 +120,19 @@ fn steps(role: Role, prefix: &str, tags: &Tags) -> Vec<(Step, Cmd)> {
             .map(|kind| key(kind).into_bytes())
             .to_vec();
     leftovers.extend(script::log_keys(client.as_bytes(), &ask));
-    if let (Role::Node, Some(other)) = (role, &tags.other) {
+    if let (ServerRole::ClusterNode, Some(other)) = (role, &tags.other) {
         let other = format!("{prefix}selftest:{{{other}}}:client");
-        steps.push((Step::CrossSlots, cross_slots(&client, &other, &ask)));
+        steps.push((TestStep::CrossSlots, cross_slots(&client, &other, &ask)));
         let others = std::iter::once(other.clone().into_bytes());
         let others: Vec<_> = others.chain(script::log_keys(other.as_bytes(), &ask)).collect();
-        steps.push((Step::Cleanup, cmd("DEL").arg(others).take()));
+        steps.push((TestStep::Cleanup, cmd("DEL").arg(others).take()));
     }
-    steps.push((Step::Cleanup, cmd("DEL").arg(leftovers).take()));
+    steps.push((TestStep::Cleanup, cmd("DEL").arg(leftovers).take()));
     steps
 }
 
 /// Each permission, and a command that needs it.
-fn probes(role: Role, key: &dyn Fn(&str) -> String) -> Vec<(&'static str, String)> {
+fn probes(role: ServerRole, key: &dyn Fn(&str) -> String) -> Vec<(&'static str, String)> {
     let (string, hash, list, set) = (key("string"), key("hash"), key("list"), key("set"));
     let mut probes = vec![
         ("ping", "PING".to_owned()),
@@ -169,7 +169,7 @@ fn probes(role: Role, key: &dyn Fn(&str) -> String) -> Vec<(&'static str, String
         ("zremrangebyscore", format!("ZREMRANGEBYSCORE {set} -inf 1")),
         ("del", format!("DEL {string} {hash} {list} {set}")),
     ];
-    if role == Role::Node {
+    if role == ServerRole::ClusterNode {
         probes.push(("cluster|slots", "CLUSTER SLOTS".to_owned()));
         // It is about the command behind it alone.
         probes.push(("asking", "ASKING".to_owned()));
@@ -217,8 +217,8 @@ fn cross_slots(client: &str, other: &str, ask: &ScriptCall) -> Cmd {
 
 /// Why a server cannot be used.
 #[derive(Debug, PartialEq, Eq)]
-enum Refusal {
-    Denied(Denied),
+enum SelfTestError {
+    MissingPermissions(MissingPermissions),
     /// Which script, and what the server said.
     Script(&'static str, String),
     NotReady(Failure),
@@ -226,14 +226,14 @@ enum Refusal {
 
 /// What the user lacks.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Denied {
+struct MissingPermissions {
     commands: Vec<&'static str>,
     keys: bool,
     /// What the server said first.
     text: String,
 }
 
-impl Denied {
+impl MissingPermissions {
     fn error(&self, address: &str, prefix: &str) -> DialError {
         let (mut lacks, mut grants) = (Vec::new(), Vec::new());
         if !self.commands.is_empty() {
@@ -256,45 +256,48 @@ impl Denied {
 }
 
 /// What the answers say of the server.
-fn judge(answers: &[(Step, Result<Value, Failure>)]) -> Result<Found, Refusal> {
-    let mut denied: Option<Denied> = None;
-    let mut found = Found::default();
+fn judge(answers: &[(TestStep, Result<Value, Failure>)]) -> Result<SelfTestReport, SelfTestError> {
+    let mut denied: Option<MissingPermissions> = None;
+    let mut found = SelfTestReport::default();
     for (step, answer) in answers {
         let Some(failure) = failure_in(answer) else {
-            if *step == Step::CrossSlots {
+            if *step == TestStep::CrossSlots {
                 found.crosses_slots = Some(true);
             }
             continue;
         };
         match (step, failure) {
             (_, Failure::NoScript) => {}
-            (Step::CrossSlots, Failure::Other(text)) => {
+            (TestStep::CrossSlots, Failure::Other(text)) => {
                 tracing::debug!(text, "this server refuses scripts on several slots");
                 found.crosses_slots = Some(false);
             }
-            (Step::CrossSlots, Failure::NoPermission(_)) => found.crosses_slots = Some(false),
+            (TestStep::CrossSlots, Failure::NoPermission(_)) => found.crosses_slots = Some(false),
             (step, Failure::NoPermission(text)) => {
-                let denied = denied.get_or_insert_with(|| Denied { text: text.clone(), ..Denied::default() });
+                let denied = denied.get_or_insert_with(|| MissingPermissions {
+                    text: text.clone(),
+                    ..MissingPermissions::default()
+                });
                 match step {
                     _ if is_about_keys(&text) => denied.keys = true,
-                    Step::Probe(name) if !denied.commands.contains(name) => denied.commands.push(name),
+                    TestStep::Probe(name) if !denied.commands.contains(name) => denied.commands.push(name),
                     _ => {}
                 }
             }
             (_, failure @ (Failure::ReadOnly | Failure::Loading | Failure::Busy | Failure::ClusterDown)) => {
-                return Err(Refusal::NotReady(failure));
+                return Err(SelfTestError::NotReady(failure));
             }
-            (Step::Script(script), Failure::Other(text)) => {
+            (TestStep::Script(script), Failure::Other(text)) => {
                 // A permission that is missing explains it.
                 if denied.is_none() {
-                    return Err(Refusal::Script(script, text));
+                    return Err(SelfTestError::Script(script, text));
                 }
             }
             // Permissions are looked at before slots, so at least those are known.
             (_, Failure::Moved { .. } | Failure::Ask { .. } | Failure::TryAgain | Failure::SlotNotServed) => {
                 found.is_partial = true;
             }
-            (Step::Probe(_) | Step::Cleanup, Failure::Other(_)) => {}
+            (TestStep::Probe(_) | TestStep::Cleanup, Failure::Other(_)) => {}
             (_, failure) => {
                 if !found.failures.contains(&failure) {
                     found.failures.push(failure);
@@ -303,7 +306,7 @@ fn judge(answers: &[(Step, Result<Value, Failure>)]) -> Result<Found, Refusal> {
         }
     }
     match denied {
-        Some(denied) => Err(Refusal::Denied(denied)),
+        Some(denied) => Err(SelfTestError::MissingPermissions(denied)),
         None => Ok(found),
     }
 }
@@ -338,20 +341,20 @@ mod tests {
     fn every_permission_is_probed() {
         let probed =
             |role| probes(role, &str::to_owned).into_iter().map(|(name, _)| name).collect::<BTreeSet<_>>();
-        assert_eq!(probed(Role::Single), COMMANDS.into_iter().collect());
-        assert_eq!(probed(Role::Node), COMMANDS.into_iter().chain(CLUSTER_COMMANDS).collect());
+        assert_eq!(probed(ServerRole::Primary), COMMANDS.into_iter().collect());
+        assert_eq!(probed(ServerRole::ClusterNode), COMMANDS.into_iter().chain(CLUSTER_COMMANDS).collect());
     }
 
     #[test]
     fn every_key_begins_with_the_prefix_and_is_deleted() {
-        let tags = Tags { own: "1".to_owned(), other: Some("2".to_owned()) };
+        let tags = KeyTags { own: "1".to_owned(), other: Some("2".to_owned()) };
         let (mut keys, mut deleted) = (BTreeSet::new(), BTreeSet::new());
-        for (step, command) in steps(Role::Node, "mine:", &tags) {
+        for (step, command) in steps(ServerRole::ClusterNode, "mine:", &tags) {
             for arg in command.args_iter() {
                 let redis::Arg::Simple(arg) = arg else { continue };
                 if arg.windows(9).any(|part| part == b"selftest:") {
                     assert!(arg.starts_with(b"mine:selftest:{"), "{:?}", String::from_utf8_lossy(arg));
-                    if step == Step::Cleanup {
+                    if step == TestStep::Cleanup {
                         deleted.insert(arg.to_vec())
                     } else {
                         keys.insert(arg.to_vec())
@@ -367,32 +370,43 @@ mod tests {
     fn answers_are_judged() {
         let no = |text: &str| Err(Failure::of_text(text));
         let client = |text: &str| Ok(Value::Array(vec![Value::BulkString(text.as_bytes().to_vec())]));
-        let script = Step::Script("limit");
+        let script = TestStep::Script("limit");
         let moved = Err(Failure::Moved { slot: 1, address: "h:1".to_owned() });
 
         let found =
-            judge(&[(script, client("+")), (Step::CrossSlots, client("+")), (Step::Cleanup, moved)]).unwrap();
+            judge(&[(script, client("+")), (TestStep::CrossSlots, client("+")), (TestStep::Cleanup, moved)])
+                .unwrap();
         assert!(found.failures.is_empty() && found.is_partial);
         assert_eq!(found.crosses_slots, Some(true));
         for refused in [no("ERR Unexpected flag in script shebang"), client("-ERR undeclared key")] {
-            assert_eq!(judge(&[(Step::CrossSlots, refused)]).unwrap().crosses_slots, Some(false));
+            assert_eq!(judge(&[(TestStep::CrossSlots, refused)]).unwrap().crosses_slots, Some(false));
         }
-        let full =
-            judge(&[(Step::Probe("set"), no("OOM full")), (Step::CrossSlots, no("OOM full"))]).unwrap();
+        let full = judge(&[(TestStep::Probe("set"), no("OOM full")), (TestStep::CrossSlots, no("OOM full"))])
+            .unwrap();
         assert_eq!((full.failures.len(), full.crosses_slots), (1, None));
 
         let refusal = judge(&[(script, no("ERR unknown command 'LSET'"))]).unwrap_err();
-        assert_eq!(refusal, Refusal::Script("limit", "ERR unknown command 'LSET'".to_owned()));
-        let refusal = judge(&[(Step::Probe("set"), Err(Failure::ReadOnly))]).unwrap_err();
-        assert_eq!(refusal, Refusal::NotReady(Failure::ReadOnly));
+        assert_eq!(refusal, SelfTestError::Script("limit", "ERR unknown command 'LSET'".to_owned()));
+        let refusal = judge(&[(TestStep::Probe("set"), Err(Failure::ReadOnly))]).unwrap_err();
+        assert_eq!(refusal, SelfTestError::NotReady(Failure::ReadOnly));
 
         let denied = "NOPERM this user has no permissions to run the 'zadd' command";
-        let answers =
-            [(Step::Probe("zadd"), no(denied)), (Step::Probe("zadd"), no(denied)), (script, no(denied))];
-        let Refusal::Denied(found) = judge(&answers).unwrap_err() else { panic!("it is denied") };
-        assert_eq!(found, Denied { commands: vec!["zadd"], keys: false, text: denied.to_owned() });
-        let answers = [(Step::Probe("zadd"), no("NOPERM No permissions to access a key"))];
-        let Refusal::Denied(found) = judge(&answers).unwrap_err() else { panic!("it is denied") };
+        let answers = [
+            (TestStep::Probe("zadd"), no(denied)),
+            (TestStep::Probe("zadd"), no(denied)),
+            (script, no(denied)),
+        ];
+        let SelfTestError::MissingPermissions(found) = judge(&answers).unwrap_err() else {
+            panic!("it is denied")
+        };
+        assert_eq!(
+            found,
+            MissingPermissions { commands: vec!["zadd"], keys: false, text: denied.to_owned() }
+        );
+        let answers = [(TestStep::Probe("zadd"), no("NOPERM No permissions to access a key"))];
+        let SelfTestError::MissingPermissions(found) = judge(&answers).unwrap_err() else {
+            panic!("it is denied")
+        };
         assert!(found.keys && found.commands.is_empty());
     }
 }

@@ -1,24 +1,24 @@
 //! Who serves which key, now: one server, the primary that Sentinels name, or the nodes of a Cluster.
 //!
-//! The answer is a [`Map`], swapped whole. One task keeps it true: it looks again when a shard fails, when
+//! The answer is a [`SlotMap`], swapped whole. One task keeps it true: it looks again when a shard fails, when
 //! a server says that a slot moved, and every now and then; and it never relies on the server that fails.
 //! (The client library's own router waits for a frozen primary to answer; this one asks the others.)
 
 mod cluster;
-mod map;
 mod sentinel;
+mod slot_map;
 #[cfg(test)]
 mod tests;
 
+use super::connection::{DialError, Dialer, Failure, OpenError, RedisConnection, ServerRole};
 use super::errors::{StoreErrorKind, StoreErrors};
-use super::link::{DialError, Dialer, Failure, Link, OpenError, Role};
-use super::shard::{Common, Hook, Shard, log_change, supervise};
-use super::url::{Address, Kind, StoreUrl};
+use super::shard::{RedisShard, ShardContext, ShardHook, log_change, supervise};
+use super::url::{ServerAddress, StoreKind, StoreUrl};
 use arc_swap::ArcSwap;
-use cluster::Cluster;
-use map::Map;
+use cluster::ClusterDiscovery;
 use parking_lot::Mutex;
-use sentinel::Sentinel;
+use sentinel::SentinelDiscovery;
+use slot_map::SlotMap;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
@@ -33,7 +33,7 @@ const LOOK_WHEN_DOWN: Duration = Duration::from_millis(200);
 const LOOK_AT_MOST: Duration = Duration::from_millis(100);
 
 /// How to talk to the servers.
-pub(crate) struct Settings {
+pub(crate) struct ServerSettings {
     /// For each call.
     pub(crate) timeout: Duration,
     /// For a new connection, from the first packet to the last check.
@@ -41,10 +41,10 @@ pub(crate) struct Settings {
     /// How keys begin, also those of the self-test.
     pub(crate) prefix: String,
     /// Hears when a shard degrades and when it is back; without one, there is a line in the log.
-    pub(crate) hook: Option<Box<Hook>>,
+    pub(crate) hook: Option<Box<ShardHook>>,
 }
 
-impl Default for Settings {
+impl Default for ServerSettings {
     fn default() -> Self {
         let (timeout, connect_timeout) = (Duration::from_millis(50), Duration::from_millis(500));
         Self { timeout, connect_timeout, prefix: "tg:".to_owned(), hook: None }
@@ -54,12 +54,12 @@ impl Default for Settings {
 /// See the module.
 pub(crate) struct Servers {
     url: StoreUrl,
-    common: Arc<Common>,
-    map: ArcSwap<Map>,
+    common: Arc<ShardContext>,
+    map: ArcSwap<SlotMap>,
     discovery: Discovery,
     next_number: AtomicU32,
     /// Servers that have no slots yet, and are getting their first.
-    newcomers: Mutex<BTreeMap<Address, Arc<Link>>>,
+    newcomers: Mutex<BTreeMap<ServerAddress, Arc<RedisConnection>>>,
     /// Not before the first connections are made: those are looked at here.
     is_supervised: AtomicBool,
     tasks: Mutex<Vec<JoinHandle<()>>>,
@@ -69,16 +69,16 @@ pub(crate) struct Servers {
 enum Discovery {
     /// It is known.
     Fixed,
-    Sentinel(Sentinel),
-    Cluster(Cluster),
+    Sentinel(SentinelDiscovery),
+    Cluster(ClusterDiscovery),
 }
 
 impl Servers {
     /// Connects. That nobody answers is no error: it is tried on and on, and the shards are open meanwhile.
     /// Who answers and will not have us is one. Needs a tokio runtime, here and as long as it lives.
-    pub(crate) async fn open(url: &StoreUrl, settings: Settings) -> Result<Arc<Self>, OpenError> {
-        let role = if url.kind == Kind::Cluster { Role::Node } else { Role::Single };
-        let common = Arc::new(Common {
+    pub(crate) async fn open(url: &StoreUrl, settings: ServerSettings) -> Result<Arc<Self>, OpenError> {
+        let role = if url.kind == StoreKind::Cluster { ServerRole::ClusterNode } else { ServerRole::Primary };
+        let common = Arc::new(ShardContext {
             nodes: AtomicU32::new(1),
             dialer: Dialer::new(url, role, settings.connect_timeout)?,
             timeout: settings.timeout,
@@ -92,22 +92,22 @@ impl Servers {
             refuses_cross_slots: AtomicBool::new(false),
         });
         let discovery = match &url.kind {
-            Kind::Standalone => Discovery::Fixed,
-            Kind::Sentinel(name) => {
-                let dialer = Dialer::new(url, Role::Sentinel, settings.connect_timeout)?;
-                Discovery::Sentinel(Sentinel::new(name, &url.addresses, dialer))
+            StoreKind::Standalone => Discovery::Fixed,
+            StoreKind::Sentinel(name) => {
+                let dialer = Dialer::new(url, ServerRole::Sentinel, settings.connect_timeout)?;
+                Discovery::Sentinel(SentinelDiscovery::new(name, &url.addresses, dialer))
             }
-            Kind::Cluster => Discovery::Cluster(Cluster::new(&url.addresses)),
+            StoreKind::Cluster => Discovery::Cluster(ClusterDiscovery::new(&url.addresses)),
         };
         let known = match discovery {
             Discovery::Fixed => url.addresses.first().cloned(),
             _ => None,
         };
-        let first = Shard::new(0, Arc::clone(&common), known);
+        let first = RedisShard::new(0, Arc::clone(&common), known);
         let servers = Arc::new(Self {
             url: url.clone(),
             common,
-            map: ArcSwap::from_pointee(Map::single(Arc::clone(&first))),
+            map: ArcSwap::from_pointee(SlotMap::single(Arc::clone(&first))),
             discovery,
             next_number: AtomicU32::new(1),
             newcomers: Mutex::default(),
@@ -127,7 +127,7 @@ impl Servers {
     }
 
     /// How the servers are arranged.
-    pub(crate) fn kind(&self) -> &Kind {
+    pub(crate) fn kind(&self) -> &StoreKind {
         &self.url.kind
     }
 
@@ -137,33 +137,33 @@ impl Servers {
     }
 
     /// Who serves `key`.
-    pub(crate) fn shard_of(&self, key: &[u8]) -> Arc<Shard> {
+    pub(crate) fn shard_of(&self, key: &[u8]) -> Arc<RedisShard> {
         Arc::clone(self.map.load().shard_of(key))
     }
 
     /// All shards.
-    pub(crate) fn shards(&self) -> Vec<Arc<Shard>> {
+    pub(crate) fn shards(&self) -> Vec<Arc<RedisShard>> {
         self.map.load().shards().to_vec()
     }
 
-    /// The shard whose primary is at `address`, as [`Failure::Moved`](super::link::Failure::Moved) and
+    /// The shard whose primary is at `address`, as [`Failure::Moved`](super::connection::Failure::Moved) and
     /// `Ask` name it; `asked` is who said so.
-    pub(crate) fn shard_at(&self, address: &str, asked: &Shard) -> Option<Arc<Shard>> {
+    pub(crate) fn shard_at(&self, address: &str, asked: &RedisShard) -> Option<Arc<RedisShard>> {
         let address = self.address_of(address, asked)?;
         self.shards().into_iter().find(|shard| shard.address().is_some_and(|known| *known == address))
     }
 
     /// What [`shard_at`](Self::shard_at) reads.
-    pub(crate) fn address_of(&self, address: &str, asked: &Shard) -> Option<Address> {
+    pub(crate) fn address_of(&self, address: &str, asked: &RedisShard) -> Option<ServerAddress> {
         let asked = asked.address()?;
         match address.strip_prefix(':') {
-            Some(port) => Some(Address::Tcp(cluster::host(&asked).to_owned(), port.parse().ok()?)),
+            Some(port) => Some(ServerAddress::Tcp(cluster::host(&asked).to_owned(), port.parse().ok()?)),
             None => cluster::address(address),
         }
     }
 
     /// A link to a server that is no shard yet: its first slots are on their way to it, or have just arrived.
-    pub(crate) async fn newcomer(&self, address: &Address) -> Result<Arc<Link>, Failure> {
+    pub(crate) async fn newcomer(&self, address: &ServerAddress) -> Result<Arc<RedisConnection>, Failure> {
         if let Some(link) = self.newcomers.lock().get(address).filter(|link| !link.is_closed()) {
             return Ok(Arc::clone(link));
         }
@@ -184,7 +184,7 @@ impl Servers {
     }
 
     /// A short text whose slot `shard` serves: `{text}` in a key brings it there. Empty if it serves none.
-    pub(crate) fn own_tag(&self, shard: &Shard) -> String {
+    pub(crate) fn own_tag(&self, shard: &RedisShard) -> String {
         self.map.load().own_tag(shard)
     }
 
@@ -232,15 +232,15 @@ impl Servers {
 
     /// Connects to servers that were added to the Cluster, so that no call finds their shard without a link. After a
     /// failover the shard is moved at once: its old link serves nothing any more.
-    async fn connect_newcomers(&self, map: &Map, topology: &[cluster::Primary]) {
-        let is_listed = |shard: &Arc<Shard>| {
+    async fn connect_newcomers(&self, map: &SlotMap, topology: &[cluster::ClusterPrimary]) {
+        let is_listed = |shard: &Arc<RedisShard>| {
             let address = shard.address();
             address.is_some_and(|known| topology.iter().any(|primary| primary.address == *known))
         };
         if !self.is_supervised.load(Ordering::Acquire) || !map.shards().iter().all(is_listed) {
             return;
         }
-        let is_known = |address: &Address| {
+        let is_known = |address: &ServerAddress| {
             map.shards().iter().any(|shard| shard.address().is_some_and(|known| *known == *address))
         };
         let added = topology.iter().map(|primary| &primary.address).filter(|address| !is_known(address));
@@ -253,12 +253,12 @@ impl Servers {
         let _ = timeout(self.common.dialer.within(), connecting).await;
     }
 
-    fn apply(&self, old: &Map, topology: Vec<cluster::Primary>) {
+    fn apply(&self, old: &SlotMap, topology: Vec<cluster::ClusterPrimary>) {
         let mut created = Vec::new();
         let new = old.changed(topology, |address| {
             let number = self.next_number.fetch_add(1, Ordering::Relaxed);
             let known = self.newcomers.lock().remove(&address);
-            let shard = Shard::new(number, Arc::clone(&self.common), Some(address));
+            let shard = RedisShard::new(number, Arc::clone(&self.common), Some(address));
             // So that nobody finds it without a link.
             if let Some(link) = known.filter(|link| !link.is_closed()) {
                 shard.adopt(&link);
@@ -335,7 +335,7 @@ impl Drop for Servers {
 }
 
 /// Keeps the map true as long as the servers are wanted.
-async fn follow(servers: Weak<Servers>, common: Arc<Common>) {
+async fn follow(servers: Weak<Servers>, common: Arc<ShardContext>) {
     let mut complaint = String::new();
     loop {
         let Some(pause) = servers.upgrade().map(|servers| servers.pause()) else { return };

@@ -8,12 +8,12 @@ mod supervisor;
 
 pub(super) use supervisor::supervise;
 
-use super::breaker::{Breaker, State, Turn};
+use super::breaker::{Breaker, BreakerState, BreakerTransition};
+use super::connection::{DialError, Dialer, Failure, RedisConnection, monotonic_us};
 use super::errors::{StoreErrorKind, StoreErrors};
-use super::link::{DialError, Dialer, Failure, Link, monotonic_us};
-use super::self_test::{self, Tags};
+use super::self_test::{self, KeyTags};
 use super::shard_clock::ShardClock;
-use super::url::Address;
+use super::url::ServerAddress;
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use redis::{Cmd, Value};
@@ -33,19 +33,19 @@ const MOST_TESTED: usize = 1024;
 
 /// What happened to a shard as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Change {
+pub(crate) enum ShardChange {
     /// Its keys are decided without it from now on.
     Degraded,
     /// It answers again.
     Restored,
 }
 
-/// Hears of every [`Change`]: the shard, what changed, since when things failed, and how often they did.
-pub(crate) type Hook = dyn Fn(&Shard, Change, Duration, u32) + Send + Sync;
+/// Hears of every [`ShardChange`]: the shard, what changed, since when things failed, and how often they did.
+pub(crate) type ShardHook = dyn Fn(&RedisShard, ShardChange, Duration, u32) + Send + Sync;
 
-/// How a call fared, for [`Shard::report`].
+/// How a call fared, for [`RedisShard::report`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum CallOutcome {
     /// An answer came.
     Answered,
     /// None came in time.
@@ -54,7 +54,7 @@ pub(crate) enum Outcome {
 
 /// What is counted of a shard; only ever grows.
 #[derive(Debug, Default)]
-pub(crate) struct Counters {
+pub(crate) struct ShardCounters {
     /// The breaker opened.
     pub(crate) opened: AtomicU64,
     /// The breaker closed again.
@@ -66,11 +66,11 @@ pub(crate) struct Counters {
 }
 
 /// What all shards of a store have in common.
-pub(crate) struct Common {
+pub(crate) struct ShardContext {
     pub(crate) dialer: Dialer,
     /// For each call.
     pub(crate) timeout: Duration,
-    pub(crate) hook: Box<Hook>,
+    pub(crate) hook: Box<ShardHook>,
     /// How many nodes share the store.
     pub(crate) nodes: AtomicU32,
     /// Asks for a new look at who serves what.
@@ -80,23 +80,23 @@ pub(crate) struct Common {
     /// What the servers answered that is no answer.
     pub(crate) errors: StoreErrors,
     /// The servers that passed the self-test.
-    pub(crate) tested: Mutex<BTreeSet<Address>>,
+    pub(crate) tested: Mutex<BTreeSet<ServerAddress>>,
     /// A server was found that refuses scripts on several slots.
     pub(crate) refuses_cross_slots: AtomicBool,
 }
 
 /// See the module.
-pub(crate) struct Shard {
+pub(crate) struct RedisShard {
     number: u32,
-    common: Arc<Common>,
+    common: Arc<ShardContext>,
     /// Nothing while nobody knows where the primary is.
-    address: ArcSwapOption<Address>,
-    link: ArcSwapOption<Link>,
+    address: ArcSwapOption<ServerAddress>,
+    link: ArcSwapOption<RedisConnection>,
     /// Where the self-test puts its keys.
-    tags: ArcSwapOption<Tags>,
+    tags: ArcSwapOption<KeyTags>,
     breaker: Breaker,
     clock: ShardClock,
-    counters: Counters,
+    counters: ShardCounters,
     /// When the server last answered.
     answered_us: AtomicU64,
     is_retired: AtomicBool,
@@ -104,8 +104,8 @@ pub(crate) struct Shard {
     wake: Notify,
 }
 
-impl Shard {
-    pub(super) fn new(number: u32, common: Arc<Common>, address: Option<Address>) -> Arc<Self> {
+impl RedisShard {
+    pub(super) fn new(number: u32, common: Arc<ShardContext>, address: Option<ServerAddress>) -> Arc<Self> {
         Arc::new(Self {
             number,
             common,
@@ -114,7 +114,7 @@ impl Shard {
             tags: ArcSwapOption::empty(),
             breaker: Breaker::new(),
             clock: ShardClock::default(),
-            counters: Counters::default(),
+            counters: ShardCounters::default(),
             answered_us: AtomicU64::new(0),
             is_retired: AtomicBool::new(false),
             wake: Notify::new(),
@@ -127,7 +127,7 @@ impl Shard {
     }
 
     /// Where its primary is, as far as known.
-    pub(crate) fn address(&self) -> Option<Arc<Address>> {
+    pub(crate) fn address(&self) -> Option<Arc<ServerAddress>> {
         self.address.load_full()
     }
 
@@ -138,7 +138,7 @@ impl Shard {
     }
 
     /// What its breaker does.
-    pub(crate) fn state(&self) -> State {
+    pub(crate) fn state(&self) -> BreakerState {
         self.breaker.state()
     }
 
@@ -148,7 +148,7 @@ impl Shard {
     }
 
     /// What was counted.
-    pub(crate) fn counters(&self) -> &Counters {
+    pub(crate) fn counters(&self) -> &ShardCounters {
         &self.counters
     }
 
@@ -198,12 +198,12 @@ impl Shard {
         self.call(command).await.inspect_err(|failure| self.note_error(failure))
     }
 
-    pub(super) fn set_tags(&self, tags: Tags) {
+    pub(super) fn set_tags(&self, tags: KeyTags) {
         self.tags.store(Some(Arc::new(tags)));
     }
 
     /// Connects to the primary at `address`. The first time, everything that will be needed of it is tried.
-    pub(super) async fn dial(&self, address: &Address) -> Result<Link, DialError> {
+    pub(super) async fn dial(&self, address: &ServerAddress) -> Result<RedisConnection, DialError> {
         let common = &self.common;
         let link = common.dialer.dial_primary(address).await?;
         let tags = self.tags.load_full();
@@ -239,7 +239,7 @@ impl Shard {
                 result
             }
             Err(_) => {
-                self.report(Outcome::TimedOut);
+                self.report(CallOutcome::TimedOut);
                 Err(Failure::Lost)
             }
         }
@@ -282,7 +282,7 @@ impl Shard {
         }
     }
 
-    fn usable_link(&self) -> Result<Arc<Link>, Failure> {
+    fn usable_link(&self) -> Result<Arc<RedisConnection>, Failure> {
         if self.breaker.is_open() {
             return Err(Failure::Unavailable);
         }
@@ -291,13 +291,13 @@ impl Shard {
 
     /// Says how a call fared; needed for what the shard did not see itself, such as a wait that somebody
     /// else ended.
-    pub(crate) fn report(&self, outcome: Outcome) {
+    pub(crate) fn report(&self, outcome: CallOutcome) {
         match outcome {
-            Outcome::Answered => {
+            CallOutcome::Answered => {
                 self.answered_us.store(monotonic_us(), Ordering::Relaxed);
                 self.breaker.succeeded();
             }
-            Outcome::TimedOut => {
+            CallOutcome::TimedOut => {
                 self.counters.timeouts.fetch_add(1, Ordering::Relaxed);
                 self.failed();
             }
@@ -305,7 +305,7 @@ impl Shard {
     }
 
     /// Draws the consequences of a call's end.
-    fn learn(&self, link: &Arc<Link>, result: &Result<Value, Failure>) {
+    fn learn(&self, link: &Arc<RedisConnection>, result: &Result<Value, Failure>) {
         match result {
             Err(Failure::Unavailable) => {}
             // Many calls are lost with one link, and that is one failure: the supervisor's to count.
@@ -318,10 +318,10 @@ impl Shard {
             }
             Err(failure) if failure.is_outage() => self.failed(),
             Err(Failure::Moved { .. }) => {
-                self.report(Outcome::Answered);
+                self.report(CallOutcome::Answered);
                 self.common.look_again.notify_one();
             }
-            Ok(_) | Err(_) => self.report(Outcome::Answered),
+            Ok(_) | Err(_) => self.report(CallOutcome::Answered),
         }
     }
 
@@ -333,29 +333,29 @@ impl Shard {
 
     /// What follows when the breaker opened: the link goes, whose silence may never end, and a new look is
     /// taken at who is primary.
-    fn degraded(&self, turn: Option<Turn>) {
+    fn degraded(&self, turn: Option<BreakerTransition>) {
         let Some(turn) = turn else { return };
         self.counters.opened.fetch_add(1, Ordering::Relaxed);
         if let Some(link) = self.link.swap(None) {
             link.sever();
         }
-        self.tell(Change::Degraded, turn);
+        self.tell(ShardChange::Degraded, turn);
         self.wake.notify_one();
         self.common.look_again.notify_one();
     }
 
-    fn restored(&self, turn: Option<Turn>) {
+    fn restored(&self, turn: Option<BreakerTransition>) {
         let Some(turn) = turn else { return };
         self.counters.closed.fetch_add(1, Ordering::Relaxed);
-        self.tell(Change::Restored, turn);
+        self.tell(ShardChange::Restored, turn);
     }
 
-    fn tell(&self, change: Change, turn: Turn) {
+    fn tell(&self, change: ShardChange, turn: BreakerTransition) {
         (self.common.hook)(self, change, Duration::from_micros(turn.after_us), turn.failures);
     }
 
     /// Gives up `link`, unless another took its place already.
-    fn drop_link(&self, link: &Arc<Link>) {
+    fn drop_link(&self, link: &Arc<RedisConnection>) {
         self.link.rcu(|current| match current {
             Some(current) if Arc::ptr_eq(current, link) => None,
             other => other.clone(),
@@ -365,7 +365,7 @@ impl Shard {
     }
 
     /// The primary is elsewhere now: its link is dropped, and the new one is tried at once.
-    pub(super) fn move_to(&self, address: Address) {
+    pub(super) fn move_to(&self, address: ServerAddress) {
         let old = self.address.swap(Some(Arc::new(address)));
         if let Some(link) = self.link.swap(None) {
             link.sever();
@@ -378,13 +378,13 @@ impl Shard {
     }
 
     /// Puts a link in place that has just been made.
-    pub(super) fn adopt(&self, link: &Arc<Link>) {
+    pub(super) fn adopt(&self, link: &Arc<RedisConnection>) {
         self.answered_us.store(monotonic_us(), Ordering::Relaxed);
         self.link.store(Some(Arc::clone(link)));
     }
 
     /// A link to a server that answers, for questions about the whole.
-    pub(super) fn live_link(&self) -> Option<Arc<Link>> {
+    pub(super) fn live_link(&self) -> Option<Arc<RedisConnection>> {
         self.usable_link().ok()
     }
 
@@ -404,9 +404,9 @@ impl Shard {
     }
 }
 
-impl fmt::Debug for Shard {
+impl fmt::Debug for RedisShard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shard")
+        f.debug_struct("RedisShard")
             .field("number", &self.number)
             .field("address", &self.address())
             .field("state", &self.state())
@@ -415,16 +415,22 @@ impl fmt::Debug for Shard {
 }
 
 /// Whether the server should know scripts on several slots. One that hides its version is tried.
-fn crosses_slots(link: &Link) -> bool {
+fn crosses_slots(link: &RedisConnection) -> bool {
     link.version().is_none_or(|version| version >= CROSSES_SLOTS)
 }
 
-/// The line in the log for a [`Change`]; `keys` is about how many keys in use here are the shard's.
-pub(crate) fn log_change(shard: &Shard, change: Change, after: Duration, failures: u32, keys: usize) {
+/// The line in the log for a [`ShardChange`]; `keys` is about how many keys in use here are the shard's.
+pub(crate) fn log_change(
+    shard: &RedisShard,
+    change: ShardChange,
+    after: Duration,
+    failures: u32,
+    keys: usize,
+) {
     let address = shard.address().map_or_else(|| "unknown".to_owned(), |address| address.to_string());
     let shard = shard.number();
     match change {
-        Change::Degraded => {
+        ShardChange::Degraded => {
             tracing::error!(
                 shard,
                 address,
@@ -434,6 +440,8 @@ pub(crate) fn log_change(shard: &Shard, change: Change, after: Duration, failure
                 "a shard does not answer; its keys degrade"
             );
         }
-        Change::Restored => tracing::info!(shard, address, ?after, failures, keys, "a shard answers again"),
+        ShardChange::Restored => {
+            tracing::info!(shard, address, ?after, failures, keys, "a shard answers again")
+        }
     }
 }

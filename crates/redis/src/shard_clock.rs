@@ -25,13 +25,13 @@ const VOTES_IN_VAIN: u32 = 3;
 /// See the module. All times are microseconds: `boot` of this node's clock, which runs also while the machine sleeps.
 #[derive(Debug, Default)]
 pub struct ShardClock {
-    known: Mutex<Known>,
+    known: Mutex<ClockState>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct ClockState {
     /// The shard's time, corrected, at an instant of this node's clock.
-    anchor: Option<Anchor>,
+    anchor: Option<ClockAnchor>,
     correction: ClockCorrection,
     /// What was left of it at the last heartbeat.
     correction_us: i64,
@@ -44,7 +44,7 @@ struct Known {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Anchor {
+struct ClockAnchor {
     boot_us: u64,
     shard_us: u64,
 }
@@ -62,7 +62,7 @@ pub enum ClockChange {
     OwnClock(i64),
 }
 
-impl Known {
+impl ClockState {
     fn expected_us(&self, boot_us: u64) -> Option<u64> {
         let anchor = self.anchor?;
         let elapsed_us = boot_us as i64 - anchor.boot_us as i64;
@@ -123,8 +123,8 @@ impl ShardClock {
                 us => ClockChange::Stepped(-us),
             });
         }
-        *known = Known {
-            anchor: Some(Anchor { boot_us, shard_us: agreed_us }),
+        *known = ClockState {
+            anchor: Some(ClockAnchor { boot_us, shard_us: agreed_us }),
             correction,
             correction_us,
             vote_us: None,
@@ -143,14 +143,14 @@ mod tests {
     const NOON_US: u64 = 1_794_916_800 * SECOND_US;
 
     /// A node that has run for an hour, and a server whose clock is `ahead_us` ahead of the true time.
-    struct Pair {
+    struct ClockFixture {
         clock: ShardClock,
         boot_us: u64,
         true_us: u64,
         ahead_us: i64,
     }
 
-    impl Pair {
+    impl ClockFixture {
         fn new() -> Self {
             let pair = Self {
                 clock: ShardClock::default(),
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn a_clock_that_goes_on_is_expected_where_it_is() {
-        let mut pair = Pair::new();
+        let mut pair = ClockFixture::new();
         for _ in 0..100 {
             pair.pass(SECOND_US);
             assert!(pair.off_us().abs() < 200, "{}", pair.off_us());
@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn a_step_is_noticed_corrected_and_absorbed() {
         for step_us in [60 * SECOND_US as i64, -20 * SECOND_US as i64, 700_000] {
-            let mut pair = Pair::new();
+            let mut pair = ClockFixture::new();
             pair.pass(SECOND_US);
             pair.ahead_us += step_us;
             assert!(pair.off_us().unsigned_abs() > CLOCK_TOLERANCE_US, "calls are refused");
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn a_node_alone_against_the_others_gives_in() {
-        let mut pair = Pair::new();
+        let mut pair = ClockFixture::new();
         // Its machine stood still for a minute, and its clock with it.
         pair.true_us += 60 * SECOND_US;
         assert!(pair.off_us().unsigned_abs() > CLOCK_TOLERANCE_US);

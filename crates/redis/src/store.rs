@@ -1,14 +1,14 @@
 //! The store itself: its settings, what its tasks have in common, and its life.
 
-use crate::census::Census;
-use crate::dispatch::Queues;
-use crate::fleet::{self, Fleet, Node, NodeAddress};
+use crate::dispatch::ShardQueues;
+use crate::fleet::{self, FleetMembership, NodeAddress, NodeDescription};
 use crate::handle::StoreHandle;
-use crate::lease::{self, Book, Call};
+use crate::in_flight_slots;
+use crate::lease::{self, LeaseTable, StoreCall};
+use crate::node_count::NodeCount;
 use crate::servers::{self, Servers};
-use crate::shard::{Change, Shard, log_change};
-use crate::slots;
-use crate::{OpenError, StoreErrorKind, StoreUrl, Ticket};
+use crate::shard::{RedisShard, ShardChange, log_change};
+use crate::{OpenError, StoreErrorKind, StoreUrl, VerdictSender};
 use arc_swap::{ArcSwapOption, Guard};
 use std::fmt;
 use std::path::PathBuf;
@@ -70,7 +70,7 @@ impl fmt::Debug for RedisSettings {
 
 impl Default for RedisSettings {
     fn default() -> Self {
-        let lease = lease::Settings::default();
+        let lease = lease::LeaseSettings::default();
         Self {
             timeout: Duration::from_millis(50),
             prefix: "tg:".to_owned(),
@@ -88,20 +88,20 @@ impl Default for RedisSettings {
 /// A store that nodes share. Ends when it is dropped; [`RedisStore::close`] also brings back what is held.
 #[derive(Debug)]
 pub struct RedisStore {
-    shared: Arc<Shared>,
+    shared: Arc<StoreCore>,
     tasks: Vec<JoinHandle<()>>,
 }
 
 /// What the tasks of a store have in common.
-pub(crate) struct Shared {
+pub(crate) struct StoreCore {
     pub(crate) servers: Arc<Servers>,
-    pub(crate) book: Book<Ticket>,
-    pub(crate) fleet: Fleet,
-    pub(crate) census: Census,
+    pub(crate) book: LeaseTable<VerdictSender>,
+    pub(crate) fleet: FleetMembership,
+    pub(crate) census: NodeCount,
     /// None until the fleet's secret is known: before that, nobody's state can be found.
     pub(crate) places: ArcSwapOption<StateAddresses>,
-    pub(crate) queues: Queues,
-    pub(crate) holdings: slots::Holdings,
+    pub(crate) queues: ShardQueues,
+    pub(crate) holdings: in_flight_slots::NodeSlots,
     pub(crate) runtime: Handle,
     pub(crate) clock: Clock,
     /// Tests move the store's time by hand.
@@ -140,12 +140,12 @@ impl RedisStore {
         clock: Clock,
         given_time: Option<ManualClock>,
     ) -> Result<Self, OpenError> {
-        let known: Arc<OnceLock<Weak<Shared>>> = Arc::default();
+        let known: Arc<OnceLock<Weak<StoreCore>>> = Arc::default();
         let hook = {
             let known = Arc::clone(&known);
-            move |shard: &Shard, change, after, failures| {
+            move |shard: &RedisShard, change, after, failures| {
                 let shared = known.get().and_then(Weak::upgrade);
-                if let (Change::Restored, Some(shared)) = (change, &shared) {
+                if let (ShardChange::Restored, Some(shared)) = (change, &shared) {
                     // It may have lost its data, or be another server.
                     shared.heartbeat_sooner.notify_one();
                 }
@@ -158,31 +158,31 @@ impl RedisStore {
                 );
             }
         };
-        let server_settings = servers::Settings {
+        let server_settings = servers::ServerSettings {
             timeout: settings.timeout,
             prefix: settings.prefix.clone(),
             hook: Some(Box::new(hook)),
-            ..servers::Settings::default()
+            ..servers::ServerSettings::default()
         };
         let servers = Servers::open(url, server_settings).await?;
-        let lease_settings = lease::Settings {
+        let lease_settings = lease::LeaseSettings {
             interval_us: settings.lease_interval.as_micros() as u64,
             horizon_us: settings.lease_horizon.as_micros() as u64,
             most_leases: settings.most_leases,
-            ..lease::Settings::default()
+            ..lease::LeaseSettings::default()
         };
         let places = settings
             .secret
             .map(|secret| Arc::new(StateAddresses::new(&settings.prefix, FleetSecret(secret))));
         let lease_clock = LeaseClock::new(&clock);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(StoreCore {
             servers,
-            book: Book::new(lease_settings),
-            fleet: Fleet::new(&clock, settings.node.clone()),
-            census: Census::open(settings.data.as_deref(), url, &settings.prefix),
+            book: LeaseTable::new(lease_settings),
+            fleet: FleetMembership::new(&clock, settings.node.clone()),
+            census: NodeCount::open(settings.data.as_deref(), url, &settings.prefix),
             places: ArcSwapOption::new(places),
-            queues: Queues::default(),
-            holdings: slots::Holdings::default(),
+            queues: ShardQueues::default(),
+            holdings: in_flight_slots::NodeSlots::default(),
             runtime: Handle::current(),
             clock,
             given_time,
@@ -202,13 +202,13 @@ impl RedisStore {
                 Arc::clone(&shared.heartbeat_sooner),
             )),
             tokio::spawn(tick_on(Arc::downgrade(&shared), Arc::clone(&shared.ticks_sooner))),
-            tokio::spawn(slots::keep_on(Arc::downgrade(&shared))),
+            tokio::spawn(in_flight_slots::keep_on(Arc::downgrade(&shared))),
         ];
         Ok(Self { shared, tasks })
     }
 
     #[cfg(test)]
-    pub(crate) fn core(&self) -> &Arc<Shared> {
+    pub(crate) fn core(&self) -> &Arc<StoreCore> {
         &self.shared
     }
 
@@ -219,7 +219,7 @@ impl RedisStore {
 
     /// Fetches the descriptions of the nodes that share the store, this one first. A shard that does not answer lists
     /// none; while no shard answers there is only this node. See [`node_count`](Self::node_count) for the number alone.
-    pub async fn nodes(&self) -> Vec<Node> {
+    pub async fn nodes(&self) -> Vec<NodeDescription> {
         self.shared.list_nodes().await
     }
 
@@ -235,7 +235,7 @@ impl RedisStore {
 
     /// Whether a shard is away, by its number.
     pub fn shards(&self) -> Vec<ShardState> {
-        let state = |shard: &Arc<Shard>| ShardState {
+        let state = |shard: &Arc<RedisShard>| ShardState {
             number: shard.number(),
             address: shard.address().map(|address| address.to_string()),
             is_away: shard.is_open(),
@@ -302,7 +302,7 @@ pub struct ShardState {
     pub timeouts: u64,
 }
 
-impl Shared {
+impl StoreCore {
     /// The time that leases count in.
     pub(crate) fn lease_us(&self) -> u64 {
         self.lease_clock.now_us(&self.clock)
@@ -369,14 +369,14 @@ impl LeaseClock {
     }
 }
 
-impl std::fmt::Debug for Shared {
+impl std::fmt::Debug for StoreCore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared").field("url", self.servers.url()).finish_non_exhaustive()
+        f.debug_struct("StoreCore").field("url", self.servers.url()).finish_non_exhaustive()
     }
 }
 
 /// Sends heartbeats to every shard: each second, or less often in a large fleet.
-async fn keep_sending_heartbeats(shared: Weak<Shared>, sooner: Arc<Notify>) {
+async fn keep_sending_heartbeats(shared: Weak<StoreCore>, sooner: Arc<Notify>) {
     loop {
         let last = Instant::now();
         let Some(interval_us) =
@@ -394,7 +394,7 @@ async fn keep_sending_heartbeats(shared: Weak<Shared>, sooner: Arc<Notify>) {
 }
 
 /// Reports what was spent and brings back what is idle.
-async fn tick_on(shared: Weak<Shared>, sooner: Arc<Notify>) {
+async fn tick_on(shared: Weak<StoreCore>, sooner: Arc<Notify>) {
     let mut last = Instant::now();
     loop {
         let tick_us = match shared.upgrade() {
@@ -407,6 +407,6 @@ async fn tick_on(shared: Weak<Shared>, sooner: Arc<Notify>) {
         }
         let Some(shared) = shared.upgrade() else { return };
         last = Instant::now();
-        shared.book.tick(shared.lease_us(), |call: Call<Ticket>| shared.send(call));
+        shared.book.tick(shared.lease_us(), |call: StoreCall<VerdictSender>| shared.send(call));
     }
 }

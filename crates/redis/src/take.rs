@@ -1,7 +1,7 @@
 //! A take that waits for servers: one verdict for each client that a call was made for.
 
-use crate::lease::{Reserved, Verdict};
-use crate::{Hearing, Shared};
+use crate::lease::{ReservedTokens, Verdict};
+use crate::{StoreCore, VerdictReceiver};
 use smallvec::SmallVec;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use tollgate_limiter::{OwnedCharge, Passed, PendingTake, Steps, TakeAnswers};
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct RedisTake {
-    shared: Arc<Shared>,
+    shared: Arc<StoreCore>,
     charges: SmallVec<[OwnedCharge; 4]>,
     answers: TakeAnswers,
     /// Tokens that are spent if the request passes, and returned if not.
-    reserved: Reserved,
+    reserved: ReservedTokens,
     groups: SmallVec<[TakeGroup; 1]>,
 }
 
@@ -27,17 +27,17 @@ struct TakeGroup {
     charges: SmallVec<[usize; 2]>,
     /// The addresses of their states; known only if there are several groups, one of which may have to be undone.
     addresses: Vec<Option<StateAddress>>,
-    receiver: Option<Hearing>,
+    receiver: Option<VerdictReceiver>,
 }
 
 impl RedisTake {
     pub(crate) fn new(
-        shared: &Arc<Shared>,
+        shared: &Arc<StoreCore>,
         charges: &[OwnedCharge],
         steps: Steps,
-        reserved: Reserved,
+        reserved: ReservedTokens,
         groups: SmallVec<[SmallVec<[usize; 2]>; 1]>,
-        receivers: SmallVec<[Hearing; 1]>,
+        receivers: SmallVec<[VerdictReceiver; 1]>,
         address: &dyn Fn(usize) -> Option<StateAddress>,
     ) -> Self {
         let has_several = groups.len() > 1;
@@ -56,13 +56,13 @@ impl RedisTake {
     }
 
     /// A take of which no charge can be decided.
-    pub(crate) fn failed(shared: &Arc<Shared>, charges: &[OwnedCharge]) -> Self {
+    pub(crate) fn failed(shared: &Arc<StoreCore>, charges: &[OwnedCharge]) -> Self {
         let failed = (0..charges.len()).collect();
         Self {
             shared: Arc::clone(shared),
             charges: SmallVec::new(),
             answers: TakeAnswers { steps: Steps::new(), failed },
-            reserved: Reserved::new(),
+            reserved: ReservedTokens::new(),
             groups: SmallVec::new(),
         }
     }

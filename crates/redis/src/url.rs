@@ -22,9 +22,9 @@ const SENTINEL_PORT: u16 = 26379;
 /// Where the store is and how to enter.
 #[derive(Clone, PartialEq, Eq)]
 pub struct StoreUrl {
-    pub(crate) kind: Kind,
+    pub(crate) kind: StoreKind,
     /// Servers, Sentinels or some nodes; at least one.
-    pub(crate) addresses: Vec<Address>,
+    pub(crate) addresses: Vec<ServerAddress>,
     pub(crate) login: Login,
     pub(crate) sentinel_login: Login,
     pub(crate) db: u32,
@@ -35,7 +35,7 @@ pub struct StoreUrl {
 
 /// How the servers are arranged.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum StoreKind {
     /// One server.
     Standalone,
     /// A primary with replicas, watched by Sentinels who call it by this name.
@@ -46,7 +46,7 @@ pub(crate) enum Kind {
 
 /// Where one server listens.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Address {
+pub(crate) enum ServerAddress {
     Tcp(String, u16),
     Unix(PathBuf),
 }
@@ -98,13 +98,13 @@ impl FromStr for StoreUrl {
             None => (Login::default(), rest),
         };
         let (form, tls) = match scheme {
-            "redis" => (Form::Standalone, false),
-            "rediss" => (Form::Standalone, true),
-            "redis+unix" | "unix" => (Form::Unix, false),
-            "redis-sentinel" => (Form::Sentinel, false),
-            "rediss-sentinel" => (Form::Sentinel, true),
-            "redis-cluster" => (Form::Cluster, false),
-            "rediss-cluster" => (Form::Cluster, true),
+            "redis" => (UrlForm::Standalone, false),
+            "rediss" => (UrlForm::Standalone, true),
+            "redis+unix" | "unix" => (UrlForm::Unix, false),
+            "redis-sentinel" => (UrlForm::Sentinel, false),
+            "rediss-sentinel" => (UrlForm::Sentinel, true),
+            "redis-cluster" => (UrlForm::Cluster, false),
+            "rediss-cluster" => (UrlForm::Cluster, true),
             _ => return problem("its scheme is not known", FORMS),
         };
         let mut url = form.place(place)?;
@@ -116,14 +116,14 @@ impl FromStr for StoreUrl {
 }
 
 #[derive(Clone, Copy)]
-enum Form {
+enum UrlForm {
     Standalone,
     Unix,
     Sentinel,
     Cluster,
 }
 
-impl Form {
+impl UrlForm {
     /// Reads what stands behind the login.
     fn place(self, place: &str) -> Result<StoreUrl, StoreUrlError> {
         if let Self::Unix = self {
@@ -136,24 +136,26 @@ impl Form {
             let Some(path) = decode(place) else {
                 return problem("the path has a stray %", "write %25 for %");
             };
-            return Ok(StoreUrl::new(Kind::Standalone, vec![Address::Unix(path.into())], 0));
+            return Ok(StoreUrl::new(StoreKind::Standalone, vec![ServerAddress::Unix(path.into())], 0));
         }
         let (hosts, path) = place.split_once('/').unwrap_or((place, ""));
         let port = if let Self::Sentinel = self { SENTINEL_PORT } else { PORT };
         let addresses =
-            hosts.split(',').map(|host| Address::parse(host, port)).collect::<Result<Vec<_>, _>>()?;
+            hosts.split(',').map(|host| ServerAddress::parse(host, port)).collect::<Result<Vec<_>, _>>()?;
         match self {
             Self::Standalone if addresses.len() > 1 => problem("these are several servers", SEVERAL),
-            Self::Standalone | Self::Unix => Ok(StoreUrl::new(Kind::Standalone, addresses, database(path)?)),
+            Self::Standalone | Self::Unix => {
+                Ok(StoreUrl::new(StoreKind::Standalone, addresses, database(path)?))
+            }
             Self::Cluster if !path.is_empty() && path != "0" => {
                 problem("a Cluster has no numbered databases", "leave out what follows the hosts")
             }
-            Self::Cluster => Ok(StoreUrl::new(Kind::Cluster, addresses, 0)),
+            Self::Cluster => Ok(StoreUrl::new(StoreKind::Cluster, addresses, 0)),
             Self::Sentinel => {
                 let (name, db) = path.split_once('/').unwrap_or((path, ""));
                 match decode(name) {
                     Some(name) if !name.is_empty() => {
-                        Ok(StoreUrl::new(Kind::Sentinel(name), addresses, database(db)?))
+                        Ok(StoreUrl::new(StoreKind::Sentinel(name), addresses, database(db)?))
                     }
                     _ => problem("the name of the primary is missing", NAME),
                 }
@@ -163,13 +165,13 @@ impl Form {
 }
 
 impl StoreUrl {
-    fn new(kind: Kind, addresses: Vec<Address>, db: u32) -> Self {
+    fn new(kind: StoreKind, addresses: Vec<ServerAddress>, db: u32) -> Self {
         let (login, sentinel_login) = (Login::default(), Login::default());
         Self { kind, addresses, login, sentinel_login, db, tls: false, ca: None }
     }
 
     fn options(&mut self, query: &str) -> Result<(), StoreUrlError> {
-        let is_sentinel = matches!(self.kind, Kind::Sentinel(_));
+        let is_sentinel = matches!(self.kind, StoreKind::Sentinel(_));
         for option in query.split('&').filter(|option| !option.is_empty()) {
             let (name, value) = option.split_once('=').unwrap_or((option, ""));
             let Some(value) = decode(value) else {
@@ -208,7 +210,7 @@ impl Login {
     }
 }
 
-impl Address {
+impl ServerAddress {
     /// Reads `host`, `host:port`, `[v6]` or `[v6]:port`.
     pub(crate) fn parse(text: &str, default_port: u16) -> Result<Self, StoreUrlError> {
         let (host, port) = match text.strip_prefix('[') {
@@ -249,7 +251,7 @@ fn decode(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for ServerAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(host, port) if host.contains(':') => write!(f, "[{host}]:{port}"),
@@ -279,10 +281,10 @@ impl fmt::Display for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let tls = if self.tls { "s" } else { "" };
         match (&self.kind, self.addresses.first()) {
-            (Kind::Standalone, Some(Address::Unix(_))) => write!(f, "redis+unix://")?,
-            (Kind::Standalone, _) => write!(f, "redis{tls}://")?,
-            (Kind::Sentinel(_), _) => write!(f, "redis{tls}-sentinel://")?,
-            (Kind::Cluster, _) => write!(f, "redis{tls}-cluster://")?,
+            (StoreKind::Standalone, Some(ServerAddress::Unix(_))) => write!(f, "redis+unix://")?,
+            (StoreKind::Standalone, _) => write!(f, "redis{tls}://")?,
+            (StoreKind::Sentinel(_), _) => write!(f, "redis{tls}-sentinel://")?,
+            (StoreKind::Cluster, _) => write!(f, "redis{tls}-cluster://")?,
         }
         if self.login != Login::default() {
             write!(f, "{}:***@", self.login.user.as_deref().unwrap_or_default())?;
@@ -290,7 +292,7 @@ impl fmt::Display for StoreUrl {
         for (number, address) in self.addresses.iter().enumerate() {
             write!(f, "{}{address}", if number > 0 { "," } else { "" })?;
         }
-        if let Kind::Sentinel(name) = &self.kind {
+        if let StoreKind::Sentinel(name) = &self.kind {
             write!(f, "/{name}")?;
         }
         if self.db > 0 { write!(f, "/{}", self.db) } else { Ok(()) }
@@ -308,8 +310,8 @@ impl fmt::Debug for StoreUrl {
 mod tests {
     use super::*;
 
-    fn tcp(host: &str, port: u16) -> Address {
-        Address::Tcp(host.to_owned(), port)
+    fn tcp(host: &str, port: u16) -> ServerAddress {
+        ServerAddress::Tcp(host.to_owned(), port)
     }
 
     fn parse(text: &str) -> StoreUrl {
@@ -318,23 +320,23 @@ mod tests {
 
     #[test]
     fn the_forms_are_read() {
-        let cases: &[(&str, Kind, &[Address], u32, bool)] = &[
-            ("redis://a", Kind::Standalone, &[tcp("a", 6379)], 0, false),
-            ("redis://a:7/", Kind::Standalone, &[tcp("a", 7)], 0, false),
-            ("redis://[::1]:7/3", Kind::Standalone, &[tcp("::1", 7)], 3, false),
-            ("rediss://[::1]", Kind::Standalone, &[tcp("::1", 6379)], 0, true),
-            ("unix:///run/a%20b", Kind::Standalone, &[Address::Unix("/run/a b".into())], 0, false),
-            ("redis+unix:///run/r", Kind::Standalone, &[Address::Unix("/run/r".into())], 0, false),
-            ("redis-cluster://a,b:2", Kind::Cluster, &[tcp("a", 6379), tcp("b", 2)], 0, false),
-            ("rediss-cluster://a/0", Kind::Cluster, &[tcp("a", 6379)], 0, true),
+        let cases: &[(&str, StoreKind, &[ServerAddress], u32, bool)] = &[
+            ("redis://a", StoreKind::Standalone, &[tcp("a", 6379)], 0, false),
+            ("redis://a:7/", StoreKind::Standalone, &[tcp("a", 7)], 0, false),
+            ("redis://[::1]:7/3", StoreKind::Standalone, &[tcp("::1", 7)], 3, false),
+            ("rediss://[::1]", StoreKind::Standalone, &[tcp("::1", 6379)], 0, true),
+            ("unix:///run/a%20b", StoreKind::Standalone, &[ServerAddress::Unix("/run/a b".into())], 0, false),
+            ("redis+unix:///run/r", StoreKind::Standalone, &[ServerAddress::Unix("/run/r".into())], 0, false),
+            ("redis-cluster://a,b:2", StoreKind::Cluster, &[tcp("a", 6379), tcp("b", 2)], 0, false),
+            ("rediss-cluster://a/0", StoreKind::Cluster, &[tcp("a", 6379)], 0, true),
             (
                 "redis-sentinel://a,b:2/main/4",
-                Kind::Sentinel("main".to_owned()),
+                StoreKind::Sentinel("main".to_owned()),
                 &[tcp("a", 26379), tcp("b", 2)],
                 4,
                 false,
             ),
-            ("rediss-sentinel://a/m", Kind::Sentinel("m".to_owned()), &[tcp("a", 26379)], 0, true),
+            ("rediss-sentinel://a/m", StoreKind::Sentinel("m".to_owned()), &[tcp("a", 26379)], 0, true),
         ];
         for (text, kind, addresses, db, tls) in cases {
             let url = parse(text);

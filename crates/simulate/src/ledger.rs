@@ -11,7 +11,7 @@ use tollgate_core::algorithm::Bucket;
 
 /// One request, as its caller saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct LedgerEntry {
     /// Whose state it was charged to, by any number.
     pub key: u32,
     /// Which node decided it.
@@ -29,30 +29,31 @@ pub struct Entry {
 /// All requests of a run, in any order.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
-    entries: Vec<Entry>,
+    entries: Vec<LedgerEntry>,
 }
 
 impl Ledger {
     /// Notes a request.
-    pub fn note(&mut self, entry: Entry) {
+    pub fn note(&mut self, entry: LedgerEntry) {
         self.entries.push(entry);
     }
 
     /// All that was noted.
-    pub fn entries(&self) -> &[Entry] {
+    pub fn entries(&self) -> &[LedgerEntry] {
         &self.entries
     }
 
     /// What was admitted for `key`, all costs together, of what was sent within `sent_us`.
     pub fn admitted(&self, key: u32, sent_us: Range<u64>) -> u64 {
-        let wanted = |entry: &&Entry| entry.admitted && entry.key == key && sent_us.contains(&entry.sent_us);
+        let wanted =
+            |entry: &&LedgerEntry| entry.admitted && entry.key == key && sent_us.contains(&entry.sent_us);
         self.entries.iter().filter(wanted).map(|entry| u64::from(entry.cost)).sum()
     }
 
     /// By how many tokens `bucket` was exceeded for the key for which it was exceeded most; zero or less if
     /// for none. `bucket_of` tells the limit of a key; none if it has no bucket.
     pub fn worst_excess<'b>(&self, bucket_of: impl Fn(u32) -> Option<&'b Bucket>) -> Option<(u32, i64)> {
-        let mut by_key: BTreeMap<u32, Vec<&Entry>> = BTreeMap::new();
+        let mut by_key: BTreeMap<u32, Vec<&LedgerEntry>> = BTreeMap::new();
         for entry in self.entries.iter().filter(|entry| entry.admitted) {
             by_key.entry(entry.key).or_default().push(entry);
         }
@@ -72,7 +73,7 @@ impl Ledger {
     /// capacity, and credit that was taken before may be spent for `credit_us` after it. So a span that touches none
     /// of these times keeps to the limit as ever.
     pub fn excess_after_losses(&self, key: u32, bucket: &Bucket, losses_us: &[u64], credit_us: u64) -> i64 {
-        let mut entries: Vec<&Entry> =
+        let mut entries: Vec<&LedgerEntry> =
             self.entries.iter().filter(|entry| entry.admitted && entry.key == key).collect();
         excess(&mut entries, bucket, losses_us, credit_us)
     }
@@ -99,7 +100,7 @@ impl Ledger {
 /// The greatest of cost − B − r·(t − s) over all spans from an s, when something was sent, to a t, when
 /// something was answered, rounded up to whole tokens. A span that reaches a loss, or begins less than `credit_us`
 /// after it, has one more B for it.
-fn excess(entries: &mut [&Entry], bucket: &Bucket, losses_us: &[u64], credit_us: u64) -> i64 {
+fn excess(entries: &mut [&LedgerEntry], bucket: &Bucket, losses_us: &[u64], credit_us: u64) -> i64 {
     entries.sort_unstable_by_key(|entry| entry.sent_us);
     let Some(first) = entries.first() else { return -i64::from(bucket.capacity) };
     let start_us = first.sent_us;
@@ -115,7 +116,7 @@ fn excess(entries: &mut [&Entry], bucket: &Bucket, losses_us: &[u64], credit_us:
     let mut order: Vec<usize> = (0..entries.len()).collect();
     order.sort_unstable_by_key(|index| entries[*index].received_us);
     // For every beginning: what was spent since, and answered by now, plus what had been refilled before it.
-    let mut spans = Spans::new(entries.iter().map(|entry| before(entry.sent_us)).collect());
+    let mut spans = SpanTree::new(entries.iter().map(|entry| before(entry.sent_us)).collect());
     let mut worst = i128::MIN;
     for index in order {
         let entry = entries[index];
@@ -129,13 +130,13 @@ fn excess(entries: &mut [&Entry], bucket: &Bucket, losses_us: &[u64], credit_us:
 
 /// Numbers to the first of which a number can be added, and of which the greatest can be asked, both in the
 /// time of the logarithm: a tree of which each node knows what was added to all below it.
-struct Spans {
+struct SpanTree {
     leaves: usize,
     greatest: Vec<i128>,
     added: Vec<i128>,
 }
 
-impl Spans {
+impl SpanTree {
     fn new(values: Vec<i128>) -> Self {
         let leaves = values.len().next_power_of_two();
         let mut greatest = vec![i128::MIN / 4; 2 * leaves];
@@ -198,7 +199,7 @@ mod tests {
     fn ledger(entries: &[(u64, u64, u32)]) -> Ledger {
         let mut ledger = Ledger::default();
         for (sent_us, received_us, cost) in entries {
-            ledger.note(Entry {
+            ledger.note(LedgerEntry {
                 key: 1,
                 node: 0,
                 admitted: true,

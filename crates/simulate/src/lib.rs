@@ -9,18 +9,18 @@
 //! the oracle admits and the fleet does not is lost; what the fleet admits beyond a limit shows in the
 //! [`Ledger`].
 
+mod clients;
 mod clock_votes;
 mod findings;
 mod ledger;
 mod oracle;
-mod people;
 mod shard;
+mod simulation;
 mod traffic;
-mod world;
 
+pub use clients::Client;
 pub use findings::{Findings, Tally};
-pub use ledger::{Entry, Ledger};
-pub use people::Client;
+pub use ledger::{Ledger, LedgerEntry};
 pub use traffic::{Arrival, Population, Routing};
 
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use tollgate_core::rules::RuleSet;
 
 /// A fleet, and what befalls it.
 #[derive(Clone, Debug)]
-pub struct Fleet {
+pub struct SimulatedFleet {
     /// The rules.
     pub rules: Arc<RuleSet>,
     /// How many nodes.
@@ -56,20 +56,20 @@ pub struct Fleet {
     /// See `stalled_permille`.
     pub stall_us: u64,
     /// What goes wrong.
-    pub events: Vec<(u64, Event)>,
+    pub events: Vec<(u64, FleetEvent)>,
     /// Chance, from a number.
     pub seed: u64,
 }
 
 /// What happens to a fleet at an instant.
 #[derive(Clone, Debug)]
-pub enum Event {
+pub enum FleetEvent {
     /// A node dies with all that it holds. Another takes its place, empty-handed.
-    NodeDies(u16),
+    NodeCrashes(u16),
     /// A node stands still for so many microseconds: what arrives there waits until it goes on.
     NodePauses(u16, u64),
     /// A shard does not answer for so many microseconds. It keeps its states.
-    ShardAway(u16, u64),
+    ShardUnavailable(u16, u64),
     /// A shard loses what was written in the last so many microseconds, as a failover to a lagging replica does.
     ShardLosesWrites(u16, u64),
     /// A shard restarts without its data.
@@ -82,7 +82,7 @@ pub enum Event {
     RulesAt(u16, Arc<RuleSet>),
 }
 
-impl Fleet {
+impl SimulatedFleet {
     /// A quiet fleet under `rules`.
     pub fn new(rules: Arc<RuleSet>, nodes: u16) -> Self {
         Self {
@@ -112,6 +112,6 @@ impl Fleet {
         arrivals: impl Iterator<Item = Arrival>,
         progress: &mut dyn FnMut(u64),
     ) -> Findings {
-        world::World::new(self, clients).run(arrivals, progress)
+        simulation::Simulation::new(self, clients).run(arrivals, progress)
     }
 }

@@ -1,6 +1,6 @@
 //! One exact store without any network: what a fleet is measured against.
 
-use super::people::Due;
+use super::clients::ClientCharge;
 use smallvec::SmallVec;
 use tollgate_core::limit::LimitState;
 
@@ -14,7 +14,7 @@ pub(super) struct Oracle {
 
 impl Oracle {
     /// Whether a request is admitted.
-    pub(super) fn admits(&mut self, client: u32, dues: &[Due], cost: u32, now_us: u64) -> bool {
+    pub(super) fn admits(&mut self, client: u32, dues: &[ClientCharge], cost: u32, now_us: u64) -> bool {
         let mut writes: SmallVec<[(u32, bool, LimitState); 4]> = SmallVec::new();
         let mut admits = true;
         for due in dues {

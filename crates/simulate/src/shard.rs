@@ -26,7 +26,7 @@ impl ClockErrors {
 
 /// One shard.
 #[derive(Debug)]
-pub(super) struct Shard {
+pub(super) struct SimulatedShard {
     store: VirtualStore<Arc<str>>,
     /// When it has done all that it has begun, in nanoseconds.
     free_ns: u64,
@@ -40,7 +40,7 @@ pub(super) struct Shard {
     pub(super) busy_ns: u64,
 }
 
-impl Shard {
+impl SimulatedShard {
     pub(super) fn new() -> Self {
         Self {
             store: VirtualStore::default(),

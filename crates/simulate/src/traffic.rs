@@ -63,7 +63,7 @@ impl Population {
     /// The requests, in order.
     pub fn arrivals(self) -> impl Iterator<Item = Arrival> {
         let mut random = fastrand::Rng::with_seed(self.seed);
-        let clients = Weighted::new((1..=self.clients).map(|rank| f64::from(rank).powf(-self.zipf)));
+        let clients = WeightedChoice::new((1..=self.clients).map(|rank| f64::from(rank).powf(-self.zipf)));
         let mean_us = 1e6 / self.per_second;
         let mut at_us = 0.0;
         std::iter::from_fn(move || {
@@ -76,12 +76,12 @@ impl Population {
 }
 
 /// Draws numbers by weight, each in the same time however many there are (Walker's alias method).
-struct Weighted {
+struct WeightedChoice {
     /// Of each column: how much of it belongs to its own number, and to whom the rest does.
     columns: Vec<(f64, u32)>,
 }
 
-impl Weighted {
+impl WeightedChoice {
     fn new(weights: impl Iterator<Item = f64>) -> Self {
         let weights: Vec<f64> = weights.collect();
         let mean = weights.iter().sum::<f64>() / weights.len() as f64;

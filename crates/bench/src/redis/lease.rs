@@ -12,7 +12,7 @@ use tollgate_core::limit::Limit;
 use tollgate_core::rules;
 use tollgate_limiter::{Check, Limiter};
 use tollgate_redis::RedisStore;
-use tollgate_simulate::{Entry, Ledger};
+use tollgate_simulate::{LedgerEntry, Ledger};
 
 const NODES: usize = 4;
 const CLIENTS: usize = 100_000;
@@ -93,7 +93,7 @@ impl Seen {
             }
         }
         if client.is_multiple_of(WATCHED) {
-            self.ledger.note(Entry {
+            self.ledger.note(LedgerEntry {
                 key: client,
                 node: node as u16,
                 admitted,
@@ -178,7 +178,7 @@ fn limit() -> Limit {
 
 /// What one exact bucket per client would have admitted of the same requests, and the fleet did not.
 fn lost_share(ledger: &Ledger, limit: &Limit) -> f64 {
-    let mut by_key: std::collections::BTreeMap<u32, Vec<&Entry>> = std::collections::BTreeMap::new();
+    let mut by_key: std::collections::BTreeMap<u32, Vec<&LedgerEntry>> = std::collections::BTreeMap::new();
     for entry in ledger.entries() {
         by_key.entry(entry.key).or_default().push(entry);
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tokio::time::Instant;
 use tollgate_core::rules;
-use tollgate_simulate::{Entry, Ledger};
+use tollgate_simulate::{LedgerEntry, Ledger};
 use tollgate_testbed::{RedisServer, wait_until};
 
 fn rule_file(rules: &str) -> TempDir {
@@ -64,7 +64,7 @@ fn credit_of_a_killed_node_expires() {
         let sent_us = start.elapsed().as_micros() as u64;
         let admitted = check(client, cost).status == 200;
         let received_us = start.elapsed().as_micros() as u64;
-        ledger.note(Entry { key: 0, node: 0, admitted, cost, sent_us, received_us });
+        ledger.note(LedgerEntry { key: 0, node: 0, admitted, cost, sent_us, received_us });
         admitted
     };
     // Nearly the whole rate, so that tokens are prefetched; until some are.

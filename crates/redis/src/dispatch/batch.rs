@@ -1,15 +1,15 @@
 //! Calls that travel together, and who waits for them whatever happens.
 
-use super::Shared;
-use crate::Ticket;
-use crate::lease::{Call, FlightId};
+use super::StoreCore;
+use crate::VerdictSender;
+use crate::lease::{PendingGroupId, StoreCall};
 use std::sync::Arc;
 use tokio::time::Instant;
 
 /// A call on its way.
 #[derive(Debug)]
-pub(crate) struct Queued {
-    pub(super) call: Call<Ticket>,
+pub(crate) struct QueuedCall {
+    pub(super) call: StoreCall<VerdictSender>,
     /// Until when those who wait for it can wait.
     pub(crate) deadline: Instant,
     /// How long the script takes for it, by estimate.
@@ -19,8 +19,8 @@ pub(crate) struct Queued {
     pub(super) hops: u32,
 }
 
-impl Queued {
-    pub(super) fn new(call: Call<Ticket>, deadline: Instant) -> Self {
+impl QueuedCall {
+    pub(super) fn new(call: StoreCall<VerdictSender>, deadline: Instant) -> Self {
         let work_ns = call.ask.work_ns();
         Self { call, deadline, work_ns, is_overdue: false, hops: 0 }
     }
@@ -31,28 +31,28 @@ impl Queued {
 /// Everybody who wants the same as one of them waits behind it. So if it is dropped with calls that are not concluded,
 /// by a panic or with the task that had it, all who wait are left to the failure policy: nobody else would tell them.
 pub(crate) struct Batch {
-    shared: Arc<Shared>,
-    calls: std::vec::IntoIter<Queued>,
+    shared: Arc<StoreCore>,
+    calls: std::vec::IntoIter<QueuedCall>,
     /// The one that is being concluded.
-    in_hand: Option<FlightId>,
+    in_hand: Option<PendingGroupId>,
     /// How many of those that are pending it stands for.
     pending: usize,
 }
 
 impl Batch {
     /// Of calls that were counted as pending.
-    pub(super) fn new(shared: &Arc<Shared>, calls: Vec<Queued>) -> Self {
+    pub(super) fn new(shared: &Arc<StoreCore>, calls: Vec<QueuedCall>) -> Self {
         let pending = calls.len();
         Self { shared: Arc::clone(shared), calls: calls.into_iter(), in_hand: None, pending }
     }
 
     /// Of one call, which is counted from now on.
-    pub(super) fn of_one(shared: &Arc<Shared>, queued: Queued) -> Self {
+    pub(super) fn of_one(shared: &Arc<StoreCore>, queued: QueuedCall) -> Self {
         shared.queues.begin();
         Self::new(shared, vec![queued])
     }
 
-    pub(super) fn calls(&self) -> &[Queued] {
+    pub(super) fn calls(&self) -> &[QueuedCall] {
         self.calls.as_slice()
     }
 
@@ -94,7 +94,7 @@ impl Batch {
     }
 
     /// Draws the consequences for each call in turn.
-    pub(super) fn conclude(mut self, mut each: impl FnMut(Queued)) {
+    pub(super) fn conclude(mut self, mut each: impl FnMut(QueuedCall)) {
         for queued in self.calls.by_ref() {
             self.in_hand = (!queued.is_overdue).then(|| queued.call.flight());
             each(queued);
@@ -136,8 +136,8 @@ impl Drop for Batch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lease::{Checked, Verdict};
-    use crate::{Hearing, RedisSettings, RedisStore, StoreErrorKind};
+    use crate::lease::{LeaseCheck, Verdict};
+    use crate::{RedisSettings, RedisStore, StoreErrorKind, VerdictReceiver};
     use redis::Value;
     use std::sync::atomic::Ordering;
     use tokio::time::timeout;
@@ -156,7 +156,7 @@ mod tests {
     }
 
     /// A request of `client`: what is to be sent for it, if it is the first, and where it waits.
-    fn ask(shared: &Shared, client: u64) -> (Option<Queued>, Hearing) {
+    fn ask(shared: &StoreCore, client: u64) -> (Option<QueuedCall>, VerdictReceiver) {
         let size = LimitSize { capacity: Some(10), rate: Rate::per(10, 1_000_000), window_us: None };
         let limit = Limit::new("a", Algorithm::TokenBucket, size).unwrap();
         let charged = OwnedCharge {
@@ -172,7 +172,7 @@ mod tests {
         };
         let mut hearings = Vec::new();
         let waiter = || {
-            let (ticket, hearing) = Ticket::new();
+            let (ticket, hearing) = VerdictSender::new();
             hearings.push(hearing);
             ticket
         };
@@ -183,23 +183,23 @@ mod tests {
             })
         };
         let now_us = shared.lease_us();
-        let Checked::Asked(asked) = shared.book.check(&[charged], 1, 1, now_us, place, waiter) else {
+        let LeaseCheck::Pending(asked) = shared.book.check(&[charged], 1, 1, now_us, place, waiter) else {
             panic!("nothing is known of it");
         };
         let deadline = Instant::now() + PATIENCE;
         let call = asked.calls.into_iter().next();
-        let queued = call.map(|call| Queued::new(call, deadline));
+        let queued = call.map(|call| QueuedCall::new(call, deadline));
         (queued, hearings.remove(0))
     }
 
     /// Counted, as if they had come through a lane.
-    fn batch(shared: &Arc<Shared>, calls: impl IntoIterator<Item = Option<Queued>>) -> Batch {
-        let calls: Vec<Queued> = calls.into_iter().flatten().collect();
+    fn batch(shared: &Arc<StoreCore>, calls: impl IntoIterator<Item = Option<QueuedCall>>) -> Batch {
+        let calls: Vec<QueuedCall> = calls.into_iter().flatten().collect();
         calls.iter().for_each(|_| shared.queues.begin());
         Batch::new(shared, calls)
     }
 
-    async fn assert_left_to_policy(hearings: impl IntoIterator<Item = Hearing>) {
+    async fn assert_left_to_policy(hearings: impl IntoIterator<Item = VerdictReceiver>) {
         for hearing in hearings {
             let verdict = timeout(PATIENCE, hearing).await.expect("nobody waits for ever");
             assert_eq!(verdict.unwrap_or(Verdict::Failed), Verdict::Failed);
@@ -280,7 +280,7 @@ mod tests {
         let store = store().await;
         let shared = store.core();
         let (first, one) = ask(shared, 1);
-        let mut late = batch(shared, [first.map(|queued| Queued { deadline: Instant::now(), ..queued })]);
+        let mut late = batch(shared, [first.map(|queued| QueuedCall { deadline: Instant::now(), ..queued })]);
         late.leave_to_policy();
         assert_left_to_policy([one]).await;
         let (second, mut two) = ask(shared, 1);

@@ -1,10 +1,10 @@
 //! The script call for a batch, and what is read from its answer.
 
-use super::Shared;
+use super::StoreCore;
 use super::batch::Batch;
-use crate::lane::Room;
-use crate::shard::Shard;
-use crate::url::Kind;
+use crate::shard::RedisShard;
+use crate::shard_queue::BatchLimits;
+use crate::url::StoreKind;
 use redis::{Cmd, Value};
 use std::sync::LazyLock;
 use tollgate_core::script::{self, CallTime, work::CALL_NS};
@@ -23,11 +23,11 @@ static SCRIPTS: LazyLock<[(String, String); 2]> = LazyLock::new(|| {
     [named(script::source().to_owned()), named(format!("{}{}", script::CLUSTER_HEADER, script::source()))]
 });
 
-impl Shared {
+impl StoreCore {
     /// The script call for a batch.
-    pub(super) fn command(&self, shard: &Shard, batch: &Batch, by_name: bool) -> Cmd {
+    pub(super) fn command(&self, shard: &RedisShard, batch: &Batch, by_name: bool) -> Cmd {
         let calls = batch.calls();
-        let is_cluster = *self.servers.kind() == Kind::Cluster;
+        let is_cluster = *self.servers.kind() == StoreKind::Cluster;
         // Where a call may not cross slots they go one by one, see `room`; then no keys have to be repeated.
         let crosses_slots = is_cluster && shard.crosses_slots();
         let (name, text) = &SCRIPTS[usize::from(crosses_slots)];
@@ -57,22 +57,22 @@ impl Shared {
     }
 
     /// How much may travel in one call.
-    pub(super) fn room(&self, shard: &Shard) -> Room {
-        let is_alone = *self.servers.kind() != Kind::Cluster;
+    pub(super) fn room(&self, shard: &RedisShard) -> BatchLimits {
+        let is_alone = *self.servers.kind() != StoreKind::Cluster;
         let clients = if is_alone || shard.crosses_slots() { MOST_CLIENTS } else { 1 };
-        Room { clients, work_ns: LONGEST_CALL_NS - CALL_NS }
+        BatchLimits { clients, work_ns: LONGEST_CALL_NS - CALL_NS }
     }
 }
 
 /// What a script call answers.
-pub(super) enum Reply {
+pub(super) enum BatchReply {
     /// The time at the store and the answer to each client.
     Answers(u64, Vec<Vec<u8>>),
     /// The clock is not where it was expected: nothing was charged.
     ClockStepped,
 }
 
-pub(super) fn read(value: Value, clients: usize) -> Option<Reply> {
+pub(super) fn read(value: Value, clients: usize) -> Option<BatchReply> {
     let Value::Array(parts) = value else { return None };
     let mut parts = parts.into_iter().map(|part| match part {
         Value::BulkString(bytes) => Some(bytes),
@@ -81,7 +81,7 @@ pub(super) fn read(value: Value, clients: usize) -> Option<Reply> {
     let store_us = script::read_time(&parts.next()??).ok()?;
     let answers: Vec<Vec<u8>> = parts.collect::<Option<_>>()?;
     match answers.len() {
-        0 => Some(Reply::ClockStepped),
-        count => (count == clients).then_some(Reply::Answers(store_us, answers)),
+        0 => Some(BatchReply::ClockStepped),
+        count => (count == clients).then_some(BatchReply::Answers(store_us, answers)),
     }
 }

@@ -1,11 +1,11 @@
 //! What became of a batch: its answers are handed out, or its calls go another way, or nothing came of it.
 
-use super::Shared;
-use super::batch::{Batch, Queued};
-use super::command::{Reply, read};
-use crate::link::Failure;
-use crate::shard::Shard;
-use crate::url::Address;
+use super::StoreCore;
+use super::batch::{Batch, QueuedCall};
+use super::command::{BatchReply, read};
+use crate::connection::Failure;
+use crate::shard::RedisShard;
+use crate::url::ServerAddress;
 use redis::Value;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,8 +16,13 @@ use tollgate_core::script::{ReplyError, ScriptReply};
 /// A call follows a slot that moves for as long as it has time, but not for ever between two servers that disagree.
 const MOST_HOPS: u32 = 10;
 
-impl Shared {
-    pub(super) fn finish(self: &Arc<Self>, shard: &Arc<Shard>, batch: Batch, result: Result<Value, Failure>) {
+impl StoreCore {
+    pub(super) fn finish(
+        self: &Arc<Self>,
+        shard: &Arc<RedisShard>,
+        batch: Batch,
+        result: Result<Value, Failure>,
+    ) {
         match result {
             Ok(value) => self.take_in(shard, batch, value),
             // It may have been executed: a debit is never sent again.
@@ -33,10 +38,10 @@ impl Shared {
         }
     }
 
-    fn take_in(self: &Arc<Self>, shard: &Arc<Shard>, batch: Batch, value: Value) {
+    fn take_in(self: &Arc<Self>, shard: &Arc<RedisShard>, batch: Batch, value: Value) {
         let (store_us, answers) = match read(value, batch.len()) {
-            Some(Reply::Answers(store_us, answers)) => (store_us, answers),
-            Some(Reply::ClockStepped) => {
+            Some(BatchReply::Answers(store_us, answers)) => (store_us, answers),
+            Some(BatchReply::ClockStepped) => {
                 shard.note_error(&Failure::ClockStepped);
                 self.doubt_clock();
                 return batch.give_up(false);
@@ -62,7 +67,7 @@ impl Shared {
     }
 
     /// The script did nothing for this client, and said why.
-    fn refused(self: &Arc<Self>, shard: &Arc<Shard>, queued: Queued, why: &ReplyError) {
+    fn refused(self: &Arc<Self>, shard: &Arc<RedisShard>, queued: QueuedCall, why: &ReplyError) {
         let has_moved =
             matches!(why, ReplyError::Refused(why) if why.contains("non local key") || why.contains("MOVED"));
         if has_moved {
@@ -80,7 +85,13 @@ impl Shared {
 
     /// Slots are on the move. Nothing was executed: each client is sent on its own way. What the server said is
     /// about one that travelled alone.
-    fn follow(self: &Arc<Self>, shard: &Arc<Shard>, mut queued: Queued, is_alone: bool, failure: &Failure) {
+    fn follow(
+        self: &Arc<Self>,
+        shard: &Arc<RedisShard>,
+        mut queued: QueuedCall,
+        is_alone: bool,
+        failure: &Failure,
+    ) {
         queued.hops += 1;
         if queued.hops > MOST_HOPS || queued.deadline <= Instant::now() {
             return self.book.failed(queued.call, false);
@@ -119,7 +130,7 @@ impl Shared {
     }
 
     /// Sends one client's call by itself.
-    async fn serve_alone(self: Arc<Self>, shard: Arc<Shard>, batch: Batch, is_asking: bool) {
+    async fn serve_alone(self: Arc<Self>, shard: Arc<RedisShard>, batch: Batch, is_asking: bool) {
         let Some(deadline) = batch.next_deadline().filter(|_| is_asking) else {
             return self.serve(shard, batch).await;
         };
@@ -132,7 +143,13 @@ impl Shared {
     }
 
     /// Sends one client's call to a server that is no shard yet, as `shard` said.
-    async fn serve_at(self: Arc<Self>, address: &Address, shard: &Arc<Shard>, batch: Batch, is_asking: bool) {
+    async fn serve_at(
+        self: Arc<Self>,
+        address: &ServerAddress,
+        shard: &Arc<RedisShard>,
+        batch: Batch,
+        is_asking: bool,
+    ) {
         let deadline = batch.next_deadline().unwrap_or_else(Instant::now);
         self.queues.calls.fetch_add(1, Ordering::Relaxed);
         let command = self.command(shard, &batch, false);

@@ -14,17 +14,17 @@ const _: () = assert!(MOST_REPORTS <= MOST_PARTS);
 #[derive(Clone, Debug, Default)]
 pub(super) struct Credit {
     /// The newest first. A lot lives for two epochs at most, so there are never more.
-    lots: [Lot; 2],
+    lots: [CreditLot; 2],
     /// Returned tokens that the store has not been told of.
     returns: SmallVec<[LeaseReport; 2]>,
 }
 
 /// Tokens taken in one epoch.
 #[derive(Clone, Copy, Debug, Default)]
-struct Lot {
+struct CreditLot {
     epoch: u32,
     left: u32,
-    /// Reserved by requests whose other limits are not decided yet.
+    /// ReservedTokens by requests whose other limits are not decided yet.
     reserved: u32,
     /// Spent, and not reported yet.
     spent: u32,
@@ -100,7 +100,7 @@ impl Credit {
         self.resolve(reservation, |lot, count| lot.left = lot.left.saturating_add(count));
     }
 
-    fn resolve(&mut self, reservation: Reservation, mut resolve: impl FnMut(&mut Lot, u32)) {
+    fn resolve(&mut self, reservation: Reservation, mut resolve: impl FnMut(&mut CreditLot, u32)) {
         for (epoch, count) in reservation.0.into_iter().filter(|(_, count)| *count > 0) {
             let known = self.lots.iter_mut().find(|lot| lot.epoch == epoch && lot.reserved >= count);
             if let Some(lot) = known {
@@ -136,7 +136,7 @@ impl Credit {
 
     /// The lot of `epoch`. Two epochs later the older lot is dead: the store has forgotten it as well. If it is not,
     /// then this answer comes so late that it is the one to forget.
-    fn lot(&mut self, epoch: u32, deadline_us: u64) -> Option<&mut Lot> {
+    fn lot(&mut self, epoch: u32, deadline_us: u64) -> Option<&mut CreditLot> {
         let known = self.lots.iter().position(|lot| lot.epoch == epoch && lot.deadline_us > 0);
         if let Some(index) = known {
             let lot = &mut self.lots[index];
@@ -147,7 +147,7 @@ impl Credit {
         if self.lots[1].deadline_us >= deadline_us {
             return None;
         }
-        self.lots[1] = Lot { epoch, deadline_us, ..Lot::default() };
+        self.lots[1] = CreditLot { epoch, deadline_us, ..CreditLot::default() };
         if self.lots[0].deadline_us < deadline_us {
             self.lots.swap(0, 1);
             return Some(&mut self.lots[0]);

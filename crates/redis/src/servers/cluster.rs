@@ -4,10 +4,10 @@
 //! the past, so a few are asked at once, those that fail last, and the one with the highest epoch is
 //! believed.
 
-use super::super::link::{DialError, Dialer, Failure, Link, OpenError, is_hidden};
-use super::super::shard::Common;
-use super::super::url::Address;
-use super::map::Map;
+use super::super::connection::{DialError, Dialer, Failure, OpenError, RedisConnection, is_hidden};
+use super::super::shard::ShardContext;
+use super::super::url::ServerAddress;
+use super::slot_map::SlotMap;
 use parking_lot::Mutex;
 use redis::{Value, cmd};
 use std::sync::Arc;
@@ -25,12 +25,12 @@ const LAST_SLOT: u16 = 16_383;
 
 /// A primary and its slots, as first and last of each range.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Primary {
-    pub(super) address: Address,
+pub(super) struct ClusterPrimary {
+    pub(super) address: ServerAddress,
     pub(super) ranges: Vec<(u16, u16)>,
 }
 
-impl Primary {
+impl ClusterPrimary {
     pub(super) fn slots(&self) -> impl Iterator<Item = u16> {
         self.ranges.iter().flat_map(|(first, last)| *first..=*last)
     }
@@ -38,37 +38,37 @@ impl Primary {
 
 /// What one node believes.
 #[derive(Debug)]
-struct Belief {
+struct TopologyReply {
     epoch: u64,
-    primaries: Vec<Primary>,
-    nodes: Vec<Address>,
+    primaries: Vec<ClusterPrimary>,
+    nodes: Vec<ServerAddress>,
 }
 
 /// Whom to ask.
 #[derive(Debug)]
-pub(super) struct Cluster {
-    seeds: Vec<Address>,
+pub(super) struct ClusterDiscovery {
+    seeds: Vec<ServerAddress>,
     /// All that the last belief knew, replicas too.
-    nodes: Mutex<Vec<Address>>,
+    nodes: Mutex<Vec<ServerAddress>>,
 }
 
 /// Somebody to ask: over a link that is there, or a new one.
-enum Witness {
-    Linked(Arc<Link>, Address),
-    At(Address),
+enum TopologySource {
+    Linked(Arc<RedisConnection>, ServerAddress),
+    At(ServerAddress),
 }
 
-impl Cluster {
-    pub(super) fn new(seeds: &[Address]) -> Self {
+impl ClusterDiscovery {
+    pub(super) fn new(seeds: &[ServerAddress]) -> Self {
         Self { seeds: seeds.to_vec(), nodes: Mutex::default() }
     }
 
     /// Who serves what; nothing if nobody answers.
     pub(super) async fn topology(
         &self,
-        map: &Map,
-        common: &Arc<Common>,
-    ) -> Result<Option<Vec<Primary>>, OpenError> {
+        map: &SlotMap,
+        common: &Arc<ShardContext>,
+    ) -> Result<Option<Vec<ClusterPrimary>>, OpenError> {
         let mut refusal = None;
         let mut witnesses = self.witnesses(map);
         while !witnesses.is_empty() {
@@ -78,7 +78,7 @@ impl Cluster {
                 let common = Arc::clone(common);
                 asked.spawn(async move { testify(witness, &common.dialer).await });
             }
-            let mut best: Option<Belief> = None;
+            let mut best: Option<TopologyReply> = None;
             while let Some(testimony) = asked.join_next().await {
                 match testimony {
                     Ok(Ok(belief)) if best.as_ref().is_none_or(|best| best.epoch < belief.epoch) => {
@@ -102,18 +102,20 @@ impl Cluster {
     }
 
     /// First primaries that answer, then everybody else, last those who do not answer.
-    fn witnesses(&self, map: &Map) -> Vec<Witness> {
+    fn witnesses(&self, map: &SlotMap) -> Vec<TopologySource> {
         let mut linked = Vec::new();
         let mut suspects = Vec::new();
         for shard in map.shards() {
             let Some(address) = shard.address() else { continue };
             match shard.live_link() {
-                Some(link) => linked.push(Witness::Linked(link, (*address).clone())),
+                Some(link) => linked.push(TopologySource::Linked(link, (*address).clone())),
                 None => suspects.push((*address).clone()),
             }
         }
-        let is_linked = |address: &Address| {
-            linked.iter().any(|witness| matches!(witness, Witness::Linked(_, known) if known == address))
+        let is_linked = |address: &ServerAddress| {
+            linked
+                .iter()
+                .any(|witness| matches!(witness, TopologySource::Linked(_, known) if known == address))
         };
         let mut others: Vec<_> = self.nodes.lock().clone();
         others.extend(self.seeds.iter().cloned());
@@ -122,21 +124,21 @@ impl Cluster {
         others.retain(|address| !is_linked(address) && !suspects.contains(address));
         fastrand::shuffle(&mut linked);
         fastrand::shuffle(&mut others);
-        linked.extend(others.into_iter().chain(suspects).map(Witness::At));
+        linked.extend(others.into_iter().chain(suspects).map(TopologySource::At));
         linked
     }
 }
 
-async fn testify(witness: Witness, dialer: &Dialer) -> Result<Belief, DialError> {
+async fn testify(witness: TopologySource, dialer: &Dialer) -> Result<TopologyReply, DialError> {
     let (link, address) = match witness {
-        Witness::Linked(link, address) => (link, address),
-        Witness::At(address) => (Arc::new(dialer.dial(&address).await?), address),
+        TopologySource::Linked(link, address) => (link, address),
+        TopologySource::At(address) => (Arc::new(dialer.dial(&address).await?), address),
     };
     let silent = |_| DialError::Unreachable("no answer in time".to_owned());
     timeout(ANSWER_WITHIN, believe(&link, &address)).await.map_err(silent)?
 }
 
-async fn believe(link: &Link, asked: &Address) -> Result<Belief, DialError> {
+async fn believe(link: &RedisConnection, asked: &ServerAddress) -> Result<TopologyReply, DialError> {
     let refused = |failure: Failure| match failure {
         Failure::NoPermission(detail) => DialError::Refused(OpenError {
             address: asked.to_string(),
@@ -153,13 +155,13 @@ async fn believe(link: &Link, asked: &Address) -> Result<Belief, DialError> {
     let slots = link.send(cmd("CLUSTER").arg("SLOTS")).await.map_err(refused)?;
     let epoch = info.lines().find_map(|line| line.strip_prefix("cluster_current_epoch:")?.parse().ok());
     let (primaries, nodes) = parse(&slots, asked);
-    Ok(Belief { epoch: epoch.unwrap_or(0), primaries, nodes })
+    Ok(TopologyReply { epoch: epoch.unwrap_or(0), primaries, nodes })
 }
 
 /// Reads the answer to CLUSTER SLOTS; what cannot be read, or cannot be true, is left out. A slot has one primary, so
 /// that an answer of any length yields a bounded number of primaries and ranges.
-fn parse(answer: &Value, asked: &Address) -> (Vec<Primary>, Vec<Address>) {
-    let (mut primaries, mut nodes) = (Vec::<Primary>::new(), Vec::new());
+fn parse(answer: &Value, asked: &ServerAddress) -> (Vec<ClusterPrimary>, Vec<ServerAddress>) {
+    let (mut primaries, mut nodes) = (Vec::<ClusterPrimary>::new(), Vec::new());
     let mut is_served = vec![false; usize::from(LAST_SLOT) + 1];
     let Value::Array(ranges) = answer else { return (primaries, nodes) };
     for range in ranges {
@@ -179,7 +181,8 @@ fn parse(answer: &Value, asked: &Address) -> (Vec<Primary>, Vec<Address>) {
                 match primaries.iter().position(|primary| primary.address == address) {
                     Some(known) => primaries[known].ranges.push((first, last)),
                     None if primaries.len() == MOST_NODES => break,
-                    None => primaries.push(Primary { address: address.clone(), ranges: vec![(first, last)] }),
+                    None => primaries
+                        .push(ClusterPrimary { address: address.clone(), ranges: vec![(first, last)] }),
                 }
                 slots.fill(true);
             }
@@ -192,7 +195,7 @@ fn parse(answer: &Value, asked: &Address) -> (Vec<Primary>, Vec<Address>) {
 }
 
 /// A node's host and port. No host means: the one that was asked.
-fn server_address(server: &Value, asked: &Address) -> Option<Address> {
+fn server_address(server: &Value, asked: &ServerAddress) -> Option<ServerAddress> {
     let Value::Array(parts) = server else { return None };
     let [name, Value::Int(port), ..] = parts.as_slice() else { return None };
     let port = u16::try_from(*port).ok().filter(|port| *port > 0)?;
@@ -204,22 +207,22 @@ fn server_address(server: &Value, asked: &Address) -> Option<Address> {
     };
     match name {
         "?" => None,
-        "" => Some(Address::Tcp(host(asked).to_owned(), port)),
-        name => Some(Address::Tcp(name.to_owned(), port)),
+        "" => Some(ServerAddress::Tcp(host(asked).to_owned(), port)),
+        name => Some(ServerAddress::Tcp(name.to_owned(), port)),
     }
 }
 
-pub(super) fn host(address: &Address) -> &str {
+pub(super) fn host(address: &ServerAddress) -> &str {
     match address {
-        Address::Tcp(host, _) => host,
-        Address::Unix(_) => "127.0.0.1",
+        ServerAddress::Tcp(host, _) => host,
+        ServerAddress::Unix(_) => "127.0.0.1",
     }
 }
 
 /// Reads `host:port` as a redirection has it: without brackets around an IPv6 address.
-pub(super) fn address(text: &str) -> Option<Address> {
+pub(super) fn address(text: &str) -> Option<ServerAddress> {
     let (host, port) = text.rsplit_once(':')?;
-    Some(Address::Tcp(host.trim_matches(['[', ']']).to_owned(), port.parse().ok()?))
+    Some(ServerAddress::Tcp(host.trim_matches(['[', ']']).to_owned(), port.parse().ok()?))
 }
 
 #[cfg(test)]
@@ -238,8 +241,8 @@ mod tests {
         Value::Array([Value::Int(first), Value::Int(last)].into_iter().chain(servers).collect())
     }
 
-    fn tcp(host: &str, port: u16) -> Address {
-        Address::Tcp(host.to_owned(), port)
+    fn tcp(host: &str, port: u16) -> ServerAddress {
+        ServerAddress::Tcp(host.to_owned(), port)
     }
 
     #[test]
@@ -257,9 +260,9 @@ mod tests {
         ]);
         let (primaries, nodes) = parse(&answer, &tcp("asked", 9));
         let expected = [
-            Primary { address: tcp("a", 1), ranges: vec![(0, 10), (20, 30)] },
-            Primary { address: tcp("asked", 3), ranges: vec![(11, 19)] },
-            Primary { address: tcp("asked", 5), ranges: vec![(31, 16_383)] },
+            ClusterPrimary { address: tcp("a", 1), ranges: vec![(0, 10), (20, 30)] },
+            ClusterPrimary { address: tcp("asked", 3), ranges: vec![(11, 19)] },
+            ClusterPrimary { address: tcp("asked", 5), ranges: vec![(31, 16_383)] },
         ];
         assert_eq!(primaries, expected);
         assert_eq!(nodes, [tcp("a", 1), tcp("b", 2), tcp("asked", 3), tcp("asked", 5)]);
@@ -272,8 +275,8 @@ mod tests {
         let ranges = overlapping.map(|(first, last, host)| range(first, last, vec![server(text(host), 1)]));
         let (primaries, _) = parse(&Value::Array(ranges.to_vec()), &tcp("asked", 9));
         let expected = [
-            Primary { address: tcp("a", 1), ranges: vec![(0, 10)] },
-            Primary { address: tcp("d", 1), ranges: vec![(11, 20)] },
+            ClusterPrimary { address: tcp("a", 1), ranges: vec![(0, 10)] },
+            ClusterPrimary { address: tcp("d", 1), ranges: vec![(11, 20)] },
         ];
         assert_eq!(primaries, expected);
         let many = (0..40_000).map(|number| {

@@ -3,9 +3,9 @@
 //! All are asked at once, and the one with the highest epoch is believed: one that is frozen delays nobody,
 //! and one that was cut off misleads nobody. Each is also listened to, so that a switch is known at once.
 
-use super::super::link::{DialError, Dialer, Failure, Link, OpenError};
-use super::super::shard::Common;
-use super::super::url::Address;
+use super::super::connection::{DialError, Dialer, Failure, OpenError, RedisConnection};
+use super::super::shard::ShardContext;
+use super::super::url::ServerAddress;
 use parking_lot::Mutex;
 use redis::cmd;
 use std::collections::HashMap;
@@ -23,40 +23,43 @@ const SWITCH: &str = "+switch-master";
 
 /// The Sentinels, and the name they know the primary by.
 #[derive(Debug)]
-pub(super) struct Sentinel {
+pub(super) struct SentinelDiscovery {
     name: String,
-    watchers: Vec<Arc<Watcher>>,
+    watchers: Vec<Arc<SentinelClient>>,
 }
 
 #[derive(Debug)]
-struct Watcher {
-    address: Address,
+struct SentinelClient {
+    address: ServerAddress,
     dialer: Arc<Dialer>,
-    link: Mutex<Option<Arc<Link>>>,
+    link: Mutex<Option<Arc<RedisConnection>>>,
 }
 
 /// What a Sentinel says.
-enum Word {
+enum SentinelReply {
     Primary {
         epoch: u64,
-        address: Address,
+        address: ServerAddress,
     },
     /// It knows nobody by that name.
     Unknown,
 }
 
-impl Sentinel {
-    pub(super) fn new(name: &str, addresses: &[Address], dialer: Dialer) -> Self {
+impl SentinelDiscovery {
+    pub(super) fn new(name: &str, addresses: &[ServerAddress], dialer: Dialer) -> Self {
         let dialer = Arc::new(dialer);
-        let watcher = |address: &Address| {
+        let watcher = |address: &ServerAddress| {
             let (address, dialer) = (address.clone(), Arc::clone(&dialer));
-            Arc::new(Watcher { address, dialer, link: Mutex::default() })
+            Arc::new(SentinelClient { address, dialer, link: Mutex::default() })
         };
         Self { name: name.to_owned(), watchers: addresses.iter().map(watcher).collect() }
     }
 
     /// Where the primary is; nothing if no Sentinel answers.
-    pub(super) async fn primary(&self, common: &Arc<Common>) -> Result<Option<Address>, OpenError> {
+    pub(super) async fn primary(
+        &self,
+        common: &Arc<ShardContext>,
+    ) -> Result<Option<ServerAddress>, OpenError> {
         let mut asked = JoinSet::new();
         for watcher in &self.watchers {
             let (watcher, common, name) = (Arc::clone(watcher), Arc::clone(common), self.name.clone());
@@ -68,12 +71,12 @@ impl Sentinel {
             let patience = if best.is_some() { common.timeout } else { ANSWER_WITHIN * 2 };
             let Ok(Some(word)) = timeout(patience, asked.join_next()).await else { break };
             match word {
-                Ok(Ok(Word::Primary { epoch, address })) => {
+                Ok(Ok(SentinelReply::Primary { epoch, address })) => {
                     if best.as_ref().is_none_or(|(known, _)| *known < epoch) {
                         best = Some((epoch, address));
                     }
                 }
-                Ok(Ok(Word::Unknown)) => refusal = Some(self.unknown()),
+                Ok(Ok(SentinelReply::Unknown)) => refusal = Some(self.unknown()),
                 Ok(Err(DialError::Refused(error))) => refusal = Some(error),
                 Ok(Err(DialError::Unreachable(reason) | DialError::NotReady(reason))) => {
                     tracing::debug!(reason, "a Sentinel did not say where the primary is");
@@ -99,8 +102,8 @@ impl Sentinel {
     }
 }
 
-impl Watcher {
-    async fn ask(&self, name: &str, common: &Arc<Common>) -> Result<Word, DialError> {
+impl SentinelClient {
+    async fn ask(&self, name: &str, common: &Arc<ShardContext>) -> Result<SentinelReply, DialError> {
         let link = self.link(common).await?;
         let answer = timeout(ANSWER_WITHIN, link.send(cmd("SENTINEL").arg("MASTER").arg(name))).await;
         let failure = match answer {
@@ -108,7 +111,9 @@ impl Watcher {
                 return word(redis::from_redis_value(state).unwrap_or_default())
                     .ok_or_else(|| DialError::NotReady("its answer cannot be read".to_owned()));
             }
-            Ok(Err(Failure::Other(detail))) if detail.contains("No such master") => return Ok(Word::Unknown),
+            Ok(Err(Failure::Other(detail))) if detail.contains("No such master") => {
+                return Ok(SentinelReply::Unknown);
+            }
             Ok(Err(failure)) => link.fault().map_or(failure, Failure::InvalidAnswer),
             Err(_) => Failure::Lost,
         };
@@ -119,7 +124,7 @@ impl Watcher {
     }
 
     /// The link of last time, or a new one that also hears of switches.
-    async fn link(&self, common: &Arc<Common>) -> Result<Arc<Link>, DialError> {
+    async fn link(&self, common: &Arc<ShardContext>) -> Result<Arc<RedisConnection>, DialError> {
         if let Some(link) = self.link.lock().as_ref().filter(|link| !link.is_closed()) {
             return Ok(Arc::clone(link));
         }
@@ -141,8 +146,8 @@ impl Watcher {
 }
 
 /// Reads the answer to SENTINEL MASTER.
-fn word(state: HashMap<String, String>) -> Option<Word> {
+fn word(state: HashMap<String, String>) -> Option<SentinelReply> {
     let port = state.get("port")?.parse().ok().filter(|port| *port > 0)?;
     let epoch = state.get("config-epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or(0);
-    Some(Word::Primary { epoch, address: Address::Tcp(state.get("ip")?.clone(), port) })
+    Some(SentinelReply::Primary { epoch, address: ServerAddress::Tcp(state.get("ip")?.clone(), port) })
 }

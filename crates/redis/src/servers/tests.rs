@@ -1,9 +1,9 @@
 //! The way to the servers, with real ones: outages, restarts, failovers.
 
-use super::super::link::Failure;
-use super::super::shard::Shard;
-use super::map::slot;
-use super::{Servers, Settings};
+use super::super::connection::Failure;
+use super::super::shard::RedisShard;
+use super::slot_map::slot;
+use super::{ServerSettings, Servers};
 use redis::cmd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,12 +15,14 @@ use tollgate_testbed::{NetworkMode, NetworkProxy, RedisCluster, RedisServer, Sen
 const SLACK: Duration = Duration::from_millis(150);
 
 async fn open(url: &str) -> Arc<Servers> {
-    Servers::open(&url.parse().unwrap(), Settings::default()).await.unwrap_or_else(|error| panic!("{error}"))
+    Servers::open(&url.parse().unwrap(), ServerSettings::default())
+        .await
+        .unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// What is wrong with `url`, at the start.
 async fn refusal(url: &str) -> String {
-    match Servers::open(&url.parse().unwrap(), Settings::default()).await {
+    match Servers::open(&url.parse().unwrap(), ServerSettings::default()).await {
         Ok(_) => panic!("{url} was accepted"),
         Err(error) => error.to_string(),
     }
@@ -31,11 +33,11 @@ async fn writes(servers: &Servers, key: &str) -> bool {
     set(&servers.shard_of(key.as_bytes()), key).await.is_ok()
 }
 
-async fn set(shard: &Shard, key: &str) -> Result<redis::Value, Failure> {
+async fn set(shard: &RedisShard, key: &str) -> Result<redis::Value, Failure> {
     shard.call(cmd("SET").arg(key).arg("1")).await
 }
 
-fn only(servers: &Servers) -> Arc<Shard> {
+fn only(servers: &Servers) -> Arc<RedisShard> {
     let shards = servers.shards();
     assert_eq!(shards.len(), 1);
     Arc::clone(&shards[0])
@@ -222,13 +224,14 @@ async fn a_cluster_fails_over_after_a_crash_and_under_a_frozen_primary() {
     }
     let shard_at = |server: &RedisServer| {
         let address = server.address();
-        let is_it = |shard: &&Arc<Shard>| shard.address().is_some_and(|known| known.to_string() == address);
+        let is_it =
+            |shard: &&Arc<RedisShard>| shard.address().is_some_and(|known| known.to_string() == address);
         Arc::clone(shards.iter().find(is_it).unwrap())
     };
     let crashed = shard_at(&cluster.primaries[0]);
     let frozen = shard_at(&cluster.primaries[1]);
     let well = shard_at(&cluster.primaries[2]);
-    let key_of = |shard: &Shard| format!("{{{}}}key", servers.own_tag(shard));
+    let key_of = |shard: &RedisShard| format!("{{{}}}key", servers.own_tag(shard));
     let well_key = key_of(&well);
 
     let crashed_key = key_of(&crashed);

@@ -4,10 +4,10 @@
 //! waits for the link's end, and pings when nothing was answered for a while, so that an outage is noticed
 //! before a client has to wait for it. Before it closes the breaker it probes with a write. None touches a client's key.
 
+use super::super::connection::{DialError, Failure, RedisConnection, monotonic_us};
 use super::super::errors::StoreErrorKind;
-use super::super::link::{DialError, Failure, Link, monotonic_us};
-use super::super::url::Address;
-use super::{Outcome, Shard};
+use super::super::url::ServerAddress;
+use super::{CallOutcome, RedisShard};
 use redis::cmd;
 use std::pin::pin;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ const RETRY_MS: std::ops::Range<u64> = 5..20;
 const PROBE_KEPT_MS: u64 = 1_000;
 
 /// Keeps `shard` connected until it is retired.
-pub(crate) async fn supervise(shard: Arc<Shard>) {
+pub(crate) async fn supervise(shard: Arc<RedisShard>) {
     // The last complaint, so that each is made once.
     let mut complaint = String::new();
     while !shard.is_retired.load(Ordering::Acquire) {
@@ -41,7 +41,7 @@ pub(crate) async fn supervise(shard: Arc<Shard>) {
 }
 
 /// Waits with a link until there is something to do about it.
-async fn attend(shard: &Shard, link: &Arc<Link>) {
+async fn attend(shard: &RedisShard, link: &Arc<RedisConnection>) {
     let quiet_us = monotonic_us().saturating_sub(shard.answered_us.load(Ordering::Relaxed));
     let quiet = Duration::from_micros(quiet_us);
     if link.is_closed() {
@@ -67,7 +67,7 @@ async fn attend(shard: &Shard, link: &Arc<Link>) {
 
 /// Asks for a sign of life. A late answer is a failure, and silence counts again for every further third of
 /// the timeout: so an idle shard is given up within 200 ms of an outage.
-async fn ping(shard: &Shard, link: &Arc<Link>) {
+async fn ping(shard: &RedisShard, link: &Arc<RedisConnection>) {
     let command = cmd("PING");
     let mut answer = pin!(link.send(&command));
     let mut patience = shard.common.timeout;
@@ -75,14 +75,14 @@ async fn ping(shard: &Shard, link: &Arc<Link>) {
         tokio::select! {
             answer = &mut answer => return shard.learn(link, &answer),
             () = link.closed() => return,
-            () = sleep(patience) => shard.report(Outcome::TimedOut),
+            () = sleep(patience) => shard.report(CallOutcome::TimedOut),
         }
         patience = shard.common.timeout / 3;
     }
 }
 
 /// Tries once to connect, when it is time for it.
-async fn connect(shard: &Shard, complaint: &mut String) {
+async fn connect(shard: &RedisShard, complaint: &mut String) {
     let Some(address) = shard.address() else { return shard.wake.notified().await };
     if !wait_for_turn(shard).await {
         return;
@@ -111,7 +111,7 @@ async fn connect(shard: &Shard, complaint: &mut String) {
 /// A server that was given up must serve a write as quickly as every call will want it. To a server that is only slow a
 /// connection can be made, and one whose writes are paused (`CLIENT PAUSE … WRITE`) answers a PING: the breaker would open
 /// again with the next calls. An error is an answer as well, unless it says that the server is not ready.
-async fn prove(shard: &Shard, link: Link) -> Result<Link, DialError> {
+async fn prove(shard: &RedisShard, link: RedisConnection) -> Result<RedisConnection, DialError> {
     let tag = shard.tags.load_full().map(|tags| tags.own.clone()).unwrap_or_default();
     let mut command = cmd("SET");
     command.arg(format!("{}probe:{{{tag}}}", shard.common.prefix)).arg(1).arg("PX").arg(PROBE_KEPT_MS);
@@ -123,7 +123,7 @@ async fn prove(shard: &Shard, link: Link) -> Result<Link, DialError> {
 }
 
 /// Whether it is time to connect; no, if something changed meanwhile.
-async fn wait_for_turn(shard: &Shard) -> bool {
+async fn wait_for_turn(shard: &RedisShard) -> bool {
     let pause = if shard.is_open() {
         Duration::from_micros(shard.breaker.probe_at_us().saturating_sub(monotonic_us()))
     } else if shard.breaker.failures() > 0 {
@@ -134,11 +134,11 @@ async fn wait_for_turn(shard: &Shard) -> bool {
     pause.is_zero() || timeout(pause, shard.wake.notified()).await.is_err()
 }
 
-fn has_moved(shard: &Shard, address: &Address) -> bool {
+fn has_moved(shard: &RedisShard, address: &ServerAddress) -> bool {
     shard.is_retired.load(Ordering::Acquire) || shard.address().is_none_or(|now| *now != *address)
 }
 
-fn connected(shard: &Shard, address: &Address, link: Link) {
+fn connected(shard: &RedisShard, address: &ServerAddress, link: RedisConnection) {
     let link = Arc::new(link);
     shard.adopt(&link);
     // Looked at afterwards: whoever moves the shard from now on drops this link himself.
@@ -149,7 +149,7 @@ fn connected(shard: &Shard, address: &Address, link: Link) {
     shard.restored(turn);
 }
 
-fn refused(shard: &Shard, address: &Address, error: &DialError, complaint: &mut String) {
+fn refused(shard: &RedisShard, address: &ServerAddress, error: &DialError, complaint: &mut String) {
     match error {
         DialError::Refused(error) => {
             shard.note(StoreErrorKind::Permission, &format!("{} (hint: {})", error.problem, error.hint));

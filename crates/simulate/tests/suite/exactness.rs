@@ -6,7 +6,7 @@ use super::*;
 fn a_steady_client_that_bursts_everywhere_gets_no_more_than_its_capacity() {
     for (capacity, rate) in [(1_000, 100), (1_000, 1_000), (10_000, 167)] {
         for seed in 0..8 {
-            let fleet = Fleet { seed, ..Fleet::new(bucket(capacity, rate), 20) };
+            let fleet = SimulatedFleet { seed, ..SimulatedFleet::new(bucket(capacity, rate), 20) };
             let mut arrivals = even(9 * u64::from(rate), 0, 10 * SECOND_US, 20, seed);
             let burst_us = 10 * SECOND_US + seed * 37_000;
             arrivals.extend(even(2 * u64::from(capacity), burst_us, 20_000, 20, seed + 1));
@@ -22,7 +22,7 @@ fn a_burst_at_one_node_gets_nearly_all_that_others_do_not_need() {
     for (capacity, rate, seed) in
         [(1_000, 10), (10_000, 167)].into_iter().flat_map(|(c, r)| (0..8).map(move |s| (c, r, s)))
     {
-        let fleet = Fleet { seed, ..Fleet::new(bucket(capacity, rate), 20) };
+        let fleet = SimulatedFleet { seed, ..SimulatedFleet::new(bucket(capacity, rate), 20) };
         let mut arrivals = even(u64::from(capacity) / 4, 0, 3 * SECOND_US, 20, seed);
         arrivals.extend(even_at(7, u64::from(capacity), 3 * SECOND_US, 200_000));
         let found = run(&fleet, &clients(1), arrivals);
@@ -38,7 +38,7 @@ fn a_client_at_three_times_its_limit_gets_exactly_its_limit() {
         for (capacity, rate) in [(100, 100), (1_000, 100), (50, 500)] {
             let limit =
                 format!("consistency: {consistency}, params: {{capacity: {capacity}, refill_rate: {rate}}}");
-            let fleet = Fleet::new(one(&limit), 4);
+            let fleet = SimulatedFleet::new(one(&limit), 4);
             let found = run(&fleet, &clients(1), even(30 * rate, 0, 10 * SECOND_US, 4, 5));
             assert!(found.over_admission() <= 0, "{limit}: {}", found.over_admission());
             let due = f64::from(capacity as u32) + 10.0 * rate as f64;
@@ -56,7 +56,7 @@ fn a_paced_client_is_never_refused() {
             let rules = one(&format!("params: {{capacity: {capacity}, refill_rate: {rate}}}"));
             // With room for one, a request that overtakes the pace on its way is early and rightly refused.
             let jitter_us = if capacity == 1 { 0 } else { 50 };
-            let fleet = Fleet { jitter_us, ..Fleet::new(rules, nodes) };
+            let fleet = SimulatedFleet { jitter_us, ..SimulatedFleet::new(rules, nodes) };
             let mut random = fastrand::Rng::with_seed(capacity);
             let paced = (0..400).map(|number| {
                 let node = routing.node(0, nodes, &mut random);
@@ -72,7 +72,7 @@ fn a_paced_client_is_never_refused() {
 #[test]
 fn costs_do_not_stand_in_each_others_way() {
     // 20 tokens and then 10 a second: a cost of 10 is refused nearly always, ones still get what trickles in.
-    let fleet = Fleet::new(bucket(20, 10), 2);
+    let fleet = SimulatedFleet::new(bucket(20, 10), 2);
     let mut arrivals = even(1_000, 0, 10 * SECOND_US, 2, 3);
     for arrival in arrivals.iter_mut().step_by(2) {
         arrival.cost = 10;
@@ -89,7 +89,7 @@ fn costs_do_not_stand_in_each_others_way() {
 fn windows_never_admit_more_than_their_limit() {
     for seed in 0..6 {
         let limit = "algorithm: fixed_window, params: {limit: 500, window: 2s}";
-        let fleet = Fleet { seed, ..Fleet::new(one(limit), 4) };
+        let fleet = SimulatedFleet { seed, ..SimulatedFleet::new(one(limit), 4) };
         let found = run(&fleet, &clients(1), even(9_000, 123_456, 9 * SECOND_US, 4, seed));
         let fullest = found.ledger.fullest_window(0, 2 * SECOND_US);
         assert!(fullest <= 500, "{fullest}");
@@ -103,7 +103,7 @@ fn the_estimate_of_a_sliding_counter_never_exceeds_its_limit() {
     let (limit, length_us) = (500, 2 * SECOND_US);
     for seed in 0..6 {
         let rule = "algorithm: sliding_window_counter, params: {limit: 500, window: 2s}";
-        let fleet = Fleet { seed, ..Fleet::new(one(rule), 4) };
+        let fleet = SimulatedFleet { seed, ..SimulatedFleet::new(one(rule), 4) };
         let found = run(&fleet, &clients(1), even(9_000, 123_456, 9 * SECOND_US, 4, seed));
         let mut admitted: Vec<_> = found.ledger.entries().iter().filter(|entry| entry.admitted).collect();
         admitted.sort_by_key(|entry| entry.received_us);

@@ -10,7 +10,7 @@ fn an_abusive_key_costs_the_store_little() {
         [("limit: 100/min", 200, 2), ("limit: 100/s", 10_000, 12), ("limit: 1000/s", 100_000, 102)]
     {
         for nodes in [1, 4] {
-            let fleet = Fleet::new(one(limit), nodes);
+            let fleet = SimulatedFleet::new(one(limit), nodes);
             let found = run(&fleet, &clients(1), even(per_second * 8, 0, 8 * SECOND_US, nodes, 2));
             assert!(found.over_admission() <= 0);
             let calls = found.most_calls_in_a_second(2, 8);
@@ -34,7 +34,7 @@ fn a_population_is_hardly_ever_refused_what_is_due() {
             routing,
             seed: 11,
         };
-        let fleet = Fleet { shards: 3, ..Fleet::new(one("limit: 10000/min"), nodes) };
+        let fleet = SimulatedFleet { shards: 3, ..SimulatedFleet::new(one("limit: 10000/min"), nodes) };
         let found = fleet.run(&clients(2_000), population.arrivals(), &mut |_| {});
         assert!(found.over_admission() <= 0);
         assert!(found.lost_share() < 0.001, "{routing:?}: {:?}", found.tally);
@@ -47,7 +47,7 @@ fn a_population_is_hardly_ever_refused_what_is_due() {
 #[test]
 fn the_same_seed_gives_the_same_run() {
     let run = || {
-        let fleet = Fleet { seed: 9, ..Fleet::new(bucket(50, 50), 3) };
+        let fleet = SimulatedFleet { seed: 9, ..SimulatedFleet::new(bucket(50, 50), 3) };
         let found = super::run(&fleet, &clients(1), even(3_000, 0, 4 * SECOND_US, 3, 9));
         (found.tally, found.calls, found.ledger.entries().to_vec())
     };

@@ -12,7 +12,7 @@ mod versions;
 
 use std::sync::Arc;
 use tollgate_core::rules::{RuleSet, load};
-use tollgate_simulate::{Arrival, Client, Findings, Fleet, Routing};
+use tollgate_simulate::{Arrival, Client, Findings, Routing, SimulatedFleet};
 
 const SECOND_US: u64 = 1_000_000;
 
@@ -36,7 +36,7 @@ fn clients(count: u32) -> Vec<Client> {
 }
 
 /// Runs arrivals, which may be in any order.
-fn run(fleet: &Fleet, clients: &[Client], mut arrivals: Vec<Arrival>) -> Findings {
+fn run(fleet: &SimulatedFleet, clients: &[Client], mut arrivals: Vec<Arrival>) -> Findings {
     arrivals.sort_by_key(|arrival| arrival.at_us);
     fleet.run(clients, arrivals.into_iter(), &mut |_| {})
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use tollgate_core::algorithm::Bucket;
 use tollgate_core::lending::EPOCH_US;
 use tollgate_core::script::CLOCK_TOLERANCE_US;
-use tollgate_simulate::Event;
+use tollgate_simulate::FleetEvent;
 
 /// Runs in the suite; `TOLLGATE_SEEDS=3000 cargo test --release -p tollgate-simulate random` makes more.
 const SEEDS: u64 = 300;
@@ -42,13 +42,13 @@ fn refilled_by_gain(bucket: &Bucket, gain_us: u64) -> i64 {
 /// the correction of a clock that is ahead shrinks by a hundredth of the time that passes. A node that starts before
 /// they have agreed, or have agreed again after the shard lost its data, charges by the clock as it is. A call that is on its way for as long as the clock was set back finds
 /// the time that it expects. If half of the nodes stand still, the others are no majority, and accept the step.
-fn gain_bound_us(fleet: &Fleet) -> u64 {
-    let Fleet { events, timeout_us, .. } = fleet;
+fn gain_bound_us(fleet: &SimulatedFleet) -> u64 {
+    let SimulatedFleet { events, timeout_us, .. } = fleet;
     let longest_stall_us = if fleet.stalled_permille > 0 { fleet.stall_us } else { 0 };
     // A node that starts while the shard is away hears of its time with the first heartbeat after that.
     let hears_us = |started_us: u64| {
         let outages = events.iter().filter_map(|(at_us, event)| match event {
-            Event::ShardAway(_, us) if (*at_us..at_us + us).contains(&started_us) => {
+            FleetEvent::ShardUnavailable(_, us) if (*at_us..at_us + us).contains(&started_us) => {
                 Some(at_us + us + AGREEMENT_US)
             }
             _ => None,
@@ -57,12 +57,14 @@ fn gain_bound_us(fleet: &Fleet) -> u64 {
     };
     let starts = |from_us: u64| {
         let is_near = |at_us: u64| at_us < from_us + AGREEMENT_US && hears_us(at_us) >= from_us;
-        events.iter().any(|(at_us, event)| matches!(event, Event::NodeDies(_)) && is_near(*at_us))
+        events.iter().any(|(at_us, event)| matches!(event, FleetEvent::NodeCrashes(_)) && is_near(*at_us))
     };
     let lacks_majority = |from_us: u64| {
         let paused: BTreeSet<u16> = { events.iter() }
             .filter_map(|(at_us, event)| match event {
-                Event::NodePauses(node, us) if *at_us < from_us + AGREEMENT_US && at_us + us > from_us => {
+                FleetEvent::NodePauses(node, us)
+                    if *at_us < from_us + AGREEMENT_US && at_us + us > from_us =>
+                {
                     Some(*node)
                 }
                 _ => None,
@@ -72,7 +74,7 @@ fn gain_bound_us(fleet: &Fleet) -> u64 {
     };
     let mut bound_us = 0;
     for (at_us, event) in events {
-        if let Event::ShardClockSteps(_, by_us) = event {
+        if let FleetEvent::ShardClockSteps(_, by_us) = event {
             let step_us = by_us.unsigned_abs();
             let is_missed = *by_us < 0 && step_us < longest_stall_us + CLOCK_TOLERANCE_US;
             let is_joined =
@@ -86,10 +88,10 @@ fn gain_bound_us(fleet: &Fleet) -> u64 {
 }
 
 /// When shards lose their data.
-fn losses_us(events: &[(u64, Event)]) -> impl Iterator<Item = u64> {
-    let losses = events
-        .iter()
-        .filter(|(_, event)| matches!(event, Event::ShardLosesWrites(..) | Event::ShardRestarts(_)));
+fn losses_us(events: &[(u64, FleetEvent)]) -> impl Iterator<Item = u64> {
+    let losses = events.iter().filter(|(_, event)| {
+        matches!(event, FleetEvent::ShardLosesWrites(..) | FleetEvent::ShardRestarts(_))
+    });
     losses.map(|(at_us, _)| *at_us)
 }
 
@@ -107,12 +109,12 @@ fn no_bucket_is_ever_exceeded() {
         let losses_us: Vec<u64> = losses_us(&events).collect();
         let steps: Vec<i64> = { events.iter() }
             .filter_map(|(_, event)| match event {
-                Event::ShardClockSteps(_, by_us) => Some(*by_us),
+                FleetEvent::ShardClockSteps(_, by_us) => Some(*by_us),
                 _ => None,
             })
             .collect();
         let rules = rules(&limits);
-        let fleet = Fleet {
+        let fleet = SimulatedFleet {
             shards: 2,
             rtt_us,
             jitter_us: random.u64(0..=rtt_us),
@@ -124,7 +126,7 @@ fn no_bucket_is_ever_exceeded() {
             stall_us: 1_500_000,
             events,
             seed,
-            ..Fleet::new(written(&rules), nodes)
+            ..SimulatedFleet::new(written(&rules), nodes)
         };
         let arrivals = traffic(&mut random, nodes, &limits);
         let count = arrivals.len();
@@ -209,20 +211,22 @@ fn population() -> Vec<Client> {
 }
 
 /// What befalls a fleet in seven seconds.
-fn faults(random: &mut fastrand::Rng, nodes: u16) -> Vec<(u64, Event)> {
+fn faults(random: &mut fastrand::Rng, nodes: u16) -> Vec<(u64, FleetEvent)> {
     let mut events = Vec::new();
     for _ in 0..random.usize(0..5) {
         let (node, shard) = (random.u16(0..nodes), random.u16(0..2));
         let event = match random.u8(0..6) {
-            0 => Event::NodeDies(node),
+            0 => FleetEvent::NodeCrashes(node),
             // Also for longer than credit lives.
-            1 => Event::NodePauses(node, random.u64(0..6 * SECOND_US)),
-            2 => Event::ShardAway(shard, random.u64(0..2 * SECOND_US)),
-            3 => Event::ShardLosesWrites(shard, random.u64(0..SECOND_US)),
-            4 => Event::ShardRestarts(shard),
+            1 => FleetEvent::NodePauses(node, random.u64(0..6 * SECOND_US)),
+            2 => FleetEvent::ShardUnavailable(shard, random.u64(0..2 * SECOND_US)),
+            3 => FleetEvent::ShardLosesWrites(shard, random.u64(0..SECOND_US)),
+            4 => FleetEvent::ShardRestarts(shard),
             // Steps of less than half a second pass unnoticed: those ahead are longer.
-            _ if random.bool() => Event::ShardClockSteps(shard, random.i64(600_000..60 * SECOND_US as i64)),
-            _ => Event::ShardClockSteps(shard, -random.i64(0..20 * SECOND_US as i64)),
+            _ if random.bool() => {
+                FleetEvent::ShardClockSteps(shard, random.i64(600_000..60 * SECOND_US as i64))
+            }
+            _ => FleetEvent::ShardClockSteps(shard, -random.i64(0..20 * SECOND_US as i64)),
         };
         events.push((random.u64(0..6 * SECOND_US), event));
     }

@@ -23,7 +23,7 @@ fn at_addresses(count: u8) -> Vec<Client> {
 #[test]
 fn what_one_limit_refuses_the_others_have_not_spent() {
     for (nodes, length_us) in [(1, SECOND_US), (4, SECOND_US), (4, 10 * SECOND_US), (20, 300_000)] {
-        let fleet = Fleet { shards: 3, ..Fleet::new(written(RULES), nodes) };
+        let fleet = SimulatedFleet { shards: 3, ..SimulatedFleet::new(written(RULES), nodes) };
         // Each address passes 100 of its 300 requests; the user has 1,000, which is what all pass together.
         let mut arrivals = Vec::new();
         for address in 0..10 {
@@ -42,7 +42,7 @@ fn what_one_limit_refuses_the_others_have_not_spent() {
 #[test]
 fn two_limits_of_one_client_travel_together() {
     let rules = "rules: [{id: both, key: [api_key], limits: [20/s, 100/min]}]";
-    let fleet = Fleet::new(written(rules), 4);
+    let fleet = SimulatedFleet::new(written(rules), 4);
     let found = run(&fleet, &clients(1), even(2_000, 0, 20 * SECOND_US, 4, 1));
     assert!(found.over_admission() <= 0);
     assert!(found.tally.oracle_admitted - found.tally.admitted <= 2, "{:?}", found.tally);

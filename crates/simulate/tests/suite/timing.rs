@@ -1,7 +1,7 @@
 //! Intervals and horizons of single rules.
 
 use super::*;
-use tollgate_simulate::Event;
+use tollgate_simulate::FleetEvent;
 
 fn leased(capacity: u32, per_second: u32, lease: &str) -> Arc<RuleSet> {
     one(&format!("params: {{capacity: {capacity}, refill_rate: {per_second}}}, lease: {{{lease}}}"))
@@ -20,8 +20,8 @@ fn whatever_a_rule_says_nothing_is_exceeded() {
         for (seed, lease) in leases.into_iter().enumerate() {
             let seed = seed as u64;
             let rules = leased(capacity, rate, lease);
-            let events = vec![(9 * SECOND_US, Event::NodeDies(3))];
-            let fleet = Fleet { seed, events, drift_ppm: 50, ..Fleet::new(rules, 20) };
+            let events = vec![(9 * SECOND_US, FleetEvent::NodeCrashes(3))];
+            let fleet = SimulatedFleet { seed, events, drift_ppm: 50, ..SimulatedFleet::new(rules, 20) };
             let mut arrivals = even(9 * u64::from(rate), 0, 10 * SECOND_US, 20, seed);
             let burst_us = 10 * SECOND_US + seed * 137_000;
             arrivals.extend(even(2 * u64::from(capacity), burst_us, 20_000, 20, seed + 1));
@@ -39,7 +39,7 @@ fn whatever_a_rule_says_nothing_is_exceeded() {
 
 /// Four nodes share a busy key of a wide limit: how often do they have to ask?
 fn calls(rules: Arc<RuleSet>) -> u64 {
-    let fleet = Fleet::new(rules, 4);
+    let fleet = SimulatedFleet::new(rules, 4);
     let found = run(&fleet, &clients(1), even(20_000, 0, 5 * SECOND_US, 4, 9));
     assert_eq!(found.tally.refused, 0);
     found.calls
@@ -72,7 +72,7 @@ fn a_rule_without_a_word_of_its_own_follows_the_defaults() {
 
 /// A client is busy at one node until `SECOND_US`, and comes back at another a little later, for all it can get.
 fn found_elsewhere(lease: &str) -> u64 {
-    let fleet = Fleet::new(leased(1_000, 10, lease), 4);
+    let fleet = SimulatedFleet::new(leased(1_000, 10, lease), 4);
     let mut arrivals = even(400, 0, SECOND_US, 2, 1);
     arrivals.extend(even_at(3, 1_000, SECOND_US + 250_000, 10_000));
     let found = run(&fleet, &clients(1), arrivals);
@@ -95,11 +95,11 @@ fn a_change_of_the_lease_alone_holds_at_once_and_costs_nobody_anything() {
     let far = leased(1_000_000, 3_000, "horizon: 1s");
     let brisk = leased(1_000_000, 3_000, "horizon: 100ms, interval: 2ms");
     let events = vec![
-        (3 * SECOND_US, Event::Rules(far)),
-        (6 * SECOND_US, Event::Rules(brisk)),
-        (9 * SECOND_US, Event::Rules(near.clone())),
+        (3 * SECOND_US, FleetEvent::Rules(far)),
+        (6 * SECOND_US, FleetEvent::Rules(brisk)),
+        (9 * SECOND_US, FleetEvent::Rules(near.clone())),
     ];
-    let fleet = Fleet { events, ..Fleet::new(near, 4) };
+    let fleet = SimulatedFleet { events, ..SimulatedFleet::new(near, 4) };
     let mut arrivals = even(48_000, 0, 12 * SECOND_US, 4, 9);
     arrivals.extend(even(60_000, 20 * SECOND_US, 50_000, 4, 3));
     let found = run(&fleet, &clients(1), arrivals);

@@ -1,7 +1,7 @@
 //! Two versions of one rule: side by side, as in a canary, and one after the other.
 
 use super::*;
-use tollgate_simulate::Event;
+use tollgate_simulate::FleetEvent;
 
 const CAPACITY: u64 = 1_000;
 const ALGORITHMS: [&str; 3] = ["token_bucket", "leaky_bucket", "gcra"];
@@ -16,8 +16,8 @@ fn rule(algorithm: &str, per_second: u32) -> Arc<RuleSet> {
 fn burst_at(node: u16, algorithm: &str, seed: u64) -> u64 {
     const MINUTE_US: u64 = 60 * SECOND_US;
     let (slow, fast) = (rule(algorithm, 10), rule(algorithm, 500));
-    let events = vec![(0, Event::RulesAt(1, Arc::clone(&fast)))];
-    let fleet = Fleet { events, seed, ..Fleet::new(slow, 2) };
+    let events = vec![(0, FleetEvent::RulesAt(1, Arc::clone(&fast)))];
+    let fleet = SimulatedFleet { events, seed, ..SimulatedFleet::new(slow, 2) };
     let used = 60 * (3 + seed % 6);
     let mut arrivals = even(used, 1, MINUTE_US, 2, seed);
     let burst_us = MINUTE_US + seed * 317_000;
@@ -48,8 +48,8 @@ fn a_minute_of_two_versions_side_by_side_leaves_a_burst_its_tokens() {
 #[test]
 fn a_faster_refill_fills_the_bucket_in_two_seconds() {
     for algorithm in ALGORITHMS {
-        let events = vec![(2 * SECOND_US, Event::Rules(rule(algorithm, 500)))];
-        let fleet = Fleet { events, ..Fleet::new(rule(algorithm, 10), 2) };
+        let events = vec![(2 * SECOND_US, FleetEvent::Rules(rule(algorithm, 500)))];
+        let fleet = SimulatedFleet { events, ..SimulatedFleet::new(rule(algorithm, 10), 2) };
         let mut arrivals = even(950, 0, SECOND_US, 2, 1);
         arrivals.extend(even_at(0, CAPACITY, 4 * SECOND_US, 20_000));
         let found = run(&fleet, &clients(1), arrivals);

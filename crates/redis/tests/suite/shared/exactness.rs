@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tollgate_limiter::Request;
-use tollgate_simulate::{Entry, Ledger};
+use tollgate_simulate::{Ledger, LedgerEntry};
 use tollgate_testbed::{RedisServer, StallMonitor};
 
 const NODES: usize = 4;
@@ -73,7 +73,7 @@ async fn send_evenly(node: Arc<Node>, number: usize, start: Instant, ledger: Arc
             let received_us = start.elapsed().as_micros() as u64;
             assert!(!degraded, "the store answers");
             let node = number as u16;
-            ledger.lock().note(Entry { key: 0, node, admitted, cost: 1, sent_us, received_us });
+            ledger.lock().note(LedgerEntry { key: 0, node, admitted, cost: 1, sent_us, received_us });
         });
     }
     while let Some(ended) = under_way.join_next().await {

@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 use tollgate_core::algorithm::Algorithm;
 use tollgate_limiter::{Clock, Request};
-use tollgate_simulate::{Entry, Ledger};
+use tollgate_simulate::{Ledger, LedgerEntry};
 use tollgate_testbed::RedisServer;
 
 fn algorithms() -> impl Iterator<Item = &'static str> {
@@ -43,7 +43,7 @@ async fn bursts(nodes: Vec<Arc<Node>>, algorithm: &'static str, ledger: Arc<Mute
                 let (admitted, degraded) = node.check(&request).await;
                 assert!(!degraded, "the store answers");
                 let received_us = clock.now_us();
-                ledger.lock().note(Entry { key: 0, node: 0, admitted, cost: 1, sent_us, received_us });
+                ledger.lock().note(LedgerEntry { key: 0, node: 0, admitted, cost: 1, sent_us, received_us });
             });
         }
         while let Some(ended) = sent.join_next().await {

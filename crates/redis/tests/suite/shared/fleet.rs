@@ -429,7 +429,7 @@ impl Findings {
         let mut ledger = Ledger::default();
         for entry in self.entries.iter().filter(|entry| !entry.degraded) {
             if policies.contains(&self.clients[entry.client].policy) {
-                ledger.note(tollgate_simulate::Entry {
+                ledger.note(tollgate_simulate::LedgerEntry {
                     key: entry.client as u32,
                     node: entry.node as u16,
                     admitted: entry.allowed,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 use tollgate_limiter::Request;
-use tollgate_simulate::{Entry, Ledger};
+use tollgate_simulate::{Ledger, LedgerEntry};
 use tollgate_testbed::RedisServer;
 
 const RULES: &str =
@@ -77,7 +77,7 @@ async fn send(node: &Node, key: &str, start: Instant, ledger: &Mutex<Ledger>) {
     let (admitted, degraded) = node.check(&request).await;
     assert!(!degraded, "the store answers");
     let received_us = start.elapsed().as_micros() as u64;
-    ledger.lock().note(Entry { key: 0, node: 0, admitted, cost: 1, sent_us, received_us });
+    ledger.lock().note(LedgerEntry { key: 0, node: 0, admitted, cost: 1, sent_us, received_us });
 }
 
 /// What is missing right after the move, and a second later.

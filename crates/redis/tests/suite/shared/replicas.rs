@@ -10,7 +10,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tollgate_core::lending::EPOCH_US;
 use tollgate_limiter::Request;
 use tollgate_redis::{RedisSettings, StoreErrorKind};
-use tollgate_simulate::{Entry, Ledger};
+use tollgate_simulate::{Ledger, LedgerEntry};
 use tollgate_testbed::{NetworkMode, NetworkProxy, RedisServer, eventually};
 
 const RULES: &str = "
@@ -33,7 +33,7 @@ const AFTER: Duration = Duration::from_secs(6);
 /// One decision.
 #[derive(Clone, Copy, Debug)]
 struct Decided {
-    entry: Entry,
+    entry: LedgerEntry,
     degraded: bool,
 }
 
@@ -155,7 +155,7 @@ async fn ask_evenly(
         let sent_us = start.elapsed().as_micros() as u64;
         let (admitted, degraded) = node.check(&request).await;
         let received_us = start.elapsed().as_micros() as u64;
-        let entry = Entry { key: 0, node: number, admitted, cost: 1, sent_us, received_us };
+        let entry = LedgerEntry { key: 0, node: number, admitted, cost: 1, sent_us, received_us };
         decided.lock().push(Decided { entry, degraded });
     }
 }

@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tollgate_core::algorithm::Bucket;
 use tollgate_limiter::Request;
 use tollgate_redis::RedisSettings;
-use tollgate_simulate::{Entry, Ledger};
+use tollgate_simulate::{Ledger, LedgerEntry};
 use tollgate_testbed::{NetworkMode, NetworkProxy, PATIENCE, RedisServer, UnsteadyLink};
 
 /// Behind the link, and two that are close to the store.
@@ -110,7 +110,7 @@ impl Load {
         let keys = if self.case.user.is_some() { &[KEY, USER][..] } else { &[KEY] };
         for key in keys {
             let node = node as u16;
-            self.ledger.lock().note(Entry { key: *key, node, admitted, cost: 1, sent_us, received_us });
+            self.ledger.lock().note(LedgerEntry { key: *key, node, admitted, cost: 1, sent_us, received_us });
         }
     }
 

@@ -1,0 +1,68 @@
+//! What moves the bytes of a connection: a task of its own, and whoever has just put something in.
+//!
+//! A task is run when its turn comes, behind all who were ready before it; under load that is long. So whoever
+//! sends may drive the connection itself, in the name of that task: what the driver then waits for wakes the task.
+
+use parking_lot::Mutex;
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+/// See the module.
+pub(super) struct ConnectionDriver(Mutex<DriverState>);
+
+struct DriverState {
+    /// None when it has ended.
+    future: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    /// Of the task.
+    waker: Option<Waker>,
+}
+
+impl ConnectionDriver {
+    pub(super) fn new(future: impl Future<Output = ()> + Send + 'static) -> Self {
+        Self(Mutex::new(DriverState { future: Some(Box::pin(future)), waker: None }))
+    }
+
+    /// Drives the connection until it ends: the task.
+    pub(super) async fn run(&self) {
+        poll_fn(|context| {
+            let mut driven = self.0.lock();
+            driven.waker = Some(context.waker().clone());
+            driven.poll(context)
+        })
+        .await;
+    }
+
+    /// Drives it as far as it goes now, unless somebody does already.
+    pub(super) fn drive(&self) {
+        let Some(mut driven) = self.0.try_lock() else { return };
+        let Some(waker) = driven.waker.clone() else { return };
+        if driven.poll(&mut Context::from_waker(&waker)).is_ready() {
+            drop(driven);
+            waker.wake();
+        }
+    }
+
+    /// Ends the connection.
+    pub(super) fn stop(&self) {
+        self.0.lock().future = None;
+    }
+}
+
+impl DriverState {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let Some(future) = &mut self.future else { return Poll::Ready(()) };
+        let polled = future.as_mut().poll(context);
+        if polled.is_ready() {
+            self.future = None;
+        }
+        polled
+    }
+}
+
+impl fmt::Debug for ConnectionDriver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ConnectionDriver")
+    }
+}

@@ -1,0 +1,306 @@
+//! The first words with a server: who we are, what it is, and whether it is fit to keep limits.
+
+use super::super::url::{Login, ServerAddress};
+use super::{DialError, Dialer, Failure, OpenError, RedisConnection, ServerRole};
+use redis::{Cmd, RedisError, Value, cmd};
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+/// Scripts need what came with it.
+const OLDEST: (u32, u32) = (6, 2);
+
+/// What a server says of itself; empty where it does not.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ServerInfo {
+    pub(super) version: Option<(u32, u32)>,
+    role: String,
+    mode: String,
+    is_loading: bool,
+    maxmemory_policy: Option<String>,
+}
+
+impl ServerInfo {
+    /// Reads the answer to INFO. Valkey has names of its own for some fields, and gives the version of Redis that it is
+    /// compatible with as well.
+    fn parse(info: &str) -> Self {
+        let mut greeting = Self::default();
+        let mut valkey_version = None;
+        for line in info.lines() {
+            let Some((name, value)) = line.split_once(':') else { continue };
+            match name {
+                "redis_version" => greeting.version = version(value),
+                "valkey_version" => valkey_version = version(value),
+                "role" => greeting.role = value.to_owned(),
+                "redis_mode" | "server_mode" => greeting.mode = value.to_owned(),
+                "loading" | "async_loading" => greeting.is_loading |= value != "0",
+                "maxmemory_policy" => greeting.maxmemory_policy = Some(value.to_owned()),
+                _ => {}
+            }
+        }
+        greeting.version = valkey_version.or(greeting.version);
+        greeting
+    }
+
+    /// Takes from the answer to HELLO what INFO did not say.
+    fn complete(&mut self, hello: &HashMap<String, Value>) {
+        let said = |name| hello.get(name).and_then(|value| redis::from_redis_value_ref::<String>(value).ok());
+        self.version = self.version.or_else(|| version(&said("version")?));
+        for (own, name) in [(&mut self.mode, "mode"), (&mut self.role, "role")] {
+            if own.is_empty() {
+                *own = said(name).unwrap_or_default();
+            }
+        }
+    }
+
+    /// A replica must not be written to, and one that loads does not answer.
+    pub(super) fn must_be_serving_primary(&self) -> Result<(), DialError> {
+        if self.is_loading {
+            return Err(DialError::NotReady("it is loading its data".to_owned()));
+        }
+        // One that hides its role will say READONLY if it is a replica.
+        if !matches!(self.role.as_str(), "master" | "") {
+            let role = if self.role == "slave" { "replica" } else { &self.role };
+            return Err(DialError::NotReady(format!("it is a {role}, not a primary")));
+        }
+        Ok(())
+    }
+}
+
+/// Says who we are and hears what the server is.
+pub(super) async fn greet(
+    link: &RedisConnection,
+    address: &ServerAddress,
+    dialer: &Dialer,
+) -> Result<ServerInfo, DialError> {
+    if let Some(password) = &dialer.login.password {
+        let mut login = cmd("AUTH");
+        if let Some(user) = &dialer.login.user {
+            login.arg(user);
+        }
+        ask(link, login.arg(password), address, dialer).await?;
+    }
+    if dialer.db != 0 {
+        ask(link, cmd("SELECT").arg(dialer.db), address, dialer).await?;
+    }
+    let mut greeting = match link.send(&cmd("INFO")).await {
+        Ok(info) => ServerInfo::parse(&text(&info)),
+        Err(failure) if is_hidden(&failure) => ServerInfo::default(),
+        Err(failure) => return Err(refusal(address, failure, &dialer.login)),
+    };
+    if greeting.version.is_none() || greeting.mode.is_empty() || greeting.role.is_empty() {
+        match link.send(&cmd("HELLO")).await {
+            Ok(hello) => greeting.complete(&redis::from_redis_value(hello).unwrap_or_default()),
+            Err(failure) if is_hidden(&failure) => {}
+            Err(failure) => return Err(refusal(address, failure, &dialer.login)),
+        }
+    }
+    if let Some((major, minor)) = greeting.version.filter(|version| *version < OLDEST) {
+        let problem = format!("its version is {major}.{minor}");
+        return Err(refused(address, problem, "Tollgate needs Redis 6.2 or later, or Valkey 7.2 or later"));
+    }
+    let hint = match (dialer.role, greeting.mode.as_str()) {
+        (ServerRole::Sentinel, "sentinel")
+        | (ServerRole::ClusterNode, "cluster")
+        | (ServerRole::Primary, "standalone") => {
+            return Ok(greeting);
+        }
+        (_, "sentinel") => "write redis-sentinel://host1,host2/name",
+        (_, "cluster") => "write redis-cluster://host1,host2",
+        // Not everything that speaks the protocol says what it is: what is asked next will show it.
+        (ServerRole::Primary, _) | (_, "") => return Ok(greeting),
+        _ => "write redis://host:port",
+    };
+    let mode = &greeting.mode;
+    Err(refused(address, format!("it is not what the address says: its mode is {mode}"), hint))
+}
+
+/// Whether a server does not tell this, as managed ones often do not: the user may not ask, or the command is not known.
+pub(crate) fn is_hidden(failure: &Failure) -> bool {
+    match failure {
+        Failure::NoPermission(detail) => detail.starts_with("NOPERM"),
+        Failure::Other(_) => true,
+        _ => false,
+    }
+}
+
+/// Protocol version 3 marks texts as such.
+fn text(value: &Value) -> Cow<'_, str> {
+    match value {
+        Value::BulkString(bytes) => String::from_utf8_lossy(bytes),
+        Value::VerbatimString { text, .. } => text.into(),
+        _ => "".into(),
+    }
+}
+
+/// Reads `7.2.4`.
+fn version(text: &str) -> Option<(u32, u32)> {
+    let mut numbers = text.split('.').map(|number| number.parse().unwrap_or(0));
+    Some((numbers.next().filter(|major| *major > 0)?, numbers.next().unwrap_or(0)))
+}
+
+async fn ask(
+    link: &RedisConnection,
+    command: &Cmd,
+    address: &ServerAddress,
+    dialer: &Dialer,
+) -> Result<Value, DialError> {
+    link.send(command).await.map_err(|failure| refusal(address, failure, &dialer.login))
+}
+
+fn refusal(address: &ServerAddress, failure: Failure, login: &Login) -> DialError {
+    let detail = match failure {
+        Failure::Unavailable | Failure::Lost => {
+            return DialError::Unreachable("the connection broke".to_owned());
+        }
+        Failure::NoPermission(detail) | Failure::Other(detail) => detail,
+        other => return DialError::NotReady(without_password(&other.to_string(), login)),
+    };
+    let (problem, hint) = if detail.starts_with("WRONGPASS") {
+        ("the user name or the password is wrong", "give them as in redis://user:password@host")
+    } else if detail.starts_with("NOAUTH") {
+        ("it wants a password", "give it as in redis://:password@host")
+    } else if detail.contains("AUTH") {
+        ("it has no password, but one was given", "leave out the login, or set a password on the server")
+    } else if detail.starts_with("NOPERM") {
+        return refused(
+            address,
+            format!("NOPERM permission denied ({})", without_password(&detail, login)),
+            "allow it with ACL SETUSER; docs/redis.md has the list of permissions",
+        );
+    } else if detail.contains("DB index") || detail.contains("SELECT") {
+        ("it does not have this database", "choose a lower number, or none")
+    } else {
+        return DialError::NotReady(without_password(&detail, login));
+    };
+    refused(address, problem.to_owned(), hint)
+}
+
+/// What it means that the library could not even begin.
+pub(super) fn refused_login(address: &ServerAddress, error: &RedisError, login: &Login) -> DialError {
+    let text = error.to_string();
+    let failure = ["WRONGPASS", "NOAUTH", "NOPERM"].into_iter().find(|code| text.contains(code));
+    match failure {
+        Some(code) => refusal(address, Failure::NoPermission(format!("{code} {text}")), login),
+        None => DialError::Unreachable(without_password(&text, login)),
+    }
+}
+
+/// What a server said. One that does not know a command repeats what it was sent.
+fn without_password(said: &str, login: &Login) -> String {
+    match login.password.as_deref() {
+        Some(password) if !password.is_empty() => said.replace(password, "***"),
+        _ => said.to_owned(),
+    }
+}
+
+fn refused(address: &ServerAddress, problem: String, hint: &str) -> DialError {
+    DialError::Refused(OpenError { address: address.to_string(), problem, hint: hint.to_owned() })
+}
+
+/// A node that is cut off from most of its Cluster refuses everything.
+pub(super) async fn cluster_must_be_up(link: &RedisConnection) -> Result<(), DialError> {
+    match link.send(cmd("CLUSTER").arg("INFO")).await {
+        Ok(info) => {
+            let is_up = text(&info).lines().any(|line| line == "cluster_state:ok");
+            if is_up { Ok(()) } else { Err(DialError::NotReady("its cluster is down".to_owned())) }
+        }
+        Err(failure) if is_hidden(&failure) => Ok(()),
+        Err(failure) => Err(DialError::NotReady(failure.to_string())),
+    }
+}
+
+/// Complains about settings with which limits are lost or shards fall together.
+pub(super) async fn look_at_settings(link: &RedisConnection, address: &ServerAddress, role: ServerRole) {
+    match link.greeting.maxmemory_policy.as_deref() {
+        Some("noeviction") => {}
+        Some(policy) => tracing::warn!(
+            %address, policy,
+            "this server drops keys when its memory is full, and a limit that is dropped starts afresh; \
+             set `maxmemory-policy noeviction` and give it enough memory"
+        ),
+        None => tracing::info!(
+            %address,
+            "this server does not say its maxmemory-policy; make sure that it is `noeviction`"
+        ),
+    }
+    if role != ServerRole::ClusterNode {
+        return;
+    }
+    let name = "cluster-require-full-coverage";
+    match link.send(cmd("CONFIG").arg("GET").arg(name)).await {
+        Ok(answer) if says_yes(&answer) => tracing::warn!(
+            %address,
+            "one dead shard will stop this whole cluster; set `cluster-require-full-coverage no`, and only \
+             that shard's keys degrade"
+        ),
+        Ok(_) => {}
+        Err(failure) => tracing::info!(
+            %address, %failure,
+            "this server does not tell its settings; make sure that `cluster-require-full-coverage` is `no`"
+        ),
+    }
+}
+
+/// Whether the value of a setting is `yes`.
+fn says_yes(answer: &Value) -> bool {
+    redis::from_redis_value_ref::<Vec<String>>(answer)
+        .is_ok_and(|pair| pair.get(1).is_some_and(|value| value == "yes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn greeting(role: &str, loading: &str) -> ServerInfo {
+        ServerInfo::parse(&format!(
+            "# Server\r\nredis_version:7.2.4\r\nredis_mode:standalone\r\nmaxmemory_policy:allkeys-lru\r\n\
+             loading:{loading}\r\nasync_loading:0\r\nrole:{role}\r\n"
+        ))
+    }
+
+    #[test]
+    fn a_greeting_is_read() {
+        let greeting = greeting("master", "0");
+        assert_eq!(greeting.version, Some((7, 2)));
+        assert_eq!(greeting.mode, "standalone");
+        assert_eq!(greeting.maxmemory_policy.as_deref(), Some("allkeys-lru"));
+        assert!(greeting.must_be_serving_primary().is_ok());
+    }
+
+    #[test]
+    fn a_replica_and_one_that_loads_are_no_primaries() {
+        assert!(greeting("slave", "0").must_be_serving_primary().is_err());
+        assert!(greeting("master", "1").must_be_serving_primary().is_err());
+    }
+
+    #[test]
+    fn valkey_is_read_by_its_own_names() {
+        let greeting = ServerInfo::parse(
+            "# Server\r\nredis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:9.1.2\r\nserver_mode:cluster\r\n",
+        );
+        assert_eq!((greeting.version, greeting.mode.as_str()), (Some((9, 1)), "cluster"));
+    }
+
+    #[test]
+    fn hello_tells_what_info_does_not() {
+        let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
+        let hello = |words: &[&str]| {
+            let flat = Value::Array(words.iter().map(|word| text(word)).collect());
+            redis::from_redis_value::<HashMap<String, Value>>(flat).unwrap()
+        };
+        let mut hidden = ServerInfo::parse("");
+        assert!(hidden.must_be_serving_primary().is_ok(), "it will say READONLY if it is a replica");
+        hidden.complete(&hello(&[
+            "server", "valkey", "version", "8.1.8", "mode", "cluster", "role", "replica",
+        ]));
+        assert_eq!((hidden.version, hidden.mode.as_str()), (Some((8, 1)), "cluster"));
+        assert!(hidden.must_be_serving_primary().is_err());
+        let mut known = greeting("master", "0");
+        known.complete(&hello(&["version", "1.0.0", "mode", "sentinel"]));
+        assert_eq!(
+            (known.version, known.mode.as_str()),
+            (Some((7, 2)), "standalone"),
+            "INFO is believed first"
+        );
+    }
+}

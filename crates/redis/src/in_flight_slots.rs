@@ -1,0 +1,304 @@
+//! StateAddresses among the requests in flight of the whole fleet.
+//!
+//! A place at the store lives for a few seconds. The node that holds it says every second that it still does, so
+//! that a node which dies leaves nothing behind for long; and one which comes back to a store that has forgotten
+//! takes its places again, because the requests are still in flight. StateAddresses are never taken ahead.
+
+use super::StoreCore;
+use super::connection::Failure;
+use parking_lot::Mutex;
+use redis::Value;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock, Weak};
+use std::time::Duration;
+use tollgate_core::algorithm::concurrency::SCRIPT;
+use tollgate_core::state_address::StateAddress;
+use tollgate_limiter::{SharedSlot, SlotFuture, SlotTaken, StoreUnavailable};
+
+/// How long a place lives unless it is held on to.
+const LIVES_US: u64 = 4_000_000;
+/// How often it is.
+const KEEP: Duration = Duration::from_secs(1);
+/// A key that moves is followed so many times.
+const MOST_HOPS: u32 = 3;
+/// StateAddresses in one call: more would keep the server from others for long.
+const MOST_AT_ONCE: usize = 500;
+
+static NAME: LazyLock<String> = LazyLock::new(|| sha1_smol::Sha1::from(SCRIPT).digest().to_string());
+
+/// Whose, and until when at most.
+type HeldSlot = (u64, u64);
+
+/// What this node holds: by key, whose and until when at most.
+#[derive(Debug, Default)]
+pub(super) struct NodeSlots {
+    held: Mutex<HashMap<Arc<str>, HashMap<u64, u64>>>,
+    /// What ended and the store has not been told of. Whoever asks it next on this node tells it first: a client
+    /// that sends one request after the other never finds its own last one in its way.
+    ended: Mutex<HashMap<Arc<str>, Vec<u64>>>,
+}
+
+/// A place, or an attempt at one. Dropped, it is given back.
+#[derive(Debug)]
+pub(crate) struct InFlightSlot {
+    shared: Arc<StoreCore>,
+    key: Arc<str>,
+    number: u64,
+    longest_us: u64,
+    /// The store may know of it.
+    is_told: AtomicBool,
+}
+
+impl InFlightSlot {
+    /// The key of the places of a limit and a client: beside the client's other state.
+    pub(crate) fn key(place: &StateAddress) -> String {
+        let field: String = place.field.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("{}:f:{field}", place.key)
+    }
+
+    pub(crate) fn new(shared: &Arc<StoreCore>, key: Arc<str>, number: u64, longest_us: u64) -> Self {
+        Self { shared: Arc::clone(shared), key, number, longest_us, is_told: AtomicBool::new(false) }
+    }
+
+    /// Asks the store for it.
+    async fn ask(&self, limit: u32) -> Result<SlotTaken, Failure> {
+        let whose = self.shared.whose(self.number);
+        let lives_us = self.longest_us.min(LIVES_US);
+        self.is_told.store(true, Ordering::Relaxed);
+        let ended = self.shared.take_ended(&self.key);
+        let mut args = vec![text(limit), whose.into_bytes(), text(lives_us)];
+        args.extend(ended.iter().map(|number| self.shared.whose(*number).into_bytes()));
+        let answer = self.shared.run_slots(&self.key, "take", &args).await;
+        if answer.is_err() && !ended.is_empty() {
+            self.shared.end(&self.key, &ended);
+        }
+        if matches!(answer, Err(Failure::Unavailable)) {
+            self.is_told.store(false, Ordering::Relaxed);
+        }
+        let taken = read_taken(&answer?, limit).inspect_err(|failure| {
+            self.shared.servers.shard_of(self.key.as_bytes()).note_error(failure);
+        })?;
+        if taken.admitted {
+            self.note();
+        } else {
+            self.is_told.store(false, Ordering::Relaxed);
+        }
+        Ok(taken)
+    }
+
+    fn note(&self) {
+        self.is_told.store(true, Ordering::Relaxed);
+        let until_us = self.shared.lease_us() + self.longest_us;
+        self.shared
+            .holdings
+            .held
+            .lock()
+            .entry(Arc::clone(&self.key))
+            .or_default()
+            .insert(self.number, until_us);
+    }
+}
+
+impl SharedSlot for InFlightSlot {
+    fn take(&self, limit: u32) -> SlotFuture<'_> {
+        Box::pin(async move { self.ask(limit).await.map_err(|_| StoreUnavailable) })
+    }
+
+    fn hold(&mut self) {
+        self.note();
+    }
+}
+
+impl Drop for InFlightSlot {
+    fn drop(&mut self) {
+        let mut holdings = self.shared.holdings.held.lock();
+        if let Some(held) = holdings.get_mut(&self.key) {
+            held.remove(&self.number);
+            if held.is_empty() {
+                holdings.remove(&self.key);
+            }
+        }
+        drop(holdings);
+        if self.is_told.load(Ordering::Relaxed) {
+            self.shared.end(&self.key, &[self.number]);
+        }
+    }
+}
+
+impl StoreCore {
+    fn whose(&self, number: u64) -> String {
+        format!("{}:{number}", self.fleet.id())
+    }
+
+    /// Runs the script on `key`, wherever that is served.
+    async fn run_slots(&self, key: &str, verb: &str, args: &[Vec<u8>]) -> Result<Value, Failure> {
+        let mut by_name = true;
+        let mut hops = 0;
+        loop {
+            let mut command = redis::cmd(if by_name { "EVALSHA" } else { "EVAL" });
+            command.arg(if by_name { NAME.as_str() } else { SCRIPT }).arg(1).arg(key);
+            let shard = self.servers.shard_of(key.as_bytes());
+            command.arg(verb).arg(shard.clock().correction_us());
+            for arg in args {
+                command.arg(&arg[..]);
+            }
+            match shard.call(&command).await {
+                Err(Failure::NoScript) if by_name => by_name = false,
+                Err(Failure::Moved { .. } | Failure::Ask { .. } | Failure::TryAgain) if hops < MOST_HOPS => {
+                    hops += 1;
+                    self.servers.refresh();
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+                other => {
+                    if let Err(failure) = &other {
+                        shard.note_error(failure);
+                    }
+                    return other;
+                }
+            }
+        }
+    }
+
+    /// Gives places back, in the background.
+    fn end(self: &Arc<Self>, key: &Arc<str>, numbers: &[u64]) {
+        self.holdings.ended.lock().entry(Arc::clone(key)).or_default().extend(numbers);
+        let (shared, key) = (Arc::clone(self), Arc::clone(key));
+        // Counted as on its way, so that a node that stops waits for it.
+        shared.queues.begin();
+        self.runtime.spawn(async move {
+            let ended = shared.take_ended(&key);
+            if !ended.is_empty() {
+                shared.give_back(&key, &ended).await;
+            }
+            shared.queues.end();
+        });
+    }
+
+    /// What ended under `key` and has to be told; for whoever asks to tell.
+    fn take_ended(&self, key: &str) -> Vec<u64> {
+        let mut ended = self.holdings.ended.lock();
+        let Some(mut numbers) = ended.remove(key) else { return Vec::new() };
+        if numbers.len() > MOST_AT_ONCE {
+            let rest = numbers.split_off(MOST_AT_ONCE);
+            ended.insert(key.into(), rest);
+        }
+        numbers
+    }
+
+    async fn give_back(&self, key: &str, numbers: &[u64]) {
+        let whose = numbers.iter().map(|number| self.whose(*number).into_bytes());
+        let args: Vec<Vec<u8>> = whose.collect();
+        // If it fails, they run out.
+        let _ = self.run_slots(key, "drop", &args).await;
+    }
+
+    /// Says of all places that they are still held.
+    async fn keep_slots(self: &Arc<Self>) {
+        let now_us = self.lease_us();
+        let held: Vec<(Arc<str>, Vec<HeldSlot>)> = {
+            let mut holdings = self.holdings.held.lock();
+            holdings.retain(|_, held| {
+                held.retain(|_, until_us| *until_us > now_us);
+                !held.is_empty()
+            });
+            let list =
+                |held: &HashMap<u64, u64>| held.iter().map(|(number, until)| (*number, *until)).collect();
+            holdings.iter().map(|(key, held)| (Arc::clone(key), list(held))).collect()
+        };
+        for (key, held) in held {
+            let shared = Arc::clone(self);
+            // Side by side: one shard that is away must not keep the places of another from being kept.
+            self.runtime.spawn(async move {
+                for some in held.chunks(MOST_AT_ONCE) {
+                    shared.keep_some(&key, some, now_us).await;
+                }
+            });
+        }
+    }
+
+    async fn keep_some(&self, key: &Arc<str>, held: &[HeldSlot], now_us: u64) {
+        let mut args = Vec::new();
+        for (number, until_us) in held {
+            args.push(self.whose(*number).into_bytes());
+            args.push(text(until_us.saturating_sub(now_us).clamp(1, LIVES_US)));
+        }
+        let _ = self.run_slots(key, "keep", &args).await;
+        // What was given back meanwhile may have been taken again by this.
+        let gone: Vec<u64> = {
+            let holdings = self.holdings.held.lock();
+            let still = holdings.get(key);
+            let is_gone = |number: &u64| still.is_none_or(|still| !still.contains_key(number));
+            held.iter().map(|(number, _)| *number).filter(is_gone).collect()
+        };
+        if !gone.is_empty() {
+            self.give_back(key, &gone).await;
+        }
+    }
+}
+
+/// Holds on to all places, every second.
+pub(super) async fn keep_on(shared: Weak<StoreCore>) {
+    let mut ticks = tokio::time::interval(KEEP);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let Some(shared) = shared.upgrade() else { return };
+        shared.keep_slots().await;
+    }
+}
+
+fn text(number: impl std::fmt::Display) -> Vec<u8> {
+    number.to_string().into_bytes()
+}
+
+/// What the script answers to one that asks for a place among `limit`.
+fn read_taken(value: &Value, limit: u32) -> Result<SlotTaken, Failure> {
+    let numbers = match value {
+        Value::Array(parts) => match parts.as_slice() {
+            [Value::Int(admitted), Value::Int(taken)] => Some((*admitted, *taken)),
+            _ => None,
+        },
+        _ => None,
+    };
+    let (admitted, taken) = numbers.ok_or(Failure::InvalidAnswer("not in a known format"))?;
+    match (admitted, u32::try_from(taken)) {
+        (1, Ok(taken)) if (1..=limit).contains(&taken) => Ok(SlotTaken { admitted: true, taken }),
+        (0, Ok(taken)) if taken >= limit => Ok(SlotTaken { admitted: false, taken }),
+        _ => Err(Failure::InvalidAnswer("a place that cannot be taken or refused")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_believed_if_it_can_be_true() {
+        let read = |admitted, taken| {
+            let value = Value::Array(vec![Value::Int(admitted), Value::Int(taken)]);
+            read_taken(&value, 3).ok().map(|taken| (taken.admitted, taken.taken))
+        };
+        let table = [
+            ((1, 1), Some((true, 1))),
+            ((1, 3), Some((true, 3))),
+            ((0, 3), Some((false, 3))),
+            // The limit was lowered.
+            ((0, 9), Some((false, 9))),
+            ((1, 4), None),
+            ((1, 0), None),
+            ((0, 2), None),
+            ((2, 3), None),
+            ((-1, 3), None),
+            ((1, -1), None),
+            ((0, i64::MAX), None),
+            ((1, (1 << 32) + 1), None),
+        ];
+        for ((admitted, taken), expected) in table {
+            assert_eq!(read(admitted, taken), expected, "{admitted}, {taken}");
+        }
+        for value in [Value::Nil, Value::Int(1), Value::Array(vec![Value::Int(1)])] {
+            assert!(read_taken(&value, 3).is_err(), "{value:?}");
+        }
+    }
+}

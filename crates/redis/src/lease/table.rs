@@ -1,0 +1,393 @@
+//! The book of all leases of a node: what is decided here, what is asked, and what follows from the answers.
+
+#[cfg(test)]
+mod fuzz;
+mod lease;
+mod locked_shards;
+mod pending_group;
+mod reports;
+mod shard;
+mod tick_schedule;
+
+use super::credit::Reservation;
+use lease::LocalStep;
+use locked_shards::{LockedShards, SHARDS, refused, shard_of};
+use parking_lot::Mutex;
+use pending_group::{PendingGroup, QueuedRequest, TakeMode};
+use shard::LeaseShard;
+use smallvec::SmallVec;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use tollgate_core::algorithm::LimitStep;
+use tollgate_core::rules::RuleSet;
+use tollgate_core::script::{ScriptCall, ScriptReply};
+use tollgate_core::state_address::StateAddress;
+use tollgate_limiter::{OwnedCharge, Passed, Steps};
+
+/// How leases are dealt with. A rule may have a horizon and an interval of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaseSettings {
+    /// How far ahead of its use a busy key takes tokens.
+    pub horizon_us: u64,
+    /// How often credit is reported and idle credit returned.
+    pub interval_us: u64,
+    /// While a client sends more than its limit: how long after a call the next may come.
+    pub gate_us: u64,
+    /// From how many tokens a second a key is busy.
+    pub busy_per_second: u64,
+    /// How many keys are kept at most.
+    pub most_leases: usize,
+}
+
+impl Default for LeaseSettings {
+    fn default() -> Self {
+        Self {
+            horizon_us: 2_000_000,
+            interval_us: 100_000,
+            gate_us: 100_000,
+            busy_per_second: 2,
+            most_leases: 200_000,
+        }
+    }
+}
+
+/// All leases of a node. `W` receives the verdict on a request.
+#[derive(Debug)]
+pub struct LeaseTable<W> {
+    pages: Box<[Mutex<LeaseShard<W>>]>,
+    settings: LeaseSettings,
+    /// How many nodes share the store, this one included.
+    nodes: AtomicU32,
+    /// From one tick to the next.
+    tick_us: AtomicU64,
+}
+
+/// What becomes of a request.
+#[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "what is decided here is the common case, and must not allocate"
+)]
+pub enum LeaseCheck<W> {
+    /// It is decided: none of the steps refuses, and all are spent; or one does, and nothing is.
+    Decided(Steps),
+    /// The store has to be asked about some limits; the waiters that were handed over receive the verdicts.
+    Pending(Box<PendingLeaseCheck<W>>),
+}
+
+/// See [`LeaseCheck::Pending`].
+#[derive(Debug)]
+pub struct PendingLeaseCheck<W> {
+    /// What is decided so far.
+    pub steps: Steps,
+    /// What is reserved for it, see [`LeaseTable::resolve`].
+    pub reserved: ReservedTokens,
+    /// For each waiter, in order: the charges that its verdict is about.
+    pub groups: SmallVec<[SmallVec<[usize; 2]>; 1]>,
+    /// To be sent now.
+    pub calls: SmallVec<[StoreCall<W>; 1]>,
+}
+
+/// What is reserved, by the index of the charge.
+pub type ReservedTokens = SmallVec<[(usize, Reservation); 2]>;
+
+/// Receives the verdict on its request.
+pub trait Waiter {
+    /// Answers whether the verdict was received.
+    fn hear(self, verdict: Verdict) -> bool;
+}
+
+/// What the store says to a waiter.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Verdict {
+    /// How its request stands with each limit of its group. All enforced ones admit it, and its tokens are taken; or
+    /// one does not, and nothing was taken. If other groups may still refuse the request, its tokens are reserved:
+    /// what for each limit that counted it.
+    Served {
+        /// The step of each limit of the group.
+        steps: SmallVec<[LimitStep; 2]>,
+        /// The reservation of each limit that counted the request; empty if nothing is reserved.
+        reserved: SmallVec<[Option<Reservation>; 2]>,
+    },
+    /// The store did not answer in time, or could not.
+    Failed,
+}
+
+/// A call to the store for one client.
+#[derive(Debug)]
+pub struct StoreCall<W> {
+    /// The client's key at the store.
+    pub key: Arc<str>,
+    /// The arguments of the script.
+    pub ask: ScriptCall,
+    /// When it was made; at least as early as it is sent.
+    pub sent_us: u64,
+    client: u64,
+    group: u64,
+    charges: Arc<[OwnedCharge]>,
+    /// In the order of the runs of `ask`.
+    waiters: Vec<CallWaiter<W>>,
+}
+
+/// A request that a call is about.
+#[derive(Debug)]
+struct CallWaiter<W> {
+    cost: u32,
+    take: TakeMode,
+    /// None once the failure policy has decided.
+    waiter: Option<W>,
+}
+
+/// Which requests a call is for, and which wait behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PendingGroupId {
+    client: u64,
+    group: u64,
+}
+
+impl<W> StoreCall<W> {
+    /// The group that the call is for.
+    pub fn flight(&self) -> PendingGroupId {
+        PendingGroupId { client: self.client, group: self.group }
+    }
+
+    /// The waiters, in the order of their requests.
+    pub fn waiters(&self) -> impl Iterator<Item = &W> {
+        self.waiters.iter().filter_map(|waiting| waiting.waiter.as_ref())
+    }
+}
+
+impl<W: Waiter> LeaseTable<W> {
+    /// An empty table.
+    pub fn new(settings: LeaseSettings) -> Self {
+        Self {
+            pages: (0..SHARDS).map(|_| Mutex::new(LeaseShard::new(settings.most_leases / SHARDS))).collect(),
+            settings,
+            nodes: AtomicU32::new(1),
+            tick_us: AtomicU64::new(settings.interval_us),
+        }
+    }
+
+    /// Decides what can be decided here and asks for the rest. `address` tells where the state of a charge
+    /// is kept (none: it is not known, and the waiter hears of a failure), `waiter` makes a waiter; `rules` is the number of the rule set.
+    pub fn check(
+        &self,
+        charges: &[OwnedCharge],
+        cost: u32,
+        rules: u32,
+        now_us: u64,
+        address: impl Fn(usize) -> Option<StateAddress>,
+        waiter: impl FnMut() -> W,
+    ) -> LeaseCheck<W> {
+        if let [only] = charges {
+            let mut page = self.page(only.client).lock();
+            let local = page.look_and_spend(only, cost, rules, now_us, &self.settings);
+            match local {
+                LocalStep::Spend(step) => return LeaseCheck::Decided(SmallVec::from_slice(&[(0, step)])),
+                LocalStep::Refuse(step) => return LeaseCheck::Decided(SmallVec::from_slice(&[(0, step)])),
+                LocalStep::Ask => {}
+            }
+            let mut pages = LockedShards::of_one(only.client, page);
+            return self.ask(&mut pages, charges, &[local], cost, rules, now_us, address, waiter);
+        }
+        let mut pages = LockedShards::lock(&self.pages, charges);
+        let locals = pages.look(charges, cost, rules, now_us, &self.settings);
+        match refused(charges, &locals) {
+            Some(steps) => LeaseCheck::Decided(steps),
+            None => self.ask(&mut pages, charges, &locals, cost, rules, now_us, address, waiter),
+        }
+    }
+
+    /// Refuses what is known to be refused; about anything else it says nothing, spends nothing and asks nobody.
+    pub fn refuse(&self, charges: &[OwnedCharge], cost: u32, rules: u32, now_us: u64) -> Option<Steps> {
+        refused(
+            charges,
+            &LockedShards::lock(&self.pages, charges).look(charges, cost, rules, now_us, &self.settings),
+        )
+    }
+
+    /// Nothing is known that refuses: takes credit where there is some, and asks for the rest.
+    #[expect(clippy::too_many_arguments, reason = "they are those of `check`, and what it has found")]
+    fn ask(
+        &self,
+        pages: &mut LockedShards<'_, W>,
+        charges: &[OwnedCharge],
+        locals: &[LocalStep],
+        cost: u32,
+        rules: u32,
+        now_us: u64,
+        address: impl Fn(usize) -> Option<StateAddress>,
+        mut waiter: impl FnMut() -> W,
+    ) -> LeaseCheck<W> {
+        let mut groups: SmallVec<[SmallVec<[usize; 2]>; 1]> = SmallVec::new();
+        for (index, charge) in charges.iter().enumerate().filter(|(index, _)| locals[*index].is_unknown()) {
+            match groups.iter_mut().find(|group| charges[group[0]].client == charge.client) {
+                Some(group) => group.push(index),
+                None => groups.push(SmallVec::from_slice(&[index])),
+            }
+        }
+        let mut steps = Steps::new();
+        let mut reserved = ReservedTokens::new();
+        for (index, (charge, local)) in charges.iter().zip(locals).enumerate() {
+            steps.extend(local.step().map(|step| (index, step)));
+            if !matches!(local, LocalStep::Spend(_)) {
+                continue;
+            }
+            let page = pages.of(charge.client);
+            match groups.is_empty() {
+                true => page.spend(charge.key, cost, now_us),
+                false => reserved.push((index, page.reserve(charge.key, cost, now_us))),
+            }
+        }
+        if groups.is_empty() {
+            return LeaseCheck::Decided(steps);
+        }
+        let take = if groups.len() > 1 { TakeMode::Tentative } else { TakeMode::Final };
+        let mut calls = SmallVec::new();
+        for group in &groups {
+            let client = charges[group[0]].client;
+            let group_charges = || {
+                let addresses: Option<SmallVec<[StateAddress; 2]>> =
+                    group.iter().map(|index| address(*index)).collect();
+                let addresses = addresses?;
+                let fields = addresses.iter().map(|address| address.field).collect();
+                let group_charges = group.iter().map(|index| charges[*index]).collect();
+                Some(PendingGroup::new(addresses.first()?.key.as_str().into(), group_charges, fields))
+            };
+            let name = group.iter().fold(u64::from(rules), |name, index| {
+                (name ^ charges[*index].key).rotate_left(23).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            });
+            let page = pages.of(client);
+            match page.join(name, group_charges, QueuedRequest { cost, take, waiter: waiter() }) {
+                Ok(()) => {}
+                Err(QueuedRequest { waiter, .. }) => {
+                    waiter.hear(Verdict::Failed);
+                    continue;
+                }
+            }
+            calls.extend(page.depart(client, name, now_us, self.nodes(), &self.settings));
+        }
+        LeaseCheck::Pending(Box::new(PendingLeaseCheck { steps, reserved, groups, calls }))
+    }
+
+    /// Takes in what the store answered to `call`. Returns the call that is to be sent next.
+    pub fn answered(&self, call: StoreCall<W>, answer: &ScriptReply, now_us: u64) -> Option<StoreCall<W>> {
+        let (client, group) = (call.client, call.group);
+        let mut page = self.page(client).lock();
+        let is_late = call.waiters.iter().any(|waiting| waiting.waiter.is_none());
+        page.take_in(&call, answer, self.nodes(), now_us);
+        page.serve(call, answer, now_us, &self.settings);
+        if is_late {
+            return None;
+        }
+        page.serve_queue(group, now_us, &self.settings);
+        page.depart(client, group, now_us, self.nodes(), &self.settings)
+    }
+
+    /// The store has not answered in time: the failure policy decides all requests of this call, and those behind
+    /// it. The call itself goes on.
+    pub fn overdue(&self, call: &mut StoreCall<W>) {
+        let waiters = call.waiters.iter_mut().filter_map(|waiting| waiting.waiter.take());
+        let waiters: Vec<W> = waiters.collect();
+        if waiters.is_empty() {
+            // They were told before, or there never were any. Another call of the same flight may be under way.
+            return;
+        }
+        let queued = self.page(call.client).lock().disband(call.group);
+        for waiter in waiters.into_iter().chain(queued) {
+            waiter.hear(Verdict::Failed);
+        }
+    }
+
+    /// The call has failed. What it was to report is kept if the store certainly has not seen it.
+    pub fn failed(&self, mut call: StoreCall<W>, was_seen: bool) {
+        self.overdue(&mut call);
+        if !was_seen {
+            self.page(call.client).lock().take_back_reports(&call);
+        }
+    }
+
+    /// The call of a flight is lost: the failure policy decides the requests behind it.
+    pub fn abandon(&self, flight: PendingGroupId) {
+        for waiter in self.page(flight.client).lock().disband(flight.group) {
+            waiter.hear(Verdict::Failed);
+        }
+    }
+
+    /// All limits of a request are decided: its reserved tokens are spent if it `passed`, else they are free again.
+    /// Returns what is to be sent at once. `place` tells where the state of a charge is kept.
+    pub fn resolve(
+        &self,
+        charges: &[OwnedCharge],
+        reserved: &ReservedTokens,
+        passed: Passed,
+        now_us: u64,
+        place: impl Fn(usize) -> Option<StateAddress>,
+    ) -> SmallVec<[StoreCall<W>; 1]> {
+        let calls = reserved.iter().filter_map(|(index, reservation)| {
+            let charge = &charges[*index];
+            let mut page = self.page(charge.client).lock();
+            page.resolve(charge, *reservation, passed, now_us, || place(*index))
+        });
+        calls.collect()
+    }
+
+    /// What the store last refused holds until its retry time while the store cannot be asked.
+    pub fn recall_refusal(&self, charge: &OwnedCharge, cost: u32, now_us: u64) -> Option<LimitStep> {
+        self.page(charge.client).lock().recall_refusal(charge, cost, now_us)
+    }
+
+    /// ReportBatch what was spent, returns what is idle or about to expire, forgets what is not in use. To be called
+    /// every [`LeaseTable::tick_us`].
+    pub fn tick(&self, now_us: u64, mut send: impl FnMut(StoreCall<W>)) {
+        let (nodes, tick_us) = (self.nodes(), self.tick_us());
+        for page in &self.pages {
+            let calls = page.lock().tick(now_us, tick_us, nodes);
+            calls.into_iter().for_each(&mut send);
+        }
+    }
+
+    /// Spends nothing of what is held any more: this node's clock may be wrong. The store counts it as spent in time.
+    pub fn drop_credit(&self) {
+        self.pages.iter().for_each(|page| page.lock().drop_credit());
+    }
+
+    /// Returns everything, for a shutdown.
+    pub fn return_all(&self, now_us: u64, mut send: impl FnMut(StoreCall<W>)) {
+        for page in &self.pages {
+            let calls = page.lock().return_all(now_us);
+            calls.into_iter().for_each(&mut send);
+        }
+    }
+
+    /// How many nodes share the store, this one included.
+    pub fn set_nodes(&self, nodes: u32) {
+        self.nodes.store(nodes.max(1), Ordering::Relaxed);
+    }
+
+    /// The number set last.
+    pub fn nodes(&self) -> u32 {
+        self.nodes.load(Ordering::Relaxed)
+    }
+
+    /// Ticks as often as `rules` ask for it from now on. Answers whether that is more often than before.
+    pub fn keep_pace_with(&self, rules: &RuleSet) -> bool {
+        let shortest_us = rules.shortest_interval_us().map_or(u64::MAX, |us| us.get().into());
+        let tick_us = shortest_us.min(self.settings.interval_us);
+        self.tick_us.swap(tick_us, Ordering::Relaxed) > tick_us
+    }
+
+    /// How often it has to be called for a tick: at the shortest interval in force.
+    pub fn tick_us(&self) -> u64 {
+        self.tick_us.load(Ordering::Relaxed)
+    }
+
+    /// How many keys are kept.
+    pub fn leases(&self) -> usize {
+        self.pages.iter().map(|page| page.lock().leases()).sum()
+    }
+
+    fn page(&self, client: u64) -> &Mutex<LeaseShard<W>> {
+        &self.pages[shard_of(client)]
+    }
+}

@@ -1,0 +1,64 @@
+//! The decoder of answers and the book together, against a store that answers anything: the truth, the truth damaged
+//! on its way, noise, an old answer, the answer to another question, or nothing; at any time, in any order.
+//!
+//! Each input is a list of choices ([`FuzzChoices`]), each choice a step of a [`FuzzRun`]. After every step:
+//! - No request was told that it passes unless the answer to its call says so.
+//! - For each key, what was spent, returned and is still in hand never exceeds what valid answers granted, and no
+//!   answer grants more than its call asked for. Nothing is spent two epochs after the call that granted it.
+//! - Every waiter has received exactly one verdict, or is in a call or a queue. A call that fails is heard of by the
+//!   waiters of its own flight only.
+//! - There is one call for each flight, no more leases than keys, and no more reports than a call can carry.
+//!
+//! In the end everything fails that is still under way, time passes, and nothing is left.
+
+mod choices;
+mod fuzz_run;
+mod grant_ledger;
+
+use choices::FuzzChoices;
+use fuzz_run::FuzzRun;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// FuzzChoices of one input, each of one byte or two.
+const LONGEST: usize = 4_096;
+
+/// How often what was met, so that the target cannot pass by meeting nothing.
+#[derive(Debug, Default)]
+struct FuzzCoverage {
+    decided: AtomicU64,
+    spent: AtomicU64,
+    honest: AtomicU64,
+    believed: AtomicU64,
+    invalid: AtomicU64,
+    late: AtomicU64,
+    lent: AtomicU64,
+    returned: AtomicU64,
+    tentative: AtomicU64,
+}
+
+impl FuzzCoverage {
+    fn note(count: &AtomicU64) {
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_book_grants_no_more_than_valid_answers_do() {
+    let met = FuzzCoverage::default();
+    let choices = bolero::produce::<Vec<u8>>().with().len(0..LONGEST);
+    let input = bolero::check!().with_iterations(3_000).with_max_len(2 * LONGEST).with_generator(choices);
+    input.for_each(|bytes| FuzzRun::new(FuzzChoices::new(bytes), &met).walk());
+    println!("{met:?}");
+    let counts = [
+        &met.decided,
+        &met.spent,
+        &met.honest,
+        &met.believed,
+        &met.invalid,
+        &met.late,
+        &met.lent,
+        &met.returned,
+        &met.tentative,
+    ];
+    assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) > 1_000), "{met:?}");
+}

@@ -1,0 +1,188 @@
+//! What comes back for a call, and what must follow from it.
+
+use super::super::FuzzCoverage;
+use super::{FuzzRun, FuzzWaiter};
+use crate::lease::table::{StoreCall, Verdict};
+use tollgate_core::script::ScriptReply;
+
+/// Answers that may be given again.
+const MOST_OLD: usize = 16;
+
+/// A waiter of a call, and whether the answer lets its request pass.
+struct ExpectedVerdict {
+    id: usize,
+    passes: bool,
+}
+
+impl FuzzRun<'_> {
+    /// Something comes back for a call, or nothing does.
+    pub(super) fn deliver(&mut self) {
+        if self.out.is_empty() {
+            return;
+        }
+        let index = self.choices.below(self.out.len());
+        let kind = self.choices.below(20);
+        if kind == 0 {
+            return self.make_overdue(index);
+        }
+        let call = self.out.swap_remove(index);
+        let (store_us, mut time_us) = (self.store_us(), self.store_us());
+        let bytes = match kind {
+            1 => return self.fail(call, false),
+            2 => return self.fail(call, true),
+            3..=6 => {
+                let mut bytes = self.honest(&call);
+                let mut time = time_us.to_be_bytes()[1..].to_vec();
+                match self.choices.below(4) {
+                    0 => self.choices.damage(&mut time),
+                    _ => self.choices.damage(&mut bytes),
+                }
+                time_us = tollgate_core::script::read_time(&time).unwrap_or(0);
+                bytes
+            }
+            7 => self.choices.noise(),
+            8 if !self.old.is_empty() => self.old[self.choices.below(self.old.len())].clone(),
+            9 if !self.out.is_empty() => {
+                // What another call would be answered.
+                let other = &self.out[self.choices.below(self.out.len())];
+                let answer = self.store.clone().charge(&other.client, &other.ask, store_us);
+                answer.encode(&other.ask)
+            }
+            _ => {
+                let bytes = self.honest(&call);
+                FuzzCoverage::note(&self.met.honest);
+                let answer = ScriptReply::decode(&call.ask, time_us, &bytes);
+                let answer = answer.unwrap_or_else(|why| panic!("an honest answer: {why}"));
+                return self.accept(call, &answer);
+            }
+        };
+        match ScriptReply::decode(&call.ask, time_us, &bytes) {
+            Ok(answer) => {
+                FuzzCoverage::note(&self.met.believed);
+                self.accept(call, &answer);
+            }
+            Err(_) => {
+                FuzzCoverage::note(&self.met.invalid);
+                self.fail(call, true);
+            }
+        }
+    }
+
+    /// The store does what it is asked for, and says so.
+    fn honest(&mut self, call: &StoreCall<FuzzWaiter>) -> Vec<u8> {
+        let answer = self.store.charge(&call.client, &call.ask, self.store_us());
+        let bytes = answer.encode(&call.ask);
+        if self.old.len() == MOST_OLD {
+            self.old.remove(0);
+        }
+        self.old.push(bytes.clone());
+        bytes
+    }
+
+    fn make_overdue(&mut self, index: usize) {
+        let waiters = self.waiters(&self.out[index]);
+        if !waiters.is_empty() {
+            FuzzCoverage::note(&self.met.late);
+        }
+        self.book.overdue(&mut self.out[index]);
+        self.hear_failure(&waiters);
+    }
+
+    /// The call fails: its own waiters hear so, and those behind it, and no other.
+    pub(super) fn fail(&mut self, call: StoreCall<FuzzWaiter>, was_seen: bool) {
+        let waiters = self.waiters(&call);
+        if !was_seen {
+            for (item, charge) in call.charges.iter().zip(&call.ask.charges) {
+                let returned = charge.reports.iter().map(|report| u64::from(report.returned)).sum();
+                self.ledger(item.key).put_back(returned);
+            }
+        }
+        self.book.failed(call, was_seen);
+        self.hear_failure(&waiters);
+    }
+
+    fn waiters(&self, call: &StoreCall<FuzzWaiter>) -> Vec<usize> {
+        call.waiters().map(|seat| seat.id).collect()
+    }
+
+    fn hear_failure(&mut self, waiters: &[usize]) {
+        let told = std::mem::take(&mut *self.told.borrow_mut());
+        assert!(told.len() >= waiters.len(), "a waiter of the call has not heard");
+        assert!(told.iter().zip(waiters).all(|((id, ..), waiter)| id == waiter));
+        for (id, verdict, is_received) in told {
+            assert_eq!(verdict, Verdict::Failed);
+            assert_eq!(self.seats[id].flight, self.seats[waiters[0]].flight, "a waiter of another flight");
+            self.hear(id, verdict, is_received);
+        }
+    }
+
+    /// A valid answer arrives.
+    fn accept(&mut self, call: StoreCall<FuzzWaiter>, answer: &ScriptReply) {
+        self.note_grants(&call, answer);
+        let expected = self.expect(&call, answer);
+        let flight = expected.first().map(|expected| self.seats[expected.id].flight.clone());
+        let next = self.book.answered(call, answer, self.now_us);
+        let told = std::mem::take(&mut *self.told.borrow_mut());
+        assert!(told.len() >= expected.len(), "a waiter of the call has not heard");
+        for (ExpectedVerdict { id, passes }, (told, verdict, _)) in expected.iter().zip(&told) {
+            let Verdict::Served { steps, .. } = verdict else { panic!("answered, and failed") };
+            let position = &self.seats[*id];
+            let is_passed = self.requests[position.request].is_passed(position.group, steps);
+            assert_eq!((told, is_passed), (id, *passes), "what a waiter is told is what the answer says");
+        }
+        for (id, verdict, is_received) in told {
+            assert_eq!(Some(&self.seats[id].flight), flight.as_ref(), "a waiter of another flight");
+            self.hear(id, verdict, is_received);
+        }
+        next.into_iter().for_each(|call| self.send(call));
+    }
+
+    fn note_grants(&mut self, call: &StoreCall<FuzzWaiter>, answer: &ScriptReply) {
+        for ((item, charge), found) in call.charges.iter().zip(&call.ask.charges).zip(&answer.charges) {
+            let counted = if charge.enforced { &answer.admitted } else { &found.counted };
+            let tokens = |counts: &[u32]| -> u64 {
+                let runs = call.ask.runs.iter().zip(counts);
+                runs.map(|(run, count)| u64::from(*count) * u64::from(run.cost)).sum()
+            };
+            let needed: Vec<u32> = call.ask.runs.iter().map(|run| run.repeats).collect();
+            let granted = tokens(counted) + u64::from(found.lent);
+            let asked = tokens(&needed) + u64::from(charge.prefetch.want);
+            assert!(granted <= asked, "{granted} granted, {asked} asked for");
+            if found.lent > 0 {
+                FuzzCoverage::note(&self.met.lent);
+            }
+            self.ledger(item.key).grant(granted, call.sent_us);
+        }
+    }
+
+    /// What the waiters of the call are to hear. What a policy has let pass is spent; so is what cannot be returned.
+    fn expect(&mut self, call: &StoreCall<FuzzWaiter>, answer: &ScriptReply) -> Vec<ExpectedVerdict> {
+        let mut expected = Vec::new();
+        let mut waiters = call.waiters.iter();
+        let is_allowed = !call.charges.iter().any(|charge| charge.enforced && charge.denies_on_failure);
+        for (number, run) in call.ask.runs.iter().enumerate() {
+            for (place, waiting) in (0..run.repeats).zip(&mut waiters) {
+                let passes = place < answer.admitted[number];
+                let is_used = match &waiting.waiter {
+                    Some(seat) => {
+                        expected.push(ExpectedVerdict { id: seat.id, passes });
+                        if !seat.is_gone.get() {
+                            continue;
+                        }
+                        false
+                    }
+                    None => is_allowed,
+                };
+                let charges = call.charges.iter().zip(&call.ask.charges).zip(&answer.charges);
+                for ((item, charge), found) in charges.filter(|_| passes) {
+                    let is_counted = found.counted.get(number).is_none_or(|counted| place < *counted);
+                    let is_returnable = charge.as_lent || item.meter.bucket().is_none();
+                    if is_counted && (is_used || !is_returnable) {
+                        self.ledger(item.key).take(waiting.cost.into());
+                    }
+                }
+            }
+        }
+        expected
+    }
+}

@@ -1,0 +1,316 @@
+//! One limit of one client: what is held of it, what is known of it, and what follows from both.
+
+use super::LeaseSettings;
+use crate::lease::credit::Credit;
+use crate::lease::last_reply::{LastReply, RecalledVerdict};
+use crate::lease::request_rate::RequestRate;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use tollgate_core::algorithm::LimitStep;
+use tollgate_core::lending::Prefetch;
+use tollgate_core::limit::Meter;
+use tollgate_core::rules::LeaseTiming;
+use tollgate_core::state_address::StateField;
+
+/// Nodes hold at most one part in so many of a capacity: a client that moves to another node misses no more.
+const PART_IN_HAND: u32 = 100;
+/// One part in so many of a capacity, for all nodes together, is not worth a call: it expires unused.
+const PART_TO_EXPIRE: u32 = 500;
+/// Credit goes back when no request came for so many intervals,
+const IDLE_INTERVALS: u64 = 2;
+/// or so many times the mean time between two requests,
+const IDLE_GAPS: u64 = 4;
+/// but not later than this.
+const LONGEST_IDLE_US: u64 = 700_000;
+/// A client sends more than its limit as long as its last refusal is not older.
+const HAMMERED_US: u64 = 250_000;
+/// Of the time that a token lives, so much is left unused: clocks may run apart by a thousandth.
+const CLOCKS_APART: u64 = 1_000;
+
+/// What is known of one limit of one client.
+///
+/// What a check that is decided here looks at comes first: there are many leases, and most are far away in memory.
+#[derive(Debug)]
+pub(super) struct Lease {
+    /// When a request last came.
+    pub(super) used_us: u64,
+    pub(super) pace: RequestRate,
+    /// The number of the rules, and the place in them, at which `meter` was last seen: while they are the same,
+    /// it is.
+    pub(super) known_as: (u32, usize),
+    pub(super) credit: Credit,
+    pub(super) memory: Option<LastReply>,
+    /// When the store was last asked.
+    pub(super) asked_us: u64,
+    /// When a request was last refused.
+    refused_us: u64,
+    /// Until when the last refused request was told to wait.
+    pub(super) refused_until_us: u64,
+    /// Whether the next tick has to look at it.
+    pub(super) is_busy: bool,
+    /// Where the state stands; known since it was first asked for.
+    pub(super) place: Option<(Arc<str>, u64, StateField)>,
+    pub(super) timing: LeasePace,
+    pub(super) meter: Meter,
+}
+
+/// How often a lease is looked at, and how far ahead it takes tokens: as its rule says, else as the node does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LeasePace {
+    // Small, for there are many leases; ten seconds are the most that can be asked for.
+    pub(super) interval_us: u32,
+    horizon_us: u32,
+}
+
+impl LeasePace {
+    pub(super) fn new(leasing: LeaseTiming, settings: &LeaseSettings) -> Self {
+        let own = |us: u64| u32::try_from(us).unwrap_or(u32::MAX);
+        Self {
+            interval_us: leasing.interval_us.map_or(own(settings.interval_us), NonZeroU32::get),
+            horizon_us: leasing.horizon_us.map_or(own(settings.horizon_us), NonZeroU32::get),
+        }
+    }
+
+    pub(super) fn interval_us(&self) -> u64 {
+        self.interval_us.into()
+    }
+
+    fn horizon_us(&self) -> u64 {
+        self.horizon_us.into()
+    }
+}
+
+/// What can be said about a request without asking.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum LocalStep {
+    /// There is credit for it.
+    Spend(LimitStep),
+    /// The store would refuse it.
+    Refuse(LimitStep),
+    /// The store has to say.
+    Ask,
+}
+
+impl LocalStep {
+    pub(super) fn is_unknown(&self) -> bool {
+        matches!(self, Self::Ask)
+    }
+
+    pub(super) fn step(&self) -> Option<LimitStep> {
+        match self {
+            Self::Spend(step) | Self::Refuse(step) => Some(*step),
+            Self::Ask => None,
+        }
+    }
+}
+
+impl Lease {
+    pub(super) fn new(meter: &Meter, timing: LeasePace, now_us: u64) -> Self {
+        Self {
+            used_us: now_us,
+            pace: RequestRate::default(),
+            known_as: (0, 0),
+            credit: Credit::default(),
+            memory: None,
+            asked_us: 0,
+            refused_us: 0,
+            refused_until_us: 0,
+            is_busy: false,
+            place: None,
+            timing,
+            meter: *meter,
+        }
+    }
+
+    /// The numbers of the limit are now `meter`: what was believed under others is void, and what is in hand goes
+    /// back. Windows of another length have other numbers, so that their credit has no place to go back to.
+    pub(super) fn adopt(&mut self, meter: &Meter) {
+        if counts_epochs_alike(&self.meter, meter) {
+            self.credit.give_back(u64::MAX);
+        } else {
+            self.credit = Credit::default();
+        }
+        self.meter = *meter;
+        self.memory = None;
+        self.refused_until_us = 0;
+    }
+
+    /// What can be said about a request of `cost`. `meter` is that of the lease, wherever it is at hand.
+    #[inline]
+    pub(super) fn look(
+        &mut self,
+        meter: &Meter,
+        cost: u32,
+        now_us: u64,
+        settings: &LeaseSettings,
+    ) -> LocalStep {
+        let left = self.credit.left(now_us);
+        if left >= cost {
+            return LocalStep::Spend(self.admitted(meter, left - cost, now_us));
+        }
+        let recalled = match &self.memory {
+            // With something in hand, the store and it together may be enough.
+            Some(memory) if left == 0 => memory.recall(meter, cost, now_us),
+            _ => RecalledVerdict::Unknown,
+        };
+        let gate_us = (self.asked_us + self.gate_us(settings)).saturating_sub(now_us);
+        let mut step = match recalled {
+            RecalledVerdict::Unknown => return LocalStep::Ask,
+            RecalledVerdict::Refused(step) => step,
+            RecalledVerdict::WasRefused(mut step)
+                if self.is_hammered(now_us) && gate_us > 0 && !self.has_waited(now_us) =>
+            {
+                step.retry_after_us = 0;
+                step
+            }
+            RecalledVerdict::WasRefused(_) => return LocalStep::Ask,
+        };
+        step.retry_after_us = step.retry_after_us.max(gate_us);
+        self.note_refusal(&step, now_us);
+        LocalStep::Refuse(step)
+    }
+
+    /// The refusal of a request of `cost` that the store cannot be asked about, if the store refused it before and
+    /// its retry time has not come.
+    pub(super) fn recall_refusal(&self, cost: u32, now_us: u64) -> Option<LimitStep> {
+        match self.memory.as_ref()?.recall_at_any_age(&self.meter, cost, now_us) {
+            RecalledVerdict::Refused(step) => Some(step),
+            RecalledVerdict::WasRefused(_) | RecalledVerdict::Unknown => None,
+        }
+    }
+
+    /// A request was refused as `step` says.
+    pub(super) fn note_refusal(&mut self, step: &LimitStep, now_us: u64) {
+        self.refused_us = now_us;
+        self.refused_until_us = now_us.saturating_add(step.retry_after_us);
+    }
+
+    /// Whether the last call was refused, and the client has waited as it was told since.
+    fn has_waited(&self, now_us: u64) -> bool {
+        self.refused_us >= self.asked_us && now_us >= self.refused_until_us
+    }
+
+    /// In how many microseconds the store is asked again at the earliest, if the client sends more than its limit at
+    /// present; one that is refused for the first time in a while is asked about when it has waited as it was told.
+    pub(super) fn next_call_us(&self, now_us: u64, settings: &LeaseSettings) -> u64 {
+        match self.is_hammered(now_us) {
+            true => (self.asked_us + self.gate_us(settings)).saturating_sub(now_us),
+            false => 0,
+        }
+    }
+
+    /// Whether the client sends more than its limit at present.
+    fn is_hammered(&self, now_us: u64) -> bool {
+        self.refused_us > 0 && now_us.saturating_sub(self.refused_us) < HAMMERED_US
+    }
+
+    /// How long after a call the next may come while the client sends more than its limit. Shorter where the limit
+    /// would be full before: then tokens would be lost.
+    fn gate_us(&self, settings: &LeaseSettings) -> u64 {
+        settings.gate_us.min(self.meter.lifetime_us() / 2)
+    }
+
+    /// How an admitted request stands with `left` in hand.
+    fn admitted(&self, meter: &Meter, left: u32, now_us: u64) -> LimitStep {
+        let (at_store, reset_after_us) = match &self.memory {
+            Some(memory) => memory.look(meter, now_us),
+            None => (0, 0),
+        };
+        let remaining = at_store.saturating_add(left).min(meter.quota());
+        LimitStep { admitted: true, next: None, remaining, retry_after_us: 0, reset_after_us }
+    }
+
+    /// What to take ahead: what the client's pace at this node needs within the horizon. All nodes together hold at
+    /// most a hundredth of the capacity, and a node leaves half of that to the others.
+    pub(super) fn prefetch(&self, nodes: u32, now_us: u64, settings: &LeaseSettings) -> Prefetch {
+        let per_second = self.pace.per_second(now_us);
+        let needed = |us: u64| {
+            let tokens = (u128::from(per_second) * u128::from(us)).div_ceil(1_000_000);
+            u32::try_from(tokens).unwrap_or(u32::MAX)
+        };
+        let lent_limit = self.meter.quota() / PART_IN_HAND;
+        if self.is_hammered(now_us) {
+            // The bucket is empty but for what came in since the last call, and the client takes all it gets: one
+            // call in a while takes it all.
+            let gate_us = self.gate_us(settings);
+            return Prefetch::new(needed(gate_us).min(lent_limit.max(self.meter.inflow(gate_us))), 1);
+        }
+        let most = match (nodes, self.meter.bucket()) {
+            (0 | 1, _) => lent_limit,
+            // A bucket counts what is lent to others, a window does not.
+            (_, Some(_)) => lent_limit.div_ceil(2),
+            (_, None) => lent_limit / nodes,
+        };
+        let most = match per_second < settings.busy_per_second {
+            true => most.min(self.negligible(nodes)),
+            false => most,
+        };
+        let store_us = self.memory.as_ref().map_or(0, |memory| memory.store_us(now_us));
+        let horizon_us = self.timing.horizon_us().min(self.meter.credit_lifetime_us(store_us));
+        Prefetch { want: needed(horizon_us).min(most), share: nodes.saturating_mul(4), lent_limit }
+    }
+
+    /// Until when tokens may be spent that were taken with a call of `sent_us`, at the time `store_us` there.
+    pub(super) fn deadline_us(meter: &Meter, sent_us: u64, store_us: u64) -> u64 {
+        let life_us = meter.credit_lifetime_us(store_us);
+        sent_us.saturating_add(life_us - life_us / CLOCKS_APART)
+    }
+
+    /// How many tokens may expire at this node without a call.
+    fn negligible(&self, nodes: u32) -> u32 {
+        self.meter.quota() / PART_TO_EXPIRE / nodes.max(1)
+    }
+
+    /// Whether no request came for so long that the client is elsewhere: for two intervals, or a few times as long as
+    /// its pace lets expect, and for less than a second.
+    fn is_idle(&self, now_us: u64) -> bool {
+        let interval_us = IDLE_INTERVALS * self.timing.interval_us();
+        let gap_us = IDLE_GAPS * 1_000_000 / self.pace.per_second(self.used_us).max(1);
+        let idle_us = gap_us.min(LONGEST_IDLE_US).max(interval_us);
+        self.used_us + idle_us <= now_us
+    }
+
+    /// Whether the bucket is full but for what is lent, so that its refill waits.
+    fn refill_waits(&self, now_us: u64) -> bool {
+        let missing = self.memory.as_ref().and_then(|memory| memory.missing(&self.meter, now_us));
+        missing.is_none_or(|missing| missing == 0)
+    }
+
+    /// Whether a call has to be made just to report. What was spent is reported with the next question; without one,
+    /// only if the refill waits for more than this node's part of what nodes may hold.
+    pub(super) fn has_news(&self, nodes: u32, now_us: u64) -> bool {
+        let is_quiet = self.used_us + self.timing.interval_us() <= now_us;
+        self.credit.has_returns()
+            || (is_quiet
+                && self.credit.unreported(now_us) > self.meter.quota() / PART_IN_HAND / nodes.max(1)
+                && self.refill_waits(now_us))
+    }
+
+    /// Whether a tick has to look at it: it may have something to return, or to report.
+    pub(super) fn is_due(&self, nodes: u32, now_us: u64) -> bool {
+        let held = self.credit.left(now_us).saturating_add(self.credit.unreported(now_us));
+        self.credit.has_returns() || held > self.negligible(nodes)
+    }
+
+    /// Returns what is idle or about to expire, unless it is negligible.
+    pub(super) fn let_go(&mut self, nodes: u32, now_us: u64) {
+        // What expires before the next tick but one goes back while there is time.
+        let expires_us = match self.is_idle(now_us) {
+            true => u64::MAX,
+            false => now_us + 2 * self.timing.interval_us(),
+        };
+        if self.credit.has_left(expires_us) && self.credit.left(now_us) > self.negligible(nodes) {
+            self.credit.give_back(expires_us);
+            self.memory = None;
+        }
+    }
+}
+
+/// Whether tokens taken under one of the two can be told apart under the other.
+pub(super) fn counts_epochs_alike(one: &Meter, other: &Meter) -> bool {
+    match (one.window(), other.window()) {
+        (None, None) => one.bucket().is_some() && other.bucket().is_some(),
+        (Some(one), Some(other)) => one.span_us() == other.span_us(),
+        _ => false,
+    }
+}

@@ -1,0 +1,66 @@
+//! The pages that a request touches, and what can be said of it there.
+
+use super::LeaseSettings;
+use super::lease::LocalStep;
+use super::shard::LeaseShard;
+use parking_lot::{Mutex, MutexGuard};
+use smallvec::SmallVec;
+use tollgate_limiter::{OwnedCharge, Steps};
+
+/// How many pages a book has.
+pub(super) const SHARDS: usize = 256;
+
+/// The pages that a request touches, locked.
+pub(super) struct LockedShards<'b, W> {
+    held: SmallVec<[(usize, MutexGuard<'b, LeaseShard<W>>); 4]>,
+}
+
+/// What can be said of each charge here.
+pub(super) type LocalSteps = SmallVec<[LocalStep; 8]>;
+
+/// The steps of those of which anything is known, if one of them refuses.
+pub(super) fn refused(charges: &[OwnedCharge], locals: &LocalSteps) -> Option<Steps> {
+    let refuses = |(charge, local): (&OwnedCharge, &LocalStep)| {
+        charge.enforced && matches!(local, LocalStep::Refuse(_))
+    };
+    charges.iter().zip(locals).any(refuses).then(|| {
+        locals.iter().enumerate().filter_map(|(index, local)| Some((index, local.step()?))).collect()
+    })
+}
+
+impl<'b, W> LockedShards<'b, W> {
+    /// Locks the pages of all charges, in order.
+    pub(super) fn lock(pages: &'b [Mutex<LeaseShard<W>>], charges: &[OwnedCharge]) -> Self {
+        let mut order: SmallVec<[usize; 8]> = charges.iter().map(|charge| shard_of(charge.client)).collect();
+        order.sort_unstable();
+        order.dedup();
+        Self { held: order.into_iter().map(|index| (index, pages[index].lock())).collect() }
+    }
+
+    /// The only page of a request, which is locked already.
+    pub(super) fn of_one(client: u64, page: MutexGuard<'b, LeaseShard<W>>) -> Self {
+        Self { held: SmallVec::from_iter([(shard_of(client), page)]) }
+    }
+
+    pub(super) fn look(
+        &mut self,
+        charges: &[OwnedCharge],
+        cost: u32,
+        rules: u32,
+        now_us: u64,
+        settings: &LeaseSettings,
+    ) -> LocalSteps {
+        let look = |charge: &OwnedCharge| self.of(charge.client).look(charge, cost, rules, now_us, settings);
+        charges.iter().map(look).collect()
+    }
+
+    pub(super) fn of(&mut self, client: u64) -> &mut LeaseShard<W> {
+        let index = shard_of(client);
+        let position = self.held.iter().position(|(held, _)| *held == index).unwrap_or_default();
+        &mut self.held[position].1
+    }
+}
+
+pub(super) fn shard_of(client: u64) -> usize {
+    (client >> 56) as usize % SHARDS
+}

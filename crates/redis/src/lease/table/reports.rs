@@ -1,0 +1,105 @@
+//! What the store is told of tokens that were taken earlier.
+
+use super::StoreCall;
+use super::lease::Lease;
+use super::shard::ByKey;
+use smallvec::SmallVec;
+use std::sync::Arc;
+use tollgate_core::lending::{LeaseReport, Prefetch};
+use tollgate_core::limit::Meter;
+use tollgate_core::rules::{LeaseTiming, LimitId, OverLimitEffect};
+use tollgate_core::script::{ChargeCall, MOST_PARTS, ScriptCall};
+use tollgate_core::state_address::{StateAddress, StateField};
+use tollgate_limiter::OwnedCharge;
+
+/// The key of a client, and what is to be told of its limits.
+type ClientReports = (Arc<str>, Vec<(OwnedCharge, ChargeCall)>);
+
+/// ReportBatch on their way, those of one client together.
+#[derive(Default)]
+pub(super) struct ReportBatch {
+    by_client: ByKey<ClientReports>,
+}
+
+impl ReportBatch {
+    pub(super) fn add(&mut self, key: u64, lease: &mut Lease, now_us: u64) {
+        let reports = worth_telling(lease.credit.reports(now_us), &lease.meter);
+        let (false, Some((client_key, client, field))) = (reports.is_empty(), &lease.place) else { return };
+        let charge = OwnedCharge {
+            id: LimitId::NONE,
+            key,
+            client: *client,
+            meter: lease.meter,
+            enforced: true,
+            over: OverLimitEffect::default(),
+            leased: true,
+            leasing: LeaseTiming::default(),
+            denies_on_failure: false,
+        };
+        let (_, charges) =
+            self.by_client.entry(*client).or_insert_with(|| (Arc::clone(client_key), Vec::new()));
+        charges.push((charge, report_ask(lease.meter, *field, reports)));
+    }
+
+    pub(super) fn into_calls<W>(self, now_us: u64) -> Vec<StoreCall<W>> {
+        let calls = self.by_client.into_iter().flat_map(|(client, (key, charges))| {
+            let chunks: Vec<StoreCall<W>> = charges
+                .chunks(MOST_PARTS)
+                .map(|charges| StoreCall {
+                    key: Arc::clone(&key),
+                    ask: ScriptCall {
+                        runs: SmallVec::new(),
+                        charges: charges.iter().map(|(_, ask)| ask.clone()).collect(),
+                    },
+                    sent_us: now_us,
+                    client,
+                    group: 0,
+                    charges: charges.iter().map(|(charge, _)| *charge).collect(),
+                    waiters: Vec::new(),
+                })
+                .collect();
+            chunks
+        });
+        calls.collect()
+    }
+}
+
+impl<W> StoreCall<W> {
+    /// A call that only reports on one limit, if there is anything to report.
+    pub(super) fn report(
+        charge: &OwnedCharge,
+        place: StateAddress,
+        reports: SmallVec<[LeaseReport; 2]>,
+        now_us: u64,
+    ) -> Option<Self> {
+        let reports = worth_telling(reports, &charge.meter);
+        if reports.is_empty() {
+            return None;
+        }
+        let ask = report_ask(charge.meter, place.field, reports);
+        Some(Self {
+            key: Arc::from(place.key),
+            ask: ScriptCall { runs: SmallVec::new(), charges: SmallVec::from_iter([ask]) },
+            sent_us: now_us,
+            client: charge.client,
+            group: 0,
+            charges: Arc::from([*charge]),
+            waiters: Vec::new(),
+        })
+    }
+}
+
+fn report_ask(meter: Meter, field: StateField, reports: SmallVec<[LeaseReport; 2]>) -> ChargeCall {
+    ChargeCall { meter, field, enforced: true, as_lent: false, prefetch: Prefetch::NONE, reports }
+}
+
+/// What was spent in a window counts in it anyway; only buckets have to be told.
+pub(super) fn worth_telling(
+    mut reports: SmallVec<[LeaseReport; 2]>,
+    meter: &Meter,
+) -> SmallVec<[LeaseReport; 2]> {
+    if meter.window().is_some() {
+        reports.retain(|report| report.returned > 0);
+    }
+    reports
+}

@@ -1,0 +1,189 @@
+//! A part of the book under one lock: the leases of some clients, and their flights.
+//!
+//! What can be decided here is decided here; the rest is [`asking`], [`answering`] and [`tending`].
+
+#[cfg(test)]
+mod audit;
+mod calls;
+mod replies;
+mod tick;
+
+use super::lease::{Lease, LeasePace, LocalStep};
+use super::pending_group::PendingGroup;
+use super::tick_schedule::TickSchedule;
+use super::{LeaseSettings, StoreCall};
+use crate::lease::credit::Reservation;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use tollgate_core::algorithm::LimitStep;
+use tollgate_core::state_address::StateAddress;
+use tollgate_limiter::{OwnedCharge, Passed};
+
+/// Keys are keyed hashes already.
+pub(super) type ByKey<T> = HashMap<u64, T, rapidhash::fast::RandomState>;
+
+#[derive(Debug)]
+pub(super) struct LeaseShard<W> {
+    leases: ByKey<Lease>,
+    /// Those that hold credit that could be missed, or have something to tell: the others need nothing from a
+    /// tick.
+    busy: TickSchedule,
+    /// When those that nobody uses are looked for again.
+    sweep_us: u64,
+    flights: ByKey<PendingGroup<W>>,
+    most_leases: usize,
+}
+
+impl<W> LeaseShard<W> {
+    pub(super) fn new(most_leases: usize) -> Self {
+        Self {
+            leases: ByKey::default(),
+            busy: TickSchedule::default(),
+            sweep_us: 0,
+            flights: ByKey::default(),
+            most_leases,
+        }
+    }
+
+    pub(super) fn leases(&self) -> usize {
+        self.leases.len()
+    }
+
+    /// What can be said about `charge` under the rules of this number; and notes that it was asked for.
+    pub(super) fn look(
+        &mut self,
+        charge: &OwnedCharge,
+        cost: u32,
+        rules: u32,
+        now_us: u64,
+        settings: &LeaseSettings,
+    ) -> LocalStep {
+        let Some(lease) = self.asked_for(charge, cost, rules, now_us, settings) else {
+            return LocalStep::Ask;
+        };
+        lease.look(&charge.meter, cost, now_us, settings)
+    }
+
+    /// The same, and pays for it if there is credit.
+    #[inline]
+    pub(super) fn look_and_spend(
+        &mut self,
+        charge: &OwnedCharge,
+        cost: u32,
+        rules: u32,
+        now_us: u64,
+        settings: &LeaseSettings,
+    ) -> LocalStep {
+        let Some(lease) = self.asked_for(charge, cost, rules, now_us, settings) else {
+            return LocalStep::Ask;
+        };
+        let local = lease.look(&charge.meter, cost, now_us, settings);
+        if let LocalStep::Spend(_) = local {
+            lease.credit.spend(cost, now_us);
+        }
+        local
+    }
+
+    /// The lease that `charge` is about, if there is room for it.
+    #[inline]
+    fn asked_for(
+        &mut self,
+        charge: &OwnedCharge,
+        cost: u32,
+        rules: u32,
+        now_us: u64,
+        settings: &LeaseSettings,
+    ) -> Option<&mut Lease> {
+        let room = self.leases.len() < self.most_leases;
+        let lease = match self.leases.entry(charge.key) {
+            Entry::Occupied(lease) => lease.into_mut(),
+            Entry::Vacant(free) if room => {
+                free.insert(Lease::new(&charge.meter, LeasePace::new(charge.leasing, settings), now_us))
+            }
+            Entry::Vacant(_) => return None,
+        };
+        let known_as = (rules, charge.id.index());
+        if lease.known_as != known_as {
+            lease.known_as = known_as;
+            follow(&mut self.busy, lease, charge, settings);
+        }
+        lease.pace.note(cost, now_us);
+        lease.used_us = now_us;
+        Some(lease)
+    }
+
+    pub(super) fn spend(&mut self, key: u64, cost: u32, now_us: u64) {
+        if let Some(lease) = self.leases.get_mut(&key) {
+            lease.credit.spend(cost, now_us);
+        }
+    }
+
+    pub(super) fn reserve(&mut self, key: u64, cost: u32, now_us: u64) -> Reservation {
+        let lease = self.leases.get_mut(&key);
+        lease.map_or(Reservation::default(), |lease| lease.credit.reserve(cost, now_us))
+    }
+
+    /// The request for which `reservation` was made has `passed`, or not. Returns what is to be sent at once: tokens
+    /// that may not be kept as credit, or of a key that is not in the table.
+    pub(super) fn resolve(
+        &mut self,
+        charge: &OwnedCharge,
+        reservation: Reservation,
+        passed: Passed,
+        now_us: u64,
+        place: impl FnOnce() -> Option<StateAddress>,
+    ) -> Option<StoreCall<W>> {
+        let Some(lease) = self.leases.get_mut(&charge.key).filter(|lease| lease.meter == charge.meter) else {
+            let reports = reservation.reports(passed);
+            return place().and_then(|place| StoreCall::report(charge, place, reports, now_us));
+        };
+        match passed {
+            Passed::Yes => lease.credit.commit(reservation),
+            Passed::No if lease.meter.is_log() => lease.credit.add_returns(reservation),
+            Passed::No => lease.credit.release(reservation),
+        }
+        if !charge.leased {
+            // Nothing is kept as credit, and the store is told at once.
+            lease.credit.give_back(u64::MAX);
+            if passed == Passed::No {
+                lease.memory = None;
+            }
+            if let Some((key, _, field)) = &lease.place {
+                let place = StateAddress { key: key.to_string(), field: *field };
+                return StoreCall::report(charge, place, lease.credit.reports(now_us), now_us);
+            }
+        }
+        note_busy(&mut self.busy, charge.key, lease);
+        None
+    }
+
+    /// See [`super::LeaseTable::recall_refusal`].
+    pub(super) fn recall_refusal(&self, charge: &OwnedCharge, cost: u32, now_us: u64) -> Option<LimitStep> {
+        let lease = self.leases.get(&charge.key).filter(|lease| lease.meter == charge.meter)?;
+        lease.recall_refusal(cost, now_us)
+    }
+}
+
+/// The rules have changed: the limit of this lease may have other numbers, and its rule may lease otherwise.
+#[cold]
+#[inline(never)]
+fn follow(busy: &mut TickSchedule, lease: &mut Lease, charge: &OwnedCharge, settings: &LeaseSettings) {
+    let timing = LeasePace::new(charge.leasing, settings);
+    if lease.is_busy && timing.interval_us != lease.timing.interval_us {
+        busy.leave(charge.key, lease.timing.interval_us());
+        busy.join(charge.key, timing.interval_us());
+    }
+    lease.timing = timing;
+    if lease.meter != charge.meter {
+        lease.adopt(&charge.meter);
+        note_busy(busy, charge.key, lease);
+    }
+}
+
+/// The next tick has to look at this one.
+fn note_busy(busy: &mut TickSchedule, key: u64, lease: &mut Lease) {
+    if !lease.is_busy {
+        lease.is_busy = true;
+        busy.join(key, lease.timing.interval_us());
+    }
+}

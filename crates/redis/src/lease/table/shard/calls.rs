@@ -1,0 +1,116 @@
+//! Calls to the store: the requests of one client that ask for the same go together.
+
+use super::LeaseShard;
+use crate::lease::table::pending_group::{PendingGroup, QueuedRequest, TakeMode};
+use crate::lease::table::reports::worth_telling;
+use crate::lease::table::{CallWaiter, LeaseSettings, StoreCall};
+use smallvec::SmallVec;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+use tollgate_core::lending::Prefetch;
+use tollgate_core::script::{ChargeCall, MOST_PARTS, RequestRun, ScriptCall};
+use tollgate_core::state_address::StateField;
+use tollgate_limiter::OwnedCharge;
+
+impl<W> LeaseShard<W> {
+    /// Puts a request into the queue of its flight. Returns it if the addresses of its states are not known.
+    pub(in crate::lease::table) fn join(
+        &mut self,
+        group: u64,
+        new_group: impl FnOnce() -> Option<PendingGroup<W>>,
+        request: QueuedRequest<W>,
+    ) -> Result<(), QueuedRequest<W>> {
+        let flight = match self.flights.entry(group) {
+            Entry::Occupied(flight) => flight.into_mut(),
+            Entry::Vacant(free) => match new_group() {
+                Some(flight) => free.insert(flight),
+                None => return Err(request),
+            },
+        };
+        flight.queue.push(request);
+        Ok(())
+    }
+
+    /// The next call of a flight, if a request waits and no call is under way.
+    pub(in crate::lease::table) fn depart(
+        &mut self,
+        client: u64,
+        group: u64,
+        now_us: u64,
+        nodes: u32,
+        settings: &LeaseSettings,
+    ) -> Option<StoreCall<W>> {
+        let flight = self.flights.get_mut(&group)?;
+        if flight.is_out {
+            return None;
+        }
+        if flight.queue.is_empty() {
+            self.flights.remove(&group);
+            return None;
+        }
+        flight.is_out = true;
+        let mut runs: SmallVec<[RequestRun; 2]> = SmallVec::new();
+        let mut aboard = 0;
+        for QueuedRequest { cost, .. } in &flight.queue {
+            let is_full = runs.len() == MOST_PARTS;
+            match runs.last_mut() {
+                Some(run) if run.cost == *cost => run.repeats += 1,
+                _ if is_full => break,
+                _ => runs.push(RequestRun { repeats: 1, cost: *cost }),
+            }
+            aboard += 1;
+        }
+        let queued = flight.queue.drain(..aboard);
+        let waiters: Vec<CallWaiter<W>> = queued
+            .map(|QueuedRequest { cost, take, waiter }| CallWaiter { cost, take, waiter: Some(waiter) })
+            .collect();
+        // One that may be undone makes all of them lent: the others are reported as spent later.
+        let as_lent = waiters.iter().any(|waiting| waiting.take == TakeMode::Tentative);
+        let (key, charges) = (Arc::clone(&flight.key), Arc::clone(&flight.charges));
+        let fields = flight.fields.clone();
+        let asks = charges.iter().zip(fields).map(|(charge, field)| {
+            let ask = self.charge_ask(charge, field, &key, client, now_us, nodes, settings);
+            ChargeCall { as_lent, ..ask }
+        });
+        let ask = ScriptCall { runs, charges: asks.collect() };
+        Some(StoreCall { key, ask, sent_us: now_us, client, group, charges, waiters })
+    }
+
+    /// What is asked of one limit. What is left in hand was not enough: it goes back with the same call.
+    #[expect(clippy::too_many_arguments, reason = "a charge, its address, and what a prefetch depends on")]
+    fn charge_ask(
+        &mut self,
+        charge: &OwnedCharge,
+        field: StateField,
+        key: &Arc<str>,
+        client: u64,
+        now_us: u64,
+        nodes: u32,
+        settings: &LeaseSettings,
+    ) -> ChargeCall {
+        let mut ask = ChargeCall {
+            meter: charge.meter,
+            field,
+            enforced: charge.enforced,
+            as_lent: false,
+            prefetch: Prefetch::NONE,
+            reports: SmallVec::new(),
+        };
+        if let Some(lease) = self.leases.get_mut(&charge.key) {
+            if charge.leased {
+                ask.prefetch = lease.prefetch(nodes, now_us, settings);
+            }
+            lease.credit.give_back(u64::MAX);
+            ask.reports = worth_telling(lease.credit.reports(now_us), &lease.meter);
+            lease.asked_us = now_us;
+            lease.place.get_or_insert_with(|| (Arc::clone(key), client, field));
+        }
+        ask
+    }
+
+    /// The waiters in the queue of a flight, which ends.
+    pub(in crate::lease::table) fn disband(&mut self, group: u64) -> Vec<W> {
+        let flight = self.flights.remove(&group);
+        flight.map_or(Vec::new(), |flight| flight.queue.into_iter().map(|queued| queued.waiter).collect())
+    }
+}

@@ -1,0 +1,330 @@
+//! Answers of the store: what it lends and says is kept, and the waiters receive their verdicts.
+
+use super::{LeaseShard, note_busy};
+use crate::lease::credit::Reservation;
+use crate::lease::last_reply::LastReply;
+use crate::lease::table::lease::{Lease, LocalStep, counts_epochs_alike};
+use crate::lease::table::pending_group::{QueuedRequest, TakeMode};
+use crate::lease::table::{CallWaiter, LeaseSettings, StoreCall, Verdict, Waiter};
+use smallvec::SmallVec;
+use std::sync::Arc;
+use tollgate_core::algorithm::LimitStep;
+use tollgate_core::lending::LeaseReport;
+use tollgate_core::script::{ChargeReply, ReplyState, ScriptReply};
+use tollgate_limiter::OwnedCharge;
+
+/// Tokens that a call has taken of one limit.
+#[derive(Clone, Copy)]
+struct TakenTokens {
+    epoch: u32,
+    deadline_us: u64,
+    /// Whether they can be returned: the store counts them as lent, or in their window.
+    is_returnable: bool,
+}
+
+impl TakenTokens {
+    fn new<W>(call: &StoreCall<W>, answer: &ScriptReply, index: usize) -> Self {
+        let (item, charge) = (&call.charges[index], &answer.charges[index]);
+        Self {
+            epoch: epoch_of(item, charge, answer),
+            deadline_us: Lease::deadline_us(&item.meter, call.sent_us, answer.now_us),
+            is_returnable: call.ask.charges[index].as_lent || item.meter.bucket().is_none(),
+        }
+    }
+}
+
+/// The epoch under which the store has counted what it lent. After a step back of its clock that is not the present
+/// one.
+fn epoch_of(item: &OwnedCharge, charge: &ChargeReply, answer: &ScriptReply) -> u32 {
+    match &charge.state {
+        ReplyState::Stored(account) if account.lent.total() > 0 => account.lent.epoch,
+        _ => item.meter.epoch(answer.now_us),
+    }
+}
+
+impl<W> LeaseShard<W> {
+    /// Keeps what `answer` lends, and what it says.
+    pub(in crate::lease::table) fn take_in(
+        &mut self,
+        call: &StoreCall<W>,
+        answer: &ScriptReply,
+        nodes: u32,
+        now_us: u64,
+    ) {
+        for (item, charge) in call.charges.iter().zip(&answer.charges) {
+            let Some(lease) = self.leases.get_mut(&item.key) else { continue };
+            let epoch = epoch_of(item, charge, answer);
+            let deadline_us = Lease::deadline_us(&item.meter, call.sent_us, answer.now_us);
+            if lease.meter != item.meter {
+                // The rule has changed meanwhile.
+                if counts_epochs_alike(&lease.meter, &item.meter) {
+                    lease.credit.grant(epoch, charge.lent, deadline_us);
+                    lease.credit.give_back(u64::MAX);
+                    note_busy(&mut self.busy, item.key, lease);
+                }
+                continue;
+            }
+            lease.credit.grant(epoch, charge.lent, deadline_us);
+            if lease.memory.is_some_and(|memory| !memory.gives_way(answer.now_us, call.sent_us)) {
+                if charge.lent > 0 {
+                    note_busy(&mut self.busy, item.key, lease);
+                }
+                continue;
+            }
+            lease.memory = match &charge.state {
+                ReplyState::Stored(account) => {
+                    Some(LastReply::of_account(*account, answer.now_us, call.sent_us))
+                }
+                ReplyState::Log(standings) => {
+                    let refused = call.ask.runs.iter().zip(standings).zip(&answer.admitted);
+                    let refused = refused.filter(|((run, _), passing)| **passing < run.repeats);
+                    let refused = refused.filter(|((_, standing), _)| standing.retry_after_us > 0);
+                    let least = refused.min_by_key(|((run, _), _)| run.cost);
+                    least.map(|((run, standing), _)| {
+                        LastReply::of_log(run.cost, *standing, answer.now_us, call.sent_us)
+                    })
+                }
+            };
+            if charge.lent > 0 && lease.is_due(nodes, now_us) {
+                note_busy(&mut self.busy, item.key, lease);
+            }
+        }
+    }
+
+    /// What was to be reported and never left.
+    pub(in crate::lease::table) fn take_back_reports(&mut self, call: &StoreCall<W>) {
+        for (item, ask) in call.charges.iter().zip(&call.ask.charges) {
+            if let Some(lease) = self.leases.get_mut(&item.key) {
+                ask.reports.iter().for_each(|report| lease.credit.take_back(*report));
+                note_busy(&mut self.busy, item.key, lease);
+            }
+        }
+    }
+
+    /// The lease of `item`, if its limit has not changed meanwhile.
+    fn lease_of(&mut self, item: &OwnedCharge) -> Option<&mut Lease> {
+        self.leases.get_mut(&item.key).filter(|lease| lease.meter == item.meter)
+    }
+
+    /// A request that passed here may still be refused by another call: its tokens are reserved.
+    fn reserve_taken(&mut self, item: &OwnedCharge, cost: u32, taken: TakenTokens) -> Reservation {
+        match self.lease_of(item) {
+            Some(lease) if !item.meter.is_log() => {
+                lease.credit.grant_reserved(taken.epoch, cost, taken.deadline_us)
+            }
+            _ => Reservation::of(taken.epoch, cost),
+        }
+    }
+
+    /// A request has passed for which the store counts tokens as lent: it is told later that they are spent.
+    fn spend_taken(&mut self, item: &OwnedCharge, cost: u32, taken: TakenTokens) {
+        if item.meter.bucket().is_none() {
+            return;
+        }
+        if let Some(lease) = self.leases.get_mut(&item.key).filter(|lease| lease.meter == item.meter) {
+            lease.credit.grant_spent(taken.epoch, cost, taken.deadline_us);
+            note_busy(&mut self.busy, item.key, lease);
+        }
+    }
+
+    /// A request does not use the tokens that were taken for it: they are credit, or go back. Without a lease they
+    /// count as spent.
+    fn free_taken(&mut self, item: &OwnedCharge, cost: u32, taken: TakenTokens) {
+        if let Some(lease) = self.leases.get_mut(&item.key).filter(|lease| lease.meter == item.meter) {
+            match item.leased && !item.meter.is_log() {
+                true => lease.credit.grant(taken.epoch, cost, taken.deadline_us),
+                false => lease.credit.add(LeaseReport { epoch: taken.epoch, spent: 0, returned: cost }),
+            }
+            lease.memory = None;
+            note_busy(&mut self.busy, item.key, lease);
+        }
+    }
+}
+
+impl<W: Waiter> LeaseShard<W> {
+    /// Tells the waiters of `call` what they get.
+    pub(in crate::lease::table) fn serve(
+        &mut self,
+        mut call: StoreCall<W>,
+        answer: &ScriptReply,
+        now_us: u64,
+        settings: &LeaseSettings,
+    ) {
+        let mut waiters = std::mem::take(&mut call.waiters).into_iter();
+        let items = Arc::clone(&call.charges);
+        let taken: SmallVec<[TakenTokens; 2]> =
+            (0..items.len()).map(|index| TakenTokens::new(&call, answer, index)).collect();
+        // All requests that this answer refuses are told alike.
+        let next_call_us: SmallVec<[u64; 2]> = items
+            .iter()
+            .map(|item| self.lease_of(item).map_or(0, |lease| lease.next_call_us(now_us, settings)))
+            .collect();
+        for (number, run) in call.ask.runs.iter().enumerate() {
+            for place in 0..run.repeats {
+                let Some(CallWaiter { cost, take, waiter }) = waiters.next() else { return };
+                let passes = place < answer.admitted[number];
+                let steps = items.iter().zip(&answer.charges).map(|(item, charge)| {
+                    let counted = charge.counted.get(number).is_none_or(|counted| place < *counted);
+                    self.step(item, &charge.state, number, cost, passes && counted, answer.now_us, now_us)
+                });
+                let mut steps: SmallVec<[LimitStep; 2]> = steps.collect();
+                for (index, step) in steps.iter_mut().enumerate().filter(|(_, step)| !step.admitted) {
+                    step.retry_after_us = step.retry_after_us.max(next_call_us[index]);
+                    if let Some(lease) = self.lease_of(&items[index]) {
+                        lease.note_refusal(step, now_us);
+                    }
+                }
+                if !passes {
+                    if let Some(waiter) = waiter {
+                        waiter.hear(Verdict::Served { steps, reserved: SmallVec::new() });
+                    }
+                    continue;
+                }
+                let counted: SmallVec<[usize; 2]> =
+                    (0..items.len()).filter(|index| steps[*index].admitted).collect();
+                self.serve_passing(&items, &taken, &counted, steps, cost, take, waiter);
+            }
+        }
+    }
+
+    /// Tells the waiter of a request that passed. `counted` are the limits that have taken its tokens.
+    #[expect(clippy::too_many_arguments, reason = "a request, its limits, and what was taken of them")]
+    fn serve_passing(
+        &mut self,
+        items: &[OwnedCharge],
+        taken: &[TakenTokens],
+        counted: &[usize],
+        steps: SmallVec<[LimitStep; 2]>,
+        cost: u32,
+        take: TakeMode,
+        waiter: Option<W>,
+    ) {
+        let is_used = match waiter {
+            Some(waiter) if take == TakeMode::Tentative => {
+                let mut reserved: SmallVec<[Option<Reservation>; 2]> = SmallVec::from_elem(None, items.len());
+                for index in counted {
+                    reserved[*index] = Some(self.reserve_taken(&items[*index], cost, taken[*index]));
+                }
+                if !waiter.hear(Verdict::Served { steps, reserved: reserved.clone() }) {
+                    for (item, reservation) in items.iter().zip(reserved) {
+                        self.free_reserved(item, reservation.unwrap_or_default());
+                    }
+                }
+                return;
+            }
+            Some(waiter) => waiter.hear(Verdict::Served { steps, reserved: SmallVec::new() }),
+            // The failure policy let it pass, unless one of the limits denies.
+            None => !items.iter().any(|item| item.enforced && item.denies_on_failure),
+        };
+        for index in counted.iter().filter(|index| taken[**index].is_returnable) {
+            match is_used {
+                true => self.spend_taken(&items[*index], cost, taken[*index]),
+                false => self.free_taken(&items[*index], cost, taken[*index]),
+            }
+        }
+    }
+
+    fn free_reserved(&mut self, item: &OwnedCharge, reservation: Reservation) {
+        if let Some(lease) = self.leases.get_mut(&item.key).filter(|lease| lease.meter == item.meter) {
+            match item.meter.is_log() {
+                true => lease.credit.add_returns(reservation),
+                false => lease.credit.release(reservation),
+            }
+            if !item.leased {
+                lease.credit.give_back(u64::MAX);
+            }
+            lease.memory = None;
+            note_busy(&mut self.busy, item.key, lease);
+        }
+    }
+
+    /// How a request stands with one limit after the call.
+    #[expect(clippy::too_many_arguments, reason = "all that a step depends on")]
+    fn step(
+        &self,
+        item: &OwnedCharge,
+        state: &ReplyState,
+        run: usize,
+        cost: u32,
+        admitted: bool,
+        store_us: u64,
+        now_us: u64,
+    ) -> LimitStep {
+        match state {
+            ReplyState::Stored(account) if admitted => {
+                let (at_store, reset_after_us) = account.remaining_and_reset(&item.meter, store_us);
+                let in_hand = self.leases.get(&item.key).map_or(0, |lease| lease.credit.left(now_us));
+                let remaining = at_store.saturating_add(in_hand).min(item.meter.quota());
+                LimitStep { admitted, next: None, remaining, retry_after_us: 0, reset_after_us }
+            }
+            ReplyState::Stored(account) => account.step(&item.meter, store_us, cost),
+            ReplyState::Log(standings) => {
+                let standing = standings.get(run).copied().unwrap_or_default();
+                let retry_after_us = if admitted { 0 } else { standing.retry_after_us };
+                LimitStep {
+                    // One that has room although another limit refuses.
+                    admitted: admitted || standing.retry_after_us == 0,
+                    next: None,
+                    remaining: standing.remaining,
+                    retry_after_us,
+                    reset_after_us: standing.reset_after_us,
+                }
+            }
+        }
+    }
+
+    /// After an answer: what it lent, or said, may be enough for the requests that came meanwhile.
+    pub(in crate::lease::table) fn serve_queue(&mut self, group: u64, now_us: u64, settings: &LeaseSettings) {
+        let Some(flight) = self.flights.get_mut(&group) else { return };
+        flight.is_out = false;
+        let items = Arc::clone(&flight.charges);
+        let queue = std::mem::take(&mut flight.queue);
+        let mut still_waiting = Vec::new();
+        for QueuedRequest { cost, take, waiter } in queue {
+            let locals: SmallVec<[LocalStep; 2]> = items
+                .iter()
+                .map(|item| match self.lease_of(item) {
+                    Some(lease) => lease.look(&item.meter, cost, now_us, settings),
+                    None => LocalStep::Ask,
+                })
+                .collect();
+            let is_refused = items
+                .iter()
+                .zip(&locals)
+                .any(|(item, local)| item.enforced && matches!(local, LocalStep::Refuse(_)));
+            if !is_refused && locals.iter().any(LocalStep::is_unknown) {
+                still_waiting.push(QueuedRequest { cost, take, waiter });
+                continue;
+            }
+            // A limit of which nothing is known does not refuse: another one does.
+            let open =
+                LimitStep { admitted: true, next: None, remaining: 0, retry_after_us: 0, reset_after_us: 0 };
+            let steps = locals.iter().map(|local| local.step().unwrap_or(open)).collect();
+            let mut reserved: SmallVec<[Option<Reservation>; 2]> = SmallVec::new();
+            if !is_refused {
+                reserved.extend(items.iter().zip(&locals).map(|(item, local)| {
+                    matches!(local, LocalStep::Spend(_)).then(|| self.reserve(item.key, cost, now_us))
+                }));
+            }
+            let told = if take == TakeMode::Tentative { reserved.clone() } else { SmallVec::new() };
+            let was_heard = waiter.hear(Verdict::Served { steps, reserved: told });
+            if was_heard && take == TakeMode::Tentative {
+                continue;
+            }
+            for (item, reservation) in items.iter().zip(reserved) {
+                match (reservation, was_heard) {
+                    (Some(reservation), true) => {
+                        if let Some(lease) = self.lease_of(item) {
+                            lease.credit.commit(reservation);
+                        }
+                    }
+                    (Some(reservation), false) => self.free_reserved(item, reservation),
+                    (None, _) => {}
+                }
+            }
+        }
+        if let Some(flight) = self.flights.get_mut(&group) {
+            flight.queue = still_waiting;
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! The tick: what was spent is reported, what is idle returned, what is unused forgotten.
+
+use super::LeaseShard;
+use crate::lease::credit::Credit;
+use crate::lease::table::StoreCall;
+use crate::lease::table::reports::ReportBatch;
+
+/// A key that nobody has asked for is forgotten after this time; sooner where many are kept.
+const IDLE_US: u64 = 16_000_000;
+const IDLE_IN_A_CROWD_US: u64 = 2_000_000;
+const SWEEP_EVERY_US: u64 = 2_000_000;
+const SWEEP_A_CROWD_EVERY_US: u64 = 500_000;
+
+impl<W> LeaseShard<W> {
+    /// See [`super::LeaseTable::tick`].
+    pub(in crate::lease::table) fn tick(
+        &mut self,
+        now_us: u64,
+        tick_us: u64,
+        nodes: u32,
+    ) -> Vec<StoreCall<W>> {
+        let mut reports = ReportBatch::default();
+        let leases = &mut self.leases;
+        self.busy.walk(now_us, tick_us, |key| {
+            let Some(lease) = leases.get_mut(&key) else { return false };
+            lease.let_go(nodes, now_us);
+            if lease.has_news(nodes, now_us) {
+                reports.add(key, lease, now_us);
+            }
+            lease.is_busy = lease.is_due(nodes, now_us);
+            lease.is_busy
+        });
+        if self.sweep_us <= now_us {
+            let is_crowded = self.leases.len() > self.most_leases / 4 * 3;
+            let (idle_us, every_us) = match is_crowded {
+                true => (IDLE_IN_A_CROWD_US, SWEEP_A_CROWD_EVERY_US),
+                false => (IDLE_US, SWEEP_EVERY_US),
+            };
+            self.sweep_us = now_us + every_us;
+            self.leases.retain(|_, lease| {
+                // A refusal is needed until its retry time if the store becomes unavailable.
+                let is_refused = !is_crowded && lease.refused_until_us > now_us;
+                lease.is_busy || is_refused || lease.used_us + idle_us > now_us
+            });
+        }
+        reports.into_calls(now_us)
+    }
+
+    /// See [`super::LeaseTable::drop_credit`].
+    pub(in crate::lease::table) fn drop_credit(&mut self) {
+        self.leases.values_mut().for_each(|lease| lease.credit = Credit::default());
+    }
+
+    /// See [`super::LeaseTable::return_all`].
+    pub(in crate::lease::table) fn return_all(&mut self, now_us: u64) -> Vec<StoreCall<W>> {
+        let mut reports = ReportBatch::default();
+        for (key, lease) in &mut self.leases {
+            lease.credit.give_back(u64::MAX);
+            lease.memory = None;
+            reports.add(*key, lease, now_us);
+        }
+        reports.into_calls(now_us)
+    }
+}

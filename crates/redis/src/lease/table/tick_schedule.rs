@@ -1,0 +1,114 @@
+//! Which leases a tick looks at: each as often as its rule says.
+
+/// The keys that need something from a tick, those of one interval together, so that a tick for the sake of a
+/// short interval costs nothing where there are many keys of a longer one.
+#[derive(Debug, Default)]
+pub(super) struct TickSchedule {
+    rounds: Vec<TickInterval>,
+    /// When the last tick was.
+    ticked_us: u64,
+}
+
+#[derive(Debug)]
+struct TickInterval {
+    interval_us: u64,
+    keys: Vec<u64>,
+}
+
+impl TickSchedule {
+    /// `key` is looked at every `interval_us` from now on.
+    pub(super) fn join(&mut self, key: u64, interval_us: u64) {
+        match self.rounds.iter_mut().find(|round| round.interval_us == interval_us) {
+            Some(round) => round.keys.push(key),
+            None => self.rounds.push(TickInterval { interval_us, keys: vec![key] }),
+        }
+    }
+
+    /// `key`, which was looked at every `interval_us`, is not any more.
+    pub(super) fn leave(&mut self, key: u64, interval_us: u64) {
+        let mut rounds = self.rounds.iter_mut().filter(|round| round.interval_us == interval_us);
+        if let Some(keys) = rounds.next().map(|round| &mut round.keys)
+            && let Some(place) = keys.iter().position(|known| *known == key)
+        {
+            keys.swap_remove(place);
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn keys(&self) -> usize {
+        self.rounds.iter().map(|round| round.keys.len()).sum()
+    }
+
+    /// Shows `visit` the keys whose turn it is with the tick of `now_us`, of which there is one every `tick_us`.
+    /// Those stay for which it answers so.
+    pub(super) fn walk(&mut self, now_us: u64, tick_us: u64, mut visit: impl FnMut(u64) -> bool) {
+        for round in &mut self.rounds {
+            // Ticks come a little early or late: who has the pace of the ticks comes with each of them.
+            let is_due = round.interval_us <= tick_us
+                || now_us / round.interval_us != self.ticked_us / round.interval_us;
+            if is_due {
+                round.keys.retain(|key| visit(*key));
+            }
+        }
+        self.rounds.retain(|round| !round.keys.is_empty());
+        self.ticked_us = now_us;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000;
+
+    /// The keys that are visited by a tick at `now_us`, in order.
+    fn visited(rounds: &mut TickSchedule, now_us: u64, tick_us: u64) -> Vec<u64> {
+        let mut visited = Vec::new();
+        rounds.walk(now_us, tick_us, |key| {
+            visited.push(key);
+            true
+        });
+        visited.sort_unstable();
+        visited
+    }
+
+    #[test]
+    fn each_key_is_visited_at_its_own_interval() {
+        let mut rounds = TickSchedule::default();
+        for (key, interval_ms) in [(1, 10), (2, 25), (3, 100), (4, 100)] {
+            rounds.join(key, interval_ms * MS);
+        }
+        let mut visits = [0; 5];
+        for tick in 1..=100 {
+            // Never quite in time.
+            let now_us = tick * 10 * MS + tick % 3 * 100;
+            for key in visited(&mut rounds, now_us, 10 * MS) {
+                visits[key as usize] += 1;
+            }
+        }
+        assert_eq!(visits, [0, 100, 40, 10, 10]);
+    }
+
+    #[test]
+    fn who_has_the_pace_of_the_ticks_misses_none() {
+        let mut rounds = TickSchedule::default();
+        rounds.join(1, 100 * MS);
+        for now_us in [100_050, 199_950, 300_050] {
+            assert_eq!(visited(&mut rounds, now_us, 100 * MS), [1], "{now_us}");
+        }
+    }
+
+    #[test]
+    fn who_has_left_or_is_done_is_not_visited_any_more() {
+        let mut rounds = TickSchedule::default();
+        for key in [1, 2, 3] {
+            rounds.join(key, 10 * MS);
+        }
+        rounds.leave(2, 10 * MS);
+        rounds.join(2, 1_000 * MS);
+        assert_eq!(visited(&mut rounds, 10 * MS, 10 * MS), [1, 3]);
+        rounds.walk(20 * MS, 10 * MS, |key| key == 3);
+        assert_eq!(visited(&mut rounds, 30 * MS, 10 * MS), [3]);
+        assert_eq!(visited(&mut rounds, 1_000 * MS, 10 * MS), [2, 3]);
+    }
+}

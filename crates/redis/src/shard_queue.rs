@@ -1,0 +1,177 @@
+//! The way of calls to one shard: those who wait for a place, and those who are under way.
+
+use super::connection::Failure;
+use super::dispatch::{Batch, QueuedCall};
+use super::shard::RedisShard;
+use parking_lot::Mutex;
+use redis::{Cmd, Value};
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout_at};
+
+/// Script calls under way per shard.
+const UNDER_WAY: usize = 3;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct ShardQueue {
+    queue: Mutex<QueuedCalls>,
+    /// Somebody came, or the lane was closed.
+    arrived: Notify,
+    places: Arc<Semaphore>,
+}
+
+#[derive(Debug, Default)]
+struct QueuedCalls {
+    calls: VecDeque<QueuedCall>,
+    is_closed: bool,
+}
+
+/// How much may travel in one script call.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BatchLimits {
+    pub(super) clients: usize,
+    /// How long the script may take for them, see `core/script/work.rs`.
+    pub(super) work_ns: u32,
+}
+
+impl BatchLimits {
+    /// How many of the calls that take so long fit in, from the first on. One always does.
+    fn count(self, works_ns: impl Iterator<Item = u32>) -> usize {
+        let mut sum_ns = 0_u32;
+        let fits = |(number, work_ns): &(usize, u32)| {
+            sum_ns = sum_ns.saturating_add(*work_ns);
+            *number == 0 || sum_ns <= self.work_ns
+        };
+        works_ns.take(self.clients).enumerate().take_while(fits).count()
+    }
+}
+
+/// A place among the calls under way.
+pub(super) type SendPermit = OwnedSemaphorePermit;
+
+impl ShardQueue {
+    pub(super) fn new() -> Self {
+        let places = Arc::new(Semaphore::new(UNDER_WAY));
+        Self { queue: Mutex::default(), arrived: Notify::new(), places }
+    }
+
+    /// Puts a call at the end of the queue.
+    pub(super) fn push(&self, queued: QueuedCall) {
+        let mut queue = self.queue.lock();
+        queue.calls.push_back(queued);
+        let is_first = queue.calls.len() == 1;
+        drop(queue);
+        if is_first {
+            self.arrived.notify_one();
+        }
+    }
+
+    /// The next calls, as many as there is room for; at least one, if there is one.
+    pub(super) fn pop(&self, room: BatchLimits) -> Vec<QueuedCall> {
+        let calls = &mut self.queue.lock().calls;
+        let count = room.count(calls.iter().map(|queued| queued.work_ns));
+        calls.drain(..count).collect()
+    }
+
+    /// Those at the front whose time is over.
+    pub(super) fn pop_late(&self) -> Vec<QueuedCall> {
+        let (calls, now) = (&mut self.queue.lock().calls, Instant::now());
+        let count = calls.iter().take_while(|queued| queued.deadline <= now).count();
+        calls.drain(..count).collect()
+    }
+
+    pub(super) fn waiting(&self) -> usize {
+        self.queue.lock().calls.len()
+    }
+
+    /// Waits until somebody waits. None when the lane is closed; else until when the first can wait.
+    pub(super) async fn first(&self) -> Option<Instant> {
+        loop {
+            {
+                let queue = self.queue.lock();
+                if queue.is_closed {
+                    return None;
+                }
+                if let Some(first) = queue.calls.front() {
+                    return Some(first.deadline);
+                }
+            }
+            self.arrived.notified().await;
+        }
+    }
+
+    /// Waits for a place, no longer than until `deadline`.
+    pub(super) async fn place(&self, deadline: Instant) -> Option<SendPermit> {
+        timeout_at(deadline, Arc::clone(&self.places).acquire_owned()).await.ok()?.ok()
+    }
+
+    /// Nobody comes any more.
+    pub(super) fn close(&self) {
+        self.queue.lock().is_closed = true;
+        self.arrived.notify_one();
+    }
+}
+
+/// A batch on its way.
+pub(super) struct SentBatch {
+    pub(super) batch: Batch,
+    pub(super) sent: Instant,
+    answer: ReplyFuture,
+}
+
+type ReplyFuture = Pin<Box<dyn Future<Output = Result<Value, Failure>> + Send>>;
+
+impl SentBatch {
+    /// Sends `command` for `batch` before this returns, if the connection can take it.
+    pub(super) fn depart(shard: &Arc<RedisShard>, batch: Batch, command: Cmd, sent: Instant) -> Self {
+        Self { batch, sent, answer: depart(shard, command) }
+    }
+
+    /// The same batch, by another command.
+    pub(super) fn again(&mut self, shard: &Arc<RedisShard>, command: Cmd) {
+        self.answer = depart(shard, command);
+    }
+
+    /// Waits for the answer until `deadline`.
+    pub(super) async fn answer_until(&mut self, deadline: Instant) -> Option<Result<Value, Failure>> {
+        timeout_at(deadline, &mut self.answer).await.ok()
+    }
+}
+
+fn depart(shard: &Arc<RedisShard>, command: Cmd) -> ReplyFuture {
+    let mut answer: ReplyFuture = Box::pin(shard.start(command));
+    // As far as it goes without waiting: the command is then in the hands of the connection, which is told to
+    // write it now, and not when all are done who are ready to run. Whoever awaits the answer looks again.
+    match answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => Box::pin(std::future::ready(result)),
+        Poll::Pending => {
+            shard.write_now();
+            answer
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_takes_what_fits_and_at_least_one() {
+        let room = BatchLimits { clients: 4, work_ns: 100 };
+        for (works_ns, count) in [
+            (&[][..], 0),
+            (&[25, 25, 25, 25, 25], 4),
+            (&[40, 40, 40], 2),
+            (&[60, 40, 1], 2),
+            (&[500, 1], 1),
+            (&[u32::MAX, u32::MAX], 1),
+            (&[1, u32::MAX], 1),
+        ] {
+            assert_eq!(room.count(works_ns.iter().copied()), count, "{works_ns:?}");
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! The clients: what each is charged for, worked out once from the real rules.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::LazyLock;
+use tollgate_core::key::KeySeed;
+use tollgate_core::limit::{Limit, Meter};
+use tollgate_core::request::Request;
+use tollgate_core::rules::written::OnStoreFailure;
+use tollgate_core::rules::{Charges, RuleSet, Selection};
+use tollgate_core::state_address::{FleetSecret, StateAddress, StateAddresses};
+use tollgate_limiter::OwnedCharge;
+
+/// Any will do: nobody attacks a simulation.
+static SEED: LazyLock<KeySeed> = LazyLock::new(|| KeySeed::new([0x7469_6d65, 0x666c_6965]));
+const SECRET: FleetSecret = FleetSecret(*b"a fleet on paper");
+
+/// A client, by what it shows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Client {
+    /// Its API key.
+    pub api_key: Option<String>,
+    /// Its user.
+    pub user: Option<String>,
+    /// Its address.
+    pub ip: Option<IpAddr>,
+    /// The path that it asks for.
+    pub endpoint: String,
+}
+
+impl Client {
+    /// The client with this number, who asks for `endpoint`: an API key, a user and an address of its own.
+    pub fn numbered(number: u32, endpoint: &str) -> Self {
+        Self {
+            api_key: Some(format!("client-{number}")),
+            user: Some(format!("user-{number}")),
+            ip: Some(IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0000 | number & 0x00ff_ffff))),
+            endpoint: endpoint.to_owned(),
+        }
+    }
+}
+
+/// One limit that a client is charged against.
+#[derive(Clone, Debug)]
+pub(super) struct ClientCharge {
+    rules: Arc<RuleSet>,
+    pub(super) charge: OwnedCharge,
+    pub(super) place: StateAddress,
+    pub(super) on_failure: OnStoreFailure,
+    /// Its state among all, see [`ClientCharges::states`].
+    pub(super) state: u32,
+}
+
+impl ClientCharge {
+    pub(super) fn limit(&self) -> &Limit {
+        self.rules.limit(self.charge.id)
+    }
+}
+
+/// All clients, under the rules of each node.
+pub(super) struct ClientCharges<'s> {
+    clients: &'s [Client],
+    /// Where no other rules are in force.
+    common: RulesInForce,
+    /// At these nodes.
+    own: BTreeMap<u16, RulesInForce>,
+    /// Counts up with each change.
+    version: u32,
+    places: StateAddresses,
+    states: StateNumbers,
+}
+
+/// Rules, and what each client is charged for under them.
+struct RulesInForce {
+    rules: Arc<RuleSet>,
+    version: u32,
+    known: Vec<Option<Rc<[ClientCharge]>>>,
+}
+
+/// The states, numbered as they are met.
+#[derive(Default)]
+struct StateNumbers {
+    numbers: std::collections::HashMap<u64, u32, rapidhash::fast::RandomState>,
+    meters: Vec<Meter>,
+}
+
+impl<'s> ClientCharges<'s> {
+    pub(super) fn new(clients: &'s [Client], rules: Arc<RuleSet>) -> Self {
+        Self {
+            clients,
+            common: RulesInForce { rules, version: 1, known: vec![None; clients.len()] },
+            own: BTreeMap::new(),
+            version: 1,
+            places: StateAddresses::new("", SECRET),
+            states: StateNumbers::default(),
+        }
+    }
+
+    /// Puts other rules in force at all nodes.
+    pub(super) fn change(&mut self, rules: Arc<RuleSet>) {
+        self.common = self.in_force(rules);
+        self.own.clear();
+    }
+
+    /// Puts other rules in force at one node.
+    pub(super) fn change_at(&mut self, node: u16, rules: Arc<RuleSet>) {
+        let in_force = self.in_force(rules);
+        self.own.insert(node, in_force);
+    }
+
+    fn in_force(&mut self, rules: Arc<RuleSet>) -> RulesInForce {
+        self.version += 1;
+        RulesInForce { rules, version: self.version, known: vec![None; self.clients.len()] }
+    }
+
+    /// The rules in force at `node`, and the number of their version.
+    pub(super) fn rules_at(&self, node: u16) -> (&RuleSet, u32) {
+        let in_force = self.own.get(&node).unwrap_or(&self.common);
+        (&in_force.rules, in_force.version)
+    }
+
+    /// What `client` is charged for at `node`.
+    pub(super) fn dues(&mut self, node: u16, client: u32) -> Rc<[ClientCharge]> {
+        let in_force = self.own.get_mut(&node).unwrap_or(&mut self.common);
+        let index = client as usize;
+        if let Some(known) = &in_force.known[index] {
+            return Rc::clone(known);
+        }
+        let dues = work_out(&in_force.rules, &self.clients[index], &self.places, &mut self.states);
+        Rc::clone(in_force.known[index].insert(dues))
+    }
+
+    /// The numbers of the limit of each state, as they were last.
+    pub(super) fn into_meters(self) -> Vec<Meter> {
+        self.states.meters
+    }
+}
+
+fn work_out(
+    rules: &Arc<RuleSet>,
+    client: &Client,
+    places: &StateAddresses,
+    states: &mut StateNumbers,
+) -> Rc<[ClientCharge]> {
+    let request = Request {
+        api_key: client.api_key.as_deref(),
+        user: client.user.as_deref(),
+        ip: client.ip,
+        endpoint: &client.endpoint,
+        ..Request::default()
+    };
+    let mut selection = Selection::default();
+    rules.join_into(&rules.match_client(&request), &rules.match_path(request.path()), &mut selection);
+    let mut charges = Charges::new();
+    rules.charge(&selection, &request, &SEED.hasher(&request), &mut charges);
+    let dues = charges.iter().map(|charge| {
+        let rule = rules.rule_of(charge.id);
+        let limit: &Limit = charge.limit;
+        ClientCharge {
+            rules: Arc::clone(rules),
+            charge: OwnedCharge::new(rules, charge),
+            place: places.locate(rule, limit, &request, selection.route()),
+            on_failure: rule.on_store_failure,
+            state: states.number(charge.key, limit.meter()),
+        }
+    });
+    dues.collect()
+}
+
+impl StateNumbers {
+    fn number(&mut self, key: u64, meter: &Meter) -> u32 {
+        let number = *self.numbers.entry(key).or_insert(self.meters.len() as u32);
+        match self.meters.get_mut(number as usize) {
+            Some(known) => *known = *meter,
+            None => self.meters.push(*meter),
+        }
+        number
+    }
+}

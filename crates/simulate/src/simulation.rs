@@ -1,0 +1,398 @@
+//! The run itself: nodes, shards, and what is under way between them.
+
+mod heartbeats;
+mod requests;
+
+use super::clients::{Client, ClientCharges};
+use super::findings::Findings;
+use super::oracle::Oracle;
+use super::shard::SimulatedShard;
+use super::traffic::Arrival;
+use super::{FleetEvent, SimulatedFleet};
+use heartbeats::InFlightHeartbeat;
+use requests::{PendingRequest, SimulatedWaiter, VerdictInbox};
+use std::cmp::Reverse;
+use std::collections::hash_map::DefaultHasher;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+use tollgate_core::rules::RuleSet;
+use tollgate_core::script::{CallTime, ScriptReply};
+use tollgate_core::virtual_store::VirtualStore;
+use tollgate_redis::ShardClock;
+use tollgate_redis::lease::{LeaseSettings, LeaseTable, StoreCall};
+
+/// After the last request, what is held is given this long to come back.
+const AFTERMATH_US: u64 = 2_500_000;
+/// So many requests from one word of progress to the next.
+const STRIDE: u64 = 20_000;
+
+type ByNumber<T> = HashMap<u64, T, rapidhash::fast::RandomState>;
+
+/// What waits in the heap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum ScheduledEvent {
+    Fault(usize),
+    Snapshot(usize),
+    RequestResumes(usize),
+    CallAtShard(u64),
+    ReplyAtNode(u64),
+    CallTimeout(u64),
+    Tick(u16),
+    Heartbeats(u16),
+    HeartbeatAtShard(u64),
+    HeartbeatReplyAtNode(u64),
+}
+
+pub(super) struct Simulation<'s> {
+    fleet: &'s SimulatedFleet,
+    clients: ClientCharges<'s>,
+    nodes: Vec<SimulatedNode>,
+    shards: Vec<SimulatedShard>,
+    oracle: Oracle,
+    now_us: u64,
+    next: BinaryHeap<Reverse<(u64, u64, ScheduledEvent)>>,
+    /// When to stop waiting for which call, in order.
+    timeouts: VecDeque<(u64, u64)>,
+    under_way: ByNumber<InFlightCall>,
+    heartbeats: ByNumber<InFlightHeartbeat>,
+    waiting: ByNumber<PendingRequest>,
+    /// Requests that wait until their node goes on.
+    delayed: Vec<Arrival>,
+    /// What shards had written some time before they lose it, by the number of the event.
+    snapshots: ByNumber<VirtualStore<Arc<str>>>,
+    heard: VerdictInbox,
+    numbers: u64,
+    random: fastrand::Rng,
+    refused_by_client: Vec<u64>,
+    found: Findings,
+}
+
+struct SimulatedNode {
+    book: LeaseTable<SimulatedWaiter>,
+    /// How often another has taken its place.
+    lives: u32,
+    /// Its clock began at some other time, and goes a little wrong.
+    boot_us: u64,
+    drift_ppm: i64,
+    paused_until_us: u64,
+    /// The time of each shard, as it expects it.
+    shard_clocks: Vec<ShardClock>,
+    /// When it has sent its last heartbeats, and when it will send the next.
+    last_heartbeats_us: u64,
+    next_heartbeats_us: u64,
+}
+
+/// A call between a node and a shard.
+struct InFlightCall {
+    node: u16,
+    life: u32,
+    shard: usize,
+    call: StoreCall<SimulatedWaiter>,
+    time: CallTime,
+    /// Of a call that was served; none in it if the shard's clock was not where the node expected it.
+    answer: Option<Option<ScriptReply>>,
+    is_lost: bool,
+    is_overdue: bool,
+}
+
+impl SimulatedNode {
+    fn new(fleet: &SimulatedFleet, rules: &RuleSet, random: &mut fastrand::Rng, lives: u32) -> Self {
+        let defaults = LeaseSettings::default();
+        let settings =
+            LeaseSettings { horizon_us: fleet.horizon_us.unwrap_or(defaults.horizon_us), ..defaults };
+        let book = LeaseTable::new(settings);
+        book.set_nodes(u32::from(fleet.nodes));
+        book.keep_pace_with(rules);
+        let drift = i64::from(fleet.drift_ppm);
+        Self {
+            book,
+            lives,
+            boot_us: random.u64(0..1 << 40),
+            drift_ppm: random.i64(-drift..=drift),
+            paused_until_us: 0,
+            shard_clocks: (0..fleet.shards).map(|_| ShardClock::default()).collect(),
+            last_heartbeats_us: 0,
+            next_heartbeats_us: 0,
+        }
+    }
+
+    /// The time that this node has.
+    fn clock(&self, now_us: u64) -> u64 {
+        let drifted = i128::from(now_us) * i128::from(1_000_000 + self.drift_ppm) / 1_000_000;
+        self.boot_us + drifted as u64
+    }
+}
+
+impl<'s> Simulation<'s> {
+    pub(super) fn new(fleet: &'s SimulatedFleet, clients: &'s [Client]) -> Self {
+        let mut random = fastrand::Rng::with_seed(fleet.seed);
+        let nodes =
+            (0..fleet.nodes).map(|_| SimulatedNode::new(fleet, &fleet.rules, &mut random, 0)).collect();
+        let mut simulation = Self {
+            fleet,
+            clients: ClientCharges::new(clients, Arc::clone(&fleet.rules)),
+            nodes,
+            shards: (0..fleet.shards).map(|_| SimulatedShard::new()).collect(),
+            oracle: Oracle::default(),
+            now_us: 0,
+            next: BinaryHeap::new(),
+            timeouts: VecDeque::new(),
+            under_way: ByNumber::default(),
+            heartbeats: ByNumber::default(),
+            waiting: ByNumber::default(),
+            delayed: Vec::new(),
+            snapshots: ByNumber::default(),
+            heard: VerdictInbox::default(),
+            numbers: 0,
+            random,
+            refused_by_client: vec![0; clients.len()],
+            found: Findings {
+                calls_by_node: vec![Vec::new(); usize::from(fleet.nodes)],
+                ..Findings::default()
+            },
+        };
+        for (index, (at_us, event)) in fleet.events.iter().enumerate() {
+            if let FleetEvent::ShardLosesWrites(_, lag_us) = event {
+                simulation.push(at_us.saturating_sub(*lag_us), ScheduledEvent::Snapshot(index));
+            }
+            simulation.push(*at_us, ScheduledEvent::Fault(index));
+        }
+        for node in 0..fleet.nodes {
+            let first_us = simulation.random.u64(0..simulation.nodes[usize::from(node)].book.tick_us());
+            simulation.push(first_us, ScheduledEvent::Tick(node));
+            simulation.open_node(node);
+        }
+        simulation
+    }
+
+    pub(super) fn run(
+        mut self,
+        arrivals: impl Iterator<Item = Arrival>,
+        progress: &mut dyn FnMut(u64),
+    ) -> Findings {
+        for arrival in arrivals {
+            self.pass_time(arrival.at_us);
+            self.arrive(arrival);
+            if self.found.tally.arrivals.is_multiple_of(STRIDE) {
+                progress(self.now_us);
+            }
+        }
+        self.found.length_us = self.now_us;
+        self.pass_time(self.now_us + AFTERMATH_US);
+        self.conclude()
+    }
+
+    fn conclude(mut self) -> Findings {
+        for (client, refused) in self.refused_by_client.iter().enumerate() {
+            if !self.oracle.has_refused(client as u32) {
+                self.found.tally.innocent_refused += refused;
+            }
+        }
+        self.found.charges_by_shard = self.shards.iter().map(|shard| shard.charges).collect();
+        self.found.busy_ns_by_shard = self.shards.iter().map(|shard| shard.busy_ns).collect();
+        self.found.clock_gain_us_by_shard = self.shards.iter().map(SimulatedShard::clock_gain_us).collect();
+        self.found.meters = self.clients.into_meters();
+        self.found
+    }
+
+    fn push(&mut self, at_us: u64, next: ScheduledEvent) {
+        self.numbers += 1;
+        self.next.push(Reverse((at_us, self.numbers, next)));
+    }
+
+    /// Does all that happens until `until_us`.
+    fn pass_time(&mut self, until_us: u64) {
+        loop {
+            let next_us = self.next.peek().map_or(u64::MAX, |Reverse((at_us, ..))| *at_us);
+            let timeout_us = self.timeouts.front().map_or(u64::MAX, |(at_us, _)| *at_us);
+            if next_us.min(timeout_us) > until_us {
+                break;
+            }
+            if timeout_us < next_us {
+                self.now_us = timeout_us;
+                if let Some((_, number)) = self.timeouts.pop_front() {
+                    self.time_out(number);
+                }
+            } else if let Some(Reverse((at_us, _, next))) = self.next.pop() {
+                self.now_us = at_us;
+                match next {
+                    ScheduledEvent::Fault(index) => self.befall(index),
+                    ScheduledEvent::Snapshot(index) => self.take_snapshot(index),
+                    ScheduledEvent::RequestResumes(index) => self.enter(self.delayed[index]),
+                    ScheduledEvent::CallAtShard(number) => self.reach_shard(number),
+                    ScheduledEvent::ReplyAtNode(number) => self.come_back(number),
+                    ScheduledEvent::CallTimeout(number) => self.time_out(number),
+                    ScheduledEvent::Tick(node) => self.tick(node),
+                    ScheduledEvent::Heartbeats(node) => self.send_heartbeats(node),
+                    ScheduledEvent::HeartbeatAtShard(number) => self.heartbeat_reaches_shard(number),
+                    ScheduledEvent::HeartbeatReplyAtNode(number) => self.heartbeat_comes_back(number),
+                }
+            }
+            self.hear();
+        }
+        self.now_us = until_us;
+    }
+
+    fn befall(&mut self, index: usize) {
+        match &self.fleet.events[index].1 {
+            FleetEvent::NodeCrashes(node) => {
+                let place = &mut self.nodes[usize::from(*node)];
+                let (rules, _) = self.clients.rules_at(*node);
+                *place = SimulatedNode::new(self.fleet, rules, &mut self.random, place.lives + 1);
+                let life = place.lives;
+                // Who waits there never hears.
+                self.waiting.retain(|_, waiting| waiting.arrival.node != *node || waiting.life == life);
+                self.open_node(*node);
+            }
+            FleetEvent::NodePauses(node, length_us) => {
+                self.nodes[usize::from(*node)].paused_until_us = self.now_us + length_us;
+            }
+            FleetEvent::ShardUnavailable(shard, length_us) => {
+                self.shards[usize::from(*shard)].leave(self.now_us, *length_us);
+            }
+            FleetEvent::ShardLosesWrites(shard, _) => {
+                let snapshot = self.snapshots.remove(&(index as u64)).unwrap_or_default();
+                self.shards[usize::from(*shard)].restore(snapshot);
+            }
+            FleetEvent::ShardRestarts(shard) => {
+                self.shards[usize::from(*shard)].restore(VirtualStore::default());
+            }
+            FleetEvent::ShardClockSteps(shard, by_us) => self.shards[usize::from(*shard)].step_clock(*by_us),
+            FleetEvent::Rules(rules) => {
+                self.clients.change(Arc::clone(rules));
+                for node in &self.nodes {
+                    node.book.keep_pace_with(rules);
+                }
+            }
+            FleetEvent::RulesAt(node, rules) => {
+                self.clients.change_at(*node, Arc::clone(rules));
+                self.nodes[usize::from(*node)].book.keep_pace_with(rules);
+            }
+        }
+    }
+
+    fn take_snapshot(&mut self, index: usize) {
+        if let (_, FleetEvent::ShardLosesWrites(shard, _)) = &self.fleet.events[index] {
+            self.snapshots.insert(index as u64, self.shards[usize::from(*shard)].snapshot());
+        }
+    }
+
+    /// When `node` goes on, if it stands still.
+    fn paused_until(&self, node: u16) -> Option<u64> {
+        let until_us = self.nodes[usize::from(node)].paused_until_us;
+        (until_us > self.now_us).then_some(until_us)
+    }
+
+    fn send(&mut self, node: u16, call: StoreCall<SimulatedWaiter>) {
+        let mut hasher = DefaultHasher::new();
+        call.key.hash(&mut hasher);
+        let shard = (hasher.finish() % self.shards.len() as u64) as usize;
+        let life = self.nodes[usize::from(node)].lives;
+        if self.shards[shard].is_given_up(self.now_us) {
+            self.nodes[usize::from(node)].book.failed(call, false);
+            return;
+        }
+        if !self.nodes[usize::from(node)].shard_clocks[shard].is_known() {
+            self.nodes[usize::from(node)].book.failed(call, false);
+            return self.hasten_heartbeats(node);
+        }
+        let second = (self.now_us / 1_000_000) as usize;
+        let seconds = &mut self.found.calls_by_node[usize::from(node)];
+        seconds.resize(seconds.len().max(second + 1), 0);
+        seconds[second] += 1;
+        self.found.calls += 1;
+        self.found.reports += u64::from(call.ask.runs.is_empty());
+        self.numbers += 1;
+        let number = self.numbers;
+        let is_lost = self.is_lost();
+        let place = &self.nodes[usize::from(node)];
+        let time = place.shard_clocks[shard].call_time(place.clock(self.now_us));
+        let travel = InFlightCall { node, life, shard, call, time, answer: None, is_lost, is_overdue: false };
+        self.under_way.insert(number, travel);
+        self.timeouts.push_back((self.now_us + self.fleet.timeout_us, number));
+        let there_us = self.now_us + self.one_way_us();
+        if !is_lost {
+            self.push(there_us, ScheduledEvent::CallAtShard(number));
+        }
+    }
+
+    fn one_way_us(&mut self) -> u64 {
+        let is_stalled = self.random.u32(0..1_000) < self.fleet.stalled_permille;
+        let stall_us = if is_stalled { self.random.u64(0..=self.fleet.stall_us) } else { 0 };
+        self.fleet.rtt_us / 2 + self.random.u64(0..=self.fleet.jitter_us) + stall_us
+    }
+
+    fn is_lost(&mut self) -> bool {
+        self.random.u32(0..1_000) < self.fleet.lost_permille
+    }
+
+    fn reach_shard(&mut self, number: u64) {
+        let (way_us, is_lost_back) = (self.one_way_us(), self.is_lost());
+        let Some(travel) = self.under_way.get_mut(&number) else { return };
+        let shard = &mut self.shards[travel.shard];
+        if shard.is_away(self.now_us) {
+            travel.is_lost = true;
+            return;
+        }
+        let StoreCall { key, ask, .. } = &travel.call;
+        let (answer, done_us) = shard.serve(key, ask, travel.time, self.now_us, self.fleet.charge_ns);
+        travel.answer = Some(answer);
+        travel.is_lost = is_lost_back;
+        if !is_lost_back {
+            self.push(done_us + way_us, ScheduledEvent::ReplyAtNode(number));
+        }
+    }
+
+    fn come_back(&mut self, number: u64) {
+        let paused_until = self.under_way.get(&number).and_then(|travel| self.paused_until(travel.node));
+        if let Some(until_us) = paused_until {
+            return self.push(until_us, ScheduledEvent::ReplyAtNode(number));
+        }
+        let Some(travel) = self.under_way.remove(&number) else { return };
+        let node = &self.nodes[usize::from(travel.node)];
+        let Some(answer) = travel.answer.filter(|_| node.lives == travel.life) else { return };
+        let Some(answer) = answer else {
+            node.book.failed(travel.call, false);
+            return self.doubt_clock(travel.node);
+        };
+        let next = node.book.answered(travel.call, &answer, node.clock(self.now_us));
+        if let Some(call) = next {
+            self.send(travel.node, call);
+        }
+    }
+
+    fn time_out(&mut self, number: u64) {
+        let paused_until = self.under_way.get(&number).and_then(|travel| self.paused_until(travel.node));
+        if let Some(until_us) = paused_until {
+            return self.push(until_us, ScheduledEvent::CallTimeout(number));
+        }
+        let Some(travel) = self.under_way.get_mut(&number) else { return };
+        let node = &self.nodes[usize::from(travel.node)];
+        let is_alive = node.lives == travel.life;
+        if !travel.is_lost {
+            if is_alive && !travel.is_overdue {
+                travel.is_overdue = true;
+                node.book.overdue(&mut travel.call);
+            }
+        } else if let Some(travel) = self.under_way.remove(&number)
+            && is_alive
+        {
+            node.book.failed(travel.call, true);
+        }
+    }
+
+    fn tick(&mut self, node: u16) {
+        if let Some(until_us) = self.paused_until(node) {
+            return self.push(until_us, ScheduledEvent::Tick(node));
+        }
+        let place = &self.nodes[usize::from(node)];
+        let mut calls = Vec::new();
+        place.book.tick(place.clock(self.now_us), |call| calls.push(call));
+        for call in calls {
+            self.send(node, call);
+        }
+        let next_us = self.now_us + self.nodes[usize::from(node)].book.tick_us();
+        self.push(next_us, ScheduledEvent::Tick(node));
+    }
+}

@@ -1,0 +1,122 @@
+//! Heartbeats of the nodes, which tell each the time of the shards.
+
+use super::{ScheduledEvent, Simulation};
+use tollgate_core::heartbeat::{HeartbeatReply, INTERVAL_US};
+use tollgate_redis::ClockChange;
+
+/// Between two heartbeats, when the clock of a shard is in doubt.
+const SHORTEST_INTERVAL_US: u64 = 200_000;
+
+/// A heartbeat between a node and a shard.
+pub(super) struct InFlightHeartbeat {
+    node: u16,
+    life: u32,
+    shard: usize,
+    /// By the node's clock.
+    sent_us: u64,
+    vote_us: Option<i64>,
+    answer: Option<HeartbeatReply>,
+    /// The node does not wait any longer.
+    timeout_us: u64,
+}
+
+impl Simulation<'_> {
+    /// A node that starts hears of the time of each shard that can be reached before it serves.
+    pub(super) fn open_node(&mut self, node: u16) {
+        let place = &mut self.nodes[usize::from(node)];
+        let boot_us = place.clock(self.now_us);
+        for (shard, clock) in self.shards.iter_mut().zip(&place.shard_clocks) {
+            if !shard.is_away(self.now_us) {
+                let answer = shard.heartbeat((node, place.lives), None, self.now_us);
+                clock.note_heartbeat(boot_us, boot_us, answer.now_us, answer.correction);
+            }
+        }
+        place.last_heartbeats_us = self.now_us;
+        place.next_heartbeats_us = self.now_us + INTERVAL_US;
+        let next_us = place.next_heartbeats_us;
+        self.push(next_us, ScheduledEvent::Heartbeats(node));
+    }
+
+    /// A shard's clock is not where `node` expected it: nothing that it holds is spent any more, and the next heartbeats
+    /// are sent soon.
+    pub(super) fn doubt_clock(&mut self, node: u16) {
+        self.nodes[usize::from(node)].book.drop_credit();
+        self.hasten_heartbeats(node);
+    }
+
+    pub(super) fn hasten_heartbeats(&mut self, node: u16) {
+        let place = &mut self.nodes[usize::from(node)];
+        let soon_us = self.now_us.max(place.last_heartbeats_us + SHORTEST_INTERVAL_US);
+        if soon_us < place.next_heartbeats_us {
+            place.next_heartbeats_us = soon_us;
+            self.push(soon_us, ScheduledEvent::Heartbeats(node));
+        }
+    }
+
+    pub(super) fn send_heartbeats(&mut self, node: u16) {
+        if self.nodes[usize::from(node)].next_heartbeats_us != self.now_us {
+            // They were sent sooner, or the node is another.
+            return;
+        }
+        let begin_us = self.paused_until(node).unwrap_or(self.now_us);
+        let place = &mut self.nodes[usize::from(node)];
+        if begin_us > self.now_us {
+            place.next_heartbeats_us = begin_us;
+            return self.push(begin_us, ScheduledEvent::Heartbeats(node));
+        }
+        place.last_heartbeats_us = self.now_us;
+        place.next_heartbeats_us = self.now_us + INTERVAL_US;
+        let (life, next_us, sent_us) = (place.lives, place.next_heartbeats_us, place.clock(self.now_us));
+        self.push(next_us, ScheduledEvent::Heartbeats(node));
+        for shard in 0..self.shards.len() {
+            let vote_us = self.nodes[usize::from(node)].shard_clocks[shard].vote_us();
+            let timeout_us = self.now_us + self.fleet.timeout_us;
+            let heartbeat =
+                InFlightHeartbeat { node, life, shard, sent_us, vote_us, answer: None, timeout_us };
+            self.numbers += 1;
+            let (number, there_us) = (self.numbers, self.now_us + self.one_way_us());
+            if !self.is_lost() {
+                self.heartbeats.insert(number, heartbeat);
+                self.push(there_us, ScheduledEvent::HeartbeatAtShard(number));
+            }
+        }
+    }
+
+    pub(super) fn heartbeat_reaches_shard(&mut self, number: u64) {
+        let (back_us, is_lost) = (self.now_us + self.one_way_us(), self.is_lost());
+        let Some(heartbeat) = self.heartbeats.get_mut(&number) else { return };
+        let shard = &mut self.shards[heartbeat.shard];
+        if shard.is_away(self.now_us) {
+            self.heartbeats.remove(&number);
+            return;
+        }
+        let id = (heartbeat.node, heartbeat.life);
+        heartbeat.answer = Some(shard.heartbeat(id, heartbeat.vote_us, self.now_us));
+        if is_lost || back_us > heartbeat.timeout_us {
+            self.heartbeats.remove(&number);
+        } else {
+            self.push(back_us, ScheduledEvent::HeartbeatReplyAtNode(number));
+        }
+    }
+
+    pub(super) fn heartbeat_comes_back(&mut self, number: u64) {
+        let Some(InFlightHeartbeat { node, life, shard, sent_us, answer, .. }) =
+            self.heartbeats.remove(&number)
+        else {
+            return;
+        };
+        let place = &self.nodes[usize::from(node)];
+        // A node that stands still meanwhile finds it too late.
+        if place.lives == life
+            && self.paused_until(node).is_none()
+            && let Some(answer) = answer
+        {
+            let received_us = place.clock(self.now_us);
+            let clock = &place.shard_clocks[shard];
+            let change = clock.note_heartbeat(sent_us, received_us, answer.now_us, answer.correction);
+            if change == Some(ClockChange::Doubted) {
+                self.hasten_heartbeats(node);
+            }
+        }
+    }
+}

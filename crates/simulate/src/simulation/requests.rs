@@ -1,0 +1,201 @@
+//! The requests of a run: what becomes of them when they arrive, and when they have heard.
+
+use super::{ScheduledEvent, Simulation};
+use crate::clients::ClientCharge;
+use crate::findings::Tally;
+use crate::ledger::LedgerEntry;
+use crate::shard;
+use crate::traffic::Arrival;
+use smallvec::SmallVec;
+use std::cell::RefCell;
+use std::rc::Rc;
+use tollgate_core::rules::written::OnStoreFailure;
+use tollgate_limiter::{OwnedCharge, Passed};
+use tollgate_redis::lease::{LeaseCheck, ReservedTokens, Verdict, Waiter};
+
+pub(super) type VerdictInbox = Rc<RefCell<Vec<(u64, usize, Verdict)>>>;
+type Charges = SmallVec<[OwnedCharge; 4]>;
+
+/// Somebody who waits for one group of a request's limits.
+#[derive(Debug)]
+pub(super) struct SimulatedWaiter {
+    request: u64,
+    group: usize,
+    heard: VerdictInbox,
+    listens: bool,
+}
+
+impl Waiter for SimulatedWaiter {
+    fn hear(self, verdict: Verdict) -> bool {
+        if self.listens {
+            self.heard.borrow_mut().push((self.request, self.group, verdict));
+        }
+        self.listens
+    }
+}
+
+/// A request that the store has been asked about.
+pub(super) struct PendingRequest {
+    pub(super) arrival: Arrival,
+    pub(super) life: u32,
+    dues: Rc<[ClientCharge]>,
+    reserved: ReservedTokens,
+    groups: SmallVec<[SmallVec<[usize; 2]>; 1]>,
+    unheard: usize,
+    is_refused: bool,
+    failed: SmallVec<[usize; 2]>,
+}
+
+impl Simulation<'_> {
+    pub(super) fn arrive(&mut self, arrival: Arrival) {
+        let dues = self.clients.dues(arrival.node, arrival.client);
+        self.found.tally.arrivals += 1;
+        let store_us = shard::START_US + self.now_us;
+        if self.oracle.admits(arrival.client, &dues, arrival.cost, store_us) {
+            self.found.tally.oracle_admitted += 1;
+        }
+        match self.paused_until(arrival.node) {
+            Some(until_us) => {
+                self.delayed.push(arrival);
+                self.push(until_us, ScheduledEvent::RequestResumes(self.delayed.len() - 1));
+            }
+            None => self.enter(arrival),
+        }
+    }
+
+    /// The request is taken up by its node.
+    pub(super) fn enter(&mut self, arrival: Arrival) {
+        let dues = self.clients.dues(arrival.node, arrival.client);
+        if dues.is_empty() {
+            self.found.tally.admitted += 1;
+            self.found.tally.admitted_locally += 1;
+            return;
+        }
+        self.numbers += 1;
+        let request = self.numbers;
+        let gives_up = self.random.u32(0..1_000) < self.fleet.give_up_permille;
+        let node = &self.nodes[usize::from(arrival.node)];
+        let clock_us = node.clock(self.now_us);
+        let charged: Charges = dues.iter().map(|due| due.charge).collect();
+        let mut seats = 0..;
+        let seat = || SimulatedWaiter {
+            request,
+            group: seats.next().unwrap_or_default(),
+            heard: Rc::clone(&self.heard),
+            listens: !gives_up,
+        };
+        let place = |index: usize| Some(dues[index].place.clone());
+        let (_, version) = self.clients.rules_at(arrival.node);
+        let asked = match node.book.check(&charged, arrival.cost, version, clock_us, place, seat) {
+            LeaseCheck::Decided(steps) => {
+                let admitted =
+                    steps.iter().all(|(index, step)| step.admitted || !dues[*index].charge.enforced);
+                let tally = &mut self.found.tally;
+                *(if admitted { &mut tally.admitted_locally } else { &mut tally.refused_locally }) += 1;
+                return self.decide(&arrival, &dues, admitted);
+            }
+            LeaseCheck::Pending(asked) => *asked,
+        };
+        if gives_up {
+            self.found.tally.given_up += 1;
+            let place = |index: usize| Some(dues[index].place.clone());
+            let calls = node.book.resolve(&charged, &asked.reserved, Passed::No, clock_us, place);
+            calls.into_iter().for_each(|call| self.send(arrival.node, call));
+        } else {
+            let waiting = PendingRequest {
+                arrival,
+                life: node.lives,
+                dues: Rc::clone(&dues),
+                reserved: asked.reserved,
+                unheard: asked.groups.len(),
+                groups: asked.groups,
+                is_refused: false,
+                failed: SmallVec::new(),
+            };
+            self.waiting.insert(request, waiting);
+        }
+        for call in asked.calls {
+            self.send(arrival.node, call);
+        }
+        self.hear();
+    }
+
+    fn decide(&mut self, arrival: &Arrival, dues: &[ClientCharge], admitted: bool) {
+        let tally = &mut self.found.tally;
+        if admitted {
+            tally.admitted += 1;
+        } else {
+            tally.refused += 1;
+            self.refused_by_client[arrival.client as usize] += 1;
+        }
+        for due in dues.iter().filter(|due| due.charge.enforced) {
+            self.found.ledger.note(LedgerEntry {
+                key: due.state,
+                node: arrival.node,
+                admitted,
+                cost: arrival.cost,
+                sent_us: arrival.at_us,
+                received_us: self.now_us,
+            });
+        }
+    }
+
+    /// Hands on what was said to those who wait.
+    pub(super) fn hear(&mut self) {
+        loop {
+            let heard = std::mem::take(&mut *self.heard.borrow_mut());
+            if heard.is_empty() {
+                return;
+            }
+            for (request, group, verdict) in heard {
+                self.note_verdict(request, group, verdict);
+            }
+        }
+    }
+
+    fn note_verdict(&mut self, request: u64, group: usize, verdict: Verdict) {
+        let Some(waiting) = self.waiting.get_mut(&request) else { return };
+        waiting.unheard -= 1;
+        match verdict {
+            Verdict::Served { steps, reserved } => {
+                let charges = waiting.groups[group].iter().zip(&steps);
+                let refused = |(index, step): (&usize, &tollgate_core::algorithm::LimitStep)| {
+                    waiting.dues[*index].charge.enforced && !step.admitted
+                };
+                waiting.is_refused |= { charges }.any(refused);
+                let reserved = waiting.groups[group].iter().zip(reserved);
+                waiting.reserved.extend(reserved.filter_map(|(index, part)| Some((*index, part?))));
+            }
+            Verdict::Failed => waiting.failed.push(group),
+        }
+        if waiting.unheard == 0
+            && let Some(waiting) = self.waiting.remove(&request)
+        {
+            self.settle(waiting);
+        }
+    }
+
+    /// All verdicts are in.
+    fn settle(&mut self, waiting: PendingRequest) {
+        let dues = Rc::clone(&waiting.dues);
+        let failed = waiting.failed.iter().flat_map(|group| &waiting.groups[*group]);
+        // A share of the limit is not simulated: who would limit by itself refuses.
+        let mut failed = failed.map(|index| &dues[*index]).filter(|due| due.charge.enforced);
+        let is_denied = failed.any(|due| due.on_failure != OnStoreFailure::Allow);
+        let admitted = !waiting.is_refused && !is_denied;
+        let node = &self.nodes[usize::from(waiting.arrival.node)];
+        let charged: Charges = dues.iter().map(|due| due.charge).collect();
+        let passed = if admitted { Passed::Yes } else { Passed::No };
+        let place = |index: usize| Some(dues[index].place.clone());
+        let clock_us = node.clock(self.now_us);
+        let calls = node.book.resolve(&charged, &waiting.reserved, passed, clock_us, place);
+        calls.into_iter().for_each(|call| self.send(waiting.arrival.node, call));
+        if waiting.failed.is_empty() || waiting.is_refused {
+            self.decide(&waiting.arrival, &dues, admitted);
+        } else {
+            let Tally { degraded, admitted: passed, refused, .. } = &mut self.found.tally;
+            *degraded += 1;
+            *(if admitted { passed } else { refused }) += 1;
+        }
+    }
+}
