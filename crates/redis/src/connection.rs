@@ -15,7 +15,7 @@ pub(crate) use handshake::is_hidden;
 
 use super::url::{Login, ServerAddress, StoreUrl};
 use bounded_stream::BoundedStream;
-use driver::ConnectionDriver;
+use driver::RedisDriver;
 use handshake::ServerInfo;
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
@@ -100,7 +100,7 @@ pub(crate) struct RedisConnection {
     /// Drives the connection; without it every call on it fails.
     driver: AbortHandle,
     /// What it drives.
-    driven: Arc<ConnectionDriver>,
+    driven: Arc<RedisDriver>,
     replies: Arc<ReplyWatch>,
     /// Its sender lives in the driver.
     closed: watch::Receiver<()>,
@@ -199,7 +199,7 @@ impl Dialer {
             .map_err(|error| handshake::refused_login(address, &error, &self.login))?;
         replies.opened();
         let (open, closed) = watch::channel(());
-        let driven = Arc::new(ConnectionDriver::new(driver));
+        let driven = Arc::new(RedisDriver::new(driver));
         let driver = tokio::spawn({
             let driven = Arc::clone(&driven);
             async move {

@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 /// See the module.
-pub(super) struct ConnectionDriver(Mutex<DriverState>);
+pub(super) struct RedisDriver(Mutex<DriverState>);
 
 struct DriverState {
     /// None when it has ended.
@@ -19,7 +19,7 @@ struct DriverState {
     waker: Option<Waker>,
 }
 
-impl ConnectionDriver {
+impl RedisDriver {
     pub(super) fn new(future: impl Future<Output = ()> + Send + 'static) -> Self {
         Self(Mutex::new(DriverState { future: Some(Box::pin(future)), waker: None }))
     }
@@ -61,8 +61,8 @@ impl DriverState {
     }
 }
 
-impl fmt::Debug for ConnectionDriver {
+impl fmt::Debug for RedisDriver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ConnectionDriver")
+        f.write_str("RedisDriver")
     }
 }

@@ -24,7 +24,7 @@ const LONGEST: usize = 4_096;
 
 /// How often what was met, so that the target cannot pass by meeting nothing.
 #[derive(Debug, Default)]
-struct FuzzCoverage {
+struct LeaseFuzzCoverage {
     decided: AtomicU64,
     spent: AtomicU64,
     honest: AtomicU64,
@@ -36,7 +36,7 @@ struct FuzzCoverage {
     tentative: AtomicU64,
 }
 
-impl FuzzCoverage {
+impl LeaseFuzzCoverage {
     fn note(count: &AtomicU64) {
         count.fetch_add(1, Ordering::Relaxed);
     }
@@ -44,7 +44,7 @@ impl FuzzCoverage {
 
 #[test]
 fn a_book_grants_no_more_than_valid_answers_do() {
-    let met = FuzzCoverage::default();
+    let met = LeaseFuzzCoverage::default();
     let choices = bolero::produce::<Vec<u8>>().with().len(0..LONGEST);
     let input = bolero::check!().with_iterations(3_000).with_max_len(2 * LONGEST).with_generator(choices);
     input.for_each(|bytes| FuzzRun::new(FuzzChoices::new(bytes), &met).walk());

@@ -3,7 +3,7 @@
 mod limits;
 mod replies;
 
-use super::FuzzCoverage;
+use super::LeaseFuzzCoverage;
 use super::choices::FuzzChoices;
 use super::grant_ledger::GrantLedger;
 use crate::lease::table::{
@@ -84,7 +84,7 @@ struct WaiterPosition {
 
 pub(super) struct FuzzRun<'b> {
     choices: FuzzChoices<'b>,
-    met: &'b FuzzCoverage,
+    met: &'b LeaseFuzzCoverage,
     book: LeaseTable<FuzzWaiter>,
     store: VirtualStore<u64>,
     now_us: u64,
@@ -105,7 +105,7 @@ pub(super) struct FuzzRun<'b> {
 }
 
 impl<'b> FuzzRun<'b> {
-    pub(super) fn new(choices: FuzzChoices<'b>, met: &'b FuzzCoverage) -> Self {
+    pub(super) fn new(choices: FuzzChoices<'b>, met: &'b LeaseFuzzCoverage) -> Self {
         Self {
             choices,
             met,
@@ -206,11 +206,11 @@ impl<'b> FuzzRun<'b> {
         match self.book.check(&dues, cost, self.rules, self.now_us, place, seat) {
             LeaseCheck::Decided(steps) => {
                 assert_eq!(made, 0, "nothing is asked");
-                FuzzCoverage::note(&self.met.decided);
+                LeaseFuzzCoverage::note(&self.met.decided);
                 let passes = steps.iter().all(|(index, step)| step.admitted || !dues[*index].enforced);
                 assert!(!passes || steps.len() == dues.len(), "decided without a word of some limits");
                 for (index, _) in steps.iter().filter(|(_, step)| passes && step.admitted) {
-                    FuzzCoverage::note(&self.met.spent);
+                    LeaseFuzzCoverage::note(&self.met.spent);
                     let now_us = self.now_us;
                     self.ledger(dues[*index].key).spend(cost.into(), now_us);
                 }
@@ -244,7 +244,7 @@ impl<'b> FuzzRun<'b> {
             self.seats.push(WaiterPosition { request: self.requests.len(), group, flight, has_heard: false });
         }
         if groups.len() > 1 {
-            FuzzCoverage::note(&self.met.tentative);
+            LeaseFuzzCoverage::note(&self.met.tentative);
         }
         self.unheard += groups.len();
         let (unheard, is_refused, has_failed) = (groups.len(), false, false);
@@ -272,7 +272,7 @@ impl<'b> FuzzRun<'b> {
             self.ledger(item.key).ask(needed + u64::from(charge.prefetch.want));
             let returned = charge.reports.iter().map(|report| u64::from(report.returned)).sum();
             if returned > 0 {
-                FuzzCoverage::note(&self.met.returned);
+                LeaseFuzzCoverage::note(&self.met.returned);
             }
             self.ledger(item.key).take(returned);
         }

@@ -1,6 +1,6 @@
 //! What comes back for a call, and what must follow from it.
 
-use super::super::FuzzCoverage;
+use super::super::LeaseFuzzCoverage;
 use super::{FuzzRun, FuzzWaiter};
 use crate::lease::table::{StoreCall, Verdict};
 use tollgate_core::script::ScriptReply;
@@ -50,7 +50,7 @@ impl FuzzRun<'_> {
             }
             _ => {
                 let bytes = self.honest(&call);
-                FuzzCoverage::note(&self.met.honest);
+                LeaseFuzzCoverage::note(&self.met.honest);
                 let answer = ScriptReply::decode(&call.ask, time_us, &bytes);
                 let answer = answer.unwrap_or_else(|why| panic!("an honest answer: {why}"));
                 return self.accept(call, &answer);
@@ -58,11 +58,11 @@ impl FuzzRun<'_> {
         };
         match ScriptReply::decode(&call.ask, time_us, &bytes) {
             Ok(answer) => {
-                FuzzCoverage::note(&self.met.believed);
+                LeaseFuzzCoverage::note(&self.met.believed);
                 self.accept(call, &answer);
             }
             Err(_) => {
-                FuzzCoverage::note(&self.met.invalid);
+                LeaseFuzzCoverage::note(&self.met.invalid);
                 self.fail(call, true);
             }
         }
@@ -82,7 +82,7 @@ impl FuzzRun<'_> {
     fn make_overdue(&mut self, index: usize) {
         let waiters = self.waiters(&self.out[index]);
         if !waiters.is_empty() {
-            FuzzCoverage::note(&self.met.late);
+            LeaseFuzzCoverage::note(&self.met.late);
         }
         self.book.overdue(&mut self.out[index]);
         self.hear_failure(&waiters);
@@ -149,7 +149,7 @@ impl FuzzRun<'_> {
             let asked = tokens(&needed) + u64::from(charge.prefetch.want);
             assert!(granted <= asked, "{granted} granted, {asked} asked for");
             if found.lent > 0 {
-                FuzzCoverage::note(&self.met.lent);
+                LeaseFuzzCoverage::note(&self.met.lent);
             }
             self.ledger(item.key).grant(granted, call.sent_us);
         }
