@@ -10,9 +10,9 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 /// So many failures in a row open it.
-const RUN: u32 = 3;
+const FAILURES_IN_A_ROW: u32 = 3;
 /// A run that lasts this long opens it too, however few failures it has.
-const RUN_US: u64 = 100_000;
+const FAILING_US: u64 = 100_000;
 const FIRST_PROBE_US: u64 = 50_000;
 const LAST_PROBE_US: u64 = 500_000;
 
@@ -43,7 +43,7 @@ pub(crate) struct Breaker {
     state: AtomicU8,
     /// Failures in the run, read without the lock: a success has nothing to do while it is 0.
     failures: AtomicU32,
-    rest: Mutex<ProbeSchedule>,
+    schedule: Mutex<ProbeSchedule>,
 }
 
 #[derive(Debug, Default)]
@@ -60,7 +60,7 @@ const HALF_OPEN: u8 = 2;
 impl Breaker {
     /// A closed one.
     pub(crate) fn new() -> Self {
-        Self { state: AtomicU8::new(CLOSED), failures: AtomicU32::new(0), rest: Mutex::default() }
+        Self { state: AtomicU8::new(CLOSED), failures: AtomicU32::new(0), schedule: Mutex::default() }
     }
 
     /// Whether calls must not go out.
@@ -85,9 +85,9 @@ impl Breaker {
 
     /// A call was answered: the run ends. An open breaker stays open: the answer may be an old one.
     #[inline]
-    pub(crate) fn succeeded(&self) {
+    pub(crate) fn record_success(&self) {
         if self.failures.load(Ordering::Relaxed) != 0 {
-            let _rest = self.rest.lock();
+            let _schedule = self.schedule.lock();
             if !self.is_open() {
                 self.failures.store(0, Ordering::Relaxed);
             }
@@ -95,57 +95,57 @@ impl Breaker {
     }
 
     /// A call was not answered. Says so if that opened the breaker.
-    pub(crate) fn failed(&self, now_us: u64) -> Option<BreakerTransition> {
-        let mut rest = self.rest.lock();
+    pub(crate) fn record_failure(&self, now_us: u64) -> Option<BreakerTransition> {
+        let mut schedule = self.schedule.lock();
         let failures = self.failures.load(Ordering::Relaxed).saturating_add(1);
         self.failures.store(failures, Ordering::Relaxed);
         if failures == 1 {
-            rest.first_failure_us = now_us;
+            schedule.first_failure_us = now_us;
         }
-        let after_us = now_us.saturating_sub(rest.first_failure_us);
-        if self.is_open() || (failures < RUN && after_us < RUN_US) {
+        let after_us = now_us.saturating_sub(schedule.first_failure_us);
+        if self.is_open() || (failures < FAILURES_IN_A_ROW && after_us < FAILING_US) {
             return None;
         }
-        self.open(&mut rest, now_us);
+        self.open(&mut schedule, now_us);
         Some(BreakerTransition { after_us, failures })
     }
 
     /// Opens it whatever happened before.
     pub(crate) fn trip(&self, now_us: u64) -> Option<BreakerTransition> {
-        let mut rest = self.rest.lock();
+        let mut schedule = self.schedule.lock();
         if self.is_open() {
             return None;
         }
         let failures = self.failures.load(Ordering::Relaxed).saturating_add(1);
         self.failures.store(failures, Ordering::Relaxed);
         if failures == 1 {
-            rest.first_failure_us = now_us;
+            schedule.first_failure_us = now_us;
         }
-        self.open(&mut rest, now_us);
-        Some(BreakerTransition { after_us: now_us.saturating_sub(rest.first_failure_us), failures })
+        self.open(&mut schedule, now_us);
+        Some(BreakerTransition { after_us: now_us.saturating_sub(schedule.first_failure_us), failures })
     }
 
-    fn open(&self, rest: &mut ProbeSchedule, now_us: u64) {
-        rest.backoff_us = FIRST_PROBE_US;
-        rest.probe_at_us = now_us + FIRST_PROBE_US;
+    fn open(&self, schedule: &mut ProbeSchedule, now_us: u64) {
+        schedule.backoff_us = FIRST_PROBE_US;
+        schedule.probe_at_us = now_us + FIRST_PROBE_US;
         self.state.store(OPEN, Ordering::Release);
     }
 
     /// When the next probe is due.
     pub(crate) fn probe_at_us(&self) -> u64 {
-        self.rest.lock().probe_at_us
+        self.schedule.lock().probe_at_us
     }
 
     /// There is a reason for hope, such as a new address: the next probe is due now.
-    pub(crate) fn hurry(&self, now_us: u64) {
-        let mut rest = self.rest.lock();
-        rest.backoff_us = FIRST_PROBE_US;
-        rest.probe_at_us = now_us;
+    pub(crate) fn probe_now(&self, now_us: u64) {
+        let mut schedule = self.schedule.lock();
+        schedule.backoff_us = FIRST_PROBE_US;
+        schedule.probe_at_us = now_us;
     }
 
     /// A probe goes out.
-    pub(crate) fn probing(&self) {
-        let _rest = self.rest.lock();
+    pub(crate) fn begin_probe(&self) {
+        let _schedule = self.schedule.lock();
         if self.is_open() {
             self.state.store(HALF_OPEN, Ordering::Release);
         }
@@ -153,26 +153,28 @@ impl Breaker {
 
     /// A probe was not answered. The next comes after twice the time, give or take a quarter: `jitter` is
     /// drawn evenly from 0 to 1,000.
-    pub(crate) fn probe_failed(&self, now_us: u64, jitter: u32) {
-        let mut rest = self.rest.lock();
+    pub(crate) fn record_probe_failure(&self, now_us: u64, jitter: u32) {
+        let mut schedule = self.schedule.lock();
         let failures = self.failures.load(Ordering::Relaxed).saturating_add(1);
         self.failures.store(failures, Ordering::Relaxed);
-        let spread_us = rest.backoff_us / 2 * u64::from(jitter.min(1_000)) / 1_000;
-        rest.probe_at_us = now_us + rest.backoff_us * 3 / 4 + spread_us;
-        rest.backoff_us = (rest.backoff_us * 2).min(LAST_PROBE_US * 4 / 5);
+        let spread_us = schedule.backoff_us / 2 * u64::from(jitter.min(1_000)) / 1_000;
+        schedule.probe_at_us = now_us + schedule.backoff_us * 3 / 4 + spread_us;
+        schedule.backoff_us = (schedule.backoff_us * 2).min(LAST_PROBE_US * 4 / 5);
         if self.is_open() {
             self.state.store(OPEN, Ordering::Release);
         }
     }
 
     /// A probe was answered: calls go out again. Says so if the breaker was open.
-    pub(crate) fn probe_succeeded(&self, now_us: u64) -> Option<BreakerTransition> {
-        let rest = self.rest.lock();
+    pub(crate) fn record_probe_success(&self, now_us: u64) -> Option<BreakerTransition> {
+        let schedule = self.schedule.lock();
         let was_open = self.is_open();
         let failures = self.failures.swap(0, Ordering::Relaxed);
         self.state.store(CLOSED, Ordering::Release);
-        was_open
-            .then(|| BreakerTransition { after_us: now_us.saturating_sub(rest.first_failure_us), failures })
+        was_open.then(|| BreakerTransition {
+            after_us: now_us.saturating_sub(schedule.first_failure_us),
+            failures,
+        })
     }
 }
 
@@ -185,12 +187,12 @@ mod tests {
     #[test]
     fn three_failures_open_it_and_two_do_not() {
         let breaker = Breaker::new();
-        assert_eq!(breaker.failed(1_000), None);
-        assert_eq!(breaker.failed(1_001), None);
+        assert_eq!(breaker.record_failure(1_000), None);
+        assert_eq!(breaker.record_failure(1_001), None);
         assert!(!breaker.is_open());
-        assert_eq!(breaker.failed(1_002), Some(BreakerTransition { after_us: 2, failures: 3 }));
+        assert_eq!(breaker.record_failure(1_002), Some(BreakerTransition { after_us: 2, failures: 3 }));
         assert_eq!(breaker.state(), BreakerState::Open);
-        assert_eq!(breaker.failed(1_003), None, "it opens once");
+        assert_eq!(breaker.record_failure(1_003), None, "it opens once");
     }
 
     #[test]
@@ -198,9 +200,9 @@ mod tests {
         let breaker = Breaker::new();
         for round in 0..10 {
             let now_us = round * 1_000_000;
-            assert_eq!(breaker.failed(now_us), None);
-            assert_eq!(breaker.failed(now_us + 1), None);
-            breaker.succeeded();
+            assert_eq!(breaker.record_failure(now_us), None);
+            assert_eq!(breaker.record_failure(now_us + 1), None);
+            breaker.record_success();
         }
         assert!(!breaker.is_open());
     }
@@ -208,8 +210,11 @@ mod tests {
     #[test]
     fn two_failures_open_it_when_they_lie_a_tenth_of_a_second_apart() {
         let breaker = Breaker::new();
-        assert_eq!(breaker.failed(0), None);
-        assert_eq!(breaker.failed(100_000), Some(BreakerTransition { after_us: 100_000, failures: 2 }));
+        assert_eq!(breaker.record_failure(0), None);
+        assert_eq!(
+            breaker.record_failure(100_000),
+            Some(BreakerTransition { after_us: 100_000, failures: 2 })
+        );
     }
 
     /// The supervisor pings when nothing was answered for 100 ms, counts a failure when the answer is 50 ms
@@ -220,7 +225,7 @@ mod tests {
         // The worst moment: just after an answer.
         let ping_us = 100_000;
         let mut late_us = TIMEOUT_US;
-        while breaker.failed(ping_us + late_us).is_none() {
+        while breaker.record_failure(ping_us + late_us).is_none() {
             late_us += TIMEOUT_US / 3;
         }
         assert!(ping_us + late_us < 200_000, "opened after {} µs", ping_us + late_us);
@@ -229,7 +234,7 @@ mod tests {
     #[test]
     fn under_load_an_outage_opens_it_with_the_third_timeout() {
         let breaker = Breaker::new();
-        let opened = (0..100).find(|call| breaker.failed(call * 1_000 + TIMEOUT_US).is_some());
+        let opened = (0..100).find(|call| breaker.record_failure(call * 1_000 + TIMEOUT_US).is_some());
         assert_eq!(opened, Some(2), "calls sent at 0, 1 and 2 ms are late at 50, 51 and 52");
     }
 
@@ -243,10 +248,10 @@ mod tests {
                 let due_us = breaker.probe_at_us();
                 pauses_ms.push((due_us - now_us) / 1_000);
                 now_us = due_us;
-                breaker.probing();
+                breaker.begin_probe();
                 assert_eq!(breaker.state(), BreakerState::HalfOpen);
                 assert!(breaker.is_open());
-                breaker.probe_failed(now_us, jitter);
+                breaker.record_probe_failure(now_us, jitter);
             }
             assert_eq!(pauses_ms[0], 50);
             assert!((37..=62).contains(&pauses_ms[1]), "{pauses_ms:?}");
@@ -259,18 +264,18 @@ mod tests {
     fn only_a_probe_closes_it() {
         let breaker = Breaker::new();
         assert!(breaker.trip(10).is_some());
-        breaker.succeeded();
+        breaker.record_success();
         assert!(breaker.is_open(), "a late answer proves nothing");
-        breaker.probing();
-        breaker.probe_failed(60_010, 0);
-        breaker.probing();
+        breaker.begin_probe();
+        breaker.record_probe_failure(60_010, 0);
+        breaker.begin_probe();
         assert_eq!(
-            breaker.probe_succeeded(100_010),
+            breaker.record_probe_success(100_010),
             Some(BreakerTransition { after_us: 100_000, failures: 2 })
         );
         assert!(!breaker.is_open());
-        assert_eq!(breaker.probe_succeeded(100_011), None);
-        assert_eq!(breaker.failed(100_012), None, "a new run begins");
+        assert_eq!(breaker.record_probe_success(100_011), None);
+        assert_eq!(breaker.record_failure(100_012), None, "a new run begins");
     }
 
     #[test]
@@ -278,9 +283,9 @@ mod tests {
         let breaker = Breaker::new();
         assert!(breaker.trip(0).is_some());
         for _ in 0..5 {
-            breaker.probe_failed(1_000_000, 1_000);
+            breaker.record_probe_failure(1_000_000, 1_000);
         }
-        breaker.hurry(1_000_000);
+        breaker.probe_now(1_000_000);
         assert_eq!(breaker.probe_at_us(), 1_000_000);
     }
 }

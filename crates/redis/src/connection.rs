@@ -1,7 +1,7 @@
 //! One connection to one server, shared by everybody who asks that server.
 //!
 //! The client library's own timeouts leave a connection open that will never answer again: a frozen server
-//! keeps its sockets. So a link is *severed* by us, and everybody who waits for an answer on it is told.
+//! keeps its sockets. So a connection is *severed* by us, and everybody who waits for an answer on it is told.
 
 mod bounded_stream;
 mod driver;
@@ -51,7 +51,7 @@ pub struct OpenError {
     pub(crate) hint: String,
 }
 
-/// Why there is no link.
+/// Why there is no connection.
 #[derive(Debug)]
 pub(crate) enum DialError {
     /// It did not answer, or not in time.
@@ -80,7 +80,7 @@ pub(crate) enum ServerRole {
     Sentinel,
 }
 
-/// Opens links: knows how to enter, and what to look at when inside.
+/// Opens connections: knows how to enter, and what to look at when inside.
 #[derive(Debug)]
 pub(crate) struct Dialer {
     role: ServerRole,
@@ -95,8 +95,8 @@ pub(crate) struct Dialer {
 /// A connection that is open or was.
 #[derive(Debug)]
 pub(crate) struct RedisConnection {
-    connection: MultiplexedConnection,
-    greeting: ServerInfo,
+    multiplexed: MultiplexedConnection,
+    info: ServerInfo,
     /// Drives the connection; without it every call on it fails.
     driver: AbortHandle,
     /// What it drives.
@@ -107,7 +107,7 @@ pub(crate) struct RedisConnection {
 }
 
 impl Dialer {
-    /// Opens links to the servers of `url`, each within the given time.
+    /// Opens connections to the servers of `url`, each within the given time.
     pub(crate) fn new(url: &StoreUrl, role: ServerRole, within: Duration) -> Result<Self, OpenError> {
         let (login, db) = match role {
             ServerRole::Sentinel => (&url.sentinel_login, 0),
@@ -127,12 +127,12 @@ impl Dialer {
         self.within
     }
 
-    /// A link to whatever listens there: a primary or a replica.
+    /// A connection to whatever listens there: a primary or a replica.
     pub(crate) async fn dial(&self, address: &ServerAddress) -> Result<RedisConnection, DialError> {
         self.dial_with(address, None).await
     }
 
-    /// A link on which the server may also speak unasked: whatever it says, `pushed` gets a word, unless one is waiting
+    /// A connection on which the server may also speak unasked: whatever it says, `pushed` gets a word, unless one is waiting
     /// there.
     pub(crate) async fn dial_with(
         &self,
@@ -145,12 +145,12 @@ impl Dialer {
         }
     }
 
-    /// A link to a primary that serves.
+    /// A connection to a primary that serves.
     pub(crate) async fn dial_primary(&self, address: &ServerAddress) -> Result<RedisConnection, DialError> {
-        let link = self.dial(address).await?;
-        match timeout(self.within, self.examine(address, &link)).await {
-            Ok(Ok(())) => Ok(link),
-            Ok(Err(error)) => Err(link.fault().map_or(error, DialError::invalid)),
+        let connection = self.dial(address).await?;
+        match timeout(self.within, self.examine(address, &connection)).await {
+            Ok(Ok(())) => Ok(connection),
+            Ok(Err(error)) => Err(connection.fault().map_or(error, DialError::invalid)),
             Err(_) => Err(DialError::Unreachable(format!("no answer within {:?}", self.within))),
         }
     }
@@ -194,7 +194,7 @@ impl Dialer {
                     info.set_username(self.login.user.as_deref().unwrap_or("default")).set_password(password);
             }
         }
-        let (connection, driver) = MultiplexedConnection::new_with_config(&info, stream, config)
+        let (multiplexed, driver) = MultiplexedConnection::new_with_config(&info, stream, config)
             .await
             .map_err(|error| handshake::refused_login(address, &error, &self.login))?;
         replies.opened();
@@ -209,17 +209,17 @@ impl Dialer {
         });
         let driver = driver.abort_handle();
         let replies = Arc::clone(replies);
-        let mut link =
-            RedisConnection { connection, greeting: ServerInfo::default(), driver, driven, replies, closed };
-        link.greeting = handshake::greet(&link, address, self).await?;
-        Ok(link)
+        let mut connection =
+            RedisConnection { multiplexed, info: ServerInfo::default(), driver, driven, replies, closed };
+        connection.info = handshake::handshake(&connection, address, self).await?;
+        Ok(connection)
     }
 
     /// Whether it is a primary that serves; and, the first time, how it is set up.
-    async fn examine(&self, address: &ServerAddress, link: &RedisConnection) -> Result<(), DialError> {
-        link.greeting.must_be_serving_primary()?;
+    async fn examine(&self, address: &ServerAddress, connection: &RedisConnection) -> Result<(), DialError> {
+        connection.info.must_be_serving_primary()?;
         if self.role == ServerRole::ClusterNode {
-            handshake::cluster_must_be_up(link).await?;
+            handshake::cluster_must_be_up(connection).await?;
         }
         let is_new = {
             let mut examined = self.examined.lock();
@@ -229,7 +229,7 @@ impl Dialer {
             examined.insert(address.clone())
         };
         if is_new {
-            handshake::look_at_settings(link, address, self.role).await;
+            handshake::warn_of_settings(connection, address, self.role).await;
         }
         Ok(())
     }
@@ -242,7 +242,7 @@ impl RedisConnection {
             return Err(Failure::Unavailable);
         }
         self.replies.ask(1);
-        match self.connection.clone().send_packed_command(command).await {
+        match self.multiplexed.clone().send_packed_command(command).await {
             Ok(Value::ServerError(error)) => Err(Failure::of_answer(&error)),
             Ok(value) => Ok(value),
             Err(error) => Err(Failure::of_call(&error)),
@@ -262,7 +262,7 @@ impl RedisConnection {
         let mut both = redis::pipe();
         both.cmd("ASKING").add_command(command);
         self.replies.ask(2);
-        match self.connection.clone().send_packed_commands(&both, 1, 1).await {
+        match self.multiplexed.clone().send_packed_commands(&both, 1, 1).await {
             Ok(mut answers) => match answers.pop() {
                 Some(Value::ServerError(error)) => Err(Failure::of_answer(&error)),
                 Some(value) => Ok(value),
@@ -282,7 +282,7 @@ impl RedisConnection {
             return Err(Failure::Unavailable);
         }
         self.replies.ask(count);
-        let answers = self.connection.clone().send_packed_commands(commands, 0, count).await;
+        let answers = self.multiplexed.clone().send_packed_commands(commands, 0, count).await;
         let answers = answers.map_err(|error| Failure::of_call(&error))?;
         let answer = |value| match value {
             Value::ServerError(error) => Err(Failure::of_answer(&error)),
@@ -291,15 +291,15 @@ impl RedisConnection {
         Ok(answers.into_iter().map(answer).collect())
     }
 
-    /// Subscribes to `channel` on a link that may be spoken to unasked.
+    /// Subscribes to `channel` on a connection that may be spoken to unasked.
     pub(crate) async fn subscribe(&self, channel: &str) -> Result<(), Failure> {
         self.replies.ask(1);
-        self.connection.clone().subscribe(channel).await.map_err(|error| Failure::of_call(&error))
+        self.multiplexed.clone().subscribe(channel).await.map_err(|error| Failure::of_call(&error))
     }
 
     /// The server's version, if it says it: (7, 0).
     pub(crate) fn version(&self) -> Option<(u32, u32)> {
-        self.greeting.version
+        self.info.version
     }
 
     /// What was wrong with a reply, if that is why it ended.

@@ -16,8 +16,9 @@ use super::connection::Failure;
 use super::shard::{CallOutcome, RedisShard};
 use super::shard_queue::{SendPermit, SentBatch, ShardQueue};
 use super::{StoreCore, VerdictSender};
-use crate::lease::StoreCall;
+use crate::lease::{Executed, StoreCall};
 pub(super) use batch::{Batch, QueuedCall};
+use command::ScriptForm;
 use parking_lot::RwLock;
 use redis::Value;
 use std::collections::HashMap;
@@ -44,21 +45,17 @@ impl ShardQueues {
     }
 
     /// Something is on its way.
-    pub(super) fn begin(&self) {
+    pub(super) fn add_pending(&self) {
         self.pending.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// It has arrived, or never will.
-    pub(super) fn end(&self) {
-        self.end_all(1);
-    }
-
-    fn end_all(&self, count: usize) {
+    /// Calls were answered, or never will be.
+    pub(super) fn remove_pending(&self, count: usize) {
         self.pending.fetch_sub(count, Ordering::AcqRel);
     }
 
     /// Waits until nothing is on its way, or `longest` is over.
-    pub(super) async fn drained(&self, longest: Duration) {
+    pub(super) async fn wait_until_drained(&self, longest: Duration) {
         let end = Instant::now() + longest;
         while self.pending.load(Ordering::Acquire) > 0 && Instant::now() < end {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -68,7 +65,7 @@ impl ShardQueues {
 
 impl Drop for ShardQueues {
     fn drop(&mut self) {
-        self.by_shard.get_mut().values().for_each(|lane| lane.close());
+        self.by_shard.get_mut().values().for_each(|queue| queue.close());
     }
 }
 
@@ -84,111 +81,115 @@ impl StoreCore {
     fn enqueue(self: &Arc<Self>, queued: QueuedCall) {
         let shard = self.servers.shard_of(queued.call.key.as_bytes());
         if shard.is_open() {
-            return self.book.failed(queued.call, false);
+            return self.leases.fail(queued.call, Executed::No);
         }
-        self.queues.begin();
-        if let Some(lane) = self.queues.by_shard.read().get(&shard.number()) {
-            return lane.push(queued);
+        self.queues.add_pending();
+        if let Some(queue) = self.queues.by_shard.read().get(&shard.number()) {
+            return queue.push(queued);
         }
-        self.open_lane(&shard).push(queued);
+        self.open_queue(&shard).push(queued);
     }
 
-    fn open_lane(self: &Arc<Self>, shard: &Arc<RedisShard>) -> Arc<ShardQueue> {
-        let mut lanes = self.queues.by_shard.write();
-        let lane = lanes.entry(shard.number()).or_insert_with(|| {
-            let lane = Arc::new(ShardQueue::new());
-            self.runtime.spawn(keep_draining(Arc::downgrade(self), Arc::clone(shard), Arc::clone(&lane)));
-            lane
+    fn open_queue(self: &Arc<Self>, shard: &Arc<RedisShard>) -> Arc<ShardQueue> {
+        let mut queues = self.queues.by_shard.write();
+        let queue = queues.entry(shard.number()).or_insert_with(|| {
+            let queue = Arc::new(ShardQueue::new());
+            self.runtime.spawn(keep_draining(Arc::downgrade(self), Arc::clone(shard), Arc::clone(&queue)));
+            queue
         });
-        Arc::clone(lane)
+        Arc::clone(queue)
     }
 
     /// Sends a batch. None if it took too long for all of them to get here.
-    fn depart(&self, shard: &Arc<RedisShard>, mut batch: Batch) -> Option<SentBatch> {
+    fn send_batch(&self, shard: &Arc<RedisShard>, mut batch: Batch) -> Option<SentBatch> {
         let sent = Instant::now();
         if let Some(late) = batch.take_late(sent) {
-            late.give_up(false);
+            late.give_up(Executed::No);
         }
         if batch.len() == 0 {
             return None;
         }
         self.queues.calls.fetch_add(1, Ordering::Relaxed);
-        let command = self.command(shard, &batch, true);
-        Some(SentBatch::depart(shard, batch, command, sent))
+        let command = self.command(shard, &batch, ScriptForm::Digest);
+        Some(SentBatch::send(shard, batch, command, sent))
     }
 
     /// Waits until the store answers, or nobody waits any more.
-    async fn land(&self, shard: &Arc<RedisShard>, flight: &mut SentBatch) -> Option<Result<Value, Failure>> {
-        let mut is_by_name = true;
-        while let Some(deadline) = flight.batch.next_deadline() {
-            match flight.answer_until(deadline).await {
-                Some(Err(Failure::NoScript)) if is_by_name => {
-                    flight.again(shard, self.command(shard, &flight.batch, false));
-                    is_by_name = false;
+    async fn await_reply(
+        &self,
+        shard: &Arc<RedisShard>,
+        sent: &mut SentBatch,
+    ) -> Option<Result<Value, Failure>> {
+        let mut form = ScriptForm::Digest;
+        while let Some(deadline) = sent.batch.next_deadline() {
+            match sent.reply_until(deadline).await {
+                Some(Err(Failure::NoScript)) if form == ScriptForm::Digest => {
+                    sent.resend(shard, self.command(shard, &sent.batch, ScriptForm::Source));
+                    form = ScriptForm::Source;
                 }
                 Some(result) => return Some(result),
-                None => flight.batch.leave_to_policy(),
+                None => sent.batch.time_out_due(),
             }
         }
         None
     }
 
     /// Sends one batch and draws the consequences.
-    async fn serve(self: Arc<Self>, shard: Arc<RedisShard>, batch: Batch) {
-        if let Some(mut flight) = self.depart(&shard, batch) {
-            let landed = self.land(&shard, &mut flight).await;
-            self.conclude(&shard, flight, landed);
+    async fn send_and_finish(self: Arc<Self>, shard: Arc<RedisShard>, batch: Batch) {
+        if let Some(mut sent) = self.send_batch(&shard, batch) {
+            let reply = self.await_reply(&shard, &mut sent).await;
+            self.finish_or_wait(&shard, sent, reply);
         }
     }
 
     /// Sends one batch after the other behind `next`, as long as there are any: they have the same place.
-    async fn serve_lane(
+    async fn drain_behind(
         self: Arc<Self>,
         shard: Arc<RedisShard>,
-        lane: Arc<ShardQueue>,
+        queue: Arc<ShardQueue>,
         mut next: Option<SentBatch>,
-        place: SendPermit,
+        permit: SendPermit,
     ) {
-        while let Some(mut flight) = next {
-            let landed = self.land(&shard, &mut flight).await;
-            next = self.depart(&shard, Batch::new(&self, lane.pop(self.room(&shard))));
-            self.conclude(&shard, flight, landed);
+        while let Some(mut sent) = next {
+            let reply = self.await_reply(&shard, &mut sent).await;
+            next = self.send_batch(&shard, Batch::new(&self, queue.pop(self.room(&shard))));
+            self.finish_or_wait(&shard, sent, reply);
         }
-        drop(place);
+        drop(permit);
     }
 
-    fn conclude(
+    fn finish_or_wait(
         self: &Arc<Self>,
         shard: &Arc<RedisShard>,
-        mut flight: SentBatch,
-        landed: Option<Result<Value, Failure>>,
+        mut sent: SentBatch,
+        reply: Option<Result<Value, Failure>>,
     ) {
-        if let Some(result) = landed {
-            return self.finish(shard, flight.batch, result);
+        if let Some(result) = reply {
+            return self.finish(shard, sent.batch, result);
         }
-        flight.batch.count_out();
-        let (shared, shard) = (Arc::clone(self), Arc::clone(shard));
+        sent.batch.stop_counting();
+        let (core, shard) = (Arc::clone(self), Arc::clone(shard));
         // In the background: whoever waits for a place behind this batch must not wait for it.
         tokio::spawn(async move {
             // Only the silence of the store counts against it, not the wait for a place.
-            let silence_end = flight.sent + shared.settings.timeout;
-            let mut answer = flight.answer_until(silence_end).await;
+            let silence_end = sent.sent + core.settings.timeout;
+            let mut answer = sent.reply_until(silence_end).await;
             if answer.is_none() {
                 shard.report(CallOutcome::TimedOut);
-                answer = flight.answer_until(Instant::now() + LATE).await;
+                answer = sent.reply_until(Instant::now() + LATE).await;
             }
             if let Some(Ok(value)) = answer {
-                shared.finish(&shard, flight.batch, Ok(value));
+                core.finish(&shard, sent.batch, Ok(value));
             }
         });
     }
 }
 
 /// Sends what comes for one shard. A fault of ours costs those whom it meets an answer, and nobody else the lane.
-async fn keep_draining(shared: Weak<StoreCore>, shard: Arc<RedisShard>, lane: Arc<ShardQueue>) {
+async fn keep_draining(core: Weak<StoreCore>, shard: Arc<RedisShard>, queue: Arc<ShardQueue>) {
     let number = shard.number();
     loop {
-        let draining = tokio::spawn(drain(Weak::clone(&shared), Arc::clone(&shard), Arc::clone(&lane)));
+        let draining = tokio::spawn(drain(Weak::clone(&core), Arc::clone(&shard), Arc::clone(&queue)));
         match draining.await {
             Err(error) if error.is_panic() => {
                 tracing::error!(
@@ -201,29 +202,29 @@ async fn keep_draining(shared: Weak<StoreCore>, shard: Arc<RedisShard>, lane: Ar
     }
 }
 
-async fn drain(shared: Weak<StoreCore>, shard: Arc<RedisShard>, lane: Arc<ShardQueue>) {
-    while let Some(deadline) = lane.first().await {
-        let place = lane.place(deadline).await;
-        let Some(strong) = shared.upgrade() else { return };
+async fn drain(core: Weak<StoreCore>, shard: Arc<RedisShard>, queue: Arc<ShardQueue>) {
+    while let Some(deadline) = queue.first().await {
+        let permit = queue.permit(deadline).await;
+        let Some(strong) = core.upgrade() else { return };
         let room = strong.room(&shard);
-        let Some(place) = place else {
-            Batch::new(&strong, lane.pop_late()).give_up(false);
+        let Some(permit) = permit else {
+            Batch::new(&strong, queue.pop_late()).give_up(Executed::No);
             continue;
         };
         drop(strong);
         // Whoever is ready to ask as well comes along: it costs no time that is not theirs.
-        if lane.waiting() < room.clients {
+        if queue.waiting() < room.clients {
             tokio::task::yield_now().await;
         }
-        let Some(shared) = shared.upgrade() else { return };
-        if !shared.learns_clock(&shard).await {
-            Batch::new(&shared, lane.pop(room)).give_up(false);
+        let Some(core) = core.upgrade() else { return };
+        if !core.learns_clock(&shard).await {
+            Batch::new(&core, queue.pop(room)).give_up(Executed::No);
             continue;
         }
         // It leaves here, and not when the task has its turn.
-        let first = shared.depart(&shard, Batch::new(&shared, lane.pop(room)));
+        let first = core.send_batch(&shard, Batch::new(&core, queue.pop(room)));
         if first.is_some() {
-            tokio::spawn(shared.serve_lane(Arc::clone(&shard), Arc::clone(&lane), first, place));
+            tokio::spawn(core.drain_behind(Arc::clone(&shard), Arc::clone(&queue), first, permit));
         }
     }
 }

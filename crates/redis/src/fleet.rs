@@ -16,7 +16,7 @@ use redis::{Cmd, Value};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -89,7 +89,6 @@ pub(crate) struct FleetMembership {
     heartbeats: AtomicU64,
     /// By the number of the shard.
     shards: Mutex<BTreeMap<u32, HeartbeatRecord>>,
-    drift_us: AtomicI64,
     is_drifting: AtomicBool,
 }
 
@@ -103,7 +102,6 @@ impl FleetMembership {
             rules: AtomicU64::new(0),
             heartbeats: AtomicU64::new(0),
             shards: Mutex::default(),
-            drift_us: AtomicI64::new(0),
             is_drifting: AtomicBool::new(false),
         }
     }
@@ -114,10 +112,6 @@ impl FleetMembership {
 
     pub(super) fn set_rules_version(&self, version: u64) {
         self.rules.store(version, Ordering::Relaxed);
-    }
-
-    pub(super) fn drift_us(&self) -> i64 {
-        self.drift_us.load(Ordering::Relaxed)
     }
 
     /// How many nodes are alive, this one included: the most that a shard counts. A node that cannot reach some shards is
@@ -143,7 +137,7 @@ impl FleetMembership {
     }
 
     /// Takes in what `shard` answered to a heartbeat with `description`, or without.
-    fn note_answer(
+    fn note_reply(
         &self,
         shard: &RedisShard,
         answer: &HeartbeatReply,
@@ -165,7 +159,6 @@ impl FleetMembership {
 
     /// Takes in how far the store's clock is from ours. `doubt_us` is how long the question took.
     fn note_drift(&self, drift_us: i64, doubt_us: u64) {
-        self.drift_us.store(drift_us, Ordering::Relaxed);
         let is_drifting = drift_us.unsigned_abs() > WORRYING_DRIFT_US + doubt_us;
         if is_drifting != self.is_drifting.swap(is_drifting, Ordering::Relaxed) {
             let ms = drift_us / 1_000;
@@ -182,31 +175,31 @@ impl StoreCore {
     /// Sends one heartbeat to every shard.
     pub(super) async fn send_heartbeats(self: &Arc<Self>) {
         let heartbeats = self.servers.shards().into_iter().map(|shard| {
-            let shared = Arc::clone(self);
-            tokio::spawn(async move { shared.send_heartbeat(&shard).await })
+            let core = Arc::clone(self);
+            tokio::spawn(async move { core.send_heartbeat(&shard).await })
         });
-        let mut heard = Vec::new();
+        let mut outcomes = Vec::new();
         for heartbeat in heartbeats.collect::<Vec<_>>() {
-            heard.push(heartbeat.await.unwrap_or(HeartbeatOutcome::NoAnswer));
+            outcomes.push(heartbeat.await.unwrap_or(HeartbeatOutcome::NoAnswer));
         }
         // A shard that lost its slots counts nothing more.
         let shards = self.servers.shards();
         let is_shard = |number: &u32| shards.iter().any(|shard| shard.number() == *number);
         self.fleet.shards.lock().retain(|number, _| is_shard(number));
         let number = self.fleet.heartbeats.fetch_add(1, Ordering::Relaxed);
-        let is_secret_known = self.places_now().is_some();
+        let is_secret_known = self.addresses().is_some();
         if !is_secret_known
             || number.is_multiple_of(SECRET_EVERY)
-            || heard.contains(&HeartbeatOutcome::DataLost)
+            || outcomes.contains(&HeartbeatOutcome::DataLost)
         {
             self.keep_secret().await;
         }
         self.servers.set_nodes(self.fleet.node_count());
-        let is_counted = heard.iter().any(|heard| *heard != HeartbeatOutcome::NoAnswer);
+        let is_counted = outcomes.iter().any(|outcome| *outcome != HeartbeatOutcome::NoAnswer);
         if is_counted && self.settings.expected_nodes.is_none() {
-            self.census.note(self.fleet.node_count());
-            self.book.set_nodes(self.census.nodes());
-            self.census.keep();
+            self.known_nodes.note(self.fleet.node_count());
+            self.leases.set_nodes(self.known_nodes.nodes());
+            self.known_nodes.keep();
         }
     }
 
@@ -216,17 +209,17 @@ impl StoreCore {
         let Some(answer) = self.run_heartbeat(shard, description.as_deref()).await else {
             return HeartbeatOutcome::NoAnswer;
         };
-        let heard = self.fleet.note_answer(shard, &answer, description, now_us);
-        if heard == HeartbeatOutcome::DataLost {
+        let outcome = self.fleet.note_reply(shard, &answer, description, now_us);
+        if outcome == HeartbeatOutcome::DataLost {
             tracing::warn!(shard = shard.number(), "the store has lost its data; counts begin anew");
         }
-        if heard == HeartbeatOutcome::DataLost
+        if outcome == HeartbeatOutcome::DataLost
             && let Some(description) = self.fleet.description_for(shard, now_us)
             && let Some(answer) = self.run_heartbeat(shard, Some(&description)).await
         {
-            self.fleet.note_answer(shard, &answer, Some(description), now_us);
+            self.fleet.note_reply(shard, &answer, Some(description), now_us);
         }
-        heard
+        outcome
     }
 
     async fn run_heartbeat(&self, shard: &RedisShard, description: Option<&str>) -> Option<HeartbeatReply> {
@@ -281,7 +274,7 @@ impl StoreCore {
     /// A call was refused because the clock was not where this node expected it: its own may be wrong as well, so what
     /// it holds is not spent any more, and the fleet is asked at once.
     pub(super) fn doubt_clock(&self) {
-        self.book.drop_credit();
+        self.leases.drop_credit();
         self.heartbeat_sooner.notify_one();
     }
 
@@ -298,7 +291,7 @@ impl StoreCore {
                 tracing::info!(shard = number, "the clock of a shard is not corrected any more");
             }
             Some(ClockChange::OwnClock(us)) => {
-                self.book.drop_credit();
+                self.leases.drop_credit();
                 tracing::error!(
                     shard = number,
                     off_ms = us / 1_000,
@@ -310,7 +303,7 @@ impl StoreCore {
     }
 
     /// Removes this node from every shard.
-    pub(super) async fn leave(&self) {
+    pub(super) async fn leave_fleet(&self) {
         let (prefix, id) = (&self.settings.prefix, &self.fleet.id);
         for shard in self.servers.shards() {
             let tag = self.servers.own_tag(&shard);
@@ -365,13 +358,13 @@ impl StoreCore {
         }
         match self.shared_secret().await {
             Ok(Some(secret)) => {
-                let places = StateAddresses::new(&self.settings.prefix, secret);
-                let known = self.places.load_full();
+                let addresses = StateAddresses::new(&self.settings.prefix, secret);
+                let known = self.addresses.load_full();
                 if known.as_ref().is_some_and(|known| !known.uses_secret(&secret)) {
                     tracing::warn!("the fleet has another secret now; counts begin anew");
                 }
                 if known.is_none_or(|known| !known.uses_secret(&secret)) {
-                    self.places.store(Some(Arc::new(places)));
+                    self.addresses.store(Some(Arc::new(addresses)));
                 }
             }
             Ok(None) => tracing::warn!("the fleet's secret in the store cannot be read"),
@@ -383,7 +376,7 @@ impl StoreCore {
     /// its data, and a second secret would be a second count for each client.
     async fn await_secret(&self, shard: &Arc<RedisShard>, key: &str) -> Result<Option<FleetSecret>, Failure> {
         let end = Instant::now() + SECRET_PATIENCE;
-        let mut has_told = false;
+        let mut has_logged = false;
         loop {
             let kept = shard.call_noting_errors(redis::cmd("GET").arg(key)).await?;
             if kept != Value::Nil {
@@ -392,7 +385,7 @@ impl StoreCore {
             if Instant::now() >= end {
                 return Ok(None);
             }
-            if !std::mem::replace(&mut has_told, true) {
+            if !std::mem::replace(&mut has_logged, true) {
                 let wait_ms = SECRET_PATIENCE.as_millis() as u64;
                 tracing::info!(
                     wait_ms,
@@ -406,7 +399,7 @@ impl StoreCore {
     async fn shared_secret(&self) -> Result<Option<FleetSecret>, Failure> {
         let key = format!("{}secret", self.settings.prefix);
         let shard = self.servers.shard_of(key.as_bytes());
-        let known = self.places.load_full().map(|places| places.secret());
+        let known = self.addresses.load_full().map(|addresses| addresses.secret());
         if known.is_none()
             && let Some(kept) = self.await_secret(&shard, &key).await?
         {

@@ -19,20 +19,20 @@ pub(crate) struct StoreHandle(pub(crate) Arc<StoreCore>);
 
 impl SharedStore for StoreHandle {
     fn install(&self, rules: &RuleSet) {
-        self.0.heed(rules);
+        self.0.apply_rules(rules);
     }
 
     fn node_count(&self) -> u32 {
-        self.0.book.nodes()
+        self.0.leases.nodes()
     }
 
     fn is_unavailable(&self) -> bool {
-        self.0.is_all_away()
+        self.0.is_unavailable()
     }
 
     fn locate(&self, rule: &Rule, limit: &Limit, request: &Request<'_>, route: u64) -> Option<StateAddress> {
-        let places = self.0.places_now();
-        Some(places.as_ref()?.locate(rule, limit, request, route))
+        let addresses = self.0.addresses();
+        Some(addresses.as_ref()?.locate(rule, limit, request, route))
     }
 
     fn take(
@@ -42,10 +42,10 @@ impl SharedStore for StoreHandle {
         rules: u32,
         address: &dyn Fn(usize) -> Option<StateAddress>,
     ) -> SharedTake {
-        let Self(shared) = self;
-        if shared.places_now().is_none() {
+        let Self(core) = self;
+        if core.addresses().is_none() {
             // The store has never been reached: nothing is leased and nothing is known.
-            return SharedTake::Pending(Box::new(RedisTake::failed(shared, charges)));
+            return SharedTake::Pending(Box::new(RedisTake::failed(core, charges)));
         }
         let mut receivers: SmallVec<[VerdictReceiver; 1]> = SmallVec::new();
         let waiter = || {
@@ -53,23 +53,23 @@ impl SharedStore for StoreHandle {
             receivers.push(receiver);
             sender
         };
-        match shared.book.check(charges, cost, rules, shared.lease_us(), address, waiter) {
+        match core.leases.check(charges, cost, rules, core.lease_us(), address, waiter) {
             LeaseCheck::Decided(steps) => SharedTake::Decided(steps),
             LeaseCheck::Pending(asked) => {
                 let PendingLeaseCheck { steps, reserved, groups, calls } = *asked;
-                let take = RedisTake::new(shared, charges, steps, reserved, groups, receivers, address);
-                calls.into_iter().for_each(|call| shared.send(call));
+                let take = RedisTake::new(core, charges, steps, reserved, groups, receivers, address);
+                calls.into_iter().for_each(|call| core.send(call));
                 SharedTake::Pending(Box::new(take))
             }
         }
     }
 
     fn known_refusal(&self, charges: &[OwnedCharge], cost: u32, rules: u32) -> Option<Steps> {
-        self.0.book.refuse(charges, cost, rules, self.0.lease_us())
+        self.0.leases.refuse(charges, cost, rules, self.0.lease_us())
     }
 
     fn last_refusal(&self, charge: &OwnedCharge, cost: u32) -> Option<LimitStep> {
-        self.0.book.recall_refusal(charge, cost, self.0.lease_us())
+        self.0.leases.recall_refusal(charge, cost, self.0.lease_us())
     }
 
     fn slot(&self, address: &StateAddress, number: u64, longest_us: u64) -> Box<dyn SharedSlot> {

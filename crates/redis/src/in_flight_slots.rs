@@ -42,55 +42,55 @@ pub(super) struct NodeSlots {
 /// A place, or an attempt at one. Dropped, it is given back.
 #[derive(Debug)]
 pub(crate) struct InFlightSlot {
-    shared: Arc<StoreCore>,
+    core: Arc<StoreCore>,
     key: Arc<str>,
     number: u64,
     longest_us: u64,
     /// The store may know of it.
-    is_told: AtomicBool,
+    may_be_stored: AtomicBool,
 }
 
 impl InFlightSlot {
     /// The key of the places of a limit and a client: beside the client's other state.
-    pub(crate) fn key(place: &StateAddress) -> String {
-        let field: String = place.field.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
-        format!("{}:f:{field}", place.key)
+    pub(crate) fn key(address: &StateAddress) -> String {
+        let field: String = address.field.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("{}:f:{field}", address.key)
     }
 
-    pub(crate) fn new(shared: &Arc<StoreCore>, key: Arc<str>, number: u64, longest_us: u64) -> Self {
-        Self { shared: Arc::clone(shared), key, number, longest_us, is_told: AtomicBool::new(false) }
+    pub(crate) fn new(core: &Arc<StoreCore>, key: Arc<str>, number: u64, longest_us: u64) -> Self {
+        Self { core: Arc::clone(core), key, number, longest_us, may_be_stored: AtomicBool::new(false) }
     }
 
     /// Asks the store for it.
-    async fn ask(&self, limit: u32) -> Result<SlotTaken, Failure> {
-        let whose = self.shared.whose(self.number);
+    async fn request(&self, limit: u32) -> Result<SlotTaken, Failure> {
+        let member = self.core.member(self.number);
         let lives_us = self.longest_us.min(LIVES_US);
-        self.is_told.store(true, Ordering::Relaxed);
-        let ended = self.shared.take_ended(&self.key);
-        let mut args = vec![text(limit), whose.into_bytes(), text(lives_us)];
-        args.extend(ended.iter().map(|number| self.shared.whose(*number).into_bytes()));
-        let answer = self.shared.run_slots(&self.key, "take", &args).await;
+        self.may_be_stored.store(true, Ordering::Relaxed);
+        let ended = self.core.take_ended(&self.key);
+        let mut args = vec![text(limit), member.into_bytes(), text(lives_us)];
+        args.extend(ended.iter().map(|number| self.core.member(*number).into_bytes()));
+        let answer = self.core.run_slots(&self.key, "take", &args).await;
         if answer.is_err() && !ended.is_empty() {
-            self.shared.end(&self.key, &ended);
+            self.core.end_slots(&self.key, &ended);
         }
         if matches!(answer, Err(Failure::Unavailable)) {
-            self.is_told.store(false, Ordering::Relaxed);
+            self.may_be_stored.store(false, Ordering::Relaxed);
         }
         let taken = read_taken(&answer?, limit).inspect_err(|failure| {
-            self.shared.servers.shard_of(self.key.as_bytes()).note_error(failure);
+            self.core.servers.shard_of(self.key.as_bytes()).note_error(failure);
         })?;
         if taken.admitted {
-            self.note();
+            self.mark_held();
         } else {
-            self.is_told.store(false, Ordering::Relaxed);
+            self.may_be_stored.store(false, Ordering::Relaxed);
         }
         Ok(taken)
     }
 
-    fn note(&self) {
-        self.is_told.store(true, Ordering::Relaxed);
-        let until_us = self.shared.lease_us() + self.longest_us;
-        self.shared
+    fn mark_held(&self) {
+        self.may_be_stored.store(true, Ordering::Relaxed);
+        let until_us = self.core.lease_us() + self.longest_us;
+        self.core
             .holdings
             .held
             .lock()
@@ -102,17 +102,17 @@ impl InFlightSlot {
 
 impl SharedSlot for InFlightSlot {
     fn take(&self, limit: u32) -> SlotFuture<'_> {
-        Box::pin(async move { self.ask(limit).await.map_err(|_| StoreUnavailable) })
+        Box::pin(async move { self.request(limit).await.map_err(|_| StoreUnavailable) })
     }
 
     fn hold(&mut self) {
-        self.note();
+        self.mark_held();
     }
 }
 
 impl Drop for InFlightSlot {
     fn drop(&mut self) {
-        let mut holdings = self.shared.holdings.held.lock();
+        let mut holdings = self.core.holdings.held.lock();
         if let Some(held) = holdings.get_mut(&self.key) {
             held.remove(&self.number);
             if held.is_empty() {
@@ -120,14 +120,14 @@ impl Drop for InFlightSlot {
             }
         }
         drop(holdings);
-        if self.is_told.load(Ordering::Relaxed) {
-            self.shared.end(&self.key, &[self.number]);
+        if self.may_be_stored.load(Ordering::Relaxed) {
+            self.core.end_slots(&self.key, &[self.number]);
         }
     }
 }
 
 impl StoreCore {
-    fn whose(&self, number: u64) -> String {
+    fn member(&self, number: u64) -> String {
         format!("{}:{number}", self.fleet.id())
     }
 
@@ -161,17 +161,17 @@ impl StoreCore {
     }
 
     /// Gives places back, in the background.
-    fn end(self: &Arc<Self>, key: &Arc<str>, numbers: &[u64]) {
+    fn end_slots(self: &Arc<Self>, key: &Arc<str>, numbers: &[u64]) {
         self.holdings.ended.lock().entry(Arc::clone(key)).or_default().extend(numbers);
-        let (shared, key) = (Arc::clone(self), Arc::clone(key));
+        let (core, key) = (Arc::clone(self), Arc::clone(key));
         // Counted as on its way, so that a node that stops waits for it.
-        shared.queues.begin();
+        core.queues.add_pending();
         self.runtime.spawn(async move {
-            let ended = shared.take_ended(&key);
+            let ended = core.take_ended(&key);
             if !ended.is_empty() {
-                shared.give_back(&key, &ended).await;
+                core.remove_slots(&key, &ended).await;
             }
-            shared.queues.end();
+            core.queues.remove_pending(1);
         });
     }
 
@@ -186,15 +186,15 @@ impl StoreCore {
         numbers
     }
 
-    async fn give_back(&self, key: &str, numbers: &[u64]) {
-        let whose = numbers.iter().map(|number| self.whose(*number).into_bytes());
-        let args: Vec<Vec<u8>> = whose.collect();
+    async fn remove_slots(&self, key: &str, numbers: &[u64]) {
+        let member = numbers.iter().map(|number| self.member(*number).into_bytes());
+        let args: Vec<Vec<u8>> = member.collect();
         // If it fails, they run out.
         let _ = self.run_slots(key, "drop", &args).await;
     }
 
     /// Says of all places that they are still held.
-    async fn keep_slots(self: &Arc<Self>) {
+    async fn renew_slots(self: &Arc<Self>) {
         let now_us = self.lease_us();
         let held: Vec<(Arc<str>, Vec<HeldSlot>)> = {
             let mut holdings = self.holdings.held.lock();
@@ -207,20 +207,20 @@ impl StoreCore {
             holdings.iter().map(|(key, held)| (Arc::clone(key), list(held))).collect()
         };
         for (key, held) in held {
-            let shared = Arc::clone(self);
+            let core = Arc::clone(self);
             // Side by side: one shard that is away must not keep the places of another from being kept.
             self.runtime.spawn(async move {
                 for some in held.chunks(MOST_AT_ONCE) {
-                    shared.keep_some(&key, some, now_us).await;
+                    core.renew_some(&key, some, now_us).await;
                 }
             });
         }
     }
 
-    async fn keep_some(&self, key: &Arc<str>, held: &[HeldSlot], now_us: u64) {
+    async fn renew_some(&self, key: &Arc<str>, held: &[HeldSlot], now_us: u64) {
         let mut args = Vec::new();
         for (number, until_us) in held {
-            args.push(self.whose(*number).into_bytes());
+            args.push(self.member(*number).into_bytes());
             args.push(text(until_us.saturating_sub(now_us).clamp(1, LIVES_US)));
         }
         let _ = self.run_slots(key, "keep", &args).await;
@@ -232,19 +232,19 @@ impl StoreCore {
             held.iter().map(|(number, _)| *number).filter(is_gone).collect()
         };
         if !gone.is_empty() {
-            self.give_back(key, &gone).await;
+            self.remove_slots(key, &gone).await;
         }
     }
 }
 
 /// Holds on to all places, every second.
-pub(super) async fn keep_on(shared: Weak<StoreCore>) {
+pub(super) async fn keep_renewing(core: Weak<StoreCore>) {
     let mut ticks = tokio::time::interval(KEEP);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let Some(shared) = shared.upgrade() else { return };
-        shared.keep_slots().await;
+        let Some(core) = core.upgrade() else { return };
+        core.renew_slots().await;
     }
 }
 
@@ -265,7 +265,7 @@ fn read_taken(value: &Value, limit: u32) -> Result<SlotTaken, Failure> {
     match (admitted, u32::try_from(taken)) {
         (1, Ok(taken)) if (1..=limit).contains(&taken) => Ok(SlotTaken { admitted: true, taken }),
         (0, Ok(taken)) if taken >= limit => Ok(SlotTaken { admitted: false, taken }),
-        _ => Err(Failure::InvalidAnswer("a place that cannot be taken or refused")),
+        _ => Err(Failure::InvalidAnswer("a slot that cannot be taken or refused")),
     }
 }
 

@@ -60,6 +60,6 @@ mod request_rate;
 mod table;
 
 pub use table::{
-    LeaseCheck, LeaseSettings, LeaseTable, PendingGroupId, PendingLeaseCheck, ReservedTokens, StoreCall,
-    Verdict, Waiter,
+    Executed, LeaseCheck, LeaseSettings, LeaseTable, PendingGroupId, PendingLeaseCheck, ReservedTokens,
+    StoreCall, Verdict, Waiter,
 };

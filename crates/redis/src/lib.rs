@@ -1,6 +1,6 @@
 //! The shared store: Redis or Valkey, standalone, with Sentinel, or as a Cluster.
 //!
-//! From the inside out: a [`link`] is one connection, a [`shard`] is one primary with its [`breaker`],
+//! From the inside out: a [`connection`] is one connection, a [`shard`] is one primary with its [`breaker`],
 //! [`servers`] know which shard serves which key. A server passes the [`self_test`] first, which tries all
 //! [`permissions`] that are needed; later failures are counted and logged by [`errors`]. On top of them, the
 //! [`lease`]s decide what they can on this node, [`dispatch`] sends what they ask, many clients in one call ([`lane`]), and

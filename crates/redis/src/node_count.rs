@@ -167,38 +167,38 @@ mod tests {
     use super::*;
     use std::fs;
 
-    fn census(folder: &Path, url: &str) -> NodeCount {
+    fn known_nodes(folder: &Path, url: &str) -> NodeCount {
         NodeCount::open(Some(folder), &url.parse().unwrap(), "tg:")
     }
 
-    fn keep(census: &NodeCount) {
-        census.record.as_ref().unwrap().keep(census.nodes());
+    fn keep(known_nodes: &NodeCount) {
+        known_nodes.record.as_ref().unwrap().keep(known_nodes.nodes());
     }
 
     #[test]
     fn a_store_that_forgot_who_was_there_is_not_believed_at_once() {
-        let census = NodeCount::open(None, &"redis://here".parse().unwrap(), "tg:");
-        assert_eq!(census.nodes(), 1);
-        census.note(3);
-        assert_eq!(census.nodes(), 3, "more are believed at once");
+        let known_nodes = NodeCount::open(None, &"redis://here".parse().unwrap(), "tg:");
+        assert_eq!(known_nodes.nodes(), 1);
+        known_nodes.note(3);
+        assert_eq!(known_nodes.nodes(), 3, "more are believed at once");
         for told in [1, 1, 2, 1, 1] {
-            census.note(told);
-            assert_eq!(census.nodes(), 3);
+            known_nodes.note(told);
+            assert_eq!(known_nodes.nodes(), 3);
         }
-        census.note(1);
-        assert_eq!(census.nodes(), 2, "and fewer when it goes on");
+        known_nodes.note(1);
+        assert_eq!(known_nodes.nodes(), 2, "and fewer when it goes on");
     }
 
     #[test]
     fn what_is_kept_is_known_after_a_restart_of_the_same_store_only() {
         let folder = tempfile::tempdir().unwrap();
         let data = folder.path().join("made/for/it");
-        let first = census(&data, "redis://:secret@here/2");
+        let first = known_nodes(&data, "redis://:secret@here/2");
         first.note(3);
         keep(&first);
-        assert_eq!(census(&data, "redis://someone:else@here:6379/2").nodes(), 3);
+        assert_eq!(known_nodes(&data, "redis://someone:else@here:6379/2").nodes(), 3);
         for other in ["redis://there/2", "redis://here", "rediss://here/2", "redis-cluster://here"] {
-            assert_eq!(census(&data, other).nodes(), 1, "{other}");
+            assert_eq!(known_nodes(&data, other).nodes(), 1, "{other}");
         }
         let other = NodeCount::open(Some(&data), &"redis://here/2".parse().unwrap(), "other:");
         assert_eq!(other.nodes(), 1, "another fleet at the same store");
@@ -217,10 +217,10 @@ mod tests {
             ["", "3", "{", "\u{0}\u{0}", &number("0"), &number("-3"), &number("4000000000"), &number("x")];
         for text in texts {
             fs::write(&file, text).unwrap();
-            let census = census(folder.path(), "redis://here");
-            assert_eq!(census.nodes(), 1, "{text}");
-            census.note(2);
-            keep(&census);
+            let known_nodes = known_nodes(folder.path(), "redis://here");
+            assert_eq!(known_nodes.nodes(), 1, "{text}");
+            known_nodes.note(2);
+            keep(&known_nodes);
             assert_eq!(fs::read_to_string(&file).unwrap().trim_end(), number("2"), "{text}");
         }
     }
@@ -230,12 +230,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let blocked = folder.path().join("blocked");
         fs::write(&blocked, "not a folder").unwrap();
-        let census = census(&blocked, "redis://here");
-        census.note(4);
-        keep(&census);
-        assert_eq!(census.nodes(), 4);
+        let known_nodes = known_nodes(&blocked, "redis://here");
+        known_nodes.note(4);
+        keep(&known_nodes);
+        assert_eq!(known_nodes.nodes(), 4);
         fs::remove_file(&blocked).unwrap();
-        keep(&census);
+        keep(&known_nodes);
         assert!(blocked.join(FILE).exists(), "it is tried again");
     }
 }

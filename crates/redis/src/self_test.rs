@@ -51,9 +51,9 @@ enum TestStep {
     Cleanup,
 }
 
-/// Tests the server behind `link`, with keys that begin with `prefix`.
+/// Tests the server behind `connection`, with keys that begin with `prefix`.
 pub(super) async fn run(
-    link: &RedisConnection,
+    connection: &RedisConnection,
     role: ServerRole,
     address: &ServerAddress,
     prefix: &str,
@@ -66,7 +66,7 @@ pub(super) async fn run(
         pipeline.add_command(command.clone());
     }
     let lost = |_| DialError::Unreachable("the connection broke in the self-test".to_owned());
-    let answers = link.send_all(&pipeline, steps.len()).await.map_err(lost)?;
+    let answers = connection.send_all(&pipeline, steps.len()).await.map_err(lost)?;
     let answers: Vec<_> = steps.iter().map(|(step, _)| *step).zip(answers).collect();
     judge(&answers).map_err(|refusal| match refusal {
         SelfTestError::MissingPermissions(denied) => denied.error(&address, prefix),
@@ -96,14 +96,14 @@ fn steps(role: ServerRole, prefix: &str, tags: &KeyTags) -> Vec<(TestStep, Cmd)>
     for by_name in [false, true] {
         steps.push((TestStep::Script("limit"), limit_script(by_name, &client, &ask)));
     }
-    let places = key("places");
+    let slots = key("places");
     for args in [
         &["take", "0", "1", "self", "1000000"][..],
         &["keep", "0", "self", "1000000"],
         &["drop", "0", "self"],
     ] {
         let mut command = cmd("EVAL");
-        command.arg(concurrency::SCRIPT).arg(1).arg(&places).arg(args);
+        command.arg(concurrency::SCRIPT).arg(1).arg(&slots).arg(args);
         steps.push((TestStep::Script("concurrency"), command));
     }
     let nodes = [key("nodes"), key("node"), key("clock"), key("corrected")];

@@ -28,9 +28,9 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
 /// While a shard is down.
-const LOOK_WHEN_DOWN: Duration = Duration::from_millis(200);
+const DISCOVER_WHEN_DOWN: Duration = Duration::from_millis(200);
 /// However many ask for it.
-const LOOK_AT_MOST: Duration = Duration::from_millis(100);
+const DISCOVER_PAUSE: Duration = Duration::from_millis(100);
 
 /// How to talk to the servers.
 pub(crate) struct ServerSettings {
@@ -85,7 +85,7 @@ impl Servers {
             hook: settings.hook.unwrap_or_else(|| {
                 Box::new(|shard, change, after, failures| log_change(shard, change, after, failures, 0))
             }),
-            look_again: Notify::new(),
+            rediscover: Notify::new(),
             prefix: settings.prefix,
             errors: StoreErrors::default(),
             tested: Mutex::default(),
@@ -115,7 +115,7 @@ impl Servers {
             tasks: Mutex::default(),
         });
         first.set_tags(servers.map.load().own_tags(&first));
-        servers.look().await?;
+        servers.discover().await?;
         servers.connect().await?;
         servers.is_supervised.store(true, Ordering::Release);
         for shard in servers.shards() {
@@ -162,15 +162,17 @@ impl Servers {
         }
     }
 
-    /// A link to a server that is no shard yet: its first slots are on their way to it, or have just arrived.
+    /// A connection to a server that is no shard yet: its first slots are on their way to it, or have just arrived.
     pub(crate) async fn newcomer(&self, address: &ServerAddress) -> Result<Arc<RedisConnection>, Failure> {
-        if let Some(link) = self.newcomers.lock().get(address).filter(|link| !link.is_closed()) {
-            return Ok(Arc::clone(link));
+        if let Some(connection) =
+            self.newcomers.lock().get(address).filter(|connection| !connection.is_closed())
+        {
+            return Ok(Arc::clone(connection));
         }
         let dialed = self.common.dialer.dial(address).await;
-        let link = Arc::new(dialed.map_err(|_| Failure::Unavailable)?);
-        self.newcomers.lock().insert(address.clone(), Arc::clone(&link));
-        Ok(link)
+        let connection = Arc::new(dialed.map_err(|_| Failure::Unavailable)?);
+        self.newcomers.lock().insert(address.clone(), Arc::clone(&connection));
+        Ok(connection)
     }
 
     /// So many nodes share the store: the more there are, the less often each pings an idle server.
@@ -190,7 +192,7 @@ impl Servers {
 
     /// Asks for a new look at who serves what. Many such wishes make one look, a few a second at most.
     pub(crate) fn refresh(&self) {
-        self.common.look_again.notify_one();
+        self.common.rediscover.notify_one();
     }
 
     /// Ends every task and connection. Calls under way are lost.
@@ -207,7 +209,7 @@ impl Servers {
     }
 
     /// Finds out who serves what, as far as somebody answers.
-    async fn look(&self) -> Result<(), OpenError> {
+    async fn discover(&self) -> Result<(), OpenError> {
         match &self.discovery {
             Discovery::Fixed => {}
             Discovery::Sentinel(sentinel) => {
@@ -230,8 +232,8 @@ impl Servers {
         Ok(())
     }
 
-    /// Connects to servers that were added to the Cluster, so that no call finds their shard without a link. After a
-    /// failover the shard is moved at once: its old link serves nothing any more.
+    /// Connects to servers that were added to the Cluster, so that no call finds their shard without a connection. After a
+    /// failover the shard is moved at once: its old connection serves nothing any more.
     async fn connect_newcomers(&self, map: &SlotMap, topology: &[cluster::ClusterPrimary]) {
         let is_listed = |shard: &Arc<RedisShard>| {
             let address = shard.address();
@@ -259,9 +261,9 @@ impl Servers {
             let number = self.next_number.fetch_add(1, Ordering::Relaxed);
             let known = self.newcomers.lock().remove(&address);
             let shard = RedisShard::new(number, Arc::clone(&self.common), Some(address));
-            // So that nobody finds it without a link.
-            if let Some(link) = known.filter(|link| !link.is_closed()) {
-                shard.adopt(&link);
+            // So that nobody finds it without a connection.
+            if let Some(connection) = known.filter(|connection| !connection.is_closed()) {
+                shard.adopt(&connection);
             }
             created.push(Arc::clone(&shard));
             shard
@@ -300,7 +302,7 @@ impl Servers {
         }
         while let Some(done) = dials.join_next().await {
             match done {
-                Ok((shard, Ok(link))) => shard.adopt(&Arc::new(link)),
+                Ok((shard, Ok(connection))) => shard.adopt(&Arc::new(connection)),
                 Ok((_, Err(DialError::Refused(error)))) => return Err(error),
                 Ok((shard, Err(DialError::Unreachable(reason) | DialError::NotReady(reason)))) => {
                     tracing::warn!(store = %self.url, reason, "the store does not serve us yet; trying on");
@@ -316,9 +318,9 @@ impl Servers {
         let is_down = self.map.load().shards().iter().any(|shard| shard.is_open());
         match &self.discovery {
             Discovery::Fixed => Duration::from_secs(3600),
-            _ if is_down => LOOK_WHEN_DOWN,
-            Discovery::Sentinel(_) => sentinel::LOOK_EVERY,
-            Discovery::Cluster(_) => cluster::LOOK_EVERY,
+            _ if is_down => DISCOVER_WHEN_DOWN,
+            Discovery::Sentinel(_) => sentinel::DISCOVER_EVERY,
+            Discovery::Cluster(_) => cluster::DISCOVER_EVERY,
         }
     }
 }
@@ -336,21 +338,21 @@ impl Drop for Servers {
 
 /// Keeps the map true as long as the servers are wanted.
 async fn follow(servers: Weak<Servers>, common: Arc<ShardContext>) {
-    let mut complaint = String::new();
+    let mut last_error = String::new();
     loop {
         let Some(pause) = servers.upgrade().map(|servers| servers.pause()) else { return };
         // Both ways on are fine: somebody asked, or it is time.
-        let _ = timeout(pause, common.look_again.notified()).await;
+        let _ = timeout(pause, common.rediscover.notified()).await;
         let Some(servers) = servers.upgrade() else { return };
-        match servers.look().await {
-            Ok(()) => complaint.clear(),
-            Err(error) if error.to_string() != complaint => {
-                complaint = error.to_string();
-                tracing::error!("{complaint}");
+        match servers.discover().await {
+            Ok(()) => last_error.clear(),
+            Err(error) if error.to_string() != last_error => {
+                last_error = error.to_string();
+                tracing::error!("{last_error}");
             }
             Err(_) => {}
         }
         drop(servers);
-        sleep(LOOK_AT_MOST).await;
+        sleep(DISCOVER_PAUSE).await;
     }
 }

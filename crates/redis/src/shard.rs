@@ -1,7 +1,7 @@
-//! One primary: its link, its breaker, and the task that keeps both true.
+//! One primary: its connection, its breaker, and the task that keeps both true.
 //!
 //! A shard outlives its server: when a failover gives its keys to another, the address changes and the
-//! shard, its breaker and its counters stay. Calls go out on the current link; what they meet feeds the
+//! shard, its breaker and its counters stay. Calls go out on the current connection; what they meet feeds the
 //! breaker. The supervisor (see [`supervisor`]) connects, pings when nobody else calls, and probes.
 
 mod supervisor;
@@ -74,7 +74,7 @@ pub(crate) struct ShardContext {
     /// How many nodes share the store.
     pub(crate) nodes: AtomicU32,
     /// Asks for a new look at who serves what.
-    pub(crate) look_again: Notify,
+    pub(crate) rediscover: Notify,
     /// How keys begin.
     pub(crate) prefix: String,
     /// What the servers answered that is no answer.
@@ -91,7 +91,7 @@ pub(crate) struct RedisShard {
     common: Arc<ShardContext>,
     /// Nothing while nobody knows where the primary is.
     address: ArcSwapOption<ServerAddress>,
-    link: ArcSwapOption<RedisConnection>,
+    connection: ArcSwapOption<RedisConnection>,
     /// Where the self-test puts its keys.
     tags: ArcSwapOption<KeyTags>,
     breaker: Breaker,
@@ -100,7 +100,7 @@ pub(crate) struct RedisShard {
     /// When the server last answered.
     answered_us: AtomicU64,
     is_retired: AtomicBool,
-    /// Wakes the supervisor: another address, a link that was dropped, the end.
+    /// Wakes the supervisor: another address, a connection that was dropped, the end.
     wake: Notify,
 }
 
@@ -110,7 +110,7 @@ impl RedisShard {
             number,
             common,
             address: ArcSwapOption::new(address.map(Arc::new)),
-            link: ArcSwapOption::empty(),
+            connection: ArcSwapOption::empty(),
             tags: ArcSwapOption::empty(),
             breaker: Breaker::new(),
             clock: ShardClock::default(),
@@ -155,12 +155,12 @@ impl RedisShard {
     /// The server's version, while there is a connection and if it says it: (7, 0).
     #[cfg(test)]
     pub(crate) fn version(&self) -> Option<(u32, u32)> {
-        self.link.load().as_ref().and_then(|link| link.version())
+        self.connection.load().as_ref().and_then(|connection| connection.version())
     }
 
     /// Whether one script call may serve clients of several slots, in a Cluster.
     pub(crate) fn crosses_slots(&self) -> bool {
-        let is_new = self.link.load().as_ref().is_some_and(|link| crosses_slots(link));
+        let is_new = self.connection.load().as_ref().is_some_and(|connection| crosses_slots(connection));
         is_new && !self.common.refuses_cross_slots.load(Ordering::Relaxed)
     }
 
@@ -175,8 +175,8 @@ impl RedisShard {
     /// The same for an error inside a script, which the answer as a whole does not show.
     pub(crate) fn note_error_inside(&self, failure: &Failure) {
         self.note_error(failure);
-        if let (Failure::ReadOnly, Some(link)) = (failure, self.link.load_full()) {
-            self.learn(&link, &Err(Failure::ReadOnly));
+        if let (Failure::ReadOnly, Some(connection)) = (failure, self.connection.load_full()) {
+            self.record_result(&connection, &Err(Failure::ReadOnly));
         }
     }
 
@@ -205,14 +205,16 @@ impl RedisShard {
     /// Connects to the primary at `address`. The first time, everything that will be needed of it is tried.
     pub(super) async fn dial(&self, address: &ServerAddress) -> Result<RedisConnection, DialError> {
         let common = &self.common;
-        let link = common.dialer.dial_primary(address).await?;
+        let connection = common.dialer.dial_primary(address).await?;
         let tags = self.tags.load_full();
-        let Some(tags) = tags.filter(|_| !common.tested.lock().contains(address)) else { return Ok(link) };
-        let test = self_test::run(&link, common.dialer.role(), address, &common.prefix, &tags);
+        let Some(tags) = tags.filter(|_| !common.tested.lock().contains(address)) else {
+            return Ok(connection);
+        };
+        let test = self_test::run(&connection, common.dialer.role(), address, &common.prefix, &tags);
         let late = |_| DialError::Unreachable("the self-test was not answered in time".to_owned());
         let found = timeout(common.dialer.within(), test).await.map_err(late)??;
         found.failures.iter().for_each(|failure| self.note_error(failure));
-        if found.crosses_slots == Some(false) && crosses_slots(&link) {
+        if found.crosses_slots == Some(false) && crosses_slots(&connection) {
             common.refuses_cross_slots.store(true, Ordering::Relaxed);
             tracing::warn!(
                 shard = self.number, %address,
@@ -227,15 +229,15 @@ impl RedisShard {
             tested.insert(address.clone());
         }
         drop(tested);
-        Ok(link)
+        Ok(connection)
     }
 
     /// Sends a command; no answer within the timeout is [`Failure::Lost`].
     pub(crate) async fn call(&self, command: &Cmd) -> Result<Value, Failure> {
-        let link = self.usable_link()?;
-        match timeout(self.common.timeout, link.send(command)).await {
+        let connection = self.usable_connection()?;
+        match timeout(self.common.timeout, connection.send(command)).await {
             Ok(result) => {
-                self.learn(&link, &result);
+                self.record_result(&connection, &result);
                 result
             }
             Err(_) => {
@@ -254,9 +256,9 @@ impl RedisShard {
     ) -> impl Future<Output = Result<Value, Failure>> + Send + 'static {
         let shard = Arc::clone(self);
         async move {
-            let link = shard.usable_link()?;
-            let result = link.send(&command).await;
-            shard.learn(&link, &result);
+            let connection = shard.usable_connection()?;
+            let result = connection.send(&command).await;
+            shard.record_result(&connection, &result);
             result
         }
     }
@@ -268,25 +270,25 @@ impl RedisShard {
     ) -> impl Future<Output = Result<Value, Failure>> + Send + 'static {
         let shard = Arc::clone(self);
         async move {
-            let link = shard.usable_link()?;
-            let result = link.send_asking(command).await;
-            shard.learn(&link, &result);
+            let connection = shard.usable_connection()?;
+            let result = connection.send_asking(command).await;
+            shard.record_result(&connection, &result);
             result
         }
     }
 
     /// Has everything written that was started, if the connection can take it.
     pub(super) fn write_now(&self) {
-        if let Some(link) = &*self.link.load() {
-            link.write_now();
+        if let Some(connection) = &*self.connection.load() {
+            connection.write_now();
         }
     }
 
-    fn usable_link(&self) -> Result<Arc<RedisConnection>, Failure> {
+    fn usable_connection(&self) -> Result<Arc<RedisConnection>, Failure> {
         if self.breaker.is_open() {
             return Err(Failure::Unavailable);
         }
-        self.link.load_full().ok_or(Failure::Unavailable)
+        self.connection.load_full().ok_or(Failure::Unavailable)
     }
 
     /// Says how a call fared; needed for what the shard did not see itself, such as a wait that somebody
@@ -295,110 +297,110 @@ impl RedisShard {
         match outcome {
             CallOutcome::Answered => {
                 self.answered_us.store(monotonic_us(), Ordering::Relaxed);
-                self.breaker.succeeded();
+                self.breaker.record_success();
             }
             CallOutcome::TimedOut => {
                 self.counters.timeouts.fetch_add(1, Ordering::Relaxed);
-                self.failed();
+                self.record_failure();
             }
         }
     }
 
     /// Draws the consequences of a call's end.
-    fn learn(&self, link: &Arc<RedisConnection>, result: &Result<Value, Failure>) {
+    fn record_result(&self, connection: &Arc<RedisConnection>, result: &Result<Value, Failure>) {
         match result {
             Err(Failure::Unavailable) => {}
-            // Many calls are lost with one link, and that is one failure: the supervisor's to count.
+            // Many calls are lost with one connection, and that is one failure: the supervisor's to count.
             Err(Failure::Lost) => self.wake.notify_one(),
             // It is not, or no longer, who should answer.
             Err(Failure::ReadOnly | Failure::Loading) => {
-                self.failed();
-                self.drop_link(link);
-                self.common.look_again.notify_one();
+                self.record_failure();
+                self.drop_connection(connection);
+                self.common.rediscover.notify_one();
             }
-            Err(failure) if failure.is_outage() => self.failed(),
+            Err(failure) if failure.is_outage() => self.record_failure(),
             Err(Failure::Moved { .. }) => {
                 self.report(CallOutcome::Answered);
-                self.common.look_again.notify_one();
+                self.common.rediscover.notify_one();
             }
             Ok(_) | Err(_) => self.report(CallOutcome::Answered),
         }
     }
 
-    fn failed(&self) {
+    fn record_failure(&self) {
         self.counters.failures.fetch_add(1, Ordering::Relaxed);
-        let turn = self.breaker.failed(monotonic_us());
-        self.degraded(turn);
+        let turn = self.breaker.record_failure(monotonic_us());
+        self.degrade(turn);
     }
 
-    /// What follows when the breaker opened: the link goes, whose silence may never end, and a new look is
+    /// What follows when the breaker opened: the connection goes, whose silence may never end, and a new look is
     /// taken at who is primary.
-    fn degraded(&self, turn: Option<BreakerTransition>) {
+    fn degrade(&self, turn: Option<BreakerTransition>) {
         let Some(turn) = turn else { return };
         self.counters.opened.fetch_add(1, Ordering::Relaxed);
-        if let Some(link) = self.link.swap(None) {
-            link.sever();
+        if let Some(connection) = self.connection.swap(None) {
+            connection.sever();
         }
-        self.tell(ShardChange::Degraded, turn);
+        self.call_hook(ShardChange::Degraded, turn);
         self.wake.notify_one();
-        self.common.look_again.notify_one();
+        self.common.rediscover.notify_one();
     }
 
-    fn restored(&self, turn: Option<BreakerTransition>) {
+    fn restore(&self, turn: Option<BreakerTransition>) {
         let Some(turn) = turn else { return };
         self.counters.closed.fetch_add(1, Ordering::Relaxed);
-        self.tell(ShardChange::Restored, turn);
+        self.call_hook(ShardChange::Restored, turn);
     }
 
-    fn tell(&self, change: ShardChange, turn: BreakerTransition) {
+    fn call_hook(&self, change: ShardChange, turn: BreakerTransition) {
         (self.common.hook)(self, change, Duration::from_micros(turn.after_us), turn.failures);
     }
 
-    /// Gives up `link`, unless another took its place already.
-    fn drop_link(&self, link: &Arc<RedisConnection>) {
-        self.link.rcu(|current| match current {
-            Some(current) if Arc::ptr_eq(current, link) => None,
+    /// Gives up `connection`, unless another took its place already.
+    fn drop_connection(&self, connection: &Arc<RedisConnection>) {
+        self.connection.rcu(|current| match current {
+            Some(current) if Arc::ptr_eq(current, connection) => None,
             other => other.clone(),
         });
-        link.sever();
+        connection.sever();
         self.wake.notify_one();
     }
 
-    /// The primary is elsewhere now: its link is dropped, and the new one is tried at once.
+    /// The primary is elsewhere now: its connection is dropped, and the new one is tried at once.
     pub(super) fn move_to(&self, address: ServerAddress) {
         let old = self.address.swap(Some(Arc::new(address)));
-        if let Some(link) = self.link.swap(None) {
-            link.sever();
+        if let Some(connection) = self.connection.swap(None) {
+            connection.sever();
         }
-        self.breaker.hurry(monotonic_us());
+        self.breaker.probe_now(monotonic_us());
         self.wake.notify_one();
         if let (Some(old), Some(new)) = (old, self.address()) {
             tracing::info!(shard = self.number, %old, %new, "the primary of a shard changed");
         }
     }
 
-    /// Puts a link in place that has just been made.
-    pub(super) fn adopt(&self, link: &Arc<RedisConnection>) {
+    /// Puts a connection in place that has just been made.
+    pub(super) fn adopt(&self, connection: &Arc<RedisConnection>) {
         self.answered_us.store(monotonic_us(), Ordering::Relaxed);
-        self.link.store(Some(Arc::clone(link)));
+        self.connection.store(Some(Arc::clone(connection)));
     }
 
-    /// A link to a server that answers, for questions about the whole.
-    pub(super) fn live_link(&self) -> Option<Arc<RedisConnection>> {
-        self.usable_link().ok()
+    /// A connection to a server that answers, for questions about the whole.
+    pub(super) fn live_connection(&self) -> Option<Arc<RedisConnection>> {
+        self.usable_connection().ok()
     }
 
     /// Opens the breaker at the start, when nobody could be reached.
     pub(super) fn trip(&self) {
         let turn = self.breaker.trip(monotonic_us());
-        self.degraded(turn);
+        self.degrade(turn);
     }
 
     /// No keys are left for it: everything stops.
     pub(super) fn retire(&self) {
         self.is_retired.store(true, Ordering::Release);
-        if let Some(link) = self.link.swap(None) {
-            link.sever();
+        if let Some(connection) = self.connection.swap(None) {
+            connection.sever();
         }
         self.wake.notify_one();
     }
@@ -415,8 +417,8 @@ impl fmt::Debug for RedisShard {
 }
 
 /// Whether the server should know scripts on several slots. One that hides its version is tried.
-fn crosses_slots(link: &RedisConnection) -> bool {
-    link.version().is_none_or(|version| version >= CROSSES_SLOTS)
+fn crosses_slots(connection: &RedisConnection) -> bool {
+    connection.version().is_none_or(|version| version >= CROSSES_SLOTS)
 }
 
 /// The line in the log for a [`ShardChange`]; `keys` is about how many keys in use here are the shard's.

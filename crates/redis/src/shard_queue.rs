@@ -21,7 +21,7 @@ pub(super) struct ShardQueue {
     queue: Mutex<QueuedCalls>,
     /// Somebody came, or the lane was closed.
     arrived: Notify,
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
 }
 
 #[derive(Debug, Default)]
@@ -55,8 +55,8 @@ pub(super) type SendPermit = OwnedSemaphorePermit;
 
 impl ShardQueue {
     pub(super) fn new() -> Self {
-        let places = Arc::new(Semaphore::new(UNDER_WAY));
-        Self { queue: Mutex::default(), arrived: Notify::new(), places }
+        let permits = Arc::new(Semaphore::new(UNDER_WAY));
+        Self { queue: Mutex::default(), arrived: Notify::new(), permits }
     }
 
     /// Puts a call at the end of the queue.
@@ -105,8 +105,8 @@ impl ShardQueue {
     }
 
     /// Waits for a place, no longer than until `deadline`.
-    pub(super) async fn place(&self, deadline: Instant) -> Option<SendPermit> {
-        timeout_at(deadline, Arc::clone(&self.places).acquire_owned()).await.ok()?.ok()
+    pub(super) async fn permit(&self, deadline: Instant) -> Option<SendPermit> {
+        timeout_at(deadline, Arc::clone(&self.permits).acquire_owned()).await.ok()?.ok()
     }
 
     /// Nobody comes any more.
@@ -120,37 +120,37 @@ impl ShardQueue {
 pub(super) struct SentBatch {
     pub(super) batch: Batch,
     pub(super) sent: Instant,
-    answer: ReplyFuture,
+    reply: ReplyFuture,
 }
 
 type ReplyFuture = Pin<Box<dyn Future<Output = Result<Value, Failure>> + Send>>;
 
 impl SentBatch {
     /// Sends `command` for `batch` before this returns, if the connection can take it.
-    pub(super) fn depart(shard: &Arc<RedisShard>, batch: Batch, command: Cmd, sent: Instant) -> Self {
-        Self { batch, sent, answer: depart(shard, command) }
+    pub(super) fn send(shard: &Arc<RedisShard>, batch: Batch, command: Cmd, sent: Instant) -> Self {
+        Self { batch, sent, reply: send(shard, command) }
     }
 
     /// The same batch, by another command.
-    pub(super) fn again(&mut self, shard: &Arc<RedisShard>, command: Cmd) {
-        self.answer = depart(shard, command);
+    pub(super) fn resend(&mut self, shard: &Arc<RedisShard>, command: Cmd) {
+        self.reply = send(shard, command);
     }
 
     /// Waits for the answer until `deadline`.
-    pub(super) async fn answer_until(&mut self, deadline: Instant) -> Option<Result<Value, Failure>> {
-        timeout_at(deadline, &mut self.answer).await.ok()
+    pub(super) async fn reply_until(&mut self, deadline: Instant) -> Option<Result<Value, Failure>> {
+        timeout_at(deadline, &mut self.reply).await.ok()
     }
 }
 
-fn depart(shard: &Arc<RedisShard>, command: Cmd) -> ReplyFuture {
-    let mut answer: ReplyFuture = Box::pin(shard.start(command));
+fn send(shard: &Arc<RedisShard>, command: Cmd) -> ReplyFuture {
+    let mut reply: ReplyFuture = Box::pin(shard.start(command));
     // As far as it goes without waiting: the command is then in the hands of the connection, which is told to
     // write it now, and not when all are done who are ready to run. Whoever awaits the answer looks again.
-    match answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+    match reply.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(result) => Box::pin(std::future::ready(result)),
         Poll::Pending => {
             shard.write_now();
-            answer
+            reply
         }
     }
 }

@@ -88,18 +88,18 @@ impl Default for RedisSettings {
 /// A store that nodes share. Ends when it is dropped; [`RedisStore::close`] also brings back what is held.
 #[derive(Debug)]
 pub struct RedisStore {
-    shared: Arc<StoreCore>,
+    core: Arc<StoreCore>,
     tasks: Vec<JoinHandle<()>>,
 }
 
 /// What the tasks of a store have in common.
 pub(crate) struct StoreCore {
     pub(crate) servers: Arc<Servers>,
-    pub(crate) book: LeaseTable<VerdictSender>,
+    pub(crate) leases: LeaseTable<VerdictSender>,
     pub(crate) fleet: FleetMembership,
-    pub(crate) census: NodeCount,
+    pub(crate) known_nodes: NodeCount,
     /// None until the fleet's secret is known: before that, nobody's state can be found.
-    pub(crate) places: ArcSwapOption<StateAddresses>,
+    pub(crate) addresses: ArcSwapOption<StateAddresses>,
     pub(crate) queues: ShardQueues,
     pub(crate) holdings: in_flight_slots::NodeSlots,
     pub(crate) runtime: Handle,
@@ -113,7 +113,7 @@ pub(crate) struct StoreCore {
     pub(crate) heartbeat_sooner: Arc<Notify>,
     lease_clock: LeaseClock,
     /// Whether it was said that too little is known for a restart.
-    pub(crate) has_warned: AtomicBool,
+    pub(crate) has_warned_of_node_count: AtomicBool,
 }
 
 impl RedisStore {
@@ -144,18 +144,12 @@ impl RedisStore {
         let hook = {
             let known = Arc::clone(&known);
             move |shard: &RedisShard, change, after, failures| {
-                let shared = known.get().and_then(Weak::upgrade);
-                if let (ShardChange::Restored, Some(shared)) = (change, &shared) {
+                let core = known.get().and_then(Weak::upgrade);
+                if let (ShardChange::Restored, Some(core)) = (change, &core) {
                     // It may have lost its data, or be another server.
-                    shared.heartbeat_sooner.notify_one();
+                    core.heartbeat_sooner.notify_one();
                 }
-                log_change(
-                    shard,
-                    change,
-                    after,
-                    failures,
-                    shared.map_or(0, |shared| shared.keys_of_one_shard()),
-                );
+                log_change(shard, change, after, failures, core.map_or(0, |core| core.keys_of_one_shard()));
             }
         };
         let server_settings = servers::ServerSettings {
@@ -171,16 +165,16 @@ impl RedisStore {
             most_leases: settings.most_leases,
             ..lease::LeaseSettings::default()
         };
-        let places = settings
+        let addresses = settings
             .secret
             .map(|secret| Arc::new(StateAddresses::new(&settings.prefix, FleetSecret(secret))));
         let lease_clock = LeaseClock::new(&clock);
-        let shared = Arc::new(StoreCore {
+        let core = Arc::new(StoreCore {
             servers,
-            book: LeaseTable::new(lease_settings),
+            leases: LeaseTable::new(lease_settings),
             fleet: FleetMembership::new(&clock, settings.node.clone()),
-            census: NodeCount::open(settings.data.as_deref(), url, &settings.prefix),
-            places: ArcSwapOption::new(places),
+            known_nodes: NodeCount::open(settings.data.as_deref(), url, &settings.prefix),
+            addresses: ArcSwapOption::new(addresses),
             queues: ShardQueues::default(),
             holdings: in_flight_slots::NodeSlots::default(),
             runtime: Handle::current(),
@@ -190,47 +184,39 @@ impl RedisStore {
             ticks_sooner: Arc::default(),
             heartbeat_sooner: Arc::default(),
             lease_clock,
-            has_warned: AtomicBool::new(false),
+            has_warned_of_node_count: AtomicBool::new(false),
         });
-        shared.book.set_nodes(shared.settings.expected_nodes.unwrap_or(shared.census.nodes()));
-        let _ = known.set(Arc::downgrade(&shared));
+        core.leases.set_nodes(core.settings.expected_nodes.unwrap_or(core.known_nodes.nodes()));
+        let _ = known.set(Arc::downgrade(&core));
         // The first round, so that a store that is there is used from the first request on.
-        shared.send_heartbeats().await;
+        core.send_heartbeats().await;
         let tasks = vec![
-            tokio::spawn(keep_sending_heartbeats(
-                Arc::downgrade(&shared),
-                Arc::clone(&shared.heartbeat_sooner),
-            )),
-            tokio::spawn(tick_on(Arc::downgrade(&shared), Arc::clone(&shared.ticks_sooner))),
-            tokio::spawn(in_flight_slots::keep_on(Arc::downgrade(&shared))),
+            tokio::spawn(keep_sending_heartbeats(Arc::downgrade(&core), Arc::clone(&core.heartbeat_sooner))),
+            tokio::spawn(keep_ticking(Arc::downgrade(&core), Arc::clone(&core.ticks_sooner))),
+            tokio::spawn(in_flight_slots::keep_renewing(Arc::downgrade(&core))),
         ];
-        Ok(Self { shared, tasks })
+        Ok(Self { core, tasks })
     }
 
     #[cfg(test)]
     pub(crate) fn core(&self) -> &Arc<StoreCore> {
-        &self.shared
+        &self.core
     }
 
     /// The store as [`Limiter::sharing`](tollgate_limiter::Limiter::sharing) takes it.
     pub fn shared_store(&self) -> Arc<dyn SharedStore> {
-        Arc::new(StoreHandle(Arc::clone(&self.shared)))
+        Arc::new(StoreHandle(Arc::clone(&self.core)))
     }
 
     /// Fetches the descriptions of the nodes that share the store, this one first. A shard that does not answer lists
     /// none; while no shard answers there is only this node. See [`node_count`](Self::node_count) for the number alone.
     pub async fn nodes(&self) -> Vec<NodeDescription> {
-        self.shared.list_nodes().await
+        self.core.list_nodes().await
     }
 
     /// How many nodes share the store, this one included, as the last heartbeat told.
     pub fn node_count(&self) -> u32 {
-        self.shared.fleet.node_count()
-    }
-
-    /// How far this node's clock and the store's are apart, in microseconds; positive if the store is ahead.
-    pub fn drift_us(&self) -> i64 {
-        self.shared.fleet.drift_us()
+        self.core.fleet.node_count()
     }
 
     /// Whether a shard is away, by its number.
@@ -242,42 +228,37 @@ impl RedisStore {
             times_away: shard.counters().opened.load(std::sync::atomic::Ordering::Relaxed),
             timeouts: shard.counters().timeouts.load(std::sync::atomic::Ordering::Relaxed),
         };
-        self.shared.servers.shards().iter().map(state).collect()
+        self.core.servers.shards().iter().map(state).collect()
     }
 
     /// How many errors of this kind the store answered with. What meets one is decided without the store.
     pub fn errors(&self, kind: StoreErrorKind) -> u64 {
-        self.shared.servers.errors(kind)
+        self.core.servers.errors(kind)
     }
 
     /// How many calls were made to the store, reports included.
     pub fn calls(&self) -> u64 {
-        self.shared.queues.calls()
-    }
-
-    /// For how many keys leases are held.
-    pub fn leases(&self) -> usize {
-        self.shared.book.leases()
+        self.core.queues.calls()
     }
 
     /// The number of the rules in force, for the other nodes to see.
     pub fn set_rules_version(&self, version: u64) {
-        self.shared.fleet.set_rules_version(version);
+        self.core.fleet.set_rules_version(version);
     }
 
     /// Waits until nothing is on its way to the store, no longer than its timeout.
     pub async fn settled(&self) {
-        self.shared.queues.drained(self.shared.settings.timeout).await;
+        self.core.queues.wait_until_drained(self.core.settings.timeout).await;
     }
 
     /// Brings back all that is held, says goodbye to the fleet and ends.
     pub async fn close(&self) {
         // A heartbeat after the goodbye would call this node back to life.
         self.tasks.iter().for_each(JoinHandle::abort);
-        self.shared.book.return_all(self.shared.lease_us(), |call| self.shared.send(call));
+        self.core.leases.return_all(self.core.lease_us(), |call| self.core.send(call));
         self.settled().await;
-        self.shared.leave().await;
-        self.shared.servers.close().await;
+        self.core.leave_fleet().await;
+        self.core.servers.close().await;
     }
 }
 
@@ -309,18 +290,18 @@ impl StoreCore {
     }
 
     /// The addresses of states; none until the fleet's secret is known.
-    pub(crate) fn places_now(&self) -> Guard<Option<Arc<StateAddresses>>> {
-        self.places.load()
+    pub(crate) fn addresses(&self) -> Guard<Option<Arc<StateAddresses>>> {
+        self.addresses.load()
     }
 
     /// Does from now on what `rules` ask of a node.
-    pub(crate) fn heed(&self, rules: &RuleSet) {
-        if self.book.keep_pace_with(rules) {
+    pub(crate) fn apply_rules(&self, rules: &RuleSet) {
+        if self.leases.follow_interval_of(rules) {
             self.ticks_sooner.notify_one();
         }
-        let limits_alone = rules.rules().iter().any(|rule| rule.on_store_failure == OnStoreFailure::Local);
-        let knows_nodes = self.settings.expected_nodes.is_some() || self.census.is_kept();
-        if limits_alone && !knows_nodes && !self.has_warned.swap(true, Ordering::Relaxed) {
+        let has_local_rule = rules.rules().iter().any(|rule| rule.on_store_failure == OnStoreFailure::Local);
+        let knows_nodes = self.settings.expected_nodes.is_some() || self.known_nodes.is_kept();
+        if has_local_rule && !knows_nodes && !self.has_warned_of_node_count.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 "a rule has `on_store_failure: local`, and how many nodes there are is not kept: restarted while the \
                  store is away, this node would admit the whole limit (set `data`, or `redis.expected_nodes`)"
@@ -330,11 +311,11 @@ impl StoreCore {
 
     /// About how many keys that are in use here belong to one shard.
     fn keys_of_one_shard(&self) -> usize {
-        self.book.leases() / self.servers.shards().len().max(1)
+        self.leases.lease_count() / self.servers.shards().len().max(1)
     }
 
     /// Whether no shard at all answers.
-    pub(crate) fn is_all_away(&self) -> bool {
+    pub(crate) fn is_unavailable(&self) -> bool {
         self.servers.shards().iter().all(|shard| shard.is_open())
     }
 }
@@ -376,11 +357,10 @@ impl std::fmt::Debug for StoreCore {
 }
 
 /// Sends heartbeats to every shard: each second, or less often in a large fleet.
-async fn keep_sending_heartbeats(shared: Weak<StoreCore>, sooner: Arc<Notify>) {
+async fn keep_sending_heartbeats(core: Weak<StoreCore>, sooner: Arc<Notify>) {
     loop {
         let last = Instant::now();
-        let Some(interval_us) =
-            shared.upgrade().map(|shared| heartbeat::interval_us(shared.fleet.node_count()))
+        let Some(interval_us) = core.upgrade().map(|core| heartbeat::interval_us(core.fleet.node_count()))
         else {
             return;
         };
@@ -388,25 +368,25 @@ async fn keep_sending_heartbeats(shared: Weak<StoreCore>, sooner: Arc<Notify>) {
             () = tokio::time::sleep_until(last + Duration::from_micros(interval_us)) => {}
             () = sooner.notified() => tokio::time::sleep_until(last + fleet::SHORTEST_INTERVAL).await,
         }
-        let Some(shared) = shared.upgrade() else { return };
-        shared.send_heartbeats().await;
+        let Some(core) = core.upgrade() else { return };
+        core.send_heartbeats().await;
     }
 }
 
 /// Reports what was spent and brings back what is idle.
-async fn tick_on(shared: Weak<StoreCore>, sooner: Arc<Notify>) {
+async fn keep_ticking(core: Weak<StoreCore>, sooner: Arc<Notify>) {
     let mut last = Instant::now();
     loop {
-        let tick_us = match shared.upgrade() {
-            Some(shared) => shared.book.tick_us(),
+        let tick_us = match core.upgrade() {
+            Some(core) => core.leases.tick_us(),
             None => return,
         };
         tokio::select! {
             () = tokio::time::sleep_until(last + Duration::from_micros(tick_us)) => {}
             () = sooner.notified() => continue,
         }
-        let Some(shared) = shared.upgrade() else { return };
+        let Some(core) = core.upgrade() else { return };
         last = Instant::now();
-        shared.book.tick(shared.lease_us(), |call: StoreCall<VerdictSender>| shared.send(call));
+        core.leases.tick(core.lease_us(), |call: StoreCall<VerdictSender>| core.send(call));
     }
 }

@@ -12,7 +12,7 @@ use tollgate_limiter::{OwnedCharge, Passed, PendingTake, Steps, TakeAnswers};
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct RedisTake {
-    shared: Arc<StoreCore>,
+    core: Arc<StoreCore>,
     charges: SmallVec<[OwnedCharge; 4]>,
     answers: TakeAnswers,
     /// Tokens that are spent if the request passes, and returned if not.
@@ -32,7 +32,7 @@ struct TakeGroup {
 
 impl RedisTake {
     pub(crate) fn new(
-        shared: &Arc<StoreCore>,
+        core: &Arc<StoreCore>,
         charges: &[OwnedCharge],
         steps: Steps,
         reserved: ReservedTokens,
@@ -47,7 +47,7 @@ impl RedisTake {
             TakeGroup { charges, addresses, receiver: Some(receiver) }
         });
         Self {
-            shared: Arc::clone(shared),
+            core: Arc::clone(core),
             charges: SmallVec::from_slice(charges),
             answers: TakeAnswers { steps, failed: SmallVec::new() },
             reserved,
@@ -56,10 +56,10 @@ impl RedisTake {
     }
 
     /// A take of which no charge can be decided.
-    pub(crate) fn failed(shared: &Arc<StoreCore>, charges: &[OwnedCharge]) -> Self {
+    pub(crate) fn failed(core: &Arc<StoreCore>, charges: &[OwnedCharge]) -> Self {
         let failed = (0..charges.len()).collect();
         Self {
-            shared: Arc::clone(shared),
+            core: Arc::clone(core),
             charges: SmallVec::new(),
             answers: TakeAnswers { steps: Steps::new(), failed },
             reserved: ReservedTokens::new(),
@@ -101,14 +101,14 @@ impl PendingTake for RedisTake {
         if reserved.is_empty() {
             return;
         }
-        let Self { shared, charges, groups, .. } = self;
+        let Self { core, charges, groups, .. } = self;
         let address = |index: usize| {
             let group = groups.iter().find(|group| group.charges.contains(&index))?;
             let position = group.charges.iter().position(|charge| *charge == index)?;
             group.addresses.get(position).cloned().flatten()
         };
-        let calls = shared.book.resolve(charges, &reserved, passed, shared.lease_us(), address);
-        calls.into_iter().for_each(|call| shared.send(call));
+        let calls = core.leases.resolve(charges, &reserved, passed, core.lease_us(), address);
+        calls.into_iter().for_each(|call| core.send(call));
     }
 }
 

@@ -27,7 +27,7 @@ impl VerdictSender {
 }
 
 impl Waiter for VerdictSender {
-    fn hear(self, verdict: Verdict) -> bool {
+    fn deliver(self, verdict: Verdict) -> bool {
         self.sender.send(verdict).is_ok()
     }
 }

@@ -122,14 +122,14 @@ impl<'s> ClientCharges<'s> {
     }
 
     /// What `client` is charged for at `node`.
-    pub(super) fn dues(&mut self, node: u16, client: u32) -> Rc<[ClientCharge]> {
+    pub(super) fn charges_of(&mut self, node: u16, client: u32) -> Rc<[ClientCharge]> {
         let in_force = self.own.get_mut(&node).unwrap_or(&mut self.common);
         let index = client as usize;
         if let Some(known) = &in_force.known[index] {
             return Rc::clone(known);
         }
-        let dues = work_out(&in_force.rules, &self.clients[index], &self.places, &mut self.states);
-        Rc::clone(in_force.known[index].insert(dues))
+        let client_charges = work_out(&in_force.rules, &self.clients[index], &self.places, &mut self.states);
+        Rc::clone(in_force.known[index].insert(client_charges))
     }
 
     /// The numbers of the limit of each state, as they were last.
@@ -155,7 +155,7 @@ fn work_out(
     rules.join_into(&rules.match_client(&request), &rules.match_path(request.path()), &mut selection);
     let mut charges = Charges::new();
     rules.charge(&selection, &request, &SEED.hasher(&request), &mut charges);
-    let dues = charges.iter().map(|charge| {
+    let client_charges = charges.iter().map(|charge| {
         let rule = rules.rule_of(charge.id);
         let limit: &Limit = charge.limit;
         ClientCharge {
@@ -166,7 +166,7 @@ fn work_out(
             state: states.number(charge.key, limit.meter()),
         }
     });
-    dues.collect()
+    client_charges.collect()
 }
 
 impl StateNumbers {

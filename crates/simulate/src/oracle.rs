@@ -14,17 +14,23 @@ pub(super) struct Oracle {
 
 impl Oracle {
     /// Whether a request is admitted.
-    pub(super) fn admits(&mut self, client: u32, dues: &[ClientCharge], cost: u32, now_us: u64) -> bool {
+    pub(super) fn admits(
+        &mut self,
+        client: u32,
+        client_charges: &[ClientCharge],
+        cost: u32,
+        now_us: u64,
+    ) -> bool {
         let mut writes: SmallVec<[(u32, bool, LimitState); 4]> = SmallVec::new();
         let mut admits = true;
-        for due in dues {
-            let index = due.state as usize;
+        for client_charge in client_charges {
+            let index = client_charge.state as usize;
             if self.states.len() <= index {
                 self.states.resize(index + 1, None);
             }
-            let (step, next) = due.limit().step_state(self.states[index].as_ref(), now_us, cost);
-            admits &= step.admitted || !due.charge.enforced;
-            writes.extend(next.map(|next| (due.state, step.admitted, next)));
+            let (step, next) = client_charge.limit().step_state(self.states[index].as_ref(), now_us, cost);
+            admits &= step.admitted || !client_charge.charge.enforced;
+            writes.extend(next.map(|next| (client_charge.state, step.admitted, next)));
         }
         for (state, spends, next) in writes {
             if admits || !spends {

@@ -81,7 +81,7 @@ impl SimulatedShard {
     }
 
     /// Whether it has been away for so long that nobody tries any more.
-    pub(super) fn is_given_up(&self, now_us: u64) -> bool {
+    pub(super) fn is_breaker_open(&self, now_us: u64) -> bool {
         self.is_away(now_us) && now_us >= self.away_since_us + 200_000
     }
 

@@ -20,7 +20,7 @@ use tollgate_core::rules::RuleSet;
 use tollgate_core::script::{CallTime, ScriptReply};
 use tollgate_core::virtual_store::VirtualStore;
 use tollgate_redis::ShardClock;
-use tollgate_redis::lease::{LeaseSettings, LeaseTable, StoreCall};
+use tollgate_redis::lease::{Executed, LeaseSettings, LeaseTable, StoreCall};
 
 /// After the last request, what is held is given this long to come back.
 const AFTERMATH_US: u64 = 2_500_000;
@@ -61,7 +61,7 @@ pub(super) struct Simulation<'s> {
     delayed: Vec<Arrival>,
     /// What shards had written some time before they lose it, by the number of the event.
     snapshots: ByNumber<VirtualStore<Arc<str>>>,
-    heard: VerdictInbox,
+    inbox: VerdictInbox,
     numbers: u64,
     random: fastrand::Rng,
     refused_by_client: Vec<u64>,
@@ -69,7 +69,7 @@ pub(super) struct Simulation<'s> {
 }
 
 struct SimulatedNode {
-    book: LeaseTable<SimulatedWaiter>,
+    leases: LeaseTable<SimulatedWaiter>,
     /// How often another has taken its place.
     lives: u32,
     /// Its clock began at some other time, and goes a little wrong.
@@ -101,12 +101,12 @@ impl SimulatedNode {
         let defaults = LeaseSettings::default();
         let settings =
             LeaseSettings { horizon_us: fleet.horizon_us.unwrap_or(defaults.horizon_us), ..defaults };
-        let book = LeaseTable::new(settings);
-        book.set_nodes(u32::from(fleet.nodes));
-        book.keep_pace_with(rules);
+        let leases = LeaseTable::new(settings);
+        leases.set_nodes(u32::from(fleet.nodes));
+        leases.follow_interval_of(rules);
         let drift = i64::from(fleet.drift_ppm);
         Self {
-            book,
+            leases,
             lives,
             boot_us: random.u64(0..1 << 40),
             drift_ppm: random.i64(-drift..=drift),
@@ -143,7 +143,7 @@ impl<'s> Simulation<'s> {
             waiting: ByNumber::default(),
             delayed: Vec::new(),
             snapshots: ByNumber::default(),
-            heard: VerdictInbox::default(),
+            inbox: VerdictInbox::default(),
             numbers: 0,
             random,
             refused_by_client: vec![0; clients.len()],
@@ -159,7 +159,7 @@ impl<'s> Simulation<'s> {
             simulation.push(*at_us, ScheduledEvent::Fault(index));
         }
         for node in 0..fleet.nodes {
-            let first_us = simulation.random.u64(0..simulation.nodes[usize::from(node)].book.tick_us());
+            let first_us = simulation.random.u64(0..simulation.nodes[usize::from(node)].leases.tick_us());
             simulation.push(first_us, ScheduledEvent::Tick(node));
             simulation.open_node(node);
         }
@@ -217,11 +217,11 @@ impl<'s> Simulation<'s> {
             } else if let Some(Reverse((at_us, _, next))) = self.next.pop() {
                 self.now_us = at_us;
                 match next {
-                    ScheduledEvent::Fault(index) => self.befall(index),
+                    ScheduledEvent::Fault(index) => self.apply_event(index),
                     ScheduledEvent::Snapshot(index) => self.take_snapshot(index),
-                    ScheduledEvent::RequestResumes(index) => self.enter(self.delayed[index]),
+                    ScheduledEvent::RequestResumes(index) => self.take_up(self.delayed[index]),
                     ScheduledEvent::CallAtShard(number) => self.reach_shard(number),
-                    ScheduledEvent::ReplyAtNode(number) => self.come_back(number),
+                    ScheduledEvent::ReplyAtNode(number) => self.reply_arrives(number),
                     ScheduledEvent::CallTimeout(number) => self.time_out(number),
                     ScheduledEvent::Tick(node) => self.tick(node),
                     ScheduledEvent::Heartbeats(node) => self.send_heartbeats(node),
@@ -229,12 +229,12 @@ impl<'s> Simulation<'s> {
                     ScheduledEvent::HeartbeatReplyAtNode(number) => self.heartbeat_comes_back(number),
                 }
             }
-            self.hear();
+            self.deliver_verdicts();
         }
         self.now_us = until_us;
     }
 
-    fn befall(&mut self, index: usize) {
+    fn apply_event(&mut self, index: usize) {
         match &self.fleet.events[index].1 {
             FleetEvent::NodeCrashes(node) => {
                 let place = &mut self.nodes[usize::from(*node)];
@@ -262,12 +262,12 @@ impl<'s> Simulation<'s> {
             FleetEvent::Rules(rules) => {
                 self.clients.change(Arc::clone(rules));
                 for node in &self.nodes {
-                    node.book.keep_pace_with(rules);
+                    node.leases.follow_interval_of(rules);
                 }
             }
             FleetEvent::RulesAt(node, rules) => {
                 self.clients.change_at(*node, Arc::clone(rules));
-                self.nodes[usize::from(*node)].book.keep_pace_with(rules);
+                self.nodes[usize::from(*node)].leases.follow_interval_of(rules);
             }
         }
     }
@@ -289,12 +289,12 @@ impl<'s> Simulation<'s> {
         call.key.hash(&mut hasher);
         let shard = (hasher.finish() % self.shards.len() as u64) as usize;
         let life = self.nodes[usize::from(node)].lives;
-        if self.shards[shard].is_given_up(self.now_us) {
-            self.nodes[usize::from(node)].book.failed(call, false);
+        if self.shards[shard].is_breaker_open(self.now_us) {
+            self.nodes[usize::from(node)].leases.fail(call, Executed::No);
             return;
         }
         if !self.nodes[usize::from(node)].shard_clocks[shard].is_known() {
-            self.nodes[usize::from(node)].book.failed(call, false);
+            self.nodes[usize::from(node)].leases.fail(call, Executed::No);
             return self.hasten_heartbeats(node);
         }
         let second = (self.now_us / 1_000_000) as usize;
@@ -308,8 +308,8 @@ impl<'s> Simulation<'s> {
         let is_lost = self.is_lost();
         let place = &self.nodes[usize::from(node)];
         let time = place.shard_clocks[shard].call_time(place.clock(self.now_us));
-        let travel = InFlightCall { node, life, shard, call, time, answer: None, is_lost, is_overdue: false };
-        self.under_way.insert(number, travel);
+        let call = InFlightCall { node, life, shard, call, time, answer: None, is_lost, is_overdue: false };
+        self.under_way.insert(number, call);
         self.timeouts.push_back((self.now_us + self.fleet.timeout_us, number));
         let there_us = self.now_us + self.one_way_us();
         if !is_lost {
@@ -329,56 +329,56 @@ impl<'s> Simulation<'s> {
 
     fn reach_shard(&mut self, number: u64) {
         let (way_us, is_lost_back) = (self.one_way_us(), self.is_lost());
-        let Some(travel) = self.under_way.get_mut(&number) else { return };
-        let shard = &mut self.shards[travel.shard];
+        let Some(call) = self.under_way.get_mut(&number) else { return };
+        let shard = &mut self.shards[call.shard];
         if shard.is_away(self.now_us) {
-            travel.is_lost = true;
+            call.is_lost = true;
             return;
         }
-        let StoreCall { key, ask, .. } = &travel.call;
-        let (answer, done_us) = shard.serve(key, ask, travel.time, self.now_us, self.fleet.charge_ns);
-        travel.answer = Some(answer);
-        travel.is_lost = is_lost_back;
+        let StoreCall { key, ask, .. } = &call.call;
+        let (answer, done_us) = shard.serve(key, ask, call.time, self.now_us, self.fleet.charge_ns);
+        call.answer = Some(answer);
+        call.is_lost = is_lost_back;
         if !is_lost_back {
             self.push(done_us + way_us, ScheduledEvent::ReplyAtNode(number));
         }
     }
 
-    fn come_back(&mut self, number: u64) {
-        let paused_until = self.under_way.get(&number).and_then(|travel| self.paused_until(travel.node));
+    fn reply_arrives(&mut self, number: u64) {
+        let paused_until = self.under_way.get(&number).and_then(|call| self.paused_until(call.node));
         if let Some(until_us) = paused_until {
             return self.push(until_us, ScheduledEvent::ReplyAtNode(number));
         }
-        let Some(travel) = self.under_way.remove(&number) else { return };
-        let node = &self.nodes[usize::from(travel.node)];
-        let Some(answer) = travel.answer.filter(|_| node.lives == travel.life) else { return };
+        let Some(call) = self.under_way.remove(&number) else { return };
+        let node = &self.nodes[usize::from(call.node)];
+        let Some(answer) = call.answer.filter(|_| node.lives == call.life) else { return };
         let Some(answer) = answer else {
-            node.book.failed(travel.call, false);
-            return self.doubt_clock(travel.node);
+            node.leases.fail(call.call, Executed::No);
+            return self.doubt_clock(call.node);
         };
-        let next = node.book.answered(travel.call, &answer, node.clock(self.now_us));
+        let next = node.leases.apply_reply(call.call, &answer, node.clock(self.now_us));
         if let Some(call) = next {
-            self.send(travel.node, call);
+            self.send(call.node, call);
         }
     }
 
     fn time_out(&mut self, number: u64) {
-        let paused_until = self.under_way.get(&number).and_then(|travel| self.paused_until(travel.node));
+        let paused_until = self.under_way.get(&number).and_then(|call| self.paused_until(call.node));
         if let Some(until_us) = paused_until {
             return self.push(until_us, ScheduledEvent::CallTimeout(number));
         }
-        let Some(travel) = self.under_way.get_mut(&number) else { return };
-        let node = &self.nodes[usize::from(travel.node)];
-        let is_alive = node.lives == travel.life;
-        if !travel.is_lost {
-            if is_alive && !travel.is_overdue {
-                travel.is_overdue = true;
-                node.book.overdue(&mut travel.call);
+        let Some(call) = self.under_way.get_mut(&number) else { return };
+        let node = &self.nodes[usize::from(call.node)];
+        let is_alive = node.lives == call.life;
+        if !call.is_lost {
+            if is_alive && !call.is_overdue {
+                call.is_overdue = true;
+                node.leases.time_out(&mut call.call);
             }
-        } else if let Some(travel) = self.under_way.remove(&number)
+        } else if let Some(call) = self.under_way.remove(&number)
             && is_alive
         {
-            node.book.failed(travel.call, true);
+            node.leases.fail(call.call, Executed::Maybe);
         }
     }
 
@@ -388,11 +388,11 @@ impl<'s> Simulation<'s> {
         }
         let place = &self.nodes[usize::from(node)];
         let mut calls = Vec::new();
-        place.book.tick(place.clock(self.now_us), |call| calls.push(call));
+        place.leases.tick(place.clock(self.now_us), |call| calls.push(call));
         for call in calls {
             self.send(node, call);
         }
-        let next_us = self.now_us + self.nodes[usize::from(node)].book.tick_us();
+        let next_us = self.now_us + self.nodes[usize::from(node)].leases.tick_us();
         self.push(next_us, ScheduledEvent::Tick(node));
     }
 }

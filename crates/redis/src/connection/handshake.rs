@@ -23,22 +23,22 @@ impl ServerInfo {
     /// Reads the answer to INFO. Valkey has names of its own for some fields, and gives the version of Redis that it is
     /// compatible with as well.
     fn parse(info: &str) -> Self {
-        let mut greeting = Self::default();
+        let mut info = Self::default();
         let mut valkey_version = None;
         for line in info.lines() {
             let Some((name, value)) = line.split_once(':') else { continue };
             match name {
-                "redis_version" => greeting.version = version(value),
+                "redis_version" => info.version = version(value),
                 "valkey_version" => valkey_version = version(value),
-                "role" => greeting.role = value.to_owned(),
-                "redis_mode" | "server_mode" => greeting.mode = value.to_owned(),
-                "loading" | "async_loading" => greeting.is_loading |= value != "0",
-                "maxmemory_policy" => greeting.maxmemory_policy = Some(value.to_owned()),
+                "role" => info.role = value.to_owned(),
+                "redis_mode" | "server_mode" => info.mode = value.to_owned(),
+                "loading" | "async_loading" => info.is_loading |= value != "0",
+                "maxmemory_policy" => info.maxmemory_policy = Some(value.to_owned()),
                 _ => {}
             }
         }
-        greeting.version = valkey_version.or(greeting.version);
-        greeting
+        info.version = valkey_version.or(info.version);
+        info
     }
 
     /// Takes from the answer to HELLO what INFO did not say.
@@ -67,8 +67,8 @@ impl ServerInfo {
 }
 
 /// Says who we are and hears what the server is.
-pub(super) async fn greet(
-    link: &RedisConnection,
+pub(super) async fn handshake(
+    connection: &RedisConnection,
     address: &ServerAddress,
     dialer: &Dialer,
 ) -> Result<ServerInfo, DialError> {
@@ -77,40 +77,40 @@ pub(super) async fn greet(
         if let Some(user) = &dialer.login.user {
             login.arg(user);
         }
-        ask(link, login.arg(password), address, dialer).await?;
+        ask(connection, login.arg(password), address, dialer).await?;
     }
     if dialer.db != 0 {
-        ask(link, cmd("SELECT").arg(dialer.db), address, dialer).await?;
+        ask(connection, cmd("SELECT").arg(dialer.db), address, dialer).await?;
     }
-    let mut greeting = match link.send(&cmd("INFO")).await {
+    let mut info = match connection.send(&cmd("INFO")).await {
         Ok(info) => ServerInfo::parse(&text(&info)),
         Err(failure) if is_hidden(&failure) => ServerInfo::default(),
         Err(failure) => return Err(refusal(address, failure, &dialer.login)),
     };
-    if greeting.version.is_none() || greeting.mode.is_empty() || greeting.role.is_empty() {
-        match link.send(&cmd("HELLO")).await {
-            Ok(hello) => greeting.complete(&redis::from_redis_value(hello).unwrap_or_default()),
+    if info.version.is_none() || info.mode.is_empty() || info.role.is_empty() {
+        match connection.send(&cmd("HELLO")).await {
+            Ok(hello) => info.complete(&redis::from_redis_value(hello).unwrap_or_default()),
             Err(failure) if is_hidden(&failure) => {}
             Err(failure) => return Err(refusal(address, failure, &dialer.login)),
         }
     }
-    if let Some((major, minor)) = greeting.version.filter(|version| *version < OLDEST) {
+    if let Some((major, minor)) = info.version.filter(|version| *version < OLDEST) {
         let problem = format!("its version is {major}.{minor}");
         return Err(refused(address, problem, "Tollgate needs Redis 6.2 or later, or Valkey 7.2 or later"));
     }
-    let hint = match (dialer.role, greeting.mode.as_str()) {
+    let hint = match (dialer.role, info.mode.as_str()) {
         (ServerRole::Sentinel, "sentinel")
         | (ServerRole::ClusterNode, "cluster")
         | (ServerRole::Primary, "standalone") => {
-            return Ok(greeting);
+            return Ok(info);
         }
         (_, "sentinel") => "write redis-sentinel://host1,host2/name",
         (_, "cluster") => "write redis-cluster://host1,host2",
         // Not everything that speaks the protocol says what it is: what is asked next will show it.
-        (ServerRole::Primary, _) | (_, "") => return Ok(greeting),
+        (ServerRole::Primary, _) | (_, "") => return Ok(info),
         _ => "write redis://host:port",
     };
-    let mode = &greeting.mode;
+    let mode = &info.mode;
     Err(refused(address, format!("it is not what the address says: its mode is {mode}"), hint))
 }
 
@@ -139,12 +139,12 @@ fn version(text: &str) -> Option<(u32, u32)> {
 }
 
 async fn ask(
-    link: &RedisConnection,
+    connection: &RedisConnection,
     command: &Cmd,
     address: &ServerAddress,
     dialer: &Dialer,
 ) -> Result<Value, DialError> {
-    link.send(command).await.map_err(|failure| refusal(address, failure, &dialer.login))
+    connection.send(command).await.map_err(|failure| refusal(address, failure, &dialer.login))
 }
 
 fn refusal(address: &ServerAddress, failure: Failure, login: &Login) -> DialError {
@@ -198,8 +198,8 @@ fn refused(address: &ServerAddress, problem: String, hint: &str) -> DialError {
 }
 
 /// A node that is cut off from most of its Cluster refuses everything.
-pub(super) async fn cluster_must_be_up(link: &RedisConnection) -> Result<(), DialError> {
-    match link.send(cmd("CLUSTER").arg("INFO")).await {
+pub(super) async fn cluster_must_be_up(connection: &RedisConnection) -> Result<(), DialError> {
+    match connection.send(cmd("CLUSTER").arg("INFO")).await {
         Ok(info) => {
             let is_up = text(&info).lines().any(|line| line == "cluster_state:ok");
             if is_up { Ok(()) } else { Err(DialError::NotReady("its cluster is down".to_owned())) }
@@ -210,8 +210,12 @@ pub(super) async fn cluster_must_be_up(link: &RedisConnection) -> Result<(), Dia
 }
 
 /// Complains about settings with which limits are lost or shards fall together.
-pub(super) async fn look_at_settings(link: &RedisConnection, address: &ServerAddress, role: ServerRole) {
-    match link.greeting.maxmemory_policy.as_deref() {
+pub(super) async fn warn_of_settings(
+    connection: &RedisConnection,
+    address: &ServerAddress,
+    role: ServerRole,
+) {
+    match connection.info.maxmemory_policy.as_deref() {
         Some("noeviction") => {}
         Some(policy) => tracing::warn!(
             %address, policy,
@@ -227,7 +231,7 @@ pub(super) async fn look_at_settings(link: &RedisConnection, address: &ServerAdd
         return;
     }
     let name = "cluster-require-full-coverage";
-    match link.send(cmd("CONFIG").arg("GET").arg(name)).await {
+    match connection.send(cmd("CONFIG").arg("GET").arg(name)).await {
         Ok(answer) if says_yes(&answer) => tracing::warn!(
             %address,
             "one dead shard will stop this whole cluster; set `cluster-require-full-coverage no`, and only \
@@ -251,7 +255,7 @@ fn says_yes(answer: &Value) -> bool {
 mod tests {
     use super::*;
 
-    fn greeting(role: &str, loading: &str) -> ServerInfo {
+    fn info(role: &str, loading: &str) -> ServerInfo {
         ServerInfo::parse(&format!(
             "# Server\r\nredis_version:7.2.4\r\nredis_mode:standalone\r\nmaxmemory_policy:allkeys-lru\r\n\
              loading:{loading}\r\nasync_loading:0\r\nrole:{role}\r\n"
@@ -260,25 +264,25 @@ mod tests {
 
     #[test]
     fn a_greeting_is_read() {
-        let greeting = greeting("master", "0");
-        assert_eq!(greeting.version, Some((7, 2)));
-        assert_eq!(greeting.mode, "standalone");
-        assert_eq!(greeting.maxmemory_policy.as_deref(), Some("allkeys-lru"));
-        assert!(greeting.must_be_serving_primary().is_ok());
+        let info = info("master", "0");
+        assert_eq!(info.version, Some((7, 2)));
+        assert_eq!(info.mode, "standalone");
+        assert_eq!(info.maxmemory_policy.as_deref(), Some("allkeys-lru"));
+        assert!(info.must_be_serving_primary().is_ok());
     }
 
     #[test]
     fn a_replica_and_one_that_loads_are_no_primaries() {
-        assert!(greeting("slave", "0").must_be_serving_primary().is_err());
-        assert!(greeting("master", "1").must_be_serving_primary().is_err());
+        assert!(info("slave", "0").must_be_serving_primary().is_err());
+        assert!(info("master", "1").must_be_serving_primary().is_err());
     }
 
     #[test]
     fn valkey_is_read_by_its_own_names() {
-        let greeting = ServerInfo::parse(
+        let info = ServerInfo::parse(
             "# Server\r\nredis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:9.1.2\r\nserver_mode:cluster\r\n",
         );
-        assert_eq!((greeting.version, greeting.mode.as_str()), (Some((9, 1)), "cluster"));
+        assert_eq!((info.version, info.mode.as_str()), (Some((9, 1)), "cluster"));
     }
 
     #[test]
@@ -295,7 +299,7 @@ mod tests {
         ]));
         assert_eq!((hidden.version, hidden.mode.as_str()), (Some((8, 1)), "cluster"));
         assert!(hidden.must_be_serving_primary().is_err());
-        let mut known = greeting("master", "0");
+        let mut known = info("master", "0");
         known.complete(&hello(&["version", "1.0.0", "mode", "sentinel"]));
         assert_eq!(
             (known.version, known.mode.as_str()),

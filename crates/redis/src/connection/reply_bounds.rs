@@ -22,7 +22,7 @@ const DEEPEST: usize = 16;
 /// Replies to what the client library asks by itself while a connection is opened.
 const MOST_WHILE_OPENING: u64 = 16;
 
-/// What is known of the replies on one connection, to the stream and to its link.
+/// What is known of the replies on one connection, to the stream and to its connection.
 #[derive(Debug)]
 pub(super) struct ReplyWatch {
     /// Why no further byte is read.

@@ -2,7 +2,7 @@
 
 use super::StoreCore;
 use crate::VerdictSender;
-use crate::lease::{PendingGroupId, StoreCall};
+use crate::lease::{Executed, PendingGroupId, StoreCall};
 use std::sync::Arc;
 use tokio::time::Instant;
 
@@ -31,25 +31,25 @@ impl QueuedCall {
 /// Everybody who wants the same as one of them waits behind it. So if it is dropped with calls that are not concluded,
 /// by a panic or with the task that had it, all who wait are left to the failure policy: nobody else would tell them.
 pub(crate) struct Batch {
-    shared: Arc<StoreCore>,
+    core: Arc<StoreCore>,
     calls: std::vec::IntoIter<QueuedCall>,
     /// The one that is being concluded.
-    in_hand: Option<PendingGroupId>,
+    concluding: Option<PendingGroupId>,
     /// How many of those that are pending it stands for.
     pending: usize,
 }
 
 impl Batch {
     /// Of calls that were counted as pending.
-    pub(super) fn new(shared: &Arc<StoreCore>, calls: Vec<QueuedCall>) -> Self {
+    pub(super) fn new(core: &Arc<StoreCore>, calls: Vec<QueuedCall>) -> Self {
         let pending = calls.len();
-        Self { shared: Arc::clone(shared), calls: calls.into_iter(), in_hand: None, pending }
+        Self { core: Arc::clone(core), calls: calls.into_iter(), concluding: None, pending }
     }
 
     /// Of one call, which is counted from now on.
-    pub(super) fn of_one(shared: &Arc<StoreCore>, queued: QueuedCall) -> Self {
-        shared.queues.begin();
-        Self::new(shared, vec![queued])
+    pub(super) fn of_one(core: &Arc<StoreCore>, queued: QueuedCall) -> Self {
+        core.queues.add_pending();
+        Self::new(core, vec![queued])
     }
 
     pub(super) fn calls(&self) -> &[QueuedCall] {
@@ -69,7 +69,7 @@ impl Batch {
         let (late, timely): (Vec<_>, Vec<_>) = calls.partition(|queued| queued.deadline <= now);
         self.calls = timely.into_iter();
         self.pending -= late.len();
-        Some(Self::new(&self.shared, late))
+        Some(Self::new(&self.core, late))
     }
 
     /// When the next of those who still wait is to be left to the failure policy.
@@ -79,49 +79,49 @@ impl Batch {
     }
 
     /// Whose time has come waits no longer; the call goes on.
-    pub(super) fn leave_to_policy(&mut self) {
+    pub(super) fn time_out_due(&mut self) {
         let now = Instant::now();
         let calls = self.calls.as_mut_slice().iter_mut();
         for queued in calls.filter(|queued| !queued.is_overdue && queued.deadline <= now) {
             queued.is_overdue = true;
-            self.shared.book.overdue(&mut queued.call);
+            self.core.leases.time_out(&mut queued.call);
         }
     }
 
     /// It is not waited for before a shutdown any more.
-    pub(super) fn count_out(&mut self) {
-        self.shared.queues.end_all(std::mem::take(&mut self.pending));
+    pub(super) fn stop_counting(&mut self) {
+        self.core.queues.remove_pending(std::mem::take(&mut self.pending));
     }
 
     /// Draws the consequences for each call in turn.
     pub(super) fn conclude(mut self, mut each: impl FnMut(QueuedCall)) {
         for queued in self.calls.by_ref() {
-            self.in_hand = (!queued.is_overdue).then(|| queued.call.flight());
+            self.concluding = (!queued.is_overdue).then(|| queued.call.group_id());
             each(queued);
         }
-        self.in_hand = None;
+        self.concluding = None;
     }
 
     /// Nothing came of any of them. `was_seen` tells whether the store may know of them all the same.
-    pub(super) fn give_up(self, was_seen: bool) {
-        let shared = Arc::clone(&self.shared);
-        self.conclude(|queued| shared.book.failed(queued.call, was_seen));
+    pub(super) fn give_up(self, executed: Executed) {
+        let core = Arc::clone(&self.core);
+        self.conclude(|queued| core.leases.fail(queued.call, executed));
     }
 }
 
 impl Drop for Batch {
     fn drop(&mut self) {
-        self.count_out();
-        let book = &self.shared.book;
+        self.stop_counting();
+        let leases = &self.core.leases;
         let mut left = 0;
-        if let Some(flight) = self.in_hand.take() {
-            book.abandon(flight);
+        if let Some(group) = self.concluding.take() {
+            leases.fail_group(group);
             left += 1;
         }
         // Of those that are overdue nobody waits for an answer, and others may be on their way with the same question.
         for queued in self.calls.by_ref().filter(|queued| !queued.is_overdue) {
             // The store may have heard of it.
-            book.failed(queued.call, true);
+            leases.fail(queued.call, Executed::Maybe);
             left += 1;
         }
         if left > 0 && std::thread::panicking() {
@@ -156,7 +156,7 @@ mod tests {
     }
 
     /// A request of `client`: what is to be sent for it, if it is the first, and where it waits.
-    fn ask(shared: &StoreCore, client: u64) -> (Option<QueuedCall>, VerdictReceiver) {
+    fn ask(core: &StoreCore, client: u64) -> (Option<QueuedCall>, VerdictReceiver) {
         let size = LimitSize { capacity: Some(10), rate: Rate::per(10, 1_000_000), window_us: None };
         let limit = Limit::new("a", Algorithm::TokenBucket, size).unwrap();
         let charged = OwnedCharge {
@@ -170,38 +170,38 @@ mod tests {
             leasing: LeaseTiming::default(),
             denies_on_failure: false,
         };
-        let mut hearings = Vec::new();
+        let mut receivers = Vec::new();
         let waiter = || {
-            let (ticket, hearing) = VerdictSender::new();
-            hearings.push(hearing);
-            ticket
+            let (sender, receiver) = VerdictSender::new();
+            receivers.push(receiver);
+            sender
         };
-        let place = |_| {
+        let address = |_| {
             Some(StateAddress {
                 key: format!("client-{client}"),
                 field: StateField::new(limit.state_id, None),
             })
         };
-        let now_us = shared.lease_us();
-        let LeaseCheck::Pending(asked) = shared.book.check(&[charged], 1, 1, now_us, place, waiter) else {
+        let now_us = core.lease_us();
+        let LeaseCheck::Pending(asked) = core.leases.check(&[charged], 1, 1, now_us, address, waiter) else {
             panic!("nothing is known of it");
         };
         let deadline = Instant::now() + PATIENCE;
         let call = asked.calls.into_iter().next();
         let queued = call.map(|call| QueuedCall::new(call, deadline));
-        (queued, hearings.remove(0))
+        (queued, receivers.remove(0))
     }
 
     /// Counted, as if they had come through a lane.
-    fn batch(shared: &Arc<StoreCore>, calls: impl IntoIterator<Item = Option<QueuedCall>>) -> Batch {
+    fn batch(core: &Arc<StoreCore>, calls: impl IntoIterator<Item = Option<QueuedCall>>) -> Batch {
         let calls: Vec<QueuedCall> = calls.into_iter().flatten().collect();
-        calls.iter().for_each(|_| shared.queues.begin());
-        Batch::new(shared, calls)
+        calls.iter().for_each(|_| core.queues.add_pending());
+        Batch::new(core, calls)
     }
 
-    async fn assert_left_to_policy(hearings: impl IntoIterator<Item = VerdictReceiver>) {
-        for hearing in hearings {
-            let verdict = timeout(PATIENCE, hearing).await.expect("nobody waits for ever");
+    async fn assert_failed(receivers: impl IntoIterator<Item = VerdictReceiver>) {
+        for receiver in receivers {
+            let verdict = timeout(PATIENCE, receiver).await.expect("nobody waits for ever");
             assert_eq!(verdict.unwrap_or(Verdict::Failed), Verdict::Failed);
         }
     }
@@ -209,38 +209,38 @@ mod tests {
     #[tokio::test]
     async fn a_panic_on_the_way_leaves_all_who_wait_to_the_policy() {
         let store = store().await;
-        let shared = store.core();
-        let ((first, one), (none, behind), (other, two)) = (ask(shared, 1), ask(shared, 1), ask(shared, 2));
+        let core = store.core();
+        let ((first, one), (none, behind), (other, two)) = (ask(core, 1), ask(core, 1), ask(core, 2));
         assert!(none.is_none(), "it waits behind the first");
-        let batch = batch(shared, [first, other]);
+        let batch = batch(core, [first, other]);
         let task = tokio::spawn(async move {
             let _on_its_way = batch;
             panic!("a fault of ours");
         });
         assert!(task.await.unwrap_err().is_panic());
-        assert_left_to_policy([one, behind, two]).await;
-        assert_eq!(shared.queues.pending.load(Ordering::Acquire), 0);
-        assert!(ask(shared, 1).0.is_some(), "the next one is sent");
-        assert!(ask(shared, 2).0.is_some(), "the next one is sent");
+        assert_failed([one, behind, two]).await;
+        assert_eq!(core.queues.pending.load(Ordering::Acquire), 0);
+        assert!(ask(core, 1).0.is_some(), "the next one is sent");
+        assert!(ask(core, 2).0.is_some(), "the next one is sent");
     }
 
     #[tokio::test]
     async fn a_panic_over_one_answer_leaves_nobody_waiting() {
         let store = store().await;
-        let shared = store.core();
-        let ((first, one), (_, behind), (other, two)) = (ask(shared, 1), ask(shared, 1), ask(shared, 2));
-        let batch = batch(shared, [first, other]);
+        let core = store.core();
+        let ((first, one), (_, behind), (other, two)) = (ask(core, 1), ask(core, 1), ask(core, 2));
+        let batch = batch(core, [first, other]);
         let task = tokio::spawn(async move { batch.conclude(|_| panic!("a fault of ours")) });
         assert!(task.await.unwrap_err().is_panic());
-        assert_left_to_policy([one, behind, two]).await;
-        assert_eq!(shared.queues.pending.load(Ordering::Acquire), 0);
-        assert!(ask(shared, 1).0.is_some(), "the next one is sent");
+        assert_failed([one, behind, two]).await;
+        assert_eq!(core.queues.pending.load(Ordering::Acquire), 0);
+        assert!(ask(core, 1).0.is_some(), "the next one is sent");
     }
 
     #[tokio::test]
     async fn an_invalid_answer_fails_its_own_call_only() {
         let store = store().await;
-        let shared = store.core();
+        let core = store.core();
         let time = 1_700_000_000_000_000_u64.to_be_bytes()[1..].to_vec();
         // Of one request; nothing is lent, and the state is a fresh one.
         let passing = |count: u32| [b"+", &count.to_be_bytes()[..], &[0; 5]].concat();
@@ -258,37 +258,37 @@ mod tests {
         ];
         for (round, invalid) in invalid.into_iter().enumerate() {
             let clients = [1, 2, 3].map(|client| client + 10 * round as u64);
-            let [(first, one), (second, two), (third, three)] = clients.map(|client| ask(shared, client));
+            let [(first, one), (second, two), (third, three)] = clients.map(|client| ask(core, client));
             let answers = [time.clone(), passing(1), invalid, passing(1)].map(Value::BulkString);
-            let shard = shared.servers.shard_of(b"");
+            let shard = core.servers.shard_of(b"");
             let answer = Value::Array(answers.to_vec());
-            shared.finish(&shard, batch(shared, [first, second, third]), Ok(answer));
-            for hearing in [one, three] {
-                let verdict = timeout(PATIENCE, hearing).await.unwrap().unwrap();
+            core.finish(&shard, batch(core, [first, second, third]), Ok(answer));
+            for receiver in [one, three] {
+                let verdict = timeout(PATIENCE, receiver).await.unwrap().unwrap();
                 let Verdict::Served { steps, .. } = verdict else { panic!("round {round}: {verdict:?}") };
                 assert!(steps[0].admitted, "round {round}");
             }
-            assert_left_to_policy([two]).await;
+            assert_failed([two]).await;
             assert_eq!(store.errors(StoreErrorKind::InvalidAnswer), round as u64 + 1);
-            assert!(ask(shared, clients[1]).0.is_some(), "the next one is sent");
+            assert!(ask(core, clients[1]).0.is_some(), "the next one is sent");
         }
-        assert_eq!(shared.queues.pending.load(Ordering::Acquire), 0);
+        assert_eq!(core.queues.pending.load(Ordering::Acquire), 0);
     }
 
     #[tokio::test]
     async fn what_nobody_waits_for_any_more_disturbs_no_later_call() {
         let store = store().await;
-        let shared = store.core();
-        let (first, one) = ask(shared, 1);
-        let mut late = batch(shared, [first.map(|queued| QueuedCall { deadline: Instant::now(), ..queued })]);
-        late.leave_to_policy();
-        assert_left_to_policy([one]).await;
-        let (second, mut two) = ask(shared, 1);
-        let (_, mut behind) = ask(shared, 1);
-        let under_way = batch(shared, [second]);
+        let core = store.core();
+        let (first, one) = ask(core, 1);
+        let mut late = batch(core, [first.map(|queued| QueuedCall { deadline: Instant::now(), ..queued })]);
+        late.time_out_due();
+        assert_failed([one]).await;
+        let (second, mut two) = ask(core, 1);
+        let (_, mut behind) = ask(core, 1);
+        let under_way = batch(core, [second]);
         drop(late);
         assert!(two.try_recv().is_err() && behind.try_recv().is_err(), "they wait on");
-        under_way.give_up(true);
-        assert_left_to_policy([two, behind]).await;
+        under_way.give_up(Executed::Maybe);
+        assert_failed([two, behind]).await;
     }
 }

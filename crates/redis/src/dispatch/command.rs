@@ -23,16 +23,31 @@ static SCRIPTS: LazyLock<[(String, String); 2]> = LazyLock::new(|| {
     [named(script::source().to_owned()), named(format!("{}{}", script::CLUSTER_HEADER, script::source()))]
 });
 
+/// How a script call names its script.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ScriptForm {
+    /// By its digest: the server may not have it (`NOSCRIPT`).
+    Digest,
+    /// By its text.
+    Source,
+}
+
 impl StoreCore {
     /// The script call for a batch.
-    pub(super) fn command(&self, shard: &RedisShard, batch: &Batch, by_name: bool) -> Cmd {
+    pub(super) fn command(&self, shard: &RedisShard, batch: &Batch, form: ScriptForm) -> Cmd {
         let calls = batch.calls();
         let is_cluster = *self.servers.kind() == StoreKind::Cluster;
         // Where a call may not cross slots they go one by one, see `room`; then no keys have to be repeated.
         let crosses_slots = is_cluster && shard.crosses_slots();
-        let (name, text) = &SCRIPTS[usize::from(crosses_slots)];
-        let mut command = if by_name { redis::cmd("EVALSHA") } else { redis::cmd("EVAL") };
-        command.arg(if by_name { name } else { text });
+        let (digest, source) = &SCRIPTS[usize::from(crosses_slots)];
+        let mut command = match form {
+            ScriptForm::Digest => redis::cmd("EVALSHA"),
+            ScriptForm::Source => redis::cmd("EVAL"),
+        };
+        command.arg(match form {
+            ScriptForm::Digest => digest,
+            ScriptForm::Source => source,
+        });
         // Servers differ in what they make of a key that is not declared; across slots, Redis wants the others left out.
         let declared = &calls[..if crosses_slots { 1 } else { calls.len() }];
         let asks = declared.iter().map(|queued| (queued.call.key.as_bytes(), &queued.call.ask));

@@ -2,8 +2,9 @@
 
 use super::StoreCore;
 use super::batch::{Batch, QueuedCall};
-use super::command::{BatchReply, read};
+use super::command::{BatchReply, ScriptForm, read};
 use crate::connection::Failure;
+use crate::lease::Executed;
 use crate::shard::RedisShard;
 use crate::url::ServerAddress;
 use redis::Value;
@@ -24,31 +25,31 @@ impl StoreCore {
         result: Result<Value, Failure>,
     ) {
         match result {
-            Ok(value) => self.take_in(shard, batch, value),
+            Ok(value) => self.apply_replies(shard, batch, value),
             // It may have been executed: a debit is never sent again.
-            Err(Failure::Lost) => batch.give_up(true),
+            Err(Failure::Lost) => batch.give_up(Executed::Maybe),
             Err(failure @ (Failure::Moved { .. } | Failure::Ask { .. } | Failure::TryAgain)) => {
                 let is_alone = batch.len() == 1;
-                batch.conclude(|queued| self.follow(shard, queued, is_alone, &failure));
+                batch.conclude(|queued| self.redirect(shard, queued, is_alone, &failure));
             }
             Err(failure) => {
                 shard.note_error(&failure);
-                batch.give_up(false);
+                batch.give_up(Executed::No);
             }
         }
     }
 
-    fn take_in(self: &Arc<Self>, shard: &Arc<RedisShard>, batch: Batch, value: Value) {
+    fn apply_replies(self: &Arc<Self>, shard: &Arc<RedisShard>, batch: Batch, value: Value) {
         let (store_us, answers) = match read(value, batch.len()) {
             Some(BatchReply::Answers(store_us, answers)) => (store_us, answers),
             Some(BatchReply::ClockStepped) => {
                 shard.note_error(&Failure::ClockStepped);
                 self.doubt_clock();
-                return batch.give_up(false);
+                return batch.give_up(Executed::No);
             }
             None => {
                 shard.note_error(&Failure::InvalidAnswer("not in a known format"));
-                return batch.give_up(true);
+                return batch.give_up(Executed::Maybe);
             }
         };
         let now_us = self.lease_us();
@@ -57,22 +58,22 @@ impl StoreCore {
             let answer = answers.next().unwrap_or_default();
             match ScriptReply::decode(&queued.call.ask, store_us, &answer) {
                 Ok(answer) => {
-                    if let Some(call) = self.book.answered(queued.call, &answer, now_us) {
+                    if let Some(call) = self.leases.apply_reply(queued.call, &answer, now_us) {
                         self.send(call);
                     }
                 }
-                Err(unreadable) => self.refused(shard, queued, &unreadable),
+                Err(unreadable) => self.fail_refused(shard, queued, &unreadable),
             }
         });
     }
 
     /// The script did nothing for this client, and said why.
-    fn refused(self: &Arc<Self>, shard: &Arc<RedisShard>, queued: QueuedCall, why: &ReplyError) {
+    fn fail_refused(self: &Arc<Self>, shard: &Arc<RedisShard>, queued: QueuedCall, why: &ReplyError) {
         let has_moved =
             matches!(why, ReplyError::Refused(why) if why.contains("non local key") || why.contains("MOVED"));
         if has_moved {
             self.servers.refresh();
-            return self.follow(shard, queued, true, &Failure::TryAgain);
+            return self.redirect(shard, queued, true, &Failure::TryAgain);
         }
         let failure = match why {
             ReplyError::Refused(text) => Failure::of_text(text),
@@ -80,12 +81,16 @@ impl StoreCore {
             ReplyError::Impossible(why) => Failure::InvalidAnswer(why),
         };
         shard.note_error_inside(&failure);
-        self.book.failed(queued.call, matches!(failure, Failure::InvalidAnswer(_)));
+        let executed = match failure {
+            Failure::InvalidAnswer(_) => Executed::Maybe,
+            _ => Executed::No,
+        };
+        self.leases.fail(queued.call, executed);
     }
 
     /// Slots are on the move. Nothing was executed: each client is sent on its own way. What the server said is
     /// about one that travelled alone.
-    fn follow(
+    fn redirect(
         self: &Arc<Self>,
         shard: &Arc<RedisShard>,
         mut queued: QueuedCall,
@@ -94,7 +99,7 @@ impl StoreCore {
     ) {
         queued.hops += 1;
         if queued.hops > MOST_HOPS || queued.deadline <= Instant::now() {
-            return self.book.failed(queued.call, false);
+            return self.leases.fail(queued.call, Executed::No);
         }
         let target = match failure {
             Failure::Moved { address, .. } | Failure::Ask { address, .. } if is_alone => {
@@ -109,11 +114,11 @@ impl StoreCore {
             }
             _ => None,
         };
-        let (shared, shard) = (Arc::clone(self), Arc::clone(shard));
+        let (core, shard) = (Arc::clone(self), Arc::clone(shard));
         let batch = Batch::of_one(self, queued);
         self.runtime.spawn(async move {
             if let Some(address) = newcomer {
-                return shared.serve_at(&address, &shard, batch, is_asking).await;
+                return core.send_to_newcomer(&address, &shard, batch, is_asking).await;
             }
             let target = match target {
                 Some(target) => target,
@@ -121,29 +126,29 @@ impl StoreCore {
                     // Whoever serves it now is known in a moment.
                     tokio::time::sleep(Duration::from_millis(5)).await;
                     let key = batch.calls().first().map(|queued| Arc::clone(&queued.call.key));
-                    shared.servers.shard_of(key.as_deref().unwrap_or_default().as_bytes())
+                    core.servers.shard_of(key.as_deref().unwrap_or_default().as_bytes())
                 }
                 None => shard,
             };
-            shared.serve_alone(target, batch, is_asking).await;
+            core.send_alone(target, batch, is_asking).await;
         });
     }
 
     /// Sends one client's call by itself.
-    async fn serve_alone(self: Arc<Self>, shard: Arc<RedisShard>, batch: Batch, is_asking: bool) {
+    async fn send_alone(self: Arc<Self>, shard: Arc<RedisShard>, batch: Batch, is_asking: bool) {
         let Some(deadline) = batch.next_deadline().filter(|_| is_asking) else {
-            return self.serve(shard, batch).await;
+            return self.send_and_finish(shard, batch).await;
         };
         self.queues.calls.fetch_add(1, Ordering::Relaxed);
-        let command = self.command(&shard, &batch, false);
+        let command = self.command(&shard, &batch, ScriptForm::Source);
         match timeout_at(deadline, shard.start_asking(command)).await {
             Ok(result) => self.finish(&shard, batch, result),
-            Err(_) => batch.give_up(true),
+            Err(_) => batch.give_up(Executed::Maybe),
         }
     }
 
     /// Sends one client's call to a server that is no shard yet, as `shard` said.
-    async fn serve_at(
+    async fn send_to_newcomer(
         self: Arc<Self>,
         address: &ServerAddress,
         shard: &Arc<RedisShard>,
@@ -152,14 +157,14 @@ impl StoreCore {
     ) {
         let deadline = batch.next_deadline().unwrap_or_else(Instant::now);
         self.queues.calls.fetch_add(1, Ordering::Relaxed);
-        let command = self.command(shard, &batch, false);
+        let command = self.command(shard, &batch, ScriptForm::Source);
         let answer = async {
-            let link = self.servers.newcomer(address).await?;
-            if is_asking { link.send_asking(command).await } else { link.send(&command).await }
+            let connection = self.servers.newcomer(address).await?;
+            if is_asking { connection.send_asking(command).await } else { connection.send(&command).await }
         };
         match timeout_at(deadline, answer).await {
             Ok(result) => self.finish(shard, batch, result),
-            Err(_) => batch.give_up(true),
+            Err(_) => batch.give_up(Executed::Maybe),
         }
     }
 }

@@ -198,7 +198,7 @@ impl Credit {
 
     /// Takes back a report that the store has not seen. What was spent is told as long as its lot lives: after that the
     /// store has forgotten it, and a lease that waited to tell it would never end.
-    pub(super) fn take_back(&mut self, report: LeaseReport) {
+    pub(super) fn restore_report(&mut self, report: LeaseReport) {
         let known = self.lots.iter_mut().find(|lot| lot.epoch == report.epoch && lot.deadline_us > 0);
         if let Some(lot) = known {
             lot.spent = lot.spent.saturating_add(report.spent);
@@ -302,14 +302,14 @@ mod tests {
         credit.spend(2, 0);
         let unseen = credit.reports(0);
         assert_eq!(unseen.as_slice(), [LeaseReport { epoch: 7, spent: 2, returned: 0 }]);
-        unseen.into_iter().for_each(|report| credit.take_back(report));
+        unseen.into_iter().for_each(|report| credit.restore_report(report));
         assert_eq!(credit.unreported(0), 2);
         let unseen = credit.reports(0);
         assert_eq!(unseen.as_slice(), [LeaseReport { epoch: 7, spent: 2, returned: 0 }]);
-        unseen.into_iter().for_each(|report| credit.take_back(report));
+        unseen.into_iter().for_each(|report| credit.restore_report(report));
         assert_eq!(credit.unreported(LATER), 0, "the store has forgotten it");
         assert!(credit.reports(LATER).is_empty());
-        credit.take_back(LeaseReport { epoch: 3, spent: 5, returned: 1 });
+        credit.restore_report(LeaseReport { epoch: 3, spent: 5, returned: 1 });
         assert_eq!(credit.reports(0).as_slice(), [LeaseReport { epoch: 3, spent: 0, returned: 1 }]);
     }
 

@@ -54,7 +54,7 @@ impl LastReply {
 
     /// Whether an answer that the store gave at `store_us` to a call of `sent_us` takes its place: it was given later, or
     /// asked for when this one was not believed any more. Then the store's clock has stepped back, or its time was wrong.
-    pub(super) fn gives_way(&self, store_us: u64, sent_us: u64) -> bool {
+    pub(super) fn is_replaced_by(&self, store_us: u64, sent_us: u64) -> bool {
         self.store_us <= store_us || !self.is_believed(sent_us)
     }
 
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn an_answer_from_the_future_gives_way_once_it_is_not_believed() {
-        let memory = LastReply::of_account(StoredState::default(), STORE_US, 1_000);
+        let reply = LastReply::of_account(StoredState::default(), STORE_US, 1_000);
         let table = [
             (STORE_US, 1_000, true),
             (STORE_US + 1, 1_000, true),
@@ -156,19 +156,19 @@ mod tests {
             (STORE_US - 1, 1_000 + BELIEVED_US, true),
         ];
         for (store_us, sent_us, gives_way) in table {
-            assert_eq!(memory.gives_way(store_us, sent_us), gives_way, "{store_us}, sent at {sent_us}");
+            assert_eq!(reply.is_replaced_by(store_us, sent_us), gives_way, "{store_us}, sent at {sent_us}");
         }
     }
 
     #[test]
     fn no_time_overflows() {
         let size = LimitSize { capacity: Some(10), rate: None, window_us: Some(60_000_000) };
-        let memory = LastReply::of_account(StoredState::default(), STORE_US, 0);
+        let reply = LastReply::of_account(StoredState::default(), STORE_US, 0);
         for algorithm in Algorithm::ALL.into_iter().filter(|algorithm| algorithm.is_leased()) {
             let limit = Limit::new("a", algorithm, size).unwrap();
-            assert_eq!(memory.store_us(u64::MAX), u64::MAX);
-            assert_eq!(memory.look(limit.meter(), 1 << 52), (10, 0));
-            assert_eq!(memory.recall_at_any_age(limit.meter(), 1, 1 << 52), RecalledVerdict::Unknown);
+            assert_eq!(reply.store_us(u64::MAX), u64::MAX);
+            assert_eq!(reply.look(limit.meter(), 1 << 52), (10, 0));
+            assert_eq!(reply.recall_at_any_age(limit.meter(), 1, 1 << 52), RecalledVerdict::Unknown);
         }
     }
 }

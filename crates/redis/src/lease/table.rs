@@ -54,7 +54,7 @@ impl Default for LeaseSettings {
 /// All leases of a node. `W` receives the verdict on a request.
 #[derive(Debug)]
 pub struct LeaseTable<W> {
-    pages: Box<[Mutex<LeaseShard<W>>]>,
+    shards: Box<[Mutex<LeaseShard<W>>]>,
     settings: LeaseSettings,
     /// How many nodes share the store, this one included.
     nodes: AtomicU32,
@@ -94,7 +94,7 @@ pub type ReservedTokens = SmallVec<[(usize, Reservation); 2]>;
 /// Receives the verdict on its request.
 pub trait Waiter {
     /// Answers whether the verdict was received.
-    fn hear(self, verdict: Verdict) -> bool;
+    fn deliver(self, verdict: Verdict) -> bool;
 }
 
 /// What the store says to a waiter.
@@ -111,6 +111,15 @@ pub enum Verdict {
     },
     /// The store did not answer in time, or could not.
     Failed,
+}
+
+/// Whether the store may have executed a call that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Executed {
+    /// Certainly not: what the call was to report is reported again.
+    No,
+    /// It is not known: nothing of the call is sent again.
+    Maybe,
 }
 
 /// A call to the store for one client.
@@ -147,7 +156,7 @@ pub struct PendingGroupId {
 
 impl<W> StoreCall<W> {
     /// The group that the call is for.
-    pub fn flight(&self) -> PendingGroupId {
+    pub fn group_id(&self) -> PendingGroupId {
         PendingGroupId { client: self.client, group: self.group }
     }
 
@@ -161,7 +170,7 @@ impl<W: Waiter> LeaseTable<W> {
     /// An empty table.
     pub fn new(settings: LeaseSettings) -> Self {
         Self {
-            pages: (0..SHARDS).map(|_| Mutex::new(LeaseShard::new(settings.most_leases / SHARDS))).collect(),
+            shards: (0..SHARDS).map(|_| Mutex::new(LeaseShard::new(settings.most_leases / SHARDS))).collect(),
             settings,
             nodes: AtomicU32::new(1),
             tick_us: AtomicU64::new(settings.interval_us),
@@ -180,21 +189,21 @@ impl<W: Waiter> LeaseTable<W> {
         waiter: impl FnMut() -> W,
     ) -> LeaseCheck<W> {
         if let [only] = charges {
-            let mut page = self.page(only.client).lock();
-            let local = page.look_and_spend(only, cost, rules, now_us, &self.settings);
+            let mut shard = self.shard(only.client).lock();
+            let local = shard.look_and_spend(only, cost, rules, now_us, &self.settings);
             match local {
                 LocalStep::Spend(step) => return LeaseCheck::Decided(SmallVec::from_slice(&[(0, step)])),
                 LocalStep::Refuse(step) => return LeaseCheck::Decided(SmallVec::from_slice(&[(0, step)])),
                 LocalStep::Ask => {}
             }
-            let mut pages = LockedShards::of_one(only.client, page);
-            return self.ask(&mut pages, charges, &[local], cost, rules, now_us, address, waiter);
+            let mut shards = LockedShards::of_one(only.client, shard);
+            return self.ask(&mut shards, charges, &[local], cost, rules, now_us, address, waiter);
         }
-        let mut pages = LockedShards::lock(&self.pages, charges);
-        let locals = pages.look(charges, cost, rules, now_us, &self.settings);
+        let mut shards = LockedShards::lock(&self.shards, charges);
+        let locals = shards.look(charges, cost, rules, now_us, &self.settings);
         match refused(charges, &locals) {
             Some(steps) => LeaseCheck::Decided(steps),
-            None => self.ask(&mut pages, charges, &locals, cost, rules, now_us, address, waiter),
+            None => self.ask(&mut shards, charges, &locals, cost, rules, now_us, address, waiter),
         }
     }
 
@@ -202,7 +211,7 @@ impl<W: Waiter> LeaseTable<W> {
     pub fn refuse(&self, charges: &[OwnedCharge], cost: u32, rules: u32, now_us: u64) -> Option<Steps> {
         refused(
             charges,
-            &LockedShards::lock(&self.pages, charges).look(charges, cost, rules, now_us, &self.settings),
+            &LockedShards::lock(&self.shards, charges).look(charges, cost, rules, now_us, &self.settings),
         )
     }
 
@@ -210,7 +219,7 @@ impl<W: Waiter> LeaseTable<W> {
     #[expect(clippy::too_many_arguments, reason = "they are those of `check`, and what it has found")]
     fn ask(
         &self,
-        pages: &mut LockedShards<'_, W>,
+        shards: &mut LockedShards<'_, W>,
         charges: &[OwnedCharge],
         locals: &[LocalStep],
         cost: u32,
@@ -233,10 +242,10 @@ impl<W: Waiter> LeaseTable<W> {
             if !matches!(local, LocalStep::Spend(_)) {
                 continue;
             }
-            let page = pages.of(charge.client);
+            let shard = shards.of(charge.client);
             match groups.is_empty() {
-                true => page.spend(charge.key, cost, now_us),
-                false => reserved.push((index, page.reserve(charge.key, cost, now_us))),
+                true => shard.spend(charge.key, cost, now_us),
+                false => reserved.push((index, shard.reserve(charge.key, cost, now_us))),
             }
         }
         if groups.is_empty() {
@@ -257,60 +266,60 @@ impl<W: Waiter> LeaseTable<W> {
             let name = group.iter().fold(u64::from(rules), |name, index| {
                 (name ^ charges[*index].key).rotate_left(23).wrapping_mul(0x9e37_79b9_7f4a_7c15)
             });
-            let page = pages.of(client);
-            match page.join(name, group_charges, QueuedRequest { cost, take, waiter: waiter() }) {
+            let shard = shards.of(client);
+            match shard.join(name, group_charges, QueuedRequest { cost, take, waiter: waiter() }) {
                 Ok(()) => {}
                 Err(QueuedRequest { waiter, .. }) => {
-                    waiter.hear(Verdict::Failed);
+                    waiter.deliver(Verdict::Failed);
                     continue;
                 }
             }
-            calls.extend(page.depart(client, name, now_us, self.nodes(), &self.settings));
+            calls.extend(shard.next_call(client, name, now_us, self.nodes(), &self.settings));
         }
         LeaseCheck::Pending(Box::new(PendingLeaseCheck { steps, reserved, groups, calls }))
     }
 
     /// Takes in what the store answered to `call`. Returns the call that is to be sent next.
-    pub fn answered(&self, call: StoreCall<W>, answer: &ScriptReply, now_us: u64) -> Option<StoreCall<W>> {
+    pub fn apply_reply(&self, call: StoreCall<W>, answer: &ScriptReply, now_us: u64) -> Option<StoreCall<W>> {
         let (client, group) = (call.client, call.group);
-        let mut page = self.page(client).lock();
+        let mut shard = self.shard(client).lock();
         let is_late = call.waiters.iter().any(|waiting| waiting.waiter.is_none());
-        page.take_in(&call, answer, self.nodes(), now_us);
-        page.serve(call, answer, now_us, &self.settings);
+        shard.apply_reply(&call, answer, self.nodes(), now_us);
+        shard.serve(call, answer, now_us, &self.settings);
         if is_late {
             return None;
         }
-        page.serve_queue(group, now_us, &self.settings);
-        page.depart(client, group, now_us, self.nodes(), &self.settings)
+        shard.serve_queue(group, now_us, &self.settings);
+        shard.next_call(client, group, now_us, self.nodes(), &self.settings)
     }
 
     /// The store has not answered in time: the failure policy decides all requests of this call, and those behind
     /// it. The call itself goes on.
-    pub fn overdue(&self, call: &mut StoreCall<W>) {
+    pub fn time_out(&self, call: &mut StoreCall<W>) {
         let waiters = call.waiters.iter_mut().filter_map(|waiting| waiting.waiter.take());
         let waiters: Vec<W> = waiters.collect();
         if waiters.is_empty() {
             // They were told before, or there never were any. Another call of the same flight may be under way.
             return;
         }
-        let queued = self.page(call.client).lock().disband(call.group);
+        let queued = self.shard(call.client).lock().remove_group(call.group);
         for waiter in waiters.into_iter().chain(queued) {
-            waiter.hear(Verdict::Failed);
+            waiter.deliver(Verdict::Failed);
         }
     }
 
     /// The call has failed. What it was to report is kept if the store certainly has not seen it.
-    pub fn failed(&self, mut call: StoreCall<W>, was_seen: bool) {
-        self.overdue(&mut call);
-        if !was_seen {
-            self.page(call.client).lock().take_back_reports(&call);
+    pub fn fail(&self, mut call: StoreCall<W>, executed: Executed) {
+        self.time_out(&mut call);
+        if executed == Executed::No {
+            self.shard(call.client).lock().restore_reports(&call);
         }
     }
 
     /// The call of a flight is lost: the failure policy decides the requests behind it.
-    pub fn abandon(&self, flight: PendingGroupId) {
-        for waiter in self.page(flight.client).lock().disband(flight.group) {
-            waiter.hear(Verdict::Failed);
+    pub fn fail_group(&self, group: PendingGroupId) {
+        for waiter in self.shard(group.client).lock().remove_group(group.group) {
+            waiter.deliver(Verdict::Failed);
         }
     }
 
@@ -326,36 +335,36 @@ impl<W: Waiter> LeaseTable<W> {
     ) -> SmallVec<[StoreCall<W>; 1]> {
         let calls = reserved.iter().filter_map(|(index, reservation)| {
             let charge = &charges[*index];
-            let mut page = self.page(charge.client).lock();
-            page.resolve(charge, *reservation, passed, now_us, || place(*index))
+            let mut shard = self.shard(charge.client).lock();
+            shard.resolve(charge, *reservation, passed, now_us, || place(*index))
         });
         calls.collect()
     }
 
     /// What the store last refused holds until its retry time while the store cannot be asked.
     pub fn recall_refusal(&self, charge: &OwnedCharge, cost: u32, now_us: u64) -> Option<LimitStep> {
-        self.page(charge.client).lock().recall_refusal(charge, cost, now_us)
+        self.shard(charge.client).lock().recall_refusal(charge, cost, now_us)
     }
 
     /// ReportBatch what was spent, returns what is idle or about to expire, forgets what is not in use. To be called
     /// every [`LeaseTable::tick_us`].
     pub fn tick(&self, now_us: u64, mut send: impl FnMut(StoreCall<W>)) {
         let (nodes, tick_us) = (self.nodes(), self.tick_us());
-        for page in &self.pages {
-            let calls = page.lock().tick(now_us, tick_us, nodes);
+        for shard in &self.shards {
+            let calls = shard.lock().tick(now_us, tick_us, nodes);
             calls.into_iter().for_each(&mut send);
         }
     }
 
     /// Spends nothing of what is held any more: this node's clock may be wrong. The store counts it as spent in time.
     pub fn drop_credit(&self) {
-        self.pages.iter().for_each(|page| page.lock().drop_credit());
+        self.shards.iter().for_each(|shard| shard.lock().drop_credit());
     }
 
     /// Returns everything, for a shutdown.
     pub fn return_all(&self, now_us: u64, mut send: impl FnMut(StoreCall<W>)) {
-        for page in &self.pages {
-            let calls = page.lock().return_all(now_us);
+        for shard in &self.shards {
+            let calls = shard.lock().return_all(now_us);
             calls.into_iter().for_each(&mut send);
         }
     }
@@ -371,7 +380,7 @@ impl<W: Waiter> LeaseTable<W> {
     }
 
     /// Ticks as often as `rules` ask for it from now on. Answers whether that is more often than before.
-    pub fn keep_pace_with(&self, rules: &RuleSet) -> bool {
+    pub fn follow_interval_of(&self, rules: &RuleSet) -> bool {
         let shortest_us = rules.shortest_interval_us().map_or(u64::MAX, |us| us.get().into());
         let tick_us = shortest_us.min(self.settings.interval_us);
         self.tick_us.swap(tick_us, Ordering::Relaxed) > tick_us
@@ -383,11 +392,11 @@ impl<W: Waiter> LeaseTable<W> {
     }
 
     /// How many keys are kept.
-    pub fn leases(&self) -> usize {
-        self.pages.iter().map(|page| page.lock().leases()).sum()
+    pub fn lease_count(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().lease_count()).sum()
     }
 
-    fn page(&self, client: u64) -> &Mutex<LeaseShard<W>> {
-        &self.pages[shard_of(client)]
+    fn shard(&self, client: u64) -> &Mutex<LeaseShard<W>> {
+        &self.shards[shard_of(client)]
     }
 }

@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 /// When nothing seems wrong.
-pub(super) const LOOK_EVERY: Duration = Duration::from_secs(10);
+pub(super) const DISCOVER_EVERY: Duration = Duration::from_secs(10);
 const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 /// So many are asked at once.
 const AT_ONCE: usize = 3;
@@ -52,9 +52,9 @@ pub(super) struct ClusterDiscovery {
     nodes: Mutex<Vec<ServerAddress>>,
 }
 
-/// Somebody to ask: over a link that is there, or a new one.
+/// Somebody to ask: over a connection that is there, or a new one.
 enum TopologySource {
-    Linked(Arc<RedisConnection>, ServerAddress),
+    Connected(Arc<RedisConnection>, ServerAddress),
     At(ServerAddress),
 }
 
@@ -70,19 +70,19 @@ impl ClusterDiscovery {
         common: &Arc<ShardContext>,
     ) -> Result<Option<Vec<ClusterPrimary>>, OpenError> {
         let mut refusal = None;
-        let mut witnesses = self.witnesses(map);
-        while !witnesses.is_empty() {
-            let rest = witnesses.split_off(witnesses.len().min(AT_ONCE));
+        let mut sources = self.sources(map);
+        while !sources.is_empty() {
+            let rest = sources.split_off(sources.len().min(AT_ONCE));
             let mut asked = JoinSet::new();
-            for witness in witnesses {
+            for source in sources {
                 let common = Arc::clone(common);
-                asked.spawn(async move { testify(witness, &common.dialer).await });
+                asked.spawn(async move { ask_source(source, &common.dialer).await });
             }
             let mut best: Option<TopologyReply> = None;
-            while let Some(testimony) = asked.join_next().await {
-                match testimony {
-                    Ok(Ok(belief)) if best.as_ref().is_none_or(|best| best.epoch < belief.epoch) => {
-                        best = Some(belief);
+            while let Some(reply) = asked.join_next().await {
+                match reply {
+                    Ok(Ok(reply)) if best.as_ref().is_none_or(|best| best.epoch < reply.epoch) => {
+                        best = Some(reply);
                     }
                     Ok(Ok(_)) => {}
                     Ok(Err(DialError::Refused(error))) => refusal = Some(error),
@@ -92,30 +92,30 @@ impl ClusterDiscovery {
                     Err(error) => tracing::error!(%error, "asking a node ended in a panic"),
                 }
             }
-            if let Some(belief) = best.filter(|belief| !belief.primaries.is_empty()) {
-                *self.nodes.lock() = belief.nodes;
-                return Ok(Some(belief.primaries));
+            if let Some(reply) = best.filter(|reply| !reply.primaries.is_empty()) {
+                *self.nodes.lock() = reply.nodes;
+                return Ok(Some(reply.primaries));
             }
-            witnesses = rest;
+            sources = rest;
         }
         refusal.map_or(Ok(None), Err)
     }
 
     /// First primaries that answer, then everybody else, last those who do not answer.
-    fn witnesses(&self, map: &SlotMap) -> Vec<TopologySource> {
+    fn sources(&self, map: &SlotMap) -> Vec<TopologySource> {
         let mut linked = Vec::new();
         let mut suspects = Vec::new();
         for shard in map.shards() {
             let Some(address) = shard.address() else { continue };
-            match shard.live_link() {
-                Some(link) => linked.push(TopologySource::Linked(link, (*address).clone())),
+            match shard.live_connection() {
+                Some(connection) => linked.push(TopologySource::Connected(connection, (*address).clone())),
                 None => suspects.push((*address).clone()),
             }
         }
         let is_linked = |address: &ServerAddress| {
             linked
                 .iter()
-                .any(|witness| matches!(witness, TopologySource::Linked(_, known) if known == address))
+                .any(|source| matches!(source, TopologySource::Connected(_, known) if known == address))
         };
         let mut others: Vec<_> = self.nodes.lock().clone();
         others.extend(self.seeds.iter().cloned());
@@ -129,16 +129,19 @@ impl ClusterDiscovery {
     }
 }
 
-async fn testify(witness: TopologySource, dialer: &Dialer) -> Result<TopologyReply, DialError> {
-    let (link, address) = match witness {
-        TopologySource::Linked(link, address) => (link, address),
+async fn ask_source(source: TopologySource, dialer: &Dialer) -> Result<TopologyReply, DialError> {
+    let (connection, address) = match source {
+        TopologySource::Connected(connection, address) => (connection, address),
         TopologySource::At(address) => (Arc::new(dialer.dial(&address).await?), address),
     };
     let silent = |_| DialError::Unreachable("no answer in time".to_owned());
-    timeout(ANSWER_WITHIN, believe(&link, &address)).await.map_err(silent)?
+    timeout(ANSWER_WITHIN, read_topology(&connection, &address)).await.map_err(silent)?
 }
 
-async fn believe(link: &RedisConnection, asked: &ServerAddress) -> Result<TopologyReply, DialError> {
+async fn read_topology(
+    connection: &RedisConnection,
+    asked: &ServerAddress,
+) -> Result<TopologyReply, DialError> {
     let refused = |failure: Failure| match failure {
         Failure::NoPermission(detail) => DialError::Refused(OpenError {
             address: asked.to_string(),
@@ -148,11 +151,11 @@ async fn believe(link: &RedisConnection, asked: &ServerAddress) -> Result<Topolo
         other => DialError::Unreachable(other.to_string()),
     };
     // One that hides its epoch is believed after those that tell it.
-    let info = match link.send(cmd("CLUSTER").arg("INFO")).await {
+    let info = match connection.send(cmd("CLUSTER").arg("INFO")).await {
         Err(failure) if is_hidden(&failure) => String::new(),
         answer => redis::from_redis_value(answer.map_err(refused)?).unwrap_or_default(),
     };
-    let slots = link.send(cmd("CLUSTER").arg("SLOTS")).await.map_err(refused)?;
+    let slots = connection.send(cmd("CLUSTER").arg("SLOTS")).await.map_err(refused)?;
     let epoch = info.lines().find_map(|line| line.strip_prefix("cluster_current_epoch:")?.parse().ok());
     let (primaries, nodes) = parse(&slots, asked);
     Ok(TopologyReply { epoch: epoch.unwrap_or(0), primaries, nodes })

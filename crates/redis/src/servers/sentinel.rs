@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 /// When nothing seems wrong.
-pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
+pub(super) const DISCOVER_EVERY: Duration = Duration::from_secs(1);
 const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 /// What a Sentinel says when another primary took over.
 const SWITCH: &str = "+switch-master";
@@ -25,14 +25,14 @@ const SWITCH: &str = "+switch-master";
 #[derive(Debug)]
 pub(super) struct SentinelDiscovery {
     name: String,
-    watchers: Vec<Arc<SentinelClient>>,
+    clients: Vec<Arc<SentinelClient>>,
 }
 
 #[derive(Debug)]
 struct SentinelClient {
     address: ServerAddress,
     dialer: Arc<Dialer>,
-    link: Mutex<Option<Arc<RedisConnection>>>,
+    connection: Mutex<Option<Arc<RedisConnection>>>,
 }
 
 /// What a Sentinel says.
@@ -48,11 +48,11 @@ enum SentinelReply {
 impl SentinelDiscovery {
     pub(super) fn new(name: &str, addresses: &[ServerAddress], dialer: Dialer) -> Self {
         let dialer = Arc::new(dialer);
-        let watcher = |address: &ServerAddress| {
+        let client = |address: &ServerAddress| {
             let (address, dialer) = (address.clone(), Arc::clone(&dialer));
-            Arc::new(SentinelClient { address, dialer, link: Mutex::default() })
+            Arc::new(SentinelClient { address, dialer, connection: Mutex::default() })
         };
-        Self { name: name.to_owned(), watchers: addresses.iter().map(watcher).collect() }
+        Self { name: name.to_owned(), clients: addresses.iter().map(client).collect() }
     }
 
     /// Where the primary is; nothing if no Sentinel answers.
@@ -61,16 +61,16 @@ impl SentinelDiscovery {
         common: &Arc<ShardContext>,
     ) -> Result<Option<ServerAddress>, OpenError> {
         let mut asked = JoinSet::new();
-        for watcher in &self.watchers {
-            let (watcher, common, name) = (Arc::clone(watcher), Arc::clone(common), self.name.clone());
-            asked.spawn(async move { watcher.ask(&name, &common).await });
+        for client in &self.clients {
+            let (client, common, name) = (Arc::clone(client), Arc::clone(common), self.name.clone());
+            asked.spawn(async move { client.ask(&name, &common).await });
         }
         let (mut best, mut refusal) = (None, None);
         loop {
             // Once somebody answered, nobody else may hold that up for long.
             let patience = if best.is_some() { common.timeout } else { ANSWER_WITHIN * 2 };
-            let Ok(Some(word)) = timeout(patience, asked.join_next()).await else { break };
-            match word {
+            let Ok(Some(reply)) = timeout(patience, asked.join_next()).await else { break };
+            match reply {
                 Ok(Ok(SentinelReply::Primary { epoch, address })) => {
                     if best.as_ref().is_none_or(|(known, _)| *known < epoch) {
                         best = Some((epoch, address));
@@ -92,7 +92,7 @@ impl SentinelDiscovery {
     }
 
     fn unknown(&self) -> OpenError {
-        let addresses: Vec<_> = self.watchers.iter().map(|watcher| watcher.address.to_string()).collect();
+        let addresses: Vec<_> = self.clients.iter().map(|client| client.address.to_string()).collect();
         OpenError {
             address: addresses.join(","),
             problem: format!("these Sentinels know no primary by the name `{}`", self.name),
@@ -104,49 +104,50 @@ impl SentinelDiscovery {
 
 impl SentinelClient {
     async fn ask(&self, name: &str, common: &Arc<ShardContext>) -> Result<SentinelReply, DialError> {
-        let link = self.link(common).await?;
-        let answer = timeout(ANSWER_WITHIN, link.send(cmd("SENTINEL").arg("MASTER").arg(name))).await;
+        let connection = self.connection(common).await?;
+        let answer = timeout(ANSWER_WITHIN, connection.send(cmd("SENTINEL").arg("MASTER").arg(name))).await;
         let failure = match answer {
             Ok(Ok(state)) => {
-                return word(redis::from_redis_value(state).unwrap_or_default())
+                return reply(redis::from_redis_value(state).unwrap_or_default())
                     .ok_or_else(|| DialError::NotReady("its answer cannot be read".to_owned()));
             }
             Ok(Err(Failure::Other(detail))) if detail.contains("No such master") => {
                 return Ok(SentinelReply::Unknown);
             }
-            Ok(Err(failure)) => link.fault().map_or(failure, Failure::InvalidAnswer),
+            Ok(Err(failure)) => connection.fault().map_or(failure, Failure::InvalidAnswer),
             Err(_) => Failure::Lost,
         };
         // A frozen one keeps its connection, but will not be asked on it again.
-        link.sever();
-        *self.link.lock() = None;
+        connection.sever();
+        *self.connection.lock() = None;
         Err(DialError::Unreachable(failure.to_string()))
     }
 
-    /// The link of last time, or a new one that also hears of switches.
-    async fn link(&self, common: &Arc<ShardContext>) -> Result<Arc<RedisConnection>, DialError> {
-        if let Some(link) = self.link.lock().as_ref().filter(|link| !link.is_closed()) {
-            return Ok(Arc::clone(link));
+    /// The connection of last time, or a new one that also hears of switches.
+    async fn connection(&self, common: &Arc<ShardContext>) -> Result<Arc<RedisConnection>, DialError> {
+        if let Some(connection) = self.connection.lock().as_ref().filter(|connection| !connection.is_closed())
+        {
+            return Ok(Arc::clone(connection));
         }
-        let (pushed, mut words) = mpsc::channel(1);
-        let link = Arc::new(self.dialer.dial_with(&self.address, Some(pushed)).await?);
-        if let Err(failure) = link.subscribe(SWITCH).await {
+        let (pushed, mut pushes) = mpsc::channel(1);
+        let connection = Arc::new(self.dialer.dial_with(&self.address, Some(pushed)).await?);
+        if let Err(failure) = connection.subscribe(SWITCH).await {
             tracing::debug!(address = %self.address, %failure, "a Sentinel cannot be listened to; asking it instead");
         }
         let common = Arc::clone(common);
-        // Ends with the link.
+        // Ends with the connection.
         tokio::spawn(async move {
-            while words.recv().await.is_some() {
-                common.look_again.notify_one();
+            while pushes.recv().await.is_some() {
+                common.rediscover.notify_one();
             }
         });
-        *self.link.lock() = Some(Arc::clone(&link));
-        Ok(link)
+        *self.connection.lock() = Some(Arc::clone(&connection));
+        Ok(connection)
     }
 }
 
 /// Reads the answer to SENTINEL MASTER.
-fn word(state: HashMap<String, String>) -> Option<SentinelReply> {
+fn reply(state: HashMap<String, String>) -> Option<SentinelReply> {
     let port = state.get("port")?.parse().ok().filter(|port| *port > 0)?;
     let epoch = state.get("config-epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or(0);
     Some(SentinelReply::Primary { epoch, address: ServerAddress::Tcp(state.get("ip")?.clone(), port) })

@@ -207,7 +207,7 @@ mod tests {
                     dialer,
                     timeout,
                     hook,
-                    look_again: Default::default(),
+                    rediscover: Default::default(),
                     prefix: "tg:".to_owned(),
                     errors: Default::default(),
                     tested: Default::default(),

@@ -1,7 +1,7 @@
 //! The task behind a shard. It alone connects, and it alone closes the breaker.
 //!
-//! Without a link it connects: at once when the link broke, then after ever longer pauses. With a link it
-//! waits for the link's end, and pings when nothing was answered for a while, so that an outage is noticed
+//! Without a connection it connects: at once when the connection broke, then after ever longer pauses. With a connection it
+//! waits for the connection's end, and pings when nothing was answered for a while, so that an outage is noticed
 //! before a client has to wait for it. Before it closes the breaker it probes with a write. None touches a client's key.
 
 use super::super::connection::{DialError, Failure, RedisConnection, monotonic_us};
@@ -27,39 +27,39 @@ const PROBE_KEPT_MS: u64 = 1_000;
 
 /// Keeps `shard` connected until it is retired.
 pub(crate) async fn supervise(shard: Arc<RedisShard>) {
-    // The last complaint, so that each is made once.
-    let mut complaint = String::new();
+    // The last last_error, so that each is made once.
+    let mut last_error = String::new();
     while !shard.is_retired.load(Ordering::Acquire) {
-        match shard.link.load_full() {
-            Some(link) => {
-                complaint.clear();
-                attend(&shard, &link).await;
+        match shard.connection.load_full() {
+            Some(connection) => {
+                last_error.clear();
+                watch(&shard, &connection).await;
             }
-            None => connect(&shard, &mut complaint).await,
+            None => connect(&shard, &mut last_error).await,
         }
     }
 }
 
-/// Waits with a link until there is something to do about it.
-async fn attend(shard: &RedisShard, link: &Arc<RedisConnection>) {
+/// Waits with a connection until there is something to do about it.
+async fn watch(shard: &RedisShard, connection: &Arc<RedisConnection>) {
     let quiet_us = monotonic_us().saturating_sub(shard.answered_us.load(Ordering::Relaxed));
     let quiet = Duration::from_micros(quiet_us);
-    if link.is_closed() {
-        if let Some(fault) = link.fault() {
+    if connection.is_closed() {
+        if let Some(fault) = connection.fault() {
             shard.note_error(&Failure::InvalidAnswer(fault));
         }
         // All that was lost with it is one failure.
-        shard.drop_link(link);
-        shard.failed();
+        shard.drop_connection(connection);
+        shard.record_failure();
         return;
     }
     let idle = IDLE * shard.common.nodes.load(Ordering::Relaxed).div_ceil(NODES_AT_FULL_PACE).max(1);
     if quiet >= idle {
-        ping(shard, link).await;
+        ping(shard, connection).await;
         return;
     }
     tokio::select! {
-        () = link.closed() => {}
+        () = connection.closed() => {}
         () = shard.wake.notified() => {}
         () = sleep(idle - quiet) => {}
     }
@@ -67,14 +67,14 @@ async fn attend(shard: &RedisShard, link: &Arc<RedisConnection>) {
 
 /// Asks for a sign of life. A late answer is a failure, and silence counts again for every further third of
 /// the timeout: so an idle shard is given up within 200 ms of an outage.
-async fn ping(shard: &RedisShard, link: &Arc<RedisConnection>) {
+async fn ping(shard: &RedisShard, connection: &Arc<RedisConnection>) {
     let command = cmd("PING");
-    let mut answer = pin!(link.send(&command));
+    let mut answer = pin!(connection.send(&command));
     let mut patience = shard.common.timeout;
     loop {
         tokio::select! {
-            answer = &mut answer => return shard.learn(link, &answer),
-            () = link.closed() => return,
+            answer = &mut answer => return shard.record_result(connection, &answer),
+            () = connection.closed() => return,
             () = sleep(patience) => shard.report(CallOutcome::TimedOut),
         }
         patience = shard.common.timeout / 3;
@@ -82,42 +82,42 @@ async fn ping(shard: &RedisShard, link: &Arc<RedisConnection>) {
 }
 
 /// Tries once to connect, when it is time for it.
-async fn connect(shard: &RedisShard, complaint: &mut String) {
+async fn connect(shard: &RedisShard, last_error: &mut String) {
     let Some(address) = shard.address() else { return shard.wake.notified().await };
     if !wait_for_turn(shard).await {
         return;
     }
-    shard.breaker.probing();
+    shard.breaker.begin_probe();
     let mut dialing = pin!(shard.dial(&address));
     let result = loop {
         tokio::select! {
             result = &mut dialing => break result,
             // Perhaps there is another address.
             () = shard.wake.notified() => if has_moved(shard, &address) { return },
-            // To be without a link is a failure, though nothing says no.
-            () = sleep(shard.common.timeout), if !shard.is_open() => shard.failed(),
+            // To be without a connection is a failure, though nothing says no.
+            () = sleep(shard.common.timeout), if !shard.is_open() => shard.record_failure(),
         }
     };
     let result = match result {
-        Ok(link) if shard.is_open() => prove(shard, link).await,
+        Ok(connection) if shard.is_open() => probe_write(shard, connection).await,
         result => result,
     };
     match result {
-        Ok(link) => connected(shard, &address, link),
-        Err(error) => refused(shard, &address, &error, complaint),
+        Ok(connection) => adopt_connection(shard, &address, connection),
+        Err(error) => record_dial_error(shard, &address, &error, last_error),
     }
 }
 
 /// A server that was given up must serve a write as quickly as every call will want it. To a server that is only slow a
 /// connection can be made, and one whose writes are paused (`CLIENT PAUSE … WRITE`) answers a PING: the breaker would open
 /// again with the next calls. An error is an answer as well, unless it says that the server is not ready.
-async fn prove(shard: &RedisShard, link: RedisConnection) -> Result<RedisConnection, DialError> {
+async fn probe_write(shard: &RedisShard, connection: RedisConnection) -> Result<RedisConnection, DialError> {
     let tag = shard.tags.load_full().map(|tags| tags.own.clone()).unwrap_or_default();
     let mut command = cmd("SET");
     command.arg(format!("{}probe:{{{tag}}}", shard.common.prefix)).arg(1).arg("PX").arg(PROBE_KEPT_MS);
-    match timeout(shard.common.timeout, link.send(&command)).await {
+    match timeout(shard.common.timeout, connection.send(&command)).await {
         Ok(Err(failure)) if failure.is_outage() => Err(DialError::NotReady(failure.to_string())),
-        Ok(_) => Ok(link),
+        Ok(_) => Ok(connection),
         Err(_) => Err(DialError::Unreachable("it answers, but too late".to_owned())),
     }
 }
@@ -138,34 +138,39 @@ fn has_moved(shard: &RedisShard, address: &ServerAddress) -> bool {
     shard.is_retired.load(Ordering::Acquire) || shard.address().is_none_or(|now| *now != *address)
 }
 
-fn connected(shard: &RedisShard, address: &ServerAddress, link: RedisConnection) {
-    let link = Arc::new(link);
-    shard.adopt(&link);
-    // Looked at afterwards: whoever moves the shard from now on drops this link himself.
+fn adopt_connection(shard: &RedisShard, address: &ServerAddress, connection: RedisConnection) {
+    let connection = Arc::new(connection);
+    shard.adopt(&connection);
+    // Looked at afterwards: whoever moves the shard from now on drops this connection himself.
     if has_moved(shard, address) {
-        return shard.drop_link(&link);
+        return shard.drop_connection(&connection);
     }
-    let turn = shard.breaker.probe_succeeded(monotonic_us());
-    shard.restored(turn);
+    let turn = shard.breaker.record_probe_success(monotonic_us());
+    shard.restore(turn);
 }
 
-fn refused(shard: &RedisShard, address: &ServerAddress, error: &DialError, complaint: &mut String) {
+fn record_dial_error(
+    shard: &RedisShard,
+    address: &ServerAddress,
+    error: &DialError,
+    last_error: &mut String,
+) {
     match error {
         DialError::Refused(error) => {
             shard.note(StoreErrorKind::Permission, &format!("{} (hint: {})", error.problem, error.hint));
         }
         DialError::Unreachable(text) | DialError::NotReady(text) => {
-            if text != complaint {
+            if text != last_error {
                 tracing::warn!(shard = shard.number, %address, reason = text, "cannot connect; trying on");
-                complaint.clone_from(text);
+                last_error.clone_from(text);
             }
         }
     }
     if shard.is_open() {
         shard.counters.failures.fetch_add(1, Ordering::Relaxed);
-        shard.breaker.probe_failed(monotonic_us(), fastrand::u32(0..=1_000));
+        shard.breaker.record_probe_failure(monotonic_us(), fastrand::u32(0..=1_000));
     } else {
-        shard.failed();
+        shard.record_failure();
     }
-    shard.common.look_again.notify_one();
+    shard.common.rediscover.notify_one();
 }

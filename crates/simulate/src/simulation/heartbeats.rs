@@ -40,7 +40,7 @@ impl Simulation<'_> {
     /// A shard's clock is not where `node` expected it: nothing that it holds is spent any more, and the next heartbeats
     /// are sent soon.
     pub(super) fn doubt_clock(&mut self, node: u16) {
-        self.nodes[usize::from(node)].book.drop_credit();
+        self.nodes[usize::from(node)].leases.drop_credit();
         self.hasten_heartbeats(node);
     }
 

@@ -21,16 +21,16 @@ type Charges = SmallVec<[OwnedCharge; 4]>;
 pub(super) struct SimulatedWaiter {
     request: u64,
     group: usize,
-    heard: VerdictInbox,
-    listens: bool,
+    inbox: VerdictInbox,
+    is_waiting: bool,
 }
 
 impl Waiter for SimulatedWaiter {
-    fn hear(self, verdict: Verdict) -> bool {
-        if self.listens {
-            self.heard.borrow_mut().push((self.request, self.group, verdict));
+    fn deliver(self, verdict: Verdict) -> bool {
+        if self.is_waiting {
+            self.inbox.borrow_mut().push((self.request, self.group, verdict));
         }
-        self.listens
+        self.is_waiting
     }
 }
 
@@ -38,20 +38,20 @@ impl Waiter for SimulatedWaiter {
 pub(super) struct PendingRequest {
     pub(super) arrival: Arrival,
     pub(super) life: u32,
-    dues: Rc<[ClientCharge]>,
+    client_charges: Rc<[ClientCharge]>,
     reserved: ReservedTokens,
     groups: SmallVec<[SmallVec<[usize; 2]>; 1]>,
-    unheard: usize,
+    undecided: usize,
     is_refused: bool,
     failed: SmallVec<[usize; 2]>,
 }
 
 impl Simulation<'_> {
     pub(super) fn arrive(&mut self, arrival: Arrival) {
-        let dues = self.clients.dues(arrival.node, arrival.client);
+        let client_charges = self.clients.charges_of(arrival.node, arrival.client);
         self.found.tally.arrivals += 1;
         let store_us = shard::START_US + self.now_us;
-        if self.oracle.admits(arrival.client, &dues, arrival.cost, store_us) {
+        if self.oracle.admits(arrival.client, &client_charges, arrival.cost, store_us) {
             self.found.tally.oracle_admitted += 1;
         }
         match self.paused_until(arrival.node) {
@@ -59,14 +59,14 @@ impl Simulation<'_> {
                 self.delayed.push(arrival);
                 self.push(until_us, ScheduledEvent::RequestResumes(self.delayed.len() - 1));
             }
-            None => self.enter(arrival),
+            None => self.take_up(arrival),
         }
     }
 
     /// The request is taken up by its node.
-    pub(super) fn enter(&mut self, arrival: Arrival) {
-        let dues = self.clients.dues(arrival.node, arrival.client);
-        if dues.is_empty() {
+    pub(super) fn take_up(&mut self, arrival: Arrival) {
+        let client_charges = self.clients.charges_of(arrival.node, arrival.client);
+        if client_charges.is_empty() {
             self.found.tally.admitted += 1;
             self.found.tally.admitted_locally += 1;
             return;
@@ -76,38 +76,39 @@ impl Simulation<'_> {
         let gives_up = self.random.u32(0..1_000) < self.fleet.give_up_permille;
         let node = &self.nodes[usize::from(arrival.node)];
         let clock_us = node.clock(self.now_us);
-        let charged: Charges = dues.iter().map(|due| due.charge).collect();
-        let mut seats = 0..;
-        let seat = || SimulatedWaiter {
+        let charged: Charges = client_charges.iter().map(|client_charge| client_charge.charge).collect();
+        let mut waiter_groups = 0..;
+        let waiter = || SimulatedWaiter {
             request,
-            group: seats.next().unwrap_or_default(),
-            heard: Rc::clone(&self.heard),
-            listens: !gives_up,
+            group: waiter_groups.next().unwrap_or_default(),
+            inbox: Rc::clone(&self.inbox),
+            is_waiting: !gives_up,
         };
-        let place = |index: usize| Some(dues[index].place.clone());
+        let place = |index: usize| Some(client_charges[index].place.clone());
         let (_, version) = self.clients.rules_at(arrival.node);
-        let asked = match node.book.check(&charged, arrival.cost, version, clock_us, place, seat) {
+        let asked = match node.leases.check(&charged, arrival.cost, version, clock_us, place, waiter) {
             LeaseCheck::Decided(steps) => {
-                let admitted =
-                    steps.iter().all(|(index, step)| step.admitted || !dues[*index].charge.enforced);
+                let admitted = steps
+                    .iter()
+                    .all(|(index, step)| step.admitted || !client_charges[*index].charge.enforced);
                 let tally = &mut self.found.tally;
                 *(if admitted { &mut tally.admitted_locally } else { &mut tally.refused_locally }) += 1;
-                return self.decide(&arrival, &dues, admitted);
+                return self.decide(&arrival, &client_charges, admitted);
             }
             LeaseCheck::Pending(asked) => *asked,
         };
         if gives_up {
             self.found.tally.given_up += 1;
-            let place = |index: usize| Some(dues[index].place.clone());
-            let calls = node.book.resolve(&charged, &asked.reserved, Passed::No, clock_us, place);
+            let place = |index: usize| Some(client_charges[index].place.clone());
+            let calls = node.leases.resolve(&charged, &asked.reserved, Passed::No, clock_us, place);
             calls.into_iter().for_each(|call| self.send(arrival.node, call));
         } else {
             let waiting = PendingRequest {
                 arrival,
                 life: node.lives,
-                dues: Rc::clone(&dues),
+                client_charges: Rc::clone(&client_charges),
                 reserved: asked.reserved,
-                unheard: asked.groups.len(),
+                undecided: asked.groups.len(),
                 groups: asked.groups,
                 is_refused: false,
                 failed: SmallVec::new(),
@@ -117,10 +118,10 @@ impl Simulation<'_> {
         for call in asked.calls {
             self.send(arrival.node, call);
         }
-        self.hear();
+        self.deliver_verdicts();
     }
 
-    fn decide(&mut self, arrival: &Arrival, dues: &[ClientCharge], admitted: bool) {
+    fn decide(&mut self, arrival: &Arrival, client_charges: &[ClientCharge], admitted: bool) {
         let tally = &mut self.found.tally;
         if admitted {
             tally.admitted += 1;
@@ -128,9 +129,9 @@ impl Simulation<'_> {
             tally.refused += 1;
             self.refused_by_client[arrival.client as usize] += 1;
         }
-        for due in dues.iter().filter(|due| due.charge.enforced) {
+        for client_charge in client_charges.iter().filter(|client_charge| client_charge.charge.enforced) {
             self.found.ledger.note(LedgerEntry {
-                key: due.state,
+                key: client_charge.state,
                 node: arrival.node,
                 admitted,
                 cost: arrival.cost,
@@ -141,13 +142,13 @@ impl Simulation<'_> {
     }
 
     /// Hands on what was said to those who wait.
-    pub(super) fn hear(&mut self) {
+    pub(super) fn deliver_verdicts(&mut self) {
         loop {
-            let heard = std::mem::take(&mut *self.heard.borrow_mut());
-            if heard.is_empty() {
+            let inbox = std::mem::take(&mut *self.inbox.borrow_mut());
+            if inbox.is_empty() {
                 return;
             }
-            for (request, group, verdict) in heard {
+            for (request, group, verdict) in inbox {
                 self.note_verdict(request, group, verdict);
             }
         }
@@ -155,12 +156,12 @@ impl Simulation<'_> {
 
     fn note_verdict(&mut self, request: u64, group: usize, verdict: Verdict) {
         let Some(waiting) = self.waiting.get_mut(&request) else { return };
-        waiting.unheard -= 1;
+        waiting.undecided -= 1;
         match verdict {
             Verdict::Served { steps, reserved } => {
                 let charges = waiting.groups[group].iter().zip(&steps);
                 let refused = |(index, step): (&usize, &tollgate_core::algorithm::LimitStep)| {
-                    waiting.dues[*index].charge.enforced && !step.admitted
+                    waiting.client_charges[*index].charge.enforced && !step.admitted
                 };
                 waiting.is_refused |= { charges }.any(refused);
                 let reserved = waiting.groups[group].iter().zip(reserved);
@@ -168,30 +169,31 @@ impl Simulation<'_> {
             }
             Verdict::Failed => waiting.failed.push(group),
         }
-        if waiting.unheard == 0
+        if waiting.undecided == 0
             && let Some(waiting) = self.waiting.remove(&request)
         {
-            self.settle(waiting);
+            self.resolve(waiting);
         }
     }
 
     /// All verdicts are in.
-    fn settle(&mut self, waiting: PendingRequest) {
-        let dues = Rc::clone(&waiting.dues);
+    fn resolve(&mut self, waiting: PendingRequest) {
+        let client_charges = Rc::clone(&waiting.client_charges);
         let failed = waiting.failed.iter().flat_map(|group| &waiting.groups[*group]);
         // A share of the limit is not simulated: who would limit by itself refuses.
-        let mut failed = failed.map(|index| &dues[*index]).filter(|due| due.charge.enforced);
-        let is_denied = failed.any(|due| due.on_failure != OnStoreFailure::Allow);
+        let mut failed =
+            failed.map(|index| &client_charges[*index]).filter(|client_charge| client_charge.charge.enforced);
+        let is_denied = failed.any(|client_charge| client_charge.on_failure != OnStoreFailure::Allow);
         let admitted = !waiting.is_refused && !is_denied;
         let node = &self.nodes[usize::from(waiting.arrival.node)];
-        let charged: Charges = dues.iter().map(|due| due.charge).collect();
+        let charged: Charges = client_charges.iter().map(|client_charge| client_charge.charge).collect();
         let passed = if admitted { Passed::Yes } else { Passed::No };
-        let place = |index: usize| Some(dues[index].place.clone());
+        let place = |index: usize| Some(client_charges[index].place.clone());
         let clock_us = node.clock(self.now_us);
-        let calls = node.book.resolve(&charged, &waiting.reserved, passed, clock_us, place);
+        let calls = node.leases.resolve(&charged, &waiting.reserved, passed, clock_us, place);
         calls.into_iter().for_each(|call| self.send(waiting.arrival.node, call));
         if waiting.failed.is_empty() || waiting.is_refused {
-            self.decide(&waiting.arrival, &dues, admitted);
+            self.decide(&waiting.arrival, &client_charges, admitted);
         } else {
             let Tally { degraded, admitted: passed, refused, .. } = &mut self.found.tally;
             *degraded += 1;

@@ -23,7 +23,7 @@ const IDLE_GAPS: u64 = 4;
 /// but not later than this.
 const LONGEST_IDLE_US: u64 = 700_000;
 /// A client sends more than its limit as long as its last refusal is not older.
-const HAMMERED_US: u64 = 250_000;
+const OVER_LIMIT_US: u64 = 250_000;
 /// Of the time that a token lives, so much is left unused: clocks may run apart by a thousandth.
 const CLOCKS_APART: u64 = 1_000;
 
@@ -34,12 +34,12 @@ const CLOCKS_APART: u64 = 1_000;
 pub(super) struct Lease {
     /// When a request last came.
     pub(super) used_us: u64,
-    pub(super) pace: RequestRate,
+    pub(super) rate: RequestRate,
     /// The number of the rules, and the place in them, at which `meter` was last seen: while they are the same,
     /// it is.
-    pub(super) known_as: (u32, usize),
+    pub(super) seen_in: (u32, usize),
     pub(super) credit: Credit,
-    pub(super) memory: Option<LastReply>,
+    pub(super) last_reply: Option<LastReply>,
     /// When the store was last asked.
     pub(super) asked_us: u64,
     /// When a request was last refused.
@@ -49,7 +49,7 @@ pub(super) struct Lease {
     /// Whether the next tick has to look at it.
     pub(super) is_busy: bool,
     /// Where the state stands; known since it was first asked for.
-    pub(super) place: Option<(Arc<str>, u64, StateField)>,
+    pub(super) address: Option<(Arc<str>, u64, StateField)>,
     pub(super) timing: LeasePace,
     pub(super) meter: Meter,
 }
@@ -108,15 +108,15 @@ impl Lease {
     pub(super) fn new(meter: &Meter, timing: LeasePace, now_us: u64) -> Self {
         Self {
             used_us: now_us,
-            pace: RequestRate::default(),
-            known_as: (0, 0),
+            rate: RequestRate::default(),
+            seen_in: (0, 0),
             credit: Credit::default(),
-            memory: None,
+            last_reply: None,
             asked_us: 0,
             refused_us: 0,
             refused_until_us: 0,
             is_busy: false,
-            place: None,
+            address: None,
             timing,
             meter: *meter,
         }
@@ -125,13 +125,13 @@ impl Lease {
     /// The numbers of the limit are now `meter`: what was believed under others is void, and what is in hand goes
     /// back. Windows of another length have other numbers, so that their credit has no place to go back to.
     pub(super) fn adopt(&mut self, meter: &Meter) {
-        if counts_epochs_alike(&self.meter, meter) {
+        if have_same_epochs(&self.meter, meter) {
             self.credit.give_back(u64::MAX);
         } else {
             self.credit = Credit::default();
         }
         self.meter = *meter;
-        self.memory = None;
+        self.last_reply = None;
         self.refused_until_us = 0;
     }
 
@@ -148,9 +148,9 @@ impl Lease {
         if left >= cost {
             return LocalStep::Spend(self.admitted(meter, left - cost, now_us));
         }
-        let recalled = match &self.memory {
+        let recalled = match &self.last_reply {
             // With something in hand, the store and it together may be enough.
-            Some(memory) if left == 0 => memory.recall(meter, cost, now_us),
+            Some(reply) if left == 0 => reply.recall(meter, cost, now_us),
             _ => RecalledVerdict::Unknown,
         };
         let gate_us = (self.asked_us + self.gate_us(settings)).saturating_sub(now_us);
@@ -158,7 +158,7 @@ impl Lease {
             RecalledVerdict::Unknown => return LocalStep::Ask,
             RecalledVerdict::Refused(step) => step,
             RecalledVerdict::WasRefused(mut step)
-                if self.is_hammered(now_us) && gate_us > 0 && !self.has_waited(now_us) =>
+                if self.is_over_limit(now_us) && gate_us > 0 && !self.has_waited(now_us) =>
             {
                 step.retry_after_us = 0;
                 step
@@ -173,7 +173,7 @@ impl Lease {
     /// The refusal of a request of `cost` that the store cannot be asked about, if the store refused it before and
     /// its retry time has not come.
     pub(super) fn recall_refusal(&self, cost: u32, now_us: u64) -> Option<LimitStep> {
-        match self.memory.as_ref()?.recall_at_any_age(&self.meter, cost, now_us) {
+        match self.last_reply.as_ref()?.recall_at_any_age(&self.meter, cost, now_us) {
             RecalledVerdict::Refused(step) => Some(step),
             RecalledVerdict::WasRefused(_) | RecalledVerdict::Unknown => None,
         }
@@ -193,15 +193,15 @@ impl Lease {
     /// In how many microseconds the store is asked again at the earliest, if the client sends more than its limit at
     /// present; one that is refused for the first time in a while is asked about when it has waited as it was told.
     pub(super) fn next_call_us(&self, now_us: u64, settings: &LeaseSettings) -> u64 {
-        match self.is_hammered(now_us) {
+        match self.is_over_limit(now_us) {
             true => (self.asked_us + self.gate_us(settings)).saturating_sub(now_us),
             false => 0,
         }
     }
 
     /// Whether the client sends more than its limit at present.
-    fn is_hammered(&self, now_us: u64) -> bool {
-        self.refused_us > 0 && now_us.saturating_sub(self.refused_us) < HAMMERED_US
+    fn is_over_limit(&self, now_us: u64) -> bool {
+        self.refused_us > 0 && now_us.saturating_sub(self.refused_us) < OVER_LIMIT_US
     }
 
     /// How long after a call the next may come while the client sends more than its limit. Shorter where the limit
@@ -212,8 +212,8 @@ impl Lease {
 
     /// How an admitted request stands with `left` in hand.
     fn admitted(&self, meter: &Meter, left: u32, now_us: u64) -> LimitStep {
-        let (at_store, reset_after_us) = match &self.memory {
-            Some(memory) => memory.look(meter, now_us),
+        let (at_store, reset_after_us) = match &self.last_reply {
+            Some(reply) => reply.look(meter, now_us),
             None => (0, 0),
         };
         let remaining = at_store.saturating_add(left).min(meter.quota());
@@ -223,13 +223,13 @@ impl Lease {
     /// What to take ahead: what the client's pace at this node needs within the horizon. All nodes together hold at
     /// most a hundredth of the capacity, and a node leaves half of that to the others.
     pub(super) fn prefetch(&self, nodes: u32, now_us: u64, settings: &LeaseSettings) -> Prefetch {
-        let per_second = self.pace.per_second(now_us);
+        let per_second = self.rate.per_second(now_us);
         let needed = |us: u64| {
             let tokens = (u128::from(per_second) * u128::from(us)).div_ceil(1_000_000);
             u32::try_from(tokens).unwrap_or(u32::MAX)
         };
         let lent_limit = self.meter.quota() / PART_IN_HAND;
-        if self.is_hammered(now_us) {
+        if self.is_over_limit(now_us) {
             // The bucket is empty but for what came in since the last call, and the client takes all it gets: one
             // call in a while takes it all.
             let gate_us = self.gate_us(settings);
@@ -245,7 +245,7 @@ impl Lease {
             true => most.min(self.negligible(nodes)),
             false => most,
         };
-        let store_us = self.memory.as_ref().map_or(0, |memory| memory.store_us(now_us));
+        let store_us = self.last_reply.as_ref().map_or(0, |reply| reply.store_us(now_us));
         let horizon_us = self.timing.horizon_us().min(self.meter.credit_lifetime_us(store_us));
         Prefetch { want: needed(horizon_us).min(most), share: nodes.saturating_mul(4), lent_limit }
     }
@@ -265,20 +265,20 @@ impl Lease {
     /// its pace lets expect, and for less than a second.
     fn is_idle(&self, now_us: u64) -> bool {
         let interval_us = IDLE_INTERVALS * self.timing.interval_us();
-        let gap_us = IDLE_GAPS * 1_000_000 / self.pace.per_second(self.used_us).max(1);
+        let gap_us = IDLE_GAPS * 1_000_000 / self.rate.per_second(self.used_us).max(1);
         let idle_us = gap_us.min(LONGEST_IDLE_US).max(interval_us);
         self.used_us + idle_us <= now_us
     }
 
     /// Whether the bucket is full but for what is lent, so that its refill waits.
     fn refill_waits(&self, now_us: u64) -> bool {
-        let missing = self.memory.as_ref().and_then(|memory| memory.missing(&self.meter, now_us));
+        let missing = self.last_reply.as_ref().and_then(|reply| reply.missing(&self.meter, now_us));
         missing.is_none_or(|missing| missing == 0)
     }
 
     /// Whether a call has to be made just to report. What was spent is reported with the next question; without one,
     /// only if the refill waits for more than this node's part of what nodes may hold.
-    pub(super) fn has_news(&self, nodes: u32, now_us: u64) -> bool {
+    pub(super) fn must_report(&self, nodes: u32, now_us: u64) -> bool {
         let is_quiet = self.used_us + self.timing.interval_us() <= now_us;
         self.credit.has_returns()
             || (is_quiet
@@ -293,7 +293,7 @@ impl Lease {
     }
 
     /// Returns what is idle or about to expire, unless it is negligible.
-    pub(super) fn let_go(&mut self, nodes: u32, now_us: u64) {
+    pub(super) fn return_unused(&mut self, nodes: u32, now_us: u64) {
         // What expires before the next tick but one goes back while there is time.
         let expires_us = match self.is_idle(now_us) {
             true => u64::MAX,
@@ -301,13 +301,13 @@ impl Lease {
         };
         if self.credit.has_left(expires_us) && self.credit.left(now_us) > self.negligible(nodes) {
             self.credit.give_back(expires_us);
-            self.memory = None;
+            self.last_reply = None;
         }
     }
 }
 
 /// Whether tokens taken under one of the two can be told apart under the other.
-pub(super) fn counts_epochs_alike(one: &Meter, other: &Meter) -> bool {
+pub(super) fn have_same_epochs(one: &Meter, other: &Meter) -> bool {
     match (one.window(), other.window()) {
         (None, None) => one.bucket().is_some() && other.bucket().is_some(),
         (Some(one), Some(other)) => one.span_us() == other.span_us(),

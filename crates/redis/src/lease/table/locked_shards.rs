@@ -30,16 +30,16 @@ pub(super) fn refused(charges: &[OwnedCharge], locals: &LocalSteps) -> Option<St
 
 impl<'b, W> LockedShards<'b, W> {
     /// Locks the pages of all charges, in order.
-    pub(super) fn lock(pages: &'b [Mutex<LeaseShard<W>>], charges: &[OwnedCharge]) -> Self {
+    pub(super) fn lock(shards: &'b [Mutex<LeaseShard<W>>], charges: &[OwnedCharge]) -> Self {
         let mut order: SmallVec<[usize; 8]> = charges.iter().map(|charge| shard_of(charge.client)).collect();
         order.sort_unstable();
         order.dedup();
-        Self { held: order.into_iter().map(|index| (index, pages[index].lock())).collect() }
+        Self { held: order.into_iter().map(|index| (index, shards[index].lock())).collect() }
     }
 
     /// The only page of a request, which is locked already.
-    pub(super) fn of_one(client: u64, page: MutexGuard<'b, LeaseShard<W>>) -> Self {
-        Self { held: SmallVec::from_iter([(shard_of(client), page)]) }
+    pub(super) fn of_one(client: u64, shard: MutexGuard<'b, LeaseShard<W>>) -> Self {
+        Self { held: SmallVec::from_iter([(shard_of(client), shard)]) }
     }
 
     pub(super) fn look(

@@ -15,12 +15,12 @@ pub(super) struct PendingGroup<W> {
     /// The requests that wait for the next call.
     pub(super) queue: Vec<QueuedRequest<W>>,
     /// Whether a call is under way.
-    pub(super) is_out: bool,
+    pub(super) has_call: bool,
 }
 
 impl<W> PendingGroup<W> {
     pub(super) fn new(key: Arc<str>, charges: Arc<[OwnedCharge]>, fields: SmallVec<[StateField; 2]>) -> Self {
-        Self { key, charges, fields, queue: Vec::new(), is_out: false }
+        Self { key, charges, fields, queue: Vec::new(), has_call: false }
     }
 }
 

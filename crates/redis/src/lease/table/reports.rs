@@ -23,8 +23,8 @@ pub(super) struct ReportBatch {
 
 impl ReportBatch {
     pub(super) fn add(&mut self, key: u64, lease: &mut Lease, now_us: u64) {
-        let reports = worth_telling(lease.credit.reports(now_us), &lease.meter);
-        let (false, Some((client_key, client, field))) = (reports.is_empty(), &lease.place) else { return };
+        let reports = needed_reports(lease.credit.reports(now_us), &lease.meter);
+        let (false, Some((client_key, client, field))) = (reports.is_empty(), &lease.address) else { return };
         let charge = OwnedCharge {
             id: LimitId::NONE,
             key,
@@ -38,7 +38,7 @@ impl ReportBatch {
         };
         let (_, charges) =
             self.by_client.entry(*client).or_insert_with(|| (Arc::clone(client_key), Vec::new()));
-        charges.push((charge, report_ask(lease.meter, *field, reports)));
+        charges.push((charge, report_call(lease.meter, *field, reports)));
     }
 
     pub(super) fn into_calls<W>(self, now_us: u64) -> Vec<StoreCall<W>> {
@@ -72,11 +72,11 @@ impl<W> StoreCall<W> {
         reports: SmallVec<[LeaseReport; 2]>,
         now_us: u64,
     ) -> Option<Self> {
-        let reports = worth_telling(reports, &charge.meter);
+        let reports = needed_reports(reports, &charge.meter);
         if reports.is_empty() {
             return None;
         }
-        let ask = report_ask(charge.meter, place.field, reports);
+        let ask = report_call(charge.meter, place.field, reports);
         Some(Self {
             key: Arc::from(place.key),
             ask: ScriptCall { runs: SmallVec::new(), charges: SmallVec::from_iter([ask]) },
@@ -89,12 +89,12 @@ impl<W> StoreCall<W> {
     }
 }
 
-fn report_ask(meter: Meter, field: StateField, reports: SmallVec<[LeaseReport; 2]>) -> ChargeCall {
+fn report_call(meter: Meter, field: StateField, reports: SmallVec<[LeaseReport; 2]>) -> ChargeCall {
     ChargeCall { meter, field, enforced: true, as_lent: false, prefetch: Prefetch::NONE, reports }
 }
 
 /// What was spent in a window counts in it anyway; only buckets have to be told.
-pub(super) fn worth_telling(
+pub(super) fn needed_reports(
     mut reports: SmallVec<[LeaseReport; 2]>,
     meter: &Meter,
 ) -> SmallVec<[LeaseReport; 2]> {

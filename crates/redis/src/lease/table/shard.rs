@@ -30,7 +30,7 @@ pub(super) struct LeaseShard<W> {
     busy: TickSchedule,
     /// When those that nobody uses are looked for again.
     sweep_us: u64,
-    flights: ByKey<PendingGroup<W>>,
+    pending: ByKey<PendingGroup<W>>,
     most_leases: usize,
 }
 
@@ -40,12 +40,12 @@ impl<W> LeaseShard<W> {
             leases: ByKey::default(),
             busy: TickSchedule::default(),
             sweep_us: 0,
-            flights: ByKey::default(),
+            pending: ByKey::default(),
             most_leases,
         }
     }
 
-    pub(super) fn leases(&self) -> usize {
+    pub(super) fn lease_count(&self) -> usize {
         self.leases.len()
     }
 
@@ -58,7 +58,7 @@ impl<W> LeaseShard<W> {
         now_us: u64,
         settings: &LeaseSettings,
     ) -> LocalStep {
-        let Some(lease) = self.asked_for(charge, cost, rules, now_us, settings) else {
+        let Some(lease) = self.lease_for(charge, cost, rules, now_us, settings) else {
             return LocalStep::Ask;
         };
         lease.look(&charge.meter, cost, now_us, settings)
@@ -74,7 +74,7 @@ impl<W> LeaseShard<W> {
         now_us: u64,
         settings: &LeaseSettings,
     ) -> LocalStep {
-        let Some(lease) = self.asked_for(charge, cost, rules, now_us, settings) else {
+        let Some(lease) = self.lease_for(charge, cost, rules, now_us, settings) else {
             return LocalStep::Ask;
         };
         let local = lease.look(&charge.meter, cost, now_us, settings);
@@ -86,7 +86,7 @@ impl<W> LeaseShard<W> {
 
     /// The lease that `charge` is about, if there is room for it.
     #[inline]
-    fn asked_for(
+    fn lease_for(
         &mut self,
         charge: &OwnedCharge,
         cost: u32,
@@ -102,12 +102,12 @@ impl<W> LeaseShard<W> {
             }
             Entry::Vacant(_) => return None,
         };
-        let known_as = (rules, charge.id.index());
-        if lease.known_as != known_as {
-            lease.known_as = known_as;
+        let seen_in = (rules, charge.id.index());
+        if lease.seen_in != seen_in {
+            lease.seen_in = seen_in;
             follow(&mut self.busy, lease, charge, settings);
         }
-        lease.pace.note(cost, now_us);
+        lease.rate.note(cost, now_us);
         lease.used_us = now_us;
         Some(lease)
     }
@@ -146,14 +146,14 @@ impl<W> LeaseShard<W> {
             // Nothing is kept as credit, and the store is told at once.
             lease.credit.give_back(u64::MAX);
             if passed == Passed::No {
-                lease.memory = None;
+                lease.last_reply = None;
             }
-            if let Some((key, _, field)) = &lease.place {
+            if let Some((key, _, field)) = &lease.address {
                 let place = StateAddress { key: key.to_string(), field: *field };
                 return StoreCall::report(charge, place, lease.credit.reports(now_us), now_us);
             }
         }
-        note_busy(&mut self.busy, charge.key, lease);
+        mark_busy(&mut self.busy, charge.key, lease);
         None
     }
 
@@ -176,12 +176,12 @@ fn follow(busy: &mut TickSchedule, lease: &mut Lease, charge: &OwnedCharge, sett
     lease.timing = timing;
     if lease.meter != charge.meter {
         lease.adopt(&charge.meter);
-        note_busy(busy, charge.key, lease);
+        mark_busy(busy, charge.key, lease);
     }
 }
 
 /// The next tick has to look at this one.
-fn note_busy(busy: &mut TickSchedule, key: u64, lease: &mut Lease) {
+fn mark_busy(busy: &mut TickSchedule, key: u64, lease: &mut Lease) {
     if !lease.is_busy {
         lease.is_busy = true;
         busy.join(key, lease.timing.interval_us());

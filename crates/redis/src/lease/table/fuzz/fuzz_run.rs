@@ -7,7 +7,8 @@ use super::LeaseFuzzCoverage;
 use super::choices::FuzzChoices;
 use super::grant_ledger::GrantLedger;
 use crate::lease::table::{
-    LeaseCheck, LeaseSettings, LeaseTable, PendingLeaseCheck, ReservedTokens, StoreCall, Verdict, Waiter,
+    Executed, LeaseCheck, LeaseSettings, LeaseTable, PendingLeaseCheck, ReservedTokens, StoreCall, Verdict,
+    Waiter,
 };
 use limits::{FuzzLimit, address};
 use smallvec::SmallVec;
@@ -40,7 +41,7 @@ struct FuzzWaiter {
 type FuzzVerdicts = Rc<RefCell<Vec<(usize, Verdict, bool)>>>;
 
 impl Waiter for FuzzWaiter {
-    fn hear(mut self, verdict: Verdict) -> bool {
+    fn deliver(mut self, verdict: Verdict) -> bool {
         self.has_heard = true;
         let is_received = !self.is_gone.get();
         self.told.borrow_mut().push((self.id, verdict, is_received));
@@ -78,14 +79,14 @@ impl FuzzRequest {
 struct WaiterPosition {
     request: usize,
     group: usize,
-    flight: (u32, Vec<u64>),
+    group_key: (u32, Vec<u64>),
     has_heard: bool,
 }
 
 pub(super) struct FuzzRun<'b> {
     choices: FuzzChoices<'b>,
     met: &'b LeaseFuzzCoverage,
-    book: LeaseTable<FuzzWaiter>,
+    table: LeaseTable<FuzzWaiter>,
     store: VirtualStore<u64>,
     now_us: u64,
     /// How far the store's clock is ahead of where it began.
@@ -109,7 +110,7 @@ impl<'b> FuzzRun<'b> {
         Self {
             choices,
             met,
-            book: LeaseTable::new(LeaseSettings::default()),
+            table: LeaseTable::new(LeaseSettings::default()),
             store: VirtualStore::default(),
             now_us: SECOND_US,
             offset_us: 0,
@@ -150,10 +151,10 @@ impl<'b> FuzzRun<'b> {
                     let most_us = [SECOND_US, 10 * SECOND_US, DAY_US][self.choices.below(3)];
                     self.offset_us += most_us as i64 - self.choices.up_to(2 * most_us) as i64;
                 }
-                3 => self.book.set_nodes(self.choices.byte().into()),
+                3 => self.table.set_nodes(self.choices.byte().into()),
                 _ => {
                     let mut calls = Vec::new();
-                    self.book.return_all(self.now_us, |call| calls.push(call));
+                    self.table.return_all(self.now_us, |call| calls.push(call));
                     calls.into_iter().for_each(|call| self.send(call));
                 }
             },
@@ -170,7 +171,7 @@ impl<'b> FuzzRun<'b> {
 
     fn tick(&mut self) {
         let mut calls = Vec::new();
-        self.book.tick(self.now_us, |call| calls.push(call));
+        self.table.tick(self.now_us, |call| calls.push(call));
         calls.into_iter().for_each(|call| self.send(call));
     }
 
@@ -203,7 +204,7 @@ impl<'b> FuzzRun<'b> {
             FuzzWaiter { id: first + made - 1, is_gone, told, has_heard: false }
         };
         let place = |index: usize| Some(address(&dues[index]));
-        match self.book.check(&dues, cost, self.rules, self.now_us, place, seat) {
+        match self.table.check(&dues, cost, self.rules, self.now_us, place, seat) {
             LeaseCheck::Decided(steps) => {
                 assert_eq!(made, 0, "nothing is asked");
                 LeaseFuzzCoverage::note(&self.met.decided);
@@ -240,8 +241,13 @@ impl<'b> FuzzRun<'b> {
         }
         let groups: Vec<Vec<usize>> = groups.into_iter().map(SmallVec::into_vec).collect();
         for (group, indices) in groups.iter().enumerate() {
-            let flight = (self.rules, indices.iter().map(|index| dues[*index].key).collect());
-            self.seats.push(WaiterPosition { request: self.requests.len(), group, flight, has_heard: false });
+            let group_key = (self.rules, indices.iter().map(|index| dues[*index].key).collect());
+            self.seats.push(WaiterPosition {
+                request: self.requests.len(),
+                group,
+                group_key,
+                has_heard: false,
+            });
         }
         if groups.len() > 1 {
             LeaseFuzzCoverage::note(&self.met.tentative);
@@ -280,7 +286,7 @@ impl<'b> FuzzRun<'b> {
     }
 
     /// A waiter has been told `verdict`, and `is_received` unless its request was given up.
-    fn hear(&mut self, id: usize, verdict: Verdict, is_received: bool) {
+    fn deliver(&mut self, id: usize, verdict: Verdict, is_received: bool) {
         let WaiterPosition { request: number, group, has_heard, .. } = &mut self.seats[id];
         assert!(!std::mem::replace(has_heard, true), "a second verdict");
         let (number, group) = (*number, *group);
@@ -339,7 +345,7 @@ impl<'b> FuzzRun<'b> {
             let is_asked = groups.len() > 1 && groups.iter().any(|group| group.contains(&index));
             is_asked.then(|| address(&dues[index]))
         };
-        let calls = self.book.resolve(&dues, &reserved, passed, self.now_us, place);
+        let calls = self.table.resolve(&dues, &reserved, passed, self.now_us, place);
         calls.into_iter().for_each(|call| self.send(call));
     }
 
@@ -356,19 +362,18 @@ impl<'b> FuzzRun<'b> {
     }
 
     fn assert_sound(&mut self) {
-        let (mut leases, mut flights, mut queued) = (0, 0, 0);
+        let (mut leases, mut groups, mut queued) = (0, 0, 0);
         for client in FuzzLimit::clients() {
-            let audit = self.book.page(client).lock().audit();
+            let audit = self.table.shard(client).lock().audit();
             assert_eq!(audit.busy.0, audit.busy.1, "leases that a tick has to look at");
-            (leases, flights, queued) =
-                (leases + audit.leases, flights + audit.flights, queued + audit.queued);
+            (leases, groups, queued) = (leases + audit.leases, groups + audit.groups, queued + audit.queued);
             for (key, held) in audit.held {
                 self.ledger(key).assert_covers(held);
             }
         }
         assert!(leases <= self.limits.len());
         let waited_for = self.out.iter().map(|call| call.waiters().count());
-        assert_eq!(waited_for.clone().filter(|count| *count > 0).count(), flights, "a call for each flight");
+        assert_eq!(waited_for.clone().filter(|count| *count > 0).count(), groups, "a call for each group");
         assert_eq!(waited_for.sum::<usize>() + queued, self.unheard, "some waiter is nowhere");
     }
 
@@ -378,12 +383,12 @@ impl<'b> FuzzRun<'b> {
             for _ in 0..self.out.len() {
                 // The first time, reports come back.
                 let call = self.out.remove(0);
-                self.fail(call, round > 0);
+                self.fail(call, if round > 0 { Executed::Maybe } else { Executed::No });
                 self.assert_sound();
             }
             self.now_us += 100 * DAY_US;
             self.tick();
         }
-        assert_eq!((self.unheard, self.out.len(), self.book.leases()), (0, 0, 0), "something is left");
+        assert_eq!((self.unheard, self.out.len(), self.table.lease_count()), (0, 0, 0), "something is left");
     }
 }

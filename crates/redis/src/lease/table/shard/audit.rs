@@ -8,7 +8,7 @@ pub(in crate::lease::table) struct LeaseShardAudit {
     pub(in crate::lease::table) leases: usize,
     /// Leases that a tick has to look at, and how many it would.
     pub(in crate::lease::table) busy: (usize, usize),
-    pub(in crate::lease::table) flights: usize,
+    pub(in crate::lease::table) groups: usize,
     /// Requests behind calls.
     pub(in crate::lease::table) queued: usize,
     /// By key: tokens that can be spent or are yet to be returned.
@@ -20,8 +20,8 @@ impl<W> LeaseShard<W> {
         LeaseShardAudit {
             leases: self.leases.len(),
             busy: (self.leases.values().filter(|lease| lease.is_busy).count(), self.busy.keys()),
-            flights: self.flights.len(),
-            queued: self.flights.values().map(|flight| flight.queue.len()).sum(),
+            groups: self.pending.len(),
+            queued: self.pending.values().map(|pending| pending.queue.len()).sum(),
             held: self.leases.iter().map(|(key, lease)| (*key, lease.credit.held())).collect(),
         }
     }

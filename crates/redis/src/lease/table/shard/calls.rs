@@ -2,7 +2,7 @@
 
 use super::LeaseShard;
 use crate::lease::table::pending_group::{PendingGroup, QueuedRequest, TakeMode};
-use crate::lease::table::reports::worth_telling;
+use crate::lease::table::reports::needed_reports;
 use crate::lease::table::{CallWaiter, LeaseSettings, StoreCall};
 use smallvec::SmallVec;
 use std::collections::hash_map::Entry;
@@ -20,19 +20,19 @@ impl<W> LeaseShard<W> {
         new_group: impl FnOnce() -> Option<PendingGroup<W>>,
         request: QueuedRequest<W>,
     ) -> Result<(), QueuedRequest<W>> {
-        let flight = match self.flights.entry(group) {
-            Entry::Occupied(flight) => flight.into_mut(),
+        let pending = match self.pending.entry(group) {
+            Entry::Occupied(pending) => pending.into_mut(),
             Entry::Vacant(free) => match new_group() {
-                Some(flight) => free.insert(flight),
+                Some(pending) => free.insert(pending),
                 None => return Err(request),
             },
         };
-        flight.queue.push(request);
+        pending.queue.push(request);
         Ok(())
     }
 
     /// The next call of a flight, if a request waits and no call is under way.
-    pub(in crate::lease::table) fn depart(
+    pub(in crate::lease::table) fn next_call(
         &mut self,
         client: u64,
         group: u64,
@@ -40,36 +40,36 @@ impl<W> LeaseShard<W> {
         nodes: u32,
         settings: &LeaseSettings,
     ) -> Option<StoreCall<W>> {
-        let flight = self.flights.get_mut(&group)?;
-        if flight.is_out {
+        let pending = self.pending.get_mut(&group)?;
+        if pending.has_call {
             return None;
         }
-        if flight.queue.is_empty() {
-            self.flights.remove(&group);
+        if pending.queue.is_empty() {
+            self.pending.remove(&group);
             return None;
         }
-        flight.is_out = true;
+        pending.has_call = true;
         let mut runs: SmallVec<[RequestRun; 2]> = SmallVec::new();
-        let mut aboard = 0;
-        for QueuedRequest { cost, .. } in &flight.queue {
+        let mut count = 0;
+        for QueuedRequest { cost, .. } in &pending.queue {
             let is_full = runs.len() == MOST_PARTS;
             match runs.last_mut() {
                 Some(run) if run.cost == *cost => run.repeats += 1,
                 _ if is_full => break,
                 _ => runs.push(RequestRun { repeats: 1, cost: *cost }),
             }
-            aboard += 1;
+            count += 1;
         }
-        let queued = flight.queue.drain(..aboard);
+        let queued = pending.queue.drain(..count);
         let waiters: Vec<CallWaiter<W>> = queued
             .map(|QueuedRequest { cost, take, waiter }| CallWaiter { cost, take, waiter: Some(waiter) })
             .collect();
         // One that may be undone makes all of them lent: the others are reported as spent later.
         let as_lent = waiters.iter().any(|waiting| waiting.take == TakeMode::Tentative);
-        let (key, charges) = (Arc::clone(&flight.key), Arc::clone(&flight.charges));
-        let fields = flight.fields.clone();
+        let (key, charges) = (Arc::clone(&pending.key), Arc::clone(&pending.charges));
+        let fields = pending.fields.clone();
         let asks = charges.iter().zip(fields).map(|(charge, field)| {
-            let ask = self.charge_ask(charge, field, &key, client, now_us, nodes, settings);
+            let ask = self.charge_call(charge, field, &key, client, now_us, nodes, settings);
             ChargeCall { as_lent, ..ask }
         });
         let ask = ScriptCall { runs, charges: asks.collect() };
@@ -78,7 +78,7 @@ impl<W> LeaseShard<W> {
 
     /// What is asked of one limit. What is left in hand was not enough: it goes back with the same call.
     #[expect(clippy::too_many_arguments, reason = "a charge, its address, and what a prefetch depends on")]
-    fn charge_ask(
+    fn charge_call(
         &mut self,
         charge: &OwnedCharge,
         field: StateField,
@@ -101,16 +101,16 @@ impl<W> LeaseShard<W> {
                 ask.prefetch = lease.prefetch(nodes, now_us, settings);
             }
             lease.credit.give_back(u64::MAX);
-            ask.reports = worth_telling(lease.credit.reports(now_us), &lease.meter);
+            ask.reports = needed_reports(lease.credit.reports(now_us), &lease.meter);
             lease.asked_us = now_us;
-            lease.place.get_or_insert_with(|| (Arc::clone(key), client, field));
+            lease.address.get_or_insert_with(|| (Arc::clone(key), client, field));
         }
         ask
     }
 
     /// The waiters in the queue of a flight, which ends.
-    pub(in crate::lease::table) fn disband(&mut self, group: u64) -> Vec<W> {
-        let flight = self.flights.remove(&group);
-        flight.map_or(Vec::new(), |flight| flight.queue.into_iter().map(|queued| queued.waiter).collect())
+    pub(in crate::lease::table) fn remove_group(&mut self, group: u64) -> Vec<W> {
+        let pending = self.pending.remove(&group);
+        pending.map_or(Vec::new(), |pending| pending.queue.into_iter().map(|queued| queued.waiter).collect())
     }
 }

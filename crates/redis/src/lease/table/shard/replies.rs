@@ -1,9 +1,9 @@
 //! Answers of the store: what it lends and says is kept, and the waiters receive their verdicts.
 
-use super::{LeaseShard, note_busy};
+use super::{LeaseShard, mark_busy};
 use crate::lease::credit::Reservation;
 use crate::lease::last_reply::LastReply;
-use crate::lease::table::lease::{Lease, LocalStep, counts_epochs_alike};
+use crate::lease::table::lease::{Lease, LocalStep, have_same_epochs};
 use crate::lease::table::pending_group::{QueuedRequest, TakeMode};
 use crate::lease::table::{CallWaiter, LeaseSettings, StoreCall, Verdict, Waiter};
 use smallvec::SmallVec;
@@ -44,7 +44,7 @@ fn epoch_of(item: &OwnedCharge, charge: &ChargeReply, answer: &ScriptReply) -> u
 
 impl<W> LeaseShard<W> {
     /// Keeps what `answer` lends, and what it says.
-    pub(in crate::lease::table) fn take_in(
+    pub(in crate::lease::table) fn apply_reply(
         &mut self,
         call: &StoreCall<W>,
         answer: &ScriptReply,
@@ -57,21 +57,21 @@ impl<W> LeaseShard<W> {
             let deadline_us = Lease::deadline_us(&item.meter, call.sent_us, answer.now_us);
             if lease.meter != item.meter {
                 // The rule has changed meanwhile.
-                if counts_epochs_alike(&lease.meter, &item.meter) {
+                if have_same_epochs(&lease.meter, &item.meter) {
                     lease.credit.grant(epoch, charge.lent, deadline_us);
                     lease.credit.give_back(u64::MAX);
-                    note_busy(&mut self.busy, item.key, lease);
+                    mark_busy(&mut self.busy, item.key, lease);
                 }
                 continue;
             }
             lease.credit.grant(epoch, charge.lent, deadline_us);
-            if lease.memory.is_some_and(|memory| !memory.gives_way(answer.now_us, call.sent_us)) {
+            if lease.last_reply.is_some_and(|reply| !reply.is_replaced_by(answer.now_us, call.sent_us)) {
                 if charge.lent > 0 {
-                    note_busy(&mut self.busy, item.key, lease);
+                    mark_busy(&mut self.busy, item.key, lease);
                 }
                 continue;
             }
-            lease.memory = match &charge.state {
+            lease.last_reply = match &charge.state {
                 ReplyState::Stored(account) => {
                     Some(LastReply::of_account(*account, answer.now_us, call.sent_us))
                 }
@@ -86,17 +86,17 @@ impl<W> LeaseShard<W> {
                 }
             };
             if charge.lent > 0 && lease.is_due(nodes, now_us) {
-                note_busy(&mut self.busy, item.key, lease);
+                mark_busy(&mut self.busy, item.key, lease);
             }
         }
     }
 
     /// What was to be reported and never left.
-    pub(in crate::lease::table) fn take_back_reports(&mut self, call: &StoreCall<W>) {
+    pub(in crate::lease::table) fn restore_reports(&mut self, call: &StoreCall<W>) {
         for (item, ask) in call.charges.iter().zip(&call.ask.charges) {
             if let Some(lease) = self.leases.get_mut(&item.key) {
-                ask.reports.iter().for_each(|report| lease.credit.take_back(*report));
-                note_busy(&mut self.busy, item.key, lease);
+                ask.reports.iter().for_each(|report| lease.credit.restore_report(*report));
+                mark_busy(&mut self.busy, item.key, lease);
             }
         }
     }
@@ -123,7 +123,7 @@ impl<W> LeaseShard<W> {
         }
         if let Some(lease) = self.leases.get_mut(&item.key).filter(|lease| lease.meter == item.meter) {
             lease.credit.grant_spent(taken.epoch, cost, taken.deadline_us);
-            note_busy(&mut self.busy, item.key, lease);
+            mark_busy(&mut self.busy, item.key, lease);
         }
     }
 
@@ -135,8 +135,8 @@ impl<W> LeaseShard<W> {
                 true => lease.credit.grant(taken.epoch, cost, taken.deadline_us),
                 false => lease.credit.add(LeaseReport { epoch: taken.epoch, spent: 0, returned: cost }),
             }
-            lease.memory = None;
-            note_busy(&mut self.busy, item.key, lease);
+            lease.last_reply = None;
+            mark_busy(&mut self.busy, item.key, lease);
         }
     }
 }
@@ -176,7 +176,7 @@ impl<W: Waiter> LeaseShard<W> {
                 }
                 if !passes {
                     if let Some(waiter) = waiter {
-                        waiter.hear(Verdict::Served { steps, reserved: SmallVec::new() });
+                        waiter.deliver(Verdict::Served { steps, reserved: SmallVec::new() });
                     }
                     continue;
                 }
@@ -205,14 +205,14 @@ impl<W: Waiter> LeaseShard<W> {
                 for index in counted {
                     reserved[*index] = Some(self.reserve_taken(&items[*index], cost, taken[*index]));
                 }
-                if !waiter.hear(Verdict::Served { steps, reserved: reserved.clone() }) {
+                if !waiter.deliver(Verdict::Served { steps, reserved: reserved.clone() }) {
                     for (item, reservation) in items.iter().zip(reserved) {
                         self.free_reserved(item, reservation.unwrap_or_default());
                     }
                 }
                 return;
             }
-            Some(waiter) => waiter.hear(Verdict::Served { steps, reserved: SmallVec::new() }),
+            Some(waiter) => waiter.deliver(Verdict::Served { steps, reserved: SmallVec::new() }),
             // The failure policy let it pass, unless one of the limits denies.
             None => !items.iter().any(|item| item.enforced && item.denies_on_failure),
         };
@@ -233,8 +233,8 @@ impl<W: Waiter> LeaseShard<W> {
             if !item.leased {
                 lease.credit.give_back(u64::MAX);
             }
-            lease.memory = None;
-            note_busy(&mut self.busy, item.key, lease);
+            lease.last_reply = None;
+            mark_busy(&mut self.busy, item.key, lease);
         }
     }
 
@@ -275,10 +275,10 @@ impl<W: Waiter> LeaseShard<W> {
 
     /// After an answer: what it lent, or said, may be enough for the requests that came meanwhile.
     pub(in crate::lease::table) fn serve_queue(&mut self, group: u64, now_us: u64, settings: &LeaseSettings) {
-        let Some(flight) = self.flights.get_mut(&group) else { return };
-        flight.is_out = false;
-        let items = Arc::clone(&flight.charges);
-        let queue = std::mem::take(&mut flight.queue);
+        let Some(pending) = self.pending.get_mut(&group) else { return };
+        pending.has_call = false;
+        let items = Arc::clone(&pending.charges);
+        let queue = std::mem::take(&mut pending.queue);
         let mut still_waiting = Vec::new();
         for QueuedRequest { cost, take, waiter } in queue {
             let locals: SmallVec<[LocalStep; 2]> = items
@@ -307,7 +307,7 @@ impl<W: Waiter> LeaseShard<W> {
                 }));
             }
             let told = if take == TakeMode::Tentative { reserved.clone() } else { SmallVec::new() };
-            let was_heard = waiter.hear(Verdict::Served { steps, reserved: told });
+            let was_heard = waiter.deliver(Verdict::Served { steps, reserved: told });
             if was_heard && take == TakeMode::Tentative {
                 continue;
             }
@@ -323,8 +323,8 @@ impl<W: Waiter> LeaseShard<W> {
                 }
             }
         }
-        if let Some(flight) = self.flights.get_mut(&group) {
-            flight.queue = still_waiting;
+        if let Some(pending) = self.pending.get_mut(&group) {
+            pending.queue = still_waiting;
         }
     }
 }

@@ -23,8 +23,8 @@ impl<W> LeaseShard<W> {
         let leases = &mut self.leases;
         self.busy.walk(now_us, tick_us, |key| {
             let Some(lease) = leases.get_mut(&key) else { return false };
-            lease.let_go(nodes, now_us);
-            if lease.has_news(nodes, now_us) {
+            lease.return_unused(nodes, now_us);
+            if lease.must_report(nodes, now_us) {
                 reports.add(key, lease, now_us);
             }
             lease.is_busy = lease.is_due(nodes, now_us);
@@ -56,7 +56,7 @@ impl<W> LeaseShard<W> {
         let mut reports = ReportBatch::default();
         for (key, lease) in &mut self.leases {
             lease.credit.give_back(u64::MAX);
-            lease.memory = None;
+            lease.last_reply = None;
             reports.add(*key, lease, now_us);
         }
         reports.into_calls(now_us)

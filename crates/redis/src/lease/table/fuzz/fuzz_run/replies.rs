@@ -2,7 +2,7 @@
 
 use super::super::LeaseFuzzCoverage;
 use super::{FuzzRun, FuzzWaiter};
-use crate::lease::table::{StoreCall, Verdict};
+use crate::lease::table::{Executed, StoreCall, Verdict};
 use tollgate_core::script::ScriptReply;
 
 /// Answers that may be given again.
@@ -23,13 +23,13 @@ impl FuzzRun<'_> {
         let index = self.choices.below(self.out.len());
         let kind = self.choices.below(20);
         if kind == 0 {
-            return self.make_overdue(index);
+            return self.time_out_call(index);
         }
         let call = self.out.swap_remove(index);
         let (store_us, mut time_us) = (self.store_us(), self.store_us());
         let bytes = match kind {
-            1 => return self.fail(call, false),
-            2 => return self.fail(call, true),
+            1 => return self.fail(call, Executed::No),
+            2 => return self.fail(call, Executed::Maybe),
             3..=6 => {
                 let mut bytes = self.honest(&call);
                 let mut time = time_us.to_be_bytes()[1..].to_vec();
@@ -63,7 +63,7 @@ impl FuzzRun<'_> {
             }
             Err(_) => {
                 LeaseFuzzCoverage::note(&self.met.invalid);
-                self.fail(call, true);
+                self.fail(call, Executed::Maybe);
             }
         }
     }
@@ -79,25 +79,25 @@ impl FuzzRun<'_> {
         bytes
     }
 
-    fn make_overdue(&mut self, index: usize) {
+    fn time_out_call(&mut self, index: usize) {
         let waiters = self.waiters(&self.out[index]);
         if !waiters.is_empty() {
             LeaseFuzzCoverage::note(&self.met.late);
         }
-        self.book.overdue(&mut self.out[index]);
+        self.table.time_out(&mut self.out[index]);
         self.hear_failure(&waiters);
     }
 
     /// The call fails: its own waiters hear so, and those behind it, and no other.
-    pub(super) fn fail(&mut self, call: StoreCall<FuzzWaiter>, was_seen: bool) {
+    pub(super) fn fail(&mut self, call: StoreCall<FuzzWaiter>, executed: Executed) {
         let waiters = self.waiters(&call);
-        if !was_seen {
+        if executed == Executed::No {
             for (item, charge) in call.charges.iter().zip(&call.ask.charges) {
                 let returned = charge.reports.iter().map(|report| u64::from(report.returned)).sum();
                 self.ledger(item.key).put_back(returned);
             }
         }
-        self.book.failed(call, was_seen);
+        self.table.fail(call, executed);
         self.hear_failure(&waiters);
     }
 
@@ -111,8 +111,11 @@ impl FuzzRun<'_> {
         assert!(told.iter().zip(waiters).all(|((id, ..), waiter)| id == waiter));
         for (id, verdict, is_received) in told {
             assert_eq!(verdict, Verdict::Failed);
-            assert_eq!(self.seats[id].flight, self.seats[waiters[0]].flight, "a waiter of another flight");
-            self.hear(id, verdict, is_received);
+            assert_eq!(
+                self.seats[id].group_key, self.seats[waiters[0]].group_key,
+                "a waiter of another group"
+            );
+            self.deliver(id, verdict, is_received);
         }
     }
 
@@ -120,8 +123,8 @@ impl FuzzRun<'_> {
     fn accept(&mut self, call: StoreCall<FuzzWaiter>, answer: &ScriptReply) {
         self.note_grants(&call, answer);
         let expected = self.expect(&call, answer);
-        let flight = expected.first().map(|expected| self.seats[expected.id].flight.clone());
-        let next = self.book.answered(call, answer, self.now_us);
+        let group_key = expected.first().map(|expected| self.seats[expected.id].group_key.clone());
+        let next = self.table.apply_reply(call, answer, self.now_us);
         let told = std::mem::take(&mut *self.told.borrow_mut());
         assert!(told.len() >= expected.len(), "a waiter of the call has not heard");
         for (ExpectedVerdict { id, passes }, (told, verdict, _)) in expected.iter().zip(&told) {
@@ -131,8 +134,8 @@ impl FuzzRun<'_> {
             assert_eq!((told, is_passed), (id, *passes), "what a waiter is told is what the answer says");
         }
         for (id, verdict, is_received) in told {
-            assert_eq!(Some(&self.seats[id].flight), flight.as_ref(), "a waiter of another flight");
-            self.hear(id, verdict, is_received);
+            assert_eq!(Some(&self.seats[id].group_key), group_key.as_ref(), "a waiter of another group");
+            self.deliver(id, verdict, is_received);
         }
         next.into_iter().for_each(|call| self.send(call));
     }
