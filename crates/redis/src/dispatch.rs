@@ -194,7 +194,7 @@ async fn keep_draining(core: Weak<StoreCore>, shard: Arc<RedisShard>, queue: Arc
             Err(error) if error.is_panic() => {
                 tracing::error!(
                     shard = number,
-                    "the task that sends to a shard has panicked; it begins anew"
+                    "task that sends to a shard panicked; restarting it"
                 );
             }
             _ => return,

@@ -163,9 +163,9 @@ impl FleetMembership {
         if is_drifting != self.is_drifting.swap(is_drifting, Ordering::Relaxed) {
             let ms = drift_us / 1_000;
             if is_drifting {
-                tracing::warn!(drift_ms = ms, "this node's clock and the store's are far apart");
+                tracing::warn!(drift_ms = ms, "clock of this node differs from the clock of the store");
             } else {
-                tracing::info!(drift_ms = ms, "this node's clock and the store's agree again");
+                tracing::info!(drift_ms = ms, "clock of this node agrees with the clock of the store again");
             }
         }
     }
@@ -211,7 +211,7 @@ impl StoreCore {
         };
         let outcome = self.fleet.note_reply(shard, &answer, description, now_us);
         if outcome == HeartbeatOutcome::DataLost {
-            tracing::warn!(shard = shard.number(), "the store has lost its data; counts begin anew");
+            tracing::warn!(shard = shard.number(), "store has lost its data; all limits start full");
         }
         if outcome == HeartbeatOutcome::DataLost
             && let Some(description) = self.fleet.description_for(shard, now_us)
@@ -285,17 +285,17 @@ impl StoreCore {
             Some(ClockChange::Stepped(us)) => tracing::error!(
                 shard = number,
                 step_ms = us / 1_000,
-                "the clock of a shard has stepped; limits go on by the time that the nodes expect"
+                "clock of a shard has stepped; corrected to the time that the nodes expect"
             ),
             Some(ClockChange::Restored) => {
-                tracing::info!(shard = number, "the clock of a shard is not corrected any more");
+                tracing::info!(shard = number, "clock of a shard is no longer corrected");
             }
             Some(ClockChange::OwnClock(us)) => {
                 self.leases.drop_credit();
                 tracing::error!(
                     shard = number,
                     off_ms = us / 1_000,
-                    "this node's clock has stepped or stood still: the other nodes expect another time"
+                    "clock of this node has stepped or stopped; using the time of the other nodes"
                 );
             }
             None => {}
@@ -327,7 +327,7 @@ impl StoreCore {
             match self.list_nodes_at(&shard).await {
                 Ok(nodes) => by_id.extend(nodes.into_iter().map(|node| (node.id.clone(), node))),
                 Err(failure) => {
-                    tracing::debug!(shard = shard.number(), %failure, "a shard does not list its nodes")
+                    tracing::debug!(shard = shard.number(), %failure, "nodes of a shard cannot be listed")
                 }
             }
         }
@@ -361,14 +361,14 @@ impl StoreCore {
                 let addresses = StateAddresses::new(&self.settings.prefix, secret);
                 let known = self.addresses.load_full();
                 if known.as_ref().is_some_and(|known| !known.uses_secret(&secret)) {
-                    tracing::warn!("the fleet has another secret now; counts begin anew");
+                    tracing::warn!("fleet secret has changed; all limits start full");
                 }
                 if known.is_none_or(|known| !known.uses_secret(&secret)) {
                     self.addresses.store(Some(Arc::new(addresses)));
                 }
             }
-            Ok(None) => tracing::warn!("the fleet's secret in the store cannot be read"),
-            Err(failure) => tracing::debug!(%failure, "the fleet's secret was not looked at"),
+            Ok(None) => tracing::warn!("fleet secret in the store is malformed"),
+            Err(failure) => tracing::debug!(%failure, "fleet secret cannot be read"),
         }
     }
 
@@ -389,7 +389,7 @@ impl StoreCore {
                 let wait_ms = SECRET_PATIENCE.as_millis() as u64;
                 tracing::info!(
                     wait_ms,
-                    "the store is empty; waiting for a node that knows the fleet's secret"
+                    "store is empty; waiting for another node to restore the fleet secret"
                 );
             }
             tokio::time::sleep(SECRET_PAUSE).await;

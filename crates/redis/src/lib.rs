@@ -1,10 +1,44 @@
-//! The shared store: Redis or Valkey, standalone, with Sentinel, or as a Cluster.
+//! Shares the limits of [`tollgate_limiter`] between nodes through Redis or Valkey: standalone, with Sentinel, or as a Cluster.
 //!
-//! From the inside out: a [`connection`] is one connection, a [`shard`] is one primary with its [`breaker`],
-//! [`servers`] know which shard serves which key. A server passes the [`self_test`] first, which tries all
-//! [`permissions`] that are needed; later failures are counted and logged by [`errors`]. On top of them, the
-//! [`lease`]s decide what they can on this node, [`dispatch`] sends what they ask, many clients in one call ([`lane`]), and
-//! [`fleet`] counts the nodes that share the store; the [`census`] keeps that count on disk.
+//! Nodes with the same store enforce one limit together. A node takes tokens in advance ([`lease`]) and decides most checks
+//! without a call; no limit is exceeded, whichever node a request reaches. While the store is unavailable, the failure
+//! policy of each rule decides, and no decision waits longer than [`RedisSettings::timeout`].
+//!
+//! ```no_run
+//! use tollgate_limiter::{Clock, FailureSettings, Limiter, MemoryStore};
+//! use tollgate_redis::{RedisSettings, RedisStore};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let url = "redis://10.0.0.5:6379".parse()?;
+//! let store = RedisStore::open(&url, RedisSettings::default(), Clock::system()).await?;
+//! let limiter = Limiter::new(MemoryStore::new(64 << 20), Clock::system())
+//!     .sharing(store.shared_store(), FailureSettings::default());
+//! let loaded = tollgate_core::rules::load("rules.yaml", "rules: [{ id: api, limit: 100/min }]").unwrap();
+//! limiter.install(loaded.rules, loaded.lists);
+//! // Keep `store` as long as `limiter` is used. At shutdown, return the credit of this node:
+//! store.close().await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What matters
+//!
+//! | | |
+//! |---|---|
+//! | [`RedisStore`] | the store; [`RedisStore::shared_store`] is what a limiter takes |
+//! | [`RedisSettings`] | timeout, key prefix, fleet secret, leases |
+//! | [`StoreUrl`] | the forms of a store's URL |
+//! | [`OpenError`] | why a store cannot be used; a store that is unreachable is not an error |
+//! | [`StoreErrorKind`] | errors of the store, as they are counted |
+//! | [`permissions`] | the ACL permissions that the user of the store needs |
+//! | [`lease`] | the lease algorithm, without I/O; `tollgate-simulate` runs it on virtual time |
+//!
+//! # Inside
+//!
+//! From the inside out: a `connection` to one server; a `shard` is one primary with its `breaker`; `servers` map keys to
+//! shards and follow failovers. A server must pass the `self_test` before it is used. `dispatch` sends the calls of many
+//! clients in one script call, through one `shard_queue` per shard. `fleet` sends heartbeats and counts the nodes, and
+//! `node_count` keeps that number on disk.
 
 mod breaker;
 mod connection;

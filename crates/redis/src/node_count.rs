@@ -111,23 +111,23 @@ impl NodeCountFile {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
             Err(error) => {
-                tracing::warn!(file = %path, %error, "how many nodes there were cannot be read");
+                tracing::warn!(file = %path, %error, "node count file cannot be read");
                 return None;
             }
         };
         let kept: WrittenNodeCount = match serde_json::from_str(&text) {
             Ok(kept) => kept,
             Err(error) => {
-                tracing::warn!(file = %path, %error, "how many nodes there were cannot be understood; it is written anew");
+                tracing::warn!(file = %path, %error, "node count file is malformed; replacing it");
                 return None;
             }
         };
         if (&kept.store, &kept.prefix) != (&self.store, &self.prefix) {
-            tracing::info!(file = %path, store = kept.store, "how many nodes there were is known of another store only");
+            tracing::info!(file = %path, store = kept.store, "node count file belongs to another store; ignored");
             return None;
         }
         if !(1..=MOST_NODES).contains(&kept.nodes) {
-            tracing::warn!(file = %path, nodes = kept.nodes, "so many nodes there cannot have been; it is written anew");
+            tracing::warn!(file = %path, nodes = kept.nodes, "node count file has an impossible count; replacing it");
             return None;
         }
         *self.written.lock() = Some(kept.nodes);
@@ -140,10 +140,10 @@ impl NodeCountFile {
         let file = self.path.display();
         let mut has_failed = self.has_failed.lock();
         match result {
-            Ok(()) if *has_failed => tracing::info!(%file, "how many nodes there are is written down again"),
+            Ok(()) if *has_failed => tracing::info!(%file, "node count file written again"),
             Ok(()) => {}
             Err(error) if !*has_failed => {
-                tracing::warn!(%file, %error, "how many nodes there are cannot be written down");
+                tracing::warn!(%file, %error, "node count file cannot be written; retrying");
                 *has_failed = true;
                 return;
             }

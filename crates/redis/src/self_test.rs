@@ -65,7 +65,7 @@ pub(super) async fn run(
     for (_, command) in &steps {
         pipeline.add_command(command.clone());
     }
-    let lost = |_| DialError::Unreachable("the connection broke in the self-test".to_owned());
+    let lost = |_| DialError::Unreachable("the connection was closed during the self-test".to_owned());
     let answers = connection.send_all(&pipeline, steps.len()).await.map_err(lost)?;
     let answers: Vec<_> = steps.iter().map(|(step, _)| *step).zip(answers).collect();
     judge(&answers).map_err(|refusal| match refusal {

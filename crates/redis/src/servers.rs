@@ -279,7 +279,7 @@ impl Servers {
         }
         for shard in old.shards() {
             if !new.has(shard) {
-                tracing::info!(shard = shard.number(), "a shard lost all its slots");
+                tracing::info!(shard = shard.number(), "shard has no slots left; closing it");
                 shard.retire();
             }
         }
@@ -295,7 +295,7 @@ impl Servers {
             dials.spawn(async move {
                 let result = match shard.address() {
                     Some(address) => shard.dial(&address).await,
-                    None => Err(DialError::Unreachable("its address is not known".to_owned())),
+                    None => Err(DialError::Unreachable("its address is unknown".to_owned())),
                 };
                 (shard, result)
             });
@@ -305,10 +305,10 @@ impl Servers {
                 Ok((shard, Ok(connection))) => shard.adopt(&Arc::new(connection)),
                 Ok((_, Err(DialError::Refused(error)))) => return Err(error),
                 Ok((shard, Err(DialError::Unreachable(reason) | DialError::NotReady(reason)))) => {
-                    tracing::warn!(store = %self.url, reason, "the store does not serve us yet; trying on");
+                    tracing::warn!(store = %self.url, reason, "store unavailable; retrying");
                     shard.trip();
                 }
-                Err(error) => tracing::error!(%error, "a first connection ended in a panic"),
+                Err(error) => tracing::error!(%error, "task that opens the first connection panicked"),
             }
         }
         Ok(())

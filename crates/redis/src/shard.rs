@@ -188,7 +188,7 @@ impl RedisShard {
                 address,
                 reason,
                 errors,
-                "the store answered with an error; decisions that need it are degraded"
+                "store error; decisions that need it are degraded"
             );
         }
     }
@@ -211,14 +211,14 @@ impl RedisShard {
             return Ok(connection);
         };
         let test = self_test::run(&connection, common.dialer.role(), address, &common.prefix, &tags);
-        let late = |_| DialError::Unreachable("the self-test was not answered in time".to_owned());
+        let late = |_| DialError::Unreachable("timeout in the self-test".to_owned());
         let found = timeout(common.dialer.within(), test).await.map_err(late)??;
         found.failures.iter().for_each(|failure| self.note_error(failure));
         if found.crosses_slots == Some(false) && crosses_slots(&connection) {
             common.refuses_cross_slots.store(true, Ordering::Relaxed);
             tracing::warn!(
                 shard = self.number, %address,
-                "this server refuses scripts on keys of several slots; each client is sent in a call of its own"
+                "server refuses scripts on keys of several slots; each client is sent in a call of its own"
             );
         }
         let mut tested = common.tested.lock();
@@ -375,7 +375,7 @@ impl RedisShard {
         self.breaker.probe_now(monotonic_us());
         self.wake.notify_one();
         if let (Some(old), Some(new)) = (old, self.address()) {
-            tracing::info!(shard = self.number, %old, %new, "the primary of a shard changed");
+            tracing::info!(shard = self.number, %old, %new, "primary of a shard has changed");
         }
     }
 
@@ -439,11 +439,11 @@ pub(crate) fn log_change(
                 ?after,
                 failures,
                 keys,
-                "a shard does not answer; its keys degrade"
+                "shard unavailable; failure policies apply to its keys"
             );
         }
         ShardChange::Restored => {
-            tracing::info!(shard, address, ?after, failures, keys, "a shard answers again")
+            tracing::info!(shard, address, ?after, failures, keys, "shard reconnected")
         }
     }
 }

@@ -303,8 +303,8 @@ impl StoreCore {
         let knows_nodes = self.settings.expected_nodes.is_some() || self.known_nodes.is_kept();
         if has_local_rule && !knows_nodes && !self.has_warned_of_node_count.swap(true, Ordering::Relaxed) {
             tracing::warn!(
-                "a rule has `on_store_failure: local`, and how many nodes there are is not kept: restarted while the \
-                 store is away, this node would admit the whole limit (set `data`, or `redis.expected_nodes`)"
+                "a rule has `on_store_failure: local`, and the number of nodes is not stored: restarted while the \
+                 store is unavailable, this node would admit the whole limit (set `data`, or `redis.expected_nodes`)"
             );
         }
     }

@@ -1,15 +1,40 @@
-//! A fleet on virtual time: many nodes, a few store shards, and a population of clients, in one thread.
+//! Simulates a fleet of Tollgate nodes on virtual time: nodes, store shards and clients, in one thread.
 //!
-//! What decides here is what decides in production: each node has its own book of leases, and
-//! each shard the core's `VirtualStore`, which is the twin of the script that runs in Redis. Only the clock,
-//! the network and the clients are made up: events wait in a heap, and time jumps from one to the next. The
-//! same seed gives the same run, to the microsecond.
+//! Decisions are made by the code of production: each node has a lease table (`tollgate_redis::lease`), and each shard a
+//! [`VirtualStore`](tollgate_core::virtual_store::VirtualStore), which does in Rust what the script does in Redis. Only the
+//! clock, the network and the clients are simulated: time jumps from one event to the next, and the same seed gives the
+//! same run, to the microsecond.
 //!
-//! Beside the fleet runs an oracle: one exact store that hears every request the moment it is sent. What
-//! the oracle admits and the fleet does not is lost; what the fleet admits beyond a limit shows in the
-//! [`Ledger`].
+//! ```
+//! use std::sync::Arc;
+//! use tollgate_simulate::{Arrival, Client, SimulatedFleet};
+//!
+//! let text = "rules: [{ id: api, key: [api_key], params: { capacity: 100, refill_rate: 1 } }]";
+//! let rules = Arc::new(tollgate_core::rules::load("rules.yaml", text).unwrap().rules);
+//! let fleet = SimulatedFleet::new(rules, 3);
+//!
+//! // One client sends 300 requests in 300 ms, to each of three nodes in turn.
+//! let arrivals = (0..300).map(|n| Arrival { at_us: n * 1_000, client: 0, node: (n % 3) as u16, cost: 1 });
+//! let found = fleet.run(&[Client::numbered(0, "/")], arrivals, &mut |_| {});
+//!
+//! assert_eq!(found.tally.arrivals, 300);
+//! assert!(found.over_admission() <= 0, "no limit is exceeded");
+//! ```
+//!
+//! An oracle runs beside the fleet: one exact store that is charged for each request when it is sent. Requests that the
+//! oracle admits and the fleet does not are lost ([`Findings::lost_share`]); requests that the fleet admits beyond a limit
+//! are found in the [`Ledger`].
+//!
+//! # What matters
+//!
+//! | | |
+//! |---|---|
+//! | [`SimulatedFleet`] | nodes, shards, network and faults of a run |
+//! | [`FleetEvent`] | a fault or a change of rules at an instant |
+//! | [`Population`], [`Arrival`] | the requests |
+//! | [`Findings`], [`Tally`] | the result |
+//! | [`Ledger`] | every decision, and by how much a limit was exceeded; also for runs on real servers |
 
-mod clients;
 mod clock_votes;
 mod findings;
 mod ledger;

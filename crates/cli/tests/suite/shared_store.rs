@@ -107,7 +107,7 @@ fn a_store_that_refuses_the_node_is_an_error_with_a_hint() {
             "the user name or the password is wrong",
             "redis://user:password@",
         ),
-        (format!("redis://{address}"), "it wants a password", "redis://:password@host"),
+        (format!("redis://{address}"), "it requires a password", "redis://:password@host"),
         (format!("redis-cluster://:right@{address}"), "not what the address says", "redis://host:port"),
     ] {
         let output = run(&mut tollgate(["serve", "--listen", "127.0.0.1:0", "--store", &url]));
@@ -149,7 +149,7 @@ rules:
 ",
     );
     let server = node(&redis.url(), &folder);
-    server.wait_for_log("the store does not serve us yet");
+    server.wait_for_log("store unavailable; retrying");
     let mut client = server.client();
     for _ in 0..10 {
         let open = client.check("alice", "/open");
@@ -160,7 +160,7 @@ rules:
     redis.restart_empty();
     let back = wait_until("the store is used", || client.check("alice", "/login").status == 200);
     assert!(back < Duration::from_secs(5), "{back:?}");
-    server.wait_for_log("a shard answers again");
+    server.wait_for_log("shard reconnected");
     let statuses: Vec<u16> = (0..5).map(|_| client.check("alice", "/login").status).collect();
     assert_eq!(statuses, [200, 200, 200, 200, 429], "and it counts");
 }

@@ -83,7 +83,7 @@ fn a_node_that_restarts_in_an_outage_enforces_its_share() {
     let mut other = RedisServer::start(&[]);
     other.kill();
     let node = folder.node_with_data(&other.url());
-    node.wait_for_log("of another store only");
+    node.wait_for_log("belongs to another store");
     assert_eq!(passes(&node), 30, "nothing is known of this store");
 }
 
@@ -93,7 +93,7 @@ fn a_lost_or_broken_fleet_file_never_stops_a_node() {
     folder.run_into_an_outage(&mut redis);
     std::fs::write(folder.file(), "{\"store\":").unwrap();
     let node = folder.node_with_data(&redis.url());
-    let line = node.wait_for_log("how many nodes there were cannot be understood");
+    let line = node.wait_for_log("node count file is malformed");
     assert!(line.contains("WARN") && line.contains("fleet.json"), "{line}");
     assert_eq!(passes(&node), 30);
     redis.restart_empty();
@@ -102,7 +102,7 @@ fn a_lost_or_broken_fleet_file_never_stops_a_node() {
     std::fs::remove_dir_all(folder.data()).unwrap();
     std::fs::write(folder.data(), "not a folder").unwrap();
     let node = folder.node_with_data(&redis.url());
-    let line = node.wait_for_log("how many nodes there are cannot be written down");
+    let line = node.wait_for_log("node count file cannot be written; retrying");
     assert!(line.contains("WARN") && line.contains("fleet.json"), "{line}");
     assert_eq!(node.client().check("alice", "/").status, 200);
 }
@@ -132,6 +132,6 @@ fn the_data_folder_comes_from_flag_variable_file_or_systemd() {
         until_kept(&folder.folder.path().join(name).join("fleet.json"), &redis.url());
     }
     let server = start(&[], &[]);
-    let line = server.wait_for_log("how many nodes there are is not kept");
+    let line = server.wait_for_log("the number of nodes is not stored");
     assert!(line.contains("WARN"), "{line}");
 }

@@ -150,7 +150,7 @@ async fn ask(
 fn refusal(address: &ServerAddress, failure: Failure, login: &Login) -> DialError {
     let detail = match failure {
         Failure::Unavailable | Failure::Lost => {
-            return DialError::Unreachable("the connection broke".to_owned());
+            return DialError::Unreachable("the connection was closed".to_owned());
         }
         Failure::NoPermission(detail) | Failure::Other(detail) => detail,
         other => return DialError::NotReady(without_password(&other.to_string(), login)),
@@ -158,7 +158,7 @@ fn refusal(address: &ServerAddress, failure: Failure, login: &Login) -> DialErro
     let (problem, hint) = if detail.starts_with("WRONGPASS") {
         ("the user name or the password is wrong", "give them as in redis://user:password@host")
     } else if detail.starts_with("NOAUTH") {
-        ("it wants a password", "give it as in redis://:password@host")
+        ("it requires a password", "give it as in redis://:password@host")
     } else if detail.contains("AUTH") {
         ("it has no password, but one was given", "leave out the login, or set a password on the server")
     } else if detail.starts_with("NOPERM") {
@@ -219,12 +219,12 @@ pub(super) async fn warn_of_settings(
         Some("noeviction") => {}
         Some(policy) => tracing::warn!(
             %address, policy,
-            "this server drops keys when its memory is full, and a limit that is dropped starts afresh; \
+            "this server evicts keys when its memory is full, and an evicted limit starts full; \
              set `maxmemory-policy noeviction` and give it enough memory"
         ),
         None => tracing::info!(
             %address,
-            "this server does not say its maxmemory-policy; make sure that it is `noeviction`"
+            "maxmemory-policy cannot be read; make sure that it is `noeviction`"
         ),
     }
     if role != ServerRole::ClusterNode {
@@ -234,13 +234,13 @@ pub(super) async fn warn_of_settings(
     match connection.send(cmd("CONFIG").arg("GET").arg(name)).await {
         Ok(answer) if says_yes(&answer) => tracing::warn!(
             %address,
-            "one dead shard will stop this whole cluster; set `cluster-require-full-coverage no`, and only \
+            "one unavailable shard stops this whole cluster; set `cluster-require-full-coverage no`, and only \
              that shard's keys degrade"
         ),
         Ok(_) => {}
         Err(failure) => tracing::info!(
             %address, %failure,
-            "this server does not tell its settings; make sure that `cluster-require-full-coverage` is `no`"
+            "settings cannot be read; make sure that `cluster-require-full-coverage` is `no`"
         ),
     }
 }

@@ -127,7 +127,7 @@ impl Drop for Batch {
         if left > 0 && std::thread::panicking() {
             tracing::error!(
                 calls = left,
-                "calls to the store are lost by a panic; who waits is left to the policy"
+                "calls to the store lost in a panic; failure policies apply"
             );
         }
     }

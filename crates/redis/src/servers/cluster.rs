@@ -87,9 +87,9 @@ impl ClusterDiscovery {
                     Ok(Ok(_)) => {}
                     Ok(Err(DialError::Refused(error))) => refusal = Some(error),
                     Ok(Err(DialError::Unreachable(reason) | DialError::NotReady(reason))) => {
-                        tracing::debug!(reason, "a node did not say who serves what");
+                        tracing::debug!(reason, "cluster node did not return the slot map");
                     }
-                    Err(error) => tracing::error!(%error, "asking a node ended in a panic"),
+                    Err(error) => tracing::error!(%error, "task that asks a cluster node panicked"),
                 }
             }
             if let Some(reply) = best.filter(|reply| !reply.primaries.is_empty()) {
@@ -134,7 +134,7 @@ async fn ask_source(source: TopologySource, dialer: &Dialer) -> Result<TopologyR
         TopologySource::Connected(connection, address) => (connection, address),
         TopologySource::At(address) => (Arc::new(dialer.dial(&address).await?), address),
     };
-    let silent = |_| DialError::Unreachable("no answer in time".to_owned());
+    let silent = |_| DialError::Unreachable("timeout".to_owned());
     timeout(ANSWER_WITHIN, read_topology(&connection, &address)).await.map_err(silent)?
 }
 

@@ -79,9 +79,9 @@ impl SentinelDiscovery {
                 Ok(Ok(SentinelReply::Unknown)) => refusal = Some(self.unknown()),
                 Ok(Err(DialError::Refused(error))) => refusal = Some(error),
                 Ok(Err(DialError::Unreachable(reason) | DialError::NotReady(reason))) => {
-                    tracing::debug!(reason, "a Sentinel did not say where the primary is");
+                    tracing::debug!(reason, "Sentinel did not return the primary");
                 }
-                Err(error) => tracing::error!(%error, "asking a Sentinel ended in a panic"),
+                Err(error) => tracing::error!(%error, "task that asks a Sentinel panicked"),
             }
         }
         match (best, refusal) {
@@ -109,7 +109,7 @@ impl SentinelClient {
         let failure = match answer {
             Ok(Ok(state)) => {
                 return reply(redis::from_redis_value(state).unwrap_or_default())
-                    .ok_or_else(|| DialError::NotReady("its answer cannot be read".to_owned()));
+                    .ok_or_else(|| DialError::NotReady("its reply is malformed".to_owned()));
             }
             Ok(Err(Failure::Other(detail))) if detail.contains("No such master") => {
                 return Ok(SentinelReply::Unknown);
@@ -132,7 +132,7 @@ impl SentinelClient {
         let (pushed, mut pushes) = mpsc::channel(1);
         let connection = Arc::new(self.dialer.dial_with(&self.address, Some(pushed)).await?);
         if let Err(failure) = connection.subscribe(SWITCH).await {
-            tracing::debug!(address = %self.address, %failure, "a Sentinel cannot be listened to; asking it instead");
+            tracing::debug!(address = %self.address, %failure, "cannot subscribe to a Sentinel; polling it");
         }
         let common = Arc::clone(common);
         // Ends with the connection.

@@ -100,7 +100,7 @@ async fn who_is_refused_is_told_why() {
     let error = refusal(&format!("redis://:wrong@{address}")).await;
     assert!(error.contains("the password is wrong") && !error.contains("wrong@"), "{error}");
     let error = refusal(&format!("redis://{address}")).await;
-    assert!(error.contains("it wants a password"), "{error}");
+    assert!(error.contains("it requires a password"), "{error}");
     server.cli(&["ACL", "SETUSER", "poor", "on", ">right", "~*", "+set"]);
     let error = refusal(&format!("redis://poor:right@{address}")).await;
     assert!(error.contains("NOPERM permission denied") && error.contains("ACL SETUSER"), "{error}");

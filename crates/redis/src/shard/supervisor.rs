@@ -1,6 +1,6 @@
 //! The task behind a shard. It alone connects, and it alone closes the breaker.
 //!
-//! Without a connection it connects: at once when the connection broke, then after ever longer pauses. With a connection it
+//! Without a connection it connects: at once when the connection was closed, then after ever longer pauses. With a connection it
 //! waits for the connection's end, and pings when nothing was answered for a while, so that an outage is noticed
 //! before a client has to wait for it. Before it closes the breaker it probes with a write. None touches a client's key.
 
@@ -118,7 +118,7 @@ async fn probe_write(shard: &RedisShard, connection: RedisConnection) -> Result<
     match timeout(shard.common.timeout, connection.send(&command)).await {
         Ok(Err(failure)) if failure.is_outage() => Err(DialError::NotReady(failure.to_string())),
         Ok(_) => Ok(connection),
-        Err(_) => Err(DialError::Unreachable("it answers, but too late".to_owned())),
+        Err(_) => Err(DialError::Unreachable("it replies too late".to_owned())),
     }
 }
 
@@ -161,7 +161,7 @@ fn record_dial_error(
         }
         DialError::Unreachable(text) | DialError::NotReady(text) => {
             if text != last_error {
-                tracing::warn!(shard = shard.number, %address, reason = text, "cannot connect; trying on");
+                tracing::warn!(shard = shard.number, %address, reason = text, "cannot connect; retrying");
                 last_error.clone_from(text);
             }
         }
