@@ -1,8 +1,8 @@
-//! When to stop asking a server that does not answer, and when to ask it again.
+//! The circuit breaker of a shard.
 //!
-//! Closed: calls go out. A run of failures opens it; any success ends the run. Open: no call goes out, so a
-//! decision costs microseconds, and only the supervisor of the server probes it, ever more rarely.
-//! Half-open: such a probe is under way; for everybody else that is the same as open.
+//! Closed: calls are sent. A run of failures opens it; any success ends the run. Open: no call is sent, so a
+//! decision takes microseconds, and only the supervisor of the shard probes the server, with growing backoff.
+//! Half-open: a probe is in flight; for calls that is the same as open.
 //!
 //! It reads no clock and draws no random number: both are handed in.
 
@@ -27,7 +27,7 @@ pub(crate) enum BreakerState {
     HalfOpen,
 }
 
-/// How it came that a breaker opened or closed.
+/// The run of failures behind a transition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BreakerTransition {
     /// Since the first failure of the run.
@@ -83,7 +83,7 @@ impl Breaker {
         self.failures.load(Ordering::Relaxed)
     }
 
-    /// A call was answered: the run ends. An open breaker stays open: the answer may be an old one.
+    /// A call was answered: the run ends. An open breaker stays open: the reply may be an old one.
     #[inline]
     pub(crate) fn record_success(&self) {
         if self.failures.load(Ordering::Relaxed) != 0 {
@@ -94,7 +94,7 @@ impl Breaker {
         }
     }
 
-    /// A call was not answered. Says so if that opened the breaker.
+    /// A call failed. Returns the transition if that opened the breaker.
     pub(crate) fn record_failure(&self, now_us: u64) -> Option<BreakerTransition> {
         let mut schedule = self.schedule.lock();
         let failures = self.failures.load(Ordering::Relaxed).saturating_add(1);
@@ -136,7 +136,7 @@ impl Breaker {
         self.schedule.lock().probe_at_us
     }
 
-    /// There is a reason for hope, such as a new address: the next probe is due now.
+    /// Makes the next probe due now, for a reason such as a new address.
     pub(crate) fn probe_now(&self, now_us: u64) {
         let mut schedule = self.schedule.lock();
         schedule.backoff_us = FIRST_PROBE_US;
@@ -165,7 +165,7 @@ impl Breaker {
         }
     }
 
-    /// A probe was answered: calls go out again. Says so if the breaker was open.
+    /// A probe succeeded: the breaker closes. Returns the transition if it was open.
     pub(crate) fn record_probe_success(&self, now_us: u64) -> Option<BreakerTransition> {
         let schedule = self.schedule.lock();
         let was_open = self.is_open();
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn hope_brings_the_next_probe_forward() {
+    fn probe_now_resets_the_backoff() {
         let breaker = Breaker::new();
         assert!(breaker.trip(0).is_some());
         for _ in 0..5 {

@@ -1,7 +1,7 @@
-//! One connection to one server, shared by everybody who asks that server.
+//! One connection to one server, shared by all calls to it.
 //!
-//! The client library's own timeouts leave a connection open that will never answer again: a frozen server
-//! keeps its sockets. So a connection is *severed* by us, and everybody who waits for an answer on it is told.
+//! The client library's timeouts leave a connection open that may never reply again: a frozen server keeps its sockets.
+//! So a connection is closed explicitly ([`RedisConnection::sever`]), which fails all calls on it.
 
 mod bounded_stream;
 mod driver;
@@ -29,7 +29,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout};
 
-/// Commands that may wait to be written; who comes later waits for a place.
+/// Commands that may wait to be written; further ones wait for room.
 const QUEUE: usize = 4096;
 /// Bytes that are gathered before they are written.
 const WRITE_BUFFER: usize = 64 << 10;
@@ -42,7 +42,7 @@ pub(crate) fn monotonic_us() -> u64 {
     u64::try_from(START.get_or_init(Instant::now).elapsed().as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Why a store cannot be used at all, however long one waits.
+/// Why a store cannot be used, also after retries.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the store at {address} cannot be used: {problem}\n  hint: {hint}")]
 pub struct OpenError {
@@ -56,9 +56,9 @@ pub struct OpenError {
 pub(crate) enum DialError {
     /// It did not answer, or not in time.
     Unreachable(String),
-    /// It answers, but serves nobody yet, or is not a primary.
+    /// It replies, but is loading its data or is not a primary.
     NotReady(String),
-    /// It answers, and will not serve us as things are.
+    /// It replies, and refuses this client: a fatal error.
     Refused(OpenError),
 }
 
@@ -80,7 +80,7 @@ pub(crate) enum ServerRole {
     Sentinel,
 }
 
-/// Opens connections: knows how to enter, and what to look at when inside.
+/// Opens connections: logs in, and checks the server.
 #[derive(Debug)]
 pub(crate) struct Dialer {
     role: ServerRole,
@@ -88,7 +88,7 @@ pub(crate) struct Dialer {
     db: u32,
     tls: Option<TlsTrust>,
     within: Duration,
-    /// Whose settings were looked at, and complained about if need be.
+    /// Servers whose settings were checked.
     examined: Mutex<BTreeSet<ServerAddress>>,
 }
 
@@ -132,8 +132,7 @@ impl Dialer {
         self.dial_with(address, None).await
     }
 
-    /// A connection on which the server may also speak unasked: whatever it says, `pushed` gets a word, unless one is waiting
-    /// there.
+    /// A connection on which the server may also push: each push is a message to `pushed`, unless one is waiting there.
     pub(crate) async fn dial_with(
         &self,
         address: &ServerAddress,
@@ -180,7 +179,7 @@ impl Dialer {
             .set_response_timeout(None)
             .set_pipeline_buffer_size(QUEUE)
             .set_write_backpressure_boundary(WRITE_BUFFER);
-        // Login and database are ours to send: the library takes any refusal for a wrong password.
+        // Login and database are sent by `handshake`: the library reports any refusal as a wrong password.
         let mut info =
             RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP2).set_skip_set_lib_name();
         if let Some(pushed) = pushed {
@@ -236,7 +235,7 @@ impl Dialer {
 }
 
 impl RedisConnection {
-    /// Sends `command` and waits for the answer, for ever if need be.
+    /// Sends `command` and waits for the reply, without a timeout.
     pub(crate) async fn send(&self, command: &Cmd) -> Result<Value, Failure> {
         if self.is_closed() {
             return Err(Failure::Unavailable);
@@ -291,7 +290,7 @@ impl RedisConnection {
         Ok(answers.into_iter().map(answer).collect())
     }
 
-    /// Subscribes to `channel` on a connection that may be spoken to unasked.
+    /// Subscribes to `channel` on a connection that accepts pushes.
     pub(crate) async fn subscribe(&self, channel: &str) -> Result<(), Failure> {
         self.replies.ask(1);
         self.multiplexed.clone().subscribe(channel).await.map_err(|error| Failure::of_call(&error))
@@ -307,7 +306,7 @@ impl RedisConnection {
         self.replies.fault()
     }
 
-    /// Ends the connection; whoever waits for an answer is told that it is lost.
+    /// Closes the connection; calls in flight fail with [`Failure::Lost`].
     pub(crate) fn sever(&self) {
         self.driver.abort();
         self.driven.stop();

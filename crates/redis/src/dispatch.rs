@@ -1,12 +1,11 @@
-//! Sends what leases ask: the calls of many clients travel in one script call.
+//! Sends the calls of leases: those of many clients in one script call.
 //!
-//! Each shard has a queue and a few script calls under way. While those are out, what comes gathers, and goes
-//! together as soon as one is back: the busier a shard is, the more travels in one call, up to a budget of the server's
-//! time ([`command`]). No timer holds anything back. When a call is back, the next leaves before its answers are handed out: a server that has to
-//! wait for us does nothing.
+//! Each shard has a queue and a few script calls in flight. Calls that arrive meanwhile are sent together as soon as one
+//! of these is answered: the busier a shard is, the more clients share a script call, up to a budget of the server's
+//! time ([`command`]). No timer delays a call. When a reply arrives, the next batch is sent before the reply is applied, so
+//! that the server is not idle.
 //!
-//! A [`batch`] is what travels together, [`command`] is how it is said to the server, and [`outcome`] is what comes
-//! of it.
+//! A [`batch`] is what is sent together, [`command`] writes it as a script call, and [`outcome`] applies the result.
 
 mod batch;
 mod command;
@@ -27,14 +26,14 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// A late answer is waited for so long: by then what it lends is dead, or nobody needs it any more.
+/// How long a late reply is waited for: by then the credit in it has expired.
 const LATE: Duration = Duration::from_secs(2);
 
 /// The queues of all shards, by their number.
 #[derive(Debug, Default)]
 pub(super) struct ShardQueues {
     by_shard: RwLock<HashMap<u32, Arc<ShardQueue>>>,
-    /// Calls on their way, or waiting to be.
+    /// Calls that are queued or in flight.
     pending: AtomicUsize,
     calls: AtomicU64,
 }
@@ -44,7 +43,7 @@ impl ShardQueues {
         self.calls.load(Ordering::Relaxed)
     }
 
-    /// Something is on its way.
+    /// Counts a call as pending.
     pub(super) fn add_pending(&self) {
         self.pending.fetch_add(1, Ordering::AcqRel);
     }
@@ -54,7 +53,7 @@ impl ShardQueues {
         self.pending.fetch_sub(count, Ordering::AcqRel);
     }
 
-    /// Waits until nothing is on its way, or `longest` is over.
+    /// Waits until no call is pending, or `longest` is over.
     pub(super) async fn wait_until_drained(&self, longest: Duration) {
         let end = Instant::now() + longest;
         while self.pending.load(Ordering::Acquire) > 0 && Instant::now() < end {
@@ -70,9 +69,9 @@ impl Drop for ShardQueues {
 }
 
 impl StoreCore {
-    /// Sends `call` to whoever serves its key. If that shard is away, who waits hears so at once.
+    /// Sends `call` to the shard that serves its key. If that is unavailable, the waiters receive a failure at once.
     pub(crate) fn send(self: &Arc<Self>, call: StoreCall<VerdictSender>) {
-        // Who waits for it may have come while the last call for the same was under way.
+        // The first waiter may have arrived while the last call for the group was in flight.
         let since = call.waiters().next().map_or_else(Instant::now, VerdictSender::since);
         let deadline = since + self.settings.timeout;
         self.enqueue(QueuedCall::new(call, deadline));
@@ -100,7 +99,7 @@ impl StoreCore {
         Arc::clone(queue)
     }
 
-    /// Sends a batch. None if it took too long for all of them to get here.
+    /// Sends a batch. None if all of its calls have timed out.
     fn send_batch(&self, shard: &Arc<RedisShard>, mut batch: Batch) -> Option<SentBatch> {
         let sent = Instant::now();
         if let Some(late) = batch.take_late(sent) {
@@ -114,7 +113,7 @@ impl StoreCore {
         Some(SentBatch::send(shard, batch, command, sent))
     }
 
-    /// Waits until the store answers, or nobody waits any more.
+    /// Waits for the reply until the last waiter has timed out.
     async fn await_reply(
         &self,
         shard: &Arc<RedisShard>,
@@ -134,7 +133,7 @@ impl StoreCore {
         None
     }
 
-    /// Sends one batch and draws the consequences.
+    /// Sends one batch and applies the result.
     async fn send_and_finish(self: Arc<Self>, shard: Arc<RedisShard>, batch: Batch) {
         if let Some(mut sent) = self.send_batch(&shard, batch) {
             let reply = self.await_reply(&shard, &mut sent).await;
@@ -142,7 +141,7 @@ impl StoreCore {
         }
     }
 
-    /// Sends one batch after the other behind `next`, as long as there are any: they have the same place.
+    /// Sends one batch after the other behind `next` until the queue is empty, with one permit.
     async fn drain_behind(
         self: Arc<Self>,
         shard: Arc<RedisShard>,
@@ -169,9 +168,9 @@ impl StoreCore {
         }
         sent.batch.stop_counting();
         let (core, shard) = (Arc::clone(self), Arc::clone(shard));
-        // In the background: whoever waits for a place behind this batch must not wait for it.
+        // In the background: the batches behind this one must not wait for it.
         tokio::spawn(async move {
-            // Only the silence of the store counts against it, not the wait for a place.
+            // Only the time without a reply counts against the shard, not the wait for a permit.
             let silence_end = sent.sent + core.settings.timeout;
             let mut answer = sent.reply_until(silence_end).await;
             if answer.is_none() {
@@ -185,17 +184,14 @@ impl StoreCore {
     }
 }
 
-/// Sends what comes for one shard. A fault of ours costs those whom it meets an answer, and nobody else the lane.
+/// Sends the calls for one shard. A panic fails only the affected calls: the task is restarted.
 async fn keep_draining(core: Weak<StoreCore>, shard: Arc<RedisShard>, queue: Arc<ShardQueue>) {
     let number = shard.number();
     loop {
         let draining = tokio::spawn(drain(Weak::clone(&core), Arc::clone(&shard), Arc::clone(&queue)));
         match draining.await {
             Err(error) if error.is_panic() => {
-                tracing::error!(
-                    shard = number,
-                    "task that sends to a shard panicked; restarting it"
-                );
+                tracing::error!(shard = number, "task that sends to a shard panicked; restarting it");
             }
             _ => return,
         }
@@ -212,16 +208,16 @@ async fn drain(core: Weak<StoreCore>, shard: Arc<RedisShard>, queue: Arc<ShardQu
             continue;
         };
         drop(strong);
-        // Whoever is ready to ask as well comes along: it costs no time that is not theirs.
+        // Tasks that are ready may add their calls to this batch first.
         if queue.waiting() < room.clients {
             tokio::task::yield_now().await;
         }
         let Some(core) = core.upgrade() else { return };
-        if !core.learns_clock(&shard).await {
+        if !core.knows_clock(&shard).await {
             Batch::new(&core, queue.pop(room)).give_up(Executed::No);
             continue;
         }
-        // It leaves here, and not when the task has its turn.
+        // Sent here, and not when the task is scheduled.
         let first = core.send_batch(&shard, Batch::new(&core, queue.pop(room)));
         if first.is_some() {
             tokio::spawn(core.drain_behind(Arc::clone(&shard), Arc::clone(&queue), first, permit));

@@ -1,5 +1,5 @@
-//! The nodes that share a store: each sends a heartbeat to every shard once a second and hears how many nodes are
-//! alive. A node without a heartbeat for five seconds is forgotten.
+//! The nodes that share a store: each sends a heartbeat to every shard once a second, and the reply is the number of live
+//! nodes. A node without a heartbeat for five seconds is not counted.
 //!
 //! What a heartbeat costs does not depend on the number of nodes (see `core/heartbeat.rs`): the answer is a count, and
 //! the descriptions of the nodes are read only by [`StoreCore::list_nodes`].
@@ -57,8 +57,7 @@ pub struct NodeDescription {
     pub started: u64,
 }
 
-/// What is known of a shard from its last answer. One that does not answer keeps what it said: the nodes are not gone
-/// because the shard is.
+/// The last heartbeat reply of a shard. It is kept while the shard is unavailable: its nodes may still be alive.
 #[derive(Debug, Default)]
 struct HeartbeatRecord {
     /// How many nodes it counts; 0 before its first answer.
@@ -69,7 +68,7 @@ struct HeartbeatRecord {
     described_us: u64,
 }
 
-/// What came of the heartbeat to a shard.
+/// The outcome of the heartbeat to a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HeartbeatOutcome {
     NoAnswer,
@@ -157,7 +156,7 @@ impl FleetMembership {
         if is_data_lost { HeartbeatOutcome::DataLost } else { HeartbeatOutcome::Counted }
     }
 
-    /// Takes in how far the store's clock is from ours. `doubt_us` is how long the question took.
+    /// Notes the difference between the store's clock and this node's. `doubt_us` is how long the measurement took.
     fn note_drift(&self, drift_us: i64, doubt_us: u64) {
         let is_drifting = drift_us.unsigned_abs() > WORRYING_DRIFT_US + doubt_us;
         if is_drifting != self.is_drifting.swap(is_drifting, Ordering::Relaxed) {
@@ -261,9 +260,9 @@ impl StoreCore {
         command
     }
 
-    /// Whether the clock of `shard` is known, if need be after a heartbeat. A node that has never heard of it would charge by
-    /// a clock that the others correct.
-    pub(super) async fn learns_clock(&self, shard: &RedisShard) -> bool {
+    /// Whether the clock of `shard` is known, if need be after a heartbeat. A node without it would charge by a clock
+    /// that the others correct.
+    pub(super) async fn knows_clock(&self, shard: &RedisShard) -> bool {
         if self.given_time.is_some() || shard.clock().is_known() {
             return true;
         }
@@ -319,8 +318,8 @@ impl StoreCore {
         }
     }
 
-    /// The nodes that are alive, this one first, as far as shards answer. Reads the description of every node: for
-    /// people, never for a decision.
+    /// The nodes that are alive, this one first, as far as shards answer. Reads the description of every node:
+    /// for operators, never for a decision.
     pub(super) async fn list_nodes(&self) -> Vec<NodeDescription> {
         let mut by_id = BTreeMap::new();
         for shard in self.servers.shards() {
@@ -351,7 +350,7 @@ impl StoreCore {
         Ok(nodes)
     }
 
-    /// Makes sure that the store has the fleet's secret, and that it is ours.
+    /// Writes the fleet's secret if the store has none, and uses the one that the store has.
     async fn keep_secret(&self) {
         if self.settings.secret.is_some() {
             return;
@@ -372,8 +371,8 @@ impl StoreCore {
         }
     }
 
-    /// Waits for a moment whether another node puts the secret into an empty store: it may have been restarted without
-    /// its data, and a second secret would be a second count for each client.
+    /// Waits for another node to restore the secret in an empty store: the store may have been restarted without its
+    /// data, and a second secret would be a second count for each client.
     async fn await_secret(&self, shard: &Arc<RedisShard>, key: &str) -> Result<Option<FleetSecret>, Failure> {
         let end = Instant::now() + SECRET_PATIENCE;
         let mut has_logged = false;

@@ -1,8 +1,8 @@
-//! StateAddresses among the requests in flight of the whole fleet.
+//! Slots among the requests in flight of the whole fleet.
 //!
-//! A place at the store lives for a few seconds. The node that holds it says every second that it still does, so
-//! that a node which dies leaves nothing behind for long; and one which comes back to a store that has forgotten
-//! takes its places again, because the requests are still in flight. StateAddresses are never taken ahead.
+//! A slot at the store expires after a few seconds. The node that holds it renews it every second, so that the slots of a
+//! node that crashes expire soon, and slots that the store has lost are taken again, because the requests are still in
+//! flight. Slots are never taken in advance.
 
 use super::StoreCore;
 use super::connection::Failure;
@@ -16,42 +16,42 @@ use tollgate_core::algorithm::concurrency::SCRIPT;
 use tollgate_core::state_address::StateAddress;
 use tollgate_limiter::{SharedSlot, SlotFuture, SlotTaken, StoreUnavailable};
 
-/// How long a place lives unless it is held on to.
-const LIVES_US: u64 = 4_000_000;
-/// How often it is.
+/// A slot expires after this time unless it is renewed.
+const EXPIRES_US: u64 = 4_000_000;
+/// Between two renewals.
 const KEEP: Duration = Duration::from_secs(1);
 /// A key that moves is followed so many times.
 const MOST_HOPS: u32 = 3;
-/// StateAddresses in one call: more would keep the server from others for long.
+/// Slots in one call: more would delay other commands of the server.
 const MOST_AT_ONCE: usize = 500;
 
 static NAME: LazyLock<String> = LazyLock::new(|| sha1_smol::Sha1::from(SCRIPT).digest().to_string());
 
-/// Whose, and until when at most.
+/// The number of a slot, and when it ends at the latest.
 type HeldSlot = (u64, u64);
 
-/// What this node holds: by key, whose and until when at most.
+/// The slots of this node.
 #[derive(Debug, Default)]
 pub(super) struct NodeSlots {
     held: Mutex<HashMap<Arc<str>, HashMap<u64, u64>>>,
-    /// What ended and the store has not been told of. Whoever asks it next on this node tells it first: a client
-    /// that sends one request after the other never finds its own last one in its way.
+    /// Slots that ended and are not removed at the store yet. The next call for the key removes them first: a client
+    /// that sends one request after the other is never refused because of its own last one.
     ended: Mutex<HashMap<Arc<str>, Vec<u64>>>,
 }
 
-/// A place, or an attempt at one. Dropped, it is given back.
+/// A slot, or an attempt to take one. Dropped, it is released.
 #[derive(Debug)]
 pub(crate) struct InFlightSlot {
     core: Arc<StoreCore>,
     key: Arc<str>,
     number: u64,
     longest_us: u64,
-    /// The store may know of it.
+    /// Whether the store may count it.
     may_be_stored: AtomicBool,
 }
 
 impl InFlightSlot {
-    /// The key of the places of a limit and a client: beside the client's other state.
+    /// The key of the slots of a limit and a client: beside the client's other state.
     pub(crate) fn key(address: &StateAddress) -> String {
         let field: String = address.field.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
         format!("{}:f:{field}", address.key)
@@ -61,13 +61,13 @@ impl InFlightSlot {
         Self { core: Arc::clone(core), key, number, longest_us, may_be_stored: AtomicBool::new(false) }
     }
 
-    /// Asks the store for it.
+    /// Takes it at the store.
     async fn request(&self, limit: u32) -> Result<SlotTaken, Failure> {
         let member = self.core.member(self.number);
-        let lives_us = self.longest_us.min(LIVES_US);
+        let expires_us = self.longest_us.min(EXPIRES_US);
         self.may_be_stored.store(true, Ordering::Relaxed);
         let ended = self.core.take_ended(&self.key);
-        let mut args = vec![text(limit), member.into_bytes(), text(lives_us)];
+        let mut args = vec![text(limit), member.into_bytes(), text(expires_us)];
         args.extend(ended.iter().map(|number| self.core.member(*number).into_bytes()));
         let answer = self.core.run_slots(&self.key, "take", &args).await;
         if answer.is_err() && !ended.is_empty() {
@@ -160,11 +160,11 @@ impl StoreCore {
         }
     }
 
-    /// Gives places back, in the background.
+    /// Releases slots, in the background.
     fn end_slots(self: &Arc<Self>, key: &Arc<str>, numbers: &[u64]) {
         self.holdings.ended.lock().entry(Arc::clone(key)).or_default().extend(numbers);
         let (core, key) = (Arc::clone(self), Arc::clone(key));
-        // Counted as on its way, so that a node that stops waits for it.
+        // Counted as pending, so that a node that stops waits for it.
         core.queues.add_pending();
         self.runtime.spawn(async move {
             let ended = core.take_ended(&key);
@@ -175,7 +175,7 @@ impl StoreCore {
         });
     }
 
-    /// What ended under `key` and has to be told; for whoever asks to tell.
+    /// Takes the slots that ended under `key`; the caller removes them at the store.
     fn take_ended(&self, key: &str) -> Vec<u64> {
         let mut ended = self.holdings.ended.lock();
         let Some(mut numbers) = ended.remove(key) else { return Vec::new() };
@@ -189,11 +189,11 @@ impl StoreCore {
     async fn remove_slots(&self, key: &str, numbers: &[u64]) {
         let member = numbers.iter().map(|number| self.member(*number).into_bytes());
         let args: Vec<Vec<u8>> = member.collect();
-        // If it fails, they run out.
+        // If it fails, they expire.
         let _ = self.run_slots(key, "drop", &args).await;
     }
 
-    /// Says of all places that they are still held.
+    /// Renews all slots.
     async fn renew_slots(self: &Arc<Self>) {
         let now_us = self.lease_us();
         let held: Vec<(Arc<str>, Vec<HeldSlot>)> = {
@@ -208,7 +208,7 @@ impl StoreCore {
         };
         for (key, held) in held {
             let core = Arc::clone(self);
-            // Side by side: one shard that is away must not keep the places of another from being kept.
+            // Concurrently: an unavailable shard must not delay the renewal of slots on another.
             self.runtime.spawn(async move {
                 for some in held.chunks(MOST_AT_ONCE) {
                     core.renew_some(&key, some, now_us).await;
@@ -221,10 +221,10 @@ impl StoreCore {
         let mut args = Vec::new();
         for (number, until_us) in held {
             args.push(self.member(*number).into_bytes());
-            args.push(text(until_us.saturating_sub(now_us).clamp(1, LIVES_US)));
+            args.push(text(until_us.saturating_sub(now_us).clamp(1, EXPIRES_US)));
         }
         let _ = self.run_slots(key, "keep", &args).await;
-        // What was given back meanwhile may have been taken again by this.
+        // The renewal may have taken slots again that were released meanwhile.
         let gone: Vec<u64> = {
             let holdings = self.holdings.held.lock();
             let still = holdings.get(key);
@@ -237,7 +237,7 @@ impl StoreCore {
     }
 }
 
-/// Holds on to all places, every second.
+/// Renews all slots, every second.
 pub(super) async fn keep_renewing(core: Weak<StoreCore>) {
     let mut ticks = tokio::time::interval(KEEP);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -252,7 +252,7 @@ fn text(number: impl std::fmt::Display) -> Vec<u8> {
     number.to_string().into_bytes()
 }
 
-/// What the script answers to one that asks for a place among `limit`.
+/// Reads the script's reply to an attempt to take one of `limit` slots.
 fn read_taken(value: &Value, limit: u32) -> Result<SlotTaken, Failure> {
     let numbers = match value {
         Value::Array(parts) => match parts.as_slice() {

@@ -1,11 +1,10 @@
-//! How many nodes there are, as the store last told: each enforces its share by itself while the store is away.
+//! The number of nodes, as last counted by the store: each enforces its share while the store is unavailable.
 //!
-//! A larger number is believed at once. A smaller one only when it was told for longer than a silent node is
-//! remembered: a store that comes back empty, or from a long pause, has forgotten who was there and hears of them
-//! one after the other. While the store says nothing, nothing changes.
+//! A larger count is used at once. A smaller one is used only after more heartbeats than a silent node may miss: a store
+//! that was restarted empty, or paused, learns of its nodes one by one. While the store is unavailable, the count stays.
 //!
-//! The number is kept on disk, if there is a folder for it, so that a node which starts while the store is away does
-//! not take itself for the only one.
+//! The count is kept on disk, if there is a folder for it, so that a node that starts during an outage does not assume
+//! that it is the only one.
 
 use super::StoreUrl;
 use parking_lot::Mutex;
@@ -18,15 +17,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tollgate_core::heartbeat::{MISSED, MOST_NODES};
 use tollgate_limiter::file;
 
-/// For how many heartbeats a number is believed that no later one has reached.
-const BELIEVED: usize = MISSED as usize + 1;
+/// For how many heartbeats a count is used that no later one has reached.
+const USED_FOR: usize = MISSED as usize + 1;
 const FILE: &str = "fleet.json";
 
-/// What was told lately, and what is kept of it.
+/// The last counts, and the file that keeps the result.
 #[derive(Debug)]
 pub(super) struct NodeCount {
     /// The newest last.
-    told: Mutex<VecDeque<u32>>,
+    counts: Mutex<VecDeque<u32>>,
     record: Option<Arc<NodeCountFile>>,
 }
 
@@ -35,7 +34,7 @@ impl NodeCount {
     pub(super) fn open(folder: Option<&Path>, url: &StoreUrl, prefix: &str) -> Self {
         let record = folder.map(|folder| Arc::new(NodeCountFile::new(folder, url, prefix)));
         let kept = record.as_ref().and_then(|record| record.read());
-        Self { told: Mutex::new(kept.into_iter().collect()), record }
+        Self { counts: Mutex::new(kept.into_iter().collect()), record }
     }
 
     /// Whether the number outlives the process.
@@ -45,20 +44,20 @@ impl NodeCount {
 
     /// How many there are, this one included.
     pub(super) fn nodes(&self) -> u32 {
-        self.told.lock().iter().copied().max().unwrap_or(1)
+        self.counts.lock().iter().copied().max().unwrap_or(1)
     }
 
-    /// The store has told of `alive` nodes.
+    /// Notes that the store counts `alive` nodes.
     pub(super) fn note(&self, alive: u32) {
-        let mut told = self.told.lock();
-        told.push_back(alive);
-        while told.len() > BELIEVED {
-            told.pop_front();
+        let mut counts = self.counts.lock();
+        counts.push_back(alive);
+        while counts.len() > USED_FOR {
+            counts.pop_front();
         }
     }
 
-    /// Has it written down how many there are, if that is news. Nobody waits for it: a disk may hang, and a node that
-    /// says no more that it is there is missed.
+    /// Writes the count to the file if it has changed. Runs in the background: a disk may hang, and heartbeats must not
+    /// wait for it.
     pub(super) fn keep(&self) {
         let Some(record) = &self.record else { return };
         let (record, nodes) = (Arc::clone(record), self.nodes());
@@ -71,20 +70,20 @@ impl NodeCount {
     }
 }
 
-/// The file in which the number stands.
+/// The file that holds the count.
 #[derive(Debug)]
 struct NodeCountFile {
     path: PathBuf,
     /// Of which fleet: neither a name nor a password is part of it.
     store: String,
     prefix: String,
-    /// What stands there, as far as is known.
+    /// The count in the file, as far as it is known.
     written: Mutex<Option<u32>>,
     has_failed: Mutex<bool>,
     is_writing: AtomicBool,
 }
 
-/// What the file says.
+/// The content of the file.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct WrittenNodeCount {
     store: String,
@@ -134,7 +133,7 @@ impl NodeCountFile {
         Some(kept.nodes)
     }
 
-    /// Writes the number down. If that fails it is said once, and tried again with the next heartbeat.
+    /// Writes the number down. A failure is logged once, and tried again with the next heartbeat.
     fn keep(&self, nodes: u32) {
         let result = self.write(nodes);
         let file = self.path.display();
@@ -153,7 +152,7 @@ impl NodeCountFile {
         *self.written.lock() = Some(nodes);
     }
 
-    /// Whoever reads the file finds the old number or the new one, whole.
+    /// Replaces the file atomically.
     fn write(&self, nodes: u32) -> io::Result<()> {
         let kept = WrittenNodeCount { store: self.store.clone(), prefix: self.prefix.clone(), nodes };
         let mut text = serde_json::to_string(&kept)?;
@@ -176,13 +175,13 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_forgot_who_was_there_is_not_believed_at_once() {
+    fn smaller_count_is_used_only_after_six_heartbeats() {
         let known_nodes = NodeCount::open(None, &"redis://here".parse().unwrap(), "tg:");
         assert_eq!(known_nodes.nodes(), 1);
         known_nodes.note(3);
         assert_eq!(known_nodes.nodes(), 3, "more are believed at once");
-        for told in [1, 1, 2, 1, 1] {
-            known_nodes.note(told);
+        for counts in [1, 1, 2, 1, 1] {
+            known_nodes.note(counts);
             assert_eq!(known_nodes.nodes(), 3);
         }
         known_nodes.note(1);
@@ -190,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_known_after_a_restart_of_the_same_store_only() {
+    fn count_is_read_after_a_restart_for_the_same_store_only() {
         let folder = tempfile::tempdir().unwrap();
         let data = folder.path().join("made/for/it");
         let first = known_nodes(&data, "redis://:secret@here/2");
@@ -208,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_written_anew() {
+    fn malformed_file_is_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join(FILE);
         let number =
@@ -226,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_cannot_be_written_to_harms_nobody() {
+    fn unwritable_folder_is_retried() {
         let folder = tempfile::tempdir().unwrap();
         let blocked = folder.path().join("blocked");
         fs::write(&blocked, "not a folder").unwrap();

@@ -1,8 +1,8 @@
-//! Who serves which key, now: one server, the primary that Sentinels name, or the nodes of a Cluster.
+//! Which server serves which key: one server, the primary that Sentinels name, or the nodes of a Cluster.
 //!
-//! The answer is a [`SlotMap`], swapped whole. One task keeps it true: it looks again when a shard fails, when
-//! a server says that a slot moved, and every now and then; and it never relies on the server that fails.
-//! (The client library's own router waits for a frozen primary to answer; this one asks the others.)
+//! The result is a [`SlotMap`], replaced as a whole. One task keeps it current: it asks again when a shard fails, when
+//! a server reports that a slot has moved, and periodically; and it never relies on the server that fails.
+//! (The client library's own router waits for a frozen primary to reply; this one asks the others.)
 
 mod cluster;
 mod sentinel;
@@ -29,7 +29,7 @@ use tokio::time::{sleep, timeout};
 
 /// While a shard is down.
 const DISCOVER_WHEN_DOWN: Duration = Duration::from_millis(200);
-/// However many ask for it.
+/// Between two discoveries, however many are requested.
 const DISCOVER_PAUSE: Duration = Duration::from_millis(100);
 
 /// How to talk to the servers.
@@ -40,7 +40,7 @@ pub(crate) struct ServerSettings {
     pub(crate) connect_timeout: Duration,
     /// How keys begin, also those of the self-test.
     pub(crate) prefix: String,
-    /// Hears when a shard degrades and when it is back; without one, there is a line in the log.
+    /// Called when a shard becomes unavailable and when it is reconnected; the default logs it.
     pub(crate) hook: Option<Box<ShardHook>>,
 }
 
@@ -74,8 +74,8 @@ enum Discovery {
 }
 
 impl Servers {
-    /// Connects. That nobody answers is no error: it is tried on and on, and the shards are open meanwhile.
-    /// Who answers and will not have us is one. Needs a tokio runtime, here and as long as it lives.
+    /// Connects. An authentication error is fatal; a connection error is retried, and the breakers of the shards are open
+    /// meanwhile. Needs a tokio runtime, here and until it is dropped.
     pub(crate) async fn open(url: &StoreUrl, settings: ServerSettings) -> Result<Arc<Self>, OpenError> {
         let role = if url.kind == StoreKind::Cluster { ServerRole::ClusterNode } else { ServerRole::Primary };
         let common = Arc::new(ShardContext {
@@ -126,17 +126,17 @@ impl Servers {
         Ok(servers)
     }
 
-    /// How the servers are arranged.
+    /// Standalone, Sentinel or Cluster.
     pub(crate) fn kind(&self) -> &StoreKind {
         &self.url.kind
     }
 
-    /// Where they are said to be; shows no password.
+    /// Their URL; shows no password.
     pub(crate) fn url(&self) -> &StoreUrl {
         &self.url
     }
 
-    /// Who serves `key`.
+    /// The shard that serves `key`.
     pub(crate) fn shard_of(&self, key: &[u8]) -> Arc<RedisShard> {
         Arc::clone(self.map.load().shard_of(key))
     }
@@ -147,7 +147,7 @@ impl Servers {
     }
 
     /// The shard whose primary is at `address`, as [`Failure::Moved`](super::connection::Failure::Moved) and
-    /// `Ask` name it; `asked` is who said so.
+    /// `Ask` name it; `asked` is the shard that replied so.
     pub(crate) fn shard_at(&self, address: &str, asked: &RedisShard) -> Option<Arc<RedisShard>> {
         let address = self.address_of(address, asked)?;
         self.shards().into_iter().find(|shard| shard.address().is_some_and(|known| *known == address))
@@ -190,7 +190,7 @@ impl Servers {
         self.map.load().own_tag(shard)
     }
 
-    /// Asks for a new look at who serves what. Many such wishes make one look, a few a second at most.
+    /// Requests a new slot map. Requests are merged: the servers are asked a few times a second at most.
     pub(crate) fn refresh(&self) {
         self.common.rediscover.notify_one();
     }
@@ -208,7 +208,7 @@ impl Servers {
         self.newcomers.lock().clear();
     }
 
-    /// Finds out who serves what, as far as somebody answers.
+    /// Asks which server serves which slot, and applies the replies.
     async fn discover(&self) -> Result<(), OpenError> {
         match &self.discovery {
             Discovery::Fixed => {}
@@ -261,7 +261,7 @@ impl Servers {
             let number = self.next_number.fetch_add(1, Ordering::Relaxed);
             let known = self.newcomers.lock().remove(&address);
             let shard = RedisShard::new(number, Arc::clone(&self.common), Some(address));
-            // So that nobody finds it without a connection.
+            // So that no call finds it without a connection.
             if let Some(connection) = known.filter(|connection| !connection.is_closed()) {
                 shard.adopt(&connection);
             }
@@ -284,7 +284,7 @@ impl Servers {
             }
         }
         self.map.store(Arc::new(new));
-        // Whoever was one is a shard now, or will be asked for again.
+        // Each is a shard now, or is connected again when it is needed.
         self.newcomers.lock().clear();
     }
 
@@ -336,12 +336,12 @@ impl Drop for Servers {
     }
 }
 
-/// Keeps the map true as long as the servers are wanted.
+/// Keeps the map current until the servers are dropped.
 async fn follow(servers: Weak<Servers>, common: Arc<ShardContext>) {
     let mut last_error = String::new();
     loop {
         let Some(pause) = servers.upgrade().map(|servers| servers.pause()) else { return };
-        // Both ways on are fine: somebody asked, or it is time.
+        // Requested, or due: both lead to discovery.
         let _ = timeout(pause, common.rediscover.notified()).await;
         let Some(servers) = servers.upgrade() else { return };
         match servers.discover().await {

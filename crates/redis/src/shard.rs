@@ -2,7 +2,7 @@
 //!
 //! A shard outlives its server: when a failover gives its keys to another, the address changes and the
 //! shard, its breaker and its counters stay. Calls go out on the current connection; what they meet feeds the
-//! breaker. The supervisor (see [`supervisor`]) connects, pings when nobody else calls, and probes.
+//! breaker. The supervisor (see [`supervisor`]) connects, pings an idle server, and probes.
 
 mod supervisor;
 
@@ -31,16 +31,16 @@ const CROSSES_SLOTS: (u32, u32) = (7, 0);
 /// Servers that passed the self-test; so many are remembered.
 const MOST_TESTED: usize = 1024;
 
-/// What happened to a shard as a whole.
+/// A change of a shard's availability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ShardChange {
-    /// Its keys are decided without it from now on.
+    /// Unavailable: failure policies apply to its keys.
     Degraded,
-    /// It answers again.
+    /// Available again.
     Restored,
 }
 
-/// Hears of every [`ShardChange`]: the shard, what changed, since when things failed, and how often they did.
+/// Called for every [`ShardChange`]: the shard, the change, how long and how often calls failed.
 pub(crate) type ShardHook = dyn Fn(&RedisShard, ShardChange, Duration, u32) + Send + Sync;
 
 /// How a call fared, for [`RedisShard::report`].
@@ -73,11 +73,11 @@ pub(crate) struct ShardContext {
     pub(crate) hook: Box<ShardHook>,
     /// How many nodes share the store.
     pub(crate) nodes: AtomicU32,
-    /// Asks for a new look at who serves what.
+    /// Requests a new slot map.
     pub(crate) rediscover: Notify,
     /// How keys begin.
     pub(crate) prefix: String,
-    /// What the servers answered that is no answer.
+    /// Errors that the servers replied with.
     pub(crate) errors: StoreErrors,
     /// The servers that passed the self-test.
     pub(crate) tested: Mutex<BTreeSet<ServerAddress>>,
@@ -89,7 +89,7 @@ pub(crate) struct ShardContext {
 pub(crate) struct RedisShard {
     number: u32,
     common: Arc<ShardContext>,
-    /// Nothing while nobody knows where the primary is.
+    /// None while the primary is unknown.
     address: ArcSwapOption<ServerAddress>,
     connection: ArcSwapOption<RedisConnection>,
     /// Where the self-test puts its keys.
@@ -248,7 +248,7 @@ impl RedisShard {
     }
 
     /// Sends a command and waits for the answer however late; when the server is given up, it is
-    /// [`Failure::Lost`]. Who stops waiting earlier says so with [`report`](Self::report), and should keep
+    /// [`Failure::Lost`]. A caller that stops waiting earlier reports it with [`report`](Self::report), and should keep
     /// the future going: if it is dropped before the command was written, the command is not sent.
     pub(crate) fn start(
         self: &Arc<Self>,
@@ -291,8 +291,7 @@ impl RedisShard {
         self.connection.load_full().ok_or(Failure::Unavailable)
     }
 
-    /// Says how a call fared; needed for what the shard did not see itself, such as a wait that somebody
-    /// else ended.
+    /// Records the outcome of a call that the shard did not see, such as a timeout in the caller.
     pub(crate) fn report(&self, outcome: CallOutcome) {
         match outcome {
             CallOutcome::Answered => {
@@ -306,13 +305,13 @@ impl RedisShard {
         }
     }
 
-    /// Draws the consequences of a call's end.
+    /// Records the result of a call.
     fn record_result(&self, connection: &Arc<RedisConnection>, result: &Result<Value, Failure>) {
         match result {
             Err(Failure::Unavailable) => {}
             // Many calls are lost with one connection, and that is one failure: the supervisor's to count.
             Err(Failure::Lost) => self.wake.notify_one(),
-            // It is not, or no longer, who should answer.
+            // It is not, or no longer, the primary.
             Err(Failure::ReadOnly | Failure::Loading) => {
                 self.record_failure();
                 self.drop_connection(connection);
@@ -333,8 +332,7 @@ impl RedisShard {
         self.degrade(turn);
     }
 
-    /// What follows when the breaker opened: the connection goes, whose silence may never end, and a new look is
-    /// taken at who is primary.
+    /// After the breaker opened: the connection is dropped, as it may never reply again, and the primary is searched for.
     fn degrade(&self, turn: Option<BreakerTransition>) {
         let Some(turn) = turn else { return };
         self.counters.opened.fetch_add(1, Ordering::Relaxed);
@@ -390,7 +388,7 @@ impl RedisShard {
         self.usable_connection().ok()
     }
 
-    /// Opens the breaker at the start, when nobody could be reached.
+    /// Opens the breaker at the start, when the server could not be reached.
     pub(super) fn trip(&self) {
         let turn = self.breaker.trip(monotonic_us());
         self.degrade(turn);

@@ -1,4 +1,4 @@
-//! The way of calls to one shard: those who wait for a place, and those who are under way.
+//! The calls to one shard: queued, and in flight.
 
 use super::connection::Failure;
 use super::dispatch::{Batch, QueuedCall};
@@ -12,14 +12,14 @@ use std::task::{Context, Poll, Waker};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
-/// Script calls under way per shard.
-const UNDER_WAY: usize = 3;
+/// Script calls in flight per shard.
+const IN_FLIGHT: usize = 3;
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct ShardQueue {
     queue: Mutex<QueuedCalls>,
-    /// Somebody came, or the lane was closed.
+    /// A call was queued, or the queue was closed.
     arrived: Notify,
     permits: Arc<Semaphore>,
 }
@@ -30,7 +30,7 @@ struct QueuedCalls {
     is_closed: bool,
 }
 
-/// How much may travel in one script call.
+/// Bounds of one script call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BatchLimits {
     pub(super) clients: usize,
@@ -50,12 +50,12 @@ impl BatchLimits {
     }
 }
 
-/// A place among the calls under way.
+/// Permission to have one call in flight.
 pub(super) type SendPermit = OwnedSemaphorePermit;
 
 impl ShardQueue {
     pub(super) fn new() -> Self {
-        let permits = Arc::new(Semaphore::new(UNDER_WAY));
+        let permits = Arc::new(Semaphore::new(IN_FLIGHT));
         Self { queue: Mutex::default(), arrived: Notify::new(), permits }
     }
 
@@ -77,7 +77,7 @@ impl ShardQueue {
         calls.drain(..count).collect()
     }
 
-    /// Those at the front whose time is over.
+    /// The calls at the front that have timed out.
     pub(super) fn pop_late(&self) -> Vec<QueuedCall> {
         let (calls, now) = (&mut self.queue.lock().calls, Instant::now());
         let count = calls.iter().take_while(|queued| queued.deadline <= now).count();
@@ -88,7 +88,7 @@ impl ShardQueue {
         self.queue.lock().calls.len()
     }
 
-    /// Waits until somebody waits. None when the lane is closed; else until when the first can wait.
+    /// Waits for a call, and returns its deadline. None when the queue is closed.
     pub(super) async fn first(&self) -> Option<Instant> {
         loop {
             {
@@ -104,19 +104,19 @@ impl ShardQueue {
         }
     }
 
-    /// Waits for a place, no longer than until `deadline`.
+    /// Waits for a permit until `deadline`.
     pub(super) async fn permit(&self, deadline: Instant) -> Option<SendPermit> {
         timeout_at(deadline, Arc::clone(&self.permits).acquire_owned()).await.ok()?.ok()
     }
 
-    /// Nobody comes any more.
+    /// Ends the task that drains the queue.
     pub(super) fn close(&self) {
         self.queue.lock().is_closed = true;
         self.arrived.notify_one();
     }
 }
 
-/// A batch on its way.
+/// A batch in flight.
 pub(super) struct SentBatch {
     pub(super) batch: Batch,
     pub(super) sent: Instant,
@@ -144,8 +144,8 @@ impl SentBatch {
 
 fn send(shard: &Arc<RedisShard>, command: Cmd) -> ReplyFuture {
     let mut reply: ReplyFuture = Box::pin(shard.start(command));
-    // As far as it goes without waiting: the command is then in the hands of the connection, which is told to
-    // write it now, and not when all are done who are ready to run. Whoever awaits the answer looks again.
+    // Polled once: the command is then queued in the connection, which writes it now, and not when its own task is
+    // scheduled. The caller polls the future again.
     match reply.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(result) => Box::pin(std::future::ready(result)),
         Poll::Pending => {

@@ -29,24 +29,23 @@ use tollgate_limiter::{Clock, ManualClock};
 /// How the store is used.
 #[derive(Clone)]
 pub struct RedisSettings {
-    /// The longest that anything waits for the store.
+    /// The longest time that a decision waits for the store.
     pub timeout: Duration,
-    /// How its keys begin.
+    /// Prefix of all keys.
     pub prefix: String,
-    /// What the fleet hashes identities with; without one, the store keeps one that the first node made.
+    /// The key with which the fleet hashes identities; by default the first node writes one to the store.
     pub secret: Option<[u8; 16]>,
-    /// How many nodes there are, if that is not to be counted.
+    /// The number of nodes, instead of counting heartbeats.
     pub expected_nodes: Option<u32>,
-    /// A folder of this node's own, for what it has to know if it starts while the store is away: how many nodes
-    /// there are.
+    /// A folder of this node's own that keeps the number of nodes, for a start while the store is unavailable.
     pub data: Option<PathBuf>,
-    /// Where this node can be reached, for people.
+    /// Where this node can be reached, for operators.
     pub node: NodeAddress,
-    /// How often what was spent is reported and what is idle brought back.
+    /// How often spent tokens are reported and idle credit is returned.
     pub lease_interval: Duration,
-    /// For how long a busy key takes tokens ahead.
+    /// How far ahead of its use a busy key takes tokens.
     pub lease_horizon: Duration,
-    /// For how many keys a node holds leases at most.
+    /// The most keys for which a node keeps leases.
     pub most_leases: usize,
 }
 
@@ -85,7 +84,7 @@ impl Default for RedisSettings {
     }
 }
 
-/// A store that nodes share. Ends when it is dropped; [`RedisStore::close`] also brings back what is held.
+/// A store that nodes share. Its tasks end when it is dropped; [`RedisStore::close`] also returns all credit.
 #[derive(Debug)]
 pub struct RedisStore {
     core: Arc<StoreCore>,
@@ -98,7 +97,7 @@ pub(crate) struct StoreCore {
     pub(crate) leases: LeaseTable<VerdictSender>,
     pub(crate) fleet: FleetMembership,
     pub(crate) known_nodes: NodeCount,
-    /// None until the fleet's secret is known: before that, nobody's state can be found.
+    /// None until the fleet's secret is known: before that, no state can be located.
     pub(crate) addresses: ArcSwapOption<StateAddresses>,
     pub(crate) queues: ShardQueues,
     pub(crate) holdings: in_flight_slots::NodeSlots,
@@ -112,7 +111,7 @@ pub(crate) struct StoreCore {
     /// The next heartbeat has to come at once.
     pub(crate) heartbeat_sooner: Arc<Notify>,
     lease_clock: LeaseClock,
-    /// Whether it was said that too little is known for a restart.
+    /// Whether the warning about a restart without a node count was logged.
     pub(crate) has_warned_of_node_count: AtomicBool,
 }
 
@@ -123,8 +122,8 @@ impl RedisStore {
         Self::open_at(url, settings, clock, None).await
     }
 
-    /// A store whose time is `time`, for tests. `clock` is this node's own: what it was lent and told grows
-    /// old by it.
+    /// A store whose time is `time`, for tests. `clock` is this node's own: credit and
+    /// cached refusals expire by it.
     pub async fn open_on_clock(
         url: &StoreUrl,
         settings: RedisSettings,
@@ -219,7 +218,7 @@ impl RedisStore {
         self.core.fleet.node_count()
     }
 
-    /// Whether a shard is away, by its number.
+    /// The state of each shard.
     pub fn shards(&self) -> Vec<ShardState> {
         let state = |shard: &Arc<RedisShard>| ShardState {
             number: shard.number(),
@@ -246,14 +245,14 @@ impl RedisStore {
         self.core.fleet.set_rules_version(version);
     }
 
-    /// Waits until nothing is on its way to the store, no longer than its timeout.
+    /// Waits until no call to the store is pending, no longer than the timeout.
     pub async fn settled(&self) {
         self.core.queues.wait_until_drained(self.core.settings.timeout).await;
     }
 
-    /// Brings back all that is held, says goodbye to the fleet and ends.
+    /// Returns all credit, removes this node from the fleet and closes all connections.
     pub async fn close(&self) {
-        // A heartbeat after the goodbye would call this node back to life.
+        // A heartbeat after this would add the node again.
         self.tasks.iter().for_each(JoinHandle::abort);
         self.core.leases.return_all(self.core.lease_us(), |call| self.core.send(call));
         self.settled().await;
@@ -268,16 +267,16 @@ impl Drop for RedisStore {
     }
 }
 
-/// How one primary is doing.
+/// The state of one shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShardState {
     /// Its number.
     pub number: u32,
     /// Where it is, if that is known.
     pub address: Option<String>,
-    /// Its keys are decided without it.
+    /// Whether its breaker is open, and failure policies apply to its keys.
     pub is_away: bool,
-    /// How often that began.
+    /// How often the breaker opened.
     pub times_away: u64,
     /// How often it did not answer in time.
     pub timeouts: u64,
@@ -294,7 +293,7 @@ impl StoreCore {
         self.addresses.load()
     }
 
-    /// Does from now on what `rules` ask of a node.
+    /// Applies what `rules` require of this node.
     pub(crate) fn apply_rules(&self, rules: &RuleSet) {
         if self.leases.follow_interval_of(rules) {
             self.ticks_sooner.notify_one();
@@ -314,7 +313,7 @@ impl StoreCore {
         self.leases.lease_count() / self.servers.shards().len().max(1)
     }
 
-    /// Whether no shard at all answers.
+    /// Whether all shards are unavailable.
     pub(crate) fn is_unavailable(&self) -> bool {
         self.servers.shards().iter().all(|shard| shard.is_open())
     }
@@ -373,7 +372,7 @@ async fn keep_sending_heartbeats(core: Weak<StoreCore>, sooner: Arc<Notify>) {
     }
 }
 
-/// Reports what was spent and brings back what is idle.
+/// Reports spent tokens and returns idle credit.
 async fn keep_ticking(core: Weak<StoreCore>, sooner: Arc<Notify>) {
     let mut last = Instant::now();
     loop {

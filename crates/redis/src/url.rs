@@ -1,4 +1,4 @@
-//! Where the store is, as an operator writes it.
+//! The URL of a store.
 //!
 //! | form | what it is |
 //! |---|---|
@@ -19,7 +19,7 @@ use std::str::FromStr;
 const PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
 
-/// Where the store is and how to enter.
+/// The URL of a store: its servers, logins and TLS.
 #[derive(Clone, PartialEq, Eq)]
 pub struct StoreUrl {
     pub(crate) kind: StoreKind,
@@ -38,7 +38,7 @@ pub struct StoreUrl {
 pub(crate) enum StoreKind {
     /// One server.
     Standalone,
-    /// A primary with replicas, watched by Sentinels who call it by this name.
+    /// A primary with replicas, watched by Sentinels that know it by this name.
     Sentinel(String),
     /// Many primaries, each with its slots.
     Cluster,
@@ -58,7 +58,7 @@ pub(crate) struct Login {
     pub(crate) password: Option<String>,
 }
 
-/// Why a text is not the address of a store.
+/// Why a text is not the URL of a store.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the store's address cannot be used: {problem}\n  hint: {hint}")]
 pub struct StoreUrlError {
@@ -90,7 +90,7 @@ impl FromStr for StoreUrl {
             return problem("it does not begin with a scheme such as redis://", FORMS);
         };
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-        // The last @: whoever forgot to encode one in the password is understood all the same.
+        // The last @: a password with an @ that is not encoded is accepted.
         let (login, place) = match rest.rsplit_once('@') {
             Some((login, place)) => (Login::parse(login)?, place),
             // Then what stands before the ? may well be the first half of a password.
@@ -124,7 +124,7 @@ enum UrlForm {
 }
 
 impl UrlForm {
-    /// Reads what stands behind the login.
+    /// Parses what follows the login.
     fn place(self, place: &str) -> Result<StoreUrl, StoreUrlError> {
         if let Self::Unix = self {
             if !place.starts_with('/') {
@@ -269,7 +269,7 @@ impl fmt::Debug for Login {
 }
 
 impl StoreUrl {
-    /// The same place for everybody: without who enters, and with the addresses in order.
+    /// The URL without logins, and with the addresses in order: the same for all nodes.
     pub(crate) fn without_login(&self) -> Self {
         let mut addresses = self.addresses.clone();
         addresses.sort_unstable();

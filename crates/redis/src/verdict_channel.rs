@@ -1,26 +1,26 @@
-//! Who waits for an answer of the store.
+//! The channel on which a request receives the verdict of the store.
 
 use crate::lease::{Verdict, Waiter};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-/// The end at which a verdict is handed over.
+/// The sending end.
 #[derive(Debug)]
 pub(crate) struct VerdictSender {
     sender: oneshot::Sender<Verdict>,
     since: Instant,
 }
 
-/// The end at which it is waited for.
+/// The receiving end.
 pub(crate) type VerdictReceiver = oneshot::Receiver<Verdict>;
 
 impl VerdictSender {
     pub(crate) fn new() -> (Self, VerdictReceiver) {
-        let (sender, hearing) = oneshot::channel();
-        (Self { sender, since: Instant::now() }, hearing)
+        let (sender, receiver) = oneshot::channel();
+        (Self { sender, since: Instant::now() }, receiver)
     }
 
-    /// Since when somebody waits.
+    /// When the request began to wait.
     pub(crate) fn since(&self) -> Instant {
         self.since
     }

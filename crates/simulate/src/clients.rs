@@ -1,4 +1,4 @@
-//! The clients: what each is charged for, worked out once from the real rules.
+//! The clients, and the charges of each under the rules in force.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -13,11 +13,11 @@ use tollgate_core::rules::{Charges, RuleSet, Selection};
 use tollgate_core::state_address::{FleetSecret, StateAddress, StateAddresses};
 use tollgate_limiter::OwnedCharge;
 
-/// Any will do: nobody attacks a simulation.
+/// Fixed, so that runs repeat.
 static SEED: LazyLock<KeySeed> = LazyLock::new(|| KeySeed::new([0x7469_6d65, 0x666c_6965]));
 const SECRET: FleetSecret = FleetSecret(*b"a fleet on paper");
 
-/// A client, by what it shows.
+/// A client, by its identities.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Client {
     /// Its API key.
@@ -26,12 +26,12 @@ pub struct Client {
     pub user: Option<String>,
     /// Its address.
     pub ip: Option<IpAddr>,
-    /// The path that it asks for.
+    /// The path that it requests.
     pub endpoint: String,
 }
 
 impl Client {
-    /// The client with this number, who asks for `endpoint`: an API key, a user and an address of its own.
+    /// The client with this number, that requests `endpoint`: an API key, a user and an address of its own.
     pub fn numbered(number: u32, endpoint: &str) -> Self {
         Self {
             api_key: Some(format!("client-{number}")),

@@ -1,10 +1,10 @@
-//! What came of a run.
+//! The result of a run.
 
 use super::ledger::Ledger;
 use tollgate_core::algorithm::Bucket;
 use tollgate_core::limit::Meter;
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Findings {
     /// Every request that was decided by a limit, once for each limit that can refuse.
@@ -15,16 +15,16 @@ pub struct Findings {
     pub tally: Tally,
     /// How long the requests came.
     pub length_us: u64,
-    /// For each shard: how many limits of clients it was asked about, reports included.
+    /// For each shard: how many limits of clients it was called for, reports included.
     pub charges_by_shard: Vec<u64>,
     /// For each shard: how long it worked, in nanoseconds.
     pub busy_ns_by_shard: Vec<u64>,
     /// For each shard: the most by which the time that limits were charged by advanced more than the true time. Zero
     /// unless the shard's clock stepped.
     pub clock_gain_us_by_shard: Vec<u64>,
-    /// For each node and second: how many clients it asked a shard about.
+    /// For each node and second: how many calls it made, each for one client.
     pub calls_by_node: Vec<Vec<u32>>,
-    /// How many of those calls only told what was spent or brought something back.
+    /// How many of those calls only reported spent or returned tokens.
     pub reports: u64,
     /// How many calls there were, reports included.
     pub calls: u64,
@@ -37,15 +37,15 @@ pub struct Tally {
     pub arrivals: u64,
     /// That passed.
     pub admitted: u64,
-    /// That passed without asking.
+    /// That passed without a call.
     pub admitted_locally: u64,
     /// That were refused.
     pub refused: u64,
-    /// That were refused without asking.
+    /// That were refused without a call.
     pub refused_locally: u64,
     /// That the failure policy decided.
     pub degraded: u64,
-    /// Whose caller went away.
+    /// Whose client disconnected.
     pub given_up: u64,
     /// What one exact store would have admitted.
     pub oracle_admitted: u64,
@@ -76,7 +76,7 @@ impl Findings {
         share(self.tally.innocent_refused, self.tally.arrivals)
     }
 
-    /// Requests decided without asking, as a share of all.
+    /// Requests decided without a call, as a share of all.
     pub fn local_share(&self) -> f64 {
         share(self.tally.admitted_locally + self.tally.refused_locally, self.tally.arrivals)
     }

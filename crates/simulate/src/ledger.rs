@@ -1,4 +1,4 @@
-//! What was asked and what was answered, and whether a limit was kept.
+//! The requests of a run and their decisions, and by how much a limit was exceeded.
 //!
 //! A request is decided somewhere between the moment it was sent and the moment its answer came. So a bucket
 //! of capacity B and rate r was certainly exceeded if, for any two instants, the requests that were sent and
@@ -12,7 +12,7 @@ use tollgate_core::algorithm::Bucket;
 /// One request, as its caller saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LedgerEntry {
-    /// Whose state it was charged to, by any number.
+    /// The number of the state that it was charged to.
     pub key: u32,
     /// Which node decided it.
     pub node: u16,
@@ -33,12 +33,12 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Notes a request.
+    /// Adds a request.
     pub fn note(&mut self, entry: LedgerEntry) {
         self.entries.push(entry);
     }
 
-    /// All that was noted.
+    /// All requests.
     pub fn entries(&self) -> &[LedgerEntry] {
         &self.entries
     }

@@ -51,7 +51,7 @@ pub use traffic::{Arrival, Population, Routing};
 use std::sync::Arc;
 use tollgate_core::rules::RuleSet;
 
-/// A fleet, and what befalls it.
+/// A fleet, its network and its faults.
 #[derive(Clone, Debug)]
 pub struct SimulatedFleet {
     /// The rules.
@@ -72,7 +72,7 @@ pub struct SimulatedFleet {
     pub horizon_us: Option<u64>,
     /// By how many parts in a million the clocks of the nodes go wrong at most.
     pub drift_ppm: u32,
-    /// How many callers in a thousand go away before they hear.
+    /// How many clients in a thousand disconnect before the decision.
     pub give_up_permille: u32,
     /// How many messages in a thousand are lost, on either way.
     pub lost_permille: u32,
@@ -80,20 +80,20 @@ pub struct SimulatedFleet {
     pub stalled_permille: u32,
     /// See `stalled_permille`.
     pub stall_us: u64,
-    /// What goes wrong.
+    /// Faults and changes of rules, with their times.
     pub events: Vec<(u64, FleetEvent)>,
-    /// Chance, from a number.
+    /// The seed of the random numbers.
     pub seed: u64,
 }
 
-/// What happens to a fleet at an instant.
+/// A fault, or a change of rules, at an instant.
 #[derive(Clone, Debug)]
 pub enum FleetEvent {
-    /// A node dies with all that it holds. Another takes its place, empty-handed.
+    /// A node crashes with its credit. Another takes its place, without credit.
     NodeCrashes(u16),
-    /// A node stands still for so many microseconds: what arrives there waits until it goes on.
+    /// A node is paused for so many microseconds: messages and requests wait until it resumes.
     NodePauses(u16, u64),
-    /// A shard does not answer for so many microseconds. It keeps its states.
+    /// A shard is unavailable for so many microseconds. It keeps its states.
     ShardUnavailable(u16, u64),
     /// A shard loses what was written in the last so many microseconds, as a failover to a lagging replica does.
     ShardLosesWrites(u16, u64),
@@ -108,7 +108,7 @@ pub enum FleetEvent {
 }
 
 impl SimulatedFleet {
-    /// A quiet fleet under `rules`.
+    /// A fleet without faults under `rules`.
     pub fn new(rules: Arc<RuleSet>, nodes: u16) -> Self {
         Self {
             rules,
@@ -129,8 +129,8 @@ impl SimulatedFleet {
         }
     }
 
-    /// Runs until all `arrivals`, which must be in order, are answered and what is held has come back.
-    /// `progress` hears the time now and then.
+    /// Runs until all `arrivals`, which must be in order, are decided and credit is returned.
+    /// `progress` is called with the time now and then.
     pub fn run(
         &self,
         clients: &[Client],

@@ -30,8 +30,8 @@ pub(super) struct SimulatedShard {
     store: VirtualStore<Arc<str>>,
     /// When it has done all that it has begun, in nanoseconds.
     free_ns: u64,
-    away_until_us: u64,
-    away_since_us: u64,
+    unavailable_until_us: u64,
+    unavailable_since_us: u64,
     /// How far its clock is from the true time.
     clock_us: i64,
     clock_errors: ClockErrors,
@@ -45,8 +45,8 @@ impl SimulatedShard {
         Self {
             store: VirtualStore::default(),
             free_ns: 0,
-            away_until_us: 0,
-            away_since_us: 0,
+            unavailable_until_us: 0,
+            unavailable_since_us: 0,
             clock_us: 0,
             clock_errors: ClockErrors::default(),
             votes: ClockVotes::default(),
@@ -55,10 +55,10 @@ impl SimulatedShard {
         }
     }
 
-    /// Does not answer from now on for a while.
-    pub(super) fn leave(&mut self, now_us: u64, length_us: u64) {
-        self.away_since_us = now_us;
-        self.away_until_us = now_us + length_us;
+    /// Makes the shard unavailable for a while.
+    pub(super) fn stop_for(&mut self, now_us: u64, length_us: u64) {
+        self.unavailable_since_us = now_us;
+        self.unavailable_until_us = now_us + length_us;
     }
 
     /// What it has written so far.
@@ -76,13 +76,13 @@ impl SimulatedShard {
         self.clock_us += by_us;
     }
 
-    pub(super) fn is_away(&self, now_us: u64) -> bool {
-        (self.away_since_us..self.away_until_us).contains(&now_us)
+    pub(super) fn is_unavailable(&self, now_us: u64) -> bool {
+        (self.unavailable_since_us..self.unavailable_until_us).contains(&now_us)
     }
 
-    /// Whether it has been away for so long that nobody tries any more.
+    /// Whether it has been unavailable for so long that the breakers of the nodes are open.
     pub(super) fn is_breaker_open(&self, now_us: u64) -> bool {
-        self.is_away(now_us) && now_us >= self.away_since_us + 200_000
+        self.is_unavailable(now_us) && now_us >= self.unavailable_since_us + 200_000
     }
 
     /// Serves `ask` that arrives at `now_us`; answers when it is done as well. No answer: the clock is not where the

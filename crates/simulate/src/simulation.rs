@@ -1,4 +1,4 @@
-//! The run itself: nodes, shards, and what is under way between them.
+//! The run: nodes, shards, and the messages between them.
 
 mod heartbeats;
 mod requests;
@@ -22,14 +22,14 @@ use tollgate_core::virtual_store::VirtualStore;
 use tollgate_redis::ShardClock;
 use tollgate_redis::lease::{Executed, LeaseSettings, LeaseTable, StoreCall};
 
-/// After the last request, what is held is given this long to come back.
+/// How long the run continues after the last request, so that credit is returned.
 const AFTERMATH_US: u64 = 2_500_000;
-/// So many requests from one word of progress to the next.
+/// Requests between two calls of `progress`.
 const STRIDE: u64 = 20_000;
 
 type ByNumber<T> = HashMap<u64, T, rapidhash::fast::RandomState>;
 
-/// What waits in the heap.
+/// An event in the heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum ScheduledEvent {
     Fault(usize),
@@ -57,7 +57,7 @@ pub(super) struct Simulation<'s> {
     under_way: ByNumber<InFlightCall>,
     heartbeats: ByNumber<InFlightHeartbeat>,
     waiting: ByNumber<PendingRequest>,
-    /// Requests that wait until their node goes on.
+    /// Requests that wait until their node resumes.
     delayed: Vec<Arrival>,
     /// What shards had written some time before they lose it, by the number of the event.
     snapshots: ByNumber<VirtualStore<Arc<str>>>,
@@ -70,7 +70,7 @@ pub(super) struct Simulation<'s> {
 
 struct SimulatedNode {
     leases: LeaseTable<SimulatedWaiter>,
-    /// How often another has taken its place.
+    /// How often it was replaced after a crash.
     lives: u32,
     /// Its clock began at some other time, and goes a little wrong.
     boot_us: u64,
@@ -201,7 +201,7 @@ impl<'s> Simulation<'s> {
         self.next.push(Reverse((at_us, self.numbers, next)));
     }
 
-    /// Does all that happens until `until_us`.
+    /// Runs all events until `until_us`.
     fn pass_time(&mut self, until_us: u64) {
         loop {
             let next_us = self.next.peek().map_or(u64::MAX, |Reverse((at_us, ..))| *at_us);
@@ -241,7 +241,7 @@ impl<'s> Simulation<'s> {
                 let (rules, _) = self.clients.rules_at(*node);
                 *place = SimulatedNode::new(self.fleet, rules, &mut self.random, place.lives + 1);
                 let life = place.lives;
-                // Who waits there never hears.
+                // Requests that wait there receive no verdict.
                 self.waiting.retain(|_, waiting| waiting.arrival.node != *node || waiting.life == life);
                 self.open_node(*node);
             }
@@ -249,7 +249,7 @@ impl<'s> Simulation<'s> {
                 self.nodes[usize::from(*node)].paused_until_us = self.now_us + length_us;
             }
             FleetEvent::ShardUnavailable(shard, length_us) => {
-                self.shards[usize::from(*shard)].leave(self.now_us, *length_us);
+                self.shards[usize::from(*shard)].stop_for(self.now_us, *length_us);
             }
             FleetEvent::ShardLosesWrites(shard, _) => {
                 let snapshot = self.snapshots.remove(&(index as u64)).unwrap_or_default();
@@ -278,7 +278,7 @@ impl<'s> Simulation<'s> {
         }
     }
 
-    /// When `node` goes on, if it stands still.
+    /// When `node` resumes, if it is paused.
     fn paused_until(&self, node: u16) -> Option<u64> {
         let until_us = self.nodes[usize::from(node)].paused_until_us;
         (until_us > self.now_us).then_some(until_us)
@@ -331,7 +331,7 @@ impl<'s> Simulation<'s> {
         let (way_us, is_lost_back) = (self.one_way_us(), self.is_lost());
         let Some(call) = self.under_way.get_mut(&number) else { return };
         let shard = &mut self.shards[call.shard];
-        if shard.is_away(self.now_us) {
+        if shard.is_unavailable(self.now_us) {
             call.is_lost = true;
             return;
         }

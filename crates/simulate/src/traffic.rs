@@ -1,16 +1,16 @@
-//! Who comes when, and to which node.
+//! The requests of a run: when, of which client, and at which node.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 
-/// One request on its way to a node.
+/// A request that arrives at a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
     /// When, since the start.
     pub at_us: u64,
-    /// Who, by its number among the clients.
+    /// The client, by its index.
     pub client: u32,
-    /// At which node. If that one is dead, at the next that lives.
+    /// At which node.
     pub node: u16,
     /// What it costs.
     pub cost: u32,
@@ -55,7 +55,7 @@ pub struct Population {
     pub nodes: u16,
     /// How they are spread.
     pub routing: Routing,
-    /// Chance, from a number.
+    /// The seed of the random numbers.
     pub seed: u64,
 }
 
@@ -77,7 +77,7 @@ impl Population {
 
 /// Draws numbers by weight, each in the same time however many there are (Walker's alias method).
 struct WeightedChoice {
-    /// Of each column: how much of it belongs to its own number, and to whom the rest does.
+    /// Of each column: how much of it belongs to its own number, and to which number the rest does.
     columns: Vec<(f64, u32)>,
 }
 

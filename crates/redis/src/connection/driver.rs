@@ -1,7 +1,7 @@
-//! What moves the bytes of a connection: a task of its own, and whoever has just put something in.
+//! Reads and writes the bytes of a connection: in a task of its own, and in tasks that have just sent a command.
 //!
-//! A task is run when its turn comes, behind all who were ready before it; under load that is long. So whoever
-//! sends may drive the connection itself, in the name of that task: what the driver then waits for wakes the task.
+//! A task is scheduled behind all that were ready before it; under load that takes long. So a task that sends may poll the
+//! connection itself, with the waker of the connection's task: later events wake that task.
 
 use parking_lot::Mutex;
 use std::fmt;
@@ -34,7 +34,7 @@ impl RedisDriver {
         .await;
     }
 
-    /// Drives it as far as it goes now, unless somebody does already.
+    /// Drives it as far as it goes now, unless another task does.
     pub(super) fn drive(&self) {
         let Some(mut driven) = self.0.try_lock() else { return };
         let Some(waker) = driven.waker.clone() else { return };

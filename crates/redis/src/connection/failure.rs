@@ -1,4 +1,4 @@
-//! Why a call has no answer that can be used, and whether it may have been executed.
+//! Why a call failed, and whether it may have been executed.
 
 use redis::{RedisError, ServerError};
 
@@ -140,7 +140,7 @@ impl Failure {
         if from("READONLY").is_some() { Self::ReadOnly } else { Self::Other(whole.to_owned()) }
     }
 
-    /// What an error means that is ours or the library's. One with a code is the server's.
+    /// Classifies an error of the client library. One with a code is the server's.
     pub(super) fn of_call(error: &RedisError) -> Self {
         match ServerError::try_from(error.clone()) {
             Ok(error) => Self::of_answer(&error),

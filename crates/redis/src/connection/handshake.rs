@@ -1,4 +1,4 @@
-//! The first words with a server: who we are, what it is, and whether it is fit to keep limits.
+//! The start of a connection: login, the server's version and role, and its settings.
 
 use super::super::url::{Login, ServerAddress};
 use super::{DialError, Dialer, Failure, OpenError, RedisConnection, ServerRole};
@@ -9,7 +9,7 @@ use std::collections::HashMap;
 /// Scripts need what came with it.
 const OLDEST: (u32, u32) = (6, 2);
 
-/// What a server says of itself; empty where it does not.
+/// The server's description of itself; empty where it has none.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ServerInfo {
     pub(super) version: Option<(u32, u32)>,
@@ -66,7 +66,7 @@ impl ServerInfo {
     }
 }
 
-/// Says who we are and hears what the server is.
+/// Logs in and reads the server's version, mode and role.
 pub(super) async fn handshake(
     connection: &RedisConnection,
     address: &ServerAddress,
@@ -209,7 +209,7 @@ pub(super) async fn cluster_must_be_up(connection: &RedisConnection) -> Result<(
     }
 }
 
-/// Complains about settings with which limits are lost or shards fall together.
+/// Logs settings with which limits are lost, or one shard stops all.
 pub(super) async fn warn_of_settings(
     connection: &RedisConnection,
     address: &ServerAddress,

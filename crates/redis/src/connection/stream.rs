@@ -17,7 +17,7 @@ use tollgate_limiter::file;
 pub(super) trait ServerStream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> ServerStream for S {}
 
-/// Whom to trust. It is read once: authorities are files, and a reconnection must not wait for a disk.
+/// The trusted authorities. Read once: they are files, and a reconnection must not wait for a disk.
 pub(super) struct TlsTrust(TlsConnector);
 
 impl std::fmt::Debug for TlsTrust {
@@ -52,7 +52,7 @@ impl TlsTrust {
                 roots
             }
         };
-        // The provider is named here, so that nothing depends on who installed which for the process.
+        // The provider is named here, so that nothing depends on the default of the process.
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()

@@ -1,4 +1,4 @@
-//! Calls that travel together, and who waits for them whatever happens.
+//! Calls that are sent together. Their waiters receive a verdict also if a batch is dropped.
 
 use super::StoreCore;
 use crate::VerdictSender;
@@ -6,15 +6,15 @@ use crate::lease::{Executed, PendingGroupId, StoreCall};
 use std::sync::Arc;
 use tokio::time::Instant;
 
-/// A call on its way.
+/// A call that is queued or in flight.
 #[derive(Debug)]
 pub(crate) struct QueuedCall {
     pub(super) call: StoreCall<VerdictSender>,
-    /// Until when those who wait for it can wait.
+    /// When its waiters time out.
     pub(crate) deadline: Instant,
     /// How long the script takes for it, by estimate.
     pub(crate) work_ns: u32,
-    /// They do not wait any more.
+    /// Whether its waiters have timed out.
     pub(super) is_overdue: bool,
     pub(super) hops: u32,
 }
@@ -26,14 +26,14 @@ impl QueuedCall {
     }
 }
 
-/// Calls that travel together, until each is concluded.
+/// Calls that are sent together, until each is concluded.
 ///
-/// Everybody who wants the same as one of them waits behind it. So if it is dropped with calls that are not concluded,
-/// by a panic or with the task that had it, all who wait are left to the failure policy: nobody else would tell them.
+/// Other requests wait behind each of them. So if a batch is dropped with calls that are not concluded, by a panic or with
+/// its task, all of these fail and the failure policy decides.
 pub(crate) struct Batch {
     core: Arc<StoreCore>,
     calls: std::vec::IntoIter<QueuedCall>,
-    /// The one that is being concluded.
+    /// The group of the call that is being concluded.
     concluding: Option<PendingGroupId>,
     /// How many of those that are pending it stands for.
     pending: usize,
@@ -60,7 +60,7 @@ impl Batch {
         self.calls.len()
     }
 
-    /// Takes out those whose time is over at `now`, if there are any.
+    /// Removes the calls that have timed out at `now`, if there are any.
     pub(super) fn take_late(&mut self, now: Instant) -> Option<Self> {
         if self.calls().iter().all(|queued| queued.deadline > now) {
             return None;
@@ -72,13 +72,13 @@ impl Batch {
         Some(Self::new(&self.core, late))
     }
 
-    /// When the next of those who still wait is to be left to the failure policy.
+    /// When the next waiters time out.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let waited_for = self.calls().iter().filter(|queued| !queued.is_overdue);
         waited_for.map(|queued| queued.deadline).min()
     }
 
-    /// Whose time has come waits no longer; the call goes on.
+    /// Fails the waiters that have timed out; their calls continue.
     pub(super) fn time_out_due(&mut self) {
         let now = Instant::now();
         let calls = self.calls.as_mut_slice().iter_mut();
@@ -88,12 +88,12 @@ impl Batch {
         }
     }
 
-    /// It is not waited for before a shutdown any more.
+    /// A shutdown does not wait for it any more.
     pub(super) fn stop_counting(&mut self) {
         self.core.queues.remove_pending(std::mem::take(&mut self.pending));
     }
 
-    /// Draws the consequences for each call in turn.
+    /// Applies `each` to each call in turn.
     pub(super) fn conclude(mut self, mut each: impl FnMut(QueuedCall)) {
         for queued in self.calls.by_ref() {
             self.concluding = (!queued.is_overdue).then(|| queued.call.group_id());
@@ -102,7 +102,7 @@ impl Batch {
         self.concluding = None;
     }
 
-    /// Nothing came of any of them. `was_seen` tells whether the store may know of them all the same.
+    /// Fails all calls.
     pub(super) fn give_up(self, executed: Executed) {
         let core = Arc::clone(&self.core);
         self.conclude(|queued| core.leases.fail(queued.call, executed));
@@ -118,17 +118,14 @@ impl Drop for Batch {
             leases.fail_group(group);
             left += 1;
         }
-        // Of those that are overdue nobody waits for an answer, and others may be on their way with the same question.
+        // Overdue calls have no waiters, and another call for the same group may be in flight.
         for queued in self.calls.by_ref().filter(|queued| !queued.is_overdue) {
-            // The store may have heard of it.
+            // The store may have executed it.
             leases.fail(queued.call, Executed::Maybe);
             left += 1;
         }
         if left > 0 && std::thread::panicking() {
-            tracing::error!(
-                calls = left,
-                "calls to the store lost in a panic; failure policies apply"
-            );
+            tracing::error!(calls = left, "calls to the store lost in a panic; failure policies apply");
         }
     }
 }
@@ -149,7 +146,7 @@ mod tests {
     use tollgate_limiter::{Clock, OwnedCharge};
     use tollgate_testbed::PATIENCE;
 
-    /// A store that nobody answers at: what happens here happens without one.
+    /// An unreachable store: these tests need none.
     async fn store() -> RedisStore {
         let url = "redis+unix:///nowhere/redis.sock".parse().unwrap();
         RedisStore::open(&url, RedisSettings::default(), Clock::system()).await.unwrap()
@@ -192,7 +189,7 @@ mod tests {
         (queued, receivers.remove(0))
     }
 
-    /// Counted, as if they had come through a lane.
+    /// Counted as if they had been queued.
     fn batch(core: &Arc<StoreCore>, calls: impl IntoIterator<Item = Option<QueuedCall>>) -> Batch {
         let calls: Vec<QueuedCall> = calls.into_iter().flatten().collect();
         calls.iter().for_each(|_| core.queues.add_pending());
@@ -201,13 +198,13 @@ mod tests {
 
     async fn assert_failed(receivers: impl IntoIterator<Item = VerdictReceiver>) {
         for receiver in receivers {
-            let verdict = timeout(PATIENCE, receiver).await.expect("nobody waits for ever");
+            let verdict = timeout(PATIENCE, receiver).await.expect("no waiter waits for ever");
             assert_eq!(verdict.unwrap_or(Verdict::Failed), Verdict::Failed);
         }
     }
 
     #[tokio::test]
-    async fn a_panic_on_the_way_leaves_all_who_wait_to_the_policy() {
+    async fn panic_in_flight_fails_all_waiters() {
         let store = store().await;
         let core = store.core();
         let ((first, one), (none, behind), (other, two)) = (ask(core, 1), ask(core, 1), ask(core, 2));
@@ -215,7 +212,7 @@ mod tests {
         let batch = batch(core, [first, other]);
         let task = tokio::spawn(async move {
             let _on_its_way = batch;
-            panic!("a fault of ours");
+            panic!("a panic in a test");
         });
         assert!(task.await.unwrap_err().is_panic());
         assert_failed([one, behind, two]).await;
@@ -225,12 +222,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_panic_over_one_answer_leaves_nobody_waiting() {
+    async fn panic_while_applying_a_reply_fails_all_waiters() {
         let store = store().await;
         let core = store.core();
         let ((first, one), (_, behind), (other, two)) = (ask(core, 1), ask(core, 1), ask(core, 2));
         let batch = batch(core, [first, other]);
-        let task = tokio::spawn(async move { batch.conclude(|_| panic!("a fault of ours")) });
+        let task = tokio::spawn(async move { batch.conclude(|_| panic!("a panic in a test")) });
         assert!(task.await.unwrap_err().is_panic());
         assert_failed([one, behind, two]).await;
         assert_eq!(core.queues.pending.load(Ordering::Acquire), 0);
@@ -276,7 +273,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_nobody_waits_for_any_more_disturbs_no_later_call() {
+    async fn overdue_call_does_not_affect_later_calls() {
         let store = store().await;
         let core = store.core();
         let (first, one) = ask(core, 1);

@@ -1,4 +1,4 @@
-//! What became of a batch: its answers are handed out, or its calls go another way, or nothing came of it.
+//! The result of a batch: its replies are applied, its calls are redirected, or they fail.
 
 use super::StoreCore;
 use super::batch::{Batch, QueuedCall};
@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 use tollgate_core::script::{ReplyError, ScriptReply};
 
-/// A call follows a slot that moves for as long as it has time, but not for ever between two servers that disagree.
+/// A call follows a slot that moves until it times out, but not for ever between two servers that disagree.
 const MOST_HOPS: u32 = 10;
 
 impl StoreCore {
@@ -67,7 +67,7 @@ impl StoreCore {
         });
     }
 
-    /// The script did nothing for this client, and said why.
+    /// Fails a call for which the script returned an error, or follows a slot that has moved.
     fn fail_refused(self: &Arc<Self>, shard: &Arc<RedisShard>, queued: QueuedCall, why: &ReplyError) {
         let has_moved =
             matches!(why, ReplyError::Refused(why) if why.contains("non local key") || why.contains("MOVED"));
@@ -88,8 +88,8 @@ impl StoreCore {
         self.leases.fail(queued.call, executed);
     }
 
-    /// Slots are on the move. Nothing was executed: each client is sent on its own way. What the server said is
-    /// about one that travelled alone.
+    /// Slots are moving, and nothing was executed: each client is sent again in a call of its own. A redirection names the
+    /// server of a single client.
     fn redirect(
         self: &Arc<Self>,
         shard: &Arc<RedisShard>,
@@ -123,7 +123,7 @@ impl StoreCore {
             let target = match target {
                 Some(target) => target,
                 None if is_alone => {
-                    // Whoever serves it now is known in a moment.
+                    // The new slot map is expected in a moment.
                     tokio::time::sleep(Duration::from_millis(5)).await;
                     let key = batch.calls().first().map(|queued| Arc::clone(&queued.call.key));
                     core.servers.shard_of(key.as_deref().unwrap_or_default().as_bytes())

@@ -1,4 +1,4 @@
-//! Tokens taken ahead: what of them is left, reserved and spent, and what the store has to be told.
+//! Tokens taken in advance: left, reserved and spent ones, and those to be reported to the store.
 
 use smallvec::SmallVec;
 use tollgate_core::lending::LeaseReport;
@@ -15,7 +15,7 @@ const _: () = assert!(MOST_REPORTS <= MOST_PARTS);
 pub(super) struct Credit {
     /// The newest first. A lot lives for two epochs at most, so there are never more.
     lots: [CreditLot; 2],
-    /// Returned tokens that the store has not been told of.
+    /// Returned tokens that are not reported yet.
     returns: SmallVec<[LeaseReport; 2]>,
 }
 
@@ -24,7 +24,7 @@ pub(super) struct Credit {
 struct CreditLot {
     epoch: u32,
     left: u32,
-    /// ReservedTokens by requests whose other limits are not decided yet.
+    /// Reserved by requests whose other limits are not decided yet.
     reserved: u32,
     /// Spent, and not reported yet.
     spent: u32,
@@ -41,7 +41,7 @@ impl Reservation {
         Self([(epoch, tokens), (0, 0)])
     }
 
-    /// What the store has to be told where no lease keeps count.
+    /// The reports to the store if there is no lease.
     pub(super) fn reports(self, passed: Passed) -> SmallVec<[LeaseReport; 2]> {
         let parts = self.0.into_iter().filter(|(_, count)| *count > 0);
         let report = |(epoch, count)| match passed {
@@ -177,7 +177,7 @@ impl Credit {
         }
     }
 
-    /// Adds to what the store will be told.
+    /// Adds a report to the next call.
     pub(super) fn add(&mut self, report: LeaseReport) {
         if report.spent == 0 && report.returned == 0 {
             return;
@@ -196,8 +196,8 @@ impl Credit {
         }
     }
 
-    /// Takes back a report that the store has not seen. What was spent is told as long as its lot lives: after that the
-    /// store has forgotten it, and a lease that waited to tell it would never end.
+    /// Restores a report that the store has not seen. Spent tokens are reported until their lot expires: after that the
+    /// store has forgotten them, and a lease that waited to report them would never end.
     pub(super) fn restore_report(&mut self, report: LeaseReport) {
         let known = self.lots.iter_mut().find(|lot| lot.epoch == report.epoch && lot.deadline_us > 0);
         if let Some(lot) = known {
@@ -206,7 +206,7 @@ impl Credit {
         self.add(LeaseReport { spent: 0, ..report });
     }
 
-    /// What the store has to be told now. Of tokens that are dead it is told nothing: it has forgotten them.
+    /// The reports for a call now. Expired tokens are not reported: the store has forgotten them.
     pub(super) fn reports(&mut self, now_us: u64) -> SmallVec<[LeaseReport; 2]> {
         for index in 0..self.lots.len() {
             let lot = &mut self.lots[index];
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn dead_credit_cannot_be_spent() {
+    fn expired_credit_is_not_spent() {
         let mut credit = Credit::default();
         credit.grant(7, 3, LATER);
         assert_eq!(credit.left(LATER - 1), 3);
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_spent_is_told_again_only_while_its_lot_lives() {
+    fn spent_tokens_are_reported_again_only_until_their_lot_expires() {
         let mut credit = Credit::default();
         credit.grant(7, 3, LATER);
         credit.spend(2, 0);

@@ -1,21 +1,21 @@
-//! What the store last said about a key, and what follows from it without asking again.
+//! The last reply of the store about a key, and what can be decided from it without a call.
 
 use tollgate_core::algorithm::LimitStep;
 use tollgate_core::lending::StoredState;
 use tollgate_core::limit::Meter;
 use tollgate_core::script::LogStatus;
 
-/// Other nodes spend and return tokens: while the store can be asked, an answer is not believed for longer.
+/// Other nodes spend and return tokens: while the store is available, a reply is used for no longer.
 const BELIEVED_US: u64 = 250_000;
 
-/// The last answer.
+/// The last reply.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LastReply {
     said: ReplyContent,
     /// The time at the store when it answered.
     store_us: u64,
     /// When it was asked, on this node's clock. At least as early as the answer, so the store's time is
-    /// never thought to be earlier than it is, and nobody is refused for longer than the store would.
+    /// never assumed to be earlier than it is, and no request is refused for longer than the store would.
     sent_us: u64,
 }
 
@@ -27,7 +27,7 @@ enum ReplyContent {
     LogRefused { cost: u32, standing: LogStatus },
 }
 
-/// What the memory says about a request.
+/// What the last reply says about a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RecalledVerdict {
     /// The store would refuse it.

@@ -1,8 +1,8 @@
-//! How busy a key is on this node.
+//! The rate of requests of a key at this node.
 
 const WINDOW_US: u64 = 1_000_000;
 
-/// Tokens asked for in the current second and in the one before.
+/// Tokens requested in the current second and in the one before.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RequestRate {
     since_us: u64,

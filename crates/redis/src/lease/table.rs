@@ -1,4 +1,4 @@
-//! The book of all leases of a node: what is decided here, what is asked, and what follows from the answers.
+//! The leases of a node: decides checks from credit and last replies, makes calls, and applies their replies.
 
 #[cfg(test)]
 mod fuzz;
@@ -93,11 +93,11 @@ pub type ReservedTokens = SmallVec<[(usize, Reservation); 2]>;
 
 /// Receives the verdict on its request.
 pub trait Waiter {
-    /// Answers whether the verdict was received.
+    /// Returns whether the verdict was received.
     fn deliver(self, verdict: Verdict) -> bool;
 }
 
-/// What the store says to a waiter.
+/// What a waiter receives.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
     /// How its request stands with each limit of its group. All enforced ones admit it, and its tokens are taken; or
@@ -178,7 +178,7 @@ impl<W: Waiter> LeaseTable<W> {
     }
 
     /// Decides what can be decided here and asks for the rest. `address` tells where the state of a charge
-    /// is kept (none: it is not known, and the waiter hears of a failure), `waiter` makes a waiter; `rules` is the number of the rule set.
+    /// is kept (none: it is not known, and the verdict is a failure), `waiter` makes a waiter; `rules` is the number of the rule set.
     pub fn check(
         &self,
         charges: &[OwnedCharge],
@@ -207,7 +207,7 @@ impl<W: Waiter> LeaseTable<W> {
         }
     }
 
-    /// Refuses what is known to be refused; about anything else it says nothing, spends nothing and asks nobody.
+    /// The steps of a request that is known to be refused. Spends nothing and makes no call.
     pub fn refuse(&self, charges: &[OwnedCharge], cost: u32, rules: u32, now_us: u64) -> Option<Steps> {
         refused(
             charges,
@@ -279,7 +279,7 @@ impl<W: Waiter> LeaseTable<W> {
         LeaseCheck::Pending(Box::new(PendingLeaseCheck { steps, reserved, groups, calls }))
     }
 
-    /// Takes in what the store answered to `call`. Returns the call that is to be sent next.
+    /// Applies the reply to `call`. Returns the call to send next.
     pub fn apply_reply(&self, call: StoreCall<W>, answer: &ScriptReply, now_us: u64) -> Option<StoreCall<W>> {
         let (client, group) = (call.client, call.group);
         let mut shard = self.shard(client).lock();
@@ -299,7 +299,7 @@ impl<W: Waiter> LeaseTable<W> {
         let waiters = call.waiters.iter_mut().filter_map(|waiting| waiting.waiter.take());
         let waiters: Vec<W> = waiters.collect();
         if waiters.is_empty() {
-            // They were told before, or there never were any. Another call of the same flight may be under way.
+            // They have their verdict, or there never were any. Another call of the same group may be in flight.
             return;
         }
         let queued = self.shard(call.client).lock().remove_group(call.group);
@@ -316,7 +316,7 @@ impl<W: Waiter> LeaseTable<W> {
         }
     }
 
-    /// The call of a flight is lost: the failure policy decides the requests behind it.
+    /// Fails the requests that wait behind a lost call.
     pub fn fail_group(&self, group: PendingGroupId) {
         for waiter in self.shard(group.client).lock().remove_group(group.group) {
             waiter.deliver(Verdict::Failed);
@@ -324,19 +324,19 @@ impl<W: Waiter> LeaseTable<W> {
     }
 
     /// All limits of a request are decided: its reserved tokens are spent if it `passed`, else they are free again.
-    /// Returns what is to be sent at once. `place` tells where the state of a charge is kept.
+    /// Returns what is to be sent at once. `address` returns the address of the state of a charge.
     pub fn resolve(
         &self,
         charges: &[OwnedCharge],
         reserved: &ReservedTokens,
         passed: Passed,
         now_us: u64,
-        place: impl Fn(usize) -> Option<StateAddress>,
+        address: impl Fn(usize) -> Option<StateAddress>,
     ) -> SmallVec<[StoreCall<W>; 1]> {
         let calls = reserved.iter().filter_map(|(index, reservation)| {
             let charge = &charges[*index];
             let mut shard = self.shard(charge.client).lock();
-            shard.resolve(charge, *reservation, passed, now_us, || place(*index))
+            shard.resolve(charge, *reservation, passed, now_us, || address(*index))
         });
         calls.collect()
     }
@@ -356,7 +356,7 @@ impl<W: Waiter> LeaseTable<W> {
         }
     }
 
-    /// Spends nothing of what is held any more: this node's clock may be wrong. The store counts it as spent in time.
+    /// Drops all credit: this node's clock may be wrong. The store counts it as spent when it expires.
     pub fn drop_credit(&self) {
         self.shards.iter().for_each(|shard| shard.lock().drop_credit());
     }
@@ -379,7 +379,7 @@ impl<W: Waiter> LeaseTable<W> {
         self.nodes.load(Ordering::Relaxed)
     }
 
-    /// Ticks as often as `rules` ask for it from now on. Answers whether that is more often than before.
+    /// Takes the shortest interval of `rules` as that of the ticks. Returns whether it is shorter than before.
     pub fn follow_interval_of(&self, rules: &RuleSet) -> bool {
         let shortest_us = rules.shortest_interval_us().map_or(u64::MAX, |us| us.get().into());
         let tick_us = shortest_us.min(self.settings.interval_us);

@@ -1,8 +1,7 @@
-//! Asking a Cluster who serves what.
+//! Discovery of the primaries and slots of a Cluster.
 //!
-//! Any node may be asked, and each tells what it believes. A primary that was frozen or cut off believes in
-//! the past, so a few are asked at once, those that fail last, and the one with the highest epoch is
-//! believed.
+//! Any node may be asked. A primary that was frozen or cut off replies with old slots, so a few nodes are asked at once,
+//! unavailable ones last, and the reply with the highest epoch is used.
 
 use super::super::connection::{DialError, Dialer, Failure, OpenError, RedisConnection, is_hidden};
 use super::super::shard::ShardContext;
@@ -36,7 +35,7 @@ impl ClusterPrimary {
     }
 }
 
-/// What one node believes.
+/// The reply of one node.
 #[derive(Debug)]
 struct TopologyReply {
     epoch: u64,
@@ -44,15 +43,15 @@ struct TopologyReply {
     nodes: Vec<ServerAddress>,
 }
 
-/// Whom to ask.
+/// The nodes to ask.
 #[derive(Debug)]
 pub(super) struct ClusterDiscovery {
     seeds: Vec<ServerAddress>,
-    /// All that the last belief knew, replicas too.
+    /// All nodes of the last reply, replicas too.
     nodes: Mutex<Vec<ServerAddress>>,
 }
 
-/// Somebody to ask: over a connection that is there, or a new one.
+/// A node to ask, over an open connection or a new one.
 enum TopologySource {
     Connected(Arc<RedisConnection>, ServerAddress),
     At(ServerAddress),
@@ -63,7 +62,7 @@ impl ClusterDiscovery {
         Self { seeds: seeds.to_vec(), nodes: Mutex::default() }
     }
 
-    /// Who serves what; nothing if nobody answers.
+    /// The primaries and their slots; none if no node replies.
     pub(super) async fn topology(
         &self,
         map: &SlotMap,
@@ -101,19 +100,19 @@ impl ClusterDiscovery {
         refusal.map_or(Ok(None), Err)
     }
 
-    /// First primaries that answer, then everybody else, last those who do not answer.
+    /// Available primaries first, then the other nodes, unavailable primaries last.
     fn sources(&self, map: &SlotMap) -> Vec<TopologySource> {
-        let mut linked = Vec::new();
-        let mut suspects = Vec::new();
+        let mut connected = Vec::new();
+        let mut unavailable = Vec::new();
         for shard in map.shards() {
             let Some(address) = shard.address() else { continue };
             match shard.live_connection() {
-                Some(connection) => linked.push(TopologySource::Connected(connection, (*address).clone())),
-                None => suspects.push((*address).clone()),
+                Some(connection) => connected.push(TopologySource::Connected(connection, (*address).clone())),
+                None => unavailable.push((*address).clone()),
             }
         }
-        let is_linked = |address: &ServerAddress| {
-            linked
+        let is_connected = |address: &ServerAddress| {
+            connected
                 .iter()
                 .any(|source| matches!(source, TopologySource::Connected(_, known) if known == address))
         };
@@ -121,11 +120,11 @@ impl ClusterDiscovery {
         others.extend(self.seeds.iter().cloned());
         others.sort();
         others.dedup();
-        others.retain(|address| !is_linked(address) && !suspects.contains(address));
-        fastrand::shuffle(&mut linked);
+        others.retain(|address| !is_connected(address) && !unavailable.contains(address));
+        fastrand::shuffle(&mut connected);
         fastrand::shuffle(&mut others);
-        linked.extend(others.into_iter().chain(suspects).map(TopologySource::At));
-        linked
+        connected.extend(others.into_iter().chain(unavailable).map(TopologySource::At));
+        connected
     }
 }
 
@@ -150,7 +149,7 @@ async fn read_topology(
         }),
         other => DialError::Unreachable(other.to_string()),
     };
-    // One that hides its epoch is believed after those that tell it.
+    // A reply without an epoch is used only if no other has one.
     let info = match connection.send(cmd("CLUSTER").arg("INFO")).await {
         Err(failure) if is_hidden(&failure) => String::new(),
         answer => redis::from_redis_value(answer.map_err(refused)?).unwrap_or_default(),

@@ -1,7 +1,7 @@
-//! Asking Sentinels where the primary is.
+//! Discovery of the primary through Sentinels.
 //!
-//! All are asked at once, and the one with the highest epoch is believed: one that is frozen delays nobody,
-//! and one that was cut off misleads nobody. Each is also listened to, so that a switch is known at once.
+//! All are asked at once, and the reply with the highest epoch is used: a frozen Sentinel causes no delay, and one that was
+//! cut off has a lower epoch. Each is also subscribed to, so that a failover is known at once.
 
 use super::super::connection::{DialError, Dialer, Failure, OpenError, RedisConnection};
 use super::super::shard::ShardContext;
@@ -18,7 +18,7 @@ use tokio::time::timeout;
 /// When nothing seems wrong.
 pub(super) const DISCOVER_EVERY: Duration = Duration::from_secs(1);
 const ANSWER_WITHIN: Duration = Duration::from_millis(500);
-/// What a Sentinel says when another primary took over.
+/// The channel on which a Sentinel announces a new primary.
 const SWITCH: &str = "+switch-master";
 
 /// The Sentinels, and the name they know the primary by.
@@ -35,13 +35,13 @@ struct SentinelClient {
     connection: Mutex<Option<Arc<RedisConnection>>>,
 }
 
-/// What a Sentinel says.
+/// The reply of a Sentinel.
 enum SentinelReply {
     Primary {
         epoch: u64,
         address: ServerAddress,
     },
-    /// It knows nobody by that name.
+    /// It knows no primary by that name.
     Unknown,
 }
 
@@ -67,7 +67,7 @@ impl SentinelDiscovery {
         }
         let (mut best, mut refusal) = (None, None);
         loop {
-            // Once somebody answered, nobody else may hold that up for long.
+            // After the first reply, the others are waited for only briefly.
             let patience = if best.is_some() { common.timeout } else { ANSWER_WITHIN * 2 };
             let Ok(Some(reply)) = timeout(patience, asked.join_next()).await else { break };
             match reply {
@@ -123,7 +123,7 @@ impl SentinelClient {
         Err(DialError::Unreachable(failure.to_string()))
     }
 
-    /// The connection of last time, or a new one that also hears of switches.
+    /// The connection of last time, or a new one that is subscribed to failovers.
     async fn connection(&self, common: &Arc<ShardContext>) -> Result<Arc<RedisConnection>, DialError> {
         if let Some(connection) = self.connection.lock().as_ref().filter(|connection| !connection.is_closed())
         {

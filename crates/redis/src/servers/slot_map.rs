@@ -61,7 +61,7 @@ impl SlotMap {
         KeyTags { own, other }
     }
 
-    /// The map after `topology`, or nothing if that is no change. A primary that nobody knew, and that has
+    /// The map after `topology`, or nothing if that is no change. A new primary that has
     /// most of its slots from one that is no primary any more, is the same shard at another address.
     pub(super) fn changed(
         &self,
@@ -72,11 +72,11 @@ impl SlotMap {
             return None;
         }
         let stays = |address: &ServerAddress| topology.iter().any(|primary| primary.address == *address);
-        // Which old shards still wait for a primary.
+        // Old shards without a primary.
         let mut orphans: Vec<_> =
             self.shards.iter().filter(|shard| shard.address().is_none_or(|known| !stays(&known))).collect();
         let mut shards = Vec::with_capacity(topology.len());
-        // A slot that nobody serves stays with whom it was, who will say so.
+        // A slot without a primary stays with its shard, which refuses calls for it.
         let mut slots: Vec<Option<u16>> = vec![None; SLOTS];
         for primary in &topology {
             let known = self

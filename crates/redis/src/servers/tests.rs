@@ -59,7 +59,7 @@ async fn one_server_is_asked_by_tcp_socket_and_database() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_restart_is_survived() {
+async fn shard_reconnects_after_a_restart() {
     let mut server = RedisServer::start(&[]);
     let servers = open(&server.url()).await;
     let shard = only(&servers);
@@ -92,7 +92,7 @@ async fn unreachable_at_the_start_is_no_error() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_is_refused_is_told_why() {
+async fn refused_logins_are_explained() {
     let server = RedisServer::start_with_password("right");
     let address = server.address();
     let servers = open(&server.url()).await;
@@ -146,7 +146,7 @@ async fn a_frozen_server_opens_the_breaker_without_load_and_within_200_ms() {
     server.freeze();
     let opened = eventually("the breaker opens", async || shard.is_open()).await;
     assert!(opened < Duration::from_millis(200) + SLACK, "{opened:?}");
-    // Nobody waits for it now.
+    // Calls fail at once now.
     let start = Instant::now();
     assert_eq!(set(&shard, "a").await, Err(Failure::Unavailable));
     assert!(start.elapsed() < Duration::from_millis(20));
@@ -165,7 +165,7 @@ async fn a_black_hole_opens_the_breaker_and_calls_under_way_are_lost() {
     let patient = tokio::spawn(shard.start(cmd("SET").arg("a").arg("1").take()));
     assert_eq!(set(&shard, "b").await, Err(Failure::Lost));
     eventually("the breaker opens", async || shard.is_open()).await;
-    assert_eq!(patient.await.unwrap(), Err(Failure::Lost), "nobody waits for ever");
+    assert_eq!(patient.await.unwrap(), Err(Failure::Lost), "no call waits for ever");
     proxy.set(NetworkMode::Pass);
     eventually("the server is back", async || writes(&servers, "a").await).await;
 }
@@ -256,7 +256,7 @@ async fn a_cluster_fails_over_after_a_crash_and_under_a_frozen_primary() {
         assert!(Arc::ptr_eq(shard, &servers.shard_of(key.as_bytes())), "the shard stays");
     }
 
-    // Back from the dead, the old primary believes in the past, but nobody believes it.
+    // After the thaw the old primary still reports its old slots, with a lower epoch.
     cluster.primaries[1].thaw();
     let until = Instant::now() + Duration::from_secs(1);
     eventually("a second passed", async || {

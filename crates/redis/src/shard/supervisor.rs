@@ -27,7 +27,7 @@ const PROBE_KEPT_MS: u64 = 1_000;
 
 /// Keeps `shard` connected until it is retired.
 pub(crate) async fn supervise(shard: Arc<RedisShard>) {
-    // The last last_error, so that each is made once.
+    // The last error, so that each is logged once.
     let mut last_error = String::new();
     while !shard.is_retired.load(Ordering::Acquire) {
         match shard.connection.load_full() {
@@ -65,8 +65,8 @@ async fn watch(shard: &RedisShard, connection: &Arc<RedisConnection>) {
     }
 }
 
-/// Asks for a sign of life. A late answer is a failure, and silence counts again for every further third of
-/// the timeout: so an idle shard is given up within 200 ms of an outage.
+/// Pings the server. A late reply is a failure, and each further third of the timeout without a reply is another: so the
+/// breaker of an idle shard opens within 200 ms of an outage.
 async fn ping(shard: &RedisShard, connection: &Arc<RedisConnection>) {
     let command = cmd("PING");
     let mut answer = pin!(connection.send(&command));
@@ -108,7 +108,7 @@ async fn connect(shard: &RedisShard, last_error: &mut String) {
     }
 }
 
-/// A server that was given up must serve a write as quickly as every call will want it. To a server that is only slow a
+/// Before the breaker closes, the server must execute a write within the timeout of calls. To a server that is only slow a
 /// connection can be made, and one whose writes are paused (`CLIENT PAUSE … WRITE`) answers a PING: the breaker would open
 /// again with the next calls. An error is an answer as well, unless it says that the server is not ready.
 async fn probe_write(shard: &RedisShard, connection: RedisConnection) -> Result<RedisConnection, DialError> {
@@ -141,7 +141,7 @@ fn has_moved(shard: &RedisShard, address: &ServerAddress) -> bool {
 fn adopt_connection(shard: &RedisShard, address: &ServerAddress, connection: RedisConnection) {
     let connection = Arc::new(connection);
     shard.adopt(&connection);
-    // Looked at afterwards: whoever moves the shard from now on drops this connection himself.
+    // Checked afterwards: a move of the shard from now on drops this connection.
     if has_moved(shard, address) {
         return shard.drop_connection(&connection);
     }

@@ -1,4 +1,4 @@
-//! Heartbeats of the nodes, which tell each the time of the shards.
+//! Heartbeats of the nodes, which measure the clocks of the shards.
 
 use super::{ScheduledEvent, Simulation};
 use tollgate_core::heartbeat::{HeartbeatReply, INTERVAL_US};
@@ -21,12 +21,12 @@ pub(super) struct InFlightHeartbeat {
 }
 
 impl Simulation<'_> {
-    /// A node that starts hears of the time of each shard that can be reached before it serves.
+    /// A node that starts sends a heartbeat to each available shard before it serves requests.
     pub(super) fn open_node(&mut self, node: u16) {
         let place = &mut self.nodes[usize::from(node)];
         let boot_us = place.clock(self.now_us);
         for (shard, clock) in self.shards.iter_mut().zip(&place.shard_clocks) {
-            if !shard.is_away(self.now_us) {
+            if !shard.is_unavailable(self.now_us) {
                 let answer = shard.heartbeat((node, place.lives), None, self.now_us);
                 clock.note_heartbeat(boot_us, boot_us, answer.now_us, answer.correction);
             }
@@ -86,7 +86,7 @@ impl Simulation<'_> {
         let (back_us, is_lost) = (self.now_us + self.one_way_us(), self.is_lost());
         let Some(heartbeat) = self.heartbeats.get_mut(&number) else { return };
         let shard = &mut self.shards[heartbeat.shard];
-        if shard.is_away(self.now_us) {
+        if shard.is_unavailable(self.now_us) {
             self.heartbeats.remove(&number);
             return;
         }

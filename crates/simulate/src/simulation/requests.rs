@@ -1,4 +1,4 @@
-//! The requests of a run: what becomes of them when they arrive, and when they have heard.
+//! The requests of a run: their arrival, their verdicts, and their decisions.
 
 use super::{ScheduledEvent, Simulation};
 use crate::clients::ClientCharge;
@@ -16,7 +16,7 @@ use tollgate_redis::lease::{LeaseCheck, ReservedTokens, Verdict, Waiter};
 pub(super) type VerdictInbox = Rc<RefCell<Vec<(u64, usize, Verdict)>>>;
 type Charges = SmallVec<[OwnedCharge; 4]>;
 
-/// Somebody who waits for one group of a request's limits.
+/// Waits for the verdict on one group of a request's limits.
 #[derive(Debug)]
 pub(super) struct SimulatedWaiter {
     request: u64,
@@ -141,7 +141,7 @@ impl Simulation<'_> {
         }
     }
 
-    /// Hands on what was said to those who wait.
+    /// Applies the verdicts in the inbox to their requests.
     pub(super) fn deliver_verdicts(&mut self) {
         loop {
             let inbox = std::mem::take(&mut *self.inbox.borrow_mut());
@@ -180,7 +180,7 @@ impl Simulation<'_> {
     fn resolve(&mut self, waiting: PendingRequest) {
         let client_charges = Rc::clone(&waiting.client_charges);
         let failed = waiting.failed.iter().flat_map(|group| &waiting.groups[*group]);
-        // A share of the limit is not simulated: who would limit by itself refuses.
+        // A node's share of the limit is not simulated: `local` refuses.
         let mut failed =
             failed.map(|index| &client_charges[*index]).filter(|client_charge| client_charge.charge.enforced);
         let is_denied = failed.any(|client_charge| client_charge.on_failure != OnStoreFailure::Allow);

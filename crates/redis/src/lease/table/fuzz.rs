@@ -1,13 +1,13 @@
-//! The decoder of answers and the book together, against a store that answers anything: the truth, the truth damaged
-//! on its way, noise, an old answer, the answer to another question, or nothing; at any time, in any order.
+//! The decoder of replies and the lease table together, against a store that replies anything: a correct reply, a damaged
+//! one, noise, an old reply, the reply to another call, or none; at any time, in any order.
 //!
 //! Each input is a list of choices ([`FuzzChoices`]), each choice a step of a [`FuzzRun`]. After every step:
 //! - No request was told that it passes unless the answer to its call says so.
 //! - For each key, what was spent, returned and is still in hand never exceeds what valid answers granted, and no
 //!   answer grants more than its call asked for. Nothing is spent two epochs after the call that granted it.
-//! - Every waiter has received exactly one verdict, or is in a call or a queue. A call that fails is heard of by the
-//!   waiters of its own flight only.
-//! - There is one call for each flight, no more leases than keys, and no more reports than a call can carry.
+//! - Every waiter has received exactly one verdict, or is in a call or a queue. A call that fails is
+//!   reported to the waiters of its own group only.
+//! - There is one call for each group, no more leases than keys, and no more reports than a call can carry.
 //!
 //! In the end everything fails that is still under way, time passes, and nothing is left.
 
@@ -43,7 +43,7 @@ impl LeaseFuzzCoverage {
 }
 
 #[test]
-fn a_book_grants_no_more_than_valid_answers_do() {
+fn lease_table_grants_no_more_than_valid_replies() {
     let met = LeaseFuzzCoverage::default();
     let choices = bolero::produce::<Vec<u8>>().with().len(0..LONGEST);
     let input = bolero::check!().with_iterations(3_000).with_max_len(2 * LONGEST).with_generator(choices);

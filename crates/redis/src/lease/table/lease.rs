@@ -1,4 +1,4 @@
-//! One limit of one client: what is held of it, what is known of it, and what follows from both.
+//! The lease of one limit of one client: its credit, the last reply, and the decisions that follow from both.
 
 use super::LeaseSettings;
 use crate::lease::credit::Credit;
@@ -35,7 +35,7 @@ pub(super) struct Lease {
     /// When a request last came.
     pub(super) used_us: u64,
     pub(super) rate: RequestRate,
-    /// The number of the rules, and the place in them, at which `meter` was last seen: while they are the same,
+    /// The number of the rules, and the index in them, with which `meter` was last compared: while they are the same,
     /// it is.
     pub(super) seen_in: (u32, usize),
     pub(super) credit: Credit,
@@ -46,9 +46,9 @@ pub(super) struct Lease {
     refused_us: u64,
     /// Until when the last refused request was told to wait.
     pub(super) refused_until_us: u64,
-    /// Whether the next tick has to look at it.
+    /// Whether the next tick has to examine it.
     pub(super) is_busy: bool,
-    /// Where the state stands; known since it was first asked for.
+    /// The key, client and field of the state; known since the first call.
     pub(super) address: Option<(Arc<str>, u64, StateField)>,
     pub(super) timing: LeasePace,
     pub(super) meter: Meter,
@@ -80,14 +80,14 @@ impl LeasePace {
     }
 }
 
-/// What can be said about a request without asking.
+/// The decision on a request without a call.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum LocalStep {
     /// There is credit for it.
     Spend(LimitStep),
     /// The store would refuse it.
     Refuse(LimitStep),
-    /// The store has to say.
+    /// The store has to be called.
     Ask,
 }
 
@@ -122,8 +122,8 @@ impl Lease {
         }
     }
 
-    /// The numbers of the limit are now `meter`: what was believed under others is void, and what is in hand goes
-    /// back. Windows of another length have other numbers, so that their credit has no place to go back to.
+    /// The numbers of the limit are now `meter`: the last reply is dropped, and credit is
+    /// returned. Windows of another length have other epochs, so that their credit cannot be returned.
     pub(super) fn adopt(&mut self, meter: &Meter) {
         if have_same_epochs(&self.meter, meter) {
             self.credit.give_back(u64::MAX);
@@ -149,7 +149,7 @@ impl Lease {
             return LocalStep::Spend(self.admitted(meter, left - cost, now_us));
         }
         let recalled = match &self.last_reply {
-            // With something in hand, the store and it together may be enough.
+            // Credit and the tokens at the store together may be enough.
             Some(reply) if left == 0 => reply.recall(meter, cost, now_us),
             _ => RecalledVerdict::Unknown,
         };
@@ -220,7 +220,7 @@ impl Lease {
         LimitStep { admitted: true, next: None, remaining, retry_after_us: 0, reset_after_us }
     }
 
-    /// What to take ahead: what the client's pace at this node needs within the horizon. All nodes together hold at
+    /// What to take ahead: what the client's rate at this node needs within the horizon. All nodes together hold at
     /// most a hundredth of the capacity, and a node leaves half of that to the others.
     pub(super) fn prefetch(&self, nodes: u32, now_us: u64, settings: &LeaseSettings) -> Prefetch {
         let per_second = self.rate.per_second(now_us);
@@ -261,8 +261,7 @@ impl Lease {
         self.meter.quota() / PART_TO_EXPIRE / nodes.max(1)
     }
 
-    /// Whether no request came for so long that the client is elsewhere: for two intervals, or a few times as long as
-    /// its pace lets expect, and for less than a second.
+    /// Whether no request came for so long that the client is elsewhere: for two intervals, or a few times its mean gap, and for less than a second.
     fn is_idle(&self, now_us: u64) -> bool {
         let interval_us = IDLE_INTERVALS * self.timing.interval_us();
         let gap_us = IDLE_GAPS * 1_000_000 / self.rate.per_second(self.used_us).max(1);
@@ -294,7 +293,7 @@ impl Lease {
 
     /// Returns what is idle or about to expire, unless it is negligible.
     pub(super) fn return_unused(&mut self, nodes: u32, now_us: u64) {
-        // What expires before the next tick but one goes back while there is time.
+        // Credit that expires before the next tick but one is returned while there is time.
         let expires_us = match self.is_idle(now_us) {
             true => u64::MAX,
             false => now_us + 2 * self.timing.interval_us(),

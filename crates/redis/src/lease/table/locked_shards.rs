@@ -1,4 +1,4 @@
-//! The pages that a request touches, and what can be said of it there.
+//! The shards of the lease table that a request touches.
 
 use super::LeaseSettings;
 use super::lease::LocalStep;
@@ -7,10 +7,10 @@ use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 use tollgate_limiter::{OwnedCharge, Steps};
 
-/// How many pages a book has.
+/// Shards of a lease table.
 pub(super) const SHARDS: usize = 256;
 
-/// The pages that a request touches, locked.
+/// The shards that a request touches, locked.
 pub(super) struct LockedShards<'b, W> {
     held: SmallVec<[(usize, MutexGuard<'b, LeaseShard<W>>); 4]>,
 }
@@ -29,7 +29,7 @@ pub(super) fn refused(charges: &[OwnedCharge], locals: &LocalSteps) -> Option<St
 }
 
 impl<'b, W> LockedShards<'b, W> {
-    /// Locks the pages of all charges, in order.
+    /// Locks the shards of all charges, in order, so that two requests never deadlock.
     pub(super) fn lock(shards: &'b [Mutex<LeaseShard<W>>], charges: &[OwnedCharge]) -> Self {
         let mut order: SmallVec<[usize; 8]> = charges.iter().map(|charge| shard_of(charge.client)).collect();
         order.sort_unstable();
@@ -37,7 +37,7 @@ impl<'b, W> LockedShards<'b, W> {
         Self { held: order.into_iter().map(|index| (index, shards[index].lock())).collect() }
     }
 
-    /// The only page of a request, which is locked already.
+    /// The only shard of a request, which is locked already.
     pub(super) fn of_one(client: u64, shard: MutexGuard<'b, LeaseShard<W>>) -> Self {
         Self { held: SmallVec::from_iter([(shard_of(client), shard)]) }
     }

@@ -1,4 +1,4 @@
-//! Requests on their way to the store: at most one call for a group of limits at a time, and a queue behind it.
+//! Requests that need the store: at most one call for a group of limits is in flight, and a queue waits behind it.
 
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ pub(super) struct PendingGroup<W> {
     pub(super) fields: SmallVec<[StateField; 2]>,
     /// The requests that wait for the next call.
     pub(super) queue: Vec<QueuedRequest<W>>,
-    /// Whether a call is under way.
+    /// Whether a call is in flight.
     pub(super) has_call: bool,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct QueuedRequest<W> {
 /// How a request takes its tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TakeMode {
-    /// Once taken they are spent: no other call has a say.
+    /// Once taken they are spent: there is no other call.
     Final,
     /// They are reserved until the calls about the request's other limits are answered.
     Tentative,

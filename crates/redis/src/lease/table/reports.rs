@@ -1,4 +1,4 @@
-//! What the store is told of tokens that were taken earlier.
+//! Reports to the store of tokens that were spent or returned.
 
 use super::StoreCall;
 use super::lease::Lease;
@@ -12,10 +12,10 @@ use tollgate_core::script::{ChargeCall, MOST_PARTS, ScriptCall};
 use tollgate_core::state_address::{StateAddress, StateField};
 use tollgate_limiter::OwnedCharge;
 
-/// The key of a client, and what is to be told of its limits.
+/// The key of a client, and the reports on its limits.
 type ClientReports = (Arc<str>, Vec<(OwnedCharge, ChargeCall)>);
 
-/// ReportBatch on their way, those of one client together.
+/// Reports, grouped by client.
 #[derive(Default)]
 pub(super) struct ReportBatch {
     by_client: ByKey<ClientReports>,
@@ -68,7 +68,7 @@ impl<W> StoreCall<W> {
     /// A call that only reports on one limit, if there is anything to report.
     pub(super) fn report(
         charge: &OwnedCharge,
-        place: StateAddress,
+        address: StateAddress,
         reports: SmallVec<[LeaseReport; 2]>,
         now_us: u64,
     ) -> Option<Self> {
@@ -76,9 +76,9 @@ impl<W> StoreCall<W> {
         if reports.is_empty() {
             return None;
         }
-        let ask = report_call(charge.meter, place.field, reports);
+        let ask = report_call(charge.meter, address.field, reports);
         Some(Self {
-            key: Arc::from(place.key),
+            key: Arc::from(address.key),
             ask: ScriptCall { runs: SmallVec::new(), charges: SmallVec::from_iter([ask]) },
             sent_us: now_us,
             client: charge.client,
@@ -93,7 +93,7 @@ fn report_call(meter: Meter, field: StateField, reports: SmallVec<[LeaseReport; 
     ChargeCall { meter, field, enforced: true, as_lent: false, prefetch: Prefetch::NONE, reports }
 }
 
-/// What was spent in a window counts in it anyway; only buckets have to be told.
+/// The reports that change a state: tokens spent in a window were counted when they were taken.
 pub(super) fn needed_reports(
     mut reports: SmallVec<[LeaseReport; 2]>,
     meter: &Meter,

@@ -1,6 +1,6 @@
-//! A part of the book under one lock: the leases of some clients, and their flights.
+//! A part of the lease table under one lock: the leases of some clients, and their pending groups.
 //!
-//! What can be decided here is decided here; the rest is [`asking`], [`answering`] and [`tending`].
+//! Decisions without a call are made here; [`calls`] makes calls, [`replies`] applies replies, [`tick`] is periodic work.
 
 #[cfg(test)]
 mod audit;
@@ -25,10 +25,9 @@ pub(super) type ByKey<T> = HashMap<u64, T, rapidhash::fast::RandomState>;
 #[derive(Debug)]
 pub(super) struct LeaseShard<W> {
     leases: ByKey<Lease>,
-    /// Those that hold credit that could be missed, or have something to tell: the others need nothing from a
-    /// tick.
+    /// Leases with credit worth returning, or tokens to report: a tick examines no others.
     busy: TickSchedule,
-    /// When those that nobody uses are looked for again.
+    /// When unused leases are searched for again.
     sweep_us: u64,
     pending: ByKey<PendingGroup<W>>,
     most_leases: usize,
@@ -180,7 +179,7 @@ fn follow(busy: &mut TickSchedule, lease: &mut Lease, charge: &OwnedCharge, sett
     }
 }
 
-/// The next tick has to look at this one.
+/// Has the next tick examine this lease.
 fn mark_busy(busy: &mut TickSchedule, key: u64, lease: &mut Lease) {
     if !lease.is_busy {
         lease.is_busy = true;

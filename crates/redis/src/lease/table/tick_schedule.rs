@@ -1,4 +1,4 @@
-//! Which leases a tick looks at: each as often as its rule says.
+//! Which leases a tick examines: each at the interval of its rule.
 
 /// The keys that need something from a tick, those of one interval together, so that a tick for the sake of a
 /// short interval costs nothing where there are many keys of a longer one.
@@ -16,7 +16,7 @@ struct TickInterval {
 }
 
 impl TickSchedule {
-    /// `key` is looked at every `interval_us` from now on.
+    /// Adds `key`, which is examined every `interval_us`.
     pub(super) fn join(&mut self, key: u64, interval_us: u64) {
         match self.rounds.iter_mut().find(|round| round.interval_us == interval_us) {
             Some(round) => round.keys.push(key),
@@ -24,7 +24,7 @@ impl TickSchedule {
         }
     }
 
-    /// `key`, which was looked at every `interval_us`, is not any more.
+    /// Removes `key`, which was examined every `interval_us`.
     pub(super) fn leave(&mut self, key: u64, interval_us: u64) {
         let mut rounds = self.rounds.iter_mut().filter(|round| round.interval_us == interval_us);
         if let Some(keys) = rounds.next().map(|round| &mut round.keys)
@@ -39,11 +39,11 @@ impl TickSchedule {
         self.rounds.iter().map(|round| round.keys.len()).sum()
     }
 
-    /// Shows `visit` the keys whose turn it is with the tick of `now_us`, of which there is one every `tick_us`.
-    /// Those stay for which it answers so.
+    /// Calls `visit` with the keys that are due at the tick of `now_us`; ticks are `tick_us` apart. A key stays if it
+    /// returns true.
     pub(super) fn walk(&mut self, now_us: u64, tick_us: u64, mut visit: impl FnMut(u64) -> bool) {
         for round in &mut self.rounds {
-            // Ticks come a little early or late: who has the pace of the ticks comes with each of them.
+            // Ticks are a little early or late: a key whose interval is that of the ticks is due at each.
             let is_due = round.interval_us <= tick_us
                 || now_us / round.interval_us != self.ticked_us / round.interval_us;
             if is_due {
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_the_pace_of_the_ticks_misses_none() {
+    fn key_at_the_tick_interval_is_due_at_each_tick() {
         let mut rounds = TickSchedule::default();
         rounds.join(1, 100 * MS);
         for now_us in [100_050, 199_950, 300_050] {
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_left_or_is_done_is_not_visited_any_more() {
+    fn removed_keys_are_not_visited() {
         let mut rounds = TickSchedule::default();
         for key in [1, 2, 3] {
             rounds.join(key, 10 * MS);

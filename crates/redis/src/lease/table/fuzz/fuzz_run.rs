@@ -1,4 +1,4 @@
-//! A book, a store, and everything that can happen between them.
+//! A lease table, a store, and everything that can happen between them.
 
 mod limits;
 mod replies;
@@ -27,7 +27,7 @@ const START_US: u64 = 1_700_000_123_456_789;
 /// Calls under way before one has to come back.
 const MOST_CALLS: usize = 12;
 
-/// What a request waits with for one call.
+/// Receives the verdict of one call.
 #[derive(Debug)]
 struct FuzzWaiter {
     id: usize,
@@ -37,7 +37,7 @@ struct FuzzWaiter {
     has_heard: bool,
 }
 
-/// The verdicts of the step under way, in order: by whose seat, and whether it was received.
+/// The verdicts of the step under way, in order: the waiter, the verdict, and whether it was received.
 type FuzzVerdicts = Rc<RefCell<Vec<(usize, Verdict, bool)>>>;
 
 impl Waiter for FuzzWaiter {
@@ -75,7 +75,7 @@ impl FuzzRequest {
     }
 }
 
-/// What a waiter waits for: its request, which of its groups, and the flight, which is named by rules and keys.
+/// What a waiter waits for: its request, which of its groups, and the pending group, which is named by rules and keys.
 struct WaiterPosition {
     request: usize,
     group: usize,

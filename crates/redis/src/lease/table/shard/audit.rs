@@ -1,12 +1,12 @@
-//! What a page holds, for tests that hold it against what it may.
+//! Counts of a lease shard, for tests that compare them with what is allowed.
 
 use super::LeaseShard;
 
-/// Counts of one page.
+/// Counts of one lease shard.
 #[derive(Debug)]
 pub(in crate::lease::table) struct LeaseShardAudit {
     pub(in crate::lease::table) leases: usize,
-    /// Leases that a tick has to look at, and how many it would.
+    /// Leases marked for the tick, and keys in its schedule.
     pub(in crate::lease::table) busy: (usize, usize),
     pub(in crate::lease::table) groups: usize,
     /// Requests behind calls.

@@ -13,7 +13,7 @@ use tollgate_core::state_address::StateField;
 use tollgate_limiter::OwnedCharge;
 
 impl<W> LeaseShard<W> {
-    /// Puts a request into the queue of its flight. Returns it if the addresses of its states are not known.
+    /// Adds a request to the queue of its group. Returns it if the addresses of its states are not known.
     pub(in crate::lease::table) fn join(
         &mut self,
         group: u64,
@@ -31,7 +31,7 @@ impl<W> LeaseShard<W> {
         Ok(())
     }
 
-    /// The next call of a flight, if a request waits and no call is under way.
+    /// The next call of a group, if a request waits and no call is in flight.
     pub(in crate::lease::table) fn next_call(
         &mut self,
         client: u64,
@@ -76,7 +76,7 @@ impl<W> LeaseShard<W> {
         Some(StoreCall { key, ask, sent_us: now_us, client, group, charges, waiters })
     }
 
-    /// What is asked of one limit. What is left in hand was not enough: it goes back with the same call.
+    /// The part of a call about one limit. The credit left was not enough: it is returned with the same call.
     #[expect(clippy::too_many_arguments, reason = "a charge, its address, and what a prefetch depends on")]
     fn charge_call(
         &mut self,
@@ -108,7 +108,7 @@ impl<W> LeaseShard<W> {
         ask
     }
 
-    /// The waiters in the queue of a flight, which ends.
+    /// Removes a group, and returns the waiters in its queue.
     pub(in crate::lease::table) fn remove_group(&mut self, group: u64) -> Vec<W> {
         let pending = self.pending.remove(&group);
         pending.map_or(Vec::new(), |pending| pending.queue.into_iter().map(|queued| queued.waiter).collect())

@@ -1,4 +1,4 @@
-//! Answers of the store: what it lends and says is kept, and the waiters receive their verdicts.
+//! Replies of the store: credit and states are kept, and the waiters receive their verdicts.
 
 use super::{LeaseShard, mark_busy};
 use crate::lease::credit::Reservation;
@@ -43,7 +43,7 @@ fn epoch_of(item: &OwnedCharge, charge: &ChargeReply, answer: &ScriptReply) -> u
 }
 
 impl<W> LeaseShard<W> {
-    /// Keeps what `answer` lends, and what it says.
+    /// Keeps the credit and the states of `answer`.
     pub(in crate::lease::table) fn apply_reply(
         &mut self,
         call: &StoreCall<W>,
@@ -91,7 +91,7 @@ impl<W> LeaseShard<W> {
         }
     }
 
-    /// What was to be reported and never left.
+    /// Restores the reports of a call that was not executed.
     pub(in crate::lease::table) fn restore_reports(&mut self, call: &StoreCall<W>) {
         for (item, ask) in call.charges.iter().zip(&call.ask.charges) {
             if let Some(lease) = self.leases.get_mut(&item.key) {
@@ -116,7 +116,7 @@ impl<W> LeaseShard<W> {
         }
     }
 
-    /// A request has passed for which the store counts tokens as lent: it is told later that they are spent.
+    /// A request has passed for which the store counts tokens as lent: they are reported as spent later.
     fn spend_taken(&mut self, item: &OwnedCharge, cost: u32, taken: TakenTokens) {
         if item.meter.bucket().is_none() {
             return;
@@ -142,7 +142,7 @@ impl<W> LeaseShard<W> {
 }
 
 impl<W: Waiter> LeaseShard<W> {
-    /// Tells the waiters of `call` what they get.
+    /// Delivers the verdicts of `call`.
     pub(in crate::lease::table) fn serve(
         &mut self,
         mut call: StoreCall<W>,
@@ -154,7 +154,7 @@ impl<W: Waiter> LeaseShard<W> {
         let items = Arc::clone(&call.charges);
         let taken: SmallVec<[TakenTokens; 2]> =
             (0..items.len()).map(|index| TakenTokens::new(&call, answer, index)).collect();
-        // All requests that this answer refuses are told alike.
+        // The same for all requests that this reply refuses.
         let next_call_us: SmallVec<[u64; 2]> = items
             .iter()
             .map(|item| self.lease_of(item).map_or(0, |lease| lease.next_call_us(now_us, settings)))
@@ -187,7 +187,7 @@ impl<W: Waiter> LeaseShard<W> {
         }
     }
 
-    /// Tells the waiter of a request that passed. `counted` are the limits that have taken its tokens.
+    /// Delivers the verdict of a request that passed. `counted` are the limits that have taken its tokens.
     #[expect(clippy::too_many_arguments, reason = "a request, its limits, and what was taken of them")]
     fn serve_passing(
         &mut self,
@@ -273,7 +273,7 @@ impl<W: Waiter> LeaseShard<W> {
         }
     }
 
-    /// After an answer: what it lent, or said, may be enough for the requests that came meanwhile.
+    /// Decides queued requests for which the reply is enough.
     pub(in crate::lease::table) fn serve_queue(&mut self, group: u64, now_us: u64, settings: &LeaseSettings) {
         let Some(pending) = self.pending.get_mut(&group) else { return };
         pending.has_call = false;
@@ -306,13 +306,13 @@ impl<W: Waiter> LeaseShard<W> {
                     matches!(local, LocalStep::Spend(_)).then(|| self.reserve(item.key, cost, now_us))
                 }));
             }
-            let told = if take == TakeMode::Tentative { reserved.clone() } else { SmallVec::new() };
-            let was_heard = waiter.deliver(Verdict::Served { steps, reserved: told });
-            if was_heard && take == TakeMode::Tentative {
+            let delivered = if take == TakeMode::Tentative { reserved.clone() } else { SmallVec::new() };
+            let was_received = waiter.deliver(Verdict::Served { steps, reserved: delivered });
+            if was_received && take == TakeMode::Tentative {
                 continue;
             }
             for (item, reservation) in items.iter().zip(reserved) {
-                match (reservation, was_heard) {
+                match (reservation, was_received) {
                     (Some(reservation), true) => {
                         if let Some(lease) = self.lease_of(item) {
                             lease.credit.commit(reservation);

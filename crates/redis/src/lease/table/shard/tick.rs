@@ -1,15 +1,15 @@
-//! The tick: what was spent is reported, what is idle returned, what is unused forgotten.
+//! The tick: spent tokens are reported, idle credit is returned, unused leases are evicted.
 
 use super::LeaseShard;
 use crate::lease::credit::Credit;
 use crate::lease::table::StoreCall;
 use crate::lease::table::reports::ReportBatch;
 
-/// A key that nobody has asked for is forgotten after this time; sooner where many are kept.
+/// A key without requests is evicted after this time; sooner if the table is nearly full.
 const IDLE_US: u64 = 16_000_000;
-const IDLE_IN_A_CROWD_US: u64 = 2_000_000;
+const IDLE_WHEN_FULL_US: u64 = 2_000_000;
 const SWEEP_EVERY_US: u64 = 2_000_000;
-const SWEEP_A_CROWD_EVERY_US: u64 = 500_000;
+const SWEEP_WHEN_FULL_EVERY_US: u64 = 500_000;
 
 impl<W> LeaseShard<W> {
     /// See [`super::LeaseTable::tick`].
@@ -31,15 +31,15 @@ impl<W> LeaseShard<W> {
             lease.is_busy
         });
         if self.sweep_us <= now_us {
-            let is_crowded = self.leases.len() > self.most_leases / 4 * 3;
-            let (idle_us, every_us) = match is_crowded {
-                true => (IDLE_IN_A_CROWD_US, SWEEP_A_CROWD_EVERY_US),
+            let is_nearly_full = self.leases.len() > self.most_leases / 4 * 3;
+            let (idle_us, every_us) = match is_nearly_full {
+                true => (IDLE_WHEN_FULL_US, SWEEP_WHEN_FULL_EVERY_US),
                 false => (IDLE_US, SWEEP_EVERY_US),
             };
             self.sweep_us = now_us + every_us;
             self.leases.retain(|_, lease| {
                 // A refusal is needed until its retry time if the store becomes unavailable.
-                let is_refused = !is_crowded && lease.refused_until_us > now_us;
+                let is_refused = !is_nearly_full && lease.refused_until_us > now_us;
                 lease.is_busy || is_refused || lease.used_us + idle_us > now_us
             });
         }
