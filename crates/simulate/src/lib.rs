@@ -35,6 +35,7 @@
 //! | [`Findings`], [`Tally`] | the result |
 //! | [`Ledger`] | every decision, and by how much a limit was exceeded; also for runs on real servers |
 
+mod clients;
 mod clock_votes;
 mod findings;
 mod ledger;

@@ -357,8 +357,8 @@ impl<'s> Simulation<'s> {
             return self.doubt_clock(call.node);
         };
         let next = node.leases.apply_reply(call.call, &answer, node.clock(self.now_us));
-        if let Some(call) = next {
-            self.send(call.node, call);
+        if let Some(next) = next {
+            self.send(call.node, next);
         }
     }
 

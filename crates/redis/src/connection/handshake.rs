@@ -22,10 +22,10 @@ pub(super) struct ServerInfo {
 impl ServerInfo {
     /// Reads the answer to INFO. Valkey has names of its own for some fields, and gives the version of Redis that it is
     /// compatible with as well.
-    fn parse(info: &str) -> Self {
+    fn parse(reply: &str) -> Self {
         let mut info = Self::default();
         let mut valkey_version = None;
-        for line in info.lines() {
+        for line in reply.lines() {
             let Some((name, value)) = line.split_once(':') else { continue };
             match name {
                 "redis_version" => info.version = version(value),

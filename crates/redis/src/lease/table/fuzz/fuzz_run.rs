@@ -286,7 +286,7 @@ impl<'b> FuzzRun<'b> {
     }
 
     /// A waiter has been told `verdict`, and `is_received` unless its request was given up.
-    fn deliver(&mut self, id: usize, verdict: Verdict, is_received: bool) {
+    fn record_verdict(&mut self, id: usize, verdict: Verdict, is_received: bool) {
         let WaiterPosition { request: number, group, has_heard, .. } = &mut self.seats[id];
         assert!(!std::mem::replace(has_heard, true), "a second verdict");
         let (number, group) = (*number, *group);

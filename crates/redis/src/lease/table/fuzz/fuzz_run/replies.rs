@@ -115,7 +115,7 @@ impl FuzzRun<'_> {
                 self.seats[id].group_key, self.seats[waiters[0]].group_key,
                 "a waiter of another group"
             );
-            self.deliver(id, verdict, is_received);
+            self.record_verdict(id, verdict, is_received);
         }
     }
 
@@ -135,7 +135,7 @@ impl FuzzRun<'_> {
         }
         for (id, verdict, is_received) in told {
             assert_eq!(Some(&self.seats[id].group_key), group_key.as_ref(), "a waiter of another group");
-            self.deliver(id, verdict, is_received);
+            self.record_verdict(id, verdict, is_received);
         }
         next.into_iter().for_each(|call| self.send(call));
     }
