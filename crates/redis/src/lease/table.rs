@@ -346,7 +346,7 @@ impl<W: Waiter> LeaseTable<W> {
         self.shard(charge.client).lock().recall_refusal(charge, cost, now_us)
     }
 
-    /// ReportBatch what was spent, returns what is idle or about to expire, forgets what is not in use. To be called
+    /// Reports spent tokens, returns credit that is idle or about to expire, evicts unused leases. To be called
     /// every [`LeaseTable::tick_us`].
     pub fn tick(&self, now_us: u64, mut send: impl FnMut(StoreCall<W>)) {
         let (nodes, tick_us) = (self.nodes(), self.tick_us());

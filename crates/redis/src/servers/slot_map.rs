@@ -7,7 +7,7 @@ use super::cluster::ClusterPrimary;
 use std::sync::Arc;
 
 const SLOTS: usize = 16_384;
-/// KeyTags are tried in order; a shard with a single slot needs some 16,000 tries.
+/// Tags are tried in order; a shard with a single slot needs some 16,000 tries.
 const MOST_TAGS: u32 = 1_000_000;
 
 /// Swapped whole, never edited.
@@ -46,7 +46,7 @@ impl SlotMap {
             .unwrap_or_default()
     }
 
-    /// KeyTags of one slot of the shard, and of another if there is one.
+    /// Tags of one slot of the shard, and of another if there is one.
     pub(super) fn own_tags(&self, shard: &RedisShard) -> KeyTags {
         let own = self.own_tag(shard);
         let is_other = |tag: &String| {
