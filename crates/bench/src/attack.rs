@@ -51,10 +51,10 @@ pub fn run() {
     }
     let usage = limiter.store().usage();
     println!(
-        "  {} states in {:.0} MB; {} of the flood shared crowd cells; {visits} visits of the regular",
+        "  {} states in {:.0} MB; {} of the flood shared overflow cells; {visits} visits of the regular",
         usage.states,
         megabytes(usage.bytes as u64),
-        usage.crowded
+        usage.overflowed
     );
     verdict("growth of resident memory × the cap", peak as f64 / CAP as f64, 1.1, true);
     verdict("the abuser: admitted − its refill", escapes as f64 - abuser_tokens, 1.0, true);

@@ -23,7 +23,7 @@ pub use doors::{DoorCapability, OpenDoor};
 pub use explain::{Explanation, RuleExplanation, explain};
 pub use lease_timing::LeaseTiming;
 pub use ruleset::{LimitId, Rule, RuleSet};
-pub use selection::{Charge, Charges, ClientMatch, OverLimitEffect, PathMatch, Selection};
+pub use selection::{CellKind, Charge, Charges, ClientMatch, OverLimitEffect, PathMatch, Selection};
 pub use testing::{RuleTestResult, RuleTestRun, START_US, run_tests, run_tests_if};
 pub use virtual_node::VirtualNode;
 

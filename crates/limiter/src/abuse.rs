@@ -19,7 +19,8 @@ use crate::decision::{Check, Decision};
 use crate::limiter::Limiter;
 use crate::names::Names;
 use crate::policy::{Policy, Rules, Terms};
-use crate::refusal::{DoorKind, can_ever_pass, may_refuse};
+use crate::prepare::charges;
+use crate::refusal::{DoorKind, may_refuse};
 use conducts::Conducts;
 use holds::Holds;
 use hot::HotKeys;
@@ -31,7 +32,7 @@ use tollgate_core::decision::{LimitStatus, Outcome};
 use tollgate_core::key::{Dimension, Identity, Ipv6Prefix, KeySeed, RequestHasher, identity};
 use tollgate_core::request::Request;
 use tollgate_core::rules::written::OnExceed;
-use tollgate_core::rules::{Charge, Charges, LimitId, RuleSet, Selection};
+use tollgate_core::rules::{Charge, LimitId, RuleSet, Selection};
 
 pub use hot::HotKey;
 pub(crate) use samples::ONE_IN;
@@ -243,12 +244,8 @@ impl Limiter {
         if denied.is_none() && !rules.set.has_penalties() {
             return None;
         }
-        let mut charges = Charges::new();
-        rules.set.charge(selection, request, hashes, &mut charges);
-        // What can never pass is told so, and not to wait.
-        if charges.iter().any(|charge| charge.enforced && !can_ever_pass(charge, request.cost)) {
-            return None;
-        }
+        // A request that can never pass is told so, and not to wait.
+        let mut charges = charges(rules, selection, request, hashes, DoorKind::CanWait).ok()?;
         let cooldown = self.cooldown(&rules.set, &charges, now_us);
         let hold = denied.into_iter().chain(cooldown).max_by_key(|standing| standing.retry_after_us)?;
         charges.retain(|charge| may_refuse(&rules.set, charge, request.cost, door));

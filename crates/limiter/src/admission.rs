@@ -14,9 +14,11 @@ mod waiting;
 
 use crate::decision::{Check, Decision};
 use crate::limiter::Limiter;
+use crate::memo::Caches;
 use crate::names::Names;
 use crate::pending::Pending;
-use crate::policy::takes_time;
+use crate::policy::{Policy, takes_time};
+use crate::prepare::{Prepared, charges};
 use crate::refusal::DoorKind;
 use attempt::Asked;
 use in_flight::InFlight;
@@ -27,10 +29,8 @@ use std::borrow::Cow;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
-use tollgate_core::decision::{InvalidRequest, Outcome, validate};
+use tollgate_core::decision::{InvalidRequest, validate};
 use tollgate_core::request::Request;
-use tollgate_core::rules::Charges;
-use tollgate_core::rules::lists::ListVerdict;
 use tollgate_core::rules::written::OnExceed;
 
 /// What a limiter knows of requests that wait or are in flight.
@@ -144,38 +144,12 @@ impl Limiter {
     pub fn admit(self: &Arc<Self>, request: &Request<'_>) -> Result<Admit<'_>, InvalidRequest> {
         validate(request)?;
         let found = self.with_policy(|policy, caches| {
-            if !policy.rules.takes_time {
-                return self.judge(policy, caches, request).map(Found::Checked);
-            }
-            let hashes = self.hashes(request);
-            if policy.has_lists {
-                let now_us = self.clock().now_us();
-                let outcome = match caches.listed(policy, request, &hashes, now_us) {
-                    Some(ListVerdict::Denied) => Some(Outcome::Denied),
-                    Some(ListVerdict::Allowed) => Some(Outcome::Unlimited),
-                    None => None,
-                };
-                if let Some(outcome) = outcome {
-                    return Ok(Found::Checked(Decision::without_limit(outcome, now_us).into()));
-                }
-            }
-            let selection = caches.select(policy, request, &hashes);
-            let rules = &policy.rules.set;
-            let mut charges = Charges::new();
-            rules.charge(selection, request, &hashes, &mut charges);
-            if !charges.iter().any(|charge| takes_time(rules.rule_of(charge.id), charge.limit)) {
-                return self.judge(policy, caches, request).map(Found::Checked);
-            }
-            if self.abuse.is_holding()
-                && let Some(refusal) =
-                    self.refuse_held(policy, selection, request, &hashes, DoorKind::CanWait)
+            if policy.rules.takes_time
+                && let Some(found) = self.prepare_wait(policy, caches, request)?
             {
-                return Ok(Found::Checked(refusal.into()));
+                return Ok(found);
             }
-            let route = selection.route();
-            let mut asked = Asked::new(self, policy, &charges, request, route)?;
-            asked.watched = caches.is_sampled().then(|| self.count_sample(request, false));
-            Ok(Found::Asked(Box::new(asked)))
+            self.judge(policy, caches, request).map(Found::Checked)
         })?;
         Ok(match found {
             Found::Checked(Check::Decided(decision)) => Admit::Decided(decision.into()),
@@ -185,6 +159,34 @@ impl Limiter {
                 Admit::Pending(Admitting(Way::Long(admission)))
             }
         })
+    }
+
+    /// What becomes of a request under rules that take time; none if it meets no such rule.
+    fn prepare_wait(
+        &self,
+        policy: &Arc<Policy>,
+        caches: &mut Caches,
+        request: &Request<'_>,
+    ) -> Result<Option<Found<'_>>, InvalidRequest> {
+        let hashes = self.hashes(request);
+        let selection = match self.prepare(policy, caches, request, &hashes, DoorKind::CanWait) {
+            Prepared::Decided(decision) => {
+                let mut check = decision.into();
+                if caches.is_sampled() {
+                    self.note_sample(request, &mut check);
+                }
+                return Ok(Some(Found::Checked(check)));
+            }
+            Prepared::Selected(selection) => selection,
+        };
+        let rules = &policy.rules;
+        let charges = charges(rules, selection, request, &hashes, DoorKind::CanWait)?;
+        if !charges.iter().any(|charge| takes_time(rules.set.rule_of(charge.id), charge.limit)) {
+            return Ok(None);
+        }
+        let mut asked = Asked::new(self, policy, &charges, request, selection.route());
+        asked.watched = caches.is_sampled().then(|| self.count_sample(request, false));
+        Ok(Some(Found::Asked(Box::new(asked))))
     }
 
     /// Says how loaded this node is, in thousandths, from what else is known of it. Rules that shed take the higher

@@ -3,7 +3,7 @@
 use crate::policy::Policy;
 use tollgate_core::limit::Meter;
 use tollgate_core::rules::written::OnStoreFailure;
-use tollgate_core::rules::{Charge, LeaseTiming, LimitId, OverLimitEffect, RuleSet};
+use tollgate_core::rules::{CellKind, Charge, LeaseTiming, LimitId, OverLimitEffect, RuleSet};
 
 /// One limit that a request is charged against, with all that a shared store needs to know of it.
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +49,6 @@ impl OwnedCharge {
     pub(crate) fn borrow<'p>(&self, policy: &'p Policy) -> Charge<'p> {
         let limit = policy.rules.set.limit(self.id);
         let Self { id, key, client, enforced, over, .. } = *self;
-        Charge { limit, id, key, client, enforced, over }
+        Charge { limit, id, key, client, enforced, over, cell: CellKind::Own }
     }
 }

@@ -1,6 +1,6 @@
 //! What happens without the shared store: each rule's own policy, and a limit per address for the worst case.
 
-use crate::memory::{MemoryStore, Placed};
+use crate::memory::MemoryStore;
 use crate::policy::Rules;
 use arc_swap::ArcSwapOption;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use tollgate_core::algorithm::{Algorithm, LimitStep};
 use tollgate_core::limit::{Limit, LimitSize};
 use tollgate_core::rate::Rate;
 use tollgate_core::rules::written::OnStoreFailure;
-use tollgate_core::rules::{Charge, LimitId, OverLimitEffect};
+use tollgate_core::rules::{CellKind, Charge, LimitId, OverLimitEffect};
 
 const SECOND_US: u64 = 1_000_000;
 /// What a refused client is told to wait: about as long as it takes until a failover is over.
@@ -135,8 +135,7 @@ impl Fallback {
         // A share can be smaller than one request's cost: then it takes all of the share.
         let cost = cost.min(limit.quota);
         let key = charge.key ^ charge.limit.state_id ^ limit.state_id;
-        let placed = Placed { charge: Charge { limit, key, ..*charge }, cost, crowd: false };
-        take(memory, placed, now_us)
+        take(memory, &Charge { limit, key, ..*charge }, cost, now_us)
     }
 
     /// What one more request from `address` may do in an emergency; none if there is no such limit.
@@ -154,8 +153,9 @@ impl Fallback {
             client: address,
             enforced: true,
             over: OverLimitEffect::Shadow,
+            cell: CellKind::Own,
         };
-        Some(take(memory, Placed { charge, cost: 1, crowd: false }, now_us))
+        Some(take(memory, &charge, 1, now_us))
     }
 
     /// The emergency limit, for its name.
@@ -178,9 +178,9 @@ impl Fallback {
     }
 }
 
-fn take(memory: &MemoryStore, placed: Placed<'_>, now_us: u64) -> LimitStep {
-    // Without room for the state, the request passes: there is no crowd to count it with.
-    memory.take_step(&placed, now_us).unwrap_or(open_step(true))
+fn take(memory: &MemoryStore, charge: &Charge<'_>, cost: u32, now_us: u64) -> LimitStep {
+    // Without room for the state, the request passes: these limits have no overflow cells.
+    memory.take_step(charge, cost, now_us).unwrap_or(open_step(true))
 }
 
 /// The step of a policy that looks at nothing.

@@ -14,6 +14,7 @@ mod memory;
 mod names;
 mod pending;
 mod policy;
+mod prepare;
 mod refusal;
 mod shared_store;
 

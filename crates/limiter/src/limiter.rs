@@ -6,9 +6,10 @@ use crate::clock::Clock;
 use crate::decision::{Check, Decision};
 use crate::failure::{Emergency, FailureSettings, Fallback};
 use crate::memo::{self, Caches};
-use crate::memory::{CROWDS, MemoryStore, Placed};
+use crate::memory::{MemoryStore, OVERFLOW_CELLS};
 use crate::pending::Sharing;
 use crate::policy::{Numbered, Policy, Rules, next_number};
+use crate::prepare::{Prepared, charges, only_charge};
 use crate::refusal::DoorKind;
 use crate::shared_store::SharedStore;
 use arc_swap::ArcSwap;
@@ -21,9 +22,9 @@ use tollgate_core::algorithm::LimitStep;
 use tollgate_core::decision::{InvalidRequest, Outcome, OutcomeFold, validate};
 use tollgate_core::key::{Identity, Ipv6Prefix, KeySeed, RequestHasher, ip_bits};
 use tollgate_core::request::Request;
-use tollgate_core::rules::lists::{AccessLists, ListVerdict};
+use tollgate_core::rules::lists::AccessLists;
 use tollgate_core::rules::written::OnExceed;
-use tollgate_core::rules::{Charge, Charges, RuleSet, Selection};
+use tollgate_core::rules::{CellKind, Charge, Charges, RuleSet, Selection};
 
 /// Decides. Cheap to share: all methods take `&self`.
 #[derive(Debug)]
@@ -202,7 +203,6 @@ impl Limiter {
         headers
     }
 
-    /// Lists first, then the charges of the rules that apply.
     #[inline]
     fn decide(
         &self,
@@ -211,42 +211,29 @@ impl Limiter {
         request: &Request<'_>,
     ) -> Result<Check<'_>, InvalidRequest> {
         let hashes = self.seed.hasher(request);
-        if policy.has_lists {
-            let now_us = self.clock.now_us();
-            match caches.listed(policy, request, &hashes, now_us) {
-                Some(ListVerdict::Denied) => {
-                    return Ok(Decision::without_limit(Outcome::Denied, now_us).into());
-                }
-                Some(ListVerdict::Allowed) => {
-                    return Ok(Decision::without_limit(Outcome::Unlimited, now_us).into());
-                }
-                None => {}
-            }
-        }
-        let selection = caches.select(policy, request, &hashes);
-        if self.abuse.is_holding()
-            && let Some(refusal) = self.refuse_held(policy, selection, request, &hashes, DoorKind::CannotWait)
-        {
-            return Ok(refusal.into());
-        }
+        let selection = match self.prepare(policy, caches, request, &hashes, DoorKind::CannotWait) {
+            Prepared::Decided(decision) => return Ok(decision.into()),
+            Prepared::Selected(selection) => selection,
+        };
         if let Some(sharing) = &self.shared {
             return self.charge_shared(sharing, policy, selection, request, &hashes, self.clock.now_us());
         }
-        let Some(charge) = policy.rules.set.single_charge(selection, request, &hashes) else {
-            return Ok(self.charge(&policy.rules, selection, request, &hashes)?.into());
+        let rules = &policy.rules;
+        let Some(charge) = only_charge(rules, selection, request, &hashes)? else {
+            return Ok(self.charge(rules, selection, request, &hashes)?.into());
         };
-        match self.take_one(&charge, request) {
-            Some((step, now_us)) if step.admitted || !policy.rules.set.has_penalties() => {
-                Ok(Decision::of_one(&policy.rules, charge.id, &step, now_us).into())
+        match self.take_one(&charge, request.cost as u32) {
+            Some((step, now_us)) if step.admitted || !rules.set.has_penalties() => {
+                Ok(Decision::of_one(rules, charge.id, &step, now_us).into())
             }
             Some((step, now_us)) => {
-                let mut decision = Decision::of_one(&policy.rules, charge.id, &step, now_us);
-                self.note_refusal(&policy.rules, &mut decision, |_| Some(charge));
+                let mut decision = Decision::of_one(rules, charge.id, &step, now_us);
+                self.note_refusal(rules, &mut decision, |_| Some(charge));
                 Ok(decision.into())
             }
             None => {
                 let now_us = self.clock.now_us();
-                Ok(self.take_all(&policy.rules, &[charge], request.cost, request.ip, now_us)?.into())
+                Ok(self.take_all(rules, &[charge], request.cost as u32, request.ip, now_us).into())
             }
         }
     }
@@ -260,14 +247,10 @@ impl Limiter {
         request: &Request<'_>,
         hashes: &RequestHasher<'_>,
     ) -> Result<Decision, InvalidRequest> {
-        let mut charges = Charges::new();
-        rules.set.charge(selection, request, hashes, &mut charges);
-        must_end(rules, &charges)?;
-        if charges.is_empty() {
-            return Ok(Decision::without_limit(Outcome::Unlimited, self.clock.now_us()));
-        }
+        let charges = charges(rules, selection, request, hashes, DoorKind::CannotWait)?;
+        let cost = request.cost as u32;
         if let [only] = charges.as_slice()
-            && let Some((step, now_us)) = self.take_one(only, request)
+            && let Some((step, now_us)) = self.take_one(only, cost)
         {
             let mut fold = OutcomeFold::default();
             fold.add(only, &step);
@@ -275,17 +258,16 @@ impl Limiter {
             self.note_refusal(rules, &mut decision, |_| Some(*only));
             return Ok(decision);
         }
-        let now_us = self.clock.now_us();
-        self.take_all(rules, &charges, request.cost, request.ip, now_us)
+        Ok(self.take_all(rules, &charges, cost, request.ip, self.clock.now_us()))
     }
 
     /// The common case: one charge that is not a log, and there is room for its state.
     #[inline]
-    fn take_one(&self, charge: &Charge<'_>, request: &Request<'_>) -> Option<(LimitStep, u64)> {
-        if request.cost > u64::from(charge.limit.quota) || charge.limit.log_window().is_some() {
+    fn take_one(&self, charge: &Charge<'_>, cost: u32) -> Option<(LimitStep, u64)> {
+        if charge.limit.log_window().is_some() {
             return None;
         }
-        self.store.take_one(charge, request.cost as u32, &self.clock)
+        self.store.take_one(charge, cost, &self.clock)
     }
 
     /// The general case, also when the one charge finds no room.
@@ -294,41 +276,37 @@ impl Limiter {
         &self,
         rules: &'r Rules,
         charges: &[Charge<'r>],
-        cost: u64,
+        cost: u32,
         ip: Option<IpAddr>,
         now_us: u64,
-    ) -> Result<Decision, InvalidRequest> {
-        let mut placed: SmallVec<[Placed<'_>; 8]> = SmallVec::new();
-        for charge in charges {
-            if cost <= u64::from(charge.limit.quota) {
-                placed.push(Placed { charge: *charge, cost: cost as u32, crowd: false });
-            } else if charge.enforced {
-                let rule = rules.set.rule_of(charge.id).id.clone();
-                return Err(InvalidRequest::CostAboveLimit { rule, limit: charge.limit.quota, cost });
-            }
+    ) -> Decision {
+        if charges.is_empty() {
+            return Decision::without_limit(Outcome::Unlimited, now_us);
         }
+        let mut charges = Charges::from_slice(charges);
         loop {
-            match self.store.take_all(&placed, now_us) {
+            match self.store.take_all(&charges, cost, now_us) {
                 Ok(fold) => {
                     let mut decision = Decision::of(rules, &fold, now_us);
-                    // Whoever counts with his neighbours answers for what they spent, but not for how they behave.
+                    // Other clients spend from an overflow cell too: its refusals are not held against this one.
                     self.note_refusal(rules, &mut decision, |limit| {
-                        let refused = placed.iter().find(|placed| placed.charge.id == limit && !placed.crowd);
-                        refused.map(|placed| placed.charge)
+                        let is_own =
+                            |charge: &&Charge<'_>| charge.id == limit && charge.cell == CellKind::Own;
+                        charges.iter().find(is_own).copied()
                     });
-                    return Ok(decision);
+                    return decision;
                 }
-                Err(full) => self.join_crowd(&mut placed[full.charge], ip),
+                Err(full) => self.use_overflow_cell(&mut charges[full.charge], ip),
             }
         }
     }
 
-    /// There is no room for the state of this charge: it counts with its neighbours.
+    /// Charges the overflow cell of the client's address prefix: there is no room for a state of its own.
     #[cold]
-    fn join_crowd(&self, placed: &mut Placed<'_>, ip: Option<IpAddr>) {
-        self.store.count_crowded();
-        placed.crowd = true;
-        placed.charge.key = self.seed.overflow_cell(ip, CROWDS) ^ placed.charge.limit.state_id;
+    fn use_overflow_cell(&self, charge: &mut Charge<'_>, ip: Option<IpAddr>) {
+        self.store.count_overflow();
+        charge.cell = CellKind::Overflow;
+        charge.key = self.seed.overflow_cell(ip, OVERFLOW_CELLS) ^ charge.limit.state_id;
     }
 
     pub(crate) fn hashes(&self, request: &Request<'_>) -> RequestHasher<'_> {
@@ -371,13 +349,5 @@ impl Limiter {
     /// The clock.
     pub fn clock(&self) -> &Clock {
         &self.clock
-    }
-}
-
-/// Refuses a request that meets a limit on requests in flight where nobody can tell when it ends.
-pub(crate) fn must_end(rules: &Rules, charges: &[Charge<'_>]) -> Result<(), InvalidRequest> {
-    match charges.iter().find(|charge| charge.limit.longest_in_flight_us().is_some()) {
-        None => Ok(()),
-        Some(charge) => Err(InvalidRequest::EndUnknown { rule: rules.set.rule_of(charge.id).id.clone() }),
     }
 }

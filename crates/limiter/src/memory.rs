@@ -5,8 +5,8 @@
 //! shards at a time.
 //!
 //! At the memory cap only states that equal a fresh one make room: a client cannot flush its own bucket by
-//! crowding the table. If there is no such state, newcomers share the *crowd* cells of their
-//! neighbourhood, by address prefix, so that one flood does not deny every newcomer. A key that came back
+//! filling the table. If there is no such state, new keys share the *overflow cells* of their
+//! address prefix, so that one flood does not deny every newcomer. A key that came back
 //! is kept for its whole time to full, one that was seen once only until it is fresh: a flood of single
 //! visits does not push out a regular.
 
@@ -24,14 +24,14 @@ use table::{Budget, Table};
 use tollgate_core::algorithm::sliding_window_log;
 use tollgate_core::algorithm::{LimitStep, StateCell};
 use tollgate_core::decision::OutcomeFold;
-use tollgate_core::rules::Charge;
+use tollgate_core::rules::{CellKind, Charge};
 
 const SHARD_BITS: u32 = 64 - slot::FINGERPRINT_BITS;
 const SHARDS: usize = 1 << SHARD_BITS;
-/// Shards for crowds.
-const CROWD_SHARDS: usize = 64;
-/// How many crowds a limit has.
-pub(crate) const CROWDS: u64 = 256;
+/// Shards for overflow cells.
+const OVERFLOW_SHARDS: usize = 64;
+/// The number of overflow cells of a limit.
+pub(crate) const OVERFLOW_CELLS: u64 = 256;
 /// The share of the memory that is left to the allocator for what it loses between arrays: one in so many.
 const ALLOCATOR_SLACK: usize = 8;
 /// How many shards one call of [`MemoryStore::tidy`] takes.
@@ -41,10 +41,10 @@ const TIDY_SHARDS: usize = 32;
 pub struct MemoryStore {
     shards: Box<[Shard]>,
     budget: Budget,
-    /// Crowds are few: they have no cap, or there would be no place for them when there is none.
-    crowd_budget: Budget,
+    /// Without a cap: overflow cells are few, and needed when the other budget is used up.
+    overflow_budget: Budget,
     next_to_tidy: AtomicUsize,
-    crowded: AtomicU64,
+    overflowed: AtomicU64,
 }
 
 /// A shard on half a cache line. Its lock is held for some twenty nanoseconds, so nobody is put to sleep
@@ -57,10 +57,10 @@ struct Shard(SpinMutex<Table, Yield>);
 pub struct MemoryUse {
     /// States.
     pub states: usize,
-    /// Bytes of their tables, crowds aside.
+    /// Bytes of their tables, without overflow cells.
     pub bytes: usize,
-    /// How many checks had to share a crowd's cell because the cap was reached.
-    pub crowded: u64,
+    /// The number of checks charged to an overflow cell because the cap was reached.
+    pub overflowed: u64,
 }
 
 /// There is no room for the state of this charge.
@@ -69,24 +69,16 @@ pub(crate) struct Full {
     pub(crate) charge: usize,
 }
 
-/// A charge, and whether its key is a crowd's.
-#[derive(Clone, Copy)]
-pub(crate) struct Placed<'r> {
-    pub(crate) charge: Charge<'r>,
-    pub(crate) cost: u32,
-    pub(crate) crowd: bool,
-}
-
 impl MemoryStore {
     /// A store that takes at most `most_bytes` of the process's memory.
     pub fn new(most_bytes: usize) -> Self {
-        let tables = (0..SHARDS + CROWD_SHARDS).map(|_| Shard(SpinMutex::new(Table::default())));
+        let tables = (0..SHARDS + OVERFLOW_SHARDS).map(|_| Shard(SpinMutex::new(Table::default())));
         Self {
             shards: tables.collect(),
             budget: Budget::new(most_bytes - most_bytes / ALLOCATOR_SLACK),
-            crowd_budget: Budget::new(usize::MAX),
+            overflow_budget: Budget::new(usize::MAX),
             next_to_tidy: AtomicUsize::new(0),
-            crowded: AtomicU64::new(0),
+            overflowed: AtomicU64::new(0),
         }
     }
 
@@ -151,68 +143,77 @@ impl MemoryStore {
         Some(step)
     }
 
-    fn budget_of(&self, placed: &Placed<'_>) -> &Budget {
-        if placed.crowd { &self.crowd_budget } else { &self.budget }
+    fn budget_of(&self, charge: &Charge<'_>) -> &Budget {
+        match charge.cell {
+            CellKind::Own => &self.budget,
+            CellKind::Overflow => &self.overflow_budget,
+        }
     }
 
     /// Charges all of `charges`, or none of them if one refuses: locks every shard concerned, in order;
     /// steps on all; then keeps all or nothing.
-    pub(crate) fn take_all(&self, charges: &[Placed<'_>], now_us: u64) -> Result<OutcomeFold, Full> {
-        self.take(charges, now_us, OutcomeFold::admits)
+    pub(crate) fn take_all(
+        &self,
+        charges: &[Charge<'_>],
+        cost: u32,
+        now_us: u64,
+    ) -> Result<OutcomeFold, Full> {
+        self.take(charges, cost, now_us, OutcomeFold::admits)
     }
 
     /// Refuses what one of `charges` refuses; otherwise nothing is spent and nothing is said.
     pub(crate) fn refuse(&self, charges: &[Charge<'_>], cost: u32, now_us: u64) -> Option<OutcomeFold> {
-        let charges: SmallVec<[Placed<'_>; 8]> =
-            charges.iter().map(|charge| Placed { charge: *charge, cost, crowd: false }).collect();
-        // Who finds no room counts with his neighbours, which is the usual way's to do.
-        self.take(&charges, now_us, |_| false).ok().filter(|fold| !fold.admits())
+        // Only a check that spends falls back to overflow cells.
+        self.take(charges, cost, now_us, |_| false).ok().filter(|fold| !fold.admits())
     }
 
     fn take(
         &self,
-        charges: &[Placed<'_>],
+        charges: &[Charge<'_>],
+        cost: u32,
         now_us: u64,
         spends: impl FnOnce(&OutcomeFold) -> bool,
     ) -> Result<OutcomeFold, Full> {
-        let mut order: SmallVec<[usize; 8]> = charges.iter().map(place_of).collect();
+        let mut order: SmallVec<[usize; 8]> = charges.iter().map(shard_of_charge).collect();
         order.sort_unstable();
         order.dedup();
         let mut tables: SmallVec<[(usize, SpinMutexGuard<'_, Table>); 8]> =
             order.iter().map(|shard| (*shard, self.shards[*shard].0.lock())).collect();
-        let position = |placed: &Placed<'_>| order.binary_search(&place_of(placed)).unwrap_or_default();
+        let position =
+            |charge: &Charge<'_>| order.binary_search(&shard_of_charge(charge)).unwrap_or_default();
 
         let mut fold = OutcomeFold::default();
         let mut steps: SmallVec<[Taken; 8]> = SmallVec::new();
-        for (index, placed) in charges.iter().enumerate() {
-            let table = &mut tables[position(placed)].1;
-            let budget = self.budget_of(placed);
-            let taken = step(table, placed, charges.len(), budget, now_us).ok_or(Full { charge: index })?;
-            fold.add(&placed.charge, taken.step());
+        for (index, charge) in charges.iter().enumerate() {
+            let table = &mut tables[position(charge)].1;
+            let budget = self.budget_of(charge);
+            let taken =
+                step(table, charge, cost, charges.len(), budget, now_us).ok_or(Full { charge: index })?;
+            fold.add(charge, taken.step());
             steps.push(taken);
         }
         let spends = spends(&fold);
-        for (placed, taken) in charges.iter().zip(&steps) {
+        for (charge, taken) in charges.iter().zip(&steps) {
             // A refused step writes only to re-anchor its state after a jump of the clock.
             if spends || !taken.step().admitted {
-                write(&mut tables[position(placed)].1, placed, taken, self.budget_of(placed), now_us);
+                write(&mut tables[position(charge)].1, charge, cost, taken, self.budget_of(charge), now_us);
             }
         }
         Ok(fold)
     }
 
     /// Charges one, and says how it stood; none if there is no room for its state.
-    pub(crate) fn take_step(&self, placed: &Placed<'_>, now_us: u64) -> Option<LimitStep> {
-        let mut table = self.shards[place_of(placed)].0.lock();
-        let budget = self.budget_of(placed);
-        let taken = step(&mut table, placed, 1, budget, now_us)?;
-        write(&mut table, placed, &taken, budget, now_us);
+    pub(crate) fn take_step(&self, charge: &Charge<'_>, cost: u32, now_us: u64) -> Option<LimitStep> {
+        let mut table = self.shards[shard_of_charge(charge)].0.lock();
+        let budget = self.budget_of(charge);
+        let taken = step(&mut table, charge, cost, 1, budget, now_us)?;
+        write(&mut table, charge, cost, &taken, budget, now_us);
         Some(*taken.step())
     }
 
-    /// Counts a check that had to share a crowd's cell.
-    pub(crate) fn count_crowded(&self) {
-        self.crowded.fetch_add(1, Ordering::Relaxed);
+    /// Counts a check that is charged to an overflow cell.
+    pub(crate) fn count_overflow(&self) {
+        self.overflowed.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Forgets what equals fresh in the next few shards. Called ten times a second, all of them are seen
@@ -221,14 +222,14 @@ impl MemoryStore {
         let first = self.next_to_tidy.fetch_add(TIDY_SHARDS, Ordering::Relaxed);
         for index in first..first + TIDY_SHARDS {
             let index = index % self.shards.len();
-            let budget = if index < SHARDS { &self.budget } else { &self.crowd_budget };
+            let budget = if index < SHARDS { &self.budget } else { &self.overflow_budget };
             self.shards[index].0.lock().tidy(budget, now_us);
         }
     }
 
-    /// How many checks had to share a crowd's cell so far.
-    pub fn crowded(&self) -> u64 {
-        self.crowded.load(Ordering::Relaxed)
+    /// The number of checks charged to an overflow cell so far.
+    pub fn overflowed(&self) -> u64 {
+        self.overflowed.load(Ordering::Relaxed)
     }
 
     /// What the store holds.
@@ -236,7 +237,7 @@ impl MemoryStore {
         MemoryUse {
             states: self.shards.iter().map(|shard| shard.0.lock().states()).sum(),
             bytes: self.budget.used(),
-            crowded: self.crowded(),
+            overflowed: self.overflowed(),
         }
     }
 }
@@ -265,21 +266,22 @@ impl Taken {
 /// Steps on one charge's state and makes sure that the outcome can be kept; none if there is no room.
 fn step(
     table: &mut Table,
-    placed: &Placed<'_>,
+    charge: &Charge<'_>,
+    cost: u32,
     newcomers: usize,
     budget: &Budget,
     now_us: u64,
 ) -> Option<Taken> {
-    let Charge { limit, key, .. } = placed.charge;
+    let Charge { limit, key, .. } = *charge;
     if let Some(window) = limit.log_window() {
         let log = table.log(key);
         let known = log.is_some();
-        let found = sliding_window_log::step_log(window, log, now_us, placed.cost);
+        let found = sliding_window_log::step_log(window, log, now_us, cost);
         let fits = known || !found.step.admitted || table.make_room_for_log(key, limit.quota, budget, now_us);
         return fits.then_some(Taken::Log(found));
     }
     let cell = table.find(key).map(|slot| slot.cell());
-    let step = limit.step(cell, now_us, placed.cost);
+    let step = limit.step(cell, now_us, cost);
     let known = cell.is_some();
     // Room for all of them: several newcomers may fall into one shard.
     let fits = known || step.next.is_none() || table.make_room(newcomers, budget, now_us);
@@ -287,14 +289,14 @@ fn step(
 }
 
 /// Keeps what [`step`] found. Slots may have moved since, so they are looked up again.
-fn write(table: &mut Table, placed: &Placed<'_>, taken: &Taken, budget: &Budget, now_us: u64) {
-    let Charge { limit, key, .. } = placed.charge;
+fn write(table: &mut Table, charge: &Charge<'_>, cost: u32, taken: &Taken, budget: &Budget, now_us: u64) {
+    let Charge { limit, key, .. } = *charge;
     match (taken, limit.log_window()) {
         (Taken::Log(found), Some(window)) => {
             if found.step.admitted || found.jumped {
                 let fresh_us = now_us + found.step.reset_after_us;
                 table.change_log(key, limit.quota, fresh_us, budget, |log| {
-                    log.apply(window, found, now_us, placed.cost)
+                    log.apply(window, found, now_us, cost)
                 });
             }
         }
@@ -322,7 +324,9 @@ fn shard_of(client: u64) -> usize {
     (client >> slot::FINGERPRINT_BITS) as usize
 }
 
-fn place_of(placed: &Placed<'_>) -> usize {
-    let Charge { key, client, .. } = placed.charge;
-    if placed.crowd { SHARDS + key as usize % CROWD_SHARDS } else { shard_of(client) }
+fn shard_of_charge(charge: &Charge<'_>) -> usize {
+    match charge.cell {
+        CellKind::Own => shard_of(charge.client),
+        CellKind::Overflow => SHARDS + charge.key as usize % OVERFLOW_SHARDS,
+    }
 }

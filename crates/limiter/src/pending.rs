@@ -3,8 +3,10 @@
 use crate::charge::OwnedCharge;
 use crate::decision::{Check, Decision};
 use crate::failure::Fallback;
-use crate::limiter::{Limiter, must_end};
+use crate::limiter::Limiter;
 use crate::policy::{Policy, Terms};
+use crate::prepare::charges;
+use crate::refusal::DoorKind;
 use crate::shared_store::{Passed, PendingTake, SharedStore, SharedTake, TakeAnswers};
 use smallvec::SmallVec;
 use std::future::poll_fn;
@@ -13,7 +15,7 @@ use tollgate_core::algorithm::LimitStep;
 use tollgate_core::decision::{InvalidRequest, Outcome, OutcomeFold};
 use tollgate_core::key::RequestHasher;
 use tollgate_core::request::Request;
-use tollgate_core::rules::{Charge, Charges, LimitId, OverLimitEffect, Selection};
+use tollgate_core::rules::{CellKind, Charge, LimitId, OverLimitEffect, Selection};
 use tollgate_core::state_address::StateAddress;
 
 /// The shared store, and the policy for the time without it.
@@ -57,22 +59,9 @@ impl Limiter {
         now_us: u64,
     ) -> Result<Check<'l>, InvalidRequest> {
         let rules = &policy.rules.set;
-        let mut charges = Charges::new();
-        rules.charge(selection, request, hashes, &mut charges);
-        must_end(&policy.rules, &charges)?;
-        let mut owned: SmallVec<[OwnedCharge; 4]> = SmallVec::new();
-        for charge in &charges {
-            if request.cost <= u64::from(charge.limit.quota) {
-                owned.push(OwnedCharge::new(rules, charge));
-            } else if charge.enforced {
-                let rule = rules.rule_of(charge.id).id.clone();
-                return Err(InvalidRequest::CostAboveLimit {
-                    rule,
-                    limit: charge.limit.quota,
-                    cost: request.cost,
-                });
-            }
-        }
+        let charges = charges(&policy.rules, selection, request, hashes, DoorKind::CannotWait)?;
+        let owned: SmallVec<[OwnedCharge; 4]> =
+            charges.iter().map(|charge| OwnedCharge::new(rules, charge)).collect();
         let ids: SmallVec<[LimitId; 4]> = owned.iter().map(|charge| charge.id).collect();
         let address = |index: usize| {
             let id = ids[index];
@@ -250,6 +239,7 @@ impl Limiter {
             client: 0,
             enforced: true,
             over: OverLimitEffect::Shadow,
+            cell: CellKind::Own,
         };
         fold.add(&charge, &step);
         Some(Decision {

@@ -8,13 +8,14 @@ use crate::decision::Decision;
 use crate::limiter::Limiter;
 use crate::pending::fold;
 use crate::policy::{Policy, takes_time};
+use crate::prepare::{Prepared, charges, only_charge};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use tollgate_core::decision::{LimitStatus, Outcome, OutcomeFold, validate};
 use tollgate_core::key::RequestHasher;
 use tollgate_core::request::Request;
 use tollgate_core::rules::written::OnExceed;
-use tollgate_core::rules::{Charge, Charges, RuleSet, Selection};
+use tollgate_core::rules::{Charge, RuleSet, Selection};
 
 impl Limiter {
     /// Refuses `request` if it is over a limit as things stand, or held. None says nothing: it has to be
@@ -23,11 +24,11 @@ impl Limiter {
         validate(request).ok()?;
         self.with_policy(|policy, caches| {
             let hashes = self.hashes(request);
-            if policy.has_lists && caches.listed(policy, request, &hashes, self.clock().now_us()).is_some() {
-                return None;
-            }
-            let selection = caches.select(policy, request, &hashes);
-            let decision = self.refuse_selected(policy, selection, request, &hashes)?;
+            let decision = match self.prepare(policy, caches, request, &hashes, DoorKind::CanWait) {
+                Prepared::Decided(held) if matches!(held.outcome, Outcome::Limited(_)) => held,
+                Prepared::Decided(_) => return None,
+                Prepared::Selected(selection) => self.refuse_selected(policy, selection, request, &hashes)?,
+            };
             if caches.is_sampled() {
                 self.note_sample(request, &mut decision.into());
             }
@@ -43,35 +44,23 @@ impl Limiter {
         hashes: &RequestHasher<'_>,
     ) -> Option<Decision> {
         let rules = &policy.rules;
-        if self.abuse.is_holding()
-            && let Some(refusal) = self.refuse_held(policy, selection, request, hashes, DoorKind::CanWait)
-        {
-            return Some(refusal);
-        }
+        let cost = request.cost as u32;
         if self.shared().is_none()
             && !rules.takes_time
-            && let Some(charge) = rules.set.single_charge(selection, request, hashes)
-            && request.cost <= u64::from(charge.limit.quota)
+            && let Some(charge) = only_charge(rules, selection, request, hashes).ok()?
             && charge.limit.log_window().is_none()
         {
-            let (step, now_us) = self.store().refuse_one(&charge, request.cost as u32, self.clock())?;
+            let (step, now_us) = self.store().refuse_one(&charge, cost, self.clock())?;
             let mut decision = Decision::of_one(rules, charge.id, &step, now_us);
             self.note_refusal(rules, &mut decision, |_| Some(charge));
             return Some(decision);
         }
-        let mut charges = Charges::new();
-        rules.set.charge(selection, request, hashes, &mut charges);
-        // Rules that only count do not count what costs more than they have.
-        charges.retain(|charge| charge.enforced || request.cost <= u64::from(charge.limit.quota));
-        let is_usual = |charge: &Charge<'_>| {
-            request.cost <= u64::from(charge.limit.quota)
-                && !takes_time(rules.set.rule_of(charge.id), charge.limit)
-        };
-        if !charges.iter().all(is_usual) {
+        let charges = charges(rules, selection, request, hashes, DoorKind::CanWait).ok()?;
+        if charges.iter().any(|charge| takes_time(rules.set.rule_of(charge.id), charge.limit)) {
             return None;
         }
         let now_us = self.clock().now_us();
-        self.refuse_known(policy, &charges, request.cost as u32, now_us)
+        self.refuse_known(policy, &charges, cost, now_us)
     }
 
     /// The refusal of what is over one of `charges` as far as that is known on this node, noted as any other refusal.
@@ -133,11 +122,6 @@ pub(crate) enum DoorKind {
     CannotWait,
     /// Let it wait for its turn, or for room on the node, where its rule says so.
     CanWait,
-}
-
-/// Whether a request of `cost` passes once enough of the limit is there. In flight, each takes one place.
-pub(crate) fn can_ever_pass(charge: &Charge<'_>, cost: u64) -> bool {
-    cost <= u64::from(charge.limit.quota) || charge.limit.longest_in_flight_us().is_some()
 }
 
 /// Whether a request of `cost` over the limit of `charge` is refused at `door` for a time that is known.

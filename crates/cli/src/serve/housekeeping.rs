@@ -16,7 +16,7 @@ pub async fn run(limiter: Arc<Limiter>) {
     loop {
         every.tick().await;
         limiter.tidy();
-        let overflowed = limiter.store().crowded();
+        let overflowed = limiter.store().overflowed();
         if overflowed > reported && silent_ticks == 0 {
             tracing::warn!(
                 checks = overflowed - reported,

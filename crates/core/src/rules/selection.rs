@@ -79,6 +79,18 @@ pub struct Charge<'r> {
     pub enforced: bool,
     /// If not enforced: the effect on a request over the limit.
     pub over: OverLimitEffect,
+    /// Whose state `key` is.
+    pub cell: CellKind,
+}
+
+/// Whether a state belongs to one client.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CellKind {
+    /// The client's own state.
+    #[default]
+    Own,
+    /// An overflow cell, shared by clients for whose states the embedded store has no room.
+    Overflow,
 }
 
 /// The effect of a limit on a request that is over it and admitted.
@@ -189,6 +201,7 @@ impl RuleSet {
             client,
             enforced: true,
             over: OverLimitEffect::Shadow,
+            cell: CellKind::Own,
         })
     }
 
@@ -242,6 +255,7 @@ impl RuleSet {
                     client: hashes.client,
                     enforced: item.enforced,
                     over: item.over,
+                    cell: CellKind::Own,
                 });
             }
         }

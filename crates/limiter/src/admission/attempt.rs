@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use std::net::IpAddr;
 use std::sync::Arc;
 use tollgate_core::algorithm::{LimitStep, concurrency};
-use tollgate_core::decision::{InvalidRequest, Outcome, OutcomeFold};
+use tollgate_core::decision::{Outcome, OutcomeFold};
 use tollgate_core::request::Request;
 use tollgate_core::rules::on_exceed::DEFAULT_PRIORITY;
 use tollgate_core::rules::written::{OnExceed, OnStoreFailure, QueueSettings};
@@ -62,7 +62,7 @@ impl Asked {
         charges: &[Charge<'_>],
         request: &Request<'_>,
         route: u64,
-    ) -> Result<Self, InvalidRequest> {
+    ) -> Self {
         let rules = &policy.rules.set;
         let address = |charge: &Charge<'_>| {
             let store = &limiter.shared()?.store;
@@ -86,19 +86,12 @@ impl Asked {
             }
             if charge.limit.longest_in_flight_us().is_some() {
                 asked.in_flight.push(Wanted { due, address: address(charge) });
-            } else if request.cost <= u64::from(charge.limit.quota) {
+            } else {
                 asked.due.push(due);
                 asked.addresses.push(address(charge));
-            } else if charge.enforced {
-                let rule = rules.rule_of(charge.id).id.clone();
-                return Err(InvalidRequest::CostAboveLimit {
-                    rule,
-                    limit: charge.limit.quota,
-                    cost: request.cost,
-                });
             }
         }
-        Ok(asked)
+        asked
     }
 
     /// Charges it once, all or nothing; `meant_us` is when that was meant to be.
@@ -197,11 +190,7 @@ impl Asked {
         }
         let meant_us = meant_us.map_or(now_us, |meant_us| meant_us.max(now_us.saturating_sub(MOST_LATE_US)));
         let charges: SmallVec<[Charge<'_>; 4]> = due.iter().map(|due| due.borrow(&self.policy)).collect();
-        if charges.is_empty() {
-            return Decision::without_limit(Outcome::Unlimited, now_us);
-        }
-        let decided = limiter.take_all(rules, &charges, self.cost, self.ip, meant_us.min(now_us));
-        decided.expect("costs above a limit have been refused before")
+        limiter.take_all(rules, &charges, self.cost as u32, self.ip, meant_us.min(now_us))
     }
 
     /// Takes all places in flight, or none. None if it needs none.

@@ -8,7 +8,7 @@ use tollgate_core::algorithm::Algorithm;
 use tollgate_limiter::{MemoryUse, Outcome, Request};
 
 const MEGABYTE: usize = 1 << 20;
-/// What the cells of crowds may take beside the cap; they are few.
+/// The most that overflow cells take beside the cap.
 const CROWDS: usize = 64 << 10;
 /// The smallest array that each of the 1,024 shards may have, even if logs have taken all its room.
 const SMALLEST_ARRAYS: usize = 1_024 * 8 * 24;
@@ -64,7 +64,7 @@ fn every_state_ends() {
     assert!(setting.limiter.store().usage().states > 0, "what still matters is not forgotten");
     setting.clock.advance_us(3 * DAY_US);
     setting.tidy();
-    assert_eq!(setting.limiter.store().usage(), MemoryUse { states: 0, bytes: 0, crowded: 0 });
+    assert_eq!(setting.limiter.store().usage(), MemoryUse { states: 0, bytes: 0, overflowed: 0 });
 }
 
 #[test]
@@ -97,11 +97,11 @@ fn a_flood_at_the_cap_harms_nobody_else() {
     let passed = flood.send(&setting, 60_000, "/");
     assert_within(usage(), MEGABYTE);
     assert!(usage().bytes > MEGABYTE / 2, "the room is used: {:?}", usage());
-    let crowded = setting.limiter.store().crowded();
-    assert!(crowded > 10_000, "{crowded}");
-    assert_eq!(usage().crowded, crowded);
+    let overflowed = setting.limiter.store().overflowed();
+    assert!(overflowed > 10_000, "{overflowed}");
+    assert_eq!(usage().overflowed, overflowed);
     // Who has a state of its own passes, the others share one limit.
-    assert_eq!(u64::from(passed), 60_000 - crowded + 60);
+    assert_eq!(u64::from(passed), 60_000 - overflowed + 60);
     assert_eq!(setting.send(3, &abuser), 0, "it cannot flush its own state");
 
     let mut abused = 0;
@@ -121,19 +121,19 @@ fn a_flood_at_the_cap_harms_nobody_else() {
     assert_eq!((usage().states, usage().bytes), (0, 0), "after the flood all is as before");
 }
 
-/// Crowds are told apart by network. One in 256 networks shares a crowd with the flood.
+/// Overflow cells are chosen by network. One in 256 networks shares a cell with the flood.
 #[test]
 fn newcomers_from_other_networks_pass() {
     let setting = Setting::with_memory("rules:\n  - { id: one, limit: 60/h }", MEGABYTE);
     Flood { sent: 0 }.send(&setting, 80_000, "/");
-    let before = setting.limiter.store().crowded();
+    let before = setting.limiter.store().overflowed();
     let passed = (0..64)
         .filter(|network| {
             let ip = Some(Ipv4Addr::new(100, *network, 1, 1).into());
             setting.check(&Request { ip, ..key(&format!("newcomer-{network}")) }).allowed()
         })
         .count();
-    assert!(setting.limiter.store().crowded() > before + 32, "most of them found no room of their own");
+    assert!(setting.limiter.store().overflowed() > before + 32, "most of them have no state of their own");
     assert!(passed >= 56, "only {passed} of 64 passed");
 }
 
@@ -149,7 +149,7 @@ fn logs_count_too() {
         flood.send(&setting, 4_000, "/");
         assert_within(usage(), MEGABYTE);
     }
-    assert!(usage().bytes > MEGABYTE / 2 && usage().crowded > 5_000, "{:?}", usage());
+    assert!(usage().bytes > MEGABYTE / 2 && usage().overflowed > 5_000, "{:?}", usage());
     assert_eq!(setting.send(3, &abuser), 0);
     setting.clock.advance_us(2 * HOUR_US);
     setting.tidy();
@@ -187,8 +187,8 @@ rules:
     };
     assert!(ask("first", "north").allowed());
     Flood { sent: 0 }.send(&setting, 60_000, "/");
-    assert!(setting.limiter.store().crowded() > 0);
-    // The crowd's cell holds two an hour; the tenant's own goes on counting what passes, and only that.
+    assert!(setting.limiter.store().overflowed() > 0);
+    // The overflow cell holds two an hour; the tenant's own goes on counting what passes, and only that.
     let passed = (0..50).filter(|number| ask(&format!("user-{number}"), "north").allowed()).count();
     match ask("first", "north").outcome {
         Outcome::Admitted(standing) => assert_eq!(standing.remaining, 0, "its second of two"),

@@ -1,0 +1,103 @@
+//! The first part of every decision: lists, selection, holds, charges.
+//!
+//! [`Limiter::check`], [`Limiter::admit`] and [`Limiter::refuse`] differ only in what they do with the charges. The cost
+//! of a request is validated here and nowhere else.
+
+use crate::decision::Decision;
+use crate::limiter::Limiter;
+use crate::memo::Caches;
+use crate::policy::{Policy, Rules};
+use crate::refusal::DoorKind;
+use tollgate_core::decision::{InvalidRequest, Outcome};
+use tollgate_core::key::RequestHasher;
+use tollgate_core::request::Request;
+use tollgate_core::rules::lists::ListVerdict;
+use tollgate_core::rules::{Charge, Charges, Selection};
+
+/// A request before it is charged.
+pub(crate) enum Prepared<'c> {
+    /// A list or a hold has decided it.
+    Decided(Decision),
+    /// It has to be charged: [`only_charge`] or [`charges`] has its charges. They are not part of this value, which
+    /// would be too large for the hot path.
+    Selected(&'c Selection),
+}
+
+impl Limiter {
+    /// Decides by lists and holds, or selects the rules that apply.
+    #[inline]
+    pub(crate) fn prepare<'c>(
+        &self,
+        policy: &Policy,
+        caches: &'c mut Caches,
+        request: &Request<'_>,
+        hashes: &RequestHasher<'_>,
+        door: DoorKind,
+    ) -> Prepared<'c> {
+        if policy.has_lists {
+            let now_us = self.clock().now_us();
+            let outcome = match caches.listed(policy, request, hashes, now_us) {
+                Some(ListVerdict::Denied) => Some(Outcome::Denied),
+                Some(ListVerdict::Allowed) => Some(Outcome::Unlimited),
+                None => None,
+            };
+            if let Some(outcome) = outcome {
+                return Prepared::Decided(Decision::without_limit(outcome, now_us));
+            }
+        }
+        let selection = caches.select(policy, request, hashes);
+        if self.abuse.is_holding()
+            && let Some(refusal) = self.refuse_held(policy, selection, request, hashes, door)
+        {
+            return Prepared::Decided(refusal);
+        }
+        Prepared::Selected(selection)
+    }
+}
+
+/// The charge of a request that has only one, without conditions, which it can ever pass.
+#[inline]
+pub(crate) fn only_charge<'r>(
+    rules: &'r Rules,
+    selection: &Selection,
+    request: &Request<'_>,
+    hashes: &RequestHasher<'_>,
+) -> Result<Option<Charge<'r>>, InvalidRequest> {
+    let Some(charge) = rules.set.single_charge(selection, request, hashes) else { return Ok(None) };
+    if request.cost > u64::from(charge.limit.quota) {
+        return Err(cost_above_limit(rules, &charge, request.cost));
+    }
+    Ok(Some(charge))
+}
+
+/// All charges of a request that it can ever pass. Rules that are not enforced do not count what costs more than their
+/// limit. A request in flight takes one slot whatever it costs, and is invalid at a door that cannot tell when it ends.
+pub(crate) fn charges<'r>(
+    rules: &'r Rules,
+    selection: &Selection,
+    request: &Request<'_>,
+    hashes: &RequestHasher<'_>,
+    door: DoorKind,
+) -> Result<Charges<'r>, InvalidRequest> {
+    let mut charges = Charges::new();
+    rules.set.charge(selection, request, hashes, &mut charges);
+    let in_flight = |charge: &Charge<'_>| charge.limit.longest_in_flight_us().is_some();
+    if door == DoorKind::CannotWait
+        && let Some(charge) = charges.iter().find(|charge| in_flight(charge))
+    {
+        return Err(InvalidRequest::EndUnknown { rule: rules.set.rule_of(charge.id).id.clone() });
+    }
+    let exceeds = |charge: &Charge<'_>| request.cost > u64::from(charge.limit.quota) && !in_flight(charge);
+    if let Some(charge) = charges.iter().find(|charge| charge.enforced && exceeds(charge)) {
+        return Err(cost_above_limit(rules, charge, request.cost));
+    }
+    charges.retain(|charge| !exceeds(charge));
+    Ok(charges)
+}
+
+#[cold]
+#[inline(never)]
+fn cost_above_limit(rules: &Rules, charge: &Charge<'_>, cost: u64) -> InvalidRequest {
+    let rule = rules.set.rule_of(charge.id).id.clone();
+    InvalidRequest::CostAboveLimit { rule, limit: charge.limit.quota, cost }
+}
