@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use tollgate_http::RateLimitLayer;
 use tollgate_http::layer::{RateLimit, ResponseBody, ResponseSource};
-use tollgate_http::response::{StoreUnavailable, is_limited};
+use tollgate_http::response::{StoreUnavailableRefusal, is_limited};
 use tollgate_listen::{AddressVerdict, Peer, RepeatedRequest};
 use tower::{Layer, Service};
 
@@ -113,7 +113,7 @@ impl Future for GatewayFuture {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let response = ready!(this.response.poll(cx))?;
-        if response.extensions().get::<StoreUnavailable>().is_some() {
+        if response.extensions().get::<StoreUnavailableRefusal>().is_some() {
             // An unavailable store counts neither for nor against the client.
             return Poll::Ready(Ok(LoggedBody::wrap(this.entry.take(), response)));
         }

@@ -4,7 +4,7 @@
 use crate::body::{DENIED, ErrorCode, STORE_UNAVAILABLE};
 use crate::error::HttpError;
 use crate::headers::{CONTENT_TYPE, GRPC_MESSAGE, GRPC_STATUS, GRPC_STATUS_DETAILS, HeaderOptions};
-use crate::response::{FullResponse, StoreUnavailable};
+use crate::response::{FullResponse, StoreUnavailableRefusal};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use bytes::Bytes;
@@ -44,7 +44,7 @@ pub fn refusal(decision: &Decision, options: &HeaderOptions) -> Option<FullRespo
                 response.headers_mut().insert(&GRPC_STATUS_DETAILS, details);
             }
             if decision.store_unavailable {
-                response.extensions_mut().insert(StoreUnavailable);
+                response.extensions_mut().insert(StoreUnavailableRefusal);
             }
             Some(response)
         }

@@ -255,7 +255,7 @@ mod tests {
                 headers.append(&CONNECTION, HeaderValue::from_bytes(line.as_bytes()).unwrap());
             }
             for name in ["x-captcha", "x_captcha", "x-public"] {
-                headers.insert(name, HeaderValue::from_static("said"));
+                headers.insert(name, HeaderValue::from_static("forged"));
             }
             clear_flags(&mut headers, &["x-captcha"]);
             assert_eq!(headers.get(&CONNECTION).map(|line| line.to_str().unwrap()), kept, "{lines:?}");

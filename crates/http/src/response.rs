@@ -84,7 +84,7 @@ pub fn is_healthy<B>(response: &Response<B>) -> bool {
 
 /// An extension of responses to requests that were refused because the store is unavailable, not because of their client.
 #[derive(Clone, Copy, Debug)]
-pub struct StoreUnavailable;
+pub struct StoreUnavailableRefusal;
 
 /// The status and the body of a refusal.
 struct RefusalContent {
@@ -120,7 +120,7 @@ impl RefusalContent {
         options.write(decision, &mut headers);
         let mut response = with_type(headers, self.status, self.format.media_type(), self.body);
         if decision.store_unavailable {
-            response.extensions_mut().insert(StoreUnavailable);
+            response.extensions_mut().insert(StoreUnavailableRefusal);
         }
         response
     }

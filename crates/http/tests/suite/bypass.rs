@@ -363,7 +363,7 @@ async fn spellings_of_one_bearer_token_share_a_quota() {
 #[tokio::test]
 async fn a_forged_token_has_no_quota_of_its_own() {
     let folder = tempfile::tempdir().unwrap();
-    let (signer, stranger, other) = (Signer::rs256(), Signer::rs256(), Signer::hs256());
+    let (signer, unknown, other) = (Signer::rs256(), Signer::rs256(), Signer::hs256());
     let jwt = signer.publish(folder.path());
     for api_key in ["", "api_key: [{ header: X-Api-Key }, bearer]\n"] {
         let identity = format!("{api_key}user: {{ jwt: sub }}\njwt: {jwt}, leeway: 0 }}");
@@ -379,7 +379,7 @@ async fn a_forged_token_has_no_quota_of_its_own() {
             unsigned(&json!({"alg": "none"}), &claims("ann", 60)),
             unsigned(&json!({"alg": "None", "typ": "JWT"}), &claims("u1", 60)),
             unsigned(&json!({"alg": "RS256"}), &claims("u2", 60)),
-            stranger.sign(&claims("u3", 60)),
+            unknown.sign(&claims("u3", 60)),
             signer.sign(&claims("u4", -1)),
             signer.sign(&json!({"sub": "u5"})),
             signer.sign(&json!({"sub": "u6", "exp": now + 60, "nbf": now + 30})),

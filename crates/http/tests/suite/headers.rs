@@ -122,8 +122,10 @@ fn seconds_are_rounded_up_and_a_wait_is_at_least_one() {
 #[test]
 fn unlimited_requests_have_no_headers() {
     let limiter = TestLimiter::orders();
-    let nobody = TestLimiter::new("rules: [{ id: orders, endpoint: /v1/orders, limit: 1/s }]");
-    for decision in [limiter.check("sk_internal_1", 1), limiter.check("sk_bad", 1), nobody.check("sk_1", 1)] {
+    let unmatched = TestLimiter::new("rules: [{ id: orders, endpoint: /v1/orders, limit: 1/s }]");
+    for decision in
+        [limiter.check("sk_internal_1", 1), limiter.check("sk_bad", 1), unmatched.check("sk_1", 1)]
+    {
         assert_eq!(written(ALL, &decision), [""; 0], "{decision:?}");
     }
 }

@@ -15,27 +15,27 @@ fn seen(identities: &IdentityExtractor, request: http::Request<()>, peer: &str) 
     let (parts, ()) = request.into_parts();
     let caller = match identities.caller(&parts.uri, &parts.headers, Some(peer.parse().unwrap()), START_US) {
         Ok(caller) => caller,
-        Err(fault) => return fault.to_string(),
+        Err(error) => return error.to_string(),
     };
-    caller.with_request(&parts.method, None, parts.uri.path(), said)
+    caller.with_request(&parts.method, None, parts.uri.path(), describe)
 }
 
-fn said(request: &Request<'_>) -> String {
-    let mut words = Vec::new();
+fn describe(request: &Request<'_>) -> String {
+    let mut entries = Vec::new();
     let named = [
         ("key", request.api_key),
         ("user", request.user),
         ("tenant", request.tenant),
         ("tier", request.tier),
     ];
-    words.extend(named.iter().filter_map(|(name, value)| Some(format!("{name}={}", (*value)?))));
-    words.extend(request.ids.iter().map(|(name, value)| format!("{name}={value}")));
-    words.extend(request.ip.map(|ip| format!("ip={ip}")));
+    entries.extend(named.iter().filter_map(|(name, value)| Some(format!("{name}={}", (*value)?))));
+    entries.extend(request.ids.iter().map(|(name, value)| format!("{name}={value}")));
+    entries.extend(request.ip.map(|ip| format!("ip={ip}")));
     if request.cost != 1 {
-        words.push(format!("cost={}", request.cost));
+        entries.push(format!("cost={}", request.cost));
     }
-    words.extend(request.priority.map(|priority| format!("priority={priority}")));
-    words.join(" ")
+    entries.extend(request.priority.map(|priority| format!("priority={priority}")));
+    entries.join(" ")
 }
 
 fn request(uri: &str, headers: &[(&str, &str)]) -> http::Request<()> {

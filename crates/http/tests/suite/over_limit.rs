@@ -18,11 +18,11 @@ fn echo_headers(
     names: &'static [&'static str],
 ) -> impl Service<Request<Full<Bytes>>, Response = Response<String>, Error = Infallible> + Clone {
     let inner = service_fn(move |request: Request<Full<Bytes>>| async move {
-        let said = |name: &&str| {
+        let values = |name: &&str| {
             let values = request.headers().get_all(*name).iter();
             values.map(|value| value.to_str().unwrap()).collect::<Vec<_>>().join("+")
         };
-        let body = names.iter().map(said).collect::<Vec<_>>().join("|");
+        let body = names.iter().map(values).collect::<Vec<_>>().join("|");
         Ok::<_, Infallible>(Response::new(Full::<Bytes>::from(body)))
     });
     let layered = limited.layer.for_peer(SocketAddr::from(([203, 0, 113, 9], 1))).layer(inner);

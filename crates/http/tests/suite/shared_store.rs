@@ -57,9 +57,12 @@ async fn two_nodes_share_one_limit_and_report_degraded_decisions() {
     let three = node(&server.url()).await;
     drop(server);
     let response = send(&three).await;
-    let said = |name: &str| response.headers[name].to_str().unwrap().to_owned();
+    let header = |name: &str| response.headers[name].to_str().unwrap().to_owned();
     assert_eq!(response.status, 200);
-    assert_eq!((said("x-ratelimit-remaining"), said("x-ratelimit-policy")), ("-1".into(), "degraded".into()));
+    assert_eq!(
+        (header("x-ratelimit-remaining"), header("x-ratelimit-policy")),
+        ("-1".into(), "degraded".into())
+    );
 }
 
 /// A layer whose store does not answer: nothing listens on its port.
@@ -128,11 +131,11 @@ async fn refusals_without_the_store_say_so_in_every_format() {
             assert_eq!(response.headers["content-type"], media_type);
         }
         let response = send_with(&layer, "content-type", "application/grpc").await;
-        let said = |name: &str| response.headers[name].to_str().unwrap();
+        let header = |name: &str| response.headers[name].to_str().unwrap();
         let code = if status == 503 { "14" } else { "8" };
-        assert_eq!((response.status, said("grpc-status"), said("grpc-message")), (200, code, MESSAGE));
+        assert_eq!((response.status, header("grpc-status"), header("grpc-message")), (200, code, MESSAGE));
         let details =
-            base64::engine::general_purpose::STANDARD_NO_PAD.decode(said("grpc-status-details-bin"));
+            base64::engine::general_purpose::STANDARD_NO_PAD.decode(header("grpc-status-details-bin"));
         let details = details.unwrap();
         assert!(details.windows(9).any(|bytes| bytes == b"RetryInfo"), "{details:?}");
     }

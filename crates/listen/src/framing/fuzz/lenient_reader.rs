@@ -15,7 +15,7 @@ pub(super) struct LenientReader<'a> {
     takes_last_length: bool,
     /// A length counts even if there is a coding.
     prefers_length: bool,
-    /// `chunked` may stand anywhere among the codings.
+    /// `chunked` may be anywhere among the codings.
     takes_any_coding: bool,
     /// Spaces before the colon are skipped.
     trims_names: bool,
