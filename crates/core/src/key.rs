@@ -4,7 +4,7 @@
 //! are not stored. Without the seed, a client can neither find two identities with the same key nor fill one part of a
 //! table.
 
-use crate::request::Request;
+use crate::request::{NamedIdentity, Request};
 use crate::rules::ClientTraits;
 use polymur_hash::PolymurHash;
 use std::net::IpAddr;
@@ -34,12 +34,8 @@ impl Default for Ipv6Prefix {
 /// A component of a rule's `key:`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Dimension {
-    /// The API key.
-    ApiKey,
-    /// The user.
-    User,
-    /// The tenant.
-    Tenant,
+    /// An identity with its own field.
+    Named(NamedIdentity),
     /// The client's address.
     Ip,
     /// The most specific template that matches the path.
@@ -51,22 +47,18 @@ pub enum Dimension {
 impl Dimension {
     /// The dimension with this name in `key:`.
     pub fn from_name(name: &str) -> Self {
-        match name {
-            "api_key" => Self::ApiKey,
-            "user" => Self::User,
-            "tenant" => Self::Tenant,
-            "ip" => Self::Ip,
-            "route" => Self::Route,
-            other => Self::Custom(other.to_owned()),
+        match NamedIdentity::ALL.into_iter().find(|kind| kind.name() == name) {
+            Some(kind) => Self::Named(kind),
+            None if name == "ip" => Self::Ip,
+            None if name == "route" => Self::Route,
+            None => Self::Custom(name.to_owned()),
         }
     }
 
     /// Its name in `key:`.
     pub fn name(&self) -> &str {
         match self {
-            Self::ApiKey => "api_key",
-            Self::User => "user",
-            Self::Tenant => "tenant",
+            Self::Named(kind) => kind.name(),
             Self::Ip => "ip",
             Self::Route => "route",
             Self::Custom(name) => name,
@@ -77,12 +69,8 @@ impl Dimension {
 /// An identity of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Identity<'a> {
-    /// An API key.
-    ApiKey(&'a str),
-    /// A user.
-    User(&'a str),
-    /// A tenant.
-    Tenant(&'a str),
+    /// An identity with its own field.
+    Named(NamedIdentity, &'a str),
     /// An address, or the network by which it is counted.
     Ip(u128),
     /// A route, by its hash.
@@ -102,15 +90,15 @@ pub fn identity<'a>(
     request: &Request<'a>,
     route: u64,
 ) -> Identity<'a> {
-    let user = || request.user.map(Identity::User);
-    let api_key = || request.api_key.map(Identity::ApiKey);
+    let named = |kind| request.named(kind).map(|value| Identity::Named(kind, value));
+    let (user, api_key) = (|| named(NamedIdentity::User), || named(NamedIdentity::ApiKey));
     let ip = || request.ip.map(|ip| Identity::Ip(ip_bits(ip, ipv6_prefix)));
     let found = match dimension {
-        Dimension::ApiKey => api_key().or_else(ip),
-        Dimension::User => user().or_else(api_key).or_else(ip),
+        // Without a key, the address comes before the user.
+        Dimension::Named(NamedIdentity::ApiKey) => api_key().or_else(ip),
+        Dimension::Named(kind) => named(*kind),
         Dimension::Ip => ip(),
         Dimension::Route => Some(Identity::Route(route)),
-        Dimension::Tenant => request.tenant.map(Identity::Tenant),
         Dimension::Custom(name) => request
             .ids
             .iter()
@@ -121,11 +109,9 @@ pub fn identity<'a>(
 
 #[cold]
 fn last_resort<'a>(request: &Request<'a>) -> Identity<'a> {
-    match (request.tenant, request.ids.first()) {
-        (Some(tenant), _) => Identity::Tenant(tenant),
-        (None, Some((name, value))) => Identity::Custom(name, value),
-        (None, None) => Identity::Anonymous,
-    }
+    let named = |kind| request.named(kind).map(|value| Identity::Named(kind, value));
+    let custom = || request.ids.first().map(|(name, value)| Identity::Custom(name, value));
+    NamedIdentity::ALL.into_iter().find_map(named).or_else(custom).unwrap_or(Identity::Anonymous)
 }
 
 /// An address as it is counted: IPv4 in full, also when mapped into IPv6; IPv6 by its prefix.
@@ -156,16 +142,15 @@ impl KeySeed {
     /// The hasher of one request.
     #[inline]
     pub fn hasher(&self, request: &Request<'_>) -> RequestHasher<'_> {
-        RequestHasher { seed: self, api_key: request.api_key.map(|key| self.hash(0, 1, key.as_bytes())) }
+        let hash = |key| self.chain(0, &Identity::Named(NamedIdentity::ApiKey, key));
+        RequestHasher { seed: self, api_key: request.api_key.map(hash) }
     }
 
     /// Extends `chain`, the hash so far (0 at first), by one identity.
     #[inline]
     pub fn chain(&self, chain: u64, identity: &Identity<'_>) -> u64 {
         match *identity {
-            Identity::ApiKey(key) => self.hash(chain, 1, key.as_bytes()),
-            Identity::User(user) => self.hash(chain, 2, user.as_bytes()),
-            Identity::Tenant(tenant) => self.hash(chain, 3, tenant.as_bytes()),
+            Identity::Named(kind, value) => self.hash(chain, kind.hash_tag().into(), value.as_bytes()),
             Identity::Ip(bits) => self.hash(chain, 4, &bits.to_le_bytes()),
             Identity::Route(route) => self.hash(chain, 5, &route.to_le_bytes()),
             Identity::Custom(name, value) => {
@@ -237,7 +222,7 @@ impl RequestHasher<'_> {
     /// A hash of the given traits of `request`.
     #[inline(never)]
     pub fn hash_traits(&self, traits: ClientTraits, request: &Request<'_>) -> u64 {
-        let mut hash = self.api_key.filter(|_| traits.api_key).unwrap_or(0);
+        let mut hash = self.api_key.filter(|_| traits.named[NamedIdentity::ApiKey]).unwrap_or(0);
         // With a tag of its own: a custom identity named `tier` is not a stated tier.
         if let Some(tier) = request.tier.filter(|_| traits.tier) {
             hash = self.seed.hash(hash, 10, tier.as_bytes());
@@ -247,8 +232,11 @@ impl RequestHasher<'_> {
                 hash = self.seed.chain(hash, &identity);
             }
         };
-        add(request.user.filter(|_| traits.user).map(Identity::User));
-        add(request.tenant.filter(|_| traits.tenant).map(Identity::Tenant));
+        for (kind, is_used) in traits.named.iter() {
+            if *is_used && kind != NamedIdentity::ApiKey {
+                add(request.named(kind).map(|value| Identity::Named(kind, value)));
+            }
+        }
         // The full address: a condition may name a network that is smaller than the prefix.
         add(request.ip.filter(|_| traits.ip).map(|ip| Identity::Ip(full_ip_bits(ip))));
         if traits.ids {

@@ -1,6 +1,7 @@
 //! A request as the limiter sees it, independent of the door it came through.
 
 use std::net::IpAddr;
+use std::ops::{Index, IndexMut};
 
 /// The longest endpoint, in bytes. Longer ones are refused before they are matched.
 pub const LONGEST_ENDPOINT: usize = 4096;
@@ -59,6 +60,16 @@ impl<'a> Request<'a> {
         }
     }
 
+    /// The identity `kind`.
+    #[inline]
+    pub fn named(&self, kind: NamedIdentity) -> Option<&'a str> {
+        match kind {
+            NamedIdentity::ApiKey => self.api_key,
+            NamedIdentity::User => self.user,
+            NamedIdentity::Tenant => self.tenant,
+        }
+    }
+
     /// The custom identity `name`.
     pub fn id(&self, name: &str) -> Option<&'a str> {
         self.ids.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
@@ -66,11 +77,110 @@ impl<'a> Request<'a> {
 
     /// Whether there is at least one identity.
     pub fn has_identity(&self) -> bool {
-        self.api_key.is_some()
-            || self.user.is_some()
-            || self.tenant.is_some()
-            || self.ip.is_some()
-            || !self.ids.is_empty()
+        let has_name = NamedIdentity::ALL.into_iter().any(|kind| self.named(kind).is_some());
+        has_name || self.ip.is_some() || !self.ids.is_empty()
+    }
+}
+
+/// Defines the enum and the list of its variants from one list.
+macro_rules! named_identities {
+    ($($(#[$doc:meta])* $kind:ident,)*) => {
+        /// An identity that has its own field in requests, rules and settings. Addresses and custom identities are
+        /// separate.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum NamedIdentity {
+            $($(#[$doc])* $kind,)*
+        }
+
+        impl NamedIdentity {
+            /// All kinds.
+            pub const ALL: [Self; [$(Self::$kind),*].len()] = [$(Self::$kind),*];
+        }
+    };
+}
+
+named_identities! {
+    /// The API key.
+    ApiKey,
+    /// The user.
+    User,
+    /// The tenant.
+    Tenant,
+}
+
+impl NamedIdentity {
+    /// The name in `key:` and under `identity:`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ApiKey => "api_key",
+            Self::User => "user",
+            Self::Tenant => "tenant",
+        }
+    }
+
+    /// The field of `match:` with globs over it.
+    pub fn pattern_field(self) -> &'static str {
+        match self {
+            Self::ApiKey => "api_key_pattern",
+            Self::User => "user_pattern",
+            Self::Tenant => "tenant_pattern",
+        }
+    }
+
+    /// Whether its values are credentials, which are shown abbreviated.
+    pub fn is_credential(self) -> bool {
+        match self {
+            Self::ApiKey => true,
+            Self::User | Self::Tenant => false,
+        }
+    }
+
+    /// Distinguishes the kinds in hashes, also in the keys of a shared store. 4 to 10 are used by other identities.
+    #[inline]
+    pub(crate) fn hash_tag(self) -> u8 {
+        match self {
+            Self::ApiKey => 1,
+            Self::User => 2,
+            Self::Tenant => 3,
+        }
+    }
+}
+
+/// One value for each [`NamedIdentity`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PerIdentity<T>([T; NamedIdentity::ALL.len()]);
+
+impl<T> PerIdentity<T> {
+    /// The values that `value` returns.
+    pub fn from_fn(value: impl FnMut(NamedIdentity) -> T) -> Self {
+        Self(NamedIdentity::ALL.map(value))
+    }
+
+    /// Each kind with its value.
+    pub fn iter(&self) -> impl Iterator<Item = (NamedIdentity, &T)> {
+        NamedIdentity::ALL.into_iter().zip(&self.0)
+    }
+}
+
+impl<T: Copy> PerIdentity<T> {
+    /// The same value for all kinds.
+    pub const fn all(value: T) -> Self {
+        Self([value; NamedIdentity::ALL.len()])
+    }
+}
+
+impl<T> Index<NamedIdentity> for PerIdentity<T> {
+    type Output = T;
+
+    #[inline]
+    fn index(&self, kind: NamedIdentity) -> &T {
+        &self.0[kind as usize]
+    }
+}
+
+impl<T> IndexMut<NamedIdentity> for PerIdentity<T> {
+    fn index_mut(&mut self, kind: NamedIdentity) -> &mut T {
+        &mut self.0[kind as usize]
     }
 }
 

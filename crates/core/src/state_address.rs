@@ -115,9 +115,7 @@ impl StateAddresses {
                 hasher.write(bytes);
             };
             match *identity {
-                Identity::ApiKey(key) => part(1, key.as_bytes()),
-                Identity::User(user) => part(2, user.as_bytes()),
-                Identity::Tenant(tenant) => part(3, tenant.as_bytes()),
+                Identity::Named(kind, value) => part(kind.hash_tag(), value.as_bytes()),
                 Identity::Ip(bits) => part(4, &bits.to_le_bytes()),
                 Identity::Route(route) => part(5, &route.to_le_bytes()),
                 Identity::Custom(name, value) => {

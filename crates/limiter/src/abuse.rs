@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tollgate_core::decision::{LimitStatus, Outcome};
 use tollgate_core::key::{Dimension, Identity, Ipv6Prefix, KeySeed, RequestHasher, identity};
-use tollgate_core::request::Request;
+use tollgate_core::request::{NamedIdentity, Request};
 use tollgate_core::rules::written::OnExceed;
 use tollgate_core::rules::{Charge, LimitId, RuleSet, Selection};
 
@@ -327,6 +327,6 @@ fn refusal(standing: LimitStatus, terms: Terms, now_us: u64) -> Decision {
 
 /// Whom a request is watched as: its user, else its API key, else its address, else whatever it names.
 fn watched<'a>(seed: &KeySeed, request: &Request<'a>) -> (u64, Identity<'a>) {
-    let identity = identity(&Dimension::User, Ipv6Prefix::default(), request, 0);
+    let identity = identity(&Dimension::Named(NamedIdentity::User), Ipv6Prefix::default(), request, 0);
     (seed.chain(0, &identity), identity)
 }

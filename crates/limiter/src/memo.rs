@@ -272,7 +272,7 @@ impl Caches {
         if !lists.have_names() {
             return by_address;
         }
-        let hash = hashes.hash_traits(NAMES, request);
+        let hash = hashes.hash_traits(ClientTraits::ALL_NAMED, request);
         let spot = self.listed.spot(hash, number);
         let known = spot.and_then(|spot| *self.listed.at(spot)).filter(|known| now_us < known.until_us);
         let by_name = known.unwrap_or_else(|| {
@@ -285,10 +285,6 @@ impl Caches {
         ListVerdict::stricter(by_name.verdict, by_address)
     }
 }
-
-/// What lists of names look at.
-const NAMES: ClientTraits =
-    ClientTraits { api_key: true, user: true, tenant: true, ip: false, tier: false, ids: false };
 
 /// Whether two paths are the same. Most are short: their two ends are compared sooner than a call is made.
 #[inline]

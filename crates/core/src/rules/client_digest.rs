@@ -7,7 +7,7 @@
 use super::pattern::Glob;
 use super::ruleset::{Rule, Tier};
 use crate::key::RequestHasher;
-use crate::request::Request;
+use crate::request::{NamedIdentity, PerIdentity, Request};
 
 /// More patterns than this cost more to match than a hash.
 const MOST_PATTERNS: usize = 16;
@@ -34,27 +34,24 @@ pub enum ClientDigest {
 
 /// The patterns of a rule set over the identities of a client.
 #[derive(Clone, Debug, Default)]
-pub(super) struct NamePatterns {
-    api_key: Vec<Glob>,
-    user: Vec<Glob>,
-    tenant: Vec<Glob>,
-}
+pub(super) struct NamePatterns(PerIdentity<Vec<Glob>>);
 
 /// The traits of a client that rules can depend on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClientTraits {
-    /// The API key.
-    pub api_key: bool,
-    /// The user.
-    pub user: bool,
-    /// The tenant.
-    pub tenant: bool,
+    /// Identities with their own field.
+    pub named: PerIdentity<bool>,
     /// The address.
     pub ip: bool,
     /// The tier that the caller states.
     pub tier: bool,
     /// Custom identities.
     pub ids: bool,
+}
+
+impl ClientTraits {
+    /// All identities with their own field, and nothing else.
+    pub const ALL_NAMED: Self = Self { named: PerIdentity::all(true), ip: false, tier: false, ids: false };
 }
 
 impl ClientDigester {
@@ -89,9 +86,9 @@ impl ClientDigester {
                         1 + tiers.iter().position(|tier| tier.name == stated).map_or(0, |at| at as u64 + 1)
                     }
                 };
-                let bits = add_bits(tier, &patterns.api_key, request.api_key);
-                let bits = add_bits(bits, &patterns.user, request.user);
-                ClientDigest::Class(add_bits(bits, &patterns.tenant, request.tenant))
+                let globs = patterns.0.iter();
+                let bits = globs.fold(tier, |bits, (kind, globs)| add_bits(bits, globs, request.named(kind)));
+                ClientDigest::Class(bits)
             }
             Self::Traits(traits) => ClientDigest::Hash(hashes.hash_traits(*traits, request)),
         }
@@ -103,16 +100,16 @@ impl NamePatterns {
     fn new(rules: &[Rule], tiers: &[Tier]) -> Self {
         let mut patterns = Self::default();
         for client in rules.iter().map(|rule| &rule.client) {
-            add(&mut patterns.api_key, client.api_key.iter().flatten());
-            add(&mut patterns.user, client.user.iter().flatten());
-            add(&mut patterns.tenant, client.tenant.iter().flatten());
+            for (kind, globs) in client.named.iter() {
+                add(&mut patterns.0[kind], globs.iter().flatten());
+            }
         }
-        add(&mut patterns.api_key, tiers.iter().flat_map(|tier| &tier.api_key));
+        add(&mut patterns.0[NamedIdentity::ApiKey], tiers.iter().flat_map(|tier| &tier.api_key));
         patterns
     }
 
     fn count(&self) -> usize {
-        self.api_key.len() + self.user.len() + self.tenant.len()
+        self.0.iter().map(|(_, globs)| globs.len()).sum()
     }
 }
 
@@ -139,15 +136,16 @@ fn traits(rules: &[Rule], tiers: &[Tier]) -> ClientTraits {
         let overrides = !rule.sizes.by_key.is_empty();
         let by_address = rule.sizes.by_key.keys().any(|key| key.parse::<std::net::IpAddr>().is_ok());
         let by_tier = rule.tier.is_some() || !rule.sizes.common.tiers.is_empty();
-        traits.api_key |= condition.api_key.is_some() || overrides;
-        traits.user |= condition.user.is_some() || overrides;
-        traits.tenant |= condition.tenant.is_some() || overrides;
+        for (kind, globs) in condition.named.iter() {
+            traits.named[kind] |= globs.is_some() || overrides;
+        }
         traits.ip |= condition.ip.is_some() || by_address;
         traits.ids |= !condition.ids.is_empty() || overrides && rule.custom_names().next().is_some();
         traits.tier |= by_tier;
         if by_tier {
-            traits.user |= tiers.iter().any(|tier| !tier.keys.is_empty());
-            traits.api_key |= tiers.iter().any(|tier| !tier.keys.is_empty() || !tier.api_key.is_empty());
+            traits.named[NamedIdentity::User] |= tiers.iter().any(|tier| !tier.keys.is_empty());
+            traits.named[NamedIdentity::ApiKey] |=
+                tiers.iter().any(|tier| !tier.keys.is_empty() || !tier.api_key.is_empty());
         }
     }
     traits

@@ -199,7 +199,7 @@ impl<'f> RuleCompiler<'f> {
         let ipv6_prefix = self.ipv6_prefix(rule, path);
         let tier = rule.tier.as_ref().and_then(|name| self.tier_ids.get(name)).copied();
         let unknown = rule.tier.as_ref().is_some_and(|name| self.is_unknown(name));
-        if tier.is_some() && client.api_key.is_none() && !unknown && !self.has_members(tier) {
+        if tier.is_some() && !client.has_key_pattern() && !unknown && !self.has_members(tier) {
             self.document.warning(
                 &path.field("tier"),
                 "no client is in this tier unless the caller states it",

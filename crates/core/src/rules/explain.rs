@@ -143,9 +143,8 @@ fn verdict(loaded: &LoadedRules, request: &Request<'_>, now_us: u64) -> String {
 fn key_text(rules: &RuleSet, rule: &Rule, request: &Request<'_>, route: u64) -> String {
     let identities = rule.identities(request, route);
     let texts = identities.iter().map(|identity| match identity {
-        Identity::ApiKey(key) => format!("api_key {}", masked(key)),
-        Identity::User(user) => format!("user {user}"),
-        Identity::Tenant(tenant) => format!("tenant {tenant}"),
+        Identity::Named(kind, value) if kind.is_credential() => format!("{} {}", kind.name(), masked(value)),
+        Identity::Named(kind, value) => format!("{} {value}", kind.name()),
         Identity::Ip(bits) => {
             let ip = IpAddr::from(bits.to_be_bytes()).to_canonical();
             if ip.is_ipv6() { format!("ip {ip}/{}", rule.ipv6_prefix.bits()) } else { format!("ip {ip}") }

@@ -1,7 +1,7 @@
 //! The allow and deny lists. They are separate from the rule set, so that blocking a client does not replace it.
 
 use super::pattern::{Glob, network};
-use crate::request::Request;
+use crate::request::{NamedIdentity, Request};
 use ipnet::IpNet;
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -180,7 +180,7 @@ impl AccessList {
         if !self.has_names() {
             return None;
         }
-        let names = [request.api_key, request.user, request.tenant];
+        let names = NamedIdentity::ALL.map(|kind| request.named(kind));
         let exact = names.iter().flatten().filter_map(|name| self.exact.get(*name));
         let globs =
             self.globs.iter().filter(|(glob, _)| names.iter().flatten().any(|name| glob.matches(name)));

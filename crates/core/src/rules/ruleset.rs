@@ -9,7 +9,7 @@ use super::written::{Consistency, OnExceed, OnStoreFailure, SoftLimit};
 use crate::key::{Dimension, Identity, Ipv6Prefix, RequestHasher, identity};
 use crate::limit::Limit;
 use crate::penalty::Penalty;
-use crate::request::{MethodSet, Request};
+use crate::request::{MethodSet, NamedIdentity, PerIdentity, Request};
 use ipnet::IpNet;
 use regex::RegexSet;
 use smallvec::SmallVec;
@@ -90,38 +90,30 @@ pub(super) type SizeId = u32;
 /// The conditions of a rule on the client.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ClientCondition {
-    pub(super) api_key: Option<Vec<Glob>>,
-    pub(super) user: Option<Vec<Glob>>,
-    pub(super) tenant: Option<Vec<Glob>>,
+    pub(super) named: PerIdentity<Option<Vec<Glob>>>,
     pub(super) ip: Option<Vec<IpNet>>,
     pub(super) ids: Vec<(String, Vec<Glob>)>,
 }
 
 impl ClientCondition {
     pub(super) fn matches(&self, request: &Request<'_>) -> bool {
-        let any =
-            |globs: &Option<Vec<Glob>>, text| globs.as_ref().is_none_or(|globs| any_matches(globs, text));
-        any(&self.api_key, request.api_key)
-            && any(&self.user, request.user)
-            && any(&self.tenant, request.tenant)
+        let holds = |(kind, globs): (NamedIdentity, &Option<Vec<Glob>>)| {
+            globs.as_ref().is_none_or(|globs| any_matches(globs, request.named(kind)))
+        };
+        self.named.iter().all(holds)
             && self.ip.as_ref().is_none_or(|networks| contains(networks, request.ip))
             && self.ids.iter().all(|(name, globs)| any_matches(globs, request.id(name)))
     }
 
     /// The first condition that the client does not match, as written.
     pub(super) fn first_failure(&self, request: &Request<'_>) -> Option<String> {
-        let named = [
-            ("api_key_pattern", &self.api_key, request.api_key),
-            ("user_pattern", &self.user, request.user),
-            ("tenant_pattern", &self.tenant, request.tenant),
-        ];
-        for (name, globs, text) in named {
-            if globs.as_ref().is_some_and(|globs| !any_matches(globs, text)) {
-                let text = |globs| match name {
-                    "api_key_pattern" => keys_text(globs),
-                    _ => globs_text(globs),
-                };
-                return globs.as_ref().map(|globs| format!("{name} {}", text(globs)));
+        for (kind, globs) in self.named.iter() {
+            if let Some(globs) = globs
+                && !any_matches(globs, request.named(kind))
+            {
+                // Explanations do not reveal keys of other clients.
+                let texts = if kind.is_credential() { keys_text(globs) } else { globs_text(globs) };
+                return Some(format!("{} {texts}", kind.pattern_field()));
             }
         }
         if let Some(networks) = &self.ip
@@ -135,7 +127,7 @@ impl ClientCondition {
     }
 
     pub(super) fn has_key_pattern(&self) -> bool {
-        self.api_key.is_some()
+        self.named[NamedIdentity::ApiKey].is_some()
     }
 }
 
@@ -147,7 +139,6 @@ fn contains(networks: &[IpNet], ip: Option<std::net::IpAddr>) -> bool {
     ip.is_some_and(|ip| networks.iter().any(|network| network.contains(&ip.to_canonical())))
 }
 
-/// Explanations do not reveal keys of other clients.
 fn keys_text(globs: &[Glob]) -> String {
     globs.iter().map(|glob| pattern_text(glob.as_str())).collect::<Vec<_>>().join(" or ")
 }
@@ -329,7 +320,7 @@ impl Rule {
     /// The size for this client: its override, else that of its tier, else the common one.
     pub(super) fn size_for(&self, request: &Request<'_>, tier: Option<TierId>) -> Option<SizeId> {
         if !self.sizes.by_key.is_empty() {
-            let names = [request.api_key, request.user, request.tenant];
+            let names = NamedIdentity::ALL.map(|kind| request.named(kind));
             let own = names.iter().flatten().find_map(|name| self.sizes.by_key.get(*name));
             let by_id = || self.custom_names().find_map(|name| self.sizes.by_key.get(request.id(name)?));
             let by_address =

@@ -9,7 +9,7 @@ use super::ruleset::{LimitId, Rule, RuleSet, SizeId, Tier, TierId};
 use crate::key::{Dimension, KeyHashes, RequestHasher};
 use crate::limit::Limit;
 use crate::path::PathReadings;
-use crate::request::Request;
+use crate::request::{NamedIdentity, Request};
 use smallvec::SmallVec;
 use std::ops::Range;
 
@@ -162,7 +162,7 @@ impl RuleSet {
                 rule: index as u32,
                 limits: self.sizes[size as usize].clone(),
                 has_conditions: rule.has_conditions(),
-                by_api_key: rule.key.as_slice() == [Dimension::ApiKey],
+                by_api_key: rule.key.as_slice() == [Dimension::Named(NamedIdentity::ApiKey)],
                 enforced: rule.on_exceed.is_enforced(),
                 over: rule.on_exceed.over_limit_effect(),
                 // A rule that is not enforced leaves the endpoint to the fallback.

@@ -1,14 +1,10 @@
 //! Runs the test cases of a rule file on a virtual clock.
 
 use super::compile::LoadedRules;
-use super::short_forms::AddressText;
 use super::virtual_node::VirtualNode;
 use super::written::{RuleTestCase, RuleTestExpectation, RuleTestRequest, RuleTestStep};
 use crate::decision::{InvalidRequest, LimitStatus, Outcome};
-use crate::path::endpoint;
 use crate::rate::duration_text;
-use crate::request::{Method, Request};
-use std::borrow::Cow;
 use std::fmt;
 
 /// The default start of a case: midnight UTC on a Monday, the boundary of every window up to a week.
@@ -196,46 +192,5 @@ fn describe(loaded: &LoadedRules, found: &Result<Outcome, InvalidRequest>) -> St
             None => format!("limited by `{}`, without a retry time", rule(status)),
         },
         Err(invalid) => invalid.to_string(),
-    }
-}
-
-/// The endpoint in the form that doors give it. Invalid ones were reported when the file was compiled.
-fn canonical(text: &str) -> String {
-    endpoint(text).map_or_else(|_| text.to_owned(), Cow::into_owned)
-}
-
-impl RuleTestRequest {
-    /// These fields, with those of `base` where one is absent.
-    fn over(&self, base: &Self) -> Self {
-        let mut ids = base.ids.clone();
-        ids.extend(self.ids.clone());
-        Self {
-            key: self.key.clone().or_else(|| base.key.clone()),
-            user: self.user.clone().or_else(|| base.user.clone()),
-            tenant: self.tenant.clone().or_else(|| base.tenant.clone()),
-            ip: self.ip.or(base.ip),
-            tier: self.tier.clone().or_else(|| base.tier.clone()),
-            ids,
-            domain: self.domain.clone().or_else(|| base.domain.clone()),
-            endpoint: self.endpoint.as_ref().or(base.endpoint.as_ref()).map(|text| canonical(text)),
-            method: self.method.clone().or_else(|| base.method.clone()),
-            cost: self.cost.or(base.cost),
-        }
-    }
-
-    fn as_request<'a>(&'a self, ids: &'a [(&'a str, &'a str)]) -> Request<'a> {
-        Request {
-            api_key: self.key.as_deref(),
-            user: self.user.as_deref(),
-            tenant: self.tenant.as_deref(),
-            ip: self.ip.map(|AddressText(ip)| ip),
-            tier: self.tier.as_deref(),
-            ids,
-            domain: self.domain.as_deref(),
-            endpoint: self.endpoint.as_deref().unwrap_or_default(),
-            method: self.method.as_deref().map(Method::from_name),
-            cost: self.cost.unwrap_or(1),
-            priority: None,
-        }
     }
 }

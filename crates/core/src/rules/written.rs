@@ -9,8 +9,11 @@ use super::short_forms::{
     AddressText, DurationText, LimitAmount, OneOrMany, RateText, ShortLimit, Timestamp, WrittenPenalty,
 };
 use crate::algorithm::Algorithm;
+use crate::path::endpoint;
+use crate::request::{Method, NamedIdentity, Request};
 use schemars::JsonSchema;
 use serde::Deserialize;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 /// A rule file.
@@ -147,6 +150,18 @@ pub struct WrittenMatch {
     pub endpoint_regex: Option<OneOrMany<String>>,
     /// HTTP methods.
     pub methods: Option<OneOrMany<String>>,
+}
+
+impl WrittenMatch {
+    /// The globs over the identity `kind`.
+    pub(super) fn pattern(&self, kind: NamedIdentity) -> Option<&OneOrMany<String>> {
+        let pattern = match kind {
+            NamedIdentity::ApiKey => &self.api_key_pattern,
+            NamedIdentity::User => &self.user_pattern,
+            NamedIdentity::Tenant => &self.tenant_pattern,
+        };
+        pattern.as_ref()
+    }
 }
 
 /// The numbers of a limit: buckets have a capacity and a rate, windows a limit and a window.
@@ -312,6 +327,47 @@ pub struct RuleTestRequest {
     pub method: Option<String>,
     /// The cost; 1 by default.
     pub cost: Option<u64>,
+}
+
+impl RuleTestRequest {
+    /// These fields, with those of `base` where one is absent.
+    pub(super) fn over(&self, base: &Self) -> Self {
+        let mut ids = base.ids.clone();
+        ids.extend(self.ids.clone());
+        Self {
+            key: self.key.clone().or_else(|| base.key.clone()),
+            user: self.user.clone().or_else(|| base.user.clone()),
+            tenant: self.tenant.clone().or_else(|| base.tenant.clone()),
+            ip: self.ip.or(base.ip),
+            tier: self.tier.clone().or_else(|| base.tier.clone()),
+            ids,
+            domain: self.domain.clone().or_else(|| base.domain.clone()),
+            endpoint: self.endpoint.as_ref().or(base.endpoint.as_ref()).map(|text| canonical(text)),
+            method: self.method.clone().or_else(|| base.method.clone()),
+            cost: self.cost.or(base.cost),
+        }
+    }
+
+    pub(super) fn as_request<'a>(&'a self, ids: &'a [(&'a str, &'a str)]) -> Request<'a> {
+        Request {
+            api_key: self.key.as_deref(),
+            user: self.user.as_deref(),
+            tenant: self.tenant.as_deref(),
+            ip: self.ip.map(|AddressText(ip)| ip),
+            tier: self.tier.as_deref(),
+            ids,
+            domain: self.domain.as_deref(),
+            endpoint: self.endpoint.as_deref().unwrap_or_default(),
+            method: self.method.as_deref().map(Method::from_name),
+            cost: self.cost.unwrap_or(1),
+            priority: None,
+        }
+    }
+}
+
+/// The endpoint in the form that doors give it. Invalid ones were reported when the file was compiled.
+fn canonical(text: &str) -> String {
+    endpoint(text).map_or_else(|_| text.to_owned(), Cow::into_owned)
 }
 
 /// One step of a test case.

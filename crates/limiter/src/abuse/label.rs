@@ -18,20 +18,18 @@ impl Label {
     /// API keys are secrets: of them only the beginning is shown, at most half. Others are names.
     pub(super) fn new(identity: &Identity<'_>) -> Self {
         let kind = match identity {
-            Identity::ApiKey(_) => "api_key",
-            Identity::User(_) => "user",
-            Identity::Tenant(_) => "tenant",
+            Identity::Named(kind, _) => kind.name(),
             Identity::Ip(_) => "ip",
             Identity::Custom(..) => "custom",
             Identity::Route(_) | Identity::Anonymous => "nobody",
         };
         let mut label = Self { kind, text: [0; LONGEST], length: 0 };
         let written = match identity {
-            Identity::ApiKey(key) => {
+            Identity::Named(kind, key) if kind.is_credential() => {
                 let shown = (key.chars().count() / 2).min(8);
                 key.chars().take(shown).chain(['…']).try_for_each(|letter| label.write_char(letter))
             }
-            Identity::User(name) | Identity::Tenant(name) => label.write_str(name),
+            Identity::Named(_, name) => label.write_str(name),
             Identity::Ip(bits) => write!(label, "{}", IpAddr::from(bits.to_be_bytes()).to_canonical()),
             Identity::Custom(name, value) => write!(label, "{name}={value}"),
             Identity::Route(_) | Identity::Anonymous => Ok(()),
@@ -70,17 +68,18 @@ impl Write for Label {
 mod tests {
     use super::*;
     use tollgate_core::key::{Ipv6Prefix, ip_bits};
+    use tollgate_core::request::NamedIdentity;
 
     #[test]
     fn names_are_shown_and_secrets_are_not() {
         let ip = |text: &str| Identity::Ip(ip_bits(text.parse().unwrap(), Ipv6Prefix::default()));
         let long = "ü".repeat(100);
         for (identity, kind, text) in [
-            (Identity::ApiKey("sk_live_0123456789abcdef"), "api_key", "sk_live_…"),
-            (Identity::ApiKey("secret"), "api_key", "sec…"),
-            (Identity::ApiKey(""), "api_key", "…"),
-            (Identity::User("ann\r\nadmin"), "user", "ann??admin"),
-            (Identity::User(&long), "user", &long[..46]),
+            (Identity::Named(NamedIdentity::ApiKey, "sk_live_0123456789abcdef"), "api_key", "sk_live_…"),
+            (Identity::Named(NamedIdentity::ApiKey, "secret"), "api_key", "sec…"),
+            (Identity::Named(NamedIdentity::ApiKey, ""), "api_key", "…"),
+            (Identity::Named(NamedIdentity::User, "ann\r\nadmin"), "user", "ann??admin"),
+            (Identity::Named(NamedIdentity::User, &long), "user", &long[..46]),
             (ip("203.0.113.9"), "ip", "203.0.113.9"),
             (ip("2001:db8::1"), "ip", "2001:db8::"),
             (Identity::Custom("invoice", "7"), "custom", "invoice=7"),

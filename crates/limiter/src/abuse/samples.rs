@@ -127,6 +127,7 @@ impl Samples {
 mod tests {
     use super::*;
     use fastrand::Rng;
+    use tollgate_core::request::NamedIdentity;
 
     /// A node that is asked ten million times a second by a million keys, twenty of them ten thousand times.
     #[test]
@@ -137,12 +138,12 @@ mod tests {
         let (of_each, of_others) = (10_000 / ONE_IN, 10_000_000 / ONE_IN);
         for _ in 0..of_each {
             for key in &heavy {
-                samples.add(*key, &Identity::User("heavy"), true);
+                samples.add(*key, &Identity::Named(NamedIdentity::User, "heavy"), true);
             }
             for _ in 0..of_others / of_each {
                 samples.add(
                     rng.u64(..1_000_000).wrapping_mul(0x9e37_79b9_7f4a_7c15),
-                    &Identity::User("light"),
+                    &Identity::Named(NamedIdentity::User, "light"),
                     false,
                 );
             }

@@ -4,6 +4,7 @@ use super::{RuleCompiler, inherited};
 use crate::algorithm::Algorithm;
 use crate::document::DocumentPath;
 use crate::key::Dimension;
+use crate::request::NamedIdentity;
 use crate::rules::doors::{DoorCapability, OpenDoor};
 use crate::rules::on_exceed::DEFAULT_PRIORITY;
 use crate::rules::written::{OnExceed, WrittenRule};
@@ -82,14 +83,9 @@ impl RuleCompiler<'_> {
         }
         if let Some(matches) = &rule.matches {
             let path = path.field("match");
-            let named = [
-                ("api_key", "api_key_pattern", &matches.api_key_pattern),
-                ("user", "user_pattern", &matches.user_pattern),
-                ("tenant", "tenant_pattern", &matches.tenant_pattern),
-            ];
-            let named =
-                named.into_iter().filter(|(name, _, patterns)| patterns.is_some() && !door.provides(name));
-            unmet.extend(named.map(|(name, field, _)| (name, path.field(field))));
+            let named = NamedIdentity::ALL.into_iter();
+            let named = named.filter(|kind| matches.pattern(*kind).is_some() && !door.provides(kind.name()));
+            unmet.extend(named.map(|kind| (kind.name(), path.field(kind.pattern_field()))));
             let ids = matches.ids.keys().filter(|name| !door.provides(name));
             unmet.extend(ids.map(|name| (name.as_str(), path.field("ids").field(name))));
         }

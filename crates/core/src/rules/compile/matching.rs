@@ -4,7 +4,7 @@ use super::unmatchable_regex::{UnmatchableRegex, find_unmatchable};
 use super::{PATTERN_BYTES, RuleCompiler, inherited};
 use crate::document::DocumentPath;
 use crate::key::{Dimension, Ipv6Prefix};
-use crate::request::{Method, MethodSet};
+use crate::request::{Method, MethodSet, NamedIdentity, PerIdentity};
 use crate::rules::pattern::{Glob, PathStrictness, RouteTemplate, network};
 use crate::rules::ruleset::{ClientCondition, CompiledTemplate};
 use crate::rules::short_forms::OneOrMany;
@@ -15,8 +15,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 
 /// Common other names of the dimensions. As custom identities they would match nothing.
-const OTHER_NAMES: [(&str, &str); 12] = [
-    ("apikey", "api_key"),
+const OTHER_NAMES: [(&str, &str); 11] = [
     ("key", "api_key"),
     ("token", "api_key"),
     ("userid", "user"),
@@ -34,7 +33,7 @@ impl RuleCompiler<'_> {
     pub(super) fn key(&mut self, rule: &WrittenRule, path: &DocumentPath) -> SmallVec<[Dimension; 2]> {
         let defaults = &self.file.defaults;
         let Some((names, path)) = inherited(rule.key.as_ref(), defaults.key.as_ref(), "key", path) else {
-            return SmallVec::from_iter([Dimension::ApiKey]);
+            return SmallVec::from_iter([Dimension::Named(NamedIdentity::ApiKey)]);
         };
         if names.0.is_empty() {
             self.document.missing(&path, "a key needs at least one identity", "such as `key: [api_key]`");
@@ -49,8 +48,8 @@ impl RuleCompiler<'_> {
             }
             let plain = name.to_ascii_lowercase().replace(['-', '_', ' '], "");
             let meant = OTHER_NAMES.iter().find(|(other, _)| *other == plain).map(|(_, meant)| *meant);
-            let meant =
-                meant.or_else(|| ["user", "tenant", "ip", "route"].into_iter().find(|own| *own == plain));
+            let names = NamedIdentity::ALL.into_iter().map(NamedIdentity::name).chain(["ip", "route"]);
+            let meant = meant.or_else(|| names.into_iter().find(|name| name.replace('_', "") == plain));
             if let Some(meant) = meant.filter(|meant| meant != name) {
                 let message =
                     format!("`{name}` is a custom identity, which callers must send under this name");
@@ -110,9 +109,9 @@ impl RuleCompiler<'_> {
         });
         ClientCondition {
             ids: ids.collect(),
-            api_key: self.globs(matches.api_key_pattern.as_ref(), &path.field("api_key_pattern")),
-            user: self.globs(matches.user_pattern.as_ref(), &path.field("user_pattern")),
-            tenant: self.globs(matches.tenant_pattern.as_ref(), &path.field("tenant_pattern")),
+            named: PerIdentity::from_fn(|kind| {
+                self.globs(matches.pattern(kind), &path.field(kind.pattern_field()))
+            }),
             ip: matches.ip.as_ref().map(|networks| self.networks(networks, &path.field("ip"))),
         }
     }

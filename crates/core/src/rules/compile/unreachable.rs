@@ -7,6 +7,7 @@
 
 use super::RuleCompiler;
 use crate::document::DocumentPath;
+use crate::request::NamedIdentity;
 use crate::rules::lists::{AccessLists, ListVerdict};
 use crate::rules::pattern::{Glob, PathStrictness, network};
 use crate::rules::ruleset::Rule;
@@ -33,13 +34,8 @@ impl RuleCompiler<'_> {
 
     /// Conditions on clients that are on a list.
     fn warn_of_listed_clients(&mut self, matches: &WrittenMatch, lists: &AccessLists, path: &DocumentPath) {
-        let names = [
-            ("api_key_pattern", &matches.api_key_pattern),
-            ("user_pattern", &matches.user_pattern),
-            ("tenant_pattern", &matches.tenant_pattern),
-        ];
-        for (field, patterns) in names {
-            self.warn_of_listed(patterns.as_ref(), &path.field(field), |text| {
+        for kind in NamedIdentity::ALL {
+            self.warn_of_listed(matches.pattern(kind), &path.field(kind.pattern_field()), |text| {
                 lists.decide_names(&Glob::new(text))
             });
         }
@@ -139,7 +135,9 @@ impl RuleCompiler<'_> {
     /// Rules for a tier that match only keys of other tiers.
     fn warn_of_foreign_tiers(&mut self) {
         for (rule, origin) in self.parts.rules.iter().zip(&self.origins) {
-            let (Some(wanted), Some(globs)) = (rule.tier, &rule.client.api_key) else { continue };
+            let (Some(wanted), Some(globs)) = (rule.tier, &rule.client.named[NamedIdentity::ApiKey]) else {
+                continue;
+            };
             let own = &self.parts.tiers[wanted as usize];
             // A member may be listed by its user, with any key.
             if !own.keys.is_empty()
@@ -226,14 +224,10 @@ impl Rule {
 
     /// Whether a client with this API key, user, tenant or custom identity may match.
     fn may_match_name(&self, name: &str) -> bool {
-        let may_match = |globs: &Option<Vec<Glob>>| {
+        let may_match = |(_, globs): (NamedIdentity, &Option<Vec<Glob>>)| {
             globs.as_ref().is_none_or(|globs| globs.iter().any(|glob| glob.matches(name)))
         };
-        let client = &self.client;
-        may_match(&client.api_key)
-            || may_match(&client.user)
-            || may_match(&client.tenant)
-            || self.custom_names().next().is_some()
+        self.client.named.iter().any(may_match) || self.custom_names().next().is_some()
     }
 }
 
@@ -252,9 +246,7 @@ fn covers_conditions(other: &WrittenRule, fallback: &WrittenRule) -> bool {
     is_wider(other.tier.as_ref(), fallback.tier.as_ref())
         && is_wider(other.domain.as_ref(), fallback.domain.as_ref())
         && is_wider(methods(other).as_ref(), methods(fallback).as_ref())
-        && is_wider(wide.api_key_pattern.as_ref(), narrow.api_key_pattern.as_ref())
-        && is_wider(wide.user_pattern.as_ref(), narrow.user_pattern.as_ref())
-        && is_wider(wide.tenant_pattern.as_ref(), narrow.tenant_pattern.as_ref())
+        && NamedIdentity::ALL.into_iter().all(|kind| is_wider(wide.pattern(kind), narrow.pattern(kind)))
         && is_wider(wide.ip.as_ref(), narrow.ip.as_ref())
         && (wide.ids.is_empty() || wide.ids == narrow.ids)
 }
