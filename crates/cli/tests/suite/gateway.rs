@@ -135,7 +135,7 @@ fn a_gateway_is_configured_by_the_settings_file() {
 }
 
 /// A gateway with this in its section, and one request an hour for each client.
-fn gateway_with(section: &str) -> (TempDir, Server) {
+fn gateway_with(section: &str) -> (TempDir, TollgateProcess) {
     let folder = tempfile::tempdir().unwrap();
     let config = format!(
         "rules: rules.yaml\ngateway_listen: 127.0.0.1:0\ngateway:\n  upstreams: {{ web: {{ addresses: [{}] }} }}\n  {section}\n",
@@ -143,7 +143,7 @@ fn gateway_with(section: &str) -> (TempDir, Server) {
     );
     std::fs::write(folder.path().join("rules.yaml"), "rules: [{ id: one, limit: 1/h }]").unwrap();
     std::fs::write(folder.path().join("tollgate.yaml"), config).unwrap();
-    let server = Server::from(tollgate(["gateway", "--config"]).arg(folder.path().join("tollgate.yaml")));
+    let server = TollgateProcess::from(tollgate(["gateway", "--config"]).arg(folder.path().join("tollgate.yaml")));
     (folder, server)
 }
 
