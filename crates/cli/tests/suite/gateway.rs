@@ -143,7 +143,8 @@ fn gateway_with(section: &str) -> (TempDir, TollgateProcess) {
     );
     std::fs::write(folder.path().join("rules.yaml"), "rules: [{ id: one, limit: 1/h }]").unwrap();
     std::fs::write(folder.path().join("tollgate.yaml"), config).unwrap();
-    let server = TollgateProcess::from(tollgate(["gateway", "--config"]).arg(folder.path().join("tollgate.yaml")));
+    let server =
+        TollgateProcess::from(tollgate(["gateway", "--config"]).arg(folder.path().join("tollgate.yaml")));
     (folder, server)
 }
 

@@ -31,7 +31,8 @@ fn an_irregular_file_is_an_error_at_the_start() {
         let path = folder.path().join("rules.yaml");
         make(&path);
         without_blocking(move || {
-            let message = WatchedRuleFile::open(RuleFileSettings::new(&path), limiter()).unwrap_err().to_string();
+            let message =
+                WatchedRuleFile::open(RuleFileSettings::new(&path), limiter()).unwrap_err().to_string();
             assert!(message.ends_with(expected), "{message}");
         });
     }
