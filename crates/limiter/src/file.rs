@@ -92,6 +92,12 @@ mod tests {
     use super::*;
     use rustix::fs::{CWD, FileType, Mode, mknodat};
     use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
+
+    /// Only a broken test waits this long.
+    const PATIENCE: Duration = Duration::from_secs(5);
 
     #[test]
     fn only_regular_files_of_a_bounded_size_are_read() {
@@ -114,7 +120,11 @@ mod tests {
             (path("large"), "it is larger than 16 MiB"),
             (path("gone"), "No such file or directory (os error 2)"),
         ] {
-            assert_eq!(read(&path).unwrap_err().to_string(), expected, "{}", path.display());
+            let (tell, told) = mpsc::channel();
+            let name = path.clone();
+            thread::spawn(move || tell.send(read(&name)));
+            let found = told.recv_timeout(PATIENCE).expect("the reader blocks");
+            assert_eq!(found.unwrap_err().to_string(), expected, "{}", path.display());
         }
     }
 

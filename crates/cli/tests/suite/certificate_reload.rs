@@ -187,3 +187,24 @@ fn tokens_are_verified_by_the_new_key_only() {
     server.wait_for_log("JWT keys in force");
     assert_eq!((is_ann(one), is_ann(two)), (true, false));
 }
+
+/// A change would be noticed without the signal, so nothing is changed here.
+#[test]
+fn sighup_reads_certificates_and_keys_again() {
+    let files = CertificateFolder::new();
+    std::fs::write(files.path("secret"), "a first secret of thirty-two bytes, at least").unwrap();
+    let settings = format!(
+        "gateway_listen: 127.0.0.1:0\nupstream: {}\ngateway: {{ tls: {{ certificate: cert.pem, key: key.pem }} }}\nidentity: {{ user: {{ jwt: sub }}, jwt: {{ algorithm: HS256, secret_file: secret }} }}\n",
+        upstream()
+    );
+    std::fs::write(files.path("tollgate.yaml"), settings).unwrap();
+    let server = TollgateProcess::from(tollgate(["gateway", "--config"]).arg(files.path("tollgate.yaml")));
+    for unchanged in ["unchanged=false", "unchanged=true", "unchanged=true"] {
+        // In either order: each is read by a thread of its own.
+        let mut lines = [server.wait_for_log(" in force"), server.wait_for_log(" in force")];
+        lines.sort_by_key(|line| line.contains("JWT keys in force"));
+        assert!(lines[0].contains("certificate in force") && lines[0].contains(unchanged), "{lines:?}");
+        assert!(lines[1].contains("JWT keys in force") && lines[1].contains(unchanged), "{lines:?}");
+        server.signal("HUP");
+    }
+}

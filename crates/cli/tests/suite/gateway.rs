@@ -6,10 +6,14 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::thread;
+use tempfile::TempDir;
 use tollgate_testbed::{RedisServer, wait_until};
 
-/// A server that answers one request on each connection with "hello", and never answers requests for `/hold`.
+/// A server that answers one request on each connection with "hello", and never answers requests for `/hold`. At
+/// `/tunnel` it switches the protocol, and at `/seen` it answers with the head of the request.
 pub fn upstream() -> SocketAddr {
+    const CLOSING: &str = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length:";
+    const TUNNEL: &str = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n";
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
@@ -23,12 +27,17 @@ pub fn upstream() -> SocketAddr {
                 }
                 seen.push(byte[0]);
             }
-            if seen.starts_with(b"GET /hold") {
+            let seen = String::from_utf8_lossy(&seen);
+            let answer = match seen.split(' ').nth(1) {
+                Some("/hold") => String::new(),
+                Some("/tunnel") => TUNNEL.to_owned(),
+                Some("/seen") => format!("{CLOSING} {}\r\n\r\n{seen}", seen.len()),
+                _ => format!("{CLOSING} 5\r\n\r\nhello"),
+            };
+            let _ = stream.write_all(answer.as_bytes());
+            if !answer.starts_with(CLOSING) {
                 held.push(stream);
-                continue;
             }
-            let _ =
-                stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello");
         }
     });
     address
@@ -123,6 +132,73 @@ fn a_gateway_is_configured_by_the_settings_file() {
     });
     let mode = std::fs::metadata(folder.path().join("access.log")).unwrap().permissions().mode();
     assert_eq!(mode & 0o137, 0, "{mode:o}: not readable by others");
+}
+
+/// A gateway with this in its section, and one request an hour for each client.
+fn gateway_with(section: &str) -> (TempDir, TollgateProcess) {
+    let folder = tempfile::tempdir().unwrap();
+    let config = format!(
+        "rules: rules.yaml\ngateway_listen: 127.0.0.1:0\ngateway:\n  upstreams: {{ web: {{ addresses: [{}] }} }}\n  {section}\n",
+        upstream()
+    );
+    std::fs::write(folder.path().join("rules.yaml"), "rules: [{ id: one, limit: 1/h }]").unwrap();
+    std::fs::write(folder.path().join("tollgate.yaml"), config).unwrap();
+    let server =
+        TollgateProcess::from(tollgate(["gateway", "--config"]).arg(folder.path().join("tollgate.yaml")));
+    (folder, server)
+}
+
+#[test]
+fn header_doubles_pass_if_configured() {
+    for (section, is_there) in [("", false), ("header_doubles: drop", false), ("header_doubles: pass", true)]
+    {
+        let (_folder, server) = gateway_with(section);
+        let mut client = server.client();
+        client.send("GET /seen HTTP/1.1\r\nHost: test\r\nX_Forwarded_For: 192.0.2.1\r\nX_Other: x\r\n\r\n");
+        let seen = client.reply().body;
+        assert_eq!(seen.contains("x_forwarded_for: 192.0.2.1\r\n"), is_there, "{section}: {seen}");
+        assert!(seen.contains("x_other: x\r\n"), "{section}: {seen}");
+    }
+}
+
+#[test]
+fn address_is_refused_after_most_rejections() {
+    for (section, most) in [("", 1_000), ("most_rejections: 3", 3)] {
+        let (_folder, server) = gateway_with(section);
+        let (mut client, mut other) = (server.client(), server.client());
+        assert_eq!(client.get("/").status, 200);
+        for number in 1..=most {
+            let reply = client.get("/");
+            let expected = if number == most { "close" } else { "" };
+            assert_eq!((reply.status, reply.header("connection")), (429, expected), "{number} of {most}");
+        }
+        assert!(client.closed().is_empty());
+        other.send("GET / HTTP/1.1\r\nHost: test\r\n\r\n");
+        assert!(other.closed().is_empty(), "another connection, after {most}");
+        assert!(server.client().closed().is_empty(), "a new connection, after {most}");
+    }
+}
+
+#[test]
+fn configured_timeouts_apply_to_bodies_and_tunnels() {
+    let hold = "GET /hold HTTP/1.1\r\nHost: test\r\n\r\n";
+    let slow = "POST /hold HTTP/1.1\r\nHost: test\r\nContent-Length: 10\r\n\r\nx";
+    for (section, request, status) in [
+        ("bodies: { total_timeout: 300ms }", hold, 504),
+        ("routes: [{ upstream: web, bodies: { total_timeout: 300ms } }]", hold, 504),
+        ("bodies: { min_rate: 1000, grace: 300ms }", slow, 408),
+        ("routes: [{ upstream: web, bodies: { min_rate: 1000, grace: 300ms } }]", slow, 408),
+    ] {
+        let (_folder, server) = gateway_with(section);
+        let mut client = server.client();
+        client.send(request);
+        assert_eq!(client.reply().status, status, "{section}");
+    }
+    let (_folder, server) = gateway_with("idle_timeout: 200ms");
+    let mut client = server.client();
+    client.send("GET /tunnel HTTP/1.1\r\nHost: test\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n");
+    assert_eq!(client.reply().status, 101);
+    assert!(client.closed().is_empty());
 }
 
 #[test]

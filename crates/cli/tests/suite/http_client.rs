@@ -1,7 +1,7 @@
 //! A small HTTP client.
 
 use crate::process::PATIENCE;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
 pub struct HttpClient {
@@ -56,6 +56,17 @@ impl HttpClient {
         self.stream.read_exact(&mut body).unwrap();
         reply.body = String::from_utf8(body).unwrap();
         reply
+    }
+
+    /// Waits until the server closes the connection; what still comes until then.
+    pub fn closed(&mut self) -> Vec<u8> {
+        let mut rest = Vec::new();
+        match self.stream.read_to_end(&mut rest) {
+            Err(error) if error.kind() != ErrorKind::ConnectionReset => {
+                panic!("the connection was not closed: {error}")
+            }
+            _ => rest,
+        }
     }
 
     fn line(&mut self) -> String {

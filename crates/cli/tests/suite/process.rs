@@ -9,6 +9,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// Only a failing test waits this long.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -146,10 +147,12 @@ impl TollgateProcess {
         HttpClient::connect(self.address)
     }
 
-    /// Waits for a log line with this text, and returns the line.
+    /// Waits for a log line with this text, and returns the line. Other lines do not lengthen the wait.
     pub fn wait_for_log(&self, text: &str) -> String {
+        let start = Instant::now();
         loop {
-            let line = self.log.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("`{text}` is not logged"));
+            let left = PATIENCE.saturating_sub(start.elapsed());
+            let line = self.log.recv_timeout(left).unwrap_or_else(|_| panic!("`{text}` is not logged"));
             if line.contains(text) {
                 return line;
             }

@@ -1,6 +1,6 @@
 //! The file watcher itself.
 
-use crate::followed_file::{FollowedFile, rules};
+use crate::followed_file::{FollowedFile, rules, without_blocking};
 use std::path::PathBuf;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -36,19 +36,21 @@ fn all_files_are_passed_on_after_a_change_and_on_request() {
 /// The callback never returns, as with a disk that hangs.
 #[test]
 fn a_thread_that_hangs_blocks_nothing_else() {
-    let (tell, told) = mpsc::channel();
     let (_hold, held) = mpsc::channel::<()>();
-    let watch = FileWatcher::start("test", vec![PathBuf::from("nowhere")], move |_, _| {
-        let _ = tell.send(());
-        let _ = held.recv();
-    })
-    .unwrap();
-    told.recv_timeout(PATIENCE).unwrap();
-    for _ in 0..3 {
-        watch.reload();
-        assert!(!watch.take_has_read(), "the hang is visible");
-    }
-    drop(watch);
+    without_blocking(move || {
+        let (tell, told) = mpsc::channel();
+        let watch = FileWatcher::start("test", vec![PathBuf::from("nowhere")], move |_, _| {
+            let _ = tell.send(());
+            let _ = held.recv();
+        })
+        .unwrap();
+        told.recv_timeout(PATIENCE).unwrap();
+        for _ in 0..3 {
+            watch.reload();
+            assert!(!watch.take_has_read(), "the hang is visible");
+        }
+        drop(watch);
+    });
 }
 
 #[tokio::test]

@@ -1,7 +1,9 @@
 //! A rule file in its own folder, and a limiter that follows it.
 
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::thread;
 use std::time::Duration;
 use tempfile::TempDir;
 use tokio::sync::watch;
@@ -11,6 +13,18 @@ use tollgate_limiter::{Clock, Limiter, ManualClock, MemoryStore, Request};
 const START_US: u64 = 1_800_000_000_000_000;
 /// Only a failing test waits this long.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Runs what must not block, in a thread of its own.
+pub fn without_blocking(run: impl FnOnce() + Send + 'static) {
+    let (tell, told) = mpsc::channel::<()>();
+    let running = thread::spawn(move || {
+        // Dropped at the end, whether it is reached or not.
+        let _tell = tell;
+        run();
+    });
+    assert_eq!(told.recv_timeout(PATIENCE), Err(mpsc::RecvTimeoutError::Disconnected), "it blocks");
+    running.join().unwrap_or_else(|panic| resume_unwind(panic));
+}
 
 /// A rule file with one limit.
 pub fn rules(capacity: u32) -> String {

@@ -98,6 +98,15 @@ fn each_field_that_a_door_cannot_apply_is_a_warning() {
 }
 
 #[test]
+fn domain_at_a_door_without_hosts_is_a_warning() {
+    let text = "rules:\n  - { id: r, limit: 5/s, domain: api.example.com }\n";
+    let socket = OpenDoor { name: "the socket", capabilities: BTreeSet::new(), identities: None };
+    let expected = "2:34 rule `r` never applies in the socket: its requests have no `domain`";
+    assert_eq!(warnings(text, &[socket]), [expected]);
+    assert!(warnings(text, &[check_api(), gateway(&[], &["api_key"])]).is_empty());
+}
+
+#[test]
 fn concurrency_at_a_door_without_completion_is_a_warning() {
     let text = "rules:\n  - id: r\n    algorithm: concurrency\n    limit: 5\n";
     let expected = "3:16 the check API refuses every request that matches rule `r` with an error: it does not see requests end";

@@ -69,7 +69,8 @@ async fn respond(stream: TcpStream, script: Script, requests: Arc<AtomicUsize>) 
                 target = line.split(' ').nth(1).unwrap_or_default().to_owned();
             }
             if let Some(text) = line.strip_prefix("content-length: ") {
-                length = text.trim().parse().unwrap();
+                // As lenient servers do, it takes what is no length for none.
+                length = text.trim().parse().unwrap_or(0);
             }
             if line.trim().is_empty() {
                 break;

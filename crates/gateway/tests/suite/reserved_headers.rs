@@ -2,6 +2,7 @@
 
 use crate::fixture;
 use crate::raw_client::RawClient;
+use crate::raw_upstream::{End, RawUpstream};
 use bytes::Bytes;
 use http::{HeaderMap, Request};
 use http_body_util::combinators::BoxBody;
@@ -335,9 +336,10 @@ async fn by_hand(gateway: &Gateway, headers: &[(&str, &str)], body: &str) -> Raw
     tokio::time::timeout(PATIENCE, fate).await.expect("no response")
 }
 
+const LENGTH: &str = "content-length";
+
 #[tokio::test]
 async fn http2_lengths_have_one_spelling() {
-    const LENGTH: &str = "content-length";
     let fixture = Fixture::new(Peers::Untrusted, |_| {}).await;
     for (headers, body) in [
         (&[][..], ""),
@@ -375,5 +377,25 @@ async fn http2_lengths_have_one_spelling() {
     );
     for headers in [&[(LENGTH, "")][..], &[(LENGTH, "0"), (LENGTH, "0")], &[(LENGTH, "00")]] {
         assert_eq!(by_hand(&fixture.gateway, headers, "").await, RawOutcome::Status(400), "{headers:?}");
+    }
+}
+
+/// A server that reads lengths strictly refuses these by itself: only one that does not shows what reaches it.
+#[tokio::test]
+async fn ambiguous_http2_length_reaches_no_upstream() {
+    let answer = |_: &str| ("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", End::Stay);
+    let server = RawUpstream::start(answer).await;
+    let gateway = fixture::start(&GatewaySettings::to(fixture::at([server.address])));
+    assert_eq!(by_hand(&gateway, &[(LENGTH, "0")], "").await, RawOutcome::Status(200));
+    for headers in [
+        &[(LENGTH, "")][..],
+        &[(LENGTH, ""), (LENGTH, "")],
+        &[(LENGTH, ""), (LENGTH, "0")],
+        &[(LENGTH, "0"), (LENGTH, "")],
+        &[(LENGTH, "0"), (LENGTH, "0")],
+        &[(LENGTH, "00")],
+    ] {
+        assert_eq!(by_hand(&gateway, headers, "").await, RawOutcome::Status(400), "{headers:?}");
+        assert_eq!(server.requests(), 1, "{headers:?}");
     }
 }

@@ -19,11 +19,12 @@ use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tollgate_gateway::settings::{BodyLimits, GatewaySettings};
 use tollgate_gateway::{AccessLog, Gateway};
 use tollgate_limiter::Clock;
 use tollgate_listen::MinRate;
-use tollgate_testbed::{TestUpstream, eventually};
+use tollgate_testbed::{PATIENCE, TestUpstream, eventually};
 
 const GRACE: Duration = Duration::from_millis(300);
 const LEAST: BodyLimits =
@@ -82,7 +83,9 @@ async fn a_slow_body_is_a_408() {
         let mut client = pair.client().await;
         client.send(format!("POST /count HTTP/1.1\r\nHost: test\r\n{framing}\r\n\r\n")).await;
         // Until the gateway responds.
+        let start = Instant::now();
         while client.is_silent() {
+            assert!(start.elapsed() < PATIENCE, "{framing}: the body may trickle for ever");
             client.send(piece).await;
             tokio::time::sleep(GRACE / 20).await;
         }
@@ -103,7 +106,9 @@ async fn a_slow_http2_body_is_a_408() {
     let (pieces, taken) = mpsc::channel(1);
     let request = Request::post("http://test/count").body(Pieces(taken)).unwrap();
     let answer = tokio::spawn(sender.send_request(request));
+    let start = Instant::now();
     while !answer.is_finished() && pieces.send(Bytes::from_static(b"x")).await.is_ok() {
+        assert!(start.elapsed() < PATIENCE, "the body may trickle for ever");
         tokio::time::sleep(GRACE / 20).await;
     }
     assert_eq!(answer.await.unwrap().unwrap().status(), 408);
@@ -263,7 +268,6 @@ async fn idle_tunnels_and_clients_that_only_ping_are_closed() {
     });
     let mut rest = Vec::new();
     let read = tokio::io::AsyncReadExt::read_to_end(&mut reading, &mut rest);
-    let _ =
-        tokio::time::timeout(tollgate_testbed::PATIENCE, read).await.expect("the connection was not closed");
+    let _ = tokio::time::timeout(PATIENCE, read).await.expect("the connection was not closed");
     pinging.abort();
 }
