@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use tollgate_core::rate::{SECOND_US, parse_duration_us};
 use tollgate_core::rules::RuleSet;
-use tollgate_simulate::{Client, Findings, SimulatedFleet, Population, Routing};
+use tollgate_simulate::{Client, Findings, Population, Routing, SimulatedFleet};
 
 /// The loads in the capacity table, in checks per second: an ordinary day of a large service, its peak, and ten times
 /// as much.

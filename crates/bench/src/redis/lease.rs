@@ -12,7 +12,7 @@ use tollgate_core::limit::Limit;
 use tollgate_core::rules;
 use tollgate_limiter::{Check, Limiter};
 use tollgate_redis::RedisStore;
-use tollgate_simulate::{LedgerEntry, Ledger};
+use tollgate_simulate::{Ledger, LedgerEntry};
 
 const NODES: usize = 4;
 const CLIENTS: usize = 100_000;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tokio::time::Instant;
 use tollgate_core::rules;
-use tollgate_simulate::{LedgerEntry, Ledger};
+use tollgate_simulate::{Ledger, LedgerEntry};
 use tollgate_testbed::{RedisServer, wait_until};
 
 fn rule_file(rules: &str) -> TempDir {
