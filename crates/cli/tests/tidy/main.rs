@@ -180,3 +180,34 @@ fn decision_records_are_numbered_without_gaps() {
     let expected: Vec<String> = (1..=numbers.len()).map(|number| format!("{number:04}")).collect();
     assert_eq!(numbers, expected);
 }
+
+/// A file that a document names in backticks exists: `limiter/clock.rs` is `crates/limiter/src/clock.rs`, and a name without
+/// a crate is that of any file.
+#[test]
+fn documents_name_files_that_exist() {
+    let files = tracked_files();
+    let mut violations = Vec::new();
+    for document in ["ARCHITECTURE.md"] {
+        for (number, line) in read(document).lines().enumerate() {
+            for name in line.split('`').skip(1).step_by(2) {
+                let is_file = [".rs", ".lua", ".md", ".yaml"].iter().any(|end| name.ends_with(end));
+                if !is_file || name.contains('*') || name.contains('<') || name.contains('…') {
+                    continue;
+                }
+                let is_named = |path: &String| {
+                    path == name
+                        || path.ends_with(&format!("/src/{name}"))
+                        || name.split_once('/').is_some_and(|(krate, rest)| {
+                            *path == format!("crates/{krate}/src/{rest}")
+                                || *path == format!("crates/{krate}/{rest}")
+                        })
+                        || path.ends_with(&format!("/{name}"))
+                };
+                if !files.iter().any(is_named) {
+                    violations.push(format!("{document}:{}: {name}", number + 1));
+                }
+            }
+        }
+    }
+    assert_none(&violations, "files that do not exist");
+}
