@@ -5,7 +5,7 @@ use http::{HeaderMap, StatusCode};
 use serde::Serialize;
 use std::borrow::Cow;
 use tollgate_core::rate::{SECOND_US, rfc3339};
-use tollgate_limiter::Terms;
+use tollgate_limiter::LimitTerms;
 
 pub(crate) const JSON: &str = "application/json";
 pub(crate) const PROBLEM_JSON: &str = "application/problem+json";
@@ -91,7 +91,7 @@ pub fn error(error: &impl Serialize) -> Vec<u8> {
 
 /// The body of a 429; what is not known is null. It is the most frequent body, so it is written by hand: only numbers vary, and
 /// nothing needs escaping.
-pub(crate) fn limited(terms: &Terms, seconds: &LimitSeconds) -> Vec<u8> {
+pub(crate) fn limited(terms: &LimitTerms, seconds: &LimitSeconds) -> Vec<u8> {
     const TIME_BYTES: usize = 20;
     const NULL: &[u8] = b"null";
     let mut digits = itoa::Buffer::new();
@@ -119,7 +119,7 @@ pub(crate) fn limited(terms: &Terms, seconds: &LimitSeconds) -> Vec<u8> {
 }
 
 /// The body of a 429 up to the retry time.
-pub(crate) fn limited_prefix(terms: &Terms) -> Vec<u8> {
+pub(crate) fn limited_prefix(terms: &LimitTerms) -> Vec<u8> {
     let mut body = br#"{"error":{"code":"RATE_LIMIT_EXCEEDED","message":""#.to_vec();
     push_exceeded(&mut body, terms);
     let (limit, window) = (terms.quota, terms.window_seconds);
@@ -158,7 +158,7 @@ fn push_time(text: &mut Vec<u8>, unix_seconds: u64) {
 }
 
 /// The body of a 429 by RFC 9457, with the type that the IETF draft registers.
-pub(crate) fn problem(terms: &Terms, seconds: &LimitSeconds) -> Vec<u8> {
+pub(crate) fn problem(terms: &LimitTerms, seconds: &LimitSeconds) -> Vec<u8> {
     #[derive(Serialize)]
     #[serde(rename_all = "kebab-case")]
     struct QuotaProblem<'a> {
@@ -224,7 +224,7 @@ pub(crate) fn unavailable_problem(seconds: &LimitSeconds, status: StatusCode) ->
 }
 
 /// Appends "Rate limit of 100 requests per 60 seconds exceeded".
-fn push_exceeded(text: &mut Vec<u8>, terms: &Terms) {
+fn push_exceeded(text: &mut Vec<u8>, terms: &LimitTerms) {
     let mut digits = itoa::Buffer::new();
     if terms.window_seconds == 0 {
         text.extend_from_slice(b"Limit of ");

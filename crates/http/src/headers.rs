@@ -16,7 +16,7 @@ use http::header::{HeaderMap, HeaderName, HeaderValue};
 use serde::Deserialize;
 use tollgate_core::rate::SECOND_US;
 use tollgate_core::rules::short_forms::DurationText;
-use tollgate_limiter::{Decision, Flagged, LimitStatus, Outcome, Terms};
+use tollgate_limiter::{Decision, Flagged, LimitStatus, LimitTerms, Outcome};
 
 pub(crate) use http::header::{ACCEPT, ALLOW, AUTHORIZATION, COOKIE, FORWARDED, ORIGIN};
 
@@ -238,7 +238,7 @@ impl HeaderOptions {
     }
 
     /// What the headers and the body say of a decision, in whole seconds.
-    pub fn seconds(&self, decision: &Decision, terms: &Terms, standing: &LimitStatus) -> LimitSeconds {
+    pub fn seconds(&self, decision: &Decision, terms: &LimitTerms, standing: &LimitStatus) -> LimitSeconds {
         let now_us = decision.now_us;
         // Without the store only the quota of the limit is known.
         let has_reset = !terms.counts_in_flight() && !decision.store_unavailable;

@@ -1,13 +1,13 @@
 //! What is done about clients that ask far too much, or that do not listen.
 //!
-//! - *Hot keys.* A sample of the checks tells who asks more often than [`AbuseSettings::hot_per_second`]; that is
-//!   reported. Who goes on like that and is mostly refused can be *denied* for a while.
+//! - *Hot keys.* A sample of the checks finds keys above [`AbuseSettings::hot_per_second`], which are
+//!   reported. A key that stays hot and is mostly refused can be *denied* for a while.
 //! - *Penalties.* Under rules that say so, a client that ignores `Retry-After` gets growing cooldowns
 //!   ([`tollgate_core::penalty`]).
 //!
-//! Both end in a table of who is held until when ([`holds`]). Whoever is in it is refused as one over a limit is,
+//! Both end in a table of holds ([`holds`]). A client that is held is refused like a client over a limit,
 //! with the true wait; it is never for ever, and never a 403. All of it is this node's own: nodes that share
-//! their limits do not share whom they hold.
+//! their limits do not share their holds.
 
 mod conducts;
 mod holds;
@@ -16,11 +16,11 @@ mod label;
 mod samples;
 
 use crate::decision::{Check, Decision};
+use crate::limit_names::LimitNames;
 use crate::limiter::Limiter;
-use crate::names::Names;
-use crate::policy::{Policy, Rules, Terms};
 use crate::prepare::charges;
 use crate::refusal::{DoorKind, may_refuse};
+use crate::snapshot::{LimitTerms, RulesInForce, Snapshot};
 use conducts::Conducts;
 use holds::Holds;
 use hot::HotKeys;
@@ -72,7 +72,7 @@ impl TemporaryDeny {
         self.after.as_micros().min(u64::MAX.into()) as u64
     }
 
-    /// At least a second, at most a day: who is to stay away for longer belongs on the deny list.
+    /// At least a second, at most a day: longer bans belong on the deny list.
     fn lasts_us(&self) -> u64 {
         self.lasts.clamp(Duration::from_secs(1), Duration::from_secs(86_400)).as_micros() as u64
     }
@@ -91,12 +91,12 @@ pub struct AbuseCounts {
     pub held: usize,
 }
 
-/// Whom this node holds, and whom it watches.
+/// The holds of this node, and its hot keys.
 #[derive(Debug)]
 pub(crate) struct Abuse {
     settings: AbuseSettings,
     /// What a denied client is told about.
-    terms: Terms,
+    terms: LimitTerms,
     holds: Holds,
     /// There if a rule has a penalty.
     conducts: OnceLock<Conducts>,
@@ -116,11 +116,15 @@ impl Abuse {
     pub(crate) fn new(settings: AbuseSettings, now_us: u64) -> Self {
         let settings = AbuseSettings { hot_per_second: settings.hot_per_second.max(1), ..settings };
         let name = || "hot_key".to_owned();
-        let names =
-            Names::keep(Names { rule: name(), policy: name(), on_exceed: OnExceed::Reject, soft: None });
+        let names = LimitNames::keep(LimitNames {
+            rule: name(),
+            policy: name(),
+            on_exceed: OnExceed::Reject,
+            soft: None,
+        });
         Self {
             settings,
-            terms: Terms { names, quota: settings.hot_per_second, window_seconds: 1 },
+            terms: LimitTerms { names, quota: settings.hot_per_second, window_seconds: 1 },
             holds: Holds::new(),
             conducts: OnceLock::new(),
             hot: Box::new(Mutex::new(HotKeys::new(now_us))),
@@ -135,18 +139,18 @@ impl Abuse {
         }
     }
 
-    /// Whether anybody is held at all.
+    /// Whether any client may be held.
     #[inline]
     pub(crate) fn is_holding(&self) -> bool {
         self.holds.is_holding()
     }
 
     /// A sampled check turned out to be refused, later than it was counted.
-    pub(crate) fn refused_later(&self, key: u64) {
-        self.hot.lock().refused(key);
+    pub(crate) fn record_late_refusal(&self, key: u64) {
+        self.hot.lock().record_refusal(key);
     }
 
-    /// Looks at the samples once a second, and forgets who is not held any more.
+    /// Looks at the samples once a second, and removes holds that have ended.
     pub(crate) fn tidy(&self, now_us: u64) {
         self.holds.tidy(now_us);
         let Some(look) = self.hot.lock().look(&self.settings, now_us, |key| self.holds.until_us(key)) else {
@@ -175,7 +179,7 @@ impl Limiter {
         self.abuse.hot.lock().list(self.clock().now_us())
     }
 
-    /// The same of the client of `request` alone: for whoever has its key at hand.
+    /// The same for the client of `request` alone.
     pub fn hot_key(&self, request: &Request<'_>) -> Option<HotKey> {
         let (key, _) = watched(self.seed(), request);
         self.abuse.hot.lock().find(key, self.clock().now_us())
@@ -232,13 +236,13 @@ impl Limiter {
     #[inline(never)]
     pub(crate) fn refuse_held(
         &self,
-        policy: &Policy,
+        snapshot: &Snapshot,
         selection: &Selection,
         request: &Request<'_>,
         hashes: &RequestHasher<'_>,
         door: DoorKind,
     ) -> Option<Decision> {
-        let rules = &policy.rules;
+        let rules = &snapshot.rules;
         let now_us = self.clock().now_us();
         let denied = self.denial(request, now_us);
         if denied.is_none() && !rules.set.has_penalties() {
@@ -249,7 +253,7 @@ impl Limiter {
         let cooldown = self.cooldown(&rules.set, &charges, now_us);
         let hold = denied.into_iter().chain(cooldown).max_by_key(|standing| standing.retry_after_us)?;
         charges.retain(|charge| may_refuse(&rules.set, charge, request.cost, door));
-        let limited = self.refusal_by_limits(policy, &charges, request.cost as u32, now_us);
+        let limited = self.refusal_by_limits(snapshot, &charges, request.cost as u32, now_us);
         let standing = hold.or_longer(limited);
         let terms =
             if standing.limit == LimitId::NONE { self.abuse.terms } else { rules.terms(standing.limit) };
@@ -280,13 +284,13 @@ impl Limiter {
     #[inline]
     pub(crate) fn note_refusal<'r>(
         &self,
-        rules: &'r Rules,
+        rules: &'r RulesInForce,
         decision: &mut Decision,
         charge_of: impl FnOnce(LimitId) -> Option<Charge<'r>>,
     ) {
         if let Outcome::Limited(standing) = &mut decision.outcome
             && rules.set.has_penalties()
-            // Without the store nobody knows whether the wait was true.
+            // Without the store it is not known whether the wait was true.
             && !decision.degraded
             && let Some(charge) = charge_of(standing.limit)
         {
@@ -304,7 +308,7 @@ impl Limiter {
         let conducts = self.abuse.conducts.get_or_init(Conducts::new);
         // A client that was told no time ignores none.
         let Some(wait_us) = standing.wait_us() else { return };
-        let Some(cooldown_us) = conducts.refused(key, penalty, now_us, wait_us) else { return };
+        let Some(cooldown_us) = conducts.record_refusal(key, penalty, now_us, wait_us) else { return };
         self.abuse.holds.hold(key, now_us.saturating_add(cooldown_us), now_us);
         self.abuse.counts.cooldowns.fetch_add(1, Ordering::Relaxed);
         standing.extend_wait(cooldown_us);
@@ -312,7 +316,7 @@ impl Limiter {
 }
 
 /// The refusal of a client that is held.
-fn refusal(standing: LimitStatus, terms: Terms, now_us: u64) -> Decision {
+fn refusal(standing: LimitStatus, terms: LimitTerms, now_us: u64) -> Decision {
     Decision {
         outcome: Outcome::Limited(standing),
         terms: Some(terms),
@@ -325,7 +329,7 @@ fn refusal(standing: LimitStatus, terms: Terms, now_us: u64) -> Decision {
     }
 }
 
-/// Whom a request is watched as: its user, else its API key, else its address, else whatever it names.
+/// The key and identity that a request is counted by: its user, else its API key, else its address, else whatever it names.
 fn watched<'a>(seed: &KeySeed, request: &Request<'a>) -> (u64, Identity<'a>) {
     let identity = identity(&Dimension::Named(NamedIdentity::User), Ipv6Prefix::default(), request, 0);
     (seed.chain(0, &identity), identity)

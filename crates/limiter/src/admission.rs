@@ -1,30 +1,29 @@
 //! Letting requests in: as [`Limiter::check`], but for doors that can wait and that know when a request ends.
 //!
 //! Most requests meet no rule for which that matters, and are decided as by `check`. The others are charged step
-//! by step: first a place among the requests in flight, then everything else, all or nothing. Who is over a limit
-//! may wait in a [`line`], be let pass because the node has room (a [`station`]), or be refused late. What is
+//! by step: first a place among the requests in flight, then everything else, all or nothing. A request over a limit
+//! may wait in a [`wait_queue`], be let pass because the node has room (a [`rule_load`]), or be refused late. What is
 //! held until the request ends is its [`Permit`].
 
 mod attempt;
 mod in_flight;
-mod line;
 mod permit;
-mod station;
+mod rule_load;
+mod wait_queue;
 mod waiting;
 
 use crate::decision::{Check, Decision};
+use crate::limit_names::LimitNames;
 use crate::limiter::Limiter;
 use crate::memo::Caches;
-use crate::names::Names;
 use crate::pending::Pending;
-use crate::policy::{Policy, takes_time};
 use crate::prepare::{Prepared, charges};
 use crate::refusal::DoorKind;
-use attempt::Asked;
+use crate::snapshot::{Snapshot, takes_time};
+use attempt::PendingAdmission;
 use in_flight::InFlight;
-use line::Lines;
 pub use permit::Permit;
-use station::Stations;
+use rule_load::RuleLoads;
 use std::borrow::Cow;
 use std::fmt;
 use std::pin::Pin;
@@ -32,13 +31,14 @@ use std::sync::Arc;
 use tollgate_core::decision::{InvalidRequest, validate};
 use tollgate_core::request::Request;
 use tollgate_core::rules::written::OnExceed;
+use wait_queue::WaitQueues;
 
 /// What a limiter knows of requests that wait or are in flight.
 #[derive(Debug, Default)]
 pub(crate) struct Admissions {
-    pub(crate) lines: Lines,
+    pub(crate) wait_queues: WaitQueues,
     pub(crate) in_flight: InFlight,
-    pub(crate) stations: Stations,
+    pub(crate) rule_loads: RuleLoads,
 }
 
 impl Admissions {
@@ -56,11 +56,11 @@ pub enum Admit<'l> {
     Pending(Admitting<'l>),
 }
 
-/// An admission on its way. Whoever drops it gives back its place.
+/// An admission on its way. Dropped, it gives up its place.
 #[must_use = "it has to be awaited"]
-pub struct Admitting<'l>(Way<'l>);
+pub struct Admitting<'l>(AdmissionWait<'l>);
 
-enum Way<'l> {
+enum AdmissionWait<'l> {
     Store(Pending<'l>),
     Long(Pin<Box<dyn Future<Output = Admission> + Send>>),
 }
@@ -95,7 +95,7 @@ impl Flagged {
 impl Decision {
     /// What the upstream is to be told.
     pub fn flags(&self) -> impl Iterator<Item = Flagged> {
-        let flag = |names: &'static Names, said: &'static OnExceed, is_soft| match said {
+        let flag = |names: &'static LimitNames, said: &'static OnExceed, is_soft| match said {
             OnExceed::Flag(flag) => Some(Flagged { header: &flag.header, rule: &names.rule, is_soft }),
             _ => None,
         };
@@ -121,8 +121,8 @@ impl Admitting<'_> {
     /// Waits for it.
     pub async fn admission(self) -> Admission {
         match self.0 {
-            Way::Store(pending) => pending.decision().await.into(),
-            Way::Long(admission) => admission.await,
+            AdmissionWait::Store(pending) => pending.decision().await.into(),
+            AdmissionWait::Long(admission) => admission.await,
         }
     }
 }
@@ -143,20 +143,22 @@ impl Limiter {
     /// Lets `request` in, now or when its turn comes, or refuses it. Waiting needs a tokio runtime with time.
     pub fn admit(self: &Arc<Self>, request: &Request<'_>) -> Result<Admit<'_>, InvalidRequest> {
         validate(request)?;
-        let found = self.with_policy(|policy, caches| {
-            if policy.rules.takes_time
-                && let Some(found) = self.prepare_wait(policy, caches, request)?
+        let found = self.with_snapshot(|snapshot, caches| {
+            if snapshot.rules.takes_time
+                && let Some(found) = self.prepare_wait(snapshot, caches, request)?
             {
                 return Ok(found);
             }
-            self.judge(policy, caches, request).map(Found::Checked)
+            self.judge(snapshot, caches, request).map(AdmitPath::Checked)
         })?;
         Ok(match found {
-            Found::Checked(Check::Decided(decision)) => Admit::Decided(decision.into()),
-            Found::Checked(Check::Pending(pending)) => Admit::Pending(Admitting(Way::Store(pending))),
-            Found::Asked(asked) => {
+            AdmitPath::Checked(Check::Decided(decision)) => Admit::Decided(decision.into()),
+            AdmitPath::Checked(Check::Pending(pending)) => {
+                Admit::Pending(Admitting(AdmissionWait::Store(pending)))
+            }
+            AdmitPath::PendingAdmission(asked) => {
                 let admission = Box::pin(waiting::admission(Arc::clone(self), *asked));
-                Admit::Pending(Admitting(Way::Long(admission)))
+                Admit::Pending(Admitting(AdmissionWait::Long(admission)))
             }
         })
     }
@@ -164,39 +166,39 @@ impl Limiter {
     /// What becomes of a request under rules that take time; none if it meets no such rule.
     fn prepare_wait(
         &self,
-        policy: &Arc<Policy>,
+        snapshot: &Arc<Snapshot>,
         caches: &mut Caches,
         request: &Request<'_>,
-    ) -> Result<Option<Found<'_>>, InvalidRequest> {
+    ) -> Result<Option<AdmitPath<'_>>, InvalidRequest> {
         let hashes = self.hashes(request);
-        let selection = match self.prepare(policy, caches, request, &hashes, DoorKind::CanWait) {
+        let selection = match self.prepare(snapshot, caches, request, &hashes, DoorKind::CanWait) {
             Prepared::Decided(decision) => {
                 let mut check = decision.into();
                 if caches.is_sampled() {
                     self.note_sample(request, &mut check);
                 }
-                return Ok(Some(Found::Checked(check)));
+                return Ok(Some(AdmitPath::Checked(check)));
             }
             Prepared::Selected(selection) => selection,
         };
-        let rules = &policy.rules;
+        let rules = &snapshot.rules;
         let charges = charges(rules, selection, request, &hashes, DoorKind::CanWait)?;
         if !charges.iter().any(|charge| takes_time(rules.set.rule_of(charge.id), charge.limit)) {
             return Ok(None);
         }
-        let mut asked = Asked::new(self, policy, &charges, request, selection.route());
+        let mut asked = PendingAdmission::new(self, snapshot, &charges, request, selection.route());
         asked.watched = caches.is_sampled().then(|| self.count_sample(request, false));
-        Ok(Some(Found::Asked(Box::new(asked))))
+        Ok(Some(AdmitPath::PendingAdmission(Box::new(asked))))
     }
 
     /// Says how loaded this node is, in thousandths, from what else is known of it. Rules that shed take the higher
     /// of this and of what they count themselves.
     pub fn set_load(&self, permille: u32) {
-        self.admissions.stations.set_load(permille);
+        self.admissions.rule_loads.set_load(permille);
     }
 }
 
-enum Found<'l> {
+enum AdmitPath<'l> {
     Checked(Check<'l>),
-    Asked(Box<Asked>),
+    PendingAdmission(Box<PendingAdmission>),
 }

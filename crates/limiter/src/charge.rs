@@ -1,6 +1,6 @@
 //! A charge that outlives the borrow of its rule set.
 
-use crate::policy::Policy;
+use crate::snapshot::Snapshot;
 use tollgate_core::limit::Meter;
 use tollgate_core::rules::written::OnStoreFailure;
 use tollgate_core::rules::{CellKind, Charge, LeaseTiming, LimitId, OverLimitEffect, RuleSet};
@@ -46,8 +46,8 @@ impl OwnedCharge {
     }
 
     /// The charge again, borrowed from the rules that it is of.
-    pub(crate) fn borrow<'p>(&self, policy: &'p Policy) -> Charge<'p> {
-        let limit = policy.rules.set.limit(self.id);
+    pub(crate) fn borrow<'p>(&self, snapshot: &'p Snapshot) -> Charge<'p> {
+        let limit = snapshot.rules.set.limit(self.id);
         let Self { id, key, client, enforced, over, .. } = *self;
         Charge { limit, id, key, client, enforced, over, cell: CellKind::Own }
     }

@@ -1,8 +1,8 @@
 //! The answer to one request: made at once, or on its way.
 
-use crate::names::Names;
+use crate::limit_names::LimitNames;
 use crate::pending::Pending;
-use crate::policy::{Rules, Terms};
+use crate::snapshot::{LimitTerms, RulesInForce};
 use tollgate_core::algorithm::LimitStep;
 use tollgate_core::decision::{LimitStatus, Outcome, OutcomeFold};
 use tollgate_core::rules::LimitId;
@@ -42,20 +42,20 @@ pub struct Decision {
     /// What becomes of it.
     pub outcome: Outcome,
     /// The terms of the limit that decided, if one did.
-    pub terms: Option<Terms>,
+    pub terms: Option<LimitTerms>,
     /// When it was decided, in microseconds since the epoch.
     pub now_us: u64,
     /// A rule that only counts, and that would have refused it.
-    pub shadowed_by: Option<&'static Names>,
+    pub shadowed_by: Option<&'static LimitNames>,
     /// It was decided without the store.
     pub degraded: bool,
     /// It was refused because the store is unavailable and the rule says `on_store_failure: deny`. No limit is known to
     /// be exceeded.
     pub store_unavailable: bool,
     /// A rule that it is over, and that lets it pass with a flag.
-    pub flagged_by: Option<&'static Names>,
+    pub flagged_by: Option<&'static LimitNames>,
     /// A rule of which it is in the soft part.
-    pub soft: Option<&'static Names>,
+    pub soft: Option<&'static LimitNames>,
 }
 
 impl Decision {
@@ -65,7 +65,7 @@ impl Decision {
     }
 
     /// The limit that decided and how things stand with it; none if no limit did.
-    pub fn standing(&self) -> Option<(Terms, LimitStatus)> {
+    pub fn standing(&self) -> Option<(LimitTerms, LimitStatus)> {
         match self.outcome {
             Outcome::Admitted(standing) | Outcome::Limited(standing) => Some((self.terms?, standing)),
             Outcome::Unlimited | Outcome::Denied => None,
@@ -74,7 +74,7 @@ impl Decision {
 
     /// What the step of a request's only charge comes to, if that charge can refuse.
     #[inline]
-    pub(crate) fn of_one(rules: &Rules, limit: LimitId, step: &LimitStep, now_us: u64) -> Self {
+    pub(crate) fn of_one(rules: &RulesInForce, limit: LimitId, step: &LimitStep, now_us: u64) -> Self {
         let outcome = Outcome::of_one(limit, step);
         Self {
             outcome,
@@ -103,7 +103,7 @@ impl Decision {
 
     /// What the steps come to.
     #[inline]
-    pub(crate) fn of(rules: &Rules, fold: &OutcomeFold, now_us: u64) -> Self {
+    pub(crate) fn of(rules: &RulesInForce, fold: &OutcomeFold, now_us: u64) -> Self {
         let outcome = fold.outcome();
         let terms = match &outcome {
             Outcome::Admitted(standing) | Outcome::Limited(standing) => Some(rules.terms(standing.limit)),

@@ -1,7 +1,7 @@
 //! What happens without the shared store: each rule's own policy, and a limit per address for the worst case.
 
 use crate::memory::MemoryStore;
-use crate::policy::Rules;
+use crate::snapshot::RulesInForce;
 use arc_swap::ArcSwapOption;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -50,14 +50,14 @@ pub(crate) struct Fallback {
     settings: FailureSettings,
     emergency: AtomicU8,
     emergency_limit: Option<Limit>,
-    shares: ArcSwapOption<Shares>,
+    shares: ArcSwapOption<NodeShares>,
     /// Decisions made without the store.
     degraded: AtomicU64,
 }
 
 /// Every limit as one node of so many enforces it.
 #[derive(Debug)]
-struct Shares {
+struct NodeShares {
     rules: u32,
     nodes: u32,
     limits: Vec<Option<Limit>>,
@@ -106,7 +106,7 @@ impl Fallback {
     pub(crate) fn step(
         &self,
         memory: &MemoryStore,
-        rules: &Rules,
+        rules: &RulesInForce,
         charge: &Charge<'_>,
         cost: u32,
         nodes: u32,
@@ -122,7 +122,7 @@ impl Fallback {
     fn local_step(
         &self,
         memory: &MemoryStore,
-        rules: &Rules,
+        rules: &RulesInForce,
         charge: &Charge<'_>,
         cost: u32,
         nodes: u32,
@@ -163,7 +163,7 @@ impl Fallback {
         self.emergency_limit.as_ref()
     }
 
-    fn shares(&self, rules: &Rules, nodes: u32) -> Arc<Shares> {
+    fn shares(&self, rules: &RulesInForce, nodes: u32) -> Arc<NodeShares> {
         if let Some(known) = &*self.shares.load()
             && known.rules == rules.number
             && known.nodes == nodes
@@ -172,7 +172,7 @@ impl Fallback {
         }
         let factor = self.settings.local_factor_permille;
         let limits = rules.set.limits().map(|(_, limit)| limit.divided(nodes, factor)).collect();
-        let shares = Arc::new(Shares { rules: rules.number, nodes, limits });
+        let shares = Arc::new(NodeShares { rules: rules.number, nodes, limits });
         self.shares.store(Some(Arc::clone(&shares)));
         shares
     }

@@ -1,5 +1,23 @@
-//! The engine. [`Limiter::check`] takes a request and answers a decision; every door calls it, and nothing
-//! else decides.
+//! The rate limiting engine of Tollgate: takes a request, returns a decision.
+//!
+//! ```
+//! use tollgate_core::rules;
+//! use tollgate_limiter::{Clock, Limiter, MemoryStore, Request};
+//!
+//! let loaded = rules::load("rules.yaml", "rules:\n  - { id: api, key: api_key, limit: 2/h }").unwrap();
+//! let limiter = Limiter::new(MemoryStore::new(64 << 20), Clock::system());
+//! limiter.install(loaded.rules, loaded.lists);
+//!
+//! let request = Request { api_key: Some("a"), endpoint: "/v1/orders", ..Request::default() };
+//! let allowed = || limiter.check(&request).unwrap().now().unwrap().allowed();
+//! assert_eq!([allowed(), allowed(), allowed()], [true, true, false]);
+//! ```
+//!
+//! - [`Limiter::check`] decides at once, or waits for a shared store. [`Limiter::admit`] also lets requests wait and
+//!   counts them until they end: its [`Permit`] is held until then. [`Limiter::refuse`] only refuses, and spends nothing.
+//! - [`MemoryStore`] is the embedded store. [`SharedStore`] is the trait of a store that nodes share.
+//! - [`Decision`] is the answer, and [`LimitTerms`] the limit that decided.
+//! - [`Limiter::tidy`] has to be called about ten times a second.
 
 mod abuse;
 mod admission;
@@ -8,15 +26,15 @@ mod clock;
 mod decision;
 mod failure;
 pub mod file;
+mod limit_names;
 mod limiter;
 mod memo;
 mod memory;
-mod names;
 mod pending;
-mod policy;
 mod prepare;
 mod refusal;
 mod shared_store;
+mod snapshot;
 
 pub use abuse::{AbuseCounts, AbuseSettings, HotKey, TemporaryDeny};
 pub use admission::{Admission, Admit, Admitting, Flagged, Permit};
@@ -24,14 +42,14 @@ pub use charge::OwnedCharge;
 pub use clock::{Clock, ManualClock};
 pub use decision::{Check, Decision};
 pub use failure::{Emergency, FailureSettings};
+pub use limit_names::LimitNames;
 pub use limiter::Limiter;
 pub use memory::{MemoryStore, MemoryUse};
-pub use names::Names;
 pub use pending::Pending;
-pub use policy::Terms;
 pub use shared_store::{
     Passed, PendingTake, SharedSlot, SharedStore, SharedTake, SlotFuture, SlotTaken, Steps, StoreUnavailable,
     TakeAnswers,
 };
+pub use snapshot::LimitTerms;
 pub use tollgate_core::decision::{InvalidRequest, LimitStatus, Outcome};
 pub use tollgate_core::request::{Method, Request};

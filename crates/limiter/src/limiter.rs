@@ -8,10 +8,10 @@ use crate::failure::{Emergency, FailureSettings, Fallback};
 use crate::memo::{self, Caches};
 use crate::memory::{MemoryStore, OVERFLOW_CELLS};
 use crate::pending::Sharing;
-use crate::policy::{Numbered, Policy, Rules, next_number};
 use crate::prepare::{Prepared, charges, only_charge};
 use crate::refusal::DoorKind;
 use crate::shared_store::SharedStore;
+use crate::snapshot::{RulesInForce, Snapshot, Versioned, next_number};
 use arc_swap::ArcSwap;
 use smallvec::SmallVec;
 use std::hash::{BuildHasher, RandomState};
@@ -29,10 +29,10 @@ use tollgate_core::rules::{CellKind, Charge, Charges, RuleSet, Selection};
 /// Decides. Cheap to share: all methods take `&self`.
 #[derive(Debug)]
 pub struct Limiter {
-    /// By which threads know their copies of the policy.
+    /// Identifies this limiter in the snapshots that threads keep.
     number: u32,
     version: AtomicU64,
-    policy: ArcSwap<Policy>,
+    snapshot: ArcSwap<Snapshot>,
     store: MemoryStore,
     /// If there is one, it holds the states, and the embedded store only what is decided without it.
     shared: Option<Sharing>,
@@ -53,7 +53,7 @@ impl Limiter {
         Self {
             number: next_number(),
             version: AtomicU64::new(0),
-            policy: ArcSwap::from_pointee(Policy::new(RuleSet::empty(), AccessLists::default())),
+            snapshot: ArcSwap::from_pointee(Snapshot::new(RuleSet::empty(), AccessLists::default())),
             store,
             shared: None,
             clock,
@@ -70,7 +70,7 @@ impl Limiter {
     /// unavailable.
     #[must_use]
     pub fn sharing(mut self, store: Arc<dyn SharedStore>, settings: FailureSettings) -> Self {
-        store.install(&self.policy.load().rules.set);
+        store.install(&self.snapshot.load().rules.set);
         self.shared = Some(Sharing { store, fallback: Fallback::new(settings) });
         self
     }
@@ -109,11 +109,11 @@ impl Limiter {
             sharing.store.install(&rules);
         }
         let looks_at_domains = rules.has_domains();
-        let policy = Policy::new(rules, lists);
-        let takes_time = policy.rules.takes_time;
+        let snapshot = Snapshot::new(rules, lists);
+        let takes_time = snapshot.rules.takes_time;
         // Before the rules that need it: no request may meet them without its domain.
         self.looks_at_domains.fetch_or(looks_at_domains, Ordering::AcqRel);
-        self.policy.store(Arc::new(policy));
+        self.snapshot.store(Arc::new(snapshot));
         self.takes_time.store(takes_time, Ordering::Release);
         self.has_flags.store(!self.flag_headers().is_empty(), Ordering::Release);
         self.version.fetch_add(1, Ordering::Release);
@@ -122,8 +122,8 @@ impl Limiter {
 
     /// Puts new lists in force and leaves the rules, and what is remembered of them, alone.
     pub fn set_lists(&self, lists: AccessLists) {
-        let lists = Numbered::new(lists);
-        self.policy.rcu(|policy| Policy::with(Arc::clone(&policy.rules), Arc::clone(&lists)));
+        let lists = Versioned::new(lists);
+        self.snapshot.rcu(|snapshot| Snapshot::with(Arc::clone(&snapshot.rules), Arc::clone(&lists)));
         self.version.fetch_add(1, Ordering::Release);
     }
 
@@ -134,44 +134,44 @@ impl Limiter {
         validate(request)?;
         let version = self.version.load(Ordering::Acquire);
         let mut lent = memo::lend();
-        let (policy, caches) = lent.memo().policy(self.number, version, &self.policy);
-        self.judge(policy, caches, request)
+        let (snapshot, caches) = lent.memo().snapshot(self.number, version, &self.snapshot);
+        self.judge(snapshot, caches, request)
     }
 
-    /// Decides, and now and then takes note of who asks.
+    /// Decides, and samples some of the checks for abuse detection.
     #[inline]
     pub(crate) fn judge(
         &self,
-        policy: &Arc<Policy>,
+        snapshot: &Arc<Snapshot>,
         caches: &mut Caches,
         request: &Request<'_>,
     ) -> Result<Check<'_>, InvalidRequest> {
         if caches.is_sampled() {
-            return self.decide_sampled(policy, caches, request);
+            return self.decide_sampled(snapshot, caches, request);
         }
-        self.decide(policy, caches, request)
+        self.decide(snapshot, caches, request)
     }
 
-    /// One in so many is looked at more closely: who asks, and what becomes of it.
+    /// Decides a check that is sampled: its client and its outcome are counted.
     #[cold]
     #[inline(never)]
     fn decide_sampled(
         &self,
-        policy: &Arc<Policy>,
+        snapshot: &Arc<Snapshot>,
         caches: &mut Caches,
         request: &Request<'_>,
     ) -> Result<Check<'_>, InvalidRequest> {
-        let mut check = self.decide(policy, caches, request)?;
+        let mut check = self.decide(snapshot, caches, request)?;
         self.note_sample(request, &mut check);
         Ok(check)
     }
 
-    /// Calls `with` with the policy in force and this thread's memory of it.
-    pub(crate) fn with_policy<T>(&self, with: impl FnOnce(&Arc<Policy>, &mut Caches) -> T) -> T {
+    /// Calls `with` with the snapshot in force and this thread's caches.
+    pub(crate) fn with_snapshot<T>(&self, with: impl FnOnce(&Arc<Snapshot>, &mut Caches) -> T) -> T {
         let version = self.version.load(Ordering::Acquire);
         let mut lent = memo::lend();
-        let (policy, caches) = lent.memo().policy(self.number, version, &self.policy);
-        with(policy, caches)
+        let (snapshot, caches) = lent.memo().snapshot(self.number, version, &self.snapshot);
+        with(snapshot, caches)
     }
 
     /// Whether rules in force tell the upstream anything.
@@ -188,9 +188,9 @@ impl Limiter {
 
     /// The headers that rules in force tell the upstream with: what a client writes there is not to be believed.
     pub fn flag_headers(&self) -> Vec<&'static str> {
-        let policy = self.policy.load();
+        let snapshot = self.snapshot.load();
         let mut headers: Vec<&'static str> = Vec::new();
-        for names in policy.rules.names() {
+        for names in snapshot.rules.names() {
             let soft = names.soft.as_ref().map(|soft| &soft.then);
             for said in soft.into_iter().chain([&names.on_exceed]) {
                 if let OnExceed::Flag(flag) = said
@@ -206,19 +206,19 @@ impl Limiter {
     #[inline]
     fn decide(
         &self,
-        policy: &Arc<Policy>,
+        snapshot: &Arc<Snapshot>,
         caches: &mut Caches,
         request: &Request<'_>,
     ) -> Result<Check<'_>, InvalidRequest> {
         let hashes = self.seed.hasher(request);
-        let selection = match self.prepare(policy, caches, request, &hashes, DoorKind::CannotWait) {
+        let selection = match self.prepare(snapshot, caches, request, &hashes, DoorKind::CannotWait) {
             Prepared::Decided(decision) => return Ok(decision.into()),
             Prepared::Selected(selection) => selection,
         };
         if let Some(sharing) = &self.shared {
-            return self.charge_shared(sharing, policy, selection, request, &hashes, self.clock.now_us());
+            return self.charge_shared(sharing, snapshot, selection, request, &hashes, self.clock.now_us());
         }
-        let rules = &policy.rules;
+        let rules = &snapshot.rules;
         let Some(charge) = only_charge(rules, selection, request, &hashes)? else {
             return Ok(self.charge(rules, selection, request, &hashes)?.into());
         };
@@ -242,7 +242,7 @@ impl Limiter {
     #[inline(never)]
     fn charge(
         &self,
-        rules: &Rules,
+        rules: &RulesInForce,
         selection: &Selection,
         request: &Request<'_>,
         hashes: &RequestHasher<'_>,
@@ -274,7 +274,7 @@ impl Limiter {
     #[inline(never)]
     pub(crate) fn take_all<'r>(
         &self,
-        rules: &'r Rules,
+        rules: &'r RulesInForce,
         charges: &[Charge<'r>],
         cost: u32,
         ip: Option<IpAddr>,
@@ -332,8 +332,8 @@ impl Limiter {
 
     /// By what the conduct of the client of `request` is known under the rules that it meets.
     pub(crate) fn conduct_keys(&self, request: &Request<'_>) -> SmallVec<[u64; 8]> {
-        let policy = self.policy.load();
-        let set = &policy.rules.set;
+        let snapshot = self.snapshot.load();
+        let set = &snapshot.rules.set;
         let mut selection = Selection::default();
         set.join_into(&set.match_client(request), &set.match_path(request.path()), &mut selection);
         let mut charges = Charges::new();

@@ -6,13 +6,13 @@
 //! identifies states, and trusted as far as there.
 //!
 //! An entry is admitted only on second sight, so a stream of random keys or paths passes through without
-//! displacing anybody. All of this belongs to the thread: it takes no lock and shares no cache line.
+//! displacing an entry. All of this belongs to the thread: it takes no lock and shares no cache line.
 //! Entries of another rule set, or another limiter, carry another number and do not match.
 
 mod cache;
 
 use crate::abuse::ONE_IN;
-use crate::policy::Policy;
+use crate::snapshot::Snapshot;
 use arc_swap::ArcSwap;
 use cache::Cache;
 use rapidhash::v3::rapidhash_v3;
@@ -31,7 +31,7 @@ const LIST_SETS: usize = 4096;
 const SELECTION_SETS: usize = 256;
 /// Classes pile up with overrides and with every change of the rules; at so many, all is thought anew.
 const MOST_CLASSES: usize = 4096;
-/// How many limiters of one process a thread keeps the policy of.
+/// How many limiters of one process a thread keeps the snapshot of.
 const POLICIES: usize = 4;
 
 thread_local! {
@@ -40,26 +40,26 @@ thread_local! {
 
 /// What one thread remembers.
 pub(crate) struct Memo {
-    policies: [Option<Fetched>; POLICIES],
+    policies: [Option<FetchedSnapshot>; POLICIES],
     caches: Caches,
 }
 
-/// The policy that a limiter had when this thread last looked.
-struct Fetched {
+/// The snapshot that a limiter had when this thread last looked.
+struct FetchedSnapshot {
     limiter: u32,
     version: u64,
-    policy: Arc<Policy>,
+    snapshot: Arc<Snapshot>,
 }
 
-/// The caches beside the policy.
+/// The caches beside the snapshot.
 pub(crate) struct Caches {
     /// By client: the number of its class.
     clients: Cache<u32>,
     classes: BTreeMap<ClientMatch, u32>,
     /// By class and path: the rules met.
-    selections: Cache<Option<Rc<Known>>>,
+    selections: Cache<Option<Rc<KnownSelection>>>,
     /// The last request's. Most services have a path that most requests go to.
-    last: Rc<Known>,
+    last: Rc<KnownSelection>,
     /// By client and lists: what the lists say.
     listed: Cache<Option<ListLookup>>,
     /// How many checks from now the next is sampled.
@@ -70,7 +70,7 @@ pub(crate) struct Caches {
 
 /// A selection, and what it was made for. Rules numbered 0 are none.
 #[derive(Default)]
-struct Known {
+struct KnownSelection {
     rules: u32,
     class: u64,
     path: Box<str>,
@@ -79,24 +79,24 @@ struct Known {
 
 /// What this thread remembers, lent out; it goes back when this is dropped. It is not handed to a closure,
 /// which would have to hand out a decision: to copy one costs more than to hash a key.
-pub(crate) struct Lent(Option<Box<Memo>>);
+pub(crate) struct BorrowedMemo(Option<Box<Memo>>);
 
 #[inline]
-pub(crate) fn lend() -> Lent {
-    Lent(MEMO.take())
+pub(crate) fn lend() -> BorrowedMemo {
+    BorrowedMemo(MEMO.take())
 }
 
-impl Lent {
+impl BorrowedMemo {
     #[inline]
     pub(crate) fn memo(&mut self) -> &mut Memo {
         self.0.get_or_insert_with(Memo::empty)
     }
 }
 
-impl Drop for Lent {
+impl Drop for BorrowedMemo {
     #[inline]
     fn drop(&mut self) {
-        // What was there meanwhile is nothing: nobody else runs on this thread during a check.
+        // The cell is empty meanwhile: no other check runs on this thread.
         std::mem::forget(MEMO.replace(self.0.take()));
     }
 }
@@ -119,39 +119,39 @@ impl Memo {
         })
     }
 
-    /// The policy of the limiter numbered `limiter`, which is now at `version`. A thread fetches it once
+    /// The snapshot of the limiter numbered `limiter`, which is now at `version`. A thread fetches it once
     /// per version: a counter that all threads count up and down with every check would be what they
     /// spend their time on.
     #[inline]
-    pub(crate) fn policy(
+    pub(crate) fn snapshot(
         &mut self,
         limiter: u32,
         version: u64,
-        current: &ArcSwap<Policy>,
-    ) -> (&Arc<Policy>, &mut Caches) {
+        current: &ArcSwap<Snapshot>,
+    ) -> (&Arc<Snapshot>, &mut Caches) {
         let slot = &mut self.policies[limiter as usize % POLICIES];
         if !slot.as_ref().is_some_and(|known| known.limiter == limiter && known.version == version) {
             forget(slot);
         }
         let known = slot.get_or_insert_with(|| fetch(limiter, version, current));
-        (&known.policy, &mut self.caches)
+        (&known.snapshot, &mut self.caches)
     }
 }
 
 // Apart, so that what happens once per change of the rules takes no room in every check.
 #[cold]
 #[inline(never)]
-fn forget(slot: &mut Option<Fetched>) {
+fn forget(slot: &mut Option<FetchedSnapshot>) {
     *slot = None;
 }
 
 #[cold]
 #[inline(never)]
-fn fetch(limiter: u32, version: u64, current: &ArcSwap<Policy>) -> Fetched {
-    Fetched { limiter, version, policy: current.load_full() }
+fn fetch(limiter: u32, version: u64, current: &ArcSwap<Snapshot>) -> FetchedSnapshot {
+    FetchedSnapshot { limiter, version, snapshot: current.load_full() }
 }
 
-impl Known {
+impl KnownSelection {
     #[inline]
     fn is(&self, rules: u32, class: u64, path: &str) -> bool {
         self.rules == rules && self.class == class && is_same(&self.path, path)
@@ -181,11 +181,11 @@ impl Caches {
     #[inline]
     pub(crate) fn select(
         &mut self,
-        policy: &Policy,
+        snapshot: &Snapshot,
         request: &Request<'_>,
         hashes: &RequestHasher<'_>,
     ) -> &Selection {
-        let (rules, number) = (&policy.rules.set, policy.rules.number);
+        let (rules, number) = (&snapshot.rules.set, snapshot.rules.number);
         let class = match rules.client_digest(request, hashes) {
             ClientDigest::Class(class) => class,
             ClientDigest::Hash(hash) => self.class(rules, number, request, hash),
@@ -219,7 +219,8 @@ impl Caches {
         rules.join_into(client, &rules.match_path(path), selection);
         let hash = selection_hash(number, class, path);
         if let Some(spot) = self.selections.admit(hash, number) {
-            let known = Known { rules: number, class, path: path.into(), selection: selection.clone() };
+            let known =
+                KnownSelection { rules: number, class, path: path.into(), selection: selection.clone() };
             self.selections.keep(spot, hash, number, Some(Rc::new(known)));
         }
         selection
@@ -262,12 +263,12 @@ impl Caches {
     #[inline(never)]
     pub(crate) fn listed(
         &mut self,
-        policy: &Policy,
+        snapshot: &Snapshot,
         request: &Request<'_>,
         hashes: &RequestHasher<'_>,
         now_us: u64,
     ) -> Option<ListVerdict> {
-        let (lists, number) = (&policy.lists.value, policy.lists.number);
+        let (lists, number) = (&snapshot.lists.value, snapshot.lists.number);
         let by_address = lists.look_up_address(request.ip, now_us).verdict;
         if !lists.have_names() {
             return by_address;
@@ -303,7 +304,7 @@ fn have_same_ends<const LENGTH: usize>(one: &[u8], other: &[u8]) -> bool {
     one.first_chunk::<LENGTH>() == other.first_chunk() && one.last_chunk::<LENGTH>() == other.last_chunk()
 }
 
-/// Who makes paths collide gains nothing but misses: they are compared in full.
+/// Colliding paths cause only misses: paths are compared in full.
 #[inline]
 fn selection_hash(number: u32, class: u64, path: &str) -> u64 {
     // Limiters of one process often have the same rules: theirs must not all come to stand in one set.

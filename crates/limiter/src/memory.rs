@@ -15,12 +15,12 @@ mod slots;
 mod table;
 
 use crate::clock::Clock;
-use slot::Slot;
+use slot::StateSlot;
 use smallvec::SmallVec;
 use spin::mutex::{SpinMutex, SpinMutexGuard};
 use spin::relax::Yield;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use table::{Budget, Table};
+use table::{MemoryBudget, StateTable};
 use tollgate_core::algorithm::sliding_window_log;
 use tollgate_core::algorithm::{LimitStep, StateCell};
 use tollgate_core::decision::OutcomeFold;
@@ -39,18 +39,18 @@ const TIDY_SHARDS: usize = 32;
 
 /// The embedded store.
 pub struct MemoryStore {
-    shards: Box<[Shard]>,
-    budget: Budget,
+    shards: Box<[MemoryShard]>,
+    budget: MemoryBudget,
     /// Without a cap: overflow cells are few, and needed when the other budget is used up.
-    overflow_budget: Budget,
+    overflow_budget: MemoryBudget,
     next_to_tidy: AtomicUsize,
     overflowed: AtomicU64,
 }
 
-/// A shard on half a cache line. Its lock is held for some twenty nanoseconds, so nobody is put to sleep
-/// over it: who finds it taken lets others run and looks again.
+/// A shard on half a cache line. Its lock is held for some twenty nanoseconds, so no thread
+/// sleeps for it: it yields and tries again.
 #[repr(align(32))]
-struct Shard(SpinMutex<Table, Yield>);
+struct MemoryShard(SpinMutex<StateTable, Yield>);
 
 /// What the store holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,18 +65,19 @@ pub struct MemoryUse {
 
 /// There is no room for the state of this charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Full {
+pub(crate) struct StoreFull {
     pub(crate) charge: usize,
 }
 
 impl MemoryStore {
     /// A store that takes at most `most_bytes` of the process's memory.
     pub fn new(most_bytes: usize) -> Self {
-        let tables = (0..SHARDS + OVERFLOW_SHARDS).map(|_| Shard(SpinMutex::new(Table::default())));
+        let tables =
+            (0..SHARDS + OVERFLOW_SHARDS).map(|_| MemoryShard(SpinMutex::new(StateTable::default())));
         Self {
             shards: tables.collect(),
-            budget: Budget::new(most_bytes - most_bytes / ALLOCATOR_SLACK),
-            overflow_budget: Budget::new(usize::MAX),
+            budget: MemoryBudget::new(most_bytes - most_bytes / ALLOCATOR_SLACK),
+            overflow_budget: MemoryBudget::new(usize::MAX),
             next_to_tidy: AtomicUsize::new(0),
             overflowed: AtomicU64::new(0),
         }
@@ -93,7 +94,7 @@ impl MemoryStore {
         if let Some(slot) = table.find(key) {
             let step = limit.step(Some(slot.cell()), now_us, cost);
             if let Some(cell) = step.next {
-                *slot = Slot::new(key, cell, limit.lifetime_us);
+                *slot = StateSlot::new(key, cell, limit.lifetime_us);
             }
             return Some((step, now_us));
         }
@@ -119,7 +120,7 @@ impl MemoryStore {
             return None;
         }
         if let Some(cell) = step.next {
-            *slot = Slot::new(key, cell, limit.lifetime_us);
+            *slot = StateSlot::new(key, cell, limit.lifetime_us);
         }
         Some((step, now_us))
     }
@@ -128,7 +129,7 @@ impl MemoryStore {
     #[inline(never)]
     fn take_first(
         &self,
-        table: &mut Table,
+        table: &mut StateTable,
         charge: &Charge<'_>,
         cost: u32,
         now_us: u64,
@@ -138,12 +139,12 @@ impl MemoryStore {
             if !table.make_room(1, &self.budget, now_us) {
                 return None;
             }
-            table.insert(Slot::new(charge.key, cell, first_life_us(cell, &step, now_us)));
+            table.insert(StateSlot::new(charge.key, cell, first_life_us(cell, &step, now_us)));
         }
         Some(step)
     }
 
-    fn budget_of(&self, charge: &Charge<'_>) -> &Budget {
+    fn budget_of(&self, charge: &Charge<'_>) -> &MemoryBudget {
         match charge.cell {
             CellKind::Own => &self.budget,
             CellKind::Overflow => &self.overflow_budget,
@@ -157,7 +158,7 @@ impl MemoryStore {
         charges: &[Charge<'_>],
         cost: u32,
         now_us: u64,
-    ) -> Result<OutcomeFold, Full> {
+    ) -> Result<OutcomeFold, StoreFull> {
         self.take(charges, cost, now_us, OutcomeFold::admits)
     }
 
@@ -173,22 +174,22 @@ impl MemoryStore {
         cost: u32,
         now_us: u64,
         spends: impl FnOnce(&OutcomeFold) -> bool,
-    ) -> Result<OutcomeFold, Full> {
+    ) -> Result<OutcomeFold, StoreFull> {
         let mut order: SmallVec<[usize; 8]> = charges.iter().map(shard_of_charge).collect();
         order.sort_unstable();
         order.dedup();
-        let mut tables: SmallVec<[(usize, SpinMutexGuard<'_, Table>); 8]> =
+        let mut tables: SmallVec<[(usize, SpinMutexGuard<'_, StateTable>); 8]> =
             order.iter().map(|shard| (*shard, self.shards[*shard].0.lock())).collect();
         let position =
             |charge: &Charge<'_>| order.binary_search(&shard_of_charge(charge)).unwrap_or_default();
 
         let mut fold = OutcomeFold::default();
-        let mut steps: SmallVec<[Taken; 8]> = SmallVec::new();
+        let mut steps: SmallVec<[StateStep; 8]> = SmallVec::new();
         for (index, charge) in charges.iter().enumerate() {
             let table = &mut tables[position(charge)].1;
             let budget = self.budget_of(charge);
-            let taken =
-                step(table, charge, cost, charges.len(), budget, now_us).ok_or(Full { charge: index })?;
+            let taken = step(table, charge, cost, charges.len(), budget, now_us)
+                .ok_or(StoreFull { charge: index })?;
             fold.add(charge, taken.step());
             steps.push(taken);
         }
@@ -249,12 +250,12 @@ impl std::fmt::Debug for MemoryStore {
 }
 
 /// What a charge would do to its state.
-enum Taken {
+enum StateStep {
     Cell { step: LimitStep, known: bool },
     Log(sliding_window_log::LogStep),
 }
 
-impl Taken {
+impl StateStep {
     fn step(&self) -> &LimitStep {
         match self {
             Self::Cell { step, .. } => step,
@@ -265,34 +266,41 @@ impl Taken {
 
 /// Steps on one charge's state and makes sure that the outcome can be kept; none if there is no room.
 fn step(
-    table: &mut Table,
+    table: &mut StateTable,
     charge: &Charge<'_>,
     cost: u32,
     newcomers: usize,
-    budget: &Budget,
+    budget: &MemoryBudget,
     now_us: u64,
-) -> Option<Taken> {
+) -> Option<StateStep> {
     let Charge { limit, key, .. } = *charge;
     if let Some(window) = limit.log_window() {
         let log = table.log(key);
         let known = log.is_some();
         let found = sliding_window_log::step_log(window, log, now_us, cost);
         let fits = known || !found.step.admitted || table.make_room_for_log(key, limit.quota, budget, now_us);
-        return fits.then_some(Taken::Log(found));
+        return fits.then_some(StateStep::Log(found));
     }
     let cell = table.find(key).map(|slot| slot.cell());
     let step = limit.step(cell, now_us, cost);
     let known = cell.is_some();
     // Room for all of them: several newcomers may fall into one shard.
     let fits = known || step.next.is_none() || table.make_room(newcomers, budget, now_us);
-    fits.then_some(Taken::Cell { step, known })
+    fits.then_some(StateStep::Cell { step, known })
 }
 
 /// Keeps what [`step`] found. Slots may have moved since, so they are looked up again.
-fn write(table: &mut Table, charge: &Charge<'_>, cost: u32, taken: &Taken, budget: &Budget, now_us: u64) {
+fn write(
+    table: &mut StateTable,
+    charge: &Charge<'_>,
+    cost: u32,
+    taken: &StateStep,
+    budget: &MemoryBudget,
+    now_us: u64,
+) {
     let Charge { limit, key, .. } = *charge;
     match (taken, limit.log_window()) {
-        (Taken::Log(found), Some(window)) => {
+        (StateStep::Log(found), Some(window)) => {
             if found.step.admitted || found.jumped {
                 let fresh_us = now_us + found.step.reset_after_us;
                 table.change_log(key, limit.quota, fresh_us, budget, |log| {
@@ -300,16 +308,16 @@ fn write(table: &mut Table, charge: &Charge<'_>, cost: u32, taken: &Taken, budge
                 });
             }
         }
-        (Taken::Cell { step, known }, _) => {
+        (StateStep::Cell { step, known }, _) => {
             let Some(cell) = step.next else { return };
             let life_us = if *known { limit.lifetime_us } else { first_life_us(cell, step, now_us) };
-            let slot = Slot::new(key, cell, life_us);
+            let slot = StateSlot::new(key, cell, life_us);
             match table.find(key) {
                 Some(known) => *known = slot,
                 None => table.insert(slot),
             }
         }
-        (Taken::Log(_), None) => {}
+        (StateStep::Log(_), None) => {}
     }
 }
 

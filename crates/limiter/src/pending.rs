@@ -4,10 +4,10 @@ use crate::charge::OwnedCharge;
 use crate::decision::{Check, Decision};
 use crate::failure::Fallback;
 use crate::limiter::Limiter;
-use crate::policy::{Policy, Terms};
 use crate::prepare::charges;
 use crate::refusal::DoorKind;
 use crate::shared_store::{Passed, PendingTake, SharedStore, SharedTake, TakeAnswers};
+use crate::snapshot::{LimitTerms, Snapshot};
 use smallvec::SmallVec;
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ pub struct Pending<'l> {
 
 #[derive(Debug)]
 struct PendingCheck {
-    policy: Arc<Policy>,
+    snapshot: Arc<Snapshot>,
     charges: SmallVec<[OwnedCharge; 4]>,
     cost: u32,
     /// The client's address, hashed, for an emergency.
@@ -52,14 +52,14 @@ impl Limiter {
     pub(crate) fn charge_shared<'l>(
         &'l self,
         sharing: &'l Sharing,
-        policy: &Arc<Policy>,
+        snapshot: &Arc<Snapshot>,
         selection: &Selection,
         request: &Request<'_>,
         hashes: &RequestHasher<'_>,
         now_us: u64,
     ) -> Result<Check<'l>, InvalidRequest> {
-        let rules = &policy.rules.set;
-        let charges = charges(&policy.rules, selection, request, hashes, DoorKind::CannotWait)?;
+        let rules = &snapshot.rules.set;
+        let charges = charges(&snapshot.rules, selection, request, hashes, DoorKind::CannotWait)?;
         let owned: SmallVec<[OwnedCharge; 4]> =
             charges.iter().map(|charge| OwnedCharge::new(rules, charge)).collect();
         let ids: SmallVec<[LimitId; 4]> = owned.iter().map(|charge| charge.id).collect();
@@ -68,7 +68,7 @@ impl Limiter {
             sharing.store.locate(rules.rule_of(id), rules.limit(id), request, selection.route())
         };
         let client_address = request.ip.map(|ip| self.address_hash(ip));
-        Ok(self.take_shared(sharing, policy, owned, request.cost as u32, client_address, now_us, &address))
+        Ok(self.take_shared(sharing, snapshot, owned, request.cost as u32, client_address, now_us, &address))
     }
 
     /// Charges `charges`; `address` tells the addresses of their states by index.
@@ -76,7 +76,7 @@ impl Limiter {
     pub(crate) fn take_shared<'l>(
         &'l self,
         sharing: &'l Sharing,
-        policy: &Arc<Policy>,
+        snapshot: &Arc<Snapshot>,
         charges: SmallVec<[OwnedCharge; 4]>,
         cost: u32,
         client_address: Option<u64>,
@@ -86,16 +86,18 @@ impl Limiter {
         if charges.is_empty() {
             return Check::Decided(Decision::without_limit(Outcome::Unlimited, now_us));
         }
-        match sharing.store.take(&charges, cost, policy.rules.number, address) {
+        match sharing.store.take(&charges, cost, snapshot.rules.number, address) {
             SharedTake::Decided(steps) => {
-                let mut decision = Decision::of(&policy.rules, &fold(policy, &charges, &steps), now_us);
-                self.note_refusal(&policy.rules, &mut decision, |limit| charge_of(policy, &charges, limit));
+                let mut decision = Decision::of(&snapshot.rules, &fold(snapshot, &charges, &steps), now_us);
+                self.note_refusal(&snapshot.rules, &mut decision, |limit| {
+                    charge_of(snapshot, &charges, limit)
+                });
                 Check::Decided(decision)
             }
             SharedTake::Pending(take) => {
-                let policy = Arc::clone(policy);
+                let snapshot = Arc::clone(snapshot);
                 let waiting = PendingCheck {
-                    policy,
+                    snapshot,
                     charges,
                     cost,
                     address: client_address,
@@ -111,24 +113,28 @@ impl Limiter {
 
 /// The charge of this limit.
 pub(crate) fn charge_of<'p>(
-    policy: &'p Policy,
+    snapshot: &'p Snapshot,
     charges: &[OwnedCharge],
     limit: LimitId,
 ) -> Option<Charge<'p>> {
-    charges.iter().find(|charge| charge.id == limit).map(|charge| charge.borrow(policy))
+    charges.iter().find(|charge| charge.id == limit).map(|charge| charge.borrow(snapshot))
 }
 
-pub(crate) fn fold(policy: &Policy, charges: &[OwnedCharge], steps: &[(usize, LimitStep)]) -> OutcomeFold {
+pub(crate) fn fold(
+    snapshot: &Snapshot,
+    charges: &[OwnedCharge],
+    steps: &[(usize, LimitStep)],
+) -> OutcomeFold {
     let mut fold = OutcomeFold::default();
     for (index, step) in steps {
-        fold.add(&charges[*index].borrow(policy), step);
+        fold.add(&charges[*index].borrow(snapshot), step);
     }
     fold
 }
 
 impl PendingCheck {
     fn charge_of(&self, limit: LimitId) -> Option<Charge<'_>> {
-        charge_of(&self.policy, &self.charges, limit)
+        charge_of(&self.snapshot, &self.charges, limit)
     }
 
     /// Whether the rule of this limit refuses what the store cannot decide.
@@ -137,7 +143,7 @@ impl PendingCheck {
     }
 
     fn fold(&self, steps: &[(usize, LimitStep)]) -> OutcomeFold {
-        fold(&self.policy, &self.charges, steps)
+        fold(&self.snapshot, &self.charges, steps)
     }
 }
 
@@ -168,8 +174,8 @@ impl Pending<'_> {
         if answered.admits() {
             let nodes = sharing.store.node_count();
             for index in &failed {
-                let charge = waiting.charges[*index].borrow(&waiting.policy);
-                let rules = &waiting.policy.rules;
+                let charge = waiting.charges[*index].borrow(&waiting.snapshot);
+                let rules = &waiting.snapshot.rules;
                 let step =
                     sharing.fallback.step(limiter.store(), rules, &charge, waiting.cost, nodes, now_us);
                 steps.push((*index, step));
@@ -178,7 +184,7 @@ impl Pending<'_> {
         // Of two limits that are equally tight the first decides, whichever was answered first.
         steps.sort_unstable_by_key(|(index, _)| *index);
         let fold = waiting.fold(&steps);
-        let mut decision = Decision::of(&waiting.policy.rules, &fold, now_us);
+        let mut decision = Decision::of(&waiting.snapshot.rules, &fold, now_us);
         if !failed.is_empty() && answered.admits() {
             decision.degraded = true;
             decision.store_unavailable = match &decision.outcome {
@@ -194,9 +200,9 @@ impl Pending<'_> {
                 decision = refusal;
             }
         }
-        limiter.note_refusal(&waiting.policy.rules, &mut decision, |limit| waiting.charge_of(limit));
+        limiter.note_refusal(&waiting.snapshot.rules, &mut decision, |limit| waiting.charge_of(limit));
         if let (Outcome::Limited(_), Some(key)) = (&decision.outcome, waiting.watched) {
-            limiter.abuse.refused_later(key);
+            limiter.abuse.record_late_refusal(key);
         }
         decision
     }
@@ -244,7 +250,7 @@ impl Limiter {
         fold.add(&charge, &step);
         Some(Decision {
             outcome: fold.outcome(),
-            terms: Some(Terms::of_own("emergency", limit)),
+            terms: Some(LimitTerms::of_own("emergency", limit)),
             now_us,
             shadowed_by: None,
             degraded: true,

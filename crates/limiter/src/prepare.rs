@@ -6,8 +6,8 @@
 use crate::decision::Decision;
 use crate::limiter::Limiter;
 use crate::memo::Caches;
-use crate::policy::{Policy, Rules};
 use crate::refusal::DoorKind;
+use crate::snapshot::{RulesInForce, Snapshot};
 use tollgate_core::decision::{InvalidRequest, Outcome};
 use tollgate_core::key::RequestHasher;
 use tollgate_core::request::Request;
@@ -28,15 +28,15 @@ impl Limiter {
     #[inline]
     pub(crate) fn prepare<'c>(
         &self,
-        policy: &Policy,
+        snapshot: &Snapshot,
         caches: &'c mut Caches,
         request: &Request<'_>,
         hashes: &RequestHasher<'_>,
         door: DoorKind,
     ) -> Prepared<'c> {
-        if policy.has_lists {
+        if snapshot.has_lists {
             let now_us = self.clock().now_us();
-            let outcome = match caches.listed(policy, request, hashes, now_us) {
+            let outcome = match caches.listed(snapshot, request, hashes, now_us) {
                 Some(ListVerdict::Denied) => Some(Outcome::Denied),
                 Some(ListVerdict::Allowed) => Some(Outcome::Unlimited),
                 None => None,
@@ -45,9 +45,9 @@ impl Limiter {
                 return Prepared::Decided(Decision::without_limit(outcome, now_us));
             }
         }
-        let selection = caches.select(policy, request, hashes);
+        let selection = caches.select(snapshot, request, hashes);
         if self.abuse.is_holding()
-            && let Some(refusal) = self.refuse_held(policy, selection, request, hashes, door)
+            && let Some(refusal) = self.refuse_held(snapshot, selection, request, hashes, door)
         {
             return Prepared::Decided(refusal);
         }
@@ -58,7 +58,7 @@ impl Limiter {
 /// The charge of a request that has only one, without conditions, which it can ever pass.
 #[inline]
 pub(crate) fn only_charge<'r>(
-    rules: &'r Rules,
+    rules: &'r RulesInForce,
     selection: &Selection,
     request: &Request<'_>,
     hashes: &RequestHasher<'_>,
@@ -73,7 +73,7 @@ pub(crate) fn only_charge<'r>(
 /// All charges of a request that it can ever pass. Rules that are not enforced do not count what costs more than their
 /// limit. A request in flight takes one slot whatever it costs, and is invalid at a door that cannot tell when it ends.
 pub(crate) fn charges<'r>(
-    rules: &'r Rules,
+    rules: &'r RulesInForce,
     selection: &Selection,
     request: &Request<'_>,
     hashes: &RequestHasher<'_>,
@@ -97,7 +97,7 @@ pub(crate) fn charges<'r>(
 
 #[cold]
 #[inline(never)]
-fn cost_above_limit(rules: &Rules, charge: &Charge<'_>, cost: u64) -> InvalidRequest {
+fn cost_above_limit(rules: &RulesInForce, charge: &Charge<'_>, cost: u64) -> InvalidRequest {
     let rule = rules.set.rule_of(charge.id).id.clone();
     InvalidRequest::CostAboveLimit { rule, limit: charge.limit.quota, cost }
 }

@@ -1,14 +1,14 @@
-//! Refusing those who are to be refused, and deciding nothing else.
+//! Refusals without an admission.
 //!
-//! A door that sees who hammers can then say no before it has put the request together. Whoever is not refused here
-//! takes the usual way, on which it is decided as if nobody had asked before: nothing was spent, and nobody was asked.
+//! A door can refuse a client that repeats its requests before it has parsed the whole request. A request that is not
+//! refused here is decided as usual: nothing was spent, and no store was called.
 
 use crate::charge::OwnedCharge;
 use crate::decision::Decision;
 use crate::limiter::Limiter;
 use crate::pending::fold;
-use crate::policy::{Policy, takes_time};
 use crate::prepare::{Prepared, charges, only_charge};
+use crate::snapshot::{Snapshot, takes_time};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use tollgate_core::decision::{LimitStatus, Outcome, OutcomeFold, validate};
@@ -22,12 +22,14 @@ impl Limiter {
     /// [admitted](Limiter::admit), or not, as any other.
     pub fn refuse(&self, request: &Request<'_>) -> Option<Decision> {
         validate(request).ok()?;
-        self.with_policy(|policy, caches| {
+        self.with_snapshot(|snapshot, caches| {
             let hashes = self.hashes(request);
-            let decision = match self.prepare(policy, caches, request, &hashes, DoorKind::CanWait) {
+            let decision = match self.prepare(snapshot, caches, request, &hashes, DoorKind::CanWait) {
                 Prepared::Decided(held) if matches!(held.outcome, Outcome::Limited(_)) => held,
                 Prepared::Decided(_) => return None,
-                Prepared::Selected(selection) => self.refuse_selected(policy, selection, request, &hashes)?,
+                Prepared::Selected(selection) => {
+                    self.refuse_selected(snapshot, selection, request, &hashes)?
+                }
             };
             if caches.is_sampled() {
                 self.note_sample(request, &mut decision.into());
@@ -38,12 +40,12 @@ impl Limiter {
 
     fn refuse_selected(
         &self,
-        policy: &Arc<Policy>,
+        snapshot: &Arc<Snapshot>,
         selection: &Selection,
         request: &Request<'_>,
         hashes: &RequestHasher<'_>,
     ) -> Option<Decision> {
-        let rules = &policy.rules;
+        let rules = &snapshot.rules;
         let cost = request.cost as u32;
         if self.shared().is_none()
             && !rules.takes_time
@@ -60,20 +62,20 @@ impl Limiter {
             return None;
         }
         let now_us = self.clock().now_us();
-        self.refuse_known(policy, &charges, cost, now_us)
+        self.refuse_known(snapshot, &charges, cost, now_us)
     }
 
     /// The refusal of what is over one of `charges` as far as that is known on this node, noted as any other refusal.
     pub(crate) fn refuse_known(
         &self,
-        policy: &Policy,
+        snapshot: &Snapshot,
         charges: &[Charge<'_>],
         cost: u32,
         now_us: u64,
     ) -> Option<Decision> {
-        let fold = self.known_refusal(policy, charges, cost, now_us)?;
-        let mut decision = Decision::of(&policy.rules, &fold, now_us);
-        self.note_refusal(&policy.rules, &mut decision, |limit| {
+        let fold = self.known_refusal(snapshot, charges, cost, now_us)?;
+        let mut decision = Decision::of(&snapshot.rules, &fold, now_us);
+        self.note_refusal(&snapshot.rules, &mut decision, |limit| {
             charges.iter().find(|charge| charge.id == limit).copied()
         });
         Some(decision)
@@ -82,12 +84,12 @@ impl Limiter {
     /// How things stand with the limit that refuses for longest, of those that are known to.
     pub(crate) fn refusal_by_limits(
         &self,
-        policy: &Policy,
+        snapshot: &Snapshot,
         charges: &[Charge<'_>],
         cost: u32,
         now_us: u64,
     ) -> Option<LimitStatus> {
-        match self.known_refusal(policy, charges, cost, now_us)?.outcome() {
+        match self.known_refusal(snapshot, charges, cost, now_us)?.outcome() {
             Outcome::Limited(standing) => Some(standing),
             Outcome::Unlimited | Outcome::Denied | Outcome::Admitted(_) => None,
         }
@@ -97,7 +99,7 @@ impl Limiter {
     /// last said. Nothing is spent, and no store is called.
     fn known_refusal(
         &self,
-        policy: &Policy,
+        snapshot: &Snapshot,
         charges: &[Charge<'_>],
         cost: u32,
         now_us: u64,
@@ -109,9 +111,9 @@ impl Limiter {
             return self.store().refuse(charges, cost, now_us);
         };
         let owned: SmallVec<[OwnedCharge; 4]> =
-            charges.iter().map(|charge| OwnedCharge::new(&policy.rules.set, charge)).collect();
-        let steps = sharing.store.known_refusal(&owned, cost, policy.rules.number)?;
-        Some(fold(policy, &owned, &steps))
+            charges.iter().map(|charge| OwnedCharge::new(&snapshot.rules.set, charge)).collect();
+        let steps = sharing.store.known_refusal(&owned, cost, snapshot.rules.number)?;
+        Some(fold(snapshot, &owned, &steps))
     }
 }
 

@@ -5,7 +5,7 @@
 use crate::body;
 use http::HeaderValue;
 use std::cell::RefCell;
-use tollgate_limiter::Terms;
+use tollgate_limiter::LimitTerms;
 
 /// The limits that a thread caches. Two with the same slot evict each other.
 const SLOTS: usize = 64;
@@ -16,7 +16,7 @@ thread_local! {
 
 /// The constant text of a limit.
 pub(crate) struct LimitText {
-    terms: Terms,
+    terms: LimitTerms,
     /// Its quota.
     pub(crate) limit: HeaderValue,
     /// `"policy";q=100;w=60`, or of requests in flight `"policy";q=100;qu="concurrent-requests"`
@@ -29,7 +29,7 @@ pub(crate) struct LimitText {
 
 /// Calls `read` with the text of a limit.
 #[inline]
-pub(crate) fn with<R>(terms: &Terms, read: impl FnOnce(&LimitText) -> R) -> R {
+pub(crate) fn with<R>(terms: &LimitTerms, read: impl FnOnce(&LimitText) -> R) -> R {
     let names = std::ptr::from_ref(terms.names).addr();
     let mixed = (names ^ terms.quota as usize).wrapping_mul(0x9e37_79b9_7f4a_7c15_u64 as usize);
     let slot = mixed >> (usize::BITS - SLOTS.ilog2());
@@ -41,7 +41,7 @@ pub(crate) fn with<R>(terms: &Terms, read: impl FnOnce(&LimitText) -> R) -> R {
 
 impl LimitText {
     #[cold]
-    fn new(terms: &Terms) -> Box<Self> {
+    fn new(terms: &LimitTerms) -> Box<Self> {
         let name = quoted(&terms.names.policy);
         let mut policy = name.clone();
         policy.extend_from_slice(format!(";q={}", terms.quota).as_bytes());
@@ -60,7 +60,7 @@ impl LimitText {
     }
 
     /// Names are never freed, so equal names have equal addresses.
-    fn is_of(&self, terms: &Terms) -> bool {
+    fn is_of(&self, terms: &LimitTerms) -> bool {
         std::ptr::eq(self.terms.names, terms.names)
             && (self.terms.quota, self.terms.window_seconds) == (terms.quota, terms.window_seconds)
     }

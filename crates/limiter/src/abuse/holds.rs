@@ -1,8 +1,8 @@
-//! Who is refused until when: a bounded table that is read without a lock.
+//! Clients that are refused for a while: a bounded table that is read without a lock.
 //!
-//! It is looked at with every check while it holds anybody, and written when somebody is added, which is rare. So
+//! It is read with every check while it is not empty, and written when a client is added, which is rare. So
 //! a set of eight keys is one cache line that all threads share, and only writers take a lock. When a set is full,
-//! whoever has the least to wait makes room: the worst offenders stay, and nobody is taken for another.
+//! the hold that ends first is evicted: the worst offenders stay. Keys are compared in full.
 
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,16 +14,16 @@ const WAYS: usize = 8;
 /// Keys are hashes; 0 stands for none.
 #[derive(Default)]
 #[repr(align(64))]
-struct Set {
+struct HoldSet {
     keys: [AtomicU64; WAYS],
     until_us: [AtomicU64; WAYS],
 }
 
 /// The table.
 pub(super) struct Holds {
-    /// Whether there may be anybody in it.
+    /// False only if the table is empty.
     holding: AtomicBool,
-    sets: Box<[Set]>,
+    sets: Box<[HoldSet]>,
     writing: Mutex<()>,
 }
 
@@ -33,23 +33,23 @@ impl Holds {
     pub(super) const MOST: usize = SETS * WAYS;
 
     pub(super) fn new() -> Self {
-        let sets = std::iter::repeat_with(Set::default).take(SETS).collect();
+        let sets = std::iter::repeat_with(HoldSet::default).take(SETS).collect();
         Self { holding: AtomicBool::new(false), sets, writing: Mutex::new(()) }
     }
 
-    /// Whether there may be anybody. If not, nothing more has to be asked.
+    /// Whether any key may be held. If not, the table need not be read.
     #[inline]
     pub(super) fn is_holding(&self) -> bool {
         self.holding.load(Ordering::Relaxed)
     }
 
-    /// How much longer `key` is held. Nobody is held for longer than `most_us`: a clock that went back must not
+    /// How much longer `key` is held. No key is held for longer than `most_us`: a clock that went back must not
     /// make years of minutes.
     pub(super) fn wait_us(&self, key: u64, now_us: u64, most_us: u64) -> Option<u64> {
         let (key, set) = self.place(key);
         let way = set.keys.iter().position(|known| known.load(Ordering::Acquire) == key)?;
         let until_us = set.until_us[way].load(Ordering::Acquire);
-        // Whoever sees the time of another that came to stand here sees the other's key as well.
+        // A reader that sees the time of a key that replaced this one sees the new key as well.
         if set.keys[way].load(Ordering::Acquire) != key {
             return None;
         }
@@ -65,7 +65,7 @@ impl Holds {
         way.map_or(0, |way| set.until_us[way].load(Ordering::Relaxed))
     }
 
-    /// Holds `key` until `until_us`, if there is room or somebody has less to wait.
+    /// Holds `key` until `until_us`, if there is room or another hold ends earlier.
     pub(super) fn hold(&self, key: u64, until_us: u64, now_us: u64) {
         let _writing = self.writing.lock();
         let (key, set) = self.place(key);
@@ -93,7 +93,7 @@ impl Holds {
         true
     }
 
-    /// Forgets who is not held any more.
+    /// Removes holds that have ended.
     pub(super) fn tidy(&self, now_us: u64) {
         if !self.is_holding() {
             return;
@@ -120,13 +120,13 @@ impl Holds {
     }
 
     #[inline]
-    fn place(&self, key: u64) -> (u64, &Set) {
+    fn place(&self, key: u64) -> (u64, &HoldSet) {
         let key = key.max(1);
         (key, &self.sets[key as usize % SETS])
     }
 }
 
-impl Set {
+impl HoldSet {
     fn clear(&self, way: usize) {
         self.until_us[way].store(0, Ordering::Release);
         self.keys[way].store(0, Ordering::Release);

@@ -2,7 +2,7 @@
 
 use super::AbuseSettings;
 use super::label::Label;
-use super::samples::{Samples, Seen};
+use super::samples::{SampledKey, Samples};
 use tollgate_core::key::Identity;
 
 /// How often the samples are looked at, at most.
@@ -31,15 +31,15 @@ pub struct HotKey {
     pub denied_until_us: Option<u64>,
 }
 
-/// The samples of this second, and who was hot in the last.
+/// The samples of this second, and the hot keys of the last.
 pub(super) struct HotKeys {
     samples: Samples,
-    listed: Vec<Hot>,
+    listed: Vec<ListedKey>,
 }
 
 #[derive(Clone, Copy)]
-struct Hot {
-    seen: Seen,
+struct ListedKey {
+    seen: SampledKey,
     since_us: u64,
     /// Since when it has been mostly refused as well.
     abusive_since_us: Option<u64>,
@@ -47,12 +47,12 @@ struct Hot {
 }
 
 /// What a look found.
-pub(super) struct Look {
+pub(super) struct HotKeyReport {
     /// How many are hot.
     pub(super) hot: usize,
-    /// Who is to be denied.
+    /// The keys to be denied.
     pub(super) denied: Vec<u64>,
-    hottest: Option<Seen>,
+    hottest: Option<SampledKey>,
 }
 
 impl HotKeys {
@@ -64,18 +64,18 @@ impl HotKeys {
         self.samples.add(key, identity, refused);
     }
 
-    pub(super) fn refused(&mut self, key: u64) {
-        self.samples.refused(key);
+    pub(super) fn record_refusal(&mut self, key: u64) {
+        self.samples.record_refusal(key);
     }
 
-    /// Looks who was hot since the last look; none if that was less than a second ago. `held_until_us` tells until
+    /// The hot keys since the last look; none if that was less than a second ago. `held_until_us` tells until
     /// when a key is denied already.
     pub(super) fn look(
         &mut self,
         settings: &AbuseSettings,
         now_us: u64,
         held_until_us: impl Fn(u64) -> u64,
-    ) -> Option<Look> {
+    ) -> Option<HotKeyReport> {
         let start_us = self.samples.since_us();
         // A clock that went back must not stop the looking.
         if (start_us..start_us.saturating_add(LOOK_EVERY_US)).contains(&now_us) {
@@ -85,7 +85,7 @@ impl HotKeys {
         let mut denied = Vec::new();
         self.samples.look(settings.hot_per_second.into(), now_us, |seen| {
             let before = known.iter().find(|hot| hot.seen.key == seen.key);
-            let mut hot = Hot {
+            let mut hot = ListedKey {
                 seen,
                 since_us: before.map_or(start_us, |before| before.since_us),
                 abusive_since_us: before.and_then(|before| before.abusive_since_us),
@@ -104,7 +104,8 @@ impl HotKeys {
             self.listed.push(hot);
         });
         self.listed.sort_unstable_by_key(|hot| std::cmp::Reverse(hot.seen.per_second));
-        let found = Look { hot: self.listed.len(), denied, hottest: self.listed.first().map(|hot| hot.seen) };
+        let found =
+            HotKeyReport { hot: self.listed.len(), denied, hottest: self.listed.first().map(|hot| hot.seen) };
         self.listed.truncate(MOST_LISTED);
         Some(found)
     }
@@ -126,9 +127,9 @@ impl HotKeys {
     }
 }
 
-impl Hot {
+impl ListedKey {
     fn shown(&self, now_us: u64) -> HotKey {
-        let Seen { key, per_second, refused_percent, label } = &self.seen;
+        let SampledKey { key, per_second, refused_percent, label } = &self.seen;
         HotKey {
             kind: label.kind(),
             name: label.text().to_owned(),
@@ -141,10 +142,10 @@ impl Hot {
     }
 }
 
-impl Look {
+impl HotKeyReport {
     /// One line in the log for all of them, so at most one a second.
     pub(super) fn report(&self) {
-        let Some(Seen { key, per_second, refused_percent, label }) = &self.hottest else { return };
+        let Some(SampledKey { key, per_second, refused_percent, label }) = &self.hottest else { return };
         let hottest = said(label, *key);
         tracing::warn!(
             keys = self.hot,

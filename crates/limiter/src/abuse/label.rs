@@ -1,4 +1,4 @@
-//! What an operator is shown of a client: enough to know whom it is about, and never a secret.
+//! What an operator is shown of a client: enough to identify it, and never a secret.
 
 use std::fmt::{self, Write};
 use std::net::IpAddr;

@@ -1,10 +1,10 @@
-//! Who asks most, in fixed memory, from a sample of the checks.
+//! The most frequent keys, in fixed memory, from a sample of the checks.
 //!
 //! Each thread takes one check in [`ONE_IN`] on average, at random distances, so that no rhythm of requests hides from
 //! it. The sampled keys are counted in sets of eight, in the manner of HeavyKeeper: a newcomer to a full set does not
 //! take the place of the key with the least, it wears it down, and the less likely so the more that key has. So
-//! whoever asks rarely passes through and leaves those alone who ask much, however many they are. No count is ever
-//! more than what was seen: nobody is reported for what others did.
+//! rare keys do not displace frequent ones, however many they are. No count is ever more than what was seen: no key is
+//! reported for the requests of others.
 
 use super::label::Label;
 use tollgate_core::key::Identity;
@@ -20,7 +20,7 @@ const WEAR: f64 = 1.08;
 /// Two cache lines of keys that fall together. Keys are hashes; 0 stands for none.
 #[derive(Clone, Copy, Default)]
 #[repr(align(64))]
-struct Set {
+struct SampleSet {
     keys: [u64; WAYS],
     counts: [u32; WAYS],
     refused: [u32; WAYS],
@@ -28,7 +28,7 @@ struct Set {
 
 /// The counts since the last look.
 pub(super) struct Samples {
-    sets: Box<[Set]>,
+    sets: Box<[SampleSet]>,
     /// Apart: a key that is counted already does not need its label.
     labels: Box<[[Label; WAYS]]>,
     since_us: u64,
@@ -36,14 +36,14 @@ pub(super) struct Samples {
 
 /// What was seen of one key.
 #[derive(Clone, Copy)]
-pub(super) struct Seen {
+pub(super) struct SampledKey {
     pub(super) key: u64,
     pub(super) per_second: u64,
     pub(super) refused_percent: u8,
     pub(super) label: Label,
 }
 
-impl Set {
+impl SampleSet {
     fn way_of(&self, key: u64) -> Option<usize> {
         self.keys.iter().position(|known| *known == key)
     }
@@ -61,7 +61,7 @@ impl Samples {
     pub(super) fn new(now_us: u64) -> Self {
         let nobody = Label::new(&Identity::Anonymous);
         Self {
-            sets: vec![Set::default(); SETS].into_boxed_slice(),
+            sets: vec![SampleSet::default(); SETS].into_boxed_slice(),
             labels: vec![[nobody; WAYS]; SETS].into_boxed_slice(),
             since_us: now_us,
         }
@@ -96,7 +96,7 @@ impl Samples {
     }
 
     /// One that was counted turned out to be refused.
-    pub(super) fn refused(&mut self, key: u64) {
+    pub(super) fn record_refusal(&mut self, key: u64) {
         let key = key.max(1);
         let set = &mut self.sets[key as usize % SETS];
         if let Some(way) = set.way_of(key) {
@@ -104,8 +104,8 @@ impl Samples {
         }
     }
 
-    /// Whoever asked at least `per_second` times a second since the last look; the counts begin anew.
-    pub(super) fn look(&mut self, per_second: u64, now_us: u64, mut found: impl FnMut(Seen)) {
+    /// The keys with at least `per_second` requests a second since the last look. Resets the counts.
+    pub(super) fn look(&mut self, per_second: u64, now_us: u64, mut found: impl FnMut(SampledKey)) {
         let elapsed_us = now_us.saturating_sub(self.since_us).max(1);
         for (set, labels) in self.sets.iter_mut().zip(&self.labels) {
             for (way, label) in labels.iter().enumerate() {
@@ -114,10 +114,10 @@ impl Samples {
                 if set.keys[way] != 0 && rate >= u128::from(per_second) {
                     let refused_percent = (u64::from(set.refused[way]) * 100 / seen.max(1)).min(100) as u8;
                     let per_second = rate.min(u64::MAX.into()) as u64;
-                    found(Seen { key: set.keys[way], per_second, refused_percent, label: *label });
+                    found(SampledKey { key: set.keys[way], per_second, refused_percent, label: *label });
                 }
             }
-            *set = Set::default();
+            *set = SampleSet::default();
         }
         self.since_us = now_us;
     }

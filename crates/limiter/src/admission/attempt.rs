@@ -1,13 +1,13 @@
 //! One attempt to charge a request: a place among those in flight first, then everything else.
 
-use super::permit::{Part, Permit};
+use super::permit::{Permit, PermitPart};
 use crate::charge::OwnedCharge;
 use crate::decision::Decision;
 use crate::failure::open_step;
 use crate::limiter::Limiter;
 use crate::pending::Sharing;
-use crate::policy::Policy;
 use crate::refusal::{DoorKind, may_refuse};
+use crate::snapshot::Snapshot;
 use smallvec::SmallVec;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -25,51 +25,51 @@ const MOST_LATE_US: u64 = 20_000;
 
 /// A request, without what it was read from: it can be charged any number of times.
 #[derive(Debug)]
-pub(super) struct Asked {
-    pub(super) policy: Arc<Policy>,
+pub(super) struct PendingAdmission {
+    pub(super) snapshot: Arc<Snapshot>,
     due: SmallVec<[OwnedCharge; 4]>,
     /// The addresses of the states of `due` at the shared store; none if it was never reached.
     addresses: Vec<Option<StateAddress>>,
-    in_flight: SmallVec<[Wanted; 1]>,
+    in_flight: SmallVec<[NeededSlot; 1]>,
     pub(super) cost: u64,
     priority: u8,
     ip: Option<IpAddr>,
     /// The line in which it waits: that of the first rule that lets it.
-    pub(super) line: Option<InLine>,
-    /// By what the client is known to who watches for abuse, if this is one that was sampled.
+    pub(super) line: Option<QueuePlace>,
+    /// The client's key for abuse detection, if this request was sampled.
     pub(super) watched: Option<u64>,
 }
 
 /// A place among the requests in flight that it needs.
 #[derive(Debug)]
-struct Wanted {
+struct NeededSlot {
     due: OwnedCharge,
     /// The address of its state at the shared store.
     address: Option<StateAddress>,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct InLine {
+pub(super) struct QueuePlace {
     pub(super) key: u64,
     pub(super) limit: LimitId,
     pub(super) queue: QueueSettings,
 }
 
-impl Asked {
+impl PendingAdmission {
     pub(super) fn new(
         limiter: &Limiter,
-        policy: &Arc<Policy>,
+        snapshot: &Arc<Snapshot>,
         charges: &[Charge<'_>],
         request: &Request<'_>,
         route: u64,
     ) -> Self {
-        let rules = &policy.rules.set;
+        let rules = &snapshot.rules.set;
         let address = |charge: &Charge<'_>| {
             let store = &limiter.shared()?.store;
             store.locate(rules.rule_of(charge.id), charge.limit, request, route)
         };
         let mut asked = Self {
-            policy: Arc::clone(policy),
+            snapshot: Arc::clone(snapshot),
             due: SmallVec::new(),
             addresses: Vec::new(),
             in_flight: SmallVec::new(),
@@ -82,10 +82,10 @@ impl Asked {
         for charge in charges {
             let due = OwnedCharge::new(rules, charge);
             if let OnExceed::Queue(queue) = rules.rule_of(charge.id).on_exceed {
-                asked.line = asked.line.or(Some(InLine { key: charge.key, limit: charge.id, queue }));
+                asked.line = asked.line.or(Some(QueuePlace { key: charge.key, limit: charge.id, queue }));
             }
             if charge.limit.longest_in_flight_us().is_some() {
-                asked.in_flight.push(Wanted { due, address: address(charge) });
+                asked.in_flight.push(NeededSlot { due, address: address(charge) });
             } else {
                 asked.due.push(due);
                 asked.addresses.push(address(charge));
@@ -108,8 +108,8 @@ impl Asked {
         // Each rule that sheds can let it pass once.
         for _ in 0..due.len() {
             let Some((rule, counted)) = self.tolerated(limiter, &rest) else { break };
-            permit.add(Part::Counted { _counted: counted });
-            for due in due.iter_mut().filter(|due| self.policy.rules.terms(due.id).names.rule == rule) {
+            permit.add(PermitPart::LoadGuard { _counted: counted });
+            for due in due.iter_mut().filter(|due| self.snapshot.rules.terms(due.id).names.rule == rule) {
                 (due.enforced, due.over) = (false, OverLimitEffect::Tolerated);
             }
             rest = self.charge(limiter, &due, now_us, meant_us).await;
@@ -132,11 +132,11 @@ impl Asked {
         if !decision.terms.is_some_and(|terms| terms.counts_in_flight()) {
             return;
         }
-        let charges = self.due.iter().map(|due| due.borrow(&self.policy));
-        let rules = &self.policy.rules.set;
+        let charges = self.due.iter().map(|due| due.borrow(&self.snapshot));
+        let rules = &self.snapshot.rules.set;
         let charges: SmallVec<[Charge<'_>; 4]> =
             charges.filter(|charge| may_refuse(rules, charge, self.cost, DoorKind::CanWait)).collect();
-        let found = limiter.refuse_known(&self.policy, &charges, self.cost as u32, decision.now_us);
+        let found = limiter.refuse_known(&self.snapshot, &charges, self.cost as u32, decision.now_us);
         if let Some(found) = found
             && let Outcome::Limited(other) = found.outcome
             && other.retry_after_us > standing.retry_after_us
@@ -150,11 +150,11 @@ impl Asked {
         &self,
         limiter: &Limiter,
         found: &Decision,
-    ) -> Option<(&'static str, super::station::Counted)> {
+    ) -> Option<(&'static str, super::rule_load::LoadGuard)> {
         let Outcome::Limited(_) = found.outcome else { return None };
         let names = found.terms?.names;
         let OnExceed::Shed(shed) = &names.on_exceed else { return None };
-        let counted = limiter.admissions.stations.tolerate(&names.rule, shed, self.priority)?;
+        let counted = limiter.admissions.rule_loads.tolerate(&names.rule, shed, self.priority)?;
         Some((&names.rule, counted))
     }
 
@@ -162,10 +162,12 @@ impl Asked {
     fn enter(&self, limiter: &Limiter, due: &[OwnedCharge], permit: &mut Permit) {
         let mut entered: SmallVec<[&'static str; 2]> = SmallVec::new();
         for due in due.iter().filter(|due| due.enforced) {
-            let names = self.policy.rules.terms(due.id).names;
+            let names = self.snapshot.rules.terms(due.id).names;
             if matches!(names.on_exceed, OnExceed::Shed(_)) && !entered.contains(&names.rule.as_str()) {
                 entered.push(&names.rule);
-                permit.add(Part::Counted { _counted: limiter.admissions.stations.enter(&names.rule) });
+                permit.add(PermitPart::LoadGuard {
+                    _counted: limiter.admissions.rule_loads.enter(&names.rule),
+                });
             }
         }
     }
@@ -178,18 +180,18 @@ impl Asked {
         now_us: u64,
         meant_us: Option<u64>,
     ) -> Decision {
-        let rules = &self.policy.rules;
+        let rules = &self.snapshot.rules;
         if let Some(sharing) = limiter.shared() {
             let client_address = self.ip.map(|ip| limiter.address_hash(ip));
             let address = |index: usize| self.addresses[index].clone();
             let charges = due.iter().copied().collect();
             let cost = self.cost as u32;
             let check =
-                limiter.take_shared(sharing, &self.policy, charges, cost, client_address, now_us, &address);
+                limiter.take_shared(sharing, &self.snapshot, charges, cost, client_address, now_us, &address);
             return check.decision().await;
         }
         let meant_us = meant_us.map_or(now_us, |meant_us| meant_us.max(now_us.saturating_sub(MOST_LATE_US)));
-        let charges: SmallVec<[Charge<'_>; 4]> = due.iter().map(|due| due.borrow(&self.policy)).collect();
+        let charges: SmallVec<[Charge<'_>; 4]> = due.iter().map(|due| due.borrow(&self.snapshot)).collect();
         limiter.take_all(rules, &charges, self.cost as u32, self.ip, meant_us.min(now_us))
     }
 
@@ -201,7 +203,7 @@ impl Asked {
         }
         let (mut fold, mut degraded, mut is_denied) = (OutcomeFold::default(), false, false);
         for wanted in &self.in_flight {
-            let charge = wanted.due.borrow(&self.policy);
+            let charge = wanted.due.borrow(&self.snapshot);
             let (step, taken, is_degraded) = match limiter.shared() {
                 None => {
                     let (step, taken) = take_here(limiter, &charge, charge.limit.quota, now_us);
@@ -213,12 +215,12 @@ impl Asked {
             fold.add(&charge, &step);
             permit.join(taken);
             if !fold.admits() {
-                let policy = self.policy.rules.set.rule_of(charge.id).on_store_failure;
+                let policy = self.snapshot.rules.set.rule_of(charge.id).on_store_failure;
                 is_denied = is_degraded && policy == OnStoreFailure::Deny;
                 break;
             }
         }
-        let mut decision = Decision::of(&self.policy.rules, &fold, now_us);
+        let mut decision = Decision::of(&self.snapshot.rules, &fold, now_us);
         decision.degraded = degraded;
         // The last place that was asked for is the one that refused.
         decision.store_unavailable = is_denied;
@@ -233,7 +235,7 @@ impl Asked {
         &self,
         limiter: &Arc<Limiter>,
         sharing: &Sharing,
-        wanted: &Wanted,
+        wanted: &NeededSlot,
         charge: &Charge<'_>,
         now_us: u64,
     ) -> (LimitStep, Permit, bool) {
@@ -250,7 +252,7 @@ impl Asked {
                         if taken.admitted {
                             let limiter = Arc::clone(limiter);
                             permit.ends_within(longest_us);
-                            permit.add(Part::Shared { limiter, key: charge.key, slot: Some(slot) });
+                            permit.add(PermitPart::Shared { limiter, key: charge.key, slot: Some(slot) });
                         }
                         return (step, permit, false);
                     }
@@ -260,7 +262,7 @@ impl Asked {
             None => None,
         };
         sharing.fallback.count();
-        let step = match self.policy.rules.set.rule_of(charge.id).on_store_failure {
+        let step = match self.snapshot.rules.set.rule_of(charge.id).on_store_failure {
             OnStoreFailure::Allow => open_step(true),
             OnStoreFailure::Deny => open_step(false),
             OnStoreFailure::Local => {
@@ -274,7 +276,11 @@ impl Asked {
             // It is told to the store as soon as that is back.
             slot.hold();
             permit.ends_within(longest_us);
-            permit.add(Part::Shared { limiter: Arc::clone(limiter), key: charge.key, slot: Some(slot) });
+            permit.add(PermitPart::Shared {
+                limiter: Arc::clone(limiter),
+                key: charge.key,
+                slot: Some(slot),
+            });
         }
         (step, permit, true)
     }
@@ -289,7 +295,7 @@ fn take_here(limiter: &Arc<Limiter>, charge: &Charge<'_>, limit: u32, now_us: u6
     let mut permit = Permit::default();
     if step.admitted {
         permit.ends_within(longest_us);
-        permit.add(Part::Local { limiter: Arc::clone(limiter), key, number });
+        permit.add(PermitPart::Local { limiter: Arc::clone(limiter), key, number });
     }
     (step, permit)
 }

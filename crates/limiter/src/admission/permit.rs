@@ -1,6 +1,6 @@
 //! What a request holds until it has ended.
 
-use super::station::Counted;
+use super::rule_load::LoadGuard;
 use crate::limiter::Limiter;
 use crate::shared_store::SharedSlot;
 use smallvec::SmallVec;
@@ -10,7 +10,7 @@ use std::time::Duration;
 /// Places among the requests in flight. They are given back when it is dropped.
 #[derive(Debug, Default)]
 pub struct Permit {
-    parts: SmallVec<[Part; 1]>,
+    parts: SmallVec<[PermitPart; 1]>,
     /// The longest that any of them is held.
     longest_us: u64,
 }
@@ -20,18 +20,18 @@ const LONGEST_COUNTED_US: u64 = 60_000_000;
 
 /// One place.
 #[derive(Debug)]
-pub(super) enum Part {
+pub(super) enum PermitPart {
     /// Counted on this node.
     Local { limiter: Arc<Limiter>, key: u64, number: u64 },
     /// Counted at the shared store; given back when it is dropped.
     Shared { limiter: Arc<Limiter>, key: u64, slot: Option<Box<dyn SharedSlot>> },
     /// Counted for a rule that sheds.
-    Counted { _counted: Counted },
+    LoadGuard { _counted: LoadGuard },
 }
 
 impl Permit {
-    pub(super) fn add(&mut self, part: Part) {
-        if matches!(part, Part::Counted { .. }) {
+    pub(super) fn add(&mut self, part: PermitPart) {
+        if matches!(part, PermitPart::LoadGuard { .. }) {
             self.ends_within(LONGEST_COUNTED_US);
         }
         self.parts.push(part);
@@ -58,19 +58,19 @@ impl Permit {
     }
 }
 
-impl Drop for Part {
+impl Drop for PermitPart {
     fn drop(&mut self) {
         match self {
             Self::Local { limiter, key, number } => {
                 limiter.admissions.in_flight.give_back(*key, *number);
-                limiter.admissions.lines.nudge(*key);
+                limiter.admissions.wait_queues.nudge(*key);
             }
             Self::Shared { limiter, key, slot } => {
-                // Before the nudge: who is woken finds it free.
+                // Before the wake-up: the waiter must find it free.
                 drop(slot.take());
-                limiter.admissions.lines.nudge(*key);
+                limiter.admissions.wait_queues.nudge(*key);
             }
-            Self::Counted { .. } => {}
+            Self::LoadGuard { .. } => {}
         }
     }
 }

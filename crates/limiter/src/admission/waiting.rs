@@ -1,7 +1,7 @@
 //! What becomes of a request for which time matters: its wait in a line, and answers that are held back.
 
 use super::Admission;
-use super::attempt::{Asked, InLine};
+use super::attempt::{PendingAdmission, QueuePlace};
 use super::permit::Permit;
 use crate::decision::Decision;
 use crate::limiter::Limiter;
@@ -16,17 +16,17 @@ use tollgate_core::rules::written::{OnExceed, TarpitSettings};
 const LOOK_AGAIN_US: u64 = 100_000;
 
 /// Lets `asked` in or refuses it.
-pub(super) async fn admission(limiter: Arc<Limiter>, asked: Asked) -> Admission {
+pub(super) async fn admission(limiter: Arc<Limiter>, asked: PendingAdmission) -> Admission {
     let (mut decision, permit) = match asked.line {
         None => asked.attempt(&limiter, None).await,
         Some(line) => in_line(&limiter, &asked, line).await,
     };
     asked.tell_longest_wait(&limiter, &mut decision);
     if let (Outcome::Limited(_), Some(key)) = (&decision.outcome, asked.watched) {
-        limiter.abuse.refused_later(key);
+        limiter.abuse.record_late_refusal(key);
     }
     if let Some((rule, tarpit)) = delay_of(&decision)
-        && let Some(_delayed) = limiter.admissions.stations.delay(rule, &tarpit)
+        && let Some(_delayed) = limiter.admissions.rule_loads.delay(rule, &tarpit)
     {
         sleep(Duration::from_micros(tarpit.delay.us)).await;
         if let Outcome::Limited(standing) = &mut decision.outcome {
@@ -56,11 +56,11 @@ fn delay_of(decision: &Decision) -> Option<(&'static str, TarpitSettings)> {
     }
 }
 
-/// Waits for its turn. See [`super::line`].
-async fn in_line(limiter: &Arc<Limiter>, asked: &Asked, line: InLine) -> (Decision, Permit) {
-    let InLine { key, queue, .. } = line;
+/// Waits for its turn. See [`super::wait_queue`].
+async fn in_line(limiter: &Arc<Limiter>, asked: &PendingAdmission, line: QueuePlace) -> (Decision, Permit) {
+    let QueuePlace { key, queue, .. } = line;
     let deadline = Instant::now() + Duration::from_micros(queue.max_wait.us);
-    let turn = limiter.admissions.lines.arrive(key);
+    let turn = limiter.admissions.wait_queues.arrive(key);
     let mut due = None;
     if turn.ahead().count == 0 {
         let (decision, permit) = asked.attempt(limiter, None).await;
@@ -73,7 +73,7 @@ async fn in_line(limiter: &Arc<Limiter>, asked: &Asked, line: InLine) -> (Decisi
     }
     let ahead = turn.ahead();
     let refusal = ahead.refusal.map(|refusal| {
-        let pace_us = asked.policy.rules.set.limit(line.limit).refill_us(ahead.cost).unwrap_or(0);
+        let pace_us = asked.snapshot.rules.set.limit(line.limit).refill_us(ahead.cost).unwrap_or(0);
         put_off(refusal, limiter.clock().now_us(), pace_us)
     });
     if let Some(refusal) = refusal
@@ -94,7 +94,7 @@ async fn in_line(limiter: &Arc<Limiter>, asked: &Asked, line: InLine) -> (Decisi
             if timeout_at(deadline, turn.nudged()).await.is_err() {
                 let told = turn.ahead();
                 let now_us = limiter.clock().now_us();
-                let pace_us = asked.policy.rules.set.limit(line.limit).refill_us(told.cost).unwrap_or(0);
+                let pace_us = asked.snapshot.rules.set.limit(line.limit).refill_us(told.cost).unwrap_or(0);
                 return match told.refusal {
                     Some(refusal) => (put_off(refusal, now_us, pace_us), Permit::default()),
                     None => asked.attempt(limiter, None).await,

@@ -19,9 +19,9 @@ const FINGERPRINT_MASK: u64 = (1 << FINGERPRINT_BITS) - 1;
 /// A state, or nothing if all bits are 0.
 #[derive(Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(transparent)]
-pub(super) struct Slot([u64; 3]);
+pub(super) struct StateSlot([u64; 3]);
 
-impl Slot {
+impl StateSlot {
     pub(super) const EMPTY: Self = Self([0; 3]);
 
     /// The state `cell` of `key`, fresh again `life_us` after its instant.
@@ -85,7 +85,7 @@ mod tests {
                 minor: random.u32(..),
             };
             let life_us = 1 << random.u32(1..45);
-            let slot = Slot::new(random.u64(..), cell, life_us);
+            let slot = StateSlot::new(random.u64(..), cell, life_us);
             assert_eq!(slot.cell(), cell);
             assert!(!slot.is_empty());
             assert!(!slot.is_fresh(cell.instant_us + life_us - 1), "it still limits");
@@ -95,6 +95,6 @@ mod tests {
 
     #[test]
     fn a_slot_is_24_bytes() {
-        assert_eq!(size_of::<Slot>(), 24);
+        assert_eq!(size_of::<StateSlot>(), 24);
     }
 }

@@ -4,7 +4,7 @@
 //! of its own, leave any allocator with pages that are half empty: with mimalloc, ten million made-up keys took 1.7
 //! times the cap. Pages of its own go back to the system with the array, which fills the last of them.
 
-use super::slot::Slot;
+use super::slot::StateSlot;
 use memmap2::MmapMut;
 use std::ops::{Deref, DerefMut};
 use zerocopy::FromBytes;
@@ -13,56 +13,56 @@ use zerocopy::FromBytes;
 const PAGE: usize = if cfg!(target_arch = "x86_64") { 4 << 10 } else { 64 << 10 };
 
 /// Slots, all empty at first.
-pub(super) enum Slots {
-    Small(Box<[Slot]>),
+pub(super) enum StateSlots {
+    Small(Box<[StateSlot]>),
     /// In a box, so that it takes no more room in a table than the other.
     Large(Box<MmapMut>),
 }
 
-const _: () = assert!(size_of::<Slots>() == size_of::<Box<[Slot]>>());
+const _: () = assert!(size_of::<StateSlots>() == size_of::<Box<[StateSlot]>>());
 
-impl Default for Slots {
+impl Default for StateSlots {
     fn default() -> Self {
         Self::Small(Box::default())
     }
 }
 
-impl Slots {
+impl StateSlots {
     pub(super) fn new(count: usize) -> Self {
-        let bytes = count * size_of::<Slot>();
+        let bytes = count * size_of::<StateSlot>();
         // What the system has no pages for, the heap may still have.
         let map = if bytes >= PAGE { MmapMut::map_anon(bytes).ok() } else { None };
         match map {
             Some(map) => Self::Large(Box::new(map)),
-            None => Self::Small(vec![Slot::EMPTY; count].into_boxed_slice()),
+            None => Self::Small(vec![StateSlot::EMPTY; count].into_boxed_slice()),
         }
     }
 
     /// The count from `count` on that leaves no part of a page unused.
     pub(super) fn filling(count: usize) -> usize {
-        let bytes = count * size_of::<Slot>();
-        if bytes < PAGE { count } else { bytes.next_multiple_of(PAGE) / size_of::<Slot>() }
+        let bytes = count * size_of::<StateSlot>();
+        if bytes < PAGE { count } else { bytes.next_multiple_of(PAGE) / size_of::<StateSlot>() }
     }
 }
 
-impl Deref for Slots {
-    type Target = [Slot];
+impl Deref for StateSlots {
+    type Target = [StateSlot];
 
     #[inline]
-    fn deref(&self) -> &[Slot] {
+    fn deref(&self) -> &[StateSlot] {
         match self {
             Self::Small(slots) => slots,
-            Self::Large(map) => <[Slot]>::ref_from_bytes(map).expect("it holds whole slots"),
+            Self::Large(map) => <[StateSlot]>::ref_from_bytes(map).expect("it holds whole slots"),
         }
     }
 }
 
-impl DerefMut for Slots {
+impl DerefMut for StateSlots {
     #[inline]
-    fn deref_mut(&mut self) -> &mut [Slot] {
+    fn deref_mut(&mut self) -> &mut [StateSlot] {
         match self {
             Self::Small(slots) => slots,
-            Self::Large(map) => <[Slot]>::mut_from_bytes(map).expect("it holds whole slots"),
+            Self::Large(map) => <[StateSlot]>::mut_from_bytes(map).expect("it holds whole slots"),
         }
     }
 }
@@ -74,12 +74,12 @@ mod tests {
 
     #[test]
     fn slots_are_empty_at_first_and_keep_what_is_written() {
-        for count in [0, 1, 8, PAGE / size_of::<Slot>() + 1, 100_000] {
-            let mut slots = Slots::new(count);
-            assert_eq!(matches!(slots, Slots::Large(_)), count * size_of::<Slot>() >= PAGE);
+        for count in [0, 1, 8, PAGE / size_of::<StateSlot>() + 1, 100_000] {
+            let mut slots = StateSlots::new(count);
+            assert_eq!(matches!(slots, StateSlots::Large(_)), count * size_of::<StateSlot>() >= PAGE);
             assert_eq!(slots.len(), count);
-            assert!(slots.iter().all(Slot::is_empty));
-            let full = Slot::new(7, StateCell { instant_us: 5, grain: 0, major: 1, minor: 0 }, 1 << 20);
+            assert!(slots.iter().all(StateSlot::is_empty));
+            let full = StateSlot::new(7, StateCell { instant_us: 5, grain: 0, major: 1, minor: 0 }, 1 << 20);
             slots.fill(full);
             assert!(slots.iter().all(|slot| *slot == full));
         }
@@ -87,12 +87,12 @@ mod tests {
 
     #[test]
     fn a_large_array_fills_its_pages() {
-        assert_eq!(Slots::filling(10), 10);
-        for count in [PAGE / size_of::<Slot>() + 1, 10_000, 12_345] {
-            let bytes = Slots::filling(count) * size_of::<Slot>();
-            assert!(bytes >= count * size_of::<Slot>());
+        assert_eq!(StateSlots::filling(10), 10);
+        for count in [PAGE / size_of::<StateSlot>() + 1, 10_000, 12_345] {
+            let bytes = StateSlots::filling(count) * size_of::<StateSlot>();
+            assert!(bytes >= count * size_of::<StateSlot>());
             let unused = bytes.next_multiple_of(PAGE) - bytes;
-            assert!(unused < size_of::<Slot>(), "{count}: {unused}");
+            assert!(unused < size_of::<StateSlot>(), "{count}: {unused}");
         }
     }
 }

@@ -5,8 +5,8 @@
 //! double when full (up to 57 bytes a state), and offer no way to forget a few entries at a time. This
 //! table is one array, probed linearly; removal shifts what follows back, so there are no tombstones.
 
-use super::slot::{FINGERPRINT_BITS, Slot, fingerprint};
-use super::slots::Slots;
+use super::slot::{FINGERPRINT_BITS, StateSlot, fingerprint};
+use super::slots::StateSlots;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,25 +25,25 @@ const LOG_ENTRY: usize = 16;
 
 /// The states of one shard. With their locks, two fit a cache line.
 #[derive(Default)]
-pub(super) struct Table {
-    slots: Slots,
+pub(super) struct StateTable {
+    slots: StateSlots,
     /// Apart, for a key that is known does not need it.
-    upkeep: Box<Upkeep>,
+    upkeep: Box<TableUpkeep>,
 }
 
 /// What newcomers and housekeeping need.
 #[derive(Default)]
-struct Upkeep {
+struct TableUpkeep {
     live: usize,
     cursor: usize,
     /// None until a log is kept: most rules need none.
-    logs: Option<Box<Logs>>,
+    logs: Option<Box<LogTable>>,
 }
 
 /// The logs of one shard.
 #[derive(Default)]
-struct Logs {
-    states: HashMap<u64, LogState, BuildHasherDefault<KeyHasher>>,
+struct LogTable {
+    states: HashMap<u64, LogState, BuildHasherDefault<PassThroughHasher>>,
     /// How many there may be before the next look for those to forget.
     before_sweep: usize,
 }
@@ -58,12 +58,12 @@ struct LogState {
 
 /// The memory that all tables of a store may take together. Asked only when a table grows or a log begins.
 #[derive(Debug)]
-pub(super) struct Budget {
+pub(super) struct MemoryBudget {
     used: AtomicUsize,
     most: usize,
 }
 
-impl Budget {
+impl MemoryBudget {
     pub(super) fn new(most: usize) -> Self {
         Self { used: AtomicUsize::new(0), most }
     }
@@ -87,10 +87,10 @@ impl Budget {
     }
 }
 
-impl Table {
+impl StateTable {
     /// The slot of `key`, if it has one.
     #[inline]
-    pub(super) fn find(&mut self, key: u64) -> Option<&mut Slot> {
+    pub(super) fn find(&mut self, key: u64) -> Option<&mut StateSlot> {
         let slots = &mut *self.slots;
         if slots.is_empty() {
             return None;
@@ -111,11 +111,11 @@ impl Table {
 
     /// Makes room for `newcomers` more states. False if there is none.
     #[inline]
-    pub(super) fn make_room(&mut self, newcomers: usize, budget: &Budget, now_us: u64) -> bool {
+    pub(super) fn make_room(&mut self, newcomers: usize, budget: &MemoryBudget, now_us: u64) -> bool {
         self.sweep(SWEEP, now_us);
         // To rebuild means to look at every slot: only if it can gain an eighth. Near the cap a flood would
         // else make every newcomer pay for it.
-        let can_grow = budget.left() / size_of::<Slot>() >= (self.slots.len() / 8).max(SMALLEST);
+        let can_grow = budget.left() / size_of::<StateSlot>() >= (self.slots.len() / 8).max(SMALLEST);
         if self.has_room(newcomers) || can_grow && self.rebuild(newcomers, budget, now_us) {
             return true;
         }
@@ -123,8 +123,8 @@ impl Table {
         self.has_room(newcomers)
     }
 
-    /// Adds a state, for which [`Table::make_room`] has made room and which is not there yet.
-    pub(super) fn insert(&mut self, slot: Slot) {
+    /// Adds a state, for which [`StateTable::make_room`] has made room and which is not there yet.
+    pub(super) fn insert(&mut self, slot: StateSlot) {
         insert(&mut self.slots, slot);
         self.upkeep.live += 1;
     }
@@ -147,7 +147,7 @@ impl Table {
             }
             next = after(slots, next);
         }
-        slots[index] = Slot::EMPTY;
+        slots[index] = StateSlot::EMPTY;
     }
 
     /// Looks at the next `count` slots and forgets those that equal fresh ones.
@@ -171,7 +171,7 @@ impl Table {
     }
 
     /// Forgets all that equals fresh, and gives memory back if little is left.
-    pub(super) fn tidy(&mut self, budget: &Budget, now_us: u64) {
+    pub(super) fn tidy(&mut self, budget: &MemoryBudget, now_us: u64) {
         if let Some(logs) = &mut self.upkeep.logs {
             logs.sweep(budget, now_us);
             if logs.states.is_empty() {
@@ -182,8 +182,8 @@ impl Table {
         // A removal keeps the cursor where it is, hence the steps for those alive.
         self.sweep(slots + self.upkeep.live, now_us);
         if self.upkeep.live == 0 {
-            budget.give_back(slots * size_of::<Slot>());
-            self.slots = Slots::default();
+            budget.give_back(slots * size_of::<StateSlot>());
+            self.slots = StateSlots::default();
         } else if self.upkeep.live < slots / 4 && roomy(self.upkeep.live * 5 / 4) < slots {
             self.rebuild(self.upkeep.live / 4, budget, now_us);
         }
@@ -195,17 +195,17 @@ impl Table {
 
     /// Moves what still matters to an array of the right size. False if there is no memory for it.
     #[cold]
-    fn rebuild(&mut self, newcomers: usize, budget: &Budget, now_us: u64) -> bool {
+    fn rebuild(&mut self, newcomers: usize, budget: &MemoryBudget, now_us: u64) -> bool {
         let lasting = self.slots.iter().filter(|slot| !slot.is_empty() && !slot.is_fresh(now_us)).count();
         // Near the cap, what is left.
-        let most = self.slots.len() + budget.left() / size_of::<Slot>();
+        let most = self.slots.len() + budget.left() / size_of::<StateSlot>();
         let size = roomy(lasting + newcomers).min(most);
-        let grows_by = size.saturating_sub(self.slots.len()) * size_of::<Slot>();
+        let grows_by = size.saturating_sub(self.slots.len()) * size_of::<StateSlot>();
         if size < enough(lasting + newcomers) || grows_by > 0 && !budget.take(grows_by) {
             return false;
         }
-        let old = std::mem::replace(&mut self.slots, Slots::new(size));
-        budget.give_back(old.len().saturating_sub(size) * size_of::<Slot>());
+        let old = std::mem::replace(&mut self.slots, StateSlots::new(size));
+        budget.give_back(old.len().saturating_sub(size) * size_of::<StateSlot>());
         for slot in old.iter().filter(|slot| !slot.is_empty() && !slot.is_fresh(now_us)) {
             insert(&mut self.slots, *slot);
         }
@@ -220,7 +220,13 @@ impl Table {
     }
 
     /// Makes room for a log of up to `entries`. False if there is none.
-    pub(super) fn make_room_for_log(&mut self, key: u64, entries: u32, budget: &Budget, now_us: u64) -> bool {
+    pub(super) fn make_room_for_log(
+        &mut self,
+        key: u64,
+        entries: u32,
+        budget: &MemoryBudget,
+        now_us: u64,
+    ) -> bool {
         let logs = self.upkeep.logs.get_or_insert_default();
         if logs.states.len() >= logs.before_sweep {
             logs.sweep(budget, now_us);
@@ -244,7 +250,7 @@ impl Table {
         key: u64,
         entries: u32,
         fresh_us: u64,
-        budget: &Budget,
+        budget: &MemoryBudget,
         change: impl FnOnce(&mut RequestLog),
     ) {
         let state = self.upkeep.logs.as_mut().and_then(|logs| logs.states.get_mut(&key));
@@ -272,11 +278,11 @@ fn enough(states: usize) -> usize {
 
 /// A third more than just enough, so that the next rebuild is that far away.
 fn roomy(states: usize) -> usize {
-    Slots::filling((enough(states) * 4 / 3).max(SMALLEST))
+    StateSlots::filling((enough(states) * 4 / 3).max(SMALLEST))
 }
 
 /// Puts a slot where it is found, among slots of which some are empty.
-fn insert(slots: &mut [Slot], slot: Slot) {
+fn insert(slots: &mut [StateSlot], slot: StateSlot) {
     let mut index = home(slots, slot.fingerprint());
     while !slots[index].is_empty() {
         index = after(slots, index);
@@ -286,21 +292,21 @@ fn insert(slots: &mut [Slot], slot: Slot) {
 
 /// Where the search for a fingerprint begins.
 #[inline]
-fn home(slots: &[Slot], fingerprint: u64) -> usize {
+fn home(slots: &[StateSlot], fingerprint: u64) -> usize {
     ((u128::from(fingerprint << (64 - FINGERPRINT_BITS)) * slots.len() as u128) >> 64) as usize
 }
 
 #[inline]
-fn after(slots: &[Slot], index: usize) -> usize {
+fn after(slots: &[StateSlot], index: usize) -> usize {
     if index + 1 == slots.len() { 0 } else { index + 1 }
 }
 
-fn distance(slots: &[Slot], from: usize, to: usize) -> usize {
+fn distance(slots: &[StateSlot], from: usize, to: usize) -> usize {
     if to >= from { to - from } else { to + slots.len() - from }
 }
 
-impl Logs {
-    fn sweep(&mut self, budget: &Budget, now_us: u64) {
+impl LogTable {
+    fn sweep(&mut self, budget: &MemoryBudget, now_us: u64) {
         self.states.retain(|_, state| {
             let stays = state.fresh_us > now_us;
             if !stays {
@@ -321,9 +327,9 @@ fn reserve(entries: u32) -> usize {
 
 /// Keys are hashes already.
 #[derive(Default)]
-struct KeyHasher(u64);
+struct PassThroughHasher(u64);
 
-impl Hasher for KeyHasher {
+impl Hasher for PassThroughHasher {
     fn write(&mut self, bytes: &[u8]) {
         for byte in bytes {
             self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
@@ -344,17 +350,17 @@ mod tests {
     use super::*;
     use tollgate_core::algorithm::StateCell;
 
-    fn slot(key: u64, instant_us: u64, life_us: u64) -> Slot {
+    fn slot(key: u64, instant_us: u64, life_us: u64) -> StateSlot {
         let cell = StateCell { instant_us, grain: 0, major: key as u32, minor: 0 };
-        Slot::new(key, cell, life_us)
+        StateSlot::new(key, cell, life_us)
     }
 
     /// Random inserts and expiries, held against a plain map.
     #[test]
     fn agrees_with_a_map() {
         let mut random = fastrand::Rng::with_seed(7);
-        let budget = Budget::new(1 << 20);
-        let mut table = Table::default();
+        let budget = MemoryBudget::new(1 << 20);
+        let mut table = StateTable::default();
         let mut model: HashMap<u64, u64> = HashMap::new();
         for now_us in 1_000..40_000u64 {
             let key = random.u64(1..4_000).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -385,8 +391,8 @@ mod tests {
 
     #[test]
     fn keeps_within_its_bytes_and_forgets_nobody_who_is_limited() {
-        let budget = Budget::new(64 * 1024);
-        let mut table = Table::default();
+        let budget = MemoryBudget::new(64 * 1024);
+        let mut table = StateTable::default();
         let mut kept = Vec::new();
         for number in 1..100_000u64 {
             let key = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);

@@ -10,7 +10,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use tollgate_core::rate::SECOND_US;
 use tollgate_http::headers::LimitSeconds;
 use tollgate_http::{FullResponse, HeaderOptions, response};
-use tollgate_limiter::{Decision, Terms};
+use tollgate_limiter::{Decision, LimitTerms};
 
 /// The last second of the year 9999, after which HTTP has no date.
 const LAST_SECOND: u64 = 253_402_300_799;
@@ -26,7 +26,7 @@ pub(super) struct RefusalText {
 /// Everything that the response to a repeat depends on.
 #[derive(Debug, PartialEq, Eq)]
 struct RefusalFacts {
-    terms: Terms,
+    terms: LimitTerms,
     seconds: LimitSeconds,
     remaining: u32,
     degraded: bool,

@@ -1,6 +1,6 @@
-//! What is enforced at one time: rules, lists, and what of them a decision carries away.
+//! The rules and lists in force, and what decisions state of them.
 
-use crate::names::Names;
+use crate::limit_names::LimitNames;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tollgate_core::limit::Limit;
@@ -10,42 +10,42 @@ use tollgate_core::rules::{LimitId, Rule, RuleSet};
 
 /// Swapped whole, never edited.
 #[derive(Debug)]
-pub(crate) struct Policy {
-    pub(crate) rules: Arc<Rules>,
-    pub(crate) lists: Arc<Numbered<AccessLists>>,
-    /// Whether anybody is on a list at all.
+pub(crate) struct Snapshot {
+    pub(crate) rules: Arc<RulesInForce>,
+    pub(crate) lists: Arc<Versioned<AccessLists>>,
+    /// Whether any list has an entry.
     pub(crate) has_lists: bool,
 }
 
 /// A rule set, its number, and what decisions say of its limits.
 #[derive(Debug)]
-pub(crate) struct Rules {
+pub(crate) struct RulesInForce {
     pub(crate) number: u32,
     pub(crate) set: RuleSet,
-    terms: Vec<Terms>,
+    terms: Vec<LimitTerms>,
     /// Whether some rule lets requests wait, or counts those in flight.
     pub(crate) takes_time: bool,
 }
 
 /// A value and a number that no other has, by which caches know it.
 #[derive(Debug)]
-pub(crate) struct Numbered<T> {
+pub(crate) struct Versioned<T> {
     pub(crate) number: u32,
     pub(crate) value: T,
 }
 
 /// The terms of a limit, as an answer states them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Terms {
+pub struct LimitTerms {
     /// What it is called.
-    pub names: &'static Names,
+    pub names: &'static LimitNames,
     /// The limit.
     pub quota: u32,
     /// Over how many seconds; 0 if it is about requests in flight.
     pub window_seconds: u32,
 }
 
-impl Terms {
+impl LimitTerms {
     /// Whether it is about requests in flight. Then time alone brings nothing back, and no time can be promised.
     pub fn counts_in_flight(&self) -> bool {
         self.window_seconds == 0
@@ -63,32 +63,32 @@ impl Terms {
 
     fn named(rule: &str, on_exceed: OnExceed, soft: Option<SoftLimit>, limit: &Limit) -> Self {
         let (rule, policy) = (rule.to_owned(), limit.policy.clone());
-        let names = Names::keep(Names { rule, policy, on_exceed, soft });
+        let names = LimitNames::keep(LimitNames { rule, policy, on_exceed, soft });
         Self { names, quota: limit.shown_quota, window_seconds: limit.window_seconds }
     }
 }
 
-impl Policy {
+impl Snapshot {
     pub(crate) fn new(rules: RuleSet, lists: AccessLists) -> Self {
-        let terms = rules.limits().map(|(rule, limit)| Terms::of(rule, limit));
+        let terms = rules.limits().map(|(rule, limit)| LimitTerms::of(rule, limit));
         let takes_time = rules.limits().any(|(rule, limit)| takes_time(rule, limit));
-        let rules = Rules { number: next_number(), terms: terms.collect(), takes_time, set: rules };
-        Self::with(Arc::new(rules), Numbered::new(lists))
+        let rules = RulesInForce { number: next_number(), terms: terms.collect(), takes_time, set: rules };
+        Self::with(Arc::new(rules), Versioned::new(lists))
     }
 
-    pub(crate) fn with(rules: Arc<Rules>, lists: Arc<Numbered<AccessLists>>) -> Self {
+    pub(crate) fn with(rules: Arc<RulesInForce>, lists: Arc<Versioned<AccessLists>>) -> Self {
         let has_lists = !lists.value.is_empty();
         Self { rules, lists, has_lists }
     }
 }
 
-impl Rules {
+impl RulesInForce {
     #[inline]
-    pub(crate) fn terms(&self, limit: LimitId) -> Terms {
+    pub(crate) fn terms(&self, limit: LimitId) -> LimitTerms {
         self.terms[limit.index()]
     }
 
-    pub(crate) fn names(&self) -> impl Iterator<Item = &'static Names> {
+    pub(crate) fn names(&self) -> impl Iterator<Item = &'static LimitNames> {
         self.terms.iter().map(|terms| terms.names)
     }
 }
@@ -101,7 +101,7 @@ pub(crate) fn takes_time(rule: &Rule, limit: &Limit) -> bool {
         || limit.longest_in_flight_us().is_some()
 }
 
-impl<T> Numbered<T> {
+impl<T> Versioned<T> {
     pub(crate) fn new(value: T) -> Arc<Self> {
         Arc::new(Self { number: next_number(), value })
     }

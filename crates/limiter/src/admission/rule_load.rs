@@ -1,0 +1,88 @@
+//! What is counted of a rule on this node: its requests in flight, and those whose answer is held back.
+
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use tollgate_core::rules::written::{ShedSettings, TarpitSettings};
+
+/// The loads of all rules that shed or delay, by their ids. They outlive a change of the rules.
+#[derive(Debug, Default)]
+pub(crate) struct RuleLoads {
+    by_rule: Mutex<HashMap<&'static str, Arc<RuleLoad>>>,
+    load_permille: AtomicU32,
+}
+
+/// The load of one rule.
+#[derive(Debug, Default)]
+pub(crate) struct RuleLoad {
+    in_flight: AtomicU64,
+    delayed: AtomicU64,
+}
+
+/// One request that is counted. Dropped, it is not counted any more.
+#[derive(Debug)]
+pub(crate) struct LoadGuard {
+    load: Arc<RuleLoad>,
+    which: LoadCounter,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum LoadCounter {
+    InFlight,
+    Delayed,
+}
+
+impl RuleLoads {
+    pub(crate) fn of(&self, rule: &'static str) -> Arc<RuleLoad> {
+        Arc::clone(self.by_rule.lock().entry(rule).or_default())
+    }
+
+    pub(crate) fn set_load(&self, permille: u32) {
+        self.load_permille.store(permille, Ordering::Relaxed);
+    }
+
+    /// A place for a request over the limit, if the node has room for one of its priority.
+    pub(crate) fn tolerate(
+        &self,
+        rule: &'static str,
+        shed: &ShedSettings,
+        priority: u8,
+    ) -> Option<LoadGuard> {
+        let load_permille = u64::from(self.load_permille.load(Ordering::Relaxed));
+        let told = shed.in_flight.saturating_mul(load_permille) / 1_000;
+        let (counted, before) = self.of(rule).count(LoadCounter::InFlight);
+        (before.max(told) < shed.most_in_flight(priority)).then_some(counted)
+    }
+
+    /// A place for a request that passes anyway.
+    pub(crate) fn enter(&self, rule: &'static str) -> LoadGuard {
+        self.of(rule).count(LoadCounter::InFlight).0
+    }
+
+    /// A place among the delayed, if there is one.
+    pub(crate) fn delay(&self, rule: &'static str, tarpit: &TarpitSettings) -> Option<LoadGuard> {
+        let (counted, before) = self.of(rule).count(LoadCounter::Delayed);
+        (before < tarpit.most).then_some(counted)
+    }
+}
+
+impl RuleLoad {
+    fn count(self: Arc<Self>, which: LoadCounter) -> (LoadGuard, u64) {
+        let before = self.counter(which).fetch_add(1, Ordering::Relaxed);
+        (LoadGuard { load: self, which }, before)
+    }
+
+    fn counter(&self, which: LoadCounter) -> &AtomicU64 {
+        match which {
+            LoadCounter::InFlight => &self.in_flight,
+            LoadCounter::Delayed => &self.delayed,
+        }
+    }
+}
+
+impl Drop for LoadGuard {
+    fn drop(&mut self) {
+        self.load.counter(self.which).fetch_sub(1, Ordering::Relaxed);
+    }
+}
