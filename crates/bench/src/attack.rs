@@ -1,6 +1,8 @@
-//! Ten million unique keys against a cap of 64 MB: who is limited stays limited, who behaves is served.
+//! A flood of ten million unique keys against a memory cap of 64 MB: a limited client stays limited, and a client
+//! within its limit is served.
 
-use crate::setting::{limiter, megabytes, resident_bytes, verdict};
+use crate::measurement::{megabytes, report_at_most, resident_bytes};
+use crate::workload::limiter;
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr};
 use tollgate_limiter::{Check, Limiter, Outcome, Request};
@@ -29,19 +31,19 @@ pub fn run() {
     for number in 0..ATTACKERS {
         key.clear();
         let _ = write!(key, "sk_flood_{number:012}");
-        // The flood comes from one large network, as floods do.
+        // The flood comes from one large network.
         let from =
             IpAddr::from(Ipv4Addr::from_bits(0x2d00_0000 | (number as u32).wrapping_mul(2_654_435_761) >> 8));
         passes(&limiter, &key, from);
         if number % 1_000 == 0 {
             let now_us = limiter.clock().now_us();
-            // A regular at 1.25 a second, within its 100 a minute.
+            // A regular client at 1.25 per second, within its 100 per minute.
             if now_us >= next_visit_us {
                 next_visit_us = now_us + 800_000;
                 visits += 1;
                 false_rejections += u64::from(!passes(&limiter, "sk_regular", visitor));
             }
-            // The abuser gets its refill and not one more.
+            // The abuser gets its refill and no more.
             escapes += u64::from(!abuser_is_limited());
             abuser_tokens = (now_us - start_us) as f64 / 1e6 * 100.0 / 60.0;
         }
@@ -51,14 +53,14 @@ pub fn run() {
     }
     let usage = limiter.store().usage();
     println!(
-        "  {} states in {:.0} MB; {} of the flood shared overflow cells; {visits} visits of the regular",
+        "  {} states in {:.0} MB; {} of the flood shared overflow cells; {visits} requests of the regular client",
         usage.states,
         megabytes(usage.bytes as u64),
         usage.overflowed
     );
-    verdict("growth of resident memory × the cap", peak as f64 / CAP as f64, 1.1, true);
-    verdict("the abuser: admitted − its refill", escapes as f64 - abuser_tokens, 1.0, true);
-    verdict("the regular: false rejections", false_rejections as f64, 0.0, true);
+    report_at_most("growth of resident memory × the cap", peak as f64 / CAP as f64, 1.1);
+    report_at_most("abusive client: admitted − its refill", escapes as f64 - abuser_tokens, 1.0);
+    report_at_most("regular client: false refusals", false_rejections as f64, 0.0);
 }
 
 fn passes(limiter: &Limiter, key: &str, ip: IpAddr) -> bool {

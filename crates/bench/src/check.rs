@@ -1,7 +1,7 @@
-//! The whole of `Limiter::check` (selection, hashing, table, decision) beside governor's `check_key` on a
-//! dashmap with `String` keys.
+//! `Limiter::check` (selection, hashing, table, decision) beside governor's `check_key` on a dashmap with `String` keys.
 
-use crate::setting::{keys, limiter, median, nanos_per_call, uniform, verdict, zipf};
+use crate::measurement::{median, nanos_per_call, report_at_least, report_at_most};
+use crate::workload::{keys, limiter, uniform, zipf};
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use std::hint::black_box;
 use std::num::NonZeroU32;
@@ -9,7 +9,7 @@ use std::sync::Barrier;
 use std::time::Instant;
 use tollgate_limiter::{Check, Limiter, Method, Request};
 
-/// Everything passes: an admission writes its state, a rejection does not.
+/// All checks pass: an admission writes its state, a refusal does not.
 const RULES: &str = r#"
 rules:
   - id: orders
@@ -22,10 +22,10 @@ rules:
     algorithm: sliding_window_counter
     params: { limit: 100, window: 60 }
 "#;
-/// One thread: rounds so short that what disturbs the machine disturbs both sides of a ratio.
+/// Rounds on one thread. They are so short that a disturbance affects both sides of a ratio.
 const PAIRS: usize = 61;
 const PAIR_CHECKS: usize = 200_000;
-/// Two threads.
+/// Rounds on two threads.
 const ROUNDS: usize = 7;
 
 pub fn run() {
@@ -59,7 +59,7 @@ fn one_thread(name: &str, clients: usize, picks: Vec<u32>, bar: f64) {
     }
     let (our_time, their_time) = (median(&mut our_times), median(&mut their_times));
     println!("  {name:<30} tollgate {our_time:>6.1}   governor {their_time:>6.1}");
-    verdict(&format!("{name}: × governor"), median(&mut ratios), bar, true);
+    report_at_most(&format!("{name}: × governor"), median(&mut ratios), bar);
 }
 
 fn two_threads(name: &str, clients: usize, picks: Vec<u32>, bar: f64) {
@@ -75,7 +75,7 @@ fn two_threads(name: &str, clients: usize, picks: Vec<u32>, bar: f64) {
     }
     let (one, two) = (median(&mut ones), median(&mut twos));
     println!("  {name:<30} one {:>6.2} M/s   two {:>6.2} M/s", one / 1e6, two / 1e6);
-    verdict(&format!("{name}: two threads × one"), two / one, bar, false);
+    report_at_least(&format!("{name}: two threads × one"), two / one, bar);
 }
 
 fn checks_per_second(limiter: &Limiter, keys: &[String], picks: &[u32], threads: usize) -> f64 {
@@ -84,7 +84,7 @@ fn checks_per_second(limiter: &Limiter, keys: &[String], picks: &[u32], threads:
         for thread in 0..threads {
             let barrier = &barrier;
             scope.spawn(move || {
-                // A new thread remembers nothing yet: a first pass fills its caches.
+                // A first pass fills the caches of the new thread.
                 let offset = picks.len() / threads * thread;
                 for index in 0..picks.len() / 4 {
                     check(limiter, &keys[picks[(index + offset) % picks.len()] as usize]);

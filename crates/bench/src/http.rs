@@ -1,7 +1,8 @@
-//! `POST /v1/check` over keep-alive beside a bare hyper server that answers a constant: the same machine, the
-//! same client, the same runtime, in turns.
+//! `POST /v1/check` over keep-alive beside a bare hyper server with a constant response: same machine, client and
+//! runtime, in turns.
 
-use crate::setting::{limiter, median, verdict};
+use crate::measurement::{median, report_at_least};
+use crate::workload::limiter;
 use bytes::Bytes;
 use http::Response;
 use http_body_util::Full;
@@ -31,7 +32,7 @@ const REQUESTS: usize = 60_000;
 pub fn run() {
     println!("http: {REQUESTS} requests over {CONNECTIONS} connections, medians of {ROUNDS} rounds in turns");
     let Ok(runtime) = tokio::runtime::Runtime::new() else {
-        eprintln!("no runtime could be started");
+        eprintln!("cannot start a runtime");
         return;
     };
     let bare = runtime.block_on(listen());
@@ -55,7 +56,7 @@ pub fn run() {
     }
     let (bare_rate, our_rate) = (median(&mut bare_rates), median(&mut our_rates));
     println!("  bare hyper {bare_rate:>8.0}/s   POST /v1/check {our_rate:>8.0}/s");
-    verdict("POST /v1/check × bare hyper", our_rate / bare_rate, 0.8, false);
+    report_at_least("POST /v1/check × bare hyper", our_rate / bare_rate, 0.8);
 }
 
 async fn listen() -> TcpListener {
@@ -66,7 +67,7 @@ fn address(listener: &TcpListener) -> SocketAddr {
     listener.local_addr().expect("a bound listener has an address")
 }
 
-/// What hyper alone can do: it answers 200 and a constant of about the length of a verdict.
+/// Hyper alone: 200 and a constant of about the length of a check response.
 async fn serve_constant(listener: TcpListener) {
     const BODY: &[u8] = br#"{"allowed":true,"limit":1000000,"remaining":999999,"reset_after_ms":1,"retry_after_ms":0,"rule":"orders","degraded":false}"#;
     while let Ok((stream, _)) = listener.accept().await {
@@ -83,7 +84,7 @@ async fn serve_constant(listener: TcpListener) {
     }
 }
 
-/// One thread that keeps all connections busy, one request on each at a time.
+/// One thread keeps all connections busy, with one request on each at a time.
 fn requests_per_second(address: SocketAddr) -> f64 {
     let mut connections: Vec<(TcpStream, Vec<u8>)> = (0..CONNECTIONS)
         .map(|number| {
@@ -99,7 +100,7 @@ fn requests_per_second(address: SocketAddr) -> f64 {
             stream.write_all(request).expect("the server reads");
         }
         for (stream, _) in &mut connections {
-            read_answer(stream, &mut buffer);
+            read_response(stream, &mut buffer);
         }
     }
     REQUESTS as f64 / start.elapsed().as_secs_f64()
@@ -112,8 +113,8 @@ fn request(number: usize) -> Vec<u8> {
         .into_bytes()
 }
 
-/// Answers are short and come in one or two pieces: the last byte of the JSON ends them.
-fn read_answer(stream: &mut TcpStream, buffer: &mut [u8]) {
+/// Responses are short and come in one or two pieces; the last byte of the JSON ends them.
+fn read_response(stream: &mut TcpStream, buffer: &mut [u8]) {
     let mut length = 0;
     while length == 0 || buffer[length - 1] != b'}' {
         let read = stream.read(&mut buffer[length..]).expect("the server answers");

@@ -1,6 +1,7 @@
-//! What the tower layer adds to a bare axum handler, called in the same thread.
+//! The time that the tower layer adds to a bare axum handler, called in the same thread.
 
-use crate::setting::{limiter, median, verdict};
+use crate::measurement::{median, report_at_most};
+use crate::workload::limiter;
 use axum::Router;
 use axum::body::Body;
 use axum::routing::get;
@@ -43,7 +44,7 @@ pub fn run() {
         median(&mut added),
         median(&mut added_plain)
     );
-    verdict("added by the layer, µs", median(&mut added) / 1e3, 1.0, true);
+    report_at_most("added by the layer, µs", median(&mut added) / 1e3, 1.0);
 }
 
 async fn nanos<S, B>(service: &mut S) -> f64
@@ -53,13 +54,13 @@ where
     let mut nanos = 0;
     for _ in 0..CALLS / 100 {
         let requests: Vec<Request<Body>> = (0..100).map(|_| request()).collect();
-        let mut answers = Vec::with_capacity(requests.len());
+        let mut responses = Vec::with_capacity(requests.len());
         let start = Instant::now();
         for request in requests {
-            answers.push(service.call(request).await.ok().expect("it answers"));
+            responses.push(service.call(request).await.ok().expect("a response"));
         }
         nanos += start.elapsed().as_nanos();
-        assert!(answers.iter().all(|answer| answer.status() == 200), "every request passes");
+        assert!(responses.iter().all(|response| response.status() == 200), "every request passes");
     }
     nanos as f64 / CALLS as f64
 }

@@ -1,22 +1,23 @@
-//! Measures Tollgate beside its peers, in one run: `cargo run --release -p tollgate-bench`, or one of
-//! `check`, `memory`, `attack`, `http`, `redis`, `gateway` and `layer` after `--`.
+//! Benchmarks of Tollgate and its peers: `cargo run --release -p tollgate-bench` runs all; `check`, `memory`, `attack`,
+//! `http`, `redis`, `gateway` or `layer` after `--` runs one.
 //!
-//! Machines differ and stall, so no time is judged alone: what counts are ratios to a peer measured in
-//! turns with it, and the median over the rounds.
-#![expect(clippy::disallowed_methods, reason = "measuring time is what this program is for")]
+//! Machines differ and stall, so no time is judged by itself: the results are ratios to a peer that is measured in
+//! turns with Tollgate, as medians over rounds.
+#![expect(clippy::disallowed_methods, reason = "this program measures time")]
 
 mod attack;
 mod check;
 mod gateway;
 mod http;
 mod layer;
+mod measurement;
 mod memory;
 mod redis;
-mod setting;
+mod workload;
 
 use std::process::{Command, ExitCode};
 
-/// As in the product.
+/// The allocator of the `tollgate` binary.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -39,20 +40,20 @@ fn main() -> ExitCode {
         }
         None => {
             let names: Vec<&str> = BENCHES.iter().map(|(name, _)| *name).collect();
-            eprintln!("no bench `{wanted}`; there are {}", names.join(", "));
+            eprintln!("unknown bench `{wanted}`; use one of {}", names.join(", "));
             ExitCode::from(2)
         }
     }
 }
 
-/// Each in a process of its own, so that none starts with another's memory.
+/// Runs each bench in its own process, so that none starts with the memory of another.
 fn run_each() -> ExitCode {
     let run = |name: &str| Command::new(std::env::current_exe()?).arg(name).status();
     for (name, _) in BENCHES {
         match run(name) {
             Ok(status) if status.success() => {}
-            Ok(status) => eprintln!("{name} ended with {status}"),
-            Err(error) => eprintln!("{name} could not be run: {error}"),
+            Ok(status) => eprintln!("{name} failed: {status}"),
+            Err(error) => eprintln!("{name} cannot be run: {error}"),
         }
     }
     ExitCode::SUCCESS

@@ -1,6 +1,6 @@
-//! Limits shared through Redis, beside the script that textbooks show (HMGET, HSET, PEXPIRE; one call a check,
-//! pipelined). Redis runs on one core and everything else on the other; what counts is what one core of Redis
-//! carries, so a rate is taken per second of the server's processor time.
+//! Limits shared through Redis, beside a textbook script (HMGET, HSET, PEXPIRE; one call per check, pipelined). Redis
+//! has one core and everything else the other. The result is the capacity of one Redis core, so rates are per second of
+//! the server's CPU time.
 
 mod blocking;
 mod heartbeats;
@@ -10,12 +10,13 @@ mod states;
 mod textbook;
 mod work;
 
-use crate::setting::{keys, median, uniform, verdict};
-use pinned::{Pinned, runtime};
+use crate::measurement::{median, report_at_least, report_at_most};
+use crate::workload::{keys, uniform};
+use pinned::{PinnedRedis, runtime};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use textbook::Textbook;
+use textbook::TextbookScript;
 use tollgate_core::rules;
 use tollgate_limiter::{Clock, FailureSettings, Limiter, MemoryStore, Request};
 use tollgate_redis::{RedisSettings, RedisStore, StoreUrl};
@@ -32,10 +33,10 @@ rules:
 
 /// A limiter that shares its states through the server at `url`.
 async fn sharing(url: &str, text: &str) -> (Arc<Limiter>, RedisStore) {
-    let url: StoreUrl = url.parse().expect("the address of a server that was started here");
+    let url: StoreUrl = url.parse().expect("the URL of a test server");
     let settings = RedisSettings { timeout: Duration::from_millis(500), ..RedisSettings::default() };
     let redis = RedisStore::open(&url, settings, Clock::system()).await.expect("the server answers");
-    let loaded = rules::load("bench.yaml", text).expect("the rules are good");
+    let loaded = rules::load("bench.yaml", text).expect("valid rules");
     let limiter = Limiter::new(MemoryStore::new(1 << 24), Clock::system());
     let limiter = limiter.sharing(redis.shared_store(), FailureSettings::default());
     limiter.install(loaded.rules, loaded.lists);
@@ -65,24 +66,26 @@ pub fn run() {
     }
 }
 
-/// How many checks one core of Redis carries when each asks it.
+/// The capacity of one Redis core if every check calls it.
 fn strict() {
     println!(
         "redis: strict checks, {CLIENTS} clients, {AT_ONCE} at once, medians of {ROUNDS} rounds in turns"
     );
-    for (name, server, bar) in [("standalone", Pinned::alone(), 2.0), ("Cluster", Pinned::cluster(), 1.2)] {
+    for (name, server, bar) in
+        [("standalone", PinnedRedis::alone(), 2.0), ("Cluster", PinnedRedis::cluster(), 1.2)]
+    {
         let runtime = runtime();
         let (limiter, _redis) = runtime.block_on(sharing(&server.url(), STRICT));
-        let textbook = runtime.block_on(Textbook::open(server.server()));
+        let textbook = runtime.block_on(TextbookScript::open(server.server()));
         let keys = Arc::new(keys(CLIENTS));
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         let (mut our_wall, mut their_wall) = (Vec::new(), Vec::new());
         for round in 0..=ROUNDS {
             let picks = Arc::new(uniform(CLIENTS, 1 << 20, round as u64));
-            let load = Load { keys: Arc::clone(&keys), picks };
+            let load = KeySequence { keys: Arc::clone(&keys), picks };
             let our = measure(&server, || runtime.block_on(check_on(&limiter, &load)));
-            let their = measure(&server, || runtime.block_on(check_by_the_book(&textbook, &load)));
-            // The first round only warms up.
+            let their = measure(&server, || runtime.block_on(check_with_textbook(&textbook, &load)));
+            // The first round is a warm-up.
             if round > 0 {
                 ours.push(our.per_cpu_second);
                 theirs.push(their.per_cpu_second);
@@ -97,56 +100,56 @@ fn strict() {
         }
         println!(
             "  {name:<12} tollgate {our_wall:>7.0}/s, textbook {their_wall:>7.0}/s; \
-             per second of the server's processor time {our:>7.0} and {their:>7.0}",
+             per second of the server's CPU time {our:>7.0} and {their:>7.0}",
         );
-        verdict(&format!("{name}: strict checks per second × textbook"), our_wall / their_wall, bar, false);
-        verdict(&format!("{name}: per second of processor time × textbook"), our / their, bar, false);
+        report_at_least(&format!("{name}: strict checks per second × textbook"), our_wall / their_wall, bar);
+        report_at_least(&format!("{name}: per second of CPU time × textbook"), our / their, bar);
     }
 }
 
-/// Whose requests come, in which order.
+/// The keys of the requests, in order.
 #[derive(Clone)]
-struct Load {
+struct KeySequence {
     keys: Arc<Vec<String>>,
     picks: Arc<Vec<u32>>,
 }
 
-impl Load {
+impl KeySequence {
     fn key(&self, at: usize) -> &str {
         &self.keys[self.picks[at % self.picks.len()] as usize]
     }
 }
 
-fn check_on(limiter: &Arc<Limiter>, load: &Load) -> impl Future<Output = u64> + use<> {
+fn check_on(limiter: &Arc<Limiter>, load: &KeySequence) -> impl Future<Output = u64> + use<> {
     let (limiter, load) = (Arc::clone(limiter), load.clone());
-    until(ROUND, AT_ONCE, move |at| {
+    repeat_for(ROUND, AT_ONCE, move |at| {
         let (limiter, load) = (Arc::clone(&limiter), load.clone());
         async move {
-            let check = limiter.check(&request(load.key(at))).expect("a sound request");
+            let check = limiter.check(&request(load.key(at))).expect("a valid request");
             assert!(check.decision().await.allowed(), "every check passes");
         }
     })
 }
 
-fn check_by_the_book(textbook: &Textbook, load: &Load) -> impl Future<Output = u64> + use<> {
+fn check_with_textbook(textbook: &TextbookScript, load: &KeySequence) -> impl Future<Output = u64> + use<> {
     let (textbook, load) = (textbook.clone(), load.clone());
-    until(ROUND, AT_ONCE, move |at| {
+    repeat_for(ROUND, AT_ONCE, move |at| {
         let (textbook, load) = (textbook.clone(), load.clone());
         async move { textbook.check(load.key(at)).await }
     })
 }
 
-/// What a check adds to a bare PING through the same client, at half the load that can be carried.
+/// The latency of a check beside a PING through the same client, at half load.
 fn latency() {
     println!("redis: latency at half load, in microseconds");
-    let server = Pinned::alone();
+    let server = PinnedRedis::alone();
     let runtime = runtime();
     let (limiter, _redis) = runtime.block_on(sharing(&server.url(), STRICT));
-    let textbook = runtime.block_on(Textbook::open(server.server()));
+    let textbook = runtime.block_on(TextbookScript::open(server.server()));
     let keys = Arc::new(keys(CLIENTS));
     let (mut medians, mut worst) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
-        let (mut checks, mut pings) = runtime.block_on(answer_times(&limiter, &textbook, &keys));
+        let (mut checks, mut pings) = runtime.block_on(latencies(&limiter, &textbook, &keys));
         checks.sort_by(f64::total_cmp);
         pings.sort_by(f64::total_cmp);
         let at = |values: &[f64], share: f64| values[(values.len() as f64 * share) as usize];
@@ -155,15 +158,15 @@ fn latency() {
         medians.push(p50.0 / p50.1);
         worst.push(p99.0 / p99.1);
     }
-    verdict("p50 of a strict check × PING, median of the rounds", median(&mut medians), 2.0, true);
-    verdict("p99 of a strict check × PING, median of the rounds", median(&mut worst), 2.0, true);
+    report_at_most("p50 of a strict check × PING, median of the rounds", median(&mut medians), 2.0);
+    report_at_most("p99 of a strict check × PING, median of the rounds", median(&mut worst), 2.0);
 }
 
-/// How long checks take, and PINGs in turns with them, in microseconds. One begins every 20 µs: far below what a core
-/// carries, and enough to meet others on the way.
-async fn answer_times(
+/// The latencies of checks and of PINGs in turns with them, in microseconds. One starts every 20 µs: far below the
+/// capacity of a core, and enough for several in flight.
+async fn latencies(
     limiter: &Arc<Limiter>,
-    textbook: &Textbook,
+    textbook: &TextbookScript,
     keys: &Arc<Vec<String>>,
 ) -> (Vec<f64>, Vec<f64>) {
     let (mut checks, mut pings) = (Vec::new(), Vec::new());
@@ -179,7 +182,7 @@ async fn answer_times(
             let start = Instant::now();
             if number % 2 == 0 {
                 let key = &keys[number as usize % CLIENTS];
-                let _ = limiter.check(&request(key)).expect("a sound request").decision().await;
+                let _ = limiter.check(&request(key)).expect("a valid request").decision().await;
             } else {
                 textbook.ping().await;
             }
@@ -187,14 +190,14 @@ async fn answer_times(
         }));
     }
     for task in tasks {
-        let (is_check, us) = task.await.expect("it ends");
+        let (is_check, us) = task.await.expect("the task ends");
         if is_check { checks.push(us) } else { pings.push(us) }
     }
     (checks, pings)
 }
 
-/// Repeats `body` for a while, so many at once. Answers how often it ended.
-async fn until<F: Future<Output = ()> + Send + 'static>(
+/// Repeats `body` for `time`, `at_once` concurrently, and returns how often it ran.
+async fn repeat_for<F: Future<Output = ()> + Send + 'static>(
     time: Duration,
     at_once: usize,
     body: impl Fn(usize) -> F + Send + Sync + 'static,
@@ -212,21 +215,21 @@ async fn until<F: Future<Output = ()> + Send + 'static>(
         })
         .collect();
     for task in tasks {
-        task.await.expect("it ends");
+        task.await.expect("the task ends");
     }
     next.load(Ordering::Relaxed) as u64
 }
 
-/// What was carried.
-struct Carried {
+/// A rate of checks.
+struct RedisThroughput {
     per_second: f64,
-    /// Per second of the server's processor time.
+    /// Per second of the server's CPU time.
     per_cpu_second: f64,
 }
 
-fn measure(server: &Pinned, body: impl FnOnce() -> u64) -> Carried {
+fn measure(server: &PinnedRedis, body: impl FnOnce() -> u64) -> RedisThroughput {
     let (cpu, start) = (server.cpu_seconds(), Instant::now());
     let count = body() as f64;
     let per_second = count / start.elapsed().as_secs_f64();
-    Carried { per_second, per_cpu_second: count / (server.cpu_seconds() - cpu) }
+    RedisThroughput { per_second, per_cpu_second: count / (server.cpu_seconds() - cpu) }
 }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use tollgate_control::RuleFileError;
 use tollgate_core::diagnostic::{DiagnosticReport, sanitized};
 use tollgate_core::path::PathError;
+use tollgate_core::rate::LimitShorthandError;
 use tollgate_gateway::GatewayError;
 use tollgate_listen::TlsError;
 use tollgate_redis::OpenError;
@@ -42,7 +43,7 @@ pub enum CommandError {
     NotAPath(String),
     /// A simulated limit cannot be parsed.
     #[error("{0}")]
-    Limit(String),
+    Limit(#[from] LimitShorthandError),
     /// A file cannot be read.
     #[error("cannot read {path}: {error}")]
     Read {

@@ -10,7 +10,7 @@ use report::{CapacityNeed, SimulationReport};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use tollgate_core::rate::{SECOND_US, parse_duration_us};
+use tollgate_core::rate::{DurationTextError, SECOND_US, parse_duration_us};
 use tollgate_core::rules::RuleSet;
 use tollgate_simulate::{Client, Findings, Population, Routing, SimulatedFleet};
 
@@ -68,9 +68,8 @@ pub struct SimulateArgs {
 enum SimulateFlagError {
     #[error("expected a number between 0 and 5")]
     Zipf,
-    /// The message of core's parser.
     #[error("{0}")]
-    Duration(String),
+    Duration(#[from] DurationTextError),
     #[error("expected a time between 1us and 40ms: nodes wait at most 50ms for the store")]
     RoundTrip,
 }
@@ -83,7 +82,7 @@ fn zipf(text: &str) -> Result<f64, SimulateFlagError> {
 }
 
 fn rtt(text: &str) -> Result<u64, SimulateFlagError> {
-    match parse_duration_us(text).map_err(|error| SimulateFlagError::Duration(error.to_string()))? {
+    match parse_duration_us(text)? {
         us @ 1..=40_000 => Ok(us),
         _ => Err(SimulateFlagError::RoundTrip),
     }
@@ -126,8 +125,7 @@ fn rules(args: &SimulateArgs) -> Result<(Arc<RuleSet>, String), CommandError> {
         let loaded = crate::rules::load(file)?;
         return Ok((Arc::new(loaded.rules), file.display().to_string()));
     }
-    tollgate_core::rate::LimitShorthand::parse(&args.limit)
-        .map_err(|error| CommandError::Limit(error.to_string()))?;
+    tollgate_core::rate::LimitShorthand::parse(&args.limit)?;
     let text = format!("rules: [{{id: limit, key: [api_key], limit: {}}}]", args.limit);
     let loaded = tollgate_core::rules::load("--limit", &text)?;
     Ok((Arc::new(loaded.rules), format!("{} for each API key", args.limit)))

@@ -1,4 +1,4 @@
-//! The client: connections that ask again as soon as they are answered.
+//! A closed-loop client: each connection sends its next request as soon as it has a response.
 
 use memchr::memmem;
 use std::net::SocketAddr;
@@ -9,57 +9,64 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-/// How long clients ask who are not compared.
-const WHILE: Duration = Duration::from_secs(1);
+/// The duration of a run that is not compared.
+const RUN_TIME: Duration = Duration::from_secs(1);
 
-/// Who asks.
+/// The API key of the client.
 pub const KEY: &str = "sk_prod_0000000001";
 
-/// What came of it.
+/// The responses of a run.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Outcome {
+pub struct LoadOutcome {
     pub per_second: f64,
-    /// Answers of 200.
+    /// Responses with 200.
     pub passed: u64,
-    /// All others.
+    /// All other responses.
     pub refused: u64,
 }
 
-/// What a load consists of.
+/// A load.
 #[derive(Clone, Copy, Debug)]
-pub struct Load {
+pub struct ClosedLoopLoad {
     pub key: &'static str,
-    /// Connections, over which requests go one after the other.
+    /// The number of connections, each with one request at a time.
     pub connections: usize,
-    /// Threads that these are served by: too few, and it is the client that is measured.
+    /// The number of client threads; with too few, the client is the bottleneck.
     pub threads: usize,
-    /// Whether each request of a connection is for something else.
-    pub varied: bool,
+    /// The targets of the requests of one connection.
+    pub targets: RequestTargets,
 }
 
-impl Default for Load {
+/// The targets of the requests of one connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestTargets {
+    Same,
+    Varied,
+}
+
+impl Default for ClosedLoopLoad {
     fn default() -> Self {
-        Self { key: KEY, connections: 64, threads: 1, varied: false }
+        Self { key: KEY, connections: 64, threads: 1, targets: RequestTargets::Same }
     }
 }
 
-impl Load {
-    /// Asks `address` for a while.
-    pub fn run(self, address: SocketAddr) -> Outcome {
-        Clients::open(self, address).ask(WHILE)
+impl ClosedLoopLoad {
+    /// Runs the load against `address`.
+    pub fn run(self, address: SocketAddr) -> LoadOutcome {
+        LoadClients::open(self, address).run_for(RUN_TIME)
     }
 
-    async fn ask(self, mut stream: TcpStream, until: Instant) -> (TcpStream, Outcome) {
+    async fn send_until(self, mut stream: TcpStream, until: Instant) -> (TcpStream, LoadOutcome) {
         let mut request = request(self.key);
-        let page = request.find('2').filter(|_| self.varied);
+        let page = request.find('2').filter(|_| self.targets == RequestTargets::Varied);
         let mut buffer = vec![0; 16 << 10];
-        let mut outcome = Outcome::default();
+        let mut outcome = LoadOutcome::default();
         while Instant::now() < until {
             if let Some(page) = page {
                 let digit = char::from(b'0' + (outcome.refused % 10) as u8);
                 request.replace_range(page..=page, digit.encode_utf8(&mut [0; 4]));
             }
-            if answer(&mut stream, &request, &mut buffer).await {
+            if send(&mut stream, &request, &mut buffer).await {
                 outcome.passed += 1;
             } else {
                 outcome.refused += 1;
@@ -69,28 +76,28 @@ impl Load {
     }
 }
 
-/// Clients that are connected, and ask whenever they are told to.
-pub struct Clients(Vec<(Sender<Duration>, Receiver<Outcome>)>);
+/// Connected clients that run on demand.
+pub struct LoadClients(Vec<(Sender<Duration>, Receiver<LoadOutcome>)>);
 
-impl Clients {
-    pub fn open(load: Load, address: SocketAddr) -> Self {
+impl LoadClients {
+    pub fn open(load: ClosedLoopLoad, address: SocketAddr) -> Self {
         let open = |_| {
-            let (tell, told) = channel();
-            let (say, said) = channel();
-            thread::spawn(move || serve(load, address, &told, &say));
-            (tell, said)
+            let (start, starts) = channel();
+            let (outcome, outcomes) = channel();
+            thread::spawn(move || run_thread(load, address, &starts, &outcome));
+            (start, outcomes)
         };
         Self((0..load.threads).map(open).collect())
     }
 
-    /// All of them, for so long.
-    pub fn ask(&self, time: Duration) -> Outcome {
-        for (tell, _) in &self.0 {
-            tell.send(time).expect("a client listens");
+    /// Runs all clients for `time`.
+    pub fn run_for(&self, time: Duration) -> LoadOutcome {
+        for (start, _) in &self.0 {
+            start.send(time).expect("a client thread runs");
         }
-        let mut sum = Outcome::default();
-        for (_, said) in &self.0 {
-            let outcome = said.recv().expect("a client ends well");
+        let mut sum = LoadOutcome::default();
+        for (_, outcomes) in &self.0 {
+            let outcome = outcomes.recv().expect("a client thread runs");
             sum.passed += outcome.passed;
             sum.refused += outcome.refused;
             sum.per_second += outcome.per_second;
@@ -99,8 +106,13 @@ impl Clients {
     }
 }
 
-/// One thread's clients.
-fn serve(load: Load, address: SocketAddr, told: &Receiver<Duration>, say: &Sender<Outcome>) {
+/// The clients of one thread.
+fn run_thread(
+    load: ClosedLoopLoad,
+    address: SocketAddr,
+    starts: &Receiver<Duration>,
+    outcomes: &Sender<LoadOutcome>,
+) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let mut streams: Vec<TcpStream> = runtime.block_on(async {
         let mut streams = Vec::new();
@@ -111,16 +123,16 @@ fn serve(load: Load, address: SocketAddr, told: &Receiver<Duration>, say: &Sende
         }
         streams
     });
-    while let Ok(time) = told.recv() {
+    while let Ok(time) = starts.recv() {
         let outcome = runtime.block_on(async {
             let start = Instant::now();
             let mut tasks = JoinSet::new();
             for stream in streams.drain(..) {
-                tasks.spawn(load.ask(stream, start + time));
+                tasks.spawn(load.send_until(stream, start + time));
             }
-            let mut sum = Outcome::default();
-            while let Some(asked) = tasks.join_next().await {
-                let (stream, outcome) = asked.expect("a client ends well");
+            let mut sum = LoadOutcome::default();
+            while let Some(ended) = tasks.join_next().await {
+                let (stream, outcome) = ended.expect("a client task ends");
                 streams.push(stream);
                 sum.passed += outcome.passed;
                 sum.refused += outcome.refused;
@@ -128,24 +140,24 @@ fn serve(load: Load, address: SocketAddr, told: &Receiver<Duration>, say: &Sende
             sum.per_second = (sum.passed + sum.refused) as f64 / start.elapsed().as_secs_f64();
             sum
         });
-        if say.send(outcome).is_err() {
+        if outcomes.send(outcome).is_err() {
             return;
         }
     }
 }
 
-/// A request as clients send it.
+/// The text of a request.
 pub fn request(key: &str) -> String {
     format!(
         "GET /v1/orders/17?page=2 HTTP/1.1\r\nHost: api.example.com\r\nUser-Agent: bench/1.0\r\nAccept: application/json\r\nX-Api-Key: {key}\r\n\r\n"
     )
 }
 
-/// Sends a request and reads its answer; tells whether that is 200.
-async fn answer(stream: &mut TcpStream, request: &str, buffer: &mut [u8]) -> bool {
+/// Sends a request, reads its response, and returns whether that is 200.
+async fn send(stream: &mut TcpStream, request: &str, buffer: &mut [u8]) -> bool {
     stream.write_all(request.as_bytes()).await.expect("the server reads");
     let mut filled = 0;
-    while !is_whole(&buffer[..filled]) {
+    while !is_complete(&buffer[..filled]) {
         let count = stream.read(&mut buffer[filled..]).await.expect("the server answers");
         assert!(
             count > 0,
@@ -157,14 +169,14 @@ async fn answer(stream: &mut TcpStream, request: &str, buffer: &mut [u8]) -> boo
     buffer.starts_with(b"HTTP/1.1 200")
 }
 
-/// Whether an answer with a length has come to its end.
-pub fn is_whole(answer: &[u8]) -> bool {
-    let Some(head) = memmem::find(answer, b"\r\n\r\n") else { return false };
-    // As hyper writes it, or as nginx does.
-    let find = |name: &[u8]| memmem::find(&answer[..head], name).map(|start| start + name.len());
+/// Whether a response with a content length is complete.
+pub fn is_complete(response: &[u8]) -> bool {
+    let Some(head) = memmem::find(response, b"\r\n\r\n") else { return false };
+    // The spellings of hyper and of nginx.
+    let find = |name: &[u8]| memmem::find(&response[..head], name).map(|start| start + name.len());
     let found = find(b"content-length: ").or_else(|| find(b"Content-Length: "));
-    let digits = found.map_or(&b"0"[..], |start| &answer[start..head]);
+    let digits = found.map_or(&b"0"[..], |start| &response[start..head]);
     let length = digits.iter().take_while(|byte| byte.is_ascii_digit());
     let length = length.fold(0, |sum, digit| sum * 10 + usize::from(digit - b'0'));
-    answer.len() >= head + 4 + length
+    response.len() >= head + 4 + length
 }

@@ -1,40 +1,40 @@
-//! The peer: nginx as Debian ships it, with `limit_req` before `proxy_pass`.
+//! The peer: nginx of Debian, with `limit_req` before `proxy_pass`.
 
-use super::process::Process;
+use super::process::ServerProcess;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// What is let through.
+/// The limits of both proxies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Limits {
-    /// Everything.
+pub enum ProxyLimits {
+    /// All requests pass.
     Generous,
-    /// Hardly anything: the rest is answered with 429.
+    /// Almost all requests are refused with 429.
     Tiny,
 }
 
-pub struct Nginx {
-    pub process: Process,
+pub struct NginxProcess {
+    pub process: ServerProcess,
     _folder: TempDir,
 }
 
-pub fn is_there() -> bool {
+pub fn is_installed() -> bool {
     Command::new("nginx").arg("-v").stderr(Stdio::null()).status().is_ok_and(|status| status.success())
 }
 
-impl Nginx {
-    pub fn start(upstream: SocketAddr, workers: usize, limits: Limits) -> Self {
+impl NginxProcess {
+    pub fn start(upstream: SocketAddr, workers: usize, limits: ProxyLimits) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().display();
-        // Another program may take the port first; then nginx does not start, which is noticed.
+        // Another process may take the port first; then nginx does not start, and the assertion below fails.
         let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
         let address = port.expect("a free port");
         let limit = match limits {
-            Limits::Generous => ("1000000r/s", "limit_req zone=all burst=1000000 nodelay;"),
-            Limits::Tiny => ("1r/m", "limit_req zone=all;"),
+            ProxyLimits::Generous => ("1000000r/s", "limit_req zone=all burst=1000000 nodelay;"),
+            ProxyLimits::Tiny => ("1r/m", "limit_req zone=all;"),
         };
         let (rate, limit) = limit;
         let config = format!(
@@ -77,12 +77,12 @@ http {{
         let mut command = Command::new("nginx");
         command.arg("-e").arg(folder.path().join("error.log")).arg("-c").arg(&file);
         let child = command.stdin(Stdio::null()).spawn().expect("nginx starts");
-        let process = Process::new(child, address);
+        let process = ServerProcess::new(child, address);
         let is_up = (0..200).any(|_| {
             thread::sleep(Duration::from_millis(10));
             TcpStream::connect(address).is_ok()
         });
-        assert!(is_up, "nginx does not listen");
+        assert!(is_up, "nginx does not start");
         Self { process, _folder: folder }
     }
 }

@@ -1,4 +1,4 @@
-//! Servers as processes of their own: their cores, and what they use of them.
+//! Server processes: their cores and their CPU time.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
@@ -9,22 +9,22 @@ use tollgate_gateway::{Gateway, GatewaySettings, ListenSettings, settings::Upstr
 use tollgate_http::RateLimitLayer;
 use tollgate_listen::{Framing, ListenerSetup, Protocols, ServeOptions};
 
-/// A server that ends with this value.
-pub struct Process {
+/// A server process that is stopped when this value is dropped.
+pub struct ServerProcess {
     child: Child,
     pub address: SocketAddr,
 }
 
-impl Process {
-    /// This program in another role; it says where it listens.
+impl ServerProcess {
+    /// Starts this program in another role; it prints its address.
     pub fn bench(role: &[&str]) -> Self {
         let mut command = Command::new(std::env::current_exe().expect("this program has a path"));
         command.arg("gateway").args(role).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("this program can be started again");
         let mut line = String::new();
-        let said = child.stdout.take().expect("it is piped");
-        BufReader::new(said).read_line(&mut line).expect("it says where it listens");
-        let address = line.trim().parse().expect("it says where it listens");
+        let stdout = child.stdout.take().expect("it is piped");
+        BufReader::new(stdout).read_line(&mut line).expect("it prints its address");
+        let address = line.trim().parse().expect("it prints its address");
         Self { child, address }
     }
 
@@ -36,12 +36,12 @@ impl Process {
         self.child.id()
     }
 
-    /// Pins it and its children.
+    /// Pins the process and its children.
     pub fn pin_all(&self, cores: &str) {
         self.family().into_iter().for_each(|pid| pin(pid, cores));
     }
 
-    /// What it and its children have used so far.
+    /// The CPU time of the process and its children so far.
     pub fn cpu_seconds(&self) -> f64 {
         self.family().into_iter().map(cpu_seconds).sum()
     }
@@ -55,15 +55,15 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
-        // TERM, so that nginx takes its workers along.
+        // SIGTERM, so that nginx stops its workers.
         let _ = Command::new("kill").arg(self.pid().to_string()).status();
         let _ = self.child.wait();
     }
 }
 
-/// The processor time of all threads, to the nanosecond.
+/// The CPU time of all threads, with a resolution of nanoseconds.
 fn cpu_seconds(pid: u32) -> f64 {
     let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return 0.0 };
     let nanos = tasks.flatten().filter_map(|task| {
@@ -73,12 +73,12 @@ fn cpu_seconds(pid: u32) -> f64 {
     nanos.sum::<f64>() / 1e9
 }
 
-/// How long all cores together were busy, and how long they were there, in a unit of the system's.
+/// The busy time and the total time of all cores, in the unit of `/proc/stat`.
 pub fn machine_times() -> (f64, f64) {
     let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
     let line = text.lines().next().unwrap_or_default();
     let times: Vec<f64> = line.split_whitespace().skip(1).filter_map(|time| time.parse().ok()).collect();
-    // The first eight are all; the fourth and fifth of them are idle time.
+    // The first eight fields are the total; the fourth and fifth of them are idle time.
     let all: f64 = times.iter().take(8).sum();
     (all - times.iter().skip(3).take(2).sum::<f64>(), all)
 }
@@ -86,15 +86,15 @@ pub fn machine_times() -> (f64, f64) {
 pub fn pin(pid: u32, cores: &str) {
     let pinned = Command::new("taskset").args(["-acp", cores, &pid.to_string()]).output();
     if !pinned.is_ok_and(|output| output.status.success()) {
-        eprintln!("  (no core could be set apart: the numbers mix server and client)");
+        eprintln!("  (pinning failed: server and client share cores)");
     }
 }
 
-/// The gateway, as the binary runs it.
+/// Serves the gateway with the settings of the binary.
 pub fn serve_gateway(threads: &str, upstream: &str, rules: &str) {
     let upstream = UpstreamSettings::new("upstream", vec![upstream.parse().expect("an address")]);
     let settings = GatewaySettings::to(upstream);
-    let limiter = crate::setting::limiter(rules, 1 << 26);
+    let limiter = crate::workload::limiter(rules, 1 << 26);
     let listen = ListenSettings {
         address: ([127, 0, 0, 1], 0).into(),
         threads: threads.parse().expect("a number"),
@@ -109,14 +109,14 @@ pub fn serve_gateway(threads: &str, upstream: &str, rules: &str) {
     let gateway =
         Gateway::start(&settings, &RateLimitLayer::new(Arc::new(limiter)), &listen).expect("a gateway");
     println!("{}", gateway.address());
-    end_with_parent();
+    exit_with_parent();
     loop {
         thread::park();
     }
 }
 
-/// Ends this process when its input does.
-pub fn end_with_parent() {
+/// Ends this process when its standard input is closed.
+pub fn exit_with_parent() {
     thread::spawn(|| {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         std::process::exit(0);

@@ -1,9 +1,10 @@
-//! For how long one script call keeps the server from everything else, while a node asks as fast as it can: by the
-//! server's slow log, and by PINGs on another connection.
+//! How long one script call blocks the server, under the full load of a node: measured by the slow log of the server,
+//! and by PINGs on another connection.
 
-use super::pinned::{Pinned, connect, put_first, runtime};
-use super::{AT_ONCE, until};
-use crate::setting::{keys, uniform, verdict};
+use super::pinned::{PinnedRedis, connect, raise_priority, runtime};
+use super::{AT_ONCE, repeat_for};
+use crate::measurement::report_at_most;
+use crate::workload::{keys, uniform};
 use redis::{Connection, Value};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +17,7 @@ use tollgate_redis::{RedisSettings, RedisStore};
 const CLIENTS: usize = 20_000;
 const TIME: Duration = Duration::from_secs(3);
 const SECRET: [u8; 16] = [7; 16];
-/// Entries of each log at the beginning: enough to be long, and room for what is asked here.
+/// Entries of each log at the beginning: a long log with room for the checks of the bench.
 const ENTRIES: u64 = 800;
 const RULES: &str = "
 defaults: { consistency: strict }
@@ -28,7 +29,7 @@ rules:
   - { id: hour, endpoint: /four, key: api_key, limit: 1000000/h }
   - { id: day, endpoint: /four, key: api_key, limit: 1000000/day }
 ";
-/// What is asked, and of how many clients.
+/// The endpoints of the checks, and the number of clients.
 const CASES: [(&str, &[&str], usize); 4] = [
     ("one bucket", &["/plain"], CLIENTS),
     ("four buckets", &["/four"], CLIENTS),
@@ -37,11 +38,11 @@ const CASES: [(&str, &[&str], usize); 4] = [
 ];
 
 pub fn run() {
-    println!("redis: how long one script call takes, {AT_ONCE} checks at once");
+    println!("redis: duration of one script call, {AT_ONCE} checks at once");
     for (name, endpoints, clients) in CASES {
         let found = measure(endpoints, clients);
         println!(
-            "  {name:<13} {:>7.0} checks/s, {:.0} per second of the server's processor time; script calls p50 {:.2} p90 {:.2} p99 {:.2} ms; \
+            "  {name:<13} {:>7.0} checks/s, {:.0} per second of the server's CPU time; script calls p50 {:.2} p90 {:.2} p99 {:.2} ms; \
              PING p50 {:.2} p90 {:.2} p99 {:.2} ms",
             found.per_second,
             found.per_cpu_second,
@@ -52,23 +53,23 @@ pub fn run() {
             at(&found.pings, 0.9),
             at(&found.pings, 0.99),
         );
-        verdict(&format!("{name}: a script call, p50, ms"), at(&found.calls, 0.5), 0.5, true);
-        verdict(&format!("{name}: a script call, p99, ms"), at(&found.calls, 0.99), 0.5, true);
-        verdict(&format!("{name}: PING on another connection, p99, ms"), at(&found.pings, 0.99), 1.0, true);
+        report_at_most(&format!("{name}: a script call, p50, ms"), at(&found.calls, 0.5), 0.5);
+        report_at_most(&format!("{name}: a script call, p99, ms"), at(&found.calls, 0.99), 0.5);
+        report_at_most(&format!("{name}: PING on another connection, p99, ms"), at(&found.pings, 0.99), 1.0);
     }
 }
 
 /// Times in milliseconds, sorted.
-struct Found {
+struct BlockingTimes {
     per_second: f64,
-    /// Per second of the server's processor time.
+    /// Per second of the server's CPU time.
     per_cpu_second: f64,
     calls: Vec<f64>,
     pings: Vec<f64>,
 }
 
-fn measure(endpoints: &'static [&'static str], clients: usize) -> Found {
-    let server = Pinned::alone();
+fn measure(endpoints: &'static [&'static str], clients: usize) -> BlockingTimes {
+    let server = PinnedRedis::alone();
     let keys = Arc::new(keys(clients));
     let mut control = connect(&server);
     if endpoints.contains(&"/log") {
@@ -79,17 +80,17 @@ fn measure(endpoints: &'static [&'static str], clients: usize) -> Found {
     let picks = Arc::new(uniform(clients, 1 << 20, 1));
     let check = |time: Duration| {
         let (limiter, keys, picks) = (Arc::clone(&limiter), Arc::clone(&keys), Arc::clone(&picks));
-        runtime.block_on(until(time, AT_ONCE, move |at| {
+        runtime.block_on(repeat_for(time, AT_ONCE, move |at| {
             let (limiter, keys, picks) = (Arc::clone(&limiter), Arc::clone(&keys), Arc::clone(&picks));
             async move {
                 let (key, endpoint) =
                     (&keys[picks[at % picks.len()] as usize], endpoints[at % endpoints.len()]);
                 let request = Request { api_key: Some(key), endpoint, ..Request::default() };
-                let _ = limiter.check(&request).expect("a sound request").decision().await;
+                let _ = limiter.check(&request).expect("a valid request").decision().await;
             }
         }))
     };
-    // So that most clients are known.
+    // Warm-up: most clients have a state afterwards.
     check(TIME / 3);
     set(&mut control, "slowlog-max-len", "1000000");
     set(&mut control, "slowlog-log-slower-than", "0");
@@ -102,41 +103,41 @@ fn measure(endpoints: &'static [&'static str], clients: usize) -> Found {
     let checks = check(TIME) as f64;
     let cpu = server.cpu_seconds() - cpu;
     is_over.store(true, Ordering::Relaxed);
-    let mut pings = pinging.join().expect("it ends");
+    let mut pings = pinging.join().expect("the task ends");
     let mut calls = script_calls(&mut control);
     if limiter.degraded() > 0 {
         println!("  (the machine stalled: {} checks were decided without the store)", limiter.degraded());
     }
     pings.sort_by(f64::total_cmp);
     calls.sort_by(f64::total_cmp);
-    Found { per_second: checks / TIME.as_secs_f64(), per_cpu_second: checks / cpu, calls, pings }
+    BlockingTimes { per_second: checks / TIME.as_secs_f64(), per_cpu_second: checks / cpu, calls, pings }
 }
 
-async fn open(server: &Pinned) -> (Arc<Limiter>, RedisStore) {
-    let url = server.url().parse().expect("the address of a server that was started here");
+async fn open(server: &PinnedRedis) -> (Arc<Limiter>, RedisStore) {
+    let url = server.url().parse().expect("the URL of a test server");
     let settings = RedisSettings {
         timeout: Duration::from_millis(500),
         secret: Some(SECRET),
         ..RedisSettings::default()
     };
     let store = RedisStore::open(&url, settings, Clock::system()).await.expect("the server answers");
-    let loaded = rules::load("bench.yaml", RULES).expect("the rules are good");
+    let loaded = rules::load("bench.yaml", RULES).expect("valid rules");
     let limiter = Limiter::new(MemoryStore::new(1 << 24), Clock::system());
     let limiter = limiter.sharing(store.shared_store(), FailureSettings::default());
     limiter.install(loaded.rules, loaded.lists);
     (Arc::new(limiter), store)
 }
 
-/// Writes logs as the script does, see sliding_window_log.lua.
+/// Writes logs in the format of sliding_window_log.lua.
 fn fill_logs(connection: &mut Connection, keys: &[String]) {
-    let loaded = rules::load("bench.yaml", RULES).expect("the rules are good");
-    let (rule, limit) = loaded.rules.limits().next().expect("the log is the first");
-    let places = StateAddresses::new("tg:", FleetSecret(SECRET));
+    let loaded = rules::load("bench.yaml", RULES).expect("valid rules");
+    let (rule, limit) = loaded.rules.limits().next().expect("the first limit is the log");
+    let addresses = StateAddresses::new("tg:", FleetSecret(SECRET));
     let now_us = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() as u64;
     for key in keys {
         let request = Request { api_key: Some(key), endpoint: "/log", ..Request::default() };
-        let place = places.locate(rule, limit, &request, 0);
-        let list = [place.key.as_bytes(), b":", place.field.as_bytes()].concat();
+        let address = addresses.locate(rule, limit, &request, 0);
+        let list = [address.key.as_bytes(), b":", address.field.as_bytes()].concat();
         let mut command = redis::cmd("RPUSH");
         command.arg(list);
         for number in 0..ENTRIES {
@@ -151,8 +152,8 @@ fn fill_logs(connection: &mut Connection, keys: &[String]) {
 }
 
 fn ping_until(is_over: &AtomicBool, mut connection: Connection) -> Vec<f64> {
-    // Else it would measure how long it waits for the core that it shares with the node.
-    put_first();
+    // Without it, the latency would include the wait for the core that is shared with the node.
+    raise_priority();
     let mut times = Vec::new();
     while !is_over.load(Ordering::Relaxed) {
         let start = Instant::now();

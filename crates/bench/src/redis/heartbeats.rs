@@ -1,14 +1,14 @@
-//! What the heartbeats of many nodes cost one shard. Each node has a connection of its own.
+//! The cost of the heartbeats of many nodes for one shard. Each node has its own connection.
 
-use super::pinned::{Pinned, connect, runtime};
+use super::pinned::{PinnedRedis, connect, runtime};
 use super::sharing;
-use crate::setting::{median, verdict};
+use crate::measurement::{median, report_at_most};
 use redis::{Cmd, Connection, Value};
 use std::time::{Duration, Instant};
 use tollgate_core::heartbeat;
 
 const ROUNDS: usize = 9;
-/// So many heartbeats arrive together while the server is awake.
+/// The number of heartbeats that arrive together while the server is busy.
 const TOGETHER: usize = 32;
 const SECOND: Duration = Duration::from_secs(1);
 const TAG: &str = "0";
@@ -21,46 +21,46 @@ pub fn run() {
     let [few, many] = [200, 1_000].map(|nodes| {
         let cost = measure(nodes);
         println!(
-            "  {nodes:>5} nodes: {} heartbeats a second, {:.1} ms of the server's processor time, PINGs instead {:.1} ms; \
+            "  {nodes:>5} nodes: {} heartbeats a second, {:.1} ms of the server's CPU time, PINGs instead {:.1} ms; \
              {:.1} µs a heartbeat in the script",
             cost.count, cost.awake_ms, cost.pings_ms, cost.script_us
         );
         println!(
-            "               {:.1} and {:.1} ms if it has nothing else to do and sleeps in between",
+            "               {:.1} and {:.1} ms if the server is idle and sleeps in between",
             cost.asleep_ms, cost.pings_asleep_ms
         );
         cost
     });
-    let dearest_ms = many.awake_ms.max(many.asleep_ms);
-    verdict("1,000 nodes: processor time of the server, ms a second", dearest_ms, 20.0, true);
-    verdict("1,000 nodes: heartbeats × PINGs", many.awake_ms / many.pings_ms, 3.0, true);
+    let worst_ms = many.awake_ms.max(many.asleep_ms);
+    report_at_most("1,000 nodes: CPU time of the server, ms per second", worst_ms, 20.0);
+    report_at_most("1,000 nodes: heartbeats × PINGs", many.awake_ms / many.pings_ms, 3.0);
     let growth = many.script_us / few.script_us;
-    verdict("a heartbeat among 1,000 nodes × among 200, in the script", growth, 1.5, true);
+    report_at_most("a heartbeat among 1,000 nodes × among 200, in the script", growth, 1.5);
     idle();
 }
 
-/// Of the server's processor time, in milliseconds for one heartbeat of each node.
-struct Cost {
-    /// Heartbeats a second.
+/// The server's CPU time in milliseconds, for one heartbeat of each node.
+struct HeartbeatCost {
+    /// Heartbeats per second.
     count: usize,
-    /// Several arrive together: the server is at work anyway.
+    /// Several arrive together, at a busy server.
     awake_ms: f64,
     pings_ms: f64,
-    /// They are spread over a second in which the server does nothing else: it wakes up for each.
+    /// They are spread over a second, at an idle server that wakes up for each.
     asleep_ms: f64,
     pings_asleep_ms: f64,
     /// One heartbeat in the script, in microseconds.
     script_us: f64,
 }
 
-fn measure(nodes: u32) -> Cost {
-    let mut fleet = Fleet::start(nodes);
+fn measure(nodes: u32) -> HeartbeatCost {
+    let mut fleet = HeartbeatFleet::start(nodes);
     let describing: Vec<Cmd> = (0..nodes).map(|number| fleet.heartbeat(number, Some(DESCRIPTION))).collect();
     let heartbeats: Vec<Cmd> = (0..nodes).map(|number| fleet.heartbeat(number, None)).collect();
     let pings = vec![redis::cmd("PING"); nodes as usize];
     fleet.send_together(&describing);
     fleet.send_together(&heartbeats);
-    // In a large fleet, each node sends one less often than every second.
+    // In a large fleet, the interval of a node is longer than a second.
     let count = heartbeats.len() * heartbeat::INTERVAL_US as usize / heartbeat::interval_us(nodes) as usize;
     let (heartbeats, pings) = (&heartbeats[..count], &pings[..count]);
     let (mut awake, mut pinged, mut script) = (Vec::new(), Vec::new(), Vec::new());
@@ -74,7 +74,7 @@ fn measure(nodes: u32) -> Cost {
     let idle_ms = fleet.cpu_ms(|_| std::thread::sleep(SECOND));
     let asleep_ms = fleet.cpu_ms(|fleet| fleet.send_spread(heartbeats)) - idle_ms;
     let pings_asleep_ms = fleet.cpu_ms(|fleet| fleet.send_spread(pings)) - idle_ms;
-    Cost {
+    HeartbeatCost {
         count,
         awake_ms: median(&mut awake),
         pings_ms: median(&mut pinged),
@@ -84,21 +84,20 @@ fn measure(nodes: u32) -> Cost {
     }
 }
 
-/// Nodes that do nothing but send heartbeats.
-struct Fleet {
-    server: Pinned,
+/// Nodes that only send heartbeats.
+struct HeartbeatFleet {
+    server: PinnedRedis,
     control: Connection,
     connections: Vec<Connection>,
     digest: String,
 }
 
-impl Fleet {
+impl HeartbeatFleet {
     fn start(nodes: u32) -> Self {
-        let server = Pinned::alone();
+        let server = PinnedRedis::alone();
         let mut control = connect(&server);
         let mut load = redis::cmd("SCRIPT");
-        let digest =
-            load.arg("LOAD").arg(heartbeat::SCRIPT).query(&mut control).expect("the script is sound");
+        let digest = load.arg("LOAD").arg(heartbeat::SCRIPT).query(&mut control).expect("a valid script");
         let connections = (0..nodes).map(|_| connect(&server)).collect();
         Self { server, control, connections, digest }
     }
@@ -114,7 +113,7 @@ impl Fleet {
         command
     }
 
-    /// Sends each node's command, many before the first answer is read.
+    /// Sends each node's command, many before the first reply is read.
     fn send_together(&mut self, commands: &[Cmd]) {
         for (connections, commands) in self.connections.chunks_mut(TOGETHER).zip(commands.chunks(TOGETHER)) {
             for (connection, command) in connections.iter_mut().zip(commands) {
@@ -164,11 +163,11 @@ impl Fleet {
     }
 }
 
-/// All that nodes send which have nothing to do: a shard that was asked nothing for 100 ms is pinged.
+/// The cost of idle nodes: they ping a shard after 100 ms without a call.
 fn idle() {
     const NODES: u32 = 200;
     const SECONDS: u32 = 3;
-    let server = Pinned::alone();
+    let server = PinnedRedis::alone();
     let cpu_ms = runtime().block_on(async {
         let mut nodes = Vec::new();
         for _ in 0..NODES {
@@ -178,8 +177,8 @@ fn idle() {
         let before = server.cpu_seconds();
         tokio::time::sleep(SECONDS * SECOND).await;
         let cpu_ms = (server.cpu_seconds() - before) * 1e3 / f64::from(SECONDS);
-        assert!(nodes.iter().all(|(_, store)| store.node_count() == NODES), "each counts all");
+        assert!(nodes.iter().all(|(_, store)| store.node_count() == NODES), "every node counts all nodes");
         cpu_ms
     });
-    println!("  {NODES} real nodes without a request: {cpu_ms:.1} ms a second, nearly all of it PINGs");
+    println!("  {NODES} idle nodes: {cpu_ms:.1} ms of CPU time per second, nearly all of it PINGs");
 }

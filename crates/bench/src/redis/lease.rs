@@ -1,9 +1,10 @@
-//! Four nodes in one process, clients by Zipf's law, as fast as the machine goes.
+//! Leases: four nodes in one process, clients by Zipf's law, at full load.
 
-use super::pinned::{Pinned, own_cpu_seconds, runtime};
-use super::textbook::Textbook;
-use super::{request, sharing, until};
-use crate::setting::{keys, verdict, zipf};
+use super::pinned::{PinnedRedis, own_cpu_seconds, runtime};
+use super::textbook::TextbookScript;
+use super::{repeat_for, request, sharing};
+use crate::measurement::{report_at_least, report_at_most};
+use crate::workload::{keys, zipf};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,14 +13,14 @@ use tollgate_core::limit::Limit;
 use tollgate_core::rules;
 use tollgate_limiter::{Check, Limiter};
 use tollgate_redis::RedisStore;
-use tollgate_simulate::{Ledger, LedgerEntry};
+use tollgate_simulate::{Ledger, LedgerEntry, Routing};
 
 const NODES: usize = 4;
 const CLIENTS: usize = 100_000;
 const AT_ONCE: usize = 512;
 const TIME: Duration = Duration::from_secs(8);
-/// One client in so many is watched request by request.
-const WATCHED: u32 = 50;
+/// Every request of one client in so many is recorded.
+const RECORDED: u32 = 50;
 const RULES: &str = "
 rules:
   - { id: plan, key: api_key, limit: 10000/min }
@@ -27,13 +28,13 @@ rules:
 
 pub fn run() {
     println!("redis: leased, {NODES} nodes, {CLIENTS} clients by Zipf's law, limits of 10,000/min");
-    let server = Pinned::alone();
+    let server = PinnedRedis::alone();
     let runtime = runtime();
     let textbook = textbook_rate(&runtime, &server);
-    for (name, sticky, bar, local_bar) in
-        [("random routing", false, 3.5, 0.6), ("sticky routing", true, 8.0, 0.9)]
+    for (name, routing, bar, local_bar) in
+        [("random routing", Routing::Random, 3.5, 0.6), ("sticky routing", Routing::Sticky, 8.0, 0.9)]
     {
-        let found = measure(&runtime, &server, sticky);
+        let found = measure(&runtime, &server, routing);
         println!(
             "  {name}: {:.0} checks/s ({:.0} local), {:.0} script calls/s; textbook {textbook:.0}/s",
             found.per_second,
@@ -46,26 +47,26 @@ pub fn run() {
             found.server_share * 100.0,
             found.own_share * 100.0
         );
-        verdict(&format!("{name}: checks per second × textbook"), found.per_second / textbook, bar, false);
-        verdict(&format!("{name}: local share"), found.local_share, local_bar, false);
-        verdict(&format!("{name}: over-admission, tokens"), found.excess as f64, 0.0, true);
-        verdict(&format!("{name}: false rejections, %"), found.lost_share * 100.0, 0.1, true);
-        verdict(&format!("{name}: local decision p50, µs"), found.local_us, 10.0, true);
+        report_at_least(&format!("{name}: checks per second × textbook"), found.per_second / textbook, bar);
+        report_at_least(&format!("{name}: local share"), found.local_share, local_bar);
+        report_at_most(&format!("{name}: over-admission, tokens"), found.excess as f64, 0.0);
+        report_at_most(&format!("{name}: false refusals, %"), found.lost_share * 100.0, 0.1);
+        report_at_most(&format!("{name}: local decision p50, µs"), found.local_us, 10.0);
     }
 }
 
-fn textbook_rate(runtime: &Runtime, server: &Pinned) -> f64 {
-    let textbook = runtime.block_on(Textbook::open(server.server()));
+fn textbook_rate(runtime: &Runtime, server: &PinnedRedis) -> f64 {
+    let textbook = runtime.block_on(TextbookScript::open(server.server()));
     let (keys, picks) = (Arc::new(keys(CLIENTS)), Arc::new(zipf(CLIENTS, 1 << 20, 7)));
     let time = Duration::from_secs(3);
-    let count = runtime.block_on(until(time, AT_ONCE, move |at| {
+    let count = runtime.block_on(repeat_for(time, AT_ONCE, move |at| {
         let (textbook, keys, picks) = (textbook.clone(), Arc::clone(&keys), Arc::clone(&picks));
         async move { textbook.check(&keys[picks[at % picks.len()] as usize]).await }
     }));
     count as f64 / time.as_secs_f64()
 }
 
-struct Found {
+struct LeaseResult {
     per_second: f64,
     local_share: f64,
     calls_per_second: f64,
@@ -77,69 +78,79 @@ struct Found {
 }
 
 #[derive(Default)]
-struct Seen {
+struct DecisionRecord {
     local: u64,
     ledger: Ledger,
     local_us: Vec<f64>,
 }
 
-impl Seen {
-    fn note(&mut self, client: u32, node: usize, is_local: bool, admitted: bool, times: [Duration; 2]) {
-        let [sent, received] = times;
-        if is_local {
+/// Where a decision was made.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum DecisionOrigin {
+    Local,
+    Store,
+}
+
+impl DecisionRecord {
+    fn add(&mut self, entry: LedgerEntry, origin: DecisionOrigin, latency: Duration) {
+        if origin == DecisionOrigin::Local {
             self.local += 1;
             if self.local.is_multiple_of(64) {
-                self.local_us.push((received - sent).as_secs_f64() * 1e6);
+                self.local_us.push(latency.as_secs_f64() * 1e6);
             }
         }
-        if client.is_multiple_of(WATCHED) {
-            self.ledger.note(LedgerEntry {
-                key: client,
-                node: node as u16,
-                admitted,
-                cost: 1,
-                sent_us: sent.as_micros() as u64,
-                received_us: received.as_micros() as u64,
-            });
+        if entry.key.is_multiple_of(RECORDED) {
+            self.ledger.note(entry);
         }
     }
 }
 
-fn measure(runtime: &Runtime, server: &Pinned, sticky: bool) -> Found {
+fn measure(runtime: &Runtime, server: &PinnedRedis, routing: Routing) -> LeaseResult {
     server.server().cli(&["FLUSHALL"]);
     let nodes: Vec<(Arc<Limiter>, RedisStore)> = runtime.block_on(async {
         let mut nodes = Vec::new();
         for _ in 0..NODES {
             nodes.push(sharing(&server.url(), RULES).await);
         }
-        // Until each knows of all.
+        // Until every node has counted the others.
         tokio::time::sleep(Duration::from_millis(1_500)).await;
         nodes
     });
     let calls_before: u64 = nodes.iter().map(|(_, redis)| redis.calls()).sum();
     let limiters: Arc<Vec<Arc<Limiter>>> =
         Arc::new(nodes.iter().map(|(limiter, _)| Arc::clone(limiter)).collect());
-    let seen = Arc::new(Mutex::new(Seen::default()));
+    let record = Arc::new(Mutex::new(DecisionRecord::default()));
     let (keys, picks) = (Arc::new(keys(CLIENTS)), Arc::new(zipf(CLIENTS, 1 << 22, 11)));
     let (begin, cpu, own) = (Instant::now(), server.cpu_seconds(), own_cpu_seconds());
     let count = {
-        let seen = Arc::clone(&seen);
-        runtime.block_on(until(TIME, AT_ONCE, move |at| {
+        let record = Arc::clone(&record);
+        runtime.block_on(repeat_for(TIME, AT_ONCE, move |at| {
             let (limiters, keys, picks) = (Arc::clone(&limiters), Arc::clone(&keys), Arc::clone(&picks));
-            let seen = Arc::clone(&seen);
+            let record = Arc::clone(&record);
             async move {
                 let pick = picks[at % picks.len()];
-                let node = if sticky { pick as usize } else { at.wrapping_mul(0x9e37_79b9) >> 7 } % NODES;
+                let node = match routing {
+                    Routing::Sticky => pick as usize,
+                    Routing::Random => at.wrapping_mul(0x9e37_79b9) >> 7,
+                } % NODES;
                 let sent = begin.elapsed();
-                let check = limiters[node].check(&request(&keys[pick as usize])).expect("a sound request");
-                let (is_local, decision) = match check {
-                    Check::Decided(decision) => (true, decision),
-                    Check::Pending(pending) => (false, pending.decision().await),
+                let check = limiters[node].check(&request(&keys[pick as usize])).expect("a valid request");
+                let (origin, decision) = match check {
+                    Check::Decided(decision) => (DecisionOrigin::Local, decision),
+                    Check::Pending(pending) => (DecisionOrigin::Store, pending.decision().await),
                 };
                 let received = begin.elapsed();
-                seen.lock().note(pick, node, is_local, decision.allowed(), [sent, received]);
-                // Local ones must not keep the runtime from hearing the others.
-                if is_local && at.is_multiple_of(8) {
+                let entry = LedgerEntry {
+                    key: pick,
+                    node: node as u16,
+                    admitted: decision.allowed(),
+                    cost: 1,
+                    sent_us: sent.as_micros() as u64,
+                    received_us: received.as_micros() as u64,
+                };
+                record.lock().add(entry, origin, received - sent);
+                // Local decisions must not keep the runtime from polling the sockets.
+                if origin == DecisionOrigin::Local && at.is_multiple_of(8) {
                     tokio::task::yield_now().await;
                 }
             }
@@ -148,35 +159,35 @@ fn measure(runtime: &Runtime, server: &Pinned, sticky: bool) -> Found {
     let seconds = begin.elapsed().as_secs_f64();
     let (cpu, own) = (server.cpu_seconds() - cpu, own_cpu_seconds() - own);
     let calls: u64 = nodes.iter().map(|(_, redis)| redis.calls()).sum();
-    let mut seen = std::mem::take(&mut *seen.lock());
+    let mut record = std::mem::take(&mut *record.lock());
     let limit = limit();
     let bucket = limit.meter().bucket().expect("a bucket");
-    let excess = seen.ledger.worst_excess(|_| Some(bucket)).map_or(0, |(_, excess)| excess);
-    seen.local_us.sort_by(f64::total_cmp);
+    let excess = record.ledger.worst_excess(|_| Some(bucket)).map_or(0, |(_, excess)| excess);
+    record.local_us.sort_by(f64::total_cmp);
     runtime.block_on(async {
         for (_, redis) in &nodes {
             redis.close().await;
         }
     });
-    Found {
+    LeaseResult {
         per_second: count as f64 / seconds,
-        local_share: seen.local as f64 / count as f64,
+        local_share: record.local as f64 / count as f64,
         calls_per_second: (calls - calls_before) as f64 / seconds,
         server_share: cpu / seconds,
         own_share: own / seconds,
         excess,
-        lost_share: lost_share(&seen.ledger, &limit),
-        local_us: seen.local_us.get(seen.local_us.len() / 2).copied().unwrap_or(f64::NAN),
+        lost_share: lost_share(&record.ledger, &limit),
+        local_us: record.local_us.get(record.local_us.len() / 2).copied().unwrap_or(f64::NAN),
     }
 }
 
 fn limit() -> Limit {
-    let loaded = rules::load("bench.yaml", RULES).expect("the rules are good");
+    let loaded = rules::load("bench.yaml", RULES).expect("valid rules");
     let limit = loaded.rules.limits().next().map(|(_, limit)| limit.clone());
     limit.expect("a limit")
 }
 
-/// What one exact bucket per client would have admitted of the same requests, and the fleet did not.
+/// The share of requests that one exact bucket per client would have admitted, and the fleet refused.
 fn lost_share(ledger: &Ledger, limit: &Limit) -> f64 {
     let mut by_key: std::collections::BTreeMap<u32, Vec<&LedgerEntry>> = std::collections::BTreeMap::new();
     for entry in ledger.entries() {

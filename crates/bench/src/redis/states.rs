@@ -1,7 +1,7 @@
 //! Ten million states of a million clients in Redis.
 
-use super::pinned::{Pinned, runtime};
-use crate::setting::verdict;
+use super::pinned::{PinnedRedis, runtime};
+use crate::measurement::report_at_most;
 use redis::io::tcp::TcpSettings;
 use redis::{AsyncConnectionConfig, Client, IntoConnectionInfo};
 use std::io::{IsTerminal, Write};
@@ -21,11 +21,11 @@ rules:
 
 pub fn run() {
     println!("redis: {CLIENTS} clients × {ENDPOINTS} endpoints");
-    let server = Pinned::alone();
+    let server = PinnedRedis::alone();
     let before = used_memory(&server);
-    let loaded = rules::load("bench.yaml", RULES).expect("the rules are good");
+    let loaded = rules::load("bench.yaml", RULES).expect("valid rules");
     let (rule, limit) = loaded.rules.limits().next().expect("a limit");
-    let places = StateAddresses::new("tg:", FleetSecret([7; 16]));
+    let addresses = StateAddresses::new("tg:", FleetSecret([7; 16]));
     runtime().block_on(async {
         let info =
             format!("redis://{}", server.server().address()).into_connection_info().expect("an address");
@@ -44,7 +44,7 @@ pub fn run() {
             reports: Default::default(),
         });
         let runs = [RequestRun { repeats: 1, cost: 1 }].into_iter().collect();
-        let ask = ScriptCall { runs, charges: charges.collect() };
+        let call = ScriptCall { runs, charges: charges.collect() };
         for first in (0..CLIENTS).step_by(IN_ONE_CALL) {
             let mut command = redis::cmd("EVAL");
             let batch = first..(first + IN_ONE_CALL).min(CLIENTS);
@@ -52,9 +52,9 @@ pub fn run() {
             for client in batch.clone() {
                 let key = format!("sk_prod_{client:010}");
                 let request = Request { api_key: Some(&key), ..Request::default() };
-                command.arg(places.locate(rule, limit, &request, 1).key);
+                command.arg(addresses.locate(rule, limit, &request, 1).key);
             }
-            command.arg(script::arguments(script::CallTime::Server, false, batch.map(|_| &ask)));
+            command.arg(script::arguments(script::CallTime::Server, false, batch.map(|_| &call)));
             let _: redis::Value = command.query_async(&mut connection).await.expect("the server answers");
             if first % (IN_ONE_CALL * 256) == 0 && std::io::stderr().is_terminal() {
                 eprint!("\r  {:>3} %", first * 100 / CLIENTS);
@@ -65,10 +65,10 @@ pub fn run() {
     let used = used_memory(&server) - before;
     let states = CLIENTS as f64 * ENDPOINTS as f64;
     println!("\r  {:.0} MB, {:.1} bytes a state", used / 1e6, used / states);
-    verdict("10 M states in Redis: used_memory, MB", used / 1e6, 500.0, true);
+    report_at_most("10 M states in Redis: used_memory, MB", used / 1e6, 500.0);
 }
 
-fn used_memory(server: &Pinned) -> f64 {
+fn used_memory(server: &PinnedRedis) -> f64 {
     let info = server.server().cli(&["INFO", "memory"]);
     let line = info.lines().find_map(|line| line.strip_prefix("used_memory:"));
     line.and_then(|number| number.trim().parse().ok()).unwrap_or(f64::NAN)

@@ -1,4 +1,4 @@
-//! The script that textbooks show, through the same client library.
+//! A textbook script, through the same client library.
 
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
@@ -19,12 +19,12 @@ return { allowed and 1 or 0, math.floor(tokens) }
 ";
 
 #[derive(Clone)]
-pub struct Textbook {
+pub struct TextbookScript {
     connection: MultiplexedConnection,
     digest: String,
 }
 
-impl Textbook {
+impl TextbookScript {
     pub async fn open(server: &RedisServer) -> Self {
         let info = server.address().as_str().into_connection_info();
         let info = info.or_else(|_| server_url(server).into_connection_info()).expect("an address");
@@ -35,7 +35,7 @@ impl Textbook {
             client.get_multiplexed_async_connection_with_config(&config).await.expect("the server answers");
         let mut load = redis::cmd("SCRIPT");
         load.arg("LOAD").arg(SCRIPT);
-        let digest = load.query_async(&mut connection).await.expect("the script is sound");
+        let digest = load.query_async(&mut connection).await.expect("a valid script");
         Self { connection, digest }
     }
 

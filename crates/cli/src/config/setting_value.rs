@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 use tollgate_core::document::DocumentPath;
 use tollgate_core::path::PathError;
-use tollgate_core::rate::{duration_text, parse_duration_us};
+use tollgate_core::rate::{DurationTextError, duration_text, parse_duration_us};
 use tollgate_core::rules::lease_timing::LeaseTimingError;
 use tollgate_gateway::settings::UpstreamAddressError;
 use tollgate_redis::StoreUrlError;
@@ -38,9 +38,8 @@ pub enum SettingError {
     ListenAddress(String),
     #[error("`{0}` is not a size of at least 1MB; write it like 64MB or 2GB")]
     Size(String),
-    /// The message of core's parser.
     #[error("{0}")]
-    Duration(String),
+    Duration(#[from] DurationTextError),
     #[error("{0}")]
     LeaseTiming(#[from] LeaseTimingError),
     #[error("`{value}` is out of range: `{field}` must be between {least} and {most}")]
@@ -115,8 +114,7 @@ pub fn parse_duration(
     field: &'static str,
     range: RangeInclusive<u64>,
 ) -> Result<Duration, SettingError> {
-    let us =
-        parse_duration_us(&setting.to_string()).map_err(|error| SettingError::Duration(error.to_string()))?;
+    let us = parse_duration_us(&setting.to_string())?;
     if !range.contains(&us) {
         let (least, most) = (duration_text(*range.start()), duration_text(*range.end()));
         return Err(SettingError::OutOfRange { value: setting.to_string(), field, least, most });

@@ -48,12 +48,12 @@ pub struct WrittenRedis {
     emergency: Option<WrittenEmergency>,
     /// The limit of one address then.
     emergency_per_second: Option<u32>,
-    lease: Option<WrittenLease>,
+    lease: Option<WrittenRedisLease>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct WrittenLease {
+struct WrittenRedisLease {
     interval: Option<DurationText>,
     horizon: Option<DurationText>,
     most: Option<usize>,
