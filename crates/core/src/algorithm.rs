@@ -1,8 +1,8 @@
 //! The algorithms, each a pure function `step(numbers, state, now, cost)`.
 //!
-//! No step reads a clock, allocates or changes what it is given: it answers what would happen, and
-//! hands back the next state. Who calls it decides whether that state is kept. That is how several
-//! limits are checked together and spent all or not at all, and why a rejection changes nothing.
+//! No step reads a clock, allocates or changes what it is given: it returns the result and the next
+//! state, and the caller decides whether that state is kept. So several limits can be checked together
+//! and charged all or not at all, and a rejection changes nothing.
 //!
 //! # Time
 //! Instants are microseconds since the Unix epoch. Each limit counts in *ticks* of 1 µs, 1 ms or 1 s,
@@ -11,11 +11,11 @@
 //! decision is a function of the tick, so one microsecond before the promised tick still rejects.
 //!
 //! # A clock that steps back
-//! State from the future is kept as it is while it lies at most one *span* ahead (the time to full, or
-//! the window): nobody gains, and the wait grows by at most that span. Further ahead, the clock has
+//! A state from the future is kept as it is while it lies at most one *span* ahead (the time to full, or
+//! the window): no client gains, and the wait grows by at most that span. Further ahead, the clock has
 //! jumped, and the state is re-anchored at the present with its counts kept. This is the one case in
-//! which a rejected step hands back a state to write; otherwise the client would wait until the clock
-//! has caught up with a past that never comes.
+//! which a rejected step returns a state to write; otherwise the client would wait until the clock
+//! shows the time of the state again.
 
 #[macro_use]
 mod dispatch;
@@ -59,11 +59,11 @@ algorithms! {
     Concurrency(Window) in concurrency, kept as InFlight;
 }
 
-/// What a limit remembers of one key: an instant and two counts. Every algorithm but the log fits in
-/// one; which count means what is said in the algorithm's own file.
+/// The state of one key under one limit: an instant and two counts, whose meaning is in the file of the
+/// algorithm. Only logs are kept otherwise, see [`StateKind`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StateCell {
-    /// The instant the state speaks of, in microseconds since the epoch.
+    /// The time of the state, in microseconds since the Unix epoch.
     pub instant_us: u64,
     /// Marks the unit in which `minor` counts, so that a changed rule cannot misread it.
     pub grain: u16,
@@ -73,19 +73,19 @@ pub struct StateCell {
     pub minor: u32,
 }
 
-/// The answer of one step.
+/// The result of one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitStep {
-    /// Whether the request may pass.
+    /// Whether the request is admitted.
     pub admitted: bool,
     /// The state to keep. A rejected step has none, except to re-anchor one that lies too far ahead.
     pub next: Option<StateCell>,
     /// What is left after this step, in whole tokens.
     pub remaining: u32,
-    /// When the same request would pass if no other spends; 0 if it was admitted, and for a place among requests
-    /// in flight, of which no end is promised.
+    /// The time until the same request would be admitted if no other spends; 0 if it was admitted, and for a slot in
+    /// flight, whose release is not known.
     pub retry_after_us: u64,
-    /// When the state equals a fresh one if nobody spends.
+    /// The time until the state equals a fresh one if no request spends.
     pub reset_after_us: u64,
 }
 

@@ -1,11 +1,11 @@
--- One heartbeat of a node, see heartbeat.rs. What it costs does not depend on how many nodes there are, but for
--- the logarithm in a sorted set.
+-- One heartbeat of a node, see heartbeat.rs. Its time does not depend on the number of nodes, except for the logarithm of
+-- a sorted set.
 --
 -- KEYS[1]  the nodes that are alive: a sorted set of ids, each with the time of its last heartbeat in microseconds
 --          of the server's clock
 -- KEYS[2]  the description of this node
 -- KEYS[3]  the votes of nodes that measured another time than the corrected clock shows: a sorted set of ids, each with
---          the correction that the node holds right, in microseconds; absent as long as the clock does not step
+--          the correction that the node votes for, in microseconds; absent as long as the clock does not step
 -- KEYS[4]  the correction that the nodes have agreed on, and when; absent as long as there is none
 -- ARGV[1]  its id
 -- ARGV[2]  after how many microseconds without a heartbeat a node is not counted
@@ -13,7 +13,7 @@
 -- ARGV[4]  the vote of this node; empty if it has none
 -- ARGV[5]  the description, with one heartbeat in a few
 --
--- Answers the time, the number of nodes that are alive, 1 if this node was not among them before, and the correction of
+-- Returns the time, the number of nodes that are alive, 1 if this node was not among them before, and the correction of
 -- the clock that the nodes have agreed on: by how many microseconds, and since when.
 local call, format = redis.call, string.format
 -- A correction shrinks by one part in so many of the time that passes (`ClockCorrection`).
@@ -43,7 +43,7 @@ elseif votes > 0 then
   votes = votes - call('ZREM', KEYS[3], ARGV[1])
 end
 if votes > nodes then
-  -- Some of them are not alive any more.
+  -- Some of the votes are of nodes that are not alive any more.
   for _, id in ipairs(call('ZRANGE', KEYS[3], 0, -1)) do
     local last = call('ZSCORE', KEYS[1], id)
     if not last or tonumber(last) < oldest then votes = votes - call('ZREM', KEYS[3], id) end

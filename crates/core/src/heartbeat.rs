@@ -1,10 +1,10 @@
-//! The heartbeat of a node at a shared store: the keys, the script, and how its answer is read.
+//! The heartbeat of a node at a shared store: the keys, the script, and its reply.
 //!
 //! Each shard has a sorted set of the nodes that are alive. A heartbeat writes the node's own entry, removes the entries
-//! of nodes that have been silent for a minute, and answers the time and the number of nodes that have missed fewer than
+//! of nodes without a heartbeat for a minute, and returns the time and the number of nodes that have missed fewer than
 //! five heartbeats: a few bytes, however many nodes there are. With more than a hundred nodes each sends its heartbeat less
 //! often. The description of a node has a key of its own. It is sent when it changes, when the store
-//! has lost the node's entry, and now and then before it expires; and it is read only on request.
+//! has lost the node's entry, and regularly before it expires; and it is read only on request.
 //!
 //! ```text
 //! tg:alive:{tag}       b7c1… → 1794885776233251     the id of each live node and its last heartbeat
@@ -21,25 +21,25 @@
 
 use crate::script::LATEST_US;
 
-/// See the file.
+/// The script of a heartbeat.
 pub const SCRIPT: &str = include_str!("heartbeat.lua");
 
-/// Between two heartbeats of a node in a small fleet.
+/// The time between two heartbeats of a node in a small fleet.
 pub const INTERVAL_US: u64 = 1_000_000;
-/// So many nodes send a heartbeat each interval; in a larger fleet intervals are longer, so that a shard never gets many
-/// more.
+/// So many nodes send a heartbeat in each interval. In a larger fleet intervals are longer, so that a shard does not get
+/// many more.
 const NODES_PER_INTERVAL: u32 = 100;
 const LONGEST_INTERVAL_US: u64 = 10 * INTERVAL_US;
-/// A node that missed so many heartbeats is not counted.
+/// A node that has missed so many heartbeats is not counted.
 pub const MISSED: u64 = 5;
-/// No fleet is larger.
+/// The size of the largest fleet.
 pub const MOST_NODES: u32 = 100_000;
-/// The description is sent again after this time, which puts off the expiry of both keys.
+/// The description is sent again after this time, which renews the expiry of both keys.
 pub const DESCRIBE_EVERY_US: u64 = 20_000_000;
-/// Three times as long: two may be lost.
+/// Three times as long, so that two may be lost.
 const KEPT_MS: u64 = 3 * DESCRIBE_EVERY_US / 1_000;
 
-/// Between two heartbeats of a node in a fleet of so many.
+/// The time between two heartbeats of a node in a fleet of so many.
 pub fn interval_us(nodes: u32) -> u64 {
     (u64::from(nodes.div_ceil(NODES_PER_INTERVAL).max(1)) * INTERVAL_US).min(LONGEST_INTERVAL_US)
 }
@@ -74,15 +74,15 @@ pub fn arguments(id: &str, nodes: u32, vote_us: Option<i64>, description: Option
     arguments
 }
 
-/// The answer to a heartbeat.
+/// The reply to a heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeartbeatReply {
     /// The time at the store.
     pub now_us: u64,
     /// How many nodes are alive, this one included.
     pub nodes: u32,
-    /// Whether the store did not know of this node before: it is the first heartbeat, the store was restarted empty,
-    /// or the node was silent for too long.
+    /// Whether the store had no entry of this node: it is the first heartbeat, the store was restarted empty, or the last
+    /// heartbeat is too long ago.
     pub is_new: bool,
     /// The correction of the server's clock that the nodes have agreed on.
     pub correction: ClockCorrection,
@@ -122,7 +122,7 @@ impl ClockCorrection {
 const MOST_CORRECTED_US: u64 = 1 << 50;
 
 impl HeartbeatReply {
-    /// The answer with these parts, if they can be true.
+    /// The reply with these parts, if they are valid.
     pub fn read(time: &[u8], nodes: i64, is_new: i64, correction: &[u8]) -> Option<Self> {
         let now_us: u64 = std::str::from_utf8(time).ok()?.parse().ok()?;
         let nodes = u32::try_from(nodes).ok()?;
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_that_makes_no_sense_is_none() {
+    fn an_invalid_reply_is_none() {
         let correction = ClockCorrection { agreed_us: -5, since_us: 7 };
         let read = HeartbeatReply { now_us: 1_794_885_776_233_251, nodes: 3, is_new: true, correction };
         assert_eq!(HeartbeatReply::read(b"1794885776233251", 3, 1, b"-5 7"), Some(read));
@@ -153,7 +153,7 @@ mod tests {
             (now, 3, 2, b"0 0"),
             (b"", 3, 0, b"0 0"),
             (b"0", 3, 0, b"0 0"),
-            // Later than a script can count.
+            // Not exact in a script.
             (b"4503599627370496", 3, 0, b"0 0"),
             (b"18446744073709551615", 3, 0, b"0 0"),
             (now, 3, 0, b""),

@@ -1,37 +1,35 @@
-//! What a shared store does with the state of a key: the twin of the script that runs in Redis.
+//! Leased tokens at a shared store: the state of a key with what is lent of it. The script in Redis does the same.
 //!
-//! A node may take tokens ahead for a busy key and spend them without asking. Tokens taken ahead have left the
-//! bucket, but are not spent yet: if the bucket refilled to the brim meanwhile, the brim *and* the tokens held
-//! elsewhere could be spent at one moment. So a [`StoredState`] remembers what is [`LentTokens`], and the refill stops
-//! short by that much: level and lent together never exceed the capacity.
+//! A node may lease tokens of a busy key and spend them locally. Leased tokens have left the bucket but are not
+//! spent yet: if the bucket were refilled to its capacity meanwhile, the capacity *and* the credit of the nodes could
+//! be spent at one moment. So a [`StoredState`] counts [`LentTokens`], and the refill stops short by that number:
+//! level and lent together never exceed the capacity.
 //!
-//! A *held* take is lent as well. A request with limits in several calls does not know yet whether it passes:
-//! another limit may refuse it. Its tokens are lent until the node reports them as spent, or returns them. Were
-//! they debited and refunded instead, the bucket would refill in between, and the refund would lift it above its
-//! due.
+//! Tokens are also taken as lent for a request whose limits are charged by several calls, any of which may refuse it.
+//! They stay lent until the node reports them as spent, or returns them. If they were debited and refunded instead, the
+//! bucket would be refilled in between, and the refund would raise it too high.
 //!
-//! Lent tokens are counted by the *epoch*, two seconds, in which they were lent, for the current epoch and the one
-//! before. Credit expires with the epoch after its own: whatever is older has been spent, returned, or was held by
-//! a node that crashed, and counts as spent. Epochs have the same length under every limit, so that nodes with
-//! different versions of a rule read the same account alike.
+//! Lent tokens are counted by the *epoch* of two seconds in which they were lent, for the current epoch and the one
+//! before. Credit expires with the epoch after its own: tokens of older epochs were spent, returned, or lost with a
+//! node that crashed, and count as spent. Epochs have the same length under every limit, so that nodes with
+//! different versions of a rule read the same state alike.
 //!
-//! A worked example, capacity 100, 5 a second. The bucket is full. A node takes 1 and 20 ahead: the level is 79,
+//! A worked example, capacity 100, 5 a second. The bucket is full. A node takes 1 and leases 20: the level is 79,
 //! 20 are lent. Four seconds later the level would be 99, but the refill stops at 80: a burst of 80 at the store and
-//! 20 at the node are 100. Once the node reports that it spent the 20, the refill goes on to 100.
+//! 20 at the node are 100. Once the node reports that it has spent the 20, the refill goes on to 100.
 //!
-//! Windows lend too, but remember nothing of it: what is taken counts in its window whether it is spent or
+//! Windows lend too, but need no count of it: what is taken counts in its window whether it is spent or
 //! not, and credit expires with its window.
 //!
-//! This file and `script/*.lua` say the same in two languages; tests hold them against each other step by
-//! step. The simulation runs this one.
+//! Tests compare this file with the script step by step. The simulation runs this one.
 
 use crate::algorithm::{LimitStep, StateCell};
 use crate::limit::Meter;
 use crate::rate::SECOND_US;
 
-/// How long an epoch is. The script has the same number.
+/// The length of an epoch.
 pub const EPOCH_US: u64 = 2 * SECOND_US;
-/// How many epochs lent tokens are remembered: the one in which they were lent, and the next.
+/// For how many epochs tokens count as lent: the one in which they were lent, and the next.
 pub(crate) const EPOCHS: u32 = 2;
 
 /// What is lent of a bucket.
@@ -46,13 +44,13 @@ pub struct LentTokens {
 }
 
 impl LentTokens {
-    /// All of it.
+    /// In both epochs.
     #[inline]
     pub fn total(&self) -> u32 {
         self.current.saturating_add(self.previous)
     }
 
-    /// Forgets what was lent two epochs ago. A clock that stepped back keeps it until it has caught up.
+    /// Drops what was lent two epochs ago. After a step back of the clock it is kept until the clock has caught up.
     pub(crate) fn roll(&mut self, now_us: u64) {
         let epoch = epoch_at(now_us);
         if self.epoch < epoch {
@@ -63,12 +61,13 @@ impl LentTokens {
         }
     }
 
-    /// Whether the clock has jumped back further than credit lives: by the time it caught up, all would be dead.
+    /// Whether the clock has jumped back by more than the lifetime of credit, so that all of it expires before the clock
+    /// has caught up.
     fn lies_ahead(&self, now_us: u64) -> bool {
         self.total() > 0 && self.epoch > epoch_at(now_us).saturating_add(EPOCHS)
     }
 
-    /// What was lent in `epoch`, if that is still remembered.
+    /// What was lent in `epoch`, if it still counts as lent.
     pub(crate) fn of(&mut self, epoch: u32) -> Option<&mut u32> {
         if epoch == self.epoch {
             Some(&mut self.current)
@@ -100,10 +99,10 @@ pub struct StoredState {
     pub lent: LentTokens,
 }
 
-/// What a node reports of tokens that it has taken in one epoch, see [`Meter::epoch`].
+/// A report of a node on tokens that it has taken in one epoch, see [`Meter::epoch`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeaseReport {
-    /// When they were taken.
+    /// The epoch.
     pub epoch: u32,
     /// Lent, and spent since.
     pub spent: u32,
@@ -111,35 +110,35 @@ pub struct LeaseReport {
     pub returned: u32,
 }
 
-/// How many tokens a node would like to take ahead.
+/// How many tokens a node asks to lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prefetch {
-    /// So many,
+    /// At most this many,
     pub want: u32,
-    /// at most one in so many of those that are left,
+    /// at most one in this many of those that are available,
     pub share: u32,
-    /// and no more than keep all that is lent of a bucket at or below this.
+    /// and only as long as all that is lent of a bucket stays at or below this.
     pub lent_limit: u32,
 }
 
 impl Prefetch {
-    /// Nothing.
+    /// None.
     pub const NONE: Self = Self::new(0, 1);
 
-    /// However much is lent already.
+    /// Without a `lent_limit`.
     pub const fn new(want: u32, share: u32) -> Self {
         Self { want, share, lent_limit: u32::MAX }
     }
 }
 
 impl StoredState {
-    /// Brings the account to `now_us` and applies the reports of nodes.
+    /// Brings the state to `now_us` and applies the reports of nodes.
     pub fn apply_reports(&mut self, meter: &Meter, now_us: u64, reports: &[LeaseReport]) {
         meter.apply_reports(self, now_us, reports);
     }
 
-    /// How a request of `cost` stands at `now_us`; [`StoredState::apply_reports`] comes first. The wait also knows when
-    /// what is lent lets go of the refill.
+    /// The step of a request of `cost` at `now_us`. [`StoredState::apply_reports`] comes first. The wait takes into account
+    /// when lent tokens stop holding up the refill.
     pub fn step(&self, meter: &Meter, now_us: u64, cost: u32) -> LimitStep {
         let mut step = meter.step(self.cell, now_us, cost);
         if step.admitted || self.lent.total() == 0 {
@@ -154,7 +153,7 @@ impl StoredState {
                 break;
             }
             if end_us > then_us {
-                // With nothing reported, settling only moves the account on.
+                // Without reports, this only brings the state to that time.
                 then.apply_reports(meter, end_us, &[]);
                 then_us = end_us;
                 at_then = meter.step(then.cell, then_us, cost);
@@ -164,12 +163,12 @@ impl StoredState {
         step
     }
 
-    /// How many whole tokens are there at `now_us`.
+    /// How many whole tokens are available at `now_us`.
     pub fn available(&self, meter: &Meter, now_us: u64) -> u32 {
         self.remaining_and_reset(meter, now_us).0
     }
 
-    /// What is left at `now_us`, and until nothing is used.
+    /// What is left at `now_us`, and the time until nothing is used.
     pub fn remaining_and_reset(&self, meter: &Meter, now_us: u64) -> (u32, u64) {
         let quota = meter.quota();
         let all = meter.step(self.cell, now_us, quota);
@@ -186,7 +185,7 @@ impl StoredState {
     }
 
     /// Takes `tokens`, which must be available, as lent. [`StoredState::apply_reports`] comes first: they are counted in the
-    /// epoch to which it has brought the account.
+    /// epoch to which it has brought the state.
     pub fn take_as_lent(&mut self, meter: &Meter, now_us: u64, tokens: u32) {
         self.take(meter, now_us, tokens);
         if meter.bucket().is_some() {
@@ -194,7 +193,7 @@ impl StoredState {
         }
     }
 
-    /// Lends tokens as `prefetch` asks for, and returns how many. [`StoredState::apply_reports`] comes first.
+    /// Lends as many tokens as `prefetch` allows, and returns how many. [`StoredState::apply_reports`] comes first.
     pub fn lend(&mut self, meter: &Meter, now_us: u64, prefetch: &Prefetch) -> u32 {
         let Prefetch { want, share, lent_limit } = *prefetch;
         let room = lent_limit.saturating_sub(self.lent.total());
@@ -203,8 +202,8 @@ impl StoredState {
         lends
     }
 
-    /// Re-anchors a state that lies so far ahead that the clock must have jumped. Tells whether it has to be
-    /// kept, also if nothing is taken: it did, or [`StoredState::apply_reports`] will re-anchor what is lent.
+    /// Re-anchors a state that lies so far ahead that the clock must have jumped. Returns whether the state has to be
+    /// written even if nothing is taken: it was re-anchored, or [`StoredState::apply_reports`] will re-anchor what is lent.
     pub fn re_anchor(&mut self, meter: &Meter, now_us: u64) -> bool {
         let lent_ahead = self.lent.lies_ahead(now_us);
         let ahead = self.cell.filter(|cell| cell.instant_us > now_us);

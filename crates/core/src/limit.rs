@@ -1,8 +1,8 @@
 //! A limit ready to run: an algorithm and its numbers, checked once when it is built.
 //!
-//! Every number that a step multiplies is bounded here, so that no product reaches 2^53 and no step has
-//! to look for overflow. What cannot be counted in microseconds within that bound is counted in
-//! milliseconds, and then in seconds.
+//! Every number that a step multiplies is bounded here: no product reaches 2^53, and no step checks for
+//! overflow. A limit that cannot be counted in microseconds within that bound is counted in milliseconds, and
+//! then in seconds.
 
 pub use crate::algorithm::Meter;
 use crate::algorithm::sliding_window_log::{self, LogStep, RequestLog};
@@ -15,26 +15,26 @@ use std::hash::Hasher;
 pub(crate) const EXACT: u128 = 1 << 53;
 /// Longer windows than this are probably unintended.
 pub(crate) const LONGEST_US: u64 = 366 * 86_400 * SECOND_US;
-/// A log remembers each request, so its limit bounds its memory.
+/// A log keeps each request, so its limit bounds its memory.
 pub const LARGEST_LOG: u64 = 1_000;
-/// In which limits count, the finest first.
+/// The ticks in which limits count, the finest first.
 pub(crate) const TICKS_US: [u64; 3] = [1, 1_000, 1_000_000];
 
-/// What a rule says about the size of a limit, whatever its algorithm.
+/// The size of a limit as a rule gives it, for any algorithm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LimitSize {
     /// Tokens that fit, or requests per window.
     pub capacity: Option<u64>,
     /// The rate of refill or leak. Not for windows.
     pub rate: Option<Rate>,
-    /// The window. For buckets only what headers show, and the rate if none is given.
+    /// The window. For buckets, what headers show, and the rate if none is given.
     pub window_us: Option<u64>,
 }
 
 /// Why a limit cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LimitError {
-    /// Neither the limit nor anything it inherits gives this number.
+    /// Neither the limit nor anything that it inherits from gives this number.
     Missing(LimitNumber),
     /// It would reject every request.
     RejectsAll,
@@ -87,23 +87,23 @@ impl fmt::Display for LimitError {
     }
 }
 
-/// One limit: what a rule enforces for each of its keys.
+/// One limit, which a rule enforces for each of its keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limit {
     /// The name in `RateLimit-Policy`: the rule's id, and the period if the rule has several limits.
     pub policy: String,
-    /// Distinguishes the states of this limit from those of others. It depends on the names, never on the
-    /// numbers, so that a changed rule finds its states again; another algorithm starts fresh.
+    /// Distinguishes the states of this limit from those of others. It depends on the names and not on the
+    /// numbers: an edited rule finds its states again, and another algorithm starts fresh.
     pub state_id: u64,
-    /// The stated limit.
+    /// The most that can be admitted at once.
     pub quota: u32,
-    /// What headers and messages call the limit: `quota`, unless a queue lets a wider one out evenly.
+    /// The limit in headers and messages: `quota`, unless a queue spaces its requests.
     pub shown_quota: u32,
     /// Over how many seconds, as headers and messages show it; 0 if it is about requests in flight.
     pub window_seconds: u32,
     /// With less than this left, the rule's soft action applies; 0 if it has none.
     pub soft_floor: u32,
-    /// The longest time that a state of this limit can matter: until full, or the windows it counts.
+    /// The longest time that a state of this limit can matter: until full, or the windows that it counts.
     pub lifetime_us: u64,
     meter: Meter,
 }
@@ -111,9 +111,9 @@ pub struct Limit {
 /// The state of one key, wherever it is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LimitState {
-    /// All algorithms but the log.
+    /// See [`StateKind::Cell`].
     Cell(StateCell),
-    /// The sliding window log.
+    /// See [`StateKind::Log`].
     Log(RequestLog),
 }
 
@@ -156,7 +156,7 @@ impl Limit {
         })
     }
 
-    /// The same limit, `factor` times as wide, under the name of a safety net; none if its numbers do not fit.
+    /// The same limit times `factor`, as the safety net of a rule; none if its numbers do not fit.
     pub fn widened(&self, factor: u32) -> Option<Self> {
         let capacity = Some(u64::from(self.quota) * u64::from(factor));
         let size = match self.meter.numbers() {
@@ -174,7 +174,7 @@ impl Limit {
             }
         };
         let algorithm = match self.algorithm().state_kind() {
-            // Ten times a log would be ten times the memory: the counter is near enough for a net.
+            // Ten times a log would be ten times the memory, and the counter is exact enough here.
             StateKind::Log => Algorithm::SlidingWindowCounter,
             StateKind::Cell | StateKind::InFlight => self.algorithm(),
         };
@@ -211,8 +211,8 @@ impl Limit {
         &self.meter
     }
 
-    /// The window, if this limit is kept as a log rather than in a cell. Requests in flight that nobody ends are
-    /// such a log too.
+    /// The window, if this limit is kept as a log rather than in a cell. So are requests in flight whose end is not
+    /// known.
     #[inline]
     pub fn log_window(&self) -> Option<&Window> {
         match self.algorithm().state_kind() {
@@ -221,7 +221,7 @@ impl Limit {
         }
     }
 
-    /// The longest that a request is believed to take, if the limit is about requests in flight.
+    /// The time after which a request in flight counts as ended, if the limit is about requests in flight.
     #[inline]
     pub fn longest_in_flight_us(&self) -> Option<u64> {
         match self.algorithm().state_kind() {
@@ -230,7 +230,7 @@ impl Limit {
         }
     }
 
-    /// How long `cost` takes to come back, if the limit has a steady rate.
+    /// How long `cost` takes to refill, if the limit has a steady rate.
     pub fn refill_us(&self, cost: u64) -> Option<u64> {
         let bucket = self.meter.bucket()?;
         let ticks = (u128::from(cost) * u128::from(bucket.period)).div_ceil(u128::from(bucket.amount));
@@ -283,9 +283,9 @@ pub(crate) fn too_fine(capacity: u32) -> LimitError {
     )
 }
 
-/// The same on every node and after every restart: it also names the state in a shared store. Counts of windows of
-/// another length cannot be read as counts of these, and are states of their own. Buckets keep tokens and logs keep
-/// instants, which any numbers can read.
+/// The same on every node and after every restart, because it is part of the state address in a shared store. Counts of
+/// windows of another length cannot be read as counts of these, and are states of their own. Buckets keep tokens and logs
+/// keep instants, which do not depend on the numbers.
 fn state_id(policy: &str, meter: &Meter) -> u64 {
     let mut hasher = siphasher::sip::SipHasher13::new();
     hasher.write(policy.as_bytes());

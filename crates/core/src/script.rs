@@ -1,13 +1,13 @@
-//! The script that a shared Redis runs, and what goes in and comes out of it.
+//! The script that a shared Redis runs, its arguments and its replies.
 //!
-//! One call serves many clients; each is all or nothing. The script answers states rather than sentences: the
-//! node works out waits and remainders from a state with the very steps that the embedded store runs.
-//! `script/*.lua` are the frame, and each algorithm's part is beside its `.rs`; `source.rs` puts them together.
+//! One script call serves many clients, and charges each request all or nothing. It returns states: the node computes
+//! waits and remainders from a state with the same steps that the embedded store runs.
+//! The part of each algorithm is beside its `.rs`, and the rest is `script/*.lua`; `source.rs` joins them.
 
+mod encoded_reply;
 mod source;
 mod validation;
 pub mod work;
-mod written;
 
 use crate::algorithm::{MeterNumbers, StateCell, StateKind};
 use crate::heartbeat::ClockCorrection;
@@ -18,16 +18,16 @@ use smallvec::SmallVec;
 pub use source::source;
 pub(crate) use validation::LATEST_US;
 
-/// Lets one call serve clients of several slots of one server. Redis knows it from 7.0 on.
+/// Lets one call serve clients of several slots of one server. Requires Redis 7.0.
 pub const CLUSTER_HEADER: &str = "#!lua flags=allow-cross-slot-keys\n";
 
-/// The formats of a state: with a count of four bytes, and with one of two, which nearly always does.
+/// The formats of a state: with a count of four bytes, and with one of two, which nearly always suffices.
 const WIDE: u64 = 1;
 const NARROW: u64 = 2;
 const WIDE_BYTES: usize = 19;
 const NARROW_BYTES: usize = 17;
 const LENT_BYTES: usize = 12;
-/// The numbers of a limit in a call.
+/// A limit in a call, without its field.
 const LIMIT_BYTES: usize = 36;
 /// No state expires while tokens of it are lent, which takes two epochs at most. The expiry is renewed when the
 /// instant of the state enters another quarter of the lifetime; the instant of a GCRA state lies up to half the
@@ -36,10 +36,10 @@ const LIMIT_BYTES: usize = 36;
 const SHORTEST_TTL_MS: u64 = 4 * 2 * EPOCH_US / 1_000;
 const LOG_EXTRA_MS: u64 = 10_000;
 
-/// How many runs of equal requests, or limits, fit into one ask.
+/// How many runs of equal requests, or limits, fit into one call of a client.
 pub const MOST_PARTS: usize = 255;
 
-/// What one client asks for: requests, each to be charged against all of the limits or none.
+/// The call of one client: requests, each of which is charged against all of the limits or none.
 #[derive(Clone, Debug, Default)]
 pub struct ScriptCall {
     /// The requests in order, equal ones together.
@@ -68,62 +68,62 @@ pub struct ChargeCall {
     pub enforced: bool,
     /// Whether the requests' own tokens are taken as lent, because they may still be returned.
     pub as_lent: bool,
-    /// What to take ahead if all requests pass.
+    /// What to lease if all requests are admitted.
     pub prefetch: Prefetch,
-    /// What became of tokens that were taken earlier.
+    /// What became of tokens that were leased earlier.
     pub reports: SmallVec<[LeaseReport; 2]>,
 }
 
-/// What one client gets.
+/// The reply to the call of one client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScriptReply {
     /// The time at the store.
     pub now_us: u64,
-    /// How many of each run pass.
+    /// How many of each run are admitted.
     pub admitted: SmallVec<[u32; 2]>,
-    /// What each limit says.
+    /// The reply of each limit.
     pub charges: SmallVec<[ChargeReply; 2]>,
 }
 
-/// What one limit says.
+/// The reply of one limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChargeReply {
-    /// How many of each run it had room for; told only of one that cannot refuse.
+    /// How many of each run it had room for; empty for a limit that can refuse.
     pub counted: SmallVec<[u32; 2]>,
-    /// Taken ahead.
+    /// How many tokens are leased to the node.
     pub lent: u32,
-    /// How things stand after all.
+    /// The state after the call.
     pub state: ReplyState,
 }
 
-/// How things stand with a limit after a call.
+/// The state of a limit after a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReplyState {
     /// The state.
     Stored(StoredState),
-    /// A log stays at the store. For each run: how one more request of its cost would stand.
+    /// A log stays at the store. For each run, the status of one more request of its cost.
     Log(SmallVec<[LogStatus; 2]>),
 }
 
-/// How one more request stands with a log.
+/// The status of one more request under a log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogStatus {
     /// What is left.
     pub remaining: u32,
     /// How long it would wait.
     pub retry_after_us: u64,
-    /// Until nothing is used.
+    /// The time until nothing is used.
     pub reset_after_us: u64,
 }
 
-/// Why an answer cannot be read.
+/// Why a reply cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReplyError {
-    /// The script refused this client and said why.
+    /// The script failed for this client, with a message.
     Refused(String),
-    /// It ends too early, or is in a format that is not known here.
+    /// It ends too early, or is in an unknown format.
     Malformed,
-    /// It cannot be an answer to what was asked, and why.
+    /// It cannot be a reply to the call, and why.
     Impossible(&'static str),
 }
 
@@ -131,8 +131,8 @@ impl std::fmt::Display for ReplyError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Refused(why) => f.write_str(why),
-            Self::Malformed => f.write_str("the store's answer is not in a known format"),
-            Self::Impossible(what) => write!(f, "the store's answer cannot be true: {what}"),
+            Self::Malformed => f.write_str("the reply of the store is in an unknown format"),
+            Self::Impossible(what) => write!(f, "the reply of the store is invalid: {what}"),
         }
     }
 }
@@ -140,13 +140,16 @@ impl std::fmt::Display for ReplyError {
 /// How many clients one call can serve.
 pub const MOST_CLIENTS: usize = 255;
 
-/// How many different asks are looked through for one that is the same.
-const LOOKED_THROUGH: usize = 8;
+/// How many of the last calls are compared with the next one.
+const COMPARED_CALLS: usize = 8;
 
 /// How far a server's clock may be from what a node expects before a call changes nothing.
 pub const CLOCK_TOLERANCE_US: u64 = 500_000;
-/// Added to a correction, so that what is sent is never negative.
+/// Added to a correction, so that the number that is sent is never negative.
 const CORRECTION_BIAS_US: i64 = 1 << 51;
+const SERVER_TIME: u8 = 0;
+const GIVEN_TIME: u8 = 1;
+const CORRECTED_TIME: u8 = 2;
 
 /// The time by which a call is charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,7 +157,7 @@ pub enum CallTime {
     /// That of the server's clock.
     Server,
     /// The same, corrected. A call that finds it further than [`CLOCK_TOLERANCE_US`] from
-    /// what is expected changes nothing, and answers the time alone.
+    /// the expected time changes nothing, and returns the time alone.
     Corrected {
         /// What is added to the server's time.
         correction: ClockCorrection,
@@ -168,9 +171,9 @@ pub enum CallTime {
 impl CallTime {
     fn header(self, repeats_keys: bool) -> Vec<u8> {
         let (mode, first, correction) = match self {
-            Self::Server => (0, 0, ClockCorrection::default()),
-            Self::Given(us) => (1, us, ClockCorrection::default()),
-            Self::Corrected { correction, expected_us } => (2, expected_us, correction),
+            Self::Server => (SERVER_TIME, 0, ClockCorrection::default()),
+            Self::Given(us) => (GIVEN_TIME, us, ClockCorrection::default()),
+            Self::Corrected { correction, expected_us } => (CORRECTED_TIME, expected_us, correction),
         };
         let mut header = Vec::with_capacity(22);
         uint(&mut header, first, 7);
@@ -182,42 +185,42 @@ impl CallTime {
     }
 }
 
-/// The arguments of a call, without the keys: the time, and whether the keys are repeated behind all; a byte for each
-/// client that tells which ask is its; and the asks. Many clients ask for the same, which then is sent and read once.
+/// The arguments of a script call, without the keys: the time, and whether the keys are repeated at the end; a byte for
+/// each client that names its call; and the calls. Equal calls of many clients are sent and read once.
 pub fn arguments<'a>(
     time: CallTime,
     repeats_keys: bool,
-    asks: impl Iterator<Item = &'a ScriptCall>,
+    calls: impl Iterator<Item = &'a ScriptCall>,
 ) -> Vec<Vec<u8>> {
     let mut arguments = vec![time.header(repeats_keys), Vec::new()];
-    let mut written = Vec::new();
-    for ask in asks {
-        written.clear();
-        ask.encode(&mut written);
-        let known = arguments.iter().enumerate().skip(2).rev().take(LOOKED_THROUGH);
-        let same = { known }.find(|(_, argument)| **argument == written).map(|(index, _)| index);
+    let mut encoded = Vec::new();
+    for call in calls {
+        encoded.clear();
+        call.encode(&mut encoded);
+        let known = arguments.iter().enumerate().skip(2).rev().take(COMPARED_CALLS);
+        let same = { known }.find(|(_, argument)| **argument == encoded).map(|(index, _)| index);
         let index = same.unwrap_or(arguments.len());
         if same.is_none() {
-            arguments.push(written.clone());
+            arguments.push(encoded.clone());
         }
         arguments[1].push((index - 1) as u8);
     }
     arguments
 }
 
-/// The keys besides the client's own that the script touches for `ask`: the lists of its logs, see `charge.lua`.
-pub fn log_keys<'a>(key: &'a [u8], ask: &'a ScriptCall) -> impl Iterator<Item = Vec<u8>> + 'a {
-    let logs = ask.charges.iter().filter(|charge| charge.meter.is_log());
+/// The keys besides the client's own that the script uses for `call`: the lists of its logs, see `charge.lua`.
+pub fn log_keys<'a>(key: &'a [u8], call: &'a ScriptCall) -> impl Iterator<Item = Vec<u8>> + 'a {
+    let logs = call.charges.iter().filter(|charge| charge.meter.is_log());
     logs.map(move |charge| [key, b":", charge.field.as_bytes()].concat())
 }
 
-/// The time in the first element of an answer.
+/// The time in the first element of a reply.
 pub fn read_time(bytes: &[u8]) -> Result<u64, ReplyError> {
     ReplyReader(bytes).uint(7)
 }
 
 impl ScriptCall {
-    /// Writes it as the script reads it.
+    /// Writes it in the format that `charge.lua` reads.
     fn encode(&self, out: &mut Vec<u8>) {
         out.push(self.charges.len() as u8);
         out.push(self.runs.len() as u8);
@@ -232,14 +235,14 @@ impl ScriptCall {
 }
 
 impl ChargeCall {
-    /// Whether it is a token bucket that can refuse, of which nothing is taken ahead and nothing reported.
+    /// Whether it is a token bucket that can refuse, without leases and reports: see `plain_bucket.lua`.
     fn is_plain(&self) -> bool {
         let is_bucket = matches!(self.meter, Meter::TokenBucket(_));
         is_bucket && self.enforced && !self.as_lent && self.prefetch.want == 0 && self.reports.is_empty()
     }
 
     fn encode(&self, out: &mut Vec<u8>) {
-        // A log lends nothing, but it takes back what it counted for a request that another limit refused.
+        // A log lends nothing, but requests that another limit refused are returned to it.
         let wants = self.prefetch.want > 0 && !self.meter.is_log();
         let reports = !self.reports.is_empty();
         let as_lent = self.as_lent && self.meter.bucket().is_some();
@@ -284,24 +287,24 @@ impl ChargeCall {
 }
 
 impl ScriptReply {
-    /// What the script answers to `ask` at `now_us`.
-    pub fn decode(ask: &ScriptCall, now_us: u64, bytes: &[u8]) -> Result<Self, ReplyError> {
+    /// Reads and validates the reply of the script to `call` at `now_us`.
+    pub fn decode(call: &ScriptCall, now_us: u64, bytes: &[u8]) -> Result<Self, ReplyError> {
         let mut reader = match bytes.split_first() {
             Some((b'+', rest)) => ReplyReader(rest),
-            Some((b'=', state)) => return Self::of_all_passed(ask, now_us, state),
+            Some((b'=', state)) => return Self::of_all_admitted(call, now_us, state),
             Some((b'-', why)) => return Err(ReplyError::Refused(String::from_utf8_lossy(why).into_owned())),
             _ => return Err(ReplyError::Malformed),
         };
-        let mut passing = SmallVec::new();
-        let mut charges: SmallVec<[ChargeReply; 2]> = ask.charges.iter().map(ChargeReply::empty).collect();
-        for _ in &ask.runs {
-            passing.push(reader.uint(4)? as u32);
-            for (charge, answer) in ask.charges.iter().zip(&mut charges) {
+        let mut admitted = SmallVec::new();
+        let mut charges: SmallVec<[ChargeReply; 2]> = call.charges.iter().map(ChargeReply::empty).collect();
+        for _ in &call.runs {
+            admitted.push(reader.uint(4)? as u32);
+            for (charge, reply) in call.charges.iter().zip(&mut charges) {
                 if !charge.enforced {
-                    answer.counted.push(reader.uint(4)? as u32);
+                    reply.counted.push(reader.uint(4)? as u32);
                 }
-                if let ReplyState::Log(standings) = &mut answer.state {
-                    standings.push(LogStatus {
+                if let ReplyState::Log(statuses) = &mut reply.state {
+                    statuses.push(LogStatus {
                         remaining: reader.uint(4)? as u32,
                         retry_after_us: reader.uint(7)?,
                         reset_after_us: reader.uint(7)?,
@@ -309,31 +312,31 @@ impl ScriptReply {
                 }
             }
         }
-        for answer in &mut charges {
-            if let ReplyState::Stored(account) = &mut answer.state {
-                answer.lent = reader.uint(4)? as u32;
+        for reply in &mut charges {
+            if let ReplyState::Stored(state) = &mut reply.state {
+                reply.lent = reader.uint(4)? as u32;
                 let length = reader.uint(1)? as usize;
-                *account = read_account(reader.take(length)?)?;
+                *state = read_state(reader.take(length)?)?;
             }
         }
         match reader.0.is_empty() {
-            true => Self { now_us, admitted: passing, charges }.validated(ask),
+            true => Self { now_us, admitted, charges }.validated(call),
             false => Err(ReplyError::Malformed),
         }
     }
 }
 
 impl ScriptReply {
-    /// The answer to an ask of one plain token bucket, all of which passed.
-    fn of_all_passed(ask: &ScriptCall, now_us: u64, state: &[u8]) -> Result<Self, ReplyError> {
-        let ([charge], [_]) = (&*ask.charges, &*ask.runs) else { return Err(ReplyError::Malformed) };
+    /// The reply to a call with one plain token bucket, all requests of which are admitted.
+    fn of_all_admitted(call: &ScriptCall, now_us: u64, state: &[u8]) -> Result<Self, ReplyError> {
+        let ([charge], [_]) = (&*call.charges, &*call.runs) else { return Err(ReplyError::Malformed) };
         if !charge.is_plain() {
             return Err(ReplyError::Malformed);
         }
-        let state = ReplyState::Stored(read_account(state)?);
+        let state = ReplyState::Stored(read_state(state)?);
         let charge = ChargeReply { state, ..ChargeReply::empty(charge) };
-        let passing = ask.runs.iter().map(|run| run.repeats).collect();
-        Self { now_us, admitted: passing, charges: SmallVec::from_iter([charge]) }.validated(ask)
+        let admitted = call.runs.iter().map(|run| run.repeats).collect();
+        Self { now_us, admitted, charges: SmallVec::from_iter([charge]) }.validated(call)
     }
 }
 
@@ -347,8 +350,8 @@ impl ChargeReply {
     }
 }
 
-/// A state as it is kept: a format, the class of its lifetime, the cell, and what is lent if anything is.
-fn read_account(bytes: &[u8]) -> Result<StoredState, ReplyError> {
+/// Reads a state: a format, the class of its lifetime, the cell, and what is lent if anything is.
+fn read_state(bytes: &[u8]) -> Result<StoredState, ReplyError> {
     if bytes.is_empty() {
         return Ok(StoredState::default());
     }
@@ -379,8 +382,8 @@ fn read_account(bytes: &[u8]) -> Result<StoredState, ReplyError> {
     Ok(StoredState { cell: Some(cell), lent })
 }
 
-/// How long a state lives without being touched: twice the time to full, or twice the window; a log as long
-/// as its window and a little more.
+/// After what time without a write a state expires: twice the time to full, or twice the window; for a log its window
+/// and ten seconds.
 pub fn ttl_ms(meter: &Meter) -> u64 {
     let span_us = match meter.numbers() {
         MeterNumbers::Bucket(bucket) => bucket.span_us(),
@@ -393,8 +396,8 @@ pub fn ttl_ms(meter: &Meter) -> u64 {
     }
 }
 
-/// The lifetime in quarters of a power of two of microseconds, rounded up: so a state alone tells when it can
-/// go, and a change of the rule shows that its expiry has to be looked after.
+/// The lifetime in quarters of a power of two of microseconds, rounded up. A state has it, so that the time at which it can
+/// be dropped follows from the state alone, and a change of the rule shows that the expiry has to be renewed.
 fn class(meter: &Meter) -> u8 {
     let lifetime_us = meter.lifetime_us().max(2 * EPOCH_US);
     (4.0 * (lifetime_us as f64).log2()).ceil().clamp(0.0, 255.0) as u8

@@ -1,10 +1,10 @@
-//! Where the state of a charge stands in a store that nodes share.
+//! State addresses: where the state of a charge is kept in a shared store.
 //!
-//! Each client has one hash, `tg:{…}`, and in it a small field for each limit and route. What stands between
-//! the braces is a keyed hash of the client's identity: the identities themselves never reach the store, and
-//! in a cluster everything of one client falls into one slot. Where a rule counts by several identities, the
-//! first makes the tag and the others follow it, so that a tenant with a million users is a million hashes
-//! in one slot, not one hash with a million fields. A route is part of the field: routes are few.
+//! Each client has one hash, `tg:{…}`, with a small field for each limit and route. Between the braces is a keyed hash of
+//! the client's identity: the identities themselves never reach the store, and in a cluster all keys of one client are
+//! in one slot. Where a rule counts by several identities, the first is the tag and the others follow it: a tenant with a
+//! million users is a million hashes in one slot, not one hash with a million fields. A route is part of the field,
+//! because routes are few.
 
 use crate::key::{Dimension, Identity, identity};
 use crate::limit::Limit;
@@ -13,7 +13,7 @@ use crate::rules::Rule;
 use siphasher::sip128::{Hasher128, SipHasher13};
 use std::hash::Hasher;
 
-/// What all nodes of a fleet know and nobody else does.
+/// The secret that all nodes of a fleet share. It keys the hashes in state addresses.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct FleetSecret(pub [u8; 16]);
 
@@ -25,10 +25,10 @@ impl std::fmt::Debug for FleetSecret {
 
 /// The longest of [`StateAddress::field`].
 pub const LONGEST_FIELD: usize = 10;
-/// So many of them name the limit.
+/// The bytes of a field that name the limit.
 pub(crate) const LIMIT_BYTES: usize = 5;
 
-/// The place of one state.
+/// The address of one state.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct StateAddress {
     /// The client's key.
@@ -45,23 +45,23 @@ pub struct StateField {
 }
 
 impl StateField {
-    /// The field of a limit, for everybody or for one route.
-    pub fn new(limit_identity: u64, route: Option<u64>) -> Self {
+    /// The field of the limit with this [`Limit::state_id`], for all routes or for one.
+    pub fn new(limit_state_id: u64, route: Option<u64>) -> Self {
         let mut bytes = [0; LONGEST_FIELD];
-        bytes[..LIMIT_BYTES].copy_from_slice(&limit_identity.to_be_bytes()[..LIMIT_BYTES]);
+        bytes[..LIMIT_BYTES].copy_from_slice(&limit_state_id.to_be_bytes()[..LIMIT_BYTES]);
         if let Some(route) = route {
             bytes[LIMIT_BYTES..].copy_from_slice(&route.to_be_bytes()[..LONGEST_FIELD - LIMIT_BYTES]);
         }
         Self { bytes, length: if route.is_some() { LONGEST_FIELD } else { LIMIT_BYTES } as u8 }
     }
 
-    /// As it is written.
+    /// The name of the field.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.length)]
     }
 }
 
-/// Makes places.
+/// Locates states.
 #[derive(Clone, Debug)]
 pub struct StateAddresses {
     prefix: String,
@@ -74,17 +74,17 @@ impl StateAddresses {
         Self { prefix: prefix.to_owned(), secret }
     }
 
-    /// What they are made with.
+    /// The secret.
     pub fn secret(&self) -> FleetSecret {
         self.secret
     }
 
-    /// Whether they are made with `secret`.
+    /// Whether this is the secret.
     pub fn uses_secret(&self, secret: &FleetSecret) -> bool {
         self.secret == *secret
     }
 
-    /// The place of the state of `request` under a limit of `rule`; `route` is the hash of its route.
+    /// The address of the state of `request` under a limit of `rule`; `route` is the hash of its route.
     pub fn locate(&self, rule: &Rule, limit: &Limit, request: &Request<'_>, route: u64) -> StateAddress {
         let mut identities = rule
             .key
@@ -92,16 +92,16 @@ impl StateAddresses {
             .filter(|dimension| **dimension != Dimension::Route)
             .map(|dimension| identity(dimension, rule.ipv6_prefix, request, route));
         let by_route = rule.key.contains(&Dimension::Route);
-        // A rule that counts by route alone: its one count is everybody's.
+        // A rule that counts by route alone has one count for all clients.
         let first = identities.next().unwrap_or(Identity::Anonymous);
         let mut key = String::with_capacity(self.prefix.len() + 16);
         key.push_str(&self.prefix);
         key.push('{');
-        spell(self.hash(&[first]), &mut key);
+        push_letters(self.hash(&[first]), &mut key);
         key.push('}');
         let others: Vec<Identity<'_>> = identities.collect();
         if !others.is_empty() {
-            spell(self.hash(&others), &mut key);
+            push_letters(self.hash(&others), &mut key);
         }
         StateAddress { key, field: StateField::new(limit.state_id, by_route.then_some(route)) }
     }
@@ -129,10 +129,10 @@ impl StateAddresses {
     }
 }
 
-/// 84 bits as 14 letters: among a hundred million clients, the odds that two share are one in four billion.
-fn spell(hash: u128, out: &mut String) {
+/// 84 bits as 14 letters: among a hundred million clients, the odds that two share a key are one in four billion.
+fn push_letters(hash: u128, out: &mut String) {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-    for place in 0..14 {
-        out.push(char::from(LETTERS[(hash >> (6 * place)) as usize & 63]));
+    for index in 0..14 {
+        out.push(char::from(LETTERS[(hash >> (6 * index)) as usize & 63]));
     }
 }

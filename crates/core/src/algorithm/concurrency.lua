@@ -1,10 +1,10 @@
--- The places of one key that are taken, as a sorted set: whose (node and number), and until when by the store's
+-- The slots of one key that are held, as a sorted set: the holder (node and number), and the expiry by the store's
 -- clock. See concurrency.rs.
 --
 -- KEYS[1]  the set
--- ARGV[1]  "take": one place, if fewer than the limit are taken
---          "keep": puts off the end of places that are held, and takes them again if they are gone
---          "drop": gives places back
+-- ARGV[1]  "take": takes a slot, if fewer than the limit are held
+--          "keep": extends slots that are held, and takes them again if they are lost
+--          "drop": releases slots
 -- ARGV[2]  by how many microseconds the server's clock is corrected
 -- take: ARGV[3] the limit, [4] whose, [5] for how many microseconds, [6] whose to give back first; and so on
 -- keep: ARGV[3], [4] whose, for how many microseconds; and so on

@@ -1,27 +1,27 @@
 //! Concurrency: how many requests of a key are in flight at once.
 //!
-//! The others count what came; this one counts what has not ended. A request takes a place and gives it back
-//! when it ends, however that is: answered, failed, or given up by its client. What cannot be relied on is that
-//! it is given back, so every place has an end: in one process the longest that a request may take, and in a
-//! shared store a few seconds, which the node that holds it puts off as long as it lives.
+//! The other algorithms count requests that arrived; this one counts requests that have not ended. A request holds a slot
+//! until it ends: answered, failed, or abandoned by its client. A release may be lost, so every slot expires: in one
+//! process after the longest time that a request may take, and in a shared store after a few seconds, which the node that
+//! holds it extends as long as it is alive.
 //!
 //! ```
 //! use tollgate_core::algorithm::concurrency::HeldSlots;
 //!
-//! // Two at once, and no request is believed to take longer than 60 s.
+//! // Two at once, and a slot expires after 60 s.
 //! let mut held = HeldSlots::default();
 //! assert!(held.take(2, 60_000_000, 1, 0).admitted);
 //! assert!(held.take(2, 60_000_000, 2, 0).admitted);
 //! assert!(!held.take(2, 60_000_000, 3, 10).admitted);
 //! held.release(1);
 //! assert!(held.take(2, 60_000_000, 3, 20).admitted);
-//! // The second never said that it ended.
+//! // The second was never released.
 //! assert!(held.take(2, 60_000_000, 4, 60_000_000).admitted);
 //! ```
 //!
 //! # Waiting
-//! When a request ends is not known. The end of a place is only the latest time: most requests end long before it, and a
-//! client that waited for it would leave places empty. So a refusal promises no time, and a queued request waits for a
+//! When a request ends is not known. The expiry of a slot is only the latest time: most requests end long before it, and a
+//! client that waited for it would leave slots unused. So a refusal has no retry time, and a queued request waits for a
 //! release.
 
 use super::LimitStep;
@@ -30,58 +30,57 @@ pub(crate) use super::sliding_window_log::{
 };
 use std::collections::VecDeque;
 
-/// The same in a store that nodes share, see the file.
+/// The script for a shared store.
 pub const SCRIPT: &str = include_str!("concurrency.lua");
 
-/// The places of one key that are taken, the first to run out in front.
+/// The slots of one key that are held, the first to expire in front.
 #[derive(Clone, Debug, Default)]
 pub struct HeldSlots {
-    /// Until when, and whose.
-    places: VecDeque<(u64, u64)>,
+    /// The expiry and the number of the request.
+    slots: VecDeque<(u64, u64)>,
 }
 
 impl HeldSlots {
-    /// Takes a place for the request `number` until `now_us + longest_us`, if fewer than `limit` are taken.
+    /// Takes a slot for the request `number` until `now_us + longest_us`, if fewer than `limit` are held.
     pub fn take(&mut self, limit: u32, longest_us: u64, number: u64, now_us: u64) -> LimitStep {
         self.expire(now_us);
-        let admitted = self.places.len() < limit as usize;
+        let admitted = self.slots.len() < limit as usize;
         if admitted {
             let until_us = now_us + longest_us;
-            // A rule that was shortened makes later places end sooner.
-            let at = self.places.partition_point(|(until, _)| *until <= until_us);
-            self.places.insert(at, (until_us, number));
+            // After a rule was edited, later slots may expire sooner.
+            let at = self.slots.partition_point(|(until, _)| *until <= until_us);
+            self.slots.insert(at, (until_us, number));
         }
-        let last_us = self.places.back().map_or(0, |(until, _)| until - now_us);
-        slot_step(admitted, limit, self.places.len() as u32, last_us)
+        let last_us = self.slots.back().map_or(0, |(until, _)| until - now_us);
+        slot_step(admitted, limit, self.slots.len() as u32, last_us)
     }
 
-    /// Gives back the place of the request `number`, if it has not run out.
+    /// Releases the slot of the request `number`, if it has not expired.
     pub fn release(&mut self, number: u64) {
-        if let Some(at) = self.places.iter().position(|(_, taken)| *taken == number) {
-            self.places.remove(at);
+        if let Some(at) = self.slots.iter().position(|(_, taken)| *taken == number) {
+            self.slots.remove(at);
         }
     }
 
-    /// Frees what has run out.
+    /// Releases expired slots.
     pub fn expire(&mut self, now_us: u64) {
-        while self.places.front().is_some_and(|(until, _)| *until <= now_us) {
-            self.places.pop_front();
+        while self.slots.front().is_some_and(|(until, _)| *until <= now_us) {
+            self.slots.pop_front();
         }
     }
 
-    /// Whether nothing is taken.
+    /// Whether no slot is held.
     pub fn is_empty(&self) -> bool {
-        self.places.is_empty()
+        self.slots.is_empty()
     }
 
-    /// How many are taken.
+    /// How many slots are held.
     pub fn len(&self) -> usize {
-        self.places.len()
+        self.slots.len()
     }
 }
 
-/// The step of a request that finds, or makes, `taken` of `limit` places taken, the last of which runs out in
-/// `last_us`.
+/// The step of a request after which `taken` of `limit` slots are held, the last of which expires in `last_us`.
 pub fn slot_step(admitted: bool, limit: u32, taken: u32, last_us: u64) -> LimitStep {
     LimitStep {
         admitted,

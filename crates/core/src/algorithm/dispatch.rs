@@ -14,7 +14,7 @@
 //! | `unit` | the number that one token is, of what the script counts as available |
 //! | `SCRIPT` | its part of the script |
 //!
-//! The compiler names each that is missing.
+//! The compiler names each item that is missing.
 
 use super::{Algorithm, Bucket, LimitStep, Meter, StateCell, Window, token_bucket};
 
@@ -25,7 +25,7 @@ pub enum StateKind {
     Cell,
     /// As a log of all requests, in a list of its own.
     Log,
-    /// As slots that requests hold until they end. Where their end is not told, as a log.
+    /// As slots that requests hold until they end. Where their end is not known, as a log.
     InFlight,
 }
 
@@ -204,7 +204,7 @@ impl Algorithm {
     }
 
     /// By which a call names the algorithm to the script, which comes from the same node: it need not stay the same.
-    /// Requests in flight whose end is not told are charged as a log.
+    /// Requests in flight whose end is not known are charged as a log.
     pub(crate) fn code(self) -> u8 {
         match self.state_kind() {
             StateKind::Cell | StateKind::Log => self as u8 + 1,

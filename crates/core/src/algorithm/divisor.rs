@@ -1,8 +1,8 @@
-//! Division by a number that stays the same: one multiplication instead.
+//! Division by a constant as one multiplication.
 //!
 //! Let d be the divisor and 2^l the first power of two that is not below it. With m = ⌈2^(53+l) / d⌉, for
-//! every n < 2^53, ⌊n / d⌋ = ⌊n·m / 2^(53+l)⌋. For m is too large by less than 1, so the quotient by less
-//! than n / 2^(53+l) < 1/2^l ≤ 1/d, and from no fraction of d is it that little to the next whole number.
+//! every n < 2^53, ⌊n / d⌋ = ⌊n·m / 2^(53+l)⌋: m is too large by less than 1, so the quotient is too large
+//! by less than n / 2^(53+l) < 1/2^l ≤ 1/d, and no multiple of 1/d is that close below the next whole number.
 
 /// See the top of this file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,14 +1,13 @@
 //! Fixed window, aligned to the clock.
 //!
-//! The time since the epoch is cut into windows of equal length; each admits `limit`, and a rejected
-//! request is not counted. The cheapest to explain ("100 per calendar minute, UTC"), and the one whose
-//! price is known: around a boundary a client can pass twice the limit within a moment. Where that
-//! hurts, use a sliding window.
+//! The time since the Unix epoch is divided into windows of equal length; each admits `limit`, and a
+//! rejected request is not counted. It is the easiest to explain ("100 per calendar minute, UTC"), but around
+//! a boundary twice the limit can be admitted within a moment. Where that matters, use a sliding window.
 //!
 //! Admit iff `count + c ≤ limit`; otherwise the wait is the rest of the window.
 //!
-//! A worked example, 5 per 10 s. At 00:00:07 five requests pass. A sixth is told to wait 3 s, for the
-//! window began at 00:00:00 and not at the first request.
+//! A worked example, 5 per 10 s. At 00:00:07 five requests are admitted. A sixth has to wait 3 s, because
+//! the window began at 00:00:00 and not at the first request.
 
 use super::window::WindowCounts;
 pub(crate) use super::window::{credit_lifetime_us, epoch};
@@ -19,7 +18,7 @@ use crate::lending::{LeaseReport, StoredState};
 pub(crate) const SCRIPT: &str = include_str!("fixed_window.lua");
 
 /// One request of `cost` ≤ limit at `now_us`. `StateCell`: the count in `major` of the window that began at
-/// `instant_us`; none is an untouched window.
+/// `instant_us`; none is an unused window.
 #[inline]
 pub fn step(window: &Window, cell: Option<StateCell>, now_us: u64, cost: u32) -> LimitStep {
     let counts = open(window, cell, now_us);
@@ -47,7 +46,7 @@ fn open(window: &Window, cell: Option<StateCell>, now_us: u64) -> WindowCounts {
     if start < aligned {
         fresh
     } else if start <= now {
-        // The same window, or one that a changed rule has swallowed.
+        // The same window, or one that the window of an edited rule contains.
         WindowCounts { count: cell.major, ..fresh }
     } else if start - now > window.span {
         WindowCounts { count: cell.major, jumped: true, ..fresh }

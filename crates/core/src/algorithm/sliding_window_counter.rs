@@ -1,18 +1,18 @@
 //! Sliding window counter: the previous and the current window, weighted.
 //!
 //! With p admitted in the previous window, q in the current one, e ticks into a window of W, the estimate
-//! of what the last W ticks held is `p·(W − e)/W + q`: it supposes that the previous window's requests
-//! came evenly. Two counts a key, no jump at the boundary, and an error of a few per cent at most.
+//! of the count in the last W ticks is `p·(W − e)/W + q`, which assumes that the requests of the previous
+//! window came evenly. It takes two counts a key, has no jump at the boundary, and an error of a few per cent at most.
 //!
 //! Multiplied out, so that nothing is rounded: admit iff `p·(W − e) + (q + c)·W ≤ limit·W`. With
-//! `h = limit − c − q`, the request would pass
+//! `h = limit − c − q`, the request would be admitted
 //! - in this window, when h ≥ 0: once enough of p has faded, at `e = ⌈W·(p − h)/p⌉`;
 //! - else only in the next, where q is the one that fades: after `(W − e) + ⌈W·(q + c − limit)/q⌉`.
 //!
-//! Answering "at the end of the window" instead, as is often published, is wrong in nine of ten cases.
+//! A wait until the end of the window, as is often published, is wrong in nine of ten cases.
 //!
-//! A worked example, 100 per 60 s. 80 requests passed in the last minute, 50 in this one, 15 s in: the
-//! estimate is 80 × 45/60 + 50 = 110. A request of cost 1 has h = 49 and may pass at
+//! A worked example, 100 per 60 s. 80 requests were admitted in the last minute, 50 in this one, 15 s in: the
+//! estimate is 80 × 45/60 + 50 = 110. A request of cost 1 has h = 49 and is admitted at
 //! e = ⌈60 × 31/80⌉ = 23.25 s: the wait is 8.25 s.
 
 use super::window::WindowCounts;
@@ -24,7 +24,7 @@ use crate::lending::{LeaseReport, StoredState};
 pub(crate) const SCRIPT: &str = include_str!("sliding_window_counter.lua");
 
 /// One request of `cost` ≤ limit at `now_us`. `StateCell`: the counts of the window that began at
-/// `instant_us` (`major`) and of the one before (`minor`); none is two untouched windows.
+/// `instant_us` (`major`) and of the one before (`minor`); none is two unused windows.
 #[inline]
 pub fn step(window: &Window, cell: Option<StateCell>, now_us: u64, cost: u32) -> LimitStep {
     let counts = open(window, cell, now_us);
@@ -90,7 +90,7 @@ pub(crate) fn lifetime_us(window: &Window) -> u64 {
     2 * window.span_us()
 }
 
-/// Parts of a token, for what has faded of the previous window is no whole number of them.
+/// Parts of a token, because the weighted count of the previous window is not a whole number.
 pub(crate) fn unit(window: &Window) -> u64 {
     window.span
 }

@@ -1,23 +1,23 @@
 -- Sliding window log, see sliding_window_log.rs. A list beside the client's hash, oldest first. Each entry
--- is its instant, the sum of all costs before it, and its own cost: so the two ends of the window tell what
--- it holds, however many entries lie between them.
+-- is its instant, the sum of all costs before it, and its own cost: the costs within the window follow from its two
+-- ends, however many entries are between them.
 local ENTRY = ">I7I7I4"
 
--- The index, the instant and the sum before of the first entry from `index` on for which `holds`. It is nearly
--- always among the first few, which are read together. Otherwise it is found by halving, for instants and sums only
--- grow: a log of a thousand entries that have all left the window must not keep the server from others.
-local function first_entry(c, index, holds)
+-- The index, the instant and the sum before of the first entry from `index` on that `matches`. It is nearly always among
+-- the first few, which are read together. Otherwise it is found by bisection, because instants and sums only grow: a log
+-- of a thousand entries that have all left the window must not block the server.
+local function first_entry(c, index, matches)
   local few = redis_call("LRANGE", c.list, index, index + 15)
   for offset, entry in ipairs(few) do
     local instant, before, cost = decode(ENTRY, entry)
-    if holds(instant, before + cost) then return index + offset - 1, instant, before end
+    if matches(instant, before + cost) then return index + offset - 1, instant, before end
   end
   if #few < 16 then return nil end
   local low, high, found_instant, found_before = index + 16, redis_call("LLEN", c.list), nil, nil
   while low < high do
     local middle = floor((low + high) / 2)
     local instant, before, cost = decode(ENTRY, redis_call("LINDEX", c.list, middle))
-    if holds(instant, before + cost) then
+    if matches(instant, before + cost) then
       high, found_instant, found_before = middle, instant, before
     else
       low = middle + 1
@@ -37,7 +37,7 @@ local function move_to_present(c)
   redis_call("PEXPIRE", c.list, c.ttl_ms)
 end
 
--- A log keeps what it knows in the table of its limit.
+-- A log keeps its numbers in the table of its limit.
 open[SLIDING_WINDOW_LOG] = function(c)
   c.span_us = c.span * c.tick_us
   -- The sum of all costs; that before the window; the index of the first entry in it; the newest instant.
@@ -95,7 +95,7 @@ log_status[SLIDING_WINDOW_LOG] = function(c, cost)
   if used + cost > c.capacity then
     local excess = used + cost - c.capacity
     local found, instant = first_entry(c, c.first, function(_, sum) return sum - c.base >= excess end)
-    -- Not among those that stand in the list: then it is one of this very call.
+    -- If it is not in the list, it is of this call.
     wait = (found and instant or newest) + c.span_us - now_us
   end
   return max(0, c.capacity - used), wait, newest and newest + c.span_us - now_us or 0
@@ -104,7 +104,7 @@ end
 close[SLIDING_WINDOW_LOG] = function(c)
   if c.taken == 0 then return end
   if c.first > 0 then redis_call("LTRIM", c.list, c.first, -1) end
-  -- After a small step back of the clock the newest lies ahead: the list stays sorted.
+  -- After a small step back of the clock the newest entry is ahead of now, and the list stays sorted.
   local at = max(c.newest or 0, now_us)
   if c.newest == at then
     -- Equal instants are one entry.

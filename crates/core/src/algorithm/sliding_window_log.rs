@@ -1,15 +1,15 @@
 //! Sliding window log: exact, for low limits such as logins.
 //!
-//! Every admitted request is remembered with its instant and cost for one window W; a request passes if
-//! the costs within the last W plus its own stay within the limit. An entry counts iff `t > now − W`.
-//! When it is rejected, the wait ends when the oldest entries whose costs free enough have left: at
+//! Every admitted request is kept with its instant and cost for one window W; a request is admitted if
+//! the costs within the last W plus its own are within the limit. An entry counts iff `t > now − W`.
+//! When it is rejected, the wait ends when the oldest entries whose costs suffice have left the window: at
 //! `t_j + W` for the smallest such j.
 //!
 //! Entries with equal instants are one entry with the sum of their costs: they cannot collide, as they
 //! do where the instant is the key.
 //!
-//! A worked example, 5 per minute. Attempts at 0, 10, 20, 30 and 40 s pass. One at 45 s is told to wait
-//! 15 s, until the first leaves; one of cost 2 would be told 25 s.
+//! A worked example, 5 per minute. Requests at 0, 10, 20, 30 and 40 s are admitted. One at 45 s has to wait
+//! 15 s, until the first leaves the window; one of cost 2 would have to wait 25 s.
 
 pub(crate) use super::fixed_window::{lifetime_us, unit};
 pub(crate) use super::window::credit_lifetime_us;
@@ -36,10 +36,10 @@ struct LogEntry {
     cost: u32,
 }
 
-/// What a step on a log found. Unlike a cell, the log is changed in place, by [`RequestLog::apply`].
+/// The result of a step on a log. Unlike a cell, the log is changed in place, by [`RequestLog::apply`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogStep {
-    /// The answer; its `next` is always none.
+    /// The result; its `next` is always none.
     pub step: LimitStep,
     /// The clock went back by more than a window: the entries have to be moved to the present.
     pub jumped: bool,
@@ -85,8 +85,8 @@ pub fn step_log(window: &Window, log: Option<&RequestLog>, now_us: u64, cost: u3
 }
 
 impl RequestLog {
-    /// Does what `found` says: moves the entries to the present after a jump of the clock, and if the
-    /// request was admitted, forgets what has left the window and remembers it.
+    /// Applies the result of a step: moves the entries to the present after a jump of the clock, and if the
+    /// request was admitted, drops entries that have left the window and adds it.
     pub fn apply(&mut self, window: &Window, found: &LogStep, now_us: u64, cost: u32) {
         if found.jumped {
             for entry in &mut self.entries {
@@ -94,8 +94,8 @@ impl RequestLog {
             }
         }
         if found.step.admitted {
-            self.forget(window, now_us);
-            // After a small step back the newest entry is ahead of now: stay sorted.
+            self.drop_expired(window, now_us);
+            // After a small step back of the clock the newest entry is ahead of now, and the log stays sorted.
             let instant_us = self.entries.back().map_or(now_us, |newest| newest.instant_us.max(now_us));
             match self.entries.back_mut() {
                 Some(newest) if newest.instant_us == instant_us => newest.cost += cost,
@@ -104,27 +104,27 @@ impl RequestLog {
         }
     }
 
-    /// Takes `back` off the entry of the instant whose low 32 bits are `epoch`: another limit has refused the request.
-    /// Looks through the newest entries only: where the entry is not among them, or has left the window, the request
-    /// counts as admitted. Tells whether anything was taken off.
-    pub(crate) fn take_off(&mut self, window: &Window, epoch: u32, back: u32, now_us: u64) -> bool {
+    /// Takes `returned` off the entry of the instant whose low 32 bits are `epoch`: another limit has refused the request.
+    /// Searches the newest entries only: if the entry is not among them, or has left the window, the request counts as
+    /// admitted. Returns whether anything was taken off.
+    pub(crate) fn take_off(&mut self, window: &Window, epoch: u32, returned: u32, now_us: u64) -> bool {
         let span_us = window.span_us();
         let mut newest = self.entries.iter().enumerate().rev().take(RETURN_DEPTH);
         let found = newest.find(|(_, entry)| entry.instant_us as u32 == epoch).map(|(index, _)| index);
         let Some(index) = found else { return false };
         let entry = &mut self.entries[index];
-        if back == 0 || entry.instant_us.saturating_add(span_us) <= now_us {
+        if returned == 0 || entry.instant_us.saturating_add(span_us) <= now_us {
             return false;
         }
-        entry.cost = entry.cost.saturating_sub(back);
+        entry.cost = entry.cost.saturating_sub(returned);
         if entry.cost == 0 {
             self.entries.remove(index);
         }
         true
     }
 
-    /// Drops what has left the window.
-    fn forget(&mut self, window: &Window, now_us: u64) {
+    /// Drops entries that have left the window.
+    fn drop_expired(&mut self, window: &Window, now_us: u64) {
         let span_us = window.span_us();
         while self.entries.front().is_some_and(|entry| entry.instant_us.saturating_add(span_us) <= now_us) {
             self.entries.pop_front();
@@ -137,15 +137,15 @@ pub(crate) fn step(window: &Window, _: Option<StateCell>, now_us: u64, cost: u32
     step_log(window, None, now_us, cost).step
 }
 
-/// The instant of an entry, of which the low bits name it among the newest.
+/// The low bits of the instant of an entry, which name it among the newest.
 pub(crate) fn epoch(_: &Window, now_us: u64) -> u32 {
     now_us as u32
 }
 
-/// Without a cell there is nothing to move, see [`RequestLog::apply`].
+/// A log has no cell to move, see [`RequestLog::apply`].
 pub(crate) fn re_anchor(_: &Window, _: StateCell, _: u64) -> Option<StateCell> {
     None
 }
 
-/// Without a cell there is nothing to return to, see [`RequestLog::take_off`].
+/// A log has no cell to return to, see [`RequestLog::take_off`].
 pub(crate) fn apply_reports(_: &Window, _: &mut StoredState, _: u64, _: &[LeaseReport]) {}

@@ -1,22 +1,22 @@
 //! Token bucket: the default.
 //!
 //! A bucket holds at most `capacity` tokens (B) and gains `amount` tokens (r) every `period` ticks (P).
-//! A request of cost c takes c tokens or is rejected. The capacity is the burst, the rate is what holds
-//! in the long run: over any t seconds at most B + r·t pass.
+//! A request of cost c takes c tokens or is rejected. The capacity bounds a burst, the rate the long run:
+//! over any t seconds at most B + r·t are admitted.
 //!
 //! The level is counted in fractions of 1/P token, so that one tick adds exactly r of them and nothing
 //! is ever rounded: `level' = min(B·P, level + Δ·r)`, admit iff `level' ≥ c·P`, otherwise the wait is
 //! `⌈(c·P − level') / r⌉` ticks. A state keeps whole tokens and the fraction apart: when a rule changes,
-//! P changes with it, and only the fraction (less than one token) has lost its meaning and is dropped.
+//! P changes with it, and only the fraction (less than one token) loses its meaning and is dropped.
 //!
 //! A worked example, 100 tokens and 1.67 per second (r = 167, P = 100,000,000 µs). At t = 0 a client
-//! sends 101 requests: 100 pass, the last is told to wait `⌈1·P / 167⌉` = 598,803 µs. One microsecond
-//! earlier it is still rejected, for the bucket then holds 598,802 × 167 = 99,999,934 of the
-//! 100,000,000 fractions it takes.
+//! sends 101 requests: 100 are admitted, the last has to wait `⌈1·P / 167⌉` = 598,803 µs. One microsecond
+//! earlier it is still rejected: the bucket then holds 598,802 × 167 = 99,999,934 of the 100,000,000
+//! fractions that it takes.
 //!
-//! A rejection saves nothing. Implementations that save the time of a rejected request, but not the
-//! refill up to then, starve a client that hammers for ever; this one keeps the old instant, so the
-//! tokens go on growing underneath.
+//! A rejection writes nothing. Implementations that write the time of a rejected request, but not the
+//! refill up to then, starve a client that retries without pause; this one keeps the old instant, and the
+//! refill goes on.
 
 use super::bucket::BucketLevel;
 use super::{Bucket, LimitStep, StateCell, stored_tick, tick_of, until};
@@ -27,7 +27,7 @@ pub(crate) const SCRIPT: &str = include_str!("token_bucket.lua");
 
 /// One request of `cost` ≤ capacity at `now_us`. `StateCell`: the tokens at `instant_us`, whole in `major`
 /// and the fraction in `minor`; none is a full bucket.
-// In the store the state is then taken from its slot and put back without ever being a `LimitStep` in memory.
+// Inlined, the embedded store updates a state in its slot without a `LimitStep` in memory.
 #[inline(always)]
 pub fn step(bucket: &Bucket, cell: Option<StateCell>, now_us: u64, cost: u32) -> LimitStep {
     let now = tick_of(now_us, bucket.tick_us);
@@ -54,7 +54,7 @@ pub fn step(bucket: &Bucket, cell: Option<StateCell>, now_us: u64, cost: u32) ->
     }
 }
 
-/// The stored tokens in fractions of this limit. Tokens above a lowered capacity are gone.
+/// The stored tokens in fractions of this limit. Tokens above a lowered capacity are lost.
 #[inline]
 fn tokens(bucket: &Bucket, cell: StateCell) -> u64 {
     if cell.major >= bucket.capacity {

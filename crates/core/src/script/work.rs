@@ -1,30 +1,30 @@
-//! How long the script takes for an ask: an estimate, so that one call does not keep the server from others for long.
+//! Estimates how long the script takes for a call of a client, so that one script call does not block the server for long.
 //!
-//! Redis runs one script at a time, and everything else waits for it. So a call is bounded by the sum of these
+//! Redis runs one script at a time, and all other commands wait. So a script call is bounded by the sum of these
 //! estimates rather than by the number of its clients: four limits take eight times as long as one token bucket. The
 //! numbers were measured on one core of Redis 7.0 with states that are not in the processor's caches, and
-//! `tollgate-bench redis work` prints them beside what the machine at hand takes.
+//! `tollgate-bench redis work` prints them beside what this machine takes.
 
 use super::{ChargeCall, ScriptCall};
 
-/// A call takes so long before it comes to its first client.
+/// A script call before its first client.
 pub const CALL_NS: u32 = 15_000;
 
-/// One token bucket from which nothing is taken ahead has a way of its own through the script.
-const QUICK_BUCKET_NS: u32 = 3_000;
-/// One other limit, and requests of one cost.
+/// One token bucket without leases and reports, see `plain_bucket.lua`.
+const PLAIN_BUCKET_NS: u32 = 3_000;
+/// One other limit, and requests of one cost: `charge_one` in `charge.lua`.
 const ONE_LIMIT_NS: u32 = 4_500;
-const TAKEN_AHEAD_NS: u32 = 1_000;
+const LEASE_NS: u32 = 1_000;
 const REPORT_NS: u32 = 1_000;
 
-/// Anything else is kept in tables on its way.
+/// All other calls: `charge_several`.
 const CLIENT_NS: u32 = 6_000;
 const LIMIT_NS: u32 = 4_500;
 const LOG_NS: u32 = 13_000;
 const RUN_NS: u32 = 700;
 const LIMIT_OF_RUN_NS: u32 = 300;
 const LOG_OF_RUN_NS: u32 = 2_000;
-/// A log looks through its newest entries for the one that is returned, and rewrites those behind it.
+/// A return is searched for among the newest entries of a log, and those behind it are rewritten.
 const LOG_RETURN_NS: u32 = 30_000;
 
 impl ScriptCall {
@@ -45,9 +45,9 @@ impl ScriptCall {
 
 impl ChargeCall {
     fn work_alone_ns(&self) -> u32 {
-        let takes_ahead = self.prefetch.want > 0 || self.as_lent;
-        let limit_ns = if self.is_plain() { QUICK_BUCKET_NS } else { ONE_LIMIT_NS };
-        limit_ns + TAKEN_AHEAD_NS * u32::from(takes_ahead) + REPORT_NS * self.reports.len() as u32
+        let is_leased = self.prefetch.want > 0 || self.as_lent;
+        let limit_ns = if self.is_plain() { PLAIN_BUCKET_NS } else { ONE_LIMIT_NS };
+        limit_ns + LEASE_NS * u32::from(is_leased) + REPORT_NS * self.reports.len() as u32
     }
 
     fn work_ns(&self, runs: u32) -> u32 {
@@ -68,7 +68,7 @@ mod tests {
     use crate::limit::{Limit, LimitSize};
     use crate::state_address::StateField;
 
-    fn ask(algorithm: Algorithm, charges: usize, runs: u32) -> ScriptCall {
+    fn call(algorithm: Algorithm, charges: usize, runs: u32) -> ScriptCall {
         let size = LimitSize { capacity: Some(1_000), rate: None, window_us: Some(60_000_000) };
         let limit = Limit::new("plan", algorithm, size).unwrap();
         let charge = |number| ChargeCall {
@@ -85,9 +85,9 @@ mod tests {
 
     #[test]
     fn more_to_do_takes_longer() {
-        let bucket = |charges, runs| ask(Algorithm::TokenBucket, charges, runs).work_ns();
-        let log = |charges, runs| ask(Algorithm::SlidingWindowLog, charges, runs).work_ns();
-        let other = ask(Algorithm::FixedWindow, 1, 1).work_ns();
+        let bucket = |charges, runs| call(Algorithm::TokenBucket, charges, runs).work_ns();
+        let log = |charges, runs| call(Algorithm::SlidingWindowLog, charges, runs).work_ns();
+        let other = call(Algorithm::FixedWindow, 1, 1).work_ns();
         let rising = [bucket(1, 1), other, bucket(1, 2), bucket(2, 1), log(1, 1), bucket(4, 1), log(4, 1)];
         assert!(rising.is_sorted_by(|less, more| less < more), "{rising:?}");
         assert!(bucket(4, 1) >= 8 * bucket(1, 1), "{} and {}", bucket(4, 1), bucket(1, 1));
@@ -96,16 +96,16 @@ mod tests {
     #[test]
     fn reports_take_time_too_and_the_most_fits_into_the_number() {
         let reporting = |algorithm, reports| {
-            let mut ask = ask(algorithm, 1, 1);
+            let mut call = call(algorithm, 1, 1);
             let report = LeaseReport { epoch: 1, spent: 1, returned: 1 };
-            ask.charges[0].reports = std::iter::repeat_n(report, reports).collect();
-            ask.work_ns()
+            call.charges[0].reports = std::iter::repeat_n(report, reports).collect();
+            call.work_ns()
         };
         for algorithm in [Algorithm::TokenBucket, Algorithm::SlidingWindowLog] {
             assert!(reporting(algorithm, 2) > reporting(algorithm, 1));
-            assert!(reporting(algorithm, 1) > ask(algorithm, 1, 1).work_ns());
+            assert!(reporting(algorithm, 1) > call(algorithm, 1, 1).work_ns());
         }
-        let mut most = ask(Algorithm::SlidingWindowLog, super::super::MOST_PARTS, 255);
+        let mut most = call(Algorithm::SlidingWindowLog, super::super::MOST_PARTS, 255);
         for charge in &mut most.charges {
             charge.reports = std::iter::repeat_n(LeaseReport::default(), 8).collect();
         }

@@ -230,28 +230,28 @@ fn an_answer_that_cannot_be_true_says_what_is_wrong() {
     let table: [Row; 15] = [
         (TokenBucket, |answer| answer.now_us = 0, "a time out of range"),
         (TokenBucket, |answer| answer.now_us = 1 << 52, "a time out of range"),
-        (TokenBucket, |answer| answer.admitted[0] = 4, "more requests passing than were sent"),
-        (TokenBucket, |answer| answer.charges[1].counted[0] = 4, "more requests counted than passed"),
+        (TokenBucket, |answer| answer.admitted[0] = 4, "more requests admitted than sent"),
+        (TokenBucket, |answer| answer.charges[1].counted[0] = 4, "more requests counted than admitted"),
         (
             FixedWindow,
             |answer| answer.charges[1].counted[0] = 2,
-            "a request not counted that there is room for",
+            "a request not counted although there is room for it",
         ),
-        (FixedWindow, |answer| answer.charges[0].lent = 6, "more tokens lent than were asked for"),
-        (FixedWindow, |answer| answer.admitted[0] = 2, "more tokens lent than were asked for"),
-        (TokenBucket, |answer| account(answer).lent.current = 7, "tokens lent that are not noted"),
-        (TokenBucket, |answer| account(answer).lent.epoch -= 1, "an epoch that is over"),
-        (TokenBucket, |answer| account(answer).lent.epoch += 4, "an epoch that lies too far ahead"),
+        (FixedWindow, |answer| answer.charges[0].lent = 6, "more tokens lent than requested"),
+        (FixedWindow, |answer| answer.admitted[0] = 2, "more tokens lent than requested"),
+        (TokenBucket, |answer| account(answer).lent.current = 7, "lent tokens missing in the state"),
+        (TokenBucket, |answer| account(answer).lent.epoch -= 1, "an epoch that has ended"),
+        (TokenBucket, |answer| account(answer).lent.epoch += 4, "an epoch too far in the future"),
         (
             TokenBucket,
             |answer| account(answer).lent.previous = u32::MAX,
-            "more tokens lent than there can be",
+            "more lent tokens than can be counted",
         ),
-        (FixedWindow, |answer| account(answer).lent.current = 1, "tokens lent of a window"),
+        (FixedWindow, |answer| account(answer).lent.current = 1, "lent tokens in the state of a window"),
         (
             TokenBucket,
             |answer| account(answer).cell.as_mut().unwrap().instant_us += 25 * SECOND_US,
-            "a state that lies too far ahead",
+            "a state too far in the future",
         ),
         (
             SlidingWindowLog,
@@ -259,12 +259,12 @@ fn an_answer_that_cannot_be_true_says_what_is_wrong() {
                 let ReplyState::Log(standings) = &mut answer.charges[0].state else { panic!("no log") };
                 standings[0].remaining = 101;
             },
-            "a log that stands as none can",
+            "a log status out of range",
         ),
         (
             SlidingWindowLog,
             |answer| (answer.admitted[0], answer.charges[1].counted[0]) = (2, 2),
-            "a request refused that there is room for",
+            "a request refused although there is room for it",
         ),
     ];
     for (algorithm, spoil, what) in table {
