@@ -1,9 +1,9 @@
 //! Leases: how a node decides most checks without a call to the store, and nothing is over-admitted.
 //!
-//! For each key in use, a node keeps the tokens that it has taken ahead ([`credit`]), the last reply of the store
-//! ([`last_reply`]) and the rate of requests ([`request_rate`]). A check is paid from credit if there is enough, and refused if
+//! For each key in use, a node keeps the tokens that it has taken ahead (`credit`), the last reply of the store
+//! (`last_reply`) and the rate of requests (`request_rate`). A check is paid from credit if there is enough, and refused if
 //! the remembered state refuses it. Otherwise it joins the call that is under way for its key, or starts one
-//! ([`table`]). Nothing in here reads a clock or does I/O: the driver beside it talks to Redis, and the simulation
+//! (`table`). Nothing in here reads a clock or does I/O: the driver beside it talks to Redis, and the simulation
 //! runs the same code on virtual time.
 //!
 //! What keeps it exact:
@@ -22,7 +22,7 @@
 //! 6. Credit of a limit whose numbers have changed is returned, not spent; or dropped, if its windows have another
 //!    length now.
 //!
-//! How much is taken ahead ([`table`], `Lease::prefetch`):
+//! How much is taken ahead (`table`, `Lease::prefetch`):
 //! 1. What the client's rate at this node needs within the horizon, but not for longer than credit lives, and at most
 //!    a quarter of what is left, divided by the number of nodes.
 //! 2. All nodes together hold at most a hundredth of the capacity. The script enforces it for buckets (`lent_limit`),
