@@ -63,9 +63,9 @@ impl ClientCharge {
 pub(super) struct ClientCharges<'s> {
     clients: &'s [Client],
     /// Where no other rules are in force.
-    common: RulesInForce,
+    common: NodeRules,
     /// At these nodes.
-    own: BTreeMap<u16, RulesInForce>,
+    own: BTreeMap<u16, NodeRules>,
     /// Counts up with each change.
     version: u32,
     places: StateAddresses,
@@ -73,7 +73,7 @@ pub(super) struct ClientCharges<'s> {
 }
 
 /// Rules, and what each client is charged for under them.
-struct RulesInForce {
+struct NodeRules {
     rules: Arc<RuleSet>,
     version: u32,
     known: Vec<Option<Rc<[ClientCharge]>>>,
@@ -90,7 +90,7 @@ impl<'s> ClientCharges<'s> {
     pub(super) fn new(clients: &'s [Client], rules: Arc<RuleSet>) -> Self {
         Self {
             clients,
-            common: RulesInForce { rules, version: 1, known: vec![None; clients.len()] },
+            common: NodeRules { rules, version: 1, known: vec![None; clients.len()] },
             own: BTreeMap::new(),
             version: 1,
             places: StateAddresses::new("", SECRET),
@@ -110,9 +110,9 @@ impl<'s> ClientCharges<'s> {
         self.own.insert(node, in_force);
     }
 
-    fn in_force(&mut self, rules: Arc<RuleSet>) -> RulesInForce {
+    fn in_force(&mut self, rules: Arc<RuleSet>) -> NodeRules {
         self.version += 1;
-        RulesInForce { rules, version: self.version, known: vec![None; self.clients.len()] }
+        NodeRules { rules, version: self.version, known: vec![None; self.clients.len()] }
     }
 
     /// The rules in force at `node`, and the number of their version.

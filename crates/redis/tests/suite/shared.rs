@@ -1,7 +1,7 @@
 //! The shared store on real servers: what it decides, what it costs, and what becomes of it when things break.
 //!
 //! Each fault comes once, or as often as `TOLLGATE_ROUNDS` says:
-//! `TOLLGATE_ROUNDS=5 cargo test -p tollgate-limiter --release shared`.
+//! `TOLLGATE_ROUNDS=5 cargo test -p tollgate-redis --release shared`.
 
 mod clock_steps;
 mod conformance;

@@ -1,6 +1,6 @@
 //! Servers that are not a plain Redis 7: Valkey, those that hide what they are, and those that are strict about keys.
 //!
-//! `TOLLGATE_REDIS_SERVER=/usr/bin/valkey-server cargo test -p tollgate-limiter shared` runs everything on another server.
+//! `TOLLGATE_REDIS_SERVER=/usr/bin/valkey-server cargo test -p tollgate-redis shared` runs everything on another server.
 
 use super::fleet::Node;
 use crate::log::logged;
