@@ -12,7 +12,7 @@
 //! use tollgate_limiter::{Clock, Limiter, MemoryStore};
 //! use tollgate_listen::{ListenerSetup, ServeOptions};
 //!
-//! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! let limiter = Limiter::new(MemoryStore::new(1 << 24), Clock::system());
 //! let loaded = tollgate_core::rules::load("rules.yaml", "rules: [{ id: all, limit: 100/min }]").unwrap();
 //! limiter.install(loaded.rules, loaded.lists);
@@ -29,9 +29,8 @@
 //! let gateway = Gateway::start(&GatewaySettings::to(upstream), &limits, &listen)?;
 //! // Later: finish the requests in flight, then stop.
 //! gateway.stop().await;
-//! # Ok(()) })
-//! # as Result<(), Box<dyn std::error::Error>>;
-//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # Ok(())
+//! # }
 //! ```
 //!
 //! A request passes these files in order:

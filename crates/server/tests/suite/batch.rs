@@ -1,13 +1,13 @@
 //! `POST /v1/check/batch`: many decisions in one response.
 
-use crate::setting::Setting;
+use crate::fixture::DoorFixture;
 use serde_json::{Value, json};
 
 const BATCH: &str = "/v1/check/batch";
 
 #[tokio::test]
 async fn items_are_decided_independently_and_in_order() {
-    let setting = Setting::start().await;
+    let fixture = DoorFixture::start().await;
     let body = r#"[
         {"key":"sk_1","endpoint":"/v1/orders","cost":99},
         {"key":"sk_1","endpoint":"/v1/orders"},
@@ -21,7 +21,7 @@ async fn items_are_decided_independently_and_in_order() {
          "cots":1},
         ["sk_1"], 17, {"key":"sk_2","endpoint":"/v1/orders"}
     ]"#;
-    let reply = setting.client().await.post(BATCH, body).await;
+    let reply = fixture.client().await.post(BATCH, body).await;
     assert_eq!(reply.status, 200);
     assert_eq!(reply.limit_headers(), [""; 0]);
     let verdict = |allowed: bool, remaining: u32, reset: u64, retry: u64| {
@@ -60,8 +60,8 @@ async fn items_are_decided_independently_and_in_order() {
 
 #[tokio::test]
 async fn a_batch_holds_up_to_a_thousand_checks() {
-    let setting = Setting::start().await;
-    let mut client = setting.client().await;
+    let fixture = DoorFixture::start().await;
+    let mut client = fixture.client().await;
     let batch = |count: usize| {
         let item = r#"{"key":"sk_1","endpoint":"/v1/orders"}"#;
         format!("[{}]", vec![item; count].join(","))
@@ -77,8 +77,8 @@ async fn a_batch_holds_up_to_a_thousand_checks() {
 
 #[tokio::test]
 async fn a_malformed_batch_decides_nothing() {
-    let setting = Setting::start().await;
-    let mut client = setting.client().await;
+    let fixture = DoorFixture::start().await;
+    let mut client = fixture.client().await;
     let table = [
         ("", "EOF while parsing a value at line 1 column 1"),
         (r#"{"key":"sk_1"}"#, "expected an array of checks"),

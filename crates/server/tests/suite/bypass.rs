@@ -1,13 +1,13 @@
 //! The table of limit bypasses, with the endpoints and domains as a caller would forward them.
 
-use crate::setting::Setting;
+use crate::fixture::DoorFixture;
 use serde_json::json;
 use tollgate_testbed::bypass::{self, BypassOutcome, BypassSpelling};
 
 #[tokio::test]
 async fn no_spelling_bypasses_a_limit() {
-    let setting = Setting::start_with(bypass::RULES).await;
-    let mut client = setting.client().await;
+    let fixture = DoorFixture::start_with(bypass::RULES).await;
+    let mut client = fixture.client().await;
     for (number, row) in bypass::bypasses().enumerate() {
         let (endpoint, domain) = match row.spelling {
             BypassSpelling::Path(path) => (path, "test"),

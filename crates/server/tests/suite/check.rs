@@ -1,14 +1,14 @@
 //! `POST /v1/check`: every kind of response.
 
-use crate::setting::Setting;
+use crate::fixture::DoorFixture;
 
 const CHECK: &str = "/v1/check";
 const ORDER: &str = r#"{"key":"sk_1","endpoint":"/v1/orders","method":"GET"}"#;
 
 #[tokio::test]
 async fn an_admitted_check() {
-    let setting = Setting::start().await;
-    let reply = setting.client().await.post(CHECK, ORDER).await;
+    let fixture = DoorFixture::start().await;
+    let reply = fixture.client().await.post(CHECK, ORDER).await;
     assert_eq!(reply.status, 200);
     assert_eq!(reply.header("content-type"), "application/json");
     assert_eq!(
@@ -27,8 +27,8 @@ async fn an_admitted_check() {
 
 #[tokio::test]
 async fn a_limited_check_is_admitted_at_its_retry_time() {
-    let setting = Setting::start().await;
-    let mut client = setting.client().await;
+    let fixture = DoorFixture::start().await;
+    let mut client = fixture.client().await;
     client.post(CHECK, r#"{"key":"sk_1","endpoint":"/v1/orders","cost":100}"#).await;
     let reply = client.post(CHECK, ORDER).await;
     assert_eq!((reply.status, reply.header("content-type")), (429, "application/json"));
@@ -47,16 +47,16 @@ async fn a_limited_check_is_admitted_at_its_retry_time() {
     assert_eq!(reply.limit_headers(), expected);
 
     // A token comes after 598,803 µs and not a microsecond before, however often the client asks.
-    setting.clock.advance_us(598_802);
+    fixture.clock.advance_us(598_802);
     assert_eq!(client.post(CHECK, ORDER).await.status, 429);
-    setting.clock.advance_us(1);
+    fixture.clock.advance_us(1);
     assert_eq!(client.post(CHECK, ORDER).await.status, 200);
 }
 
 #[tokio::test]
 async fn a_limited_check_as_problem_details() {
-    let setting = Setting::start().await;
-    let mut client = setting.client().await;
+    let fixture = DoorFixture::start().await;
+    let mut client = fixture.client().await;
     client.post(CHECK, r#"{"key":"sk_1","endpoint":"/v1/orders","cost":100}"#).await;
     let reply = client.post_with(CHECK, "Accept: application/problem+json\r\n", ORDER).await;
     assert_eq!((reply.status, reply.header("content-type")), (429, "application/problem+json"));
@@ -68,8 +68,8 @@ async fn a_limited_check_as_problem_details() {
 
 #[tokio::test]
 async fn unlimited_checks_carry_no_headers() {
-    let setting = Setting::start().await;
-    let mut client = setting.client().await;
+    let fixture = DoorFixture::start().await;
+    let mut client = fixture.client().await;
     let table = [
         r#"{"key":"sk_internal_7","endpoint":"/v1/orders"}"#,
         r#"{"key":"sk_1","endpoint":"/v1/orders","ip":"192.0.2.200"}"#,
@@ -90,8 +90,8 @@ async fn unlimited_checks_carry_no_headers() {
 
 #[tokio::test]
 async fn the_deny_list_refuses_with_403() {
-    let setting = Setting::start().await;
-    let mut client = setting.client().await;
+    let fixture = DoorFixture::start().await;
+    let mut client = fixture.client().await;
     let table = [
         r#"{"key":"sk_bad","endpoint":"/v1/orders"}"#,
         r#"{"key":"sk_1","ip":"198.51.100.7"}"#,
@@ -108,8 +108,8 @@ async fn the_deny_list_refuses_with_403() {
 
 #[tokio::test]
 async fn a_cost_that_can_never_pass() {
-    let setting = Setting::start().await;
-    let mut client = setting.client().await;
+    let fixture = DoorFixture::start().await;
+    let mut client = fixture.client().await;
     for cost in [101, u64::MAX] {
         let body = format!(r#"{{"key":"sk_1","endpoint":"/v1/orders","cost":{cost}}}"#);
         let reply = client.post(CHECK, body).await;
@@ -125,8 +125,8 @@ async fn a_cost_that_can_never_pass() {
 /// The first check with the field is admitted by the rule, the next is refused.
 #[tokio::test]
 async fn every_field_reaches_the_limiter() {
-    let setting = Setting::start().await;
-    let mut client = setting.client().await;
+    let fixture = DoorFixture::start().await;
+    let mut client = fixture.client().await;
     let table = [
         ("invoices", r#"{"ids":{"other":"x","invoice":"A"},"endpoint":"/v1/invoices"}"#),
         ("people", r#"{"tenant":"t","user":"u","endpoint":"/v1/people"}"#),
@@ -156,8 +156,8 @@ async fn every_field_reaches_the_limiter() {
 
 #[tokio::test]
 async fn pipelined_requests_are_answered_in_order() {
-    let setting = Setting::start().await;
-    let mut client = setting.client().await;
+    let fixture = DoorFixture::start().await;
+    let mut client = fixture.client().await;
     let request = crate::client::post(CHECK, "", ORDER);
     client.send(request.repeat(120)).await;
     for index in 0..120_u64 {
@@ -172,8 +172,8 @@ async fn pipelined_requests_are_answered_in_order() {
 
 #[tokio::test]
 async fn spellings_of_an_endpoint_share_a_limit() {
-    let setting = Setting::start().await;
-    let mut client = setting.client().await;
+    let fixture = DoorFixture::start().await;
+    let mut client = fixture.client().await;
     let ask = |endpoint: &str| format!(r#"{{"ip":"203.0.113.9","method":"POST","endpoint":"{endpoint}"}}"#);
     for endpoint in ["/v1/login", "//v1/./login"] {
         assert_eq!(client.post(CHECK, ask(endpoint)).await.status, 200, "{endpoint}");
@@ -194,8 +194,8 @@ async fn spellings_of_an_endpoint_share_a_limit() {
 
 #[tokio::test]
 async fn a_flagged_check_reports_the_limit() {
-    let setting = Setting::start().await;
-    let mut client = setting.client().await;
+    let fixture = DoorFixture::start().await;
+    let mut client = fixture.client().await;
     let standing = r#""limit":1,"remaining":0,"reset_after_ms":60000,"retry_after_ms":0,"rule":"captcha","degraded":false"#;
     for flags in ["", r#","flags":{"x-captcha":"captcha"}"#, r#","flags":{"x-captcha":"captcha"}"#] {
         let reply = client.post(CHECK, r#"{"key":"sk_1","endpoint":"/v1/captcha"}"#).await;

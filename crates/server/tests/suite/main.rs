@@ -8,8 +8,8 @@ mod check;
 #[allow(dead_code, reason = "the tests of the accept loop share it")]
 #[path = "../../../http/tests/suite/client.rs"]
 mod client;
+mod fixture;
 mod malformed;
 mod real_time;
 mod routes;
-mod setting;
 mod unavailable;

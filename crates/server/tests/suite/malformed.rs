@@ -1,6 +1,6 @@
 //! Malformed checks: always 400 with the error and its position, never a panic.
 
-use crate::setting::{START_US, Setting, door};
+use crate::fixture::{DoorFixture, START_US, door};
 use http::HeaderMap;
 use tollgate_limiter::{Clock, ManualClock};
 use tollgate_server::{batch, check};
@@ -43,8 +43,8 @@ const MALFORMED: [(&str, u64, u64, &str, &str); 32] = [
 
 #[tokio::test]
 async fn errors_have_a_position_and_a_field() {
-    let setting = Setting::start().await;
-    let mut client = setting.client().await;
+    let fixture = DoorFixture::start().await;
+    let mut client = fixture.client().await;
     for (body, line, column, field, says) in MALFORMED {
         let reply = client.post("/v1/check", body).await;
         assert_eq!(reply.status, 400, "{body}");
@@ -66,8 +66,8 @@ async fn errors_have_a_position_and_a_field() {
 
 #[tokio::test]
 async fn an_identity_is_required() {
-    let setting = Setting::start().await;
-    let mut client = setting.client().await;
+    let fixture = DoorFixture::start().await;
+    let mut client = fixture.client().await;
     for body in ["{}", r#"{"endpoint":"/v1/orders","cost":1}"#, r#"{"key":null}"#, r#"{"ids":{}}"#] {
         let reply = client.post("/v1/check", body).await;
         assert_eq!(reply.status, 400, "{body}");
@@ -77,17 +77,17 @@ async fn an_identity_is_required() {
 
 #[tokio::test]
 async fn endpoints_are_bounded() {
-    let setting = Setting::start().await;
+    let fixture = DoorFixture::start().await;
     let body = format!(r#"{{"key":"sk","endpoint":"/{}"}}"#, "x".repeat(5_000));
-    let reply = setting.client().await.post("/v1/check", body).await;
+    let reply = fixture.client().await.post("/v1/check", body).await;
     assert_eq!((reply.status, reply.json()["error"]["details"]["field"].as_str()), (400, Some("endpoint")));
 }
 
 #[tokio::test]
 async fn bodies_are_bounded() {
-    let setting = Setting::start().await;
+    let fixture = DoorFixture::start().await;
     let body = |length: usize| format!(r#"{{"key":"sk"{}}}"#, " ".repeat(length - 12));
-    let mut client = setting.client().await;
+    let mut client = fixture.client().await;
     assert_eq!(client.post("/v1/check", body(64 * 1024)).await.status, 200);
     let reply = client.post("/v1/check", body(64 * 1024 + 1)).await;
     assert_eq!(reply.status, 413);
@@ -96,16 +96,16 @@ async fn bodies_are_bounded() {
         r#"{"error":{"code":"BODY_TOO_LARGE","message":"the body is longer than 65536 bytes"}}"#
     );
     // A batch may be longer.
-    let mut client = setting.client().await;
+    let mut client = fixture.client().await;
     let batch = format!("[{}]", body(100 * 1024));
     assert_eq!(client.post("/v1/check/batch", batch).await.status, 200);
 }
 
 #[tokio::test]
 async fn echoed_input_is_truncated_and_escaped() {
-    let setting = Setting::start().await;
+    let fixture = DoorFixture::start().await;
     let body = format!(r#"{{"\"<\u0007{}":1}}"#, "x".repeat(10_000));
-    let reply = setting.client().await.post("/v1/check", body).await;
+    let reply = fixture.client().await.post("/v1/check", body).await;
     assert_eq!(reply.status, 400);
     assert!(reply.body.len() < 1_500, "{} bytes", reply.body.len());
     assert!(reply.json()["error"]["message"].as_str().unwrap().starts_with("unknown field `\"<\u{7}xxx"));
@@ -145,8 +145,8 @@ async fn random_bodies_are_answered() {
 
 #[tokio::test]
 async fn random_bodies_leave_the_connection_usable() {
-    let setting = Setting::start().await;
-    let mut client = setting.client().await;
+    let fixture = DoorFixture::start().await;
+    let mut client = fixture.client().await;
     let mut random = fastrand::Rng::with_seed(8);
     for _ in 0..500 {
         let body: Vec<u8> = (0..random.usize(..100)).map(|_| random.u8(..)).collect();

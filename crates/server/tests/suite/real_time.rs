@@ -3,7 +3,7 @@
 #![expect(clippy::disallowed_methods, reason = "real time is what is measured")]
 
 use crate::client::{Client, Reply};
-use crate::setting::door;
+use crate::fixture::door;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;

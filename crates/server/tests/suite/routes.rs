@@ -1,18 +1,18 @@
 //! Endpoints, readiness and drain.
 
-use crate::setting::Setting;
+use crate::fixture::DoorFixture;
 use std::sync::Arc;
 use tollgate_server::{NotReady, Readiness};
 
 #[tokio::test]
 async fn health_and_readiness() {
-    let setting = Setting::start().await;
-    let mut client = setting.client().await;
+    let fixture = DoorFixture::start().await;
+    let mut client = fixture.client().await;
     let reply = client.get("/healthz").await;
     assert_eq!((reply.status, reply.body.as_str()), (200, "ok"));
     let reply = client.get("/readyz?verbose").await;
     assert_eq!((reply.status, reply.body.as_str()), (200, "ready"));
-    setting.door.readiness.set_draining();
+    fixture.door.readiness.set_draining();
     let reply = client.get("/readyz").await;
     assert_eq!((reply.status, reply.body.as_str()), (503, "not ready: the node is draining\n"));
     assert_eq!(client.get("/healthz").await.status, 200);
@@ -32,8 +32,8 @@ fn ready_means_rules_and_no_drain() {
 
 #[tokio::test]
 async fn wrong_methods_and_unknown_paths() {
-    let setting = Setting::start().await;
-    let mut client = setting.client().await;
+    let fixture = DoorFixture::start().await;
+    let mut client = fixture.client().await;
     for (method, path, allow) in [
         ("GET", "/v1/check", "POST"),
         ("DELETE", "/v1/check", "POST"),
@@ -60,21 +60,21 @@ async fn wrong_methods_and_unknown_paths() {
 
 #[tokio::test]
 async fn a_drain_finishes_the_check_in_flight() {
-    let setting = Setting::start().await;
+    let fixture = DoorFixture::start().await;
     let body = r#"{"key":"sk_1","endpoint":"/v1/orders"}"#;
-    let mut idle = setting.client().await;
+    let mut idle = fixture.client().await;
     idle.get("/healthz").await;
-    let mut busy = setting.client().await;
+    let mut busy = fixture.client().await;
     // The server asks for the body, so it has started the request.
     let head = "POST /v1/check HTTP/1.1\r\nHost: test\r\nExpect: 100-continue\r\n";
     busy.send(format!("{head}Content-Length: {}\r\n\r\n", body.len())).await;
     assert_eq!(busy.reply().await.status, 100);
-    setting.stop.send(()).unwrap();
+    fixture.stop.send(()).unwrap();
     idle.closed().await;
-    assert!(setting.door.readiness.check().is_err());
+    assert!(fixture.door.readiness.check().is_err());
     busy.send(body).await;
     let reply = busy.reply().await;
     assert_eq!((reply.status, reply.header("x-ratelimit-remaining")), (200, "99"));
     busy.closed().await;
-    assert_eq!(setting.served.await.unwrap(), 0);
+    assert_eq!(fixture.served.await.unwrap(), 0);
 }

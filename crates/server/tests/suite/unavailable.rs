@@ -1,13 +1,13 @@
 //! The check API while its store is unavailable, and cross-origin requests.
 
 use crate::client::Client;
-use crate::setting::{Setting, serve};
+use crate::fixture::{DoorFixture, serve};
 use tollgate_core::rules::load;
 use tollgate_limiter::{Clock, FailureSettings, Limiter, MemoryStore};
 use tollgate_redis::{RedisSettings, RedisStore};
 
 /// A door whose store is unreachable: nothing listens on its port.
-async fn without_store() -> Setting {
+async fn without_store() -> DoorFixture {
     let url = "redis://127.0.0.1:1".parse().unwrap();
     let store = RedisStore::open(&url, RedisSettings::default(), Clock::system()).await.unwrap();
     let limiter = Limiter::new(MemoryStore::new(1 << 24), Clock::system());
@@ -25,8 +25,8 @@ const ORDERS: &str = r#"{"key":"sk","endpoint":"/orders"}"#;
 
 #[tokio::test]
 async fn an_unavailable_store_is_not_reported_as_an_exceeded_limit() {
-    let setting = without_store().await;
-    let mut client = setting.client().await;
+    let fixture = without_store().await;
+    let mut client = fixture.client().await;
     for _ in 0..3 {
         let reply = client.post("/v1/check", LOGIN).await;
         assert_eq!((reply.status, reply.header("retry-after")), (503, "1"));
@@ -44,8 +44,8 @@ async fn an_unavailable_store_is_not_reported_as_an_exceeded_limit() {
 
 #[tokio::test]
 async fn cross_origin_pages_cannot_spend() {
-    let setting = Setting::start().await;
-    let mut client = setting.client().await;
+    let fixture = DoorFixture::start().await;
+    let mut client = fixture.client().await;
     let post = async |client: &mut Client, path: &str, headers: &str| {
         let body = if path.ends_with("batch") { r#"[{"key":"sk"}]"# } else { r#"{"key":"sk"}"# };
         client.post_with(path, headers, body).await

@@ -58,7 +58,7 @@ allow: [sk_internal_*, 192.0.2.0/24]
 deny: [sk_bad, 198.51.100.0/24]
 ";
 
-pub struct Setting {
+pub struct DoorFixture {
     pub address: SocketAddr,
     pub clock: ManualClock,
     pub door: Arc<HttpDoor>,
@@ -66,7 +66,7 @@ pub struct Setting {
     pub served: JoinHandle<usize>,
 }
 
-impl Setting {
+impl DoorFixture {
     /// A door with [`RULES`] and a manual clock.
     pub async fn start() -> Self {
         Self::start_with(RULES).await
@@ -93,8 +93,8 @@ impl Setting {
 }
 
 /// A door for a limiter with its own clock.
-pub async fn serve(limiter: Limiter) -> Setting {
-    Setting::serving(door_of(limiter), ManualClock::new(START_US)).await
+pub async fn serve(limiter: Limiter) -> DoorFixture {
+    DoorFixture::serving(door_of(limiter), ManualClock::new(START_US)).await
 }
 
 pub fn door(clock: Clock) -> Arc<HttpDoor> {
