@@ -71,7 +71,7 @@ async fn an_identity_is_required() {
     for body in ["{}", r#"{"endpoint":"/v1/orders","cost":1}"#, r#"{"key":null}"#, r#"{"ids":{}}"#] {
         let reply = client.post("/v1/check", body).await;
         assert_eq!(reply.status, 400, "{body}");
-        assert!(reply.body.contains("name at least one of key, user, tenant, ip or ids"), "{}", reply.body);
+        assert!(reply.body.contains("give at least one of key, user, tenant, ip or ids"), "{}", reply.body);
     }
 }
 
