@@ -188,7 +188,7 @@ fn documents_name_files_that_exist() {
                 let is_file = [".rs", ".lua", ".md", ".yaml"].iter().any(|end| name.ends_with(end));
                 if !is_file
                     || name.contains('*')
-                    || name == "mod.rs"
+                    || ["mod.rs", "tollgate.yaml"].contains(&name)
                     || name.contains("NAME")
                     || name.contains('<')
                     || name.contains('…')
