@@ -45,7 +45,7 @@ async fn a_file_without_rules_needs_allow_empty() {
     let mut file = FollowedFile::with_rules(&rules(5));
     file.replace("deny: [a]\n");
     let message = file.until_error().await;
-    assert!(message.contains("there is no rule") && message.contains("allow_empty: true"), "{message}");
+    assert!(message.contains("there are no rules") && message.contains("allow_empty: true"), "{message}");
     file.replace("allow_empty: true\n");
     file.until_good().await;
     assert_eq!(quota(&file.limiter, "a"), None);
