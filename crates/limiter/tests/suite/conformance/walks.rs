@@ -236,7 +236,7 @@ pub const TOGETHER: [&str; 6] = [
     "endpoint: [/login, /export],",
     "",
 ];
-/// One of them to each request. After a jump of the clock a state is moved to the present by whoever comes first;
+/// One of them to each request. After a jump of the clock a state is moved to the present by the first request;
 /// if another limit refuses that request, Redis keeps the move and the virtual node does not.
 pub const APART: [&str; 6] = [
     "endpoint: [/, /hello, /v1/orders, /v1/customers],",
