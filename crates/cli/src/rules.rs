@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tollgate_core::path;
-use tollgate_core::request::{Method, Request};
+use tollgate_core::request::{Door, Method, Request};
 use tollgate_core::rules::{self, LoadedRules, OpenDoor};
 use tollgate_limiter::{Clock, file};
 
@@ -191,6 +191,7 @@ fn explain(args: &ExplainArgs) -> Result<ExitCode, CommandError> {
         method: Some(Method::from_name(&args.method)),
         cost: args.cost,
         priority: None,
+        door: Door::Library,
     };
     let explanation = rules::explain(&loaded, &request, Clock::system().now_us());
     output::print(format_args!("{explanation}\n"))?;

@@ -31,6 +31,8 @@ pub struct Request<'a> {
     pub cost: u64,
     /// The priority under `on_exceed: shed`; higher is more important.
     pub priority: Option<u8>,
+    /// The door it came through, for metrics and logs.
+    pub door: Door,
 }
 
 impl Default for Request<'_> {
@@ -47,6 +49,7 @@ impl Default for Request<'_> {
             method: None,
             cost: 1,
             priority: None,
+            door: Door::Library,
         }
     }
 }
@@ -79,6 +82,35 @@ impl<'a> Request<'a> {
     pub fn has_identity(&self) -> bool {
         let has_name = NamedIdentity::ALL.into_iter().any(|kind| self.named(kind).is_some());
         has_name || self.ip.is_some() || !self.ids.is_empty()
+    }
+}
+
+/// A protocol by which requests reach the limiter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Door {
+    /// A Rust program that calls the limiter itself.
+    #[default]
+    Library,
+    /// The tower layer.
+    Layer,
+    /// The HTTP check API.
+    Check,
+    /// The reverse proxy.
+    Gateway,
+}
+
+impl Door {
+    /// All doors.
+    pub const ALL: [Self; 4] = [Self::Library, Self::Layer, Self::Check, Self::Gateway];
+
+    /// The name in metrics and logs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Library => "library",
+            Self::Layer => "layer",
+            Self::Check => "check",
+            Self::Gateway => "gateway",
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::sync::Arc;
 use tollgate_core::rules::{DoorCapability, OpenDoor};
-use tollgate_limiter::{Method, Request};
+use tollgate_limiter::{Door, Method, Request};
 
 /// All peers without an address (on a Unix socket) share one count.
 const NO_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
@@ -346,6 +346,7 @@ impl Caller<'_> {
             method: Some(Method::from_name(method.as_str())),
             cost: self.cost,
             priority: self.priority,
+            door: Door::Layer,
         })
     }
 }

@@ -2,7 +2,7 @@
 
 use fastrand::Rng;
 use std::net::IpAddr;
-use tollgate_limiter::{Method, Request};
+use tollgate_limiter::{Door, Method, Request};
 
 const KEYS: [&str; 22] = [
     "alice",
@@ -94,6 +94,7 @@ pub fn draw(rng: &mut Rng) -> Request<'static> {
         method: (rng.u8(..) < 220).then(|| METHODS[rng.usize(..METHODS.len())]),
         cost: cost(rng),
         priority: None,
+        door: Door::Library,
     }
 }
 

@@ -1,0 +1,2 @@
+//! Exporters of a Tollgate node.
+pub mod prometheus;
