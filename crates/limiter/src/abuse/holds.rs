@@ -3,6 +3,8 @@
 //! It is read with every check while it is not empty, and written when a client is added, which is rare. So
 //! a set of eight keys is one cache line that all threads share, and only writers take a lock. When a set is full,
 //! the hold that ends first is evicted: the worst offenders stay. Keys are compared in full.
+//!
+//! This is no [`SetTable`](crate::set_table::SetTable): it is read while it is written, so its keys and times are atomics.
 
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
