@@ -11,6 +11,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, UNIX_EPOCH};
 use tollgate_core::rate::rfc3339;
+use tollgate_core::time::UnixTime;
 use tollgate_limiter::file;
 
 const FILE: &str = "last-good-rules.yaml";
@@ -74,7 +75,7 @@ impl LastGoodRules {
         };
         let modified = std::fs::metadata(&path).and_then(|metadata| metadata.modified());
         let since = modified.ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
-        let written = rfc3339(since.map_or(0, |since| since.as_micros() as u64));
+        let written = rfc3339(UnixTime::from_us(since.map_or(0, |since| since.as_micros() as u64)));
         Ok(Some(KeptRules { path, text: text.to_owned(), written }))
     }
 

@@ -24,7 +24,7 @@ pub use explain::{Explanation, RuleExplanation, explain};
 pub use lease_timing::LeaseTiming;
 pub use ruleset::{LimitId, Rule, RuleSet};
 pub use selection::{CellKind, Charge, Charges, ClientMatch, OverLimitEffect, PathMatch, Selection};
-pub use testing::{RuleTestResult, RuleTestRun, START_US, run_tests, run_tests_if};
+pub use testing::{RULE_TEST_START, RuleTestResult, RuleTestRun, run_tests, run_tests_if};
 pub use virtual_node::VirtualNode;
 
 /// The JSON Schema of a rule file, for editors.

@@ -291,7 +291,7 @@ impl RuleSet {
     pub fn penalty_key(&self, charge: &Charge<'_>) -> Option<u64> {
         let penalty = self.rule_of(charge.id).penalty.filter(|_| charge.enforced)?;
         // One record for each key; the limits of a rule share it.
-        Some(charge.key ^ charge.limit.state_id ^ penalty.record_id)
+        Some(charge.key.identity_hash(charge.limit.state_id) ^ penalty.record_id)
     }
 
     pub(super) fn owner_index(&self, id: LimitId) -> u32 {

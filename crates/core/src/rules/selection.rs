@@ -6,7 +6,7 @@
 
 use super::pattern::PathStrictness;
 use super::ruleset::{LimitId, Rule, RuleSet, SizeId, Tier, TierId};
-use crate::key::{Dimension, KeyHashes, RequestHasher};
+use crate::key::{Dimension, KeyHashes, RequestHasher, StateKey};
 use crate::limit::Limit;
 use crate::path::PathReadings;
 use crate::request::{NamedIdentity, Request};
@@ -72,7 +72,7 @@ pub struct Charge<'r> {
     /// The id of the limit in the rule set.
     pub id: LimitId,
     /// The key of the state.
-    pub key: u64,
+    pub key: StateKey,
     /// The client: the key without limit and route.
     pub client: u64,
     /// Whether the request is refused over the limit.
@@ -197,7 +197,7 @@ impl RuleSet {
         Some(Charge {
             limit: self.limit(id),
             id,
-            key: with_route ^ state_id,
+            key: StateKey::new(with_route, state_id),
             client,
             enforced: true,
             over: OverLimitEffect::Shadow,
@@ -246,8 +246,7 @@ impl RuleSet {
             for limit in item.limits.clone() {
                 let id = LimitId(limit);
                 let limit = self.limit(id);
-                // The hash is unpredictable, so the fixed `state_id` is enough to distinguish limits.
-                let key = hashes.with_route ^ limit.state_id;
+                let key = StateKey::new(hashes.with_route, limit.state_id);
                 charges.push(Charge {
                     limit,
                     id,

@@ -4,6 +4,7 @@ use super::AccessLog;
 use http::{Method, Uri};
 use std::io::{self, Write};
 use std::net::IpAddr;
+use tollgate_core::time::UnixTime;
 use tollgate_http::body::ErrorCode;
 use tollgate_http::identity::redacted;
 
@@ -24,7 +25,7 @@ impl AccessLogEntry {
     /// Writes the entry as a line of JSON, without the values of the query parameters `hidden`.
     pub(super) fn write(&self, out: &mut impl Write, hidden: &[String]) -> io::Result<()> {
         let Self { start_us, duration_us, client, method, target, status, bytes, is_complete } = self;
-        let time = tollgate_core::rate::rfc3339(*start_us);
+        let time = tollgate_core::rate::rfc3339(UnixTime::from_us(*start_us));
         // Hyper accepts quotes in a target, but no control characters; a method is a token.
         let target = redacted(target, hidden).replace('\\', "\\\\").replace('"', "\\\"");
         writeln!(
