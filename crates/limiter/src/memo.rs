@@ -24,6 +24,7 @@ use tollgate_core::key::RequestHasher;
 use tollgate_core::request::Request;
 use tollgate_core::rules::lists::{ListLookup, ListVerdict};
 use tollgate_core::rules::{ClientDigest, ClientMatch, ClientTraits, RuleSet, Selection};
+use tollgate_core::time::UnixTime;
 
 /// Sets of four entries each; powers of two.
 const CLIENT_SETS: usize = 4096;
@@ -263,17 +264,17 @@ impl Caches {
         snapshot: &Snapshot,
         request: &Request<'_>,
         hashes: &RequestHasher<'_>,
-        now_us: u64,
+        now: UnixTime,
     ) -> Option<ListVerdict> {
         let (lists, number) = (&snapshot.lists.value, snapshot.lists.number);
-        let by_address = lists.look_up_address(request.ip, now_us).verdict;
+        let by_address = lists.look_up_address(request.ip, now).verdict;
         if !lists.have_names() {
             return by_address;
         }
         let hash = hashes.hash_traits(ClientTraits::ALL_NAMED, request);
         let known = self.listed.find(hash, number).copied().flatten();
-        let by_name = known.filter(|known| now_us < known.until_us).unwrap_or_else(|| {
-            let found = lists.look_up_names(request, now_us);
+        let by_name = known.filter(|known| now < known.until).unwrap_or_else(|| {
+            let found = lists.look_up_names(request, now);
             self.listed.offer(hash, number, || Some(found));
             found
         });

@@ -6,6 +6,7 @@
 
 use crate::set_table::LockedSetTable;
 use tollgate_core::penalty::{Penalty, PenaltyRecord};
+use tollgate_core::time::UnixTime;
 
 const SHARDS: usize = 64;
 const SETS: usize = 32;
@@ -14,7 +15,7 @@ const WAYS: usize = 8;
 #[derive(Clone, Copy, Debug, Default)]
 struct ConductRecord {
     conduct: PenaltyRecord,
-    expires_us: u64,
+    expiry: UnixTime,
 }
 
 /// The table.
@@ -30,19 +31,19 @@ impl Conducts {
         Self(LockedSetTable::new(SHARDS, SETS))
     }
 
-    /// Records that `key` is refused at `now_us` with a wait of `retry_us`. Returns the length of the cooldown that this
+    /// Records that `key` is refused at `now` with a wait of `retry_us`. Returns the length of the cooldown that this
     /// causes, if any.
     pub(super) fn record_refusal(
         &self,
         key: u64,
         penalty: &Penalty,
-        now_us: u64,
+        now: UnixTime,
         retry_us: u64,
     ) -> Option<u64> {
         let mut table = self.0.lock(key);
-        let record = table.entry(key, |records| evicted(records, now_us))?;
-        let (conduct, cooldown_us) = penalty.record_refusal(Some(record.conduct), now_us, retry_us);
-        *record = ConductRecord { conduct, expires_us: conduct.expires_us(penalty) };
+        let record = table.entry(key, |records| evicted(records, now))?;
+        let (conduct, cooldown_us) = penalty.record_refusal(Some(record.conduct), now, retry_us);
+        *record = ConductRecord { conduct, expiry: conduct.expiry(penalty) };
         cooldown_us
     }
 
@@ -53,11 +54,11 @@ impl Conducts {
 }
 
 /// The way of an expired record, else of the record with the fewest strikes and no cooldown.
-fn evicted(records: &[ConductRecord; WAYS], now_us: u64) -> Option<usize> {
-    let expired = records.iter().position(|record| record.expires_us <= now_us);
+fn evicted(records: &[ConductRecord; WAYS], now: UnixTime) -> Option<usize> {
+    let expired = records.iter().position(|record| record.expiry <= now);
     expired.or_else(|| {
         let without_cooldown = records.iter().enumerate().filter(|(_, record)| record.conduct.level == 0);
-        let strikes = |record: &ConductRecord| (record.conduct.strikes, record.conduct.until_us);
+        let strikes = |record: &ConductRecord| (record.conduct.strikes, record.conduct.until);
         without_cooldown.min_by_key(|(_, record)| strikes(record)).map(|(way, _)| way)
     })
 }
@@ -78,7 +79,8 @@ mod tests {
     #[test]
     fn a_flood_of_keys_clears_no_record_and_punishes_nobody() {
         let conducts = Conducts::new();
-        let told = |key, at_us| conducts.record_refusal(key, &PENALTY, at_us, 5 * SECOND_US);
+        let told =
+            |key, at_us| conducts.record_refusal(key, &PENALTY, UnixTime::from_us(at_us), 5 * SECOND_US);
         let strike_out = |start_us: u64| (0..10).find_map(|n| told(42, start_us + n * SECOND_US));
         assert_eq!(strike_out(SECOND_US), Some(10 * SECOND_US));
         let mut rng = fastrand::Rng::with_seed(3);

@@ -9,6 +9,7 @@
 use super::label::Label;
 use crate::set_table::SetTable;
 use tollgate_core::key::Identity;
+use tollgate_core::time::UnixTime;
 
 /// One check in so many is looked at.
 pub(crate) const ONE_IN: u32 = 64;
@@ -29,7 +30,7 @@ struct SampleCount {
 /// The counts since the last look.
 pub(super) struct Samples {
     counts: SetTable<SampleCount, WAYS>,
-    since_us: u64,
+    since: UnixTime,
 }
 
 /// What was seen of one key.
@@ -42,12 +43,12 @@ pub(super) struct SampledKey {
 }
 
 impl Samples {
-    pub(super) fn new(now_us: u64) -> Self {
-        Self { counts: SetTable::new(SETS), since_us: now_us }
+    pub(super) fn new(now: UnixTime) -> Self {
+        Self { counts: SetTable::new(SETS), since: now }
     }
 
-    pub(super) fn since_us(&self) -> u64 {
-        self.since_us
+    pub(super) fn since(&self) -> UnixTime {
+        self.since
     }
 
     /// Counts a sampled check. A key that has no place and gets none is not counted.
@@ -68,8 +69,8 @@ impl Samples {
     }
 
     /// The keys with at least `per_second` requests a second since the last look. Resets the counts.
-    pub(super) fn look(&mut self, per_second: u64, now_us: u64, mut found: impl FnMut(SampledKey)) {
-        let elapsed_us = now_us.saturating_sub(self.since_us).max(1);
+    pub(super) fn look(&mut self, per_second: u64, now: UnixTime, mut found: impl FnMut(SampledKey)) {
+        let elapsed_us = now.since(self.since).max(1);
         for (key, SampleCount { count, refused, label }) in self.counts.iter() {
             let rate = u128::from(*count) * u128::from(ONE_IN) * 1_000_000 / u128::from(elapsed_us);
             if rate >= u128::from(per_second) {
@@ -79,7 +80,7 @@ impl Samples {
             }
         }
         self.counts.clear();
-        self.since_us = now_us;
+        self.since = now;
     }
 }
 
@@ -107,7 +108,7 @@ mod tests {
     #[test]
     fn heavy_keys_are_found_among_any_number_of_others_and_none_is_overrated() {
         let mut rng = Rng::with_seed(5);
-        let mut samples = Samples::new(0);
+        let mut samples = Samples::new(UnixTime::default());
         let heavy: Vec<u64> = (0..20).map(|_| rng.u64(..)).collect();
         let (of_each, of_others) = (10_000 / ONE_IN, 10_000_000 / ONE_IN);
         for _ in 0..of_each {
@@ -123,12 +124,12 @@ mod tests {
             }
         }
         let mut found = Vec::new();
-        samples.look(7_500, 1_000_000, |seen| found.push(seen));
+        samples.look(7_500, UnixTime::from_us(1_000_000), |seen| found.push(seen));
         let right = found.iter().filter(|seen| heavy.contains(&seen.key)).count();
         assert_eq!((right, found.len()), (heavy.len(), heavy.len()));
         for seen in found {
             assert!(seen.label.text() == "heavy" && seen.per_second <= 10_000 && seen.refused_percent == 100);
         }
-        samples.look(1, 2_000_000, |seen| panic!("{} is still there", seen.key));
+        samples.look(1, UnixTime::from_us(2_000_000), |seen| panic!("{} is still there", seen.key));
     }
 }
