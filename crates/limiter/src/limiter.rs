@@ -8,7 +8,7 @@ use crate::failure::{Emergency, FailureSettings, Fallback};
 use crate::memo::{self, Caches};
 use crate::memory::{MemoryStore, OVERFLOW_CELLS};
 use crate::pending::Sharing;
-use crate::prepare::{Prepared, charges, only_charge};
+use crate::prepare::{Prepared, charges};
 use crate::refusal::DoorKind;
 use crate::shared_store::SharedStore;
 use crate::snapshot::{RulesInForce, Snapshot, Versioned, next_number};
@@ -220,9 +220,12 @@ impl Limiter {
             return self.charge_shared(sharing, snapshot, selection, request, &hashes, self.clock.now());
         }
         let rules = &snapshot.rules;
-        let Some(charge) = only_charge(rules, selection, request, &hashes)? else {
+        let Some(charge) = rules.set.single_charge(selection, request, &hashes) else {
             return Ok(self.charge(rules, selection, request, &hashes)?.into());
         };
+        if request.cost > u64::from(charge.limit.quota) {
+            return Err(crate::prepare::cost_above_limit(rules, &charge, request.cost));
+        }
         match self.take_one(&charge, request.cost as u32) {
             Some((step, now)) if step.admitted || !rules.set.has_penalties() => {
                 Ok(Decision::of_one(rules, charge.id, &step, now).into())

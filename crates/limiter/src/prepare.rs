@@ -97,7 +97,7 @@ pub(crate) fn charges<'r>(
 
 #[cold]
 #[inline(never)]
-fn cost_above_limit(rules: &RulesInForce, charge: &Charge<'_>, cost: u64) -> InvalidRequest {
+pub(crate) fn cost_above_limit(rules: &RulesInForce, charge: &Charge<'_>, cost: u64) -> InvalidRequest {
     let rule = rules.set.rule_of(charge.id).id.clone();
     InvalidRequest::CostAboveLimit { rule, limit: charge.limit.quota, cost }
 }
