@@ -193,7 +193,7 @@ fn explain(args: &ExplainArgs) -> Result<ExitCode, CommandError> {
         priority: None,
         door: Door::Library,
     };
-    let explanation = rules::explain(&loaded, &request, Clock::system().now_us());
+    let explanation = rules::explain(&loaded, &request, Clock::system().now());
     output::print(format_args!("{explanation}\n"))?;
     Ok(ExitCode::SUCCESS)
 }

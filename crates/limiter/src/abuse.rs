@@ -15,7 +15,7 @@ mod hot;
 mod label;
 mod samples;
 
-use crate::decision::{Check, Decision};
+use crate::decision::{Check, Decision, NotedLimit};
 use crate::limit_names::LimitNames;
 use crate::limiter::Limiter;
 use crate::prepare::charges;
@@ -325,6 +325,7 @@ fn refusal(standing: LimitStatus, terms: LimitTerms, now: UnixTime) -> Decision 
         shadowed_by: None,
         flagged_by: None,
         soft: None,
+        noted: NotedLimit::NONE,
         degraded: false,
         store_unavailable: false,
     }

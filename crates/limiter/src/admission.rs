@@ -28,6 +28,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use tollgate_core::decision::{InvalidRequest, validate};
 use tollgate_core::request::Request;
 use tollgate_core::rules::written::OnExceed;
@@ -40,6 +41,8 @@ pub(crate) struct Admissions {
     pub(crate) wait_queues: WaitQueues,
     pub(crate) in_flight: InFlight,
     pub(crate) rule_loads: RuleLoads,
+    /// The slots that permits hold.
+    pub(crate) slots: AtomicUsize,
 }
 
 impl Admissions {
@@ -143,16 +146,11 @@ impl From<Decision> for Admission {
 impl Limiter {
     /// Lets `request` in, now or when its turn comes, or refuses it. Waiting needs a tokio runtime with time.
     pub fn admit(self: &Arc<Self>, request: &Request<'_>) -> Result<Admit<'_>, InvalidRequest> {
-        validate(request)?;
-        let found = self.with_snapshot(|snapshot, caches| {
-            if snapshot.rules.takes_time
-                && let Some(found) = self.prepare_wait(snapshot, caches, request)?
-            {
-                return Ok(found);
-            }
-            self.judge(snapshot, caches, request).map(AdmitPath::Checked)
-        })?;
-        Ok(match found {
+        let found = validate(request).and_then(|()| self.find_path(request));
+        if found.is_err() {
+            self.counters.count_invalid(request.door);
+        }
+        Ok(match found? {
             AdmitPath::Checked(Check::Decided(decision)) => Admit::Decided(decision.into()),
             AdmitPath::Checked(Check::Pending(pending)) => {
                 Admit::Pending(Admitting(AdmissionWait::Store(pending)))
@@ -161,6 +159,17 @@ impl Limiter {
                 let admission = Box::pin(waiting::admission(Arc::clone(self), *asked));
                 Admit::Pending(Admitting(AdmissionWait::Long(admission)))
             }
+        })
+    }
+
+    fn find_path(&self, request: &Request<'_>) -> Result<AdmitPath<'_>, InvalidRequest> {
+        self.with_snapshot(|snapshot, caches| {
+            if snapshot.rules.takes_time
+                && let Some(found) = self.prepare_wait(snapshot, caches, request)?
+            {
+                return Ok(found);
+            }
+            self.judge(snapshot, caches, request).map(AdmitPath::Checked)
         })
     }
 
@@ -174,6 +183,7 @@ impl Limiter {
         let hashes = self.hashes(request);
         let selection = match self.prepare(snapshot, caches, request, &hashes, DoorKind::CanWait) {
             Prepared::Decided(decision) => {
+                self.count_prepared(snapshot, caches, request.door, &decision);
                 let mut check = decision.into();
                 if caches.is_sampled() {
                     self.note_sample(request, &mut check);
@@ -188,6 +198,7 @@ impl Limiter {
             return Ok(None);
         }
         let mut asked = PendingAdmission::new(self, snapshot, &charges, request, selection.route());
+        asked.labels = caches.labels(request.door);
         asked.watched = caches.is_sampled().then(|| self.count_sample(request, false));
         Ok(Some(AdmitPath::PendingAdmission(Box::new(asked))))
     }

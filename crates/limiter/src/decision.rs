@@ -57,6 +57,29 @@ pub struct Decision {
     pub flagged_by: Option<&'static LimitNames>,
     /// A rule of which it is in the soft part.
     pub soft: Option<&'static LimitNames>,
+    /// A limit that has an effect on metrics besides the one that decided.
+    pub(crate) noted: NotedLimit,
+}
+
+/// A limit that did not decide: it only counts (`shadow`), flags, or its soft part was reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NotedLimit {
+    /// [`LimitId::NONE`] if there is none.
+    pub(crate) limit: LimitId,
+    /// What is left of a shadow limit that would have admitted the request.
+    pub(crate) remaining: u32,
+}
+
+impl NotedLimit {
+    pub(crate) const NONE: Self = Self { limit: LimitId::NONE, remaining: 0 };
+
+    fn of(fold: &OutcomeFold) -> Self {
+        let effective = fold.shadowed.or(fold.flagged).or(fold.soft).map(|limit| (limit, 0));
+        match effective.or(fold.shadow_admitted) {
+            Some((limit, remaining)) => Self { limit, remaining },
+            None => Self::NONE,
+        }
+    }
 }
 
 impl Decision {
@@ -86,6 +109,7 @@ impl Decision {
             store_unavailable: false,
             flagged_by: None,
             soft: None,
+            noted: NotedLimit::NONE,
         }
     }
 
@@ -99,6 +123,7 @@ impl Decision {
             store_unavailable: false,
             flagged_by: None,
             soft: None,
+            noted: NotedLimit::NONE,
         }
     }
 
@@ -121,6 +146,7 @@ impl Decision {
             store_unavailable: false,
             flagged_by: names(fold.flagged.filter(|_| admits)),
             soft: names(fold.soft.filter(|_| admits)),
+            noted: NotedLimit::of(fold),
         }
     }
 }

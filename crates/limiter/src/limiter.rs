@@ -3,9 +3,11 @@
 use crate::abuse::{Abuse, AbuseSettings};
 use crate::admission::Admissions;
 use crate::clock::Clock;
+use crate::counting::Counting;
 use crate::decision::{Check, Decision};
 use crate::failure::{Emergency, FailureSettings, Fallback};
 use crate::memo::{self, Caches};
+use crate::metrics::decision_counters::DecisionCounters;
 use crate::memory::{MemoryStore, OVERFLOW_CELLS};
 use crate::pending::Sharing;
 use crate::prepare::{Prepared, charges};
@@ -41,6 +43,8 @@ pub struct Limiter {
     seed: KeySeed,
     pub(crate) abuse: Abuse,
     pub(crate) admissions: Admissions,
+    pub(crate) counters: DecisionCounters,
+    counting: Counting,
     takes_time: AtomicBool,
     has_flags: AtomicBool,
     looks_at_domains: AtomicBool,
@@ -61,6 +65,8 @@ impl Limiter {
             seed: KeySeed::new([random.hash_one(1), random.hash_one(2)]),
             abuse,
             admissions: Admissions::default(),
+            counters: DecisionCounters::default(),
+            counting: Counting::On,
             takes_time: AtomicBool::new(false),
             has_flags: AtomicBool::new(false),
             looks_at_domains: AtomicBool::new(false),
@@ -74,6 +80,23 @@ impl Limiter {
         store.install(&self.snapshot.load().rules.set);
         self.shared = Some(Sharing { store, fallback: Fallback::new(settings) });
         self
+    }
+
+    /// Whether it counts its decisions, which it does by default.
+    #[must_use]
+    pub fn counting(mut self, counting: Counting) -> Self {
+        self.counting = counting;
+        self
+    }
+
+    #[inline]
+    pub(crate) fn is_counting(&self) -> bool {
+        self.counting == Counting::On
+    }
+
+    /// The number of rules in force.
+    pub(crate) fn rule_count(&self) -> usize {
+        self.snapshot.load().rules.set.rules().len()
     }
 
     /// Whether states are shared. If not, every check is decided at once.
@@ -109,6 +132,7 @@ impl Limiter {
         if let Some(sharing) = &self.shared {
             sharing.store.install(&rules);
         }
+        self.counters.retain(&rules);
         let looks_at_domains = rules.has_domains();
         let snapshot = Snapshot::new(rules, lists);
         let takes_time = snapshot.rules.takes_time;
@@ -132,11 +156,18 @@ impl Limiter {
     /// would have to; see [`Limiter::admit`] for doors that can wait.
     #[inline]
     pub fn check(&self, request: &Request<'_>) -> Result<Check<'_>, InvalidRequest> {
-        validate(request)?;
+        if let Err(error) = validate(request) {
+            self.counters.count_invalid(request.door);
+            return Err(error);
+        }
         let version = self.version.load(Ordering::Acquire);
         let mut lent = memo::lend();
         let (snapshot, caches) = lent.memo().snapshot(self.number, version, &self.snapshot);
-        self.judge(snapshot, caches, request)
+        let check = self.judge(snapshot, caches, request);
+        if check.is_err() {
+            self.counters.count_invalid(request.door);
+        }
+        check
     }
 
     /// Decides, and samples some of the checks for abuse detection.
@@ -213,31 +244,44 @@ impl Limiter {
     ) -> Result<Check<'_>, InvalidRequest> {
         let hashes = self.seed.hasher(request);
         let selection = match self.prepare(snapshot, caches, request, &hashes, DoorKind::CannotWait) {
-            Prepared::Decided(decision) => return Ok(decision.into()),
+            Prepared::Decided(decision) => {
+                self.count_prepared(snapshot, caches, request.door, &decision);
+                return Ok(decision.into());
+            }
             Prepared::Selected(selection) => selection,
         };
         if let Some(sharing) = &self.shared {
-            return self.charge_shared(sharing, snapshot, selection, request, &hashes, self.clock.now());
+            let check =
+                self.charge_shared(sharing, snapshot, selection, request, &hashes, self.clock.now())?;
+            return Ok(self.count_check(snapshot, caches, request.door, check));
         }
         let rules = &snapshot.rules;
         let Some(charge) = rules.set.single_charge(selection, request, &hashes) else {
-            return Ok(self.charge(rules, selection, request, &hashes)?.into());
+            let decision = self.charge(rules, selection, request, &hashes)?;
+            self.count(rules, caches, caches.labels(request.door), &decision);
+            return Ok(decision.into());
         };
         if request.cost > u64::from(charge.limit.quota) {
             return Err(crate::prepare::cost_above_limit(rules, &charge, request.cost));
         }
         match self.take_one(&charge, request.cost as u32) {
-            Some((step, now)) if step.admitted || !rules.set.has_penalties() => {
+            Some((step, now)) if step.admitted || rules.refuses_plainly => {
+                if self.counting == Counting::On {
+                    caches.count_step(&self.counters, rules, request.door, charge.id, &step);
+                }
                 Ok(Decision::of_one(rules, charge.id, &step, now).into())
             }
             Some((step, now)) => {
                 let mut decision = Decision::of_one(rules, charge.id, &step, now);
                 self.note_refusal(rules, &mut decision, |_| Some(charge));
+                self.count(rules, caches, caches.labels(request.door), &decision);
                 Ok(decision.into())
             }
             None => {
                 let now = self.clock.now();
-                Ok(self.take_all(rules, &[charge], request.cost as u32, request.ip, now).into())
+                let decision = self.take_all(rules, &[charge], request.cost as u32, request.ip, now);
+                self.count(rules, caches, caches.labels(request.door), &decision);
+                Ok(decision.into())
             }
         }
     }

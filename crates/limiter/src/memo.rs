@@ -12,18 +12,22 @@
 mod cache;
 
 use crate::abuse::ONE_IN;
-use crate::snapshot::Snapshot;
+use crate::metrics::decision_counters::{
+    DecidedBy, DecisionCounters, RequestLabels, SeriesHandle, ThreadHandles,
+};
+use crate::snapshot::{RulesInForce, Snapshot};
 use arc_swap::ArcSwap;
 use cache::Cache;
 use rapidhash::v3::rapidhash_v3;
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use tollgate_core::key::RequestHasher;
-use tollgate_core::request::Request;
+use tollgate_core::algorithm::LimitStep;
+use tollgate_core::request::{Door, Request};
 use tollgate_core::rules::lists::{ListLookup, ListVerdict};
-use tollgate_core::rules::{ClientDigest, ClientMatch, ClientTraits, RuleSet, Selection};
+use tollgate_core::rules::{ClientDigest, ClientMatch, ClientTraits, LimitId, RuleSet, Selection};
 use tollgate_core::time::UnixTime;
 
 /// Sets of four entries each; powers of two.
@@ -67,6 +71,17 @@ pub(crate) struct Caches {
     until_sample: u32,
     /// What was worked out but is not worth keeping.
     scratch: Option<(ClientMatch, Selection)>,
+    /// Where the selection of the current request is.
+    selected: SelectionPlace,
+    /// The counters of this thread.
+    handles: ThreadHandles,
+}
+
+/// Where a selection is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum SelectionPlace {
+    Last,
+    Scratch,
 }
 
 /// A selection, and what it was made for. Rules numbered 0 are none.
@@ -76,6 +91,8 @@ struct KnownSelection {
     class: u64,
     path: Box<str>,
     selection: Selection,
+    /// The counters of the limit that decided first. Mostly there is no other.
+    handle: OnceCell<SeriesHandle>,
 }
 
 /// What this thread remembers, lent out; it goes back when this is dropped. It is not handed to a closure,
@@ -116,6 +133,8 @@ impl Memo {
                 listed: Cache::new(LIST_SETS),
                 until_sample: fastrand::u32(1..2 * ONE_IN),
                 scratch: None,
+                selected: SelectionPlace::Scratch,
+                handles: ThreadHandles::default(),
             },
         })
     }
@@ -193,6 +212,7 @@ impl Caches {
         };
         // Most requests have no query: the endpoint is tried as it is before one is looked for.
         let endpoint = if rules.has_endpoints() { request.endpoint } else { "" };
+        self.selected = SelectionPlace::Last;
         if self.last.is(number, class, endpoint) || self.recall(number, class, endpoint) {
             return &self.last.selection;
         }
@@ -216,14 +236,73 @@ impl Caches {
         if self.recall(number, class, path) {
             return &self.last.selection;
         }
+        self.selected = SelectionPlace::Scratch;
         let (client, selection) = self.scratch.get_or_insert_default();
         rules.match_client_into(request, client);
         rules.join_into(client, &rules.match_path(path), selection);
         self.selections.offer(selection_hash(number, class, path), number, || {
             let (path, selection) = (path.into(), selection.clone());
-            Some(Rc::new(KnownSelection { rules: number, class, path, selection }))
+            let handle = OnceCell::new();
+            Some(Rc::new(KnownSelection { rules: number, class, path, selection, handle }))
         });
         selection
+    }
+
+    /// The labels of a request at `door` with the last selection.
+    pub(crate) fn labels(&self, door: Door) -> RequestLabels {
+        let selection = match (self.selected, &self.scratch) {
+            (SelectionPlace::Scratch, Some((_, selection))) => selection,
+            (SelectionPlace::Scratch, None) | (SelectionPlace::Last, _) => &self.last.selection,
+        };
+        RequestLabels { tier: selection.tier(), route: selection.route_id(), door }
+    }
+
+    /// Counts a decision by the only limit of the last selection, which is enforced.
+    #[inline]
+    pub(crate) fn count_step(
+        &mut self,
+        counters: &DecisionCounters,
+        rules: &RulesInForce,
+        door: Door,
+        limit: LimitId,
+        step: &LimitStep,
+    ) {
+        if self.selected == SelectionPlace::Last
+            && let Some(handle) = self.last.handle.get()
+            && handle.is_of(limit, door)
+        {
+            handle.count_step(step);
+        } else {
+            self.count_step_anew(counters, rules, door, limit, step);
+        }
+    }
+
+    #[inline(never)]
+    fn count_step_anew(
+        &mut self,
+        counters: &DecisionCounters,
+        rules: &RulesInForce,
+        door: Door,
+        limit: LimitId,
+        step: &LimitStep,
+    ) {
+        let labels = self.labels(door);
+        let handle = self.handles.find(counters, rules, DecidedBy::Limit(limit), labels);
+        handle.count_step(step);
+        if self.selected == SelectionPlace::Last {
+            let _ = self.last.handle.set(handle.clone());
+        }
+    }
+
+    /// The counters of this thread for decisions by `decided_by`.
+    pub(crate) fn handle(
+        &mut self,
+        counters: &DecisionCounters,
+        rules: &RulesInForce,
+        decided_by: DecidedBy,
+        labels: RequestLabels,
+    ) -> &SeriesHandle {
+        self.handles.find(counters, rules, decided_by, labels)
     }
 
     /// The number of the class of a client that is known by its hash.

@@ -62,6 +62,8 @@ pub struct MemoryUse {
     pub bytes: usize,
     /// The number of checks charged to an overflow cell because the cap was reached.
     pub overflowed: u64,
+    /// The number of states that were removed because they equalled fresh ones.
+    pub evicted: u64,
 }
 
 /// There is no room for the state of this charge.
@@ -241,11 +243,18 @@ impl MemoryStore {
 
     /// What the store holds.
     pub fn usage(&self) -> MemoryUse {
-        MemoryUse {
-            states: self.shards.iter().map(|shard| shard.0.lock().states()).sum(),
-            bytes: self.budget.used(),
-            overflowed: self.overflowed(),
+        let (mut states, mut evicted) = (0, 0);
+        for shard in &self.shards {
+            let table = shard.0.lock();
+            states += table.states();
+            evicted += table.evicted();
         }
+        MemoryUse { states, bytes: self.budget.used(), overflowed: self.overflowed(), evicted }
+    }
+
+    /// The most that the states may take, in bytes.
+    pub fn most_bytes(&self) -> usize {
+        self.budget.most()
     }
 }
 

@@ -1,9 +1,11 @@
 //! A decision that waits for the shared store.
 
 use crate::charge::OwnedCharge;
-use crate::decision::{Check, Decision};
+use crate::decision::{Check, Decision, NotedLimit};
 use crate::failure::Fallback;
 use crate::limiter::Limiter;
+use crate::metrics::DecisionOutcome;
+use crate::metrics::decision_counters::RequestLabels;
 use crate::prepare::charges;
 use crate::refusal::DoorKind;
 use crate::shared_store::{Passed, PendingTake, SharedStore, SharedTake, TakeAnswers};
@@ -43,6 +45,8 @@ struct PendingCheck {
     cost: u32,
     /// The client's address, hashed, for an emergency.
     address: Option<u64>,
+    /// What the decision is counted under; none if it is only a part of one.
+    labels: Option<RequestLabels>,
     /// The client's key for abuse detection, if this check was sampled.
     watched: Option<u64>,
     now: UnixTime,
@@ -103,6 +107,7 @@ impl Limiter {
                     charges,
                     cost,
                     address: client_address,
+                    labels: None,
                     watched: None,
                     now,
                     take,
@@ -150,6 +155,11 @@ impl PendingCheck {
 }
 
 impl Pending<'_> {
+    /// Counts the decision under these labels when it is made.
+    pub(crate) fn count_as(&mut self, labels: RequestLabels) {
+        self.waiting.labels = Some(labels);
+    }
+
     /// Reports it to abuse detection if it comes to be refused.
     pub(crate) fn watch(&mut self, key: u64) {
         self.waiting.watched = Some(key);
@@ -162,6 +172,12 @@ impl Pending<'_> {
         let decision = self.conclude(answers);
         let passed = if decision.allowed() { Passed::Yes } else { Passed::No };
         self.waiting.take.resolve(passed);
+        if let Some(labels) = self.waiting.labels {
+            let elapsed_us = self.limiter.clock().now().since(self.waiting.now);
+            self.limiter.counters.remote.observe(elapsed_us.saturating_mul(1_000));
+            let outcome = DecisionOutcome::of(&decision);
+            self.limiter.count_late(&self.waiting.snapshot.rules, labels, &decision, outcome);
+        }
         decision
     }
 
@@ -258,6 +274,7 @@ impl Limiter {
             store_unavailable: false,
             flagged_by: None,
             soft: None,
+            noted: NotedLimit::NONE,
         })
     }
 }

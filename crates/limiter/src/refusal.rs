@@ -32,6 +32,7 @@ impl Limiter {
                     self.refuse_selected(snapshot, selection, request, &hashes)?
                 }
             };
+            self.count(&snapshot.rules, caches, caches.labels(request.door), &decision);
             if caches.is_sampled() {
                 self.note_sample(request, &mut decision.into());
             }

@@ -25,6 +25,8 @@ pub(crate) struct RulesInForce {
     terms: Vec<LimitTerms>,
     /// Whether some rule lets requests wait, or counts those in flight.
     pub(crate) takes_time: bool,
+    /// Whether a refusal by a single limit has no other effect: no rule has a penalty or sheds.
+    pub(crate) refuses_plainly: bool,
 }
 
 /// A value and a number that no other has, by which caches know it.
@@ -72,7 +74,10 @@ impl Snapshot {
     pub(crate) fn new(rules: RuleSet, lists: AccessLists) -> Self {
         let terms = rules.limits().map(|(rule, limit)| LimitTerms::of(rule, limit));
         let takes_time = rules.limits().any(|(rule, limit)| takes_time(rule, limit));
-        let rules = RulesInForce { number: next_number(), terms: terms.collect(), takes_time, set: rules };
+        let sheds = |rule: &Rule| matches!(rule.on_exceed, OnExceed::Shed(_));
+        let refuses_plainly = !rules.has_penalties() && !rules.rules().iter().any(sheds);
+        let terms = terms.collect();
+        let rules = RulesInForce { number: next_number(), terms, takes_time, refuses_plainly, set: rules };
         Self::with(Arc::new(rules), Versioned::new(lists))
     }
 

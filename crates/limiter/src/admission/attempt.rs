@@ -2,9 +2,10 @@
 
 use super::permit::{Permit, PermitPart};
 use crate::charge::OwnedCharge;
-use crate::decision::Decision;
+use crate::decision::{Decision, NotedLimit};
 use crate::failure::open_step;
 use crate::limiter::Limiter;
+use crate::metrics::decision_counters::RequestLabels;
 use crate::pending::Sharing;
 use crate::refusal::{DoorKind, may_refuse};
 use crate::snapshot::Snapshot;
@@ -38,6 +39,8 @@ pub(super) struct PendingAdmission {
     ip: Option<IpAddr>,
     /// The line in which it waits: that of the first rule that lets it.
     pub(super) line: Option<QueuePlace>,
+    /// What the decision is counted under.
+    pub(super) labels: RequestLabels,
     /// The client's key for abuse detection, if this request was sampled.
     pub(super) watched: Option<u64>,
 }
@@ -79,6 +82,7 @@ impl PendingAdmission {
             priority: request.priority.unwrap_or(DEFAULT_PRIORITY),
             ip: request.ip,
             line: None,
+            labels: RequestLabels::default(),
             watched: None,
         };
         for charge in charges {
@@ -321,6 +325,7 @@ fn joined(held: Decision, rest: Decision) -> Decision {
         shadowed_by: rest.shadowed_by.or(held.shadowed_by),
         flagged_by: rest.flagged_by.or(held.flagged_by),
         soft: rest.soft.or(held.soft),
+        noted: if rest.noted == NotedLimit::NONE { held.noted } else { rest.noted },
         ..rest
     }
 }

@@ -5,6 +5,7 @@ use crate::limiter::Limiter;
 use crate::shared_store::SharedSlot;
 use smallvec::SmallVec;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tollgate_core::key::StateKey;
 
@@ -35,6 +36,9 @@ impl Permit {
         if matches!(part, PermitPart::LoadGuard { .. }) {
             self.ends_within(LONGEST_COUNTED_US);
         }
+        if let PermitPart::Local { limiter, .. } | PermitPart::Shared { limiter, .. } = &part {
+            limiter.admissions.slots.fetch_add(1, Ordering::Relaxed);
+        }
         self.parts.push(part);
     }
 
@@ -61,6 +65,9 @@ impl Permit {
 
 impl Drop for PermitPart {
     fn drop(&mut self) {
+        if let Self::Local { limiter, .. } | Self::Shared { limiter, .. } = self {
+            limiter.admissions.slots.fetch_sub(1, Ordering::Relaxed);
+        }
         match self {
             Self::Local { limiter, key, number } => {
                 limiter.admissions.in_flight.give_back(*key, *number);

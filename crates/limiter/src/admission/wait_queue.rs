@@ -74,6 +74,14 @@ impl WaitQueues {
         QueueTurn { queues: self, key, number: queue.next, wake: Arc::new(Notify::new()) }
     }
 
+    /// The number of requests that wait.
+    pub(crate) fn waiting(&self) -> usize {
+        let of_shard = |shard: &Mutex<HashMap<StateKey, WaitQueue>>| {
+            shard.lock().values().map(|queue| queue.waiting.len()).sum::<usize>()
+        };
+        self.shards.iter().map(of_shard).sum()
+    }
+
     /// Something changed for the first of the queue of `key`.
     pub(crate) fn nudge(&self, key: StateKey) {
         if let Some(queue) = self.shard(key).lock().get(&key) {

@@ -5,6 +5,7 @@ use super::attempt::{PendingAdmission, QueuePlace};
 use super::permit::Permit;
 use crate::decision::Decision;
 use crate::limiter::Limiter;
+use crate::metrics::DecisionOutcome;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
@@ -18,10 +19,15 @@ const LOOK_AGAIN_US: u64 = 100_000;
 
 /// Lets `asked` in or refuses it.
 pub(super) async fn admission(limiter: Arc<Limiter>, asked: PendingAdmission) -> Admission {
+    let mut has_waited = false;
     let (mut decision, permit) = match asked.line {
         None => asked.attempt(&limiter, None).await,
-        Some(line) => in_line(&limiter, &asked, line).await,
+        Some(line) => in_line(&limiter, &asked, line, &mut has_waited).await,
     };
+    let mut outcome = DecisionOutcome::of(&decision);
+    if outcome == DecisionOutcome::Allowed && has_waited {
+        outcome = DecisionOutcome::Queued;
+    }
     asked.tell_longest_wait(&limiter, &mut decision);
     if let (Outcome::Limited(_), Some(key)) = (&decision.outcome, asked.watched) {
         limiter.abuse.record_late_refusal(key);
@@ -29,12 +35,16 @@ pub(super) async fn admission(limiter: Arc<Limiter>, asked: PendingAdmission) ->
     if let Some((rule, tarpit)) = delay_of(&decision)
         && let Some(_delayed) = limiter.admissions.rule_loads.delay(rule, &tarpit)
     {
+        if outcome != DecisionOutcome::Degraded {
+            outcome = DecisionOutcome::Tarpitted;
+        }
         sleep(Duration::from_micros(tarpit.delay.us)).await;
         if let Outcome::Limited(standing) = &mut decision.outcome {
             standing.subtract_elapsed(tarpit.delay.us);
             decision.now += tarpit.delay.us;
         }
     }
+    limiter.count_late(&asked.snapshot.rules, asked.labels, &decision, outcome);
     Admission { decision, permit: permit.or_none() }
 }
 
@@ -58,7 +68,12 @@ fn delay_of(decision: &Decision) -> Option<(&'static str, TarpitSettings)> {
 }
 
 /// Waits for its turn. See [`super::wait_queue`].
-async fn in_line(limiter: &Arc<Limiter>, asked: &PendingAdmission, line: QueuePlace) -> (Decision, Permit) {
+async fn in_line(
+    limiter: &Arc<Limiter>,
+    asked: &PendingAdmission,
+    line: QueuePlace,
+    has_waited: &mut bool,
+) -> (Decision, Permit) {
     let QueuePlace { key, queue, .. } = line;
     let deadline = Instant::now() + Duration::from_micros(queue.max_wait.us);
     let turn = limiter.admissions.wait_queues.arrive(key);
@@ -90,6 +105,7 @@ async fn in_line(limiter: &Arc<Limiter>, asked: &PendingAdmission, line: QueuePl
             None => asked.attempt(limiter, None).await,
         };
     }
+    *has_waited = true;
     loop {
         if !turn.is_first() {
             if timeout_at(deadline, turn.nudged()).await.is_err() {

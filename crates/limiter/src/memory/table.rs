@@ -38,6 +38,8 @@ pub(super) struct StateTable {
 struct TableUpkeep {
     live: usize,
     cursor: usize,
+    /// How many states were removed so far.
+    evicted: u64,
     /// None until a log is kept: most rules need none.
     logs: Option<Box<LogTable>>,
 }
@@ -72,6 +74,10 @@ impl MemoryBudget {
 
     pub(super) fn used(&self) -> usize {
         self.used.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn most(&self) -> usize {
+        self.most
     }
 
     fn left(&self) -> usize {
@@ -134,6 +140,7 @@ impl StateTable {
     /// Removes the state at `index` and closes the gap.
     fn remove(&mut self, mut index: usize) {
         self.upkeep.live -= 1;
+        self.upkeep.evicted += 1;
         let slots = &mut *self.slots;
         let mut next = after(slots, index);
         loop {
@@ -211,9 +218,15 @@ impl StateTable {
         for slot in old.iter().filter(|slot| !slot.is_empty() && !slot.is_fresh(now)) {
             insert(&mut self.slots, *slot);
         }
+        self.upkeep.evicted += self.upkeep.live.saturating_sub(lasting) as u64;
         self.upkeep.live = lasting;
         self.upkeep.cursor = 0;
         true
+    }
+
+    /// How many states were removed so far because they equalled fresh ones.
+    pub(super) fn evicted(&self) -> u64 {
+        self.upkeep.evicted
     }
 
     /// The log of `key`, if it has one.

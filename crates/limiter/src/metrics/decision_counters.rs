@@ -17,7 +17,8 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tollgate_core::decision::{LimitStatus, Outcome};
+use tollgate_core::algorithm::LimitStep;
+use tollgate_core::decision::Outcome;
 use tollgate_core::request::Door;
 use tollgate_core::rules::written::OnExceed;
 use tollgate_core::rules::{LimitId, RouteId, RuleSet, TierId};
@@ -47,14 +48,16 @@ const LIMITED_UNKNOWN_RETRY: usize = LIMITED_BY_RETRY + RETRY_BOUNDS_US.len() + 
 const RETRY_SUM_US: usize = LIMITED_UNKNOWN_RETRY + 1;
 /// The other outcomes, in the order of [`DecisionOutcome`].
 const OTHERS: usize = RETRY_SUM_US + 1;
-const CELLS: usize = OTHERS + DecisionOutcome::ALL.len() - 2;
+/// What was left of a shadow limit when another limit decided.
+const SHADOW_BY_REMAINING: usize = OTHERS + DecisionOutcome::ALL.len() - 2;
+const CELLS: usize = SHADOW_BY_REMAINING + REMAINING_TENTHS + 1;
 /// One unit of the remaining sum is this share of the limit.
 const REMAINING_UNIT: f64 = 1.0 / (REMAINING_TENTHS as f64 * 65_536.0);
 
 /// Series beyond this number lose their route. Configured routes times rules can be many.
 const MOST_SERIES: usize = 50_000;
-/// A thread that knows more series forgets them and finds them again: rule sets come and go.
-const MOST_KNOWN: usize = 100_000;
+/// How many rule sets a thread keeps the handles of: those of a few limiters of one process.
+const MOST_RULE_SETS: usize = 4;
 
 /// The value of the label `outcome`. A decision has exactly one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -161,6 +164,31 @@ pub(crate) enum DecidedBy {
 }
 
 impl DecidedBy {
+    /// What a decision with this outcome is counted under.
+    pub(crate) fn of(decision: &Decision, outcome: DecisionOutcome) -> Self {
+        let noted = Some(decision.noted.limit).filter(|limit| *limit != LimitId::NONE);
+        let effective = match outcome {
+            DecisionOutcome::ShadowLimited | DecisionOutcome::Flagged => noted,
+            DecisionOutcome::Tarpitted if decision.allowed() => noted,
+            // Only shadow rules match.
+            DecisionOutcome::Allowed if decision.outcome == Outcome::Unlimited => noted,
+            _ => None,
+        };
+        if let Some(limit) = effective {
+            return Self::Limit(limit);
+        }
+        match decision.outcome {
+            Outcome::Unlimited | Outcome::Denied => Self::Nothing,
+            Outcome::Admitted(status) | Outcome::Limited(status) => {
+                match decision.terms.map(|terms| terms.names.rule.as_str()) {
+                    _ if status.limit != LimitId::NONE => Self::Limit(status.limit),
+                    Some("emergency") => Self::Emergency,
+                    _ => Self::HotKey,
+                }
+            }
+        }
+    }
+
     fn rule(self, rules: &RuleSet) -> &str {
         match self {
             Self::Nothing => "",
@@ -247,15 +275,44 @@ pub(crate) struct SeriesHandle {
 }
 
 impl SeriesHandle {
+    /// Whether it counts decisions by `limit` at `door`.
+    #[inline]
+    pub(crate) fn is_of(&self, limit: LimitId, door: Door) -> bool {
+        self.decided_by == DecidedBy::Limit(limit) && self.door == door
+    }
+
+    /// Counts a decision by an enforced limit without any other effect.
+    #[inline]
+    pub(crate) fn count_step(&self, step: &LimitStep) {
+        if step.admitted {
+            self.count_allowed(step.remaining);
+        } else {
+            self.count_limited((step.retry_after_us > 0).then_some(step.retry_after_us));
+        }
+    }
+
+    /// Adds what is left of a shadow limit, for a decision that is counted elsewhere.
+    pub(crate) fn observe_shadow(&self, remaining: u32) {
+        let (tenth, tenths) = self.tenth(remaining);
+        self.cells.add(SHADOW_BY_REMAINING + tenth, 1);
+        self.cells.add(REMAINING_SUM, tenths >> 16);
+    }
+
+    /// The tenth of the limit that `remaining` does not exceed, and the tenths with 32 bits after the point.
+    #[inline]
+    fn tenth(&self, remaining: u32) -> (usize, u64) {
+        let tenths = u64::from(remaining).saturating_mul(self.tenths_per_token);
+        // Above the edge of a tenth it belongs to the next; an error of rounding is smaller than `remaining`.
+        let is_above = (tenths as u32) > remaining;
+        (((tenths >> 32) as usize + usize::from(is_above)).min(REMAINING_TENTHS), tenths)
+    }
+
     /// Counts a request that was admitted with so much left.
     #[inline]
     pub(crate) fn count_allowed(&self, remaining: u32) {
-        let product = u64::from(remaining).saturating_mul(self.tenths_per_token);
-        // Above the edge of a tenth the request belongs to the next; an error of rounding is smaller than `remaining`.
-        let is_above = (product as u32) > remaining;
-        let tenth = ((product >> 32) as usize + usize::from(is_above)).min(REMAINING_TENTHS);
+        let (tenth, tenths) = self.tenth(remaining);
         self.cells.add(ALLOWED_BY_REMAINING + tenth, 1);
-        self.cells.add(REMAINING_SUM, product >> 16);
+        self.cells.add(REMAINING_SUM, tenths >> 16);
     }
 
     /// Counts a request that was refused until then.
@@ -272,13 +329,17 @@ impl SeriesHandle {
     }
 
     /// Counts a decision.
-    pub(crate) fn count(&self, outcome: DecisionOutcome, status: Option<LimitStatus>) {
-        match (outcome, status) {
-            (DecisionOutcome::Allowed, Some(status)) => self.count_allowed(status.remaining),
-            (DecisionOutcome::Allowed, None) => self.cells.add(ALLOWED_UNLIMITED, 1),
-            (DecisionOutcome::Limited, status) => {
-                self.count_limited(status.and_then(|status| status.wait_us()));
-            }
+    pub(crate) fn count(&self, outcome: DecisionOutcome, decision: &Decision) {
+        match (outcome, decision.outcome) {
+            (DecisionOutcome::Allowed, Outcome::Admitted(status)) => self.count_allowed(status.remaining),
+            (DecisionOutcome::Allowed, _) => match self.decided_by {
+                DecidedBy::Limit(_) => self.count_allowed(decision.noted.remaining),
+                DecidedBy::Nothing | DecidedBy::HotKey | DecidedBy::Emergency => {
+                    self.cells.add(ALLOWED_UNLIMITED, 1);
+                }
+            },
+            (DecisionOutcome::Limited, Outcome::Limited(status)) => self.count_limited(status.wait_us()),
+            (DecisionOutcome::Limited, _) => self.count_limited(None),
             (other, _) => self.cells.add(OTHERS + other as usize - 2, 1),
         }
     }
@@ -287,7 +348,8 @@ impl SeriesHandle {
 /// The handles of one thread.
 #[derive(Debug, Default)]
 pub(crate) struct ThreadHandles {
-    known: HashMap<(u32, DecidedBy, RequestLabels), SeriesHandle>,
+    /// By the number of the rule set, the latest last.
+    known: Vec<(u32, HashMap<(DecidedBy, RequestLabels), SeriesHandle>)>,
 }
 
 impl ThreadHandles {
@@ -299,11 +361,17 @@ impl ThreadHandles {
         decided_by: DecidedBy,
         labels: RequestLabels,
     ) -> &SeriesHandle {
-        if self.known.len() >= MOST_KNOWN {
-            self.known.clear();
-        }
-        let key = (rules.number, decided_by, labels);
-        self.known.entry(key).or_insert_with(|| counters.register(&rules.set, decided_by, labels))
+        let known = self.known.iter().rposition(|(number, _)| *number == rules.number);
+        let known = known.unwrap_or_else(|| {
+            if self.known.len() == MOST_RULE_SETS {
+                self.known.remove(0);
+            }
+            self.known.push((rules.number, HashMap::new()));
+            self.known.len() - 1
+        });
+        let handles = &mut self.known[known].1;
+        let new = || counters.register(&rules.set, decided_by, labels);
+        handles.entry((decided_by, labels)).or_insert_with(new)
     }
 }
 
@@ -440,15 +508,19 @@ fn outcome_total(totals: &[u64; CELLS], outcome: DecisionOutcome) -> u64 {
 struct RuleTotals {
     remaining: [u64; REMAINING_TENTHS + 1],
     remaining_sum: u64,
+    exhausted: u64,
     retries: [u64; RETRY_BOUNDS_US.len() + 1],
     retry_sum_us: u64,
 }
 
 impl RuleTotals {
     fn add(&mut self, totals: &[u64; CELLS]) {
-        for (count, added) in self.remaining.iter_mut().zip(&totals[ALLOWED_BY_REMAINING..]) {
-            *count += added;
+        for first in [ALLOWED_BY_REMAINING, SHADOW_BY_REMAINING] {
+            for (count, added) in self.remaining.iter_mut().zip(&totals[first..]) {
+                *count += added;
+            }
         }
+        self.exhausted += totals[ALLOWED_BY_REMAINING];
         for (count, added) in self.retries.iter_mut().zip(&totals[LIMITED_BY_RETRY..]) {
             *count += added;
         }
@@ -457,12 +529,9 @@ impl RuleTotals {
     }
 
     fn collect(&self, rule: &str, samples: &mut MetricSamples) {
-        let mut retry_counts = self.retries.to_vec();
-        let retry_bounds = RETRY_BOUNDS_US.map(|bound_us| bound_us as f64 / 1e6);
-        retry_counts.truncate(retry_bounds.len() + 1);
         let retries = HistogramSnapshot {
-            bounds: retry_bounds.to_vec(),
-            counts: retry_counts,
+            bounds: RETRY_BOUNDS_US.iter().map(|bound_us| *bound_us as f64 / 1e6).collect(),
+            counts: self.retries.to_vec(),
             sum: self.retry_sum_us as f64 / 1e6,
         };
         samples.histogram(&catalog::RETRY_AFTER, &[rule], retries);
@@ -473,13 +542,14 @@ impl RuleTotals {
             sum: self.remaining_sum as f64 * REMAINING_UNIT,
         };
         samples.histogram(&catalog::REMAINING, &[rule], remaining);
-        samples.count(&catalog::BURST_EXHAUSTED, &[rule], self.remaining[0]);
+        samples.count(&catalog::BURST_EXHAUSTED, &[rule], self.exhausted);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tollgate_core::time::UnixTime;
 
     fn handle(quota: u64) -> SeriesHandle {
         SeriesHandle {
@@ -539,7 +609,7 @@ mod tests {
     fn every_outcome_has_a_cell_of_its_own() {
         for outcome in DecisionOutcome::ALL {
             let handle = handle(1);
-            handle.count(outcome, None);
+            handle.count(outcome, &Decision::without_limit(Outcome::Unlimited, UnixTime::from_us(0)));
             let totals = totals(&handle);
             for other in DecisionOutcome::ALL {
                 assert_eq!(outcome_total(&totals, other), u64::from(other == outcome), "{outcome:?} {other:?}");

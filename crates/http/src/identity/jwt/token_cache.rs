@@ -5,6 +5,7 @@
 
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
 use std::hash::{BuildHasher, RandomState};
+use tollgate_core::time::UnixTime;
 use tollgate_limiter::LockedSetTable;
 
 const SHARDS: usize = 256;
@@ -19,8 +20,8 @@ pub(super) struct TokenCache<T> {
 
 struct CachedToken<T> {
     token: Box<str>,
-    since_us: u64,
-    until_us: u64,
+    since: UnixTime,
+    until: UnixTime,
     value: T,
 }
 
@@ -32,25 +33,25 @@ impl<T: Clone> TokenCache<T> {
         }
     }
 
-    /// The value of `token`, unless it has expired at `now_us`.
-    pub(super) fn get(&self, token: &str, now_us: u64) -> Option<T> {
+    /// The value of `token`, unless it has expired at `now`.
+    pub(super) fn get(&self, token: &str, now: UnixTime) -> Option<T> {
         let hash = self.hash(token);
         let table = self.tokens.lock(hash);
         let cached = table.find(hash)?.as_ref()?;
-        (now_us < cached.until_us && *cached.token == *token).then(|| cached.value.clone())
+        (now < cached.until && *cached.token == *token).then(|| cached.value.clone())
     }
 
-    /// Caches a value of `token` until `until_us`. In a full set an expired entry is evicted, else the oldest.
-    pub(super) fn put(&self, token: &str, value: T, now_us: u64, until_us: u64) {
+    /// Caches a value of `token` until `until`. In a full set an expired entry is evicted, else the oldest.
+    pub(super) fn put(&self, token: &str, value: T, now: UnixTime, until: UnixTime) {
         let hash = self.hash(token);
         let age = |cached: &Option<CachedToken<T>>| {
-            cached.as_ref().filter(|cached| cached.until_us > now_us).map(|cached| cached.since_us)
+            cached.as_ref().filter(|cached| cached.until > now).map(|cached| cached.since)
         };
         let mut table = self.tokens.lock(hash);
         let oldest =
             |tokens: &mut [Option<CachedToken<T>>; WAYS]| (0..WAYS).min_by_key(|way| age(&tokens[*way]));
         if let Some(cached) = table.entry(hash, oldest) {
-            *cached = Some(CachedToken { token: token.into(), since_us: now_us, until_us, value });
+            *cached = Some(CachedToken { token: token.into(), since: now, until, value });
         }
     }
 
@@ -69,20 +70,24 @@ impl<T> std::fmt::Debug for TokenCache<T> {
 mod tests {
     use super::*;
 
+    fn at(us: u64) -> UnixTime {
+        UnixTime::from_us(us)
+    }
+
     #[test]
     fn entries_expire_and_the_table_is_bounded() {
         let tokens = TokenCache::new();
-        tokens.put("a.b.c", 1, 0, 10);
+        tokens.put("a.b.c", 1, at(0), at(10));
         assert_eq!(
-            (tokens.get("a.b.c", 9), tokens.get("a.b.c", 10), tokens.get("a.b.d", 0)),
+            (tokens.get("a.b.c", at(9)), tokens.get("a.b.c", at(10)), tokens.get("a.b.d", at(0))),
             (Some(1), None, None)
         );
-        tokens.put("a.b.c", 2, 10, 20);
-        assert_eq!(tokens.get("a.b.c", 10), Some(2));
+        tokens.put("a.b.c", 2, at(10), at(20));
+        assert_eq!(tokens.get("a.b.c", at(10)), Some(2));
         for number in 0..100_000 {
-            tokens.put(&format!("a.b.{number}"), 3, 0, 10);
+            tokens.put(&format!("a.b.{number}"), 3, at(0), at(10));
         }
         assert!(tokens.tokens.count() <= SHARDS * SETS * WAYS);
-        assert_eq!(tokens.get("a.b.99999", 0), Some(3));
+        assert_eq!(tokens.get("a.b.99999", at(0)), Some(3));
     }
 }
