@@ -12,6 +12,7 @@ mod rule_load;
 mod wait_queue;
 mod waiting;
 
+use crate::abuse::SampleOutcome;
 use crate::decision::{Check, Decision};
 use crate::limit_names::LimitNames;
 use crate::limiter::Limiter;
@@ -45,6 +46,7 @@ pub(crate) struct Admissions {
 impl Admissions {
     pub(crate) fn tidy(&self, now: UnixTime) {
         self.in_flight.tidy(now);
+        self.rule_loads.tidy();
     }
 }
 
@@ -98,7 +100,11 @@ impl Decision {
     pub fn flags(&self) -> impl Iterator<Item = Flagged> {
         let flag = |names: &'static LimitNames, said: &'static OnExceed, is_soft| match said {
             OnExceed::Flag(flag) => Some(Flagged { header: &flag.header, rule: &names.rule, is_soft }),
-            _ => None,
+            OnExceed::Reject
+            | OnExceed::Shadow
+            | OnExceed::Queue(_)
+            | OnExceed::Shed(_)
+            | OnExceed::Tarpit(_) => None,
         };
         let over = self.flagged_by.and_then(|names| flag(names, &names.on_exceed, false));
         let soft = self.soft.and_then(|names| flag(names, &names.soft.as_ref()?.then, true));
@@ -188,7 +194,7 @@ impl Limiter {
             return Ok(None);
         }
         let mut asked = PendingAdmission::new(self, snapshot, &charges, request, selection.route());
-        asked.watched = caches.is_sampled().then(|| self.count_sample(request, false));
+        asked.watched = caches.is_sampled().then(|| self.count_sample(request, SampleOutcome::NotRefused));
         Ok(Some(AdmitPath::PendingAdmission(Box::new(asked))))
     }
 
