@@ -192,7 +192,7 @@ fn explain(args: &ExplainArgs) -> Result<ExitCode, CommandError> {
         cost: args.cost,
         priority: None,
     };
-    let explanation = rules::explain(&loaded, &request, Clock::system().now_us());
+    let explanation = rules::explain(&loaded, &request, Clock::system().now());
     output::print(format_args!("{explanation}\n"))?;
     Ok(ExitCode::SUCCESS)
 }

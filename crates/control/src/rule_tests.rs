@@ -34,9 +34,9 @@ impl RuleTestFailures {
     /// Runs the tests of `loaded`, which was read from `path`, within the bounds of a reload.
     pub(crate) fn find(path: &Path, loaded: &LoadedRules) -> Option<Self> {
         let clock = Clock::system();
-        let (start_us, mut left) = (clock.now_us(), MAX_REQUESTS);
+        let (start, mut left) = (clock.now(), MAX_REQUESTS);
         let run = run_tests_if(loaded, |requests| {
-            let fits = requests <= left && clock.now_us().saturating_sub(start_us) < MAX_TIME_US;
+            let fits = requests <= left && clock.now().since(start) < MAX_TIME_US;
             left -= if fits { requests } else { 0 };
             fits
         });

@@ -33,6 +33,7 @@ use tollgate_core::key::{Dimension, Identity, Ipv6Prefix, KeySeed, RequestHasher
 use tollgate_core::request::{NamedIdentity, Request};
 use tollgate_core::rules::written::OnExceed;
 use tollgate_core::rules::{Charge, LimitId, RuleSet, Selection};
+use tollgate_core::time::UnixTime;
 
 pub use hot::HotKey;
 pub(crate) use samples::ONE_IN;
@@ -113,7 +114,7 @@ struct Counts {
 }
 
 impl Abuse {
-    pub(crate) fn new(settings: AbuseSettings, now_us: u64) -> Self {
+    pub(crate) fn new(settings: AbuseSettings, now: UnixTime) -> Self {
         let settings = AbuseSettings { hot_per_second: settings.hot_per_second.max(1), ..settings };
         let name = || "hot_key".to_owned();
         let names = LimitNames::keep(LimitNames {
@@ -127,7 +128,7 @@ impl Abuse {
             terms: LimitTerms { names, quota: settings.hot_per_second, window_seconds: 1 },
             holds: Holds::new(),
             conducts: OnceLock::new(),
-            hot: Box::new(Mutex::new(HotKeys::new(now_us))),
+            hot: Box::new(Mutex::new(HotKeys::new(now))),
             counts: Box::default(),
         }
     }
@@ -151,14 +152,14 @@ impl Abuse {
     }
 
     /// Looks at the samples once a second, and removes holds that have ended.
-    pub(crate) fn tidy(&self, now_us: u64) {
-        self.holds.tidy(now_us);
-        let Some(look) = self.hot.lock().look(&self.settings, now_us, |key| self.holds.until_us(key)) else {
+    pub(crate) fn tidy(&self, now: UnixTime) {
+        self.holds.tidy(now);
+        let Some(look) = self.hot.lock().look(&self.settings, now, |key| self.holds.until(key)) else {
             return;
         };
         for key in &look.denied {
             let lasts_us = self.settings.deny.unwrap_or_default().lasts_us();
-            self.holds.hold(*key, now_us.saturating_add(lasts_us), now_us);
+            self.holds.hold(*key, now + lasts_us, now);
         }
         self.counts.hot_keys.fetch_add(look.hot as u64, Ordering::Relaxed);
         self.counts.denials.fetch_add(look.denied.len() as u64, Ordering::Relaxed);
@@ -170,19 +171,19 @@ impl Limiter {
     /// Sets what is done about keys that ask far too often.
     #[must_use]
     pub fn watching(mut self, settings: AbuseSettings) -> Self {
-        self.abuse = Abuse::new(settings, self.clock().now_us());
+        self.abuse = Abuse::new(settings, self.clock().now());
         self
     }
 
     /// The keys that asked more often than allowed in the last second, the hottest first. At most a few dozen.
     pub fn hot_keys(&self) -> Vec<HotKey> {
-        self.abuse.hot.lock().list(self.clock().now_us())
+        self.abuse.hot.lock().list(self.clock().now())
     }
 
     /// The same for the client of `request` alone.
     pub fn hot_key(&self, request: &Request<'_>) -> Option<HotKey> {
         let (key, _) = watched(self.seed(), request);
-        self.abuse.hot.lock().find(key, self.clock().now_us())
+        self.abuse.hot.lock().find(key, self.clock().now())
     }
 
     /// How often something was done about abuse.
@@ -192,7 +193,7 @@ impl Limiter {
             hot_keys: counts.hot_keys.load(Ordering::Relaxed),
             denials: counts.denials.load(Ordering::Relaxed),
             cooldowns: counts.cooldowns.load(Ordering::Relaxed),
-            held: self.abuse.holds.count(self.clock().now_us()),
+            held: self.abuse.holds.count(self.clock().now()),
         }
     }
 
@@ -243,37 +244,37 @@ impl Limiter {
         door: DoorKind,
     ) -> Option<Decision> {
         let rules = &snapshot.rules;
-        let now_us = self.clock().now_us();
-        let denied = self.denial(request, now_us);
+        let now = self.clock().now();
+        let denied = self.denial(request, now);
         if denied.is_none() && !rules.set.has_penalties() {
             return None;
         }
         // A request that can never pass is told so, and not to wait.
         let mut charges = charges(rules, selection, request, hashes, DoorKind::CanWait).ok()?;
-        let cooldown = self.cooldown(&rules.set, &charges, now_us);
+        let cooldown = self.cooldown(&rules.set, &charges, now);
         let hold = denied.into_iter().chain(cooldown).max_by_key(|standing| standing.retry_after_us)?;
         charges.retain(|charge| may_refuse(&rules.set, charge, request.cost, door));
-        let limited = self.refusal_by_limits(snapshot, &charges, request.cost as u32, now_us);
+        let limited = self.refusal_by_limits(snapshot, &charges, request.cost as u32, now);
         let standing = hold.or_longer(limited);
         let terms =
             if standing.limit == LimitId::NONE { self.abuse.terms } else { rules.terms(standing.limit) };
-        Some(refusal(standing, terms, now_us))
+        Some(refusal(standing, terms, now))
     }
 
     /// The temporary denial of a key that is hot.
-    fn denial(&self, request: &Request<'_>, now_us: u64) -> Option<LimitStatus> {
+    fn denial(&self, request: &Request<'_>, now: UnixTime) -> Option<LimitStatus> {
         let Abuse { settings, holds, .. } = &self.abuse;
         let longest_us = settings.deny.as_ref()?.lasts_us();
         let (key, _) = watched(self.seed(), request);
-        Some(LimitStatus::held(LimitId::NONE, holds.wait_us(key, now_us, longest_us)?))
+        Some(LimitStatus::held(LimitId::NONE, holds.wait_us(key, now, longest_us)?))
     }
 
     /// The longest cooldown under the rules of `charges`.
-    fn cooldown(&self, rules: &RuleSet, charges: &[Charge<'_>], now_us: u64) -> Option<LimitStatus> {
+    fn cooldown(&self, rules: &RuleSet, charges: &[Charge<'_>], now: UnixTime) -> Option<LimitStatus> {
         let cooldowns = charges.iter().filter_map(|charge| {
             let key = rules.penalty_key(charge)?;
             let longest_us = rules.rule_of(charge.id).penalty?.longest_us;
-            Some(LimitStatus::held(charge.id, self.abuse.holds.wait_us(key, now_us, longest_us)?))
+            Some(LimitStatus::held(charge.id, self.abuse.holds.wait_us(key, now, longest_us)?))
         });
         cooldowns.max_by_key(|standing| standing.retry_after_us)
     }
@@ -294,13 +295,13 @@ impl Limiter {
             && !decision.degraded
             && let Some(charge) = charge_of(standing.limit)
         {
-            self.penalize(&rules.set, charge, standing, decision.now_us);
+            self.penalize(&rules.set, charge, standing, decision.now);
         }
     }
 
     // The charge as a value: where nothing is refused, it then never has to be written down.
     #[inline(never)]
-    fn penalize(&self, rules: &RuleSet, charge: Charge<'_>, standing: &mut LimitStatus, now_us: u64) {
+    fn penalize(&self, rules: &RuleSet, charge: Charge<'_>, standing: &mut LimitStatus, now: UnixTime) {
         let (Some(penalty), Some(key)) = (&rules.rule_of(charge.id).penalty, rules.penalty_key(&charge))
         else {
             return;
@@ -308,19 +309,19 @@ impl Limiter {
         let conducts = self.abuse.conducts.get_or_init(Conducts::new);
         // A client that was told no time ignores none.
         let Some(wait_us) = standing.wait_us() else { return };
-        let Some(cooldown_us) = conducts.record_refusal(key, penalty, now_us, wait_us) else { return };
-        self.abuse.holds.hold(key, now_us.saturating_add(cooldown_us), now_us);
+        let Some(cooldown_us) = conducts.record_refusal(key, penalty, now, wait_us) else { return };
+        self.abuse.holds.hold(key, now + cooldown_us, now);
         self.abuse.counts.cooldowns.fetch_add(1, Ordering::Relaxed);
         standing.extend_wait(cooldown_us);
     }
 }
 
 /// The refusal of a client that is held.
-fn refusal(standing: LimitStatus, terms: LimitTerms, now_us: u64) -> Decision {
+fn refusal(standing: LimitStatus, terms: LimitTerms, now: UnixTime) -> Decision {
     Decision {
         outcome: Outcome::Limited(standing),
         terms: Some(terms),
-        now_us,
+        now,
         shadowed_by: None,
         flagged_by: None,
         soft: None,

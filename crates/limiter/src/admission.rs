@@ -31,6 +31,7 @@ use std::sync::Arc;
 use tollgate_core::decision::{InvalidRequest, validate};
 use tollgate_core::request::Request;
 use tollgate_core::rules::written::OnExceed;
+use tollgate_core::time::UnixTime;
 use wait_queue::WaitQueues;
 
 /// What a limiter knows of requests that wait or are in flight.
@@ -42,8 +43,8 @@ pub(crate) struct Admissions {
 }
 
 impl Admissions {
-    pub(crate) fn tidy(&self, now_us: u64) {
-        self.in_flight.tidy(now_us);
+    pub(crate) fn tidy(&self, now: UnixTime) {
+        self.in_flight.tidy(now);
     }
 }
 

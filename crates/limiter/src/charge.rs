@@ -1,6 +1,7 @@
 //! A charge that outlives the borrow of its rule set.
 
 use crate::snapshot::Snapshot;
+use tollgate_core::key::StateKey;
 use tollgate_core::limit::Meter;
 use tollgate_core::rules::written::OnStoreFailure;
 use tollgate_core::rules::{CellKind, Charge, LeaseTiming, LimitId, OverLimitEffect, RuleSet};
@@ -11,7 +12,7 @@ pub struct OwnedCharge {
     /// The limit within its rule set.
     pub id: LimitId,
     /// The key of the state.
-    pub key: u64,
+    pub key: StateKey,
     /// The client's hash, the same under every limit: states of one client are kept together.
     pub client: u64,
     /// The numbers of the limit.

@@ -9,11 +9,12 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
+use tollgate_core::time::{BootTime, UnixTime};
 
 /// How long a thread counts on from one reading of the system's clock.
 const TRUSTED_US: u64 = 1_000;
 
-/// Tells the time in microseconds since the epoch.
+/// The clock of a node.
 #[derive(Clone, Debug)]
 pub enum Clock {
     /// The system's.
@@ -28,24 +29,23 @@ impl Clock {
         Self::System(SystemClock::new())
     }
 
-    /// Microseconds since the machine started, the time that it slept included: what was lent to this node
-    /// grows old also while it sleeps.
-    pub fn boot_us(&self) -> u64 {
+    /// The time since the machine started. It includes sleep: leases expire also while the machine sleeps.
+    pub fn boot(&self) -> BootTime {
         match self {
             Self::System(_) => {
                 let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-                now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1_000
+                BootTime::from_us(now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1_000)
             }
-            Self::Manual(clock) => clock.now_us(),
+            Self::Manual(clock) => BootTime::from_us(clock.shown_us()),
         }
     }
 
-    /// Now.
+    /// The wall-clock time.
     #[inline]
-    pub fn now_us(&self) -> u64 {
+    pub fn now(&self) -> UnixTime {
         match self {
-            Self::System(clock) => clock.now_us(),
-            Self::Manual(clock) => clock.now_us(),
+            Self::System(clock) => UnixTime::from_us(clock.now_us()),
+            Self::Manual(clock) => clock.now(),
         }
     }
 }
@@ -110,8 +110,12 @@ impl ManualClock {
         Self { follows: Some(tokio::time::Instant::now()), ..Self::new(now_us) }
     }
 
-    /// What it shows.
-    pub fn now_us(&self) -> u64 {
+    /// The time that it shows.
+    pub fn now(&self) -> UnixTime {
+        UnixTime::from_us(self.shown_us())
+    }
+
+    fn shown_us(&self) -> u64 {
         let elapsed_us = self.follows.map_or(0, |since| since.elapsed().as_micros() as u64);
         self.shown_us.load(Ordering::Relaxed) + elapsed_us
     }

@@ -6,6 +6,7 @@ use crate::snapshot::{LimitTerms, RulesInForce};
 use tollgate_core::algorithm::LimitStep;
 use tollgate_core::decision::{LimitStatus, Outcome, OutcomeFold};
 use tollgate_core::rules::LimitId;
+use tollgate_core::time::UnixTime;
 
 /// What [`Limiter::check`](crate::Limiter::check) answers.
 #[derive(Debug)]
@@ -43,8 +44,8 @@ pub struct Decision {
     pub outcome: Outcome,
     /// The terms of the limit that decided, if one did.
     pub terms: Option<LimitTerms>,
-    /// When it was decided, in microseconds since the epoch.
-    pub now_us: u64,
+    /// When it was decided.
+    pub now: UnixTime,
     /// A rule that only counts, and that would have refused it.
     pub shadowed_by: Option<&'static LimitNames>,
     /// It was decided without the store.
@@ -74,12 +75,12 @@ impl Decision {
 
     /// What the step of a request's only charge comes to, if that charge can refuse.
     #[inline]
-    pub(crate) fn of_one(rules: &RulesInForce, limit: LimitId, step: &LimitStep, now_us: u64) -> Self {
+    pub(crate) fn of_one(rules: &RulesInForce, limit: LimitId, step: &LimitStep, now: UnixTime) -> Self {
         let outcome = Outcome::of_one(limit, step);
         Self {
             outcome,
             terms: Some(rules.terms(limit)),
-            now_us,
+            now,
             shadowed_by: None,
             degraded: false,
             store_unavailable: false,
@@ -88,11 +89,11 @@ impl Decision {
         }
     }
 
-    pub(crate) fn without_limit(outcome: Outcome, now_us: u64) -> Self {
+    pub(crate) fn without_limit(outcome: Outcome, now: UnixTime) -> Self {
         Self {
             outcome,
             terms: None,
-            now_us,
+            now,
             shadowed_by: None,
             degraded: false,
             store_unavailable: false,
@@ -103,7 +104,7 @@ impl Decision {
 
     /// What the steps come to.
     #[inline]
-    pub(crate) fn of(rules: &RulesInForce, fold: &OutcomeFold, now_us: u64) -> Self {
+    pub(crate) fn of(rules: &RulesInForce, fold: &OutcomeFold, now: UnixTime) -> Self {
         let outcome = fold.outcome();
         let terms = match &outcome {
             Outcome::Admitted(standing) | Outcome::Limited(standing) => Some(rules.terms(standing.limit)),
@@ -114,7 +115,7 @@ impl Decision {
         Self {
             outcome,
             terms,
-            now_us,
+            now,
             shadowed_by: names(fold.shadowed),
             degraded: false,
             store_unavailable: false,

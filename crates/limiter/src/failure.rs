@@ -6,10 +6,12 @@ use arc_swap::ArcSwapOption;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use tollgate_core::algorithm::{Algorithm, LimitStep};
+use tollgate_core::key::StateKey;
 use tollgate_core::limit::{Limit, LimitSize};
 use tollgate_core::rate::Rate;
 use tollgate_core::rules::written::OnStoreFailure;
 use tollgate_core::rules::{CellKind, Charge, LimitId, OverLimitEffect};
+use tollgate_core::time::{StoreTime, UnixTime};
 
 const SECOND_US: u64 = 1_000_000;
 /// What a refused client is told to wait: about as long as it takes until a failover is over.
@@ -110,12 +112,12 @@ impl Fallback {
         charge: &Charge<'_>,
         cost: u32,
         nodes: u32,
-        now_us: u64,
+        now: UnixTime,
     ) -> LimitStep {
         match rules.set.rule_of(charge.id).on_store_failure {
             OnStoreFailure::Allow => open_step(true),
             OnStoreFailure::Deny => open_step(false),
-            OnStoreFailure::Local => self.local_step(memory, rules, charge, cost, nodes, now_us),
+            OnStoreFailure::Local => self.local_step(memory, rules, charge, cost, nodes, now),
         }
     }
 
@@ -126,7 +128,7 @@ impl Fallback {
         charge: &Charge<'_>,
         cost: u32,
         nodes: u32,
-        now_us: u64,
+        now: UnixTime,
     ) -> LimitStep {
         let shares = self.shares(rules, nodes);
         let Some(limit) = shares.limits.get(charge.id.index()).and_then(Option::as_ref) else {
@@ -134,8 +136,8 @@ impl Fallback {
         };
         // A share can be smaller than one request's cost: then it takes all of the share.
         let cost = cost.min(limit.quota);
-        let key = charge.key ^ charge.limit.state_id ^ limit.state_id;
-        take(memory, &Charge { limit, key, ..*charge }, cost, now_us)
+        let key = StateKey::new(charge.key.identity_hash(charge.limit.state_id), limit.state_id);
+        take(memory, &Charge { limit, key, ..*charge }, cost, now)
     }
 
     /// What one more request from `address` may do in an emergency; none if there is no such limit.
@@ -143,19 +145,19 @@ impl Fallback {
         &self,
         memory: &MemoryStore,
         address: u64,
-        now_us: u64,
+        now: UnixTime,
     ) -> Option<LimitStep> {
         let limit = self.emergency_limit.as_ref()?;
         let charge = Charge {
             limit,
             id: LimitId::NONE,
-            key: address ^ limit.state_id,
+            key: StateKey::new(address, limit.state_id),
             client: address,
             enforced: true,
             over: OverLimitEffect::Shadow,
             cell: CellKind::Own,
         };
-        Some(take(memory, &charge, 1, now_us))
+        Some(take(memory, &charge, 1, now))
     }
 
     /// The emergency limit, for its name.
@@ -178,9 +180,9 @@ impl Fallback {
     }
 }
 
-fn take(memory: &MemoryStore, charge: &Charge<'_>, cost: u32, now_us: u64) -> LimitStep {
+fn take(memory: &MemoryStore, charge: &Charge<'_>, cost: u32, now: UnixTime) -> LimitStep {
     // Without room for the state, the request passes: these limits have no overflow cells.
-    memory.take_step(charge, cost, now_us).unwrap_or(open_step(true))
+    memory.take_step(charge, cost, StoreTime::of_embedded_store(now)).unwrap_or(open_step(true))
 }
 
 /// The step of a policy that looks at nothing.

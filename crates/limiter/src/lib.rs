@@ -33,6 +33,7 @@ mod memory;
 mod pending;
 mod prepare;
 mod refusal;
+mod set_table;
 mod shared_store;
 mod snapshot;
 
@@ -46,6 +47,7 @@ pub use limit_names::LimitNames;
 pub use limiter::Limiter;
 pub use memory::{MemoryStore, MemoryUse};
 pub use pending::Pending;
+pub use set_table::{LockedSetTable, SetTable};
 pub use shared_store::{
     Passed, PendingTake, SharedSlot, SharedStore, SharedTake, SlotFuture, SlotTaken, Steps, StoreUnavailable,
     TakeAnswers,

@@ -20,11 +20,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tollgate_core::algorithm::LimitStep;
 use tollgate_core::decision::{InvalidRequest, Outcome, OutcomeFold, validate};
-use tollgate_core::key::{Identity, Ipv6Prefix, KeySeed, RequestHasher, ip_bits};
+use tollgate_core::key::{Identity, Ipv6Prefix, KeySeed, RequestHasher, StateKey, ip_bits};
 use tollgate_core::request::Request;
 use tollgate_core::rules::lists::AccessLists;
 use tollgate_core::rules::written::OnExceed;
 use tollgate_core::rules::{CellKind, Charge, Charges, RuleSet, Selection};
+use tollgate_core::time::{StoreTime, UnixTime};
 
 /// Decides. Cheap to share: all methods take `&self`.
 #[derive(Debug)]
@@ -49,7 +50,7 @@ impl Limiter {
     /// A limiter with no rules yet.
     pub fn new(store: MemoryStore, clock: Clock) -> Self {
         let random = RandomState::new();
-        let abuse = Abuse::new(AbuseSettings::default(), clock.now_us());
+        let abuse = Abuse::new(AbuseSettings::default(), clock.now());
         Self {
             number: next_number(),
             version: AtomicU64::new(0),
@@ -216,24 +217,24 @@ impl Limiter {
             Prepared::Selected(selection) => selection,
         };
         if let Some(sharing) = &self.shared {
-            return self.charge_shared(sharing, snapshot, selection, request, &hashes, self.clock.now_us());
+            return self.charge_shared(sharing, snapshot, selection, request, &hashes, self.clock.now());
         }
         let rules = &snapshot.rules;
         let Some(charge) = only_charge(rules, selection, request, &hashes)? else {
             return Ok(self.charge(rules, selection, request, &hashes)?.into());
         };
         match self.take_one(&charge, request.cost as u32) {
-            Some((step, now_us)) if step.admitted || !rules.set.has_penalties() => {
-                Ok(Decision::of_one(rules, charge.id, &step, now_us).into())
+            Some((step, now)) if step.admitted || !rules.set.has_penalties() => {
+                Ok(Decision::of_one(rules, charge.id, &step, now).into())
             }
-            Some((step, now_us)) => {
-                let mut decision = Decision::of_one(rules, charge.id, &step, now_us);
+            Some((step, now)) => {
+                let mut decision = Decision::of_one(rules, charge.id, &step, now);
                 self.note_refusal(rules, &mut decision, |_| Some(charge));
                 Ok(decision.into())
             }
             None => {
-                let now_us = self.clock.now_us();
-                Ok(self.take_all(rules, &[charge], request.cost as u32, request.ip, now_us).into())
+                let now = self.clock.now();
+                Ok(self.take_all(rules, &[charge], request.cost as u32, request.ip, now).into())
             }
         }
     }
@@ -250,20 +251,20 @@ impl Limiter {
         let charges = charges(rules, selection, request, hashes, DoorKind::CannotWait)?;
         let cost = request.cost as u32;
         if let [only] = charges.as_slice()
-            && let Some((step, now_us)) = self.take_one(only, cost)
+            && let Some((step, now)) = self.take_one(only, cost)
         {
             let mut fold = OutcomeFold::default();
             fold.add(only, &step);
-            let mut decision = Decision::of(rules, &fold, now_us);
+            let mut decision = Decision::of(rules, &fold, now);
             self.note_refusal(rules, &mut decision, |_| Some(*only));
             return Ok(decision);
         }
-        Ok(self.take_all(rules, &charges, cost, request.ip, self.clock.now_us()))
+        Ok(self.take_all(rules, &charges, cost, request.ip, self.clock.now()))
     }
 
     /// The common case: one charge that is not a log, and there is room for its state.
     #[inline]
-    fn take_one(&self, charge: &Charge<'_>, cost: u32) -> Option<(LimitStep, u64)> {
+    fn take_one(&self, charge: &Charge<'_>, cost: u32) -> Option<(LimitStep, UnixTime)> {
         if charge.limit.log_window().is_some() {
             return None;
         }
@@ -278,16 +279,16 @@ impl Limiter {
         charges: &[Charge<'r>],
         cost: u32,
         ip: Option<IpAddr>,
-        now_us: u64,
+        now: UnixTime,
     ) -> Decision {
         if charges.is_empty() {
-            return Decision::without_limit(Outcome::Unlimited, now_us);
+            return Decision::without_limit(Outcome::Unlimited, now);
         }
         let mut charges = Charges::from_slice(charges);
         loop {
-            match self.store.take_all(&charges, cost, now_us) {
+            match self.store.take_all(&charges, cost, StoreTime::of_embedded_store(now)) {
                 Ok(fold) => {
-                    let mut decision = Decision::of(rules, &fold, now_us);
+                    let mut decision = Decision::of(rules, &fold, now);
                     // Other clients spend from an overflow cell too: its refusals are not held against this one.
                     self.note_refusal(rules, &mut decision, |limit| {
                         let is_own =
@@ -306,7 +307,7 @@ impl Limiter {
     fn use_overflow_cell(&self, charge: &mut Charge<'_>, ip: Option<IpAddr>) {
         self.store.count_overflow();
         charge.cell = CellKind::Overflow;
-        charge.key = self.seed.overflow_cell(ip, OVERFLOW_CELLS) ^ charge.limit.state_id;
+        charge.key = StateKey::new(self.seed.overflow_cell(ip, OVERFLOW_CELLS), charge.limit.state_id);
     }
 
     pub(crate) fn hashes(&self, request: &Request<'_>) -> RequestHasher<'_> {
@@ -320,10 +321,10 @@ impl Limiter {
 
     /// Housekeeping; to be called about ten times a second.
     pub fn tidy(&self) {
-        let now_us = self.clock.now_us();
-        self.store.tidy(now_us);
-        self.abuse.tidy(now_us);
-        self.admissions.tidy(now_us);
+        let now = self.clock.now();
+        self.store.tidy(StoreTime::of_embedded_store(now));
+        self.abuse.tidy(now);
+        self.admissions.tidy(now);
     }
 
     pub(crate) fn seed(&self) -> &KeySeed {

@@ -24,6 +24,7 @@ use tollgate_core::key::RequestHasher;
 use tollgate_core::request::Request;
 use tollgate_core::rules::lists::{ListLookup, ListVerdict};
 use tollgate_core::rules::{ClientDigest, ClientMatch, ClientTraits, RuleSet, Selection};
+use tollgate_core::time::UnixTime;
 
 /// Sets of four entries each; powers of two.
 const CLIENT_SETS: usize = 4096;
@@ -201,9 +202,10 @@ impl Caches {
     /// Makes what `class` meets on `path` the last, if it is known.
     #[inline(never)]
     fn recall(&mut self, number: u32, class: u64, path: &str) -> bool {
-        let spot = self.selections.spot(selection_hash(number, class, path), number);
-        let known = spot.and_then(|spot| self.selections.at(spot).as_ref());
-        let Some(known) = known.filter(|known| known.is(number, class, path)) else { return false };
+        let known = self.selections.find(selection_hash(number, class, path), number);
+        let Some(known) = known.and_then(Option::as_ref).filter(|known| known.is(number, class, path)) else {
+            return false;
+        };
         self.last = Rc::clone(known);
         true
     }
@@ -217,20 +219,18 @@ impl Caches {
         let (client, selection) = self.scratch.get_or_insert_default();
         rules.match_client_into(request, client);
         rules.join_into(client, &rules.match_path(path), selection);
-        let hash = selection_hash(number, class, path);
-        if let Some(spot) = self.selections.admit(hash, number) {
-            let known =
-                KnownSelection { rules: number, class, path: path.into(), selection: selection.clone() };
-            self.selections.keep(spot, hash, number, Some(Rc::new(known)));
-        }
+        self.selections.offer(selection_hash(number, class, path), number, || {
+            let (path, selection) = (path.into(), selection.clone());
+            Some(Rc::new(KnownSelection { rules: number, class, path, selection }))
+        });
         selection
     }
 
     /// The number of the class of a client that is known by its hash.
     #[inline]
     fn class(&mut self, rules: &RuleSet, number: u32, request: &Request<'_>, hash: u64) -> u64 {
-        match self.clients.spot(hash, number) {
-            Some(spot) => u64::from(*self.clients.at(spot)),
+        match self.clients.find(hash, number) {
+            Some(class) => u64::from(*class),
             None => self.class_anew(rules, number, request, hash),
         }
     }
@@ -253,9 +253,7 @@ impl Caches {
                 class
             }
         };
-        if let Some(spot) = self.clients.admit(hash, number) {
-            self.clients.keep(spot, hash, number, class);
-        }
+        self.clients.offer(hash, number, || class);
         u64::from(class)
     }
 
@@ -266,22 +264,19 @@ impl Caches {
         snapshot: &Snapshot,
         request: &Request<'_>,
         hashes: &RequestHasher<'_>,
-        now_us: u64,
+        now: UnixTime,
     ) -> Option<ListVerdict> {
         let (lists, number) = (&snapshot.lists.value, snapshot.lists.number);
-        let by_address = lists.look_up_address(request.ip, now_us).verdict;
+        let by_address = lists.look_up_address(request.ip, now).verdict;
         if !lists.have_names() {
             return by_address;
         }
         let hash = hashes.hash_traits(ClientTraits::ALL_NAMED, request);
-        let spot = self.listed.spot(hash, number);
-        let known = spot.and_then(|spot| *self.listed.at(spot)).filter(|known| now_us < known.until_us);
-        let by_name = known.unwrap_or_else(|| {
-            let standing = lists.look_up_names(request, now_us);
-            if let Some(spot) = spot.or_else(|| self.listed.admit(hash, number)) {
-                self.listed.keep(spot, hash, number, Some(standing));
-            }
-            standing
+        let known = self.listed.find(hash, number).copied().flatten();
+        let by_name = known.filter(|known| now < known.until).unwrap_or_else(|| {
+            let found = lists.look_up_names(request, now);
+            self.listed.offer(hash, number, || Some(found));
+            found
         });
         ListVerdict::stricter(by_name.verdict, by_address)
     }

@@ -25,6 +25,7 @@ use tollgate_core::algorithm::sliding_window_log;
 use tollgate_core::algorithm::{LimitStep, StateCell};
 use tollgate_core::decision::OutcomeFold;
 use tollgate_core::rules::{CellKind, Charge};
+use tollgate_core::time::{StoreTime, UnixTime};
 
 const SHARD_BITS: u32 = 64 - slot::FINGERPRINT_BITS;
 const SHARDS: usize = 1 << SHARD_BITS;
@@ -87,20 +88,25 @@ impl MemoryStore {
     ///
     /// The clock is read when the lock is held: it takes as long as the slot takes to come from memory.
     #[inline]
-    pub(crate) fn take_one(&self, charge: &Charge<'_>, cost: u32, clock: &Clock) -> Option<(LimitStep, u64)> {
+    pub(crate) fn take_one(
+        &self,
+        charge: &Charge<'_>,
+        cost: u32,
+        clock: &Clock,
+    ) -> Option<(LimitStep, UnixTime)> {
         let Charge { limit, key, client, .. } = *charge;
         let mut table = self.shards[shard_of(client)].0.lock();
-        let now_us = clock.now_us();
+        let now = clock.now();
         if let Some(slot) = table.find(key) {
-            let step = limit.step(Some(slot.cell()), now_us, cost);
+            let step = limit.step(Some(slot.cell()), StoreTime::of_embedded_store(now), cost);
             if let Some(cell) = step.next {
                 *slot = StateSlot::new(key, cell, limit.lifetime_us);
             }
-            return Some((step, now_us));
+            return Some((step, now));
         }
         // In a variable of its own: the other step can then stay in registers.
-        let first = self.take_first(&mut table, charge, cost, now_us)?;
-        Some((first, now_us))
+        let first = self.take_first(&mut table, charge, cost, StoreTime::of_embedded_store(now))?;
+        Some((first, now))
     }
 
     /// The same, if it refuses; otherwise nothing is spent and nothing is said.
@@ -110,19 +116,19 @@ impl MemoryStore {
         charge: &Charge<'_>,
         cost: u32,
         clock: &Clock,
-    ) -> Option<(LimitStep, u64)> {
+    ) -> Option<(LimitStep, UnixTime)> {
         let Charge { limit, key, client, .. } = *charge;
         let mut table = self.shards[shard_of(client)].0.lock();
-        let now_us = clock.now_us();
+        let now = clock.now();
         let slot = table.find(key)?;
-        let step = limit.step(Some(slot.cell()), now_us, cost);
+        let step = limit.step(Some(slot.cell()), StoreTime::of_embedded_store(now), cost);
         if step.admitted {
             return None;
         }
         if let Some(cell) = step.next {
             *slot = StateSlot::new(key, cell, limit.lifetime_us);
         }
-        Some((step, now_us))
+        Some((step, now))
     }
 
     /// The first charge of a key.
@@ -132,14 +138,14 @@ impl MemoryStore {
         table: &mut StateTable,
         charge: &Charge<'_>,
         cost: u32,
-        now_us: u64,
+        now: StoreTime,
     ) -> Option<LimitStep> {
-        let step = charge.limit.step(None, now_us, cost);
+        let step = charge.limit.step(None, now, cost);
         if let Some(cell) = step.next {
-            if !table.make_room(1, &self.budget, now_us) {
+            if !table.make_room(1, &self.budget, now) {
                 return None;
             }
-            table.insert(StateSlot::new(charge.key, cell, first_life_us(cell, &step, now_us)));
+            table.insert(StateSlot::new(charge.key, cell, first_life_us(cell, &step, now)));
         }
         Some(step)
     }
@@ -157,22 +163,22 @@ impl MemoryStore {
         &self,
         charges: &[Charge<'_>],
         cost: u32,
-        now_us: u64,
+        now: StoreTime,
     ) -> Result<OutcomeFold, StoreFull> {
-        self.take(charges, cost, now_us, OutcomeFold::admits)
+        self.take(charges, cost, now, OutcomeFold::admits)
     }
 
     /// Refuses what one of `charges` refuses; otherwise nothing is spent and nothing is said.
-    pub(crate) fn refuse(&self, charges: &[Charge<'_>], cost: u32, now_us: u64) -> Option<OutcomeFold> {
+    pub(crate) fn refuse(&self, charges: &[Charge<'_>], cost: u32, now: StoreTime) -> Option<OutcomeFold> {
         // Only a check that spends falls back to overflow cells.
-        self.take(charges, cost, now_us, |_| false).ok().filter(|fold| !fold.admits())
+        self.take(charges, cost, now, |_| false).ok().filter(|fold| !fold.admits())
     }
 
     fn take(
         &self,
         charges: &[Charge<'_>],
         cost: u32,
-        now_us: u64,
+        now: StoreTime,
         spends: impl FnOnce(&OutcomeFold) -> bool,
     ) -> Result<OutcomeFold, StoreFull> {
         let mut order: SmallVec<[usize; 8]> = charges.iter().map(shard_of_charge).collect();
@@ -188,8 +194,8 @@ impl MemoryStore {
         for (index, charge) in charges.iter().enumerate() {
             let table = &mut tables[position(charge)].1;
             let budget = self.budget_of(charge);
-            let taken = step(table, charge, cost, charges.len(), budget, now_us)
-                .ok_or(StoreFull { charge: index })?;
+            let taken =
+                step(table, charge, cost, charges.len(), budget, now).ok_or(StoreFull { charge: index })?;
             fold.add(charge, taken.step());
             steps.push(taken);
         }
@@ -197,18 +203,18 @@ impl MemoryStore {
         for (charge, taken) in charges.iter().zip(&steps) {
             // A refused step writes only to re-anchor its state after a jump of the clock.
             if spends || !taken.step().admitted {
-                write(&mut tables[position(charge)].1, charge, cost, taken, self.budget_of(charge), now_us);
+                write(&mut tables[position(charge)].1, charge, cost, taken, self.budget_of(charge), now);
             }
         }
         Ok(fold)
     }
 
     /// Charges one, and says how it stood; none if there is no room for its state.
-    pub(crate) fn take_step(&self, charge: &Charge<'_>, cost: u32, now_us: u64) -> Option<LimitStep> {
+    pub(crate) fn take_step(&self, charge: &Charge<'_>, cost: u32, now: StoreTime) -> Option<LimitStep> {
         let mut table = self.shards[shard_of_charge(charge)].0.lock();
         let budget = self.budget_of(charge);
-        let taken = step(&mut table, charge, cost, 1, budget, now_us)?;
-        write(&mut table, charge, cost, &taken, budget, now_us);
+        let taken = step(&mut table, charge, cost, 1, budget, now)?;
+        write(&mut table, charge, cost, &taken, budget, now);
         Some(*taken.step())
     }
 
@@ -219,12 +225,12 @@ impl MemoryStore {
 
     /// Forgets what equals fresh in the next few shards. Called ten times a second, all of them are seen
     /// within four seconds.
-    pub fn tidy(&self, now_us: u64) {
+    pub fn tidy(&self, now: StoreTime) {
         let first = self.next_to_tidy.fetch_add(TIDY_SHARDS, Ordering::Relaxed);
         for index in first..first + TIDY_SHARDS {
             let index = index % self.shards.len();
             let budget = if index < SHARDS { &self.budget } else { &self.overflow_budget };
-            self.shards[index].0.lock().tidy(budget, now_us);
+            self.shards[index].0.lock().tidy(budget, now);
         }
     }
 
@@ -271,21 +277,21 @@ fn step(
     cost: u32,
     newcomers: usize,
     budget: &MemoryBudget,
-    now_us: u64,
+    now: StoreTime,
 ) -> Option<StateStep> {
     let Charge { limit, key, .. } = *charge;
     if let Some(window) = limit.log_window() {
         let log = table.log(key);
         let known = log.is_some();
-        let found = sliding_window_log::step_log(window, log, now_us, cost);
-        let fits = known || !found.step.admitted || table.make_room_for_log(key, limit.quota, budget, now_us);
+        let found = sliding_window_log::step_log(window, log, now, cost);
+        let fits = known || !found.step.admitted || table.make_room_for_log(key, limit.quota, budget, now);
         return fits.then_some(StateStep::Log(found));
     }
     let cell = table.find(key).map(|slot| slot.cell());
-    let step = limit.step(cell, now_us, cost);
+    let step = limit.step(cell, now, cost);
     let known = cell.is_some();
     // Room for all of them: several newcomers may fall into one shard.
-    let fits = known || step.next.is_none() || table.make_room(newcomers, budget, now_us);
+    let fits = known || step.next.is_none() || table.make_room(newcomers, budget, now);
     fits.then_some(StateStep::Cell { step, known })
 }
 
@@ -296,21 +302,19 @@ fn write(
     cost: u32,
     taken: &StateStep,
     budget: &MemoryBudget,
-    now_us: u64,
+    now: StoreTime,
 ) {
     let Charge { limit, key, .. } = *charge;
     match (taken, limit.log_window()) {
         (StateStep::Log(found), Some(window)) => {
             if found.step.admitted || found.jumped {
-                let fresh_us = now_us + found.step.reset_after_us;
-                table.change_log(key, limit.quota, fresh_us, budget, |log| {
-                    log.apply(window, found, now_us, cost)
-                });
+                let fresh = now + found.step.reset_after_us;
+                table.change_log(key, limit.quota, fresh, budget, |log| log.apply(window, found, now, cost));
             }
         }
         (StateStep::Cell { step, known }, _) => {
             let Some(cell) = step.next else { return };
-            let life_us = if *known { limit.lifetime_us } else { first_life_us(cell, step, now_us) };
+            let life_us = if *known { limit.lifetime_us } else { first_life_us(cell, step, now) };
             let slot = StateSlot::new(key, cell, life_us);
             match table.find(key) {
                 Some(known) => *known = slot,
@@ -322,8 +326,8 @@ fn write(
 }
 
 /// How long after its instant the state of a key matters that was seen for the first time: no longer than it must.
-fn first_life_us(cell: StateCell, step: &LimitStep, now_us: u64) -> u64 {
-    (now_us + step.reset_after_us).saturating_sub(cell.instant_us)
+fn first_life_us(cell: StateCell, step: &LimitStep, now: StoreTime) -> u64 {
+    (now + step.reset_after_us).since(cell.instant)
 }
 
 /// All states of a client are in one shard; among them they are told apart by the rest of their keys.
@@ -335,6 +339,6 @@ fn shard_of(client: u64) -> usize {
 fn shard_of_charge(charge: &Charge<'_>) -> usize {
     match charge.cell {
         CellKind::Own => shard_of(charge.client),
-        CellKind::Overflow => SHARDS + charge.key as usize % OVERFLOW_SHARDS,
+        CellKind::Overflow => SHARDS + charge.key.as_bits() as usize % OVERFLOW_SHARDS,
     }
 }

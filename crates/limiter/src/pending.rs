@@ -14,9 +14,11 @@ use std::sync::Arc;
 use tollgate_core::algorithm::LimitStep;
 use tollgate_core::decision::{InvalidRequest, Outcome, OutcomeFold};
 use tollgate_core::key::RequestHasher;
+use tollgate_core::key::StateKey;
 use tollgate_core::request::Request;
 use tollgate_core::rules::{CellKind, Charge, LimitId, OverLimitEffect, Selection};
 use tollgate_core::state_address::StateAddress;
+use tollgate_core::time::UnixTime;
 
 /// The shared store, and the policy for the time without it.
 #[derive(Debug)]
@@ -43,7 +45,7 @@ struct PendingCheck {
     address: Option<u64>,
     /// The client's key for abuse detection, if this check was sampled.
     watched: Option<u64>,
-    now_us: u64,
+    now: UnixTime,
     take: Box<dyn PendingTake>,
 }
 
@@ -56,7 +58,7 @@ impl Limiter {
         selection: &Selection,
         request: &Request<'_>,
         hashes: &RequestHasher<'_>,
-        now_us: u64,
+        now: UnixTime,
     ) -> Result<Check<'l>, InvalidRequest> {
         let rules = &snapshot.rules.set;
         let charges = charges(&snapshot.rules, selection, request, hashes, DoorKind::CannotWait)?;
@@ -68,7 +70,7 @@ impl Limiter {
             sharing.store.locate(rules.rule_of(id), rules.limit(id), request, selection.route())
         };
         let client_address = request.ip.map(|ip| self.address_hash(ip));
-        Ok(self.take_shared(sharing, snapshot, owned, request.cost as u32, client_address, now_us, &address))
+        Ok(self.take_shared(sharing, snapshot, owned, request.cost as u32, client_address, now, &address))
     }
 
     /// Charges `charges`; `address` tells the addresses of their states by index.
@@ -80,15 +82,15 @@ impl Limiter {
         charges: SmallVec<[OwnedCharge; 4]>,
         cost: u32,
         client_address: Option<u64>,
-        now_us: u64,
+        now: UnixTime,
         address: &dyn Fn(usize) -> Option<StateAddress>,
     ) -> Check<'l> {
         if charges.is_empty() {
-            return Check::Decided(Decision::without_limit(Outcome::Unlimited, now_us));
+            return Check::Decided(Decision::without_limit(Outcome::Unlimited, now));
         }
         match sharing.store.take(&charges, cost, snapshot.rules.number, address) {
             SharedTake::Decided(steps) => {
-                let mut decision = Decision::of(&snapshot.rules, &fold(snapshot, &charges, &steps), now_us);
+                let mut decision = Decision::of(&snapshot.rules, &fold(snapshot, &charges, &steps), now);
                 self.note_refusal(&snapshot.rules, &mut decision, |limit| {
                     charge_of(snapshot, &charges, limit)
                 });
@@ -102,7 +104,7 @@ impl Limiter {
                     cost,
                     address: client_address,
                     watched: None,
-                    now_us,
+                    now,
                     take,
                 };
                 Check::Pending(Pending { limiter: self, sharing, waiting: Box::new(waiting) })
@@ -166,7 +168,7 @@ impl Pending<'_> {
     /// Decides when all answers are in.
     fn conclude(&self, answers: TakeAnswers) -> Decision {
         let Self { limiter, sharing, waiting } = self;
-        let now_us = waiting.now_us;
+        let now = waiting.now;
         let TakeAnswers { mut steps, failed } = answers;
         let failed = self.recall_refusals(&failed, &mut steps);
         let answered = waiting.fold(&steps);
@@ -176,15 +178,14 @@ impl Pending<'_> {
             for index in &failed {
                 let charge = waiting.charges[*index].borrow(&waiting.snapshot);
                 let rules = &waiting.snapshot.rules;
-                let step =
-                    sharing.fallback.step(limiter.store(), rules, &charge, waiting.cost, nodes, now_us);
+                let step = sharing.fallback.step(limiter.store(), rules, &charge, waiting.cost, nodes, now);
                 steps.push((*index, step));
             }
         }
         // Of two limits that are equally tight the first decides, whichever was answered first.
         steps.sort_unstable_by_key(|(index, _)| *index);
         let fold = waiting.fold(&steps);
-        let mut decision = Decision::of(&waiting.snapshot.rules, &fold, now_us);
+        let mut decision = Decision::of(&waiting.snapshot.rules, &fold, now);
         if !failed.is_empty() && answered.admits() {
             decision.degraded = true;
             decision.store_unavailable = match &decision.outcome {
@@ -195,7 +196,7 @@ impl Pending<'_> {
             decision.soft = None;
             sharing.fallback.count();
             if fold.admits()
-                && let Some(refusal) = limiter.emergency(sharing, waiting.address, now_us)
+                && let Some(refusal) = limiter.emergency(sharing, waiting.address, now)
             {
                 decision = refusal;
             }
@@ -228,12 +229,12 @@ impl Pending<'_> {
 
 impl Limiter {
     /// In an emergency: the refusal of an address that has had enough.
-    fn emergency(&self, sharing: &Sharing, address: Option<u64>, now_us: u64) -> Option<Decision> {
+    fn emergency(&self, sharing: &Sharing, address: Option<u64>, now: UnixTime) -> Option<Decision> {
         if !sharing.fallback.is_emergency(|| sharing.store.is_unavailable()) {
             return None;
         }
         let limit = sharing.fallback.emergency_limit()?;
-        let step = sharing.fallback.emergency_step(self.store(), address?, now_us)?;
+        let step = sharing.fallback.emergency_step(self.store(), address?, now)?;
         if step.admitted {
             return None;
         }
@@ -241,7 +242,7 @@ impl Limiter {
         let charge = Charge {
             limit,
             id: LimitId::NONE,
-            key: 0,
+            key: StateKey::from_bits(0),
             client: 0,
             enforced: true,
             over: OverLimitEffect::Shadow,
@@ -251,7 +252,7 @@ impl Limiter {
         Some(Decision {
             outcome: fold.outcome(),
             terms: Some(LimitTerms::of_own("emergency", limit)),
-            now_us,
+            now,
             shadowed_by: None,
             degraded: true,
             store_unavailable: false,

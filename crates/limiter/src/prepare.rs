@@ -35,14 +35,14 @@ impl Limiter {
         door: DoorKind,
     ) -> Prepared<'c> {
         if snapshot.has_lists {
-            let now_us = self.clock().now_us();
-            let outcome = match caches.listed(snapshot, request, hashes, now_us) {
+            let now = self.clock().now();
+            let outcome = match caches.listed(snapshot, request, hashes, now) {
                 Some(ListVerdict::Denied) => Some(Outcome::Denied),
                 Some(ListVerdict::Allowed) => Some(Outcome::Unlimited),
                 None => None,
             };
             if let Some(outcome) = outcome {
-                return Prepared::Decided(Decision::without_limit(outcome, now_us));
+                return Prepared::Decided(Decision::without_limit(outcome, now));
             }
         }
         let selection = caches.select(snapshot, request, hashes);

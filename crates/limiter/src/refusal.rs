@@ -16,6 +16,7 @@ use tollgate_core::key::RequestHasher;
 use tollgate_core::request::Request;
 use tollgate_core::rules::written::OnExceed;
 use tollgate_core::rules::{Charge, RuleSet, Selection};
+use tollgate_core::time::{StoreTime, UnixTime};
 
 impl Limiter {
     /// Refuses `request` if it is over a limit as things stand, or held. None says nothing: it has to be
@@ -52,8 +53,8 @@ impl Limiter {
             && let Some(charge) = only_charge(rules, selection, request, hashes).ok()?
             && charge.limit.log_window().is_none()
         {
-            let (step, now_us) = self.store().refuse_one(&charge, cost, self.clock())?;
-            let mut decision = Decision::of_one(rules, charge.id, &step, now_us);
+            let (step, now) = self.store().refuse_one(&charge, cost, self.clock())?;
+            let mut decision = Decision::of_one(rules, charge.id, &step, now);
             self.note_refusal(rules, &mut decision, |_| Some(charge));
             return Some(decision);
         }
@@ -61,8 +62,8 @@ impl Limiter {
         if charges.iter().any(|charge| takes_time(rules.set.rule_of(charge.id), charge.limit)) {
             return None;
         }
-        let now_us = self.clock().now_us();
-        self.refuse_known(snapshot, &charges, cost, now_us)
+        let now = self.clock().now();
+        self.refuse_known(snapshot, &charges, cost, now)
     }
 
     /// The refusal of what is over one of `charges` as far as that is known on this node, noted as any other refusal.
@@ -71,10 +72,10 @@ impl Limiter {
         snapshot: &Snapshot,
         charges: &[Charge<'_>],
         cost: u32,
-        now_us: u64,
+        now: UnixTime,
     ) -> Option<Decision> {
-        let fold = self.known_refusal(snapshot, charges, cost, now_us)?;
-        let mut decision = Decision::of(&snapshot.rules, &fold, now_us);
+        let fold = self.known_refusal(snapshot, charges, cost, now)?;
+        let mut decision = Decision::of(&snapshot.rules, &fold, now);
         self.note_refusal(&snapshot.rules, &mut decision, |limit| {
             charges.iter().find(|charge| charge.id == limit).copied()
         });
@@ -87,9 +88,9 @@ impl Limiter {
         snapshot: &Snapshot,
         charges: &[Charge<'_>],
         cost: u32,
-        now_us: u64,
+        now: UnixTime,
     ) -> Option<LimitStatus> {
-        match self.known_refusal(snapshot, charges, cost, now_us)?.outcome() {
+        match self.known_refusal(snapshot, charges, cost, now)?.outcome() {
             Outcome::Limited(standing) => Some(standing),
             Outcome::Unlimited | Outcome::Denied | Outcome::Admitted(_) => None,
         }
@@ -102,13 +103,13 @@ impl Limiter {
         snapshot: &Snapshot,
         charges: &[Charge<'_>],
         cost: u32,
-        now_us: u64,
+        now: UnixTime,
     ) -> Option<OutcomeFold> {
         if charges.is_empty() {
             return None;
         }
         let Some(sharing) = self.shared() else {
-            return self.store().refuse(charges, cost, now_us);
+            return self.store().refuse(charges, cost, StoreTime::of_embedded_store(now));
         };
         let owned: SmallVec<[OwnedCharge; 4]> =
             charges.iter().map(|charge| OwnedCharge::new(&snapshot.rules.set, charge)).collect();

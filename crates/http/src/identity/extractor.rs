@@ -15,6 +15,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::sync::Arc;
 use tollgate_core::rules::{DoorCapability, OpenDoor};
+use tollgate_core::time::UnixTime;
 use tollgate_limiter::{Method, Request};
 
 /// All peers without an address (on a Unix socket) share one count.
@@ -201,14 +202,14 @@ impl IdentityExtractor {
         self.jwt.is_some()
     }
 
-    /// The caller of a request for `uri` with these headers from `peer`, at `now_us`. An identity that is malformed or ambiguous is an
+    /// The caller of a request for `uri` with these headers from `peer`, at `now`. An identity that is malformed or ambiguous is an
     /// error.
     pub fn caller<'a>(
         &'a self,
         uri: &'a Uri,
         headers: &'a HeaderMap,
         peer: Option<IpAddr>,
-        now_us: u64,
+        now: UnixTime,
     ) -> Result<Caller<'a>, HttpError> {
         let peer = peer.unwrap_or(NO_ADDRESS);
         let trusted = self.uses_trust && self.client_ip.trusts(peer);
@@ -221,7 +222,7 @@ impl IdentityExtractor {
             if !jwt::is_canonical(token) {
                 return Err(HttpError::bad_request("the token is not in base64url without padding"));
             }
-            reader.claims = verifier.claims(token, now_us);
+            reader.claims = verifier.claims(token, now);
         }
         let mut ids = SmallVec::new();
         for (name, lookups) in &self.ids {

@@ -11,6 +11,7 @@ use crate::{grpc, host, path, reserved_headers};
 use http::{HeaderMap, Request};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use tollgate_core::time::UnixTime;
 use tollgate_limiter::{Admission, Admit, Decision, Limiter};
 
 /// What all requests of a layer share.
@@ -67,10 +68,11 @@ impl LayerCore {
             host::align_host_header(request);
         }
         // Only tokens expire.
-        let now_us = if self.identities.uses_time() { self.limiter.clock().now_us() } else { 0 };
+        let uses_time = self.identities.uses_time();
+        let now = if uses_time { self.limiter.clock().now() } else { UnixTime::default() };
         let (uri, headers) = (request.uri(), request.headers());
         let domain = if looks_at_domains { host::of_request(uri, headers)? } else { None };
-        let caller = self.identities.caller(uri, headers, peer.map(|peer| peer.ip()), now_us)?;
+        let caller = self.identities.caller(uri, headers, peer.map(|peer| peer.ip()), now)?;
         Ok(caller.with_request(request.method(), domain.as_deref(), uri.path(), ask))
     }
 

@@ -14,6 +14,12 @@ pub(super) struct Label {
     length: u8,
 }
 
+impl Default for Label {
+    fn default() -> Self {
+        Self::new(&Identity::Anonymous)
+    }
+}
+
 impl Label {
     /// API keys are secrets: of them only the beginning is shown, at most half. Others are names.
     pub(super) fn new(identity: &Identity<'_>) -> Self {

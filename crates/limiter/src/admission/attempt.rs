@@ -13,11 +13,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use tollgate_core::algorithm::{LimitStep, concurrency};
 use tollgate_core::decision::{Outcome, OutcomeFold};
+use tollgate_core::key::StateKey;
 use tollgate_core::request::Request;
 use tollgate_core::rules::on_exceed::DEFAULT_PRIORITY;
 use tollgate_core::rules::written::{OnExceed, OnStoreFailure, QueueSettings};
 use tollgate_core::rules::{Charge, LimitId, OverLimitEffect};
 use tollgate_core::state_address::StateAddress;
+use tollgate_core::time::UnixTime;
 
 /// Timers are late by a millisecond or so. Up to this, the embedded store is asked for the moment that was meant:
 /// otherwise each of a line would add its own delay to the pace.
@@ -50,7 +52,7 @@ struct NeededSlot {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct QueuePlace {
-    pub(super) key: u64,
+    pub(super) key: StateKey,
     pub(super) limit: LimitId,
     pub(super) queue: QueueSettings,
 }
@@ -94,17 +96,21 @@ impl PendingAdmission {
         asked
     }
 
-    /// Charges it once, all or nothing; `meant_us` is when that was meant to be.
-    pub(super) async fn attempt(&self, limiter: &Arc<Limiter>, meant_us: Option<u64>) -> (Decision, Permit) {
-        let now_us = limiter.clock().now_us();
-        let (held, mut permit) = self.take_places(limiter, now_us).await;
+    /// Charges it once, all or nothing; `meant` is when that was meant to be.
+    pub(super) async fn attempt(
+        &self,
+        limiter: &Arc<Limiter>,
+        meant: Option<UnixTime>,
+    ) -> (Decision, Permit) {
+        let now = limiter.clock().now();
+        let (held, mut permit) = self.take_places(limiter, now).await;
         if let Some(held) = held
             && !held.allowed()
         {
             return (held, Permit::default());
         }
         let mut due = self.due.clone();
-        let mut rest = self.charge(limiter, &due, now_us, meant_us).await;
+        let mut rest = self.charge(limiter, &due, now, meant).await;
         // Each rule that sheds can let it pass once.
         for _ in 0..due.len() {
             let Some((rule, counted)) = self.tolerated(limiter, &rest) else { break };
@@ -112,7 +118,7 @@ impl PendingAdmission {
             for due in due.iter_mut().filter(|due| self.snapshot.rules.terms(due.id).names.rule == rule) {
                 (due.enforced, due.over) = (false, OverLimitEffect::Tolerated);
             }
-            rest = self.charge(limiter, &due, now_us, meant_us).await;
+            rest = self.charge(limiter, &due, now, meant).await;
         }
         let decision = match held {
             Some(held) => joined(held, rest),
@@ -136,7 +142,7 @@ impl PendingAdmission {
         let rules = &self.snapshot.rules.set;
         let charges: SmallVec<[Charge<'_>; 4]> =
             charges.filter(|charge| may_refuse(rules, charge, self.cost, DoorKind::CanWait)).collect();
-        let found = limiter.refuse_known(&self.snapshot, &charges, self.cost as u32, decision.now_us);
+        let found = limiter.refuse_known(&self.snapshot, &charges, self.cost as u32, decision.now);
         if let Some(found) = found
             && let Outcome::Limited(other) = found.outcome
             && other.retry_after_us > standing.retry_after_us
@@ -177,8 +183,8 @@ impl PendingAdmission {
         &self,
         limiter: &Limiter,
         due: &[OwnedCharge],
-        now_us: u64,
-        meant_us: Option<u64>,
+        now: UnixTime,
+        meant: Option<UnixTime>,
     ) -> Decision {
         let rules = &self.snapshot.rules;
         if let Some(sharing) = limiter.shared() {
@@ -187,16 +193,17 @@ impl PendingAdmission {
             let charges = due.iter().copied().collect();
             let cost = self.cost as u32;
             let check =
-                limiter.take_shared(sharing, &self.snapshot, charges, cost, client_address, now_us, &address);
+                limiter.take_shared(sharing, &self.snapshot, charges, cost, client_address, now, &address);
             return check.decision().await;
         }
-        let meant_us = meant_us.map_or(now_us, |meant_us| meant_us.max(now_us.saturating_sub(MOST_LATE_US)));
+        let late_us = meant.map_or(0, |meant| now.since(meant).min(MOST_LATE_US));
+        let charged_at = UnixTime::from_us(now.as_us() - late_us);
         let charges: SmallVec<[Charge<'_>; 4]> = due.iter().map(|due| due.borrow(&self.snapshot)).collect();
-        limiter.take_all(rules, &charges, self.cost as u32, self.ip, meant_us.min(now_us))
+        limiter.take_all(rules, &charges, self.cost as u32, self.ip, charged_at)
     }
 
     /// Takes all places in flight, or none. None if it needs none.
-    async fn take_places(&self, limiter: &Arc<Limiter>, now_us: u64) -> (Option<Decision>, Permit) {
+    async fn take_places(&self, limiter: &Arc<Limiter>, now: UnixTime) -> (Option<Decision>, Permit) {
         let mut permit = Permit::default();
         if self.in_flight.is_empty() {
             return (None, permit);
@@ -206,10 +213,10 @@ impl PendingAdmission {
             let charge = wanted.due.borrow(&self.snapshot);
             let (step, taken, is_degraded) = match limiter.shared() {
                 None => {
-                    let (step, taken) = take_here(limiter, &charge, charge.limit.quota, now_us);
+                    let (step, taken) = take_here(limiter, &charge, charge.limit.quota, now);
                     (step, taken, false)
                 }
-                Some(sharing) => self.take_shared(limiter, sharing, wanted, &charge, now_us).await,
+                Some(sharing) => self.take_shared(limiter, sharing, wanted, &charge, now).await,
             };
             degraded |= is_degraded;
             fold.add(&charge, &step);
@@ -220,7 +227,7 @@ impl PendingAdmission {
                 break;
             }
         }
-        let mut decision = Decision::of(&self.snapshot.rules, &fold, now_us);
+        let mut decision = Decision::of(&self.snapshot.rules, &fold, now);
         decision.degraded = degraded;
         // The last place that was asked for is the one that refused.
         decision.store_unavailable = is_denied;
@@ -237,7 +244,7 @@ impl PendingAdmission {
         sharing: &Sharing,
         wanted: &NeededSlot,
         charge: &Charge<'_>,
-        now_us: u64,
+        now: UnixTime,
     ) -> (LimitStep, Permit, bool) {
         let (limit, longest_us) = (charge.limit, charge.limit.longest_in_flight_us().unwrap_or(0));
         let mut permit = Permit::default();
@@ -267,7 +274,7 @@ impl PendingAdmission {
             OnStoreFailure::Deny => open_step(false),
             OnStoreFailure::Local => {
                 let share = sharing.fallback.share_in_flight(limit.quota, sharing.store.node_count());
-                let (step, taken) = take_here(limiter, charge, share, now_us);
+                let (step, taken) = take_here(limiter, charge, share, now);
                 permit.join(taken);
                 step
             }
@@ -287,11 +294,11 @@ impl PendingAdmission {
 }
 
 /// Takes a place on this node.
-fn take_here(limiter: &Arc<Limiter>, charge: &Charge<'_>, limit: u32, now_us: u64) -> (LimitStep, Permit) {
+fn take_here(limiter: &Arc<Limiter>, charge: &Charge<'_>, limit: u32, now: UnixTime) -> (LimitStep, Permit) {
     let in_flight = &limiter.admissions.in_flight;
     let (key, number) = (charge.key, in_flight.number());
     let longest_us = charge.limit.longest_in_flight_us().unwrap_or(0);
-    let step = in_flight.take(key, limit, longest_us, number, now_us);
+    let step = in_flight.take(key, limit, longest_us, number, now);
     let mut permit = Permit::default();
     if step.admitted {
         permit.ends_within(longest_us);

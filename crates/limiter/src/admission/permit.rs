@@ -6,6 +6,7 @@ use crate::shared_store::SharedSlot;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::time::Duration;
+use tollgate_core::key::StateKey;
 
 /// Places among the requests in flight. They are given back when it is dropped.
 #[derive(Debug, Default)]
@@ -22,9 +23,9 @@ const LONGEST_COUNTED_US: u64 = 60_000_000;
 #[derive(Debug)]
 pub(super) enum PermitPart {
     /// Counted on this node.
-    Local { limiter: Arc<Limiter>, key: u64, number: u64 },
+    Local { limiter: Arc<Limiter>, key: StateKey, number: u64 },
     /// Counted at the shared store; given back when it is dropped.
-    Shared { limiter: Arc<Limiter>, key: u64, slot: Option<Box<dyn SharedSlot>> },
+    Shared { limiter: Arc<Limiter>, key: StateKey, slot: Option<Box<dyn SharedSlot>> },
     /// Counted for a rule that sheds.
     LoadGuard { _counted: LoadGuard },
 }

@@ -9,13 +9,14 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use tokio::sync::Notify;
+use tollgate_core::key::StateKey;
 
 const SHARDS: usize = 64;
 
 /// The queues of all keys.
 #[derive(Debug)]
 pub(crate) struct WaitQueues {
-    shards: Box<[Mutex<HashMap<u64, WaitQueue>>]>,
+    shards: Box<[Mutex<HashMap<StateKey, WaitQueue>>]>,
 }
 
 impl Default for WaitQueues {
@@ -44,7 +45,7 @@ struct QueueWaiter {
 #[derive(Debug)]
 pub(super) struct QueueTurn<'l> {
     queues: &'l WaitQueues,
-    key: u64,
+    key: StateKey,
     number: u64,
     wake: Arc<Notify>,
 }
@@ -60,12 +61,12 @@ pub(super) struct RequestsAhead {
 }
 
 impl WaitQueues {
-    fn shard(&self, key: u64) -> &Mutex<HashMap<u64, WaitQueue>> {
-        &self.shards[(key >> 32) as usize % SHARDS]
+    fn shard(&self, key: StateKey) -> &Mutex<HashMap<StateKey, WaitQueue>> {
+        &self.shards[(key.as_bits() >> 32) as usize % SHARDS]
     }
 
     /// Draws the next number of the queue of `key`.
-    pub(super) fn arrive(&self, key: u64) -> QueueTurn<'_> {
+    pub(super) fn arrive(&self, key: StateKey) -> QueueTurn<'_> {
         let mut shard = self.shard(key).lock();
         let queue = shard.entry(key).or_default();
         queue.turns += 1;
@@ -74,7 +75,7 @@ impl WaitQueues {
     }
 
     /// Something changed for the first of the queue of `key`.
-    pub(crate) fn nudge(&self, key: u64) {
+    pub(crate) fn nudge(&self, key: StateKey) {
         if let Some(queue) = self.shard(key).lock().get(&key) {
             queue.wake_first();
         }

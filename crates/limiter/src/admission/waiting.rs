@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tollgate_core::decision::{LimitStatus, Outcome};
 use tollgate_core::rules::written::{OnExceed, TarpitSettings};
+use tollgate_core::time::UnixTime;
 
 /// When a request in flight ends is not known. A request that waits for a place is woken when one of this node ends,
 /// and looks this often for those of other nodes.
@@ -31,7 +32,7 @@ pub(super) async fn admission(limiter: Arc<Limiter>, asked: PendingAdmission) ->
         sleep(Duration::from_micros(tarpit.delay.us)).await;
         if let Outcome::Limited(standing) = &mut decision.outcome {
             standing.subtract_elapsed(tarpit.delay.us);
-            decision.now_us += tarpit.delay.us;
+            decision.now += tarpit.delay.us;
         }
     }
     Admission { decision, permit: permit.or_none() }
@@ -74,7 +75,7 @@ async fn in_line(limiter: &Arc<Limiter>, asked: &PendingAdmission, line: QueuePl
     let ahead = turn.ahead();
     let refusal = ahead.refusal.map(|refusal| {
         let pace_us = asked.snapshot.rules.set.limit(line.limit).refill_us(ahead.cost).unwrap_or(0);
-        put_off(refusal, limiter.clock().now_us(), pace_us)
+        put_off(refusal, limiter.clock().now(), pace_us)
     });
     if let Some(refusal) = refusal
         && let Outcome::Limited(standing) = &refusal.outcome
@@ -93,21 +94,21 @@ async fn in_line(limiter: &Arc<Limiter>, asked: &PendingAdmission, line: QueuePl
         if !turn.is_first() {
             if timeout_at(deadline, turn.nudged()).await.is_err() {
                 let told = turn.ahead();
-                let now_us = limiter.clock().now_us();
+                let now = limiter.clock().now();
                 let pace_us = asked.snapshot.rules.set.limit(line.limit).refill_us(told.cost).unwrap_or(0);
                 return match told.refusal {
-                    Some(refusal) => (put_off(refusal, now_us, pace_us), Permit::default()),
+                    Some(refusal) => (put_off(refusal, now, pace_us), Permit::default()),
                     None => asked.attempt(limiter, None).await,
                 };
             }
             due = None;
             continue;
         }
-        let meant_us = due.and_then(|refusal: Decision| {
+        let meant = due.and_then(|refusal: Decision| {
             let wait_us = promised_us(&refusal, &waits(&refusal)?)?;
-            Some(refusal.now_us + wait_us)
+            Some(refusal.now + wait_us)
         });
-        let (decision, permit) = asked.attempt(limiter, meant_us).await;
+        let (decision, permit) = asked.attempt(limiter, meant).await;
         let Some(standing) = waits(&decision) else { return (decision, permit) };
         turn.note(decision);
         let promised_us = promised_us(&decision, &standing);
@@ -137,8 +138,8 @@ fn promised_us(refusal: &Decision, standing: &LimitStatus) -> Option<u64> {
 }
 
 /// What the last request that asked was told, for one that would come `pace_us` later.
-fn put_off(mut refusal: Decision, now_us: u64, pace_us: u64) -> Decision {
-    let elapsed_us = now_us.saturating_sub(refusal.now_us);
+fn put_off(mut refusal: Decision, now: UnixTime, pace_us: u64) -> Decision {
+    let elapsed_us = now.since(refusal.now);
     if let Outcome::Limited(standing) = &mut refusal.outcome {
         let left_us = standing.wait_us().map(|wait_us| wait_us.saturating_sub(elapsed_us));
         standing.subtract_elapsed(elapsed_us);
@@ -146,6 +147,6 @@ fn put_off(mut refusal: Decision, now_us: u64, pace_us: u64) -> Decision {
             standing.extend_wait(left_us.saturating_add(pace_us));
         }
     }
-    refusal.now_us = now_us;
+    refusal.now = now;
     refusal
 }

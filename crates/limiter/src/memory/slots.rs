@@ -71,6 +71,8 @@ impl DerefMut for StateSlots {
 mod tests {
     use super::*;
     use tollgate_core::algorithm::StateCell;
+    use tollgate_core::key::StateKey;
+    use tollgate_core::time::StoreTime;
 
     #[test]
     fn slots_are_empty_at_first_and_keep_what_is_written() {
@@ -79,7 +81,9 @@ mod tests {
             assert_eq!(matches!(slots, StateSlots::Large(_)), count * size_of::<StateSlot>() >= PAGE);
             assert_eq!(slots.len(), count);
             assert!(slots.iter().all(StateSlot::is_empty));
-            let full = StateSlot::new(7, StateCell { instant_us: 5, grain: 0, major: 1, minor: 0 }, 1 << 20);
+            let instant = StoreTime::from_us(5);
+            let cell = StateCell { instant, grain: 0, major: 1, minor: 0 };
+            let full = StateSlot::new(StateKey::from_bits(7), cell, 1 << 20);
             slots.fill(full);
             assert!(slots.iter().all(|slot| *slot == full));
         }

@@ -11,6 +11,8 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tollgate_core::algorithm::sliding_window_log::RequestLog;
+use tollgate_core::key::StateKey;
+use tollgate_core::time::StoreTime;
 
 /// A table is at most this full: beyond it, probes grow long.
 const LOAD: (usize, usize) = (4, 5);
@@ -43,7 +45,7 @@ struct TableUpkeep {
 /// The logs of one shard.
 #[derive(Default)]
 struct LogTable {
-    states: HashMap<u64, LogState, BuildHasherDefault<PassThroughHasher>>,
+    states: HashMap<StateKey, LogState, BuildHasherDefault<PassThroughHasher>>,
     /// How many there may be before the next look for those to forget.
     before_sweep: usize,
 }
@@ -51,7 +53,7 @@ struct LogTable {
 /// A log, and from when on it is empty.
 struct LogState {
     log: RequestLog,
-    fresh_us: u64,
+    fresh: StoreTime,
     /// What it may grow to, counted against the cap from the start.
     reserved: usize,
 }
@@ -90,7 +92,7 @@ impl MemoryBudget {
 impl StateTable {
     /// The slot of `key`, if it has one.
     #[inline]
-    pub(super) fn find(&mut self, key: u64) -> Option<&mut StateSlot> {
+    pub(super) fn find(&mut self, key: StateKey) -> Option<&mut StateSlot> {
         let slots = &mut *self.slots;
         if slots.is_empty() {
             return None;
@@ -111,15 +113,15 @@ impl StateTable {
 
     /// Makes room for `newcomers` more states. False if there is none.
     #[inline]
-    pub(super) fn make_room(&mut self, newcomers: usize, budget: &MemoryBudget, now_us: u64) -> bool {
-        self.sweep(SWEEP, now_us);
+    pub(super) fn make_room(&mut self, newcomers: usize, budget: &MemoryBudget, now: StoreTime) -> bool {
+        self.sweep(SWEEP, now);
         // To rebuild means to look at every slot: only if it can gain an eighth. Near the cap a flood would
         // else make every newcomer pay for it.
         let can_grow = budget.left() / size_of::<StateSlot>() >= (self.slots.len() / 8).max(SMALLEST);
-        if self.has_room(newcomers) || can_grow && self.rebuild(newcomers, budget, now_us) {
+        if self.has_room(newcomers) || can_grow && self.rebuild(newcomers, budget, now) {
             return true;
         }
-        self.sweep(SWEEP_WHEN_FULL, now_us);
+        self.sweep(SWEEP_WHEN_FULL, now);
         self.has_room(newcomers)
     }
 
@@ -152,7 +154,7 @@ impl StateTable {
 
     /// Looks at the next `count` slots and forgets those that equal fresh ones.
     #[inline]
-    fn sweep(&mut self, count: usize, now_us: u64) {
+    fn sweep(&mut self, count: usize, now: StoreTime) {
         if self.slots.is_empty() {
             return;
         }
@@ -161,7 +163,7 @@ impl StateTable {
                 self.upkeep.cursor = 0;
             }
             let slot = self.slots[self.upkeep.cursor];
-            if !slot.is_empty() && slot.is_fresh(now_us) {
+            if !slot.is_empty() && slot.is_fresh(now) {
                 // Another may have moved here: the cursor stays.
                 self.remove(self.upkeep.cursor);
             } else {
@@ -171,21 +173,21 @@ impl StateTable {
     }
 
     /// Forgets all that equals fresh, and gives memory back if little is left.
-    pub(super) fn tidy(&mut self, budget: &MemoryBudget, now_us: u64) {
+    pub(super) fn tidy(&mut self, budget: &MemoryBudget, now: StoreTime) {
         if let Some(logs) = &mut self.upkeep.logs {
-            logs.sweep(budget, now_us);
+            logs.sweep(budget, now);
             if logs.states.is_empty() {
                 self.upkeep.logs = None;
             }
         }
         let slots = self.slots.len();
         // A removal keeps the cursor where it is, hence the steps for those alive.
-        self.sweep(slots + self.upkeep.live, now_us);
+        self.sweep(slots + self.upkeep.live, now);
         if self.upkeep.live == 0 {
             budget.give_back(slots * size_of::<StateSlot>());
             self.slots = StateSlots::default();
         } else if self.upkeep.live < slots / 4 && roomy(self.upkeep.live * 5 / 4) < slots {
-            self.rebuild(self.upkeep.live / 4, budget, now_us);
+            self.rebuild(self.upkeep.live / 4, budget, now);
         }
     }
 
@@ -195,8 +197,8 @@ impl StateTable {
 
     /// Moves what still matters to an array of the right size. False if there is no memory for it.
     #[cold]
-    fn rebuild(&mut self, newcomers: usize, budget: &MemoryBudget, now_us: u64) -> bool {
-        let lasting = self.slots.iter().filter(|slot| !slot.is_empty() && !slot.is_fresh(now_us)).count();
+    fn rebuild(&mut self, newcomers: usize, budget: &MemoryBudget, now: StoreTime) -> bool {
+        let lasting = self.slots.iter().filter(|slot| !slot.is_empty() && !slot.is_fresh(now)).count();
         // Near the cap, what is left.
         let most = self.slots.len() + budget.left() / size_of::<StateSlot>();
         let size = roomy(lasting + newcomers).min(most);
@@ -206,7 +208,7 @@ impl StateTable {
         }
         let old = std::mem::replace(&mut self.slots, StateSlots::new(size));
         budget.give_back(old.len().saturating_sub(size) * size_of::<StateSlot>());
-        for slot in old.iter().filter(|slot| !slot.is_empty() && !slot.is_fresh(now_us)) {
+        for slot in old.iter().filter(|slot| !slot.is_empty() && !slot.is_fresh(now)) {
             insert(&mut self.slots, *slot);
         }
         self.upkeep.live = lasting;
@@ -215,30 +217,30 @@ impl StateTable {
     }
 
     /// The log of `key`, if it has one.
-    pub(super) fn log(&self, key: u64) -> Option<&RequestLog> {
+    pub(super) fn log(&self, key: StateKey) -> Option<&RequestLog> {
         self.upkeep.logs.as_ref()?.states.get(&key).map(|state| &state.log)
     }
 
     /// Makes room for a log of up to `entries`. False if there is none.
     pub(super) fn make_room_for_log(
         &mut self,
-        key: u64,
+        key: StateKey,
         entries: u32,
         budget: &MemoryBudget,
-        now_us: u64,
+        now: StoreTime,
     ) -> bool {
         let logs = self.upkeep.logs.get_or_insert_default();
         if logs.states.len() >= logs.before_sweep {
-            logs.sweep(budget, now_us);
+            logs.sweep(budget, now);
         }
         let reserved = reserve(entries);
         let mut fits = budget.take(reserved);
         if !fits {
-            logs.sweep(budget, now_us);
+            logs.sweep(budget, now);
             fits = budget.take(reserved);
         }
         if fits {
-            logs.states.insert(key, LogState { log: RequestLog::default(), fresh_us: now_us, reserved });
+            logs.states.insert(key, LogState { log: RequestLog::default(), fresh: now, reserved });
         }
         fits
     }
@@ -247,9 +249,9 @@ impl StateTable {
     /// reserved; the log is not refused for that, but counted.
     pub(super) fn change_log(
         &mut self,
-        key: u64,
+        key: StateKey,
         entries: u32,
-        fresh_us: u64,
+        fresh: StoreTime,
         budget: &MemoryBudget,
         change: impl FnOnce(&mut RequestLog),
     ) {
@@ -261,7 +263,7 @@ impl StateTable {
                 state.reserved += more;
             }
             change(&mut state.log);
-            state.fresh_us = fresh_us;
+            state.fresh = fresh;
         }
     }
 
@@ -306,9 +308,9 @@ fn distance(slots: &[StateSlot], from: usize, to: usize) -> usize {
 }
 
 impl LogTable {
-    fn sweep(&mut self, budget: &MemoryBudget, now_us: u64) {
+    fn sweep(&mut self, budget: &MemoryBudget, now: StoreTime) {
         self.states.retain(|_, state| {
-            let stays = state.fresh_us > now_us;
+            let stays = state.fresh > now;
             if !stays {
                 budget.give_back(state.reserved);
             }
@@ -350,8 +352,16 @@ mod tests {
     use super::*;
     use tollgate_core::algorithm::StateCell;
 
-    fn slot(key: u64, instant_us: u64, life_us: u64) -> StateSlot {
-        let cell = StateCell { instant_us, grain: 0, major: key as u32, minor: 0 };
+    fn at(us: u64) -> StoreTime {
+        StoreTime::from_us(us)
+    }
+
+    fn key(number: u64) -> StateKey {
+        StateKey::from_bits(number.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
+    fn slot(key: StateKey, instant: StoreTime, life_us: u64) -> StateSlot {
+        let cell = StateCell { instant, grain: 0, major: key.as_bits() as u32, minor: 0 };
         StateSlot::new(key, cell, life_us)
     }
 
@@ -361,31 +371,31 @@ mod tests {
         let mut random = fastrand::Rng::with_seed(7);
         let budget = MemoryBudget::new(1 << 20);
         let mut table = StateTable::default();
-        let mut model: HashMap<u64, u64> = HashMap::new();
-        for now_us in 1_000..40_000u64 {
-            let key = random.u64(1..4_000).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut model: HashMap<u64, StoreTime> = HashMap::new();
+        for now in (1_000..40_000).map(at) {
+            let new_key = key(random.u64(1..4_000));
             let life_us = 1 << random.u32(1..14);
-            let new = slot(key, now_us, life_us);
-            match table.find(key) {
+            let new = slot(new_key, now, life_us);
+            match table.find(new_key) {
                 Some(slot) => *slot = new,
                 None => {
-                    assert!(table.make_room(1, &budget, now_us));
+                    assert!(table.make_room(1, &budget, now));
                     table.insert(new);
                 }
             }
-            model.insert(fingerprint(key), now_us + life_us);
-            if now_us % 997 == 0 {
-                table.tidy(&budget, now_us);
+            model.insert(fingerprint(new_key), now + life_us);
+            if now.as_us() % 997 == 0 {
+                table.tidy(&budget, now);
             }
-            model.retain(|_, fresh_us| *fresh_us > now_us);
-            let probe = random.u64(1..4_000).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            model.retain(|_, fresh| *fresh > now);
+            let probe = key(random.u64(1..4_000));
             if model.contains_key(&fingerprint(probe)) {
                 assert!(table.find(probe).is_some(), "a state that still matters was lost");
             }
         }
         let live = table.slots.iter().filter(|slot| !slot.is_empty()).count();
         assert_eq!(live, table.upkeep.live);
-        table.tidy(&budget, 1 << 40);
+        table.tidy(&budget, at(1 << 40));
         assert_eq!((table.states(), budget.used()), (0, 0), "all is forgotten in the end");
     }
 
@@ -395,9 +405,9 @@ mod tests {
         let mut table = StateTable::default();
         let mut kept = Vec::new();
         for number in 1..100_000u64 {
-            let key = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            if table.make_room(1, &budget, 10) {
-                table.insert(slot(key, 10, 1 << 30));
+            let key = key(number);
+            if table.make_room(1, &budget, at(10)) {
+                table.insert(slot(key, at(10), 1 << 30));
                 kept.push(key);
             }
             assert!(budget.used() <= 64 * 1024);

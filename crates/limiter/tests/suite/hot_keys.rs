@@ -3,6 +3,7 @@
 use crate::setting::{MINUTE_US, PLENTY, SECOND_US, START_US, from, key, load, rule};
 use std::sync::Arc;
 use std::time::Duration;
+use tollgate_core::time::UnixTime;
 use tollgate_limiter::{
     AbuseSettings, Clock, Limiter, ManualClock, MemoryStore, Outcome, Request, TemporaryDeny,
 };
@@ -115,11 +116,11 @@ fn a_denial_comes_after_sustained_abuse_and_always_ends() {
             assert!(seconds <= 10, "round {round}");
         }
         assert!(seconds >= 5, "{seconds} s in round {round}");
-        let denied_at_us = watch.clock.now_us();
+        let denied_at_us = watch.clock.now().as_us();
         let (wait_us, rule) = watch.wait_us(&request).unwrap();
         assert_eq!((wait_us, rule.as_str()), (30 * SECOND_US, "hot_key"));
         let listed = watch.limiter.hot_key(&request).unwrap();
-        assert_eq!(listed.denied_until_us, Some(denied_at_us + wait_us));
+        assert_eq!(listed.denied_until, Some(UnixTime::from_us(denied_at_us + wait_us)));
         // It goes on hammering, and with a break; neither prolongs it.
         for second in 1..30 {
             let count = if second == 10 { 0 } else { 20_000 };
@@ -159,7 +160,7 @@ fn a_pardon_ends_a_denial() {
     assert!(watch.limiter.pardon(&key("a")));
     watch.clock.advance_us(SECOND_US);
     assert!(watch.allowed(&key("a")));
-    assert_eq!(watch.limiter.hot_key(&key("a")).and_then(|hot| hot.denied_until_us), None);
+    assert_eq!(watch.limiter.hot_key(&key("a")).and_then(|hot| hot.denied_until), None);
 }
 
 #[test]

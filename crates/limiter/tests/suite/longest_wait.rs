@@ -73,7 +73,7 @@ fn a_denied_key_is_told_the_longer_of_its_denial_and_its_limits() {
         assert_eq!(by, expected, "{rules}");
         assert!(wait_us >= lasts * SECOND_US - SECOND_US, "{rules}: {wait_us}");
         assert_eq!(told(&refused_first), Some((wait_us, by)), "{rules}: as the fast path says");
-        let end_us = denied.clock.now_us() + wait_us;
+        let end_us = denied.clock.now().as_us() + wait_us;
         denied.clock.set_us(end_us - 1);
         assert_eq!(told(&denied.check()).unwrap().0, 1, "{rules}");
         denied.clock.set_us(end_us);
@@ -113,7 +113,7 @@ fn a_cooldown_is_no_shorter_than_the_other_limits_say() {
         assert!(wait_us <= 10 * SECOND_US && by == "api", "{wait_us} by {by}: the hour has two left");
         // Another key behind the same address takes them.
         assert_eq!(setting.send(3, &b()), 2);
-        let left_us = START_US + HOUR_US - setting.clock.now_us();
+        let left_us = START_US + HOUR_US - setting.clock.now().as_us();
         for _ in 0..100 {
             assert_eq!(told(&setting.check(&a())), Some((left_us, "hour".to_owned())));
         }
@@ -186,7 +186,7 @@ rules:
         let pause_us = if rng.u8(..) == 0 { 3 * MINUTE_US } else { SECOND_US };
         setting.clock.advance_us(rng.u64(..pause_us));
         let request = [a(), b(), key("c")][rng.usize(..3)];
-        let expected = node.check(&loaded, &request, setting.clock.now_us()).unwrap();
+        let expected = node.check(&loaded, &request, setting.clock.now()).unwrap();
         assert_eq!(setting.check(&request).outcome, expected);
         limited += usize::from(matches!(expected, Outcome::Limited(_)));
     }

@@ -41,7 +41,7 @@ pub fn cooldowns_grow_hold_and_are_forgotten(setting: &Setting) {
     for _ in 0..4 {
         let length_us = hammer(setting, &request);
         lengths.push(length_us / SECOND_US);
-        let end_us = setting.clock.now_us() + length_us;
+        let end_us = setting.clock.now().as_us() + length_us;
         // Held to the last microsecond, with the true wait, by the rule; and not a microsecond longer.
         for early_us in [length_us - 1, length_us / 2, 1] {
             setting.clock.set_us(end_us - early_us);

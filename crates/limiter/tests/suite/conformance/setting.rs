@@ -7,7 +7,7 @@ use tollgate_limiter::{
 };
 
 /// Midnight UTC on a Monday, 2026-01-05: the boundary of every window up to a week.
-pub const START_US: u64 = rules::START_US;
+pub const START_US: u64 = rules::RULE_TEST_START.as_us();
 pub const SECOND_US: u64 = 1_000_000;
 pub const MINUTE_US: u64 = 60 * SECOND_US;
 pub const HOUR_US: u64 = 60 * MINUTE_US;

@@ -125,10 +125,10 @@ impl Pair {
     }
 
     fn check(&mut self, request: &Request<'_>) {
-        let now_us = self.engine.clock.now_us();
-        let expected = self.node.check(&self.loaded, request, now_us);
+        let now = self.engine.clock.now();
+        let expected = self.node.check(&self.loaded, request, now);
         let found = self.engine.decide(request);
-        let context = || format!("{request:?} at {} s", (now_us as f64 - START_US as f64) / 1e6);
+        let context = || format!("{request:?} at {} s", (now.as_us() as f64 - START_US as f64) / 1e6);
         assert_eq!(
             found.as_ref().map(|decision| decision.outcome),
             expected.as_ref().copied(),
@@ -137,7 +137,7 @@ impl Pair {
         );
         if let Ok(decision) = &found {
             assert_eq!(rule(decision), self.rule(&expected), "{}", context());
-            assert_eq!(decision.now_us, now_us);
+            assert_eq!(decision.now, now);
             assert!(!decision.degraded);
         }
         self.count(&found);
