@@ -19,7 +19,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
-use tollgate_control::{RuleFileSettings, WatchedRuleFile};
+use tollgate_control::{RuleFileError, RuleFileSettings, WatchedRuleFile};
 use tollgate_core::rules::{self, OpenDoor};
 use tollgate_gateway::Gateway;
 use tollgate_http::RateLimitLayer;
@@ -150,7 +150,7 @@ fn load_rules(
 ) -> Result<Option<WatchedRuleFile>, CommandError> {
     let Some(path) = &config.rules else {
         let loaded = rules::load("the built-in example", EXAMPLE_RULES)?;
-        limiter.install(loaded.rules, loaded.lists);
+        limiter.install(loaded.rules, loaded.lists).map_err(RuleFileError::Names)?;
         return Ok(None);
     };
     let settings = RuleFileSettings {

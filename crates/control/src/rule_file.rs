@@ -11,7 +11,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tollgate_core::diagnostic::DiagnosticReport;
 use tollgate_core::rules::{self, LoadedRules, OpenDoor};
-use tollgate_limiter::{Limiter, file};
+use tollgate_limiter::{LimitNamesFull, Limiter, file};
 
 /// Why a rule file is not used.
 #[derive(Debug, thiserror::Error)]
@@ -30,6 +30,9 @@ pub enum RuleFileError {
     /// Tests of the rules failed.
     #[error("{0}")]
     Tests(RuleTestFailures),
+    /// The names of the limits do not fit into the memory for names.
+    #[error("{0}")]
+    Names(#[from] LimitNamesFull),
 }
 
 /// Which rule file is loaded, and how.
@@ -97,9 +100,8 @@ impl WatchedRuleFile {
         files.record(&contents);
         let installer =
             RuleInstaller { path, failed_tests, limiter, last_good, doors, status: watch::Sender::default() };
-        match installer.load(contents) {
-            Ok((loaded, text)) => installer.install(loaded, text),
-            Err(error) => installer.fall_back(error)?,
+        if let Err(error) = installer.install(contents) {
+            installer.fall_back(error)?;
         }
         Ok(Self { files, installer })
     }
@@ -125,12 +127,9 @@ impl RuleInstaller {
             let file = self.path.display();
             return tracing::info!(%file, "rule file unchanged");
         }
-        match self.load(contents) {
-            Ok((loaded, text)) => self.install(loaded, text),
-            Err(error) => {
-                tracing::error!("rule reload failed; the previous rules stay in force:\n{error}");
-                self.status.send_modify(|status| status.error = Some(Arc::new(error)));
-            }
+        if let Err(error) = self.install(contents) {
+            tracing::error!("rule reload failed; the previous rules stay in force:\n{error}");
+            self.status.send_modify(|status| status.error = Some(Arc::new(error)));
         }
     }
 
@@ -158,9 +157,11 @@ impl RuleInstaller {
         Ok(loaded)
     }
 
-    fn install(&self, loaded: LoadedRules, text: String) {
+    /// Loads `contents` and puts the rules in force.
+    fn install(&self, contents: FileContents) -> Result<(), RuleFileError> {
+        let (loaded, text) = self.load(contents)?;
         let rules = loaded.rules.rules().len();
-        self.limiter.install(loaded.rules, loaded.lists);
+        self.limiter.install(loaded.rules, loaded.lists)?;
         if let Some(last_good) = &self.last_good {
             last_good.keep(text);
         }
@@ -171,6 +172,7 @@ impl RuleInstaller {
             revision = status.revision;
         });
         tracing::info!(revision, rules, file = %self.path.display(), "rules in force");
+        Ok(())
     }
 
     /// Puts the last good rules in force. Without any, returns `error`, the error of the rule file.
@@ -191,7 +193,7 @@ impl RuleInstaller {
                 return Err(error);
             }
         };
-        self.limiter.install(loaded.rules, loaded.lists);
+        self.limiter.install(loaded.rules, loaded.lists)?;
         tracing::error!(
             "rule file cannot be used; the last good rules are in force, from {} of {}:\n{error}",
             kept.path.display(),

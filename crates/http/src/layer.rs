@@ -50,7 +50,7 @@ pub type PeerFrom = fn(&Extensions) -> Option<SocketAddr>;
 ///
 /// let limiter = Arc::new(Limiter::new(MemoryStore::new(64 << 20), Clock::system()));
 /// let loaded = tollgate_core::rules::load("rules.yaml", "rules: [{ id: api, limit: 100/min }]").unwrap();
-/// limiter.install(loaded.rules, loaded.lists);
+/// limiter.install(loaded.rules, loaded.lists).unwrap();
 /// let layer = RateLimitLayer::new(limiter);
 /// ```
 #[derive(Clone, Debug)]

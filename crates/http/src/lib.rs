@@ -16,7 +16,7 @@
 //! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
 //! let limiter = Limiter::new(MemoryStore::new(64 << 20), Clock::system());
 //! let loaded = tollgate_core::rules::load("rules.yaml", "rules: [{ id: api, limit: 2/min }]").unwrap();
-//! limiter.install(loaded.rules, loaded.lists);
+//! limiter.install(loaded.rules, loaded.lists).unwrap();
 //!
 //! let hello = service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new())) });
 //! let service = RateLimitLayer::new(Arc::new(limiter)).layer(hello);

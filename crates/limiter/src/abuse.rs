@@ -25,18 +25,17 @@ use conducts::Conducts;
 use holds::Holds;
 use hot::HotKeys;
 use parking_lot::Mutex;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{LazyLock, OnceLock};
 use std::time::Duration;
 use tollgate_core::decision::{LimitStatus, Outcome};
 use tollgate_core::key::{Dimension, Identity, Ipv6Prefix, KeySeed, RequestHasher, identity};
 use tollgate_core::request::{NamedIdentity, Request};
-use tollgate_core::rules::written::OnExceed;
 use tollgate_core::rules::{Charge, LimitId, RuleSet, Selection};
 use tollgate_core::time::UnixTime;
 
 pub use hot::HotKey;
-pub(crate) use samples::ONE_IN;
+pub(crate) use samples::{ONE_IN, SampleOutcome};
 
 /// What is done about keys that ask far too often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,16 +115,10 @@ struct Counts {
 impl Abuse {
     pub(crate) fn new(settings: AbuseSettings, now: UnixTime) -> Self {
         let settings = AbuseSettings { hot_per_second: settings.hot_per_second.max(1), ..settings };
-        let name = || "hot_key".to_owned();
-        let names = LimitNames::keep(LimitNames {
-            rule: name(),
-            policy: name(),
-            on_exceed: OnExceed::Reject,
-            soft: None,
-        });
+        static NAMES: LazyLock<LimitNames> = LazyLock::new(|| LimitNames::of_own("hot_key"));
         Self {
             settings,
-            terms: LimitTerms { names, quota: settings.hot_per_second, window_seconds: 1 },
+            terms: LimitTerms { names: &NAMES, quota: settings.hot_per_second, window_seconds: 1 },
             holds: Holds::new(),
             conducts: OnceLock::new(),
             hot: Box::new(Mutex::new(HotKeys::new(now))),
@@ -214,20 +207,20 @@ impl Limiter {
 
     /// Counts a check that was sampled.
     pub(crate) fn note_sample(&self, request: &Request<'_>, check: &mut Check<'_>) {
-        let refused = match check {
-            Check::Decided(decision) => matches!(decision.outcome, Outcome::Limited(_)),
-            Check::Pending(_) => false,
+        let outcome = match check {
+            Check::Decided(Decision { outcome: Outcome::Limited(_), .. }) => SampleOutcome::Refused,
+            Check::Decided(_) | Check::Pending(_) => SampleOutcome::NotRefused,
         };
-        let key = self.count_sample(request, refused);
+        let key = self.count_sample(request, outcome);
         if let Check::Pending(pending) = check {
             pending.watch(key);
         }
     }
 
     /// Counts a request that was sampled, and answers by what its client is known.
-    pub(crate) fn count_sample(&self, request: &Request<'_>, refused: bool) -> u64 {
+    pub(crate) fn count_sample(&self, request: &Request<'_>, outcome: SampleOutcome) -> u64 {
         let (key, identity) = watched(self.seed(), request);
-        self.abuse.hot.lock().add(key, &identity, refused);
+        self.abuse.hot.lock().add(key, &identity, outcome);
         key
     }
 

@@ -12,6 +12,7 @@ mod rule_load;
 mod wait_queue;
 mod waiting;
 
+use crate::abuse::SampleOutcome;
 use crate::decision::{Check, Decision};
 use crate::limit_names::LimitNames;
 use crate::limiter::Limiter;
@@ -48,6 +49,7 @@ pub(crate) struct Admissions {
 impl Admissions {
     pub(crate) fn tidy(&self, now: UnixTime) {
         self.in_flight.tidy(now);
+        self.rule_loads.tidy();
     }
 }
 
@@ -101,7 +103,11 @@ impl Decision {
     pub fn flags(&self) -> impl Iterator<Item = Flagged> {
         let flag = |names: &'static LimitNames, said: &'static OnExceed, is_soft| match said {
             OnExceed::Flag(flag) => Some(Flagged { header: &flag.header, rule: &names.rule, is_soft }),
-            _ => None,
+            OnExceed::Reject
+            | OnExceed::Shadow
+            | OnExceed::Queue(_)
+            | OnExceed::Shed(_)
+            | OnExceed::Tarpit(_) => None,
         };
         let over = self.flagged_by.and_then(|names| flag(names, &names.on_exceed, false));
         let soft = self.soft.and_then(|names| flag(names, &names.soft.as_ref()?.then, true));
@@ -199,7 +205,7 @@ impl Limiter {
         }
         let mut asked = PendingAdmission::new(self, snapshot, &charges, request, selection.route());
         asked.labels = caches.labels(request.door);
-        asked.watched = caches.is_sampled().then(|| self.count_sample(request, false));
+        asked.watched = caches.is_sampled().then(|| self.count_sample(request, SampleOutcome::NotRefused));
         Ok(Some(AdmitPath::PendingAdmission(Box::new(asked))))
     }
 

@@ -115,8 +115,8 @@ impl Fallback {
         now: UnixTime,
     ) -> LimitStep {
         match rules.set.rule_of(charge.id).on_store_failure {
-            OnStoreFailure::Allow => open_step(true),
-            OnStoreFailure::Deny => open_step(false),
+            OnStoreFailure::Allow => admitted_step(),
+            OnStoreFailure::Deny => refused_step(),
             OnStoreFailure::Local => self.local_step(memory, rules, charge, cost, nodes, now),
         }
     }
@@ -132,7 +132,7 @@ impl Fallback {
     ) -> LimitStep {
         let shares = self.shares(rules, nodes);
         let Some(limit) = shares.limits.get(charge.id.index()).and_then(Option::as_ref) else {
-            return open_step(false);
+            return refused_step();
         };
         // A share can be smaller than one request's cost: then it takes all of the share.
         let cost = cost.min(limit.quota);
@@ -182,11 +182,16 @@ impl Fallback {
 
 fn take(memory: &MemoryStore, charge: &Charge<'_>, cost: u32, now: UnixTime) -> LimitStep {
     // Without room for the state, the request passes: these limits have no overflow cells.
-    memory.take_step(charge, cost, StoreTime::of_embedded_store(now)).unwrap_or(open_step(true))
+    memory.take_step(charge, cost, StoreTime::of_embedded_store(now)).unwrap_or(admitted_step())
 }
 
-/// The step of a policy that looks at nothing.
-pub(crate) fn open_step(admitted: bool) -> LimitStep {
-    let retry_after_us = if admitted { 0 } else { TRY_AGAIN_US };
-    LimitStep { admitted, next: None, remaining: 0, retry_after_us, reset_after_us: retry_after_us }
+/// An admission without a look at the state.
+pub(crate) fn admitted_step() -> LimitStep {
+    LimitStep { admitted: true, next: None, remaining: 0, retry_after_us: 0, reset_after_us: 0 }
+}
+
+/// A refusal without a look at the state.
+pub(crate) fn refused_step() -> LimitStep {
+    let retry_after_us = TRY_AGAIN_US;
+    LimitStep { admitted: false, next: None, remaining: 0, retry_after_us, reset_after_us: retry_after_us }
 }

@@ -6,7 +6,7 @@
 //!
 //! let loaded = rules::load("rules.yaml", "rules:\n  - { id: api, key: api_key, limit: 2/h }").unwrap();
 //! let limiter = Limiter::new(MemoryStore::new(64 << 20), Clock::system());
-//! limiter.install(loaded.rules, loaded.lists);
+//! limiter.install(loaded.rules, loaded.lists).unwrap();
 //!
 //! let request = Request { api_key: Some("a"), endpoint: "/v1/orders", ..Request::default() };
 //! let allowed = || limiter.check(&request).unwrap().now().unwrap().allowed();
@@ -46,7 +46,7 @@ pub use clock::{Clock, ManualClock};
 pub use counting::Counting;
 pub use decision::{Check, Decision};
 pub use failure::{Emergency, FailureSettings};
-pub use limit_names::LimitNames;
+pub use limit_names::{LimitNames, LimitNamesFull};
 pub use limiter::Limiter;
 pub use memory::{MemoryStore, MemoryUse};
 pub use pending::Pending;

@@ -6,6 +6,7 @@ use crate::clock::Clock;
 use crate::counting::Counting;
 use crate::decision::{Check, Decision};
 use crate::failure::{Emergency, FailureSettings, Fallback};
+use crate::limit_names::LimitNamesFull;
 use crate::memo::{self, Caches};
 use crate::metrics::decision_counters::DecisionCounters;
 use crate::memory::{MemoryStore, OVERFLOW_CELLS};
@@ -58,7 +59,7 @@ impl Limiter {
         Self {
             number: next_number(),
             version: AtomicU64::new(0),
-            snapshot: ArcSwap::from_pointee(Snapshot::new(RuleSet::empty(), AccessLists::default())),
+            snapshot: ArcSwap::from_pointee(Snapshot::empty()),
             store,
             shared: None,
             clock,
@@ -99,15 +100,10 @@ impl Limiter {
         self.snapshot.load().rules.set.rules().len()
     }
 
-    /// Whether states are shared. If not, every check is decided at once.
-    pub fn is_shared(&self) -> bool {
-        self.shared.is_some()
-    }
-
     /// Whether [`Limiter::admit`] may have to wait: for a shared store, or because a rule says so.
     #[inline]
     pub fn may_wait(&self) -> bool {
-        self.is_shared() || self.takes_time.load(Ordering::Acquire)
+        self.shared.is_some() || self.takes_time.load(Ordering::Acquire)
     }
 
     pub(crate) fn shared(&self) -> Option<&Sharing> {
@@ -126,15 +122,17 @@ impl Limiter {
         self.shared.as_ref().map_or(0, |sharing| sharing.fallback.degraded())
     }
 
-    /// Puts new rules and lists in force. States are kept: they belong to rule ids, not to rule sets.
-    pub fn install(&self, rules: RuleSet, lists: AccessLists) {
-        self.abuse.prepare(&rules);
+    /// Puts new rules and lists in force. States are kept: they belong to rule ids, not to rule sets. On an error the
+    /// rules stay as they were.
+    pub fn install(&self, rules: RuleSet, lists: AccessLists) -> Result<(), LimitNamesFull> {
+        let snapshot = Snapshot::new(rules, lists)?;
+        let rules = &snapshot.rules.set;
+        self.abuse.prepare(rules);
         if let Some(sharing) = &self.shared {
-            sharing.store.install(&rules);
+            sharing.store.install(rules);
         }
-        self.counters.retain(&rules);
+        self.counters.retain(rules);
         let looks_at_domains = rules.has_domains();
-        let snapshot = Snapshot::new(rules, lists);
         let takes_time = snapshot.rules.takes_time;
         // Before the rules that need it: no request may meet them without its domain.
         self.looks_at_domains.fetch_or(looks_at_domains, Ordering::AcqRel);
@@ -143,6 +141,7 @@ impl Limiter {
         self.has_flags.store(!self.flag_headers().is_empty(), Ordering::Release);
         self.version.fetch_add(1, Ordering::Release);
         self.looks_at_domains.store(looks_at_domains, Ordering::Release);
+        Ok(())
     }
 
     /// Puts new lists in force and leaves the rules, and what is remembered of them, alone.

@@ -3,6 +3,7 @@
 use crate::charge::OwnedCharge;
 use crate::decision::{Check, Decision, NotedLimit};
 use crate::failure::Fallback;
+use crate::limit_names::LimitNames;
 use crate::limiter::Limiter;
 use crate::metrics::DecisionOutcome;
 use crate::metrics::decision_counters::RequestLabels;
@@ -12,7 +13,7 @@ use crate::shared_store::{Passed, PendingTake, SharedStore, SharedTake, TakeAnsw
 use crate::snapshot::{LimitTerms, Snapshot};
 use smallvec::SmallVec;
 use std::future::poll_fn;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use tollgate_core::algorithm::LimitStep;
 use tollgate_core::decision::{InvalidRequest, Outcome, OutcomeFold};
 use tollgate_core::key::RequestHasher;
@@ -249,6 +250,7 @@ impl Limiter {
         if !sharing.fallback.is_emergency(|| sharing.store.is_unavailable()) {
             return None;
         }
+        static NAMES: LazyLock<LimitNames> = LazyLock::new(|| LimitNames::of_own("emergency"));
         let limit = sharing.fallback.emergency_limit()?;
         let step = sharing.fallback.emergency_step(self.store(), address?, now)?;
         if step.admitted {
@@ -267,7 +269,7 @@ impl Limiter {
         fold.add(&charge, &step);
         Some(Decision {
             outcome: fold.outcome(),
-            terms: Some(LimitTerms::of_own("emergency", limit)),
+            terms: Some(LimitTerms::new(&NAMES, limit)),
             now,
             shadowed_by: None,
             degraded: true,

@@ -1,11 +1,11 @@
 //! The rules and lists in force, and what decisions state of them.
 
-use crate::limit_names::LimitNames;
+use crate::limit_names::{LimitNames, LimitNamesFull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tollgate_core::limit::Limit;
 use tollgate_core::rules::lists::AccessLists;
-use tollgate_core::rules::written::{OnExceed, SoftLimit};
+use tollgate_core::rules::written::SoftLimit;
 use tollgate_core::rules::{LimitId, Rule, RuleSet};
 
 /// Swapped whole, never edited.
@@ -53,32 +53,23 @@ impl LimitTerms {
         self.window_seconds == 0
     }
 
-    /// The terms of `limit` of the rule `rule`.
-    pub(crate) fn of(rule: &Rule, limit: &Limit) -> Self {
-        Self::named(&rule.id, rule.on_exceed.clone(), rule.soft.clone(), limit)
-    }
-
-    /// The terms of a limit that belongs to no rule.
-    pub(crate) fn of_own(name: &str, limit: &Limit) -> Self {
-        Self::named(name, OnExceed::Reject, None, limit)
-    }
-
-    fn named(rule: &str, on_exceed: OnExceed, soft: Option<SoftLimit>, limit: &Limit) -> Self {
-        let (rule, policy) = (rule.to_owned(), limit.policy.clone());
-        let names = LimitNames::keep(LimitNames { rule, policy, on_exceed, soft });
+    /// The terms of `limit`, which has these names.
+    pub(crate) fn new(names: &'static LimitNames, limit: &Limit) -> Self {
         Self { names, quota: limit.shown_quota, window_seconds: limit.window_seconds }
     }
 }
 
 impl Snapshot {
-    pub(crate) fn new(rules: RuleSet, lists: AccessLists) -> Self {
-        let terms = rules.limits().map(|(rule, limit)| LimitTerms::of(rule, limit));
-        let takes_time = rules.limits().any(|(rule, limit)| takes_time(rule, limit));
-        let sheds = |rule: &Rule| matches!(rule.on_exceed, OnExceed::Shed(_));
-        let refuses_plainly = !rules.has_penalties() && !rules.rules().iter().any(sheds);
-        let terms = terms.collect();
-        let rules = RulesInForce { number: next_number(), terms, takes_time, refuses_plainly, set: rules };
-        Self::with(Arc::new(rules), Versioned::new(lists))
+    /// A snapshot without rules.
+    pub(crate) fn empty() -> Self {
+        let rules = RulesInForce::new(RuleSet::empty(), Vec::new());
+        Self::with(Arc::new(rules), Versioned::new(AccessLists::default()))
+    }
+
+    pub(crate) fn new(rules: RuleSet, lists: AccessLists) -> Result<Self, LimitNamesFull> {
+        let names: Vec<LimitNames> = rules.limits().map(|(rule, limit)| names_of(rule, limit)).collect();
+        let rules = RulesInForce::new(rules, LimitNames::keep(&names)?);
+        Ok(Self::with(Arc::new(rules), Versioned::new(lists)))
     }
 
     pub(crate) fn with(rules: Arc<RulesInForce>, lists: Arc<Versioned<AccessLists>>) -> Self {
@@ -88,6 +79,16 @@ impl Snapshot {
 }
 
 impl RulesInForce {
+    /// `names` are those of the limits of `set`, in the order of the limits.
+    fn new(set: RuleSet, names: Vec<&'static LimitNames>) -> Self {
+        let terms =
+            set.limits().zip(names).map(|((_, limit), names)| LimitTerms::new(names, limit)).collect();
+        let takes_time = set.limits().any(|(rule, limit)| takes_time(rule, limit));
+        let sheds = |rule: &Rule| matches!(rule.on_exceed, OnExceed::Shed(_));
+        let refuses_plainly = !set.has_penalties() && !set.rules().iter().any(sheds);
+        Self { number: next_number(), terms, takes_time, refuses_plainly, set }
+    }
+
     #[inline]
     pub(crate) fn terms(&self, limit: LimitId) -> LimitTerms {
         self.terms[limit.index()]
@@ -96,6 +97,11 @@ impl RulesInForce {
     pub(crate) fn names(&self) -> impl Iterator<Item = &'static LimitNames> {
         self.terms.iter().map(|terms| terms.names)
     }
+}
+
+fn names_of(rule: &Rule, limit: &Limit) -> LimitNames {
+    let (on_exceed, soft) = (rule.on_exceed.clone(), rule.soft.clone());
+    LimitNames { rule: rule.id.clone(), policy: limit.policy.clone(), on_exceed, soft }
 }
 
 /// Whether a request that meets this limit may have to wait, or be counted until it ends.

@@ -28,6 +28,7 @@ use stream::TlsTrust;
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout};
+use tollgate_core::time::TimerTime;
 
 /// Commands that may wait to be written; further ones wait for room.
 const QUEUE: usize = 4096;
@@ -36,10 +37,11 @@ const WRITE_BUFFER: usize = 64 << 10;
 /// Addresses whose settings were looked at; so many are remembered.
 const MOST_EXAMINED: usize = 1024;
 
-/// Microseconds on a clock that never goes back, for breakers and pauses. It says nothing of the time of day.
-pub(crate) fn monotonic_us() -> u64 {
+/// The time by the clock of timers, for breakers and pauses.
+pub(crate) fn timer_time() -> TimerTime {
     static START: OnceLock<Instant> = OnceLock::new();
-    u64::try_from(START.get_or_init(Instant::now).elapsed().as_micros()).unwrap_or(u64::MAX)
+    let elapsed = START.get_or_init(Instant::now).elapsed();
+    TimerTime::from_us(u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX))
 }
 
 /// Why a store cannot be used, also after retries.

@@ -5,6 +5,7 @@ use super::connection::Failure;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use tollgate_core::time::TimerTime;
 
 /// Between two lines about the same.
 const QUIET_US: u64 = 10_000_000;
@@ -73,7 +74,7 @@ impl StoreErrorKind {
 pub(crate) struct StoreErrors {
     counts: [AtomicU64; StoreErrorKind::ALL.len()],
     /// By shard and reason: when it was logged, and how often it was met since.
-    logged: Mutex<HashMap<(u32, String), (u64, u64)>>,
+    logged: Mutex<HashMap<(u32, String), (TimerTime, u64)>>,
 }
 
 impl StoreErrors {
@@ -83,25 +84,25 @@ impl StoreErrors {
     }
 
     /// Counts an error. If it is to be logged: how many of the same there were since the last line, this one included.
-    pub(crate) fn note(&self, shard: u32, kind: StoreErrorKind, reason: &str, now_us: u64) -> Option<u64> {
+    pub(crate) fn note(&self, shard: u32, kind: StoreErrorKind, reason: &str, now: TimerTime) -> Option<u64> {
         self.counts[kind as usize].fetch_add(1, Ordering::Relaxed);
         let mut logged = self.logged.lock();
         let key = (shard, reason.to_owned());
-        if let Some((at_us, since)) = logged.get_mut(&key) {
+        if let Some((last_line, since)) = logged.get_mut(&key) {
             *since += 1;
-            if now_us < at_us.saturating_add(QUIET_US) {
+            if now < *last_line + QUIET_US {
                 return None;
             }
-            *at_us = now_us;
+            *last_line = now;
             return Some(std::mem::take(since));
         }
         if logged.len() >= MOST_REASONS {
-            logged.retain(|_, (at_us, _)| now_us < at_us.saturating_add(QUIET_US));
+            logged.retain(|_, (last_line, _)| now < *last_line + QUIET_US);
         }
         if logged.len() >= MOST_REASONS {
             return None;
         }
-        logged.insert(key, (now_us, 0));
+        logged.insert(key, (now, 0));
         Some(1)
     }
 }
@@ -146,7 +147,7 @@ mod tests {
             (20_000_000, 0, Memory, "OOM", Some(2)),
         ];
         for (now_us, shard, kind, reason, logged) in table {
-            assert_eq!(errors.note(shard, kind, reason, now_us), logged, "{now_us}");
+            assert_eq!(errors.note(shard, kind, reason, TimerTime::from_us(now_us)), logged, "{now_us}");
         }
         assert_eq!((errors.count(Memory), errors.count(Permission)), (7, 2));
         assert_eq!(errors.count(StoreErrorKind::Script), 0);
@@ -155,16 +156,18 @@ mod tests {
     #[test]
     fn reasons_without_end_are_counted_in_bounded_memory() {
         let errors = StoreErrors::default();
-        let logged = (0..10_000).filter(|n| errors.note(0, Memory, &n.to_string(), 0).is_some()).count();
+        let logged = (0..10_000)
+            .filter(|n| errors.note(0, Memory, &n.to_string(), TimerTime::default()).is_some())
+            .count();
         assert_eq!((logged, errors.count(Memory)), (MOST_REASONS, 10_000));
-        assert!(errors.note(0, Memory, "later", QUIET_US).is_some());
+        assert!(errors.note(0, Memory, "later", TimerTime::from_us(QUIET_US)).is_some());
         assert_eq!(errors.logged.lock().len(), 1);
     }
 
     #[test]
     fn kinds_are_told_apart() {
-        for (place, kind) in StoreErrorKind::ALL.into_iter().enumerate() {
-            assert_eq!(kind as usize, place, "{}", kind.name());
+        for (index, kind) in StoreErrorKind::ALL.into_iter().enumerate() {
+            assert_eq!(kind as usize, index, "{}", kind.name());
         }
     }
 }

@@ -9,7 +9,7 @@ mod supervisor;
 pub(super) use supervisor::supervise;
 
 use super::breaker::{Breaker, BreakerState, BreakerTransition};
-use super::connection::{DialError, Dialer, Failure, RedisConnection, monotonic_us};
+use super::connection::{DialError, Dialer, Failure, RedisConnection, timer_time};
 use super::errors::{StoreErrorKind, StoreErrors};
 use super::self_test::{self, KeyTags};
 use super::shard_clock::ShardClock;
@@ -181,7 +181,7 @@ impl RedisShard {
     }
 
     fn note(&self, kind: StoreErrorKind, reason: &str) {
-        if let Some(errors) = self.common.errors.note(self.number, kind, reason, monotonic_us()) {
+        if let Some(errors) = self.common.errors.note(self.number, kind, reason, timer_time()) {
             let address = self.address().map_or_else(|| "unknown".to_owned(), |address| address.to_string());
             tracing::error!(
                 shard = self.number,
@@ -295,7 +295,7 @@ impl RedisShard {
     pub(crate) fn report(&self, outcome: CallOutcome) {
         match outcome {
             CallOutcome::Answered => {
-                self.answered_us.store(monotonic_us(), Ordering::Relaxed);
+                self.answered_us.store(timer_time().as_us(), Ordering::Relaxed);
                 self.breaker.record_success();
             }
             CallOutcome::TimedOut => {
@@ -328,7 +328,7 @@ impl RedisShard {
 
     fn record_failure(&self) {
         self.counters.failures.fetch_add(1, Ordering::Relaxed);
-        let turn = self.breaker.record_failure(monotonic_us());
+        let turn = self.breaker.record_failure(timer_time());
         self.degrade(turn);
     }
 
@@ -370,7 +370,7 @@ impl RedisShard {
         if let Some(connection) = self.connection.swap(None) {
             connection.sever();
         }
-        self.breaker.probe_now(monotonic_us());
+        self.breaker.probe_now(timer_time());
         self.wake.notify_one();
         if let (Some(old), Some(new)) = (old, self.address()) {
             tracing::info!(shard = self.number, %old, %new, "primary of a shard has changed");
@@ -379,7 +379,7 @@ impl RedisShard {
 
     /// Puts a connection in place that has just been made.
     pub(super) fn adopt(&self, connection: &Arc<RedisConnection>) {
-        self.answered_us.store(monotonic_us(), Ordering::Relaxed);
+        self.answered_us.store(timer_time().as_us(), Ordering::Relaxed);
         self.connection.store(Some(Arc::clone(connection)));
     }
 
@@ -390,7 +390,7 @@ impl RedisShard {
 
     /// Opens the breaker at the start, when the server could not be reached.
     pub(super) fn trip(&self) {
-        let turn = self.breaker.trip(monotonic_us());
+        let turn = self.breaker.trip(timer_time());
         self.degrade(turn);
     }
 

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::LazyLock;
-use tollgate_core::key::KeySeed;
+use tollgate_core::key::{KeySeed, StateKey};
 use tollgate_core::limit::{Limit, Meter};
 use tollgate_core::request::Request;
 use tollgate_core::rules::written::OnStoreFailure;
@@ -82,7 +82,7 @@ struct NodeRules {
 /// The states, numbered as they are met.
 #[derive(Default)]
 struct StateNumbers {
-    numbers: std::collections::HashMap<u64, u32, rapidhash::fast::RandomState>,
+    numbers: std::collections::HashMap<StateKey, u32, rapidhash::fast::RandomState>,
     meters: Vec<Meter>,
 }
 
@@ -170,7 +170,7 @@ fn work_out(
 }
 
 impl StateNumbers {
-    fn number(&mut self, key: u64, meter: &Meter) -> u32 {
+    fn number(&mut self, key: StateKey, meter: &Meter) -> u32 {
         let number = *self.numbers.entry(key).or_insert(self.meters.len() as u32);
         match self.meters.get_mut(number as usize) {
             Some(known) => *known = *meter,

@@ -2,7 +2,7 @@
 
 use super::AbuseSettings;
 use super::label::Label;
-use super::samples::{SampledKey, Samples};
+use super::samples::{SampleOutcome, SampledKey, Samples};
 use tollgate_core::key::Identity;
 use tollgate_core::time::UnixTime;
 
@@ -61,8 +61,8 @@ impl HotKeys {
         Self { samples: Samples::new(now), listed: Vec::new() }
     }
 
-    pub(super) fn add(&mut self, key: u64, identity: &Identity<'_>, refused: bool) {
-        self.samples.add(key, identity, refused);
+    pub(super) fn add(&mut self, key: u64, identity: &Identity<'_>, outcome: SampleOutcome) {
+        self.samples.add(key, identity, outcome);
     }
 
     pub(super) fn record_refusal(&mut self, key: u64) {

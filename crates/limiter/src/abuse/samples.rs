@@ -33,6 +33,15 @@ pub(super) struct Samples {
     since: UnixTime,
 }
 
+/// The outcome of a sampled check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SampleOutcome {
+    /// A limit or a hold refused it.
+    Refused,
+    /// It is not refused, or not decided yet.
+    NotRefused,
+}
+
 /// What was seen of one key.
 #[derive(Clone, Copy)]
 pub(super) struct SampledKey {
@@ -52,13 +61,16 @@ impl Samples {
     }
 
     /// Counts a sampled check. A key that has no place and gets none is not counted.
-    pub(super) fn add(&mut self, key: u64, identity: &Identity<'_>, refused: bool) {
+    pub(super) fn add(&mut self, key: u64, identity: &Identity<'_>, outcome: SampleOutcome) {
         let Some(sample) = self.counts.entry(key, |samples| wear_down(samples, key)) else { return };
         if sample.count == 0 {
             sample.label = Label::new(identity);
         }
         sample.count = sample.count.saturating_add(1);
-        sample.refused = (sample.refused + u32::from(refused)).min(sample.count);
+        match outcome {
+            SampleOutcome::Refused => sample.refused = (sample.refused + 1).min(sample.count),
+            SampleOutcome::NotRefused => {}
+        }
     }
 
     /// Records that a check that was counted is refused.
@@ -113,13 +125,13 @@ mod tests {
         let (of_each, of_others) = (10_000 / ONE_IN, 10_000_000 / ONE_IN);
         for _ in 0..of_each {
             for key in &heavy {
-                samples.add(*key, &Identity::Named(NamedIdentity::User, "heavy"), true);
+                samples.add(*key, &Identity::Named(NamedIdentity::User, "heavy"), SampleOutcome::Refused);
             }
             for _ in 0..of_others / of_each {
                 samples.add(
                     rng.u64(..1_000_000).wrapping_mul(0x9e37_79b9_7f4a_7c15),
                     &Identity::Named(NamedIdentity::User, "light"),
-                    false,
+                    SampleOutcome::NotRefused,
                 );
             }
         }

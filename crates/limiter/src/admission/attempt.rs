@@ -3,7 +3,7 @@
 use super::permit::{Permit, PermitPart};
 use crate::charge::OwnedCharge;
 use crate::decision::{Decision, NotedLimit};
-use crate::failure::open_step;
+use crate::failure::{admitted_step, refused_step};
 use crate::limiter::Limiter;
 use crate::metrics::decision_counters::RequestLabels;
 use crate::pending::Sharing;
@@ -51,6 +51,15 @@ struct NeededSlot {
     due: OwnedCharge,
     /// The address of its state at the shared store.
     address: Option<StateAddress>,
+}
+
+/// The result of taking a slot.
+struct SlotAttempt {
+    step: LimitStep,
+    /// Holds the slot if it is taken.
+    permit: Permit,
+    /// The shared store did not answer.
+    degraded: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -215,19 +224,16 @@ impl PendingAdmission {
         let (mut fold, mut degraded, mut is_denied) = (OutcomeFold::default(), false, false);
         for wanted in &self.in_flight {
             let charge = wanted.due.borrow(&self.snapshot);
-            let (step, taken, is_degraded) = match limiter.shared() {
-                None => {
-                    let (step, taken) = take_here(limiter, &charge, charge.limit.quota, now);
-                    (step, taken, false)
-                }
+            let taken = match limiter.shared() {
+                None => take_here(limiter, &charge, charge.limit.quota, now),
                 Some(sharing) => self.take_shared(limiter, sharing, wanted, &charge, now).await,
             };
-            degraded |= is_degraded;
-            fold.add(&charge, &step);
-            permit.join(taken);
+            degraded |= taken.degraded;
+            fold.add(&charge, &taken.step);
+            permit.join(taken.permit);
             if !fold.admits() {
                 let policy = self.snapshot.rules.set.rule_of(charge.id).on_store_failure;
-                is_denied = is_degraded && policy == OnStoreFailure::Deny;
+                is_denied = taken.degraded && policy == OnStoreFailure::Deny;
                 break;
             }
         }
@@ -249,7 +255,7 @@ impl PendingAdmission {
         wanted: &NeededSlot,
         charge: &Charge<'_>,
         now: UnixTime,
-    ) -> (LimitStep, Permit, bool) {
+    ) -> SlotAttempt {
         let (limit, longest_us) = (charge.limit, charge.limit.longest_in_flight_us().unwrap_or(0));
         let mut permit = Permit::default();
         let slot = match &wanted.address {
@@ -265,7 +271,7 @@ impl PendingAdmission {
                             permit.ends_within(longest_us);
                             permit.add(PermitPart::Shared { limiter, key: charge.key, slot: Some(slot) });
                         }
-                        return (step, permit, false);
+                        return SlotAttempt { step, permit, degraded: false };
                     }
                     Err(_) => Some(slot),
                 }
@@ -274,13 +280,13 @@ impl PendingAdmission {
         };
         sharing.fallback.count();
         let step = match self.snapshot.rules.set.rule_of(charge.id).on_store_failure {
-            OnStoreFailure::Allow => open_step(true),
-            OnStoreFailure::Deny => open_step(false),
+            OnStoreFailure::Allow => admitted_step(),
+            OnStoreFailure::Deny => refused_step(),
             OnStoreFailure::Local => {
                 let share = sharing.fallback.share_in_flight(limit.quota, sharing.store.node_count());
-                let (step, taken) = take_here(limiter, charge, share, now);
-                permit.join(taken);
-                step
+                let taken = take_here(limiter, charge, share, now);
+                permit.join(taken.permit);
+                taken.step
             }
         };
         if let Some(mut slot) = slot.filter(|_| step.admitted) {
@@ -293,12 +299,12 @@ impl PendingAdmission {
                 slot: Some(slot),
             });
         }
-        (step, permit, true)
+        SlotAttempt { step, permit, degraded: true }
     }
 }
 
 /// Takes a place on this node.
-fn take_here(limiter: &Arc<Limiter>, charge: &Charge<'_>, limit: u32, now: UnixTime) -> (LimitStep, Permit) {
+fn take_here(limiter: &Arc<Limiter>, charge: &Charge<'_>, limit: u32, now: UnixTime) -> SlotAttempt {
     let in_flight = &limiter.admissions.in_flight;
     let (key, number) = (charge.key, in_flight.number());
     let longest_us = charge.limit.longest_in_flight_us().unwrap_or(0);
@@ -308,7 +314,7 @@ fn take_here(limiter: &Arc<Limiter>, charge: &Charge<'_>, limit: u32, now: UnixT
         permit.ends_within(longest_us);
         permit.add(PermitPart::Local { limiter: Arc::clone(limiter), key, number });
     }
-    (step, permit)
+    SlotAttempt { step, permit, degraded: false }
 }
 
 /// What two parts of one request come to, of which the first admits it.

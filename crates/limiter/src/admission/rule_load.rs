@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use tollgate_core::rules::written::{ShedSettings, TarpitSettings};
 
-/// The loads of all rules that shed or delay, by their ids. They outlive a change of the rules.
+/// The loads of rules that shed or delay, by their ids, as long as requests are counted. They outlive a change of the
+/// rules.
 #[derive(Debug, Default)]
 pub(crate) struct RuleLoads {
     by_rule: Mutex<HashMap<&'static str, Arc<RuleLoad>>>,
@@ -36,6 +37,12 @@ enum LoadCounter {
 impl RuleLoads {
     pub(crate) fn of(&self, rule: &'static str) -> Arc<RuleLoad> {
         Arc::clone(self.by_rule.lock().entry(rule).or_default())
+    }
+
+    /// Removes the rules that count no request.
+    pub(crate) fn tidy(&self) {
+        // A request that is counted has a reference of its own.
+        self.by_rule.lock().retain(|_, load| Arc::strong_count(load) > 1);
     }
 
     pub(crate) fn set_load(&self, permille: u32) {
@@ -84,5 +91,22 @@ impl RuleLoad {
 impl Drop for LoadGuard {
     fn drop(&mut self) {
         self.load.counter(self.which).fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rule_is_kept_as_long_as_it_counts_requests() {
+        let loads = RuleLoads::default();
+        let counted = loads.enter("a");
+        drop(loads.enter("b"));
+        loads.tidy();
+        assert_eq!(loads.by_rule.lock().keys().collect::<Vec<_>>(), [&"a"]);
+        drop(counted);
+        loads.tidy();
+        assert!(loads.by_rule.lock().is_empty());
     }
 }

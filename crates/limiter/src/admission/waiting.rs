@@ -56,14 +56,16 @@ fn delay_of(decision: &Decision) -> Option<(&'static str, TarpitSettings)> {
             (names, &names.on_exceed)
         }
         Outcome::Denied => return None,
-        _ => {
+        Outcome::Unlimited | Outcome::Admitted(_) => {
             let names = decision.soft?;
             (names, &names.soft.as_ref()?.then)
         }
     };
     match said {
         OnExceed::Tarpit(tarpit) => Some((&names.rule, *tarpit)),
-        _ => None,
+        OnExceed::Reject | OnExceed::Shadow | OnExceed::Queue(_) | OnExceed::Shed(_) | OnExceed::Flag(_) => {
+            None
+        }
     }
 }
 

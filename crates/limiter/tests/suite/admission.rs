@@ -17,7 +17,7 @@ pub fn limiter(text: &str) -> Arc<Limiter> {
     let clock = Clock::Manual(ManualClock::following_tokio(START_US));
     let limiter = Limiter::new(MemoryStore::new(PLENTY), clock);
     let LoadedRules { rules, lists, .. } = load(text);
-    limiter.install(rules, lists);
+    limiter.install(rules, lists).unwrap();
     Arc::new(limiter)
 }
 

@@ -26,7 +26,7 @@ impl Watch {
         let limiter = Limiter::new(MemoryStore::new(PLENTY), Clock::Manual(clock.clone()))
             .watching(AbuseSettings { deny, ..AbuseSettings::default() });
         let loaded = load(RULES);
-        limiter.install(loaded.rules, loaded.lists);
+        limiter.install(loaded.rules, loaded.lists).unwrap();
         Self { limiter, clock, refuses_first: false }
     }
 
@@ -180,7 +180,7 @@ async fn who_takes_time_is_seen_too() {
     let clock = ManualClock::new(START_US);
     let limiter = Arc::new(Limiter::new(MemoryStore::new(PLENTY), Clock::Manual(clock.clone())));
     let loaded = load("rules: [{ id: busy, algorithm: concurrency, limit: 1 }]");
-    limiter.install(loaded.rules, loaded.lists);
+    limiter.install(loaded.rules, loaded.lists).unwrap();
     let request = key("sk_live_0123456789");
     let held = limiter.admit(&request).unwrap().admission().await;
     assert!(held.permit.is_some());

@@ -22,7 +22,7 @@ impl Denied {
         let limiter = Limiter::new(MemoryStore::new(PLENTY), Clock::Manual(clock.clone()))
             .watching(AbuseSettings { deny: Some(deny), ..AbuseSettings::default() });
         let loaded = load(rules);
-        limiter.install(loaded.rules, loaded.lists);
+        limiter.install(loaded.rules, loaded.lists).unwrap();
         let denied = Self { limiter, clock, request: key("hot") };
         for _ in 0..100 {
             if denied.limiter.abuse_counts().denials > 0 {

@@ -142,7 +142,7 @@ fn counts_survive_a_change_of_the_rules_and_end_with_their_rule() {
     (0..4).for_each(|_| check(&limiter, &of("one")));
     let install = |text: &str| {
         let loaded = rules::load("rules.yaml", text).unwrap();
-        limiter.install(loaded.rules, loaded.lists);
+        limiter.install(loaded.rules, loaded.lists).unwrap();
     };
     let before = map([("removed///library/allowed", 3), ("removed///library/limited", 1)]);
     assert_eq!(decisions(&limiter), before);

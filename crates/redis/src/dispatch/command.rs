@@ -8,6 +8,7 @@ use crate::url::StoreKind;
 use redis::{Cmd, Value};
 use std::sync::LazyLock;
 use tollgate_core::script::{self, CallTime, work::CALL_NS};
+use tollgate_core::time::StoreTime;
 
 /// Clients in one script call: more would hardly make it cheaper.
 const MOST_CLIENTS: usize = 128;
@@ -58,8 +59,8 @@ impl StoreCore {
         }
         command.arg(logs);
         let time = match &self.given_time {
-            Some(clock) => CallTime::Given(clock.now_us()),
-            None => shard.clock().call_time(self.clock.boot_us()),
+            Some(clock) => CallTime::Given(StoreTime::from_us(clock.now().as_us())),
+            None => shard.clock().call_time(self.clock.boot()),
         };
         let asks = calls.iter().map(|queued| &queued.call.ask);
         command.arg(script::arguments(time, crosses_slots, asks));
@@ -82,7 +83,7 @@ impl StoreCore {
 /// What a script call answers.
 pub(super) enum BatchReply {
     /// The time at the store and the answer to each client.
-    Answers(u64, Vec<Vec<u8>>),
+    Answers(StoreTime, Vec<Vec<u8>>),
     /// The clock is not where it was expected: nothing was charged.
     ClockStepped,
 }
@@ -93,10 +94,10 @@ pub(super) fn read(value: Value, clients: usize) -> Option<BatchReply> {
         Value::BulkString(bytes) => Some(bytes),
         _ => None,
     });
-    let store_us = script::read_time(&parts.next()??).ok()?;
+    let store_time = script::read_time(&parts.next()??).ok()?;
     let answers: Vec<Vec<u8>> = parts.collect::<Option<_>>()?;
     match answers.len() {
         0 => Some(BatchReply::ClockStepped),
-        count => (count == clients).then_some(BatchReply::Answers(store_us, answers)),
+        count => (count == clients).then_some(BatchReply::Answers(store_time, answers)),
     }
 }

@@ -40,8 +40,8 @@ impl StoreCore {
     }
 
     fn apply_replies(self: &Arc<Self>, shard: &Arc<RedisShard>, batch: Batch, value: Value) {
-        let (store_us, answers) = match read(value, batch.len()) {
-            Some(BatchReply::Answers(store_us, answers)) => (store_us, answers),
+        let (store_time, answers) = match read(value, batch.len()) {
+            Some(BatchReply::Answers(store_time, answers)) => (store_time, answers),
             Some(BatchReply::ClockStepped) => {
                 shard.note_error(&Failure::ClockStepped);
                 self.doubt_clock();
@@ -52,13 +52,13 @@ impl StoreCore {
                 return batch.give_up(Executed::Maybe);
             }
         };
-        let now_us = self.lease_us();
+        let now = self.lease_time();
         let mut answers = answers.into_iter();
         batch.conclude(|queued| {
             let answer = answers.next().unwrap_or_default();
-            match ScriptReply::decode(&queued.call.ask, store_us, &answer) {
+            match ScriptReply::decode(&queued.call.ask, store_time, &answer) {
                 Ok(answer) => {
-                    if let Some(call) = self.leases.apply_reply(queued.call, &answer, now_us) {
+                    if let Some(call) = self.leases.apply_reply(queued.call, &answer, now) {
                         self.send(call);
                     }
                 }

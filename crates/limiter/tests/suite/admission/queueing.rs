@@ -154,7 +154,7 @@ fn lines_work_in_real_time() {
         let loaded = crate::setting::load(
             "rules: [{ id: a, algorithm: leaky_bucket, limit: 50/s, on_exceed: { queue: { max_wait: 60s } } }]",
         );
-        limiter.install(loaded.rules, loaded.lists);
+        limiter.install(loaded.rules, loaded.lists).unwrap();
         let (limiter, start) = (Arc::new(limiter), Instant::now());
         let done = Arc::new(AtomicUsize::new(0));
         let all: Vec<_> = (0..26)

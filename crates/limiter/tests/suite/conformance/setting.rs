@@ -64,7 +64,7 @@ impl Setting {
     pub fn install(&self, text: &str) {
         let LoadedRules { rules, lists, .. } =
             if self.store.is_some() { load(&strict(text)) } else { load(text) };
-        self.limiter.install(rules, lists);
+        self.limiter.install(rules, lists).unwrap();
     }
 
     pub fn decide(&self, request: &Request<'_>) -> Result<Decision, InvalidRequest> {

@@ -1,6 +1,6 @@
 //! In a cluster: one call for clients of several slots of one server, with all but the first undeclared.
 
-use super::{START_US, answers, ask};
+use super::{START_US, answers, ask, at};
 use redis::{Connection, Value};
 use tollgate_core::algorithm::Algorithm;
 use tollgate_core::limit::{Limit, LimitSize};
@@ -25,7 +25,11 @@ fn charge(
     let text = format!("{}{}", script::CLUSTER_HEADER, script::source());
     let mut command = redis::cmd("EVAL");
     command.arg(text).arg(1).arg(asks[0].0);
-    command.arg(script::arguments(script::CallTime::Given(START_US), true, asks.iter().map(|(_, ask)| *ask)));
+    command.arg(script::arguments(
+        script::CallTime::Given(at(START_US)),
+        true,
+        asks.iter().map(|(_, ask)| *ask),
+    ));
     for (key, _) in asks {
         command.arg(*key);
     }

@@ -26,18 +26,18 @@ impl FuzzRun<'_> {
             return self.time_out_call(index);
         }
         let call = self.out.swap_remove(index);
-        let (store_us, mut time_us) = (self.store_us(), self.store_us());
+        let (store_time, mut told) = (self.store_time(), self.store_time());
         let bytes = match kind {
             1 => return self.fail(call, Executed::No),
             2 => return self.fail(call, Executed::Maybe),
             3..=6 => {
                 let mut bytes = self.honest(&call);
-                let mut time = time_us.to_be_bytes()[1..].to_vec();
+                let mut time = told.as_us().to_be_bytes()[1..].to_vec();
                 match self.choices.below(4) {
                     0 => self.choices.damage(&mut time),
                     _ => self.choices.damage(&mut bytes),
                 }
-                time_us = tollgate_core::script::read_time(&time).unwrap_or(0);
+                told = tollgate_core::script::read_time(&time).unwrap_or_default();
                 bytes
             }
             7 => self.choices.noise(),
@@ -45,18 +45,18 @@ impl FuzzRun<'_> {
             9 if !self.out.is_empty() => {
                 // What another call would be answered.
                 let other = &self.out[self.choices.below(self.out.len())];
-                let answer = self.store.clone().charge(&other.client, &other.ask, store_us);
+                let answer = self.store.clone().charge(&other.client, &other.ask, store_time);
                 answer.encode(&other.ask)
             }
             _ => {
                 let bytes = self.honest(&call);
                 LeaseFuzzCoverage::note(&self.met.honest);
-                let answer = ScriptReply::decode(&call.ask, time_us, &bytes);
+                let answer = ScriptReply::decode(&call.ask, told, &bytes);
                 let answer = answer.unwrap_or_else(|why| panic!("an honest answer: {why}"));
                 return self.accept(call, &answer);
             }
         };
-        match ScriptReply::decode(&call.ask, time_us, &bytes) {
+        match ScriptReply::decode(&call.ask, told, &bytes) {
             Ok(answer) => {
                 LeaseFuzzCoverage::note(&self.met.believed);
                 self.accept(call, &answer);
@@ -70,7 +70,7 @@ impl FuzzRun<'_> {
 
     /// The store does what it is asked for, and says so.
     fn honest(&mut self, call: &StoreCall<FuzzWaiter>) -> Vec<u8> {
-        let answer = self.store.charge(&call.client, &call.ask, self.store_us());
+        let answer = self.store.charge(&call.client, &call.ask, self.store_time());
         let bytes = answer.encode(&call.ask);
         if self.old.len() == MOST_OLD {
             self.old.remove(0);
@@ -124,7 +124,7 @@ impl FuzzRun<'_> {
         self.note_grants(&call, answer);
         let expected = self.expect(&call, answer);
         let group_key = expected.first().map(|expected| self.seats[expected.id].group_key.clone());
-        let next = self.table.apply_reply(call, answer, self.now_us);
+        let next = self.table.apply_reply(call, answer, self.now);
         let told = std::mem::take(&mut *self.told.borrow_mut());
         assert!(told.len() >= expected.len(), "a waiter of the call has not heard");
         for (ExpectedVerdict { id, passes }, (told, verdict, _)) in expected.iter().zip(&told) {
@@ -154,7 +154,7 @@ impl FuzzRun<'_> {
             if found.lent > 0 {
                 LeaseFuzzCoverage::note(&self.met.lent);
             }
-            self.ledger(item.key).grant(granted, call.sent_us);
+            self.ledger(item.key).grant(granted, call.sent);
         }
     }
 
