@@ -10,4 +10,5 @@ mod followed_file;
 mod irregular_files;
 mod last_good_rules;
 mod reload_under_load;
+mod rule_sources;
 mod rule_tests;
