@@ -1,4 +1,5 @@
-//! The control plane of a Tollgate node: its rule sources.
+//! The control plane of a Tollgate node: its rule sources, and its [admin listener](AdminListener) with health and
+//! metrics.
 //!
 //! [`WatchedRuleFile`] loads a rule file into a [`Limiter`](tollgate_limiter::Limiter) and follows its changes. Content
 //! that is broken, or whose tests fail, is reported and not used; the rules in force stay. With a data folder, the last
@@ -22,12 +23,14 @@
 //! [`FileWatcher`] follows any other files, such as certificates and keys. All of this runs in threads of its own: a
 //! disk that hangs blocks neither a decision nor the stop of the process.
 
+mod admin;
 mod file_watcher;
 mod last_good_rules;
 mod rule_file;
 mod rule_installer;
 mod rule_tests;
 
+pub use admin::{AdminListener, MetricsSource, RenderedMetrics};
 pub use file_watcher::{FileContents, FileWatcher, ReadCause};
 pub use rule_file::WatchedRuleFile;
 pub use rule_installer::{InstallSettings, RuleInstaller, RuleSourceError, RuleStatus, SourcedRules};

@@ -1,8 +1,12 @@
-//! The tests of rule sources, as one binary.
+//! The tests of rule sources and of the admin listener, as one binary.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // A failed precondition ends the test.
 
+mod admin;
 mod broken_content;
+#[allow(dead_code, reason = "the tests of the layer share it")]
+#[path = "../../../http/tests/suite/client.rs"]
+mod client;
 mod file_changes;
 mod file_watcher;
 mod first_load;
