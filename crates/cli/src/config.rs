@@ -21,7 +21,7 @@ use gateway::WrittenGateway;
 use ineffective::SettingsContext;
 use serde::Deserialize;
 pub use setting_value::SettingError;
-use setting_value::{TextOrNumber, parse_address, parse_size};
+use setting_value::{TextOrNumber, WrittenSwitch, parse_address, parse_size};
 use settings_file::SettingsFile;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -34,6 +34,7 @@ use tollgate_http::{HeaderOptions, IdentityExtractor, IdentityOptions};
 use tollgate_limiter::AbuseSettings;
 
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
+const DEFAULT_ADMIN_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9090);
 const DEFAULT_MEMORY: usize = 512 << 20;
 
 /// The settings as they are written: on the command line, in the environment or in `tollgate.yaml`.
@@ -68,12 +69,22 @@ pub struct WrittenSettings {
     /// Address of the check API [default: 127.0.0.1:8080]
     #[arg(long, env = "TOLLGATE_LISTEN", value_name = "ADDRESS")]
     listen: Option<TextOrNumber>,
+    /// Address of health and metrics: a loopback address, or off [default: 127.0.0.1:9090]
+    #[arg(long, env = "TOLLGATE_ADMIN_LISTEN", value_name = "ADDRESS")]
+    admin_listen: Option<TextOrNumber>,
+    /// Allow an admin address that other hosts can reach: it has neither TLS nor authentication
+    #[arg(long, env = "TOLLGATE_ADMIN_INSECURE", value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_missing_value = "true")]
+    admin_insecure: Option<WrittenSwitch>,
     /// Address of the gateway [default: 127.0.0.1:8000, if there is an upstream]
     #[arg(long, env = "TOLLGATE_GATEWAY_LISTEN", value_name = "ADDRESS")]
     gateway_listen: Option<TextOrNumber>,
     /// Server that the gateway forwards to, such as http://127.0.0.1:3000; several with commas
     #[arg(long, env = "TOLLGATE_UPSTREAM", hide_env_values = true, value_name = "URL")]
     upstream: Option<String>,
+    /// Format of the log on standard error: text or json [default: text]
+    #[arg(long, env = "TOLLGATE_LOG_FORMAT", value_name = "FORMAT")]
+    log_format: Option<String>,
     #[arg(skip)]
     redis: Option<WrittenRedis>,
     #[arg(skip)]
@@ -119,8 +130,11 @@ impl WrittenSettings {
             emergency: text(self.emergency).or(other.emergency),
             store_memory: value(self.store_memory).or(other.store_memory),
             listen: value(self.listen).or(other.listen),
+            admin_listen: value(self.admin_listen).or(other.admin_listen),
+            admin_insecure: self.admin_insecure.filter(|switch| !switch.is_empty()).or(other.admin_insecure),
             gateway_listen: value(self.gateway_listen).or(other.gateway_listen),
             upstream: text(self.upstream).or(other.upstream),
+            log_format: text(self.log_format).or(other.log_format),
             redis: self.redis.or(other.redis),
             gateway: self.gateway.or(other.gateway),
             identity: self.identity.or(other.identity),
@@ -140,7 +154,12 @@ impl WrittenSettings {
             }
         };
         report("listen", self.listen.as_ref().and_then(|listen| parse_address(listen).err()));
+        report(
+            "admin_listen",
+            self.admin_listen.as_ref().and_then(|listen| parse_admin_address(listen).err()),
+        );
         report("store_memory", self.store_memory.as_ref().and_then(|memory| parse_size(memory).err()));
+        report("log_format", self.log_format.as_ref().and_then(|format| parse_log_format(format).err()));
         if let Some(abuse) = &self.abuse {
             abuse::check(document, abuse);
         }
@@ -184,6 +203,23 @@ fn path() -> impl TypedValueParser<Value = PathBuf> {
     OsStringValueParser::new().map(PathBuf::from)
 }
 
+/// The format of the process log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// A line of text for people.
+    Text,
+    /// A JSON object for programs.
+    Json,
+}
+
+fn parse_log_format(text: &str) -> Result<LogFormat, SettingError> {
+    match text {
+        "text" => Ok(LogFormat::Text),
+        "json" => Ok(LogFormat::Json),
+        _ => Err(SettingError::LogFormat(text.to_owned())),
+    }
+}
+
 /// The settings of a node.
 #[derive(Clone, Debug)]
 pub struct ServeConfig {
@@ -199,6 +235,8 @@ pub struct ServeConfig {
     pub store_memory: usize,
     /// The address of the check API.
     pub listen: SocketAddr,
+    /// The address of health and metrics; none if the admin listener is closed.
+    pub admin_listen: Option<SocketAddr>,
     /// The gateway, if there is one.
     pub gateway: Option<GatewayConfig>,
     /// How the client of a request is identified.
@@ -207,6 +245,8 @@ pub struct ServeConfig {
     pub headers: HeaderOptions,
     /// What is done about keys with far too many requests.
     pub abuse: AbuseSettings,
+    /// The format of the process log.
+    pub log_format: LogFormat,
     /// Settings that are suspicious, but no error.
     pub warnings: Vec<String>,
 }
@@ -244,10 +284,12 @@ impl ServeConfig {
             },
             data,
             store_memory: settings.store_memory.as_ref().map_or(Ok(DEFAULT_MEMORY), parse_size)?,
+            admin_listen: read_admin_address(settings.admin_listen.as_ref(), settings.admin_insecure)?,
             listen: settings.listen.as_ref().map_or(Ok(DEFAULT_LISTEN), parse_address)?,
             identities: Arc::default(),
             headers: settings.headers.unwrap_or_default(),
             abuse: settings.abuse.unwrap_or_default().settings(),
+            log_format: settings.log_format.map_or(Ok(LogFormat::Text), |text| parse_log_format(&text))?,
             warnings: Vec::new(),
         })
     }
@@ -257,6 +299,26 @@ impl ServeConfig {
         let is_used = self.rules.is_some() || matches!(self.store, StoreConfig::Redis(_));
         self.data.as_deref().filter(|_| is_used)
     }
+}
+
+/// The address of the admin listener. Nothing protects that listener yet, so other hosts must not reach it unless
+/// `insecure` says so.
+fn read_admin_address(
+    setting: Option<&TextOrNumber>,
+    insecure: Option<WrittenSwitch>,
+) -> Result<Option<SocketAddr>, SettingError> {
+    let address = setting.map_or(Ok(Some(DEFAULT_ADMIN_LISTEN)), parse_admin_address)?;
+    match address {
+        Some(address) if !address.ip().is_loopback() && !insecure.is_some_and(WrittenSwitch::is_on) => {
+            Err(SettingError::OpenAdminAddress(address))
+        }
+        other => Ok(other),
+    }
+}
+
+/// An address, or `off`.
+fn parse_admin_address(setting: &TextOrNumber) -> Result<Option<SocketAddr>, SettingError> {
+    if setting.to_string() == "off" { Ok(None) } else { parse_address(setting).map(Some) }
 }
 
 /// The folder that systemd creates for `StateDirectory=`; the first, if there are several.

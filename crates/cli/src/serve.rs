@@ -1,5 +1,6 @@
 //! `tollgate serve` and `tollgate gateway`: the composition root of a node.
 
+mod build_info;
 mod gateway;
 mod housekeeping;
 mod listeners;
@@ -12,8 +13,9 @@ mod start_message;
 use crate::command_error::CommandError;
 use crate::config::{ServeConfig, SettingError, StoreConfig, WrittenSettings};
 use crate::output;
+use build_info::BuildInfo;
 pub use listeners::open_doors;
-use listeners::{NodeParts, StopSignal};
+use listeners::{NodeParts, NodePhase};
 use node::ServingNode;
 use reload::{ReloadTarget, ReloadTargets};
 use signals::ProcessSignals;
@@ -22,7 +24,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tollgate_control::{InstallSettings, WatchedRuleFile};
+use tollgate_control::{InstallSettings, MetricsSource, WatchedRuleFile};
 use tollgate_core::rules;
 use tollgate_limiter::{Clock, Limiter, MemoryStore};
 use tollgate_redis::{NodeAddress, RedisStore};
@@ -45,24 +47,29 @@ pub fn run(args: WrittenSettings, mode: ServeMode) -> Result<ExitCode, CommandEr
     if mode == ServeMode::GatewayOnly && config.gateway.is_none() {
         return Err(SettingError::NoUpstream.into());
     }
-    let log = logging::start()?;
+    let log = logging::start(config.log_format)?;
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(CommandError::Thread)?;
-    let outcome = runtime.block_on(serve(config, mode));
+    let metrics: Arc<dyn MetricsSource> = Arc::new(BuildInfo { dropped_log_lines: log.dropped_lines() });
+    let outcome = runtime.block_on(serve(config, mode, metrics));
     // A disk that hangs blocks its threads, but not the end of the process.
     runtime.shutdown_background();
     log.flush();
     outcome
 }
 
-async fn serve(config: ServeConfig, mode: ServeMode) -> Result<ExitCode, CommandError> {
+async fn serve(
+    config: ServeConfig,
+    mode: ServeMode,
+    metrics: Arc<dyn MetricsSource>,
+) -> Result<ExitCode, CommandError> {
     let mut signals = ProcessSignals::listen()?;
     // The start reads files and resolves names, which may hang: it runs in a thread that is not waited for.
     let runtime = Handle::current();
-    let starting = tokio::task::spawn_blocking(move || runtime.block_on(assemble(&config, mode)));
+    let starting = tokio::task::spawn_blocking(move || runtime.block_on(assemble(&config, mode, &metrics)));
     let node = tokio::select! {
         started = starting => started.map_err(CommandError::Start)??,
         () = signals.wait_for_stop() => {
@@ -74,7 +81,11 @@ async fn serve(config: ServeConfig, mode: ServeMode) -> Result<ExitCode, Command
 }
 
 /// Assembles a node: store, limiter, rules, listeners, reloads. Its listeners are open afterwards.
-async fn assemble(config: &ServeConfig, mode: ServeMode) -> Result<ServingNode, CommandError> {
+async fn assemble(
+    config: &ServeConfig,
+    mode: ServeMode,
+    metrics: &Arc<dyn MetricsSource>,
+) -> Result<ServingNode, CommandError> {
     let clock = Clock::system();
     let redis = open_redis(config, mode, &clock).await?;
     let limiter = build_limiter(config, clock, redis.as_ref());
@@ -83,9 +94,9 @@ async fn assemble(config: &ServeConfig, mode: ServeMode) -> Result<ServingNode, 
     let rules = load_rules(config, mode, &limiter)?;
     readiness.set_rules_installed();
 
-    let (stop, stopped) = watch::channel(false);
+    let (phase, watched_phase) = watch::channel(NodePhase::Serving);
     let parts =
-        NodeParts { config, mode, limiter: &limiter, readiness: &readiness, stop: StopSignal(stopped) };
+        NodeParts { config, mode, limiter: &limiter, readiness: &readiness, metrics, phase: watched_phase };
     let mut listeners = listeners::open_all(&parts).await?;
 
     let message = StartMessage { config, rules: &rules.summary, listeners: &listeners };
@@ -94,7 +105,7 @@ async fn assemble(config: &ServeConfig, mode: ServeMode) -> Result<ServingNode, 
     }
     let reloads = listeners.iter_mut().flat_map(|listener| std::mem::take(&mut listener.reloads));
     let reloads = ReloadTargets(rules.reloads.into_iter().chain(reloads).collect());
-    Ok(ServingNode { limiter, redis, listeners, reloads, stop })
+    Ok(ServingNode { limiter, redis, listeners, reloads, readiness, phase })
 }
 
 async fn open_redis(

@@ -38,6 +38,12 @@ impl SettingsContext<'_> {
                 is_set: |settings| settings.listen.is_some(),
             },
             IneffectiveSetting {
+                name: "admin_insecure",
+                is_ineffective: self.config.admin_listen.is_none_or(|address| address.ip().is_loopback()),
+                reason: "`admin_listen` is closed to other hosts",
+                is_set: |settings| settings.admin_insecure.is_some(),
+            },
+            IneffectiveSetting {
                 name: "identity",
                 is_ineffective: self.config.gateway.is_none(),
                 reason: "only a gateway extracts identities from requests, and there is none; clients of the check API name them",

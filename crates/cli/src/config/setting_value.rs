@@ -4,6 +4,7 @@ use serde::Deserialize;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
+use std::str::FromStr;
 use std::time::Duration;
 use tollgate_core::document::DocumentPath;
 use tollgate_core::path::PathError;
@@ -44,11 +45,47 @@ impl fmt::Display for TextOrNumber {
     }
 }
 
+/// `true` or `false`. An empty variable is neither.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(transparent)]
+pub struct WrittenSwitch(Option<bool>);
+
+impl WrittenSwitch {
+    pub fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
+    pub fn is_on(self) -> bool {
+        self.0 == Some(true)
+    }
+}
+
+/// For the command line.
+impl FromStr for WrittenSwitch {
+    type Err = SettingError;
+
+    fn from_str(text: &str) -> Result<Self, SettingError> {
+        match text {
+            "" => Ok(Self(None)),
+            "true" => Ok(Self(Some(true))),
+            "false" => Ok(Self(Some(false))),
+            _ => Err(SettingError::Switch(text.to_owned())),
+        }
+    }
+}
+
 /// Why the value of a setting cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingError {
     #[error("`{0}` is not an address to listen on; write it like 127.0.0.1:8080")]
     ListenAddress(String),
+    #[error("`{0}` is neither true nor false")]
+    Switch(String),
+    #[error(
+        "the admin listener must not be reachable at {0}: it has neither TLS nor authentication\n  \
+         hint: use a loopback address such as 127.0.0.1:9090, or allow it with --admin-insecure (`admin_insecure: true`)"
+    )]
+    OpenAdminAddress(SocketAddr),
     #[error("`{0}` is not a size of at least 1MB; write it like 64MB or 2GB")]
     Size(String),
     #[error("{0}")]
@@ -63,6 +100,8 @@ pub enum SettingError {
     StoreUrl(#[from] StoreUrlError),
     #[error("`{0}` is not a value of `emergency`; use off, on_outage or on")]
     Emergency(String),
+    #[error("`{0}` is not a log format; use text or json")]
+    LogFormat(String),
     #[error("a secret is 32 hexadecimal digits, such as `openssl rand -hex 16` prints")]
     StoreSecret,
     #[error("a gateway needs an upstream: --upstream http://127.0.0.1:3000")]

@@ -1,6 +1,6 @@
 //! Opens the gateway of a node.
 
-use super::listeners::{NodeListener, NodeParts};
+use super::listeners::{ListenerRole, NodeListener, NodeParts};
 use super::reload::{ReloadTarget, watch_certificate, watch_keys};
 use crate::command_error::CommandError;
 use crate::config::GatewayConfig;
@@ -39,12 +39,13 @@ pub fn open(config: &GatewayConfig, node: &NodeParts<'_>) -> Result<NodeListener
     reloads.extend(access_log.map(ReloadTarget::AccessLog));
 
     let summary = summary(config, &gateway);
-    let stop = node.stop.clone();
+    let role = ListenerRole::Door;
+    let stop = node.stop_of(role);
     let serving = async move {
-        stop.wait().await;
+        stop.await;
         gateway.stop().await
     };
-    Ok(NodeListener { summary, example: None, reloads, serving: Box::pin(serving) })
+    Ok(NodeListener { role, summary, example: None, reloads, serving: Box::pin(serving) })
 }
 
 fn summary(config: &GatewayConfig, gateway: &Gateway) -> String {

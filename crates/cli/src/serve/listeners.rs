@@ -12,6 +12,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tollgate_control::{AdminListener, MetricsSource};
 use tollgate_core::rules::OpenDoor;
 use tollgate_gateway::Gateway;
 use tollgate_limiter::Limiter;
@@ -20,6 +21,8 @@ use tollgate_server::{HttpDoor, Readiness};
 
 /// An open listener. It is served while the node runs.
 pub struct NodeListener {
+    /// When it stops.
+    pub role: ListenerRole,
     /// Its lines in the start message.
     pub summary: String,
     /// A command to try, at the end of the start message.
@@ -30,25 +33,46 @@ pub struct NodeListener {
     pub serving: Pin<Box<dyn Future<Output = usize> + Send>>,
 }
 
+/// What a listener is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ListenerRole {
+    /// Its requests are decided. It drains when the node is told to stop.
+    Door,
+    /// It reports on the node. It stops when all doors are drained.
+    Admin,
+}
+
 /// What listeners need from their node.
 pub struct NodeParts<'a> {
     pub config: &'a ServeConfig,
     pub mode: ServeMode,
     pub limiter: &'a Arc<Limiter>,
     pub readiness: &'a Arc<Readiness>,
-    pub stop: StopSignal,
+    pub metrics: &'a Arc<dyn MetricsSource>,
+    pub phase: watch::Receiver<NodePhase>,
 }
 
-/// Tells listeners when to stop.
-#[derive(Clone)]
-pub struct StopSignal(pub watch::Receiver<bool>);
-
-impl StopSignal {
-    /// Waits until the node stops.
-    pub async fn wait(mut self) {
+impl NodeParts<'_> {
+    /// Resolves when a listener of this role has to stop.
+    pub fn stop_of(&self, role: ListenerRole) -> impl Future<Output = ()> + Send + 'static {
+        let mut phase = self.phase.clone();
+        let last = match role {
+            ListenerRole::Door => NodePhase::Draining,
+            ListenerRole::Admin => NodePhase::Drained,
+        };
         // An error means that the node is gone.
-        drop(self.0.wait_for(|stop| *stop).await);
+        async move { drop(phase.wait_for(|phase| *phase >= last).await) }
     }
+}
+
+/// What a node does, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NodePhase {
+    Serving,
+    /// The doors finish their requests in flight.
+    Draining,
+    /// The doors are closed.
+    Drained,
 }
 
 /// Opens the listeners of the node, in the order of the start message.
@@ -59,6 +83,9 @@ pub async fn open_all(node: &NodeParts<'_>) -> Result<Vec<NodeListener>, Command
     }
     if let Some(config) = &node.config.gateway {
         listeners.push(gateway::open(config, node)?);
+    }
+    if let Some(address) = node.config.admin_listen {
+        listeners.push(open_admin(address, node).await?);
     }
     Ok(listeners)
 }
@@ -79,6 +106,7 @@ async fn bind(address: SocketAddr, flag: &'static str) -> Result<(TcpListener, S
 }
 
 async fn open_check_api(node: &NodeParts<'_>) -> Result<NodeListener, CommandError> {
+    let role = ListenerRole::Door;
     let (listener, address) = bind(node.config.listen, "listen").await?;
     let door = HttpDoor {
         limiter: Arc::clone(node.limiter),
@@ -96,6 +124,15 @@ async fn open_check_api(node: &NodeParts<'_>) -> Result<NodeListener, CommandErr
              -d '{{\"key\":\"alice\",\"endpoint\":\"/hello\"}}'; done\n"
         )
     });
-    let serving = Arc::new(door).serve(listener, node.stop.clone().wait(), ServeOptions::default());
-    Ok(NodeListener { summary, example, reloads: Vec::new(), serving: Box::pin(serving) })
+    let serving = Arc::new(door).serve(listener, node.stop_of(role), ServeOptions::default());
+    Ok(NodeListener { role, summary, example, reloads: Vec::new(), serving: Box::pin(serving) })
+}
+
+async fn open_admin(address: SocketAddr, node: &NodeParts<'_>) -> Result<NodeListener, CommandError> {
+    let role = ListenerRole::Admin;
+    let (listener, address) = bind(address, "admin-listen").await?;
+    let admin = AdminListener { readiness: Arc::clone(node.readiness), metrics: Arc::clone(node.metrics) };
+    let summary = format!("  admin   http://{address}/metrics\n");
+    let serving = Box::pin(admin.serve(listener, node.stop_of(role)));
+    Ok(NodeListener { role, summary, example: None, reloads: Vec::new(), serving })
 }

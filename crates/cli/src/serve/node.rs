@@ -1,7 +1,7 @@
 //! A node that serves: until a signal stops it and the requests in flight have ended.
 
 use super::housekeeping;
-use super::listeners::NodeListener;
+use super::listeners::{ListenerRole, NodeListener, NodePhase};
 use super::reload::ReloadTargets;
 use super::signals::{ProcessSignals, SignalRequest};
 use crate::command_error::CommandError;
@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tollgate_limiter::Limiter;
 use tollgate_redis::RedisStore;
+use tollgate_server::Readiness;
 
 /// Watched files are read every second; after this long without a read, it is an error.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
@@ -24,23 +25,27 @@ pub struct ServingNode {
     pub redis: Option<RedisStore>,
     pub listeners: Vec<NodeListener>,
     pub reloads: ReloadTargets,
-    /// Tells the listeners to stop.
-    pub stop: watch::Sender<bool>,
+    pub readiness: Arc<Readiness>,
+    /// Tells the listeners when to stop.
+    pub phase: watch::Sender<NodePhase>,
 }
 
 impl ServingNode {
     /// Serves until a first signal to stop and the end of the requests in flight, or until a second signal.
     pub async fn run(self, mut signals: ProcessSignals) -> Result<ExitCode, CommandError> {
-        let Self { limiter, redis, listeners, reloads, stop } = self;
+        let Self { limiter, redis, listeners, reloads, readiness, phase } = self;
         let housekeeping = tokio::spawn(housekeeping::run(limiter));
-        let serving: JoinSet<usize> = listeners.into_iter().map(|listener| listener.serving).collect();
+        let (doors, others): (Vec<_>, Vec<_>) =
+            listeners.into_iter().partition(|listener| listener.role == ListenerRole::Door);
+        let (doors, others) = (serve_all(doors), serve_all(others));
         // The number of connections that were closed while a request was in flight.
         let mut serving = pin!(async {
-            let closed: usize = serving.join_all().await.into_iter().sum();
+            let closed: usize = doors.join_all().await.into_iter().sum();
             if let Some(redis) = redis {
                 redis.close().await;
             }
-            closed
+            phase.send_replace(NodePhase::Drained);
+            closed + others.join_all().await.into_iter().sum::<usize>()
         });
         let mut read_timeouts = tokio::time::interval_at(Instant::now() + READ_TIMEOUT, READ_TIMEOUT);
         let closed = loop {
@@ -51,10 +56,11 @@ impl ServingNode {
                     SignalRequest::Reload => reloads.reload(),
                     SignalRequest::ReopenLogs => reloads.reopen_logs(),
                     SignalRequest::Stop(number) => {
-                        if stop.send_replace(true) {
+                        if phase.send_replace(NodePhase::Draining) != NodePhase::Serving {
                             tracing::warn!("stopped by a second signal; requests in flight were dropped");
                             return Ok(ExitCode::from(128 + number));
                         }
+                        readiness.set_draining();
                         tracing::info!("stopping: draining requests in flight; a second signal drops them");
                     }
                 }
@@ -67,4 +73,9 @@ impl ServingNode {
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// Serves each of the listeners in a task.
+fn serve_all(listeners: Vec<NodeListener>) -> JoinSet<usize> {
+    listeners.into_iter().map(|listener| listener.serving).collect()
 }
