@@ -1,7 +1,7 @@
 //! `tollgate rules …`: checks, tests and explains rule files without a server.
 
 use crate::command_error::CommandError;
-use crate::config::{ServeArgs, ServeConfig};
+use crate::config::{ServeConfig, WrittenSettings};
 use crate::output;
 use crate::serve::{ServeMode, open_doors};
 use clap::{Args, Subcommand};
@@ -127,8 +127,7 @@ fn for_each_file(
 
 /// The doors that `serve` opens with this settings file.
 fn doors_of(config: PathBuf) -> Result<Vec<OpenDoor>, CommandError> {
-    let args = ServeArgs { config: Some(config), ..ServeArgs::default() };
-    let config = ServeConfig::load(args, ServeMode::AllDoors)?;
+    let config = ServeConfig::load(WrittenSettings::in_file(config), ServeMode::AllDoors)?;
     Ok(open_doors(&config, ServeMode::AllDoors))
 }
 

@@ -73,6 +73,16 @@ impl<'a> Request<'a> {
         }
     }
 
+    /// The identity `kind`, to set it.
+    #[inline]
+    pub fn named_mut(&mut self, kind: NamedIdentity) -> &mut Option<&'a str> {
+        match kind {
+            NamedIdentity::ApiKey => &mut self.api_key,
+            NamedIdentity::User => &mut self.user,
+            NamedIdentity::Tenant => &mut self.tenant,
+        }
+    }
+
     /// The custom identity `name`.
     pub fn id(&self, name: &str) -> Option<&'a str> {
         self.ids.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)

@@ -19,7 +19,8 @@ use tollgate_core::rules::short_forms::DurationText;
 use tollgate_core::time::UnixTime;
 use tollgate_limiter::{Decision, Flagged, LimitStatus, LimitTerms, Outcome};
 
-pub(crate) use http::header::{ACCEPT, ALLOW, AUTHORIZATION, COOKIE, FORWARDED, ORIGIN};
+pub use http::header::ACCEPT;
+pub(crate) use http::header::{ALLOW, AUTHORIZATION, COOKIE, FORWARDED, ORIGIN};
 
 pub(crate) static CONNECTION: HeaderName = http::header::CONNECTION;
 pub(crate) static CONTENT_TYPE: HeaderName = http::header::CONTENT_TYPE;

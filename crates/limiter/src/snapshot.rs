@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tollgate_core::limit::Limit;
 use tollgate_core::rules::lists::AccessLists;
-use tollgate_core::rules::written::SoftLimit;
+use tollgate_core::rules::written::{OnExceed, SoftLimit};
 use tollgate_core::rules::{LimitId, Rule, RuleSet};
 
 /// Swapped whole, never edited.

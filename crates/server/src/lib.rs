@@ -39,7 +39,6 @@ pub mod check_request;
 pub mod check_response;
 mod http_door;
 mod json_error;
-mod readiness;
 
 pub use http_door::HttpDoor;
-pub use readiness::{NotReady, Readiness};
+pub use tollgate_listen::{NotReady, Readiness};
