@@ -1,13 +1,12 @@
-//! What is done about clients that ask far too much, or that do not listen.
+//! Abuse detection: hot keys and penalties.
 //!
 //! - *Hot keys.* A sample of the checks finds keys above [`AbuseSettings::hot_per_second`], which are
-//!   reported. A key that stays hot and is mostly refused can be *denied* for a while.
-//! - *Penalties.* Under rules that say so, a client that ignores `Retry-After` gets growing cooldowns
+//!   reported. A key that stays hot and is mostly refused can be *denied* for a limited time.
+//! - *Penalties.* Under rules with a penalty, a client that ignores `Retry-After` gets growing cooldowns
 //!   ([`tollgate_core::penalty`]).
 //!
-//! Both end in a table of holds ([`holds`]). A client that is held is refused like a client over a limit,
-//! with the true wait; it is never for ever, and never a 403. All of it is this node's own: nodes that share
-//! their limits do not share their holds.
+//! Both add an entry to the table of holds ([`holds`]). A held client is refused like a client over a limit, with the
+//! exact wait. A hold always ends, and its status is never 403. Holds are local to a node, also if the limits are shared.
 
 mod conducts;
 mod holds;
@@ -37,12 +36,12 @@ use tollgate_core::time::UnixTime;
 pub use hot::HotKey;
 pub(crate) use samples::{ONE_IN, SampleOutcome};
 
-/// What is done about keys that ask far too often.
+/// The settings of hot keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AbuseSettings {
-    /// A key that asks more often in a second is reported.
+    /// A key with more requests in a second is reported.
     pub hot_per_second: u32,
-    /// Whether such a key is denied for a while if it goes on, and is mostly refused anyway. Not by default.
+    /// Whether a key that stays hot and is mostly refused is denied for a time. Not by default.
     pub deny: Option<TemporaryDeny>,
 }
 
@@ -55,9 +54,9 @@ impl Default for AbuseSettings {
 /// When a hot key is denied, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TemporaryDeny {
-    /// After it was hot, and nine in ten of its requests were refused, for so long without a break.
+    /// The time for which it must be hot without a break, with nine in ten of its requests refused.
     pub after: Duration,
-    /// For so long. It then has to earn the next one anew.
+    /// The length of the denial. The next one needs the full time of `after` again.
     pub lasts: Duration,
 }
 
@@ -78,16 +77,16 @@ impl TemporaryDeny {
     }
 }
 
-/// How often something was done about abuse.
+/// Counts of abuse detection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AbuseCounts {
     /// Keys that were hot, counted once for each second.
     pub hot_keys: u64,
-    /// Times a hot key was denied for a while.
+    /// Denials of hot keys.
     pub denials: u64,
-    /// Times a client got a cooldown.
+    /// Cooldowns.
     pub cooldowns: u64,
-    /// How many clients are denied or in a cooldown now.
+    /// The number of clients that are denied or in a cooldown now.
     pub held: usize,
 }
 
@@ -95,12 +94,12 @@ pub struct AbuseCounts {
 #[derive(Debug)]
 pub(crate) struct Abuse {
     settings: AbuseSettings,
-    /// What a denied client is told about.
+    /// The terms in the refusal of a denied client.
     terms: LimitTerms,
     holds: Holds,
-    /// There if a rule has a penalty.
+    /// Set if a rule has a penalty.
     conducts: OnceLock<Conducts>,
-    /// Apart: it is written with every sample, and what stands beside it is read with every check.
+    /// In a box of its own: it is written with every sample, and the fields beside it are read with every check.
     hot: Box<Mutex<HotKeys>>,
     counts: Box<Counts>,
 }
@@ -126,7 +125,7 @@ impl Abuse {
         }
     }
 
-    /// Makes room for what `rules` need, so that no check has to.
+    /// Allocates what `rules` need, so that no check has to.
     pub(crate) fn prepare(&self, rules: &RuleSet) {
         if rules.has_penalties() {
             self.conducts.get_or_init(Conducts::new);
@@ -139,7 +138,7 @@ impl Abuse {
         self.holds.is_holding()
     }
 
-    /// A sampled check turned out to be refused, later than it was counted.
+    /// Records that a sampled check, counted before it was decided, is refused.
     pub(crate) fn record_late_refusal(&self, key: u64) {
         self.hot.lock().record_refusal(key);
     }
@@ -161,25 +160,25 @@ impl Abuse {
 }
 
 impl Limiter {
-    /// Sets what is done about keys that ask far too often.
+    /// Sets the settings of hot keys.
     #[must_use]
     pub fn watching(mut self, settings: AbuseSettings) -> Self {
         self.abuse = Abuse::new(settings, self.clock().now());
         self
     }
 
-    /// The keys that asked more often than allowed in the last second, the hottest first. At most a few dozen.
+    /// The hot keys of the last second, the hottest first, at most 64.
     pub fn hot_keys(&self) -> Vec<HotKey> {
         self.abuse.hot.lock().list(self.clock().now())
     }
 
-    /// The same for the client of `request` alone.
+    /// The hot key of the client of `request`, if it is hot.
     pub fn hot_key(&self, request: &Request<'_>) -> Option<HotKey> {
         let (key, _) = watched(self.seed(), request);
         self.abuse.hot.lock().find(key, self.clock().now())
     }
 
-    /// How often something was done about abuse.
+    /// The counts of abuse detection.
     pub fn abuse_counts(&self) -> AbuseCounts {
         let counts = &self.abuse.counts;
         AbuseCounts {
@@ -190,8 +189,7 @@ impl Limiter {
         }
     }
 
-    /// Lets the client of `request` go: neither a denial nor a cooldown that it would meet here holds it any longer,
-    /// and its conduct is forgotten. Answers whether it was held.
+    /// Ends all holds of the client of `request` and removes its records. Returns whether it was held.
     pub fn pardon(&self, request: &Request<'_>) -> bool {
         let (key, _) = watched(self.seed(), request);
         let mut was_held = self.abuse.holds.release(key);
@@ -217,15 +215,15 @@ impl Limiter {
         }
     }
 
-    /// Counts a request that was sampled, and answers by what its client is known.
+    /// Counts a sampled request. Returns the key of its client.
     pub(crate) fn count_sample(&self, request: &Request<'_>, outcome: SampleOutcome) -> u64 {
         let (key, identity) = watched(self.seed(), request);
         self.abuse.hot.lock().add(key, &identity, outcome);
         key
     }
 
-    /// The refusal of a client that is held, with the longest wait of all that refuse it: of its holds, and of the
-    /// limits that it meets, of which nothing is spent and no store is asked. Called only while any client is held.
+    /// The refusal of a held client, with the longest wait of its holds and of the limits that apply. Spends nothing and
+    /// calls no store. Called only while any client is held.
     #[cold]
     #[inline(never)]
     pub(crate) fn refuse_held(
@@ -242,7 +240,7 @@ impl Limiter {
         if denied.is_none() && !rules.set.has_penalties() {
             return None;
         }
-        // A request that can never pass is told so, and not to wait.
+        // A request that can never be admitted is invalid, and gets no wait.
         let mut charges = charges(rules, selection, request, hashes, DoorKind::CanWait).ok()?;
         let cooldown = self.cooldown(&rules.set, &charges, now);
         let hold = denied.into_iter().chain(cooldown).max_by_key(|standing| standing.retry_after_us)?;
@@ -272,9 +270,9 @@ impl Limiter {
         cooldowns.max_by_key(|standing| standing.retry_after_us)
     }
 
-    /// Takes note of a refusal by a rule with a penalty. It may turn into the first of a cooldown.
+    /// Records a refusal by a rule with a penalty. It may start a cooldown, which is then the wait of the refusal.
     ///
-    /// `charge_of` finds the charge that was refused; none if that was not the client's own doing.
+    /// `charge_of` finds the charge that was refused; none if other clients spend from its state as well.
     #[inline]
     pub(crate) fn note_refusal<'r>(
         &self,
@@ -284,7 +282,7 @@ impl Limiter {
     ) {
         if let Outcome::Limited(standing) = &mut decision.outcome
             && rules.set.has_penalties()
-            // Without the store it is not known whether the wait was true.
+            // Without the store the wait is a guess.
             && !decision.degraded
             && let Some(charge) = charge_of(standing.limit)
         {
@@ -292,7 +290,7 @@ impl Limiter {
         }
     }
 
-    // The charge as a value: where nothing is refused, it then never has to be written down.
+    // By value: the charge of an admitted request can then stay in registers.
     #[inline(never)]
     fn penalize(&self, rules: &RuleSet, charge: Charge<'_>, standing: &mut LimitStatus, now: UnixTime) {
         let (Some(penalty), Some(key)) = (&rules.rule_of(charge.id).penalty, rules.penalty_key(&charge))
@@ -300,7 +298,7 @@ impl Limiter {
             return;
         };
         let conducts = self.abuse.conducts.get_or_init(Conducts::new);
-        // A client that was told no time ignores none.
+        // Without a retry time there is none to ignore.
         let Some(wait_us) = standing.wait_us() else { return };
         let Some(cooldown_us) = conducts.record_refusal(key, penalty, now, wait_us) else { return };
         self.abuse.holds.hold(key, now + cooldown_us, now);
@@ -324,7 +322,7 @@ fn refusal(standing: LimitStatus, terms: LimitTerms, now: UnixTime) -> Decision 
     }
 }
 
-/// The key and identity that a request is counted by: its user, else its API key, else its address, else whatever it names.
+/// The key and identity that a request is counted by: its user, else its API key, else its address, else any other identity.
 fn watched<'a>(seed: &KeySeed, request: &Request<'a>) -> (u64, Identity<'a>) {
     let identity = identity(&Dimension::Named(NamedIdentity::User), Ipv6Prefix::default(), request, 0);
     (seed.chain(0, &identity), identity)

@@ -1,9 +1,9 @@
-//! Letting requests in: as [`Limiter::check`], but for doors that can wait and that know when a request ends.
+//! Admission: [`Limiter::check`] for doors that can wait and that know when a request ends.
 //!
-//! Most requests meet no rule for which that matters, and are decided as by `check`. The others are charged step
-//! by step: first a place among the requests in flight, then everything else, all or nothing. A request over a limit
-//! may wait in a [`wait_queue`], be let pass because the node has room (a [`rule_load`]), or be refused late. What is
-//! held until the request ends is its [`Permit`].
+//! Requests without rules for which that matters are decided as by `check`. The others are charged in two steps: first
+//! slots for requests in flight, then everything else, all or nothing. A request over a limit may wait in a
+//! [`wait_queue`], be admitted because the node has capacity (a [`rule_load`]), or be refused after a delay. A [`Permit`]
+//! holds the slots until the request ends.
 
 mod attempt;
 mod in_flight;
@@ -36,7 +36,7 @@ use tollgate_core::rules::written::OnExceed;
 use tollgate_core::time::UnixTime;
 use wait_queue::WaitQueues;
 
-/// What a limiter knows of requests that wait or are in flight.
+/// The requests that wait or are in flight.
 #[derive(Debug, Default)]
 pub(crate) struct Admissions {
     pub(crate) wait_queues: WaitQueues,
@@ -53,16 +53,16 @@ impl Admissions {
     }
 }
 
-/// What [`Limiter::admit`] answers.
+/// The result of [`Limiter::admit`].
 #[derive(Debug)]
 pub enum Admit<'l> {
     /// It is decided.
     Decided(Admission),
-    /// The shared store has to be heard first, or a rule lets the request wait.
+    /// The shared store has to answer first, or a rule lets the request wait.
     Pending(Admitting<'l>),
 }
 
-/// An admission on its way. Dropped, it gives up its place.
+/// An admission that is not decided yet. Dropped, it leaves its queue.
 #[must_use = "it has to be awaited"]
 pub struct Admitting<'l>(AdmissionWait<'l>);
 
@@ -71,7 +71,7 @@ enum AdmissionWait<'l> {
     Long(Pin<Box<dyn Future<Output = Admission> + Send>>),
 }
 
-/// A decision, and what the request holds until it has ended.
+/// A decision, and the permit of the request.
 #[derive(Debug)]
 pub struct Admission {
     /// The decision.
@@ -80,7 +80,7 @@ pub struct Admission {
     pub permit: Option<Permit>,
 }
 
-/// What the upstream is to be told of a request.
+/// A flag for the upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flagged {
     /// The header, in lower case.
@@ -92,16 +92,16 @@ pub struct Flagged {
 }
 
 impl Flagged {
-    /// What the header says: the rule, and `;soft` if the request is within the limit.
+    /// The value of the header: the rule, and `;soft` if the request is within the limit.
     pub fn value(&self) -> Cow<'static, str> {
         if self.is_soft { format!("{};soft", self.rule).into() } else { self.rule.into() }
     }
 }
 
 impl Decision {
-    /// What the upstream is to be told.
+    /// The flags for the upstream.
     pub fn flags(&self) -> impl Iterator<Item = Flagged> {
-        let flag = |names: &'static LimitNames, said: &'static OnExceed, is_soft| match said {
+        let flag = |names: &'static LimitNames, action: &'static OnExceed, is_soft| match action {
             OnExceed::Flag(flag) => Some(Flagged { header: &flag.header, rule: &names.rule, is_soft }),
             OnExceed::Reject
             | OnExceed::Shadow
@@ -111,7 +111,7 @@ impl Decision {
         };
         let over = self.flagged_by.and_then(|names| flag(names, &names.on_exceed, false));
         let soft = self.soft.and_then(|names| flag(names, &names.soft.as_ref()?.then, true));
-        // Of two in the same header, that of the limit which is exceeded.
+        // Of two flags in one header, that of the exceeded limit is used.
         let soft = soft.filter(|soft| over.is_none_or(|over| over.header != soft.header));
         over.into_iter().chain(soft)
     }
@@ -150,7 +150,7 @@ impl From<Decision> for Admission {
 }
 
 impl Limiter {
-    /// Lets `request` in, now or when its turn comes, or refuses it. Waiting needs a tokio runtime with time.
+    /// Admits `request`, now or when its turn comes, or refuses it. Waiting needs a tokio runtime with time.
     pub fn admit(self: &Arc<Self>, request: &Request<'_>) -> Result<Admit<'_>, InvalidRequest> {
         let found = validate(request).and_then(|()| self.find_path(request));
         if found.is_err() {
@@ -179,7 +179,7 @@ impl Limiter {
         })
     }
 
-    /// What becomes of a request under rules that take time; none if it meets no such rule.
+    /// Prepares a request under rules that take time; none if no such rule applies.
     fn prepare_wait(
         &self,
         snapshot: &Arc<Snapshot>,
@@ -209,8 +209,8 @@ impl Limiter {
         Ok(Some(AdmitPath::PendingAdmission(Box::new(asked))))
     }
 
-    /// Says how loaded this node is, in thousandths, from what else is known of it. Rules that shed take the higher
-    /// of this and of what they count themselves.
+    /// Sets the load of this node, in thousandths, from another source. Rules that shed use the higher of this and of
+    /// the load that they count.
     pub fn set_load(&self, permille: u32) {
         self.admissions.rule_loads.set_load(permille);
     }

@@ -1,4 +1,4 @@
-//! The answer to one request: made at once, or on its way.
+//! The answer to one request, made at once or pending.
 
 use crate::limit_names::LimitNames;
 use crate::pending::Pending;
@@ -8,17 +8,17 @@ use tollgate_core::decision::{LimitStatus, Outcome, OutcomeFold};
 use tollgate_core::rules::LimitId;
 use tollgate_core::time::UnixTime;
 
-/// What [`Limiter::check`](crate::Limiter::check) answers.
+/// The result of [`Limiter::check`](crate::Limiter::check).
 #[derive(Debug)]
 pub enum Check<'l> {
-    /// The decision. With the embedded store it is always this.
+    /// The decision. With the embedded store this is the only case.
     Decided(Decision),
-    /// The shared store has to be heard first.
+    /// The shared store has to answer first.
     Pending(Pending<'l>),
 }
 
 impl Check<'_> {
-    /// The decision, waiting for the shared store if need be.
+    /// The decision, after the shared store has answered.
     #[inline]
     pub async fn decision(self) -> Decision {
         match self {
@@ -40,22 +40,22 @@ impl Check<'_> {
 /// The answer to one request.
 #[derive(Clone, Copy, Debug)]
 pub struct Decision {
-    /// What becomes of it.
+    /// The outcome.
     pub outcome: Outcome,
     /// The terms of the limit that decided, if one did.
     pub terms: Option<LimitTerms>,
     /// When it was decided.
     pub now: UnixTime,
-    /// A rule that only counts, and that would have refused it.
+    /// A rule in shadow mode that would have refused it.
     pub shadowed_by: Option<&'static LimitNames>,
-    /// It was decided without the store.
+    /// It was made without the store.
     pub degraded: bool,
     /// It was refused because the store is unavailable and the rule says `on_store_failure: deny`. No limit is known to
     /// be exceeded.
     pub store_unavailable: bool,
-    /// A rule that it is over, and that lets it pass with a flag.
+    /// A rule whose limit it exceeds, and that admits it with a flag.
     pub flagged_by: Option<&'static LimitNames>,
-    /// A rule of which it is in the soft part.
+    /// A rule whose soft limit it exceeds.
     pub soft: Option<&'static LimitNames>,
     /// A limit that has an effect on metrics besides the one that decided.
     pub(crate) noted: NotedLimit,
@@ -83,12 +83,12 @@ impl NotedLimit {
 }
 
 impl Decision {
-    /// Whether the request may pass.
+    /// Whether the request is admitted.
     pub fn allowed(&self) -> bool {
         matches!(self.outcome, Outcome::Unlimited | Outcome::Admitted(_))
     }
 
-    /// The limit that decided and how things stand with it; none if no limit did.
+    /// The limit that decided, and its status; none if no limit did.
     pub fn standing(&self) -> Option<(LimitTerms, LimitStatus)> {
         match self.outcome {
             Outcome::Admitted(standing) | Outcome::Limited(standing) => Some((self.terms?, standing)),
@@ -96,7 +96,7 @@ impl Decision {
         }
     }
 
-    /// What the step of a request's only charge comes to, if that charge can refuse.
+    /// The decision of a request with a single charge, which can refuse.
     #[inline]
     pub(crate) fn of_one(rules: &RulesInForce, limit: LimitId, step: &LimitStep, now: UnixTime) -> Self {
         let outcome = Outcome::of_one(limit, step);
@@ -127,7 +127,7 @@ impl Decision {
         }
     }
 
-    /// What the steps come to.
+    /// The decision of several steps.
     #[inline]
     pub(crate) fn of(rules: &RulesInForce, fold: &OutcomeFold, now: UnixTime) -> Self {
         let outcome = fold.outcome();

@@ -13,8 +13,8 @@
 //! assert_eq!([allowed(), allowed(), allowed()], [true, true, false]);
 //! ```
 //!
-//! - [`Limiter::check`] decides at once, or waits for a shared store. [`Limiter::admit`] also lets requests wait and
-//!   counts them until they end: its [`Permit`] is held until then. [`Limiter::refuse`] only refuses, and spends nothing.
+//! - [`Limiter::check`] decides at once, or waits for a shared store. [`Limiter::admit`] also queues requests and counts
+//!   them until they end: its [`Permit`] is held until then. [`Limiter::refuse`] only refuses, and spends nothing.
 //! - [`MemoryStore`] is the embedded store. [`SharedStore`] is the trait of a store that nodes share.
 //! - [`Decision`] is the answer, and [`LimitTerms`] the limit that decided.
 //! - [`Limiter::tidy`] has to be called about ten times a second.

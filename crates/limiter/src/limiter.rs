@@ -1,4 +1,4 @@
-//! The engine: one snapshot of the rules, the charges that they select, one answer.
+//! The engine: selects the charges of a request by the rules in force, and decides.
 
 use crate::abuse::{Abuse, AbuseSettings};
 use crate::admission::Admissions;
@@ -30,7 +30,7 @@ use tollgate_core::rules::written::OnExceed;
 use tollgate_core::rules::{CellKind, Charge, Charges, RuleSet, Selection};
 use tollgate_core::time::{StoreTime, UnixTime};
 
-/// Decides. Cheap to share: all methods take `&self`.
+/// The rate limiter. All methods take `&self`, so it is shared in an `Arc`.
 #[derive(Debug)]
 pub struct Limiter {
     /// Identifies this limiter in the snapshots that threads keep.
@@ -38,7 +38,7 @@ pub struct Limiter {
     version: AtomicU64,
     snapshot: ArcSwap<Snapshot>,
     store: MemoryStore,
-    /// If there is one, it holds the states, and the embedded store only what is decided without it.
+    /// If set, it holds the states, and the embedded store only those of decisions without it.
     shared: Option<Sharing>,
     clock: Clock,
     seed: KeySeed,
@@ -74,8 +74,8 @@ impl Limiter {
         }
     }
 
-    /// Shares the states through `store`. The embedded store then holds only what is decided while the shared one is
-    /// unavailable.
+    /// Shares the states through `store`. The embedded store then holds only the states of decisions made while the
+    /// shared one is unavailable.
     #[must_use]
     pub fn sharing(mut self, store: Arc<dyn SharedStore>, settings: FailureSettings) -> Self {
         store.install(&self.snapshot.load().rules.set);
@@ -100,7 +100,7 @@ impl Limiter {
         self.snapshot.load().rules.set.rules().len()
     }
 
-    /// Whether [`Limiter::admit`] may have to wait: for a shared store, or because a rule says so.
+    /// Whether [`Limiter::admit`] may have to wait: for a shared store, or under a rule with a queue, tarpit or slots.
     #[inline]
     pub fn may_wait(&self) -> bool {
         self.shared.is_some() || self.takes_time.load(Ordering::Acquire)
@@ -110,14 +110,14 @@ impl Limiter {
         self.shared.as_ref()
     }
 
-    /// Switches the limit per address for emergencies.
+    /// Sets when the emergency limit applies.
     pub fn set_emergency(&self, emergency: Emergency) {
         if let Some(sharing) = &self.shared {
             sharing.fallback.set_emergency(emergency);
         }
     }
 
-    /// How many decisions were made without the shared store.
+    /// The number of decisions made without the shared store.
     pub fn degraded(&self) -> u64 {
         self.shared.as_ref().map_or(0, |sharing| sharing.fallback.degraded())
     }
@@ -134,7 +134,7 @@ impl Limiter {
         self.counters.retain(rules);
         let looks_at_domains = rules.has_domains();
         let takes_time = snapshot.rules.takes_time;
-        // Before the rules that need it: no request may meet them without its domain.
+        // Before the rules that need it: no request may be checked by them without its domain.
         self.looks_at_domains.fetch_or(looks_at_domains, Ordering::AcqRel);
         self.snapshot.store(Arc::new(snapshot));
         self.takes_time.store(takes_time, Ordering::Release);
@@ -144,15 +144,15 @@ impl Limiter {
         Ok(())
     }
 
-    /// Puts new lists in force and leaves the rules, and what is remembered of them, alone.
+    /// Puts new lists in force. Rules and their caches stay.
     pub fn set_lists(&self, lists: AccessLists) {
         let lists = Versioned::new(lists);
         self.snapshot.rcu(|snapshot| Snapshot::with(Arc::clone(&snapshot.rules), Arc::clone(&lists)));
         self.version.fetch_add(1, Ordering::Release);
     }
 
-    /// Decides whether `request` may pass now. Where a rule would let it wait, it is refused with the time that it
-    /// would have to; see [`Limiter::admit`] for doors that can wait.
+    /// Decides whether `request` is admitted now. Where a rule would queue it, it is refused with the time that it would
+    /// wait; see [`Limiter::admit`] for doors that can wait.
     #[inline]
     pub fn check(&self, request: &Request<'_>) -> Result<Check<'_>, InvalidRequest> {
         if let Err(error) = validate(request) {
@@ -205,26 +205,26 @@ impl Limiter {
         with(snapshot, caches)
     }
 
-    /// Whether rules in force tell the upstream anything.
+    /// Whether rules in force set flags for the upstream.
     #[inline]
     pub fn has_flags(&self) -> bool {
         self.has_flags.load(Ordering::Acquire)
     }
 
-    /// Whether rules in force look at the domain of a request: a door that has to find it need not otherwise.
+    /// Whether rules in force match domains. If not, a door need not find the domain of a request.
     #[inline]
     pub fn looks_at_domains(&self) -> bool {
         self.looks_at_domains.load(Ordering::Acquire)
     }
 
-    /// The headers that rules in force tell the upstream with: what a client writes there is not to be believed.
+    /// The headers of flags of the rules in force. Doors remove what a client sends in them.
     pub fn flag_headers(&self) -> Vec<&'static str> {
         let snapshot = self.snapshot.load();
         let mut headers: Vec<&'static str> = Vec::new();
         for names in snapshot.rules.names() {
             let soft = names.soft.as_ref().map(|soft| &soft.then);
-            for said in soft.into_iter().chain([&names.on_exceed]) {
-                if let OnExceed::Flag(flag) = said
+            for action in soft.into_iter().chain([&names.on_exceed]) {
+                if let OnExceed::Flag(flag) = action
                     && !headers.contains(&flag.header.as_str())
                 {
                     headers.push(&flag.header);
@@ -308,7 +308,7 @@ impl Limiter {
         Ok(self.take_all(rules, &charges, cost, request.ip, self.clock.now()))
     }
 
-    /// The common case: one charge that is not a log, and there is room for its state.
+    /// The common case: one charge that is not a log, with memory for its state.
     #[inline]
     fn take_one(&self, charge: &Charge<'_>, cost: u32) -> Option<(LimitStep, UnixTime)> {
         if charge.limit.log_window().is_some() {
@@ -317,7 +317,7 @@ impl Limiter {
         self.store.take_one(charge, cost, &self.clock)
     }
 
-    /// The general case, also when the one charge finds no room.
+    /// The general case, also for a single charge without memory for its state.
     #[inline(never)]
     pub(crate) fn take_all<'r>(
         &self,
@@ -335,7 +335,7 @@ impl Limiter {
             match self.store.take_all(&charges, cost, StoreTime::of_embedded_store(now)) {
                 Ok(fold) => {
                     let mut decision = Decision::of(rules, &fold, now);
-                    // Other clients spend from an overflow cell too: its refusals are not held against this one.
+                    // Other clients spend from an overflow cell too: its refusals are no strikes.
                     self.note_refusal(rules, &mut decision, |limit| {
                         let is_own =
                             |charge: &&Charge<'_>| charge.id == limit && charge.cell == CellKind::Own;
@@ -348,7 +348,7 @@ impl Limiter {
         }
     }
 
-    /// Charges the overflow cell of the client's address prefix: there is no room for a state of its own.
+    /// Charges the overflow cell of the client's address prefix: there is no memory for a state of its own.
     #[cold]
     fn use_overflow_cell(&self, charge: &mut Charge<'_>, ip: Option<IpAddr>) {
         self.store.count_overflow();
@@ -360,7 +360,7 @@ impl Limiter {
         self.seed.hasher(request)
     }
 
-    /// An address as it is counted, hashed.
+    /// The hash of an address, by the prefix that is counted.
     pub(crate) fn address_hash(&self, ip: std::net::IpAddr) -> u64 {
         self.seed.chain(0, &Identity::Ip(ip_bits(ip, Ipv6Prefix::default())))
     }
@@ -377,7 +377,7 @@ impl Limiter {
         &self.seed
     }
 
-    /// By what the conduct of the client of `request` is known under the rules that it meets.
+    /// The keys of the penalty records of the client of `request`.
     pub(crate) fn conduct_keys(&self, request: &Request<'_>) -> SmallVec<[u64; 8]> {
         let snapshot = self.snapshot.load();
         let set = &snapshot.rules.set;

@@ -1,13 +1,12 @@
-//! What each thread remembers of earlier selections, so that the hot path runs no pattern.
+//! Caches of each thread: selections and list lookups, so that the hot path matches no pattern.
 //!
-//! Clients fall into few classes (tiers, patterns, overrides). What a class of clients meets on a path is
-//! worked out once, and found again by the class and the path, which is compared in full. Where the class
-//! is not plain from a few patterns, it is remembered by the client's keyed hash, the one that also
-//! identifies states, and trusted as far as there.
+//! Clients fall into few classes (tiers, patterns, overrides). The rules that apply to a class on a path are computed
+//! once, and found by the class and the path, which is compared in full. If the class does not follow from a few
+//! patterns, it is found by the client's keyed hash, which also identifies states.
 //!
-//! An entry is admitted only on second sight, so a stream of random keys or paths passes through without
-//! displacing an entry. All of this belongs to the thread: it takes no lock and shares no cache line.
-//! Entries of another rule set, or another limiter, carry another number and do not match.
+//! An entry is cached when it is needed for the second time, so a stream of random keys or paths displaces no entry.
+//! The caches belong to the thread: they need no lock and share no cache line. Entries of another rule set or limiter
+//! have another number and do not match.
 
 mod cache;
 
@@ -34,22 +33,22 @@ use tollgate_core::time::UnixTime;
 const CLIENT_SETS: usize = 4096;
 const LIST_SETS: usize = 4096;
 const SELECTION_SETS: usize = 256;
-/// Classes pile up with overrides and with every change of the rules; at so many, all is thought anew.
+/// The number of classes grows with overrides and with every change of the rules; at this many, the caches are cleared.
 const MOST_CLASSES: usize = 4096;
-/// How many limiters of one process a thread keeps the snapshot of.
+/// The number of limiters of one process whose snapshots a thread keeps.
 const POLICIES: usize = 4;
 
 thread_local! {
     static MEMO: Cell<Option<Box<Memo>>> = const { Cell::new(None) };
 }
 
-/// What one thread remembers.
+/// The caches of one thread.
 pub(crate) struct Memo {
     policies: [Option<FetchedSnapshot>; POLICIES],
     caches: Caches,
 }
 
-/// The snapshot that a limiter had when this thread last looked.
+/// The snapshot of a limiter when this thread last fetched it.
 struct FetchedSnapshot {
     limiter: u32,
     version: u64,
@@ -61,15 +60,15 @@ pub(crate) struct Caches {
     /// By client: the number of its class.
     clients: Cache<u32>,
     classes: BTreeMap<ClientMatch, u32>,
-    /// By class and path: the rules met.
+    /// By class and path: the rules that apply.
     selections: Cache<Option<Rc<KnownSelection>>>,
-    /// The last request's. Most services have a path that most requests go to.
+    /// The selection of the last request. Many services have one path that most requests use.
     last: Rc<KnownSelection>,
-    /// By client and lists: what the lists say.
+    /// By client and lists: the result of the lookup.
     listed: Cache<Option<ListLookup>>,
-    /// How many checks from now the next is sampled.
+    /// The number of checks until the next sample.
     until_sample: u32,
-    /// What was worked out but is not worth keeping.
+    /// A selection that is not cached.
     scratch: Option<(ClientMatch, Selection)>,
     /// Where the selection of the current request is.
     selected: SelectionPlace,
@@ -84,7 +83,7 @@ enum SelectionPlace {
     Scratch,
 }
 
-/// A selection, and what it was made for. Rules numbered 0 are none.
+/// A selection, and its key. Rules numbered 0 are none.
 #[derive(Default)]
 struct KnownSelection {
     rules: u32,
@@ -95,8 +94,8 @@ struct KnownSelection {
     handle: OnceCell<SeriesHandle>,
 }
 
-/// What this thread remembers, lent out; it goes back when this is dropped. It is not handed to a closure,
-/// which would have to hand out a decision: to copy one costs more than to hash a key.
+/// The caches of this thread, until this is dropped. They are not passed to a closure, which would have to return a
+/// decision: to copy one costs more than to hash a key.
 pub(crate) struct BorrowedMemo(Option<Box<Memo>>);
 
 #[inline]
@@ -139,9 +138,8 @@ impl Memo {
         })
     }
 
-    /// The snapshot of the limiter numbered `limiter`, which is now at `version`. A thread fetches it once
-    /// per version: a counter that all threads count up and down with every check would be what they
-    /// spend their time on.
+    /// The snapshot of the limiter numbered `limiter`, which is now at `version`. A thread fetches it once per version: a
+    /// reference count that all threads change with every check would dominate the cost of a check.
     #[inline]
     pub(crate) fn snapshot(
         &mut self,
@@ -158,7 +156,7 @@ impl Memo {
     }
 }
 
-// Apart, so that what happens once per change of the rules takes no room in every check.
+// Not inlined, because it runs once per change of the rules.
 #[cold]
 #[inline(never)]
 fn forget(slot: &mut Option<FetchedSnapshot>) {
@@ -179,7 +177,7 @@ impl KnownSelection {
 }
 
 impl Caches {
-    /// Whether this check is one of those that are looked at more closely.
+    /// Whether this check is sampled for abuse detection.
     #[inline]
     pub(crate) fn is_sampled(&mut self) -> bool {
         self.until_sample -= 1;
@@ -190,14 +188,14 @@ impl Caches {
         true
     }
 
-    /// At random distances: requests that come in a rhythm could hide from a fixed one.
+    /// At random distances: periodic requests could evade a fixed one.
     #[cold]
     #[inline(never)]
     fn draw_next_sample(&mut self) {
         self.until_sample = fastrand::u32(1..2 * ONE_IN);
     }
 
-    /// The rules that the client of `request` meets on its path.
+    /// The rules that apply to `request`.
     #[inline]
     pub(crate) fn select(
         &mut self,
@@ -210,7 +208,7 @@ impl Caches {
             ClientDigest::Class(class) => class,
             ClientDigest::Hash(hash) => self.class(rules, number, request, hash),
         };
-        // Most requests have no query: the endpoint is tried as it is before one is looked for.
+        // Most requests have no query: the endpoint is tried as it is before a query is cut off.
         let endpoint = if rules.has_endpoints() { request.endpoint } else { "" };
         self.selected = SelectionPlace::Last;
         if self.last.is(number, class, endpoint) || self.recall(number, class, endpoint) {
@@ -219,7 +217,7 @@ impl Caches {
         self.select_anew(rules, number, class, request)
     }
 
-    /// Makes what `class` meets on `path` the last, if it is known.
+    /// Makes the cached selection of `class` and `path` the last one. False if there is none.
     #[inline(never)]
     fn recall(&mut self, number: u32, class: u64, path: &str) -> bool {
         let known = self.selections.find(selection_hash(number, class, path), number);
@@ -305,7 +303,7 @@ impl Caches {
         self.handles.find(counters, rules, decided_by, labels)
     }
 
-    /// The number of the class of a client that is known by its hash.
+    /// The class of the client with this hash.
     #[inline]
     fn class(&mut self, rules: &RuleSet, number: u32, request: &Request<'_>, hash: u64) -> u64 {
         match self.clients.find(hash, number) {
@@ -336,7 +334,7 @@ impl Caches {
         u64::from(class)
     }
 
-    /// Which list the client is on. What the names say is remembered: a pattern may have been asked.
+    /// The list that the client is on. The lookup of its names is cached, because it may match patterns.
     #[inline(never)]
     pub(crate) fn listed(
         &mut self,
@@ -361,7 +359,7 @@ impl Caches {
     }
 }
 
-/// Whether two paths are the same. Most are short: their two ends are compared sooner than a call is made.
+/// Whether two paths are the same. Most are short: comparing their two ends is faster than a call.
 #[inline]
 fn is_same(one: &str, other: &str) -> bool {
     let (one, other) = (one.as_bytes(), other.as_bytes());
@@ -381,6 +379,6 @@ fn have_same_ends<const LENGTH: usize>(one: &[u8], other: &[u8]) -> bool {
 /// Colliding paths cause only misses: paths are compared in full.
 #[inline]
 fn selection_hash(number: u32, class: u64, path: &str) -> u64 {
-    // Limiters of one process often have the same rules: theirs must not all come to stand in one set.
+    // Limiters of one process often have the same rules: their entries must not all be in one set.
     rapidhash_v3(path.as_bytes()) ^ (class ^ u64::from(number) << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }

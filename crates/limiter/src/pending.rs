@@ -23,7 +23,7 @@ use tollgate_core::rules::{CellKind, Charge, LimitId, OverLimitEffect, Selection
 use tollgate_core::state_address::StateAddress;
 use tollgate_core::time::UnixTime;
 
-/// The shared store, and the policy for the time without it.
+/// The shared store, and the failure policy.
 #[derive(Debug)]
 pub(crate) struct Sharing {
     pub(crate) store: Arc<dyn SharedStore>,
@@ -44,7 +44,7 @@ struct PendingCheck {
     snapshot: Arc<Snapshot>,
     charges: SmallVec<[OwnedCharge; 4]>,
     cost: u32,
-    /// The client's address, hashed, for an emergency.
+    /// The hash of the client's address, for the emergency limit.
     address: Option<u64>,
     /// What the decision is counted under; none if it is only a part of one.
     labels: Option<RequestLabels>,
@@ -78,7 +78,7 @@ impl Limiter {
         Ok(self.take_shared(sharing, snapshot, owned, request.cost as u32, client_address, now, &address))
     }
 
-    /// Charges `charges`; `address` tells the addresses of their states by index.
+    /// Charges `charges`; `address` returns the address of a state by the index of its charge.
     #[expect(clippy::too_many_arguments, reason = "all that a decision at the store depends on")]
     pub(crate) fn take_shared<'l>(
         &'l self,
@@ -161,12 +161,12 @@ impl Pending<'_> {
         self.waiting.labels = Some(labels);
     }
 
-    /// Reports it to abuse detection if it comes to be refused.
+    /// Reports it to abuse detection if it is refused.
     pub(crate) fn watch(&mut self, key: u64) {
         self.waiting.watched = Some(key);
     }
 
-    /// Waits for the store, no longer than its timeout, and decides.
+    /// Waits for the store, at most for its timeout, and decides.
     pub async fn decision(mut self) -> Decision {
         poll_fn(|context| self.waiting.take.poll_answered(context)).await;
         let answers = self.waiting.take.answers();
@@ -182,14 +182,14 @@ impl Pending<'_> {
         decision
     }
 
-    /// Decides when all answers are in.
+    /// Decides after all answers.
     fn conclude(&self, answers: TakeAnswers) -> Decision {
         let Self { limiter, sharing, waiting } = self;
         let now = waiting.now;
         let TakeAnswers { mut steps, failed } = answers;
         let failed = self.recall_refusals(&failed, &mut steps);
         let answered = waiting.fold(&steps);
-        // A request that is refused anyway must not be charged by a policy as well.
+        // A request that is refused anyway must not be charged by a failure policy as well.
         if answered.admits() {
             let nodes = sharing.store.node_count();
             for index in &failed {
@@ -199,7 +199,7 @@ impl Pending<'_> {
                 steps.push((*index, step));
             }
         }
-        // Of two limits that are equally tight the first decides, whichever was answered first.
+        // Of two equally tight limits the first decides, in whatever order they were answered.
         steps.sort_unstable_by_key(|(index, _)| *index);
         let fold = waiting.fold(&steps);
         let mut decision = Decision::of(&waiting.snapshot.rules, &fold, now);
@@ -209,7 +209,7 @@ impl Pending<'_> {
                 Outcome::Limited(standing) => waiting.denies_on_failure(standing.limit),
                 Outcome::Unlimited | Outcome::Denied | Outcome::Admitted(_) => false,
             };
-            // What is left is not known.
+            // The remaining tokens are not known.
             decision.soft = None;
             sharing.fallback.count();
             if fold.admits()
@@ -245,7 +245,7 @@ impl Pending<'_> {
 }
 
 impl Limiter {
-    /// In an emergency: the refusal of an address that has had enough.
+    /// The refusal of an address by the emergency limit, if that applies.
     fn emergency(&self, sharing: &Sharing, address: Option<u64>, now: UnixTime) -> Option<Decision> {
         if !sharing.fallback.is_emergency(|| sharing.store.is_unavailable()) {
             return None;

@@ -55,7 +55,7 @@ impl Limiter {
     }
 }
 
-/// The charge of a request that has only one, without conditions, which it can ever pass.
+/// The charge of a request with a single one and without conditions. It is an error if the cost exceeds the limit.
 #[inline]
 pub(crate) fn only_charge<'r>(
     rules: &'r RulesInForce,
@@ -70,8 +70,8 @@ pub(crate) fn only_charge<'r>(
     Ok(Some(charge))
 }
 
-/// All charges of a request that it can ever pass. Rules that are not enforced do not count what costs more than their
-/// limit. A request in flight takes one slot whatever it costs, and is invalid at a door that cannot tell when it ends.
+/// All charges of a request. It is an error if the cost exceeds an enforced limit; other limits do not count such a
+/// request. A request in flight takes one slot whatever it costs, and is invalid at a door that does not know its end.
 pub(crate) fn charges<'r>(
     rules: &'r RulesInForce,
     selection: &Selection,

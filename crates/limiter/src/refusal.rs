@@ -19,8 +19,7 @@ use tollgate_core::rules::{Charge, RuleSet, Selection};
 use tollgate_core::time::{StoreTime, UnixTime};
 
 impl Limiter {
-    /// Refuses `request` if it is over a limit as things stand, or held. None says nothing: it has to be
-    /// [admitted](Limiter::admit), or not, as any other.
+    /// Refuses `request` if it is known to be over a limit, or held. None decides nothing: [`Limiter::admit`] has to.
     pub fn refuse(&self, request: &Request<'_>) -> Option<Decision> {
         validate(request).ok()?;
         self.with_snapshot(|snapshot, caches| {
@@ -67,7 +66,7 @@ impl Limiter {
         self.refuse_known(snapshot, &charges, cost, now)
     }
 
-    /// The refusal of what is over one of `charges` as far as that is known on this node, noted as any other refusal.
+    /// The refusal by `charges`, as far as that is known on this node, recorded like any other refusal.
     pub(crate) fn refuse_known(
         &self,
         snapshot: &Snapshot,
@@ -83,7 +82,7 @@ impl Limiter {
         Some(decision)
     }
 
-    /// How things stand with the limit that refuses for longest, of those that are known to.
+    /// The status of the limit with the longest wait, of those that are known to refuse.
     pub(crate) fn refusal_by_limits(
         &self,
         snapshot: &Snapshot,
@@ -97,8 +96,8 @@ impl Limiter {
         }
     }
 
-    /// The steps of `charges`, if one is known to refuse: by the states of the embedded store, or by what the shared one
-    /// last said. Nothing is spent, and no store is called.
+    /// The steps of `charges`, if one is known to refuse: by the states of the embedded store, or by the last replies of the
+    /// shared one. Spends nothing and calls no store.
     fn known_refusal(
         &self,
         snapshot: &Snapshot,
@@ -119,16 +118,16 @@ impl Limiter {
     }
 }
 
-/// What a door can do with a request over a limit.
+/// Whether a door can delay a request over a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DoorKind {
-    /// Refuse it.
+    /// It refuses the request at once.
     CannotWait,
-    /// Let it wait for its turn, or for room on the node, where its rule says so.
+    /// It can wait for the turn of the request, and knows when the request ends.
     CanWait,
 }
 
-/// Whether a request of `cost` over the limit of `charge` is refused at `door` for a time that is known.
+/// Whether a request of `cost` over the limit of `charge` is refused at `door` with a known wait.
 pub(crate) fn may_refuse(rules: &RuleSet, charge: &Charge<'_>, cost: u64, door: DoorKind) -> bool {
     let lets_wait = door == DoorKind::CanWait
         && matches!(rules.rule_of(charge.id).on_exceed, OnExceed::Queue(_) | OnExceed::Shed(_));

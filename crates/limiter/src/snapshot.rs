@@ -1,4 +1,4 @@
-//! The rules and lists in force, and what decisions state of them.
+//! The snapshot: the rules and lists in force, and the terms of their limits.
 
 use crate::limit_names::{LimitNames, LimitNamesFull};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use tollgate_core::rules::lists::AccessLists;
 use tollgate_core::rules::written::{OnExceed, SoftLimit};
 use tollgate_core::rules::{LimitId, Rule, RuleSet};
 
-/// Swapped whole, never edited.
+/// Replaced as a whole, never changed.
 #[derive(Debug)]
 pub(crate) struct Snapshot {
     pub(crate) rules: Arc<RulesInForce>,
@@ -17,38 +17,38 @@ pub(crate) struct Snapshot {
     pub(crate) has_lists: bool,
 }
 
-/// A rule set, its number, and what decisions say of its limits.
+/// A rule set, its number, and the terms of its limits.
 #[derive(Debug)]
 pub(crate) struct RulesInForce {
     pub(crate) number: u32,
     pub(crate) set: RuleSet,
     terms: Vec<LimitTerms>,
-    /// Whether some rule lets requests wait, or counts those in flight.
+    /// Whether some rule queues or delays requests, or counts those in flight.
     pub(crate) takes_time: bool,
     /// Whether a refusal by a single limit has no other effect: no rule has a penalty or sheds.
     pub(crate) refuses_plainly: bool,
 }
 
-/// A value and a number that no other has, by which caches know it.
+/// A value and a unique number, by which caches identify it.
 #[derive(Debug)]
 pub(crate) struct Versioned<T> {
     pub(crate) number: u32,
     pub(crate) value: T,
 }
 
-/// The terms of a limit, as an answer states them.
+/// The terms of a limit, as a decision has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitTerms {
-    /// What it is called.
+    /// Its names.
     pub names: &'static LimitNames,
     /// The limit.
     pub quota: u32,
-    /// Over how many seconds; 0 if it is about requests in flight.
+    /// The seconds of its window; 0 if it counts requests in flight.
     pub window_seconds: u32,
 }
 
 impl LimitTerms {
-    /// Whether it is about requests in flight. Then time alone brings nothing back, and no time can be promised.
+    /// Whether it counts requests in flight. Then there is no retry time, because slots are returned at unknown times.
     pub fn counts_in_flight(&self) -> bool {
         self.window_seconds == 0
     }
@@ -104,7 +104,7 @@ fn names_of(rule: &Rule, limit: &Limit) -> LimitNames {
     LimitNames { rule: rule.id.clone(), policy: limit.policy.clone(), on_exceed, soft }
 }
 
-/// Whether a request that meets this limit may have to wait, or be counted until it ends.
+/// Whether a request under this limit may have to wait, or is counted until it ends.
 pub(crate) fn takes_time(rule: &Rule, limit: &Limit) -> bool {
     let slows = |soft: &SoftLimit| soft.then.takes_time();
     rule.on_exceed.takes_time()
@@ -118,7 +118,7 @@ impl<T> Versioned<T> {
     }
 }
 
-/// From 1: caches take 0 for nothing.
+/// From 1: in caches 0 is no number.
 pub(crate) fn next_number() -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)

@@ -77,16 +77,16 @@ mod tests {
     };
 
     #[test]
-    fn a_flood_of_keys_clears_no_record_and_punishes_nobody() {
+    fn a_flood_of_keys_evicts_no_cooldown_and_causes_none() {
         let conducts = Conducts::new();
-        let told =
+        let refuse =
             |key, at_us| conducts.record_refusal(key, &PENALTY, UnixTime::from_us(at_us), 5 * SECOND_US);
-        let strike_out = |start_us: u64| (0..10).find_map(|n| told(42, start_us + n * SECOND_US));
+        let strike_out = |start_us: u64| (0..10).find_map(|n| refuse(42, start_us + n * SECOND_US));
         assert_eq!(strike_out(SECOND_US), Some(10 * SECOND_US));
         let mut rng = fastrand::Rng::with_seed(3);
         for _ in 0..4 * Conducts::MOST {
-            assert_eq!(told(rng.u64(100..), 5 * SECOND_US), None);
+            assert_eq!(refuse(rng.u64(100..), 5 * SECOND_US), None);
         }
-        assert_eq!(strike_out(30 * SECOND_US), Some(20 * SECOND_US), "it is remembered");
+        assert_eq!(strike_out(30 * SECOND_US), Some(20 * SECOND_US), "the record is kept");
     }
 }

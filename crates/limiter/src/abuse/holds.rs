@@ -1,8 +1,8 @@
-//! Clients that are refused for a while: a bounded table that is read without a lock.
+//! Holds: clients that are refused until a time, in a bounded table that is read without a lock.
 //!
-//! It is read with every check while it is not empty, and written when a client is added, which is rare. So
-//! a set of eight keys is one cache line that all threads share, and only writers take a lock. When a set is full,
-//! the hold that ends first is evicted: the worst offenders stay. Keys are compared in full.
+//! It is read with every check while it is not empty, and rarely written. So the eight keys of a set are one cache line
+//! that all threads share, and only writers take a lock. In a full set the hold that ends first is evicted. Keys are
+//! compared in full.
 //!
 //! This is no [`SetTable`](crate::set_table::SetTable): it is read while it is written, so its keys and times are atomics.
 
@@ -14,7 +14,7 @@ use tollgate_core::time::UnixTime;
 const SETS: usize = 1024;
 const WAYS: usize = 8;
 
-/// Keys are hashes; 0 stands for none.
+/// Keys are hashes; 0 is an empty way.
 #[derive(Default)]
 #[repr(align(64))]
 struct HoldSet {
@@ -31,7 +31,7 @@ pub(super) struct Holds {
 }
 
 impl Holds {
-    /// How many it takes at most.
+    /// The most holds.
     #[cfg(test)]
     pub(super) const MOST: usize = SETS * WAYS;
 
@@ -46,13 +46,12 @@ impl Holds {
         self.holding.load(Ordering::Relaxed)
     }
 
-    /// How much longer `key` is held. No key is held for longer than `most_us`: a clock that went back must not
-    /// make years of minutes.
+    /// How much longer `key` is held. A hold that would last longer than `most_us` is ignored: the clock has gone back.
     pub(super) fn wait_us(&self, key: u64, now: UnixTime, most_us: u64) -> Option<u64> {
         let (key, set) = self.place(key);
         let way = set.keys.iter().position(|known| known.load(Ordering::Acquire) == key)?;
         let until_us = set.until_us[way].load(Ordering::Acquire);
-        // A reader that sees the time of a key that replaced this one sees the new key as well.
+        // If the time is that of a key that has replaced this one, the new key is visible as well.
         if set.keys[way].load(Ordering::Acquire) != key {
             return None;
         }
@@ -86,7 +85,7 @@ impl Holds {
         self.holding.store(true, Ordering::Relaxed);
     }
 
-    /// Lets `key` go; answers whether it was held.
+    /// Removes the hold of `key`. Returns whether there was one.
     pub(super) fn release(&self, key: u64) -> bool {
         let _writing = self.writing.lock();
         let (key, set) = self.place(key);
@@ -117,7 +116,7 @@ impl Holds {
         self.holding.store(held, Ordering::Relaxed);
     }
 
-    /// How many are held.
+    /// The number of keys that are held.
     pub(super) fn count(&self, now: UnixTime) -> usize {
         let ends = self.sets.iter().flat_map(|set| &set.until_us);
         ends.filter(|end| end.load(Ordering::Relaxed) > now.as_us()).count()
@@ -152,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hold_ends_when_it_was_said() {
+    fn a_hold_ends_at_its_time() {
         let holds = Holds::new();
         assert!(!holds.is_holding());
         holds.hold(7, at(100), at(0));
@@ -167,14 +166,14 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_went_back_holds_nobody() {
+    fn a_hold_is_ignored_after_the_clock_went_back() {
         let holds = Holds::new();
         holds.hold(7, at(1_000_000), at(999_900));
         assert_eq!(holds.wait_us(7, at(500), 100), None);
     }
 
     #[test]
-    fn a_flood_leaves_those_who_wait_longest_and_takes_nobody_for_another() {
+    fn a_flood_keeps_the_longest_holds_and_holds_no_other_key() {
         let holds = Holds::new();
         let mut rng = fastrand::Rng::with_seed(1);
         let worst: Vec<u64> = (0..100).map(|_| rng.u64(..)).collect();

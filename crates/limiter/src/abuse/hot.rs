@@ -6,29 +6,29 @@ use super::samples::{SampleOutcome, SampledKey, Samples};
 use tollgate_core::key::Identity;
 use tollgate_core::time::UnixTime;
 
-/// How often the samples are looked at, at most.
+/// The shortest time between two looks at the samples.
 const LOOK_EVERY_US: u64 = 1_000_000;
-/// How many are listed; of more, the hottest.
+/// The most keys that are listed; of more, the hottest.
 const MOST_LISTED: usize = 64;
 /// "Mostly refused": this many in a hundred.
 const MOSTLY_PERCENT: u8 = 90;
 
-/// A key that asks far too often.
+/// A key above the rate at which keys are reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HotKey {
-    /// What it is: `api_key`, `user`, `tenant`, `ip`, `custom` or `nobody`.
+    /// Its kind: `api_key`, `user`, `tenant`, `ip`, `custom` or `nobody`.
     pub kind: &'static str,
-    /// Its name. Of API keys, which are secrets, only the beginning; of long names too.
+    /// Its name. API keys, which are secrets, and long names are cut.
     pub name: String,
-    /// Tells keys apart of which the names look alike. It changes when the node starts.
+    /// Distinguishes keys whose names look alike. It changes when the node starts.
     pub fingerprint: String,
-    /// How often it asked in the last second, about.
+    /// Its estimated requests in the last second.
     pub per_second: u64,
-    /// How many of a hundred of its requests were refused.
+    /// The percentage of its requests that were refused.
     pub refused_percent: u8,
     /// Since when it has been hot.
     pub since: UnixTime,
-    /// Until when it is denied, if it is.
+    /// The end of its denial, if it is denied.
     pub denied_until: Option<UnixTime>,
 }
 
@@ -47,9 +47,9 @@ struct ListedKey {
     denied_until: UnixTime,
 }
 
-/// What a look found.
+/// The result of a look at the samples.
 pub(super) struct HotKeyReport {
-    /// How many are hot.
+    /// The number of hot keys.
     pub(super) hot: usize,
     /// The keys to be denied.
     pub(super) denied: Vec<u64>,
@@ -69,8 +69,8 @@ impl HotKeys {
         self.samples.record_refusal(key);
     }
 
-    /// The hot keys since the last look; none if that was less than a second ago. `held_until` tells until
-    /// when a key is denied already.
+    /// The hot keys since the last look; none if that was less than a second ago. `held_until` is the end of
+    /// the hold of a key.
     pub(super) fn look(
         &mut self,
         settings: &AbuseSettings,
@@ -78,7 +78,7 @@ impl HotKeys {
         held_until: impl Fn(u64) -> UnixTime,
     ) -> Option<HotKeyReport> {
         let start = self.samples.since();
-        // A clock that went back must not stop the looking.
+        // If the clock has gone back, the look is due as well.
         if (start..start + LOOK_EVERY_US).contains(&now) {
             return None;
         }
@@ -94,7 +94,7 @@ impl HotKeys {
                     .map_or(UnixTime::default(), |hot| hot.denied_until)
                     .max(held_until(seen.key)),
             };
-            // While it is denied all is refused, which says nothing about what it would have done.
+            // While it is denied all of its requests are refused, so the percentage does not count.
             let abuses = seen.refused_percent >= MOSTLY_PERCENT && hot.denied_until <= start;
             hot.abusive_since = abuses.then_some(hot.abusive_since.unwrap_or(start));
             if let (Some(deny), Some(since)) = (&settings.deny, hot.abusive_since)
@@ -121,7 +121,7 @@ impl HotKeys {
         self.listed.iter().find(|hot| hot.seen.key == key.max(1)).map(|hot| hot.shown(now))
     }
 
-    /// What `key` did so far does not count.
+    /// Ends the denial of `key` and restarts the time after which it is denied.
     pub(super) fn pardon(&mut self, key: u64) {
         for hot in self.listed.iter_mut().filter(|hot| hot.seen.key == key.max(1)) {
             hot.abusive_since = None;
@@ -146,26 +146,26 @@ impl ListedKey {
 }
 
 impl HotKeyReport {
-    /// One line in the log for all of them, so at most one a second.
+    /// Writes one log line for all of them, at most one a second.
     pub(super) fn report(&self) {
         let Some(SampledKey { key, per_second, refused_percent, label }) = &self.hottest else { return };
-        let hottest = said(label, *key);
+        let hottest = description(label, *key);
         tracing::warn!(
             keys = self.hot,
             denied = self.denied.len(),
             hottest,
             per_second,
             refused_percent,
-            "keys ask far too often"
+            "hot keys"
         );
     }
 }
 
-fn said(label: &Label, key: u64) -> String {
+fn description(label: &Label, key: u64) -> String {
     format!("{} {} ({})", label.kind(), label.text(), fingerprint(key))
 }
 
-/// Enough of the hash to tell keys apart; the hash is keyed, so it says nothing about the name.
+/// Enough of the hash to distinguish keys. The hash is keyed, so it does not reveal the name.
 fn fingerprint(key: u64) -> String {
     format!("{:08x}", key >> 32)
 }

@@ -1,4 +1,4 @@
-//! What an operator is shown of a client: enough to identify it, and never a secret.
+//! The label of a client in logs: enough to identify it, and never a secret.
 
 use std::fmt::{self, Write};
 use std::net::IpAddr;
@@ -21,7 +21,7 @@ impl Default for Label {
 }
 
 impl Label {
-    /// API keys are secrets: of them only the beginning is shown, at most half. Others are names.
+    /// API keys are secrets: only the beginning is shown, at most half. Other identities are names.
     pub(super) fn new(identity: &Identity<'_>) -> Self {
         let kind = match identity {
             Identity::Named(kind, _) => kind.name(),
@@ -40,7 +40,7 @@ impl Label {
             Identity::Custom(name, value) => write!(label, "{name}={value}"),
             Identity::Route(_) | Identity::Anonymous => Ok(()),
         };
-        // What does not fit is cut off.
+        // A label that does not fit is cut.
         let _ = written;
         label
     }
@@ -57,7 +57,7 @@ impl Label {
 impl Write for Label {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         for letter in text.chars() {
-            // No line breaks and the like: it goes into logs.
+            // No control characters: labels are written to logs.
             let letter = if letter.is_control() { '?' } else { letter };
             let start = usize::from(self.length);
             let Some(room) = self.text.get_mut(start..start + letter.len_utf8()) else {

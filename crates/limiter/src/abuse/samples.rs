@@ -1,23 +1,22 @@
 //! The most frequent keys, in fixed memory, from a sample of the checks.
 //!
-//! Each thread takes one check in [`ONE_IN`] on average, at random distances, so that no rhythm of requests hides from
-//! it. The sampled keys are counted in sets of eight, in the manner of HeavyKeeper: a newcomer to a full set does not
-//! take the place of the key with the least, it wears it down, and the less likely so the more that key has. So
-//! rare keys do not displace frequent ones, however many they are. No count is ever more than what was seen: no key is
-//! reported for the requests of others.
+//! Each thread samples one check in [`ONE_IN`] on average, at random distances, so that periodic requests cannot evade
+//! it. The sampled keys are counted in sets of eight, as in HeavyKeeper: a new key in a full set does not replace the key
+//! with the smallest count but decrements that count, with a probability that falls as the count grows. So any number of
+//! rare keys does not displace frequent ones. No count exceeds the number of samples of its key.
 
 use super::label::Label;
 use crate::set_table::SetTable;
 use tollgate_core::key::Identity;
 use tollgate_core::time::UnixTime;
 
-/// One check in so many is looked at.
+/// One check in so many is sampled.
 pub(crate) const ONE_IN: u32 = 64;
 
 const SETS: usize = 256;
 const WAYS: usize = 8;
-/// A count is worn down with a chance of one in this to the power of the count.
-const WEAR: f64 = 1.08;
+/// A count is decremented with a probability of one in this to the power of the count.
+const DECAY: f64 = 1.08;
 
 /// The samples of one key.
 #[derive(Clone, Copy, Default)]
@@ -42,7 +41,7 @@ pub(crate) enum SampleOutcome {
     NotRefused,
 }
 
-/// What was seen of one key.
+/// The rate of one key.
 #[derive(Clone, Copy)]
 pub(super) struct SampledKey {
     pub(super) key: u64,
@@ -62,7 +61,7 @@ impl Samples {
 
     /// Counts a sampled check. A key that has no place and gets none is not counted.
     pub(super) fn add(&mut self, key: u64, identity: &Identity<'_>, outcome: SampleOutcome) {
-        let Some(sample) = self.counts.entry(key, |samples| wear_down(samples, key)) else { return };
+        let Some(sample) = self.counts.entry(key, |samples| decay_smallest(samples, key)) else { return };
         if sample.count == 0 {
             sample.label = Label::new(identity);
         }
@@ -96,14 +95,14 @@ impl Samples {
     }
 }
 
-/// Wears down the smallest count for the new key `key`; if it is used up, its way. Of equal counts any is used: if it
+/// Decrements the smallest count for the new key `key`; returns its way if it is 0. Of equal counts any is used: if it
 /// were always the first, new keys would only replace each other.
-fn wear_down(samples: &mut [SampleCount; WAYS], key: u64) -> Option<usize> {
+fn decay_smallest(samples: &mut [SampleCount; WAYS], key: u64) -> Option<usize> {
     let first = (key >> 32) as usize;
     let ways = (0..WAYS).map(|step| (first + step) % WAYS);
     let way = ways.min_by_key(|way| samples[*way].count)?;
     let SampleCount { count, refused, .. } = &mut samples[way];
-    if fastrand::f64() < WEAR.powi(-((*count).min(1_000) as i32)) {
+    if fastrand::f64() < DECAY.powi(-((*count).min(1_000) as i32)) {
         *count -= 1;
         *refused = (*refused).min(*count);
     }
@@ -116,9 +115,9 @@ mod tests {
     use fastrand::Rng;
     use tollgate_core::request::NamedIdentity;
 
-    /// A node that is asked ten million times a second by a million keys, twenty of them ten thousand times.
+    /// Ten million requests a second of a million keys; twenty of the keys send ten thousand each.
     #[test]
-    fn heavy_keys_are_found_among_any_number_of_others_and_none_is_overrated() {
+    fn frequent_keys_are_found_among_many_others_and_no_rate_is_too_high() {
         let mut rng = Rng::with_seed(5);
         let mut samples = Samples::new(UnixTime::default());
         let heavy: Vec<u64> = (0..20).map(|_| rng.u64(..)).collect();

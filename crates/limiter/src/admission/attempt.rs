@@ -1,4 +1,4 @@
-//! One attempt to charge a request: a place among those in flight first, then everything else.
+//! One attempt to charge a request: first its slots, then everything else.
 
 use super::permit::{Permit, PermitPart};
 use crate::charge::OwnedCharge;
@@ -22,34 +22,34 @@ use tollgate_core::rules::{Charge, LimitId, OverLimitEffect};
 use tollgate_core::state_address::StateAddress;
 use tollgate_core::time::UnixTime;
 
-/// Timers are late by a millisecond or so. Up to this, the embedded store is asked for the moment that was meant:
-/// otherwise each of a line would add its own delay to the pace.
+/// Timers are late by about a millisecond. Up to this, the embedded store is charged for the time that was meant:
+/// otherwise each request of a queue would add its delay to the pace.
 const MOST_LATE_US: u64 = 20_000;
 
-/// A request, without what it was read from: it can be charged any number of times.
+/// A request that can be charged any number of times.
 #[derive(Debug)]
 pub(super) struct PendingAdmission {
     pub(super) snapshot: Arc<Snapshot>,
     due: SmallVec<[OwnedCharge; 4]>,
-    /// The addresses of the states of `due` at the shared store; none if it was never reached.
+    /// The addresses of the states of `due` in the shared store; none if it was never reached.
     addresses: Vec<Option<StateAddress>>,
     in_flight: SmallVec<[NeededSlot; 1]>,
     pub(super) cost: u64,
     priority: u8,
     ip: Option<IpAddr>,
-    /// The line in which it waits: that of the first rule that lets it.
-    pub(super) line: Option<QueuePlace>,
+    /// The queue in which it waits: that of the first rule with one.
+    pub(super) queue: Option<QueuePlace>,
     /// What the decision is counted under.
     pub(super) labels: RequestLabels,
     /// The client's key for abuse detection, if this request was sampled.
     pub(super) watched: Option<u64>,
 }
 
-/// A place among the requests in flight that it needs.
+/// A slot that it needs.
 #[derive(Debug)]
 struct NeededSlot {
     due: OwnedCharge,
-    /// The address of its state at the shared store.
+    /// The address of its state in the shared store.
     address: Option<StateAddress>,
 }
 
@@ -90,14 +90,14 @@ impl PendingAdmission {
             cost: request.cost,
             priority: request.priority.unwrap_or(DEFAULT_PRIORITY),
             ip: request.ip,
-            line: None,
+            queue: None,
             labels: RequestLabels::default(),
             watched: None,
         };
         for charge in charges {
             let due = OwnedCharge::new(rules, charge);
             if let OnExceed::Queue(queue) = rules.rule_of(charge.id).on_exceed {
-                asked.line = asked.line.or(Some(QueuePlace { key: charge.key, limit: charge.id, queue }));
+                asked.queue = asked.queue.or(Some(QueuePlace { key: charge.key, limit: charge.id, queue }));
             }
             if charge.limit.longest_in_flight_us().is_some() {
                 asked.in_flight.push(NeededSlot { due, address: address(charge) });
@@ -109,14 +109,14 @@ impl PendingAdmission {
         asked
     }
 
-    /// Charges it once, all or nothing; `meant` is when that was meant to be.
+    /// Charges it once, all or nothing; `meant` is the time at which its turn came.
     pub(super) async fn attempt(
         &self,
         limiter: &Arc<Limiter>,
         meant: Option<UnixTime>,
     ) -> (Decision, Permit) {
         let now = limiter.clock().now();
-        let (held, mut permit) = self.take_places(limiter, now).await;
+        let (held, mut permit) = self.take_slots(limiter, now).await;
         if let Some(held) = held
             && !held.allowed()
         {
@@ -124,7 +124,7 @@ impl PendingAdmission {
         }
         let mut due = self.due.clone();
         let mut rest = self.charge(limiter, &due, now, meant).await;
-        // Each rule that sheds can let it pass once.
+        // Each rule that sheds can admit it once.
         for _ in 0..due.len() {
             let Some((rule, counted)) = self.tolerated(limiter, &rest) else { break };
             permit.add(PermitPart::LoadGuard { _counted: counted });
@@ -144,9 +144,9 @@ impl PendingAdmission {
         (decision, permit)
     }
 
-    /// For a request that found no place: refused by another limit besides, as far as that is known, it is told that
-    /// wait. Nothing is spent, and no store is called.
-    pub(super) fn tell_longest_wait(&self, limiter: &Limiter, decision: &mut Decision) {
+    /// For a request without a free slot: if another limit is known to refuse it for a longer time, that is the wait.
+    /// Spends nothing and calls no store.
+    pub(super) fn use_longest_wait(&self, limiter: &Limiter, decision: &mut Decision) {
         let Outcome::Limited(standing) = decision.outcome else { return };
         if !decision.terms.is_some_and(|terms| terms.counts_in_flight()) {
             return;
@@ -164,7 +164,7 @@ impl PendingAdmission {
         }
     }
 
-    /// If a rule that sheds refuses it, and the node has room for it nevertheless: that rule, and its place.
+    /// If a rule that sheds refuses it, and the node has capacity for it: that rule, and the count of the request.
     fn tolerated(
         &self,
         limiter: &Limiter,
@@ -191,7 +191,7 @@ impl PendingAdmission {
         }
     }
 
-    /// Charges everything but places in flight.
+    /// Charges everything but slots.
     async fn charge(
         &self,
         limiter: &Limiter,
@@ -215,8 +215,8 @@ impl PendingAdmission {
         limiter.take_all(rules, &charges, self.cost as u32, self.ip, charged_at)
     }
 
-    /// Takes all places in flight, or none. None if it needs none.
-    async fn take_places(&self, limiter: &Arc<Limiter>, now: UnixTime) -> (Option<Decision>, Permit) {
+    /// Takes all slots, or none. No decision if it needs none.
+    async fn take_slots(&self, limiter: &Arc<Limiter>, now: UnixTime) -> (Option<Decision>, Permit) {
         let mut permit = Permit::default();
         if self.in_flight.is_empty() {
             return (None, permit);
@@ -239,7 +239,7 @@ impl PendingAdmission {
         }
         let mut decision = Decision::of(&self.snapshot.rules, &fold, now);
         decision.degraded = degraded;
-        // The last place that was asked for is the one that refused.
+        // The last slot is the one that was refused.
         decision.store_unavailable = is_denied;
         if degraded {
             decision.soft = None;
@@ -247,7 +247,7 @@ impl PendingAdmission {
         (Some(decision), permit)
     }
 
-    /// Takes a place at the shared store; if that fails, as the rule says.
+    /// Takes a slot in the shared store; if that fails, by the failure policy of the rule.
     async fn take_shared(
         &self,
         limiter: &Arc<Limiter>,
@@ -290,7 +290,7 @@ impl PendingAdmission {
             }
         };
         if let Some(mut slot) = slot.filter(|_| step.admitted) {
-            // It is told to the store as soon as that is back.
+            // The store gets it as soon as it is reachable.
             slot.hold();
             permit.ends_within(longest_us);
             permit.add(PermitPart::Shared {
@@ -303,7 +303,7 @@ impl PendingAdmission {
     }
 }
 
-/// Takes a place on this node.
+/// Takes a slot on this node.
 fn take_here(limiter: &Arc<Limiter>, charge: &Charge<'_>, limit: u32, now: UnixTime) -> SlotAttempt {
     let in_flight = &limiter.admissions.in_flight;
     let (key, number) = (charge.key, in_flight.number());
@@ -317,7 +317,7 @@ fn take_here(limiter: &Arc<Limiter>, charge: &Charge<'_>, limit: u32, now: UnixT
     SlotAttempt { step, permit, degraded: false }
 }
 
-/// What two parts of one request come to, of which the first admits it.
+/// The decision of two parts of one request; the first part admits it.
 fn joined(held: Decision, rest: Decision) -> Decision {
     let takes_held = match (held.outcome, rest.outcome) {
         (Outcome::Admitted(held), Outcome::Admitted(rest)) => held.remaining < rest.remaining,

@@ -38,7 +38,7 @@ impl InFlight {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Takes a place for the request `number`.
+    /// Takes a slot for the request `number`.
     pub(crate) fn take(
         &self,
         key: StateKey,
@@ -55,8 +55,8 @@ impl InFlight {
         )
     }
 
-    /// Gives it back.
-    pub(crate) fn give_back(&self, key: StateKey, number: u64) {
+    /// Returns the slot of the request `number`.
+    pub(crate) fn release(&self, key: StateKey, number: u64) {
         let mut shard = self.shard(key).lock();
         if let Some(held) = shard.get_mut(&key) {
             held.release(number);
@@ -66,7 +66,7 @@ impl InFlight {
         }
     }
 
-    /// Forgets what has run out in the next shard.
+    /// Removes expired slots of the next shard.
     pub(crate) fn tidy(&self, now: UnixTime) {
         let index = self.next_to_tidy.fetch_add(1, Ordering::Relaxed) % SHARDS;
         self.shards[index].lock().retain(|_, held| {

@@ -1,4 +1,4 @@
-//! What is counted of a rule on this node: its requests in flight, and those whose answer is held back.
+//! The load of a rule on this node: its requests in flight and its delayed requests.
 
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -21,7 +21,7 @@ pub(crate) struct RuleLoad {
     delayed: AtomicU64,
 }
 
-/// One request that is counted. Dropped, it is not counted any more.
+/// One counted request, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct LoadGuard {
     load: Arc<RuleLoad>,
@@ -49,7 +49,7 @@ impl RuleLoads {
         self.load_permille.store(permille, Ordering::Relaxed);
     }
 
-    /// A place for a request over the limit, if the node has room for one of its priority.
+    /// Counts a request over the limit, if the node has capacity for its priority.
     pub(crate) fn tolerate(
         &self,
         rule: &'static str,
@@ -57,17 +57,17 @@ impl RuleLoads {
         priority: u8,
     ) -> Option<LoadGuard> {
         let load_permille = u64::from(self.load_permille.load(Ordering::Relaxed));
-        let told = shed.in_flight.saturating_mul(load_permille) / 1_000;
+        let reported = shed.in_flight.saturating_mul(load_permille) / 1_000;
         let (counted, before) = self.of(rule).count(LoadCounter::InFlight);
-        (before.max(told) < shed.most_in_flight(priority)).then_some(counted)
+        (before.max(reported) < shed.most_in_flight(priority)).then_some(counted)
     }
 
-    /// A place for a request that passes anyway.
+    /// Counts a request within the limit.
     pub(crate) fn enter(&self, rule: &'static str) -> LoadGuard {
         self.of(rule).count(LoadCounter::InFlight).0
     }
 
-    /// A place among the delayed, if there is one.
+    /// Counts a delayed request, unless there are too many.
     pub(crate) fn delay(&self, rule: &'static str, tarpit: &TarpitSettings) -> Option<LoadGuard> {
         let (counted, before) = self.of(rule).count(LoadCounter::Delayed);
         (before < tarpit.most).then_some(counted)

@@ -41,7 +41,7 @@ struct QueueWaiter {
     wake: Arc<Notify>,
 }
 
-/// A place in a queue, or what gives a right to one. Dropped, it is given back.
+/// A number in a queue. Dropped, it leaves the queue.
 #[derive(Debug)]
 pub(super) struct QueueTurn<'l> {
     queues: &'l WaitQueues,
@@ -50,11 +50,11 @@ pub(super) struct QueueTurn<'l> {
     wake: Arc<Notify>,
 }
 
-/// Those before a turn.
+/// The requests before a turn.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RequestsAhead {
     pub(super) count: usize,
-    /// What they cost together.
+    /// The sum of their costs.
     pub(super) cost: u64,
     /// The last refusal.
     pub(super) refusal: Option<Decision>,
@@ -82,8 +82,8 @@ impl WaitQueues {
         self.shards.iter().map(of_shard).sum()
     }
 
-    /// Something changed for the first of the queue of `key`.
-    pub(crate) fn nudge(&self, key: StateKey) {
+    /// Wakes the first of the queue of `key`: a slot may be free.
+    pub(crate) fn wake_first(&self, key: StateKey) {
         if let Some(queue) = self.shard(key).lock().get(&key) {
             queue.wake_first();
         }
@@ -112,7 +112,7 @@ impl QueueTurn<'_> {
         })
     }
 
-    /// Takes its place, if fewer than `length` wait.
+    /// Starts to wait, if fewer than `length` wait.
     pub(super) fn wait(&self, cost: u64, length: u64) -> bool {
         self.with(|queue| {
             let has_room = (queue.waiting.len() as u64) < length;
@@ -128,13 +128,13 @@ impl QueueTurn<'_> {
         self.with(|queue| queue.waiting.first_key_value().is_none_or(|(first, _)| *first >= self.number))
     }
 
-    /// Remembers for those behind what it was told.
-    pub(super) fn note(&self, refusal: Decision) {
+    /// Records its refusal for the requests behind it.
+    pub(super) fn record_refusal(&self, refusal: Decision) {
         self.with(|queue| queue.refusal = Some(refusal));
     }
 
-    /// Resolves when something changed.
-    pub(super) async fn nudged(&self) {
+    /// Resolves when it is woken.
+    pub(super) async fn woken(&self) {
         self.wake.notified().await;
     }
 }

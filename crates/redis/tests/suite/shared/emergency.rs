@@ -32,7 +32,7 @@ fn limiter(store: &RedisStore, clock: &ManualClock, emergency: Emergency) -> Lim
     let limiter = Limiter::new(MemoryStore::new(PLENTY), Clock::Manual(clock.clone()))
         .sharing(store.shared_store(), settings);
     let loaded = load(RULES);
-    limiter.install(loaded.rules, loaded.lists);
+    limiter.install(loaded.rules, loaded.lists).unwrap();
     limiter
 }
 

@@ -75,7 +75,7 @@ impl Node {
         let limiter = Limiter::new(MemoryStore::new(PLENTY), Clock::system())
             .sharing(store.shared_store(), FailureSettings::default());
         let LoadedRules { rules, lists, .. } = load(text);
-        limiter.install(rules, lists);
+        limiter.install(rules, lists).unwrap();
         Arc::new(Self { limiter: Arc::new(limiter), store })
     }
 

@@ -31,7 +31,7 @@ rules:
   - { id: hour, key: ip, algorithm: fixed_window, limit: 7/h }
 ",
     );
-    limiter.install(loaded.rules, loaded.lists);
+    limiter.install(loaded.rules, loaded.lists).unwrap();
     let check = async |name: &str| {
         let request = Request { ip: from("203.0.113.9"), ..key(name) };
         limiter.check(&request).unwrap().decision().await
