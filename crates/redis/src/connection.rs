@@ -10,7 +10,7 @@ mod handshake;
 mod reply_bounds;
 mod stream;
 
-pub(crate) use failure::Failure;
+pub(crate) use failure::{Failure, PermissionError};
 pub(crate) use handshake::is_hidden;
 
 use super::url::{Login, ServerAddress, StoreUrl};

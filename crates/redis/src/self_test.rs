@@ -5,6 +5,7 @@
 //! round trip.
 
 use super::connection::{DialError, Failure, OpenError, RedisConnection, ServerRole};
+use super::errors::is_key_denied;
 use super::url::ServerAddress;
 use redis::{Cmd, Value, cmd};
 use smallvec::SmallVec;
@@ -272,14 +273,14 @@ fn judge(answers: &[(TestStep, Result<Value, Failure>)]) -> Result<SelfTestRepor
                 tracing::debug!(text, "this server refuses scripts on several slots");
                 found.crosses_slots = Some(false);
             }
-            (TestStep::CrossSlots, Failure::NoPermission(_)) => found.crosses_slots = Some(false),
-            (step, Failure::NoPermission(text)) => {
+            (TestStep::CrossSlots, Failure::NoPermission(..)) => found.crosses_slots = Some(false),
+            (step, Failure::NoPermission(_, text)) => {
                 let denied = denied.get_or_insert_with(|| MissingPermissions {
                     text: text.clone(),
                     ..MissingPermissions::default()
                 });
                 match step {
-                    _ if is_about_keys(&text) => denied.keys = true,
+                    _ if is_key_denied(&text) => denied.keys = true,
                     TestStep::Probe(name) if !denied.commands.contains(name) => denied.commands.push(name),
                     _ => {}
                 }
@@ -324,11 +325,6 @@ fn failure_in(answer: &Result<Value, Failure>) -> Option<Failure> {
         }
         _ => None,
     })
-}
-
-/// `No permissions to access a key`, and not `to run the 'x' command`.
-fn is_about_keys(text: &str) -> bool {
-    text.contains("key") && !text.contains("to run the '")
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use super::StoreCore;
 use super::batch::{Batch, QueuedCall};
 use super::command::{BatchReply, ScriptForm, read};
 use crate::connection::Failure;
+use crate::errors::is_key_moved;
 use crate::lease::Executed;
 use crate::shard::RedisShard;
 use crate::url::ServerAddress;
@@ -69,9 +70,7 @@ impl StoreCore {
 
     /// Fails a call for which the script returned an error, or follows a slot that has moved.
     fn fail_refused(self: &Arc<Self>, shard: &Arc<RedisShard>, queued: QueuedCall, why: &ReplyError) {
-        let has_moved =
-            matches!(why, ReplyError::Refused(why) if why.contains("non local key") || why.contains("MOVED"));
-        if has_moved {
+        if matches!(why, ReplyError::Refused(text) if is_key_moved(text)) {
             self.servers.refresh();
             return self.redirect(shard, queued, true, &Failure::TryAgain);
         }

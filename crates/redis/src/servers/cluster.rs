@@ -142,7 +142,7 @@ async fn read_topology(
     asked: &ServerAddress,
 ) -> Result<TopologyReply, DialError> {
     let refused = |failure: Failure| match failure {
-        Failure::NoPermission(detail) => DialError::Refused(OpenError {
+        Failure::NoPermission(_, detail) => DialError::Refused(OpenError {
             address: asked.to_string(),
             problem: format!("NOPERM permission denied: the user may not run cluster|slots ({detail})"),
             hint: "allow it: ACL SETUSER name +cluster|slots; docs/redis.md has the whole list".to_owned(),

@@ -4,6 +4,7 @@
 //! cut off has a lower epoch. Each is also subscribed to, so that a failover is known at once.
 
 use super::super::connection::{DialError, Dialer, Failure, OpenError, RedisConnection};
+use super::super::errors::is_primary_unknown;
 use super::super::shard::ShardContext;
 use super::super::url::ServerAddress;
 use parking_lot::Mutex;
@@ -111,7 +112,7 @@ impl SentinelClient {
                 return reply(redis::from_redis_value(state).unwrap_or_default())
                     .ok_or_else(|| DialError::NotReady("its reply is malformed".to_owned()));
             }
-            Ok(Err(Failure::Other(detail))) if detail.contains("No such master") => {
+            Ok(Err(Failure::Other(detail))) if is_primary_unknown(&detail) => {
                 return Ok(SentinelReply::Unknown);
             }
             Ok(Err(failure)) => connection.fault().map_or(failure, Failure::InvalidAnswer),
