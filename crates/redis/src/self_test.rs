@@ -5,6 +5,7 @@
 //! round trip.
 
 use super::connection::{DialError, Failure, OpenError, RedisConnection, ServerRole};
+use super::dispatch::ScriptForm;
 use super::errors::is_key_denied;
 use super::url::ServerAddress;
 use redis::{Cmd, Value, cmd};
@@ -94,10 +95,10 @@ fn steps(role: ServerRole, prefix: &str, tags: &KeyTags) -> Vec<(TestStep, Cmd)>
 
     let client = key("client");
     let ask = ask_for_everything();
-    for by_name in [false, true] {
-        steps.push((TestStep::Script("limit"), limit_script(by_name, &client, &ask)));
+    for form in [ScriptForm::Source, ScriptForm::Digest] {
+        steps.push((TestStep::Script("limit"), limit_script(form, &client, &ask)));
     }
-    let slots = key("places");
+    let slots = key("slots");
     for args in [
         &["take", "0", "1", "self", "1000000"][..],
         &["keep", "0", "self", "1000000"],
@@ -117,7 +118,7 @@ fn steps(role: ServerRole, prefix: &str, tags: &KeyTags) -> Vec<(TestStep, Cmd)>
     }
 
     let mut leftovers: Vec<Vec<u8>> =
-        ["string", "hash", "list", "set", "client", "places", "nodes", "node", "clock", "corrected"]
+        ["string", "hash", "list", "set", "client", "slots", "nodes", "node", "clock", "corrected"]
             .map(|kind| key(kind).into_bytes())
             .to_vec();
     leftovers.extend(script::log_keys(client.as_bytes(), &ask));
@@ -198,12 +199,16 @@ fn ask_for_everything() -> ScriptCall {
     ScriptCall { runs, charges: Algorithm::scripted().filter_map(charge).collect() }
 }
 
-fn limit_script(by_name: bool, client: &str, ask: &ScriptCall) -> Cmd {
+fn limit_script(form: ScriptForm, client: &str, ask: &ScriptCall) -> Cmd {
     let keys: Vec<_> =
         std::iter::once(client.as_bytes().to_vec()).chain(script::log_keys(client.as_bytes(), ask)).collect();
-    let mut command = cmd(if by_name { "EVALSHA" } else { "EVAL" });
-    let name = sha1_smol::Sha1::from(script::source()).digest().to_string();
-    command.arg(if by_name { &name } else { script::source() }).arg(keys.len()).arg(keys);
+    let digest = sha1_smol::Sha1::from(script::source()).digest().to_string();
+    let (verb, name) = match form {
+        ScriptForm::Digest => ("EVALSHA", digest.as_str()),
+        ScriptForm::Source => ("EVAL", script::source()),
+    };
+    let mut command = cmd(verb);
+    command.arg(name).arg(keys.len()).arg(keys);
     command.arg(script::arguments(CallTime::Server, false, std::iter::once(ask)));
     command
 }

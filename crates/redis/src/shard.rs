@@ -354,7 +354,7 @@ impl RedisShard {
         (self.common.hook)(self, change, Duration::from_micros(turn.after_us), turn.failures);
     }
 
-    /// Gives up `connection`, unless another took its place already.
+    /// Gives up `connection`, unless another has replaced it.
     fn drop_connection(&self, connection: &Arc<RedisConnection>) {
         self.connection.rcu(|current| match current {
             Some(current) if Arc::ptr_eq(current, connection) => None,
@@ -377,7 +377,7 @@ impl RedisShard {
         }
     }
 
-    /// Puts a connection in place that has just been made.
+    /// Uses a new connection from now on.
     pub(super) fn adopt(&self, connection: &Arc<RedisConnection>) {
         self.answered_us.store(timer_time().as_us(), Ordering::Relaxed);
         self.connection.store(Some(Arc::clone(connection)));

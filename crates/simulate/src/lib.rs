@@ -90,7 +90,7 @@ pub struct SimulatedFleet {
 /// A fault, or a change of rules, at an instant.
 #[derive(Clone, Debug)]
 pub enum FleetEvent {
-    /// A node crashes with its credit. Another takes its place, without credit.
+    /// A node crashes with its credit. Another replaces it, without credit.
     NodeCrashes(u16),
     /// A node is paused for so many microseconds: messages and requests wait until it resumes.
     NodePauses(u16, u64),

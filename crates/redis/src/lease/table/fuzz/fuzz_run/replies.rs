@@ -164,8 +164,8 @@ impl FuzzRun<'_> {
         let mut waiters = call.waiters.iter();
         let is_allowed = !call.charges.iter().any(|charge| charge.enforced && charge.denies_on_failure);
         for (number, run) in call.ask.runs.iter().enumerate() {
-            for (place, waiting) in (0..run.repeats).zip(&mut waiters) {
-                let passes = place < answer.admitted[number];
+            for (position, waiting) in (0..run.repeats).zip(&mut waiters) {
+                let passes = position < answer.admitted[number];
                 let is_used = match &waiting.waiter {
                     Some(seat) => {
                         expected.push(ExpectedVerdict { id: seat.id, passes });
@@ -178,7 +178,7 @@ impl FuzzRun<'_> {
                 };
                 let charges = call.charges.iter().zip(&call.ask.charges).zip(&answer.charges);
                 for ((item, charge), found) in charges.filter(|_| passes) {
-                    let is_counted = found.counted.get(number).is_none_or(|counted| place < *counted);
+                    let is_counted = found.counted.get(number).is_none_or(|counted| position < *counted);
                     let is_returnable = charge.as_lent || item.meter.bucket().is_none();
                     if is_counted && (is_used || !is_returnable) {
                         self.ledger(item.key).take(waiting.cost.into());
