@@ -37,7 +37,7 @@ pub enum StoreErrorKind {
     Script,
     /// The server's clock has stepped.
     ClockStep,
-    /// The answer cannot be read, or cannot be true.
+    /// The reply cannot be read, or cannot be true.
     InvalidAnswer,
 }
 

@@ -140,7 +140,7 @@ fn probes(role: ServerRole, key: &dyn Fn(&str) -> String) -> Vec<(&'static str, 
         ("ping", "PING".to_owned()),
         ("time", "TIME".to_owned()),
         ("eval", "EVAL return(1) 0".to_owned()),
-        // NOSCRIPT is as good as an answer.
+        // NOSCRIPT is as good as a reply.
         ("evalsha", format!("EVALSHA {} 0", "0".repeat(40))),
         ("set", format!("SET {string} 1 PX {LIVES_MS} NX")),
         ("get", format!("GET {string}")),
@@ -261,7 +261,7 @@ impl MissingPermissions {
     }
 }
 
-/// What the answers say of the server.
+/// What the replies say of the server.
 fn judge(answers: &[(TestStep, Result<Value, Failure>)]) -> Result<SelfTestReport, SelfTestError> {
     let mut denied: Option<MissingPermissions> = None;
     let mut found = SelfTestReport::default();
@@ -317,7 +317,7 @@ fn judge(answers: &[(TestStep, Result<Value, Failure>)]) -> Result<SelfTestRepor
     }
 }
 
-/// The error in an answer: of the whole call, or of one client in it.
+/// The error in a reply: of the whole call, or of one client in it.
 fn failure_in(answer: &Result<Value, Failure>) -> Option<Failure> {
     let parts = match answer {
         Err(failure) => return Some(failure.clone()),

@@ -67,7 +67,7 @@ pub struct SimulatedFleet {
     pub jitter_us: u64,
     /// What a shard needs for one limit of one client, in nanoseconds.
     pub charge_ns: u64,
-    /// How long a node waits for an answer.
+    /// How long a node waits for a reply.
     pub timeout_us: u64,
     /// How far ahead of its use a busy key takes tokens; none is the default of the engine.
     pub horizon_us: Option<u64>,

@@ -65,7 +65,7 @@ pub(crate) enum Failure {
     /// The user lacks a permission, or is not logged in.
     #[error("{1}")]
     NoPermission(PermissionError, String),
-    /// An answer came that cannot be read, or cannot be true: the call may have been executed.
+    /// A reply came that cannot be read, or cannot be true: the call may have been executed.
     #[error("invalid answer: {0}")]
     InvalidAnswer(&'static str),
     /// The server's clock is not where it is expected: nothing was charged.

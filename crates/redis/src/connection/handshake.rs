@@ -21,7 +21,7 @@ pub(super) struct ServerInfo {
 }
 
 impl ServerInfo {
-    /// Reads the answer to INFO. Valkey has names of its own for some fields, and gives the version of Redis that it is
+    /// Reads the reply to INFO. Valkey has names of its own for some fields, and gives the version of Redis that it is
     /// compatible with as well.
     fn parse(reply: &str) -> Self {
         let mut info = Self::default();
@@ -42,7 +42,7 @@ impl ServerInfo {
         info
     }
 
-    /// Takes from the answer to HELLO what INFO did not say.
+    /// Takes from the reply to HELLO what INFO did not say.
     fn complete(&mut self, hello: &HashMap<String, Value>) {
         let said = |name| hello.get(name).and_then(|value| redis::from_redis_value_ref::<String>(value).ok());
         self.version = self.version.or_else(|| version(&said("version")?));
@@ -53,7 +53,7 @@ impl ServerInfo {
         }
     }
 
-    /// A replica must not be written to, and one that loads does not answer.
+    /// A replica must not be written to, and one that loads does not reply.
     pub(super) fn must_be_serving_primary(&self) -> Result<(), DialError> {
         if self.is_loading {
             return Err(DialError::NotReady("it is loading its data".to_owned()));

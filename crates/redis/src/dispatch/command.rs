@@ -1,4 +1,4 @@
-//! The script call for a batch, and what is read from its answer.
+//! The script call for a batch, and what is read from its reply.
 
 use super::StoreCore;
 use super::batch::Batch;
@@ -80,9 +80,9 @@ impl StoreCore {
     }
 }
 
-/// What a script call answers.
+/// The reply to a script call.
 pub(super) enum BatchReply {
-    /// The time at the store and the answer to each client.
+    /// The time at the store and the reply to each client.
     Answers(StoreTime, Vec<Vec<u8>>),
     /// The clock is not where it was expected: nothing was charged.
     ClockStepped,

@@ -56,7 +56,7 @@ impl SentinelDiscovery {
         Self { name: name.to_owned(), clients: addresses.iter().map(client).collect() }
     }
 
-    /// Where the primary is; nothing if no Sentinel answers.
+    /// Where the primary is; nothing if no Sentinel replies.
     pub(super) async fn primary(
         &self,
         common: &Arc<ShardContext>,
@@ -147,7 +147,7 @@ impl SentinelClient {
     }
 }
 
-/// Reads the answer to SENTINEL MASTER.
+/// Reads the reply to SENTINEL MASTER.
 fn reply(state: HashMap<String, String>) -> Option<SentinelReply> {
     let port = state.get("port")?.parse().ok().filter(|port| *port > 0)?;
     let epoch = state.get("config-epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or(0);

@@ -102,7 +102,7 @@ pub(super) struct FuzzRun<'b> {
     told: FuzzVerdicts,
     /// Calls under way.
     out: Vec<StoreCall<FuzzWaiter>>,
-    /// Answers that were given before.
+    /// Replies that were given before.
     old: Vec<Vec<u8>>,
     ledgers: BTreeMap<StateKey, GrantLedger>,
 }

@@ -5,10 +5,10 @@ use super::{FuzzRun, FuzzWaiter};
 use crate::lease::table::{Executed, StoreCall, Verdict};
 use tollgate_core::script::ScriptReply;
 
-/// Answers that may be given again.
+/// Replies that may be given again.
 const MOST_OLD: usize = 16;
 
-/// A waiter of a call, and whether the answer lets its request pass.
+/// A waiter of a call, and whether the reply lets its request pass.
 struct ExpectedVerdict {
     id: usize,
     passes: bool,
@@ -119,7 +119,7 @@ impl FuzzRun<'_> {
         }
     }
 
-    /// A valid answer arrives.
+    /// A valid reply arrives.
     fn accept(&mut self, call: StoreCall<FuzzWaiter>, answer: &ScriptReply) {
         self.note_grants(&call, answer);
         let expected = self.expect(&call, answer);
