@@ -219,12 +219,12 @@ mod tests {
         );
     }
 
-    /// The supervisor pings when nothing was answered for 100 ms, counts a failure when the answer is 50 ms
+    /// The supervisor pings when nothing was answered for 100 ms, counts a failure when the reply is 50 ms
     /// late, and another for each further third of that.
     #[test]
     fn an_outage_opens_it_within_200_ms_without_load() {
         let breaker = Breaker::new();
-        // The worst moment: just after an answer.
+        // The worst moment: just after a reply.
         let ping_us = 100_000;
         let mut late_us = TIMEOUT_US;
         while breaker.record_failure(at(ping_us + late_us)).is_none() {

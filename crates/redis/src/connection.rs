@@ -10,7 +10,7 @@ mod handshake;
 mod reply_bounds;
 mod stream;
 
-pub(crate) use failure::Failure;
+pub(crate) use failure::{Failure, PermissionError};
 pub(crate) use handshake::is_hidden;
 
 use super::url::{Login, ServerAddress, StoreUrl};
@@ -56,7 +56,7 @@ pub struct OpenError {
 /// Why there is no connection.
 #[derive(Debug)]
 pub(crate) enum DialError {
-    /// It did not answer, or not in time.
+    /// It did not reply, or not in time.
     Unreachable(String),
     /// It replies, but is loading its data or is not a primary.
     NotReady(String),
@@ -177,7 +177,7 @@ impl Dialer {
         let stream = BoundedStream::new(stream, Arc::clone(replies));
         let mut config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
-            // Late answers are wanted; see the module for what ends the wait.
+            // Late replies are wanted; see the module for what ends the wait.
             .set_response_timeout(None)
             .set_pipeline_buffer_size(QUEUE)
             .set_write_backpressure_boundary(WRITE_BUFFER);

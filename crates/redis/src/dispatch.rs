@@ -17,7 +17,7 @@ use super::shard_queue::{SendPermit, SentBatch, ShardQueue};
 use super::{StoreCore, VerdictSender};
 use crate::lease::{Executed, StoreCall};
 pub(super) use batch::{Batch, QueuedCall};
-use command::ScriptForm;
+pub(crate) use command::ScriptForm;
 use parking_lot::RwLock;
 use redis::Value;
 use std::collections::HashMap;

@@ -1,7 +1,7 @@
 //! The nodes that share a store: each sends a heartbeat to every shard once a second, and the reply is the number of live
 //! nodes. A node without a heartbeat for five seconds is not counted.
 //!
-//! What a heartbeat costs does not depend on the number of nodes (see `core/heartbeat.rs`): the answer is a count, and
+//! What a heartbeat costs does not depend on the number of nodes (see `core/heartbeat.rs`): the reply is a count, and
 //! the descriptions of the nodes are read only by [`StoreCore::list_nodes`].
 //!
 //! With the heartbeat, the fleet's secret is kept in place (a store that was restarted empty gets it back from the
@@ -61,7 +61,7 @@ pub struct NodeDescription {
 /// The last heartbeat reply of a shard. It is kept while the shard is unavailable: its nodes may still be alive.
 #[derive(Debug, Default)]
 struct HeartbeatRecord {
-    /// How many nodes it counts; 0 before its first answer.
+    /// How many nodes it counts; 0 before its first reply.
     nodes: u32,
     /// The description of this node that it has.
     description: Option<String>,
@@ -321,7 +321,7 @@ impl StoreCore {
         }
     }
 
-    /// The nodes that are alive, this one first, as far as shards answer. Reads the description of every node:
+    /// The nodes that are alive, this one first, as far as shards reply. Reads the description of every node:
     /// for operators, never for a decision.
     pub(super) async fn list_nodes(&self) -> Vec<NodeDescription> {
         let mut by_id = BTreeMap::new();

@@ -46,7 +46,7 @@ pub(crate) type ShardHook = dyn Fn(&RedisShard, ShardChange, Duration, u32) + Se
 /// How a call fared, for [`RedisShard::report`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallOutcome {
-    /// An answer came.
+    /// A reply came.
     Answered,
     /// None came in time.
     TimedOut,
@@ -172,7 +172,7 @@ impl RedisShard {
         }
     }
 
-    /// The same for an error inside a script, which the answer as a whole does not show.
+    /// The same for an error inside a script, which the reply as a whole does not show.
     pub(crate) fn note_error_inside(&self, failure: &Failure) {
         self.note_error(failure);
         if let (Failure::ReadOnly, Some(connection)) = (failure, self.connection.load_full()) {
@@ -193,7 +193,7 @@ impl RedisShard {
         }
     }
 
-    /// As [`call`](Self::call); what the server answers as an error is also counted and logged.
+    /// As [`call`](Self::call); an error reply is also counted and logged.
     pub(crate) async fn call_noting_errors(&self, command: &Cmd) -> Result<Value, Failure> {
         self.call(command).await.inspect_err(|failure| self.note_error(failure))
     }
@@ -232,7 +232,7 @@ impl RedisShard {
         Ok(connection)
     }
 
-    /// Sends a command; no answer within the timeout is [`Failure::Lost`].
+    /// Sends a command; no reply within the timeout is [`Failure::Lost`].
     pub(crate) async fn call(&self, command: &Cmd) -> Result<Value, Failure> {
         let connection = self.usable_connection()?;
         match timeout(self.common.timeout, connection.send(command)).await {
@@ -247,7 +247,7 @@ impl RedisShard {
         }
     }
 
-    /// Sends a command and waits for the answer however late; when the server is given up, it is
+    /// Sends a command and waits for the reply however late; when the server is given up, it is
     /// [`Failure::Lost`]. A caller that stops waiting earlier reports it with [`report`](Self::report), and should keep
     /// the future going: if it is dropped before the command was written, the command is not sent.
     pub(crate) fn start(
@@ -354,7 +354,7 @@ impl RedisShard {
         (self.common.hook)(self, change, Duration::from_micros(turn.after_us), turn.failures);
     }
 
-    /// Gives up `connection`, unless another took its place already.
+    /// Gives up `connection`, unless another has replaced it.
     fn drop_connection(&self, connection: &Arc<RedisConnection>) {
         self.connection.rcu(|current| match current {
             Some(current) if Arc::ptr_eq(current, connection) => None,
@@ -377,13 +377,13 @@ impl RedisShard {
         }
     }
 
-    /// Puts a connection in place that has just been made.
+    /// Uses a new connection from now on.
     pub(super) fn adopt(&self, connection: &Arc<RedisConnection>) {
         self.answered_us.store(timer_time().as_us(), Ordering::Relaxed);
         self.connection.store(Some(Arc::clone(connection)));
     }
 
-    /// A connection to a server that answers, for questions about the whole.
+    /// A connection to a server that replies, for questions about the whole.
     pub(super) fn live_connection(&self) -> Option<Arc<RedisConnection>> {
         self.usable_connection().ok()
     }

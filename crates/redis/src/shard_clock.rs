@@ -3,7 +3,7 @@
 //! Limits refill by the clock of the server, so a clock that steps gives tokens away (forward) or stops all refills
 //! (backward): after a failover to a server whose clock is 60 s ahead, every bucket would be 60 s fuller. A node knows
 //! better: between two heartbeats the server's clock must advance as much as its own. Each call carries the time that the
-//! node expects; a server that finds its clock further away than half a second changes nothing and answers the time
+//! node expects; a server that finds its clock further away than half a second changes nothing and returns the time
 //! alone. The calls fail, and the node sends a heartbeat at once.
 //!
 //! A heartbeat is a measurement of the server's clock: its error is at most half the time that the heartbeat took. A node

@@ -208,8 +208,8 @@ impl RedisStore {
         Arc::new(StoreHandle(Arc::clone(&self.core)))
     }
 
-    /// Fetches the descriptions of the nodes that share the store, this one first. A shard that does not answer lists
-    /// none; while no shard answers there is only this node. See [`node_count`](Self::node_count) for the number alone.
+    /// Fetches the descriptions of the nodes that share the store, this one first. A shard that does not reply lists
+    /// none; while no shard replies there is only this node. See [`node_count`](Self::node_count) for the number alone.
     pub async fn nodes(&self) -> Vec<NodeDescription> {
         self.core.list_nodes().await
     }
@@ -279,7 +279,7 @@ pub struct ShardState {
     pub is_away: bool,
     /// How often the breaker opened.
     pub times_away: u64,
-    /// How often it did not answer in time.
+    /// How often it did not reply in time.
     pub timeouts: u64,
 }
 

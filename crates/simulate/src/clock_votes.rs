@@ -7,7 +7,7 @@ use tollgate_core::time::ServerTime;
 /// Votes that are no further apart are alike.
 const ALIKE_US: u64 = 500_000;
 
-/// A node, and how often another has taken its place: each is a node of its own.
+/// A node, and how often it was replaced: each replacement is a node of its own.
 pub(super) type NodeId = (u16, u32);
 
 /// The keys of a shard.

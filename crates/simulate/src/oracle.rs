@@ -10,7 +10,7 @@ use tollgate_core::time::StoreTime;
 pub(super) struct Oracle {
     states: Vec<Option<LimitState>>,
     /// Clients that it has refused something.
-    guilty: Vec<bool>,
+    refused: Vec<bool>,
 }
 
 impl Oracle {
@@ -40,16 +40,16 @@ impl Oracle {
         }
         if !admits {
             let index = client as usize;
-            if self.guilty.len() <= index {
-                self.guilty.resize(index + 1, false);
+            if self.refused.len() <= index {
+                self.refused.resize(index + 1, false);
             }
-            self.guilty[index] = true;
+            self.refused[index] = true;
         }
         admits
     }
 
     /// Whether it has ever refused `client` anything.
     pub(super) fn has_refused(&self, client: u32) -> bool {
-        self.guilty.get(client as usize).copied().unwrap_or(false)
+        self.refused.get(client as usize).copied().unwrap_or(false)
     }
 }

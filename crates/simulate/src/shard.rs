@@ -91,7 +91,7 @@ impl SimulatedShard {
         self.is_unavailable(now_us) && now_us >= self.unavailable_since_us + 200_000
     }
 
-    /// Serves `ask` that arrives at `now_us`; answers when it is done as well. No answer: the clock is not where the
+    /// Serves `ask` that arrives at `now_us`; returns the reply, and when it is done. No reply: the clock is not where the
     /// node expects it, and nothing was charged.
     pub(super) fn serve(
         &mut self,
@@ -129,7 +129,7 @@ impl SimulatedShard {
         self.clock_errors.gain_us
     }
 
-    /// Answers the heartbeat of a node that votes for the correction `vote_us`.
+    /// Replies the heartbeat of a node that votes for the correction `vote_us`.
     pub(super) fn heartbeat(
         &mut self,
         node: NodeId,

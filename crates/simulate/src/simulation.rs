@@ -239,10 +239,10 @@ impl<'s> Simulation<'s> {
     fn apply_event(&mut self, index: usize) {
         match &self.fleet.events[index].1 {
             FleetEvent::NodeCrashes(node) => {
-                let place = &mut self.nodes[usize::from(*node)];
+                let state = &mut self.nodes[usize::from(*node)];
                 let (rules, _) = self.clients.rules_at(*node);
-                *place = SimulatedNode::new(self.fleet, rules, &mut self.random, place.lives + 1);
-                let life = place.lives;
+                *state = SimulatedNode::new(self.fleet, rules, &mut self.random, state.lives + 1);
+                let life = state.lives;
                 // Requests that wait there receive no verdict.
                 self.waiting.retain(|_, waiting| waiting.arrival.node != *node || waiting.life == life);
                 self.open_node(*node);
@@ -308,8 +308,8 @@ impl<'s> Simulation<'s> {
         self.numbers += 1;
         let number = self.numbers;
         let is_lost = self.is_lost();
-        let place = &self.nodes[usize::from(node)];
-        let time = place.shard_clocks[shard].call_time(place.clock(self.now_us));
+        let state = &self.nodes[usize::from(node)];
+        let time = state.shard_clocks[shard].call_time(state.clock(self.now_us));
         let call = InFlightCall { node, life, shard, call, time, answer: None, is_lost, is_overdue: false };
         self.under_way.insert(number, call);
         self.timeouts.push_back((self.now_us + self.fleet.timeout_us, number));
@@ -388,9 +388,9 @@ impl<'s> Simulation<'s> {
         if let Some(until_us) = self.paused_until(node) {
             return self.push(until_us, ScheduledEvent::Tick(node));
         }
-        let place = &self.nodes[usize::from(node)];
+        let state = &self.nodes[usize::from(node)];
         let mut calls = Vec::new();
-        place.leases.tick(place.clock(self.now_us), |call| calls.push(call));
+        state.leases.tick(state.clock(self.now_us), |call| calls.push(call));
         for call in calls {
             self.send(node, call);
         }

@@ -1,4 +1,4 @@
-//! The script call for a batch, and what is read from its answer.
+//! The script call for a batch, and what is read from its reply.
 
 use super::StoreCore;
 use super::batch::Batch;
@@ -26,7 +26,7 @@ static SCRIPTS: LazyLock<[(String, String); 2]> = LazyLock::new(|| {
 
 /// How a script call names its script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ScriptForm {
+pub(crate) enum ScriptForm {
     /// By its digest: the server may not have it (`NOSCRIPT`).
     Digest,
     /// By its text.
@@ -74,15 +74,15 @@ impl StoreCore {
 
     /// How much may travel in one call.
     pub(super) fn room(&self, shard: &RedisShard) -> BatchLimits {
-        let is_alone = *self.servers.kind() != StoreKind::Cluster;
-        let clients = if is_alone || shard.crosses_slots() { MOST_CLIENTS } else { 1 };
+        let is_cluster = *self.servers.kind() == StoreKind::Cluster;
+        let clients = if !is_cluster || shard.crosses_slots() { MOST_CLIENTS } else { 1 };
         BatchLimits { clients, work_ns: LONGEST_CALL_NS - CALL_NS }
     }
 }
 
-/// What a script call answers.
+/// The reply to a script call.
 pub(super) enum BatchReply {
-    /// The time at the store and the answer to each client.
+    /// The time at the store and the reply to each client.
     Answers(StoreTime, Vec<Vec<u8>>),
     /// The clock is not where it was expected: nothing was charged.
     ClockStepped,

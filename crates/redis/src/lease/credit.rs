@@ -136,7 +136,7 @@ impl Credit {
     }
 
     /// The lot of `epoch`. Two epochs later the older lot is dead: the store has forgotten it as well. If it is not,
-    /// then this answer comes so late that it is the one to forget.
+    /// then this reply comes so late that it is the one to forget.
     fn lot(&mut self, epoch: u32, deadline: BootTime) -> Option<&mut CreditLot> {
         let known = self.lots.iter().position(|lot| lot.epoch == epoch && lot.deadline > BootTime::default());
         if let Some(index) = known {

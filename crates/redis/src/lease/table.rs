@@ -110,7 +110,7 @@ pub enum Verdict {
         /// The reservation of each limit that counted the request; empty if nothing is reserved.
         reserved: SmallVec<[Option<Reservation>; 2]>,
     },
-    /// The store did not answer in time, or could not.
+    /// The store did not reply in time, or could not.
     Failed,
 }
 

@@ -110,8 +110,8 @@ async fn connect(shard: &RedisShard, last_error: &mut String) {
 }
 
 /// Before the breaker closes, the server must execute a write within the timeout of calls. To a server that is only slow a
-/// connection can be made, and one whose writes are paused (`CLIENT PAUSE … WRITE`) answers a PING: the breaker would open
-/// again with the next calls. An error is an answer as well, unless it says that the server is not ready.
+/// connection can be made, and one whose writes are paused (`CLIENT PAUSE … WRITE`) replies to a PING: the breaker would open
+/// again with the next calls. An error is a reply as well, unless it says that the server is not ready.
 async fn probe_write(shard: &RedisShard, connection: RedisConnection) -> Result<RedisConnection, DialError> {
     let tag = shard.tags.load_full().map(|tags| tags.own.clone()).unwrap_or_default();
     let mut command = cmd("SET");

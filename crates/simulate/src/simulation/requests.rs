@@ -84,9 +84,9 @@ impl Simulation<'_> {
             inbox: Rc::clone(&self.inbox),
             is_waiting: !gives_up,
         };
-        let place = |index: usize| Some(client_charges[index].place.clone());
+        let address = |index: usize| Some(client_charges[index].address.clone());
         let (_, version) = self.clients.rules_at(arrival.node);
-        let asked = match node.leases.check(&charged, arrival.cost, version, now, place, waiter) {
+        let asked = match node.leases.check(&charged, arrival.cost, version, now, address, waiter) {
             LeaseCheck::Decided(steps) => {
                 let admitted = steps
                     .iter()
@@ -99,8 +99,8 @@ impl Simulation<'_> {
         };
         if gives_up {
             self.found.tally.given_up += 1;
-            let place = |index: usize| Some(client_charges[index].place.clone());
-            let calls = node.leases.resolve(&charged, &asked.reserved, Passed::No, now, place);
+            let address = |index: usize| Some(client_charges[index].address.clone());
+            let calls = node.leases.resolve(&charged, &asked.reserved, Passed::No, now, address);
             calls.into_iter().for_each(|call| self.send(arrival.node, call));
         } else {
             let waiting = PendingRequest {
@@ -188,9 +188,9 @@ impl Simulation<'_> {
         let node = &self.nodes[usize::from(waiting.arrival.node)];
         let charged: Charges = client_charges.iter().map(|client_charge| client_charge.charge).collect();
         let passed = if admitted { Passed::Yes } else { Passed::No };
-        let place = |index: usize| Some(client_charges[index].place.clone());
+        let address = |index: usize| Some(client_charges[index].address.clone());
         let now = node.clock(self.now_us);
-        let calls = node.leases.resolve(&charged, &waiting.reserved, passed, now, place);
+        let calls = node.leases.resolve(&charged, &waiting.reserved, passed, now, address);
         calls.into_iter().for_each(|call| self.send(waiting.arrival.node, call));
         if waiting.failed.is_empty() || waiting.is_refused {
             self.decide(&waiting.arrival, &client_charges, admitted);

@@ -372,7 +372,7 @@ impl Client {
 }
 
 impl Kept {
-    /// What a node might tell: of what it took, of what nobody took, and of times long gone.
+    /// What a node might tell: tokens that it took, tokens that no node took, and of epochs long past.
     fn report(&self, rng: &mut fastrand::Rng, now_us: u64) -> LeaseReport {
         let present = self.limit.meter().epoch(at(now_us));
         let (taken_at, taken) = self.taken;
@@ -399,7 +399,7 @@ impl Kept {
     }
 }
 
-/// Until every limit that can refuse has room for `cost`, if nobody spends or reports.
+/// Until every limit that can refuse has room for `cost`, if no node spends or reports.
 fn wait_us(ask: &ScriptCall, answer: &ScriptReply, cost: u32) -> u64 {
     let waits = ask.charges.iter().zip(&answer.charges).filter(|(charge, _)| charge.enforced);
     let waits = waits.map(|(charge, found)| match &found.state {

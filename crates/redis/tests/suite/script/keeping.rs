@@ -153,7 +153,7 @@ fn too_many_routes_of_one_client_count_together() {
     assert_eq!(remaining(&mut scripted, START_US, "{c}", &twenty, route(2, 3_000)), 18);
     assert_eq!(remaining(&mut scripted, START_US, "{c}", &ten, route(1, 3_000)), 7);
     assert_eq!(scripted.hlen("{c}"), MOST_FIELDS + 2);
-    // A limit that does not count by route is one of few, and always finds its place.
+    // A limit that does not count by route is one of few, and always has a field.
     assert_eq!(remaining(&mut scripted, START_US, "{c}", &ten, field(3)), 9);
     assert_eq!(scripted.hlen("{c}"), MOST_FIELDS + 3);
     // Another client is not concerned.
@@ -309,7 +309,7 @@ struct Aging {
     now_us: u64,
     /// What the server would say; none without the key.
     left_ms: Option<u64>,
-    /// The last answer, and when it came.
+    /// The last reply, and when it came.
     account: StoredState,
     /// How often the key expired, and the most that was lent at once.
     expired: u32,

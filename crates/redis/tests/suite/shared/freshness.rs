@@ -13,7 +13,7 @@ use tollgate_testbed::{RedisServer, StallMonitor};
 
 /// A refusal is believed for 250 ms; a call takes the rest.
 const STALEST_US: u64 = 250_000 + 20_000;
-/// What the time between an answer and the look at the store may change.
+/// What the time between a reply and the look at the store may change.
 const TOLERANCE_US: i64 = 20_000;
 /// A client that is refused is told to wait for the next call at least.
 const GATE_US: i64 = 100_000;

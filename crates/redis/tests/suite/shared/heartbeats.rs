@@ -79,7 +79,7 @@ fn two_hundred_nodes_are_counted_and_forgotten_when_they_are_silent() {
     });
 }
 
-/// What an answer holds, without what the protocol adds.
+/// What a reply holds, without what the protocol adds.
 fn size_of_answer(value: &Value) -> usize {
     match value {
         Value::Array(values) => values.iter().map(size_of_answer).sum(),

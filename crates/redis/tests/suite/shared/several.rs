@@ -110,7 +110,7 @@ pub fn look(server: &RedisServer, loaded: &LoadedRules) -> (StoredState, StoreTi
     account
 }
 
-/// Everybody asks for everything at once, on two nodes.
+/// All clients request everything at once, on two nodes.
 async fn ask_for_everything(nodes: &[Arc<Node>], seed: u64) -> (BTreeMap<Whose, u32>, usize) {
     let mut tasks = JoinSet::new();
     for task in 0..8 {

@@ -102,7 +102,7 @@ pub(super) struct FuzzRun<'b> {
     told: FuzzVerdicts,
     /// Calls under way.
     out: Vec<StoreCall<FuzzWaiter>>,
-    /// Answers that were given before.
+    /// Replies that were given before.
     old: Vec<Vec<u8>>,
     ledgers: BTreeMap<StateKey, GrantLedger>,
 }
@@ -205,8 +205,8 @@ impl<'b> FuzzRun<'b> {
             let (is_gone, told) = (Rc::clone(&is_gone), Rc::clone(&self.told));
             FuzzWaiter { id: first + made - 1, is_gone, told, has_heard: false }
         };
-        let place = |index: usize| Some(address(&dues[index]));
-        match self.table.check(&dues, cost, self.rules, self.now, place, seat) {
+        let locate = |index: usize| Some(address(&dues[index]));
+        match self.table.check(&dues, cost, self.rules, self.now, locate, seat) {
             LeaseCheck::Decided(steps) => {
                 assert_eq!(made, 0, "nothing is asked");
                 LeaseFuzzCoverage::note(&self.met.decided);
@@ -343,11 +343,11 @@ impl<'b> FuzzRun<'b> {
                 self.ledger(dues[*index].key).put_back(cost);
             }
         }
-        let place = |index: usize| {
+        let locate = |index: usize| {
             let is_asked = groups.len() > 1 && groups.iter().any(|group| group.contains(&index));
             is_asked.then(|| address(&dues[index]))
         };
-        let calls = self.table.resolve(&dues, &reserved, passed, self.now, place);
+        let calls = self.table.resolve(&dues, &reserved, passed, self.now, locate);
         calls.into_iter().for_each(|call| self.send(call));
     }
 

@@ -1,4 +1,4 @@
-//! What valid answers granted of one key, and what became of it.
+//! What valid replies granted of one key, and what became of it.
 
 use tollgate_core::lending::EPOCH_US;
 use tollgate_core::time::BootTime;
@@ -8,7 +8,7 @@ use tollgate_core::time::BootTime;
 pub(super) struct GrantLedger {
     /// Of all calls.
     asked: u64,
-    /// By valid answers.
+    /// By valid replies.
     granted: u64,
     /// Spent on requests, reserved for them, or returned to the store.
     gone: u64,
@@ -21,7 +21,7 @@ impl GrantLedger {
         self.asked += tokens;
     }
 
-    /// A valid answer to a call of `sent`.
+    /// A valid reply to a call of `sent`.
     pub(super) fn grant(&mut self, tokens: u64, sent: BootTime) {
         self.granted += tokens;
         self.expired = self.expired.max(sent + 2 * EPOCH_US);

@@ -159,11 +159,11 @@ impl<W: Waiter> LeaseShard<W> {
             .map(|item| self.lease_of(item).map_or(0, |lease| lease.next_call_us(now, settings)))
             .collect();
         for (number, run) in call.ask.runs.iter().enumerate() {
-            for place in 0..run.repeats {
+            for position in 0..run.repeats {
                 let Some(CallWaiter { cost, take, waiter }) = waiters.next() else { return };
-                let passes = place < answer.admitted[number];
+                let passes = position < answer.admitted[number];
                 let steps = items.iter().zip(&answer.charges).map(|(item, charge)| {
-                    let counted = charge.counted.get(number).is_none_or(|counted| place < *counted);
+                    let counted = charge.counted.get(number).is_none_or(|counted| position < *counted);
                     self.step(item, &charge.state, number, cost, passes && counted, answer.now, now)
                 });
                 let mut steps: SmallVec<[LimitStep; 2]> = steps.collect();

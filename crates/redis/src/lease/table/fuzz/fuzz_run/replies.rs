@@ -5,10 +5,10 @@ use super::{FuzzRun, FuzzWaiter};
 use crate::lease::table::{Executed, StoreCall, Verdict};
 use tollgate_core::script::ScriptReply;
 
-/// Answers that may be given again.
+/// Replies that may be given again.
 const MOST_OLD: usize = 16;
 
-/// A waiter of a call, and whether the answer lets its request pass.
+/// A waiter of a call, and whether the reply lets its request pass.
 struct ExpectedVerdict {
     id: usize,
     passes: bool,
@@ -119,7 +119,7 @@ impl FuzzRun<'_> {
         }
     }
 
-    /// A valid answer arrives.
+    /// A valid reply arrives.
     fn accept(&mut self, call: StoreCall<FuzzWaiter>, answer: &ScriptReply) {
         self.note_grants(&call, answer);
         let expected = self.expect(&call, answer);
@@ -164,8 +164,8 @@ impl FuzzRun<'_> {
         let mut waiters = call.waiters.iter();
         let is_allowed = !call.charges.iter().any(|charge| charge.enforced && charge.denies_on_failure);
         for (number, run) in call.ask.runs.iter().enumerate() {
-            for (place, waiting) in (0..run.repeats).zip(&mut waiters) {
-                let passes = place < answer.admitted[number];
+            for (position, waiting) in (0..run.repeats).zip(&mut waiters) {
+                let passes = position < answer.admitted[number];
                 let is_used = match &waiting.waiter {
                     Some(seat) => {
                         expected.push(ExpectedVerdict { id: seat.id, passes });
@@ -178,7 +178,7 @@ impl FuzzRun<'_> {
                 };
                 let charges = call.charges.iter().zip(&call.ask.charges).zip(&answer.charges);
                 for ((item, charge), found) in charges.filter(|_| passes) {
-                    let is_counted = found.counted.get(number).is_none_or(|counted| place < *counted);
+                    let is_counted = found.counted.get(number).is_none_or(|counted| position < *counted);
                     let is_returnable = charge.as_lent || item.meter.bucket().is_none();
                     if is_counted && (is_used || !is_returnable) {
                         self.ledger(item.key).take(waiting.cost.into());
