@@ -160,6 +160,24 @@ impl NamedIdentity {
         }
     }
 
+    /// The field of checks and rule tests, and the flag of `rules explain`.
+    pub fn request_field(self) -> &'static str {
+        match self {
+            Self::ApiKey => "key",
+            Self::User => "user",
+            Self::Tenant => "tenant",
+        }
+    }
+
+    /// The name for people.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::ApiKey => "API key",
+            Self::User => "User",
+            Self::Tenant => "Tenant",
+        }
+    }
+
     /// The field of `match:` with globs over it.
     pub fn pattern_field(self) -> &'static str {
         match self {
