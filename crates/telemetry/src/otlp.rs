@@ -173,12 +173,12 @@ impl OtlpExporter {
                 )
             };
             let mut signals = std::pin::pin!(signals);
-            tokio::select! {
-                _ = &mut signals => {}
-                () = shutdown => {}
-            }
+            let has_ended = tokio::select! {
+                _ = &mut signals => true,
+                () = shutdown => false,
+            };
             stop.send_replace(true);
-            tokio::time::timeout(self.timeout, signals).await.is_ok()
+            has_ended || tokio::time::timeout(self.timeout, signals).await.is_ok()
         };
         if !is_complete {
             self.failures.record("all", &"the last export at shutdown did not end within the timeout");

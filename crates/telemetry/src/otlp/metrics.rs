@@ -74,15 +74,13 @@ impl MetricExport {
                 ticks.tick().await;
                 self.export().await;
             };
-            // An export that is under way is cut: the last one has the same totals or higher ones.
+            // An export that is under way is cut, and its connection closed: the last one has the same totals or higher ones.
             tokio::select! {
                 biased;
                 _ = stopping.wait_for(|stopping| *stopping) => break,
                 () = export => {}
             }
         }
-        // What was cut may have left a connection that does not answer.
-        self.channel = None;
         self.export().await;
     }
 
@@ -292,5 +290,41 @@ mod tests {
             panic!("not a sum");
         };
         assert_eq!(sum.data_points[0].value, Some(Value::AsInt(i64::MAX)));
+    }
+
+    #[test]
+    fn fuzz_every_series_is_encoded_once_with_its_value() {
+        bolero::check!().with_type::<Vec<(String, u32, [u32; 3])>>().for_each(|series| {
+            let mut samples = MetricSamples::default();
+            for (label, count, buckets) in series {
+                samples.count(&catalog::STORE_CALLS, &[label], u64::from(*count));
+                let counts: Vec<u64> = buckets.iter().copied().map(u64::from).collect();
+                let histogram = HistogramSnapshot { bounds: vec![1.0, 2.0], counts, sum: 0.5 };
+                samples.histogram(&catalog::DECISION_DURATION, &[label], histogram);
+            }
+            let requests = encode(&samples, TIMES, &Resource::default());
+            let metrics: Vec<&Metric> = requests
+                .iter()
+                .flat_map(|request| &request.resource_metrics[0].scope_metrics[0].metrics)
+                .collect();
+            let mut counts = Vec::new();
+            let mut histograms = Vec::new();
+            for metric in metrics {
+                match &metric.data {
+                    Some(Data::Sum(sum)) => counts.extend(&sum.data_points),
+                    Some(Data::Histogram(histogram)) => histograms.extend(&histogram.data_points),
+                    other => panic!("{other:?}"),
+                }
+            }
+            assert_eq!((counts.len(), histograms.len()), (series.len(), series.len()));
+            for ((label, count, buckets), (sum, histogram)) in
+                series.iter().zip(counts.iter().zip(&histograms))
+            {
+                assert_eq!(sum.value, Some(Value::AsInt(i64::from(*count))));
+                assert_eq!(sum.attributes.is_empty(), label.is_empty());
+                assert_eq!(histogram.bucket_counts, buckets.map(u64::from));
+                assert_eq!(histogram.count, buckets.iter().copied().map(u64::from).sum::<u64>());
+            }
+        });
     }
 }

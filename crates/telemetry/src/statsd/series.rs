@@ -274,4 +274,55 @@ mod tests {
             assert_eq!(line.matches(',').count(), 4, "{line}");
         }
     }
+
+    /// Counters and histograms grow at random, and packets are lost at random in a way that the system reports.
+    #[test]
+    fn fuzz_no_count_is_lost_or_sent_twice() {
+        type Step = (u8, u16, bool);
+        bolero::check!().with_type::<Vec<Step>>().for_each(|steps| {
+            let mut sent = SentCounts::default();
+            let mut totals = [0_u64; 6];
+            let mut received: HashMap<String, u64> = HashMap::new();
+            let last = (0, 0, true);
+            for (series, growth, arrives) in steps.iter().copied().chain([last]) {
+                totals[usize::from(series) % totals.len()] += u64::from(growth);
+                for packet in sent.packets(&samples_of(&totals), &LineFormat::new("")) {
+                    if arrives {
+                        packet.text.lines().for_each(|line| receive(line, &mut received));
+                        sent.record(packet.counts);
+                    }
+                }
+            }
+            let count = |line: &str| received.get(line).copied().unwrap_or(0);
+            for shard in 0..3 {
+                assert_eq!(count(&format!("tollgate_store_calls_total#shard:{shard}")), totals[shard]);
+            }
+            let (one, two, three) = (totals[3], totals[3] + totals[4], totals[3] + totals[4] + totals[5]);
+            let name = "tollgate_decision_duration_seconds";
+            assert_eq!(count(&format!("{name}_bucket#path:local,le:1.0")), one);
+            assert_eq!(count(&format!("{name}_bucket#path:local,le:2.0")), two);
+            assert_eq!(count(&format!("{name}_bucket#path:local,le:+Inf")), three);
+            assert_eq!(count(&format!("{name}_count#path:local")), three);
+        });
+    }
+
+    /// Three counters and a histogram of three buckets.
+    fn samples_of(totals: &[u64; 6]) -> MetricSamples {
+        let mut samples = MetricSamples::default();
+        for (shard, total) in totals[..3].iter().enumerate() {
+            samples.count(&catalog::STORE_CALLS, &[&shard.to_string()], *total);
+        }
+        let histogram = HistogramSnapshot { bounds: vec![1.0, 2.0], counts: totals[3..].to_vec(), sum: 0.5 };
+        samples.histogram(&catalog::DECISION_DURATION, &["local"], histogram);
+        samples
+    }
+
+    fn receive(line: &str, received: &mut HashMap<String, u64>) {
+        let mut parts = line.split('|');
+        let (name, value) = parts.next().unwrap().split_once(':').unwrap();
+        let (kind, tags) = (parts.next().unwrap(), parts.next().unwrap());
+        if kind == "c" {
+            *received.entry(format!("{name}{tags}")).or_default() += value.parse::<u64>().unwrap();
+        }
+    }
 }
