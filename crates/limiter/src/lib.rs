@@ -30,6 +30,7 @@ mod limit_names;
 mod limiter;
 mod memo;
 mod memory;
+pub mod metrics;
 mod pending;
 mod prepare;
 mod refusal;
