@@ -16,7 +16,7 @@ const MOSTLY_PERCENT: u8 = 90;
 /// A key above the rate at which keys are reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HotKey {
-    /// Its kind: `api_key`, `user`, `tenant`, `ip`, `custom` or `nobody`.
+    /// Its kind: `api_key`, `user`, `tenant`, `ip`, `custom` or `anonymous`.
     pub kind: &'static str,
     /// Its name. API keys, which are secrets, and long names are cut.
     pub name: String,

@@ -27,7 +27,7 @@ impl Label {
             Identity::Named(kind, _) => kind.name(),
             Identity::Ip(_) => "ip",
             Identity::Custom(..) => "custom",
-            Identity::Route(_) | Identity::Anonymous => "nobody",
+            Identity::Route(_) | Identity::Anonymous => "anonymous",
         };
         let mut label = Self { kind, text: [0; LONGEST], length: 0 };
         let written = match identity {
@@ -89,7 +89,7 @@ mod tests {
             (ip("203.0.113.9"), "ip", "203.0.113.9"),
             (ip("2001:db8::1"), "ip", "2001:db8::"),
             (Identity::Custom("invoice", "7"), "custom", "invoice=7"),
-            (Identity::Anonymous, "nobody", ""),
+            (Identity::Anonymous, "anonymous", ""),
         ] {
             let label = Label::new(&identity);
             assert_eq!((label.kind(), label.text()), (kind, text));
