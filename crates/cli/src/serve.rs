@@ -1,11 +1,11 @@
 //! `tollgate serve` and `tollgate gateway`: the composition root of a node.
 
-mod build_info;
 mod gateway;
 mod housekeeping;
 mod listeners;
 mod logging;
 mod node;
+mod node_metrics;
 mod reload;
 mod signals;
 mod start_message;
@@ -13,10 +13,10 @@ mod start_message;
 use crate::command_error::CommandError;
 use crate::config::{ServeConfig, SettingError, StoreConfig, WrittenSettings};
 use crate::output;
-use build_info::BuildInfo;
 pub use listeners::open_doors;
 use listeners::{NodeParts, NodePhase};
 use node::ServingNode;
+use node_metrics::NodeMetrics;
 use reload::{ReloadTarget, ReloadTargets};
 use signals::ProcessSignals;
 use start_message::StartMessage;
@@ -24,7 +24,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tollgate_control::{InstallSettings, MetricsSource, RuleSourceError, WatchedRuleFile};
+use tollgate_control::{InstallSettings, RuleMetrics, RuleSourceError, WatchedRuleFile};
 use tollgate_core::rules;
 use tollgate_limiter::{Clock, Limiter, MemoryStore};
 use tollgate_redis::{NodeAddress, RedisStore};
@@ -53,7 +53,7 @@ pub fn run(args: WrittenSettings, mode: ServeMode) -> Result<ExitCode, CommandEr
     }
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(CommandError::Thread)?;
-    let metrics: Arc<dyn MetricsSource> = Arc::new(BuildInfo { dropped_log_lines: log.dropped_lines() });
+    let metrics = NodeMetrics::new(log.dropped_lines());
     let outcome = runtime.block_on(serve(config, mode, metrics));
     // A disk that hangs blocks its threads, but not the end of the process.
     runtime.shutdown_background();
@@ -61,11 +61,7 @@ pub fn run(args: WrittenSettings, mode: ServeMode) -> Result<ExitCode, CommandEr
     outcome
 }
 
-async fn serve(
-    config: ServeConfig,
-    mode: ServeMode,
-    metrics: Arc<dyn MetricsSource>,
-) -> Result<ExitCode, CommandError> {
+async fn serve(config: ServeConfig, mode: ServeMode, metrics: NodeMetrics) -> Result<ExitCode, CommandError> {
     let mut signals = ProcessSignals::listen()?;
     // The start reads files and resolves names, which may hang: it runs in a thread that is not waited for.
     let runtime = Handle::current();
@@ -84,14 +80,18 @@ async fn serve(
 async fn assemble(
     config: &ServeConfig,
     mode: ServeMode,
-    metrics: &Arc<dyn MetricsSource>,
+    metrics: &NodeMetrics,
 ) -> Result<ServingNode, CommandError> {
     let clock = Clock::system();
     let redis = open_redis(config, mode, &clock).await?;
     let limiter = build_limiter(config, clock, redis.as_ref());
+    metrics.0.register(Arc::clone(&limiter) as _);
+    if let Some(redis) = &redis {
+        metrics.0.register(redis.metrics());
+    }
 
     let readiness = Arc::new(Readiness::default());
-    let rules = load_rules(config, mode, &limiter)?;
+    let rules = load_rules(config, mode, &limiter, metrics)?;
     readiness.set_rules_installed();
 
     let (phase, watched_phase) = watch::channel(NodePhase::Serving);
@@ -145,12 +145,14 @@ fn load_rules(
     config: &ServeConfig,
     mode: ServeMode,
     limiter: &Arc<Limiter>,
+    metrics: &NodeMetrics,
 ) -> Result<StartRules, CommandError> {
     let Some(path) = &config.rules else {
         let loaded = rules::load("the built-in example", EXAMPLE_RULES)?;
         limiter.install(loaded.rules, loaded.lists).map_err(RuleSourceError::Names)?;
         let summary =
             "built-in example: 5 requests, then one every 2 s, for each key (set your own with --rules FILE)";
+        metrics.0.register(Arc::new(RuleMetrics::constant(limiter.clock().now())));
         return Ok(StartRules { summary: summary.to_owned(), reloads: None });
     };
     let settings = InstallSettings {
@@ -159,6 +161,7 @@ fn load_rules(
         doors: open_doors(config, mode),
     };
     let file = WatchedRuleFile::open(path, settings, Arc::clone(limiter))?;
+    metrics.0.register(Arc::new(RuleMetrics::new(file.status())));
     let path = path.display();
     let summary = match file.status().borrow().error {
         Some(_) => format!("{path} cannot be used; the last good rules are in force (watched)"),

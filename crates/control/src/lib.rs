@@ -28,10 +28,12 @@ mod file_watcher;
 mod last_good_rules;
 mod rule_file;
 mod rule_installer;
+mod rule_metrics;
 mod rule_tests;
 
 pub use admin::{AdminListener, MetricsSource, RenderedMetrics};
 pub use file_watcher::{FileContents, FileWatcher, ReadCause};
 pub use rule_file::WatchedRuleFile;
 pub use rule_installer::{InstallSettings, RuleInstaller, RuleSourceError, RuleStatus, SourcedRules};
+pub use rule_metrics::RuleMetrics;
 pub use rule_tests::{FailedTestPolicy, RuleTestFailures};

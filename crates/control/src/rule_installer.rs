@@ -12,6 +12,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tollgate_core::diagnostic::DiagnosticReport;
 use tollgate_core::rules::{self, LoadedRules, OpenDoor};
+use tollgate_core::time::UnixTime;
 use tollgate_limiter::{LimitNamesFull, Limiter};
 
 /// Rules as a source yields them.
@@ -65,6 +66,10 @@ pub struct RuleStatus {
     pub revision: u64,
     /// Why the newest rules of the source are not in force.
     pub error: Option<Arc<RuleSourceError>>,
+    /// When the rules in force were installed.
+    pub installed: UnixTime,
+    /// How often rules were read and not installed.
+    pub failures: u64,
 }
 
 /// Puts the rules of one source in force in a limiter.
@@ -103,7 +108,10 @@ impl RuleInstaller {
     pub fn update(&self, read: Result<SourcedRules, RuleSourceError>) {
         if let Err(error) = read.and_then(|rules| self.load_and_install(rules)) {
             tracing::error!("rule reload failed; the previous rules stay in force:\n{error}");
-            self.status.send_modify(|status| status.error = Some(Arc::new(error)));
+            self.status.send_modify(|status| {
+                status.error = Some(Arc::new(error));
+                status.failures += 1;
+            });
         }
     }
 
@@ -149,6 +157,7 @@ impl RuleInstaller {
         self.status.send_modify(|status| {
             status.revision = sourced.revision.unwrap_or(status.revision + 1);
             status.error = None;
+            status.installed = self.limiter.clock().now();
             revision = status.revision;
         });
         tracing::info!(revision, rules, file = %sourced.origin, "rules in force");
@@ -179,7 +188,8 @@ impl RuleInstaller {
             kept.path.display(),
             kept.written
         );
-        self.status.send_replace(RuleStatus { revision: 1, error: Some(Arc::new(error)) });
+        let (error, installed) = (Some(Arc::new(error)), self.limiter.clock().now());
+        self.status.send_replace(RuleStatus { revision: 1, error, installed, failures: 1 });
         Ok(())
     }
 }

@@ -8,7 +8,6 @@ use super::connection::{Failure, PermissionError};
 use parking_lot::Mutex;
 use redis::RedisError;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use tollgate_core::time::TimerTime;
 
 /// Between two lines about the same.
@@ -76,7 +75,8 @@ impl StoreErrorKind {
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct StoreErrors {
-    counts: [AtomicU64; StoreErrorKind::ALL.len()],
+    /// By shard.
+    counts: Mutex<HashMap<u32, [u64; StoreErrorKind::ALL.len()]>>,
     /// By shard and reason: when it was logged, and how often it was met since.
     logged: Mutex<HashMap<(u32, String), (TimerTime, u64)>>,
 }
@@ -84,12 +84,17 @@ pub(crate) struct StoreErrors {
 impl StoreErrors {
     /// How many errors of this kind there were.
     pub(crate) fn count(&self, kind: StoreErrorKind) -> u64 {
-        self.counts[kind as usize].load(Ordering::Relaxed)
+        self.counts.lock().values().map(|counts| counts[kind as usize]).sum()
+    }
+
+    /// How many errors of this kind `shard` answered with.
+    pub(crate) fn count_of(&self, shard: u32, kind: StoreErrorKind) -> u64 {
+        self.counts.lock().get(&shard).map_or(0, |counts| counts[kind as usize])
     }
 
     /// Counts an error. If it is to be logged: how many of the same there were since the last line, this one included.
     pub(crate) fn note(&self, shard: u32, kind: StoreErrorKind, reason: &str, now: TimerTime) -> Option<u64> {
-        self.counts[kind as usize].fetch_add(1, Ordering::Relaxed);
+        self.counts.lock().entry(shard).or_default()[kind as usize] += 1;
         let mut logged = self.logged.lock();
         let key = (shard, reason.to_owned());
         if let Some((last_line, since)) = logged.get_mut(&key) {

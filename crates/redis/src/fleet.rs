@@ -243,6 +243,7 @@ impl StoreCore {
             let unix = sent_unix + took_us / 2;
             // The one comparison of two clocks: both count since the epoch.
             let drift_us = answer.now.as_us().cast_signed().saturating_sub_unsigned(unix.as_us());
+            shard.counters().drift_us.store(drift_us, Ordering::Relaxed);
             self.fleet.note_drift(drift_us, took_us);
         }
         Some(answer)
@@ -284,11 +285,14 @@ impl StoreCore {
         let number = shard.number();
         match change {
             Some(ClockChange::Doubted) => self.heartbeat_sooner.notify_one(),
-            Some(ClockChange::Stepped(us)) => tracing::error!(
-                shard = number,
-                step_ms = us / 1_000,
-                "clock of a shard has stepped; corrected to the time that the nodes expect"
-            ),
+            Some(ClockChange::Stepped(us)) => {
+                shard.counters().clock_steps.fetch_add(1, Ordering::Relaxed);
+                tracing::error!(
+                    shard = number,
+                    step_ms = us / 1_000,
+                    "clock of a shard has stepped; corrected to the time that the nodes expect"
+                );
+            }
             Some(ClockChange::Restored) => {
                 tracing::info!(shard = number, "clock of a shard is no longer corrected");
             }

@@ -48,6 +48,7 @@ mod fleet;
 mod handle;
 mod in_flight_slots;
 pub mod lease;
+mod metrics;
 mod node_count;
 pub mod permissions;
 mod self_test;

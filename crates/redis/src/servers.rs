@@ -188,6 +188,11 @@ impl Servers {
         self.common.errors.count(kind)
     }
 
+    /// How many errors of this kind the shard of this number answered with.
+    pub(crate) fn shard_errors(&self, shard: u32, kind: StoreErrorKind) -> u64 {
+        self.common.errors.count_of(shard, kind)
+    }
+
     /// A short text whose slot `shard` serves: `{text}` in a key brings it there. Empty if it serves none.
     pub(crate) fn own_tag(&self, shard: &RedisShard) -> String {
         self.map.load().own_tag(shard)

@@ -11,6 +11,7 @@ pub(super) use supervisor::supervise;
 use super::breaker::{Breaker, BreakerState, BreakerTransition};
 use super::connection::{DialError, Dialer, Failure, RedisConnection, timer_time};
 use super::errors::{StoreErrorKind, StoreErrors};
+use super::metrics::ShardCounters;
 use super::self_test::{self, KeyTags};
 use super::shard_clock::ShardClock;
 use super::url::ServerAddress;
@@ -25,6 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::timeout;
+use tollgate_core::time::TimerTime;
 
 /// Redis knows scripts that touch several slots from this version on.
 const CROSSES_SLOTS: (u32, u32) = (7, 0);
@@ -50,19 +52,6 @@ pub(crate) enum CallOutcome {
     Answered,
     /// None came in time.
     TimedOut,
-}
-
-/// What is counted of a shard; only ever grows.
-#[derive(Debug, Default)]
-pub(crate) struct ShardCounters {
-    /// The breaker opened.
-    pub(crate) opened: AtomicU64,
-    /// The breaker closed again.
-    pub(crate) closed: AtomicU64,
-    /// Calls, pings and connections that failed, timeouts included.
-    pub(crate) failures: AtomicU64,
-    /// Calls and pings that were not answered in time.
-    pub(crate) timeouts: AtomicU64,
 }
 
 /// What all shards of a store have in common.
@@ -97,6 +86,8 @@ pub(crate) struct RedisShard {
     breaker: Breaker,
     clock: ShardClock,
     counters: ShardCounters,
+    /// When the breaker opened, while it is not closed.
+    unavailable_since: Mutex<Option<TimerTime>>,
     /// When the server last answered.
     answered_us: AtomicU64,
     is_retired: AtomicBool,
@@ -115,6 +106,7 @@ impl RedisShard {
             breaker: Breaker::new(),
             clock: ShardClock::default(),
             counters: ShardCounters::default(),
+            unavailable_since: Mutex::new(None),
             answered_us: AtomicU64::new(0),
             is_retired: AtomicBool::new(false),
             wake: Notify::new(),
@@ -291,6 +283,18 @@ impl RedisShard {
         self.connection.load_full().ok_or(Failure::Unavailable)
     }
 
+    /// Counts a script call that was answered after so long.
+    pub(crate) fn count_duration(&self, took: Duration) {
+        self.counters.durations.observe(took.as_nanos().min(u64::MAX.into()) as u64);
+    }
+
+    /// The time during which the breaker was not closed.
+    pub(crate) fn unavailable_us(&self) -> u64 {
+        let since = self.unavailable_since.lock();
+        let current_us = since.map_or(0, |since| timer_time().since(since));
+        self.counters.unavailable_us.load(Ordering::Relaxed) + current_us
+    }
+
     /// Records the outcome of a call that the shard did not see, such as a timeout in the caller.
     pub(crate) fn report(&self, outcome: CallOutcome) {
         match outcome {
@@ -336,6 +340,7 @@ impl RedisShard {
     fn degrade(&self, turn: Option<BreakerTransition>) {
         let Some(turn) = turn else { return };
         self.counters.opened.fetch_add(1, Ordering::Relaxed);
+        self.unavailable_since.lock().get_or_insert(timer_time());
         if let Some(connection) = self.connection.swap(None) {
             connection.sever();
         }
@@ -347,6 +352,9 @@ impl RedisShard {
     fn restore(&self, turn: Option<BreakerTransition>) {
         let Some(turn) = turn else { return };
         self.counters.closed.fetch_add(1, Ordering::Relaxed);
+        if let Some(since) = self.unavailable_since.lock().take() {
+            self.counters.unavailable_us.fetch_add(timer_time().since(since), Ordering::Relaxed);
+        }
         self.call_hook(ShardChange::Restored, turn);
     }
 

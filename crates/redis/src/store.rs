@@ -198,7 +198,6 @@ impl RedisStore {
         Ok(Self { core, tasks })
     }
 
-    #[cfg(test)]
     pub(crate) fn core(&self) -> &Arc<StoreCore> {
         &self.core
     }

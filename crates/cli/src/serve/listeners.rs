@@ -3,6 +3,7 @@
 //! A door with its own listener is registered here, in [`open_all`] and [`open_doors`]. The rest of a node treats all
 //! listeners alike.
 
+use super::node_metrics::NodeMetrics;
 use super::reload::ReloadTarget;
 use super::{ServeMode, gateway};
 use crate::command_error::CommandError;
@@ -12,7 +13,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tollgate_control::{AdminListener, MetricsSource};
+use tollgate_control::AdminListener;
 use tollgate_core::rules::OpenDoor;
 use tollgate_gateway::Gateway;
 use tollgate_limiter::Limiter;
@@ -48,7 +49,7 @@ pub struct NodeParts<'a> {
     pub mode: ServeMode,
     pub limiter: &'a Arc<Limiter>,
     pub readiness: &'a Arc<Readiness>,
-    pub metrics: &'a Arc<dyn MetricsSource>,
+    pub metrics: &'a NodeMetrics,
     pub phase: watch::Receiver<NodePhase>,
 }
 
@@ -131,7 +132,8 @@ async fn open_check_api(node: &NodeParts<'_>) -> Result<NodeListener, CommandErr
 async fn open_admin(address: SocketAddr, node: &NodeParts<'_>) -> Result<NodeListener, CommandError> {
     let role = ListenerRole::Admin;
     let (listener, address) = bind(address, "admin-listen").await?;
-    let admin = AdminListener { readiness: Arc::clone(node.readiness), metrics: Arc::clone(node.metrics) };
+    let admin =
+        AdminListener { readiness: Arc::clone(node.readiness), metrics: Arc::new(node.metrics.clone()) };
     let summary = format!("  admin   http://{address}/metrics\n");
     let serving = Box::pin(admin.serve(listener, node.stop_of(role)));
     Ok(NodeListener { role, summary, example: None, reloads: Vec::new(), serving })

@@ -612,7 +612,11 @@ mod tests {
             handle.count(outcome, &Decision::without_limit(Outcome::Unlimited, UnixTime::from_us(0)));
             let totals = totals(&handle);
             for other in DecisionOutcome::ALL {
-                assert_eq!(outcome_total(&totals, other), u64::from(other == outcome), "{outcome:?} {other:?}");
+                assert_eq!(
+                    outcome_total(&totals, other),
+                    u64::from(other == outcome),
+                    "{outcome:?} {other:?}"
+                );
             }
         }
     }

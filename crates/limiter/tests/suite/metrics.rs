@@ -123,7 +123,9 @@ fn threads_add_up_and_threads_that_ended_are_not_forgotten() {
 
 #[test]
 fn clients_and_paths_add_no_series() {
-    let limiter = limiter("rules: [{ id: api, key: api_key, limit: 1000/h }, { id: users, endpoint: \"/users/{id}\", limit: 10/h }]");
+    let limiter = limiter(
+        "rules: [{ id: api, key: api_key, limit: 1000/h }, { id: users, endpoint: \"/users/{id}\", limit: 10/h }]",
+    );
     let request = |number: usize| {
         let (key, endpoint) = (format!("key{number}"), format!("/{number}/{}", number % 7));
         check(&limiter, &Request { api_key: Some(&key), endpoint: &endpoint, ..Request::default() });
@@ -189,7 +191,8 @@ fn invalid_requests_are_no_decisions() {
 
 #[test]
 fn a_limiter_that_does_not_count_decides_the_same() {
-    let limiter = Arc::into_inner(limiter("rules: [{ id: api, limit: 2/h }]")).unwrap().counting(Counting::Off);
+    let limiter =
+        Arc::into_inner(limiter("rules: [{ id: api, limit: 2/h }]")).unwrap().counting(Counting::Off);
     let allowed = || limiter.check(&of("one")).unwrap().now().unwrap().allowed();
     assert_eq!([allowed(), allowed(), allowed()], [true, true, false]);
     assert_eq!(decisions(&limiter), BTreeMap::new());

@@ -10,7 +10,6 @@ use crate::shard::RedisShard;
 use crate::url::ServerAddress;
 use redis::Value;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 use tollgate_core::script::{ReplyError, ScriptReply};
@@ -149,7 +148,7 @@ impl StoreCore {
         let Some(deadline) = batch.next_deadline().filter(|_| access == SlotAccess::Asking) else {
             return self.send_and_finish(shard, batch).await;
         };
-        self.queues.calls.fetch_add(1, Ordering::Relaxed);
+        self.queues.count_call(&shard, batch.len());
         let command = self.command(&shard, &batch, ScriptForm::Source);
         match timeout_at(deadline, shard.start_asking(command)).await {
             Ok(result) => self.finish(&shard, batch, result),
@@ -166,7 +165,7 @@ impl StoreCore {
         access: SlotAccess,
     ) {
         let deadline = batch.next_deadline().unwrap_or_else(Instant::now);
-        self.queues.calls.fetch_add(1, Ordering::Relaxed);
+        self.queues.count_call(shard, batch.len());
         let command = self.command(shard, &batch, ScriptForm::Source);
         let answer = async {
             let connection = self.servers.added_server(address).await?;

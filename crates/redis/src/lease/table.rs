@@ -10,6 +10,7 @@ mod shard;
 mod tick_schedule;
 
 use super::credit::Reservation;
+use crate::metrics::LeaseCounts;
 use lease::LocalStep;
 use locked_shards::{LockedShards, SHARDS, refused, shard_of};
 use parking_lot::Mutex;
@@ -193,8 +194,14 @@ impl<W: Waiter> LeaseTable<W> {
             let mut shard = self.shard(only.client).lock();
             let local = shard.look_and_spend(only, cost, rules, now, &self.settings);
             match local {
-                LocalStep::Spend(step) => return LeaseCheck::Decided(SmallVec::from_slice(&[(0, step)])),
-                LocalStep::Refuse(step) => return LeaseCheck::Decided(SmallVec::from_slice(&[(0, step)])),
+                LocalStep::Spend(step) => {
+                    shard.counts.from_credit += 1;
+                    return LeaseCheck::Decided(SmallVec::from_slice(&[(0, step)]));
+                }
+                LocalStep::Refuse(step) => {
+                    shard.counts.refused += 1;
+                    return LeaseCheck::Decided(SmallVec::from_slice(&[(0, step)]));
+                }
                 LocalStep::Ask => {}
             }
             let mut shards = LockedShards::of_one(only.client, shard);
@@ -203,7 +210,10 @@ impl<W: Waiter> LeaseTable<W> {
         let mut shards = LockedShards::lock(&self.shards, charges);
         let locals = shards.look(charges, cost, rules, now, &self.settings);
         match refused(charges, &locals) {
-            Some(steps) => LeaseCheck::Decided(steps),
+            Some(steps) => {
+                shards.of(charges[0].client).counts.refused += 1;
+                LeaseCheck::Decided(steps)
+            }
             None => self.ask(&mut shards, charges, &locals, cost, rules, now, address, waiter),
         }
     }
@@ -250,8 +260,10 @@ impl<W: Waiter> LeaseTable<W> {
             }
         }
         if groups.is_empty() {
+            shards.of(charges[0].client).counts.from_credit += 1;
             return LeaseCheck::Decided(steps);
         }
+        shards.of(charges[0].client).counts.remote += 1;
         let take = if groups.len() > 1 { TakeMode::Tentative } else { TakeMode::Final };
         let mut calls = SmallVec::new();
         for group in &groups {
@@ -395,6 +407,20 @@ impl<W: Waiter> LeaseTable<W> {
     /// How often it has to be called for a tick: at the shortest interval in force.
     pub fn tick_us(&self) -> u64 {
         self.tick_us.load(Ordering::Relaxed)
+    }
+
+    /// How checks were decided so far, and the credit that can be spent at `now`.
+    pub(crate) fn usage(&self, now: BootTime) -> (LeaseCounts, u64) {
+        let (mut counts, mut credit) = (LeaseCounts::default(), 0);
+        for shard in &self.shards {
+            let shard = shard.lock();
+            counts.from_credit += shard.counts.from_credit;
+            counts.refused += shard.counts.refused;
+            counts.remote += shard.counts.remote;
+            counts.coalesced += shard.counts.coalesced;
+            credit += shard.credit(now);
+        }
+        (counts, credit)
     }
 
     /// How many keys are kept.

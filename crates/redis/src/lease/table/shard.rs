@@ -13,6 +13,7 @@ use super::pending_group::PendingGroup;
 use super::tick_schedule::TickSchedule;
 use super::{LeaseSettings, StoreCall};
 use crate::lease::credit::Reservation;
+use crate::metrics::LeaseCounts;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use tollgate_core::algorithm::LimitStep;
@@ -33,6 +34,8 @@ pub(super) struct LeaseShard<W> {
     next_sweep: BootTime,
     pending: HashedMap<u64, PendingGroup<W>>,
     most_leases: usize,
+    /// How checks were decided.
+    pub(super) counts: LeaseCounts,
 }
 
 impl<W> LeaseShard<W> {
@@ -43,11 +46,17 @@ impl<W> LeaseShard<W> {
             next_sweep: BootTime::default(),
             pending: HashedMap::default(),
             most_leases,
+            counts: LeaseCounts::default(),
         }
     }
 
     pub(super) fn lease_count(&self) -> usize {
         self.leases.len()
+    }
+
+    /// The tokens that can be spent at `now`.
+    pub(super) fn credit(&self, now: BootTime) -> u64 {
+        self.leases.values().map(|lease| u64::from(lease.credit.left(now))).sum()
     }
 
     /// What can be said about `charge` under the rules of this number; and notes that it was asked for.

@@ -22,7 +22,10 @@ impl<W> LeaseShard<W> {
         request: QueuedRequest<W>,
     ) -> Result<(), QueuedRequest<W>> {
         let pending = match self.pending.entry(group) {
-            Entry::Occupied(pending) => pending.into_mut(),
+            Entry::Occupied(pending) => {
+                self.counts.coalesced += 1;
+                pending.into_mut()
+            }
             Entry::Vacant(free) => match new_group() {
                 Some(pending) => free.insert(pending),
                 None => return Err(request),
