@@ -25,7 +25,7 @@ import matplotlib.dates as dates
 import matplotlib.pyplot as plt
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.patches import FancyBboxPatch, Patch
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, MultipleLocator
 
 HERE = pathlib.Path(__file__).parent
 POINTS = 240
@@ -42,6 +42,15 @@ BLUES = LinearSegmentedColormap.from_list("blues", ["#ffffff", "#b9d3f7", "#3274
 # Of one panel, in inches: a row of the grid, and the space inside the card.
 ROW_HEIGHT, GAP, HEAD = 0.36, 0.06, 0.75
 FIGURE_WIDTH = 17.0
+
+
+# Distances of ticks on axes of time.
+TIME_STEPS = [1, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 604800]
+
+
+def step_of(length, most):
+    """The distance of ticks at which `length` seconds have at most `most` of them."""
+    return next((step for step in TIME_STEPS if length / step <= most), length / most)
 
 
 class Prometheus:
@@ -172,10 +181,12 @@ class Card:
 
     def time_axis(self, axes):
         axes.set_xlim(moment(self.prometheus.start), moment(self.prometheus.end))
-        locator = dates.AutoDateLocator(minticks=3, maxticks=max(4, int(self.width * 1.1)))
-        axes.xaxis.set_major_locator(locator)
-        seconds = self.prometheus.end - self.prometheus.start < 300
-        axes.xaxis.set_major_formatter(dates.DateFormatter("%H:%M:%S" if seconds else "%H:%M"))
+        length = self.prometheus.end - self.prometheus.start
+        step = step_of(length, max(3, int(self.width * 1.1)))
+        first = math.ceil(self.prometheus.start / step) * step
+        ticks = [first + step * index for index in range(int((self.prometheus.end - first) // step) + 1)]
+        axes.xaxis.set_major_locator(FixedLocator([dates.date2num(moment(at)) for at in ticks]))
+        axes.xaxis.set_major_formatter(dates.DateFormatter("%H:%M:%S" if step < 60 else "%H:%M" if length <= 86400 else "%d %b %H:%M"))
 
     def legend(self, axes, handles, names):
         if not any(names):
@@ -240,7 +251,7 @@ class Card:
                     handles.append(axes.bar(times, values, width=width, color=color, alpha=0.7))
                 else:
                     handles += axes.plot(times, values, color=color, linewidth=1.25, solid_joinstyle="round")
-                    if len(found) <= 3 and "scaleDistribution" not in custom:
+                    if len(found) == 1 and "scaleDistribution" not in custom:
                         axes.fill_between(times, values, 0, color=color, alpha=0.06, linewidth=0)
             highest = max(value for _, _, points in found for _, value in points)
         lowest = min(value for _, _, points in found for _, value in points)
@@ -261,6 +272,10 @@ class Card:
             axes.tick_params(which="both", length=0)
             return
         axes.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=self.defaults.get("decimals") == 0))
+        if self.unit == "s" and highest >= 120:
+            axes.yaxis.set_major_locator(MultipleLocator(step_of(highest, 5)))
+        elif self.unit in ("bytes", "Bps") and highest > 0:
+            axes.yaxis.set_major_locator(MultipleLocator(2 ** math.ceil(math.log2(highest / 5))))
         bars = [step["value"] for step in self.defaults["thresholds"]["steps"] if step["value"] is not None]
         if custom.get("thresholdsStyle") and bars:
             for bar in bars:
@@ -297,9 +312,9 @@ class Card:
         axes = self.axes(min(self.width * 0.4, 0.25 + 0.068 * longest), 0.52, 0.15, 0.42)
         found = sorted(found, key=lambda each: each[0], reverse=True)
         for index, (_, _, points) in enumerate(found):
-            for at, value in points:
+            for start, end, value in periods(points, self.prometheus.step):
                 color = COLORS.get(states.get(str(int(value)), {}).get("color"), FAINT)
-                axes.barh(index, self.prometheus.step * 1.05 / 86400, left=dates.date2num(moment(at)), height=0.72, color=color,
+                axes.barh(index, (end - start) / 86400, left=dates.date2num(moment(start)), height=0.72, color=color,
                           linewidth=0, alpha=0.8)
         axes.set_yticks(range(len(found)), [name for name, _, _ in found])
         axes.set_ylim(-0.6, len(found) - 0.4)
@@ -309,7 +324,8 @@ class Card:
         self.legend(axes, [Patch(color=COLORS[state["color"]], alpha=0.8) for state in ordered], [state["text"] for state in ordered])
 
     def bars(self, found):
-        latest = sorted(((points[-1][1], name) for name, _, points in found if points[-1][0] >= self.prometheus.end - 300))[-10:]
+        latest = sorted(((points[-1][1], name) for name, _, points in found if points[-1][0] >= self.prometheus.end - 300),
+                        reverse=True)[:10]
         longest = max((len(name) for _, name in latest), default=1)
         axes = self.axes(min(self.width * 0.45, 0.25 + 0.072 * longest), 0.15, 0.75, 0.45)
         values = [value for value, _ in latest]
@@ -317,7 +333,7 @@ class Card:
         for index, value in enumerate(values):
             axes.text(value, index, " " + text_of(value, self.unit), va="center", fontsize=8, color=TEXT)
         axes.set_yticks(range(len(latest)), [name for _, name in latest])
-        axes.set_ylim(-0.6, max(len(latest), 4) - 0.4)
+        axes.set_ylim(max(len(latest), 5) - 0.4, -0.6)
         axes.set_xticks([])
 
 
@@ -332,6 +348,17 @@ def gaps_marked(points, step):
         values.append(value)
         last = at
     return times, values
+
+
+def periods(points, step):
+    """The periods of equal values: (start, end, value)."""
+    found = []
+    for at, value in points:
+        if found and found[-1][2] == value and at - found[-1][1] < 1.5 * step:
+            found[-1][1] = at + step
+        else:
+            found.append([at, at + step, value])
+    return found
 
 
 def render(board, prometheus, path):

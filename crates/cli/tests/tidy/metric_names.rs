@@ -25,7 +25,9 @@ fn definition_of(series: &str) -> Option<(&'static MetricDefinition, bool)> {
     };
     // A histogram has no series with its own name.
     let plain = named(series).filter(|metric| metric.kind != MetricKind::Histogram);
-    plain.map(|metric| (metric, false)).or_else(|| ["_bucket", "_sum", "_count"].into_iter().find_map(of_histogram))
+    plain
+        .map(|metric| (metric, false))
+        .or_else(|| ["_bucket", "_sum", "_count"].into_iter().find_map(of_histogram))
 }
 
 /// What is wrong with a metric in an expression.
@@ -59,7 +61,8 @@ fn yaml_values(path: &str, field: &str) -> Vec<Expression> {
         let mut text = value.to_owned();
         if value == "|" {
             text.clear();
-            let is_inside = |line: &str| line.trim().is_empty() || line.len() - line.trim_start().len() > indent;
+            let is_inside =
+                |line: &str| line.trim().is_empty() || line.len() - line.trim_start().len() > indent;
             while let Some((_, inside)) = lines.next_if(|(_, line)| is_inside(line)) {
                 text.push_str(inside);
                 text.push('\n');
@@ -184,13 +187,15 @@ fn every_metric_is_used() {
 fn every_alert_has_a_section_in_the_runbook_and_a_test() {
     let alerts: Vec<String> = yaml_values(RULES, "alert").into_iter().map(|alert| alert.text).collect();
     let links: Vec<String> = yaml_values(RULES, "runbook_url").into_iter().map(|link| link.text).collect();
-    let expected: Vec<String> = alerts.iter().map(|alert| format!("{RUNBOOK}#{}", alert.to_lowercase())).collect();
+    let expected: Vec<String> =
+        alerts.iter().map(|alert| format!("{RUNBOOK}#{}", alert.to_lowercase())).collect();
     assert_eq!(links, expected);
     let runbook = read(RUNBOOK);
     let sections: BTreeSet<&str> = runbook.lines().filter_map(|line| line.strip_prefix("### ")).collect();
     let known: BTreeSet<&str> = alerts.iter().map(String::as_str).collect();
     assert_eq!(sections, known, "sections of the runbook and alerts");
-    let tested: Vec<String> = yaml_values(RULE_TESTS, "alertname").into_iter().map(|alert| alert.text).collect();
+    let tested: Vec<String> =
+        yaml_values(RULE_TESTS, "alertname").into_iter().map(|alert| alert.text).collect();
     let untested = alerts.into_iter().filter(|alert| !tested.contains(alert));
     assert_none(&untested.collect::<Vec<_>>(), "alerts without a test");
 }
