@@ -190,7 +190,10 @@ mod tests {
         let text = TextFormat::Prometheus.render(&samples());
         assert!(text.contains("# TYPE tollgate_decisions_total counter\n"), "{text}");
         assert!(text.contains(DECISIONS), "{text}");
-        assert!(text.contains("# TYPE tollgate_rules_revision gauge\ntollgate_rules_revision 3.0\n"), "{text}");
+        assert!(
+            text.contains("# TYPE tollgate_rules_revision gauge\ntollgate_rules_revision 3.0\n"),
+            "{text}"
+        );
         let histogram = r#"# TYPE tollgate_decision_duration_seconds histogram
 tollgate_decision_duration_seconds_bucket{path="local",le="2.5e-7"} 1
 tollgate_decision_duration_seconds_bucket{path="local",le="0.1"} 1
@@ -213,7 +216,8 @@ tollgate_decision_duration_seconds_count{path="local"} 7
 
     #[test]
     fn the_format_follows_the_accept_header() {
-        let prometheus = "application/openmetrics-text;version=1.0.0;q=0.8,text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
+        let prometheus =
+            "application/openmetrics-text;version=1.0.0;q=0.8,text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
         for (accept, format) in [
             (None, TextFormat::Prometheus),
             (Some("*/*"), TextFormat::Prometheus),

@@ -151,8 +151,11 @@ async fn every_record_is_exported_or_counted_as_dropped() {
     for answer in [Answer::Fail(Code::InvalidArgument), Answer::Fail(Code::Unavailable), Answer::Never] {
         let collector = TestCollector::start(answer).await;
         let (_, registry) = TestNode::start();
-        let settings =
-            OtlpSettings { timeout: Duration::from_millis(50), queue_size: 100, ..settings(collector.endpoint()) };
+        let settings = OtlpSettings {
+            timeout: Duration::from_millis(50),
+            queue_size: 100,
+            ..settings(collector.endpoint())
+        };
         let exporter = OtlpExporter::new(&settings, &registry, Clock::system()).unwrap();
         let logs = exporter.logs();
         let exporter = Running::run(exporter);

@@ -94,7 +94,9 @@ async fn totals_only_grow_while_threads_count() {
     for request in &received {
         let now = totals::of_otlp([request]);
         for (series, before) in &last {
-            if let (totals::TotalValue::Count(before), totals::TotalValue::Count(now)) = (before, &now[series]) {
+            if let (totals::TotalValue::Count(before), totals::TotalValue::Count(now)) =
+                (before, &now[series])
+            {
                 assert!(now >= before, "{series:?}");
             }
         }

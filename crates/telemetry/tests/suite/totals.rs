@@ -77,7 +77,9 @@ pub fn of_otlp<'r>(requests: impl IntoIterator<Item = &'r ExportMetricsServiceRe
                 assert!(sum.is_monotonic);
                 assert_eq!(sum.aggregation_temporality, AggregationTemporality::Cumulative as i32);
                 for point in &sum.data_points {
-                    assert!(point.start_time_unix_nano > 0 && point.start_time_unix_nano <= point.time_unix_nano);
+                    assert!(
+                        point.start_time_unix_nano > 0 && point.start_time_unix_nano <= point.time_unix_nano
+                    );
                     add("", labels(&point.attributes), point_value(point.value));
                 }
             }
