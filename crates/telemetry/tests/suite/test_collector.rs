@@ -123,12 +123,13 @@ impl TestCollector {
 impl Services {
     /// Applies the answer of the moment. Returns whether the collector says that some was rejected.
     async fn answer(&self, headers: &tonic::metadata::MetadataMap) -> Result<bool, Status> {
+        // Before the request is counted: a test may change the answer once it is.
+        let answer = *self.answer.borrow();
         let token = headers.get("x-token").map(|token| token.to_str().unwrap().to_owned());
         self.received.send_modify(|received| {
             received.requests += 1;
             received.token = token;
         });
-        let answer = *self.answer.borrow();
         match answer {
             Answer::Accept => Ok(false),
             Answer::RejectSome => Ok(true),
