@@ -269,7 +269,12 @@ mod tests {
             assert!(names.insert(metric.name), "{} is defined twice", metric.name);
             assert!(metric.name.starts_with("tollgate_") || metric.name.starts_with("process_"));
             assert!(metric.name.chars().all(|c| c.is_ascii_lowercase() || c == '_'), "{}", metric.name);
-            assert_eq!(metric.kind == MetricKind::Counter, metric.name.ends_with("_total"), "{}", metric.name);
+            assert_eq!(
+                metric.kind == MetricKind::Counter,
+                metric.name.ends_with("_total"),
+                "{}",
+                metric.name
+            );
             assert!(metric.help.ends_with('.') && metric.question.ends_with('?'), "{}", metric.name);
         }
     }
