@@ -24,8 +24,8 @@ pub fn run() {
     while !abuser_is_limited() {}
 
     let (mut peak, mut false_rejections, mut escapes, mut visits) = (0, 0u64, 0u64, 0u64);
-    let start_us = limiter.clock().now_us();
-    let mut next_visit_us = start_us;
+    let start = limiter.clock().now();
+    let mut next_visit = start;
     let mut abuser_tokens = 0.0;
     let mut key = String::new();
     for number in 0..ATTACKERS {
@@ -36,16 +36,16 @@ pub fn run() {
             IpAddr::from(Ipv4Addr::from_bits(0x2d00_0000 | (number as u32).wrapping_mul(2_654_435_761) >> 8));
         passes(&limiter, &key, from);
         if number % 1_000 == 0 {
-            let now_us = limiter.clock().now_us();
+            let now = limiter.clock().now();
             // A regular client at 1.25 per second, within its 100 per minute.
-            if now_us >= next_visit_us {
-                next_visit_us = now_us + 800_000;
+            if now >= next_visit {
+                next_visit = now + 800_000;
                 visits += 1;
                 false_rejections += u64::from(!passes(&limiter, "sk_regular", visitor));
             }
             // The abuser gets its refill and no more.
             escapes += u64::from(!abuser_is_limited());
-            abuser_tokens = (now_us - start_us) as f64 / 1e6 * 100.0 / 60.0;
+            abuser_tokens = now.since(start) as f64 / 1e6 * 100.0 / 60.0;
         }
         if number % 100_000 == 0 {
             peak = peak.max(resident_bytes().saturating_sub(before));

@@ -39,7 +39,7 @@ async fn sharing(url: &str, text: &str) -> (Arc<Limiter>, RedisStore) {
     let loaded = rules::load("bench.yaml", text).expect("valid rules");
     let limiter = Limiter::new(MemoryStore::new(1 << 24), Clock::system());
     let limiter = limiter.sharing(redis.shared_store(), FailureSettings::default());
-    limiter.install(loaded.rules, loaded.lists);
+    limiter.install(loaded.rules, loaded.lists).expect("few names");
     (Arc::new(limiter), redis)
 }
 

@@ -10,7 +10,7 @@ pub fn limiter(rules: &str, bytes: usize) -> Limiter {
         std::process::exit(1)
     });
     let limiter = Limiter::new(MemoryStore::new(bytes), Clock::system());
-    limiter.install(loaded.rules, loaded.lists);
+    limiter.install(loaded.rules, loaded.lists).expect("few names");
     limiter
 }
 

@@ -4,7 +4,7 @@ use crate::config::SettingError;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use tollgate_control::RuleFileError;
+use tollgate_control::RuleSourceError;
 use tollgate_core::diagnostic::{DiagnosticReport, sanitized};
 use tollgate_core::path::PathError;
 use tollgate_core::rate::LimitShorthandError;
@@ -18,9 +18,9 @@ pub enum CommandError {
     /// The problems of a file, each with its position.
     #[error("{0}")]
     Report(#[from] DiagnosticReport),
-    /// The rule file cannot be used.
+    /// The rules cannot be used.
     #[error("{0}")]
-    RuleFile(#[from] RuleFileError),
+    Rules(#[from] RuleSourceError),
     /// A flag or an environment variable has a value that cannot be used.
     #[error("{0}")]
     Setting(#[from] SettingError),
@@ -69,11 +69,13 @@ pub enum CommandError {
     /// Signals cannot be handled.
     #[error("cannot handle signals: {0}")]
     Signals(io::Error),
-    /// The address of the check API cannot be listened on.
-    #[error("cannot listen on {address}: {error}\n  hint: choose another address with --listen")]
+    /// An address cannot be listened on.
+    #[error("cannot listen on {address}: {error}\n  hint: choose another address with --{flag}")]
     Listen {
         /// The address.
         address: SocketAddr,
+        /// The flag that sets it.
+        flag: &'static str,
         /// The cause.
         error: io::Error,
     },
@@ -83,9 +85,6 @@ pub enum CommandError {
     /// The certificate of the gateway cannot be used.
     #[error("{0}\n  hint: both are PEM files, named under `gateway: tls:`")]
     Tls(#[from] TlsError),
-    /// The gateway cannot listen.
-    #[error("{0}\n  hint: choose another address with --gateway-listen")]
-    GatewayListen(GatewayError),
     /// The gateway cannot be started.
     #[error("{0}")]
     Gateway(GatewayError),
@@ -110,7 +109,7 @@ impl CommandError {
     pub fn message(&self) -> String {
         match self {
             // Reports hide the secrets of their files and begin with a position.
-            Self::Report(_) | Self::RuleFile(_) => self.to_string(),
+            Self::Report(_) | Self::Rules(_) => self.to_string(),
             other => format!("error: {}", sanitized(&other.to_string())),
         }
     }
@@ -119,7 +118,9 @@ impl CommandError {
 impl From<GatewayError> for CommandError {
     fn from(error: GatewayError) -> Self {
         match error {
-            GatewayError::Listen { .. } => Self::GatewayListen(error),
+            GatewayError::Listen { address, error } => {
+                Self::Listen { address, flag: "gateway-listen", error }
+            }
             other => Self::Gateway(other),
         }
     }

@@ -18,10 +18,10 @@ pub enum TollgateCommand {
     /// Run a node: the check API, and a gateway if there is an upstream. Without arguments: example rules, on
     /// 127.0.0.1:8080
     #[command(after_help = LOG_HELP)]
-    Serve(config::ServeArgs),
+    Serve(config::WrittenSettings),
     /// Run a node with the gateway only: a reverse proxy that limits requests
     #[command(after_help = LOG_HELP)]
-    Gateway(config::ServeArgs),
+    Gateway(config::WrittenSettings),
     /// Check, test and explain rule files
     #[command(subcommand)]
     Rules(rules::RulesCommand),

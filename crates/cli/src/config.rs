@@ -1,32 +1,224 @@
 //! The settings of `serve`: a flag, else its environment variable, else `tollgate.yaml`, else the default.
+//!
+//! A setting is declared in this file: a field of [`WrittenSettings`] and its line in [`WrittenSettings::or`], and the
+//! value that the node uses in [`ServeConfig`]. Sections of the settings file have files of their own.
 
 mod abuse;
 mod gateway;
 mod ineffective;
-mod serve_args;
 mod setting_value;
 mod settings_file;
 mod store;
 
 use crate::command_error::CommandError;
 use crate::serve::ServeMode;
+use abuse::WrittenAbuse;
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args};
 pub use gateway::GatewayConfig;
+use gateway::WrittenGateway;
 use ineffective::SettingsContext;
-pub use serve_args::ServeArgs;
+use serde::Deserialize;
 pub use setting_value::SettingError;
-use setting_value::{TextOrNumber, parse_address, parse_size};
-use settings_file::{SettingsFile, WrittenFailedTestPolicy};
+use setting_value::{TextOrNumber, WrittenSwitch, parse_address, parse_size};
+use settings_file::SettingsFile;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 pub use store::StoreConfig;
-use store::StoreFlags;
+use store::{StoreFlags, WrittenRedis};
 use tollgate_control::FailedTestPolicy;
-use tollgate_http::{HeaderOptions, IdentityExtractor};
+use tollgate_core::document::{Document, DocumentPath};
+use tollgate_http::{HeaderOptions, IdentityExtractor, IdentityOptions};
 use tollgate_limiter::AbuseSettings;
 
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
+const DEFAULT_ADMIN_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9090);
 const DEFAULT_MEMORY: usize = 512 << 20;
+
+/// The settings as they are written: on the command line, in the environment or in `tollgate.yaml`.
+///
+/// A field is a flag with a variable and a field of the file, all of one name. What only the file has is `arg(skip)`; what
+/// the file has not is `serde(skip)`. It is not `Debug`: a password may be in it.
+#[derive(Args, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WrittenSettings {
+    /// Settings file; its fields have the names of these flags
+    #[arg(long, env = "TOLLGATE_CONFIG", value_name = "FILE", value_parser = path())]
+    #[serde(skip)]
+    config: Option<PathBuf>,
+    /// Rule file; it is watched, and changes are in force within two seconds [default: built-in example]
+    #[arg(long, env = "TOLLGATE_RULES", value_name = "FILE", value_parser = path())]
+    rules: Option<PathBuf>,
+    /// Store of the states: memory, redis://host:6379, redis-sentinel://h1,h2/name, redis-cluster://h1,h2
+    /// [default: memory]
+    #[arg(long, env = "TOLLGATE_STORE", hide_env_values = true, value_name = "URL")]
+    store: Option<String>,
+    /// Folder for the last good rules and the size of the fleet, which a node needs if it starts while its rule file
+    /// is broken or its shared store is unavailable [default: none, or $STATE_DIRECTORY]
+    #[arg(long, env = "TOLLGATE_DATA", value_name = "DIR", value_parser = path())]
+    data: Option<PathBuf>,
+    /// Limit each client address while the shared store is unavailable: off, on_outage, on [default: off]
+    #[arg(long, env = "TOLLGATE_EMERGENCY", value_name = "WHEN")]
+    #[serde(skip)]
+    emergency: Option<String>,
+    /// Most memory for states, such as 64MB [default: 512MB]
+    #[arg(long, env = "TOLLGATE_STORE_MEMORY", value_name = "SIZE")]
+    store_memory: Option<TextOrNumber>,
+    /// Address of the check API [default: 127.0.0.1:8080]
+    #[arg(long, env = "TOLLGATE_LISTEN", value_name = "ADDRESS")]
+    listen: Option<TextOrNumber>,
+    /// Address of health and metrics: a loopback address, or off [default: 127.0.0.1:9090]
+    #[arg(long, env = "TOLLGATE_ADMIN_LISTEN", value_name = "ADDRESS")]
+    admin_listen: Option<TextOrNumber>,
+    /// Allow an admin address that other hosts can reach: it has neither TLS nor authentication
+    #[arg(long, env = "TOLLGATE_ADMIN_INSECURE", value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_missing_value = "true")]
+    admin_insecure: Option<WrittenSwitch>,
+    /// Address of the gateway [default: 127.0.0.1:8000, if there is an upstream]
+    #[arg(long, env = "TOLLGATE_GATEWAY_LISTEN", value_name = "ADDRESS")]
+    gateway_listen: Option<TextOrNumber>,
+    /// Server that the gateway forwards to, such as http://127.0.0.1:3000; several with commas
+    #[arg(long, env = "TOLLGATE_UPSTREAM", hide_env_values = true, value_name = "URL")]
+    upstream: Option<String>,
+    /// Format of the log on standard error: text or json [default: text]
+    #[arg(long, env = "TOLLGATE_LOG_FORMAT", value_name = "FORMAT")]
+    log_format: Option<String>,
+    #[arg(skip)]
+    redis: Option<WrittenRedis>,
+    #[arg(skip)]
+    gateway: Option<WrittenGateway>,
+    #[arg(skip)]
+    identity: Option<IdentityOptions>,
+    #[arg(skip)]
+    headers: Option<HeaderOptions>,
+    #[arg(skip)]
+    abuse: Option<WrittenAbuse>,
+    #[arg(skip)]
+    on_failed_rule_tests: Option<WrittenFailedTestPolicy>,
+    /// The names of the values that come from the environment.
+    #[arg(skip)]
+    #[serde(skip)]
+    from_environment: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum WrittenFailedTestPolicy {
+    Refuse,
+    Warn,
+}
+
+impl WrittenSettings {
+    /// Only those of the settings file `config`.
+    pub fn in_file(config: PathBuf) -> Self {
+        Self { config: Some(config), ..Self::default() }
+    }
+
+    /// These settings where they are set, else those of `other`. An empty value counts as not set: a compose file may
+    /// set a variable to nothing.
+    fn or(self, other: Self) -> Self {
+        let path = |path: Option<PathBuf>| path.filter(|path| !path.as_os_str().is_empty());
+        let text = |text: Option<String>| text.filter(|text| !text.is_empty());
+        let value = |value: Option<TextOrNumber>| value.filter(|value| !value.is_empty());
+        Self {
+            config: path(self.config).or(other.config),
+            rules: path(self.rules).or(other.rules),
+            store: text(self.store).or(other.store),
+            data: path(self.data).or(other.data),
+            emergency: text(self.emergency).or(other.emergency),
+            store_memory: value(self.store_memory).or(other.store_memory),
+            listen: value(self.listen).or(other.listen),
+            admin_listen: value(self.admin_listen).or(other.admin_listen),
+            admin_insecure: self.admin_insecure.filter(|switch| !switch.is_empty()).or(other.admin_insecure),
+            gateway_listen: value(self.gateway_listen).or(other.gateway_listen),
+            upstream: text(self.upstream).or(other.upstream),
+            log_format: text(self.log_format).or(other.log_format),
+            redis: self.redis.or(other.redis),
+            gateway: self.gateway.or(other.gateway),
+            identity: self.identity.or(other.identity),
+            headers: self.headers.or(other.headers),
+            abuse: self.abuse.or(other.abuse),
+            on_failed_rule_tests: self.on_failed_rule_tests.or(other.on_failed_rule_tests),
+            from_environment: self.from_environment,
+        }
+    }
+
+    /// Reports the errors of a settings file.
+    fn check(&self, document: &mut Document) {
+        let root = DocumentPath::root();
+        let mut report = |field: &str, error: Option<SettingError>| {
+            if let Some(error) = error {
+                document.error(&root.field(field), error.to_string(), None);
+            }
+        };
+        report("listen", self.listen.as_ref().and_then(|listen| parse_address(listen).err()));
+        report(
+            "admin_listen",
+            self.admin_listen.as_ref().and_then(|listen| parse_admin_address(listen).err()),
+        );
+        report("store_memory", self.store_memory.as_ref().and_then(|memory| parse_size(memory).err()));
+        report("log_format", self.log_format.as_ref().and_then(|format| parse_log_format(format).err()));
+        if let Some(abuse) = &self.abuse {
+            abuse::check(document, abuse);
+        }
+        if let Some(redis) = &self.redis {
+            store::check(document, redis);
+        }
+        store::check_url(document, self.store.as_deref());
+        gateway::check(
+            document,
+            self.gateway_listen.as_ref(),
+            self.upstream.as_deref(),
+            self.gateway.as_ref(),
+        );
+    }
+
+    /// Makes the relative paths of a settings file start from its folder.
+    fn resolve_paths(&mut self, folder: &Path) {
+        self.data = self.data.take().filter(|folder| !folder.as_os_str().is_empty());
+        for path in [&mut self.rules, &mut self.data].into_iter().flatten() {
+            *path = folder.join(&*path);
+        }
+        if let Some(gateway) = &mut self.gateway {
+            gateway.resolve_paths(folder);
+        }
+    }
+
+    /// Records which values come from the environment.
+    pub fn record_environment(&mut self, matches: &ArgMatches) {
+        let names = matches.ids().map(ToString::to_string);
+        let is_variable = |name: &String| matches.value_source(name) == Some(ValueSource::EnvVariable);
+        self.from_environment = names.filter(is_variable).collect();
+    }
+
+    fn is_from_environment(&self, name: &str) -> bool {
+        self.from_environment.iter().any(|known| known == name)
+    }
+}
+
+/// Parses any path, including an empty one, which clap's own parser refuses.
+fn path() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().map(PathBuf::from)
+}
+
+/// The format of the process log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// A line of text for people.
+    Text,
+    /// A JSON object for programs.
+    Json,
+}
+
+fn parse_log_format(text: &str) -> Result<LogFormat, SettingError> {
+    match text {
+        "text" => Ok(LogFormat::Text),
+        "json" => Ok(LogFormat::Json),
+        _ => Err(SettingError::LogFormat(text.to_owned())),
+    }
+}
 
 /// The settings of a node.
 #[derive(Clone, Debug)]
@@ -43,6 +235,8 @@ pub struct ServeConfig {
     pub store_memory: usize,
     /// The address of the check API.
     pub listen: SocketAddr,
+    /// The address of health and metrics; none if the admin listener is closed.
+    pub admin_listen: Option<SocketAddr>,
     /// The gateway, if there is one.
     pub gateway: Option<GatewayConfig>,
     /// How the client of a request is identified.
@@ -51,25 +245,53 @@ pub struct ServeConfig {
     pub headers: HeaderOptions,
     /// What is done about keys with far too many requests.
     pub abuse: AbuseSettings,
+    /// The format of the process log.
+    pub log_format: LogFormat,
     /// Settings that are suspicious, but no error.
     pub warnings: Vec<String>,
 }
 
 impl ServeConfig {
     /// Merges flags, environment and file.
-    pub fn load(args: ServeArgs, mode: ServeMode) -> Result<Self, CommandError> {
-        let args = args.without_empty();
-        let file = args.config.as_deref().map(SettingsFile::read).transpose()?.unwrap_or_default();
-        let config = Self::merge(&args, &file)?;
-        let context = SettingsContext {
-            mode,
-            store: &config.store,
-            has_gateway: config.gateway.is_some(),
-            has_rule_file: config.rules.is_some(),
-        };
+    pub fn load(arguments: WrittenSettings, mode: ServeMode) -> Result<Self, CommandError> {
+        let arguments = arguments.or(WrittenSettings::default());
+        let file = arguments.config.as_deref().map(SettingsFile::read).transpose()?.unwrap_or_default();
+        let config = Self::read(arguments.clone().or(file.settings.clone()))?;
+        let context = SettingsContext { mode, config: &config };
         context.check_file(&file)?;
-        let warnings = context.check_arguments(&args)?;
+        let warnings = context.check_arguments(&arguments)?;
         Ok(Self { identities: Arc::new(file.identities), warnings, ..config })
+    }
+
+    fn read(settings: WrittenSettings) -> Result<Self, SettingError> {
+        let data = settings.data.or_else(state_directory);
+        let store_flags =
+            StoreFlags { url: settings.store, data: data.clone(), emergency: settings.emergency };
+        let trusted = settings.identity.as_ref().map_or(&[][..], |identity| &identity.client_ip.trusted);
+        let gateway = gateway::read(
+            settings.gateway_listen.as_ref(),
+            settings.upstream.as_deref(),
+            settings.gateway.as_ref(),
+            trusted,
+        );
+        Ok(Self {
+            gateway: gateway.map_err(|placed| placed.error)?,
+            store: store::read(store_flags, settings.redis.as_ref())?,
+            rules: settings.rules,
+            failed_tests: match settings.on_failed_rule_tests {
+                Some(WrittenFailedTestPolicy::Warn) => FailedTestPolicy::Warn,
+                Some(WrittenFailedTestPolicy::Refuse) | None => FailedTestPolicy::Refuse,
+            },
+            data,
+            store_memory: settings.store_memory.as_ref().map_or(Ok(DEFAULT_MEMORY), parse_size)?,
+            admin_listen: read_admin_address(settings.admin_listen.as_ref(), settings.admin_insecure)?,
+            listen: settings.listen.as_ref().map_or(Ok(DEFAULT_LISTEN), parse_address)?,
+            identities: Arc::default(),
+            headers: settings.headers.unwrap_or_default(),
+            abuse: settings.abuse.unwrap_or_default().settings(),
+            log_format: settings.log_format.map_or(Ok(LogFormat::Text), |text| parse_log_format(&text))?,
+            warnings: Vec::new(),
+        })
     }
 
     /// The folder for what a restart needs, if there is something to keep.
@@ -77,41 +299,26 @@ impl ServeConfig {
         let is_used = self.rules.is_some() || matches!(self.store, StoreConfig::Redis(_));
         self.data.as_deref().filter(|_| is_used)
     }
+}
 
-    fn merge(args: &ServeArgs, file: &SettingsFile) -> Result<Self, SettingError> {
-        let file = &file.settings;
-        let either = |flag: &Option<String>, setting: &Option<TextOrNumber>| {
-            flag.clone().or_else(|| setting.as_ref().map(ToString::to_string))
-        };
-        let data = args.data.clone().or_else(|| file.data.clone()).or_else(state_directory);
-        let store_flags = StoreFlags {
-            url: args.store.clone().or_else(|| file.store.clone()),
-            data: data.clone(),
-            emergency: args.emergency.clone(),
-        };
-        let gateway_listen = either(&args.gateway_listen, &file.gateway_listen);
-        let upstream = args.upstream.as_deref().or(file.upstream.as_deref());
-        let trusted = file.identity.as_ref().map_or(&[][..], |identity| &identity.client_ip.trusted);
-        let gateway = gateway::read(gateway_listen.as_deref(), upstream, file.gateway.as_ref(), trusted);
-        Ok(Self {
-            gateway: gateway.map_err(|placed| placed.error)?,
-            store: store::read(store_flags, file.redis.as_ref())?,
-            rules: args.rules.clone().or_else(|| file.rules.clone()),
-            failed_tests: match file.on_failed_rule_tests {
-                Some(WrittenFailedTestPolicy::Warn) => FailedTestPolicy::Warn,
-                Some(WrittenFailedTestPolicy::Refuse) | None => FailedTestPolicy::Refuse,
-            },
-            data,
-            store_memory: either(&args.store_memory, &file.store_memory)
-                .map_or(Ok(DEFAULT_MEMORY), |text| parse_size(&text))?,
-            listen: either(&args.listen, &file.listen)
-                .map_or(Ok(DEFAULT_LISTEN), |text| parse_address(&text))?,
-            identities: Arc::default(),
-            headers: file.headers,
-            abuse: file.abuse.settings(),
-            warnings: Vec::new(),
-        })
+/// The address of the admin listener. Nothing protects that listener yet, so other hosts must not reach it unless
+/// `insecure` says so.
+fn read_admin_address(
+    setting: Option<&TextOrNumber>,
+    insecure: Option<WrittenSwitch>,
+) -> Result<Option<SocketAddr>, SettingError> {
+    let address = setting.map_or(Ok(Some(DEFAULT_ADMIN_LISTEN)), parse_admin_address)?;
+    match address {
+        Some(address) if !address.ip().is_loopback() && !insecure.is_some_and(WrittenSwitch::is_on) => {
+            Err(SettingError::OpenAdminAddress(address))
+        }
+        other => Ok(other),
     }
+}
+
+/// An address, or `off`.
+fn parse_admin_address(setting: &TextOrNumber) -> Result<Option<SocketAddr>, SettingError> {
+    if setting.to_string() == "off" { Ok(None) } else { parse_address(setting).map(Some) }
 }
 
 /// The folder that systemd creates for `StateDirectory=`; the first, if there are several.
@@ -131,7 +338,7 @@ mod tests {
         let secret = "a1b2c3d4e5f60718a1b2c3d4e5f60718";
         std::fs::write(&path, format!("redis: {{ secret: {secret} }}\n")).unwrap();
         let store = Some("redis-sentinel://u:hunter2@h/m?sentinel_password=hunter3".to_owned());
-        let args = ServeArgs { config: Some(path), store, ..ServeArgs::default() };
+        let args = WrittenSettings { config: Some(path), store, ..WrittenSettings::default() };
         let config = ServeConfig::load(args, ServeMode::AllDoors).unwrap_or_else(|error| panic!("{error}"));
         let shown = format!("{config:?}");
         assert!(shown.contains("redis-sentinel://u:***@h:26379/m"), "{shown}");

@@ -1,16 +1,16 @@
 //! `tollgate rules …`: checks, tests and explains rule files without a server.
 
 use crate::command_error::CommandError;
-use crate::config::{ServeArgs, ServeConfig};
+use crate::config::{ServeConfig, WrittenSettings};
 use crate::output;
 use crate::serve::{ServeMode, open_doors};
-use clap::{Args, Subcommand};
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, Subcommand};
 use std::fs::File;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tollgate_core::path;
-use tollgate_core::request::{Method, Request};
+use tollgate_core::request::{Method, NamedIdentity, PerIdentity, Request};
 use tollgate_core::rules::{self, LoadedRules, OpenDoor};
 use tollgate_limiter::{Clock, file};
 
@@ -42,15 +42,8 @@ pub struct ExplainArgs {
     /// Rule file
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// API key
-    #[arg(long)]
-    key: Option<String>,
-    /// User
-    #[arg(long)]
-    user: Option<String>,
-    /// Tenant
-    #[arg(long)]
-    tenant: Option<String>,
+    #[command(flatten)]
+    identities: IdentityFlags,
     /// Client address
     #[arg(long)]
     ip: Option<IpAddr>,
@@ -72,6 +65,34 @@ pub struct ExplainArgs {
     /// Cost of the request
     #[arg(long, default_value_t = 1)]
     cost: u64,
+}
+
+/// A flag for each kind of identity: `--key`, `--user` and so on.
+struct IdentityFlags(PerIdentity<Option<String>>);
+
+impl Args for IdentityFlags {
+    fn augment_args(command: Command) -> Command {
+        let flag = |kind: NamedIdentity| {
+            let field = kind.request_field();
+            Arg::new(field).long(field).value_name("VALUE").help(kind.label())
+        };
+        command.args(NamedIdentity::ALL.map(flag))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for IdentityFlags {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        Ok(Self(PerIdentity::from_fn(|kind| matches.get_one::<String>(kind.request_field()).cloned())))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
 }
 
 fn name_and_value(text: &str) -> Result<(String, String), String> {
@@ -127,8 +148,7 @@ fn for_each_file(
 
 /// The doors that `serve` opens with this settings file.
 fn doors_of(config: PathBuf) -> Result<Vec<OpenDoor>, CommandError> {
-    let args = ServeArgs { config: Some(config), ..ServeArgs::default() };
-    let config = ServeConfig::load(args, ServeMode::AllDoors)?;
+    let config = ServeConfig::load(WrittenSettings::in_file(config), ServeMode::AllDoors)?;
     Ok(open_doors(&config, ServeMode::AllDoors))
 }
 
@@ -179,10 +199,11 @@ fn explain(args: &ExplainArgs) -> Result<ExitCode, CommandError> {
     let ids: Vec<(&str, &str)> =
         args.ids.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     let endpoint = path::endpoint(&args.endpoint)?;
+    let mut named = Request::default();
+    for (kind, value) in args.identities.0.iter() {
+        *named.named_mut(kind) = value.as_deref();
+    }
     let request = Request {
-        api_key: args.key.as_deref(),
-        user: args.user.as_deref(),
-        tenant: args.tenant.as_deref(),
         ip: args.ip,
         tier: args.tier.as_deref(),
         ids: &ids,
@@ -191,8 +212,9 @@ fn explain(args: &ExplainArgs) -> Result<ExitCode, CommandError> {
         method: Some(Method::from_name(&args.method)),
         cost: args.cost,
         priority: None,
+        ..named
     };
-    let explanation = rules::explain(&loaded, &request, Clock::system().now_us());
+    let explanation = rules::explain(&loaded, &request, Clock::system().now());
     output::print(format_args!("{explanation}\n"))?;
     Ok(ExitCode::SUCCESS)
 }

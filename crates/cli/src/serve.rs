@@ -2,30 +2,33 @@
 
 mod gateway;
 mod housekeeping;
+mod listeners;
 mod logging;
 mod node;
+mod node_metrics;
 mod reload;
 mod signals;
 mod start_message;
 
 use crate::command_error::CommandError;
-use crate::config::{ServeArgs, ServeConfig, SettingError, StoreConfig};
+use crate::config::{ServeConfig, SettingError, StoreConfig, WrittenSettings};
 use crate::output;
+pub use listeners::open_doors;
+use listeners::{NodeParts, NodePhase};
 use node::ServingNode;
-use reload::ReloadTargets;
+use node_metrics::NodeMetrics;
+use reload::{ReloadTarget, ReloadTargets};
 use signals::ProcessSignals;
-use start_message::{RuleOrigin, StartMessage};
+use start_message::StartMessage;
 use std::process::ExitCode;
 use std::sync::Arc;
-use tokio::net::TcpListener;
 use tokio::runtime::Handle;
-use tollgate_control::{RuleFileSettings, WatchedRuleFile};
-use tollgate_core::rules::{self, OpenDoor};
-use tollgate_gateway::Gateway;
-use tollgate_http::RateLimitLayer;
+use tokio::sync::watch;
+use tollgate_control::{InstallSettings, RuleMetrics, RuleSourceError, WatchedRuleFile};
+use tollgate_core::rules;
 use tollgate_limiter::{Clock, Limiter, MemoryStore};
 use tollgate_redis::{NodeAddress, RedisStore};
-use tollgate_server::{HttpDoor, Readiness};
+use tollgate_server::Readiness;
 
 const EXAMPLE_RULES: &str = include_str!("quickstart.yaml");
 
@@ -39,29 +42,30 @@ pub enum ServeMode {
 }
 
 /// Runs a node until it is stopped.
-pub fn run(args: ServeArgs, mode: ServeMode) -> Result<ExitCode, CommandError> {
+pub fn run(args: WrittenSettings, mode: ServeMode) -> Result<ExitCode, CommandError> {
     let config = ServeConfig::load(args, mode)?;
     if mode == ServeMode::GatewayOnly && config.gateway.is_none() {
         return Err(SettingError::NoUpstream.into());
     }
-    let log = logging::start()?;
+    let log = logging::start(config.log_format)?;
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(CommandError::Thread)?;
-    let outcome = runtime.block_on(serve(config, mode));
+    let metrics = NodeMetrics::new(log.dropped_lines());
+    let outcome = runtime.block_on(serve(config, mode, metrics));
     // A disk that hangs blocks its threads, but not the end of the process.
     runtime.shutdown_background();
     log.flush();
     outcome
 }
 
-async fn serve(config: ServeConfig, mode: ServeMode) -> Result<ExitCode, CommandError> {
+async fn serve(config: ServeConfig, mode: ServeMode, metrics: NodeMetrics) -> Result<ExitCode, CommandError> {
     let mut signals = ProcessSignals::listen()?;
     // The start reads files and resolves names, which may hang: it runs in a thread that is not waited for.
     let runtime = Handle::current();
-    let starting = tokio::task::spawn_blocking(move || runtime.block_on(assemble(&config, mode)));
+    let starting = tokio::task::spawn_blocking(move || runtime.block_on(assemble(&config, mode, &metrics)));
     let node = tokio::select! {
         started = starting => started.map_err(CommandError::Start)??,
         () = signals.wait_for_stop() => {
@@ -72,51 +76,36 @@ async fn serve(config: ServeConfig, mode: ServeMode) -> Result<ExitCode, Command
     node.run(signals).await
 }
 
-/// Assembles a node: store, limiter, rules, check API, gateway, reloads. Its listeners are open afterwards.
-async fn assemble(config: &ServeConfig, mode: ServeMode) -> Result<ServingNode, CommandError> {
+/// Assembles a node: store, limiter, rules, listeners, reloads. Its listeners are open afterwards.
+async fn assemble(
+    config: &ServeConfig,
+    mode: ServeMode,
+    metrics: &NodeMetrics,
+) -> Result<ServingNode, CommandError> {
     let clock = Clock::system();
     let redis = open_redis(config, mode, &clock).await?;
     let limiter = build_limiter(config, clock, redis.as_ref());
+    metrics.0.register(Arc::clone(&limiter) as _);
+    if let Some(redis) = &redis {
+        metrics.0.register(redis.metrics());
+    }
 
     let readiness = Arc::new(Readiness::default());
-    let rule_file = load_rules(config, mode, &limiter)?;
-    let rule_origin = rule_origin(rule_file.as_ref());
+    let rules = load_rules(config, mode, &limiter, metrics)?;
     readiness.set_rules_installed();
 
-    let check_listener = match mode {
-        ServeMode::AllDoors => Some(listen_for_checks(config).await?),
-        ServeMode::GatewayOnly => None,
-    };
-    let check_address = check_listener.as_ref().and_then(|listener| listener.local_addr().ok());
-    let check_api = HttpDoor { limiter: Arc::clone(&limiter), headers: config.headers, readiness };
+    let (phase, watched_phase) = watch::channel(NodePhase::Serving);
+    let parts =
+        NodeParts { config, mode, limiter: &limiter, readiness: &readiness, metrics, phase: watched_phase };
+    let mut listeners = listeners::open_all(&parts).await?;
 
-    let layer = RateLimitLayer::new(Arc::clone(&limiter))
-        .identities(Arc::clone(&config.identities))
-        .headers(config.headers);
-    let start_gateway = |gateway| gateway::start(gateway, &config.identities, &layer);
-    let gateway = config.gateway.as_ref().map(start_gateway).transpose()?;
-
-    let reloads = ReloadTargets::watch(&config.identities, rule_file, gateway.as_ref());
-    let reloads = reloads.map_err(CommandError::Thread)?;
-    let gateway = gateway.map(|started| started.gateway);
-
-    let message = StartMessage {
-        config,
-        checks: check_address,
-        gateway: gateway.as_ref().map(Gateway::address),
-        rules: rule_origin,
-    };
+    let message = StartMessage { config, rules: &rules.summary, listeners: &listeners };
     if let Err(error) = output::try_print(message) {
         tracing::warn!(%error, "start message cannot be written to standard output");
     }
-    Ok(ServingNode { limiter, redis, check_api, check_listener, gateway, reloads })
-}
-
-/// The doors of a node, for warnings about rules that they do not support.
-pub fn open_doors(config: &ServeConfig, mode: ServeMode) -> Vec<OpenDoor> {
-    let checks = (mode == ServeMode::AllDoors).then(HttpDoor::describe);
-    let gateway = config.gateway.as_ref().map(|_| Gateway::describe(&config.identities));
-    checks.into_iter().chain(gateway).collect()
+    let reloads = listeners.iter_mut().flat_map(|listener| std::mem::take(&mut listener.reloads));
+    let reloads = ReloadTargets(rules.reloads.into_iter().chain(reloads).collect());
+    Ok(ServingNode { limiter, redis, listeners, reloads, readiness, phase })
 }
 
 async fn open_redis(
@@ -142,35 +131,42 @@ fn build_limiter(config: &ServeConfig, clock: Clock, redis: Option<&RedisStore>)
     })
 }
 
-/// Puts the rules of the rule file in force; without a file, those of the built-in example.
+/// The rules in force at the start.
+struct StartRules {
+    /// Where they come from, for the start message.
+    summary: String,
+    /// How they follow their source.
+    reloads: Option<ReloadTarget>,
+}
+
+/// Puts the rules of their source in force: of the rule file, else of the built-in example. Other rule sources are
+/// registered here.
 fn load_rules(
     config: &ServeConfig,
     mode: ServeMode,
     limiter: &Arc<Limiter>,
-) -> Result<Option<WatchedRuleFile>, CommandError> {
+    metrics: &NodeMetrics,
+) -> Result<StartRules, CommandError> {
     let Some(path) = &config.rules else {
         let loaded = rules::load("the built-in example", EXAMPLE_RULES)?;
-        limiter.install(loaded.rules, loaded.lists);
-        return Ok(None);
+        limiter.install(loaded.rules, loaded.lists).map_err(RuleSourceError::Names)?;
+        let summary =
+            "built-in example: 5 requests, then one every 2 s, for each key (set your own with --rules FILE)";
+        metrics.0.register(Arc::new(RuleMetrics::constant(limiter.clock().now())));
+        return Ok(StartRules { summary: summary.to_owned(), reloads: None });
     };
-    let settings = RuleFileSettings {
-        path: path.clone(),
+    let settings = InstallSettings {
         failed_tests: config.failed_tests,
         data: config.data.clone(),
         doors: open_doors(config, mode),
     };
-    Ok(Some(WatchedRuleFile::open(settings, Arc::clone(limiter))?))
-}
-
-fn rule_origin(file: Option<&WatchedRuleFile>) -> RuleOrigin {
-    match file {
-        None => RuleOrigin::Example,
-        Some(file) if file.status().borrow().error.is_some() => RuleOrigin::LastGood,
-        Some(_) => RuleOrigin::File,
-    }
-}
-
-async fn listen_for_checks(config: &ServeConfig) -> Result<TcpListener, CommandError> {
-    let address = config.listen;
-    TcpListener::bind(address).await.map_err(|error| CommandError::Listen { address, error })
+    let file = WatchedRuleFile::open(path, settings, Arc::clone(limiter))?;
+    metrics.0.register(Arc::new(RuleMetrics::new(file.status())));
+    let path = path.display();
+    let summary = match file.status().borrow().error {
+        Some(_) => format!("{path} cannot be used; the last good rules are in force (watched)"),
+        None => format!("{path} (watched)"),
+    };
+    let watcher = file.follow().map_err(CommandError::Thread)?;
+    Ok(StartRules { summary, reloads: Some(ReloadTarget::Files("rules", watcher)) })
 }

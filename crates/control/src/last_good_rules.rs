@@ -1,6 +1,6 @@
-//! The last good rules, kept on disk: a node that restarts while its rule file is missing or broken uses them.
+//! The last good rules, kept on disk: a node that restarts while its rule source is missing or broken uses them.
 //!
-//! The file has the content of the rule file below a line with its path: the rules of another file are not used. It is
+//! The file has the rules below a line with the name of their source: the rules of another source are not used. It is
 //! written in a thread of its own, so that a disk that hangs does not delay new rules.
 
 use parking_lot::Mutex;
@@ -11,15 +11,16 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, UNIX_EPOCH};
 use tollgate_core::rate::rfc3339;
+use tollgate_core::time::UnixTime;
 use tollgate_limiter::file;
 
 const FILE: &str = "last-good-rules.yaml";
-/// A rule file and the line above it.
+/// The rules and the line above them.
 const MAX_BYTES: u64 = file::MOST_BYTES + (64 << 10);
 /// How often a failed write is retried.
 const RETRY_EVERY: Duration = Duration::from_secs(10);
 
-/// The last good rules of a rule file.
+/// The last good rules of a source.
 #[derive(Debug)]
 pub(crate) struct LastGoodRules {
     file: LastGoodFile,
@@ -39,18 +40,16 @@ struct LastGoodFile {
 pub(crate) struct KeptRules {
     /// The file in which they are kept.
     pub(crate) path: PathBuf,
-    /// The text of the rule file.
+    /// The rules, in YAML.
     pub(crate) text: String,
     /// When they were written.
     pub(crate) written: String,
 }
 
 impl LastGoodRules {
-    /// Keeps the rules of the file `rules` in `folder`.
-    pub(crate) fn open(folder: &Path, rules: &Path) -> io::Result<Self> {
-        // The path must not depend on the folder in which the node is started.
-        let rules = std::path::absolute(rules)?;
-        let title = format!("# The last good rules of {rules:?}, kept by tollgate for a restart\n");
+    /// Keeps the rules of `source` in `folder`.
+    pub(crate) fn open(folder: &Path, source: &str) -> io::Result<Self> {
+        let title = format!("# The last good rules of {source:?}, kept by tollgate for a restart\n");
         let file = LastGoodFile { path: folder.join(FILE), title };
         let pending = Arc::default();
         let (wake, woken) = sync_channel(1);
@@ -59,7 +58,7 @@ impl LastGoodRules {
         Ok(Self { file, pending, wake })
     }
 
-    /// The rules that are kept of this rule file, if there are any.
+    /// The rules that are kept of this source, if there are any.
     pub(crate) fn read(&self) -> io::Result<Option<KeptRules>> {
         let path = self.file.path.clone();
         let text = match self.file.read() {
@@ -74,7 +73,7 @@ impl LastGoodRules {
         };
         let modified = std::fs::metadata(&path).and_then(|metadata| metadata.modified());
         let since = modified.ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
-        let written = rfc3339(since.map_or(0, |since| since.as_micros() as u64));
+        let written = rfc3339(UnixTime::from_us(since.map_or(0, |since| since.as_micros() as u64)));
         Ok(Some(KeptRules { path, text: text.to_owned(), written }))
     }
 

@@ -1,4 +1,5 @@
-//! The rule sources of a Tollgate node: today a rule file.
+//! The control plane of a Tollgate node: its rule sources, and its [admin listener](AdminListener) with health and
+//! metrics.
 //!
 //! [`WatchedRuleFile`] loads a rule file into a [`Limiter`](tollgate_limiter::Limiter) and follows its changes. Content
 //! that is broken, or whose tests fail, is reported and not used; the rules in force stay. With a data folder, the last
@@ -6,10 +7,10 @@
 //!
 //! ```no_run
 //! use std::sync::Arc;
-//! use tollgate_control::{RuleFileSettings, WatchedRuleFile};
+//! use tollgate_control::{InstallSettings, WatchedRuleFile};
 //! # fn follow(limiter: Arc<tollgate_limiter::Limiter>) -> Result<(), Box<dyn std::error::Error>> {
-//! let settings = RuleFileSettings { data: Some("/var/lib/tollgate".into()), ..RuleFileSettings::new("rules.yaml") };
-//! let file = WatchedRuleFile::open(settings, limiter)?;
+//! let settings = InstallSettings { data: Some("/var/lib/tollgate".into()), ..InstallSettings::default() };
+//! let file = WatchedRuleFile::open("rules.yaml", settings, limiter)?;
 //! let status = file.status();
 //! let _watcher = file.follow()?; // follows the file until it is dropped
 //! println!("revision {}", status.borrow().revision);
@@ -17,14 +18,22 @@
 //! # }
 //! ```
 //!
+//! Another source reads [`SourcedRules`] and passes them to a [`RuleInstaller`], which does the rest.
+//!
 //! [`FileWatcher`] follows any other files, such as certificates and keys. All of this runs in threads of its own: a
 //! disk that hangs blocks neither a decision nor the stop of the process.
 
+mod admin;
 mod file_watcher;
 mod last_good_rules;
 mod rule_file;
+mod rule_installer;
+mod rule_metrics;
 mod rule_tests;
 
+pub use admin::{AdminListener, MetricsSource, RenderedMetrics};
 pub use file_watcher::{FileContents, FileWatcher, ReadCause};
-pub use rule_file::{RuleFileError, RuleFileSettings, RuleFileStatus, WatchedRuleFile};
+pub use rule_file::WatchedRuleFile;
+pub use rule_installer::{InstallSettings, RuleInstaller, RuleSourceError, RuleStatus, SourcedRules};
+pub use rule_metrics::RuleMetrics;
 pub use rule_tests::{FailedTestPolicy, RuleTestFailures};

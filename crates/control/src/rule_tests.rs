@@ -1,7 +1,6 @@
 //! The tests in a rule file, run before its rules are used.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
 use tollgate_core::rules::{LoadedRules, RuleTestResult, run_tests_if};
 use tollgate_limiter::Clock;
 
@@ -25,24 +24,24 @@ pub enum FailedTestPolicy {
 /// The failed tests of a rule file.
 #[derive(Clone, Debug)]
 pub struct RuleTestFailures {
-    path: PathBuf,
+    origin: String,
     failed: Vec<RuleTestResult>,
     ran: usize,
 }
 
 impl RuleTestFailures {
-    /// Runs the tests of `loaded`, which was read from `path`, within the bounds of a reload.
-    pub(crate) fn find(path: &Path, loaded: &LoadedRules) -> Option<Self> {
+    /// Runs the tests of `loaded`, which came from `origin`, within the bounds of a reload.
+    pub(crate) fn find(origin: &str, loaded: &LoadedRules) -> Option<Self> {
         let clock = Clock::system();
-        let (start_us, mut left) = (clock.now_us(), MAX_REQUESTS);
+        let (start, mut left) = (clock.now(), MAX_REQUESTS);
         let run = run_tests_if(loaded, |requests| {
-            let fits = requests <= left && clock.now_us().saturating_sub(start_us) < MAX_TIME_US;
+            let fits = requests <= left && clock.now().since(start) < MAX_TIME_US;
             left -= if fits { requests } else { 0 };
             fits
         });
         if run.skipped > 0 {
             tracing::warn!(
-                file = %path.display(),
+                file = %origin,
                 tests = loaded.tests.len(),
                 left_out = run.skipped,
                 "not all tests of the rule file were run: they take too long for a reload; run `tollgate rules test`"
@@ -51,25 +50,24 @@ impl RuleTestFailures {
         let ran = run.results.len();
         let failed: Vec<RuleTestResult> =
             run.results.into_iter().filter(|result| !result.failures.is_empty()).collect();
-        (!failed.is_empty()).then(|| Self { path: path.to_owned(), failed, ran })
+        (!failed.is_empty()).then(|| Self { origin: origin.to_owned(), failed, ran })
     }
 }
 
 impl fmt::Display for RuleTestFailures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { path, failed, ran } = self;
-        let path = path.display();
+        let Self { origin, failed, ran } = self;
         let differences = failed.iter().flat_map(|result| {
             result.failures.iter().map(move |(step, difference)| (result, step, difference))
         });
-        writeln!(f, "{path}: error: of {ran} tests, {} failed", failed.len())?;
+        writeln!(f, "{origin}: error: of {ran} tests, {} failed", failed.len())?;
         let more = differences.clone().count().saturating_sub(MAX_SHOWN);
         for (result, step, difference) in differences.take(MAX_SHOWN) {
-            writeln!(f, "  {path}:{}: {}: step {step}, {difference}", result.line, result.name)?;
+            writeln!(f, "  {origin}:{}: {}: step {step}, {difference}", result.line, result.name)?;
         }
         if more > 0 {
             writeln!(f, "  and {more} more")?;
         }
-        write!(f, "  hint: run `tollgate rules test {path}`")
+        write!(f, "  hint: run `tollgate rules test {origin}`")
     }
 }

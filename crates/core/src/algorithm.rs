@@ -5,7 +5,7 @@
 //! and charged all or not at all, and a rejection changes nothing.
 //!
 //! # Time
-//! Instants are microseconds since the Unix epoch. Each limit counts in *ticks* of 1 µs, 1 ms or 1 s,
+//! Times are those of the store that holds the state, in microseconds ([`crate::time`]). Each limit counts in *ticks* of 1 µs, 1 ms or 1 s,
 //! the finest for which every product stays below 2^53 (see [`crate::limit`]): the same arithmetic then
 //! also runs on the doubles of a Redis script. A coarser tick loses no exactness of the promise: a
 //! decision is a function of the tick, so one microsecond before the promised tick still rejects.
@@ -33,6 +33,7 @@ pub(crate) mod window;
 
 use crate::lending::{LeaseReport, StoredState};
 use crate::limit::{LimitError, LimitSize};
+use crate::time::StoreTime;
 pub use bucket::Bucket;
 pub use dispatch::{MeterNumbers, StateKind};
 use divisor::Divisor;
@@ -63,8 +64,8 @@ algorithms! {
 /// algorithm. Only logs are kept otherwise, see [`StateKind`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StateCell {
-    /// The time of the state, in microseconds since the Unix epoch.
-    pub instant_us: u64,
+    /// The time of the state.
+    pub instant: StoreTime,
     /// Marks the unit in which `minor` counts, so that a changed rule cannot misread it.
     pub grain: u16,
     /// Whole tokens, or the current window's count.
@@ -89,21 +90,29 @@ pub struct LimitStep {
     pub reset_after_us: u64,
 }
 
-/// The tick in which `now_us` lies.
+/// The tick in which `time` lies.
 #[inline]
-fn tick_of(now_us: u64, tick_us: u64) -> u64 {
-    if tick_us == 1 { now_us } else { now_us / tick_us }
+fn tick_of(time: StoreTime, tick_us: u64) -> u64 {
+    let us = time.as_us();
+    if tick_us == 1 { us } else { us / tick_us }
 }
 
 /// The tick of a stored instant. It is whole unless the rule, and with it the tick, has changed; then it
 /// is rounded up, against the client by less than a tick.
 #[inline]
-fn stored_tick(instant_us: u64, tick_us: u64) -> u64 {
-    if tick_us == 1 { instant_us } else { instant_us.div_ceil(tick_us) }
+fn stored_tick(instant: StoreTime, tick_us: u64) -> u64 {
+    let us = instant.as_us();
+    if tick_us == 1 { us } else { us.div_ceil(tick_us) }
 }
 
-/// Microseconds from `now_us` to the start of `tick`.
+/// The start of `tick`.
 #[inline]
-fn until(tick: u64, tick_us: u64, now_us: u64) -> u64 {
-    (tick * tick_us).saturating_sub(now_us)
+fn start_of(tick: u64, tick_us: u64) -> StoreTime {
+    StoreTime::from_us(tick * tick_us)
+}
+
+/// Microseconds from `now` to the start of `tick`.
+#[inline]
+fn until(tick: u64, tick_us: u64, now: StoreTime) -> u64 {
+    start_of(tick, tick_us).since(now)
 }

@@ -162,6 +162,8 @@ pub struct OutcomeFold {
     pub flagged: Option<LimitId>,
     /// The first limit whose soft threshold was reached.
     pub soft: Option<LimitId>,
+    /// The shadow limit with the fewest tokens left, of those that would admit.
+    pub shadow_admitted: Option<(LimitId, u32)>,
 }
 
 impl OutcomeFold {
@@ -188,12 +190,18 @@ impl OutcomeFold {
                 }
                 OverLimitEffect::Tolerated => {}
             },
-            (false, true) => {
-                if charge.over == OverLimitEffect::Flag {
+            (false, true) => match charge.over {
+                OverLimitEffect::Flag => {
                     self.add_soft(charge, step);
                     self.add_admitted(status);
                 }
-            }
+                OverLimitEffect::Shadow => {
+                    if self.shadow_admitted.is_none_or(|(_, remaining)| step.remaining < remaining) {
+                        self.shadow_admitted = Some((charge.id, step.remaining));
+                    }
+                }
+                OverLimitEffect::Tolerated => {}
+            },
         }
     }
 

@@ -20,6 +20,7 @@
 //! The keys are under the shard's own hash tag, so that in a Cluster they are served by that shard.
 
 use crate::script::LATEST_US;
+use crate::time::{ServerTime, StoreTime};
 
 /// The script of a heartbeat.
 pub const SCRIPT: &str = include_str!("heartbeat.lua");
@@ -77,8 +78,8 @@ pub fn arguments(id: &str, nodes: u32, vote_us: Option<i64>, description: Option
 /// The reply to a heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeartbeatReply {
-    /// The time at the store.
-    pub now_us: u64,
+    /// The time at the server.
+    pub now: ServerTime,
     /// How many nodes are alive, this one included.
     pub nodes: u32,
     /// Whether the store had no entry of this node: it is the first heartbeat, the store was restarted empty, or the last
@@ -96,41 +97,48 @@ pub struct ClockCorrection {
     /// The microseconds that the nodes have agreed on; 0 if the clock is not corrected.
     pub agreed_us: i64,
     /// When they did, by the server's clock.
-    pub since_us: u64,
+    pub since: ServerTime,
 }
 
 /// A correction shrinks by one part in so many of the time that passes.
 pub const SLEW: u64 = 100;
 
 impl ClockCorrection {
-    /// What is left of it when the server's clock shows `server_us`.
-    pub fn at(self, server_us: u64) -> i64 {
-        let shrunk_us = server_us.saturating_sub(self.since_us) / SLEW;
+    /// What is left of it when the server's clock shows `server`, in microseconds.
+    pub fn left_us(self, server: ServerTime) -> i64 {
+        let shrunk_us = server.since(self.since) / SLEW;
         self.agreed_us.signum() * self.agreed_us.unsigned_abs().saturating_sub(shrunk_us) as i64
+    }
+
+    /// The time by which the shard charges when its server's clock shows `server`.
+    pub fn apply(self, server: ServerTime) -> StoreTime {
+        StoreTime::from_us(server.as_us()).shifted_by(self.left_us(server))
     }
 
     fn read(text: &[u8]) -> Option<Self> {
         let (agreed, since) = std::str::from_utf8(text).ok()?.split_once(' ')?;
-        let correction = Self { agreed_us: agreed.parse().ok()?, since_us: since.parse().ok()? };
+        let correction =
+            Self { agreed_us: agreed.parse().ok()?, since: ServerTime::from_us(since.parse().ok()?) };
         let is_possible =
-            correction.agreed_us.unsigned_abs() < MOST_CORRECTED_US && correction.since_us < LATEST_US;
+            correction.agreed_us.unsigned_abs() < MOST_CORRECTED_US && correction.since < LATEST_SERVER_TIME;
         is_possible.then_some(correction)
     }
 }
 
 /// Clocks are not further apart than this: such a number was not written by a node.
 const MOST_CORRECTED_US: u64 = 1 << 50;
+const LATEST_SERVER_TIME: ServerTime = ServerTime::from_us(LATEST_US);
 
 impl HeartbeatReply {
     /// The reply with these parts, if they are valid.
     pub fn read(time: &[u8], nodes: i64, is_new: i64, correction: &[u8]) -> Option<Self> {
-        let now_us: u64 = std::str::from_utf8(time).ok()?.parse().ok()?;
+        let now = ServerTime::from_us(std::str::from_utf8(time).ok()?.parse().ok()?);
         let nodes = u32::try_from(nodes).ok()?;
         let correction = ClockCorrection::read(correction)?;
-        let is_possible = (1..LATEST_US).contains(&now_us)
+        let is_possible = (ServerTime::from_us(1)..LATEST_SERVER_TIME).contains(&now)
             && (1..=MOST_NODES).contains(&nodes)
             && (0..=1).contains(&is_new);
-        is_possible.then_some(Self { now_us, nodes, is_new: is_new == 1, correction })
+        is_possible.then_some(Self { now, nodes, is_new: is_new == 1, correction })
     }
 }
 
@@ -140,8 +148,13 @@ mod tests {
 
     #[test]
     fn an_invalid_reply_is_none() {
-        let correction = ClockCorrection { agreed_us: -5, since_us: 7 };
-        let read = HeartbeatReply { now_us: 1_794_885_776_233_251, nodes: 3, is_new: true, correction };
+        let correction = ClockCorrection { agreed_us: -5, since: ServerTime::from_us(7) };
+        let read = HeartbeatReply {
+            now: ServerTime::from_us(1_794_885_776_233_251),
+            nodes: 3,
+            is_new: true,
+            correction,
+        };
         assert_eq!(HeartbeatReply::read(b"1794885776233251", 3, 1, b"-5 7"), Some(read));
         let now = &b"1794885776233251"[..];
         for (time, nodes, is_new, correction) in [
@@ -173,7 +186,7 @@ mod tests {
 
     #[test]
     fn a_correction_shrinks_to_nothing() {
-        let ahead = ClockCorrection { agreed_us: -1_000, since_us: 1_000_000 };
+        let ahead = ClockCorrection { agreed_us: -1_000, since: ServerTime::from_us(1_000_000) };
         for (server_us, left_us) in [
             (0, -1_000),
             (1_000_000, -1_000),
@@ -182,10 +195,11 @@ mod tests {
             (1_100_000, 0),
             (u64::MAX, 0),
         ] {
-            assert_eq!(ahead.at(server_us), left_us, "{server_us}");
+            let server = ServerTime::from_us(server_us);
+            assert_eq!(ahead.left_us(server), left_us, "{server_us}");
             let behind = ClockCorrection { agreed_us: 1_000, ..ahead };
-            assert_eq!(behind.at(server_us), -left_us, "{server_us}");
+            assert_eq!(behind.left_us(server), -left_us, "{server_us}");
         }
-        assert_eq!(ClockCorrection::default().at(5), 0);
+        assert_eq!(ClockCorrection::default().left_us(ServerTime::from_us(5)), 0);
     }
 }

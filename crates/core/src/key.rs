@@ -186,6 +186,38 @@ pub struct KeyHashes {
     pub with_route: u64,
 }
 
+/// Names the state of one key under one limit in the embedded store and in the lease table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct StateKey(u64);
+
+impl StateKey {
+    /// The key of the state of `identity_hash` under the limit with this [`Limit::state_id`](crate::limit::Limit).
+    #[inline]
+    pub const fn new(identity_hash: u64, state_id: u64) -> Self {
+        // The hash is unpredictable, so the fixed `state_id` is enough to distinguish limits.
+        Self(identity_hash ^ state_id)
+    }
+
+    /// The key with these 64 bits.
+    #[inline]
+    pub const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    /// The 64 bits.
+    #[inline]
+    pub const fn as_bits(self) -> u64 {
+        self.0
+    }
+
+    /// The hash of the identities; `state_id` is that of the key's limit.
+    #[inline]
+    pub const fn identity_hash(self, state_id: u64) -> u64 {
+        self.0 ^ state_id
+    }
+}
+
 /// Hashes the identities of one request. The API key, which most rules count by, is hashed once.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestHasher<'s> {

@@ -26,6 +26,7 @@
 use crate::algorithm::{LimitStep, StateCell};
 use crate::limit::Meter;
 use crate::rate::SECOND_US;
+use crate::time::StoreTime;
 
 /// The length of an epoch.
 pub const EPOCH_US: u64 = 2 * SECOND_US;
@@ -51,20 +52,20 @@ impl LentTokens {
     }
 
     /// Drops what was lent two epochs ago. After a step back of the clock it is kept until the clock has caught up.
-    pub(crate) fn roll(&mut self, now_us: u64) {
-        let epoch = epoch_at(now_us);
+    pub(crate) fn roll(&mut self, now: StoreTime) {
+        let epoch = epoch_at(now);
         if self.epoch < epoch {
             let previous = if epoch - self.epoch == 1 { self.current } else { 0 };
             *self = Self { epoch, current: 0, previous };
-        } else if self.total() == 0 || self.lies_ahead(now_us) {
+        } else if self.total() == 0 || self.lies_ahead(now) {
             self.epoch = epoch;
         }
     }
 
     /// Whether the clock has jumped back by more than the lifetime of credit, so that all of it expires before the clock
     /// has caught up.
-    fn lies_ahead(&self, now_us: u64) -> bool {
-        self.total() > 0 && self.epoch > epoch_at(now_us).saturating_add(EPOCHS)
+    fn lies_ahead(&self, now: StoreTime) -> bool {
+        self.total() > 0 && self.epoch > epoch_at(now).saturating_add(EPOCHS)
     }
 
     /// What was lent in `epoch`, if it still counts as lent.
@@ -79,15 +80,15 @@ impl LentTokens {
     }
 
     /// The instants at which less is lent, and how much is left from then on.
-    pub(crate) fn ends(&self) -> [(u64, u32); 2] {
-        let end = |epochs: u64| (u64::from(self.epoch) + epochs) * EPOCH_US;
+    pub(crate) fn ends(&self) -> [(StoreTime, u32); 2] {
+        let end = |epochs: u64| StoreTime::from_us((u64::from(self.epoch) + epochs) * EPOCH_US);
         [(end(1), self.current), (end(2), 0)]
     }
 }
 
-/// The epoch in which `now_us` lies.
-pub(crate) fn epoch_at(now_us: u64) -> u32 {
-    (now_us / EPOCH_US) as u32
+/// The epoch in which `now` lies.
+pub(crate) fn epoch_at(now: StoreTime) -> u32 {
+    (now.as_us() / EPOCH_US) as u32
 }
 
 /// The state of one key under one limit, as a shared store keeps it.
@@ -132,53 +133,53 @@ impl Prefetch {
 }
 
 impl StoredState {
-    /// Brings the state to `now_us` and applies the reports of nodes.
-    pub fn apply_reports(&mut self, meter: &Meter, now_us: u64, reports: &[LeaseReport]) {
-        meter.apply_reports(self, now_us, reports);
+    /// Brings the state to `now` and applies the reports of nodes.
+    pub fn apply_reports(&mut self, meter: &Meter, now: StoreTime, reports: &[LeaseReport]) {
+        meter.apply_reports(self, now, reports);
     }
 
-    /// The step of a request of `cost` at `now_us`. [`StoredState::apply_reports`] comes first. The wait takes into account
+    /// The step of a request of `cost` at `now`. [`StoredState::apply_reports`] comes first. The wait takes into account
     /// when lent tokens stop holding up the refill.
-    pub fn step(&self, meter: &Meter, now_us: u64, cost: u32) -> LimitStep {
-        let mut step = meter.step(self.cell, now_us, cost);
+    pub fn step(&self, meter: &Meter, now: StoreTime, cost: u32) -> LimitStep {
+        let mut step = meter.step(self.cell, now, cost);
         if step.admitted || self.lent.total() == 0 {
             return step;
         }
         let mut then = *self;
-        let mut then_us = now_us;
+        let mut then_time = now;
         let mut at_then = step;
-        for (end_us, _) in self.lent.ends() {
+        for (end, _) in self.lent.ends() {
             let fits = u64::from(then.lent.total()) + u64::from(cost) <= u64::from(meter.quota());
-            if at_then.admitted || (fits && then_us + at_then.retry_after_us <= end_us) {
+            if at_then.admitted || (fits && then_time + at_then.retry_after_us <= end) {
                 break;
             }
-            if end_us > then_us {
+            if end > then_time {
                 // Without reports, this only brings the state to that time.
-                then.apply_reports(meter, end_us, &[]);
-                then_us = end_us;
-                at_then = meter.step(then.cell, then_us, cost);
+                then.apply_reports(meter, end, &[]);
+                then_time = end;
+                at_then = meter.step(then.cell, then_time, cost);
             }
         }
-        step.retry_after_us = then_us + at_then.retry_after_us - now_us;
+        step.retry_after_us = (then_time + at_then.retry_after_us).since(now);
         step
     }
 
-    /// How many whole tokens are available at `now_us`.
-    pub fn available(&self, meter: &Meter, now_us: u64) -> u32 {
-        self.remaining_and_reset(meter, now_us).0
+    /// How many whole tokens are available at `now`.
+    pub fn available(&self, meter: &Meter, now: StoreTime) -> u32 {
+        self.remaining_and_reset(meter, now).0
     }
 
-    /// What is left at `now_us`, and the time until nothing is used.
-    pub fn remaining_and_reset(&self, meter: &Meter, now_us: u64) -> (u32, u64) {
+    /// What is left at `now`, and the time until nothing is used.
+    pub fn remaining_and_reset(&self, meter: &Meter, now: StoreTime) -> (u32, u64) {
         let quota = meter.quota();
-        let all = meter.step(self.cell, now_us, quota);
+        let all = meter.step(self.cell, now, quota);
         if all.admitted { (quota, 0) } else { (all.remaining, all.reset_after_us) }
     }
 
     /// Takes `tokens`, which must be available.
-    pub fn take(&mut self, meter: &Meter, now_us: u64, tokens: u32) {
+    pub fn take(&mut self, meter: &Meter, now: StoreTime, tokens: u32) {
         if tokens > 0
-            && let Some(cell) = meter.step(self.cell, now_us, tokens).next
+            && let Some(cell) = meter.step(self.cell, now, tokens).next
         {
             self.cell = Some(cell);
         }
@@ -186,28 +187,28 @@ impl StoredState {
 
     /// Takes `tokens`, which must be available, as lent. [`StoredState::apply_reports`] comes first: they are counted in the
     /// epoch to which it has brought the state.
-    pub fn take_as_lent(&mut self, meter: &Meter, now_us: u64, tokens: u32) {
-        self.take(meter, now_us, tokens);
+    pub fn take_as_lent(&mut self, meter: &Meter, now: StoreTime, tokens: u32) {
+        self.take(meter, now, tokens);
         if meter.bucket().is_some() {
             self.lent.current = self.lent.current.saturating_add(tokens);
         }
     }
 
     /// Lends as many tokens as `prefetch` allows, and returns how many. [`StoredState::apply_reports`] comes first.
-    pub fn lend(&mut self, meter: &Meter, now_us: u64, prefetch: &Prefetch) -> u32 {
+    pub fn lend(&mut self, meter: &Meter, now: StoreTime, prefetch: &Prefetch) -> u32 {
         let Prefetch { want, share, lent_limit } = *prefetch;
         let room = lent_limit.saturating_sub(self.lent.total());
-        let lends = want.min(self.available(meter, now_us) / share.max(1)).min(room);
-        self.take_as_lent(meter, now_us, lends);
+        let lends = want.min(self.available(meter, now) / share.max(1)).min(room);
+        self.take_as_lent(meter, now, lends);
         lends
     }
 
     /// Re-anchors a state that lies so far ahead that the clock must have jumped. Returns whether the state has to be
     /// written even if nothing is taken: it was re-anchored, or [`StoredState::apply_reports`] will re-anchor what is lent.
-    pub fn re_anchor(&mut self, meter: &Meter, now_us: u64) -> bool {
-        let lent_ahead = self.lent.lies_ahead(now_us);
-        let ahead = self.cell.filter(|cell| cell.instant_us > now_us);
-        let anchored = ahead.and_then(|cell| meter.re_anchor(cell, now_us));
+    pub fn re_anchor(&mut self, meter: &Meter, now: StoreTime) -> bool {
+        let lent_ahead = self.lent.lies_ahead(now);
+        let ahead = self.cell.filter(|cell| cell.instant > now);
+        let anchored = ahead.and_then(|cell| meter.re_anchor(cell, now));
         self.cell = anchored.or(self.cell);
         anchored.is_some() || lent_ahead
     }

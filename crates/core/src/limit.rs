@@ -8,6 +8,7 @@ pub use crate::algorithm::Meter;
 use crate::algorithm::sliding_window_log::{self, LogStep, RequestLog};
 use crate::algorithm::{Algorithm, LimitStep, MeterNumbers, StateCell, StateKind, Window};
 use crate::rate::{Rate, SECOND_US};
+use crate::time::StoreTime;
 use std::fmt;
 use std::hash::Hasher;
 
@@ -239,15 +240,15 @@ impl Limit {
 
     /// One step on a cell, see [`Meter::step`].
     #[inline]
-    pub fn step(&self, cell: Option<StateCell>, now_us: u64, cost: u32) -> LimitStep {
-        self.meter.step(cell, now_us, cost)
+    pub fn step(&self, cell: Option<StateCell>, now: StoreTime, cost: u32) -> LimitStep {
+        self.meter.step(cell, now, cost)
     }
 
     /// One step on any state, and the state after it (`None` if nothing changes).
     pub fn step_state(
         &self,
         state: Option<&LimitState>,
-        now_us: u64,
+        now: StoreTime,
         cost: u32,
     ) -> (LimitStep, Option<LimitState>) {
         match self.log_window() {
@@ -256,10 +257,10 @@ impl Limit {
                     LimitState::Log(log) => Some(log),
                     LimitState::Cell(_) => None,
                 });
-                let found: LogStep = sliding_window_log::step_log(window, log, now_us, cost);
+                let found: LogStep = sliding_window_log::step_log(window, log, now, cost);
                 let next = (found.step.admitted || found.jumped).then(|| {
                     let mut log = log.cloned().unwrap_or_default();
-                    log.apply(window, &found, now_us, cost);
+                    log.apply(window, &found, now, cost);
                     LimitState::Log(log)
                 });
                 (found.step, next)
@@ -269,7 +270,7 @@ impl Limit {
                     LimitState::Cell(cell) => Some(*cell),
                     LimitState::Log(_) => None,
                 });
-                let step = self.step(cell, now_us, cost);
+                let step = self.step(cell, now, cost);
                 (step, step.next.map(LimitState::Cell))
             }
         }

@@ -18,6 +18,7 @@
 //! next cooldown is 20 s.
 
 use crate::rate::SECOND_US;
+use crate::time::UnixTime;
 
 /// Requests this soon after the first refusal may have been sent before it arrived.
 const GRACE_US: u64 = SECOND_US;
@@ -43,9 +44,9 @@ pub struct Penalty {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PenaltyRecord {
     /// The start of the current wait or cooldown.
-    pub since_us: u64,
+    pub since: UnixTime,
     /// The end of the current wait or cooldown.
-    pub until_us: u64,
+    pub until: UnixTime,
     /// The requests that ignored it.
     pub strikes: u32,
     /// The number of cooldowns so far.
@@ -53,32 +54,32 @@ pub struct PenaltyRecord {
 }
 
 impl PenaltyRecord {
-    /// The instant from which the record is ignored.
-    pub fn expires_us(&self, penalty: &Penalty) -> u64 {
-        self.until_us.saturating_add(penalty.forget_us)
+    /// The time from which the record is ignored.
+    pub fn expiry(&self, penalty: &Penalty) -> UnixTime {
+        self.until + penalty.forget_us
     }
 }
 
 impl Penalty {
-    /// Records a refusal at `now_us` with a retry time of `retry_us`. Returns the new record, and the length of the
+    /// Records a refusal at `now` with a retry time of `retry_us`. Returns the new record, and the length of the
     /// cooldown if one starts.
     pub fn record_refusal(
         &self,
         known: Option<PenaltyRecord>,
-        now_us: u64,
+        now: UnixTime,
         retry_us: u64,
     ) -> (PenaltyRecord, Option<u64>) {
         let wait_us = retry_us.div_ceil(SECOND_US).max(1).saturating_mul(SECOND_US);
         // A record from the future, after a step of the clock, would be a wait that never ends.
-        let known = known.filter(|known| known.since_us <= now_us && now_us < known.expires_us(self));
+        let known = known.filter(|known| known.since <= now && now < known.expiry(self));
         let known = known.unwrap_or_default();
-        if !is_early(&known, now_us) {
-            let until_us = now_us.saturating_add(wait_us);
+        if !is_early(&known, now) {
+            let until = now + wait_us;
             let strikes = known.strikes.saturating_sub(1);
-            return (PenaltyRecord { since_us: now_us, until_us, strikes, ..known }, None);
+            return (PenaltyRecord { since: now, until, strikes, ..known }, None);
         }
-        let length_us = known.until_us - known.since_us;
-        if now_us < known.since_us + GRACE_US.min(length_us / 2) {
+        let length_us = known.until.since(known.since);
+        if now < known.since + GRACE_US.min(length_us / 2) {
             return (known, None);
         }
         let strikes = self.after.min(known.strikes + 1);
@@ -86,9 +87,9 @@ impl Penalty {
         if strikes < self.after || cooldown_us <= retry_us {
             return (PenaltyRecord { strikes, ..known }, None);
         }
-        let until_us = now_us + cooldown_us;
+        let until = now + cooldown_us;
         let level = known.level.saturating_add(1);
-        (PenaltyRecord { since_us: now_us, until_us, strikes: 0, level }, Some(cooldown_us))
+        (PenaltyRecord { since: now, until, strikes: 0, level }, Some(cooldown_us))
     }
 
     /// The length of the cooldown after `level` others.
@@ -98,9 +99,9 @@ impl Penalty {
     }
 }
 
-/// Whether `now_us` is too far before the end of the wait to be explained by a clock error.
-fn is_early(record: &PenaltyRecord, now_us: u64) -> bool {
-    let length_us = record.until_us.saturating_sub(record.since_us);
+/// Whether `now` is too far before the end of the wait to be explained by a clock error.
+fn is_early(record: &PenaltyRecord, now: UnixTime) -> bool {
+    let length_us = record.until.since(record.since);
     let tolerance_us = TOLERANCE_US.max(length_us / 10);
-    now_us.saturating_add(tolerance_us) < record.until_us
+    now + tolerance_us < record.until
 }

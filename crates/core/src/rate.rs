@@ -1,5 +1,6 @@
 //! Exact rates, and the short way to write a limit: `100/min`.
 
+use crate::time::UnixTime;
 use std::fmt;
 use std::time::Duration;
 
@@ -226,10 +227,10 @@ pub fn duration_text(us: u64) -> String {
     format!("{}{unit}", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
-/// An instant as `2026-12-31T23:59:59Z`, rounded up to the second.
-pub fn rfc3339(unix_us: u64) -> String {
+/// A time as `2026-12-31T23:59:59Z`, rounded up to the second.
+pub fn rfc3339(time: UnixTime) -> String {
     // Beyond the year 9999 there is no such text; no clock is there.
     const LAST_SECOND: u64 = 253_402_300_799;
-    let seconds = unix_us.div_ceil(SECOND_US).min(LAST_SECOND);
+    let seconds = time.as_us().div_ceil(SECOND_US).min(LAST_SECOND);
     humantime::format_rfc3339_seconds(std::time::UNIX_EPOCH + Duration::from_secs(seconds)).to_string()
 }

@@ -31,6 +31,8 @@ pub struct Request<'a> {
     pub cost: u64,
     /// The priority under `on_exceed: shed`; higher is more important.
     pub priority: Option<u8>,
+    /// The door it came through, for metrics and logs.
+    pub door: Door,
 }
 
 impl Default for Request<'_> {
@@ -47,6 +49,7 @@ impl Default for Request<'_> {
             method: None,
             cost: 1,
             priority: None,
+            door: Door::Library,
         }
     }
 }
@@ -67,6 +70,16 @@ impl<'a> Request<'a> {
             NamedIdentity::ApiKey => self.api_key,
             NamedIdentity::User => self.user,
             NamedIdentity::Tenant => self.tenant,
+        }
+    }
+
+    /// The identity `kind`, to set it.
+    #[inline]
+    pub fn named_mut(&mut self, kind: NamedIdentity) -> &mut Option<&'a str> {
+        match kind {
+            NamedIdentity::ApiKey => &mut self.api_key,
+            NamedIdentity::User => &mut self.user,
+            NamedIdentity::Tenant => &mut self.tenant,
         }
     }
 
@@ -144,6 +157,24 @@ impl NamedIdentity {
             Self::ApiKey => "api_key",
             Self::User => "user",
             Self::Tenant => "tenant",
+        }
+    }
+
+    /// The field of checks and rule tests, and the flag of `rules explain`.
+    pub fn request_field(self) -> &'static str {
+        match self {
+            Self::ApiKey => "key",
+            Self::User => "user",
+            Self::Tenant => "tenant",
+        }
+    }
+
+    /// The name for people.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::ApiKey => "API key",
+            Self::User => "User",
+            Self::Tenant => "Tenant",
         }
     }
 

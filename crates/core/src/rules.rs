@@ -22,9 +22,9 @@ pub use compile::{LoadedRules, load, load_for};
 pub use doors::{DoorCapability, OpenDoor};
 pub use explain::{Explanation, RuleExplanation, explain};
 pub use lease_timing::LeaseTiming;
-pub use ruleset::{LimitId, Rule, RuleSet};
+pub use ruleset::{LimitId, RouteId, Rule, RuleSet, TierId};
 pub use selection::{CellKind, Charge, Charges, ClientMatch, OverLimitEffect, PathMatch, Selection};
-pub use testing::{RuleTestResult, RuleTestRun, START_US, run_tests, run_tests_if};
+pub use testing::{RULE_TEST_START, RuleTestResult, RuleTestRun, run_tests, run_tests_if};
 pub use virtual_node::VirtualNode;
 
 /// The JSON Schema of a rule file, for editors.

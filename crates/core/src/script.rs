@@ -14,6 +14,7 @@ use crate::heartbeat::ClockCorrection;
 use crate::lending::{EPOCH_US, LeaseReport, LentTokens, Prefetch, StoredState};
 use crate::limit::Meter;
 use crate::state_address::StateField;
+use crate::time::StoreTime;
 use smallvec::SmallVec;
 pub use source::source;
 pub(crate) use validation::LATEST_US;
@@ -78,7 +79,7 @@ pub struct ChargeCall {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScriptReply {
     /// The time at the store.
-    pub now_us: u64,
+    pub now: StoreTime,
     /// How many of each run are admitted.
     pub admitted: SmallVec<[u32; 2]>,
     /// The reply of each limit.
@@ -150,6 +151,8 @@ const CORRECTION_BIAS_US: i64 = 1 << 51;
 const SERVER_TIME: u8 = 0;
 const GIVEN_TIME: u8 = 1;
 const CORRECTED_TIME: u8 = 2;
+/// Sent if the expected time is not known.
+const UNKNOWN_TIME_US: u64 = 0;
 
 /// The time by which a call is charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,26 +164,28 @@ pub enum CallTime {
     Corrected {
         /// What is added to the server's time.
         correction: ClockCorrection,
-        /// When the call was sent, by that time; 0 if it is not known.
-        expected_us: u64,
+        /// When the call was sent, by that time, if it is known.
+        expected: Option<StoreTime>,
     },
     /// This one, for tests.
-    Given(u64),
+    Given(StoreTime),
 }
 
 impl CallTime {
     fn header(self, repeats_keys: bool) -> Vec<u8> {
         let (mode, first, correction) = match self {
             Self::Server => (SERVER_TIME, 0, ClockCorrection::default()),
-            Self::Given(us) => (GIVEN_TIME, us, ClockCorrection::default()),
-            Self::Corrected { correction, expected_us } => (CORRECTED_TIME, expected_us, correction),
+            Self::Given(now) => (GIVEN_TIME, now.as_us(), ClockCorrection::default()),
+            Self::Corrected { correction, expected } => {
+                (CORRECTED_TIME, expected.map_or(UNKNOWN_TIME_US, StoreTime::as_us), correction)
+            }
         };
         let mut header = Vec::with_capacity(22);
         uint(&mut header, first, 7);
         header.push(u8::from(repeats_keys) | mode << 1);
         let agreed_us = correction.agreed_us.clamp(-CORRECTION_BIAS_US, CORRECTION_BIAS_US);
         uint(&mut header, (agreed_us + CORRECTION_BIAS_US) as u64, 7);
-        uint(&mut header, correction.since_us, 7);
+        uint(&mut header, correction.since.as_us(), 7);
         header
     }
 }
@@ -215,8 +220,8 @@ pub fn log_keys<'a>(key: &'a [u8], call: &'a ScriptCall) -> impl Iterator<Item =
 }
 
 /// The time in the first element of a reply.
-pub fn read_time(bytes: &[u8]) -> Result<u64, ReplyError> {
-    ReplyReader(bytes).uint(7)
+pub fn read_time(bytes: &[u8]) -> Result<StoreTime, ReplyError> {
+    ReplyReader(bytes).uint(7).map(StoreTime::from_us)
 }
 
 impl ScriptCall {
@@ -287,11 +292,11 @@ impl ChargeCall {
 }
 
 impl ScriptReply {
-    /// Reads and validates the reply of the script to `call` at `now_us`.
-    pub fn decode(call: &ScriptCall, now_us: u64, bytes: &[u8]) -> Result<Self, ReplyError> {
+    /// Reads and validates the reply of the script to `call` at `now`.
+    pub fn decode(call: &ScriptCall, now: StoreTime, bytes: &[u8]) -> Result<Self, ReplyError> {
         let mut reader = match bytes.split_first() {
             Some((b'+', rest)) => ReplyReader(rest),
-            Some((b'=', state)) => return Self::of_all_admitted(call, now_us, state),
+            Some((b'=', state)) => return Self::of_all_admitted(call, now, state),
             Some((b'-', why)) => return Err(ReplyError::Refused(String::from_utf8_lossy(why).into_owned())),
             _ => return Err(ReplyError::Malformed),
         };
@@ -320,7 +325,7 @@ impl ScriptReply {
             }
         }
         match reader.0.is_empty() {
-            true => Self { now_us, admitted, charges }.validated(call),
+            true => Self { now, admitted, charges }.validated(call),
             false => Err(ReplyError::Malformed),
         }
     }
@@ -328,7 +333,7 @@ impl ScriptReply {
 
 impl ScriptReply {
     /// The reply to a call with one plain token bucket, all requests of which are admitted.
-    fn of_all_admitted(call: &ScriptCall, now_us: u64, state: &[u8]) -> Result<Self, ReplyError> {
+    fn of_all_admitted(call: &ScriptCall, now: StoreTime, state: &[u8]) -> Result<Self, ReplyError> {
         let ([charge], [_]) = (&*call.charges, &*call.runs) else { return Err(ReplyError::Malformed) };
         if !charge.is_plain() {
             return Err(ReplyError::Malformed);
@@ -336,7 +341,7 @@ impl ScriptReply {
         let state = ReplyState::Stored(read_state(state)?);
         let charge = ChargeReply { state, ..ChargeReply::empty(charge) };
         let admitted = call.runs.iter().map(|run| run.repeats).collect();
-        Self { now_us, admitted, charges: SmallVec::from_iter([charge]) }.validated(call)
+        Self { now, admitted, charges: SmallVec::from_iter([charge]) }.validated(call)
     }
 }
 
@@ -366,7 +371,7 @@ fn read_state(bytes: &[u8]) -> Result<StoredState, ReplyError> {
     }
     let _class = reader.uint(1)?;
     let cell = StateCell {
-        instant_us: reader.uint(7)?,
+        instant: StoreTime::from_us(reader.uint(7)?),
         grain: reader.uint(2)? as u16,
         major: reader.uint(count_bytes)? as u32,
         minor: reader.uint(4)? as u32,

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | [`UnixTime`] | the wall clock of a node | decisions, entries with an expiry, rule tests, logs |
 //! | [`BootTime`] | the clock of a node since its machine started, which never steps | deadlines of credit, timeouts |
+//! | [`TimerTime`] | the clock of timers, since the process started | circuit breakers, log limits |
 //! | [`StoreTime`] | the clock of the store that holds a state | the steps of algorithms |
 //! | [`ServerTime`] | the clock of a Redis server, as the server shows it | heartbeats, and the correction of that clock |
 //!
@@ -40,6 +41,18 @@ macro_rules! times {
             pub const fn since(self, earlier: Self) -> u64 {
                 self.0.saturating_sub(earlier.0)
             }
+
+            /// By how many microseconds this time is later than `other`; negative if it is earlier.
+            #[inline]
+            pub const fn ahead_of(self, other: Self) -> i64 {
+                self.0 as i64 - other.0 as i64
+            }
+
+            /// This time, moved by `us` microseconds.
+            #[inline]
+            pub const fn shifted_by(self, us: i64) -> Self {
+                Self(self.0.saturating_add_signed(us))
+            }
         }
 
         /// So many microseconds later.
@@ -67,6 +80,8 @@ times! {
     /// A time by the clock of a node that starts with its machine. It includes the time that the machine sleeps, and never
     /// steps.
     pub struct BootTime;
+    /// A time by the clock of timers, since the process started. It stops while the machine sleeps.
+    pub struct TimerTime;
     /// A time by the clock of the store that holds a state, since the Unix epoch. For the embedded store this is the wall
     /// clock of the node, see [`StoreTime::of_embedded_store`]; for a shared store the clock of the shard, corrected if
     /// it has stepped, see [`ClockCorrection::apply`](crate::heartbeat::ClockCorrection::apply).
@@ -80,18 +95,6 @@ impl StoreTime {
     #[inline]
     pub const fn of_embedded_store(now: UnixTime) -> Self {
         Self(now.0)
-    }
-
-    /// This time, moved by `us` microseconds.
-    #[inline]
-    pub const fn shifted_by(self, us: i64) -> Self {
-        Self(self.0.saturating_add_signed(us))
-    }
-
-    /// By how many microseconds this time is later than `other`; negative if it is earlier.
-    #[inline]
-    pub const fn ahead_of(self, other: Self) -> i64 {
-        self.0 as i64 - other.0 as i64
     }
 }
 

@@ -7,6 +7,7 @@ use crate::lending::StoredState;
 use crate::limit::Meter;
 use crate::script::{ChargeCall, ChargeReply, LogStatus, ReplyState, ScriptCall, ScriptReply};
 use crate::state_address::StateField;
+use crate::time::StoreTime;
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -38,9 +39,9 @@ impl<K> Default for VirtualStore<K> {
 
 impl<K: Clone + Eq + Hash> VirtualStore<K> {
     /// Charges `client` for its call.
-    pub fn charge(&mut self, client: &K, call: &ScriptCall, now_us: u64) -> ScriptReply {
+    pub fn charge(&mut self, client: &K, call: &ScriptCall, now: StoreTime) -> ScriptReply {
         let mut open: Vec<OpenState> =
-            call.charges.iter().map(|charge| self.open(client, charge, now_us)).collect();
+            call.charges.iter().map(|charge| self.open(client, charge, now)).collect();
         let mut admitted = SmallVec::new();
         let mut charges: SmallVec<[ChargeReply; 2]> = call.charges.iter().map(ChargeReply::empty).collect();
         let mut all_admitted = true;
@@ -51,7 +52,7 @@ impl<K: Clone + Eq + Hash> VirtualStore<K> {
                 let steps: SmallVec<[bool; 2]> = open
                     .iter()
                     .zip(&call.charges)
-                    .map(|(open, charge)| open.state.admits(charge, now_us, run.cost))
+                    .map(|(open, charge)| open.state.admits(charge, now, run.cost))
                     .collect();
                 if steps.iter().zip(&call.charges).any(|(admits, charge)| charge.enforced && !admits) {
                     break;
@@ -59,7 +60,7 @@ impl<K: Clone + Eq + Hash> VirtualStore<K> {
                 admitted_of_run += 1;
                 for (index, admits) in steps.into_iter().enumerate() {
                     if admits {
-                        open[index].state.take(&call.charges[index], now_us, run.cost);
+                        open[index].state.take(&call.charges[index], now, run.cost);
                         open[index].writes = true;
                         counted[index] += 1;
                     }
@@ -74,7 +75,7 @@ impl<K: Clone + Eq + Hash> VirtualStore<K> {
                 if let (VirtualState::Log(log), ReplyState::Log(statuses)) =
                     (&open[index].state, &mut charges[index].state)
                 {
-                    statuses.push(log_status(&charge.meter, log, now_us, run.cost));
+                    statuses.push(log_status(&charge.meter, log, now, run.cost));
                 }
             }
         }
@@ -83,7 +84,7 @@ impl<K: Clone + Eq + Hash> VirtualStore<K> {
                 (&mut open.state, &mut reply.state)
             {
                 if all_admitted && charge.prefetch.want > 0 {
-                    reply.lent = state.lend(&charge.meter, now_us, &charge.prefetch);
+                    reply.lent = state.lend(&charge.meter, now, &charge.prefetch);
                     open.writes |= reply.lent > 0;
                 }
                 *replied = *state;
@@ -92,7 +93,7 @@ impl<K: Clone + Eq + Hash> VirtualStore<K> {
                 self.states.insert((client.clone(), charge.field), open.state);
             }
         }
-        ScriptReply { now_us, admitted, charges }
+        ScriptReply { now, admitted, charges }
     }
 
     /// Removes one state, as the script drops one that equals a fresh one, and returns it.
@@ -103,7 +104,7 @@ impl<K: Clone + Eq + Hash> VirtualStore<K> {
         }
     }
 
-    fn open(&self, client: &K, charge: &ChargeCall, now_us: u64) -> OpenState {
+    fn open(&self, client: &K, charge: &ChargeCall, now: StoreTime) -> OpenState {
         let known = self.states.get(&(client.clone(), charge.field)).cloned();
         match charge.meter.algorithm().state_kind() {
             StateKind::Cell => {
@@ -111,13 +112,13 @@ impl<K: Clone + Eq + Hash> VirtualStore<K> {
                     Some(VirtualState::Stored(state)) => state,
                     Some(VirtualState::Log(_)) | None => StoredState::default(),
                 };
-                let jumped = state.re_anchor(&charge.meter, now_us);
-                state.apply_reports(&charge.meter, now_us, &charge.reports);
+                let jumped = state.re_anchor(&charge.meter, now);
+                state.apply_reports(&charge.meter, now, &charge.reports);
                 let writes = jumped || !charge.reports.is_empty();
                 OpenState { state: VirtualState::Stored(state), writes }
             }
             StateKind::Log | StateKind::InFlight => match known {
-                Some(VirtualState::Log(log)) => open_log(charge, log, now_us),
+                Some(VirtualState::Log(log)) => open_log(charge, log, now),
                 Some(VirtualState::Stored(_)) | None => {
                     OpenState { state: VirtualState::Log(RequestLog::default()), writes: false }
                 }
@@ -126,53 +127,58 @@ impl<K: Clone + Eq + Hash> VirtualStore<K> {
     }
 }
 
-fn open_log(charge: &ChargeCall, mut log: RequestLog, now_us: u64) -> OpenState {
+fn open_log(charge: &ChargeCall, mut log: RequestLog, now: StoreTime) -> OpenState {
     let mut writes = false;
-    if let Some((window, mut found)) = step_log(&charge.meter, &log, now_us, 1) {
+    if let Some((window, mut found)) = step_log(&charge.meter, &log, now, 1) {
         // Only what a jump of the clock needs.
         found.step.admitted = false;
-        log.apply(window, &found, now_us, 1);
+        log.apply(window, &found, now, 1);
         writes = found.jumped;
         for report in &charge.reports {
-            writes |= log.take_off(window, report.epoch, report.returned, now_us);
+            writes |= log.take_off(window, report.epoch, report.returned, now);
         }
     }
     OpenState { state: VirtualState::Log(log), writes }
 }
 
 impl VirtualState {
-    fn admits(&self, charge: &ChargeCall, now_us: u64, cost: u32) -> bool {
+    fn admits(&self, charge: &ChargeCall, now: StoreTime, cost: u32) -> bool {
         match self {
-            Self::Stored(state) => charge.meter.step(state.cell, now_us, cost).admitted,
+            Self::Stored(state) => charge.meter.step(state.cell, now, cost).admitted,
             Self::Log(log) => {
-                step_log(&charge.meter, log, now_us, cost).is_some_and(|(_, found)| found.step.admitted)
+                step_log(&charge.meter, log, now, cost).is_some_and(|(_, found)| found.step.admitted)
             }
         }
     }
 
-    fn take(&mut self, charge: &ChargeCall, now_us: u64, cost: u32) {
+    fn take(&mut self, charge: &ChargeCall, now: StoreTime, cost: u32) {
         match self {
-            Self::Stored(state) if charge.as_lent => state.take_as_lent(&charge.meter, now_us, cost),
-            Self::Stored(state) => state.take(&charge.meter, now_us, cost),
+            Self::Stored(state) if charge.as_lent => state.take_as_lent(&charge.meter, now, cost),
+            Self::Stored(state) => state.take(&charge.meter, now, cost),
             Self::Log(log) => {
-                if let Some((window, found)) = step_log(&charge.meter, log, now_us, cost) {
-                    log.apply(window, &found, now_us, cost);
+                if let Some((window, found)) = step_log(&charge.meter, log, now, cost) {
+                    log.apply(window, &found, now, cost);
                 }
             }
         }
     }
 }
 
-fn step_log<'m>(meter: &'m Meter, log: &RequestLog, now_us: u64, cost: u32) -> Option<(&'m Window, LogStep)> {
+fn step_log<'m>(
+    meter: &'m Meter,
+    log: &RequestLog,
+    now: StoreTime,
+    cost: u32,
+) -> Option<(&'m Window, LogStep)> {
     let window = meter.window()?;
-    Some((window, sliding_window_log::step_log(window, Some(log), now_us, cost)))
+    Some((window, sliding_window_log::step_log(window, Some(log), now, cost)))
 }
 
 /// How one more request of `cost` would stand.
-fn log_status(meter: &Meter, log: &RequestLog, now_us: u64, cost: u32) -> LogStatus {
-    let Some((window, found)) = step_log(meter, log, now_us, cost) else { return LogStatus::default() };
+fn log_status(meter: &Meter, log: &RequestLog, now: StoreTime, cost: u32) -> LogStatus {
+    let Some((window, found)) = step_log(meter, log, now, cost) else { return LogStatus::default() };
     // What is left now, and not after that request.
-    let all = sliding_window_log::step_log(window, Some(log), now_us, window.limit).step;
+    let all = sliding_window_log::step_log(window, Some(log), now, window.limit).step;
     let (remaining, reset_after_us) =
         if all.admitted { (window.limit, 0) } else { (all.remaining, all.reset_after_us) };
     LogStatus { remaining, retry_after_us: found.step.retry_after_us, reset_after_us }

@@ -114,7 +114,7 @@ impl AccessLog {
     /// Starts the entry of a request.
     pub(crate) fn start_entry(&self, client: IpAddr, method: &Method, target: &Uri) -> PendingLogEntry {
         let entry = AccessLogEntry {
-            start_us: self.clock.now_us(),
+            start: self.clock.now(),
             duration_us: 0,
             client,
             method: method.clone(),
@@ -127,7 +127,7 @@ impl AccessLog {
     }
 
     fn send(&self, mut entry: AccessLogEntry) {
-        entry.duration_us = self.clock.now_us().saturating_sub(entry.start_us);
+        entry.duration_us = self.clock.now().since(entry.start);
         if self.queue.try_send(WriterMessage::Entry(entry)).is_err() {
             self.state.dropped.fetch_add(1, Ordering::Relaxed);
         }

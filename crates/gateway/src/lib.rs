@@ -15,7 +15,7 @@
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! let limiter = Limiter::new(MemoryStore::new(1 << 24), Clock::system());
 //! let loaded = tollgate_core::rules::load("rules.yaml", "rules: [{ id: all, limit: 100/min }]").unwrap();
-//! limiter.install(loaded.rules, loaded.lists);
+//! limiter.install(loaded.rules, loaded.lists).unwrap();
 //! let limits = RateLimitLayer::new(Arc::new(limiter));
 //!
 //! let upstream = UpstreamSettings::new("api", vec!["http://127.0.0.1:3000".parse()?]);

@@ -5,6 +5,7 @@ use http::{HeaderMap, StatusCode};
 use serde::Serialize;
 use std::borrow::Cow;
 use tollgate_core::rate::{SECOND_US, rfc3339};
+use tollgate_core::time::UnixTime;
 use tollgate_limiter::LimitTerms;
 
 pub(crate) const JSON: &str = "application/json";
@@ -137,7 +138,9 @@ fn push_time(text: &mut Vec<u8>, unix_seconds: u64) {
     const DAYS_IN_400_YEARS: u64 = 146_097;
     let Some(since) = unix_seconds.checked_sub(MARCH_2000).filter(|since| since / DAY < DAYS_IN_400_YEARS)
     else {
-        return text.extend_from_slice(rfc3339(unix_seconds.saturating_mul(SECOND_US)).as_bytes());
+        return text.extend_from_slice(
+            rfc3339(UnixTime::from_us(unix_seconds.saturating_mul(SECOND_US))).as_bytes(),
+        );
     };
     let (days, second) = (since / DAY, since % DAY);
     let year = (days - days / 1_460 + days / 36_524 - days / 146_096) / 365;
@@ -312,7 +315,7 @@ mod tests {
         for seconds in days.chain(edges) {
             let mut text = Vec::new();
             push_time(&mut text, seconds);
-            let expected = rfc3339(seconds.saturating_mul(SECOND_US));
+            let expected = rfc3339(UnixTime::from_us(seconds.saturating_mul(SECOND_US)));
             assert_eq!(String::from_utf8(text).unwrap(), expected, "{seconds}");
         }
     }

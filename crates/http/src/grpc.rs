@@ -38,7 +38,7 @@ pub fn refusal(decision: &Decision, options: &HeaderOptions) -> Option<FullRespo
             let mut response = status(code, message);
             options.write(decision, response.headers_mut());
             // Without a retry time there are no details: the client then backs off by its own policy.
-            if let Some(wait_us) = options.wait_us(&standing, decision.now_us) {
+            if let Some(wait_us) = options.wait_us(&standing, decision.now) {
                 let details = STANDARD_NO_PAD.encode(retry_details(code, message, wait_us));
                 let details = HeaderValue::try_from(details).expect("base64 is header text");
                 response.headers_mut().insert(&GRPC_STATUS_DETAILS, details);

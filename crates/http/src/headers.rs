@@ -16,9 +16,11 @@ use http::header::{HeaderMap, HeaderName, HeaderValue};
 use serde::Deserialize;
 use tollgate_core::rate::SECOND_US;
 use tollgate_core::rules::short_forms::DurationText;
+use tollgate_core::time::UnixTime;
 use tollgate_limiter::{Decision, Flagged, LimitStatus, LimitTerms, Outcome};
 
-pub(crate) use http::header::{ACCEPT, ALLOW, AUTHORIZATION, COOKIE, FORWARDED, ORIGIN};
+pub use http::header::ACCEPT;
+pub(crate) use http::header::{ALLOW, AUTHORIZATION, COOKIE, FORWARDED, ORIGIN};
 
 pub(crate) static CONNECTION: HeaderName = http::header::CONNECTION;
 pub(crate) static CONTENT_TYPE: HeaderName = http::header::CONTENT_TYPE;
@@ -227,11 +229,11 @@ pub(crate) fn write_flag(flag: &Flagged, headers: &mut HeaderMap) {
 
 impl HeaderOptions {
     /// The retry time with its jitter, if there is one.
-    pub(crate) fn wait_us(&self, standing: &LimitStatus, now_us: u64) -> Option<u64> {
+    pub(crate) fn wait_us(&self, standing: &LimitStatus, now: UnixTime) -> Option<u64> {
         let wait_us = standing.wait_us()?;
         let jitter_us = match self.retry_jitter {
             // Pseudo-random, and the same for the headers and the body of one decision.
-            Some(most) => mixed(now_us ^ standing.reset_after_us.rotate_left(32)) % (most.us + 1),
+            Some(most) => mixed(now.as_us() ^ standing.reset_after_us.rotate_left(32)) % (most.us + 1),
             None => 0,
         };
         Some(wait_us.saturating_add(jitter_us))
@@ -239,15 +241,14 @@ impl HeaderOptions {
 
     /// What the headers and the body say of a decision, in whole seconds.
     pub fn seconds(&self, decision: &Decision, terms: &LimitTerms, standing: &LimitStatus) -> LimitSeconds {
-        let now_us = decision.now_us;
         // Without the store only the quota of the limit is known.
         let has_reset = !terms.counts_in_flight() && !decision.store_unavailable;
         let reset_after_us = Some(standing.reset_after_us).filter(|_| has_reset);
         LimitSeconds {
-            retry_after: self.wait_us(standing, now_us).map(|wait_us| wait_us.div_ceil(SECOND_US)),
+            retry_after: self.wait_us(standing, decision.now).map(|wait_us| wait_us.div_ceil(SECOND_US)),
             reset: reset_after_us.map(|reset_after_us| ResetSeconds {
                 after: reset_after_us.div_ceil(SECOND_US),
-                at: now_us.saturating_add(reset_after_us).div_ceil(SECOND_US),
+                at: (decision.now + reset_after_us).as_us().div_ceil(SECOND_US),
             }),
         }
     }

@@ -30,7 +30,7 @@ pub use shared_permit::SharedPermit;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use tollgate_limiter::{Decision, Limiter};
+use tollgate_limiter::{Decision, Door, Limiter};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -50,7 +50,7 @@ pub type PeerFrom = fn(&Extensions) -> Option<SocketAddr>;
 ///
 /// let limiter = Arc::new(Limiter::new(MemoryStore::new(64 << 20), Clock::system()));
 /// let loaded = tollgate_core::rules::load("rules.yaml", "rules: [{ id: api, limit: 100/min }]").unwrap();
-/// limiter.install(loaded.rules, loaded.lists);
+/// limiter.install(loaded.rules, loaded.lists).unwrap();
 /// let layer = RateLimitLayer::new(limiter);
 /// ```
 #[derive(Clone, Debug)]
@@ -67,6 +67,7 @@ impl RateLimitLayer {
             identities: Arc::new(IdentityExtractor::default()),
             headers: HeaderOptions::default(),
             peer_from: |extensions| extensions.get::<PeerAddr>().map(|peer| peer.0),
+            door: Door::Layer,
         };
         Self { core: Arc::new(core), peer: None }
     }
@@ -82,6 +83,12 @@ impl RateLimitLayer {
     #[must_use]
     pub fn headers(self, headers: HeaderOptions) -> Self {
         self.with(|core| LayerCore { headers, ..core })
+    }
+
+    /// Counts its decisions under another door than the tower layer, for programs that are built on it.
+    #[must_use]
+    pub fn door(self, door: Door) -> Self {
+        self.with(|core| LayerCore { door, ..core })
     }
 
     /// The identities.

@@ -16,7 +16,7 @@
 //! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
 //! let limiter = Limiter::new(MemoryStore::new(64 << 20), Clock::system());
 //! let loaded = tollgate_core::rules::load("rules.yaml", "rules: [{ id: api, limit: 2/min }]").unwrap();
-//! limiter.install(loaded.rules, loaded.lists);
+//! limiter.install(loaded.rules, loaded.lists).unwrap();
 //!
 //! let hello = service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new())) });
 //! let service = RateLimitLayer::new(Arc::new(limiter)).layer(hello);
@@ -39,8 +39,8 @@
 //! | [`HeaderOptions`] | which headers a response has: `X-RateLimit-*`, `RateLimit`, `Retry-After` |
 //! | [`layer::SharedPermit`] | counts work that outlives the response (`algorithm: concurrency`) |
 //!
-//! Servers that are no tower services use the parts: [`path`] and [`host`] for canonical forms, [`response`] and [`HttpError`] for
-//! whole responses, [`grpc`] for gRPC statuses, [`ReservedHeaders`] for what a client must not send.
+//! Servers that are no tower services use the parts: [`path`] and [`host`] for canonical forms, [`endpoint`], [`response`] and
+//! [`HttpError`] for whole responses, [`grpc`] for gRPC statuses, [`ReservedHeaders`] for what a client must not send.
 //!
 //! Every header name is written in [`headers`], and every status code in [`body`], [`response`] and [`grpc`].
 //!
@@ -49,6 +49,7 @@
 //! `jwt` verifies tokens (`identity: jwt:`). Without it, settings that need tokens are an [`IdentityError`].
 
 pub mod body;
+pub mod endpoint;
 pub mod error;
 pub mod grpc;
 pub mod headers;

@@ -189,7 +189,7 @@ mod tests {
         let limiter = Limiter::new(MemoryStore::new(1 << 20), Clock::Manual(ManualClock::new(0)));
         let rules = "rules: [{ id: odd, limit: 1/h, on_exceed: { flag: { header: X-Captcha } } }]";
         let loaded = load("rules.yaml", rules).unwrap();
-        limiter.install(loaded.rules, loaded.lists);
+        limiter.install(loaded.rules, loaded.lists).unwrap();
         let identity = "{ api_key: [{ header: X-Api-Key }, bearer], user: { trusted_header: X_User },
             tenant: { cookie: t }, cost: { header: X-Cost }, client_ip: { trusted: [10.0.0.0/8] } }";
         let mut document = Document::parse("identity.yaml", identity).unwrap();

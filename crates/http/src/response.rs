@@ -23,6 +23,11 @@ pub fn ok(body: Vec<u8>) -> FullResponse {
     json(StatusCode::OK, body)
 }
 
+/// 200 with a body of any type.
+pub fn content(media_type: &'static str, body: Vec<u8>) -> FullResponse {
+    with_type(HeaderMap::new(), StatusCode::OK, media_type, body.into())
+}
+
 /// 503 with a text that says what is missing.
 pub fn unavailable(missing: &'static str) -> FullResponse {
     plain(StatusCode::SERVICE_UNAVAILABLE, missing)

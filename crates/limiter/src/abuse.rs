@@ -1,13 +1,12 @@
-//! What is done about clients that ask far too much, or that do not listen.
+//! Abuse detection: hot keys and penalties.
 //!
 //! - *Hot keys.* A sample of the checks finds keys above [`AbuseSettings::hot_per_second`], which are
-//!   reported. A key that stays hot and is mostly refused can be *denied* for a while.
-//! - *Penalties.* Under rules that say so, a client that ignores `Retry-After` gets growing cooldowns
+//!   reported. A key that stays hot and is mostly refused can be *denied* for a limited time.
+//! - *Penalties.* Under rules with a penalty, a client that ignores `Retry-After` gets growing cooldowns
 //!   ([`tollgate_core::penalty`]).
 //!
-//! Both end in a table of holds ([`holds`]). A client that is held is refused like a client over a limit,
-//! with the true wait; it is never for ever, and never a 403. All of it is this node's own: nodes that share
-//! their limits do not share their holds.
+//! Both add an entry to the table of holds ([`holds`]). A held client is refused like a client over a limit, with the
+//! exact wait. A hold always ends, and its status is never 403. Holds are local to a node, also if the limits are shared.
 
 mod conducts;
 mod holds;
@@ -15,7 +14,7 @@ mod hot;
 mod label;
 mod samples;
 
-use crate::decision::{Check, Decision};
+use crate::decision::{Check, Decision, NotedLimit};
 use crate::limit_names::LimitNames;
 use crate::limiter::Limiter;
 use crate::prepare::charges;
@@ -25,24 +24,24 @@ use conducts::Conducts;
 use holds::Holds;
 use hot::HotKeys;
 use parking_lot::Mutex;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{LazyLock, OnceLock};
 use std::time::Duration;
 use tollgate_core::decision::{LimitStatus, Outcome};
 use tollgate_core::key::{Dimension, Identity, Ipv6Prefix, KeySeed, RequestHasher, identity};
 use tollgate_core::request::{NamedIdentity, Request};
-use tollgate_core::rules::written::OnExceed;
 use tollgate_core::rules::{Charge, LimitId, RuleSet, Selection};
+use tollgate_core::time::UnixTime;
 
 pub use hot::HotKey;
-pub(crate) use samples::ONE_IN;
+pub(crate) use samples::{ONE_IN, SampleOutcome};
 
-/// What is done about keys that ask far too often.
+/// The settings of hot keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AbuseSettings {
-    /// A key that asks more often in a second is reported.
+    /// A key with more requests in a second is reported.
     pub hot_per_second: u32,
-    /// Whether such a key is denied for a while if it goes on, and is mostly refused anyway. Not by default.
+    /// Whether a key that stays hot and is mostly refused is denied for a time. Not by default.
     pub deny: Option<TemporaryDeny>,
 }
 
@@ -55,9 +54,9 @@ impl Default for AbuseSettings {
 /// When a hot key is denied, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TemporaryDeny {
-    /// After it was hot, and nine in ten of its requests were refused, for so long without a break.
+    /// The time for which it must be hot without a break, with nine in ten of its requests refused.
     pub after: Duration,
-    /// For so long. It then has to earn the next one anew.
+    /// The length of the denial. The next one needs the full time of `after` again.
     pub lasts: Duration,
 }
 
@@ -78,16 +77,16 @@ impl TemporaryDeny {
     }
 }
 
-/// How often something was done about abuse.
+/// Counts of abuse detection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AbuseCounts {
     /// Keys that were hot, counted once for each second.
     pub hot_keys: u64,
-    /// Times a hot key was denied for a while.
+    /// Denials of hot keys.
     pub denials: u64,
-    /// Times a client got a cooldown.
+    /// Cooldowns.
     pub cooldowns: u64,
-    /// How many clients are denied or in a cooldown now.
+    /// The number of clients that are denied or in a cooldown now.
     pub held: usize,
 }
 
@@ -95,12 +94,12 @@ pub struct AbuseCounts {
 #[derive(Debug)]
 pub(crate) struct Abuse {
     settings: AbuseSettings,
-    /// What a denied client is told about.
+    /// The terms in the refusal of a denied client.
     terms: LimitTerms,
     holds: Holds,
-    /// There if a rule has a penalty.
+    /// Set if a rule has a penalty.
     conducts: OnceLock<Conducts>,
-    /// Apart: it is written with every sample, and what stands beside it is read with every check.
+    /// In a box of its own: it is written with every sample, and the fields beside it are read with every check.
     hot: Box<Mutex<HotKeys>>,
     counts: Box<Counts>,
 }
@@ -113,26 +112,20 @@ struct Counts {
 }
 
 impl Abuse {
-    pub(crate) fn new(settings: AbuseSettings, now_us: u64) -> Self {
+    pub(crate) fn new(settings: AbuseSettings, now: UnixTime) -> Self {
         let settings = AbuseSettings { hot_per_second: settings.hot_per_second.max(1), ..settings };
-        let name = || "hot_key".to_owned();
-        let names = LimitNames::keep(LimitNames {
-            rule: name(),
-            policy: name(),
-            on_exceed: OnExceed::Reject,
-            soft: None,
-        });
+        static NAMES: LazyLock<LimitNames> = LazyLock::new(|| LimitNames::of_own("hot_key"));
         Self {
             settings,
-            terms: LimitTerms { names, quota: settings.hot_per_second, window_seconds: 1 },
+            terms: LimitTerms { names: &NAMES, quota: settings.hot_per_second, window_seconds: 1 },
             holds: Holds::new(),
             conducts: OnceLock::new(),
-            hot: Box::new(Mutex::new(HotKeys::new(now_us))),
+            hot: Box::new(Mutex::new(HotKeys::new(now))),
             counts: Box::default(),
         }
     }
 
-    /// Makes room for what `rules` need, so that no check has to.
+    /// Allocates what `rules` need, so that no check has to.
     pub(crate) fn prepare(&self, rules: &RuleSet) {
         if rules.has_penalties() {
             self.conducts.get_or_init(Conducts::new);
@@ -145,20 +138,20 @@ impl Abuse {
         self.holds.is_holding()
     }
 
-    /// A sampled check turned out to be refused, later than it was counted.
+    /// Records that a sampled check, counted before it was decided, is refused.
     pub(crate) fn record_late_refusal(&self, key: u64) {
         self.hot.lock().record_refusal(key);
     }
 
     /// Looks at the samples once a second, and removes holds that have ended.
-    pub(crate) fn tidy(&self, now_us: u64) {
-        self.holds.tidy(now_us);
-        let Some(look) = self.hot.lock().look(&self.settings, now_us, |key| self.holds.until_us(key)) else {
+    pub(crate) fn tidy(&self, now: UnixTime) {
+        self.holds.tidy(now);
+        let Some(look) = self.hot.lock().look(&self.settings, now, |key| self.holds.until(key)) else {
             return;
         };
         for key in &look.denied {
             let lasts_us = self.settings.deny.unwrap_or_default().lasts_us();
-            self.holds.hold(*key, now_us.saturating_add(lasts_us), now_us);
+            self.holds.hold(*key, now + lasts_us, now);
         }
         self.counts.hot_keys.fetch_add(look.hot as u64, Ordering::Relaxed);
         self.counts.denials.fetch_add(look.denied.len() as u64, Ordering::Relaxed);
@@ -167,37 +160,36 @@ impl Abuse {
 }
 
 impl Limiter {
-    /// Sets what is done about keys that ask far too often.
+    /// Sets the settings of hot keys.
     #[must_use]
     pub fn watching(mut self, settings: AbuseSettings) -> Self {
-        self.abuse = Abuse::new(settings, self.clock().now_us());
+        self.abuse = Abuse::new(settings, self.clock().now());
         self
     }
 
-    /// The keys that asked more often than allowed in the last second, the hottest first. At most a few dozen.
+    /// The hot keys of the last second, the hottest first, at most 64.
     pub fn hot_keys(&self) -> Vec<HotKey> {
-        self.abuse.hot.lock().list(self.clock().now_us())
+        self.abuse.hot.lock().list(self.clock().now())
     }
 
-    /// The same for the client of `request` alone.
+    /// The hot key of the client of `request`, if it is hot.
     pub fn hot_key(&self, request: &Request<'_>) -> Option<HotKey> {
         let (key, _) = watched(self.seed(), request);
-        self.abuse.hot.lock().find(key, self.clock().now_us())
+        self.abuse.hot.lock().find(key, self.clock().now())
     }
 
-    /// How often something was done about abuse.
+    /// The counts of abuse detection.
     pub fn abuse_counts(&self) -> AbuseCounts {
         let counts = &self.abuse.counts;
         AbuseCounts {
             hot_keys: counts.hot_keys.load(Ordering::Relaxed),
             denials: counts.denials.load(Ordering::Relaxed),
             cooldowns: counts.cooldowns.load(Ordering::Relaxed),
-            held: self.abuse.holds.count(self.clock().now_us()),
+            held: self.abuse.holds.count(self.clock().now()),
         }
     }
 
-    /// Lets the client of `request` go: neither a denial nor a cooldown that it would meet here holds it any longer,
-    /// and its conduct is forgotten. Answers whether it was held.
+    /// Ends all holds of the client of `request` and removes its records. Returns whether it was held.
     pub fn pardon(&self, request: &Request<'_>) -> bool {
         let (key, _) = watched(self.seed(), request);
         let mut was_held = self.abuse.holds.release(key);
@@ -213,25 +205,25 @@ impl Limiter {
 
     /// Counts a check that was sampled.
     pub(crate) fn note_sample(&self, request: &Request<'_>, check: &mut Check<'_>) {
-        let refused = match check {
-            Check::Decided(decision) => matches!(decision.outcome, Outcome::Limited(_)),
-            Check::Pending(_) => false,
+        let outcome = match check {
+            Check::Decided(Decision { outcome: Outcome::Limited(_), .. }) => SampleOutcome::Refused,
+            Check::Decided(_) | Check::Pending(_) => SampleOutcome::NotRefused,
         };
-        let key = self.count_sample(request, refused);
+        let key = self.count_sample(request, outcome);
         if let Check::Pending(pending) = check {
             pending.watch(key);
         }
     }
 
-    /// Counts a request that was sampled, and answers by what its client is known.
-    pub(crate) fn count_sample(&self, request: &Request<'_>, refused: bool) -> u64 {
+    /// Counts a sampled request. Returns the key of its client.
+    pub(crate) fn count_sample(&self, request: &Request<'_>, outcome: SampleOutcome) -> u64 {
         let (key, identity) = watched(self.seed(), request);
-        self.abuse.hot.lock().add(key, &identity, refused);
+        self.abuse.hot.lock().add(key, &identity, outcome);
         key
     }
 
-    /// The refusal of a client that is held, with the longest wait of all that refuse it: of its holds, and of the
-    /// limits that it meets, of which nothing is spent and no store is asked. Called only while any client is held.
+    /// The refusal of a held client, with the longest wait of its holds and of the limits that apply. Spends nothing and
+    /// calls no store. Called only while any client is held.
     #[cold]
     #[inline(never)]
     pub(crate) fn refuse_held(
@@ -243,44 +235,44 @@ impl Limiter {
         door: DoorKind,
     ) -> Option<Decision> {
         let rules = &snapshot.rules;
-        let now_us = self.clock().now_us();
-        let denied = self.denial(request, now_us);
+        let now = self.clock().now();
+        let denied = self.denial(request, now);
         if denied.is_none() && !rules.set.has_penalties() {
             return None;
         }
-        // A request that can never pass is told so, and not to wait.
+        // A request that can never be admitted is invalid, and gets no wait.
         let mut charges = charges(rules, selection, request, hashes, DoorKind::CanWait).ok()?;
-        let cooldown = self.cooldown(&rules.set, &charges, now_us);
+        let cooldown = self.cooldown(&rules.set, &charges, now);
         let hold = denied.into_iter().chain(cooldown).max_by_key(|standing| standing.retry_after_us)?;
         charges.retain(|charge| may_refuse(&rules.set, charge, request.cost, door));
-        let limited = self.refusal_by_limits(snapshot, &charges, request.cost as u32, now_us);
+        let limited = self.refusal_by_limits(snapshot, &charges, request.cost as u32, now);
         let standing = hold.or_longer(limited);
         let terms =
             if standing.limit == LimitId::NONE { self.abuse.terms } else { rules.terms(standing.limit) };
-        Some(refusal(standing, terms, now_us))
+        Some(refusal(standing, terms, now))
     }
 
     /// The temporary denial of a key that is hot.
-    fn denial(&self, request: &Request<'_>, now_us: u64) -> Option<LimitStatus> {
+    fn denial(&self, request: &Request<'_>, now: UnixTime) -> Option<LimitStatus> {
         let Abuse { settings, holds, .. } = &self.abuse;
         let longest_us = settings.deny.as_ref()?.lasts_us();
         let (key, _) = watched(self.seed(), request);
-        Some(LimitStatus::held(LimitId::NONE, holds.wait_us(key, now_us, longest_us)?))
+        Some(LimitStatus::held(LimitId::NONE, holds.wait_us(key, now, longest_us)?))
     }
 
     /// The longest cooldown under the rules of `charges`.
-    fn cooldown(&self, rules: &RuleSet, charges: &[Charge<'_>], now_us: u64) -> Option<LimitStatus> {
+    fn cooldown(&self, rules: &RuleSet, charges: &[Charge<'_>], now: UnixTime) -> Option<LimitStatus> {
         let cooldowns = charges.iter().filter_map(|charge| {
             let key = rules.penalty_key(charge)?;
             let longest_us = rules.rule_of(charge.id).penalty?.longest_us;
-            Some(LimitStatus::held(charge.id, self.abuse.holds.wait_us(key, now_us, longest_us)?))
+            Some(LimitStatus::held(charge.id, self.abuse.holds.wait_us(key, now, longest_us)?))
         });
         cooldowns.max_by_key(|standing| standing.retry_after_us)
     }
 
-    /// Takes note of a refusal by a rule with a penalty. It may turn into the first of a cooldown.
+    /// Records a refusal by a rule with a penalty. It may start a cooldown, which is then the wait of the refusal.
     ///
-    /// `charge_of` finds the charge that was refused; none if that was not the client's own doing.
+    /// `charge_of` finds the charge that was refused; none if other clients spend from its state as well.
     #[inline]
     pub(crate) fn note_refusal<'r>(
         &self,
@@ -290,46 +282,47 @@ impl Limiter {
     ) {
         if let Outcome::Limited(standing) = &mut decision.outcome
             && rules.set.has_penalties()
-            // Without the store it is not known whether the wait was true.
+            // Without the store the wait is a guess.
             && !decision.degraded
             && let Some(charge) = charge_of(standing.limit)
         {
-            self.penalize(&rules.set, charge, standing, decision.now_us);
+            self.penalize(&rules.set, charge, standing, decision.now);
         }
     }
 
-    // The charge as a value: where nothing is refused, it then never has to be written down.
+    // By value: the charge of an admitted request can then stay in registers.
     #[inline(never)]
-    fn penalize(&self, rules: &RuleSet, charge: Charge<'_>, standing: &mut LimitStatus, now_us: u64) {
+    fn penalize(&self, rules: &RuleSet, charge: Charge<'_>, standing: &mut LimitStatus, now: UnixTime) {
         let (Some(penalty), Some(key)) = (&rules.rule_of(charge.id).penalty, rules.penalty_key(&charge))
         else {
             return;
         };
         let conducts = self.abuse.conducts.get_or_init(Conducts::new);
-        // A client that was told no time ignores none.
+        // Without a retry time there is none to ignore.
         let Some(wait_us) = standing.wait_us() else { return };
-        let Some(cooldown_us) = conducts.record_refusal(key, penalty, now_us, wait_us) else { return };
-        self.abuse.holds.hold(key, now_us.saturating_add(cooldown_us), now_us);
+        let Some(cooldown_us) = conducts.record_refusal(key, penalty, now, wait_us) else { return };
+        self.abuse.holds.hold(key, now + cooldown_us, now);
         self.abuse.counts.cooldowns.fetch_add(1, Ordering::Relaxed);
         standing.extend_wait(cooldown_us);
     }
 }
 
 /// The refusal of a client that is held.
-fn refusal(standing: LimitStatus, terms: LimitTerms, now_us: u64) -> Decision {
+fn refusal(standing: LimitStatus, terms: LimitTerms, now: UnixTime) -> Decision {
     Decision {
         outcome: Outcome::Limited(standing),
         terms: Some(terms),
-        now_us,
+        now,
         shadowed_by: None,
         flagged_by: None,
         soft: None,
+        noted: NotedLimit::NONE,
         degraded: false,
         store_unavailable: false,
     }
 }
 
-/// The key and identity that a request is counted by: its user, else its API key, else its address, else whatever it names.
+/// The key and identity that a request is counted by: its user, else its API key, else its address, else any other identity.
 fn watched<'a>(seed: &KeySeed, request: &Request<'a>) -> (u64, Identity<'a>) {
     let identity = identity(&Dimension::Named(NamedIdentity::User), Ipv6Prefix::default(), request, 0);
     (seed.chain(0, &identity), identity)

@@ -1,9 +1,9 @@
-//! Letting requests in: as [`Limiter::check`], but for doors that can wait and that know when a request ends.
+//! Admission: [`Limiter::check`] for doors that can wait and that know when a request ends.
 //!
-//! Most requests meet no rule for which that matters, and are decided as by `check`. The others are charged step
-//! by step: first a place among the requests in flight, then everything else, all or nothing. A request over a limit
-//! may wait in a [`wait_queue`], be let pass because the node has room (a [`rule_load`]), or be refused late. What is
-//! held until the request ends is its [`Permit`].
+//! Requests without rules for which that matters are decided as by `check`. The others are charged in two steps: first
+//! slots for requests in flight, then everything else, all or nothing. A request over a limit may wait in a
+//! [`wait_queue`], be admitted because the node has capacity (a [`rule_load`]), or be refused after a delay. A [`Permit`]
+//! holds the slots until the request ends.
 
 mod attempt;
 mod in_flight;
@@ -12,6 +12,7 @@ mod rule_load;
 mod wait_queue;
 mod waiting;
 
+use crate::abuse::SampleOutcome;
 use crate::decision::{Check, Decision};
 use crate::limit_names::LimitNames;
 use crate::limiter::Limiter;
@@ -28,35 +29,40 @@ use std::borrow::Cow;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use tollgate_core::decision::{InvalidRequest, validate};
 use tollgate_core::request::Request;
 use tollgate_core::rules::written::OnExceed;
+use tollgate_core::time::UnixTime;
 use wait_queue::WaitQueues;
 
-/// What a limiter knows of requests that wait or are in flight.
+/// The requests that wait or are in flight.
 #[derive(Debug, Default)]
 pub(crate) struct Admissions {
     pub(crate) wait_queues: WaitQueues,
     pub(crate) in_flight: InFlight,
     pub(crate) rule_loads: RuleLoads,
+    /// The slots that permits hold.
+    pub(crate) slots: AtomicUsize,
 }
 
 impl Admissions {
-    pub(crate) fn tidy(&self, now_us: u64) {
-        self.in_flight.tidy(now_us);
+    pub(crate) fn tidy(&self, now: UnixTime) {
+        self.in_flight.tidy(now);
+        self.rule_loads.tidy();
     }
 }
 
-/// What [`Limiter::admit`] answers.
+/// The result of [`Limiter::admit`].
 #[derive(Debug)]
 pub enum Admit<'l> {
     /// It is decided.
     Decided(Admission),
-    /// The shared store has to be heard first, or a rule lets the request wait.
+    /// The shared store has to answer first, or a rule lets the request wait.
     Pending(Admitting<'l>),
 }
 
-/// An admission on its way. Dropped, it gives up its place.
+/// An admission that is not decided yet. Dropped, it leaves its queue.
 #[must_use = "it has to be awaited"]
 pub struct Admitting<'l>(AdmissionWait<'l>);
 
@@ -65,7 +71,7 @@ enum AdmissionWait<'l> {
     Long(Pin<Box<dyn Future<Output = Admission> + Send>>),
 }
 
-/// A decision, and what the request holds until it has ended.
+/// A decision, and the permit of the request.
 #[derive(Debug)]
 pub struct Admission {
     /// The decision.
@@ -74,7 +80,7 @@ pub struct Admission {
     pub permit: Option<Permit>,
 }
 
-/// What the upstream is to be told of a request.
+/// A flag for the upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flagged {
     /// The header, in lower case.
@@ -86,22 +92,26 @@ pub struct Flagged {
 }
 
 impl Flagged {
-    /// What the header says: the rule, and `;soft` if the request is within the limit.
+    /// The value of the header: the rule, and `;soft` if the request is within the limit.
     pub fn value(&self) -> Cow<'static, str> {
         if self.is_soft { format!("{};soft", self.rule).into() } else { self.rule.into() }
     }
 }
 
 impl Decision {
-    /// What the upstream is to be told.
+    /// The flags for the upstream.
     pub fn flags(&self) -> impl Iterator<Item = Flagged> {
-        let flag = |names: &'static LimitNames, said: &'static OnExceed, is_soft| match said {
+        let flag = |names: &'static LimitNames, action: &'static OnExceed, is_soft| match action {
             OnExceed::Flag(flag) => Some(Flagged { header: &flag.header, rule: &names.rule, is_soft }),
-            _ => None,
+            OnExceed::Reject
+            | OnExceed::Shadow
+            | OnExceed::Queue(_)
+            | OnExceed::Shed(_)
+            | OnExceed::Tarpit(_) => None,
         };
         let over = self.flagged_by.and_then(|names| flag(names, &names.on_exceed, false));
         let soft = self.soft.and_then(|names| flag(names, &names.soft.as_ref()?.then, true));
-        // Of two in the same header, that of the limit which is exceeded.
+        // Of two flags in one header, that of the exceeded limit is used.
         let soft = soft.filter(|soft| over.is_none_or(|over| over.header != soft.header));
         over.into_iter().chain(soft)
     }
@@ -140,18 +150,13 @@ impl From<Decision> for Admission {
 }
 
 impl Limiter {
-    /// Lets `request` in, now or when its turn comes, or refuses it. Waiting needs a tokio runtime with time.
+    /// Admits `request`, now or when its turn comes, or refuses it. Waiting needs a tokio runtime with time.
     pub fn admit(self: &Arc<Self>, request: &Request<'_>) -> Result<Admit<'_>, InvalidRequest> {
-        validate(request)?;
-        let found = self.with_snapshot(|snapshot, caches| {
-            if snapshot.rules.takes_time
-                && let Some(found) = self.prepare_wait(snapshot, caches, request)?
-            {
-                return Ok(found);
-            }
-            self.judge(snapshot, caches, request).map(AdmitPath::Checked)
-        })?;
-        Ok(match found {
+        let found = validate(request).and_then(|()| self.find_path(request));
+        if found.is_err() {
+            self.counters.count_invalid(request.door);
+        }
+        Ok(match found? {
             AdmitPath::Checked(Check::Decided(decision)) => Admit::Decided(decision.into()),
             AdmitPath::Checked(Check::Pending(pending)) => {
                 Admit::Pending(Admitting(AdmissionWait::Store(pending)))
@@ -163,7 +168,18 @@ impl Limiter {
         })
     }
 
-    /// What becomes of a request under rules that take time; none if it meets no such rule.
+    fn find_path(&self, request: &Request<'_>) -> Result<AdmitPath<'_>, InvalidRequest> {
+        self.with_snapshot(|snapshot, caches| {
+            if snapshot.rules.takes_time
+                && let Some(found) = self.prepare_wait(snapshot, caches, request)?
+            {
+                return Ok(found);
+            }
+            self.judge(snapshot, caches, request).map(AdmitPath::Checked)
+        })
+    }
+
+    /// Prepares a request under rules that take time; none if no such rule applies.
     fn prepare_wait(
         &self,
         snapshot: &Arc<Snapshot>,
@@ -173,6 +189,7 @@ impl Limiter {
         let hashes = self.hashes(request);
         let selection = match self.prepare(snapshot, caches, request, &hashes, DoorKind::CanWait) {
             Prepared::Decided(decision) => {
+                self.count_prepared(snapshot, caches, request.door, &decision);
                 let mut check = decision.into();
                 if caches.is_sampled() {
                     self.note_sample(request, &mut check);
@@ -187,12 +204,13 @@ impl Limiter {
             return Ok(None);
         }
         let mut asked = PendingAdmission::new(self, snapshot, &charges, request, selection.route());
-        asked.watched = caches.is_sampled().then(|| self.count_sample(request, false));
+        asked.labels = caches.labels(request.door);
+        asked.watched = caches.is_sampled().then(|| self.count_sample(request, SampleOutcome::NotRefused));
         Ok(Some(AdmitPath::PendingAdmission(Box::new(asked))))
     }
 
-    /// Says how loaded this node is, in thousandths, from what else is known of it. Rules that shed take the higher
-    /// of this and of what they count themselves.
+    /// Sets the load of this node, in thousandths, from another source. Rules that shed use the higher of this and of
+    /// the load that they count.
     pub fn set_load(&self, permille: u32) {
         self.admissions.rule_loads.set_load(permille);
     }

@@ -1,17 +1,18 @@
 //! A charge that outlives the borrow of its rule set.
 
 use crate::snapshot::Snapshot;
+use tollgate_core::key::StateKey;
 use tollgate_core::limit::Meter;
 use tollgate_core::rules::written::OnStoreFailure;
 use tollgate_core::rules::{CellKind, Charge, LeaseTiming, LimitId, OverLimitEffect, RuleSet};
 
-/// One limit that a request is charged against, with all that a shared store needs to know of it.
+/// One limit that a request is charged against, with all that a shared store needs.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnedCharge {
     /// The limit within its rule set.
     pub id: LimitId,
     /// The key of the state.
-    pub key: u64,
+    pub key: StateKey,
     /// The client's hash, the same under every limit: states of one client are kept together.
     pub client: u64,
     /// The numbers of the limit.
@@ -20,11 +21,11 @@ pub struct OwnedCharge {
     pub enforced: bool,
     /// If it cannot refuse: the effect of being over it.
     pub over: OverLimitEffect,
-    /// Whether tokens may be taken ahead.
+    /// Whether tokens may be leased.
     pub leased: bool,
-    /// How far ahead, and how often nodes report, if the rule states it.
+    /// The lease horizon and the report interval, if the rule states them.
     pub leasing: LeaseTiming,
-    /// Whether a request is refused if the store does not answer.
+    /// Whether a request is refused if the store cannot decide it.
     pub denies_on_failure: bool,
 }
 

@@ -1,51 +1,50 @@
-//! The only place that reads the time.
+//! The clock. No other file reads the time.
 //!
-//! Reading the system's clock costs as much as half a decision. So each thread reads it at most once a
-//! millisecond and counts on from there by the processor's counter: within that millisecond the two
-//! cannot drift apart by a microsecond, and on a thread that is not busy every reading is the system's.
+//! Reading the system clock takes as long as half a decision. So each thread reads it at most once a millisecond, and
+//! adds the processor's counter: within a millisecond the two cannot drift apart by a microsecond.
 
 use quanta::Clock as Counter;
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
+use tollgate_core::time::{BootTime, UnixTime};
 
-/// How long a thread counts on from one reading of the system's clock.
+/// How long a thread uses one reading of the system clock.
 const TRUSTED_US: u64 = 1_000;
 
-/// Tells the time in microseconds since the epoch.
+/// The clock of a node.
 #[derive(Clone, Debug)]
 pub enum Clock {
-    /// The system's.
+    /// The system clock.
     System(SystemClock),
-    /// One that a test moves.
+    /// A clock that a test sets.
     Manual(ManualClock),
 }
 
 impl Clock {
-    /// The system's clock.
+    /// The system clock.
     pub fn system() -> Self {
         Self::System(SystemClock::new())
     }
 
-    /// Microseconds since the machine started, the time that it slept included: what was lent to this node
-    /// grows old also while it sleeps.
-    pub fn boot_us(&self) -> u64 {
+    /// The time since the machine started. It includes sleep: leases expire also while the machine sleeps.
+    pub fn boot(&self) -> BootTime {
         match self {
             Self::System(_) => {
                 let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-                now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1_000
+                BootTime::from_us(now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1_000)
             }
-            Self::Manual(clock) => clock.now_us(),
+            Self::Manual(clock) => BootTime::from_us(clock.shown_us()),
         }
     }
 
-    /// Now.
+    /// The wall-clock time.
     #[inline]
-    pub fn now_us(&self) -> u64 {
+    pub fn now(&self) -> UnixTime {
         match self {
-            Self::System(clock) => clock.now_us(),
-            Self::Manual(clock) => clock.now_us(),
+            Self::System(clock) => UnixTime::from_us(clock.now_us()),
+            Self::Manual(clock) => clock.now(),
         }
     }
 }
@@ -54,14 +53,14 @@ impl Clock {
 #[derive(Clone, Debug)]
 pub struct SystemClock {
     counter: Counter,
-    /// What one tick of the counter is worth: microseconds with 32 bits after the point.
+    /// The length of one tick of the counter: microseconds with 32 fractional bits.
     tick_us: u64,
     /// [`TRUSTED_US`] in ticks of the counter.
     trusted: u64,
 }
 
 thread_local! {
-    /// The last reading: (the counter then, microseconds since the epoch).
+    /// The last reading: (counter, microseconds since the epoch).
     static READING: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
 }
 
@@ -76,7 +75,7 @@ impl SystemClock {
     fn now_us(&self) -> u64 {
         let raw = self.counter.raw();
         let (then, unix_us) = READING.get();
-        // A counter that went back counts as one that is far ahead.
+        // If the counter has gone back, this is a large number.
         let elapsed = raw.wrapping_sub(then);
         if elapsed < self.trusted { unix_us + ((elapsed * self.tick_us) >> 32) } else { self.read(raw) }
     }
@@ -91,37 +90,41 @@ impl SystemClock {
     }
 }
 
-/// A clock that stands still until it is moved.
+/// A clock that stands still until it is set. Its wall-clock and boot time are equal.
 #[derive(Clone, Debug)]
 pub struct ManualClock {
     shown_us: Arc<AtomicU64>,
-    /// Since when it also goes by itself, with tokio's time.
+    /// The start of tokio's time, if the clock follows it.
     follows: Option<tokio::time::Instant>,
 }
 
 impl ManualClock {
-    /// A clock that shows `now_us`.
+    /// A clock that shows `now_us` microseconds.
     pub fn new(now_us: u64) -> Self {
         Self { shown_us: Arc::new(AtomicU64::new(now_us)), follows: None }
     }
 
-    /// A clock that shows `now_us` and goes on with tokio's time, which a test can pause.
+    /// A clock that shows `now_us` microseconds and follows tokio's time, which a test can pause.
     pub fn following_tokio(now_us: u64) -> Self {
         Self { follows: Some(tokio::time::Instant::now()), ..Self::new(now_us) }
     }
 
-    /// What it shows.
-    pub fn now_us(&self) -> u64 {
+    /// The time that it shows.
+    pub fn now(&self) -> UnixTime {
+        UnixTime::from_us(self.shown_us())
+    }
+
+    fn shown_us(&self) -> u64 {
         let elapsed_us = self.follows.map_or(0, |since| since.elapsed().as_micros() as u64);
         self.shown_us.load(Ordering::Relaxed) + elapsed_us
     }
 
-    /// Sets it; it may also go back.
+    /// Sets it to `now_us` microseconds, which may be earlier.
     pub fn set_us(&self, now_us: u64) {
         self.shown_us.store(now_us, Ordering::Relaxed);
     }
 
-    /// Moves it on.
+    /// Moves it forward.
     pub fn advance_us(&self, us: u64) {
         self.shown_us.fetch_add(us, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! What happens without the shared store: each rule's own policy, and a limit per address for the worst case.
+//! Failure policy: decisions without the shared store, and the emergency limit per address.
 
 use crate::memory::MemoryStore;
 use crate::snapshot::RulesInForce;
@@ -6,16 +6,18 @@ use arc_swap::ArcSwapOption;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use tollgate_core::algorithm::{Algorithm, LimitStep};
+use tollgate_core::key::StateKey;
 use tollgate_core::limit::{Limit, LimitSize};
 use tollgate_core::rate::Rate;
 use tollgate_core::rules::written::OnStoreFailure;
 use tollgate_core::rules::{CellKind, Charge, LimitId, OverLimitEffect};
+use tollgate_core::time::{StoreTime, UnixTime};
 
 const SECOND_US: u64 = 1_000_000;
-/// What a refused client is told to wait: about as long as it takes until a failover is over.
+/// The wait of a refusal: about as long as a failover takes.
 const TRY_AGAIN_US: u64 = SECOND_US;
 
-/// When each address is limited by itself, over and above what the rules say.
+/// When an additional limit per address applies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Emergency {
     /// Never.
@@ -23,18 +25,18 @@ pub enum Emergency {
     Off,
     /// While no shard of the store answers.
     OnOutage,
-    /// Now.
+    /// Always.
     On,
 }
 
-/// How nodes decide without the store.
+/// The settings for decisions without the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FailureSettings {
-    /// Under `local`, each node admits its share of the limit times this, in thousandths.
+    /// Under `local`, the share of the limit of each node is multiplied by this, in thousandths.
     pub local_factor_permille: u32,
     /// See [`Emergency`].
     pub emergency: Emergency,
-    /// What one address may do in an emergency, per second.
+    /// The requests per second of one address in an emergency.
     pub emergency_per_second: u32,
 }
 
@@ -44,7 +46,7 @@ impl Default for FailureSettings {
     }
 }
 
-/// Decides while the store is away.
+/// Decides while the store is unavailable.
 #[derive(Debug)]
 pub(crate) struct Fallback {
     settings: FailureSettings,
@@ -55,7 +57,7 @@ pub(crate) struct Fallback {
     degraded: AtomicU64,
 }
 
-/// Every limit as one node of so many enforces it.
+/// The share of one node of `nodes` of every limit.
 #[derive(Debug)]
 struct NodeShares {
     rules: u32,
@@ -81,13 +83,13 @@ impl Fallback {
         self.emergency.store(emergency as u8, Ordering::Relaxed);
     }
 
-    /// Whether there is an emergency; `is_all_away` is asked only if it matters.
-    pub(crate) fn is_emergency(&self, is_all_away: impl FnOnce() -> bool) -> bool {
+    /// Whether the emergency limit applies; `is_unavailable` is called only if it matters.
+    pub(crate) fn is_emergency(&self, is_unavailable: impl FnOnce() -> bool) -> bool {
         let mode = self.emergency.load(Ordering::Relaxed);
-        mode == Emergency::On as u8 || (mode == Emergency::OnOutage as u8 && is_all_away())
+        mode == Emergency::On as u8 || (mode == Emergency::OnOutage as u8 && is_unavailable())
     }
 
-    /// How many decisions were made without the store.
+    /// The number of decisions made without the store.
     pub(crate) fn degraded(&self) -> u64 {
         self.degraded.load(Ordering::Relaxed)
     }
@@ -96,13 +98,13 @@ impl Fallback {
         self.degraded.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// What one of `nodes` may have in flight by itself, of `quota`.
+    /// The slots of one of `nodes`, of `quota` in all.
     pub(crate) fn share_in_flight(&self, quota: u32, nodes: u32) -> u32 {
         let factor = u64::from(self.settings.local_factor_permille.max(1));
         (u64::from(quota) * factor).div_ceil(1_000 * u64::from(nodes.max(1))).min(u64::from(u32::MAX)) as u32
     }
 
-    /// What the policy of a limit's rule says about a request.
+    /// The step of a request by the failure policy of the rule.
     pub(crate) fn step(
         &self,
         memory: &MemoryStore,
@@ -110,12 +112,12 @@ impl Fallback {
         charge: &Charge<'_>,
         cost: u32,
         nodes: u32,
-        now_us: u64,
+        now: UnixTime,
     ) -> LimitStep {
         match rules.set.rule_of(charge.id).on_store_failure {
-            OnStoreFailure::Allow => open_step(true),
-            OnStoreFailure::Deny => open_step(false),
-            OnStoreFailure::Local => self.local_step(memory, rules, charge, cost, nodes, now_us),
+            OnStoreFailure::Allow => admitted_step(),
+            OnStoreFailure::Deny => refused_step(),
+            OnStoreFailure::Local => self.local_step(memory, rules, charge, cost, nodes, now),
         }
     }
 
@@ -126,36 +128,36 @@ impl Fallback {
         charge: &Charge<'_>,
         cost: u32,
         nodes: u32,
-        now_us: u64,
+        now: UnixTime,
     ) -> LimitStep {
         let shares = self.shares(rules, nodes);
         let Some(limit) = shares.limits.get(charge.id.index()).and_then(Option::as_ref) else {
-            return open_step(false);
+            return refused_step();
         };
-        // A share can be smaller than one request's cost: then it takes all of the share.
+        // If the cost exceeds the share, it takes all of it.
         let cost = cost.min(limit.quota);
-        let key = charge.key ^ charge.limit.state_id ^ limit.state_id;
-        take(memory, &Charge { limit, key, ..*charge }, cost, now_us)
+        let key = StateKey::new(charge.key.identity_hash(charge.limit.state_id), limit.state_id);
+        take(memory, &Charge { limit, key, ..*charge }, cost, now)
     }
 
-    /// What one more request from `address` may do in an emergency; none if there is no such limit.
+    /// The step of a request from `address` under the emergency limit; none without such a limit.
     pub(crate) fn emergency_step(
         &self,
         memory: &MemoryStore,
         address: u64,
-        now_us: u64,
+        now: UnixTime,
     ) -> Option<LimitStep> {
         let limit = self.emergency_limit.as_ref()?;
         let charge = Charge {
             limit,
             id: LimitId::NONE,
-            key: address ^ limit.state_id,
+            key: StateKey::new(address, limit.state_id),
             client: address,
             enforced: true,
             over: OverLimitEffect::Shadow,
             cell: CellKind::Own,
         };
-        Some(take(memory, &charge, 1, now_us))
+        Some(take(memory, &charge, 1, now))
     }
 
     /// The emergency limit, for its name.
@@ -178,13 +180,18 @@ impl Fallback {
     }
 }
 
-fn take(memory: &MemoryStore, charge: &Charge<'_>, cost: u32, now_us: u64) -> LimitStep {
-    // Without room for the state, the request passes: these limits have no overflow cells.
-    memory.take_step(charge, cost, now_us).unwrap_or(open_step(true))
+fn take(memory: &MemoryStore, charge: &Charge<'_>, cost: u32, now: UnixTime) -> LimitStep {
+    // Without memory for the state the request is admitted: these limits have no overflow cells.
+    memory.take_step(charge, cost, StoreTime::of_embedded_store(now)).unwrap_or(admitted_step())
 }
 
-/// The step of a policy that looks at nothing.
-pub(crate) fn open_step(admitted: bool) -> LimitStep {
-    let retry_after_us = if admitted { 0 } else { TRY_AGAIN_US };
-    LimitStep { admitted, next: None, remaining: 0, retry_after_us, reset_after_us: retry_after_us }
+/// An admission without a look at the state.
+pub(crate) fn admitted_step() -> LimitStep {
+    LimitStep { admitted: true, next: None, remaining: 0, retry_after_us: 0, reset_after_us: 0 }
+}
+
+/// A refusal without a look at the state.
+pub(crate) fn refused_step() -> LimitStep {
+    let retry_after_us = TRY_AGAIN_US;
+    LimitStep { admitted: false, next: None, remaining: 0, retry_after_us, reset_after_us: retry_after_us }
 }

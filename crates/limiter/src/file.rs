@@ -1,6 +1,6 @@
 //! Small files: settings, rules, certificates, keys.
 //!
-//! Only regular files are read, and only up to a bound. A FIFO without a writer would block its reader for ever, a
+//! Only regular files are read, and only up to a bound. A FIFO without a writer would block its reader forever, a
 //! device may never end, and a file may grow while it is read. A disk that hangs blocks its reader all the same: call
 //! these functions from a thread that no decision waits for.
 
@@ -13,7 +13,7 @@ use std::path::Path;
 
 /// The largest file that is read. All of them are written by people.
 pub const MOST_BYTES: u64 = 16 << 20;
-/// A file that is written is for its owner, and for its group to read.
+/// The mode of a new file: the owner may write, the group may read.
 const MODE: u32 = 0o640;
 
 /// The content of the regular file at `path`, which has at most [`MOST_BYTES`].
@@ -23,10 +23,10 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
 
 /// The content of the regular file at `path`, which has at most so many bytes.
 pub fn read_at_most(path: &Path, most_bytes: u64) -> io::Result<Vec<u8>> {
-    // Opening some devices has effects of its own, so what is not a file is not even opened.
+    // Opening some devices has side effects, so only files are opened.
     require_regular(&fs::metadata(path)?)?;
     let file = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)?;
-    // The name may stand for something else by now.
+    // The path may have been replaced meanwhile.
     let metadata = file.metadata()?;
     require_regular(&metadata)?;
     if metadata.len() > most_bytes {
@@ -35,8 +35,7 @@ pub fn read_at_most(path: &Path, most_bytes: u64) -> io::Result<Vec<u8>> {
     read_stream(file, most_bytes)
 }
 
-/// Everything that comes from `source`, unless it is more than so many bytes. Commands that a person runs, and can
-/// interrupt, may be given a pipe.
+/// The content of `source`, which has at most so many bytes. Commands that a user can interrupt may read a pipe.
 pub fn read_stream(source: impl Read, most_bytes: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     source.take(most_bytes + 1).read_to_end(&mut bytes)?;
@@ -54,16 +53,16 @@ pub fn text(bytes: Vec<u8>) -> io::Result<String> {
     String::from_utf8(bytes).map_err(not_text)
 }
 
-/// Replaces the file at `path`, or makes it and its folder. A reader, and a machine that loses power, finds the old
-/// content or the new one, whole.
+/// Replaces the file at `path`, or creates it and its folder. Readers see the old content or the new one, also after a
+/// power failure.
 pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     fs::create_dir_all(folder)?;
-    // Several nodes of one machine may have been given the same folder.
+    // Several nodes of one machine may use the same folder.
     let mut beside = OsString::from(path);
     beside.push(format!(".{}", std::process::id()));
     let beside = Path::new(&beside);
-    // A process of this number may have died here before.
+    // A process with the same id may have crashed here.
     let _ = fs::remove_file(beside);
     let written =
         OpenOptions::new().write(true).create_new(true).mode(MODE).open(beside).and_then(|mut file| {
@@ -74,7 +73,7 @@ pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
         let _ = fs::remove_file(beside);
         return Err(error);
     }
-    // The new name is on disk when the folder is. Not every file system can be asked for that.
+    // The rename is durable when the folder is synced. Not every file system supports that.
     let _ = File::open(folder).and_then(|folder| folder.sync_all());
     Ok(())
 }
@@ -96,7 +95,7 @@ mod tests {
     use std::thread;
     use std::time::Duration;
 
-    /// Only a broken test waits this long.
+    /// Only a failed test waits this long.
     const PATIENCE: Duration = Duration::from_secs(5);
 
     #[test]
@@ -129,14 +128,14 @@ mod tests {
     }
 
     #[test]
-    fn reading_ends_at_the_bound_whatever_the_size_was_said_to_be() {
+    fn reading_ends_at_the_bound_of_an_endless_stream() {
         let endless = read_stream(io::repeat(1), MOST_BYTES).unwrap_err();
         assert_eq!(endless.to_string(), "it is larger than 16 MiB");
         assert_eq!(read_stream(io::repeat(1).take(5), 5).unwrap().len(), 5);
     }
 
     #[test]
-    fn a_file_is_replaced_whole_and_is_not_for_everybody() {
+    fn a_file_is_replaced_atomically_and_not_readable_by_others() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("made/for/it/file");
         for content in ["old", "new"] {
@@ -144,9 +143,9 @@ mod tests {
             assert_eq!(read_text(&path).unwrap(), content);
         }
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777 & !MODE, 0);
-        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "nothing is left beside it");
+        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "no temporary file is left");
         fs::create_dir(folder.path().join("taken")).unwrap();
         assert!(replace(&folder.path().join("taken"), b"x").is_err());
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "nor after a failure");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "also after a failure");
     }
 }

@@ -6,15 +6,15 @@
 //!
 //! let loaded = rules::load("rules.yaml", "rules:\n  - { id: api, key: api_key, limit: 2/h }").unwrap();
 //! let limiter = Limiter::new(MemoryStore::new(64 << 20), Clock::system());
-//! limiter.install(loaded.rules, loaded.lists);
+//! limiter.install(loaded.rules, loaded.lists).unwrap();
 //!
 //! let request = Request { api_key: Some("a"), endpoint: "/v1/orders", ..Request::default() };
 //! let allowed = || limiter.check(&request).unwrap().now().unwrap().allowed();
 //! assert_eq!([allowed(), allowed(), allowed()], [true, true, false]);
 //! ```
 //!
-//! - [`Limiter::check`] decides at once, or waits for a shared store. [`Limiter::admit`] also lets requests wait and
-//!   counts them until they end: its [`Permit`] is held until then. [`Limiter::refuse`] only refuses, and spends nothing.
+//! - [`Limiter::check`] decides at once, or waits for a shared store. [`Limiter::admit`] also queues requests and counts
+//!   them until they end: its [`Permit`] is held until then. [`Limiter::refuse`] only refuses, and spends nothing.
 //! - [`MemoryStore`] is the embedded store. [`SharedStore`] is the trait of a store that nodes share.
 //! - [`Decision`] is the answer, and [`LimitTerms`] the limit that decided.
 //! - [`Limiter::tidy`] has to be called about ten times a second.
@@ -23,6 +23,7 @@ mod abuse;
 mod admission;
 mod charge;
 mod clock;
+mod counting;
 mod decision;
 mod failure;
 pub mod file;
@@ -34,6 +35,7 @@ pub mod metrics;
 mod pending;
 mod prepare;
 mod refusal;
+mod set_table;
 mod shared_store;
 mod snapshot;
 
@@ -41,16 +43,18 @@ pub use abuse::{AbuseCounts, AbuseSettings, HotKey, TemporaryDeny};
 pub use admission::{Admission, Admit, Admitting, Flagged, Permit};
 pub use charge::OwnedCharge;
 pub use clock::{Clock, ManualClock};
+pub use counting::Counting;
 pub use decision::{Check, Decision};
 pub use failure::{Emergency, FailureSettings};
-pub use limit_names::LimitNames;
+pub use limit_names::{LimitNames, LimitNamesFull};
 pub use limiter::Limiter;
 pub use memory::{MemoryStore, MemoryUse};
 pub use pending::Pending;
+pub use set_table::{LockedSetTable, SetTable};
 pub use shared_store::{
     Passed, PendingTake, SharedSlot, SharedStore, SharedTake, SlotFuture, SlotTaken, Steps, StoreUnavailable,
     TakeAnswers,
 };
 pub use snapshot::LimitTerms;
 pub use tollgate_core::decision::{InvalidRequest, LimitStatus, Outcome};
-pub use tollgate_core::request::{Method, Request};
+pub use tollgate_core::request::{Door, Method, Request};

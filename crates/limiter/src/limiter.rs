@@ -1,14 +1,17 @@
-//! The engine: one snapshot of the rules, the charges that they select, one answer.
+//! The engine: selects the charges of a request by the rules in force, and decides.
 
 use crate::abuse::{Abuse, AbuseSettings};
 use crate::admission::Admissions;
 use crate::clock::Clock;
+use crate::counting::Counting;
 use crate::decision::{Check, Decision};
 use crate::failure::{Emergency, FailureSettings, Fallback};
+use crate::limit_names::LimitNamesFull;
 use crate::memo::{self, Caches};
 use crate::memory::{MemoryStore, OVERFLOW_CELLS};
+use crate::metrics::decision_counters::DecisionCounters;
 use crate::pending::Sharing;
-use crate::prepare::{Prepared, charges, only_charge};
+use crate::prepare::{Prepared, charges};
 use crate::refusal::DoorKind;
 use crate::shared_store::SharedStore;
 use crate::snapshot::{RulesInForce, Snapshot, Versioned, next_number};
@@ -20,13 +23,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tollgate_core::algorithm::LimitStep;
 use tollgate_core::decision::{InvalidRequest, Outcome, OutcomeFold, validate};
-use tollgate_core::key::{Identity, Ipv6Prefix, KeySeed, RequestHasher, ip_bits};
+use tollgate_core::key::{Identity, Ipv6Prefix, KeySeed, RequestHasher, StateKey, ip_bits};
 use tollgate_core::request::Request;
 use tollgate_core::rules::lists::AccessLists;
 use tollgate_core::rules::written::OnExceed;
 use tollgate_core::rules::{CellKind, Charge, Charges, RuleSet, Selection};
+use tollgate_core::time::{StoreTime, UnixTime};
 
-/// Decides. Cheap to share: all methods take `&self`.
+/// The rate limiter. All methods take `&self`, so it is shared in an `Arc`.
 #[derive(Debug)]
 pub struct Limiter {
     /// Identifies this limiter in the snapshots that threads keep.
@@ -34,12 +38,14 @@ pub struct Limiter {
     version: AtomicU64,
     snapshot: ArcSwap<Snapshot>,
     store: MemoryStore,
-    /// If there is one, it holds the states, and the embedded store only what is decided without it.
+    /// If set, it holds the states, and the embedded store only those of decisions without it.
     shared: Option<Sharing>,
     clock: Clock,
     seed: KeySeed,
     pub(crate) abuse: Abuse,
     pub(crate) admissions: Admissions,
+    pub(crate) counters: DecisionCounters,
+    counting: Counting,
     takes_time: AtomicBool,
     has_flags: AtomicBool,
     looks_at_domains: AtomicBool,
@@ -49,25 +55,27 @@ impl Limiter {
     /// A limiter with no rules yet.
     pub fn new(store: MemoryStore, clock: Clock) -> Self {
         let random = RandomState::new();
-        let abuse = Abuse::new(AbuseSettings::default(), clock.now_us());
+        let abuse = Abuse::new(AbuseSettings::default(), clock.now());
         Self {
             number: next_number(),
             version: AtomicU64::new(0),
-            snapshot: ArcSwap::from_pointee(Snapshot::new(RuleSet::empty(), AccessLists::default())),
+            snapshot: ArcSwap::from_pointee(Snapshot::empty()),
             store,
             shared: None,
             clock,
             seed: KeySeed::new([random.hash_one(1), random.hash_one(2)]),
             abuse,
             admissions: Admissions::default(),
+            counters: DecisionCounters::default(),
+            counting: Counting::On,
             takes_time: AtomicBool::new(false),
             has_flags: AtomicBool::new(false),
             looks_at_domains: AtomicBool::new(false),
         }
     }
 
-    /// Shares the states through `store`. The embedded store then holds only what is decided while the shared one is
-    /// unavailable.
+    /// Shares the states through `store`. The embedded store then holds only the states of decisions made while the
+    /// shared one is unavailable.
     #[must_use]
     pub fn sharing(mut self, store: Arc<dyn SharedStore>, settings: FailureSettings) -> Self {
         store.install(&self.snapshot.load().rules.set);
@@ -75,67 +83,90 @@ impl Limiter {
         self
     }
 
-    /// Whether states are shared. If not, every check is decided at once.
-    pub fn is_shared(&self) -> bool {
-        self.shared.is_some()
+    /// Whether it counts its decisions, which it does by default.
+    #[must_use]
+    pub fn counting(mut self, counting: Counting) -> Self {
+        self.counting = counting;
+        self
     }
 
-    /// Whether [`Limiter::admit`] may have to wait: for a shared store, or because a rule says so.
+    #[inline]
+    pub(crate) fn is_counting(&self) -> bool {
+        self.counting == Counting::On
+    }
+
+    /// The number of rules in force.
+    pub(crate) fn rule_count(&self) -> usize {
+        self.snapshot.load().rules.set.rules().len()
+    }
+
+    /// Whether [`Limiter::admit`] may have to wait: for a shared store, or under a rule with a queue, tarpit or slots.
     #[inline]
     pub fn may_wait(&self) -> bool {
-        self.is_shared() || self.takes_time.load(Ordering::Acquire)
+        self.shared.is_some() || self.takes_time.load(Ordering::Acquire)
     }
 
     pub(crate) fn shared(&self) -> Option<&Sharing> {
         self.shared.as_ref()
     }
 
-    /// Switches the limit per address for emergencies.
+    /// Sets when the emergency limit applies.
     pub fn set_emergency(&self, emergency: Emergency) {
         if let Some(sharing) = &self.shared {
             sharing.fallback.set_emergency(emergency);
         }
     }
 
-    /// How many decisions were made without the shared store.
+    /// The number of decisions made without the shared store.
     pub fn degraded(&self) -> u64 {
         self.shared.as_ref().map_or(0, |sharing| sharing.fallback.degraded())
     }
 
-    /// Puts new rules and lists in force. States are kept: they belong to rule ids, not to rule sets.
-    pub fn install(&self, rules: RuleSet, lists: AccessLists) {
-        self.abuse.prepare(&rules);
+    /// Puts new rules and lists in force. States are kept: they belong to rule ids, not to rule sets. On an error the
+    /// rules stay as they were.
+    pub fn install(&self, rules: RuleSet, lists: AccessLists) -> Result<(), LimitNamesFull> {
+        let snapshot = Snapshot::new(rules, lists)?;
+        let rules = &snapshot.rules.set;
+        self.abuse.prepare(rules);
         if let Some(sharing) = &self.shared {
-            sharing.store.install(&rules);
+            sharing.store.install(rules);
         }
+        self.counters.retain(rules);
         let looks_at_domains = rules.has_domains();
-        let snapshot = Snapshot::new(rules, lists);
         let takes_time = snapshot.rules.takes_time;
-        // Before the rules that need it: no request may meet them without its domain.
+        // Before the rules that need it: no request may be checked by them without its domain.
         self.looks_at_domains.fetch_or(looks_at_domains, Ordering::AcqRel);
         self.snapshot.store(Arc::new(snapshot));
         self.takes_time.store(takes_time, Ordering::Release);
         self.has_flags.store(!self.flag_headers().is_empty(), Ordering::Release);
         self.version.fetch_add(1, Ordering::Release);
         self.looks_at_domains.store(looks_at_domains, Ordering::Release);
+        Ok(())
     }
 
-    /// Puts new lists in force and leaves the rules, and what is remembered of them, alone.
+    /// Puts new lists in force. Rules and their caches stay.
     pub fn set_lists(&self, lists: AccessLists) {
         let lists = Versioned::new(lists);
         self.snapshot.rcu(|snapshot| Snapshot::with(Arc::clone(&snapshot.rules), Arc::clone(&lists)));
         self.version.fetch_add(1, Ordering::Release);
     }
 
-    /// Decides whether `request` may pass now. Where a rule would let it wait, it is refused with the time that it
-    /// would have to; see [`Limiter::admit`] for doors that can wait.
+    /// Decides whether `request` is admitted now. Where a rule would queue it, it is refused with the time that it would
+    /// wait; see [`Limiter::admit`] for doors that can wait.
     #[inline]
     pub fn check(&self, request: &Request<'_>) -> Result<Check<'_>, InvalidRequest> {
-        validate(request)?;
+        if let Err(error) = validate(request) {
+            self.counters.count_invalid(request.door);
+            return Err(error);
+        }
         let version = self.version.load(Ordering::Acquire);
         let mut lent = memo::lend();
         let (snapshot, caches) = lent.memo().snapshot(self.number, version, &self.snapshot);
-        self.judge(snapshot, caches, request)
+        let check = self.judge(snapshot, caches, request);
+        if check.is_err() {
+            self.counters.count_invalid(request.door);
+        }
+        check
     }
 
     /// Decides, and samples some of the checks for abuse detection.
@@ -174,26 +205,26 @@ impl Limiter {
         with(snapshot, caches)
     }
 
-    /// Whether rules in force tell the upstream anything.
+    /// Whether rules in force set flags for the upstream.
     #[inline]
     pub fn has_flags(&self) -> bool {
         self.has_flags.load(Ordering::Acquire)
     }
 
-    /// Whether rules in force look at the domain of a request: a door that has to find it need not otherwise.
+    /// Whether rules in force match domains. If not, a door need not find the domain of a request.
     #[inline]
     pub fn looks_at_domains(&self) -> bool {
         self.looks_at_domains.load(Ordering::Acquire)
     }
 
-    /// The headers that rules in force tell the upstream with: what a client writes there is not to be believed.
+    /// The headers of flags of the rules in force. Doors remove what a client sends in them.
     pub fn flag_headers(&self) -> Vec<&'static str> {
         let snapshot = self.snapshot.load();
         let mut headers: Vec<&'static str> = Vec::new();
         for names in snapshot.rules.names() {
             let soft = names.soft.as_ref().map(|soft| &soft.then);
-            for said in soft.into_iter().chain([&names.on_exceed]) {
-                if let OnExceed::Flag(flag) = said
+            for action in soft.into_iter().chain([&names.on_exceed]) {
+                if let OnExceed::Flag(flag) = action
                     && !headers.contains(&flag.header.as_str())
                 {
                     headers.push(&flag.header);
@@ -212,28 +243,44 @@ impl Limiter {
     ) -> Result<Check<'_>, InvalidRequest> {
         let hashes = self.seed.hasher(request);
         let selection = match self.prepare(snapshot, caches, request, &hashes, DoorKind::CannotWait) {
-            Prepared::Decided(decision) => return Ok(decision.into()),
+            Prepared::Decided(decision) => {
+                self.count_prepared(snapshot, caches, request.door, &decision);
+                return Ok(decision.into());
+            }
             Prepared::Selected(selection) => selection,
         };
         if let Some(sharing) = &self.shared {
-            return self.charge_shared(sharing, snapshot, selection, request, &hashes, self.clock.now_us());
+            let check =
+                self.charge_shared(sharing, snapshot, selection, request, &hashes, self.clock.now())?;
+            return Ok(self.count_check(snapshot, caches, request.door, check));
         }
         let rules = &snapshot.rules;
-        let Some(charge) = only_charge(rules, selection, request, &hashes)? else {
-            return Ok(self.charge(rules, selection, request, &hashes)?.into());
+        let Some(charge) = rules.set.single_charge(selection, request, &hashes) else {
+            let decision = self.charge(rules, selection, request, &hashes)?;
+            self.count(rules, caches, caches.labels(request.door), &decision);
+            return Ok(decision.into());
         };
+        if request.cost > u64::from(charge.limit.quota) {
+            return Err(crate::prepare::cost_above_limit(rules, &charge, request.cost));
+        }
         match self.take_one(&charge, request.cost as u32) {
-            Some((step, now_us)) if step.admitted || !rules.set.has_penalties() => {
-                Ok(Decision::of_one(rules, charge.id, &step, now_us).into())
+            Some((step, now)) if step.admitted || rules.refuses_plainly => {
+                if self.counting == Counting::On {
+                    caches.count_step(&self.counters, rules, request.door, charge.id, &step);
+                }
+                Ok(Decision::of_one(rules, charge.id, &step, now).into())
             }
-            Some((step, now_us)) => {
-                let mut decision = Decision::of_one(rules, charge.id, &step, now_us);
+            Some((step, now)) => {
+                let mut decision = Decision::of_one(rules, charge.id, &step, now);
                 self.note_refusal(rules, &mut decision, |_| Some(charge));
+                self.count(rules, caches, caches.labels(request.door), &decision);
                 Ok(decision.into())
             }
             None => {
-                let now_us = self.clock.now_us();
-                Ok(self.take_all(rules, &[charge], request.cost as u32, request.ip, now_us).into())
+                let now = self.clock.now();
+                let decision = self.take_all(rules, &[charge], request.cost as u32, request.ip, now);
+                self.count(rules, caches, caches.labels(request.door), &decision);
+                Ok(decision.into())
             }
         }
     }
@@ -250,27 +297,27 @@ impl Limiter {
         let charges = charges(rules, selection, request, hashes, DoorKind::CannotWait)?;
         let cost = request.cost as u32;
         if let [only] = charges.as_slice()
-            && let Some((step, now_us)) = self.take_one(only, cost)
+            && let Some((step, now)) = self.take_one(only, cost)
         {
             let mut fold = OutcomeFold::default();
             fold.add(only, &step);
-            let mut decision = Decision::of(rules, &fold, now_us);
+            let mut decision = Decision::of(rules, &fold, now);
             self.note_refusal(rules, &mut decision, |_| Some(*only));
             return Ok(decision);
         }
-        Ok(self.take_all(rules, &charges, cost, request.ip, self.clock.now_us()))
+        Ok(self.take_all(rules, &charges, cost, request.ip, self.clock.now()))
     }
 
-    /// The common case: one charge that is not a log, and there is room for its state.
+    /// The common case: one charge that is not a log, with memory for its state.
     #[inline]
-    fn take_one(&self, charge: &Charge<'_>, cost: u32) -> Option<(LimitStep, u64)> {
+    fn take_one(&self, charge: &Charge<'_>, cost: u32) -> Option<(LimitStep, UnixTime)> {
         if charge.limit.log_window().is_some() {
             return None;
         }
         self.store.take_one(charge, cost, &self.clock)
     }
 
-    /// The general case, also when the one charge finds no room.
+    /// The general case, also for a single charge without memory for its state.
     #[inline(never)]
     pub(crate) fn take_all<'r>(
         &self,
@@ -278,17 +325,17 @@ impl Limiter {
         charges: &[Charge<'r>],
         cost: u32,
         ip: Option<IpAddr>,
-        now_us: u64,
+        now: UnixTime,
     ) -> Decision {
         if charges.is_empty() {
-            return Decision::without_limit(Outcome::Unlimited, now_us);
+            return Decision::without_limit(Outcome::Unlimited, now);
         }
         let mut charges = Charges::from_slice(charges);
         loop {
-            match self.store.take_all(&charges, cost, now_us) {
+            match self.store.take_all(&charges, cost, StoreTime::of_embedded_store(now)) {
                 Ok(fold) => {
-                    let mut decision = Decision::of(rules, &fold, now_us);
-                    // Other clients spend from an overflow cell too: its refusals are not held against this one.
+                    let mut decision = Decision::of(rules, &fold, now);
+                    // Other clients spend from an overflow cell too: its refusals are no strikes.
                     self.note_refusal(rules, &mut decision, |limit| {
                         let is_own =
                             |charge: &&Charge<'_>| charge.id == limit && charge.cell == CellKind::Own;
@@ -301,36 +348,36 @@ impl Limiter {
         }
     }
 
-    /// Charges the overflow cell of the client's address prefix: there is no room for a state of its own.
+    /// Charges the overflow cell of the client's address prefix: there is no memory for a state of its own.
     #[cold]
     fn use_overflow_cell(&self, charge: &mut Charge<'_>, ip: Option<IpAddr>) {
         self.store.count_overflow();
         charge.cell = CellKind::Overflow;
-        charge.key = self.seed.overflow_cell(ip, OVERFLOW_CELLS) ^ charge.limit.state_id;
+        charge.key = StateKey::new(self.seed.overflow_cell(ip, OVERFLOW_CELLS), charge.limit.state_id);
     }
 
     pub(crate) fn hashes(&self, request: &Request<'_>) -> RequestHasher<'_> {
         self.seed.hasher(request)
     }
 
-    /// An address as it is counted, hashed.
+    /// The hash of an address, by the prefix that is counted.
     pub(crate) fn address_hash(&self, ip: std::net::IpAddr) -> u64 {
         self.seed.chain(0, &Identity::Ip(ip_bits(ip, Ipv6Prefix::default())))
     }
 
     /// Housekeeping; to be called about ten times a second.
     pub fn tidy(&self) {
-        let now_us = self.clock.now_us();
-        self.store.tidy(now_us);
-        self.abuse.tidy(now_us);
-        self.admissions.tidy(now_us);
+        let now = self.clock.now();
+        self.store.tidy(StoreTime::of_embedded_store(now));
+        self.abuse.tidy(now);
+        self.admissions.tidy(now);
     }
 
     pub(crate) fn seed(&self) -> &KeySeed {
         &self.seed
     }
 
-    /// By what the conduct of the client of `request` is known under the rules that it meets.
+    /// The keys of the penalty records of the client of `request`.
     pub(crate) fn conduct_keys(&self, request: &Request<'_>) -> SmallVec<[u64; 8]> {
         let snapshot = self.snapshot.load();
         let set = &snapshot.rules.set;

@@ -1,50 +1,54 @@
-//! What each thread remembers of earlier selections, so that the hot path runs no pattern.
+//! Caches of each thread: selections and list lookups, so that the hot path matches no pattern.
 //!
-//! Clients fall into few classes (tiers, patterns, overrides). What a class of clients meets on a path is
-//! worked out once, and found again by the class and the path, which is compared in full. Where the class
-//! is not plain from a few patterns, it is remembered by the client's keyed hash, the one that also
-//! identifies states, and trusted as far as there.
+//! Clients fall into few classes (tiers, patterns, overrides). The rules that apply to a class on a path are computed
+//! once, and found by the class and the path, which is compared in full. If the class does not follow from a few
+//! patterns, it is found by the client's keyed hash, which also identifies states.
 //!
-//! An entry is admitted only on second sight, so a stream of random keys or paths passes through without
-//! displacing an entry. All of this belongs to the thread: it takes no lock and shares no cache line.
-//! Entries of another rule set, or another limiter, carry another number and do not match.
+//! An entry is cached when it is needed for the second time, so a stream of random keys or paths displaces no entry.
+//! The caches belong to the thread: they need no lock and share no cache line. Entries of another rule set or limiter
+//! have another number and do not match.
 
 mod cache;
 
 use crate::abuse::ONE_IN;
-use crate::snapshot::Snapshot;
+use crate::metrics::decision_counters::{
+    DecidedBy, DecisionCounters, RequestLabels, SeriesHandle, ThreadHandles,
+};
+use crate::snapshot::{RulesInForce, Snapshot};
 use arc_swap::ArcSwap;
 use cache::Cache;
 use rapidhash::v3::rapidhash_v3;
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
+use tollgate_core::algorithm::LimitStep;
 use tollgate_core::key::RequestHasher;
-use tollgate_core::request::Request;
+use tollgate_core::request::{Door, Request};
 use tollgate_core::rules::lists::{ListLookup, ListVerdict};
-use tollgate_core::rules::{ClientDigest, ClientMatch, ClientTraits, RuleSet, Selection};
+use tollgate_core::rules::{ClientDigest, ClientMatch, ClientTraits, LimitId, RuleSet, Selection};
+use tollgate_core::time::UnixTime;
 
 /// Sets of four entries each; powers of two.
 const CLIENT_SETS: usize = 4096;
 const LIST_SETS: usize = 4096;
 const SELECTION_SETS: usize = 256;
-/// Classes pile up with overrides and with every change of the rules; at so many, all is thought anew.
+/// The number of classes grows with overrides and with every change of the rules; at this many, the caches are cleared.
 const MOST_CLASSES: usize = 4096;
-/// How many limiters of one process a thread keeps the snapshot of.
+/// The number of limiters of one process whose snapshots a thread keeps.
 const POLICIES: usize = 4;
 
 thread_local! {
     static MEMO: Cell<Option<Box<Memo>>> = const { Cell::new(None) };
 }
 
-/// What one thread remembers.
+/// The caches of one thread.
 pub(crate) struct Memo {
     policies: [Option<FetchedSnapshot>; POLICIES],
     caches: Caches,
 }
 
-/// The snapshot that a limiter had when this thread last looked.
+/// The snapshot of a limiter when this thread last fetched it.
 struct FetchedSnapshot {
     limiter: u32,
     version: u64,
@@ -56,29 +60,42 @@ pub(crate) struct Caches {
     /// By client: the number of its class.
     clients: Cache<u32>,
     classes: BTreeMap<ClientMatch, u32>,
-    /// By class and path: the rules met.
+    /// By class and path: the rules that apply.
     selections: Cache<Option<Rc<KnownSelection>>>,
-    /// The last request's. Most services have a path that most requests go to.
+    /// The selection of the last request. Many services have one path that most requests use.
     last: Rc<KnownSelection>,
-    /// By client and lists: what the lists say.
+    /// By client and lists: the result of the lookup.
     listed: Cache<Option<ListLookup>>,
-    /// How many checks from now the next is sampled.
+    /// The number of checks until the next sample.
     until_sample: u32,
-    /// What was worked out but is not worth keeping.
+    /// A selection that is not cached.
     scratch: Option<(ClientMatch, Selection)>,
+    /// Where the selection of the current request is.
+    selected: SelectionPlace,
+    /// The counters of this thread.
+    handles: ThreadHandles,
 }
 
-/// A selection, and what it was made for. Rules numbered 0 are none.
+/// Where a selection is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum SelectionPlace {
+    Last,
+    Scratch,
+}
+
+/// A selection, and its key. Rules numbered 0 are none.
 #[derive(Default)]
 struct KnownSelection {
     rules: u32,
     class: u64,
     path: Box<str>,
     selection: Selection,
+    /// The counters of the limit that decided first. Mostly there is no other.
+    handle: OnceCell<SeriesHandle>,
 }
 
-/// What this thread remembers, lent out; it goes back when this is dropped. It is not handed to a closure,
-/// which would have to hand out a decision: to copy one costs more than to hash a key.
+/// The caches of this thread, until this is dropped. They are not passed to a closure, which would have to return a
+/// decision: to copy one costs more than to hash a key.
 pub(crate) struct BorrowedMemo(Option<Box<Memo>>);
 
 #[inline]
@@ -115,13 +132,14 @@ impl Memo {
                 listed: Cache::new(LIST_SETS),
                 until_sample: fastrand::u32(1..2 * ONE_IN),
                 scratch: None,
+                selected: SelectionPlace::Scratch,
+                handles: ThreadHandles::default(),
             },
         })
     }
 
-    /// The snapshot of the limiter numbered `limiter`, which is now at `version`. A thread fetches it once
-    /// per version: a counter that all threads count up and down with every check would be what they
-    /// spend their time on.
+    /// The snapshot of the limiter numbered `limiter`, which is now at `version`. A thread fetches it once per version: a
+    /// reference count that all threads change with every check would dominate the cost of a check.
     #[inline]
     pub(crate) fn snapshot(
         &mut self,
@@ -138,7 +156,7 @@ impl Memo {
     }
 }
 
-// Apart, so that what happens once per change of the rules takes no room in every check.
+// Not inlined, because it runs once per change of the rules.
 #[cold]
 #[inline(never)]
 fn forget(slot: &mut Option<FetchedSnapshot>) {
@@ -159,7 +177,7 @@ impl KnownSelection {
 }
 
 impl Caches {
-    /// Whether this check is one of those that are looked at more closely.
+    /// Whether this check is sampled for abuse detection.
     #[inline]
     pub(crate) fn is_sampled(&mut self) -> bool {
         self.until_sample -= 1;
@@ -170,14 +188,14 @@ impl Caches {
         true
     }
 
-    /// At random distances: requests that come in a rhythm could hide from a fixed one.
+    /// At random distances: periodic requests could evade a fixed one.
     #[cold]
     #[inline(never)]
     fn draw_next_sample(&mut self) {
         self.until_sample = fastrand::u32(1..2 * ONE_IN);
     }
 
-    /// The rules that the client of `request` meets on its path.
+    /// The rules that apply to `request`.
     #[inline]
     pub(crate) fn select(
         &mut self,
@@ -190,20 +208,22 @@ impl Caches {
             ClientDigest::Class(class) => class,
             ClientDigest::Hash(hash) => self.class(rules, number, request, hash),
         };
-        // Most requests have no query: the endpoint is tried as it is before one is looked for.
+        // Most requests have no query: the endpoint is tried as it is before a query is cut off.
         let endpoint = if rules.has_endpoints() { request.endpoint } else { "" };
+        self.selected = SelectionPlace::Last;
         if self.last.is(number, class, endpoint) || self.recall(number, class, endpoint) {
             return &self.last.selection;
         }
         self.select_anew(rules, number, class, request)
     }
 
-    /// Makes what `class` meets on `path` the last, if it is known.
+    /// Makes the cached selection of `class` and `path` the last one. False if there is none.
     #[inline(never)]
     fn recall(&mut self, number: u32, class: u64, path: &str) -> bool {
-        let spot = self.selections.spot(selection_hash(number, class, path), number);
-        let known = spot.and_then(|spot| self.selections.at(spot).as_ref());
-        let Some(known) = known.filter(|known| known.is(number, class, path)) else { return false };
+        let known = self.selections.find(selection_hash(number, class, path), number);
+        let Some(known) = known.and_then(Option::as_ref).filter(|known| known.is(number, class, path)) else {
+            return false;
+        };
         self.last = Rc::clone(known);
         true
     }
@@ -214,23 +234,80 @@ impl Caches {
         if self.recall(number, class, path) {
             return &self.last.selection;
         }
+        self.selected = SelectionPlace::Scratch;
         let (client, selection) = self.scratch.get_or_insert_default();
         rules.match_client_into(request, client);
         rules.join_into(client, &rules.match_path(path), selection);
-        let hash = selection_hash(number, class, path);
-        if let Some(spot) = self.selections.admit(hash, number) {
-            let known =
-                KnownSelection { rules: number, class, path: path.into(), selection: selection.clone() };
-            self.selections.keep(spot, hash, number, Some(Rc::new(known)));
-        }
+        self.selections.offer(selection_hash(number, class, path), number, || {
+            let (path, selection) = (path.into(), selection.clone());
+            let handle = OnceCell::new();
+            Some(Rc::new(KnownSelection { rules: number, class, path, selection, handle }))
+        });
         selection
     }
 
-    /// The number of the class of a client that is known by its hash.
+    /// The labels of a request at `door` with the last selection.
+    pub(crate) fn labels(&self, door: Door) -> RequestLabels {
+        let selection = match (self.selected, &self.scratch) {
+            (SelectionPlace::Scratch, Some((_, selection))) => selection,
+            (SelectionPlace::Scratch, None) | (SelectionPlace::Last, _) => &self.last.selection,
+        };
+        RequestLabels { tier: selection.tier(), route: selection.route_id(), door }
+    }
+
+    /// Counts a decision by the only limit of the last selection, which is enforced.
+    #[inline]
+    pub(crate) fn count_step(
+        &mut self,
+        counters: &DecisionCounters,
+        rules: &RulesInForce,
+        door: Door,
+        limit: LimitId,
+        step: &LimitStep,
+    ) {
+        if self.selected == SelectionPlace::Last
+            && let Some(handle) = self.last.handle.get()
+            && handle.is_of(limit, door)
+        {
+            handle.count_step(step);
+        } else {
+            self.count_step_anew(counters, rules, door, limit, step);
+        }
+    }
+
+    #[inline(never)]
+    fn count_step_anew(
+        &mut self,
+        counters: &DecisionCounters,
+        rules: &RulesInForce,
+        door: Door,
+        limit: LimitId,
+        step: &LimitStep,
+    ) {
+        let labels = self.labels(door);
+        let handle = self.handles.find(counters, rules, DecidedBy::Limit(limit), labels);
+        handle.count_step(step);
+        if self.selected == SelectionPlace::Last {
+            let _ = self.last.handle.set(handle.clone());
+        }
+    }
+
+    /// The counters of this thread for decisions by `decided_by`.
+    pub(crate) fn handle(
+        &mut self,
+        counters: &DecisionCounters,
+        rules: &RulesInForce,
+        decided_by: DecidedBy,
+        labels: RequestLabels,
+    ) -> &SeriesHandle {
+        self.handles.find(counters, rules, decided_by, labels)
+    }
+
+    /// The class of the client with this hash.
     #[inline]
     fn class(&mut self, rules: &RuleSet, number: u32, request: &Request<'_>, hash: u64) -> u64 {
-        match self.clients.spot(hash, number) {
-            Some(spot) => u64::from(*self.clients.at(spot)),
+        match self.clients.find(hash, number) {
+            Some(class) => u64::from(*class),
             None => self.class_anew(rules, number, request, hash),
         }
     }
@@ -253,41 +330,36 @@ impl Caches {
                 class
             }
         };
-        if let Some(spot) = self.clients.admit(hash, number) {
-            self.clients.keep(spot, hash, number, class);
-        }
+        self.clients.offer(hash, number, || class);
         u64::from(class)
     }
 
-    /// Which list the client is on. What the names say is remembered: a pattern may have been asked.
+    /// The list that the client is on. The lookup of its names is cached, because it may match patterns.
     #[inline(never)]
     pub(crate) fn listed(
         &mut self,
         snapshot: &Snapshot,
         request: &Request<'_>,
         hashes: &RequestHasher<'_>,
-        now_us: u64,
+        now: UnixTime,
     ) -> Option<ListVerdict> {
         let (lists, number) = (&snapshot.lists.value, snapshot.lists.number);
-        let by_address = lists.look_up_address(request.ip, now_us).verdict;
+        let by_address = lists.look_up_address(request.ip, now).verdict;
         if !lists.have_names() {
             return by_address;
         }
         let hash = hashes.hash_traits(ClientTraits::ALL_NAMED, request);
-        let spot = self.listed.spot(hash, number);
-        let known = spot.and_then(|spot| *self.listed.at(spot)).filter(|known| now_us < known.until_us);
-        let by_name = known.unwrap_or_else(|| {
-            let standing = lists.look_up_names(request, now_us);
-            if let Some(spot) = spot.or_else(|| self.listed.admit(hash, number)) {
-                self.listed.keep(spot, hash, number, Some(standing));
-            }
-            standing
+        let known = self.listed.find(hash, number).copied().flatten();
+        let by_name = known.filter(|known| now < known.until).unwrap_or_else(|| {
+            let found = lists.look_up_names(request, now);
+            self.listed.offer(hash, number, || Some(found));
+            found
         });
         ListVerdict::stricter(by_name.verdict, by_address)
     }
 }
 
-/// Whether two paths are the same. Most are short: their two ends are compared sooner than a call is made.
+/// Whether two paths are the same. Most are short: comparing their two ends is faster than a call.
 #[inline]
 fn is_same(one: &str, other: &str) -> bool {
     let (one, other) = (one.as_bytes(), other.as_bytes());
@@ -307,6 +379,6 @@ fn have_same_ends<const LENGTH: usize>(one: &[u8], other: &[u8]) -> bool {
 /// Colliding paths cause only misses: paths are compared in full.
 #[inline]
 fn selection_hash(number: u32, class: u64, path: &str) -> u64 {
-    // Limiters of one process often have the same rules: theirs must not all come to stand in one set.
+    // Limiters of one process often have the same rules: their entries must not all be in one set.
     rapidhash_v3(path.as_bytes()) ^ (class ^ u64::from(number) << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }

@@ -1,24 +1,29 @@
 //! A decision that waits for the shared store.
 
 use crate::charge::OwnedCharge;
-use crate::decision::{Check, Decision};
+use crate::decision::{Check, Decision, NotedLimit};
 use crate::failure::Fallback;
+use crate::limit_names::LimitNames;
 use crate::limiter::Limiter;
+use crate::metrics::DecisionOutcome;
+use crate::metrics::decision_counters::RequestLabels;
 use crate::prepare::charges;
 use crate::refusal::DoorKind;
 use crate::shared_store::{Passed, PendingTake, SharedStore, SharedTake, TakeAnswers};
 use crate::snapshot::{LimitTerms, Snapshot};
 use smallvec::SmallVec;
 use std::future::poll_fn;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use tollgate_core::algorithm::LimitStep;
 use tollgate_core::decision::{InvalidRequest, Outcome, OutcomeFold};
 use tollgate_core::key::RequestHasher;
+use tollgate_core::key::StateKey;
 use tollgate_core::request::Request;
 use tollgate_core::rules::{CellKind, Charge, LimitId, OverLimitEffect, Selection};
 use tollgate_core::state_address::StateAddress;
+use tollgate_core::time::UnixTime;
 
-/// The shared store, and the policy for the time without it.
+/// The shared store, and the failure policy.
 #[derive(Debug)]
 pub(crate) struct Sharing {
     pub(crate) store: Arc<dyn SharedStore>,
@@ -39,11 +44,13 @@ struct PendingCheck {
     snapshot: Arc<Snapshot>,
     charges: SmallVec<[OwnedCharge; 4]>,
     cost: u32,
-    /// The client's address, hashed, for an emergency.
+    /// The hash of the client's address, for the emergency limit.
     address: Option<u64>,
+    /// What the decision is counted under; none if it is only a part of one.
+    labels: Option<RequestLabels>,
     /// The client's key for abuse detection, if this check was sampled.
     watched: Option<u64>,
-    now_us: u64,
+    now: UnixTime,
     take: Box<dyn PendingTake>,
 }
 
@@ -56,7 +63,7 @@ impl Limiter {
         selection: &Selection,
         request: &Request<'_>,
         hashes: &RequestHasher<'_>,
-        now_us: u64,
+        now: UnixTime,
     ) -> Result<Check<'l>, InvalidRequest> {
         let rules = &snapshot.rules.set;
         let charges = charges(&snapshot.rules, selection, request, hashes, DoorKind::CannotWait)?;
@@ -68,10 +75,10 @@ impl Limiter {
             sharing.store.locate(rules.rule_of(id), rules.limit(id), request, selection.route())
         };
         let client_address = request.ip.map(|ip| self.address_hash(ip));
-        Ok(self.take_shared(sharing, snapshot, owned, request.cost as u32, client_address, now_us, &address))
+        Ok(self.take_shared(sharing, snapshot, owned, request.cost as u32, client_address, now, &address))
     }
 
-    /// Charges `charges`; `address` tells the addresses of their states by index.
+    /// Charges `charges`; `address` returns the address of a state by the index of its charge.
     #[expect(clippy::too_many_arguments, reason = "all that a decision at the store depends on")]
     pub(crate) fn take_shared<'l>(
         &'l self,
@@ -80,15 +87,15 @@ impl Limiter {
         charges: SmallVec<[OwnedCharge; 4]>,
         cost: u32,
         client_address: Option<u64>,
-        now_us: u64,
+        now: UnixTime,
         address: &dyn Fn(usize) -> Option<StateAddress>,
     ) -> Check<'l> {
         if charges.is_empty() {
-            return Check::Decided(Decision::without_limit(Outcome::Unlimited, now_us));
+            return Check::Decided(Decision::without_limit(Outcome::Unlimited, now));
         }
         match sharing.store.take(&charges, cost, snapshot.rules.number, address) {
             SharedTake::Decided(steps) => {
-                let mut decision = Decision::of(&snapshot.rules, &fold(snapshot, &charges, &steps), now_us);
+                let mut decision = Decision::of(&snapshot.rules, &fold(snapshot, &charges, &steps), now);
                 self.note_refusal(&snapshot.rules, &mut decision, |limit| {
                     charge_of(snapshot, &charges, limit)
                 });
@@ -101,8 +108,9 @@ impl Limiter {
                     charges,
                     cost,
                     address: client_address,
+                    labels: None,
                     watched: None,
-                    now_us,
+                    now,
                     take,
                 };
                 Check::Pending(Pending { limiter: self, sharing, waiting: Box::new(waiting) })
@@ -148,54 +156,64 @@ impl PendingCheck {
 }
 
 impl Pending<'_> {
-    /// Reports it to abuse detection if it comes to be refused.
+    /// Counts the decision under these labels when it is made.
+    pub(crate) fn count_as(&mut self, labels: RequestLabels) {
+        self.waiting.labels = Some(labels);
+    }
+
+    /// Reports it to abuse detection if it is refused.
     pub(crate) fn watch(&mut self, key: u64) {
         self.waiting.watched = Some(key);
     }
 
-    /// Waits for the store, no longer than its timeout, and decides.
+    /// Waits for the store, at most for its timeout, and decides.
     pub async fn decision(mut self) -> Decision {
         poll_fn(|context| self.waiting.take.poll_answered(context)).await;
         let answers = self.waiting.take.answers();
         let decision = self.conclude(answers);
         let passed = if decision.allowed() { Passed::Yes } else { Passed::No };
         self.waiting.take.resolve(passed);
+        if let Some(labels) = self.waiting.labels {
+            let elapsed_us = self.limiter.clock().now().since(self.waiting.now);
+            self.limiter.counters.remote.observe(elapsed_us.saturating_mul(1_000));
+            let outcome = DecisionOutcome::of(&decision);
+            self.limiter.count_late(&self.waiting.snapshot.rules, labels, &decision, outcome);
+        }
         decision
     }
 
-    /// Decides when all answers are in.
+    /// Decides after all answers.
     fn conclude(&self, answers: TakeAnswers) -> Decision {
         let Self { limiter, sharing, waiting } = self;
-        let now_us = waiting.now_us;
+        let now = waiting.now;
         let TakeAnswers { mut steps, failed } = answers;
         let failed = self.recall_refusals(&failed, &mut steps);
         let answered = waiting.fold(&steps);
-        // A request that is refused anyway must not be charged by a policy as well.
+        // A request that is refused anyway must not be charged by a failure policy as well.
         if answered.admits() {
             let nodes = sharing.store.node_count();
             for index in &failed {
                 let charge = waiting.charges[*index].borrow(&waiting.snapshot);
                 let rules = &waiting.snapshot.rules;
-                let step =
-                    sharing.fallback.step(limiter.store(), rules, &charge, waiting.cost, nodes, now_us);
+                let step = sharing.fallback.step(limiter.store(), rules, &charge, waiting.cost, nodes, now);
                 steps.push((*index, step));
             }
         }
-        // Of two limits that are equally tight the first decides, whichever was answered first.
+        // Of two equally tight limits the first decides, in whatever order they were answered.
         steps.sort_unstable_by_key(|(index, _)| *index);
         let fold = waiting.fold(&steps);
-        let mut decision = Decision::of(&waiting.snapshot.rules, &fold, now_us);
+        let mut decision = Decision::of(&waiting.snapshot.rules, &fold, now);
         if !failed.is_empty() && answered.admits() {
             decision.degraded = true;
             decision.store_unavailable = match &decision.outcome {
                 Outcome::Limited(standing) => waiting.denies_on_failure(standing.limit),
                 Outcome::Unlimited | Outcome::Denied | Outcome::Admitted(_) => false,
             };
-            // What is left is not known.
+            // The remaining tokens are not known.
             decision.soft = None;
             sharing.fallback.count();
             if fold.admits()
-                && let Some(refusal) = limiter.emergency(sharing, waiting.address, now_us)
+                && let Some(refusal) = limiter.emergency(sharing, waiting.address, now)
             {
                 decision = refusal;
             }
@@ -227,13 +245,14 @@ impl Pending<'_> {
 }
 
 impl Limiter {
-    /// In an emergency: the refusal of an address that has had enough.
-    fn emergency(&self, sharing: &Sharing, address: Option<u64>, now_us: u64) -> Option<Decision> {
+    /// The refusal of an address by the emergency limit, if that applies.
+    fn emergency(&self, sharing: &Sharing, address: Option<u64>, now: UnixTime) -> Option<Decision> {
         if !sharing.fallback.is_emergency(|| sharing.store.is_unavailable()) {
             return None;
         }
+        static NAMES: LazyLock<LimitNames> = LazyLock::new(|| LimitNames::of_own("emergency"));
         let limit = sharing.fallback.emergency_limit()?;
-        let step = sharing.fallback.emergency_step(self.store(), address?, now_us)?;
+        let step = sharing.fallback.emergency_step(self.store(), address?, now)?;
         if step.admitted {
             return None;
         }
@@ -241,7 +260,7 @@ impl Limiter {
         let charge = Charge {
             limit,
             id: LimitId::NONE,
-            key: 0,
+            key: StateKey::from_bits(0),
             client: 0,
             enforced: true,
             over: OverLimitEffect::Shadow,
@@ -250,13 +269,14 @@ impl Limiter {
         fold.add(&charge, &step);
         Some(Decision {
             outcome: fold.outcome(),
-            terms: Some(LimitTerms::of_own("emergency", limit)),
-            now_us,
+            terms: Some(LimitTerms::new(&NAMES, limit)),
+            now,
             shadowed_by: None,
             degraded: true,
             store_unavailable: false,
             flagged_by: None,
             soft: None,
+            noted: NotedLimit::NONE,
         })
     }
 }

@@ -35,14 +35,14 @@ impl Limiter {
         door: DoorKind,
     ) -> Prepared<'c> {
         if snapshot.has_lists {
-            let now_us = self.clock().now_us();
-            let outcome = match caches.listed(snapshot, request, hashes, now_us) {
+            let now = self.clock().now();
+            let outcome = match caches.listed(snapshot, request, hashes, now) {
                 Some(ListVerdict::Denied) => Some(Outcome::Denied),
                 Some(ListVerdict::Allowed) => Some(Outcome::Unlimited),
                 None => None,
             };
             if let Some(outcome) = outcome {
-                return Prepared::Decided(Decision::without_limit(outcome, now_us));
+                return Prepared::Decided(Decision::without_limit(outcome, now));
             }
         }
         let selection = caches.select(snapshot, request, hashes);
@@ -55,7 +55,7 @@ impl Limiter {
     }
 }
 
-/// The charge of a request that has only one, without conditions, which it can ever pass.
+/// The charge of a request with a single one and without conditions. It is an error if the cost exceeds the limit.
 #[inline]
 pub(crate) fn only_charge<'r>(
     rules: &'r RulesInForce,
@@ -70,8 +70,8 @@ pub(crate) fn only_charge<'r>(
     Ok(Some(charge))
 }
 
-/// All charges of a request that it can ever pass. Rules that are not enforced do not count what costs more than their
-/// limit. A request in flight takes one slot whatever it costs, and is invalid at a door that cannot tell when it ends.
+/// All charges of a request. It is an error if the cost exceeds an enforced limit; other limits do not count such a
+/// request. A request in flight takes one slot whatever it costs, and is invalid at a door that does not know its end.
 pub(crate) fn charges<'r>(
     rules: &'r RulesInForce,
     selection: &Selection,
@@ -97,7 +97,7 @@ pub(crate) fn charges<'r>(
 
 #[cold]
 #[inline(never)]
-fn cost_above_limit(rules: &RulesInForce, charge: &Charge<'_>, cost: u64) -> InvalidRequest {
+pub(crate) fn cost_above_limit(rules: &RulesInForce, charge: &Charge<'_>, cost: u64) -> InvalidRequest {
     let rule = rules.set.rule_of(charge.id).id.clone();
     InvalidRequest::CostAboveLimit { rule, limit: charge.limit.quota, cost }
 }

@@ -16,10 +16,10 @@ use tollgate_core::key::RequestHasher;
 use tollgate_core::request::Request;
 use tollgate_core::rules::written::OnExceed;
 use tollgate_core::rules::{Charge, RuleSet, Selection};
+use tollgate_core::time::{StoreTime, UnixTime};
 
 impl Limiter {
-    /// Refuses `request` if it is over a limit as things stand, or held. None says nothing: it has to be
-    /// [admitted](Limiter::admit), or not, as any other.
+    /// Refuses `request` if it is known to be over a limit, or held. None decides nothing: [`Limiter::admit`] has to.
     pub fn refuse(&self, request: &Request<'_>) -> Option<Decision> {
         validate(request).ok()?;
         self.with_snapshot(|snapshot, caches| {
@@ -31,6 +31,7 @@ impl Limiter {
                     self.refuse_selected(snapshot, selection, request, &hashes)?
                 }
             };
+            self.count(&snapshot.rules, caches, caches.labels(request.door), &decision);
             if caches.is_sampled() {
                 self.note_sample(request, &mut decision.into());
             }
@@ -52,8 +53,8 @@ impl Limiter {
             && let Some(charge) = only_charge(rules, selection, request, hashes).ok()?
             && charge.limit.log_window().is_none()
         {
-            let (step, now_us) = self.store().refuse_one(&charge, cost, self.clock())?;
-            let mut decision = Decision::of_one(rules, charge.id, &step, now_us);
+            let (step, now) = self.store().refuse_one(&charge, cost, self.clock())?;
+            let mut decision = Decision::of_one(rules, charge.id, &step, now);
             self.note_refusal(rules, &mut decision, |_| Some(charge));
             return Some(decision);
         }
@@ -61,54 +62,54 @@ impl Limiter {
         if charges.iter().any(|charge| takes_time(rules.set.rule_of(charge.id), charge.limit)) {
             return None;
         }
-        let now_us = self.clock().now_us();
-        self.refuse_known(snapshot, &charges, cost, now_us)
+        let now = self.clock().now();
+        self.refuse_known(snapshot, &charges, cost, now)
     }
 
-    /// The refusal of what is over one of `charges` as far as that is known on this node, noted as any other refusal.
+    /// The refusal by `charges`, as far as that is known on this node, recorded like any other refusal.
     pub(crate) fn refuse_known(
         &self,
         snapshot: &Snapshot,
         charges: &[Charge<'_>],
         cost: u32,
-        now_us: u64,
+        now: UnixTime,
     ) -> Option<Decision> {
-        let fold = self.known_refusal(snapshot, charges, cost, now_us)?;
-        let mut decision = Decision::of(&snapshot.rules, &fold, now_us);
+        let fold = self.known_refusal(snapshot, charges, cost, now)?;
+        let mut decision = Decision::of(&snapshot.rules, &fold, now);
         self.note_refusal(&snapshot.rules, &mut decision, |limit| {
             charges.iter().find(|charge| charge.id == limit).copied()
         });
         Some(decision)
     }
 
-    /// How things stand with the limit that refuses for longest, of those that are known to.
+    /// The status of the limit with the longest wait, of those that are known to refuse.
     pub(crate) fn refusal_by_limits(
         &self,
         snapshot: &Snapshot,
         charges: &[Charge<'_>],
         cost: u32,
-        now_us: u64,
+        now: UnixTime,
     ) -> Option<LimitStatus> {
-        match self.known_refusal(snapshot, charges, cost, now_us)?.outcome() {
+        match self.known_refusal(snapshot, charges, cost, now)?.outcome() {
             Outcome::Limited(standing) => Some(standing),
             Outcome::Unlimited | Outcome::Denied | Outcome::Admitted(_) => None,
         }
     }
 
-    /// The steps of `charges`, if one is known to refuse: by the states of the embedded store, or by what the shared one
-    /// last said. Nothing is spent, and no store is called.
+    /// The steps of `charges`, if one is known to refuse: by the states of the embedded store, or by the last replies of the
+    /// shared one. Spends nothing and calls no store.
     fn known_refusal(
         &self,
         snapshot: &Snapshot,
         charges: &[Charge<'_>],
         cost: u32,
-        now_us: u64,
+        now: UnixTime,
     ) -> Option<OutcomeFold> {
         if charges.is_empty() {
             return None;
         }
         let Some(sharing) = self.shared() else {
-            return self.store().refuse(charges, cost, now_us);
+            return self.store().refuse(charges, cost, StoreTime::of_embedded_store(now));
         };
         let owned: SmallVec<[OwnedCharge; 4]> =
             charges.iter().map(|charge| OwnedCharge::new(&snapshot.rules.set, charge)).collect();
@@ -117,16 +118,16 @@ impl Limiter {
     }
 }
 
-/// What a door can do with a request over a limit.
+/// Whether a door can delay a request over a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DoorKind {
-    /// Refuse it.
+    /// It refuses the request at once.
     CannotWait,
-    /// Let it wait for its turn, or for room on the node, where its rule says so.
+    /// It can wait for the turn of the request, and knows when the request ends.
     CanWait,
 }
 
-/// Whether a request of `cost` over the limit of `charge` is refused at `door` for a time that is known.
+/// Whether a request of `cost` over the limit of `charge` is refused at `door` with a known wait.
 pub(crate) fn may_refuse(rules: &RuleSet, charge: &Charge<'_>, cost: u64, door: DoorKind) -> bool {
     let lets_wait = door == DoorKind::CanWait
         && matches!(rules.rule_of(charge.id).on_exceed, OnExceed::Queue(_) | OnExceed::Shed(_));

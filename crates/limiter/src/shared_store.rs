@@ -32,7 +32,7 @@ pub trait SharedStore: fmt::Debug + Send + Sync {
     /// route.
     fn locate(&self, rule: &Rule, limit: &Limit, request: &Request<'_>, route: u64) -> Option<StateAddress>;
 
-    /// Charges a request of `cost`, all or nothing. `rules` is the number of the rule set in force, and `address` tells
+    /// Charges a request of `cost`, all or nothing. `rules` is the number of the rule set in force, and `address` returns
     /// the address of the state of a charge.
     fn take(
         &self,
@@ -61,15 +61,15 @@ pub trait SharedStore: fmt::Debug + Send + Sync {
     reason = "a decision on this node is the common case, and must not allocate"
 )]
 pub enum SharedTake {
-    /// None of the enforced steps refuses, and all are spent; or one does, and nothing is.
+    /// If no enforced step refuses, all are spent; otherwise none is.
     Decided(Steps),
-    /// The servers have to be asked.
+    /// The servers have to be called.
     Pending(Box<dyn PendingTake>),
 }
 
 /// A take that waits for servers. Dropped before [`PendingTake::resolve`], it returns what is reserved for it.
 pub trait PendingTake: fmt::Debug + Send + Sync {
-    /// Waits until all servers have answered, or their time is up.
+    /// Waits until all servers have answered or timed out.
     fn poll_answered(&mut self, context: &mut Context<'_>) -> Poll<()>;
 
     /// The steps that are known, and the charges that the store could not decide.
@@ -97,12 +97,12 @@ pub enum Passed {
     No,
 }
 
-/// A slot among the requests in flight of all nodes. Dropped, it is given back.
+/// A slot for a request in flight, counted over all nodes. Dropped, it is returned.
 pub trait SharedSlot: fmt::Debug + Send + Sync {
     /// Asks the store for the slot, one of `limit`.
     fn take(&self, limit: u32) -> SlotFuture<'_>;
 
-    /// Keeps the slot although the store does not answer: the store is told as soon as it is reachable.
+    /// Keeps the slot although the store does not answer. It is sent to the store as soon as that is reachable.
     fn hold(&mut self);
 }
 

@@ -1,6 +1,6 @@
-//! The rules and lists in force, and what decisions state of them.
+//! The snapshot: the rules and lists in force, and the terms of their limits.
 
-use crate::limit_names::LimitNames;
+use crate::limit_names::{LimitNames, LimitNamesFull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tollgate_core::limit::Limit;
@@ -8,7 +8,7 @@ use tollgate_core::rules::lists::AccessLists;
 use tollgate_core::rules::written::{OnExceed, SoftLimit};
 use tollgate_core::rules::{LimitId, Rule, RuleSet};
 
-/// Swapped whole, never edited.
+/// Replaced as a whole, never changed.
 #[derive(Debug)]
 pub(crate) struct Snapshot {
     pub(crate) rules: Arc<RulesInForce>,
@@ -17,63 +17,59 @@ pub(crate) struct Snapshot {
     pub(crate) has_lists: bool,
 }
 
-/// A rule set, its number, and what decisions say of its limits.
+/// A rule set, its number, and the terms of its limits.
 #[derive(Debug)]
 pub(crate) struct RulesInForce {
     pub(crate) number: u32,
     pub(crate) set: RuleSet,
     terms: Vec<LimitTerms>,
-    /// Whether some rule lets requests wait, or counts those in flight.
+    /// Whether some rule queues or delays requests, or counts those in flight.
     pub(crate) takes_time: bool,
+    /// Whether a refusal by a single limit has no other effect: no rule has a penalty or sheds.
+    pub(crate) refuses_plainly: bool,
 }
 
-/// A value and a number that no other has, by which caches know it.
+/// A value and a unique number, by which caches identify it.
 #[derive(Debug)]
 pub(crate) struct Versioned<T> {
     pub(crate) number: u32,
     pub(crate) value: T,
 }
 
-/// The terms of a limit, as an answer states them.
+/// The terms of a limit, as a decision has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitTerms {
-    /// What it is called.
+    /// Its names.
     pub names: &'static LimitNames,
     /// The limit.
     pub quota: u32,
-    /// Over how many seconds; 0 if it is about requests in flight.
+    /// The seconds of its window; 0 if it counts requests in flight.
     pub window_seconds: u32,
 }
 
 impl LimitTerms {
-    /// Whether it is about requests in flight. Then time alone brings nothing back, and no time can be promised.
+    /// Whether it counts requests in flight. Then there is no retry time, because slots are returned at unknown times.
     pub fn counts_in_flight(&self) -> bool {
         self.window_seconds == 0
     }
 
-    /// The terms of `limit` of the rule `rule`.
-    pub(crate) fn of(rule: &Rule, limit: &Limit) -> Self {
-        Self::named(&rule.id, rule.on_exceed.clone(), rule.soft.clone(), limit)
-    }
-
-    /// The terms of a limit that belongs to no rule.
-    pub(crate) fn of_own(name: &str, limit: &Limit) -> Self {
-        Self::named(name, OnExceed::Reject, None, limit)
-    }
-
-    fn named(rule: &str, on_exceed: OnExceed, soft: Option<SoftLimit>, limit: &Limit) -> Self {
-        let (rule, policy) = (rule.to_owned(), limit.policy.clone());
-        let names = LimitNames::keep(LimitNames { rule, policy, on_exceed, soft });
+    /// The terms of `limit`, which has these names.
+    pub(crate) fn new(names: &'static LimitNames, limit: &Limit) -> Self {
         Self { names, quota: limit.shown_quota, window_seconds: limit.window_seconds }
     }
 }
 
 impl Snapshot {
-    pub(crate) fn new(rules: RuleSet, lists: AccessLists) -> Self {
-        let terms = rules.limits().map(|(rule, limit)| LimitTerms::of(rule, limit));
-        let takes_time = rules.limits().any(|(rule, limit)| takes_time(rule, limit));
-        let rules = RulesInForce { number: next_number(), terms: terms.collect(), takes_time, set: rules };
-        Self::with(Arc::new(rules), Versioned::new(lists))
+    /// A snapshot without rules.
+    pub(crate) fn empty() -> Self {
+        let rules = RulesInForce::new(RuleSet::empty(), Vec::new());
+        Self::with(Arc::new(rules), Versioned::new(AccessLists::default()))
+    }
+
+    pub(crate) fn new(rules: RuleSet, lists: AccessLists) -> Result<Self, LimitNamesFull> {
+        let names: Vec<LimitNames> = rules.limits().map(|(rule, limit)| names_of(rule, limit)).collect();
+        let rules = RulesInForce::new(rules, LimitNames::keep(&names)?);
+        Ok(Self::with(Arc::new(rules), Versioned::new(lists)))
     }
 
     pub(crate) fn with(rules: Arc<RulesInForce>, lists: Arc<Versioned<AccessLists>>) -> Self {
@@ -83,6 +79,16 @@ impl Snapshot {
 }
 
 impl RulesInForce {
+    /// `names` are those of the limits of `set`, in the order of the limits.
+    fn new(set: RuleSet, names: Vec<&'static LimitNames>) -> Self {
+        let terms =
+            set.limits().zip(names).map(|((_, limit), names)| LimitTerms::new(names, limit)).collect();
+        let takes_time = set.limits().any(|(rule, limit)| takes_time(rule, limit));
+        let sheds = |rule: &Rule| matches!(rule.on_exceed, OnExceed::Shed(_));
+        let refuses_plainly = !set.has_penalties() && !set.rules().iter().any(sheds);
+        Self { number: next_number(), terms, takes_time, refuses_plainly, set }
+    }
+
     #[inline]
     pub(crate) fn terms(&self, limit: LimitId) -> LimitTerms {
         self.terms[limit.index()]
@@ -93,7 +99,12 @@ impl RulesInForce {
     }
 }
 
-/// Whether a request that meets this limit may have to wait, or be counted until it ends.
+fn names_of(rule: &Rule, limit: &Limit) -> LimitNames {
+    let (on_exceed, soft) = (rule.on_exceed.clone(), rule.soft.clone());
+    LimitNames { rule: rule.id.clone(), policy: limit.policy.clone(), on_exceed, soft }
+}
+
+/// Whether a request under this limit may have to wait, or is counted until it ends.
 pub(crate) fn takes_time(rule: &Rule, limit: &Limit) -> bool {
     let slows = |soft: &SoftLimit| soft.then.takes_time();
     rule.on_exceed.takes_time()
@@ -107,7 +118,7 @@ impl<T> Versioned<T> {
     }
 }
 
-/// From 1: caches take 0 for nothing.
+/// From 1: in caches 0 is no number.
 pub(crate) fn next_number() -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)

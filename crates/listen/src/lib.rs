@@ -51,6 +51,7 @@
 //! | [`Framing::Strict`] | refuses requests whose end is ambiguous (request smuggling) |
 //! | [`MinRate`], [`SendLimits`], [`PeerWait`] | how slow a client may be |
 //! | [`RefusalFastPath`] | answers repeated requests of a refused client before they are parsed |
+//! | [`Readiness`], [`health_response`] | health endpoints |
 //! | [`read_body`] | reads a request body, bounded in size and time |
 
 mod connection;
@@ -62,6 +63,7 @@ mod http2_streams;
 mod min_rate;
 mod observed_stream;
 mod protocol;
+mod readiness;
 mod refusal_fast_path;
 mod request_body;
 mod serve;
@@ -73,6 +75,7 @@ pub use connection_limits::{
 };
 pub use framing::parse_content_length;
 pub use min_rate::{MinRate, PeerWait, RateWindow, SendLimits};
+pub use readiness::{NotReady, Readiness, health_response};
 pub use refusal_fast_path::{RefusalFastPath, RepeatedRequest};
 pub use request_body::read_body;
 pub use serve::{ConnectionService, Framing, ListenerSetup, Peer, Protocols, ServeOptions, serve};

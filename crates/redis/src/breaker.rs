@@ -8,6 +8,7 @@
 
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use tollgate_core::time::TimerTime;
 
 /// So many failures in a row open it.
 const FAILURES_IN_A_ROW: u32 = 3;
@@ -48,8 +49,8 @@ pub(crate) struct Breaker {
 
 #[derive(Debug, Default)]
 struct ProbeSchedule {
-    first_failure_us: u64,
-    probe_at_us: u64,
+    first_failure: TimerTime,
+    next_probe: TimerTime,
     backoff_us: u64,
 }
 
@@ -95,23 +96,23 @@ impl Breaker {
     }
 
     /// A call failed. Returns the transition if that opened the breaker.
-    pub(crate) fn record_failure(&self, now_us: u64) -> Option<BreakerTransition> {
+    pub(crate) fn record_failure(&self, now: TimerTime) -> Option<BreakerTransition> {
         let mut schedule = self.schedule.lock();
         let failures = self.failures.load(Ordering::Relaxed).saturating_add(1);
         self.failures.store(failures, Ordering::Relaxed);
         if failures == 1 {
-            schedule.first_failure_us = now_us;
+            schedule.first_failure = now;
         }
-        let after_us = now_us.saturating_sub(schedule.first_failure_us);
+        let after_us = now.since(schedule.first_failure);
         if self.is_open() || (failures < FAILURES_IN_A_ROW && after_us < FAILING_US) {
             return None;
         }
-        self.open(&mut schedule, now_us);
+        self.open(&mut schedule, now);
         Some(BreakerTransition { after_us, failures })
     }
 
     /// Opens it whatever happened before.
-    pub(crate) fn trip(&self, now_us: u64) -> Option<BreakerTransition> {
+    pub(crate) fn trip(&self, now: TimerTime) -> Option<BreakerTransition> {
         let mut schedule = self.schedule.lock();
         if self.is_open() {
             return None;
@@ -119,28 +120,28 @@ impl Breaker {
         let failures = self.failures.load(Ordering::Relaxed).saturating_add(1);
         self.failures.store(failures, Ordering::Relaxed);
         if failures == 1 {
-            schedule.first_failure_us = now_us;
+            schedule.first_failure = now;
         }
-        self.open(&mut schedule, now_us);
-        Some(BreakerTransition { after_us: now_us.saturating_sub(schedule.first_failure_us), failures })
+        self.open(&mut schedule, now);
+        Some(BreakerTransition { after_us: now.since(schedule.first_failure), failures })
     }
 
-    fn open(&self, schedule: &mut ProbeSchedule, now_us: u64) {
+    fn open(&self, schedule: &mut ProbeSchedule, now: TimerTime) {
         schedule.backoff_us = FIRST_PROBE_US;
-        schedule.probe_at_us = now_us + FIRST_PROBE_US;
+        schedule.next_probe = now + FIRST_PROBE_US;
         self.state.store(OPEN, Ordering::Release);
     }
 
     /// When the next probe is due.
-    pub(crate) fn probe_at_us(&self) -> u64 {
-        self.schedule.lock().probe_at_us
+    pub(crate) fn next_probe(&self) -> TimerTime {
+        self.schedule.lock().next_probe
     }
 
     /// Makes the next probe due now, for a reason such as a new address.
-    pub(crate) fn probe_now(&self, now_us: u64) {
+    pub(crate) fn probe_now(&self, now: TimerTime) {
         let mut schedule = self.schedule.lock();
         schedule.backoff_us = FIRST_PROBE_US;
-        schedule.probe_at_us = now_us;
+        schedule.next_probe = now;
     }
 
     /// A probe goes out.
@@ -153,12 +154,12 @@ impl Breaker {
 
     /// A probe was not answered. The next comes after twice the time, give or take a quarter: `jitter` is
     /// drawn evenly from 0 to 1,000.
-    pub(crate) fn record_probe_failure(&self, now_us: u64, jitter: u32) {
+    pub(crate) fn record_probe_failure(&self, now: TimerTime, jitter: u32) {
         let mut schedule = self.schedule.lock();
         let failures = self.failures.load(Ordering::Relaxed).saturating_add(1);
         self.failures.store(failures, Ordering::Relaxed);
         let spread_us = schedule.backoff_us / 2 * u64::from(jitter.min(1_000)) / 1_000;
-        schedule.probe_at_us = now_us + schedule.backoff_us * 3 / 4 + spread_us;
+        schedule.next_probe = now + (schedule.backoff_us * 3 / 4 + spread_us);
         schedule.backoff_us = (schedule.backoff_us * 2).min(LAST_PROBE_US * 4 / 5);
         if self.is_open() {
             self.state.store(OPEN, Ordering::Release);
@@ -166,15 +167,12 @@ impl Breaker {
     }
 
     /// A probe succeeded: the breaker closes. Returns the transition if it was open.
-    pub(crate) fn record_probe_success(&self, now_us: u64) -> Option<BreakerTransition> {
+    pub(crate) fn record_probe_success(&self, now: TimerTime) -> Option<BreakerTransition> {
         let schedule = self.schedule.lock();
         let was_open = self.is_open();
         let failures = self.failures.swap(0, Ordering::Relaxed);
         self.state.store(CLOSED, Ordering::Release);
-        was_open.then(|| BreakerTransition {
-            after_us: now_us.saturating_sub(schedule.first_failure_us),
-            failures,
-        })
+        was_open.then(|| BreakerTransition { after_us: now.since(schedule.first_failure), failures })
     }
 }
 
@@ -184,15 +182,19 @@ mod tests {
 
     const TIMEOUT_US: u64 = 50_000;
 
+    fn at(us: u64) -> TimerTime {
+        TimerTime::from_us(us)
+    }
+
     #[test]
     fn three_failures_open_it_and_two_do_not() {
         let breaker = Breaker::new();
-        assert_eq!(breaker.record_failure(1_000), None);
-        assert_eq!(breaker.record_failure(1_001), None);
+        assert_eq!(breaker.record_failure(at(1_000)), None);
+        assert_eq!(breaker.record_failure(at(1_001)), None);
         assert!(!breaker.is_open());
-        assert_eq!(breaker.record_failure(1_002), Some(BreakerTransition { after_us: 2, failures: 3 }));
+        assert_eq!(breaker.record_failure(at(1_002)), Some(BreakerTransition { after_us: 2, failures: 3 }));
         assert_eq!(breaker.state(), BreakerState::Open);
-        assert_eq!(breaker.record_failure(1_003), None, "it opens once");
+        assert_eq!(breaker.record_failure(at(1_003)), None, "it opens once");
     }
 
     #[test]
@@ -200,8 +202,8 @@ mod tests {
         let breaker = Breaker::new();
         for round in 0..10 {
             let now_us = round * 1_000_000;
-            assert_eq!(breaker.record_failure(now_us), None);
-            assert_eq!(breaker.record_failure(now_us + 1), None);
+            assert_eq!(breaker.record_failure(at(now_us)), None);
+            assert_eq!(breaker.record_failure(at(now_us + 1)), None);
             breaker.record_success();
         }
         assert!(!breaker.is_open());
@@ -210,22 +212,22 @@ mod tests {
     #[test]
     fn two_failures_open_it_when_they_lie_a_tenth_of_a_second_apart() {
         let breaker = Breaker::new();
-        assert_eq!(breaker.record_failure(0), None);
+        assert_eq!(breaker.record_failure(at(0)), None);
         assert_eq!(
-            breaker.record_failure(100_000),
+            breaker.record_failure(at(100_000)),
             Some(BreakerTransition { after_us: 100_000, failures: 2 })
         );
     }
 
-    /// The supervisor pings when nothing was answered for 100 ms, counts a failure when the answer is 50 ms
+    /// The supervisor pings when nothing was answered for 100 ms, counts a failure when the reply is 50 ms
     /// late, and another for each further third of that.
     #[test]
     fn an_outage_opens_it_within_200_ms_without_load() {
         let breaker = Breaker::new();
-        // The worst moment: just after an answer.
+        // The worst moment: just after a reply.
         let ping_us = 100_000;
         let mut late_us = TIMEOUT_US;
-        while breaker.record_failure(ping_us + late_us).is_none() {
+        while breaker.record_failure(at(ping_us + late_us)).is_none() {
             late_us += TIMEOUT_US / 3;
         }
         assert!(ping_us + late_us < 200_000, "opened after {} µs", ping_us + late_us);
@@ -234,7 +236,7 @@ mod tests {
     #[test]
     fn under_load_an_outage_opens_it_with_the_third_timeout() {
         let breaker = Breaker::new();
-        let opened = (0..100).find(|call| breaker.record_failure(call * 1_000 + TIMEOUT_US).is_some());
+        let opened = (0..100).find(|call| breaker.record_failure(at(call * 1_000 + TIMEOUT_US)).is_some());
         assert_eq!(opened, Some(2), "calls sent at 0, 1 and 2 ms are late at 50, 51 and 52");
     }
 
@@ -242,16 +244,16 @@ mod tests {
     fn probes_come_ever_more_rarely_and_never_more_than_half_a_second_apart() {
         for jitter in [0, 500, 1_000, 9_999] {
             let breaker = Breaker::new();
-            assert!(breaker.trip(0).is_some());
+            assert!(breaker.trip(at(0)).is_some());
             let (mut now_us, mut pauses_ms) = (0, Vec::new());
             for _ in 0..8 {
-                let due_us = breaker.probe_at_us();
+                let due_us = breaker.next_probe().as_us();
                 pauses_ms.push((due_us - now_us) / 1_000);
                 now_us = due_us;
                 breaker.begin_probe();
                 assert_eq!(breaker.state(), BreakerState::HalfOpen);
                 assert!(breaker.is_open());
-                breaker.record_probe_failure(now_us, jitter);
+                breaker.record_probe_failure(at(now_us), jitter);
             }
             assert_eq!(pauses_ms[0], 50);
             assert!((37..=62).contains(&pauses_ms[1]), "{pauses_ms:?}");
@@ -263,29 +265,29 @@ mod tests {
     #[test]
     fn only_a_probe_closes_it() {
         let breaker = Breaker::new();
-        assert!(breaker.trip(10).is_some());
+        assert!(breaker.trip(at(10)).is_some());
         breaker.record_success();
         assert!(breaker.is_open(), "a late answer proves nothing");
         breaker.begin_probe();
-        breaker.record_probe_failure(60_010, 0);
+        breaker.record_probe_failure(at(60_010), 0);
         breaker.begin_probe();
         assert_eq!(
-            breaker.record_probe_success(100_010),
+            breaker.record_probe_success(at(100_010)),
             Some(BreakerTransition { after_us: 100_000, failures: 2 })
         );
         assert!(!breaker.is_open());
-        assert_eq!(breaker.record_probe_success(100_011), None);
-        assert_eq!(breaker.record_failure(100_012), None, "a new run begins");
+        assert_eq!(breaker.record_probe_success(at(100_011)), None);
+        assert_eq!(breaker.record_failure(at(100_012)), None, "a new run begins");
     }
 
     #[test]
     fn probe_now_resets_the_backoff() {
         let breaker = Breaker::new();
-        assert!(breaker.trip(0).is_some());
+        assert!(breaker.trip(at(0)).is_some());
         for _ in 0..5 {
-            breaker.record_probe_failure(1_000_000, 1_000);
+            breaker.record_probe_failure(at(1_000_000), 1_000);
         }
-        breaker.probe_now(1_000_000);
-        assert_eq!(breaker.probe_at_us(), 1_000_000);
+        breaker.probe_now(at(1_000_000));
+        assert_eq!(breaker.next_probe(), at(1_000_000));
     }
 }

@@ -10,7 +10,7 @@ mod handshake;
 mod reply_bounds;
 mod stream;
 
-pub(crate) use failure::Failure;
+pub(crate) use failure::{Failure, PermissionError};
 pub(crate) use handshake::is_hidden;
 
 use super::url::{Login, ServerAddress, StoreUrl};
@@ -28,6 +28,7 @@ use stream::TlsTrust;
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout};
+use tollgate_core::time::TimerTime;
 
 /// Commands that may wait to be written; further ones wait for room.
 const QUEUE: usize = 4096;
@@ -36,10 +37,11 @@ const WRITE_BUFFER: usize = 64 << 10;
 /// Addresses whose settings were looked at; so many are remembered.
 const MOST_EXAMINED: usize = 1024;
 
-/// Microseconds on a clock that never goes back, for breakers and pauses. It says nothing of the time of day.
-pub(crate) fn monotonic_us() -> u64 {
+/// The time by the clock of timers, for breakers and pauses.
+pub(crate) fn timer_time() -> TimerTime {
     static START: OnceLock<Instant> = OnceLock::new();
-    u64::try_from(START.get_or_init(Instant::now).elapsed().as_micros()).unwrap_or(u64::MAX)
+    let elapsed = START.get_or_init(Instant::now).elapsed();
+    TimerTime::from_us(u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX))
 }
 
 /// Why a store cannot be used, also after retries.
@@ -54,7 +56,7 @@ pub struct OpenError {
 /// Why there is no connection.
 #[derive(Debug)]
 pub(crate) enum DialError {
-    /// It did not answer, or not in time.
+    /// It did not reply, or not in time.
     Unreachable(String),
     /// It replies, but is loading its data or is not a primary.
     NotReady(String),
@@ -175,7 +177,7 @@ impl Dialer {
         let stream = BoundedStream::new(stream, Arc::clone(replies));
         let mut config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
-            // Late answers are wanted; see the module for what ends the wait.
+            // Late replies are wanted; see the module for what ends the wait.
             .set_response_timeout(None)
             .set_pipeline_buffer_size(QUEUE)
             .set_write_backpressure_boundary(WRITE_BUFFER);

@@ -17,7 +17,7 @@ use super::shard_queue::{SendPermit, SentBatch, ShardQueue};
 use super::{StoreCore, VerdictSender};
 use crate::lease::{Executed, StoreCall};
 pub(super) use batch::{Batch, QueuedCall};
-use command::ScriptForm;
+pub(crate) use command::ScriptForm;
 use parking_lot::RwLock;
 use redis::Value;
 use std::collections::HashMap;
@@ -25,22 +25,46 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::time::Instant;
+use tollgate_limiter::metrics::{BATCH_BOUNDS, Histogram};
 
 /// How long a late reply is waited for: by then the credit in it has expired.
 const LATE: Duration = Duration::from_secs(2);
 
 /// The queues of all shards, by their number.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct ShardQueues {
     by_shard: RwLock<HashMap<u32, Arc<ShardQueue>>>,
     /// Calls that are queued or in flight.
     pending: AtomicUsize,
     calls: AtomicU64,
+    batch_sizes: Histogram,
+}
+
+impl Default for ShardQueues {
+    fn default() -> Self {
+        Self {
+            by_shard: RwLock::default(),
+            pending: AtomicUsize::new(0),
+            calls: AtomicU64::new(0),
+            batch_sizes: Histogram::new(BATCH_BOUNDS, 1.0),
+        }
+    }
 }
 
 impl ShardQueues {
     pub(super) fn calls(&self) -> u64 {
         self.calls.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn batch_sizes(&self) -> &Histogram {
+        &self.batch_sizes
+    }
+
+    /// Counts a script call for `clients` clients.
+    fn count_call(&self, shard: &RedisShard, clients: usize) {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        shard.counters().calls.fetch_add(1, Ordering::Relaxed);
+        self.batch_sizes.observe(clients as u64);
     }
 
     /// Counts a call as pending.
@@ -108,7 +132,7 @@ impl StoreCore {
         if batch.len() == 0 {
             return None;
         }
-        self.queues.calls.fetch_add(1, Ordering::Relaxed);
+        self.queues.count_call(shard, batch.len());
         let command = self.command(shard, &batch, ScriptForm::Digest);
         Some(SentBatch::send(shard, batch, command, sent))
     }
@@ -126,7 +150,10 @@ impl StoreCore {
                     sent.resend(shard, self.command(shard, &sent.batch, ScriptForm::Source));
                     form = ScriptForm::Source;
                 }
-                Some(result) => return Some(result),
+                Some(result) => {
+                    shard.count_duration(sent.sent.elapsed());
+                    return Some(result);
+                }
                 None => sent.batch.time_out_due(),
             }
         }

@@ -1,7 +1,7 @@
 //! The nodes that share a store: each sends a heartbeat to every shard once a second, and the reply is the number of live
 //! nodes. A node without a heartbeat for five seconds is not counted.
 //!
-//! What a heartbeat costs does not depend on the number of nodes (see `core/heartbeat.rs`): the answer is a count, and
+//! What a heartbeat costs does not depend on the number of nodes (see `core/heartbeat.rs`): the reply is a count, and
 //! the descriptions of the nodes are read only by [`StoreCore::list_nodes`].
 //!
 //! With the heartbeat, the fleet's secret is kept in place (a store that was restarted empty gets it back from the
@@ -22,6 +22,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tollgate_core::heartbeat::{self, HeartbeatReply};
 use tollgate_core::state_address::{FleetSecret, StateAddresses};
+use tollgate_core::time::BootTime;
 use tollgate_limiter::Clock;
 
 /// Between two heartbeats, when the clock of a shard is in doubt.
@@ -60,12 +61,12 @@ pub struct NodeDescription {
 /// The last heartbeat reply of a shard. It is kept while the shard is unavailable: its nodes may still be alive.
 #[derive(Debug, Default)]
 struct HeartbeatRecord {
-    /// How many nodes it counts; 0 before its first answer.
+    /// How many nodes it counts; 0 before its first reply.
     nodes: u32,
     /// The description of this node that it has.
     description: Option<String>,
     /// When that was sent.
-    described_us: u64,
+    described: BootTime,
 }
 
 /// The outcome of the heartbeat to a shard.
@@ -95,9 +96,9 @@ impl FleetMembership {
     pub(super) fn new(clock: &Clock, address: NodeAddress) -> Self {
         let random = RandomState::new();
         Self {
-            id: format!("{:016x}", random.hash_one(clock.now_us())),
+            id: format!("{:016x}", random.hash_one(clock.now())),
             address,
-            started: clock.now_us() / 1_000_000,
+            started: clock.now().as_us() / 1_000_000,
             rules: AtomicU64::new(0),
             heartbeats: AtomicU64::new(0),
             shards: Mutex::default(),
@@ -120,12 +121,12 @@ impl FleetMembership {
     }
 
     /// The description of this node, if `shard` does not have it or it is time to put off its expiry.
-    fn description_for(&self, shard: &RedisShard, now_us: u64) -> Option<String> {
+    fn description_for(&self, shard: &RedisShard, now: BootTime) -> Option<String> {
         let description = serde_json::to_string(&self.own()).ok()?;
         let shards = self.shards.lock();
         let is_kept = shards.get(&shard.number()).is_some_and(|known| {
             known.description.as_ref() == Some(&description)
-                && now_us < known.described_us + heartbeat::DESCRIBE_EVERY_US
+                && now < known.described + heartbeat::DESCRIBE_EVERY_US
         });
         (!is_kept).then_some(description)
     }
@@ -141,14 +142,14 @@ impl FleetMembership {
         shard: &RedisShard,
         answer: &HeartbeatReply,
         description: Option<String>,
-        now_us: u64,
+        now: BootTime,
     ) -> HeartbeatOutcome {
         let mut shards = self.shards.lock();
         let known = shards.entry(shard.number()).or_default();
         let is_data_lost = answer.is_new && known.nodes > 0;
         known.nodes = answer.nodes;
         if description.is_some() {
-            known.described_us = now_us;
+            known.described = now;
         }
         if description.is_some() || is_data_lost {
             known.description = description;
@@ -203,26 +204,26 @@ impl StoreCore {
     }
 
     async fn send_heartbeat(&self, shard: &RedisShard) -> HeartbeatOutcome {
-        let now_us = self.clock.boot_us();
-        let description = self.fleet.description_for(shard, now_us);
+        let now = self.clock.boot();
+        let description = self.fleet.description_for(shard, now);
         let Some(answer) = self.run_heartbeat(shard, description.as_deref()).await else {
             return HeartbeatOutcome::NoAnswer;
         };
-        let outcome = self.fleet.note_reply(shard, &answer, description, now_us);
+        let outcome = self.fleet.note_reply(shard, &answer, description, now);
         if outcome == HeartbeatOutcome::DataLost {
             tracing::warn!(shard = shard.number(), "store has lost its data; all limits start full");
         }
         if outcome == HeartbeatOutcome::DataLost
-            && let Some(description) = self.fleet.description_for(shard, now_us)
+            && let Some(description) = self.fleet.description_for(shard, now)
             && let Some(answer) = self.run_heartbeat(shard, Some(&description)).await
         {
-            self.fleet.note_reply(shard, &answer, Some(description), now_us);
+            self.fleet.note_reply(shard, &answer, Some(description), now);
         }
         outcome
     }
 
     async fn run_heartbeat(&self, shard: &RedisShard, description: Option<&str>) -> Option<HeartbeatReply> {
-        let (sent_us, sent_unix_us) = (self.clock.boot_us(), self.clock.now_us());
+        let (sent, sent_unix) = (self.clock.boot(), self.clock.now());
         let by_name = self.heartbeat("EVALSHA", &SCRIPT_NAME, shard, description);
         let value = match shard.call_noting_errors(&by_name).await {
             Err(Failure::NoScript) => {
@@ -230,16 +231,19 @@ impl StoreCore {
             }
             other => other,
         };
-        let received_us = self.clock.boot_us();
-        let took_us = received_us.saturating_sub(sent_us);
+        let received = self.clock.boot();
+        let took_us = received.since(sent);
         let Some(answer) = read(&value.ok()?) else {
             shard.note_error(&Failure::InvalidAnswer("not the answer to a heartbeat"));
             return None;
         };
         if self.given_time.is_none() {
-            let change = shard.clock().note_heartbeat(sent_us, received_us, answer.now_us, answer.correction);
+            let change = shard.clock().note_heartbeat(sent, received, answer.now, answer.correction);
             self.note_clock(shard, change);
-            let drift_us = answer.now_us.cast_signed().saturating_sub_unsigned(sent_unix_us + took_us / 2);
+            let unix = sent_unix + took_us / 2;
+            // The one comparison of two clocks: both count since the epoch.
+            let drift_us = answer.now.as_us().cast_signed().saturating_sub_unsigned(unix.as_us());
+            shard.counters().drift_us.store(drift_us, Ordering::Relaxed);
             self.fleet.note_drift(drift_us, took_us);
         }
         Some(answer)
@@ -281,11 +285,14 @@ impl StoreCore {
         let number = shard.number();
         match change {
             Some(ClockChange::Doubted) => self.heartbeat_sooner.notify_one(),
-            Some(ClockChange::Stepped(us)) => tracing::error!(
-                shard = number,
-                step_ms = us / 1_000,
-                "clock of a shard has stepped; corrected to the time that the nodes expect"
-            ),
+            Some(ClockChange::Stepped(us)) => {
+                shard.counters().clock_steps.fetch_add(1, Ordering::Relaxed);
+                tracing::error!(
+                    shard = number,
+                    step_ms = us / 1_000,
+                    "clock of a shard has stepped; corrected to the time that the nodes expect"
+                );
+            }
             Some(ClockChange::Restored) => {
                 tracing::info!(shard = number, "clock of a shard is no longer corrected");
             }
@@ -318,7 +325,7 @@ impl StoreCore {
         }
     }
 
-    /// The nodes that are alive, this one first, as far as shards answer. Reads the description of every node:
+    /// The nodes that are alive, this one first, as far as shards reply. Reads the description of every node:
     /// for operators, never for a decision.
     pub(super) async fn list_nodes(&self) -> Vec<NodeDescription> {
         let mut by_id = BTreeMap::new();

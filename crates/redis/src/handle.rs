@@ -53,7 +53,7 @@ impl SharedStore for StoreHandle {
             receivers.push(receiver);
             sender
         };
-        match core.leases.check(charges, cost, rules, core.lease_us(), address, waiter) {
+        match core.leases.check(charges, cost, rules, core.lease_time(), address, waiter) {
             LeaseCheck::Decided(steps) => SharedTake::Decided(steps),
             LeaseCheck::Pending(asked) => {
                 let PendingLeaseCheck { steps, reserved, groups, calls } = *asked;
@@ -65,11 +65,11 @@ impl SharedStore for StoreHandle {
     }
 
     fn known_refusal(&self, charges: &[OwnedCharge], cost: u32, rules: u32) -> Option<Steps> {
-        self.0.leases.refuse(charges, cost, rules, self.0.lease_us())
+        self.0.leases.refuse(charges, cost, rules, self.0.lease_time())
     }
 
     fn last_refusal(&self, charge: &OwnedCharge, cost: u32) -> Option<LimitStep> {
-        self.0.leases.recall_refusal(charge, cost, self.0.lease_us())
+        self.0.leases.recall_refusal(charge, cost, self.0.lease_time())
     }
 
     fn slot(&self, address: &StateAddress, number: u64, longest_us: u64) -> Box<dyn SharedSlot> {

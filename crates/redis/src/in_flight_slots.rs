@@ -14,6 +14,7 @@ use std::sync::{Arc, LazyLock, Weak};
 use std::time::Duration;
 use tollgate_core::algorithm::concurrency::SCRIPT;
 use tollgate_core::state_address::StateAddress;
+use tollgate_core::time::BootTime;
 use tollgate_limiter::{SharedSlot, SlotFuture, SlotTaken, StoreUnavailable};
 
 /// A slot expires after this time unless it is renewed.
@@ -28,12 +29,12 @@ const MOST_AT_ONCE: usize = 500;
 static NAME: LazyLock<String> = LazyLock::new(|| sha1_smol::Sha1::from(SCRIPT).digest().to_string());
 
 /// The number of a slot, and when it ends at the latest.
-type HeldSlot = (u64, u64);
+type HeldSlot = (u64, BootTime);
 
 /// The slots of this node.
 #[derive(Debug, Default)]
 pub(super) struct NodeSlots {
-    held: Mutex<HashMap<Arc<str>, HashMap<u64, u64>>>,
+    held: Mutex<HashMap<Arc<str>, HashMap<u64, BootTime>>>,
     /// Slots that ended and are not removed at the store yet. The next call for the key removes them first: a client
     /// that sends one request after the other is never refused because of its own last one.
     ended: Mutex<HashMap<Arc<str>, Vec<u64>>>,
@@ -89,14 +90,8 @@ impl InFlightSlot {
 
     fn mark_held(&self) {
         self.may_be_stored.store(true, Ordering::Relaxed);
-        let until_us = self.core.lease_us() + self.longest_us;
-        self.core
-            .holdings
-            .held
-            .lock()
-            .entry(Arc::clone(&self.key))
-            .or_default()
-            .insert(self.number, until_us);
+        let until = self.core.lease_time() + self.longest_us;
+        self.core.holdings.held.lock().entry(Arc::clone(&self.key)).or_default().insert(self.number, until);
     }
 }
 
@@ -195,15 +190,16 @@ impl StoreCore {
 
     /// Renews all slots.
     async fn renew_slots(self: &Arc<Self>) {
-        let now_us = self.lease_us();
+        let now = self.lease_time();
         let held: Vec<(Arc<str>, Vec<HeldSlot>)> = {
             let mut holdings = self.holdings.held.lock();
             holdings.retain(|_, held| {
-                held.retain(|_, until_us| *until_us > now_us);
+                held.retain(|_, until| *until > now);
                 !held.is_empty()
             });
-            let list =
-                |held: &HashMap<u64, u64>| held.iter().map(|(number, until)| (*number, *until)).collect();
+            let list = |held: &HashMap<u64, BootTime>| {
+                held.iter().map(|(number, until)| (*number, *until)).collect()
+            };
             holdings.iter().map(|(key, held)| (Arc::clone(key), list(held))).collect()
         };
         for (key, held) in held {
@@ -211,17 +207,17 @@ impl StoreCore {
             // Concurrently: an unavailable shard must not delay the renewal of slots on another.
             self.runtime.spawn(async move {
                 for some in held.chunks(MOST_AT_ONCE) {
-                    core.renew_some(&key, some, now_us).await;
+                    core.renew_some(&key, some, now).await;
                 }
             });
         }
     }
 
-    async fn renew_some(&self, key: &Arc<str>, held: &[HeldSlot], now_us: u64) {
+    async fn renew_some(&self, key: &Arc<str>, held: &[HeldSlot], now: BootTime) {
         let mut args = Vec::new();
-        for (number, until_us) in held {
+        for (number, until) in held {
             args.push(self.member(*number).into_bytes());
-            args.push(text(until_us.saturating_sub(now_us).clamp(1, EXPIRES_US)));
+            args.push(text(until.since(now).clamp(1, EXPIRES_US)));
         }
         let _ = self.run_slots(key, "keep", &args).await;
         // The renewal may have taken slots again that were released meanwhile.

@@ -44,10 +44,10 @@
 //!
 //! Calls and waiters:
 //! 1. For a group of limits of one client there is one call at a time. The requests that come meanwhile are in a
-//!    queue and are served in order, each whole: from what the answer lends, or by the next call.
+//!    queue and are served in order, each whole: from what the reply lends, or by the next call.
 //! 2. A call belongs to the key, not to a request. If the waiter of a request is gone, tokens that were lent, or
 //!    count in a window, are released; a debit of a bucket stays.
-//! 3. A call that takes too long leaves its waiters to the failure policy. Its answer still counts: what it lends is
+//! 3. A call that takes too long leaves its waiters to the failure policy. Its reply still counts: what it lends is
 //!    credit, and tokens taken for requests that were denied are released if they were lent or count in a window.
 //!
 //! What keeps it cheap: spent tokens are reported with the next call. A call of their own is made only if the bucket

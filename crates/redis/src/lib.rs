@@ -14,7 +14,7 @@
 //! let limiter = Limiter::new(MemoryStore::new(64 << 20), Clock::system())
 //!     .sharing(store.shared_store(), FailureSettings::default());
 //! let loaded = tollgate_core::rules::load("rules.yaml", "rules: [{ id: api, limit: 100/min }]").unwrap();
-//! limiter.install(loaded.rules, loaded.lists);
+//! limiter.install(loaded.rules, loaded.lists).unwrap();
 //! // Keep `store` as long as `limiter` is used. At shutdown, return the credit of this node:
 //! store.close().await;
 //! # Ok(())
@@ -48,6 +48,7 @@ mod fleet;
 mod handle;
 mod in_flight_slots;
 pub mod lease;
+mod metrics;
 mod node_count;
 pub mod permissions;
 mod self_test;

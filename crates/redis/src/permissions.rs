@@ -106,7 +106,7 @@ mod tests {
         for free in ["auth", "hello", "sentinel"] {
             assert!(used.remove(free), "{free} is not used");
         }
-        // By the words of the condition: `cmd(if by_name { "EVALSHA" } else { "EVAL" })`.
+        // Chosen by a condition: `cmd(if by_name { "EVALSHA" } else { "EVAL" })`.
         used.extend(["eval", "evalsha"].map(str::to_owned));
         let lists = [&COMMANDS[..], &CLUSTER_COMMANDS, &DATABASE_COMMANDS, &OPTIONAL_COMMANDS];
         let listed: BTreeSet<String> = lists.concat().into_iter().map(str::to_owned).collect();

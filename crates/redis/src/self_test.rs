@@ -5,6 +5,8 @@
 //! round trip.
 
 use super::connection::{DialError, Failure, OpenError, RedisConnection, ServerRole};
+use super::dispatch::ScriptForm;
+use super::errors::is_key_denied;
 use super::url::ServerAddress;
 use redis::{Cmd, Value, cmd};
 use smallvec::SmallVec;
@@ -93,10 +95,10 @@ fn steps(role: ServerRole, prefix: &str, tags: &KeyTags) -> Vec<(TestStep, Cmd)>
 
     let client = key("client");
     let ask = ask_for_everything();
-    for by_name in [false, true] {
-        steps.push((TestStep::Script("limit"), limit_script(by_name, &client, &ask)));
+    for form in [ScriptForm::Source, ScriptForm::Digest] {
+        steps.push((TestStep::Script("limit"), limit_script(form, &client, &ask)));
     }
-    let slots = key("places");
+    let slots = key("slots");
     for args in [
         &["take", "0", "1", "self", "1000000"][..],
         &["keep", "0", "self", "1000000"],
@@ -116,7 +118,7 @@ fn steps(role: ServerRole, prefix: &str, tags: &KeyTags) -> Vec<(TestStep, Cmd)>
     }
 
     let mut leftovers: Vec<Vec<u8>> =
-        ["string", "hash", "list", "set", "client", "places", "nodes", "node", "clock", "corrected"]
+        ["string", "hash", "list", "set", "client", "slots", "nodes", "node", "clock", "corrected"]
             .map(|kind| key(kind).into_bytes())
             .to_vec();
     leftovers.extend(script::log_keys(client.as_bytes(), &ask));
@@ -138,7 +140,7 @@ fn probes(role: ServerRole, key: &dyn Fn(&str) -> String) -> Vec<(&'static str, 
         ("ping", "PING".to_owned()),
         ("time", "TIME".to_owned()),
         ("eval", "EVAL return(1) 0".to_owned()),
-        // NOSCRIPT is as good as an answer.
+        // NOSCRIPT is as good as a reply.
         ("evalsha", format!("EVALSHA {} 0", "0".repeat(40))),
         ("set", format!("SET {string} 1 PX {LIVES_MS} NX")),
         ("get", format!("GET {string}")),
@@ -197,12 +199,16 @@ fn ask_for_everything() -> ScriptCall {
     ScriptCall { runs, charges: Algorithm::scripted().filter_map(charge).collect() }
 }
 
-fn limit_script(by_name: bool, client: &str, ask: &ScriptCall) -> Cmd {
+fn limit_script(form: ScriptForm, client: &str, ask: &ScriptCall) -> Cmd {
     let keys: Vec<_> =
         std::iter::once(client.as_bytes().to_vec()).chain(script::log_keys(client.as_bytes(), ask)).collect();
-    let mut command = cmd(if by_name { "EVALSHA" } else { "EVAL" });
-    let name = sha1_smol::Sha1::from(script::source()).digest().to_string();
-    command.arg(if by_name { &name } else { script::source() }).arg(keys.len()).arg(keys);
+    let digest = sha1_smol::Sha1::from(script::source()).digest().to_string();
+    let (verb, name) = match form {
+        ScriptForm::Digest => ("EVALSHA", digest.as_str()),
+        ScriptForm::Source => ("EVAL", script::source()),
+    };
+    let mut command = cmd(verb);
+    command.arg(name).arg(keys.len()).arg(keys);
     command.arg(script::arguments(CallTime::Server, false, std::iter::once(ask)));
     command
 }
@@ -255,7 +261,7 @@ impl MissingPermissions {
     }
 }
 
-/// What the answers say of the server.
+/// What the replies say of the server.
 fn judge(answers: &[(TestStep, Result<Value, Failure>)]) -> Result<SelfTestReport, SelfTestError> {
     let mut denied: Option<MissingPermissions> = None;
     let mut found = SelfTestReport::default();
@@ -272,14 +278,14 @@ fn judge(answers: &[(TestStep, Result<Value, Failure>)]) -> Result<SelfTestRepor
                 tracing::debug!(text, "this server refuses scripts on several slots");
                 found.crosses_slots = Some(false);
             }
-            (TestStep::CrossSlots, Failure::NoPermission(_)) => found.crosses_slots = Some(false),
-            (step, Failure::NoPermission(text)) => {
+            (TestStep::CrossSlots, Failure::NoPermission(..)) => found.crosses_slots = Some(false),
+            (step, Failure::NoPermission(_, text)) => {
                 let denied = denied.get_or_insert_with(|| MissingPermissions {
                     text: text.clone(),
                     ..MissingPermissions::default()
                 });
                 match step {
-                    _ if is_about_keys(&text) => denied.keys = true,
+                    _ if is_key_denied(&text) => denied.keys = true,
                     TestStep::Probe(name) if !denied.commands.contains(name) => denied.commands.push(name),
                     _ => {}
                 }
@@ -311,7 +317,7 @@ fn judge(answers: &[(TestStep, Result<Value, Failure>)]) -> Result<SelfTestRepor
     }
 }
 
-/// The error in an answer: of the whole call, or of one client in it.
+/// The error in a reply: of the whole call, or of one client in it.
 fn failure_in(answer: &Result<Value, Failure>) -> Option<Failure> {
     let parts = match answer {
         Err(failure) => return Some(failure.clone()),
@@ -324,11 +330,6 @@ fn failure_in(answer: &Result<Value, Failure>) -> Option<Failure> {
         }
         _ => None,
     })
-}
-
-/// `No permissions to access a key`, and not `to run the 'x' command`.
-fn is_about_keys(text: &str) -> bool {
-    text.contains("key") && !text.contains("to run the '")
 }
 
 #[cfg(test)]

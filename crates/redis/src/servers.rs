@@ -59,7 +59,7 @@ pub(crate) struct Servers {
     discovery: Discovery,
     next_number: AtomicU32,
     /// Servers that have no slots yet, and are getting their first.
-    newcomers: Mutex<BTreeMap<ServerAddress, Arc<RedisConnection>>>,
+    added_servers: Mutex<BTreeMap<ServerAddress, Arc<RedisConnection>>>,
     /// Not before the first connections are made: those are looked at here.
     is_supervised: AtomicBool,
     tasks: Mutex<Vec<JoinHandle<()>>>,
@@ -110,7 +110,7 @@ impl Servers {
             map: ArcSwap::from_pointee(SlotMap::single(Arc::clone(&first))),
             discovery,
             next_number: AtomicU32::new(1),
-            newcomers: Mutex::default(),
+            added_servers: Mutex::default(),
             is_supervised: AtomicBool::new(false),
             tasks: Mutex::default(),
         });
@@ -163,15 +163,18 @@ impl Servers {
     }
 
     /// A connection to a server that is no shard yet: its first slots are on their way to it, or have just arrived.
-    pub(crate) async fn newcomer(&self, address: &ServerAddress) -> Result<Arc<RedisConnection>, Failure> {
+    pub(crate) async fn added_server(
+        &self,
+        address: &ServerAddress,
+    ) -> Result<Arc<RedisConnection>, Failure> {
         if let Some(connection) =
-            self.newcomers.lock().get(address).filter(|connection| !connection.is_closed())
+            self.added_servers.lock().get(address).filter(|connection| !connection.is_closed())
         {
             return Ok(Arc::clone(connection));
         }
         let dialed = self.common.dialer.dial(address).await;
         let connection = Arc::new(dialed.map_err(|_| Failure::Unavailable)?);
-        self.newcomers.lock().insert(address.clone(), Arc::clone(&connection));
+        self.added_servers.lock().insert(address.clone(), Arc::clone(&connection));
         Ok(connection)
     }
 
@@ -183,6 +186,11 @@ impl Servers {
     /// How many errors of this kind the servers answered with.
     pub(crate) fn errors(&self, kind: StoreErrorKind) -> u64 {
         self.common.errors.count(kind)
+    }
+
+    /// How many errors of this kind the shard of this number answered with.
+    pub(crate) fn shard_errors(&self, shard: u32, kind: StoreErrorKind) -> u64 {
+        self.common.errors.count_of(shard, kind)
     }
 
     /// A short text whose slot `shard` serves: `{text}` in a key brings it there. Empty if it serves none.
@@ -205,7 +213,7 @@ impl Servers {
         for shard in self.shards() {
             shard.retire();
         }
-        self.newcomers.lock().clear();
+        self.added_servers.lock().clear();
     }
 
     /// Asks which server serves which slot, and applies the replies.
@@ -224,7 +232,7 @@ impl Servers {
             Discovery::Cluster(cluster) => {
                 let map = self.map.load_full();
                 if let Some(topology) = cluster.topology(&map, &self.common).await? {
-                    self.connect_newcomers(&map, &topology).await;
+                    self.connect_added_servers(&map, &topology).await;
                     self.apply(&map, topology);
                 }
             }
@@ -234,7 +242,7 @@ impl Servers {
 
     /// Connects to servers that were added to the Cluster, so that no call finds their shard without a connection. After a
     /// failover the shard is moved at once: its old connection serves nothing any more.
-    async fn connect_newcomers(&self, map: &SlotMap, topology: &[cluster::ClusterPrimary]) {
+    async fn connect_added_servers(&self, map: &SlotMap, topology: &[cluster::ClusterPrimary]) {
         let is_listed = |shard: &Arc<RedisShard>| {
             let address = shard.address();
             address.is_some_and(|known| topology.iter().any(|primary| primary.address == *known))
@@ -248,7 +256,7 @@ impl Servers {
         let added = topology.iter().map(|primary| &primary.address).filter(|address| !is_known(address));
         let connecting = async {
             for address in added {
-                let _ = self.newcomer(address).await;
+                let _ = self.added_server(address).await;
             }
         };
         // A server that cannot be reached becomes a shard all the same, and its supervisor retries.
@@ -259,7 +267,7 @@ impl Servers {
         let mut created = Vec::new();
         let new = old.changed(topology, |address| {
             let number = self.next_number.fetch_add(1, Ordering::Relaxed);
-            let known = self.newcomers.lock().remove(&address);
+            let known = self.added_servers.lock().remove(&address);
             let shard = RedisShard::new(number, Arc::clone(&self.common), Some(address));
             // So that no call finds it without a connection.
             if let Some(connection) = known.filter(|connection| !connection.is_closed()) {
@@ -285,7 +293,7 @@ impl Servers {
         }
         self.map.store(Arc::new(new));
         // Each is a shard now, or is connected again when it is needed.
-        self.newcomers.lock().clear();
+        self.added_servers.lock().clear();
     }
 
     /// The first connection to every shard.

@@ -9,8 +9,9 @@ mod supervisor;
 pub(super) use supervisor::supervise;
 
 use super::breaker::{Breaker, BreakerState, BreakerTransition};
-use super::connection::{DialError, Dialer, Failure, RedisConnection, monotonic_us};
+use super::connection::{DialError, Dialer, Failure, RedisConnection, timer_time};
 use super::errors::{StoreErrorKind, StoreErrors};
+use super::metrics::ShardCounters;
 use super::self_test::{self, KeyTags};
 use super::shard_clock::ShardClock;
 use super::url::ServerAddress;
@@ -25,6 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::timeout;
+use tollgate_core::time::TimerTime;
 
 /// Redis knows scripts that touch several slots from this version on.
 const CROSSES_SLOTS: (u32, u32) = (7, 0);
@@ -46,23 +48,10 @@ pub(crate) type ShardHook = dyn Fn(&RedisShard, ShardChange, Duration, u32) + Se
 /// How a call fared, for [`RedisShard::report`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallOutcome {
-    /// An answer came.
+    /// A reply came.
     Answered,
     /// None came in time.
     TimedOut,
-}
-
-/// What is counted of a shard; only ever grows.
-#[derive(Debug, Default)]
-pub(crate) struct ShardCounters {
-    /// The breaker opened.
-    pub(crate) opened: AtomicU64,
-    /// The breaker closed again.
-    pub(crate) closed: AtomicU64,
-    /// Calls, pings and connections that failed, timeouts included.
-    pub(crate) failures: AtomicU64,
-    /// Calls and pings that were not answered in time.
-    pub(crate) timeouts: AtomicU64,
 }
 
 /// What all shards of a store have in common.
@@ -97,6 +86,8 @@ pub(crate) struct RedisShard {
     breaker: Breaker,
     clock: ShardClock,
     counters: ShardCounters,
+    /// When the breaker opened, while it is not closed.
+    unavailable_since: Mutex<Option<TimerTime>>,
     /// When the server last answered.
     answered_us: AtomicU64,
     is_retired: AtomicBool,
@@ -115,6 +106,7 @@ impl RedisShard {
             breaker: Breaker::new(),
             clock: ShardClock::default(),
             counters: ShardCounters::default(),
+            unavailable_since: Mutex::new(None),
             answered_us: AtomicU64::new(0),
             is_retired: AtomicBool::new(false),
             wake: Notify::new(),
@@ -172,7 +164,7 @@ impl RedisShard {
         }
     }
 
-    /// The same for an error inside a script, which the answer as a whole does not show.
+    /// The same for an error inside a script, which the reply as a whole does not show.
     pub(crate) fn note_error_inside(&self, failure: &Failure) {
         self.note_error(failure);
         if let (Failure::ReadOnly, Some(connection)) = (failure, self.connection.load_full()) {
@@ -181,7 +173,7 @@ impl RedisShard {
     }
 
     fn note(&self, kind: StoreErrorKind, reason: &str) {
-        if let Some(errors) = self.common.errors.note(self.number, kind, reason, monotonic_us()) {
+        if let Some(errors) = self.common.errors.note(self.number, kind, reason, timer_time()) {
             let address = self.address().map_or_else(|| "unknown".to_owned(), |address| address.to_string());
             tracing::error!(
                 shard = self.number,
@@ -193,7 +185,7 @@ impl RedisShard {
         }
     }
 
-    /// As [`call`](Self::call); what the server answers as an error is also counted and logged.
+    /// As [`call`](Self::call); an error reply is also counted and logged.
     pub(crate) async fn call_noting_errors(&self, command: &Cmd) -> Result<Value, Failure> {
         self.call(command).await.inspect_err(|failure| self.note_error(failure))
     }
@@ -232,7 +224,7 @@ impl RedisShard {
         Ok(connection)
     }
 
-    /// Sends a command; no answer within the timeout is [`Failure::Lost`].
+    /// Sends a command; no reply within the timeout is [`Failure::Lost`].
     pub(crate) async fn call(&self, command: &Cmd) -> Result<Value, Failure> {
         let connection = self.usable_connection()?;
         match timeout(self.common.timeout, connection.send(command)).await {
@@ -247,7 +239,7 @@ impl RedisShard {
         }
     }
 
-    /// Sends a command and waits for the answer however late; when the server is given up, it is
+    /// Sends a command and waits for the reply however late; when the server is given up, it is
     /// [`Failure::Lost`]. A caller that stops waiting earlier reports it with [`report`](Self::report), and should keep
     /// the future going: if it is dropped before the command was written, the command is not sent.
     pub(crate) fn start(
@@ -291,11 +283,23 @@ impl RedisShard {
         self.connection.load_full().ok_or(Failure::Unavailable)
     }
 
+    /// Counts a script call that was answered after so long.
+    pub(crate) fn count_duration(&self, took: Duration) {
+        self.counters.durations.observe(took.as_nanos().min(u64::MAX.into()) as u64);
+    }
+
+    /// The time during which the breaker was not closed.
+    pub(crate) fn unavailable_us(&self) -> u64 {
+        let since = self.unavailable_since.lock();
+        let current_us = since.map_or(0, |since| timer_time().since(since));
+        self.counters.unavailable_us.load(Ordering::Relaxed) + current_us
+    }
+
     /// Records the outcome of a call that the shard did not see, such as a timeout in the caller.
     pub(crate) fn report(&self, outcome: CallOutcome) {
         match outcome {
             CallOutcome::Answered => {
-                self.answered_us.store(monotonic_us(), Ordering::Relaxed);
+                self.answered_us.store(timer_time().as_us(), Ordering::Relaxed);
                 self.breaker.record_success();
             }
             CallOutcome::TimedOut => {
@@ -328,7 +332,7 @@ impl RedisShard {
 
     fn record_failure(&self) {
         self.counters.failures.fetch_add(1, Ordering::Relaxed);
-        let turn = self.breaker.record_failure(monotonic_us());
+        let turn = self.breaker.record_failure(timer_time());
         self.degrade(turn);
     }
 
@@ -336,6 +340,7 @@ impl RedisShard {
     fn degrade(&self, turn: Option<BreakerTransition>) {
         let Some(turn) = turn else { return };
         self.counters.opened.fetch_add(1, Ordering::Relaxed);
+        self.unavailable_since.lock().get_or_insert(timer_time());
         if let Some(connection) = self.connection.swap(None) {
             connection.sever();
         }
@@ -347,6 +352,9 @@ impl RedisShard {
     fn restore(&self, turn: Option<BreakerTransition>) {
         let Some(turn) = turn else { return };
         self.counters.closed.fetch_add(1, Ordering::Relaxed);
+        if let Some(since) = self.unavailable_since.lock().take() {
+            self.counters.unavailable_us.fetch_add(timer_time().since(since), Ordering::Relaxed);
+        }
         self.call_hook(ShardChange::Restored, turn);
     }
 
@@ -354,7 +362,7 @@ impl RedisShard {
         (self.common.hook)(self, change, Duration::from_micros(turn.after_us), turn.failures);
     }
 
-    /// Gives up `connection`, unless another took its place already.
+    /// Gives up `connection`, unless another has replaced it.
     fn drop_connection(&self, connection: &Arc<RedisConnection>) {
         self.connection.rcu(|current| match current {
             Some(current) if Arc::ptr_eq(current, connection) => None,
@@ -370,27 +378,27 @@ impl RedisShard {
         if let Some(connection) = self.connection.swap(None) {
             connection.sever();
         }
-        self.breaker.probe_now(monotonic_us());
+        self.breaker.probe_now(timer_time());
         self.wake.notify_one();
         if let (Some(old), Some(new)) = (old, self.address()) {
             tracing::info!(shard = self.number, %old, %new, "primary of a shard has changed");
         }
     }
 
-    /// Puts a connection in place that has just been made.
+    /// Uses a new connection from now on.
     pub(super) fn adopt(&self, connection: &Arc<RedisConnection>) {
-        self.answered_us.store(monotonic_us(), Ordering::Relaxed);
+        self.answered_us.store(timer_time().as_us(), Ordering::Relaxed);
         self.connection.store(Some(Arc::clone(connection)));
     }
 
-    /// A connection to a server that answers, for questions about the whole.
+    /// A connection to a server that replies, for questions about the whole.
     pub(super) fn live_connection(&self) -> Option<Arc<RedisConnection>> {
         self.usable_connection().ok()
     }
 
     /// Opens the breaker at the start, when the server could not be reached.
     pub(super) fn trip(&self) {
-        let turn = self.breaker.trip(monotonic_us());
+        let turn = self.breaker.trip(timer_time());
         self.degrade(turn);
     }
 

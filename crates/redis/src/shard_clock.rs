@@ -3,7 +3,7 @@
 //! Limits refill by the clock of the server, so a clock that steps gives tokens away (forward) or stops all refills
 //! (backward): after a failover to a server whose clock is 60 s ahead, every bucket would be 60 s fuller. A node knows
 //! better: between two heartbeats the server's clock must advance as much as its own. Each call carries the time that the
-//! node expects; a server that finds its clock further away than half a second changes nothing and answers the time
+//! node expects; a server that finds its clock further away than half a second changes nothing and returns the time
 //! alone. The calls fail, and the node sends a heartbeat at once.
 //!
 //! A heartbeat is a measurement of the server's clock: its error is at most half the time that the heartbeat took. A node
@@ -18,11 +18,12 @@
 use parking_lot::Mutex;
 use tollgate_core::heartbeat::ClockCorrection;
 use tollgate_core::script::{CLOCK_TOLERANCE_US, CallTime};
+use tollgate_core::time::{BootTime, ServerTime, StoreTime};
 
 /// A node that expects another time than the majority gives in after this time, if its vote was counted so often.
 const DOUBT_US: u64 = 3_000_000;
 const VOTES_IN_VAIN: u32 = 3;
-/// See the module. All times are microseconds: `boot` of this node's clock, which runs also while the machine sleeps.
+/// See the module.
 #[derive(Debug, Default)]
 pub struct ShardClock {
     known: Mutex<ClockState>,
@@ -40,13 +41,13 @@ struct ClockState {
     /// How many heartbeats with its vote were answered.
     votes_cast: u32,
     /// Since when this node and the majority expect different times.
-    doubt_since_us: Option<u64>,
+    doubt_since: Option<BootTime>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct ClockAnchor {
-    boot_us: u64,
-    shard_us: u64,
+    boot: BootTime,
+    shard: StoreTime,
 }
 
 /// What a heartbeat has shown.
@@ -63,10 +64,9 @@ pub enum ClockChange {
 }
 
 impl ClockState {
-    fn expected_us(&self, boot_us: u64) -> Option<u64> {
+    fn expected(&self, boot: BootTime) -> Option<StoreTime> {
         let anchor = self.anchor?;
-        let elapsed_us = boot_us as i64 - anchor.boot_us as i64;
-        Some(anchor.shard_us.saturating_add_signed(elapsed_us))
+        Some(anchor.shard.shifted_by(boot.ahead_of(anchor.boot)))
     }
 }
 
@@ -76,11 +76,10 @@ impl ShardClock {
         self.known.lock().anchor.is_some()
     }
 
-    /// The time for a call that is sent at `boot_us`.
-    pub fn call_time(&self, boot_us: u64) -> CallTime {
+    /// The time for a call that is sent at `boot`.
+    pub fn call_time(&self, boot: BootTime) -> CallTime {
         let known = self.known.lock();
-        let expected_us = known.expected_us(boot_us).unwrap_or(0);
-        CallTime::Corrected { correction: known.correction, expected_us }
+        CallTime::Corrected { correction: known.correction, expected: known.expected(boot) }
     }
 
     /// By how much the server's clock was corrected at the last heartbeat.
@@ -93,26 +92,26 @@ impl ShardClock {
         self.known.lock().vote_us
     }
 
-    /// The server's clock showed `server_us` when a heartbeat was answered, and the majority corrects it by
+    /// The server's clock showed `server` when a heartbeat was answered, and the majority corrects it by
     /// `correction`.
     pub fn note_heartbeat(
         &self,
-        sent_us: u64,
-        received_us: u64,
-        server_us: u64,
+        sent: BootTime,
+        received: BootTime,
+        server: ServerTime,
         correction: ClockCorrection,
     ) -> Option<ClockChange> {
         let mut known = self.known.lock();
-        let took_us = received_us.saturating_sub(sent_us);
-        let boot_us = sent_us + took_us / 2;
-        let correction_us = correction.at(server_us);
-        let agreed_us = server_us.saturating_add_signed(correction_us);
-        let off_us = known.expected_us(boot_us).map(|expected_us| agreed_us as i64 - expected_us as i64);
+        let took_us = received.since(sent);
+        let boot = sent + took_us / 2;
+        let correction_us = correction.left_us(server);
+        let agreed = correction.apply(server);
+        let off_us = known.expected(boot).map(|expected| agreed.ahead_of(expected));
         let mut change = None;
         if let Some(off_us) = off_us.filter(|us| us.unsigned_abs() > CLOCK_TOLERANCE_US + took_us / 2) {
-            let since_us = *known.doubt_since_us.get_or_insert(boot_us);
+            let since = *known.doubt_since.get_or_insert(boot);
             known.votes_cast += u32::from(known.vote_us.is_some());
-            if boot_us.saturating_sub(since_us) < DOUBT_US || known.votes_cast < VOTES_IN_VAIN {
+            if boot.since(since) < DOUBT_US || known.votes_cast < VOTES_IN_VAIN {
                 known.vote_us = Some(correction_us - off_us);
                 return Some(ClockChange::Doubted);
             }
@@ -124,12 +123,12 @@ impl ShardClock {
             });
         }
         *known = ClockState {
-            anchor: Some(ClockAnchor { boot_us, shard_us: agreed_us }),
+            anchor: Some(ClockAnchor { boot, shard: agreed }),
             correction,
             correction_us,
             vote_us: None,
             votes_cast: 0,
-            doubt_since_us: None,
+            doubt_since: None,
         };
         change
     }
@@ -167,26 +166,28 @@ mod tests {
             self.true_us += us;
         }
 
-        fn server_us(&self) -> u64 {
-            self.true_us.saturating_add_signed(self.ahead_us)
+        fn server(&self) -> ServerTime {
+            ServerTime::from_us(self.true_us).shifted_by(self.ahead_us)
         }
 
         /// A heartbeat that takes 2 ms, answered with a correction that was agreed on now.
         fn beat(&self, agreed_us: i64) -> Option<ClockChange> {
-            self.beat_with(ClockCorrection { agreed_us, since_us: self.server_us() })
+            self.beat_with(ClockCorrection { agreed_us, since: self.server() })
         }
 
         fn beat_with(&self, correction: ClockCorrection) -> Option<ClockChange> {
-            let (sent_us, received_us) = (self.boot_us - 1_000, self.boot_us + 1_000);
-            self.clock.note_heartbeat(sent_us, received_us, self.server_us(), correction)
+            let boot = BootTime::from_us(self.boot_us);
+            self.clock.note_heartbeat(boot.shifted_by(-1_000), boot + 1_000, self.server(), correction)
         }
 
         /// How far from what is expected a call finds the corrected clock.
         fn off_us(&self) -> i64 {
-            let CallTime::Corrected { correction, expected_us } = self.clock.call_time(self.boot_us) else {
+            let boot = BootTime::from_us(self.boot_us);
+            let CallTime::Corrected { correction, expected: Some(expected) } = self.clock.call_time(boot)
+            else {
                 panic!("not corrected");
             };
-            self.server_us() as i64 + correction.at(self.server_us()) - expected_us as i64
+            correction.apply(self.server()).ahead_of(expected)
         }
     }
 
@@ -218,17 +219,17 @@ mod tests {
             assert_eq!(pair.clock.vote_us(), None, "it agrees with the others");
             assert!(pair.off_us().abs() < 2_000, "calls are served");
             // The time that limits see never runs more than 1 % too fast or too slowly.
-            let mut last_us = pair.server_us().saturating_add_signed(pair.clock.correction_us());
-            let correction = ClockCorrection { agreed_us: vote, since_us: pair.server_us() };
+            let mut last = pair.server().shifted_by(pair.clock.correction_us());
+            let correction = ClockCorrection { agreed_us: vote, since: pair.server() };
             let mut beats = 0;
             loop {
                 pair.pass(SECOND_US);
-                let is_over = correction.at(pair.server_us()) == 0;
+                let is_over = correction.left_us(pair.server()) == 0;
                 let change = pair.beat_with(correction);
-                let now_us = pair.server_us().saturating_add_signed(pair.clock.correction_us());
-                let advanced_us = now_us as i64 - last_us as i64;
+                let now = pair.server().shifted_by(pair.clock.correction_us());
+                let advanced_us = now.ahead_of(last);
                 assert!((980_000..=1_020_000).contains(&advanced_us), "{advanced_us} in a second");
-                last_us = now_us;
+                last = now;
                 beats += 1;
                 if is_over {
                     assert_eq!(change, Some(ClockChange::Restored));

@@ -136,7 +136,7 @@ impl SentBatch {
         self.reply = send(shard, command);
     }
 
-    /// Waits for the answer until `deadline`.
+    /// Waits for the reply until `deadline`.
     pub(super) async fn reply_until(&mut self, deadline: Instant) -> Option<Result<Value, Failure>> {
         timeout_at(deadline, &mut self.reply).await.ok()
     }

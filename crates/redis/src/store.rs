@@ -23,6 +23,7 @@ use tollgate_core::heartbeat;
 use tollgate_core::rules::RuleSet;
 use tollgate_core::rules::written::OnStoreFailure;
 use tollgate_core::state_address::{FleetSecret, StateAddresses};
+use tollgate_core::time::{BootTime, UnixTime};
 use tollgate_limiter::SharedStore;
 use tollgate_limiter::{Clock, ManualClock};
 
@@ -197,7 +198,6 @@ impl RedisStore {
         Ok(Self { core, tasks })
     }
 
-    #[cfg(test)]
     pub(crate) fn core(&self) -> &Arc<StoreCore> {
         &self.core
     }
@@ -207,8 +207,8 @@ impl RedisStore {
         Arc::new(StoreHandle(Arc::clone(&self.core)))
     }
 
-    /// Fetches the descriptions of the nodes that share the store, this one first. A shard that does not answer lists
-    /// none; while no shard answers there is only this node. See [`node_count`](Self::node_count) for the number alone.
+    /// Fetches the descriptions of the nodes that share the store, this one first. A shard that does not reply lists
+    /// none; while no shard replies there is only this node. See [`node_count`](Self::node_count) for the number alone.
     pub async fn nodes(&self) -> Vec<NodeDescription> {
         self.core.list_nodes().await
     }
@@ -254,7 +254,7 @@ impl RedisStore {
     pub async fn close(&self) {
         // A heartbeat after this would add the node again.
         self.tasks.iter().for_each(JoinHandle::abort);
-        self.core.leases.return_all(self.core.lease_us(), |call| self.core.send(call));
+        self.core.leases.return_all(self.core.lease_time(), |call| self.core.send(call));
         self.settled().await;
         self.core.leave_fleet().await;
         self.core.servers.close().await;
@@ -278,14 +278,14 @@ pub struct ShardState {
     pub is_away: bool,
     /// How often the breaker opened.
     pub times_away: u64,
-    /// How often it did not answer in time.
+    /// How often it did not reply in time.
     pub timeouts: u64,
 }
 
 impl StoreCore {
     /// The time that leases count in.
-    pub(crate) fn lease_us(&self) -> u64 {
-        self.lease_clock.now_us(&self.clock)
+    pub(crate) fn lease_time(&self) -> BootTime {
+        self.lease_clock.now(&self.clock)
     }
 
     /// The addresses of states; none until the fleet's secret is known.
@@ -324,7 +324,7 @@ impl StoreCore {
 #[derive(Debug)]
 struct LeaseClock {
     /// When the machine started, by the wall clock.
-    started_us: u64,
+    started: UnixTime,
     /// How far the wall clock was ever ahead of the other.
     ahead_us: AtomicU64,
 }
@@ -334,18 +334,19 @@ impl LeaseClock {
     const NOISE_US: u64 = 20_000;
 
     fn new(clock: &Clock) -> Self {
-        Self { started_us: clock.now_us().saturating_sub(clock.boot_us()), ahead_us: AtomicU64::new(0) }
+        let started_us = clock.now().as_us().saturating_sub(clock.boot().as_us());
+        Self { started: UnixTime::from_us(started_us), ahead_us: AtomicU64::new(0) }
     }
 
     /// Never goes back.
-    fn now_us(&self, clock: &Clock) -> u64 {
-        let (boot_us, wall_us) = (clock.boot_us(), clock.now_us().saturating_sub(self.started_us));
+    fn now(&self, clock: &Clock) -> BootTime {
+        let (boot, elapsed_us) = (clock.boot(), clock.now().since(self.started));
         let ahead_us = self.ahead_us.load(Ordering::Relaxed);
-        let found_us = wall_us.saturating_sub(boot_us);
+        let found_us = elapsed_us.saturating_sub(boot.as_us());
         if found_us <= ahead_us + Self::NOISE_US {
-            return boot_us + ahead_us;
+            return boot + ahead_us;
         }
-        boot_us + self.ahead_us.fetch_max(found_us, Ordering::Relaxed).max(found_us)
+        boot + self.ahead_us.fetch_max(found_us, Ordering::Relaxed).max(found_us)
     }
 }
 
@@ -386,6 +387,6 @@ async fn keep_ticking(core: Weak<StoreCore>, sooner: Arc<Notify>) {
         }
         let Some(core) = core.upgrade() else { return };
         last = Instant::now();
-        core.leases.tick(core.lease_us(), |call: StoreCall<VerdictSender>| core.send(call));
+        core.leases.tick(core.lease_time(), |call: StoreCall<VerdictSender>| core.send(call));
     }
 }

@@ -107,7 +107,7 @@ impl PendingTake for RedisTake {
             let position = group.charges.iter().position(|charge| *charge == index)?;
             group.addresses.get(position).cloned().flatten()
         };
-        let calls = core.leases.resolve(charges, &reserved, passed, core.lease_us(), address);
+        let calls = core.leases.resolve(charges, &reserved, passed, core.lease_time(), address);
         calls.into_iter().for_each(|call| core.send(call));
     }
 }

@@ -91,8 +91,8 @@ impl FromStr for StoreUrl {
         };
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         // The last @: a password with an @ that is not encoded is accepted.
-        let (login, place) = match rest.rsplit_once('@') {
-            Some((login, place)) => (Login::parse(login)?, place),
+        let (login, location) = match rest.rsplit_once('@') {
+            Some((login, location)) => (Login::parse(login)?, location),
             // Then what stands before the ? may well be the first half of a password.
             None if query.contains('@') => return problem("there is a ? before the @", ENCODE),
             None => (Login::default(), rest),
@@ -107,7 +107,7 @@ impl FromStr for StoreUrl {
             "rediss-cluster" => (UrlForm::Cluster, true),
             _ => return problem("its scheme is not known", FORMS),
         };
-        let mut url = form.place(place)?;
+        let mut url = form.locate(location)?;
         url.login = login;
         url.tls = tls;
         url.options(query)?;
@@ -125,20 +125,20 @@ enum UrlForm {
 
 impl UrlForm {
     /// Parses what follows the login.
-    fn place(self, place: &str) -> Result<StoreUrl, StoreUrlError> {
+    fn locate(self, location: &str) -> Result<StoreUrl, StoreUrlError> {
         if let Self::Unix = self {
-            if !place.starts_with('/') {
+            if !location.starts_with('/') {
                 return problem(
                     "a socket is named by its whole path",
                     "write three slashes, as in unix:///run/redis.sock",
                 );
             }
-            let Some(path) = decode(place) else {
+            let Some(path) = decode(location) else {
                 return problem("the path has a stray %", "write %25 for %");
             };
             return Ok(StoreUrl::new(StoreKind::Standalone, vec![ServerAddress::Unix(path.into())], 0));
         }
-        let (hosts, path) = place.split_once('/').unwrap_or((place, ""));
+        let (hosts, path) = location.split_once('/').unwrap_or((location, ""));
         let port = if let Self::Sentinel = self { SENTINEL_PORT } else { PORT };
         let addresses =
             hosts.split(',').map(|host| ServerAddress::parse(host, port)).collect::<Result<Vec<_>, _>>()?;

@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use tollgate_core::path;
 use tollgate_core::request::LONGEST_ENDPOINT;
 use tollgate_http::HttpError;
-use tollgate_limiter::{Check, InvalidRequest, Limiter, Method, Request};
+use tollgate_limiter::{Check, Door, InvalidRequest, Limiter, Method, Request};
 
 const EXAMPLE: &str = r#"a check is a JSON object such as {"key":"sk_1","endpoint":"/v1/orders"}"#;
 
@@ -90,6 +90,7 @@ impl<'a> CheckRequest<'a> {
             method: name(&self.method).map(Method::from_name),
             cost: self.cost.as_ref().map_or(1, |cost| cost.0),
             priority: self.priority.as_ref().map(|priority| priority.0),
+            door: Door::Check,
         }
     }
 }

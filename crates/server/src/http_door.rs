@@ -1,8 +1,7 @@
 //! The HTTP door: routes requests to the check API and the health endpoints.
 
-use crate::readiness::Readiness;
 use crate::{batch, check};
-use http::{Method, Request};
+use http::Request;
 use hyper::body::Incoming;
 use hyper::service::{Service, service_fn};
 use std::collections::BTreeSet;
@@ -11,9 +10,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tollgate_core::rules::{DoorCapability, OpenDoor};
-use tollgate_http::{FullResponse, HeaderOptions, HttpError, origin, response};
+use tollgate_http::endpoint::{EndpointMethods, EndpointTable};
+use tollgate_http::{FullResponse, HeaderOptions, origin};
 use tollgate_limiter::Limiter;
-use tollgate_listen::{ListenerSetup, ServeOptions, read_body, serve};
+use tollgate_listen::{ListenerSetup, Readiness, ServeOptions, health_response, read_body, serve};
 
 /// The time within which a request body must arrive.
 const BODY_TIME: Duration = Duration::from_secs(10);
@@ -75,75 +75,43 @@ fn service(
 
 /// An endpoint of the HTTP door.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum HttpEndpoint {
+enum CheckEndpoint {
     Check,
     Batch,
     Health,
     Ready,
 }
 
-impl HttpEndpoint {
-    const ALL: [(&'static str, Self); 4] = [
-        ("/v1/check", Self::Check),
-        ("/v1/check/batch", Self::Batch),
-        ("/healthz", Self::Health),
-        ("/readyz", Self::Ready),
-    ];
-
-    fn at(path: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|(known, _)| *known == path).map(|(_, endpoint)| endpoint)
-    }
-
-    /// The methods, as the `Allow` header lists them.
-    fn allow(self) -> &'static str {
-        match self {
-            Self::Check | Self::Batch => "POST",
-            Self::Health | Self::Ready => "GET, HEAD",
-        }
-    }
-
-    fn allows(self, method: &Method) -> bool {
-        match self {
-            Self::Check | Self::Batch => method == Method::POST,
-            Self::Health | Self::Ready => method == Method::GET || method == Method::HEAD,
-        }
-    }
-}
+const ENDPOINTS: EndpointTable<CheckEndpoint> = EndpointTable(&[
+    ("/v1/check", EndpointMethods::Post, CheckEndpoint::Check),
+    ("/v1/check/batch", EndpointMethods::Post, CheckEndpoint::Batch),
+    ("/healthz", EndpointMethods::Read, CheckEndpoint::Health),
+    ("/readyz", EndpointMethods::Read, CheckEndpoint::Ready),
+]);
 
 impl HttpDoor {
     async fn respond(&self, request: Request<Incoming>) -> FullResponse {
         let (head, body) = request.into_parts();
-        let Some(endpoint) = HttpEndpoint::at(head.uri.path()) else { return not_found(head.uri.path()) };
-        if !endpoint.allows(&head.method) {
-            return response::method_not_allowed(endpoint.allow());
-        }
-        if matches!(endpoint, HttpEndpoint::Check | HttpEndpoint::Batch)
+        let endpoint = match ENDPOINTS.find(&head.method, head.uri.path()) {
+            Ok(endpoint) => endpoint,
+            Err(response) => return *response,
+        };
+        if matches!(endpoint, CheckEndpoint::Check | CheckEndpoint::Batch)
             && let Err(error) = origin::verify(&head.headers)
         {
             return error.response();
         }
         match endpoint {
-            HttpEndpoint::Check => match read_body(body, check::MOST_BYTES, BODY_TIME).await {
+            CheckEndpoint::Check => match read_body(body, check::MOST_BYTES, BODY_TIME).await {
                 Ok(json) => check::respond(self, &head.headers, &json).await,
                 Err(error) => error.response(),
             },
-            HttpEndpoint::Batch => match read_body(body, batch::MOST_BYTES, BODY_TIME).await {
+            CheckEndpoint::Batch => match read_body(body, batch::MOST_BYTES, BODY_TIME).await {
                 Ok(json) => batch::respond(self, &json).await,
                 Err(error) => error.response(),
             },
-            HttpEndpoint::Health => response::text("ok"),
-            HttpEndpoint::Ready => match self.readiness.check() {
-                Ok(()) => response::text("ready"),
-                Err(reason) => response::unavailable(reason.message()),
-            },
+            CheckEndpoint::Health => health_response(),
+            CheckEndpoint::Ready => self.readiness.response(),
         }
     }
-}
-
-fn not_found(path: &str) -> FullResponse {
-    let known = HttpEndpoint::ALL.map(|(path, endpoint)| {
-        let method = endpoint.allow().split(',').next().unwrap_or_default();
-        format!("{method} {path}")
-    });
-    HttpError::not_found(path).with_hint(format!("the endpoints are {}", known.join(", "))).response()
 }

@@ -19,7 +19,7 @@
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 //! let limiter = Limiter::new(MemoryStore::new(1 << 20), Clock::system());
 //! let loaded = tollgate_core::rules::load("rules.yaml", "rules: [{ id: all, limit: 100/min }]").unwrap();
-//! limiter.install(loaded.rules, loaded.lists);
+//! limiter.install(loaded.rules, loaded.lists).unwrap();
 //!
 //! let readiness = Arc::new(Readiness::default());
 //! readiness.set_rules_installed();
@@ -39,7 +39,6 @@ pub mod check_request;
 pub mod check_response;
 mod http_door;
 mod json_error;
-mod readiness;
 
 pub use http_door::HttpDoor;
-pub use readiness::{NotReady, Readiness};
+pub use tollgate_listen::{NotReady, Readiness};

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::LazyLock;
-use tollgate_core::key::KeySeed;
+use tollgate_core::key::{KeySeed, StateKey};
 use tollgate_core::limit::{Limit, Meter};
 use tollgate_core::request::Request;
 use tollgate_core::rules::written::OnStoreFailure;
@@ -47,7 +47,7 @@ impl Client {
 pub(super) struct ClientCharge {
     rules: Arc<RuleSet>,
     pub(super) charge: OwnedCharge,
-    pub(super) place: StateAddress,
+    pub(super) address: StateAddress,
     pub(super) on_failure: OnStoreFailure,
     /// Its state among all, see [`ClientCharges::states`].
     pub(super) state: u32,
@@ -68,7 +68,7 @@ pub(super) struct ClientCharges<'s> {
     own: BTreeMap<u16, NodeRules>,
     /// Counts up with each change.
     version: u32,
-    places: StateAddresses,
+    addresses: StateAddresses,
     states: StateNumbers,
 }
 
@@ -82,7 +82,7 @@ struct NodeRules {
 /// The states, numbered as they are met.
 #[derive(Default)]
 struct StateNumbers {
-    numbers: std::collections::HashMap<u64, u32, rapidhash::fast::RandomState>,
+    numbers: std::collections::HashMap<StateKey, u32, rapidhash::fast::RandomState>,
     meters: Vec<Meter>,
 }
 
@@ -93,7 +93,7 @@ impl<'s> ClientCharges<'s> {
             common: NodeRules { rules, version: 1, known: vec![None; clients.len()] },
             own: BTreeMap::new(),
             version: 1,
-            places: StateAddresses::new("", SECRET),
+            addresses: StateAddresses::new("", SECRET),
             states: StateNumbers::default(),
         }
     }
@@ -128,7 +128,8 @@ impl<'s> ClientCharges<'s> {
         if let Some(known) = &in_force.known[index] {
             return Rc::clone(known);
         }
-        let client_charges = work_out(&in_force.rules, &self.clients[index], &self.places, &mut self.states);
+        let client_charges =
+            work_out(&in_force.rules, &self.clients[index], &self.addresses, &mut self.states);
         Rc::clone(in_force.known[index].insert(client_charges))
     }
 
@@ -141,7 +142,7 @@ impl<'s> ClientCharges<'s> {
 fn work_out(
     rules: &Arc<RuleSet>,
     client: &Client,
-    places: &StateAddresses,
+    addresses: &StateAddresses,
     states: &mut StateNumbers,
 ) -> Rc<[ClientCharge]> {
     let request = Request {
@@ -161,7 +162,7 @@ fn work_out(
         ClientCharge {
             rules: Arc::clone(rules),
             charge: OwnedCharge::new(rules, charge),
-            place: places.locate(rule, limit, &request, selection.route()),
+            address: addresses.locate(rule, limit, &request, selection.route()),
             on_failure: rule.on_store_failure,
             state: states.number(charge.key, limit.meter()),
         }
@@ -170,7 +171,7 @@ fn work_out(
 }
 
 impl StateNumbers {
-    fn number(&mut self, key: u64, meter: &Meter) -> u32 {
+    fn number(&mut self, key: StateKey, meter: &Meter) -> u32 {
         let number = *self.numbers.entry(key).or_insert(self.meters.len() as u32);
         match self.meters.get_mut(number as usize) {
             Some(known) => *known = *meter,

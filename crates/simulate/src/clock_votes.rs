@@ -2,35 +2,41 @@
 
 use std::collections::BTreeMap;
 use tollgate_core::heartbeat::{self, ClockCorrection, HeartbeatReply};
+use tollgate_core::time::ServerTime;
 
 /// Votes that are no further apart are alike.
 const ALIKE_US: u64 = 500_000;
 
-/// A node, and how often another has taken its place: each is a node of its own.
+/// A node, and how often it was replaced: each replacement is a node of its own.
 pub(super) type NodeId = (u16, u32);
 
 /// The keys of a shard.
 #[derive(Debug, Default)]
 pub(super) struct ClockVotes {
-    seen_us: BTreeMap<NodeId, u64>,
+    seen: BTreeMap<NodeId, ServerTime>,
     votes_us: BTreeMap<NodeId, i64>,
     correction: ClockCorrection,
 }
 
 impl ClockVotes {
-    /// One heartbeat, at `now_us` of the shard's clock, of a node that votes for a correction, or does not.
-    pub(super) fn heartbeat(&mut self, node: NodeId, vote_us: Option<i64>, now_us: u64) -> HeartbeatReply {
-        let is_new = self.seen_us.insert(node, now_us).is_none();
+    /// One heartbeat, at `now` by the shard's clock, of a node that votes for a correction, or does not.
+    pub(super) fn heartbeat(
+        &mut self,
+        node: NodeId,
+        vote_us: Option<i64>,
+        now: ServerTime,
+    ) -> HeartbeatReply {
+        let is_new = self.seen.insert(node, now).is_none();
         let silent_us = heartbeat::MISSED * heartbeat::INTERVAL_US;
-        let oldest_us = now_us - silent_us;
-        let is_alive = |seen_us: &u64| (oldest_us..=now_us + silent_us).contains(seen_us);
-        let nodes = self.seen_us.values().filter(|seen_us| is_alive(seen_us)).count();
+        let oldest = now.shifted_by(-silent_us.cast_signed());
+        let is_alive = |seen: &ServerTime| (oldest..=now + silent_us).contains(seen);
+        let nodes = self.seen.values().filter(|seen| is_alive(seen)).count();
         match vote_us {
             Some(vote_us) => self.votes_us.insert(node, vote_us),
             None => self.votes_us.remove(&node),
         };
         if self.votes_us.len() > nodes {
-            self.votes_us.retain(|node, _| self.seen_us.get(node).is_some_and(|us| *us >= oldest_us));
+            self.votes_us.retain(|node, _| self.seen.get(node).is_some_and(|seen| *seen >= oldest));
         }
         let mut sorted: Vec<i64> = self.votes_us.values().copied().collect();
         sorted.sort_unstable();
@@ -38,10 +44,10 @@ impl ClockVotes {
             let middle_us = sorted[(sorted.len() - 1) / 2];
             let alike = sorted.iter().filter(|us| us.abs_diff(middle_us) <= ALIKE_US).count();
             if 2 * alike > nodes {
-                self.correction = ClockCorrection { agreed_us: middle_us, since_us: now_us };
+                self.correction = ClockCorrection { agreed_us: middle_us, since: now };
                 self.votes_us.clear();
             }
         }
-        HeartbeatReply { now_us, nodes: nodes as u32, is_new, correction: self.correction }
+        HeartbeatReply { now, nodes: nodes as u32, is_new, correction: self.correction }
     }
 }

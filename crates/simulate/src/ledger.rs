@@ -1,6 +1,6 @@
 //! The requests of a run and their decisions, and by how much a limit was exceeded.
 //!
-//! A request is decided somewhere between the moment it was sent and the moment its answer came. So a bucket
+//! A request is decided somewhere between the moment it was sent and the moment its reply came. So a bucket
 //! of capacity B and rate r was certainly exceeded if, for any two instants, the requests that were sent and
 //! answered between them and admitted cost more than B + r·t together. [`Ledger::excess`] looks at every such
 //! pair, which is why it finds what a count by the second does not.
@@ -22,7 +22,7 @@ pub struct LedgerEntry {
     pub cost: u32,
     /// When it was sent.
     pub sent_us: u64,
-    /// When the answer came.
+    /// When the reply came.
     pub received_us: u64,
 }
 

@@ -67,7 +67,7 @@ pub struct SimulatedFleet {
     pub jitter_us: u64,
     /// What a shard needs for one limit of one client, in nanoseconds.
     pub charge_ns: u64,
-    /// How long a node waits for an answer.
+    /// How long a node waits for a reply.
     pub timeout_us: u64,
     /// How far ahead of its use a busy key takes tokens; none is the default of the engine.
     pub horizon_us: Option<u64>,
@@ -90,7 +90,7 @@ pub struct SimulatedFleet {
 /// A fault, or a change of rules, at an instant.
 #[derive(Clone, Debug)]
 pub enum FleetEvent {
-    /// A node crashes with its credit. Another takes its place, without credit.
+    /// A node crashes with its credit. Another replaces it, without credit.
     NodeCrashes(u16),
     /// A node is paused for so many microseconds: messages and requests wait until it resumes.
     NodePauses(u16, u64),

@@ -3,13 +3,14 @@
 use super::clients::ClientCharge;
 use smallvec::SmallVec;
 use tollgate_core::limit::LimitState;
+use tollgate_core::time::StoreTime;
 
 /// The states of all keys, as if there were one node with all of them.
 #[derive(Debug, Default)]
 pub(super) struct Oracle {
     states: Vec<Option<LimitState>>,
     /// Clients that it has refused something.
-    guilty: Vec<bool>,
+    refused: Vec<bool>,
 }
 
 impl Oracle {
@@ -19,7 +20,7 @@ impl Oracle {
         client: u32,
         client_charges: &[ClientCharge],
         cost: u32,
-        now_us: u64,
+        now: StoreTime,
     ) -> bool {
         let mut writes: SmallVec<[(u32, bool, LimitState); 4]> = SmallVec::new();
         let mut admits = true;
@@ -28,7 +29,7 @@ impl Oracle {
             if self.states.len() <= index {
                 self.states.resize(index + 1, None);
             }
-            let (step, next) = client_charge.limit().step_state(self.states[index].as_ref(), now_us, cost);
+            let (step, next) = client_charge.limit().step_state(self.states[index].as_ref(), now, cost);
             admits &= step.admitted || !client_charge.charge.enforced;
             writes.extend(next.map(|next| (client_charge.state, step.admitted, next)));
         }
@@ -39,16 +40,16 @@ impl Oracle {
         }
         if !admits {
             let index = client as usize;
-            if self.guilty.len() <= index {
-                self.guilty.resize(index + 1, false);
+            if self.refused.len() <= index {
+                self.refused.resize(index + 1, false);
             }
-            self.guilty[index] = true;
+            self.refused[index] = true;
         }
         admits
     }
 
     /// Whether it has ever refused `client` anything.
     pub(super) fn has_refused(&self, client: u32) -> bool {
-        self.guilty.get(client as usize).copied().unwrap_or(false)
+        self.refused.get(client as usize).copied().unwrap_or(false)
     }
 }

@@ -2,12 +2,18 @@
 
 use super::clock_votes::{ClockVotes, NodeId};
 use std::sync::Arc;
-use tollgate_core::heartbeat;
+use tollgate_core::heartbeat::{self, ClockCorrection};
 use tollgate_core::script::{CLOCK_TOLERANCE_US, CallTime, ScriptCall, ScriptReply};
+use tollgate_core::time::{ServerTime, StoreTime};
 use tollgate_core::virtual_store::VirtualStore;
 
 /// Midnight some day: windows of whole divisors of a day begin when the run does.
-pub(super) const START_US: u64 = 20_000 * 86_400 * 1_000_000;
+const START: StoreTime = StoreTime::from_us(20_000 * 86_400 * 1_000_000);
+
+/// What an exact clock of a shard shows `us` microseconds after the start of the run.
+pub(super) fn true_time(us: u64) -> StoreTime {
+    START + us
+}
 
 /// How far the corrected time of the served calls was from the true time.
 #[derive(Clone, Copy, Debug, Default)]
@@ -85,7 +91,7 @@ impl SimulatedShard {
         self.is_unavailable(now_us) && now_us >= self.unavailable_since_us + 200_000
     }
 
-    /// Serves `ask` that arrives at `now_us`; answers when it is done as well. No answer: the clock is not where the
+    /// Serves `ask` that arrives at `now_us`; returns the reply, and when it is done. No reply: the clock is not where the
     /// node expects it, and nothing was charged.
     pub(super) fn serve(
         &mut self,
@@ -100,20 +106,20 @@ impl SimulatedShard {
         self.free_ns = begins_ns + work_ns;
         self.busy_ns += work_ns;
         self.charges += ask.charges.len() as u64;
-        let store_us = self.time_us(begins_ns / 1_000);
-        let store_us = match time {
-            CallTime::Corrected { correction, expected_us } => {
-                let corrected_us = store_us.saturating_add_signed(correction.at(store_us));
-                let is_stepped = expected_us > 0 && corrected_us.abs_diff(expected_us) > CLOCK_TOLERANCE_US;
-                (!is_stepped).then_some(corrected_us)
+        let server = self.server_time(begins_ns / 1_000);
+        let store_time = match time {
+            CallTime::Corrected { correction, expected } => {
+                let corrected = correction.apply(server);
+                let off_us = expected.map_or(0, |expected| corrected.ahead_of(expected));
+                (off_us.unsigned_abs() <= CLOCK_TOLERANCE_US).then_some(corrected)
             }
-            CallTime::Server => Some(store_us),
-            CallTime::Given(us) => Some(us),
+            CallTime::Server => Some(ClockCorrection::default().apply(server)),
+            CallTime::Given(now) => Some(now),
         };
-        let true_us = START_US + begins_ns / 1_000;
-        let answer = store_us.map(|store_us| {
-            self.clock_errors.record(store_us as i64 - true_us as i64);
-            self.store.charge(key, ask, store_us)
+        let true_time = true_time(begins_ns / 1_000);
+        let answer = store_time.map(|store_time| {
+            self.clock_errors.record(store_time.ahead_of(true_time));
+            self.store.charge(key, ask, store_time)
         });
         (answer, self.free_ns.div_ceil(1_000))
     }
@@ -123,19 +129,19 @@ impl SimulatedShard {
         self.clock_errors.gain_us
     }
 
-    /// Answers the heartbeat of a node that votes for the correction `vote_us`.
+    /// Replies the heartbeat of a node that votes for the correction `vote_us`.
     pub(super) fn heartbeat(
         &mut self,
         node: NodeId,
         vote_us: Option<i64>,
         now_us: u64,
     ) -> heartbeat::HeartbeatReply {
-        let time_us = self.time_us(now_us);
-        self.votes.heartbeat(node, vote_us, time_us)
+        let server = self.server_time(now_us);
+        self.votes.heartbeat(node, vote_us, server)
     }
 
     /// What its clock shows.
-    fn time_us(&self, now_us: u64) -> u64 {
-        (START_US + now_us).saturating_add_signed(self.clock_us)
+    fn server_time(&self, now_us: u64) -> ServerTime {
+        ServerTime::from_us(true_time(now_us).as_us()).shifted_by(self.clock_us)
     }
 }

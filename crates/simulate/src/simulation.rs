@@ -18,6 +18,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use tollgate_core::rules::RuleSet;
 use tollgate_core::script::{CallTime, ScriptReply};
+use tollgate_core::time::BootTime;
 use tollgate_core::virtual_store::VirtualStore;
 use tollgate_redis::ShardClock;
 use tollgate_redis::lease::{Executed, LeaseSettings, LeaseTable, StoreCall};
@@ -50,6 +51,7 @@ pub(super) struct Simulation<'s> {
     nodes: Vec<SimulatedNode>,
     shards: Vec<SimulatedShard>,
     oracle: Oracle,
+    /// The time since the start of the run, as are all other plain integers.
     now_us: u64,
     next: BinaryHeap<Reverse<(u64, u64, ScheduledEvent)>>,
     /// When to stop waiting for which call, in order.
@@ -73,7 +75,7 @@ struct SimulatedNode {
     /// How often it was replaced after a crash.
     lives: u32,
     /// Its clock began at some other time, and goes a little wrong.
-    boot_us: u64,
+    booted: BootTime,
     drift_ppm: i64,
     paused_until_us: u64,
     /// The time of each shard, as it expects it.
@@ -108,7 +110,7 @@ impl SimulatedNode {
         Self {
             leases,
             lives,
-            boot_us: random.u64(0..1 << 40),
+            booted: BootTime::from_us(random.u64(0..1 << 40)),
             drift_ppm: random.i64(-drift..=drift),
             paused_until_us: 0,
             shard_clocks: (0..fleet.shards).map(|_| ShardClock::default()).collect(),
@@ -117,10 +119,10 @@ impl SimulatedNode {
         }
     }
 
-    /// The time that this node has.
-    fn clock(&self, now_us: u64) -> u64 {
+    /// What the clock of this node shows `now_us` after the start of the run.
+    fn clock(&self, now_us: u64) -> BootTime {
         let drifted = i128::from(now_us) * i128::from(1_000_000 + self.drift_ppm) / 1_000_000;
-        self.boot_us + drifted as u64
+        self.booted + drifted as u64
     }
 }
 
@@ -237,10 +239,10 @@ impl<'s> Simulation<'s> {
     fn apply_event(&mut self, index: usize) {
         match &self.fleet.events[index].1 {
             FleetEvent::NodeCrashes(node) => {
-                let place = &mut self.nodes[usize::from(*node)];
+                let state = &mut self.nodes[usize::from(*node)];
                 let (rules, _) = self.clients.rules_at(*node);
-                *place = SimulatedNode::new(self.fleet, rules, &mut self.random, place.lives + 1);
-                let life = place.lives;
+                *state = SimulatedNode::new(self.fleet, rules, &mut self.random, state.lives + 1);
+                let life = state.lives;
                 // Requests that wait there receive no verdict.
                 self.waiting.retain(|_, waiting| waiting.arrival.node != *node || waiting.life == life);
                 self.open_node(*node);
@@ -306,8 +308,8 @@ impl<'s> Simulation<'s> {
         self.numbers += 1;
         let number = self.numbers;
         let is_lost = self.is_lost();
-        let place = &self.nodes[usize::from(node)];
-        let time = place.shard_clocks[shard].call_time(place.clock(self.now_us));
+        let state = &self.nodes[usize::from(node)];
+        let time = state.shard_clocks[shard].call_time(state.clock(self.now_us));
         let call = InFlightCall { node, life, shard, call, time, answer: None, is_lost, is_overdue: false };
         self.under_way.insert(number, call);
         self.timeouts.push_back((self.now_us + self.fleet.timeout_us, number));
@@ -386,9 +388,9 @@ impl<'s> Simulation<'s> {
         if let Some(until_us) = self.paused_until(node) {
             return self.push(until_us, ScheduledEvent::Tick(node));
         }
-        let place = &self.nodes[usize::from(node)];
+        let state = &self.nodes[usize::from(node)];
         let mut calls = Vec::new();
-        place.leases.tick(place.clock(self.now_us), |call| calls.push(call));
+        state.leases.tick(state.clock(self.now_us), |call| calls.push(call));
         for call in calls {
             self.send(node, call);
         }

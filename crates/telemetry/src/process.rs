@@ -98,7 +98,7 @@ mod tests {
         assert!(value(&catalog::PROCESS_MEMORY) > 100_000.0);
         assert!(value(&catalog::PROCESS_FDS) >= 3.0);
         assert!(value(&catalog::PROCESS_MAX_FDS) >= value(&catalog::PROCESS_FDS));
-        let now = tollgate_limiter::Clock::system().now_us() as f64 / 1e6;
+        let now = tollgate_limiter::Clock::system().now().as_us() as f64 / 1e6;
         let age = now - value(&catalog::PROCESS_START);
         assert!((-2.0..3600.0).contains(&age), "started {age} s ago");
     }

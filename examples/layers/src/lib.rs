@@ -9,6 +9,6 @@ pub fn limiter(rules: &str) -> Result<Arc<Limiter>, Box<dyn Error>> {
     let limiter = Limiter::new(MemoryStore::new(64 << 20), Clock::system());
     // The report has every error in the rules, with its position.
     let loaded = tollgate_core::rules::load("rules", rules).map_err(|report| report.to_string())?;
-    limiter.install(loaded.rules, loaded.lists);
+    limiter.install(loaded.rules, loaded.lists)?;
     Ok(Arc::new(limiter))
 }

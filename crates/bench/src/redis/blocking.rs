@@ -124,7 +124,7 @@ async fn open(server: &PinnedRedis) -> (Arc<Limiter>, RedisStore) {
     let loaded = rules::load("bench.yaml", RULES).expect("valid rules");
     let limiter = Limiter::new(MemoryStore::new(1 << 24), Clock::system());
     let limiter = limiter.sharing(store.shared_store(), FailureSettings::default());
-    limiter.install(loaded.rules, loaded.lists);
+    limiter.install(loaded.rules, loaded.lists).expect("few names");
     (Arc::new(limiter), store)
 }
 

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tollgate_core::limit::Limit;
 use tollgate_core::rules;
+use tollgate_core::time::StoreTime;
 use tollgate_limiter::{Check, Limiter};
 use tollgate_redis::RedisStore;
 use tollgate_simulate::{Ledger, LedgerEntry, Routing};
@@ -199,7 +200,7 @@ fn lost_share(ledger: &Ledger, limit: &Limit) -> f64 {
         let mut cell = None;
         let mut admits = 0;
         for entry in entries.iter() {
-            let step = limit.step(cell, 1_000_000_000_000 + entry.sent_us, 1);
+            let step = limit.step(cell, StoreTime::from_us(1_000_000_000_000 + entry.sent_us), 1);
             if step.admitted {
                 admits += 1;
                 cell = step.next;

@@ -10,7 +10,7 @@ use tollgate_limiter::{AbuseSettings, TemporaryDeny};
 const DAY_US: u64 = 86_400 * SECOND_US;
 
 /// The section.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WrittenAbuse {
     /// A key with more requests in a second is reported.
@@ -19,7 +19,7 @@ pub struct WrittenAbuse {
     deny: Option<WrittenTemporaryDeny>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WrittenTemporaryDeny {
     after: Option<DurationText>,

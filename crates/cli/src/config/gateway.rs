@@ -45,7 +45,7 @@ pub struct GatewayConfig {
 }
 
 /// The `gateway:` section of `tollgate.yaml`.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct WrittenGateway {
     routes: Vec<WrittenRoute>,
@@ -65,7 +65,7 @@ pub struct WrittenGateway {
     access_log: Option<PathBuf>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WrittenRoute {
     #[serde(default)]
@@ -76,7 +76,7 @@ struct WrittenRoute {
     bodies: Option<WrittenBodyLimits>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct WrittenUpstream {
     addresses: Vec<String>,
@@ -114,7 +114,7 @@ enum WrittenHeaderDoubles {
     Pass,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WrittenHealthCheck {
     path: String,
@@ -129,7 +129,7 @@ struct WrittenTls {
     key: PathBuf,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct WrittenForwardedHeaders {
     x_forwarded: Option<bool>,
@@ -151,7 +151,7 @@ impl WrittenGateway {
 
 /// The gateway that flags and file describe, behind the proxies in `trusted`, if they describe one.
 pub fn read(
-    listen: Option<&str>,
+    listen: Option<&TextOrNumber>,
     upstream: Option<&str>,
     file: Option<&WrittenGateway>,
     trusted: &[IpNetwork],
@@ -198,7 +198,7 @@ pub fn read(
 /// Reports an error of the section or of the two settings beside it.
 pub fn check(
     document: &mut Document,
-    listen: Option<&str>,
+    listen: Option<&TextOrNumber>,
     upstream: Option<&str>,
     file: Option<&WrittenGateway>,
 ) {

@@ -4,6 +4,7 @@ use serde::Deserialize;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
+use std::str::FromStr;
 use std::time::Duration;
 use tollgate_core::document::DocumentPath;
 use tollgate_core::path::PathError;
@@ -15,11 +16,24 @@ use tollgate_redis::StoreUrlError;
 const SMALLEST_SIZE: usize = 1 << 20;
 
 /// A text, or a number that means the same without quotes.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
 pub enum TextOrNumber {
     Text(String),
     Number(u64),
+}
+
+impl TextOrNumber {
+    pub fn is_empty(&self) -> bool {
+        matches!(self, Self::Text(text) if text.is_empty())
+    }
+}
+
+/// For the command line, where everything is text.
+impl From<String> for TextOrNumber {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
 }
 
 impl fmt::Display for TextOrNumber {
@@ -31,11 +45,47 @@ impl fmt::Display for TextOrNumber {
     }
 }
 
+/// `true` or `false`. An empty variable is neither.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(transparent)]
+pub struct WrittenSwitch(Option<bool>);
+
+impl WrittenSwitch {
+    pub fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
+    pub fn is_on(self) -> bool {
+        self.0 == Some(true)
+    }
+}
+
+/// For the command line.
+impl FromStr for WrittenSwitch {
+    type Err = SettingError;
+
+    fn from_str(text: &str) -> Result<Self, SettingError> {
+        match text {
+            "" => Ok(Self(None)),
+            "true" => Ok(Self(Some(true))),
+            "false" => Ok(Self(Some(false))),
+            _ => Err(SettingError::Switch(text.to_owned())),
+        }
+    }
+}
+
 /// Why the value of a setting cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingError {
     #[error("`{0}` is not an address to listen on; write it like 127.0.0.1:8080")]
     ListenAddress(String),
+    #[error("`{0}` is neither true nor false")]
+    Switch(String),
+    #[error(
+        "the admin listener must not be reachable at {0}: it has neither TLS nor authentication\n  \
+         hint: use a loopback address such as 127.0.0.1:9090, or allow it with --admin-insecure (`admin_insecure: true`)"
+    )]
+    OpenAdminAddress(SocketAddr),
     #[error("`{0}` is not a size of at least 1MB; write it like 64MB or 2GB")]
     Size(String),
     #[error("{0}")]
@@ -50,6 +100,8 @@ pub enum SettingError {
     StoreUrl(#[from] StoreUrlError),
     #[error("`{0}` is not a value of `emergency`; use off, on_outage or on")]
     Emergency(String),
+    #[error("`{0}` is not a log format; use text or json")]
+    LogFormat(String),
     #[error("a secret is 32 hexadecimal digits, such as `openssl rand -hex 16` prints")]
     StoreSecret,
     #[error("a gateway needs an upstream: --upstream http://127.0.0.1:3000")]
@@ -83,18 +135,20 @@ impl SettingError {
 }
 
 /// An address to listen on. `:8080` and `8080` mean the loopback address.
-pub fn parse_address(text: &str) -> Result<SocketAddr, SettingError> {
-    let port = text.strip_prefix(':').unwrap_or(text).parse::<u16>();
+pub fn parse_address(setting: &TextOrNumber) -> Result<SocketAddr, SettingError> {
+    let text = setting.to_string();
+    let port = text.strip_prefix(':').unwrap_or(&text).parse::<u16>();
     if let Ok(port) = port {
         return Ok(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port));
     }
     let named = text.replacen("localhost:", "127.0.0.1:", 1);
-    named.parse().map_err(|_| SettingError::ListenAddress(text.to_owned()))
+    named.parse().map_err(|_| SettingError::ListenAddress(text))
 }
 
 /// A number of bytes, at least 1 MB.
-pub fn parse_size(text: &str) -> Result<usize, SettingError> {
-    let error = || SettingError::Size(text.to_owned());
+pub fn parse_size(setting: &TextOrNumber) -> Result<usize, SettingError> {
+    let text = setting.to_string();
+    let error = || SettingError::Size(text.clone());
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic() || c == ' ');
     let unit = match text[digits.len()..].trim().to_ascii_lowercase().as_str() {
         "mb" | "mib" | "m" => 20,
@@ -126,6 +180,10 @@ pub fn parse_duration(
 mod tests {
     use super::*;
 
+    fn written(text: &str) -> TextOrNumber {
+        TextOrNumber::Text(text.to_owned())
+    }
+
     #[test]
     fn addresses_have_short_forms() {
         for (text, expected) in [
@@ -136,10 +194,10 @@ mod tests {
             ("0.0.0.0:80", "0.0.0.0:80"),
             ("[::1]:80", "[::1]:80"),
         ] {
-            assert_eq!(parse_address(text).unwrap().to_string(), expected, "{text}");
+            assert_eq!(parse_address(&written(text)).unwrap().to_string(), expected, "{text}");
         }
         for text in ["", "here", "127.0.0.1", "1.2.3.4:99999"] {
-            assert!(parse_address(text).is_err(), "{text}");
+            assert!(parse_address(&written(text)).is_err(), "{text}");
         }
     }
 
@@ -148,10 +206,10 @@ mod tests {
         for (text, expected) in
             [("64MB", 64 << 20), ("2 GB", 2 << 30), ("1048576", 1 << 20), ("1024kb", 1 << 20)]
         {
-            assert_eq!(parse_size(text).unwrap(), expected, "{text}");
+            assert_eq!(parse_size(&written(text)).unwrap(), expected, "{text}");
         }
         for text in ["", "MB", "-1MB", "1", "64 pounds", "99999999999999GB"] {
-            assert!(parse_size(text).is_err(), "{text}");
+            assert!(parse_size(&written(text)).is_err(), "{text}");
         }
     }
 }

@@ -31,7 +31,7 @@ pub struct RedisConfig {
 }
 
 /// The `redis:` section of `tollgate.yaml`.
-#[derive(Default, Deserialize)]
+#[derive(Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WrittenRedis {
     /// The longest that a decision waits for the store.
@@ -51,7 +51,7 @@ pub struct WrittenRedis {
     lease: Option<WrittenRedisLease>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WrittenRedisLease {
     interval: Option<DurationText>,

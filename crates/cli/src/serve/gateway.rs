@@ -1,5 +1,7 @@
-//! Starts the gateway of a node.
+//! Opens the gateway of a node.
 
+use super::listeners::{ListenerRole, NodeListener, NodeParts};
+use super::reload::{ReloadTarget, watch_certificate, watch_keys};
 use crate::command_error::CommandError;
 use crate::config::GatewayConfig;
 use std::num::NonZero;
@@ -10,22 +12,9 @@ use tollgate_http::{IdentityExtractor, RateLimitLayer};
 use tollgate_limiter::Clock;
 use tollgate_listen::{ConnectionLimits, ListenerSetup, ServerCertificate};
 
-/// A running gateway, and its parts that can be reloaded.
-pub struct StartedGateway {
-    /// The gateway.
-    pub gateway: Gateway,
-    /// Its certificate.
-    pub certificate: Option<Arc<ServerCertificate>>,
-    /// Its access log.
-    pub access_log: Option<AccessLog>,
-}
-
-/// Starts to listen, and to forward the requests that `layer` admits.
-pub fn start(
-    config: &GatewayConfig,
-    identities: &IdentityExtractor,
-    layer: &RateLimitLayer,
-) -> Result<StartedGateway, CommandError> {
+/// Starts to listen, and to forward the requests that the limits of the node admit.
+pub fn open(config: &GatewayConfig, node: &NodeParts<'_>) -> Result<NodeListener, CommandError> {
+    let identities = &node.config.identities;
     let certificate = config.tls.as_ref().map(|(certificate, key)| ServerCertificate::open(certificate, key));
     let certificate = certificate.transpose()?;
     let tls = certificate.as_ref().map(ServerCertificate::server_config).transpose()?;
@@ -39,8 +28,31 @@ pub fn start(
         setup: ListenerSetup { tls, limits: Some(ConnectionLimits::new(config.connection_limits.clone())) },
         log: access_log.clone(),
     };
-    let gateway = Gateway::start(&config.settings, layer, &listen)?;
-    Ok(StartedGateway { gateway, certificate, access_log })
+    let layer = RateLimitLayer::new(Arc::clone(node.limiter))
+        .identities(Arc::clone(identities))
+        .headers(node.config.headers);
+    let gateway = Gateway::start(&config.settings, &layer, &listen)?;
+
+    let keys = identities.key_file().map(|file| watch_keys(Arc::clone(identities), file.to_owned()));
+    let reloads = [certificate.map(watch_certificate), keys].into_iter().flatten();
+    let mut reloads = reloads.collect::<Result<Vec<_>, _>>().map_err(CommandError::Thread)?;
+    reloads.extend(access_log.map(ReloadTarget::AccessLog));
+
+    let summary = summary(config, &gateway);
+    let role = ListenerRole::Door;
+    let stop = node.stop_of(role);
+    let serving = async move {
+        stop.await;
+        gateway.stop().await
+    };
+    Ok(NodeListener { role, summary, example: None, reloads, serving: Box::pin(serving) })
+}
+
+fn summary(config: &GatewayConfig, gateway: &Gateway) -> String {
+    let scheme = if config.tls.is_some() { "https" } else { "http" };
+    let upstreams = config.settings.upstreams.iter().flat_map(|upstream| &upstream.addresses);
+    let upstreams: Vec<String> = upstreams.map(ToString::to_string).collect();
+    format!("  gateway {scheme}://{}/ to {}\n", gateway.address(), upstreams.join(", "))
 }
 
 fn open_access_log(path: &Path, identities: &IdentityExtractor) -> Result<AccessLog, CommandError> {

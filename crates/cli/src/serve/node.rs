@@ -1,6 +1,7 @@
 //! A node that serves: until a signal stops it and the requests in flight have ended.
 
 use super::housekeeping;
+use super::listeners::{ListenerRole, NodeListener, NodePhase};
 use super::reload::ReloadTargets;
 use super::signals::{ProcessSignals, SignalRequest};
 use crate::command_error::CommandError;
@@ -8,14 +9,12 @@ use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
-use tollgate_gateway::Gateway;
 use tollgate_limiter::Limiter;
-use tollgate_listen::ServeOptions;
 use tollgate_redis::RedisStore;
-use tollgate_server::HttpDoor;
+use tollgate_server::Readiness;
 
 /// Watched files are read every second; after this long without a read, it is an error.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
@@ -24,33 +23,29 @@ const READ_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct ServingNode {
     pub limiter: Arc<Limiter>,
     pub redis: Option<RedisStore>,
-    pub check_api: HttpDoor,
-    pub check_listener: Option<TcpListener>,
-    pub gateway: Option<Gateway>,
+    pub listeners: Vec<NodeListener>,
     pub reloads: ReloadTargets,
+    pub readiness: Arc<Readiness>,
+    /// Tells the listeners when to stop.
+    pub phase: watch::Sender<NodePhase>,
 }
 
 impl ServingNode {
     /// Serves until a first signal to stop and the end of the requests in flight, or until a second signal.
     pub async fn run(self, mut signals: ProcessSignals) -> Result<ExitCode, CommandError> {
-        let Self { limiter, redis, check_api, check_listener, gateway, reloads } = self;
+        let Self { limiter, redis, listeners, reloads, readiness, phase } = self;
         let housekeeping = tokio::spawn(housekeeping::run(limiter));
-        let (stop, stopped) = watch::channel(false);
-        let checks = serve_checks(check_listener, check_api, stopped.clone());
-        let forwarding = async {
-            wait_for_stop(stopped).await;
-            match gateway {
-                Some(gateway) => gateway.stop().await,
-                None => 0,
-            }
-        };
+        let (doors, others): (Vec<_>, Vec<_>) =
+            listeners.into_iter().partition(|listener| listener.role == ListenerRole::Door);
+        let (doors, others) = (serve_all(doors), serve_all(others));
         // The number of connections that were closed while a request was in flight.
         let mut serving = pin!(async {
-            let (closed_checks, closed_forwards) = tokio::join!(checks, forwarding);
+            let closed: usize = doors.join_all().await.into_iter().sum();
             if let Some(redis) = redis {
                 redis.close().await;
             }
-            closed_checks + closed_forwards
+            phase.send_replace(NodePhase::Drained);
+            closed + others.join_all().await.into_iter().sum::<usize>()
         });
         let mut read_timeouts = tokio::time::interval_at(Instant::now() + READ_TIMEOUT, READ_TIMEOUT);
         let closed = loop {
@@ -61,10 +56,11 @@ impl ServingNode {
                     SignalRequest::Reload => reloads.reload(),
                     SignalRequest::ReopenLogs => reloads.reopen_logs(),
                     SignalRequest::Stop(number) => {
-                        if stop.send_replace(true) {
+                        if phase.send_replace(NodePhase::Draining) != NodePhase::Serving {
                             tracing::warn!("stopped by a second signal; requests in flight were dropped");
                             return Ok(ExitCode::from(128 + number));
                         }
+                        readiness.set_draining();
                         tracing::info!("stopping: draining requests in flight; a second signal drops them");
                     }
                 }
@@ -79,17 +75,7 @@ impl ServingNode {
     }
 }
 
-/// Serves the check API, if it has a listener, until it is stopped and drained.
-async fn serve_checks(
-    listener: Option<TcpListener>,
-    door: HttpDoor,
-    stopped: watch::Receiver<bool>,
-) -> usize {
-    let Some(listener) = listener else { return 0 };
-    Arc::new(door).serve(listener, wait_for_stop(stopped), ServeOptions::default()).await
-}
-
-/// Waits until the value is true or the sender is gone.
-async fn wait_for_stop(mut stopped: watch::Receiver<bool>) {
-    drop(stopped.wait_for(|stop| *stop).await);
+/// Serves each of the listeners in a task.
+fn serve_all(listeners: Vec<NodeListener>) -> JoinSet<usize> {
+    listeners.into_iter().map(|listener| listener.serving).collect()
 }

@@ -3,61 +3,47 @@
 //! Rules, certificates and keys are watched; a signal only has them read again. Each has a thread of its own, so that
 //! one disk that hangs does not block the others.
 
-use super::gateway::StartedGateway;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tollgate_control::{FileWatcher, ReadCause, WatchedRuleFile};
+use tollgate_control::{FileWatcher, ReadCause};
 use tollgate_gateway::AccessLog;
 use tollgate_http::IdentityExtractor;
 use tollgate_listen::ServerCertificate;
 
-/// The files and logs that a node reloads.
+/// Something that is reloaded while the node runs.
 #[derive(Debug)]
-pub struct ReloadTargets {
-    /// The rule file.
-    rules: Option<FileWatcher>,
-    /// The certificate and its key.
-    certificate: Option<FileWatcher>,
-    /// The keys for JWTs.
-    keys: Option<FileWatcher>,
-    /// The access log.
-    access_log: Option<AccessLog>,
+pub enum ReloadTarget {
+    /// Watched files, by what they contain.
+    Files(&'static str, FileWatcher),
+    /// A log that is reopened.
+    AccessLog(AccessLog),
 }
 
-impl ReloadTargets {
-    /// Starts to watch the rule file, and the files of the gateway.
-    pub fn watch(
-        identities: &Arc<IdentityExtractor>,
-        rules: Option<WatchedRuleFile>,
-        gateway: Option<&StartedGateway>,
-    ) -> io::Result<Self> {
-        let rules = rules.map(WatchedRuleFile::follow).transpose()?;
-        // Without a gateway, no identities are extracted.
-        let key_file = gateway.and_then(|_| identities.key_file()).map(Path::to_owned);
-        let keys = key_file.map(|file| watch_keys(Arc::clone(identities), file)).transpose()?;
-        let certificate = gateway.and_then(|gateway| gateway.certificate.clone());
-        let certificate = certificate.map(watch_certificate).transpose()?;
-        let access_log = gateway.and_then(|gateway| gateway.access_log.clone());
-        Ok(Self { rules, certificate, keys, access_log })
-    }
+/// Everything that a node reloads.
+#[derive(Debug)]
+pub struct ReloadTargets(pub Vec<ReloadTarget>);
 
+impl ReloadTargets {
     /// Starts a reload of everything. Does not wait for it.
     pub fn reload(&self) {
         tracing::info!(
             "reloading rules, certificates and keys, reopening logs; the settings file is read only at the start"
         );
-        for watcher in [&self.rules, &self.certificate, &self.keys].into_iter().flatten() {
-            watcher.reload();
+        for target in &self.0 {
+            match target {
+                ReloadTarget::Files(_, watcher) => watcher.reload(),
+                ReloadTarget::AccessLog(log) => log.reopen(),
+            }
         }
-        self.reopen_logs();
     }
 
     /// Logs which files could not be read since the last call, because their disk hangs.
     pub fn report_read_timeouts(&self) {
-        let files = [("rules", &self.rules), ("certificate", &self.certificate), ("keys", &self.keys)];
-        for (files, watcher) in files {
-            if watcher.as_ref().is_some_and(|watcher| !watcher.take_has_read()) {
+        for target in &self.0 {
+            if let ReloadTarget::Files(files, watcher) = target
+                && !watcher.take_has_read()
+            {
                 tracing::error!(
                     files,
                     "reading a watched file takes longer than 10 s: its disk hangs; changes are not noticed"
@@ -68,16 +54,18 @@ impl ReloadTargets {
 
     /// Starts to reopen the logs. Does not wait for it.
     pub fn reopen_logs(&self) {
-        if let Some(log) = &self.access_log {
-            log.reopen();
+        for target in &self.0 {
+            if let ReloadTarget::AccessLog(log) = target {
+                log.reopen();
+            }
         }
     }
 }
 
 /// Replaces the certificate and its key when their files change.
-fn watch_certificate(certificate: Arc<ServerCertificate>) -> io::Result<FileWatcher> {
+pub fn watch_certificate(certificate: Arc<ServerCertificate>) -> io::Result<ReloadTarget> {
     let files = certificate.files().map(Path::to_owned).to_vec();
-    FileWatcher::start("certificate", files, move |mut contents, cause| {
+    let watcher = FileWatcher::start("certificate", files, move |mut contents, cause| {
         let (Some(key), Some(chain)) = (contents.pop(), contents.pop()) else { return };
         let file = certificate.files()[0].display().to_string();
         match certificate.replace(chain, key) {
@@ -86,12 +74,13 @@ fn watch_certificate(certificate: Arc<ServerCertificate>) -> io::Result<FileWatc
                 tracing::error!(%error, "certificate reload failed; the previous certificate stays in force")
             }
         }
-    })
+    });
+    Ok(ReloadTarget::Files("certificate", watcher?))
 }
 
 /// Replaces the keys for JWTs when their file changes.
-fn watch_keys(identities: Arc<IdentityExtractor>, file: PathBuf) -> io::Result<FileWatcher> {
-    FileWatcher::start("jwt-keys", vec![file.clone()], move |mut contents, cause| {
+pub fn watch_keys(identities: Arc<IdentityExtractor>, file: PathBuf) -> io::Result<ReloadTarget> {
+    let watcher = FileWatcher::start("jwt-keys", vec![file.clone()], move |mut contents, cause| {
         let (Some(content), file) = (contents.pop(), file.display()) else { return };
         match identities.replace_keys(content) {
             Ok(()) => tracing::info!(%file, unchanged = cause == ReadCause::Requested, "JWT keys in force"),
@@ -99,5 +88,6 @@ fn watch_keys(identities: Arc<IdentityExtractor>, file: PathBuf) -> io::Result<F
                 tracing::error!(%error, "JWT key reload failed; the previous keys stay in force")
             }
         }
-    })
+    });
+    Ok(ReloadTarget::Files("keys", watcher?))
 }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)] // A failed precondition ends the test.
 
+mod admin;
 mod certificate_reload;
 mod closed_output;
 mod door_warnings;
@@ -9,6 +10,7 @@ mod gateway;
 mod http_client;
 mod irregular_files;
 mod last_good_rules;
+mod log_format;
 mod process;
 mod rule_reload;
 mod rules;

@@ -25,13 +25,17 @@ pub fn tollgate<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Comm
         "DATA",
         "EMERGENCY",
         "LISTEN",
+        "ADMIN_INSECURE",
         "LOG",
+        "LOG_FORMAT",
         "GATEWAY_LISTEN",
         "UPSTREAM",
     ] {
         command.env_remove(format!("TOLLGATE_{name}"));
     }
     command.env_remove("STATE_DIRECTORY");
+    // Tests run beside each other, and the default is one port.
+    command.env("TOLLGATE_ADMIN_LISTEN", "127.0.0.1:0");
     command.args(arguments);
     command
 }
@@ -141,6 +145,12 @@ impl TollgateProcess {
         let address = address.trim_start_matches(['s', ':', '/']);
         let (address, _) = address.split_once('/').unwrap();
         Self { child, address: address.parse().unwrap(), start_message, log }
+    }
+
+    /// A connection to the admin listener.
+    pub fn admin(&self) -> HttpClient {
+        let (_, rest) = self.start_message.split_once("  admin   http://").expect("it has an admin listener");
+        HttpClient::connect(rest.split_once('/').unwrap().0.parse().unwrap())
     }
 
     pub fn client(&self) -> HttpClient {

@@ -61,9 +61,18 @@ fn an_unknown_emergency_value_is_an_error() {
 #[test]
 fn an_empty_variable_counts_as_absent() {
     let mut command = tollgate(["serve", "--listen", "127.0.0.1:0"]);
-    for name in
-        ["CONFIG", "RULES", "STORE", "STORE_MEMORY", "DATA", "EMERGENCY", "GATEWAY_LISTEN", "UPSTREAM"]
-    {
+    for name in [
+        "CONFIG",
+        "RULES",
+        "STORE",
+        "STORE_MEMORY",
+        "DATA",
+        "EMERGENCY",
+        "ADMIN_INSECURE",
+        "GATEWAY_LISTEN",
+        "UPSTREAM",
+        "LOG_FORMAT",
+    ] {
         command.env(format!("TOLLGATE_{name}"), "");
     }
     let server = TollgateProcess::from(&mut command);

@@ -2,6 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)] // A failed precondition ends the test.
 
+mod metric_docs;
+mod metric_names;
+mod promql;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};

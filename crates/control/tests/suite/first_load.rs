@@ -2,7 +2,7 @@
 
 use crate::followed_file::{limiter, quota, rules};
 use std::sync::Arc;
-use tollgate_control::{RuleFileError, RuleFileSettings, WatchedRuleFile};
+use tollgate_control::{InstallSettings, RuleSourceError, WatchedRuleFile};
 
 #[test]
 fn the_rules_of_a_good_file_are_in_force() {
@@ -10,7 +10,7 @@ fn the_rules_of_a_good_file_are_in_force() {
     let path = folder.path().join("rules.yaml");
     std::fs::write(&path, rules(7)).unwrap();
     let limiter = limiter();
-    let file = WatchedRuleFile::open(RuleFileSettings::new(&path), Arc::clone(&limiter)).unwrap();
+    let file = WatchedRuleFile::open(&path, InstallSettings::default(), Arc::clone(&limiter)).unwrap();
     assert_eq!(quota(&limiter, "a"), Some(7));
     let status = file.status();
     assert_eq!(status.borrow().revision, 1);
@@ -27,8 +27,9 @@ fn a_broken_file_is_an_error_with_a_position() {
         ("rules: [\n", "rules.yaml:"),
     ] {
         std::fs::write(&path, text).unwrap();
-        let error = WatchedRuleFile::open(RuleFileSettings::new(&path), Arc::clone(&limiter)).unwrap_err();
-        assert!(matches!(error, RuleFileError::Rules(_)), "{error}");
+        let error =
+            WatchedRuleFile::open(&path, InstallSettings::default(), Arc::clone(&limiter)).unwrap_err();
+        assert!(matches!(error, RuleSourceError::Rules(_)), "{error}");
         assert!(error.to_string().contains(expected), "{error}");
         assert_eq!(quota(&limiter, "a"), None);
     }
@@ -39,8 +40,11 @@ fn a_file_that_cannot_be_read_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("rules.yaml");
     let limiter = limiter();
-    let open =
-        || WatchedRuleFile::open(RuleFileSettings::new(&path), Arc::clone(&limiter)).unwrap_err().to_string();
+    let open = || {
+        WatchedRuleFile::open(&path, InstallSettings::default(), Arc::clone(&limiter))
+            .unwrap_err()
+            .to_string()
+    };
     let message = open();
     assert!(message.contains("cannot read ") && message.contains("rules.yaml: No such file"), "{message}");
     std::fs::write(&path, b"rules: \xff\n").unwrap();

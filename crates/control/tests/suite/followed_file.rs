@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 use tempfile::TempDir;
 use tokio::sync::watch;
-use tollgate_control::{FileWatcher, RuleFileError, RuleFileSettings, RuleFileStatus, WatchedRuleFile};
+use tollgate_control::{FileWatcher, InstallSettings, RuleSourceError, RuleStatus, WatchedRuleFile};
 use tollgate_limiter::{Clock, Limiter, ManualClock, MemoryStore, Request};
 
 const START_US: u64 = 1_800_000_000_000_000;
@@ -45,7 +45,7 @@ pub struct FollowedFile {
     pub folder: TempDir,
     pub path: PathBuf,
     pub limiter: Arc<Limiter>,
-    status: watch::Receiver<RuleFileStatus>,
+    status: watch::Receiver<RuleStatus>,
     pub watcher: FileWatcher,
 }
 
@@ -54,13 +54,13 @@ impl FollowedFile {
     pub fn start(prepare: impl FnOnce(&Path) -> PathBuf) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = prepare(folder.path());
-        Self::open(folder, RuleFileSettings::new(path)).unwrap_or_else(|error| panic!("{error}"))
+        Self::open(folder, path, InstallSettings::default()).unwrap_or_else(|error| panic!("{error}"))
     }
 
     /// Follows a rule file in `folder`.
-    pub fn open(folder: TempDir, settings: RuleFileSettings) -> Result<Self, RuleFileError> {
-        let (path, limiter) = (settings.path.clone(), limiter());
-        let file = WatchedRuleFile::open(settings, Arc::clone(&limiter))?;
+    pub fn open(folder: TempDir, path: PathBuf, settings: InstallSettings) -> Result<Self, RuleSourceError> {
+        let limiter = limiter();
+        let file = WatchedRuleFile::open(&path, settings, Arc::clone(&limiter))?;
         let status = file.status();
         Ok(Self { folder, path, limiter, status, watcher: file.follow().unwrap() })
     }
@@ -88,7 +88,7 @@ impl FollowedFile {
         self.status.borrow().revision
     }
 
-    pub fn error(&self) -> Option<Arc<RuleFileError>> {
+    pub fn error(&self) -> Option<Arc<RuleSourceError>> {
         self.status.borrow().error.clone()
     }
 
@@ -114,7 +114,7 @@ impl FollowedFile {
 
     /// Waits for an error message that ends with `end`, and returns it.
     pub async fn until_error_with(&mut self, end: &str) -> String {
-        let is_it = |error: &Arc<RuleFileError>| error.to_string().ends_with(end);
+        let is_it = |error: &Arc<RuleSourceError>| error.to_string().ends_with(end);
         let failed = self.status.wait_for(|status| status.error.as_ref().is_some_and(is_it));
         let status = tokio::time::timeout(PATIENCE, failed).await.expect("no error is reported").unwrap();
         status.error.as_ref().unwrap().to_string()

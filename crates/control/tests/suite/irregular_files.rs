@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::sync::Arc;
-use tollgate_control::{RuleFileSettings, WatchedRuleFile};
+use tollgate_control::{InstallSettings, WatchedRuleFile};
 
 /// Puts something else in place of the file.
 type Make = fn(&Path);
@@ -32,7 +32,7 @@ fn an_irregular_file_is_an_error_at_the_start() {
         make(&path);
         without_blocking(move || {
             let message =
-                WatchedRuleFile::open(RuleFileSettings::new(&path), limiter()).unwrap_err().to_string();
+                WatchedRuleFile::open(&path, InstallSettings::default(), limiter()).unwrap_err().to_string();
             assert!(message.ends_with(expected), "{message}");
         });
     }

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
-use tollgate_control::{RuleFileSettings, WatchedRuleFile};
+use tollgate_control::{InstallSettings, WatchedRuleFile};
 use tollgate_limiter::file::MOST_BYTES;
 use tollgate_testbed::wait_until;
 
@@ -35,13 +35,13 @@ impl DataFolder {
         self.data().join(KEPT)
     }
 
-    fn settings(&self) -> RuleFileSettings {
-        RuleFileSettings { data: Some(self.data()), ..RuleFileSettings::new(self.rules()) }
+    fn settings(&self) -> InstallSettings {
+        InstallSettings { data: Some(self.data()), ..InstallSettings::default() }
     }
 
     /// Runs a node until its rules are kept.
     fn run_until_kept(&self) {
-        let _file = WatchedRuleFile::open(self.settings(), limiter()).unwrap();
+        let _file = WatchedRuleFile::open(self.rules(), self.settings(), limiter()).unwrap();
         self.until_kept(&fs::read_to_string(self.rules()).unwrap());
     }
 
@@ -69,13 +69,13 @@ fn last_good_rules_are_used_at_a_start_without_a_good_file() {
     for damage in broken {
         damage(&node.rules());
         let limiter = limiter();
-        let file = WatchedRuleFile::open(node.settings(), limiter.clone()).unwrap();
+        let file = WatchedRuleFile::open(node.rules(), node.settings(), limiter.clone()).unwrap();
         assert_eq!(quota(&limiter, "a"), Some(5));
         let status = file.status().borrow().clone();
         assert!(status.error.is_some() && status.revision == 1, "{status:?}");
     }
     let message =
-        WatchedRuleFile::open(RuleFileSettings::new(node.rules()), limiter()).unwrap_err().to_string();
+        WatchedRuleFile::open(node.rules(), InstallSettings::default(), limiter()).unwrap_err().to_string();
     assert!(message.contains("it is not UTF-8 text"), "without a folder it is an error: {message}");
 }
 
@@ -84,8 +84,8 @@ async fn a_good_file_replaces_the_last_good_rules() {
     let node = DataFolder::new(&rules(5));
     node.run_until_kept();
     fs::remove_file(node.rules()).unwrap();
-    let settings = node.settings();
-    let mut file = FollowedFile::open(node.folder, settings).unwrap();
+    let (path, settings) = (node.rules(), node.settings());
+    let mut file = FollowedFile::open(node.folder, path, settings).unwrap();
     assert!(file.error().is_some());
     file.write(rules(6));
     file.until_quota(6).await;
@@ -103,7 +103,7 @@ fn last_good_rules_are_private_and_unchanged() {
     assert_eq!(fs::read_dir(node.data()).unwrap().count(), 1, "nothing else is left there");
     fs::remove_file(node.rules()).unwrap();
     let limiter = limiter();
-    let _file = WatchedRuleFile::open(node.settings(), limiter.clone()).unwrap();
+    let _file = WatchedRuleFile::open(node.rules(), node.settings(), limiter.clone()).unwrap();
     assert_eq!(quota(&limiter, "a"), Some(5));
 }
 
@@ -114,21 +114,22 @@ fn last_good_rules_of_the_largest_file_can_be_read() {
     let node = DataFolder::new(&text);
     node.run_until_kept();
     fs::remove_file(node.rules()).unwrap();
-    WatchedRuleFile::open(node.settings(), limiter()).unwrap();
+    WatchedRuleFile::open(node.rules(), node.settings(), limiter()).unwrap();
 }
 
 #[test]
 fn last_good_rules_of_another_file_or_damaged_ones_are_not_used() {
     let node = DataFolder::new(&rules(5));
     node.run_until_kept();
-    let elsewhere = RuleFileSettings { path: node.folder.path().join("typo.yaml"), ..node.settings() };
-    let message = WatchedRuleFile::open(elsewhere, limiter()).unwrap_err().to_string();
+    let elsewhere = node.folder.path().join("typo.yaml");
+    let message = WatchedRuleFile::open(elsewhere, node.settings(), limiter()).unwrap_err().to_string();
     assert!(message.contains("typo.yaml: No such file"), "{message}");
     fs::remove_file(node.rules()).unwrap();
     let title = fs::read_to_string(node.kept()).unwrap().lines().next().unwrap().to_owned() + "\n";
     for damaged in ["", "rules: []", &title, &format!("{title}rules: [")] {
         fs::write(node.kept(), damaged).unwrap();
-        let message = WatchedRuleFile::open(node.settings(), limiter()).unwrap_err().to_string();
+        let message =
+            WatchedRuleFile::open(node.rules(), node.settings(), limiter()).unwrap_err().to_string();
         assert!(message.contains("rules.yaml: No such file"), "{damaged}: {message}");
     }
 }
@@ -137,8 +138,8 @@ fn last_good_rules_of_another_file_or_damaged_ones_are_not_used() {
 async fn a_data_folder_that_cannot_be_written_blocks_nothing() {
     let node = DataFolder::new(&rules(5));
     fs::write(node.data(), "not a folder").unwrap();
-    let settings = node.settings();
-    let mut file = FollowedFile::open(node.folder, settings).unwrap();
+    let (path, settings) = (node.rules(), node.settings());
+    let mut file = FollowedFile::open(node.folder, path, settings).unwrap();
     file.write(rules(6));
     file.until_quota(6).await;
 }

@@ -1,8 +1,12 @@
-//! The tests of rule sources, as one binary.
+//! The tests of rule sources and of the admin listener, as one binary.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // A failed precondition ends the test.
 
+mod admin;
 mod broken_content;
+#[allow(dead_code, reason = "the tests of the layer share it")]
+#[path = "../../../http/tests/suite/client.rs"]
+mod client;
 mod file_changes;
 mod file_watcher;
 mod first_load;
@@ -10,4 +14,5 @@ mod followed_file;
 mod irregular_files;
 mod last_good_rules;
 mod reload_under_load;
+mod rule_sources;
 mod rule_tests;

@@ -1,8 +1,9 @@
 //! The tests in a rule file, run before its rules are used.
 
 use crate::followed_file::{FollowedFile, limiter, quota, rules};
+use std::path::PathBuf;
 use tempfile::TempDir;
-use tollgate_control::{FailedTestPolicy, RuleFileError, RuleFileSettings, WatchedRuleFile};
+use tollgate_control::{FailedTestPolicy, InstallSettings, RuleSourceError, WatchedRuleFile};
 
 /// One limit, and a test that expects `expected` of it.
 fn tested(capacity: u32, expected: u32) -> String {
@@ -12,11 +13,11 @@ fn tested(capacity: u32, expected: u32) -> String {
     rules(capacity) + &test
 }
 
-fn written(text: &str) -> (TempDir, RuleFileSettings) {
+fn written(text: &str) -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("rules.yaml");
     std::fs::write(&path, text).unwrap();
-    (folder, RuleFileSettings::new(path))
+    (folder, path)
 }
 
 #[tokio::test]
@@ -39,16 +40,16 @@ async fn a_change_whose_tests_fail_is_not_used() {
 
 #[test]
 fn a_start_whose_tests_fail_is_an_error() {
-    let (_folder, source) = written(&tested(6, 5));
-    let error = WatchedRuleFile::open(source, limiter()).unwrap_err();
-    assert!(matches!(error, RuleFileError::Tests(_)), "{error}");
+    let (_folder, path) = written(&tested(6, 5));
+    let error = WatchedRuleFile::open(path, InstallSettings::default(), limiter()).unwrap_err();
+    assert!(matches!(error, RuleSourceError::Tests(_)), "{error}");
 }
 
 #[tokio::test]
 async fn failed_tests_can_be_a_warning() {
-    let (folder, source) = written(&tested(6, 5));
-    let source = RuleFileSettings { failed_tests: FailedTestPolicy::Warn, ..source };
-    let mut file = FollowedFile::open(folder, source).unwrap();
+    let (folder, path) = written(&tested(6, 5));
+    let settings = InstallSettings { failed_tests: FailedTestPolicy::Warn, ..InstallSettings::default() };
+    let mut file = FollowedFile::open(folder, path, settings).unwrap();
     assert_eq!(quota(&file.limiter, "a"), Some(6));
     file.replace(&tested(7, 5));
     file.until_quota(7).await;
@@ -79,8 +80,8 @@ fn a_long_list_of_failures_is_cut() {
             format!("  - name: case {number}\n    request: {{ key: a }}\n    steps: [{{ expect: denied }}]\n")
         })
         .collect();
-    let (_folder, source) = written(&format!("{}tests:\n{failing}", rules(5)));
-    let message = WatchedRuleFile::open(source, limiter()).unwrap_err().to_string();
+    let (_folder, path) = written(&format!("{}tests:\n{failing}", rules(5)));
+    let message = WatchedRuleFile::open(path, InstallSettings::default(), limiter()).unwrap_err().to_string();
     assert!(message.contains("of 30 tests, 30 failed") && message.contains("and 20 more"), "{message}");
     assert!(message.lines().count() < 20, "{message}");
 }

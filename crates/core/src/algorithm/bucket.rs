@@ -1,6 +1,6 @@
 //! Buckets: limits with a capacity and a steady rate, and what flows into them. `bucket.lua` is the same in the script.
 
-use super::{Algorithm, Divisor, StateCell};
+use super::{Algorithm, Divisor, StateCell, start_of, tick_of};
 use crate::lending::LentTokens;
 use crate::limit::{EXACT, LONGEST_US, LimitError, LimitNumber, LimitSize, TICKS_US, too_fine};
 use crate::rate::Rate;
@@ -94,7 +94,7 @@ impl Bucket {
     pub(super) fn cell(&self, level: u64, at: u64) -> StateCell {
         let major = self.by_period.divide(level);
         StateCell {
-            instant_us: at * self.tick_us,
+            instant: start_of(at, self.tick_us),
             grain: self.grain,
             major: major as u32,
             minor: (level - major * u64::from(self.period)) as u32,
@@ -122,8 +122,8 @@ impl Bucket {
         let gain = |ticks: u64| (ticks.min(self.span) * u64::from(self.amount)) as i64;
         let mut still_lent = lent.total();
         if still_lent > 0 {
-            for (end_us, left) in lent.ends() {
-                let end = end_us / self.tick_us;
+            for (end, left) in lent.ends() {
+                let end = tick_of(end, self.tick_us);
                 if end > at {
                     break;
                 }

@@ -7,16 +7,18 @@
 //!
 //! ```
 //! use tollgate_core::algorithm::concurrency::HeldSlots;
+//! use tollgate_core::time::StoreTime;
 //!
+//! let at = StoreTime::from_us;
 //! // Two at once, and a slot expires after 60 s.
 //! let mut held = HeldSlots::default();
-//! assert!(held.take(2, 60_000_000, 1, 0).admitted);
-//! assert!(held.take(2, 60_000_000, 2, 0).admitted);
-//! assert!(!held.take(2, 60_000_000, 3, 10).admitted);
+//! assert!(held.take(2, 60_000_000, 1, at(0)).admitted);
+//! assert!(held.take(2, 60_000_000, 2, at(0)).admitted);
+//! assert!(!held.take(2, 60_000_000, 3, at(10)).admitted);
 //! held.release(1);
-//! assert!(held.take(2, 60_000_000, 3, 20).admitted);
+//! assert!(held.take(2, 60_000_000, 3, at(20)).admitted);
 //! // The second was never released.
-//! assert!(held.take(2, 60_000_000, 4, 60_000_000).admitted);
+//! assert!(held.take(2, 60_000_000, 4, at(60_000_000)).admitted);
 //! ```
 //!
 //! # Waiting
@@ -28,6 +30,7 @@ use super::LimitStep;
 pub(crate) use super::sliding_window_log::{
     apply_reports, credit_lifetime_us, epoch, lifetime_us, re_anchor, step, unit,
 };
+use crate::time::StoreTime;
 use std::collections::VecDeque;
 
 /// The script for a shared store.
@@ -37,21 +40,21 @@ pub const SCRIPT: &str = include_str!("concurrency.lua");
 #[derive(Clone, Debug, Default)]
 pub struct HeldSlots {
     /// The expiry and the number of the request.
-    slots: VecDeque<(u64, u64)>,
+    slots: VecDeque<(StoreTime, u64)>,
 }
 
 impl HeldSlots {
-    /// Takes a slot for the request `number` until `now_us + longest_us`, if fewer than `limit` are held.
-    pub fn take(&mut self, limit: u32, longest_us: u64, number: u64, now_us: u64) -> LimitStep {
-        self.expire(now_us);
+    /// Takes a slot for the request `number` until `now + longest_us`, if fewer than `limit` are held.
+    pub fn take(&mut self, limit: u32, longest_us: u64, number: u64, now: StoreTime) -> LimitStep {
+        self.expire(now);
         let admitted = self.slots.len() < limit as usize;
         if admitted {
-            let until_us = now_us + longest_us;
+            let end = now + longest_us;
             // After a rule was edited, later slots may expire sooner.
-            let at = self.slots.partition_point(|(until, _)| *until <= until_us);
-            self.slots.insert(at, (until_us, number));
+            let at = self.slots.partition_point(|(until, _)| *until <= end);
+            self.slots.insert(at, (end, number));
         }
-        let last_us = self.slots.back().map_or(0, |(until, _)| until - now_us);
+        let last_us = self.slots.back().map_or(0, |(until, _)| until.since(now));
         slot_step(admitted, limit, self.slots.len() as u32, last_us)
     }
 
@@ -63,8 +66,8 @@ impl HeldSlots {
     }
 
     /// Releases expired slots.
-    pub fn expire(&mut self, now_us: u64) {
-        while self.slots.front().is_some_and(|(until, _)| *until <= now_us) {
+    pub fn expire(&mut self, now: StoreTime) {
+        while self.slots.front().is_some_and(|(until, _)| *until <= now) {
             self.slots.pop_front();
         }
     }

@@ -17,6 +17,7 @@
 //! The compiler names each item that is missing.
 
 use super::{Algorithm, Bucket, LimitStep, Meter, StateCell, Window, token_bucket};
+use crate::time::StoreTime;
 
 /// How the state of a key is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,17 +149,17 @@ macro_rules! algorithms {
 
             /// What names the time in which tokens are taken, so that they can be returned to where they came from: for
             /// buckets the epoch, for windows the number of the window, for logs the instant of the entry.
-            pub fn epoch(&self, now_us: u64) -> u32 {
+            pub fn epoch(&self, now: StoreTime) -> u32 {
                 match self {
-                    $(Self::$variant(numbers) => $module::epoch(numbers, now_us),)*
+                    $(Self::$variant(numbers) => $module::epoch(numbers, now),)*
                 }
             }
 
-            /// How long after `now_us` tokens taken then may be spent without asking: as long as the store counts them as
+            /// How long after `now` tokens taken then may be spent without asking: as long as the store counts them as
             /// lent, or until their window ends.
-            pub fn credit_lifetime_us(&self, now_us: u64) -> u64 {
+            pub fn credit_lifetime_us(&self, now: StoreTime) -> u64 {
                 match self {
-                    $(Self::$variant(numbers) => $module::credit_lifetime_us(numbers, now_us),)*
+                    $(Self::$variant(numbers) => $module::credit_lifetime_us(numbers, now),)*
                 }
             }
 
@@ -170,16 +171,16 @@ macro_rules! algorithms {
             }
 
             /// `cell` moved to the present, if it lies so far ahead that the clock must have jumped.
-            pub(crate) fn re_anchor(&self, cell: StateCell, now_us: u64) -> Option<StateCell> {
+            pub(crate) fn re_anchor(&self, cell: StateCell, now: StoreTime) -> Option<StateCell> {
                 match self {
-                    $(Self::$variant(numbers) => $module::re_anchor(numbers, cell, now_us),)*
+                    $(Self::$variant(numbers) => $module::re_anchor(numbers, cell, now),)*
                 }
             }
 
             /// See [`StoredState::apply_reports`].
-            pub(crate) fn apply_reports(&self, state: &mut StoredState, now_us: u64, reports: &[LeaseReport]) {
+            pub(crate) fn apply_reports(&self, state: &mut StoredState, now: StoreTime, reports: &[LeaseReport]) {
                 match self {
-                    $(Self::$variant(numbers) => $module::apply_reports(numbers, state, now_us, reports),)*
+                    $(Self::$variant(numbers) => $module::apply_reports(numbers, state, now, reports),)*
                 }
             }
 
@@ -187,9 +188,9 @@ macro_rules! algorithms {
             /// taken. State and step are passed in places of their own, so that those of the default can stay in
             /// registers.
             #[inline(never)]
-            fn step_of_any(&self, cell: &Option<StateCell>, now_us: u64, cost: u32) -> (LimitStep,) {
+            fn step_of_any(&self, cell: &Option<StateCell>, now: StoreTime, cost: u32) -> (LimitStep,) {
                 let step = match self {
-                    $(Self::$variant(numbers) => $module::step(numbers, *cell, now_us, cost),)*
+                    $(Self::$variant(numbers) => $module::step(numbers, *cell, now, cost),)*
                 };
                 (step,)
             }
@@ -250,13 +251,13 @@ impl Meter {
     /// One step on a cell. `cost` must lie between 1 and [`Meter::quota`]. A log, which has no cell, answers
     /// as one that has seen nothing.
     #[inline]
-    pub fn step(&self, cell: Option<StateCell>, now_us: u64, cost: u32) -> LimitStep {
+    pub fn step(&self, cell: Option<StateCell>, now: StoreTime, cost: u32) -> LimitStep {
         debug_assert!(cost >= 1 && cost <= self.quota(), "a cost above the capacity is refused before");
         if let Self::TokenBucket(bucket) = self {
-            return token_bucket::step(bucket, cell, now_us, cost);
+            return token_bucket::step(bucket, cell, now, cost);
         }
         let own = cell;
-        self.step_of_any(&own, now_us, cost).0
+        self.step_of_any(&own, now, cost).0
     }
 
     /// How many whole tokens come in within `us`.

@@ -13,18 +13,19 @@ use super::window::WindowCounts;
 pub(crate) use super::window::{credit_lifetime_us, epoch};
 use super::{LimitStep, StateCell, Window, tick_of, until};
 use crate::lending::{LeaseReport, StoredState};
+use crate::time::StoreTime;
 
 /// The same in the script.
 pub(crate) const SCRIPT: &str = include_str!("fixed_window.lua");
 
-/// One request of `cost` ≤ limit at `now_us`. `StateCell`: the count in `major` of the window that began at
-/// `instant_us`; none is an unused window.
+/// One request of `cost` ≤ limit at `now`. `StateCell`: the count in `major` of the window that began at
+/// `instant`; none is an unused window.
 #[inline]
-pub fn step(window: &Window, cell: Option<StateCell>, now_us: u64, cost: u32) -> LimitStep {
-    let counts = open(window, cell, now_us);
+pub fn step(window: &Window, cell: Option<StateCell>, now: StoreTime, cost: u32) -> LimitStep {
+    let counts = open(window, cell, now);
     let admitted = u64::from(counts.count) + u64::from(cost) <= u64::from(window.limit);
     let after = if admitted { counts.count + cost } else { counts.count };
-    let end = until(counts.start + window.span, window.tick_us, now_us);
+    let end = until(counts.start + window.span, window.tick_us, now);
     LimitStep {
         admitted,
         next: (admitted || counts.jumped).then(|| WindowCounts { count: after, ..counts }.cell(window)),
@@ -34,21 +35,21 @@ pub fn step(window: &Window, cell: Option<StateCell>, now_us: u64, cost: u32) ->
     }
 }
 
-/// The window at `now_us` and its count.
+/// The window at `now` and its count.
 #[inline]
-fn open(window: &Window, cell: Option<StateCell>, now_us: u64) -> WindowCounts {
-    let now = tick_of(now_us, window.tick_us);
-    let aligned = now - now % window.span;
+fn open(window: &Window, cell: Option<StateCell>, now: StoreTime) -> WindowCounts {
+    let tick = tick_of(now, window.tick_us);
+    let aligned = tick - tick % window.span;
     let fresh = WindowCounts { start: aligned, count: 0, before: 0, jumped: false };
     let Some(cell) = cell else { return fresh };
     // Rounded down: every boundary is a whole tick, so a start on a finer clock stays in its window.
-    let start = tick_of(cell.instant_us, window.tick_us);
+    let start = tick_of(cell.instant, window.tick_us);
     if start < aligned {
         fresh
-    } else if start <= now {
+    } else if start <= tick {
         // The same window, or one that the window of an edited rule contains.
         WindowCounts { count: cell.major, ..fresh }
-    } else if start - now > window.span {
+    } else if start - tick > window.span {
         WindowCounts { count: cell.major, jumped: true, ..fresh }
     } else {
         WindowCounts { start: start - start % window.span, count: cell.major, ..fresh }
@@ -65,10 +66,15 @@ pub(crate) fn unit(_: &Window) -> u64 {
     1
 }
 
-pub(crate) fn re_anchor(window: &Window, cell: StateCell, now_us: u64) -> Option<StateCell> {
-    open(window, Some(cell), now_us).re_anchored(window)
+pub(crate) fn re_anchor(window: &Window, cell: StateCell, now: StoreTime) -> Option<StateCell> {
+    open(window, Some(cell), now).re_anchored(window)
 }
 
-pub(crate) fn apply_reports(window: &Window, state: &mut StoredState, now_us: u64, reports: &[LeaseReport]) {
-    open(window, state.cell, now_us).apply_reports(window, state, reports);
+pub(crate) fn apply_reports(
+    window: &Window,
+    state: &mut StoredState,
+    now: StoreTime,
+    reports: &[LeaseReport],
+) {
+    open(window, state.cell, now).apply_reports(window, state, reports);
 }

@@ -19,17 +19,18 @@ use super::window::WindowCounts;
 pub(crate) use super::window::{credit_lifetime_us, epoch};
 use super::{LimitStep, StateCell, Window, tick_of, until};
 use crate::lending::{LeaseReport, StoredState};
+use crate::time::StoreTime;
 
 /// The same in the script.
 pub(crate) const SCRIPT: &str = include_str!("sliding_window_counter.lua");
 
-/// One request of `cost` ≤ limit at `now_us`. `StateCell`: the counts of the window that began at
-/// `instant_us` (`major`) and of the one before (`minor`); none is two unused windows.
+/// One request of `cost` ≤ limit at `now`. `StateCell`: the counts of the window that began at
+/// `instant` (`major`) and of the one before (`minor`); none is two unused windows.
 #[inline]
-pub fn step(window: &Window, cell: Option<StateCell>, now_us: u64, cost: u32) -> LimitStep {
-    let counts = open(window, cell, now_us);
+pub fn step(window: &Window, cell: Option<StateCell>, now: StoreTime, cost: u32) -> LimitStep {
+    let counts = open(window, cell, now);
     // If the clock is a little behind the state, it stands still at the start of the state's window.
-    let elapsed = tick_of(now_us, window.tick_us).saturating_sub(counts.start);
+    let elapsed = tick_of(now, window.tick_us).saturating_sub(counts.start);
     let (limit, span, cost) = (u64::from(window.limit), window.span, u64::from(cost));
     // Under a lowered limit a window was at most full: no product outgrows the bound of the new limit. What is kept stays
     // as it is, for limits with other numbers on the same key (an override) that count it in full.
@@ -57,28 +58,28 @@ pub fn step(window: &Window, cell: Option<StateCell>, now_us: u64, cost: u32) ->
         admitted,
         next: (admitted || counts.jumped).then(|| WindowCounts { count: kept, ..counts }.cell(window)),
         remaining: ((limit * span).saturating_sub(faded + after * span) / span) as u32,
-        retry_after_us: if admitted { 0 } else { until(at + wait, window.tick_us, now_us) },
-        reset_after_us: if fade_out == 0 { 0 } else { until(at + fade_out, window.tick_us, now_us) },
+        retry_after_us: if admitted { 0 } else { until(at + wait, window.tick_us, now) },
+        reset_after_us: if fade_out == 0 { 0 } else { until(at + fade_out, window.tick_us, now) },
     }
 }
 
-/// The window at `now_us`, its count and that of the one before.
+/// The window at `now`, its count and that of the one before.
 #[inline]
-fn open(window: &Window, cell: Option<StateCell>, now_us: u64) -> WindowCounts {
-    let now = tick_of(now_us, window.tick_us);
-    let aligned = now - now % window.span;
+fn open(window: &Window, cell: Option<StateCell>, now: StoreTime) -> WindowCounts {
+    let tick = tick_of(now, window.tick_us);
+    let aligned = tick - tick % window.span;
     let fresh = WindowCounts { start: aligned, count: 0, before: 0, jumped: false };
     let Some(cell) = cell else { return fresh };
     // Rounded down to a window: a start of windows of another span, or on a finer clock, lies within one.
-    let start = tick_of(cell.instant_us, window.tick_us);
+    let start = tick_of(cell.instant, window.tick_us);
     let start = start - start % window.span;
     if start + window.span < aligned {
         fresh
     } else if start < aligned {
         WindowCounts { before: cell.major, ..fresh }
-    } else if start <= now {
+    } else if start <= tick {
         WindowCounts { count: cell.major, before: cell.minor, ..fresh }
-    } else if start - now > window.span {
+    } else if start - tick > window.span {
         WindowCounts { count: cell.major, before: cell.minor, jumped: true, ..fresh }
     } else {
         WindowCounts { start, count: cell.major, before: cell.minor, ..fresh }
@@ -95,10 +96,15 @@ pub(crate) fn unit(window: &Window) -> u64 {
     window.span
 }
 
-pub(crate) fn re_anchor(window: &Window, cell: StateCell, now_us: u64) -> Option<StateCell> {
-    open(window, Some(cell), now_us).re_anchored(window)
+pub(crate) fn re_anchor(window: &Window, cell: StateCell, now: StoreTime) -> Option<StateCell> {
+    open(window, Some(cell), now).re_anchored(window)
 }
 
-pub(crate) fn apply_reports(window: &Window, state: &mut StoredState, now_us: u64, reports: &[LeaseReport]) {
-    open(window, state.cell, now_us).apply_reports(window, state, reports);
+pub(crate) fn apply_reports(
+    window: &Window,
+    state: &mut StoredState,
+    now: StoreTime,
+    reports: &[LeaseReport],
+) {
+    open(window, state.cell, now).apply_reports(window, state, reports);
 }

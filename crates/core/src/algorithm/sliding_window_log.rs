@@ -15,6 +15,7 @@ pub(crate) use super::fixed_window::{lifetime_us, unit};
 pub(crate) use super::window::credit_lifetime_us;
 use super::{LimitStep, StateCell, Window};
 use crate::lending::{LeaseReport, StoredState};
+use crate::time::StoreTime;
 use std::collections::VecDeque;
 
 /// The same in the script.
@@ -32,7 +33,7 @@ pub struct RequestLog {
 /// Everything that was admitted at one instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct LogEntry {
-    instant_us: u64,
+    instant: StoreTime,
     cost: u32,
 }
 
@@ -45,15 +46,13 @@ pub struct LogStep {
     pub jumped: bool,
 }
 
-/// One request of `cost` ≤ limit at `now_us`; none is an empty log.
-pub fn step_log(window: &Window, log: Option<&RequestLog>, now_us: u64, cost: u32) -> LogStep {
+/// One request of `cost` ≤ limit at `now`; none is an empty log.
+pub fn step_log(window: &Window, log: Option<&RequestLog>, now: StoreTime, cost: u32) -> LogStep {
     let span_us = window.span_us();
-    let newest_us = log.and_then(|log| log.entries.back()).map_or(0, |entry| entry.instant_us);
-    let jumped = newest_us > now_us.saturating_add(span_us);
-    let leaves_us = |entry: &LogEntry| {
-        (if jumped { entry.instant_us.min(now_us) } else { entry.instant_us }).saturating_add(span_us)
-    };
-    let live = || log.into_iter().flat_map(|log| &log.entries).filter(|entry| leaves_us(entry) > now_us);
+    let newest = log.and_then(|log| log.entries.back());
+    let jumped = newest.is_some_and(|newest| newest.instant > now + span_us);
+    let leaves = |entry: &LogEntry| (if jumped { entry.instant.min(now) } else { entry.instant }) + span_us;
+    let live = || log.into_iter().flat_map(|log| &log.entries).filter(|entry| leaves(entry) > now);
 
     let used: u64 = live().map(|entry| u64::from(entry.cost)).sum();
     let total = used + u64::from(cost);
@@ -65,12 +64,12 @@ pub fn step_log(window: &Window, log: Option<&RequestLog>, now_us: u64, cost: u3
         for entry in live() {
             freed += u64::from(entry.cost);
             if freed >= excess {
-                retry_after_us = leaves_us(entry) - now_us;
+                retry_after_us = leaves(entry).since(now);
                 break;
             }
         }
     }
-    let newest_leaves = live().next_back().map_or(0, |entry| leaves_us(entry) - now_us);
+    let newest_leaves_us = live().next_back().map_or(0, |entry| leaves(entry).since(now));
     let after = if admitted { total } else { used };
     LogStep {
         step: LimitStep {
@@ -78,7 +77,7 @@ pub fn step_log(window: &Window, log: Option<&RequestLog>, now_us: u64, cost: u3
             next: None,
             remaining: u64::from(window.limit).saturating_sub(after) as u32,
             retry_after_us,
-            reset_after_us: if admitted { newest_leaves.max(span_us) } else { newest_leaves },
+            reset_after_us: if admitted { newest_leaves_us.max(span_us) } else { newest_leaves_us },
         },
         jumped,
     }
@@ -87,19 +86,19 @@ pub fn step_log(window: &Window, log: Option<&RequestLog>, now_us: u64, cost: u3
 impl RequestLog {
     /// Applies the result of a step: moves the entries to the present after a jump of the clock, and if the
     /// request was admitted, drops entries that have left the window and adds it.
-    pub fn apply(&mut self, window: &Window, found: &LogStep, now_us: u64, cost: u32) {
+    pub fn apply(&mut self, window: &Window, found: &LogStep, now: StoreTime, cost: u32) {
         if found.jumped {
             for entry in &mut self.entries {
-                entry.instant_us = entry.instant_us.min(now_us);
+                entry.instant = entry.instant.min(now);
             }
         }
         if found.step.admitted {
-            self.drop_expired(window, now_us);
+            self.drop_expired(window, now);
             // After a small step back of the clock the newest entry is ahead of now, and the log stays sorted.
-            let instant_us = self.entries.back().map_or(now_us, |newest| newest.instant_us.max(now_us));
+            let instant = self.entries.back().map_or(now, |newest| newest.instant.max(now));
             match self.entries.back_mut() {
-                Some(newest) if newest.instant_us == instant_us => newest.cost += cost,
-                _ => self.entries.push_back(LogEntry { instant_us, cost }),
+                Some(newest) if newest.instant == instant => newest.cost += cost,
+                _ => self.entries.push_back(LogEntry { instant, cost }),
             }
         }
     }
@@ -107,13 +106,13 @@ impl RequestLog {
     /// Takes `returned` off the entry of the instant whose low 32 bits are `epoch`: another limit has refused the request.
     /// Searches the newest entries only: if the entry is not among them, or has left the window, the request counts as
     /// admitted. Returns whether anything was taken off.
-    pub(crate) fn take_off(&mut self, window: &Window, epoch: u32, returned: u32, now_us: u64) -> bool {
+    pub(crate) fn take_off(&mut self, window: &Window, epoch: u32, returned: u32, now: StoreTime) -> bool {
         let span_us = window.span_us();
         let mut newest = self.entries.iter().enumerate().rev().take(RETURN_DEPTH);
-        let found = newest.find(|(_, entry)| entry.instant_us as u32 == epoch).map(|(index, _)| index);
+        let found = newest.find(|(_, entry)| entry.instant.as_us() as u32 == epoch).map(|(index, _)| index);
         let Some(index) = found else { return false };
         let entry = &mut self.entries[index];
-        if returned == 0 || entry.instant_us.saturating_add(span_us) <= now_us {
+        if returned == 0 || entry.instant + span_us <= now {
             return false;
         }
         entry.cost = entry.cost.saturating_sub(returned);
@@ -124,28 +123,28 @@ impl RequestLog {
     }
 
     /// Drops entries that have left the window.
-    fn drop_expired(&mut self, window: &Window, now_us: u64) {
+    fn drop_expired(&mut self, window: &Window, now: StoreTime) {
         let span_us = window.span_us();
-        while self.entries.front().is_some_and(|entry| entry.instant_us.saturating_add(span_us) <= now_us) {
+        while self.entries.front().is_some_and(|entry| entry.instant + span_us <= now) {
             self.entries.pop_front();
         }
     }
 }
 
 /// A log has no cell: this is the step of an empty one.
-pub(crate) fn step(window: &Window, _: Option<StateCell>, now_us: u64, cost: u32) -> LimitStep {
-    step_log(window, None, now_us, cost).step
+pub(crate) fn step(window: &Window, _: Option<StateCell>, now: StoreTime, cost: u32) -> LimitStep {
+    step_log(window, None, now, cost).step
 }
 
 /// The low bits of the instant of an entry, which name it among the newest.
-pub(crate) fn epoch(_: &Window, now_us: u64) -> u32 {
-    now_us as u32
+pub(crate) fn epoch(_: &Window, now: StoreTime) -> u32 {
+    now.as_us() as u32
 }
 
 /// A log has no cell to move, see [`RequestLog::apply`].
-pub(crate) fn re_anchor(_: &Window, _: StateCell, _: u64) -> Option<StateCell> {
+pub(crate) fn re_anchor(_: &Window, _: StateCell, _: StoreTime) -> Option<StateCell> {
     None
 }
 
 /// A log has no cell to return to, see [`RequestLog::take_off`].
-pub(crate) fn apply_reports(_: &Window, _: &mut StoredState, _: u64, _: &[LeaseReport]) {}
+pub(crate) fn apply_reports(_: &Window, _: &mut StoredState, _: StoreTime, _: &[LeaseReport]) {}

@@ -21,21 +21,22 @@
 use super::bucket::BucketLevel;
 use super::{Bucket, LimitStep, StateCell, stored_tick, tick_of, until};
 use crate::lending::{self, EPOCH_US, EPOCHS, LeaseReport, LentTokens, StoredState};
+use crate::time::StoreTime;
 
 /// The same in the script.
 pub(crate) const SCRIPT: &str = include_str!("token_bucket.lua");
 
-/// One request of `cost` ≤ capacity at `now_us`. `StateCell`: the tokens at `instant_us`, whole in `major`
+/// One request of `cost` ≤ capacity at `now`. `StateCell`: the tokens at `instant`, whole in `major`
 /// and the fraction in `minor`; none is a full bucket.
 // Inlined, the embedded store updates a state in its slot without a `LimitStep` in memory.
 #[inline(always)]
-pub fn step(bucket: &Bucket, cell: Option<StateCell>, now_us: u64, cost: u32) -> LimitStep {
-    let now = tick_of(now_us, bucket.tick_us);
+pub fn step(bucket: &Bucket, cell: Option<StateCell>, now: StoreTime, cost: u32) -> LimitStep {
+    let tick = tick_of(now, bucket.tick_us);
     let (stored, last) = match cell {
-        None => (bucket.full(), now),
-        Some(cell) => (tokens(bucket, cell), stored_tick(cell.instant_us, bucket.tick_us)),
+        None => (bucket.full(), tick),
+        Some(cell) => (tokens(bucket, cell), stored_tick(cell.instant, bucket.tick_us)),
     };
-    let flow = bucket.flow(last, now);
+    let flow = bucket.flow(last, tick);
     let level = (stored + flow.fractions).min(bucket.full());
     let need = u64::from(cost) * u64::from(bucket.period);
     let admitted = level >= need;
@@ -48,9 +49,9 @@ pub fn step(bucket: &Bucket, cell: Option<StateCell>, now_us: u64, cost: u32) ->
         retry_after_us: if admitted {
             0
         } else {
-            until(flow.at + bucket.ticks_for(need - level), bucket.tick_us, now_us)
+            until(flow.at + bucket.ticks_for(need - level), bucket.tick_us, now)
         },
-        reset_after_us: until(flow.at + bucket.ticks_for(bucket.full() - left), bucket.tick_us, now_us),
+        reset_after_us: until(flow.at + bucket.ticks_for(bucket.full() - left), bucket.tick_us, now),
     }
 }
 
@@ -65,14 +66,19 @@ fn tokens(bucket: &Bucket, cell: StateCell) -> u64 {
     u64::from(cell.major) * u64::from(bucket.period) + u64::from(fraction)
 }
 
-/// The bucket at `now_us` while some of it is lent: what is available is the level.
-pub(crate) fn open(bucket: &Bucket, cell: Option<StateCell>, now_us: u64, lent: &LentTokens) -> BucketLevel {
-    let now = tick_of(now_us, bucket.tick_us);
+/// The bucket at `now` while some of it is lent: what is available is the level.
+pub(crate) fn open(
+    bucket: &Bucket,
+    cell: Option<StateCell>,
+    now: StoreTime,
+    lent: &LentTokens,
+) -> BucketLevel {
+    let tick = tick_of(now, bucket.tick_us);
     let (stored, last) = match cell {
-        None => (bucket.full(), now),
-        Some(cell) => (tokens(bucket, cell), stored_tick(cell.instant_us, bucket.tick_us)),
+        None => (bucket.full(), tick),
+        Some(cell) => (tokens(bucket, cell), stored_tick(cell.instant, bucket.tick_us)),
     };
-    let at = bucket.flow(last, now).at;
+    let at = bucket.flow(last, tick).at;
     BucketLevel { available: bucket.refill(stored as i64, last.min(at), at, lent), at }
 }
 
@@ -91,19 +97,24 @@ pub(crate) fn unit(bucket: &Bucket) -> u64 {
     u64::from(bucket.period)
 }
 
-pub(crate) fn re_anchor(bucket: &Bucket, cell: StateCell, now_us: u64) -> Option<StateCell> {
-    let (last, now) = (stored_tick(cell.instant_us, bucket.tick_us), tick_of(now_us, bucket.tick_us));
+pub(crate) fn re_anchor(bucket: &Bucket, cell: StateCell, now: StoreTime) -> Option<StateCell> {
+    let (last, tick) = (stored_tick(cell.instant, bucket.tick_us), tick_of(now, bucket.tick_us));
     let nothing = LentTokens::default();
-    bucket.flow(last, now).jumped.then(|| close(bucket, open(bucket, Some(cell), now_us, &nothing)))
+    bucket.flow(last, tick).jumped.then(|| close(bucket, open(bucket, Some(cell), now, &nothing)))
 }
 
-pub(crate) fn apply_reports(bucket: &Bucket, state: &mut StoredState, now_us: u64, reports: &[LeaseReport]) {
+pub(crate) fn apply_reports(
+    bucket: &Bucket,
+    state: &mut StoredState,
+    now: StoreTime,
+    reports: &[LeaseReport],
+) {
     if state.lent.total() == 0 && reports.is_empty() {
-        state.lent.roll(now_us);
+        state.lent.roll(now);
         return;
     }
-    let mut level = open(bucket, state.cell, now_us, &state.lent);
-    state.lent.roll(now_us);
+    let mut level = open(bucket, state.cell, now, &state.lent);
+    state.lent.roll(now);
     for report in reports {
         // Tokens of an older epoch count as spent: they have been refilled since.
         let Some(lent) = state.lent.of(report.epoch) else { continue };
@@ -118,11 +129,11 @@ pub(crate) fn apply_reports(bucket: &Bucket, state: &mut StoredState, now_us: u6
 }
 
 /// The epoch in which tokens are counted as lent.
-pub(crate) fn epoch(_: &Bucket, now_us: u64) -> u32 {
-    lending::epoch_at(now_us)
+pub(crate) fn epoch(_: &Bucket, now: StoreTime) -> u32 {
+    lending::epoch_at(now)
 }
 
 /// Until the end of the epoch after this one.
-pub(crate) fn credit_lifetime_us(_: &Bucket, now_us: u64) -> u64 {
-    u64::from(EPOCHS) * EPOCH_US - now_us % EPOCH_US
+pub(crate) fn credit_lifetime_us(_: &Bucket, now: StoreTime) -> u64 {
+    u64::from(EPOCHS) * EPOCH_US - now.as_us() % EPOCH_US
 }

@@ -2,9 +2,10 @@
 //! in the script.
 
 use super::dispatch::StateKind;
-use super::{Algorithm, StateCell};
+use super::{Algorithm, StateCell, start_of, tick_of};
 use crate::lending::{EPOCH_US, LeaseReport, StoredState};
 use crate::limit::{EXACT, LARGEST_LOG, LimitError, LimitNumber, LimitSize, TICKS_US, too_fine};
+use crate::time::StoreTime;
 
 /// The shared functions of windows in the script.
 pub(crate) const SCRIPT: &str = include_str!("window.lua");
@@ -72,7 +73,12 @@ pub(super) struct WindowCounts {
 impl WindowCounts {
     /// As it is kept.
     pub(super) fn cell(&self, window: &Window) -> StateCell {
-        StateCell { instant_us: self.start * window.tick_us, grain: 0, major: self.count, minor: self.before }
+        StateCell {
+            instant: start_of(self.start, window.tick_us),
+            grain: 0,
+            major: self.count,
+            minor: self.before,
+        }
     }
 
     /// As it is kept after a jump of the clock.
@@ -84,7 +90,7 @@ impl WindowCounts {
     /// window in which it was taken, and never more than that counts. Where nothing is reported it stays as it is.
     pub(super) fn apply_reports(mut self, window: &Window, state: &mut StoredState, reports: &[LeaseReport]) {
         for report in reports {
-            if epoch(window, self.start * window.tick_us) == report.epoch {
+            if epoch(window, start_of(self.start, window.tick_us)) == report.epoch {
                 self.count = self.count.saturating_sub(report.returned);
             }
             state.cell = Some(self.cell(window));
@@ -92,13 +98,13 @@ impl WindowCounts {
     }
 }
 
-/// The number of the window in which `at_us` lies.
-pub(crate) fn epoch(window: &Window, at_us: u64) -> u32 {
-    (at_us / window.tick_us / window.span) as u32
+/// The number of the window in which `at` lies.
+pub(crate) fn epoch(window: &Window, at: StoreTime) -> u32 {
+    (tick_of(at, window.tick_us) / window.span) as u32
 }
 
 /// Until the window ends, and not longer than an epoch.
-pub(crate) fn credit_lifetime_us(window: &Window, now_us: u64) -> u64 {
+pub(crate) fn credit_lifetime_us(window: &Window, now: StoreTime) -> u64 {
     let span_us = window.span_us();
-    (span_us - now_us % span_us).min(EPOCH_US)
+    (span_us - now.as_us() % span_us).min(EPOCH_US)
 }

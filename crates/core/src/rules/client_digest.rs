@@ -135,7 +135,7 @@ fn traits(rules: &[Rule], tiers: &[Tier]) -> ClientTraits {
         let condition = &rule.client;
         let overrides = !rule.sizes.by_key.is_empty();
         let by_address = rule.sizes.by_key.keys().any(|key| key.parse::<std::net::IpAddr>().is_ok());
-        let by_tier = rule.tier.is_some() || !rule.sizes.common.tiers.is_empty();
+        let by_tier = rule.depends_on_tiers();
         for (kind, globs) in condition.named.iter() {
             traits.named[kind] |= globs.is_some() || overrides;
         }

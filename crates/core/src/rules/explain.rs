@@ -11,6 +11,7 @@ use crate::decision::Outcome;
 use crate::key::Identity;
 use crate::rate::duration_text;
 use crate::request::Request;
+use crate::time::UnixTime;
 use std::fmt;
 use std::net::IpAddr;
 
@@ -44,12 +45,12 @@ pub struct RuleExplanation {
     pub limits: Vec<String>,
 }
 
-/// Explains the decision on `request` at `now_us`.
-pub fn explain(loaded: &LoadedRules, request: &Request<'_>, now_us: u64) -> Explanation {
+/// Explains the decision on `request` at `now`.
+pub fn explain(loaded: &LoadedRules, request: &Request<'_>, now: UnixTime) -> Explanation {
     let rules = &loaded.rules;
     let (client, path) = (rules.match_client(request), rules.match_path(request.path()));
     let client_tier = rules.tier_of(request).or(rules.default_tier);
-    let listed = loaded.lists.find_entry(request, now_us).map(|(verdict, entry)| {
+    let listed = loaded.lists.find_entry(request, now).map(|(verdict, entry)| {
         let list = match verdict {
             ListVerdict::Allowed => "allow",
             ListVerdict::Denied => "deny",
@@ -79,7 +80,7 @@ pub fn explain(loaded: &LoadedRules, request: &Request<'_>, now_us: u64) -> Expl
         tier: tier.map(|tier| rules.tiers[tier as usize].name.clone()),
         route: rules.template(path.route()).map(str::to_owned),
         rules: explained.collect(),
-        verdict: verdict(loaded, request, now_us),
+        verdict: verdict(loaded, request, now),
     }
 }
 
@@ -119,8 +120,8 @@ fn mismatch(
     "the rule is a fallback, and another rule names this endpoint".to_owned()
 }
 
-fn verdict(loaded: &LoadedRules, request: &Request<'_>, now_us: u64) -> String {
-    match VirtualNode::default().check(loaded, request, now_us) {
+fn verdict(loaded: &LoadedRules, request: &Request<'_>, now: UnixTime) -> String {
+    match VirtualNode::default().check(loaded, request, now) {
         Err(invalid) => format!("refused: {invalid}"),
         Ok(Outcome::Denied) => {
             "refused: the client is on the deny list; removing the entry would admit the request".to_owned()

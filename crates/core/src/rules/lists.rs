@@ -2,6 +2,7 @@
 
 use super::pattern::{Glob, network};
 use crate::request::{NamedIdentity, Request};
+use crate::time::UnixTime;
 use ipnet::IpNet;
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -33,7 +34,7 @@ pub struct ListLookup {
     /// The list, if any. Deny takes precedence over allow.
     pub verdict: Option<ListVerdict>,
     /// The next expiry of an entry that matches this client.
-    pub until_us: u64,
+    pub until: UnixTime,
 }
 
 /// Both lists.
@@ -60,29 +61,28 @@ impl AccessLists {
         self.allow.has_names() || self.deny.has_names()
     }
 
-    /// The list that the client is on at `now_us`.
-    pub fn look_up(&self, request: &Request<'_>, now_us: u64) -> ListLookup {
-        let (names, address) =
-            (self.look_up_names(request, now_us), self.look_up_address(request.ip, now_us));
+    /// The list that the client is on at `now`.
+    pub fn look_up(&self, request: &Request<'_>, now: UnixTime) -> ListLookup {
+        let (names, address) = (self.look_up_names(request, now), self.look_up_address(request.ip, now));
         ListLookup {
             verdict: ListVerdict::stricter(names.verdict, address.verdict),
-            until_us: names.until_us.min(address.until_us),
+            until: names.until.min(address.until),
         }
     }
 
     /// The list that the client's key, user or tenant is on. The result can be cached.
-    pub fn look_up_names(&self, request: &Request<'_>, now_us: u64) -> ListLookup {
-        lookup(self.deny.find_name(request, now_us), self.allow.find_name(request, now_us))
+    pub fn look_up_names(&self, request: &Request<'_>, now: UnixTime) -> ListLookup {
+        lookup(self.deny.find_name(request, now), self.allow.find_name(request, now))
     }
 
     /// The list that the client's address is on. This part is cheap.
     #[inline]
-    pub fn look_up_address(&self, ip: Option<IpAddr>, now_us: u64) -> ListLookup {
+    pub fn look_up_address(&self, ip: Option<IpAddr>, now: UnixTime) -> ListLookup {
         match ip {
             Some(ip) if !self.deny.networks.is_empty() || !self.allow.networks.is_empty() => {
-                lookup(self.deny.find_address(ip, now_us), self.allow.find_address(ip, now_us))
+                lookup(self.deny.find_address(ip, now), self.allow.find_address(ip, now))
             }
-            _ => ListLookup { verdict: None, until_us: u64::MAX },
+            _ => ListLookup { verdict: None, until: UnixTime::MAX },
         }
     }
 
@@ -91,7 +91,7 @@ impl AccessLists {
         let decides = |list: &AccessList| {
             let exact = list.exact.get(pattern.as_str()).filter(|_| pattern.is_exact());
             let globs = list.globs.iter().filter(|(glob, _)| glob.covers(pattern)).map(|(_, entry)| entry);
-            exact.into_iter().chain(globs).any(|entry| entry.expires_us.is_none())
+            exact.into_iter().chain(globs).any(|entry| entry.expires.is_none())
         };
         verdict(decides(&self.deny), decides(&self.allow))
     }
@@ -103,16 +103,16 @@ impl AccessLists {
             let mut entries = wider.filter_map(|(length, networks)| {
                 networks.get(&IpNet::new(network.addr(), *length).ok()?.trunc())
             });
-            entries.any(|entry| entry.expires_us.is_none())
+            entries.any(|entry| entry.expires.is_none())
         };
         verdict(decides(&self.deny), decides(&self.allow))
     }
 
     /// The entry that matches the client, as written.
-    pub fn find_entry(&self, request: &Request<'_>, now_us: u64) -> Option<(ListVerdict, &ListEntry)> {
-        match self.deny.find(request, now_us) {
+    pub fn find_entry(&self, request: &Request<'_>, now: UnixTime) -> Option<(ListVerdict, &ListEntry)> {
+        match self.deny.find(request, now) {
             Some(entry) => Some((ListVerdict::Denied, entry)),
-            None => self.allow.find(request, now_us).map(|entry| (ListVerdict::Allowed, entry)),
+            None => self.allow.find(request, now).map(|entry| (ListVerdict::Allowed, entry)),
         }
     }
 }
@@ -123,14 +123,14 @@ pub struct ListEntry {
     /// As written.
     pub pattern: String,
     /// The end of its validity.
-    pub expires_us: Option<u64>,
+    pub expires: Option<UnixTime>,
     /// A note for operators.
     pub reason: Option<String>,
 }
 
 impl ListEntry {
-    fn end_us(&self) -> u64 {
-        self.expires_us.unwrap_or(u64::MAX)
+    fn end(&self) -> UnixTime {
+        self.expires.unwrap_or(UnixTime::MAX)
     }
 }
 
@@ -171,12 +171,12 @@ impl AccessList {
         !self.exact.is_empty() || !self.globs.is_empty()
     }
 
-    fn find(&self, request: &Request<'_>, now_us: u64) -> Option<&ListEntry> {
-        self.find_name(request, now_us).or_else(|| self.find_address(request.ip?, now_us))
+    fn find(&self, request: &Request<'_>, now: UnixTime) -> Option<&ListEntry> {
+        self.find_name(request, now).or_else(|| self.find_address(request.ip?, now))
     }
 
     /// The valid entry for the client's names that expires last: the verdict holds until then.
-    fn find_name(&self, request: &Request<'_>, now_us: u64) -> Option<&ListEntry> {
+    fn find_name(&self, request: &Request<'_>, now: UnixTime) -> Option<&ListEntry> {
         if !self.has_names() {
             return None;
         }
@@ -184,17 +184,17 @@ impl AccessList {
         let exact = names.iter().flatten().filter_map(|name| self.exact.get(*name));
         let globs =
             self.globs.iter().filter(|(glob, _)| names.iter().flatten().any(|name| glob.matches(name)));
-        last_to_expire(exact.chain(globs.map(|(_, entry)| entry)), now_us)
+        last_to_expire(exact.chain(globs.map(|(_, entry)| entry)), now)
     }
 
     /// The valid entry for the client's address that expires last.
-    fn find_address(&self, ip: IpAddr, now_us: u64) -> Option<&ListEntry> {
+    fn find_address(&self, ip: IpAddr, now: UnixTime) -> Option<&ListEntry> {
         let ip = ip.to_canonical();
         let networks = self
             .networks
             .iter()
             .filter_map(|(length, networks)| networks.get(&IpNet::new(ip, *length).ok()?.trunc()));
-        last_to_expire(networks, now_us)
+        last_to_expire(networks, now)
     }
 }
 
@@ -202,8 +202,8 @@ fn verdict(denied: bool, allowed: bool) -> Option<ListVerdict> {
     ListVerdict::stricter(denied.then_some(ListVerdict::Denied), allowed.then_some(ListVerdict::Allowed))
 }
 
-fn last_to_expire<'e>(entries: impl Iterator<Item = &'e ListEntry>, now_us: u64) -> Option<&'e ListEntry> {
-    entries.filter(|entry| entry.end_us() > now_us).max_by_key(|entry| entry.end_us())
+fn last_to_expire<'e>(entries: impl Iterator<Item = &'e ListEntry>, now: UnixTime) -> Option<&'e ListEntry> {
+    entries.filter(|entry| entry.end() > now).max_by_key(|entry| entry.end())
 }
 
 fn lookup(denied: Option<&ListEntry>, allowed: Option<&ListEntry>) -> ListLookup {
@@ -212,13 +212,13 @@ fn lookup(denied: Option<&ListEntry>, allowed: Option<&ListEntry>) -> ListLookup
         (None, Some(_)) => Some(ListVerdict::Allowed),
         (None, None) => None,
     };
-    let end_us = |entry: Option<&ListEntry>| entry.map_or(u64::MAX, ListEntry::end_us);
-    ListLookup { verdict, until_us: end_us(denied).min(end_us(allowed)) }
+    let end = |entry: Option<&ListEntry>| entry.map_or(UnixTime::MAX, ListEntry::end);
+    ListLookup { verdict, until: end(denied).min(end(allowed)) }
 }
 
 fn keep_later<K>(slot: std::collections::hash_map::Entry<'_, K, ListEntry>, entry: ListEntry) {
     slot.and_modify(|known| {
-        if known.end_us() < entry.end_us() {
+        if known.end() < entry.end() {
             *known = entry.clone();
         }
     })

@@ -82,7 +82,11 @@ impl SizesByTier {
     }
 }
 
-pub(super) type TierId = u32;
+/// The index of a tier in its rule set.
+pub type TierId = u32;
+
+/// The index of a route template in its rule set.
+pub type RouteId = u32;
 
 /// A run of limits in [`RuleSet::limits`].
 pub(super) type SizeId = u32;
@@ -156,7 +160,7 @@ pub(super) struct Tier {
 }
 
 /// The id of a limit in a [`RuleSet`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LimitId(pub(super) u32);
 
 impl LimitId {
@@ -191,6 +195,7 @@ pub struct RuleSet {
     has_endpoints: bool,
     has_domains: bool,
     has_penalties: bool,
+    depends_on_tiers: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -236,6 +241,7 @@ impl RuleSet {
         let has_endpoints = !endpoints.is_empty();
         let has_domains = rules.iter().any(|rule| rule.domain.is_some());
         let has_penalties = rules.iter().any(|rule| rule.penalty.is_some());
+        let depends_on_tiers = rules.iter().any(Rule::depends_on_tiers);
         Self {
             rules,
             tiers,
@@ -251,6 +257,7 @@ impl RuleSet {
             has_endpoints,
             has_domains,
             has_penalties,
+            depends_on_tiers,
         }
     }
 
@@ -281,6 +288,22 @@ impl RuleSet {
         &self.rules[self.owners[id.0 as usize] as usize]
     }
 
+    /// The name of the tier whose numbers apply to a client of `tier` under the rule of the limit `id`.
+    pub fn tier_name(&self, id: LimitId, tier: Option<TierId>) -> Option<&str> {
+        let tier = tier.or(self.rule_of(id).tier).or(self.default_tier)?;
+        self.tiers.get(tier as usize).map(|tier| tier.name.as_str())
+    }
+
+    /// The template of a route.
+    pub fn route_template(&self, route: RouteId) -> &str {
+        &self.routes[route as usize].template
+    }
+
+    /// Whether the numbers of any rule depend on the tier of the client.
+    pub(super) fn depends_on_tiers(&self) -> bool {
+        self.depends_on_tiers
+    }
+
     /// Whether any rule has a penalty.
     #[inline]
     pub fn has_penalties(&self) -> bool {
@@ -291,7 +314,7 @@ impl RuleSet {
     pub fn penalty_key(&self, charge: &Charge<'_>) -> Option<u64> {
         let penalty = self.rule_of(charge.id).penalty.filter(|_| charge.enforced)?;
         // One record for each key; the limits of a rule share it.
-        Some(charge.key ^ charge.limit.state_id ^ penalty.record_id)
+        Some(charge.key.identity_hash(charge.limit.state_id) ^ penalty.record_id)
     }
 
     pub(super) fn owner_index(&self, id: LimitId) -> u32 {
@@ -331,6 +354,11 @@ impl Rule {
             }
         }
         self.sizes.common.of(tier)
+    }
+
+    /// Whether its numbers, or whether it matches, depend on the tier of the client.
+    pub(super) fn depends_on_tiers(&self) -> bool {
+        self.tier.is_some() || !self.sizes.common.tiers.is_empty()
     }
 
     /// The custom identities of its keys.

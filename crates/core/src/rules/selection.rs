@@ -5,8 +5,8 @@
 //! the domain and the key remain: [`RuleSet::charge`] runs no pattern.
 
 use super::pattern::PathStrictness;
-use super::ruleset::{LimitId, Rule, RuleSet, SizeId, Tier, TierId};
-use crate::key::{Dimension, KeyHashes, RequestHasher};
+use super::ruleset::{LimitId, RouteId, Rule, RuleSet, SizeId, Tier, TierId};
+use crate::key::{Dimension, KeyHashes, RequestHasher, StateKey};
 use crate::limit::Limit;
 use crate::path::PathReadings;
 use crate::request::{NamedIdentity, Request};
@@ -18,6 +18,8 @@ use std::ops::Range;
 pub struct ClientMatch {
     /// For each rule, the size that applies to this client; `None` if the rule does not match the client.
     sizes: Vec<Option<SizeId>>,
+    /// The tier, if any rule depends on it: only then clients with equal digests have the same.
+    tier: Option<TierId>,
 }
 
 /// The path part of a selection.
@@ -27,6 +29,7 @@ pub struct PathMatch {
     rules: Vec<bool>,
     /// The hash of the route template that matches the path; 0 if none does.
     route: u64,
+    route_id: Option<RouteId>,
 }
 
 /// The rules that match a client on a path.
@@ -35,6 +38,8 @@ pub struct Selection {
     /// Fallbacks last.
     items: Vec<SelectedRule>,
     route: u64,
+    route_id: Option<RouteId>,
+    tier: Option<TierId>,
     /// The limit if there is only one and it is enforced without conditions, as for most requests. The loop over
     /// `items` is then skipped.
     single: Option<SingleLimit>,
@@ -72,7 +77,7 @@ pub struct Charge<'r> {
     /// The id of the limit in the rule set.
     pub id: LimitId,
     /// The key of the state.
-    pub key: u64,
+    pub key: StateKey,
     /// The client: the key without limit and route.
     pub client: u64,
     /// Whether the request is refused over the limit.
@@ -119,6 +124,7 @@ impl RuleSet {
     /// [`Self::match_client`] into a reused buffer.
     pub fn match_client_into(&self, request: &Request<'_>, matched: &mut ClientMatch) {
         let tier = self.tier_of(request);
+        matched.tier = tier.filter(|_| self.depends_on_tiers());
         matched.sizes.clear();
         for rule in &self.rules {
             let applies = rule.client.matches(request) && self.tier_matches(rule, tier);
@@ -142,13 +148,16 @@ impl RuleSet {
             Some(patterns) => patterns.clone().any(is_matched),
         };
         let rules = self.rules.iter().map(matches).collect();
-        let route = self.routes.iter().find(|route| is_matched(route.pattern));
-        PathMatch { rules, route: route.map_or(0, |route| route.hash) }
+        let route_id = self.routes.iter().position(|route| is_matched(route.pattern));
+        let route = route_id.map_or(0, |route| self.routes[route].hash);
+        PathMatch { rules, route, route_id: route_id.map(|route| route as RouteId) }
     }
 
     /// Joins both parts: everything that does not depend on the single request.
     pub fn join_into(&self, client: &ClientMatch, path: &PathMatch, selection: &mut Selection) {
         selection.route = path.route;
+        selection.route_id = path.route_id;
+        selection.tier = client.tier;
         selection.items.clear();
         let rules = || self.rules.iter().enumerate();
         let (others, fallbacks) =
@@ -197,7 +206,7 @@ impl RuleSet {
         Some(Charge {
             limit: self.limit(id),
             id,
-            key: with_route ^ state_id,
+            key: StateKey::new(with_route, state_id),
             client,
             enforced: true,
             over: OverLimitEffect::Shadow,
@@ -246,8 +255,7 @@ impl RuleSet {
             for limit in item.limits.clone() {
                 let id = LimitId(limit);
                 let limit = self.limit(id);
-                // The hash is unpredictable, so the fixed `state_id` is enough to distinguish limits.
-                let key = hashes.with_route ^ limit.state_id;
+                let key = StateKey::new(hashes.with_route, limit.state_id);
                 charges.push(Charge {
                     limit,
                     id,
@@ -301,6 +309,18 @@ impl Selection {
     /// The hash of the route template that matches the path; 0 if none does.
     pub fn route(&self) -> u64 {
         self.route
+    }
+
+    /// The route template that matches the path.
+    #[inline]
+    pub fn route_id(&self) -> Option<RouteId> {
+        self.route_id
+    }
+
+    /// The tier of the client, if any rule depends on it.
+    #[inline]
+    pub fn tier(&self) -> Option<TierId> {
+        self.tier
     }
 }
 

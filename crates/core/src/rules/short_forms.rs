@@ -2,6 +2,7 @@
 
 use super::written::WrittenListEntry;
 use crate::rate::{LimitShorthand, LimitShorthandError, Rate, parse_duration_us};
+use crate::time::UnixTime;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
@@ -48,11 +49,11 @@ pub struct DurationText {
     pub us: u64,
 }
 
-/// An instant, written as `2026-12-31T23:59:59Z`.
+/// A time, written as `2026-12-31T23:59:59Z`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timestamp {
-    /// Microseconds since the epoch.
-    pub unix_us: u64,
+    /// The time.
+    pub time: UnixTime,
 }
 
 /// Cooldowns for clients that ignore `Retry-After`: `true`, or the numbers.
@@ -196,7 +197,7 @@ impl<'de> Deserialize<'de> for Timestamp {
             let time = humantime::parse_rfc3339_weak(&whole).ok();
             let since = time.and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
             let since = since.ok_or_else(|| ShortFormError::Timestamp(text.to_owned()));
-            since.map(|since| Self { unix_us: since.as_micros() as u64 })
+            since.map(|since| Self { time: UnixTime::from_us(since.as_micros() as u64) })
         })
     }
 }

@@ -5,10 +5,11 @@ use super::virtual_node::VirtualNode;
 use super::written::{RuleTestCase, RuleTestExpectation, RuleTestRequest, RuleTestStep};
 use crate::decision::{InvalidRequest, LimitStatus, Outcome};
 use crate::rate::duration_text;
+use crate::time::UnixTime;
 use std::fmt;
 
 /// The default start of a case: midnight UTC on a Monday, the boundary of every window up to a week.
-pub const START_US: u64 = 1_767_571_200_000_000;
+pub const RULE_TEST_START: UnixTime = UnixTime::from_us(1_767_571_200_000_000);
 
 /// The result of one test case.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,12 +59,11 @@ fn run_case(loaded: &LoadedRules, line: usize, case: &RuleTestCase) -> RuleTestR
     let mut node = VirtualNode::default();
     let mut result =
         RuleTestResult { name: case.name.clone(), line, requests: requests(case), failures: Vec::new() };
-    let start_us = case.start.map_or(START_US, |start| start.unix_us);
+    let start = case.start.map_or(RULE_TEST_START, |start| start.time);
     let mut at_us = 0;
     for (index, step) in case.steps.iter().enumerate() {
         at_us = step.at.map_or(at_us, |at| at.us);
-        let now_us = start_us.saturating_add(at_us);
-        if let Err(mismatch) = run_step(loaded, &mut node, &case.request, step, now_us) {
+        if let Err(mismatch) = run_step(loaded, &mut node, &case.request, step, start + at_us) {
             result.failures.push((index + 1, format!("at {}: {mismatch}", duration_text(at_us))));
         }
     }
@@ -102,7 +102,7 @@ fn run_step(
     node: &mut VirtualNode,
     base: &RuleTestRequest,
     step: &RuleTestStep,
-    now_us: u64,
+    now: UnixTime,
 ) -> Result<(), StepMismatch> {
     let fields = step.request.over(base);
     let ids: Vec<(&str, &str)> = fields.ids.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
@@ -111,7 +111,7 @@ fn run_step(
     let mut last = Ok(Outcome::Unlimited);
     let sent = step.send.unwrap_or(1);
     for number in 1..=sent {
-        last = node.check(loaded, &request, now_us);
+        last = node.check(loaded, &request, now);
         admitted += u64::from(matches!(last, Ok(Outcome::Unlimited | Outcome::Admitted(_))));
         if let Some(expected) = step.expect.filter(|expected| !meets(*expected, &last)) {
             let found = describe(loaded, &last);

@@ -6,10 +6,11 @@ use super::lists::ListVerdict;
 use super::ruleset::RuleSet;
 use super::selection::{Charge, Charges, Selection};
 use crate::decision::{InvalidRequest, LimitStatus, Outcome, OutcomeFold, validate};
-use crate::key::KeySeed;
+use crate::key::{KeySeed, StateKey};
 use crate::limit::LimitState;
 use crate::penalty::PenaltyRecord;
 use crate::request::Request;
+use crate::time::{StoreTime, UnixTime};
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
@@ -19,28 +20,29 @@ static SEED: LazyLock<KeySeed> = LazyLock::new(|| KeySeed::new([0x746f_6c6c, 0x6
 /// The states of all keys under a rule set, and the penalty records.
 #[derive(Debug, Default)]
 pub struct VirtualNode {
-    states: HashMap<u64, LimitState>,
+    states: HashMap<StateKey, LimitState>,
     /// The penalty record of each key, and the end of its cooldown.
-    penalties: HashMap<u64, (PenaltyRecord, Option<u64>)>,
+    penalties: HashMap<u64, (PenaltyRecord, Option<UnixTime>)>,
 }
 
 impl VirtualNode {
-    /// Decides `request` at `now_us` as the limiter does.
+    /// Decides `request` at `now` as the limiter does.
     pub fn check(
         &mut self,
         loaded: &LoadedRules,
         request: &Request<'_>,
-        now_us: u64,
+        now: UnixTime,
     ) -> Result<Outcome, InvalidRequest> {
         validate(request)?;
-        match loaded.lists.look_up(request, now_us).verdict {
+        match loaded.lists.look_up(request, now).verdict {
             Some(ListVerdict::Denied) => return Ok(Outcome::Denied),
             Some(ListVerdict::Allowed) => return Ok(Outcome::Unlimited),
             None => {}
         }
         let charges = charges(&loaded.rules, request);
-        let hold = self.cooldown(&loaded.rules, &charges, now_us);
+        let hold = self.cooldown(&loaded.rules, &charges, now);
         let mut fold = OutcomeFold::default();
+        let store_now = StoreTime::of_embedded_store(now);
         let mut writes = Vec::new();
         for charge in &charges {
             // A request takes one slot, and on a virtual clock frees it at its timeout.
@@ -56,7 +58,7 @@ impl VirtualNode {
                 }
                 continue;
             };
-            let (mut step, next) = charge.limit.step_state(self.states.get(&charge.key), now_us, cost);
+            let (mut step, next) = charge.limit.step_state(self.states.get(&charge.key), store_now, cost);
             if charge.limit.longest_in_flight_us().is_some() {
                 step.retry_after_us = 0;
             }
@@ -77,19 +79,19 @@ impl VirtualNode {
             return Ok(Outcome::Limited(hold.or_longer(limited)));
         }
         if let Outcome::Limited(status) = &mut outcome {
-            self.record_refusal(&loaded.rules, &charges, status, now_us);
+            self.record_refusal(&loaded.rules, &charges, status, now);
         }
         Ok(outcome)
     }
 
     /// The longest current cooldown of the client.
-    fn cooldown(&self, rules: &RuleSet, charges: &Charges<'_>, now_us: u64) -> Option<LimitStatus> {
-        let until = |charge: &Charge<'_>| {
-            let (_, until_us) = self.penalties.get(&rules.penalty_key(charge)?)?;
-            until_us.filter(|until_us| now_us < *until_us).map(|until_us| (until_us, charge.id))
+    fn cooldown(&self, rules: &RuleSet, charges: &Charges<'_>, now: UnixTime) -> Option<LimitStatus> {
+        let end_of = |charge: &Charge<'_>| {
+            let (_, until) = self.penalties.get(&rules.penalty_key(charge)?)?;
+            until.filter(|until| now < *until).map(|until| (until, charge.id))
         };
-        let (until_us, limit) = charges.iter().filter_map(until).max_by_key(|(until_us, _)| *until_us)?;
-        Some(LimitStatus::held(limit, until_us - now_us))
+        let (until, limit) = charges.iter().filter_map(end_of).max_by_key(|(until, _)| *until)?;
+        Some(LimitStatus::held(limit, until.since(now)))
     }
 
     /// Updates the penalty record after a refusal.
@@ -98,7 +100,7 @@ impl VirtualNode {
         rules: &RuleSet,
         charges: &Charges<'_>,
         status: &mut LimitStatus,
-        now_us: u64,
+        now: UnixTime,
     ) {
         let Some(charge) = charges.iter().find(|charge| charge.id == status.limit) else { return };
         let (Some(penalty), Some(key)) = (rules.rule_of(charge.id).penalty, rules.penalty_key(charge)) else {
@@ -107,8 +109,8 @@ impl VirtualNode {
         let known = self.penalties.get(&key).map(|(record, _)| *record);
         // A client that was given no retry time cannot ignore it.
         let Some(wait_us) = status.wait_us() else { return };
-        let (record, cooldown_us) = penalty.record_refusal(known, now_us, wait_us);
-        self.penalties.insert(key, (record, cooldown_us.map(|cooldown_us| now_us + cooldown_us)));
+        let (record, cooldown_us) = penalty.record_refusal(known, now, wait_us);
+        self.penalties.insert(key, (record, cooldown_us.map(|cooldown_us| now + cooldown_us)));
         status.extend_wait(cooldown_us.unwrap_or(0));
     }
 }

@@ -10,7 +10,7 @@ use super::short_forms::{
 };
 use crate::algorithm::Algorithm;
 use crate::path::endpoint;
-use crate::request::{Method, NamedIdentity, Request};
+use crate::request::{Door, Method, NamedIdentity, Request};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use std::borrow::Cow;
@@ -361,6 +361,7 @@ impl RuleTestRequest {
             method: self.method.as_deref().map(Method::from_name),
             cost: self.cost.unwrap_or(1),
             priority: None,
+            door: Door::Library,
         }
     }
 }

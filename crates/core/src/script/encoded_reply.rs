@@ -48,7 +48,7 @@ fn encode_state(charge: &ChargeCall, state: &StoredState) -> Vec<u8> {
     let Some(cell) = state.cell else { return Vec::new() };
     let (format, count_bytes) = if cell.major < 1 << 16 { (NARROW, 2) } else { (WIDE, 4) };
     let mut out = vec![format as u8, class(&charge.meter)];
-    uint(&mut out, cell.instant_us, 7);
+    uint(&mut out, cell.instant.as_us(), 7);
     uint(&mut out, cell.grain.into(), 2);
     uint(&mut out, cell.major.into(), count_bytes);
     uint(&mut out, cell.minor.into(), 4);

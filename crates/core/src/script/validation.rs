@@ -6,6 +6,7 @@
 use super::{ChargeCall, ChargeReply, LogStatus, ReplyError, ReplyState, ScriptCall, ScriptReply};
 use crate::lending::{EPOCH_US, StoredState};
 use crate::limit::Meter;
+use crate::time::StoreTime;
 
 /// Later instants than this, in the year 2112, are not exact in a script.
 pub(crate) const LATEST_US: u64 = 1 << 52;
@@ -17,7 +18,7 @@ const AHEAD_EPOCHS: u64 = 3;
 impl ScriptReply {
     /// The same reply, if it can be one to `call`.
     pub(super) fn validated(self, call: &ScriptCall) -> Result<Self, ReplyError> {
-        if self.now_us == 0 || self.now_us >= LATEST_US {
+        if self.now == StoreTime::default() || self.now >= StoreTime::from_us(LATEST_US) {
             return Err(ReplyError::Impossible("a time out of range"));
         }
         if self.admitted.iter().zip(&call.runs).any(|(admitted, run)| *admitted > run.repeats) {
@@ -34,7 +35,7 @@ impl ScriptReply {
             }
             match &reply.state {
                 ReplyState::Stored(state) => {
-                    check_state(state, &charge.meter, self.now_us)?;
+                    check_state(state, &charge.meter, self.now)?;
                     self.check_lent(call, charge, reply, state)?;
                 }
                 ReplyState::Log(statuses) => {
@@ -56,9 +57,9 @@ impl ScriptReply {
             let mut is_explained = *admitted == run.repeats;
             for (charge, reply) in call.charges.iter().zip(&self.charges) {
                 if charge.enforced {
-                    is_explained = is_explained || !reply.has_room(charge, number, run.cost, self.now_us);
+                    is_explained = is_explained || !reply.has_room(charge, number, run.cost, self.now);
                 } else if reply.counted.get(number).is_some_and(|counted| counted < admitted)
-                    && reply.has_room(charge, number, run.cost, self.now_us)
+                    && reply.has_room(charge, number, run.cost, self.now)
                 {
                     return Err(ReplyError::Impossible(
                         "a request not counted although there is room for it",
@@ -101,22 +102,22 @@ impl ScriptReply {
 
 impl ChargeReply {
     /// Whether one more request of the run `number`, each of which costs `cost`, would be admitted.
-    fn has_room(&self, charge: &ChargeCall, number: usize, cost: u32, now_us: u64) -> bool {
+    fn has_room(&self, charge: &ChargeCall, number: usize, cost: u32, now: StoreTime) -> bool {
         match &self.state {
-            ReplyState::Stored(state) => charge.meter.step(state.cell, now_us, cost).admitted,
+            ReplyState::Stored(state) => charge.meter.step(state.cell, now, cost).admitted,
             ReplyState::Log(statuses) => statuses.get(number).is_none_or(|status| status.retry_after_us == 0),
         }
     }
 }
 
-fn check_state(state: &StoredState, meter: &Meter, now_us: u64) -> Result<(), ReplyError> {
-    let latest_us = now_us + 2 * meter.lifetime_us() + AHEAD_US;
-    if state.cell.is_some_and(|cell| cell.instant_us > latest_us) {
+fn check_state(state: &StoredState, meter: &Meter, now: StoreTime) -> Result<(), ReplyError> {
+    let latest = now + 2 * meter.lifetime_us() + AHEAD_US;
+    if state.cell.is_some_and(|cell| cell.instant > latest) {
         return Err(ReplyError::Impossible("a state too far in the future"));
     }
     let lent = &state.lent;
     if lent.total() > 0 {
-        let (epoch, present) = (u64::from(lent.epoch), now_us / EPOCH_US);
+        let (epoch, present) = (u64::from(lent.epoch), now.as_us() / EPOCH_US);
         if meter.bucket().is_none() {
             return Err(ReplyError::Impossible("lent tokens in the state of a window"));
         }

@@ -1,7 +1,7 @@
 //! Answers of a shared store, honest and damaged. What a store can truthfully answer is always taken; of anything
 //! else, what is taken never grants more than was asked for, and can be computed with.
 
-use crate::sample::{Bucket, NOW_US, SECOND_US, Window, bucket, window};
+use crate::sample::{Bucket, NOW_US, SECOND_US, Window, at, bucket, window};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tollgate_core::algorithm::{Algorithm, StateKind};
 use tollgate_core::lending::{EPOCH_US, LeaseReport, LentTokens, Prefetch, StoredState};
@@ -10,6 +10,7 @@ use tollgate_core::script::{
     ChargeCall, ChargeReply, ReplyError, ReplyState, RequestRun, ScriptCall, ScriptReply,
 };
 use tollgate_core::state_address::StateField;
+use tollgate_core::time::StoreTime;
 use tollgate_core::virtual_store::VirtualStore;
 
 /// A client with one to three limits, at a store of its own.
@@ -114,11 +115,11 @@ impl Client {
     }
 
     fn answer(&mut self, ask: &ScriptCall) -> ScriptReply {
-        let answer = self.store.charge(&(), ask, self.now_us);
+        let answer = self.store.charge(&(), ask, at(self.now_us));
         for ((kept, charge), found) in self.limits.iter_mut().zip(&ask.charges).zip(&answer.charges) {
             let epoch = match &found.state {
                 ReplyState::Stored(account) if account.lent.total() > 0 => account.lent.epoch,
-                _ => charge.meter.epoch(self.now_us),
+                _ => charge.meter.epoch(at(self.now_us)),
             };
             kept.taken = (epoch, found.lent.max(1));
         }
@@ -131,7 +132,7 @@ impl Kept {
         let (meter, quota) = (*self.limit.meter(), self.limit.quota);
         let report = |rng: &mut fastrand::Rng| {
             let (epoch, taken) = self.taken;
-            let epoch = [epoch, epoch, meter.epoch(now_us), rng.u32(..)][rng.usize(..4)];
+            let epoch = [epoch, epoch, meter.epoch(at(now_us)), rng.u32(..)][rng.usize(..4)];
             let amount = |rng: &mut fastrand::Rng| [0, rng.u32(0..=taken), u32::MAX][rng.usize(..3)];
             LeaseReport { epoch, spent: amount(rng), returned: amount(rng) }
         };
@@ -174,7 +175,7 @@ fn every_honest_answer_is_taken_as_it_was_given() {
         for round in 0..60 {
             let ask = client.ask();
             let answer = client.answer(&ask);
-            let found = ScriptReply::decode(&ask, client.now_us, &answer.encode(&ask));
+            let found = ScriptReply::decode(&ask, at(client.now_us), &answer.encode(&ask));
             let context = format!("seed {seed}, round {round} at {}: {ask:?}", client.now_us);
             refused +=
                 usize::from(answer.admitted.iter().zip(&ask.runs).any(|(some, run)| *some < run.repeats));
@@ -207,10 +208,10 @@ fn wrong_with(algorithm: Algorithm, spoil: fn(&mut ScriptReply)) -> &'static str
         runs: [RequestRun { repeats: 3, cost: 1 }].into_iter().collect(),
         charges: [charge(true), charge(false)].into_iter().collect(),
     };
-    let mut answer = VirtualStore::default().charge(&(), &ask, NOW_US);
-    assert_eq!(ScriptReply::decode(&ask, NOW_US, &answer.encode(&ask)), Ok(answer.clone()));
+    let mut answer = VirtualStore::default().charge(&(), &ask, at(NOW_US));
+    assert_eq!(ScriptReply::decode(&ask, at(NOW_US), &answer.encode(&ask)), Ok(answer.clone()));
     spoil(&mut answer);
-    match ScriptReply::decode(&ask, answer.now_us, &answer.encode(&ask)) {
+    match ScriptReply::decode(&ask, answer.now, &answer.encode(&ask)) {
         Err(ReplyError::Impossible(what)) => what,
         other => panic!("{other:?}"),
     }
@@ -228,8 +229,8 @@ fn an_answer_that_cannot_be_true_says_what_is_wrong() {
     use Algorithm::{FixedWindow, SlidingWindowLog, TokenBucket};
     type Row = (Algorithm, fn(&mut ScriptReply), &'static str);
     let table: [Row; 15] = [
-        (TokenBucket, |answer| answer.now_us = 0, "a time out of range"),
-        (TokenBucket, |answer| answer.now_us = 1 << 52, "a time out of range"),
+        (TokenBucket, |answer| answer.now = at(0), "a time out of range"),
+        (TokenBucket, |answer| answer.now = at(1 << 52), "a time out of range"),
         (TokenBucket, |answer| answer.admitted[0] = 4, "more requests admitted than sent"),
         (TokenBucket, |answer| answer.charges[1].counted[0] = 4, "more requests counted than admitted"),
         (
@@ -250,7 +251,7 @@ fn an_answer_that_cannot_be_true_says_what_is_wrong() {
         (FixedWindow, |answer| account(answer).lent.current = 1, "lent tokens in the state of a window"),
         (
             TokenBucket,
-            |answer| account(answer).cell.as_mut().unwrap().instant_us += 25 * SECOND_US,
+            |answer| account(answer).cell.as_mut().unwrap().instant += 25 * SECOND_US,
             "a state too far in the future",
         ),
         (
@@ -326,14 +327,14 @@ impl Damage {
 
 /// What an answer must be to be taken, said once more and in other words.
 fn assert_sound(ask: &ScriptCall, answer: &ScriptReply) {
-    assert!(answer.now_us > 0 && answer.now_us < 1 << 52, "{answer:?}");
+    assert!(answer.now > at(0) && answer.now < at(1 << 52), "{answer:?}");
     assert_eq!((answer.admitted.len(), answer.charges.len()), (ask.runs.len(), ask.charges.len()));
     let all_pass = ask.runs.iter().zip(&answer.admitted).all(|(run, passing)| *passing == run.repeats);
     for (number, (run, passing)) in ask.runs.iter().zip(&answer.admitted).enumerate() {
         assert!(*passing <= run.repeats, "{answer:?}");
         let refuses = |(charge, found): (&ChargeCall, &ChargeReply)| {
             let refuses = match &found.state {
-                ReplyState::Stored(account) => !account.step(&charge.meter, answer.now_us, run.cost).admitted,
+                ReplyState::Stored(account) => !account.step(&charge.meter, answer.now, run.cost).admitted,
                 ReplyState::Log(standings) => standings[number].retry_after_us > 0,
             };
             charge.enforced && refuses
@@ -349,11 +350,11 @@ fn assert_sound(ask: &ScriptCall, answer: &ScriptReply) {
         match &found.state {
             ReplyState::Stored(account) => {
                 assert!(!charge.meter.is_log());
-                let furthest_us = answer.now_us + 2 * charge.meter.lifetime_us() + 2 * EPOCH_US;
-                assert!(account.cell.is_none_or(|cell| cell.instant_us <= furthest_us), "{account:?}");
-                let epochs = u64::from(account.lent.epoch).checked_sub(answer.now_us / EPOCH_US);
+                let furthest = answer.now + 2 * charge.meter.lifetime_us() + 2 * EPOCH_US;
+                assert!(account.cell.is_none_or(|cell| cell.instant <= furthest), "{account:?}");
+                let epochs = u64::from(account.lent.epoch).checked_sub(answer.now.as_us() / EPOCH_US);
                 assert!(account.lent.total() == 0 || epochs.is_some_and(|ahead| ahead <= 3), "{account:?}");
-                compute_with(account, charge, ask, answer.now_us);
+                compute_with(account, charge, ask, answer.now);
             }
             ReplyState::Log(standings) => {
                 assert!(charge.meter.is_log());
@@ -377,16 +378,16 @@ fn assert_noted(ask: &ScriptCall, answer: &ScriptReply, charge: &ChargeCall, fou
 
 /// All that a node ever works out from a state, now and at any time after it. It must not panic, and it must not
 /// promise what the limit does not have.
-fn compute_with(account: &StoredState, charge: &ChargeCall, ask: &ScriptCall, now_us: u64) {
+fn compute_with(account: &StoredState, charge: &ChargeCall, ask: &ScriptCall, now: StoreTime) {
     let (meter, quota) = (&charge.meter, charge.meter.quota());
     for later_us in [0, 1, SECOND_US, EPOCH_US, meter.lifetime_us(), 1 << 50] {
-        let at_us = now_us + later_us;
+        let then = now + later_us;
         let mut moved = *account;
-        moved.apply_reports(meter, at_us, &charge.reports);
+        moved.apply_reports(meter, then, &charge.reports);
         for account in [account, &moved] {
-            assert!(account.remaining_and_reset(meter, at_us).0 <= quota);
+            assert!(account.remaining_and_reset(meter, then).0 <= quota);
             for cost in ask.runs.iter().map(|run| run.cost).chain([1, quota]) {
-                let step = account.step(meter, at_us, cost);
+                let step = account.step(meter, then, cost);
                 // Twice as far ahead as a state may lie, and what is lent.
                 let longest_us = 8 * (meter.lifetime_us() + EPOCH_US);
                 assert!(
@@ -416,7 +417,7 @@ fn a_damaged_answer_is_an_error_or_can_be_true() {
         // Of every magnitude, so that it may also be a little.
         let step_us = step.map_or(0, |(step, magnitude)| step >> (magnitude % 64));
         let now_us = client.now_us.saturating_add_signed(step_us);
-        match ScriptReply::decode(&ask, now_us, &bytes) {
+        match ScriptReply::decode(&ask, at(now_us), &bytes) {
             Ok(answer) => {
                 taken.fetch_add(1, Ordering::Relaxed);
                 assert_sound(&ask, &answer);
@@ -440,7 +441,7 @@ fn random_bytes_are_an_error_or_can_be_true() {
             if *is_marked && let Some(first) = bytes.first_mut() {
                 *first = if *first % 2 == 0 { b'+' } else { b'=' };
             }
-            if let Ok(answer) = ScriptReply::decode(&ask, client.now_us, &bytes) {
+            if let Ok(answer) = ScriptReply::decode(&ask, at(client.now_us), &bytes) {
                 assert_sound(&ask, &answer);
             }
         },

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use tollgate_core::decision::InvalidRequest;
 use tollgate_core::key::KeySeed;
 use tollgate_core::request::Request;
-use tollgate_core::rules::{ClientTraits, START_US, VirtualNode};
+use tollgate_core::rules::{ClientTraits, RULE_TEST_START, VirtualNode};
 
 #[test]
 fn a_missing_identity_is_never_unlimited() {
@@ -25,7 +25,7 @@ fn a_missing_identity_is_never_unlimited() {
         for request in &named {
             assert_eq!(admitted(&loaded, &mut node, request, 3), 1, "by {key}: {request:?}");
         }
-        let anonymous = node.check(&loaded, &Request::default(), START_US);
+        let anonymous = node.check(&loaded, &Request::default(), RULE_TEST_START);
         assert_eq!(anonymous, Err(InvalidRequest::NoIdentity), "by {key}");
     }
 }

@@ -2,7 +2,7 @@
 //! the old one. Whichever asks next, nothing that can still be spent is forgotten: what is left and what is held never
 //! exceed the capacity.
 
-use crate::sample::{NOW_US, SECOND_US, bucket, buckets};
+use crate::sample::{NOW_US, SECOND_US, at, bucket, buckets};
 use tollgate_core::algorithm::Algorithm;
 use tollgate_core::lending::{EPOCH_US, LeaseReport, Prefetch, StoredState};
 use tollgate_core::limit::Meter;
@@ -70,17 +70,17 @@ fn walk(meters: &[Meter; 4], seed: u64, met: &mut Met) {
             1 | 2 => {
                 let reports: Vec<LeaseReport> =
                     node.held.iter_mut().map(|held| tell(held, &mut rng)).collect();
-                account.re_anchor(&meters[node.meter], now_us);
-                account.apply_reports(&meters[node.meter], now_us, &reports);
+                account.re_anchor(&meters[node.meter], at(now_us));
+                account.apply_reports(&meters[node.meter], at(now_us), &reports);
                 met.reports += u32::from(reports.iter().any(|report| report.spent + report.returned > 0));
             }
             _ => {
                 let meter = &meters[node.meter];
-                account.re_anchor(meter, now_us);
-                account.apply_reports(meter, now_us, &[]);
-                let lends = account.lend(meter, now_us, &Prefetch::new(rng.u32(1..=CAPACITY / 4), 1));
+                account.re_anchor(meter, at(now_us));
+                account.apply_reports(meter, at(now_us), &[]);
+                let lends = account.lend(meter, at(now_us), &Prefetch::new(rng.u32(1..=CAPACITY / 4), 1));
                 if lends > 0 {
-                    let until_us = now_us + meter.credit_lifetime_us(now_us);
+                    let until_us = now_us + meter.credit_lifetime_us(at(now_us));
                     node.held.push(Held { epoch: account.lent.epoch, left: lends, spent: 0, until_us });
                     met.lends += 1;
                 }
@@ -89,9 +89,9 @@ fn walk(meters: &[Meter; 4], seed: u64, met: &mut Met) {
         let held: u32 = nodes.iter().flat_map(|node| &node.held).map(|held| held.left).sum();
         for meter in meters {
             let mut account = account;
-            account.re_anchor(meter, now_us);
-            account.apply_reports(meter, now_us, &[]);
-            let there = account.available(meter, now_us);
+            account.re_anchor(meter, at(now_us));
+            account.apply_reports(meter, at(now_us), &[]);
+            let there = account.available(meter, at(now_us));
             assert!(
                 held + there <= CAPACITY,
                 "seed {seed}, step {step}: {held} held, {there} left, {account:?}"
@@ -119,18 +119,18 @@ fn a_capacity_lowered_far_below_what_is_lent_is_not_blocked() {
             (bucket(6_000, 100, 1, 1).limit(algorithm), bucket(100, 50, 1, 1).limit(algorithm));
         let start_us = NOW_US - NOW_US % EPOCH_US;
         let mut account = StoredState::default();
-        account.apply_reports(wide.meter(), start_us, &[]);
-        assert_eq!(account.lend(wide.meter(), start_us, &Prefetch::new(1_500, 1)), 1_500);
+        account.apply_reports(wide.meter(), at(start_us), &[]);
+        assert_eq!(account.lend(wide.meter(), at(start_us), &Prefetch::new(1_500, 1)), 1_500);
         // A theoretical arrival time is waited for; it lies at most two capacities ahead.
         let blocked_seconds = if algorithm == Algorithm::Gcra { 5 } else { 4 };
         let mut now_us = start_us;
         for _ in 0..blocked_seconds {
             now_us += SECOND_US;
-            account.re_anchor(narrow.meter(), now_us);
-            account.apply_reports(narrow.meter(), now_us, &[]);
+            account.re_anchor(narrow.meter(), at(now_us));
+            account.apply_reports(narrow.meter(), at(now_us), &[]);
         }
         now_us += 2 * SECOND_US;
-        account.apply_reports(narrow.meter(), now_us, &[]);
-        assert_eq!(account.available(narrow.meter(), now_us), 100, "{algorithm:?}: {account:?}");
+        account.apply_reports(narrow.meter(), at(now_us), &[]);
+        assert_eq!(account.available(narrow.meter(), at(now_us)), 100, "{algorithm:?}: {account:?}");
     }
 }

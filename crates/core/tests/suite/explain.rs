@@ -2,7 +2,7 @@
 
 use super::selection::load;
 use tollgate_core::request::{Method, Request};
-use tollgate_core::rules::{START_US, explain};
+use tollgate_core::rules::{RULE_TEST_START, explain};
 
 const RULES: &str = r#"
 defaults: { tier: anonymous }
@@ -24,7 +24,7 @@ allow: [sk_internal_*]
 "#;
 
 fn explained(request: &Request<'_>) -> String {
-    explain(&load(RULES), request, START_US).to_string()
+    explain(&load(RULES), request, RULE_TEST_START).to_string()
 }
 
 #[test]
@@ -120,9 +120,9 @@ fn invalid_requests_are_explained() {
 #[test]
 fn the_pattern_of_a_rule_gives_the_tier() {
     let loaded = load("rules: [{ id: a, tier: gold, match: { api_key_pattern: g* }, limit: 5/s }]");
-    let gold = explain(&loaded, &Request { api_key: Some("g1"), ..Request::default() }, START_US);
+    let gold = explain(&loaded, &Request { api_key: Some("g1"), ..Request::default() }, RULE_TEST_START);
     assert_eq!(gold.tier.as_deref(), Some("gold"));
-    let other = explain(&loaded, &Request { api_key: Some("x1"), ..Request::default() }, START_US);
+    let other = explain(&loaded, &Request { api_key: Some("x1"), ..Request::default() }, RULE_TEST_START);
     assert_eq!(other.tier, None);
     assert_eq!(other.rules[0].mismatch.as_deref(), Some("the client does not match api_key_pattern g*"));
     assert_eq!(other.verdict, "admitted: no limit applies");
@@ -131,7 +131,7 @@ fn the_pattern_of_a_rule_gives_the_tier() {
 #[test]
 fn a_slot_is_freed_when_its_request_ends() {
     let loaded = load("rules: [{ id: busy, algorithm: concurrency, limit: 3 }]");
-    let explained = explain(&loaded, &Request { api_key: Some("k"), ..Request::default() }, START_US);
+    let explained = explain(&loaded, &Request { api_key: Some("k"), ..Request::default() }, RULE_TEST_START);
     let expected = "admitted if no tokens were spent before; `busy` then has 2 of 3 left, and is full again when the request has ended";
     assert_eq!(explained.verdict, expected);
 }
@@ -143,7 +143,8 @@ fn keys_are_masked() {
     for (key, shown) in
         [("sk_live_0123456789abcdef", "api_key sk_live_…"), ("secret", "api_key sec…"), ("k", "api_key …")]
     {
-        let explained = explain(&loaded, &Request { api_key: Some(key), ..Request::default() }, START_US);
+        let explained =
+            explain(&loaded, &Request { api_key: Some(key), ..Request::default() }, RULE_TEST_START);
         assert_eq!(explained.rules[0].key, shown);
     }
 }

@@ -1,7 +1,7 @@
 //! What every algorithm promises, whatever its numbers: a rejection is free, the limit holds over any
 //! interval, nobody starves, and a clock that steps back harms nobody.
 
-use crate::sample::{Bucket, HUNDRED, Kept, NOW_US, SECOND_US, Window, bucket, buckets, window, windows};
+use crate::sample::{Bucket, HUNDRED, Kept, NOW_US, SECOND_US, Window, at, bucket, buckets, window, windows};
 use tollgate_core::algorithm::{Algorithm, LimitStep, StateKind};
 use tollgate_core::limit::Limit;
 
@@ -35,7 +35,7 @@ fn a_rejection_hands_back_no_state() {
                 now_us += rng.u64(0..=kept.limit.lifetime_us) / 16;
                 let cost = rng.u32(1..=kept.limit.quota);
                 let before = kept.state.clone();
-                let (step, next) = kept.limit.step_state(before.as_ref(), now_us, cost);
+                let (step, next) = kept.limit.step_state(before.as_ref(), at(now_us), cost);
                 assert_eq!(next.is_some(), step.admitted, "seed {seed}, step {index}: {:?}", kept.limit);
                 kept.step(now_us, cost);
                 assert_eq!(
@@ -347,9 +347,9 @@ fn a_jump_back_is_settled_by_one_rejection() {
         let mut kept = Kept::new(limit.clone());
         assert!(kept.step(ALIGNED_US, 10).admitted);
         let start_us = ALIGNED_US - 10 * limit.lifetime_us - 1;
-        let (step, next) = limit.step_state(kept.state.as_ref(), start_us, 10);
+        let (step, next) = limit.step_state(kept.state.as_ref(), at(start_us), 10);
         assert!(!step.admitted && next.is_some(), "{:?}", limit.algorithm());
-        let (step, next) = limit.step_state(next.as_ref(), start_us, 10);
+        let (step, next) = limit.step_state(next.as_ref(), at(start_us), 10);
         assert!(!step.admitted && next.is_none(), "{:?}", limit.algorithm());
     }
 }

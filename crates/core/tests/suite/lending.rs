@@ -3,7 +3,7 @@
 //! never exceed the capacity, and no interval admits more than the capacity and what flowed in it.
 
 use crate::laws::Ledger;
-use crate::sample::{Bucket, NOW_US, SECOND_US, Window, bucket, buckets, window, windows};
+use crate::sample::{Bucket, NOW_US, SECOND_US, Window, at, bucket, buckets, window, windows};
 use tollgate_core::algorithm::Algorithm;
 use tollgate_core::lending::{EPOCH_US, LeaseReport, Prefetch, StoredState};
 use tollgate_core::limit::{Limit, Meter};
@@ -101,7 +101,7 @@ impl Fleet {
         self.underway.sort_by_key(|(at_us, _)| *at_us);
         let arrived = self.underway.partition_point(|(at_us, _)| *at_us <= then_us);
         for (at_us, report) in self.underway.drain(..arrived) {
-            self.account.apply_reports(&self.meter, at_us.max(self.now_us), &[report]);
+            self.account.apply_reports(&self.meter, at(at_us.max(self.now_us)), &[report]);
             self.met.reports += 1;
         }
         self.now_us = then_us;
@@ -116,18 +116,19 @@ impl Fleet {
     /// A request at the store, with a wish for more.
     fn ask(&mut self, node: usize) {
         let Self { rng, meter, account, now_us, .. } = self;
-        account.apply_reports(meter, *now_us, &[]);
+        account.apply_reports(meter, at(*now_us), &[]);
         let cost = rng.u32(1..=meter.quota().min(1 + meter.quota() / 4));
-        let step = account.step(meter, *now_us, cost);
+        let step = account.step(meter, at(*now_us), cost);
         if !step.admitted {
             return self.check_wait(cost, step.retry_after_us);
         }
-        account.take(meter, *now_us, cost);
-        let lends = account.lend(meter, *now_us, &Prefetch::new(rng.u32(0..=meter.quota()), rng.u32(1..=3)));
+        account.take(meter, at(*now_us), cost);
+        let lends =
+            account.lend(meter, at(*now_us), &Prefetch::new(rng.u32(0..=meter.quota()), rng.u32(1..=3)));
         self.admitted.push((self.now_us, cost));
         if lends > 0 {
-            let epoch = self.meter.epoch(self.now_us);
-            let until_us = self.now_us + self.meter.credit_lifetime_us(self.now_us);
+            let epoch = self.meter.epoch(at(self.now_us));
+            let until_us = self.now_us + self.meter.credit_lifetime_us(at(self.now_us));
             self.nodes[node].push(Credit { epoch, left: lends, until_us, spent: 0, is_held: false });
             self.met.lends += 1;
         }
@@ -173,14 +174,14 @@ impl Fleet {
     /// A request takes its tokens, and does not know yet whether its other limits admit it.
     fn hold(&mut self, node: usize) {
         let Self { rng, meter, account, now_us, .. } = self;
-        account.apply_reports(meter, *now_us, &[]);
-        let available = account.available(meter, *now_us);
+        account.apply_reports(meter, at(*now_us), &[]);
+        let available = account.available(meter, at(*now_us));
         if available == 0 {
             return;
         }
         let cost = rng.u32(1..=available);
-        account.take_as_lent(meter, *now_us, cost);
-        let (epoch, until_us) = (meter.epoch(*now_us), *now_us + meter.credit_lifetime_us(*now_us));
+        account.take_as_lent(meter, at(*now_us), cost);
+        let (epoch, until_us) = (meter.epoch(at(*now_us)), *now_us + meter.credit_lifetime_us(at(*now_us)));
         self.nodes[node].push(Credit { epoch, left: cost, until_us, spent: 0, is_held: true });
         self.met.holds += 1;
     }
@@ -213,10 +214,10 @@ impl Fleet {
     /// Everybody spends everything that there is, here and at the nodes.
     fn burst(&mut self) {
         (0..NODES).for_each(|node| self.spend(node));
-        self.account.apply_reports(&self.meter, self.now_us, &[]);
-        let all = self.account.available(&self.meter, self.now_us);
+        self.account.apply_reports(&self.meter, at(self.now_us), &[]);
+        let all = self.account.available(&self.meter, at(self.now_us));
         if all > 0 {
-            self.account.take(&self.meter, self.now_us, all);
+            self.account.take(&self.meter, at(self.now_us), all);
             self.admitted.push((self.now_us, all));
             self.met.bursts += 1;
         }
@@ -226,8 +227,8 @@ impl Fleet {
     fn check_wait(&mut self, cost: u32, wait_us: u64) {
         let admits = |at_us| {
             let mut account = self.account;
-            account.apply_reports(&self.meter, at_us, &[]);
-            account.step(&self.meter, at_us, cost).admitted
+            account.apply_reports(&self.meter, at(at_us), &[]);
+            account.step(&self.meter, at(at_us), cost).admitted
         };
         let (context, then_us) = (format!("{:?} {:?}", self.meter, self.account), self.now_us + wait_us);
         assert!(wait_us > 0 && !admits(then_us - 1), "{cost} passes before {then_us}: {context}");
@@ -238,9 +239,9 @@ impl Fleet {
     /// What could be spent at this moment.
     fn at_hand(&self) -> u64 {
         let mut account = self.account;
-        account.apply_reports(&self.meter, self.now_us, &[]);
+        account.apply_reports(&self.meter, at(self.now_us), &[]);
         let held: u64 = self.nodes.iter().flatten().map(|credit| u64::from(credit.left)).sum();
-        held + u64::from(account.available(&self.meter, self.now_us))
+        held + u64::from(account.available(&self.meter, at(self.now_us)))
     }
 }
 
@@ -313,22 +314,22 @@ fn the_worked_example() {
         let limit = rule.limit(algorithm);
         let (meter, start_us) = (limit.meter(), NOW_US - NOW_US % EPOCH_US);
         let mut account = StoredState::default();
-        account.apply_reports(meter, start_us, &[]);
-        account.take(meter, start_us, 1);
-        assert_eq!(account.lend(meter, start_us, &Prefetch::new(20, 1)), 20);
-        assert_eq!(account.available(meter, start_us), 79);
+        account.apply_reports(meter, at(start_us), &[]);
+        account.take(meter, at(start_us), 1);
+        assert_eq!(account.lend(meter, at(start_us), &Prefetch::new(20, 1)), 20);
+        assert_eq!(account.available(meter, at(start_us)), 79);
         let almost_us = start_us + 2 * EPOCH_US - 1;
         let mut untold = account;
-        untold.apply_reports(meter, almost_us, &[]);
-        assert_eq!(untold.available(meter, almost_us), 80, "the refill stops short of what is lent");
-        let spent = LeaseReport { epoch: meter.epoch(start_us), spent: 20, ..LeaseReport::default() };
-        account.apply_reports(meter, start_us + EPOCH_US, &[spent]);
-        assert_eq!(account.available(meter, start_us + EPOCH_US), 80);
-        assert_eq!(account.available(meter, almost_us), 89, "once told, the refill goes on");
-        assert_eq!(account.available(meter, start_us + 3 * EPOCH_US), 100);
+        untold.apply_reports(meter, at(almost_us), &[]);
+        assert_eq!(untold.available(meter, at(almost_us)), 80, "the refill stops short of what is lent");
+        let spent = LeaseReport { epoch: meter.epoch(at(start_us)), spent: 20, ..LeaseReport::default() };
+        account.apply_reports(meter, at(start_us + EPOCH_US), &[spent]);
+        assert_eq!(account.available(meter, at(start_us + EPOCH_US)), 80);
+        assert_eq!(account.available(meter, at(almost_us)), 89, "once told, the refill goes on");
+        assert_eq!(account.available(meter, at(start_us + 3 * EPOCH_US)), 100);
         let forgotten_us = start_us + 3 * EPOCH_US;
-        untold.apply_reports(meter, forgotten_us, &[]);
-        assert_eq!(untold.available(meter, forgotten_us), 90, "after two epochs it is forgotten");
+        untold.apply_reports(meter, at(forgotten_us), &[]);
+        assert_eq!(untold.available(meter, at(forgotten_us)), 90, "after two epochs it is forgotten");
     }
 }
 
@@ -338,23 +339,23 @@ fn what_comes_back_too_late_stays_away() {
     for algorithm in buckets() {
         let limit = bucket(10, 5, 1, 1).limit(algorithm);
         let (meter, start_us) = (limit.meter(), NOW_US - NOW_US % EPOCH_US);
-        let epoch = meter.epoch(start_us);
+        let epoch = meter.epoch(at(start_us));
         for (later, back) in [(1, 4), (2, 0)] {
             let report = LeaseReport { epoch, returned: 4, ..LeaseReport::default() };
             for is_held in [false, true] {
                 let mut account = StoredState::default();
-                account.apply_reports(meter, start_us, &[]);
+                account.apply_reports(meter, at(start_us), &[]);
                 match is_held {
-                    true => account.take_as_lent(meter, start_us, 4),
-                    false => assert_eq!(account.lend(meter, start_us, &Prefetch::new(4, 1)), 4),
+                    true => account.take_as_lent(meter, at(start_us), 4),
+                    false => assert_eq!(account.lend(meter, at(start_us), &Prefetch::new(4, 1)), 4),
                 }
                 let now_us = start_us + later * EPOCH_US;
-                account.apply_reports(meter, now_us, &[]);
-                let all = account.available(meter, now_us);
-                account.take(meter, now_us, all);
-                account.apply_reports(meter, now_us, &[report]);
+                account.apply_reports(meter, at(now_us), &[]);
+                let all = account.available(meter, at(now_us));
+                account.take(meter, at(now_us), all);
+                account.apply_reports(meter, at(now_us), &[report]);
                 assert_eq!(
-                    account.available(meter, now_us),
+                    account.available(meter, at(now_us)),
                     back,
                     "{algorithm:?} after {later} epochs: {is_held}"
                 );
@@ -370,14 +371,14 @@ fn a_capacity_lowered_below_what_is_lent_is_no_debt() {
         let (wide, narrow) = (bucket(100, 10, 1, 1).limit(algorithm), bucket(5, 10, 1, 1).limit(algorithm));
         let start_us = NOW_US - NOW_US % EPOCH_US;
         let mut account = StoredState::default();
-        account.apply_reports(wide.meter(), start_us, &[]);
-        assert_eq!(account.lend(wide.meter(), start_us, &Prefetch::new(50, 1)), 50);
+        account.apply_reports(wide.meter(), at(start_us), &[]);
+        assert_eq!(account.lend(wide.meter(), at(start_us), &Prefetch::new(50, 1)), 50);
         // A theoretical arrival time is waited for; it lies five seconds ahead.
         let forgotten_us = start_us + if algorithm == Algorithm::Gcra { 5 } else { 4 } * SECOND_US;
         for now_us in [start_us + EPOCH_US, start_us + 3 * EPOCH_US / 2, forgotten_us + SECOND_US / 2] {
-            account.apply_reports(narrow.meter(), now_us, &[]);
+            account.apply_reports(narrow.meter(), at(now_us), &[]);
         }
-        let all = account.available(narrow.meter(), forgotten_us + SECOND_US / 2);
+        let all = account.available(narrow.meter(), at(forgotten_us + SECOND_US / 2));
         assert_eq!(all, 5, "{algorithm:?}: {account:?}");
     }
 }
@@ -393,14 +394,14 @@ fn absurd_reports_are_bounded() {
             let limit = rule.limit(algorithm);
             let meter = limit.meter();
             let mut account = StoredState::default();
-            account.take(meter, NOW_US, rule.capacity);
-            let epoch = meter.epoch(NOW_US);
+            account.take(meter, at(NOW_US), rule.capacity);
+            let epoch = meter.epoch(at(NOW_US));
             let never_lent = LeaseReport { epoch, returned: most, ..LeaseReport::default() };
-            account.apply_reports(meter, NOW_US, &[never_lent]);
-            assert_eq!(account.available(meter, NOW_US), 0, "{limit:?}");
+            account.apply_reports(meter, at(NOW_US), &[never_lent]);
+            assert_eq!(account.available(meter, at(NOW_US)), 0, "{limit:?}");
             let absurd = LeaseReport { epoch, spent: most, returned: most };
-            account.apply_reports(meter, NOW_US, &[absurd, absurd]);
-            assert_eq!(account.available(meter, NOW_US), 0, "{limit:?}");
+            account.apply_reports(meter, at(NOW_US), &[absurd, absurd]);
+            assert_eq!(account.available(meter, at(NOW_US)), 0, "{limit:?}");
         }
     }
 }

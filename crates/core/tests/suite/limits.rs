@@ -1,7 +1,9 @@
 //! Which limits are built and which refused, how rates and durations are read and written, and that the
 //! largest numbers accepted never overflow: the tests run with overflow checks on.
 
-use crate::sample::{Bucket, DAY_US, Kept, NOW_US, SECOND_US, bucket, buckets, counters, window, windows};
+use crate::sample::{
+    Bucket, DAY_US, Kept, NOW_US, SECOND_US, at, bucket, buckets, counters, window, windows,
+};
 use tollgate_core::algorithm::{Algorithm, StateKind};
 use tollgate_core::limit::{LARGEST_LOG, Limit, LimitError, LimitNumber, LimitSize, LimitState};
 use tollgate_core::rate::{LimitShorthand, Rate, duration_text, parse_duration_us};
@@ -227,7 +229,7 @@ fn shake(limits: &[Limit]) {
             _ => NOW_US + rng.u64(0..=2 * limit.lifetime_us),
         };
         let cost = [1, limit.quota / 2, limit.quota, rng.u32(1..=limit.quota)][rng.usize(0..4)].max(1);
-        let (step, next) = limit.step_state(state.as_ref(), now_us, cost);
+        let (step, next) = limit.step_state(state.as_ref(), at(now_us), cost);
         let longest_us = 2 * limit.lifetime_us + SECOND_US;
         assert!(step.remaining <= limit.quota, "step {index}: {limit:?}");
         assert!(step.retry_after_us <= longest_us, "step {index}: {limit:?} says {step:?}");
@@ -246,7 +248,7 @@ fn a_mark_shared_by_chance_costs_at_most_a_token() {
         Limit::new("policy", algorithm, LimitSize { capacity: Some(capacity), rate, window_us: None })
             .unwrap()
     };
-    let mark = |limit: &Limit| limit.step(None, NOW_US, 1).next.unwrap().grain;
+    let mark = |limit: &Limit| limit.step(None, at(NOW_US), 1).next.unwrap().grain;
     for algorithm in [Algorithm::TokenBucket, Algorithm::LeakyBucket] {
         let fine = every(10, 7, algorithm);
         let coarse = (4_000_000_000..4_294_967_295)

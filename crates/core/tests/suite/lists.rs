@@ -3,6 +3,7 @@
 use super::selection::{load, run_file_tests};
 use tollgate_core::request::Request;
 use tollgate_core::rules::lists::ListVerdict;
+use tollgate_core::time::UnixTime;
 
 #[test]
 fn entries_are_keys_globs_addresses_and_networks() {
@@ -87,8 +88,8 @@ allow: [{ key: k*, expires: 1970-01-01T00:00:20Z }, 10.0.0.0/8]
     let ip = Some("10.0.0.1".parse().unwrap());
     let request = Request { api_key: Some("k"), ..Request::default() };
     let at = |request: &Request<'_>, now_us| {
-        let lookup = loaded.lists.look_up(request, now_us);
-        (lookup.verdict, lookup.until_us)
+        let lookup = loaded.lists.look_up(request, UnixTime::from_us(now_us));
+        (lookup.verdict, lookup.until.as_us())
     };
     assert_eq!(at(&request, 0), (Some(ListVerdict::Denied), 10_000_000));
     assert_eq!(at(&request, 9_999_999), (Some(ListVerdict::Denied), 10_000_000));
@@ -96,7 +97,7 @@ allow: [{ key: k*, expires: 1970-01-01T00:00:20Z }, 10.0.0.0/8]
     assert_eq!(at(&request, 20_000_000), (None, u64::MAX));
     assert_eq!(at(&Request { ip, ..request }, 0), (Some(ListVerdict::Denied), 10_000_000));
     assert_eq!(at(&Request { ip, ..request }, 30_000_000), (Some(ListVerdict::Allowed), u64::MAX));
-    let (verdict, entry) = loaded.lists.find_entry(&request, 0).unwrap();
+    let (verdict, entry) = loaded.lists.find_entry(&request, UnixTime::from_us(0)).unwrap();
     assert_eq!(
         (verdict, entry.pattern.as_str(), entry.reason.as_deref()),
         (ListVerdict::Denied, "k", Some("why"))

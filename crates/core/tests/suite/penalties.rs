@@ -4,7 +4,7 @@ use fastrand::Rng;
 use tollgate_core::decision::Outcome;
 use tollgate_core::penalty::{Penalty, PenaltyRecord};
 use tollgate_core::request::Request;
-use tollgate_core::rules::{self, START_US, VirtualNode};
+use tollgate_core::rules::{self, RULE_TEST_START, VirtualNode};
 
 const MS: u64 = 1_000;
 const SECOND_US: u64 = 1_000 * MS;
@@ -21,9 +21,9 @@ const PENALTY: Penalty = Penalty {
 #[track_caller]
 fn rows(rows: &[(u64, u64, Option<u64>)]) {
     let mut record: Option<PenaltyRecord> = None;
-    for (at_us, wait_us, expected) in rows {
-        let (next, cooldown_us) = PENALTY.record_refusal(record, START_US + at_us, *wait_us);
-        assert_eq!(cooldown_us, *expected, "at {} ms after {record:?}", at_us / MS);
+    for &(at_us, wait_us, expected) in rows {
+        let (next, cooldown_us) = PENALTY.record_refusal(record, RULE_TEST_START + at_us, wait_us);
+        assert_eq!(cooldown_us, expected, "at {} ms after {record:?}", at_us / MS);
         record = Some(next);
     }
 }
@@ -85,25 +85,25 @@ fn requests_in_transit_and_slightly_early_ones_are_no_strikes() {
 #[test]
 fn cooldowns_double_up_to_the_longest_and_expire() {
     let mut record = None;
-    let mut now_us = START_US;
+    let mut now = RULE_TEST_START;
     let mut lengths = Vec::new();
     for _ in 0..5 {
         let cooldown_us = loop {
-            let (next, cooldown_us) = PENALTY.record_refusal(record, now_us, SECOND_US);
+            let (next, cooldown_us) = PENALTY.record_refusal(record, now, SECOND_US);
             record = Some(next);
             match cooldown_us {
                 Some(cooldown_us) => break cooldown_us,
-                None => now_us += 100 * MS,
+                None => now += 100 * MS,
             }
         };
         lengths.push(cooldown_us / SECOND_US);
-        now_us += cooldown_us;
+        now += cooldown_us;
     }
     assert_eq!(lengths, [10, 20, 40, 60, 60]);
     let known = record.unwrap();
-    let (next, _) = PENALTY.record_refusal(record, known.until_us + PENALTY.forget_us - 1, SECOND_US);
+    let (next, _) = PENALTY.record_refusal(record, known.until + (PENALTY.forget_us - 1), SECOND_US);
     assert_eq!(next.level, 5);
-    let (next, _) = PENALTY.record_refusal(record, known.until_us + PENALTY.forget_us, SECOND_US);
+    let (next, _) = PENALTY.record_refusal(record, known.until + PENALTY.forget_us, SECOND_US);
     assert_eq!((next.level, next.strikes), (0, 0));
 }
 
@@ -116,9 +116,9 @@ fn a_cooldown_of_any_level_is_within_bounds() {
 
 #[test]
 fn a_clock_that_steps_back_starts_a_new_wait() {
-    let (record, _) = PENALTY.record_refusal(None, START_US + 3_600 * SECOND_US, 60 * SECOND_US);
-    let (record, cooldown_us) = PENALTY.record_refusal(Some(record), START_US, 60 * SECOND_US);
-    assert_eq!((record.since_us, cooldown_us), (START_US, None));
+    let (record, _) = PENALTY.record_refusal(None, RULE_TEST_START + 3_600 * SECOND_US, 60 * SECOND_US);
+    let (record, cooldown_us) = PENALTY.record_refusal(Some(record), RULE_TEST_START, 60 * SECOND_US);
+    assert_eq!((record.since, cooldown_us), (RULE_TEST_START, None));
 }
 
 /// A client that retries when wait_us, within the error of a clock, gets no strike, also with several requests in transit.
@@ -127,7 +127,7 @@ fn a_client_that_waits_as_told_is_never_penalised() {
     let mut rng = Rng::with_seed(7);
     for _ in 0..200 {
         let mut record = None;
-        let mut now_us = START_US;
+        let mut now = RULE_TEST_START;
         for _ in 0..100 {
             let retry_us = rng.u64(1..100 * SECOND_US);
             let wait_us = retry_us.div_ceil(SECOND_US) * SECOND_US;
@@ -135,12 +135,12 @@ fn a_client_that_waits_as_told_is_never_penalised() {
             let spread_us = 500 * MS;
             for late_us in (0..rng.u64(0..20)).map(|number| number * spread_us / 20) {
                 let left_us = retry_us.saturating_sub(late_us).max(1);
-                let (next, cooldown_us) = PENALTY.record_refusal(record, now_us + late_us, left_us);
+                let (next, cooldown_us) = PENALTY.record_refusal(record, now + late_us, left_us);
                 assert_eq!((cooldown_us, next.strikes), (None, 0));
                 record = Some(next);
             }
             let early_us = wait_us / 100;
-            now_us += wait_us - early_us + rng.u64(0..2 * early_us + SECOND_US);
+            now += wait_us - early_us + rng.u64(0..2 * early_us + SECOND_US);
         }
     }
 }
@@ -156,7 +156,8 @@ fn a_virtual_node_penalises_as_the_limiter_does() {
     let loaded = rules::load("test.yaml", RULES).unwrap();
     let request = Request { api_key: Some("k"), endpoint: "/", ..Request::default() };
     let mut node = VirtualNode::default();
-    let mut wait_ms = |at_ms: u64| match node.check(&loaded, &request, START_US + at_ms * MS).unwrap() {
+    let mut wait_ms = |at_ms: u64| match node.check(&loaded, &request, RULE_TEST_START + at_ms * MS).unwrap()
+    {
         Outcome::Limited(status) => status.wait_us().map(|wait_us| wait_us / MS),
         _ => None,
     };
@@ -196,7 +197,7 @@ rules:
         (40, "a", Some((20, "shared"))),
         (60, "a", None),
     ] {
-        let outcome = node.check(&loaded, &of(key), START_US + at_s * SECOND_US).unwrap();
+        let outcome = node.check(&loaded, &of(key), RULE_TEST_START + at_s * SECOND_US).unwrap();
         let found = match &outcome {
             Outcome::Limited(status) => {
                 let wait_s = status.wait_us().map(|wait_us| wait_us / SECOND_US);

@@ -4,12 +4,18 @@
 use tollgate_core::algorithm::{Algorithm, StateKind};
 use tollgate_core::limit::{Limit, LimitSize, LimitState};
 use tollgate_core::rate::Rate;
+use tollgate_core::time::StoreTime;
 
 /// Where the virtual clocks start: some day in 2023, and the start of a window for no length by chance.
 pub const NOW_US: u64 = 1_700_000_123_456_789;
 pub const SECOND_US: u64 = 1_000_000;
 pub const HOUR_US: u64 = 3_600 * SECOND_US;
 pub const DAY_US: u64 = 24 * HOUR_US;
+
+/// The time at which the clock of a store shows `us` microseconds.
+pub const fn at(us: u64) -> StoreTime {
+    StoreTime::from_us(us)
+}
 
 /// All algorithms with a capacity and a rate.
 pub fn buckets() -> impl Iterator<Item = Algorithm> {
@@ -199,7 +205,7 @@ impl Kept {
     }
 
     pub fn step(&mut self, now_us: u64, cost: u32) -> tollgate_core::algorithm::LimitStep {
-        let (step, next) = self.limit.step_state(self.state.as_ref(), now_us, cost);
+        let (step, next) = self.limit.step_state(self.state.as_ref(), at(now_us), cost);
         if next.is_some() {
             self.state = next;
         }
@@ -208,11 +214,11 @@ impl Kept {
 
     /// What a step would answer, without writing anything.
     pub fn peek(&self, now_us: u64, cost: u32) -> tollgate_core::algorithm::LimitStep {
-        self.limit.step_state(self.state.as_ref(), now_us, cost).0
+        self.limit.step_state(self.state.as_ref(), at(now_us), cost).0
     }
 
     /// What a key that was never seen would be answered.
     pub fn fresh(&self, now_us: u64, cost: u32) -> tollgate_core::algorithm::LimitStep {
-        self.limit.step_state(None, now_us, cost).0
+        self.limit.step_state(None, at(now_us), cost).0
     }
 }

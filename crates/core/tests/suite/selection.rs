@@ -5,7 +5,7 @@
 use tollgate_core::decision::Outcome;
 use tollgate_core::key::KeySeed;
 use tollgate_core::request::{Method, Request};
-use tollgate_core::rules::{self, LoadedRules, START_US, VirtualNode};
+use tollgate_core::rules::{self, LoadedRules, RULE_TEST_START, VirtualNode};
 
 pub fn load(text: &str) -> LoadedRules {
     rules::load("rules.yaml", text).unwrap_or_else(|report| panic!("{report}"))
@@ -22,7 +22,7 @@ pub fn run_file_tests(text: &str) {
 
 /// How many of `count` requests at one instant are admitted.
 pub fn admitted(loaded: &LoadedRules, node: &mut VirtualNode, request: &Request<'_>, count: usize) -> usize {
-    let pass = |_: &usize| match node.check(loaded, request, START_US).unwrap() {
+    let pass = |_: &usize| match node.check(loaded, request, RULE_TEST_START).unwrap() {
         Outcome::Admitted(_) | Outcome::Unlimited => true,
         Outcome::Limited(_) | Outcome::Denied => false,
     };
@@ -42,7 +42,7 @@ rules:
     );
     let decides = |endpoint: &str| {
         let request = Request { api_key: Some("k"), endpoint, ..Request::default() };
-        match VirtualNode::default().check(&loaded, &request, START_US).unwrap() {
+        match VirtualNode::default().check(&loaded, &request, RULE_TEST_START).unwrap() {
             Outcome::Admitted(status) => loaded.rules.rule_of(status.limit).id.clone(),
             _ => "none".to_owned(),
         }
@@ -256,7 +256,7 @@ fn a_request_without_method_and_path_matches_rules_without_them() {
         load("rules: [{ id: a, methods: GET, limit: 1/min }, { id: b, endpoint: /x, limit: 1/min }]");
     let mut node = VirtualNode::default();
     let bare = Request { api_key: Some("k"), ..Request::default() };
-    assert_eq!(node.check(&loaded, &bare, START_US), Ok(Outcome::Unlimited));
+    assert_eq!(node.check(&loaded, &bare, RULE_TEST_START), Ok(Outcome::Unlimited));
     let get = Request { method: Some(Method::Get), ..bare };
     assert_eq!(admitted(&loaded, &mut node, &get, 5), 1);
 }

@@ -1,7 +1,7 @@
 //! Limits with different numbers on one key (an override, two versions of a rule on two nodes) share its state: in
 //! whatever order they are asked, no more passes than the larger numbers allow.
 
-use crate::sample::{HOUR_US, NOW_US, SECOND_US, buckets, counters};
+use crate::sample::{HOUR_US, NOW_US, SECOND_US, at, buckets, counters};
 use std::collections::BTreeMap;
 use tollgate_core::algorithm::Algorithm;
 use tollgate_core::limit::{Limit, LimitSize, LimitState};
@@ -26,7 +26,7 @@ struct States(BTreeMap<u64, LimitState>);
 
 impl States {
     fn admits(&mut self, limit: &Limit, now_us: u64) -> bool {
-        let (step, next) = limit.step_state(self.0.get(&limit.state_id), now_us, 1);
+        let (step, next) = limit.step_state(self.0.get(&limit.state_id), at(now_us), 1);
         if let Some(next) = next {
             self.0.insert(limit.state_id, next);
         }

@@ -4,13 +4,14 @@ use super::AccessLog;
 use http::{Method, Uri};
 use std::io::{self, Write};
 use std::net::IpAddr;
+use tollgate_core::time::UnixTime;
 use tollgate_http::body::ErrorCode;
 use tollgate_http::identity::redacted;
 
 /// A request and its response.
 #[derive(Debug)]
 pub(super) struct AccessLogEntry {
-    pub(super) start_us: u64,
+    pub(super) start: UnixTime,
     pub(super) duration_us: u64,
     pub(super) client: IpAddr,
     pub(super) method: Method,
@@ -23,8 +24,8 @@ pub(super) struct AccessLogEntry {
 impl AccessLogEntry {
     /// Writes the entry as a line of JSON, without the values of the query parameters `hidden`.
     pub(super) fn write(&self, out: &mut impl Write, hidden: &[String]) -> io::Result<()> {
-        let Self { start_us, duration_us, client, method, target, status, bytes, is_complete } = self;
-        let time = tollgate_core::rate::rfc3339(*start_us);
+        let Self { start, duration_us, client, method, target, status, bytes, is_complete } = self;
+        let time = tollgate_core::rate::rfc3339(*start);
         // Hyper accepts quotes in a target, but no control characters; a method is a token.
         let target = redacted(target, hidden).replace('\\', "\\\\").replace('"', "\\\"");
         writeln!(
@@ -74,7 +75,7 @@ mod tests {
     #[test]
     fn an_entry_is_a_line_of_json() {
         let entry = AccessLogEntry {
-            start_us: 1_000_000,
+            start: UnixTime::from_us(1_000_000),
             duration_us: 250,
             client: "::1".parse().unwrap(),
             method: Method::GET,

@@ -187,7 +187,7 @@ impl ScrubbedPath {
     fn new() -> Self {
         let limiter = Limiter::new(MemoryStore::new(1 << 20), Clock::Manual(ManualClock::new(1_000_000)));
         let loaded = load("rules.yaml", RULES).unwrap();
-        limiter.install(loaded.rules, loaded.lists);
+        limiter.install(loaded.rules, loaded.lists).unwrap();
         let options: IdentityOptions = Document::parse("identity.yaml", IDENTITY).unwrap().decode().unwrap();
         let identities = IdentityExtractor::open(&options, Path::new("")).unwrap();
         let limits = RateLimitLayer::new(Arc::new(limiter)).identities(identities);

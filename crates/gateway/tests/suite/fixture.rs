@@ -45,7 +45,7 @@ pub fn start(settings: &GatewaySettings) -> Gateway {
 pub fn limits(rules: &str) -> RateLimitLayer {
     let loaded = tollgate_core::rules::load("rules.yaml", rules).unwrap();
     let limiter = Limiter::new(MemoryStore::new(1 << 24), Clock::system());
-    limiter.install(loaded.rules, loaded.lists);
+    limiter.install(loaded.rules, loaded.lists).unwrap();
     RateLimitLayer::new(Arc::new(limiter))
 }
 

@@ -118,7 +118,7 @@ async fn an_unavailable_store_does_not_count_against_the_client() {
     let limiter = limiter.sharing(store.shared_store(), FailureSettings::default());
     let rules = "rules: [{ id: login, limit: 5/hour, on_store_failure: deny }]";
     let loaded = tollgate_core::rules::load("rules.yaml", rules).unwrap();
-    limiter.install(loaded.rules, loaded.lists);
+    limiter.install(loaded.rules, loaded.lists).unwrap();
     let limiter = Arc::new(limiter);
     for status in [UnavailableStatus::ServiceUnavailable, UnavailableStatus::TooManyRequests] {
         let headers = HeaderOptions { store_unavailable: status, ..HeaderOptions::default() };

@@ -23,7 +23,7 @@ async fn responses(fast_path: RefusalFastPath, request: &str) -> (Vec<String>, u
     let server = TestUpstream::start("one").await;
     let limiter = Limiter::new(MemoryStore::new(1 << 24), Clock::Manual(ManualClock::new(START_US)));
     let loaded = tollgate_core::rules::load("rules.yaml", RULES).unwrap();
-    limiter.install(loaded.rules, loaded.lists);
+    limiter.install(loaded.rules, loaded.lists).unwrap();
     let limits =
         ConnectionLimitOptions { most_rejections: MOST_REFUSALS, ..ConnectionLimitOptions::default() };
     let mut listen = fixture::listen();

@@ -63,7 +63,7 @@ impl Fixture {
 
 fn install(limiter: &Limiter, rules: &str) {
     let loaded = tollgate_core::rules::load("rules.yaml", rules).unwrap();
-    limiter.install(loaded.rules, loaded.lists);
+    limiter.install(loaded.rules, loaded.lists).unwrap();
 }
 
 fn get(target: &str) -> String {

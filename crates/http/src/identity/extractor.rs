@@ -14,8 +14,10 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::sync::Arc;
+use tollgate_core::request::{NamedIdentity, PerIdentity};
 use tollgate_core::rules::{DoorCapability, OpenDoor};
-use tollgate_limiter::{Method, Request};
+use tollgate_core::time::UnixTime;
+use tollgate_limiter::{Door, Method, Request};
 
 /// All peers without an address (on a Unix socket) share one count.
 const NO_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
@@ -23,9 +25,7 @@ const NO_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 /// Finds the [`Caller`] of a request, as [`IdentityOptions`] say.
 #[derive(Debug)]
 pub struct IdentityExtractor {
-    api_key: SourceLookups,
-    user: SourceLookups,
-    tenant: SourceLookups,
+    named: PerIdentity<SourceLookups>,
     tier: SourceLookups,
     ids: Vec<(Box<str>, SourceLookups)>,
     /// The verifier, and the source of the token.
@@ -64,9 +64,7 @@ enum FoundIdentity<'a> {
 /// The identities of one request.
 #[derive(Debug)]
 pub struct Caller<'a> {
-    api_key: Option<FoundIdentity<'a>>,
-    user: Option<FoundIdentity<'a>>,
-    tenant: Option<FoundIdentity<'a>>,
+    named: PerIdentity<Option<FoundIdentity<'a>>>,
     tier: Option<FoundIdentity<'a>>,
     ids: SmallVec<[(&'a str, FoundIdentity<'a>); 2]>,
     claims: Option<Arc<VerifiedClaims>>,
@@ -87,13 +85,14 @@ impl IdentityExtractor {
         let mut compiler = SourceCompiler { options, claims: Vec::new(), uses_trust: false };
         let token = options.jwt.as_ref().map(|jwt| compiler.token(&jwt.token)).transpose()?;
         let is_bearer = matches!(token, Some(SourceLookup::Bearer));
-        let api_key = match &options.api_key {
-            Some(sources) => compiler.lookups("api_key", sources)?,
-            None if is_bearer => SmallVec::from_iter([SourceLookup::Header(X_API_KEY.clone())]),
-            None => SmallVec::from_iter([SourceLookup::Header(X_API_KEY.clone()), SourceLookup::Bearer]),
-        };
-        let user = compiler.lookups("user", &options.user)?;
-        let tenant = compiler.lookups("tenant", &options.tenant)?;
+        let mut named = PerIdentity::from_fn(|_| SourceLookups::new());
+        for kind in NamedIdentity::ALL {
+            named[kind] = match options.sources(kind) {
+                Some(sources) => compiler.lookups(kind.name(), sources)?,
+                None if is_bearer => SmallVec::from_iter([SourceLookup::Header(X_API_KEY.clone())]),
+                None => SmallVec::from_iter([SourceLookup::Header(X_API_KEY.clone()), SourceLookup::Bearer]),
+            };
+        }
         let tier = compiler.tier(&options.tier)?;
         let mut ids = Vec::new();
         for (name, sources) in &options.ids {
@@ -108,18 +107,7 @@ impl IdentityExtractor {
             (Some(jwt), Some(token)) => Some((TokenVerifier::open(jwt, folder, claims)?, token)),
             _ => None,
         };
-        Ok(Self {
-            api_key,
-            user,
-            tenant,
-            tier,
-            ids,
-            jwt,
-            client_ip: options.client_ip.clone(),
-            cost,
-            priority,
-            uses_trust,
-        })
+        Ok(Self { named, tier, ids, jwt, client_ip: options.client_ip.clone(), cost, priority, uses_trust })
     }
 
     /// The capabilities of a door `name` that uses these identities, lets requests wait and sees them end.
@@ -128,19 +116,19 @@ impl IdentityExtractor {
             BTreeSet::from([DoorCapability::Delay, DoorCapability::Completion, DoorCapability::Domain]);
         capabilities.extend((!self.tier.is_empty()).then_some(DoorCapability::Tier));
         capabilities.extend(self.priority.is_some().then_some(DoorCapability::Priority));
-        let named = [("api_key", &self.api_key), ("user", &self.user), ("tenant", &self.tenant)];
+        let named = self.named.iter().map(|(kind, lookups)| (kind.name(), lookups));
         let ids = self.ids.iter().map(|(name, lookups)| (name.as_ref(), lookups));
-        let found = named.into_iter().chain(ids).filter(|(_, lookups)| !lookups.is_empty());
+        let found = named.chain(ids).filter(|(_, lookups)| !lookups.is_empty());
         let identities = found.map(|(name, _)| name.to_owned()).collect();
         OpenDoor { name, capabilities, identities: Some(identities) }
     }
 
     /// All lookups, with that of the token.
     fn lookups(&self) -> impl Iterator<Item = &SourceLookup> {
-        let named = [&self.api_key, &self.user, &self.tenant, &self.tier];
+        let named = self.named.iter().map(|(_, lookups)| lookups).chain([&self.tier]);
         let ids = self.ids.iter().map(|(_, lookups)| lookups);
         let token = self.jwt.iter().map(|(_, token)| token);
-        named.into_iter().chain(ids).flatten().chain(token)
+        named.chain(ids).flatten().chain(token)
     }
 
     /// The headers that are read from every peer.
@@ -201,14 +189,14 @@ impl IdentityExtractor {
         self.jwt.is_some()
     }
 
-    /// The caller of a request for `uri` with these headers from `peer`, at `now_us`. An identity that is malformed or ambiguous is an
+    /// The caller of a request for `uri` with these headers from `peer`, at `now`. An identity that is malformed or ambiguous is an
     /// error.
     pub fn caller<'a>(
         &'a self,
         uri: &'a Uri,
         headers: &'a HeaderMap,
         peer: Option<IpAddr>,
-        now_us: u64,
+        now: UnixTime,
     ) -> Result<Caller<'a>, HttpError> {
         let peer = peer.unwrap_or(NO_ADDRESS);
         let trusted = self.uses_trust && self.client_ip.trusts(peer);
@@ -221,7 +209,7 @@ impl IdentityExtractor {
             if !jwt::is_canonical(token) {
                 return Err(HttpError::bad_request("the token is not in base64url without padding"));
             }
-            reader.claims = verifier.claims(token, now_us);
+            reader.claims = verifier.claims(token, now);
         }
         let mut ids = SmallVec::new();
         for (name, lookups) in &self.ids {
@@ -229,10 +217,12 @@ impl IdentityExtractor {
                 ids.push((&**name, found));
             }
         }
+        let mut named = PerIdentity::from_fn(|_| None);
+        for (kind, lookups) in self.named.iter() {
+            named[kind] = reader.first(lookups)?;
+        }
         Ok(Caller {
-            api_key: reader.first(&self.api_key)?,
-            user: reader.first(&self.user)?,
-            tenant: reader.first(&self.tenant)?,
+            named,
             tier: reader.first(&self.tier)?,
             ids,
             cost: reader.number(self.cost.as_ref())?.unwrap_or(1),
@@ -334,10 +324,7 @@ impl Caller<'_> {
         let claims = self.claims.as_deref();
         let ids: SmallVec<[(&str, &str); 4]> =
             self.ids.iter().map(|(name, found)| (*name, found.text(claims))).collect();
-        ask(&Request {
-            api_key: self.api_key.as_ref().map(|found| found.text(claims)),
-            user: self.user.as_ref().map(|found| found.text(claims)),
-            tenant: self.tenant.as_ref().map(|found| found.text(claims)),
+        let mut request = Request {
             ip: Some(self.ip),
             tier: self.tier.as_ref().map(|found| found.text(claims)),
             ids: &ids,
@@ -346,7 +333,13 @@ impl Caller<'_> {
             method: Some(Method::from_name(method.as_str())),
             cost: self.cost,
             priority: self.priority,
-        })
+            door: Door::Layer,
+            ..Request::default()
+        };
+        for (kind, found) in self.named.iter() {
+            *request.named_mut(kind) = found.as_ref().map(|found| found.text(claims));
+        }
+        ask(&request)
     }
 }
 

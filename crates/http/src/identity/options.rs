@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::path::PathBuf;
 use std::{fmt, io};
+use tollgate_core::request::NamedIdentity;
 
 /// Where identities are taken from.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -32,6 +33,17 @@ pub struct IdentityOptions {
     pub cost: Option<TrustedHeader>,
     /// The priority of a request, 0 to 255; read from trusted peers only.
     pub priority: Option<TrustedHeader>,
+}
+
+impl IdentityOptions {
+    /// The sources of the identity `kind`; none for its default.
+    pub(super) fn sources(&self, kind: NamedIdentity) -> Option<&IdentitySources> {
+        match kind {
+            NamedIdentity::ApiKey => self.api_key.as_ref(),
+            NamedIdentity::User => Some(&self.user),
+            NamedIdentity::Tenant => Some(&self.tenant),
+        }
+    }
 }
 
 /// A header that is read from trusted peers only.

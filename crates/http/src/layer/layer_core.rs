@@ -11,7 +11,8 @@ use crate::{grpc, host, path, reserved_headers};
 use http::{HeaderMap, Request};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use tollgate_limiter::{Admission, Admit, Decision, Limiter};
+use tollgate_core::time::UnixTime;
+use tollgate_limiter::{Admission, Admit, Decision, Door, Limiter};
 
 /// What all requests of a layer share.
 #[derive(Clone, Debug)]
@@ -20,6 +21,7 @@ pub(super) struct LayerCore {
     pub(super) identities: Arc<IdentityExtractor>,
     pub(super) headers: HeaderOptions,
     pub(super) peer_from: PeerFrom,
+    pub(super) door: Door,
 }
 
 /// What becomes of a request: it is passed on, or answered by the layer.
@@ -67,11 +69,14 @@ impl LayerCore {
             host::align_host_header(request);
         }
         // Only tokens expire.
-        let now_us = if self.identities.uses_time() { self.limiter.clock().now_us() } else { 0 };
+        let uses_time = self.identities.uses_time();
+        let now = if uses_time { self.limiter.clock().now() } else { UnixTime::default() };
         let (uri, headers) = (request.uri(), request.headers());
         let domain = if looks_at_domains { host::of_request(uri, headers)? } else { None };
-        let caller = self.identities.caller(uri, headers, peer.map(|peer| peer.ip()), now_us)?;
-        Ok(caller.with_request(request.method(), domain.as_deref(), uri.path(), ask))
+        let caller = self.identities.caller(uri, headers, peer.map(|peer| peer.ip()), now)?;
+        Ok(caller.with_request(request.method(), domain.as_deref(), uri.path(), |request| {
+            ask(&tollgate_limiter::Request { door: self.door, ..*request })
+        }))
     }
 
     fn conclude<A>(&self, request: &mut Request<A>, admission: Admission) -> LayerOutcome<AdmittedRequest> {

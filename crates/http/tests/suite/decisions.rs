@@ -16,7 +16,7 @@ impl TestLimiter {
         let clock = ManualClock::new(START_US);
         let limiter = Limiter::new(MemoryStore::new(1 << 24), Clock::Manual(clock.clone()));
         let loaded = load("test.yaml", yaml).unwrap_or_else(|report| panic!("{report}"));
-        limiter.install(loaded.rules, loaded.lists);
+        limiter.install(loaded.rules, loaded.lists).unwrap();
         Self { limiter, clock }
     }
 

@@ -7,13 +7,19 @@ use jsonwebtoken::Algorithm;
 use serde_json::json;
 use std::path::Path;
 use tollgate_core::document::Document;
+use tollgate_core::time::UnixTime;
 use tollgate_http::{IdentityExtractor, IdentityOptions};
 use tollgate_limiter::Request;
 
 /// The identities that the limiter gets of a request, in one line.
 fn seen(identities: &IdentityExtractor, request: http::Request<()>, peer: &str) -> String {
     let (parts, ()) = request.into_parts();
-    let caller = match identities.caller(&parts.uri, &parts.headers, Some(peer.parse().unwrap()), START_US) {
+    let caller = match identities.caller(
+        &parts.uri,
+        &parts.headers,
+        Some(peer.parse().unwrap()),
+        UnixTime::from_us(START_US),
+    ) {
         Ok(caller) => caller,
         Err(error) => return error.to_string(),
     };

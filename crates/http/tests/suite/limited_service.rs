@@ -39,7 +39,7 @@ pub struct TestResponse {
 pub fn limiter(rules: &str, clock: Clock) -> Arc<Limiter> {
     let limiter = Limiter::new(MemoryStore::new(1 << 24), clock);
     let loaded = load("test.yaml", rules).unwrap_or_else(|report| panic!("{report}"));
-    limiter.install(loaded.rules, loaded.lists);
+    limiter.install(loaded.rules, loaded.lists).unwrap();
     Arc::new(limiter)
 }
 

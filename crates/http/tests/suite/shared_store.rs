@@ -22,7 +22,7 @@ async fn node(url: &str) -> RateLimitLayer {
     let limiter = Limiter::new(MemoryStore::new(1 << 24), Clock::system());
     let limiter = limiter.sharing(store.shared_store(), FailureSettings::default());
     let loaded = load("test.yaml", RULES).unwrap_or_else(|report| panic!("{report}"));
-    limiter.install(loaded.rules, loaded.lists);
+    limiter.install(loaded.rules, loaded.lists).unwrap();
     RateLimitLayer::new(Arc::new(limiter))
 }
 
@@ -73,7 +73,7 @@ async fn without_store(rule: &str, headers: HeaderOptions) -> RateLimitLayer {
     let limiter = limiter.sharing(store.shared_store(), FailureSettings::default());
     let rules = format!("rules: [{{ id: login, key: ip, {rule} }}]");
     let loaded = load("test.yaml", &rules).unwrap_or_else(|report| panic!("{report}"));
-    limiter.install(loaded.rules, loaded.lists);
+    limiter.install(loaded.rules, loaded.lists).unwrap();
     RateLimitLayer::new(Arc::new(limiter)).headers(headers)
 }
 

@@ -1,17 +1,20 @@
-//! Clients that are refused for a while: a bounded table that is read without a lock.
+//! Holds: clients that are refused until a time, in a bounded table that is read without a lock.
 //!
-//! It is read with every check while it is not empty, and written when a client is added, which is rare. So
-//! a set of eight keys is one cache line that all threads share, and only writers take a lock. When a set is full,
-//! the hold that ends first is evicted: the worst offenders stay. Keys are compared in full.
+//! It is read with every check while it is not empty, and rarely written. So the eight keys of a set are one cache line
+//! that all threads share, and only writers take a lock. In a full set the hold that ends first is evicted. Keys are
+//! compared in full.
+//!
+//! This is no [`SetTable`](crate::set_table::SetTable): it is read while it is written, so its keys and times are atomics.
 
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use tollgate_core::time::UnixTime;
 
 /// A power of two.
 const SETS: usize = 1024;
 const WAYS: usize = 8;
 
-/// Keys are hashes; 0 stands for none.
+/// Keys are hashes; 0 is an empty way.
 #[derive(Default)]
 #[repr(align(64))]
 struct HoldSet {
@@ -28,7 +31,7 @@ pub(super) struct Holds {
 }
 
 impl Holds {
-    /// How many it takes at most.
+    /// The most holds.
     #[cfg(test)]
     pub(super) const MOST: usize = SETS * WAYS;
 
@@ -43,37 +46,37 @@ impl Holds {
         self.holding.load(Ordering::Relaxed)
     }
 
-    /// How much longer `key` is held. No key is held for longer than `most_us`: a clock that went back must not
-    /// make years of minutes.
-    pub(super) fn wait_us(&self, key: u64, now_us: u64, most_us: u64) -> Option<u64> {
+    /// How much longer `key` is held. A hold that would last longer than `most_us` is ignored: the clock has gone back.
+    pub(super) fn wait_us(&self, key: u64, now: UnixTime, most_us: u64) -> Option<u64> {
         let (key, set) = self.place(key);
         let way = set.keys.iter().position(|known| known.load(Ordering::Acquire) == key)?;
         let until_us = set.until_us[way].load(Ordering::Acquire);
-        // A reader that sees the time of a key that replaced this one sees the new key as well.
+        // If the time is that of a key that has replaced this one, the new key is visible as well.
         if set.keys[way].load(Ordering::Acquire) != key {
             return None;
         }
-        let wait_us = until_us.checked_sub(now_us)?;
+        let wait_us = UnixTime::from_us(until_us).since(now);
         (1..=most_us).contains(&wait_us).then_some(wait_us)
     }
 
-    /// Until when `key` is held, or was; 0 if nothing is known of that.
-    pub(super) fn until_us(&self, key: u64) -> u64 {
+    /// The end of the hold of `key`, which may be over; the epoch if it has none.
+    pub(super) fn until(&self, key: u64) -> UnixTime {
         let _writing = self.writing.lock();
         let (key, set) = self.place(key);
         let way = set.keys.iter().position(|known| known.load(Ordering::Relaxed) == key);
-        way.map_or(0, |way| set.until_us[way].load(Ordering::Relaxed))
+        UnixTime::from_us(way.map_or(0, |way| set.until_us[way].load(Ordering::Relaxed)))
     }
 
-    /// Holds `key` until `until_us`, if there is room or another hold ends earlier.
-    pub(super) fn hold(&self, key: u64, until_us: u64, now_us: u64) {
+    /// Holds `key` until `until`, if there is room or another hold ends earlier.
+    pub(super) fn hold(&self, key: u64, until: UnixTime, now: UnixTime) {
         let _writing = self.writing.lock();
         let (key, set) = self.place(key);
+        let until_us = until.as_us();
         let known = set.keys.iter().position(|known| known.load(Ordering::Relaxed) == key);
         let least = || {
             let ends = set.until_us.iter().map(|end| end.load(Ordering::Relaxed)).enumerate();
             let (way, end_us) = ends.min_by_key(|(_, end_us)| *end_us)?;
-            (end_us <= now_us || end_us < until_us).then_some(way)
+            (end_us <= now.as_us() || end_us < until_us).then_some(way)
         };
         let Some(way) = known.or_else(least) else { return };
         set.until_us[way].store(0, Ordering::Release);
@@ -82,7 +85,7 @@ impl Holds {
         self.holding.store(true, Ordering::Relaxed);
     }
 
-    /// Lets `key` go; answers whether it was held.
+    /// Removes the hold of `key`. Returns whether there was one.
     pub(super) fn release(&self, key: u64) -> bool {
         let _writing = self.writing.lock();
         let (key, set) = self.place(key);
@@ -94,7 +97,7 @@ impl Holds {
     }
 
     /// Removes holds that have ended.
-    pub(super) fn tidy(&self, now_us: u64) {
+    pub(super) fn tidy(&self, now: UnixTime) {
         if !self.is_holding() {
             return;
         }
@@ -103,7 +106,7 @@ impl Holds {
         for set in &self.sets {
             for way in 0..WAYS {
                 let until_us = set.until_us[way].load(Ordering::Relaxed);
-                if until_us > now_us {
+                if until_us > now.as_us() {
                     held = true;
                 } else if until_us > 0 {
                     set.clear(way);
@@ -113,10 +116,10 @@ impl Holds {
         self.holding.store(held, Ordering::Relaxed);
     }
 
-    /// How many are held.
-    pub(super) fn count(&self, now_us: u64) -> usize {
+    /// The number of keys that are held.
+    pub(super) fn count(&self, now: UnixTime) -> usize {
         let ends = self.sets.iter().flat_map(|set| &set.until_us);
-        ends.filter(|end| end.load(Ordering::Relaxed) > now_us).count()
+        ends.filter(|end| end.load(Ordering::Relaxed) > now.as_us()).count()
     }
 
     #[inline]
@@ -135,7 +138,7 @@ impl HoldSet {
 
 impl std::fmt::Debug for Holds {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Holds").field("count", &self.count(0)).finish()
+        f.debug_struct("Holds").field("count", &self.count(UnixTime::default())).finish()
     }
 }
 
@@ -143,42 +146,46 @@ impl std::fmt::Debug for Holds {
 mod tests {
     use super::*;
 
+    fn at(us: u64) -> UnixTime {
+        UnixTime::from_us(us)
+    }
+
     #[test]
-    fn a_hold_ends_when_it_was_said() {
+    fn a_hold_ends_at_its_time() {
         let holds = Holds::new();
         assert!(!holds.is_holding());
-        holds.hold(7, 100, 0);
-        assert_eq!(holds.wait_us(7, 0, 1_000), Some(100));
-        assert_eq!(holds.wait_us(7, 99, 1_000), Some(1));
-        assert_eq!(holds.wait_us(7, 100, 1_000), None);
-        assert_eq!(holds.wait_us(8, 0, 1_000), None);
-        holds.tidy(99);
+        holds.hold(7, at(100), at(0));
+        assert_eq!(holds.wait_us(7, at(0), 1_000), Some(100));
+        assert_eq!(holds.wait_us(7, at(99), 1_000), Some(1));
+        assert_eq!(holds.wait_us(7, at(100), 1_000), None);
+        assert_eq!(holds.wait_us(8, at(0), 1_000), None);
+        holds.tidy(at(99));
         assert!(holds.is_holding());
-        holds.tidy(100);
-        assert!(!holds.is_holding() && holds.count(0) == 0);
+        holds.tidy(at(100));
+        assert!(!holds.is_holding() && holds.count(at(0)) == 0);
     }
 
     #[test]
-    fn a_clock_that_went_back_holds_nobody() {
+    fn a_hold_is_ignored_after_the_clock_went_back() {
         let holds = Holds::new();
-        holds.hold(7, 1_000_000, 999_900);
-        assert_eq!(holds.wait_us(7, 500, 100), None);
+        holds.hold(7, at(1_000_000), at(999_900));
+        assert_eq!(holds.wait_us(7, at(500), 100), None);
     }
 
     #[test]
-    fn a_flood_leaves_those_who_wait_longest_and_takes_nobody_for_another() {
+    fn a_flood_keeps_the_longest_holds_and_holds_no_other_key() {
         let holds = Holds::new();
         let mut rng = fastrand::Rng::with_seed(1);
         let worst: Vec<u64> = (0..100).map(|_| rng.u64(..)).collect();
         for key in &worst {
-            holds.hold(*key, 1_000, 0);
+            holds.hold(*key, at(1_000), at(0));
         }
         for _ in 0..10 * Holds::MOST {
-            holds.hold(rng.u64(..), 500, 0);
+            holds.hold(rng.u64(..), at(500), at(0));
         }
-        assert!(holds.count(0) <= Holds::MOST);
-        assert!(worst.iter().all(|key| holds.wait_us(*key, 0, 1_000) == Some(1_000)));
-        assert!((0..10_000).all(|_| holds.wait_us(rng.u64(..), 0, 1_000).is_none()));
+        assert!(holds.count(at(0)) <= Holds::MOST);
+        assert!(worst.iter().all(|key| holds.wait_us(*key, at(0), 1_000) == Some(1_000)));
+        assert!((0..10_000).all(|_| holds.wait_us(rng.u64(..), at(0), 1_000).is_none()));
     }
 
     #[test]
@@ -190,12 +197,12 @@ mod tests {
             scope.spawn(|| {
                 for round in 0..200_000_usize {
                     let key = keys[round % keys.len()];
-                    holds.hold(key, 1_000 + key, round as u64 % 2 * 1_000_000);
+                    holds.hold(key, at(1_000 + key), at(round as u64 % 2 * 1_000_000));
                 }
             });
             for _ in 0..200_000 {
                 for key in [keys[0], keys[19]] {
-                    let wait_us = holds.wait_us(key, 0, u64::MAX);
+                    let wait_us = holds.wait_us(key, at(0), u64::MAX);
                     assert!(wait_us.is_none_or(|wait_us| wait_us == 1_000 + key), "{key}: {wait_us:?}");
                 }
             }

@@ -2,33 +2,34 @@
 
 use super::AbuseSettings;
 use super::label::Label;
-use super::samples::{SampledKey, Samples};
+use super::samples::{SampleOutcome, SampledKey, Samples};
 use tollgate_core::key::Identity;
+use tollgate_core::time::UnixTime;
 
-/// How often the samples are looked at, at most.
+/// The shortest time between two looks at the samples.
 const LOOK_EVERY_US: u64 = 1_000_000;
-/// How many are listed; of more, the hottest.
+/// The most keys that are listed; of more, the hottest.
 const MOST_LISTED: usize = 64;
 /// "Mostly refused": this many in a hundred.
 const MOSTLY_PERCENT: u8 = 90;
 
-/// A key that asks far too often.
+/// A key above the rate at which keys are reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HotKey {
-    /// What it is: `api_key`, `user`, `tenant`, `ip`, `custom` or `nobody`.
+    /// Its kind: `api_key`, `user`, `tenant`, `ip`, `custom` or `anonymous`.
     pub kind: &'static str,
-    /// Its name. Of API keys, which are secrets, only the beginning; of long names too.
+    /// Its name. API keys, which are secrets, and long names are cut.
     pub name: String,
-    /// Tells keys apart of which the names look alike. It changes when the node starts.
+    /// Distinguishes keys whose names look alike. It changes when the node starts.
     pub fingerprint: String,
-    /// How often it asked in the last second, about.
+    /// Its estimated requests in the last second.
     pub per_second: u64,
-    /// How many of a hundred of its requests were refused.
+    /// The percentage of its requests that were refused.
     pub refused_percent: u8,
-    /// Since when it has been hot, in microseconds since the epoch.
-    pub since_us: u64,
-    /// Until when it is denied, if it is.
-    pub denied_until_us: Option<u64>,
+    /// Since when it has been hot.
+    pub since: UnixTime,
+    /// The end of its denial, if it is denied.
+    pub denied_until: Option<UnixTime>,
 }
 
 /// The samples of this second, and the hot keys of the last.
@@ -40,15 +41,15 @@ pub(super) struct HotKeys {
 #[derive(Clone, Copy)]
 struct ListedKey {
     seen: SampledKey,
-    since_us: u64,
+    since: UnixTime,
     /// Since when it has been mostly refused as well.
-    abusive_since_us: Option<u64>,
-    denied_until_us: u64,
+    abusive_since: Option<UnixTime>,
+    denied_until: UnixTime,
 }
 
-/// What a look found.
+/// The result of a look at the samples.
 pub(super) struct HotKeyReport {
-    /// How many are hot.
+    /// The number of hot keys.
     pub(super) hot: usize,
     /// The keys to be denied.
     pub(super) denied: Vec<u64>,
@@ -56,49 +57,51 @@ pub(super) struct HotKeyReport {
 }
 
 impl HotKeys {
-    pub(super) fn new(now_us: u64) -> Self {
-        Self { samples: Samples::new(now_us), listed: Vec::new() }
+    pub(super) fn new(now: UnixTime) -> Self {
+        Self { samples: Samples::new(now), listed: Vec::new() }
     }
 
-    pub(super) fn add(&mut self, key: u64, identity: &Identity<'_>, refused: bool) {
-        self.samples.add(key, identity, refused);
+    pub(super) fn add(&mut self, key: u64, identity: &Identity<'_>, outcome: SampleOutcome) {
+        self.samples.add(key, identity, outcome);
     }
 
     pub(super) fn record_refusal(&mut self, key: u64) {
         self.samples.record_refusal(key);
     }
 
-    /// The hot keys since the last look; none if that was less than a second ago. `held_until_us` tells until
-    /// when a key is denied already.
+    /// The hot keys since the last look; none if that was less than a second ago. `held_until` is the end of
+    /// the hold of a key.
     pub(super) fn look(
         &mut self,
         settings: &AbuseSettings,
-        now_us: u64,
-        held_until_us: impl Fn(u64) -> u64,
+        now: UnixTime,
+        held_until: impl Fn(u64) -> UnixTime,
     ) -> Option<HotKeyReport> {
-        let start_us = self.samples.since_us();
-        // A clock that went back must not stop the looking.
-        if (start_us..start_us.saturating_add(LOOK_EVERY_US)).contains(&now_us) {
+        let start = self.samples.since();
+        // If the clock has gone back, the look is due as well.
+        if (start..start + LOOK_EVERY_US).contains(&now) {
             return None;
         }
         let known = std::mem::take(&mut self.listed);
         let mut denied = Vec::new();
-        self.samples.look(settings.hot_per_second.into(), now_us, |seen| {
+        self.samples.look(settings.hot_per_second.into(), now, |seen| {
             let before = known.iter().find(|hot| hot.seen.key == seen.key);
             let mut hot = ListedKey {
                 seen,
-                since_us: before.map_or(start_us, |before| before.since_us),
-                abusive_since_us: before.and_then(|before| before.abusive_since_us),
-                denied_until_us: before.map_or(0, |hot| hot.denied_until_us).max(held_until_us(seen.key)),
+                since: before.map_or(start, |before| before.since),
+                abusive_since: before.and_then(|before| before.abusive_since),
+                denied_until: before
+                    .map_or(UnixTime::default(), |hot| hot.denied_until)
+                    .max(held_until(seen.key)),
             };
-            // While it is denied all is refused, which says nothing about what it would have done.
-            let abuses = seen.refused_percent >= MOSTLY_PERCENT && hot.denied_until_us <= start_us;
-            hot.abusive_since_us = abuses.then_some(hot.abusive_since_us.unwrap_or(start_us));
-            if let (Some(deny), Some(since_us)) = (&settings.deny, hot.abusive_since_us)
-                && now_us.saturating_sub(since_us) >= deny.after_us()
+            // While it is denied all of its requests are refused, so the percentage does not count.
+            let abuses = seen.refused_percent >= MOSTLY_PERCENT && hot.denied_until <= start;
+            hot.abusive_since = abuses.then_some(hot.abusive_since.unwrap_or(start));
+            if let (Some(deny), Some(since)) = (&settings.deny, hot.abusive_since)
+                && now.since(since) >= deny.after_us()
             {
-                hot.abusive_since_us = None;
-                hot.denied_until_us = now_us.saturating_add(deny.lasts_us());
+                hot.abusive_since = None;
+                hot.denied_until = now + deny.lasts_us();
                 denied.push(seen.key);
             }
             self.listed.push(hot);
@@ -110,25 +113,25 @@ impl HotKeys {
         Some(found)
     }
 
-    pub(super) fn list(&self, now_us: u64) -> Vec<HotKey> {
-        self.listed.iter().map(|hot| hot.shown(now_us)).collect()
+    pub(super) fn list(&self, now: UnixTime) -> Vec<HotKey> {
+        self.listed.iter().map(|hot| hot.shown(now)).collect()
     }
 
-    pub(super) fn find(&self, key: u64, now_us: u64) -> Option<HotKey> {
-        self.listed.iter().find(|hot| hot.seen.key == key.max(1)).map(|hot| hot.shown(now_us))
+    pub(super) fn find(&self, key: u64, now: UnixTime) -> Option<HotKey> {
+        self.listed.iter().find(|hot| hot.seen.key == key.max(1)).map(|hot| hot.shown(now))
     }
 
-    /// What `key` did so far does not count.
+    /// Ends the denial of `key` and restarts the time after which it is denied.
     pub(super) fn pardon(&mut self, key: u64) {
         for hot in self.listed.iter_mut().filter(|hot| hot.seen.key == key.max(1)) {
-            hot.abusive_since_us = None;
-            hot.denied_until_us = 0;
+            hot.abusive_since = None;
+            hot.denied_until = UnixTime::default();
         }
     }
 }
 
 impl ListedKey {
-    fn shown(&self, now_us: u64) -> HotKey {
+    fn shown(&self, now: UnixTime) -> HotKey {
         let SampledKey { key, per_second, refused_percent, label } = &self.seen;
         HotKey {
             kind: label.kind(),
@@ -136,33 +139,33 @@ impl ListedKey {
             fingerprint: fingerprint(*key),
             per_second: *per_second,
             refused_percent: *refused_percent,
-            since_us: self.since_us,
-            denied_until_us: Some(self.denied_until_us).filter(|until_us| *until_us > now_us),
+            since: self.since,
+            denied_until: Some(self.denied_until).filter(|until| *until > now),
         }
     }
 }
 
 impl HotKeyReport {
-    /// One line in the log for all of them, so at most one a second.
+    /// Writes one log line for all of them, at most one a second.
     pub(super) fn report(&self) {
         let Some(SampledKey { key, per_second, refused_percent, label }) = &self.hottest else { return };
-        let hottest = said(label, *key);
+        let hottest = description(label, *key);
         tracing::warn!(
             keys = self.hot,
             denied = self.denied.len(),
             hottest,
             per_second,
             refused_percent,
-            "keys ask far too often"
+            "hot keys"
         );
     }
 }
 
-fn said(label: &Label, key: u64) -> String {
+fn description(label: &Label, key: u64) -> String {
     format!("{} {} ({})", label.kind(), label.text(), fingerprint(key))
 }
 
-/// Enough of the hash to tell keys apart; the hash is keyed, so it says nothing about the name.
+/// Enough of the hash to distinguish keys. The hash is keyed, so it does not reveal the name.
 fn fingerprint(key: u64) -> String {
     format!("{:08x}", key >> 32)
 }

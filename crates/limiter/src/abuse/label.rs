@@ -1,4 +1,4 @@
-//! What an operator is shown of a client: enough to identify it, and never a secret.
+//! The label of a client in logs: enough to identify it, and never a secret.
 
 use std::fmt::{self, Write};
 use std::net::IpAddr;
@@ -14,14 +14,20 @@ pub(super) struct Label {
     length: u8,
 }
 
+impl Default for Label {
+    fn default() -> Self {
+        Self::new(&Identity::Anonymous)
+    }
+}
+
 impl Label {
-    /// API keys are secrets: of them only the beginning is shown, at most half. Others are names.
+    /// API keys are secrets: only the beginning is shown, at most half. Other identities are names.
     pub(super) fn new(identity: &Identity<'_>) -> Self {
         let kind = match identity {
             Identity::Named(kind, _) => kind.name(),
             Identity::Ip(_) => "ip",
             Identity::Custom(..) => "custom",
-            Identity::Route(_) | Identity::Anonymous => "nobody",
+            Identity::Route(_) | Identity::Anonymous => "anonymous",
         };
         let mut label = Self { kind, text: [0; LONGEST], length: 0 };
         let written = match identity {
@@ -34,7 +40,7 @@ impl Label {
             Identity::Custom(name, value) => write!(label, "{name}={value}"),
             Identity::Route(_) | Identity::Anonymous => Ok(()),
         };
-        // What does not fit is cut off.
+        // A label that does not fit is cut.
         let _ = written;
         label
     }
@@ -51,7 +57,7 @@ impl Label {
 impl Write for Label {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         for letter in text.chars() {
-            // No line breaks and the like: it goes into logs.
+            // No control characters: labels are written to logs.
             let letter = if letter.is_control() { '?' } else { letter };
             let start = usize::from(self.length);
             let Some(room) = self.text.get_mut(start..start + letter.len_utf8()) else {
@@ -83,7 +89,7 @@ mod tests {
             (ip("203.0.113.9"), "ip", "203.0.113.9"),
             (ip("2001:db8::1"), "ip", "2001:db8::"),
             (Identity::Custom("invoice", "7"), "custom", "invoice=7"),
-            (Identity::Anonymous, "nobody", ""),
+            (Identity::Anonymous, "anonymous", ""),
         ] {
             let label = Label::new(&identity);
             assert_eq!((label.kind(), label.text()), (kind, text));

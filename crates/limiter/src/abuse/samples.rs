@@ -1,40 +1,47 @@
 //! The most frequent keys, in fixed memory, from a sample of the checks.
 //!
-//! Each thread takes one check in [`ONE_IN`] on average, at random distances, so that no rhythm of requests hides from
-//! it. The sampled keys are counted in sets of eight, in the manner of HeavyKeeper: a newcomer to a full set does not
-//! take the place of the key with the least, it wears it down, and the less likely so the more that key has. So
-//! rare keys do not displace frequent ones, however many they are. No count is ever more than what was seen: no key is
-//! reported for the requests of others.
+//! Each thread samples one check in [`ONE_IN`] on average, at random distances, so that periodic requests cannot evade
+//! it. The sampled keys are counted in sets of eight, as in HeavyKeeper: a new key in a full set does not replace the key
+//! with the smallest count but decrements that count, with a probability that falls as the count grows. So any number of
+//! rare keys does not displace frequent ones. No count exceeds the number of samples of its key.
 
 use super::label::Label;
+use crate::set_table::SetTable;
 use tollgate_core::key::Identity;
+use tollgate_core::time::UnixTime;
 
-/// One check in so many is looked at.
+/// One check in so many is sampled.
 pub(crate) const ONE_IN: u32 = 64;
 
 const SETS: usize = 256;
 const WAYS: usize = 8;
-/// A count is worn down with a chance of one in this to the power of the count.
-const WEAR: f64 = 1.08;
+/// A count is decremented with a probability of one in this to the power of the count.
+const DECAY: f64 = 1.08;
 
-/// Two cache lines of keys that fall together. Keys are hashes; 0 stands for none.
+/// The samples of one key.
 #[derive(Clone, Copy, Default)]
-#[repr(align(64))]
-struct SampleSet {
-    keys: [u64; WAYS],
-    counts: [u32; WAYS],
-    refused: [u32; WAYS],
+struct SampleCount {
+    count: u32,
+    refused: u32,
+    label: Label,
 }
 
 /// The counts since the last look.
 pub(super) struct Samples {
-    sets: Box<[SampleSet]>,
-    /// Apart: a key that is counted already does not need its label.
-    labels: Box<[[Label; WAYS]]>,
-    since_us: u64,
+    counts: SetTable<SampleCount, WAYS>,
+    since: UnixTime,
 }
 
-/// What was seen of one key.
+/// The outcome of a sampled check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SampleOutcome {
+    /// A limit or a hold refused it.
+    Refused,
+    /// It is not refused, or not decided yet.
+    NotRefused,
+}
+
+/// The rate of one key.
 #[derive(Clone, Copy)]
 pub(super) struct SampledKey {
     pub(super) key: u64,
@@ -43,84 +50,63 @@ pub(super) struct SampledKey {
     pub(super) label: Label,
 }
 
-impl SampleSet {
-    fn way_of(&self, key: u64) -> Option<usize> {
-        self.keys.iter().position(|known| *known == key)
-    }
-
-    /// The one with the least. Of equals any: if it were always the first, newcomers would only ever displace each
-    /// other.
-    fn least(&self, newcomer: u64) -> usize {
-        let first = (newcomer >> 32) as usize;
-        let ways = (0..WAYS).map(|step| (first + step) % WAYS);
-        ways.min_by_key(|way| self.counts[*way]).unwrap_or_default()
-    }
-}
-
 impl Samples {
-    pub(super) fn new(now_us: u64) -> Self {
-        let nobody = Label::new(&Identity::Anonymous);
-        Self {
-            sets: vec![SampleSet::default(); SETS].into_boxed_slice(),
-            labels: vec![[nobody; WAYS]; SETS].into_boxed_slice(),
-            since_us: now_us,
+    pub(super) fn new(now: UnixTime) -> Self {
+        Self { counts: SetTable::new(SETS), since: now }
+    }
+
+    pub(super) fn since(&self) -> UnixTime {
+        self.since
+    }
+
+    /// Counts a sampled check. A key that has no place and gets none is not counted.
+    pub(super) fn add(&mut self, key: u64, identity: &Identity<'_>, outcome: SampleOutcome) {
+        let Some(sample) = self.counts.entry(key, |samples| decay_smallest(samples, key)) else { return };
+        if sample.count == 0 {
+            sample.label = Label::new(identity);
+        }
+        sample.count = sample.count.saturating_add(1);
+        match outcome {
+            SampleOutcome::Refused => sample.refused = (sample.refused + 1).min(sample.count),
+            SampleOutcome::NotRefused => {}
         }
     }
 
-    pub(super) fn since_us(&self) -> u64 {
-        self.since_us
-    }
-
-    /// Counts one that was sampled, if it has or finds a place.
-    pub(super) fn add(&mut self, key: u64, identity: &Identity<'_>, refused: bool) {
-        let key = key.max(1);
-        let index = key as usize % SETS;
-        let set = &mut self.sets[index];
-        if let Some(way) = set.way_of(key) {
-            set.counts[way] = set.counts[way].saturating_add(1);
-            set.refused[way] += u32::from(refused);
-            return;
-        }
-        let way = set.least(key);
-        let count = &mut set.counts[way];
-        if *count > 0 && fastrand::f64() < WEAR.powi(-((*count).min(1_000) as i32)) {
-            *count -= 1;
-            set.refused[way] = set.refused[way].min(*count);
-        }
-        if *count == 0 {
-            *count = 1;
-            set.keys[way] = key;
-            set.refused[way] = u32::from(refused);
-            self.labels[index][way] = Label::new(identity);
-        }
-    }
-
-    /// One that was counted turned out to be refused.
+    /// Records that a check that was counted is refused.
     pub(super) fn record_refusal(&mut self, key: u64) {
-        let key = key.max(1);
-        let set = &mut self.sets[key as usize % SETS];
-        if let Some(way) = set.way_of(key) {
-            set.refused[way] = (set.refused[way] + 1).min(set.counts[way]);
+        if let Some(sample) = self.counts.find_mut(key) {
+            sample.refused = (sample.refused + 1).min(sample.count);
         }
     }
 
     /// The keys with at least `per_second` requests a second since the last look. Resets the counts.
-    pub(super) fn look(&mut self, per_second: u64, now_us: u64, mut found: impl FnMut(SampledKey)) {
-        let elapsed_us = now_us.saturating_sub(self.since_us).max(1);
-        for (set, labels) in self.sets.iter_mut().zip(&self.labels) {
-            for (way, label) in labels.iter().enumerate() {
-                let seen = u64::from(set.counts[way]);
-                let rate = u128::from(seen) * u128::from(ONE_IN) * 1_000_000 / u128::from(elapsed_us);
-                if set.keys[way] != 0 && rate >= u128::from(per_second) {
-                    let refused_percent = (u64::from(set.refused[way]) * 100 / seen.max(1)).min(100) as u8;
-                    let per_second = rate.min(u64::MAX.into()) as u64;
-                    found(SampledKey { key: set.keys[way], per_second, refused_percent, label: *label });
-                }
+    pub(super) fn look(&mut self, per_second: u64, now: UnixTime, mut found: impl FnMut(SampledKey)) {
+        let elapsed_us = now.since(self.since).max(1);
+        for (key, SampleCount { count, refused, label }) in self.counts.iter() {
+            let rate = u128::from(*count) * u128::from(ONE_IN) * 1_000_000 / u128::from(elapsed_us);
+            if rate >= u128::from(per_second) {
+                let refused_percent = (u64::from(*refused) * 100 / u64::from(*count).max(1)).min(100) as u8;
+                let per_second = rate.min(u64::MAX.into()) as u64;
+                found(SampledKey { key, per_second, refused_percent, label: *label });
             }
-            *set = SampleSet::default();
         }
-        self.since_us = now_us;
+        self.counts.clear();
+        self.since = now;
     }
+}
+
+/// Decrements the smallest count for the new key `key`; returns its way if it is 0. Of equal counts any is used: if it
+/// were always the first, new keys would only replace each other.
+fn decay_smallest(samples: &mut [SampleCount; WAYS], key: u64) -> Option<usize> {
+    let first = (key >> 32) as usize;
+    let ways = (0..WAYS).map(|step| (first + step) % WAYS);
+    let way = ways.min_by_key(|way| samples[*way].count)?;
+    let SampleCount { count, refused, .. } = &mut samples[way];
+    if fastrand::f64() < DECAY.powi(-((*count).min(1_000) as i32)) {
+        *count -= 1;
+        *refused = (*refused).min(*count);
+    }
+    (*count == 0).then_some(way)
 }
 
 #[cfg(test)]
@@ -129,32 +115,32 @@ mod tests {
     use fastrand::Rng;
     use tollgate_core::request::NamedIdentity;
 
-    /// A node that is asked ten million times a second by a million keys, twenty of them ten thousand times.
+    /// Ten million requests a second of a million keys; twenty of the keys send ten thousand each.
     #[test]
-    fn heavy_keys_are_found_among_any_number_of_others_and_none_is_overrated() {
+    fn frequent_keys_are_found_among_many_others_and_no_rate_is_too_high() {
         let mut rng = Rng::with_seed(5);
-        let mut samples = Samples::new(0);
+        let mut samples = Samples::new(UnixTime::default());
         let heavy: Vec<u64> = (0..20).map(|_| rng.u64(..)).collect();
         let (of_each, of_others) = (10_000 / ONE_IN, 10_000_000 / ONE_IN);
         for _ in 0..of_each {
             for key in &heavy {
-                samples.add(*key, &Identity::Named(NamedIdentity::User, "heavy"), true);
+                samples.add(*key, &Identity::Named(NamedIdentity::User, "heavy"), SampleOutcome::Refused);
             }
             for _ in 0..of_others / of_each {
                 samples.add(
                     rng.u64(..1_000_000).wrapping_mul(0x9e37_79b9_7f4a_7c15),
                     &Identity::Named(NamedIdentity::User, "light"),
-                    false,
+                    SampleOutcome::NotRefused,
                 );
             }
         }
         let mut found = Vec::new();
-        samples.look(7_500, 1_000_000, |seen| found.push(seen));
+        samples.look(7_500, UnixTime::from_us(1_000_000), |seen| found.push(seen));
         let right = found.iter().filter(|seen| heavy.contains(&seen.key)).count();
         assert_eq!((right, found.len()), (heavy.len(), heavy.len()));
         for seen in found {
             assert!(seen.label.text() == "heavy" && seen.per_second <= 10_000 && seen.refused_percent == 100);
         }
-        samples.look(1, 2_000_000, |seen| panic!("{} is still there", seen.key));
+        samples.look(1, UnixTime::from_us(2_000_000), |seen| panic!("{} is still there", seen.key));
     }
 }

@@ -1,10 +1,11 @@
-//! One attempt to charge a request: a place among those in flight first, then everything else.
+//! One attempt to charge a request: first its slots, then everything else.
 
 use super::permit::{Permit, PermitPart};
 use crate::charge::OwnedCharge;
-use crate::decision::Decision;
-use crate::failure::open_step;
+use crate::decision::{Decision, NotedLimit};
+use crate::failure::{admitted_step, refused_step};
 use crate::limiter::Limiter;
+use crate::metrics::decision_counters::RequestLabels;
 use crate::pending::Sharing;
 use crate::refusal::{DoorKind, may_refuse};
 use crate::snapshot::Snapshot;
@@ -13,44 +14,57 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use tollgate_core::algorithm::{LimitStep, concurrency};
 use tollgate_core::decision::{Outcome, OutcomeFold};
+use tollgate_core::key::StateKey;
 use tollgate_core::request::Request;
 use tollgate_core::rules::on_exceed::DEFAULT_PRIORITY;
 use tollgate_core::rules::written::{OnExceed, OnStoreFailure, QueueSettings};
 use tollgate_core::rules::{Charge, LimitId, OverLimitEffect};
 use tollgate_core::state_address::StateAddress;
+use tollgate_core::time::UnixTime;
 
-/// Timers are late by a millisecond or so. Up to this, the embedded store is asked for the moment that was meant:
-/// otherwise each of a line would add its own delay to the pace.
+/// Timers are late by about a millisecond. Up to this, the embedded store is charged for the time that was meant:
+/// otherwise each request of a queue would add its delay to the pace.
 const MOST_LATE_US: u64 = 20_000;
 
-/// A request, without what it was read from: it can be charged any number of times.
+/// A request that can be charged any number of times.
 #[derive(Debug)]
 pub(super) struct PendingAdmission {
     pub(super) snapshot: Arc<Snapshot>,
     due: SmallVec<[OwnedCharge; 4]>,
-    /// The addresses of the states of `due` at the shared store; none if it was never reached.
+    /// The addresses of the states of `due` in the shared store; none if it was never reached.
     addresses: Vec<Option<StateAddress>>,
     in_flight: SmallVec<[NeededSlot; 1]>,
     pub(super) cost: u64,
     priority: u8,
     ip: Option<IpAddr>,
-    /// The line in which it waits: that of the first rule that lets it.
-    pub(super) line: Option<QueuePlace>,
+    /// The queue in which it waits: that of the first rule with one.
+    pub(super) queue: Option<QueuePlace>,
+    /// What the decision is counted under.
+    pub(super) labels: RequestLabels,
     /// The client's key for abuse detection, if this request was sampled.
     pub(super) watched: Option<u64>,
 }
 
-/// A place among the requests in flight that it needs.
+/// A slot that it needs.
 #[derive(Debug)]
 struct NeededSlot {
     due: OwnedCharge,
-    /// The address of its state at the shared store.
+    /// The address of its state in the shared store.
     address: Option<StateAddress>,
+}
+
+/// The result of taking a slot.
+struct SlotAttempt {
+    step: LimitStep,
+    /// Holds the slot if it is taken.
+    permit: Permit,
+    /// The shared store did not answer.
+    degraded: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct QueuePlace {
-    pub(super) key: u64,
+    pub(super) key: StateKey,
     pub(super) limit: LimitId,
     pub(super) queue: QueueSettings,
 }
@@ -76,13 +90,14 @@ impl PendingAdmission {
             cost: request.cost,
             priority: request.priority.unwrap_or(DEFAULT_PRIORITY),
             ip: request.ip,
-            line: None,
+            queue: None,
+            labels: RequestLabels::default(),
             watched: None,
         };
         for charge in charges {
             let due = OwnedCharge::new(rules, charge);
             if let OnExceed::Queue(queue) = rules.rule_of(charge.id).on_exceed {
-                asked.line = asked.line.or(Some(QueuePlace { key: charge.key, limit: charge.id, queue }));
+                asked.queue = asked.queue.or(Some(QueuePlace { key: charge.key, limit: charge.id, queue }));
             }
             if charge.limit.longest_in_flight_us().is_some() {
                 asked.in_flight.push(NeededSlot { due, address: address(charge) });
@@ -94,25 +109,29 @@ impl PendingAdmission {
         asked
     }
 
-    /// Charges it once, all or nothing; `meant_us` is when that was meant to be.
-    pub(super) async fn attempt(&self, limiter: &Arc<Limiter>, meant_us: Option<u64>) -> (Decision, Permit) {
-        let now_us = limiter.clock().now_us();
-        let (held, mut permit) = self.take_places(limiter, now_us).await;
+    /// Charges it once, all or nothing; `meant` is the time at which its turn came.
+    pub(super) async fn attempt(
+        &self,
+        limiter: &Arc<Limiter>,
+        meant: Option<UnixTime>,
+    ) -> (Decision, Permit) {
+        let now = limiter.clock().now();
+        let (held, mut permit) = self.take_slots(limiter, now).await;
         if let Some(held) = held
             && !held.allowed()
         {
             return (held, Permit::default());
         }
         let mut due = self.due.clone();
-        let mut rest = self.charge(limiter, &due, now_us, meant_us).await;
-        // Each rule that sheds can let it pass once.
+        let mut rest = self.charge(limiter, &due, now, meant).await;
+        // Each rule that sheds can admit it once.
         for _ in 0..due.len() {
             let Some((rule, counted)) = self.tolerated(limiter, &rest) else { break };
             permit.add(PermitPart::LoadGuard { _counted: counted });
             for due in due.iter_mut().filter(|due| self.snapshot.rules.terms(due.id).names.rule == rule) {
                 (due.enforced, due.over) = (false, OverLimitEffect::Tolerated);
             }
-            rest = self.charge(limiter, &due, now_us, meant_us).await;
+            rest = self.charge(limiter, &due, now, meant).await;
         }
         let decision = match held {
             Some(held) => joined(held, rest),
@@ -125,9 +144,9 @@ impl PendingAdmission {
         (decision, permit)
     }
 
-    /// For a request that found no place: refused by another limit besides, as far as that is known, it is told that
-    /// wait. Nothing is spent, and no store is called.
-    pub(super) fn tell_longest_wait(&self, limiter: &Limiter, decision: &mut Decision) {
+    /// For a request without a free slot: if another limit is known to refuse it for a longer time, that is the wait.
+    /// Spends nothing and calls no store.
+    pub(super) fn use_longest_wait(&self, limiter: &Limiter, decision: &mut Decision) {
         let Outcome::Limited(standing) = decision.outcome else { return };
         if !decision.terms.is_some_and(|terms| terms.counts_in_flight()) {
             return;
@@ -136,7 +155,7 @@ impl PendingAdmission {
         let rules = &self.snapshot.rules.set;
         let charges: SmallVec<[Charge<'_>; 4]> =
             charges.filter(|charge| may_refuse(rules, charge, self.cost, DoorKind::CanWait)).collect();
-        let found = limiter.refuse_known(&self.snapshot, &charges, self.cost as u32, decision.now_us);
+        let found = limiter.refuse_known(&self.snapshot, &charges, self.cost as u32, decision.now);
         if let Some(found) = found
             && let Outcome::Limited(other) = found.outcome
             && other.retry_after_us > standing.retry_after_us
@@ -145,7 +164,7 @@ impl PendingAdmission {
         }
     }
 
-    /// If a rule that sheds refuses it, and the node has room for it nevertheless: that rule, and its place.
+    /// If a rule that sheds refuses it, and the node has capacity for it: that rule, and the count of the request.
     fn tolerated(
         &self,
         limiter: &Limiter,
@@ -172,13 +191,13 @@ impl PendingAdmission {
         }
     }
 
-    /// Charges everything but places in flight.
+    /// Charges everything but slots.
     async fn charge(
         &self,
         limiter: &Limiter,
         due: &[OwnedCharge],
-        now_us: u64,
-        meant_us: Option<u64>,
+        now: UnixTime,
+        meant: Option<UnixTime>,
     ) -> Decision {
         let rules = &self.snapshot.rules;
         if let Some(sharing) = limiter.shared() {
@@ -187,16 +206,17 @@ impl PendingAdmission {
             let charges = due.iter().copied().collect();
             let cost = self.cost as u32;
             let check =
-                limiter.take_shared(sharing, &self.snapshot, charges, cost, client_address, now_us, &address);
+                limiter.take_shared(sharing, &self.snapshot, charges, cost, client_address, now, &address);
             return check.decision().await;
         }
-        let meant_us = meant_us.map_or(now_us, |meant_us| meant_us.max(now_us.saturating_sub(MOST_LATE_US)));
+        let late_us = meant.map_or(0, |meant| now.since(meant).min(MOST_LATE_US));
+        let charged_at = UnixTime::from_us(now.as_us() - late_us);
         let charges: SmallVec<[Charge<'_>; 4]> = due.iter().map(|due| due.borrow(&self.snapshot)).collect();
-        limiter.take_all(rules, &charges, self.cost as u32, self.ip, meant_us.min(now_us))
+        limiter.take_all(rules, &charges, self.cost as u32, self.ip, charged_at)
     }
 
-    /// Takes all places in flight, or none. None if it needs none.
-    async fn take_places(&self, limiter: &Arc<Limiter>, now_us: u64) -> (Option<Decision>, Permit) {
+    /// Takes all slots, or none. No decision if it needs none.
+    async fn take_slots(&self, limiter: &Arc<Limiter>, now: UnixTime) -> (Option<Decision>, Permit) {
         let mut permit = Permit::default();
         if self.in_flight.is_empty() {
             return (None, permit);
@@ -204,25 +224,22 @@ impl PendingAdmission {
         let (mut fold, mut degraded, mut is_denied) = (OutcomeFold::default(), false, false);
         for wanted in &self.in_flight {
             let charge = wanted.due.borrow(&self.snapshot);
-            let (step, taken, is_degraded) = match limiter.shared() {
-                None => {
-                    let (step, taken) = take_here(limiter, &charge, charge.limit.quota, now_us);
-                    (step, taken, false)
-                }
-                Some(sharing) => self.take_shared(limiter, sharing, wanted, &charge, now_us).await,
+            let taken = match limiter.shared() {
+                None => take_here(limiter, &charge, charge.limit.quota, now),
+                Some(sharing) => self.take_shared(limiter, sharing, wanted, &charge, now).await,
             };
-            degraded |= is_degraded;
-            fold.add(&charge, &step);
-            permit.join(taken);
+            degraded |= taken.degraded;
+            fold.add(&charge, &taken.step);
+            permit.join(taken.permit);
             if !fold.admits() {
                 let policy = self.snapshot.rules.set.rule_of(charge.id).on_store_failure;
-                is_denied = is_degraded && policy == OnStoreFailure::Deny;
+                is_denied = taken.degraded && policy == OnStoreFailure::Deny;
                 break;
             }
         }
-        let mut decision = Decision::of(&self.snapshot.rules, &fold, now_us);
+        let mut decision = Decision::of(&self.snapshot.rules, &fold, now);
         decision.degraded = degraded;
-        // The last place that was asked for is the one that refused.
+        // The last slot is the one that was refused.
         decision.store_unavailable = is_denied;
         if degraded {
             decision.soft = None;
@@ -230,15 +247,15 @@ impl PendingAdmission {
         (Some(decision), permit)
     }
 
-    /// Takes a place at the shared store; if that fails, as the rule says.
+    /// Takes a slot in the shared store; if that fails, by the failure policy of the rule.
     async fn take_shared(
         &self,
         limiter: &Arc<Limiter>,
         sharing: &Sharing,
         wanted: &NeededSlot,
         charge: &Charge<'_>,
-        now_us: u64,
-    ) -> (LimitStep, Permit, bool) {
+        now: UnixTime,
+    ) -> SlotAttempt {
         let (limit, longest_us) = (charge.limit, charge.limit.longest_in_flight_us().unwrap_or(0));
         let mut permit = Permit::default();
         let slot = match &wanted.address {
@@ -254,7 +271,7 @@ impl PendingAdmission {
                             permit.ends_within(longest_us);
                             permit.add(PermitPart::Shared { limiter, key: charge.key, slot: Some(slot) });
                         }
-                        return (step, permit, false);
+                        return SlotAttempt { step, permit, degraded: false };
                     }
                     Err(_) => Some(slot),
                 }
@@ -263,17 +280,17 @@ impl PendingAdmission {
         };
         sharing.fallback.count();
         let step = match self.snapshot.rules.set.rule_of(charge.id).on_store_failure {
-            OnStoreFailure::Allow => open_step(true),
-            OnStoreFailure::Deny => open_step(false),
+            OnStoreFailure::Allow => admitted_step(),
+            OnStoreFailure::Deny => refused_step(),
             OnStoreFailure::Local => {
                 let share = sharing.fallback.share_in_flight(limit.quota, sharing.store.node_count());
-                let (step, taken) = take_here(limiter, charge, share, now_us);
-                permit.join(taken);
-                step
+                let taken = take_here(limiter, charge, share, now);
+                permit.join(taken.permit);
+                taken.step
             }
         };
         if let Some(mut slot) = slot.filter(|_| step.admitted) {
-            // It is told to the store as soon as that is back.
+            // The store gets it as soon as it is reachable.
             slot.hold();
             permit.ends_within(longest_us);
             permit.add(PermitPart::Shared {
@@ -282,25 +299,25 @@ impl PendingAdmission {
                 slot: Some(slot),
             });
         }
-        (step, permit, true)
+        SlotAttempt { step, permit, degraded: true }
     }
 }
 
-/// Takes a place on this node.
-fn take_here(limiter: &Arc<Limiter>, charge: &Charge<'_>, limit: u32, now_us: u64) -> (LimitStep, Permit) {
+/// Takes a slot on this node.
+fn take_here(limiter: &Arc<Limiter>, charge: &Charge<'_>, limit: u32, now: UnixTime) -> SlotAttempt {
     let in_flight = &limiter.admissions.in_flight;
     let (key, number) = (charge.key, in_flight.number());
     let longest_us = charge.limit.longest_in_flight_us().unwrap_or(0);
-    let step = in_flight.take(key, limit, longest_us, number, now_us);
+    let step = in_flight.take(key, limit, longest_us, number, now);
     let mut permit = Permit::default();
     if step.admitted {
         permit.ends_within(longest_us);
         permit.add(PermitPart::Local { limiter: Arc::clone(limiter), key, number });
     }
-    (step, permit)
+    SlotAttempt { step, permit, degraded: false }
 }
 
-/// What two parts of one request come to, of which the first admits it.
+/// The decision of two parts of one request; the first part admits it.
 fn joined(held: Decision, rest: Decision) -> Decision {
     let takes_held = match (held.outcome, rest.outcome) {
         (Outcome::Admitted(held), Outcome::Admitted(rest)) => held.remaining < rest.remaining,
@@ -314,6 +331,7 @@ fn joined(held: Decision, rest: Decision) -> Decision {
         shadowed_by: rest.shadowed_by.or(held.shadowed_by),
         flagged_by: rest.flagged_by.or(held.flagged_by),
         soft: rest.soft.or(held.soft),
+        noted: if rest.noted == NotedLimit::NONE { held.noted } else { rest.noted },
         ..rest
     }
 }

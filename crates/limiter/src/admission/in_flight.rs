@@ -5,13 +5,15 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use tollgate_core::algorithm::LimitStep;
 use tollgate_core::algorithm::concurrency::HeldSlots;
+use tollgate_core::key::StateKey;
+use tollgate_core::time::{StoreTime, UnixTime};
 
 const SHARDS: usize = 64;
 
 /// Every entry belongs to a request in flight, so the requests bound the table.
 #[derive(Debug)]
 pub(crate) struct InFlight {
-    shards: Box<[Mutex<HashMap<u64, HeldSlots>>]>,
+    shards: Box<[Mutex<HashMap<StateKey, HeldSlots>>]>,
     next: AtomicU64,
     next_to_tidy: AtomicUsize,
 }
@@ -27,8 +29,8 @@ impl Default for InFlight {
 }
 
 impl InFlight {
-    fn shard(&self, key: u64) -> &Mutex<HashMap<u64, HeldSlots>> {
-        &self.shards[(key >> 32) as usize % SHARDS]
+    fn shard(&self, key: StateKey) -> &Mutex<HashMap<StateKey, HeldSlots>> {
+        &self.shards[(key.as_bits() >> 32) as usize % SHARDS]
     }
 
     /// A number that no other request of this node has.
@@ -36,13 +38,25 @@ impl InFlight {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Takes a place for the request `number`.
-    pub(crate) fn take(&self, key: u64, limit: u32, longest_us: u64, number: u64, now_us: u64) -> LimitStep {
-        self.shard(key).lock().entry(key).or_default().take(limit, longest_us, number, now_us)
+    /// Takes a slot for the request `number`.
+    pub(crate) fn take(
+        &self,
+        key: StateKey,
+        limit: u32,
+        longest_us: u64,
+        number: u64,
+        now: UnixTime,
+    ) -> LimitStep {
+        self.shard(key).lock().entry(key).or_default().take(
+            limit,
+            longest_us,
+            number,
+            StoreTime::of_embedded_store(now),
+        )
     }
 
-    /// Gives it back.
-    pub(crate) fn give_back(&self, key: u64, number: u64) {
+    /// Returns the slot of the request `number`.
+    pub(crate) fn release(&self, key: StateKey, number: u64) {
         let mut shard = self.shard(key).lock();
         if let Some(held) = shard.get_mut(&key) {
             held.release(number);
@@ -52,11 +66,11 @@ impl InFlight {
         }
     }
 
-    /// Forgets what has run out in the next shard.
-    pub(crate) fn tidy(&self, now_us: u64) {
+    /// Removes expired slots of the next shard.
+    pub(crate) fn tidy(&self, now: UnixTime) {
         let index = self.next_to_tidy.fetch_add(1, Ordering::Relaxed) % SHARDS;
         self.shards[index].lock().retain(|_, held| {
-            held.expire(now_us);
+            held.expire(StoreTime::of_embedded_store(now));
             !held.is_empty()
         });
     }

@@ -1,30 +1,32 @@
-//! What a request holds until it has ended.
+//! The slots and counts of a request until it ends.
 
 use super::rule_load::LoadGuard;
 use crate::limiter::Limiter;
 use crate::shared_store::SharedSlot;
 use smallvec::SmallVec;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
+use tollgate_core::key::StateKey;
 
-/// Places among the requests in flight. They are given back when it is dropped.
+/// The slots and counts of a request. Dropped, it returns them.
 #[derive(Debug, Default)]
 pub struct Permit {
     parts: SmallVec<[PermitPart; 1]>,
-    /// The longest that any of them is held.
+    /// The longest time that one of them is held.
     longest_us: u64,
 }
 
-/// What is counted for a rule that sheds does not end by itself; this is as long as a place in flight by default.
+/// A count for a rule that sheds does not expire; this is as long as a slot by default.
 const LONGEST_COUNTED_US: u64 = 60_000_000;
 
-/// One place.
+/// One slot or count.
 #[derive(Debug)]
 pub(super) enum PermitPart {
     /// Counted on this node.
-    Local { limiter: Arc<Limiter>, key: u64, number: u64 },
-    /// Counted at the shared store; given back when it is dropped.
-    Shared { limiter: Arc<Limiter>, key: u64, slot: Option<Box<dyn SharedSlot>> },
+    Local { limiter: Arc<Limiter>, key: StateKey, number: u64 },
+    /// Counted in the shared store; returned when it is dropped.
+    Shared { limiter: Arc<Limiter>, key: StateKey, slot: Option<Box<dyn SharedSlot>> },
     /// Counted for a rule that sheds.
     LoadGuard { _counted: LoadGuard },
 }
@@ -34,10 +36,13 @@ impl Permit {
         if matches!(part, PermitPart::LoadGuard { .. }) {
             self.ends_within(LONGEST_COUNTED_US);
         }
+        if let PermitPart::Local { limiter, .. } | PermitPart::Shared { limiter, .. } = &part {
+            limiter.admissions.slots.fetch_add(1, Ordering::Relaxed);
+        }
         self.parts.push(part);
     }
 
-    /// Says that a place of it ends after so long at the latest.
+    /// Adds a slot that expires after `longest_us`.
     pub(super) fn ends_within(&mut self, longest_us: u64) {
         self.longest_us = self.longest_us.max(longest_us);
     }
@@ -47,7 +52,7 @@ impl Permit {
         self.parts.extend(other.parts);
     }
 
-    /// The longest that its places are held: they end then by themselves. Zero if it holds none.
+    /// The time after which all of its slots have expired. Zero if it holds none.
     pub fn timeout(&self) -> Duration {
         Duration::from_micros(self.longest_us)
     }
@@ -60,15 +65,18 @@ impl Permit {
 
 impl Drop for PermitPart {
     fn drop(&mut self) {
+        if let Self::Local { limiter, .. } | Self::Shared { limiter, .. } = self {
+            limiter.admissions.slots.fetch_sub(1, Ordering::Relaxed);
+        }
         match self {
             Self::Local { limiter, key, number } => {
-                limiter.admissions.in_flight.give_back(*key, *number);
-                limiter.admissions.wait_queues.nudge(*key);
+                limiter.admissions.in_flight.release(*key, *number);
+                limiter.admissions.wait_queues.wake_first(*key);
             }
             Self::Shared { limiter, key, slot } => {
                 // Before the wake-up: the waiter must find it free.
                 drop(slot.take());
-                limiter.admissions.wait_queues.nudge(*key);
+                limiter.admissions.wait_queues.wake_first(*key);
             }
             Self::LoadGuard { .. } => {}
         }

@@ -1,4 +1,4 @@
-//! What is counted of a rule on this node: its requests in flight, and those whose answer is held back.
+//! The load of a rule on this node: its requests in flight and its delayed requests.
 
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use tollgate_core::rules::written::{ShedSettings, TarpitSettings};
 
-/// The loads of all rules that shed or delay, by their ids. They outlive a change of the rules.
+/// The loads of rules that shed or delay, by their ids, as long as requests are counted. They outlive a change of the
+/// rules.
 #[derive(Debug, Default)]
 pub(crate) struct RuleLoads {
     by_rule: Mutex<HashMap<&'static str, Arc<RuleLoad>>>,
@@ -20,7 +21,7 @@ pub(crate) struct RuleLoad {
     delayed: AtomicU64,
 }
 
-/// One request that is counted. Dropped, it is not counted any more.
+/// One counted request, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct LoadGuard {
     load: Arc<RuleLoad>,
@@ -38,11 +39,17 @@ impl RuleLoads {
         Arc::clone(self.by_rule.lock().entry(rule).or_default())
     }
 
+    /// Removes the rules that count no request.
+    pub(crate) fn tidy(&self) {
+        // A request that is counted has a reference of its own.
+        self.by_rule.lock().retain(|_, load| Arc::strong_count(load) > 1);
+    }
+
     pub(crate) fn set_load(&self, permille: u32) {
         self.load_permille.store(permille, Ordering::Relaxed);
     }
 
-    /// A place for a request over the limit, if the node has room for one of its priority.
+    /// Counts a request over the limit, if the node has capacity for its priority.
     pub(crate) fn tolerate(
         &self,
         rule: &'static str,
@@ -50,17 +57,17 @@ impl RuleLoads {
         priority: u8,
     ) -> Option<LoadGuard> {
         let load_permille = u64::from(self.load_permille.load(Ordering::Relaxed));
-        let told = shed.in_flight.saturating_mul(load_permille) / 1_000;
+        let reported = shed.in_flight.saturating_mul(load_permille) / 1_000;
         let (counted, before) = self.of(rule).count(LoadCounter::InFlight);
-        (before.max(told) < shed.most_in_flight(priority)).then_some(counted)
+        (before.max(reported) < shed.most_in_flight(priority)).then_some(counted)
     }
 
-    /// A place for a request that passes anyway.
+    /// Counts a request within the limit.
     pub(crate) fn enter(&self, rule: &'static str) -> LoadGuard {
         self.of(rule).count(LoadCounter::InFlight).0
     }
 
-    /// A place among the delayed, if there is one.
+    /// Counts a delayed request, unless there are too many.
     pub(crate) fn delay(&self, rule: &'static str, tarpit: &TarpitSettings) -> Option<LoadGuard> {
         let (counted, before) = self.of(rule).count(LoadCounter::Delayed);
         (before < tarpit.most).then_some(counted)
@@ -84,5 +91,22 @@ impl RuleLoad {
 impl Drop for LoadGuard {
     fn drop(&mut self) {
         self.load.counter(self.which).fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rule_is_kept_as_long_as_it_counts_requests() {
+        let loads = RuleLoads::default();
+        let counted = loads.enter("a");
+        drop(loads.enter("b"));
+        loads.tidy();
+        assert_eq!(loads.by_rule.lock().keys().collect::<Vec<_>>(), [&"a"]);
+        drop(counted);
+        loads.tidy();
+        assert!(loads.by_rule.lock().is_empty());
     }
 }

@@ -9,13 +9,14 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use tokio::sync::Notify;
+use tollgate_core::key::StateKey;
 
 const SHARDS: usize = 64;
 
 /// The queues of all keys.
 #[derive(Debug)]
 pub(crate) struct WaitQueues {
-    shards: Box<[Mutex<HashMap<u64, WaitQueue>>]>,
+    shards: Box<[Mutex<HashMap<StateKey, WaitQueue>>]>,
 }
 
 impl Default for WaitQueues {
@@ -40,32 +41,32 @@ struct QueueWaiter {
     wake: Arc<Notify>,
 }
 
-/// A place in a queue, or what gives a right to one. Dropped, it is given back.
+/// A number in a queue. Dropped, it leaves the queue.
 #[derive(Debug)]
 pub(super) struct QueueTurn<'l> {
     queues: &'l WaitQueues,
-    key: u64,
+    key: StateKey,
     number: u64,
     wake: Arc<Notify>,
 }
 
-/// Those before a turn.
+/// The requests before a turn.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RequestsAhead {
     pub(super) count: usize,
-    /// What they cost together.
+    /// The sum of their costs.
     pub(super) cost: u64,
     /// The last refusal.
     pub(super) refusal: Option<Decision>,
 }
 
 impl WaitQueues {
-    fn shard(&self, key: u64) -> &Mutex<HashMap<u64, WaitQueue>> {
-        &self.shards[(key >> 32) as usize % SHARDS]
+    fn shard(&self, key: StateKey) -> &Mutex<HashMap<StateKey, WaitQueue>> {
+        &self.shards[(key.as_bits() >> 32) as usize % SHARDS]
     }
 
     /// Draws the next number of the queue of `key`.
-    pub(super) fn arrive(&self, key: u64) -> QueueTurn<'_> {
+    pub(super) fn arrive(&self, key: StateKey) -> QueueTurn<'_> {
         let mut shard = self.shard(key).lock();
         let queue = shard.entry(key).or_default();
         queue.turns += 1;
@@ -73,8 +74,16 @@ impl WaitQueues {
         QueueTurn { queues: self, key, number: queue.next, wake: Arc::new(Notify::new()) }
     }
 
-    /// Something changed for the first of the queue of `key`.
-    pub(crate) fn nudge(&self, key: u64) {
+    /// The number of requests that wait.
+    pub(crate) fn waiting(&self) -> usize {
+        let of_shard = |shard: &Mutex<HashMap<StateKey, WaitQueue>>| {
+            shard.lock().values().map(|queue| queue.waiting.len()).sum::<usize>()
+        };
+        self.shards.iter().map(of_shard).sum()
+    }
+
+    /// Wakes the first of the queue of `key`: a slot may be free.
+    pub(crate) fn wake_first(&self, key: StateKey) {
         if let Some(queue) = self.shard(key).lock().get(&key) {
             queue.wake_first();
         }
@@ -103,7 +112,7 @@ impl QueueTurn<'_> {
         })
     }
 
-    /// Takes its place, if fewer than `length` wait.
+    /// Starts to wait, if fewer than `length` wait.
     pub(super) fn wait(&self, cost: u64, length: u64) -> bool {
         self.with(|queue| {
             let has_room = (queue.waiting.len() as u64) < length;
@@ -119,13 +128,13 @@ impl QueueTurn<'_> {
         self.with(|queue| queue.waiting.first_key_value().is_none_or(|(first, _)| *first >= self.number))
     }
 
-    /// Remembers for those behind what it was told.
-    pub(super) fn note(&self, refusal: Decision) {
+    /// Records its refusal for the requests behind it.
+    pub(super) fn record_refusal(&self, refusal: Decision) {
         self.with(|queue| queue.refusal = Some(refusal));
     }
 
-    /// Resolves when something changed.
-    pub(super) async fn nudged(&self) {
+    /// Resolves when it is woken.
+    pub(super) async fn woken(&self) {
         self.wake.notified().await;
     }
 }

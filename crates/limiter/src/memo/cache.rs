@@ -1,86 +1,104 @@
-//! A small four-way cache that admits on second sight.
+//! A cache of one thread that admits an entry when it is offered for the second time.
+
+use crate::set_table::SetTable;
 
 const WAYS: usize = 4;
 
-/// An entry is known by a hash and the number of what it was worked out from.
+/// Values by a hash and the number of the source that they were computed from: a rule set or lists. A value of another
+/// source is not found.
 pub(super) struct Cache<V> {
-    /// Empty until first used: a thread that never checks costs nothing.
-    sets: Vec<CacheSet<V>>,
-    /// For each set the hash that missed last; if it misses again, it is admitted.
+    entries: SetTable<CacheEntry<V>, WAYS>,
+    /// For each set the hash that was offered last. Offered again, it is admitted.
     candidates: Vec<u32>,
-    count: usize,
+    sets: usize,
 }
 
-/// With a small value, one cache line.
-#[derive(Default)]
-#[repr(align(64))]
-struct CacheSet<V>([CacheEntry<V>; WAYS]);
-
-/// Source 0 is no source: such an entry is empty.
 #[derive(Default)]
 struct CacheEntry<V> {
-    hash: u64,
     source: u32,
     value: V,
 }
 
-/// Where an entry stands.
-#[derive(Clone, Copy)]
-pub(super) struct CachePosition {
-    set: usize,
-    way: usize,
-}
-
 impl<V> Cache<V> {
-    /// `count` is a power of two.
-    pub(super) const fn new(count: usize) -> Self {
-        assert!(count.is_power_of_two());
-        Self { sets: Vec::new(), candidates: Vec::new(), count }
+    /// A cache of up to `4 * sets` values. The number of sets is a power of two. It takes no memory until the first offer:
+    /// a thread that never checks needs none.
+    pub(super) const fn new(sets: usize) -> Self {
+        Self { entries: SetTable::lazy(sets), candidates: Vec::new(), sets }
     }
 
-    pub(super) fn clear(&mut self) {
-        self.sets.clear();
-    }
-
+    /// The value that `source` has for `hash`.
     #[inline]
-    pub(super) fn at(&self, spot: CachePosition) -> &V {
-        &self.sets[spot.set].0[spot.way].value
-    }
-
-    /// Where it stands what `source` made of `hash`, if that is known.
-    #[inline]
-    pub(super) fn spot(&self, hash: u64, source: u32) -> Option<CachePosition> {
-        let set = hash as usize & (self.count - 1);
-        let is_it = |entry: &CacheEntry<V>| entry.hash == hash && entry.source == source;
-        let way = self.sets.get(set)?.0.iter().position(is_it)?;
-        Some(CachePosition { set, way })
-    }
-
-    /// Puts what `source` made of `hash` where [`Cache::admit`] said.
-    pub(super) fn keep(&mut self, spot: CachePosition, hash: u64, source: u32, value: V) -> &V {
-        let entry = &mut self.sets[spot.set].0[spot.way];
-        *entry = CacheEntry { hash, source, value };
-        &entry.value
+    pub(super) fn find(&self, hash: u64, source: u32) -> Option<&V> {
+        let entry = self.entries.find(hash)?;
+        (entry.source == source).then_some(&entry.value)
     }
 }
 
 impl<V: Default> Cache<V> {
-    /// Where to keep what `source` made of `hash`, which is not known: none at first sight.
+    pub(super) fn clear(&mut self) {
+        self.entries.clear();
+    }
+
+    /// Replaces the value that `source` has for `hash`. A new one is kept when it is offered for the second time.
     #[cold]
-    pub(super) fn admit(&mut self, hash: u64, source: u32) -> Option<CachePosition> {
-        if self.sets.is_empty() {
-            self.sets.resize_with(self.count, CacheSet::default);
-            self.candidates.resize(self.count, 0);
+    pub(super) fn offer(&mut self, hash: u64, source: u32, value: impl FnOnce() -> V) {
+        if self.find(hash, source).is_none() && !self.is_offered_again(hash, source) {
+            return;
         }
-        let set = hash as usize & (self.count - 1);
+        // An outdated entry is replaced first, then any: the hash is as good as a random number.
+        let replaced = |entries: &mut [CacheEntry<V>; WAYS]| {
+            let outdated = entries.iter().position(|entry| entry.source != source);
+            Some(outdated.unwrap_or((hash >> 16) as usize % WAYS))
+        };
+        if let Some(entry) = self.entries.entry(hash, replaced) {
+            *entry = CacheEntry { source, value: value() };
+        }
+    }
+
+    fn is_offered_again(&mut self, hash: u64, source: u32) -> bool {
+        if self.candidates.is_empty() {
+            self.candidates.resize(self.sets, 0);
+        }
         let candidate = (hash >> 32) as u32 ^ source | 1;
-        if self.candidates[set] != candidate {
-            self.candidates[set] = candidate;
-            return None;
+        let last = &mut self.candidates[hash as usize & (self.sets - 1)];
+        let is_again = *last == candidate;
+        *last = if is_again { 0 } else { candidate };
+        is_again
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_is_kept_at_the_second_offer_and_replaced_at_once() {
+        let mut cache = Cache::new(16);
+        cache.offer(5, 1, || 10);
+        assert_eq!(cache.find(5, 1), None);
+        cache.offer(5, 1, || 10);
+        assert_eq!((cache.find(5, 1), cache.find(5, 2)), (Some(&10), None));
+        cache.offer(5, 1, || 11);
+        assert_eq!(cache.find(5, 1), Some(&11));
+    }
+
+    #[test]
+    fn a_stream_of_hashes_displaces_nothing_and_outdated_entries_go_first() {
+        let mut cache = Cache::new(1);
+        let keep = |cache: &mut Cache<u64>, hash: u64, source| {
+            cache.offer(hash, source, || hash);
+            cache.offer(hash, source, || hash);
+        };
+        let hash = |number: u64| number << 33 | 5;
+        for number in 1..=4 {
+            keep(&mut cache, hash(number), if number == 3 { 1 } else { 2 });
         }
-        self.candidates[set] = 0;
-        // An outdated entry goes first, then any: which one is as good as drawn.
-        let outdated = self.sets[set].0.iter().position(|entry| entry.source != source);
-        Some(CachePosition { set, way: outdated.unwrap_or((hash >> 16) as usize % WAYS) })
+        for number in 10..10_000 {
+            cache.offer(hash(number), 2, || number);
+        }
+        assert_eq!(cache.find(hash(3), 1), Some(&hash(3)));
+        keep(&mut cache, hash(5), 2);
+        assert_eq!(cache.find(hash(3), 1), None);
+        assert!([1, 2, 4, 5].iter().all(|number| cache.find(hash(*number), 2).is_some()));
     }
 }

@@ -7,16 +7,18 @@
 //! ```
 //! The fingerprint is the key without the bits that choose the shard, so together they are the whole key.
 //! 52 bits of microseconds reach to the year 2112. The lifetime is the power of two of microseconds after
-//! the instant from which the state equals a fresh one, so that a slot alone tells when it can go.
+//! the instant from which the state equals a fresh one, so that the slot alone determines when it can be removed.
 
 use tollgate_core::algorithm::StateCell;
+use tollgate_core::key::StateKey;
+use tollgate_core::time::StoreTime;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// How many bits of a key are in the fingerprint; the others choose the shard.
+/// The number of bits of a key in the fingerprint; the others select the shard.
 pub(super) const FINGERPRINT_BITS: u32 = 54;
 const FINGERPRINT_MASK: u64 = (1 << FINGERPRINT_BITS) - 1;
 
-/// A state, or nothing if all bits are 0.
+/// A state; empty if all bits are 0.
 #[derive(Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(transparent)]
 pub(super) struct StateSlot([u64; 3]);
@@ -26,13 +28,13 @@ impl StateSlot {
 
     /// The state `cell` of `key`, fresh again `life_us` after its instant.
     #[inline]
-    pub(super) fn new(key: u64, cell: StateCell, life_us: u64) -> Self {
-        // The next power of two: at most twice as long as it must be. Never 0, so never an empty slot.
+    pub(super) fn new(key: StateKey, cell: StateCell, life_us: u64) -> Self {
+        // The next power of two: at most twice as long as needed. Never 0, so never an empty slot.
         let lifetime = u64::from(u64::BITS - (life_us.max(2) - 1).leading_zeros()).min(51);
         let grain = u64::from(cell.grain);
         Self([
             fingerprint(key) << 10 | lifetime << 4 | grain >> 12,
-            cell.instant_us << 12 | grain & 0xfff,
+            cell.instant.as_us() << 12 | grain & 0xfff,
             u64::from(cell.major) << 32 | u64::from(cell.minor),
         ])
     }
@@ -50,7 +52,7 @@ impl StateSlot {
     #[inline]
     pub(super) fn cell(&self) -> StateCell {
         StateCell {
-            instant_us: self.0[1] >> 12,
+            instant: StoreTime::from_us(self.0[1] >> 12),
             grain: ((self.0[0] & 0xf) << 12 | self.0[1] & 0xfff) as u16,
             major: (self.0[2] >> 32) as u32,
             minor: self.0[2] as u32,
@@ -59,15 +61,15 @@ impl StateSlot {
 
     /// Whether the state equals a fresh one.
     #[inline]
-    pub(super) fn is_fresh(&self, now_us: u64) -> bool {
+    pub(super) fn is_fresh(&self, now: StoreTime) -> bool {
         let lifetime = self.0[0] >> 4 & 0x3f;
-        (self.0[1] >> 12) + (1 << lifetime) <= now_us
+        (self.0[1] >> 12) + (1 << lifetime) <= now.as_us()
     }
 }
 
 #[inline]
-pub(super) fn fingerprint(key: u64) -> u64 {
-    key & FINGERPRINT_MASK
+pub(super) fn fingerprint(key: StateKey) -> u64 {
+    key.as_bits() & FINGERPRINT_MASK
 }
 
 #[cfg(test)]
@@ -75,21 +77,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_goes_in_comes_out() {
+    fn a_slot_returns_the_state_that_was_written() {
         let mut random = fastrand::Rng::with_seed(1);
         for _ in 0..10_000 {
             let cell = StateCell {
-                instant_us: random.u64(..1 << 52),
+                instant: StoreTime::from_us(random.u64(..1 << 52)),
                 grain: random.u16(..),
                 major: random.u32(..),
                 minor: random.u32(..),
             };
             let life_us = 1 << random.u32(1..45);
-            let slot = StateSlot::new(random.u64(..), cell, life_us);
+            let slot = StateSlot::new(StateKey::from_bits(random.u64(..)), cell, life_us);
             assert_eq!(slot.cell(), cell);
             assert!(!slot.is_empty());
-            assert!(!slot.is_fresh(cell.instant_us + life_us - 1), "it still limits");
-            assert!(slot.is_fresh(cell.instant_us + 2 * life_us), "nothing is kept for ever");
+            assert!(!slot.is_fresh(cell.instant + (life_us - 1)), "the state still matters");
+            assert!(slot.is_fresh(cell.instant + 2 * life_us), "every state expires");
         }
     }
 

@@ -1,21 +1,21 @@
 //! The array of a table: on the heap while it is small, in pages of its own when it is large.
 //!
-//! A table that grows leaves its array behind. A thousand tables, each of which leaves arrays of many sizes at times
-//! of its own, leave any allocator with pages that are half empty: with mimalloc, ten million made-up keys took 1.7
-//! times the cap. Pages of its own go back to the system with the array, which fills the last of them.
+//! A table that grows frees its old array. A thousand tables that free arrays of many sizes at different times leave an
+//! allocator with half-empty pages: with mimalloc, ten million made-up keys took 1.7 times the cap. An array with pages
+//! of its own returns them to the system, and its size fills the last of them.
 
 use super::slot::StateSlot;
 use memmap2::MmapMut;
 use std::ops::{Deref, DerefMut};
 use zerocopy::FromBytes;
 
-/// From so many bytes on an array has pages of its own. They are so large on x86-64; elsewhere they may be, at most.
+/// An array of at least this many bytes has pages of its own. The page size on x86-64, and the largest one elsewhere.
 const PAGE: usize = if cfg!(target_arch = "x86_64") { 4 << 10 } else { 64 << 10 };
 
 /// Slots, all empty at first.
 pub(super) enum StateSlots {
     Small(Box<[StateSlot]>),
-    /// In a box, so that it takes no more room in a table than the other.
+    /// In a box, so that the enum has the size of the other variant.
     Large(Box<MmapMut>),
 }
 
@@ -30,7 +30,7 @@ impl Default for StateSlots {
 impl StateSlots {
     pub(super) fn new(count: usize) -> Self {
         let bytes = count * size_of::<StateSlot>();
-        // What the system has no pages for, the heap may still have.
+        // If the system has no pages, the heap may have memory.
         let map = if bytes >= PAGE { MmapMut::map_anon(bytes).ok() } else { None };
         match map {
             Some(map) => Self::Large(Box::new(map)),
@@ -38,7 +38,7 @@ impl StateSlots {
         }
     }
 
-    /// The count from `count` on that leaves no part of a page unused.
+    /// The smallest count from `count` on that fills its pages.
     pub(super) fn filling(count: usize) -> usize {
         let bytes = count * size_of::<StateSlot>();
         if bytes < PAGE { count } else { bytes.next_multiple_of(PAGE) / size_of::<StateSlot>() }
@@ -71,6 +71,8 @@ impl DerefMut for StateSlots {
 mod tests {
     use super::*;
     use tollgate_core::algorithm::StateCell;
+    use tollgate_core::key::StateKey;
+    use tollgate_core::time::StoreTime;
 
     #[test]
     fn slots_are_empty_at_first_and_keep_what_is_written() {
@@ -79,7 +81,9 @@ mod tests {
             assert_eq!(matches!(slots, StateSlots::Large(_)), count * size_of::<StateSlot>() >= PAGE);
             assert_eq!(slots.len(), count);
             assert!(slots.iter().all(StateSlot::is_empty));
-            let full = StateSlot::new(7, StateCell { instant_us: 5, grain: 0, major: 1, minor: 0 }, 1 << 20);
+            let instant = StoreTime::from_us(5);
+            let cell = StateCell { instant, grain: 0, major: 1, minor: 0 };
+            let full = StateSlot::new(StateKey::from_bits(7), cell, 1 << 20);
             slots.fill(full);
             assert!(slots.iter().all(|slot| *slot == full));
         }

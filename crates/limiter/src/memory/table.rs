@@ -1,9 +1,9 @@
-//! The states of one shard: an open-addressing table that grows by a third, forgets a little with every
-//! newcomer, and knows how large it may become.
+//! The states of one shard: an open-addressing table that grows by a third, removes a few fresh states with every new
+//! key, and has a bound.
 //!
-//! A hash map from a crate would keep control bytes beside the slots (a second cache line a look-up),
-//! double when full (up to 57 bytes a state), and offer no way to forget a few entries at a time. This
-//! table is one array, probed linearly; removal shifts what follows back, so there are no tombstones.
+//! A hash map from a crate would keep control bytes beside the slots (a second cache line per lookup), double when full
+//! (up to 57 bytes per state), and cannot remove a few entries at a time. This table is one array with linear probing;
+//! removal shifts the following slots back, so there are no tombstones.
 
 use super::slot::{FINGERPRINT_BITS, StateSlot, fingerprint};
 use super::slots::StateSlots;
@@ -11,15 +11,17 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tollgate_core::algorithm::sliding_window_log::RequestLog;
+use tollgate_core::key::StateKey;
+use tollgate_core::time::StoreTime;
 
-/// A table is at most this full: beyond it, probes grow long.
+/// The largest load factor: beyond it, probes are long.
 const LOAD: (usize, usize) = (4, 5);
 const SMALLEST: usize = 8;
-/// How many slots a newcomer looks at for something to forget.
+/// The number of slots that a new key sweeps.
 const SWEEP: usize = 2;
 /// The same when there is no room left.
 const SWEEP_WHEN_FULL: usize = 32;
-/// What a log costs beside its entries: the map's entry and its slack.
+/// The bytes of a log beside its entries: the entry of the map and its slack.
 const LOG_OVERHEAD: usize = 112;
 const LOG_ENTRY: usize = 16;
 
@@ -27,36 +29,38 @@ const LOG_ENTRY: usize = 16;
 #[derive(Default)]
 pub(super) struct StateTable {
     slots: StateSlots,
-    /// Apart, for a key that is known does not need it.
+    /// In a box, because the charge of a known key does not need it.
     upkeep: Box<TableUpkeep>,
 }
 
-/// What newcomers and housekeeping need.
+/// The part for new keys and housekeeping.
 #[derive(Default)]
 struct TableUpkeep {
     live: usize,
     cursor: usize,
-    /// None until a log is kept: most rules need none.
+    /// How many states were removed so far.
+    evicted: u64,
+    /// None until there is a log: most rules need none.
     logs: Option<Box<LogTable>>,
 }
 
 /// The logs of one shard.
 #[derive(Default)]
 struct LogTable {
-    states: HashMap<u64, LogState, BuildHasherDefault<PassThroughHasher>>,
-    /// How many there may be before the next look for those to forget.
+    states: HashMap<StateKey, LogState, BuildHasherDefault<PassThroughHasher>>,
+    /// The number of logs at which the next sweep is due.
     before_sweep: usize,
 }
 
-/// A log, and from when on it is empty.
+/// A log, and the time from which it is empty.
 struct LogState {
     log: RequestLog,
-    fresh_us: u64,
-    /// What it may grow to, counted against the cap from the start.
+    fresh: StoreTime,
+    /// The bytes that it may grow to, counted against the cap from the start.
     reserved: usize,
 }
 
-/// The memory that all tables of a store may take together. Asked only when a table grows or a log begins.
+/// The memory of all tables of a store. Used only when a table grows or a log is created.
 #[derive(Debug)]
 pub(super) struct MemoryBudget {
     used: AtomicUsize,
@@ -72,11 +76,15 @@ impl MemoryBudget {
         self.used.load(Ordering::Relaxed)
     }
 
+    pub(super) fn most(&self) -> usize {
+        self.most
+    }
+
     fn left(&self) -> usize {
         self.most.saturating_sub(self.used())
     }
 
-    /// Takes `bytes`, or nothing if they are not there.
+    /// Takes `bytes`; false if there are not as many left.
     fn take(&self, bytes: usize) -> bool {
         let fits = |used: usize| used.checked_add(bytes).filter(|used| *used <= self.most);
         self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
@@ -90,7 +98,7 @@ impl MemoryBudget {
 impl StateTable {
     /// The slot of `key`, if it has one.
     #[inline]
-    pub(super) fn find(&mut self, key: u64) -> Option<&mut StateSlot> {
+    pub(super) fn find(&mut self, key: StateKey) -> Option<&mut StateSlot> {
         let slots = &mut *self.slots;
         if slots.is_empty() {
             return None;
@@ -109,21 +117,21 @@ impl StateTable {
         }
     }
 
-    /// Makes room for `newcomers` more states. False if there is none.
+    /// Makes room for `new_keys` more states. False if there is none.
     #[inline]
-    pub(super) fn make_room(&mut self, newcomers: usize, budget: &MemoryBudget, now_us: u64) -> bool {
-        self.sweep(SWEEP, now_us);
-        // To rebuild means to look at every slot: only if it can gain an eighth. Near the cap a flood would
-        // else make every newcomer pay for it.
+    pub(super) fn make_room(&mut self, new_keys: usize, budget: &MemoryBudget, now: StoreTime) -> bool {
+        self.sweep(SWEEP, now);
+        // A rebuild visits every slot, so it must gain at least an eighth: otherwise each new key of a flood near the cap
+        // would cause one.
         let can_grow = budget.left() / size_of::<StateSlot>() >= (self.slots.len() / 8).max(SMALLEST);
-        if self.has_room(newcomers) || can_grow && self.rebuild(newcomers, budget, now_us) {
+        if self.has_room(new_keys) || can_grow && self.rebuild(new_keys, budget, now) {
             return true;
         }
-        self.sweep(SWEEP_WHEN_FULL, now_us);
-        self.has_room(newcomers)
+        self.sweep(SWEEP_WHEN_FULL, now);
+        self.has_room(new_keys)
     }
 
-    /// Adds a state, for which [`StateTable::make_room`] has made room and which is not there yet.
+    /// Adds a state of a new key, for which [`StateTable::make_room`] has made room.
     pub(super) fn insert(&mut self, slot: StateSlot) {
         insert(&mut self.slots, slot);
         self.upkeep.live += 1;
@@ -132,6 +140,7 @@ impl StateTable {
     /// Removes the state at `index` and closes the gap.
     fn remove(&mut self, mut index: usize) {
         self.upkeep.live -= 1;
+        self.upkeep.evicted += 1;
         let slots = &mut *self.slots;
         let mut next = after(slots, index);
         loop {
@@ -139,7 +148,7 @@ impl StateTable {
             if slot.is_empty() {
                 break;
             }
-            // It may move back to the gap unless its home lies behind the gap.
+            // It may move to the gap unless its home is behind the gap.
             let home = home(slots, slot.fingerprint());
             if distance(slots, home, next) >= distance(slots, index, next) {
                 slots[index] = slot;
@@ -150,9 +159,9 @@ impl StateTable {
         slots[index] = StateSlot::EMPTY;
     }
 
-    /// Looks at the next `count` slots and forgets those that equal fresh ones.
+    /// Visits the next `count` slots and removes those that equal fresh ones.
     #[inline]
-    fn sweep(&mut self, count: usize, now_us: u64) {
+    fn sweep(&mut self, count: usize, now: StoreTime) {
         if self.slots.is_empty() {
             return;
         }
@@ -161,8 +170,8 @@ impl StateTable {
                 self.upkeep.cursor = 0;
             }
             let slot = self.slots[self.upkeep.cursor];
-            if !slot.is_empty() && slot.is_fresh(now_us) {
-                // Another may have moved here: the cursor stays.
+            if !slot.is_empty() && slot.is_fresh(now) {
+                // Another slot may have moved here: the cursor stays.
                 self.remove(self.upkeep.cursor);
             } else {
                 self.upkeep.cursor += 1;
@@ -170,86 +179,92 @@ impl StateTable {
         }
     }
 
-    /// Forgets all that equals fresh, and gives memory back if little is left.
-    pub(super) fn tidy(&mut self, budget: &MemoryBudget, now_us: u64) {
+    /// Removes all states that equal fresh ones, and frees memory if few are left.
+    pub(super) fn tidy(&mut self, budget: &MemoryBudget, now: StoreTime) {
         if let Some(logs) = &mut self.upkeep.logs {
-            logs.sweep(budget, now_us);
+            logs.sweep(budget, now);
             if logs.states.is_empty() {
                 self.upkeep.logs = None;
             }
         }
         let slots = self.slots.len();
-        // A removal keeps the cursor where it is, hence the steps for those alive.
-        self.sweep(slots + self.upkeep.live, now_us);
+        // A removal does not move the cursor, hence the additional steps.
+        self.sweep(slots + self.upkeep.live, now);
         if self.upkeep.live == 0 {
             budget.give_back(slots * size_of::<StateSlot>());
             self.slots = StateSlots::default();
         } else if self.upkeep.live < slots / 4 && roomy(self.upkeep.live * 5 / 4) < slots {
-            self.rebuild(self.upkeep.live / 4, budget, now_us);
+            self.rebuild(self.upkeep.live / 4, budget, now);
         }
     }
 
-    fn has_room(&self, newcomers: usize) -> bool {
-        (self.upkeep.live + newcomers) * LOAD.1 <= self.slots.len() * LOAD.0
+    fn has_room(&self, new_keys: usize) -> bool {
+        (self.upkeep.live + new_keys) * LOAD.1 <= self.slots.len() * LOAD.0
     }
 
     /// Moves what still matters to an array of the right size. False if there is no memory for it.
     #[cold]
-    fn rebuild(&mut self, newcomers: usize, budget: &MemoryBudget, now_us: u64) -> bool {
-        let lasting = self.slots.iter().filter(|slot| !slot.is_empty() && !slot.is_fresh(now_us)).count();
+    fn rebuild(&mut self, new_keys: usize, budget: &MemoryBudget, now: StoreTime) -> bool {
+        let lasting = self.slots.iter().filter(|slot| !slot.is_empty() && !slot.is_fresh(now)).count();
         // Near the cap, what is left.
         let most = self.slots.len() + budget.left() / size_of::<StateSlot>();
-        let size = roomy(lasting + newcomers).min(most);
+        let size = roomy(lasting + new_keys).min(most);
         let grows_by = size.saturating_sub(self.slots.len()) * size_of::<StateSlot>();
-        if size < enough(lasting + newcomers) || grows_by > 0 && !budget.take(grows_by) {
+        if size < enough(lasting + new_keys) || grows_by > 0 && !budget.take(grows_by) {
             return false;
         }
         let old = std::mem::replace(&mut self.slots, StateSlots::new(size));
         budget.give_back(old.len().saturating_sub(size) * size_of::<StateSlot>());
-        for slot in old.iter().filter(|slot| !slot.is_empty() && !slot.is_fresh(now_us)) {
+        for slot in old.iter().filter(|slot| !slot.is_empty() && !slot.is_fresh(now)) {
             insert(&mut self.slots, *slot);
         }
+        self.upkeep.evicted += self.upkeep.live.saturating_sub(lasting) as u64;
         self.upkeep.live = lasting;
         self.upkeep.cursor = 0;
         true
     }
 
+    /// How many states were removed so far because they equalled fresh ones.
+    pub(super) fn evicted(&self) -> u64 {
+        self.upkeep.evicted
+    }
+
     /// The log of `key`, if it has one.
-    pub(super) fn log(&self, key: u64) -> Option<&RequestLog> {
+    pub(super) fn log(&self, key: StateKey) -> Option<&RequestLog> {
         self.upkeep.logs.as_ref()?.states.get(&key).map(|state| &state.log)
     }
 
     /// Makes room for a log of up to `entries`. False if there is none.
     pub(super) fn make_room_for_log(
         &mut self,
-        key: u64,
+        key: StateKey,
         entries: u32,
         budget: &MemoryBudget,
-        now_us: u64,
+        now: StoreTime,
     ) -> bool {
         let logs = self.upkeep.logs.get_or_insert_default();
         if logs.states.len() >= logs.before_sweep {
-            logs.sweep(budget, now_us);
+            logs.sweep(budget, now);
         }
         let reserved = reserve(entries);
         let mut fits = budget.take(reserved);
         if !fits {
-            logs.sweep(budget, now_us);
+            logs.sweep(budget, now);
             fits = budget.take(reserved);
         }
         if fits {
-            logs.states.insert(key, LogState { log: RequestLog::default(), fresh_us: now_us, reserved });
+            logs.states.insert(key, LogState { log: RequestLog::default(), fresh: now, reserved });
         }
         fits
     }
 
-    /// Changes the log of `key`, for which there is room. A rule that was raised may need more of it than was
-    /// reserved; the log is not refused for that, but counted.
+    /// Changes the log of `key`, for which there is room. If the limit was raised and the log needs more than was reserved,
+    /// the difference is counted, and the request is not refused for it.
     pub(super) fn change_log(
         &mut self,
-        key: u64,
+        key: StateKey,
         entries: u32,
-        fresh_us: u64,
+        fresh: StoreTime,
         budget: &MemoryBudget,
         change: impl FnOnce(&mut RequestLog),
     ) {
@@ -261,27 +276,27 @@ impl StateTable {
                 state.reserved += more;
             }
             change(&mut state.log);
-            state.fresh_us = fresh_us;
+            state.fresh = fresh;
         }
     }
 
-    /// How many states there are, some of which may equal fresh ones.
+    /// The number of states, some of which may equal fresh ones.
     pub(super) fn states(&self) -> usize {
         self.upkeep.live + self.upkeep.logs.as_ref().map_or(0, |logs| logs.states.len())
     }
 }
 
-/// How many slots so many states need.
+/// The slots that so many states need.
 fn enough(states: usize) -> usize {
     (states * LOAD.1).div_ceil(LOAD.0)
 }
 
-/// A third more than just enough, so that the next rebuild is that far away.
+/// A third more than needed, so that the next rebuild is not soon.
 fn roomy(states: usize) -> usize {
     StateSlots::filling((enough(states) * 4 / 3).max(SMALLEST))
 }
 
-/// Puts a slot where it is found, among slots of which some are empty.
+/// Puts a slot in the first empty place from its home on. There is one.
 fn insert(slots: &mut [StateSlot], slot: StateSlot) {
     let mut index = home(slots, slot.fingerprint());
     while !slots[index].is_empty() {
@@ -290,7 +305,7 @@ fn insert(slots: &mut [StateSlot], slot: StateSlot) {
     slots[index] = slot;
 }
 
-/// Where the search for a fingerprint begins.
+/// The index where the search for a fingerprint begins.
 #[inline]
 fn home(slots: &[StateSlot], fingerprint: u64) -> usize {
     ((u128::from(fingerprint << (64 - FINGERPRINT_BITS)) * slots.len() as u128) >> 64) as usize
@@ -306,9 +321,9 @@ fn distance(slots: &[StateSlot], from: usize, to: usize) -> usize {
 }
 
 impl LogTable {
-    fn sweep(&mut self, budget: &MemoryBudget, now_us: u64) {
+    fn sweep(&mut self, budget: &MemoryBudget, now: StoreTime) {
         self.states.retain(|_, state| {
-            let stays = state.fresh_us > now_us;
+            let stays = state.fresh > now;
             if !stays {
                 budget.give_back(state.reserved);
             }
@@ -350,54 +365,62 @@ mod tests {
     use super::*;
     use tollgate_core::algorithm::StateCell;
 
-    fn slot(key: u64, instant_us: u64, life_us: u64) -> StateSlot {
-        let cell = StateCell { instant_us, grain: 0, major: key as u32, minor: 0 };
+    fn at(us: u64) -> StoreTime {
+        StoreTime::from_us(us)
+    }
+
+    fn key(number: u64) -> StateKey {
+        StateKey::from_bits(number.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
+    fn slot(key: StateKey, instant: StoreTime, life_us: u64) -> StateSlot {
+        let cell = StateCell { instant, grain: 0, major: key.as_bits() as u32, minor: 0 };
         StateSlot::new(key, cell, life_us)
     }
 
-    /// Random inserts and expiries, held against a plain map.
+    /// Random inserts and expiries, compared with a plain map.
     #[test]
     fn agrees_with_a_map() {
         let mut random = fastrand::Rng::with_seed(7);
         let budget = MemoryBudget::new(1 << 20);
         let mut table = StateTable::default();
-        let mut model: HashMap<u64, u64> = HashMap::new();
-        for now_us in 1_000..40_000u64 {
-            let key = random.u64(1..4_000).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut model: HashMap<u64, StoreTime> = HashMap::new();
+        for now in (1_000..40_000).map(at) {
+            let new_key = key(random.u64(1..4_000));
             let life_us = 1 << random.u32(1..14);
-            let new = slot(key, now_us, life_us);
-            match table.find(key) {
+            let new = slot(new_key, now, life_us);
+            match table.find(new_key) {
                 Some(slot) => *slot = new,
                 None => {
-                    assert!(table.make_room(1, &budget, now_us));
+                    assert!(table.make_room(1, &budget, now));
                     table.insert(new);
                 }
             }
-            model.insert(fingerprint(key), now_us + life_us);
-            if now_us % 997 == 0 {
-                table.tidy(&budget, now_us);
+            model.insert(fingerprint(new_key), now + life_us);
+            if now.as_us() % 997 == 0 {
+                table.tidy(&budget, now);
             }
-            model.retain(|_, fresh_us| *fresh_us > now_us);
-            let probe = random.u64(1..4_000).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            model.retain(|_, fresh| *fresh > now);
+            let probe = key(random.u64(1..4_000));
             if model.contains_key(&fingerprint(probe)) {
                 assert!(table.find(probe).is_some(), "a state that still matters was lost");
             }
         }
         let live = table.slots.iter().filter(|slot| !slot.is_empty()).count();
         assert_eq!(live, table.upkeep.live);
-        table.tidy(&budget, 1 << 40);
-        assert_eq!((table.states(), budget.used()), (0, 0), "all is forgotten in the end");
+        table.tidy(&budget, at(1 << 40));
+        assert_eq!((table.states(), budget.used()), (0, 0), "all states are removed in the end");
     }
 
     #[test]
-    fn keeps_within_its_bytes_and_forgets_nobody_who_is_limited() {
+    fn stays_within_its_bytes_and_removes_no_state_that_matters() {
         let budget = MemoryBudget::new(64 * 1024);
         let mut table = StateTable::default();
         let mut kept = Vec::new();
         for number in 1..100_000u64 {
-            let key = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            if table.make_room(1, &budget, 10) {
-                table.insert(slot(key, 10, 1 << 30));
+            let key = key(number);
+            if table.make_room(1, &budget, at(10)) {
+                table.insert(slot(key, at(10), 1 << 30));
                 kept.push(key);
             }
             assert!(budget.used() <= 64 * 1024);

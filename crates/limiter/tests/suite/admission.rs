@@ -1,5 +1,4 @@
-//! Requests that wait for their turn, are held back, flagged, shed, or counted until they end: on tokio's time,
-//! which stands still unless everybody sleeps.
+//! Requests that are queued, delayed, flagged, shed, or counted until they end, on tokio's paused time.
 
 mod exceeding;
 mod in_flight;
@@ -17,7 +16,7 @@ pub fn limiter(text: &str) -> Arc<Limiter> {
     let clock = Clock::Manual(ManualClock::following_tokio(START_US));
     let limiter = Limiter::new(MemoryStore::new(PLENTY), clock);
     let LoadedRules { rules, lists, .. } = load(text);
-    limiter.install(rules, lists);
+    limiter.install(rules, lists).unwrap();
     Arc::new(limiter)
 }
 
@@ -29,7 +28,7 @@ pub async fn admit(limiter: &Arc<Limiter>, request: &Request<'_>) -> Admission {
     limiter.admit(request).unwrap().admission().await
 }
 
-/// Lets everybody who can go on do so, without time passing.
+/// Runs all tasks that are ready, without time passing.
 pub async fn settle() {
     for _ in 0..100 {
         tokio::task::yield_now().await;
@@ -40,7 +39,7 @@ pub fn ms_since(start: Instant) -> u128 {
     start.elapsed().as_millis()
 }
 
-/// How long the client is told to wait; none if it is told no time.
+/// The retry time; none if there is none.
 pub fn retry_ms(admission: &Admission) -> Option<u64> {
     match admission.decision.outcome {
         Outcome::Limited(standing) => standing.wait_us().map(|wait_us| wait_us.div_ceil(1_000)),

@@ -1,4 +1,4 @@
-//! No decision over up to four limits allocates once its client, its path and its states are known.
+//! No decision of up to four limits allocates once its client, its path and its states are known.
 
 use crate::clients;
 use crate::setting::{Setting, key};
@@ -25,7 +25,7 @@ fn a_single_limit() {
     let request = Request { endpoint: "/v1/orders?page=1", ..key("a") };
     setting.send(10, &request);
     let measured = allocation_counter::measure(|| {
-        assert_eq!(setting.send(1_000, &request), 40, "of those that pass and those that do not");
+        assert_eq!(setting.send(1_000, &request), 40, "admitted and refused requests");
     });
     assert_eq!(measured.count_total, 0);
 }

@@ -1,4 +1,4 @@
-//! What every store must do, without tests of its own: the suites of the engine and of the shared store run it.
+//! Conformance checks for every store. They are run by the suites of the engine and of the shared store.
 
 #![allow(dead_code, reason = "each suite uses a part of it")]
 

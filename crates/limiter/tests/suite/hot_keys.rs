@@ -1,8 +1,9 @@
-//! Keys that ask far too often: found, reported, and denied for a while if that is wanted.
+//! Hot keys: found, reported, and denied for a time if that is set.
 
 use crate::setting::{MINUTE_US, PLENTY, SECOND_US, START_US, from, key, load, rule};
 use std::sync::Arc;
 use std::time::Duration;
+use tollgate_core::time::UnixTime;
 use tollgate_limiter::{
     AbuseSettings, Clock, Limiter, ManualClock, MemoryStore, Outcome, Request, TemporaryDeny,
 };
@@ -15,7 +16,7 @@ allow: [sk_internal_*]
 struct Watch {
     limiter: Limiter,
     clock: ManualClock,
-    /// What is refused is refused by [`Limiter::refuse`].
+    /// Refusals are made by [`Limiter::refuse`].
     refuses_first: bool,
 }
 
@@ -25,11 +26,11 @@ impl Watch {
         let limiter = Limiter::new(MemoryStore::new(PLENTY), Clock::Manual(clock.clone()))
             .watching(AbuseSettings { deny, ..AbuseSettings::default() });
         let loaded = load(RULES);
-        limiter.install(loaded.rules, loaded.lists);
+        limiter.install(loaded.rules, loaded.lists).unwrap();
         Self { limiter, clock, refuses_first: false }
     }
 
-    /// A second in which each of `requests` is sent so many times. Answers how many passed of the first.
+    /// A second in which each of `requests` is sent so many times. Returns how many of the first were admitted.
     fn second(&self, requests: &[(Request<'_>, usize)]) -> usize {
         let mut passed = 0;
         for tick in 0..10 {
@@ -88,15 +89,15 @@ fn lists_those_above(watch: &Watch) {
     assert_eq!(watch.limiter.hot_key(&hot).as_ref(), Some(&found[1]));
     assert_eq!(watch.limiter.hot_key(&key("busy")), None);
     assert_eq!(watch.limiter.abuse_counts().hot_keys, 2);
-    // Once it is quiet, so is the list.
+    // Without requests the list is empty.
     watch.second(&[(hot, 10)]);
     assert_eq!(watch.limiter.hot_keys(), []);
 }
 
 #[test]
-fn without_the_option_nobody_is_denied() {
+fn without_the_option_no_key_is_denied() {
     let watch = Watch::new(None);
-    // A full bucket at first, and from then on what flows.
+    // A full bucket at first, then its refill.
     let passed: Vec<usize> = (0..20).map(|_| watch.second(&[(key("a"), 15_000)])).collect();
     assert_eq!(passed[0], 190);
     assert_eq!(passed[1..], [100; 19], "the limit, and nothing else, decides");
@@ -104,7 +105,7 @@ fn without_the_option_nobody_is_denied() {
 }
 
 #[test]
-fn a_denial_comes_after_sustained_abuse_and_always_ends() {
+fn a_denial_starts_after_sustained_abuse_and_always_ends() {
     let watch = Watch::new(deny(5, 30));
     let request = key("a");
     for round in 1..=3 {
@@ -115,22 +116,22 @@ fn a_denial_comes_after_sustained_abuse_and_always_ends() {
             assert!(seconds <= 10, "round {round}");
         }
         assert!(seconds >= 5, "{seconds} s in round {round}");
-        let denied_at_us = watch.clock.now_us();
+        let denied_at_us = watch.clock.now().as_us();
         let (wait_us, rule) = watch.wait_us(&request).unwrap();
         assert_eq!((wait_us, rule.as_str()), (30 * SECOND_US, "hot_key"));
         let listed = watch.limiter.hot_key(&request).unwrap();
-        assert_eq!(listed.denied_until_us, Some(denied_at_us + wait_us));
-        // It goes on hammering, and with a break; neither prolongs it.
+        assert_eq!(listed.denied_until, Some(UnixTime::from_us(denied_at_us + wait_us)));
+        // Further requests, with and without a break, do not extend it.
         for second in 1..30 {
             let count = if second == 10 { 0 } else { 20_000 };
             assert_eq!(watch.second(&[(request, count)]), 0);
             assert_eq!(watch.wait_us(&request).unwrap().0, wait_us - second * SECOND_US);
         }
-        assert!(watch.allowed(&key("b")), "others are not concerned");
+        assert!(watch.allowed(&key("b")), "other keys are not denied");
         watch.clock.set_us(denied_at_us + wait_us - 1);
         assert_eq!(watch.wait_us(&request).unwrap().0, 1);
         watch.clock.set_us(denied_at_us + wait_us);
-        assert!(watch.allowed(&request), "it ends when it was said");
+        assert!(watch.allowed(&request), "it ends at its retry time");
         watch.limiter.tidy();
     }
     watch.clock.advance_us(MINUTE_US);
@@ -139,7 +140,7 @@ fn a_denial_comes_after_sustained_abuse_and_always_ends() {
 }
 
 #[test]
-fn who_is_busy_but_within_limits_or_abusive_only_shortly_is_not_denied() {
+fn keys_within_limits_or_abusive_for_a_short_time_are_not_denied() {
     let watch = Watch::new(deny(3, 30));
     let (internal, burst) = (key("sk_internal_1"), key("burst"));
     for second in 0..30 {
@@ -159,7 +160,7 @@ fn a_pardon_ends_a_denial() {
     assert!(watch.limiter.pardon(&key("a")));
     watch.clock.advance_us(SECOND_US);
     assert!(watch.allowed(&key("a")));
-    assert_eq!(watch.limiter.hot_key(&key("a")).and_then(|hot| hot.denied_until_us), None);
+    assert_eq!(watch.limiter.hot_key(&key("a")).and_then(|hot| hot.denied_until), None);
 }
 
 #[test]
@@ -175,11 +176,11 @@ fn sampling_allocates_nothing() {
 }
 
 #[tokio::test]
-async fn who_takes_time_is_seen_too() {
+async fn requests_that_wait_are_sampled_too() {
     let clock = ManualClock::new(START_US);
     let limiter = Arc::new(Limiter::new(MemoryStore::new(PLENTY), Clock::Manual(clock.clone())));
     let loaded = load("rules: [{ id: busy, algorithm: concurrency, limit: 1 }]");
-    limiter.install(loaded.rules, loaded.lists);
+    limiter.install(loaded.rules, loaded.lists).unwrap();
     let request = key("sk_live_0123456789");
     let held = limiter.admit(&request).unwrap().admission().await;
     assert!(held.permit.is_some());

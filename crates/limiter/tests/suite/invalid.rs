@@ -1,4 +1,4 @@
-//! Requests that make no sense are told so, and cost nobody anything.
+//! Invalid requests are rejected and spend nothing.
 
 use crate::setting::{Setting, decide, key};
 use tollgate_limiter::{InvalidRequest, Outcome, Request};
@@ -29,7 +29,7 @@ fn is_refused_and_spends_nothing() {
         (Request { cost: u64::from(u32::MAX) + 2, ..good }, above("narrow", 10, 4_294_967_297)),
         (Request { cost: u64::MAX, ..good }, above("narrow", 10, u64::MAX)),
         (Request { cost: 4, endpoint: "/login", ..good }, above("login", 3, 4)),
-        // Even on a list: the caller has a mistake to find.
+        // Also on a list: it is an error of the caller.
         (Request { cost: 0, ..key("sk_good") }, InvalidRequest::ZeroCost),
         (Request { cost: 0, ..key("sk_bad") }, InvalidRequest::ZeroCost),
     ];
@@ -38,7 +38,7 @@ fn is_refused_and_spends_nothing() {
     }
     assert_eq!(setting.limiter.store().usage().states, 0, "nothing was spent");
     let longest = Request { endpoint: &longest, ..good };
-    assert_eq!(setting.remaining(&longest), 9, "the longest endpoint is none too long");
+    assert_eq!(setting.remaining(&longest), 9, "the longest endpoint is valid");
     assert_eq!(
         setting.remaining(&Request { cost: 9, ..good }),
         0,
@@ -47,14 +47,14 @@ fn is_refused_and_spends_nothing() {
 }
 
 #[test]
-fn a_cost_above_a_limit_that_only_counts_is_fine() {
+fn a_cost_above_a_limit_in_shadow_mode_is_valid() {
     let setting = Setting::new(RULES);
     let request = Request { cost: 3, ..key("a") };
     assert_eq!(setting.remaining(&request), 7, "`watched` holds 2 and does not matter");
 }
 
 #[test]
-fn no_cost_is_too_high_for_who_is_on_a_list() {
+fn no_cost_is_too_high_for_a_client_on_a_list() {
     let setting = Setting::new(RULES);
     let costly = |name| Request { cost: u64::MAX, ..key(name) };
     assert_eq!(setting.check(&costly("sk_good")).outcome, Outcome::Unlimited);

@@ -1,4 +1,4 @@
-//! A request that several causes refuse is told the longest wait of all of them, and that wait is true.
+//! A request that is refused for several reasons gets the longest wait of them, and that wait is exact.
 
 use crate::setting::{HOUR_US, MINUTE_US, PLENTY, SECOND_US, START_US, Setting, from, key, load, told};
 use fastrand::Rng;
@@ -22,7 +22,7 @@ impl Denied {
         let limiter = Limiter::new(MemoryStore::new(PLENTY), Clock::Manual(clock.clone()))
             .watching(AbuseSettings { deny: Some(deny), ..AbuseSettings::default() });
         let loaded = load(rules);
-        limiter.install(loaded.rules, loaded.lists);
+        limiter.install(loaded.rules, loaded.lists).unwrap();
         let denied = Self { limiter, clock, request: key("hot") };
         for _ in 0..100 {
             if denied.limiter.abuse_counts().denials > 0 {
@@ -42,9 +42,9 @@ impl Denied {
     }
 }
 
-/// One microsecond before the time that a hot key is told it is refused, and at that time it passes.
+/// A hot key is refused one microsecond before its retry time, and admitted at that time.
 #[test]
-fn a_denied_key_is_told_the_longer_of_its_denial_and_its_limits() {
+fn a_denied_key_gets_the_longer_wait_of_its_denial_and_its_limits() {
     let several = "{ id: m, algorithm: fixed_window, limits: [1000/s, 50/min, 60/h] }";
     for (rules, lasts, expected) in [
         ("{ id: m, algorithm: fixed_window, limit: 5/min }", 2, "m"),
@@ -55,7 +55,7 @@ fn a_denied_key_is_told_the_longer_of_its_denial_and_its_limits() {
         (several, 2, "m"),
         ("{ id: m, algorithm: fixed_window, limit: 5/min }", 90, "hot_key"),
         ("{ id: m, limit: 100/s }", 2, "hot_key"),
-        // Limits that let pass do not refuse.
+        // Limits that are not enforced do not refuse.
         (
             "{ id: m, algorithm: fixed_window, limit: 5/s }, { id: s, limit: 5/h, on_exceed: shadow }",
             2,
@@ -73,7 +73,7 @@ fn a_denied_key_is_told_the_longer_of_its_denial_and_its_limits() {
         assert_eq!(by, expected, "{rules}");
         assert!(wait_us >= lasts * SECOND_US - SECOND_US, "{rules}: {wait_us}");
         assert_eq!(told(&refused_first), Some((wait_us, by)), "{rules}: as the fast path says");
-        let end_us = denied.clock.now_us() + wait_us;
+        let end_us = denied.clock.now().as_us() + wait_us;
         denied.clock.set_us(end_us - 1);
         assert_eq!(told(&denied.check()).unwrap().0, 1, "{rules}");
         denied.clock.set_us(end_us);
@@ -97,7 +97,7 @@ fn b() -> Request<'static> {
     Request { ip: from("203.0.113.9"), ..key("b") }
 }
 
-/// Asks every 100 ms until there is a cooldown.
+/// Sends a request every 100 ms until there is a cooldown.
 fn hammer(setting: &Setting, request: &Request<'_>) {
     while setting.limiter.abuse_counts().cooldowns == 0 {
         setting.check(request);
@@ -111,13 +111,13 @@ fn a_cooldown_is_no_shorter_than_the_other_limits_say() {
         hammer(&setting, &a());
         let (wait_us, by) = told(&setting.check(&a())).unwrap();
         assert!(wait_us <= 10 * SECOND_US && by == "api", "{wait_us} by {by}: the hour has two left");
-        // Another key behind the same address takes them.
+        // Another key from the same address takes them.
         assert_eq!(setting.send(3, &b()), 2);
-        let left_us = START_US + HOUR_US - setting.clock.now_us();
+        let left_us = START_US + HOUR_US - setting.clock.now().as_us();
         for _ in 0..100 {
             assert_eq!(told(&setting.check(&a())), Some((left_us, "hour".to_owned())));
         }
-        assert_eq!(setting.limiter.abuse_counts().cooldowns, 1, "asking in a cooldown is no new strike");
+        assert_eq!(setting.limiter.abuse_counts().cooldowns, 1, "requests in a cooldown are no strikes");
         setting.clock.advance_us(left_us - 1);
         assert_eq!(told(&setting.check(&a())), Some((1, "hour".to_owned())));
         setting.clock.advance_us(1);
@@ -125,7 +125,7 @@ fn a_cooldown_is_no_shorter_than_the_other_limits_say() {
     }
 }
 
-/// A look at a limit spends nothing of it.
+/// Looking up the wait of a limit spends nothing of it.
 #[test]
 fn a_held_client_spends_nothing_of_the_limits_it_is_held_against() {
     let setting = Setting::new(BOTH);
@@ -136,9 +136,9 @@ fn a_held_client_spends_nothing_of_the_limits_it_is_held_against() {
     assert_eq!(setting.remaining(&b()), 1, "of seven an hour, the first five passed");
 }
 
-/// The longest of a denial, a cooldown and a limit, whichever that is.
+/// The longest wait of a denial, a cooldown and a limit is used.
 #[test]
-fn of_a_denial_and_a_cooldown_the_longer_is_told() {
+fn of_a_denial_and_a_cooldown_the_longer_wait_is_used() {
     for (first, lasts, expected) in [("5s", 60, "hot_key"), ("2m", 30, "m")] {
         let rules = format!(
             "rules: [{{ id: m, limit: 1/s, penalty: {{ after: 1, first: {first}, longest: 10m }} }}]"
@@ -149,9 +149,9 @@ fn of_a_denial_and_a_cooldown_the_longer_is_told() {
     }
 }
 
-/// What costs more than a limit holds can never pass, held or not; a place in flight is one whatever the cost.
+/// A cost above the limit is invalid, also while the client is held. A slot is one whatever the cost.
 #[tokio::test]
-async fn what_can_never_pass_is_told_so_when_it_is_denied_too() {
+async fn a_cost_above_the_limit_is_invalid_during_a_denial() {
     let denied = Denied::new("rules: [{ id: m, algorithm: fixed_window, limit: 5/min }]", 60);
     let costly = Request { cost: 6, ..denied.request };
     assert!(denied.limiter.check(&costly).is_err());
@@ -170,7 +170,7 @@ rules:
 
 /// The engine and the virtual node agree on every wait, also of clients in a cooldown.
 #[test]
-fn the_virtual_node_tells_the_same_waits() {
+fn the_virtual_node_has_the_same_waits() {
     let rules = "
 rules:
   - { id: api, limit: 5/min, penalty: { after: 2, first: 7s, longest: 1m, forget: 5m } }
@@ -186,7 +186,7 @@ rules:
         let pause_us = if rng.u8(..) == 0 { 3 * MINUTE_US } else { SECOND_US };
         setting.clock.advance_us(rng.u64(..pause_us));
         let request = [a(), b(), key("c")][rng.usize(..3)];
-        let expected = node.check(&loaded, &request, setting.clock.now_us()).unwrap();
+        let expected = node.check(&loaded, &request, setting.clock.now()).unwrap();
         assert_eq!(setting.check(&request).outcome, expected);
         limited += usize::from(matches!(expected, Outcome::Limited(_)));
     }

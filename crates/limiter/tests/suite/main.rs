@@ -9,6 +9,7 @@ mod hot_keys;
 mod invalid;
 mod longest_wait;
 mod memory;
+mod metrics;
 mod penalties;
 mod reference;
 mod reload;

@@ -1,4 +1,4 @@
-//! What the store holds: all of it ends, none of it outgrows the cap, and a flood harms nobody else.
+//! The memory of the store: every state expires, the cap holds, and a flood does not affect other clients.
 
 use crate::clients;
 use crate::setting::{DAY_US, HOUR_US, PLENTY, SECOND_US, Setting, decide, from, key};
@@ -8,7 +8,7 @@ use tollgate_core::algorithm::Algorithm;
 use tollgate_limiter::{MemoryUse, Outcome, Request};
 
 const MEGABYTE: usize = 1 << 20;
-/// The most that overflow cells take beside the cap.
+/// The most bytes of overflow cells, which are not part of the cap.
 const CROWDS: usize = 64 << 10;
 /// The smallest array that each of the 1,024 shards may have, even if logs have taken all its room.
 const SMALLEST_ARRAYS: usize = 1_024 * 8 * 24;
@@ -24,13 +24,13 @@ fn every_algorithm() -> String {
     format!("rules:\n{}", Algorithm::scripted().enumerate().map(rule).collect::<String>())
 }
 
-/// A flood of keys that are seen once, all from one network.
+/// A flood of new keys from one network.
 struct Flood {
     sent: u32,
 }
 
 impl Flood {
-    /// Sends `count` more and answers how many passed.
+    /// Sends `count` more and returns how many were admitted.
     fn send(&mut self, setting: &Setting, count: u32, endpoint: &str) -> u32 {
         let mut passed = 0;
         for _ in 0..count {
@@ -49,26 +49,29 @@ fn assert_within(usage: MemoryUse, most_bytes: usize) {
 }
 
 #[test]
-fn every_state_ends() {
+fn every_state_expires() {
     let setting = Setting::new(&every_algorithm());
     let mut rng = Rng::with_seed(21);
     for _ in 0..5_000 {
         setting.clock.advance_us(rng.u64(..SECOND_US));
         let request = Request { cost: 1, ..clients::draw(&mut rng) };
-        // One that names nobody is no client.
+        // A request without an identity.
         let _ = decide(&setting.limiter, &request);
     }
     let usage = setting.limiter.store().usage();
     assert!(usage.states > 100 && usage.bytes > 24 * usage.states, "{usage:?}");
     setting.tidy();
-    assert!(setting.limiter.store().usage().states > 0, "what still matters is not forgotten");
+    assert!(setting.limiter.store().usage().states > 0, "states that matter are kept");
     setting.clock.advance_us(3 * DAY_US);
     setting.tidy();
-    assert_eq!(setting.limiter.store().usage(), MemoryUse { states: 0, bytes: 0, overflowed: 0 });
+    let usage = setting.limiter.store().usage();
+    let evicted = usage.evicted;
+    assert_eq!(usage, MemoryUse { states: 0, bytes: 0, overflowed: 0, evicted });
+    assert!(evicted > 0);
 }
 
 #[test]
-fn newcomers_alone_keep_an_idle_table_small() {
+fn new_keys_alone_keep_the_table_small() {
     let setting = Setting::new("rules:\n  - { id: one, limit: 60/min }");
     let mut most = 0;
     for second in 0..40 {
@@ -82,7 +85,7 @@ fn newcomers_alone_keep_an_idle_table_small() {
 }
 
 #[test]
-fn a_flood_at_the_cap_harms_nobody_else() {
+fn a_flood_at_the_cap_does_not_affect_other_clients() {
     const ROUND_US: u64 = 10 * SECOND_US;
     let setting = Setting::with_memory("rules:\n  - { id: one, limit: 60/h }", MEGABYTE);
     let usage = || setting.limiter.store().usage();
@@ -96,13 +99,13 @@ fn a_flood_at_the_cap_harms_nobody_else() {
     let mut flood = Flood { sent: 0 };
     let passed = flood.send(&setting, 60_000, "/");
     assert_within(usage(), MEGABYTE);
-    assert!(usage().bytes > MEGABYTE / 2, "the room is used: {:?}", usage());
+    assert!(usage().bytes > MEGABYTE / 2, "the memory is used: {:?}", usage());
     let overflowed = setting.limiter.store().overflowed();
     assert!(overflowed > 10_000, "{overflowed}");
     assert_eq!(usage().overflowed, overflowed);
-    // Who has a state of its own passes, the others share one limit.
+    // Clients with a state of their own are admitted, the others share one limit.
     assert_eq!(u64::from(passed), 60_000 - overflowed + 60);
-    assert_eq!(setting.send(3, &abuser), 0, "it cannot flush its own state");
+    assert_eq!(setting.send(3, &abuser), 0, "a client cannot flush its own state");
 
     let mut abused = 0;
     for round in 1..=24 {
@@ -118,12 +121,12 @@ fn a_flood_at_the_cap_harms_nobody_else() {
     }
     setting.clock.advance_us(DAY_US);
     setting.tidy();
-    assert_eq!((usage().states, usage().bytes), (0, 0), "after the flood all is as before");
+    assert_eq!((usage().states, usage().bytes), (0, 0), "after the flood all memory is free");
 }
 
 /// Overflow cells are chosen by network. One in 256 networks shares a cell with the flood.
 #[test]
-fn newcomers_from_other_networks_pass() {
+fn new_keys_from_other_networks_are_admitted() {
     let setting = Setting::with_memory("rules:\n  - { id: one, limit: 60/h }", MEGABYTE);
     Flood { sent: 0 }.send(&setting, 80_000, "/");
     let before = setting.limiter.store().overflowed();
@@ -173,7 +176,7 @@ rules:
     }
 }
 
-/// Several limits, of which some find room and others do not, are still all spent or none.
+/// Several limits, of which only some have memory for a state, are still charged all or nothing.
 #[test]
 fn all_or_nothing_holds_at_the_cap() {
     let rules = "
@@ -188,7 +191,7 @@ rules:
     assert!(ask("first", "north").allowed());
     Flood { sent: 0 }.send(&setting, 60_000, "/");
     assert!(setting.limiter.store().overflowed() > 0);
-    // The overflow cell holds two an hour; the tenant's own goes on counting what passes, and only that.
+    // The overflow cell admits two an hour; the state of the tenant counts only admitted requests.
     let passed = (0..50).filter(|number| ask(&format!("user-{number}"), "north").allowed()).count();
     match ask("first", "north").outcome {
         Outcome::Admitted(standing) => assert_eq!(standing.remaining, 0, "its second of two"),
@@ -201,7 +204,7 @@ rules:
 }
 
 #[test]
-fn nothing_is_held_for_who_is_refused_or_unlimited() {
+fn refused_and_unlimited_requests_have_no_state() {
     let setting =
         Setting::with_memory("rules:\n  - { id: one, endpoint: /a, limit: 1/h }\ndeny: ['bad*']", PLENTY);
     for number in 0..1_000 {

@@ -1,4 +1,4 @@
-//! Cooldowns of clients that ignore what they are told, on a clock that the test moves.
+//! Cooldowns of clients that ignore `Retry-After`, on a manual clock.
 
 use crate::conformance::cooldowns::{MS, RULES, cooldowns_grow_hold_and_are_forgotten, hammer, wait_us};
 use crate::setting::{HOUR_US, MINUTE_US, SECOND_US, START_US, Setting, from, key};
@@ -20,7 +20,7 @@ fn in_the_embedded_store() {
 }
 
 #[test]
-fn without_a_penalty_nobody_gets_one() {
+fn rules_without_a_penalty_cause_no_cooldown() {
     let setting = Setting::new("rules:\n  - { id: api, limit: 5/min }");
     for _ in 0..1_000 {
         let decision = setting.check(&key("a"));
@@ -30,7 +30,7 @@ fn without_a_penalty_nobody_gets_one() {
     assert_eq!(setting.limiter.abuse_counts().cooldowns, 0);
 }
 
-/// A10 holds: what is refused spends nothing, so that after a cooldown all tokens are there that are due.
+/// A refusal spends nothing, so after a cooldown the bucket has refilled as usual.
 #[test]
 fn a_cooldown_spends_nothing() {
     let setting = Setting::new(RULES);
@@ -39,24 +39,24 @@ fn a_cooldown_spends_nothing() {
     for _ in 0..1_000 {
         setting.check(&request);
     }
-    // Whatever was taken while hammering, five are there after a minute.
+    // After a minute there are five tokens, whatever was spent before.
     setting.clock.advance_us(length_us + MINUTE_US);
     assert_eq!(setting.send(6, &request), 5);
 }
 
-/// Waits for what it is told, in whole seconds as in `Retry-After`, by a clock that is up to a hundredth off, with
-/// up to ten requests at once.
+/// The client waits as told, in whole seconds as in `Retry-After`, with a clock error of up to 1% and up to ten requests
+/// at once.
 #[test]
-fn who_waits_as_told_is_never_penalised() {
+fn a_client_that_waits_as_told_gets_no_penalty() {
     for (seed, limit) in [(1, "5/min"), (2, "10/s"), (3, "1/s"), (4, "100/h")] {
         let text = format!("rules:\n  - {{ id: api, limit: {limit}, penalty: {{ after: 1, first: 10s }} }}");
         let setting = Setting::new(&text);
         let mut rng = Rng::with_seed(seed);
-        let start_us = setting.clock.now_us();
-        while setting.clock.now_us() < start_us + 10 * HOUR_US {
+        let start_us = setting.clock.now().as_us();
+        while setting.clock.now().as_us() < start_us + 10 * HOUR_US {
             let mut told_us = 0;
             for _ in 0..rng.usize(1..10) {
-                // Sent before the first answer was heard.
+                // Sent before the first response arrived.
                 setting.clock.advance_us(rng.u64(0..40 * MS));
                 if let Some(wait_us) = wait_us(&setting.check(&key("a"))) {
                     told_us = told_us.max(wait_us.div_ceil(SECOND_US) * SECOND_US);
@@ -70,7 +70,7 @@ fn who_waits_as_told_is_never_penalised() {
 }
 
 #[test]
-fn a_flood_of_keys_keeps_the_offender_and_punishes_nobody_else() {
+fn a_flood_of_keys_evicts_no_cooldown_and_causes_none() {
     let setting =
         Setting::new("rules:\n  - { id: api, limit: 1/min, penalty: { after: 2, first: 1h, longest: 2h } }");
     let offender = key("offender");
@@ -83,7 +83,7 @@ fn a_flood_of_keys_keeps_the_offender_and_punishes_nobody_else() {
     let counts = setting.limiter.abuse_counts();
     assert_eq!((counts.cooldowns, counts.held), (1, 1));
     assert_eq!(wait_us(&setting.check(&offender)), Some(HOUR_US));
-    // Very many offenders: the table stays bounded, and no bystander is in it.
+    // Very many keys with cooldowns: the table is bounded, and other keys have none.
     for _ in 0..6 {
         setting.clock.advance_us(700 * MS);
         for number in 0..30_000 {
@@ -98,7 +98,7 @@ fn a_flood_of_keys_keeps_the_offender_and_punishes_nobody_else() {
 }
 
 #[test]
-fn a_clock_that_goes_back_locks_nobody_out() {
+fn cooldowns_end_after_the_clock_goes_back() {
     let setting = Setting::new(RULES);
     setting.clock.advance_us(24 * HOUR_US);
     hammer(&setting, &key("a"));
@@ -108,7 +108,7 @@ fn a_clock_that_goes_back_locks_nobody_out() {
 }
 
 #[test]
-fn a_pardon_ends_a_cooldown_and_what_led_to_it() {
+fn a_pardon_ends_a_cooldown_and_removes_the_record() {
     let setting = Setting::new(RULES);
     let request = key("a");
     hammer(&setting, &request);
@@ -116,11 +116,11 @@ fn a_pardon_ends_a_cooldown_and_what_led_to_it() {
     assert!(setting.limiter.pardon(&request));
     assert!(!setting.limiter.pardon(&request), "once");
     assert!(wait_us(&setting.check(&request)).is_none_or(|wait_us| wait_us <= 12 * SECOND_US));
-    assert_eq!(hammer(&setting, &request), 10 * SECOND_US, "it begins anew");
+    assert_eq!(hammer(&setting, &request), 10 * SECOND_US, "the first cooldown again");
 }
 
 #[test]
-fn a_penalty_that_is_taken_from_the_rules_holds_nobody() {
+fn a_penalty_that_is_removed_from_the_rules_ends_its_cooldowns() {
     let setting = Setting::new(RULES);
     hammer(&setting, &key("a"));
     setting.install("rules:\n  - { id: api, limit: 5/min }");
@@ -128,7 +128,7 @@ fn a_penalty_that_is_taken_from_the_rules_holds_nobody() {
 }
 
 #[test]
-fn what_can_never_pass_is_told_so_in_a_cooldown_too() {
+fn a_cost_above_the_limit_is_invalid_during_a_cooldown() {
     let setting = Setting::new(RULES);
     hammer(&setting, &key("a"));
     let decided = setting.decide(&Request { cost: 6, ..key("a") });

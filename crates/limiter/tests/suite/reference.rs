@@ -25,7 +25,7 @@ fn a_clock_that_goes_back() {
     walk_a_clock_that_goes_back(&Setting::new, 40, &TOGETHER);
 }
 
-/// Whether a request is refused at the door or on the usual way, it is refused alike, and nothing else changes.
+/// With [`Limiter::refuse`](tollgate_limiter::Limiter::refuse) before every check the decisions are the same.
 #[test]
 fn refusing_first() {
     walk_the_shipped_files(&Setting::refusing_first, 3_000);

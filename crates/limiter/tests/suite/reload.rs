@@ -1,4 +1,4 @@
-//! Rules and lists that change while clients are being counted.
+//! Changes of rules and lists.
 
 use crate::setting::{MINUTE_US, SECOND_US, START_US, Setting, from, key, load};
 use std::sync::mpsc;
@@ -22,12 +22,12 @@ fn tokens_are_kept_when_the_capacity_changes() {
     setting.install(&bucket(1_000));
     assert_eq!(setting.remaining(&key("a")), 39, "40 were left; a larger bucket is no gift");
     setting.install(&bucket(10));
-    assert_eq!(setting.remaining(&key("a")), 9, "what does not fit is gone");
+    assert_eq!(setting.remaining(&key("a")), 9, "tokens above the capacity are dropped");
     setting.install(&bucket(1_000));
     assert_eq!(setting.remaining(&key("a")), 8);
     setting.clock.advance_us(100 * SECOND_US);
-    assert_eq!(setting.remaining(&key("a")), 107, "and it fills at the rate of the rule in force");
-    assert_eq!(setting.remaining(&key("b")), 999, "who is new begins with a full one");
+    assert_eq!(setting.remaining(&key("a")), 107, "it refills at the new rate");
+    assert_eq!(setting.remaining(&key("b")), 999, "a new key has a full bucket");
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn the_count_of_a_window_is_kept() {
 }
 
 #[test]
-fn another_algorithm_or_another_id_starts_fresh() {
+fn another_algorithm_or_id_starts_fresh() {
     let setting = Setting::new(&bucket(100));
     assert_eq!(setting.send(60, &key("a")), 60);
     setting.install("rules:\n  - { id: one, algorithm: fixed_window, params: { limit: 100, window: 60 } }");
@@ -57,11 +57,11 @@ fn another_algorithm_or_another_id_starts_fresh() {
     setting.install(&bucket(100).replace("id: one", "id: two"));
     assert_eq!(setting.remaining(&key("a")), 99);
     setting.install(&bucket(100));
-    assert_eq!(setting.remaining(&key("a")), 39, "and the old one is still what it was");
+    assert_eq!(setting.remaining(&key("a")), 39, "the old state is kept");
 }
 
 #[test]
-fn a_rule_that_is_gone_limits_nobody() {
+fn a_removed_rule_has_no_effect() {
     let setting = Setting::new(&bucket(1));
     assert_eq!(setting.send(2, &key("a")), 1);
     setting.install("allow_empty: true");
@@ -70,9 +70,9 @@ fn a_rule_that_is_gone_limits_nobody() {
     assert_eq!(setting.send(1, &key("a")), 0);
 }
 
-/// What a remembered client meets changes with the rules: its tier, its rules, its override.
+/// The cached selection of a client changes with the rules: its tier, its rules, its override.
 #[test]
-fn what_is_remembered_of_a_client_goes_with_the_rules() {
+fn cached_selections_change_with_the_rules() {
     let rules = |pattern: &str, own: &str, path: &str| {
         format!(
             "
@@ -102,10 +102,10 @@ rules:
 }
 
 #[test]
-fn lists_take_effect_at_once_and_leave_tokens_alone() {
+fn lists_take_effect_at_once_and_spend_no_tokens() {
     let setting = Setting::new(&bucket(100));
     let addressed = Request { ip: from("203.0.113.9"), ..key("a") };
-    assert_eq!(setting.send(10, &addressed), 10, "so that the client is remembered");
+    assert_eq!(setting.send(10, &addressed), 10, "so that the client is cached");
     for (text, expected) in [
         ("deny: [a]", Outcome::Denied),
         ("allow: [a]", Outcome::Unlimited),
@@ -120,12 +120,12 @@ fn lists_take_effect_at_once_and_leave_tokens_alone() {
         }
     }
     setting.limiter.set_lists(AccessLists::default());
-    assert_eq!(setting.remaining(&addressed), 89, "who was on a list has spent nothing there");
+    assert_eq!(setting.remaining(&addressed), 89, "a client on a list spends nothing");
 }
 
-/// Another thread has its own memory of clients and its own copy of the policy.
+/// Each thread has its own caches and its own snapshot.
 #[test]
-fn lists_take_effect_on_threads_that_remember() {
+fn lists_take_effect_on_threads_with_caches() {
     let setting = Setting::new(&bucket(1_000));
     let (ask, asked) = mpsc::channel::<()>();
     let (tell, told) = mpsc::channel();
@@ -154,7 +154,7 @@ fn lists_take_effect_on_threads_that_remember() {
 }
 
 #[test]
-fn an_entry_ends_at_its_instant() {
+fn a_list_entry_expires_at_its_time() {
     let text = format!(
         "{}
 deny:

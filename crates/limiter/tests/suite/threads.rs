@@ -1,4 +1,4 @@
-//! Many threads at once: no more passes than may, no less than could, and all limits or none are spent.
+//! Many threads: exactly the limit is admitted, and all limits or none are charged.
 
 use crate::setting::{MINUTE_US, SECOND_US, Setting, key, rule};
 use fastrand::Rng;
@@ -23,7 +23,7 @@ fn at_once(threads: usize, body: impl Fn(usize) + Sync) {
 }
 
 #[test]
-fn exactly_the_capacity_passes() {
+fn exactly_the_capacity_is_admitted() {
     for algorithm in Algorithm::scripted().map(Algorithm::name) {
         let setting =
             Setting::new(&format!("rules:\n  - {{ id: one, algorithm: {algorithm}, limit: 300/h }}"));
@@ -49,11 +49,10 @@ fn costs_add_up_to_the_capacity() {
         }
     });
     let rest = setting.send(10, &key("hot"));
-    assert_eq!(spent.into_inner() + rest, 997, "what is left is what was not spent");
+    assert_eq!(spent.into_inner() + rest, 997, "spent and remaining tokens add up");
 }
 
-/// Each user has little, the tenant more: a request that a user's limit refuses must not touch the
-/// tenant's, and the other way round.
+/// A request that the limit of a user refuses must not be charged to the limit of the tenant, and vice versa.
 #[test]
 fn all_limits_are_spent_or_none() {
     const THREADS: usize = 8;
@@ -76,7 +75,7 @@ rules:
         endpoint: "/",
         ..Request::default()
     };
-    // (Users who ask, what passes then): first the users' limits bind, then the tenant's.
+    // (users, admitted requests): first the limits of users decide, then that of the tenant.
     for (users, expected) in [(4, 4 * USER), (10, TENANT)] {
         setting.clock.advance_us(2 * MINUTE_US);
         let passed: Vec<AtomicUsize> = names.iter().map(|_| AtomicUsize::new(0)).collect();
@@ -90,7 +89,7 @@ rules:
         let passed: Vec<usize> = passed.into_iter().map(AtomicUsize::into_inner).collect();
         assert!(passed.iter().all(|passed| *passed <= USER), "{passed:?}");
         assert_eq!(passed.iter().sum::<usize>(), expected, "{passed:?}");
-        // The tenant has spent what passed, no more and no less.
+        // The limit of the tenant has counted exactly the admitted requests.
         let rest: usize = (4..10).map(|user| setting.send(USER, &ask(user))).sum();
         assert_eq!(rest, TENANT - expected);
         let refused = setting.check(&ask(9));
@@ -99,10 +98,9 @@ rules:
     }
 }
 
-/// The clock moves while they ask, and some decide by an instant that is already past: nothing is gained
-/// by that, and nothing is lost.
+/// The clock moves during the checks, so that some use a time that is already past. That neither adds nor loses tokens.
 #[test]
-fn a_clock_that_moves_among_them() {
+fn the_clock_moves_during_checks() {
     let setting = Setting::new("rules:\n  - { id: one, params: { capacity: 100, refill_rate: 1 } }");
     let passed = AtomicUsize::new(setting.send(60, &key("hot")));
     at_once(4, |number| {

@@ -51,7 +51,7 @@ impl RefusalText {
             remaining: standing.remaining,
             degraded: decision.degraded,
             action,
-            now: (decision.now_us / SECOND_US).min(LAST_SECOND),
+            now: (decision.now.as_us() / SECOND_US).min(LAST_SECOND),
         };
         if self.facts.as_ref() != Some(&facts)
             && let Some(response) = response::refusal(decision, options, headers)

@@ -1,7 +1,8 @@
 //! The start of a connection: login, the server's version and role, and its settings.
 
 use super::super::url::{Login, ServerAddress};
-use super::{DialError, Dialer, Failure, OpenError, RedisConnection, ServerRole};
+use super::{DialError, Dialer, Failure, OpenError, PermissionError, RedisConnection, ServerRole};
+use crate::errors::{failed_login, is_database_missing, is_login_unexpected};
 use redis::{Cmd, RedisError, Value, cmd};
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -20,7 +21,7 @@ pub(super) struct ServerInfo {
 }
 
 impl ServerInfo {
-    /// Reads the answer to INFO. Valkey has names of its own for some fields, and gives the version of Redis that it is
+    /// Reads the reply to INFO. Valkey has names of its own for some fields, and gives the version of Redis that it is
     /// compatible with as well.
     fn parse(reply: &str) -> Self {
         let mut info = Self::default();
@@ -41,7 +42,7 @@ impl ServerInfo {
         info
     }
 
-    /// Takes from the answer to HELLO what INFO did not say.
+    /// Takes from the reply to HELLO what INFO did not say.
     fn complete(&mut self, hello: &HashMap<String, Value>) {
         let said = |name| hello.get(name).and_then(|value| redis::from_redis_value_ref::<String>(value).ok());
         self.version = self.version.or_else(|| version(&said("version")?));
@@ -52,7 +53,7 @@ impl ServerInfo {
         }
     }
 
-    /// A replica must not be written to, and one that loads does not answer.
+    /// A replica must not be written to, and one that loads does not reply.
     pub(super) fn must_be_serving_primary(&self) -> Result<(), DialError> {
         if self.is_loading {
             return Err(DialError::NotReady("it is loading its data".to_owned()));
@@ -117,7 +118,7 @@ pub(super) async fn handshake(
 /// Whether a server does not tell this, as managed ones often do not: the user may not ask, or the command is not known.
 pub(crate) fn is_hidden(failure: &Failure) -> bool {
     match failure {
-        Failure::NoPermission(detail) => detail.starts_with("NOPERM"),
+        Failure::NoPermission(error, _) => *error == PermissionError::Denied,
         Failure::Other(_) => true,
         _ => false,
     }
@@ -148,40 +149,39 @@ async fn ask(
 }
 
 fn refusal(address: &ServerAddress, failure: Failure, login: &Login) -> DialError {
-    let detail = match failure {
+    let (problem, hint) = match failure {
         Failure::Unavailable | Failure::Lost => {
             return DialError::Unreachable("the connection was closed".to_owned());
         }
-        Failure::NoPermission(detail) | Failure::Other(detail) => detail,
+        Failure::NoPermission(PermissionError::LoginWrong, _) => {
+            ("the user name or the password is wrong", "give them as in redis://user:password@host")
+        }
+        Failure::NoPermission(PermissionError::LoginRequired, _) => {
+            ("it requires a password", "give it as in redis://:password@host")
+        }
+        Failure::NoPermission(PermissionError::Denied, detail) => {
+            return refused(
+                address,
+                format!("NOPERM permission denied ({})", without_password(&detail, login)),
+                "allow it with ACL SETUSER; docs/redis.md has the list of permissions",
+            );
+        }
+        Failure::Other(detail) if is_login_unexpected(&detail) => {
+            ("it has no password, but one was given", "leave out the login, or set a password on the server")
+        }
+        Failure::Other(detail) if is_database_missing(&detail) => {
+            ("it does not have this database", "choose a lower number, or none")
+        }
         other => return DialError::NotReady(without_password(&other.to_string(), login)),
-    };
-    let (problem, hint) = if detail.starts_with("WRONGPASS") {
-        ("the user name or the password is wrong", "give them as in redis://user:password@host")
-    } else if detail.starts_with("NOAUTH") {
-        ("it requires a password", "give it as in redis://:password@host")
-    } else if detail.contains("AUTH") {
-        ("it has no password, but one was given", "leave out the login, or set a password on the server")
-    } else if detail.starts_with("NOPERM") {
-        return refused(
-            address,
-            format!("NOPERM permission denied ({})", without_password(&detail, login)),
-            "allow it with ACL SETUSER; docs/redis.md has the list of permissions",
-        );
-    } else if detail.contains("DB index") || detail.contains("SELECT") {
-        ("it does not have this database", "choose a lower number, or none")
-    } else {
-        return DialError::NotReady(without_password(&detail, login));
     };
     refused(address, problem.to_owned(), hint)
 }
 
-/// What it means that the library could not even begin.
+/// Explains why the library could not open the connection.
 pub(super) fn refused_login(address: &ServerAddress, error: &RedisError, login: &Login) -> DialError {
-    let text = error.to_string();
-    let failure = ["WRONGPASS", "NOAUTH", "NOPERM"].into_iter().find(|code| text.contains(code));
-    match failure {
-        Some(code) => refusal(address, Failure::NoPermission(format!("{code} {text}")), login),
-        None => DialError::Unreachable(without_password(&text, login)),
+    match failed_login(error) {
+        Some(failure) => refusal(address, failure, login),
+        None => DialError::Unreachable(without_password(&error.to_string(), login)),
     }
 }
 

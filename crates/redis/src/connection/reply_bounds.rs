@@ -1,4 +1,4 @@
-//! Bounds on what a server may answer, enforced while the bytes come in.
+//! Bounds on the replies of a server, enforced while the bytes come in.
 //!
 //! The client library believes the lengths that a server states, and holds whatever follows until the reply is
 //! complete. A server that is broken, or not the one that it should be, could so take all memory of a node. So the

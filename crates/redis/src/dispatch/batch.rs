@@ -139,6 +139,7 @@ mod tests {
     use std::sync::atomic::Ordering;
     use tokio::time::timeout;
     use tollgate_core::algorithm::Algorithm;
+    use tollgate_core::key::StateKey;
     use tollgate_core::limit::{Limit, LimitSize};
     use tollgate_core::rate::Rate;
     use tollgate_core::rules::{LeaseTiming, LimitId, OverLimitEffect};
@@ -158,7 +159,7 @@ mod tests {
         let limit = Limit::new("a", Algorithm::TokenBucket, size).unwrap();
         let charged = OwnedCharge {
             id: LimitId::NONE,
-            key: client,
+            key: StateKey::from_bits(client),
             client,
             meter: *limit.meter(),
             enforced: true,
@@ -179,8 +180,8 @@ mod tests {
                 field: StateField::new(limit.state_id, None),
             })
         };
-        let now_us = core.lease_us();
-        let LeaseCheck::Pending(asked) = core.leases.check(&[charged], 1, 1, now_us, address, waiter) else {
+        let now = core.lease_time();
+        let LeaseCheck::Pending(asked) = core.leases.check(&[charged], 1, 1, now, address, waiter) else {
             panic!("nothing is known of it");
         };
         let deadline = Instant::now() + PATIENCE;

@@ -1,4 +1,4 @@
-//! The script call for a batch, and what is read from its answer.
+//! The script call for a batch, and what is read from its reply.
 
 use super::StoreCore;
 use super::batch::Batch;
@@ -8,6 +8,7 @@ use crate::url::StoreKind;
 use redis::{Cmd, Value};
 use std::sync::LazyLock;
 use tollgate_core::script::{self, CallTime, work::CALL_NS};
+use tollgate_core::time::StoreTime;
 
 /// Clients in one script call: more would hardly make it cheaper.
 const MOST_CLIENTS: usize = 128;
@@ -25,7 +26,7 @@ static SCRIPTS: LazyLock<[(String, String); 2]> = LazyLock::new(|| {
 
 /// How a script call names its script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ScriptForm {
+pub(crate) enum ScriptForm {
     /// By its digest: the server may not have it (`NOSCRIPT`).
     Digest,
     /// By its text.
@@ -58,8 +59,8 @@ impl StoreCore {
         }
         command.arg(logs);
         let time = match &self.given_time {
-            Some(clock) => CallTime::Given(clock.now_us()),
-            None => shard.clock().call_time(self.clock.boot_us()),
+            Some(clock) => CallTime::Given(StoreTime::from_us(clock.now().as_us())),
+            None => shard.clock().call_time(self.clock.boot()),
         };
         let asks = calls.iter().map(|queued| &queued.call.ask);
         command.arg(script::arguments(time, crosses_slots, asks));
@@ -73,16 +74,16 @@ impl StoreCore {
 
     /// How much may travel in one call.
     pub(super) fn room(&self, shard: &RedisShard) -> BatchLimits {
-        let is_alone = *self.servers.kind() != StoreKind::Cluster;
-        let clients = if is_alone || shard.crosses_slots() { MOST_CLIENTS } else { 1 };
+        let is_cluster = *self.servers.kind() == StoreKind::Cluster;
+        let clients = if !is_cluster || shard.crosses_slots() { MOST_CLIENTS } else { 1 };
         BatchLimits { clients, work_ns: LONGEST_CALL_NS - CALL_NS }
     }
 }
 
-/// What a script call answers.
+/// The reply to a script call.
 pub(super) enum BatchReply {
-    /// The time at the store and the answer to each client.
-    Answers(u64, Vec<Vec<u8>>),
+    /// The time at the store and the reply to each client.
+    Answers(StoreTime, Vec<Vec<u8>>),
     /// The clock is not where it was expected: nothing was charged.
     ClockStepped,
 }
@@ -93,10 +94,10 @@ pub(super) fn read(value: Value, clients: usize) -> Option<BatchReply> {
         Value::BulkString(bytes) => Some(bytes),
         _ => None,
     });
-    let store_us = script::read_time(&parts.next()??).ok()?;
+    let store_time = script::read_time(&parts.next()??).ok()?;
     let answers: Vec<Vec<u8>> = parts.collect::<Option<_>>()?;
     match answers.len() {
         0 => Some(BatchReply::ClockStepped),
-        count => (count == clients).then_some(BatchReply::Answers(store_us, answers)),
+        count => (count == clients).then_some(BatchReply::Answers(store_time, answers)),
     }
 }

@@ -4,18 +4,34 @@ use super::StoreCore;
 use super::batch::{Batch, QueuedCall};
 use super::command::{BatchReply, ScriptForm, read};
 use crate::connection::Failure;
+use crate::errors::is_key_moved;
 use crate::lease::Executed;
 use crate::shard::RedisShard;
 use crate::url::ServerAddress;
 use redis::Value;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 use tollgate_core::script::{ReplyError, ScriptReply};
 
 /// A call follows a slot that moves until it times out, but not for ever between two servers that disagree.
 const MOST_HOPS: u32 = 10;
+
+/// How many clients a redirected call is for. A redirection names the server of one of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ClientsInCall {
+    One,
+    Several,
+}
+
+/// How a server is asked for a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SlotAccess {
+    /// The slot is the server's own.
+    Owned,
+    /// The slot is moving to the server: `ASKING` precedes the command.
+    Asking,
+}
 
 impl StoreCore {
     pub(super) fn finish(
@@ -29,8 +45,8 @@ impl StoreCore {
             // It may have been executed: a debit is never sent again.
             Err(Failure::Lost) => batch.give_up(Executed::Maybe),
             Err(failure @ (Failure::Moved { .. } | Failure::Ask { .. } | Failure::TryAgain)) => {
-                let is_alone = batch.len() == 1;
-                batch.conclude(|queued| self.redirect(shard, queued, is_alone, &failure));
+                let clients = if batch.len() == 1 { ClientsInCall::One } else { ClientsInCall::Several };
+                batch.conclude(|queued| self.redirect(shard, queued, clients, &failure));
             }
             Err(failure) => {
                 shard.note_error(&failure);
@@ -40,8 +56,8 @@ impl StoreCore {
     }
 
     fn apply_replies(self: &Arc<Self>, shard: &Arc<RedisShard>, batch: Batch, value: Value) {
-        let (store_us, answers) = match read(value, batch.len()) {
-            Some(BatchReply::Answers(store_us, answers)) => (store_us, answers),
+        let (store_time, answers) = match read(value, batch.len()) {
+            Some(BatchReply::Answers(store_time, answers)) => (store_time, answers),
             Some(BatchReply::ClockStepped) => {
                 shard.note_error(&Failure::ClockStepped);
                 self.doubt_clock();
@@ -52,13 +68,13 @@ impl StoreCore {
                 return batch.give_up(Executed::Maybe);
             }
         };
-        let now_us = self.lease_us();
+        let now = self.lease_time();
         let mut answers = answers.into_iter();
         batch.conclude(|queued| {
             let answer = answers.next().unwrap_or_default();
-            match ScriptReply::decode(&queued.call.ask, store_us, &answer) {
+            match ScriptReply::decode(&queued.call.ask, store_time, &answer) {
                 Ok(answer) => {
-                    if let Some(call) = self.leases.apply_reply(queued.call, &answer, now_us) {
+                    if let Some(call) = self.leases.apply_reply(queued.call, &answer, now) {
                         self.send(call);
                     }
                 }
@@ -69,11 +85,9 @@ impl StoreCore {
 
     /// Fails a call for which the script returned an error, or follows a slot that has moved.
     fn fail_refused(self: &Arc<Self>, shard: &Arc<RedisShard>, queued: QueuedCall, why: &ReplyError) {
-        let has_moved =
-            matches!(why, ReplyError::Refused(why) if why.contains("non local key") || why.contains("MOVED"));
-        if has_moved {
+        if matches!(why, ReplyError::Refused(text) if is_key_moved(text)) {
             self.servers.refresh();
-            return self.redirect(shard, queued, true, &Failure::TryAgain);
+            return self.redirect(shard, queued, ClientsInCall::One, &Failure::TryAgain);
         }
         let failure = match why {
             ReplyError::Refused(text) => Failure::of_text(text),
@@ -94,52 +108,47 @@ impl StoreCore {
         self: &Arc<Self>,
         shard: &Arc<RedisShard>,
         mut queued: QueuedCall,
-        is_alone: bool,
+        clients: ClientsInCall,
         failure: &Failure,
     ) {
         queued.hops += 1;
         if queued.hops > MOST_HOPS || queued.deadline <= Instant::now() {
             return self.leases.fail(queued.call, Executed::No);
         }
-        let target = match failure {
-            Failure::Moved { address, .. } | Failure::Ask { address, .. } if is_alone => {
-                self.servers.shard_at(address, shard)
-            }
-            _ => None,
+        let (named, access) = match (clients, failure) {
+            (ClientsInCall::One, Failure::Moved { address, .. }) => (Some(address), SlotAccess::Owned),
+            (ClientsInCall::One, Failure::Ask { address, .. }) => (Some(address), SlotAccess::Asking),
+            _ => (None, SlotAccess::Owned),
         };
-        let is_asking = is_alone && matches!(failure, Failure::Ask { .. });
-        let newcomer = match failure {
-            Failure::Moved { address, .. } | Failure::Ask { address, .. } if is_alone && target.is_none() => {
-                self.servers.address_of(address, shard)
-            }
-            _ => None,
-        };
+        let target = named.and_then(|address| self.servers.shard_at(address, shard));
+        let added = named.filter(|_| target.is_none());
+        let added = added.and_then(|address| self.servers.address_of(address, shard));
         let (core, shard) = (Arc::clone(self), Arc::clone(shard));
         let batch = Batch::of_one(self, queued);
         self.runtime.spawn(async move {
-            if let Some(address) = newcomer {
-                return core.send_to_newcomer(&address, &shard, batch, is_asking).await;
+            if let Some(address) = added {
+                return core.send_to_added(&address, &shard, batch, access).await;
             }
-            let target = match target {
-                Some(target) => target,
-                None if is_alone => {
+            let target = match (target, clients) {
+                (Some(target), _) => target,
+                (None, ClientsInCall::One) => {
                     // The new slot map is expected in a moment.
                     tokio::time::sleep(Duration::from_millis(5)).await;
                     let key = batch.calls().first().map(|queued| Arc::clone(&queued.call.key));
                     core.servers.shard_of(key.as_deref().unwrap_or_default().as_bytes())
                 }
-                None => shard,
+                (None, ClientsInCall::Several) => shard,
             };
-            core.send_alone(target, batch, is_asking).await;
+            core.send_alone(target, batch, access).await;
         });
     }
 
     /// Sends one client's call by itself.
-    async fn send_alone(self: Arc<Self>, shard: Arc<RedisShard>, batch: Batch, is_asking: bool) {
-        let Some(deadline) = batch.next_deadline().filter(|_| is_asking) else {
+    async fn send_alone(self: Arc<Self>, shard: Arc<RedisShard>, batch: Batch, access: SlotAccess) {
+        let Some(deadline) = batch.next_deadline().filter(|_| access == SlotAccess::Asking) else {
             return self.send_and_finish(shard, batch).await;
         };
-        self.queues.calls.fetch_add(1, Ordering::Relaxed);
+        self.queues.count_call(&shard, batch.len());
         let command = self.command(&shard, &batch, ScriptForm::Source);
         match timeout_at(deadline, shard.start_asking(command)).await {
             Ok(result) => self.finish(&shard, batch, result),
@@ -148,19 +157,22 @@ impl StoreCore {
     }
 
     /// Sends one client's call to a server that is no shard yet, as `shard` said.
-    async fn send_to_newcomer(
+    async fn send_to_added(
         self: Arc<Self>,
         address: &ServerAddress,
         shard: &Arc<RedisShard>,
         batch: Batch,
-        is_asking: bool,
+        access: SlotAccess,
     ) {
         let deadline = batch.next_deadline().unwrap_or_else(Instant::now);
-        self.queues.calls.fetch_add(1, Ordering::Relaxed);
+        self.queues.count_call(shard, batch.len());
         let command = self.command(shard, &batch, ScriptForm::Source);
         let answer = async {
-            let connection = self.servers.newcomer(address).await?;
-            if is_asking { connection.send_asking(command).await } else { connection.send(&command).await }
+            let connection = self.servers.added_server(address).await?;
+            match access {
+                SlotAccess::Owned => connection.send(&command).await,
+                SlotAccess::Asking => connection.send_asking(command).await,
+            }
         };
         match timeout_at(deadline, answer).await {
             Ok(result) => self.finish(shard, batch, result),

@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 use tollgate_core::lending::LeaseReport;
 use tollgate_core::script::MOST_PARTS;
+use tollgate_core::time::BootTime;
 use tollgate_limiter::Passed;
 
 /// Epochs that reports wait for. A log looks for a returned request among as many entries; what is older than the newest
@@ -28,7 +29,7 @@ struct CreditLot {
     reserved: u32,
     /// Spent, and not reported yet.
     spent: u32,
-    deadline_us: u64,
+    deadline: BootTime,
 }
 
 /// How many tokens of which epochs a request has reserved.
@@ -53,18 +54,18 @@ impl Reservation {
 }
 
 impl Credit {
-    /// What can be spent at `now_us`.
+    /// What can be spent at `now`.
     #[inline]
-    pub(super) fn left(&self, now_us: u64) -> u32 {
-        let alive = self.lots.iter().filter(|lot| lot.deadline_us > now_us);
+    pub(super) fn left(&self, now: BootTime) -> u32 {
+        let alive = self.lots.iter().filter(|lot| lot.deadline > now);
         alive.fold(0, |left, lot| left.saturating_add(lot.left))
     }
 
     /// Spends `cost`, which must be there; the older lot first, for it expires first.
     #[inline]
-    pub(super) fn spend(&mut self, cost: u32, now_us: u64) {
+    pub(super) fn spend(&mut self, cost: u32, now: BootTime) {
         let mut due = cost;
-        for lot in self.lots.iter_mut().rev().filter(|lot| lot.deadline_us > now_us) {
+        for lot in self.lots.iter_mut().rev().filter(|lot| lot.deadline > now) {
             let part = due.min(lot.left);
             lot.left -= part;
             lot.spent = lot.spent.saturating_add(part);
@@ -74,11 +75,11 @@ impl Credit {
     }
 
     /// Reserves `cost`, which must be there, until [`Credit::commit`] or [`Credit::release`].
-    pub(super) fn reserve(&mut self, cost: u32, now_us: u64) -> Reservation {
+    pub(super) fn reserve(&mut self, cost: u32, now: BootTime) -> Reservation {
         let mut reservation = Reservation::default();
         let mut due = cost;
         for (lot, part) in self.lots.iter_mut().zip(&mut reservation.0).rev() {
-            if lot.deadline_us > now_us {
+            if lot.deadline > now {
                 let count = due.min(lot.left);
                 lot.left -= count;
                 lot.reserved = lot.reserved.saturating_add(count);
@@ -110,45 +111,45 @@ impl Credit {
         }
     }
 
-    /// Adds what was lent in `epoch`, to be spent before `deadline_us`.
-    pub(super) fn grant(&mut self, epoch: u32, tokens: u32, deadline_us: u64) {
+    /// Adds what was lent in `epoch`, to be spent before `deadline`.
+    pub(super) fn grant(&mut self, epoch: u32, tokens: u32, deadline: BootTime) {
         if tokens > 0
-            && let Some(lot) = self.lot(epoch, deadline_us)
+            && let Some(lot) = self.lot(epoch, deadline)
         {
             lot.left = lot.left.saturating_add(tokens);
         }
     }
 
     /// Adds what was taken as lent in `epoch` for a request whose other limits are not decided yet.
-    pub(super) fn grant_reserved(&mut self, epoch: u32, tokens: u32, deadline_us: u64) -> Reservation {
-        if let Some(lot) = self.lot(epoch, deadline_us) {
+    pub(super) fn grant_reserved(&mut self, epoch: u32, tokens: u32, deadline: BootTime) -> Reservation {
+        if let Some(lot) = self.lot(epoch, deadline) {
             lot.reserved = lot.reserved.saturating_add(tokens);
         }
         Reservation::of(epoch, tokens)
     }
 
     /// Adds what was taken as lent in `epoch`, and is spent.
-    pub(super) fn grant_spent(&mut self, epoch: u32, tokens: u32, deadline_us: u64) {
-        if let Some(lot) = self.lot(epoch, deadline_us) {
+    pub(super) fn grant_spent(&mut self, epoch: u32, tokens: u32, deadline: BootTime) {
+        if let Some(lot) = self.lot(epoch, deadline) {
             lot.spent = lot.spent.saturating_add(tokens);
         }
     }
 
     /// The lot of `epoch`. Two epochs later the older lot is dead: the store has forgotten it as well. If it is not,
-    /// then this answer comes so late that it is the one to forget.
-    fn lot(&mut self, epoch: u32, deadline_us: u64) -> Option<&mut CreditLot> {
-        let known = self.lots.iter().position(|lot| lot.epoch == epoch && lot.deadline_us > 0);
+    /// then this reply comes so late that it is the one to forget.
+    fn lot(&mut self, epoch: u32, deadline: BootTime) -> Option<&mut CreditLot> {
+        let known = self.lots.iter().position(|lot| lot.epoch == epoch && lot.deadline > BootTime::default());
         if let Some(index) = known {
             let lot = &mut self.lots[index];
             // Both are early guesses of the one instant at which the epoch is forgotten, or the window ends.
-            lot.deadline_us = lot.deadline_us.max(deadline_us);
+            lot.deadline = lot.deadline.max(deadline);
             return Some(lot);
         }
-        if self.lots[1].deadline_us >= deadline_us {
+        if self.lots[1].deadline >= deadline {
             return None;
         }
-        self.lots[1] = CreditLot { epoch, deadline_us, ..CreditLot::default() };
-        if self.lots[0].deadline_us < deadline_us {
+        self.lots[1] = CreditLot { epoch, deadline, ..CreditLot::default() };
+        if self.lots[0].deadline < deadline {
             self.lots.swap(0, 1);
             return Some(&mut self.lots[0]);
         }
@@ -160,16 +161,16 @@ impl Credit {
         reservation.reports(Passed::No).into_iter().for_each(|report| self.add(report));
     }
 
-    /// Whether anything is left that expires before `expires_us`.
-    pub(super) fn has_left(&self, expires_us: u64) -> bool {
-        self.lots.iter().any(|lot| lot.left > 0 && lot.deadline_us <= expires_us)
+    /// Whether anything is left that expires before `expires`.
+    pub(super) fn has_left(&self, expires: BootTime) -> bool {
+        self.lots.iter().any(|lot| lot.left > 0 && lot.deadline <= expires)
     }
 
-    /// Returns what is left of all that expires before `expires_us`.
-    pub(super) fn give_back(&mut self, expires_us: u64) {
+    /// Returns what is left of all that expires before `expires`.
+    pub(super) fn give_back(&mut self, expires: BootTime) {
         for index in 0..self.lots.len() {
             let lot = &mut self.lots[index];
-            if lot.left > 0 && lot.deadline_us <= expires_us {
+            if lot.left > 0 && lot.deadline <= expires {
                 let report = LeaseReport { epoch: lot.epoch, returned: lot.left, ..LeaseReport::default() };
                 lot.left = 0;
                 self.add(report);
@@ -199,7 +200,8 @@ impl Credit {
     /// Restores a report that the store has not seen. Spent tokens are reported until their lot expires: after that the
     /// store has forgotten them, and a lease that waited to report them would never end.
     pub(super) fn restore_report(&mut self, report: LeaseReport) {
-        let known = self.lots.iter_mut().find(|lot| lot.epoch == report.epoch && lot.deadline_us > 0);
+        let known =
+            self.lots.iter_mut().find(|lot| lot.epoch == report.epoch && lot.deadline > BootTime::default());
         if let Some(lot) = known {
             lot.spent = lot.spent.saturating_add(report.spent);
         }
@@ -207,11 +209,11 @@ impl Credit {
     }
 
     /// The reports for a call now. Expired tokens are not reported: the store has forgotten them.
-    pub(super) fn reports(&mut self, now_us: u64) -> SmallVec<[LeaseReport; 2]> {
+    pub(super) fn reports(&mut self, now: BootTime) -> SmallVec<[LeaseReport; 2]> {
         for index in 0..self.lots.len() {
             let lot = &mut self.lots[index];
             let spent = std::mem::take(&mut lot.spent);
-            if lot.deadline_us <= now_us {
+            if lot.deadline <= now {
                 lot.left = 0;
                 continue;
             }
@@ -222,8 +224,8 @@ impl Credit {
     }
 
     /// What was spent and the store still counts as lent.
-    pub(super) fn unreported(&self, now_us: u64) -> u32 {
-        let lots = self.lots.iter().filter(|lot| lot.deadline_us > now_us).map(|lot| lot.spent);
+    pub(super) fn unreported(&self, now: BootTime) -> u32 {
+        let lots = self.lots.iter().filter(|lot| lot.deadline > now).map(|lot| lot.spent);
         lots.chain(self.returns.iter().map(|report| report.spent)).fold(0, u32::saturating_add)
     }
 
@@ -246,71 +248,75 @@ mod tests {
 
     const LATER: u64 = 1_000;
 
+    fn at(us: u64) -> BootTime {
+        BootTime::from_us(us)
+    }
+
     #[test]
     fn the_older_lot_is_reserved_first_and_a_release_restores_both() {
         let mut credit = Credit::default();
-        credit.grant(7, 3, LATER);
-        credit.grant(8, 5, 2 * LATER);
-        let reservation = credit.reserve(4, 0);
+        credit.grant(7, 3, at(LATER));
+        credit.grant(8, 5, at(2 * LATER));
+        let reservation = credit.reserve(4, at(0));
         assert_eq!(reservation, Reservation([(8, 1), (7, 3)]));
-        assert_eq!(credit.left(0), 4);
+        assert_eq!(credit.left(at(0)), 4);
         credit.release(reservation);
-        assert_eq!(credit.left(0), 8);
-        assert!(credit.reports(0).is_empty());
+        assert_eq!(credit.left(at(0)), 8);
+        assert!(credit.reports(at(0)).is_empty());
     }
 
     #[test]
     fn reserved_tokens_are_reported_once_they_are_spent() {
         let mut credit = Credit::default();
-        credit.grant(7, 3, LATER);
-        let (passes, fails) = (credit.reserve(1, 0), credit.reserve(1, 0));
-        assert!(credit.reports(0).is_empty(), "nothing is spent yet");
+        credit.grant(7, 3, at(LATER));
+        let (passes, fails) = (credit.reserve(1, at(0)), credit.reserve(1, at(0)));
+        assert!(credit.reports(at(0)).is_empty(), "nothing is spent yet");
         credit.commit(passes);
         credit.release(fails);
-        assert_eq!(credit.reports(0).as_slice(), [LeaseReport { epoch: 7, spent: 1, returned: 0 }]);
-        assert_eq!(credit.left(0), 2);
+        assert_eq!(credit.reports(at(0)).as_slice(), [LeaseReport { epoch: 7, spent: 1, returned: 0 }]);
+        assert_eq!(credit.left(at(0)), 2);
     }
 
     #[test]
     fn a_reservation_that_outlives_its_lot_changes_nothing() {
         let mut credit = Credit::default();
-        credit.grant(7, 3, LATER);
-        let (one, two) = (credit.reserve(1, 0), credit.reserve(2, 0));
-        assert!(credit.reports(LATER).is_empty());
-        credit.grant(17, 2, 11 * LATER);
-        credit.grant(18, 2, 12 * LATER);
+        credit.grant(7, 3, at(LATER));
+        let (one, two) = (credit.reserve(1, at(0)), credit.reserve(2, at(0)));
+        assert!(credit.reports(at(LATER)).is_empty());
+        credit.grant(17, 2, at(11 * LATER));
+        credit.grant(18, 2, at(12 * LATER));
         credit.commit(one);
         credit.release(two);
-        assert_eq!(credit.left(10 * LATER), 4);
-        assert!(credit.reports(10 * LATER).is_empty());
+        assert_eq!(credit.left(at(10 * LATER)), 4);
+        assert!(credit.reports(at(10 * LATER)).is_empty());
     }
 
     #[test]
     fn expired_credit_is_not_spent() {
         let mut credit = Credit::default();
-        credit.grant(7, 3, LATER);
-        assert_eq!(credit.left(LATER - 1), 3);
-        assert_eq!(credit.left(LATER), 0);
-        assert!(credit.reports(LATER).is_empty());
-        assert_eq!(credit.left(0), 0, "a dead lot is gone");
+        credit.grant(7, 3, at(LATER));
+        assert_eq!(credit.left(at(LATER - 1)), 3);
+        assert_eq!(credit.left(at(LATER)), 0);
+        assert!(credit.reports(at(LATER)).is_empty());
+        assert_eq!(credit.left(at(0)), 0, "a dead lot is gone");
     }
 
     #[test]
     fn spent_tokens_are_reported_again_only_until_their_lot_expires() {
         let mut credit = Credit::default();
-        credit.grant(7, 3, LATER);
-        credit.spend(2, 0);
-        let unseen = credit.reports(0);
+        credit.grant(7, 3, at(LATER));
+        credit.spend(2, at(0));
+        let unseen = credit.reports(at(0));
         assert_eq!(unseen.as_slice(), [LeaseReport { epoch: 7, spent: 2, returned: 0 }]);
         unseen.into_iter().for_each(|report| credit.restore_report(report));
-        assert_eq!(credit.unreported(0), 2);
-        let unseen = credit.reports(0);
+        assert_eq!(credit.unreported(at(0)), 2);
+        let unseen = credit.reports(at(0));
         assert_eq!(unseen.as_slice(), [LeaseReport { epoch: 7, spent: 2, returned: 0 }]);
         unseen.into_iter().for_each(|report| credit.restore_report(report));
-        assert_eq!(credit.unreported(LATER), 0, "the store has forgotten it");
-        assert!(credit.reports(LATER).is_empty());
+        assert_eq!(credit.unreported(at(LATER)), 0, "the store has forgotten it");
+        assert!(credit.reports(at(LATER)).is_empty());
         credit.restore_report(LeaseReport { epoch: 3, spent: 5, returned: 1 });
-        assert_eq!(credit.reports(0).as_slice(), [LeaseReport { epoch: 3, spent: 0, returned: 1 }]);
+        assert_eq!(credit.reports(at(0)).as_slice(), [LeaseReport { epoch: 3, spent: 0, returned: 1 }]);
     }
 
     #[test]
@@ -319,7 +325,7 @@ mod tests {
         for epoch in 0..1_000 {
             credit.add(LeaseReport { epoch, spent: 0, returned: 1 });
         }
-        let reports = credit.reports(0);
+        let reports = credit.reports(at(0));
         assert_eq!(reports.len(), MOST_REPORTS);
         assert_eq!(reports.last().map(|report| report.epoch), Some(999), "the newest are kept");
     }
@@ -327,9 +333,9 @@ mod tests {
     #[test]
     fn no_grant_overflows() {
         let mut credit = Credit::default();
-        credit.grant(7, u32::MAX, LATER);
-        credit.grant(7, u32::MAX, LATER);
-        credit.grant(8, u32::MAX, 2 * LATER);
-        assert_eq!(credit.left(0), u32::MAX);
+        credit.grant(7, u32::MAX, at(LATER));
+        credit.grant(7, u32::MAX, at(LATER));
+        credit.grant(8, u32::MAX, at(2 * LATER));
+        assert_eq!(credit.left(at(0)), u32::MAX);
     }
 }

@@ -4,19 +4,20 @@ use tollgate_core::algorithm::LimitStep;
 use tollgate_core::lending::StoredState;
 use tollgate_core::limit::Meter;
 use tollgate_core::script::LogStatus;
+use tollgate_core::time::{BootTime, StoreTime};
 
 /// Other nodes spend and return tokens: while the store is available, a reply is used for no longer.
-const BELIEVED_US: u64 = 250_000;
+const USED_FOR_US: u64 = 250_000;
 
 /// The last reply.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LastReply {
     said: ReplyContent,
-    /// The time at the store when it answered.
-    store_us: u64,
-    /// When it was asked, on this node's clock. At least as early as the answer, so the store's time is
+    /// The time at the store when it replied.
+    store_time: StoreTime,
+    /// When the call was sent, by this node's clock. At least as early as the reply, so the store's time is
     /// never assumed to be earlier than it is, and no request is refused for longer than the store would.
-    sent_us: u64,
+    sent: BootTime,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -39,48 +40,48 @@ pub(super) enum RecalledVerdict {
 }
 
 impl LastReply {
-    pub(super) fn of_account(account: StoredState, store_us: u64, sent_us: u64) -> Self {
-        Self { said: ReplyContent::Account(account), store_us, sent_us }
+    pub(super) fn of_account(account: StoredState, store_time: StoreTime, sent: BootTime) -> Self {
+        Self { said: ReplyContent::Account(account), store_time, sent }
     }
 
-    pub(super) fn of_log(cost: u32, standing: LogStatus, store_us: u64, sent_us: u64) -> Self {
-        Self { said: ReplyContent::LogRefused { cost, standing }, store_us, sent_us }
+    pub(super) fn of_log(cost: u32, standing: LogStatus, store_time: StoreTime, sent: BootTime) -> Self {
+        Self { said: ReplyContent::LogRefused { cost, standing }, store_time, sent }
     }
 
-    /// The time at the store, as far as is known at `now_us`.
-    pub(super) fn store_us(&self, now_us: u64) -> u64 {
-        self.store_us.saturating_add(now_us.saturating_sub(self.sent_us))
+    /// The time at the store, as far as is known at `now`.
+    pub(super) fn store_time(&self, now: BootTime) -> StoreTime {
+        self.store_time + now.since(self.sent)
     }
 
-    /// Whether an answer that the store gave at `store_us` to a call of `sent_us` takes its place: it was given later, or
-    /// asked for when this one was not believed any more. Then the store's clock has stepped back, or its time was wrong.
-    pub(super) fn is_replaced_by(&self, store_us: u64, sent_us: u64) -> bool {
-        self.store_us <= store_us || !self.is_believed(sent_us)
+    /// Whether the reply of the store at `store_time` to a call of `sent` replaces this one: it is later, or the call was
+    /// sent when this one was not used any more. Then the store's clock has stepped back, or its time was wrong.
+    pub(super) fn is_replaced_by(&self, store_time: StoreTime, sent: BootTime) -> bool {
+        self.store_time <= store_time || !self.is_current(sent)
     }
 
-    fn is_believed(&self, now_us: u64) -> bool {
-        now_us.saturating_sub(self.sent_us) < BELIEVED_US
+    fn is_current(&self, now: BootTime) -> bool {
+        now.since(self.sent) < USED_FOR_US
     }
 
-    /// How many tokens are missing at the store at `now_us`, apart from those that are lent: none missing means that
+    /// How many tokens are missing at the store at `now`, apart from those that are lent: none missing means that
     /// the refill waits for what is lent. `None` for limits that do not refill.
-    pub(super) fn missing(&self, meter: &Meter, now_us: u64) -> Option<u32> {
+    pub(super) fn missing(&self, meter: &Meter, now: BootTime) -> Option<u32> {
         let (ReplyContent::Account(account), Some(bucket)) = (&self.said, meter.bucket()) else {
             return None;
         };
-        let store_us = self.store_us(now_us);
-        let account = moved(account, meter, store_us);
-        let there = account.available(meter, store_us).saturating_add(account.lent.total());
+        let store_time = self.store_time(now);
+        let account = moved(account, meter, store_time);
+        let there = account.available(meter, store_time).saturating_add(account.lent.total());
         Some(bucket.capacity.saturating_sub(there))
     }
 
-    /// What is left at the store and until nothing is used, as far as is known at `now_us`.
-    pub(super) fn look(&self, meter: &Meter, now_us: u64) -> (u32, u64) {
-        let elapsed_us = now_us.saturating_sub(self.sent_us);
+    /// What is left at the store and until nothing is used, as far as is known at `now`.
+    pub(super) fn look(&self, meter: &Meter, now: BootTime) -> (u32, u64) {
+        let elapsed_us = now.since(self.sent);
         match &self.said {
             ReplyContent::Account(account) => {
-                let store_us = self.store_us(now_us);
-                moved(account, meter, store_us).remaining_and_reset(meter, store_us)
+                let store_time = self.store_time(now);
+                moved(account, meter, store_time).remaining_and_reset(meter, store_time)
             }
             ReplyContent::LogRefused { standing, .. } => {
                 (standing.remaining, standing.reset_after_us.saturating_sub(elapsed_us))
@@ -88,25 +89,25 @@ impl LastReply {
         }
     }
 
-    /// What is known about a request of `cost` at `now_us`, as long as the answer is believed.
-    pub(super) fn recall(&self, meter: &Meter, cost: u32, now_us: u64) -> RecalledVerdict {
-        match self.is_believed(now_us) {
-            true => self.recall_at_any_age(meter, cost, now_us),
+    /// What is known about a request of `cost` at `now`, as long as the reply is used.
+    pub(super) fn recall(&self, meter: &Meter, cost: u32, now: BootTime) -> RecalledVerdict {
+        match self.is_current(now) {
+            true => self.recall_at_any_age(meter, cost, now),
             false => RecalledVerdict::Unknown,
         }
     }
 
     /// The same for a store that cannot be asked: a refusal holds until its own retry time.
-    pub(super) fn recall_at_any_age(&self, meter: &Meter, cost: u32, now_us: u64) -> RecalledVerdict {
-        let elapsed_us = now_us.saturating_sub(self.sent_us);
+    pub(super) fn recall_at_any_age(&self, meter: &Meter, cost: u32, now: BootTime) -> RecalledVerdict {
+        let elapsed_us = now.since(self.sent);
         match &self.said {
             ReplyContent::Account(account) => {
-                let store_us = self.store_us(now_us);
-                let step = moved(account, meter, store_us).step(meter, store_us, cost);
+                let store_time = self.store_time(now);
+                let step = moved(account, meter, store_time).step(meter, store_time, cost);
                 if !step.admitted {
                     return RecalledVerdict::Refused(step);
                 }
-                let then = account.step(meter, self.store_us, cost);
+                let then = account.step(meter, self.store_time, cost);
                 if then.admitted { RecalledVerdict::Unknown } else { RecalledVerdict::WasRefused(then) }
             }
             ReplyContent::LogRefused { cost: refused, standing } if cost >= *refused => {
@@ -129,10 +130,10 @@ impl LastReply {
 }
 
 /// The account at a later time. Where nothing is lent, a step finds that out by itself.
-fn moved(account: &StoredState, meter: &Meter, store_us: u64) -> StoredState {
+fn moved(account: &StoredState, meter: &Meter, store_time: StoreTime) -> StoredState {
     let mut account = *account;
     if account.lent.total() > 0 {
-        account.apply_reports(meter, store_us, &[]);
+        account.apply_reports(meter, store_time, &[]);
     }
     account
 }
@@ -145,30 +146,42 @@ mod tests {
 
     const STORE_US: u64 = 1_700_000_000_000_000;
 
+    fn store(us: u64) -> StoreTime {
+        StoreTime::from_us(us)
+    }
+
+    fn boot(us: u64) -> BootTime {
+        BootTime::from_us(us)
+    }
+
     #[test]
-    fn an_answer_from_the_future_gives_way_once_it_is_not_believed() {
-        let reply = LastReply::of_account(StoredState::default(), STORE_US, 1_000);
+    fn a_reply_from_the_future_is_replaced_once_it_is_not_used() {
+        let reply = LastReply::of_account(StoredState::default(), store(STORE_US), boot(1_000));
         let table = [
             (STORE_US, 1_000, true),
             (STORE_US + 1, 1_000, true),
             (STORE_US - 1, 1_000, false),
-            (STORE_US - 1, 1_000 + BELIEVED_US - 1, false),
-            (STORE_US - 1, 1_000 + BELIEVED_US, true),
+            (STORE_US - 1, 1_000 + USED_FOR_US - 1, false),
+            (STORE_US - 1, 1_000 + USED_FOR_US, true),
         ];
-        for (store_us, sent_us, gives_way) in table {
-            assert_eq!(reply.is_replaced_by(store_us, sent_us), gives_way, "{store_us}, sent at {sent_us}");
+        for (store_us, sent_us, is_replaced) in table {
+            assert_eq!(
+                reply.is_replaced_by(store(store_us), boot(sent_us)),
+                is_replaced,
+                "{store_us}, sent at {sent_us}"
+            );
         }
     }
 
     #[test]
     fn no_time_overflows() {
         let size = LimitSize { capacity: Some(10), rate: None, window_us: Some(60_000_000) };
-        let reply = LastReply::of_account(StoredState::default(), STORE_US, 0);
+        let reply = LastReply::of_account(StoredState::default(), store(STORE_US), boot(0));
         for algorithm in Algorithm::ALL.into_iter().filter(|algorithm| algorithm.is_leased()) {
             let limit = Limit::new("a", algorithm, size).unwrap();
-            assert_eq!(reply.store_us(u64::MAX), u64::MAX);
-            assert_eq!(reply.look(limit.meter(), 1 << 52), (10, 0));
-            assert_eq!(reply.recall_at_any_age(limit.meter(), 1, 1 << 52), RecalledVerdict::Unknown);
+            assert_eq!(reply.store_time(BootTime::MAX), StoreTime::MAX);
+            assert_eq!(reply.look(limit.meter(), boot(1 << 52)), (10, 0));
+            assert_eq!(reply.recall_at_any_age(limit.meter(), 1, boot(1 << 52)), RecalledVerdict::Unknown);
         }
     }
 }

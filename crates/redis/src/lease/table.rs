@@ -10,6 +10,7 @@ mod shard;
 mod tick_schedule;
 
 use super::credit::Reservation;
+use crate::metrics::LeaseCounts;
 use lease::LocalStep;
 use locked_shards::{LockedShards, SHARDS, refused, shard_of};
 use parking_lot::Mutex;
@@ -22,6 +23,7 @@ use tollgate_core::algorithm::LimitStep;
 use tollgate_core::rules::RuleSet;
 use tollgate_core::script::{ScriptCall, ScriptReply};
 use tollgate_core::state_address::StateAddress;
+use tollgate_core::time::BootTime;
 use tollgate_limiter::{OwnedCharge, Passed, Steps};
 
 /// How leases are dealt with. A rule may have a horizon and an interval of its own.
@@ -109,7 +111,7 @@ pub enum Verdict {
         /// The reservation of each limit that counted the request; empty if nothing is reserved.
         reserved: SmallVec<[Option<Reservation>; 2]>,
     },
-    /// The store did not answer in time, or could not.
+    /// The store did not reply in time, or could not.
     Failed,
 }
 
@@ -130,7 +132,7 @@ pub struct StoreCall<W> {
     /// The arguments of the script.
     pub ask: ScriptCall,
     /// When it was made; at least as early as it is sent.
-    pub sent_us: u64,
+    pub sent: BootTime,
     client: u64,
     group: u64,
     charges: Arc<[OwnedCharge]>,
@@ -184,34 +186,43 @@ impl<W: Waiter> LeaseTable<W> {
         charges: &[OwnedCharge],
         cost: u32,
         rules: u32,
-        now_us: u64,
+        now: BootTime,
         address: impl Fn(usize) -> Option<StateAddress>,
         waiter: impl FnMut() -> W,
     ) -> LeaseCheck<W> {
         if let [only] = charges {
             let mut shard = self.shard(only.client).lock();
-            let local = shard.look_and_spend(only, cost, rules, now_us, &self.settings);
+            let local = shard.look_and_spend(only, cost, rules, now, &self.settings);
             match local {
-                LocalStep::Spend(step) => return LeaseCheck::Decided(SmallVec::from_slice(&[(0, step)])),
-                LocalStep::Refuse(step) => return LeaseCheck::Decided(SmallVec::from_slice(&[(0, step)])),
+                LocalStep::Spend(step) => {
+                    shard.counts.from_credit += 1;
+                    return LeaseCheck::Decided(SmallVec::from_slice(&[(0, step)]));
+                }
+                LocalStep::Refuse(step) => {
+                    shard.counts.refused += 1;
+                    return LeaseCheck::Decided(SmallVec::from_slice(&[(0, step)]));
+                }
                 LocalStep::Ask => {}
             }
             let mut shards = LockedShards::of_one(only.client, shard);
-            return self.ask(&mut shards, charges, &[local], cost, rules, now_us, address, waiter);
+            return self.ask(&mut shards, charges, &[local], cost, rules, now, address, waiter);
         }
         let mut shards = LockedShards::lock(&self.shards, charges);
-        let locals = shards.look(charges, cost, rules, now_us, &self.settings);
+        let locals = shards.look(charges, cost, rules, now, &self.settings);
         match refused(charges, &locals) {
-            Some(steps) => LeaseCheck::Decided(steps),
-            None => self.ask(&mut shards, charges, &locals, cost, rules, now_us, address, waiter),
+            Some(steps) => {
+                shards.of(charges[0].client).counts.refused += 1;
+                LeaseCheck::Decided(steps)
+            }
+            None => self.ask(&mut shards, charges, &locals, cost, rules, now, address, waiter),
         }
     }
 
     /// The steps of a request that is known to be refused. Spends nothing and makes no call.
-    pub fn refuse(&self, charges: &[OwnedCharge], cost: u32, rules: u32, now_us: u64) -> Option<Steps> {
+    pub fn refuse(&self, charges: &[OwnedCharge], cost: u32, rules: u32, now: BootTime) -> Option<Steps> {
         refused(
             charges,
-            &LockedShards::lock(&self.shards, charges).look(charges, cost, rules, now_us, &self.settings),
+            &LockedShards::lock(&self.shards, charges).look(charges, cost, rules, now, &self.settings),
         )
     }
 
@@ -224,7 +235,7 @@ impl<W: Waiter> LeaseTable<W> {
         locals: &[LocalStep],
         cost: u32,
         rules: u32,
-        now_us: u64,
+        now: BootTime,
         address: impl Fn(usize) -> Option<StateAddress>,
         mut waiter: impl FnMut() -> W,
     ) -> LeaseCheck<W> {
@@ -244,13 +255,15 @@ impl<W: Waiter> LeaseTable<W> {
             }
             let shard = shards.of(charge.client);
             match groups.is_empty() {
-                true => shard.spend(charge.key, cost, now_us),
-                false => reserved.push((index, shard.reserve(charge.key, cost, now_us))),
+                true => shard.spend(charge.key, cost, now),
+                false => reserved.push((index, shard.reserve(charge.key, cost, now))),
             }
         }
         if groups.is_empty() {
+            shards.of(charges[0].client).counts.from_credit += 1;
             return LeaseCheck::Decided(steps);
         }
+        shards.of(charges[0].client).counts.remote += 1;
         let take = if groups.len() > 1 { TakeMode::Tentative } else { TakeMode::Final };
         let mut calls = SmallVec::new();
         for group in &groups {
@@ -264,7 +277,7 @@ impl<W: Waiter> LeaseTable<W> {
                 Some(PendingGroup::new(addresses.first()?.key.as_str().into(), group_charges, fields))
             };
             let name = group.iter().fold(u64::from(rules), |name, index| {
-                (name ^ charges[*index].key).rotate_left(23).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+                (name ^ charges[*index].key.as_bits()).rotate_left(23).wrapping_mul(0x9e37_79b9_7f4a_7c15)
             });
             let shard = shards.of(client);
             match shard.join(name, group_charges, QueuedRequest { cost, take, waiter: waiter() }) {
@@ -274,23 +287,28 @@ impl<W: Waiter> LeaseTable<W> {
                     continue;
                 }
             }
-            calls.extend(shard.next_call(client, name, now_us, self.nodes(), &self.settings));
+            calls.extend(shard.next_call(client, name, now, self.nodes(), &self.settings));
         }
         LeaseCheck::Pending(Box::new(PendingLeaseCheck { steps, reserved, groups, calls }))
     }
 
     /// Applies the reply to `call`. Returns the call to send next.
-    pub fn apply_reply(&self, call: StoreCall<W>, answer: &ScriptReply, now_us: u64) -> Option<StoreCall<W>> {
+    pub fn apply_reply(
+        &self,
+        call: StoreCall<W>,
+        answer: &ScriptReply,
+        now: BootTime,
+    ) -> Option<StoreCall<W>> {
         let (client, group) = (call.client, call.group);
         let mut shard = self.shard(client).lock();
         let is_late = call.waiters.iter().any(|waiting| waiting.waiter.is_none());
-        shard.apply_reply(&call, answer, self.nodes(), now_us);
-        shard.serve(call, answer, now_us, &self.settings);
+        shard.apply_reply(&call, answer, self.nodes(), now);
+        shard.serve(call, answer, now, &self.settings);
         if is_late {
             return None;
         }
-        shard.serve_queue(group, now_us, &self.settings);
-        shard.next_call(client, group, now_us, self.nodes(), &self.settings)
+        shard.serve_queue(group, now, &self.settings);
+        shard.next_call(client, group, now, self.nodes(), &self.settings)
     }
 
     /// The store has not answered in time: the failure policy decides all requests of this call, and those behind
@@ -330,28 +348,28 @@ impl<W: Waiter> LeaseTable<W> {
         charges: &[OwnedCharge],
         reserved: &ReservedTokens,
         passed: Passed,
-        now_us: u64,
+        now: BootTime,
         address: impl Fn(usize) -> Option<StateAddress>,
     ) -> SmallVec<[StoreCall<W>; 1]> {
         let calls = reserved.iter().filter_map(|(index, reservation)| {
             let charge = &charges[*index];
             let mut shard = self.shard(charge.client).lock();
-            shard.resolve(charge, *reservation, passed, now_us, || address(*index))
+            shard.resolve(charge, *reservation, passed, now, || address(*index))
         });
         calls.collect()
     }
 
     /// What the store last refused holds until its retry time while the store cannot be asked.
-    pub fn recall_refusal(&self, charge: &OwnedCharge, cost: u32, now_us: u64) -> Option<LimitStep> {
-        self.shard(charge.client).lock().recall_refusal(charge, cost, now_us)
+    pub fn recall_refusal(&self, charge: &OwnedCharge, cost: u32, now: BootTime) -> Option<LimitStep> {
+        self.shard(charge.client).lock().recall_refusal(charge, cost, now)
     }
 
     /// Reports spent tokens, returns credit that is idle or about to expire, evicts unused leases. To be called
     /// every [`LeaseTable::tick_us`].
-    pub fn tick(&self, now_us: u64, mut send: impl FnMut(StoreCall<W>)) {
+    pub fn tick(&self, now: BootTime, mut send: impl FnMut(StoreCall<W>)) {
         let (nodes, tick_us) = (self.nodes(), self.tick_us());
         for shard in &self.shards {
-            let calls = shard.lock().tick(now_us, tick_us, nodes);
+            let calls = shard.lock().tick(now, tick_us, nodes);
             calls.into_iter().for_each(&mut send);
         }
     }
@@ -362,9 +380,9 @@ impl<W: Waiter> LeaseTable<W> {
     }
 
     /// Returns everything, for a shutdown.
-    pub fn return_all(&self, now_us: u64, mut send: impl FnMut(StoreCall<W>)) {
+    pub fn return_all(&self, now: BootTime, mut send: impl FnMut(StoreCall<W>)) {
         for shard in &self.shards {
-            let calls = shard.lock().return_all(now_us);
+            let calls = shard.lock().return_all(now);
             calls.into_iter().for_each(&mut send);
         }
     }
@@ -389,6 +407,20 @@ impl<W: Waiter> LeaseTable<W> {
     /// How often it has to be called for a tick: at the shortest interval in force.
     pub fn tick_us(&self) -> u64 {
         self.tick_us.load(Ordering::Relaxed)
+    }
+
+    /// How checks were decided so far, and the credit that can be spent at `now`.
+    pub(crate) fn usage(&self, now: BootTime) -> (LeaseCounts, u64) {
+        let (mut counts, mut credit) = (LeaseCounts::default(), 0);
+        for shard in &self.shards {
+            let shard = shard.lock();
+            counts.from_credit += shard.counts.from_credit;
+            counts.refused += shard.counts.refused;
+            counts.remote += shard.counts.remote;
+            counts.coalesced += shard.counts.coalesced;
+            credit += shard.credit(now);
+        }
+        (counts, credit)
     }
 
     /// How many keys are kept.

@@ -142,7 +142,7 @@ async fn read_topology(
     asked: &ServerAddress,
 ) -> Result<TopologyReply, DialError> {
     let refused = |failure: Failure| match failure {
-        Failure::NoPermission(detail) => DialError::Refused(OpenError {
+        Failure::NoPermission(_, detail) => DialError::Refused(OpenError {
             address: asked.to_string(),
             problem: format!("NOPERM permission denied: the user may not run cluster|slots ({detail})"),
             hint: "allow it: ACL SETUSER name +cluster|slots; docs/redis.md has the whole list".to_owned(),
@@ -160,8 +160,8 @@ async fn read_topology(
     Ok(TopologyReply { epoch: epoch.unwrap_or(0), primaries, nodes })
 }
 
-/// Reads the answer to CLUSTER SLOTS; what cannot be read, or cannot be true, is left out. A slot has one primary, so
-/// that an answer of any length yields a bounded number of primaries and ranges.
+/// Reads the reply to CLUSTER SLOTS; what cannot be read, or cannot be true, is left out. A slot has one primary, so
+/// that a reply of any length yields a bounded number of primaries and ranges.
 fn parse(answer: &Value, asked: &ServerAddress) -> (Vec<ClusterPrimary>, Vec<ServerAddress>) {
     let (mut primaries, mut nodes) = (Vec::<ClusterPrimary>::new(), Vec::new());
     let mut is_served = vec![false; usize::from(LAST_SLOT) + 1];

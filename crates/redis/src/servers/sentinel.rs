@@ -4,6 +4,7 @@
 //! cut off has a lower epoch. Each is also subscribed to, so that a failover is known at once.
 
 use super::super::connection::{DialError, Dialer, Failure, OpenError, RedisConnection};
+use super::super::errors::is_primary_unknown;
 use super::super::shard::ShardContext;
 use super::super::url::ServerAddress;
 use parking_lot::Mutex;
@@ -55,7 +56,7 @@ impl SentinelDiscovery {
         Self { name: name.to_owned(), clients: addresses.iter().map(client).collect() }
     }
 
-    /// Where the primary is; nothing if no Sentinel answers.
+    /// Where the primary is; nothing if no Sentinel replies.
     pub(super) async fn primary(
         &self,
         common: &Arc<ShardContext>,
@@ -111,7 +112,7 @@ impl SentinelClient {
                 return reply(redis::from_redis_value(state).unwrap_or_default())
                     .ok_or_else(|| DialError::NotReady("its reply is malformed".to_owned()));
             }
-            Ok(Err(Failure::Other(detail))) if detail.contains("No such master") => {
+            Ok(Err(Failure::Other(detail))) if is_primary_unknown(&detail) => {
                 return Ok(SentinelReply::Unknown);
             }
             Ok(Err(failure)) => connection.fault().map_or(failure, Failure::InvalidAnswer),
@@ -146,7 +147,7 @@ impl SentinelClient {
     }
 }
 
-/// Reads the answer to SENTINEL MASTER.
+/// Reads the reply to SENTINEL MASTER.
 fn reply(state: HashMap<String, String>) -> Option<SentinelReply> {
     let port = state.get("port")?.parse().ok().filter(|port| *port > 0)?;
     let epoch = state.get("config-epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or(0);

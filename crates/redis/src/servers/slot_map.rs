@@ -14,7 +14,7 @@ const MOST_TAGS: u32 = 1_000_000;
 #[derive(Debug)]
 pub(super) struct SlotMap {
     shards: Vec<Arc<RedisShard>>,
-    /// Of each slot, the place of its shard; empty when there is only one.
+    /// The index of the shard of each slot; empty when there is only one.
     slots: Box<[u16]>,
 }
 
@@ -54,7 +54,7 @@ impl SlotMap {
                 && slot(tag.as_bytes()) != slot(own.as_bytes())
         };
         let has_others =
-            self.slots.iter().filter(|place| self.shards[usize::from(**place)].number() == shard.number());
+            self.slots.iter().filter(|index| self.shards[usize::from(**index)].number() == shard.number());
         let other = (has_others.take(2).count() == 2)
             .then(|| (0..MOST_TAGS).map(|number| format!("{number:x}")).find(is_other))
             .flatten();
@@ -86,45 +86,45 @@ impl SlotMap {
             let shard = match known {
                 Some(shard) => Arc::clone(shard),
                 None => match self.predecessor(primary, &orphans) {
-                    Some(place) => {
-                        let shard = Arc::clone(orphans.swap_remove(place));
+                    Some(index) => {
+                        let shard = Arc::clone(orphans.swap_remove(index));
                         shard.move_to(primary.address.clone());
                         shard
                     }
                     None => create(primary.address.clone()),
                 },
             };
-            let place = u16::try_from(shards.len()).ok()?;
+            let index = u16::try_from(shards.len()).ok()?;
             shards.push(shard);
             for slot in primary.slots() {
-                slots[usize::from(slot)] = Some(place);
+                slots[usize::from(slot)] = Some(index);
             }
         }
-        let place_of = |old: &RedisShard| shards.iter().position(|shard| shard.number() == old.number());
+        let index_of = |old: &RedisShard| shards.iter().position(|shard| shard.number() == old.number());
         let slots = (0..SLOTS).map(|slot| match slots[slot] {
-            Some(place) => place,
-            None => self.owner(slot).and_then(place_of).and_then(|place| place.try_into().ok()).unwrap_or(0),
+            Some(index) => index,
+            None => self.owner(slot).and_then(index_of).and_then(|index| index.try_into().ok()).unwrap_or(0),
         });
         let new = Self { slots: slots.collect(), shards };
         (!self.is_same(&new)).then_some(new)
     }
 
-    /// The place in `orphans` of the shard that most slots of `primary` are from.
+    /// The index in `orphans` of the shard that most slots of `primary` are from.
     fn predecessor(&self, primary: &ClusterPrimary, orphans: &[&Arc<RedisShard>]) -> Option<usize> {
         let mut counts = vec![0_usize; orphans.len()];
         for slot in primary.slots() {
             let Some(owner) = self.owner(usize::from(slot)) else { continue };
-            if let Some(place) = orphans.iter().position(|orphan| orphan.number() == owner.number()) {
-                counts[place] += 1;
+            if let Some(index) = orphans.iter().position(|orphan| orphan.number() == owner.number()) {
+                counts[index] += 1;
             }
         }
-        let (place, count) = counts.into_iter().enumerate().max_by_key(|(_, count)| *count)?;
-        (count * 2 > primary.slots().count()).then_some(place)
+        let (index, count) = counts.into_iter().enumerate().max_by_key(|(_, count)| *count)?;
+        (count * 2 > primary.slots().count()).then_some(index)
     }
 
     fn owner(&self, slot: usize) -> Option<&RedisShard> {
-        let place = if self.slots.is_empty() { 0 } else { usize::from(*self.slots.get(slot)?) };
-        self.shards.get(place).map(|shard| &**shard)
+        let index = if self.slots.is_empty() { 0 } else { usize::from(*self.slots.get(slot)?) };
+        self.shards.get(index).map(|shard| &**shard)
     }
 
     fn is_same(&self, other: &Self) -> bool {

@@ -4,7 +4,7 @@
 //! waits for the connection's end, and pings when nothing was answered for a while, so that an outage is noticed
 //! before a client has to wait for it. Before it closes the breaker it probes with a write. None touches a client's key.
 
-use super::super::connection::{DialError, Failure, RedisConnection, monotonic_us};
+use super::super::connection::{DialError, Failure, RedisConnection, timer_time};
 use super::super::errors::StoreErrorKind;
 use super::super::url::ServerAddress;
 use super::{CallOutcome, RedisShard};
@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
+use tollgate_core::time::TimerTime;
 
 /// A server that answered nothing for so long is pinged by each of a few nodes. Where there are more, each pings less
 /// often, so that an idle server does not get more than 500 pings a second.
@@ -42,8 +43,8 @@ pub(crate) async fn supervise(shard: Arc<RedisShard>) {
 
 /// Waits with a connection until there is something to do about it.
 async fn watch(shard: &RedisShard, connection: &Arc<RedisConnection>) {
-    let quiet_us = monotonic_us().saturating_sub(shard.answered_us.load(Ordering::Relaxed));
-    let quiet = Duration::from_micros(quiet_us);
+    let answered = TimerTime::from_us(shard.answered_us.load(Ordering::Relaxed));
+    let quiet = Duration::from_micros(timer_time().since(answered));
     if connection.is_closed() {
         if let Some(fault) = connection.fault() {
             shard.note_error(&Failure::InvalidAnswer(fault));
@@ -109,8 +110,8 @@ async fn connect(shard: &RedisShard, last_error: &mut String) {
 }
 
 /// Before the breaker closes, the server must execute a write within the timeout of calls. To a server that is only slow a
-/// connection can be made, and one whose writes are paused (`CLIENT PAUSE … WRITE`) answers a PING: the breaker would open
-/// again with the next calls. An error is an answer as well, unless it says that the server is not ready.
+/// connection can be made, and one whose writes are paused (`CLIENT PAUSE … WRITE`) replies to a PING: the breaker would open
+/// again with the next calls. An error is a reply as well, unless it says that the server is not ready.
 async fn probe_write(shard: &RedisShard, connection: RedisConnection) -> Result<RedisConnection, DialError> {
     let tag = shard.tags.load_full().map(|tags| tags.own.clone()).unwrap_or_default();
     let mut command = cmd("SET");
@@ -125,7 +126,7 @@ async fn probe_write(shard: &RedisShard, connection: RedisConnection) -> Result<
 /// Whether it is time to connect; no, if something changed meanwhile.
 async fn wait_for_turn(shard: &RedisShard) -> bool {
     let pause = if shard.is_open() {
-        Duration::from_micros(shard.breaker.probe_at_us().saturating_sub(monotonic_us()))
+        Duration::from_micros(shard.breaker.next_probe().since(timer_time()))
     } else if shard.breaker.failures() > 0 {
         Duration::from_millis(fastrand::u64(RETRY_MS))
     } else {
@@ -145,7 +146,7 @@ fn adopt_connection(shard: &RedisShard, address: &ServerAddress, connection: Red
     if has_moved(shard, address) {
         return shard.drop_connection(&connection);
     }
-    let turn = shard.breaker.record_probe_success(monotonic_us());
+    let turn = shard.breaker.record_probe_success(timer_time());
     shard.restore(turn);
 }
 
@@ -168,7 +169,7 @@ fn record_dial_error(
     }
     if shard.is_open() {
         shard.counters.failures.fetch_add(1, Ordering::Relaxed);
-        shard.breaker.record_probe_failure(monotonic_us(), fastrand::u32(0..=1_000));
+        shard.breaker.record_probe_failure(timer_time(), fastrand::u32(0..=1_000));
     } else {
         shard.record_failure();
     }

@@ -11,11 +11,17 @@ use tollgate_core::lending::Prefetch;
 use tollgate_core::limit::Limit;
 use tollgate_core::script::{self, ChargeCall, ReplyError, RequestRun, ScriptCall, ScriptReply};
 use tollgate_core::state_address::StateField;
+use tollgate_core::time::StoreTime;
 use tollgate_testbed::RedisServer;
 
 /// Where virtual clocks start: a second, and no boundary of any longer window.
 const START_US: u64 = 1_700_000_123_000_000;
 const SECOND_US: u64 = 1_000_000;
+
+/// The time at which the clock of the store shows `us` microseconds.
+fn at(us: u64) -> StoreTime {
+    StoreTime::from_us(us)
+}
 
 /// A server with the script in it, and a connection.
 struct Scripted {
@@ -41,7 +47,7 @@ impl Scripted {
             command.arg(key.as_ref());
         }
         command.arg(script::arguments(
-            script::CallTime::Given(now_us),
+            script::CallTime::Given(at(now_us)),
             false,
             asks.iter().map(|(_, ask)| *ask),
         ));
@@ -74,8 +80,8 @@ impl Scripted {
 fn answers<K>(asks: &[(K, &ScriptCall)], value: Value) -> Vec<Result<ScriptReply, ReplyError>> {
     let parts: Vec<Vec<u8>> = redis::from_redis_value(value).unwrap();
     assert_eq!(parts.len(), 1 + asks.len());
-    let now_us = script::read_time(&parts[0]).unwrap();
-    parts[1..].iter().zip(asks).map(|(part, (_, ask))| ScriptReply::decode(ask, now_us, part)).collect()
+    let now = script::read_time(&parts[0]).unwrap();
+    parts[1..].iter().zip(asks).map(|(part, (_, ask))| ScriptReply::decode(ask, now, part)).collect()
 }
 
 /// One request of `cost` against one limit.

@@ -104,7 +104,7 @@ pub fn door(clock: Clock) -> Arc<HttpDoor> {
 fn door_with(rules: &str, clock: Clock) -> Arc<HttpDoor> {
     let limiter = Limiter::new(MemoryStore::new(1 << 24), clock);
     let loaded = load("test.yaml", rules).unwrap_or_else(|report| panic!("{report}"));
-    limiter.install(loaded.rules, loaded.lists);
+    limiter.install(loaded.rules, loaded.lists).unwrap();
     door_of(limiter)
 }
 

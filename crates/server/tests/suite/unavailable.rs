@@ -16,7 +16,7 @@ async fn without_store() -> DoorFixture {
   - { id: login, endpoint: /login, limit: 5/h, on_store_failure: deny }
   - { id: orders, endpoint: /orders, limit: 5/h }";
     let loaded = load("test.yaml", rules).unwrap_or_else(|report| panic!("{report}"));
-    limiter.install(loaded.rules, loaded.lists);
+    limiter.install(loaded.rules, loaded.lists).unwrap();
     serve(limiter).await
 }
 

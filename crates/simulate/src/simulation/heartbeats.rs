@@ -2,6 +2,7 @@
 
 use super::{ScheduledEvent, Simulation};
 use tollgate_core::heartbeat::{HeartbeatReply, INTERVAL_US};
+use tollgate_core::time::BootTime;
 use tollgate_redis::ClockChange;
 
 /// Between two heartbeats, when the clock of a shard is in doubt.
@@ -13,7 +14,7 @@ pub(super) struct InFlightHeartbeat {
     life: u32,
     shard: usize,
     /// By the node's clock.
-    sent_us: u64,
+    sent: BootTime,
     vote_us: Option<i64>,
     answer: Option<HeartbeatReply>,
     /// The node does not wait any longer.
@@ -23,17 +24,17 @@ pub(super) struct InFlightHeartbeat {
 impl Simulation<'_> {
     /// A node that starts sends a heartbeat to each available shard before it serves requests.
     pub(super) fn open_node(&mut self, node: u16) {
-        let place = &mut self.nodes[usize::from(node)];
-        let boot_us = place.clock(self.now_us);
-        for (shard, clock) in self.shards.iter_mut().zip(&place.shard_clocks) {
+        let state = &mut self.nodes[usize::from(node)];
+        let boot = state.clock(self.now_us);
+        for (shard, clock) in self.shards.iter_mut().zip(&state.shard_clocks) {
             if !shard.is_unavailable(self.now_us) {
-                let answer = shard.heartbeat((node, place.lives), None, self.now_us);
-                clock.note_heartbeat(boot_us, boot_us, answer.now_us, answer.correction);
+                let answer = shard.heartbeat((node, state.lives), None, self.now_us);
+                clock.note_heartbeat(boot, boot, answer.now, answer.correction);
             }
         }
-        place.last_heartbeats_us = self.now_us;
-        place.next_heartbeats_us = self.now_us + INTERVAL_US;
-        let next_us = place.next_heartbeats_us;
+        state.last_heartbeats_us = self.now_us;
+        state.next_heartbeats_us = self.now_us + INTERVAL_US;
+        let next_us = state.next_heartbeats_us;
         self.push(next_us, ScheduledEvent::Heartbeats(node));
     }
 
@@ -45,10 +46,10 @@ impl Simulation<'_> {
     }
 
     pub(super) fn hasten_heartbeats(&mut self, node: u16) {
-        let place = &mut self.nodes[usize::from(node)];
-        let soon_us = self.now_us.max(place.last_heartbeats_us + SHORTEST_INTERVAL_US);
-        if soon_us < place.next_heartbeats_us {
-            place.next_heartbeats_us = soon_us;
+        let state = &mut self.nodes[usize::from(node)];
+        let soon_us = self.now_us.max(state.last_heartbeats_us + SHORTEST_INTERVAL_US);
+        if soon_us < state.next_heartbeats_us {
+            state.next_heartbeats_us = soon_us;
             self.push(soon_us, ScheduledEvent::Heartbeats(node));
         }
     }
@@ -59,20 +60,19 @@ impl Simulation<'_> {
             return;
         }
         let begin_us = self.paused_until(node).unwrap_or(self.now_us);
-        let place = &mut self.nodes[usize::from(node)];
+        let state = &mut self.nodes[usize::from(node)];
         if begin_us > self.now_us {
-            place.next_heartbeats_us = begin_us;
+            state.next_heartbeats_us = begin_us;
             return self.push(begin_us, ScheduledEvent::Heartbeats(node));
         }
-        place.last_heartbeats_us = self.now_us;
-        place.next_heartbeats_us = self.now_us + INTERVAL_US;
-        let (life, next_us, sent_us) = (place.lives, place.next_heartbeats_us, place.clock(self.now_us));
+        state.last_heartbeats_us = self.now_us;
+        state.next_heartbeats_us = self.now_us + INTERVAL_US;
+        let (life, next_us, sent) = (state.lives, state.next_heartbeats_us, state.clock(self.now_us));
         self.push(next_us, ScheduledEvent::Heartbeats(node));
         for shard in 0..self.shards.len() {
             let vote_us = self.nodes[usize::from(node)].shard_clocks[shard].vote_us();
             let timeout_us = self.now_us + self.fleet.timeout_us;
-            let heartbeat =
-                InFlightHeartbeat { node, life, shard, sent_us, vote_us, answer: None, timeout_us };
+            let heartbeat = InFlightHeartbeat { node, life, shard, sent, vote_us, answer: None, timeout_us };
             self.numbers += 1;
             let (number, there_us) = (self.numbers, self.now_us + self.one_way_us());
             if !self.is_lost() {
@@ -100,20 +100,19 @@ impl Simulation<'_> {
     }
 
     pub(super) fn heartbeat_comes_back(&mut self, number: u64) {
-        let Some(InFlightHeartbeat { node, life, shard, sent_us, answer, .. }) =
-            self.heartbeats.remove(&number)
+        let Some(InFlightHeartbeat { node, life, shard, sent, answer, .. }) = self.heartbeats.remove(&number)
         else {
             return;
         };
-        let place = &self.nodes[usize::from(node)];
-        // A node that stands still meanwhile finds it too late.
-        if place.lives == life
+        let state = &self.nodes[usize::from(node)];
+        // A node that is paused meanwhile ignores it.
+        if state.lives == life
             && self.paused_until(node).is_none()
             && let Some(answer) = answer
         {
-            let received_us = place.clock(self.now_us);
-            let clock = &place.shard_clocks[shard];
-            let change = clock.note_heartbeat(sent_us, received_us, answer.now_us, answer.correction);
+            let received = state.clock(self.now_us);
+            let clock = &state.shard_clocks[shard];
+            let change = clock.note_heartbeat(sent, received, answer.now, answer.correction);
             if change == Some(ClockChange::Doubted) {
                 self.hasten_heartbeats(node);
             }

@@ -50,8 +50,8 @@ impl Simulation<'_> {
     pub(super) fn arrive(&mut self, arrival: Arrival) {
         let client_charges = self.clients.charges_of(arrival.node, arrival.client);
         self.found.tally.arrivals += 1;
-        let store_us = shard::START_US + self.now_us;
-        if self.oracle.admits(arrival.client, &client_charges, arrival.cost, store_us) {
+        let store_time = shard::true_time(self.now_us);
+        if self.oracle.admits(arrival.client, &client_charges, arrival.cost, store_time) {
             self.found.tally.oracle_admitted += 1;
         }
         match self.paused_until(arrival.node) {
@@ -75,7 +75,7 @@ impl Simulation<'_> {
         let request = self.numbers;
         let gives_up = self.random.u32(0..1_000) < self.fleet.give_up_permille;
         let node = &self.nodes[usize::from(arrival.node)];
-        let clock_us = node.clock(self.now_us);
+        let now = node.clock(self.now_us);
         let charged: Charges = client_charges.iter().map(|client_charge| client_charge.charge).collect();
         let mut waiter_groups = 0..;
         let waiter = || SimulatedWaiter {
@@ -84,9 +84,9 @@ impl Simulation<'_> {
             inbox: Rc::clone(&self.inbox),
             is_waiting: !gives_up,
         };
-        let place = |index: usize| Some(client_charges[index].place.clone());
+        let address = |index: usize| Some(client_charges[index].address.clone());
         let (_, version) = self.clients.rules_at(arrival.node);
-        let asked = match node.leases.check(&charged, arrival.cost, version, clock_us, place, waiter) {
+        let asked = match node.leases.check(&charged, arrival.cost, version, now, address, waiter) {
             LeaseCheck::Decided(steps) => {
                 let admitted = steps
                     .iter()
@@ -99,8 +99,8 @@ impl Simulation<'_> {
         };
         if gives_up {
             self.found.tally.given_up += 1;
-            let place = |index: usize| Some(client_charges[index].place.clone());
-            let calls = node.leases.resolve(&charged, &asked.reserved, Passed::No, clock_us, place);
+            let address = |index: usize| Some(client_charges[index].address.clone());
+            let calls = node.leases.resolve(&charged, &asked.reserved, Passed::No, now, address);
             calls.into_iter().for_each(|call| self.send(arrival.node, call));
         } else {
             let waiting = PendingRequest {
@@ -188,9 +188,9 @@ impl Simulation<'_> {
         let node = &self.nodes[usize::from(waiting.arrival.node)];
         let charged: Charges = client_charges.iter().map(|client_charge| client_charge.charge).collect();
         let passed = if admitted { Passed::Yes } else { Passed::No };
-        let place = |index: usize| Some(client_charges[index].place.clone());
-        let clock_us = node.clock(self.now_us);
-        let calls = node.leases.resolve(&charged, &waiting.reserved, passed, clock_us, place);
+        let address = |index: usize| Some(client_charges[index].address.clone());
+        let now = node.clock(self.now_us);
+        let calls = node.leases.resolve(&charged, &waiting.reserved, passed, now, address);
         calls.into_iter().for_each(|call| self.send(waiting.arrival.node, call));
         if waiting.failed.is_empty() || waiting.is_refused {
             self.decide(&waiting.arrival, &client_charges, admitted);

@@ -1,4 +1,4 @@
-//! What is held must survive nobody, and nobody may gain by a fault.
+//! Credit must not outlive its node, and no client may gain by a fault.
 
 use super::*;
 use tollgate_simulate::FleetEvent;

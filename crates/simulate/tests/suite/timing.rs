@@ -105,7 +105,7 @@ fn a_change_of_the_lease_alone_holds_at_once_and_costs_nobody_anything() {
     let found = run(&fleet, &clients(1), arrivals);
     assert!(found.over_admission() <= 0);
     let steady = admitted_between(&found, 0, 12 * SECOND_US);
-    assert_eq!(steady, 48_000, "nobody was refused");
+    assert_eq!(steady, 48_000, "no request was refused");
     let burst = admitted_between(&found, 20 * SECOND_US, u64::MAX);
     assert_eq!(burst, 60_000, "of a full bucket");
     let per_second = |second: usize| {

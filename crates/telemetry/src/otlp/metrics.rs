@@ -116,7 +116,7 @@ async fn send(
 }
 
 fn now_ns(clock: &Clock) -> u64 {
-    clock.now_us().saturating_mul(1_000)
+    clock.now().as_us().saturating_mul(1_000)
 }
 
 /// The samples as requests of bounded size.

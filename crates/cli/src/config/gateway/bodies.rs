@@ -11,7 +11,7 @@ use tollgate_listen::MinRate;
 const MAX_MIN_RATE: u32 = 1_000_000;
 
 /// A `bodies:` section.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WrittenBodyLimits {
     min_rate: Option<u32>,

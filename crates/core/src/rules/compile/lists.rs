@@ -29,7 +29,7 @@ impl RuleCompiler<'_> {
                 }
                 list.insert(ListEntry {
                     pattern: key.clone(),
-                    expires_us: entry.expires.map(|expires| expires.unix_us),
+                    expires: entry.expires.map(|expires| expires.time),
                     reason: entry.reason.clone(),
                 });
             }

@@ -1,72 +1,62 @@
 //! A cache of verified tokens, so that the signature of a busy client's token is checked once.
 //!
-//! The table is bounded and split into small sets with a lock each. A token is found by a hash with a random seed and compared in
-//! full: a collision costs a miss, and nothing else.
+//! The table is bounded. A token is found by a hash with a random seed and compared in full: a collision causes a miss,
+//! and nothing else.
 
-use parking_lot::Mutex;
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
 use std::hash::{BuildHasher, RandomState};
+use tollgate_core::time::UnixTime;
+use tollgate_limiter::LockedSetTable;
 
-/// Powers of two.
-const SETS: usize = 1024;
+const SHARDS: usize = 256;
+const SETS: usize = 4;
 const WAYS: usize = 4;
 
 /// Values by token, with an expiry.
 pub(super) struct TokenCache<T> {
-    sets: Box<[Mutex<TokenCacheSet<T>>]>,
+    tokens: LockedSetTable<Option<CachedToken<T>>, WAYS>,
     secrets: RapidSecrets,
 }
 
-struct TokenCacheSet<T> {
-    entries: [Option<TokenCacheEntry<T>>; WAYS],
-    /// The entry that is evicted next if none has expired.
-    oldest: usize,
-}
-
-struct TokenCacheEntry<T> {
-    hash: u64,
+struct CachedToken<T> {
     token: Box<str>,
-    until_us: u64,
+    since: UnixTime,
+    until: UnixTime,
     value: T,
 }
 
 impl<T: Clone> TokenCache<T> {
     pub(super) fn new() -> Self {
-        let empty = || Mutex::new(TokenCacheSet { entries: [const { None }; WAYS], oldest: 0 });
         Self {
-            sets: std::iter::repeat_with(empty).take(SETS).collect(),
+            tokens: LockedSetTable::new(SHARDS, SETS),
             secrets: RapidSecrets::seed(RandomState::new().hash_one(0)),
         }
     }
 
-    /// The value of `token`, unless it has expired at `now_us`.
-    pub(super) fn get(&self, token: &str, now_us: u64) -> Option<T> {
+    /// The value of `token`, unless it has expired at `now`.
+    pub(super) fn get(&self, token: &str, now: UnixTime) -> Option<T> {
         let hash = self.hash(token);
-        let set = self.set(hash).lock();
-        let mut entries = set.entries.iter().flatten();
-        entries
-            .find(|entry| entry.hash == hash && now_us < entry.until_us && *entry.token == *token)
-            .map(|entry| entry.value.clone())
+        let table = self.tokens.lock(hash);
+        let cached = table.find(hash)?.as_ref()?;
+        (now < cached.until && *cached.token == *token).then(|| cached.value.clone())
     }
 
-    /// Caches a value of `token` until `until_us`. An expired entry is evicted first, else the oldest.
-    pub(super) fn put(&self, token: &str, value: T, now_us: u64, until_us: u64) {
+    /// Caches a value of `token` until `until`. In a full set an expired entry is evicted, else the oldest.
+    pub(super) fn put(&self, token: &str, value: T, now: UnixTime, until: UnixTime) {
         let hash = self.hash(token);
-        let mut set = self.set(hash).lock();
-        let is_free = |entry: &Option<TokenCacheEntry<T>>| {
-            entry.as_ref().is_none_or(|entry| entry.until_us <= now_us || *entry.token == *token)
+        let age = |cached: &Option<CachedToken<T>>| {
+            cached.as_ref().filter(|cached| cached.until > now).map(|cached| cached.since)
         };
-        let place = set.entries.iter().position(is_free).unwrap_or(set.oldest);
-        set.entries[place] = Some(TokenCacheEntry { hash, token: token.into(), until_us, value });
-        set.oldest = (place + 1) % WAYS;
+        let mut table = self.tokens.lock(hash);
+        let oldest =
+            |tokens: &mut [Option<CachedToken<T>>; WAYS]| (0..WAYS).min_by_key(|way| age(&tokens[*way]));
+        if let Some(cached) = table.entry(hash, oldest) {
+            *cached = Some(CachedToken { token: token.into(), since: now, until, value });
+        }
     }
 
     fn hash(&self, token: &str) -> u64 {
         rapidhash_v3_seeded(token.as_bytes(), &self.secrets)
-    }
-
-    fn set(&self, hash: u64) -> &Mutex<TokenCacheSet<T>> {
-        &self.sets[hash as usize % SETS]
     }
 }
 
@@ -80,21 +70,24 @@ impl<T> std::fmt::Debug for TokenCache<T> {
 mod tests {
     use super::*;
 
+    fn at(us: u64) -> UnixTime {
+        UnixTime::from_us(us)
+    }
+
     #[test]
     fn entries_expire_and_the_table_is_bounded() {
         let tokens = TokenCache::new();
-        tokens.put("a.b.c", 1, 0, 10);
+        tokens.put("a.b.c", 1, at(0), at(10));
         assert_eq!(
-            (tokens.get("a.b.c", 9), tokens.get("a.b.c", 10), tokens.get("a.b.d", 0)),
+            (tokens.get("a.b.c", at(9)), tokens.get("a.b.c", at(10)), tokens.get("a.b.d", at(0))),
             (Some(1), None, None)
         );
-        tokens.put("a.b.c", 2, 10, 20);
-        assert_eq!(tokens.get("a.b.c", 10), Some(2));
+        tokens.put("a.b.c", 2, at(10), at(20));
+        assert_eq!(tokens.get("a.b.c", at(10)), Some(2));
         for number in 0..100_000 {
-            tokens.put(&format!("a.b.{number}"), 3, 0, 10);
+            tokens.put(&format!("a.b.{number}"), 3, at(0), at(10));
         }
-        let kept: usize = tokens.sets.iter().map(|set| set.lock().entries.iter().flatten().count()).sum();
-        assert!(kept <= SETS * WAYS);
-        assert_eq!(tokens.get("a.b.99999", 0), Some(3));
+        assert!(tokens.tokens.count() <= SHARDS * SETS * WAYS);
+        assert_eq!(tokens.get("a.b.99999", at(0)), Some(3));
     }
 }

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tollgate_core::rate::SECOND_US;
 use tollgate_core::rules::short_forms::OneOrMany;
+use tollgate_core::time::UnixTime;
 use tollgate_limiter::file;
 
 /// Longer tokens are invalid without a check of their signature.
@@ -114,29 +115,34 @@ impl TokenVerifier {
         Ok(())
     }
 
-    /// The claims of `token`; none if it is invalid at `now_us`.
-    pub(in crate::identity) fn claims(&self, token: &str, now_us: u64) -> Option<Arc<VerifiedClaims>> {
+    /// The claims of `token`; none if it is invalid at `now`.
+    pub(in crate::identity) fn claims(&self, token: &str, now: UnixTime) -> Option<Arc<VerifiedClaims>> {
         let keyring = self.keyring.load();
-        if let Some(claims) = keyring.valid.get(token, now_us) {
+        if let Some(claims) = keyring.valid.get(token, now) {
             return Some(claims);
         }
-        if token.len() > LONGEST_TOKEN || keyring.invalid.get(token, now_us).is_some() {
+        if token.len() > LONGEST_TOKEN || keyring.invalid.get(token, now).is_some() {
             return None;
         }
-        match self.verify(&keyring.keys, token, now_us) {
-            Some((claims, until_us)) => {
-                keyring.valid.put(token, Arc::clone(&claims), now_us, until_us);
+        match self.verify(&keyring.keys, token, now) {
+            Some((claims, until)) => {
+                keyring.valid.put(token, Arc::clone(&claims), now, until);
                 Some(claims)
             }
             None => {
-                keyring.invalid.put(token, (), now_us, now_us.saturating_add(INVALID_US));
+                keyring.invalid.put(token, (), now, now + INVALID_US);
                 None
             }
         }
     }
 
     /// The claims, and when they expire.
-    fn verify(&self, keys: &NamedKeys, token: &str, now_us: u64) -> Option<(Arc<VerifiedClaims>, u64)> {
+    fn verify(
+        &self,
+        keys: &NamedKeys,
+        token: &str,
+        now: UnixTime,
+    ) -> Option<(Arc<VerifiedClaims>, UnixTime)> {
         let key = match keys.as_slice() {
             // A single key without a name is the key of every token.
             [(None, key)] => key,
@@ -154,16 +160,16 @@ impl TokenVerifier {
             return None;
         }
         let found = token.claims;
-        let until_us = instant_us(found.get("exp")?)?.saturating_add(self.leeway_us);
+        let until = UnixTime::from_us(instant_us(found.get("exp")?)?) + self.leeway_us;
         let from_us = match found.get("nbf") {
             Some(nbf) => instant_us(nbf)?.saturating_sub(self.leeway_us),
             None => 0,
         };
-        if !(from_us..until_us).contains(&now_us) {
+        if !(UnixTime::from_us(from_us)..until).contains(&now) {
             return None;
         }
         let claims = self.claims.iter().map(|name| claim(&found, name)).collect();
-        Some((Arc::new(VerifiedClaims(claims)), until_us))
+        Some((Arc::new(VerifiedClaims(claims)), until))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Requests over a limit that are held back, flagged or shed.
+//! Requests over a limit that are delayed, flagged or shed.
 
 use super::{admit, limiter, ms, ms_since, of, retry_ms, settle};
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use tokio::time::{Instant, sleep};
 use tollgate_limiter::{Flagged, Outcome, Request};
 
 #[tokio::test(start_paused = true)]
-async fn a_tarpit_refuses_late_and_only_so_many() {
+async fn a_tarpit_delays_a_bounded_number_of_refusals() {
     let rules = "rules: [{ id: slow, limit: 1/min, on_exceed: { tarpit: { delay: 2s, most: 3 } } }]";
     let (limiter, start) = (limiter(rules), Instant::now());
     assert!(admit(&limiter, &of("one")).await.decision.allowed());
@@ -18,12 +18,16 @@ async fn a_tarpit_refuses_late_and_only_so_many() {
         .collect();
     settle().await;
     let fourth = admit(&limiter, &of("one")).await;
-    assert_eq!((ms_since(start), retry_ms(&fourth)), (0, Some(60_000)), "one too many is answered at once");
+    assert_eq!(
+        (ms_since(start), retry_ms(&fourth)),
+        (0, Some(60_000)),
+        "one above the maximum is refused at once"
+    );
     for one in held {
         let refused = one.await.unwrap();
         assert_eq!((ms_since(start), retry_ms(&refused)), (2_000, Some(58_000)));
     }
-    // A client that went away is not counted among the delayed.
+    // A client that disconnects is not counted as delayed.
     let gone = tokio::spawn({
         let limiter = Arc::clone(&limiter);
         async move { admit(&limiter, &of("one")).await }
@@ -37,7 +41,7 @@ async fn a_tarpit_refuses_late_and_only_so_many() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_flag_lets_pass_and_says_so() {
+async fn a_flag_admits_requests_with_a_header() {
     let rules = "
 rules:
   - { id: captcha, limit: 2/min, on_exceed: { flag: { header: X-Captcha } } }
@@ -53,17 +57,17 @@ rules:
     }
     let flag = Some(Flagged { header: "x-captcha", rule: "captcha", is_soft: false });
     assert_eq!(flags, [None, None, flag, flag]);
-    // What is refused carries none, and the check door says the same.
+    // Refusals have none, and a check has the same flags.
     let refused = limiter.check(&of("one")).unwrap().now().unwrap();
     assert!(!refused.allowed() && refused.flags().next().is_none());
 }
 
-/// A limit that only flags is a limit all the same: what is left of it is told, and 0 once it is exceeded.
+/// The status of a limit that only flags has the remaining tokens, and 0 once it is exceeded.
 #[tokio::test(start_paused = true)]
-async fn a_request_under_a_flag_is_told_how_things_stand() {
+async fn a_flagged_request_has_the_status_of_its_limit() {
     let flag = "{ id: captcha, limit: 2/min, on_exceed: flag }";
     let soft = "{ id: captcha, limit: 2/min, soft: 50%, on_exceed: flag }";
-    // The rules, and of four requests which limit each is told of, what is left, and seconds to the reset.
+    // The rules; for each of four requests the limit, the remaining tokens, and the seconds to the reset.
     for (rules, expected) in [
         (flag.to_owned(), [("captcha", 1, 30), ("captcha", 0, 60), ("captcha", 0, 60), ("captcha", 0, 60)]),
         (soft.to_owned(), [("captcha", 1, 30), ("captcha", 0, 60), ("captcha", 0, 60), ("captcha", 0, 60)]),
@@ -132,7 +136,7 @@ rules:
 ";
 
 #[tokio::test(start_paused = true)]
-async fn the_least_important_are_shed_first() {
+async fn requests_of_low_priority_are_shed_first() {
     let limiter = limiter(SHED);
     let mut held = Vec::new();
     let mut found = Vec::new();
@@ -170,7 +174,7 @@ async fn the_least_important_are_shed_first() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_not_shed_counts_elsewhere() {
+async fn requests_that_are_not_shed_count_under_other_limits() {
     let limiter = limiter(SHED);
     let mut remaining = Vec::new();
     for _ in 0..3 {
@@ -179,7 +183,7 @@ async fn what_is_not_shed_counts_elsewhere() {
         remaining.push(standing.remaining);
     }
     assert_eq!(remaining, [0, 998, 997], "the first by its own limit, the others by the month's");
-    // A node that says it is loaded sheds, whatever is in flight.
+    // A node with a high load sheds, however few requests are in flight.
     limiter.set_load(900);
     assert!(!admit(&limiter, &of("one")).await.decision.allowed());
     assert!(admit(&limiter, &Request { priority: Some(200), ..of("one") }).await.decision.allowed());

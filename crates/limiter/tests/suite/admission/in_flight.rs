@@ -9,7 +9,7 @@ use tollgate_limiter::{InvalidRequest, Limiter, Outcome, Request};
 const TEN: &str = "rules: [{ id: ten, algorithm: concurrency, limit: 10 }]";
 
 #[tokio::test(start_paused = true)]
-async fn a_place_is_free_when_its_request_has_ended() {
+async fn a_slot_is_free_when_its_request_has_ended() {
     let limiter = limiter(TEN);
     let mut held = Vec::new();
     for number in 0..10 {
@@ -19,7 +19,7 @@ async fn a_place_is_free_when_its_request_has_ended() {
         held.push(admission.permit.expect("it is in flight"));
     }
     let refused = admit(&limiter, &of("one")).await;
-    assert_eq!((refused.decision.allowed(), retry_ms(&refused)), (false, None), "no time is promised");
+    assert_eq!((refused.decision.allowed(), retry_ms(&refused)), (false, None), "there is no retry time");
     assert!(refused.permit.is_none());
     assert!(admit(&limiter, &of("another")).await.decision.allowed());
     held.pop();
@@ -27,12 +27,12 @@ async fn a_place_is_free_when_its_request_has_ended() {
     assert!(eleventh.decision.allowed());
     assert!(!admit(&limiter, &of("one")).await.decision.allowed());
     drop((held, eleventh));
-    // Whatever it costs, a request is one request.
+    // A request takes one slot, whatever it costs.
     assert!(admit(&limiter, &Request { cost: 50, ..of("one") }).await.decision.allowed());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_place_that_is_never_given_back_runs_out() {
+async fn a_slot_that_is_never_returned_expires() {
     let limiter = limiter("rules: [{ id: a, algorithm: concurrency, params: { limit: 1, timeout: 5s } }]");
     let held = admit(&limiter, &of("one")).await;
     sleep(ms(4_999)).await;
@@ -41,7 +41,7 @@ async fn a_place_that_is_never_given_back_runs_out() {
     sleep(ms(1)).await;
     let next = admit(&limiter, &of("one")).await;
     assert!(next.decision.allowed());
-    // The first ends after all, and gives back nobody else's place.
+    // When the first request ends after all, no other slot is returned.
     drop(held);
     assert!(!admit(&limiter, &of("one")).await.decision.allowed());
 }
@@ -56,7 +56,7 @@ rules:
     let limiter = limiter(rules);
     let (one, two) = (admit(&limiter, &of("one")).await, admit(&limiter, &of("one")).await);
     assert!(one.decision.allowed() && two.decision.allowed());
-    // No place: the rate is not spent.
+    // Without a free slot the rate is not charged.
     for _ in 0..5 {
         let refused = admit(&limiter, &of("one")).await;
         assert_eq!(refused.decision.terms.unwrap().names.rule, "two");
@@ -65,17 +65,17 @@ rules:
     let three = admit(&limiter, &of("one")).await;
     assert!(three.decision.allowed(), "the third of the day");
     drop(three);
-    // Over the rate: no place is kept.
+    // Over the rate no slot is kept.
     for _ in 0..5 {
         let refused = admit(&limiter, &of("one")).await;
         assert_eq!(refused.decision.terms.unwrap().names.rule, "rate");
     }
 }
 
-/// No place and over another limit: the wait of that one is told, if it refuses and is known.
+/// Without a free slot the wait is that of another limit, if that is known to refuse.
 #[tokio::test(start_paused = true)]
-async fn without_a_place_the_longest_known_wait_is_told() {
-    // The second rule; what the third request is told, and by which rule.
+async fn without_a_slot_the_longest_known_wait_is_used() {
+    // The second rule; the wait of the third request, and its rule.
     for (other, expected) in [
         ("{ id: rate, limit: 2/min }", (Some(30_000), "rate")),
         ("{ id: rate, algorithm: fixed_window, limit: 2/h }", (Some(3_600_000), "rate")),
@@ -83,7 +83,7 @@ async fn without_a_place_the_longest_known_wait_is_told() {
         ("{ id: rate, limit: 2/min }, { id: day, limit: 2/day }", (Some(43_200_000), "day")),
         ("{ id: rate, limit: 2/min, on_exceed: { tarpit: { delay: 1s } } }", (Some(29_000), "rate")),
         ("{ id: rate, limit: 3/min }", (None, "two")),
-        // What would wait, or pass, is not refused by them.
+        // Rules that queue or admit do not refuse.
         ("{ id: rate, limit: 2/min, on_exceed: queue }", (None, "two")),
         ("{ id: rate, limit: 2/min, on_exceed: shed }", (None, "two")),
         ("{ id: rate, limit: 2/min, on_exceed: flag }", (None, "two")),
@@ -99,7 +99,7 @@ async fn without_a_place_the_longest_known_wait_is_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_look_at_the_other_limits_spends_nothing() {
+async fn the_wait_of_other_limits_spends_nothing() {
     let rules = "
 rules:
   - { id: two, algorithm: concurrency, limit: 2 }
@@ -117,9 +117,9 @@ rules:
     assert!(!admit(&limiter, &of("one")).await.decision.allowed());
 }
 
-/// No time is promised, so none is ignored: there is no cooldown.
+/// Without a retry time there is no strike, and so no cooldown.
 #[tokio::test(start_paused = true)]
-async fn who_is_told_no_time_is_not_penalised() {
+async fn refusals_without_a_retry_time_cause_no_penalty() {
     let rules = "rules: [{ id: one, algorithm: concurrency, limit: 1, penalty: { after: 1, first: 10s } }]";
     let limiter = limiter(rules);
     let held = admit(&limiter, &of("one")).await;
@@ -132,10 +132,10 @@ async fn who_is_told_no_time_is_not_penalised() {
     assert!(admit(&limiter, &of("one")).await.decision.allowed());
 }
 
-/// A request in a line waits for a release as long as the rule lets it, whether that is short or long.
+/// A queued request waits for a slot for up to `max_wait`.
 #[tokio::test(start_paused = true)]
 async fn a_queued_request_waits_for_a_release_and_not_for_a_time() {
-    // `max_wait`; when the place is given back; when the request is answered, and whether it passes.
+    // `max_wait`; when the slot is returned; when the request is decided, and whether it is admitted.
     for (max_wait, freed_ms, expected) in [
         ("10s", 7_350, (7_350, true)),
         ("300ms", 250, (250, true)),
@@ -160,7 +160,7 @@ async fn a_queued_request_waits_for_a_release_and_not_for_a_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_a_place_gets_it_at_once() {
+async fn a_waiting_request_gets_a_free_slot_at_once() {
     let rules =
         "rules: [{ id: a, algorithm: concurrency, limit: 1, on_exceed: { queue: { max_wait: 10s } } }]";
     let (limiter, start) = (limiter(rules), Instant::now());
@@ -187,7 +187,7 @@ async fn who_waits_for_a_place_gets_it_at_once() {
 }
 
 #[test]
-fn a_door_that_never_hears_of_the_end_refuses() {
+fn a_door_that_does_not_know_the_end_refuses() {
     let limiter = limiter(TEN);
     match limiter.check(&of("one")) {
         Err(InvalidRequest::EndUnknown { rule }) => assert_eq!(rule, "ten"),
@@ -195,7 +195,7 @@ fn a_door_that_never_hears_of_the_end_refuses() {
     }
 }
 
-/// Threads that come and go: never an eleventh.
+/// Many threads take and return slots: there are never more than ten.
 #[test]
 fn never_too_many_in_flight() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();

@@ -1,4 +1,4 @@
-//! Lines: who passes when, who has to leave, and who moves up.
+//! Wait queues: the order and the pace of admissions, refusals and cancellations.
 
 use super::{admit, limiter, ms, ms_since, of, retry_ms, settle};
 use parking_lot::Mutex;
@@ -12,10 +12,10 @@ const SHAPER: &str = "
 rules: [{ id: even, algorithm: leaky_bucket, limit: 10/s, on_exceed: { queue: { max_wait: 10s, length: 100 } } }]
 ";
 
-/// When each of them passed, by its number; the refused are not in it.
+/// The number and the time of each admitted request.
 type Passed = Arc<Mutex<Vec<(usize, u128)>>>;
 
-/// Sends one that notes when it passed.
+/// Sends a request that records when it is admitted.
 fn send(limiter: &Arc<Limiter>, number: usize, start: Instant, passed: &Passed) -> JoinHandle<bool> {
     let (limiter, passed) = (Arc::clone(limiter), Arc::clone(passed));
     tokio::spawn(async move {
@@ -28,7 +28,7 @@ fn send(limiter: &Arc<Limiter>, number: usize, start: Instant, passed: &Passed) 
 }
 
 #[tokio::test(start_paused = true)]
-async fn fifty_at_once_leave_one_by_one_and_in_order() {
+async fn fifty_requests_at_once_are_admitted_at_the_pace_and_in_order() {
     let (limiter, start, passed) = (limiter(SHAPER), Instant::now(), Passed::default());
     let all: Vec<_> = (0..50).map(|number| send(&limiter, number, start, &passed)).collect();
     for one in all {
@@ -39,7 +39,7 @@ async fn fifty_at_once_leave_one_by_one_and_in_order() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pace_that_timers_cannot_hit_is_kept_on_average() {
+async fn a_pace_below_the_timer_resolution_is_kept_on_average() {
     let rules = SHAPER.replace("10/s", "30/s");
     let (limiter, start, passed) = (limiter(&rules), Instant::now(), Passed::default());
     let all: Vec<_> = (0..61).map(|number| send(&limiter, number, start, &passed)).collect();
@@ -51,7 +51,7 @@ async fn a_pace_that_timers_cannot_hit_is_kept_on_average() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_cannot_make_it_is_refused_at_once_and_told_when() {
+async fn a_request_that_would_wait_too_long_is_refused_at_once_with_its_wait() {
     let rules = SHAPER.replace("max_wait: 10s", "max_wait: 1s");
     let (limiter, start, passed) = (limiter(&rules), Instant::now(), Passed::default());
     for number in 0..11 {
@@ -61,12 +61,12 @@ async fn whoever_cannot_make_it_is_refused_at_once_and_told_when() {
     let refused = admit(&limiter, &of("one")).await;
     assert_eq!((ms_since(start), refused.decision.allowed()), (0, false));
     assert_eq!(retry_ms(&refused), Some(1_100), "ten are before it");
-    // Others are not concerned.
+    // Other keys do not wait.
     assert!(admit(&limiter, &of("another")).await.decision.allowed());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_line_takes_nobody_else() {
+async fn a_full_queue_refuses_requests() {
     let rules = SHAPER.replace("length: 100", "length: 3");
     let (limiter, start, passed) = (limiter(&rules), Instant::now(), Passed::default());
     for number in 0..4 {
@@ -76,25 +76,25 @@ async fn a_full_line_takes_nobody_else() {
     let refused = admit(&limiter, &of("one")).await;
     assert_eq!((ms_since(start), retry_ms(&refused)), (0, Some(400)));
     sleep(ms(1_000)).await;
-    assert_eq!(*passed.lock(), [(0, 0), (1, 100), (2, 200), (3, 300)], "it used nobody's slot");
+    assert_eq!(*passed.lock(), [(0, 0), (1, 100), (2, 200), (3, 300)], "the refused request used no turn");
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_goes_away_leaves_its_slot_to_the_next() {
+async fn a_request_that_is_dropped_leaves_its_turn_to_the_next() {
     let (limiter, start, passed) = (limiter(SHAPER), Instant::now(), Passed::default());
     let all: Vec<_> = (0..6).map(|number| send(&limiter, number, start, &passed)).collect();
     sleep(ms(50)).await;
-    // The first of the line, who has a timer, and one in the middle.
+    // The first of the queue, which has a timer, and one in the middle.
     all[1].abort();
     all[3].abort();
     sleep(ms(2_000)).await;
     assert_eq!(*passed.lock(), [(0, 0), (2, 100), (4, 200), (5, 300)]);
-    assert!(admit(&limiter, &of("one")).await.decision.allowed(), "and nobody waits any more");
+    assert!(admit(&limiter, &of("one")).await.decision.allowed(), "and the queue is empty");
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_algorithm_can_be_waited_for() {
-    // What passes at once, and when the last of so many has passed.
+async fn requests_can_wait_under_every_algorithm() {
+    // The requests admitted at once, and when the last of all is admitted.
     for (rule, at_once, sent, last_ms) in [
         ("limit: 5/s", 5, 10, 1_000),
         ("algorithm: gcra, params: { limit: 5/s, burst: 0 }", 1, 6, 1_000),
@@ -118,7 +118,7 @@ async fn every_algorithm_can_be_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rule_that_refuses_is_not_waited_for() {
+async fn a_request_does_not_wait_for_a_rule_without_a_queue() {
     let rules = "
 rules:
   - { id: even, algorithm: leaky_bucket, limit: 10/s, on_exceed: queue }
@@ -131,30 +131,30 @@ rules:
         allowed.push(one.await.unwrap());
     }
     assert_eq!(allowed, [true, true, true, false, false]);
-    assert!(ms_since(start) < 1_000, "the others were not kept waiting for a day");
+    assert!(ms_since(start) < 1_000, "the other requests did not wait for a day");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_door_that_cannot_wait_refuses_with_the_time_it_would_take() {
+async fn a_door_that_cannot_wait_refuses_with_the_wait() {
     let limiter = limiter(SHAPER);
     assert!(limiter.check(&of("one")).unwrap().now().unwrap().allowed());
     let refused = limiter.check(&of("one")).unwrap().now().unwrap();
     let (terms, standing) = refused.standing().unwrap();
     assert_eq!(standing.wait_us(), Some(100_000));
-    // What headers say is what the rule says.
+    // The headers have the numbers of the rule.
     assert_eq!((terms.quota, terms.window_seconds), (10, 1));
 }
 
-/// On the real clock, with threads: nobody is lost, and the pace is kept.
+/// On the real clock, with threads: no request is lost, and the pace is kept.
 #[test]
-fn lines_work_in_real_time() {
+fn queues_work_in_real_time() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
         let limiter = Limiter::new(MemoryStore::new(1 << 24), Clock::system());
         let loaded = crate::setting::load(
             "rules: [{ id: a, algorithm: leaky_bucket, limit: 50/s, on_exceed: { queue: { max_wait: 60s } } }]",
         );
-        limiter.install(loaded.rules, loaded.lists);
+        limiter.install(loaded.rules, loaded.lists).unwrap();
         let (limiter, start) = (Arc::new(limiter), Instant::now());
         let done = Arc::new(AtomicUsize::new(0));
         let all: Vec<_> = (0..26)

@@ -1,8 +1,8 @@
-//! Random requests, such that every kind of rule meets some of them.
+//! Random requests; every kind of rule applies to some of them.
 
 use fastrand::Rng;
 use std::net::IpAddr;
-use tollgate_limiter::{Method, Request};
+use tollgate_limiter::{Door, Method, Request};
 
 const KEYS: [&str; 22] = [
     "alice",
@@ -75,9 +75,9 @@ const IDS: [&[(&str, &str)]; 4] = [
     &[("device", "d1"), ("invoice", "EU-17")],
 ];
 
-/// Whoever shares a count gets the same numbers: the tier follows from the API key, and no user is in one.
+/// Requests with one count have the same limits: the tier follows from the API key, and users have none.
 pub fn draw(rng: &mut Rng) -> Request<'static> {
-    // A few are busy, most are not: buckets run empty, and selections are remembered as well as not.
+    // A few clients are busy, most are not: buckets run empty, and selections are both cached and not cached.
     let busy = rng.u8(..) < 120;
     let most = |len: usize| if busy { len.min(4) } else { len };
     let pick = |rng: &mut Rng, from: &[&'static str]| from[rng.usize(..most(from.len()))];
@@ -94,6 +94,7 @@ pub fn draw(rng: &mut Rng) -> Request<'static> {
         method: (rng.u8(..) < 220).then(|| METHODS[rng.usize(..METHODS.len())]),
         cost: cost(rng),
         priority: None,
+        door: Door::Library,
     }
 }
 
@@ -107,7 +108,7 @@ fn tier(api_key: Option<&str>) -> Option<&'static str> {
     }
 }
 
-/// Mostly 1, often a few, now and then nonsense.
+/// Mostly 1, often a few, sometimes invalid.
 fn cost(rng: &mut Rng) -> u64 {
     match rng.u8(..) {
         0..=160 => 1,

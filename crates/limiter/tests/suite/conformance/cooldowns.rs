@@ -1,4 +1,4 @@
-//! Cooldowns grow, hold and are forgotten.
+//! Cooldowns grow, hold and expire.
 
 use super::setting::{MINUTE_US, SECOND_US, Setting, key, rule};
 use tollgate_limiter::{Decision, Outcome, Request};
@@ -13,7 +13,7 @@ rules:
 
 pub const MS: u64 = 1_000;
 
-/// How long the client is told to wait; none if it passes.
+/// The wait of a refusal; none if the request is admitted.
 pub fn wait_us(decision: &Decision) -> Option<u64> {
     match decision.outcome {
         Outcome::Limited(standing) => standing.wait_us(),
@@ -22,7 +22,7 @@ pub fn wait_us(decision: &Decision) -> Option<u64> {
     }
 }
 
-/// Hammers every 100 ms until there is a cooldown, and answers how long it is. The clock then stands there.
+/// Sends a request every 100 ms until there is a cooldown, and returns its length.
 pub fn hammer(setting: &Setting, request: &Request<'_>) -> u64 {
     let before = setting.limiter.abuse_counts().cooldowns;
     for _ in 0..600 {
@@ -41,20 +41,20 @@ pub fn cooldowns_grow_hold_and_are_forgotten(setting: &Setting) {
     for _ in 0..4 {
         let length_us = hammer(setting, &request);
         lengths.push(length_us / SECOND_US);
-        let end_us = setting.clock.now_us() + length_us;
-        // Held to the last microsecond, with the true wait, by the rule; and not a microsecond longer.
+        let end_us = setting.clock.now().as_us() + length_us;
+        // Held to the last microsecond, with the exact wait, and not longer.
         for early_us in [length_us - 1, length_us / 2, 1] {
             setting.clock.set_us(end_us - early_us);
             let decision = setting.check(&request);
             assert_eq!((wait_us(&decision), rule(&decision)), (Some(early_us), Some("api")));
         }
-        assert_eq!(wait_us(&setting.check(&key("b"))), None, "others are not concerned");
+        assert_eq!(wait_us(&setting.check(&key("b"))), None, "other keys are not held");
         setting.clock.set_us(end_us);
-        assert_eq!(wait_us(&setting.check(&request)), None, "tokens came in the meantime");
+        assert_eq!(wait_us(&setting.check(&request)), None, "the bucket has refilled");
     }
     assert_eq!(lengths, [10, 20, 40, 60]);
     setting.clock.advance_us(9 * MINUTE_US);
-    assert_eq!(hammer(setting, &request), 60 * SECOND_US, "not forgotten yet");
+    assert_eq!(hammer(setting, &request), 60 * SECOND_US, "the record has not expired");
     setting.clock.advance_us(12 * MINUTE_US);
     assert_eq!(hammer(setting, &request), 10 * SECOND_US, "forgotten");
 }

@@ -1,4 +1,4 @@
-//! A limiter on a clock that a test moves.
+//! A limiter on a manual clock.
 
 use std::net::IpAddr;
 use tollgate_core::rules::{self, LoadedRules};
@@ -7,26 +7,26 @@ use tollgate_limiter::{
 };
 
 /// Midnight UTC on a Monday, 2026-01-05: the boundary of every window up to a week.
-pub const START_US: u64 = rules::START_US;
+pub const START_US: u64 = rules::RULE_TEST_START.as_us();
 pub const SECOND_US: u64 = 1_000_000;
 pub const MINUTE_US: u64 = 60 * SECOND_US;
 pub const HOUR_US: u64 = 60 * MINUTE_US;
 pub const DAY_US: u64 = 24 * HOUR_US;
 
-/// Room for whatever a test sends.
+/// Memory for all states of a test.
 pub const PLENTY: usize = 64 << 20;
 
 pub struct Setting {
     pub limiter: Limiter,
     pub clock: ManualClock,
     store: Option<Box<dyn StoreUnderTest>>,
-    /// Every request is asked first whether it is to be refused.
+    /// Every request is first passed to [`Limiter::refuse`].
     refuses_first: bool,
 }
 
 /// A shared store under test.
 pub trait StoreUnderTest: Send + Sync {
-    /// The store's own decision, by no lease and no remembered refusal.
+    /// The decision of the store itself, without leases and cached refusals.
     fn decide(&self, limiter: &Limiter, request: &Request<'_>) -> Result<Decision, InvalidRequest>;
 }
 
@@ -43,13 +43,12 @@ impl Setting {
         setting
     }
 
-    /// As a door that turns away those who hammer: what is refused is refused by [`Limiter::refuse`], and by nothing
-    /// else.
+    /// As a door with a fast path for repeated refusals: all refusals are made by [`Limiter::refuse`].
     pub fn refusing_first(text: &str) -> Self {
         Self { refuses_first: true, ..Self::new(text) }
     }
 
-    /// On a shared store, whose time is that of `clock`; every rule is strict.
+    /// On a shared store with the time of `clock`; every rule is strict.
     pub fn on_store(
         limiter: Limiter,
         clock: ManualClock,
@@ -64,7 +63,7 @@ impl Setting {
     pub fn install(&self, text: &str) {
         let LoadedRules { rules, lists, .. } =
             if self.store.is_some() { load(&strict(text)) } else { load(text) };
-        self.limiter.install(rules, lists);
+        self.limiter.install(rules, lists).unwrap();
     }
 
     pub fn decide(&self, request: &Request<'_>) -> Result<Decision, InvalidRequest> {
@@ -90,12 +89,12 @@ impl Setting {
         self.decide(request).unwrap_or_else(|invalid| panic!("{request:?}: {invalid}"))
     }
 
-    /// Sends `count` of them and answers how many pass.
+    /// Sends `count` requests and returns how many are admitted.
     pub fn send(&self, count: usize, request: &Request<'_>) -> usize {
         (0..count).filter(|_| self.check(request).allowed()).count()
     }
 
-    /// What is left after one more request, which has to pass.
+    /// The remaining tokens after one more request, which must be admitted.
     pub fn remaining(&self, request: &Request<'_>) -> u32 {
         match self.check(request).outcome {
             Outcome::Admitted(standing) => standing.remaining,
@@ -103,7 +102,7 @@ impl Setting {
         }
     }
 
-    /// Tidies until every shard was seen.
+    /// Tidies all shards.
     pub fn tidy(&self) {
         for _ in 0..100 {
             self.limiter.tidy();
@@ -111,7 +110,7 @@ impl Setting {
     }
 }
 
-/// The same rules, of which none takes anything ahead.
+/// The same rules without leases.
 fn strict(text: &str) -> String {
     if text.contains("\ndefaults: { ") {
         text.replacen("\ndefaults: { ", "\ndefaults: { consistency: strict, ", 1)
@@ -139,13 +138,13 @@ pub fn rule(decision: &Decision) -> Option<&str> {
     decision.terms.as_ref().map(|terms| terms.names.rule.as_str())
 }
 
-/// What a client is told: how long to wait, and by which rule.
+/// The wait of a refusal, and its rule.
 pub fn told(decision: &Decision) -> Option<(u64, String)> {
     let Outcome::Limited(standing) = decision.outcome else { return None };
     Some((standing.wait_us()?, rule(decision).unwrap_or_default().to_owned()))
 }
 
-/// The decision of a limiter that shares no store: there is nothing to wait for.
+/// The decision of a limiter with the embedded store, which never waits.
 pub fn decide(limiter: &Limiter, request: &Request<'_>) -> Result<Decision, InvalidRequest> {
     limiter.check(request).map(|check| check.now().expect("nothing to wait for"))
 }

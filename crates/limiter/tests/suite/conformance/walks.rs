@@ -1,5 +1,5 @@
-//! The engine, with its caches, its table and its shortcuts, against the virtual node, which has none. The
-//! same walks are done on the embedded store here and on Redis in `shared/conformance.rs`.
+//! Random walks that compare the engine, with its caches and fast paths, with the virtual node, which has none. The same
+//! walks run on the embedded store here and on Redis in `shared/conformance.rs`.
 
 use super::clients;
 use super::setting::{DAY_US, HOUR_US, MINUTE_US, SECOND_US, START_US, Setting, load, rule};
@@ -13,7 +13,7 @@ const ORDERS: &str = include_str!("../../../../../examples/rules/orders.yaml");
 const QUICKSTART: &str = include_str!("../../../../../examples/rules/quickstart.yaml");
 const SAAS_TIERS: &str = include_str!("../../../../../examples/rules/saas-tiers.yaml");
 
-/// One of everything.
+/// Every kind of rule.
 const MIXED: &str = r#"
 defaults: { tier: guest }
 tiers:
@@ -92,7 +92,7 @@ deny:
   - { key: 198.51.100.0/24, expires: 2026-01-05T00:30:00Z }
 "#;
 
-/// Both sides, and the rules that both have.
+/// The engine and the virtual node, with the same rules.
 struct Pair {
     engine: Setting,
     node: VirtualNode,
@@ -100,7 +100,7 @@ struct Pair {
     counts: Counts,
 }
 
-/// What became of the requests: a comparison that never meets a kind shows nothing about it.
+/// The outcomes of a walk: a walk without outcomes of one kind would not test that kind.
 #[derive(Debug, Default)]
 pub struct Counts {
     pub admitted: usize,
@@ -125,10 +125,10 @@ impl Pair {
     }
 
     fn check(&mut self, request: &Request<'_>) {
-        let now_us = self.engine.clock.now_us();
-        let expected = self.node.check(&self.loaded, request, now_us);
+        let now = self.engine.clock.now();
+        let expected = self.node.check(&self.loaded, request, now);
         let found = self.engine.decide(request);
-        let context = || format!("{request:?} at {} s", (now_us as f64 - START_US as f64) / 1e6);
+        let context = || format!("{request:?} at {} s", (now.as_us() as f64 - START_US as f64) / 1e6);
         assert_eq!(
             found.as_ref().map(|decision| decision.outcome),
             expected.as_ref().copied(),
@@ -137,7 +137,7 @@ impl Pair {
         );
         if let Ok(decision) = &found {
             assert_eq!(rule(decision), self.rule(&expected), "{}", context());
-            assert_eq!(decision.now_us, now_us);
+            assert_eq!(decision.now, now);
             assert!(!decision.degraded);
         }
         self.count(&found);
@@ -164,7 +164,7 @@ impl Pair {
     }
 }
 
-/// A clock that only goes on: now nothing, now a moment, now so long that much is forgotten.
+/// A pause that is zero, short, or so long that many states expire.
 fn pause_us(rng: &mut Rng) -> u64 {
     match rng.u8(..) {
         0..=90 => 0,
@@ -177,8 +177,8 @@ fn pause_us(rng: &mut Rng) -> u64 {
 }
 
 /// `steps` random requests, with a reload of `texts` in turn every 2,000. While the numbers stay the same
-/// a reload may come at any time. When they change it comes after a pause in which every state has become
-/// fresh: a state that equals a fresh one under the old numbers may be forgotten or not.
+/// a reload may happen at any time. When they change it happens after a pause in which every state has become
+/// fresh: a state that equals a fresh one under the old numbers may be removed or not.
 /// Pauses are divided by `pace`.
 fn run(engine: Engine<'_>, seed: u64, steps: usize, pace: u64, texts: &[&str]) -> Counts {
     let mut rng = Rng::with_seed(seed);
@@ -196,7 +196,7 @@ fn run(engine: Engine<'_>, seed: u64, steps: usize, pace: u64, texts: &[&str]) -
             pair.install(texts[step / 2_000 % texts.len()]);
         }
     }
-    assert_eq!(pair.engine.limiter.store().overflowed(), 0, "there is room for all");
+    assert_eq!(pair.engine.limiter.store().overflowed(), 0, "there is memory for all states");
     pair.counts
 }
 
@@ -247,8 +247,8 @@ pub const APART: [&str; 6] = [
     "endpoint: [/reports, /v2/a, /v2/b, /edge],",
 ];
 
-/// Limits so slow that within ten minutes no state becomes fresh, and so none is forgotten. Then both sides
-/// agree whatever the clock does, and however the numbers change.
+/// Limits so slow that within ten minutes no state becomes fresh, and so none is removed. Then both sides agree whatever
+/// the clock does, and however the numbers change.
 fn slow_rules(rng: &mut Rng, places: &[&str; 6]) -> String {
     let mut number = |most: u64| rng.u64(1..=most);
     let [bucket, leaky, spaced, window, log, counter] = places;

@@ -2,9 +2,9 @@
 //! one, noise, an old reply, the reply to another call, or none; at any time, in any order.
 //!
 //! Each input is a list of choices ([`FuzzChoices`]), each choice a step of a [`FuzzRun`]. After every step:
-//! - No request was told that it passes unless the answer to its call says so.
-//! - For each key, what was spent, returned and is still in hand never exceeds what valid answers granted, and no
-//!   answer grants more than its call asked for. Nothing is spent two epochs after the call that granted it.
+//! - No request was told that it passes unless the reply to its call says so.
+//! - For each key, what was spent, returned and is still in hand never exceeds what valid replies granted, and no
+//!   reply grants more than its call asked for. Nothing is spent two epochs after the call that granted it.
 //! - Every waiter has received exactly one verdict, or is in a call or a queue. A call that fails is
 //!   reported to the waiters of its own group only.
 //! - There is one call for each group, no more leases than keys, and no more reports than a call can carry.
@@ -19,7 +19,7 @@ use choices::FuzzChoices;
 use fuzz_run::FuzzRun;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// FuzzChoices of one input, each of one byte or two.
+/// Choices of one input, each of one byte or two.
 const LONGEST: usize = 4_096;
 
 /// How often what was met, so that the target cannot pass by meeting nothing.

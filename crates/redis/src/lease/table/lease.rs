@@ -11,6 +11,7 @@ use tollgate_core::lending::Prefetch;
 use tollgate_core::limit::Meter;
 use tollgate_core::rules::LeaseTiming;
 use tollgate_core::state_address::StateField;
+use tollgate_core::time::{BootTime, StoreTime};
 
 /// Nodes hold at most one part in so many of a capacity: a client that moves to another node misses no more.
 const PART_IN_HAND: u32 = 100;
@@ -33,7 +34,7 @@ const CLOCKS_APART: u64 = 1_000;
 #[derive(Debug)]
 pub(super) struct Lease {
     /// When a request last came.
-    pub(super) used_us: u64,
+    pub(super) last_used: BootTime,
     pub(super) rate: RequestRate,
     /// The number of the rules, and the index in them, with which `meter` was last compared: while they are the same,
     /// it is.
@@ -41,11 +42,11 @@ pub(super) struct Lease {
     pub(super) credit: Credit,
     pub(super) last_reply: Option<LastReply>,
     /// When the store was last asked.
-    pub(super) asked_us: u64,
+    pub(super) last_asked: BootTime,
     /// When a request was last refused.
-    refused_us: u64,
+    last_refused: BootTime,
     /// Until when the last refused request was told to wait.
-    pub(super) refused_until_us: u64,
+    pub(super) refused_until: BootTime,
     /// Whether the next tick has to examine it.
     pub(super) is_busy: bool,
     /// The key, client and field of the state; known since the first call.
@@ -105,16 +106,16 @@ impl LocalStep {
 }
 
 impl Lease {
-    pub(super) fn new(meter: &Meter, timing: LeasePace, now_us: u64) -> Self {
+    pub(super) fn new(meter: &Meter, timing: LeasePace, now: BootTime) -> Self {
         Self {
-            used_us: now_us,
+            last_used: now,
             rate: RequestRate::default(),
             seen_in: (0, 0),
             credit: Credit::default(),
             last_reply: None,
-            asked_us: 0,
-            refused_us: 0,
-            refused_until_us: 0,
+            last_asked: BootTime::default(),
+            last_refused: BootTime::default(),
+            refused_until: BootTime::default(),
             is_busy: false,
             address: None,
             timing,
@@ -126,13 +127,13 @@ impl Lease {
     /// returned. Windows of another length have other epochs, so that their credit cannot be returned.
     pub(super) fn adopt(&mut self, meter: &Meter) {
         if have_same_epochs(&self.meter, meter) {
-            self.credit.give_back(u64::MAX);
+            self.credit.give_back(BootTime::MAX);
         } else {
             self.credit = Credit::default();
         }
         self.meter = *meter;
         self.last_reply = None;
-        self.refused_until_us = 0;
+        self.refused_until = BootTime::default();
     }
 
     /// What can be said about a request of `cost`. `meter` is that of the lease, wherever it is at hand.
@@ -141,24 +142,24 @@ impl Lease {
         &mut self,
         meter: &Meter,
         cost: u32,
-        now_us: u64,
+        now: BootTime,
         settings: &LeaseSettings,
     ) -> LocalStep {
-        let left = self.credit.left(now_us);
+        let left = self.credit.left(now);
         if left >= cost {
-            return LocalStep::Spend(self.admitted(meter, left - cost, now_us));
+            return LocalStep::Spend(self.admitted(meter, left - cost, now));
         }
         let recalled = match &self.last_reply {
             // Credit and the tokens at the store together may be enough.
-            Some(reply) if left == 0 => reply.recall(meter, cost, now_us),
+            Some(reply) if left == 0 => reply.recall(meter, cost, now),
             _ => RecalledVerdict::Unknown,
         };
-        let gate_us = (self.asked_us + self.gate_us(settings)).saturating_sub(now_us);
+        let gate_us = (self.last_asked + self.gate_us(settings)).since(now);
         let mut step = match recalled {
             RecalledVerdict::Unknown => return LocalStep::Ask,
             RecalledVerdict::Refused(step) => step,
             RecalledVerdict::WasRefused(mut step)
-                if self.is_over_limit(now_us) && gate_us > 0 && !self.has_waited(now_us) =>
+                if self.is_over_limit(now) && gate_us > 0 && !self.has_waited(now) =>
             {
                 step.retry_after_us = 0;
                 step
@@ -166,42 +167,42 @@ impl Lease {
             RecalledVerdict::WasRefused(_) => return LocalStep::Ask,
         };
         step.retry_after_us = step.retry_after_us.max(gate_us);
-        self.note_refusal(&step, now_us);
+        self.note_refusal(&step, now);
         LocalStep::Refuse(step)
     }
 
     /// The refusal of a request of `cost` that the store cannot be asked about, if the store refused it before and
     /// its retry time has not come.
-    pub(super) fn recall_refusal(&self, cost: u32, now_us: u64) -> Option<LimitStep> {
-        match self.last_reply.as_ref()?.recall_at_any_age(&self.meter, cost, now_us) {
+    pub(super) fn recall_refusal(&self, cost: u32, now: BootTime) -> Option<LimitStep> {
+        match self.last_reply.as_ref()?.recall_at_any_age(&self.meter, cost, now) {
             RecalledVerdict::Refused(step) => Some(step),
             RecalledVerdict::WasRefused(_) | RecalledVerdict::Unknown => None,
         }
     }
 
     /// A request was refused as `step` says.
-    pub(super) fn note_refusal(&mut self, step: &LimitStep, now_us: u64) {
-        self.refused_us = now_us;
-        self.refused_until_us = now_us.saturating_add(step.retry_after_us);
+    pub(super) fn note_refusal(&mut self, step: &LimitStep, now: BootTime) {
+        self.last_refused = now;
+        self.refused_until = now + step.retry_after_us;
     }
 
     /// Whether the last call was refused, and the client has waited as it was told since.
-    fn has_waited(&self, now_us: u64) -> bool {
-        self.refused_us >= self.asked_us && now_us >= self.refused_until_us
+    fn has_waited(&self, now: BootTime) -> bool {
+        self.last_refused >= self.last_asked && now >= self.refused_until
     }
 
     /// In how many microseconds the store is asked again at the earliest, if the client sends more than its limit at
     /// present; one that is refused for the first time in a while is asked about when it has waited as it was told.
-    pub(super) fn next_call_us(&self, now_us: u64, settings: &LeaseSettings) -> u64 {
-        match self.is_over_limit(now_us) {
-            true => (self.asked_us + self.gate_us(settings)).saturating_sub(now_us),
+    pub(super) fn next_call_us(&self, now: BootTime, settings: &LeaseSettings) -> u64 {
+        match self.is_over_limit(now) {
+            true => (self.last_asked + self.gate_us(settings)).since(now),
             false => 0,
         }
     }
 
     /// Whether the client sends more than its limit at present.
-    fn is_over_limit(&self, now_us: u64) -> bool {
-        self.refused_us > 0 && now_us.saturating_sub(self.refused_us) < OVER_LIMIT_US
+    fn is_over_limit(&self, now: BootTime) -> bool {
+        self.last_refused > BootTime::default() && now.since(self.last_refused) < OVER_LIMIT_US
     }
 
     /// How long after a call the next may come while the client sends more than its limit. Shorter where the limit
@@ -211,9 +212,9 @@ impl Lease {
     }
 
     /// How an admitted request stands with `left` in hand.
-    fn admitted(&self, meter: &Meter, left: u32, now_us: u64) -> LimitStep {
+    fn admitted(&self, meter: &Meter, left: u32, now: BootTime) -> LimitStep {
         let (at_store, reset_after_us) = match &self.last_reply {
-            Some(reply) => reply.look(meter, now_us),
+            Some(reply) => reply.look(meter, now),
             None => (0, 0),
         };
         let remaining = at_store.saturating_add(left).min(meter.quota());
@@ -222,14 +223,14 @@ impl Lease {
 
     /// What to take ahead: what the client's rate at this node needs within the horizon. All nodes together hold at
     /// most a hundredth of the capacity, and a node leaves half of that to the others.
-    pub(super) fn prefetch(&self, nodes: u32, now_us: u64, settings: &LeaseSettings) -> Prefetch {
-        let per_second = self.rate.per_second(now_us);
+    pub(super) fn prefetch(&self, nodes: u32, now: BootTime, settings: &LeaseSettings) -> Prefetch {
+        let per_second = self.rate.per_second(now);
         let needed = |us: u64| {
             let tokens = (u128::from(per_second) * u128::from(us)).div_ceil(1_000_000);
             u32::try_from(tokens).unwrap_or(u32::MAX)
         };
         let lent_limit = self.meter.quota() / PART_IN_HAND;
-        if self.is_over_limit(now_us) {
+        if self.is_over_limit(now) {
             // The bucket is empty but for what came in since the last call, and the client takes all it gets: one
             // call in a while takes it all.
             let gate_us = self.gate_us(settings);
@@ -245,15 +246,16 @@ impl Lease {
             true => most.min(self.negligible(nodes)),
             false => most,
         };
-        let store_us = self.last_reply.as_ref().map_or(0, |reply| reply.store_us(now_us));
-        let horizon_us = self.timing.horizon_us().min(self.meter.credit_lifetime_us(store_us));
+        let last_reply = self.last_reply.as_ref();
+        let store_time = last_reply.map_or_else(StoreTime::default, |reply| reply.store_time(now));
+        let horizon_us = self.timing.horizon_us().min(self.meter.credit_lifetime_us(store_time));
         Prefetch { want: needed(horizon_us).min(most), share: nodes.saturating_mul(4), lent_limit }
     }
 
-    /// Until when tokens may be spent that were taken with a call of `sent_us`, at the time `store_us` there.
-    pub(super) fn deadline_us(meter: &Meter, sent_us: u64, store_us: u64) -> u64 {
-        let life_us = meter.credit_lifetime_us(store_us);
-        sent_us.saturating_add(life_us - life_us / CLOCKS_APART)
+    /// Until when tokens may be spent that were taken with a call of `sent`, at the time `store_time` there.
+    pub(super) fn credit_deadline(meter: &Meter, sent: BootTime, store_time: StoreTime) -> BootTime {
+        let life_us = meter.credit_lifetime_us(store_time);
+        sent + (life_us - life_us / CLOCKS_APART)
     }
 
     /// How many tokens may expire at this node without a call.
@@ -262,44 +264,44 @@ impl Lease {
     }
 
     /// Whether no request came for so long that the client is elsewhere: for two intervals, or a few times its mean gap, and for less than a second.
-    fn is_idle(&self, now_us: u64) -> bool {
+    fn is_idle(&self, now: BootTime) -> bool {
         let interval_us = IDLE_INTERVALS * self.timing.interval_us();
-        let gap_us = IDLE_GAPS * 1_000_000 / self.rate.per_second(self.used_us).max(1);
+        let gap_us = IDLE_GAPS * 1_000_000 / self.rate.per_second(self.last_used).max(1);
         let idle_us = gap_us.min(LONGEST_IDLE_US).max(interval_us);
-        self.used_us + idle_us <= now_us
+        self.last_used + idle_us <= now
     }
 
     /// Whether the bucket is full but for what is lent, so that its refill waits.
-    fn refill_waits(&self, now_us: u64) -> bool {
-        let missing = self.last_reply.as_ref().and_then(|reply| reply.missing(&self.meter, now_us));
+    fn refill_waits(&self, now: BootTime) -> bool {
+        let missing = self.last_reply.as_ref().and_then(|reply| reply.missing(&self.meter, now));
         missing.is_none_or(|missing| missing == 0)
     }
 
     /// Whether a call has to be made just to report. What was spent is reported with the next question; without one,
     /// only if the refill waits for more than this node's part of what nodes may hold.
-    pub(super) fn must_report(&self, nodes: u32, now_us: u64) -> bool {
-        let is_quiet = self.used_us + self.timing.interval_us() <= now_us;
+    pub(super) fn must_report(&self, nodes: u32, now: BootTime) -> bool {
+        let is_quiet = self.last_used + self.timing.interval_us() <= now;
         self.credit.has_returns()
             || (is_quiet
-                && self.credit.unreported(now_us) > self.meter.quota() / PART_IN_HAND / nodes.max(1)
-                && self.refill_waits(now_us))
+                && self.credit.unreported(now) > self.meter.quota() / PART_IN_HAND / nodes.max(1)
+                && self.refill_waits(now))
     }
 
     /// Whether a tick has to look at it: it may have something to return, or to report.
-    pub(super) fn is_due(&self, nodes: u32, now_us: u64) -> bool {
-        let held = self.credit.left(now_us).saturating_add(self.credit.unreported(now_us));
+    pub(super) fn is_due(&self, nodes: u32, now: BootTime) -> bool {
+        let held = self.credit.left(now).saturating_add(self.credit.unreported(now));
         self.credit.has_returns() || held > self.negligible(nodes)
     }
 
     /// Returns what is idle or about to expire, unless it is negligible.
-    pub(super) fn return_unused(&mut self, nodes: u32, now_us: u64) {
+    pub(super) fn return_unused(&mut self, nodes: u32, now: BootTime) {
         // Credit that expires before the next tick but one is returned while there is time.
-        let expires_us = match self.is_idle(now_us) {
-            true => u64::MAX,
-            false => now_us + 2 * self.timing.interval_us(),
+        let expires = match self.is_idle(now) {
+            true => BootTime::MAX,
+            false => now + 2 * self.timing.interval_us(),
         };
-        if self.credit.has_left(expires_us) && self.credit.left(now_us) > self.negligible(nodes) {
-            self.credit.give_back(expires_us);
+        if self.credit.has_left(expires) && self.credit.left(now) > self.negligible(nodes) {
+            self.credit.give_back(expires);
             self.last_reply = None;
         }
     }

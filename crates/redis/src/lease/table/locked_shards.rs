@@ -5,6 +5,7 @@ use super::lease::LocalStep;
 use super::shard::LeaseShard;
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
+use tollgate_core::time::BootTime;
 use tollgate_limiter::{OwnedCharge, Steps};
 
 /// Shards of a lease table.
@@ -47,10 +48,10 @@ impl<'b, W> LockedShards<'b, W> {
         charges: &[OwnedCharge],
         cost: u32,
         rules: u32,
-        now_us: u64,
+        now: BootTime,
         settings: &LeaseSettings,
     ) -> LocalSteps {
-        let look = |charge: &OwnedCharge| self.of(charge.client).look(charge, cost, rules, now_us, settings);
+        let look = |charge: &OwnedCharge| self.of(charge.client).look(charge, cost, rules, now, settings);
         charges.iter().map(look).collect()
     }
 

@@ -2,14 +2,16 @@
 
 use super::StoreCall;
 use super::lease::Lease;
-use super::shard::ByKey;
+use super::shard::HashedMap;
 use smallvec::SmallVec;
 use std::sync::Arc;
+use tollgate_core::key::StateKey;
 use tollgate_core::lending::{LeaseReport, Prefetch};
 use tollgate_core::limit::Meter;
 use tollgate_core::rules::{LeaseTiming, LimitId, OverLimitEffect};
 use tollgate_core::script::{ChargeCall, MOST_PARTS, ScriptCall};
 use tollgate_core::state_address::{StateAddress, StateField};
+use tollgate_core::time::BootTime;
 use tollgate_limiter::OwnedCharge;
 
 /// The key of a client, and the reports on its limits.
@@ -18,12 +20,12 @@ type ClientReports = (Arc<str>, Vec<(OwnedCharge, ChargeCall)>);
 /// Reports, grouped by client.
 #[derive(Default)]
 pub(super) struct ReportBatch {
-    by_client: ByKey<ClientReports>,
+    by_client: HashedMap<u64, ClientReports>,
 }
 
 impl ReportBatch {
-    pub(super) fn add(&mut self, key: u64, lease: &mut Lease, now_us: u64) {
-        let reports = needed_reports(lease.credit.reports(now_us), &lease.meter);
+    pub(super) fn add(&mut self, key: StateKey, lease: &mut Lease, now: BootTime) {
+        let reports = needed_reports(lease.credit.reports(now), &lease.meter);
         let (false, Some((client_key, client, field))) = (reports.is_empty(), &lease.address) else { return };
         let charge = OwnedCharge {
             id: LimitId::NONE,
@@ -41,7 +43,7 @@ impl ReportBatch {
         charges.push((charge, report_call(lease.meter, *field, reports)));
     }
 
-    pub(super) fn into_calls<W>(self, now_us: u64) -> Vec<StoreCall<W>> {
+    pub(super) fn into_calls<W>(self, now: BootTime) -> Vec<StoreCall<W>> {
         let calls = self.by_client.into_iter().flat_map(|(client, (key, charges))| {
             let chunks: Vec<StoreCall<W>> = charges
                 .chunks(MOST_PARTS)
@@ -51,7 +53,7 @@ impl ReportBatch {
                         runs: SmallVec::new(),
                         charges: charges.iter().map(|(_, ask)| ask.clone()).collect(),
                     },
-                    sent_us: now_us,
+                    sent: now,
                     client,
                     group: 0,
                     charges: charges.iter().map(|(charge, _)| *charge).collect(),
@@ -70,7 +72,7 @@ impl<W> StoreCall<W> {
         charge: &OwnedCharge,
         address: StateAddress,
         reports: SmallVec<[LeaseReport; 2]>,
-        now_us: u64,
+        now: BootTime,
     ) -> Option<Self> {
         let reports = needed_reports(reports, &charge.meter);
         if reports.is_empty() {
@@ -80,7 +82,7 @@ impl<W> StoreCall<W> {
         Some(Self {
             key: Arc::from(address.key),
             ask: ScriptCall { runs: SmallVec::new(), charges: SmallVec::from_iter([ask]) },
-            sent_us: now_us,
+            sent: now,
             client: charge.client,
             group: 0,
             charges: Arc::from([*charge]),

@@ -13,39 +13,50 @@ use super::pending_group::PendingGroup;
 use super::tick_schedule::TickSchedule;
 use super::{LeaseSettings, StoreCall};
 use crate::lease::credit::Reservation;
+use crate::metrics::LeaseCounts;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use tollgate_core::algorithm::LimitStep;
+use tollgate_core::key::StateKey;
 use tollgate_core::state_address::StateAddress;
+use tollgate_core::time::BootTime;
 use tollgate_limiter::{OwnedCharge, Passed};
 
-/// Keys are keyed hashes already.
-pub(super) type ByKey<T> = HashMap<u64, T, rapidhash::fast::RandomState>;
+/// A map by keyed hashes.
+pub(super) type HashedMap<K, T> = HashMap<K, T, rapidhash::fast::RandomState>;
 
 #[derive(Debug)]
 pub(super) struct LeaseShard<W> {
-    leases: ByKey<Lease>,
+    leases: HashedMap<StateKey, Lease>,
     /// Leases with credit worth returning, or tokens to report: a tick examines no others.
     busy: TickSchedule,
     /// When unused leases are searched for again.
-    sweep_us: u64,
-    pending: ByKey<PendingGroup<W>>,
+    next_sweep: BootTime,
+    pending: HashedMap<u64, PendingGroup<W>>,
     most_leases: usize,
+    /// How checks were decided.
+    pub(super) counts: LeaseCounts,
 }
 
 impl<W> LeaseShard<W> {
     pub(super) fn new(most_leases: usize) -> Self {
         Self {
-            leases: ByKey::default(),
+            leases: HashedMap::default(),
             busy: TickSchedule::default(),
-            sweep_us: 0,
-            pending: ByKey::default(),
+            next_sweep: BootTime::default(),
+            pending: HashedMap::default(),
             most_leases,
+            counts: LeaseCounts::default(),
         }
     }
 
     pub(super) fn lease_count(&self) -> usize {
         self.leases.len()
+    }
+
+    /// The tokens that can be spent at `now`.
+    pub(super) fn credit(&self, now: BootTime) -> u64 {
+        self.leases.values().map(|lease| u64::from(lease.credit.left(now))).sum()
     }
 
     /// What can be said about `charge` under the rules of this number; and notes that it was asked for.
@@ -54,13 +65,13 @@ impl<W> LeaseShard<W> {
         charge: &OwnedCharge,
         cost: u32,
         rules: u32,
-        now_us: u64,
+        now: BootTime,
         settings: &LeaseSettings,
     ) -> LocalStep {
-        let Some(lease) = self.lease_for(charge, cost, rules, now_us, settings) else {
+        let Some(lease) = self.lease_for(charge, cost, rules, now, settings) else {
             return LocalStep::Ask;
         };
-        lease.look(&charge.meter, cost, now_us, settings)
+        lease.look(&charge.meter, cost, now, settings)
     }
 
     /// The same, and pays for it if there is credit.
@@ -70,15 +81,15 @@ impl<W> LeaseShard<W> {
         charge: &OwnedCharge,
         cost: u32,
         rules: u32,
-        now_us: u64,
+        now: BootTime,
         settings: &LeaseSettings,
     ) -> LocalStep {
-        let Some(lease) = self.lease_for(charge, cost, rules, now_us, settings) else {
+        let Some(lease) = self.lease_for(charge, cost, rules, now, settings) else {
             return LocalStep::Ask;
         };
-        let local = lease.look(&charge.meter, cost, now_us, settings);
+        let local = lease.look(&charge.meter, cost, now, settings);
         if let LocalStep::Spend(_) = local {
-            lease.credit.spend(cost, now_us);
+            lease.credit.spend(cost, now);
         }
         local
     }
@@ -90,14 +101,14 @@ impl<W> LeaseShard<W> {
         charge: &OwnedCharge,
         cost: u32,
         rules: u32,
-        now_us: u64,
+        now: BootTime,
         settings: &LeaseSettings,
     ) -> Option<&mut Lease> {
         let room = self.leases.len() < self.most_leases;
         let lease = match self.leases.entry(charge.key) {
             Entry::Occupied(lease) => lease.into_mut(),
             Entry::Vacant(free) if room => {
-                free.insert(Lease::new(&charge.meter, LeasePace::new(charge.leasing, settings), now_us))
+                free.insert(Lease::new(&charge.meter, LeasePace::new(charge.leasing, settings), now))
             }
             Entry::Vacant(_) => return None,
         };
@@ -106,20 +117,20 @@ impl<W> LeaseShard<W> {
             lease.seen_in = seen_in;
             follow(&mut self.busy, lease, charge, settings);
         }
-        lease.rate.note(cost, now_us);
-        lease.used_us = now_us;
+        lease.rate.note(cost, now);
+        lease.last_used = now;
         Some(lease)
     }
 
-    pub(super) fn spend(&mut self, key: u64, cost: u32, now_us: u64) {
+    pub(super) fn spend(&mut self, key: StateKey, cost: u32, now: BootTime) {
         if let Some(lease) = self.leases.get_mut(&key) {
-            lease.credit.spend(cost, now_us);
+            lease.credit.spend(cost, now);
         }
     }
 
-    pub(super) fn reserve(&mut self, key: u64, cost: u32, now_us: u64) -> Reservation {
+    pub(super) fn reserve(&mut self, key: StateKey, cost: u32, now: BootTime) -> Reservation {
         let lease = self.leases.get_mut(&key);
-        lease.map_or(Reservation::default(), |lease| lease.credit.reserve(cost, now_us))
+        lease.map_or(Reservation::default(), |lease| lease.credit.reserve(cost, now))
     }
 
     /// The request for which `reservation` was made has `passed`, or not. Returns what is to be sent at once: tokens
@@ -129,12 +140,12 @@ impl<W> LeaseShard<W> {
         charge: &OwnedCharge,
         reservation: Reservation,
         passed: Passed,
-        now_us: u64,
-        place: impl FnOnce() -> Option<StateAddress>,
+        now: BootTime,
+        address: impl FnOnce() -> Option<StateAddress>,
     ) -> Option<StoreCall<W>> {
         let Some(lease) = self.leases.get_mut(&charge.key).filter(|lease| lease.meter == charge.meter) else {
             let reports = reservation.reports(passed);
-            return place().and_then(|place| StoreCall::report(charge, place, reports, now_us));
+            return address().and_then(|address| StoreCall::report(charge, address, reports, now));
         };
         match passed {
             Passed::Yes => lease.credit.commit(reservation),
@@ -143,13 +154,13 @@ impl<W> LeaseShard<W> {
         }
         if !charge.leased {
             // Nothing is kept as credit, and the store is told at once.
-            lease.credit.give_back(u64::MAX);
+            lease.credit.give_back(BootTime::MAX);
             if passed == Passed::No {
                 lease.last_reply = None;
             }
             if let Some((key, _, field)) = &lease.address {
-                let place = StateAddress { key: key.to_string(), field: *field };
-                return StoreCall::report(charge, place, lease.credit.reports(now_us), now_us);
+                let address = StateAddress { key: key.to_string(), field: *field };
+                return StoreCall::report(charge, address, lease.credit.reports(now), now);
             }
         }
         mark_busy(&mut self.busy, charge.key, lease);
@@ -157,9 +168,9 @@ impl<W> LeaseShard<W> {
     }
 
     /// See [`super::LeaseTable::recall_refusal`].
-    pub(super) fn recall_refusal(&self, charge: &OwnedCharge, cost: u32, now_us: u64) -> Option<LimitStep> {
+    pub(super) fn recall_refusal(&self, charge: &OwnedCharge, cost: u32, now: BootTime) -> Option<LimitStep> {
         let lease = self.leases.get(&charge.key).filter(|lease| lease.meter == charge.meter)?;
-        lease.recall_refusal(cost, now_us)
+        lease.recall_refusal(cost, now)
     }
 }
 
@@ -180,7 +191,7 @@ fn follow(busy: &mut TickSchedule, lease: &mut Lease, charge: &OwnedCharge, sett
 }
 
 /// Has the next tick examine this lease.
-fn mark_busy(busy: &mut TickSchedule, key: u64, lease: &mut Lease) {
+fn mark_busy(busy: &mut TickSchedule, key: StateKey, lease: &mut Lease) {
     if !lease.is_busy {
         lease.is_busy = true;
         busy.join(key, lease.timing.interval_us());

@@ -4,7 +4,7 @@
 //! `TOLLGATE_GROUPS=1000` walks further, see docs/redis.md.
 
 use super::draw::Numbers;
-use super::{RequestRun, SECOND_US, START_US, ScriptCall, Scripted, answers, charge};
+use super::{RequestRun, SECOND_US, START_US, ScriptCall, Scripted, answers, at, charge};
 use redis::Value;
 use tollgate_core::algorithm::{Algorithm, StateKind};
 use tollgate_core::lending::{EPOCH_US, LeaseReport, LentTokens, Prefetch, StoredState};
@@ -227,7 +227,7 @@ impl Group {
         let now_us = self.now_us;
         let answer = plainly(answer);
         let client = &mut self.clients[number];
-        let twin = plainly(self.twin.charge(&number, ask, now_us));
+        let twin = plainly(self.twin.charge(&number, ask, at(now_us)));
         let limits = || client.limits.iter().map(|kept| &kept.limit).collect::<Vec<_>>();
         assert_eq!(answer, twin, "{context} at {now_us}: {ask:?} of {:?}", limits());
         met.steps += 1;
@@ -250,7 +250,7 @@ impl Group {
             if charge.lent > 0 || is_held {
                 let epoch = match &charge.state {
                     ReplyState::Stored(account) if account.lent.total() > 0 => account.lent.epoch,
-                    _ => kept.limit.meter().epoch(now_us),
+                    _ => kept.limit.meter().epoch(at(now_us)),
                 };
                 kept.taken = (epoch, charge.lent + if is_held { held } else { 0 });
             }
@@ -307,7 +307,7 @@ impl Group {
                 // Its last edit may have given it a longer life than the one that it was dropped by.
                 self.promise = self.promise.take().filter(|promise| promise.client != number);
                 let fresh =
-                    account.remaining_and_reset(&charge.meter, self.now_us) == (charge.meter.quota(), 0);
+                    account.remaining_and_reset(&charge.meter, at(self.now_us)) == (charge.meter.quota(), 0);
                 assert!(fresh || !monotone, "{context}: {account:?} was dropped at {}", self.now_us);
             }
         }
@@ -343,15 +343,15 @@ impl Client {
 
     fn compare_embedded(&mut self, now_us: u64, cost: u32, answer: &ScriptReply, context: &str) {
         let limit = &self.limits[0].limit;
-        let (step, next) = limit.step_state(self.embedded.as_ref(), now_us, cost);
+        let (step, next) = limit.step_state(self.embedded.as_ref(), at(now_us), cost);
         self.embedded = next.or_else(|| self.embedded.take());
         assert_eq!(step.admitted, answer.admitted[0] == 1, "{context} at {now_us}: {limit:?}");
         let (standing, cell) = match &answer.charges[0].state {
             ReplyState::Stored(account) => {
-                let (remaining, reset_after_us) = account.remaining_and_reset(limit.meter(), now_us);
+                let (remaining, reset_after_us) = account.remaining_and_reset(limit.meter(), at(now_us));
                 let retry_after_us = match step.admitted {
                     true => 0,
-                    false => account.step(limit.meter(), now_us, cost).retry_after_us,
+                    false => account.step(limit.meter(), at(now_us), cost).retry_after_us,
                 };
                 ((remaining, reset_after_us, retry_after_us), account.cell)
             }
@@ -372,9 +372,9 @@ impl Client {
 }
 
 impl Kept {
-    /// What a node might tell: of what it took, of what nobody took, and of times long gone.
+    /// What a node might tell: tokens that it took, tokens that no node took, and of epochs long past.
     fn report(&self, rng: &mut fastrand::Rng, now_us: u64) -> LeaseReport {
-        let present = self.limit.meter().epoch(now_us);
+        let present = self.limit.meter().epoch(at(now_us));
         let (taken_at, taken) = self.taken;
         let amount = |rng: &mut fastrand::Rng| match rng.u8(0..20) {
             0 => u32::MAX,
@@ -399,11 +399,11 @@ impl Kept {
     }
 }
 
-/// Until every limit that can refuse has room for `cost`, if nobody spends or reports.
+/// Until every limit that can refuse has room for `cost`, if no node spends or reports.
 fn wait_us(ask: &ScriptCall, answer: &ScriptReply, cost: u32) -> u64 {
     let waits = ask.charges.iter().zip(&answer.charges).filter(|(charge, _)| charge.enforced);
     let waits = waits.map(|(charge, found)| match &found.state {
-        ReplyState::Stored(account) => account.step(&charge.meter, answer.now_us, cost).retry_after_us,
+        ReplyState::Stored(account) => account.step(&charge.meter, answer.now, cost).retry_after_us,
         ReplyState::Log(standings) => standings[0].retry_after_us,
     });
     waits.max().unwrap_or(0)

@@ -1,6 +1,6 @@
 //! In a cluster: one call for clients of several slots of one server, with all but the first undeclared.
 
-use super::{START_US, answers, ask};
+use super::{START_US, answers, ask, at};
 use redis::{Connection, Value};
 use tollgate_core::algorithm::Algorithm;
 use tollgate_core::limit::{Limit, LimitSize};
@@ -25,7 +25,11 @@ fn charge(
     let text = format!("{}{}", script::CLUSTER_HEADER, script::source());
     let mut command = redis::cmd("EVAL");
     command.arg(text).arg(1).arg(asks[0].0);
-    command.arg(script::arguments(script::CallTime::Given(START_US), true, asks.iter().map(|(_, ask)| *ask)));
+    command.arg(script::arguments(
+        script::CallTime::Given(at(START_US)),
+        true,
+        asks.iter().map(|(_, ask)| *ask),
+    ));
     for (key, _) in asks {
         command.arg(*key);
     }
@@ -51,15 +55,15 @@ fn one_call_serves_the_clients_of_one_server() {
     let keys: Vec<String> = (0..60).map(|number| format!("tg:{{client-{number}}}")).collect();
     let homes: Vec<usize> = keys.iter().map(|key| home(&mut connections[0], key, PRIMARIES)).collect();
     for (number, connection) in connections.iter_mut().enumerate() {
-        // Those at home, in as many slots; and in their midst two strangers.
+        // Local keys, each in a slot of its own, and among them two of another server.
         let mut asked: Vec<(&str, usize)> =
             keys.iter().map(String::as_str).zip(homes.iter().copied()).collect();
         asked.retain(|(_, home)| *home == number);
         assert!(asked.len() > 5, "the keys are spread");
         let local = asked.len();
-        let stranger = (number + 1) % PRIMARIES;
-        let strangers = keys.iter().zip(&homes).filter(|(_, home)| **home == stranger).take(2);
-        for (key, home) in strangers {
+        let other = (number + 1) % PRIMARIES;
+        let foreign = keys.iter().zip(&homes).filter(|(_, home)| **home == other).take(2);
+        for (key, home) in foreign {
             asked.insert(3, (key, *home));
         }
         let asks: Vec<(&str, &ScriptCall)> = asked.iter().map(|(key, _)| (*key, &one)).collect();
@@ -75,6 +79,6 @@ fn one_call_serves_the_clients_of_one_server() {
         }
         assert_eq!(found.iter().filter(|answer| answer.is_ok()).count(), local);
         let kept: usize = redis::cmd("DBSIZE").query(connection).unwrap();
-        assert_eq!(kept, 2 * local, "a hash and a list for each client at home, and nothing of strangers");
+        assert_eq!(kept, 2 * local, "a hash and a list for each local client, and nothing of others");
     }
 }

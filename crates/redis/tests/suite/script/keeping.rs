@@ -1,6 +1,6 @@
 //! What the server keeps: how long, how much for one client, and what it does not understand.
 
-use super::{SECOND_US, START_US, Scripted, ask, charge};
+use super::{SECOND_US, START_US, Scripted, ask, at, charge};
 use smallvec::smallvec;
 use tollgate_core::algorithm::{Algorithm, StateKind};
 use tollgate_core::lending::{EPOCH_US, LeaseReport, Prefetch, StoredState};
@@ -45,7 +45,7 @@ impl Scripted {
 fn remaining(scripted: &mut Scripted, now_us: u64, key: &str, limit: &Limit, field: StateField) -> u32 {
     let answer = scripted.charge_one(now_us, key, &ask(limit, field, 1));
     match answer.charges[0].state {
-        ReplyState::Stored(account) => account.remaining_and_reset(limit.meter(), now_us).0,
+        ReplyState::Stored(account) => account.remaining_and_reset(limit.meter(), at(now_us)).0,
         ReplyState::Log(_) => panic!("{limit:?} is kept as a log"),
     }
 }
@@ -153,7 +153,7 @@ fn too_many_routes_of_one_client_count_together() {
     assert_eq!(remaining(&mut scripted, START_US, "{c}", &twenty, route(2, 3_000)), 18);
     assert_eq!(remaining(&mut scripted, START_US, "{c}", &ten, route(1, 3_000)), 7);
     assert_eq!(scripted.hlen("{c}"), MOST_FIELDS + 2);
-    // A limit that does not count by route is one of few, and always finds its place.
+    // A limit that does not count by route is one of few, and always has a field.
     assert_eq!(remaining(&mut scripted, START_US, "{c}", &ten, field(3)), 9);
     assert_eq!(scripted.hlen("{c}"), MOST_FIELDS + 3);
     // Another client is not concerned.
@@ -267,7 +267,7 @@ fn the_server_tells_its_own_time() {
     };
     let before_us = time_us(&mut scripted);
     let parts: Vec<Vec<u8>> = command.query(&mut scripted.connection).unwrap();
-    let told_us = script::read_time(&parts[0]).unwrap();
+    let told_us = script::read_time(&parts[0]).unwrap().as_us();
     assert!(before_us <= told_us && told_us <= time_us(&mut scripted));
     assert_eq!(scripted.server.cli(&["EXISTS", "{c}"]), "1");
 }
@@ -309,7 +309,7 @@ struct Aging {
     now_us: u64,
     /// What the server would say; none without the key.
     left_ms: Option<u64>,
-    /// The last answer, and when it came.
+    /// The last reply, and when it came.
     account: StoredState,
     /// How often the key expired, and the most that was lent at once.
     expired: u32,
@@ -336,8 +336,8 @@ impl Aging {
     fn assert_fresh(&self, then_us: u64) {
         let meter = self.limit.meter();
         let mut account = self.account;
-        account.apply_reports(meter, then_us, &[]);
-        let (available, _) = account.remaining_and_reset(meter, then_us);
+        account.apply_reports(meter, at(then_us), &[]);
+        let (available, _) = account.remaining_and_reset(meter, at(then_us));
         assert!(
             account.lent.total() == 0 && available == meter.quota(),
             "{} expires {} µs after the last answer with {:?}",
@@ -375,7 +375,7 @@ fn any_ask(rng: &mut fastrand::Rng, aging: &Aging) -> ScriptCall {
         one.prefetch = Prefetch::new(rng.u32(1..=quota), rng.u32(1..=3));
     }
     if rng.u8(..3) == 0 {
-        let epoch = aging.limit.meter().epoch(aging.now_us) - rng.u32(..2);
+        let epoch = aging.limit.meter().epoch(at(aging.now_us)) - rng.u32(..2);
         one.reports.push(LeaseReport {
             epoch,
             spent: rng.u32(..=quota / 4),

@@ -10,7 +10,7 @@ use tollgate_testbed::RedisServer;
 
 const RULES: &str = "rules: [{ id: one, key: api_key, limit: 1000/h }]";
 
-/// Asks so often from `address`, and answers how many passed, and the last decision.
+/// Asks so often from `address`, and returns how many passed, and the last decision.
 async fn ask(limiter: &Limiter, address: &str, count: usize) -> (usize, Decision) {
     let request = Request { api_key: Some("one"), ip: from(address), endpoint: "/", ..Request::default() };
     let (mut passed, mut last) = (0, None);
@@ -32,7 +32,7 @@ fn limiter(store: &RedisStore, clock: &ManualClock, emergency: Emergency) -> Lim
     let limiter = Limiter::new(MemoryStore::new(PLENTY), Clock::Manual(clock.clone()))
         .sharing(store.shared_store(), settings);
     let loaded = load(RULES);
-    limiter.install(loaded.rules, loaded.lists);
+    limiter.install(loaded.rules, loaded.lists).unwrap();
     limiter
 }
 

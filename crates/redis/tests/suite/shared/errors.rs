@@ -1,4 +1,4 @@
-//! Errors that a store answers with while nodes are at work: every decision that meets one is degraded and follows its
+//! Errors that a store replies with while nodes are at work: every decision that meets one is degraded and follows its
 //! rule, each reason is one ERROR in ten seconds with the shard and its address, and each is counted.
 
 use super::fleet::Node;
@@ -15,9 +15,9 @@ rules:
   - { id: allow, endpoint: /allow, limit: 1000/h, on_store_failure: allow }
   - { id: deny, endpoint: /deny, limit: 1000/h, on_store_failure: deny }
   - { id: log, endpoint: /log, algorithm: sliding_window_log, limit: 1000/h, on_store_failure: deny }
-  - { id: places, endpoint: /places, algorithm: concurrency, limit: 2, on_store_failure: allow }
-  - { id: no_places, endpoint: /no-places, algorithm: concurrency, limit: 2, on_store_failure: deny }
-  - { id: few_places, endpoint: /few-places, algorithm: concurrency, limit: 2, on_store_failure: local }
+  - { id: slots, endpoint: /slots, algorithm: concurrency, limit: 2, on_store_failure: allow }
+  - { id: no_slots, endpoint: /no-slots, algorithm: concurrency, limit: 2, on_store_failure: deny }
+  - { id: few_slots, endpoint: /few-slots, algorithm: concurrency, limit: 2, on_store_failure: local }
 ";
 /// So many that every shard has some.
 const CLIENTS: usize = 12;
@@ -51,9 +51,9 @@ async fn assert_well(node: &Node) {
     for endpoint in ["/allow", "/deny", "/log"] {
         assert_eq!(passing(node, endpoint).await, (ALL, 0), "{endpoint}");
     }
-    for endpoint in ["/places", "/no-places", "/few-places"] {
+    for endpoint in ["/slots", "/no-slots", "/few-slots"] {
         // Places that could not be given back run out by themselves.
-        eventually("places are free", async || passing(node, endpoint).await == (2 * CLIENTS, 0)).await;
+        eventually("slots are free", async || passing(node, endpoint).await == (2 * CLIENTS, 0)).await;
     }
 }
 
@@ -61,9 +61,9 @@ async fn assert_degraded(node: &Node, kind: StoreErrorKind) {
     for (endpoint, passed) in [("/allow", ALL), ("/deny", 0), ("/log", 0)] {
         assert_eq!(passing(node, endpoint).await, (passed, ALL), "{endpoint}");
     }
-    for (endpoint, passed) in [("/places", ALL), ("/no-places", 0), ("/few-places", 2 * CLIENTS)] {
+    for (endpoint, passed) in [("/slots", ALL), ("/no-slots", 0), ("/few-slots", 2 * CLIENTS)] {
         let found = passing(node, endpoint).await;
-        // A script that has freed places may take one, however full the memory is.
+        // A script that has freed slots may take one, however full the memory is.
         let is_decided = kind == StoreErrorKind::Memory && found == (2 * CLIENTS, 0);
         assert!(is_decided || found == (passed, ALL), "{endpoint}: {found:?}");
     }
@@ -111,7 +111,7 @@ async fn fault(
     servers.iter().for_each(&end);
     for node in [&node, &late] {
         eventually("all is well again", async || passing(node, "/deny").await == (ALL, 0)).await;
-        eventually("places are free", async || passing(node, "/no-places").await == (2 * CLIENTS, 0)).await;
+        eventually("slots are free", async || passing(node, "/no-slots").await == (2 * CLIENTS, 0)).await;
     }
     log.clear();
 }
@@ -157,7 +157,7 @@ fn a_permission_that_is_taken_away_degrades() {
         let node = start(&format!("redis://limited:pw@{}", server.address())).await;
         assert_well(&node).await;
         for (command, endpoint) in
-            [("hset", "/deny"), ("rpush", "/log"), ("zadd", "/no-places"), ("evalsha", "/deny")]
+            [("hset", "/deny"), ("rpush", "/log"), ("zadd", "/no-slots"), ("evalsha", "/deny")]
         {
             permit(&[&format!("-{command}")]);
             assert_eq!(passing(&node, endpoint).await, (0, ALL), "{command}");

@@ -39,10 +39,10 @@ async fn bursts(nodes: Vec<Arc<Node>>, algorithm: &'static str, ledger: Arc<Mute
             let (endpoint, ledger, clock) = (Arc::clone(&endpoint), Arc::clone(&ledger), clock.clone());
             sent.spawn(async move {
                 let request = Request { api_key: Some("one"), endpoint: &endpoint, ..Request::default() };
-                let sent_us = clock.now_us();
+                let sent_us = clock.now().as_us();
                 let (admitted, degraded) = node.check(&request).await;
                 assert!(!degraded, "the store answers");
-                let received_us = clock.now_us();
+                let received_us = clock.now().as_us();
                 ledger.lock().note(LedgerEntry { key: 0, node: 0, admitted, cost: 1, sent_us, received_us });
             });
         }

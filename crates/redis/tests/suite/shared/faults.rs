@@ -15,7 +15,7 @@ const CAPACITY: i64 = 30;
 const DENY: [Policy; 2] = [Policy::Deny, Policy::Strict];
 const ALL: [Policy; 4] = [Policy::Allow, Policy::Deny, Policy::Local, Policy::Strict];
 /// One byte in a refusal makes it a pass, and then nothing tells that it was damaged. That is one in some ten thousand
-/// answers.
+/// replies.
 const MISREAD: i64 = 2;
 /// How long a server stands still.
 const FROZEN: Duration = Duration::from_secs(10);
@@ -213,7 +213,7 @@ fn the_network_resets_everything() {
     });
 }
 
-/// Whatever comes back, each request is decided in time, nothing breaks for good, and no answer that cannot be true is
+/// Whatever comes back, each request is decided in time, nothing breaks for good, and no reply that cannot be true is
 /// believed: the store's own decisions keep to the limits.
 #[test]
 fn answers_are_nonsense() {
@@ -374,7 +374,7 @@ fn a_hundred_slots_move() {
 }
 
 #[test]
-fn a_hundred_slots_move_to_a_newcomer() {
+fn a_hundred_slots_move_to_an_added_server() {
     campaign(async || {
         let mut cluster = RedisCluster::start(3, 0);
         cluster.join();

@@ -75,7 +75,7 @@ impl Node {
         let limiter = Limiter::new(MemoryStore::new(PLENTY), Clock::system())
             .sharing(store.shared_store(), FailureSettings::default());
         let LoadedRules { rules, lists, .. } = load(text);
-        limiter.install(rules, lists);
+        limiter.install(rules, lists).unwrap();
         Arc::new(Self { limiter: Arc::new(limiter), store })
     }
 
@@ -458,9 +458,9 @@ impl Findings {
 /// The keys of the clients at the store, by their number.
 pub fn client_keys() -> Vec<String> {
     let loaded = load(RULES);
-    let places = StateAddresses::new(&RedisSettings::default().prefix, FleetSecret(SECRET));
+    let addresses = StateAddresses::new(&RedisSettings::default().prefix, FleetSecret(SECRET));
     let (rule, limit) = loaded.rules.limits().next().unwrap();
-    Client::all().iter().map(|client| places.locate(rule, limit, &client.request(), 0).key).collect()
+    Client::all().iter().map(|client| addresses.locate(rule, limit, &client.request(), 0).key).collect()
 }
 
 impl fmt::Display for Findings {

@@ -13,7 +13,7 @@ use tollgate_testbed::{RedisServer, StallMonitor};
 
 /// A refusal is believed for 250 ms; a call takes the rest.
 const STALEST_US: u64 = 250_000 + 20_000;
-/// What the time between an answer and the look at the store may change.
+/// What the time between a reply and the look at the store may change.
 const TOLERANCE_US: i64 = 20_000;
 /// A client that is refused is told to wait for the next call at least.
 const GATE_US: i64 = 100_000;
@@ -71,8 +71,8 @@ fn what_a_refused_client_is_told_is_never_old() {
             let now_us = start.elapsed().as_micros() as u64;
             let Outcome::Limited(standing) = decision.outcome else { panic!("{decision:?}") };
             let told_us = now_us + standing.wait_us().unwrap();
-            let (account, store_us) = tokio::task::block_in_place(|| look(&server, &loaded));
-            let wait_us = account.step(&meter, store_us, COST).retry_after_us;
+            let (account, store_time) = tokio::task::block_in_place(|| look(&server, &loaded));
+            let wait_us = account.step(&meter, store_time, COST).retry_after_us;
             let true_us = start.elapsed().as_micros() as u64 + wait_us;
             samples.push(Sample { now_us, told_us, true_us });
             sleep_until(start + Duration::from_millis(20) * samples.len() as u32).await;

@@ -79,7 +79,7 @@ fn two_hundred_nodes_are_counted_and_forgotten_when_they_are_silent() {
     });
 }
 
-/// What an answer holds, without what the protocol adds.
+/// What a reply holds, without what the protocol adds.
 fn size_of_answer(value: &Value) -> usize {
     match value {
         Value::Array(values) => values.iter().map(size_of_answer).sum(),
@@ -96,7 +96,7 @@ fn a_time_in_the_future_is_not_counted() {
         let _node = Node::start(&server.url(), RULES).await;
         let mut others = Simulated::beside_a_node(&server);
         let (answer, _) = others.send_heartbeat("a", None);
-        let ahead = (answer.now_us + 3_600_000_000).to_string();
+        let ahead = (answer.now + 3_600_000_000).as_us().to_string();
         server.cli(&["ZADD", &heartbeat::alive_key("tg:", &others.tag), &ahead, "gone"]);
         assert_eq!(others.send_heartbeat("a", None).0.nodes, answer.nodes);
     });
@@ -152,7 +152,7 @@ fn the_majority_corrects_a_clock() {
         node.store.close().await;
         let mut correction = |id: &str, vote_us: Option<i64>| {
             let reply = others.send_vote(id, vote_us, None).0;
-            reply.correction.at(reply.now_us)
+            reply.correction.left_us(reply.now)
         };
         // It shrinks by a hundredth of the time that passes.
         let near = |correction_us: i64, agreed_us: i64| (0..300_000).contains(&(correction_us - agreed_us));

@@ -1,5 +1,5 @@
-//! A server that answers what no server would: the connection is closed before the answer is held, the error is counted
-//! and named, and decisions are degraded until the server answers properly again.
+//! A server with replies that no server would send: the connection is closed before the reply is held, the error is counted
+//! and named, and decisions are degraded until the server replies properly again.
 
 use super::fleet::Node;
 use crate::log::logged;
@@ -26,7 +26,7 @@ const MOST_TAKEN: u64 = 24 << 20;
 /// What is answered: a beginning, and what follows again and again.
 type Attack = (&'static [u8], &'static [u8]);
 
-/// Stands before an honest server, and answers in its place when it is told to.
+/// A proxy in front of a server that replies itself when it is told to.
 struct Middleman {
     address: SocketAddr,
     attack: watch::Sender<Option<Attack>>,

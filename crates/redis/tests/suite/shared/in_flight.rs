@@ -83,7 +83,7 @@ fn places_are_held_on_to_and_those_of_a_dead_node_run_out() {
             std::mem::forget(admit(&dies, "one").await.permit.expect("there is room"));
         }
         assert!(!admit(&lives, "one").await.decision.allowed());
-        // Longer than a place lives by itself.
+        // Longer than a slot lives without renewal.
         sleep(Duration::from_secs(6)).await;
         assert_eq!(taken(&server), 10, "both say that they still hold theirs");
         assert!(!admit(&lives, "one").await.decision.allowed());
@@ -130,7 +130,7 @@ rules:
         for _ in 0..5 {
             assert_eq!(admit(&node, "one").await.decision.terms.unwrap().names.rule, "rate");
         }
-        eventually("no place is kept", async || taken(&server) == 0).await;
+        eventually("no slot is held", async || taken(&server) == 0).await;
     });
 }
 

@@ -128,7 +128,7 @@ fn a_refused_client_stays_refused_in_an_outage() {
     });
 }
 
-/// `CLIENT PAUSE … WRITE`: the server answers a PING and no script.
+/// `CLIENT PAUSE … WRITE`: the server replies to a PING and no script.
 #[test]
 fn a_server_whose_writes_are_paused_stays_away_until_they_are_not() {
     alone(async || {

@@ -31,7 +31,7 @@ rules:
   - { id: hour, key: ip, algorithm: fixed_window, limit: 7/h }
 ",
     );
-    limiter.install(loaded.rules, loaded.lists);
+    limiter.install(loaded.rules, loaded.lists).unwrap();
     let check = async |name: &str| {
         let request = Request { ip: from("203.0.113.9"), ..key(name) };
         limiter.check(&request).unwrap().decision().await
@@ -50,7 +50,7 @@ rules:
     }
     let request = Request { ip: from("203.0.113.9"), ..key("a") };
     let decided = limiter.check(&request).unwrap().now().expect("the store is not asked");
-    let left_us = START_US + HOUR_US - clock.now_us();
+    let left_us = START_US + HOUR_US - clock.now().as_us();
     assert_eq!(told(&decided), Some((left_us, "hour".to_owned())));
     assert_eq!(told(&limiter.refuse(&request).unwrap()), Some((left_us, "hour".to_owned())));
 }

@@ -24,7 +24,7 @@ defaults: {{ consistency: strict, on_store_failure: deny }}
 rules:
 {strict}
   - {{ id: leased, endpoint: /leased, limit: 3/s, consistency: leased }}
-  - {{ id: places, endpoint: /concurrency, algorithm: concurrency, limit: 3 }}
+  - {{ id: slots, endpoint: /concurrency, algorithm: concurrency, limit: 3 }}
 "
     )
 }

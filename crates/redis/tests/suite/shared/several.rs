@@ -12,6 +12,7 @@ use tollgate_core::limit::Limit;
 use tollgate_core::rules::LoadedRules;
 use tollgate_core::script::{self, ChargeCall, ReplyState, ScriptCall, ScriptReply};
 use tollgate_core::state_address::StateField;
+use tollgate_core::time::StoreTime;
 use tollgate_limiter::Request;
 use tollgate_testbed::{RedisCluster, RedisServer, eventually};
 
@@ -68,13 +69,18 @@ fn used_of(connection: &mut Connection, loaded: &LoadedRules, key: &str, bytes: 
     let route =
         route.map(|route| u64::from_be_bytes([route[0], route[1], route[2], route[3], route[4], 0, 0, 0]));
     let field = StateField::new(limit.state_id, route);
-    let (account, now_us) = account(connection, limit, key, field);
+    let (account, now) = account(connection, limit, key, field);
     // What a node holds is taken, but not used: it has to be back as well.
-    limit.quota - account.available(limit.meter(), now_us)
+    limit.quota - account.available(limit.meter(), now)
 }
 
 /// The state of `limit` in `field` of `key`, and the time at the store.
-fn account(connection: &mut Connection, limit: &Limit, key: &str, field: StateField) -> (StoredState, u64) {
+fn account(
+    connection: &mut Connection,
+    limit: &Limit,
+    key: &str,
+    field: StateField,
+) -> (StoredState, StoreTime) {
     let (meter, reports) = (*limit.meter(), smallvec![]);
     let charge =
         ChargeCall { meter, field, enforced: true, as_lent: false, prefetch: Prefetch::NONE, reports };
@@ -86,16 +92,16 @@ fn account(connection: &mut Connection, limit: &Limit, key: &str, field: StateFi
         [&ask].into_iter(),
     ));
     let parts: Vec<Vec<u8>> = command.query(connection).unwrap();
-    let now_us = script::read_time(&parts[0]).unwrap();
-    let answer = ScriptReply::decode(&ask, now_us, &parts[1]).unwrap();
+    let now = script::read_time(&parts[0]).unwrap();
+    let answer = ScriptReply::decode(&ask, now, &parts[1]).unwrap();
     match answer.charges[0].state {
-        ReplyState::Stored(account) => (account, now_us),
+        ReplyState::Stored(account) => (account, now),
         ReplyState::Log(_) => panic!("{limit:?} is kept as a log"),
     }
 }
 
 /// The state of the only client under the only limit, and the time at the store.
-pub fn look(server: &RedisServer, loaded: &LoadedRules) -> (StoredState, u64) {
+pub fn look(server: &RedisServer, loaded: &LoadedRules) -> (StoredState, StoreTime) {
     let mut connection = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
     let keys: Vec<String> = redis::cmd("KEYS").arg("tg:{*").query(&mut connection).unwrap();
     let (_, limit) = loaded.rules.limits().next().unwrap();
@@ -104,7 +110,7 @@ pub fn look(server: &RedisServer, loaded: &LoadedRules) -> (StoredState, u64) {
     account
 }
 
-/// Everybody asks for everything at once, on two nodes.
+/// All clients request everything at once, on two nodes.
 async fn ask_for_everything(nodes: &[Arc<Node>], seed: u64) -> (BTreeMap<Whose, u32>, usize) {
     let mut tasks = JoinSet::new();
     for task in 0..8 {

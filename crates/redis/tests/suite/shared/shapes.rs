@@ -17,14 +17,14 @@ defaults: { consistency: strict, on_store_failure: deny }
 rules:
   - { id: token, endpoint: /token, limit: 3/day }
   - { id: log, endpoint: /log, algorithm: sliding_window_log, limit: 3/day }
-  - { id: places, endpoint: /places, algorithm: concurrency, limit: 3 }
+  - { id: slots, endpoint: /slots, algorithm: concurrency, limit: 3 }
 ";
 
 /// Of five requests of each of many clients at once, three pass, and the store has decided them all.
 async fn assert_limits(url: &str) -> Arc<Node> {
     let settings = RedisSettings { timeout: PATIENCE / 10, ..RedisSettings::default() };
     let node = Node::start_with(url, RULES, settings).await;
-    for endpoint in ["/token", "/log", "/places"] {
+    for endpoint in ["/token", "/log", "/slots"] {
         let mut clients = tokio::task::JoinSet::new();
         for client in 0..30 {
             let limiter = Arc::clone(&node.limiter);

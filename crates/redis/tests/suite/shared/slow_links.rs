@@ -100,7 +100,7 @@ impl Load {
         while self.nodes[1].check(&request).await.0 {}
     }
 
-    /// One request; what passes without the store is not the store's to answer for.
+    /// One request; what passes without the store is not counted as admitted by it.
     async fn send(&self, node: usize, endpoint: &str, ip: Option<IpAddr>) {
         let (api_key, user) = (Some("one"), Some("one"));
         let request = Request { api_key, user, ip, endpoint, ..Request::default() };
@@ -117,16 +117,16 @@ impl Load {
     async fn round(self: &Arc<Self>, number: usize) {
         let mut sent = JoinSet::new();
         let begin = Instant::now() + self.case.begin + self.case.later * number as u32;
-        for place in 0..REFUSED {
-            let (load, ip) = (Arc::clone(self), address(number * REFUSED + place));
+        for position in 0..REFUSED {
+            let (load, ip) = (Arc::clone(self), address(number * REFUSED + position));
             sent.spawn(async move { load.send(BEHIND_LINK, "/both", ip).await });
         }
         for burst in 0..self.case.bursts {
             sleep_until(begin + self.case.distance * burst as u32).await;
-            for place in 0..self.case.capacity() * 3 / 2 {
+            for position in 0..self.case.capacity() * 3 / 2 {
                 let load = Arc::clone(self);
                 // One node near the store has not heard what it refused to the other.
-                let node = if place % 3 == 0 { BEHIND_LINK } else { 1 + burst % 2 };
+                let node = if position % 3 == 0 { BEHIND_LINK } else { 1 + burst % 2 };
                 sent.spawn(async move { load.send(node, "/open", None).await });
             }
         }

@@ -42,7 +42,7 @@ fn a_new_interval_is_kept_as_soon_as_the_rule_is_installed() {
         let all = CAPACITY - spent;
         assert_eq!(other.check(&costing(all - 1)).await, (false, false), "several are held");
         let LoadedRules { rules, lists, .. } = load(&rule("interval: 5ms, horizon: 50ms"));
-        holds.limiter.install(rules, lists);
+        holds.limiter.install(rules, lists).unwrap();
         assert_eq!(holds.check(&costing(1)).await, (true, false));
         eventually("all that was held is there for the other", async || {
             other.check(&costing(all - 1)).await == (true, false)

@@ -1,4 +1,4 @@
-//! Nodes that come and go: who is there, what they share, and what they leave behind.
+//! Nodes that start and stop: how they are counted, what they share, and what is left of them.
 
 use super::fleet::{Node, alone, nodes};
 use std::time::Duration;
@@ -58,7 +58,7 @@ fn nodes_that_start_together_share_one_secret_and_keep_it_through_an_empty_resta
             Node::start_with(&url, RULES, own_secret())
         );
         assert!(one.check(&request()).await.0 && two.check(&request()).await.0);
-        assert_eq!(server.cli(&["KEYS", "tg:{*"]).lines().count(), 1, "both count in one place");
+        assert_eq!(server.cli(&["KEYS", "tg:{*"]).lines().count(), 1, "both count in one state");
         let (secret, key) = (server.cli(&["GET", "tg:secret"]), server.cli(&["KEYS", "tg:{*"]));
         assert_eq!(secret.len(), 32);
 
@@ -66,7 +66,7 @@ fn nodes_that_start_together_share_one_secret_and_keep_it_through_an_empty_resta
         let kept = async || server.cli(&["GET", "tg:secret"]) == secret;
         eventually("the secret is back", kept).await;
         eventually("counting goes on", async || !two.check(&request()).await.1).await;
-        assert_eq!(server.cli(&["KEYS", "tg:{*"]), key, "in the same place");
+        assert_eq!(server.cli(&["KEYS", "tg:{*"]), key, "in the same state");
         // A node that comes later finds the same.
         let three = Node::start_with(&url, RULES, own_secret()).await;
         assert_eq!(three.check(&request()).await, (true, false));
@@ -87,7 +87,7 @@ fn a_node_that_starts_beside_an_emptied_store_takes_the_secret_of_the_others() {
         assert_eq!(new.check(&request()).await, (true, false));
         eventually("the old node counts", async || !old.check(&request()).await.1).await;
         assert_eq!(server.cli(&["GET", "tg:secret"]), secret);
-        assert_eq!(server.cli(&["KEYS", "tg:{*"]), key, "both count in one place");
+        assert_eq!(server.cli(&["KEYS", "tg:{*"]), key, "both count in one state");
     });
 }
 
@@ -135,7 +135,7 @@ fn what_the_store_refused_is_refused_at_once_and_nothing_else() {
         );
         let other = Request { api_key: Some("another"), ..request() };
         assert!(one.limiter.refuse(&other).is_none());
-        assert_eq!(one.store.calls(), calls, "nobody was asked");
+        assert_eq!(one.store.calls(), calls, "no server was called");
         assert_eq!(one.check(&other).await, (true, false));
     });
 }

@@ -91,7 +91,7 @@ async fn one_after_the_other() {
     }
     for node in &nodes {
         let LoadedRules { rules, lists, .. } = load(&rule(500));
-        node.limiter.install(rules, lists);
+        node.limiter.install(rules, lists).unwrap();
     }
     // One request under the new rule; the slower one would bring twenty more.
     assert!(check(&nodes[0], "one").await);

@@ -1,4 +1,4 @@
-//! FuzzChoices read from the bytes of an input, and damage done to an answer.
+//! Choices read from the bytes of an input, and damage done to a reply.
 
 /// The bytes of an input, read as choices.
 pub(super) struct FuzzChoices<'b> {
@@ -40,7 +40,7 @@ impl<'b> FuzzChoices<'b> {
         self.below(count) == 0
     }
 
-    /// Noise that may begin as an answer does.
+    /// Noise that may begin as a reply does.
     pub(super) fn noise(&mut self) -> Vec<u8> {
         let length = self.below(64);
         let mut bytes: Vec<u8> = (0..length).map(|_| self.byte()).collect();

@@ -16,7 +16,9 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use tollgate_core::algorithm::LimitStep;
+use tollgate_core::key::StateKey;
 use tollgate_core::script::MOST_PARTS;
+use tollgate_core::time::{BootTime, StoreTime};
 use tollgate_core::virtual_store::VirtualStore;
 use tollgate_limiter::{OwnedCharge, Passed};
 
@@ -79,7 +81,7 @@ impl FuzzRequest {
 struct WaiterPosition {
     request: usize,
     group: usize,
-    group_key: (u32, Vec<u64>),
+    group_key: (u32, Vec<StateKey>),
     has_heard: bool,
 }
 
@@ -88,7 +90,7 @@ pub(super) struct FuzzRun<'b> {
     met: &'b LeaseFuzzCoverage,
     table: LeaseTable<FuzzWaiter>,
     store: VirtualStore<u64>,
-    now_us: u64,
+    now: BootTime,
     /// How far the store's clock is ahead of where it began.
     offset_us: i64,
     rules: u32,
@@ -100,9 +102,9 @@ pub(super) struct FuzzRun<'b> {
     told: FuzzVerdicts,
     /// Calls under way.
     out: Vec<StoreCall<FuzzWaiter>>,
-    /// Answers that were given before.
+    /// Replies that were given before.
     old: Vec<Vec<u8>>,
-    ledgers: BTreeMap<u64, GrantLedger>,
+    ledgers: BTreeMap<StateKey, GrantLedger>,
 }
 
 impl<'b> FuzzRun<'b> {
@@ -112,7 +114,7 @@ impl<'b> FuzzRun<'b> {
             met,
             table: LeaseTable::new(LeaseSettings::default()),
             store: VirtualStore::default(),
-            now_us: SECOND_US,
+            now: BootTime::from_us(SECOND_US),
             offset_us: 0,
             rules: 1,
             limits: FuzzLimit::all(),
@@ -154,7 +156,7 @@ impl<'b> FuzzRun<'b> {
                 3 => self.table.set_nodes(self.choices.byte().into()),
                 _ => {
                     let mut calls = Vec::new();
-                    self.table.return_all(self.now_us, |call| calls.push(call));
+                    self.table.return_all(self.now, |call| calls.push(call));
                     calls.into_iter().for_each(|call| self.send(call));
                 }
             },
@@ -163,7 +165,7 @@ impl<'b> FuzzRun<'b> {
 
     fn pass_time(&mut self) {
         let most_us = [1, 1_000, 100_000, 3 * SECOND_US, 3 * SECOND_US, 3_600 * SECOND_US, 3 * DAY_US];
-        self.now_us += match self.choices.below(2 * most_us.len()) {
+        self.now += match self.choices.below(2 * most_us.len()) {
             index if index < most_us.len() => self.choices.up_to(most_us[index]),
             _ => 100_000,
         };
@@ -171,15 +173,15 @@ impl<'b> FuzzRun<'b> {
 
     fn tick(&mut self) {
         let mut calls = Vec::new();
-        self.table.tick(self.now_us, |call| calls.push(call));
+        self.table.tick(self.now, |call| calls.push(call));
         calls.into_iter().for_each(|call| self.send(call));
     }
 
-    fn store_us(&self) -> u64 {
-        (START_US + self.now_us).saturating_add_signed(self.offset_us)
+    fn store_time(&self) -> StoreTime {
+        StoreTime::from_us(START_US + self.now.as_us()).shifted_by(self.offset_us)
     }
 
-    fn ledger(&mut self, key: u64) -> &mut GrantLedger {
+    fn ledger(&mut self, key: StateKey) -> &mut GrantLedger {
         self.ledgers.entry(key).or_default()
     }
 
@@ -203,8 +205,8 @@ impl<'b> FuzzRun<'b> {
             let (is_gone, told) = (Rc::clone(&is_gone), Rc::clone(&self.told));
             FuzzWaiter { id: first + made - 1, is_gone, told, has_heard: false }
         };
-        let place = |index: usize| Some(address(&dues[index]));
-        match self.table.check(&dues, cost, self.rules, self.now_us, place, seat) {
+        let locate = |index: usize| Some(address(&dues[index]));
+        match self.table.check(&dues, cost, self.rules, self.now, locate, seat) {
             LeaseCheck::Decided(steps) => {
                 assert_eq!(made, 0, "nothing is asked");
                 LeaseFuzzCoverage::note(&self.met.decided);
@@ -212,8 +214,8 @@ impl<'b> FuzzRun<'b> {
                 assert!(!passes || steps.len() == dues.len(), "decided without a word of some limits");
                 for (index, _) in steps.iter().filter(|(_, step)| passes && step.admitted) {
                     LeaseFuzzCoverage::note(&self.met.spent);
-                    let now_us = self.now_us;
-                    self.ledger(dues[*index].key).spend(cost.into(), now_us);
+                    let now = self.now;
+                    self.ledger(dues[*index].key).spend(cost.into(), now);
                 }
             }
             LeaseCheck::Pending(asked) => {
@@ -235,9 +237,9 @@ impl<'b> FuzzRun<'b> {
             steps.iter().all(|(index, step)| step.admitted || !dues[*index].enforced),
             "refused, and asked"
         );
-        let now_us = self.now_us;
+        let now = self.now;
         for (index, _) in &reserved {
-            self.ledger(dues[*index].key).spend(cost.into(), now_us);
+            self.ledger(dues[*index].key).spend(cost.into(), now);
         }
         let groups: Vec<Vec<usize>> = groups.into_iter().map(SmallVec::into_vec).collect();
         for (group, indices) in groups.iter().enumerate() {
@@ -341,11 +343,11 @@ impl<'b> FuzzRun<'b> {
                 self.ledger(dues[*index].key).put_back(cost);
             }
         }
-        let place = |index: usize| {
+        let locate = |index: usize| {
             let is_asked = groups.len() > 1 && groups.iter().any(|group| group.contains(&index));
             is_asked.then(|| address(&dues[index]))
         };
-        let calls = self.table.resolve(&dues, &reserved, passed, self.now_us, place);
+        let calls = self.table.resolve(&dues, &reserved, passed, self.now, locate);
         calls.into_iter().for_each(|call| self.send(call));
     }
 
@@ -386,7 +388,7 @@ impl<'b> FuzzRun<'b> {
                 self.fail(call, if round > 0 { Executed::Maybe } else { Executed::No });
                 self.assert_sound();
             }
-            self.now_us += 100 * DAY_US;
+            self.now += 100 * DAY_US;
             self.tick();
         }
         assert_eq!((self.unheard, self.out.len(), self.table.lease_count()), (0, 0, 0), "something is left");

@@ -1,18 +1,19 @@
-//! What valid answers granted of one key, and what became of it.
+//! What valid replies granted of one key, and what became of it.
 
 use tollgate_core::lending::EPOCH_US;
+use tollgate_core::time::BootTime;
 
 /// Tokens of one key.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct GrantLedger {
     /// Of all calls.
     asked: u64,
-    /// By valid answers.
+    /// By valid replies.
     granted: u64,
     /// Spent on requests, reserved for them, or returned to the store.
     gone: u64,
-    /// By then all of it is dead.
-    dead_us: u64,
+    /// By then all of it has expired.
+    expired: BootTime,
 }
 
 impl GrantLedger {
@@ -20,16 +21,16 @@ impl GrantLedger {
         self.asked += tokens;
     }
 
-    /// A valid answer to a call of `sent_us`.
-    pub(super) fn grant(&mut self, tokens: u64, sent_us: u64) {
+    /// A valid reply to a call of `sent`.
+    pub(super) fn grant(&mut self, tokens: u64, sent: BootTime) {
         self.granted += tokens;
-        self.dead_us = self.dead_us.max(sent_us + 2 * EPOCH_US);
+        self.expired = self.expired.max(sent + 2 * EPOCH_US);
         assert!(self.granted <= self.asked, "more granted than asked for: {self:?}");
     }
 
     /// Spent without asking.
-    pub(super) fn spend(&mut self, tokens: u64, now_us: u64) {
-        assert!(now_us < self.dead_us, "spent at {now_us}: {self:?}");
+    pub(super) fn spend(&mut self, tokens: u64, now: BootTime) {
+        assert!(now < self.expired, "spent at {now:?}: {self:?}");
         self.take(tokens);
     }
 

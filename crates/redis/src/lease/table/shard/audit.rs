@@ -1,6 +1,7 @@
 //! Counts of a lease shard, for tests that compare them with what is allowed.
 
 use super::LeaseShard;
+use tollgate_core::key::StateKey;
 
 /// Counts of one lease shard.
 #[derive(Debug)]
@@ -12,7 +13,7 @@ pub(in crate::lease::table) struct LeaseShardAudit {
     /// Requests behind calls.
     pub(in crate::lease::table) queued: usize,
     /// By key: tokens that can be spent or are yet to be returned.
-    pub(in crate::lease::table) held: Vec<(u64, u64)>,
+    pub(in crate::lease::table) held: Vec<(StateKey, u64)>,
 }
 
 impl<W> LeaseShard<W> {

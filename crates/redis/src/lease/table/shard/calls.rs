@@ -10,6 +10,7 @@ use std::sync::Arc;
 use tollgate_core::lending::Prefetch;
 use tollgate_core::script::{ChargeCall, MOST_PARTS, RequestRun, ScriptCall};
 use tollgate_core::state_address::StateField;
+use tollgate_core::time::BootTime;
 use tollgate_limiter::OwnedCharge;
 
 impl<W> LeaseShard<W> {
@@ -21,7 +22,10 @@ impl<W> LeaseShard<W> {
         request: QueuedRequest<W>,
     ) -> Result<(), QueuedRequest<W>> {
         let pending = match self.pending.entry(group) {
-            Entry::Occupied(pending) => pending.into_mut(),
+            Entry::Occupied(pending) => {
+                self.counts.coalesced += 1;
+                pending.into_mut()
+            }
             Entry::Vacant(free) => match new_group() {
                 Some(pending) => free.insert(pending),
                 None => return Err(request),
@@ -36,7 +40,7 @@ impl<W> LeaseShard<W> {
         &mut self,
         client: u64,
         group: u64,
-        now_us: u64,
+        now: BootTime,
         nodes: u32,
         settings: &LeaseSettings,
     ) -> Option<StoreCall<W>> {
@@ -69,11 +73,11 @@ impl<W> LeaseShard<W> {
         let (key, charges) = (Arc::clone(&pending.key), Arc::clone(&pending.charges));
         let fields = pending.fields.clone();
         let asks = charges.iter().zip(fields).map(|(charge, field)| {
-            let ask = self.charge_call(charge, field, &key, client, now_us, nodes, settings);
+            let ask = self.charge_call(charge, field, &key, client, now, nodes, settings);
             ChargeCall { as_lent, ..ask }
         });
         let ask = ScriptCall { runs, charges: asks.collect() };
-        Some(StoreCall { key, ask, sent_us: now_us, client, group, charges, waiters })
+        Some(StoreCall { key, ask, sent: now, client, group, charges, waiters })
     }
 
     /// The part of a call about one limit. The credit left was not enough: it is returned with the same call.
@@ -84,7 +88,7 @@ impl<W> LeaseShard<W> {
         field: StateField,
         key: &Arc<str>,
         client: u64,
-        now_us: u64,
+        now: BootTime,
         nodes: u32,
         settings: &LeaseSettings,
     ) -> ChargeCall {
@@ -98,11 +102,11 @@ impl<W> LeaseShard<W> {
         };
         if let Some(lease) = self.leases.get_mut(&charge.key) {
             if charge.leased {
-                ask.prefetch = lease.prefetch(nodes, now_us, settings);
+                ask.prefetch = lease.prefetch(nodes, now, settings);
             }
-            lease.credit.give_back(u64::MAX);
-            ask.reports = needed_reports(lease.credit.reports(now_us), &lease.meter);
-            lease.asked_us = now_us;
+            lease.credit.give_back(BootTime::MAX);
+            ask.reports = needed_reports(lease.credit.reports(now), &lease.meter);
+            lease.last_asked = now;
             lease.address.get_or_insert_with(|| (Arc::clone(key), client, field));
         }
         ask

@@ -11,13 +11,14 @@ use std::sync::Arc;
 use tollgate_core::algorithm::LimitStep;
 use tollgate_core::lending::LeaseReport;
 use tollgate_core::script::{ChargeReply, ReplyState, ScriptReply};
+use tollgate_core::time::{BootTime, StoreTime};
 use tollgate_limiter::OwnedCharge;
 
 /// Tokens that a call has taken of one limit.
 #[derive(Clone, Copy)]
 struct TakenTokens {
     epoch: u32,
-    deadline_us: u64,
+    deadline: BootTime,
     /// Whether they can be returned: the store counts them as lent, or in their window.
     is_returnable: bool,
 }
@@ -27,7 +28,7 @@ impl TakenTokens {
         let (item, charge) = (&call.charges[index], &answer.charges[index]);
         Self {
             epoch: epoch_of(item, charge, answer),
-            deadline_us: Lease::deadline_us(&item.meter, call.sent_us, answer.now_us),
+            deadline: Lease::credit_deadline(&item.meter, call.sent, answer.now),
             is_returnable: call.ask.charges[index].as_lent || item.meter.bucket().is_none(),
         }
     }
@@ -38,7 +39,7 @@ impl TakenTokens {
 fn epoch_of(item: &OwnedCharge, charge: &ChargeReply, answer: &ScriptReply) -> u32 {
     match &charge.state {
         ReplyState::Stored(account) if account.lent.total() > 0 => account.lent.epoch,
-        _ => item.meter.epoch(answer.now_us),
+        _ => item.meter.epoch(answer.now),
     }
 }
 
@@ -49,43 +50,41 @@ impl<W> LeaseShard<W> {
         call: &StoreCall<W>,
         answer: &ScriptReply,
         nodes: u32,
-        now_us: u64,
+        now: BootTime,
     ) {
         for (item, charge) in call.charges.iter().zip(&answer.charges) {
             let Some(lease) = self.leases.get_mut(&item.key) else { continue };
             let epoch = epoch_of(item, charge, answer);
-            let deadline_us = Lease::deadline_us(&item.meter, call.sent_us, answer.now_us);
+            let deadline = Lease::credit_deadline(&item.meter, call.sent, answer.now);
             if lease.meter != item.meter {
                 // The rule has changed meanwhile.
                 if have_same_epochs(&lease.meter, &item.meter) {
-                    lease.credit.grant(epoch, charge.lent, deadline_us);
-                    lease.credit.give_back(u64::MAX);
+                    lease.credit.grant(epoch, charge.lent, deadline);
+                    lease.credit.give_back(BootTime::MAX);
                     mark_busy(&mut self.busy, item.key, lease);
                 }
                 continue;
             }
-            lease.credit.grant(epoch, charge.lent, deadline_us);
-            if lease.last_reply.is_some_and(|reply| !reply.is_replaced_by(answer.now_us, call.sent_us)) {
+            lease.credit.grant(epoch, charge.lent, deadline);
+            if lease.last_reply.is_some_and(|reply| !reply.is_replaced_by(answer.now, call.sent)) {
                 if charge.lent > 0 {
                     mark_busy(&mut self.busy, item.key, lease);
                 }
                 continue;
             }
             lease.last_reply = match &charge.state {
-                ReplyState::Stored(account) => {
-                    Some(LastReply::of_account(*account, answer.now_us, call.sent_us))
-                }
+                ReplyState::Stored(account) => Some(LastReply::of_account(*account, answer.now, call.sent)),
                 ReplyState::Log(standings) => {
                     let refused = call.ask.runs.iter().zip(standings).zip(&answer.admitted);
                     let refused = refused.filter(|((run, _), passing)| **passing < run.repeats);
                     let refused = refused.filter(|((_, standing), _)| standing.retry_after_us > 0);
                     let least = refused.min_by_key(|((run, _), _)| run.cost);
                     least.map(|((run, standing), _)| {
-                        LastReply::of_log(run.cost, *standing, answer.now_us, call.sent_us)
+                        LastReply::of_log(run.cost, *standing, answer.now, call.sent)
                     })
                 }
             };
-            if charge.lent > 0 && lease.is_due(nodes, now_us) {
+            if charge.lent > 0 && lease.is_due(nodes, now) {
                 mark_busy(&mut self.busy, item.key, lease);
             }
         }
@@ -110,7 +109,7 @@ impl<W> LeaseShard<W> {
     fn reserve_taken(&mut self, item: &OwnedCharge, cost: u32, taken: TakenTokens) -> Reservation {
         match self.lease_of(item) {
             Some(lease) if !item.meter.is_log() => {
-                lease.credit.grant_reserved(taken.epoch, cost, taken.deadline_us)
+                lease.credit.grant_reserved(taken.epoch, cost, taken.deadline)
             }
             _ => Reservation::of(taken.epoch, cost),
         }
@@ -122,7 +121,7 @@ impl<W> LeaseShard<W> {
             return;
         }
         if let Some(lease) = self.leases.get_mut(&item.key).filter(|lease| lease.meter == item.meter) {
-            lease.credit.grant_spent(taken.epoch, cost, taken.deadline_us);
+            lease.credit.grant_spent(taken.epoch, cost, taken.deadline);
             mark_busy(&mut self.busy, item.key, lease);
         }
     }
@@ -132,7 +131,7 @@ impl<W> LeaseShard<W> {
     fn free_taken(&mut self, item: &OwnedCharge, cost: u32, taken: TakenTokens) {
         if let Some(lease) = self.leases.get_mut(&item.key).filter(|lease| lease.meter == item.meter) {
             match item.leased && !item.meter.is_log() {
-                true => lease.credit.grant(taken.epoch, cost, taken.deadline_us),
+                true => lease.credit.grant(taken.epoch, cost, taken.deadline),
                 false => lease.credit.add(LeaseReport { epoch: taken.epoch, spent: 0, returned: cost }),
             }
             lease.last_reply = None;
@@ -147,7 +146,7 @@ impl<W: Waiter> LeaseShard<W> {
         &mut self,
         mut call: StoreCall<W>,
         answer: &ScriptReply,
-        now_us: u64,
+        now: BootTime,
         settings: &LeaseSettings,
     ) {
         let mut waiters = std::mem::take(&mut call.waiters).into_iter();
@@ -157,21 +156,21 @@ impl<W: Waiter> LeaseShard<W> {
         // The same for all requests that this reply refuses.
         let next_call_us: SmallVec<[u64; 2]> = items
             .iter()
-            .map(|item| self.lease_of(item).map_or(0, |lease| lease.next_call_us(now_us, settings)))
+            .map(|item| self.lease_of(item).map_or(0, |lease| lease.next_call_us(now, settings)))
             .collect();
         for (number, run) in call.ask.runs.iter().enumerate() {
-            for place in 0..run.repeats {
+            for position in 0..run.repeats {
                 let Some(CallWaiter { cost, take, waiter }) = waiters.next() else { return };
-                let passes = place < answer.admitted[number];
+                let passes = position < answer.admitted[number];
                 let steps = items.iter().zip(&answer.charges).map(|(item, charge)| {
-                    let counted = charge.counted.get(number).is_none_or(|counted| place < *counted);
-                    self.step(item, &charge.state, number, cost, passes && counted, answer.now_us, now_us)
+                    let counted = charge.counted.get(number).is_none_or(|counted| position < *counted);
+                    self.step(item, &charge.state, number, cost, passes && counted, answer.now, now)
                 });
                 let mut steps: SmallVec<[LimitStep; 2]> = steps.collect();
                 for (index, step) in steps.iter_mut().enumerate().filter(|(_, step)| !step.admitted) {
                     step.retry_after_us = step.retry_after_us.max(next_call_us[index]);
                     if let Some(lease) = self.lease_of(&items[index]) {
-                        lease.note_refusal(step, now_us);
+                        lease.note_refusal(step, now);
                     }
                 }
                 if !passes {
@@ -231,7 +230,7 @@ impl<W: Waiter> LeaseShard<W> {
                 false => lease.credit.release(reservation),
             }
             if !item.leased {
-                lease.credit.give_back(u64::MAX);
+                lease.credit.give_back(BootTime::MAX);
             }
             lease.last_reply = None;
             mark_busy(&mut self.busy, item.key, lease);
@@ -247,17 +246,17 @@ impl<W: Waiter> LeaseShard<W> {
         run: usize,
         cost: u32,
         admitted: bool,
-        store_us: u64,
-        now_us: u64,
+        store_time: StoreTime,
+        now: BootTime,
     ) -> LimitStep {
         match state {
             ReplyState::Stored(account) if admitted => {
-                let (at_store, reset_after_us) = account.remaining_and_reset(&item.meter, store_us);
-                let in_hand = self.leases.get(&item.key).map_or(0, |lease| lease.credit.left(now_us));
+                let (at_store, reset_after_us) = account.remaining_and_reset(&item.meter, store_time);
+                let in_hand = self.leases.get(&item.key).map_or(0, |lease| lease.credit.left(now));
                 let remaining = at_store.saturating_add(in_hand).min(item.meter.quota());
                 LimitStep { admitted, next: None, remaining, retry_after_us: 0, reset_after_us }
             }
-            ReplyState::Stored(account) => account.step(&item.meter, store_us, cost),
+            ReplyState::Stored(account) => account.step(&item.meter, store_time, cost),
             ReplyState::Log(standings) => {
                 let standing = standings.get(run).copied().unwrap_or_default();
                 let retry_after_us = if admitted { 0 } else { standing.retry_after_us };
@@ -274,7 +273,12 @@ impl<W: Waiter> LeaseShard<W> {
     }
 
     /// Decides queued requests for which the reply is enough.
-    pub(in crate::lease::table) fn serve_queue(&mut self, group: u64, now_us: u64, settings: &LeaseSettings) {
+    pub(in crate::lease::table) fn serve_queue(
+        &mut self,
+        group: u64,
+        now: BootTime,
+        settings: &LeaseSettings,
+    ) {
         let Some(pending) = self.pending.get_mut(&group) else { return };
         pending.has_call = false;
         let items = Arc::clone(&pending.charges);
@@ -284,7 +288,7 @@ impl<W: Waiter> LeaseShard<W> {
             let locals: SmallVec<[LocalStep; 2]> = items
                 .iter()
                 .map(|item| match self.lease_of(item) {
-                    Some(lease) => lease.look(&item.meter, cost, now_us, settings),
+                    Some(lease) => lease.look(&item.meter, cost, now, settings),
                     None => LocalStep::Ask,
                 })
                 .collect();
@@ -303,7 +307,7 @@ impl<W: Waiter> LeaseShard<W> {
             let mut reserved: SmallVec<[Option<Reservation>; 2]> = SmallVec::new();
             if !is_refused {
                 reserved.extend(items.iter().zip(&locals).map(|(item, local)| {
-                    matches!(local, LocalStep::Spend(_)).then(|| self.reserve(item.key, cost, now_us))
+                    matches!(local, LocalStep::Spend(_)).then(|| self.reserve(item.key, cost, now))
                 }));
             }
             let delivered = if take == TakeMode::Tentative { reserved.clone() } else { SmallVec::new() };

@@ -4,6 +4,7 @@ use super::LeaseShard;
 use crate::lease::credit::Credit;
 use crate::lease::table::StoreCall;
 use crate::lease::table::reports::ReportBatch;
+use tollgate_core::time::BootTime;
 
 /// A key without requests is evicted after this time; sooner if the table is nearly full.
 const IDLE_US: u64 = 16_000_000;
@@ -15,35 +16,35 @@ impl<W> LeaseShard<W> {
     /// See [`super::LeaseTable::tick`].
     pub(in crate::lease::table) fn tick(
         &mut self,
-        now_us: u64,
+        now: BootTime,
         tick_us: u64,
         nodes: u32,
     ) -> Vec<StoreCall<W>> {
         let mut reports = ReportBatch::default();
         let leases = &mut self.leases;
-        self.busy.walk(now_us, tick_us, |key| {
+        self.busy.walk(now, tick_us, |key| {
             let Some(lease) = leases.get_mut(&key) else { return false };
-            lease.return_unused(nodes, now_us);
-            if lease.must_report(nodes, now_us) {
-                reports.add(key, lease, now_us);
+            lease.return_unused(nodes, now);
+            if lease.must_report(nodes, now) {
+                reports.add(key, lease, now);
             }
-            lease.is_busy = lease.is_due(nodes, now_us);
+            lease.is_busy = lease.is_due(nodes, now);
             lease.is_busy
         });
-        if self.sweep_us <= now_us {
+        if self.next_sweep <= now {
             let is_nearly_full = self.leases.len() > self.most_leases / 4 * 3;
             let (idle_us, every_us) = match is_nearly_full {
                 true => (IDLE_WHEN_FULL_US, SWEEP_WHEN_FULL_EVERY_US),
                 false => (IDLE_US, SWEEP_EVERY_US),
             };
-            self.sweep_us = now_us + every_us;
+            self.next_sweep = now + every_us;
             self.leases.retain(|_, lease| {
                 // A refusal is needed until its retry time if the store becomes unavailable.
-                let is_refused = !is_nearly_full && lease.refused_until_us > now_us;
-                lease.is_busy || is_refused || lease.used_us + idle_us > now_us
+                let is_refused = !is_nearly_full && lease.refused_until > now;
+                lease.is_busy || is_refused || lease.last_used + idle_us > now
             });
         }
-        reports.into_calls(now_us)
+        reports.into_calls(now)
     }
 
     /// See [`super::LeaseTable::drop_credit`].
@@ -52,13 +53,13 @@ impl<W> LeaseShard<W> {
     }
 
     /// See [`super::LeaseTable::return_all`].
-    pub(in crate::lease::table) fn return_all(&mut self, now_us: u64) -> Vec<StoreCall<W>> {
+    pub(in crate::lease::table) fn return_all(&mut self, now: BootTime) -> Vec<StoreCall<W>> {
         let mut reports = ReportBatch::default();
         for (key, lease) in &mut self.leases {
-            lease.credit.give_back(u64::MAX);
+            lease.credit.give_back(BootTime::MAX);
             lease.last_reply = None;
-            reports.add(*key, lease, now_us);
+            reports.add(*key, lease, now);
         }
-        reports.into_calls(now_us)
+        reports.into_calls(now)
     }
 }

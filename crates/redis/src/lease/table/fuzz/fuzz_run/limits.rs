@@ -5,6 +5,7 @@ use super::{DAY_US, SECOND_US};
 use tollgate_core::algorithm::Algorithm::{
     self, FixedWindow, Gcra, LeakyBucket, SlidingWindowCounter, SlidingWindowLog, TokenBucket,
 };
+use tollgate_core::key::StateKey;
 use tollgate_core::limit::{Limit, LimitSize, Meter};
 use tollgate_core::rules::{LeaseTiming, LimitId, OverLimitEffect};
 use tollgate_core::state_address::{StateAddress, StateField};
@@ -48,7 +49,7 @@ impl FuzzLimit {
             let charge = OwnedCharge {
                 id: LimitId::NONE,
                 // Keys are hashes.
-                key: (index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15),
+                key: StateKey::from_bits((index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)),
                 client: client(number),
                 meter: meter(algorithm, capacity, per_us),
                 // Some only count.
@@ -84,5 +85,8 @@ impl FuzzLimit {
 
 /// The address of the state of `charge`.
 pub(super) fn address(charge: &OwnedCharge) -> StateAddress {
-    StateAddress { key: format!("client-{}", charge.client >> 56), field: StateField::new(charge.key, None) }
+    StateAddress {
+        key: format!("client-{}", charge.client >> 56),
+        field: StateField::new(charge.key.as_bits(), None),
+    }
 }

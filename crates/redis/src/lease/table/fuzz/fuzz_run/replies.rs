@@ -5,10 +5,10 @@ use super::{FuzzRun, FuzzWaiter};
 use crate::lease::table::{Executed, StoreCall, Verdict};
 use tollgate_core::script::ScriptReply;
 
-/// Answers that may be given again.
+/// Replies that may be given again.
 const MOST_OLD: usize = 16;
 
-/// A waiter of a call, and whether the answer lets its request pass.
+/// A waiter of a call, and whether the reply lets its request pass.
 struct ExpectedVerdict {
     id: usize,
     passes: bool,
@@ -26,18 +26,18 @@ impl FuzzRun<'_> {
             return self.time_out_call(index);
         }
         let call = self.out.swap_remove(index);
-        let (store_us, mut time_us) = (self.store_us(), self.store_us());
+        let (store_time, mut told) = (self.store_time(), self.store_time());
         let bytes = match kind {
             1 => return self.fail(call, Executed::No),
             2 => return self.fail(call, Executed::Maybe),
             3..=6 => {
                 let mut bytes = self.honest(&call);
-                let mut time = time_us.to_be_bytes()[1..].to_vec();
+                let mut time = told.as_us().to_be_bytes()[1..].to_vec();
                 match self.choices.below(4) {
                     0 => self.choices.damage(&mut time),
                     _ => self.choices.damage(&mut bytes),
                 }
-                time_us = tollgate_core::script::read_time(&time).unwrap_or(0);
+                told = tollgate_core::script::read_time(&time).unwrap_or_default();
                 bytes
             }
             7 => self.choices.noise(),
@@ -45,18 +45,18 @@ impl FuzzRun<'_> {
             9 if !self.out.is_empty() => {
                 // What another call would be answered.
                 let other = &self.out[self.choices.below(self.out.len())];
-                let answer = self.store.clone().charge(&other.client, &other.ask, store_us);
+                let answer = self.store.clone().charge(&other.client, &other.ask, store_time);
                 answer.encode(&other.ask)
             }
             _ => {
                 let bytes = self.honest(&call);
                 LeaseFuzzCoverage::note(&self.met.honest);
-                let answer = ScriptReply::decode(&call.ask, time_us, &bytes);
+                let answer = ScriptReply::decode(&call.ask, told, &bytes);
                 let answer = answer.unwrap_or_else(|why| panic!("an honest answer: {why}"));
                 return self.accept(call, &answer);
             }
         };
-        match ScriptReply::decode(&call.ask, time_us, &bytes) {
+        match ScriptReply::decode(&call.ask, told, &bytes) {
             Ok(answer) => {
                 LeaseFuzzCoverage::note(&self.met.believed);
                 self.accept(call, &answer);
@@ -70,7 +70,7 @@ impl FuzzRun<'_> {
 
     /// The store does what it is asked for, and says so.
     fn honest(&mut self, call: &StoreCall<FuzzWaiter>) -> Vec<u8> {
-        let answer = self.store.charge(&call.client, &call.ask, self.store_us());
+        let answer = self.store.charge(&call.client, &call.ask, self.store_time());
         let bytes = answer.encode(&call.ask);
         if self.old.len() == MOST_OLD {
             self.old.remove(0);
@@ -119,12 +119,12 @@ impl FuzzRun<'_> {
         }
     }
 
-    /// A valid answer arrives.
+    /// A valid reply arrives.
     fn accept(&mut self, call: StoreCall<FuzzWaiter>, answer: &ScriptReply) {
         self.note_grants(&call, answer);
         let expected = self.expect(&call, answer);
         let group_key = expected.first().map(|expected| self.seats[expected.id].group_key.clone());
-        let next = self.table.apply_reply(call, answer, self.now_us);
+        let next = self.table.apply_reply(call, answer, self.now);
         let told = std::mem::take(&mut *self.told.borrow_mut());
         assert!(told.len() >= expected.len(), "a waiter of the call has not heard");
         for (ExpectedVerdict { id, passes }, (told, verdict, _)) in expected.iter().zip(&told) {
@@ -154,7 +154,7 @@ impl FuzzRun<'_> {
             if found.lent > 0 {
                 LeaseFuzzCoverage::note(&self.met.lent);
             }
-            self.ledger(item.key).grant(granted, call.sent_us);
+            self.ledger(item.key).grant(granted, call.sent);
         }
     }
 
@@ -164,8 +164,8 @@ impl FuzzRun<'_> {
         let mut waiters = call.waiters.iter();
         let is_allowed = !call.charges.iter().any(|charge| charge.enforced && charge.denies_on_failure);
         for (number, run) in call.ask.runs.iter().enumerate() {
-            for (place, waiting) in (0..run.repeats).zip(&mut waiters) {
-                let passes = place < answer.admitted[number];
+            for (position, waiting) in (0..run.repeats).zip(&mut waiters) {
+                let passes = position < answer.admitted[number];
                 let is_used = match &waiting.waiter {
                     Some(seat) => {
                         expected.push(ExpectedVerdict { id: seat.id, passes });
@@ -178,7 +178,7 @@ impl FuzzRun<'_> {
                 };
                 let charges = call.charges.iter().zip(&call.ask.charges).zip(&answer.charges);
                 for ((item, charge), found) in charges.filter(|_| passes) {
-                    let is_counted = found.counted.get(number).is_none_or(|counted| place < *counted);
+                    let is_counted = found.counted.get(number).is_none_or(|counted| position < *counted);
                     let is_returnable = charge.as_lent || item.meter.bucket().is_none();
                     if is_counted && (is_used || !is_returnable) {
                         self.ledger(item.key).take(waiting.cost.into());

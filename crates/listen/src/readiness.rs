@@ -1,6 +1,7 @@
-//! Whether a node should receive traffic.
+//! Whether a node should receive traffic, and the health endpoints that report it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use tollgate_http::{FullResponse, response};
 
 /// Whether a node should receive traffic: from the moment rules are installed until it drains.
 #[derive(Debug, Default)]
@@ -30,6 +31,14 @@ impl Readiness {
         self.draining.store(true, Ordering::Release);
     }
 
+    /// The response of `/readyz`.
+    pub fn response(&self) -> FullResponse {
+        match self.check() {
+            Ok(()) => response::text("ready"),
+            Err(reason) => response::unavailable(reason.message()),
+        }
+    }
+
     /// Fails with the reason if the node is not ready.
     pub fn check(&self) -> Result<(), NotReady> {
         if self.draining.load(Ordering::Acquire) {
@@ -50,4 +59,9 @@ impl NotReady {
             Self::Draining => "not ready: the node is draining\n",
         }
     }
+}
+
+/// The response of `/healthz`: the process answers.
+pub fn health_response() -> FullResponse {
+    response::text("ok")
 }

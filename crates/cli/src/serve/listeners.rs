@@ -1,0 +1,140 @@
+//! The listeners of a node: which there are, and how each is opened.
+//!
+//! A door with its own listener is registered here, in [`open_all`] and [`open_doors`]. The rest of a node treats all
+//! listeners alike.
+
+use super::node_metrics::NodeMetrics;
+use super::reload::ReloadTarget;
+use super::{ServeMode, gateway};
+use crate::command_error::CommandError;
+use crate::config::ServeConfig;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tollgate_control::AdminListener;
+use tollgate_core::rules::OpenDoor;
+use tollgate_gateway::Gateway;
+use tollgate_limiter::Limiter;
+use tollgate_listen::ServeOptions;
+use tollgate_server::{HttpDoor, Readiness};
+
+/// An open listener. It is served while the node runs.
+pub struct NodeListener {
+    /// When it stops.
+    pub role: ListenerRole,
+    /// Its lines in the start message.
+    pub summary: String,
+    /// A command to try, at the end of the start message.
+    pub example: Option<String>,
+    /// What it reloads while it runs.
+    pub reloads: Vec<ReloadTarget>,
+    /// Serves until the node stops, then drains. The result is the number of connections that were cut.
+    pub serving: Pin<Box<dyn Future<Output = usize> + Send>>,
+}
+
+/// What a listener is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ListenerRole {
+    /// Its requests are decided. It drains when the node is told to stop.
+    Door,
+    /// It reports on the node. It stops when all doors are drained.
+    Admin,
+}
+
+/// What listeners need from their node.
+pub struct NodeParts<'a> {
+    pub config: &'a ServeConfig,
+    pub mode: ServeMode,
+    pub limiter: &'a Arc<Limiter>,
+    pub readiness: &'a Arc<Readiness>,
+    pub metrics: &'a NodeMetrics,
+    pub phase: watch::Receiver<NodePhase>,
+}
+
+impl NodeParts<'_> {
+    /// Resolves when a listener of this role has to stop.
+    pub fn stop_of(&self, role: ListenerRole) -> impl Future<Output = ()> + Send + 'static {
+        let mut phase = self.phase.clone();
+        let last = match role {
+            ListenerRole::Door => NodePhase::Draining,
+            ListenerRole::Admin => NodePhase::Drained,
+        };
+        // An error means that the node is gone.
+        async move { drop(phase.wait_for(|phase| *phase >= last).await) }
+    }
+}
+
+/// What a node does, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NodePhase {
+    Serving,
+    /// The doors finish their requests in flight.
+    Draining,
+    /// The doors are closed.
+    Drained,
+}
+
+/// Opens the listeners of the node, in the order of the start message.
+pub async fn open_all(node: &NodeParts<'_>) -> Result<Vec<NodeListener>, CommandError> {
+    let mut listeners = Vec::new();
+    if node.mode == ServeMode::AllDoors {
+        listeners.push(open_check_api(node).await?);
+    }
+    if let Some(config) = &node.config.gateway {
+        listeners.push(gateway::open(config, node)?);
+    }
+    if let Some(address) = node.config.admin_listen {
+        listeners.push(open_admin(address, node).await?);
+    }
+    Ok(listeners)
+}
+
+/// The doors of a node, for warnings about rules that they do not support.
+pub fn open_doors(config: &ServeConfig, mode: ServeMode) -> Vec<OpenDoor> {
+    let checks = (mode == ServeMode::AllDoors).then(HttpDoor::describe);
+    let gateway = config.gateway.as_ref().map(|_| Gateway::describe(&config.identities));
+    checks.into_iter().chain(gateway).collect()
+}
+
+/// Binds the address of the setting `flag`.
+async fn bind(address: SocketAddr, flag: &'static str) -> Result<(TcpListener, SocketAddr), CommandError> {
+    let listen_error = |error| CommandError::Listen { address, flag, error };
+    let listener = TcpListener::bind(address).await.map_err(listen_error)?;
+    let address = listener.local_addr().map_err(listen_error)?;
+    Ok((listener, address))
+}
+
+async fn open_check_api(node: &NodeParts<'_>) -> Result<NodeListener, CommandError> {
+    let role = ListenerRole::Door;
+    let (listener, address) = bind(node.config.listen, "listen").await?;
+    let door = HttpDoor {
+        limiter: Arc::clone(node.limiter),
+        headers: node.config.headers,
+        readiness: Arc::clone(node.readiness),
+    };
+    let mut summary = format!("  checks  http://{address}/v1/check\n");
+    if !address.ip().is_loopback() {
+        summary += "  note    every client that can reach this address can spend the limits of all keys; keep it internal\n";
+    }
+    let example = node.config.rules.is_none().then(|| {
+        format!(
+            "Try it; five checks return 200, then 429:\n\n  \
+             for i in 1 2 3 4 5 6 7; do curl -s -o /dev/null -w '%{{http_code}}\\n' http://{address}/v1/check \
+             -d '{{\"key\":\"alice\",\"endpoint\":\"/hello\"}}'; done\n"
+        )
+    });
+    let serving = Arc::new(door).serve(listener, node.stop_of(role), ServeOptions::default());
+    Ok(NodeListener { role, summary, example, reloads: Vec::new(), serving: Box::pin(serving) })
+}
+
+async fn open_admin(address: SocketAddr, node: &NodeParts<'_>) -> Result<NodeListener, CommandError> {
+    let role = ListenerRole::Admin;
+    let (listener, address) = bind(address, "admin-listen").await?;
+    let admin =
+        AdminListener { readiness: Arc::clone(node.readiness), metrics: Arc::new(node.metrics.clone()) };
+    let summary = format!("  admin   http://{address}/metrics\n");
+    let serving = Box::pin(admin.serve(listener, node.stop_of(role)));
+    Ok(NodeListener { role, summary, example: None, reloads: Vec::new(), serving })
+}
