@@ -28,6 +28,7 @@ mod failure;
 pub mod file;
 mod limit_names;
 mod limiter;
+pub mod line_log;
 mod memo;
 mod memory;
 mod pending;
