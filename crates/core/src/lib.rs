@@ -19,4 +19,5 @@ pub mod request;
 pub mod rules;
 pub mod script;
 pub mod state_address;
+pub mod time;
 pub mod virtual_store;

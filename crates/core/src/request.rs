@@ -82,6 +82,35 @@ impl<'a> Request<'a> {
     }
 }
 
+/// A protocol by which requests reach the limiter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Door {
+    /// A Rust program that calls the limiter itself.
+    #[default]
+    Library,
+    /// The tower layer.
+    Layer,
+    /// The HTTP check API.
+    Check,
+    /// The reverse proxy.
+    Gateway,
+}
+
+impl Door {
+    /// All doors.
+    pub const ALL: [Self; 4] = [Self::Library, Self::Layer, Self::Check, Self::Gateway];
+
+    /// The name in metrics and logs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Library => "library",
+            Self::Layer => "layer",
+            Self::Check => "check",
+            Self::Gateway => "gateway",
+        }
+    }
+}
+
 /// Defines the enum and the list of its variants from one list.
 macro_rules! named_identities {
     ($($(#[$doc:meta])* $kind:ident,)*) => {

@@ -3,9 +3,14 @@
 //! A caller never waits. If the queue is full because the disk is slow or hangs, or if a line cannot be written because the
 //! disk is full or the reader of a pipe is gone, the line is dropped and counted. Later lines are attempted again.
 
+mod json_fields;
 mod log_file;
+mod log_time;
 mod writer;
 
+pub use json_fields::JsonFields;
+use log_file::LogFile;
+pub use log_time::{common_log_time, rfc3339_us};
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Write};
@@ -18,8 +23,6 @@ use std::thread;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until, timeout_at};
-
-use log_file::LogFile;
 use writer::LineWriter;
 
 /// The most lines that wait to be written.

@@ -1,6 +1,6 @@
 //! What becomes of a request for which time matters: its wait in a line, and answers that are held back.
 
-use super::Admission;
+use super::{Admission, AdmissionDelay};
 use super::attempt::{PendingAdmission, QueuePlace};
 use super::permit::Permit;
 use crate::decision::Decision;
@@ -17,9 +17,10 @@ const LOOK_AGAIN_US: u64 = 100_000;
 
 /// Lets `asked` in or refuses it.
 pub(super) async fn admission(limiter: Arc<Limiter>, asked: PendingAdmission) -> Admission {
+    let mut delay = None;
     let (mut decision, permit) = match asked.line {
         None => asked.attempt(&limiter, None).await,
-        Some(line) => in_line(&limiter, &asked, line).await,
+        Some(line) => in_line(&limiter, &asked, line, &mut delay).await,
     };
     asked.tell_longest_wait(&limiter, &mut decision);
     if let (Outcome::Limited(_), Some(key)) = (&decision.outcome, asked.watched) {
@@ -28,13 +29,14 @@ pub(super) async fn admission(limiter: Arc<Limiter>, asked: PendingAdmission) ->
     if let Some((rule, tarpit)) = delay_of(&decision)
         && let Some(_delayed) = limiter.admissions.rule_loads.delay(rule, &tarpit)
     {
+        delay = Some(AdmissionDelay::Tarpitted);
         sleep(Duration::from_micros(tarpit.delay.us)).await;
         if let Outcome::Limited(standing) = &mut decision.outcome {
             standing.subtract_elapsed(tarpit.delay.us);
             decision.now_us += tarpit.delay.us;
         }
     }
-    Admission { decision, permit: permit.or_none() }
+    Admission { decision, permit: permit.or_none(), delay }
 }
 
 /// How long its answer is held back, and by which rule.
@@ -57,7 +59,12 @@ fn delay_of(decision: &Decision) -> Option<(&'static str, TarpitSettings)> {
 }
 
 /// Waits for its turn. See [`super::wait_queue`].
-async fn in_line(limiter: &Arc<Limiter>, asked: &PendingAdmission, line: QueuePlace) -> (Decision, Permit) {
+async fn in_line(
+    limiter: &Arc<Limiter>,
+    asked: &PendingAdmission,
+    line: QueuePlace,
+    delay: &mut Option<AdmissionDelay>,
+) -> (Decision, Permit) {
     let QueuePlace { key, queue, .. } = line;
     let deadline = Instant::now() + Duration::from_micros(queue.max_wait.us);
     let turn = limiter.admissions.wait_queues.arrive(key);
@@ -89,6 +96,7 @@ async fn in_line(limiter: &Arc<Limiter>, asked: &PendingAdmission, line: QueuePl
             None => asked.attempt(limiter, None).await,
         };
     }
+    *delay = Some(AdmissionDelay::Queued);
     loop {
         if !turn.is_first() {
             if timeout_at(deadline, turn.nudged()).await.is_err() {
