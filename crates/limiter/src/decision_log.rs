@@ -3,7 +3,7 @@
 //! Threads that decide call it, so it neither locks nor waits. Over the cap of lines per second, or if the queue is full,
 //! records are dropped and counted.
 
-use crate::key_text::{KeyDisplay, KeyText};
+use crate::key_text::{KeyDisplay, KeySecret, KeyText};
 use crate::line_log::{JsonFields, LineLog, LogDestination, LogLine, LogRotation, rfc3339_us};
 use crate::metrics::{DecisionObserver, DecisionRecord};
 use std::io;
@@ -21,7 +21,7 @@ pub struct DecisionLogSettings {
     /// What it shows of keys.
     pub keys: KeyDisplay,
     /// The secret of hashed keys; random if there is none.
-    pub key_secret: Option<[u8; 16]>,
+    pub key_secret: Option<KeySecret>,
     /// The most lines in each second, at least 1.
     pub lines_per_second: u32,
 }

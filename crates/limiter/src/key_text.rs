@@ -25,27 +25,31 @@ pub enum KeyDisplay {
     Shown,
 }
 
-/// Writes keys as text.
-#[derive(Clone)]
-pub struct KeyText {
-    display: KeyDisplay,
-    secret: [u8; 16],
+/// The secret of hashed keys.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct KeySecret(pub [u8; 16]);
+
+impl fmt::Debug for KeySecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("KeySecret(…)")
+    }
 }
 
-impl fmt::Debug for KeyText {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KeyText").field("display", &self.display).finish_non_exhaustive()
-    }
+/// Writes keys as text.
+#[derive(Clone, Debug)]
+pub struct KeyText {
+    display: KeyDisplay,
+    secret: KeySecret,
 }
 
 impl KeyText {
     /// With the secret of the hashes. Nodes and restarts with the same secret write the same hashes; without one, the
     /// secret is random.
-    pub fn new(display: KeyDisplay, secret: Option<[u8; 16]>) -> Self {
+    pub fn new(display: KeyDisplay, secret: Option<KeySecret>) -> Self {
         let random = || {
             let random = RandomState::new();
             let bits = u128::from(random.hash_one(1)) << 64 | u128::from(random.hash_one(2));
-            bits.to_ne_bytes()
+            KeySecret(bits.to_ne_bytes())
         };
         Self { display, secret: secret.unwrap_or_else(random) }
     }
@@ -55,7 +59,7 @@ impl KeyText {
         let KeyPart { kind, value, is_credential } = part;
         match self.display {
             KeyDisplay::Hashed => {
-                let mut hasher = SipHasher24::new_with_key(&self.secret);
+                let mut hasher = SipHasher24::new_with_key(&self.secret.0);
                 hasher.write(kind.as_bytes());
                 // No kind contains this byte, so no two parts have the same text.
                 hasher.write_u8(0xff);
@@ -138,10 +142,12 @@ mod tests {
         assert_ne!(text.part(&user).split_once(':'), text.part(&key).split_once(':'));
         assert!(!text.part(&user).contains("ann"));
         assert_ne!(text.part(&user), KeyText::new(KeyDisplay::Hashed, None).part(&user), "random");
-        let with_secret = |secret| KeyText::new(KeyDisplay::Hashed, Some([secret; 16])).part(&user);
+        let with_secret =
+            |secret| KeyText::new(KeyDisplay::Hashed, Some(KeySecret([secret; 16]))).part(&user);
         assert_eq!(with_secret(1), with_secret(1));
         assert_ne!(with_secret(1), with_secret(2));
-        let (kind, hash) = text.part(&user).split_once(':').map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();
+        let (kind, hash) =
+            text.part(&user).split_once(':').map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();
         assert!(kind == "user" && hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()));
     }
 
@@ -158,7 +164,7 @@ mod tests {
         ] {
             assert_eq!(text.part(&part(kind, value, is_credential)), expected);
         }
-        assert!(!format!("{:?}", KeyText::new(KeyDisplay::Hashed, Some([77; 16]))).contains("77"));
+        assert!(!format!("{:?}", KeyText::new(KeyDisplay::Hashed, Some(KeySecret([77; 16])))).contains("77"));
     }
 
     #[test]

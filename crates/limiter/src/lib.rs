@@ -48,7 +48,7 @@ pub use clock::{Clock, ManualClock};
 pub use decision::{Check, Decision};
 pub use decision_log::{DecisionLog, DecisionLogSettings};
 pub use failure::{Emergency, FailureSettings};
-pub use key_text::{KeyDisplay, KeyText};
+pub use key_text::{KeyDisplay, KeySecret, KeyText};
 pub use limit_names::LimitNames;
 pub use limiter::Limiter;
 pub use memory::{MemoryStore, MemoryUse};

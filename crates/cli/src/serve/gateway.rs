@@ -3,8 +3,8 @@
 use crate::command_error::CommandError;
 use crate::config::GatewayConfig;
 use std::num::NonZero;
-use std::path::Path;
 use std::sync::Arc;
+use tollgate_gateway::settings::AccessLogSettings;
 use tollgate_gateway::{AccessLog, Gateway, ListenSettings};
 use tollgate_http::{IdentityExtractor, RateLimitLayer};
 use tollgate_limiter::Clock;
@@ -30,7 +30,7 @@ pub fn start(
     let certificate = certificate.transpose()?;
     let tls = certificate.as_ref().map(ServerCertificate::server_config).transpose()?;
     let access_log =
-        config.access_log.as_deref().map(|path| open_access_log(path, identities)).transpose()?;
+        config.access_log.as_ref().map(|settings| open_access_log(settings, identities)).transpose()?;
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
     let listen = ListenSettings {
         address: config.listen,
@@ -43,12 +43,11 @@ pub fn start(
     Ok(StartedGateway { gateway, certificate, access_log })
 }
 
-fn open_access_log(path: &Path, identities: &IdentityExtractor) -> Result<AccessLog, CommandError> {
+fn open_access_log(
+    settings: &AccessLogSettings,
+    identities: &IdentityExtractor,
+) -> Result<AccessLog, CommandError> {
     let hidden = identities.query_parameters().into_iter().map(str::to_owned).collect();
-    let log = if path.as_os_str() == "stdout" {
-        AccessLog::start(std::io::stdout(), Clock::system(), hidden)
-    } else {
-        AccessLog::open(path, Clock::system(), hidden)
-    };
-    log.map_err(|error| CommandError::AccessLog { path: path.to_owned(), error })
+    let log = AccessLog::open(settings, Clock::system(), hidden);
+    log.map_err(|error| CommandError::AccessLog { path: settings.destination.to_string(), error })
 }

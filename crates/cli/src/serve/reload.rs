@@ -69,7 +69,7 @@ impl ReloadTargets {
     /// Starts to reopen the logs. Does not wait for it.
     pub fn reopen_logs(&self) {
         if let Some(log) = &self.access_log {
-            log.reopen();
+            log.lines().reopen();
         }
     }
 }

@@ -1,8 +1,8 @@
 //! What becomes of a request for which time matters: its wait in a line, and answers that are held back.
 
-use super::{Admission, AdmissionDelay};
 use super::attempt::{PendingAdmission, QueuePlace};
 use super::permit::Permit;
+use super::{Admission, AdmissionDelay};
 use crate::decision::Decision;
 use crate::limiter::Limiter;
 use std::sync::Arc;
