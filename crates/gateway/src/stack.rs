@@ -105,7 +105,7 @@ impl hyper::service::Service<Request<Incoming>> for GatewayService {
             let id = request_id.as_ref().or_else(|| request_id::of_client(request.headers()));
             let entry = log.start_entry(&request, request.uri(), id.cloned());
             request.extensions_mut().insert(Arc::clone(entry.trace()));
-            entry
+            Box::new(entry)
         });
         // The forwarder is always ready.
         let response = self.service.clone().call(request);
@@ -141,7 +141,7 @@ pin_project! {
         #[pin]
         response: <RateLimit<Forwarder> as Service<Request<Incoming>>>::Future,
         peer: Arc<Peer>,
-        entry: Option<PendingLogEntry>,
+        entry: Option<Box<PendingLogEntry>>,
         request_id: Option<HeaderValue>,
         repeated: Option<Box<RepeatedRequest>>,
     }

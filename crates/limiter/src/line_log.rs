@@ -214,27 +214,33 @@ mod tests {
 
     /// A disk that hangs until it is released.
     #[derive(Clone, Default)]
-    struct HungDisk(Arc<(Mutex<(bool, Vec<u8>)>, Condvar)>);
+    struct HungDisk(Arc<HungDiskState>);
+
+    #[derive(Default)]
+    struct HungDiskState {
+        is_released: Mutex<bool>,
+        released: Condvar,
+        written: Mutex<Vec<u8>>,
+    }
 
     impl HungDisk {
         fn release(&self) {
-            self.0.0.lock().0 = true;
-            self.0.1.notify_all();
+            *self.0.is_released.lock() = true;
+            self.0.released.notify_all();
         }
 
         fn text(&self) -> String {
-            String::from_utf8(self.0.0.lock().1.clone()).unwrap()
+            String::from_utf8(self.0.written.lock().clone()).unwrap()
         }
     }
 
     impl Write for HungDisk {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            let mut state = self.0.0.lock();
-            while !state.0 {
-                self.0.1.wait(&mut state);
+            let mut is_released = self.0.is_released.lock();
+            while !*is_released {
+                self.0.released.wait(&mut is_released);
             }
-            state.1.extend(bytes);
-            Ok(bytes.len())
+            self.0.written.lock().write(bytes)
         }
 
         fn flush(&mut self) -> io::Result<()> {

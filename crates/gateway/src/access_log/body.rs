@@ -12,12 +12,12 @@ use tollgate_http::response::switches_protocols;
 #[derive(Debug)]
 pub(crate) struct LoggedBody<B> {
     body: B,
-    entry: Option<PendingLogEntry>,
+    entry: Option<Box<PendingLogEntry>>,
 }
 
 impl<B: Body> LoggedBody<B> {
     /// Records the status of `response` in `entry`, and later its body. Without an entry the body is only passed on.
-    pub(crate) fn wrap(entry: Option<PendingLogEntry>, response: Response<B>) -> Response<Self> {
+    pub(crate) fn wrap(entry: Option<Box<PendingLogEntry>>, response: Response<B>) -> Response<Self> {
         let (status, has_tunnel) = (response.status().as_u16(), switches_protocols(&response));
         response.map(|body| {
             let mut logged = Self { body, entry };
