@@ -56,7 +56,7 @@ impl ReloadTargets {
     pub fn reopen_logs(&self) {
         for target in &self.0 {
             if let ReloadTarget::AccessLog(log) = target {
-                log.reopen();
+                log.lines().reopen();
             }
         }
     }

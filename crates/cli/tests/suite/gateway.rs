@@ -126,7 +126,8 @@ fn a_gateway_is_configured_by_the_settings_file() {
     assert_eq!(server.wait().code(), Some(0));
     wait_until("both requests are logged", || {
         let log = std::fs::read_to_string(folder.path().join("access.log")).unwrap();
-        log.lines().count() == 2 && log.contains(r#""target":"/web/x?key=…","status":200,"bytes":5"#)
+        log.lines().count() == 2
+            && log.contains(r#""target":"/web/x?key=…","protocol":"HTTP/1.1","status":200"#)
     });
     let mode = std::fs::metadata(folder.path().join("access.log")).unwrap().permissions().mode();
     assert_eq!(mode & 0o137, 0, "{mode:o}: not readable by others");
