@@ -32,6 +32,7 @@ mod limiter;
 mod memo;
 mod memory;
 pub mod metrics;
+mod observe;
 mod pending;
 mod prepare;
 mod refusal;
@@ -49,6 +50,7 @@ pub use failure::{Emergency, FailureSettings};
 pub use limit_names::{LimitNames, LimitNamesFull};
 pub use limiter::Limiter;
 pub use memory::{MemoryStore, MemoryUse};
+pub use observe::{ObservationSettings, TopKey, TopKeys, TopRoute};
 pub use pending::Pending;
 pub use set_table::{LockedSetTable, SetTable};
 pub use shared_store::{

@@ -6,6 +6,7 @@ use super::permit::Permit;
 use crate::decision::Decision;
 use crate::limiter::Limiter;
 use crate::metrics::DecisionOutcome;
+use crate::observe::FinalDecision;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
@@ -44,7 +45,8 @@ pub(super) async fn admission(limiter: Arc<Limiter>, asked: PendingAdmission) ->
             decision.now += tarpit.delay.us;
         }
     }
-    limiter.count_late(&asked.snapshot.rules, asked.labels, &decision, outcome);
+    let (rules, labels) = (&asked.snapshot.rules, asked.labels);
+    limiter.count_late(&FinalDecision { rules, labels, decision: &decision, outcome }, &asked.late);
     Admission { decision, permit: permit.or_none() }
 }
 
