@@ -297,7 +297,7 @@ def rules():
 
 def store():
     shard = f'{NODE}, shard=~"$shard"'
-    return dashboard("store", "Store and fleet", "Are the shards well, and do the nodes agree?", ["instance", "shard"], [
+    return dashboard("store", "Store and fleet", "Are the shards healthy, and do the nodes agree?", ["instance", "shard"], [
         row("Shared store"),
         timeline("Breakers", "While a breaker is not closed, failure policies apply to the keys of the shard.",
                  f"max by (instance, shard) (tollgate_store_breaker_state{{{shard}}})", "{{instance}} shard {{shard}}",

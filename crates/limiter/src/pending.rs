@@ -8,12 +8,13 @@ use crate::limiter::Limiter;
 use crate::metrics::DecisionOutcome;
 use crate::metrics::decision_counters::RequestLabels;
 use crate::observe::{FinalDecision, LateObservation, RequestCopy};
-use crate::prepare::charges;
+use crate::prepare::{charges, cost_above_limit};
 use crate::refusal::DoorKind;
-use crate::shared_store::{Passed, PendingTake, SharedStore, SharedTake, TakeAnswers};
+use crate::shared_store::{Passed, PendingTake, SharedStore, SharedTake, Steps, TakeAnswers};
 use crate::snapshot::{LimitTerms, Snapshot};
 use smallvec::SmallVec;
 use std::future::poll_fn;
+use std::net::IpAddr;
 use std::sync::{Arc, LazyLock};
 use tollgate_core::algorithm::LimitStep;
 use tollgate_core::decision::{InvalidRequest, Outcome, OutcomeFold};
@@ -69,16 +70,23 @@ impl Limiter {
         now: UnixTime,
     ) -> Result<Check<'l>, InvalidRequest> {
         let rules = &snapshot.rules.set;
+        let (cost, route) = (request.cost as u32, selection.route());
+        let locate = |charge: &OwnedCharge| {
+            sharing.store.locate(rules.rule_of(charge.id), rules.limit(charge.id), request, route)
+        };
+        if let Some(charge) = rules.single_charge(selection, request, hashes) {
+            if request.cost > u64::from(charge.limit.quota) {
+                return Err(cost_above_limit(&snapshot.rules, &charge, request.cost));
+            }
+            let owned = [OwnedCharge::new(rules, &charge)];
+            let address = |_: usize| locate(&owned[0]);
+            return Ok(self.take_shared(sharing, snapshot, &owned, cost, request.ip, now, &address));
+        }
         let charges = charges(&snapshot.rules, selection, request, hashes, DoorKind::CannotWait)?;
         let owned: SmallVec<[OwnedCharge; 4]> =
             charges.iter().map(|charge| OwnedCharge::new(rules, charge)).collect();
-        let ids: SmallVec<[LimitId; 4]> = owned.iter().map(|charge| charge.id).collect();
-        let address = |index: usize| {
-            let id = ids[index];
-            sharing.store.locate(rules.rule_of(id), rules.limit(id), request, selection.route())
-        };
-        let client_address = request.ip.map(|ip| self.address_hash(ip));
-        Ok(self.take_shared(sharing, snapshot, owned, request.cost as u32, client_address, now, &address))
+        let address = |index: usize| locate(&owned[index]);
+        Ok(self.take_shared(sharing, snapshot, &owned, cost, request.ip, now, &address))
     }
 
     /// Charges `charges`; `address` returns the address of a state by the index of its charge.
@@ -87,20 +95,21 @@ impl Limiter {
         &'l self,
         sharing: &'l Sharing,
         snapshot: &Arc<Snapshot>,
-        charges: SmallVec<[OwnedCharge; 4]>,
+        charges: &[OwnedCharge],
         cost: u32,
-        client_address: Option<u64>,
+        ip: Option<IpAddr>,
         now: UnixTime,
         address: &dyn Fn(usize) -> Option<StateAddress>,
     ) -> Check<'l> {
         if charges.is_empty() {
             return Check::Decided(Decision::without_limit(Outcome::Unlimited, now));
         }
-        match sharing.store.take(&charges, cost, snapshot.rules.number, address) {
-            SharedTake::Decided(steps) => {
-                let mut decision = Decision::of(&snapshot.rules, &fold(snapshot, &charges, &steps), now);
+        let mut steps = Steps::new();
+        match sharing.store.take(charges, cost, snapshot.rules.number, address, &mut steps) {
+            SharedTake::Decided => {
+                let mut decision = Decision::of(&snapshot.rules, &fold(snapshot, charges, &steps), now);
                 self.note_refusal(&snapshot.rules, &mut decision, |limit| {
-                    charge_of(snapshot, &charges, limit)
+                    charge_of(snapshot, charges, limit)
                 });
                 Check::Decided(decision)
             }
@@ -108,9 +117,9 @@ impl Limiter {
                 let snapshot = Arc::clone(snapshot);
                 let waiting = PendingCheck {
                     snapshot,
-                    charges,
+                    charges: SmallVec::from_slice(charges),
                     cost,
-                    address: client_address,
+                    address: ip.map(|ip| self.address_hash(ip)),
                     labels: None,
                     late: LateObservation::default(),
                     watched: None,

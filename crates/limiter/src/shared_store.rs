@@ -33,13 +33,15 @@ pub trait SharedStore: fmt::Debug + Send + Sync {
     fn locate(&self, rule: &Rule, limit: &Limit, request: &Request<'_>, route: u64) -> Option<StateAddress>;
 
     /// Charges a request of `cost`, all or nothing. `rules` is the number of the rule set in force, and `address` returns
-    /// the address of the state of a charge.
+    /// the address of the state of a charge. If the request is decided, `steps` has its steps: a value of that size is
+    /// not returned, which would copy it several times.
     fn take(
         &self,
         charges: &[OwnedCharge],
         cost: u32,
         rules: u32,
         address: &dyn Fn(usize) -> Option<StateAddress>,
+        steps: &mut Steps,
     ) -> SharedTake;
 
     /// The steps of `charges`, if one is known to refuse. Spends nothing and calls no server.
@@ -56,13 +58,9 @@ pub trait SharedStore: fmt::Debug + Send + Sync {
 
 /// The answer to [`SharedStore::take`].
 #[derive(Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "a decision on this node is the common case, and must not allocate"
-)]
 pub enum SharedTake {
     /// If no enforced step refuses, all are spent; otherwise none is.
-    Decided(Steps),
+    Decided,
     /// The servers have to be called.
     Pending(Box<dyn PendingTake>),
 }

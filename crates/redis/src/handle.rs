@@ -41,6 +41,7 @@ impl SharedStore for StoreHandle {
         cost: u32,
         rules: u32,
         address: &dyn Fn(usize) -> Option<StateAddress>,
+        steps: &mut Steps,
     ) -> SharedTake {
         let Self(core) = self;
         if core.addresses().is_none() {
@@ -53,8 +54,8 @@ impl SharedStore for StoreHandle {
             receivers.push(receiver);
             sender
         };
-        match core.leases.check(charges, cost, rules, core.lease_time(), address, waiter) {
-            LeaseCheck::Decided(steps) => SharedTake::Decided(steps),
+        match core.leases.check(charges, cost, rules, core.lease_time(), address, waiter, steps) {
+            LeaseCheck::Decided => SharedTake::Decided,
             LeaseCheck::Pending(asked) => {
                 let PendingLeaseCheck { steps, reserved, groups, calls } = *asked;
                 let take = RedisTake::new(core, charges, steps, reserved, groups, receivers, address);

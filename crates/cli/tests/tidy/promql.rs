@@ -124,9 +124,12 @@ fn words(tokens: &[Token]) -> Vec<String> {
     tokens.iter().filter_map(word).collect()
 }
 
+/// The name of a metric, and labels.
+type ExpectedUse = (&'static str, &'static [&'static str]);
+
 #[test]
 fn metrics_and_labels_are_found() {
-    let table: [(&str, &[(&str, &[&str])]); 8] = [
+    let table: [(&str, &[ExpectedUse]); 8] = [
         ("tollgate_a", &[("tollgate_a", &[])]),
         (r#"rate(tollgate_a_total{rule!="", x=~"b{c"}[5m]) > 0"#, &[("tollgate_a_total", &["rule", "x"])]),
         (

@@ -205,12 +205,9 @@ impl PendingAdmission {
     ) -> Decision {
         let rules = &self.snapshot.rules;
         if let Some(sharing) = limiter.shared() {
-            let client_address = self.ip.map(|ip| limiter.address_hash(ip));
             let address = |index: usize| self.addresses[index].clone();
-            let charges = due.iter().copied().collect();
             let cost = self.cost as u32;
-            let check =
-                limiter.take_shared(sharing, &self.snapshot, charges, cost, client_address, now, &address);
+            let check = limiter.take_shared(sharing, &self.snapshot, due, cost, self.ip, now, &address);
             return check.decision().await;
         }
         let late_us = meant.map_or(0, |meant| now.since(meant).min(MOST_LATE_US));

@@ -345,11 +345,14 @@ impl SeriesHandle {
     }
 }
 
+/// The handles of one thread for one rule set.
+type HandlesOfRules = HashMap<(DecidedBy, RequestLabels), SeriesHandle>;
+
 /// The handles of one thread.
 #[derive(Debug, Default)]
 pub(crate) struct ThreadHandles {
     /// By the number of the rule set, the latest last.
-    known: Vec<(u32, HashMap<(DecidedBy, RequestLabels), SeriesHandle>)>,
+    known: Vec<(u32, HandlesOfRules)>,
 }
 
 impl ThreadHandles {
@@ -436,7 +439,11 @@ impl DecisionCounters {
             .collect();
             for (outcome, name) in DecisionOutcome::ALL.into_iter().zip(&names) {
                 let count = outcome_total(&totals, outcome);
-                let is_usual = matches!(outcome, DecisionOutcome::Allowed | DecisionOutcome::Limited);
+                // A rate cannot be computed from a series that begins above zero: those of alerts begin at zero.
+                let is_usual = matches!(
+                    outcome,
+                    DecisionOutcome::Allowed | DecisionOutcome::Limited | DecisionOutcome::Degraded
+                );
                 if count > 0 || is_usual && !labels.rule.is_empty() {
                     let mut texts = texts.clone();
                     texts.push(Arc::clone(name));
@@ -452,9 +459,7 @@ impl DecisionCounters {
         }
         for door in Door::ALL {
             let count = self.invalid[door as usize].load(Ordering::Relaxed);
-            if count > 0 {
-                samples.count(&catalog::INVALID_REQUESTS, &[door.name()], count);
-            }
+            samples.count(&catalog::INVALID_REQUESTS, &[door.name()], count);
         }
         samples.histogram(&catalog::DECISION_DURATION, &["local"], self.local.snapshot());
         samples.histogram(&catalog::DECISION_DURATION, &["remote"], self.remote.snapshot());

@@ -302,6 +302,7 @@ impl SharedStore for DeadStore {
         _cost: u32,
         _rules: u32,
         _address: &dyn Fn(usize) -> Option<StateAddress>,
+        _steps: &mut Steps,
     ) -> SharedTake {
         SharedTake::Pending(Box::new(DeadTake(charges.len())))
     }

@@ -144,7 +144,7 @@ mod tests {
     use tollgate_core::rate::Rate;
     use tollgate_core::rules::{LeaseTiming, LimitId, OverLimitEffect};
     use tollgate_core::state_address::{StateAddress, StateField};
-    use tollgate_limiter::{Clock, OwnedCharge};
+    use tollgate_limiter::{Clock, OwnedCharge, Steps};
     use tollgate_testbed::PATIENCE;
 
     /// An unreachable store: these tests need none.
@@ -181,7 +181,8 @@ mod tests {
             })
         };
         let now = core.lease_time();
-        let LeaseCheck::Pending(asked) = core.leases.check(&[charged], 1, 1, now, address, waiter) else {
+        let check = core.leases.check(&[charged], 1, 1, now, address, waiter, &mut Steps::new());
+        let LeaseCheck::Pending(asked) = check else {
             panic!("nothing is known of it");
         };
         let deadline = Instant::now() + PATIENCE;

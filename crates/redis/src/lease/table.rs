@@ -66,13 +66,9 @@ pub struct LeaseTable<W> {
 
 /// What becomes of a request.
 #[derive(Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "what is decided here is the common case, and must not allocate"
-)]
 pub enum LeaseCheck<W> {
     /// It is decided: none of the steps refuses, and all are spent; or one does, and nothing is.
-    Decided(Steps),
+    Decided,
     /// The store has to be asked about some limits; the waiters that were handed over receive the verdicts.
     Pending(Box<PendingLeaseCheck<W>>),
 }
@@ -181,6 +177,8 @@ impl<W: Waiter> LeaseTable<W> {
 
     /// Decides what can be decided here and asks for the rest. `address` tells where the state of a charge
     /// is kept (none: it is not known, and the verdict is a failure), `waiter` makes a waiter; `rules` is the number of the rule set.
+    /// If it is decided, `steps` has the steps.
+    #[expect(clippy::too_many_arguments, reason = "all that a decision depends on, and room for its steps")]
     pub fn check(
         &self,
         charges: &[OwnedCharge],
@@ -189,6 +187,7 @@ impl<W: Waiter> LeaseTable<W> {
         now: BootTime,
         address: impl Fn(usize) -> Option<StateAddress>,
         waiter: impl FnMut() -> W,
+        steps: &mut Steps,
     ) -> LeaseCheck<W> {
         if let [only] = charges {
             let mut shard = self.shard(only.client).lock();
@@ -196,25 +195,28 @@ impl<W: Waiter> LeaseTable<W> {
             match local {
                 LocalStep::Spend(step) => {
                     shard.counts.from_credit += 1;
-                    return LeaseCheck::Decided(SmallVec::from_slice(&[(0, step)]));
+                    steps.push((0, step));
+                    return LeaseCheck::Decided;
                 }
                 LocalStep::Refuse(step) => {
                     shard.counts.refused += 1;
-                    return LeaseCheck::Decided(SmallVec::from_slice(&[(0, step)]));
+                    steps.push((0, step));
+                    return LeaseCheck::Decided;
                 }
                 LocalStep::Ask => {}
             }
             let mut shards = LockedShards::of_one(only.client, shard);
-            return self.ask(&mut shards, charges, &[local], cost, rules, now, address, waiter);
+            return self.ask(&mut shards, charges, &[local], cost, rules, now, address, waiter, steps);
         }
         let mut shards = LockedShards::lock(&self.shards, charges);
         let locals = shards.look(charges, cost, rules, now, &self.settings);
         match refused(charges, &locals) {
-            Some(steps) => {
+            Some(refused) => {
                 shards.of(charges[0].client).counts.refused += 1;
-                LeaseCheck::Decided(steps)
+                *steps = refused;
+                LeaseCheck::Decided
             }
-            None => self.ask(&mut shards, charges, &locals, cost, rules, now, address, waiter),
+            None => self.ask(&mut shards, charges, &locals, cost, rules, now, address, waiter, steps),
         }
     }
 
@@ -238,6 +240,7 @@ impl<W: Waiter> LeaseTable<W> {
         now: BootTime,
         address: impl Fn(usize) -> Option<StateAddress>,
         mut waiter: impl FnMut() -> W,
+        steps: &mut Steps,
     ) -> LeaseCheck<W> {
         let mut groups: SmallVec<[SmallVec<[usize; 2]>; 1]> = SmallVec::new();
         for (index, charge) in charges.iter().enumerate().filter(|(index, _)| locals[*index].is_unknown()) {
@@ -246,7 +249,6 @@ impl<W: Waiter> LeaseTable<W> {
                 None => groups.push(SmallVec::from_slice(&[index])),
             }
         }
-        let mut steps = Steps::new();
         let mut reserved = ReservedTokens::new();
         for (index, (charge, local)) in charges.iter().zip(locals).enumerate() {
             steps.extend(local.step().map(|step| (index, step)));
@@ -261,8 +263,9 @@ impl<W: Waiter> LeaseTable<W> {
         }
         if groups.is_empty() {
             shards.of(charges[0].client).counts.from_credit += 1;
-            return LeaseCheck::Decided(steps);
+            return LeaseCheck::Decided;
         }
+        let steps = std::mem::take(steps);
         shards.of(charges[0].client).counts.remote += 1;
         let take = if groups.len() > 1 { TakeMode::Tentative } else { TakeMode::Final };
         let mut calls = SmallVec::new();

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::rc::Rc;
 use tollgate_core::rules::written::OnStoreFailure;
-use tollgate_limiter::{OwnedCharge, Passed};
+use tollgate_limiter::{OwnedCharge, Passed, Steps};
 use tollgate_redis::lease::{LeaseCheck, ReservedTokens, Verdict, Waiter};
 
 pub(super) type VerdictInbox = Rc<RefCell<Vec<(u64, usize, Verdict)>>>;
@@ -86,8 +86,10 @@ impl Simulation<'_> {
         };
         let address = |index: usize| Some(client_charges[index].address.clone());
         let (_, version) = self.clients.rules_at(arrival.node);
-        let asked = match node.leases.check(&charged, arrival.cost, version, now, address, waiter) {
-            LeaseCheck::Decided(steps) => {
+        let mut steps = Steps::new();
+        let check = node.leases.check(&charged, arrival.cost, version, now, address, waiter, &mut steps);
+        let asked = match check {
+            LeaseCheck::Decided => {
                 let admitted = steps
                     .iter()
                     .all(|(index, step)| step.admitted || !client_charges[*index].charge.enforced);

@@ -294,8 +294,8 @@ mod tests {
                 }
             }
             let count = |line: &str| received.get(line).copied().unwrap_or(0);
-            for shard in 0..3 {
-                assert_eq!(count(&format!("tollgate_store_calls_total#shard:{shard}")), totals[shard]);
+            for (shard, total) in totals[..3].iter().enumerate() {
+                assert_eq!(count(&format!("tollgate_store_calls_total#shard:{shard}")), *total);
             }
             let (one, two, three) = (totals[3], totals[3] + totals[4], totals[3] + totals[4] + totals[5]);
             let name = "tollgate_decision_duration_seconds";

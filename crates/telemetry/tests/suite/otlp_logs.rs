@@ -148,14 +148,15 @@ async fn a_batch_is_sent_again_after_an_error_that_may_pass() {
 
 #[tokio::test]
 async fn every_record_is_exported_or_counted_as_dropped() {
-    for answer in [Answer::Fail(Code::InvalidArgument), Answer::Fail(Code::Unavailable), Answer::Never] {
+    let (short, long) = (Duration::from_millis(50), Duration::from_secs(20));
+    for (answer, timeout) in [
+        (Answer::Fail(Code::InvalidArgument), long),
+        (Answer::Fail(Code::Unavailable), long),
+        (Answer::Never, short),
+    ] {
         let collector = TestCollector::start(answer).await;
         let (_, registry) = TestNode::start();
-        let settings = OtlpSettings {
-            timeout: Duration::from_millis(50),
-            queue_size: 100,
-            ..settings(collector.endpoint())
-        };
+        let settings = OtlpSettings { timeout, queue_size: 100, ..settings(collector.endpoint()) };
         let exporter = OtlpExporter::new(&settings, &registry, Clock::system()).unwrap();
         let logs = exporter.logs();
         let exporter = Running::run(exporter);
@@ -171,6 +172,8 @@ async fn every_record_is_exported_or_counted_as_dropped() {
         pushed += 30;
         exporter.stop().await;
         let received = collector.received().logs.len() as u64;
-        assert_eq!(received + dropped(&registry), pushed, "{answer:?}");
+        let known = received + dropped(&registry);
+        // A record whose answer comes too late is both.
+        assert!(known == pushed || timeout == short && known > pushed, "{known} of {pushed}: {answer:?}");
     }
 }

@@ -20,7 +20,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio::sync::{oneshot, watch};
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::watch;
 use tollgate_testbed::TestCertificates;
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Identity, Server, ServerTlsConfig};
@@ -50,11 +51,19 @@ pub struct Received {
     pub batches: Vec<usize>,
 }
 
-/// See the module. It ends when it is dropped.
+/// See the module. It ends when it is dropped, and so do its connections.
 pub struct TestCollector {
     pub address: SocketAddr,
     services: Services,
-    _stop: oneshot::Sender<()>,
+    runtime: Option<Runtime>,
+}
+
+impl Drop for TestCollector {
+    fn drop(&mut self) {
+        let runtime = self.runtime.take();
+        // A runtime cannot be dropped where another one runs.
+        std::thread::spawn(move || drop(runtime)).join().unwrap();
+    }
 }
 
 #[derive(Clone)]
@@ -69,8 +78,12 @@ impl TestCollector {
     }
 
     pub async fn start_at(address: SocketAddr, answer: Answer, tls: Option<&TestCertificates>) -> Self {
-        let listener = TcpListener::bind(address).await.unwrap();
-        let address = listener.local_addr().unwrap();
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let bound = runtime.spawn(async move {
+            let listener = TcpListener::bind(address).await.unwrap();
+            (listener.local_addr().unwrap(), listener)
+        });
+        let (address, listener) = bound.await.unwrap();
         let services = Services {
             received: Arc::new(watch::Sender::new(Received::default())),
             answer: Arc::new(watch::Sender::new(answer)),
@@ -84,15 +97,8 @@ impl TestCollector {
             .add_service(MetricsServiceServer::new(services.clone()))
             .add_service(LogsServiceServer::new(services.clone()))
             .add_service(TraceServiceServer::new(services.clone()));
-        let (stop, stopped) = oneshot::channel::<()>();
-        tokio::spawn(async move {
-            // Ends at once, also with requests that are never answered.
-            tokio::select! {
-                served = server.serve_with_incoming(TcpIncoming::from(listener)) => served.unwrap(),
-                _ = stopped => {}
-            }
-        });
-        Self { address, services, _stop: stop }
+        runtime.spawn(server.serve_with_incoming(TcpIncoming::from(listener)));
+        Self { address, services, runtime: Some(runtime) }
     }
 
     pub fn endpoint(&self) -> String {
@@ -117,12 +123,13 @@ impl TestCollector {
 impl Services {
     /// Applies the answer of the moment. Returns whether the collector says that some was rejected.
     async fn answer(&self, headers: &tonic::metadata::MetadataMap) -> Result<bool, Status> {
+        // Before the request is counted: a test may change the answer once it is.
+        let answer = *self.answer.borrow();
         let token = headers.get("x-token").map(|token| token.to_str().unwrap().to_owned());
         self.received.send_modify(|received| {
             received.requests += 1;
             received.token = token;
         });
-        let answer = *self.answer.borrow();
         match answer {
             Answer::Accept => Ok(false),
             Answer::RejectSome => Ok(true),

@@ -20,7 +20,7 @@ use tollgate_core::key::StateKey;
 use tollgate_core::script::MOST_PARTS;
 use tollgate_core::time::{BootTime, StoreTime};
 use tollgate_core::virtual_store::VirtualStore;
-use tollgate_limiter::{OwnedCharge, Passed};
+use tollgate_limiter::{OwnedCharge, Passed, Steps};
 
 const SECOND_US: u64 = 1_000_000;
 const DAY_US: u64 = 86_400 * SECOND_US;
@@ -206,8 +206,9 @@ impl<'b> FuzzRun<'b> {
             FuzzWaiter { id: first + made - 1, is_gone, told, has_heard: false }
         };
         let locate = |index: usize| Some(address(&dues[index]));
-        match self.table.check(&dues, cost, self.rules, self.now, locate, seat) {
-            LeaseCheck::Decided(steps) => {
+        let mut steps = Steps::new();
+        match self.table.check(&dues, cost, self.rules, self.now, locate, seat, &mut steps) {
+            LeaseCheck::Decided => {
                 assert_eq!(made, 0, "nothing is asked");
                 LeaseFuzzCoverage::note(&self.met.decided);
                 let passes = steps.iter().all(|(index, step)| step.admitted || !dues[*index].enforced);
