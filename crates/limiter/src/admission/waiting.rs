@@ -5,6 +5,7 @@ use super::permit::Permit;
 use super::{Admission, AdmissionDelay};
 use crate::decision::Decision;
 use crate::limiter::Limiter;
+use crate::observe::FinalDecision;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
@@ -38,7 +39,9 @@ pub(super) async fn admission(limiter: Arc<Limiter>, asked: PendingAdmission) ->
         }
     }
     let admission = Admission { decision, permit: permit.or_none(), delay };
-    limiter.count_late(&asked.snapshot.rules, asked.labels, &admission.decision, admission.outcome());
+    let (rules, labels, outcome) = (&asked.snapshot.rules, asked.labels, admission.outcome());
+    let decision = &admission.decision;
+    limiter.count_late(&FinalDecision { rules, labels, decision, outcome }, &asked.late);
     admission
 }
 
