@@ -20,6 +20,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{mpsc, watch};
 use tollgate_core::rules::OpenDoor;
 use tollgate_http::{IdentityExtractor, RateLimitLayer, ReservedHeaders};
+use tollgate_limiter::Door;
 use tollgate_listen::{ListenerSetup, ServeOptions, serve};
 
 /// The polls of tasks between two queries for I/O events. Requests that arrived together go from step to step together,
@@ -96,7 +97,8 @@ impl Gateway {
         }
         let state = Arc::new(ForwardingState::new(settings, listen.options.idle_time)?);
         let mut listen = listen.clone();
-        let limits = if listen.log.is_some() { limits.clone().with_summaries() } else { limits.clone() };
+        let limits = limits.clone().door(Door::Gateway);
+        let limits = if listen.log.is_some() { limits.with_summaries() } else { limits };
         listen.options.min_rate = settings.bodies.min_rate;
         let connector = connector(settings)?;
         let listen_error = |error| GatewayError::Listen { address: listen.address, error };

@@ -134,7 +134,7 @@ impl LogLine for DecisionLine {
             shadowed_by,
         } = &self.record;
         let mut fields = JsonFields::begin(out);
-        fields.text("time", &rfc3339_us(time.as_us()));
+        fields.text("time", &rfc3339_us(*time));
         fields.text("door", door.name());
         fields.text("outcome", outcome.name());
         fields.optional_text("rule", Some(rule));

@@ -172,7 +172,7 @@ mod tests {
         let limiter = Limiter::new(MemoryStore::new(1 << 20), Clock::Manual(ManualClock::new(1)));
         let key_of = |rules: &str| {
             let loaded = tollgate_core::rules::load("rules.yaml", rules).unwrap();
-            limiter.install(loaded.rules, loaded.lists);
+            limiter.install(loaded.rules, loaded.lists).unwrap();
             let request = Request {
                 api_key: Some("k"),
                 tenant: Some("t"),

@@ -33,7 +33,7 @@ impl ReloadTargets {
         for target in &self.0 {
             match target {
                 ReloadTarget::Files(_, watcher) => watcher.reload(),
-                ReloadTarget::AccessLog(log) => log.reopen(),
+                ReloadTarget::AccessLog(log) => log.lines().reopen(),
             }
         }
     }

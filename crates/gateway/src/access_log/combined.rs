@@ -16,7 +16,7 @@ pub(super) fn write(entry: &AccessLogEntry, out: &mut Vec<u8>) {
          shadowed_by={shadowed_by} retry_after={retry_after} key={key} upstream={upstream} \
          upstream_time={upstream_time} time={duration} received={received} request_id={request_id} complete={complete}",
         client = entry.client,
-        time = common_log_time(entry.start_us),
+        time = common_log_time(entry.start),
         request = Quoted(Some(format!("{} {} {:?}", entry.method, entry.shown_target(), entry.version))),
         status = entry.status,
         sent = entry.bytes_sent,

@@ -226,7 +226,7 @@ mod tests {
             headers: &headers,
             request_id: Some(HeaderValue::from_static("id-1")),
         };
-        let mut entry = AccessLogEntry::new(1_000_250, request, Arc::new(style));
+        let mut entry = AccessLogEntry::new(UnixTime::from_us(1_000_250), request, Arc::new(style));
         (entry.status, entry.bytes_sent, entry.duration_us, entry.is_complete) = (200, 5, 250, true);
         let mut out = Vec::new();
         entry.write(&mut out);

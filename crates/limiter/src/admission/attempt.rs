@@ -203,8 +203,7 @@ impl PendingAdmission {
         if let Some(sharing) = limiter.shared() {
             let address = |index: usize| self.addresses[index].clone();
             let cost = self.cost as u32;
-            let check =
-                limiter.take_shared(sharing, &self.snapshot, due, cost, self.ip, now, &address);
+            let check = limiter.take_shared(sharing, &self.snapshot, due, cost, self.ip, now, &address);
             return check.decision().await;
         }
         let late_us = meant.map_or(0, |meant| now.since(meant).min(MOST_LATE_US));

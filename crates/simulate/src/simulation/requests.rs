@@ -87,8 +87,7 @@ impl Simulation<'_> {
         let address = |index: usize| Some(client_charges[index].address.clone());
         let (_, version) = self.clients.rules_at(arrival.node);
         let mut steps = Steps::new();
-        let check =
-            node.leases.check(&charged, arrival.cost, version, now, address, waiter, &mut steps);
+        let check = node.leases.check(&charged, arrival.cost, version, now, address, waiter, &mut steps);
         let asked = match check {
             LeaseCheck::Decided => {
                 let admitted = steps

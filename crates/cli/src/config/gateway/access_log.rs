@@ -16,10 +16,10 @@ const DEFAULT_KEEP: u32 = 5;
 const MOST_KEPT: u32 = 1_000;
 
 /// The setting, as it is written.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct WrittenAccessLog(WrittenLogSection);
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WrittenLogSection {
     path: PathBuf,
@@ -91,7 +91,7 @@ impl WrittenAccessLog {
         path: &DocumentPath,
     ) -> Result<AccessLogSettings, PlacedSettingError> {
         let section = &self.0;
-        let rotate = section.rotate.as_ref().map(|rotate| parse_size(&rotate.to_string()));
+        let rotate = section.rotate.as_ref().map(parse_size);
         let rotate = rotate.transpose().map_err(|error| error.at(path.field("rotate")))?;
         let keep = section.keep.unwrap_or(DEFAULT_KEEP);
         if !(1..=MOST_KEPT).contains(&keep) {
