@@ -189,7 +189,7 @@ impl DecidedBy {
         }
     }
 
-    fn rule(self, rules: &RuleSet) -> &str {
+    pub(crate) fn rule(self, rules: &RuleSet) -> &str {
         match self {
             Self::Nothing => "",
             Self::Limit(id) => &rules.rule_of(id).id,

@@ -10,6 +10,7 @@ mod invalid;
 mod longest_wait;
 mod memory;
 mod metrics;
+mod observation;
 mod penalties;
 mod reference;
 mod reload;
