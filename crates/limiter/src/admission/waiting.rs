@@ -38,9 +38,9 @@ pub(super) async fn admission(limiter: Arc<Limiter>, asked: PendingAdmission) ->
             decision.now += tarpit.delay.us;
         }
     }
+    let (rules, labels) = (&asked.snapshot.rules, asked.labels);
     let admission = Admission { decision, permit: permit.or_none(), delay };
-    let (rules, labels, outcome) = (&asked.snapshot.rules, asked.labels, admission.outcome());
-    let decision = &admission.decision;
+    let (decision, outcome) = (&admission.decision, admission.outcome());
     limiter.count_late(&FinalDecision { rules, labels, decision, outcome }, &asked.late);
     admission
 }
