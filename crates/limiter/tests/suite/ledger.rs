@@ -162,9 +162,11 @@ impl Caller {
         let request = Request { door, ..of(&key) };
         let is_shared = matches!(kind, "admits" | "refuses" | "local");
         let limiter = Arc::clone(if is_shared { &self.shared } else { &self.embedded });
-        if door == Door::Gateway && limiter.refuse(&request).is_some() {
-            // Refused by the fast path of the gateway, which does not ask again.
-            return self.note(kind, door, "limited");
+        if door == Door::Gateway
+            && let Some(refusal) = limiter.refuse(&request)
+        {
+            // The fast path of the gateway does not ask again.
+            return self.note(kind, door, outcome_of(kind, &refusal, Waited::NotAtAll));
         }
         let (decision, waited) = match kind {
             "slow" | "line" => self.admit(&limiter, &request),
