@@ -3,7 +3,6 @@
 use crate::config::SettingError;
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use tollgate_control::RuleSourceError;
 use tollgate_core::diagnostic::{DiagnosticReport, sanitized};
 use tollgate_core::path::PathError;
@@ -89,10 +88,10 @@ pub enum CommandError {
     #[error("{0}")]
     Gateway(GatewayError),
     /// The access log cannot be opened.
-    #[error("cannot write the access log {}: {error}", path.display())]
+    #[error("cannot write the access log {path}: {error}")]
     AccessLog {
         /// The file, or `stdout`.
-        path: PathBuf,
+        path: String,
         /// The cause.
         error: io::Error,
     },

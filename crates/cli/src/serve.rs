@@ -1,5 +1,6 @@
 //! `tollgate serve` and `tollgate gateway`: the composition root of a node.
 
+mod exporters;
 mod gateway;
 mod housekeeping;
 mod listeners;
@@ -13,8 +14,9 @@ mod start_message;
 use crate::command_error::CommandError;
 use crate::config::{ServeConfig, SettingError, StoreConfig, WrittenSettings};
 use crate::output;
+use exporters::NodeExporters;
 pub use listeners::open_doors;
-use listeners::{NodeParts, NodePhase};
+use listeners::{ListenerRole, NodeParts, NodePhase};
 use node::ServingNode;
 use node_metrics::NodeMetrics;
 use reload::{ReloadTarget, ReloadTargets};
@@ -26,6 +28,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tollgate_control::{InstallSettings, RuleMetrics, RuleSourceError, WatchedRuleFile};
 use tollgate_core::rules;
+use tollgate_limiter::metrics::SpanSink;
 use tollgate_limiter::{Clock, Limiter, MemoryStore};
 use tollgate_redis::{NodeAddress, RedisStore};
 use tollgate_server::Readiness;
@@ -76,14 +79,15 @@ async fn serve(config: ServeConfig, mode: ServeMode, metrics: NodeMetrics) -> Re
     node.run(signals).await
 }
 
-/// Assembles a node: store, limiter, rules, listeners, reloads. Its listeners are open afterwards.
+/// Assembles a node: store, limiter, rules, listeners, exporters, reloads. Its listeners are open afterwards.
 async fn assemble(
     config: &ServeConfig,
     mode: ServeMode,
     metrics: &NodeMetrics,
 ) -> Result<ServingNode, CommandError> {
     let clock = Clock::system();
-    let redis = open_redis(config, mode, &clock).await?;
+    let exporters = NodeExporters::new(&config.telemetry, metrics, &clock)?;
+    let redis = open_redis(config, mode, &clock, exporters.spans()).await?;
     let limiter = build_limiter(config, clock, redis.as_ref());
     metrics.0.register(Arc::clone(&limiter) as _);
     if let Some(redis) = &redis {
@@ -98,6 +102,7 @@ async fn assemble(
     let parts =
         NodeParts { config, mode, limiter: &limiter, readiness: &readiness, metrics, phase: watched_phase };
     let mut listeners = listeners::open_all(&parts).await?;
+    let exporters = exporters.start(|| parts.stop_of(ListenerRole::Admin))?;
 
     let message = StartMessage { config, rules: &rules.summary, listeners: &listeners };
     if let Err(error) = output::try_print(message) {
@@ -105,13 +110,14 @@ async fn assemble(
     }
     let reloads = listeners.iter_mut().flat_map(|listener| std::mem::take(&mut listener.reloads));
     let reloads = ReloadTargets(rules.reloads.into_iter().chain(reloads).collect());
-    Ok(ServingNode { limiter, redis, listeners, reloads, readiness, phase })
+    Ok(ServingNode { limiter, redis, listeners, exporters, reloads, readiness, phase })
 }
 
 async fn open_redis(
     config: &ServeConfig,
     mode: ServeMode,
     clock: &Clock,
+    spans: Option<Arc<dyn SpanSink>>,
 ) -> Result<Option<RedisStore>, CommandError> {
     let StoreConfig::Redis(store) = &config.store else { return Ok(None) };
     let address = match (mode, &config.gateway) {
@@ -120,6 +126,7 @@ async fn open_redis(
     };
     let mut settings = store.settings.clone();
     settings.node = NodeAddress(address.to_string());
+    settings.spans = spans;
     Ok(Some(RedisStore::open(&store.url, settings, clock.clone()).await?))
 }
 

@@ -1,135 +1,83 @@
-//! The access log: one line of JSON per request, written by a separate thread.
+//! The access log: one line per request, in Apache's combined format or in JSON.
 //!
-//! A request never waits for a disk: if the writer falls behind, or cannot write, the line is dropped and counted.
+//! A request never waits for a disk: a thread formats and writes the lines (`tollgate_limiter::line_log`), and lines that
+//! cannot be written in time are dropped and counted.
 
 mod body;
+mod combined;
 mod entry;
-mod writer;
+mod request_trace;
 
+use crate::settings::{AccessLogFormat, AccessLogSettings};
 pub(crate) use body::LoggedBody;
 use entry::AccessLogEntry;
 pub(crate) use entry::PendingLogEntry;
-use http::{Method, Uri};
-use std::fs::{File, OpenOptions};
+use http::{HeaderMap, HeaderValue, Method, Uri, Version};
+pub(crate) use request_trace::RequestTrace;
 use std::io::{self, Write};
 use std::net::IpAddr;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{SyncSender, sync_channel};
-use std::thread;
-use std::time::Duration;
-use tokio::sync::oneshot;
-use tollgate_limiter::Clock;
-use writer::AccessLogWriter;
-
-/// The most entries that wait to be written.
-const MOST_QUEUED: usize = 64 << 10;
-/// How long a shutdown waits for queued entries.
-const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
+use tollgate_limiter::line_log::LineLog;
+use tollgate_limiter::{Clock, KeyText};
 
 /// A handle to the access log. Clones share the writer.
 #[derive(Clone, Debug)]
 pub struct AccessLog {
-    queue: SyncSender<WriterMessage>,
-    state: Arc<AccessLogState>,
+    lines: LineLog,
     clock: Clock,
+    style: Arc<LineStyle>,
 }
 
-/// What the writer and the handles share.
-#[derive(Debug, Default)]
-struct AccessLogState {
-    /// Entries that were not written.
-    dropped: AtomicU64,
-    /// The writer is to reopen its file.
-    reopen: AtomicBool,
-}
-
-/// Where lines are written.
-enum AccessLogTarget {
-    Stream(Box<dyn Write + Send>),
-    File(PathBuf, File),
-}
-
-impl AccessLogTarget {
-    fn open(path: &Path) -> io::Result<Self> {
-        let file = OpenOptions::new().create(true).append(true).mode(0o640).open(path)?;
-        Ok(Self::File(path.to_owned(), file))
-    }
-}
-
-/// A message to the writer.
+/// How lines are written.
 #[derive(Debug)]
-enum WriterMessage {
-    Entry(AccessLogEntry),
-    /// Write everything before this, then notify the sender.
-    Flush(oneshot::Sender<()>),
-    /// Look at the state.
-    Wake,
+struct LineStyle {
+    format: AccessLogFormat,
+    keys: KeyText,
+    /// The query parameters whose values are not written.
+    hidden: Vec<String>,
+}
+
+/// What is logged of a request.
+#[derive(Debug)]
+pub(crate) struct LoggedRequest<'r> {
+    pub(crate) client: IpAddr,
+    pub(crate) method: &'r Method,
+    pub(crate) target: &'r Uri,
+    pub(crate) version: Version,
+    pub(crate) headers: &'r HeaderMap,
+    pub(crate) request_id: Option<HeaderValue>,
 }
 
 impl AccessLog {
-    /// Writes to `target`, which is flushed whenever the queue is empty. The values of the query parameters `hidden` are
-    /// not written: they are identities, and may be secret.
-    pub fn start(target: impl Write + Send + 'static, clock: Clock, hidden: Vec<String>) -> io::Result<Self> {
-        Self::write_to(AccessLogTarget::Stream(Box::new(target)), clock, hidden)
+    /// Opens the log. The values of the query parameters `hidden` are not written: they are identities, and may be secret.
+    pub fn open(settings: &AccessLogSettings, clock: Clock, hidden: Vec<String>) -> io::Result<Self> {
+        let lines = LineLog::open("access", &settings.destination, settings.rotation)?;
+        Ok(Self::with(lines, settings, clock, hidden))
     }
 
-    /// Appends to the file at `path`. If it does not exist, it is created with mode 640.
-    pub fn open(path: &Path, clock: Clock, hidden: Vec<String>) -> io::Result<Self> {
-        Self::write_to(AccessLogTarget::open(path)?, clock, hidden)
+    /// Writes to `stream` instead of the destination in `settings`.
+    pub fn to_stream(
+        stream: impl Write + Send + 'static,
+        settings: &AccessLogSettings,
+        clock: Clock,
+        hidden: Vec<String>,
+    ) -> io::Result<Self> {
+        Ok(Self::with(LineLog::to_stream("access", stream)?, settings, clock, hidden))
     }
 
-    fn write_to(target: AccessLogTarget, clock: Clock, hidden: Vec<String>) -> io::Result<Self> {
-        let (queue, messages) = sync_channel(MOST_QUEUED);
-        let state = Arc::new(AccessLogState::default());
-        let writer = AccessLogWriter::new(target, Arc::clone(&state), hidden);
-        thread::Builder::new().name("access-log".to_owned()).spawn(move || writer.run(&messages))?;
-        Ok(Self { queue, state, clock })
+    fn with(lines: LineLog, settings: &AccessLogSettings, clock: Clock, hidden: Vec<String>) -> Self {
+        let keys = KeyText::new(settings.keys, settings.key_secret);
+        Self { lines, clock, style: Arc::new(LineStyle { format: settings.format, keys, hidden }) }
     }
 
-    /// Makes the writer reopen its file, after a log rotation has moved it. Returns at once; entries that are already
-    /// queued may still go to the old file. Without a file this has no effect.
-    pub fn reopen(&self) {
-        self.state.reopen.store(true, Ordering::Release);
-        // If the queue is full, the writer is awake.
-        let _ = self.queue.try_send(WriterMessage::Wake);
-    }
-
-    /// Waits until the queued entries are written, or for [`FLUSH_TIMEOUT`].
-    pub(crate) async fn flush(&self) {
-        let (flushed, wait) = oneshot::channel();
-        if self.queue.try_send(WriterMessage::Flush(flushed)).is_ok() {
-            // The writer reports its errors itself.
-            let _ = tokio::time::timeout(FLUSH_TIMEOUT, wait).await;
-        }
-    }
-
-    /// The number of entries that were dropped because the writer fell behind or could not write.
-    pub fn dropped(&self) -> u64 {
-        self.state.dropped.load(Ordering::Relaxed)
+    /// The log of lines: for reopening, and for the number of dropped lines.
+    pub fn lines(&self) -> &LineLog {
+        &self.lines
     }
 
     /// Starts the entry of a request.
-    pub(crate) fn start_entry(&self, client: IpAddr, method: &Method, target: &Uri) -> PendingLogEntry {
-        let entry = AccessLogEntry {
-            start: self.clock.now(),
-            duration_us: 0,
-            client,
-            method: method.clone(),
-            target: target.clone(),
-            status: 0,
-            bytes: 0,
-            is_complete: false,
-        };
-        PendingLogEntry::new(self.clone(), entry)
-    }
-
-    fn send(&self, mut entry: AccessLogEntry) {
-        entry.duration_us = self.clock.now().since(entry.start);
-        if self.queue.try_send(WriterMessage::Entry(entry)).is_err() {
-            self.state.dropped.fetch_add(1, Ordering::Relaxed);
-        }
+    pub(crate) fn start_entry(&self, request: LoggedRequest<'_>) -> PendingLogEntry {
+        let entry = AccessLogEntry::new(self.clock.now(), request, Arc::clone(&self.style));
+        PendingLogEntry::new(self.lines.clone(), entry)
     }
 }

@@ -24,9 +24,14 @@ impl ClientAddresses {
 
     /// The client of a request with these headers: its address, or its network where only networks tell clients apart.
     pub(crate) fn client(&self, headers: &HeaderMap) -> IpAddr {
+        address_prefix(self.address(headers))
+    }
+
+    /// The address of the client of a request with these headers.
+    pub(crate) fn address(&self, headers: &HeaderMap) -> IpAddr {
         match &self.proxied {
-            None => address_prefix(self.peer),
-            Some(identities) => address_prefix(identities.client_ip().client(self.peer, headers)),
+            None => self.peer,
+            Some(identities) => identities.client_ip().client(self.peer, headers),
         }
     }
 }

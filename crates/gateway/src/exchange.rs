@@ -3,6 +3,7 @@
 mod attempt;
 mod request_copy;
 
+use crate::access_log::RequestTrace;
 use crate::body::{UploadBody, UploadClient, UploadProgress};
 use crate::client_gone::{FinishGuard, FinishingExchange};
 use crate::forward::{ForwardContext, GatewayResponse, PreparedRequest};
@@ -153,6 +154,7 @@ async fn send_with_retries(
                 if !error.is_local() {
                     record_failure(upstream, active.server(), ServerFailure::Unreachable, &error);
                 }
+                retry.record_attempt_end();
                 if retry.may_retry(upstream) {
                     continue;
                 }
@@ -178,6 +180,7 @@ struct RetryState {
     progress: Option<Arc<UploadProgress>>,
     client: IpAddr,
     deadline: Option<Instant>,
+    trace: Option<Arc<RequestTrace>>,
 }
 
 /// Whether a request may be sent again after a server may have seen it: only if it is idempotent and has no body.
@@ -204,6 +207,7 @@ impl RetryState {
                 Some(_) => settings.on_client_gone,
                 None => OnClientGone::Cancel,
             },
+            trace: prepared.trace.clone(),
         };
         let request = request.map(|body| {
             let (body, upload_progress) = UploadBody::new(body, client);
@@ -218,6 +222,7 @@ impl RetryState {
             progress,
             client: prepared.client,
             deadline: prepared.deadline,
+            trace: prepared.trace.clone(),
         };
         (retry, request)
     }
@@ -225,7 +230,17 @@ impl RetryState {
     fn select_server(&mut self, upstream: &Upstream) -> Result<ActiveRequest, ForwardError> {
         let active = upstream.select(&self.tried).ok_or(ForwardError::NoHealthyServer)?;
         self.tried.add(active.server());
+        if let Some(trace) = &self.trace {
+            trace.record_server(active.server());
+        }
         Ok(active)
+    }
+
+    /// The head of the response has arrived, or the attempt has failed.
+    fn record_attempt_end(&self) {
+        if let Some(trace) = &self.trace {
+            trace.record_attempt_end();
+        }
     }
 
     /// `at`, or the deadline of the request if that is earlier.

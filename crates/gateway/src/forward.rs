@@ -2,6 +2,7 @@
 //!
 //! It is a tower service, so that everything that decides about requests is a layer in front of it.
 
+use crate::access_log::RequestTrace;
 use crate::body::{GatewayBody, UpstreamBody};
 use crate::client_address::ClientAddresses;
 use crate::client_gone::FinishLimit;
@@ -74,6 +75,8 @@ pub(crate) struct PreparedRequest {
     pub(crate) deadline: Option<Instant>,
     /// Held by a request that counts as in flight.
     pub(crate) permit: Option<SharedPermit>,
+    /// For the access log.
+    pub(crate) trace: Option<Arc<RequestTrace>>,
     /// The client asked for another protocol.
     upgrade: Option<OnUpgrade>,
 }
@@ -153,6 +156,7 @@ impl ForwardContext {
         let route = found.ok_or_else(|| ForwardError::NoRoute(request.uri().path().to_owned()))?;
         let client = self.clients.client(request.headers());
         let permit = request.extensions_mut().remove::<SharedPermit>();
+        let trace = request.extensions_mut().remove::<Arc<RequestTrace>>();
         let (version, has_body) = (request.version(), !request.body().is_end_stream());
         let on_upgrade = request.extensions_mut().remove::<OnUpgrade>();
         let scrubbed = request.extensions_mut().remove::<ScrubFindings>().unwrap_or_default();
@@ -185,6 +189,7 @@ impl ForwardContext {
             has_route_bodies: route.bodies.is_some(),
             deadline: bodies.total_time.map(|time| Instant::now() + time),
             permit,
+            trace,
             upgrade,
         })
     }
@@ -201,6 +206,7 @@ impl ForwardContext {
             let tunnel = Tunnel {
                 connection,
                 permit: prepared.permit,
+                trace: prepared.trace,
                 idle_time: self.state.tunnel_idle_time,
                 deadline: prepared.deadline,
             };

@@ -5,8 +5,9 @@ mod listeners;
 use crate::access_log::AccessLog;
 use crate::forward::ThreadForwarder;
 use crate::forwarding_state::ForwardingState;
+use crate::request_id::X_REQUEST_ID;
 use crate::route_table::UnknownUpstream;
-use crate::settings::{GatewaySettings, LookalikeHeaders, UpstreamScheme};
+use crate::settings::{GatewaySettings, LookalikeHeaders, RequestIds, UpstreamScheme};
 use crate::stack::Stack;
 use crate::upstream::connect::{UpstreamConnector, native_tls};
 use crate::upstream::health_check;
@@ -18,7 +19,8 @@ use std::thread;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{mpsc, watch};
 use tollgate_core::rules::OpenDoor;
-use tollgate_http::{IdentityExtractor, RateLimitLayer};
+use tollgate_http::{IdentityExtractor, RateLimitLayer, ReservedHeaders};
+use tollgate_limiter::Door;
 use tollgate_listen::{ListenerSetup, ServeOptions, serve};
 
 /// The polls of tasks between two queries for I/O events. Requests that arrived together go from step to step together,
@@ -95,6 +97,8 @@ impl Gateway {
         }
         let state = Arc::new(ForwardingState::new(settings, listen.options.idle_time)?);
         let mut listen = listen.clone();
+        let limits = limits.clone().door(Door::Gateway);
+        let limits = if listen.log.is_some() { limits.with_summaries() } else { limits };
         listen.options.min_rate = settings.bodies.min_rate;
         let connector = connector(settings)?;
         let listen_error = |error| GatewayError::Listen { address: listen.address, error };
@@ -114,10 +118,11 @@ impl Gateway {
                 forwarder: ThreadForwarder::new(
                     Arc::clone(&state),
                     connector.clone(),
-                    Arc::new(limits.reserved_names()),
+                    Arc::new(reserved_names(&limits, settings.request_ids)),
                 ),
                 trusted: Arc::clone(&trusted),
                 lookalikes: settings.lookalikes,
+                request_ids: settings.request_ids,
                 listen: listen.clone(),
                 stopped: stopped.clone(),
                 health_checks: (number == 0).then(|| (Arc::clone(&state), connector.clone())),
@@ -149,7 +154,7 @@ impl Gateway {
             cut += cut_by_thread;
         }
         if let Some(log) = &self.log {
-            log.flush().await;
+            log.lines().flush().await;
         }
         cut
     }
@@ -162,6 +167,7 @@ struct GatewayThread {
     forwarder: ThreadForwarder,
     trusted: Arc<[IpNet]>,
     lookalikes: LookalikeHeaders,
+    request_ids: RequestIds,
     listen: ListenSettings,
     stopped: watch::Receiver<bool>,
     /// Set on one of the threads.
@@ -171,8 +177,8 @@ struct GatewayThread {
 impl GatewayThread {
     /// Serves until the gateway stops. Returns the number of connections that were cut.
     fn run(self, runtime: &Runtime) -> usize {
-        let Self { listener, limits, forwarder, trusted, lookalikes, listen, mut stopped, health_checks } =
-            self;
+        let Self { listener, limits, forwarder, trusted, lookalikes, request_ids, listen, .. } = self;
+        let (mut stopped, health_checks) = (self.stopped, self.health_checks);
         runtime.block_on(async move {
             let listener = match tokio::net::TcpListener::from_std(listener) {
                 Ok(listener) => listener,
@@ -185,11 +191,19 @@ impl GatewayThread {
             if let Some((state, connector)) = health_checks {
                 health_check::start(&state, &connector);
             }
-            let stack = Stack::new(limits, forwarder, trusted, lookalikes, listen.log);
+            let stack = Stack { limits, forwarder, trusted, lookalikes, request_ids, log: listen.log };
             // This also resolves when the gateway is dropped.
             let shutdown = async move { drop(stopped.wait_for(|stop| *stop).await) };
             serve(listener, listen.setup, |peer| stack.service(peer), shutdown, listen.options).await
         })
+    }
+}
+
+/// The names that a client can neither remove nor imitate.
+fn reserved_names(limits: &RateLimitLayer, request_ids: RequestIds) -> ReservedHeaders {
+    match request_ids {
+        RequestIds::Forwarded => limits.reserved_names(),
+        RequestIds::Assigned => limits.reserved_names().with_written(X_REQUEST_ID.clone()),
     }
 }
 

@@ -5,6 +5,8 @@ mod address;
 pub use address::{UpstreamAddress, UpstreamAddressError, UpstreamScheme};
 use ipnet::IpNet;
 use std::time::Duration;
+use tollgate_limiter::line_log::{LogDestination, LogRotation};
+use tollgate_limiter::{KeyDisplay, KeySecret};
 use tollgate_listen::MinRate;
 
 /// How a gateway forwards requests.
@@ -23,6 +25,8 @@ pub struct GatewaySettings {
     pub lookalikes: LookalikeHeaders,
     /// How slow bodies may be, unless a route overrides it.
     pub bodies: BodyLimits,
+    /// What happens to `X-Request-Id`.
+    pub request_ids: RequestIds,
 }
 
 impl GatewaySettings {
@@ -35,6 +39,7 @@ impl GatewaySettings {
             forwarded: ForwardedHeaders::default(),
             lookalikes: LookalikeHeaders::default(),
             bodies: BodyLimits::default(),
+            request_ids: RequestIds::default(),
         }
     }
 }
@@ -173,4 +178,52 @@ pub enum LookalikeHeaders {
     Drop,
     /// They are forwarded; the upstream must distinguish them.
     Pass,
+}
+
+/// What happens to the header `X-Request-Id` of requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RequestIds {
+    /// It is forwarded as any other header.
+    #[default]
+    Forwarded,
+    /// A request without a valid id gets a new one. The id is sent to the upstream and to the client.
+    Assigned,
+}
+
+/// How the access log is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AccessLogSettings {
+    /// Where it is written.
+    pub destination: LogDestination,
+    /// When its file is rotated.
+    pub rotation: Option<LogRotation>,
+    /// The format of its lines.
+    pub format: AccessLogFormat,
+    /// What it shows of keys.
+    pub keys: KeyDisplay,
+    /// The secret of hashed keys; random if there is none.
+    pub key_secret: Option<KeySecret>,
+}
+
+impl AccessLogSettings {
+    /// Lines of JSON with hashed keys, and no rotation.
+    pub fn new(destination: LogDestination) -> Self {
+        Self {
+            destination,
+            rotation: None,
+            format: AccessLogFormat::default(),
+            keys: KeyDisplay::default(),
+            key_secret: None,
+        }
+    }
+}
+
+/// The format of the access log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AccessLogFormat {
+    /// An object of JSON.
+    #[default]
+    Json,
+    /// Apache's combined format, with more fields behind it.
+    Combined,
 }

@@ -1,14 +1,15 @@
 //! The path of a request: from a connection, through scrubber and limits, to the forwarder.
 
-use crate::access_log::{AccessLog, LoggedBody, PendingLogEntry};
+use crate::access_log::{AccessLog, LoggedBody, LoggedRequest, PendingLogEntry};
 use crate::body::GatewayBody;
 use crate::client_address::ClientAddresses;
 use crate::forward::{Forwarder, ThreadForwarder};
 use crate::headers::ClientOrigin;
+use crate::request_id::{self, X_REQUEST_ID};
 use crate::scrub::Scrubber;
-use crate::settings::LookalikeHeaders;
+use crate::settings::{LookalikeHeaders, RequestIds};
 use http::uri::Scheme;
-use http::{Request, Response};
+use http::{HeaderValue, Request, Response, Uri};
 use hyper::body::Incoming;
 use ipnet::IpNet;
 use pin_project_lite::pin_project;
@@ -17,32 +18,23 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use tollgate_http::RateLimitLayer;
-use tollgate_http::layer::{RateLimit, ResponseBody, ResponseSource};
+use tollgate_http::layer::{DecisionSummary, RateLimit, ResponseBody, ResponseSource};
 use tollgate_http::response::{StoreUnavailableRefusal, is_limited};
-use tollgate_listen::{AddressVerdict, Peer, RepeatedRequest};
+use tollgate_listen::{AddressVerdict, Peer, RefusedRepeat, RepeatedRequest};
 use tower::{Layer, Service};
 
 /// Builds the services of one thread. Layers are put in front of the forwarder here and nowhere else.
 #[derive(Clone, Debug)]
 pub(crate) struct Stack {
-    limits: RateLimitLayer,
-    forwarder: ThreadForwarder,
-    trusted: Arc<[IpNet]>,
-    lookalikes: LookalikeHeaders,
-    log: Option<AccessLog>,
+    pub(crate) limits: RateLimitLayer,
+    pub(crate) forwarder: ThreadForwarder,
+    pub(crate) trusted: Arc<[IpNet]>,
+    pub(crate) lookalikes: LookalikeHeaders,
+    pub(crate) request_ids: RequestIds,
+    pub(crate) log: Option<AccessLog>,
 }
 
 impl Stack {
-    pub(crate) fn new(
-        limits: RateLimitLayer,
-        forwarder: ThreadForwarder,
-        trusted: Arc<[IpNet]>,
-        lookalikes: LookalikeHeaders,
-        log: Option<AccessLog>,
-    ) -> Self {
-        Self { limits, forwarder, trusted, lookalikes, log }
-    }
-
     /// The service of one connection.
     pub(crate) fn service(&self, peer: Peer) -> GatewayService {
         let scheme = if peer.secure { Scheme::HTTPS } else { Scheme::HTTP };
@@ -51,8 +43,9 @@ impl Stack {
         let limits = self.limits.for_peer(peer.address);
         let clients = ClientAddresses::of_peer(peer.address.ip(), &self.limits);
         let peer = Arc::new(peer);
+        let log = self.log.clone().map(|log| ConnectionLog { log, clients: clients.clone() });
         let service = limits.layer(self.forwarder.for_connection(Arc::clone(&peer), origin, clients));
-        GatewayService { scrubber, limits, service, peer, log: self.log.clone() }
+        GatewayService { scrubber, limits, service, peer, request_ids: self.request_ids, log }
     }
 }
 
@@ -63,7 +56,34 @@ pub(crate) struct GatewayService {
     limits: RateLimitLayer,
     service: RateLimit<Forwarder>,
     peer: Arc<Peer>,
-    log: Option<AccessLog>,
+    request_ids: RequestIds,
+    log: Option<ConnectionLog>,
+}
+
+/// The access log, for the requests of one connection.
+#[derive(Clone, Debug)]
+struct ConnectionLog {
+    log: AccessLog,
+    clients: ClientAddresses,
+}
+
+impl ConnectionLog {
+    /// Starts the entry of `request`, whose target was `target`.
+    fn start_entry<B>(
+        &self,
+        request: &Request<B>,
+        target: &Uri,
+        request_id: Option<HeaderValue>,
+    ) -> PendingLogEntry {
+        self.log.start_entry(LoggedRequest {
+            client: self.clients.address(request.headers()),
+            method: request.method(),
+            target,
+            version: request.version(),
+            headers: request.headers(),
+            request_id,
+        })
+    }
 }
 
 impl hyper::service::Service<Request<Incoming>> for GatewayService {
@@ -73,25 +93,44 @@ impl hyper::service::Service<Request<Incoming>> for GatewayService {
 
     fn call(&self, mut request: Request<Incoming>) -> GatewayFuture {
         // Before hop-by-hop headers are removed: they decide whether the fast path can refuse repeats.
-        let repeated = self.peer.keep_request(&self.limits, &request).map(|repeated| self.logged(repeated));
+        let repeated = self.peer.keep_request(&self.limits, &request);
+        let repeated = repeated.map(|repeated| self.with_id_and_log(repeated, &request));
         // What decides about a request, and writes into it, sees what the server will see.
         self.scrubber.scrub(&mut request);
-        let (method, target) = (request.method(), request.uri());
-        let client = self.peer.address.ip();
-        let entry = self.log.as_ref().map(|log| Box::new(log.start_entry(client, method, target)));
+        let request_id = match self.request_ids {
+            RequestIds::Forwarded => None,
+            RequestIds::Assigned => Some(request_id::assign(request.headers_mut())),
+        };
+        let entry = self.log.as_ref().map(|log| {
+            let id = request_id.as_ref().or_else(|| request_id::of_client(request.headers()));
+            let entry = log.start_entry(&request, request.uri(), id.cloned());
+            request.extensions_mut().insert(Arc::clone(entry.trace()));
+            Box::new(entry)
+        });
         // The forwarder is always ready.
         let response = self.service.clone().call(request);
-        GatewayFuture { response, peer: Arc::clone(&self.peer), entry, repeated }
+        GatewayFuture { response, peer: Arc::clone(&self.peer), entry, request_id, repeated }
     }
 }
 
 impl GatewayService {
-    /// Writes the refusals of repeats into the access log.
-    fn logged(&self, repeated: Box<RepeatedRequest>) -> Box<RepeatedRequest> {
+    /// Gives the refusals of repeats the id of `request`, and writes them into the access log. A repeat has the same headers,
+    /// and so the same id; without one it gets none, because all refusals are the same bytes.
+    fn with_id_and_log<B>(
+        &self,
+        repeated: Box<RepeatedRequest>,
+        request: &Request<B>,
+    ) -> Box<RepeatedRequest> {
+        let request_id = request_id::of_client(request.headers()).cloned();
+        let repeated = match &request_id {
+            Some(id) if self.request_ids == RequestIds::Assigned => {
+                repeated.with_header(X_REQUEST_ID.clone(), id.clone())
+            }
+            _ => repeated,
+        };
         let Some(log) = self.log.clone() else { return repeated };
-        let client = self.peer.address.ip();
-        repeated.on_refusal(move |method, target, bytes| {
-            log.start_entry(client, method, target).end_as_refused(bytes);
+        repeated.on_refusal(move |RefusedRepeat { request, target, summary, body_bytes }| {
+            log.start_entry(request, target, request_id.clone()).end_as_refused(summary, body_bytes);
         })
     }
 }
@@ -103,6 +142,7 @@ pin_project! {
         response: <RateLimit<Forwarder> as Service<Request<Incoming>>>::Future,
         peer: Arc<Peer>,
         entry: Option<Box<PendingLogEntry>>,
+        request_id: Option<HeaderValue>,
         repeated: Option<Box<RepeatedRequest>>,
     }
 }
@@ -112,7 +152,15 @@ impl Future for GatewayFuture {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let response = ready!(this.response.poll(cx))?;
+        let mut response = ready!(this.response.poll(cx))?;
+        if let Some(id) = this.request_id.take() {
+            response.headers_mut().insert(&X_REQUEST_ID, id);
+        }
+        if let Some(entry) = this.entry
+            && let Some(summary) = response.extensions_mut().remove::<DecisionSummary>()
+        {
+            entry.record_decision(summary);
+        }
         if response.extensions().get::<StoreUnavailableRefusal>().is_some() {
             // An unavailable store counts neither for nor against the client.
             return Poll::Ready(Ok(LoggedBody::wrap(this.entry.take(), response)));

@@ -1,6 +1,7 @@
 //! Tunnels: after an upgrade, bytes are copied in both directions until one side closes, both are idle, or the deadline
 //! has passed.
 
+use crate::access_log::RequestTrace;
 use crate::body::GatewayBody;
 use crate::forward::GatewayResponse;
 use crate::forward_error::ForwardError;
@@ -14,7 +15,8 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
@@ -32,6 +34,8 @@ pub(crate) struct Tunnel {
     pub(crate) connection: PooledConnection,
     /// Held until the tunnel ends.
     pub(crate) permit: Option<SharedPermit>,
+    /// Its log entry is written when the tunnel ends.
+    pub(crate) trace: Option<Arc<RequestTrace>>,
     pub(crate) idle_time: Duration,
     pub(crate) deadline: Option<Instant>,
 }
@@ -51,17 +55,30 @@ impl Tunnel {
             let (client, server) = tokio::join!(client, server);
             if let (Ok(client), Ok(server)) = (client, server) {
                 let (client, server) = (TokioIo::new(client), TokioIo::new(server));
-                match copy_until_end(client, server, self.idle_time, self.deadline).await {
+                let traffic = TunnelTraffic::default();
+                let end = copy_until_end(client, server, self.idle_time, self.deadline, &traffic).await;
+                if let Some(trace) = &self.trace {
+                    trace.record_received(traffic.from_client.load(Ordering::Relaxed));
+                    trace.record_tunneled(traffic.from_server.load(Ordering::Relaxed));
+                }
+                match end {
                     TunnelEnd::Closed(Ok(())) => {}
                     TunnelEnd::Closed(Err(error)) => tracing::debug!(%error, "tunnel failed"),
                     TunnelEnd::Idle => tracing::debug!("idle timeout: tunnel closed"),
                     TunnelEnd::Deadline => tracing::debug!("total timeout: tunnel closed"),
                 }
             }
-            drop((self.connection, self.permit));
+            drop((self.connection, self.permit, self.trace));
         });
         Ok(response.map(|_| GatewayBody::Own(Full::new(Bytes::new()))))
     }
+}
+
+/// The bytes that were read from each side.
+#[derive(Debug, Default)]
+struct TunnelTraffic {
+    from_client: AtomicU64,
+    from_server: AtomicU64,
 }
 
 /// Why a tunnel ended.
@@ -78,14 +95,15 @@ async fn copy_until_end<C, S>(
     server: S,
     idle_time: Duration,
     deadline: Option<Instant>,
+    traffic: &TunnelTraffic,
 ) -> TunnelEnd
 where
     C: AsyncRead + AsyncWrite + Unpin,
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let reads = AtomicU32::new(0);
-    let mut client = CountedReads { stream: client, reads: &reads };
-    let mut server = CountedReads { stream: server, reads: &reads };
+    let mut client = CountedReads { stream: client, reads: &reads, bytes: &traffic.from_client };
+    let mut server = CountedReads { stream: server, reads: &reads, bytes: &traffic.from_server };
     let past_deadline = async {
         match deadline {
             Some(deadline) => sleep_until(deadline).await,
@@ -116,6 +134,7 @@ async fn idle(reads: &AtomicU32, time: Duration) {
 struct CountedReads<'r, S> {
     stream: S,
     reads: &'r AtomicU32,
+    bytes: &'r AtomicU64,
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for CountedReads<'_, S> {
@@ -124,9 +143,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for CountedReads<'_, S> {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(cx, buffer);
         if polled.is_ready() {
             self.reads.fetch_add(1, Ordering::Relaxed);
+            self.bytes.fetch_add((buffer.filled().len() - before) as u64, Ordering::Relaxed);
         }
         polled
     }
@@ -149,14 +170,18 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for CountedReads<'_, S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
     const IDLE: Duration = Duration::from_secs(60);
+
+    async fn copied(client: DuplexStream, server: DuplexStream, deadline: Option<Instant>) -> TunnelEnd {
+        copy_until_end(client, server, IDLE, deadline, &TunnelTraffic::default()).await
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_tunnel_ends_when_both_directions_are_idle() {
         let ((mut client, near), (far, mut server)) = (duplex(64), duplex(64));
-        let tunnel = tokio::spawn(copy_until_end(near, far, IDLE, None));
+        let tunnel = tokio::spawn(copied(near, far, None));
         let start = Instant::now();
         for direction in 0..10 {
             tokio::time::sleep(IDLE - Duration::from_secs(1)).await;
@@ -175,7 +200,7 @@ mod tests {
     async fn a_tunnel_ends_at_its_deadline() {
         let ((mut client, near), (far, mut server)) = (duplex(64), duplex(64));
         let deadline = Instant::now() + IDLE * 3;
-        let tunnel = tokio::spawn(copy_until_end(near, far, IDLE, Some(deadline)));
+        let tunnel = tokio::spawn(copied(near, far, Some(deadline)));
         while client.write_all(b"x").await.is_ok() && server.read_u8().await.is_ok() {
             tokio::time::sleep(Duration::from_secs(7)).await;
         }

@@ -14,6 +14,7 @@
 //! [`SharedPermit`].
 
 mod body;
+mod decision_summary;
 mod future;
 mod layer_core;
 mod shared_permit;
@@ -23,9 +24,10 @@ use crate::identity::IdentityExtractor;
 use crate::reserved_headers::ReservedHeaders;
 pub use body::{ResponseBody, ResponseSource};
 use bytes::Bytes;
+pub use decision_summary::DecisionSummary;
 pub use future::ResponseFuture;
 use http::{Extensions, Request, Response};
-use layer_core::{LayerCore, LayerOutcome};
+use layer_core::{DecisionSummaries, LayerCore, LayerOutcome};
 pub use shared_permit::SharedPermit;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -68,6 +70,7 @@ impl RateLimitLayer {
             headers: HeaderOptions::default(),
             peer_from: |extensions| extensions.get::<PeerAddr>().map(|peer| peer.0),
             door: Door::Layer,
+            summaries: DecisionSummaries::Omitted,
         };
         Self { core: Arc::new(core), peer: None }
     }
@@ -120,6 +123,18 @@ impl RateLimitLayer {
     pub fn refuse(&self, request: &mut Request<()>) -> Option<Decision> {
         let peer = self.peer.or_else(|| (self.core.peer_from)(request.extensions()));
         self.core.refuse(request, peer)
+    }
+
+    /// Adds a [`DecisionSummary`] to the extensions of each response that follows from a decision.
+    #[must_use]
+    pub fn with_summaries(self) -> Self {
+        self.with(|core| LayerCore { summaries: DecisionSummaries::Added, ..core })
+    }
+
+    /// The summary of a decision that [`RateLimitLayer::refuse`] has made about `request`.
+    pub fn summarize(&self, request: &mut Request<()>, decision: Decision) -> DecisionSummary {
+        let peer = self.peer.or_else(|| (self.core.peer_from)(request.extensions()));
+        self.core.summarize(request, peer, &decision.into())
     }
 
     /// The headers that this layer reads, or writes for the service behind it.

@@ -70,7 +70,9 @@ pub struct ReservedHeaders {
     limiter: Arc<Limiter>,
     /// The headers of identities.
     identities: Vec<HeaderName>,
-    /// Those of them that are read from trusted peers only.
+    /// Other headers that are written.
+    written: Vec<HeaderName>,
+    /// Those of identities that are read from trusted peers only.
     trusted: Vec<HeaderName>,
     /// One of them has other punctuation than hyphens: then plain names may be doubles of it.
     has_odd_identity: bool,
@@ -82,7 +84,14 @@ impl ReservedHeaders {
         let trusted = identities.trusted_headers();
         let identities: Vec<HeaderName> = identities.headers().into_iter().chain(trusted.clone()).collect();
         let has_odd_identity = identities.iter().any(|name| is_odd(name.as_str()));
-        Self { limiter, identities, trusted, has_odd_identity }
+        Self { limiter, identities, written: Vec::new(), trusted, has_odd_identity }
+    }
+
+    /// With another header that Tollgate writes into requests.
+    #[must_use]
+    pub fn with_written(mut self, name: HeaderName) -> Self {
+        self.written.push(name);
+        self
     }
 
     /// The headers that are read from trusted peers only.
@@ -99,7 +108,7 @@ impl ReservedHeaders {
     /// The kind of `name`.
     pub fn kind(&self, name: &HeaderName) -> HeaderNameKind {
         let text = name.as_str();
-        if is_forwarding(name) || MESSAGE.contains(&text) || self.identities.contains(name) {
+        if is_forwarding(name) || MESSAGE.contains(&text) || self.own().any(|own| own == name) {
             return HeaderNameKind::Reserved;
         }
         let flags = if self.limiter.has_flags() { self.limiter.flag_headers() } else { Vec::new() };
@@ -108,9 +117,14 @@ impl ReservedHeaders {
         }
         let is_double = |reserved: &str| is_same(reserved, text);
         let begins = text.get(..X_FORWARDED.len()).is_some_and(|begin| is_same(X_FORWARDED, begin));
-        let identities = self.identities.iter().map(HeaderName::as_str);
-        let mut names = MESSAGE.into_iter().chain(identities).chain(flags);
+        let own = self.own().map(HeaderName::as_str);
+        let mut names = MESSAGE.into_iter().chain(own).chain(flags);
         if begins || names.any(is_double) { HeaderNameKind::Double } else { HeaderNameKind::Other }
+    }
+
+    /// The headers that are reserved because of settings.
+    fn own(&self) -> impl Iterator<Item = &HeaderName> {
+        self.identities.iter().chain(&self.written)
     }
 
     /// Removes what is not allowed in trailers: reserved names and their doubles, and what receivers act on before the body.

@@ -17,6 +17,7 @@ use crate::decision::{Check, Decision};
 use crate::limit_names::LimitNames;
 use crate::limiter::Limiter;
 use crate::memo::Caches;
+use crate::metrics::DecisionOutcome;
 use crate::pending::Pending;
 use crate::prepare::{Prepared, charges};
 use crate::refusal::DoorKind;
@@ -78,6 +79,29 @@ pub struct Admission {
     pub decision: Decision,
     /// To be kept until the request has ended, and dropped then.
     pub permit: Option<Permit>,
+    /// Why the decision came late, if a rule delayed it.
+    pub delay: Option<AdmissionDelay>,
+}
+
+/// Why a decision came late.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AdmissionDelay {
+    /// The request waited in a queue.
+    Queued,
+    /// The answer was held back.
+    Tarpitted,
+}
+
+impl Admission {
+    /// The outcome, as metrics and logs name it.
+    pub fn outcome(&self) -> DecisionOutcome {
+        match (DecisionOutcome::of(&self.decision), self.delay) {
+            (DecisionOutcome::Degraded, _) => DecisionOutcome::Degraded,
+            (_, Some(AdmissionDelay::Tarpitted)) => DecisionOutcome::Tarpitted,
+            (_, Some(AdmissionDelay::Queued)) if self.decision.allowed() => DecisionOutcome::Queued,
+            (outcome, _) => outcome,
+        }
+    }
 }
 
 /// A flag for the upstream.
@@ -145,7 +169,7 @@ impl fmt::Debug for Admitting<'_> {
 
 impl From<Decision> for Admission {
     fn from(decision: Decision) -> Self {
-        Self { decision, permit: None }
+        Self { decision, permit: None, delay: None }
     }
 }
 

@@ -17,6 +17,7 @@
 //!   them until they end: its [`Permit`] is held until then. [`Limiter::refuse`] only refuses, and spends nothing.
 //! - [`MemoryStore`] is the embedded store. [`SharedStore`] is the trait of a store that nodes share.
 //! - [`Decision`] is the answer, and [`LimitTerms`] the limit that decided.
+//! - [`line_log::LineLog`] writes logs without making a caller wait; [`DecisionLog`] is the log of decisions.
 //! - [`Limiter::tidy`] has to be called about ten times a second.
 
 mod abuse;
@@ -25,10 +26,13 @@ mod charge;
 mod clock;
 mod counting;
 mod decision;
+mod decision_log;
 mod failure;
 pub mod file;
+mod key_text;
 mod limit_names;
 mod limiter;
+pub mod line_log;
 mod memo;
 mod memory;
 pub mod metrics;
@@ -41,12 +45,14 @@ mod shared_store;
 mod snapshot;
 
 pub use abuse::{AbuseCounts, AbuseSettings, HotKey, TemporaryDeny};
-pub use admission::{Admission, Admit, Admitting, Flagged, Permit};
+pub use admission::{Admission, AdmissionDelay, Admit, Admitting, Flagged, Permit};
 pub use charge::OwnedCharge;
 pub use clock::{Clock, ManualClock};
 pub use counting::Counting;
 pub use decision::{Check, Decision};
+pub use decision_log::{DecisionLog, DecisionLogSettings};
 pub use failure::{Emergency, FailureSettings};
+pub use key_text::{KeyDisplay, KeySecret, KeyText};
 pub use limit_names::{LimitNames, LimitNamesFull};
 pub use limiter::Limiter;
 pub use memory::{MemoryStore, MemoryUse};

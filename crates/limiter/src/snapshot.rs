@@ -94,6 +94,12 @@ impl RulesInForce {
         self.terms[limit.index()]
     }
 
+    /// The rule of `limit`, if it is the one with these names: a limit of other rules may have the same id.
+    pub(crate) fn rule_named(&self, limit: LimitId, names: &LimitNames) -> Option<&Rule> {
+        let terms = self.terms.get(limit.index())?;
+        (terms.names.rule == names.rule).then(|| self.set.rule_of(limit))
+    }
+
     pub(crate) fn names(&self) -> impl Iterator<Item = &'static LimitNames> {
         self.terms.iter().map(|terms| terms.names)
     }

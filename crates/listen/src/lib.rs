@@ -76,7 +76,7 @@ pub use connection_limits::{
 pub use framing::parse_content_length;
 pub use min_rate::{MinRate, PeerWait, RateWindow, SendLimits};
 pub use readiness::{NotReady, Readiness, health_response};
-pub use refusal_fast_path::{RefusalFastPath, RepeatedRequest};
+pub use refusal_fast_path::{RefusalFastPath, RefusedRepeat, RepeatedRequest};
 pub use request_body::read_body;
 pub use serve::{ConnectionService, Framing, ListenerSetup, Peer, Protocols, ServeOptions, serve};
 pub use tls::{PemFileError, ServerCertificate, TlsError};

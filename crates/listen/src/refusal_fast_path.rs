@@ -21,7 +21,7 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
-pub use repeated_request::RepeatedRequest;
+pub use repeated_request::{RefusedRepeat, RepeatedRequest};
 pub(crate) use stream::FastPathStream;
 
 use crate::{Framing, Peer, ServeOptions};

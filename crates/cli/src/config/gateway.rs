@@ -1,8 +1,11 @@
 //! The gateway: its flags, and the `gateway:` section of `tollgate.yaml`.
 
+mod access_log;
 mod bodies;
 
 use super::setting_value::{PlacedSettingError, SettingError, TextOrNumber, parse_address, parse_duration};
+use super::store::parse_secret;
+use access_log::WrittenAccessLog;
 use bodies::WrittenBodyLimits;
 use ipnet::IpNet;
 use serde::Deserialize;
@@ -14,11 +17,12 @@ use std::time::Duration;
 use tollgate_core::document::{Document, DocumentPath};
 use tollgate_core::path::{PathError, canonical};
 use tollgate_gateway::settings::{
-    Balance, BodyLimits, ForwardedHeaders, GatewaySettings, HealthCheckSettings, LookalikeHeaders,
-    OnClientGone, RouteSettings, UpstreamAddress, UpstreamSettings,
+    AccessLogSettings, Balance, BodyLimits, ForwardedHeaders, GatewaySettings, HealthCheckSettings,
+    LookalikeHeaders, OnClientGone, RequestIds, RouteSettings, UpstreamAddress, UpstreamSettings,
 };
 use tollgate_http::host;
 use tollgate_http::identity::IpNetwork;
+use tollgate_limiter::KeySecret;
 use tollgate_listen::{ConnectionLimitOptions, Framing, Protocols, RefusalFastPath, ServeOptions};
 
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8000);
@@ -40,8 +44,8 @@ pub struct GatewayConfig {
     pub connection_limits: ConnectionLimitOptions,
     /// The files of the certificate and its key.
     pub tls: Option<(PathBuf, PathBuf)>,
-    /// The access log: `stdout` or a file.
-    pub access_log: Option<PathBuf>,
+    /// The access log.
+    pub access_log: Option<AccessLogSettings>,
 }
 
 /// The `gateway:` section of `tollgate.yaml`.
@@ -62,7 +66,9 @@ pub struct WrittenGateway {
     bodies: Option<WrittenBodyLimits>,
     idle_timeout: Option<TextOrNumber>,
     grace: Option<TextOrNumber>,
-    access_log: Option<PathBuf>,
+    access_log: Option<WrittenAccessLog>,
+    log_key_secret: Option<String>,
+    request_id: Option<bool>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -143,8 +149,8 @@ impl WrittenGateway {
         if let Some(tls) = &mut self.tls {
             *tls = WrittenTls { certificate: folder.join(&tls.certificate), key: folder.join(&tls.key) };
         }
-        if let Some(log) = self.access_log.as_mut().filter(|log| log.as_os_str() != "stdout") {
-            *log = folder.join(&*log);
+        if let Some(log) = &mut self.access_log {
+            log.resolve_path(folder);
         }
     }
 }
@@ -167,6 +173,10 @@ pub fn read(
     let section = root.field("gateway");
     let trusted: Vec<IpNet> = trusted.iter().map(|IpNetwork(network)| *network).collect();
     let settings = GatewaySettings { trusted: trusted.clone(), ..settings(upstream, file, &root, &section)? };
+    let key_secret = file.log_key_secret.as_deref().map(parse_secret).transpose();
+    let key_secret = key_secret.map_err(|error| error.at(section.field("log_key_secret")))?.map(KeySecret);
+    let access_log = file.access_log.as_ref();
+    let access_log = access_log.map(|log| log.read(key_secret, &section.field("access_log"))).transpose()?;
     let defaults = (ServeOptions::default(), ConnectionLimitOptions::default());
     Ok(Some(GatewayConfig {
         listen,
@@ -190,7 +200,7 @@ pub fn read(
             trusted,
         },
         tls: file.tls.clone().map(|tls| (tls.certificate, tls.key)),
-        access_log: file.access_log.clone(),
+        access_log,
         settings,
     }))
 }
@@ -261,6 +271,10 @@ fn settings(
         lookalikes: match file.header_doubles {
             WrittenHeaderDoubles::Drop => LookalikeHeaders::Drop,
             WrittenHeaderDoubles::Pass => LookalikeHeaders::Pass,
+        },
+        request_ids: match file.request_id.unwrap_or(file.access_log.is_some()) {
+            true => RequestIds::Assigned,
+            false => RequestIds::Forwarded,
         },
     })
 }

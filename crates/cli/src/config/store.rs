@@ -93,7 +93,7 @@ pub fn read(flags: StoreFlags, file: Option<&WrittenRedis>) -> Result<StoreConfi
     if let Some(prefix) = &file.prefix {
         settings.prefix.clone_from(prefix);
     }
-    settings.secret = file.secret.as_deref().map(secret).transpose()?;
+    settings.secret = file.secret.as_deref().map(parse_secret).transpose()?;
     settings.expected_nodes = file.expected_nodes;
     settings.data = flags.data;
     if let Some(lease) = &file.lease {
@@ -133,7 +133,7 @@ pub fn check(document: &mut Document, file: &WrittenRedis) {
         }
     };
     report(section.field("timeout"), timeout(file.timeout.as_ref()).err());
-    report(section.field("secret"), file.secret.as_deref().and_then(|text| secret(text).err()));
+    report(section.field("secret"), file.secret.as_deref().and_then(|text| parse_secret(text).err()));
     report(section.field("local_factor"), file.local_factor.and_then(|factor| permille(factor).err()));
     if let Some(lease) = &file.lease {
         let path = section.field("lease");
@@ -161,7 +161,8 @@ fn lease_time(written: Option<DurationText>) -> Result<Option<Duration>, Setting
     Ok(us.map(|us| Duration::from_micros(us.get().into())))
 }
 
-fn secret(text: &str) -> Result<[u8; 16], SettingError> {
+/// A secret of 32 hexadecimal digits.
+pub(super) fn parse_secret(text: &str) -> Result<[u8; 16], SettingError> {
     if text.len() != 32 || !text.is_ascii() {
         return Err(SettingError::StoreSecret);
     }

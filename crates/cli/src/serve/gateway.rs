@@ -5,8 +5,8 @@ use super::reload::{ReloadTarget, watch_certificate, watch_keys};
 use crate::command_error::CommandError;
 use crate::config::GatewayConfig;
 use std::num::NonZero;
-use std::path::Path;
 use std::sync::Arc;
+use tollgate_gateway::settings::AccessLogSettings;
 use tollgate_gateway::{AccessLog, Gateway, ListenSettings};
 use tollgate_http::{IdentityExtractor, RateLimitLayer};
 use tollgate_limiter::Clock;
@@ -19,7 +19,7 @@ pub fn open(config: &GatewayConfig, node: &NodeParts<'_>) -> Result<NodeListener
     let certificate = certificate.transpose()?;
     let tls = certificate.as_ref().map(ServerCertificate::server_config).transpose()?;
     let access_log =
-        config.access_log.as_deref().map(|path| open_access_log(path, identities)).transpose()?;
+        config.access_log.as_ref().map(|settings| open_access_log(settings, identities)).transpose()?;
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
     let listen = ListenSettings {
         address: config.listen,
@@ -55,12 +55,11 @@ fn summary(config: &GatewayConfig, gateway: &Gateway) -> String {
     format!("  gateway {scheme}://{}/ to {}\n", gateway.address(), upstreams.join(", "))
 }
 
-fn open_access_log(path: &Path, identities: &IdentityExtractor) -> Result<AccessLog, CommandError> {
+fn open_access_log(
+    settings: &AccessLogSettings,
+    identities: &IdentityExtractor,
+) -> Result<AccessLog, CommandError> {
     let hidden = identities.query_parameters().into_iter().map(str::to_owned).collect();
-    let log = if path.as_os_str() == "stdout" {
-        AccessLog::start(std::io::stdout(), Clock::system(), hidden)
-    } else {
-        AccessLog::open(path, Clock::system(), hidden)
-    };
-    log.map_err(|error| CommandError::AccessLog { path: path.to_owned(), error })
+    let log = AccessLog::open(settings, Clock::system(), hidden);
+    log.map_err(|error| CommandError::AccessLog { path: settings.destination.to_string(), error })
 }

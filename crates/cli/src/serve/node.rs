@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
 use tollgate_limiter::Limiter;
 use tollgate_redis::RedisStore;
@@ -24,6 +24,8 @@ pub struct ServingNode {
     pub limiter: Arc<Limiter>,
     pub redis: Option<RedisStore>,
     pub listeners: Vec<NodeListener>,
+    /// The tasks of the exporters. They end by themselves when the doors are drained.
+    pub exporters: Vec<JoinHandle<()>>,
     pub reloads: ReloadTargets,
     pub readiness: Arc<Readiness>,
     /// Tells the listeners when to stop.
@@ -33,7 +35,7 @@ pub struct ServingNode {
 impl ServingNode {
     /// Serves until a first signal to stop and the end of the requests in flight, or until a second signal.
     pub async fn run(self, mut signals: ProcessSignals) -> Result<ExitCode, CommandError> {
-        let Self { limiter, redis, listeners, reloads, readiness, phase } = self;
+        let Self { limiter, redis, listeners, exporters, reloads, readiness, phase } = self;
         let housekeeping = tokio::spawn(housekeeping::run(limiter));
         let (doors, others): (Vec<_>, Vec<_>) =
             listeners.into_iter().partition(|listener| listener.role == ListenerRole::Door);
@@ -45,7 +47,12 @@ impl ServingNode {
                 redis.close().await;
             }
             phase.send_replace(NodePhase::Drained);
-            closed + others.join_all().await.into_iter().sum::<usize>()
+            let closed = closed + others.join_all().await.into_iter().sum::<usize>();
+            // The last exports run since the doors are drained, each within its timeout.
+            for exporter in exporters {
+                drop(exporter.await);
+            }
+            closed
         });
         let mut read_timeouts = tokio::time::interval_at(Instant::now() + READ_TIMEOUT, READ_TIMEOUT);
         let closed = loop {

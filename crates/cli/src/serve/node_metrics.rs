@@ -15,7 +15,7 @@ impl NodeMetrics {
     pub fn new(dropped_log_lines: Arc<AtomicU64>) -> Self {
         let registry = MetricRegistry::default();
         registry.register(Arc::new(ProcessMetrics::new(env!("CARGO_PKG_VERSION"))));
-        registry.register(Arc::new(ProcessLog { dropped_lines: dropped_log_lines }));
+        registry.register(Arc::new(LogLosses { dropped_lines: dropped_log_lines }));
         Self(Arc::new(registry))
     }
 }
@@ -29,11 +29,11 @@ impl MetricsSource for NodeMetrics {
 }
 
 /// The log of the process.
-struct ProcessLog {
+struct LogLosses {
     dropped_lines: Arc<AtomicU64>,
 }
 
-impl MetricSource for ProcessLog {
+impl MetricSource for LogLosses {
     fn collect(&self, samples: &mut MetricSamples) {
         let dropped = self.dropped_lines.load(Ordering::Relaxed);
         samples.count(&catalog::LOG_LINES_DROPPED, &["process"], dropped);

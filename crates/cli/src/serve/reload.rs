@@ -33,7 +33,7 @@ impl ReloadTargets {
         for target in &self.0 {
             match target {
                 ReloadTarget::Files(_, watcher) => watcher.reload(),
-                ReloadTarget::AccessLog(log) => log.reopen(),
+                ReloadTarget::AccessLog(log) => log.lines().reopen(),
             }
         }
     }
@@ -56,7 +56,7 @@ impl ReloadTargets {
     pub fn reopen_logs(&self) {
         for target in &self.0 {
             if let ReloadTarget::AccessLog(log) = target {
-                log.reopen();
+                log.lines().reopen();
             }
         }
     }

@@ -6,6 +6,7 @@ use http::Response;
 use hyper::body::{Body, Frame, SizeHint};
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use tollgate_http::response::switches_protocols;
 
 /// A response body, and the log entry that ends with it.
 #[derive(Debug)]
@@ -17,11 +18,14 @@ pub(crate) struct LoggedBody<B> {
 impl<B: Body> LoggedBody<B> {
     /// Records the status of `response` in `entry`, and later its body. Without an entry the body is only passed on.
     pub(crate) fn wrap(entry: Option<Box<PendingLogEntry>>, response: Response<B>) -> Response<Self> {
-        let status = response.status().as_u16();
+        let (status, has_tunnel) = (response.status().as_u16(), switches_protocols(&response));
         response.map(|body| {
             let mut logged = Self { body, entry };
             logged.update(|entry| entry.status = status);
             logged.update_at_end();
+            if has_tunnel && let Some(entry) = logged.entry.take() {
+                entry.end_with_tunnel();
+            }
             logged
         })
     }
@@ -51,7 +55,7 @@ impl<B: Body + Unpin> Body for LoggedBody<B> {
         match &polled {
             Poll::Ready(Some(Ok(frame))) => {
                 let bytes = frame.data_ref().map_or(0, |data| data.remaining() as u64);
-                self.update(|entry| entry.bytes += bytes);
+                self.update(|entry| entry.bytes_sent += bytes);
                 self.update_at_end();
             }
             Poll::Ready(None) => self.update(|entry| entry.is_complete = true),

@@ -1,5 +1,6 @@
 //! A client's body on its way to a server.
 
+use crate::access_log::RequestTrace;
 use crate::settings::OnClientGone;
 use bytes::Bytes;
 use http::Version;
@@ -56,6 +57,8 @@ pub(crate) struct UploadClient {
     /// The names that trailers must not have.
     pub(crate) reserved: Arc<ReservedHeaders>,
     pub(crate) on_client_gone: OnClientGone,
+    /// For the access log.
+    pub(crate) trace: Option<Arc<RequestTrace>>,
 }
 
 /// The progress of an upload, shared with the exchange that waits for the response.
@@ -129,6 +132,9 @@ impl ActiveUpload {
         self.progress.frames.fetch_add(1, Ordering::Relaxed);
         self.client.peer.record_progress();
         let bytes = frame.data_ref().map_or(0, |data| data.len() as u64);
+        if let Some(trace) = &self.client.trace {
+            trace.record_received(bytes);
+        }
         let is_slow = self.wait.as_mut().is_some_and(|wait| wait.end(bytes));
         if is_slow { Err(self.fail_as_too_slow()) } else { Ok(()) }
     }

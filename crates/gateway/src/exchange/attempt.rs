@@ -89,6 +89,7 @@ impl Attempt {
         context: &ForwardContext,
         sent: Result<SendResult, ForwardError>,
     ) -> AttemptOutcome {
+        retry.record_attempt_end();
         let Self { connection, active, usage, copy, .. } = self;
         let mut error = match sent {
             Ok(Ok(response)) => {

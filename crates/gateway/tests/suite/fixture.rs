@@ -1,11 +1,14 @@
 //! A gateway under test.
 
 use crate::raw_client::RawClient;
+use parking_lot::Mutex;
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use tollgate_gateway::settings::{GatewaySettings, UpstreamSettings};
-use tollgate_gateway::{Gateway, ListenSettings};
+use tollgate_gateway::settings::{AccessLogSettings, GatewaySettings, UpstreamSettings};
+use tollgate_gateway::{AccessLog, Gateway, ListenSettings};
 use tollgate_http::RateLimitLayer;
+use tollgate_limiter::line_log::LogDestination;
 use tollgate_limiter::{Clock, Limiter, MemoryStore};
 use tollgate_listen::{Framing, ListenerSetup, Protocols, ServeOptions};
 use tollgate_testbed as testbed;
@@ -47,6 +50,33 @@ pub fn limits(rules: &str) -> RateLimitLayer {
     let limiter = Limiter::new(MemoryStore::new(1 << 24), Clock::system());
     limiter.install(loaded.rules, loaded.lists).unwrap();
     RateLimitLayer::new(Arc::new(limiter))
+}
+
+/// The lines of an access log.
+#[derive(Clone, Default)]
+pub struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl Lines {
+    pub fn text(&self) -> String {
+        String::from_utf8(self.0.lock().clone()).unwrap()
+    }
+}
+
+impl Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// An access log that writes to `lines`, with changed settings. Values of the query parameter `key` are hidden.
+pub fn access_log(lines: &Lines, change: impl FnOnce(&mut AccessLogSettings)) -> AccessLog {
+    let mut settings = AccessLogSettings::new(LogDestination::Stdout);
+    change(&mut settings);
+    AccessLog::to_stream(lines.clone(), &settings, Clock::system(), vec!["key".to_owned()]).unwrap()
 }
 
 /// A server, and a gateway in front of it.

@@ -1,9 +1,7 @@
 //! The fast path for repeated refusals: its responses are the same as those of the slow path.
 
-use crate::fixture;
+use crate::fixture::{self, Lines};
 use crate::raw_client::{RawClient, Reply};
-use parking_lot::Mutex;
-use std::io::{self, Write};
 use std::sync::Arc;
 use tollgate_gateway::settings::GatewaySettings;
 use tollgate_gateway::{AccessLog, Gateway};
@@ -216,29 +214,17 @@ async fn too_many_fast_refusals_end_the_connection() {
 
 #[tokio::test]
 async fn fast_refusals_are_logged() {
-    #[derive(Clone, Default)]
-    struct Lines(Arc<Mutex<Vec<u8>>>);
-    impl Write for Lines {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().write(bytes)
-        }
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
     let lines = Lines::default();
-    let log = AccessLog::start(lines.clone(), Clock::system(), vec!["key".to_owned()]).unwrap();
+    let log = fixture::access_log(&lines, |_| ());
     let fixture = Fixture::with(LOGIN, None, Some(log)).await;
     let mut client = fixture.refused_client(&get("/login")).await;
     let reply = client.get("/login?x=1&k%65y=secret").await;
     assert!(is_fast(&reply));
-    let text = || String::from_utf8(lines.0.lock().clone()).unwrap();
-    eventually("five lines", async || text().lines().count() == 5).await;
-    let text = text();
+    eventually("five lines", async || lines.text().lines().count() == 5).await;
+    let text = lines.text();
     let last = text.lines().last().unwrap();
-    let bytes = reply.body.len();
-    let expected = format!(
-        r#""client":"127.0.0.1","method":"GET","target":"/login?x=1&k%65y=…","status":429,"bytes":{bytes}"#
-    );
-    assert!(last.contains(&expected) && last.ends_with(r#""complete":true}"#), "{last}");
+    let bytes = format!(r#""bytes_sent":{},"#, reply.body.len());
+    let expected = r#""client":"127.0.0.1","method":"GET","host":"test","target":"/login?x=1&k%65y=…","protocol":"HTTP/1.1","status":429,"outcome":"limited","rule":"login","shadowed_by":null,"retry_after_ms":"#;
+    assert!(last.contains(expected) && last.contains(&bytes), "{last}");
+    assert!(last.ends_with(r#""complete":true}"#), "{last}");
 }

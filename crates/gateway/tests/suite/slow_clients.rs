@@ -1,6 +1,6 @@
 //! Clients that send or read bodies slower than allowed.
 
-use crate::fixture::{self, Pair};
+use crate::fixture::{self, Lines, Pair};
 use crate::http2;
 use crate::raw_client::RawClient;
 use bytes::Bytes;
@@ -9,20 +9,16 @@ use http_body_util::BodyExt;
 use hyper::body::{Body, Frame};
 use hyper::client::conn::http2 as client;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use parking_lot::Mutex;
 use std::convert::Infallible;
-use std::io::{self, Write};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
+use tollgate_gateway::Gateway;
 use tollgate_gateway::settings::{BodyLimits, GatewaySettings};
-use tollgate_gateway::{AccessLog, Gateway};
-use tollgate_limiter::Clock;
 use tollgate_listen::MinRate;
 use tollgate_testbed::{PATIENCE, TestUpstream, eventually};
 
@@ -35,29 +31,14 @@ const MUCH: BodyLimits =
 const NO_LEAST: BodyLimits = BodyLimits { min_rate: None, total_time: None };
 const GIGABYTE: u64 = 1 << 30;
 
-/// The lines of an access log.
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
-
-impl Lines {
-    /// Waits for the entry of a request for `target` whose response is incomplete.
-    async fn wait_for_incomplete(&self, target: &str) {
-        let target = format!("\"target\":\"{target}\"");
-        eventually("it is cut", async || {
-            let text = String::from_utf8(self.0.lock().clone()).unwrap();
-            text.lines().any(|line| line.contains(&target) && line.contains("\"complete\":false"))
-        })
-        .await;
-    }
-}
-
-impl Write for Lines {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().write(bytes)
-    }
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
+/// Waits for the entry of a request for `target` whose response is incomplete.
+async fn wait_for_incomplete(lines: &Lines, target: &str) {
+    let target = format!("\"target\":\"{target}\"");
+    eventually("it is cut", async || {
+        let text = lines.text();
+        text.lines().any(|line| line.contains(&target) && line.contains("\"complete\":false"))
+    })
+    .await;
 }
 
 async fn start(bodies: BodyLimits, route: Option<BodyLimits>) -> Pair {
@@ -71,7 +52,7 @@ async fn logging(bodies: BodyLimits, route: Option<BodyLimits>, lines: &Lines) -
     (settings.bodies, settings.routes[0].bodies) = (bodies, route);
     let mut listen = fixture::listen();
     listen.options.head_time = Duration::from_millis(50);
-    listen.log = Some(AccessLog::start(lines.clone(), Clock::system(), Vec::new()).unwrap());
+    listen.log = Some(fixture::access_log(lines, |_| ()));
     let gateway = Gateway::start(&settings, &fixture::limits("allow_empty: true"), &listen).unwrap();
     Pair { server, gateway }
 }
@@ -165,7 +146,7 @@ async fn a_response_read_too_slowly_is_cut() {
                 tokio::time::sleep(GRACE / 20).await;
             }
         });
-        lines.wait_for_incomplete(&target).await;
+        wait_for_incomplete(&lines, &target).await;
         reading.abort();
     }
 }
@@ -185,7 +166,7 @@ async fn an_http2_stream_read_too_slowly_is_reset_alone() {
             tokio::time::sleep(GRACE / 10).await;
         }
     });
-    lines.wait_for_incomplete(&format!("http://shop.example{target}")).await;
+    wait_for_incomplete(&lines, &target).await;
     assert!(!asking.is_finished());
     asking.abort();
     let mut body = stuck.into_body();

@@ -74,8 +74,11 @@ where
                 }
                 FutureStateProjection::Admitted { response, admitted } => {
                     let mut response = ready!(response.poll(cx))?;
-                    let AdmittedRequest { decision, permit } =
+                    let AdmittedRequest { decision, permit, summary } =
                         admitted.take().expect("a future is not polled after it was ready");
+                    if let Some(summary) = summary {
+                        response.extensions_mut().insert(*summary);
+                    }
                     this.headers.write(&decision, response.headers_mut());
                     return Poll::Ready(Ok(response.map(|body| ResponseBody::passing(body, permit))));
                 }

@@ -2,6 +2,7 @@
 
 use super::PeerFrom;
 use super::body::AnswerCause;
+use super::decision_summary::DecisionSummary;
 use super::shared_permit::SharedPermit;
 use crate::error::HttpError;
 use crate::headers::{self, HeaderOptions};
@@ -22,6 +23,14 @@ pub(super) struct LayerCore {
     pub(super) headers: HeaderOptions,
     pub(super) peer_from: PeerFrom,
     pub(super) door: Door,
+    pub(super) summaries: DecisionSummaries,
+}
+
+/// Whether responses have a [`DecisionSummary`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DecisionSummaries {
+    Added,
+    Omitted,
 }
 
 /// What becomes of a request: it is passed on, or answered by the layer.
@@ -34,6 +43,7 @@ pub(super) enum LayerOutcome<P> {
 pub(super) struct AdmittedRequest {
     pub(super) decision: Decision,
     pub(super) permit: Option<SharedPermit>,
+    pub(super) summary: Option<Box<DecisionSummary>>,
 }
 
 impl LayerCore {
@@ -45,7 +55,7 @@ impl LayerCore {
         peer: Option<SocketAddr>,
     ) -> Option<LayerOutcome<AdmittedRequest>> {
         match self.ask(request, peer, |request| self.limiter.admit(request)).and_then(|admit| Ok(admit?)) {
-            Ok(Admit::Decided(admission)) => Some(self.conclude(request, admission)),
+            Ok(Admit::Decided(admission)) => Some(self.conclude(request, peer, admission)),
             // The rules have changed since `may_wait` was called.
             Ok(Admit::Pending(_)) => None,
             Err(error) => Some(invalid(request.headers(), &error)),
@@ -79,22 +89,46 @@ impl LayerCore {
         }))
     }
 
-    fn conclude<A>(&self, request: &mut Request<A>, admission: Admission) -> LayerOutcome<AdmittedRequest> {
-        let Admission { decision, permit } = admission;
+    /// The summary of a decision about `request`.
+    #[cold]
+    pub(super) fn summarize<A>(
+        &self,
+        request: &mut Request<A>,
+        peer: Option<SocketAddr>,
+        admission: &Admission,
+    ) -> DecisionSummary {
+        let decision = admission.decision;
+        let key = self.ask(request, peer, |request| self.limiter.key_of(request, &decision));
+        DecisionSummary { decision, outcome: admission.outcome(), key: key.unwrap_or_default() }
+    }
+
+    fn conclude<A>(
+        &self,
+        request: &mut Request<A>,
+        peer: Option<SocketAddr>,
+        admission: Admission,
+    ) -> LayerOutcome<AdmittedRequest> {
+        let summary = (self.summaries == DecisionSummaries::Added)
+            .then(|| Box::new(self.summarize(request, peer, &admission)));
+        let Admission { decision, permit, .. } = admission;
         if decision.allowed() {
             self.write_flags(request.headers_mut(), &decision);
             let permit = permit.map(SharedPermit::new);
             if let Some(permit) = &permit {
                 request.extensions_mut().insert(permit.clone());
             }
-            return LayerOutcome::Admitted(AdmittedRequest { decision, permit });
+            return LayerOutcome::Admitted(AdmittedRequest { decision, permit, summary });
         }
         let response = if grpc::is_call(request.headers()) {
             grpc::refusal(&decision, &self.headers)
         } else {
             response::refusal_reusing(&decision, &self.headers, std::mem::take(request.headers_mut()))
         };
-        LayerOutcome::Answered(response.expect("not allowed, so there is a refusal"), AnswerCause::Refusal)
+        let mut response = response.expect("not allowed, so there is a refusal");
+        if let Some(summary) = summary {
+            response.extensions_mut().insert(*summary);
+        }
+        LayerOutcome::Answered(response, AnswerCause::Refusal)
     }
 
     /// Writes the flags of a decision in place of the client's own headers of that name.
@@ -120,7 +154,7 @@ pub(super) async fn admit_waiting<A>(
         Ok(admit) => admit.admission().await,
         Err(error) => return invalid(request.headers(), &error),
     };
-    match core.conclude(&mut request, admission) {
+    match core.conclude(&mut request, peer, admission) {
         LayerOutcome::Admitted(admitted) => LayerOutcome::Admitted((request, admitted)),
         LayerOutcome::Answered(response, cause) => LayerOutcome::Answered(response, cause),
     }

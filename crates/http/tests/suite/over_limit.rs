@@ -8,7 +8,7 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::time::Duration;
 use tollgate_http::HeaderOptions;
-use tollgate_http::layer::SharedPermit;
+use tollgate_http::layer::{DecisionSummary, SharedPermit};
 use tollgate_testbed::limit_headers;
 use tower::{Layer, Service, ServiceExt, service_fn};
 
@@ -248,4 +248,29 @@ async fn a_queued_request_is_admitted() {
         clock.advance_us(100_000);
     });
     assert_eq!(status(&limited).await.0, 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn responses_have_a_summary_of_the_decision_if_the_layer_is_built_so() {
+    for (rules, outcomes) in [
+        ("rules: [{ id: one, limit: 1/h }]", ["allowed", "limited"]),
+        ("rules: [{ id: one, limit: 1/h, on_exceed: flag }]", ["allowed", "flagged"]),
+        ("rules: [{ id: one, limit: 1/h, on_exceed: shadow }]", ["allowed", "shadow_limited"]),
+        ("rules: [{ id: one, limit: 1/h, on_exceed: { tarpit: { delay: 1s } } }]", ["allowed", "tarpitted"]),
+        ("rules: [{ id: one, limit: 1/h }]\ndeny: [203.0.113.9]", ["denied", "denied"]),
+    ] {
+        let mut limited = LimitedService::new(rules, "");
+        limited.layer = limited.layer.with_summaries();
+        for outcome in outcomes {
+            let request = get("203.0.113.9", "/").request();
+            let response = echo_headers(&limited, &[]).oneshot(request).await.unwrap();
+            let summary = response.extensions().get::<DecisionSummary>().unwrap();
+            assert_eq!(summary.outcome.name(), outcome, "{rules}");
+            let key: Vec<&str> = summary.key.iter().map(|part| part.value.as_str()).collect();
+            assert_eq!(key, ["203.0.113.9"], "{rules}");
+        }
+    }
+    let limited = LimitedService::new("allow_empty: true", "");
+    let response = echo_headers(&limited, &[]).oneshot(get("203.0.113.9", "/").request()).await.unwrap();
+    assert!(response.extensions().get::<DecisionSummary>().is_none());
 }

@@ -1,5 +1,6 @@
 //! The label of a client in logs: enough to identify it, and never a secret.
 
+use crate::key_text::abbreviated;
 use std::fmt::{self, Write};
 use std::net::IpAddr;
 use tollgate_core::key::Identity;
@@ -32,8 +33,7 @@ impl Label {
         let mut label = Self { kind, text: [0; LONGEST], length: 0 };
         let written = match identity {
             Identity::Named(kind, key) if kind.is_credential() => {
-                let shown = (key.chars().count() / 2).min(8);
-                key.chars().take(shown).chain(['…']).try_for_each(|letter| label.write_char(letter))
+                abbreviated(key).try_for_each(|letter| label.write_char(letter))
             }
             Identity::Named(_, name) => label.write_str(name),
             Identity::Ip(bits) => write!(label, "{}", IpAddr::from(bits.to_be_bytes()).to_canonical()),

@@ -1,11 +1,10 @@
 //! Requests that wait in a queue, and refusals after a delay.
 
-use super::Admission;
 use super::attempt::{PendingAdmission, QueuePlace};
 use super::permit::Permit;
+use super::{Admission, AdmissionDelay};
 use crate::decision::Decision;
 use crate::limiter::Limiter;
-use crate::metrics::DecisionOutcome;
 use crate::observe::FinalDecision;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,15 +19,11 @@ const RETRY_SLOT_US: u64 = 100_000;
 
 /// Admits `asked` or refuses it.
 pub(super) async fn admission(limiter: Arc<Limiter>, asked: PendingAdmission) -> Admission {
-    let mut has_waited = false;
+    let mut delay = None;
     let (mut decision, permit) = match asked.queue {
         None => asked.attempt(&limiter, None).await,
-        Some(place) => wait_in_queue(&limiter, &asked, place, &mut has_waited).await,
+        Some(place) => wait_in_queue(&limiter, &asked, place, &mut delay).await,
     };
-    let mut outcome = DecisionOutcome::of(&decision);
-    if outcome == DecisionOutcome::Allowed && has_waited {
-        outcome = DecisionOutcome::Queued;
-    }
     asked.use_longest_wait(&limiter, &mut decision);
     if let (Outcome::Limited(_), Some(key)) = (&decision.outcome, asked.watched) {
         limiter.abuse.record_late_refusal(key);
@@ -36,9 +31,7 @@ pub(super) async fn admission(limiter: Arc<Limiter>, asked: PendingAdmission) ->
     if let Some((rule, tarpit)) = delay_of(&decision)
         && let Some(_delayed) = limiter.admissions.rule_loads.delay(rule, &tarpit)
     {
-        if outcome != DecisionOutcome::Degraded {
-            outcome = DecisionOutcome::Tarpitted;
-        }
+        delay = Some(AdmissionDelay::Tarpitted);
         sleep(Duration::from_micros(tarpit.delay.us)).await;
         if let Outcome::Limited(standing) = &mut decision.outcome {
             standing.subtract_elapsed(tarpit.delay.us);
@@ -46,8 +39,10 @@ pub(super) async fn admission(limiter: Arc<Limiter>, asked: PendingAdmission) ->
         }
     }
     let (rules, labels) = (&asked.snapshot.rules, asked.labels);
-    limiter.count_late(&FinalDecision { rules, labels, decision: &decision, outcome }, &asked.late);
-    Admission { decision, permit: permit.or_none() }
+    let admission = Admission { decision, permit: permit.or_none(), delay };
+    let (decision, outcome) = (&admission.decision, admission.outcome());
+    limiter.count_late(&FinalDecision { rules, labels, decision, outcome }, &asked.late);
+    admission
 }
 
 /// The delay of a response, and its rule.
@@ -76,7 +71,7 @@ async fn wait_in_queue(
     limiter: &Arc<Limiter>,
     asked: &PendingAdmission,
     place: QueuePlace,
-    has_waited: &mut bool,
+    delay: &mut Option<AdmissionDelay>,
 ) -> (Decision, Permit) {
     let QueuePlace { key, queue, .. } = place;
     let deadline = Instant::now() + Duration::from_micros(queue.max_wait.us);
@@ -109,7 +104,7 @@ async fn wait_in_queue(
             None => asked.attempt(limiter, None).await,
         };
     }
-    *has_waited = true;
+    *delay = Some(AdmissionDelay::Queued);
     loop {
         if !turn.is_first() {
             if timeout_at(deadline, turn.woken()).await.is_err() {

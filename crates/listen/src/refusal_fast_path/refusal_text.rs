@@ -2,7 +2,7 @@
 
 use super::RefusalAction;
 use http::header::{CONNECTION, CONTENT_LENGTH, DATE};
-use http::{HeaderMap, HeaderName, Version};
+use http::{HeaderMap, HeaderName, HeaderValue, Version};
 use http_body_util::BodyExt;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -21,6 +21,8 @@ pub(super) struct RefusalText {
     facts: Option<RefusalFacts>,
     bytes: Vec<u8>,
     body_bytes: usize,
+    /// A header that is the same in all responses.
+    added: Option<(HeaderName, HeaderValue)>,
 }
 
 /// Everything that the response to a repeat depends on.
@@ -35,6 +37,10 @@ struct RefusalFacts {
 }
 
 impl RefusalText {
+    pub(super) fn add_header(&mut self, name: HeaderName, value: HeaderValue) {
+        self.added = Some((name, value));
+    }
+
     /// Appends the response to `out`, and returns the length of its body. `headers` are those of the request.
     pub(super) fn write(
         &mut self,
@@ -76,6 +82,9 @@ impl RefusalText {
         self.bytes.extend_from_slice(status.as_bytes());
         for (name, value) in &parts.headers {
             self.line(name, value.as_bytes());
+        }
+        if let Some((name, value)) = self.added.clone() {
+            self.line(&name, value.as_bytes());
         }
         if action == RefusalAction::RefuseAndClose {
             self.line(&CONNECTION, b"close");

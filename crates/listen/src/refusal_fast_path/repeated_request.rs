@@ -5,14 +5,28 @@ use super::{RefusalAction, RepeatRefuser};
 use crate::connection_limits::{AddressVerdict, CountedConnection};
 use http::header::{CONNECTION, EXPECT, UPGRADE};
 use http::uri::PathAndQuery;
-use http::{Method, Request, Uri, Version};
+use http::{HeaderName, HeaderValue, Method, Request, Uri, Version};
 use std::fmt;
 use std::sync::Arc;
+use tollgate_http::layer::DecisionSummary;
 use tollgate_http::{RateLimitLayer, grpc};
 use tollgate_limiter::Decision;
 
-/// Called with the method, the target and the length of the response body of each refused repeat.
-type OnRefusal = Box<dyn FnMut(&Method, &Uri, usize) + Send>;
+/// Called with each refused repeat.
+type OnRefusal = Box<dyn FnMut(RefusedRepeat<'_>) + Send>;
+
+/// A repeat that was refused.
+#[derive(Debug)]
+pub struct RefusedRepeat<'r> {
+    /// The request, with the canonical form of its target.
+    pub request: &'r Request<()>,
+    /// The target, as it was sent.
+    pub target: &'r Uri,
+    /// The decision.
+    pub summary: DecisionSummary,
+    /// The length of the response body.
+    pub body_bytes: usize,
+}
 
 /// A refused request that may be repeated. [`Peer::keep_request`](crate::Peer::keep_request) makes it.
 pub struct RepeatedRequest {
@@ -61,13 +75,21 @@ impl RepeatedRequest {
         })
     }
 
-    /// Calls `on_refusal` with the method, the target and the length of the response body of each refused repeat.
+    /// Calls `on_refusal` with each refused repeat.
     #[must_use]
     pub fn on_refusal(
-        self: Box<Self>,
-        on_refusal: impl FnMut(&Method, &Uri, usize) + Send + 'static,
+        mut self: Box<Self>,
+        on_refusal: impl FnMut(RefusedRepeat<'_>) + Send + 'static,
     ) -> Box<Self> {
-        Box::new(Self { on_refusal: Some(Box::new(on_refusal)), ..*self })
+        self.on_refusal = Some(Box::new(on_refusal));
+        self
+    }
+
+    /// Adds a header to the responses.
+    #[must_use]
+    pub fn with_header(mut self: Box<Self>, name: HeaderName, value: HeaderValue) -> Box<Self> {
+        self.text.add_header(name, value);
+        self
     }
 
     /// The refusal of the request with this target. None says nothing: the request has to take the usual path.
@@ -95,7 +117,8 @@ impl RepeatRefuser for RepeatedRequest {
         let options = self.limits.header_options();
         let body_bytes = self.text.write(&decision, options, self.request.headers(), action, response);
         if let Some(on_refusal) = &mut self.on_refusal {
-            on_refusal(self.request.method(), &self.target, body_bytes);
+            let summary = self.limits.summarize(&mut self.request, decision);
+            on_refusal(RefusedRepeat { request: &self.request, target: &self.target, summary, body_bytes });
         }
         action
     }

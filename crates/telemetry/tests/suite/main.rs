@@ -8,7 +8,4 @@ mod otlp_metrics;
 mod otlp_spans;
 mod statsd;
 mod statsd_failures;
-mod test_collector;
 mod test_node;
-mod test_statsd_server;
-mod totals;

@@ -1,9 +1,9 @@
-//! The thread that writes the access log.
+//! The thread that writes a log.
 //!
-//! An error is not fatal: lines that cannot be written are dropped and counted, and later ones are attempted again. A
-//! full disk leaves a gap.
+//! An error is not fatal: lines that cannot be written are dropped and counted, and later ones are attempted again. A full
+//! disk leaves a gap.
 
-use super::{AccessLogState, AccessLogTarget, WriterMessage};
+use super::{LineLogState, LogSink, WriterMessage};
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,11 +12,9 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 /// A batch is written when it has this many bytes, or when the queue is empty.
 const BATCH_BYTES: usize = 64 << 10;
 
-pub(super) struct AccessLogWriter {
-    target: AccessLogTarget,
-    state: Arc<AccessLogState>,
-    /// The query parameters whose values are not written.
-    hidden: Vec<String>,
+pub(super) struct LineWriter {
+    sink: LogSink,
+    state: Arc<LineLogState>,
     /// Whole lines.
     batch: Vec<u8>,
     lines: u64,
@@ -25,9 +23,9 @@ pub(super) struct AccessLogWriter {
     is_inside_line: bool,
 }
 
-impl AccessLogWriter {
-    pub(super) fn new(target: AccessLogTarget, state: Arc<AccessLogState>, hidden: Vec<String>) -> Self {
-        Self { target, state, hidden, batch: Vec::new(), lines: 0, is_failing: false, is_inside_line: false }
+impl LineWriter {
+    pub(super) fn new(sink: LogSink, state: Arc<LineLogState>) -> Self {
+        Self { sink, state, batch: Vec::new(), lines: 0, is_failing: false, is_inside_line: false }
     }
 
     /// Writes until all handles are dropped.
@@ -45,8 +43,10 @@ impl AccessLogWriter {
                 self.reopen();
             }
             match message {
-                Some(WriterMessage::Entry(entry)) => {
-                    entry.write(&mut self.batch, &self.hidden).expect("writes to a vector do not fail");
+                Some(WriterMessage::Line(line)) => {
+                    self.state.queued_bytes.fetch_sub(line.queued_bytes(), Ordering::Relaxed);
+                    line.write(&mut self.batch);
+                    self.batch.push(b'\n');
                     self.lines += 1;
                     if self.batch.len() >= BATCH_BYTES {
                         self.write();
@@ -68,19 +68,21 @@ impl AccessLogWriter {
         if self.batch.is_empty() {
             return;
         }
+        self.rotate_if_due();
         // A truncated line gets its line break.
         let ends_another = usize::from(self.is_inside_line);
         if self.is_inside_line {
             self.batch.insert(0, b'\n');
         }
-        let (written, result) = write_all(&mut self.target, &self.batch);
+        let (written, result) = write_all(&mut self.sink, &self.batch);
         if written > 0 {
             self.is_inside_line = self.batch[written - 1] != b'\n';
         }
+        let log = self.state.name;
         match result {
             Ok(()) if self.is_failing => {
                 let dropped = self.state.dropped.load(Ordering::Relaxed);
-                tracing::info!(dropped, "access log writable again");
+                tracing::info!(dropped, "{log} log writable again");
                 self.is_failing = false;
             }
             Ok(()) => {}
@@ -89,7 +91,7 @@ impl AccessLogWriter {
                     self.batch[..written].iter().skip(ends_another).filter(|byte| **byte == b'\n').count();
                 self.state.dropped.fetch_add(self.lines - ends as u64, Ordering::Relaxed);
                 if !self.is_failing {
-                    tracing::error!(%error, "cannot write the access log; dropping lines");
+                    tracing::error!(%error, "cannot write the {log} log; dropping lines");
                 }
                 self.is_failing = true;
             }
@@ -98,41 +100,57 @@ impl AccessLogWriter {
         self.lines = 0;
     }
 
+    fn rotate_if_due(&mut self) {
+        let LogSink::File(file) = &mut self.sink else { return };
+        if !file.is_rotation_due(self.batch.len() as u64) {
+            return;
+        }
+        match file.rotate() {
+            Ok(()) => self.is_inside_line = false,
+            Err(error) => {
+                let (log, file) = (self.state.name, file.path().display());
+                tracing::error!(%file, %error, "cannot rotate the {log} log; using the old file");
+            }
+        }
+    }
+
     fn reopen(&mut self) {
-        let AccessLogTarget::File(path, _) = &self.target else { return };
-        let file = path.display();
-        match AccessLogTarget::open(path) {
-            Ok(target) => {
-                tracing::info!(%file, "access log reopened");
-                (self.target, self.is_inside_line) = (target, false);
+        let LogSink::File(log_file) = &mut self.sink else { return };
+        let (log, result) = (self.state.name, log_file.reopen());
+        let file = log_file.path().display();
+        match result {
+            Ok(()) => {
+                tracing::info!(%file, "{log} log reopened");
+                self.is_inside_line = false;
             }
             Err(error) => {
-                tracing::error!(%file, %error, "cannot reopen the access log; using the old file")
+                tracing::error!(%file, %error, "cannot reopen the {log} log; using the old file")
             }
         }
     }
 }
 
 /// The number of bytes written, and the error that ended the write.
-fn write_all(target: &mut AccessLogTarget, bytes: &[u8]) -> (usize, io::Result<()>) {
-    let target: &mut dyn Write = match target {
-        AccessLogTarget::Stream(stream) => stream,
-        AccessLogTarget::File(_, file) => file,
+fn write_all(sink: &mut LogSink, bytes: &[u8]) -> (usize, io::Result<()>) {
+    let sink: &mut dyn Write = match sink {
+        LogSink::Stream(stream) => stream,
+        LogSink::File(file) => file,
     };
     let mut written = 0;
     while written < bytes.len() {
-        match target.write(&bytes[written..]) {
+        match sink.write(&bytes[written..]) {
             Ok(0) => return (written, Err(io::ErrorKind::WriteZero.into())),
             Ok(more) => written += more,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return (written, Err(error)),
         }
     }
-    (written, target.flush())
+    (written, sink.flush())
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::LineLog;
     use super::*;
     use parking_lot::Mutex;
 
@@ -159,12 +177,8 @@ mod tests {
 
     #[test]
     fn a_full_disk_leaves_a_gap_and_no_mixed_lines() {
-        let (disk, state) = (FullDisk::default(), Arc::new(AccessLogState::default()));
-        let mut writer = AccessLogWriter::new(
-            AccessLogTarget::Stream(Box::new(disk.clone())),
-            Arc::clone(&state),
-            Vec::new(),
-        );
+        let (disk, log) = (FullDisk::default(), LineLog::with_queue("test", 1).0);
+        let mut writer = LineWriter::new(LogSink::Stream(Box::new(disk.clone())), Arc::clone(&log.state));
         for (room, lines, dropped, expected) in [
             (100, "a\nb\n", 0, "a\nb\n"),
             (0, "c\n", 1, "a\nb\n"),
@@ -178,7 +192,7 @@ mod tests {
             writer.batch.extend(lines.as_bytes());
             writer.lines += lines.lines().count() as u64;
             writer.write();
-            assert_eq!(state.dropped.load(Ordering::Relaxed), dropped, "{lines}");
+            assert_eq!(log.dropped(), dropped, "{lines}");
             assert_eq!(String::from_utf8_lossy(&disk.0.lock().1), expected, "{lines}");
         }
     }
