@@ -1,5 +1,5 @@
 //! Benchmarks of Tollgate and its peers: `cargo run --release -p tollgate-bench` runs all; `check`, `memory`, `attack`,
-//! `http`, `redis`, `gateway`, `layer` or `telemetry` after `--` runs one.
+//! `http`, `redis`, `gateway`, `layer`, `telemetry` or `scrape` after `--` runs one.
 //!
 //! Machines differ and stall, so no time is judged by itself: the results are ratios to a peer that is measured in
 //! turns with Tollgate, as medians over rounds.
@@ -13,6 +13,7 @@ mod layer;
 mod measurement;
 mod memory;
 mod redis;
+mod scrape;
 mod telemetry;
 mod workload;
 
@@ -22,7 +23,7 @@ use std::process::{Command, ExitCode};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-const BENCHES: [(&str, fn()); 8] = [
+const BENCHES: [(&str, fn()); 9] = [
     ("check", check::run),
     ("memory", memory::run),
     ("attack", attack::run),
@@ -31,6 +32,7 @@ const BENCHES: [(&str, fn()); 8] = [
     ("gateway", gateway::run),
     ("layer", layer::run),
     ("telemetry", telemetry::run),
+    ("scrape", scrape::run),
 ];
 
 fn main() -> ExitCode {

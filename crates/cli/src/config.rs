@@ -6,6 +6,7 @@
 mod abuse;
 mod gateway;
 mod ineffective;
+mod log_file;
 mod setting_value;
 mod settings_file;
 mod store;
@@ -29,7 +30,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 pub use store::StoreConfig;
 use store::{StoreFlags, WrittenRedis};
-pub use telemetry::TelemetryConfig;
+pub use telemetry::{DecisionLogConfig, TelemetryConfig};
 use telemetry::{TelemetryFlags, WrittenTelemetry};
 use tollgate_control::FailedTestPolicy;
 use tollgate_core::document::{Document, DocumentPath};
@@ -202,6 +203,9 @@ impl WrittenSettings {
         }
         if let Some(gateway) = &mut self.gateway {
             gateway.resolve_paths(folder);
+        }
+        if let Some(telemetry) = &mut self.telemetry {
+            telemetry.resolve_paths(folder);
         }
     }
 

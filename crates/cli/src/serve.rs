@@ -1,5 +1,6 @@
 //! `tollgate serve` and `tollgate gateway`: the composition root of a node.
 
+mod decision_log;
 mod exporters;
 mod gateway;
 mod housekeeping;
@@ -14,6 +15,7 @@ mod start_message;
 use crate::command_error::CommandError;
 use crate::config::{ServeConfig, SettingError, StoreConfig, WrittenSettings};
 use crate::output;
+use decision_log::NodeDecisionLog;
 use exporters::NodeExporters;
 pub use listeners::open_doors;
 use listeners::{ListenerRole, NodeParts, NodePhase};
@@ -88,7 +90,9 @@ async fn assemble(
     let clock = Clock::system();
     let exporters = NodeExporters::new(&config.telemetry, metrics, &clock)?;
     let redis = open_redis(config, mode, &clock, exporters.spans()).await?;
-    let limiter = build_limiter(config, clock, redis.as_ref());
+    let decision_log = config.telemetry.decision_log.as_ref();
+    let decision_log = decision_log.map(|log| NodeDecisionLog::open(log, &exporters, metrics)).transpose()?;
+    let limiter = build_limiter(config, clock, redis.as_ref(), decision_log.as_ref());
     metrics.0.register(Arc::clone(&limiter) as _);
     if let Some(redis) = &redis {
         metrics.0.register(redis.metrics());
@@ -109,8 +113,10 @@ async fn assemble(
         tracing::warn!(%error, "start message cannot be written to standard output");
     }
     let reloads = listeners.iter_mut().flat_map(|listener| std::mem::take(&mut listener.reloads));
-    let reloads = ReloadTargets(rules.reloads.into_iter().chain(reloads).collect());
-    Ok(ServingNode { limiter, redis, listeners, exporters, reloads, readiness, phase })
+    let decision_lines = decision_log.as_ref().and_then(|log| log.lines().cloned());
+    let logs = decision_lines.clone().map(ReloadTarget::Log);
+    let reloads = ReloadTargets(rules.reloads.into_iter().chain(reloads).chain(logs).collect());
+    Ok(ServingNode { limiter, redis, listeners, exporters, decision_lines, reloads, readiness, phase })
 }
 
 async fn open_redis(
@@ -130,8 +136,16 @@ async fn open_redis(
     Ok(Some(RedisStore::open(&store.url, settings, clock.clone()).await?))
 }
 
-fn build_limiter(config: &ServeConfig, clock: Clock, redis: Option<&RedisStore>) -> Arc<Limiter> {
-    let limiter = Limiter::new(MemoryStore::new(config.store_memory), clock).watching(config.abuse);
+fn build_limiter(
+    config: &ServeConfig,
+    clock: Clock,
+    redis: Option<&RedisStore>,
+    decision_log: Option<&Arc<NodeDecisionLog>>,
+) -> Arc<Limiter> {
+    let mut limiter = Limiter::new(MemoryStore::new(config.store_memory), clock).watching(config.abuse);
+    if let (Some(settings), Some(log)) = (&config.telemetry.decision_log, decision_log) {
+        limiter = limiter.observed_by(Arc::clone(log) as _, settings.observation);
+    }
     Arc::new(match (&config.store, redis) {
         (StoreConfig::Redis(store), Some(redis)) => limiter.sharing(redis.shared_store(), store.failure),
         _ => limiter,

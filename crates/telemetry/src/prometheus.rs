@@ -137,6 +137,10 @@ fn write_name(
 }
 
 fn write_escaped(text: &mut String, value: &str, with_quotes: bool) {
+    // Almost all values need no escapes, and a large node has tens of thousands of samples.
+    if !value.bytes().any(|byte| matches!(byte, b'\\' | b'\n' | b'"')) {
+        return text.push_str(value);
+    }
     for character in value.chars() {
         match character {
             '\\' => text.push_str("\\\\"),

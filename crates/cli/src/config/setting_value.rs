@@ -123,6 +123,12 @@ pub enum SettingError {
     NoEndpoint,
     #[error("`telemetry.statsd` needs an `address`, such as 127.0.0.1:8125")]
     NoStatsdAddress,
+    #[error("a decision log needs a `path`, such as stdout, or `otlp: true`")]
+    NoDecisionLogTarget,
+    #[error("`otlp: true` has no effect: `telemetry.otlp` has no `endpoint`")]
+    DecisionLogWithoutOtlp,
+    #[error("`{0}` is not a share; write it like 1% or 0.1%")]
+    Share(String),
     #[error("{0}")]
     Otlp(#[from] OtlpSettingsError),
     #[error("{0}")]

@@ -1,9 +1,14 @@
-//! The `telemetry:` section of `tollgate.yaml`: where metrics and spans are pushed to.
+//! The `telemetry:` section of `tollgate.yaml`: the exporters and the decision log.
+
+mod decision_log;
 
 use super::setting_value::{PlacedSettingError, SettingError, TextOrNumber, parse_duration};
+pub use decision_log::DecisionLogConfig;
+use decision_log::WrittenDecisionLog;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
+use std::path::Path;
 use std::time::Duration;
 use tollgate_core::document::{Document, DocumentPath};
 use tollgate_telemetry::{OtlpSettings, OtlpSettingsError, StatsdSettings, StatsdSettingsError};
@@ -19,6 +24,8 @@ pub struct TelemetryConfig {
     pub otlp: Option<OtlpSettings>,
     /// The StatsD exporter, if there is one.
     pub statsd: Option<StatsdSettings>,
+    /// The decision log, if there is one.
+    pub decision_log: Option<DecisionLogConfig>,
 }
 
 /// The section. It is not `Debug`: headers may be credentials.
@@ -27,6 +34,16 @@ pub struct TelemetryConfig {
 pub struct WrittenTelemetry {
     otlp: Option<WrittenOtlp>,
     statsd: Option<WrittenStatsd>,
+    decision_log: Option<WrittenDecisionLog>,
+}
+
+impl WrittenTelemetry {
+    /// Makes relative paths start from `folder`.
+    pub fn resolve_paths(&mut self, folder: &Path) {
+        if let Some(log) = &mut self.decision_log {
+            log.resolve_path(folder);
+        }
+    }
 }
 
 #[derive(Clone, Default, Deserialize)]
@@ -70,8 +87,15 @@ pub fn read(
     let empty = WrittenTelemetry::default();
     let file = file.unwrap_or(&empty);
     let section = DocumentPath::root().field("telemetry");
+    let log_section = section.field("decision_log");
+    let decision_log = file.decision_log.as_ref().map(|log| log.read(&log_section)).transpose()?;
+    let otlp = otlp(flags.otlp_endpoint, file.otlp.as_ref(), &section.field("otlp"))?;
+    if otlp.is_none() && file.decision_log.as_ref().is_some_and(WrittenDecisionLog::exports_with_otlp) {
+        return Err(SettingError::DecisionLogWithoutOtlp.at(log_section.field("otlp")));
+    }
     Ok(TelemetryConfig {
-        otlp: otlp(flags.otlp_endpoint, file.otlp.as_ref(), &section.field("otlp"))?,
+        otlp,
+        decision_log,
         statsd: statsd(flags.statsd_address, file.statsd.as_ref(), &section.field("statsd"))?,
     })
 }
@@ -80,7 +104,9 @@ pub fn read(
 pub fn check(document: &mut Document, file: &WrittenTelemetry) {
     if let Err(placed) = read(TelemetryFlags::default(), Some(file)) {
         let hint = match &placed.error {
-            SettingError::NoEndpoint | SettingError::NoStatsdAddress => return,
+            SettingError::NoEndpoint
+            | SettingError::NoStatsdAddress
+            | SettingError::DecisionLogWithoutOtlp => return,
             SettingError::Otlp(OtlpSettingsError::Endpoint(_)) => {
                 Some("write it like http://127.0.0.1:4317".to_owned())
             }

@@ -7,7 +7,7 @@ use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tollgate_limiter::Clock;
 use tollgate_limiter::metrics::SpanSink;
-use tollgate_telemetry::{OtlpExporter, StatsdExporter};
+use tollgate_telemetry::{OtlpExporter, OtlpLogExporter, StatsdExporter};
 
 /// Exporters that are not started yet. Their own metrics are registered.
 #[derive(Debug)]
@@ -27,6 +27,11 @@ impl NodeExporters {
     /// What exports the spans of store calls, if something does.
     pub fn spans(&self) -> Option<Arc<dyn SpanSink>> {
         self.otlp.as_ref().map(|otlp| Arc::new(otlp.spans()) as _)
+    }
+
+    /// What exports decision records, if something does.
+    pub fn logs(&self) -> Option<OtlpLogExporter> {
+        self.otlp.as_ref().map(OtlpExporter::logs)
     }
 
     /// Exports until `stop` resolves. Each task then exports once more, and ends within the timeout of its exporter.

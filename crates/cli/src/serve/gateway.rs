@@ -36,7 +36,10 @@ pub fn open(config: &GatewayConfig, node: &NodeParts<'_>) -> Result<NodeListener
     let keys = identities.key_file().map(|file| watch_keys(Arc::clone(identities), file.to_owned()));
     let reloads = [certificate.map(watch_certificate), keys].into_iter().flatten();
     let mut reloads = reloads.collect::<Result<Vec<_>, _>>().map_err(CommandError::Thread)?;
-    reloads.extend(access_log.map(ReloadTarget::AccessLog));
+    if let Some(log) = access_log {
+        node.metrics.add_log(log.lines().clone());
+        reloads.push(ReloadTarget::Log(log.lines().clone()));
+    }
 
     let summary = summary(config, &gateway);
     let role = ListenerRole::Door;

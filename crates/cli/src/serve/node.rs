@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
 use tollgate_limiter::Limiter;
+use tollgate_limiter::line_log::LineLog;
 use tollgate_redis::RedisStore;
 use tollgate_server::Readiness;
 
@@ -26,6 +27,8 @@ pub struct ServingNode {
     pub listeners: Vec<NodeListener>,
     /// The tasks of the exporters. They end by themselves when the doors are drained.
     pub exporters: Vec<JoinHandle<()>>,
+    /// The lines of the decision log, if there is one.
+    pub decision_lines: Option<LineLog>,
     pub reloads: ReloadTargets,
     pub readiness: Arc<Readiness>,
     /// Tells the listeners when to stop.
@@ -35,7 +38,7 @@ pub struct ServingNode {
 impl ServingNode {
     /// Serves until a first signal to stop and the end of the requests in flight, or until a second signal.
     pub async fn run(self, mut signals: ProcessSignals) -> Result<ExitCode, CommandError> {
-        let Self { limiter, redis, listeners, exporters, reloads, readiness, phase } = self;
+        let Self { limiter, redis, listeners, exporters, decision_lines, reloads, readiness, phase } = self;
         let housekeeping = tokio::spawn(housekeeping::run(limiter));
         let (doors, others): (Vec<_>, Vec<_>) =
             listeners.into_iter().partition(|listener| listener.role == ListenerRole::Door);
@@ -48,6 +51,9 @@ impl ServingNode {
             }
             phase.send_replace(NodePhase::Drained);
             let closed = closed + others.join_all().await.into_iter().sum::<usize>();
+            if let Some(log) = decision_lines {
+                log.flush().await;
+            }
             // The last exports run since the doors are drained, each within its timeout.
             for exporter in exporters {
                 drop(exporter.await);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tollgate_control::{MetricsSource, RenderedMetrics};
+use tollgate_limiter::line_log::LineLog;
 use tollgate_limiter::metrics::{MetricSamples, MetricSource, catalog};
 use tollgate_telemetry::{MetricRegistry, ProcessMetrics, TextFormat};
 
@@ -18,6 +19,11 @@ impl NodeMetrics {
         registry.register(Arc::new(LogLosses { dropped_lines: dropped_log_lines }));
         Self(Arc::new(registry))
     }
+
+    /// Adds the metrics of a log of lines.
+    pub fn add_log(&self, log: LineLog) {
+        self.0.register(Arc::new(DroppedLines(log)));
+    }
 }
 
 impl MetricsSource for NodeMetrics {
@@ -25,6 +31,15 @@ impl MetricsSource for NodeMetrics {
         let format = TextFormat::accepted(Some(accept));
         let body = format.render(&self.0.collect()).into_bytes();
         RenderedMetrics { content_type: format.content_type(), body }
+    }
+}
+
+/// The dropped lines of a log.
+struct DroppedLines(LineLog);
+
+impl MetricSource for DroppedLines {
+    fn collect(&self, samples: &mut MetricSamples) {
+        samples.count(&catalog::LOG_LINES_DROPPED, &[self.0.name()], self.0.dropped());
     }
 }
 

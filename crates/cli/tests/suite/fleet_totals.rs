@@ -12,9 +12,9 @@ const NODES: usize = 3;
 const REQUESTS: usize = 400;
 const RULES: &str = "
 rules:
-  - { id: leased, endpoint: /leased, limit: 700/h }
-  - { id: strict, endpoint: /strict, consistency: strict, limit: 300/h }
-  - { id: windows, endpoint: /windows, algorithm: sliding_window_counter, limit: 200/h }
+  - { id: leased, endpoint: /leased, limit: 400/h }
+  - { id: strict, endpoint: /strict, consistency: strict, limit: 100/h }
+  - { id: windows, endpoint: /windows, algorithm: sliding_window_counter, limit: 100/h }
 ";
 
 /// Decisions by rule, door and outcome.

@@ -5,9 +5,9 @@ use std::net::{TcpListener, UdpSocket};
 use std::time::Duration;
 use tempfile::TempDir;
 use tokio::time::Instant;
-use tollgate_testbed::RedisServer;
 use tollgate_testbed::telemetry::totals::{self, TotalValue, Totals};
 use tollgate_testbed::telemetry::{Answer, TestCollector, TestStatsdServer};
+use tollgate_testbed::{RedisServer, wait_until};
 
 const RULES: &str = "
 routes: [\"/users/{id}\"]
@@ -84,6 +84,7 @@ async fn all_exporters_have_the_same_totals() {
     ));
     let (admitted, refused) = load(&node, 1_000);
     let scraped = decisions(totals::of_prometheus(&node.admin().get("/metrics").body));
+    collector.wait_for("an export", |received| !received.metrics.is_empty()).await;
     node.signal("TERM");
     assert_eq!(node.wait().code(), Some(0));
 
@@ -91,7 +92,7 @@ async fn all_exporters_have_the_same_totals() {
     assert_eq!((sum(&scraped, "limited"), admitted + refused), (refused, 2_000));
     let received = collector.received();
     assert_eq!(decisions(totals::of_otlp(received.metrics.last())), scraped);
-    assert!(received.metrics.len() >= 2, "also before the end");
+    assert!(received.metrics.len() >= 2, "also at the end");
     assert_eq!(received.token.as_deref(), Some("abc"));
     assert_eq!(decisions(statsd.stop()), scraped);
 }
@@ -181,6 +182,50 @@ async fn a_share_of_the_store_calls_becomes_spans() {
     assert_eq!(span.status, None);
 }
 
+/// Refusals are recorded, and nothing of the sample: lines in a file, and the same decisions with OTLP.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn decisions_are_logged_as_lines_and_with_otlp() {
+    let collector = TestCollector::start(Answer::Accept).await;
+    let folder = folder_with(&format!(
+        "telemetry:\n  otlp: {{ endpoint: '{}' }}\n  decision_log: {{ path: decisions.log, keys: shown, sample: 0%, otlp: true }}\n",
+        collector.endpoint()
+    ));
+    let mut command = tollgate(["serve", "--config", "tollgate.yaml"]);
+    let node = TollgateProcess::from(command.current_dir(folder.path()));
+    let mut client = node.client();
+    let refused = (0..60).filter(|_| client.check("sk_live_12345678", "/users/7").status == 429).count();
+    assert_eq!(refused, 10);
+    let metrics = node.admin().get("/metrics").body;
+    assert!(metrics.contains("tollgate_log_lines_dropped_total{log=\"decision\"} 0\n"), "{metrics}");
+    let path = folder.path().join("decisions.log");
+    std::fs::rename(&path, folder.path().join("old.log")).unwrap();
+    node.signal("USR1");
+    wait_until("the log is reopened", || path.exists());
+    assert_eq!(client.check("sk_live_12345678", "/users/7").status, 429);
+    drop(client);
+    node.signal("TERM");
+    assert_eq!(node.wait().code(), Some(0));
+
+    let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
+    let (old, new) = (read("old.log"), read("decisions.log"));
+    assert_eq!(old.lines().count() + new.lines().count(), 11, "{old}\n{new}");
+    for line in old.lines().chain(new.lines()) {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        assert_eq!((&line["outcome"], &line["rule"]), (&"limited".into(), &"users".into()), "{line}");
+        assert_eq!((&line["door"], &line["route"]), (&"check".into(), &"/users/{id}".into()), "{line}");
+        assert!(line["key"][0].as_str().unwrap().starts_with("api_key:sk_"), "{line}");
+    }
+    let records = collector.received().logs;
+    assert_eq!(records.len(), 11);
+    let attributes = &records[0].attributes;
+    let key = attributes.iter().find(|attribute| attribute.key == "tollgate.key.api_key").unwrap();
+    assert!(totals::attribute_text(key).starts_with("sk_"), "{key:?}");
+    assert!(
+        !format!("{records:?}{old}{new}").contains("sk_live_12345678"),
+        "credentials are not shown whole"
+    );
+}
+
 #[test]
 fn errors_in_the_section_have_positions_and_hints() {
     for (config, expected) in [
@@ -197,8 +242,8 @@ fn errors_in_the_section_have_positions_and_hints() {
             ":3:55: error: `2min` is out of range: `timeout` must be between 10ms and 1min\n",
         ),
         (
-            "telemetry:\n  otlp:\n    endpoint: http://h:1\n    headers: { x bad: a }\n",
-            ":6:23: error: the OTLP header 'x bad' has a name that gRPC does not allow for text\n",
+            "telemetry:\n  otlp:\n    endpoint: http://h:1\n    headers: { x-bin: a }\n",
+            ":6:23: error: the OTLP header 'x-bin' has a name that gRPC does not allow for text\n",
         ),
         (
             "telemetry: { statsd: { address: localhost } }\n",
@@ -207,6 +252,26 @@ fn errors_in_the_section_have_positions_and_hints() {
         (
             "telemetry: { statsd: { address: 'h:1', prefix: 'a|b' } }\n",
             ":3:48: error: the StatsD prefix 'a|b' must have at most 64 letters, digits, '_', '-' or '.'\n",
+        ),
+        (
+            "telemetry: { decision_log: { path: stdout, sample: 7 percent } }\n",
+            ":3:53: error: `7 percent` is not a share; write it like 1% or 0.1%\n",
+        ),
+        (
+            "telemetry: { decision_log: { path: stdout, rate: 0 } }\n",
+            ":3:51: error: `0` is out of range: `rate` must be between 1 and 100000\n",
+        ),
+        (
+            "telemetry: { decision_log: { path: a.log, rotate: 5kb } }\n",
+            ":3:51: error: `5kb` is not a size of at least 1MB; write it like 64MB or 2GB\n",
+        ),
+        (
+            "telemetry: { decision_log: { keys: shown } }\n",
+            ":3:28: error: a decision log needs a `path`, such as stdout, or `otlp: true`\n",
+        ),
+        (
+            "telemetry: { decision_log: { otlp: true } }\n",
+            "error: `otlp: true` has no effect: `telemetry.otlp` has no `endpoint`\n",
         ),
         ("telemetry: { stats: {} }\n", ":3:14: error: unknown field `stats`\n"),
         ("telemetry: { otlp: { interval: 5s } }\n", "error: `telemetry.otlp` needs an `endpoint`, such as"),

@@ -7,6 +7,7 @@ mod allocations;
 mod conformance;
 mod hot_keys;
 mod invalid;
+mod ledger;
 mod longest_wait;
 mod memory;
 mod metrics;

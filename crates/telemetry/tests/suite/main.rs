@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)] // A failed precondition ends the test.
 
+mod cardinality;
 mod otlp_failures;
 mod otlp_logs;
 mod otlp_metrics;
