@@ -79,7 +79,7 @@ fn checks_beside_scrapes(limiter: &Arc<Limiter>, registry: &Arc<MetricRegistry>)
             }
         });
         for picks in picks.chunks(ROUND_CHECKS).cycle().take(CHECK_ROUNDS) {
-            let mut measure = |scrapes: bool| {
+            let measure = |scrapes: bool| {
                 is_scraping.store(scrapes, Ordering::Release);
                 nanos_per_call(&keys, picks, |key| check(limiter, key, "/v1/items/7"))
             };

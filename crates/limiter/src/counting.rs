@@ -23,20 +23,19 @@ pub enum Counting {
 
 impl Limiter {
     /// Counts a check that is decided; one that waits for the shared store is counted when it is.
-    pub(crate) fn count_check<'l>(
+    pub(crate) fn count_check(
         &self,
         snapshot: &Snapshot,
         caches: &mut Caches,
         request: &Request<'_>,
-        mut check: Check<'l>,
-    ) -> Check<'l> {
-        match &mut check {
+        check: &mut Check<'_>,
+    ) {
+        match check {
             Check::Decided(decision) => self.count(&snapshot.rules, caches, request, decision),
             Check::Pending(pending) => {
                 pending.count_as(caches.labels(request.door), self.copy_for_later(request));
             }
         }
-        check
     }
 
     /// Counts a decision that was made at once.

@@ -266,9 +266,10 @@ impl Limiter {
             Prepared::Selected(selection) => selection,
         };
         if let Some(sharing) = &self.shared {
-            let check =
+            let mut check =
                 self.charge_shared(sharing, snapshot, selection, request, &hashes, self.clock.now())?;
-            return Ok(self.count_check(snapshot, caches, request, check));
+            self.count_check(snapshot, caches, request, &mut check);
+            return Ok(check);
         }
         let rules = &snapshot.rules;
         let Some(charge) = rules.set.single_charge(selection, request, &hashes) else {

@@ -306,11 +306,7 @@ impl Caches {
         step: &LimitStep,
     ) {
         let labels = self.labels(door);
-        let handle = self.handles.find(counters, rules, DecidedBy::Limit(limit), labels);
-        handle.count_step(step);
-        if self.selected == SelectionPlace::Last {
-            let _ = self.last.handle.set(handle.clone());
-        }
+        self.handle(counters, rules, DecidedBy::Limit(limit), labels).count_step(step);
     }
 
     /// The counters of this thread for decisions by `decided_by`.
@@ -321,7 +317,20 @@ impl Caches {
         decided_by: DecidedBy,
         labels: RequestLabels,
     ) -> &SeriesHandle {
-        self.handles.find(counters, rules, decided_by, labels)
+        if self.last.handle.get().is_some_and(|handle| handle.is_for(rules, decided_by, labels))
+            && let Some(handle) = self.last.handle.get()
+        {
+            return handle;
+        }
+        // A decision that was made late may belong to another selection.
+        let is_of_last = self.selected == SelectionPlace::Last
+            && self.last.rules == rules.number
+            && self.labels(labels.door) == labels;
+        let handle = self.handles.find(counters, rules, decided_by, labels);
+        if is_of_last {
+            let _ = self.last.handle.set(handle.clone());
+        }
+        handle
     }
 
     /// The class of the client with this hash.

@@ -5,9 +5,9 @@
 //! admitted decisions goes to the [`DecisionObserver`]. Refusals are few or come in storms: each is recorded up to a rate,
 //! and the top limited keys have a sample of their own.
 
+mod identity_copy;
 mod pace;
 mod record;
-mod request_copy;
 mod top_keys;
 
 use crate::abuse::{Label, watched};
@@ -17,10 +17,10 @@ use crate::memo::Caches;
 use crate::metrics::decision_counters::{DecidedBy, RequestLabels};
 use crate::metrics::{DecisionObserver, DecisionOutcome};
 use crate::snapshot::RulesInForce;
+pub(crate) use identity_copy::{CopyMemory, IdentityCopy};
 pub(crate) use pace::{DueSamples, ObservationPace, RecordRate, SampleSchedule};
 use parking_lot::Mutex;
 use rapidhash::v3::rapidhash_v3;
-pub(crate) use request_copy::{CopyMemory, RequestCopy};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use tollgate_core::algorithm::LimitStep;
@@ -79,7 +79,7 @@ impl Observation {
 #[derive(Debug, Default)]
 pub(crate) struct LateObservation {
     /// Its identities, if they may be needed.
-    pub(crate) request: Option<RequestCopy>,
+    pub(crate) request: Option<IdentityCopy>,
     /// The weight of the decision, if it is in the sample.
     pub(crate) weight: Option<u32>,
 }
@@ -88,7 +88,7 @@ impl LateObservation {
     /// Puts the decision on `request` in the sample.
     pub(crate) fn weigh(&mut self, weight: u32, request: &Request<'_>) {
         self.weight = Some(weight);
-        self.request = self.request.take().or_else(|| RequestCopy::new(request, CopyMemory::Any));
+        self.request = self.request.take().or_else(|| IdentityCopy::new(request, CopyMemory::Any));
     }
 }
 
@@ -281,13 +281,13 @@ impl Limiter {
     }
 
     /// A copy of the identities of a request that is decided later, if they may be needed then.
-    pub(crate) fn copy_for_later(&self, request: &Request<'_>) -> Option<RequestCopy> {
+    pub(crate) fn copy_for_later(&self, request: &Request<'_>) -> Option<IdentityCopy> {
         if !self.is_counting() {
             return None;
         }
         // A record needs the key; for the top keys, one that needs no allocation is enough.
         let has_observer = self.observation.observer.is_some();
-        RequestCopy::new(request, if has_observer { CopyMemory::Any } else { CopyMemory::Inline })
+        IdentityCopy::new(request, if has_observer { CopyMemory::Any } else { CopyMemory::Inline })
     }
 
     /// The key of `request` under `rule` without the route, and its label; without a rule, those of the client.

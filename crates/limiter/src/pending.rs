@@ -7,7 +7,7 @@ use crate::limit_names::LimitNames;
 use crate::limiter::Limiter;
 use crate::metrics::DecisionOutcome;
 use crate::metrics::decision_counters::RequestLabels;
-use crate::observe::{FinalDecision, LateObservation, RequestCopy};
+use crate::observe::{FinalDecision, IdentityCopy, LateObservation};
 use crate::prepare::{charges, cost_above_limit};
 use crate::refusal::DoorKind;
 use crate::shared_store::{Passed, PendingTake, SharedStore, SharedTake, Steps, TakeAnswers};
@@ -170,7 +170,7 @@ impl PendingCheck {
 
 impl Pending<'_> {
     /// Counts the decision under these labels when it is made. `request` has the identities, if they may be needed.
-    pub(crate) fn count_as(&mut self, labels: RequestLabels, request: Option<RequestCopy>) {
+    pub(crate) fn count_as(&mut self, labels: RequestLabels, request: Option<IdentityCopy>) {
         self.waiting.labels = Some(labels);
         self.waiting.late.request = request;
     }

@@ -25,13 +25,18 @@ pub fn open(config: &GatewayConfig, node: &NodeParts<'_>) -> Result<NodeListener
         address: config.listen,
         threads: config.threads.unwrap_or(cores),
         options: config.options,
-        setup: ListenerSetup { tls, limits: Some(ConnectionLimits::new(config.connection_limits.clone())) },
+        setup: ListenerSetup {
+            tls,
+            limits: Some(ConnectionLimits::new(config.connection_limits.clone())),
+            ..ListenerSetup::default()
+        },
         log: access_log.clone(),
     };
     let layer = RateLimitLayer::new(Arc::clone(node.limiter))
         .identities(Arc::clone(identities))
         .headers(node.config.headers);
     let gateway = Gateway::start(&config.settings, &layer, &listen)?;
+    node.metrics.0.register(gateway.metrics());
 
     let keys = identities.key_file().map(|file| watch_keys(Arc::clone(identities), file.to_owned()));
     let reloads = [certificate.map(watch_certificate), keys].into_iter().flatten();

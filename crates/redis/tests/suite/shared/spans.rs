@@ -1,7 +1,8 @@
 //! Spans of script calls, for a sink that takes all of them.
 
 use super::fleet::Node;
-use std::sync::{Arc, Mutex};
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::time::Duration;
 use tollgate_limiter::Request;
 use tollgate_limiter::metrics::{AttributeValue, SpanRecord, SpanSink};
@@ -16,7 +17,7 @@ struct SpanList(Mutex<Vec<SpanRecord>>);
 impl SpanList {
     /// The spans so far, which are forgotten.
     fn take(&self) -> Vec<SpanRecord> {
-        std::mem::take(&mut self.0.lock().unwrap())
+        std::mem::take(&mut self.0.lock())
     }
 }
 
@@ -26,7 +27,7 @@ impl SpanSink for SpanList {
     }
 
     fn record(&self, span: SpanRecord) {
-        self.0.lock().unwrap().push(span);
+        self.0.lock().push(span);
     }
 }
 

@@ -11,7 +11,7 @@ const INLINE_IDS: usize = 2;
 
 /// A copy of what the key and the record of a request depend on.
 #[derive(Debug)]
-pub(crate) struct RequestCopy {
+pub(crate) struct IdentityCopy {
     /// All texts, one after the other: the named identities, then names and values of the custom ones.
     text: SmallVec<[u8; INLINE_BYTES]>,
     named: PerIdentity<Option<u32>>,
@@ -30,7 +30,7 @@ pub(crate) enum CopyMemory {
     Inline,
 }
 
-impl RequestCopy {
+impl IdentityCopy {
     /// A copy of `request`; none if it does not fit.
     pub(crate) fn new(request: &Request<'_>, memory: CopyMemory) -> Option<Self> {
         let named = NamedIdentity::ALL.into_iter().filter_map(|kind| request.named(kind));
@@ -83,8 +83,8 @@ mod tests {
             (Request { ids: &[("a", "b"), ("c", "d"), ("e", "f")], ..Request::default() }, false),
             (Request { user: Some(&long), ..Request::default() }, false),
         ] {
-            assert_eq!(RequestCopy::new(&request, CopyMemory::Inline).is_some(), is_inline);
-            let copy = RequestCopy::new(&request, CopyMemory::Any).unwrap();
+            assert_eq!(IdentityCopy::new(&request, CopyMemory::Inline).is_some(), is_inline);
+            let copy = IdentityCopy::new(&request, CopyMemory::Any).unwrap();
             copy.with_request(|copied| {
                 for kind in NamedIdentity::ALL {
                     assert_eq!(copied.named(kind), request.named(kind));
