@@ -17,8 +17,8 @@ use tempfile::TempDir;
 const ATTEMPTS: usize = 3;
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
-/// A `prometheus` with its own port and folder, which scrapes and evaluates its rules every 500 ms. It is killed when
-/// this value is dropped.
+/// A `prometheus` with its own port and folder, which scrapes and evaluates its rules every 500 ms. A sample is valid for
+/// 5 s, where the default is 5 minutes. It is killed when this value is dropped.
 #[derive(Debug)]
 pub struct PrometheusServer {
     address: SocketAddr,
@@ -56,6 +56,7 @@ impl PrometheusServer {
         command.current_dir(folder.path()).arg("--config.file=prometheus.yml");
         command.arg(format!("--storage.tsdb.path={}", data.display()));
         command.arg(format!("--web.listen-address={address}")).arg("--log.level=warn");
+        command.arg("--query.lookback-delta=5s");
         command.stdin(Stdio::null()).stdout(Stdio::null());
         command.stderr(fs::File::create(folder.path().join("log")).expect("the log is created"));
         let child = command.spawn().unwrap_or_else(|error| panic!("prometheus is not installed: {error}"));
