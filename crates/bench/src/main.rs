@@ -1,5 +1,5 @@
 //! Benchmarks of Tollgate and its peers: `cargo run --release -p tollgate-bench` runs all; `check`, `memory`, `attack`,
-//! `http`, `redis`, `gateway` or `layer` after `--` runs one.
+//! `http`, `redis`, `gateway`, `layer`, `telemetry` or `scrape` after `--` runs one.
 //!
 //! Machines differ and stall, so no time is judged by itself: the results are ratios to a peer that is measured in
 //! turns with Tollgate, as medians over rounds.
@@ -13,6 +13,8 @@ mod layer;
 mod measurement;
 mod memory;
 mod redis;
+mod scrape;
+mod telemetry;
 mod workload;
 
 use std::process::{Command, ExitCode};
@@ -21,7 +23,7 @@ use std::process::{Command, ExitCode};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-const BENCHES: [(&str, fn()); 7] = [
+const BENCHES: [(&str, fn()); 9] = [
     ("check", check::run),
     ("memory", memory::run),
     ("attack", attack::run),
@@ -29,6 +31,8 @@ const BENCHES: [(&str, fn()); 7] = [
     ("redis", redis::run),
     ("gateway", gateway::run),
     ("layer", layer::run),
+    ("telemetry", telemetry::run),
+    ("scrape", scrape::run),
 ];
 
 fn main() -> ExitCode {

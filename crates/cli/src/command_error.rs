@@ -95,6 +95,14 @@ pub enum CommandError {
         /// The cause.
         error: io::Error,
     },
+    /// The decision log cannot be opened.
+    #[error("cannot write the decision log {path}: {error}")]
+    DecisionLog {
+        /// The file, or `stdout`.
+        path: String,
+        /// The cause.
+        error: io::Error,
+    },
     /// The schema of rule files cannot be written.
     #[error("{0}")]
     Schema(#[from] serde_json::Error),

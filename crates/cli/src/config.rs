@@ -6,9 +6,11 @@
 mod abuse;
 mod gateway;
 mod ineffective;
+mod log_file;
 mod setting_value;
 mod settings_file;
 mod store;
+mod telemetry;
 
 use crate::command_error::CommandError;
 use crate::serve::ServeMode;
@@ -28,6 +30,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 pub use store::StoreConfig;
 use store::{StoreFlags, WrittenRedis};
+pub use telemetry::{DecisionLogConfig, TelemetryConfig};
+use telemetry::{TelemetryFlags, WrittenTelemetry};
 use tollgate_control::FailedTestPolicy;
 use tollgate_core::document::{Document, DocumentPath};
 use tollgate_http::{HeaderOptions, IdentityExtractor, IdentityOptions};
@@ -85,6 +89,14 @@ pub struct WrittenSettings {
     /// Format of the log on standard error: text or json [default: text]
     #[arg(long, env = "TOLLGATE_LOG_FORMAT", value_name = "FORMAT")]
     log_format: Option<String>,
+    /// OpenTelemetry collector for metrics and spans, such as http://127.0.0.1:4317 [default: none]
+    #[arg(long, env = "TOLLGATE_OTLP_ENDPOINT", hide_env_values = true, value_name = "URL")]
+    #[serde(skip)]
+    otlp_endpoint: Option<String>,
+    /// StatsD server for metrics: host:port or unix:/path [default: none]
+    #[arg(long, env = "TOLLGATE_STATSD_ADDRESS", value_name = "ADDRESS")]
+    #[serde(skip)]
+    statsd_address: Option<String>,
     #[arg(skip)]
     redis: Option<WrittenRedis>,
     #[arg(skip)]
@@ -95,6 +107,8 @@ pub struct WrittenSettings {
     headers: Option<HeaderOptions>,
     #[arg(skip)]
     abuse: Option<WrittenAbuse>,
+    #[arg(skip)]
+    telemetry: Option<WrittenTelemetry>,
     #[arg(skip)]
     on_failed_rule_tests: Option<WrittenFailedTestPolicy>,
     /// The names of the values that come from the environment.
@@ -135,11 +149,14 @@ impl WrittenSettings {
             gateway_listen: value(self.gateway_listen).or(other.gateway_listen),
             upstream: text(self.upstream).or(other.upstream),
             log_format: text(self.log_format).or(other.log_format),
+            otlp_endpoint: text(self.otlp_endpoint).or(other.otlp_endpoint),
+            statsd_address: text(self.statsd_address).or(other.statsd_address),
             redis: self.redis.or(other.redis),
             gateway: self.gateway.or(other.gateway),
             identity: self.identity.or(other.identity),
             headers: self.headers.or(other.headers),
             abuse: self.abuse.or(other.abuse),
+            telemetry: self.telemetry.or(other.telemetry),
             on_failed_rule_tests: self.on_failed_rule_tests.or(other.on_failed_rule_tests),
             from_environment: self.from_environment,
         }
@@ -166,6 +183,9 @@ impl WrittenSettings {
         if let Some(redis) = &self.redis {
             store::check(document, redis);
         }
+        if let Some(telemetry) = &self.telemetry {
+            telemetry::check(document, telemetry);
+        }
         store::check_url(document, self.store.as_deref());
         gateway::check(
             document,
@@ -183,6 +203,9 @@ impl WrittenSettings {
         }
         if let Some(gateway) = &mut self.gateway {
             gateway.resolve_paths(folder);
+        }
+        if let Some(telemetry) = &mut self.telemetry {
+            telemetry.resolve_paths(folder);
         }
     }
 
@@ -245,6 +268,8 @@ pub struct ServeConfig {
     pub headers: HeaderOptions,
     /// What is done about keys with far too many requests.
     pub abuse: AbuseSettings,
+    /// What is exported, and where to.
+    pub telemetry: TelemetryConfig,
     /// The format of the process log.
     pub log_format: LogFormat,
     /// Settings that are suspicious, but no error.
@@ -274,6 +299,9 @@ impl ServeConfig {
             settings.gateway.as_ref(),
             trusted,
         );
+        let telemetry_flags =
+            TelemetryFlags { otlp_endpoint: settings.otlp_endpoint, statsd_address: settings.statsd_address };
+        let telemetry = telemetry::read(telemetry_flags, settings.telemetry.as_ref());
         Ok(Self {
             gateway: gateway.map_err(|placed| placed.error)?,
             store: store::read(store_flags, settings.redis.as_ref())?,
@@ -289,6 +317,7 @@ impl ServeConfig {
             identities: Arc::default(),
             headers: settings.headers.unwrap_or_default(),
             abuse: settings.abuse.unwrap_or_default().settings(),
+            telemetry: telemetry.map_err(|placed| placed.error)?,
             log_format: settings.log_format.map_or(Ok(LogFormat::Text), |text| parse_log_format(&text))?,
             warnings: Vec::new(),
         })

@@ -1,5 +1,7 @@
 //! `tollgate serve` and `tollgate gateway`: the composition root of a node.
 
+mod decision_log;
+mod exporters;
 mod gateway;
 mod housekeeping;
 mod listeners;
@@ -13,8 +15,10 @@ mod start_message;
 use crate::command_error::CommandError;
 use crate::config::{ServeConfig, SettingError, StoreConfig, WrittenSettings};
 use crate::output;
+use decision_log::NodeDecisionLog;
+use exporters::NodeExporters;
 pub use listeners::open_doors;
-use listeners::{NodeParts, NodePhase};
+use listeners::{ListenerRole, NodeParts, NodePhase};
 use node::ServingNode;
 use node_metrics::NodeMetrics;
 use reload::{ReloadTarget, ReloadTargets};
@@ -26,6 +30,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tollgate_control::{InstallSettings, RuleMetrics, RuleSourceError, WatchedRuleFile};
 use tollgate_core::rules;
+use tollgate_limiter::metrics::SpanSink;
 use tollgate_limiter::{Clock, Limiter, MemoryStore};
 use tollgate_redis::{NodeAddress, RedisStore};
 use tollgate_server::Readiness;
@@ -76,15 +81,18 @@ async fn serve(config: ServeConfig, mode: ServeMode, metrics: NodeMetrics) -> Re
     node.run(signals).await
 }
 
-/// Assembles a node: store, limiter, rules, listeners, reloads. Its listeners are open afterwards.
+/// Assembles a node: store, limiter, rules, listeners, exporters, reloads. Its listeners are open afterwards.
 async fn assemble(
     config: &ServeConfig,
     mode: ServeMode,
     metrics: &NodeMetrics,
 ) -> Result<ServingNode, CommandError> {
     let clock = Clock::system();
-    let redis = open_redis(config, mode, &clock).await?;
-    let limiter = build_limiter(config, clock, redis.as_ref());
+    let exporters = NodeExporters::new(&config.telemetry, metrics, &clock)?;
+    let redis = open_redis(config, mode, &clock, exporters.spans()).await?;
+    let decision_log = config.telemetry.decision_log.as_ref();
+    let decision_log = decision_log.map(|log| NodeDecisionLog::open(log, &exporters, metrics)).transpose()?;
+    let limiter = build_limiter(config, clock, redis.as_ref(), decision_log.as_ref());
     metrics.0.register(Arc::clone(&limiter) as _);
     if let Some(redis) = &redis {
         metrics.0.register(redis.metrics());
@@ -98,20 +106,24 @@ async fn assemble(
     let parts =
         NodeParts { config, mode, limiter: &limiter, readiness: &readiness, metrics, phase: watched_phase };
     let mut listeners = listeners::open_all(&parts).await?;
+    let exporters = exporters.start(|| parts.stop_of(ListenerRole::Admin))?;
 
     let message = StartMessage { config, rules: &rules.summary, listeners: &listeners };
     if let Err(error) = output::try_print(message) {
         tracing::warn!(%error, "start message cannot be written to standard output");
     }
     let reloads = listeners.iter_mut().flat_map(|listener| std::mem::take(&mut listener.reloads));
-    let reloads = ReloadTargets(rules.reloads.into_iter().chain(reloads).collect());
-    Ok(ServingNode { limiter, redis, listeners, reloads, readiness, phase })
+    let decision_lines = decision_log.as_ref().and_then(|log| log.lines().cloned());
+    let logs = decision_lines.clone().map(ReloadTarget::Log);
+    let reloads = ReloadTargets(rules.reloads.into_iter().chain(reloads).chain(logs).collect());
+    Ok(ServingNode { limiter, redis, listeners, exporters, decision_lines, reloads, readiness, phase })
 }
 
 async fn open_redis(
     config: &ServeConfig,
     mode: ServeMode,
     clock: &Clock,
+    spans: Option<Arc<dyn SpanSink>>,
 ) -> Result<Option<RedisStore>, CommandError> {
     let StoreConfig::Redis(store) = &config.store else { return Ok(None) };
     let address = match (mode, &config.gateway) {
@@ -120,11 +132,20 @@ async fn open_redis(
     };
     let mut settings = store.settings.clone();
     settings.node = NodeAddress(address.to_string());
+    settings.spans = spans;
     Ok(Some(RedisStore::open(&store.url, settings, clock.clone()).await?))
 }
 
-fn build_limiter(config: &ServeConfig, clock: Clock, redis: Option<&RedisStore>) -> Arc<Limiter> {
-    let limiter = Limiter::new(MemoryStore::new(config.store_memory), clock).watching(config.abuse);
+fn build_limiter(
+    config: &ServeConfig,
+    clock: Clock,
+    redis: Option<&RedisStore>,
+    decision_log: Option<&Arc<NodeDecisionLog>>,
+) -> Arc<Limiter> {
+    let mut limiter = Limiter::new(MemoryStore::new(config.store_memory), clock).watching(config.abuse);
+    if let (Some(settings), Some(log)) = (&config.telemetry.decision_log, decision_log) {
+        limiter = limiter.observed_by(Arc::clone(log) as _, settings.observation);
+    }
     Arc::new(match (&config.store, redis) {
         (StoreConfig::Redis(store), Some(redis)) => limiter.sharing(redis.shared_store(), store.failure),
         _ => limiter,

@@ -1,9 +1,10 @@
-//! The admin listener of a node: health and metrics.
+//! The admin listener of a node: health, metrics and top keys.
 //!
 //! A group of endpoints has a file in `admin/`, its rows in [`ENDPOINTS`] and its line in [`AdminListener::respond`]. No
 //! endpoint reads a body. What takes long to answer runs in a thread that decides no requests.
 
 mod metrics;
+mod top;
 
 use http::Request;
 use hyper::body::Incoming;
@@ -16,6 +17,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tollgate_http::endpoint::{EndpointMethods, EndpointTable};
 use tollgate_http::{FullResponse, origin};
+use tollgate_limiter::Limiter;
 use tollgate_listen::{ListenerSetup, Readiness, ServeOptions, health_response, serve};
 
 /// An endpoint of the admin listener.
@@ -24,12 +26,14 @@ enum AdminEndpoint {
     Health,
     Ready,
     Metrics,
+    Top,
 }
 
 const ENDPOINTS: EndpointTable<AdminEndpoint> = EndpointTable(&[
     ("/healthz", EndpointMethods::Read, AdminEndpoint::Health),
     ("/readyz", EndpointMethods::Read, AdminEndpoint::Ready),
     ("/metrics", EndpointMethods::Read, AdminEndpoint::Metrics),
+    ("/v1/top", EndpointMethods::Read, AdminEndpoint::Top),
 ]);
 
 /// The most open connections: a few scrapers, probes and operators.
@@ -43,6 +47,8 @@ pub struct AdminListener {
     pub readiness: Arc<Readiness>,
     /// What `/metrics` reports.
     pub metrics: Arc<dyn MetricsSource>,
+    /// What `/v1/top` reports on.
+    pub limiter: Arc<Limiter>,
 }
 
 impl fmt::Debug for AdminListener {
@@ -82,6 +88,7 @@ impl AdminListener {
             AdminEndpoint::Health => health_response(),
             AdminEndpoint::Ready => self.readiness.response(),
             AdminEndpoint::Metrics => metrics::respond(&self.metrics, &head.headers).await,
+            AdminEndpoint::Top => top::respond(&self.limiter, head.uri.query()).await,
         }
     }
 }

@@ -3,20 +3,18 @@
 //! A request never waits for a disk: a thread formats and writes the lines (`tollgate_limiter::line_log`), and lines that
 //! cannot be written in time are dropped and counted.
 
-mod body;
 mod combined;
 mod entry;
 mod request_trace;
 
 use crate::settings::{AccessLogFormat, AccessLogSettings};
-pub(crate) use body::LoggedBody;
-use entry::AccessLogEntry;
-pub(crate) use entry::PendingLogEntry;
+pub(crate) use entry::{AccessLogEntry, PendingLogEntry};
 use http::{HeaderMap, HeaderValue, Method, Uri, Version};
 pub(crate) use request_trace::RequestTrace;
 use std::io::{self, Write};
 use std::net::IpAddr;
 use std::sync::Arc;
+use tokio::time::Instant;
 use tollgate_limiter::line_log::LineLog;
 use tollgate_limiter::{Clock, KeyText};
 
@@ -75,9 +73,9 @@ impl AccessLog {
         &self.lines
     }
 
-    /// Starts the entry of a request.
-    pub(crate) fn start_entry(&self, request: LoggedRequest<'_>) -> PendingLogEntry {
+    /// Starts the entry of a request that began at `start`.
+    pub(crate) fn start_entry(&self, request: LoggedRequest<'_>, start: Instant) -> PendingLogEntry {
         let entry = AccessLogEntry::new(self.clock.now(), request, Arc::clone(&self.style));
-        PendingLogEntry::new(self.lines.clone(), entry)
+        PendingLogEntry::new(self.lines.clone(), entry, start)
     }
 }

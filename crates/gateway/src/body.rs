@@ -3,9 +3,10 @@
 mod upload;
 
 use crate::client_gone::FinishingBody;
+use crate::route_table::RouteIndex;
 use crate::upstream::pool::PooledConnection;
 use bytes::Bytes;
-use http::Version;
+use http::{Response, Version};
 use http_body_util::Full;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use std::pin::Pin;
@@ -27,6 +28,13 @@ pub(crate) enum GatewayBody {
     Finishing(Box<FinishingBody>),
 }
 
+/// The body of a response, and the route of its request.
+#[derive(Debug)]
+pub(crate) struct RoutedBody {
+    pub(crate) body: GatewayBody,
+    pub(crate) route: RouteIndex,
+}
+
 /// The body of a server's response, with the connection it arrives on.
 #[derive(Debug)]
 pub(crate) struct UpstreamBody {
@@ -46,6 +54,13 @@ enum TruncationSignal {
     Framing,
     /// Only if the connection fails: the body of HTTP/1.0 without a length ends with the connection.
     ConnectionError,
+}
+
+impl RoutedBody {
+    /// Adds the route to a response.
+    pub(crate) fn wrap(response: Response<GatewayBody>, route: RouteIndex) -> Response<Self> {
+        response.map(|body| Self { body, route })
+    }
 }
 
 impl UpstreamBody {
@@ -150,5 +165,25 @@ impl Body for GatewayBody {
                 body.upstream().map_or(SizeHint::with_exact(0), |body| body.body.size_hint())
             }
         }
+    }
+}
+
+impl Body for RoutedBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }

@@ -5,9 +5,9 @@
 //! exchange continues without the client, in a task on the same thread, until the response has ended or failed, the
 //! server has sent more than is worth reading, or the permit expires.
 
-use crate::body::{GatewayBody, UpstreamBody};
+use crate::body::{GatewayBody, RoutedBody, UpstreamBody};
 use crate::exchange::ForwardFuture;
-use crate::forward::GatewayResponse;
+use crate::forward::RoutedResponse;
 use http_body_util::BodyExt;
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -76,17 +76,20 @@ impl FinishingExchange {
 }
 
 impl Future for FinishingExchange {
-    type Output = Result<GatewayResponse, Infallible>;
+    type Output = Result<RoutedResponse, Infallible>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let (exchange, _) = self.rest.as_mut().expect("a future is not polled after it was ready");
         let response = ready!(exchange.as_mut().poll(cx))?;
         let (_, guard) = self.rest.take().expect("it was polled just now");
-        Poll::Ready(Ok(response.map(|body| match body {
-            GatewayBody::Upstream(body) if !body.has_ended() => {
-                GatewayBody::Finishing(Box::new(FinishingBody { rest: Some((body, guard)) }))
-            }
-            other => other,
+        Poll::Ready(Ok(response.map(|RoutedBody { body, route }| {
+            let body = match body {
+                GatewayBody::Upstream(body) if !body.has_ended() => {
+                    GatewayBody::Finishing(Box::new(FinishingBody { rest: Some((body, guard)) }))
+                }
+                other => other,
+            };
+            RoutedBody { body, route }
         })))
     }
 }
@@ -96,7 +99,7 @@ impl Drop for FinishingExchange {
         if let Some((exchange, guard)) = self.rest.take() {
             guard.finish(async move {
                 let Ok(response) = exchange.await;
-                discard(response.into_body()).await;
+                discard(response.into_body().body).await;
             });
         }
     }

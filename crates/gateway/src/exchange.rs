@@ -4,14 +4,17 @@ mod attempt;
 mod request_copy;
 
 use crate::access_log::RequestTrace;
-use crate::body::{UploadBody, UploadClient, UploadProgress};
+use crate::body::{RoutedBody, UploadBody, UploadClient, UploadProgress};
 use crate::client_gone::{FinishGuard, FinishingExchange};
-use crate::forward::{ForwardContext, GatewayResponse, PreparedRequest};
+use crate::forward::{ForwardContext, PreparedRequest, RoutedResponse};
 use crate::forward_error::ForwardError;
+use crate::metrics::UpstreamErrorKind;
+use crate::route_table::UpstreamIndex;
 use crate::settings::{OnClientGone, UpstreamSettings};
+use crate::upstream::connect::ConnectError;
 use crate::upstream::health::ServerFailure;
 use crate::upstream::pool::PooledConnection;
-use crate::upstream::{ActiveRequest, TriedServers, Upstream};
+use crate::upstream::{ActiveRequest, TriedServers};
 use attempt::{Attempt, AttemptOutcome, SendResult, record_failure};
 use http::{Request, Response};
 use hyper::body::Incoming;
@@ -22,10 +25,11 @@ use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 use tokio::time::Instant;
 
 /// A request until its response begins.
-pub(crate) type ForwardFuture = Pin<Box<dyn Future<Output = Result<GatewayResponse, Infallible>> + Send>>;
+pub(crate) type ForwardFuture = Pin<Box<dyn Future<Output = Result<RoutedResponse, Infallible>> + Send>>;
 
 /// A server's response and the connection it arrives on.
 type UpstreamResponse = (Response<Incoming>, PooledConnection);
@@ -72,19 +76,22 @@ impl Exchange<()> {
         let upstream = context.upstream(&prepared);
         upstream.retry_budget.deposit();
         let (mut retry, request) = RetryState::new(&upstream.settings, request, context, &prepared);
-        let active = match retry.select_server(upstream) {
+        let active = match retry.select_server(context) {
             Ok(active) => active,
-            Err(error) => return Box::pin(std::future::ready(Ok(error.response()))),
+            Err(error) => {
+                let response = RoutedBody::wrap(error.response(), prepared.route);
+                return Box::pin(std::future::ready(Ok(response)));
+            }
         };
         let context = Arc::clone(context);
         let Some(acquired) = context.pool.acquire_idle(active.server().index) else {
             return Box::pin(async move {
-                let upstream = prepared.upstream;
-                let result = send_with_retries(Arc::clone(&context), upstream, retry, request, Some(active));
+                let result = send_with_retries(Arc::clone(&context), retry, request, Some(active));
                 Ok(conclude(&context, prepared, result.await))
             });
         };
-        let (attempt, sending) = Attempt::send(acquired, active, upstream, &retry, request);
+        let now = retry.attempt_start;
+        let (attempt, sending) = Attempt::send(acquired, active, upstream, &retry, request, now);
         Box::pin(Exchange {
             sending,
             context,
@@ -96,7 +103,7 @@ impl Exchange<()> {
 }
 
 impl<F: Future<Output = SendResult>> Future for Exchange<F> {
-    type Output = Result<GatewayResponse, Infallible>;
+    type Output = Result<RoutedResponse, Infallible>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         const POLLED_AFTER_READY: &str = "a future is not polled after it was ready";
@@ -114,7 +121,7 @@ impl<F: Future<Output = SendResult>> Future for Exchange<F> {
                 AttemptOutcome::Done(result) => break result,
                 AttemptOutcome::Retry(request) => {
                     let context = Arc::clone(this.context);
-                    let retrying = send_with_retries(context, prepared.upstream, retry, *request, None);
+                    let retrying = send_with_retries(context, retry, *request, None);
                     *this.retrying = Some(Box::pin(retrying));
                 }
             }
@@ -128,40 +135,49 @@ fn conclude(
     context: &ForwardContext,
     prepared: PreparedRequest,
     result: Result<UpstreamResponse, ForwardError>,
-) -> GatewayResponse {
-    let response = result.and_then(|(response, connection)| context.relay(response, connection, prepared));
-    response.unwrap_or_else(|error| error.response())
+) -> RoutedResponse {
+    let (route, upstream) = (prepared.route, prepared.upstream);
+    let response = result.and_then(|(response, connection)| {
+        let relayed = context.relay(response, connection, prepared);
+        // A response that cannot be relayed is invalid.
+        relayed.inspect_err(|_| context.counters.upstream(upstream).record_error(UpstreamErrorKind::Protocol))
+    });
+    RoutedBody::wrap(response.unwrap_or_else(|error| error.response()), route)
 }
 
 /// Sends the request to a server, and to others as long as a retry is safe. `first` is the server to begin with, if it
 /// was already selected.
 async fn send_with_retries(
     context: Arc<ForwardContext>,
-    upstream: usize,
     mut retry: RetryState,
     mut request: Request<UploadBody>,
     mut first: Option<ActiveRequest>,
 ) -> Result<UpstreamResponse, ForwardError> {
-    let upstream = &context.state.upstreams[upstream];
+    let upstream = &context.state.upstreams[retry.upstream];
     loop {
         let active = match first.take() {
             Some(active) => active,
-            None => retry.select_server(upstream)?,
+            None => {
+                retry.attempt_start = Instant::now();
+                retry.select_server(&context)?
+            }
         };
         let acquired = match context.pool.acquire(active.server(), &upstream.settings).await {
             Ok(acquired) => acquired,
             Err(error) => {
+                context.counters.upstream(retry.upstream).record_error(error_kind(&error));
                 if !error.is_local() {
                     record_failure(upstream, active.server(), ServerFailure::Unreachable, &error);
                 }
                 retry.record_attempt_end();
-                if retry.may_retry(upstream) {
+                if retry.may_retry(&context) {
                     continue;
                 }
                 return Err(ForwardError::Unreachable);
             }
         };
-        let (mut attempt, sending) = Attempt::send(acquired, active, upstream, &retry, request);
+        let now = Instant::now();
+        let (mut attempt, sending) = Attempt::send(acquired, active, upstream, &retry, request, now);
         let mut sending = pin!(sending);
         let sent = poll_fn(|cx| attempt.poll_sent(sending.as_mut(), upstream, &retry, cx)).await;
         match attempt.finish(&mut retry, upstream, &context, sent) {
@@ -171,9 +187,20 @@ async fn send_with_retries(
     }
 }
 
+fn error_kind(error: &ConnectError) -> UpstreamErrorKind {
+    match error {
+        error if error.is_local() => UpstreamErrorKind::Local,
+        ConnectError::Timeout => UpstreamErrorKind::ConnectTimeout,
+        ConnectError::Io(_) | ConnectError::Handshake(_) => UpstreamErrorKind::Connect,
+    }
+}
+
 /// What is kept of a request for as long as it may be retried.
 #[derive(Debug)]
 struct RetryState {
+    upstream: UpstreamIndex,
+    /// When the last attempt began. The time to connect is a part of it.
+    attempt_start: Instant,
     tried: TriedServers,
     retries_left: u32,
     repeatable: Repeatable,
@@ -207,6 +234,7 @@ impl RetryState {
                 Some(_) => settings.on_client_gone,
                 None => OnClientGone::Cancel,
             },
+            counters: Arc::clone(&context.counters),
             trace: prepared.trace.clone(),
         };
         let request = request.map(|body| {
@@ -216,6 +244,8 @@ impl RetryState {
         });
         let is_repeatable = progress.is_none() && request.method().is_idempotent();
         let retry = Self {
+            upstream: prepared.upstream,
+            attempt_start: Instant::now(),
             tried: TriedServers::default(),
             retries_left: settings.retries,
             repeatable: if is_repeatable { Repeatable::Yes } else { Repeatable::No },
@@ -227,8 +257,12 @@ impl RetryState {
         (retry, request)
     }
 
-    fn select_server(&mut self, upstream: &Upstream) -> Result<ActiveRequest, ForwardError> {
-        let active = upstream.select(&self.tried).ok_or(ForwardError::NoHealthyServer)?;
+    /// Selects the server of the next attempt.
+    fn select_server(&mut self, context: &ForwardContext) -> Result<ActiveRequest, ForwardError> {
+        let Some(active) = context.state.upstreams[self.upstream].select(&self.tried) else {
+            context.counters.upstream(self.upstream).record_error(UpstreamErrorKind::NoHealthyServer);
+            return Err(ForwardError::NoHealthyServer);
+        };
         self.tried.add(active.server());
         if let Some(trace) = &self.trace {
             trace.record_server(active.server());
@@ -236,11 +270,13 @@ impl RetryState {
         Ok(active)
     }
 
-    /// The head of the response has arrived, or the attempt has failed.
-    fn record_attempt_end(&self) {
+    /// The head of the response has arrived, or the attempt has failed. Returns how long the attempt took.
+    fn record_attempt_end(&self) -> Duration {
+        let time = self.attempt_start.elapsed();
         if let Some(trace) = &self.trace {
-            trace.record_attempt_end();
+            trace.record_attempt_end(time);
         }
+        time
     }
 
     /// `at`, or the deadline of the request if that is earlier.
@@ -252,10 +288,13 @@ impl RetryState {
         self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
     }
 
-    /// Whether another retry is allowed; if so, it is charged to the budget.
-    fn may_retry(&mut self, upstream: &Upstream) -> bool {
-        let may = self.retries_left > 0 && upstream.retry_budget.withdraw();
+    /// Whether another retry is allowed; if so, it is counted and charged to the budget.
+    fn may_retry(&mut self, context: &ForwardContext) -> bool {
+        let may = self.retries_left > 0 && context.state.upstreams[self.upstream].retry_budget.withdraw();
         self.retries_left = self.retries_left.saturating_sub(1);
+        if may {
+            context.counters.upstream(self.upstream).record_retry();
+        }
         may
     }
 }

@@ -3,14 +3,15 @@
 //! It is a tower service, so that everything that decides about requests is a layer in front of it.
 
 use crate::access_log::RequestTrace;
-use crate::body::{GatewayBody, UpstreamBody};
+use crate::body::{GatewayBody, RoutedBody, UpstreamBody};
 use crate::client_address::ClientAddresses;
 use crate::client_gone::FinishLimit;
 use crate::exchange::{Exchange, ForwardFuture};
 use crate::forward_error::ForwardError;
 use crate::forwarding_state::ForwardingState;
 use crate::headers::{self, ClientOrigin, HeaderKinds};
-use crate::route_table::UpstreamIndex;
+use crate::metrics::ThreadCounters;
+use crate::route_table::{NO_ROUTE, RouteIndex, UpstreamIndex};
 use crate::scrub::ScrubFindings;
 use crate::settings::BodyLimits;
 use crate::tunnel::Tunnel;
@@ -35,6 +36,9 @@ use tollgate_listen::{Peer, SendLimits};
 /// The response to a request.
 pub(crate) type GatewayResponse = Response<GatewayBody>;
 
+/// The response to a request, with the route of the request.
+pub(crate) type RoutedResponse = Response<RoutedBody>;
+
 /// Makes the forwarders of one thread's connections.
 #[derive(Clone, Debug)]
 pub(crate) struct ThreadForwarder {
@@ -42,6 +46,7 @@ pub(crate) struct ThreadForwarder {
     pool: Arc<ConnectionPool>,
     finish_limit: FinishLimit,
     reserved: Arc<ReservedHeaders>,
+    counters: Arc<ThreadCounters>,
 }
 
 /// Forwards the requests of one connection.
@@ -56,6 +61,8 @@ pub(crate) struct ForwardContext {
     pub(crate) finish_limit: FinishLimit,
     /// The names that trailers must not have, and that `Connection` must not remove.
     pub(crate) reserved: Arc<ReservedHeaders>,
+    /// The counters of the thread.
+    pub(crate) counters: Arc<ThreadCounters>,
     /// The client's end of the connection.
     pub(crate) peer: Arc<Peer>,
     origin: ClientOrigin,
@@ -65,6 +72,7 @@ pub(crate) struct ForwardContext {
 /// What is known of a request when it is ready to be sent.
 #[derive(Debug)]
 pub(crate) struct PreparedRequest {
+    pub(crate) route: RouteIndex,
     pub(crate) upstream: UpstreamIndex,
     /// The HTTP version of the client.
     pub(crate) version: Version,
@@ -86,13 +94,18 @@ impl ThreadForwarder {
         state: Arc<ForwardingState>,
         connector: UpstreamConnector,
         reserved: Arc<ReservedHeaders>,
+        counters: Arc<ThreadCounters>,
     ) -> Self {
         let pool = Arc::new(ConnectionPool::new(state.servers(), connector));
-        Self { state, pool, finish_limit: FinishLimit::default(), reserved }
+        Self { state, pool, finish_limit: FinishLimit::default(), reserved, counters }
     }
 
     pub(crate) fn reserved(&self) -> &Arc<ReservedHeaders> {
         &self.reserved
+    }
+
+    pub(crate) fn counters(&self) -> &Arc<ThreadCounters> {
+        &self.counters
     }
 
     /// The forwarder of one connection.
@@ -102,8 +115,17 @@ impl ThreadForwarder {
         origin: ClientOrigin,
         clients: ClientAddresses,
     ) -> Forwarder {
-        let Self { state, pool, finish_limit, reserved } = self.clone();
-        Forwarder(Arc::new(ForwardContext { state, pool, finish_limit, reserved, peer, origin, clients }))
+        let Self { state, pool, finish_limit, reserved, counters } = self.clone();
+        Forwarder(Arc::new(ForwardContext {
+            state,
+            pool,
+            finish_limit,
+            reserved,
+            counters,
+            peer,
+            origin,
+            clients,
+        }))
     }
 
     /// Starts tasks that close idle upstream connections. They end with the runtime.
@@ -124,7 +146,7 @@ impl ThreadForwarder {
 }
 
 impl tower::Service<Request<Incoming>> for Forwarder {
-    type Response = GatewayResponse;
+    type Response = RoutedResponse;
     type Error = Infallible;
     type Future = ForwardFuture;
 
@@ -135,7 +157,7 @@ impl tower::Service<Request<Incoming>> for Forwarder {
     fn call(&mut self, mut request: Request<Incoming>) -> ForwardFuture {
         match self.0.prepare(&mut request) {
             Ok(prepared) => Exchange::start(&self.0, request, prepared),
-            Err(error) => Box::pin(std::future::ready(Ok(error.response()))),
+            Err(error) => Box::pin(std::future::ready(Ok(RoutedBody::wrap(error.response(), NO_ROUTE)))),
         }
     }
 }
@@ -182,6 +204,7 @@ impl ForwardContext {
         };
         let bodies = route.bodies.unwrap_or(self.state.bodies);
         Ok(PreparedRequest {
+            route: route.index,
             upstream: route.upstream,
             version,
             client,
@@ -207,6 +230,7 @@ impl ForwardContext {
                 connection,
                 permit: prepared.permit,
                 trace: prepared.trace,
+                counters: Arc::clone(&self.counters),
                 idle_time: self.state.tunnel_idle_time,
                 deadline: prepared.deadline,
             };

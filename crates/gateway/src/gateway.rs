@@ -5,6 +5,7 @@ mod listeners;
 use crate::access_log::AccessLog;
 use crate::forward::ThreadForwarder;
 use crate::forwarding_state::ForwardingState;
+use crate::metrics::{GatewayMetrics, ThreadCounters};
 use crate::request_id::X_REQUEST_ID;
 use crate::route_table::UnknownUpstream;
 use crate::settings::{GatewaySettings, LookalikeHeaders, RequestIds, UpstreamScheme};
@@ -21,7 +22,8 @@ use tokio::sync::{mpsc, watch};
 use tollgate_core::rules::OpenDoor;
 use tollgate_http::{IdentityExtractor, RateLimitLayer, ReservedHeaders};
 use tollgate_limiter::Door;
-use tollgate_listen::{ListenerSetup, ServeOptions, serve};
+use tollgate_limiter::metrics::MetricSource;
+use tollgate_listen::{ListenerCounters, ListenerSetup, ServeOptions, serve};
 
 /// The polls of tasks between two queries for I/O events. Requests that arrived together go from step to step together,
 /// and each step runs for all of them while it is in the processor's caches; more frequent queries would separate them.
@@ -78,6 +80,7 @@ pub struct Gateway {
     /// Each thread sends the number of connections it had to cut, at its end.
     ended: mpsc::UnboundedReceiver<usize>,
     log: Option<AccessLog>,
+    metrics: Arc<GatewayMetrics>,
 }
 
 impl Gateway {
@@ -106,11 +109,18 @@ impl Gateway {
         let address = listeners[0].local_addr().map_err(listen_error)?;
         let (stop, stopped) = watch::channel(false);
         let (end, ended) = mpsc::unbounded_channel();
+        let (mut threads, mut counted_listeners) = (Vec::new(), Vec::new());
         let trusted: Arc<[IpNet]> = settings.trusted.clone().into();
         for (number, listener) in listeners.into_iter().enumerate() {
             let polls = if listen.setup.tls.is_some() { POLLS_WITH_TLS } else { POLLS_BEFORE_EVENTS };
             let runtime = Builder::new_current_thread().enable_all().event_interval(polls).build();
             let runtime = runtime.map_err(GatewayError::Thread)?;
+            let counters = Arc::new(ThreadCounters::new(state.routes.labels().len(), state.upstreams.len()));
+            threads.push(Arc::clone(&counters));
+            // Connections are counted by thread as well.
+            let mut listen = listen.clone();
+            listen.setup.counters = Arc::new(ListenerCounters::default());
+            counted_listeners.push(Arc::clone(&listen.setup.counters));
             let thread = GatewayThread {
                 listener,
                 limits: limits.clone(),
@@ -119,11 +129,12 @@ impl Gateway {
                     Arc::clone(&state),
                     connector.clone(),
                     Arc::new(reserved_names(&limits, settings.request_ids)),
+                    counters,
                 ),
                 trusted: Arc::clone(&trusted),
                 lookalikes: settings.lookalikes,
                 request_ids: settings.request_ids,
-                listen: listen.clone(),
+                listen,
                 stopped: stopped.clone(),
                 health_checks: (number == 0).then(|| (Arc::clone(&state), connector.clone())),
             };
@@ -137,7 +148,20 @@ impl Gateway {
                 })
                 .map_err(GatewayError::Thread)?;
         }
-        Ok(Self { address, stop, ended, log: listen.log.clone() })
+        let metrics = Arc::new(GatewayMetrics {
+            state,
+            threads,
+            listeners: counted_listeners,
+            limits: listen.setup.limits.clone(),
+            has_tls: listen.setup.tls.is_some(),
+            log: listen.log.clone(),
+        });
+        Ok(Self { address, stop, ended, log: listen.log, metrics })
+    }
+
+    /// The metrics of the gateway and its listeners. They stay readable after the gateway has stopped.
+    pub fn metrics(&self) -> Arc<dyn MetricSource> {
+        Arc::clone(&self.metrics) as _
     }
 
     /// The address it listens on.

@@ -36,8 +36,8 @@
 //! A request passes these files in order:
 //!
 //! 1. `gateway.rs` starts the threads that accept it.
-//! 2. `stack.rs` builds the service of a connection: the scrubber, the limits, the forwarder. Rejections are counted and
-//!    the access log is written (`access_log.rs`) here.
+//! 2. `stack.rs` builds the service of a connection: the scrubber, the limits, the forwarder. Responses are counted
+//!    (`metrics.rs`) and the access log is written (`access_log.rs`) here, both with `measured_body.rs`.
 //! 3. `scrub.rs` removes headers that a client must not send. `request_id.rs` gives the request its id.
 //! 4. `forward.rs` finds the route (`route_table.rs`) and prepares the request (`headers.rs`, `client_address.rs`).
 //! 5. `exchange.rs` selects a server (`upstream.rs`), takes a connection (`upstream/pool.rs`), sends the request
@@ -55,6 +55,8 @@ mod forward_error;
 mod forwarding_state;
 mod gateway;
 mod headers;
+mod measured_body;
+mod metrics;
 mod request_id;
 mod route_table;
 mod scrub;

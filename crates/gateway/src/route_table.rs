@@ -8,9 +8,19 @@ use tollgate_http::host;
 /// An index into the list of upstreams.
 pub(crate) type UpstreamIndex = usize;
 
-/// The routes, most specific first. The first match wins.
+/// An index into the labels of routes.
+pub(crate) type RouteIndex = usize;
+
+/// The index of requests whose route is unknown. Their label is empty.
+pub(crate) const NO_ROUTE: RouteIndex = 0;
+
+/// The routes, and their labels in metrics.
 #[derive(Debug)]
-pub(crate) struct RouteTable(Vec<RouteEntry>);
+pub(crate) struct RouteTable {
+    /// Most specific first. The first match wins.
+    entries: Vec<RouteEntry>,
+    labels: Vec<String>,
+}
 
 /// One host pattern and path prefix.
 #[derive(Debug)]
@@ -18,6 +28,8 @@ pub(crate) struct RouteEntry {
     host: HostPattern,
     /// A decoded path without a trailing slash, so empty for all paths.
     prefix: String,
+    /// Its label in metrics: host pattern and path prefix.
+    pub(crate) index: RouteIndex,
     pub(crate) upstream: UpstreamIndex,
     /// `None` for the gateway's limits.
     pub(crate) bodies: Option<BodyLimits>,
@@ -42,7 +54,7 @@ impl RouteTable {
         routes: &[RouteSettings],
         upstreams: &[UpstreamSettings],
     ) -> Result<Self, UnknownUpstream> {
-        let mut entries = Vec::new();
+        let (mut entries, mut labels) = (Vec::new(), vec![String::new()]);
         for route in routes {
             let upstream = upstreams.iter().position(|upstream| upstream.name == route.upstream);
             let upstream = upstream.ok_or_else(|| UnknownUpstream(route.upstream.clone()))?;
@@ -53,13 +65,24 @@ impl RouteTable {
                 for path in paths {
                     let prefix = PathReadings::of(path).plain().trim_end_matches('/').to_owned();
                     let host = HostPattern::parse(host);
-                    entries.push(RouteEntry { host, prefix, upstream, bodies: route.bodies });
+                    // Equal labels share an index.
+                    let label = label(&host, &prefix);
+                    let index = labels.iter().position(|known| *known == label).unwrap_or_else(|| {
+                        labels.push(label);
+                        labels.len() - 1
+                    });
+                    entries.push(RouteEntry { host, prefix, index, upstream, bodies: route.bodies });
                 }
             }
         }
         // The sort is stable: of two equal entries, the one listed first stays first.
         entries.sort_by_key(|entry| std::cmp::Reverse((entry.host.rank(), entry.prefix.len())));
-        Ok(Self(entries))
+        Ok(Self { entries, labels })
+    }
+
+    /// The labels of routes in metrics, by index.
+    pub(crate) fn labels(&self) -> &[String] {
+        &self.labels
     }
 
     /// The route of a request for `path` at `host`, both in canonical form. Paths are compared decoded and without
@@ -67,7 +90,17 @@ impl RouteTable {
     pub(crate) fn find(&self, host: &str, path: &str) -> Option<&RouteEntry> {
         let readings = path.bytes().any(|byte| matches!(byte, b'%' | b';')).then(|| PathReadings::of(path));
         let path = readings.as_ref().map_or(path, PathReadings::plain);
-        self.0.iter().find(|entry| entry.host.matches(host) && has_prefix(path, &entry.prefix))
+        self.entries.iter().find(|entry| entry.host.matches(host) && has_prefix(path, &entry.prefix))
+    }
+}
+
+/// How a route is named in metrics: `/v1`, `api.example.com/v1` or `*.example.com/`.
+fn label(host: &HostPattern, prefix: &str) -> String {
+    let prefix = if prefix.is_empty() { "/" } else { prefix };
+    match host {
+        HostPattern::Any => prefix.to_owned(),
+        HostPattern::Under(suffix) => format!("*{suffix}{prefix}"),
+        HostPattern::Exactly(host) => format!("{host}{prefix}"),
     }
 }
 
@@ -154,6 +187,19 @@ mod tests {
             let found = routes.find(host, path).map(|entry| upstreams[entry.upstream].name.as_str());
             assert_eq!(found, Some(expected), "{host} {path}");
         }
+        let labels = [
+            "",
+            "/",
+            "/v1",
+            "/v1/orders",
+            "/orders",
+            "/items:batch",
+            "*.example.com/",
+            "deep.example.com/v1",
+        ];
+        assert_eq!(routes.labels(), labels);
+        let found = routes.find("x.example.com", "/").map(|entry| entry.index);
+        assert_eq!(found, Some(6));
         let error = RouteTable::new(&[route(&[], &[], "absent")], &upstreams).unwrap_err();
         assert_eq!(error, UnknownUpstream("absent".to_owned()));
     }

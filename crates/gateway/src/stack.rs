@@ -1,11 +1,14 @@
 //! The path of a request: from a connection, through scrubber and limits, to the forwarder.
 
-use crate::access_log::{AccessLog, LoggedBody, LoggedRequest, PendingLogEntry};
-use crate::body::GatewayBody;
+use crate::access_log::{AccessLog, LoggedRequest, PendingLogEntry};
+use crate::body::{GatewayBody, RoutedBody};
 use crate::client_address::ClientAddresses;
 use crate::forward::{Forwarder, ThreadForwarder};
 use crate::headers::ClientOrigin;
+use crate::measured_body::MeasuredBody;
+use crate::metrics::ThreadCounters;
 use crate::request_id::{self, X_REQUEST_ID};
+use crate::route_table::NO_ROUTE;
 use crate::scrub::Scrubber;
 use crate::settings::{LookalikeHeaders, RequestIds};
 use http::uri::Scheme;
@@ -17,7 +20,9 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use tokio::time::Instant;
 use tollgate_http::RateLimitLayer;
+use tollgate_http::body::ErrorCode;
 use tollgate_http::layer::{DecisionSummary, RateLimit, ResponseBody, ResponseSource};
 use tollgate_http::response::{StoreUnavailableRefusal, is_limited};
 use tollgate_listen::{AddressVerdict, Peer, RefusedRepeat, RepeatedRequest};
@@ -45,7 +50,8 @@ impl Stack {
         let peer = Arc::new(peer);
         let log = self.log.clone().map(|log| ConnectionLog { log, clients: clients.clone() });
         let service = limits.layer(self.forwarder.for_connection(Arc::clone(&peer), origin, clients));
-        GatewayService { scrubber, limits, service, peer, request_ids: self.request_ids, log }
+        let counters = Arc::clone(self.forwarder.counters());
+        GatewayService { scrubber, limits, service, peer, request_ids: self.request_ids, counters, log }
     }
 }
 
@@ -57,6 +63,7 @@ pub(crate) struct GatewayService {
     service: RateLimit<Forwarder>,
     peer: Arc<Peer>,
     request_ids: RequestIds,
+    counters: Arc<ThreadCounters>,
     log: Option<ConnectionLog>,
 }
 
@@ -68,33 +75,36 @@ struct ConnectionLog {
 }
 
 impl ConnectionLog {
-    /// Starts the entry of `request`, whose target was `target`.
+    /// Starts the entry of `request`, which began at `start` and whose target was `target`.
     fn start_entry<B>(
         &self,
         request: &Request<B>,
         target: &Uri,
         request_id: Option<HeaderValue>,
+        start: Instant,
     ) -> PendingLogEntry {
-        self.log.start_entry(LoggedRequest {
+        let request = LoggedRequest {
             client: self.clients.address(request.headers()),
             method: request.method(),
             target,
             version: request.version(),
             headers: request.headers(),
             request_id,
-        })
+        };
+        self.log.start_entry(request, start)
     }
 }
 
 impl hyper::service::Service<Request<Incoming>> for GatewayService {
-    type Response = Response<LoggedBody<ResponseBody<GatewayBody>>>;
+    type Response = Response<MeasuredBody<ResponseBody<RoutedBody>>>;
     type Error = Infallible;
     type Future = GatewayFuture;
 
     fn call(&self, mut request: Request<Incoming>) -> GatewayFuture {
+        let start = Instant::now();
         // Before hop-by-hop headers are removed: they decide whether the fast path can refuse repeats.
         let repeated = self.peer.keep_request(&self.limits, &request);
-        let repeated = repeated.map(|repeated| self.with_id_and_log(repeated, &request));
+        let repeated = repeated.map(|repeated| self.with_id_and_counts(repeated, &request));
         // What decides about a request, and writes into it, sees what the server will see.
         self.scrubber.scrub(&mut request);
         let request_id = match self.request_ids {
@@ -103,20 +113,21 @@ impl hyper::service::Service<Request<Incoming>> for GatewayService {
         };
         let entry = self.log.as_ref().map(|log| {
             let id = request_id.as_ref().or_else(|| request_id::of_client(request.headers()));
-            let entry = log.start_entry(&request, request.uri(), id.cloned());
+            let entry = log.start_entry(&request, request.uri(), id.cloned(), start);
             request.extensions_mut().insert(Arc::clone(entry.trace()));
             Box::new(entry)
         });
         // The forwarder is always ready.
         let response = self.service.clone().call(request);
-        GatewayFuture { response, peer: Arc::clone(&self.peer), entry, request_id, repeated }
+        let (peer, counters) = (Arc::clone(&self.peer), Some(Arc::clone(&self.counters)));
+        GatewayFuture { response, start, peer, counters, entry, request_id, repeated }
     }
 }
 
 impl GatewayService {
-    /// Gives the refusals of repeats the id of `request`, and writes them into the access log. A repeat has the same headers,
+    /// Gives the refusals of repeats the id of `request`, counts them and writes them into the access log. A repeat has the same headers,
     /// and so the same id; without one it gets none, because all refusals are the same bytes.
-    fn with_id_and_log<B>(
+    fn with_id_and_counts<B>(
         &self,
         repeated: Box<RepeatedRequest>,
         request: &Request<B>,
@@ -128,9 +139,15 @@ impl GatewayService {
             }
             _ => repeated,
         };
-        let Some(log) = self.log.clone() else { return repeated };
-        repeated.on_refusal(move |RefusedRepeat { request, target, summary, body_bytes }| {
-            log.start_entry(request, target, request_id.clone()).end_as_refused(summary, body_bytes);
+        let (counters, log) = (Arc::clone(&self.counters), self.log.clone());
+        repeated.on_refusal(move |mut repeat: RefusedRepeat<'_>| {
+            let status = ErrorCode::RateLimitExceeded.status();
+            counters.record_refused_repeat(NO_ROUTE, status, repeat.body_bytes);
+            if let Some(log) = &log {
+                let (summary, id) = (repeat.summarize(), request_id.clone());
+                let entry = log.start_entry(repeat.request(), repeat.target, id, Instant::now());
+                entry.end_as_refused(summary, repeat.body_bytes);
+            }
         })
     }
 }
@@ -140,7 +157,10 @@ pin_project! {
     pub(crate) struct GatewayFuture {
         #[pin]
         response: <RateLimit<Forwarder> as Service<Request<Incoming>>>::Future,
+        start: Instant,
         peer: Arc<Peer>,
+        // Handed to the body of the response.
+        counters: Option<Arc<ThreadCounters>>,
         entry: Option<Box<PendingLogEntry>>,
         request_id: Option<HeaderValue>,
         repeated: Option<Box<RepeatedRequest>>,
@@ -148,11 +168,17 @@ pin_project! {
 }
 
 impl Future for GatewayFuture {
-    type Output = Result<Response<LoggedBody<ResponseBody<GatewayBody>>>, Infallible>;
+    type Output = Result<Response<MeasuredBody<ResponseBody<RoutedBody>>>, Infallible>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let mut response = ready!(this.response.poll(cx))?;
+        let counters = this.counters.take().expect("a future is not polled after it was ready");
+        let route = match response.body().source() {
+            ResponseSource::Service(body) => body.route,
+            ResponseSource::Refusal | ResponseSource::InvalidRequest => NO_ROUTE,
+        };
+        counters.record_response(route, response.status(), this.start.elapsed());
         if let Some(id) = this.request_id.take() {
             response.headers_mut().insert(&X_REQUEST_ID, id);
         }
@@ -163,7 +189,7 @@ impl Future for GatewayFuture {
         }
         if response.extensions().get::<StoreUnavailableRefusal>().is_some() {
             // An unavailable store counts neither for nor against the client.
-            return Poll::Ready(Ok(LoggedBody::wrap(this.entry.take(), response)));
+            return Poll::Ready(Ok(MeasuredBody::wrap(counters, this.entry.take(), response)));
         }
         match response.body().source() {
             ResponseSource::Refusal => {
@@ -179,7 +205,8 @@ impl Future for GatewayFuture {
                 }
             }
             // An invalid request says nothing about whether a valid one would have been refused.
-            ResponseSource::InvalidRequest | ResponseSource::Service(GatewayBody::InvalidRequest(_)) => {
+            ResponseSource::InvalidRequest
+            | ResponseSource::Service(RoutedBody { body: GatewayBody::InvalidRequest(_), .. }) => {
                 this.peer.record_other_response()
             }
             ResponseSource::Service(_) => {
@@ -187,6 +214,6 @@ impl Future for GatewayFuture {
                 this.peer.counted.as_ref().inspect(|counted| counted.record_admission());
             }
         }
-        Poll::Ready(Ok(LoggedBody::wrap(this.entry.take(), response)))
+        Poll::Ready(Ok(MeasuredBody::wrap(counters, this.entry.take(), response)))
     }
 }

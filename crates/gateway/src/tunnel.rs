@@ -6,6 +6,7 @@ use crate::body::GatewayBody;
 use crate::forward::GatewayResponse;
 use crate::forward_error::ForwardError;
 use crate::headers;
+use crate::metrics::ThreadCounters;
 use crate::upstream::pool::PooledConnection;
 use bytes::Bytes;
 use http::Response;
@@ -36,6 +37,7 @@ pub(crate) struct Tunnel {
     pub(crate) permit: Option<SharedPermit>,
     /// Its log entry is written when the tunnel ends.
     pub(crate) trace: Option<Arc<RequestTrace>>,
+    pub(crate) counters: Arc<ThreadCounters>,
     pub(crate) idle_time: Duration,
     pub(crate) deadline: Option<Instant>,
 }
@@ -57,9 +59,13 @@ impl Tunnel {
                 let (client, server) = (TokioIo::new(client), TokioIo::new(server));
                 let traffic = TunnelTraffic::default();
                 let end = copy_until_end(client, server, self.idle_time, self.deadline, &traffic).await;
+                let received = traffic.from_client.load(Ordering::Relaxed);
+                let sent = traffic.from_server.load(Ordering::Relaxed);
+                self.counters.record_received(received);
+                self.counters.record_sent(sent);
                 if let Some(trace) = &self.trace {
-                    trace.record_received(traffic.from_client.load(Ordering::Relaxed));
-                    trace.record_tunneled(traffic.from_server.load(Ordering::Relaxed));
+                    trace.record_received(received);
+                    trace.record_tunneled(sent);
                 }
                 match end {
                     TunnelEnd::Closed(Ok(())) => {}

@@ -34,6 +34,8 @@ use tollgate_core::rules::{Charge, LimitId, RuleSet, Selection};
 use tollgate_core::time::UnixTime;
 
 pub use hot::HotKey;
+pub(crate) use hot::fingerprint;
+pub(crate) use label::Label;
 pub(crate) use samples::{ONE_IN, SampleOutcome};
 
 /// The settings of hot keys.
@@ -323,7 +325,7 @@ fn refusal(standing: LimitStatus, terms: LimitTerms, now: UnixTime) -> Decision 
 }
 
 /// The key and identity that a request is counted by: its user, else its API key, else its address, else any other identity.
-fn watched<'a>(seed: &KeySeed, request: &Request<'a>) -> (u64, Identity<'a>) {
+pub(crate) fn watched<'a>(seed: &KeySeed, request: &Request<'a>) -> (u64, Identity<'a>) {
     let identity = identity(&Dimension::Named(NamedIdentity::User), Ipv6Prefix::default(), request, 0);
     (seed.chain(0, &identity), identity)
 }

@@ -213,12 +213,9 @@ impl Limiter {
         let hashes = self.hashes(request);
         let selection = match self.prepare(snapshot, caches, request, &hashes, DoorKind::CanWait) {
             Prepared::Decided(decision) => {
-                self.count_prepared(snapshot, caches, request.door, &decision);
-                let mut check = decision.into();
-                if caches.is_sampled() {
-                    self.note_sample(request, &mut check);
-                }
-                return Ok(Some(AdmitPath::Checked(check)));
+                self.count(&snapshot.rules, caches, request, &decision);
+                self.sample_decided(&snapshot.rules, caches, request, decision);
+                return Ok(Some(AdmitPath::Checked(decision.into())));
             }
             Prepared::Selected(selection) => selection,
         };
@@ -229,7 +226,12 @@ impl Limiter {
         }
         let mut asked = PendingAdmission::new(self, snapshot, &charges, request, selection.route());
         asked.labels = caches.labels(request.door);
-        asked.watched = caches.is_sampled().then(|| self.count_sample(request, SampleOutcome::NotRefused));
+        let due = caches.next_due(self.clock());
+        asked.watched = due.is_sampled.then(|| self.count_sample(request, SampleOutcome::NotRefused));
+        asked.late.request = self.copy_for_later(request);
+        if let Some(weight) = due.weight.filter(|_| self.is_counting()) {
+            asked.late.weigh(weight, request);
+        }
         Ok(Some(AdmitPath::PendingAdmission(Box::new(asked))))
     }
 

@@ -39,6 +39,14 @@ impl Clock {
         }
     }
 
+    /// Nanoseconds of a counter that never goes back, to measure durations. Its start is arbitrary.
+    pub(crate) fn counter_ns(&self) -> u64 {
+        match self {
+            Self::System(clock) => clock.counter.delta_as_nanos(0, clock.counter.raw()),
+            Self::Manual(clock) => clock.shown_us().saturating_mul(1_000),
+        }
+    }
+
     /// The wall-clock time.
     #[inline]
     pub fn now(&self) -> UnixTime {

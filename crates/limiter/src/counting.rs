@@ -3,12 +3,12 @@
 use crate::decision::{Check, Decision};
 use crate::limiter::Limiter;
 use crate::memo::Caches;
-use crate::metrics::decision_counters::{DecidedBy, RequestLabels};
+use crate::metrics::decision_counters::DecidedBy;
 use crate::metrics::{DecisionOutcome, MetricSamples, MetricSource, catalog};
+use crate::observe::{FinalDecision, LateObservation};
 use crate::snapshot::{RulesInForce, Snapshot};
 use std::sync::atomic::Ordering;
-use tollgate_core::decision::Outcome;
-use tollgate_core::request::Door;
+use tollgate_core::request::Request;
 use tollgate_core::rules::LimitId;
 
 /// Whether a limiter counts its decisions.
@@ -22,36 +22,20 @@ pub enum Counting {
 }
 
 impl Limiter {
-    /// Counts a decision by a list or a hold.
-    pub(crate) fn count_prepared(
-        &self,
-        snapshot: &Snapshot,
-        caches: &mut Caches,
-        door: Door,
-        decision: &Decision,
-    ) {
-        let labels = match decision.outcome {
-            // Lists are looked at before anything is selected.
-            Outcome::Denied | Outcome::Unlimited => RequestLabels { door, ..RequestLabels::default() },
-            Outcome::Admitted(_) | Outcome::Limited(_) => caches.labels(door),
-        };
-        self.count(&snapshot.rules, caches, labels, decision);
-    }
-
     /// Counts a check that is decided; one that waits for the shared store is counted when it is.
-    pub(crate) fn count_check<'l>(
+    pub(crate) fn count_check(
         &self,
         snapshot: &Snapshot,
         caches: &mut Caches,
-        door: Door,
-        mut check: Check<'l>,
-    ) -> Check<'l> {
-        let labels = caches.labels(door);
-        match &mut check {
-            Check::Decided(decision) => self.count(&snapshot.rules, caches, labels, decision),
-            Check::Pending(pending) => pending.count_as(labels),
+        request: &Request<'_>,
+        check: &mut Check<'_>,
+    ) {
+        match check {
+            Check::Decided(decision) => self.count(&snapshot.rules, caches, request, decision),
+            Check::Pending(pending) => {
+                pending.count_as(caches.labels(request.door), self.copy_for_later(request));
+            }
         }
-        check
     }
 
     /// Counts a decision that was made at once.
@@ -59,24 +43,20 @@ impl Limiter {
         &self,
         rules: &RulesInForce,
         caches: &mut Caches,
-        labels: RequestLabels,
+        request: &Request<'_>,
         decision: &Decision,
-    ) {
-        self.count_as(rules, caches, labels, decision, DecisionOutcome::of(decision));
-    }
-
-    /// Counts a decision with this outcome.
-    pub(crate) fn count_as(
-        &self,
-        rules: &RulesInForce,
-        caches: &mut Caches,
-        labels: RequestLabels,
-        decision: &Decision,
-        outcome: DecisionOutcome,
     ) {
         if !self.is_counting() {
             return;
         }
+        let (labels, outcome) = (caches.labels(request.door), DecisionOutcome::of(decision));
+        let found = FinalDecision { rules, labels, decision, outcome };
+        self.count_final(caches, &found);
+        self.observe_refusal(caches, &found, request);
+    }
+
+    fn count_final(&self, caches: &mut Caches, found: &FinalDecision<'_>) {
+        let FinalDecision { rules, labels, decision, outcome } = *found;
         let decided_by = DecidedBy::of(decision, outcome);
         caches.handle(&self.counters, rules, decided_by, labels).count(outcome, decision);
         let noted = decision.noted;
@@ -93,14 +73,20 @@ impl Limiter {
     }
 
     /// Counts a decision that was made some time after its request was selected, maybe on another thread.
-    pub(crate) fn count_late(
-        &self,
-        rules: &RulesInForce,
-        labels: RequestLabels,
-        decision: &Decision,
-        outcome: DecisionOutcome,
-    ) {
-        self.with_snapshot(|_, caches| self.count_as(rules, caches, labels, decision, outcome));
+    pub(crate) fn count_late(&self, found: &FinalDecision<'_>, late: &LateObservation) {
+        if !self.is_counting() {
+            return;
+        }
+        self.with_snapshot(|_, caches| {
+            self.count_final(caches, found);
+            let Some(request) = &late.request else { return };
+            request.with_request(|request| {
+                self.observe_refusal(caches, found, request);
+                if let Some(weight) = late.weight {
+                    self.observe(caches, found, request, weight);
+                }
+            });
+        });
     }
 }
 
@@ -121,6 +107,7 @@ impl MetricSource for Limiter {
         samples.number(&catalog::HOT_KEYS, &[], hot_keys.len() as f64);
         let hottest = hot_keys.first().map_or(0, |key| key.per_second);
         samples.number(&catalog::HOTTEST_KEY, &[], hottest as f64);
+        samples.number(&catalog::KEYS_AT_ZERO, &[], self.keys_at_zero() as f64);
         samples.count(&catalog::HOT_KEY_DENIALS, &[], abuse.denials);
         samples.number(&catalog::QUEUED, &[], self.admissions.wait_queues.waiting() as f64);
         samples.number(&catalog::IN_FLIGHT, &[], self.admissions.slots.load(Ordering::Relaxed) as f64);

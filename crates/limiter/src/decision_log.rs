@@ -70,8 +70,12 @@ impl DecisionObserver for DecisionLog {
         if self.cap.take(record.time.as_us() / SECOND_US) {
             self.log.send(Box::new(DecisionLine { record, keys: Arc::clone(&self.keys) }));
         } else {
-            self.log.record_dropped();
+            self.log.record_dropped(1);
         }
+    }
+
+    fn record_dropped(&self, records: u64) {
+        self.log.record_dropped(records);
     }
 }
 

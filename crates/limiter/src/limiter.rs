@@ -10,6 +10,7 @@ use crate::limit_names::LimitNamesFull;
 use crate::memo::{self, Caches};
 use crate::memory::{MemoryStore, OVERFLOW_CELLS};
 use crate::metrics::decision_counters::DecisionCounters;
+use crate::observe::Observation;
 use crate::pending::Sharing;
 use crate::prepare::{Prepared, charges};
 use crate::refusal::DoorKind;
@@ -45,6 +46,7 @@ pub struct Limiter {
     pub(crate) abuse: Abuse,
     pub(crate) admissions: Admissions,
     pub(crate) counters: DecisionCounters,
+    pub(crate) observation: Observation,
     counting: Counting,
     takes_time: AtomicBool,
     has_flags: AtomicBool,
@@ -67,6 +69,7 @@ impl Limiter {
             abuse,
             admissions: Admissions::default(),
             counters: DecisionCounters::default(),
+            observation: Observation::default(),
             counting: Counting::On,
             takes_time: AtomicBool::new(false),
             has_flags: AtomicBool::new(false),
@@ -88,6 +91,11 @@ impl Limiter {
     pub fn counting(mut self, counting: Counting) -> Self {
         self.counting = counting;
         self
+    }
+
+    /// The number of this limiter in the caches of threads.
+    pub(crate) fn number(&self) -> u32 {
+        self.number
     }
 
     #[inline]
@@ -169,7 +177,7 @@ impl Limiter {
         check
     }
 
-    /// Decides, and samples some of the checks for abuse detection.
+    /// Decides, and samples some of the checks for abuse detection and for observation.
     #[inline]
     pub(crate) fn judge(
         &self,
@@ -177,13 +185,13 @@ impl Limiter {
         caches: &mut Caches,
         request: &Request<'_>,
     ) -> Result<Check<'_>, InvalidRequest> {
-        if caches.is_sampled() {
+        if caches.is_due() {
             return self.decide_sampled(snapshot, caches, request);
         }
         self.decide(snapshot, caches, request)
     }
 
-    /// Decides a check that is sampled: its client and its outcome are counted.
+    /// Decides a check that is sampled for abuse detection, or observed, or both.
     #[cold]
     #[inline(never)]
     fn decide_sampled(
@@ -192,8 +200,16 @@ impl Limiter {
         caches: &mut Caches,
         request: &Request<'_>,
     ) -> Result<Check<'_>, InvalidRequest> {
+        let due = caches.take_due(&self.clock);
+        let start_ns = self.clock.counter_ns();
         let mut check = self.decide(snapshot, caches, request)?;
-        self.note_sample(request, &mut check);
+        let elapsed_ns = self.clock.counter_ns().saturating_sub(start_ns);
+        if due.is_sampled {
+            self.note_sample(request, &mut check);
+        }
+        if let Some(weight) = due.weight.filter(|_| self.is_counting()) {
+            self.observe_check(&snapshot.rules, caches, request, &mut check, weight, elapsed_ns);
+        }
         Ok(check)
     }
 
@@ -244,20 +260,21 @@ impl Limiter {
         let hashes = self.seed.hasher(request);
         let selection = match self.prepare(snapshot, caches, request, &hashes, DoorKind::CannotWait) {
             Prepared::Decided(decision) => {
-                self.count_prepared(snapshot, caches, request.door, &decision);
+                self.count(&snapshot.rules, caches, request, &decision);
                 return Ok(decision.into());
             }
             Prepared::Selected(selection) => selection,
         };
         if let Some(sharing) = &self.shared {
-            let check =
+            let mut check =
                 self.charge_shared(sharing, snapshot, selection, request, &hashes, self.clock.now())?;
-            return Ok(self.count_check(snapshot, caches, request.door, check));
+            self.count_check(snapshot, caches, request, &mut check);
+            return Ok(check);
         }
         let rules = &snapshot.rules;
         let Some(charge) = rules.set.single_charge(selection, request, &hashes) else {
             let decision = self.charge(rules, selection, request, &hashes)?;
-            self.count(rules, caches, caches.labels(request.door), &decision);
+            self.count(rules, caches, request, &decision);
             return Ok(decision.into());
         };
         if request.cost > u64::from(charge.limit.quota) {
@@ -267,19 +284,22 @@ impl Limiter {
             Some((step, now)) if step.admitted || rules.refuses_plainly => {
                 if self.counting == Counting::On {
                     caches.count_step(&self.counters, rules, request.door, charge.id, &step);
+                    if !step.admitted {
+                        self.observe_refused_step(rules, caches, request, charge.id, step, now);
+                    }
                 }
                 Ok(Decision::of_one(rules, charge.id, &step, now).into())
             }
             Some((step, now)) => {
                 let mut decision = Decision::of_one(rules, charge.id, &step, now);
                 self.note_refusal(rules, &mut decision, |_| Some(charge));
-                self.count(rules, caches, caches.labels(request.door), &decision);
+                self.count(rules, caches, request, &decision);
                 Ok(decision.into())
             }
             None => {
                 let now = self.clock.now();
                 let decision = self.take_all(rules, &[charge], request.cost as u32, request.ip, now);
-                self.count(rules, caches, caches.labels(request.door), &decision);
+                self.count(rules, caches, request, &decision);
                 Ok(decision.into())
             }
         }
@@ -371,6 +391,7 @@ impl Limiter {
         self.store.tidy(StoreTime::of_embedded_store(now));
         self.abuse.tidy(now);
         self.admissions.tidy(now);
+        self.observation.tidy(now);
     }
 
     pub(crate) fn seed(&self) -> &KeySeed {

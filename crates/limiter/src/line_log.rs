@@ -163,13 +163,13 @@ impl LineLog {
             || self.queue.try_send(WriterMessage::Line(line)).is_err()
         {
             self.state.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
-            self.record_dropped();
+            self.record_dropped(1);
         }
     }
 
-    /// Counts a line that its caller has dropped.
-    pub fn record_dropped(&self) {
-        self.state.dropped.fetch_add(1, Ordering::Relaxed);
+    /// Counts lines that their caller has dropped.
+    pub fn record_dropped(&self, lines: u64) {
+        self.state.dropped.fetch_add(lines, Ordering::Relaxed);
     }
 
     /// The number of lines that were dropped: `tollgate_log_lines_dropped_total`.

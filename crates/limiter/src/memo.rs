@@ -10,10 +10,11 @@
 
 mod cache;
 
-use crate::abuse::ONE_IN;
+use crate::clock::Clock;
 use crate::metrics::decision_counters::{
     DecidedBy, DecisionCounters, RequestLabels, SeriesHandle, ThreadHandles,
 };
+use crate::observe::{DueSamples, ObservationPace, RecordRate, SampleSchedule};
 use crate::snapshot::{RulesInForce, Snapshot};
 use arc_swap::ArcSwap;
 use cache::Cache;
@@ -66,8 +67,13 @@ pub(crate) struct Caches {
     last: Rc<KnownSelection>,
     /// By client and lists: the result of the lookup.
     listed: Cache<Option<ListLookup>>,
-    /// The number of checks until the next sample.
-    until_sample: u32,
+    /// The number of checks until the next sample or observation.
+    until_due: u32,
+    schedule: SampleSchedule,
+    /// The refusals that are observed.
+    pub(crate) refusals: ObservationPace,
+    /// The refusals that are recorded.
+    pub(crate) record_rate: RecordRate,
     /// A selection that is not cached.
     scratch: Option<(ClientMatch, Selection)>,
     /// Where the selection of the current request is.
@@ -79,6 +85,8 @@ pub(crate) struct Caches {
 /// Where a selection is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum SelectionPlace {
+    /// There is none: a list decided.
+    Nowhere,
     Last,
     Scratch,
 }
@@ -122,6 +130,7 @@ impl Memo {
     #[cold]
     #[inline(never)]
     fn empty() -> Box<Self> {
+        let (schedule, until_due) = SampleSchedule::new();
         Box::new(Self {
             policies: [const { None }; POLICIES],
             caches: Caches {
@@ -130,7 +139,10 @@ impl Memo {
                 selections: Cache::new(SELECTION_SETS),
                 last: Rc::default(),
                 listed: Cache::new(LIST_SETS),
-                until_sample: fastrand::u32(1..2 * ONE_IN),
+                until_due,
+                schedule,
+                refusals: ObservationPace::default(),
+                record_rate: RecordRate::default(),
                 scratch: None,
                 selected: SelectionPlace::Scratch,
                 handles: ThreadHandles::default(),
@@ -177,22 +189,25 @@ impl KnownSelection {
 }
 
 impl Caches {
-    /// Whether this check is sampled for abuse detection.
+    /// Counts a check. True if a sample or an observation is due: then [`Self::take_due`] has to follow.
     #[inline]
-    pub(crate) fn is_sampled(&mut self) -> bool {
-        self.until_sample -= 1;
-        if self.until_sample > 0 {
-            return false;
-        }
-        self.draw_next_sample();
-        true
+    pub(crate) fn is_due(&mut self) -> bool {
+        self.until_due -= 1;
+        self.until_due == 0
     }
 
-    /// At random distances: periodic requests could evade a fixed one.
+    /// What is due for the current check.
     #[cold]
     #[inline(never)]
-    fn draw_next_sample(&mut self) {
-        self.until_sample = fastrand::u32(1..2 * ONE_IN);
+    pub(crate) fn take_due(&mut self, clock: &Clock) -> DueSamples {
+        let (due, until_due) = self.schedule.take_due(|| clock.counter_ns());
+        self.until_due = until_due;
+        due
+    }
+
+    /// Counts a check, and returns what is due for it.
+    pub(crate) fn next_due(&mut self, clock: &Clock) -> DueSamples {
+        if self.is_due() { self.take_due(clock) } else { DueSamples::default() }
     }
 
     /// The rules that apply to `request`.
@@ -246,9 +261,15 @@ impl Caches {
         selection
     }
 
+    /// Records that the current request was decided before any rule was selected.
+    pub(crate) fn select_nothing(&mut self) {
+        self.selected = SelectionPlace::Nowhere;
+    }
+
     /// The labels of a request at `door` with the last selection.
     pub(crate) fn labels(&self, door: Door) -> RequestLabels {
         let selection = match (self.selected, &self.scratch) {
+            (SelectionPlace::Nowhere, _) => return RequestLabels { door, ..RequestLabels::default() },
             (SelectionPlace::Scratch, Some((_, selection))) => selection,
             (SelectionPlace::Scratch, None) | (SelectionPlace::Last, _) => &self.last.selection,
         };
@@ -285,11 +306,7 @@ impl Caches {
         step: &LimitStep,
     ) {
         let labels = self.labels(door);
-        let handle = self.handles.find(counters, rules, DecidedBy::Limit(limit), labels);
-        handle.count_step(step);
-        if self.selected == SelectionPlace::Last {
-            let _ = self.last.handle.set(handle.clone());
-        }
+        self.handle(counters, rules, DecidedBy::Limit(limit), labels).count_step(step);
     }
 
     /// The counters of this thread for decisions by `decided_by`.
@@ -300,7 +317,20 @@ impl Caches {
         decided_by: DecidedBy,
         labels: RequestLabels,
     ) -> &SeriesHandle {
-        self.handles.find(counters, rules, decided_by, labels)
+        if self.last.handle.get().is_some_and(|handle| handle.is_for(rules, decided_by, labels))
+            && let Some(handle) = self.last.handle.get()
+        {
+            return handle;
+        }
+        // A decision that was made late may belong to another selection.
+        let is_of_last = self.selected == SelectionPlace::Last
+            && self.last.rules == rules.number
+            && self.labels(labels.door) == labels;
+        let handle = self.handles.find(counters, rules, decided_by, labels);
+        if is_of_last {
+            let _ = self.last.handle.set(handle.clone());
+        }
+        handle
     }
 
     /// The class of the client with this hash.

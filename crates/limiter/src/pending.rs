@@ -7,6 +7,7 @@ use crate::limit_names::LimitNames;
 use crate::limiter::Limiter;
 use crate::metrics::DecisionOutcome;
 use crate::metrics::decision_counters::RequestLabels;
+use crate::observe::{FinalDecision, IdentityCopy, LateObservation};
 use crate::prepare::{charges, cost_above_limit};
 use crate::refusal::DoorKind;
 use crate::shared_store::{Passed, PendingTake, SharedStore, SharedTake, Steps, TakeAnswers};
@@ -49,6 +50,8 @@ struct PendingCheck {
     address: Option<u64>,
     /// What the decision is counted under; none if it is only a part of one.
     labels: Option<RequestLabels>,
+    /// What its observation needs.
+    late: LateObservation,
     /// The client's key for abuse detection, if this check was sampled.
     watched: Option<u64>,
     now: UnixTime,
@@ -118,6 +121,7 @@ impl Limiter {
                     cost,
                     address: ip.map(|ip| self.address_hash(ip)),
                     labels: None,
+                    late: LateObservation::default(),
                     watched: None,
                     now,
                     take,
@@ -165,9 +169,15 @@ impl PendingCheck {
 }
 
 impl Pending<'_> {
-    /// Counts the decision under these labels when it is made.
-    pub(crate) fn count_as(&mut self, labels: RequestLabels) {
+    /// Counts the decision under these labels when it is made. `request` has the identities, if they may be needed.
+    pub(crate) fn count_as(&mut self, labels: RequestLabels, request: Option<IdentityCopy>) {
         self.waiting.labels = Some(labels);
+        self.waiting.late.request = request;
+    }
+
+    /// Observes the decision with this weight when it is made.
+    pub(crate) fn observe_with(&mut self, weight: u32, request: &Request<'_>) {
+        self.waiting.late.weigh(weight, request);
     }
 
     /// Reports it to abuse detection if it is refused.
@@ -185,8 +195,9 @@ impl Pending<'_> {
         if let Some(labels) = self.waiting.labels {
             let elapsed_us = self.limiter.clock().now().since(self.waiting.now);
             self.limiter.counters.remote.observe(elapsed_us.saturating_mul(1_000));
-            let outcome = DecisionOutcome::of(&decision);
-            self.limiter.count_late(&self.waiting.snapshot.rules, labels, &decision, outcome);
+            let (rules, outcome) = (&self.waiting.snapshot.rules, DecisionOutcome::of(&decision));
+            let found = FinalDecision { rules, labels, decision: &decision, outcome };
+            self.limiter.count_late(&found, &self.waiting.late);
         }
         decision
     }

@@ -42,6 +42,7 @@ impl Limiter {
                 None => None,
             };
             if let Some(outcome) = outcome {
+                caches.select_nothing();
                 return Prepared::Decided(Decision::without_limit(outcome, now));
             }
         }

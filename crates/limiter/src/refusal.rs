@@ -31,10 +31,8 @@ impl Limiter {
                     self.refuse_selected(snapshot, selection, request, &hashes)?
                 }
             };
-            self.count(&snapshot.rules, caches, caches.labels(request.door), &decision);
-            if caches.is_sampled() {
-                self.note_sample(request, &mut decision.into());
-            }
+            self.count(&snapshot.rules, caches, request, &decision);
+            self.sample_decided(&snapshot.rules, caches, request, decision);
             Some(decision)
         })
     }

@@ -111,6 +111,17 @@ impl<E: Default, const WAYS: usize> SetTable<E, WAYS> {
         Some(&mut set.entries[way])
     }
 
+    /// Removes the entries for which `keep` returns false.
+    pub fn retain(&mut self, mut keep: impl FnMut(&mut E) -> bool) {
+        for set in &mut self.sets {
+            for (key, entry) in set.keys.iter_mut().zip(&mut set.entries) {
+                if *key != 0 && !keep(entry) {
+                    (*key, *entry) = (0, E::default());
+                }
+            }
+        }
+    }
+
     /// Removes the entry of `key`.
     pub fn remove(&mut self, key: u64) -> Option<E> {
         let key = valid(key);

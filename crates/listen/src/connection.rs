@@ -5,6 +5,7 @@ use crate::connection_limits::CountedConnection;
 use crate::connection_signal::ConnectionSignal;
 use crate::framing::FramingWatch;
 use crate::http2_streams::{StreamExecutor, StreamMeter};
+use crate::listener_counters::OpenConnection;
 use crate::min_rate::SendLimits;
 use crate::observed_stream::{ObservedBody, ObservedStream};
 use crate::protocol::{self, DetectedProtocol, ProtocolBuilders};
@@ -47,6 +48,7 @@ pub(crate) struct AcceptedConnection {
 pub(crate) struct ConnectionPermits {
     /// One of the listener's connections.
     pub(crate) _slot: OwnedSemaphorePermit,
+    pub(crate) open: OpenConnection,
     /// None if its address is not counted.
     pub(crate) counted: Option<Arc<CountedConnection>>,
 }
@@ -81,12 +83,19 @@ impl AcceptedConnection {
             biased;
             accepted = handshake => match accepted {
                 Ok(Ok(stream)) => stream,
-                Ok(Err(error)) => return tracing::debug!(peer = %address, %error, "TLS handshake failed"),
-                Err(_) => return tracing::debug!(peer = %address, "TLS handshake timeout"),
+                Ok(Err(error)) => {
+                    permits.open.counters().record_failed_handshake();
+                    return tracing::debug!(peer = %address, %error, "TLS handshake failed");
+                }
+                Err(_) => {
+                    permits.open.counters().record_failed_handshake();
+                    return tracing::debug!(peer = %address, "TLS handshake timeout");
+                }
             },
             // A drain waits for requests only.
             _ = phase.changed() => return,
         };
+        permits.open.counters().record_handshake();
         let protocol = match stream.get_ref().1.alpn_protocol() {
             Some(ALPN_HTTP2) => DetectedProtocol::Http2(Vec::new()),
             _ => DetectedProtocol::Http1(Vec::new()),

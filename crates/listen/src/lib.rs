@@ -13,7 +13,7 @@
 //! # async fn run() -> std::io::Result<()> {
 //! let listener = tokio::net::TcpListener::bind("127.0.0.1:8080").await?;
 //! let limits = Some(ConnectionLimits::new(ConnectionLimitOptions::default()));
-//! let setup = ListenerSetup { tls: None, limits };
+//! let setup = ListenerSetup { limits, ..ListenerSetup::default() };
 //! let connect = |_peer: Peer| {
 //!     service_fn(async |_: Request<Incoming>| Ok::<_, Infallible>(Response::new("hello\n".to_owned())))
 //! };
@@ -48,6 +48,7 @@
 //! | [`Peer`] | the client's end of a connection, for its service |
 //! | [`ServerCertificate`] | TLS certificates that can be replaced while connections are open |
 //! | [`ConnectionLimits`] | limits of each client address |
+//! | [`ListenerCounters`] | connections and TLS handshakes, for metrics |
 //! | [`Framing::Strict`] | refuses requests whose end is ambiguous (request smuggling) |
 //! | [`MinRate`], [`SendLimits`], [`PeerWait`] | how slow a client may be |
 //! | [`RefusalFastPath`] | answers repeated requests of a refused client before they are parsed |
@@ -60,6 +61,7 @@ mod connection_limits;
 mod connection_signal;
 mod framing;
 mod http2_streams;
+mod listener_counters;
 mod min_rate;
 mod observed_stream;
 mod protocol;
@@ -74,6 +76,7 @@ pub use connection_limits::{
     address_prefix,
 };
 pub use framing::parse_content_length;
+pub use listener_counters::ListenerCounters;
 pub use min_rate::{MinRate, PeerWait, RateWindow, SendLimits};
 pub use readiness::{NotReady, Readiness, health_response};
 pub use refusal_fast_path::{RefusalFastPath, RefusedRepeat, RepeatedRequest};

@@ -7,6 +7,7 @@
 use crate::connection::{AcceptedConnection, ConnectionPermits};
 use crate::connection_activity::{self, ConnectionActivity};
 use crate::connection_limits::{ConnectionLimits, CountedConnection};
+use crate::listener_counters::{ListenerCounters, OpenConnection};
 use crate::min_rate::MinRate;
 use crate::protocol::ProtocolBuilders;
 use crate::refusal_fast_path::RefusalFastPath;
@@ -85,13 +86,15 @@ impl Default for ServeOptions {
     }
 }
 
-/// TLS and the connection limits of a listener.
+/// TLS, the connection limits and the counters of a listener.
 #[derive(Clone, Debug, Default)]
 pub struct ListenerSetup {
     /// None for connections without TLS.
     pub tls: Option<Arc<ServerConfig>>,
     /// The limits of each client address.
     pub limits: Option<Arc<ConnectionLimits>>,
+    /// What the listener counts.
+    pub counters: Arc<ListenerCounters>,
 }
 
 /// The client's end of a connection, for the service that answers its requests.
@@ -195,11 +198,12 @@ pub async fn serve<S: ConnectionService>(
             counted: counted.clone(),
             activity: Arc::clone(&activity),
         };
+        let open = OpenConnection::new(&setup.counters);
         let service = connect(peer);
         let connection = AcceptedConnection {
             stream,
             address,
-            permits: ConnectionPermits { _slot: slot, counted },
+            permits: ConnectionPermits { _slot: slot, open, counted },
             activity,
             phase: watched.clone(),
             options,

@@ -8,6 +8,7 @@
 //! A [`batch`] is what is sent together, [`command`] writes it as a script call, and [`outcome`] applies the result.
 
 mod batch;
+mod call_span;
 mod command;
 mod outcome;
 
@@ -17,6 +18,7 @@ use super::shard_queue::{SendPermit, SentBatch, ShardQueue};
 use super::{StoreCore, VerdictSender};
 use crate::lease::{Executed, StoreCall};
 pub(super) use batch::{Batch, QueuedCall};
+pub(super) use call_span::CallSpan;
 pub(crate) use command::ScriptForm;
 use parking_lot::RwLock;
 use redis::Value;
@@ -133,8 +135,9 @@ impl StoreCore {
             return None;
         }
         self.queues.count_call(shard, batch.len());
+        let span = self.begin_span(shard, batch.len());
         let command = self.command(shard, &batch, ScriptForm::Digest);
-        Some(SentBatch::send(shard, batch, command, sent))
+        Some(SentBatch::send(shard, batch, command, sent).with_span(span))
     }
 
     /// Waits for the reply until the last waiter has timed out.
@@ -152,12 +155,20 @@ impl StoreCore {
                 }
                 Some(result) => {
                     shard.count_duration(sent.sent.elapsed());
+                    self.end_span(sent, Some(&result));
                     return Some(result);
                 }
                 None => sent.batch.time_out_due(),
             }
         }
+        self.end_span(sent, None);
         None
+    }
+
+    fn end_span(&self, sent: &mut SentBatch, result: Option<&Result<Value, Failure>>) {
+        if let Some(span) = sent.span.take() {
+            span.end(self.clock.now(), result);
+        }
     }
 
     /// Sends one batch and applies the result.

@@ -1,7 +1,7 @@
 //! The calls to one shard: queued, and in flight.
 
 use super::connection::Failure;
-use super::dispatch::{Batch, QueuedCall};
+use super::dispatch::{Batch, CallSpan, QueuedCall};
 use super::shard::RedisShard;
 use parking_lot::Mutex;
 use redis::{Cmd, Value};
@@ -120,6 +120,8 @@ impl ShardQueue {
 pub(super) struct SentBatch {
     pub(super) batch: Batch,
     pub(super) sent: Instant,
+    /// The span of the call, if it is sampled.
+    pub(super) span: Option<Box<CallSpan>>,
     reply: ReplyFuture,
 }
 
@@ -128,7 +130,12 @@ type ReplyFuture = Pin<Box<dyn Future<Output = Result<Value, Failure>> + Send>>;
 impl SentBatch {
     /// Sends `command` for `batch` before this returns, if the connection can take it.
     pub(super) fn send(shard: &Arc<RedisShard>, batch: Batch, command: Cmd, sent: Instant) -> Self {
-        Self { batch, sent, reply: send(shard, command) }
+        Self { batch, sent, span: None, reply: send(shard, command) }
+    }
+
+    /// The batch with the span of its call.
+    pub(super) fn with_span(self, span: Option<Box<CallSpan>>) -> Self {
+        Self { span, ..self }
     }
 
     /// The same batch, by another command.

@@ -25,6 +25,7 @@ use tollgate_core::rules::written::OnStoreFailure;
 use tollgate_core::state_address::{FleetSecret, StateAddresses};
 use tollgate_core::time::{BootTime, UnixTime};
 use tollgate_limiter::SharedStore;
+use tollgate_limiter::metrics::SpanSink;
 use tollgate_limiter::{Clock, ManualClock};
 
 /// How the store is used.
@@ -48,6 +49,8 @@ pub struct RedisSettings {
     pub lease_horizon: Duration,
     /// The most keys for which a node keeps leases.
     pub most_leases: usize,
+    /// Receives spans of script calls.
+    pub spans: Option<Arc<dyn SpanSink>>,
 }
 
 /// All but the secret.
@@ -81,6 +84,7 @@ impl Default for RedisSettings {
             lease_interval: Duration::from_micros(lease.interval_us),
             lease_horizon: Duration::from_micros(lease.horizon_us),
             most_leases: lease.most_leases,
+            spans: None,
         }
     }
 }

@@ -19,8 +19,8 @@
 //! - [`OtlpExporter`] pushes metrics to an OpenTelemetry collector, and also log records and spans.
 //! - [`StatsdExporter`] sends the growth of counters to a StatsD server.
 
-mod bound;
 mod export_failures;
+mod number_text;
 mod otlp;
 mod process;
 pub mod prometheus;

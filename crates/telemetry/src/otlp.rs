@@ -70,6 +70,13 @@ impl Default for OtlpSettings {
     }
 }
 
+impl OtlpSettings {
+    /// Whether an exporter can be built from these settings.
+    pub fn validate(&self) -> Result<(), OtlpSettingsError> {
+        Collector::new(self).map(drop)
+    }
+}
+
 impl fmt::Debug for OtlpSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let headers: Vec<&str> = self.headers.iter().map(|(name, _)| name.as_str()).collect();

@@ -3,6 +3,7 @@
 //! Both are line formats with the same samples. They differ in the name that the `HELP` and `TYPE` lines of a counter have,
 //! in the type name of unknown values, and in the `# EOF` line of OpenMetrics.
 
+use crate::number_text::NumberText;
 use std::fmt::Write;
 use tollgate_limiter::metrics::{
     HistogramSnapshot, LabelValues, MetricDefinition, MetricFamily, MetricKind, MetricSamples, MetricValue,
@@ -76,7 +77,7 @@ impl TextFormat {
                 }
                 MetricValue::Number(number) => {
                     write_name(text, name, "", labels, &sample.labels, None);
-                    let _ = writeln!(text, " {}", Number(*number));
+                    let _ = writeln!(text, " {}", NumberText(*number));
                 }
                 MetricValue::Histogram(histogram) => {
                     write_histogram(text, name, labels, &sample.labels, histogram);
@@ -101,7 +102,7 @@ fn write_histogram(
         let _ = writeln!(text, " {total}");
     }
     write_name(text, name, "_sum", labels, values, None);
-    let _ = writeln!(text, " {}", Number(histogram.sum));
+    let _ = writeln!(text, " {}", NumberText(histogram.sum));
     write_name(text, name, "_count", labels, values, None);
     let _ = writeln!(text, " {total}");
 }
@@ -127,7 +128,7 @@ fn write_name(
         text.push('"');
     }
     if let Some(bound) = bound {
-        let _ = write!(text, "{separator}le=\"{}\"", Number(bound));
+        let _ = write!(text, "{separator}le=\"{}\"", NumberText(bound));
         separator = ',';
     }
     if separator == ',' {
@@ -136,32 +137,16 @@ fn write_name(
 }
 
 fn write_escaped(text: &mut String, value: &str, with_quotes: bool) {
+    // Almost all values need no escapes, and a large node has tens of thousands of samples.
+    if !value.bytes().any(|byte| matches!(byte, b'\\' | b'\n' | b'"')) {
+        return text.push_str(value);
+    }
     for character in value.chars() {
         match character {
             '\\' => text.push_str("\\\\"),
             '\n' => text.push_str("\\n"),
             '"' if with_quotes => text.push_str("\\\""),
             other => text.push(other),
-        }
-    }
-}
-
-/// A number as the formats write it. Bounds are multiples of powers of ten: they are written without the last digits of
-/// binary fractions.
-struct Number(f64);
-
-impl std::fmt::Display for Number {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if self.0 == f64::INFINITY {
-            return f.write_str("+Inf");
-        }
-        let rounded: f64 = format!("{:.12e}", self.0).parse().unwrap_or(self.0);
-        if rounded != 0.0 && !(1e-4..1e16).contains(&rounded.abs()) {
-            write!(f, "{rounded:e}")
-        } else if rounded.fract() == 0.0 {
-            write!(f, "{rounded:.1}")
-        } else {
-            write!(f, "{rounded}")
         }
     }
 }
@@ -241,7 +226,7 @@ tollgate_decision_duration_seconds_count{path="local"} 7
             (1_794_778_812.0, "1794778812.0"),
             (f64::INFINITY, "+Inf"),
         ] {
-            assert_eq!(Number(number).to_string(), text);
+            assert_eq!(NumberText(number).to_string(), text);
         }
     }
 }

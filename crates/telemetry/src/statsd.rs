@@ -53,6 +53,27 @@ impl Default for StatsdSettings {
     }
 }
 
+impl StatsdSettings {
+    /// Whether an exporter can be built from these settings.
+    pub fn validate(&self) -> Result<(), StatsdSettingsError> {
+        self.check().map(drop)
+    }
+
+    /// The address, if all settings are usable.
+    fn check(&self) -> Result<StatsdAddress, StatsdSettingsError> {
+        let address = StatsdAddress::parse(&self.address)
+            .ok_or_else(|| StatsdSettingsError::Address(self.address.clone()))?;
+        let is_plain = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '_' | '-' | '.');
+        if self.prefix.len() > LONGEST_PREFIX || !self.prefix.chars().all(is_plain) {
+            return Err(StatsdSettingsError::Prefix(self.prefix.clone()));
+        }
+        if self.interval.is_zero() {
+            return Err(StatsdSettingsError::Interval);
+        }
+        Ok(address)
+    }
+}
+
 /// Why an exporter cannot be built from its settings, or not be started.
 #[derive(Debug, Error)]
 pub enum StatsdSettingsError {
@@ -84,15 +105,7 @@ impl StatsdExporter {
         settings: &StatsdSettings,
         registry: &Arc<MetricRegistry>,
     ) -> Result<Self, StatsdSettingsError> {
-        let address = StatsdAddress::parse(&settings.address)
-            .ok_or_else(|| StatsdSettingsError::Address(settings.address.clone()))?;
-        let is_plain = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '_' | '-' | '.');
-        if settings.prefix.len() > LONGEST_PREFIX || !settings.prefix.chars().all(is_plain) {
-            return Err(StatsdSettingsError::Prefix(settings.prefix.clone()));
-        }
-        if settings.interval.is_zero() {
-            return Err(StatsdSettingsError::Interval);
-        }
+        let address = settings.check()?;
         let failures = Arc::new(ExportFailures::new("statsd"));
         registry.register(Arc::clone(&failures) as _);
         let flush = StatsdFlush {

@@ -16,6 +16,8 @@ mod response_reader;
 mod sentinel_group;
 mod server_clock;
 mod stall_monitor;
+#[cfg(feature = "telemetry")]
+pub mod telemetry;
 mod test_upstream;
 mod wait;
 

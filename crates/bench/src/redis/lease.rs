@@ -79,7 +79,7 @@ struct LeaseResult {
 }
 
 #[derive(Default)]
-struct DecisionRecord {
+struct LeaseRecord {
     local: u64,
     ledger: Ledger,
     local_us: Vec<f64>,
@@ -92,7 +92,7 @@ enum DecisionOrigin {
     Store,
 }
 
-impl DecisionRecord {
+impl LeaseRecord {
     fn add(&mut self, entry: LedgerEntry, origin: DecisionOrigin, latency: Duration) {
         if origin == DecisionOrigin::Local {
             self.local += 1;
@@ -120,7 +120,7 @@ fn measure(runtime: &Runtime, server: &PinnedRedis, routing: Routing) -> LeaseRe
     let calls_before: u64 = nodes.iter().map(|(_, redis)| redis.calls()).sum();
     let limiters: Arc<Vec<Arc<Limiter>>> =
         Arc::new(nodes.iter().map(|(limiter, _)| Arc::clone(limiter)).collect());
-    let record = Arc::new(Mutex::new(DecisionRecord::default()));
+    let record = Arc::new(Mutex::new(LeaseRecord::default()));
     let (keys, picks) = (Arc::new(keys(CLIENTS)), Arc::new(zipf(CLIENTS, 1 << 22, 11)));
     let (begin, cpu, own) = (Instant::now(), server.cpu_seconds(), own_cpu_seconds());
     let count = {

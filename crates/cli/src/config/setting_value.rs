@@ -12,6 +12,7 @@ use tollgate_core::rate::{DurationTextError, duration_text, parse_duration_us};
 use tollgate_core::rules::lease_timing::LeaseTimingError;
 use tollgate_gateway::settings::UpstreamAddressError;
 use tollgate_redis::StoreUrlError;
+use tollgate_telemetry::{OtlpSettingsError, StatsdSettingsError};
 
 const SMALLEST_SIZE: usize = 1 << 20;
 
@@ -118,6 +119,20 @@ pub enum SettingError {
     UnmatchablePath { path: String, error: PathError },
     #[error("`{0}` is not a host; write it like shop.example or *.example")]
     Host(String),
+    #[error("`telemetry.otlp` needs an `endpoint`, such as http://127.0.0.1:4317")]
+    NoEndpoint,
+    #[error("`telemetry.statsd` needs an `address`, such as 127.0.0.1:8125")]
+    NoStatsdAddress,
+    #[error("a decision log needs a `path`, such as stdout, or `otlp: true`")]
+    NoDecisionLogTarget,
+    #[error("`otlp: true` has no effect: `telemetry.otlp` has no `endpoint`")]
+    DecisionLogWithoutOtlp,
+    #[error("`{0}` is not a share; write it like 1% or 0.1%")]
+    Share(String),
+    #[error("{0}")]
+    Otlp(#[from] OtlpSettingsError),
+    #[error("{0}")]
+    Statsd(#[from] StatsdSettingsError),
 }
 
 /// An error in the settings file, with its place.

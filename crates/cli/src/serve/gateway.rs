@@ -25,18 +25,26 @@ pub fn open(config: &GatewayConfig, node: &NodeParts<'_>) -> Result<NodeListener
         address: config.listen,
         threads: config.threads.unwrap_or(cores),
         options: config.options,
-        setup: ListenerSetup { tls, limits: Some(ConnectionLimits::new(config.connection_limits.clone())) },
+        setup: ListenerSetup {
+            tls,
+            limits: Some(ConnectionLimits::new(config.connection_limits.clone())),
+            ..ListenerSetup::default()
+        },
         log: access_log.clone(),
     };
     let layer = RateLimitLayer::new(Arc::clone(node.limiter))
         .identities(Arc::clone(identities))
         .headers(node.config.headers);
     let gateway = Gateway::start(&config.settings, &layer, &listen)?;
+    node.metrics.0.register(gateway.metrics());
 
     let keys = identities.key_file().map(|file| watch_keys(Arc::clone(identities), file.to_owned()));
     let reloads = [certificate.map(watch_certificate), keys].into_iter().flatten();
     let mut reloads = reloads.collect::<Result<Vec<_>, _>>().map_err(CommandError::Thread)?;
-    reloads.extend(access_log.map(ReloadTarget::AccessLog));
+    if let Some(log) = access_log {
+        node.metrics.add_log(log.lines().clone());
+        reloads.push(ReloadTarget::Log(log.lines().clone()));
+    }
 
     let summary = summary(config, &gateway);
     let role = ListenerRole::Door;

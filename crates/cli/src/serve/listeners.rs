@@ -132,8 +132,11 @@ async fn open_check_api(node: &NodeParts<'_>) -> Result<NodeListener, CommandErr
 async fn open_admin(address: SocketAddr, node: &NodeParts<'_>) -> Result<NodeListener, CommandError> {
     let role = ListenerRole::Admin;
     let (listener, address) = bind(address, "admin-listen").await?;
-    let admin =
-        AdminListener { readiness: Arc::clone(node.readiness), metrics: Arc::new(node.metrics.clone()) };
+    let admin = AdminListener {
+        readiness: Arc::clone(node.readiness),
+        metrics: Arc::new(node.metrics.clone()),
+        limiter: Arc::clone(node.limiter),
+    };
     let summary = format!("  admin   http://{address}/metrics\n");
     let serving = Box::pin(admin.serve(listener, node.stop_of(role)));
     Ok(NodeListener { role, summary, example: None, reloads: Vec::new(), serving })

@@ -10,9 +10,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
 use tollgate_limiter::Limiter;
+use tollgate_limiter::line_log::LineLog;
 use tollgate_redis::RedisStore;
 use tollgate_server::Readiness;
 
@@ -24,6 +25,10 @@ pub struct ServingNode {
     pub limiter: Arc<Limiter>,
     pub redis: Option<RedisStore>,
     pub listeners: Vec<NodeListener>,
+    /// The tasks of the exporters. They end by themselves when the doors are drained.
+    pub exporters: Vec<JoinHandle<()>>,
+    /// The lines of the decision log, if there is one.
+    pub decision_lines: Option<LineLog>,
     pub reloads: ReloadTargets,
     pub readiness: Arc<Readiness>,
     /// Tells the listeners when to stop.
@@ -33,7 +38,7 @@ pub struct ServingNode {
 impl ServingNode {
     /// Serves until a first signal to stop and the end of the requests in flight, or until a second signal.
     pub async fn run(self, mut signals: ProcessSignals) -> Result<ExitCode, CommandError> {
-        let Self { limiter, redis, listeners, reloads, readiness, phase } = self;
+        let Self { limiter, redis, listeners, exporters, decision_lines, reloads, readiness, phase } = self;
         let housekeeping = tokio::spawn(housekeeping::run(limiter));
         let (doors, others): (Vec<_>, Vec<_>) =
             listeners.into_iter().partition(|listener| listener.role == ListenerRole::Door);
@@ -45,7 +50,15 @@ impl ServingNode {
                 redis.close().await;
             }
             phase.send_replace(NodePhase::Drained);
-            closed + others.join_all().await.into_iter().sum::<usize>()
+            let closed = closed + others.join_all().await.into_iter().sum::<usize>();
+            if let Some(log) = decision_lines {
+                log.flush().await;
+            }
+            // The last exports run since the doors are drained, each within its timeout.
+            for exporter in exporters {
+                drop(exporter.await);
+            }
+            closed
         });
         let mut read_timeouts = tokio::time::interval_at(Instant::now() + READ_TIMEOUT, READ_TIMEOUT);
         let closed = loop {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tollgate_control::{MetricsSource, RenderedMetrics};
+use tollgate_limiter::line_log::LineLog;
 use tollgate_limiter::metrics::{MetricSamples, MetricSource, catalog};
 use tollgate_telemetry::{MetricRegistry, ProcessMetrics, TextFormat};
 
@@ -15,8 +16,13 @@ impl NodeMetrics {
     pub fn new(dropped_log_lines: Arc<AtomicU64>) -> Self {
         let registry = MetricRegistry::default();
         registry.register(Arc::new(ProcessMetrics::new(env!("CARGO_PKG_VERSION"))));
-        registry.register(Arc::new(ProcessLog { dropped_lines: dropped_log_lines }));
+        registry.register(Arc::new(LogLosses { dropped_lines: dropped_log_lines }));
         Self(Arc::new(registry))
+    }
+
+    /// Adds the metrics of a log of lines.
+    pub fn add_log(&self, log: LineLog) {
+        self.0.register(Arc::new(DroppedLines(log)));
     }
 }
 
@@ -28,12 +34,21 @@ impl MetricsSource for NodeMetrics {
     }
 }
 
+/// The dropped lines of a log.
+struct DroppedLines(LineLog);
+
+impl MetricSource for DroppedLines {
+    fn collect(&self, samples: &mut MetricSamples) {
+        samples.count(&catalog::LOG_LINES_DROPPED, &[self.0.name()], self.0.dropped());
+    }
+}
+
 /// The log of the process.
-struct ProcessLog {
+struct LogLosses {
     dropped_lines: Arc<AtomicU64>,
 }
 
-impl MetricSource for ProcessLog {
+impl MetricSource for LogLosses {
     fn collect(&self, samples: &mut MetricSamples) {
         let dropped = self.dropped_lines.load(Ordering::Relaxed);
         samples.count(&catalog::LOG_LINES_DROPPED, &["process"], dropped);

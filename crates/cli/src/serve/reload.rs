@@ -7,8 +7,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tollgate_control::{FileWatcher, ReadCause};
-use tollgate_gateway::AccessLog;
 use tollgate_http::IdentityExtractor;
+use tollgate_limiter::line_log::LineLog;
 use tollgate_listen::ServerCertificate;
 
 /// Something that is reloaded while the node runs.
@@ -17,7 +17,7 @@ pub enum ReloadTarget {
     /// Watched files, by what they contain.
     Files(&'static str, FileWatcher),
     /// A log that is reopened.
-    AccessLog(AccessLog),
+    Log(LineLog),
 }
 
 /// Everything that a node reloads.
@@ -33,7 +33,7 @@ impl ReloadTargets {
         for target in &self.0 {
             match target {
                 ReloadTarget::Files(_, watcher) => watcher.reload(),
-                ReloadTarget::AccessLog(log) => log.lines().reopen(),
+                ReloadTarget::Log(log) => log.reopen(),
             }
         }
     }
@@ -55,8 +55,8 @@ impl ReloadTargets {
     /// Starts to reopen the logs. Does not wait for it.
     pub fn reopen_logs(&self) {
         for target in &self.0 {
-            if let ReloadTarget::AccessLog(log) = target {
-                log.lines().reopen();
+            if let ReloadTarget::Log(log) = target {
+                log.reopen();
             }
         }
     }

@@ -71,9 +71,7 @@ fn serve_opens_the_gateway_beside_the_check_api() {
     command.env("TOLLGATE_UPSTREAM", upstream().to_string()).env("TOLLGATE_GATEWAY_LISTEN", "127.0.0.1:0");
     let server = TollgateProcess::from(&mut command);
     assert_eq!(server.client().check("alice", "/").status, 200);
-    let (_, rest) = server.start_message.split_once("gateway http://").unwrap();
-    let address = rest.split_once('/').unwrap().0.parse().unwrap();
-    assert_eq!(HttpClient::connect(address).get("/").body, "hello");
+    assert_eq!(HttpClient::connect(server.gateway_address()).get("/").body, "hello");
 }
 
 /// Two requests may be in flight over all gateways. The gateway that holds both slots is killed.

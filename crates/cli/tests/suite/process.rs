@@ -30,6 +30,8 @@ pub fn tollgate<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Comm
         "LOG_FORMAT",
         "GATEWAY_LISTEN",
         "UPSTREAM",
+        "OTLP_ENDPOINT",
+        "STATSD_ADDRESS",
     ] {
         command.env_remove(format!("TOLLGATE_{name}"));
     }
@@ -154,6 +156,12 @@ impl TollgateProcess {
 
     pub fn admin_address(&self) -> SocketAddr {
         let (_, rest) = self.start_message.split_once("  admin   http://").expect("it has an admin listener");
+        rest.split_once('/').unwrap().0.parse().unwrap()
+    }
+
+    /// The address of the gateway.
+    pub fn gateway_address(&self) -> SocketAddr {
+        let (_, rest) = self.start_message.split_once("  gateway http://").expect("it has a gateway");
         rest.split_once('/').unwrap().0.parse().unwrap()
     }
 

@@ -72,6 +72,8 @@ fn an_empty_variable_counts_as_absent() {
         "GATEWAY_LISTEN",
         "UPSTREAM",
         "LOG_FORMAT",
+        "OTLP_ENDPOINT",
+        "STATSD_ADDRESS",
     ] {
         command.env(format!("TOLLGATE_{name}"), "");
     }

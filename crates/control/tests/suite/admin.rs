@@ -9,9 +9,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinHandle;
 use tollgate_control::{AdminListener, MetricsSource, RenderedMetrics};
+use tollgate_limiter::{Clock, Limiter, MemoryStore, Request};
 use tollgate_listen::Readiness;
 
-const ENDPOINTS: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
+const ENDPOINTS: [&str; 4] = ["/healthz", "/readyz", "/metrics", "/v1/top"];
 
 /// Metrics that are the `Accept` header. With `panic` in the header, rendering panics.
 struct EchoMetrics;
@@ -43,6 +44,7 @@ impl MetricsSource for SlowMetrics {
 struct AdminFixture {
     address: SocketAddr,
     readiness: Arc<Readiness>,
+    limiter: Arc<Limiter>,
     stop: oneshot::Sender<()>,
     served: JoinHandle<usize>,
 }
@@ -52,10 +54,15 @@ impl AdminFixture {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let readiness = Arc::new(Readiness::default());
-        let admin = AdminListener { readiness: Arc::clone(&readiness), metrics: Arc::new(metrics) };
+        let limiter = Arc::new(Limiter::new(MemoryStore::new(1 << 20), Clock::system()));
+        let admin = AdminListener {
+            readiness: Arc::clone(&readiness),
+            metrics: Arc::new(metrics),
+            limiter: Arc::clone(&limiter),
+        };
         let (stop, stopped) = oneshot::channel::<()>();
         let served = tokio::spawn(admin.serve(listener, async { stopped.await.unwrap_or_default() }));
-        Self { address, readiness, stop, served }
+        Self { address, readiness, limiter, stop, served }
     }
 
     async fn client(&self) -> Client {
@@ -150,7 +157,7 @@ async fn wrong_methods_and_unknown_paths() {
             (404, Some("NOT_FOUND")),
             "{path}"
         );
-        let hint = "the endpoints are GET /healthz, GET /readyz, GET /metrics";
+        let hint = "the endpoints are GET /healthz, GET /readyz, GET /metrics, GET /v1/top";
         assert_eq!(reply.json()["error"]["details"]["hint"], hint);
     }
 }
@@ -170,6 +177,38 @@ async fn pages_of_other_origins_are_refused() {
     }
     client.send("OPTIONS /metrics HTTP/1.1\r\nHost: test\r\nOrigin: http://evil.example\r\n\r\n").await;
     assert_eq!(client.reply().await.status, 405, "no preflight is granted");
+}
+
+#[tokio::test]
+async fn top_keys_are_listed() {
+    let admin = AdminFixture::start(EchoMetrics).await;
+    let mut client = admin.client().await;
+    let empty = client.get("/v1/top").await;
+    assert_eq!((empty.status, empty.header("content-type")), (200, "application/json"));
+    let lists = serde_json::json!({ "window_seconds": 60, "limited": [], "allowed": [], "routes": [] });
+    assert_eq!(empty.json(), lists);
+    let rules = "routes: [\"/users/{id}\"]\nrules: [{ id: api, key: api_key, limit: 3/h }]";
+    let loaded = tollgate_core::rules::load("rules.yaml", rules).unwrap();
+    admin.limiter.install(loaded.rules, loaded.lists).unwrap();
+    for (key, requests) in [("sk_live_0123456789", 5), ("sk_test_0123456789", 4)] {
+        let request = Request { api_key: Some(key), endpoint: "/users/1", ..Request::default() };
+        (0..requests).for_each(|_| drop(admin.limiter.check(&request)));
+    }
+    let reply = client.get("/v1/top?count=1").await.json();
+    let first = &reply["limited"][0];
+    assert_eq!((&first["kind"], &first["name"]), (&"api_key".into(), &"sk_live_…".into()));
+    assert_eq!((first["count"].as_u64(), first["fingerprint"].as_str().unwrap().len()), (Some(2), 8));
+    assert_eq!(reply["limited"].as_array().unwrap().len(), 1);
+    assert_eq!(reply["routes"], serde_json::json!([{ "route": "/users/{id}", "count": 9 }]));
+    assert_eq!(client.get("/v1/top?other=1").await.json()["allowed"].as_array().unwrap().len(), 2);
+    for query in ["count=0", "count=1001", "count=", "count=-1", "count=x"] {
+        let reply = client.get(&format!("/v1/top?{query}")).await;
+        assert_eq!(
+            (reply.status, &reply.json()["error"]["details"]["field"]),
+            (400, &"count".into()),
+            "{query}"
+        );
+    }
 }
 
 #[tokio::test]

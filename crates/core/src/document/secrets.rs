@@ -13,12 +13,12 @@ use crate::rules::pattern::network;
 const SECRET: [&str; 8] =
     ["password", "passwd", "passphrase", "pwd", "secret", "token", "credential", "privatekey"];
 /// In a text that is not YAML, the value of a name that contains one of these is redacted.
-const SUSPECT: [&str; 15] = [
+const SUSPECT: [&str; 16] = [
     "pass", "pwd", "secret", "token", "cred", "key", "auth", "private", "store", "allow", "deny", "list",
-    "override", "url", "dsn",
+    "override", "url", "dsn", "headers",
 ];
 /// Fields that hold secrets or API keys. A misspelled field that resembles one of them is treated like it.
-const SECRET_FIELDS: [&str; 15] = [
+const SECRET_FIELDS: [&str; 16] = [
     "allow",
     "deny",
     "whitelist",
@@ -34,6 +34,7 @@ const SECRET_FIELDS: [&str; 15] = [
     "token",
     "credential",
     "auth",
+    "headers",
 ];
 /// Fields that resemble these and hold no secret.
 const OPEN_FIELDS: [&str; 3] = ["allowempty", "over", "pass"];
@@ -134,6 +135,8 @@ fn by_plain_name(plain: &str, parent: &str, entry: &YamlEntry) -> Secrecy {
         ("key", _) => Secrecy::Words,
         ("apikey" | "token", _) if entry.value.is_mapping() => Secrecy::Open,
         ("apikey" | "token", _) => Secrecy::Source,
+        // Headers that are sent to another server; those at the top are no more than names.
+        ("headers", parent) if !parent.is_empty() && entry.value.is_mapping() => Secrecy::All,
         ("store" | "storeurl" | "url" | "dsn", _) => Secrecy::Store,
         (name, _) if name.ends_with("file") || name.ends_with("path") || name.ends_with("header") => {
             Secrecy::Open

@@ -8,6 +8,7 @@ use http::uri::PathAndQuery;
 use http::{HeaderValue, Method, Uri, Version};
 use std::net::IpAddr;
 use std::sync::Arc;
+use tokio::time::Instant;
 use tollgate_core::time::UnixTime;
 use tollgate_http::body::ErrorCode;
 use tollgate_http::identity::redacted;
@@ -16,7 +17,7 @@ use tollgate_limiter::line_log::{JsonFields, LineLog, LogLine, rfc3339_us};
 
 /// A request and its response.
 #[derive(Debug)]
-pub(super) struct AccessLogEntry {
+pub(crate) struct AccessLogEntry {
     pub(super) start: UnixTime,
     pub(super) duration_us: u64,
     pub(super) client: IpAddr,
@@ -29,12 +30,12 @@ pub(super) struct AccessLogEntry {
     pub(super) user_agent: Option<HeaderValue>,
     pub(super) request_id: Option<HeaderValue>,
     /// 0 if the client was gone before there was a response.
-    pub(super) status: u16,
+    pub(crate) status: u16,
     pub(super) decision: Option<DecisionSummary>,
     pub(super) upstream: Option<UpstreamUse>,
     pub(super) bytes_received: u64,
-    pub(super) bytes_sent: u64,
-    pub(super) is_complete: bool,
+    pub(crate) bytes_sent: u64,
+    pub(crate) is_complete: bool,
     style: Arc<LineStyle>,
 }
 
@@ -156,8 +157,8 @@ pub(crate) struct PendingLogEntry {
 }
 
 impl PendingLogEntry {
-    pub(super) fn new(log: LineLog, entry: AccessLogEntry) -> Self {
-        Self { log, entry: Some(Box::new(entry)), trace: RequestTrace::new() }
+    pub(super) fn new(log: LineLog, entry: AccessLogEntry, start: Instant) -> Self {
+        Self { log, entry: Some(Box::new(entry)), trace: RequestTrace::new(start) }
     }
 
     /// For what is known where the request is forwarded.
@@ -165,7 +166,7 @@ impl PendingLogEntry {
         &self.trace
     }
 
-    pub(super) fn entry_mut(&mut self) -> Option<&mut AccessLogEntry> {
+    pub(crate) fn entry_mut(&mut self) -> Option<&mut AccessLogEntry> {
         self.entry.as_deref_mut()
     }
 
@@ -186,7 +187,7 @@ impl PendingLogEntry {
     }
 
     /// Leaves the entry to the tunnel of the request.
-    pub(super) fn end_with_tunnel(mut self) {
+    pub(crate) fn end_with_tunnel(mut self) {
         if let Some(mut entry) = self.entry.take() {
             entry.is_complete = true;
             self.trace.keep_for_tunnel(self.log.clone(), entry);

@@ -5,6 +5,7 @@ use crate::upstream::UpstreamServer;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use tokio::time::Instant;
 use tollgate_limiter::line_log::LineLog;
 
@@ -24,15 +25,14 @@ pub(crate) struct RequestTrace {
 #[derive(Clone, Debug)]
 pub(super) struct UpstreamUse {
     pub(super) server: Arc<UpstreamServer>,
-    start: Instant,
     /// The time until the head of the response, or until the attempt failed.
     pub(super) time_us: Option<u64>,
 }
 
 impl RequestTrace {
-    pub(super) fn new() -> Arc<Self> {
+    pub(super) fn new(start: Instant) -> Arc<Self> {
         Arc::new(Self {
-            start: Instant::now(),
+            start,
             bytes_received: AtomicU64::new(0),
             bytes_tunneled: AtomicU64::new(0),
             upstream: Mutex::new(None),
@@ -43,13 +43,13 @@ impl RequestTrace {
     /// The request is about to be sent to `server`.
     pub(crate) fn record_server(&self, server: &Arc<UpstreamServer>) {
         let server = Arc::clone(server);
-        *self.upstream.lock() = Some(UpstreamUse { server, start: Instant::now(), time_us: None });
+        *self.upstream.lock() = Some(UpstreamUse { server, time_us: None });
     }
 
-    /// The head of the response has arrived, or the attempt has failed.
-    pub(crate) fn record_attempt_end(&self) {
+    /// The head of the response has arrived, or the attempt has failed, `time` after its server was selected.
+    pub(crate) fn record_attempt_end(&self, time: Duration) {
         if let Some(upstream) = &mut *self.upstream.lock() {
-            upstream.time_us = Some(upstream.start.elapsed().as_micros() as u64);
+            upstream.time_us = Some(time.as_micros() as u64);
         }
     }
 

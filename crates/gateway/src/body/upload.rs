@@ -1,6 +1,7 @@
 //! A client's body on its way to a server.
 
 use crate::access_log::RequestTrace;
+use crate::metrics::ThreadCounters;
 use crate::settings::OnClientGone;
 use bytes::Bytes;
 use http::Version;
@@ -57,6 +58,7 @@ pub(crate) struct UploadClient {
     /// The names that trailers must not have.
     pub(crate) reserved: Arc<ReservedHeaders>,
     pub(crate) on_client_gone: OnClientGone,
+    pub(crate) counters: Arc<ThreadCounters>,
     /// For the access log.
     pub(crate) trace: Option<Arc<RequestTrace>>,
 }
@@ -132,6 +134,7 @@ impl ActiveUpload {
         self.progress.frames.fetch_add(1, Ordering::Relaxed);
         self.client.peer.record_progress();
         let bytes = frame.data_ref().map_or(0, |data| data.len() as u64);
+        self.client.counters.record_received(bytes);
         if let Some(trace) = &self.client.trace {
             trace.record_received(bytes);
         }

@@ -5,6 +5,7 @@ use super::{Repeatable, RetryState, UpstreamResponse};
 use crate::body::UploadBody;
 use crate::forward::ForwardContext;
 use crate::forward_error::ForwardError;
+use crate::metrics::UpstreamErrorKind;
 use crate::upstream::health::ServerFailure;
 use crate::upstream::pool::{AcquiredConnection, ConnectionUse, PooledConnection, UpstreamConnection};
 use crate::upstream::{ActiveRequest, Upstream, UpstreamServer};
@@ -38,17 +39,19 @@ pub(super) enum AttemptOutcome {
 }
 
 impl Attempt {
+    /// Sends the request at `now`.
     pub(super) fn send(
         acquired: AcquiredConnection,
         active: ActiveRequest,
         upstream: &Upstream,
         retry: &RetryState,
         request: Request<UploadBody>,
+        now: Instant,
     ) -> (Self, impl Future<Output = SendResult> + use<>) {
         let AcquiredConnection { mut connection, usage } = acquired;
         let copy = (retry.repeatable == Repeatable::Yes).then(|| RequestCopy::of(&request));
         let sending = connection.sender.try_send_request(request);
-        let deadline = retry.bounded(Instant::now() + upstream.settings.response_time);
+        let deadline = retry.bounded(now + upstream.settings.response_time);
         connection.response_deadline.as_mut().reset(deadline);
         (Self { connection, active, usage, frames: 0, copy }, sending)
     }
@@ -89,10 +92,12 @@ impl Attempt {
         context: &ForwardContext,
         sent: Result<SendResult, ForwardError>,
     ) -> AttemptOutcome {
-        retry.record_attempt_end();
+        let time = retry.record_attempt_end();
+        let counters = context.counters.upstream(retry.upstream);
         let Self { connection, active, usage, copy, .. } = self;
         let mut error = match sent {
             Ok(Ok(response)) => {
+                counters.record_response(time);
                 active.server().health.record_success();
                 let most_idle = upstream.settings.most_idle;
                 let pool = Arc::clone(&context.pool);
@@ -102,6 +107,7 @@ impl Attempt {
             Ok(Err(error)) => error,
             Err(error) => {
                 if error == ForwardError::Timeout {
+                    counters.record_error(UpstreamErrorKind::Timeout);
                     let failure = ServerFailure::BadResponse(retry.client);
                     record_failure(upstream, active.server(), failure, &"response timeout");
                 }
@@ -122,14 +128,19 @@ impl Attempt {
             record_failure(upstream, active.server(), failure, &error);
         }
         if error.is_parse() {
+            counters.record_error(UpstreamErrorKind::Protocol);
             // The server has responded, and a retry would probably get the same response.
             return AttemptOutcome::Done(Err(ForwardError::InvalidResponse));
         }
+        // A request that was not sent, because the server has closed an idle connection, has not failed.
+        if !is_reused || unsent.is_none() {
+            counters.record_error(UpstreamErrorKind::Closed);
+        }
         match (unsent, copy) {
-            (Some(request), _) if is_reused || retry.may_retry(upstream) => {
+            (Some(request), _) if is_reused || retry.may_retry(context) => {
                 AttemptOutcome::Retry(Box::new(request))
             }
-            (None, Some(copy)) if retry.may_retry(upstream) => {
+            (None, Some(copy)) if retry.may_retry(context) => {
                 AttemptOutcome::Retry(Box::new(copy.into_request()))
             }
             _ => AttemptOutcome::Done(Err(ForwardError::NoResponse)),

@@ -8,6 +8,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use std::net::SocketAddr;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -15,14 +16,19 @@ use tollgate_testbed::{PATIENCE, eventually};
 
 pub type Client = SendRequest<Full<Bytes>>;
 
-async fn client(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Client {
+pub async fn client(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Client {
     let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
     tokio::spawn(connection);
     sender
 }
 
 pub async fn plain(pair: &Pair) -> Client {
-    client(TcpStream::connect(pair.gateway.address()).await.unwrap()).await
+    connect(pair.gateway.address()).await
+}
+
+/// Without TLS.
+pub async fn connect(gateway: SocketAddr) -> Client {
+    client(TcpStream::connect(gateway).await.unwrap()).await
 }
 
 pub fn request(path: &str, body: &str) -> Request<Full<Bytes>> {

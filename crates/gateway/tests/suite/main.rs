@@ -17,6 +17,7 @@ mod headers;
 mod http2;
 mod idle_connections;
 mod limits;
+mod metrics;
 mod path_readings;
 mod raw_client;
 mod raw_upstream;

@@ -166,7 +166,7 @@ fn description(label: &Label, key: u64) -> String {
 }
 
 /// Enough of the hash to distinguish keys. The hash is keyed, so it does not reveal the name.
-fn fingerprint(key: u64) -> String {
+pub(crate) fn fingerprint(key: u64) -> String {
     format!("{:08x}", key >> 32)
 }
 

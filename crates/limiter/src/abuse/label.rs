@@ -9,7 +9,7 @@ const LONGEST: usize = 46;
 
 /// A name in fixed memory.
 #[derive(Clone, Copy)]
-pub(super) struct Label {
+pub(crate) struct Label {
     kind: &'static str,
     text: [u8; LONGEST],
     length: u8,
@@ -23,7 +23,7 @@ impl Default for Label {
 
 impl Label {
     /// API keys are secrets: only the beginning is shown, at most half. Other identities are names.
-    pub(super) fn new(identity: &Identity<'_>) -> Self {
+    pub(crate) fn new(identity: &Identity<'_>) -> Self {
         let kind = match identity {
             Identity::Named(kind, _) => kind.name(),
             Identity::Ip(_) => "ip",
@@ -45,11 +45,23 @@ impl Label {
         label
     }
 
-    pub(super) fn kind(&self) -> &'static str {
+    /// The label of a key of several identities.
+    pub(crate) fn joined(identities: &[Identity<'_>]) -> Self {
+        let mut label = Self { kind: "composite", text: [0; LONGEST], length: 0 };
+        for (index, part) in identities.iter().map(Self::new).enumerate() {
+            let separator = if index > 0 { " " } else { "" };
+            if write!(label, "{separator}{}={}", part.kind, part.text()).is_err() {
+                break;
+            }
+        }
+        label
+    }
+
+    pub(crate) fn kind(&self) -> &'static str {
         self.kind
     }
 
-    pub(super) fn text(&self) -> &str {
+    pub(crate) fn text(&self) -> &str {
         str::from_utf8(&self.text[..usize::from(self.length)]).unwrap_or_default()
     }
 }

@@ -6,6 +6,7 @@ use crate::decision::{Decision, NotedLimit};
 use crate::failure::{admitted_step, refused_step};
 use crate::limiter::Limiter;
 use crate::metrics::decision_counters::RequestLabels;
+use crate::observe::LateObservation;
 use crate::pending::Sharing;
 use crate::refusal::{DoorKind, may_refuse};
 use crate::snapshot::Snapshot;
@@ -41,6 +42,8 @@ pub(super) struct PendingAdmission {
     pub(super) queue: Option<QueuePlace>,
     /// What the decision is counted under.
     pub(super) labels: RequestLabels,
+    /// What its observation needs.
+    pub(super) late: LateObservation,
     /// The client's key for abuse detection, if this request was sampled.
     pub(super) watched: Option<u64>,
 }
@@ -92,6 +95,7 @@ impl PendingAdmission {
             ip: request.ip,
             queue: None,
             labels: RequestLabels::default(),
+            late: LateObservation::default(),
             watched: None,
         };
         for charge in charges {

@@ -5,6 +5,7 @@ use super::permit::Permit;
 use super::{Admission, AdmissionDelay};
 use crate::decision::Decision;
 use crate::limiter::Limiter;
+use crate::observe::FinalDecision;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
@@ -37,8 +38,10 @@ pub(super) async fn admission(limiter: Arc<Limiter>, asked: PendingAdmission) ->
             decision.now += tarpit.delay.us;
         }
     }
+    let (rules, labels) = (&asked.snapshot.rules, asked.labels);
     let admission = Admission { decision, permit: permit.or_none(), delay };
-    limiter.count_late(&asked.snapshot.rules, asked.labels, &admission.decision, admission.outcome());
+    let (decision, outcome) = (&admission.decision, admission.outcome());
+    limiter.count_late(&FinalDecision { rules, labels, decision, outcome }, &asked.late);
     admission
 }
 

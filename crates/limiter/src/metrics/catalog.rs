@@ -195,13 +195,13 @@ metrics! {
     }
     "Gateway" {
         GATEWAY_REQUESTS Counter "tollgate_gateway_requests_total" ["route", "status"]
-            "Responses of the gateway by route and status class."
+            "Responses of the gateway by route and status class; the route of refused and invalid requests is empty."
             "Which routes fail?"
         GATEWAY_DURATION Histogram "tollgate_gateway_request_duration_seconds" []
-            "Time from the head of a request to the head of the response."
+            "Time from the head of a request to the head of the response; refusals by the fast path for repeats are not measured."
             "How fast is the service, as clients see it?"
         UPSTREAM_DURATION Histogram "tollgate_gateway_upstream_duration_seconds" ["upstream"]
-            "Time from sending a request to an upstream to the head of its response."
+            "Time from selecting a server to the head of its response, with the connection if a new one is needed."
             "Is an upstream slow?"
         UPSTREAM_HEALTHY Gauge "tollgate_gateway_upstream_healthy" ["upstream", "server"]
             "1 if the server is healthy, else 0."
@@ -209,6 +209,9 @@ metrics! {
         UPSTREAM_RETRIES Counter "tollgate_gateway_upstream_retries_total" ["upstream"]
             "Requests that were sent again after a failure."
             "Do servers drop requests?"
+        UPSTREAM_ERRORS Counter "tollgate_gateway_upstream_errors_total" ["upstream", "kind"]
+            "Attempts without a response; kind is no_healthy_server, connect, connect_timeout, local, timeout, closed or protocol."
+            "Why does an upstream fail?"
         GATEWAY_CONNECTIONS Gauge "tollgate_gateway_connections" []
             "Open connections of clients."
             "How many clients are connected?"
@@ -222,7 +225,7 @@ metrics! {
             "TLS handshakes by result, ok or failed."
             "Do clients fail to connect with TLS?"
         GATEWAY_BYTES Counter "tollgate_gateway_body_bytes_total" ["direction"]
-            "Bytes of bodies: received from clients, sent to clients."
+            "Bytes of bodies and tunnels: received from clients, sent to clients. Those of a tunnel are added when it ends."
             "How much data passes?"
     }
     "Telemetry" {

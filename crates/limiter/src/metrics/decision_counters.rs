@@ -189,7 +189,7 @@ impl DecidedBy {
         }
     }
 
-    fn rule(self, rules: &RuleSet) -> &str {
+    pub(crate) fn rule(self, rules: &RuleSet) -> &str {
         match self {
             Self::Nothing => "",
             Self::Limit(id) => &rules.rule_of(id).id,
@@ -267,8 +267,10 @@ impl SeriesCells {
 /// The cells that a thread counts one limit and door with.
 #[derive(Clone, Debug)]
 pub(crate) struct SeriesHandle {
-    pub(crate) decided_by: DecidedBy,
-    pub(crate) door: Door,
+    /// The number of the rule set.
+    rules: u32,
+    decided_by: DecidedBy,
+    labels: RequestLabels,
     /// Tenths of the limit for each token, with 32 bits after the point, rounded up.
     tenths_per_token: u64,
     cells: Arc<SeriesCells>,
@@ -278,7 +280,13 @@ impl SeriesHandle {
     /// Whether it counts decisions by `limit` at `door`.
     #[inline]
     pub(crate) fn is_of(&self, limit: LimitId, door: Door) -> bool {
-        self.decided_by == DecidedBy::Limit(limit) && self.door == door
+        self.decided_by == DecidedBy::Limit(limit) && self.labels.door == door
+    }
+
+    /// Whether it counts decisions by `decided_by` under `rules` for requests with these labels.
+    #[inline]
+    pub(crate) fn is_for(&self, rules: &RulesInForce, decided_by: DecidedBy, labels: RequestLabels) -> bool {
+        self.rules == rules.number && self.decided_by == decided_by && self.labels == labels
     }
 
     /// Counts a decision by an enforced limit without any other effect.
@@ -373,7 +381,7 @@ impl ThreadHandles {
             self.known.len() - 1
         });
         let handles = &mut self.known[known].1;
-        let new = || counters.register(&rules.set, decided_by, labels);
+        let new = || counters.register(rules, decided_by, labels);
         handles.entry((decided_by, labels)).or_insert_with(new)
     }
 }
@@ -386,7 +394,13 @@ impl DecisionCounters {
     }
 
     /// New cells for a thread.
-    fn register(&self, rules: &RuleSet, decided_by: DecidedBy, labels: RequestLabels) -> SeriesHandle {
+    fn register(
+        &self,
+        rules_in_force: &RulesInForce,
+        decided_by: DecidedBy,
+        labels: RequestLabels,
+    ) -> SeriesHandle {
+        let rules = &rules_in_force.set;
         let limit = match decided_by {
             DecidedBy::Limit(id) => Some(rules.limit(id)),
             DecidedBy::Nothing | DecidedBy::HotKey | DecidedBy::Emergency => None,
@@ -395,7 +409,7 @@ impl DecisionCounters {
             DecidedBy::Limit(id) => rules.tier_name(id, labels.tier),
             DecidedBy::Nothing | DecidedBy::HotKey | DecidedBy::Emergency => None,
         };
-        let mut labels = SeriesLabels {
+        let mut texts = SeriesLabels {
             rule: decided_by.rule(rules).into(),
             algorithm: limit.map_or("", |limit| limit.algorithm().name()),
             tier: tier.unwrap_or_default().into(),
@@ -404,14 +418,13 @@ impl DecisionCounters {
         };
         let cells = Arc::new(SeriesCells::default());
         let mut series = self.series.lock();
-        if series.len() >= MOST_SERIES && !series.contains_key(&labels) {
-            labels.route = "".into();
+        if series.len() >= MOST_SERIES && !series.contains_key(&texts) {
+            texts.route = "".into();
         }
-        let door = labels.door;
-        series.entry(labels).or_default().threads.lock().push(Arc::clone(&cells));
+        series.entry(texts).or_default().threads.lock().push(Arc::clone(&cells));
         let quota = limit.map_or(0, |limit| u64::from(limit.shown_quota));
         let tenths_per_token = ((REMAINING_TENTHS as u64) << 32).div_ceil(quota.max(1));
-        SeriesHandle { decided_by, door, tenths_per_token, cells }
+        SeriesHandle { rules: rules_in_force.number, decided_by, labels, tenths_per_token, cells }
     }
 
     /// Forgets the series of rules that are no longer there.
@@ -558,8 +571,9 @@ mod tests {
 
     fn handle(quota: u64) -> SeriesHandle {
         SeriesHandle {
+            rules: 0,
             decided_by: DecidedBy::Nothing,
-            door: Door::default(),
+            labels: RequestLabels::default(),
             tenths_per_token: ((REMAINING_TENTHS as u64) << 32).div_ceil(quota),
             cells: Arc::default(),
         }

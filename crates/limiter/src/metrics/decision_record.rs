@@ -9,6 +9,9 @@ use tollgate_core::time::UnixTime;
 pub trait DecisionObserver: Send + Sync + std::fmt::Debug {
     /// Takes note of a decision.
     fn record(&self, record: DecisionRecord);
+
+    /// Counts records that were dropped before they were made, because there were too many refusals in a second.
+    fn record_dropped(&self, records: u64);
 }
 
 /// A decision.

@@ -67,9 +67,14 @@ impl Histogram {
 
     /// Adds an observation.
     pub fn observe(&self, value: u64) {
+        self.observe_weighted(value, 1);
+    }
+
+    /// Adds an observation that stands for `weight` of them.
+    pub fn observe_weighted(&self, value: u64, weight: u32) {
         let bucket = self.bounds.partition_point(|bound| *bound < value);
-        self.sum.fetch_add(value, Ordering::Relaxed);
-        self.counts[bucket].fetch_add(1, Ordering::Release);
+        self.sum.fetch_add(value.saturating_mul(weight.into()), Ordering::Relaxed);
+        self.counts[bucket].fetch_add(weight.into(), Ordering::Release);
     }
 
     /// Its state now.

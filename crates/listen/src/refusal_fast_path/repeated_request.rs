@@ -18,14 +18,25 @@ type OnRefusal = Box<dyn FnMut(RefusedRepeat<'_>) + Send>;
 /// A repeat that was refused.
 #[derive(Debug)]
 pub struct RefusedRepeat<'r> {
-    /// The request, with the canonical form of its target.
-    pub request: &'r Request<()>,
     /// The target, as it was sent.
     pub target: &'r Uri,
-    /// The decision.
-    pub summary: DecisionSummary,
     /// The length of the response body.
     pub body_bytes: usize,
+    request: &'r mut Request<()>,
+    limits: &'r RateLimitLayer,
+    decision: Decision,
+}
+
+impl RefusedRepeat<'_> {
+    /// The request, with the canonical form of its target.
+    pub fn request(&self) -> &Request<()> {
+        self.request
+    }
+
+    /// The decision and its key, which has to be found for this.
+    pub fn summarize(&mut self) -> DecisionSummary {
+        self.limits.summarize(self.request, self.decision)
+    }
 }
 
 /// A refused request that may be repeated. [`Peer::keep_request`](crate::Peer::keep_request) makes it.
@@ -116,9 +127,9 @@ impl RepeatRefuser for RepeatedRequest {
         };
         let options = self.limits.header_options();
         let body_bytes = self.text.write(&decision, options, self.request.headers(), action, response);
-        if let Some(on_refusal) = &mut self.on_refusal {
-            let summary = self.limits.summarize(&mut self.request, decision);
-            on_refusal(RefusedRepeat { request: &self.request, target: &self.target, summary, body_bytes });
+        let Self { limits, request, target, on_refusal, .. } = self;
+        if let Some(on_refusal) = on_refusal {
+            on_refusal(RefusedRepeat { target, body_bytes, request, limits, decision });
         }
         action
     }

@@ -5,6 +5,7 @@ use super::{RefusalAction, RepeatRefuser};
 use crate::connection::ConnectionPermits;
 use crate::connection_activity::{ConnectionActivity, HeadTiming, OpenRequest};
 use crate::framing::FramingWatch;
+use crate::listener_counters::OpenConnection;
 use crate::observed_stream::ObservedStream;
 use crate::{Framing, RefusalFastPath, ServeOptions};
 use std::io;
@@ -22,7 +23,8 @@ pub(super) fn fast_path_stream<S>(stream: S, refusal_fast_path: RefusalFastPath)
     let options = ServeOptions { framing: Framing::Strict, refusal_fast_path, ..ServeOptions::default() };
     let activity = Arc::new(ConnectionActivity::new(&options));
     let slot = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
-    let permits = ConnectionPermits { _slot: slot, counted: None };
+    let permits =
+        ConnectionPermits { _slot: slot, open: OpenConnection::new(&Arc::default()), counted: None };
     let framing = Some(FramingWatch::new());
     FastPathStream::new(ObservedStream::new(
         stream,

@@ -24,6 +24,7 @@ mod replicas;
 mod several;
 mod shapes;
 mod slow_links;
+mod spans;
 mod timing;
 mod together;
 mod versions;

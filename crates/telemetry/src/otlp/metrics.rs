@@ -2,8 +2,8 @@
 
 use super::attributes::{scope, text_attribute};
 use super::collector::{Collector, error_chain};
-use crate::bound;
 use crate::export_failures::ExportFailures;
+use crate::number_text;
 use crate::process;
 use crate::registry::MetricRegistry;
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
@@ -212,7 +212,7 @@ fn histogram_point(
         count: counts.iter().sum(),
         sum: Some(*sum),
         bucket_counts: counts.clone(),
-        explicit_bounds: bounds.iter().copied().map(bound::rounded).collect(),
+        explicit_bounds: bounds.iter().copied().map(number_text::rounded).collect(),
         ..HistogramDataPoint::default()
     })
 }

@@ -1,7 +1,7 @@
 //! What the server was told of each series, and what it has to be told next.
 
 use super::packets::{LineFormat, MOST_BYTES, Tag, tag_value};
-use crate::bound::BoundText;
+use crate::number_text::NumberText;
 use std::borrow::Cow;
 use std::collections::HashMap;
 use tollgate_limiter::metrics::{
@@ -123,7 +123,7 @@ impl SentCounts {
             let line = if index < histogram.counts.len() {
                 let bound = histogram.bounds.get(index).copied().unwrap_or(f64::INFINITY);
                 let mut bucket_tags = tags.to_vec();
-                bucket_tags.push(("le", Cow::Owned(BoundText(bound).to_string())));
+                bucket_tags.push(("le", Cow::Owned(NumberText(bound).to_string())));
                 format.count(&bucket_name, growth, &bucket_tags)
             } else {
                 format.count(&count_name, growth, tags)

@@ -2,13 +2,11 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)] // A failed precondition ends the test.
 
+mod cardinality;
 mod otlp_failures;
 mod otlp_logs;
 mod otlp_metrics;
 mod otlp_spans;
 mod statsd;
 mod statsd_failures;
-mod test_collector;
 mod test_node;
-mod test_statsd_server;
-mod totals;

@@ -1,20 +1,20 @@
 //! Collectors that are down, do not answer, or answer with errors.
 
 use crate::otlp_metrics::{Running, has_totals, settings};
-use crate::test_collector::{Answer, TestCollector};
-use crate::test_node::{TestNode, eventually, failures};
-use crate::totals;
+use crate::test_node::{TestNode, eventually, failures, totals_of};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 use tollgate_telemetry::{MetricRegistry, OtlpSettings};
+use tollgate_testbed::telemetry::totals;
+use tollgate_testbed::telemetry::{Answer, TestCollector};
 use tonic::Code;
 
 /// Waits for an export with all totals but the number of failures, which may grow meanwhile.
 async fn wait_for_totals(collector: &TestCollector, registry: &MetricRegistry) {
     collector
         .wait_for("an export with all totals", |received| {
-            has_totals(received.metrics.last(), &totals::of_prometheus(registry))
+            has_totals(received.metrics.last(), &totals_of(registry))
         })
         .await;
 }
@@ -53,7 +53,7 @@ async fn a_collector_that_is_down_and_comes_back_has_all_totals() {
     node.grow(10);
     wait_for_totals(&collector, &registry).await;
     exporter.stop().await;
-    assert_eq!(totals::of_otlp(collector.received().metrics.last()), totals::of_prometheus(&registry));
+    assert_eq!(totals::of_otlp(collector.received().metrics.last()), totals_of(&registry));
 }
 
 #[tokio::test]

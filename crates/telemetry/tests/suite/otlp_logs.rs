@@ -1,9 +1,7 @@
 //! Decision records over OTLP.
 
 use crate::otlp_metrics::{Running, settings};
-use crate::test_collector::{Answer, TestCollector};
 use crate::test_node::{TestNode, eventually, failures};
-use crate::totals::attribute_text;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::logs::v1::LogRecord;
 use std::time::Duration;
@@ -12,6 +10,8 @@ use tollgate_core::time::UnixTime;
 use tollgate_limiter::Clock;
 use tollgate_limiter::metrics::{DecisionOutcome, DecisionRecord, KeyPart, catalog};
 use tollgate_telemetry::{LogSeverity, MetricRegistry, OtlpExporter, OtlpLogRecord, OtlpSettings};
+use tollgate_testbed::telemetry::totals::attribute_text;
+use tollgate_testbed::telemetry::{Answer, TestCollector};
 use tonic::Code;
 
 fn numbered(number: usize) -> OtlpLogRecord {

@@ -1,8 +1,6 @@
 //! Metrics over OTLP.
 
-use crate::test_collector::{Answer, TestCollector};
-use crate::test_node::{TestNode, eventually, failures};
-use crate::totals;
+use crate::test_node::{TestNode, eventually, failures, totals_of};
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +10,8 @@ use tokio::task::JoinHandle;
 use tollgate_limiter::Clock;
 use tollgate_telemetry::{MetricRegistry, OtlpExporter, OtlpSettings, ProcessMetrics};
 use tollgate_testbed::TestCertificates;
+use tollgate_testbed::telemetry::totals;
+use tollgate_testbed::telemetry::{Answer, TestCollector};
 
 /// Settings for a test: short times.
 pub fn settings(endpoint: String) -> OtlpSettings {
@@ -63,14 +63,14 @@ async fn totals_are_those_of_the_prometheus_text() {
     let exporter = Running::start(&settings(collector.endpoint()), &registry);
     for _ in 0..5 {
         node.grow(100);
-        let expected = totals::of_prometheus(&registry);
+        let expected = totals_of(&registry);
         let has_them = |metrics: &[_]| has_totals(metrics.last(), &expected);
         collector.wait_for("an export with all totals", |received| has_them(&received.metrics)).await;
     }
     node.grow(100);
     exporter.stop().await;
     let received = collector.received();
-    assert_eq!(totals::of_otlp(received.metrics.last()), totals::of_prometheus(&registry));
+    assert_eq!(totals::of_otlp(received.metrics.last()), totals_of(&registry));
     assert_eq!(failures(&registry, "otlp"), 0);
 }
 
@@ -102,7 +102,7 @@ async fn totals_only_grow_while_threads_count() {
         }
         last = now;
     }
-    assert_eq!(last, totals::of_prometheus(&registry));
+    assert_eq!(last, totals_of(&registry));
 }
 
 #[tokio::test]
@@ -164,5 +164,5 @@ async fn tls_is_verified() {
     let authority = Some(certificates.authority);
     let trusting = OtlpSettings { ca_certificates: authority, ..settings(endpoint) };
     Running::start(&trusting, &registry).stop().await;
-    assert_eq!(totals::of_otlp(collector.received().metrics.last()), totals::of_prometheus(&registry));
+    assert_eq!(totals::of_otlp(collector.received().metrics.last()), totals_of(&registry));
 }

@@ -1,15 +1,15 @@
 //! Spans over OTLP.
 
 use crate::otlp_metrics::{Running, settings};
-use crate::test_collector::{Answer, TestCollector};
 use crate::test_node::TestNode;
-use crate::totals::attribute_text;
 use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
 use std::collections::BTreeSet;
 use tollgate_core::time::UnixTime;
 use tollgate_limiter::Clock;
 use tollgate_limiter::metrics::{AttributeValue, SpanRecord, SpanSink, catalog};
 use tollgate_telemetry::{OtlpExporter, OtlpSettings};
+use tollgate_testbed::telemetry::totals::attribute_text;
+use tollgate_testbed::telemetry::{Answer, TestCollector};
 
 fn span(shard: &str, error: Option<&'static str>) -> SpanRecord {
     SpanRecord {

@@ -1,8 +1,6 @@
 //! Metrics to StatsD.
 
-use crate::test_node::{TestNode, eventually, failures};
-use crate::test_statsd_server::TestStatsdServer;
-use crate::totals::{self, TotalValue, Totals};
+use crate::test_node::{TestNode, eventually, failures, totals_of};
 use std::collections::BTreeMap;
 use std::net::UdpSocket;
 use std::os::unix::net::UnixDatagram;
@@ -12,6 +10,8 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tollgate_telemetry::{MetricRegistry, StatsdExporter, StatsdSettings};
+use tollgate_testbed::telemetry::TestStatsdServer;
+use tollgate_testbed::telemetry::totals::{TotalValue, Totals};
 
 /// Settings for a test: short times.
 pub fn settings(address: String) -> StatsdSettings {
@@ -51,7 +51,7 @@ impl Running {
 /// labels then are the same add up, and counters that are zero are not sent.
 pub fn expected(registry: &MetricRegistry) -> Totals {
     let mut expected = Totals::new();
-    for ((name, labels), value) in totals::of_prometheus(registry) {
+    for ((name, labels), value) in totals_of(registry) {
         let is_reserved = |letter: char| matches!(letter, '|' | ',' | '#') || letter.is_control();
         let labels: BTreeMap<_, _> =
             labels.into_iter().map(|(label, value)| (label, value.replace(is_reserved, "_"))).collect();

@@ -2,11 +2,11 @@
 
 use crate::statsd::{Running, expected, settings};
 use crate::test_node::{TestNode, eventually, failures};
-use crate::test_statsd_server::TestStatsdServer;
 use std::net::UdpSocket;
 use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 use tollgate_telemetry::StatsdSettings;
+use tollgate_testbed::telemetry::TestStatsdServer;
 
 #[tokio::test]
 async fn a_server_that_is_down_and_comes_back_has_all_counts() {

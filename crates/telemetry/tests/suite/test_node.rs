@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tollgate_limiter::metrics::{Histogram, MetricSamples, MetricSource, catalog};
-use tollgate_telemetry::MetricRegistry;
+use tollgate_telemetry::{MetricRegistry, TextFormat};
+use tollgate_testbed::telemetry::totals::{self, Totals};
 
 /// Labels that are hard to write.
 pub const ODD_LABELS: [&str; 8] =
@@ -56,6 +57,11 @@ impl MetricSource for TestNode {
         samples.number(&catalog::STORE_CLOCK_DRIFT, &["a"], -unavailable);
         samples.number(&catalog::NODES, &[], 3.0);
     }
+}
+
+/// What Prometheus would scrape now.
+pub fn totals_of(registry: &MetricRegistry) -> Totals {
+    totals::of_prometheus(&TextFormat::Prometheus.render(&registry.collect()))
 }
 
 /// The number of failed exports.

@@ -1,6 +1,7 @@
 //! The `access_log:` setting of the gateway: a path, or a section.
 
-use super::super::setting_value::{PlacedSettingError, SettingError, TextOrNumber, parse_size};
+use super::super::log_file::{WrittenKeyDisplay, log_file};
+use super::super::setting_value::{PlacedSettingError, TextOrNumber};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -8,12 +9,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use tollgate_core::document::DocumentPath;
 use tollgate_gateway::settings::{AccessLogFormat, AccessLogSettings};
-use tollgate_limiter::line_log::{LogDestination, LogRotation};
-use tollgate_limiter::{KeyDisplay, KeySecret};
-
-/// The number of old files that are kept unless `keep` is set.
-const DEFAULT_KEEP: u32 = 5;
-const MOST_KEPT: u32 = 1_000;
+use tollgate_limiter::KeySecret;
 
 /// The setting, as it is written.
 #[derive(Clone, Debug)]
@@ -37,14 +33,6 @@ enum WrittenLogFormat {
     #[default]
     Json,
     Combined,
-}
-
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum WrittenKeyDisplay {
-    #[default]
-    Hashed,
-    Shown,
 }
 
 impl<'de> Deserialize<'de> for WrittenAccessLog {
@@ -91,28 +79,15 @@ impl WrittenAccessLog {
         path: &DocumentPath,
     ) -> Result<AccessLogSettings, PlacedSettingError> {
         let section = &self.0;
-        let rotate = section.rotate.as_ref().map(parse_size);
-        let rotate = rotate.transpose().map_err(|error| error.at(path.field("rotate")))?;
-        let keep = section.keep.unwrap_or(DEFAULT_KEEP);
-        if !(1..=MOST_KEPT).contains(&keep) {
-            let (value, least, most) = (keep.to_string(), "1".to_owned(), MOST_KEPT.to_string());
-            let error = SettingError::OutOfRange { value, field: "keep", least, most };
-            return Err(error.at(path.field("keep")));
-        }
+        let file = log_file(&section.path, section.rotate.as_ref(), section.keep, path)?;
         Ok(AccessLogSettings {
-            destination: match self.is_stdout() {
-                true => LogDestination::Stdout,
-                false => LogDestination::File(section.path.clone()),
-            },
-            rotation: rotate.map(|bytes| LogRotation { rotate_bytes: bytes as u64, keep }),
+            destination: file.destination,
+            rotation: file.rotation,
             format: match section.format {
                 WrittenLogFormat::Json => AccessLogFormat::Json,
                 WrittenLogFormat::Combined => AccessLogFormat::Combined,
             },
-            keys: match section.keys {
-                WrittenKeyDisplay::Hashed => KeyDisplay::Hashed,
-                WrittenKeyDisplay::Shown => KeyDisplay::Shown,
-            },
+            keys: section.keys.into(),
             key_secret,
         })
     }
@@ -122,6 +97,8 @@ impl WrittenAccessLog {
 mod tests {
     use super::*;
     use tollgate_core::document::Document;
+    use tollgate_limiter::KeyDisplay;
+    use tollgate_limiter::line_log::{LogDestination, LogRotation};
 
     fn read(yaml: &str) -> Result<AccessLogSettings, String> {
         let mut document = Document::parse("log.yaml", yaml).map_err(|_| "not YAML")?;

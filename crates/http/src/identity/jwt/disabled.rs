@@ -5,6 +5,7 @@ use crate::identity::options::{IdentityError, IdentityProblem};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use tollgate_core::time::UnixTime;
 
 /// A verifier that cannot be opened: settings that verify tokens are an error.
 #[derive(Debug)]
@@ -23,7 +24,7 @@ impl DisabledTokenVerifier {
         match *self {}
     }
 
-    pub(in crate::identity) fn claims(&self, _: &str, _: u64) -> Option<Arc<VerifiedClaims>> {
+    pub(in crate::identity) fn claims(&self, _: &str, _: UnixTime) -> Option<Arc<VerifiedClaims>> {
         match *self {}
     }
 }

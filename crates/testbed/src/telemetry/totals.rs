@@ -7,7 +7,6 @@ use opentelemetry_proto::tonic::metrics::v1::AggregationTemporality;
 use opentelemetry_proto::tonic::metrics::v1::metric::Data;
 use opentelemetry_proto::tonic::metrics::v1::number_data_point::Value;
 use std::collections::BTreeMap;
-use tollgate_telemetry::{MetricRegistry, TextFormat};
 
 /// Name and labels to the value. Labels without a value are left out.
 pub type Totals = BTreeMap<(String, BTreeMap<String, String>), TotalValue>;
@@ -15,17 +14,19 @@ pub type Totals = BTreeMap<(String, BTreeMap<String, String>), TotalValue>;
 /// Counts are compared exactly, other numbers to thirteen digits: the text has no more.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TotalValue {
+    /// A count.
     Count(u64),
+    /// Another number.
     Number(String),
 }
 
+/// A number that is no count.
 pub fn number(value: f64) -> TotalValue {
     TotalValue::Number(format!("{value:.12e}"))
 }
 
-/// What Prometheus would scrape now.
-pub fn of_prometheus(registry: &MetricRegistry) -> Totals {
-    let text = TextFormat::Prometheus.render(&registry.collect());
+/// What a text that Prometheus scrapes contains.
+pub fn of_prometheus(text: &str) -> Totals {
     text.lines().filter(|line| !line.starts_with('#')).map(prometheus_line).collect()
 }
 

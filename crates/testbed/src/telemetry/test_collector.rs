@@ -1,5 +1,6 @@
 //! An OTLP collector that remembers what it received.
 
+use crate::TestCertificates;
 use opentelemetry_proto::tonic::collector::logs::v1::logs_service_server::{LogsService, LogsServiceServer};
 use opentelemetry_proto::tonic::collector::logs::v1::{ExportLogsServiceRequest, ExportLogsServiceResponse};
 use opentelemetry_proto::tonic::collector::metrics::v1::metrics_service_server::{
@@ -22,7 +23,6 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
-use tollgate_testbed::TestCertificates;
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Identity, Server, ServerTlsConfig};
 use tonic::{Code, Request, Response, Status};
@@ -30,18 +30,24 @@ use tonic::{Code, Request, Response, Status};
 /// How the collector answers.
 #[derive(Clone, Copy, Debug)]
 pub enum Answer {
+    /// Accepts all.
     Accept,
     /// Accepts the request, and says that it did not take some of it.
     RejectSome,
+    /// With an error.
     Fail(Code),
+    /// Not at all.
     Never,
 }
 
 /// What was accepted.
 #[derive(Clone, Debug, Default)]
 pub struct Received {
+    /// The requests with metrics.
     pub metrics: Vec<ExportMetricsServiceRequest>,
+    /// The log records.
     pub logs: Vec<LogRecord>,
+    /// The spans.
     pub spans: Vec<Span>,
     /// Requests, also those that failed.
     pub requests: usize,
@@ -52,7 +58,9 @@ pub struct Received {
 }
 
 /// See the module. It ends when it is dropped, and so do its connections.
+#[derive(Debug)]
 pub struct TestCollector {
+    /// Where it listens.
     pub address: SocketAddr,
     services: Services,
     runtime: Option<Runtime>,
@@ -66,17 +74,19 @@ impl Drop for TestCollector {
     }
 }
 
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct Services {
     received: Arc<watch::Sender<Received>>,
     answer: Arc<watch::Sender<Answer>>,
 }
 
 impl TestCollector {
+    /// A collector on a free port.
     pub async fn start(answer: Answer) -> Self {
         Self::start_at("127.0.0.1:0".parse().unwrap(), answer, None).await
     }
 
+    /// A collector at `address`.
     pub async fn start_at(address: SocketAddr, answer: Answer, tls: Option<&TestCertificates>) -> Self {
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let bound = runtime.spawn(async move {
@@ -101,18 +111,22 @@ impl TestCollector {
         Self { address, services, runtime: Some(runtime) }
     }
 
+    /// Its URL.
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.address)
     }
 
+    /// Answers like this from now on.
     pub fn set_answer(&self, answer: Answer) {
         self.services.answer.send_replace(answer);
     }
 
+    /// What it accepted until now.
     pub fn received(&self) -> Received {
         self.services.received.borrow().clone()
     }
 
+    /// Waits until `is_true`.
     pub async fn wait_for(&self, what: &str, is_true: impl FnMut(&Received) -> bool) {
         let mut received = self.services.received.subscribe();
         let waited = tokio::time::timeout(Duration::from_secs(60), received.wait_for(is_true)).await;

@@ -1,6 +1,6 @@
 //! A StatsD server that adds up what it receives.
 
-use crate::totals::{TotalValue, Totals, number};
+use super::totals::{TotalValue, Totals, number};
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::net::UnixDatagram;
@@ -11,23 +11,27 @@ use std::thread::JoinHandle;
 const END: &[u8] = b"end";
 
 /// See the module.
+#[derive(Debug)]
 pub struct TestStatsdServer {
     address: ServerAddress,
     thread: JoinHandle<Totals>,
 }
 
+#[derive(Debug)]
 enum ServerAddress {
     Udp(SocketAddr),
     Unix(PathBuf),
 }
 
 impl TestStatsdServer {
+    /// A server that receives from `socket`.
     pub fn udp(socket: UdpSocket) -> Self {
         let address = ServerAddress::Udp(socket.local_addr().unwrap());
         let thread = std::thread::spawn(move || receive(|packet| socket.recv(packet)));
         Self { address, thread }
     }
 
+    /// A server that receives from `socket`, which is bound to `path`.
     pub fn unix(path: &Path, socket: UnixDatagram) -> Self {
         let thread = std::thread::spawn(move || receive(|packet| socket.recv(packet)));
         Self { address: ServerAddress::Unix(path.to_owned()), thread }

@@ -1,32 +1,40 @@
-//! A response body that completes its log entry.
+//! A response body that counts its bytes and completes its log entry.
 
-use super::entry::{AccessLogEntry, PendingLogEntry};
+use crate::access_log::{AccessLogEntry, PendingLogEntry};
+use crate::metrics::ThreadCounters;
 use bytes::Buf;
 use http::Response;
 use hyper::body::{Body, Frame, SizeHint};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use tollgate_http::response::switches_protocols;
 
-/// A response body, and the log entry that ends with it.
+/// A response body, with the counters of its bytes and the log entry that ends with it.
 #[derive(Debug)]
-pub(crate) struct LoggedBody<B> {
+pub(crate) struct MeasuredBody<B> {
     body: B,
+    counters: Arc<ThreadCounters>,
+    /// `None` without an access log.
     entry: Option<Box<PendingLogEntry>>,
 }
 
-impl<B: Body> LoggedBody<B> {
-    /// Records the status of `response` in `entry`, and later its body. Without an entry the body is only passed on.
-    pub(crate) fn wrap(entry: Option<Box<PendingLogEntry>>, response: Response<B>) -> Response<Self> {
+impl<B: Body> MeasuredBody<B> {
+    /// Records the status of `response` in `entry`, and later its body.
+    pub(crate) fn wrap(
+        counters: Arc<ThreadCounters>,
+        entry: Option<Box<PendingLogEntry>>,
+        response: Response<B>,
+    ) -> Response<Self> {
         let (status, has_tunnel) = (response.status().as_u16(), switches_protocols(&response));
         response.map(|body| {
-            let mut logged = Self { body, entry };
-            logged.update(|entry| entry.status = status);
-            logged.update_at_end();
-            if has_tunnel && let Some(entry) = logged.entry.take() {
+            let mut measured = Self { body, counters, entry };
+            measured.update(|entry| entry.status = status);
+            measured.update_at_end();
+            if has_tunnel && let Some(entry) = measured.entry.take() {
                 entry.end_with_tunnel();
             }
-            logged
+            measured
         })
     }
 
@@ -43,7 +51,7 @@ impl<B: Body> LoggedBody<B> {
     }
 }
 
-impl<B: Body + Unpin> Body for LoggedBody<B> {
+impl<B: Body + Unpin> Body for MeasuredBody<B> {
     type Data = B::Data;
     type Error = B::Error;
 
@@ -55,6 +63,7 @@ impl<B: Body + Unpin> Body for LoggedBody<B> {
         match &polled {
             Poll::Ready(Some(Ok(frame))) => {
                 let bytes = frame.data_ref().map_or(0, |data| data.remaining() as u64);
+                self.counters.record_sent(bytes);
                 self.update(|entry| entry.bytes_sent += bytes);
                 self.update_at_end();
             }
