@@ -11,10 +11,10 @@ use std::time::Duration;
 const EVERY: Duration = Duration::from_millis(50);
 /// How many checks a batch has for the hot key: 4,000 a second.
 const HOT_CHECKS: usize = 200;
-/// More than the limit of the rule `quota` leaves.
-pub const QUOTA: u32 = 100_000;
+/// The limit of the rule `quota`.
+const QUOTA: u32 = 100_000;
 
-/// The rules that the traffic is for. Strict, so that all checks need the store.
+/// The rules that the traffic is for. Strict, so that all their checks need the store; other checks are decided locally.
 pub const RULES: &str = "
 defaults: { key: api_key, consistency: strict, on_store_failure: local }
 rules:
@@ -71,6 +71,7 @@ fn send_until_over(node: usize, address: SocketAddr, kind: &TrafficKind) {
         }
         let user = format!("user-{}", tick % 10);
         let mut checks = vec![check(&user, "/api", 1); 2];
+        checks.push(check(&user, "/unlimited", 1));
         checks.extend(vec![check("modest", "/quota", 1); 4]);
         if kind.is_quota_exceeded.load(Ordering::Relaxed) {
             checks.push(check("spent", "/quota", 1));
