@@ -410,8 +410,8 @@ def gateway():
 
 def abuse():
     return dashboard("abuse", "Abuse", "Does a client flood the API, and is it held off?", ["instance", "rule"], [
-        stat("Hottest key", "Estimated rate of the hottest key on one node.",
-             f"max(tollgate_hottest_key_requests_per_second{{{NODE}}})", unit="reqps", steps=above(10000)),
+        stat("Hottest key", "Estimated rate of the hottest key on one node; 0 if no key is above `abuse: hot_per_second`.",
+             f"max(tollgate_hottest_key_requests_per_second{{{NODE}}})", unit="reqps", steps=above(1)),
         stat("Hot keys", "Keys above the hot key rate in the last second.", f"sum(tollgate_hot_keys{{{NODE}}})", steps=above(1)),
         stat("Held clients", "Clients that are refused for a time, by a penalty or as a hot key.",
              f"sum(tollgate_held_clients{{{NODE}}})"),
@@ -420,8 +420,8 @@ def abuse():
         stat("Rejected", "Requests rejected a second.", rate("tollgate_decisions_total", f"{RULE}, {REJECTED}"), unit="reqps"),
         stat("Denied", "Requests of clients on the deny list.",
              f"""{rate('tollgate_decisions_total', f'{NODE}, outcome="denied"')} or vector(0)""", unit="reqps"),
-        graph("Hottest key", "Rate of the hottest key on each node. The alert TollgateHotKey fires above 10,000 a second.",
-              target(f"tollgate_hottest_key_requests_per_second{{{NODE}}}", "{{instance}}"), unit="reqps", steps=above(10000)),
+        graph("Hottest key", "Rate of the hottest key on each node; 0 if no key is above `abuse: hot_per_second`. The alert TollgateHotKey fires above 0.",
+              target(f"tollgate_hottest_key_requests_per_second{{{NODE}}}", "{{instance}}"), unit="reqps"),
         graph("Refused requests by outcome", "limited by a rule, denied by the list, shed under load, delayed in the tarpit.",
               target(rate("tollgate_decisions_total", f'{RULE}, outcome=~"limited|denied|shed|tarpitted"', "outcome"), "{{outcome}}"),
               stacked=True, colors=OUTCOME_COLORS, unit="reqps"),

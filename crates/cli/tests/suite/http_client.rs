@@ -27,8 +27,19 @@ impl HttpClient {
     /// Checks a request of `key` for `endpoint`.
     pub fn check(&mut self, key: &str, endpoint: &str) -> HttpReply {
         let body = format!(r#"{{"key":"{key}","endpoint":"{endpoint}"}}"#);
-        let head = format!("POST /v1/check HTTP/1.1\r\nHost: test\r\nContent-Length: {}\r\n\r\n", body.len());
-        self.send(&(head + &body));
+        self.post("/v1/check", &body)
+    }
+
+    /// Checks several requests at once, each as JSON.
+    pub fn check_batch(&mut self, checks: &[String]) -> HttpReply {
+        self.post("/v1/check/batch", &format!("[{}]", checks.join(",")))
+    }
+
+    fn post(&mut self, path: &str, body: &str) -> HttpReply {
+        self.send(&format!(
+            "POST {path} HTTP/1.1\r\nHost: test\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        ));
         self.reply()
     }
 

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // A failed precondition ends the test.
 
 mod admin;
+mod alerts;
 mod certificate_reload;
 mod closed_output;
 mod door_warnings;

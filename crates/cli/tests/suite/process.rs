@@ -151,8 +151,12 @@ impl TollgateProcess {
 
     /// A connection to the admin listener.
     pub fn admin(&self) -> HttpClient {
+        HttpClient::connect(self.admin_address())
+    }
+
+    pub fn admin_address(&self) -> SocketAddr {
         let (_, rest) = self.start_message.split_once("  admin   http://").expect("it has an admin listener");
-        HttpClient::connect(rest.split_once('/').unwrap().0.parse().unwrap())
+        rest.split_once('/').unwrap().0.parse().unwrap()
     }
 
     /// The address of the gateway.
