@@ -120,12 +120,15 @@ impl WrittenAccessLog {
 
 #[cfg(test)]
 mod tests {
+    use super::super::WrittenGateway;
     use super::*;
     use tollgate_core::document::Document;
 
     fn read(yaml: &str) -> Result<AccessLogSettings, String> {
-        let mut document = Document::parse("log.yaml", yaml).map_err(|_| "not YAML")?;
-        let mut written: WrittenAccessLog = document.decode().ok_or("not a log")?;
+        let text = format!("access_log: {yaml}");
+        let mut document = Document::parse("gateway.yaml", &text).map_err(|_| "not YAML")?;
+        let gateway: WrittenGateway = document.decode().ok_or("not a log")?;
+        let mut written = gateway.access_log.ok_or("no log")?;
         written.resolve_path(Path::new("/folder"));
         written.read(None, &DocumentPath::root()).map_err(|error| error.to_string())
     }
