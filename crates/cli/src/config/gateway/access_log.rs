@@ -127,7 +127,10 @@ mod tests {
     fn read(yaml: &str) -> Result<AccessLogSettings, String> {
         let text = format!("access_log: {yaml}");
         let mut document = Document::parse("gateway.yaml", &text).map_err(|_| "not YAML")?;
-        let gateway: WrittenGateway = document.decode().ok_or("not a log")?;
+        // What cannot be decoded is reported, and the rest is decoded.
+        let gateway: Option<WrittenGateway> = document.decode();
+        let report = document.into_report();
+        let gateway = gateway.filter(|_| report.errors() == 0).ok_or_else(|| report.to_string())?;
         let mut written = gateway.access_log.ok_or("no log")?;
         written.resolve_path(Path::new("/folder"));
         written.read(None, &DocumentPath::root()).map_err(|error| error.to_string())
