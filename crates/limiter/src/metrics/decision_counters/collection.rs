@@ -1,10 +1,11 @@
 //! Adds up the counters of decisions for an exporter.
 
 use super::super::catalog;
+use super::super::decision_outcome::DecisionOutcome;
 use super::super::histogram::HistogramSnapshot;
 use super::super::samples::{LabelValues, MetricSamples, MetricValue};
 use super::{
-    ALLOWED_BY_REMAINING, ALLOWED_UNLIMITED, CELLS, DecisionCounters, DecisionOutcome, LIMITED_BY_RETRY,
+    ALLOWED_BY_REMAINING, ALLOWED_UNLIMITED, CELLS, DecisionCounters, LIMITED_BY_RETRY,
     LIMITED_UNKNOWN_RETRY, OTHERS, REMAINING_SUM, REMAINING_TENTHS, REMAINING_UNIT, RETRY_BOUNDS_US,
     RETRY_SUM_US, SHADOW_BY_REMAINING, Series, SeriesLabels,
 };
