@@ -259,7 +259,7 @@ fn errors_in_the_section_have_positions_and_hints() {
         ),
         (
             "telemetry: { decision_log: { path: stdout, rate: 0 } }\n",
-            ":3:51: error: `0` is out of range: `rate` must be between 1 and 100000\n",
+            ":3:50: error: `0` is out of range: `rate` must be between 1 and 100000\n",
         ),
         (
             "telemetry: { decision_log: { path: a.log, rotate: 5kb } }\n",
