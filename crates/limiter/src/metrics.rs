@@ -6,13 +6,14 @@
 
 pub mod catalog;
 pub(crate) mod decision_counters;
+mod decision_outcome;
 mod decision_record;
 mod histogram;
 mod samples;
 mod spans;
 
 pub use catalog::{MetricDefinition, MetricKind};
-pub use decision_counters::DecisionOutcome;
+pub use decision_outcome::DecisionOutcome;
 pub use decision_record::{DecisionObserver, DecisionRecord, KeyPart};
 pub use histogram::{BATCH_BOUNDS, Histogram, HistogramSnapshot, LATENCY_BOUNDS_NS};
 pub use samples::{LabelValues, MetricFamily, MetricSample, MetricSamples, MetricSource, MetricValue};

@@ -22,7 +22,7 @@ impl NodeMetrics {
 
     /// Adds the metrics of a log of lines.
     pub fn add_log(&self, log: LineLog) {
-        self.0.register(Arc::new(DroppedLines(log)));
+        self.0.register(Arc::new(LineLogLosses(log)));
     }
 }
 
@@ -35,9 +35,9 @@ impl MetricsSource for NodeMetrics {
 }
 
 /// The dropped lines of a log.
-struct DroppedLines(LineLog);
+struct LineLogLosses(LineLog);
 
-impl MetricSource for DroppedLines {
+impl MetricSource for LineLogLosses {
     fn collect(&self, samples: &mut MetricSamples) {
         samples.count(&catalog::LOG_LINES_DROPPED, &[self.0.name()], self.0.dropped());
     }

@@ -255,11 +255,11 @@ fn errors_in_the_section_have_positions_and_hints() {
         ),
         (
             "telemetry: { decision_log: { path: stdout, sample: 7 percent } }\n",
-            ":3:53: error: `7 percent` is not a share; write it like 1% or 0.1%\n",
+            ":3:52: error: `7 percent` is not a share; write it like 1% or 0.1%\n",
         ),
         (
             "telemetry: { decision_log: { path: stdout, rate: 0 } }\n",
-            ":3:51: error: `0` is out of range: `rate` must be between 1 and 100000\n",
+            ":3:50: error: `0` is out of range: `rate` must be between 1 and 100000\n",
         ),
         (
             "telemetry: { decision_log: { path: a.log, rotate: 5kb } }\n",

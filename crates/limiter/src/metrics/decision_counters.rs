@@ -9,6 +9,7 @@
 //! of `tollgate_retry_after_seconds`: the one addition serves the counter and the histogram.
 
 use super::catalog;
+use super::decision_outcome::DecisionOutcome;
 use super::histogram::{Histogram, HistogramSnapshot};
 use super::samples::{LabelValues, MetricSamples, MetricValue};
 use crate::decision::Decision;
@@ -20,7 +21,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tollgate_core::algorithm::LimitStep;
 use tollgate_core::decision::Outcome;
 use tollgate_core::request::Door;
-use tollgate_core::rules::written::OnExceed;
 use tollgate_core::rules::{LimitId, RouteId, RuleSet, TierId};
 
 /// `tollgate_remaining_ratio` has buckets for nothing left, and for up to each tenth.
@@ -58,89 +58,6 @@ const REMAINING_UNIT: f64 = 1.0 / (REMAINING_TENTHS as f64 * 65_536.0);
 const MOST_SERIES: usize = 50_000;
 /// How many rule sets a thread keeps the handles of: those of a few limiters of one process.
 const MOST_RULE_SETS: usize = 4;
-
-/// The value of the label `outcome`. A decision has exactly one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum DecisionOutcome {
-    /// Admitted at once, or without any limit.
-    Allowed,
-    /// Refused by a limit, a penalty or as a hot key.
-    Limited,
-    /// Admitted; a rule in shadow mode would have refused it.
-    ShadowLimited,
-    /// Refused by the deny list.
-    Denied,
-    /// Made without the store, whatever the result.
-    Degraded,
-    /// Admitted after a wait in a queue.
-    Queued,
-    /// Refused by a rule that sheds load.
-    Shed,
-    /// Delayed, and then admitted or refused.
-    Tarpitted,
-    /// Admitted with a flag for the upstream.
-    Flagged,
-}
-
-impl DecisionOutcome {
-    /// All of them.
-    pub const ALL: [Self; 9] = [
-        Self::Allowed,
-        Self::Limited,
-        Self::ShadowLimited,
-        Self::Denied,
-        Self::Degraded,
-        Self::Queued,
-        Self::Shed,
-        Self::Tarpitted,
-        Self::Flagged,
-    ];
-
-    /// The value of the label.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Allowed => "allowed",
-            Self::Limited => "limited",
-            Self::ShadowLimited => "shadow_limited",
-            Self::Denied => "denied",
-            Self::Degraded => "degraded",
-            Self::Queued => "queued",
-            Self::Shed => "shed",
-            Self::Tarpitted => "tarpitted",
-            Self::Flagged => "flagged",
-        }
-    }
-
-    /// The outcome of a decision that was made at once.
-    pub(crate) fn of(decision: &Decision) -> Self {
-        if decision.degraded {
-            return Self::Degraded;
-        }
-        match decision.outcome {
-            Outcome::Denied => Self::Denied,
-            Outcome::Limited(_) => match decision.terms.map(|terms| &terms.names.on_exceed) {
-                Some(OnExceed::Shed(_)) => Self::Shed,
-                Some(
-                    OnExceed::Reject
-                    | OnExceed::Queue(_)
-                    | OnExceed::Tarpit(_)
-                    | OnExceed::Flag(_)
-                    | OnExceed::Shadow,
-                )
-                | None => Self::Limited,
-            },
-            Outcome::Unlimited | Outcome::Admitted(_) => {
-                if decision.flags().next().is_some() {
-                    Self::Flagged
-                } else if decision.shadowed_by.is_some() {
-                    Self::ShadowLimited
-                } else {
-                    Self::Allowed
-                }
-            }
-        }
-    }
-}
 
 /// What a decision is counted under, besides the limit and the outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -193,6 +193,21 @@ impl Caller {
         (decision, waited)
     }
 
+    /// Sends requests of one client until some were queued and delayed at every door: on a slow machine, limits may refill
+    /// between two requests of the others.
+    fn wait_at_every_door(&mut self) {
+        for (door, (kind, outcome)) in Door::ALL
+            .into_iter()
+            .flat_map(|door| [("line", "queued"), ("slow", "tarpitted")].map(|row| (door, row)))
+        {
+            while !self.seen.contains_key(&(kind.to_owned(), door.name(), outcome)) {
+                let (limiter, request) = (Arc::clone(&self.embedded), Request { door, ..of(kind) });
+                let (decision, waited) = self.admit(&limiter, &request);
+                self.note(kind, door, outcome_of(kind, &decision, waited));
+            }
+        }
+    }
+
     fn note(&mut self, kind: &str, door: Door, outcome: &'static str) {
         let rule = if matches!(kind, "bad" | "good" | "other") { "" } else { kind };
         *self.seen.entry((rule.to_owned(), door.name(), outcome)).or_default() += 1;
@@ -246,6 +261,7 @@ fn the_counters_have_exactly_what_callers_saw() {
                     let mut rng = Rng::with_seed(thread as u64);
                     start.wait();
                     (0..REQUESTS / THREADS).for_each(|number| caller.send(number, &mut rng));
+                    caller.wait_at_every_door();
                     caller.seen
                 })
             })
@@ -257,7 +273,7 @@ fn the_counters_have_exactly_what_callers_saw() {
         *seen.entry(labels).or_default() += count;
     }
     assert_eq!(counted(&limiters), seen);
-    assert_eq!(seen.values().sum::<u64>(), REQUESTS as u64);
+    assert!(seen.values().sum::<u64>() >= REQUESTS as u64);
     for outcome in DecisionOutcome::ALL.map(DecisionOutcome::name) {
         let doors = Door::ALL
             .into_iter()

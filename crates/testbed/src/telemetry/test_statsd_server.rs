@@ -13,12 +13,12 @@ const END: &[u8] = b"end";
 /// See the module.
 #[derive(Debug)]
 pub struct TestStatsdServer {
-    address: ServerAddress,
+    address: StatsdServerAddress,
     thread: JoinHandle<Totals>,
 }
 
 #[derive(Debug)]
-enum ServerAddress {
+enum StatsdServerAddress {
     Udp(SocketAddr),
     Unix(PathBuf),
 }
@@ -26,7 +26,7 @@ enum ServerAddress {
 impl TestStatsdServer {
     /// A server that receives from `socket`.
     pub fn udp(socket: UdpSocket) -> Self {
-        let address = ServerAddress::Udp(socket.local_addr().unwrap());
+        let address = StatsdServerAddress::Udp(socket.local_addr().unwrap());
         let thread = std::thread::spawn(move || receive(|packet| socket.recv(packet)));
         Self { address, thread }
     }
@@ -34,17 +34,17 @@ impl TestStatsdServer {
     /// A server that receives from `socket`, which is bound to `path`.
     pub fn unix(path: &Path, socket: UnixDatagram) -> Self {
         let thread = std::thread::spawn(move || receive(|packet| socket.recv(packet)));
-        Self { address: ServerAddress::Unix(path.to_owned()), thread }
+        Self { address: StatsdServerAddress::Unix(path.to_owned()), thread }
     }
 
     /// What it received until now.
     pub fn stop(self) -> Totals {
         match &self.address {
-            ServerAddress::Udp(address) => {
+            StatsdServerAddress::Udp(address) => {
                 let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
                 socket.send_to(END, address).unwrap();
             }
-            ServerAddress::Unix(path) => {
+            StatsdServerAddress::Unix(path) => {
                 let socket = UnixDatagram::unbound().unwrap();
                 socket.send_to(END, path).unwrap();
             }

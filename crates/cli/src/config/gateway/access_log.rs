@@ -95,14 +95,20 @@ impl WrittenAccessLog {
 
 #[cfg(test)]
 mod tests {
+    use super::super::WrittenGateway;
     use super::*;
     use tollgate_core::document::Document;
     use tollgate_limiter::KeyDisplay;
     use tollgate_limiter::line_log::{LogDestination, LogRotation};
 
     fn read(yaml: &str) -> Result<AccessLogSettings, String> {
-        let mut document = Document::parse("log.yaml", yaml).map_err(|_| "not YAML")?;
-        let mut written: WrittenAccessLog = document.decode().ok_or("not a log")?;
+        let text = format!("access_log: {yaml}");
+        let mut document = Document::parse("gateway.yaml", &text).map_err(|_| "not YAML")?;
+        // What cannot be decoded is reported, and the rest is decoded.
+        let gateway: Option<WrittenGateway> = document.decode();
+        let report = document.into_report();
+        let gateway = gateway.filter(|_| report.errors() == 0).ok_or_else(|| report.to_string())?;
+        let mut written = gateway.access_log.ok_or("no log")?;
         written.resolve_path(Path::new("/folder"));
         written.read(None, &DocumentPath::root()).map_err(|error| error.to_string())
     }

@@ -25,7 +25,7 @@ where
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        let mut fields = JsonFields::default();
+        let mut fields = EventFields::default();
         event.record(&mut fields);
         let metadata = event.metadata();
         writer.write_str(&line(*metadata.level(), metadata.target(), &fields.message, &fields.rest))
@@ -55,12 +55,12 @@ fn json(text: &str) -> String {
 
 /// The fields of an event.
 #[derive(Default)]
-struct JsonFields {
+struct EventFields {
     message: String,
     rest: String,
 }
 
-impl JsonFields {
+impl EventFields {
     fn add(&mut self, field: &Field, value: impl Into<serde_json::Value>) {
         let suffix = if LINE_NAMES.contains(&field.name()) { "_" } else { "" };
         let name = json(&format!("{}{suffix}", field.name()));
@@ -69,7 +69,7 @@ impl JsonFields {
     }
 }
 
-impl Visit for JsonFields {
+impl Visit for EventFields {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         let text = format!("{value:?}");
         if field.name() == "message" { self.message = text } else { self.add(field, text) }

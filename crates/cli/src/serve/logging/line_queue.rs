@@ -50,7 +50,7 @@ impl LineQueue {
     ) -> io::Result<Self> {
         let (messages, queue) = sync_channel(MAX_QUEUED);
         let dropped = Arc::new(DroppedLines::default());
-        let writer = LineWriter { target, format, repeats, dropped: Arc::clone(&dropped) };
+        let writer = QueueWriter { target, format, repeats, dropped: Arc::clone(&dropped) };
         thread::Builder::new().name("log".to_owned()).spawn(move || writer.run(&queue))?;
         Ok(Self { messages, dropped })
     }
@@ -91,14 +91,14 @@ impl Write for LineQueue {
 }
 
 /// The state of the writing thread.
-struct LineWriter<W> {
+struct QueueWriter<W> {
     target: W,
     format: LogFormat,
     repeats: Arc<RepeatLimit>,
     dropped: Arc<DroppedLines>,
 }
 
-impl<W: Write> LineWriter<W> {
+impl<W: Write> QueueWriter<W> {
     /// Writes until the queue is closed.
     fn run(mut self, queue: &Receiver<LogMessage>) {
         let mut last_report = Instant::now();
