@@ -69,70 +69,84 @@ impl TextFormat {
         text.push(' ');
         write_escaped(text, help, self == Self::OpenMetrics);
         let _ = write!(text, "\n# TYPE {family_name} {kind}\n");
+        let mut bounds = BoundTexts::default();
         for sample in &family.samples {
             match &sample.value {
                 MetricValue::Count(count) => {
-                    write_name(text, name, "", labels, &sample.labels, None);
+                    write_name(text, name, labels, &sample.labels);
                     let _ = writeln!(text, " {count}");
                 }
                 MetricValue::Number(number) => {
-                    write_name(text, name, "", labels, &sample.labels, None);
+                    write_name(text, name, labels, &sample.labels);
                     let _ = writeln!(text, " {}", NumberText(*number));
                 }
                 MetricValue::Histogram(histogram) => {
-                    write_histogram(text, name, labels, &sample.labels, histogram);
+                    let mut shown = String::new();
+                    write_labels(&mut shown, labels, &sample.labels);
+                    write_histogram(text, name, &shown, bounds.of(histogram), histogram);
                 }
             }
         }
     }
 }
 
+/// The bounds of a histogram as text. Those of one family are mostly the same, and take more time than all the rest.
+#[derive(Default)]
+struct BoundTexts {
+    bounds: Vec<f64>,
+    texts: Vec<String>,
+}
+
+impl BoundTexts {
+    /// The upper bound of each bucket.
+    fn of(&mut self, histogram: &HistogramSnapshot) -> &[String] {
+        if self.bounds != histogram.bounds || self.texts.is_empty() {
+            self.bounds.clone_from(&histogram.bounds);
+            let bounds = self.bounds.iter().copied().chain([f64::INFINITY]);
+            self.texts = bounds.map(|bound| NumberText(bound).to_string()).collect();
+        }
+        &self.texts
+    }
+}
+
+/// Writes a histogram whose labels are `labels`, without braces.
 fn write_histogram(
     text: &mut String,
     name: &str,
-    labels: &[&str],
-    values: &LabelValues,
+    labels: &str,
+    bounds: &[String],
     histogram: &HistogramSnapshot,
 ) {
+    let separator = if labels.is_empty() { "" } else { "," };
     let mut total = 0;
-    for (bucket, count) in histogram.counts.iter().enumerate() {
+    for (count, bound) in histogram.counts.iter().zip(bounds) {
         total += count;
-        let bound = histogram.bounds.get(bucket).copied().unwrap_or(f64::INFINITY);
-        write_name(text, name, "_bucket", labels, values, Some(bound));
-        let _ = writeln!(text, " {total}");
+        let _ = writeln!(text, "{name}_bucket{{{labels}{separator}le=\"{bound}\"}} {total}");
     }
-    write_name(text, name, "_sum", labels, values, None);
-    let _ = writeln!(text, " {}", NumberText(histogram.sum));
-    write_name(text, name, "_count", labels, values, None);
-    let _ = writeln!(text, " {total}");
+    let (open, close) = if labels.is_empty() { ("", "") } else { ("{", "}") };
+    let _ = writeln!(text, "{name}_sum{open}{labels}{close} {}", NumberText(histogram.sum));
+    let _ = writeln!(text, "{name}_count{open}{labels}{close} {total}");
 }
 
 /// Writes the name of a sample with its labels.
-fn write_name(
-    text: &mut String,
-    name: &str,
-    suffix: &str,
-    labels: &[&str],
-    values: &LabelValues,
-    bound: Option<f64>,
-) {
+fn write_name(text: &mut String, name: &str, labels: &[&str], values: &LabelValues) {
     text.push_str(name);
-    text.push_str(suffix);
-    let mut separator = '{';
+    if !labels.is_empty() {
+        text.push('{');
+        write_labels(text, labels, values);
+        text.push('}');
+    }
+}
+
+fn write_labels(text: &mut String, labels: &[&str], values: &LabelValues) {
+    let mut separator = "";
     for (label, value) in labels.iter().zip(values) {
-        text.push(separator);
-        separator = ',';
+        text.push_str(separator);
+        separator = ",";
         text.push_str(label);
         text.push_str("=\"");
         write_escaped(text, value, true);
         text.push('"');
-    }
-    if let Some(bound) = bound {
-        let _ = write!(text, "{separator}le=\"{}\"", NumberText(bound));
-        separator = ',';
-    }
-    if separator == ',' {
-        text.push('}');
     }
 }
 
