@@ -420,7 +420,7 @@ def abuse():
         stat("Rejected", "Requests rejected a second.", rate("tollgate_decisions_total", f"{RULE}, {REJECTED}"), unit="reqps"),
         stat("Denied", "Requests of clients on the deny list.",
              f"""{rate('tollgate_decisions_total', f'{NODE}, outcome="denied"')} or vector(0)""", unit="reqps"),
-        graph("Hottest key", "Rate of the hottest key on each node; 0 if no key is above `abuse: hot_per_second`. The alert TollgateHotKey fires above 0.",
+        graph("Hottest key", "Rate of the hottest key on each node; 0 if no key is above `abuse: hot_per_second`. The alert TollgateHotKey fires if a key stays hot.",
               target(f"tollgate_hottest_key_requests_per_second{{{NODE}}}", "{{instance}}"), unit="reqps"),
         graph("Refused requests by outcome", "limited by a rule, denied by the list, shed under load, delayed in the tarpit.",
               target(rate("tollgate_decisions_total", f'{RULE}, outcome=~"limited|denied|shed|tarpitted"', "outcome"), "{{outcome}}"),

@@ -2,7 +2,7 @@
 //!
 //! [`catalog`] names every metric of Tollgate once. Each part of a node that counts something is a [`MetricSource`]; an
 //! exporter collects all of them into [`MetricSamples`] when it is due, so that all exporters have the same totals.
-//! Decisions are counted without locks, in counters of the thread that decides ([`decision_counters`]).
+//! Decisions are counted without locks, in counters of the thread that decides (`decision_counters.rs`).
 
 pub mod catalog;
 pub(crate) mod decision_counters;

@@ -210,13 +210,13 @@ rules:
     send(3, key("b", "/users/2"));
     send(4, key("good", "/orders"));
     send(
-        4,
+        3,
         Request { tenant: Some("t"), user: Some("u"), ip: Some([192, 0, 2, 1].into()), ..Request::default() },
     );
     let top = limiter.top(3);
     assert_eq!(
         counts(&top.limited),
-        [("api_key", "sk_live_…", 3), ("composite", "tenant=t user=u", 3), ("api_key", "…", 1)],
+        [("api_key", "sk_live_…", 3), ("composite", "tenant=t user=u", 2), ("api_key", "…", 1)],
     );
     assert_eq!(counts(&top.allowed)[0], ("api_key", "go…", 4));
     assert_eq!(top.routes.len(), 1, "lists decide before the route is known");
