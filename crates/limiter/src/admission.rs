@@ -176,11 +176,8 @@ impl From<Decision> for Admission {
 impl Limiter {
     /// Admits `request`, now or when its turn comes, or refuses it. Waiting needs a tokio runtime with time.
     pub fn admit(self: &Arc<Self>, request: &Request<'_>) -> Result<Admit<'_>, InvalidRequest> {
-        let found = validate(request).and_then(|()| self.find_path(request));
-        if found.is_err() {
-            self.counters.count_invalid(request.door);
-        }
-        Ok(match found? {
+        validate(request).map_err(|error| self.count_invalid(request.door, error))?;
+        Ok(match self.find_path(request)? {
             AdmitPath::Checked(Check::Decided(decision)) => Admit::Decided(decision.into()),
             AdmitPath::Checked(Check::Pending(pending)) => {
                 Admit::Pending(Admitting(AdmissionWait::Store(pending)))
@@ -220,7 +217,8 @@ impl Limiter {
             Prepared::Selected(selection) => selection,
         };
         let rules = &snapshot.rules;
-        let charges = charges(rules, selection, request, &hashes, DoorKind::CanWait)?;
+        let charges = charges(rules, selection, request, &hashes, DoorKind::CanWait);
+        let charges = charges.map_err(|error| self.count_invalid(request.door, error))?;
         if !charges.iter().any(|charge| takes_time(rules.set.rule_of(charge.id), charge.limit)) {
             return Ok(None);
         }

@@ -8,7 +8,8 @@ use crate::metrics::{DecisionOutcome, MetricSamples, MetricSource, catalog};
 use crate::observe::{FinalDecision, LateObservation};
 use crate::snapshot::{RulesInForce, Snapshot};
 use std::sync::atomic::Ordering;
-use tollgate_core::request::Request;
+use tollgate_core::decision::InvalidRequest;
+use tollgate_core::request::{Door, Request};
 use tollgate_core::rules::LimitId;
 
 /// Whether a limiter counts its decisions.
@@ -22,6 +23,14 @@ pub enum Counting {
 }
 
 impl Limiter {
+    /// Counts an invalid request. Called where the error arises: a look at every result would cost every check.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn count_invalid(&self, door: Door, error: InvalidRequest) -> InvalidRequest {
+        self.counters.count_invalid(door);
+        error
+    }
+
     /// Counts a check that is decided; one that waits for the shared store is counted when it is.
     pub(crate) fn count_check(
         &self,

@@ -12,7 +12,7 @@ use crate::memory::{MemoryStore, OVERFLOW_CELLS};
 use crate::metrics::decision_counters::DecisionCounters;
 use crate::observe::Observation;
 use crate::pending::Sharing;
-use crate::prepare::{Prepared, charges};
+use crate::prepare::{Prepared, charges, cost_above_limit};
 use crate::refusal::DoorKind;
 use crate::shared_store::SharedStore;
 use crate::snapshot::{RulesInForce, Snapshot, Versioned, next_number};
@@ -164,17 +164,12 @@ impl Limiter {
     #[inline]
     pub fn check(&self, request: &Request<'_>) -> Result<Check<'_>, InvalidRequest> {
         if let Err(error) = validate(request) {
-            self.counters.count_invalid(request.door);
-            return Err(error);
+            return Err(self.count_invalid(request.door, error));
         }
         let version = self.version.load(Ordering::Acquire);
         let mut lent = memo::lend();
         let (snapshot, caches) = lent.memo().snapshot(self.number, version, &self.snapshot);
-        let check = self.judge(snapshot, caches, request);
-        if check.is_err() {
-            self.counters.count_invalid(request.door);
-        }
-        check
+        self.judge(snapshot, caches, request)
     }
 
     /// Decides, and samples some of the checks for abuse detection and for observation.
@@ -266,19 +261,20 @@ impl Limiter {
             Prepared::Selected(selection) => selection,
         };
         if let Some(sharing) = &self.shared {
-            let mut check =
-                self.charge_shared(sharing, snapshot, selection, request, &hashes, self.clock.now())?;
+            let check = self.charge_shared(sharing, snapshot, selection, request, &hashes, self.clock.now());
+            let mut check = check.map_err(|error| self.count_invalid(request.door, error))?;
             self.count_check(snapshot, caches, request, &mut check);
             return Ok(check);
         }
         let rules = &snapshot.rules;
         let Some(charge) = rules.set.single_charge(selection, request, &hashes) else {
-            let decision = self.charge(rules, selection, request, &hashes)?;
+            let decision = self.charge(rules, selection, request, &hashes);
+            let decision = decision.map_err(|error| self.count_invalid(request.door, error))?;
             self.count(rules, caches, request, &decision);
             return Ok(decision.into());
         };
         if request.cost > u64::from(charge.limit.quota) {
-            return Err(crate::prepare::cost_above_limit(rules, &charge, request.cost));
+            return Err(self.count_invalid(request.door, cost_above_limit(rules, &charge, request.cost)));
         }
         match self.take_one(&charge, request.cost as u32) {
             Some((step, now)) if step.admitted || rules.refuses_plainly => {
