@@ -54,7 +54,7 @@ type Ledger = BTreeMap<(String, &'static str, &'static str), u64>;
 
 /// A shared store that never answers in time.
 #[derive(Debug)]
-struct FailingStore;
+pub struct FailingStore;
 
 #[derive(Debug)]
 struct FailedTake(usize);

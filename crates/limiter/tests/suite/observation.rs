@@ -1,20 +1,16 @@
 //! What an observer and the top keys see of decisions: made at once, after a wait in a queue, or after the shared store.
 
 use crate::admission::{admit, limiter, of};
+use crate::ledger::FailingStore;
 use crate::setting::{PLENTY, START_US, load};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll};
-use tollgate_core::limit::Limit;
-use tollgate_core::rules::{Rule, RuleSet};
-use tollgate_core::state_address::StateAddress;
 use tollgate_limiter::metrics::{
     DecisionObserver, DecisionOutcome, DecisionRecord, MetricSamples, MetricSource, MetricValue, catalog,
 };
 use tollgate_limiter::{
-    Clock, Counting, FailureSettings, Limiter, ManualClock, MemoryStore, ObservationSettings, OwnedCharge,
-    Passed, PendingTake, Request, SharedSlot, SharedStore, SharedTake, Steps, TakeAnswers, TopKey,
+    Clock, Counting, FailureSettings, Limiter, ManualClock, MemoryStore, ObservationSettings, Request, TopKey,
 };
 
 /// Keeps all records.
@@ -262,64 +258,6 @@ fn a_limiter_that_does_not_count_observes_nothing() {
     assert!(records.take().is_empty() && limiter.top(9).limited.is_empty());
 }
 
-/// A store that answers nothing: each rule decides by its failure policy.
-#[derive(Debug)]
-struct DeadStore;
-
-#[derive(Debug)]
-struct DeadTake(usize);
-
-impl PendingTake for DeadTake {
-    fn poll_answered(&mut self, _context: &mut Context<'_>) -> Poll<()> {
-        Poll::Ready(())
-    }
-
-    fn answers(&mut self) -> TakeAnswers {
-        TakeAnswers { failed: (0..self.0).collect(), ..TakeAnswers::default() }
-    }
-
-    fn resolve(&mut self, _passed: Passed) {}
-}
-
-impl SharedStore for DeadStore {
-    fn install(&self, _rules: &RuleSet) {}
-
-    fn node_count(&self) -> u32 {
-        1
-    }
-
-    fn is_unavailable(&self) -> bool {
-        true
-    }
-
-    fn locate(&self, _: &Rule, _: &Limit, _: &Request<'_>, _: u64) -> Option<StateAddress> {
-        None
-    }
-
-    fn take(
-        &self,
-        charges: &[OwnedCharge],
-        _cost: u32,
-        _rules: u32,
-        _address: &dyn Fn(usize) -> Option<StateAddress>,
-        _steps: &mut Steps,
-    ) -> SharedTake {
-        SharedTake::Pending(Box::new(DeadTake(charges.len())))
-    }
-
-    fn known_refusal(&self, _: &[OwnedCharge], _: u32, _: u32) -> Option<Steps> {
-        None
-    }
-
-    fn last_refusal(&self, _: &OwnedCharge, _: u32) -> Option<tollgate_core::algorithm::LimitStep> {
-        None
-    }
-
-    fn slot(&self, _: &StateAddress, _: u64, _: u64) -> Box<dyn SharedSlot> {
-        panic!("no rule counts requests in flight")
-    }
-}
-
 #[tokio::test]
 async fn decisions_that_waited_for_the_store_are_observed() {
     let rules = "
@@ -331,7 +269,7 @@ rules:
     for has_observer in [true, false] {
         let records = Arc::new(Records::default());
         let mut limiter = Limiter::new(MemoryStore::new(PLENTY), Clock::Manual(at_start()))
-            .sharing(Arc::new(DeadStore), FailureSettings::default());
+            .sharing(Arc::new(FailingStore), FailureSettings::default());
         if has_observer {
             limiter = limiter.observed_by(Arc::clone(&records) as Arc<dyn DecisionObserver>, all());
         }
