@@ -23,16 +23,32 @@
 //! [`FileWatcher`] follows any other files, such as certificates and keys. All of this runs in threads of its own: a
 //! disk that hangs blocks neither a decision nor the stop of the process.
 
+mod access_token;
 mod admin;
+mod audit;
+mod control_state;
 mod file_watcher;
+mod http_client;
 mod last_good_rules;
+mod repository;
+mod revision;
 mod rule_file;
 mod rule_installer;
 mod rule_metrics;
 mod rule_tests;
 
+pub use access_token::{StoredToken, TokenRole};
 pub use admin::{AdminListener, MetricsSource, RenderedMetrics};
+pub use audit::AuditEntry;
+pub use control_state::{ControlState, EmergencySwitch, GrantRecord, MOST_GRANTS};
 pub use file_watcher::{FileContents, FileWatcher, ReadCause};
+pub use http_client::{EventStream, HttpCall, HttpClient, HttpClientError, HttpReply, ServerEvent};
+pub use repository::{
+    EmbeddedRepository, MOST_AUTHOR_BYTES, MOST_LISTED, MOST_MESSAGE_BYTES, MOST_SHARED_AUDIT,
+    MOST_SHARED_BYTES, MOST_SHARED_REVISIONS, MOST_TOKENS, NewestRevision, PublishOutcome, RepositoryError,
+    RuleRepository, SharedRepository, SharedRepositoryTasks,
+};
+pub use revision::{RevisionDraft, RevisionId, RevisionOrigin, RevisionSummary, StoredRevision, text_digest};
 pub use rule_file::WatchedRuleFile;
 pub use rule_installer::{InstallSettings, RuleInstaller, RuleSourceError, RuleStatus, SourcedRules};
 pub use rule_metrics::RuleMetrics;

@@ -30,6 +30,7 @@
 //! | [`StoreUrl`] | the forms of a store's URL |
 //! | [`OpenError`] | why a store cannot be used; a store that is unreachable is not an error |
 //! | [`StoreErrorKind`] | errors of the store, as they are counted |
+//! | [`ControlChannel`] | script calls and messages of the control plane |
 //! | [`permissions`] | the ACL permissions that the user of the store needs |
 //! | [`lease`] | the lease algorithm, without I/O; `tollgate-simulate` runs it on virtual time |
 //!
@@ -42,6 +43,7 @@
 
 mod breaker;
 mod connection;
+mod control_channel;
 mod dispatch;
 mod errors;
 mod fleet;
@@ -62,6 +64,7 @@ mod url;
 mod verdict_channel;
 
 pub use connection::OpenError;
+pub use control_channel::{ControlChannel, ControlError, ControlScript, ControlSubscription, ControlValue};
 pub use errors::StoreErrorKind;
 pub use fleet::{NodeAddress, NodeDescription};
 pub use shard_clock::{ClockChange, ShardClock};

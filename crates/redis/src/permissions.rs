@@ -46,6 +46,11 @@ pub const DATABASE_COMMANDS: [&str; 1] = ["select"];
 /// Commands that tell how a server is set up. Without them Tollgate works, and cannot warn of a dangerous setting.
 pub const OPTIONAL_COMMANDS: [&str; 3] = ["cluster|info", "config|get", "info"];
 
+/// Commands that the control plane needs as well, with the channels that begin with the prefix (`&tg:*`). Without them
+/// a node decides all the same. Without `publish` or `subscribe` it notices changes of the rules by polling; without the
+/// others nothing can be published.
+pub const CONTROL_COMMANDS: [&str; 4] = ["hstrlen", "hvals", "publish", "subscribe"];
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -108,7 +113,10 @@ mod tests {
         }
         // Chosen by a condition: `cmd(if by_name { "EVALSHA" } else { "EVAL" })`.
         used.extend(["eval", "evalsha"].map(str::to_owned));
-        let lists = [&COMMANDS[..], &CLUSTER_COMMANDS, &DATABASE_COMMANDS, &OPTIONAL_COMMANDS];
+        // Sent by a method of the client library.
+        used.insert("subscribe".to_owned());
+        let lists =
+            [&COMMANDS[..], &CLUSTER_COMMANDS, &DATABASE_COMMANDS, &OPTIONAL_COMMANDS, &CONTROL_COMMANDS];
         let listed: BTreeSet<String> = lists.concat().into_iter().map(str::to_owned).collect();
         assert_eq!(listed, used);
     }

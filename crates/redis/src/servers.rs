@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
@@ -176,6 +176,20 @@ impl Servers {
         let connection = Arc::new(dialed.map_err(|_| Failure::Unavailable)?);
         self.added_servers.lock().insert(address.clone(), Arc::clone(&connection));
         Ok(connection)
+    }
+
+    /// A connection of the caller's own to the primary at `address`.
+    pub(crate) async fn dial_primary(&self, address: &ServerAddress) -> Result<RedisConnection, DialError> {
+        self.common.dialer.dial_primary(address).await
+    }
+
+    /// A connection of the caller's own on which the server pushes messages, as in [`Dialer::dial_with`].
+    pub(crate) async fn dial_subscriber(
+        &self,
+        address: &ServerAddress,
+        pushed: mpsc::Sender<()>,
+    ) -> Result<RedisConnection, DialError> {
+        self.common.dialer.dial_with(address, Some(pushed)).await
     }
 
     /// So many nodes share the store: the more there are, the less often each pings an idle server.

@@ -1,5 +1,6 @@
 //! The store itself: its settings, what its tasks have in common, and its life.
 
+use crate::control_channel::ControlChannel;
 use crate::dispatch::ShardQueues;
 use crate::fleet::{self, FleetMembership, NodeAddress, NodeDescription};
 use crate::handle::StoreHandle;
@@ -209,6 +210,11 @@ impl RedisStore {
     /// The store as [`Limiter::sharing`](tollgate_limiter::Limiter::sharing) takes it.
     pub fn shared_store(&self) -> Arc<dyn SharedStore> {
         Arc::new(StoreHandle(Arc::clone(&self.core)))
+    }
+
+    /// The way of the control plane to the store.
+    pub fn control_channel(&self) -> ControlChannel {
+        ControlChannel::new(Arc::clone(&self.core))
     }
 
     /// Fetches the descriptions of the nodes that share the store, this one first. A shard that does not reply lists

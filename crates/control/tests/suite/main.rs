@@ -7,6 +7,7 @@ mod broken_content;
 #[allow(dead_code, reason = "the tests of the layer share it")]
 #[path = "../../../http/tests/suite/client.rs"]
 mod client;
+mod embedded_repository;
 mod file_changes;
 mod file_watcher;
 mod first_load;
@@ -14,5 +15,6 @@ mod followed_file;
 mod irregular_files;
 mod last_good_rules;
 mod reload_under_load;
+mod repository;
 mod rule_sources;
 mod rule_tests;

@@ -1,0 +1,313 @@
+//! The rule repository: all revisions of the rules, the control state beside them, the audit log and the access tokens.
+//!
+//! A node alone keeps it in a file ([`EmbeddedRepository`]), a fleet in Redis ([`SharedRepository`]). Both promise the same: a publish names the revision that it replaces, and is refused
+//! if that is not the newest one any more, so that of two writers one wins and the other is told. What was acknowledged is
+//! durable.
+
+mod embedded;
+mod shared;
+
+use crate::access_token::StoredToken;
+use crate::audit::AuditEntry;
+use crate::control_state::ControlState;
+use crate::revision::{RevisionDraft, RevisionId, RevisionSummary, StoredRevision};
+pub use embedded::EmbeddedRepository;
+pub use shared::{
+    MOST_SHARED_AUDIT, MOST_SHARED_BYTES, MOST_SHARED_REVISIONS, NewestRevision, SharedRepository,
+    SharedRepositoryTasks,
+};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::sync::watch;
+use tollgate_limiter::{Clock, file};
+use tollgate_redis::RedisStore;
+
+/// The longest author of a revision, in bytes.
+pub const MOST_AUTHOR_BYTES: usize = 256;
+/// The longest message of a revision, in bytes.
+pub const MOST_MESSAGE_BYTES: usize = 4 << 10;
+/// The most entries of a list that are returned at once.
+pub const MOST_LISTED: usize = 1_000;
+/// The most access tokens.
+pub const MOST_TOKENS: usize = 1_000;
+/// The largest audit entry, control state or token, in bytes of JSON.
+const MOST_DOCUMENT_BYTES: usize = 1 << 20;
+/// How often a change of the control state is tried while others change it too.
+const STATE_ATTEMPTS: usize = 20;
+
+/// Where revisions are kept. Clones share one repository.
+#[derive(Clone, Debug)]
+pub enum RuleRepository {
+    /// In a file, or in the memory of this node.
+    Embedded(EmbeddedRepository),
+    /// In Redis.
+    Shared(SharedRepository),
+}
+
+/// What became of a draft.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PublishOutcome {
+    /// It is the newest revision. Publishing the text of the newest published revision again changes nothing.
+    Published(RevisionSummary),
+    /// The newest revision is not the expected one but this; none if there is no revision.
+    Stale(Option<RevisionSummary>),
+}
+
+/// Why the repository did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum RepositoryError {
+    /// The file of the repository cannot be used.
+    #[error("error: the rule repository {} cannot be used: {problem}\n  hint: {hint}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+        /// What to do.
+        hint: String,
+    },
+    /// It does not answer, or answers with an error.
+    #[error("the rule repository is unavailable: {0}")]
+    Unavailable(String),
+    /// A change was sent, and no answer came: it may have been made.
+    #[error("the rule repository did not answer in time; whether the change was stored is unknown: {0}")]
+    OutcomeUnknown(String),
+    /// What is stored there cannot be read.
+    #[error("the rule repository has an invalid entry: {0}")]
+    Invalid(String),
+    /// Something is longer than may be stored.
+    #[error("{what} is longer than {most} bytes")]
+    TooLarge {
+        /// What.
+        what: &'static str,
+        /// The bound.
+        most: usize,
+    },
+    /// There are as many as may be stored.
+    #[error("there are {most} {what} already; remove some first")]
+    TooMany {
+        /// Of what.
+        what: &'static str,
+        /// The bound.
+        most: usize,
+    },
+    /// Other changes came in between, again and again.
+    #[error("the control state is being changed by others; try again")]
+    Contention,
+}
+
+impl RuleRepository {
+    /// Opens the repository in `folder`, or, without a folder, one in memory that is lost at the end of the process.
+    ///
+    /// May block on the disk.
+    pub fn open_embedded(folder: Option<&Path>, clock: Clock) -> Result<Self, RepositoryError> {
+        Ok(Self::Embedded(EmbeddedRepository::open(folder, clock)?))
+    }
+
+    /// Opens the repository in `store`, and follows its changes with a poll at this interval. The tasks must be kept
+    /// as long as changes are to be noticed. That the store cannot be reached is no error. Needs a tokio runtime.
+    pub fn open_shared(
+        store: &RedisStore,
+        poll_every: Duration,
+        clock: Clock,
+    ) -> (Self, SharedRepositoryTasks) {
+        let (repository, tasks) = SharedRepository::open(store, poll_every, clock);
+        (Self::Shared(repository), tasks)
+    }
+
+    /// The newest revision.
+    pub async fn newest(&self) -> Result<Option<StoredRevision>, RepositoryError> {
+        match self {
+            Self::Embedded(repository) => repository.newest().await,
+            Self::Shared(repository) => repository.newest().await,
+        }
+    }
+
+    /// The newest revision, unless it is `known`.
+    pub async fn newest_unless(&self, known: Option<&RevisionId>) -> Result<NewestRevision, RepositoryError> {
+        match self {
+            Self::Embedded(repository) => repository.newest_unless(known.cloned()).await,
+            Self::Shared(repository) => repository.newest_unless(known).await,
+        }
+    }
+
+    /// The revision with this number.
+    pub async fn get(&self, number: u64) -> Result<Option<StoredRevision>, RepositoryError> {
+        match self {
+            Self::Embedded(repository) => repository.get(number).await,
+            Self::Shared(repository) => repository.get(number).await,
+        }
+    }
+
+    /// The revisions below `before`, or all, newest first: at most `count`, and at most [`MOST_LISTED`].
+    pub async fn history(
+        &self,
+        before: Option<u64>,
+        count: usize,
+    ) -> Result<Vec<RevisionSummary>, RepositoryError> {
+        match self {
+            Self::Embedded(repository) => repository.history(before, count.min(MOST_LISTED)).await,
+            Self::Shared(repository) => repository.history(before, count.min(MOST_LISTED)).await,
+        }
+    }
+
+    /// Makes `draft` the newest revision, if the newest one now is `expected` (none: there is none). A draft from a file
+    /// never replaces a published revision. When this returns, the revision is durable.
+    pub async fn publish(
+        &self,
+        expected: Option<u64>,
+        draft: RevisionDraft,
+    ) -> Result<PublishOutcome, RepositoryError> {
+        check_length("the text of the rules", draft.text.len(), file::MOST_BYTES as usize)?;
+        check_length("the author", draft.author.len(), MOST_AUTHOR_BYTES)?;
+        check_length("the message", draft.message.len(), MOST_MESSAGE_BYTES)?;
+        match self {
+            Self::Embedded(repository) => repository.publish(expected, draft).await,
+            Self::Shared(repository) => repository.publish(expected, draft).await,
+        }
+    }
+
+    /// Stores a revision that the repository has lost, such as after a failover, as it was: if the newest one now is
+    /// `expected`, which has a lower number.
+    pub(crate) async fn restore(
+        &self,
+        expected: Option<u64>,
+        revision: StoredRevision,
+    ) -> Result<PublishOutcome, RepositoryError> {
+        match self {
+            Self::Embedded(repository) => repository.restore(expected, revision).await,
+            Self::Shared(repository) => repository.restore(expected, &revision).await,
+        }
+    }
+
+    /// Tells the other nodes which revision is in force here.
+    pub(crate) fn note_in_force(&self, number: u64) {
+        match self {
+            Self::Embedded(repository) => repository.note_number(number),
+            Self::Shared(repository) => repository.note_in_force(number),
+        }
+    }
+
+    /// How many polls have failed since the last that was answered.
+    pub fn failed_polls(&self) -> u64 {
+        match self {
+            Self::Embedded(_) => 0,
+            Self::Shared(repository) => repository.failed_polls(),
+        }
+    }
+
+    /// Tells the repository of a revision number that a node has seen: later revisions get higher ones.
+    pub fn note_number(&self, number: u64) {
+        match self {
+            Self::Embedded(repository) => repository.note_number(number),
+            Self::Shared(repository) => repository.note_number(number),
+        }
+    }
+
+    /// Changes whenever the newest revision or the control state may have changed.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        match self {
+            Self::Embedded(repository) => repository.changes(),
+            Self::Shared(repository) => repository.changes(),
+        }
+    }
+
+    /// The control state.
+    pub async fn control_state(&self) -> Result<ControlState, RepositoryError> {
+        match self {
+            Self::Embedded(repository) => repository.control_state().await,
+            Self::Shared(repository) => repository.control_state().await,
+        }
+    }
+
+    /// Changes the control state. `change` is called again if another change came in between.
+    pub async fn update_control_state(
+        &self,
+        change: impl Fn(&mut ControlState),
+    ) -> Result<ControlState, RepositoryError> {
+        for _ in 0..STATE_ATTEMPTS {
+            let mut state = self.control_state().await?;
+            let version = state.version;
+            change(&mut state);
+            state.version = version + 1;
+            let document = to_json("the control state", &state)?;
+            let is_stored = match self {
+                Self::Embedded(repository) => repository.replace_control_state(version, document).await?,
+                Self::Shared(repository) => repository.replace_control_state(version, document).await?,
+            };
+            if is_stored {
+                return Ok(state);
+            }
+        }
+        Err(RepositoryError::Contention)
+    }
+
+    /// Appends an entry to the audit log, and logs it. Its id is given by the repository.
+    pub async fn append_audit(&self, entry: AuditEntry) -> Result<(), RepositoryError> {
+        let logged = match self {
+            Self::Embedded(repository) => repository.append_audit(entry.clone()).await,
+            Self::Shared(repository) => repository.append_audit(entry.clone()).await,
+        };
+        match logged {
+            Ok(id) => {
+                AuditEntry { id, ..entry }.log();
+                Ok(())
+            }
+            Err(error) => {
+                entry.log();
+                tracing::error!(%error, "audit entry cannot be stored");
+                Err(error)
+            }
+        }
+    }
+
+    /// The audit entries with ids below `before`, or all, newest first: at most `count`, and at most [`MOST_LISTED`].
+    pub async fn audit(&self, before: Option<u64>, count: usize) -> Result<Vec<AuditEntry>, RepositoryError> {
+        match self {
+            Self::Embedded(repository) => repository.audit(before, count.min(MOST_LISTED)).await,
+            Self::Shared(repository) => repository.audit(before, count.min(MOST_LISTED)).await,
+        }
+    }
+
+    /// All access tokens.
+    pub async fn tokens(&self) -> Result<Vec<StoredToken>, RepositoryError> {
+        match self {
+            Self::Embedded(repository) => repository.tokens().await,
+            Self::Shared(repository) => repository.tokens().await,
+        }
+    }
+
+    /// Stores a token; one with the same id is replaced.
+    pub async fn put_token(&self, token: StoredToken) -> Result<(), RepositoryError> {
+        let document = to_json("the token", &token)?;
+        match self {
+            Self::Embedded(repository) => repository.put_token(token.id, document).await,
+            Self::Shared(repository) => repository.put_token(token.id, document).await,
+        }
+    }
+
+    /// Removes a token. Returns whether it was there.
+    pub async fn remove_token(&self, id: &str) -> Result<bool, RepositoryError> {
+        match self {
+            Self::Embedded(repository) => repository.remove_token(id.to_owned()).await,
+            Self::Shared(repository) => repository.remove_token(id.to_owned()).await,
+        }
+    }
+}
+
+fn check_length(what: &'static str, bytes: usize, most: usize) -> Result<(), RepositoryError> {
+    if bytes > most { Err(RepositoryError::TooLarge { what, most }) } else { Ok(()) }
+}
+
+/// A document as it is stored.
+fn to_json(what: &'static str, document: &impl serde::Serialize) -> Result<String, RepositoryError> {
+    let json =
+        serde_json::to_string(document).map_err(|error| RepositoryError::Invalid(error.to_string()))?;
+    check_length(what, json.len(), MOST_DOCUMENT_BYTES)?;
+    Ok(json)
+}
+
+/// A document as it was stored.
+fn from_json<T: serde::de::DeserializeOwned>(what: &str, json: &str) -> Result<T, RepositoryError> {
+    serde_json::from_str(json).map_err(|error| RepositoryError::Invalid(format!("{what}: {error}")))
+}

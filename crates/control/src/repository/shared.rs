@@ -1,0 +1,467 @@
+//! The repository of a fleet, in Redis: each change is one script call, so that of two writers one wins and the other is told.
+//!
+//! All keys are below `{prefix}control:{rules}:`, with one hash tag: one shard has them all.
+//!
+//! | key | type | content |
+//! |---|---|---|
+//! | `numbers` | sorted set | the numbers of the revisions |
+//! | `summaries` | hash | number → summary; `bytes` → the size of all texts |
+//! | `texts` | hash | number → rules, in YAML |
+//! | `state` | hash | `document` → control state, `version` → its version, `tokens` → the version of the tokens |
+//! | `audit` | sorted set | the entries of the audit log, by id |
+//! | `tokens` | hash | id → access token, hashed |
+//!
+//! Nodes are told of changes on the channel `changes`, and poll for those that they missed. The oldest revisions and audit
+//! entries are removed beyond a bound; each audit entry is also in the log of the node that made it.
+
+mod polling;
+mod scripts;
+
+use super::{MOST_TOKENS, PublishOutcome, RepositoryError, from_json, to_json};
+use crate::access_token::StoredToken;
+use crate::audit::AuditEntry;
+use crate::control_state::ControlState;
+use crate::revision::{RevisionDraft, RevisionId, RevisionSummary, StoredRevision, text_digest};
+use polling::ChangePoller;
+use scripts::SCRIPTS;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::sync::watch;
+use tollgate_limiter::{Clock, file};
+use tollgate_redis::{
+    ControlChannel, ControlError, ControlScript, ControlSubscription, ControlValue, RedisStore,
+};
+
+/// The most revisions that Redis keeps.
+pub const MOST_SHARED_REVISIONS: usize = 2_000;
+/// The most bytes of texts that Redis keeps; the newest revision is kept whatever its size.
+pub const MOST_SHARED_BYTES: usize = 64 << 20;
+/// The most audit entries that Redis keeps.
+pub const MOST_SHARED_AUDIT: usize = 10_000;
+/// How much of a text is read in one call.
+const PIECE_BYTES: usize = 1 << 20;
+/// How many entries of a list are read in one call.
+const LISTED_AT_ONCE: usize = 200;
+
+/// A repository in Redis.
+#[derive(Clone)]
+pub struct SharedRepository(Arc<SharedCore>);
+
+pub(super) struct SharedCore {
+    control: ControlChannel,
+    keys: RepositoryKeys,
+    clock: Clock,
+    /// The highest revision number that this node has seen.
+    known: AtomicU64,
+    changes: watch::Sender<u64>,
+    /// Consecutive polls that failed.
+    failed_polls: AtomicU64,
+}
+
+/// The names of the keys.
+struct RepositoryKeys {
+    numbers: String,
+    summaries: String,
+    texts: String,
+    state: String,
+    audit: String,
+    tokens: String,
+    channel: String,
+    probe: String,
+}
+
+/// The tasks that notice changes. They end when this is dropped.
+#[derive(Debug)]
+pub struct SharedRepositoryTasks {
+    _subscription: ControlSubscription,
+    _poller: ChangePoller,
+}
+
+impl fmt::Debug for SharedRepository {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedRepository").field("control", &self.0.control).finish_non_exhaustive()
+    }
+}
+
+impl RepositoryKeys {
+    fn new(prefix: &str) -> Self {
+        let key = |name: &str| format!("{prefix}control:{{rules}}:{name}");
+        Self {
+            numbers: key("numbers"),
+            summaries: key("summaries"),
+            texts: key("texts"),
+            state: key("state"),
+            audit: key("audit"),
+            tokens: key("tokens"),
+            channel: key("changes"),
+            probe: key("probe"),
+        }
+    }
+}
+
+impl SharedRepository {
+    /// The repository in `store`. The tasks must be kept as long as changes are to be noticed. Needs a tokio runtime.
+    pub(super) fn open(
+        store: &RedisStore,
+        poll_every: Duration,
+        clock: Clock,
+    ) -> (Self, SharedRepositoryTasks) {
+        let control = store.control_channel();
+        let keys = RepositoryKeys::new(control.prefix());
+        let core = Arc::new(SharedCore {
+            control,
+            keys,
+            clock,
+            known: AtomicU64::new(0),
+            changes: watch::Sender::new(0),
+            failed_polls: AtomicU64::new(0),
+        });
+        let told = Arc::clone(&core);
+        let subscription = core.control.subscribe(core.keys.channel.clone(), move || told.note_change());
+        let poller = ChangePoller::start(Arc::clone(&core), poll_every);
+        (Self(core), SharedRepositoryTasks { _subscription: subscription, _poller: poller })
+    }
+
+    /// Where it is, without a password.
+    pub fn place(&self) -> String {
+        format!("{} (keys {}control:…)", self.0.control.store_name(), self.0.control.prefix())
+    }
+
+    pub(super) fn failed_polls(&self) -> u64 {
+        self.0.failed_polls.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn note_number(&self, number: u64) {
+        self.0.known.fetch_max(number, Ordering::Relaxed);
+    }
+
+    pub(super) fn note_in_force(&self, number: u64) {
+        self.note_number(number);
+        self.0.control.set_rules_version(number);
+    }
+
+    pub(super) fn changes(&self) -> watch::Receiver<u64> {
+        self.0.changes.subscribe()
+    }
+
+    pub(super) async fn newest(&self) -> Result<Option<StoredRevision>, RepositoryError> {
+        match self.newest_unless(None).await? {
+            NewestRevision::Other(revision) => Ok(Some(*revision)),
+            NewestRevision::None | NewestRevision::Known => Ok(None),
+        }
+    }
+
+    /// The newest revision. The text is not read again if `known` has it.
+    pub(super) async fn newest_unless(
+        &self,
+        known: Option<&RevisionId>,
+    ) -> Result<NewestRevision, RepositoryError> {
+        self.0.read(None, known).await
+    }
+
+    pub(super) async fn get(&self, number: u64) -> Result<Option<StoredRevision>, RepositoryError> {
+        match self.0.read(Some(number), None).await? {
+            NewestRevision::Other(revision) => Ok(Some(*revision)),
+            NewestRevision::None | NewestRevision::Known => Ok(None),
+        }
+    }
+
+    pub(super) async fn history(
+        &self,
+        before: Option<u64>,
+        count: usize,
+    ) -> Result<Vec<RevisionSummary>, RepositoryError> {
+        let keys = [self.0.keys.numbers.clone(), self.0.keys.summaries.clone()];
+        let mut listed: Vec<RevisionSummary> = Vec::new();
+        let mut before = before;
+        while listed.len() < count {
+            let wanted = (count - listed.len()).min(LISTED_AT_ONCE);
+            let reply = self.0.list(&SCRIPTS.list_revisions, &keys, before, wanted).await?;
+            let is_last = reply.len() < wanted;
+            for json in reply {
+                listed.push(from_json("revision", &json)?);
+            }
+            before = listed.last().map(|summary| summary.number);
+            if is_last {
+                break;
+            }
+        }
+        Ok(listed)
+    }
+
+    pub(super) async fn publish(
+        &self,
+        expected: Option<u64>,
+        draft: RevisionDraft,
+    ) -> Result<PublishOutcome, RepositoryError> {
+        let core = &self.0;
+        let known = core.known.load(Ordering::Relaxed).max(core.control.highest_rules_version().await);
+        let number = expected.unwrap_or(0).max(known) + 1;
+        let revision = draft.numbered(number, core.clock.now());
+        core.store(expected, &revision, "publish").await
+    }
+
+    /// Stores a revision that the repository has lost, as it was.
+    pub(super) async fn restore(
+        &self,
+        expected: Option<u64>,
+        revision: &StoredRevision,
+    ) -> Result<PublishOutcome, RepositoryError> {
+        self.0.store(expected, revision, "restore").await
+    }
+
+    pub(super) async fn control_state(&self) -> Result<ControlState, RepositoryError> {
+        let core = &self.0;
+        let document = core.call(&SCRIPTS.read_state, &[core.keys.state.clone()], &[]).await?;
+        match document.into_text() {
+            Some(json) => from_json("control state", &json),
+            None => Ok(ControlState::default()),
+        }
+    }
+
+    pub(super) async fn replace_control_state(
+        &self,
+        version: u64,
+        document: String,
+    ) -> Result<bool, RepositoryError> {
+        let core = &self.0;
+        let arguments = [
+            version.to_string().into_bytes(),
+            (version + 1).to_string().into_bytes(),
+            document.into_bytes(),
+            core.keys.channel.clone().into_bytes(),
+        ];
+        let replaced = core.call(&SCRIPTS.replace_state, &[core.keys.state.clone()], &arguments).await?;
+        core.note_change();
+        Ok(replaced.as_number() == Some(1))
+    }
+
+    pub(super) async fn append_audit(&self, entry: AuditEntry) -> Result<u64, RepositoryError> {
+        let core = &self.0;
+        let json = to_json("the audit entry", &entry)?;
+        let arguments = [json.into_bytes(), MOST_SHARED_AUDIT.to_string().into_bytes()];
+        let id = core.call(&SCRIPTS.append_audit, &[core.keys.audit.clone()], &arguments).await?;
+        let id = id.into_text().and_then(|id| id.parse().ok());
+        id.ok_or_else(|| RepositoryError::Invalid("the id of an audit entry".to_owned()))
+    }
+
+    pub(super) async fn audit(
+        &self,
+        before: Option<u64>,
+        count: usize,
+    ) -> Result<Vec<AuditEntry>, RepositoryError> {
+        let keys = [self.0.keys.audit.clone()];
+        let mut listed: Vec<AuditEntry> = Vec::new();
+        let mut before = before;
+        while listed.len() < count {
+            let wanted = (count - listed.len()).min(LISTED_AT_ONCE);
+            let reply = self.0.list(&SCRIPTS.list_audit, &keys, before, wanted).await?;
+            let is_last = reply.len() < wanted;
+            for member in reply {
+                listed.push(audit_entry(&member)?);
+            }
+            before = listed.last().map(|entry| entry.id);
+            if is_last {
+                break;
+            }
+        }
+        Ok(listed)
+    }
+
+    pub(super) async fn tokens(&self) -> Result<Vec<StoredToken>, RepositoryError> {
+        let core = &self.0;
+        let reply = core.call(&SCRIPTS.list_tokens, &[core.keys.tokens.clone()], &[]).await?;
+        let mut tokens: Vec<StoredToken> = Vec::new();
+        for json in texts(reply) {
+            tokens.push(from_json("token", &json)?);
+        }
+        tokens.sort_by(|one, other| one.id.cmp(&other.id));
+        Ok(tokens)
+    }
+
+    pub(super) async fn put_token(&self, id: String, document: String) -> Result<(), RepositoryError> {
+        match self.0.change_token(id, document).await? {
+            -1 => Err(RepositoryError::TooMany { what: "tokens", most: MOST_TOKENS }),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) async fn remove_token(&self, id: String) -> Result<bool, RepositoryError> {
+        Ok(self.0.change_token(id, String::new()).await? == 1)
+    }
+
+    /// Logs the permissions that the control plane lacks. Decisions do not need them.
+    pub(super) async fn report_missing_permissions(&self) {
+        let core = &self.0;
+        let missing = core.control.missing_permissions(&core.keys.probe, &core.keys.channel).await;
+        if !missing.is_empty() {
+            let (commands, prefix) = (missing.join(", "), core.control.prefix());
+            let grants: Vec<String> = missing.iter().map(|command| format!("+{command}")).collect();
+            tracing::error!(
+                commands,
+                "the user of the store lacks permissions of the control plane; decisions are not affected; \
+                 allow them: ACL SETUSER name &{prefix}* {}; docs/redis.md has the whole list",
+                grants.join(" ")
+            );
+        }
+    }
+}
+
+/// What was found at the place of a revision.
+pub enum NewestRevision {
+    /// There is none.
+    None,
+    /// The one that the reader has.
+    Known,
+    /// This one.
+    Other(Box<StoredRevision>),
+}
+
+impl SharedCore {
+    fn note_change(&self) {
+        self.changes.send_modify(|changes| *changes += 1);
+    }
+
+    async fn call(
+        &self,
+        script: &ControlScript,
+        keys: &[String],
+        arguments: &[Vec<u8>],
+    ) -> Result<ControlValue, RepositoryError> {
+        self.control.call(script, keys, arguments).await.map_err(|error| match error {
+            ControlError::OutcomeUnknown(text) => RepositoryError::OutcomeUnknown(text),
+            other => RepositoryError::Unavailable(other.to_string()),
+        })
+    }
+
+    fn revision_keys(&self) -> [String; 3] {
+        let keys = &self.keys;
+        [keys.numbers.clone(), keys.summaries.clone(), keys.texts.clone()]
+    }
+
+    async fn store(
+        &self,
+        expected: Option<u64>,
+        revision: &StoredRevision,
+        mode: &str,
+    ) -> Result<PublishOutcome, RepositoryError> {
+        let StoredRevision { summary, text } = revision;
+        let arguments = [
+            expected.map_or_else(String::new, |number| number.to_string()).into_bytes(),
+            summary.number.to_string().into_bytes(),
+            to_json("the revision", summary)?.into_bytes(),
+            text.clone().into_bytes(),
+            summary.digest.clone().into_bytes(),
+            summary.origin.name().into(),
+            mode.into(),
+            self.keys.channel.clone().into_bytes(),
+            MOST_SHARED_REVISIONS.to_string().into_bytes(),
+            MOST_SHARED_BYTES.to_string().into_bytes(),
+        ];
+        let reply = self.call(&SCRIPTS.publish, &self.revision_keys(), &arguments).await?;
+        let mut reply = reply.into_list().into_iter();
+        let outcome = reply.next().and_then(ControlValue::into_text);
+        let newest = reply.next().and_then(ControlValue::into_text);
+        let newest = newest.map(|json| from_json::<RevisionSummary>("revision", &json)).transpose()?;
+        match (outcome.as_deref(), newest) {
+            (Some("published"), Some(summary)) => {
+                self.known.fetch_max(summary.number, Ordering::Relaxed);
+                self.note_change();
+                Ok(PublishOutcome::Published(summary))
+            }
+            (Some("stale"), newest) => {
+                self.note_change();
+                Ok(PublishOutcome::Stale(newest))
+            }
+            _ => Err(RepositoryError::Invalid("the reply to a publish".to_owned())),
+        }
+    }
+
+    /// Reads the revision with this number, or the newest.
+    async fn read(
+        &self,
+        number: Option<u64>,
+        known: Option<&RevisionId>,
+    ) -> Result<NewestRevision, RepositoryError> {
+        let keys = self.revision_keys();
+        let known_number = known.map_or_else(String::new, |known| known.number.to_string());
+        let known_digest = known.map_or("", |known| known.digest.as_str());
+        let mut number = number;
+        let mut text = Vec::new();
+        loop {
+            let arguments = [
+                number.map_or_else(String::new, |number| number.to_string()).into_bytes(),
+                known_number.clone().into_bytes(),
+                known_digest.into(),
+                text.len().to_string().into_bytes(),
+                PIECE_BYTES.to_string().into_bytes(),
+            ];
+            let reply = self.call(&SCRIPTS.read_revision, &keys, &arguments).await?;
+            let mut reply = reply.into_list().into_iter();
+            let Some(json) = reply.next().and_then(ControlValue::into_text) else {
+                return Ok(NewestRevision::None);
+            };
+            let summary: RevisionSummary = from_json("revision", &json)?;
+            let Some(length) = reply.next().and_then(|length| length.as_number()) else {
+                return Ok(NewestRevision::Known);
+            };
+            let piece = reply.next().and_then(ControlValue::into_bytes).unwrap_or_default();
+            let invalid = || RepositoryError::Invalid(format!("the text of revision {}", summary.number));
+            let length = usize::try_from(length).map_err(|_| invalid())?;
+            if length > file::MOST_BYTES as usize || (piece.is_empty() && text.len() < length) {
+                return Err(invalid());
+            }
+            text.extend(piece);
+            number = Some(summary.number);
+            if text.len() < length {
+                continue;
+            }
+            let text = String::from_utf8(text).map_err(|_| invalid())?;
+            if text_digest(&text) != summary.digest {
+                return Err(invalid());
+            }
+            return Ok(NewestRevision::Other(Box::new(StoredRevision { summary, text })));
+        }
+    }
+
+    /// Runs a script that lists what is below a number.
+    async fn list(
+        &self,
+        script: &ControlScript,
+        keys: &[String],
+        before: Option<u64>,
+        count: usize,
+    ) -> Result<Vec<String>, RepositoryError> {
+        let before = before.map_or_else(|| "+inf".to_owned(), |before| before.to_string());
+        let arguments = [before.into_bytes(), count.to_string().into_bytes()];
+        Ok(texts(self.call(script, keys, &arguments).await?))
+    }
+
+    async fn change_token(&self, id: String, document: String) -> Result<i64, RepositoryError> {
+        let keys = [self.keys.tokens.clone(), self.keys.state.clone()];
+        let arguments = [
+            id.into_bytes(),
+            document.into_bytes(),
+            MOST_TOKENS.to_string().into_bytes(),
+            self.keys.channel.clone().into_bytes(),
+        ];
+        let changed = self.call(&SCRIPTS.change_token, &keys, &arguments).await?;
+        self.note_change();
+        changed.as_number().ok_or_else(|| RepositoryError::Invalid("the reply to a token".to_owned()))
+    }
+}
+
+/// The texts in a list.
+fn texts(reply: ControlValue) -> Vec<String> {
+    reply.into_list().into_iter().filter_map(ControlValue::into_text).collect()
+}
+
+/// An entry as it is stored, behind its id.
+fn audit_entry(member: &str) -> Result<AuditEntry, RepositoryError> {
+    let invalid = || RepositoryError::Invalid("audit entry".to_owned());
+    let (id, json) = member.split_once(' ').ok_or_else(invalid)?;
+    let entry: AuditEntry = from_json("audit entry", json)?;
+    Ok(AuditEntry { id: id.parse().map_err(|_| invalid())?, ..entry })
+}
