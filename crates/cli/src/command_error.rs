@@ -3,7 +3,7 @@
 use crate::config::SettingError;
 use std::io;
 use std::net::SocketAddr;
-use tollgate_control::RuleSourceError;
+use tollgate_control::{RepositoryError, RuleSourceError};
 use tollgate_core::diagnostic::{DiagnosticReport, sanitized};
 use tollgate_core::path::PathError;
 use tollgate_core::rate::LimitShorthandError;
@@ -20,6 +20,9 @@ pub enum CommandError {
     /// The rules cannot be used.
     #[error("{0}")]
     Rules(#[from] RuleSourceError),
+    /// The rule repository cannot be used.
+    #[error("{0}")]
+    Repository(#[from] RepositoryError),
     /// A flag or an environment variable has a value that cannot be used.
     #[error("{0}")]
     Setting(#[from] SettingError),

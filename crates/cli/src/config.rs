@@ -7,6 +7,7 @@ mod abuse;
 mod gateway;
 mod ineffective;
 mod log_file;
+mod rule_source;
 mod setting_value;
 mod settings_file;
 mod store;
@@ -21,6 +22,8 @@ use clap::{ArgMatches, Args};
 pub use gateway::GatewayConfig;
 use gateway::WrittenGateway;
 use ineffective::SettingsContext;
+pub use rule_source::RuleSourceConfig;
+use rule_source::RuleSourceFlags;
 use serde::Deserialize;
 pub use setting_value::SettingError;
 use setting_value::{TextOrNumber, WrittenSwitch, parse_address, parse_size};
@@ -28,6 +31,7 @@ use settings_file::SettingsFile;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 pub use store::StoreConfig;
 use store::{StoreFlags, WrittenRedis};
 pub use telemetry::{DecisionLogConfig, TelemetryConfig};
@@ -59,10 +63,26 @@ pub struct WrittenSettings {
     /// [default: memory]
     #[arg(long, env = "TOLLGATE_STORE", hide_env_values = true, value_name = "URL")]
     store: Option<String>,
-    /// Folder for the last good rules and the size of the fleet, which a node needs if it starts while its rule file
-    /// is broken or its shared store is unavailable [default: none, or $STATE_DIRECTORY]
+    /// Folder for the rule repository of a node alone, and for the last good rules and the size of the fleet, which a node
+    /// needs if it starts while its rule source or its shared store is unavailable
+    /// [default: none, or $STATE_DIRECTORY]
     #[arg(long, env = "TOLLGATE_DATA", value_name = "DIR", value_parser = path())]
     data: Option<PathBuf>,
+    /// Keep all revisions of the rules and follow those that are published: on, or off for the rule file only
+    /// [default: on]
+    #[arg(long, env = "TOLLGATE_REPOSITORY", value_name = "on|off")]
+    repository: Option<String>,
+    /// Control plane of another node to get the rules from, such as http://10.0.0.5:9090; the token is in
+    /// TOLLGATE_CONTROL_TOKEN [default: none]
+    #[arg(long, env = "TOLLGATE_CONTROL_PLANE", value_name = "URL")]
+    control_plane: Option<String>,
+    /// File with the token for that control plane
+    #[arg(long, env = "TOLLGATE_CONTROL_TOKEN_FILE", value_name = "FILE", value_parser = path())]
+    control_token_file: Option<PathBuf>,
+    /// How often the shared repository or that control plane is polled for changes that no message told of
+    /// [default: 10s]
+    #[arg(long, env = "TOLLGATE_RULES_POLL", value_name = "DURATION")]
+    rules_poll: Option<TextOrNumber>,
     /// Limit each client address while the shared store is unavailable: off, on_outage, on [default: off]
     #[arg(long, env = "TOLLGATE_EMERGENCY", value_name = "WHEN")]
     #[serde(skip)]
@@ -141,6 +161,10 @@ impl WrittenSettings {
             rules: path(self.rules).or(other.rules),
             store: text(self.store).or(other.store),
             data: path(self.data).or(other.data),
+            repository: text(self.repository).or(other.repository),
+            control_plane: text(self.control_plane).or(other.control_plane),
+            control_token_file: path(self.control_token_file).or(other.control_token_file),
+            rules_poll: value(self.rules_poll).or(other.rules_poll),
             emergency: text(self.emergency).or(other.emergency),
             store_memory: value(self.store_memory).or(other.store_memory),
             listen: value(self.listen).or(other.listen),
@@ -176,6 +200,9 @@ impl WrittenSettings {
             self.admin_listen.as_ref().and_then(|listen| parse_admin_address(listen).err()),
         );
         report("store_memory", self.store_memory.as_ref().and_then(|memory| parse_size(memory).err()));
+        let repository = self.repository.as_deref();
+        report("repository", repository.and_then(|text| rule_source::parse_repository(text).err()));
+        report("rules_poll", rule_source::poll_interval(self.rules_poll.as_ref()).err());
         report("log_format", self.log_format.as_ref().and_then(|format| parse_log_format(format).err()));
         if let Some(abuse) = &self.abuse {
             abuse::check(document, abuse);
@@ -198,7 +225,8 @@ impl WrittenSettings {
     /// Makes the relative paths of a settings file start from its folder.
     fn resolve_paths(&mut self, folder: &Path) {
         self.data = self.data.take().filter(|folder| !folder.as_os_str().is_empty());
-        for path in [&mut self.rules, &mut self.data].into_iter().flatten() {
+        let paths = [&mut self.rules, &mut self.data, &mut self.control_token_file];
+        for path in paths.into_iter().flatten() {
             *path = folder.join(&*path);
         }
         if let Some(gateway) = &mut self.gateway {
@@ -248,6 +276,10 @@ fn parse_log_format(text: &str) -> Result<LogFormat, SettingError> {
 pub struct ServeConfig {
     /// The rule file; none for the built-in example.
     pub rules: Option<PathBuf>,
+    /// Where the rules come from.
+    pub rule_source: RuleSourceConfig,
+    /// How often a shared repository or a control plane is polled.
+    pub rules_poll: Duration,
     /// What happens to a rule file whose tests fail.
     pub failed_tests: FailedTestPolicy,
     /// The folder for what a restart needs.
@@ -302,7 +334,14 @@ impl ServeConfig {
         let telemetry_flags =
             TelemetryFlags { otlp_endpoint: settings.otlp_endpoint, statsd_address: settings.statsd_address };
         let telemetry = telemetry::read(telemetry_flags, settings.telemetry.as_ref());
+        let rule_source = rule_source::read(RuleSourceFlags {
+            repository: settings.repository,
+            control_plane: settings.control_plane,
+            control_token_file: settings.control_token_file,
+        })?;
         Ok(Self {
+            rule_source,
+            rules_poll: rule_source::poll_interval(settings.rules_poll.as_ref())?,
             gateway: gateway.map_err(|placed| placed.error)?,
             store: store::read(store_flags, settings.redis.as_ref())?,
             rules: settings.rules,
@@ -321,12 +360,6 @@ impl ServeConfig {
             log_format: settings.log_format.map_or(Ok(LogFormat::Text), |text| parse_log_format(&text))?,
             warnings: Vec::new(),
         })
-    }
-
-    /// The folder for what a restart needs, if there is something to keep.
-    pub fn data_in_use(&self) -> Option<&Path> {
-        let is_used = self.rules.is_some() || matches!(self.store, StoreConfig::Redis(_));
-        self.data.as_deref().filter(|_| is_used)
     }
 }
 

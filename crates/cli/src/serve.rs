@@ -9,6 +9,7 @@ mod logging;
 mod node;
 mod node_metrics;
 mod reload;
+mod rules;
 mod signals;
 mod start_message;
 
@@ -22,20 +23,17 @@ use listeners::{ListenerRole, NodeParts, NodePhase};
 use node::ServingNode;
 use node_metrics::NodeMetrics;
 use reload::{ReloadTarget, ReloadTargets};
+use rules::NodeRepository;
 use signals::ProcessSignals;
 use start_message::StartMessage;
 use std::process::ExitCode;
 use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tollgate_control::{InstallSettings, RuleMetrics, RuleSourceError, WatchedRuleFile};
-use tollgate_core::rules;
 use tollgate_limiter::metrics::SpanSink;
 use tollgate_limiter::{Clock, Limiter, MemoryStore};
 use tollgate_redis::{NodeAddress, RedisStore};
 use tollgate_server::Readiness;
-
-const EXAMPLE_RULES: &str = include_str!("quickstart.yaml");
 
 /// Which doors a node opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,16 +97,25 @@ async fn assemble(
     }
 
     let readiness = Arc::new(Readiness::default());
-    let rules = load_rules(config, mode, &limiter, metrics)?;
+    let repository = NodeRepository::open(config, redis.as_ref(), limiter.clock())?;
+    let rules = rules::load(config, mode, &limiter, &repository, metrics).await?;
     readiness.set_rules_installed();
 
     let (phase, watched_phase) = watch::channel(NodePhase::Serving);
-    let parts =
-        NodeParts { config, mode, limiter: &limiter, readiness: &readiness, metrics, phase: watched_phase };
+    let parts = NodeParts {
+        config,
+        mode,
+        limiter: &limiter,
+        readiness: &readiness,
+        metrics,
+        repository: &repository,
+        phase: watched_phase,
+    };
     let mut listeners = listeners::open_all(&parts).await?;
     let exporters = exporters.start(|| parts.stop_of(ListenerRole::Admin))?;
 
-    let message = StartMessage { config, rules: &rules.summary, listeners: &listeners };
+    let message =
+        StartMessage { config, rules: &rules.summary, repository: &repository, listeners: &listeners };
     if let Err(error) = output::try_print(message) {
         tracing::warn!(%error, "start message cannot be written to standard output");
     }
@@ -116,7 +123,17 @@ async fn assemble(
     let decision_lines = decision_log.as_ref().and_then(|log| log.lines().cloned());
     let logs = decision_lines.clone().map(ReloadTarget::Log);
     let reloads = ReloadTargets(rules.reloads.into_iter().chain(reloads).chain(logs).collect());
-    Ok(ServingNode { limiter, redis, listeners, exporters, decision_lines, reloads, readiness, phase })
+    Ok(ServingNode {
+        limiter,
+        redis,
+        _repository: repository,
+        listeners,
+        exporters,
+        decision_lines,
+        reloads,
+        readiness,
+        phase,
+    })
 }
 
 async fn open_redis(
@@ -150,44 +167,4 @@ fn build_limiter(
         (StoreConfig::Redis(store), Some(redis)) => limiter.sharing(redis.shared_store(), store.failure),
         _ => limiter,
     })
-}
-
-/// The rules in force at the start.
-struct StartRules {
-    /// Where they come from, for the start message.
-    summary: String,
-    /// How they follow their source.
-    reloads: Option<ReloadTarget>,
-}
-
-/// Puts the rules of their source in force: of the rule file, else of the built-in example. Other rule sources are
-/// registered here.
-fn load_rules(
-    config: &ServeConfig,
-    mode: ServeMode,
-    limiter: &Arc<Limiter>,
-    metrics: &NodeMetrics,
-) -> Result<StartRules, CommandError> {
-    let Some(path) = &config.rules else {
-        let loaded = rules::load("the built-in example", EXAMPLE_RULES)?;
-        limiter.install(loaded.rules, loaded.lists).map_err(RuleSourceError::Names)?;
-        let summary =
-            "built-in example: 5 requests, then one every 2 s, for each key (set your own with --rules FILE)";
-        metrics.0.register(Arc::new(RuleMetrics::constant(limiter.clock().now())));
-        return Ok(StartRules { summary: summary.to_owned(), reloads: None });
-    };
-    let settings = InstallSettings {
-        failed_tests: config.failed_tests,
-        data: config.data.clone(),
-        doors: open_doors(config, mode),
-    };
-    let file = WatchedRuleFile::open(path, settings, Arc::clone(limiter))?;
-    metrics.0.register(Arc::new(RuleMetrics::new(file.status())));
-    let path = path.display();
-    let summary = match file.status().borrow().error {
-        Some(_) => format!("{path} cannot be used; the last good rules are in force (watched)"),
-        None => format!("{path} (watched)"),
-    };
-    let watcher = file.follow().map_err(CommandError::Thread)?;
-    Ok(StartRules { summary, reloads: Some(ReloadTarget::Files("rules", watcher)) })
 }

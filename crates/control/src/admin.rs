@@ -6,6 +6,8 @@
 mod metrics;
 mod top;
 
+use crate::repository::RuleRepository;
+use crate::repository_rules::RuleOwner;
 use http::Request;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -49,6 +51,10 @@ pub struct AdminListener {
     pub metrics: Arc<dyn MetricsSource>,
     /// What `/v1/top` reports on.
     pub limiter: Arc<Limiter>,
+    /// The revisions of the rules, the tokens and the audit log.
+    pub repository: RuleRepository,
+    /// What owns the rules.
+    pub rule_owner: RuleOwner,
 }
 
 impl fmt::Debug for AdminListener {

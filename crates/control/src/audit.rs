@@ -29,7 +29,22 @@ pub struct AuditEntry {
     pub revision: Option<u64>,
 }
 
+/// The longest text of an entry, in characters; more is cut off.
+const MOST_CHARACTERS: usize = 1_000;
+
 impl AuditEntry {
+    /// The entry with texts of bounded length.
+    pub(crate) fn bounded(mut self) -> Self {
+        let Self { actor, role, from, action, target, detail, .. } = &mut self;
+        for text in [actor, role, from, action, target, detail] {
+            if let Some((end, _)) = text.char_indices().nth(MOST_CHARACTERS) {
+                text.truncate(end);
+                text.push('…');
+            }
+        }
+        self
+    }
+
     /// Logs the entry: the repository may be lost, or bounded.
     pub(crate) fn log(&self) {
         let Self { id, actor, role, from, action, target, detail, revision, .. } = self;

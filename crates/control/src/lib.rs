@@ -1,5 +1,5 @@
-//! The control plane of a Tollgate node: its rule sources, and its [admin listener](AdminListener) with health and
-//! metrics.
+//! The control plane of a Tollgate node: its rule sources, the [repository](RuleRepository) of all revisions of the rules,
+//! and its [admin listener](AdminListener) with health and metrics.
 //!
 //! [`WatchedRuleFile`] loads a rule file into a [`Limiter`](tollgate_limiter::Limiter) and follows its changes. Content
 //! that is broken, or whose tests fail, is reported and not used; the rules in force stay. With a data folder, the last
@@ -18,7 +18,8 @@
 //! # }
 //! ```
 //!
-//! Another source reads [`SourcedRules`] and passes them to a [`RuleInstaller`], which does the rest.
+//! [`RepositoryRules`] follows a repository, with a rule file beside it; [`ControlPlaneRules`] follows another control
+//! plane over HTTP. Another source reads [`SourcedRules`] and passes them to a [`RuleInstaller`], which does the rest.
 //!
 //! [`FileWatcher`] follows any other files, such as certificates and keys. All of this runs in threads of its own: a
 //! disk that hangs blocks neither a decision nor the stop of the process.
@@ -26,20 +27,24 @@
 mod access_token;
 mod admin;
 mod audit;
+mod control_plane_rules;
 mod control_state;
 mod file_watcher;
 mod http_client;
 mod last_good_rules;
 mod repository;
+mod repository_rules;
 mod revision;
 mod rule_file;
 mod rule_installer;
 mod rule_metrics;
 mod rule_tests;
+mod source_thread;
 
 pub use access_token::{StoredToken, TokenRole};
 pub use admin::{AdminListener, MetricsSource, RenderedMetrics};
 pub use audit::AuditEntry;
+pub use control_plane_rules::ControlPlaneRules;
 pub use control_state::{ControlState, EmergencySwitch, GrantRecord, MOST_GRANTS};
 pub use file_watcher::{FileContents, FileWatcher, ReadCause};
 pub use http_client::{EventStream, HttpCall, HttpClient, HttpClientError, HttpReply, ServerEvent};
@@ -48,8 +53,12 @@ pub use repository::{
     MOST_SHARED_BYTES, MOST_SHARED_REVISIONS, MOST_TOKENS, NewestRevision, PublishOutcome, RepositoryError,
     RuleRepository, SharedRepository, SharedRepositoryTasks,
 };
+pub use repository_rules::{RepositoryRules, RuleOwner, RuleSeed};
 pub use revision::{RevisionDraft, RevisionId, RevisionOrigin, RevisionSummary, StoredRevision, text_digest};
 pub use rule_file::WatchedRuleFile;
-pub use rule_installer::{InstallSettings, RuleInstaller, RuleSourceError, RuleStatus, SourcedRules};
+pub use rule_installer::{
+    InstallSettings, RuleInstaller, RuleSourceError, RuleStatus, SourcedRevision, SourcedRules,
+};
 pub use rule_metrics::RuleMetrics;
 pub use rule_tests::{FailedTestPolicy, RuleTestFailures};
+pub use source_thread::{FollowedRules, SourceHealth};

@@ -11,6 +11,7 @@ use crate::access_token::StoredToken;
 use crate::audit::AuditEntry;
 use crate::control_state::ControlState;
 use crate::revision::{RevisionDraft, RevisionId, RevisionSummary, StoredRevision};
+use crate::source_thread::SourceHealth;
 pub use embedded::EmbeddedRepository;
 pub use shared::{
     MOST_SHARED_AUDIT, MOST_SHARED_BYTES, MOST_SHARED_REVISIONS, NewestRevision, SharedRepository,
@@ -30,8 +31,10 @@ pub const MOST_MESSAGE_BYTES: usize = 4 << 10;
 pub const MOST_LISTED: usize = 1_000;
 /// The most access tokens.
 pub const MOST_TOKENS: usize = 1_000;
-/// The largest audit entry, control state or token, in bytes of JSON.
+/// The largest control state, in bytes of JSON.
 const MOST_DOCUMENT_BYTES: usize = 1 << 20;
+/// The largest token, in bytes of JSON.
+const MOST_TOKEN_BYTES: usize = 2 << 10;
 /// How often a change of the control state is tried while others change it too.
 const STATE_ATTEMPTS: usize = 20;
 
@@ -188,11 +191,22 @@ impl RuleRepository {
         }
     }
 
-    /// How many polls have failed since the last that was answered.
-    pub fn failed_polls(&self) -> u64 {
+    /// How the polls of a repository in Redis fare.
+    pub fn health(&self) -> SourceHealth {
         match self {
-            Self::Embedded(_) => 0,
-            Self::Shared(repository) => repository.failed_polls(),
+            Self::Embedded(_) => SourceHealth::default(),
+            Self::Shared(repository) => repository.health(),
+        }
+    }
+
+    /// Where it is: a file, memory, or a store.
+    pub fn place(&self) -> String {
+        match self {
+            Self::Embedded(repository) => match repository.path() {
+                Some(path) => path.display().to_string(),
+                None => "memory".to_owned(),
+            },
+            Self::Shared(repository) => repository.place(),
         }
     }
 
@@ -242,8 +256,9 @@ impl RuleRepository {
         Err(RepositoryError::Contention)
     }
 
-    /// Appends an entry to the audit log, and logs it. Its id is given by the repository.
+    /// Appends an entry to the audit log, and logs it. Its id is given by the repository; long texts are cut.
     pub async fn append_audit(&self, entry: AuditEntry) -> Result<(), RepositoryError> {
+        let entry = entry.bounded();
         let logged = match self {
             Self::Embedded(repository) => repository.append_audit(entry.clone()).await,
             Self::Shared(repository) => repository.append_audit(entry.clone()).await,
@@ -280,6 +295,7 @@ impl RuleRepository {
     /// Stores a token; one with the same id is replaced.
     pub async fn put_token(&self, token: StoredToken) -> Result<(), RepositoryError> {
         let document = to_json("the token", &token)?;
+        check_length("the token", document.len(), MOST_TOKEN_BYTES)?;
         match self {
             Self::Embedded(repository) => repository.put_token(token.id, document).await,
             Self::Shared(repository) => repository.put_token(token.id, document).await,

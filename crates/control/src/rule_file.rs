@@ -2,7 +2,9 @@
 //! stay.
 
 use crate::file_watcher::{FileContents, FileWatcher, ReadCause, WatchedFiles};
-use crate::rule_installer::{InstallSettings, RuleInstaller, RuleSourceError, RuleStatus, SourcedRules};
+use crate::rule_installer::{
+    InstallSettings, RuleInstaller, RuleSourceError, RuleStatus, SourcedRevision, SourcedRules,
+};
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,6 +15,8 @@ use tollgate_limiter::{Limiter, file};
 /// A rule file whose rules are in force in a limiter.
 pub struct WatchedRuleFile {
     path: PathBuf,
+    /// The name of the source.
+    source: String,
     files: WatchedFiles,
     installer: RuleInstaller,
 }
@@ -32,14 +36,13 @@ impl WatchedRuleFile {
         limiter: Arc<Limiter>,
     ) -> Result<Self, RuleSourceError> {
         let path = path.into();
-        // The name must not depend on the folder in which the node is started.
-        let source = std::path::absolute(&path).map_err(|error| read_error(&path, error))?;
+        let source = source_name(&path)?;
         let mut files = WatchedFiles::new(vec![path.clone()]);
         let contents = files.read();
         files.record(&contents);
         let rules = sourced(&path, contents);
-        let installer = RuleInstaller::open(&source.to_string_lossy(), rules, settings, limiter)?;
-        Ok(Self { path, files, installer })
+        let installer = RuleInstaller::open(&source, rules, settings, limiter)?;
+        Ok(Self { path, source, files, installer })
     }
 
     /// The state of the file, now and after every change.
@@ -49,21 +52,32 @@ impl WatchedRuleFile {
 
     /// Follows the file, in a thread of its own, until the watcher is dropped.
     pub fn follow(self) -> io::Result<FileWatcher> {
-        let Self { path, files, installer } = self;
+        let Self { path, source, files, installer } = self;
         FileWatcher::start_from("rule-file", files, move |contents, cause| {
             if cause == ReadCause::Requested && installer.is_current() {
                 return tracing::info!(file = %path.display(), "rule file unchanged");
             }
-            installer.update(sourced(&path, contents));
+            installer.update(&source, sourced(&path, contents));
         })
     }
 }
 
+/// The name of a rule file as a source. It must not depend on the folder in which the node is started.
+pub(crate) fn source_name(path: &Path) -> Result<String, RuleSourceError> {
+    let absolute = std::path::absolute(path).map_err(|error| read_error(path, error))?;
+    Ok(absolute.to_string_lossy().into_owned())
+}
+
 /// The rules in the content of the file.
-fn sourced(path: &Path, mut contents: FileContents) -> Result<SourcedRules, RuleSourceError> {
+fn sourced(path: &Path, contents: FileContents) -> Result<SourcedRules, RuleSourceError> {
+    let (text, origin) = (text_in(path, contents)?, path.display().to_string());
+    Ok(SourcedRules { text, revision: SourcedRevision::Counted, origin })
+}
+
+/// The text of the only file.
+pub(crate) fn text_in(path: &Path, mut contents: FileContents) -> Result<String, RuleSourceError> {
     let content = contents.pop().expect("one file is watched");
-    let text = content.and_then(file::text).map_err(|error| read_error(path, error))?;
-    Ok(SourcedRules { text, revision: None, origin: path.display().to_string() })
+    content.and_then(file::text).map_err(|error| read_error(path, error))
 }
 
 fn read_error(path: &Path, error: io::Error) -> RuleSourceError {

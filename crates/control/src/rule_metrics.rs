@@ -1,33 +1,38 @@
 //! The metrics of a rule source.
 
 use crate::rule_installer::RuleStatus;
+use crate::source_thread::SourceHealth;
 use tokio::sync::watch;
 use tollgate_core::time::UnixTime;
 use tollgate_limiter::metrics::{MetricSamples, MetricSource, catalog};
 
-/// The revision in force, its age, and what could not be installed.
+/// The revision in force, its age, what could not be installed, and polls that failed.
 #[derive(Debug)]
-pub struct RuleMetrics(watch::Receiver<RuleStatus>);
+pub struct RuleMetrics {
+    status: watch::Receiver<RuleStatus>,
+    health: SourceHealth,
+}
 
 impl RuleMetrics {
-    /// The metrics of the source with this status.
-    pub fn new(status: watch::Receiver<RuleStatus>) -> Self {
-        Self(status)
+    /// The metrics of the source with this status and health.
+    pub fn new(status: watch::Receiver<RuleStatus>, health: SourceHealth) -> Self {
+        Self { status, health }
     }
 
     /// The metrics of rules that never change, installed at `now`.
     pub fn constant(now: UnixTime) -> Self {
         let status = RuleStatus { revision: 1, installed: now, ..RuleStatus::default() };
-        Self(watch::channel(status).1)
+        Self { status: watch::channel(status).1, health: SourceHealth::default() }
     }
 }
 
 impl MetricSource for RuleMetrics {
     fn collect(&self, samples: &mut MetricSamples) {
-        let status = self.0.borrow();
+        let status = self.status.borrow();
         samples.number(&catalog::RULES_REVISION, &[], status.revision as f64);
         samples.number(&catalog::RULES_LOADED, &[], status.installed.as_us() as f64 / 1e6);
         samples.count(&catalog::RULES_RELOAD_FAILURES, &[], status.failures);
+        samples.number(&catalog::RULES_FAILED_POLLS, &[], self.health.failed_polls() as f64);
         samples.number(&catalog::RULES_STALE, &[], f64::from(u8::from(status.error.is_some())));
     }
 }

@@ -4,7 +4,7 @@
 //! inherited, and a container with another command must not fail over a variable that is left in it.
 
 use super::settings_file::SettingsFile;
-use super::{ServeConfig, StoreConfig, WrittenSettings};
+use super::{RuleSourceConfig, ServeConfig, StoreConfig, WrittenSettings};
 use crate::command_error::CommandError;
 use crate::serve::ServeMode;
 use tollgate_core::diagnostic::DiagnosticReport;
@@ -30,6 +30,8 @@ impl SettingsContext<'_> {
     fn ineffective_settings(&self) -> impl Iterator<Item = IneffectiveSetting> {
         let is_memory = matches!(self.config.store, StoreConfig::Memory);
         let has_rule_file = self.config.rules.is_some();
+        let is_follower = matches!(self.config.rule_source, RuleSourceConfig::ControlPlane(_));
+        let is_file_only = matches!(self.config.rule_source, RuleSourceConfig::FileOnly);
         let settings = [
             IneffectiveSetting {
                 name: "listen",
@@ -62,15 +64,33 @@ impl SettingsContext<'_> {
                 is_set: |settings| settings.redis.is_some(),
             },
             IneffectiveSetting {
-                name: "data",
-                is_ineffective: is_memory && !has_rule_file,
-                reason: "there is neither a rule file nor a shared store",
-                is_set: |settings| settings.data.is_some(),
+                name: "rules",
+                is_ineffective: is_follower,
+                reason: "the rules come from the control plane that `control_plane` names",
+                is_set: |settings| settings.rules.is_some(),
+            },
+            IneffectiveSetting {
+                name: "repository",
+                is_ineffective: is_follower,
+                reason: "the rules come from the control plane that `control_plane` names",
+                is_set: |settings| settings.repository.is_some(),
+            },
+            IneffectiveSetting {
+                name: "control_token_file",
+                is_ineffective: !is_follower,
+                reason: "`control_plane` names no control plane",
+                is_set: |settings| settings.control_token_file.is_some(),
+            },
+            IneffectiveSetting {
+                name: "rules_poll",
+                is_ineffective: is_memory && !is_follower,
+                reason: "there is neither a shared store nor a control plane to poll",
+                is_set: |settings| settings.rules_poll.is_some(),
             },
             IneffectiveSetting {
                 name: "on_failed_rule_tests",
-                is_ineffective: !has_rule_file,
-                reason: "there is no rule file: `rules` names none",
+                is_ineffective: !has_rule_file && is_file_only,
+                reason: "there are no rules but the built-in example: `rules` names no file, and `repository` is off",
                 is_set: |settings| settings.on_failed_rule_tests.is_some(),
             },
         ];

@@ -2,10 +2,12 @@
 
 use serde::Deserialize;
 use std::fmt;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::Duration;
+use tollgate_control::HttpClientError;
 use tollgate_core::document::DocumentPath;
 use tollgate_core::path::PathError;
 use tollgate_core::rate::{DurationTextError, duration_text, parse_duration_us};
@@ -101,6 +103,12 @@ pub enum SettingError {
     StoreUrl(#[from] StoreUrlError),
     #[error("`{0}` is not a value of `emergency`; use off, on_outage or on")]
     Emergency(String),
+    #[error("`{0}` is not a value of `repository`; use on or off")]
+    Repository(String),
+    #[error("{0}")]
+    ControlPlane(HttpClientError),
+    #[error("the file of the control plane's token, {path}, cannot be read: {error}")]
+    ControlTokenFile { path: String, error: io::Error },
     #[error("`{0}` is not a log format; use text or json")]
     LogFormat(String),
     #[error("a secret is 32 hexadecimal digits, such as `openssl rand -hex 16` prints")]

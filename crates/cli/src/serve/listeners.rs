@@ -5,6 +5,7 @@
 
 use super::node_metrics::NodeMetrics;
 use super::reload::ReloadTarget;
+use super::rules::NodeRepository;
 use super::{ServeMode, gateway};
 use crate::command_error::CommandError;
 use crate::config::ServeConfig;
@@ -50,6 +51,7 @@ pub struct NodeParts<'a> {
     pub limiter: &'a Arc<Limiter>,
     pub readiness: &'a Arc<Readiness>,
     pub metrics: &'a NodeMetrics,
+    pub repository: &'a NodeRepository,
     pub phase: watch::Receiver<NodePhase>,
 }
 
@@ -136,6 +138,8 @@ async fn open_admin(address: SocketAddr, node: &NodeParts<'_>) -> Result<NodeLis
         readiness: Arc::clone(node.readiness),
         metrics: Arc::new(node.metrics.clone()),
         limiter: Arc::clone(node.limiter),
+        repository: node.repository.repository.clone(),
+        rule_owner: node.repository.owner.clone(),
     };
     let summary = format!("  admin   http://{address}/metrics\n");
     let serving = Box::pin(admin.serve(listener, node.stop_of(role)));

@@ -3,6 +3,7 @@
 use super::housekeeping;
 use super::listeners::{ListenerRole, NodeListener, NodePhase};
 use super::reload::ReloadTargets;
+use super::rules::NodeRepository;
 use super::signals::{ProcessSignals, SignalRequest};
 use crate::command_error::CommandError;
 use std::pin::pin;
@@ -24,6 +25,8 @@ const READ_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct ServingNode {
     pub limiter: Arc<Limiter>,
     pub redis: Option<RedisStore>,
+    /// Lives as long as the node.
+    pub _repository: NodeRepository,
     pub listeners: Vec<NodeListener>,
     /// The tasks of the exporters. They end by themselves when the doors are drained.
     pub exporters: Vec<JoinHandle<()>>,
@@ -38,7 +41,17 @@ pub struct ServingNode {
 impl ServingNode {
     /// Serves until a first signal to stop and the end of the requests in flight, or until a second signal.
     pub async fn run(self, mut signals: ProcessSignals) -> Result<ExitCode, CommandError> {
-        let Self { limiter, redis, listeners, exporters, decision_lines, reloads, readiness, phase } = self;
+        let Self {
+            limiter,
+            redis,
+            _repository,
+            listeners,
+            exporters,
+            decision_lines,
+            reloads,
+            readiness,
+            phase,
+        } = self;
         let housekeeping = tokio::spawn(housekeeping::run(limiter));
         let (doors, others): (Vec<_>, Vec<_>) =
             listeners.into_iter().partition(|listener| listener.role == ListenerRole::Door);

@@ -6,7 +6,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tollgate_control::{FileWatcher, ReadCause};
+use tollgate_control::{FileWatcher, FollowedRules, ReadCause};
 use tollgate_http::IdentityExtractor;
 use tollgate_limiter::line_log::LineLog;
 use tollgate_listen::ServerCertificate;
@@ -16,6 +16,8 @@ use tollgate_listen::ServerCertificate;
 pub enum ReloadTarget {
     /// Watched files, by what they contain.
     Files(&'static str, FileWatcher),
+    /// A rule source that is read again.
+    Rules(FollowedRules),
     /// A log that is reopened.
     Log(LineLog),
 }
@@ -33,6 +35,7 @@ impl ReloadTargets {
         for target in &self.0 {
             match target {
                 ReloadTarget::Files(_, watcher) => watcher.reload(),
+                ReloadTarget::Rules(rules) => rules.reload(),
                 ReloadTarget::Log(log) => log.reopen(),
             }
         }

@@ -1,6 +1,7 @@
 //! The message on standard output when a node is ready: which rules, store and addresses it uses, and an example.
 
 use super::listeners::NodeListener;
+use super::rules::NodeRepository;
 use crate::config::{ServeConfig, StoreConfig};
 use std::fmt::{self, Display, Formatter};
 
@@ -10,6 +11,8 @@ pub struct StartMessage<'a> {
     pub config: &'a ServeConfig,
     /// Where the rules in force come from.
     pub rules: &'a str,
+    /// The repository of the node.
+    pub repository: &'a NodeRepository,
     /// The open listeners.
     pub listeners: &'a [NodeListener],
 }
@@ -24,8 +27,14 @@ impl Display for StartMessage<'_> {
             }
             StoreConfig::Redis(store) => writeln!(f, "  store   {}", store.url)?,
         }
-        if let Some(folder) = self.config.data_in_use() {
+        if let Some(folder) = &self.config.data {
             writeln!(f, "  data    {}", folder.display())?;
+        }
+        if self.repository.is_in_memory() && self.config.admin_listen.is_some() {
+            writeln!(
+                f,
+                "  note    published rules and tokens are lost when it stops; keep them with --data DIR"
+            )?;
         }
         for listener in self.listeners {
             f.write_str(&listener.summary)?;

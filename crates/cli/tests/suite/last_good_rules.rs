@@ -43,6 +43,7 @@ impl NodeFolder {
 fn last_good_rules_are_used_until_the_file_is_good() {
     let node = NodeFolder::new();
     node.run_until_kept();
+    let mut revision = 1;
     for broken in [None, Some("rules: [{ id: one, limt: 5/min }]"), Some("# all gone"), Some("")] {
         match broken {
             Some(text) => std::fs::write(node.path("rules.yaml"), text).unwrap(),
@@ -52,7 +53,7 @@ fn last_good_rules_are_used_until_the_file_is_good() {
         assert_eq!((output.code, output.stdout.as_str()), (Some(1), ""), "without the folder: {broken:?}");
 
         let server = TollgateProcess::from(node.command().args(["--data", "data"]));
-        let line = server.wait_for_log("rule file cannot be used; the last good rules are in force");
+        let line = server.wait_for_log("rule source cannot be used; the last good rules are in force");
         assert!(line.contains("ERROR") && line.contains("last-good-rules.yaml"), "{line}");
         assert!(
             server.start_message.contains("the last good rules are in force"),
@@ -63,10 +64,11 @@ fn last_good_rules_are_used_until_the_file_is_good() {
         assert_eq!(client.get("/readyz").status, 200);
         assert_eq!(client.check("a", "/").json()["limit"], 100);
         std::fs::write(node.path("rules.yaml"), RULES.replace("100", "70")).unwrap();
-        server.wait_for_log("revision=2");
+        server.wait_for_log(&format!("revision={}", revision + 1));
         assert_eq!(client.check("a", "/").json()["limit"], 70);
         std::fs::write(node.path("rules.yaml"), RULES).unwrap();
-        server.wait_for_log("revision=3");
+        server.wait_for_log(&format!("revision={}", revision + 2));
+        revision += 2;
         let kept = || std::fs::read_to_string(node.path("data/last-good-rules.yaml")).unwrap();
         wait_until("the rules are kept", || kept().ends_with(RULES));
     }

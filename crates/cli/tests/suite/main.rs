@@ -14,6 +14,7 @@ mod irregular_files;
 mod last_good_rules;
 mod log_format;
 mod process;
+mod repository;
 mod rule_reload;
 mod rules;
 mod secrets;

@@ -68,6 +68,10 @@ fn an_empty_variable_counts_as_absent() {
         "STORE_MEMORY",
         "DATA",
         "EMERGENCY",
+        "REPOSITORY",
+        "CONTROL_PLANE",
+        "CONTROL_TOKEN_FILE",
+        "RULES_POLL",
         "ADMIN_INSECURE",
         "GATEWAY_LISTEN",
         "UPSTREAM",
@@ -124,6 +128,11 @@ fn errors_on_the_command_line_are_reported() {
         (["--store", "redis//localhost"], "error: the store's address cannot be used: it does not begin"),
         (["--listen", "here"], "error: `here` is not an address to listen on"),
         (["--store-memory", "7 pounds"], "error: `7 pounds` is not a size"),
+        (["--repository", "maybe"], "error: `maybe` is not a value of `repository`; use on or off"),
+        (
+            ["--control-plane", "10.0.0.5:9090"],
+            "error: `10.0.0.5:9090` is not the address of a control plane",
+        ),
         (["--config", "no-such-file.yaml"], "error: cannot read no-such-file.yaml: No such file"),
     ] {
         let output = run(tollgate(["serve"]).args(arguments));
@@ -151,9 +160,15 @@ fn a_setting_without_effect_is_an_error() {
         (&["serve"], "--emergency", "on", "error: --emergency has no effect: it applies to a shared store"),
         (
             &["serve"],
-            "--data",
+            "--rules-poll",
+            "1s",
+            "error: --rules-poll has no effect: there is neither a shared store nor a control plane to poll",
+        ),
+        (
+            &["serve", "--control-plane", "http://127.0.0.1:1"],
+            "--rules",
             "x",
-            "error: --data has no effect: there is neither a rule file nor a shared store",
+            "error: --rules has no effect: the rules come from the control plane",
         ),
     ] {
         let output = run(tollgate(command).args([flag, value]));
@@ -176,11 +191,15 @@ fn a_setting_without_effect_is_an_error() {
             "store: memory\nredis: { timeout: 5ms }\n",
             "tollgate.yaml:2:1: error: `redis` has no effect: ",
         ),
-        ("serve", "data: x\n", "tollgate.yaml:1:1: error: `data` has no effect: "),
         (
             "serve",
-            "on_failed_rule_tests: warn\n",
-            "tollgate.yaml:1:1: error: `on_failed_rule_tests` has no effect: ",
+            "control_token_file: x\n",
+            "tollgate.yaml:1:1: error: `control_token_file` has no effect: ",
+        ),
+        (
+            "serve",
+            "repository: off\non_failed_rule_tests: warn\n",
+            "tollgate.yaml:2:1: error: `on_failed_rule_tests` has no effect: ",
         ),
     ] {
         let folder = folder_with(config);
@@ -195,11 +214,11 @@ fn a_setting_without_effect_is_an_error() {
 #[test]
 fn a_variable_without_effect_is_a_warning() {
     let mut command = tollgate(["gateway", "--upstream", "127.0.0.1:1", "--gateway-listen", "127.0.0.1:0"]);
-    for (name, value) in [("LISTEN", "127.0.0.1:0"), ("EMERGENCY", "on"), ("DATA", "x")] {
+    for (name, value) in [("LISTEN", "127.0.0.1:0"), ("EMERGENCY", "on"), ("RULES_POLL", "1s")] {
         command.env(format!("TOLLGATE_{name}"), value);
     }
     let server = TollgateProcess::from(&mut command);
-    for name in ["LISTEN", "EMERGENCY", "DATA"] {
+    for name in ["LISTEN", "EMERGENCY", "RULES_POLL"] {
         let line = server.wait_for_log(&format!("TOLLGATE_{name} has no effect: "));
         assert!(line.contains("WARN"), "{line}");
     }

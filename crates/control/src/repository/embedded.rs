@@ -216,11 +216,13 @@ impl EmbeddedRepository {
     }
 
     pub(super) async fn append_audit(&self, mut entry: AuditEntry) -> Result<u64, RepositoryError> {
-        self.write(move |transaction| {
-            let mut audit = transaction.open_table(AUDIT)?;
-            entry.id = audit.last()?.map_or(0, |(id, _)| id.value()) + 1;
-            audit.insert(entry.id, to_json("the audit entry", &entry)?.as_str())?;
-            Ok(entry.id)
+        self.run(move |core| {
+            core.commit(|transaction| {
+                let mut audit = transaction.open_table(AUDIT)?;
+                entry.id = audit.last()?.map_or(0, |(id, _)| id.value()) + 1;
+                audit.insert(entry.id, to_json("the audit entry", &entry)?.as_str())?;
+                Ok(entry.id)
+            })
         })
         .await
     }

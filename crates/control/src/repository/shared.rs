@@ -22,6 +22,7 @@ use crate::access_token::StoredToken;
 use crate::audit::AuditEntry;
 use crate::control_state::ControlState;
 use crate::revision::{RevisionDraft, RevisionId, RevisionSummary, StoredRevision, text_digest};
+use crate::source_thread::SourceHealth;
 use polling::ChangePoller;
 use scripts::SCRIPTS;
 use std::fmt;
@@ -42,8 +43,8 @@ pub const MOST_SHARED_BYTES: usize = 64 << 20;
 pub const MOST_SHARED_AUDIT: usize = 10_000;
 /// How much of a text is read in one call.
 const PIECE_BYTES: usize = 1 << 20;
-/// How many entries of a list are read in one call.
-const LISTED_AT_ONCE: usize = 200;
+/// How many entries of a list are read in one call: at most some 30 KB each, if every character is escaped.
+const LISTED_AT_ONCE: usize = 50;
 
 /// A repository in Redis.
 #[derive(Clone)]
@@ -56,8 +57,7 @@ pub(super) struct SharedCore {
     /// The highest revision number that this node has seen.
     known: AtomicU64,
     changes: watch::Sender<u64>,
-    /// Consecutive polls that failed.
-    failed_polls: AtomicU64,
+    health: SourceHealth,
 }
 
 /// The names of the keys.
@@ -116,21 +116,21 @@ impl SharedRepository {
             clock,
             known: AtomicU64::new(0),
             changes: watch::Sender::new(0),
-            failed_polls: AtomicU64::new(0),
+            health: SourceHealth::default(),
         });
         let told = Arc::clone(&core);
         let subscription = core.control.subscribe(core.keys.channel.clone(), move || told.note_change());
-        let poller = ChangePoller::start(Arc::clone(&core), poll_every);
+        let poller = ChangePoller::start(Self(Arc::clone(&core)), poll_every);
         (Self(core), SharedRepositoryTasks { _subscription: subscription, _poller: poller })
     }
 
     /// Where it is, without a password.
     pub fn place(&self) -> String {
-        format!("{} (keys {}control:…)", self.0.control.store_name(), self.0.control.prefix())
+        format!("{}, keys {}control:*", self.0.control.store_name(), self.0.control.prefix())
     }
 
-    pub(super) fn failed_polls(&self) -> u64 {
-        self.0.failed_polls.load(Ordering::Relaxed)
+    pub(super) fn health(&self) -> SourceHealth {
+        self.0.health.clone()
     }
 
     pub(super) fn note_number(&self, number: u64) {

@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinHandle;
-use tollgate_control::{AdminListener, MetricsSource, RenderedMetrics};
+use tollgate_control::{AdminListener, MetricsSource, RenderedMetrics, RuleOwner, RuleRepository};
 use tollgate_limiter::{Clock, Limiter, MemoryStore, Request};
 use tollgate_listen::Readiness;
 
@@ -59,6 +59,8 @@ impl AdminFixture {
             readiness: Arc::clone(&readiness),
             metrics: Arc::new(metrics),
             limiter: Arc::clone(&limiter),
+            repository: RuleRepository::open_embedded(None, Clock::system()).unwrap(),
+            rule_owner: RuleOwner::Repository,
         };
         let (stop, stopped) = oneshot::channel::<()>();
         let served = tokio::spawn(admin.serve(listener, async { stopped.await.unwrap_or_default() }));

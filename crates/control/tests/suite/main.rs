@@ -7,14 +7,19 @@ mod broken_content;
 #[allow(dead_code, reason = "the tests of the layer share it")]
 #[path = "../../../http/tests/suite/client.rs"]
 mod client;
+mod control_plane_rules;
 mod embedded_repository;
 mod file_changes;
 mod file_watcher;
 mod first_load;
+mod fleet_node;
 mod followed_file;
 mod irregular_files;
+mod killed_publisher;
 mod last_good_rules;
 mod reload_under_load;
 mod repository;
+mod repository_fleet;
+mod repository_rules;
 mod rule_sources;
 mod rule_tests;

@@ -3,10 +3,27 @@
 use crate::followed_file::{limiter, quota, rules};
 use std::io;
 use std::sync::Arc;
-use tollgate_control::{InstallSettings, RuleInstaller, RuleSourceError, SourcedRules};
+use tollgate_control::{
+    InstallSettings, RevisionOrigin, RevisionSummary, RuleInstaller, RuleSourceError, SourcedRevision,
+    SourcedRules, text_digest,
+};
+use tollgate_core::time::UnixTime;
+
+const SOURCE: &str = "store:/rules";
 
 fn sourced(capacity: u32, revision: Option<u64>) -> SourcedRules {
-    SourcedRules { text: rules(capacity), revision, origin: "store:/rules".to_owned() }
+    let text = rules(capacity);
+    let summary = |number| RevisionSummary {
+        number,
+        digest: text_digest(&text),
+        author: "ana".to_owned(),
+        time: UnixTime::from_us(0),
+        message: String::new(),
+        origin: RevisionOrigin::Published,
+    };
+    let revision =
+        revision.map_or(SourcedRevision::Counted, |number| SourcedRevision::Stored(summary(number)));
+    SourcedRules { text, revision, origin: SOURCE.to_owned() }
 }
 
 fn unreadable() -> RuleSourceError {
@@ -18,10 +35,10 @@ fn unreadable() -> RuleSourceError {
 fn a_node_counts_revisions_unless_its_source_does() {
     let limiter = limiter();
     let settings = InstallSettings::default();
-    let installer = RuleInstaller::open("store:/rules", Ok(sourced(1, None)), settings, limiter).unwrap();
+    let installer = RuleInstaller::open(SOURCE, Ok(sourced(1, None)), settings, limiter).unwrap();
     let mut revisions = Vec::new();
     for revision in [None, Some(17), None, Some(4)] {
-        installer.update(Ok(sourced(2, revision)));
+        installer.update(SOURCE, Ok(sourced(2, revision)));
         revisions.push(installer.status().borrow().revision);
     }
     assert_eq!(revisions, [2, 17, 18, 4], "a rollback of the source may lower the number");
@@ -32,12 +49,12 @@ fn rules_in_force_stay_while_their_source_cannot_be_read() {
     let limiter = limiter();
     let settings = InstallSettings::default();
     let installer =
-        RuleInstaller::open("store:/rules", Ok(sourced(5, Some(1))), settings, Arc::clone(&limiter)).unwrap();
-    installer.update(Err(unreadable()));
+        RuleInstaller::open(SOURCE, Ok(sourced(5, Some(1))), settings, Arc::clone(&limiter)).unwrap();
+    installer.update(SOURCE, Err(unreadable()));
     assert_eq!((quota(&limiter, "a"), installer.is_current()), (Some(5), false));
     let status = installer.status().borrow().clone();
     assert_eq!(status.revision, 1);
     assert_eq!(status.error.unwrap().to_string(), "error: cannot read store:/rules: connection refused");
-    installer.update(Ok(sourced(6, Some(2))));
+    installer.update(SOURCE, Ok(sourced(6, Some(2))));
     assert_eq!((quota(&limiter, "a"), installer.is_current()), (Some(6), true));
 }

@@ -146,6 +146,9 @@ metrics! {
         RULES_STALE Gauge "tollgate_rules_stale" []
             "1 if the rule source has newer rules that could not be installed, or cannot be read; else 0."
             "Does this node serve rules that differ from its source?"
+        RULES_FAILED_POLLS Gauge "tollgate_rules_failed_polls" []
+            "Polls of the rule repository or of the control plane that failed since the last answer."
+            "Can this node reach the source of its rules?"
         RULES Gauge "tollgate_rules" []
             "Rules in force."
             "How many rules are there?"

@@ -1,9 +1,7 @@
 //! Notices changes that no message told of: the heads of the repository are read at an interval and compared.
 
-use super::SharedCore;
+use super::SharedRepository;
 use super::scripts::SCRIPTS;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval};
@@ -20,21 +18,22 @@ impl Drop for ChangePoller {
 }
 
 impl ChangePoller {
-    pub(super) fn start(core: Arc<SharedCore>, every: Duration) -> Self {
-        Self(tokio::spawn(keep_polling(core, every)))
+    pub(super) fn start(repository: SharedRepository, every: Duration) -> Self {
+        Self(tokio::spawn(keep_polling(repository, every)))
     }
 }
 
-async fn keep_polling(core: Arc<SharedCore>, every: Duration) {
+async fn keep_polling(repository: SharedRepository, every: Duration) {
     let mut ticks = interval(every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut heads = None;
+    let core = &repository.0;
+    let (mut heads, mut has_probed) = (None, false);
     loop {
         ticks.tick().await;
         let keys = [core.keys.numbers.clone(), core.keys.summaries.clone(), core.keys.state.clone()];
         match core.call(&SCRIPTS.read_heads, &keys, &[]).await {
             Ok(read) => {
-                let failed = core.failed_polls.swap(0, Ordering::Relaxed);
+                let failed = core.health.record_success();
                 if failed > 0 {
                     tracing::info!(failed, "rule repository answers again");
                 }
@@ -42,9 +41,12 @@ async fn keep_polling(core: Arc<SharedCore>, every: Duration) {
                     core.note_change();
                 }
                 heads = Some(read);
+                if !std::mem::replace(&mut has_probed, true) {
+                    repository.report_missing_permissions().await;
+                }
             }
             Err(error) => {
-                if core.failed_polls.fetch_add(1, Ordering::Relaxed) == 0 {
+                if core.health.record_failure() == 0 {
                     tracing::warn!(%error, "rule repository cannot be polled; the rules in force stay");
                 }
             }

@@ -6,7 +6,9 @@ use crate::log::{Log, logged};
 use std::sync::Arc;
 use tollgate_core::algorithm::Algorithm;
 use tollgate_limiter::{Clock, Request};
-use tollgate_redis::permissions::{CLUSTER_COMMANDS, COMMANDS, DATABASE_COMMANDS, OPTIONAL_COMMANDS};
+use tollgate_redis::permissions::{
+    CLUSTER_COMMANDS, COMMANDS, CONTROL_COMMANDS, DATABASE_COMMANDS, OPTIONAL_COMMANDS,
+};
 use tollgate_redis::{RedisSettings, RedisStore, StoreErrorKind};
 use tollgate_testbed::{PATIENCE, RedisCluster, RedisServer, eventually};
 use tracing::Level;
@@ -224,6 +226,24 @@ fn the_documentation_lists_exactly_what_is_needed() {
     let section = section.split("```").nth(1).expect("a list");
     let listed: Vec<&str> =
         section.split([' ', '\n', '`']).filter_map(|word| word.strip_prefix('+')).collect();
-    let lists = [&COMMANDS[..], &CLUSTER_COMMANDS, &DATABASE_COMMANDS, &OPTIONAL_COMMANDS];
+    let lists = [&COMMANDS[..], &CLUSTER_COMMANDS, &DATABASE_COMMANDS, &OPTIONAL_COMMANDS, &CONTROL_COMMANDS];
     assert_eq!(listed, lists.concat());
+}
+
+/// A node whose user lacks the permissions of the control plane decides, and can say what is missing.
+#[test]
+fn missing_permissions_of_the_control_plane_are_named() {
+    logged(async |_| {
+        let server = RedisServer::start(&[]);
+        permit(&server, "~tg:*", &COMMANDS);
+        let url = format!("redis://limited:pw@{}", server.address());
+        let nodes = decide_everything(&url).await;
+        let control = nodes[0].store.control_channel();
+        let missing = async || control.missing_permissions("tg:control:{a}:b", "tg:control:{a}:c").await;
+        assert_eq!(missing().await, ["hstrlen", "hvals", "publish"]);
+        permit(&server, "~tg:*", &[&COMMANDS[..], &CONTROL_COMMANDS].concat());
+        assert_eq!(missing().await, ["publish"], "the channels are not permitted");
+        assert_eq!(server.cli(&["ACL", "SETUSER", "limited", "&tg:*"]), "OK");
+        assert_eq!(missing().await, [""; 0]);
+    });
 }
