@@ -22,7 +22,7 @@ pub const NO_POLL: Duration = Duration::from_secs(3600);
 
 /// A running node.
 pub struct FleetNode {
-    pub store: Arc<RedisStore>,
+    _store: Arc<RedisStore>,
     pub repository: RuleRepository,
     pub limiter: Arc<Limiter>,
     pub status: watch::Receiver<RuleStatus>,
@@ -66,7 +66,7 @@ impl<'a> NodeStart<'a> {
         let recorder = tokio::spawn(record(opened.status(), Arc::clone(&seen)));
         let (followed, watcher) = opened.follow().unwrap();
         FleetNode {
-            store,
+            _store: store,
             repository,
             limiter,
             status,

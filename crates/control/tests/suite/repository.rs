@@ -54,7 +54,8 @@ async fn on_each(test: impl AsyncFn(&RuleRepository)) {
 }
 
 fn draft(text: &str, origin: RevisionOrigin) -> RevisionDraft {
-    let (author, message) = ("ana".to_owned(), format!("publish {text}"));
+    let message = format!("publish {}", text.chars().take(20).collect::<String>());
+    let author = "ana".to_owned();
     RevisionDraft { text: text.to_owned(), author, message, origin }
 }
 

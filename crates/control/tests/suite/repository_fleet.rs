@@ -1,7 +1,7 @@
 //! Nodes that share a repository in Redis: how fast a publish is in force, and what failures do to it.
 
 use crate::fleet_node::{EXAMPLE, FleetNode, NodeStart, draft};
-use crate::followed_file::rules;
+use crate::followed_file::{quota, rules};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -153,10 +153,13 @@ impl FailoverPair {
         assert_eq!(self.replica.cli(&["REPLICAOF", "NO", "ONE"]), "OK");
     }
 
-    /// From now on the address leads to the replica.
-    fn fail_over(&self) {
+    /// From now on the address leads to the replica. The nodes have lost their connections meanwhile.
+    async fn fail_over(&self, nodes: &[&FleetNode]) {
         self.proxy.set_target(&self.replica.address());
         self.proxy.set(NetworkMode::Reset);
+        for node in nodes {
+            eventually("the connection is lost", async || node.repository.newest().await.is_err()).await;
+        }
         self.proxy.set(NetworkMode::Pass);
     }
 }
@@ -175,7 +178,7 @@ async fn a_revision_that_a_failover_lost_is_stored_again() {
         node.until(3, 13).await;
     }
     let before = fleet[0].repository.newest().await.unwrap().unwrap();
-    pair.fail_over();
+    pair.fail_over(&fleet.iter().collect::<Vec<_>>()).await;
     // Another control plane sees what the new primary has.
     let other = NodeStart { poll: POLL, ..NodeStart::new(&pair.replica.url()) }.start().await;
     other.until(3, 13).await;
@@ -201,11 +204,8 @@ async fn of_two_revisions_with_one_number_that_of_the_store_wins() {
     assert_eq!(other.publish(2, 99).await, 3);
     assert_eq!(node.publish(2, 13).await, 3);
     node.until(3, 13).await;
-    pair.fail_over();
-    eventually("the revision of the store is in force", async || {
-        crate::followed_file::quota(&node.limiter, "a") == Some(99)
-    })
-    .await;
+    pair.fail_over(&[&node]).await;
+    eventually("the revision of the store is in force", async || quota(&node.limiter, "a") == Some(99)).await;
     node.until(3, 99).await;
     assert_eq!(node.publish(3, 15).await, 4);
     other.until(4, 15).await;
@@ -249,14 +249,14 @@ async fn a_node_that_starts_while_redis_is_down_serves_its_last_good_rules() {
     server.kill();
     let node = NodeStart { url: &url, ..start() }.start().await;
     assert_eq!(node.revision(), 2);
-    assert_eq!(crate::followed_file::quota(&node.limiter, "a"), Some(12));
+    assert_eq!(quota(&node.limiter, "a"), Some(12));
     assert!(node.status.borrow().error.is_some());
     eventually("failed polls are counted", async || node.repository.health().failed_polls() >= 3).await;
     // The store has lost everything; the node has the last revision.
     server.restart_empty();
     node.until_stored(2).await;
     node.until(2, 12).await;
-    assert_eq!(node.repository.health().failed_polls(), 0);
+    eventually("polls are answered", async || node.repository.health().failed_polls() == 0).await;
     let newest = node.repository.newest().await.unwrap().unwrap();
     assert_eq!((newest.summary.author.as_str(), newest.summary.origin), ("ana", RevisionOrigin::Published));
     // A node without a data folder gets it from there, not from its own rules.
@@ -273,8 +273,13 @@ async fn without_any_rules_kept_a_node_starts_with_its_own_while_redis_is_down()
     publisher.publish(1, 12).await;
     server.kill();
     let node = NodeStart { poll: POLL, ..NodeStart::new(&url) }.start().await;
-    assert_eq!((node.revision(), crate::followed_file::quota(&node.limiter, "a")), (0, Some(1)));
+    assert_eq!((node.revision(), quota(&node.limiter, "a")), (0, Some(1)));
     server.restart_empty();
-    // The first of the two that is connected again fills the repository; the published rules win.
-    node.until(if node.revision() == 0 { 2 } else { node.revision() }, 12).await;
+    // The first of the two that is connected again fills the repository, perhaps from its own rules; the published ones win.
+    eventually("the published rules are in force", async || {
+        quota(&node.limiter, "a") == Some(12) && node.revision() == publisher.revision()
+    })
+    .await;
+    let newest = node.repository.newest().await.unwrap().unwrap();
+    assert_eq!((newest.summary.origin, newest.text), (RevisionOrigin::Published, rules(12)));
 }
