@@ -70,6 +70,11 @@ impl DocumentPath {
         Self(segments)
     }
 
+    /// The steps from the root.
+    pub(crate) fn segments(&self) -> &[PathSegment] {
+        &self.0
+    }
+
     fn with(&self, segment: PathSegment) -> Self {
         let mut segments = self.0.clone();
         segments.push(segment);
@@ -137,6 +142,11 @@ impl Document {
                 Err(DiagnosticReport::new(source, text, vec![error], &redactions))
             }
         }
+    }
+
+    /// The whole document as JSON, with aliases and merged entries written out.
+    pub(crate) fn to_json(&self) -> serde_json::Value {
+        self.root.to_json()
     }
 
     /// Decodes the document. Values that cannot be decoded are reported and removed. `None` if nothing is left.

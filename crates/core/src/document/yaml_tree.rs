@@ -2,6 +2,7 @@
 
 use super::{EntryPart, PathSegment};
 use crate::diagnostic::{TextPosition, TextRegion};
+use serde_json::Value;
 
 /// The memory that a node stands for when a document is bounded: longer texts count as several nodes.
 pub(super) const BYTES_PER_NODE: usize = 128;
@@ -185,6 +186,21 @@ impl YamlNode {
                 items.get(*index).map_or(self.damaged, |item| item.is_damaged(rest))
             }
             _ => self.damaged,
+        }
+    }
+
+    pub(super) fn to_json(&self) -> Value {
+        match &self.content {
+            YamlContent::Scalar(YamlScalar::Null) => Value::Null,
+            YamlContent::Scalar(YamlScalar::Bool(value)) => (*value).into(),
+            YamlContent::Scalar(YamlScalar::Unsigned(value)) => (*value).into(),
+            YamlContent::Scalar(YamlScalar::Signed(value)) => (*value).into(),
+            YamlContent::Scalar(YamlScalar::Float(value)) => (*value).into(),
+            YamlContent::Scalar(YamlScalar::Text(text)) => text.as_str().into(),
+            YamlContent::Sequence(items) => items.iter().map(Self::to_json).collect(),
+            YamlContent::Mapping(entries) => {
+                entries.iter().map(|entry| (entry.name.clone(), entry.value.to_json())).collect()
+            }
         }
     }
 

@@ -12,14 +12,15 @@ use crate::key::Identity;
 use crate::rate::duration_text;
 use crate::request::Request;
 use crate::time::UnixTime;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::IpAddr;
 
-/// The explanation of a decision, in words.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The explanation of a decision. `Display` is the text for people.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Explanation {
     /// The list that the client is on.
-    pub listed: Option<String>,
+    pub listed: Option<ExplainedListing>,
     /// The tier of the client.
     pub tier: Option<String>,
     /// The route template that matches the path.
@@ -27,11 +28,22 @@ pub struct Explanation {
     /// Each rule, in the order of the file.
     pub rules: Vec<RuleExplanation>,
     /// The outcome if no tokens were spent before.
-    pub verdict: String,
+    pub verdict: ExplainedVerdict,
+}
+
+/// The list entry that decides.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExplainedListing {
+    /// `allow` or `deny`.
+    pub list: String,
+    /// The entry; a single key is abbreviated.
+    pub pattern: String,
+    /// The note for operators.
+    pub reason: Option<String>,
 }
 
 /// The part of one rule.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuleExplanation {
     /// The id of the rule.
     pub id: String,
@@ -39,10 +51,52 @@ pub struct RuleExplanation {
     pub mismatch: Option<String>,
     /// Whether it only counts and reports.
     pub is_shadow: bool,
-    /// The key of the request.
+    /// The key of the request; API keys are abbreviated.
     pub key: String,
     /// The limits.
-    pub limits: Vec<String>,
+    pub limits: Vec<ExplainedLimit>,
+}
+
+/// A limit of a rule for this client.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExplainedLimit {
+    /// Its name in headers.
+    pub name: String,
+    /// The count per window, as in headers.
+    pub quota: u64,
+    /// The window; none for requests in flight.
+    pub window_seconds: Option<u64>,
+    /// The most requests at once.
+    pub capacity: u64,
+    /// The name of its algorithm.
+    pub algorithm: String,
+}
+
+/// The outcome if no tokens were spent before.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExplainedVerdict {
+    /// What happens to the request.
+    pub outcome: ExplainedOutcome,
+    /// In words, with what would admit a refused request.
+    pub text: String,
+    /// The name of the limit with the least left.
+    pub limit: Option<String>,
+    /// What is left of it after this request.
+    pub remaining: Option<u64>,
+}
+
+/// What happens to an explained request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExplainedOutcome {
+    /// It is within all limits.
+    Admitted,
+    /// No limit applies.
+    Unlimited,
+    /// The client is on the deny list.
+    Denied,
+    /// It can never pass.
+    Invalid,
 }
 
 /// Explains the decision on `request` at `now`.
@@ -55,8 +109,11 @@ pub fn explain(loaded: &LoadedRules, request: &Request<'_>, now: UnixTime) -> Ex
             ListVerdict::Allowed => "allow",
             ListVerdict::Denied => "deny",
         };
-        let reason = entry.reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
-        format!("on the {list} list by `{}`{reason}", pattern_text(&entry.pattern))
+        ExplainedListing {
+            list: list.to_owned(),
+            pattern: pattern_text(&entry.pattern),
+            reason: entry.reason.clone(),
+        }
     });
     let selected: Vec<u32> = super::virtual_node::charges(rules, request)
         .iter()
@@ -71,7 +128,7 @@ pub fn explain(loaded: &LoadedRules, request: &Request<'_>, now: UnixTime) -> Ex
         },
         is_shadow: rule.is_shadow(),
         key: key_text(rules, rule, request, path.route()),
-        limits: client.size(index).map(|size| rules.limit_texts(size)).unwrap_or_default(),
+        limits: client.size(index).map(|size| rules.explained_limits(size)).unwrap_or_default(),
     });
     // A client without a tier is in the tier of a rule whose key pattern it matches.
     let tier = client_tier.or_else(|| selected.iter().find_map(|rule| rules.rules()[*rule as usize].tier));
@@ -120,23 +177,34 @@ fn mismatch(
     "the rule is a fallback, and another rule names this endpoint".to_owned()
 }
 
-fn verdict(loaded: &LoadedRules, request: &Request<'_>, now: UnixTime) -> String {
+fn verdict(loaded: &LoadedRules, request: &Request<'_>, now: UnixTime) -> ExplainedVerdict {
+    let without_limit =
+        |outcome, text: String| ExplainedVerdict { outcome, text, limit: None, remaining: None };
     match VirtualNode::default().check(loaded, request, now) {
-        Err(invalid) => format!("refused: {invalid}"),
+        Err(invalid) => without_limit(ExplainedOutcome::Invalid, format!("refused: {invalid}")),
         Ok(Outcome::Denied) => {
-            "refused: the client is on the deny list; removing the entry would admit the request".to_owned()
+            let text = "refused: the client is on the deny list; removing the entry would admit the request";
+            without_limit(ExplainedOutcome::Denied, text.to_owned())
         }
-        Ok(Outcome::Unlimited) => "admitted: no limit applies".to_owned(),
+        Ok(Outcome::Unlimited) => {
+            without_limit(ExplainedOutcome::Unlimited, "admitted: no limit applies".to_owned())
+        }
         Ok(Outcome::Admitted(status) | Outcome::Limited(status)) => {
             let limit = loaded.rules.limit(status.limit);
             let again = match limit.longest_in_flight_us() {
                 Some(_) => "when the request has ended".to_owned(),
                 None => format!("after {}", duration_text(status.reset_after_us)),
             };
-            format!(
+            let text = format!(
                 "admitted if no tokens were spent before; `{}` then has {} of {} left, and is full again {again}",
                 limit.policy, status.remaining, limit.quota,
-            )
+            );
+            ExplainedVerdict {
+                outcome: ExplainedOutcome::Admitted,
+                text,
+                limit: Some(limit.policy.clone()),
+                remaining: Some(status.remaining.into()),
+            }
         }
     }
 }
@@ -164,7 +232,7 @@ pub(super) fn pattern_text(pattern: &str) -> String {
 }
 
 /// The start of a key: enough to recognise it, not enough to use it.
-fn masked(key: &str) -> String {
+pub(super) fn masked(key: &str) -> String {
     let shown = (key.chars().count() / 2).min(8);
     key.chars().take(shown).chain(['…']).collect()
 }
@@ -174,18 +242,41 @@ impl RuleSet {
         self.routes.iter().find(|known| known.hash == route).map(|known| known.template.as_str())
     }
 
-    fn limit_texts(&self, size: u32) -> Vec<String> {
+    fn explained_limits(&self, size: u32) -> Vec<ExplainedLimit> {
         let limits = self.sizes[size as usize].clone();
         limits
             .map(|limit| {
                 let limit = &self.limits[limit as usize];
-                if limit.longest_in_flight_us().is_some() {
-                    return format!("{} in flight, {}", limit.quota, limit.algorithm().name());
+                let is_in_flight = limit.longest_in_flight_us().is_some();
+                ExplainedLimit {
+                    name: limit.policy.clone(),
+                    quota: if is_in_flight { limit.quota.into() } else { limit.shown_quota.into() },
+                    window_seconds: (!is_in_flight).then_some(limit.window_seconds.into()),
+                    capacity: limit.quota.into(),
+                    algorithm: limit.algorithm().name().to_owned(),
                 }
-                let window = duration_text(u64::from(limit.window_seconds) * 1_000_000);
-                format!("{} per {window}, {}", limit.shown_quota, limit.algorithm().name())
             })
             .collect()
+    }
+}
+
+impl fmt::Display for ExplainedLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { quota, window_seconds, algorithm, .. } = self;
+        match window_seconds {
+            Some(seconds) => write!(f, "{quota} per {}, {algorithm}", duration_text(seconds * 1_000_000)),
+            None => write!(f, "{quota} in flight, {algorithm}"),
+        }
+    }
+}
+
+impl fmt::Display for ExplainedListing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "on the {} list by `{}`", self.list, self.pattern)?;
+        match &self.reason {
+            Some(reason) => write!(f, " ({reason})"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -208,7 +299,7 @@ impl fmt::Display for Explanation {
                 Some(why) => writeln!(f, "  · {}  {why}", rule.id)?,
             }
         }
-        write!(f, "{}", self.verdict)
+        f.write_str(&self.verdict.text)
     }
 }
 

@@ -20,12 +20,27 @@ static SEED: LazyLock<KeySeed> = LazyLock::new(|| KeySeed::new([0x746f_6c6c, 0x6
 /// The states of all keys under a rule set, and the penalty records.
 #[derive(Debug, Default)]
 pub struct VirtualNode {
+    in_flight: InFlightLimits,
     states: HashMap<StateKey, LimitState>,
     /// The penalty record of each key, and the end of its cooldown.
     penalties: HashMap<u64, (PenaltyRecord, Option<UnixTime>)>,
 }
 
+/// What a virtual node does about limits of requests in flight.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum InFlightLimits {
+    /// A request takes one slot, and frees it at its timeout.
+    #[default]
+    UntilTimeout,
+    /// They admit everything: it is unknown how long the requests take.
+    Ignored,
+}
+
 impl VirtualNode {
+    pub(super) fn new(in_flight: InFlightLimits) -> Self {
+        Self { in_flight, ..Self::default() }
+    }
+
     /// Decides `request` at `now` as the limiter does.
     pub fn check(
         &mut self,
@@ -34,19 +49,32 @@ impl VirtualNode {
         now: UnixTime,
     ) -> Result<Outcome, InvalidRequest> {
         validate(request)?;
+        self.check_charges(loaded, request, &charges(&loaded.rules, request), now)
+    }
+
+    /// Decides a valid `request` with these charges.
+    pub(super) fn check_charges(
+        &mut self,
+        loaded: &LoadedRules,
+        request: &Request<'_>,
+        charges: &Charges<'_>,
+        now: UnixTime,
+    ) -> Result<Outcome, InvalidRequest> {
         match loaded.lists.look_up(request, now).verdict {
             Some(ListVerdict::Denied) => return Ok(Outcome::Denied),
             Some(ListVerdict::Allowed) => return Ok(Outcome::Unlimited),
             None => {}
         }
-        let charges = charges(&loaded.rules, request);
-        let hold = self.cooldown(&loaded.rules, &charges, now);
+        let hold = self.cooldown(&loaded.rules, charges, now);
         let mut fold = OutcomeFold::default();
         let store_now = StoreTime::of_embedded_store(now);
         let mut writes = Vec::new();
-        for charge in &charges {
-            // A request takes one slot, and on a virtual clock frees it at its timeout.
-            let cost = if charge.limit.longest_in_flight_us().is_some() { 1 } else { request.cost };
+        for charge in charges {
+            let is_in_flight = charge.limit.longest_in_flight_us().is_some();
+            if is_in_flight && self.in_flight == InFlightLimits::Ignored {
+                continue;
+            }
+            let cost = if is_in_flight { 1 } else { request.cost };
             let Some(cost) = u32::try_from(cost).ok().filter(|cost| *cost <= charge.limit.quota) else {
                 if charge.enforced {
                     let rule = loaded.rules.rule_of(charge.id).id.clone();
@@ -59,7 +87,7 @@ impl VirtualNode {
                 continue;
             };
             let (mut step, next) = charge.limit.step_state(self.states.get(&charge.key), store_now, cost);
-            if charge.limit.longest_in_flight_us().is_some() {
+            if is_in_flight {
                 step.retry_after_us = 0;
             }
             fold.add(charge, &step);
@@ -79,7 +107,7 @@ impl VirtualNode {
             return Ok(Outcome::Limited(hold.or_longer(limited)));
         }
         if let Outcome::Limited(status) = &mut outcome {
-            self.record_refusal(&loaded.rules, &charges, status, now);
+            self.record_refusal(&loaded.rules, charges, status, now);
         }
         Ok(outcome)
     }

@@ -125,7 +125,7 @@ fn the_pattern_of_a_rule_gives_the_tier() {
     let other = explain(&loaded, &Request { api_key: Some("x1"), ..Request::default() }, RULE_TEST_START);
     assert_eq!(other.tier, None);
     assert_eq!(other.rules[0].mismatch.as_deref(), Some("the client does not match api_key_pattern g*"));
-    assert_eq!(other.verdict, "admitted: no limit applies");
+    assert_eq!(other.verdict.text, "admitted: no limit applies");
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn a_slot_is_freed_when_its_request_ends() {
     let loaded = load("rules: [{ id: busy, algorithm: concurrency, limit: 3 }]");
     let explained = explain(&loaded, &Request { api_key: Some("k"), ..Request::default() }, RULE_TEST_START);
     let expected = "admitted if no tokens were spent before; `busy` then has 2 of 3 left, and is full again when the request has ended";
-    assert_eq!(explained.verdict, expected);
+    assert_eq!(explained.verdict.text, expected);
 }
 
 /// Enough of a key is shown to recognise it, not enough to use it.

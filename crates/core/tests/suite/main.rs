@@ -4,7 +4,10 @@
 
 mod answers;
 mod counting;
+mod diffs;
 mod doors;
+mod edit_laws;
+mod edits;
 mod epochs;
 mod explain;
 mod laws;
@@ -16,6 +19,7 @@ mod numbers;
 mod oracle;
 mod paths;
 mod penalties;
+mod previews;
 mod rule_errors;
 mod rule_files;
 mod rule_tests;

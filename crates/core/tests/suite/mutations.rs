@@ -75,7 +75,7 @@ const WORDS: [&str; 40] = [
     "\u{feff}é🦀",
 ];
 
-fn mutate(text: &str, rng: &mut Rng) -> String {
+pub(super) fn mutate(text: &str, rng: &mut Rng) -> String {
     let mut chars: Vec<char> = text.chars().collect();
     let at = rng.usize(..chars.len());
     match rng.u8(..8) {
