@@ -228,6 +228,7 @@ impl Limiter {
         asked.watched = due.is_sampled.then(|| self.count_sample(request, SampleOutcome::NotRefused));
         asked.late.request = self.copy_for_later(request);
         if let Some(weight) = due.weight.filter(|_| self.is_counting()) {
+            self.keep_sample(request, weight);
             asked.late.weigh(weight, request);
         }
         Ok(Some(AdmitPath::PendingAdmission(Box::new(asked))))

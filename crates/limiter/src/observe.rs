@@ -9,6 +9,7 @@ mod identity_copy;
 mod pace;
 mod record;
 mod top_keys;
+mod traffic_samples;
 
 use crate::abuse::{Label, watched};
 use crate::decision::{Check, Decision};
@@ -32,6 +33,7 @@ use tollgate_core::rules::{LimitId, Rule};
 use tollgate_core::time::UnixTime;
 use top_keys::TopTables;
 pub use top_keys::{TopKey, TopKeys, TopRoute};
+use traffic_samples::TrafficSamples;
 
 /// Which decisions an observer receives.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -56,6 +58,7 @@ pub(crate) struct Observation {
     settings: ObservationSettings,
     /// In a box of its own: it is written with every observation, and the fields beside it are read with every check.
     top: Box<Mutex<TopTables>>,
+    samples: Option<Box<TrafficSamples>>,
 }
 
 impl Default for Observation {
@@ -64,6 +67,7 @@ impl Default for Observation {
             observer: None,
             settings: ObservationSettings::default(),
             top: Box::new(Mutex::new(TopTables::new())),
+            samples: None,
         }
     }
 }
@@ -240,6 +244,7 @@ impl Limiter {
         weight: u32,
         elapsed_ns: u64,
     ) {
+        self.keep_sample(request, weight);
         match check {
             Check::Decided(decision) => {
                 self.counters.local.observe_weighted(elapsed_ns, weight);
@@ -262,6 +267,7 @@ impl Limiter {
             self.note_sample(request, &mut decision.into());
         }
         if let Some(weight) = due.weight.filter(|_| self.is_counting()) {
+            self.keep_sample(request, weight);
             self.observe_decided(rules, caches, request, &decision, weight);
         }
     }
