@@ -18,6 +18,7 @@ pub use shared::{
     SharedRepositoryTasks,
 };
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tollgate_limiter::{Clock, file};
@@ -180,6 +181,14 @@ impl RuleRepository {
         match self {
             Self::Embedded(repository) => repository.restore(expected, revision).await,
             Self::Shared(repository) => repository.restore(expected, &revision).await,
+        }
+    }
+
+    /// The last revision that was published at this node, if the store might lose it.
+    pub(crate) fn acknowledged(&self) -> Option<Arc<StoredRevision>> {
+        match self {
+            Self::Embedded(_) => None,
+            Self::Shared(repository) => repository.acknowledged(),
         }
     }
 

@@ -23,9 +23,11 @@ use crate::audit::AuditEntry;
 use crate::control_state::ControlState;
 use crate::revision::{RevisionDraft, RevisionId, RevisionSummary, StoredRevision, text_digest};
 use crate::source_thread::SourceHealth;
+use parking_lot::Mutex;
 use polling::ChangePoller;
 use scripts::SCRIPTS;
 use std::fmt;
+use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -57,6 +59,8 @@ pub(super) struct SharedCore {
     /// The highest revision number that this node has seen.
     known: AtomicU64,
     changes: watch::Sender<u64>,
+    /// The last revision that was published here: this node has it, even if the store loses it at once.
+    acknowledged: Mutex<Option<Arc<StoredRevision>>>,
     health: SourceHealth,
 }
 
@@ -116,6 +120,7 @@ impl SharedRepository {
             clock,
             known: AtomicU64::new(0),
             changes: watch::Sender::new(0),
+            acknowledged: Mutex::default(),
             health: SourceHealth::default(),
         });
         let told = Arc::clone(&core);
@@ -200,7 +205,16 @@ impl SharedRepository {
         let known = core.known.load(Ordering::Relaxed).max(core.control.highest_rules_version().await);
         let number = expected.unwrap_or(0).max(known) + 1;
         let revision = draft.numbered(number, core.clock.now());
-        core.store(expected, &revision, "publish").await
+        let outcome = core.store(expected, &revision, "publish").await?;
+        if outcome == PublishOutcome::Published(revision.summary.clone()) {
+            *core.acknowledged.lock() = Some(Arc::new(revision));
+            core.note_change();
+        }
+        Ok(outcome)
+    }
+
+    pub(super) fn acknowledged(&self) -> Option<Arc<StoredRevision>> {
+        self.0.acknowledged.lock().clone()
     }
 
     /// Stores a revision that the repository has lost, as it was.
@@ -214,7 +228,7 @@ impl SharedRepository {
 
     pub(super) async fn control_state(&self) -> Result<ControlState, RepositoryError> {
         let core = &self.0;
-        let document = core.call(&SCRIPTS.read_state, &[core.keys.state.clone()], &[]).await?;
+        let document = core.call(&SCRIPTS.read_state, slice::from_ref(&core.keys.state), &[]).await?;
         match document.into_text() {
             Some(json) => from_json("control state", &json),
             None => Ok(ControlState::default()),
@@ -233,7 +247,8 @@ impl SharedRepository {
             document.into_bytes(),
             core.keys.channel.clone().into_bytes(),
         ];
-        let replaced = core.call(&SCRIPTS.replace_state, &[core.keys.state.clone()], &arguments).await?;
+        let replaced =
+            core.call(&SCRIPTS.replace_state, slice::from_ref(&core.keys.state), &arguments).await?;
         core.note_change();
         Ok(replaced.as_number() == Some(1))
     }
@@ -242,7 +257,7 @@ impl SharedRepository {
         let core = &self.0;
         let json = to_json("the audit entry", &entry)?;
         let arguments = [json.into_bytes(), MOST_SHARED_AUDIT.to_string().into_bytes()];
-        let id = core.call(&SCRIPTS.append_audit, &[core.keys.audit.clone()], &arguments).await?;
+        let id = core.call(&SCRIPTS.append_audit, slice::from_ref(&core.keys.audit), &arguments).await?;
         let id = id.into_text().and_then(|id| id.parse().ok());
         id.ok_or_else(|| RepositoryError::Invalid("the id of an audit entry".to_owned()))
     }
@@ -272,7 +287,7 @@ impl SharedRepository {
 
     pub(super) async fn tokens(&self) -> Result<Vec<StoredToken>, RepositoryError> {
         let core = &self.0;
-        let reply = core.call(&SCRIPTS.list_tokens, &[core.keys.tokens.clone()], &[]).await?;
+        let reply = core.call(&SCRIPTS.list_tokens, slice::from_ref(&core.keys.tokens), &[]).await?;
         let mut tokens: Vec<StoredToken> = Vec::new();
         for json in texts(reply) {
             tokens.push(from_json("token", &json)?);

@@ -83,6 +83,7 @@ impl RuleFollower {
 
     /// Brings node and repository into agreement.
     pub(super) async fn sync(&mut self) -> SyncOutcome {
+        self.install_acknowledged();
         for _ in 0..ATTEMPTS {
             let newest = self.repository.newest_unless(self.seen.as_ref()).await;
             let result = match newest {
@@ -103,6 +104,19 @@ impl RuleFollower {
             }
         }
         SyncOutcome::Again
+    }
+
+    /// Puts a revision that was published at this node in force without reading it from the store, which may have lost it.
+    fn install_acknowledged(&mut self) {
+        let Some(acknowledged) = self.repository.acknowledged() else { return };
+        let number = acknowledged.summary.number;
+        let is_newer = |known: u64| known < number;
+        if acknowledged.summary.origin == RevisionOrigin::Published
+            && self.seen.as_ref().is_none_or(|seen| is_newer(seen.number))
+            && self.current.as_ref().is_none_or(|current| is_newer(current.summary.number))
+        {
+            self.install(StoredRevision::clone(&acknowledged));
+        }
     }
 
     /// Whether the rules of the seed are in force, and not a revision yet.
@@ -165,12 +179,10 @@ impl RuleFollower {
         self.is_owned = true;
         self.seen = Some(revision.summary.id());
         let is_same = self.current.as_ref().is_some_and(|current| current.summary == revision.summary);
-        if !(is_same && self.installer.is_current())
-            && !self.installer.update(&self.place, Ok(self.sourced(&revision)))
-        {
-            return SyncOutcome::Agreed;
+        let is_in_force = is_same && self.installer.is_current();
+        if is_in_force || self.installer.update(&self.place, Ok(self.sourced(&revision))) {
+            self.adopt(revision);
         }
-        self.adopt(revision);
         SyncOutcome::Agreed
     }
 
