@@ -71,6 +71,9 @@ pub enum CommandError {
     /// Signals cannot be handled.
     #[error("cannot handle signals: {0}")]
     Signals(io::Error),
+    /// The operate token can neither be read nor written.
+    #[error("the file with the operate token, `operate.token` in the data folder, cannot be used: {0}")]
+    OperateToken(io::Error),
     /// An address cannot be listened on.
     #[error("cannot listen on {address}: {error}\n  hint: choose another address with --{flag}")]
     Listen {

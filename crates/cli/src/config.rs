@@ -4,6 +4,7 @@
 //! value that the node uses in [`ServeConfig`]. Sections of the settings file have files of their own.
 
 mod abuse;
+mod admin;
 mod gateway;
 mod ineffective;
 mod log_file;
@@ -16,6 +17,8 @@ mod telemetry;
 use crate::command_error::CommandError;
 use crate::serve::ServeMode;
 use abuse::WrittenAbuse;
+pub use admin::AdminConfig;
+use admin::WrittenAdmin;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args};
@@ -42,7 +45,6 @@ use tollgate_http::{HeaderOptions, IdentityExtractor, IdentityOptions};
 use tollgate_limiter::AbuseSettings;
 
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
-const DEFAULT_ADMIN_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9090);
 const DEFAULT_MEMORY: usize = 512 << 20;
 
 /// The settings as they are written: on the command line, in the environment or in `tollgate.yaml`.
@@ -93,10 +95,11 @@ pub struct WrittenSettings {
     /// Address of the check API [default: 127.0.0.1:8080]
     #[arg(long, env = "TOLLGATE_LISTEN", value_name = "ADDRESS")]
     listen: Option<TextOrNumber>,
-    /// Address of health and metrics: a loopback address, or off [default: 127.0.0.1:9090]
+    /// Address of the admin API, health and metrics: a loopback address unless it has TLS, or off
+    /// [default: 127.0.0.1:9090]
     #[arg(long, env = "TOLLGATE_ADMIN_LISTEN", value_name = "ADDRESS")]
     admin_listen: Option<TextOrNumber>,
-    /// Allow an admin address that other hosts can reach: it has neither TLS nor authentication
+    /// Allow an admin address that other hosts can reach without TLS
     #[arg(long, env = "TOLLGATE_ADMIN_INSECURE", value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true")]
     admin_insecure: Option<WrittenSwitch>,
@@ -121,6 +124,8 @@ pub struct WrittenSettings {
     redis: Option<WrittenRedis>,
     #[arg(skip)]
     gateway: Option<WrittenGateway>,
+    #[arg(skip)]
+    admin: Option<WrittenAdmin>,
     #[arg(skip)]
     identity: Option<IdentityOptions>,
     #[arg(skip)]
@@ -177,6 +182,7 @@ impl WrittenSettings {
             statsd_address: text(self.statsd_address).or(other.statsd_address),
             redis: self.redis.or(other.redis),
             gateway: self.gateway.or(other.gateway),
+            admin: self.admin.or(other.admin),
             identity: self.identity.or(other.identity),
             headers: self.headers.or(other.headers),
             abuse: self.abuse.or(other.abuse),
@@ -195,15 +201,12 @@ impl WrittenSettings {
             }
         };
         report("listen", self.listen.as_ref().and_then(|listen| parse_address(listen).err()));
-        report(
-            "admin_listen",
-            self.admin_listen.as_ref().and_then(|listen| parse_admin_address(listen).err()),
-        );
         report("store_memory", self.store_memory.as_ref().and_then(|memory| parse_size(memory).err()));
         let repository = self.repository.as_deref();
         report("repository", repository.and_then(|text| rule_source::parse_repository(text).err()));
         report("rules_poll", rule_source::poll_interval(self.rules_poll.as_ref()).err());
         report("log_format", self.log_format.as_ref().and_then(|format| parse_log_format(format).err()));
+        admin::check(document, self.admin_listen.as_ref(), self.admin.as_ref());
         if let Some(abuse) = &self.abuse {
             abuse::check(document, abuse);
         }
@@ -231,6 +234,9 @@ impl WrittenSettings {
         }
         if let Some(gateway) = &mut self.gateway {
             gateway.resolve_paths(folder);
+        }
+        if let Some(admin) = &mut self.admin {
+            admin.resolve_paths(folder);
         }
         if let Some(telemetry) = &mut self.telemetry {
             telemetry.resolve_paths(folder);
@@ -290,8 +296,8 @@ pub struct ServeConfig {
     pub store_memory: usize,
     /// The address of the check API.
     pub listen: SocketAddr,
-    /// The address of health and metrics; none if the admin listener is closed.
-    pub admin_listen: Option<SocketAddr>,
+    /// The admin listener; none if it is closed.
+    pub admin: Option<AdminConfig>,
     /// The gateway, if there is one.
     pub gateway: Option<GatewayConfig>,
     /// How the client of a request is identified.
@@ -351,7 +357,11 @@ impl ServeConfig {
             },
             data,
             store_memory: settings.store_memory.as_ref().map_or(Ok(DEFAULT_MEMORY), parse_size)?,
-            admin_listen: read_admin_address(settings.admin_listen.as_ref(), settings.admin_insecure)?,
+            admin: admin::read(
+                settings.admin_listen.as_ref(),
+                settings.admin_insecure,
+                settings.admin.as_ref(),
+            )?,
             listen: settings.listen.as_ref().map_or(Ok(DEFAULT_LISTEN), parse_address)?,
             identities: Arc::default(),
             headers: settings.headers.unwrap_or_default(),
@@ -361,26 +371,6 @@ impl ServeConfig {
             warnings: Vec::new(),
         })
     }
-}
-
-/// The address of the admin listener. Nothing protects that listener yet, so other hosts must not reach it unless
-/// `insecure` says so.
-fn read_admin_address(
-    setting: Option<&TextOrNumber>,
-    insecure: Option<WrittenSwitch>,
-) -> Result<Option<SocketAddr>, SettingError> {
-    let address = setting.map_or(Ok(Some(DEFAULT_ADMIN_LISTEN)), parse_admin_address)?;
-    match address {
-        Some(address) if !address.ip().is_loopback() && !insecure.is_some_and(WrittenSwitch::is_on) => {
-            Err(SettingError::OpenAdminAddress(address))
-        }
-        other => Ok(other),
-    }
-}
-
-/// An address, or `off`.
-fn parse_admin_address(setting: &TextOrNumber) -> Result<Option<SocketAddr>, SettingError> {
-    if setting.to_string() == "off" { Ok(None) } else { parse_address(setting).map(Some) }
 }
 
 /// The folder that systemd creates for `StateDirectory=`; the first, if there are several.

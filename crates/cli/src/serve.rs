@@ -1,5 +1,6 @@
 //! `tollgate serve` and `tollgate gateway`: the composition root of a node.
 
+mod admin;
 mod decision_log;
 mod exporters;
 mod gateway;

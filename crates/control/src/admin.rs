@@ -1,47 +1,63 @@
-//! The admin listener of a node: health, metrics and top keys.
+//! The admin listener of a node: the REST API of the control plane, health and metrics.
 //!
-//! A group of endpoints has a file in `admin/`, its rows in [`ENDPOINTS`] and its line in [`AdminListener::respond`]. No
-//! endpoint reads a body. What takes long to answer runs in a thread that decides no requests.
+//! A group of endpoints has a file in `admin/`, and its lines in [`endpoints`]: which role a caller needs is decided by
+//! where the line is. Everything runs on a thread of its own, so that it takes no time from threads that decide.
 
+mod access;
+mod audit;
+mod health;
+mod lists;
 mod metrics;
+mod openapi;
+mod problem;
+mod publish;
+mod request_parts;
+mod revisions;
+mod rule_check;
+mod rule_edits;
+mod rule_summary;
+mod rules;
+mod security_headers;
+mod session;
+mod tokens;
 mod top;
+mod views;
 
 use crate::repository::RuleRepository;
-use crate::repository_rules::RuleOwner;
-use http::Request;
+pub use access::OperateTokenFile;
+use access::{Access, AdminPeer, HostPolicy, LoginLimit, SessionTable, TokenRegistry};
+use axum::body::Body;
+use axum::extract::Request;
+use axum::middleware::{from_fn, from_fn_with_state};
+use axum::response::Response;
+use axum::Router;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 pub use metrics::{MetricsSource, RenderedMetrics};
+use problem::Problem;
 use std::convert::Infallible;
-use std::fmt;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fmt, io, thread};
 use tokio::net::TcpListener;
-use tollgate_http::endpoint::{EndpointMethods, EndpointTable};
-use tollgate_http::{FullResponse, origin};
+use tokio::sync::oneshot;
+use tollgate_core::rules::OpenDoor;
+use tollgate_core::time::UnixTime;
+use tollgate_http::body::ErrorCode;
 use tollgate_limiter::Limiter;
-use tollgate_listen::{ListenerSetup, Readiness, ServeOptions, health_response, serve};
+use tollgate_listen::{ListenerSetup, Peer, Protocols, Readiness, ServeOptions, serve};
+use tower_service::Service;
+use utoipa::openapi::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
-/// An endpoint of the admin listener.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum AdminEndpoint {
-    Health,
-    Ready,
-    Metrics,
-    Top,
-}
-
-const ENDPOINTS: EndpointTable<AdminEndpoint> = EndpointTable(&[
-    ("/healthz", EndpointMethods::Read, AdminEndpoint::Health),
-    ("/readyz", EndpointMethods::Read, AdminEndpoint::Ready),
-    ("/metrics", EndpointMethods::Read, AdminEndpoint::Metrics),
-    ("/v1/top", EndpointMethods::Read, AdminEndpoint::Top),
-]);
-
-/// The most open connections: a few scrapers, probes and operators.
-const MOST_CONNECTIONS: u32 = 100;
+/// The most open connections: scrapers, probes, operators, nodes that follow.
+const MOST_CONNECTIONS: u32 = 512;
 /// How long a request in flight may take at shutdown. The doors are drained before.
 const GRACE: Duration = Duration::from_secs(1);
+/// The most threads for what takes long: rule tests, metrics.
+const MOST_BLOCKING_THREADS: usize = 8;
 
 /// What the admin listener needs to respond.
 pub struct AdminListener {
@@ -49,12 +65,38 @@ pub struct AdminListener {
     pub readiness: Arc<Readiness>,
     /// What `/metrics` reports.
     pub metrics: Arc<dyn MetricsSource>,
-    /// What `/v1/top` reports on.
+    /// What keys and top keys are asked of.
     pub limiter: Arc<Limiter>,
-    /// The revisions of the rules, the tokens and the audit log.
-    pub repository: RuleRepository,
-    /// What owns the rules.
-    pub rule_owner: RuleOwner,
+    /// Where rules are published.
+    pub rules: PublishedRules,
+    /// The doors of the node: rules with a feature that one of them does not support get a warning.
+    pub doors: Vec<OpenDoor>,
+    /// The first operate token.
+    pub operate_token: OperateTokenFile,
+    /// The names by which the listener may be addressed, beside its address and loopback.
+    pub hosts: Vec<String>,
+    /// TLS, and the limits of connections.
+    pub setup: ListenerSetup,
+}
+
+/// Where the rules of a node are published.
+#[derive(Clone, Debug)]
+pub enum PublishedRules {
+    /// In a repository of this node or its fleet.
+    Repository(RuleRepository),
+    /// Nowhere: the node has only its file, by a setting.
+    FileOnly,
+}
+
+/// Everything that endpoints use.
+struct ControlPlane {
+    readiness: Arc<Readiness>,
+    metrics: Arc<dyn MetricsSource>,
+    limiter: Arc<Limiter>,
+    rules: PublishedRules,
+    doors: Vec<OpenDoor>,
+    access: Access,
+    openapi: OpenApi,
 }
 
 impl fmt::Debug for AdminListener {
@@ -63,38 +105,180 @@ impl fmt::Debug for AdminListener {
     }
 }
 
+/// All endpoints, by the role that they need.
+fn endpoints() -> OpenApiRouter<Arc<ControlPlane>> {
+    let open = OpenApiRouter::new()
+        .routes(routes!(health::show_health))
+        .routes(routes!(health::show_readiness))
+        .routes(routes!(openapi::show_openapi))
+        .routes(routes!(session::log_in));
+    let open_to_this_host = OpenApiRouter::new()
+        .routes(routes!(health::show_metrics))
+        .route_layer(from_fn(access::require_read_from_elsewhere));
+    let read = OpenApiRouter::new()
+        .routes(routes!(session::show_session, session::log_out))
+        .routes(routes!(rules::show_rules))
+        .routes(routes!(rules::validate_rules))
+        .routes(routes!(rule_edits::show_rule))
+        .routes(routes!(lists::show_lists))
+        .routes(routes!(revisions::list_revisions))
+        .routes(routes!(revisions::show_revision))
+        .routes(routes!(top::list_top))
+        .routes(routes!(audit::list_audit))
+        .routes(routes!(tokens::list_tokens))
+        .route_layer(from_fn(access::require_read));
+    let operate = OpenApiRouter::new()
+        .routes(routes!(rules::put_rules))
+        .routes(routes!(rule_edits::put_rule, rule_edits::patch_rule, rule_edits::remove_rule))
+        .routes(routes!(rule_edits::put_tier))
+        .routes(routes!(lists::add_entry, lists::remove_entry))
+        .routes(routes!(revisions::roll_back))
+        .routes(routes!(tokens::create_token))
+        .routes(routes!(tokens::revoke_token))
+        .route_layer(from_fn(access::require_operate));
+    open.merge(open_to_this_host).merge(read).merge(operate)
+}
+
 impl AdminListener {
     /// Serves until `shutdown` resolves, then drains. Returns the number of connections that were cut because they were
     /// still busy at the end of the grace period.
-    pub async fn serve(self, listener: TcpListener, shutdown: impl Future<Output = ()>) -> usize {
-        let admin = Arc::new(self);
-        let connect = |_peer| {
-            let admin = Arc::clone(&admin);
-            service_fn(move |request| {
-                let admin = Arc::clone(&admin);
-                async move { Ok::<_, Infallible>(admin.respond(request).await) }
-            })
+    pub async fn serve(
+        self,
+        listener: TcpListener,
+        shutdown: impl Future<Output = ()>,
+    ) -> io::Result<usize> {
+        let address = listener.local_addr()?;
+        let setup = self.setup.clone();
+        // With TLS a client may negotiate HTTP/2.
+        let protocols = if setup.tls.is_some() { Protocols::Http1And2 } else { Protocols::Http1 };
+        let options = ServeOptions {
+            most_connections: MOST_CONNECTIONS,
+            grace: GRACE,
+            protocols,
+            ..ServeOptions::default()
         };
-        let options =
-            ServeOptions { most_connections: MOST_CONNECTIONS, grace: GRACE, ..ServeOptions::default() };
-        serve(listener, ListenerSetup::default(), connect, shutdown, options).await
+        let router = self.into_router(address);
+        let listener = listener.into_std()?;
+        let (stop, stopped) = oneshot::channel::<()>();
+        let (finish, finished) = oneshot::channel();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .max_blocking_threads(MOST_BLOCKING_THREADS)
+            .thread_name("admin-blocking")
+            .build()?;
+        let run = move || {
+            let served = runtime.block_on(async {
+                let listener = TcpListener::from_std(listener)?;
+                let connect = |peer: Peer| connection_service(&router, &peer, address);
+                let stopped = async { drop(stopped.await) };
+                Ok(serve(listener, setup, connect, stopped, options).await)
+            });
+            // The node may be gone.
+            let _ = finish.send(served);
+            runtime.shutdown_background();
+        };
+        thread::Builder::new().name("admin".to_owned()).spawn(run)?;
+        shutdown.await;
+        drop(stop);
+        finished.await.unwrap_or(Ok(0))
     }
 
-    async fn respond(&self, request: Request<Incoming>) -> FullResponse {
-        let (head, _) = request.into_parts();
-        let endpoint = match ENDPOINTS.find(&head.method, head.uri.path()) {
-            Ok(endpoint) => endpoint,
-            Err(response) => return *response,
+    fn into_router(self, address: SocketAddr) -> Router {
+        let Self { readiness, metrics, limiter, rules, doors, operate_token, hosts, setup } = self;
+        let hosts = HostPolicy { address: address.ip(), hosts, is_secure: setup.tls.is_some() };
+        let (router, openapi) = endpoints().split_for_parts();
+        let access = Access {
+            hosts,
+            tokens: TokenRegistry::new(operate_token, rules.repository().cloned()),
+            sessions: SessionTable::default(),
+            logins: LoginLimit::new(limiter.clock().clone()),
         };
-        // A web page must not read what an operator's browser can reach.
-        if let Err(error) = origin::verify(&head.headers) {
-            return error.response();
+        let openapi = openapi::complete(openapi);
+        let plane =
+            Arc::new(ControlPlane { readiness, metrics, limiter, rules, doors, access, openapi });
+        router
+            .fallback(not_found)
+            .method_not_allowed_fallback(method_not_allowed)
+            .layer(from_fn_with_state(Arc::clone(&plane), access::authenticate))
+            .layer(from_fn(security_headers::add))
+            .with_state(plane)
+    }
+}
+
+/// The description of the API, as `/openapi.json` shows it.
+pub fn openapi_document() -> serde_json::Value {
+    let (_, openapi) = endpoints().split_for_parts();
+    serde_json::to_value(openapi::complete(openapi)).unwrap_or_default()
+}
+
+/// Answers the requests of one connection.
+fn connection_service(
+    router: &Router,
+    peer: &Peer,
+    listener: SocketAddr,
+) -> impl hyper::service::Service<
+    http::Request<Incoming>,
+    Response = Response,
+    Error = Infallible,
+    Future: Send + use<>,
+> + Send
++ Sync
++ use<> {
+    let router = router.clone();
+    let peer = AdminPeer { address: peer.address, is_local_listener: listener.ip().is_loopback() };
+    service_fn(move |request: http::Request<Incoming>| {
+        let mut request = request.map(Body::new);
+        request.extensions_mut().insert(peer);
+        router.clone().call(request)
+    })
+}
+
+/// A path that is not served. Only a caller with a token learns that.
+async fn not_found(_: access::Operator, request: Request) -> Problem {
+    let path: String = request.uri().path().chars().take(100).collect();
+    Problem::not_found(format!("there is nothing at `{path}`; `GET /openapi.json` lists what there is"))
+}
+
+async fn method_not_allowed(_: access::Operator, request: Request) -> Problem {
+    let detail = format!("the method {} is not answered here; `GET /openapi.json` lists what is", request.method());
+    Problem::new(ErrorCode::MethodNotAllowed, detail)
+}
+
+/// Runs `work`, which takes long, beside the thread that answers.
+async fn beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Problem> {
+    tokio::task::spawn_blocking(work).await.map_err(|error| {
+        tracing::error!(%error, "admin request failed");
+        Problem::unavailable("the request failed; see the log")
+    })
+}
+
+impl ControlPlane {
+    /// The wall-clock time.
+    fn now(&self) -> UnixTime {
+        self.limiter.clock().now()
+    }
+
+    /// The repository; an error if the node has none.
+    fn repository(&self) -> Result<&RuleRepository, Problem> {
+        match &self.rules {
+            PublishedRules::Repository(repository) => Ok(repository),
+            PublishedRules::FileOnly => Err(Problem::conflict(
+                "this node has no rule repository (`repository: off`): its rule file is the only source of rules",
+            )),
         }
-        match endpoint {
-            AdminEndpoint::Health => health_response(),
-            AdminEndpoint::Ready => self.readiness.response(),
-            AdminEndpoint::Metrics => metrics::respond(&self.metrics, &head.headers).await,
-            AdminEndpoint::Top => top::respond(&self.limiter, head.uri.query()).await,
+    }
+
+    /// The repository, if the node has one.
+    fn any_repository(&self) -> Option<&RuleRepository> {
+        self.rules.repository()
+    }
+}
+
+impl PublishedRules {
+    fn repository(&self) -> Option<&RuleRepository> {
+        match self {
+            Self::Repository(repository) => Some(repository),
+            Self::FileOnly => None,
         }
     }
 }

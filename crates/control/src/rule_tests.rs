@@ -1,7 +1,7 @@
 //! The tests in a rule file, run before its rules are used.
 
 use std::fmt;
-use tollgate_core::rules::{LoadedRules, RuleTestResult, run_tests_if};
+use tollgate_core::rules::{LoadedRules, RuleTestResult, RuleTestRun, run_tests_if};
 use tollgate_limiter::Clock;
 
 /// The most requests that the tests may send at a reload.
@@ -32,26 +32,32 @@ pub struct RuleTestFailures {
 impl RuleTestFailures {
     /// Runs the tests of `loaded`, which came from `origin`, within the bounds of a reload.
     pub(crate) fn find(origin: &str, loaded: &LoadedRules) -> Option<Self> {
-        let clock = Clock::system();
-        let (start, mut left) = (clock.now(), MAX_REQUESTS);
-        let run = run_tests_if(loaded, |requests| {
-            let fits = requests <= left && clock.now().since(start) < MAX_TIME_US;
-            left -= if fits { requests } else { 0 };
-            fits
-        });
-        if run.skipped > 0 {
-            tracing::warn!(
-                file = %origin,
-                tests = loaded.tests.len(),
-                left_out = run.skipped,
-                "not all tests of the rule file were run: they take too long for a reload; run `tollgate rules test`"
-            );
-        }
+        let run = run_bounded(origin, loaded);
         let ran = run.results.len();
         let failed: Vec<RuleTestResult> =
             run.results.into_iter().filter(|result| !result.failures.is_empty()).collect();
         (!failed.is_empty()).then(|| Self { origin: origin.to_owned(), failed, ran })
     }
+}
+
+/// Runs the tests of `loaded`, which came from `origin`, as far as the bounds of a reload allow.
+pub(crate) fn run_bounded(origin: &str, loaded: &LoadedRules) -> RuleTestRun {
+    let clock = Clock::system();
+    let (start, mut left) = (clock.now(), MAX_REQUESTS);
+    let run = run_tests_if(loaded, |requests| {
+        let fits = requests <= left && clock.now().since(start) < MAX_TIME_US;
+        left -= if fits { requests } else { 0 };
+        fits
+    });
+    if run.skipped > 0 {
+        tracing::warn!(
+            file = %origin,
+            tests = loaded.tests.len(),
+            left_out = run.skipped,
+            "not all tests of the rule file were run: they take too long for a reload; run `tollgate rules test`"
+        );
+    }
+    run
 }
 
 impl fmt::Display for RuleTestFailures {

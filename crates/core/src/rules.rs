@@ -13,6 +13,7 @@ pub mod on_exceed;
 pub mod pattern;
 mod preview;
 mod report;
+mod rule_tiers;
 mod ruleset;
 mod selection;
 pub mod short_forms;

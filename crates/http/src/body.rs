@@ -35,6 +35,22 @@ pub enum ErrorCode {
     NotFound,
     /// The method is not allowed there.
     MethodNotAllowed,
+    /// The caller is not authenticated.
+    Unauthorized,
+    /// The caller is authenticated, but may not do this.
+    Forbidden,
+    /// The state of the server does not allow this.
+    Conflict,
+    /// What the request is based on has changed since.
+    PreconditionFailed,
+    /// The request must say what it is based on.
+    PreconditionRequired,
+    /// The request is well-formed, and its content is invalid.
+    Invalid,
+    /// Too many attempts.
+    TooManyAttempts,
+    /// Something that is needed to answer is unavailable.
+    Unavailable,
     /// The upstream could not be reached, or its response is invalid.
     BadGateway,
     /// No upstream is healthy.
@@ -47,16 +63,23 @@ impl ErrorCode {
     /// The status of a response with this code.
     pub fn status(self) -> StatusCode {
         match self {
-            Self::RateLimitExceeded => StatusCode::TOO_MANY_REQUESTS,
-            Self::Denied => StatusCode::FORBIDDEN,
+            Self::RateLimitExceeded | Self::TooManyAttempts => StatusCode::TOO_MANY_REQUESTS,
+            Self::Denied | Self::Forbidden => StatusCode::FORBIDDEN,
             Self::BadRequest | Self::CostAboveLimit => StatusCode::BAD_REQUEST,
             Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::NotFound => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
+            Self::Unauthorized => StatusCode::UNAUTHORIZED,
+            Self::Conflict => StatusCode::CONFLICT,
+            Self::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
+            Self::PreconditionRequired => StatusCode::PRECONDITION_REQUIRED,
+            Self::Invalid => StatusCode::UNPROCESSABLE_ENTITY,
             Self::BadGateway => StatusCode::BAD_GATEWAY,
-            Self::StoreUnavailable | Self::UpstreamUnavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Self::StoreUnavailable | Self::UpstreamUnavailable | Self::Unavailable => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             Self::UpstreamTimeout => StatusCode::GATEWAY_TIMEOUT,
         }
     }

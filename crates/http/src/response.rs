@@ -1,8 +1,9 @@
 //! Whole responses: a status, its headers and one body.
 
-use crate::body::{self, BodyFormat, ErrorCode, ErrorMessage, JSON};
+use crate::body::{self, BodyFormat, ErrorCode, ErrorMessage, JSON, PROBLEM_JSON};
 use crate::headers::{ALLOW, CONTENT_TYPE, HeaderOptions};
 use bytes::Bytes;
+use http::header::ETAG;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use http_body_util::Full;
 use tollgate_limiter::{Decision, Outcome};
@@ -31,6 +32,19 @@ pub fn content(media_type: &'static str, body: Vec<u8>) -> FullResponse {
 /// 503 with a text that says what is missing.
 pub fn unavailable(missing: &'static str) -> FullResponse {
     plain(StatusCode::SERVICE_UNAVAILABLE, missing)
+}
+
+/// 304: the client has the current content. `etag` is its entity tag.
+pub fn not_modified(etag: HeaderValue) -> FullResponse {
+    let mut response = Response::new(Full::default());
+    *response.status_mut() = StatusCode::NOT_MODIFIED;
+    response.headers_mut().insert(ETAG, etag);
+    response
+}
+
+/// An error with a body in the format of problem details (RFC 9457).
+pub fn problem(code: ErrorCode, body: Vec<u8>) -> FullResponse {
+    with_type(HeaderMap::new(), code.status(), PROBLEM_JSON, body.into())
 }
 
 /// 405 with the methods that are allowed.

@@ -15,6 +15,8 @@ use std::path::Path;
 pub const MOST_BYTES: u64 = 16 << 20;
 /// The mode of a new file: the owner may write, the group may read.
 const MODE: u32 = 0o640;
+/// The mode of a file with a secret.
+const PRIVATE_MODE: u32 = 0o600;
 
 /// The content of the regular file at `path`, which has at most [`MOST_BYTES`].
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
@@ -51,6 +53,26 @@ pub fn read_text(path: &Path) -> io::Result<String> {
 pub fn text(bytes: Vec<u8>) -> io::Result<String> {
     let not_text = |_| io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8 text");
     String::from_utf8(bytes).map_err(not_text)
+}
+
+/// Creates the file at `path` and its folder, for its owner only. An existing file stays as it is.
+pub fn create_private(path: &Path, content: &[u8]) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    fs::create_dir_all(folder)?;
+    let mut beside = OsString::from(path);
+    beside.push(format!(".{}", std::process::id()));
+    let beside = Path::new(&beside);
+    let _ = fs::remove_file(beside);
+    let written =
+        OpenOptions::new().write(true).create_new(true).mode(PRIVATE_MODE).open(beside).and_then(|mut file| {
+            file.write_all(content)?;
+            file.sync_all()
+        });
+    // A link does not replace a file, unlike a rename.
+    let linked = written.and_then(|()| fs::hard_link(beside, path));
+    let _ = fs::remove_file(beside);
+    let _ = File::open(folder).and_then(|folder| folder.sync_all());
+    linked.or_else(|error| if error.kind() == io::ErrorKind::AlreadyExists { Ok(()) } else { Err(error) })
 }
 
 /// Replaces the file at `path`, or creates it and its folder. Readers see the old content or the new one, also after a

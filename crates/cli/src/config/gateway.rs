@@ -12,7 +12,7 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tollgate_core::document::{Document, DocumentPath};
 use tollgate_core::path::{PathError, canonical};
@@ -130,9 +130,21 @@ struct WrittenHealthCheck {
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct WrittenTls {
+pub struct WrittenTls {
     certificate: PathBuf,
     key: PathBuf,
+}
+
+impl WrittenTls {
+    /// Makes relative paths start from `folder`.
+    pub fn resolve_paths(&mut self, folder: &Path) {
+        *self = Self { certificate: folder.join(&self.certificate), key: folder.join(&self.key) };
+    }
+
+    /// The files of the certificate and its key.
+    pub fn into_files(self) -> (PathBuf, PathBuf) {
+        (self.certificate, self.key)
+    }
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -145,9 +157,9 @@ struct WrittenForwardedHeaders {
 
 impl WrittenGateway {
     /// Makes relative paths start from `folder`.
-    pub fn resolve_paths(&mut self, folder: &std::path::Path) {
+    pub fn resolve_paths(&mut self, folder: &Path) {
         if let Some(tls) = &mut self.tls {
-            *tls = WrittenTls { certificate: folder.join(&tls.certificate), key: folder.join(&tls.key) };
+            tls.resolve_paths(folder);
         }
         if let Some(log) = &mut self.access_log {
             log.resolve_path(folder);
@@ -199,7 +211,7 @@ pub fn read(
             refuse_time: duration(file.refuse_for.as_ref(), defaults.1.refuse_time, &section, "refuse_for")?,
             trusted,
         },
-        tls: file.tls.clone().map(|tls| (tls.certificate, tls.key)),
+        tls: file.tls.clone().map(WrittenTls::into_files),
         access_log,
         settings,
     }))

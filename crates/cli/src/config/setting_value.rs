@@ -85,10 +85,13 @@ pub enum SettingError {
     #[error("`{0}` is neither true nor false")]
     Switch(String),
     #[error(
-        "the admin listener must not be reachable at {0}: it has neither TLS nor authentication\n  \
-         hint: use a loopback address such as 127.0.0.1:9090, or allow it with --admin-insecure (`admin_insecure: true`)"
+        "the admin listener must not be reachable at {0} without TLS: tokens would be sent in clear text\n  \
+         hint: set `admin: {{ tls: {{ certificate: …, key: … }} }}`, use a loopback address such as 127.0.0.1:9090, \
+         or allow it with --admin-insecure (`admin_insecure: true`)"
     )]
     OpenAdminAddress(SocketAddr),
+    #[error("`{0}` is not a host; write it like admin.example")]
+    AdminHost(String),
     #[error("`{0}` is not a size of at least 1MB; write it like 64MB or 2GB")]
     Size(String),
     #[error("{0}")]

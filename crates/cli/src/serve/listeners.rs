@@ -6,7 +6,7 @@
 use super::node_metrics::NodeMetrics;
 use super::reload::ReloadTarget;
 use super::rules::NodeRepository;
-use super::{ServeMode, gateway};
+use super::{ServeMode, admin, gateway};
 use crate::command_error::CommandError;
 use crate::config::ServeConfig;
 use std::net::SocketAddr;
@@ -14,7 +14,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tollgate_control::AdminListener;
 use tollgate_core::rules::OpenDoor;
 use tollgate_gateway::Gateway;
 use tollgate_limiter::Limiter;
@@ -87,8 +86,8 @@ pub async fn open_all(node: &NodeParts<'_>) -> Result<Vec<NodeListener>, Command
     if let Some(config) = &node.config.gateway {
         listeners.push(gateway::open(config, node)?);
     }
-    if let Some(address) = node.config.admin_listen {
-        listeners.push(open_admin(address, node).await?);
+    if let Some(config) = &node.config.admin {
+        listeners.push(admin::open(config, node).await?);
     }
     Ok(listeners)
 }
@@ -101,7 +100,7 @@ pub fn open_doors(config: &ServeConfig, mode: ServeMode) -> Vec<OpenDoor> {
 }
 
 /// Binds the address of the setting `flag`.
-async fn bind(address: SocketAddr, flag: &'static str) -> Result<(TcpListener, SocketAddr), CommandError> {
+pub async fn bind(address: SocketAddr, flag: &'static str) -> Result<(TcpListener, SocketAddr), CommandError> {
     let listen_error = |error| CommandError::Listen { address, flag, error };
     let listener = TcpListener::bind(address).await.map_err(listen_error)?;
     let address = listener.local_addr().map_err(listen_error)?;
@@ -129,19 +128,4 @@ async fn open_check_api(node: &NodeParts<'_>) -> Result<NodeListener, CommandErr
     });
     let serving = Arc::new(door).serve(listener, node.stop_of(role), ServeOptions::default());
     Ok(NodeListener { role, summary, example, reloads: Vec::new(), serving: Box::pin(serving) })
-}
-
-async fn open_admin(address: SocketAddr, node: &NodeParts<'_>) -> Result<NodeListener, CommandError> {
-    let role = ListenerRole::Admin;
-    let (listener, address) = bind(address, "admin-listen").await?;
-    let admin = AdminListener {
-        readiness: Arc::clone(node.readiness),
-        metrics: Arc::new(node.metrics.clone()),
-        limiter: Arc::clone(node.limiter),
-        repository: node.repository.repository.clone(),
-        rule_owner: node.repository.owner.clone(),
-    };
-    let summary = format!("  admin   http://{address}/metrics\n");
-    let serving = Box::pin(admin.serve(listener, node.stop_of(role)));
-    Ok(NodeListener { role, summary, example: None, reloads: Vec::new(), serving })
 }

@@ -1,9 +1,9 @@
-//! `GET /metrics`: the counters of the node, for Prometheus and the like.
+//! The metrics of the node, for Prometheus and the like.
 
+use super::problem::Problem;
 use http::HeaderMap;
 use std::sync::Arc;
 use tollgate_http::headers::ACCEPT;
-use tollgate_http::{FullResponse, response};
 
 /// Renders the metrics of a node.
 pub trait MetricsSource: Send + Sync {
@@ -21,16 +21,13 @@ pub struct RenderedMetrics {
     pub body: Vec<u8>,
 }
 
-/// Responds with the metrics, which are rendered beside the threads of the runtime.
-pub(super) async fn respond(source: &Arc<dyn MetricsSource>, headers: &HeaderMap) -> FullResponse {
+/// Renders the metrics beside the threads of the runtime.
+pub(super) async fn render(
+    source: &Arc<dyn MetricsSource>,
+    headers: &HeaderMap,
+) -> Result<RenderedMetrics, Problem> {
     let lines = headers.get_all(ACCEPT).iter().filter_map(|line| line.to_str().ok());
     let accept = lines.collect::<Vec<_>>().join(", ");
     let source = Arc::clone(source);
-    match tokio::task::spawn_blocking(move || source.render(&accept)).await {
-        Ok(RenderedMetrics { content_type, body }) => response::content(content_type, body),
-        Err(error) => {
-            tracing::error!(%error, "metrics cannot be rendered");
-            response::unavailable("the metrics cannot be rendered; see the log\n")
-        }
-    }
+    super::beside(move || source.render(&accept)).await
 }

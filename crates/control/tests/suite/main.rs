@@ -3,6 +3,11 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // A failed precondition ends the test.
 
 mod admin;
+mod admin_access;
+mod admin_bodies;
+mod admin_fixture;
+mod admin_rules;
+mod openapi;
 mod broken_content;
 #[allow(dead_code, reason = "the tests of the layer share it")]
 #[path = "../../../http/tests/suite/client.rs"]

@@ -1,0 +1,94 @@
+//! `/v1/revisions`: the history of the rules, and the way back.
+
+use super::ControlPlane;
+use super::access::{AdminPeer, Operator};
+use super::audit::ListPage;
+use super::problem::Problem;
+use super::publish::{BaseRevision, NewRules, PublishedRevision, RuleChange, checked_message};
+use super::request_parts::{OptionalJsonBody, PathParts, QueryParts};
+use super::views::{RevisionText, RevisionView};
+use crate::revision::StoredRevision;
+use axum::Json;
+use axum::extract::State;
+use http::HeaderMap;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use utoipa::ToSchema;
+
+/// A part of the history.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct RevisionList {
+    /// Newest first.
+    revisions: Vec<RevisionView>,
+}
+
+/// Why a revision is published again.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct RollbackRequest {
+    /// The message of the new revision.
+    message: Option<String>,
+}
+
+/// The history of the rules, newest revisions first.
+#[utoipa::path(get, path = "/v1/revisions", tag = "revisions", params(ListPage),
+    responses((status = 200, body = RevisionList)))]
+pub(super) async fn list_revisions(
+    State(plane): State<Arc<ControlPlane>>,
+    QueryParts(page): QueryParts<ListPage>,
+) -> Result<Json<RevisionList>, Problem> {
+    let (before, count) = page.bounds()?;
+    let revisions = plane.repository()?.history(before, count).await?;
+    Ok(Json(RevisionList { revisions: revisions.into_iter().map(RevisionView::from).collect() }))
+}
+
+/// One revision, with its rules.
+#[utoipa::path(get, path = "/v1/revisions/{revision}", tag = "revisions",
+    params(("revision" = u64, Path, description = "The number of the revision")),
+    responses((status = 200, body = RevisionText)))]
+pub(super) async fn show_revision(
+    State(plane): State<Arc<ControlPlane>>,
+    PathParts(number): PathParts<u64>,
+) -> Result<Json<RevisionText>, Problem> {
+    Ok(Json(plane.revision(number).await?.into()))
+}
+
+/// Publishes the rules of an earlier revision as a new one.
+#[utoipa::path(post, path = "/v1/revisions/{revision}/rollback", tag = "revisions",
+    params(("revision" = u64, Path, description = "The number of the revision to return to"),
+           ("If-Match" = Option<String>, Header, description = "The ETag of the revision that is replaced")),
+    request_body = Option<RollbackRequest>,
+    responses((status = 200, body = PublishedRevision)))]
+pub(super) async fn roll_back(
+    State(plane): State<Arc<ControlPlane>>,
+    operator: Operator,
+    peer: AdminPeer,
+    headers: HeaderMap,
+    PathParts(number): PathParts<u64>,
+    OptionalJsonBody(rollback): OptionalJsonBody<RollbackRequest>,
+) -> Result<Json<PublishedRevision>, Problem> {
+    let base = BaseRevision::of(&headers)?.unwrap_or(BaseRevision::Any);
+    let message = match rollback.message {
+        Some(message) => checked_message(&message)?,
+        None => format!("rollback to revision {number}"),
+    };
+    let text = plane.revision(number).await?.text;
+    let target = format!("revision {number}");
+    let change = RuleChange { operator, peer, message, action: "rules.rollback", target };
+    let published = plane.publish(base, NewRules::Text(text.into()), change).await?;
+    Ok(Json(PublishedRevision { revision: published.number }))
+}
+
+impl ControlPlane {
+    /// The newest revision.
+    pub(super) async fn newest(&self) -> Result<StoredRevision, Problem> {
+        let newest = self.repository()?.newest().await?;
+        newest.ok_or_else(|| Problem::not_found("there is no revision yet"))
+    }
+
+    /// The revision with this number.
+    pub(super) async fn revision(&self, number: u64) -> Result<StoredRevision, Problem> {
+        let revision = self.repository()?.get(number).await?;
+        revision.ok_or_else(|| Problem::not_found(format!("there is no revision {number}")))
+    }
+}

@@ -1,0 +1,146 @@
+//! An admin listener with a repository in memory, and requests to it.
+
+use crate::client::{Client, Reply};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tollgate_control::{
+    AdminListener, MetricsSource, OperateTokenFile, PublishedRules, RenderedMetrics, RevisionDraft,
+    RevisionOrigin, RuleRepository,
+};
+use tollgate_limiter::{Clock, Limiter, MemoryStore};
+use tollgate_listen::{ListenerSetup, Readiness};
+
+/// Rules with comments that must survive changes.
+pub const RULES: &str = "# The limits of the shop.
+tiers:
+  free: { limit: 100/min }   # for everybody
+  pro:
+    # paid
+    limit: 1000/min
+
+rules:
+  - id: api        # all endpoints
+    key: api_key
+    limit: 60/min
+";
+
+/// Metrics that are the `Accept` header. With `panic` in the header, rendering panics.
+pub struct EchoMetrics;
+
+impl MetricsSource for EchoMetrics {
+    fn render(&self, accept: &str) -> RenderedMetrics {
+        assert!(!accept.contains("panic"), "as the test wants");
+        RenderedMetrics {
+            content_type: "text/plain; version=0.0.4",
+            body: format!("[{accept}]\n").into_bytes(),
+        }
+    }
+}
+
+pub struct AdminFixture {
+    pub address: SocketAddr,
+    pub readiness: Arc<Readiness>,
+    pub limiter: Arc<Limiter>,
+    pub repository: RuleRepository,
+    /// The operate token.
+    pub token: String,
+    /// A token with the role `read`, once it was created.
+    pub stop: oneshot::Sender<()>,
+    pub served: JoinHandle<usize>,
+    _data: TempDir,
+}
+
+impl AdminFixture {
+    pub async fn start() -> Self {
+        Self::with_metrics(EchoMetrics).await
+    }
+
+    pub async fn with_metrics(metrics: impl MetricsSource + 'static) -> Self {
+        let repository = RuleRepository::open_embedded(None, Clock::system()).unwrap();
+        let draft = RevisionDraft {
+            text: RULES.to_owned(),
+            author: "file".to_owned(),
+            message: String::new(),
+            origin: RevisionOrigin::File,
+        };
+        repository.publish(None, draft).await.unwrap();
+        Self::publishing(metrics, PublishedRules::Repository(repository.clone()), repository).await
+    }
+
+    /// A node without a repository.
+    pub async fn file_only() -> Self {
+        let repository = RuleRepository::open_embedded(None, Clock::system()).unwrap();
+        Self::publishing(EchoMetrics, PublishedRules::FileOnly, repository).await
+    }
+
+    async fn publishing(
+        metrics: impl MetricsSource + 'static,
+        rules: PublishedRules,
+        repository: RuleRepository,
+    ) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let readiness = Arc::new(Readiness::default());
+        let limiter = Arc::new(Limiter::new(MemoryStore::new(1 << 20), Clock::system()));
+        let data = tempfile::tempdir().unwrap();
+        let operate_token = OperateTokenFile::open(Some(data.path())).unwrap();
+        let token = std::fs::read_to_string(operate_token.path()).unwrap().trim().to_owned();
+        let admin = AdminListener {
+            readiness: Arc::clone(&readiness),
+            metrics: Arc::new(metrics),
+            limiter: Arc::clone(&limiter),
+            rules,
+            doors: Vec::new(),
+            operate_token,
+            hosts: vec!["admin.example".to_owned()],
+            setup: ListenerSetup::default(),
+        };
+        let (stop, stopped) = oneshot::channel::<()>();
+        let served =
+            tokio::spawn(
+                async move { admin.serve(listener, async { drop(stopped.await) }).await.unwrap() },
+            );
+        Self { address, readiness, limiter, repository, token, stop, served, _data: data }
+    }
+
+    pub async fn client(&self) -> Client {
+        Client::connect(self.address).await
+    }
+
+    /// Sends a request on a connection of its own. `headers` are whole lines.
+    pub async fn send(&self, method: &str, path: &str, headers: &str, body: &str) -> Reply {
+        let mut client = self.client().await;
+        client.send(request(method, path, headers, body)).await;
+        client.reply().await
+    }
+
+    /// The same with the operate token.
+    pub async fn call(&self, method: &str, path: &str, headers: &str, body: &str) -> Reply {
+        let headers = format!("Authorization: Bearer {}\r\n{headers}", self.token);
+        self.send(method, path, &headers, body).await
+    }
+
+    pub async fn get(&self, path: &str) -> Reply {
+        self.call("GET", path, "", "").await
+    }
+
+    /// A new token.
+    pub async fn create_token(&self, name: &str, role: &str) -> String {
+        let body = format!(r#"{{"name":"{name}","role":"{role}"}}"#);
+        let reply = self.call("POST", "/v1/tokens", "", &body).await;
+        assert_eq!(reply.status, 200, "{reply:?}");
+        reply.json()["token"].as_str().unwrap().to_owned()
+    }
+}
+
+/// A request as text.
+pub fn request(method: &str, path: &str, headers: &str, body: &str) -> String {
+    format!(
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\n{headers}Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
