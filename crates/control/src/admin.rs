@@ -24,15 +24,16 @@ mod top;
 mod views;
 
 use crate::repository::RuleRepository;
+use crate::repository_rules::RuleOwner;
 pub use access::OperateTokenFile;
 use access::{Access, AdminPeer, HostPolicy, LoginLimit, SessionTable, TokenRegistry};
+use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::Response;
-use axum::Router;
+use axum::routing::future::RouteFuture;
 use hyper::body::Incoming;
-use hyper::service::service_fn;
 pub use metrics::{MetricsSource, RenderedMetrics};
 use problem::Problem;
 use std::convert::Infallible;
@@ -67,8 +68,10 @@ pub struct AdminListener {
     pub metrics: Arc<dyn MetricsSource>,
     /// What keys and top keys are asked of.
     pub limiter: Arc<Limiter>,
-    /// Where rules are published.
-    pub rules: PublishedRules,
+    /// The revisions of the rules, the tokens and the audit log.
+    pub repository: RuleRepository,
+    /// What owns the rules.
+    pub rule_owner: RuleOwner,
     /// The doors of the node: rules with a feature that one of them does not support get a warning.
     pub doors: Vec<OpenDoor>,
     /// The first operate token.
@@ -79,21 +82,13 @@ pub struct AdminListener {
     pub setup: ListenerSetup,
 }
 
-/// Where the rules of a node are published.
-#[derive(Clone, Debug)]
-pub enum PublishedRules {
-    /// In a repository of this node or its fleet.
-    Repository(RuleRepository),
-    /// Nowhere: the node has only its file, by a setting.
-    FileOnly,
-}
-
 /// Everything that endpoints use.
 struct ControlPlane {
     readiness: Arc<Readiness>,
     metrics: Arc<dyn MetricsSource>,
     limiter: Arc<Limiter>,
-    rules: PublishedRules,
+    repository: RuleRepository,
+    rule_owner: RuleOwner,
     doors: Vec<OpenDoor>,
     access: Access,
     openapi: OpenApi,
@@ -142,11 +137,7 @@ fn endpoints() -> OpenApiRouter<Arc<ControlPlane>> {
 impl AdminListener {
     /// Serves until `shutdown` resolves, then drains. Returns the number of connections that were cut because they were
     /// still busy at the end of the grace period.
-    pub async fn serve(
-        self,
-        listener: TcpListener,
-        shutdown: impl Future<Output = ()>,
-    ) -> io::Result<usize> {
+    pub async fn serve(self, listener: TcpListener, shutdown: impl Future<Output = ()>) -> io::Result<usize> {
         let address = listener.local_addr()?;
         let setup = self.setup.clone();
         // With TLS a client may negotiate HTTP/2.
@@ -169,7 +160,10 @@ impl AdminListener {
         let run = move || {
             let served = runtime.block_on(async {
                 let listener = TcpListener::from_std(listener)?;
-                let connect = |peer: Peer| connection_service(&router, &peer, address);
+                let connect = |peer: Peer| AdminConnection {
+                    router: router.clone(),
+                    peer: AdminPeer { address: peer.address, is_local_listener: address.ip().is_loopback() },
+                };
                 let stopped = async { drop(stopped.await) };
                 Ok(serve(listener, setup, connect, stopped, options).await)
             });
@@ -184,18 +178,27 @@ impl AdminListener {
     }
 
     fn into_router(self, address: SocketAddr) -> Router {
-        let Self { readiness, metrics, limiter, rules, doors, operate_token, hosts, setup } = self;
+        let Self { readiness, metrics, limiter, repository, rule_owner, doors, operate_token, hosts, setup } =
+            self;
         let hosts = HostPolicy { address: address.ip(), hosts, is_secure: setup.tls.is_some() };
         let (router, openapi) = endpoints().split_for_parts();
         let access = Access {
             hosts,
-            tokens: TokenRegistry::new(operate_token, rules.repository().cloned()),
+            tokens: TokenRegistry::new(operate_token, repository.clone()),
             sessions: SessionTable::default(),
             logins: LoginLimit::new(limiter.clock().clone()),
         };
         let openapi = openapi::complete(openapi);
-        let plane =
-            Arc::new(ControlPlane { readiness, metrics, limiter, rules, doors, access, openapi });
+        let plane = Arc::new(ControlPlane {
+            readiness,
+            metrics,
+            limiter,
+            repository,
+            rule_owner,
+            doors,
+            access,
+            openapi,
+        });
         router
             .fallback(not_found)
             .method_not_allowed_fallback(method_not_allowed)
@@ -212,25 +215,23 @@ pub fn openapi_document() -> serde_json::Value {
 }
 
 /// Answers the requests of one connection.
-fn connection_service(
-    router: &Router,
-    peer: &Peer,
-    listener: SocketAddr,
-) -> impl hyper::service::Service<
-    http::Request<Incoming>,
-    Response = Response,
-    Error = Infallible,
-    Future: Send + use<>,
-> + Send
-+ Sync
-+ use<> {
-    let router = router.clone();
-    let peer = AdminPeer { address: peer.address, is_local_listener: listener.ip().is_loopback() };
-    service_fn(move |request: http::Request<Incoming>| {
+#[derive(Clone, Debug)]
+struct AdminConnection {
+    router: Router,
+    peer: AdminPeer,
+}
+
+impl hyper::service::Service<http::Request<Incoming>> for AdminConnection {
+    type Response = Response;
+    type Error = Infallible;
+    type Future = RouteFuture<Infallible>;
+
+    fn call(&self, request: http::Request<Incoming>) -> Self::Future {
         let mut request = request.map(Body::new);
-        request.extensions_mut().insert(peer);
-        router.clone().call(request)
-    })
+        request.extensions_mut().insert(self.peer);
+        // A router is always ready.
+        self.router.clone().call(request)
+    }
 }
 
 /// A path that is not served. Only a caller with a token learns that.
@@ -240,7 +241,8 @@ async fn not_found(_: access::Operator, request: Request) -> Problem {
 }
 
 async fn method_not_allowed(_: access::Operator, request: Request) -> Problem {
-    let detail = format!("the method {} is not answered here; `GET /openapi.json` lists what is", request.method());
+    let detail =
+        format!("the method {} is not answered here; `GET /openapi.json` lists what is", request.method());
     Problem::new(ErrorCode::MethodNotAllowed, detail)
 }
 
@@ -258,27 +260,11 @@ impl ControlPlane {
         self.limiter.clock().now()
     }
 
-    /// The repository; an error if the node has none.
-    fn repository(&self) -> Result<&RuleRepository, Problem> {
-        match &self.rules {
-            PublishedRules::Repository(repository) => Ok(repository),
-            PublishedRules::FileOnly => Err(Problem::conflict(
-                "this node has no rule repository (`repository: off`): its rule file is the only source of rules",
-            )),
-        }
-    }
-
-    /// The repository, if the node has one.
-    fn any_repository(&self) -> Option<&RuleRepository> {
-        self.rules.repository()
-    }
-}
-
-impl PublishedRules {
-    fn repository(&self) -> Option<&RuleRepository> {
-        match self {
-            Self::Repository(repository) => Some(repository),
-            Self::FileOnly => None,
+    /// The repository, for a change of the rules; an error if they are owned by something else.
+    fn published_rules(&self) -> Result<&RuleRepository, Problem> {
+        match self.rule_owner.refusal() {
+            None => Ok(&self.repository),
+            Some(refusal) => Err(Problem::conflict(refusal)),
         }
     }
 }

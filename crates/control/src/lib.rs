@@ -42,9 +42,7 @@ mod rule_tests;
 mod source_thread;
 
 pub use access_token::{StoredToken, TokenRole};
-pub use admin::{
-    AdminListener, MetricsSource, OperateTokenFile, PublishedRules, RenderedMetrics, openapi_document,
-};
+pub use admin::{AdminListener, MetricsSource, OperateTokenFile, RenderedMetrics, openapi_document};
 pub use audit::AuditEntry;
 pub use control_plane_rules::ControlPlaneRules;
 pub use control_state::{ControlState, EmergencySwitch, GrantRecord, MOST_GRANTS};

@@ -41,9 +41,19 @@ impl SettingsContext<'_> {
             },
             IneffectiveSetting {
                 name: "admin_insecure",
-                is_ineffective: self.config.admin_listen.is_none_or(|address| address.ip().is_loopback()),
+                is_ineffective: self
+                    .config
+                    .admin
+                    .as_ref()
+                    .is_none_or(|admin| admin.listen.ip().is_loopback()),
                 reason: "`admin_listen` is closed to other hosts",
                 is_set: |settings| settings.admin_insecure.is_some(),
+            },
+            IneffectiveSetting {
+                name: "admin",
+                is_ineffective: self.config.admin.is_none(),
+                reason: "`admin_listen` is off",
+                is_set: |settings| settings.admin.is_some(),
             },
             IneffectiveSetting {
                 name: "identity",

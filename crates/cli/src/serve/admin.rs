@@ -18,15 +18,14 @@ pub async fn open(config: &AdminConfig, node: &NodeParts<'_>) -> Result<NodeList
     let operate_token =
         OperateTokenFile::open(node.config.data.as_deref()).map_err(CommandError::OperateToken)?;
     let scheme = if tls.is_some() { "https" } else { "http" };
-    let summary = format!(
-        "  admin   {scheme}://{address}/\n  token   {} (operate)\n",
-        operate_token.path().display()
-    );
+    let summary =
+        format!("  admin   {scheme}://{address}/\n  token   {} (operate)\n", operate_token.path().display());
     let admin = AdminListener {
         readiness: Arc::clone(node.readiness),
         metrics: Arc::new(node.metrics.clone()),
         limiter: Arc::clone(node.limiter),
-        rules: node.published.clone(),
+        repository: node.repository.repository.clone(),
+        rule_owner: node.repository.owner.clone(),
         doors: open_doors(node.config, node.mode),
         operate_token,
         hosts: config.hosts.clone(),

@@ -100,7 +100,10 @@ pub fn open_doors(config: &ServeConfig, mode: ServeMode) -> Vec<OpenDoor> {
 }
 
 /// Binds the address of the setting `flag`.
-pub async fn bind(address: SocketAddr, flag: &'static str) -> Result<(TcpListener, SocketAddr), CommandError> {
+pub async fn bind(
+    address: SocketAddr,
+    flag: &'static str,
+) -> Result<(TcpListener, SocketAddr), CommandError> {
     let listen_error = |error| CommandError::Listen { address, flag, error };
     let listener = TcpListener::bind(address).await.map_err(listen_error)?;
     let address = listener.local_addr().map_err(listen_error)?;

@@ -16,19 +16,19 @@ use crate::access_token::TokenRole;
 use axum::extract::{FromRequestParts, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+pub(crate) use host_policy::HostPolicy;
 use http::header::{AUTHORIZATION, COOKIE, ORIGIN};
 use http::request::Parts;
 use http::{HeaderMap, Method};
-pub(crate) use host_policy::HostPolicy;
 pub(crate) use login_limit::LoginLimit;
-pub use operate_token::OperateTokenFile;
 pub(crate) use operate_token::OPERATE_TOKEN;
+pub use operate_token::OperateTokenFile;
 pub(crate) use secret::{SecretDigest, SecretText};
 pub(crate) use session_table::{SESSION_SECONDS, SessionTable};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use tollgate_core::time::UnixTime;
 pub(crate) use token_registry::TokenRegistry;
+use tollgate_core::time::UnixTime;
 
 /// The cookie of a session.
 pub(crate) const SESSION_COOKIE: &str = "tollgate_session";

@@ -59,7 +59,7 @@ pub(super) async fn list_audit(
     QueryParts(page): QueryParts<ListPage>,
 ) -> Result<Json<AuditList>, Problem> {
     let (before, count) = page.bounds()?;
-    let entries = plane.repository()?.audit(before, count).await?;
+    let entries = plane.repository.audit(before, count).await?;
     Ok(Json(AuditList { entries: entries.into_iter().map(AuditView::from).collect() }))
 }
 
@@ -78,10 +78,7 @@ impl ControlPlane {
             detail,
             revision,
         };
-        match self.any_repository() {
-            // The repository logs entries itself, also those that it cannot store.
-            Some(repository) => drop(repository.append_audit(entry).await),
-            None => entry.log(),
-        }
+        // The repository logs entries, also those that it cannot store.
+        drop(self.repository.append_audit(entry).await);
     }
 }

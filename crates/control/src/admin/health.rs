@@ -1,11 +1,11 @@
 //! Health, readiness and metrics: endpoints that need no token.
 
+use super::ControlPlane;
 use super::metrics::{self, RenderedMetrics};
 use super::problem::Problem;
-use super::ControlPlane;
+use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
-use axum::body::Body;
 use http::HeaderMap;
 use std::sync::Arc;
 use tollgate_http::response;

@@ -211,7 +211,9 @@ impl ControlPlane {
             return Err(Problem::invalid(format!("`key` must have 1 to {MOST_KEY_BYTES} bytes of text")));
         }
         if !entry.reason.as_deref().is_none_or(|reason| is_text(reason, MOST_REASON_BYTES)) {
-            return Err(Problem::invalid(format!("`reason` must be one line of at most {MOST_REASON_BYTES} bytes")));
+            return Err(Problem::invalid(format!(
+                "`reason` must be one line of at most {MOST_REASON_BYTES} bytes"
+            )));
         }
         let base = BaseRevision::of(headers)?.unwrap_or(BaseRevision::Any);
         let target = format!("{} list: {}", list.name(), entry.key);

@@ -6,7 +6,9 @@ use axum::Json;
 use axum::extract::State;
 use std::sync::Arc;
 use utoipa::openapi::path::{Operation, PathItem};
-use utoipa::openapi::security::{ApiKey, ApiKeyValue, Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
+use utoipa::openapi::security::{
+    ApiKey, ApiKeyValue, Http, HttpAuthScheme, SecurityRequirement, SecurityScheme,
+};
 use utoipa::openapi::{Components, Content, InfoBuilder, OpenApi, RefOr, ResponseBuilder};
 use utoipa::{PartialSchema, ToSchema};
 
@@ -22,8 +24,7 @@ pub(super) async fn show_openapi(State(plane): State<Arc<ControlPlane>>) -> Json
 
 /// Adds what all endpoints have in common: title, security, and the errors that every one of them may answer.
 pub(super) fn complete(mut openapi: OpenApi) -> OpenApi {
-    openapi.info =
-        InfoBuilder::new().title("Tollgate").version("1").description(Some(DESCRIPTION)).build();
+    openapi.info = InfoBuilder::new().title("Tollgate").version("1").description(Some(DESCRIPTION)).build();
     let components = openapi.components.get_or_insert_with(Components::new);
     components.schemas.insert(ProblemBody::name().into_owned(), ProblemBody::schema());
     let mut nested = Vec::new();
@@ -50,8 +51,10 @@ fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
 fn add_common_errors(operation: &mut Operation) {
     let mut add = |status: &str, description: &str| {
         let content = Content::new(Some(RefOr::Ref(utoipa::openapi::Ref::from_schema_name("Problem"))));
-        let response =
-            ResponseBuilder::new().description(description).content("application/problem+json", content).build();
+        let response = ResponseBuilder::new()
+            .description(description)
+            .content("application/problem+json", content)
+            .build();
         operation.responses.responses.entry(status.to_owned()).or_insert(response.into());
     };
     add("400", "The request is malformed");

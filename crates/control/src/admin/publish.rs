@@ -65,7 +65,8 @@ impl BaseRevision {
         if lines.peek().is_none() {
             return Ok(None);
         }
-        let malformed = || Problem::malformed("`If-Match` must be the ETag of a revision, such as \"12\", or *");
+        let malformed =
+            || Problem::malformed("`If-Match` must be the ETag of a revision, such as \"12\", or *");
         let mut numbers = Vec::new();
         for line in lines {
             for tag in line.to_str().map_err(|_| malformed())?.split(',').map(str::trim) {
@@ -128,7 +129,7 @@ impl ControlPlane {
         new: NewRules,
         change: RuleChange,
     ) -> Result<RevisionSummary, Problem> {
-        let repository = self.repository()?;
+        let repository = self.published_rules()?;
         for _ in 0..ATTEMPTS {
             let newest = repository.newest().await?;
             let number = newest.as_ref().map(|newest| newest.summary.number);
@@ -222,9 +223,10 @@ mod tests {
             (&["\"-1\""], None),
             (&[""], None),
         ] {
-            let headers = lines.iter().map(|line| (IF_MATCH, line.parse().unwrap()));
             let mut map = HeaderMap::new();
-            headers.for_each(|(name, value): (_, HeaderValue)| drop(map.append(name, value)));
+            for line in lines {
+                map.append(IF_MATCH, line.parse().unwrap());
+            }
             assert_eq!(BaseRevision::of(&map).ok(), expected, "{lines:?}");
         }
     }

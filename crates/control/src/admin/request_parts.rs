@@ -4,9 +4,9 @@ use super::problem::Problem;
 use axum::body::Body;
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use bytes::Bytes;
+use http::HeaderMap;
 use http::header::CONTENT_TYPE;
 use http::request::Parts;
-use http::HeaderMap;
 use hyper::body::Body as _;
 use serde::de::DeserializeOwned;
 use std::error::Error;
@@ -51,9 +51,8 @@ impl<S: Sync> FromRequest<S> for BodyBytes {
 }
 
 async fn read(body: Body) -> Result<Bytes, Problem> {
-    let too_large = || {
-        Problem::new(ErrorCode::BodyTooLarge, format!("the body is longer than {MOST_BODY_BYTES} bytes"))
-    };
+    let too_large =
+        || Problem::new(ErrorCode::BodyTooLarge, format!("the body is longer than {MOST_BODY_BYTES} bytes"));
     if body.size_hint().lower() > MOST_BODY_BYTES as u64 {
         return Err(too_large());
     }
@@ -117,7 +116,9 @@ fn json_rules(text: &str) -> Result<String, Problem> {
     };
     match fields.get("yaml") {
         Some(serde_json::Value::String(yaml)) if fields.len() == 1 => Ok(yaml.clone()),
-        Some(_) => Err(Problem::malformed(r#"rules in YAML are written as {"yaml": "…"}, without other fields"#)),
+        Some(_) => {
+            Err(Problem::malformed(r#"rules in YAML are written as {"yaml": "…"}, without other fields"#))
+        }
         None => Ok(text.to_owned()),
     }
 }

@@ -38,7 +38,7 @@ pub(super) async fn list_revisions(
     QueryParts(page): QueryParts<ListPage>,
 ) -> Result<Json<RevisionList>, Problem> {
     let (before, count) = page.bounds()?;
-    let revisions = plane.repository()?.history(before, count).await?;
+    let revisions = plane.repository.history(before, count).await?;
     Ok(Json(RevisionList { revisions: revisions.into_iter().map(RevisionView::from).collect() }))
 }
 
@@ -82,13 +82,13 @@ pub(super) async fn roll_back(
 impl ControlPlane {
     /// The newest revision.
     pub(super) async fn newest(&self) -> Result<StoredRevision, Problem> {
-        let newest = self.repository()?.newest().await?;
+        let newest = self.repository.newest().await?;
         newest.ok_or_else(|| Problem::not_found("there is no revision yet"))
     }
 
     /// The revision with this number.
     pub(super) async fn revision(&self, number: u64) -> Result<StoredRevision, Problem> {
-        let revision = self.repository()?.get(number).await?;
+        let revision = self.repository.get(number).await?;
         revision.ok_or_else(|| Problem::not_found(format!("there is no revision {number}")))
     }
 }

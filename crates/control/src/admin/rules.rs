@@ -107,6 +107,7 @@ fn has_tag(headers: &HeaderMap, tag: &[u8]) -> bool {
 /// Whether `Accept` asks for YAML.
 fn accepts_yaml(headers: &HeaderMap) -> bool {
     let lines = headers.get_all(ACCEPT).iter().filter_map(|line| line.to_str().ok());
-    let mut types = lines.flat_map(|line| line.split(',')).map(|part| part.split(';').next().unwrap_or(part).trim());
+    let mut types =
+        lines.flat_map(|line| line.split(',')).map(|part| part.split(';').next().unwrap_or(part).trim());
     types.any(|name| matches!(name, "application/yaml" | "application/x-yaml" | "text/yaml"))
 }

@@ -45,7 +45,7 @@ impl SessionView {
 /// Logs in with a token. The response sets the cookie of a session.
 #[utoipa::path(post, path = "/v1/session", tag = "session", security(()), request_body = LoginRequest,
     responses((status = 200, body = SessionView), (status = 429, description = "Too many attempts from this address",
-    body = super::problem::ProblemBody, content_type = "application/problem+json")))]
+    body = super::problem::ProblemBody<'static>, content_type = "application/problem+json")))]
 pub(super) async fn log_in(
     State(plane): State<Arc<ControlPlane>>,
     peer: AdminPeer,

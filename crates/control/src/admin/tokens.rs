@@ -112,7 +112,8 @@ pub(super) async fn create_token(
         return Err(Problem::invalid("`expires` is in the past"));
     }
     let no_random = || Problem::unavailable("the system has no random numbers");
-    let (id, token) = (SecretText::random().ok_or_else(no_random)?, SecretText::random_token().ok_or_else(no_random)?);
+    let (id, token) =
+        (SecretText::random().ok_or_else(no_random)?, SecretText::random_token().ok_or_else(no_random)?);
     let id = id.as_str()[..16].to_owned();
     let stored = StoredToken {
         id: id.clone(),
@@ -122,7 +123,7 @@ pub(super) async fn create_token(
         created: now,
         expires,
     };
-    plane.repository()?.put_token(stored).await?;
+    plane.repository.put_token(stored).await?;
     plane.access.tokens.read_again().await;
     let detail = format!("{name}, role {}", new.role);
     let action = AuditedAction { action: "token.create", target: id.clone(), detail, revision: None };
@@ -145,7 +146,7 @@ pub(super) async fn revoke_token(
         let removed = |error| Problem::unavailable(format!("the file cannot be removed: {error}"));
         revoked.map_err(removed)?.unwrap_or(false)
     } else {
-        plane.repository()?.remove_token(&id).await?
+        plane.repository.remove_token(&id).await?
     };
     plane.access.tokens.read_again().await;
     if !is_revoked {

@@ -86,7 +86,12 @@ impl TopLists {
 impl TopKeyView {
     fn of(key: &TopKey) -> Self {
         let TopKey { kind, name, fingerprint, count } = key;
-        Self { kind: kind.to_string(), name: name.to_string(), fingerprint: fingerprint.to_string(), count: *count }
+        Self {
+            kind: kind.to_string(),
+            name: name.to_string(),
+            fingerprint: fingerprint.to_string(),
+            count: *count,
+        }
     }
 }
 

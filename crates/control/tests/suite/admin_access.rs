@@ -16,14 +16,16 @@ fn endpoints() -> Vec<(String, String)> {
             .replace("{list}", "deny")
             .replace("{kind}", "api_key")
             .replace(['{', '}'], "");
-        endpoints.extend(item.as_object().unwrap().keys().map(|method| (method.to_uppercase(), path.clone())));
+        endpoints
+            .extend(item.as_object().unwrap().keys().map(|method| (method.to_uppercase(), path.clone())));
     }
     assert!(endpoints.len() > 15, "{endpoints:?}");
     endpoints
 }
 
 fn is_open(method: &str, path: &str) -> bool {
-    ["/healthz", "/readyz", "/metrics", "/openapi.json"].contains(&path) || (method, path) == ("POST", "/v1/session")
+    ["/healthz", "/readyz", "/metrics", "/openapi.json"].contains(&path)
+        || (method, path) == ("POST", "/v1/session")
 }
 
 /// Changes, and nothing else, need the role `operate`.
@@ -123,7 +125,9 @@ async fn a_session_is_opened_and_ends() {
     let origin = "Origin: http://localhost\r\n";
     assert_eq!(admin.send("GET", "/v1/session", &cookie, "").await.json()["name"], "operate.token");
     // A change needs the origin of the page: a form of another site cannot send it.
-    let tier = |headers: String| admin.send("PUT", "/v1/rules/tier/pro", Box::leak(headers.into_boxed_str()), r#"{"limit":5}"#);
+    let tier = |headers: String| {
+        admin.send("PUT", "/v1/rules/tier/pro", Box::leak(headers.into_boxed_str()), r#"{"limit":5}"#)
+    };
     assert_eq!(tier(cookie.clone()).await.status, 403);
     assert_eq!(tier(format!("{cookie}Origin: http://evil.example\r\n")).await.status, 403);
     assert_eq!(tier(format!("{cookie}{origin}")).await.status, 200);
@@ -181,7 +185,12 @@ async fn tokens_are_created_and_revoked_at_once() {
         assert_eq!(admin.call("POST", "/v1/tokens", "", body).await.status, status, "{body}");
     }
     let audit = admin.get("/v1/audit").await;
-    let actions: Vec<String> = audit.json()["entries"].as_array().unwrap().iter().map(|entry| entry["action"].as_str().unwrap().to_owned()).collect();
+    let actions: Vec<String> = audit.json()["entries"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|entry| entry["action"].as_str().unwrap().to_owned())
+        .collect();
     assert_eq!(actions, ["token.revoke", "token.create"], "newest first");
     assert!(!audit.body.contains(&token) && !audit.body.contains(&admin.token), "{audit:?}");
 }

@@ -15,7 +15,11 @@ async fn long_bodies_are_refused_without_reading_them() {
             ))
             .await;
         let reply = client.reply().await;
-        assert_eq!((reply.status, reply.json()["code"].as_str()), (413, Some("BODY_TOO_LARGE")), "{method} {path}");
+        assert_eq!(
+            (reply.status, reply.json()["code"].as_str()),
+            (413, Some("BODY_TOO_LARGE")),
+            "{method} {path}"
+        );
         // Chunks without an end: only the first megabyte is read.
         let mut client = admin.client().await;
         client
@@ -38,7 +42,12 @@ async fn deep_documents_are_refused() {
     let admin = AdminFixture::start().await;
     let deep_json = format!("{}{}", r#"{"a":"#.repeat(100_000), "}".repeat(100_000));
     let deep_array = "[".repeat(200_000);
-    for (method, path) in [("PUT", "/v1/rules/api"), ("PATCH", "/v1/rules/api"), ("PUT", "/v1/rules/tier/pro"), ("POST", "/v1/lists/deny")] {
+    for (method, path) in [
+        ("PUT", "/v1/rules/api"),
+        ("PATCH", "/v1/rules/api"),
+        ("PUT", "/v1/rules/tier/pro"),
+        ("POST", "/v1/lists/deny"),
+    ] {
         for body in [&deep_json, &deep_array] {
             let reply = admin.call(method, path, "If-Match: *\r\n", body).await;
             assert!([400, 422].contains(&reply.status), "{method} {path}: {}", reply.status);

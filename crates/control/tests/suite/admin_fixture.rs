@@ -8,8 +8,8 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tollgate_control::{
-    AdminListener, MetricsSource, OperateTokenFile, PublishedRules, RenderedMetrics, RevisionDraft,
-    RevisionOrigin, RuleRepository,
+    AdminListener, MetricsSource, OperateTokenFile, RenderedMetrics, RevisionDraft, RevisionOrigin,
+    RuleOwner, RuleRepository,
 };
 use tollgate_limiter::{Clock, Limiter, MemoryStore};
 use tollgate_listen::{ListenerSetup, Readiness};
@@ -17,12 +17,16 @@ use tollgate_listen::{ListenerSetup, Readiness};
 /// Rules with comments that must survive changes.
 pub const RULES: &str = "# The limits of the shop.
 tiers:
-  free: { limit: 100/min }   # for everybody
+  free: { api_key_pattern: 'free_*', limit: 100/min }   # for everybody
   pro:
     # paid
+    api_key_pattern: 'pro_*'
     limit: 1000/min
 
 rules:
+  - id: plan       # the limit of the tier
+    key: api_key
+
   - id: api        # all endpoints
     key: api_key
     limit: 60/min
@@ -45,10 +49,8 @@ pub struct AdminFixture {
     pub address: SocketAddr,
     pub readiness: Arc<Readiness>,
     pub limiter: Arc<Limiter>,
-    pub repository: RuleRepository,
     /// The operate token.
     pub token: String,
-    /// A token with the role `read`, once it was created.
     pub stop: oneshot::Sender<()>,
     pub served: JoinHandle<usize>,
     _data: TempDir,
@@ -68,18 +70,18 @@ impl AdminFixture {
             origin: RevisionOrigin::File,
         };
         repository.publish(None, draft).await.unwrap();
-        Self::publishing(metrics, PublishedRules::Repository(repository.clone()), repository).await
+        Self::owned_by(metrics, RuleOwner::Repository, repository).await
     }
 
     /// A node without a repository.
     pub async fn file_only() -> Self {
         let repository = RuleRepository::open_embedded(None, Clock::system()).unwrap();
-        Self::publishing(EchoMetrics, PublishedRules::FileOnly, repository).await
+        Self::owned_by(EchoMetrics, RuleOwner::File, repository).await
     }
 
-    async fn publishing(
+    async fn owned_by(
         metrics: impl MetricsSource + 'static,
-        rules: PublishedRules,
+        rule_owner: RuleOwner,
         repository: RuleRepository,
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -93,7 +95,8 @@ impl AdminFixture {
             readiness: Arc::clone(&readiness),
             metrics: Arc::new(metrics),
             limiter: Arc::clone(&limiter),
-            rules,
+            repository,
+            rule_owner,
             doors: Vec::new(),
             operate_token,
             hosts: vec!["admin.example".to_owned()],
@@ -101,10 +104,8 @@ impl AdminFixture {
         };
         let (stop, stopped) = oneshot::channel::<()>();
         let served =
-            tokio::spawn(
-                async move { admin.serve(listener, async { drop(stopped.await) }).await.unwrap() },
-            );
-        Self { address, readiness, limiter, repository, token, stop, served, _data: data }
+            tokio::spawn(async move { admin.serve(listener, async { drop(stopped.await) }).await.unwrap() });
+        Self { address, readiness, limiter, token, stop, served, _data: data }
     }
 
     pub async fn client(&self) -> Client {

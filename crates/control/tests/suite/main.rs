@@ -7,7 +7,6 @@ mod admin_access;
 mod admin_bodies;
 mod admin_fixture;
 mod admin_rules;
-mod openapi;
 mod broken_content;
 #[allow(dead_code, reason = "the tests of the layer share it")]
 #[path = "../../../http/tests/suite/client.rs"]
@@ -22,6 +21,7 @@ mod followed_file;
 mod irregular_files;
 mod killed_publisher;
 mod last_good_rules;
+mod openapi;
 mod reload_under_load;
 mod repository;
 mod repository_fleet;

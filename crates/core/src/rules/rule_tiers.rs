@@ -22,7 +22,9 @@ impl RuleSet {
             let name: &'s str = &self.tiers[*tier as usize].name;
             (Some(name), *size)
         });
-        default.chain(tiers).flat_map(|(tier, size)| self.limits_of(size).iter().map(move |limit| (tier, limit)))
+        default
+            .chain(tiers)
+            .flat_map(|(tier, size)| self.limits_of(size).iter().map(move |limit| (tier, limit)))
     }
 
     fn limits_of(&self, size: SizeId) -> &[Limit] {

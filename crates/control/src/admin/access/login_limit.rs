@@ -24,7 +24,8 @@ impl LoginLimit {
     /// Counts an attempt; too many are refused.
     pub(crate) fn attempt(&self, from: IpAddr) -> Result<(), Problem> {
         self.0.tidy();
-        let request = Request { ip: Some(from.to_canonical()), endpoint: "/v1/session", ..Request::default() };
+        let request =
+            Request { ip: Some(from.to_canonical()), endpoint: "/v1/session", ..Request::default() };
         let decision = self.0.check(&request).ok().and_then(|check| check.now());
         match decision.map(|decision| decision.outcome) {
             Some(Outcome::Limited(status)) => {

@@ -19,7 +19,7 @@ const READ_AGAIN_AFTER: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct TokenRegistry {
     file: OperateTokenFile,
-    repository: Option<RuleRepository>,
+    repository: RuleRepository,
     known: Mutex<KnownTokens>,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct ValidToken {
 }
 
 impl TokenRegistry {
-    pub(crate) fn new(file: OperateTokenFile, repository: Option<RuleRepository>) -> Self {
+    pub(crate) fn new(file: OperateTokenFile, repository: RuleRepository) -> Self {
         Self { file, repository, known: Mutex::default() }
     }
 
@@ -66,10 +66,9 @@ impl TokenRegistry {
     /// The tokens of the repository. While it is unavailable, those that were read last stay valid: an operator must be
     /// able to act during an outage.
     async fn known_tokens(&self) -> Arc<[StoredToken]> {
-        let Some(repository) = &self.repository else { return Arc::default() };
         let mut known = self.known.lock().await;
         if known.read.is_none_or(|read| read.elapsed() >= READ_AGAIN_AFTER) {
-            match repository.tokens().await {
+            match self.repository.tokens().await {
                 Ok(tokens) => known.tokens = tokens.into(),
                 Err(error) => tracing::warn!(%error, "tokens cannot be read; those read last stay valid"),
             }
@@ -80,10 +79,7 @@ impl TokenRegistry {
 
     /// All tokens of the repository, read now.
     pub(crate) async fn list(&self) -> Result<Vec<StoredToken>, RepositoryError> {
-        match &self.repository {
-            Some(repository) => repository.tokens().await,
-            None => Ok(Vec::new()),
-        }
+        self.repository.tokens().await
     }
 
     /// The operate token of this node; none if it was revoked.
