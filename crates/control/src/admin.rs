@@ -15,6 +15,7 @@ mod request_parts;
 mod revisions;
 mod rule_check;
 mod rule_edits;
+mod rule_questions;
 mod rule_summary;
 mod rules;
 mod security_headers;
@@ -116,6 +117,10 @@ fn endpoints() -> OpenApiRouter<Arc<ControlPlane>> {
         .routes(routes!(rules::validate_rules))
         .routes(routes!(rule_edits::show_rule))
         .routes(routes!(lists::show_lists))
+        .routes(routes!(rule_questions::diff_revisions))
+        .routes(routes!(rule_questions::diff_rules))
+        .routes(routes!(rule_questions::explain_request))
+        .routes(routes!(rule_questions::preview_rules))
         .routes(routes!(revisions::list_revisions))
         .routes(routes!(revisions::show_revision))
         .routes(routes!(top::list_top))

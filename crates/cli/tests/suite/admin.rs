@@ -30,7 +30,7 @@ fn health_and_metrics_have_a_listener_of_their_own() {
     let expected = format!("\ntollgate_build_info{{version=\"{version}\"}} 1.0\n");
     assert!(metrics.body.contains(&expected), "{metrics:?}");
     assert_eq!(metrics.header("content-type"), "text/plain; version=0.0.4; charset=utf-8");
-    assert_eq!(admin.get("/v1/check").status, 404);
+    assert_eq!(admin.call("GET", "/v1/check", &server.operate_token(), "", "").status, 404);
     assert_eq!(server.client().get("/metrics").status, 404, "not at the check API");
 }
 
@@ -97,8 +97,9 @@ fn it_can_be_switched_off() {
 
 #[test]
 fn an_address_that_other_hosts_reach_must_be_allowed() {
-    let expected = "error: the admin listener must not be reachable at 0.0.0.0:0: it has neither TLS nor authentication\n  \
-                    hint: use a loopback address such as 127.0.0.1:9090, or allow it with --admin-insecure (`admin_insecure: true`)\n";
+    let expected = "error: the admin listener must not be reachable at 0.0.0.0:0 without TLS: tokens would be sent in clear text\n  \
+                    hint: set `admin: { tls: { certificate: …, key: … } }`, use a loopback address such as 127.0.0.1:9090, \
+                    or allow it with --admin-insecure (`admin_insecure: true`)\n";
     for flag in [&[][..], &["--admin-insecure=false"]] {
         let output = run(serve().args(["--admin-listen", "0.0.0.0:0"]).args(flag));
         assert_eq!((output.code, output.stderr.as_str()), (Some(1), expected));
@@ -111,7 +112,10 @@ fn an_address_that_other_hosts_reach_must_be_allowed() {
         serve().arg("--config").arg(&config).env("TOLLGATE_ADMIN_INSECURE", ""),
     ] {
         let server = TollgateProcess::from(command);
-        assert_eq!(server.admin().get("/metrics").status, 200, "{}", server.start_message);
+        let metrics = server.admin().get("/metrics");
+        assert_eq!(metrics.status, 401, "other hosts need a token: {}", server.start_message);
+        let metrics = server.admin().call("GET", "/metrics", &server.operate_token(), "", "");
+        assert_eq!(metrics.status, 200, "{}", server.start_message);
     }
     let output = run(serve().args(["--admin-listen", "off", "--admin-insecure"]));
     let expected = "error: --admin-insecure has no effect: `admin_listen` is closed to other hosts\n";

@@ -37,14 +37,24 @@ impl HttpClient {
 
     fn post(&mut self, path: &str, body: &str) -> HttpReply {
         self.send(&format!(
-            "POST {path} HTTP/1.1\r\nHost: test\r\nContent-Length: {}\r\n\r\n{body}",
+            "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n{body}",
             body.len()
         ));
         self.reply()
     }
 
     pub fn get(&mut self, path: &str) -> HttpReply {
-        self.send(&format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n"));
+        self.send(&format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
+        self.reply()
+    }
+
+    /// Sends a request with a token. `headers` are whole lines.
+    pub fn call(&mut self, method: &str, path: &str, token: &str, headers: &str, body: &str) -> HttpReply {
+        let length = body.len();
+        self.send(&format!(
+            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n{headers}\
+             Content-Length: {length}\r\n\r\n{body}"
+        ));
         self.reply()
     }
 

@@ -3,7 +3,10 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // A failed precondition ends the test.
 
 mod admin;
+mod admin_api;
+mod admin_attack;
 mod alerts;
+mod api_description;
 mod certificate_reload;
 mod closed_output;
 mod door_warnings;

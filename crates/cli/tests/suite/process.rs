@@ -159,6 +159,13 @@ impl TollgateProcess {
         HttpClient::connect(self.admin_address())
     }
 
+    /// The operate token, from the file that the start message names.
+    pub fn operate_token(&self) -> String {
+        let (_, rest) = self.start_message.split_once("  token   ").expect("it names the token's file");
+        let (path, _) = rest.split_once(" (operate)").unwrap();
+        std::fs::read_to_string(path).unwrap().trim().to_owned()
+    }
+
     pub fn admin_address(&self) -> SocketAddr {
         let (_, rest) = self.start_message.split_once("  admin   http://").expect("it has an admin listener");
         rest.split_once('/').unwrap().0.parse().unwrap()

@@ -6,7 +6,7 @@ use super::problem::Problem;
 use super::publish::{BaseRevision, PublishedRevision, RuleChange, message};
 use super::request_parts::{JsonBody, PathParts, QueryParts};
 use super::rule_check::SOURCE;
-use super::views::time_text;
+use super::views::{masked_key, time_text};
 use axum::Json;
 use axum::extract::State;
 use http::HeaderMap;
@@ -15,6 +15,7 @@ use std::sync::Arc;
 use tollgate_core::document::Document;
 use tollgate_core::rules::edit::RuleEdit;
 use tollgate_core::rules::lists::ListVerdict;
+use tollgate_core::rules::pattern::{Glob, network};
 use tollgate_core::rules::short_forms::{DurationText, Timestamp};
 use tollgate_core::rules::written::{RuleFile, WrittenListEntry};
 use tollgate_core::time::UnixTime;
@@ -169,9 +170,15 @@ pub(super) async fn remove_entry(
     QueryParts(query): QueryParts<ListEntryQuery>,
 ) -> Result<Json<PublishedRevision>, Problem> {
     let base = BaseRevision::of(&headers)?.unwrap_or(BaseRevision::Any);
-    let target = format!("{} list: {}", list.name(), query.key);
+    let target = format!("{} list: {}", list.name(), shown_pattern(&query.key));
     let change = RuleChange { operator, peer, message: message(&headers)?, action: "list.remove", target };
     plane.apply(base, change, RuleEdit::RemoveListEntry { list: list.verdict(), key: query.key }).await
+}
+
+/// A pattern as written; a single key, which may be an API key, abbreviated.
+fn shown_pattern(pattern: &str) -> String {
+    let is_key = Glob::new(pattern).is_exact() && network(pattern).is_none();
+    if is_key { masked_key(pattern) } else { pattern.to_owned() }
 }
 
 /// When something ends that is given an end, or a duration, or neither.
@@ -216,7 +223,7 @@ impl ControlPlane {
             )));
         }
         let base = BaseRevision::of(headers)?.unwrap_or(BaseRevision::Any);
-        let target = format!("{} list: {}", list.name(), entry.key);
+        let target = format!("{} list: {}", list.name(), shown_pattern(&entry.key));
         let change = RuleChange { operator, peer, message: message(headers)?, action: "list.add", target };
         self.apply(base, change, RuleEdit::AddListEntry { list: list.verdict(), entry }).await
     }

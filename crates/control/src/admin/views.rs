@@ -12,6 +12,12 @@ pub(super) fn time_text(time: UnixTime) -> String {
     rfc3339(time)
 }
 
+/// The start of a key: enough to recognise it, not enough to use it.
+pub(super) fn masked_key(key: &str) -> String {
+    let shown = (key.chars().count() / 2).min(8);
+    key.chars().take(shown).chain(['…']).collect()
+}
+
 /// A revision without its text.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct RevisionView {

@@ -249,12 +249,11 @@ async fn a_rollback_is_a_new_revision() {
 #[tokio::test]
 async fn a_node_without_a_repository_publishes_nothing() {
     let admin = AdminFixture::file_only().await;
-    for (method, path) in [("PUT", "/v1/rules"), ("POST", "/v1/revisions/1/rollback"), ("POST", "/v1/tokens")]
-    {
-        let body = if path == "/v1/tokens" { r#"{"name":"a","role":"read"}"# } else { "" };
-        let reply = admin.call(method, path, "If-Match: *\r\n", body).await;
-        assert_eq!(reply.status, 409, "{method} {path}: {reply:?}");
-        assert!(reply.json()["detail"].as_str().unwrap().contains("repository: off"), "{reply:?}");
+    let tier = r#"{"limit":5}"#;
+    for (path, body) in [("/v1/rules", RULES), ("/v1/rules/tier/pro", tier)] {
+        let reply = admin.call("PUT", path, "If-Match: *\r\n", body).await;
+        assert_eq!(reply.status, 409, "{path}: {reply:?}");
+        assert!(reply.json()["detail"].as_str().unwrap().contains("`repository` is off"), "{reply:?}");
     }
-    assert_eq!(admin.get("/v1/tokens").await.json()["tokens"].as_array().unwrap().len(), 1);
+    admin.create_token("dashboard", "read").await;
 }

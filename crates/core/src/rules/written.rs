@@ -348,7 +348,8 @@ impl RuleTestRequest {
         }
     }
 
-    pub(super) fn as_request<'a>(&'a self, ids: &'a [(&'a str, &'a str)]) -> Request<'a> {
+    /// As a request; `ids` are its custom identities.
+    pub fn as_request<'a>(&'a self, ids: &'a [(&'a str, &'a str)]) -> Request<'a> {
         Request {
             api_key: self.key.as_deref(),
             user: self.user.as_deref(),

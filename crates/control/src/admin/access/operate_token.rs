@@ -33,7 +33,8 @@ impl OperateTokenFile {
     pub fn open(data: Option<&Path>) -> io::Result<Self> {
         let temporary = if data.is_none() { Some(temporary_folder()?) } else { None };
         let folder = data.or(temporary.as_deref()).unwrap_or(Path::new("."));
-        let path = folder.join(OPERATE_TOKEN);
+        // The start message names it, wherever the node was started.
+        let path = std::path::absolute(folder)?.join(OPERATE_TOKEN);
         if !path.exists() {
             let token = SecretText::random_token().ok_or_else(no_random_numbers)?;
             // Another node with the same folder may be faster; then its token counts.
