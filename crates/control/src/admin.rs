@@ -5,6 +5,7 @@
 
 mod access;
 mod audit;
+mod events;
 mod health;
 mod lists;
 mod metrics;
@@ -43,7 +44,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{fmt, io, thread};
 use tokio::net::TcpListener;
-use tokio::sync::oneshot;
+use tokio::runtime::Runtime;
+use tokio::sync::{Semaphore, oneshot, watch};
 use tollgate_core::rules::OpenDoor;
 use tollgate_core::time::UnixTime;
 use tollgate_http::body::ErrorCode;
@@ -93,6 +95,10 @@ struct ControlPlane {
     doors: Vec<OpenDoor>,
     access: Access,
     openapi: OpenApi,
+    /// One permit for each stream of events.
+    streams: Arc<Semaphore>,
+    /// True when the node stops.
+    stopping: watch::Receiver<bool>,
 }
 
 impl fmt::Debug for AdminListener {
@@ -124,6 +130,7 @@ fn endpoints() -> OpenApiRouter<Arc<ControlPlane>> {
         .routes(routes!(revisions::list_revisions))
         .routes(routes!(revisions::show_revision))
         .routes(routes!(top::list_top))
+        .routes(routes!(events::stream_events))
         .routes(routes!(audit::list_audit))
         .routes(routes!(tokens::list_tokens))
         .route_layer(from_fn(access::require_read));
@@ -153,28 +160,34 @@ impl AdminListener {
             protocols,
             ..ServeOptions::default()
         };
-        let router = self.into_router(address);
+        let (stopping, watched) = watch::channel(false);
+        let router = self.into_router(address, watched);
         let listener = listener.into_std()?;
         let (stop, stopped) = oneshot::channel::<()>();
         let (finish, finished) = oneshot::channel();
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .max_blocking_threads(MOST_BLOCKING_THREADS)
-            .thread_name("admin-blocking")
-            .build()?;
         let run = move || {
-            let served = runtime.block_on(async {
-                let listener = TcpListener::from_std(listener)?;
-                let connect = |peer: Peer| AdminConnection {
-                    router: router.clone(),
-                    peer: AdminPeer { address: peer.address, is_local_listener: address.ip().is_loopback() },
-                };
-                let stopped = async { drop(stopped.await) };
-                Ok(serve(listener, setup, connect, stopped, options).await)
+            let served = admin_runtime().and_then(|runtime| {
+                let served = runtime.block_on(async {
+                    let listener = TcpListener::from_std(listener)?;
+                    let connect = |peer: Peer| AdminConnection {
+                        router: router.clone(),
+                        peer: AdminPeer {
+                            address: peer.address,
+                            is_local_listener: address.ip().is_loopback(),
+                        },
+                    };
+                    let stopped = async {
+                        drop(stopped.await);
+                        stopping.send_replace(true);
+                    };
+                    Ok(serve(listener, setup, connect, stopped, options).await)
+                });
+                // A disk that hangs does not delay the end.
+                runtime.shutdown_background();
+                served
             });
             // The node may be gone.
             let _ = finish.send(served);
-            runtime.shutdown_background();
         };
         thread::Builder::new().name("admin".to_owned()).spawn(run)?;
         shutdown.await;
@@ -182,7 +195,7 @@ impl AdminListener {
         finished.await.unwrap_or(Ok(0))
     }
 
-    fn into_router(self, address: SocketAddr) -> Router {
+    fn into_router(self, address: SocketAddr, stopping: watch::Receiver<bool>) -> Router {
         let Self { readiness, metrics, limiter, repository, rule_owner, doors, operate_token, hosts, setup } =
             self;
         let hosts = HostPolicy { address: address.ip(), hosts, is_secure: setup.tls.is_some() };
@@ -203,6 +216,8 @@ impl AdminListener {
             doors,
             access,
             openapi,
+            streams: Arc::new(Semaphore::new(events::MOST_STREAMS)),
+            stopping,
         });
         router
             .fallback(not_found)
@@ -211,6 +226,15 @@ impl AdminListener {
             .layer(from_fn(security_headers::add))
             .with_state(plane)
     }
+}
+
+/// The runtime of the admin listener: one thread, and a few for what takes long.
+fn admin_runtime() -> io::Result<Runtime> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(MOST_BLOCKING_THREADS)
+        .thread_name("admin-blocking")
+        .build()
 }
 
 /// The description of the API, as `/openapi.json` shows it.

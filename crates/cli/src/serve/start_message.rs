@@ -30,7 +30,7 @@ impl Display for StartMessage<'_> {
         if let Some(folder) = &self.config.data {
             writeln!(f, "  data    {}", folder.display())?;
         }
-        if self.repository.is_in_memory() && self.config.admin_listen.is_some() {
+        if self.repository.is_in_memory() && self.config.admin.is_some() {
             writeln!(
                 f,
                 "  note    published rules and tokens are lost when it stops; keep them with --data DIR"

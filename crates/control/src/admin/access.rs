@@ -131,6 +131,11 @@ pub(super) async fn authenticate(
     next.run(request).await
 }
 
+/// Whether the caller of a request that lasts is still authenticated.
+pub(super) async fn recheck(plane: &ControlPlane, headers: &HeaderMap) -> bool {
+    plane.access.identify(headers, plane.now()).await.is_ok()
+}
+
 /// Passes requests of any valid token.
 pub(super) async fn require_read(request: Request, next: Next) -> Response {
     match require(&request, TokenRole::Read) {

@@ -2,6 +2,9 @@
 
 use crate::admin_fixture::{AdminFixture, RULES};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tollgate_testbed::PATIENCE;
 
 fn revision(admin_reply: &crate::client::Reply) -> u64 {
     assert_eq!(admin_reply.status, 200, "{admin_reply:?}");
@@ -256,4 +259,32 @@ async fn a_node_without_a_repository_publishes_nothing() {
         assert!(reply.json()["detail"].as_str().unwrap().contains("`repository` is off"), "{reply:?}");
     }
     admin.create_token("dashboard", "read").await;
+}
+
+#[tokio::test]
+async fn a_stream_tells_of_new_revisions_and_ends_with_the_node() {
+    let admin = AdminFixture::start().await;
+    let token = admin.create_token("follower", "read").await;
+    let mut stream = TcpStream::connect(admin.address).await.unwrap();
+    let head =
+        format!("GET /v1/events/stream HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\r\n");
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut seen = String::new();
+    read_until(&mut stream, &mut seen, "event: revision\ndata: 1\n").await;
+    assert!(seen.starts_with("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"), "{seen}");
+    admin.call("PUT", "/v1/rules/tier/pro", "", r#"{"limit":5}"#).await;
+    read_until(&mut stream, &mut seen, "event: revision\ndata: 2\n").await;
+    admin.stop.send(()).unwrap();
+    read_until(&mut stream, &mut seen, "0\r\n\r\n").await;
+    assert_eq!(admin.served.await.unwrap(), 0, "an open stream does not delay the stop");
+}
+
+async fn read_until(stream: &mut TcpStream, seen: &mut String, expected: &str) {
+    let mut buffer = [0; 4096];
+    while !seen.contains(expected) {
+        let read =
+            tokio::time::timeout(PATIENCE, stream.read(&mut buffer)).await.expect("no event came").unwrap();
+        assert_ne!(read, 0, "the stream ended: {seen}");
+        seen.push_str(std::str::from_utf8(&buffer[..read]).unwrap());
+    }
 }
