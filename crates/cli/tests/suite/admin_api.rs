@@ -107,7 +107,7 @@ fn no_secret_is_logged_or_shown() {
     for secret in [
         &operate[9..],
         &token[9..],
-        &cookie,
+        cookie.as_str(),
         "a_wrong_secret",
         "another_wrong_secret",
         "sk_live_0123456789abcdef",

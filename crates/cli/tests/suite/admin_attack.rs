@@ -2,7 +2,7 @@
 
 use crate::process::TollgateProcess;
 use std::io::Write;
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -17,8 +17,7 @@ const CHECKS: usize = 3_000;
 const LATEST: Duration = Duration::from_secs(2);
 
 /// Opens connections that are idle, that send heads byte by byte, or bodies that never end.
-fn occupy(server: &TollgateProcess, stop: &AtomicBool) -> Vec<TcpStream> {
-    let (address, token) = (server.admin_address(), server.operate_token());
+fn occupy(address: SocketAddr, token: &str, stop: &AtomicBool) -> Vec<TcpStream> {
     let (mut open, mut refused) = (Vec::new(), 0);
     for attempt in 0..ATTEMPTS {
         if refused >= MOST_REFUSED || stop.load(Ordering::Relaxed) {
@@ -48,9 +47,10 @@ fn an_attack_on_the_admin_listener_delays_no_decision() {
     let server = TollgateProcess::start([""; 0]);
     let stop = AtomicBool::new(false);
     let mut client = server.client();
+    let (address, token) = (server.admin_address(), server.operate_token());
     thread::scope(|scope| {
         let attack = scope.spawn(|| {
-            let mut open = occupy(&server, &stop);
+            let mut open = occupy(address, &token, &stop);
             let count = open.len();
             while !stop.load(Ordering::Relaxed) {
                 // A byte now and then keeps the slow ones going.
