@@ -18,10 +18,6 @@ pub(crate) const MOST_BODY_BYTES: usize = 1 << 20;
 /// How long a body may take.
 const BODY_TIME: Duration = Duration::from_secs(10);
 
-/// The whole body of a request.
-#[derive(Debug)]
-pub(crate) struct BodyBytes(pub(crate) Bytes);
-
 /// The body of a request as JSON.
 #[derive(Debug)]
 pub(crate) struct JsonBody<T>(pub(crate) T);
@@ -42,14 +38,7 @@ pub(crate) struct PathParts<T>(pub(crate) T);
 #[derive(Debug)]
 pub(crate) struct QueryParts<T>(pub(crate) T);
 
-impl<S: Sync> FromRequest<S> for BodyBytes {
-    type Rejection = Problem;
-
-    async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
-        read(request.into_body()).await.map(Self)
-    }
-}
-
+/// Reads the whole body.
 async fn read(body: Body) -> Result<Bytes, Problem> {
     let too_large =
         || Problem::new(ErrorCode::BodyTooLarge, format!("the body is longer than {MOST_BODY_BYTES} bytes"));

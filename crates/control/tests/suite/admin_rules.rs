@@ -36,7 +36,7 @@ async fn rules_are_shown_as_json_and_yaml() {
     let api = &rules["rules"][1];
     assert_eq!(
         (&api["id"], &api["algorithm"], &api["line"]),
-        (&json!("api"), &json!("token_bucket"), &json!(9))
+        (&json!("api"), &json!("token_bucket"), &json!(13))
     );
     assert_eq!(api["key"], json!(["api_key"]));
     assert_eq!(api["limits"][0]["limit"], 60, "{api}");
@@ -96,7 +96,7 @@ async fn bad_rules_are_refused_with_positions() {
         ("rules:\n  - { id: api, key: api_key, limit: 0/min }\n", 2, "reject every request"),
         ("rules:\n  - { id: api, key: api_key, limit: 5/min, colour: red }\n", 2, "colour"),
         ("rules:\n  - { id: a, limit: 5/s }\n  - { id: a, limit: 5/s }\n", 3, "a"),
-        ("rules: [\n", 2, ""),
+        ("rules: [\n", 1, ""),
         ("", 1, ""),
         ("deny: ['*']\nrules:\n  - { id: api, key: api_key, limit: 5/min }\n", 1, ""),
     ] {
