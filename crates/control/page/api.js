@@ -8,15 +8,12 @@ export class Problem extends Error {
 	}
 }
 
-/** `name` and `role` of the session; null before the login. */
 export const session = { name: null, role: null };
 
-/** Why an operator's control is disabled, or null. */
 export const readOnly = () => (session.role === 'operate' ? null : 'This token may only read. Sign in with an operate token to make changes.');
 
 const TIMEOUT_MS = 15000;
 let expired = () => {};
-/** Calls `run` when an answer says that the session has ended. */
 export const onExpired = (run) => { expired = run; };
 
 /** Calls the API. `options`: `json` or `yaml` (a body), `headers`, `signal`, `open` (a 401 does not end the session). */

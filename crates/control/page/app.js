@@ -54,7 +54,7 @@ function go(focus) {
 
 /** Says above the page when its figures are old, or decisions are degraded. */
 function connection(banner, body) {
-	const lost = live.status === 'lost' && live.problem.status !== 401;
+	const lost = live.status === 'lost';
 	body.classList.toggle('stale', lost);
 	const broken = (live.nodes || []).flatMap((node) => nodes.brokenShards(node).map((shard) => `${shard.address ?? shard.shard} at ${node.id}`));
 	const state = lost ? `lost ${live.lostSince}` : broken.join();
@@ -72,8 +72,7 @@ function side() {
 	const { status } = live, known = live.nodes || [];
 	byId('connection').className = `state ${{ live: 'good', lost: 'poor' }[status] ?? ''}`;
 	say(byId('connection'), { live: 'connected', lost: 'disconnected' }[status] ?? 'connecting');
-	const revision = Math.max(live.revision ?? 0, ...known.map((node) => node.revision || 0));
-	say(byId('badge-rules'), revision ? `r${revision}` : '');
+	say(byId('badge-rules'), nodes.newestRevision() ? `r${nodes.newestRevision()}` : '');
 	say(byId('badge-nodes'), known.length ? String(known.length) : '');
 	byId('badge-nodes').className = known.every((node) => node.state === 'healthy') ? 'good' : 'poor';
 }

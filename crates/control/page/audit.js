@@ -35,7 +35,7 @@ export function mount(root) {
 	function row(entry) {
 		const { time, actor, role, action, target, detail, revision, from } = entry, undo = undoOf(entry, newest);
 		return h('tr', cell('when', when(time)), cell('who', h('span', actor, role === 'read' && [' ', pill('plain', 'read')])),
-			cell('what', h('span', h('b', action.replaceAll(/[._]/g, ' ')), ' ', h('code.key', target))),
+			cell('what', h('span', h('b', action.replaceAll(/[._]/g, ' ')), ' ', h('code', target))),
 			h('td', h('p', detail, revision && [' ', h('a', { href: '#/rules/history' }, `r${revision}`)])), cell('from', h('code', from)),
 			h('td.n', undo && act(readOnly(), 'Undo', async () => {
 				if (!await undo()) return;
@@ -48,7 +48,6 @@ export function mount(root) {
 	load();
 }
 
-/** How an entry is undone, or null. */
 function undoOf({ action, target, detail, revision }, newest) {
 	const undo = (title, will, run) => () => ask({ title, action: 'Undo', hurts: true, will: [will], run: async () => { await run(); notice('Undone.'); } });
 	if (revision > 1) return () => rollBack(revision - 1, newest);

@@ -5,16 +5,12 @@ import { clock, known, span } from './format.js';
 
 const LEFT = 46, RIGHT = 6, TOP = 12, BOTTOM = 22;
 
-/** The next round number at or above `value`. */
 function roundUp(value) {
 	const power = 10 ** Math.floor(Math.log10(value));
 	return power * [1, 1.2, 1.6, 2, 3, 4, 6, 8, 10].find((step) => step * power >= value * 0.999);
 }
 
-/**
- * `label`; `series` (`{ key, label, color, line, dashed }`, stacked unless `line`); `axis(value, largest)` and `text(value)`
- * with units; `least`, the least top of the axis; `values`, whether the legend shows them; `none()`, why there is no data.
- */
+/** Series are stacked unless `line`. `least` is the least top of the axis, `values` shows them in the legend, `none()` says why there are none. */
 export function chart({ label, series, axis, text, least, values, none }) {
 	const hidden = new Set();
 	let points = [], events = [], step = 1, seconds = 300, width = 0, height = 0, top = 0, at = null;
@@ -134,7 +130,6 @@ export function chart({ label, series, axis, text, least, values, none }) {
 	};
 }
 
-/** A small line of recent values. */
 export function sparkline(values) {
 	const most = Math.max(...values, 1), line = values.map((value, index) => `${((index * 110) / (values.length - 1)).toFixed(1)},${(20 - (18 * value) / most).toFixed(1)}`).join('L');
 	return svg('svg.spark', { viewBox: '0 0 110 22', preserveAspectRatio: 'none', 'aria-hidden': 'true' }, values.length > 1 && [svg('path.fill', { d: `M${line}L110,22L0,22Z` }), svg('path', { d: `M${line}` })]);

@@ -1,14 +1,12 @@
 // Dialogs and notices. An action that hurts asks for the name of what it changes and says what will happen.
 import { h, button, show } from './dom.js';
 
-/** A short notice in the corner: what happened, or what went wrong. */
 export function notice(text, kind = 'done') {
 	const node = h(`div.${kind}`, text);
 	document.getElementById('notices').append(node);
 	setTimeout(() => node.remove(), kind === 'bad' ? 12000 : 6000);
 }
 
-/** The words for a failed call. */
 export const reason = (problem) => problem.message;
 
 export const field = (label, input, hint) => h('label.field', h('span', label, hint && h('span.faint', ` ${hint}`)), input);
@@ -20,10 +18,7 @@ function open(title, form, ...content) {
 	return node;
 }
 
-/**
- * Asks before an action: `title`, `will` (what will happen), `action` (the label), `hurts`, `name` (what must be typed), `fields`
- * (`{ key, label, input }`), and `run(values)`, whose failure is shown in the dialog. Resolves to true if it was done.
- */
+/** Asks before an action: `will` happen, `name` must be typed. A failure of `run(values)` is shown. Resolves to true if it was done. */
 export const ask = ({ title, will, action, hurts, name, fields = [], run }) => new Promise((resolve) => {
 	const typed = name && h('input.mono', { autocomplete: 'off', spellcheck: 'false', oninput: ready });
 	const error = h('div.note.bad', { role: 'alert', hidden: true }), go = h('button', { class: `btn main ${hurts ? 'hurt' : ''}` }, action);
@@ -48,5 +43,4 @@ export const ask = ({ title, will, action, hurts, name, fields = [], run }) => n
 	(fields[0]?.input || typed || go).focus();
 });
 
-/** A dialog that only tells. */
 export const tell = (title, ...content) => open(title, {}, content, h('div.acts', h('button.btn.main', { autofocus: true }, 'Close')));

@@ -4,7 +4,6 @@ import { plural } from './format.js';
 
 const AROUND = 3;
 
-/** The lines of `diff` as a card. */
 export function diffCard(title, lines) {
 	const rows = [];
 	for (let at = 0; at < lines.length;) {
@@ -44,6 +43,5 @@ function middle(text, other) {
 }
 
 const written = (value) => (value === undefined || value === null ? 'none' : typeof value === 'string' ? value : JSON.stringify(value));
-/** The changes in words. */
 export const summary = (parts) => h('ul.changes', parts.map(({ part, name, kind, fields }) => h('li', `${part} `, h('b.mono', name), fields.length
 	? `: ${fields.map((each) => `${each.name} ${written(each.before)} → ${written(each.after)}`).join(', ')}` : ` ${kind}`)));

@@ -21,7 +21,6 @@ const maker = (create) => (tag, ...parts) => {
 export const h = maker((name) => document.createElement(name));
 export const svg = maker((name) => document.createElementNS('http://www.w3.org/2000/svg', name));
 
-/** Replaces the content of an element. */
 export function show(node, ...children) {
 	node.replaceChildren();
 	return fill(node, children);
@@ -32,10 +31,7 @@ export function say(node, text) {
 	if (node.textContent !== text) node.textContent = text;
 }
 
-/**
- * Keeps one child per item, by key, so that focus, hover and selection are not lost when figures change. `make(item)` returns
- * `{ node, update(item) }`.
- */
+/** Keeps one child per item, by key: focus and selection stay when figures change. `make(item)` returns `{ node, update(item) }`. */
 export function keyed(parent, make, keyOf) {
 	let known = new Map();
 	return (items) => {
@@ -54,7 +50,6 @@ export function keyed(parent, make, keyOf) {
 	};
 }
 
-/** A button; `kind` is its classes. */
 export const button = (label, onclick, kind = '', attributes) => h('button', { type: 'button', class: `btn ${kind}`, onclick, ...attributes }, label);
 
 /** A button that is disabled if there is a reason, which it shows. */
@@ -63,13 +58,11 @@ export const act = (locked, label, onclick, kind, attributes) => button(label, o
 /** A coloured word with a shape before it, so that the colour is never alone. */
 export const pill = (kind, text) => h(`span.pill.${kind}`, text);
 
-/** A card with a heading; `extra` stands on the right of the heading. */
 export const card = (title, extra, ...content) => h('section.card', h('h2', h('span', title), extra), content);
 
 export const empty = (title, ...lines) => h('div.empty', h('b', title), lines.map((line) => h('p', line)));
 export const emptyCard = (...texts) => h('div.card', empty(...texts));
 
-/** Grey bars in the place of what is being loaded. */
 export const loading = (rows = 3) => h('div.loading', { role: 'status', 'aria-label': 'Loading' }, Array.from({ length: rows }, () => h('i')));
 
 /** Shows `node`, or the empty state if it is null. */
@@ -85,7 +78,6 @@ export function segments(label, options, chosen, onchange) {
 	return Object.assign(h('div.seg', { role: 'group', 'aria-label': label }, buttons), { choose });
 }
 
-/** The heading of a page. */
 export const head = (title, note, ...right) => h('header.head', h('h1', { tabindex: -1 }, title, note && h('small', note)), right);
 
 /** A table with column headings; those of numbers end with `#`. */

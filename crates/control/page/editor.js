@@ -101,7 +101,6 @@ export function editor({ label, onchange, onsubmit, readOnly }) {
 			marks = next;
 			draw();
 		},
-		/** Puts the caret at a position. */
 		goTo(line, column) {
 			const place = texts.slice(0, line - 1).join('\n').length + (line > 1) + units(texts[line - 1] || '', column - 1);
 			area.focus({ preventScroll: true });

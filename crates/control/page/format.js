@@ -13,13 +13,11 @@ export function number(value) {
 	return Math.abs(value) >= 99.95 ? grouped.format(value) : String(Number(value.toPrecision(3)));
 }
 
-/** For axes: 15 k, 1.2 M. */
 export function compact(value) {
 	const [size, unit] = [[1e9, ' G'], [1e6, ' M'], [1e3, ' k']].find(([least]) => value >= least && value >= 1e4) || [1, ''];
 	return number(value / size) + unit;
 }
 
-/** A share of a whole in per cent; null if there is none. */
 export const percent = (part, whole) => (whole > 0 ? (100 * part) / whole : null);
 
 /** The unit in which a latency in microseconds reads best: [divisor, unit]. */
@@ -39,12 +37,10 @@ export function span(seconds) {
 	return `${whole} ${unit}${part && whole < 10 && at < 2 ? ` ${part} ${smallUnit}` : ''}`;
 }
 
-/** A window: per second, per minute, per 10 s. */
 export const per = (seconds) => `per ${{ 1: 'second', 60: 'minute', 3600: 'hour', 86400: 'day' }[seconds] ?? span(seconds)}`;
 
 export const clock = (ms) => clockTime.format(ms);
 
-/** Milliseconds since 1970 of an RFC 3339 text or of milliseconds. */
 export const toMs = (time) => (known(time) ? time : Date.parse(time));
 
 function relative(ms) {
@@ -73,5 +69,4 @@ export const unknown = (reason) => h('span.dash', { title: reason }, h('span', {
 /** A figure with a small unit, or a dash with the reason. */
 export const figure = (text, unit, reason) => (text && text !== '–' ? [text, h('small', unit)] : unknown(reason));
 
-/** "1 rule", "2 rules". */
 export const plural = (count, noun) => `${number(count)} ${noun}${count === 1 ? '' : 's'}`;

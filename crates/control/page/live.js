@@ -15,7 +15,6 @@ export const live = {
 const changes = new EventTarget();
 let source = null, timer = null, attempt = 0, generation = 0;
 
-/** Calls `run` after every change until the returned function is called. */
 export function watch(run) {
 	changes.addEventListener('change', run);
 	return () => changes.removeEventListener('change', run);
@@ -29,13 +28,11 @@ function point(raw, step) {
 	return rates;
 }
 
-/** Takes over from the beginning: the figures of the range, then the stream. */
 export function start() {
 	stop();
 	if (!document.hidden && session.role) refresh();
 }
 
-/** Asks nothing any more. */
 export function stop() {
 	generation++;
 	clearTimeout(timer);
@@ -43,7 +40,6 @@ export function stop() {
 	source = null;
 }
 
-/** Asks again now, after a lost connection. */
 export function retry() {
 	attempt = 0;
 	start();
@@ -71,10 +67,12 @@ async function refresh() {
 		timer = setTimeout(refresh, REFRESH_MS[live.range]);
 	} catch (problem) {
 		if (mine !== generation) return;
-		source?.close();
-		source = null;
 		const wait = Math.min(LONGEST_RETRY_MS, 1000 * 2 ** attempt++);
-		Object.assign(live, { status: 'lost', problem, lostSince: live.lostSince ?? live.lastHeard ?? Date.now(), retryAt: Date.now() + wait });
+		// An answer that is an error is no lost connection: only the figures are missing.
+		if (problem.status) {
+			Object.assign(live, { status: 'live', problem, lastHeard: Date.now(), lostSince: null });
+			if (!source && problem.status !== 401) open();
+		} else Object.assign(live, { status: 'lost', problem, lostSince: live.lostSince ?? live.lastHeard ?? Date.now(), retryAt: Date.now() + wait });
 		if (problem.status !== 401) timer = setTimeout(refresh, wait);
 	}
 	changed();
@@ -103,7 +101,7 @@ function open() {
 		stream.close();
 		source = null;
 		clearTimeout(timer);
-		timer = setTimeout(refresh, 300);
+		timer = setTimeout(refresh, attempt ? LONGEST_RETRY_MS : 300);
 	});
 }
 

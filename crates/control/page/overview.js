@@ -19,13 +19,13 @@ export function mount(root) {
 		const value = h('b'), note = h('p', label);
 		return { value, note, node: h('div.card.stat', value, note) };
 	});
-	const none = () => ({ loading: 'Loading…', lost: 'No connection' }[live.status] ?? 'No decisions in this time');
+	const none = () => ({ loading: 'Loading…', lost: 'No connection' }[live.status] ?? live.problem?.message ?? 'No decisions in this time');
 	const traffic = chart({
 		label: 'Decisions per second', none, least: 4, axis: compact, text: (value) => `${number(value)}/s`,
 		series: OUTCOMES.map((key) => ({ key, label: key, color: key })),
 	});
 	const store = chart({
-		label: 'Store latency', least: 100, values: true, text: latency, none: () => (live.status === 'live' ? 'No calls to a shared store' : none()),
+		label: 'Store latency', least: 100, values: true, text: latency, none: () => (live.status === 'live' && !live.problem ? 'No calls to a shared store' : none()),
 		axis: (value, most) => { const [size, unit] = latencyUnit(most); return `${number(value / size)} ${unit}`; },
 		series: [{ key: 'store_p50_us', label: 'p50', color: 'allowed', line: true }, { key: 'store_p99_us', label: 'p99', color: 'degraded', line: true, dashed: true }],
 	});
@@ -66,7 +66,7 @@ const ranked = () => [...live.rules].sort((a, b) => (share(b) ?? -1) - (share(a)
 
 function figures([decisions, limited, degraded, added]) {
 	const last = live.points.findLast((point) => known(point.allowed));
-	const why = live.status === 'lost' ? 'the control plane does not answer' : 'no figures yet';
+	const why = live.problem?.message ?? 'no figures yet';
 	const total = last && OUTCOMES.reduce((sum, key) => sum + last[key], 0);
 	const put = ({ value }, ...content) => {
 		// Only what differs is drawn again.

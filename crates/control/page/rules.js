@@ -39,10 +39,9 @@ export function mount(root, target) {
 	const message = h('input', { 'aria-label': 'Message', placeholder: 'What changes, and why', maxlength: 500, autocomplete: 'off', oninput: refresh });
 	const go = h('button.btn.main', { id: 'publish', 'aria-describedby': 'why-not' }, 'Publish');
 	const why = h('p', { id: 'why-not', role: 'status' });
-	const discard = button('Discard draft', () => ask({
-		title: 'Discard the draft?', action: 'Discard', hurts: true, will: [`The editor shows revision ${state.base.revision} again.`], run: () => reset(state.base),
-	}), 'small');
-	const problems = h('div.problems', { 'aria-live': 'polite' }), tests = h('div'), changes = h('div'), preview = h('div'), conflict = h('div');
+	const giveUp = (base) => ask({ title: 'Discard the draft?', action: 'Discard', hurts: true, will: [`The editor shows revision ${base.revision}.`], run: () => reset(base) });
+	const discard = button('Discard draft', () => giveUp(state.base), 'small');
+	const problems = h('div.problems', { 'aria-live': 'polite' }), tests = h('div'), changes = h('div'), preview = h('div'), conflict = h('div.stack');
 	const text = editor({ label: 'Rules as YAML', readOnly: Boolean(readOnly()), onchange: edited, onsubmit: () => message.focus() });
 	const edit = h('div.edit',
 		h('section.card.editor', { 'aria-label': 'Editor' }, h('header', 'rules.yaml', discard), text.node,
@@ -110,7 +109,7 @@ export function mount(root, target) {
 
 	function showReport() {
 		const { errors, warnings, tests: cases } = state.report;
-		const all = [...errors.map((each) => ({ ...each, severity: 'error' })), ...warnings.map((each) => ({ ...each, severity: 'warning' }))];
+		const all = [errors, warnings].flatMap((list, index) => list.map((each) => ({ ...each, severity: ['error', 'warning'][index] })));
 		text.marks = all;
 		show(problems, all.slice(0, MOST_SHOWN).map((each) => h(`button.note.problem.${each.severity === 'error' ? 'bad' : 'warn'}`, { type: 'button', onclick: () => text.goTo(each.line, each.column) },
 			h('span', h('b', `${each.line}:${each.column}`), each.severity === 'warning' && 'warning: ', each.message), each.hint && h('span', `hint: ${each.hint}`))),
@@ -163,7 +162,7 @@ export function mount(root, target) {
 			h('span', `“${current.message || 'no message'}”, `, when(current.time), '. Your draft is kept. ', merged ? 'The two changes do not touch the same lines.' : 'Both change the same lines: compare, then go on with one.'),
 			h('div.row', merged && take('Merge both', merged.join('\n'), `Your changes are now on revision ${revision}.`, 'main small'),
 				take('Keep my text', text.text, `Your text replaces revision ${revision} when you publish; see Diff.`, 'small'),
-				button('Take theirs', () => ask({ title: `Take revision ${revision}?`, action: 'Take theirs', hurts: true, will: ['Your draft is lost.'], run: () => reset(current) }), 'small hurt'))),
+				button('Take theirs', () => giveUp(current), 'small hurt'))),
 		diffCard(`What revision ${revision} changed`, diff(base, theirs)));
 		refresh();
 	}
@@ -209,9 +208,8 @@ export function mount(root, target) {
 	};
 }
 
-const share = (side) => percent(side?.limited, side?.admitted + side?.limited);
+const share = ({ limited, admitted }) => percent(limited, admitted + limited);
 const shareText = (value) => (value === null ? '–' : `${number(value)} %`);
-/** What a preview says about each rule. */
 function byRule({ rules }, most) {
 	if (!rules.length) return h('p.dim', 'No request was sampled in this time.');
 	return table('Preview by rule', ['rule', 'limited now#', 'with this#'], '', rules.slice(0, most).map(({ id, before, after }) => {
@@ -222,17 +220,15 @@ function byRule({ rules }, most) {
 }
 
 function showPreview(place, { preview, report }, dirty) {
-	if (!dirty) return show(place, emptyCard('No changes to preview', 'Edit the rules, and see here what they would have done to recent traffic.'));
-	if (!report?.valid) return show(place, emptyCard('The draft is not valid yet', 'A preview needs rules without errors.'));
-	if (!preview) return show(place, h('div.card', loading()));
-	show(place, h('div.stack', h('p.dim', `${plural(preview.requests, 'request')} of the last ${span(preview.window_seconds)}, ${preview.exact ? 'all of them' : 'by a weighted sample'}${preview.partial ? ', cut short' : ''}, replayed against both rule sets.`),
+	show(place, !dirty ? emptyCard('No changes to preview', 'Edit the rules, and see here what they would have done to recent traffic.')
+		: report && !report.valid ? emptyCard('The draft is not valid yet', 'A preview needs rules without errors.')
+		: !preview ? h('div.card', loading()) : h('div.stack', h('p.dim', `${plural(preview.requests, 'request')} of the last ${span(preview.window_seconds)}, ${preview.exact ? 'all of them' : 'by a weighted sample'}${preview.partial ? ', cut short' : ''}, replayed against both rule sets.`),
 		h('div.grid', card('By rule', null, byRule(preview)),
 			card('Keys that change most', null, preview.keys.length ? table('Keys that change most', ['key', 'refused now#', 'with this#'], '', preview.keys.map((key) => h('tr',
 				h('td', keyLink(key.kind, key.key)), h('td.n', number(key.refused_before)), h('td.n', number(key.refused_after))))).node
 				: empty('No key changes')))));
 }
 
-/** Rolls back to a revision after asking; resolves to true if it was done. */
 export const rollBack = (revision, newest) => ask({
 	title: `Roll back to revision ${revision}`, action: 'Roll back', hurts: true, name: `r${revision}`,
 	will: [`The text of revision ${revision} is published again as revision ${newest + 1}, and in force on all nodes within two seconds.`,

@@ -4,6 +4,5 @@
 		var theme = localStorage.getItem('tollgate-theme');
 		if (theme === 'light' || theme === 'dark') document.documentElement.dataset.theme = theme;
 	} catch (error) {
-		// Storage may be switched off.
 	}
 })();

@@ -25,6 +25,7 @@ mod tokens;
 mod top;
 mod views;
 
+use crate::page;
 use crate::repository::RuleRepository;
 use crate::repository_rules::RuleOwner;
 pub use access::OperateTokenFile;
@@ -37,7 +38,7 @@ use axum::response::Response;
 use axum::routing::future::RouteFuture;
 use hyper::body::Incoming;
 pub use metrics::{MetricsSource, RenderedMetrics};
-use problem::Problem;
+pub(crate) use problem::Problem;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -219,6 +220,7 @@ impl AdminListener {
             stopping,
         });
         router
+            .merge(page::routes())
             .fallback(not_found)
             .method_not_allowed_fallback(method_not_allowed)
             .layer(from_fn_with_state(Arc::clone(&plane), access::authenticate))

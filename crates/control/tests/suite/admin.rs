@@ -127,7 +127,7 @@ async fn every_response_has_the_headers_for_browsers() {
         let reply = admin.send("GET", path, "", "").await;
         assert_eq!(reply.status, status, "{path}");
         let policy = reply.header("content-security-policy");
-        assert!(policy.starts_with("default-src 'self'; ") && !policy.contains("unsafe"), "{policy}");
+        assert!(policy.starts_with("default-src 'none'; ") && !policy.contains("unsafe"), "{policy}");
         assert_eq!(reply.header("x-content-type-options"), "nosniff");
         assert_eq!(reply.header("x-frame-options"), "DENY");
         assert_eq!(reply.header("referrer-policy"), "no-referrer");
