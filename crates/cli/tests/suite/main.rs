@@ -7,6 +7,7 @@ mod admin_api;
 mod admin_attack;
 mod alerts;
 mod api_description;
+mod browser;
 mod certificate_reload;
 mod closed_output;
 mod door_warnings;
