@@ -27,10 +27,12 @@ use reload::{ReloadTarget, ReloadTargets};
 use rules::NodeRepository;
 use signals::ProcessSignals;
 use start_message::StartMessage;
+use std::net::SocketAddr;
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
+use tollgate_control::live::{LiveMonitor, LiveParts, LiveSettings, NodeProfile};
 use tollgate_limiter::metrics::SpanSink;
 use tollgate_limiter::{Clock, Limiter, MemoryStore};
 use tollgate_redis::{NodeAddress, RedisStore};
@@ -102,6 +104,19 @@ async fn assemble(
     let rules = rules::load(config, mode, &limiter, &repository, metrics).await?;
     readiness.set_rules_installed();
 
+    let gateway_metrics = Arc::new(OnceLock::new());
+    let live = LiveParts {
+        profile: NodeProfile {
+            address: first_address(config, mode).to_string(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        },
+        limiter: Arc::clone(&limiter),
+        store: redis.as_ref().map(RedisStore::observer),
+        rules: rules.status.clone(),
+        gateway: Arc::clone(&gateway_metrics),
+    };
+    let live = LiveMonitor::start(live, LiveSettings::default()).map_err(CommandError::Thread)?;
+
     let (phase, watched_phase) = watch::channel(NodePhase::Serving);
     let parts = NodeParts {
         config,
@@ -110,6 +125,8 @@ async fn assemble(
         readiness: &readiness,
         metrics,
         repository: &repository,
+        live: live.view(),
+        gateway_metrics: &gateway_metrics,
         phase: watched_phase,
     };
     let mut listeners = listeners::open_all(&parts).await?;
@@ -127,6 +144,7 @@ async fn assemble(
     Ok(ServingNode {
         limiter,
         redis,
+        live,
         _repository: repository,
         listeners,
         exporters,
@@ -144,14 +162,18 @@ async fn open_redis(
     spans: Option<Arc<dyn SpanSink>>,
 ) -> Result<Option<RedisStore>, CommandError> {
     let StoreConfig::Redis(store) = &config.store else { return Ok(None) };
-    let address = match (mode, &config.gateway) {
-        (ServeMode::GatewayOnly, Some(gateway)) => gateway.listen,
-        _ => config.listen,
-    };
     let mut settings = store.settings.clone();
-    settings.node = NodeAddress(address.to_string());
+    settings.node = NodeAddress(first_address(config, mode).to_string());
     settings.spans = spans;
     Ok(Some(RedisStore::open(&store.url, settings, clock.clone()).await?))
+}
+
+/// The address of the first door.
+fn first_address(config: &ServeConfig, mode: ServeMode) -> SocketAddr {
+    match (mode, &config.gateway) {
+        (ServeMode::GatewayOnly, Some(gateway)) => gateway.listen,
+        _ => config.listen,
+    }
 }
 
 fn build_limiter(

@@ -85,7 +85,7 @@ impl TopLists {
 
 impl TopKeyView {
     fn of(key: &TopKey) -> Self {
-        let TopKey { kind, name, fingerprint, count } = key;
+        let TopKey { kind, name, fingerprint, count, .. } = key;
         Self {
             kind: kind.to_string(),
             name: name.to_string(),
