@@ -30,6 +30,7 @@ use start_message::StartMessage;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tollgate_control::live::{LiveMonitor, LiveParts, LiveSettings, NodeProfile};
@@ -49,6 +50,15 @@ pub enum ServeMode {
 
 /// Runs a node until it is stopped.
 pub fn run(args: WrittenSettings, mode: ServeMode) -> Result<ExitCode, CommandError> {
+    run_until(args, mode, None)
+}
+
+/// Runs a node until it is stopped, or for this time.
+pub fn run_until(
+    args: WrittenSettings,
+    mode: ServeMode,
+    stop_after: Option<Duration>,
+) -> Result<ExitCode, CommandError> {
     let config = ServeConfig::load(args, mode)?;
     if mode == ServeMode::GatewayOnly && config.gateway.is_none() {
         return Err(SettingError::NoUpstream.into());
@@ -60,15 +70,20 @@ pub fn run(args: WrittenSettings, mode: ServeMode) -> Result<ExitCode, CommandEr
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(CommandError::Thread)?;
     let metrics = NodeMetrics::new(log.dropped_lines());
-    let outcome = runtime.block_on(serve(config, mode, metrics));
+    let outcome = runtime.block_on(serve(config, mode, metrics, stop_after));
     // A disk that hangs blocks its threads, but not the end of the process.
     runtime.shutdown_background();
     log.flush();
     outcome
 }
 
-async fn serve(config: ServeConfig, mode: ServeMode, metrics: NodeMetrics) -> Result<ExitCode, CommandError> {
-    let mut signals = ProcessSignals::listen()?;
+async fn serve(
+    config: ServeConfig,
+    mode: ServeMode,
+    metrics: NodeMetrics,
+    stop_after: Option<Duration>,
+) -> Result<ExitCode, CommandError> {
+    let mut signals = ProcessSignals::listen(stop_after)?;
     // The start reads files and resolves names, which may hang: it runs in a thread that is not waited for.
     let runtime = Handle::current();
     let starting = tokio::task::spawn_blocking(move || runtime.block_on(assemble(&config, mode, &metrics)));

@@ -9,6 +9,7 @@ mod alerts;
 mod api_description;
 mod certificate_reload;
 mod closed_output;
+mod demo;
 mod door_warnings;
 mod fleet_totals;
 mod gateway;
