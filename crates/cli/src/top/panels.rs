@@ -112,11 +112,11 @@ pub fn title(panel: Panel) -> &'static str {
 pub fn columns(panel: Panel) -> &'static [TableColumn] {
     match panel {
         Panel::Rules => {
-            &[("rule", None), ("limited", Some(8)), ("requests", Some(9)), ("refusals", Some(20))]
+            &[("rule", None), ("limited", Some(8)), ("requests", Some(9)), ("refusals", Some(12))]
         }
         Panel::Keys => &[("key", None), ("kind", Some(9)), ("refused", Some(11))],
         Panel::Nodes => {
-            &[("node", None), ("state", Some(11)), ("rev", Some(5)), ("dec/s", Some(7)), ("p99", Some(8))]
+            &[("node (* asked)", None), ("state", Some(11)), ("rev", Some(5)), ("dec/s", Some(7)), ("p99", Some(8))]
         }
         Panel::Events => &[("time", Some(8)), ("event", None)],
     }
@@ -156,7 +156,7 @@ fn rule_line(rule: &LiveRule) -> TableLine {
     let total = rule.allowed + rule.limited;
     let share = if total > 0 { rule.limited as f64 / total as f64 } else { 0.0 };
     let tone = if rule.limited > 0 { LineTone::Limited } else { LineTone::Plain };
-    TableLine { cells: vec![rule.id.clone(), percent(share), count(total), sparkline(&rule.spark, 20)], tone }
+    TableLine { cells: vec![rule.id.clone(), percent(share), count(total), sparkline(&rule.spark, 12)], tone }
 }
 
 /// The last slots as bars, `width` of them: each is the largest of its slots.
@@ -191,7 +191,7 @@ fn node_line(node: &ListedNode) -> TableLine {
     let status = &node.status;
     let mut name = if status.address.is_empty() { status.id.clone() } else { status.address.clone() };
     if node.is_self {
-        name += " (this)";
+        name += " *";
     }
     let has_status = node.state != NodeState::NoStatus;
     let revision = if has_status { status.revision.to_string() } else { "–".to_owned() };
