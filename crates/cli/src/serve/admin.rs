@@ -25,6 +25,7 @@ pub async fn open(config: &AdminConfig, node: &NodeParts<'_>) -> Result<NodeList
         readiness: Arc::clone(node.readiness),
         metrics: Arc::new(node.metrics.clone()),
         limiter: Arc::clone(node.limiter),
+        live: node.live.clone(),
         repository: node.repository.repository.clone(),
         rule_owner: node.repository.owner.clone(),
         doors: open_doors(node.config, node.mode),

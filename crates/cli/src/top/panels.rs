@@ -115,9 +115,13 @@ pub fn columns(panel: Panel) -> &'static [TableColumn] {
             &[("rule", None), ("limited", Some(8)), ("requests", Some(9)), ("refusals", Some(12))]
         }
         Panel::Keys => &[("key", None), ("kind", Some(9)), ("refused", Some(11))],
-        Panel::Nodes => {
-            &[("node (* asked)", None), ("state", Some(11)), ("rev", Some(5)), ("dec/s", Some(7)), ("p99", Some(8))]
-        }
+        Panel::Nodes => &[
+            ("node (* asked)", None),
+            ("state", Some(11)),
+            ("rev", Some(5)),
+            ("dec/s", Some(7)),
+            ("p99", Some(8)),
+        ],
         Panel::Events => &[("time", Some(8)), ("event", None)],
     }
 }

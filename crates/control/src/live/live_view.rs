@@ -300,8 +300,11 @@ impl LiveView {
     }
 
     /// Takes in the status that the node `id`, which follows this control plane, posts about every 2 seconds.
-    pub fn take_in_posted(&self, id: &str, text: &str) -> Result<(), StatusError> {
-        let status = NodeStatus::read(id, text).ok_or(StatusError::Invalid)?;
+    pub fn take_in_posted(&self, id: &str, mut status: NodeStatus) -> Result<(), StatusError> {
+        if status.id != id || id.is_empty() {
+            return Err(StatusError::Invalid);
+        }
+        status.bound();
         let now = self.0.clock.boot();
         let second = self.0.clock.now().as_us() / 1_000_000;
         let mut tables = self.0.tables.lock();

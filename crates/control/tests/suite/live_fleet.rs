@@ -235,10 +235,16 @@ async fn a_node_without_others_shows_itself_and_its_followers() {
     assert!(listed.complete && listed.nodes.len() == 1 && listed.nodes[0].is_self);
     assert_eq!(listed.nodes[0].status.admin.as_deref(), Some("http://127.0.0.1:9090"));
 
-    let status = r#"{"id":"f1","address":"edge:8000","uptime_seconds":50,"later":true}"#;
-    view.take_in_posted("f1", status).unwrap();
+    let status = NodeStatus {
+        id: "f1".to_owned(),
+        address: "edge:8000".to_owned(),
+        uptime_seconds: 50,
+        ..NodeStatus::default()
+    };
+    view.take_in_posted("f1", status.clone()).unwrap();
     assert!(view.take_in_posted("f2", status).is_err(), "it is of another node");
-    assert!(view.take_in_posted(&listed.nodes[0].status.id, "{}").is_err());
+    let own = listed.nodes[0].status.clone();
+    assert!(view.take_in_posted(&own.id.clone(), own).is_err(), "it is this node");
     let listed = view.nodes().await;
     let follower = &listed.nodes[1];
     assert!(follower.follower && follower.status.address == "edge:8000");

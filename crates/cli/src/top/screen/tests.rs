@@ -152,10 +152,7 @@ fn a_lost_connection_and_a_pause_are_seen() {
     state.apply(FeedMessage::Failed("cannot connect\nto it".to_owned(), Duration::from_millis(1_500)));
     let lost = text(&drawn(&mut state, 110, 34, &Palette::colored()));
     let head = lost.lines().next().unwrap();
-    assert!(
-        head.contains("✗ not connected: figures are 0 s old; next attempt in 1.5 s: can"),
-        "{head}"
-    );
+    assert!(head.contains("✗ not connected: figures are 0 s old; next attempt in 1.5 s: can"), "{head}");
     let mut empty = ViewState::new("http://127.0.0.1:9090".to_owned());
     let connecting = text(&drawn(&mut empty, 110, 34, &Palette::colored()));
     assert!(connecting.contains("… connecting") && connecting.contains("no figures yet"), "{connecting}");
