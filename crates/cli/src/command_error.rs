@@ -1,9 +1,10 @@
 //! The errors that end a command.
 
 use crate::config::SettingError;
+use crate::top::FeedError;
 use std::io;
 use std::net::SocketAddr;
-use tollgate_control::{RepositoryError, RuleSourceError};
+use tollgate_control::{HttpClientError, RepositoryError, RuleSourceError};
 use tollgate_core::diagnostic::{DiagnosticReport, sanitized};
 use tollgate_core::path::PathError;
 use tollgate_core::rate::LimitShorthandError;
@@ -112,6 +113,24 @@ pub enum CommandError {
     /// The schema of rule files cannot be written.
     #[error("{0}")]
     Schema(#[from] serde_json::Error),
+    /// The control plane cannot be addressed.
+    #[error("{0}")]
+    ControlPlane(#[from] HttpClientError),
+    /// There are no live figures.
+    #[error("no live figures: {0}")]
+    LiveFigures(FeedError),
+    /// Standard output is no terminal.
+    #[error("standard output is not a terminal\n  hint: --once prints the figures as text")]
+    NoTerminal,
+    /// The terminal cannot be used.
+    #[error("cannot use the terminal: {0}")]
+    Terminal(io::Error),
+    /// The time of the demo cannot be used.
+    #[error("--for cannot be used: {0}")]
+    DemoDuration(String),
+    /// A temporary folder cannot be written.
+    #[error("cannot write to a temporary folder: {0}")]
+    Folder(io::Error),
     /// Standard output cannot be written.
     #[error("cannot write to standard output: {0}")]
     Output(io::Error),

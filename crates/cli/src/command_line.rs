@@ -1,6 +1,6 @@
 //! The command line: parsing, help, and errors without secrets.
 
-use crate::{config, rules, simulate};
+use crate::{config, demo, rules, simulate, top};
 use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
@@ -27,6 +27,10 @@ pub enum TollgateCommand {
     Rules(rules::RulesCommand),
     /// Simulate a fleet on virtual time, and show its load on Redis
     Simulate(Box<simulate::SimulateArgs>),
+    /// Show live figures of a node and its fleet in the terminal
+    Top(top::TopArgs),
+    /// Run a gateway with a sample upstream and changing traffic, and the page to look at it
+    Demo(demo::DemoArgs),
 }
 
 const LOG_HELP: &str = "\

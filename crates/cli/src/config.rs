@@ -142,6 +142,13 @@ pub struct WrittenSettings {
     from_environment: Vec<String>,
 }
 
+impl WrittenSettings {
+    /// Those of the settings file at `path` alone.
+    pub fn of_file(path: PathBuf) -> Self {
+        Self { config: Some(path), ..Self::default() }
+    }
+}
+
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum WrittenFailedTestPolicy {

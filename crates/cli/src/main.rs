@@ -3,10 +3,13 @@
 mod command_error;
 mod command_line;
 mod config;
+mod control_plane;
+mod demo;
 mod output;
 mod rules;
 mod serve;
 mod simulate;
+mod top;
 
 use command_error::CommandError;
 use command_line::TollgateCommand;
@@ -45,6 +48,8 @@ fn run(command: TollgateCommand) -> Result<ExitCode, CommandError> {
         TollgateCommand::Gateway(args) => serve::run(args, serve::ServeMode::GatewayOnly),
         TollgateCommand::Rules(command) => rules::run(command),
         TollgateCommand::Simulate(args) => simulate::run(&args),
+        TollgateCommand::Top(args) => top::run(&args),
+        TollgateCommand::Demo(args) => demo::run(&args),
     }
 }
 

@@ -27,10 +27,13 @@ use reload::{ReloadTarget, ReloadTargets};
 use rules::NodeRepository;
 use signals::ProcessSignals;
 use start_message::StartMessage;
+use std::net::SocketAddr;
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
+use tollgate_control::live::{LiveMonitor, LiveParts, LiveSettings, NodeProfile};
 use tollgate_limiter::metrics::SpanSink;
 use tollgate_limiter::{Clock, Limiter, MemoryStore};
 use tollgate_redis::{NodeAddress, RedisStore};
@@ -47,6 +50,15 @@ pub enum ServeMode {
 
 /// Runs a node until it is stopped.
 pub fn run(args: WrittenSettings, mode: ServeMode) -> Result<ExitCode, CommandError> {
+    run_until(args, mode, None)
+}
+
+/// Runs a node until it is stopped, or for this time.
+pub fn run_until(
+    args: WrittenSettings,
+    mode: ServeMode,
+    stop_after: Option<Duration>,
+) -> Result<ExitCode, CommandError> {
     let config = ServeConfig::load(args, mode)?;
     if mode == ServeMode::GatewayOnly && config.gateway.is_none() {
         return Err(SettingError::NoUpstream.into());
@@ -58,15 +70,20 @@ pub fn run(args: WrittenSettings, mode: ServeMode) -> Result<ExitCode, CommandEr
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(CommandError::Thread)?;
     let metrics = NodeMetrics::new(log.dropped_lines());
-    let outcome = runtime.block_on(serve(config, mode, metrics));
+    let outcome = runtime.block_on(serve(config, mode, metrics, stop_after));
     // A disk that hangs blocks its threads, but not the end of the process.
     runtime.shutdown_background();
     log.flush();
     outcome
 }
 
-async fn serve(config: ServeConfig, mode: ServeMode, metrics: NodeMetrics) -> Result<ExitCode, CommandError> {
-    let mut signals = ProcessSignals::listen()?;
+async fn serve(
+    config: ServeConfig,
+    mode: ServeMode,
+    metrics: NodeMetrics,
+    stop_after: Option<Duration>,
+) -> Result<ExitCode, CommandError> {
+    let mut signals = ProcessSignals::listen(stop_after)?;
     // The start reads files and resolves names, which may hang: it runs in a thread that is not waited for.
     let runtime = Handle::current();
     let starting = tokio::task::spawn_blocking(move || runtime.block_on(assemble(&config, mode, &metrics)));
@@ -102,6 +119,19 @@ async fn assemble(
     let rules = rules::load(config, mode, &limiter, &repository, metrics).await?;
     readiness.set_rules_installed();
 
+    let gateway_metrics = Arc::new(OnceLock::new());
+    let live = LiveParts {
+        profile: NodeProfile {
+            address: first_address(config, mode).to_string(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        },
+        limiter: Arc::clone(&limiter),
+        store: redis.as_ref().map(RedisStore::observer),
+        rules: rules.status.clone(),
+        gateway: Arc::clone(&gateway_metrics),
+    };
+    let live = LiveMonitor::start(live, LiveSettings::default()).map_err(CommandError::Thread)?;
+
     let (phase, watched_phase) = watch::channel(NodePhase::Serving);
     let parts = NodeParts {
         config,
@@ -110,6 +140,8 @@ async fn assemble(
         readiness: &readiness,
         metrics,
         repository: &repository,
+        live: live.view(),
+        gateway_metrics: &gateway_metrics,
         phase: watched_phase,
     };
     let mut listeners = listeners::open_all(&parts).await?;
@@ -127,6 +159,7 @@ async fn assemble(
     Ok(ServingNode {
         limiter,
         redis,
+        live,
         _repository: repository,
         listeners,
         exporters,
@@ -144,14 +177,18 @@ async fn open_redis(
     spans: Option<Arc<dyn SpanSink>>,
 ) -> Result<Option<RedisStore>, CommandError> {
     let StoreConfig::Redis(store) = &config.store else { return Ok(None) };
-    let address = match (mode, &config.gateway) {
-        (ServeMode::GatewayOnly, Some(gateway)) => gateway.listen,
-        _ => config.listen,
-    };
     let mut settings = store.settings.clone();
-    settings.node = NodeAddress(address.to_string());
+    settings.node = NodeAddress(first_address(config, mode).to_string());
     settings.spans = spans;
     Ok(Some(RedisStore::open(&store.url, settings, clock.clone()).await?))
+}
+
+/// The address of the first door.
+fn first_address(config: &ServeConfig, mode: ServeMode) -> SocketAddr {
+    match (mode, &config.gateway) {
+        (ServeMode::GatewayOnly, Some(gateway)) => gateway.listen,
+        _ => config.listen,
+    }
 }
 
 fn build_limiter(

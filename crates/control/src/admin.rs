@@ -8,6 +8,7 @@ mod audit;
 mod events;
 mod health;
 mod lists;
+mod live;
 mod metrics;
 mod openapi;
 mod problem;
@@ -25,6 +26,7 @@ mod tokens;
 mod top;
 mod views;
 
+use crate::live::LiveView;
 use crate::page;
 use crate::repository::RuleRepository;
 use crate::repository_rules::RuleOwner;
@@ -72,6 +74,8 @@ pub struct AdminListener {
     pub metrics: Arc<dyn MetricsSource>,
     /// What keys and top keys are asked of.
     pub limiter: Arc<Limiter>,
+    /// The live figures of the fleet.
+    pub live: LiveView,
     /// The revisions of the rules, the tokens and the audit log.
     pub repository: RuleRepository,
     /// What owns the rules.
@@ -91,6 +95,7 @@ struct ControlPlane {
     readiness: Arc<Readiness>,
     metrics: Arc<dyn MetricsSource>,
     limiter: Arc<Limiter>,
+    live: LiveView,
     repository: RuleRepository,
     rule_owner: RuleOwner,
     doors: Vec<OpenDoor>,
@@ -130,6 +135,9 @@ fn endpoints() -> OpenApiRouter<Arc<ControlPlane>> {
         .routes(routes!(revisions::list_revisions))
         .routes(routes!(revisions::show_revision))
         .routes(routes!(top::list_top))
+        .routes(routes!(live::show_live))
+        .routes(routes!(live::list_nodes))
+        .routes(routes!(live::post_status))
         .routes(routes!(events::stream_events))
         .routes(routes!(audit::list_audit))
         .routes(routes!(tokens::list_tokens))
@@ -196,8 +204,18 @@ impl AdminListener {
     }
 
     fn into_router(self, address: SocketAddr, stopping: watch::Receiver<bool>) -> Router {
-        let Self { readiness, metrics, limiter, repository, rule_owner, doors, operate_token, hosts, setup } =
-            self;
+        let Self {
+            readiness,
+            metrics,
+            limiter,
+            live,
+            repository,
+            rule_owner,
+            doors,
+            operate_token,
+            hosts,
+            setup,
+        } = self;
         let hosts = HostPolicy { address: address.ip(), hosts, is_secure: setup.tls.is_some() };
         let (router, openapi) = endpoints().split_for_parts();
         let access = Access {
@@ -211,6 +229,7 @@ impl AdminListener {
             readiness,
             metrics,
             limiter,
+            live,
             repository,
             rule_owner,
             doors,

@@ -32,6 +32,7 @@ mod control_state;
 mod file_watcher;
 mod http_client;
 mod last_good_rules;
+pub mod live;
 mod page;
 mod repository;
 mod repository_rules;

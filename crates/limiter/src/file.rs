@@ -63,11 +63,12 @@ pub fn create_private(path: &Path, content: &[u8]) -> io::Result<()> {
     beside.push(format!(".{}", std::process::id()));
     let beside = Path::new(&beside);
     let _ = fs::remove_file(beside);
-    let written =
-        OpenOptions::new().write(true).create_new(true).mode(PRIVATE_MODE).open(beside).and_then(|mut file| {
+    let written = OpenOptions::new().write(true).create_new(true).mode(PRIVATE_MODE).open(beside).and_then(
+        |mut file| {
             file.write_all(content)?;
             file.sync_all()
-        });
+        },
+    );
     // A link does not replace a file, unlike a rename.
     let linked = written.and_then(|()| fs::hard_link(beside, path));
     let _ = fs::remove_file(beside);

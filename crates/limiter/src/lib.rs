@@ -56,7 +56,7 @@ pub use key_text::{KeyDisplay, KeySecret, KeyText};
 pub use limit_names::{LimitNames, LimitNamesFull};
 pub use limiter::Limiter;
 pub use memory::{MemoryStore, MemoryUse};
-pub use observe::{ObservationSettings, TopKey, TopKeys, TopRoute};
+pub use observe::{ObservationSettings, TopKey, TopKeys, TopRest, TopRoute};
 pub use pending::Pending;
 pub use set_table::{LockedSetTable, SetTable};
 pub use shared_store::{

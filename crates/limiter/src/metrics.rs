@@ -13,6 +13,7 @@ mod samples;
 mod spans;
 
 pub use catalog::{MetricDefinition, MetricKind};
+pub use decision_counters::{DecisionIncrements, DecisionMeter, OutcomeCounts};
 pub use decision_outcome::DecisionOutcome;
 pub use decision_record::{DecisionObserver, DecisionRecord, KeyPart};
 pub use histogram::{BATCH_BOUNDS, Histogram, HistogramSnapshot, LATENCY_BOUNDS_NS};

@@ -18,6 +18,7 @@ use crate::memo::Caches;
 use crate::metrics::decision_counters::{DecidedBy, RequestLabels};
 use crate::metrics::{DecisionObserver, DecisionOutcome};
 use crate::snapshot::RulesInForce;
+use arc_swap::ArcSwapOption;
 pub(crate) use identity_copy::{CopyMemory, IdentityCopy};
 pub(crate) use pace::{DueSamples, ObservationPace, RecordRate, SampleSchedule};
 use parking_lot::Mutex;
@@ -26,13 +27,13 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 use tollgate_core::algorithm::LimitStep;
 use tollgate_core::decision::Outcome;
-use tollgate_core::key::{Dimension, Identity, identity};
+use tollgate_core::key::{Dimension, Identity, KeySeed, identity};
 use tollgate_core::rate::SECOND_US;
 use tollgate_core::request::Request;
 use tollgate_core::rules::{LimitId, Rule};
 use tollgate_core::time::UnixTime;
 use top_keys::TopTables;
-pub use top_keys::{TopKey, TopKeys, TopRoute};
+pub use top_keys::{TopKey, TopKeys, TopRest, TopRoute};
 use traffic_samples::TrafficSamples;
 
 /// Which decisions an observer receives.
@@ -59,6 +60,8 @@ pub(crate) struct Observation {
     /// In a box of its own: it is written with every observation, and the fields beside it are read with every check.
     top: Box<Mutex<TopTables>>,
     samples: Option<Box<TrafficSamples>>,
+    /// The seed of the fingerprints that the nodes of a fleet have in common.
+    fleet_seed: ArcSwapOption<KeySeed>,
 }
 
 impl Default for Observation {
@@ -68,6 +71,7 @@ impl Default for Observation {
             settings: ObservationSettings::default(),
             top: Box::new(Mutex::new(TopTables::new())),
             samples: None,
+            fleet_seed: ArcSwapOption::empty(),
         }
     }
 }
@@ -140,6 +144,12 @@ impl Limiter {
     /// The `count` most frequent keys and routes of this node in the last minute.
     pub fn top(&self, count: usize) -> TopKeys {
         self.observation.top.lock().list(count, self.clock().now())
+    }
+
+    /// Makes the fingerprints of top keys the same on all nodes with this seed, from now on. Without it, those of a node
+    /// are its own.
+    pub fn set_fingerprint_seed(&self, seed: [u64; 2]) {
+        self.observation.fleet_seed.store(Some(Arc::new(KeySeed::new(seed))));
     }
 
     /// The number of the top limited keys that have been limited without a break for five minutes.
@@ -299,17 +309,24 @@ impl Limiter {
     /// The key of `request` under `rule` without the route, and its label; without a rule, those of the client.
     fn key_and_label(&self, rule: Option<&Rule>, request: &Request<'_>) -> (u64, Label) {
         let identities = rule.map(|rule| identities(rule, request)).unwrap_or_default();
-        let key = identities.iter().fold(0, |chain, identity| self.seed().chain(chain, identity));
-        match identities.as_slice() {
+        let (key, label, identities) = match identities.as_slice() {
             // No rule, or one that counts by route alone.
             [] => {
                 let (key, identity) = watched(self.seed(), request);
-                (key, Label::new(&identity))
+                (key, Label::new(&identity), SmallVec::from_slice(&[identity]))
             }
-            [identity] => (key, Label::new(identity)),
-            several => (key, Label::joined(several)),
+            [identity] => (hash(self.seed(), &identities), Label::new(identity), identities),
+            several => (hash(self.seed(), several), Label::joined(several), identities),
+        };
+        match &*self.observation.fleet_seed.load() {
+            Some(seed) => (key, label.marked((hash(seed, &identities) >> 32) as u32)),
+            None => (key, label),
         }
     }
+}
+
+fn hash(seed: &KeySeed, identities: &[Identity<'_>]) -> u64 {
+    identities.iter().fold(0, |chain, identity| seed.chain(chain, identity))
 }
 
 /// The identities by which `rule` counts `request`, without the route. Two dimensions are the same identity where a request

@@ -19,7 +19,7 @@ const LAST_PROBE_US: u64 = 500_000;
 
 /// What a breaker does with calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum BreakerState {
+pub enum BreakerState {
     /// Lets them through.
     Closed,
     /// Lets none through.

@@ -29,6 +29,7 @@
 //! | [`RedisSettings`] | timeout, key prefix, fleet secret, leases |
 //! | [`StoreUrl`] | the forms of a store's URL |
 //! | [`OpenError`] | why a store cannot be used; a store that is unreachable is not an error |
+//! | [`StoreObserver`] | what operators see of the store: shards, credit, the statuses of all nodes |
 //! | [`StoreErrorKind`] | errors of the store, as they are counted |
 //! | [`ControlChannel`] | script calls and messages of the control plane |
 //! | [`permissions`] | the ACL permissions that the user of the store needs |
@@ -59,16 +60,19 @@ mod shard;
 mod shard_clock;
 mod shard_queue;
 mod store;
+mod store_observer;
 mod take;
 mod url;
 mod verdict_channel;
 
+pub use breaker::BreakerState;
 pub use connection::OpenError;
 pub use control_channel::{ControlChannel, ControlError, ControlScript, ControlSubscription, ControlValue};
 pub use errors::StoreErrorKind;
 pub use fleet::{NodeAddress, NodeDescription};
 pub use shard_clock::{ClockChange, ShardClock};
 pub use store::{RedisSettings, RedisStore, ShardState};
+pub use store_observer::{FleetStatuses, ShardFigures, StoreObserver};
 pub use url::{StoreUrl, StoreUrlError};
 
 pub(crate) use store::StoreCore;

@@ -20,10 +20,12 @@ pub async fn open(config: &AdminConfig, node: &NodeParts<'_>) -> Result<NodeList
     let scheme = if tls.is_some() { "https" } else { "http" };
     let summary =
         format!("  admin   {scheme}://{address}/\n  token   {} (operate)\n", operate_token.path().display());
+    node.live.set_admin(format!("{scheme}://{address}"));
     let admin = AdminListener {
         readiness: Arc::clone(node.readiness),
         metrics: Arc::new(node.metrics.clone()),
         limiter: Arc::clone(node.limiter),
+        live: node.live.clone(),
         repository: node.repository.repository.clone(),
         rule_owner: node.repository.owner.clone(),
         doors: open_doors(node.config, node.mode),

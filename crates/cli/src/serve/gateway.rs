@@ -37,6 +37,8 @@ pub fn open(config: &GatewayConfig, node: &NodeParts<'_>) -> Result<NodeListener
         .headers(node.config.headers);
     let gateway = Gateway::start(&config.settings, &layer, &listen)?;
     node.metrics.0.register(gateway.metrics());
+    // There is one gateway.
+    let _ = node.gateway_metrics.set(gateway.metrics());
 
     let keys = identities.key_file().map(|file| watch_keys(Arc::clone(identities), file.to_owned()));
     let reloads = [certificate.map(watch_certificate), keys].into_iter().flatten();

@@ -11,12 +11,14 @@ use crate::command_error::CommandError;
 use crate::config::ServeConfig;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tollgate_control::live::LiveView;
 use tollgate_core::rules::OpenDoor;
 use tollgate_gateway::Gateway;
 use tollgate_limiter::Limiter;
+use tollgate_limiter::metrics::MetricSource;
 use tollgate_listen::ServeOptions;
 use tollgate_server::{HttpDoor, Readiness};
 
@@ -51,6 +53,10 @@ pub struct NodeParts<'a> {
     pub readiness: &'a Arc<Readiness>,
     pub metrics: &'a NodeMetrics,
     pub repository: &'a NodeRepository,
+    /// The live figures of the node.
+    pub live: LiveView,
+    /// Where the live figures find the metrics of the gateway.
+    pub gateway_metrics: &'a Arc<OnceLock<Arc<dyn MetricSource>>>,
     pub phase: watch::Receiver<NodePhase>,
 }
 

@@ -13,6 +13,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
+use tollgate_control::live::LiveMonitor;
 use tollgate_limiter::Limiter;
 use tollgate_limiter::line_log::LineLog;
 use tollgate_redis::RedisStore;
@@ -27,6 +28,7 @@ pub struct ServingNode {
     pub redis: Option<RedisStore>,
     /// Lives as long as the node.
     pub _repository: NodeRepository,
+    pub live: LiveMonitor,
     pub listeners: Vec<NodeListener>,
     /// The tasks of the exporters. They end by themselves when the doors are drained.
     pub exporters: Vec<JoinHandle<()>>,
@@ -44,6 +46,7 @@ impl ServingNode {
         let Self {
             limiter,
             redis,
+            live,
             _repository,
             listeners,
             exporters,
@@ -59,6 +62,7 @@ impl ServingNode {
         // The number of connections that were closed while a request was in flight.
         let mut serving = pin!(async {
             let closed: usize = doors.join_all().await.into_iter().sum();
+            live.stop().await;
             if let Some(redis) = redis {
                 redis.close().await;
             }

@@ -71,6 +71,8 @@ impl fmt::Debug for NodeRepository {
 pub struct StartRules {
     /// Where they come from, for the start message.
     pub summary: String,
+    /// The state of their source, now and after every change.
+    pub status: watch::Receiver<RuleStatus>,
     /// How they follow their source.
     pub reloads: Vec<ReloadTarget>,
 }
@@ -97,8 +99,9 @@ pub async fn load(
             let rules = ControlPlaneRules::open(client.clone(), config.rules_poll, settings, limiter).await?;
             register(rules.status(), rules.health());
             let summary = followed(&rules.status().borrow(), &format!("the control plane {}", client.url()));
+            let status = rules.status();
             let reloads = vec![ReloadTarget::Rules(rules.follow().map_err(CommandError::Thread)?)];
-            Ok(StartRules { summary, reloads })
+            Ok(StartRules { summary, status, reloads })
         }
         (RuleSourceConfig::Repository, path) => {
             let seed = path.clone().map_or(RuleSeed::Example(EXAMPLE_RULES), RuleSeed::File);
@@ -112,10 +115,12 @@ pub async fn load(
                 }
                 _ => followed(&rules.status().borrow(), &format!("the repository {}", source.place())),
             };
+            let status = rules.status();
             let (followed, watcher) = rules.follow().map_err(CommandError::Thread)?;
             let watcher = watcher.map(|watcher| ReloadTarget::Files("rules", watcher));
             Ok(StartRules {
                 summary,
+                status,
                 reloads: watcher.into_iter().chain([ReloadTarget::Rules(followed)]).collect(),
             })
         }
@@ -123,14 +128,18 @@ pub async fn load(
             let file = WatchedRuleFile::open(path, settings, limiter)?;
             register(file.status(), SourceHealth::default());
             let summary = watched(&file.status().borrow(), &path.display().to_string());
+            let status = file.status();
             let watcher = file.follow().map_err(CommandError::Thread)?;
-            Ok(StartRules { summary, reloads: vec![ReloadTarget::Files("rules", watcher)] })
+            Ok(StartRules { summary, status, reloads: vec![ReloadTarget::Files("rules", watcher)] })
         }
         (RuleSourceConfig::FileOnly, None) => {
             let loaded = rules::load("the built-in example", EXAMPLE_RULES)?;
             limiter.install(loaded.rules, loaded.lists).map_err(RuleSourceError::Names)?;
-            metrics.0.register(Arc::new(RuleMetrics::constant(limiter.clock().now())));
-            Ok(StartRules { summary: EXAMPLE_SUMMARY.to_owned(), reloads: Vec::new() })
+            let now = limiter.clock().now();
+            metrics.0.register(Arc::new(RuleMetrics::constant(now)));
+            let status = RuleStatus { revision: 1, installed: now, ..RuleStatus::default() };
+            let (_, status) = watch::channel(status);
+            Ok(StartRules { summary: EXAMPLE_SUMMARY.to_owned(), status, reloads: Vec::new() })
         }
     }
 }

@@ -26,6 +26,8 @@ fn commands() -> Vec<Command> {
         &["--help"][..],
         &["--version"],
         &["serve", "--help"],
+        &["top", "--help"],
+        &["demo", "--help"],
         &["rules", "check", rules],
         &["rules", "test", rules],
         &["rules", "explain", rules, "--key", "a"],

@@ -10,6 +10,7 @@ mod api_description;
 mod browser;
 mod certificate_reload;
 mod closed_output;
+mod demo;
 mod door_warnings;
 mod fleet_totals;
 mod gateway;

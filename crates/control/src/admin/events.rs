@@ -3,6 +3,7 @@
 use super::ControlPlane;
 use super::access::recheck;
 use super::problem::Problem;
+use crate::live::LiveMessage;
 use axum::extract::State;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use futures_core::Stream;
@@ -12,7 +13,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{OwnedSemaphorePermit, broadcast, mpsc};
 
 /// The most streams at once; each is a connection.
 pub(super) const MOST_STREAMS: usize = 300;
@@ -32,7 +34,8 @@ impl Stream for EventFrames {
     }
 }
 
-/// Server-sent events: `revision` with the number of the newest revision, at the start and after every publish.
+/// Server-sent events: `revision` with the number of the newest revision, at the start and after every publish; `live` with
+/// a point of the fleet, once a second; `event` with what happened.
 #[utoipa::path(get, path = "/v1/events/stream", tag = "traffic",
     responses((status = 200, body = String, content_type = "text/event-stream")))]
 pub(super) async fn stream_events(
@@ -58,10 +61,13 @@ async fn send_events(
     let mut changes = plane.repository.changes();
     let mut stopping = plane.stopping.clone();
     let mut verify = tokio::time::interval(ALIVE_EVERY);
+    let mut live = plane.live.subscribe();
     let mut sent = None;
+    let mut is_changed = true;
     loop {
         changes.borrow_and_update();
-        if let Ok(newest) = plane.repository.newest().await {
+        if is_changed && let Ok(newest) = plane.repository.newest().await {
+            is_changed = false;
             let number = newest.map(|newest| newest.summary.number);
             if let Some(number) = number.filter(|_| number != sent) {
                 sent = Some(number);
@@ -71,10 +77,39 @@ async fn send_events(
             }
         }
         tokio::select! {
-            changed = changes.changed() => if changed.is_err() { return },
+            changed = changes.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+                is_changed = true;
+            }
+            message = live.recv() => {
+                if !send_live(&sender, message, &mut live) {
+                    return;
+                }
+            }
             _ = verify.tick() => if !recheck(&plane, &headers).await { return },
             _ = stopping.changed() => return,
             () = sender.closed() => return,
         }
     }
+}
+
+/// Sends a point or an event. Returns whether the client is there and fast enough.
+fn send_live(
+    sender: &mpsc::Sender<Event>,
+    message: Result<LiveMessage, RecvError>,
+    live: &mut broadcast::Receiver<LiveMessage>,
+) -> bool {
+    let event = match message {
+        Ok(LiveMessage::Point(point)) => Event::default().event("live").json_data(&*point),
+        Ok(LiveMessage::Event(event)) => Event::default().event("event").json_data(&*event),
+        // What was missed is in `/v1/live`.
+        Err(RecvError::Lagged(_)) => {
+            *live = live.resubscribe();
+            return true;
+        }
+        Err(RecvError::Closed) => return false,
+    };
+    event.is_ok_and(|event| sender.try_send(event).is_ok())
 }

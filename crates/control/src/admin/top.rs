@@ -3,11 +3,11 @@
 use super::ControlPlane;
 use super::problem::Problem;
 use super::request_parts::QueryParts;
+use crate::live::NodeTop;
 use axum::Json;
 use axum::extract::State;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use std::sync::Arc;
-use tollgate_limiter::{TopKey, TopKeys, TopRoute};
 use utoipa::{IntoParams, ToSchema};
 
 const DEFAULT_COUNT: usize = 20;
@@ -20,83 +20,37 @@ pub(super) struct TopQuery {
     /// The length of each list.
     #[param(minimum = 1, maximum = 1000)]
     count: Option<usize>,
+    /// Whose requests are counted.
+    #[serde(default)]
+    scope: TopScope,
 }
 
-/// The most frequent keys and routes of about the last minute.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct TopLists {
-    /// The time that is counted.
-    window_seconds: u64,
-    /// The keys with the most refused requests.
-    limited: Vec<TopKeyView>,
-    /// The keys with the most admitted requests.
-    allowed: Vec<TopKeyView>,
-    /// The routes with the most requests.
-    routes: Vec<TopRouteView>,
+/// Whose requests are counted.
+#[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+enum TopScope {
+    /// Those of all nodes, from the first 10 of each.
+    #[default]
+    Fleet,
+    /// Those of the node that is asked.
+    Node,
 }
 
-/// A frequent key.
-#[derive(Debug, Serialize, ToSchema)]
-struct TopKeyView {
-    /// The kind of the identity.
-    kind: String,
-    /// The key, shortened if it is a credential.
-    name: String,
-    /// Tells shortened keys apart.
-    fingerprint: String,
-    /// How often, estimated.
-    count: u64,
-}
-
-/// A frequent route.
-#[derive(Debug, Serialize, ToSchema)]
-struct TopRouteView {
-    /// The template.
-    route: String,
-    /// How often, estimated.
-    count: u64,
-}
-
-/// The keys and routes with the most requests at this node.
-#[utoipa::path(get, path = "/v1/top", tag = "traffic", params(TopQuery), responses((status = 200, body = TopLists)))]
+/// The keys and routes with the most requests in the last minute.
+#[utoipa::path(get, path = "/v1/top", tag = "traffic", params(TopQuery), responses((status = 200, body = NodeTop)))]
 pub(super) async fn list_top(
     State(plane): State<Arc<ControlPlane>>,
     QueryParts(query): QueryParts<TopQuery>,
-) -> Result<Json<TopLists>, Problem> {
+) -> Result<Json<NodeTop>, Problem> {
     let count = query.count.unwrap_or(DEFAULT_COUNT);
     if !(1..=MOST).contains(&count) {
         return Err(Problem::malformed(format!("`count` must be a number from 1 to {MOST}")));
     }
-    let limiter = Arc::clone(&plane.limiter);
-    super::beside(move || TopLists::of(&limiter.top(count))).await.map(Json)
-}
-
-impl TopLists {
-    fn of(top: &TopKeys) -> Self {
-        let keys = |keys: &[TopKey]| keys.iter().map(TopKeyView::of).collect();
-        Self {
-            window_seconds: top.window_seconds,
-            limited: keys(&top.limited),
-            allowed: keys(&top.allowed),
-            routes: top.routes.iter().map(TopRouteView::of).collect(),
+    match query.scope {
+        TopScope::Fleet => Ok(Json(plane.live.top_of_fleet(count).await)),
+        TopScope::Node => {
+            let live = plane.live.clone();
+            super::beside(move || live.top_of_node(count)).await.map(Json)
         }
-    }
-}
-
-impl TopKeyView {
-    fn of(key: &TopKey) -> Self {
-        let TopKey { kind, name, fingerprint, count } = key;
-        Self {
-            kind: kind.to_string(),
-            name: name.to_string(),
-            fingerprint: fingerprint.to_string(),
-            count: *count,
-        }
-    }
-}
-
-impl TopRouteView {
-    fn of(route: &TopRoute) -> Self {
-        Self { route: route.route.to_string(), count: route.count }
     }
 }

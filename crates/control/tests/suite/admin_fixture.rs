@@ -7,9 +7,10 @@ use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
+use tollgate_control::live::{LiveMonitor, LiveParts, LiveSettings, NodeProfile};
 use tollgate_control::{
     AdminListener, MetricsSource, OperateTokenFile, RenderedMetrics, RevisionDraft, RevisionOrigin,
-    RuleOwner, RuleRepository,
+    RuleOwner, RuleRepository, RuleStatus,
 };
 use tollgate_limiter::{Clock, Limiter, MemoryStore};
 use tollgate_listen::{ListenerSetup, Readiness};
@@ -53,6 +54,7 @@ pub struct AdminFixture {
     pub token: String,
     pub stop: oneshot::Sender<()>,
     pub served: JoinHandle<usize>,
+    _live: LiveMonitor,
     _data: TempDir,
 }
 
@@ -91,10 +93,19 @@ impl AdminFixture {
         let data = tempfile::tempdir().unwrap();
         let operate_token = OperateTokenFile::open(Some(data.path())).unwrap();
         let token = std::fs::read_to_string(operate_token.path()).unwrap().trim().to_owned();
+        let live = LiveParts {
+            profile: NodeProfile::default(),
+            limiter: Arc::clone(&limiter),
+            store: None,
+            rules: tokio::sync::watch::channel(RuleStatus::default()).1,
+            gateway: Arc::default(),
+        };
+        let live = LiveMonitor::start(live, LiveSettings::default()).unwrap();
         let admin = AdminListener {
             readiness: Arc::clone(&readiness),
             metrics: Arc::new(metrics),
             limiter: Arc::clone(&limiter),
+            live: live.view(),
             repository,
             rule_owner,
             doors: Vec::new(),
@@ -105,7 +116,7 @@ impl AdminFixture {
         let (stop, stopped) = oneshot::channel::<()>();
         let served =
             tokio::spawn(async move { admin.serve(listener, async { drop(stopped.await) }).await.unwrap() });
-        Self { address, readiness, limiter, token, stop, served, _data: data }
+        Self { address, readiness, limiter, token, stop, served, _live: live, _data: data }
     }
 
     pub async fn client(&self) -> Client {

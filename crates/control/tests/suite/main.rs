@@ -21,6 +21,7 @@ mod followed_file;
 mod irregular_files;
 mod killed_publisher;
 mod last_good_rules;
+mod live_fleet;
 mod openapi;
 mod reload_under_load;
 mod repository;

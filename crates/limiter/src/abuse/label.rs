@@ -13,6 +13,8 @@ pub(crate) struct Label {
     kind: &'static str,
     text: [u8; LONGEST],
     length: u8,
+    /// A hash of the identities that all nodes of a fleet have in common; 0 if there is none.
+    mark: u32,
 }
 
 impl Default for Label {
@@ -30,7 +32,7 @@ impl Label {
             Identity::Custom(..) => "custom",
             Identity::Route(_) | Identity::Anonymous => "anonymous",
         };
-        let mut label = Self { kind, text: [0; LONGEST], length: 0 };
+        let mut label = Self { kind, text: [0; LONGEST], length: 0, mark: 0 };
         let written = match identity {
             Identity::Named(kind, key) if kind.is_credential() => {
                 abbreviated(key).try_for_each(|letter| label.write_char(letter))
@@ -47,7 +49,7 @@ impl Label {
 
     /// The label of a key of several identities.
     pub(crate) fn joined(identities: &[Identity<'_>]) -> Self {
-        let mut label = Self { kind: "composite", text: [0; LONGEST], length: 0 };
+        let mut label = Self { kind: "composite", text: [0; LONGEST], length: 0, mark: 0 };
         for (index, part) in identities.iter().map(Self::new).enumerate() {
             let separator = if index > 0 { " " } else { "" };
             if write!(label, "{separator}{}={}", part.kind, part.text()).is_err() {
@@ -55,6 +57,15 @@ impl Label {
             }
         }
         label
+    }
+
+    /// The same label with a mark.
+    pub(crate) fn marked(self, mark: u32) -> Self {
+        Self { mark, ..self }
+    }
+
+    pub(crate) fn mark(&self) -> u32 {
+        self.mark
     }
 
     pub(crate) fn kind(&self) -> &'static str {

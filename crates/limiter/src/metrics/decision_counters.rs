@@ -9,6 +9,7 @@
 //! of `tollgate_retry_after_seconds`: the one addition serves the counter and the histogram.
 
 mod collection;
+mod meter;
 
 use super::decision_outcome::DecisionOutcome;
 use super::histogram::Histogram;
@@ -22,6 +23,8 @@ use tollgate_core::algorithm::LimitStep;
 use tollgate_core::decision::Outcome;
 use tollgate_core::request::Door;
 use tollgate_core::rules::{LimitId, RouteId, RuleSet, TierId};
+
+pub use meter::{DecisionIncrements, DecisionMeter, OutcomeCounts};
 
 /// `tollgate_remaining_ratio` has buckets for nothing left, and for up to each tenth.
 const REMAINING_TENTHS: usize = 10;
@@ -120,6 +123,8 @@ impl DecidedBy {
 #[derive(Debug)]
 pub(crate) struct DecisionCounters {
     series: Mutex<HashMap<SeriesLabels, Arc<Series>>>,
+    /// Changes with the list of series, under its lock.
+    version: AtomicU64,
     invalid: [AtomicU64; Door::ALL.len()],
     /// The durations of some decisions made on this node.
     pub(crate) local: Histogram,
@@ -131,6 +136,7 @@ impl Default for DecisionCounters {
     fn default() -> Self {
         Self {
             series: Mutex::default(),
+            version: AtomicU64::new(0),
             invalid: Default::default(),
             local: Histogram::latencies(),
             remote: Histogram::latencies(),
@@ -338,6 +344,9 @@ impl DecisionCounters {
         if series.len() >= MOST_SERIES && !series.contains_key(&texts) {
             texts.route = "".into();
         }
+        if !series.contains_key(&texts) {
+            self.version.fetch_add(1, Ordering::AcqRel);
+        }
         series.entry(texts).or_default().threads.lock().push(Arc::clone(&cells));
         let quota = limit.map_or(0, |limit| u64::from(limit.shown_quota));
         let tenths_per_token = ((REMAINING_TENTHS as u64) << 32).div_ceil(quota.max(1));
@@ -348,7 +357,9 @@ impl DecisionCounters {
     pub(crate) fn retain(&self, rules: &RuleSet) {
         let is_rule = |name: &str| rules.rules().iter().any(|rule| rule.id == name);
         let is_own = |name: &str| matches!(name, "" | "hot_key" | "emergency");
-        self.series.lock().retain(|labels, _| is_own(&labels.rule) || is_rule(&labels.rule));
+        let mut series = self.series.lock();
+        series.retain(|labels, _| is_own(&labels.rule) || is_rule(&labels.rule));
+        self.version.fetch_add(1, Ordering::AcqRel);
     }
 }
 

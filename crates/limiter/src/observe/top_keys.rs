@@ -10,6 +10,7 @@
 
 use crate::abuse::{Label, fingerprint};
 use crate::set_table::SetTable;
+use std::cmp::Reverse;
 use std::sync::Arc;
 use tollgate_core::time::UnixTime;
 
@@ -33,6 +34,19 @@ pub struct TopKeys {
     pub allowed: Vec<TopKey>,
     /// Routes with the most requests.
     pub routes: Vec<TopRoute>,
+    /// What is not listed.
+    pub rest: TopRest,
+}
+
+/// The most requests that a key or route has which is not listed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TopRest {
+    /// Refusals of a key.
+    pub limited: u64,
+    /// Admitted requests of a key.
+    pub allowed: u64,
+    /// Requests of a route.
+    pub routes: u64,
 }
 
 /// A frequent key.
@@ -42,10 +56,13 @@ pub struct TopKey {
     pub kind: &'static str,
     /// Its name. API keys, which are secrets, and long names are cut.
     pub name: String,
-    /// Distinguishes keys whose names look alike. It changes when the node starts.
+    /// Distinguishes keys whose names look alike. It changes when the node starts, unless nodes have a seed in common
+    /// ([`Limiter::set_fingerprint_seed`](crate::Limiter::set_fingerprint_seed)).
     pub fingerprint: String,
-    /// The estimated number of its requests.
+    /// The number of its requests that were counted: its requests, or less.
     pub count: u64,
+    /// It has at most so many requests: its first ones may have been counted for the key that it displaced.
+    pub at_most: u64,
 }
 
 /// A frequent route.
@@ -53,8 +70,10 @@ pub struct TopKey {
 pub struct TopRoute {
     /// Its template.
     pub route: String,
-    /// The estimated number of its requests.
+    /// The number of its requests that were counted.
     pub count: u64,
+    /// It has at most so many requests.
+    pub at_most: u64,
 }
 
 /// The counters of a limiter.
@@ -118,16 +137,15 @@ impl TopTables {
     /// The first `count` of each table.
     pub(super) fn list(&mut self, count: usize, now: UnixTime) -> TopKeys {
         self.turn(now);
-        let routes = self.routes.top(count, |_, name, count| TopRoute {
-            route: name.as_deref().unwrap_or_default().to_owned(),
-            count,
+        let (routes, rest_of_routes) = self.routes.top(count, |counted| TopRoute {
+            route: counted.name.as_deref().unwrap_or_default().to_owned(),
+            count: counted.count,
+            at_most: counted.at_most,
         });
-        TopKeys {
-            window_seconds: WINDOW_SECONDS,
-            limited: self.limited.top(count, TopKey::new),
-            allowed: self.allowed.top(count, TopKey::new),
-            routes,
-        }
+        let (limited, rest_of_limited) = self.limited.top(count, TopKey::new);
+        let (allowed, rest_of_allowed) = self.allowed.top(count, TopKey::new);
+        let rest = TopRest { limited: rest_of_limited, allowed: rest_of_allowed, routes: rest_of_routes };
+        TopKeys { window_seconds: WINDOW_SECONDS, limited, allowed, routes, rest }
     }
 
     /// The number of keys that have been limited without a break for five minutes: refused in each slot, and never admitted.
@@ -141,10 +159,22 @@ impl TopTables {
 }
 
 impl TopKey {
-    fn new(key: u64, label: &Label, count: u64) -> Self {
-        let (kind, name) = (label.kind(), label.text().to_owned());
-        Self { kind, name, fingerprint: fingerprint(key), count }
+    fn new(counted: CountedKey<'_, Label>) -> Self {
+        let CountedKey { key, name: label, count, at_most } = counted;
+        let fingerprint = match label.mark() {
+            0 => fingerprint(key),
+            mark => format!("{mark:08x}"),
+        };
+        Self { kind: label.kind(), name: label.text().to_owned(), fingerprint, count, at_most }
     }
+}
+
+/// A key as it is listed.
+struct CountedKey<'t, N> {
+    key: u64,
+    name: &'t N,
+    count: u64,
+    at_most: u64,
 }
 
 impl std::fmt::Debug for TopTables {
@@ -222,11 +252,24 @@ impl<N: Default> TopTable<N> {
         });
     }
 
-    fn top<T>(&self, count: usize, shown: impl Fn(u64, &N, u64) -> T) -> Vec<T> {
-        let mut found: Vec<(u64, u64, &N)> =
-            self.counters.iter().map(|(key, counter)| (counter.total(), key, &counter.name)).collect();
-        found.sort_unstable_by_key(|(total, key, _)| (std::cmp::Reverse(*total), *key));
-        found.into_iter().take(count).map(|(total, key, name)| shown(key, name, total)).collect()
+    /// The first `count` keys, and the most requests that any other has.
+    fn top<T>(&self, count: usize, shown: impl Fn(CountedKey<'_, N>) -> T) -> (Vec<T>, u64) {
+        let listed =
+            |(key, counter): (u64, &'_ TopCounter<N>)| (Reverse(counter.total()), key, counter.floor);
+        let mut found: Vec<(Reverse<u64>, u64, u64)> = self.counters.iter().map(listed).collect();
+        // Threads that decide wait for the lock meanwhile, so what is not listed is not sorted.
+        let mut rest = 0;
+        if count < found.len() {
+            found.select_nth_unstable(count);
+            rest = found[count..].iter().map(|(total, _, floor)| total.0 + floor).max().unwrap_or(0);
+            found.truncate(count);
+        }
+        found.sort_unstable();
+        let counted = found.into_iter().filter_map(|(Reverse(count), key, floor)| {
+            let name = &self.counters.find(key)?.name;
+            Some(shown(CountedKey { key, name, count, at_most: count.saturating_add(floor) }))
+        });
+        (counted.collect(), rest)
     }
 }
 
