@@ -55,6 +55,25 @@ pub enum CommandError {
         /// The cause.
         error: io::Error,
     },
+    /// A file cannot be written.
+    #[error("cannot write {path}: {error}")]
+    Write {
+        /// The file.
+        path: String,
+        /// The cause.
+        error: io::Error,
+    },
+    /// A control plane cannot be reached.
+    #[error("{0}")]
+    ControlPlane(#[from] HttpClientError),
+    /// A control plane refuses a request, or its reply cannot be used.
+    #[error("{url}: {problem}")]
+    ControlPlaneReply {
+        /// The control plane.
+        url: String,
+        /// Its reply.
+        problem: String,
+    },
     /// The filter of the log cannot be parsed.
     #[error("TOLLGATE_LOG is `{value}`: {error}\n  hint: use error, warn, info, debug or trace")]
     LogFilter {
@@ -113,9 +132,6 @@ pub enum CommandError {
     /// The schema of rule files cannot be written.
     #[error("{0}")]
     Schema(#[from] serde_json::Error),
-    /// The control plane cannot be addressed.
-    #[error("{0}")]
-    ControlPlane(#[from] HttpClientError),
     /// There are no live figures.
     #[error("no live figures: {0}")]
     LiveFigures(FeedError),

@@ -10,6 +10,7 @@ mod rules;
 mod serve;
 mod simulate;
 mod top;
+mod token;
 
 use command_error::CommandError;
 use command_line::TollgateCommand;
@@ -47,6 +48,7 @@ fn run(command: TollgateCommand) -> Result<ExitCode, CommandError> {
         TollgateCommand::Serve(args) => serve::run(args, serve::ServeMode::AllDoors),
         TollgateCommand::Gateway(args) => serve::run(args, serve::ServeMode::GatewayOnly),
         TollgateCommand::Rules(command) => rules::run(command),
+        TollgateCommand::Token(command) => token::run(&command),
         TollgateCommand::Simulate(args) => simulate::run(&args),
         TollgateCommand::Top(args) => top::run(&args),
         TollgateCommand::Demo(args) => demo::run(&args),

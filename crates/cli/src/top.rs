@@ -48,7 +48,7 @@ pub struct TopArgs {
 /// Runs `tollgate top`.
 pub fn run(args: &TopArgs) -> Result<ExitCode, CommandError> {
     let client = args.plane.client()?;
-    let address = args.plane.address();
+    let address = args.plane.address().to_owned();
     if args.once {
         let snapshot = feed::fetch_once(&client).map_err(CommandError::LiveFigures)?;
         let mut state = ViewState::new(address);
