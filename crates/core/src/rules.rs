@@ -1,6 +1,7 @@
 //! Rules: the file format, compilation, selection, explanation and rule tests.
 
 mod client_digest;
+mod client_limits;
 mod compile;
 pub mod doors;
 mod explain;
@@ -18,6 +19,7 @@ mod virtual_node;
 pub mod written;
 
 pub use client_digest::{ClientDigest, ClientTraits};
+pub use client_limits::{ClientLimit, EndpointScope, MOST_CLIENT_LIMITS};
 pub use compile::{LoadedRules, load, load_for};
 pub use doors::{DoorCapability, OpenDoor};
 pub use explain::{Explanation, RuleExplanation, explain};

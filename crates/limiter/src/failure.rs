@@ -140,6 +140,23 @@ impl Fallback {
         take(memory, &Charge { limit, key, ..*charge }, cost, now)
     }
 
+    /// Removes the state of `charge` from which decisions without the store are made.
+    pub(crate) fn forget(
+        &self,
+        memory: &MemoryStore,
+        rules: &RulesInForce,
+        charge: &Charge<'_>,
+        now: StoreTime,
+    ) {
+        let shares = self.shares.load();
+        let known = shares.as_ref().filter(|shares| shares.rules == rules.number);
+        let limit = known.and_then(|shares| shares.limits.get(charge.id.index())?.as_ref());
+        if let Some(limit) = limit {
+            let key = StateKey::new(charge.key.identity_hash(charge.limit.state_id), limit.state_id);
+            memory.forget(&Charge { limit, key, ..*charge }, now);
+        }
+    }
+
     /// The step of a request from `address` under the emergency limit; none without such a limit.
     pub(crate) fn emergency_step(
         &self,

@@ -28,7 +28,7 @@ use tollgate_core::key::{Identity, Ipv6Prefix, KeySeed, RequestHasher, StateKey,
 use tollgate_core::request::Request;
 use tollgate_core::rules::lists::AccessLists;
 use tollgate_core::rules::written::OnExceed;
-use tollgate_core::rules::{CellKind, Charge, Charges, RuleSet, Selection};
+use tollgate_core::rules::{CellKind, Charge, Charges, EndpointScope, RuleSet, Selection};
 use tollgate_core::time::{StoreTime, UnixTime};
 
 /// The rate limiter. All methods take `&self`, so it is shared in an `Arc`.
@@ -388,6 +388,7 @@ impl Limiter {
         self.abuse.tidy(now);
         self.admissions.tidy(now);
         self.observation.tidy(now);
+        self.follow_resets();
     }
 
     pub(crate) fn seed(&self) -> &KeySeed {
@@ -398,11 +399,11 @@ impl Limiter {
     pub(crate) fn conduct_keys(&self, request: &Request<'_>) -> SmallVec<[u64; 8]> {
         let snapshot = self.snapshot.load();
         let set = &snapshot.rules.set;
-        let mut selection = Selection::default();
-        set.join_into(&set.match_client(request), &set.match_path(request.path()), &mut selection);
-        let mut charges = Charges::new();
-        set.charge(&selection, request, &self.seed.hasher(request), &mut charges);
-        charges.iter().filter_map(|charge| set.penalty_key(charge)).collect()
+        let hashes = self.seed.hasher(request);
+        let limits = [EndpointScope::Request, EndpointScope::Any]
+            .into_iter()
+            .flat_map(|scope| set.client_limits(request, scope, &hashes));
+        limits.filter_map(|found| set.penalty_key(&found.charge)).collect()
     }
 
     /// The store.

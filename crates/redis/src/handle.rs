@@ -11,7 +11,10 @@ use tollgate_core::limit::Limit;
 use tollgate_core::request::Request;
 use tollgate_core::rules::{Rule, RuleSet};
 use tollgate_core::state_address::StateAddress;
-use tollgate_limiter::{OwnedCharge, SharedSlot, SharedStore, SharedTake, Steps};
+use tollgate_limiter::{
+    ClientIdentities, OwnedCharge, PeekFuture, ResetFuture, SharedSlot, SharedStore, SharedTake,
+    StateQuestion, Steps,
+};
 
 /// Implements the engine's seam on the core of a store.
 #[derive(Debug)]
@@ -75,5 +78,21 @@ impl SharedStore for StoreHandle {
 
     fn slot(&self, address: &StateAddress, number: u64, longest_us: u64) -> Box<dyn SharedSlot> {
         Box::new(InFlightSlot::new(&self.0, InFlightSlot::key(address).into(), number, longest_us))
+    }
+
+    fn peek(&self, states: Vec<StateQuestion>) -> PeekFuture<'_> {
+        Box::pin(async move { self.0.peek(&states).await })
+    }
+
+    fn reset<'s>(&'s self, states: Vec<StateQuestion>, client: &ClientIdentities) -> ResetFuture<'s> {
+        Box::pin(self.0.reset(states, client.clone()))
+    }
+
+    fn take_resets(&self) -> Vec<ClientIdentities> {
+        self.0.markers.take()
+    }
+
+    fn forget(&self, charges: &[OwnedCharge]) {
+        self.0.leases.forget(charges);
     }
 }

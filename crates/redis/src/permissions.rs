@@ -106,6 +106,8 @@ mod tests {
         let mut used = called(script::source());
         used.extend(called(algorithm::concurrency::SCRIPT));
         used.extend(called(heartbeat::SCRIPT));
+        used.extend(called(heartbeat::MARK_SCRIPT));
+        used.extend(called(script::reset_source()));
         sent(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut used);
         // Always permitted, and what a Sentinel is asked, which has users of its own.
         for free in ["auth", "hello", "sentinel"] {

@@ -98,17 +98,24 @@ fn steps(role: ServerRole, prefix: &str, tags: &KeyTags) -> Vec<(TestStep, Cmd)>
     for form in [ScriptForm::Source, ScriptForm::Digest] {
         steps.push((TestStep::Script("limit"), limit_script(form, &client, &ask)));
     }
+    steps.push((TestStep::Script("reset"), reset_script(&client, &ask)));
     let slots = key("slots");
     for args in [
         &["take", "0", "1", "self", "1000000"][..],
         &["keep", "0", "self", "1000000"],
+        &["look", "0"],
         &["drop", "0", "self"],
     ] {
         let mut command = cmd("EVAL");
         command.arg(concurrency::SCRIPT).arg(1).arg(&slots).arg(args);
         steps.push((TestStep::Script("concurrency"), command));
     }
-    let nodes = [key("nodes"), key("node"), key("clock"), key("corrected")];
+    let marks = key("marks");
+    steps.push((
+        TestStep::Script("reset marker"),
+        cmd("EVAL").arg(heartbeat::MARK_SCRIPT).arg(1).arg(&marks).arg("").take(),
+    ));
+    let nodes = [key("nodes"), key("node"), key("clock"), key("corrected"), marks];
     // With a vote, so that the part for clocks that stepped runs; and without one.
     for vote_us in [Some(1), None] {
         let arguments = heartbeat::arguments("self", 1, vote_us, Some("{}"));
@@ -118,7 +125,7 @@ fn steps(role: ServerRole, prefix: &str, tags: &KeyTags) -> Vec<(TestStep, Cmd)>
     }
 
     let mut leftovers: Vec<Vec<u8>> =
-        ["string", "hash", "list", "set", "client", "slots", "nodes", "node", "clock", "corrected"]
+        ["string", "hash", "list", "set", "client", "slots", "nodes", "node", "clock", "corrected", "marks"]
             .map(|kind| key(kind).into_bytes())
             .to_vec();
     leftovers.extend(script::log_keys(client.as_bytes(), &ask));
@@ -210,6 +217,16 @@ fn limit_script(form: ScriptForm, client: &str, ask: &ScriptCall) -> Cmd {
     let mut command = cmd(verb);
     command.arg(name).arg(keys.len()).arg(keys);
     command.arg(script::arguments(CallTime::Server, false, std::iter::once(ask)));
+    command
+}
+
+fn reset_script(client: &str, ask: &ScriptCall) -> Cmd {
+    let keys: Vec<_> =
+        std::iter::once(client.as_bytes().to_vec()).chain(script::log_keys(client.as_bytes(), ask)).collect();
+    let limits = ScriptCall { runs: SmallVec::new(), charges: ask.charges.clone() };
+    let mut command = cmd("EVAL");
+    command.arg(script::reset_source()).arg(keys.len()).arg(keys);
+    command.arg(script::reset_arguments(CallTime::Server, std::iter::once(&limits)));
     command
 }
 

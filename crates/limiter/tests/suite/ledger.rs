@@ -15,8 +15,9 @@ use tollgate_core::rules::{LoadedRules, Rule, RuleSet};
 use tollgate_core::state_address::StateAddress;
 use tollgate_limiter::metrics::{DecisionOutcome, MetricSamples, MetricSource, catalog};
 use tollgate_limiter::{
-    Admission, Clock, Decision, Door, FailureSettings, Limiter, MemoryStore, Outcome, OwnedCharge, Passed,
-    PendingTake, Request, SharedSlot, SharedStore, SharedTake, Steps, TakeAnswers,
+    Admission, ClientIdentities, Clock, Decision, Door, FailureSettings, Limiter, MemoryStore, Outcome,
+    OwnedCharge, Passed, PeekFuture, PendingTake, Request, ResetFuture, SharedSlot, SharedStore, SharedTake,
+    StateQuestion, Steps, StoreUnavailable, TakeAnswers,
 };
 
 const THREADS: usize = 2;
@@ -96,6 +97,20 @@ impl SharedStore for FailingStore {
     fn slot(&self, _: &StateAddress, _: u64, _: u64) -> Box<dyn SharedSlot> {
         panic!("no rule counts requests in flight")
     }
+
+    fn peek(&self, states: Vec<StateQuestion>) -> PeekFuture<'_> {
+        Box::pin(async move { states.iter().map(|_| None).collect() })
+    }
+
+    fn reset(&self, _: Vec<StateQuestion>, _: &ClientIdentities) -> ResetFuture<'_> {
+        Box::pin(async { Err(StoreUnavailable) })
+    }
+
+    fn take_resets(&self) -> Vec<ClientIdentities> {
+        Vec::new()
+    }
+
+    fn forget(&self, _: &[OwnedCharge]) {}
 }
 
 impl PendingTake for FailedTake {
