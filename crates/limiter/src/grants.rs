@@ -21,6 +21,7 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
@@ -82,10 +83,11 @@ pub struct GrantBalance {
 #[derive(Debug)]
 pub(crate) struct GrantPool {
     grant: ActiveGrant,
-    /// With the embedded store, the tokens drawn so far.
-    drawn: AtomicU64,
-    /// Not asked before this time, in microseconds.
+    /// With the embedded store, the tokens drawn so far. A pool that replaces this one has the same counter.
+    drawn: Arc<AtomicU64>,
+    /// Not asked before this time, in microseconds, for this cost or more.
     empty_until_us: AtomicU64,
+    empty_cost: AtomicU64,
 }
 
 /// All grants, by kind and value of their identity.
@@ -124,8 +126,15 @@ impl GrantPool {
         PoolDraw { id: id.clone(), tokens: *tokens, expires_us: expires.as_us() }
     }
 
-    fn mark_empty(&self, now: UnixTime) {
+    /// The shared store has too few tokens for `cost`.
+    fn mark_empty(&self, cost: u64, now: UnixTime) {
+        self.empty_cost.store(cost, Ordering::Relaxed);
         self.empty_until_us.store(now.as_us() + EMPTY_FOR_US, Ordering::Relaxed);
+    }
+
+    fn is_empty(&self, cost: u64, now: UnixTime) -> bool {
+        self.empty_until_us.load(Ordering::Relaxed) > now.as_us()
+            && cost >= self.empty_cost.load(Ordering::Relaxed)
     }
 }
 
@@ -139,7 +148,11 @@ impl Grants {
     fn set(&self, mut grants: Vec<ActiveGrant>) {
         grants.sort_by(|one, other| (one.expires, &one.id).cmp(&(other.expires, &other.id)));
         if grants.len() > MOST_GRANTS {
-            tracing::warn!(grants = grants.len(), most = MOST_GRANTS, "too many grants; the latest are not used");
+            tracing::warn!(
+                grants = grants.len(),
+                most = MOST_GRANTS,
+                "too many grants; the latest are not used"
+            );
             grants.truncate(MOST_GRANTS);
         }
         let known = self.pools.load();
@@ -147,9 +160,10 @@ impl Grants {
             known.values().flat_map(HashMap::values).flatten().map(|pool| (&*pool.grant.id, pool)).collect();
         let mut table = GrantTable::new();
         for grant in grants {
-            let drawn = known.get(&*grant.id).map_or(0, |pool| pool.drawn.load(Ordering::Relaxed));
+            let drawn = known.get(&*grant.id).map(|pool| Arc::clone(&pool.drawn)).unwrap_or_default();
             let value = if grant.kind == "ip" { network_of_text(&grant.value) } else { grant.value.clone() };
-            let pool = GrantPool { drawn: AtomicU64::new(drawn), empty_until_us: AtomicU64::new(0), grant };
+            let (empty_until_us, empty_cost) = (AtomicU64::new(0), AtomicU64::new(0));
+            let pool = GrantPool { drawn, empty_until_us, empty_cost, grant };
             table.entry(pool.grant.kind.clone()).or_default().entry(value).or_default().push(Arc::new(pool));
         }
         let is_any = !table.is_empty();
@@ -213,24 +227,28 @@ fn network(ip: IpAddr) -> String {
     IpAddr::from(ip_bits(ip, Ipv6Prefix::default()).to_be_bytes()).to_canonical().to_string()
 }
 
-/// One pool for each rule, the first of `candidates` that covers it; none if a rule has none. Pools in `drawn` need not
-/// be drawn from again.
-fn choose(
-    candidates: &[Arc<GrantPool>],
-    drawn: &[Arc<GrantPool>],
-    rules: &[&str],
-    now: UnixTime,
-) -> Option<DrawnPools> {
+/// The pools to draw from for `rules`: the first of `candidates` that covers all of them, else the first for each; none if
+/// a rule has none. Pools in `drawn` need not be drawn from again.
+fn choose(candidates: &[Arc<GrantPool>], drawn: &[Arc<GrantPool>], rules: &[&str]) -> Option<DrawnPools> {
+    let is_due = |rule: &&str| !drawn.iter().any(|pool| pool.covers(rule));
+    let due: SmallVec<[&str; 4]> = rules.iter().copied().filter(is_due).collect();
+    if due.is_empty() {
+        return Some(DrawnPools::new());
+    }
+    if let Some(pool) = candidates.iter().find(|pool| due.iter().all(|rule| pool.covers(rule))) {
+        return Some(DrawnPools::from_iter([Arc::clone(pool)]));
+    }
     let mut chosen = DrawnPools::new();
-    for rule in rules {
-        if drawn.iter().chain(&chosen).any(|pool| pool.covers(rule)) {
-            continue;
+    for rule in due {
+        if !chosen.iter().any(|pool| pool.covers(rule)) {
+            chosen.push(Arc::clone(candidates.iter().find(|pool| pool.covers(rule))?));
         }
-        let has_tokens = |pool: &&Arc<GrantPool>| pool.empty_until_us.load(Ordering::Relaxed) <= now.as_us();
-        let pool = candidates.iter().filter(has_tokens).find(|pool| pool.covers(rule))?;
-        chosen.push(Arc::clone(pool));
     }
     Some(chosen)
+}
+
+fn remove(candidates: &mut GrantCandidates, pool: &Arc<GrantPool>) {
+    candidates.retain(|known| !Arc::ptr_eq(known, pool));
 }
 
 /// The decision on a request that was refused as `refused` says, and is admitted by a grant.
@@ -289,15 +307,14 @@ impl Limiter {
         cost: u64,
         now: UnixTime,
     ) -> Option<DrawnPools> {
-        // Each round marks a pool as empty.
-        for _ in 0..=candidates.len() {
-            let chosen = choose(candidates, &[], rules, now)?;
+        let mut candidates = candidates.clone();
+        loop {
+            let chosen = choose(&candidates, &[], rules)?;
             match self.grants.draw_here(&chosen, cost, now) {
                 DrawOutcome::Drawn => return Some(chosen),
-                DrawOutcome::Empty(index) => chosen.get(index)?.mark_empty(now),
+                DrawOutcome::Empty(index) => remove(&mut candidates, chosen.get(index)?),
             }
         }
-        None
     }
 
     /// Admits a request that its only limit has `refused`, if a grant covers it. With the embedded store.
@@ -305,7 +322,7 @@ impl Limiter {
     #[inline(never)]
     pub(crate) fn grant_single(&self, request: &Request<'_>, refused: &Decision) -> Option<Decision> {
         let candidates = self.grant_candidates(request)?;
-        let rule = &refused.terms?.names.rule;
+        let rule = refused.terms?.names.rule.as_str();
         self.draw_here(&candidates, &[rule], request.cost, refused.now)?;
         Some(granted(refused, Decision { soft: None, ..*refused }))
     }
@@ -318,9 +335,10 @@ impl Limiter {
         rules: &RulesInForce,
         charges: &[Charge<'_>],
         cost: u32,
-        candidates: Option<&GrantCandidates>,
+        candidates: Option<GrantCandidates>,
         refused: &Decision,
     ) -> Option<Decision> {
+        let candidates = candidates?;
         let now = StoreTime::of_embedded_store(refused.now);
         let mut relaxed = Charges::from_slice(charges);
         let mut names: SmallVec<[&str; 4]> = SmallVec::new();
@@ -330,7 +348,7 @@ impl Limiter {
                 names.push(&rules.set.rule_of(charge.id).id);
             }
         }
-        let pools = self.draw_here(candidates?, &names, cost.into(), refused.now)?;
+        let pools = self.draw_here(&candidates, &names, cost.into(), refused.now)?;
         match self.store().take_all(&relaxed, cost, now) {
             Ok(fold) if fold.admits() => Some(granted(refused, Decision::of(rules, &fold, refused.now))),
             // Another request was faster, or there is no memory.
@@ -342,28 +360,34 @@ impl Limiter {
     }
 
     /// The same with the shared store. `refusing` are the limits that are known to refuse it.
-    pub(crate) async fn grant_shared(
-        &self,
-        sharing: &Sharing,
-        snapshot: &Arc<Snapshot>,
-        charges: &[OwnedCharge],
-        refusing: &[LimitId],
+    ///
+    /// A boxed future of a stated type, because it charges the other limits, whose decision contains it.
+    #[expect(clippy::too_many_arguments, reason = "a request, its limits, and how it was refused")]
+    pub(crate) fn grant_shared<'a>(
+        &'a self,
+        sharing: &'a Sharing,
+        snapshot: &'a Arc<Snapshot>,
+        charges: &'a [OwnedCharge],
+        refusing: &'a [LimitId],
         cost: u32,
-        request: &GrantRequest,
-        refused: &Decision,
-    ) -> Option<Decision> {
-        let mut drawn = DrawnPools::new();
-        let attempt = self.charge_granted(sharing, snapshot, charges, refusing, cost, request, refused, &mut drawn);
-        // No decision waits longer than the store's timeout; what is drawn by then stays drawn.
-        let waited_us = self.clock().now().since(refused.now);
-        let longest = sharing.store.timeout().saturating_sub(Duration::from_micros(waited_us));
-        let found = tokio::time::timeout(longest, attempt).await.ok()?;
-        if found.is_none() && !drawn.is_empty() {
-            let draws = drawn.iter().map(|pool| pool.draw()).collect();
-            // If it fails, the tokens stay drawn.
-            let _ = sharing.store.draw(draws, -i64::from(cost)).await;
-        }
-        found
+        request: &'a GrantRequest,
+        refused: &'a Decision,
+    ) -> Pin<Box<dyn Future<Output = Option<Decision>> + Send + 'a>> {
+        Box::pin(async move {
+            let mut drawn = DrawnPools::new();
+            let attempt =
+                self.charge_granted(sharing, snapshot, charges, refusing, cost, request, refused, &mut drawn);
+            // No decision waits longer than the store's timeout; what is drawn by then stays drawn.
+            let waited_us = self.clock().now().since(refused.now);
+            let longest = sharing.store.timeout().saturating_sub(Duration::from_micros(waited_us));
+            let found = tokio::time::timeout(longest, attempt).await.ok()?;
+            if found.is_none() && !drawn.is_empty() {
+                let draws = drawn.iter().map(|pool| pool.draw()).collect();
+                // If it fails, the tokens stay drawn.
+                let _ = sharing.store.draw(draws, -i64::from(cost)).await;
+            }
+            found
+        })
     }
 
     #[expect(clippy::too_many_arguments, reason = "a request, its limits, and what was drawn for it")]
@@ -394,10 +418,16 @@ impl Limiter {
             }
             let address = |index: usize| request.addresses.get(index).cloned().flatten();
             let check = self.take_shared(
-                sharing, snapshot, &relaxed, cost, request.ip, refused.now, &address, &|| None,
+                sharing,
+                snapshot,
+                &relaxed,
+                cost,
+                request.ip,
+                refused.now,
+                &address,
+                &|| None,
             );
-            // A box, because this is a part of the future that it contains.
-            let decision = Box::pin(check.decision()).await;
+            let decision = check.decision().await;
             match decision.outcome {
                 Outcome::Limited(status) if !decision.degraded && status.limit != LimitId::NONE => {
                     refusing = SmallVec::from_slice(&[status.limit]);
@@ -418,8 +448,10 @@ impl Limiter {
         now: UnixTime,
         drawn: &mut DrawnPools,
     ) -> Result<Option<()>, StoreUnavailable> {
-        for _ in 0..=request.candidates.len() {
-            let Some(chosen) = choose(&request.candidates, drawn, rules, now) else { return Ok(None) };
+        let mut candidates = request.candidates.clone();
+        candidates.retain(|pool| !pool.is_empty(cost.into(), now));
+        loop {
+            let Some(chosen) = choose(&candidates, drawn, rules) else { return Ok(None) };
             if chosen.is_empty() {
                 return Ok(Some(()));
             }
@@ -429,13 +461,13 @@ impl Limiter {
                     drawn.extend(chosen);
                     return Ok(Some(()));
                 }
-                DrawOutcome::Empty(index) => match chosen.get(index) {
-                    Some(pool) => pool.mark_empty(self.clock().now()),
-                    None => return Ok(None),
-                },
+                DrawOutcome::Empty(index) => {
+                    let Some(pool) = chosen.get(index) else { return Ok(None) };
+                    pool.mark_empty(cost.into(), now);
+                    remove(&mut candidates, pool);
+                }
             }
         }
-        Ok(None)
     }
 }
 

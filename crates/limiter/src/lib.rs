@@ -28,8 +28,10 @@ mod clock;
 mod counting;
 mod decision;
 mod decision_log;
+mod emergency;
 mod failure;
 pub mod file;
+mod grants;
 mod key_states;
 mod key_text;
 mod limit_names;
@@ -54,7 +56,9 @@ pub use clock::{Clock, ManualClock};
 pub use counting::Counting;
 pub use decision::{Check, Decision};
 pub use decision_log::{DecisionLog, DecisionLogSettings};
-pub use failure::{Emergency, FailureSettings};
+pub use emergency::Emergency;
+pub use failure::FailureSettings;
+pub use grants::{ActiveGrant, GrantBalance, MOST_GRANTS};
 pub use key_states::{LimitReading, StateSource};
 pub use key_text::{KeyDisplay, KeySecret, KeyText};
 pub use limit_names::{LimitNames, LimitNamesFull};
@@ -64,11 +68,12 @@ pub use observe::{ObservationSettings, TopKey, TopKeys, TopRoute};
 pub use pending::Pending;
 pub use set_table::{LockedSetTable, SetTable};
 pub use shared_store::{
-    Passed, PeekFuture, PendingTake, ResetFuture, SharedSlot, SharedStore, SharedTake, SlotFuture, SlotTaken,
-    StateAnswer, StateQuestion, Steps, StoreUnavailable, TakeAnswers,
+    BalanceFuture, DrawFuture, Passed, PeekFuture, PendingTake, ResetFuture, SharedSlot, SharedStore,
+    SharedTake, SlotFuture, SlotTaken, StateAnswer, StateQuestion, Steps, StoreUnavailable, TakeAnswers,
 };
 pub use snapshot::LimitTerms;
 pub use tollgate_core::decision::{InvalidRequest, LimitStatus, Outcome};
+pub use tollgate_core::grant::{DrawOutcome, PoolDraw};
 pub use tollgate_core::request::{Door, Method, Request};
 pub use tollgate_core::rules::EndpointScope;
 pub use tollgate_core::script::RequestStatus;

@@ -9,7 +9,9 @@ use smallvec::SmallVec;
 use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 use tollgate_core::algorithm::LimitStep;
+use tollgate_core::grant::{DrawOutcome, PoolDraw};
 use tollgate_core::key::StateKey;
 use tollgate_core::limit::{Limit, Meter};
 use tollgate_core::request::Request;
@@ -70,7 +72,22 @@ pub trait SharedStore: fmt::Debug + Send + Sync {
 
     /// Drops what this node keeps of the states of `charges`: last replies, and credit that the store does not count.
     fn forget(&self, charges: &[OwnedCharge]);
+
+    /// The longest time that a decision waits for the store.
+    fn timeout(&self) -> Duration;
+
+    /// Draws `amount` tokens from the pools of grants, from all or from none; or returns them, if it is negative.
+    fn draw(&self, pools: Vec<PoolDraw>, amount: i64) -> DrawFuture<'_>;
+
+    /// How many tokens were drawn from the pool of the grant `id`.
+    fn drawn<'s>(&'s self, id: &'s str) -> BalanceFuture<'s>;
 }
+
+/// The answer to [`SharedStore::draw`].
+pub type DrawFuture<'s> = Pin<Box<dyn Future<Output = Result<DrawOutcome, StoreUnavailable>> + Send + 's>>;
+
+/// The answer to [`SharedStore::drawn`].
+pub type BalanceFuture<'s> = Pin<Box<dyn Future<Output = Result<u64, StoreUnavailable>> + Send + 's>>;
 
 /// A state that an operator asks for.
 #[derive(Clone, Debug)]

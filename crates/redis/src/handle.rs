@@ -6,14 +6,15 @@ use crate::take::RedisTake;
 use crate::{StoreCore, VerdictReceiver, VerdictSender};
 use smallvec::SmallVec;
 use std::sync::Arc;
+use std::time::Duration;
 use tollgate_core::algorithm::LimitStep;
 use tollgate_core::limit::Limit;
 use tollgate_core::request::Request;
 use tollgate_core::rules::{Rule, RuleSet};
 use tollgate_core::state_address::StateAddress;
 use tollgate_limiter::{
-    ClientIdentities, OwnedCharge, PeekFuture, ResetFuture, SharedSlot, SharedStore, SharedTake,
-    StateQuestion, Steps,
+    BalanceFuture, ClientIdentities, DrawFuture, OwnedCharge, PeekFuture, PoolDraw, ResetFuture, SharedSlot,
+    SharedStore, SharedTake, StateQuestion, Steps, StoreUnavailable,
 };
 
 /// Implements the engine's seam on the core of a store.
@@ -94,5 +95,17 @@ impl SharedStore for StoreHandle {
 
     fn forget(&self, charges: &[OwnedCharge]) {
         self.0.leases.forget(charges);
+    }
+
+    fn timeout(&self) -> Duration {
+        self.0.settings.timeout
+    }
+
+    fn draw(&self, pools: Vec<PoolDraw>, amount: i64) -> DrawFuture<'_> {
+        Box::pin(async move { self.0.draw(&pools, amount).await.map_err(|_| StoreUnavailable) })
+    }
+
+    fn drawn<'s>(&'s self, id: &'s str) -> BalanceFuture<'s> {
+        Box::pin(async move { self.0.drawn(id).await.map_err(|_| StoreUnavailable) })
     }
 }

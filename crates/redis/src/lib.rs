@@ -47,6 +47,7 @@ mod control_channel;
 mod dispatch;
 mod errors;
 mod fleet;
+mod grant_pools;
 mod handle;
 mod in_flight_slots;
 mod key_states;

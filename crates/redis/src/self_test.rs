@@ -11,6 +11,7 @@ use super::url::ServerAddress;
 use redis::{Cmd, Value, cmd};
 use smallvec::SmallVec;
 use tollgate_core::algorithm::{Algorithm, concurrency};
+use tollgate_core::grant;
 use tollgate_core::heartbeat;
 use tollgate_core::lending::Prefetch;
 use tollgate_core::limit::{Limit, LimitSize};
@@ -110,6 +111,11 @@ fn steps(role: ServerRole, prefix: &str, tags: &KeyTags) -> Vec<(TestStep, Cmd)>
         command.arg(concurrency::SCRIPT).arg(1).arg(&slots).arg(args);
         steps.push((TestStep::Script("concurrency"), command));
     }
+    // One that has expired: nothing is written that would stay for long.
+    let pool = grant::PoolDraw { id: String::new(), tokens: 1, expires_us: 1 };
+    let mut draw = cmd("EVAL");
+    draw.arg(grant::SCRIPT).arg(1).arg(key("string")).arg(grant::arguments(0, 1, &[pool]));
+    steps.push((TestStep::Script("grant"), draw));
     let marks = key("marks");
     steps.push((
         TestStep::Script("reset marker"),

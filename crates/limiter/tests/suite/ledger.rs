@@ -8,6 +8,7 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::{Arc, Barrier};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 use tollgate_core::algorithm::LimitStep;
 use tollgate_core::limit::Limit;
@@ -111,6 +112,18 @@ impl SharedStore for FailingStore {
     }
 
     fn forget(&self, _: &[OwnedCharge]) {}
+
+    fn timeout(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn draw(&self, _: Vec<PoolDraw>, _: i64) -> DrawFuture<'_> {
+        Box::pin(async { Err(StoreUnavailable) })
+    }
+
+    fn drawn<'s>(&'s self, _: &'s str) -> BalanceFuture<'s> {
+        Box::pin(async { Err(StoreUnavailable) })
+    }
 }
 
 impl PendingTake for FailedTake {
