@@ -68,7 +68,7 @@ fn it_can_be_on_from_the_start_and_is_counted() {
     assert!(!decide().allowed(), "as it was made");
     let samples = MetricSamples::of([&limiter as &dyn MetricSource]);
     let of_emergency =
-        samples.of_metric(&catalog::DECISIONS).filter(|sample| &*sample.labels[0] == "emergency");
+        samples.of_metric(&catalog::DECISIONS).iter().filter(|sample| &*sample.labels[0] == "emergency");
     let refused: u64 = of_emergency.map(|sample| sample.as_count().unwrap()).sum();
     assert_eq!(refused, 8);
 }

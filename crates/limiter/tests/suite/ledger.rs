@@ -16,9 +16,9 @@ use tollgate_core::rules::{LoadedRules, Rule, RuleSet};
 use tollgate_core::state_address::StateAddress;
 use tollgate_limiter::metrics::{DecisionOutcome, MetricSamples, MetricSource, catalog};
 use tollgate_limiter::{
-    Admission, ClientIdentities, Clock, Decision, Door, FailureSettings, Limiter, MemoryStore, Outcome,
-    OwnedCharge, Passed, PeekFuture, PendingTake, Request, ResetFuture, SharedSlot, SharedStore, SharedTake,
-    StateQuestion, Steps, StoreUnavailable, TakeAnswers,
+    Admission, BalanceFuture, ClientIdentities, Clock, Decision, Door, DrawFuture, FailureSettings, Limiter,
+    MemoryStore, Outcome, OwnedCharge, Passed, PeekFuture, PendingTake, PoolDraw, Request, ResetFuture,
+    SharedSlot, SharedStore, SharedTake, StateQuestion, Steps, StoreUnavailable, TakeAnswers,
 };
 
 const THREADS: usize = 2;
