@@ -42,7 +42,7 @@ use telemetry::{TelemetryFlags, WrittenTelemetry};
 use tollgate_control::FailedTestPolicy;
 use tollgate_core::document::{Document, DocumentPath};
 use tollgate_http::{HeaderOptions, IdentityExtractor, IdentityOptions};
-use tollgate_limiter::AbuseSettings;
+use tollgate_limiter::{AbuseSettings, Emergency};
 
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
 const DEFAULT_MEMORY: usize = 512 << 20;
@@ -299,6 +299,8 @@ pub struct ServeConfig {
     pub data: Option<PathBuf>,
     /// Where states are kept.
     pub store: StoreConfig,
+    /// When each client address is limited.
+    pub emergency: Emergency,
     /// The most memory for states, in bytes.
     pub store_memory: usize,
     /// The address of the check API.
@@ -335,6 +337,7 @@ impl ServeConfig {
 
     fn read(settings: WrittenSettings) -> Result<Self, SettingError> {
         let data = settings.data.or_else(state_directory);
+        let emergency = store::emergency(settings.emergency.as_deref(), settings.redis.as_ref())?;
         let store_flags =
             StoreFlags { url: settings.store, data: data.clone(), emergency: settings.emergency };
         let trusted = settings.identity.as_ref().map_or(&[][..], |identity| &identity.client_ip.trusted);
@@ -357,6 +360,7 @@ impl ServeConfig {
             rules_poll: rule_source::poll_interval(settings.rules_poll.as_ref())?,
             gateway: gateway.map_err(|placed| placed.error)?,
             store: store::read(store_flags, settings.redis.as_ref())?,
+            emergency,
             rules: settings.rules,
             failed_tests: match settings.on_failed_rule_tests {
                 Some(WrittenFailedTestPolicy::Warn) => FailedTestPolicy::Warn,

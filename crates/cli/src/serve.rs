@@ -35,7 +35,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tollgate_control::live::{LiveMonitor, LiveParts, LiveSettings, NodeProfile};
 use tollgate_limiter::metrics::SpanSink;
-use tollgate_limiter::{Clock, Limiter, MemoryStore};
+use tollgate_limiter::{Clock, FailureSettings, Limiter, MemoryStore};
 use tollgate_redis::{NodeAddress, RedisStore};
 use tollgate_server::Readiness;
 
@@ -204,6 +204,6 @@ fn build_limiter(
     }
     Arc::new(match (&config.store, redis) {
         (StoreConfig::Redis(store), Some(redis)) => limiter.sharing(redis.shared_store(), store.failure),
-        _ => limiter,
+        _ => limiter.with_emergency(config.emergency, FailureSettings::default().emergency_per_second),
     })
 }

@@ -7,6 +7,7 @@
 -- KEYS[3]  the votes of nodes that measured another time than the corrected clock shows: a sorted set of ids, each with
 --          the correction that the node votes for, in microseconds; absent as long as the clock does not step
 -- KEYS[4]  the correction that the nodes have agreed on, and when; absent as long as there is none
+-- KEYS[5]  reset markers: a list, absent as long as no client was reset lately
 -- ARGV[1]  its id
 -- ARGV[2]  after how many microseconds without a heartbeat a node is not counted
 -- ARGV[3]  for how many milliseconds the keys, and the nodes in them, are kept
@@ -14,7 +15,7 @@
 -- ARGV[5]  the description, with one heartbeat in a few
 --
 -- Returns the time, the number of nodes that are alive, 1 if this node was not among them before, and the correction of
--- the clock that the nodes have agreed on: by how many microseconds, and since when.
+-- the clock that the nodes have agreed on: by how many microseconds, and since when; and the reset markers.
 local call, format = redis.call, string.format
 -- A correction shrinks by one part in so many of the time that passes (`ClockCorrection`).
 local SLEW = 100
@@ -62,4 +63,4 @@ if ARGV[4] ~= '' and 2 * votes > nodes then
     call('DEL', KEYS[3])
   end
 end
-return { seen, nodes, is_new, agreed or call('GET', KEYS[4]) or '0 0' }
+return { seen, nodes, is_new, agreed or call('GET', KEYS[4]) or '0 0', call('LRANGE', KEYS[5], 0, -1) }

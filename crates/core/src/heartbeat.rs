@@ -11,6 +11,7 @@
 //! tg:node:{tag}:b7c1…  {"id":"b7c1…","address":…}   the description of that node
 //! tg:clock:{tag}       b7c1… → -60000312            the corrections that nodes vote for, after the clock has stepped
 //! tg:corrected:{tag}   -60000312 1794885776233251   the correction that they have agreed on, and when
+//! tg:resets:{tag}      …                            the clients that were reset in the last half minute, sealed
 //! ```
 //!
 //! Each heartbeat is a measurement of the server's clock. A node that finds it far from where it expected it sends the
@@ -24,6 +25,16 @@ use crate::time::{ServerTime, StoreTime};
 
 /// The script of a heartbeat.
 pub const SCRIPT: &str = include_str!("heartbeat.lua");
+
+/// Adds a reset marker to the list of a shard, which heartbeats return. It expires half a minute after the last one: every
+/// node has sent a heartbeat by then.
+pub const MARK_SCRIPT: &str = "\
+redis.call('RPUSH', KEYS[1], ARGV[1])
+redis.call('LTRIM', KEYS[1], -64, -1)
+redis.call('PEXPIRE', KEYS[1], 30000)
+return 1";
+/// The most markers that a shard keeps, as [`MARK_SCRIPT`] says.
+pub const MOST_MARKERS: usize = 64;
 
 /// The time between two heartbeats of a node in a small fleet.
 pub const INTERVAL_US: u64 = 1_000_000;
@@ -65,7 +76,12 @@ pub fn correction_key(prefix: &str, tag: &str) -> String {
     format!("{prefix}corrected:{{{tag}}}")
 }
 
-/// The arguments of [`SCRIPT`], behind its four keys. `nodes` is how many there are, as far as is known, and `vote_us` the
+/// The list of reset markers.
+pub fn markers_key(prefix: &str, tag: &str) -> String {
+    format!("{prefix}resets:{{{tag}}}")
+}
+
+/// The arguments of [`SCRIPT`], behind its five keys. `nodes` is how many there are, as far as is known, and `vote_us` the
 /// correction of the clock that this node votes for.
 pub fn arguments(id: &str, nodes: u32, vote_us: Option<i64>, description: Option<&str>) -> Vec<String> {
     let silent_us = MISSED * interval_us(nodes);

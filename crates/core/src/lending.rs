@@ -194,6 +194,19 @@ impl StoredState {
         }
     }
 
+    /// Gives `tokens` back that were spent: never more than fit into a bucket beside what is lent, and never more than a
+    /// window has counted.
+    pub fn refund(&mut self, meter: &Meter, now: StoreTime, tokens: u32) {
+        self.apply_reports(meter, now, &[]);
+        let mut epoch = meter.epoch(now);
+        if meter.bucket().is_some() {
+            // As if they had been lent just now, and were returned: the level rises by them, up to the capacity.
+            epoch = self.lent.epoch;
+            self.lent.current = self.lent.current.saturating_add(tokens);
+        }
+        self.apply_reports(meter, now, &[LeaseReport { epoch, spent: 0, returned: tokens }]);
+    }
+
     /// Lends as many tokens as `prefetch` allows, and returns how many. [`StoredState::apply_reports`] comes first.
     pub fn lend(&mut self, meter: &Meter, now: StoreTime, prefetch: &Prefetch) -> u32 {
         let Prefetch { want, share, lent_limit } = *prefetch;

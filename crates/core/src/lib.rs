@@ -8,6 +8,7 @@ pub mod algorithm;
 pub mod decision;
 pub mod diagnostic;
 pub mod document;
+pub mod grant;
 pub mod heartbeat;
 pub mod key;
 pub mod lending;

@@ -1,6 +1,7 @@
 //! Rules: the file format, compilation, selection, explanation and rule tests.
 
 mod client_digest;
+mod client_limits;
 mod compile;
 mod diff;
 pub mod doors;
@@ -25,6 +26,7 @@ pub mod written;
 use crate::diagnostic::DiagnosticReport;
 use crate::document::Document;
 pub use client_digest::{ClientDigest, ClientTraits};
+pub use client_limits::{ClientLimit, EndpointScope, MOST_CLIENT_LIMITS};
 pub use compile::{LoadedRules, load, load_for};
 pub use diff::{
     ChangedPart, DiffLine, DiffLineKind, FieldChange, PartChange, PartChangeKind, RuleDiff, diff,

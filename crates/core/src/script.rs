@@ -16,7 +16,7 @@ use crate::limit::Meter;
 use crate::state_address::StateField;
 use crate::time::StoreTime;
 use smallvec::SmallVec;
-pub use source::source;
+pub use source::{reset_source, source};
 pub(crate) use validation::LATEST_US;
 
 /// Lets one call serve clients of several slots of one server. Requires Redis 7.0.
@@ -103,12 +103,12 @@ pub enum ReplyState {
     /// The state.
     Stored(StoredState),
     /// A log stays at the store. For each run, the status of one more request of its cost.
-    Log(SmallVec<[LogStatus; 2]>),
+    Log(SmallVec<[RequestStatus; 2]>),
 }
 
-/// The status of one more request under a log.
+/// What is left of a state, and how one more request would stand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LogStatus {
+pub struct RequestStatus {
     /// What is left.
     pub remaining: u32,
     /// How long it would wait.
@@ -213,6 +213,16 @@ pub fn arguments<'a>(
     arguments
 }
 
+/// The arguments of the script that lets states start fresh ([`reset_source`]): the limits of `calls`.
+pub fn reset_arguments<'a>(time: CallTime, calls: impl Iterator<Item = &'a ScriptCall>) -> Vec<Vec<u8>> {
+    let encoded = calls.map(|call| {
+        let mut encoded = Vec::new();
+        call.encode(&mut encoded);
+        encoded
+    });
+    std::iter::once(time.header(false)).chain(encoded).collect()
+}
+
 /// The keys besides the client's own that the script uses for `call`: the lists of its logs, see `charge.lua`.
 pub fn log_keys<'a>(key: &'a [u8], call: &'a ScriptCall) -> impl Iterator<Item = Vec<u8>> + 'a {
     let logs = call.charges.iter().filter(|charge| charge.meter.is_log());
@@ -309,7 +319,7 @@ impl ScriptReply {
                     reply.counted.push(reader.uint(4)? as u32);
                 }
                 if let ReplyState::Log(statuses) = &mut reply.state {
-                    statuses.push(LogStatus {
+                    statuses.push(RequestStatus {
                         remaining: reader.uint(4)? as u32,
                         retry_after_us: reader.uint(7)?,
                         reset_after_us: reader.uint(7)?,

@@ -17,6 +17,15 @@ use std::hash::Hasher;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct FleetSecret(pub [u8; 16]);
 
+impl FleetSecret {
+    /// A key of its own for `purpose`.
+    pub fn derived(&self, purpose: &str) -> [u8; 16] {
+        let mut hasher = SipHasher13::new_with_key(&self.0);
+        hasher.write(purpose.as_bytes());
+        hasher.finish128().as_u128().to_le_bytes()
+    }
+}
+
 impl std::fmt::Debug for FleetSecret {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("FleetSecret(…)")
@@ -53,6 +62,13 @@ impl StateField {
             bytes[LIMIT_BYTES..].copy_from_slice(&route.to_be_bytes()[..LONGEST_FIELD - LIMIT_BYTES]);
         }
         Self { bytes, length: if route.is_some() { LONGEST_FIELD } else { LIMIT_BYTES } as u8 }
+    }
+
+    /// The field that routes share if a client has too many fields.
+    pub fn without_route(&self) -> Self {
+        let mut bytes = [0; LONGEST_FIELD];
+        bytes[..LIMIT_BYTES].copy_from_slice(&self.bytes[..LIMIT_BYTES]);
+        Self { bytes, length: LIMIT_BYTES as u8 }
     }
 
     /// The name of the field.

@@ -5,7 +5,7 @@ use crate::algorithm::sliding_window_log::{self, LogStep, RequestLog};
 use crate::algorithm::{StateKind, Window};
 use crate::lending::StoredState;
 use crate::limit::Meter;
-use crate::script::{ChargeCall, ChargeReply, LogStatus, ReplyState, ScriptCall, ScriptReply};
+use crate::script::{ChargeCall, ChargeReply, ReplyState, RequestStatus, ScriptCall, ScriptReply};
 use crate::state_address::StateField;
 use crate::time::StoreTime;
 use smallvec::SmallVec;
@@ -174,12 +174,9 @@ fn step_log<'m>(
     Some((window, sliding_window_log::step_log(window, Some(log), now, cost)))
 }
 
-/// How one more request of `cost` would stand.
-fn log_status(meter: &Meter, log: &RequestLog, now: StoreTime, cost: u32) -> LogStatus {
-    let Some((window, found)) = step_log(meter, log, now, cost) else { return LogStatus::default() };
-    // What is left now, and not after that request.
-    let all = sliding_window_log::step_log(window, Some(log), now, window.limit).step;
-    let (remaining, reset_after_us) =
-        if all.admitted { (window.limit, 0) } else { (all.remaining, all.reset_after_us) };
-    LogStatus { remaining, retry_after_us: found.step.retry_after_us, reset_after_us }
+fn log_status(meter: &Meter, log: &RequestLog, now: StoreTime, cost: u32) -> RequestStatus {
+    let window = meter.window();
+    window.map_or_else(RequestStatus::default, |window| {
+        sliding_window_log::status(window, Some(log), now, cost)
+    })
 }

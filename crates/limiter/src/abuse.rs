@@ -134,10 +134,15 @@ impl Abuse {
         }
     }
 
-    /// Whether any client may be held.
+    /// Whether any client may be held, or the emergency limit is on.
     #[inline]
     pub(crate) fn is_holding(&self) -> bool {
         self.holds.is_holding()
+    }
+
+    /// Has every check look at the emergency limit, or not.
+    pub(crate) fn set_guarded(&self, guarded: bool) {
+        self.holds.set_guarded(guarded);
     }
 
     /// Records that a sampled check, counted before it was decided, is refused.
@@ -166,6 +171,7 @@ impl Limiter {
     #[must_use]
     pub fn watching(mut self, settings: AbuseSettings) -> Self {
         self.abuse = Abuse::new(settings, self.clock().now());
+        self.switch_emergency(Some(self.emergency()));
         self
     }
 
@@ -321,6 +327,7 @@ fn refusal(standing: LimitStatus, terms: LimitTerms, now: UnixTime) -> Decision 
         noted: NotedLimit::NONE,
         degraded: false,
         store_unavailable: false,
+        granted: false,
     }
 }
 

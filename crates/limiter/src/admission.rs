@@ -208,13 +208,14 @@ impl Limiter {
         request: &Request<'_>,
     ) -> Result<Option<AdmitPath<'_>>, InvalidRequest> {
         let hashes = self.hashes(request);
-        let selection = match self.prepare(snapshot, caches, request, &hashes, DoorKind::CanWait) {
+        let (selection, guarded) = match self.prepare(snapshot, caches, request, &hashes, DoorKind::CanWait) {
             Prepared::Decided(decision) => {
                 self.count(&snapshot.rules, caches, request, &decision);
                 self.sample_decided(&snapshot.rules, caches, request, decision);
                 return Ok(Some(AdmitPath::Checked(decision.into())));
             }
-            Prepared::Selected(selection) => selection,
+            Prepared::Selected(selection) => (selection, None),
+            Prepared::Guarded(selection, address) => (selection, Some(address)),
         };
         let rules = &snapshot.rules;
         let charges = charges(rules, selection, request, &hashes, DoorKind::CanWait);
@@ -223,6 +224,13 @@ impl Limiter {
             return Ok(None);
         }
         let mut asked = PendingAdmission::new(self, snapshot, &charges, request, selection.route());
+        if let Some(address) = guarded {
+            if let Err(refusal) = self.take_guard(address) {
+                self.count(&snapshot.rules, caches, request, &refusal);
+                return Ok(Some(AdmitPath::Checked(refusal.into())));
+            }
+            asked.guarded = guarded;
+        }
         asked.labels = caches.labels(request.door);
         let due = caches.next_due(self.clock());
         asked.watched = due.is_sampled.then(|| self.count_sample(request, SampleOutcome::NotRefused));

@@ -53,6 +53,8 @@ pub struct Decision {
     /// It was refused because the store is unavailable and the rule says `on_store_failure: deny`. No limit is known to
     /// be exceeded.
     pub store_unavailable: bool,
+    /// It is over a limit, and admitted with tokens of a grant.
+    pub granted: bool,
     /// A rule whose limit it exceeds, and that admits it with a flag.
     pub flagged_by: Option<&'static LimitNames>,
     /// A rule whose soft limit it exceeds.
@@ -107,6 +109,7 @@ impl Decision {
             shadowed_by: None,
             degraded: false,
             store_unavailable: false,
+            granted: false,
             flagged_by: None,
             soft: None,
             noted: NotedLimit::NONE,
@@ -121,6 +124,7 @@ impl Decision {
             shadowed_by: None,
             degraded: false,
             store_unavailable: false,
+            granted: false,
             flagged_by: None,
             soft: None,
             noted: NotedLimit::NONE,
@@ -144,6 +148,7 @@ impl Decision {
             shadowed_by: names(fold.shadowed),
             degraded: false,
             store_unavailable: false,
+            granted: false,
             flagged_by: names(fold.flagged.filter(|_| admits)),
             soft: names(fold.soft.filter(|_| admits)),
             noted: NotedLimit::of(fold),

@@ -1,33 +1,21 @@
-//! Failure policy: decisions without the shared store, and the emergency limit per address.
+//! Failure policy: decisions without the shared store.
 
+use crate::emergency::Emergency;
 use crate::memory::MemoryStore;
 use crate::snapshot::RulesInForce;
 use arc_swap::ArcSwapOption;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use tollgate_core::algorithm::{Algorithm, LimitStep};
+use std::sync::atomic::{AtomicU64, Ordering};
+use tollgate_core::algorithm::LimitStep;
 use tollgate_core::key::StateKey;
-use tollgate_core::limit::{Limit, LimitSize};
-use tollgate_core::rate::Rate;
+use tollgate_core::limit::Limit;
+use tollgate_core::rules::Charge;
 use tollgate_core::rules::written::OnStoreFailure;
-use tollgate_core::rules::{CellKind, Charge, LimitId, OverLimitEffect};
 use tollgate_core::time::{StoreTime, UnixTime};
 
 const SECOND_US: u64 = 1_000_000;
 /// The wait of a refusal: about as long as a failover takes.
 const TRY_AGAIN_US: u64 = SECOND_US;
-
-/// When an additional limit per address applies.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Emergency {
-    /// Never.
-    #[default]
-    Off,
-    /// While no shard of the store answers.
-    OnOutage,
-    /// Always.
-    On,
-}
 
 /// The settings for decisions without the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,8 +38,6 @@ impl Default for FailureSettings {
 #[derive(Debug)]
 pub(crate) struct Fallback {
     settings: FailureSettings,
-    emergency: AtomicU8,
-    emergency_limit: Option<Limit>,
     shares: ArcSwapOption<NodeShares>,
     /// Decisions made without the store.
     degraded: AtomicU64,
@@ -67,26 +53,7 @@ struct NodeShares {
 
 impl Fallback {
     pub(crate) fn new(settings: FailureSettings) -> Self {
-        let per_second = u64::from(settings.emergency_per_second.max(1));
-        let size =
-            LimitSize { capacity: Some(per_second), rate: Rate::per(per_second, SECOND_US), window_us: None };
-        Self {
-            settings,
-            emergency: AtomicU8::new(settings.emergency as u8),
-            emergency_limit: Limit::new("emergency", Algorithm::TokenBucket, size).ok(),
-            shares: ArcSwapOption::empty(),
-            degraded: AtomicU64::new(0),
-        }
-    }
-
-    pub(crate) fn set_emergency(&self, emergency: Emergency) {
-        self.emergency.store(emergency as u8, Ordering::Relaxed);
-    }
-
-    /// Whether the emergency limit applies; `is_unavailable` is called only if it matters.
-    pub(crate) fn is_emergency(&self, is_unavailable: impl FnOnce() -> bool) -> bool {
-        let mode = self.emergency.load(Ordering::Relaxed);
-        mode == Emergency::On as u8 || (mode == Emergency::OnOutage as u8 && is_unavailable())
+        Self { settings, shares: ArcSwapOption::empty(), degraded: AtomicU64::new(0) }
     }
 
     /// The number of decisions made without the store.
@@ -140,29 +107,21 @@ impl Fallback {
         take(memory, &Charge { limit, key, ..*charge }, cost, now)
     }
 
-    /// The step of a request from `address` under the emergency limit; none without such a limit.
-    pub(crate) fn emergency_step(
+    /// Removes the state of `charge` from which decisions without the store are made.
+    pub(crate) fn forget(
         &self,
         memory: &MemoryStore,
-        address: u64,
-        now: UnixTime,
-    ) -> Option<LimitStep> {
-        let limit = self.emergency_limit.as_ref()?;
-        let charge = Charge {
-            limit,
-            id: LimitId::NONE,
-            key: StateKey::new(address, limit.state_id),
-            client: address,
-            enforced: true,
-            over: OverLimitEffect::Shadow,
-            cell: CellKind::Own,
-        };
-        Some(take(memory, &charge, 1, now))
-    }
-
-    /// The emergency limit, for its name.
-    pub(crate) fn emergency_limit(&self) -> Option<&Limit> {
-        self.emergency_limit.as_ref()
+        rules: &RulesInForce,
+        charge: &Charge<'_>,
+        now: StoreTime,
+    ) {
+        let shares = self.shares.load();
+        let known = shares.as_ref().filter(|shares| shares.rules == rules.number);
+        let limit = known.and_then(|shares| shares.limits.get(charge.id.index())?.as_ref());
+        if let Some(limit) = limit {
+            let key = StateKey::new(charge.key.identity_hash(charge.limit.state_id), limit.state_id);
+            memory.forget(&Charge { limit, key, ..*charge }, now);
+        }
     }
 
     fn shares(&self, rules: &RulesInForce, nodes: u32) -> Arc<NodeShares> {

@@ -23,12 +23,16 @@
 mod abuse;
 mod admission;
 mod charge;
+mod client_identities;
 mod clock;
 mod counting;
 mod decision;
 mod decision_log;
+mod emergency;
 mod failure;
 pub mod file;
+mod grants;
+mod key_states;
 mod key_text;
 mod limit_names;
 mod limiter;
@@ -47,11 +51,15 @@ mod snapshot;
 pub use abuse::{AbuseCounts, AbuseSettings, HotKey, TemporaryDeny};
 pub use admission::{Admission, AdmissionDelay, Admit, Admitting, Flagged, Permit};
 pub use charge::OwnedCharge;
+pub use client_identities::ClientIdentities;
 pub use clock::{Clock, ManualClock};
 pub use counting::Counting;
 pub use decision::{Check, Decision};
 pub use decision_log::{DecisionLog, DecisionLogSettings};
-pub use failure::{Emergency, FailureSettings};
+pub use emergency::Emergency;
+pub use failure::FailureSettings;
+pub use grants::{ActiveGrant, GrantBalance, MOST_GRANTS};
+pub use key_states::{LimitReading, StateSource};
 pub use key_text::{KeyDisplay, KeySecret, KeyText};
 pub use limit_names::{LimitNames, LimitNamesFull};
 pub use limiter::Limiter;
@@ -60,9 +68,12 @@ pub use observe::{ObservationSettings, TopKey, TopKeys, TopRest, TopRoute};
 pub use pending::Pending;
 pub use set_table::{LockedSetTable, SetTable};
 pub use shared_store::{
-    Passed, PendingTake, SharedSlot, SharedStore, SharedTake, SlotFuture, SlotTaken, Steps, StoreUnavailable,
-    TakeAnswers,
+    BalanceFuture, DrawFuture, Passed, PeekFuture, PendingTake, ResetFuture, SharedSlot, SharedStore,
+    SharedTake, SlotFuture, SlotTaken, StateAnswer, StateQuestion, Steps, StoreUnavailable, TakeAnswers,
 };
 pub use snapshot::LimitTerms;
 pub use tollgate_core::decision::{InvalidRequest, LimitStatus, Outcome};
+pub use tollgate_core::grant::{DrawOutcome, PoolDraw};
 pub use tollgate_core::request::{Door, Method, Request};
+pub use tollgate_core::rules::EndpointScope;
+pub use tollgate_core::script::RequestStatus;

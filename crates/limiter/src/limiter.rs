@@ -5,7 +5,9 @@ use crate::admission::Admissions;
 use crate::clock::Clock;
 use crate::counting::Counting;
 use crate::decision::{Check, Decision};
-use crate::failure::{Emergency, FailureSettings, Fallback};
+use crate::emergency::EmergencyLimit;
+use crate::failure::{FailureSettings, Fallback};
+use crate::grants::{GrantCandidates, Grants};
 use crate::limit_names::LimitNamesFull;
 use crate::memo::{self, Caches};
 use crate::memory::{MemoryStore, OVERFLOW_CELLS};
@@ -28,7 +30,7 @@ use tollgate_core::key::{Identity, Ipv6Prefix, KeySeed, RequestHasher, StateKey,
 use tollgate_core::request::Request;
 use tollgate_core::rules::lists::AccessLists;
 use tollgate_core::rules::written::OnExceed;
-use tollgate_core::rules::{CellKind, Charge, Charges, RuleSet, Selection};
+use tollgate_core::rules::{CellKind, Charge, Charges, EndpointScope, RuleSet, Selection};
 use tollgate_core::time::{StoreTime, UnixTime};
 
 /// The rate limiter. All methods take `&self`, so it is shared in an `Arc`.
@@ -45,6 +47,8 @@ pub struct Limiter {
     seed: KeySeed,
     pub(crate) abuse: Abuse,
     pub(crate) admissions: Admissions,
+    pub(crate) grants: Grants,
+    pub(crate) emergency: EmergencyLimit,
     pub(crate) counters: DecisionCounters,
     pub(crate) observation: Observation,
     counting: Counting,
@@ -58,6 +62,7 @@ impl Limiter {
     pub fn new(store: MemoryStore, clock: Clock) -> Self {
         let random = RandomState::new();
         let abuse = Abuse::new(AbuseSettings::default(), clock.now());
+        let failure = FailureSettings::default();
         Self {
             number: next_number(),
             version: AtomicU64::new(0),
@@ -68,6 +73,8 @@ impl Limiter {
             seed: KeySeed::new([random.hash_one(1), random.hash_one(2)]),
             abuse,
             admissions: Admissions::default(),
+            grants: Grants::default(),
+            emergency: EmergencyLimit::new(failure.emergency, failure.emergency_per_second),
             counters: DecisionCounters::default(),
             observation: Observation::default(),
             counting: Counting::On,
@@ -83,7 +90,7 @@ impl Limiter {
     pub fn sharing(mut self, store: Arc<dyn SharedStore>, settings: FailureSettings) -> Self {
         store.install(&self.snapshot.load().rules.set);
         self.shared = Some(Sharing { store, fallback: Fallback::new(settings) });
-        self
+        self.with_emergency(settings.emergency, settings.emergency_per_second)
     }
 
     /// Whether it counts its decisions, which it does by default.
@@ -116,13 +123,6 @@ impl Limiter {
 
     pub(crate) fn shared(&self) -> Option<&Sharing> {
         self.shared.as_ref()
-    }
-
-    /// Sets when the emergency limit applies.
-    pub fn set_emergency(&self, emergency: Emergency) {
-        if let Some(sharing) = &self.shared {
-            sharing.fallback.set_emergency(emergency);
-        }
     }
 
     /// The number of decisions made without the shared store.
@@ -259,6 +259,9 @@ impl Limiter {
                 return Ok(decision.into());
             }
             Prepared::Selected(selection) => selection,
+            Prepared::Guarded(_, address) => {
+                return self.decide_guarded(snapshot, caches, request, &hashes, address);
+            }
         };
         if let Some(sharing) = &self.shared {
             let check = self.charge_shared(sharing, snapshot, selection, request, &hashes, self.clock.now());
@@ -277,7 +280,7 @@ impl Limiter {
             return Err(self.count_invalid(request.door, cost_above_limit(rules, &charge, request.cost)));
         }
         match self.take_one(&charge, request.cost as u32) {
-            Some((step, now)) if step.admitted || rules.refuses_plainly => {
+            Some((step, now)) if step.admitted || rules.refuses_plainly && !self.grants.is_any() => {
                 if self.counting == Counting::On {
                     caches.count_step(&self.counters, rules, request.door, charge.id, &step);
                     if !step.admitted {
@@ -287,14 +290,15 @@ impl Limiter {
                 Ok(Decision::of_one(rules, charge.id, &step, now).into())
             }
             Some((step, now)) => {
-                let mut decision = Decision::of_one(rules, charge.id, &step, now);
-                self.note_refusal(rules, &mut decision, |_| Some(charge));
+                let refused = Decision::of_one(rules, charge.id, &step, now);
+                let decision = self.grant_or_refuse(rules, request, refused, charge);
                 self.count(rules, caches, request, &decision);
                 Ok(decision.into())
             }
             None => {
                 let now = self.clock.now();
-                let decision = self.take_all(rules, &[charge], request.cost as u32, request.ip, now);
+                let grants = || self.grant_candidates(request);
+                let decision = self.take_all(rules, &[charge], request.cost as u32, request.ip, now, &grants);
                 self.count(rules, caches, request, &decision);
                 Ok(decision.into())
             }
@@ -303,7 +307,7 @@ impl Limiter {
 
     /// Spends on all charges of the rules that apply, or on none.
     #[inline(never)]
-    fn charge(
+    pub(crate) fn charge(
         &self,
         rules: &RulesInForce,
         selection: &Selection,
@@ -317,11 +321,32 @@ impl Limiter {
         {
             let mut fold = OutcomeFold::default();
             fold.add(only, &step);
-            let mut decision = Decision::of(rules, &fold, now);
-            self.note_refusal(rules, &mut decision, |_| Some(*only));
-            return Ok(decision);
+            let decision = Decision::of(rules, &fold, now);
+            if fold.admits() {
+                return Ok(decision);
+            }
+            return Ok(self.grant_or_refuse(rules, request, decision, *only));
         }
-        Ok(self.take_all(rules, &charges, cost, request.ip, self.clock.now()))
+        let grants = || self.grant_candidates(request);
+        Ok(self.take_all(rules, &charges, cost, request.ip, self.clock.now(), &grants))
+    }
+
+    /// The decision on a request that its only limit, that of `charge`, has refused.
+    #[inline(never)]
+    fn grant_or_refuse(
+        &self,
+        rules: &RulesInForce,
+        request: &Request<'_>,
+        mut refused: Decision,
+        charge: Charge<'_>,
+    ) -> Decision {
+        if self.grants.is_any()
+            && let Some(granted) = self.grant_single(request, &refused)
+        {
+            return granted;
+        }
+        self.note_refusal(rules, &mut refused, |_| Some(charge));
+        refused
     }
 
     /// The common case: one charge that is not a log, with memory for its state.
@@ -333,7 +358,8 @@ impl Limiter {
         self.store.take_one(charge, cost, &self.clock)
     }
 
-    /// The general case, also for a single charge without memory for its state.
+    /// The general case, also for a single charge without memory for its state. `grants` returns the pools that a refused
+    /// request may draw from.
     #[inline(never)]
     pub(crate) fn take_all<'r>(
         &self,
@@ -342,6 +368,7 @@ impl Limiter {
         cost: u32,
         ip: Option<IpAddr>,
         now: UnixTime,
+        grants: &dyn Fn() -> Option<GrantCandidates>,
     ) -> Decision {
         if charges.is_empty() {
             return Decision::without_limit(Outcome::Unlimited, now);
@@ -351,6 +378,12 @@ impl Limiter {
             match self.store.take_all(&charges, cost, StoreTime::of_embedded_store(now)) {
                 Ok(fold) => {
                     let mut decision = Decision::of(rules, &fold, now);
+                    if !fold.admits()
+                        && self.grants.is_any()
+                        && let Some(granted) = self.grant_several(rules, &charges, cost, grants(), &decision)
+                    {
+                        return granted;
+                    }
                     // Other clients spend from an overflow cell too: its refusals are no strikes.
                     self.note_refusal(rules, &mut decision, |limit| {
                         let is_own =
@@ -388,6 +421,7 @@ impl Limiter {
         self.abuse.tidy(now);
         self.admissions.tidy(now);
         self.observation.tidy(now);
+        self.follow_resets();
     }
 
     pub(crate) fn seed(&self) -> &KeySeed {
@@ -398,11 +432,11 @@ impl Limiter {
     pub(crate) fn conduct_keys(&self, request: &Request<'_>) -> SmallVec<[u64; 8]> {
         let snapshot = self.snapshot.load();
         let set = &snapshot.rules.set;
-        let mut selection = Selection::default();
-        set.join_into(&set.match_client(request), &set.match_path(request.path()), &mut selection);
-        let mut charges = Charges::new();
-        set.charge(&selection, request, &self.seed.hasher(request), &mut charges);
-        charges.iter().filter_map(|charge| set.penalty_key(charge)).collect()
+        let hashes = self.seed.hasher(request);
+        let limits = [EndpointScope::Request, EndpointScope::Any]
+            .into_iter()
+            .flat_map(|scope| set.client_limits(request, scope, &hashes));
+        limits.filter_map(|found| set.penalty_key(&found.charge)).collect()
     }
 
     /// The store.

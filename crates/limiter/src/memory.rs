@@ -9,6 +9,7 @@
 //! one network does not deny new keys from others. A key that was charged again is kept for its whole time to full, a
 //! key that was charged once only until it is fresh: a flood of single requests does not evict regular clients.
 
+mod single_state;
 mod slot;
 mod slots;
 mod table;

@@ -1,9 +1,9 @@
 //! A decision that waits for the shared store.
 
 use crate::charge::OwnedCharge;
-use crate::decision::{Check, Decision, NotedLimit};
+use crate::decision::{Check, Decision};
 use crate::failure::Fallback;
-use crate::limit_names::LimitNames;
+use crate::grants::{AnsweredTake, GrantRequest};
 use crate::limiter::Limiter;
 use crate::metrics::DecisionOutcome;
 use crate::metrics::decision_counters::RequestLabels;
@@ -11,17 +11,16 @@ use crate::observe::{FinalDecision, IdentityCopy, LateObservation};
 use crate::prepare::{charges, cost_above_limit};
 use crate::refusal::DoorKind;
 use crate::shared_store::{Passed, PendingTake, SharedStore, SharedTake, Steps, TakeAnswers};
-use crate::snapshot::{LimitTerms, Snapshot};
+use crate::snapshot::Snapshot;
 use smallvec::SmallVec;
 use std::future::poll_fn;
 use std::net::IpAddr;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use tollgate_core::algorithm::LimitStep;
 use tollgate_core::decision::{InvalidRequest, Outcome, OutcomeFold};
 use tollgate_core::key::RequestHasher;
-use tollgate_core::key::StateKey;
 use tollgate_core::request::Request;
-use tollgate_core::rules::{CellKind, Charge, LimitId, OverLimitEffect, Selection};
+use tollgate_core::rules::{Charge, LimitId, Selection};
 use tollgate_core::state_address::StateAddress;
 use tollgate_core::time::UnixTime;
 
@@ -48,6 +47,8 @@ struct PendingCheck {
     cost: u32,
     /// The hash of the client's address, for the emergency limit.
     address: Option<u64>,
+    /// The address of which a token was taken, while the emergency limit is on.
+    guarded: Option<u64>,
     /// What the decision is counted under; none if it is only a part of one.
     labels: Option<RequestLabels>,
     /// What its observation needs.
@@ -55,6 +56,8 @@ struct PendingCheck {
     /// The client's key for abuse detection, if this check was sampled.
     watched: Option<u64>,
     now: UnixTime,
+    /// What it needs to draw from grants; none if there is none for it.
+    grants: Option<Box<GrantRequest>>,
     take: Box<dyn PendingTake>,
 }
 
@@ -80,16 +83,19 @@ impl Limiter {
             }
             let owned = [OwnedCharge::new(rules, &charge)];
             let address = |_: usize| locate(&owned[0]);
-            return Ok(self.take_shared(sharing, snapshot, &owned, cost, request.ip, now, &address));
+            let grants = || self.grant_request(request, owned.len(), &address);
+            return Ok(self.take_shared(sharing, snapshot, &owned, cost, request.ip, now, &address, &grants));
         }
         let charges = charges(&snapshot.rules, selection, request, hashes, DoorKind::CannotWait)?;
         let owned: SmallVec<[OwnedCharge; 4]> =
             charges.iter().map(|charge| OwnedCharge::new(rules, charge)).collect();
         let address = |index: usize| locate(&owned[index]);
-        Ok(self.take_shared(sharing, snapshot, &owned, cost, request.ip, now, &address))
+        let grants = || self.grant_request(request, owned.len(), &address);
+        Ok(self.take_shared(sharing, snapshot, &owned, cost, request.ip, now, &address, &grants))
     }
 
-    /// Charges `charges`; `address` returns the address of a state by the index of its charge.
+    /// Charges `charges`; `address` returns the address of a state by the index of its charge, and `grants` what is needed
+    /// to draw from grants. It is called only for a request that is refused, or not decided yet.
     #[expect(clippy::too_many_arguments, reason = "all that a decision at the store depends on")]
     pub(crate) fn take_shared<'l>(
         &'l self,
@@ -100,35 +106,55 @@ impl Limiter {
         ip: Option<IpAddr>,
         now: UnixTime,
         address: &dyn Fn(usize) -> Option<StateAddress>,
+        grants: &dyn Fn() -> Option<Box<GrantRequest>>,
     ) -> Check<'l> {
         if charges.is_empty() {
             return Check::Decided(Decision::without_limit(Outcome::Unlimited, now));
         }
         let mut steps = Steps::new();
-        match sharing.store.take(charges, cost, snapshot.rules.number, address, &mut steps) {
-            SharedTake::Decided => {
-                let mut decision = Decision::of(&snapshot.rules, &fold(snapshot, charges, &steps), now);
-                self.note_refusal(&snapshot.rules, &mut decision, |limit| {
-                    charge_of(snapshot, charges, limit)
-                });
-                Check::Decided(decision)
-            }
-            SharedTake::Pending(take) => {
-                let snapshot = Arc::clone(snapshot);
-                let waiting = PendingCheck {
-                    snapshot,
-                    charges: SmallVec::from_slice(charges),
-                    cost,
-                    address: ip.map(|ip| self.address_hash(ip)),
-                    labels: None,
-                    late: LateObservation::default(),
-                    watched: None,
-                    now,
-                    take,
-                };
-                Check::Pending(Pending { limiter: self, sharing, waiting: Box::new(waiting) })
-            }
-        }
+        let (take, grants): (Box<dyn PendingTake>, _) =
+            match sharing.store.take(charges, cost, snapshot.rules.number, address, &mut steps) {
+                SharedTake::Decided => {
+                    let fold = fold(snapshot, charges, &steps);
+                    let grants = if fold.admits() || !self.grants.is_any() { None } else { grants() };
+                    if grants.is_none() {
+                        let mut decision = Decision::of(&snapshot.rules, &fold, now);
+                        self.note_refusal(&snapshot.rules, &mut decision, |limit| {
+                            charge_of(snapshot, charges, limit)
+                        });
+                        return Check::Decided(decision);
+                    }
+                    (Box::new(AnsweredTake(steps)), grants)
+                }
+                SharedTake::Pending(take) => (take, if self.grants.is_any() { grants() } else { None }),
+            };
+        let snapshot = Arc::clone(snapshot);
+        let waiting = PendingCheck {
+            snapshot,
+            charges: SmallVec::from_slice(charges),
+            cost,
+            address: ip.map(|ip| self.address_hash(ip)),
+            guarded: None,
+            labels: None,
+            late: LateObservation::default(),
+            watched: None,
+            now,
+            grants,
+            take,
+        };
+        Check::Pending(Pending { limiter: self, sharing, waiting: Box::new(waiting) })
+    }
+
+    /// What `request` needs to draw from grants, if there is one for it.
+    fn grant_request(
+        &self,
+        request: &Request<'_>,
+        charges: usize,
+        address: &dyn Fn(usize) -> Option<StateAddress>,
+    ) -> Option<Box<GrantRequest>> {
+        let candidates = self.grant_candidates(request)?;
+        let addresses = (0..charges).map(address).collect();
+        Some(Box::new(GrantRequest { candidates, addresses, ip: request.ip }))
     }
 }
 
@@ -180,6 +206,11 @@ impl Pending<'_> {
         self.waiting.late.weigh(weight, request);
     }
 
+    /// Gives the token of `address` back if it is refused.
+    pub(crate) fn guard(&mut self, address: u64) {
+        self.waiting.guarded = Some(address);
+    }
+
     /// Reports it to abuse detection if it is refused.
     pub(crate) fn watch(&mut self, key: u64) {
         self.waiting.watched = Some(key);
@@ -189,9 +220,19 @@ impl Pending<'_> {
     pub async fn decision(mut self) -> Decision {
         poll_fn(|context| self.waiting.take.poll_answered(context)).await;
         let answers = self.waiting.take.answers();
-        let decision = self.conclude(answers);
+        let grants = self.waiting.grants.take();
+        let (mut decision, refusing) = self.conclude(answers);
         let passed = if decision.allowed() { Passed::Yes } else { Passed::No };
         self.waiting.take.resolve(passed);
+        if let Some(grants) = grants.filter(|_| passed == Passed::No && !decision.degraded)
+            && let Some(granted) = self.draw(&grants, &refusing, &decision).await
+        {
+            decision = granted;
+        }
+        self.note_refusal(&mut decision);
+        if !decision.allowed() {
+            self.limiter.give_back_guard(self.waiting.guarded);
+        }
         if let Some(labels) = self.waiting.labels {
             let elapsed_us = self.limiter.clock().now().since(self.waiting.now);
             self.limiter.counters.remote.observe(elapsed_us.saturating_mul(1_000));
@@ -202,8 +243,20 @@ impl Pending<'_> {
         decision
     }
 
-    /// Decides after all answers.
-    fn conclude(&self, answers: TakeAnswers) -> Decision {
+    /// Admits it with tokens of grants, if all limits that refuse it are covered.
+    async fn draw(
+        &self,
+        grants: &GrantRequest,
+        refusing: &[LimitId],
+        refused: &Decision,
+    ) -> Option<Decision> {
+        let Self { limiter, sharing, waiting } = self;
+        let PendingCheck { snapshot, charges, cost, .. } = &**waiting;
+        limiter.grant_shared(sharing, snapshot, charges, refusing, *cost, grants, refused).await
+    }
+
+    /// Decides after all answers. Returns the limits that refuse as well.
+    fn conclude(&self, answers: TakeAnswers) -> (Decision, SmallVec<[LimitId; 4]>) {
         let Self { limiter, sharing, waiting } = self;
         let now = waiting.now;
         let TakeAnswers { mut steps, failed } = answers;
@@ -222,6 +275,9 @@ impl Pending<'_> {
         // Of two equally tight limits the first decides, in whatever order they were answered.
         steps.sort_unstable_by_key(|(index, _)| *index);
         let fold = waiting.fold(&steps);
+        let refused = steps.iter().filter(|(_, step)| !step.admitted);
+        let refused = refused.map(|(index, _)| &waiting.charges[*index]).filter(|charge| charge.enforced);
+        let refusing = refused.map(|charge| charge.id).collect();
         let mut decision = Decision::of(&waiting.snapshot.rules, &fold, now);
         if !failed.is_empty() && answered.admits() {
             decision.degraded = true;
@@ -233,16 +289,22 @@ impl Pending<'_> {
             decision.soft = None;
             sharing.fallback.count();
             if fold.admits()
-                && let Some(refusal) = limiter.emergency(sharing, waiting.address, now)
+                && let Some(refusal) =
+                    limiter.refuse_in_outage(|| sharing.store.is_unavailable(), waiting.address, now)
             {
                 decision = refusal;
             }
         }
-        limiter.note_refusal(&waiting.snapshot.rules, &mut decision, |limit| waiting.charge_of(limit));
+        (decision, refusing)
+    }
+
+    /// Records a refusal for penalties and for abuse detection.
+    fn note_refusal(&self, decision: &mut Decision) {
+        let Self { limiter, waiting, .. } = self;
+        limiter.note_refusal(&waiting.snapshot.rules, decision, |limit| waiting.charge_of(limit));
         if let (Outcome::Limited(_), Some(key)) = (&decision.outcome, waiting.watched) {
             limiter.abuse.record_late_refusal(key);
         }
-        decision
     }
 
     /// Under every policy a refusal of the store holds until its retry time. Adds the steps of those, and returns the
@@ -261,42 +323,5 @@ impl Pending<'_> {
             }
         }
         unknown
-    }
-}
-
-impl Limiter {
-    /// The refusal of an address by the emergency limit, if that applies.
-    fn emergency(&self, sharing: &Sharing, address: Option<u64>, now: UnixTime) -> Option<Decision> {
-        if !sharing.fallback.is_emergency(|| sharing.store.is_unavailable()) {
-            return None;
-        }
-        static NAMES: LazyLock<LimitNames> = LazyLock::new(|| LimitNames::of_own("emergency"));
-        let limit = sharing.fallback.emergency_limit()?;
-        let step = sharing.fallback.emergency_step(self.store(), address?, now)?;
-        if step.admitted {
-            return None;
-        }
-        let mut fold = OutcomeFold::default();
-        let charge = Charge {
-            limit,
-            id: LimitId::NONE,
-            key: StateKey::from_bits(0),
-            client: 0,
-            enforced: true,
-            over: OverLimitEffect::Shadow,
-            cell: CellKind::Own,
-        };
-        fold.add(&charge, &step);
-        Some(Decision {
-            outcome: fold.outcome(),
-            terms: Some(LimitTerms::new(&NAMES, limit)),
-            now,
-            shadowed_by: None,
-            degraded: true,
-            store_unavailable: false,
-            flagged_by: None,
-            soft: None,
-            noted: NotedLimit::NONE,
-        })
     }
 }

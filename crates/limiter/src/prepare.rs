@@ -21,6 +21,8 @@ pub(crate) enum Prepared<'c> {
     /// It has to be charged: [`only_charge`] or [`charges`] has its charges. They are not part of this value, which
     /// would be too large for the hot path.
     Selected(&'c Selection),
+    /// The same while the emergency limit is on: a token of the address with this hash is needed as well.
+    Guarded(&'c Selection, u64),
 }
 
 impl Limiter {
@@ -47,10 +49,8 @@ impl Limiter {
             }
         }
         let selection = caches.select(snapshot, request, hashes);
-        if self.abuse.is_holding()
-            && let Some(refusal) = self.refuse_held(snapshot, selection, request, hashes, door)
-        {
-            return Prepared::Decided(refusal);
+        if self.abuse.is_holding() {
+            return self.prepare_watched(snapshot, selection, request, hashes, door);
         }
         Prepared::Selected(selection)
     }

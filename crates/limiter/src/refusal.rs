@@ -22,12 +22,15 @@ impl Limiter {
     /// Refuses `request` if it is known to be over a limit, or held. None decides nothing: [`Limiter::admit`] has to.
     pub fn refuse(&self, request: &Request<'_>) -> Option<Decision> {
         validate(request).ok()?;
+        if self.grants.is_any() && self.has_grant(request) {
+            return None;
+        }
         self.with_snapshot(|snapshot, caches| {
             let hashes = self.hashes(request);
             let decision = match self.prepare(snapshot, caches, request, &hashes, DoorKind::CanWait) {
                 Prepared::Decided(held) if matches!(held.outcome, Outcome::Limited(_)) => held,
                 Prepared::Decided(_) => return None,
-                Prepared::Selected(selection) => {
+                Prepared::Selected(selection) | Prepared::Guarded(selection, _) => {
                     self.refuse_selected(snapshot, selection, request, &hashes)?
                 }
             };

@@ -4,14 +4,19 @@
 //! what it can on this node and asks its servers for the rest. The crate `tollgate-redis` implements it.
 
 use crate::charge::OwnedCharge;
+use crate::client_identities::ClientIdentities;
 use smallvec::SmallVec;
 use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 use tollgate_core::algorithm::LimitStep;
-use tollgate_core::limit::Limit;
+use tollgate_core::grant::{DrawOutcome, PoolDraw};
+use tollgate_core::key::StateKey;
+use tollgate_core::limit::{Limit, Meter};
 use tollgate_core::request::Request;
 use tollgate_core::rules::{Rule, RuleSet};
+use tollgate_core::script::RequestStatus;
 use tollgate_core::state_address::StateAddress;
 
 /// Steps by the index of their charge.
@@ -54,7 +59,67 @@ pub trait SharedStore: fmt::Debug + Send + Sync {
     /// A slot for a request in flight, not taken yet. `number` is unique on this node; the slot expires after
     /// `longest_us`.
     fn slot(&self, address: &StateAddress, number: u64, longest_us: u64) -> Box<dyn SharedSlot>;
+
+    /// Reads states, without spending. The answers are in the order of the questions; none for a state that could not be
+    /// read.
+    fn peek(&self, states: Vec<StateQuestion>) -> PeekFuture<'_>;
+
+    /// Lets states start fresh, and tells the other nodes which client it was. Returns how many existed.
+    fn reset<'s>(&'s self, states: Vec<StateQuestion>, client: &ClientIdentities) -> ResetFuture<'s>;
+
+    /// The clients that were reset since the last call, also by other nodes.
+    fn take_resets(&self) -> Vec<ClientIdentities>;
+
+    /// Drops what this node keeps of the states of `charges`: last replies, and credit that the store does not count.
+    fn forget(&self, charges: &[OwnedCharge]);
+
+    /// The longest time that a decision waits for the store.
+    fn timeout(&self) -> Duration;
+
+    /// Draws `amount` tokens from the pools of grants, from all or from none; or returns them, if it is negative.
+    fn draw(&self, pools: Vec<PoolDraw>, amount: i64) -> DrawFuture<'_>;
+
+    /// How many tokens were drawn from the pool of the grant `id`.
+    fn drawn<'s>(&'s self, id: &'s str) -> BalanceFuture<'s>;
 }
+
+/// The answer to [`SharedStore::draw`].
+pub type DrawFuture<'s> = Pin<Box<dyn Future<Output = Result<DrawOutcome, StoreUnavailable>> + Send + 's>>;
+
+/// The answer to [`SharedStore::drawn`].
+pub type BalanceFuture<'s> = Pin<Box<dyn Future<Output = Result<u64, StoreUnavailable>> + Send + 's>>;
+
+/// A state that an operator asks for.
+#[derive(Clone, Debug)]
+pub struct StateQuestion {
+    /// The key of the state on this node.
+    pub key: StateKey,
+    /// The client's hash on this node.
+    pub client: u64,
+    /// The numbers of the limit.
+    pub meter: Meter,
+    /// Where the state is; none as long as the store has never been reached.
+    pub address: Option<StateAddress>,
+    /// The cost of a request whose wait is asked for, at least 1 and at most the limit.
+    pub cost: u32,
+    /// Whether the limit has a state for each route: then the one that routes share is meant as well.
+    pub is_by_route: bool,
+}
+
+/// The state of a limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StateAnswer {
+    /// What is left, the wait of one more request, and the time until nothing is used.
+    pub status: RequestStatus,
+    /// The tokens that are lent to nodes.
+    pub lent: u32,
+}
+
+/// The answer to [`SharedStore::peek`].
+pub type PeekFuture<'s> = Pin<Box<dyn Future<Output = Vec<Option<StateAnswer>>> + Send + 's>>;
+
+/// The answer to [`SharedStore::reset`].
+pub type ResetFuture<'s> = Pin<Box<dyn Future<Output = Result<usize, StoreUnavailable>> + Send + 's>>;
 
 /// The answer to [`SharedStore::take`].
 #[derive(Debug)]

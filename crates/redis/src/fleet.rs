@@ -233,7 +233,11 @@ impl StoreCore {
         };
         let received = self.clock.boot();
         let took_us = received.since(sent);
-        let Some(answer) = read(&value.ok()?) else {
+        let value = value.ok()?;
+        if let (Some(markers), Some(addresses)) = (markers(&value), &*self.addresses()) {
+            self.markers.note(markers, addresses.secret());
+        }
+        let Some(answer) = read(&value) else {
             shard.note_error(&Failure::InvalidAnswer("not the answer to a heartbeat"));
             return None;
         };
@@ -256,6 +260,7 @@ impl StoreCore {
             heartbeat::node_key(prefix, &tag, id),
             heartbeat::votes_key(prefix, &tag),
             heartbeat::correction_key(prefix, &tag),
+            heartbeat::markers_key(prefix, &tag),
         ];
         let vote_us = shard.clock().vote_us();
         let mut command = redis::cmd(verb);
@@ -425,12 +430,26 @@ impl StoreCore {
 
 fn read(value: &Value) -> Option<HeartbeatReply> {
     let Value::Array(parts) = value else { return None };
-    let [Value::BulkString(time), Value::Int(nodes), Value::Int(is_new), Value::BulkString(correction)] =
+    let [Value::BulkString(time), Value::Int(nodes), Value::Int(is_new), Value::BulkString(correction), _] =
         &**parts
     else {
         return None;
     };
     HeartbeatReply::read(time, *nodes, *is_new, correction)
+}
+
+/// The reset markers in the reply to a heartbeat.
+fn markers(value: &Value) -> Option<&Value> {
+    let Value::Array(parts) = value else { return None };
+    parts.get(4)
+}
+
+/// The bytes of a text.
+pub(crate) fn bytes_of(value: &Value) -> Option<&[u8]> {
+    match value {
+        Value::BulkString(bytes) => Some(bytes),
+        _ => None,
+    }
 }
 
 fn parse_secret(spelled: &str) -> Option<FleetSecret> {
@@ -446,10 +465,7 @@ fn parse_secret(spelled: &str) -> Option<FleetSecret> {
 }
 
 fn text(value: &Value) -> Option<&str> {
-    match value {
-        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
-        _ => None,
-    }
+    bytes_of(value).and_then(|bytes| std::str::from_utf8(bytes).ok())
 }
 
 /// The texts in a list, without those that are missing.

@@ -6,12 +6,16 @@ use crate::take::RedisTake;
 use crate::{StoreCore, VerdictReceiver, VerdictSender};
 use smallvec::SmallVec;
 use std::sync::Arc;
+use std::time::Duration;
 use tollgate_core::algorithm::LimitStep;
 use tollgate_core::limit::Limit;
 use tollgate_core::request::Request;
 use tollgate_core::rules::{Rule, RuleSet};
 use tollgate_core::state_address::StateAddress;
-use tollgate_limiter::{OwnedCharge, SharedSlot, SharedStore, SharedTake, Steps};
+use tollgate_limiter::{
+    BalanceFuture, ClientIdentities, DrawFuture, OwnedCharge, PeekFuture, PoolDraw, ResetFuture, SharedSlot,
+    SharedStore, SharedTake, StateQuestion, Steps, StoreUnavailable,
+};
 
 /// Implements the engine's seam on the core of a store.
 #[derive(Debug)]
@@ -75,5 +79,33 @@ impl SharedStore for StoreHandle {
 
     fn slot(&self, address: &StateAddress, number: u64, longest_us: u64) -> Box<dyn SharedSlot> {
         Box::new(InFlightSlot::new(&self.0, InFlightSlot::key(address).into(), number, longest_us))
+    }
+
+    fn peek(&self, states: Vec<StateQuestion>) -> PeekFuture<'_> {
+        Box::pin(async move { self.0.peek(&states).await })
+    }
+
+    fn reset<'s>(&'s self, states: Vec<StateQuestion>, client: &ClientIdentities) -> ResetFuture<'s> {
+        Box::pin(self.0.reset(states, client.clone()))
+    }
+
+    fn take_resets(&self) -> Vec<ClientIdentities> {
+        self.0.markers.take()
+    }
+
+    fn forget(&self, charges: &[OwnedCharge]) {
+        self.0.leases.forget(charges);
+    }
+
+    fn timeout(&self) -> Duration {
+        self.0.settings.timeout
+    }
+
+    fn draw(&self, pools: Vec<PoolDraw>, amount: i64) -> DrawFuture<'_> {
+        Box::pin(async move { self.0.draw(&pools, amount).await.map_err(|_| StoreUnavailable) })
+    }
+
+    fn drawn<'s>(&'s self, id: &'s str) -> BalanceFuture<'s> {
+        Box::pin(async move { self.0.drawn(id).await.map_err(|_| StoreUnavailable) })
     }
 }

@@ -6,6 +6,8 @@
 
 use super::StoreCore;
 use super::connection::Failure;
+use super::script_call::NamedScript;
+use super::shard::RedisShard;
 use parking_lot::Mutex;
 use redis::Value;
 use std::collections::HashMap;
@@ -21,12 +23,10 @@ use tollgate_limiter::{SharedSlot, SlotFuture, SlotTaken, StoreUnavailable};
 const EXPIRES_US: u64 = 4_000_000;
 /// Between two renewals.
 const KEEP: Duration = Duration::from_secs(1);
-/// A key that moves is followed so many times.
-const MOST_HOPS: u32 = 3;
 /// Slots in one call: more would delay other commands of the server.
 const MOST_AT_ONCE: usize = 500;
 
-static NAME: LazyLock<String> = LazyLock::new(|| sha1_smol::Sha1::from(SCRIPT).digest().to_string());
+static SLOTS: LazyLock<NamedScript> = LazyLock::new(|| NamedScript::new(SCRIPT));
 
 /// The number of a slot, and when it ends at the latest.
 type HeldSlot = (u64, BootTime);
@@ -128,30 +128,19 @@ impl StoreCore {
 
     /// Runs the script on `key`, wherever that is served.
     async fn run_slots(&self, key: &str, verb: &str, args: &[Vec<u8>]) -> Result<Value, Failure> {
-        let mut by_name = true;
-        let mut hops = 0;
-        loop {
-            let mut command = redis::cmd(if by_name { "EVALSHA" } else { "EVAL" });
-            command.arg(if by_name { NAME.as_str() } else { SCRIPT }).arg(1).arg(key);
-            let shard = self.servers.shard_of(key.as_bytes());
-            command.arg(verb).arg(shard.clock().correction_us());
-            for arg in args {
-                command.arg(&arg[..]);
-            }
-            match shard.call(&command).await {
-                Err(Failure::NoScript) if by_name => by_name = false,
-                Err(Failure::Moved { .. } | Failure::Ask { .. } | Failure::TryAgain) if hops < MOST_HOPS => {
-                    hops += 1;
-                    self.servers.refresh();
-                    tokio::time::sleep(Duration::from_millis(5)).await;
-                }
-                other => {
-                    if let Err(failure) = &other {
-                        shard.note_error(failure);
-                    }
-                    return other;
-                }
-            }
+        let keys = [key.as_bytes().to_vec()];
+        let arguments = |shard: &RedisShard| {
+            let own = [verb.as_bytes().to_vec(), text(shard.clock().correction_us())];
+            own.into_iter().chain(args.iter().cloned()).collect()
+        };
+        self.run_script(&SLOTS, &keys, arguments).await
+    }
+
+    /// How many slots are held under the key of `address`.
+    pub(crate) async fn held_slots(&self, address: &StateAddress) -> Option<u32> {
+        match self.run_slots(&InFlightSlot::key(address), "look", &[]).await {
+            Ok(Value::Int(held)) => u32::try_from(held).ok(),
+            _ => None,
         }
     }
 

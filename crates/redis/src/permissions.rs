@@ -57,7 +57,7 @@ mod tests {
     use std::collections::BTreeSet;
     use std::fs;
     use std::path::Path;
-    use tollgate_core::{algorithm, heartbeat, script};
+    use tollgate_core::{algorithm, grant, heartbeat, script};
 
     /// The words behind each `start` in `text`, up to the quote that ends them.
     fn quoted(text: &str, start: &str) -> BTreeSet<String> {
@@ -106,6 +106,9 @@ mod tests {
         let mut used = called(script::source());
         used.extend(called(algorithm::concurrency::SCRIPT));
         used.extend(called(heartbeat::SCRIPT));
+        used.extend(called(heartbeat::MARK_SCRIPT));
+        used.extend(called(grant::SCRIPT));
+        used.extend(called(script::reset_source()));
         sent(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut used);
         // Always permitted, and what a Sentinel is asked, which has users of its own.
         for free in ["auth", "hello", "sentinel"] {

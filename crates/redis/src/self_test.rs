@@ -11,6 +11,7 @@ use super::url::ServerAddress;
 use redis::{Cmd, Value, cmd};
 use smallvec::SmallVec;
 use tollgate_core::algorithm::{Algorithm, concurrency};
+use tollgate_core::grant;
 use tollgate_core::heartbeat;
 use tollgate_core::lending::Prefetch;
 use tollgate_core::limit::{Limit, LimitSize};
@@ -98,17 +99,29 @@ fn steps(role: ServerRole, prefix: &str, tags: &KeyTags) -> Vec<(TestStep, Cmd)>
     for form in [ScriptForm::Source, ScriptForm::Digest] {
         steps.push((TestStep::Script("limit"), limit_script(form, &client, &ask)));
     }
+    steps.push((TestStep::Script("reset"), reset_script(&client, &ask)));
     let slots = key("slots");
     for args in [
         &["take", "0", "1", "self", "1000000"][..],
         &["keep", "0", "self", "1000000"],
+        &["look", "0"],
         &["drop", "0", "self"],
     ] {
         let mut command = cmd("EVAL");
         command.arg(concurrency::SCRIPT).arg(1).arg(&slots).arg(args);
         steps.push((TestStep::Script("concurrency"), command));
     }
-    let nodes = [key("nodes"), key("node"), key("clock"), key("corrected")];
+    // One that has expired: nothing is written that would stay for long.
+    let pool = grant::PoolDraw { id: String::new(), tokens: 1, expires_us: 1 };
+    let mut draw = cmd("EVAL");
+    draw.arg(grant::SCRIPT).arg(1).arg(key("string")).arg(grant::arguments(0, 1, &[pool]));
+    steps.push((TestStep::Script("grant"), draw));
+    let marks = key("marks");
+    steps.push((
+        TestStep::Script("reset marker"),
+        cmd("EVAL").arg(heartbeat::MARK_SCRIPT).arg(1).arg(&marks).arg("").take(),
+    ));
+    let nodes = [key("nodes"), key("node"), key("clock"), key("corrected"), marks];
     // With a vote, so that the part for clocks that stepped runs; and without one.
     for vote_us in [Some(1), None] {
         let arguments = heartbeat::arguments("self", 1, vote_us, Some("{}"));
@@ -118,7 +131,7 @@ fn steps(role: ServerRole, prefix: &str, tags: &KeyTags) -> Vec<(TestStep, Cmd)>
     }
 
     let mut leftovers: Vec<Vec<u8>> =
-        ["string", "hash", "list", "set", "client", "slots", "nodes", "node", "clock", "corrected"]
+        ["string", "hash", "list", "set", "client", "slots", "nodes", "node", "clock", "corrected", "marks"]
             .map(|kind| key(kind).into_bytes())
             .to_vec();
     leftovers.extend(script::log_keys(client.as_bytes(), &ask));
@@ -210,6 +223,16 @@ fn limit_script(form: ScriptForm, client: &str, ask: &ScriptCall) -> Cmd {
     let mut command = cmd(verb);
     command.arg(name).arg(keys.len()).arg(keys);
     command.arg(script::arguments(CallTime::Server, false, std::iter::once(ask)));
+    command
+}
+
+fn reset_script(client: &str, ask: &ScriptCall) -> Cmd {
+    let keys: Vec<_> =
+        std::iter::once(client.as_bytes().to_vec()).chain(script::log_keys(client.as_bytes(), ask)).collect();
+    let limits = ScriptCall { runs: SmallVec::new(), charges: ask.charges.clone() };
+    let mut command = cmd("EVAL");
+    command.arg(script::reset_source()).arg(keys.len()).arg(keys);
+    command.arg(script::reset_arguments(CallTime::Server, std::iter::once(&limits)));
     command
 }
 

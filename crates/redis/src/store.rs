@@ -7,6 +7,7 @@ use crate::handle::StoreHandle;
 use crate::in_flight_slots;
 use crate::lease::{self, LeaseTable, StoreCall};
 use crate::node_count::NodeCount;
+use crate::reset_markers::ResetMarkers;
 use crate::servers::{self, Servers};
 use crate::shard::{RedisShard, ShardChange, log_change};
 use crate::{OpenError, StoreErrorKind, StoreUrl, VerdictSender};
@@ -107,6 +108,7 @@ pub(crate) struct StoreCore {
     pub(crate) addresses: ArcSwapOption<StateAddresses>,
     pub(crate) queues: ShardQueues,
     pub(crate) holdings: in_flight_slots::NodeSlots,
+    pub(crate) markers: ResetMarkers,
     pub(crate) runtime: Handle,
     pub(crate) clock: Clock,
     /// Tests move the store's time by hand.
@@ -182,6 +184,7 @@ impl RedisStore {
             addresses: ArcSwapOption::new(addresses),
             queues: ShardQueues::default(),
             holdings: in_flight_slots::NodeSlots::default(),
+            markers: ResetMarkers::default(),
             runtime: Handle::current(),
             clock,
             given_time,

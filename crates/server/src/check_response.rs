@@ -17,6 +17,9 @@ pub struct CheckResponse<'a> {
     retry_after_ms: Option<u64>,
     rule: Option<&'a str>,
     degraded: bool,
+    /// It is over the limit, and admitted with tokens of a grant.
+    #[serde(skip_serializing_if = "is_false")]
+    granted: bool,
     /// The shadow rule that would have refused the request.
     #[serde(skip_serializing_if = "Option::is_none")]
     shadowed_by: Option<&'a str>,
@@ -45,6 +48,7 @@ impl<'a> CheckResponse<'a> {
             retry_after_ms,
             rule: decision.terms.map(|terms| terms.names.rule.as_str()),
             degraded: decision.degraded,
+            granted: decision.granted,
             shadowed_by: decision.shadowed_by.map(|names| names.rule.as_str()),
             flags: decision.flags().map(|flag| (flag.header, flag.value())).collect(),
             error: match decision.outcome {
@@ -57,7 +61,8 @@ impl<'a> CheckResponse<'a> {
     /// Appends the JSON to `out`. The common form, which nearly every check gets, is written by hand; a test compares it
     /// with the derived one.
     pub fn write(&self, out: &mut Vec<u8>) {
-        let is_rare = self.error.is_some() || self.shadowed_by.is_some() || !self.flags.is_empty();
+        let is_rare =
+            self.error.is_some() || self.granted || self.shadowed_by.is_some() || !self.flags.is_empty();
         if is_rare || !self.rule.unwrap_or_default().bytes().all(is_plain) {
             return serde_json::to_writer(out, self).expect("strings and numbers are valid JSON values");
         }
@@ -85,6 +90,10 @@ impl<'a> CheckResponse<'a> {
     }
 }
 
+fn is_false(flag: &bool) -> bool {
+    !flag
+}
+
 /// Whether a byte needs no escape in a JSON string.
 fn is_plain(byte: u8) -> bool {
     (b' '..=b'~').contains(&byte) && byte != b'"' && byte != b'\\'
@@ -109,6 +118,7 @@ mod tests {
                         retry_after_ms: count.map(|_| 7),
                         rule,
                         degraded: !flag,
+                        granted: flag && count.is_none(),
                         shadowed_by: None,
                         flags: BTreeMap::new(),
                         error,

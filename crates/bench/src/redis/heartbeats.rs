@@ -106,9 +106,9 @@ impl HeartbeatFleet {
         let nodes = self.connections.len() as u32;
         let id = format!("{number:016x}");
         let mut command = redis::cmd("EVALSHA");
-        command.arg(&self.digest).arg(4).arg(heartbeat::alive_key("tg:", TAG));
+        command.arg(&self.digest).arg(5).arg(heartbeat::alive_key("tg:", TAG));
         command.arg(heartbeat::node_key("tg:", TAG, &id)).arg(heartbeat::votes_key("tg:", TAG));
-        command.arg(heartbeat::correction_key("tg:", TAG));
+        command.arg(heartbeat::correction_key("tg:", TAG)).arg(heartbeat::markers_key("tg:", TAG));
         command.arg(heartbeat::arguments(&id, nodes, None, description));
         command
     }

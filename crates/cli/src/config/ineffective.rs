@@ -9,6 +9,7 @@ use crate::command_error::CommandError;
 use crate::serve::ServeMode;
 use tollgate_core::diagnostic::DiagnosticReport;
 use tollgate_core::document::{Document, DocumentPath};
+use tollgate_limiter::Emergency;
 
 const NOT_SHARED: &str = "it applies to a shared store, and `store` names none";
 
@@ -63,8 +64,8 @@ impl SettingsContext<'_> {
             },
             IneffectiveSetting {
                 name: "emergency",
-                is_ineffective: is_memory,
-                reason: NOT_SHARED,
+                is_ineffective: is_memory && self.config.emergency == Emergency::OnOutage,
+                reason: "`on_outage` applies to a shared store, and there is none; `on` applies to every store",
                 is_set: |settings| settings.emergency.is_some(),
             },
             IneffectiveSetting {

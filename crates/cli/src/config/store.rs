@@ -82,7 +82,7 @@ pub struct StoreFlags {
 pub fn read(flags: StoreFlags, file: Option<&WrittenRedis>) -> Result<StoreConfig, SettingError> {
     let default = WrittenRedis::default();
     let file = file.unwrap_or(&default);
-    let emergency = flags.emergency.as_deref().map(parse_emergency).transpose()?.or(file.emergency);
+    let emergency = emergency(flags.emergency.as_deref(), Some(file))?;
     let Some(text) = flags.url.filter(|text| !matches!(text.as_str(), "memory" | "memory:" | "memory://"))
     else {
         return Ok(StoreConfig::Memory);
@@ -105,13 +105,7 @@ pub fn read(flags: StoreFlags, file: Option<&WrittenRedis>) -> Result<StoreConfi
     if let Some(factor) = file.local_factor {
         failure.local_factor_permille = permille(factor)?;
     }
-    if let Some(emergency) = emergency {
-        failure.emergency = match emergency {
-            WrittenEmergency::Off => Emergency::Off,
-            WrittenEmergency::OnOutage => Emergency::OnOutage,
-            WrittenEmergency::On => Emergency::On,
-        };
-    }
+    failure.emergency = emergency;
     failure.emergency_per_second = file.emergency_per_second.unwrap_or(failure.emergency_per_second).max(1);
     Ok(StoreConfig::Redis(Box::new(RedisConfig { url, settings, failure })))
 }
@@ -140,6 +134,16 @@ pub fn check(document: &mut Document, file: &WrittenRedis) {
         report(path.field("interval"), lease_time(lease.interval).err());
         report(path.field("horizon"), lease_time(lease.horizon).err());
     }
+}
+
+/// When each client address is limited.
+pub fn emergency(flag: Option<&str>, file: Option<&WrittenRedis>) -> Result<Emergency, SettingError> {
+    let written = flag.map(parse_emergency).transpose()?.or(file.and_then(|file| file.emergency));
+    Ok(match written {
+        None | Some(WrittenEmergency::Off) => Emergency::Off,
+        Some(WrittenEmergency::OnOutage) => Emergency::OnOutage,
+        Some(WrittenEmergency::On) => Emergency::On,
+    })
 }
 
 fn parse_emergency(text: &str) -> Result<WrittenEmergency, SettingError> {

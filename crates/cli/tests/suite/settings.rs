@@ -157,7 +157,12 @@ fn a_setting_without_effect_is_an_error() {
             "127.0.0.1:0",
             "error: --listen has no effect: `tollgate gateway` has no check API",
         ),
-        (&["serve"], "--emergency", "on", "error: --emergency has no effect: it applies to a shared store"),
+        (
+            &["serve"],
+            "--emergency",
+            "on_outage",
+            "error: --emergency has no effect: `on_outage` applies to a shared store",
+        ),
         (
             &["serve"],
             "--rules-poll",
@@ -214,7 +219,7 @@ fn a_setting_without_effect_is_an_error() {
 #[test]
 fn a_variable_without_effect_is_a_warning() {
     let mut command = tollgate(["gateway", "--upstream", "127.0.0.1:1", "--gateway-listen", "127.0.0.1:0"]);
-    for (name, value) in [("LISTEN", "127.0.0.1:0"), ("EMERGENCY", "on"), ("RULES_POLL", "1s")] {
+    for (name, value) in [("LISTEN", "127.0.0.1:0"), ("EMERGENCY", "on_outage"), ("RULES_POLL", "1s")] {
         command.env(format!("TOLLGATE_{name}"), value);
     }
     let server = TollgateProcess::from(&mut command);

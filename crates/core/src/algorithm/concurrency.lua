@@ -5,6 +5,7 @@
 -- ARGV[1]  "take": takes a slot, if fewer than the limit are held
 --          "keep": extends slots that are held, and takes them again if they are lost
 --          "drop": releases slots
+--          "look": counts the slots that are held
 -- ARGV[2]  by how many microseconds the server's clock is corrected
 -- take: ARGV[3] the limit, [4] whose, [5] for how many microseconds, [6] whose to give back first; and so on
 -- keep: ARGV[3], [4] whose, for how many microseconds; and so on
@@ -18,6 +19,7 @@ end
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2] + tonumber(ARGV[2])
+if ARGV[1] == 'look' then return redis.call('ZCOUNT', key, string.format('(%.0f', now), '+inf') end
 redis.call('ZREMRANGEBYSCORE', key, '-inf', string.format('%.0f', now))
 
 -- The set lives as long as its last place.

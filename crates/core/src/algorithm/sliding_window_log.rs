@@ -15,6 +15,7 @@ pub(crate) use super::fixed_window::{lifetime_us, unit};
 pub(crate) use super::window::credit_lifetime_us;
 use super::{LimitStep, StateCell, Window};
 use crate::lending::{LeaseReport, StoredState};
+use crate::script::RequestStatus;
 use crate::time::StoreTime;
 use std::collections::VecDeque;
 
@@ -44,6 +45,15 @@ pub struct LogStep {
     pub step: LimitStep,
     /// The clock went back by more than a window: the entries have to be moved to the present.
     pub jumped: bool,
+}
+
+/// The status of one more request of `cost` ≤ limit at `now`: what is left before it, and how long it would wait.
+pub fn status(window: &Window, log: Option<&RequestLog>, now: StoreTime, cost: u32) -> RequestStatus {
+    let all = step_log(window, log, now, window.limit).step;
+    let (remaining, reset_after_us) =
+        if all.admitted { (window.limit, 0) } else { (all.remaining, all.reset_after_us) };
+    let retry_after_us = step_log(window, log, now, cost).step.retry_after_us;
+    RequestStatus { remaining, retry_after_us, reset_after_us }
 }
 
 /// One request of `cost` ≤ limit at `now`; none is an empty log.

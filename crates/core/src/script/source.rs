@@ -16,6 +16,15 @@ use std::sync::LazyLock;
 const FUNCTION_TABLES: [&str; 4] = ["open", "apply_report", "close", "log_status"];
 
 static SOURCE: LazyLock<String> = LazyLock::new(|| {
+    let main = [include_str!("plain_bucket.lua"), include_str!("call_time.lua"), include_str!("main.lua")];
+    joined(&main)
+});
+
+static RESET_SOURCE: LazyLock<String> =
+    LazyLock::new(|| joined(&[include_str!("call_time.lua"), include_str!("reset.lua")]));
+
+/// What all scripts about states have in common, and then `main`.
+fn joined(main: &[&str]) -> String {
     let mut source = constants();
     source.push_str(include_str!("definitions.lua"));
     source.push_str(bucket::SCRIPT);
@@ -25,14 +34,18 @@ static SOURCE: LazyLock<String> = LazyLock::new(|| {
     }
     source.push_str(include_str!("state.lua"));
     source.push_str(include_str!("charge.lua"));
-    source.push_str(include_str!("plain_bucket.lua"));
-    source.push_str(include_str!("main.lua"));
+    main.iter().for_each(|part| source.push_str(part));
     source
-});
+}
 
 /// The script. In a cluster, [`CLUSTER_HEADER`](super::CLUSTER_HEADER) comes before it.
 pub fn source() -> &'static str {
     &SOURCE
+}
+
+/// The script that lets states start fresh: `reset.lua`.
+pub fn reset_source() -> &'static str {
+    &RESET_SOURCE
 }
 
 fn constants() -> String {

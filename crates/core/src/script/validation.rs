@@ -3,7 +3,7 @@
 //! A reply comes from outside: another program, a proxy in between, a damaged state. Whatever it is, a node must not
 //! spend more than it asked for, nor compute with instants that overflow. An invalid reply is an error of that one call.
 
-use super::{ChargeCall, ChargeReply, LogStatus, ReplyError, ReplyState, ScriptCall, ScriptReply};
+use super::{ChargeCall, ChargeReply, ReplyError, ReplyState, RequestStatus, ScriptCall, ScriptReply};
 use crate::lending::{EPOCH_US, StoredState};
 use crate::limit::Meter;
 use crate::time::StoreTime;
@@ -134,7 +134,7 @@ fn check_state(state: &StoredState, meter: &Meter, now: StoreTime) -> Result<(),
     }
 }
 
-fn check_log_status(status: &LogStatus, meter: &Meter) -> Result<(), ReplyError> {
+fn check_log_status(status: &RequestStatus, meter: &Meter) -> Result<(), ReplyError> {
     // After a step back of the clock, entries lie up to a window ahead.
     let longest_us = 2 * meter.lifetime_us() + AHEAD_US;
     if status.remaining > meter.quota()

@@ -425,3 +425,35 @@ impl Met {
         assert!({ each }.all(|count| count > 300), "{self:?}");
     }
 }
+
+/// A refund undoes a step at the same instant, and never raises a state above a fresh one.
+#[test]
+fn a_refund_gives_back_what_was_taken_and_no_more() {
+    let mut rng = fastrand::Rng::with_seed(9);
+    let mut limits = vec![window(100, 10 * SECOND_US, 1).limit(Algorithm::FixedWindow)];
+    for algorithm in buckets() {
+        limits.extend((0..20).map(|_| Bucket::draw(&mut rng).limit(algorithm)));
+    }
+    for limit in limits {
+        let meter = limit.meter();
+        let mut state = StoredState::default();
+        let mut now_us = NOW_US;
+        for _ in 0..200 {
+            now_us += rng.u64(0..SECOND_US);
+            let now = at(now_us);
+            state.apply_reports(meter, now, &[]);
+            let available = state.available(meter, now);
+            let tokens = rng.u32(0..=available);
+            let before = state;
+            state.take(meter, now, tokens);
+            assert_eq!(state.available(meter, now), available - tokens);
+            if rng.bool() {
+                state.refund(meter, now, tokens);
+                assert_eq!(state.available(meter, now), available, "{meter:?} {before:?}");
+            }
+            let mut more = state;
+            more.refund(meter, now, u32::MAX);
+            assert_eq!((more.available(meter, now), more.lent.total()), (meter.quota(), 0));
+        }
+    }
+}

@@ -7,12 +7,16 @@
 //! This is no [`SetTable`](crate::set_table::SetTable): it is read while it is written, so its keys and times are atomics.
 
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use tollgate_core::time::UnixTime;
 
 /// A power of two.
 const SETS: usize = 1024;
 const WAYS: usize = 8;
+
+/// The bits of [`Holds::attention`].
+const HOLDING: u8 = 1;
+const GUARDED: u8 = 2;
 
 /// Keys are hashes; 0 is an empty way.
 #[derive(Default)]
@@ -24,8 +28,9 @@ struct HoldSet {
 
 /// The table.
 pub(super) struct Holds {
-    /// False only if the table is empty.
-    holding: AtomicBool,
+    /// One number, so that a check tests for both at once: [`HOLDING`] is not set only if the table is empty, and
+    /// [`GUARDED`] is set while the emergency limit is on.
+    attention: AtomicU8,
     sets: Box<[HoldSet]>,
     writing: Mutex<()>,
 }
@@ -37,13 +42,21 @@ impl Holds {
 
     pub(super) fn new() -> Self {
         let sets = std::iter::repeat_with(HoldSet::default).take(SETS).collect();
-        Self { holding: AtomicBool::new(false), sets, writing: Mutex::new(()) }
+        Self { attention: AtomicU8::new(0), sets, writing: Mutex::new(()) }
     }
 
-    /// Whether any key may be held. If not, the table need not be read.
+    /// Whether any key may be held, or every check is guarded.
     #[inline]
     pub(super) fn is_holding(&self) -> bool {
-        self.holding.load(Ordering::Relaxed)
+        self.attention.load(Ordering::Relaxed) != 0
+    }
+
+    /// Has every check find that it is guarded, or not.
+    pub(super) fn set_guarded(&self, guarded: bool) {
+        match guarded {
+            true => self.attention.fetch_or(GUARDED, Ordering::Relaxed),
+            false => self.attention.fetch_and(!GUARDED, Ordering::Relaxed),
+        };
     }
 
     /// How much longer `key` is held. A hold that would last longer than `most_us` is ignored: the clock has gone back.
@@ -82,7 +95,7 @@ impl Holds {
         set.until_us[way].store(0, Ordering::Release);
         set.keys[way].store(key, Ordering::Release);
         set.until_us[way].store(until_us, Ordering::Release);
-        self.holding.store(true, Ordering::Relaxed);
+        self.attention.fetch_or(HOLDING, Ordering::Relaxed);
     }
 
     /// Removes the hold of `key`. Returns whether there was one.
@@ -98,7 +111,7 @@ impl Holds {
 
     /// Removes holds that have ended.
     pub(super) fn tidy(&self, now: UnixTime) {
-        if !self.is_holding() {
+        if self.attention.load(Ordering::Relaxed) & HOLDING == 0 {
             return;
         }
         let _writing = self.writing.lock();
@@ -113,7 +126,9 @@ impl Holds {
                 }
             }
         }
-        self.holding.store(held, Ordering::Relaxed);
+        if !held {
+            self.attention.fetch_and(!HOLDING, Ordering::Relaxed);
+        }
     }
 
     /// The number of keys that are held.

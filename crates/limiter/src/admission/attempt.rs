@@ -4,6 +4,7 @@ use super::permit::{Permit, PermitPart};
 use crate::charge::OwnedCharge;
 use crate::decision::{Decision, NotedLimit};
 use crate::failure::{admitted_step, refused_step};
+use crate::grants::{GrantCandidates, GrantRequest};
 use crate::limiter::Limiter;
 use crate::metrics::decision_counters::RequestLabels;
 use crate::observe::LateObservation;
@@ -35,6 +36,8 @@ pub(super) struct PendingAdmission {
     /// The addresses of the states of `due` in the shared store; none if it was never reached.
     addresses: Vec<Option<StateAddress>>,
     in_flight: SmallVec<[NeededSlot; 1]>,
+    /// The pools of grants that it may draw from.
+    grants: Option<GrantCandidates>,
     pub(super) cost: u64,
     priority: u8,
     ip: Option<IpAddr>,
@@ -46,6 +49,8 @@ pub(super) struct PendingAdmission {
     pub(super) late: LateObservation,
     /// The client's key for abuse detection, if this request was sampled.
     pub(super) watched: Option<u64>,
+    /// The address of which a token was taken, while the emergency limit is on.
+    pub(super) guarded: Option<u64>,
 }
 
 /// A slot that it needs.
@@ -90,6 +95,7 @@ impl PendingAdmission {
             due: SmallVec::new(),
             addresses: Vec::new(),
             in_flight: SmallVec::new(),
+            grants: if limiter.grants.is_any() { limiter.grant_candidates(request) } else { None },
             cost: request.cost,
             priority: request.priority.unwrap_or(DEFAULT_PRIORITY),
             ip: request.ip,
@@ -97,6 +103,7 @@ impl PendingAdmission {
             labels: RequestLabels::default(),
             late: LateObservation::default(),
             watched: None,
+            guarded: None,
         };
         for charge in charges {
             let due = OwnedCharge::new(rules, charge);
@@ -207,13 +214,19 @@ impl PendingAdmission {
         if let Some(sharing) = limiter.shared() {
             let address = |index: usize| self.addresses[index].clone();
             let cost = self.cost as u32;
-            let check = limiter.take_shared(sharing, &self.snapshot, due, cost, self.ip, now, &address);
+            let grants = || {
+                let (candidates, addresses) = (self.grants.clone()?, self.addresses.clone());
+                Some(Box::new(GrantRequest { candidates, addresses, ip: self.ip }))
+            };
+            let check =
+                limiter.take_shared(sharing, &self.snapshot, due, cost, self.ip, now, &address, &grants);
             return check.decision().await;
         }
         let late_us = meant.map_or(0, |meant| now.since(meant).min(MOST_LATE_US));
         let charged_at = UnixTime::from_us(now.as_us() - late_us);
         let charges: SmallVec<[Charge<'_>; 4]> = due.iter().map(|due| due.borrow(&self.snapshot)).collect();
-        limiter.take_all(rules, &charges, self.cost as u32, self.ip, charged_at)
+        let grants = || self.grants.clone();
+        limiter.take_all(rules, &charges, self.cost as u32, self.ip, charged_at, &grants)
     }
 
     /// Takes all slots, or none. No decision if it needs none.

@@ -66,6 +66,14 @@ impl InFlight {
         }
     }
 
+    /// How many slots of `key` are held.
+    pub(crate) fn held(&self, key: StateKey, now: UnixTime) -> u32 {
+        let mut shard = self.shard(key).lock();
+        let Some(held) = shard.get_mut(&key) else { return 0 };
+        held.expire(StoreTime::of_embedded_store(now));
+        held.len().min(u32::MAX as usize) as u32
+    }
+
     /// Removes expired slots of the next shard.
     pub(crate) fn tidy(&self, now: UnixTime) {
         let index = self.next_to_tidy.fetch_add(1, Ordering::Relaxed) % SHARDS;

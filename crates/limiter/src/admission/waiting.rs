@@ -25,6 +25,9 @@ pub(super) async fn admission(limiter: Arc<Limiter>, asked: PendingAdmission) ->
         Some(place) => wait_in_queue(&limiter, &asked, place, &mut delay).await,
     };
     asked.use_longest_wait(&limiter, &mut decision);
+    if !decision.allowed() {
+        limiter.give_back_guard(asked.guarded);
+    }
     if let (Outcome::Limited(_), Some(key)) = (&decision.outcome, asked.watched) {
         limiter.abuse.record_late_refusal(key);
     }

@@ -159,6 +159,35 @@ impl StateTable {
         slots[index] = StateSlot::EMPTY;
     }
 
+    /// Removes the state of `key`. Returns whether there was one that did not equal a fresh one.
+    pub(super) fn remove_key(&mut self, key: StateKey, now: StoreTime) -> bool {
+        let slots = &*self.slots;
+        if slots.is_empty() {
+            return false;
+        }
+        let fingerprint = fingerprint(key);
+        let mut index = home(slots, fingerprint);
+        while !slots[index].is_empty() && slots[index].fingerprint() != fingerprint {
+            index = after(slots, index);
+        }
+        let slot = slots[index];
+        if slot.is_empty() {
+            return false;
+        }
+        self.remove(index);
+        // It was not evicted.
+        self.upkeep.evicted -= 1;
+        !slot.is_fresh(now)
+    }
+
+    /// The same for its log.
+    pub(super) fn remove_log(&mut self, key: StateKey, budget: &MemoryBudget, now: StoreTime) -> bool {
+        let logs = self.upkeep.logs.as_mut();
+        let Some(state) = logs.and_then(|logs| logs.states.remove(&key)) else { return false };
+        budget.give_back(state.reserved);
+        state.fresh > now
+    }
+
     /// Visits the next `count` slots and removes those that equal fresh ones.
     #[inline]
     fn sweep(&mut self, count: usize, now: StoreTime) {

@@ -7,6 +7,8 @@
 pub mod clients;
 #[path = "conformance/cooldowns.rs"]
 pub mod cooldowns;
+#[path = "conformance/key_states.rs"]
+pub mod key_states;
 #[path = "conformance/setting.rs"]
 pub mod setting;
 #[path = "conformance/walks.rs"]

@@ -8,6 +8,7 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::{Arc, Barrier};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 use tollgate_core::algorithm::LimitStep;
 use tollgate_core::limit::Limit;
@@ -15,8 +16,9 @@ use tollgate_core::rules::{LoadedRules, Rule, RuleSet};
 use tollgate_core::state_address::StateAddress;
 use tollgate_limiter::metrics::{DecisionOutcome, MetricSamples, MetricSource, catalog};
 use tollgate_limiter::{
-    Admission, Clock, Decision, Door, FailureSettings, Limiter, MemoryStore, Outcome, OwnedCharge, Passed,
-    PendingTake, Request, SharedSlot, SharedStore, SharedTake, Steps, TakeAnswers,
+    Admission, BalanceFuture, ClientIdentities, Clock, Decision, Door, DrawFuture, FailureSettings, Limiter,
+    MemoryStore, Outcome, OwnedCharge, Passed, PeekFuture, PendingTake, PoolDraw, Request, ResetFuture,
+    SharedSlot, SharedStore, SharedTake, StateQuestion, Steps, StoreUnavailable, TakeAnswers,
 };
 
 const THREADS: usize = 2;
@@ -95,6 +97,32 @@ impl SharedStore for FailingStore {
 
     fn slot(&self, _: &StateAddress, _: u64, _: u64) -> Box<dyn SharedSlot> {
         panic!("no rule counts requests in flight")
+    }
+
+    fn peek(&self, states: Vec<StateQuestion>) -> PeekFuture<'_> {
+        Box::pin(async move { states.iter().map(|_| None).collect() })
+    }
+
+    fn reset(&self, _: Vec<StateQuestion>, _: &ClientIdentities) -> ResetFuture<'_> {
+        Box::pin(async { Err(StoreUnavailable) })
+    }
+
+    fn take_resets(&self) -> Vec<ClientIdentities> {
+        Vec::new()
+    }
+
+    fn forget(&self, _: &[OwnedCharge]) {}
+
+    fn timeout(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn draw(&self, _: Vec<PoolDraw>, _: i64) -> DrawFuture<'_> {
+        Box::pin(async { Err(StoreUnavailable) })
+    }
+
+    fn drawn<'s>(&'s self, _: &'s str) -> BalanceFuture<'s> {
+        Box::pin(async { Err(StoreUnavailable) })
     }
 }
 

@@ -5,6 +5,8 @@
 mod admission;
 mod allocations;
 mod conformance;
+mod emergency;
+mod grants;
 mod hot_keys;
 mod invalid;
 mod ledger;

@@ -1,5 +1,6 @@
 //! The embedded store decides as the virtual node does.
 
+use crate::conformance::key_states::{resets_end_cooldowns, walk_readings, walk_resets};
 use crate::conformance::setting::Setting;
 use crate::conformance::walks::{
     TOGETHER, walk_a_clock_that_goes_back, walk_changing_rules, walk_everything, walk_the_shipped_files,
@@ -32,4 +33,15 @@ fn refusing_first() {
     walk_everything(&Setting::refusing_first, 20_000);
     walk_changing_rules(&Setting::refusing_first, 8_000);
     walk_a_clock_that_goes_back(&Setting::refusing_first, 20, &TOGETHER);
+}
+
+#[test]
+fn readings_agree_with_the_next_check() {
+    walk_readings(&Setting::new, 20_000);
+}
+
+#[test]
+fn a_client_starts_fresh_after_a_reset() {
+    walk_resets(&Setting::new);
+    resets_end_cooldowns(&Setting::new);
 }

@@ -3,7 +3,7 @@
 use tollgate_core::algorithm::LimitStep;
 use tollgate_core::lending::StoredState;
 use tollgate_core::limit::Meter;
-use tollgate_core::script::LogStatus;
+use tollgate_core::script::RequestStatus;
 use tollgate_core::time::{BootTime, StoreTime};
 
 /// Other nodes spend and return tokens: while the store is available, a reply is used for no longer.
@@ -25,7 +25,7 @@ enum ReplyContent {
     /// The state itself.
     Account(StoredState),
     /// A log refused this cost; the log stays at the store.
-    LogRefused { cost: u32, standing: LogStatus },
+    LogRefused { cost: u32, standing: RequestStatus },
 }
 
 /// What the last reply says about a request.
@@ -44,7 +44,7 @@ impl LastReply {
         Self { said: ReplyContent::Account(account), store_time, sent }
     }
 
-    pub(super) fn of_log(cost: u32, standing: LogStatus, store_time: StoreTime, sent: BootTime) -> Self {
+    pub(super) fn of_log(cost: u32, standing: RequestStatus, store_time: StoreTime, sent: BootTime) -> Self {
         Self { said: ReplyContent::LogRefused { cost, standing }, store_time, sent }
     }
 

@@ -20,6 +20,9 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use tollgate_core::algorithm::LimitStep;
+use tollgate_core::key::StateKey;
+use tollgate_core::lending::LeaseReport;
+use tollgate_core::limit::Meter;
 use tollgate_core::rules::RuleSet;
 use tollgate_core::script::{ScriptCall, ScriptReply};
 use tollgate_core::state_address::StateAddress;
@@ -375,6 +378,23 @@ impl<W: Waiter> LeaseTable<W> {
             let calls = shard.lock().tick(now, tick_us, nodes);
             calls.into_iter().for_each(&mut send);
         }
+    }
+
+    /// What the next call would report of the state `key` if it returned all credit.
+    pub(crate) fn pending_reports(
+        &self,
+        client: u64,
+        key: StateKey,
+        meter: &Meter,
+        now: BootTime,
+    ) -> SmallVec<[LeaseReport; 2]> {
+        self.shard(client).lock().pending_reports(key, meter, now)
+    }
+
+    /// The states of `charges` were reset: their last replies are not used any more. Credit of buckets stays, because the
+    /// store counts it as lent; that of windows is dropped.
+    pub(crate) fn forget(&self, charges: &[OwnedCharge]) {
+        charges.iter().for_each(|charge| self.shard(charge.client).lock().forget(charge.key));
     }
 
     /// Drops all credit: this node's clock may be wrong. The store counts it as spent when it expires.

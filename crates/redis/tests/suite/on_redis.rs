@@ -1,6 +1,7 @@
 //! An engine on Redis for the conformance suite.
 
 use crate::conformance::setting::{PLENTY, SECOND_US, START_US, Setting, StoreUnderTest};
+use std::pin::Pin;
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 use tollgate_limiter::{
@@ -26,6 +27,11 @@ impl StoreUnderTest for OnRedis {
             self.store.settled().await;
             Ok(decision)
         })
+    }
+
+    fn wait(&self, operation: Pin<&mut (dyn Future<Output = ()> + Send)>) {
+        self.clock.advance_us(10 * SECOND_US);
+        self.runtime.block_on(operation);
     }
 }
 

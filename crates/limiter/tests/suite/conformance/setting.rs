@@ -1,9 +1,12 @@
 //! A limiter on a manual clock.
 
 use std::net::IpAddr;
+use std::pin::{Pin, pin};
+use std::task::{Context, Waker};
 use tollgate_core::rules::{self, LoadedRules};
 use tollgate_limiter::{
-    Clock, Decision, InvalidRequest, Limiter, ManualClock, MemoryStore, Outcome, Request,
+    Clock, Decision, EndpointScope, InvalidRequest, LimitReading, Limiter, ManualClock, MemoryStore, Outcome,
+    Request,
 };
 
 /// Midnight UTC on a Monday, 2026-01-05: the boundary of every window up to a week.
@@ -28,6 +31,9 @@ pub struct Setting {
 pub trait StoreUnderTest: Send + Sync {
     /// The decision of the store itself, without leases and cached refusals.
     fn decide(&self, limiter: &Limiter, request: &Request<'_>) -> Result<Decision, InvalidRequest>;
+
+    /// Waits for what an operator asks for.
+    fn wait(&self, operation: Pin<&mut (dyn Future<Output = ()> + Send)>);
 }
 
 impl Setting {
@@ -100,6 +106,30 @@ impl Setting {
             Outcome::Admitted(standing) => standing.remaining,
             other => panic!("{request:?} does not pass: {other:?}"),
         }
+    }
+
+    /// The result of an operation of an operator.
+    pub fn wait<T: Send>(&self, operation: impl Future<Output = T> + Send) -> T {
+        let mut result = None;
+        {
+            let mut operation = pin!(async { result = Some(operation.await) });
+            match &self.store {
+                Some(store) => store.wait(operation.as_mut()),
+                None => {
+                    let polled = operation.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+                    assert!(polled.is_ready(), "nothing to wait for");
+                }
+            }
+        }
+        result.unwrap()
+    }
+
+    pub fn peek(&self, request: &Request<'_>, scope: EndpointScope) -> Vec<LimitReading> {
+        self.wait(self.limiter.peek(request, scope))
+    }
+
+    pub fn reset(&self, request: &Request<'_>, scope: EndpointScope) -> usize {
+        self.wait(self.limiter.reset(request, scope)).unwrap()
     }
 
     /// Tidies all shards.

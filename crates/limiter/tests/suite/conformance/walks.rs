@@ -14,7 +14,7 @@ const QUICKSTART: &str = include_str!("../../../../../examples/rules/quickstart.
 const SAAS_TIERS: &str = include_str!("../../../../../examples/rules/saas-tiers.yaml");
 
 /// Every kind of rule.
-const MIXED: &str = r#"
+pub(super) const MIXED: &str = r#"
 defaults: { tier: guest }
 tiers:
   guest: { limit: 30/min }
@@ -165,7 +165,7 @@ impl Pair {
 }
 
 /// A pause that is zero, short, or so long that many states expire.
-fn pause_us(rng: &mut Rng) -> u64 {
+pub(super) fn pause_us(rng: &mut Rng) -> u64 {
     match rng.u8(..) {
         0..=90 => 0,
         91..=180 => rng.u64(..5_000),

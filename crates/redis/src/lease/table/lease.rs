@@ -136,6 +136,17 @@ impl Lease {
         self.refused_until = BootTime::default();
     }
 
+    /// The state was reset. The store still counts credit of a bucket as lent, so that it may be spent; what was taken from
+    /// a window is not counted any more.
+    pub(super) fn forget(&mut self) {
+        if self.meter.window().is_some() {
+            self.credit = Credit::default();
+        }
+        self.last_reply = None;
+        self.last_refused = BootTime::default();
+        self.refused_until = BootTime::default();
+    }
+
     /// What can be said about a request of `cost`. `meter` is that of the lease, wherever it is at hand.
     #[inline]
     pub(super) fn look(

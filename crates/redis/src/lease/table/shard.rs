@@ -14,10 +14,13 @@ use super::tick_schedule::TickSchedule;
 use super::{LeaseSettings, StoreCall};
 use crate::lease::credit::Reservation;
 use crate::metrics::LeaseCounts;
+use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use tollgate_core::algorithm::LimitStep;
 use tollgate_core::key::StateKey;
+use tollgate_core::lending::LeaseReport;
+use tollgate_core::limit::Meter;
 use tollgate_core::state_address::StateAddress;
 use tollgate_core::time::BootTime;
 use tollgate_limiter::{OwnedCharge, Passed};
@@ -165,6 +168,28 @@ impl<W> LeaseShard<W> {
         }
         mark_busy(&mut self.busy, charge.key, lease);
         None
+    }
+
+    /// See [`super::LeaseTable::pending_reports`].
+    pub(super) fn pending_reports(
+        &self,
+        key: StateKey,
+        meter: &Meter,
+        now: BootTime,
+    ) -> SmallVec<[LeaseReport; 2]> {
+        let Some(lease) = self.leases.get(&key).filter(|lease| lease.meter == *meter) else {
+            return SmallVec::new();
+        };
+        let mut credit = lease.credit.clone();
+        credit.give_back(BootTime::MAX);
+        credit.reports(now)
+    }
+
+    /// See [`super::LeaseTable::forget`].
+    pub(super) fn forget(&mut self, key: StateKey) {
+        if let Some(lease) = self.leases.get_mut(&key) {
+            lease.forget();
+        }
     }
 
     /// See [`super::LeaseTable::recall_refusal`].

@@ -2,7 +2,7 @@
 //! the virtual node, to the microsecond. Time is the test's, at the store as well; only lifetimes are the
 //! server's, and virtual time runs ahead of it: what the server has forgotten was fresh long ago.
 
-use crate::conformance::walks;
+use crate::conformance::{key_states, walks};
 use crate::on_redis::on_redis;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tollgate_testbed::{RedisCluster, RedisServer};
@@ -18,6 +18,9 @@ fn walk_on(url: &str) {
     walks::walk_changing_rules(&engine, 8_000);
     walks::walk_the_shipped_files(&engine, 2_000);
     walks::walk_a_clock_that_goes_back(&engine, 10, &walks::APART);
+    key_states::walk_readings(&engine, 2_000);
+    key_states::walk_resets(&engine);
+    key_states::resets_end_cooldowns(&engine);
 }
 
 #[test]

@@ -48,7 +48,8 @@ fn each_address_is_limited_by_itself_while_the_store_is_away() {
         for emergency in [Emergency::OnOutage, Emergency::On] {
             let limiter = limiter(&store, &clock, emergency);
             let (passed, last) = ask(&limiter, "203.0.113.1", 100).await;
-            assert_eq!((passed, rule(&last), last.degraded), (10, Some("emergency"), true));
+            let is_outage = emergency == Emergency::OnOutage;
+            assert_eq!((passed, rule(&last), last.degraded), (10, Some("emergency"), is_outage));
             let Outcome::Limited(standing) = last.outcome else { panic!("{last:?}") };
             assert_eq!(standing.wait_us(), Some(SECOND_US / 10));
             assert_eq!(ask(&limiter, "203.0.113.2", 5).await.0, 5, "another address");
@@ -61,13 +62,18 @@ fn each_address_is_limited_by_itself_while_the_store_is_away() {
 }
 
 #[test]
-fn with_the_store_nobody_is_limited_by_address() {
+fn with_the_store_it_applies_if_an_operator_says_so() {
     alone(async || {
         let server = RedisServer::start(&[]);
         let clock = ManualClock::new(START_US);
         let store = open(&server).await;
-        let limiter = limiter(&store, &clock, Emergency::On);
+        let limiter = limiter(&store, &clock, Emergency::OnOutage);
         let (passed, last) = ask(&limiter, "203.0.113.1", 100).await;
-        assert_eq!((passed, last.degraded), (100, false));
+        assert_eq!((passed, last.degraded), (100, false), "there is no outage");
+        limiter.set_emergency(Emergency::On);
+        let (passed, last) = ask(&limiter, "203.0.113.1", 100).await;
+        assert_eq!((passed, rule(&last), last.degraded), (10, Some("emergency"), false));
+        limiter.switch_emergency(None);
+        assert_eq!(ask(&limiter, "203.0.113.1", 100).await.0, 100);
     });
 }

@@ -38,12 +38,12 @@ impl Simulated {
     ) -> (HeartbeatReply, Value) {
         let (prefix, tag) = ("tg:", &self.tag);
         let mut command = redis::cmd("EVAL");
-        command.arg(heartbeat::SCRIPT).arg(4).arg(heartbeat::alive_key(prefix, tag));
+        command.arg(heartbeat::SCRIPT).arg(5).arg(heartbeat::alive_key(prefix, tag));
         command.arg(heartbeat::node_key(prefix, tag, id)).arg(heartbeat::votes_key(prefix, tag));
-        command.arg(heartbeat::correction_key(prefix, tag));
+        command.arg(heartbeat::correction_key(prefix, tag)).arg(heartbeat::markers_key(prefix, tag));
         command.arg(heartbeat::arguments(id, 1, vote_us, description));
         let value: Value = command.query(&mut self.connection).unwrap();
-        let (time, nodes, is_new, correction): (Vec<u8>, i64, i64, Vec<u8>) =
+        let (time, nodes, is_new, correction, _): (Vec<u8>, i64, i64, Vec<u8>, Value) =
             redis::from_redis_value(value.clone()).unwrap();
         (HeartbeatReply::read(&time, nodes, is_new, &correction).unwrap(), value)
     }
