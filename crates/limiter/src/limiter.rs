@@ -274,21 +274,22 @@ impl Limiter {
             return Ok(decision.into());
         };
         if request.cost > u64::from(charge.limit.quota) {
-            return Err(self.count_invalid(request.door, cost_above_limit(rules, &charge, request.cost)));
+            return Err(self.count_invalid(request.door, cost_above_limit(rules, charge.id, request.cost)));
         }
         match self.take_one(&charge, request.cost as u32) {
             Some((step, now)) if step.admitted || rules.refuses_plainly => {
+                let outcome = Outcome::of_one(charge.id, &step);
                 if self.counting == Counting::On {
-                    caches.count_step(&self.counters, rules, request.door, charge.id, &step);
+                    caches.count_outcome(&self.counters, rules, request.door, charge.id, outcome);
                     if !step.admitted {
-                        self.observe_refused_step(rules, caches, request, charge.id, step, now);
+                        self.observe_refused(rules, caches, request, charge.id, outcome, now);
                     }
                 }
-                Ok(Decision::of_one(rules, charge.id, &step, now).into())
+                Ok(Decision::by_limit(rules, charge.id, outcome, now).into())
             }
             Some((step, now)) => {
                 let mut decision = Decision::of_one(rules, charge.id, &step, now);
-                self.note_refusal(rules, &mut decision, |_| Some(charge));
+                self.note_refusal(rules, &mut decision, move |_| Some(charge));
                 self.count(rules, caches, request, &decision);
                 Ok(decision.into())
             }
