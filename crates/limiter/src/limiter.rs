@@ -280,7 +280,10 @@ impl Limiter {
             Some((step, now)) if step.admitted || rules.refuses_plainly => {
                 let outcome = Outcome::of_one(charge.id, &step);
                 if self.counting == Counting::On {
-                    caches.count_outcome(&self.counters, rules, request.door, charge.id, outcome);
+                    match caches.last_handle(charge.id, request.door) {
+                        Some(handle) => handle.count_outcome(outcome),
+                        None => caches.count_outcome(&self.counters, rules, request.door, charge.id, outcome),
+                    }
                     if !step.admitted {
                         self.observe_refused(rules, caches, request, charge.id, outcome, now);
                     }

@@ -276,29 +276,17 @@ impl Caches {
         RequestLabels { tier: selection.tier(), route: selection.route_id(), door }
     }
 
-    /// Counts the outcome of a request by the only limit of the last selection, which is enforced. The outcome is passed by
-    /// value: a step whose address is taken could not stay in registers.
+    /// The counters of the last selection, if they are those of decisions by `limit` at `door`.
     #[inline]
-    pub(crate) fn count_outcome(
-        &mut self,
-        counters: &DecisionCounters,
-        rules: &RulesInForce,
-        door: Door,
-        limit: LimitId,
-        outcome: Outcome,
-    ) {
-        if self.selected == SelectionPlace::Last
-            && let Some(handle) = self.last.handle.get()
-            && handle.is_of(limit, door)
-        {
-            handle.count_outcome(outcome);
-        } else {
-            self.count_outcome_anew(counters, rules, door, limit, outcome);
-        }
+    pub(crate) fn last_handle(&self, limit: LimitId, door: Door) -> Option<&SeriesHandle> {
+        let handle = self.last.handle.get()?;
+        (self.selected == SelectionPlace::Last && handle.is_of(limit, door)).then_some(handle)
     }
 
+    /// Counts the outcome of a request by the only limit of its selection, which is enforced, if [`Self::last_handle`] has
+    /// no counters.
     #[inline(never)]
-    fn count_outcome_anew(
+    pub(crate) fn count_outcome(
         &mut self,
         counters: &DecisionCounters,
         rules: &RulesInForce,
