@@ -101,7 +101,12 @@ impl Decision {
     /// The decision of a request with a single charge, which can refuse.
     #[inline]
     pub(crate) fn of_one(rules: &RulesInForce, limit: LimitId, step: &LimitStep, now: UnixTime) -> Self {
-        let outcome = Outcome::of_one(limit, step);
+        Self::by_limit(rules, limit, Outcome::of_one(limit, step), now)
+    }
+
+    /// The decision of a request with this outcome by its only limit.
+    #[inline]
+    pub(crate) fn by_limit(rules: &RulesInForce, limit: LimitId, outcome: Outcome, now: UnixTime) -> Self {
         Self {
             outcome,
             terms: Some(rules.terms(limit)),

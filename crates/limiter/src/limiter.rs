@@ -110,6 +110,11 @@ impl Limiter {
         self.counting == Counting::On
     }
 
+    /// Whether a rule with this id is in force.
+    pub fn has_rule(&self, id: &str) -> bool {
+        self.snapshot.load().rules.set.rules().iter().any(|rule| rule.id == id)
+    }
+
     /// The number of rules in force.
     pub(crate) fn rule_count(&self) -> usize {
         self.snapshot.load().rules.set.rules().len()
@@ -277,17 +282,21 @@ impl Limiter {
             return Ok(decision.into());
         };
         if request.cost > u64::from(charge.limit.quota) {
-            return Err(self.count_invalid(request.door, cost_above_limit(rules, &charge, request.cost)));
+            return Err(self.count_invalid(request.door, cost_above_limit(rules, charge.id, request.cost)));
         }
         match self.take_one(&charge, request.cost as u32) {
             Some((step, now)) if step.admitted || rules.refuses_plainly && !self.grants.is_any() => {
+                let outcome = Outcome::of_one(charge.id, &step);
                 if self.counting == Counting::On {
-                    caches.count_step(&self.counters, rules, request.door, charge.id, &step);
+                    match caches.last_handle(charge.id, request.door) {
+                        Some(handle) if step.admitted => handle.count_allowed(step.remaining),
+                        _ => caches.count_outcome(&self.counters, rules, request.door, charge.id, outcome),
+                    }
                     if !step.admitted {
-                        self.observe_refused_step(rules, caches, request, charge.id, step, now);
+                        self.observe_refused(rules, caches, request, charge.id, outcome, now);
                     }
                 }
-                Ok(Decision::of_one(rules, charge.id, &step, now).into())
+                Ok(Decision::by_limit(rules, charge.id, outcome, now).into())
             }
             Some((step, now)) => {
                 let refused = Decision::of_one(rules, charge.id, &step, now);

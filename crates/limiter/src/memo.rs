@@ -23,7 +23,7 @@ use std::cell::{Cell, OnceCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
-use tollgate_core::algorithm::LimitStep;
+use tollgate_core::decision::Outcome;
 use tollgate_core::key::RequestHasher;
 use tollgate_core::request::{Door, Request};
 use tollgate_core::rules::lists::{ListLookup, ListVerdict};
@@ -276,37 +276,25 @@ impl Caches {
         RequestLabels { tier: selection.tier(), route: selection.route_id(), door }
     }
 
-    /// Counts a decision by the only limit of the last selection, which is enforced.
+    /// The counters of the last selection, if they are those of decisions by `limit` at `door`.
     #[inline]
-    pub(crate) fn count_step(
-        &mut self,
-        counters: &DecisionCounters,
-        rules: &RulesInForce,
-        door: Door,
-        limit: LimitId,
-        step: &LimitStep,
-    ) {
-        if self.selected == SelectionPlace::Last
-            && let Some(handle) = self.last.handle.get()
-            && handle.is_of(limit, door)
-        {
-            handle.count_step(step);
-        } else {
-            self.count_step_anew(counters, rules, door, limit, step);
-        }
+    pub(crate) fn last_handle(&self, limit: LimitId, door: Door) -> Option<&SeriesHandle> {
+        let handle = self.last.handle.get()?;
+        (self.selected == SelectionPlace::Last && handle.is_of(limit, door)).then_some(handle)
     }
 
+    /// Counts the outcome of a request by the only limit of its selection, which is enforced.
     #[inline(never)]
-    fn count_step_anew(
+    pub(crate) fn count_outcome(
         &mut self,
         counters: &DecisionCounters,
         rules: &RulesInForce,
         door: Door,
         limit: LimitId,
-        step: &LimitStep,
+        outcome: Outcome,
     ) {
         let labels = self.labels(door);
-        self.handle(counters, rules, DecidedBy::Limit(limit), labels).count_step(step);
+        self.handle(counters, rules, DecidedBy::Limit(limit), labels).count_outcome(outcome);
     }
 
     /// The counters of this thread for decisions by `decided_by`.
@@ -409,6 +397,21 @@ fn have_same_ends<const LENGTH: usize>(one: &[u8], other: &[u8]) -> bool {
 /// Colliding paths cause only misses: paths are compared in full.
 #[inline]
 fn selection_hash(number: u32, class: u64, path: &str) -> u64 {
-    // Limiters of one process often have the same rules: their entries must not all be in one set.
-    rapidhash_v3(path.as_bytes()) ^ (class ^ u64::from(number) << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    // Limiters of one process often have the same rules: their entries must not all be in one set, which the low bits
+    // choose. Those of a product depend on the low bits of its factors only.
+    let source = (class ^ u64::from(number) << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    rapidhash_v3(path.as_bytes()) ^ source.rotate_left(32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn selections_of_limiters_with_the_same_rules_are_in_different_sets() {
+        let sets: BTreeSet<u64> =
+            (1..=8).map(|number| selection_hash(number, 0, "/v1/orders") % SELECTION_SETS as u64).collect();
+        assert!(sets.len() >= 6, "{sets:?}");
+    }
 }

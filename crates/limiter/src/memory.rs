@@ -106,8 +106,9 @@ impl MemoryStore {
             }
             return Some((step, now));
         }
-        // In a variable of its own, so that the other step can stay in registers.
-        let first = self.take_first(&mut table, charge, cost, StoreTime::of_embedded_store(now))?;
+        // In variables of their own, so that the charge and the other step can stay in registers.
+        let own = *charge;
+        let first = self.take_first(&mut table, &own, cost, StoreTime::of_embedded_store(now))?;
         Some((first, now))
     }
 

@@ -25,7 +25,6 @@ use parking_lot::Mutex;
 use rapidhash::v3::rapidhash_v3;
 use smallvec::SmallVec;
 use std::sync::Arc;
-use tollgate_core::algorithm::LimitStep;
 use tollgate_core::decision::Outcome;
 use tollgate_core::key::{Dimension, Identity, KeySeed, identity};
 use tollgate_core::rate::SECOND_US;
@@ -159,20 +158,20 @@ impl Limiter {
 
     /// Observes a refusal by the only limit of a request.
     #[inline(never)]
-    pub(crate) fn observe_refused_step(
+    pub(crate) fn observe_refused(
         &self,
         rules: &RulesInForce,
         caches: &mut Caches,
         request: &Request<'_>,
         limit: LimitId,
-        step: LimitStep,
+        outcome: Outcome,
         now: UnixTime,
     ) {
         let weight = caches.refusals.next(|| self.clock().counter_ns());
         if weight.is_none() && self.observation.observer.is_none() {
             return;
         }
-        let decision = Decision::of_one(rules, limit, &step, now);
+        let decision = Decision::by_limit(rules, limit, outcome, now);
         let labels = caches.labels(request.door);
         let found = FinalDecision { rules, labels, decision: &decision, outcome: DecisionOutcome::Limited };
         self.report_refusal(caches, &found, request, weight);

@@ -79,7 +79,7 @@ impl Limiter {
         };
         if let Some(charge) = rules.single_charge(selection, request, hashes) {
             if request.cost > u64::from(charge.limit.quota) {
-                return Err(cost_above_limit(&snapshot.rules, &charge, request.cost));
+                return Err(cost_above_limit(&snapshot.rules, charge.id, request.cost));
             }
             let owned = [OwnedCharge::new(rules, &charge)];
             let address = |_: usize| locate(&owned[0]);

@@ -12,14 +12,14 @@ use tollgate_core::decision::{InvalidRequest, Outcome};
 use tollgate_core::key::RequestHasher;
 use tollgate_core::request::Request;
 use tollgate_core::rules::lists::ListVerdict;
-use tollgate_core::rules::{Charge, Charges, Selection};
+use tollgate_core::rules::{Charge, Charges, LimitId, Selection};
 
 /// A request before it is charged.
 pub(crate) enum Prepared<'c> {
     /// A list or a hold has decided it.
     Decided(Decision),
-    /// It has to be charged: [`only_charge`] or [`charges`] has its charges. They are not part of this value, which
-    /// would be too large for the hot path.
+    /// It has to be charged: [`RuleSet::single_charge`](tollgate_core::rules::RuleSet::single_charge) or [`charges`] has its
+    /// charges. They are not part of this value, which would be too large for the hot path.
     Selected(&'c Selection),
     /// The same while the emergency limit is on: a token of the address with this hash is needed as well.
     Guarded(&'c Selection, u64),
@@ -56,21 +56,6 @@ impl Limiter {
     }
 }
 
-/// The charge of a request with a single one and without conditions. It is an error if the cost exceeds the limit.
-#[inline]
-pub(crate) fn only_charge<'r>(
-    rules: &'r RulesInForce,
-    selection: &Selection,
-    request: &Request<'_>,
-    hashes: &RequestHasher<'_>,
-) -> Result<Option<Charge<'r>>, InvalidRequest> {
-    let Some(charge) = rules.set.single_charge(selection, request, hashes) else { return Ok(None) };
-    if request.cost > u64::from(charge.limit.quota) {
-        return Err(cost_above_limit(rules, &charge, request.cost));
-    }
-    Ok(Some(charge))
-}
-
 /// All charges of a request. It is an error if the cost exceeds an enforced limit; other limits do not count such a
 /// request. A request in flight takes one slot whatever it costs, and is invalid at a door that does not know its end.
 pub(crate) fn charges<'r>(
@@ -90,7 +75,7 @@ pub(crate) fn charges<'r>(
     }
     let exceeds = |charge: &Charge<'_>| request.cost > u64::from(charge.limit.quota) && !in_flight(charge);
     if let Some(charge) = charges.iter().find(|charge| charge.enforced && exceeds(charge)) {
-        return Err(cost_above_limit(rules, charge, request.cost));
+        return Err(cost_above_limit(rules, charge.id, request.cost));
     }
     charges.retain(|charge| !exceeds(charge));
     Ok(charges)
@@ -98,7 +83,7 @@ pub(crate) fn charges<'r>(
 
 #[cold]
 #[inline(never)]
-pub(crate) fn cost_above_limit(rules: &RulesInForce, charge: &Charge<'_>, cost: u64) -> InvalidRequest {
-    let rule = rules.set.rule_of(charge.id).id.clone();
-    InvalidRequest::CostAboveLimit { rule, limit: charge.limit.quota, cost }
+pub(crate) fn cost_above_limit(rules: &RulesInForce, limit: LimitId, cost: u64) -> InvalidRequest {
+    let rule = rules.set.rule_of(limit).id.clone();
+    InvalidRequest::CostAboveLimit { rule, limit: rules.set.limit(limit).quota, cost }
 }

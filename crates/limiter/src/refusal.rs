@@ -7,7 +7,7 @@ use crate::charge::OwnedCharge;
 use crate::decision::Decision;
 use crate::limiter::Limiter;
 use crate::pending::fold;
-use crate::prepare::{Prepared, charges, only_charge};
+use crate::prepare::{Prepared, charges};
 use crate::snapshot::{Snapshot, takes_time};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -51,9 +51,12 @@ impl Limiter {
         let cost = request.cost as u32;
         if self.shared().is_none()
             && !rules.takes_time
-            && let Some(charge) = only_charge(rules, selection, request, hashes).ok()?
+            && let Some(charge) = rules.set.single_charge(selection, request, hashes)
             && charge.limit.log_window().is_none()
         {
+            if request.cost > u64::from(charge.limit.quota) {
+                return None;
+            }
             let (step, now) = self.store().refuse_one(&charge, cost, self.clock())?;
             let mut decision = Decision::of_one(rules, charge.id, &step, now);
             self.note_refusal(rules, &mut decision, |_| Some(charge));

@@ -2,11 +2,12 @@
 
 use super::pinned::{PinnedRedis, own_cpu_seconds, runtime};
 use super::textbook::TextbookScript;
-use super::{repeat_for, request, sharing};
+use super::{KeySequence, repeat_for, request, sharing, textbook_checks};
 use crate::measurement::{report_at_least, report_at_most};
-use crate::workload::{keys, zipf};
+use crate::workload::zipf;
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tollgate_core::limit::Limit;
@@ -22,6 +23,8 @@ const AT_ONCE: usize = 512;
 const TIME: Duration = Duration::from_secs(8);
 /// Every request of one client in so many is recorded.
 const RECORDED: u32 = 50;
+/// One request in so many is timed.
+const TIMED: usize = 64;
 const RULES: &str = "
 rules:
   - { id: plan, key: api_key, limit: 10000/min }
@@ -58,12 +61,9 @@ pub fn run() {
 
 fn textbook_rate(runtime: &Runtime, server: &PinnedRedis) -> f64 {
     let textbook = runtime.block_on(TextbookScript::open(server.server()));
-    let (keys, picks) = (Arc::new(keys(CLIENTS)), Arc::new(zipf(CLIENTS, 1 << 20, 7)));
+    let load = KeySequence::new(CLIENTS, zipf(CLIENTS, 1 << 20, 7));
     let time = Duration::from_secs(3);
-    let count = runtime.block_on(repeat_for(time, AT_ONCE, move |at| {
-        let (textbook, keys, picks) = (textbook.clone(), Arc::clone(&keys), Arc::clone(&picks));
-        async move { textbook.check(&keys[picks[at % picks.len()] as usize]).await }
-    }));
+    let count = runtime.block_on(textbook_checks(time, &textbook, &load));
     count as f64 / time.as_secs_f64()
 }
 
@@ -78,9 +78,17 @@ struct LeaseResult {
     own_share: f64,
 }
 
+/// The load, and what is recorded of it.
+struct LeaseLoad {
+    limiters: Vec<Arc<Limiter>>,
+    keys: Arc<KeySequence>,
+    begin: Instant,
+    local: AtomicU64,
+    record: Mutex<LeaseRecord>,
+}
+
 #[derive(Default)]
 struct LeaseRecord {
-    local: u64,
     ledger: Ledger,
     local_us: Vec<f64>,
 }
@@ -92,17 +100,43 @@ enum DecisionOrigin {
     Store,
 }
 
-impl LeaseRecord {
-    fn add(&mut self, entry: LedgerEntry, origin: DecisionOrigin, latency: Duration) {
+impl LeaseLoad {
+    /// Makes one check. Returns where it was decided.
+    async fn check(&self, at: usize, routing: Routing) -> DecisionOrigin {
+        let client = self.keys.client(at);
+        let node = match routing {
+            Routing::Sticky => client as usize,
+            Routing::Random => at.wrapping_mul(0x9e37_79b9) >> 7,
+        } % NODES;
+        // Times are read for requests that are recorded only: otherwise half of the load would be reading the clock.
+        let (in_ledger, is_timed) = (client.is_multiple_of(RECORDED), at.is_multiple_of(TIMED));
+        let sent = (in_ledger || is_timed).then(|| self.begin.elapsed());
+        let check = self.limiters[node].check(&request(self.keys.key(at))).expect("a valid request");
+        let (origin, decision) = match check {
+            Check::Decided(decision) => (DecisionOrigin::Local, decision),
+            Check::Pending(pending) => (DecisionOrigin::Store, pending.decision().await),
+        };
         if origin == DecisionOrigin::Local {
-            self.local += 1;
-            if self.local.is_multiple_of(64) {
-                self.local_us.push(latency.as_secs_f64() * 1e6);
+            self.local.fetch_add(1, Ordering::Relaxed);
+        }
+        if let Some(sent) = sent {
+            let received = self.begin.elapsed();
+            let mut record = self.record.lock();
+            if is_timed && origin == DecisionOrigin::Local {
+                record.local_us.push((received - sent).as_secs_f64() * 1e6);
+            }
+            if in_ledger {
+                record.ledger.note(LedgerEntry {
+                    key: client,
+                    node: node as u16,
+                    admitted: decision.allowed(),
+                    cost: 1,
+                    sent_us: sent.as_micros() as u64,
+                    received_us: received.as_micros() as u64,
+                });
             }
         }
-        if entry.key.is_multiple_of(RECORDED) {
-            self.ledger.note(entry);
-        }
+        origin
     }
 }
 
@@ -118,38 +152,21 @@ fn measure(runtime: &Runtime, server: &PinnedRedis, routing: Routing) -> LeaseRe
         nodes
     });
     let calls_before: u64 = nodes.iter().map(|(_, redis)| redis.calls()).sum();
-    let limiters: Arc<Vec<Arc<Limiter>>> =
-        Arc::new(nodes.iter().map(|(limiter, _)| Arc::clone(limiter)).collect());
-    let record = Arc::new(Mutex::new(LeaseRecord::default()));
-    let (keys, picks) = (Arc::new(keys(CLIENTS)), Arc::new(zipf(CLIENTS, 1 << 22, 11)));
-    let (begin, cpu, own) = (Instant::now(), server.cpu_seconds(), own_cpu_seconds());
+    let keys = KeySequence::new(CLIENTS, zipf(CLIENTS, 1 << 22, 11));
+    let load = Arc::new(LeaseLoad {
+        limiters: nodes.iter().map(|(limiter, _)| Arc::clone(limiter)).collect(),
+        keys,
+        begin: Instant::now(),
+        local: AtomicU64::new(0),
+        record: Mutex::default(),
+    });
+    let (begin, cpu, own) = (load.begin, server.cpu_seconds(), own_cpu_seconds());
     let count = {
-        let record = Arc::clone(&record);
+        let load = Arc::clone(&load);
         runtime.block_on(repeat_for(TIME, AT_ONCE, move |at| {
-            let (limiters, keys, picks) = (Arc::clone(&limiters), Arc::clone(&keys), Arc::clone(&picks));
-            let record = Arc::clone(&record);
+            let load = Arc::clone(&load);
             async move {
-                let pick = picks[at % picks.len()];
-                let node = match routing {
-                    Routing::Sticky => pick as usize,
-                    Routing::Random => at.wrapping_mul(0x9e37_79b9) >> 7,
-                } % NODES;
-                let sent = begin.elapsed();
-                let check = limiters[node].check(&request(&keys[pick as usize])).expect("a valid request");
-                let (origin, decision) = match check {
-                    Check::Decided(decision) => (DecisionOrigin::Local, decision),
-                    Check::Pending(pending) => (DecisionOrigin::Store, pending.decision().await),
-                };
-                let received = begin.elapsed();
-                let entry = LedgerEntry {
-                    key: pick,
-                    node: node as u16,
-                    admitted: decision.allowed(),
-                    cost: 1,
-                    sent_us: sent.as_micros() as u64,
-                    received_us: received.as_micros() as u64,
-                };
-                record.lock().add(entry, origin, received - sent);
+                let origin = load.check(at, routing).await;
                 // Local decisions must not keep the runtime from polling the sockets.
                 if origin == DecisionOrigin::Local && at.is_multiple_of(8) {
                     tokio::task::yield_now().await;
@@ -160,7 +177,7 @@ fn measure(runtime: &Runtime, server: &PinnedRedis, routing: Routing) -> LeaseRe
     let seconds = begin.elapsed().as_secs_f64();
     let (cpu, own) = (server.cpu_seconds() - cpu, own_cpu_seconds() - own);
     let calls: u64 = nodes.iter().map(|(_, redis)| redis.calls()).sum();
-    let mut record = std::mem::take(&mut *record.lock());
+    let mut record = std::mem::take(&mut *load.record.lock());
     let limit = limit();
     let bucket = limit.meter().bucket().expect("a bucket");
     let excess = record.ledger.worst_excess(|_| Some(bucket)).map_or(0, |(_, excess)| excess);
@@ -172,7 +189,7 @@ fn measure(runtime: &Runtime, server: &PinnedRedis, routing: Routing) -> LeaseRe
     });
     LeaseResult {
         per_second: count as f64 / seconds,
-        local_share: record.local as f64 / count as f64,
+        local_share: load.local.load(Ordering::Relaxed) as f64 / count as f64,
         calls_per_second: (calls - calls_before) as f64 / seconds,
         server_share: cpu / seconds,
         own_share: own / seconds,

@@ -19,7 +19,6 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tollgate_core::algorithm::LimitStep;
 use tollgate_core::decision::Outcome;
 use tollgate_core::request::Door;
 use tollgate_core::rules::{LimitId, RouteId, RuleSet, TierId};
@@ -212,13 +211,12 @@ impl SeriesHandle {
         self.rules == rules.number && self.decided_by == decided_by && self.labels == labels
     }
 
-    /// Counts a decision by an enforced limit without any other effect.
-    #[inline]
-    pub(crate) fn count_step(&self, step: &LimitStep) {
-        if step.admitted {
-            self.count_allowed(step.remaining);
-        } else {
-            self.count_limited((step.retry_after_us > 0).then_some(step.retry_after_us));
+    /// Counts a request that was decided by an enforced limit without any other effect.
+    pub(crate) fn count_outcome(&self, outcome: Outcome) {
+        match outcome {
+            Outcome::Admitted(status) => self.count_allowed(status.remaining),
+            Outcome::Limited(status) => self.count_limited(status.wait_us()),
+            Outcome::Unlimited | Outcome::Denied => {}
         }
     }
 
@@ -246,8 +244,8 @@ impl SeriesHandle {
         self.cells.add(REMAINING_SUM, tenths >> 16);
     }
 
-    /// Counts a request that was refused until then.
-    #[inline]
+    /// Counts a request that was refused until then. Not inlined, so that an admitted request is counted inline.
+    #[inline(never)]
     pub(crate) fn count_limited(&self, retry_after_us: Option<u64>) {
         match retry_after_us {
             Some(wait_us) => {
