@@ -173,7 +173,7 @@ fn load_rules(
         limiter.install(loaded.rules, loaded.lists).map_err(RuleSourceError::Names)?;
         let summary =
             "built-in example: 5 requests, then one every 2 s, for each key (set your own with --rules FILE)";
-        metrics.0.register(Arc::new(RuleMetrics::constant(limiter.clock().now())));
+        metrics.0.register(Arc::new(RuleMetrics::constant(EXAMPLE_RULES, limiter.clock().now())));
         return Ok(StartRules { summary: summary.to_owned(), reloads: None });
     };
     let settings = InstallSettings {

@@ -34,6 +34,8 @@ mod rule_tests;
 pub use admin::{AdminListener, MetricsSource, RenderedMetrics};
 pub use file_watcher::{FileContents, FileWatcher, ReadCause};
 pub use rule_file::WatchedRuleFile;
-pub use rule_installer::{InstallSettings, RuleInstaller, RuleSourceError, RuleStatus, SourcedRules};
+pub use rule_installer::{
+    InstallSettings, RuleInstaller, RuleSourceError, RuleStatus, SourcedRules, digest_of,
+};
 pub use rule_metrics::RuleMetrics;
 pub use rule_tests::{FailedTestPolicy, RuleTestFailures};

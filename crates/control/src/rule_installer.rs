@@ -6,6 +6,7 @@
 
 use crate::last_good_rules::LastGoodRules;
 use crate::rule_tests::{FailedTestPolicy, RuleTestFailures};
+use aws_lc_rs::digest;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -68,8 +69,16 @@ pub struct RuleStatus {
     pub error: Option<Arc<RuleSourceError>>,
     /// When the rules in force were installed.
     pub installed: UnixTime,
+    /// The digest of the text of the rules in force ([`digest_of`]).
+    pub digest: String,
     /// How often rules were read and not installed.
     pub failures: u64,
+}
+
+/// The first 16 digits of the SHA-256 of rules, as `sha256sum` prints it: nodes with equal digests have equal rules.
+pub fn digest_of(text: &str) -> String {
+    let digest = digest::digest(&digest::SHA256, text.as_bytes());
+    digest.as_ref().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Puts the rules of one source in force in a limiter.
@@ -150,6 +159,7 @@ impl RuleInstaller {
         let (loaded, sourced) = self.load(sourced)?;
         let rules = loaded.rules.rules().len();
         self.limiter.install(loaded.rules, loaded.lists)?;
+        let digest = digest_of(&sourced.text);
         if let Some(last_good) = &self.last_good {
             last_good.keep(sourced.text);
         }
@@ -158,9 +168,10 @@ impl RuleInstaller {
             status.revision = sourced.revision.unwrap_or(status.revision + 1);
             status.error = None;
             status.installed = self.limiter.clock().now();
+            status.digest.clone_from(&digest);
             revision = status.revision;
         });
-        tracing::info!(revision, rules, file = %sourced.origin, "rules in force");
+        tracing::info!(revision, rules, digest, file = %sourced.origin, "rules in force");
         Ok(())
     }
 
@@ -189,7 +200,8 @@ impl RuleInstaller {
             kept.written
         );
         let (error, installed) = (Some(Arc::new(error)), self.limiter.clock().now());
-        self.status.send_replace(RuleStatus { revision: 1, error, installed, failures: 1 });
+        let digest = digest_of(&kept.text);
+        self.status.send_replace(RuleStatus { revision: 1, error, installed, digest, failures: 1 });
         Ok(())
     }
 }

@@ -39,6 +39,11 @@ fn a_gateway_has_it_too() {
     let command = ["gateway", "--gateway-listen", "127.0.0.1:0", "--upstream"];
     let server = TollgateProcess::from(tollgate(command).arg(upstream().to_string()));
     assert_eq!(server.admin().get("/readyz").body, "ready");
+    let metrics = server.admin().get("/metrics").body;
+    assert!(
+        metrics.contains("tollgate_gateway_upstream_retries_total{upstream=\"default\"} 0\n"),
+        "{metrics}"
+    );
     server.signal("TERM");
     server.wait_for_log("stopped; all requests were drained");
     assert_eq!(server.wait().code(), Some(0));
