@@ -93,9 +93,9 @@ fn compare_with_telemetry(runtime: &Runtime) {
         let scrapes = scope.spawn(|| {
             let mut count = 0;
             while !has_ended.load(Ordering::Relaxed) {
+                thread::sleep(SCRAPE_EVERY);
                 assert!(admin::scrape(admin).contains("tollgate_decisions_total{"), "checks are counted");
                 count += 1;
-                thread::sleep(SCRAPE_EVERY);
             }
             count
         });

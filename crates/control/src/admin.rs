@@ -1,6 +1,6 @@
 //! The admin listener of a node: health, metrics and top keys.
 //!
-//! A group of endpoints has a file in `admin/`, its rows in [`ENDPOINTS`] and its line in [`AdminListener::respond`]. No
+//! A group of endpoints has a file in `admin/`, its rows in [`ENDPOINTS`] and its line in [`AdminState::respond`]. No
 //! endpoint reads a body. What takes long to answer runs in a thread that decides no requests.
 
 mod metrics;
@@ -9,6 +9,7 @@ mod top;
 use http::Request;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
+use metrics::MetricsRenderer;
 pub use metrics::{MetricsSource, RenderedMetrics};
 use std::convert::Infallible;
 use std::fmt;
@@ -19,6 +20,7 @@ use tollgate_http::endpoint::{EndpointMethods, EndpointTable};
 use tollgate_http::{FullResponse, origin};
 use tollgate_limiter::Limiter;
 use tollgate_listen::{ListenerSetup, Readiness, ServeOptions, health_response, serve};
+use top::TopLists;
 
 /// An endpoint of the admin listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +63,9 @@ impl AdminListener {
     /// Serves until `shutdown` resolves, then drains. Returns the number of connections that were cut because they were
     /// still busy at the end of the grace period.
     pub async fn serve(self, listener: TcpListener, shutdown: impl Future<Output = ()>) -> usize {
-        let admin = Arc::new(self);
+        let Self { readiness, metrics, limiter } = self;
+        let metrics = MetricsRenderer::new(metrics);
+        let admin = Arc::new(AdminState { readiness, metrics, top: TopLists::new(limiter) });
         let connect = |_peer| {
             let admin = Arc::clone(&admin);
             service_fn(move |request| {
@@ -73,7 +77,16 @@ impl AdminListener {
             ServeOptions { most_connections: MOST_CONNECTIONS, grace: GRACE, ..ServeOptions::default() };
         serve(listener, ListenerSetup::default(), connect, shutdown, options).await
     }
+}
 
+/// What the connections of the admin listener share.
+struct AdminState {
+    readiness: Arc<Readiness>,
+    metrics: MetricsRenderer,
+    top: TopLists,
+}
+
+impl AdminState {
     async fn respond(&self, request: Request<Incoming>) -> FullResponse {
         let (head, _) = request.into_parts();
         let endpoint = match ENDPOINTS.find(&head.method, head.uri.path()) {
@@ -87,8 +100,8 @@ impl AdminListener {
         match endpoint {
             AdminEndpoint::Health => health_response(),
             AdminEndpoint::Ready => self.readiness.response(),
-            AdminEndpoint::Metrics => metrics::respond(&self.metrics, &head.headers).await,
-            AdminEndpoint::Top => top::respond(&self.limiter, head.uri.query()).await,
+            AdminEndpoint::Metrics => self.metrics.respond(&head.headers).await,
+            AdminEndpoint::Top => self.top.respond(head.uri.query()).await,
         }
     }
 }

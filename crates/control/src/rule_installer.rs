@@ -171,7 +171,7 @@ impl RuleInstaller {
             status.digest.clone_from(&digest);
             revision = status.revision;
         });
-        tracing::info!(revision, rules, digest, file = %sourced.origin, "rules in force");
+        tracing::info!(revision, rules, %digest, file = %sourced.origin, "rules in force");
         Ok(())
     }
 

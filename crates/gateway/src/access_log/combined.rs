@@ -20,7 +20,7 @@ pub(super) fn write(entry: &AccessLogEntry, out: &mut Vec<u8>) {
         request = Quoted(Some(format!("{} {} {:?}", entry.method, entry.shown_target(), entry.version))),
         status = entry.status,
         sent = entry.bytes_sent,
-        referer = header(&entry.referer),
+        referer = Quoted(entry.shown_referer()),
         agent = header(&entry.user_agent),
         host = header(&entry.host),
         outcome = entry.outcome().unwrap_or("-"),
