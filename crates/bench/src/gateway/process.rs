@@ -94,6 +94,14 @@ pub fn pin(pid: u32, cores: &str) {
     }
 }
 
+/// Gives all threads of a process real-time priority on their core; those that it starts later have none.
+pub fn raise_priority(pid: u32) {
+    let set = Command::new("chrt").args(["-R", "-f", "-a", "-p", "1", &pid.to_string()]).output();
+    if !set.is_ok_and(|output| output.status.success()) {
+        eprintln!("  (no real-time priority: latencies include scheduling delays)");
+    }
+}
+
 /// Serves the gateway with the settings of the binary.
 pub fn serve_gateway(threads: &str, upstream: &str, rules: &str) {
     let upstream = UpstreamSettings::new("upstream", vec![upstream.parse().expect("an address")]);

@@ -5,6 +5,9 @@
 //! sleeps for a random time between two requests. The timers of a runtime would let all clients send in the same
 //! millisecond, and the admitted requests would wait for the clients of the others.
 //!
+//! The gateway has a core of its own. The admitted client and the upstream have real-time priority on the other, so that
+//! they do not wait for the clients of the storm: what is left is what the storm does to the gateway.
+//!
 //! The latency is measured by the client, and read from the gateway's own histogram in `/metrics`.
 
 use super::load::{ClosedLoopLoad, LoadOutcome, is_complete, request};
@@ -31,12 +34,18 @@ const RULES: &str = "rules: [{ id: all, key: api_key, limit: 1/hour, \
                      override: { good: { capacity: 1000000, refill_rate: 1000000 } } }]";
 
 pub fn run(upstream: &ServerProcess, share: f64) {
-    let gateway = ServerProcess::bench(&["proxy", "2", &upstream.address.to_string(), RULES]);
+    let gateway = ServerProcess::bench(&["proxy", "1", &upstream.address.to_string(), RULES]);
+    process::pin(gateway.pid(), "1");
+    process::pin(std::process::id(), "0");
+    process::pin(upstream.pid(), "0");
     let LoadOutcome { per_second: most, refused: 0, .. } =
         ClosedLoopLoad { key: "good", ..ClosedLoopLoad::default() }.run(gateway.address)
     else {
         return eprintln!("  retry storm: the good client was refused");
     };
+    process::raise_priority(upstream.pid());
+    // The thread of the admitted client.
+    process::raise_priority(std::process::id());
     let each = most * share / (1 + REFUSED) as f64;
     let (mut calm, mut stormy, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     let mut busy = Vec::new();
