@@ -3,8 +3,9 @@
 //! Below saturation most requests arrive at a gateway that is idle, so the median latency grows only by what refused
 //! requests leave behind, and by those that are in flight. Both are in the storm here: of four admitted requests, one is
 //! sent while a refused one is in flight. Requests with and without the storm take turns within milliseconds and are
-//! compared in pairs, so that a machine that is busy with other things slows down both. The figure at a given load is in
-//! the benchmarks.
+//! compared in pairs, so that a machine that is busy with other things slows down both. Where all cores are taken, the
+//! scheduler lets a thread wait longer the more it has run: such a run judges nothing, and is repeated for a while. A
+//! storm that really costs a fifth does so in every run. The figure at a given load is in the benchmarks.
 
 use crate::fixture;
 use crate::raw_client::RawClient;
@@ -13,7 +14,7 @@ use tollgate_gateway::Gateway;
 use tollgate_gateway::settings::GatewaySettings;
 use tollgate_limiter::metrics::{MetricSamples, MetricValue, catalog};
 use tollgate_listen::RefusalFastPath;
-use tollgate_testbed::TestUpstream;
+use tollgate_testbed::{PATIENCE, TestUpstream};
 
 const RULES: &str = "rules: [{ id: all, key: api_key, limit: 1/h, override: { good: { capacity: 1000000, refill_rate: 1 } } }]";
 /// The refused requests for each admitted one, each of a client of its own.
@@ -22,8 +23,6 @@ const REFUSED: usize = 10;
 const PAIRS: usize = 48;
 /// The admitted requests of a turn.
 const TURN: usize = 8;
-/// How often the comparison is repeated if a disturbance of the machine decided it.
-const ATTEMPTS: usize = 4;
 const MOST: f64 = 1.2;
 
 /// A client that is admitted, and others that are over their limit.
@@ -121,14 +120,14 @@ async fn a_retry_storm_does_not_slow_down_admitted_requests() {
         let settings = GatewaySettings::to(fixture::upstream(&[&server]));
         let gateway = Gateway::start(&settings, &fixture::limits(RULES), &listen).unwrap();
         let mut clients = StormClients::connect(&gateway).await;
-        let mut attempts = Vec::new();
+        let (start, mut attempts) = (Instant::now(), Vec::new());
         loop {
             let ratios = measure(&gateway, &mut clients).await;
             attempts.push(ratios);
             if ratios.client < MOST && ratios.own < MOST {
                 break;
             }
-            assert!(attempts.len() < ATTEMPTS, "{fast_path:?}: times with a storm × without: {attempts:?}");
+            assert!(start.elapsed() < PATIENCE, "{fast_path:?}: times with a storm × without: {attempts:?}");
         }
     }
 }
