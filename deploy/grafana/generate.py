@@ -18,6 +18,7 @@ DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 NODE = 'instance=~"$instance"'
 RULE = f'{NODE}, rule=~"$rule"'
 REJECTED = 'outcome=~"limited|shed"'
+ADMITTED = f'{NODE}, result="admitted"'
 
 OUTCOME_COLORS = {
     "allowed": "green", "limited": "red", "shadow_limited": "purple", "denied": "dark-red", "degraded": "orange",
@@ -286,6 +287,8 @@ def rules():
         row("Changes"),
         graph("Revision", "Revision of the rules in force. Nodes with a rule file count by themselves.",
               target(f"tollgate_rules_revision{{{NODE}}}", "{{instance}}"), width=6, decimals=0),
+        graph("Nodes by digest of the rules", "One line, unless nodes run different rules or a change is under way.",
+              target(f"count by (digest) (tollgate_rules_info{{{NODE}}})", "{{digest}}"), width=6, decimals=0),
         graph("Age", "Time since the rules in force were installed.",
               target(f"time() - tollgate_rules_loaded_timestamp_seconds{{{NODE}}}", "{{instance}}"), unit="s", width=6),
         graph("Failed reloads", "Rules that were read and not installed.",
@@ -372,10 +375,10 @@ def gateway():
         graph("Failed responses by route", "Share of 5xx. The alert TollgateGatewayErrors fires above 5 %.",
               target("max by (route) (job_route:tollgate_gateway_errors:ratio_rate5m)", "{{route}}"),
               unit="percentunit", steps=above(0.05)),
-        graph("Latency", "Time from the head of a request to the head of the response.",
-              target(quantile(0.5, "tollgate_gateway_request_duration_seconds"), "p50"),
-              target(quantile(0.9, "tollgate_gateway_request_duration_seconds"), "p90"),
-              target(quantile(0.99, "tollgate_gateway_request_duration_seconds"), "p99"), unit="s"),
+        graph("Latency", "Time from the head of an admitted request to the head of the response.",
+              target(quantile(0.5, "tollgate_gateway_request_duration_seconds", ADMITTED), "p50"),
+              target(quantile(0.9, "tollgate_gateway_request_duration_seconds", ADMITTED), "p90"),
+              target(quantile(0.99, "tollgate_gateway_request_duration_seconds", ADMITTED), "p99"), unit="s"),
         graph("Decisions at the gateway", "What the rules decide for requests through the gateway.",
               target(rate("tollgate_decisions_total", f'{NODE}, door="gateway"', "outcome"), "{{outcome}}"),
               stacked=True, colors=OUTCOME_COLORS, unit="reqps"),

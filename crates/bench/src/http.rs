@@ -1,6 +1,10 @@
-//! `POST /v1/check` over keep-alive beside a bare hyper server with a constant response: same machine, client and
-//! runtime, in turns.
+//! `POST /v1/check` over keep-alive beside a bare hyper server with a constant response, and with all telemetry beside
+//! none: same machine, client and runtime, in turns.
+//!
+//! All telemetry: decisions are counted and observed (durations, top keys), a file has the decision log with its default
+//! shares, and `/metrics` is scraped every second.
 
+use crate::admin;
 use crate::measurement::{median, report_at_least};
 use crate::workload::limiter;
 use bytes::Bytes;
@@ -13,11 +17,17 @@ use std::convert::Infallible;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
 use tollgate_http::HeaderOptions;
+use tollgate_limiter::line_log::LogDestination;
+use tollgate_limiter::{Counting, DecisionLog, DecisionLogSettings, Limiter, ObservationSettings};
 use tollgate_listen::ServeOptions;
 use tollgate_server::{HttpDoor, Readiness};
+use tollgate_telemetry::{MetricRegistry, ProcessMetrics};
 
 const RULES: &str = r#"
 rules:
@@ -28,6 +38,11 @@ rules:
 const ROUNDS: usize = 9;
 const CONNECTIONS: usize = 32;
 const REQUESTS: usize = 60_000;
+/// The turns with and without telemetry. They are short, because the load of the machine changes within seconds.
+const TELEMETRY_TURNS: usize = 100;
+const TURN_REQUESTS: usize = 6_400;
+const SCRAPE_EVERY: Duration = Duration::from_secs(1);
+const TIDY_EVERY: Duration = Duration::from_millis(100);
 
 pub fn run() {
     println!("http: {REQUESTS} requests over {CONNECTIONS} connections, medians of {ROUNDS} rounds in turns");
@@ -35,15 +50,15 @@ pub fn run() {
         eprintln!("cannot start a runtime");
         return;
     };
+    compare_with_hyper(&runtime);
+    compare_with_telemetry(&runtime);
+}
+
+fn compare_with_hyper(runtime: &Runtime) {
     let bare = runtime.block_on(listen());
-    let ours = runtime.block_on(listen());
-    let (bare_address, our_address) = (address(&bare), address(&ours));
+    let bare_address = address(&bare);
     runtime.spawn(serve_constant(bare));
-    let readiness = Arc::new(Readiness::default());
-    readiness.set_rules_installed();
-    let door =
-        HttpDoor { limiter: Arc::new(limiter(RULES, 1 << 28)), headers: HeaderOptions::default(), readiness };
-    runtime.spawn(Arc::new(door).serve(ours, std::future::pending(), ServeOptions::default()));
+    let our_address = serve_checks(runtime, Arc::new(limiter(RULES, 1 << 28)));
 
     let (mut bare_rates, mut our_rates) = (Vec::new(), Vec::new());
     for round in 0..=ROUNDS {
@@ -57,6 +72,78 @@ pub fn run() {
     let (bare_rate, our_rate) = (median(&mut bare_rates), median(&mut our_rates));
     println!("  bare hyper {bare_rate:>8.0}/s   POST /v1/check {our_rate:>8.0}/s");
     report_at_least("POST /v1/check × bare hyper", our_rate / bare_rate, 0.8);
+}
+
+fn compare_with_telemetry(runtime: &Runtime) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = LogDestination::File(folder.path().join("decisions.log"));
+    let log = Arc::new(DecisionLog::open(&DecisionLogSettings::new(log)).expect("a log"));
+    let silent = Arc::new(limiter(RULES, 1 << 28).counting(Counting::Off));
+    let observed = limiter(RULES, 1 << 28).observed_by(Arc::clone(&log) as _, ObservationSettings::default());
+    let observed = Arc::new(observed);
+    let registry = Arc::new(MetricRegistry::default());
+    registry.register(Arc::clone(&observed) as _);
+    registry.register(Arc::new(ProcessMetrics::new("bench")));
+    let admin = runtime.block_on(admin::serve(registry, Arc::clone(&observed)));
+    let without = serve_checks(runtime, Arc::clone(&silent));
+    let with = serve_checks(runtime, Arc::clone(&observed));
+    let (mut rates, mut ratios): ([Vec<f64>; 2], Vec<f64>) = Default::default();
+    let has_ended = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let scrapes = scope.spawn(|| {
+            let mut count = 0;
+            while !has_ended.load(Ordering::Relaxed) {
+                thread::sleep(SCRAPE_EVERY);
+                assert!(admin::scrape(admin).contains("tollgate_decisions_total{"), "checks are counted");
+                count += 1;
+            }
+            count
+        });
+        for turn in 0..=TELEMETRY_TURNS {
+            let (without_rate, with_rate) = if turn % 2 == 0 {
+                let rate = requests_per_second_of(without, TURN_REQUESTS);
+                (rate, requests_per_second_of(with, TURN_REQUESTS))
+            } else {
+                let rate = requests_per_second_of(with, TURN_REQUESTS);
+                (requests_per_second_of(without, TURN_REQUESTS), rate)
+            };
+            // The first turn only warms up.
+            if turn > 0 {
+                rates[0].push(without_rate);
+                rates[1].push(with_rate);
+                ratios.push(with_rate / without_rate);
+            }
+        }
+        has_ended.store(true, Ordering::Relaxed);
+        println!("  {} scrapes", scrapes.join().expect("the scraper ends"));
+    });
+    let lines = std::fs::read_to_string(folder.path().join("decisions.log")).unwrap_or_default();
+    let [without_rate, with_rate] = rates.each_mut().map(|rates| median(rates));
+    println!(
+        "  POST /v1/check without telemetry {without_rate:>8.0}/s   with all of it {with_rate:>8.0}/s, {} lines logged, {} dropped",
+        lines.lines().count(),
+        log.lines().dropped()
+    );
+    report_at_least("POST /v1/check, all telemetry × none", median(&mut ratios), 0.95);
+}
+
+/// Serves checks in the runtime, with the housekeeping of a node.
+fn serve_checks(runtime: &Runtime, limiter: Arc<Limiter>) -> SocketAddr {
+    let listener = runtime.block_on(listen());
+    let address = address(&listener);
+    let readiness = Arc::new(Readiness::default());
+    readiness.set_rules_installed();
+    let tidied = Arc::clone(&limiter);
+    runtime.spawn(async move {
+        let mut every = tokio::time::interval(TIDY_EVERY);
+        loop {
+            every.tick().await;
+            tidied.tidy();
+        }
+    });
+    let door = HttpDoor { limiter, headers: HeaderOptions::default(), readiness };
+    runtime.spawn(Arc::new(door).serve(listener, std::future::pending(), ServeOptions::default()));
+    address
 }
 
 async fn listen() -> TcpListener {
@@ -86,6 +173,10 @@ async fn serve_constant(listener: TcpListener) {
 
 /// One thread keeps all connections busy, with one request on each at a time.
 fn requests_per_second(address: SocketAddr) -> f64 {
+    requests_per_second_of(address, REQUESTS)
+}
+
+fn requests_per_second_of(address: SocketAddr, requests: usize) -> f64 {
     let mut connections: Vec<(TcpStream, Vec<u8>)> = (0..CONNECTIONS)
         .map(|number| {
             let stream = TcpStream::connect(address).expect("the server listens");
@@ -95,7 +186,7 @@ fn requests_per_second(address: SocketAddr) -> f64 {
         .collect();
     let start = Instant::now();
     let mut buffer = [0; 4096];
-    for _ in 0..REQUESTS / CONNECTIONS {
+    for _ in 0..requests / CONNECTIONS {
         for (stream, request) in &mut connections {
             stream.write_all(request).expect("the server reads");
         }
@@ -103,7 +194,7 @@ fn requests_per_second(address: SocketAddr) -> f64 {
             read_response(stream, &mut buffer);
         }
     }
-    REQUESTS as f64 / start.elapsed().as_secs_f64()
+    requests as f64 / start.elapsed().as_secs_f64()
 }
 
 fn request(number: usize) -> Vec<u8> {

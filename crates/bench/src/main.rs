@@ -5,6 +5,7 @@
 //! turns with Tollgate, as medians over rounds.
 #![expect(clippy::disallowed_methods, reason = "this program measures time")]
 
+mod admin;
 mod attack;
 mod check;
 mod gateway;

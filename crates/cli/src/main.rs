@@ -9,8 +9,8 @@ mod output;
 mod rules;
 mod serve;
 mod simulate;
-mod top;
 mod token;
+mod top;
 
 use command_error::CommandError;
 use command_line::TollgateCommand;

@@ -33,6 +33,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
+use tollgate_control::ControlStateFollower;
 use tollgate_control::live::{LiveMonitor, LiveParts, LiveSettings, NodeProfile};
 use tollgate_limiter::metrics::SpanSink;
 use tollgate_limiter::{Clock, FailureSettings, Limiter, MemoryStore};
@@ -117,6 +118,8 @@ async fn assemble(
     let readiness = Arc::new(Readiness::default());
     let repository = NodeRepository::open(config, redis.as_ref(), limiter.clock())?;
     let rules = rules::load(config, mode, &limiter, &repository, metrics).await?;
+    let control_state =
+        ControlStateFollower::start(repository.repository.clone(), Arc::clone(&limiter), config.rules_poll);
     readiness.set_rules_installed();
 
     let gateway_metrics = Arc::new(OnceLock::new());
@@ -161,6 +164,7 @@ async fn assemble(
         redis,
         live,
         _repository: repository,
+        _control_state: control_state,
         listeners,
         exporters,
         decision_lines,

@@ -5,8 +5,11 @@
 
 mod access;
 mod audit;
+mod emergency;
 mod events;
+mod grants;
 mod health;
+mod keys;
 mod lists;
 mod live;
 mod metrics;
@@ -39,6 +42,7 @@ use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::future::RouteFuture;
 use hyper::body::Incoming;
+use metrics::MetricsRenderer;
 pub use metrics::{MetricsSource, RenderedMetrics};
 pub(crate) use problem::Problem;
 use std::convert::Infallible;
@@ -48,7 +52,7 @@ use std::time::Duration;
 use std::{fmt, io, thread};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
-use tokio::sync::{Semaphore, oneshot, watch};
+use tokio::sync::{Mutex, Semaphore, oneshot, watch};
 use tollgate_core::rules::OpenDoor;
 use tollgate_core::time::UnixTime;
 use tollgate_http::body::ErrorCode;
@@ -93,9 +97,11 @@ pub struct AdminListener {
 /// Everything that endpoints use.
 struct ControlPlane {
     readiness: Arc<Readiness>,
-    metrics: Arc<dyn MetricsSource>,
+    metrics: MetricsRenderer,
     limiter: Arc<Limiter>,
     live: LiveView,
+    /// Held while top keys are listed.
+    top_turn: Arc<Mutex<()>>,
     repository: RuleRepository,
     rule_owner: RuleOwner,
     doors: Vec<OpenDoor>,
@@ -135,6 +141,8 @@ fn endpoints() -> OpenApiRouter<Arc<ControlPlane>> {
         .routes(routes!(revisions::list_revisions))
         .routes(routes!(revisions::show_revision))
         .routes(routes!(top::list_top))
+        .routes(routes!(keys::show_key))
+        .routes(routes!(emergency::show_emergency))
         .routes(routes!(live::show_live))
         .routes(routes!(live::list_nodes))
         .routes(routes!(live::post_status))
@@ -148,6 +156,12 @@ fn endpoints() -> OpenApiRouter<Arc<ControlPlane>> {
         .routes(routes!(rule_edits::put_tier))
         .routes(routes!(lists::add_entry, lists::remove_entry))
         .routes(routes!(revisions::roll_back))
+        .routes(routes!(keys::reset_key))
+        .routes(routes!(keys::block_key))
+        .routes(routes!(keys::allow_key))
+        .routes(routes!(grants::add_grant))
+        .routes(routes!(grants::end_grant))
+        .routes(routes!(emergency::put_emergency))
         .routes(routes!(tokens::create_token))
         .routes(routes!(tokens::revoke_token))
         .route_layer(from_fn(access::require_operate));
@@ -227,9 +241,10 @@ impl AdminListener {
         let openapi = openapi::complete(openapi);
         let plane = Arc::new(ControlPlane {
             readiness,
-            metrics,
+            metrics: MetricsRenderer::new(metrics),
             limiter,
             live,
+            top_turn: Arc::default(),
             repository,
             rule_owner,
             doors,
@@ -307,6 +322,16 @@ impl ControlPlane {
     /// The wall-clock time.
     fn now(&self) -> UnixTime {
         self.limiter.clock().now()
+    }
+
+    /// The repository with the state of the node or its fleet; an error if that is the state of another control plane.
+    fn shared_state(&self) -> Result<&RuleRepository, Problem> {
+        match &self.rule_owner {
+            RuleOwner::Repository | RuleOwner::File => Ok(&self.repository),
+            RuleOwner::ControlPlane(url) => {
+                Err(Problem::conflict(format!("this node follows the control plane {url}; set it there")))
+            }
+        }
     }
 
     /// The repository, for a change of the rules; an error if they are owned by something else.

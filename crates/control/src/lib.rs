@@ -29,6 +29,7 @@ mod admin;
 mod audit;
 mod control_plane_rules;
 mod control_state;
+mod control_state_follower;
 mod file_watcher;
 mod http_client;
 mod last_good_rules;
@@ -48,6 +49,7 @@ pub use admin::{AdminListener, MetricsSource, OperateTokenFile, RenderedMetrics,
 pub use audit::AuditEntry;
 pub use control_plane_rules::ControlPlaneRules;
 pub use control_state::{ControlState, EmergencySwitch, GrantRecord, MOST_GRANTS};
+pub use control_state_follower::ControlStateFollower;
 pub use file_watcher::{FileContents, FileWatcher, ReadCause};
 pub use http_client::{EventStream, HttpCall, HttpClient, HttpClientError, HttpReply, ServerEvent};
 pub use repository::{

@@ -5,7 +5,7 @@
 //! [`RuleInstaller::update`]. Everything else is the same for all sources and is done here.
 
 use crate::last_good_rules::{KeptRules, LastGoodRules};
-use crate::revision::RevisionSummary;
+use crate::revision::{RevisionSummary, text_digest};
 use crate::rule_tests::{FailedTestPolicy, RuleTestFailures};
 use parking_lot::Mutex;
 use std::io;
@@ -78,7 +78,7 @@ pub struct RuleStatus {
     /// The number of the revision in force. 0 if the repository could not be reached since the start. Without a repository
     /// it counts the rule sets since the start.
     pub revision: u64,
-    /// The digest of the text in force; empty if the repository does not have it.
+    /// The digest of the text in force.
     pub digest: String,
     /// Why the newest rules of the source are not in force.
     pub error: Option<Arc<RuleSourceError>>,
@@ -241,7 +241,7 @@ impl RuleInstaller {
                 SourcedRevision::Unrecorded => status.revision,
                 SourcedRevision::Stored(summary) => summary.number,
             };
-            status.digest = stored.map_or_else(String::new, |summary| summary.digest.clone());
+            status.digest = text_digest(&sourced.text);
             status.error = None;
             status.installed = self.limiter.clock().now();
         });
@@ -281,7 +281,7 @@ impl RuleInstaller {
         let revision = kept.revision.as_ref();
         self.status.send_replace(RuleStatus {
             revision: revision.map_or(1, |revision| revision.number),
-            digest: revision.map_or_else(String::new, |revision| revision.digest.clone()),
+            digest: text_digest(&kept.text),
             error: Some(Arc::new(error)),
             installed: self.limiter.clock().now(),
             failures: 1,

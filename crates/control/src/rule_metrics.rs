@@ -1,10 +1,14 @@
 //! The metrics of a rule source.
 
+use crate::revision::text_digest;
 use crate::rule_installer::RuleStatus;
 use crate::source_thread::SourceHealth;
 use tokio::sync::watch;
 use tollgate_core::time::UnixTime;
 use tollgate_limiter::metrics::{MetricSamples, MetricSource, catalog};
+
+/// The digits of the digest in a label: enough to compare rules.
+const DIGEST_DIGITS: usize = 16;
 
 /// The revision in force, its age, what could not be installed, and polls that failed.
 #[derive(Debug)]
@@ -19,9 +23,10 @@ impl RuleMetrics {
         Self { status, health }
     }
 
-    /// The metrics of rules that never change, installed at `now`.
-    pub fn constant(now: UnixTime) -> Self {
-        let status = RuleStatus { revision: 1, installed: now, ..RuleStatus::default() };
+    /// The metrics of rules with this text that never change, installed at `now`.
+    pub fn constant(text: &str, now: UnixTime) -> Self {
+        let digest = text_digest(text);
+        let status = RuleStatus { revision: 1, installed: now, digest, ..RuleStatus::default() };
         Self { status: watch::channel(status).1, health: SourceHealth::default() }
     }
 }
@@ -30,6 +35,8 @@ impl MetricSource for RuleMetrics {
     fn collect(&self, samples: &mut MetricSamples) {
         let status = self.status.borrow();
         samples.number(&catalog::RULES_REVISION, &[], status.revision as f64);
+        let digest = status.digest.get(..DIGEST_DIGITS).unwrap_or_default();
+        samples.number(&catalog::RULES_INFO, &[digest], 1.0);
         samples.number(&catalog::RULES_LOADED, &[], status.installed.as_us() as f64 / 1e6);
         samples.count(&catalog::RULES_RELOAD_FAILURES, &[], status.failures);
         samples.number(&catalog::RULES_FAILED_POLLS, &[], self.health.failed_polls() as f64);

@@ -104,6 +104,10 @@ impl ThreadForwarder {
         &self.reserved
     }
 
+    pub(crate) fn state(&self) -> &Arc<ForwardingState> {
+        &self.state
+    }
+
     pub(crate) fn counters(&self) -> &Arc<ThreadCounters> {
         &self.counters
     }

@@ -1,7 +1,7 @@
 //! The metrics of a gateway: what its threads and its listeners have counted, and the health of its servers.
 //!
-//! A response is counted under the route that its request matched. Requests that a limit refuses have no route: limits
-//! decide before the route is looked up. The same applies to invalid requests and to requests that match no route.
+//! A response is counted under the route that its request matched, also if a limit refused it. Invalid requests and those
+//! that match no route have none.
 
 mod thread_counters;
 
@@ -9,8 +9,8 @@ use crate::access_log::AccessLog;
 use crate::forwarding_state::ForwardingState;
 use crate::upstream::Upstream;
 use std::sync::Arc;
+pub(crate) use thread_counters::{ResponseResult, ThreadCounters, UpstreamErrorKind};
 use thread_counters::{STATUS_CLASSES, ThreadCounter, ThreadHistogram};
-pub(crate) use thread_counters::{ThreadCounters, UpstreamErrorKind};
 use tollgate_limiter::metrics::{HistogramSnapshot, MetricSamples, MetricSource, catalog};
 use tollgate_listen::{ConnectionLimits, ListenerCounters};
 
@@ -54,8 +54,10 @@ impl GatewayMetrics {
                 }
             }
         }
-        let duration = self.histogram(|thread| &thread.duration);
-        samples.histogram(&catalog::GATEWAY_DURATION, &[], duration);
+        for result in ResponseResult::ALL {
+            let duration = self.histogram(|thread| &thread.durations[result as usize]);
+            samples.histogram(&catalog::GATEWAY_DURATION, &[result.name()], duration);
+        }
         for (direction, count) in [
             ("received", self.total(|thread| &thread.bytes_received)),
             ("sent", self.total(|thread| &thread.bytes_sent)),

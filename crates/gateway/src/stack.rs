@@ -4,11 +4,12 @@ use crate::access_log::{AccessLog, LoggedRequest, PendingLogEntry};
 use crate::body::{GatewayBody, RoutedBody};
 use crate::client_address::ClientAddresses;
 use crate::forward::{Forwarder, ThreadForwarder};
+use crate::forwarding_state::ForwardingState;
 use crate::headers::ClientOrigin;
 use crate::measured_body::MeasuredBody;
-use crate::metrics::ThreadCounters;
+use crate::metrics::{ResponseResult, ThreadCounters};
 use crate::request_id::{self, X_REQUEST_ID};
-use crate::route_table::NO_ROUTE;
+use crate::route_table::RouteIndex;
 use crate::scrub::Scrubber;
 use crate::settings::{LookalikeHeaders, RequestIds};
 use http::uri::Scheme;
@@ -50,8 +51,17 @@ impl Stack {
         let peer = Arc::new(peer);
         let log = self.log.clone().map(|log| ConnectionLog { log, clients: clients.clone() });
         let service = limits.layer(self.forwarder.for_connection(Arc::clone(&peer), origin, clients));
-        let counters = Arc::clone(self.forwarder.counters());
-        GatewayService { scrubber, limits, service, peer, request_ids: self.request_ids, counters, log }
+        let (state, counters) = (Arc::clone(self.forwarder.state()), Arc::clone(self.forwarder.counters()));
+        GatewayService {
+            scrubber,
+            limits,
+            service,
+            peer,
+            request_ids: self.request_ids,
+            state,
+            counters,
+            log,
+        }
     }
 }
 
@@ -63,6 +73,7 @@ pub(crate) struct GatewayService {
     service: RateLimit<Forwarder>,
     peer: Arc<Peer>,
     request_ids: RequestIds,
+    state: Arc<ForwardingState>,
     counters: Arc<ThreadCounters>,
     log: Option<ConnectionLog>,
 }
@@ -104,7 +115,8 @@ impl hyper::service::Service<Request<Incoming>> for GatewayService {
         let start = Instant::now();
         // Before hop-by-hop headers are removed: they decide whether the fast path can refuse repeats.
         let repeated = self.peer.keep_request(&self.limits, &request);
-        let repeated = repeated.map(|repeated| self.with_id_and_counts(repeated, &request));
+        let route = self.state.route_of(&request);
+        let repeated = repeated.map(|repeated| self.with_id_and_counts(repeated, &request, route));
         // What decides about a request, and writes into it, sees what the server will see.
         self.scrubber.scrub(&mut request);
         let request_id = match self.request_ids {
@@ -120,7 +132,7 @@ impl hyper::service::Service<Request<Incoming>> for GatewayService {
         // The forwarder is always ready.
         let response = self.service.clone().call(request);
         let (peer, counters) = (Arc::clone(&self.peer), Some(Arc::clone(&self.counters)));
-        GatewayFuture { response, start, peer, counters, entry, request_id, repeated }
+        GatewayFuture { response, start, route, peer, counters, entry, request_id, repeated }
     }
 }
 
@@ -131,6 +143,7 @@ impl GatewayService {
         &self,
         repeated: Box<RepeatedRequest>,
         request: &Request<B>,
+        route: RouteIndex,
     ) -> Box<RepeatedRequest> {
         let request_id = request_id::of_client(request.headers()).cloned();
         let repeated = match &request_id {
@@ -142,7 +155,7 @@ impl GatewayService {
         let (counters, log) = (Arc::clone(&self.counters), self.log.clone());
         repeated.on_refusal(move |mut repeat: RefusedRepeat<'_>| {
             let status = ErrorCode::RateLimitExceeded.status();
-            counters.record_refused_repeat(NO_ROUTE, status, repeat.body_bytes);
+            counters.record_refused_repeat(route, status, repeat.body_bytes);
             if let Some(log) = &log {
                 let (summary, id) = (repeat.summarize(), request_id.clone());
                 let entry = log.start_entry(repeat.request(), repeat.target, id, Instant::now());
@@ -158,6 +171,8 @@ pin_project! {
         #[pin]
         response: <RateLimit<Forwarder> as Service<Request<Incoming>>>::Future,
         start: Instant,
+        // Of a request that does not reach the forwarder.
+        route: RouteIndex,
         peer: Arc<Peer>,
         // Handed to the body of the response.
         counters: Option<Arc<ThreadCounters>>,
@@ -174,11 +189,13 @@ impl Future for GatewayFuture {
         let this = self.project();
         let mut response = ready!(this.response.poll(cx))?;
         let counters = this.counters.take().expect("a future is not polled after it was ready");
-        let route = match response.body().source() {
-            ResponseSource::Service(body) => body.route,
-            ResponseSource::Refusal | ResponseSource::InvalidRequest => NO_ROUTE,
+        let (route, result) = match response.body().source() {
+            ResponseSource::Service(body) => (body.route, ResponseResult::Admitted),
+            ResponseSource::Refusal | ResponseSource::InvalidRequest => {
+                (*this.route, ResponseResult::Refused)
+            }
         };
-        counters.record_response(route, response.status(), this.start.elapsed());
+        counters.record_response(route, result, response.status(), this.start.elapsed());
         if let Some(id) = this.request_id.take() {
             response.headers_mut().insert(&X_REQUEST_ID, id);
         }

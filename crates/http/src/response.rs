@@ -25,7 +25,7 @@ pub fn ok(body: Vec<u8>) -> FullResponse {
 }
 
 /// 200 with a body of any type.
-pub fn content(media_type: &'static str, body: Vec<u8>) -> FullResponse {
+pub fn content(media_type: &'static str, body: impl Into<Bytes>) -> FullResponse {
     with_type(HeaderMap::new(), StatusCode::OK, media_type, body.into())
 }
 

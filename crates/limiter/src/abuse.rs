@@ -211,6 +211,17 @@ impl Limiter {
         was_held
     }
 
+    /// The holds of the client of `request` on this node: why, and for how many microseconds more.
+    pub fn holds_of(&self, request: &Request<'_>) -> Vec<(&'static str, u64)> {
+        let now = self.clock().now();
+        let denial = self.denial(request, now).and_then(|status| status.wait_us());
+        let denial = denial.map(|wait_us| ("denied as a hot key", wait_us));
+        let until = self.conduct_keys(request).into_iter().map(|key| self.abuse.holds.until(key));
+        let cooldown = until.max().filter(|until| *until > now);
+        let cooldown = cooldown.map(|until| ("cooldown after ignored waits", until.since(now)));
+        denial.into_iter().chain(cooldown).collect()
+    }
+
     /// Counts a check that was sampled.
     pub(crate) fn note_sample(&self, request: &Request<'_>, check: &mut Check<'_>) {
         let outcome = match check {

@@ -2,13 +2,17 @@
 
 use crate::decision::Decision;
 use crate::limiter::Limiter;
+use crate::line_log::is_hidden;
 use crate::metrics::KeyPart;
+use crate::observe;
 use siphasher::sip::SipHasher24;
+use smallvec::SmallVec;
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::IpAddr;
 use tollgate_core::key::{Dimension, Identity, Ipv6Prefix, identity};
 use tollgate_core::request::{NamedIdentity, Request};
+use tollgate_core::rules::Rule;
 
 /// The most characters of a credential that are shown; never more than half of them.
 const SHOWN_OF_CREDENTIAL: usize = 8;
@@ -84,12 +88,22 @@ fn shortened(value: &str) -> impl Iterator<Item = char> {
 }
 
 fn printable(letters: impl Iterator<Item = char>) -> String {
-    letters.map(|letter| if letter.is_control() { '?' } else { letter }).collect()
+    letters.map(|letter| if is_hidden(letter) { '?' } else { letter }).collect()
+}
+
+/// The key by which `rule` counts `request`, without the route; without a rule, the client.
+pub(crate) fn key_parts(rule: Option<&Rule>, request: &Request<'_>) -> Vec<KeyPart> {
+    let client = || {
+        let user = Dimension::Named(NamedIdentity::User);
+        SmallVec::from_iter([identity(&user, Ipv6Prefix::default(), request, 0)])
+    };
+    let identities = rule.map_or_else(client, |rule| observe::identities(rule, request));
+    identities.iter().filter_map(KeyPart::of).collect()
 }
 
 impl KeyPart {
     /// The part of a key that this identity is; none for a route, and for a request without an identity.
-    pub(crate) fn of(identity: &Identity<'_>) -> Option<Self> {
+    fn of(identity: &Identity<'_>) -> Option<Self> {
         let (kind, value, is_credential) = match *identity {
             Identity::Named(kind, value) => (kind.name(), value.to_owned(), kind.is_credential()),
             Identity::Ip(bits) => ("ip", IpAddr::from(bits.to_be_bytes()).to_canonical().to_string(), false),
@@ -104,23 +118,10 @@ impl Limiter {
     /// The key by which the rule that made `decision` counts `request`, without the route; if no rule did, the client.
     pub fn key_of(&self, request: &Request<'_>, decision: &Decision) -> Vec<KeyPart> {
         self.with_snapshot(|snapshot, _| {
-            let rule = decision
-                .standing()
-                .and_then(|(terms, standing)| snapshot.rules.rule_named(standing.limit, terms.names));
-            let client = [Dimension::Named(NamedIdentity::User)];
-            let (key, ipv6_prefix) = match rule {
-                Some(rule) => (rule.key.as_slice(), rule.ipv6_prefix),
-                None => (client.as_slice(), Ipv6Prefix::default()),
-            };
-            let part = |dimension| KeyPart::of(&identity(dimension, ipv6_prefix, request, 0));
-            let mut parts: Vec<KeyPart> = Vec::new();
-            for part in key.iter().filter_map(part) {
-                // Two dimensions fall back to the same identity where a request lacks both.
-                if !parts.contains(&part) {
-                    parts.push(part);
-                }
-            }
-            parts
+            let standing = decision.standing();
+            let rule =
+                standing.and_then(|(terms, standing)| snapshot.rules.rule_named(standing.limit, terms.names));
+            key_parts(rule, request)
         })
     }
 }
@@ -160,6 +161,7 @@ mod tests {
             ("api_key", "secret", true, "api_key:sec…".to_owned()),
             ("api_key", "x", true, "api_key:…".to_owned()),
             ("user", "ann\r\n\"", false, "user:ann??\"".to_owned()),
+            ("user", "\u{9b}31m\u{202e}ann", false, "user:?31m?ann".to_owned()),
             ("user", &long, false, format!("user:{}…", &long[..256])),
         ] {
             assert_eq!(text.part(&part(kind, value, is_credential)), expected);

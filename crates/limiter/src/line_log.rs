@@ -8,7 +8,7 @@ mod log_file;
 mod log_time;
 mod writer;
 
-pub use json_fields::JsonFields;
+pub use json_fields::{JsonFields, is_hidden};
 use log_file::LogFile;
 pub use log_time::{common_log_time, rfc3339_us};
 use std::fmt;

@@ -330,7 +330,7 @@ fn hash(seed: &KeySeed, identities: &[Identity<'_>]) -> u64 {
 
 /// The identities by which `rule` counts `request`, without the route. Two dimensions are the same identity where a request
 /// lacks both.
-fn identities<'r>(rule: &Rule, request: &Request<'r>) -> SmallVec<[Identity<'r>; 2]> {
+pub(crate) fn identities<'r>(rule: &Rule, request: &Request<'r>) -> SmallVec<[Identity<'r>; 2]> {
     let mut found = SmallVec::new();
     for dimension in rule.key.iter().filter(|dimension| **dimension != Dimension::Route) {
         let identity = identity(dimension, rule.ipv6_prefix, request, 0);

@@ -8,15 +8,18 @@ use std::thread;
 use tollgate_gateway::{Gateway, GatewaySettings, ListenSettings, settings::UpstreamSettings};
 use tollgate_http::RateLimitLayer;
 use tollgate_listen::{Framing, ListenerSetup, Protocols, ServeOptions};
+use tollgate_telemetry::MetricRegistry;
 
 /// A server process that is stopped when this value is dropped.
 pub struct ServerProcess {
     child: Child,
     pub address: SocketAddr,
+    /// Of its admin listener.
+    pub admin: Option<SocketAddr>,
 }
 
 impl ServerProcess {
-    /// Starts this program in another role; it prints its address.
+    /// Starts this program in another role; it prints its address, and that of its admin listener if it has one.
     pub fn bench(role: &[&str]) -> Self {
         let mut command = Command::new(std::env::current_exe().expect("this program has a path"));
         command.arg("gateway").args(role).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -24,12 +27,13 @@ impl ServerProcess {
         let mut line = String::new();
         let stdout = child.stdout.take().expect("it is piped");
         BufReader::new(stdout).read_line(&mut line).expect("it prints its address");
-        let address = line.trim().parse().expect("it prints its address");
-        Self { child, address }
+        let mut addresses = line.split_whitespace().map(|text| text.parse().expect("it prints addresses"));
+        let address = addresses.next().expect("it prints its address");
+        Self { child, address, admin: addresses.next() }
     }
 
     pub fn new(child: Child, address: SocketAddr) -> Self {
-        Self { child, address }
+        Self { child, address, admin: None }
     }
 
     pub fn pid(&self) -> u32 {
@@ -90,11 +94,19 @@ pub fn pin(pid: u32, cores: &str) {
     }
 }
 
+/// Gives all threads of a process real-time priority on their core; those that it starts later have none.
+pub fn raise_priority(pid: u32) {
+    let set = Command::new("chrt").args(["-R", "-f", "-a", "-p", "1", &pid.to_string()]).output();
+    if !set.is_ok_and(|output| output.status.success()) {
+        eprintln!("  (no real-time priority: latencies include scheduling delays)");
+    }
+}
+
 /// Serves the gateway with the settings of the binary.
 pub fn serve_gateway(threads: &str, upstream: &str, rules: &str) {
     let upstream = UpstreamSettings::new("upstream", vec![upstream.parse().expect("an address")]);
     let settings = GatewaySettings::to(upstream);
-    let limiter = crate::workload::limiter(rules, 1 << 26);
+    let limiter = Arc::new(crate::workload::limiter(rules, 1 << 26));
     let listen = ListenSettings {
         address: ([127, 0, 0, 1], 0).into(),
         threads: threads.parse().expect("a number"),
@@ -106,13 +118,18 @@ pub fn serve_gateway(threads: &str, upstream: &str, rules: &str) {
         setup: ListenerSetup::default(),
         log: None,
     };
-    let gateway =
-        Gateway::start(&settings, &RateLimitLayer::new(Arc::new(limiter)), &listen).expect("a gateway");
-    println!("{}", gateway.address());
-    exit_with_parent();
-    loop {
-        thread::park();
-    }
+    let gateway = Gateway::start(&settings, &RateLimitLayer::new(Arc::clone(&limiter)), &listen);
+    let gateway = gateway.expect("a gateway");
+    let registry = Arc::new(MetricRegistry::default());
+    registry.register(Arc::clone(&limiter) as _);
+    registry.register(gateway.metrics());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let admin = crate::admin::serve(registry, limiter).await;
+        println!("{} {admin}", gateway.address());
+        exit_with_parent();
+        std::future::pending().await
+    })
 }
 
 /// Ends this process when its standard input is closed.

@@ -261,8 +261,10 @@ fn settings(
         let addresses = text.split(',').map(|text| text.trim().parse::<UpstreamAddress>());
         let addresses = addresses.collect::<Result<Vec<_>, _>>();
         let addresses = addresses.map_err(|error| SettingError::from(error).at(root.field("upstream")))?;
-        routes.push(RouteSettings { upstream: "--upstream".to_owned(), ..RouteSettings::default() });
-        upstreams.push(UpstreamSettings::new("--upstream", addresses));
+        // Its name in metrics and logs; the file may have an upstream of that name.
+        let name = if file.upstreams.contains_key("default") { "--upstream" } else { "default" };
+        routes.push(RouteSettings { upstream: name.to_owned(), ..RouteSettings::default() });
+        upstreams.push(UpstreamSettings::new(name, addresses));
     } else if let ([only], []) = (upstreams.as_slice(), routes.as_slice()) {
         routes.push(RouteSettings { upstream: only.name.clone(), ..RouteSettings::default() });
     }

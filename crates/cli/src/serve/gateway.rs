@@ -44,7 +44,6 @@ pub fn open(config: &GatewayConfig, node: &NodeParts<'_>) -> Result<NodeListener
     let reloads = [certificate.map(watch_certificate), keys].into_iter().flatten();
     let mut reloads = reloads.collect::<Result<Vec<_>, _>>().map_err(CommandError::Thread)?;
     if let Some(log) = access_log {
-        node.metrics.add_log(log.lines().clone());
         reloads.push(ReloadTarget::Log(log.lines().clone()));
     }
 

@@ -13,6 +13,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
+use tollgate_control::ControlStateFollower;
 use tollgate_control::live::LiveMonitor;
 use tollgate_limiter::Limiter;
 use tollgate_limiter::line_log::LineLog;
@@ -28,6 +29,8 @@ pub struct ServingNode {
     pub redis: Option<RedisStore>,
     /// Lives as long as the node.
     pub _repository: NodeRepository,
+    /// Lives as long as the node.
+    pub _control_state: ControlStateFollower,
     pub live: LiveMonitor,
     pub listeners: Vec<NodeListener>,
     /// The tasks of the exporters. They end by themselves when the doors are drained.
@@ -48,6 +51,7 @@ impl ServingNode {
             redis,
             live,
             _repository,
+            _control_state,
             listeners,
             exporters,
             decision_lines,

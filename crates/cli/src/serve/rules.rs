@@ -136,7 +136,7 @@ pub async fn load(
             let loaded = rules::load("the built-in example", EXAMPLE_RULES)?;
             limiter.install(loaded.rules, loaded.lists).map_err(RuleSourceError::Names)?;
             let now = limiter.clock().now();
-            metrics.0.register(Arc::new(RuleMetrics::constant(now)));
+            metrics.0.register(Arc::new(RuleMetrics::constant(EXAMPLE_RULES, now)));
             let status = RuleStatus { revision: 1, installed: now, ..RuleStatus::default() };
             let (_, status) = watch::channel(status);
             Ok(StartRules { summary: EXAMPLE_SUMMARY.to_owned(), status, reloads: Vec::new() })

@@ -39,9 +39,37 @@ fn a_gateway_has_it_too() {
     let command = ["gateway", "--gateway-listen", "127.0.0.1:0", "--upstream"];
     let server = TollgateProcess::from(tollgate(command).arg(upstream().to_string()));
     assert_eq!(server.admin().get("/readyz").body, "ready");
+    let metrics = server.admin().get("/metrics").body;
+    assert!(
+        metrics.contains("tollgate_gateway_upstream_retries_total{upstream=\"default\"} 0\n"),
+        "{metrics}"
+    );
     server.signal("TERM");
     server.wait_for_log("stopped; all requests were drained");
     assert_eq!(server.wait().code(), Some(0));
+}
+
+#[test]
+fn no_series_occurs_twice() {
+    let logs = "gateway: { access_log: access.log }\ntelemetry: { decision_log: { path: decisions.log } }\n";
+    let folder = folder_with(&format!("listen: 127.0.0.1:0\nadmin_listen: 127.0.0.1:0\n{logs}"));
+    let mut command = serve();
+    command.args([
+        "--config",
+        "tollgate.yaml",
+        "--gateway-listen",
+        "127.0.0.1:0",
+        "--upstream",
+        "127.0.0.1:9",
+    ]);
+    let server = TollgateProcess::from(command.current_dir(folder.path()));
+    let metrics = server.admin().get("/metrics").body;
+    let mut seen = std::collections::BTreeSet::new();
+    for line in metrics.lines().filter(|line| !line.starts_with('#')) {
+        let (series, _) = line.rsplit_once(' ').unwrap();
+        assert!(seen.insert(series), "{series} occurs twice");
+    }
+    assert!(seen.contains("tollgate_log_lines_dropped_total{log=\"access\"}"), "{metrics}");
 }
 
 /// The requests in flight end after the signal, and until then a probe learns why the node is not ready.

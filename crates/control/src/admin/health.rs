@@ -1,7 +1,6 @@
 //! Health, readiness and metrics: endpoints that need no token.
 
 use super::ControlPlane;
-use super::metrics::{self, RenderedMetrics};
 use super::problem::Problem;
 use axum::body::Body;
 use axum::extract::State;
@@ -33,6 +32,6 @@ pub(super) async fn show_metrics(
     State(plane): State<Arc<ControlPlane>>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let RenderedMetrics { content_type, body } = metrics::render(&plane.metrics, &headers).await?;
-    Ok(response::content(content_type, body).map(Body::new))
+    let rendering = plane.metrics.render_for(&headers).await?;
+    Ok(response::content(rendering.content_type, rendering.body).map(Body::new))
 }

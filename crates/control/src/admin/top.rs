@@ -46,6 +46,8 @@ pub(super) async fn list_top(
     if !(1..=MOST).contains(&count) {
         return Err(Problem::malformed(format!("`count` must be a number from 1 to {MOST}")));
     }
+    // One request at a time: the tables are locked meanwhile, and threads that decide write to them.
+    let _turn = Arc::clone(&plane.top_turn).lock_owned().await;
     match query.scope {
         TopScope::Fleet => Ok(Json(plane.live.top_of_fleet(count).await)),
         TopScope::Node => {

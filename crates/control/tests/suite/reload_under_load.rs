@@ -6,9 +6,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
 use tollgate_limiter::{Check, Outcome, Request};
+use tollgate_testbed::{StallMonitor, eventually};
 
 const RELOADS: u32 = 50;
 const LIVE_WITHIN: Duration = Duration::from_secs(2);
+/// The threads that a change passes through, each of which may wait for a busy machine.
+const THREADS: u32 = 4;
 
 /// `one` shows which change is in force, `kept` has spent tokens before the first change, `steady` is for the load.
 fn rules(capacity: u32) -> String {
@@ -64,6 +67,7 @@ async fn fifty_reloads_under_load() {
     });
 
     let stopped = StopOnDrop(stop);
+    let witness = StallMonitor::start();
     for reload in 1..=RELOADS {
         let before = checks.load(Ordering::Relaxed);
         let changed = Instant::now();
@@ -75,12 +79,14 @@ async fn fifty_reloads_under_load() {
         }
         file.until_quota(capacity).await;
         let took = changed.elapsed();
-        assert!(took < LIVE_WITHIN, "change {reload} was in force after {took:?}");
+        let allowed = LIVE_WITHIN + witness.longest() * THREADS;
+        assert!(took < allowed, "change {reload} was in force after {took:?}, allowed {allowed:?}");
         match file.limiter.check(&saver).unwrap().now().unwrap().outcome {
             Outcome::Admitted(standing) => assert_eq!(standing.remaining, 70 - reload, "tokens are kept"),
             other => panic!("change {reload}: {other:?}"),
         }
-        assert!(checks.load(Ordering::Relaxed) > before, "the load went on");
+        // On a busy machine a whole reload may happen while the thread of the load waits for a core.
+        eventually("the load goes on", async || checks.load(Ordering::Relaxed) > before).await;
     }
     drop(stopped);
     assert_eq!(load.join().unwrap(), 0, "of {} checks", checks.load(Ordering::Relaxed));

@@ -4,10 +4,11 @@ use crate::followed_file::{limiter, quota, rules};
 use std::io;
 use std::sync::Arc;
 use tollgate_control::{
-    InstallSettings, RevisionOrigin, RevisionSummary, RuleInstaller, RuleSourceError, SourcedRevision,
-    SourcedRules, text_digest,
+    InstallSettings, RevisionOrigin, RevisionSummary, RuleInstaller, RuleMetrics, RuleSourceError,
+    SourceHealth, SourcedRevision, SourcedRules, text_digest,
 };
 use tollgate_core::time::UnixTime;
+use tollgate_limiter::metrics::{MetricSamples, catalog};
 
 const SOURCE: &str = "store:/rules";
 
@@ -57,4 +58,28 @@ fn rules_in_force_stay_while_their_source_cannot_be_read() {
     assert_eq!(status.error.unwrap().to_string(), "error: cannot read store:/rules: connection refused");
     installer.update(SOURCE, Ok(sourced(6, Some(2))));
     assert_eq!((quota(&limiter, "a"), installer.is_current()), (Some(6), true));
+}
+
+#[test]
+fn the_digest_is_that_of_the_rules_in_force() {
+    // printf abc | sha256sum
+    let digest_of = |text: &str| text_digest(text)[..16].to_owned();
+    assert_eq!(digest_of("abc"), "ba7816bf8f01cfea");
+    let settings = InstallSettings::default();
+    let installer = RuleInstaller::open(SOURCE, Ok(sourced(5, None)), settings, limiter()).unwrap();
+    let metrics = RuleMetrics::new(installer.status(), SourceHealth::default());
+    let digests = || {
+        let samples = MetricSamples::of([&metrics as _]);
+        let samples = samples.of_metric(&catalog::RULES_INFO);
+        samples.iter().map(|sample| sample.labels.join(",")).collect::<Vec<_>>()
+    };
+    let (five, six) = (digest_of(&rules(5)), digest_of(&rules(6)));
+    assert_eq!(digests(), [five.as_str()]);
+    installer.update(SOURCE, Ok(sourced(6, None)));
+    assert_eq!(digests(), [six.as_str()], "the old one disappears");
+    installer.update(SOURCE, Err(unreadable()));
+    installer.update(SOURCE, Ok(SourcedRules { text: "rules: 7".to_owned(), ..sourced(7, None) }));
+    assert_eq!(digests(), [six.as_str()]);
+    installer.update(SOURCE, Ok(sourced(5, None)));
+    assert_eq!(digests(), [five.as_str()], "equal rules have equal digests");
 }

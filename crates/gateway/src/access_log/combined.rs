@@ -2,7 +2,7 @@
 
 use super::entry::{AccessLogEntry, text};
 use std::fmt::{self, Display, Write};
-use tollgate_limiter::line_log::common_log_time;
+use tollgate_limiter::line_log::{common_log_time, is_hidden};
 
 /// Writes an entry. Fields that have no value are `-`.
 pub(super) fn write(entry: &AccessLogEntry, out: &mut Vec<u8>) {
@@ -20,7 +20,7 @@ pub(super) fn write(entry: &AccessLogEntry, out: &mut Vec<u8>) {
         request = Quoted(Some(format!("{} {} {:?}", entry.method, entry.shown_target(), entry.version))),
         status = entry.status,
         sent = entry.bytes_sent,
-        referer = header(&entry.referer),
+        referer = Quoted(entry.shown_referer()),
         agent = header(&entry.user_agent),
         host = header(&entry.host),
         outcome = entry.outcome().unwrap_or("-"),
@@ -39,7 +39,7 @@ pub(super) fn write(entry: &AccessLogEntry, out: &mut Vec<u8>) {
     out.extend_from_slice(line.as_bytes());
 }
 
-/// A text in quotes, with quotes, backslashes and control characters escaped; `"-"` if it is absent or empty.
+/// A text in quotes, with quotes, backslashes and hidden characters escaped; `"-"` if it is absent or empty.
 struct Quoted(Option<String>);
 
 impl Display for Quoted {
@@ -49,7 +49,7 @@ impl Display for Quoted {
         for letter in text.chars() {
             match letter {
                 '"' | '\\' => write!(f, "\\{letter}")?,
-                letter if letter.is_control() => {
+                letter if is_hidden(letter) => {
                     let mut bytes = [0; 4];
                     letter.encode_utf8(&mut bytes).bytes().try_for_each(|byte| write!(f, "\\x{byte:02x}"))?;
                 }

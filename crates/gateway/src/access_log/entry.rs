@@ -75,6 +75,18 @@ impl AccessLogEntry {
         target.map_or_else(String::new, |target| redacted(&target, &self.style.hidden))
     }
 
+    /// The page that the request came from, without the values of hidden query parameters: it may be one of this service.
+    pub(super) fn shown_referer(&self) -> Option<String> {
+        let referer = text(self.referer.as_ref()?);
+        Some(match referer.parse() {
+            Ok(uri) => redacted::<String>(&uri, &self.style.hidden),
+            Err(_) => match referer.split_once('?') {
+                Some((page, _)) => format!("{page}?…"),
+                None => referer,
+            },
+        })
+    }
+
     pub(super) fn outcome(&self) -> Option<&'static str> {
         self.decision.as_ref().map(|summary| summary.outcome.name())
     }

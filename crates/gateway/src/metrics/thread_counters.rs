@@ -56,13 +56,35 @@ impl UpstreamErrorKind {
     }
 }
 
+/// What became of a request, for the time of its response. Refusals are fast: among them, slow responses would be few.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ResponseResult {
+    /// The limits admitted it.
+    Admitted,
+    /// A limit or a list refused it, or it was invalid.
+    Refused,
+}
+
+impl ResponseResult {
+    /// All results, in the order of their histograms.
+    pub(super) const ALL: [Self; 2] = [Self::Admitted, Self::Refused];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Admitted => "admitted",
+            Self::Refused => "refused",
+        }
+    }
+}
+
 /// What one thread has counted. The alignment keeps it from sharing cache lines with the counters of other threads.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct ThreadCounters {
     pub(super) bytes_received: ThreadCounter,
     pub(super) bytes_sent: ThreadCounter,
-    pub(super) duration: ThreadHistogram,
+    /// By result.
+    pub(super) durations: [ThreadHistogram; ResponseResult::ALL.len()],
     pub(super) routes: Box<[RouteCounters]>,
     upstreams: Box<[UpstreamCounters]>,
 }
@@ -86,7 +108,7 @@ impl ThreadCounters {
         Self {
             bytes_received: ThreadCounter::default(),
             bytes_sent: ThreadCounter::default(),
-            duration: ThreadHistogram::default(),
+            durations: std::array::from_fn(|_| ThreadHistogram::default()),
             routes: (0..routes).map(|_| RouteCounters::default()).collect(),
             upstreams: (0..upstreams).map(|_| UpstreamCounters::default()).collect(),
         }
@@ -97,8 +119,14 @@ impl ThreadCounters {
     }
 
     /// Records a response whose head is ready `time` after the head of its request.
-    pub(crate) fn record_response(&self, route: RouteIndex, status: StatusCode, time: Duration) {
-        self.duration.observe(time);
+    pub(crate) fn record_response(
+        &self,
+        route: RouteIndex,
+        result: ResponseResult,
+        status: StatusCode,
+        time: Duration,
+    ) {
+        self.durations[result as usize].observe(time);
         self.record_status(route, status);
     }
 
@@ -200,6 +228,9 @@ mod tests {
         for (index, kind) in UpstreamErrorKind::ALL.into_iter().enumerate() {
             assert_eq!(kind as usize, index);
         }
+        for (index, result) in ResponseResult::ALL.into_iter().enumerate() {
+            assert_eq!(result as usize, index);
+        }
     }
 
     #[test]
@@ -223,10 +254,12 @@ mod tests {
         let counters = ThreadCounters::new(2, 1);
         for status in [101_u16, 200, 204, 302, 429, 599, 999] {
             let response = http::Response::builder().status(status).body(()).unwrap();
-            counters.record_response(1, response.status(), Duration::ZERO);
+            counters.record_response(1, ResponseResult::Refused, response.status(), Duration::ZERO);
         }
         let counts: Vec<u64> = counters.routes[1].0.iter().map(ThreadCounter::get).collect();
         assert_eq!(counts, [1, 2, 1, 1, 2]);
-        assert_eq!(counters.duration.snapshot().count(), 7);
+        let measured =
+            ResponseResult::ALL.map(|result| counters.durations[result as usize].snapshot().count());
+        assert_eq!(measured, [0, 7]);
     }
 }

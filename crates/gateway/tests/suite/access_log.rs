@@ -141,6 +141,42 @@ async fn lines_in_the_combined_format() {
 }
 
 #[tokio::test]
+async fn secrets_in_the_referer_are_not_written() {
+    let fixture =
+        Fixture::with("allow_empty: true", |settings| settings.format = AccessLogFormat::Combined).await;
+    let mut client = fixture.pair.client().await;
+    for (number, (referer, shown)) in [
+        ("http://shop.example/a?page=2&key=sk_secret", "http://shop.example/a?page=2&key=…"),
+        ("https://ann:sk_secret@shop.example/", "https://…@shop.example/"),
+        ("/a?KEY=sk_secret;b=c", "/a?KEY=…;b=c"),
+        ("http://shop.example/ä b?key=sk_secret", "http://shop.example/ä b?…"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        client.ask(&format!("GET / HTTP/1.1\r\nHost: test\r\nReferer: {referer}\r\n\r\n")).await;
+        let lines = fixture.lines(number + 1).await;
+        assert!(lines[number].contains(&format!(" \"{shown}\" \"-\" host=")), "{}", lines[number]);
+        assert!(!lines[number].contains("secret"));
+    }
+}
+
+#[tokio::test]
+async fn what_terminals_obey_is_escaped() {
+    for (format, expected) in [
+        (AccessLogFormat::Combined, r#" "\xc2\x9b31m \xe2\x80\xae \xe2\x80\xa8" host="#),
+        (AccessLogFormat::Json, r#""user_agent":"\u009b31m \u202e \u2028""#),
+    ] {
+        let fixture = Fixture::with("allow_empty: true", |settings| settings.format = format).await;
+        let mut client = fixture.pair.client().await;
+        let agent = "\u{9b}31m \u{202e} \u{2028}";
+        client.ask(&format!("GET / HTTP/1.1\r\nHost: test\r\nUser-Agent: {agent}\r\n\r\n")).await;
+        let lines = fixture.lines(1).await;
+        assert!(lines[0].contains(expected), "{}", lines[0]);
+    }
+}
+
+#[tokio::test]
 async fn http1_and_http2_log_the_same_target() {
     let fixture = Fixture::new("allow_empty: true").await;
     let mut first = fixture.pair.client().await;

@@ -24,6 +24,7 @@ mod raw_upstream;
 mod refusal_fast_path;
 mod repeated_refusals;
 mod reserved_headers;
+mod retry_storm;
 mod slow_clients;
 mod smuggling;
 mod tls;

@@ -1,6 +1,7 @@
 //! The label of a client in logs: enough to identify it, and never a secret.
 
 use crate::key_text::abbreviated;
+use crate::line_log::is_hidden;
 use std::fmt::{self, Write};
 use std::net::IpAddr;
 use tollgate_core::key::Identity;
@@ -80,8 +81,8 @@ impl Label {
 impl Write for Label {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         for letter in text.chars() {
-            // No control characters: labels are written to logs.
-            let letter = if letter.is_control() { '?' } else { letter };
+            // Labels are written to logs and shown to operators.
+            let letter = if is_hidden(letter) { '?' } else { letter };
             let start = usize::from(self.length);
             let Some(room) = self.text.get_mut(start..start + letter.len_utf8()) else {
                 return Err(fmt::Error);
@@ -108,6 +109,7 @@ mod tests {
             (Identity::Named(NamedIdentity::ApiKey, "secret"), "api_key", "sec…"),
             (Identity::Named(NamedIdentity::ApiKey, ""), "api_key", "…"),
             (Identity::Named(NamedIdentity::User, "ann\r\nadmin"), "user", "ann??admin"),
+            (Identity::Named(NamedIdentity::User, "\u{202e}nna\u{9b}"), "user", "?nna?"),
             (Identity::Named(NamedIdentity::User, &long), "user", &long[..46]),
             (ip("203.0.113.9"), "ip", "203.0.113.9"),
             (ip("2001:db8::1"), "ip", "2001:db8::"),

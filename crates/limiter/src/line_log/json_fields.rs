@@ -3,7 +3,14 @@
 use std::fmt::Display;
 use std::io::Write;
 
-/// Writes an object to a line. Texts are escaped, so that a line contains neither line breaks nor control characters.
+/// Whether a character is not written to a log as it is: control characters, also those of eight bits that some terminals
+/// obey, line separators, and characters that change the direction of text.
+pub fn is_hidden(letter: char) -> bool {
+    letter.is_control()
+        || matches!(letter, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// Writes an object to a line. Texts are escaped, so that a line contains no [hidden](is_hidden) character.
 #[derive(Debug)]
 pub struct JsonFields<'o> {
     out: &'o mut Vec<u8>,
@@ -90,7 +97,19 @@ impl<'o> JsonFields<'o> {
 }
 
 fn write_text(out: &mut Vec<u8>, text: &str) {
-    serde_json::to_writer(out, text).expect("writes of text to a vector do not fail");
+    // JSON escapes the control characters of ASCII but DEL.
+    if !text.chars().any(|letter| letter >= '\u{7f}' && is_hidden(letter)) {
+        serde_json::to_writer(out, text).expect("writes of text to a vector do not fail");
+        return;
+    }
+    let quoted = serde_json::to_string(text).expect("a text is always JSON");
+    for letter in quoted.chars() {
+        if is_hidden(letter) {
+            write!(out, "\\u{:04x}", u32::from(letter)).expect("writes to a vector do not fail");
+        } else {
+            out.extend_from_slice(letter.encode_utf8(&mut [0; 4]).as_bytes());
+        }
+    }
 }
 
 #[cfg(test)]
@@ -111,5 +130,19 @@ mod tests {
         fields.end();
         let expected = r#"{"a":"\"quoted\" \\ \n\r\t\u0000\u001b[0m ü","b":null,"c":["x\n","y"],"d":7,"e":1002.003,"f":true,"g":null}"#;
         assert_eq!(String::from_utf8(line).unwrap(), expected);
+    }
+
+    #[test]
+    fn what_terminals_and_editors_obey_is_escaped() {
+        let text = "\u{9b}31m \u{85} \u{7f} \u{2028} \u{202e} \u{2066} ü € 🙂 \"";
+        let mut line = Vec::new();
+        let mut fields = JsonFields::begin(&mut line);
+        fields.text("a", text);
+        fields.end();
+        let line = String::from_utf8(line).unwrap();
+        let expected = r#"{"a":"\u009b31m \u0085 \u007f \u2028 \u202e \u2066 ü € 🙂 \""}"#;
+        assert_eq!(line, expected);
+        let read: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(read["a"], text, "a reader gets the same text");
     }
 }

@@ -1,6 +1,8 @@
 //! A log file: opened for appending, reopened on request, and rotated by size.
 
 use super::LogRotation;
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -20,7 +22,15 @@ pub(super) struct LogFile {
 
 impl LogFile {
     pub(super) fn open(path: &Path, rotation: Option<LogRotation>) -> io::Result<Self> {
-        let file = OpenOptions::new().create(true).append(true).mode(0o640).open(path)?;
+        // Without this flag, a FIFO that no process reads would block.
+        let flags = OFlags::NONBLOCK.bits() as i32;
+        let opened = OpenOptions::new().create(true).append(true).mode(0o640).custom_flags(flags).open(path);
+        let file = opened.map_err(|error| match Errno::from_io_error(&error) {
+            Some(Errno::NXIO) => io::Error::other("no process reads this FIFO"),
+            _ => error,
+        })?;
+        // Later, a slow reader of a pipe may block the thread of the log.
+        fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
         let metadata = file.metadata()?;
         Ok(Self {
             path: path.to_owned(),
@@ -89,7 +99,9 @@ impl Write for LogFile {
 #[cfg(test)]
 mod tests {
     use crate::line_log::{LineLog, LogDestination, LogRotation};
+    use rustix::fs::{CWD, FileType, Mode};
     use std::fs;
+    use std::io::Read;
     use std::path::Path;
 
     async fn write_line(log: &LineLog, line: &str) {
@@ -100,6 +112,34 @@ mod tests {
     fn contents(path: &Path) -> Vec<String> {
         let names = [".3", ".2", ".1", ""].map(|number| format!("{}{number}", path.display()));
         names.into_iter().filter_map(|name| fs::read_to_string(name).ok()).collect()
+    }
+
+    #[tokio::test]
+    async fn a_fifo_without_a_reader_is_an_error_and_one_with_a_reader_is_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("fifo");
+        rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0).unwrap();
+        let destination = LogDestination::File(path.clone());
+        let error = LineLog::open("test", &destination, None).unwrap_err();
+        assert_eq!(error.to_string(), "no process reads this FIFO");
+        // More than a pipe holds: the thread waits for the reader instead of dropping lines.
+        let line = "x".repeat(100 << 10);
+        let expected = format!("{line}\n");
+        let reader = std::thread::spawn(move || {
+            let mut text = String::new();
+            fs::File::open(path).unwrap().read_to_string(&mut text).unwrap();
+            text
+        });
+        let log = loop {
+            match LineLog::open("test", &destination, None) {
+                Ok(log) => break log,
+                Err(_) => tokio::task::yield_now().await,
+            }
+        };
+        write_line(&log, &line).await;
+        assert_eq!(log.dropped(), 0);
+        drop(log);
+        assert!(reader.join().unwrap() == expected);
     }
 
     #[tokio::test]

@@ -136,6 +136,9 @@ metrics! {
     "Rules" {
         RULES_REVISION Gauge "tollgate_rules_revision" []
             "Revision of the rules in force."
+            "How often have the rules changed since the start?"
+        RULES_INFO Gauge "tollgate_rules_info" ["digest"]
+            "Always 1; the label is the digest of the rules in force, the first 16 digits of the SHA-256 of their text."
             "Do all nodes run the same rules?"
         RULES_LOADED Gauge "tollgate_rules_loaded_timestamp_seconds" []
             "Unix time at which the rules in force were installed."
@@ -198,10 +201,10 @@ metrics! {
     }
     "Gateway" {
         GATEWAY_REQUESTS Counter "tollgate_gateway_requests_total" ["route", "status"]
-            "Responses of the gateway by route and status class; the route of refused and invalid requests is empty."
+            "Responses of the gateway by route and status class, refusals included; the route is empty for requests that match none."
             "Which routes fail?"
-        GATEWAY_DURATION Histogram "tollgate_gateway_request_duration_seconds" []
-            "Time from the head of a request to the head of the response; refusals by the fast path for repeats are not measured."
+        GATEWAY_DURATION Histogram "tollgate_gateway_request_duration_seconds" ["result"]
+            "Time from the head of a request to the head of the response; result is admitted or refused. Refusals by the fast path for repeats are not measured."
             "How fast is the service, as clients see it?"
         UPSTREAM_DURATION Histogram "tollgate_gateway_upstream_duration_seconds" ["upstream"]
             "Time from selecting a server to the head of its response, with the connection if a new one is needed."

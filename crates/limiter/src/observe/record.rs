@@ -1,14 +1,12 @@
 //! The record of a decision.
 
-use super::{FinalDecision, identities};
+use super::FinalDecision;
 use crate::decision::Decision;
+use crate::key_text;
+use crate::metrics::DecisionRecord;
 use crate::metrics::decision_counters::DecidedBy;
-use crate::metrics::{DecisionRecord, KeyPart};
-use smallvec::SmallVec;
-use std::net::IpAddr;
 use tollgate_core::decision::{LimitStatus, Outcome};
-use tollgate_core::key::{Dimension, Identity, Ipv6Prefix, identity};
-use tollgate_core::request::{NamedIdentity, Request};
+use tollgate_core::request::Request;
 
 /// The record of a decision on `request`.
 pub(super) fn of(found: &FinalDecision<'_>, request: &Request<'_>) -> DecisionRecord {
@@ -32,7 +30,7 @@ pub(super) fn of(found: &FinalDecision<'_>, request: &Request<'_>) -> DecisionRe
         algorithm: limit.map_or("", |limit| rules.set.limit(limit).algorithm().name()),
         tier: limit.and_then(|limit| rules.set.tier_name(limit, labels.tier)).unwrap_or_default().to_owned(),
         route: labels.route.map_or("", |route| rules.set.route_template(route)).to_owned(),
-        key: key_parts(found, request),
+        key: key_text::key_parts(found.rule(), request),
         cost: request.cost,
         limit: quota,
         remaining,
@@ -47,24 +45,4 @@ fn status_of(decision: &Decision) -> Option<LimitStatus> {
         Outcome::Admitted(status) | Outcome::Limited(status) => Some(status),
         Outcome::Unlimited | Outcome::Denied => None,
     }
-}
-
-/// The key by which the rule counts, without the route; without a rule, the client.
-fn key_parts(found: &FinalDecision<'_>, request: &Request<'_>) -> Vec<KeyPart> {
-    let client = || {
-        let user = Dimension::Named(NamedIdentity::User);
-        SmallVec::from_iter([identity(&user, Ipv6Prefix::default(), request, 0)])
-    };
-    let identities = found.rule().map_or_else(client, |rule| identities(rule, request));
-    identities.iter().filter_map(key_part).collect()
-}
-
-fn key_part(identity: &Identity<'_>) -> Option<KeyPart> {
-    let (kind, value, is_credential) = match *identity {
-        Identity::Named(kind, value) => (kind.name(), value.to_owned(), kind.is_credential()),
-        Identity::Ip(bits) => ("ip", IpAddr::from(bits.to_be_bytes()).to_canonical().to_string(), false),
-        Identity::Custom(name, value) => (name, value.to_owned(), false),
-        Identity::Route(_) | Identity::Anonymous => return None,
-    };
-    Some(KeyPart { kind: kind.to_owned(), value, is_credential })
 }

@@ -11,14 +11,15 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 use tollgate_core::algorithm::LimitStep;
+use tollgate_core::grant::PoolDraw;
 use tollgate_core::limit::Limit;
 use tollgate_core::rules::{LoadedRules, Rule, RuleSet};
 use tollgate_core::state_address::StateAddress;
 use tollgate_limiter::metrics::{DecisionOutcome, MetricSamples, MetricSource, catalog};
 use tollgate_limiter::{
     Admission, BalanceFuture, ClientIdentities, Clock, Decision, Door, DrawFuture, FailureSettings, Limiter,
-    MemoryStore, Outcome, OwnedCharge, Passed, PeekFuture, PendingTake, PoolDraw, Request, ResetFuture,
-    SharedSlot, SharedStore, SharedTake, StateQuestion, Steps, StoreUnavailable, TakeAnswers,
+    MemoryStore, Outcome, OwnedCharge, Passed, PeekFuture, PendingTake, Request, ResetFuture, SharedSlot,
+    SharedStore, SharedTake, StateQuestion, Steps, StoreUnavailable, TakeAnswers,
 };
 
 const THREADS: usize = 2;

@@ -2,8 +2,7 @@
 //! seconds.
 //!
 //! Of the text of `tollgate.rules.yml` only durations are replaced, each by a sixtieth of it: `for: 10m`, the ranges
-//! `[5m]`, and `offset 5m`. Everything else, thresholds included, is tested as it ships. A threshold that is a time stays as
-//! it is too: `TollgateRulesRevisionsDiffer` compares timestamps with 300 and 30 seconds.
+//! `[5m]`, and `offset 5m`. Everything else, thresholds included, is tested as it ships.
 
 /// What stands before a duration.
 const PREFIXES: [&str; 3] = ["for: ", "[", "offset "];

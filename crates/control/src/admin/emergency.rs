@@ -1,0 +1,95 @@
+//! `/v1/emergency`: a limit of each client address, on all nodes.
+
+use super::ControlPlane;
+use super::access::{AdminPeer, Operator};
+use super::audit::AuditedAction;
+use super::problem::Problem;
+use super::request_parts::JsonBody;
+use crate::control_state::EmergencySwitch;
+use axum::Json;
+use axum::extract::State;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use utoipa::ToSchema;
+
+/// When each client address is limited, on all nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct EmergencyState {
+    /// When.
+    mode: EmergencyMode,
+}
+
+/// When each client address is limited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+enum EmergencyMode {
+    /// As the settings of each node say.
+    Default,
+    /// Never.
+    Off,
+    /// While no shard of the store is available.
+    OnOutage,
+    /// Always.
+    On,
+}
+
+impl EmergencyMode {
+    fn of(switch: Option<EmergencySwitch>) -> Self {
+        match switch {
+            None => Self::Default,
+            Some(EmergencySwitch::Off) => Self::Off,
+            Some(EmergencySwitch::OnOutage) => Self::OnOutage,
+            Some(EmergencySwitch::On) => Self::On,
+        }
+    }
+
+    fn switch(self) -> Option<EmergencySwitch> {
+        match self {
+            Self::Default => None,
+            Self::Off => Some(EmergencySwitch::Off),
+            Self::OnOutage => Some(EmergencySwitch::OnOutage),
+            Self::On => Some(EmergencySwitch::On),
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Default => "default",
+            Self::Off => "off",
+            Self::OnOutage => "on_outage",
+            Self::On => "on",
+        }
+    }
+}
+
+/// When each client address is limited.
+#[utoipa::path(get, path = "/v1/emergency", tag = "emergency", responses((status = 200, body = EmergencyState)))]
+pub(super) async fn show_emergency(
+    State(plane): State<Arc<ControlPlane>>,
+) -> Result<Json<EmergencyState>, Problem> {
+    let state = plane.repository.control_state().await?;
+    Ok(Json(EmergencyState { mode: EmergencyMode::of(state.emergency) }))
+}
+
+/// Sets when each client address is limited, on all nodes.
+#[utoipa::path(put, path = "/v1/emergency", tag = "emergency",
+    request_body = EmergencyState, responses((status = 200, body = EmergencyState)))]
+pub(super) async fn put_emergency(
+    State(plane): State<Arc<ControlPlane>>,
+    operator: Operator,
+    peer: AdminPeer,
+    JsonBody(wanted): JsonBody<EmergencyState>,
+) -> Result<Json<EmergencyState>, Problem> {
+    let repository = plane.shared_state()?;
+    repository.update_control_state(|state| state.emergency = wanted.mode.switch()).await?;
+    let detail = wanted.mode.name().to_owned();
+    let action = AuditedAction {
+        action: "emergency.set",
+        target: "emergency limit".to_owned(),
+        detail,
+        revision: None,
+    };
+    plane.record(&operator, peer, action).await;
+    Ok(Json(wanted))
+}
