@@ -3,7 +3,7 @@
 use crate::config::SettingError;
 use std::io;
 use std::net::SocketAddr;
-use tollgate_control::{RepositoryError, RuleSourceError};
+use tollgate_control::{HttpClientError, RepositoryError, RuleSourceError};
 use tollgate_core::diagnostic::{DiagnosticReport, sanitized};
 use tollgate_core::path::PathError;
 use tollgate_core::rate::LimitShorthandError;
@@ -53,6 +53,25 @@ pub enum CommandError {
         path: String,
         /// The cause.
         error: io::Error,
+    },
+    /// A file cannot be written.
+    #[error("cannot write {path}: {error}")]
+    Write {
+        /// The file.
+        path: String,
+        /// The cause.
+        error: io::Error,
+    },
+    /// A control plane cannot be reached.
+    #[error("{0}")]
+    ControlPlane(HttpClientError),
+    /// A control plane refuses a request, or its reply cannot be used.
+    #[error("{url}: {problem}")]
+    ControlPlaneReply {
+        /// The control plane.
+        url: String,
+        /// Its reply.
+        problem: String,
     },
     /// The filter of the log cannot be parsed.
     #[error("TOLLGATE_LOG is `{value}`: {error}\n  hint: use error, warn, info, debug or trace")]

@@ -1,6 +1,6 @@
 //! The command line: parsing, help, and errors without secrets.
 
-use crate::{config, rules, simulate};
+use crate::{config, rules, simulate, token};
 use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
@@ -22,9 +22,12 @@ pub enum TollgateCommand {
     /// Run a node with the gateway only: a reverse proxy that limits requests
     #[command(after_help = LOG_HELP)]
     Gateway(config::WrittenSettings),
-    /// Check, test and explain rule files
+    /// Check, test and explain rule files; publish them to a control plane
     #[command(subcommand)]
     Rules(rules::RulesCommand),
+    /// Create, list and revoke access tokens of a control plane
+    #[command(subcommand)]
+    Token(token::TokenCommand),
     /// Simulate a fleet on virtual time, and show its load on Redis
     Simulate(Box<simulate::SimulateArgs>),
 }

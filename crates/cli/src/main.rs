@@ -3,10 +3,12 @@
 mod command_error;
 mod command_line;
 mod config;
+mod control_plane;
 mod output;
 mod rules;
 mod serve;
 mod simulate;
+mod token;
 
 use command_error::CommandError;
 use command_line::TollgateCommand;
@@ -44,6 +46,7 @@ fn run(command: TollgateCommand) -> Result<ExitCode, CommandError> {
         TollgateCommand::Serve(args) => serve::run(args, serve::ServeMode::AllDoors),
         TollgateCommand::Gateway(args) => serve::run(args, serve::ServeMode::GatewayOnly),
         TollgateCommand::Rules(command) => rules::run(command),
+        TollgateCommand::Token(command) => token::run(&command),
         TollgateCommand::Simulate(args) => simulate::run(&args),
     }
 }

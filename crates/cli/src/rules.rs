@@ -1,4 +1,6 @@
-//! `tollgate rules …`: checks, tests and explains rule files without a server.
+//! `tollgate rules …`: checks, tests and explains rule files without a server, and publishes them to a control plane.
+
+mod published;
 
 use crate::command_error::CommandError;
 use crate::config::{ServeConfig, WrittenSettings};
@@ -35,6 +37,17 @@ pub enum RulesCommand {
     Explain(Box<ExplainArgs>),
     /// Print the JSON Schema of rule files, for editors
     Schema,
+    /// Publish a rule file to a control plane. Exits with 3 if another revision was published meanwhile, with 4 if the
+    /// rules are refused
+    Publish(Box<published::PublishArgs>),
+    /// Get the rules of a control plane
+    Pull(Box<published::PullArgs>),
+    /// Compare a rule file, or an old revision, with the rules of a control plane
+    Diff(Box<published::DiffArgs>),
+    /// List the revisions of the rules, the newest first
+    History(Box<published::HistoryArgs>),
+    /// Publish the rules of an old revision again
+    Rollback(Box<published::RollbackArgs>),
 }
 
 #[derive(Args)]
@@ -114,6 +127,11 @@ pub fn run(command: RulesCommand) -> Result<ExitCode, CommandError> {
             output::print(format_args!("{schema}\n"))?;
             Ok(ExitCode::SUCCESS)
         }
+        RulesCommand::Publish(args) => published::publish(&args),
+        RulesCommand::Pull(args) => published::pull(&args),
+        RulesCommand::Diff(args) => published::show_diff(&args),
+        RulesCommand::History(args) => published::history(&args),
+        RulesCommand::Rollback(args) => published::rollback(&args),
     }
 }
 
