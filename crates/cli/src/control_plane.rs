@@ -20,7 +20,7 @@ const X_MESSAGE: HeaderName = HeaderName::from_static("x-message");
 #[command(after_help = "Environment:\n  TOLLGATE_TOKEN  Access token for the control plane")]
 pub struct ControlPlaneArgs {
     /// Control plane: the admin listener of a node
-    #[arg(long = "to", value_name = "URL", env = "TOLLGATE_TO", default_value = "http://127.0.0.1:9090")]
+    #[arg(long = "to", value_name = "URL", default_value = "http://127.0.0.1:9090")]
     url: String,
     /// File with the access token, instead of TOLLGATE_TOKEN
     #[arg(long, value_name = "FILE")]
@@ -56,7 +56,7 @@ pub struct RefusedCall {
 }
 
 /// The reply to a call.
-pub enum CallOutcome<T> {
+pub enum ControlPlaneAnswer<T> {
     Done(T),
     Refused(RefusedCall),
 }
@@ -113,7 +113,8 @@ impl ControlPlaneCall {
     #[must_use]
     pub fn if_revision(self, revision: u64) -> Self {
         // A number in quotes is a valid value.
-        let tag = HeaderValue::from_str(&format!("\"{revision}\"")).unwrap_or(HeaderValue::from_static("\"0\""));
+        let tag =
+            HeaderValue::from_str(&format!("\"{revision}\"")).unwrap_or(HeaderValue::from_static("\"0\""));
         Self(self.0.with_header(IF_MATCH, tag))
     }
 
@@ -137,8 +138,8 @@ impl ControlPlaneSession {
     /// Sends a call whose refusal is an error of the command, and reads the reply as JSON.
     pub fn json<T: DeserializeOwned>(&self, call: ControlPlaneCall) -> Result<T, CommandError> {
         match self.try_json(call)? {
-            CallOutcome::Done(reply) => Ok(reply),
-            CallOutcome::Refused(refused) => Err(self.refusal(&refused)),
+            ControlPlaneAnswer::Done(reply) => Ok(reply),
+            ControlPlaneAnswer::Refused(refused) => Err(self.refusal(&refused)),
         }
     }
 
@@ -146,13 +147,13 @@ impl ControlPlaneSession {
     pub fn try_json<T: DeserializeOwned>(
         &self,
         call: ControlPlaneCall,
-    ) -> Result<CallOutcome<T>, CommandError> {
+    ) -> Result<ControlPlaneAnswer<T>, CommandError> {
         let reply = self.send(call)?;
         if !reply.status.is_success() {
-            return Ok(CallOutcome::Refused(RefusedCall::of(&reply)));
+            return Ok(ControlPlaneAnswer::Refused(RefusedCall::of(&reply)));
         }
         let parsed = serde_json::from_slice(&reply.body);
-        parsed.map(CallOutcome::Done).map_err(|error| CommandError::ControlPlaneReply {
+        parsed.map(ControlPlaneAnswer::Done).map_err(|error| CommandError::ControlPlaneReply {
             url: self.url(),
             problem: format!("it is not what this version of tollgate expects: {error}"),
         })

@@ -160,7 +160,8 @@ fn build_limiter(
     redis: Option<&RedisStore>,
     decision_log: Option<&Arc<NodeDecisionLog>>,
 ) -> Arc<Limiter> {
-    let mut limiter = Limiter::new(MemoryStore::new(config.store_memory), clock).watching(config.abuse);
+    let limiter = Limiter::new(MemoryStore::new(config.store_memory), clock).watching(config.abuse);
+    let mut limiter = limiter.keeping_samples();
     if let (Some(settings), Some(log)) = (&config.telemetry.decision_log, decision_log) {
         limiter = limiter.observed_by(Arc::clone(log) as _, settings.observation);
     }

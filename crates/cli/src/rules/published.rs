@@ -1,7 +1,9 @@
 //! `tollgate rules publish|pull|diff|history|rollback`: the rules of a control plane.
 
 use crate::command_error::CommandError;
-use crate::control_plane::{CallOutcome, ControlPlaneArgs, ControlPlaneCall, ControlPlaneSession, RefusedCall};
+use crate::control_plane::{
+    ControlPlaneAnswer, ControlPlaneArgs, ControlPlaneCall, ControlPlaneSession, RefusedCall,
+};
 use crate::output;
 use clap::Args;
 use http::{Method, StatusCode};
@@ -141,8 +143,10 @@ pub fn publish(args: &PublishArgs) -> Result<ExitCode, CommandError> {
         .if_revision(expected)
         .with_message(&args.message);
     let published = match session.try_json::<NewRevision>(call)? {
-        CallOutcome::Done(published) => published,
-        CallOutcome::Refused(refused) => return refused_publish(&session, &args.file, expected, &refused),
+        ControlPlaneAnswer::Done(published) => published,
+        ControlPlaneAnswer::Refused(refused) => {
+            return refused_publish(&session, &args.file, expected, &refused);
+        }
     };
     let is_new = published.revision != newest.listed.revision;
     let text = match (args.json, is_new) {
@@ -235,7 +239,8 @@ fn write_whole(path: &Path, text: &str) -> io::Result<()> {
 }
 
 pub fn show_diff(args: &DiffArgs) -> Result<ExitCode, CommandError> {
-    let file = args.file.as_ref().map(|file| Ok::<_, CommandError>((file.display().to_string(), read(file)?)));
+    let file =
+        args.file.as_ref().map(|file| Ok::<_, CommandError>((file.display().to_string(), read(file)?)));
     let file = file.transpose()?;
     let session = args.control_plane.open()?;
     let named = |found: RevisionYaml| (format!("revision {}", found.listed.revision), found.yaml);
@@ -304,8 +309,8 @@ pub fn rollback(args: &RollbackArgs) -> Result<ExitCode, CommandError> {
         call = call.if_revision(expected);
     }
     let published: NewRevision = match session.try_json(call)? {
-        CallOutcome::Done(published) => published,
-        CallOutcome::Refused(refused) => {
+        ControlPlaneAnswer::Done(published) => published,
+        ControlPlaneAnswer::Refused(refused) => {
             let name = PathBuf::from(format!("revision {}", args.revision));
             return refused_publish(&session, &name, args.if_revision.unwrap_or_default(), &refused);
         }
@@ -314,7 +319,10 @@ pub fn rollback(args: &RollbackArgs) -> Result<ExitCode, CommandError> {
         output::print(format_args!("{}\n", json!(published)))?;
     } else {
         let number = published.revision;
-        output::print(format_args!("published revision {number}, with the rules of revision {}\n", args.revision))?;
+        output::print(format_args!(
+            "published revision {number}, with the rules of revision {}\n",
+            args.revision
+        ))?;
     }
     Ok(ExitCode::SUCCESS)
 }

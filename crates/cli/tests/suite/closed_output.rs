@@ -7,18 +7,18 @@ use std::net::{SocketAddr, TcpListener};
 use std::process::{Command, ExitStatus, Stdio};
 use tollgate_testbed::wait_until;
 
-fn full() -> File {
+pub fn full() -> File {
     File::options().write(true).open("/dev/full").unwrap()
 }
 
 /// A pipe whose reader is closed.
-fn closed_pipe() -> std::io::PipeWriter {
+pub fn closed_pipe() -> std::io::PipeWriter {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     writer
 }
 
-/// Commands that write to standard output.
+/// Commands that write to standard output. Those that need a control plane are in `published_rules`.
 fn commands() -> Vec<Command> {
     let rules = example("orders.yaml");
     let rules = rules.to_str().unwrap();

@@ -17,6 +17,7 @@ mod irregular_files;
 mod last_good_rules;
 mod log_format;
 mod process;
+mod published_rules;
 mod repository;
 mod rule_reload;
 mod rules;

@@ -37,6 +37,7 @@ pub fn tollgate<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Comm
         "UPSTREAM",
         "OTLP_ENDPOINT",
         "STATSD_ADDRESS",
+        "TOKEN",
     ] {
         command.env_remove(format!("TOLLGATE_{name}"));
     }

@@ -16,5 +16,6 @@ mod penalties;
 mod reference;
 mod reload;
 mod threads;
+mod traffic_samples;
 
 use conformance::{clients, setting};
