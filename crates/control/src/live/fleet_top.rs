@@ -21,13 +21,10 @@ pub struct NodeTop {
     /// The time that they cover.
     pub window_seconds: u64,
     /// Keys with the most refusals by limits.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub limited: Vec<FrequentKey>,
     /// Keys with the most admitted requests.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub allowed: Vec<FrequentKey>,
     /// Routes with the most requests.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub routes: Vec<FrequentRoute>,
     /// The most requests that a key or route has which is not listed.
     pub rest: UnlistedMost,

@@ -141,8 +141,15 @@ async fn top_keys_are_listed() {
     let admin = AdminFixture::start().await;
     let empty = admin.get("/v1/top").await;
     assert_eq!((empty.status, empty.header("content-type")), (200, "application/json"));
-    let lists = serde_json::json!({ "window_seconds": 60, "limited": [], "allowed": [], "routes": [] });
+    let lists = serde_json::json!({
+        "window_seconds": 60,
+        "limited": [],
+        "allowed": [],
+        "routes": [],
+        "rest": { "limited": 0, "allowed": 0, "routes": 0 },
+    });
     assert_eq!(empty.json(), lists);
+    assert_eq!(admin.get("/v1/top?scope=node").await.json(), lists);
     let rules = "routes: [\"/users/{id}\"]\nrules: [{ id: api, key: api_key, limit: 3/h }]";
     let loaded = tollgate_core::rules::load("rules.yaml", rules).unwrap();
     admin.limiter.install(loaded.rules, loaded.lists).unwrap();
@@ -155,7 +162,7 @@ async fn top_keys_are_listed() {
     assert_eq!((&first["kind"], &first["name"]), (&"api_key".into(), &"sk_live_…".into()));
     assert_eq!((first["count"].as_u64(), first["fingerprint"].as_str().unwrap().len()), (Some(2), 8));
     assert_eq!(reply["limited"].as_array().unwrap().len(), 1);
-    assert_eq!(reply["routes"], serde_json::json!([{ "route": "/users/{id}", "count": 9 }]));
+    assert_eq!(reply["routes"], serde_json::json!([{ "route": "/users/{id}", "count": 9, "at_most": 9 }]));
     assert_eq!(admin.get("/v1/top?other=1").await.json()["allowed"].as_array().unwrap().len(), 2);
     for query in ["count=0", "count=1001", "count=", "count=-1", "count=x"] {
         let reply = admin.get(&format!("/v1/top?{query}")).await;
