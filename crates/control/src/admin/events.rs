@@ -65,7 +65,10 @@ async fn send_events(
     let mut sent = None;
     let mut is_changed = true;
     loop {
-        changes.borrow_and_update();
+        // A change while the newest one is read is noticed again.
+        if is_changed {
+            changes.borrow_and_update();
+        }
         if is_changed && let Ok(newest) = plane.repository.newest().await {
             is_changed = false;
             let number = newest.map(|newest| newest.summary.number);
