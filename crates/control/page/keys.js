@@ -66,7 +66,7 @@ function gauge(limit) {
 	const fill = h('i'), amount = known(left) && `${number(left)} of ${number(quota)}`;
 	fill.style.width = `${share}%`;
 	const more = [wait > 0 && `passes again in ${span(wait)}`, lent > 0 && `${number(lent)} lent to nodes`, limit.why, reset && toMs(reset) > Date.now() && ['full ', when(reset)]].filter(Boolean);
-	return h('div.gauge', h('p', h('b.mono', limit.rule), ' ', limit.limit !== limit.rule && h('code', `${limit.limit} `), h('span.dim', `${text(limit.algorithm)}, ${sizeText(limit)}`)),
+	return h('div.gauge', h('p', h('b.mono', limit.rule), ' ', limit.limit !== limit.rule && h('code', `${limit.limit} `), h('span.dim', `${text(limit.algorithm)}, ${sizeText(limit)}${limit.route ? `, ${limit.route}` : ''}`)),
 		h('p', amount || unknown('the store does not answer')),
 		h(`span.bar.${!known(left) ? 'full' : left < 1 ? 'out' : share < 20 ? 'low' : 'full'}`, { role: 'img', 'aria-label': amount ? `${amount} left` : 'not known' }, fill),
 		h('p.more', more.map((part, index) => [index > 0 && ' · ', part])));
@@ -113,7 +113,7 @@ const lasting = () => ({ key: 'for', label: 'For', input: h('input', { value: '1
 const because = () => ({ key: 'reason', label: 'Reason', input: h('input', { required: true }) });
 
 const grant = ({ value, at }, limits) => ask({
-	title: `Grant extra tokens to ${value}`, action: 'Grant', will: ['Requests that a limit would refuse are admitted until the tokens are spent or the time is over.', 'It can be ended here and from Audit.'],
+	title: `Grant extra tokens to ${value}`, action: 'Grant', will: ['Requests that a limit would refuse are admitted until the tokens are spent or the time is over.', 'It can be ended here.'],
 	fields: [{ key: 'tokens', label: 'Tokens', input: h('input', { type: 'number', min: 1, value: 100, required: true }) }, lasting(),
 		{ key: 'rule', label: 'Rule', input: h('select', h('option', { value: '' }, 'any rule'), [...new Set(limits.map((limit) => limit.rule))].map((id) => h('option', id))) }, because()],
 	run: ({ tokens, rule, ...rest }) => post(`${at}/grant`, { tokens: Number(tokens), ...rest, ...(rule && { rule }) }),
