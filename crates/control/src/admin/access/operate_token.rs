@@ -126,7 +126,7 @@ mod tests {
         assert_ne!(third.digest(), first.digest(), "a new one after it was revoked");
         for text in ["", "short", "with spaces with spaces with spaces with spaces", &"x".repeat(600)] {
             fs::write(third.path(), text).unwrap();
-            assert_eq!(OperateTokenFile::open(Some(&data)).is_err(), true, "{text:?}");
+            assert!(OperateTokenFile::open(Some(&data)).is_err(), "{text:?}");
         }
     }
 
