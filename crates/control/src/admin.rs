@@ -138,6 +138,7 @@ fn endpoints() -> OpenApiRouter<Arc<ControlPlane>> {
         .routes(routes!(rule_questions::diff_revisions))
         .routes(routes!(rule_questions::diff_rules))
         .routes(routes!(rule_questions::explain_request))
+        .routes(routes!(rule_questions::preview_rules))
         .routes(routes!(revisions::list_revisions))
         .routes(routes!(revisions::show_revision))
         .routes(routes!(top::list_top))

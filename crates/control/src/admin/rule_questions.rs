@@ -1,4 +1,4 @@
-//! Questions about rules: what differs, and what a decision depends on.
+//! Questions about rules: what differs, what a decision depends on, what other rules would have done.
 
 use super::ControlPlane;
 use super::problem::{PositionedProblem, Problem};
@@ -12,8 +12,12 @@ use std::sync::Arc;
 use tollgate_core::diagnostic::{DiagnosticReport, Severity};
 use tollgate_core::path;
 use tollgate_core::rules::written::RuleTestRequest;
-use tollgate_core::rules::{self, Explanation, RuleDiff};
+use tollgate_core::rules::{self, Explanation, RuleDiff, RulePreview};
 use tollgate_core::time::UnixTime;
+use tollgate_limiter::Clock;
+
+/// How long a preview may take.
+const PREVIEW_TIME_US: u64 = 1_000_000;
 
 /// The difference of two revisions, by lines and by name.
 #[derive(Debug, Serialize)]
@@ -89,6 +93,26 @@ pub(super) fn explain(
     let ids: Vec<(&str, &str)> =
         request.ids.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     Ok(rules::explain(&loaded, &request.as_request(&ids), now))
+}
+
+/// What the rules of the request would have done to a sample of the last minutes' requests at this node, compared with
+/// the newest revision.
+#[utoipa::path(post, path = "/v1/rules/preview", tag = "rules",
+    request_body(content((String = "application/yaml"), (serde_json::Value = "application/json"))),
+    responses((status = 200, body = serde_json::Value, content_type = "application/json")))]
+pub(super) async fn preview_rules(
+    State(plane): State<Arc<ControlPlane>>,
+    RuleTextBody(text): RuleTextBody,
+) -> Result<Json<RulePreview>, Problem> {
+    let (before, limiter) = (plane.newest().await?.text, Arc::clone(&plane.limiter));
+    let preview = move || {
+        let (before, after) = (rules::load(SOURCE, &before)?, rules::load(SOURCE, &text)?);
+        let clock = Clock::system();
+        let start = clock.now();
+        let samples = limiter.recent_requests();
+        Ok(rules::preview(&samples, &before, &after, || clock.now().since(start) < PREVIEW_TIME_US))
+    };
+    super::beside(preview).await?.map(Json)
 }
 
 impl From<DiagnosticReport> for Problem {

@@ -288,3 +288,29 @@ async fn read_until(stream: &mut TcpStream, seen: &mut String, expected: &str) {
         seen.push_str(std::str::from_utf8(&buffer[..read]).unwrap());
     }
 }
+
+#[tokio::test]
+async fn questions_about_rules_change_nothing() {
+    let admin = AdminFixture::start().await;
+    let new = RULES.replace("60/min", "70/min");
+    let diff = admin.call("POST", "/v1/rules/diff", "", &new).await.json();
+    assert_eq!((&diff["a"], &diff["b"]), (&json!(1), &Value::Null));
+    assert!(diff["unified"].as_str().unwrap().contains("+    limit: 70/min"), "{diff}");
+    admin.call("PUT", "/v1/rules", "If-Match: \"1\"\r\n", &new).await;
+    let between = admin.get("/v1/revisions/1/diff/2").await.json();
+    assert_eq!((&between["b"], &between["lines"]), (&json!(2), &diff["lines"]));
+    assert_eq!(admin.get("/v1/revisions/1/diff/9").await.status, 404);
+    let request = r#"{"key":"pro_1","endpoint":"/v1/orders"}"#;
+    let explained = admin.call("POST", "/v1/rules/explain", "", request).await.json();
+    assert_eq!((&explained["tier"], &explained["rules"][0]["id"]), (&json!("pro"), &json!("plan")));
+    let other = json!({ "key": "pro_1", "yaml": "deny: [pro_1]\n".to_owned() + RULES }).to_string();
+    let denied = admin.call("POST", "/v1/rules/explain", "", &other).await.json();
+    assert_eq!(denied["verdict"]["outcome"], "denied", "{denied}");
+    for body in [r#"{"nonsense":1}"#, r#"{"yaml":1}"#, "[]"] {
+        assert_eq!(admin.call("POST", "/v1/rules/explain", "", body).await.status, 400, "{body}");
+    }
+    let preview = admin.call("POST", "/v1/rules/preview", "", &new).await;
+    assert_eq!((preview.status, &preview.json()["requests"]), (200, &json!(0)), "{preview:?}");
+    assert_eq!(admin.call("POST", "/v1/rules/preview", "", "rules: [").await.status, 422);
+    assert_eq!(admin.get("/v1/revisions").await.json()["revisions"].as_array().unwrap().len(), 2);
+}
