@@ -44,6 +44,9 @@ pub struct ControlPlaneCall(HttpCall);
 pub struct RefusedCall {
     #[serde(skip)]
     pub status: StatusCode,
+    /// Why, for programs.
+    #[serde(default)]
+    pub code: String,
     /// Why, in words.
     #[serde(default)]
     pub detail: String,
@@ -186,12 +189,12 @@ impl ControlPlaneSession {
 
     /// The error of a command whose call was refused.
     pub fn refusal(&self, refused: &RefusedCall) -> CommandError {
-        let hint = match refused.status {
-            StatusCode::UNAUTHORIZED => {
+        let hint = match refused.code.as_str() {
+            "UNAUTHORIZED" => {
                 "\n  hint: give a token with TOLLGATE_TOKEN or --token-file; the first one is in operate.token in \
                  the data folder of the node"
             }
-            StatusCode::FORBIDDEN => "\n  hint: use a token with the role operate",
+            "FORBIDDEN" => "\n  hint: use a token with the role operate",
             _ => "",
         };
         let detail = if refused.detail.is_empty() { "no reason given" } else { &refused.detail };
@@ -209,7 +212,13 @@ impl ControlPlaneSession {
 impl RefusedCall {
     fn of(reply: &HttpReply) -> Self {
         let parsed = serde_json::from_slice::<Self>(&reply.body);
-        let empty = Self { status: reply.status, detail: String::new(), errors: Vec::new(), current: None };
+        let empty = Self {
+            status: reply.status,
+            code: String::new(),
+            detail: String::new(),
+            errors: Vec::new(),
+            current: None,
+        };
         Self { status: reply.status, ..parsed.unwrap_or(empty) }
     }
 }

@@ -6,7 +6,7 @@ use crate::control_plane::{
 };
 use crate::output;
 use clap::Args;
-use http::{Method, StatusCode};
+use http::Method;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::fs::File;
@@ -165,9 +165,9 @@ fn refused_publish(
     expected: u64,
     refused: &RefusedCall,
 ) -> Result<ExitCode, CommandError> {
-    match refused.status {
-        StatusCode::PRECONDITION_FAILED => stale(session, expected, refused),
-        StatusCode::UNPROCESSABLE_ENTITY => {
+    match refused.code.as_str() {
+        "PRECONDITION_FAILED" => stale(session, expected, refused),
+        "INVALID" => {
             let name = file.display();
             for found in &refused.errors {
                 let hint = found.hint.as_ref().map(|hint| format!("\n  hint: {hint}")).unwrap_or_default();

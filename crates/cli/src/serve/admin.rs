@@ -4,6 +4,7 @@ use super::listeners::{ListenerRole, NodeListener, NodeParts, bind, open_doors};
 use super::reload::watch_certificate;
 use crate::command_error::CommandError;
 use crate::config::AdminConfig;
+use std::io::ErrorKind;
 use std::sync::Arc;
 use tollgate_control::{AdminListener, OperateTokenFile};
 use tollgate_listen::{ListenerSetup, ServerCertificate};
@@ -15,8 +16,15 @@ pub async fn open(config: &AdminConfig, node: &NodeParts<'_>) -> Result<NodeList
     let certificate = config.tls.as_ref().map(|(certificate, key)| ServerCertificate::open(certificate, key));
     let certificate = certificate.transpose()?;
     let tls = certificate.as_ref().map(ServerCertificate::server_config).transpose()?;
-    let operate_token =
-        OperateTokenFile::open(node.config.data.as_deref()).map_err(CommandError::OperateToken)?;
+    let operate_token = OperateTokenFile::open(node.config.data.as_deref()).or_else(|error| {
+        // A file with something else in it is a mistake. A folder that cannot be used must not stop the node.
+        if error.kind() == ErrorKind::InvalidData {
+            return Err(error);
+        }
+        tracing::warn!(%error, "operate token cannot be kept in the data folder; it is in a temporary folder");
+        OperateTokenFile::open(None)
+    });
+    let operate_token = operate_token.map_err(CommandError::OperateToken)?;
     let scheme = if tls.is_some() { "https" } else { "http" };
     let summary =
         format!("  admin   {scheme}://{address}/\n  token   {} (operate)\n", operate_token.path().display());

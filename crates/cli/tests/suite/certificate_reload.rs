@@ -199,6 +199,7 @@ fn sighup_reads_certificates_and_keys_again() {
     );
     std::fs::write(files.path("tollgate.yaml"), settings).unwrap();
     let server = TollgateProcess::from(tollgate(["gateway", "--config"]).arg(files.path("tollgate.yaml")));
+    server.wait_for_log("rules in force");
     for unchanged in ["unchanged=false", "unchanged=true", "unchanged=true"] {
         // In either order: each is read by a thread of its own.
         let mut lines = [server.wait_for_log(" in force"), server.wait_for_log(" in force")];

@@ -113,7 +113,7 @@ fn slots_of_a_killed_gateway_are_released() {
 fn a_gateway_is_configured_by_the_settings_file() {
     let folder = tempfile::tempdir().unwrap();
     let config = format!(
-        "gateway_listen: 127.0.0.1:0\nidentity: {{ api_key: {{ query: key }} }}\ngateway:\n  header_doubles: pass\n  access_log: access.log\n  upstreams:\n    web:\n      addresses: [{}]\n      retries: 0\n  routes:\n    - {{ hosts: [test], paths: [/web], upstream: web }}\n",
+        "gateway_listen: 127.0.0.1:0\nidentity: {{ api_key: {{ query: key }} }}\ngateway:\n  header_doubles: pass\n  access_log: access.log\n  upstreams:\n    web:\n      addresses: [{}]\n      retries: 0\n  routes:\n    - {{ hosts: [localhost], paths: [/web], upstream: web }}\n",
         upstream()
     );
     let path = folder.path().join("tollgate.yaml");

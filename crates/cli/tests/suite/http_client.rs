@@ -69,8 +69,8 @@ impl HttpClient {
         let mut headers = Vec::new();
         loop {
             let line = self.line();
-            let Some((name, value)) = line.split_once(": ") else { break };
-            headers.push((name.to_ascii_lowercase(), value.to_owned()));
+            let Some((name, value)) = line.split_once(':') else { break };
+            headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
         }
         let mut reply = HttpReply { status, headers, body: String::new() };
         let mut body = vec![0; reply.header("content-length").parse().unwrap_or(0)];

@@ -10,7 +10,6 @@ use super::request_parts::{JsonBody, PathParts};
 use crate::control_state::{GrantRecord, MOST_GRANTS};
 use axum::Json;
 use axum::extract::State;
-use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use tollgate_core::rules::short_forms::{DurationText, Timestamp};
@@ -42,7 +41,7 @@ pub(super) struct NewGrant {
     reason: Option<String>,
 }
 
-/// A grant that was made.
+/// A grant that was made or ended.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct GrantId {
     /// Its id.
@@ -111,13 +110,13 @@ pub(super) async fn add_grant(
 /// Ends a grant: the tokens that are left are gone.
 #[utoipa::path(delete, path = "/v1/keys/{kind}/{value}/grant/{id}", tag = "keys",
     params(ClientKey, ("id" = String, Path, description = "The id of the grant")),
-    responses((status = 204, description = "Ended")))]
+    responses((status = 200, body = GrantId)))]
 pub(super) async fn end_grant(
     State(plane): State<Arc<ControlPlane>>,
     operator: Operator,
     peer: AdminPeer,
     PathParts((kind, value, id)): PathParts<(String, String, String)>,
-) -> Result<StatusCode, Problem> {
+) -> Result<Json<GrantId>, Problem> {
     let key = ClientKey { kind, value }.checked()?;
     let repository = plane.shared_state()?;
     let is_meant = |grant: &GrantRecord| grant.id == id && grant.kind == key.kind && grant.value == key.value;
@@ -129,5 +128,5 @@ pub(super) async fn end_grant(
     plane
         .record(&operator, peer, AuditedAction { action: "grant.end", target, ..AuditedAction::default() })
         .await;
-    Ok(StatusCode::NO_CONTENT)
+    Ok(Json(GrantId { id }))
 }
