@@ -87,6 +87,7 @@ export function mount(root, target) {
 		asked?.abort();
 		asked = new AbortController();
 		const { signal } = asked, yaml = text.text;
+		state.asking = true;
 		try {
 			const report = await call('POST', '/v1/rules/validate', { yaml, signal });
 			Object.assign(state, { report, checked: yaml, problem: null });
@@ -104,6 +105,7 @@ export function mount(root, target) {
 			state.problem = `Not validated: ${reason(problem)}`;
 			refresh();
 		}
+		state.asking = false;
 		if (tab !== 'edit') open(tab);
 	}
 
@@ -219,10 +221,10 @@ function byRule({ rules }, most) {
 	})).node;
 }
 
-function showPreview(place, { preview, report }, dirty) {
+function showPreview(place, { preview, report, asking, problem }, dirty) {
 	show(place, !dirty ? emptyCard('No changes to preview', 'Edit the rules, and see here what they would have done to recent traffic.')
 		: report && !report.valid ? emptyCard('The draft is not valid yet', 'A preview needs rules without errors.')
-		: !preview ? h('div.card', loading()) : h('div.stack', h('p.dim', `${plural(preview.requests, 'request')} of the last ${span(preview.window_seconds)}, ${preview.exact ? 'all of them' : 'by a weighted sample'}${preview.partial ? ', cut short' : ''}, replayed against both rule sets.`),
+		: !preview && asking ? h('div.card', loading()) : !preview ? emptyCard('No preview', problem || 'It could not be made for this draft.') : h('div.stack', h('p.dim', `${plural(preview.requests, 'request')} of the last ${span(preview.window_seconds)}, ${preview.exact ? 'all of them' : 'by a weighted sample'}${preview.partial ? ', cut short' : ''}, replayed against both rule sets.`),
 		h('div.grid', card('By rule', null, byRule(preview)),
 			card('Keys that change most', null, preview.keys.length ? table('Keys that change most', ['key', 'refused now#', 'with this#'], '', preview.keys.map((key) => h('tr',
 				h('td', keyLink(key.kind, key.key)), h('td.n', number(key.refused_before)), h('td.n', number(key.refused_after))))).node

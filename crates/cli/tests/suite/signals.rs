@@ -105,15 +105,14 @@ fn a_second_signal_stops_without_draining() {
     }
 }
 
-/// Opening a FIFO without a reader for writing blocks, like a disk that hangs.
+/// Opening a FIFO without a reader for writing blocks, like a disk that hangs: it is an error instead.
 #[test]
-fn a_log_that_cannot_be_opened_delays_neither_the_start_nor_the_stop() {
+fn a_log_that_no_process_reads_fails_the_start() {
     let folder = folder();
     make_fifo(&folder.path().join("access.log"));
-    let settings = "rules: rules.yaml\ngateway_listen: 127.0.0.1:0\nupstream: 127.0.0.1:1\ngateway: { access_log: access.log }\n";
+    let settings = "rules: rules.yaml\ngateway_listen: 127.0.0.1:0\nadmin_listen: off\nupstream: 127.0.0.1:1\ngateway: { access_log: access.log }\n";
     std::fs::write(folder.path().join("tollgate.yaml"), settings).unwrap();
-    let server =
-        TollgateProcess::from(tollgate(["gateway", "--config"]).arg(folder.path().join("tollgate.yaml")));
-    server.signal("TERM");
-    assert_eq!(server.wait().code(), Some(0));
+    let output = tollgate(["gateway", "--config"]).arg(folder.path().join("tollgate.yaml")).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && errors.contains("no process reads this FIFO"), "{errors}");
 }

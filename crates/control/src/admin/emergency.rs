@@ -6,6 +6,7 @@ use super::audit::AuditedAction;
 use super::problem::Problem;
 use super::request_parts::JsonBody;
 use crate::control_state::EmergencySwitch;
+use crate::live::LiveEventKind;
 use axum::Json;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
@@ -90,6 +91,13 @@ pub(super) async fn put_emergency(
         detail,
         revision: None,
     };
+    let (kind, text) = match wanted.mode {
+        EmergencyMode::On => (LiveEventKind::EmergencyOn, "emergency limit switched on"),
+        EmergencyMode::Default | EmergencyMode::Off | EmergencyMode::OnOutage => {
+            (LiveEventKind::EmergencyOff, "emergency limit switched off, or to what outages and settings say")
+        }
+    };
+    plane.live.reporter().report(kind, text);
     plane.record(&operator, peer, action).await;
     Ok(Json(wanted))
 }

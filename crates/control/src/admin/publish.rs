@@ -5,6 +5,7 @@ use super::access::{AdminPeer, Operator};
 use super::audit::AuditedAction;
 use super::problem::Problem;
 use super::rule_check::{CheckedRules, SOURCE};
+use crate::live::LiveEventKind;
 use crate::repository::{PublishOutcome, RepositoryError};
 use crate::revision::{RevisionDraft, RevisionOrigin, RevisionSummary};
 use http::header::IF_MATCH;
@@ -178,6 +179,12 @@ impl ControlPlane {
             detail: summary.message.clone(),
             revision: Some(summary.number),
         };
+        let kind = match change.action {
+            "rules.rollback" => LiveEventKind::RolledBack,
+            _ => LiveEventKind::Published,
+        };
+        let text = format!("revision {} published by {}", summary.number, change.operator.name);
+        self.live.reporter().report(kind, text);
         self.record(&change.operator, change.peer, action).await;
     }
 }

@@ -179,7 +179,9 @@ async fn markup_in_rules_and_messages_is_shown_as_text() {
     chrome
         .go(&format!("#/keys/user/{}", "%3Cimg%20src%3Dx%20onerror%3Ddocument.title%3D%60broken%60%3E"))
         .await;
-    chrome.wait(&format!("document.querySelector('.key')?.textContent === {}", json!(MARKUP))).await;
+    chrome
+        .wait(&format!("document.querySelector('main .card code')?.textContent === {}", json!(MARKUP)))
+        .await;
     assert_eq!(chrome.value("document.querySelector('img, #main svg[onload]')").await, json!(null));
     assert_ne!(chrome.value("document.title").await, "broken");
     page.assert_clean_console();

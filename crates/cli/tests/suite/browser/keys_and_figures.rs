@@ -7,12 +7,12 @@ use fantoccini::key::Key;
 async fn a_key_is_looked_up_reset_granted_and_blocked() {
     let page = SignedIn::start().await;
     for expected in [200, 200, 200, 429] {
-        assert_eq!(page.check("ann"), expected);
+        assert_eq!(page.check("eve"), expected);
     }
     let chrome = &page.chrome;
     chrome.keys("/").await;
     chrome.wait("document.activeElement.name === 'value'").await;
-    chrome.keys("ann").await;
+    chrome.keys("eve").await;
     chrome.value("document.querySelector('select[name=kind]').value = 'user'").await;
     chrome.key(Key::Enter).await;
     chrome.wait_for_text("limited, passes again in").await;
@@ -26,7 +26,7 @@ async fn a_key_is_looked_up_reset_granted_and_blocked() {
     chrome.wait_for_text("3 of 3").await;
     chrome.wait_for_text("within its limits").await;
     for expected in [200, 200, 200, 429] {
-        assert_eq!(page.check("ann"), expected, "a fresh state");
+        assert_eq!(page.check("eve"), expected, "a fresh state");
     }
 
     chrome.click("button", "Grant…").await;
@@ -35,25 +35,25 @@ async fn a_key_is_looked_up_reset_granted_and_blocked() {
     chrome.click("dialog button", "Grant").await;
     chrome.wait_for_text("2 of 2 extra tokens").await;
     for expected in [200, 200, 429] {
-        assert_eq!(page.check("ann"), expected, "two extra tokens");
+        assert_eq!(page.check("eve"), expected, "two extra tokens");
     }
 
     // What hurts asks for the name, and can be undone from Audit.
     chrome.click("button", "Block for…").await;
     chrome.fill("dialog label:nth-of-type(2) input", "abuse").await;
     assert_eq!(chrome.value("document.querySelector('dialog .main').disabled").await, true);
-    chrome.fill("dialog input.mono", "ann").await;
+    chrome.fill("dialog input.mono", "eve").await;
     chrome.click("dialog button", "Block").await;
     chrome.wait_for_text("denied by the deny list").await;
     page.wait_for_revision(2);
-    assert_eq!(page.check("ann"), 403);
+    assert_eq!(page.check("eve"), 403);
     chrome.go("#/audit").await;
     chrome.click("button", "Undo").await;
     chrome.fill("dialog input", "r1").await;
     chrome.click("dialog button", "Roll back").await;
     chrome.wait_for_text("the text of revision 1").await;
     page.wait_for_revision(3);
-    assert_eq!(page.check("ann"), 429);
+    assert_eq!(page.check("eve"), 429);
     page.assert_clean_console();
 }
 

@@ -150,7 +150,8 @@ fn a_cluster_that_is_strict_about_slots_gets_one_client_in_a_call() {
 /// The words of a line of MONITOR, and whether a script said them.
 fn monitored(line: &str) -> Option<(Vec<String>, bool)> {
     let (origin, words) = line.split_once("] \"")?;
-    let words = words.trim_end().trim_end_matches('"').split("\" \"").map(str::to_owned).collect();
+    // Only the last quote: the last word may be empty.
+    let words = words.trim_end().strip_suffix('"')?.split("\" \"").map(str::to_owned).collect();
     Some((words, origin.ends_with(" lua")))
 }
 
