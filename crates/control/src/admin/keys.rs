@@ -66,7 +66,7 @@ pub(super) struct KeyView {
     /// Extra tokens.
     grants: Vec<KeyGrant>,
     /// Which rules match, and why not.
-    #[schema(value_type = Object)]
+    #[schema(value_type = Option<Object>)]
     explain: Option<Explanation>,
 }
 

@@ -22,6 +22,7 @@ pub(super) struct TopQuery {
     count: Option<usize>,
     /// Whose requests are counted.
     #[serde(default)]
+    #[param(inline)]
     scope: TopScope,
 }
 
