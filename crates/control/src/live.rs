@@ -1,8 +1,8 @@
 //! Live figures: what the node, and the fleet, decided in the last minutes, what happened, and how each node is.
 //!
-//! A thread of its own, which makes no decisions, looks at the counters once a second ([`NodeMonitor`]). It keeps a series
-//! of points in fixed memory ([`live_series`]), finds events ([`change_watch`]), and every 2 seconds writes the status of
-//! this node to the shared store, where the other nodes read it ([`fleet_figures`]). Followers of this control plane over
+//! A thread of its own, which makes no decisions, looks at the counters once a second (`NodeMonitor`). It keeps a series
+//! of points in fixed memory (`live_series`), finds events (`change_watch`), and every 2 seconds writes the status of
+//! this node to the shared store, where the other nodes read it (`fleet_figures`). Followers of this control plane over
 //! HTTP post theirs.
 //!
 //! In a fleet of up to 16 nodes each node reads the statuses of all others every 2 seconds. In a larger fleet only a node
