@@ -16,7 +16,7 @@ pub fn render(buffer: &Buffer) -> String {
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" width=\"{width:.0}\" \
          height=\"{height:.0}\" font-family=\"ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace\" \
-         font-size=\"14\" xml:space=\"preserve\">\n<title>tollgate top</title>\n\
+         font-size=\"14\">\n<title>tollgate top</title>\n\
          <rect width=\"100%\" height=\"100%\" rx=\"8\" fill=\"#14181d\"/>\n"
     );
     for row in 0..rows {
@@ -64,6 +64,7 @@ fn style_of(buffer: &Buffer, column: u16, row: u16) -> (&'static str, bool) {
     (fill, cell.modifier.contains(Modifier::BOLD))
 }
 
+/// Viewers collapse ordinary spaces, although the document asks them not to.
 fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace(' ', "\u{a0}")
 }
