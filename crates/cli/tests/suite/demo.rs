@@ -2,6 +2,7 @@
 
 use crate::http_client::HttpClient;
 use crate::process::{PATIENCE, run, tollgate};
+use parking_lot::Mutex;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
@@ -32,6 +33,9 @@ impl Demo {
         let mut command = tollgate(["demo", "--for", time]);
         command.env("TMPDIR", temporary).env("TOLLGATE_LOG", "warn");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        // A demo takes its usual ports if they are free. Of two that look at the same moment, one would fail.
+        static STARTING: Mutex<()> = Mutex::new(());
+        let _starting = STARTING.lock();
         let mut child = command.spawn().unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         let mut message = String::new();
