@@ -25,7 +25,7 @@ const RULES: &str = include_str!("demo/rules.yaml");
 /// The ports that are used if they are free.
 const ADMIN_PORT: u16 = 9090;
 const GATEWAY_PORT: u16 = 8000;
-/// A demo that nobody watches ends.
+/// A demo ends by itself.
 const LONGEST_US: u64 = 24 * 3_600_000_000;
 /// How long the node may take to start before the message is printed without the token.
 const START_PATIENCE: Duration = Duration::from_secs(10);

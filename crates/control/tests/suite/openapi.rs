@@ -18,7 +18,7 @@ fn the_copy_in_the_docs_is_current() {
     );
 }
 
-/// A description without summaries or error responses helps nobody.
+/// Every operation has a summary and its error responses.
 #[test]
 fn every_operation_is_described() {
     let document = openapi_document();
