@@ -1,5 +1,5 @@
 //! Warnings about parts that never take effect: conditions that no client meets, fallbacks whose endpoints other rules
-//! name, overrides of clients that the rule does not match.
+//! name, overrides of clients that the rule does not match, numbers of tiers that no rule takes.
 //!
 //! All matching rules apply, so apart from fallbacks no rule hides another. Unreachable are clients that a list decides
 //! first, and contradictory conditions. A warning is given only where this is certain if callers state no tier. List
@@ -12,6 +12,7 @@ use crate::rules::lists::{AccessLists, ListVerdict};
 use crate::rules::pattern::{Glob, PathStrictness, network};
 use crate::rules::ruleset::Rule;
 use crate::rules::short_forms::OneOrMany;
+use crate::rules::size_layers::SizeLayer;
 use crate::rules::written::{WrittenMatch, WrittenRule};
 use std::net::IpAddr;
 
@@ -28,6 +29,7 @@ impl RuleCompiler<'_> {
         self.warn_of_listed_members(lists);
         self.warn_of_covered_tiers();
         self.warn_of_foreign_tiers();
+        self.warn_of_unused_tier_sizes();
         self.warn_of_denied_allowances(lists);
         self.warn_of_covered_fallbacks();
     }
@@ -162,6 +164,26 @@ impl RuleCompiler<'_> {
             );
             let path = DocumentPath::root().field("rules").index(*origin).field("tier");
             self.document.warning(&path, message, "remove `tier`, or change the pattern");
+        }
+    }
+
+    /// Numbers of tiers that no rule takes.
+    fn warn_of_unused_tier_sizes(&mut self) {
+        let root = DocumentPath::root();
+        for (name, tier) in &self.file.tiers {
+            let is_taken_by = |rule: &WrittenRule| {
+                let own = SizeLayer::of_rule(rule, &root);
+                match &rule.tier {
+                    Some(only) => only == name && !own.covers(),
+                    None => !own.states_a_size(),
+                }
+            };
+            if SizeLayer::of_tier(tier, &root).states_a_size() && !self.file.rules.iter().any(is_taken_by) {
+                let message =
+                    format!("the numbers of tier `{name}` have no effect: all rules have numbers of their own");
+                let hint = "remove `limit` from the rule that should take them, or the numbers here";
+                self.document.warning_at_name(&root.field("tiers").field(name), message, hint);
+            }
         }
     }
 
