@@ -93,7 +93,7 @@ impl TopTables {
     /// Counts refusals of `key`.
     pub(super) fn add_limited(&mut self, key: u64, label: &Label, weight: u32, now: UnixTime) {
         self.turn(now);
-        if let Some(counter) = self.limited.add(key, self.slot, weight, || *label) {
+        if let Some(counter) = self.limited.add_labelled(key, self.slot, weight, label) {
             counter.unbroken_since.get_or_insert(now);
         }
     }
@@ -101,7 +101,7 @@ impl TopTables {
     /// Counts admitted requests of `key`.
     pub(super) fn add_allowed(&mut self, key: u64, label: &Label, weight: u32, now: UnixTime) {
         self.turn(now);
-        self.allowed.add(key, self.slot, weight, || *label);
+        self.allowed.add_labelled(key, self.slot, weight, label);
         if let Some(limited) = self.limited.counters.find_mut(key) {
             limited.unbroken_since = None;
         }
@@ -204,6 +204,24 @@ struct TopCounter<N> {
 impl<N> TopCounter<N> {
     fn total(&self) -> u64 {
         self.counts.iter().fold(0, |sum, count| sum.saturating_add(*count))
+    }
+}
+
+impl TopTable<Label> {
+    /// Counts `weight` requests of `key`, under the newest label: an earlier one may lack the mark that the nodes of a
+    /// fleet have in common, and a busy key would keep it for as long as it is counted.
+    fn add_labelled(
+        &mut self,
+        key: u64,
+        slot: u64,
+        weight: u32,
+        label: &Label,
+    ) -> Option<&mut TopCounter<Label>> {
+        let counter = self.add(key, slot, weight, || *label)?;
+        if counter.name.mark() != label.mark() {
+            counter.name = *label;
+        }
+        Some(counter)
     }
 }
 
@@ -369,6 +387,20 @@ mod tests {
         assert_eq!(names(&tables.list(1, at(4_000)).limited), [("2", 14)]);
         tables.add_limited(hash(2), &label(2), 1, at(400));
         assert_eq!(names(&tables.list(1, at(400)).limited), [("2", 1)]);
+    }
+
+    #[test]
+    fn a_key_counted_before_the_fleet_is_known_gets_the_fingerprint_of_the_fleet() {
+        let mut tables = TopTables::new();
+        for label in [label(1), label(1).marked(0xa1b2_c3d4), label(1).marked(0x0000_0007)] {
+            tables.add_limited(hash(1), &label, 1, at(0));
+            tables.add_allowed(hash(1), &label, 1, at(0));
+            let list = tables.list(1, at(0));
+            let expected = TopKey::new(CountedKey { key: hash(1), name: &label, count: 0, at_most: 0 });
+            assert_eq!(list.limited[0].fingerprint, expected.fingerprint);
+            assert_eq!(list.allowed[0].fingerprint, expected.fingerprint);
+        }
+        assert_eq!(tables.list(1, at(0)).limited[0].count, 3);
     }
 
     #[test]
