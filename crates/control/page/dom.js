@@ -21,6 +21,9 @@ const maker = (create) => (tag, ...parts) => {
 export const h = maker((name) => document.createElement(name));
 export const svg = maker((name) => document.createElementNS('http://www.w3.org/2000/svg', name));
 
+/** Text with the parts between backticks as code. */
+export const coded = (text) => text.split('`').map((part, index) => (index % 2 ? h('code', part) : part));
+
 export function show(node, ...children) {
 	node.replaceChildren();
 	return fill(node, children);

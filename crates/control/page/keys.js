@@ -1,5 +1,5 @@
 // Keys: every limit of a client with what remains and why; reset, block, allow, grant. Without a client: the lists.
-import { h, show, card, empty, emptyCard, loading, head, pill, act, table, cell } from './dom.js';
+import { h, coded, show, card, empty, emptyCard, loading, head, pill, act, table, cell } from './dom.js';
 import { call, get, post, path, readOnly } from './api.js';
 import { number, span, per, known, unknown, when, toMs } from './format.js';
 import { every } from './live.js';
@@ -10,8 +10,9 @@ const KINDS = ['api_key', 'user', 'tenant', 'ip'];
 const OTHER = 'other…';
 const text = (name) => name.replaceAll('_', ' ');
 
-/** A key with its kind; a link to its page unless its name is cut. */
-export const keyLink = (kind, name) => [h('small.faint', `${text(kind)} `), /…|^composite|^anonymous/.test(kind + name) ? h('code', name) : h('a.mono', { href: `#/keys${path(kind, name)}` }, name)];
+/** A key with its kind; a link to its page unless its name is cut. A name that is cut is told apart by its fingerprint. */
+export const keyLink = (kind, name, fingerprint) => [h('small.faint', `${text(kind)} `), /…|^composite|^anonymous/.test(kind + name) ? h('code', name) : h('a.mono', { href: `#/keys${path(kind, name)}` }, name),
+	fingerprint && name.includes('…') && h('small.faint', ` #${fingerprint}`)];
 
 export function mount(root, { parts: [kind, value], query }) {
 	const place = h('div', loading(4));
@@ -61,11 +62,17 @@ function verdict({ lists, limits, holds }) {
 
 const sizeText = ({ quota, window_seconds: window }) => `${number(quota)} ${window ? per(window) : 'in flight'}`;
 
+/** `when`, but exact in the last seconds, where it would be “now” although the limit is not full. */
+function soon(ms) {
+	const seconds = (ms - Date.now()) / 1000;
+	return seconds < 10 ? `in ${span(Math.max(0.1, seconds))}` : when(ms);
+}
+
 function gauge(limit) {
 	const { remaining: left, quota, retry_after: wait, lent, reset_at: reset } = limit, share = known(left) ? Math.min(100, (100 * left) / quota) : 0;
 	const fill = h('i'), amount = known(left) && `${number(left)} of ${number(quota)}`;
 	fill.style.width = `${share}%`;
-	const more = [wait > 0 && `passes again in ${span(wait)}`, lent > 0 && `${number(lent)} lent to nodes`, limit.why, reset && toMs(reset) > Date.now() && ['full ', when(reset)]].filter(Boolean);
+	const more = [wait > 0 && `passes again in ${span(wait)}`, lent > 0 && `${number(lent)} lent to nodes`, limit.why, reset && toMs(reset) > Date.now() && ['full ', soon(toMs(reset))]].filter(Boolean);
 	return h('div.gauge', h('p', h('b.mono', limit.rule), ' ', limit.limit !== limit.rule && h('code', `${limit.limit} `), h('span.dim', `${text(limit.algorithm)}, ${sizeText(limit)}${limit.route ? `, ${limit.route}` : ''}`)),
 		h('p', amount || unknown('the store does not answer')),
 		h(`span.bar.${!known(left) ? 'full' : left < 1 ? 'out' : share < 20 ? 'low' : 'full'}`, { role: 'img', 'aria-label': amount ? `${amount} left` : 'not known' }, fill),
@@ -98,8 +105,8 @@ function explained({ lists, explain }) {
 	const lines = [
 		...lists.map((entry) => line(h('b', `${entry.list} list`), ' by ', h('code', entry.key), entry.reason && ` (${entry.reason})`, entry.expires && [', ends ', when(entry.expires)])),
 		...rules.filter((rule) => !rule.mismatch).map((rule) => line(h('code', rule.id), ` counts by ${rule.key}: ${rule.limits.map(sizeText).join(', ')}`, rule.is_shadow && [' ', pill('warn', 'shadow')])),
-		explain && line(explain.verdict.text),
-		...rules.filter((rule) => rule.mismatch).map((rule) => line(h('span.faint', h('code', rule.id), ` does not apply: ${rule.mismatch}`)))].filter(Boolean);
+		explain && line(coded(explain.verdict.text)),
+		...rules.filter((rule) => rule.mismatch).map((rule) => line(h('span.faint', h('code', rule.id), ' does not apply: ', coded(rule.mismatch))))].filter(Boolean);
 	return lines.length ? h('ol.why', lines) : h('p.dim', 'Give an endpoint to see which rules match, and why.');
 }
 

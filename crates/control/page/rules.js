@@ -1,5 +1,5 @@
 // Rules: the editor with what a publish will do beside it, the difference, the preview, the history.
-import { h, show, say, card, empty, emptyCard, loading, segments, head, pill, button, table, cell, act } from './dom.js';
+import { h, coded, show, say, card, empty, emptyCard, loading, segments, head, pill, button, table, cell, act } from './dom.js';
 import { call, get, post, session, readOnly, headerText } from './api.js';
 import { number, percent, plural, span, when } from './format.js';
 import { live, watch } from './live.js';
@@ -114,7 +114,7 @@ export function mount(root, target) {
 		const all = [errors, warnings].flatMap((list, index) => list.map((each) => ({ ...each, severity: ['error', 'warning'][index] })));
 		text.marks = all;
 		show(problems, all.slice(0, MOST_SHOWN).map((each) => h(`button.note.problem.${each.severity === 'error' ? 'bad' : 'warn'}`, { type: 'button', onclick: () => text.goTo(each.line, each.column) },
-			h('span', h('b', `${each.line}:${each.column}`), each.severity === 'warning' && 'warning: ', each.message), each.hint && h('span', `hint: ${each.hint}`))),
+			h('span', h('b', `${each.line}:${each.column}`), each.severity === 'warning' && 'warning: ', coded(each.message)), each.hint && h('span', 'hint: ', coded(each.hint)))),
 		all.length > MOST_SHOWN && h('p.dim', `and ${all.length - MOST_SHOWN} more`));
 		const failed = cases.filter((test) => !test.passed).length;
 		show(tests, !errors.length && card('Tests', cases.length ? pill(failed ? 'bad' : 'ok', failed ? `${failed} of ${cases.length} failed` : `${cases.length} passed`) : null,
@@ -175,7 +175,7 @@ export function mount(root, target) {
 		show(place, next === 'edit' ? edit : others);
 		if (next === 'history') history(others, newer);
 		else if (next === 'preview') showPreview(others, state, dirty());
-		else if (next === 'diff') show(others, dirty() ? h('div.stack', changes.childNodes.length && card('What changes', null, changes.cloneNode(true)), diffCard(`Revision ${state.base.revision} and the draft`, diff(splitLines(state.base.yaml), splitLines(text.text))))
+		else if (next === 'diff') show(others, dirty() ? h('div.stack', changes.hasChildNodes() && card('What changes', null, changes.cloneNode(true)), diffCard(`Revision ${state.base.revision} and the draft`, diff(splitLines(state.base.yaml), splitLines(text.text))))
 			: emptyCard('No changes', 'The draft equals what is in force.'));
 	}
 

@@ -24,7 +24,7 @@ export function mount(root) {
 		const put = keyed(body, ({ route, kind, name: key, fingerprint }) => {
 			const rank = h('td'), count = h('td.n'), fill = h('i');
 			return {
-				node: h('tr', { title: fingerprint && `fingerprint in logs: ${fingerprint}` }, rank, h('td', route ? h('code', route) : keyLink(kind, key), h(`span.bar.c-${name}`, fill)), count),
+				node: h('tr', { title: fingerprint && `fingerprint in logs: ${fingerprint}` }, rank, h('td', route ? h('code', route) : keyLink(kind, key, fingerprint), h(`span.bar.c-${name}`, fill)), count),
 				update(item) {
 					say(rank, String(item.rank));
 					say(count, number(item.count));
