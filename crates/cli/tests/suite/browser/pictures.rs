@@ -13,6 +13,8 @@ use tokio::time::Instant;
 use tollgate_testbed::RedisServer;
 
 const RULES: &str = include_str!("pictures.yaml");
+/// The key that is looked up.
+const KEY: &str = "sk_pro_7Qv8xT3mK2";
 /// The pages with their names in files.
 const PAGES: [(&str, &str); 9] = [
     ("overview", "#/overview"),
@@ -20,7 +22,7 @@ const PAGES: [(&str, &str); 9] = [
     ("diff", "#/rules/diff"),
     ("preview", "#/rules/preview"),
     ("history", "#/rules/history"),
-    ("keys", "#/keys/api_key/sk_pro_7?endpoint=/v1/search"),
+    ("keys", "#/keys/api_key/sk_pro_7Qv8xT3mK2?endpoint=/v1/search"),
     ("top", "#/top"),
     ("nodes", "#/nodes"),
     ("audit", "#/audit"),
@@ -50,11 +52,11 @@ fn request(number: u64) -> String {
     let client = (number % 97) * (number % 13) / 13;
     let tier = if client.is_multiple_of(3) { "free" } else { "pro" };
     match number % 20 {
-        0 => format!(r#"{{"ip":"198.51.100.{}","endpoint":"/v1/login"}}"#, number % 5),
+        0 => format!(r#"{{"ip":"198.51.100.{}","endpoint":"/v1/login"}}"#, 7 + number / 20 % 5),
         1 => r#"{"ip":"203.0.113.9","endpoint":"/v1/search"}"#.to_owned(),
-        2..=8 => format!(r#"{{"key":"sk_{tier}_{client}","endpoint":"/v1/search"}}"#),
-        9 => r#"{"key":"sk_pro_7","endpoint":"/v1/search"}"#.to_owned(),
-        _ => format!(r#"{{"key":"sk_{tier}_{client}","endpoint":"/v1/orders/{number}"}}"#),
+        2..=8 => format!(r#"{{"key":"sk_{tier}_{client}Qv8xT3mK2","endpoint":"/v1/search"}}"#),
+        9 => format!(r#"{{"key":"{KEY}","endpoint":"/v1/search"}}"#),
+        _ => format!(r#"{{"key":"sk_{tier}_{client}Qv8xT3mK2","endpoint":"/v1/orders/{number}"}}"#),
     }
 }
 
@@ -97,7 +99,24 @@ async fn pictures_of_every_page() {
         chrome.click("#publish", "Publish").await;
         chrome.wait("document.querySelector('#why-not').textContent === 'No changes yet.'").await;
     }
+    let mut calls = nodes[0].admin();
+    for (method, path, body) in [
+        ("DELETE", "/v1/keys/user/ann".to_owned(), ""),
+        (
+            "POST",
+            format!("/v1/keys/api_key/{KEY}/grant"),
+            r#"{"tokens":5000,"for":"1h","reason":"import of March, ticket 907"}"#,
+        ),
+        ("POST", "/v1/keys/ip/203.0.113.77/block", r#"{"for":"1h","reason":"credential stuffing"}"#),
+    ] {
+        let reply = calls.call(method, &path, &token, "Content-Type: application/json\r\n", body);
+        assert!(reply.status < 300, "{method} {path}: {} {}", reply.status, reply.body);
+    }
+    chrome.wait("!document.querySelector('.note.warn')").await;
     tokio::time::sleep_until(start + Duration::from_secs(seconds)).await;
+    chrome.go("#/overview").await;
+    chrome.go("#/rules").await;
+    chrome.wait("document.querySelector('textarea')?.value").await;
     let text = chrome.value("document.querySelector('textarea').value").await;
     let draft = text
         .as_str()
