@@ -162,11 +162,14 @@ impl ControlPlane {
     async fn verified(&self, new: NewRules, old: String) -> Result<String, Problem> {
         let doors = self.doors.clone();
         let verify = move || {
-            let text = match new {
-                NewRules::Text(text) => text,
+            let text = match &new {
+                NewRules::Text(text) => Arc::clone(text),
                 NewRules::Edit(edit) => Arc::from(edit.apply(SOURCE, &old)?),
             };
-            CheckedRules::of(&text, &doors).publishable()?;
+            let loaded = CheckedRules::of(&text, &doors).publishable()?;
+            if let NewRules::Edit(edit) = &new {
+                edit.verify_effect(SOURCE, &old, &loaded.rules)?;
+            }
             Ok(String::from(&*text))
         };
         super::beside(verify).await?
