@@ -24,6 +24,7 @@ pub fn tollgate<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Comm
         "STORE_MEMORY",
         "DATA",
         "EMERGENCY",
+        "EMERGENCY_PER_SECOND",
         "REPOSITORY",
         "CONTROL_PLANE",
         "CONTROL_TOKEN",

@@ -186,7 +186,7 @@ pub(super) async fn show_key(
         (limiter.peek(&request, scope), limiter.grant_balances(&request), limiter.holds_of(&request))
     });
     let (readings, balances) = (readings.await, balances.await);
-    let records = plane.repository.control_state().await.map(|state| state.grants).unwrap_or_default();
+    let records = plane.control_state().await.map(|state| state.grants).unwrap_or_default();
     let text = plane.newest().await?.text;
     let asked = key.clone();
     let (tier, lists, explain) = super::beside(move || {

@@ -8,7 +8,7 @@ use super::rule_check::{CheckedRules, SOURCE};
 use crate::live::LiveEventKind;
 use crate::repository::{PublishOutcome, RepositoryError};
 use crate::revision::{RevisionDraft, RevisionOrigin, RevisionSummary};
-use http::header::IF_MATCH;
+use http::header::{IF_MATCH, IF_NONE_MATCH};
 use http::{HeaderMap, HeaderValue};
 use serde::Serialize;
 use std::sync::Arc;
@@ -114,6 +114,16 @@ pub(super) fn checked_message(text: &str) -> Result<String, Problem> {
         return Err(Problem::invalid(detail));
     }
     Ok(text.trim().replace(char::is_control, " "))
+}
+
+/// Whether `If-None-Match` names this entity tag, or any.
+pub(super) fn has_tag(headers: &HeaderMap, tag: &[u8]) -> bool {
+    let lines = headers.get_all(IF_NONE_MATCH).iter();
+    let mut tags = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
+    tags.any(|known| {
+        let known = known.trim_ascii();
+        known == b"*" || known.strip_prefix(b"W/").unwrap_or(known) == tag
+    })
 }
 
 /// The entity tag of a revision.
