@@ -91,8 +91,8 @@ fn a_follower_applies_what_operators_do_at_its_control_plane() {
             checks.send(&format!(
                 "POST /v1/check HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n{body}"
             ));
-            let reply = checks.reply();
-            reply.status == 429 && reply.body.contains("emergency")
+            // Each key has one request: no rule refuses it.
+            checks.reply().status == 429
         })
     });
 

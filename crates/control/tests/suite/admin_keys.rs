@@ -76,7 +76,8 @@ async fn a_key_has_all_of_its_limits_and_looking_spends_nothing() {
     // What a refused client waits for is what the check says.
     assert_eq!(admitted(&node.limiter, "pro_1", 10), 4, "seven of /v1/orders");
     let key = node.key("api_key/pro_1").await;
-    let orders = key["limits"].as_array().unwrap().iter().find(|limit| limit["rule"] == "orders").unwrap();
+    let orders =
+        key["limits"].as_array().unwrap().iter().find(|limit| limit["route"] == "/v1/orders").unwrap();
     assert_eq!(orders["remaining"], 0);
     let Outcome::Limited(status) = decide(&node.limiter, "pro_1").outcome else { panic!("it is limited") };
     let wait_us = status.wait_us().unwrap();
