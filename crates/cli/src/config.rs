@@ -85,10 +85,12 @@ pub struct WrittenSettings {
     /// [default: 10s]
     #[arg(long, env = "TOLLGATE_RULES_POLL", value_name = "DURATION")]
     rules_poll: Option<TextOrNumber>,
-    /// Limit each client address while the shared store is unavailable: off, on_outage, on [default: off]
+    /// Limit each client address while the shared store is unavailable, or always: off, on_outage, on [default: off]
     #[arg(long, env = "TOLLGATE_EMERGENCY", value_name = "WHEN")]
-    #[serde(skip)]
     emergency: Option<String>,
+    /// Requests per second of one address under that limit, also when an operator switches it on [default: 10]
+    #[arg(long, env = "TOLLGATE_EMERGENCY_PER_SECOND", value_name = "NUMBER")]
+    emergency_per_second: Option<TextOrNumber>,
     /// Most memory for states, such as 64MB [default: 512MB]
     #[arg(long, env = "TOLLGATE_STORE_MEMORY", value_name = "SIZE")]
     store_memory: Option<TextOrNumber>,
@@ -178,6 +180,7 @@ impl WrittenSettings {
             control_token_file: path(self.control_token_file).or(other.control_token_file),
             rules_poll: value(self.rules_poll).or(other.rules_poll),
             emergency: text(self.emergency).or(other.emergency),
+            emergency_per_second: value(self.emergency_per_second).or(other.emergency_per_second),
             store_memory: value(self.store_memory).or(other.store_memory),
             listen: value(self.listen).or(other.listen),
             admin_listen: value(self.admin_listen).or(other.admin_listen),
@@ -212,6 +215,9 @@ impl WrittenSettings {
         let repository = self.repository.as_deref();
         report("repository", repository.and_then(|text| rule_source::parse_repository(text).err()));
         report("rules_poll", rule_source::poll_interval(self.rules_poll.as_ref()).err());
+        report("emergency", store::emergency(self.emergency.as_deref(), None).err());
+        let per_second = self.emergency_per_second.as_ref();
+        report("emergency_per_second", store::emergency_per_second(per_second, None).err());
         report("log_format", self.log_format.as_ref().and_then(|format| parse_log_format(format).err()));
         admin::check(document, self.admin_listen.as_ref(), self.admin.as_ref());
         if let Some(abuse) = &self.abuse {
@@ -301,6 +307,8 @@ pub struct ServeConfig {
     pub store: StoreConfig,
     /// When each client address is limited.
     pub emergency: Emergency,
+    /// The requests per second of one address then.
+    pub emergency_per_second: u32,
     /// The most memory for states, in bytes.
     pub store_memory: usize,
     /// The address of the check API.
@@ -338,8 +346,10 @@ impl ServeConfig {
     fn read(settings: WrittenSettings) -> Result<Self, SettingError> {
         let data = settings.data.or_else(state_directory);
         let emergency = store::emergency(settings.emergency.as_deref(), settings.redis.as_ref())?;
+        let emergency_per_second =
+            store::emergency_per_second(settings.emergency_per_second.as_ref(), settings.redis.as_ref())?;
         let store_flags =
-            StoreFlags { url: settings.store, data: data.clone(), emergency: settings.emergency };
+            StoreFlags { url: settings.store, data: data.clone(), emergency, emergency_per_second };
         let trusted = settings.identity.as_ref().map_or(&[][..], |identity| &identity.client_ip.trusted);
         let gateway = gateway::read(
             settings.gateway_listen.as_ref(),
@@ -361,6 +371,7 @@ impl ServeConfig {
             gateway: gateway.map_err(|placed| placed.error)?,
             store: store::read(store_flags, settings.redis.as_ref())?,
             emergency,
+            emergency_per_second,
             rules: settings.rules,
             failed_tests: match settings.on_failed_rule_tests {
                 Some(WrittenFailedTestPolicy::Warn) => FailedTestPolicy::Warn,

@@ -15,7 +15,7 @@ mod signals;
 mod start_message;
 
 use crate::command_error::CommandError;
-use crate::config::{ServeConfig, SettingError, StoreConfig, WrittenSettings};
+use crate::config::{RuleSourceConfig, ServeConfig, SettingError, StoreConfig, WrittenSettings};
 use crate::output;
 use decision_log::NodeDecisionLog;
 use exporters::NodeExporters;
@@ -33,10 +33,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tollgate_control::ControlStateFollower;
 use tollgate_control::live::{LiveMonitor, LiveParts, LiveSettings, NodeProfile};
+use tollgate_control::{ControlStateFollower, RuleOwner, StatusPoster};
 use tollgate_limiter::metrics::SpanSink;
-use tollgate_limiter::{Clock, FailureSettings, Limiter, MemoryStore};
+use tollgate_limiter::{Clock, Limiter, MemoryStore};
 use tollgate_redis::{NodeAddress, RedisStore};
 use tollgate_server::Readiness;
 
@@ -118,8 +118,10 @@ async fn assemble(
     let readiness = Arc::new(Readiness::default());
     let repository = NodeRepository::open(config, redis.as_ref(), limiter.clock())?;
     let rules = rules::load(config, mode, &limiter, &repository, metrics).await?;
-    let control_state =
-        ControlStateFollower::start(repository.repository.clone(), Arc::clone(&limiter), config.rules_poll);
+    // The control state of another control plane is followed with its rules.
+    let control_state = (!matches!(rules.owner, RuleOwner::ControlPlane(_))).then(|| {
+        ControlStateFollower::start(repository.repository.clone(), Arc::clone(&limiter), config.rules_poll)
+    });
     readiness.set_rules_installed();
 
     let gateway_metrics = Arc::new(OnceLock::new());
@@ -135,6 +137,11 @@ async fn assemble(
     };
     let live = LiveMonitor::start(live, LiveSettings::default()).map_err(CommandError::Thread)?;
 
+    let status_poster = match &config.rule_source {
+        RuleSourceConfig::ControlPlane(client) => Some(StatusPoster::start(client.clone(), live.view())),
+        RuleSourceConfig::Repository | RuleSourceConfig::FileOnly => None,
+    };
+
     let (phase, watched_phase) = watch::channel(NodePhase::Serving);
     let parts = NodeParts {
         config,
@@ -143,6 +150,7 @@ async fn assemble(
         readiness: &readiness,
         metrics,
         repository: &repository,
+        rule_owner: &rules.owner,
         live: live.view(),
         gateway_metrics: &gateway_metrics,
         phase: watched_phase,
@@ -150,8 +158,13 @@ async fn assemble(
     let mut listeners = listeners::open_all(&parts).await?;
     let exporters = exporters.start(|| parts.stop_of(ListenerRole::Admin))?;
 
-    let message =
-        StartMessage { config, rules: &rules.summary, repository: &repository, listeners: &listeners };
+    let message = StartMessage {
+        config,
+        rules: &rules.summary,
+        repository: &repository,
+        rule_owner: &rules.owner,
+        listeners: &listeners,
+    };
     if let Err(error) = output::try_print(message) {
         tracing::warn!(%error, "start message cannot be written to standard output");
     }
@@ -165,6 +178,7 @@ async fn assemble(
         live,
         _repository: repository,
         _control_state: control_state,
+        _status_poster: status_poster,
         listeners,
         exporters,
         decision_lines,
@@ -208,6 +222,6 @@ fn build_limiter(
     }
     Arc::new(match (&config.store, redis) {
         (StoreConfig::Redis(store), Some(redis)) => limiter.sharing(redis.shared_store(), store.failure),
-        _ => limiter.with_emergency(config.emergency, FailureSettings::default().emergency_per_second),
+        _ => limiter.with_emergency(config.emergency, config.emergency_per_second),
     })
 }

@@ -27,7 +27,7 @@ pub struct CreateTokenArgs {
     /// Name in the audit log, such as ci
     #[arg(value_name = "NAME")]
     name: String,
-    /// What it may do: read, or change rules, lists and keys
+    /// What it may do: read, follow (a node with --control-plane), or operate: change rules, lists and keys
     #[arg(long, value_enum, default_value_t = RoleArgument::Read)]
     role: RoleArgument,
     /// How long it is valid, such as 90d; by default until it is revoked
@@ -61,6 +61,7 @@ pub struct RevokeTokenArgs {
 #[derive(Clone, Copy, ValueEnum)]
 enum RoleArgument {
     Read,
+    Follow,
     Operate,
 }
 
@@ -111,6 +112,7 @@ fn create(args: &CreateTokenArgs) -> Result<ExitCode, CommandError> {
     let session = args.control_plane.open()?;
     let role = match args.role {
         RoleArgument::Read => "read",
+        RoleArgument::Follow => "follow",
         RoleArgument::Operate => "operate",
     };
     let mut body = json!({ "name": args.name, "role": role });

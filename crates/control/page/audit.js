@@ -51,9 +51,8 @@ export function mount(root) {
 function undoOf({ action, target, revision }, newest) {
 	const undo = (title, will, run) => () => ask({ title, action: 'Undo', hurts: true, will: [will], run: async () => { await run(); notice('Undone.'); } });
 	if (revision > 1) return () => rollBack(revision - 1, newest);
-	// The name of an API key is cut: its grants end on its page.
-	const [, kind, value, id] = (action === 'grant.add' && target.match(/^(\S+) ([^…]*), grant (\S+)$/)) || [];
-	if (id) return undo('End the grant?', 'The extra tokens that are left are gone at once.', () => call('DELETE', path('v1', 'keys', kind, value, 'grant', id)));
+	const id = action === 'grant.add' && target.match(/, grant (\S+)$/)?.[1];
+	if (id) return undo('End the grant?', 'The extra tokens that are left are gone at once.', () => call('DELETE', path('v1', 'grants', id)));
 	if (action.startsWith('emergency')) return undo('Set the emergency limit back?', 'It is as configured again, on all nodes.', () => call('PUT', '/v1/emergency', { json: { mode: 'default' } }));
 	return null;
 }

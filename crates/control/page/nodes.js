@@ -55,7 +55,7 @@ export function mount(root) {
 
 function row(first) {
 	const cells = COLUMNS.map((column) => h(column.endsWith('#') ? 'td.n' : 'td', { 'data-label': column.replace('#', '') }));
-	show(cells[0], h('span', h('b.mono', first.id), h('br'), h('small.faint', [first.address, first.version && `v${first.version}`].filter(Boolean).join(' · '))));
+	show(cells[0], h('span', h('b.mono', first.id), h('br'), h('small.faint', [first.address, first.version && `v${first.version}`, first.follower && 'follower'].filter(Boolean).join(' · '))));
 	return {
 		node: h('tr', cells),
 		update(node) {
@@ -69,7 +69,7 @@ function row(first) {
 
 const MODES = { default: 'As configured', off: 'Off', on_outage: 'On an outage', on: 'On' };
 
-function showEmergency(place, { mode }, changed) {
+function showEmergency(place, { mode, per_second: perSecond }, changed) {
 	if (place.dataset.mode === mode) return;
 	place.dataset.mode = mode;
 	const choice = segments('Emergency limit', Object.entries(MODES), mode, async (next) => {
@@ -77,12 +77,12 @@ function showEmergency(place, { mode }, changed) {
 		const label = MODES[next].toLowerCase();
 		if (next === mode || !await ask({
 			title: `Emergency limit: ${label}`, action: 'Change', hurts: next === 'on', name: 'emergency',
-			will: [next === 'on' ? 'Every address is limited to 10 requests a second, at once, on all nodes.' : `The emergency limit becomes “${label}” on all nodes.`, 'It can be undone here and from Audit.'],
+			will: [next === 'on' ? `Every address is limited at once on all nodes, to ${perSecond} requests a second on this one.` : `The emergency limit becomes “${label}” on all nodes.`, 'It can be undone here and from Audit.'],
 			run: () => call('PUT', '/v1/emergency', { json: { mode: next } }),
 		})) return;
 		notice(`Emergency limit: ${label}.`);
 		changed();
 	});
 	for (const each of choice.children) each.disabled = Boolean(readOnly());
-	show(place, h('div.row', choice, h('span.dim', '10 requests a second for each address, when all else fails.')), readOnly() && h('p.faint', readOnly()));
+	show(place, h('div.row', choice, h('span.dim', `${perSecond} requests a second for each address, when all else fails.`)), readOnly() && h('p.faint', readOnly()));
 }

@@ -6,12 +6,15 @@ use std::fmt;
 use tollgate_core::time::UnixTime;
 
 /// What a token allows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TokenRole {
     /// Reading.
     Read,
-    /// Reading and changing.
+    /// What a node needs that follows this control plane: reading the rules, their changes and the control state, and
+    /// posting its status.
+    Follow,
+    /// Everything.
     Operate,
 }
 
@@ -20,6 +23,7 @@ impl TokenRole {
     pub fn name(self) -> &'static str {
         match self {
             Self::Read => "read",
+            Self::Follow => "follow",
             Self::Operate => "operate",
         }
     }

@@ -5,6 +5,8 @@
 
 mod access;
 mod audit;
+mod change_numbers;
+mod control_state;
 mod emergency;
 mod events;
 mod grants;
@@ -32,7 +34,8 @@ mod views;
 use crate::live::LiveView;
 use crate::page;
 use crate::repository::RuleRepository;
-use crate::repository_rules::RuleOwner;
+use crate::revision::RevisionId;
+use crate::rule_owner::RuleOwner;
 pub use access::OperateTokenFile;
 use access::{Access, AdminPeer, HostPolicy, LoginLimit, SessionTable, TokenRegistry};
 use axum::Router;
@@ -41,10 +44,12 @@ use axum::extract::Request;
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::future::RouteFuture;
+use change_numbers::ChangeNumbers;
 use hyper::body::Incoming;
 use metrics::MetricsRenderer;
 pub use metrics::{MetricsSource, RenderedMetrics};
 pub(crate) use problem::Problem;
+use rule_summary::RuleSummary;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -107,6 +112,10 @@ struct ControlPlane {
     doors: Vec<OpenDoor>,
     access: Access,
     openapi: OpenApi,
+    /// The rules of the newest revision that was asked for.
+    summaries: Mutex<Option<(RevisionId, Vec<RuleSummary>)>>,
+    /// What streams of events tell of changes.
+    changes: watch::Sender<ChangeNumbers>,
     /// One permit for each stream of events.
     streams: Arc<Semaphore>,
     /// True when the node stops.
@@ -131,7 +140,6 @@ fn endpoints() -> OpenApiRouter<Arc<ControlPlane>> {
         .route_layer(from_fn(access::require_read_from_elsewhere));
     let read = OpenApiRouter::new()
         .routes(routes!(session::show_session, session::log_out))
-        .routes(routes!(rules::show_rules))
         .routes(routes!(rules::validate_rules))
         .routes(routes!(rule_edits::show_rule))
         .routes(routes!(lists::show_lists))
@@ -143,14 +151,21 @@ fn endpoints() -> OpenApiRouter<Arc<ControlPlane>> {
         .routes(routes!(revisions::show_revision))
         .routes(routes!(top::list_top))
         .routes(routes!(keys::show_key))
+        .routes(routes!(grants::list_grants))
         .routes(routes!(emergency::show_emergency))
         .routes(routes!(live::show_live))
         .routes(routes!(live::list_nodes))
-        .routes(routes!(live::post_status))
-        .routes(routes!(events::stream_events))
         .routes(routes!(audit::list_audit))
         .routes(routes!(tokens::list_tokens))
         .route_layer(from_fn(access::require_read));
+    let read_or_follow = OpenApiRouter::new()
+        .routes(routes!(rules::show_rules))
+        .routes(routes!(events::stream_events))
+        .route_layer(from_fn(access::require_read_or_follow));
+    let follow = OpenApiRouter::new()
+        .routes(routes!(control_state::show_control_state))
+        .routes(routes!(live::post_status))
+        .route_layer(from_fn(access::require_follow));
     let operate = OpenApiRouter::new()
         .routes(routes!(rules::put_rules))
         .routes(routes!(rule_edits::put_rule, rule_edits::patch_rule, rule_edits::remove_rule))
@@ -162,11 +177,12 @@ fn endpoints() -> OpenApiRouter<Arc<ControlPlane>> {
         .routes(routes!(keys::allow_key))
         .routes(routes!(grants::add_grant))
         .routes(routes!(grants::end_grant))
+        .routes(routes!(grants::end_grant_by_id))
         .routes(routes!(emergency::put_emergency))
         .routes(routes!(tokens::create_token))
         .routes(routes!(tokens::revoke_token))
         .route_layer(from_fn(access::require_operate));
-    open.merge(open_to_this_host).merge(read).merge(operate)
+    open.merge(open_to_this_host).merge(read).merge(read_or_follow).merge(follow).merge(operate)
 }
 
 impl AdminListener {
@@ -184,7 +200,7 @@ impl AdminListener {
             ..ServeOptions::default()
         };
         let (stopping, watched) = watch::channel(false);
-        let router = self.into_router(address, watched);
+        let (router, plane) = self.into_router(address, watched);
         let listener = listener.into_std()?;
         let (stop, stopped) = oneshot::channel::<()>();
         let (finish, finished) = oneshot::channel();
@@ -192,6 +208,7 @@ impl AdminListener {
             let served = admin_runtime().and_then(|runtime| {
                 let served = runtime.block_on(async {
                     let listener = TcpListener::from_std(listener)?;
+                    tokio::spawn(plane.follow_changes());
                     let connect = |peer: Peer| AdminConnection {
                         router: router.clone(),
                         peer: AdminPeer {
@@ -218,7 +235,11 @@ impl AdminListener {
         finished.await.unwrap_or(Ok(0))
     }
 
-    fn into_router(self, address: SocketAddr, stopping: watch::Receiver<bool>) -> Router {
+    fn into_router(
+        self,
+        address: SocketAddr,
+        stopping: watch::Receiver<bool>,
+    ) -> (Router, Arc<ControlPlane>) {
         let Self {
             readiness,
             metrics,
@@ -251,16 +272,19 @@ impl AdminListener {
             doors,
             access,
             openapi,
+            summaries: Mutex::default(),
+            changes: watch::Sender::default(),
             streams: Arc::new(Semaphore::new(events::MOST_STREAMS)),
             stopping,
         });
-        router
+        let router = router
             .merge(page::routes())
             .fallback(not_found)
             .method_not_allowed_fallback(method_not_allowed)
             .layer(from_fn_with_state(Arc::clone(&plane), access::authenticate))
             .layer(from_fn(security_headers::add))
-            .with_state(plane)
+            .with_state(Arc::clone(&plane));
+        (router, plane)
     }
 }
 
@@ -329,7 +353,8 @@ impl ControlPlane {
     fn shared_state(&self) -> Result<&RuleRepository, Problem> {
         match &self.rule_owner {
             RuleOwner::Repository | RuleOwner::File => Ok(&self.repository),
-            RuleOwner::ControlPlane(url) => {
+            RuleOwner::ControlPlane(followed) => {
+                let url = &followed.url;
                 Err(Problem::conflict(format!("this node follows the control plane {url}; set it there")))
             }
         }

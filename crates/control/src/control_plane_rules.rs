@@ -1,14 +1,17 @@
 //! The rules of another control plane, for a node without a shared store: followed over HTTP, with server-sent events and
-//! a poll for what they miss.
+//! a poll for what they miss. The control state is followed with them (`control_plane_state.rs`).
 //!
 //! The last good revision is kept on disk. A node never goes back to a lower number; with equal numbers and different
 //! digests the control plane is right.
 
+use crate::control_plane_state::{ControlPlaneState, refusal};
+use crate::control_state::ControlState;
 use crate::http_client::{HttpCall, HttpClient};
 use crate::revision::{RevisionId, RevisionOrigin, RevisionSummary, StoredRevision, text_digest};
 use crate::rule_installer::{
     FirstRules, InstallSettings, RuleInstaller, RuleSourceError, RuleStatus, SourcedRevision, SourcedRules,
 };
+use crate::rule_owner::FollowedControlPlane;
 use crate::source_thread::{FollowedRules, SourceHealth, SourceSignals};
 use http::header::{ACCEPT, IF_NONE_MATCH};
 use http::{HeaderValue, Method};
@@ -24,7 +27,8 @@ use tollgate_core::time::UnixTime;
 use tollgate_limiter::Limiter;
 
 const RULES: &str = "/v1/rules";
-const EVENTS: &str = "/v1/events/stream";
+/// Only changes: live figures would be sent every second.
+const EVENTS: &str = "/v1/events/stream?only=changes";
 /// A stream without any event or comment for so long is dead.
 const QUIET_STREAM: Duration = Duration::from_secs(45);
 /// Between two attempts to open the stream.
@@ -36,7 +40,12 @@ pub struct ControlPlaneRules {
     /// The name of the control plane as a source.
     place: String,
     installer: RuleInstaller,
+    limiter: Arc<Limiter>,
     current: Option<RevisionId>,
+    /// The revision in force, as others see it.
+    in_force: watch::Sender<Option<Arc<StoredRevision>>>,
+    /// The control state in force, as others see it.
+    state: watch::Sender<Option<Arc<ControlState>>>,
     /// A revision that is older than the one in force, so that it is reported once.
     older: Option<RevisionId>,
     health: SourceHealth,
@@ -73,10 +82,20 @@ impl ControlPlaneRules {
         limiter: Arc<Limiter>,
     ) -> Result<Self, RuleSourceError> {
         let place = client.url();
-        let installer = RuleInstaller::new(settings, limiter);
+        let installer = RuleInstaller::new(settings, Arc::clone(&limiter));
         let installer = installer.map_err(|error| RuleSourceError::Read { origin: place.clone(), error })?;
-        let health = SourceHealth::default();
-        let mut rules = Self { client, place, installer, current: None, older: None, health, poll_every };
+        let mut rules = Self {
+            client,
+            place,
+            installer,
+            limiter,
+            current: None,
+            in_force: watch::Sender::default(),
+            state: watch::Sender::default(),
+            older: None,
+            health: SourceHealth::default(),
+            poll_every,
+        };
         let read = match rules.fetch().await {
             Ok(Some(revision)) => Ok(revision),
             Ok(None) => Err(io::Error::other("it sent no rules")),
@@ -87,13 +106,32 @@ impl ControlPlaneRules {
         }
         let origin = rules.place.clone();
         let read = read.map_err(|error| RuleSourceError::Read { origin, error });
-        let id = read.as_ref().ok().map(|revision| revision.summary.id());
+        let fetched = read.as_ref().ok().cloned();
         let read = read.map(|revision| rules.sourced(revision));
-        rules.current = match rules.installer.load_first(&rules.place, read)? {
-            FirstRules::OfSource => id,
-            FirstRules::LastGood(kept) => kept.revision.map(|revision| revision.id()),
+        let first = match rules.installer.load_first(&rules.place, read)? {
+            FirstRules::OfSource => fetched,
+            FirstRules::LastGood(kept) => {
+                kept.revision.map(|summary| StoredRevision { summary, text: kept.text })
+            }
         };
+        if let Some(first) = first {
+            rules.note_in_force(first);
+        }
         Ok(rules)
+    }
+
+    fn note_in_force(&mut self, revision: StoredRevision) {
+        self.current = Some(revision.summary.id());
+        self.in_force.send_replace(Some(Arc::new(revision)));
+    }
+
+    /// What the node has of the control plane, now and after every change.
+    pub fn followed(&self) -> FollowedControlPlane {
+        FollowedControlPlane {
+            url: self.place.clone(),
+            revision: self.in_force.subscribe(),
+            state: self.state.subscribe(),
+        }
     }
 
     /// The state of the source, now and after every change.
@@ -112,15 +150,25 @@ impl ControlPlaneRules {
     }
 
     async fn run(mut self, mut signals: SourceSignals) {
-        let is_told = Arc::new(Notify::new());
-        let events = tokio::spawn(keep_listening(self.client.clone(), Arc::clone(&is_told)));
+        let told = ChangeSignals::default();
+        // Tasks of their own: while rules are tested, this one blocks.
+        let events = tokio::spawn(keep_listening(self.client.clone(), told.clone()));
+        let state = ControlPlaneState {
+            client: self.client.clone(),
+            limiter: Arc::clone(&self.limiter),
+            state: self.state.clone(),
+            is_told: told.control_state,
+            poll_every: self.poll_every,
+        };
+        let state = tokio::spawn(state.follow());
         let reload = signals.reload();
         tokio::select! {
             biased;
             () = signals.stopped() => {}
-            () = self.follow_events(&is_told, &reload) => {}
+            () = self.follow_events(&told.rules, &reload) => {}
         }
         events.abort();
+        state.abort();
     }
 
     async fn follow_events(&mut self, is_told: &Notify, reload: &Notify) {
@@ -182,8 +230,8 @@ impl ControlPlaneRules {
                 );
             }
         }
-        if self.installer.update(&self.place, Ok(self.sourced(revision))) {
-            self.current = Some(id);
+        if self.installer.update(&self.place, Ok(self.sourced(revision.clone()))) {
+            self.note_in_force(revision);
         }
     }
 
@@ -208,7 +256,7 @@ impl ControlPlaneRules {
             return Ok(None);
         }
         if !reply.status.is_success() {
-            return Err(io::Error::other(format!("it answered {}", reply.status)));
+            return Err(io::Error::other(refusal(reply.status)));
         }
         let rules: RulesReply = serde_json::from_slice(&reply.body).map_err(io::Error::other)?;
         Ok(Some(rules.into()))
@@ -227,17 +275,29 @@ impl From<RulesReply> for StoredRevision {
     }
 }
 
-/// Tells of each new revision, and whenever one may have been missed.
-async fn keep_listening(client: HttpClient, is_told: Arc<Notify>) {
+/// What the events of the control plane tell.
+#[derive(Clone, Debug, Default)]
+struct ChangeSignals {
+    /// There may be a new revision.
+    rules: Arc<Notify>,
+    /// The control state may have changed.
+    control_state: Arc<Notify>,
+}
+
+/// Tells of each change, and whenever one may have been missed.
+async fn keep_listening(client: HttpClient, told: ChangeSignals) {
     let mut has_failed = false;
     loop {
         match client.events(EVENTS).await {
             Ok(mut events) => {
                 has_failed = false;
-                is_told.notify_one();
+                told.rules.notify_one();
+                told.control_state.notify_one();
                 while let Ok(Some(event)) = timeout(QUIET_STREAM, events.next()).await {
-                    if event.name == "revision" {
-                        is_told.notify_one();
+                    match event.name.as_str() {
+                        "revision" => told.rules.notify_one(),
+                        "control_state" => told.control_state.notify_one(),
+                        _ => {}
                     }
                 }
             }

@@ -4,12 +4,13 @@
 use crate::revision::unix_us;
 use serde::{Deserialize, Serialize};
 use tollgate_core::time::UnixTime;
+use utoipa::ToSchema;
 
 /// The most grants at one time.
 pub const MOST_GRANTS: usize = 1_000;
 
 /// What operators set beside the rules.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct ControlState {
     /// Counts the changes.
@@ -21,7 +22,7 @@ pub struct ControlState {
 }
 
 /// When the emergency limit of each client address applies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EmergencySwitch {
     /// Never.
@@ -33,7 +34,7 @@ pub enum EmergencySwitch {
 }
 
 /// Extra tokens for an identity.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct GrantRecord {
     /// Its id, unique in the repository.
     pub id: String,
@@ -47,9 +48,11 @@ pub struct GrantRecord {
     pub tokens: u64,
     /// When it was given.
     #[serde(rename = "created_us", with = "unix_us")]
+    #[schema(value_type = u64)]
     pub created: UnixTime,
     /// When the tokens that are left expire.
     #[serde(rename = "expires_us", with = "unix_us")]
+    #[schema(value_type = u64)]
     pub expires: UnixTime,
     /// The operator.
     pub author: String,

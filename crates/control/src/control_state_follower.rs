@@ -52,7 +52,8 @@ async fn follow(
     }
 }
 
-fn apply(limiter: &Limiter, state: &ControlState) {
+/// Puts `state` in force.
+pub(crate) fn apply(limiter: &Limiter, state: &ControlState) {
     limiter.switch_emergency(state.emergency.map(|switch| match switch {
         EmergencySwitch::Off => Emergency::Off,
         EmergencySwitch::OnOutage => Emergency::OnOutage,

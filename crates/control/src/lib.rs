@@ -19,7 +19,7 @@
 //! ```
 //!
 //! [`RepositoryRules`] follows a repository, with a rule file beside it; [`ControlPlaneRules`] follows another control
-//! plane over HTTP. Another source reads [`SourcedRules`] and passes them to a [`RuleInstaller`], which does the rest.
+//! plane over HTTP, with its control state, and [`StatusPoster`] tells it of the node. Another source reads [`SourcedRules`] and passes them to a [`RuleInstaller`], which does the rest.
 //!
 //! [`FileWatcher`] follows any other files, such as certificates and keys. All of this runs in threads of its own: a
 //! disk that hangs blocks neither a decision nor the stop of the process.
@@ -28,6 +28,7 @@ mod access_token;
 mod admin;
 mod audit;
 mod control_plane_rules;
+mod control_plane_state;
 mod control_state;
 mod control_state_follower;
 mod file_watcher;
@@ -41,8 +42,10 @@ mod revision;
 mod rule_file;
 mod rule_installer;
 mod rule_metrics;
+mod rule_owner;
 mod rule_tests;
 mod source_thread;
+mod status_poster;
 
 pub use access_token::{StoredToken, TokenRole};
 pub use admin::{AdminListener, MetricsSource, OperateTokenFile, RenderedMetrics, openapi_document};
@@ -57,12 +60,14 @@ pub use repository::{
     MOST_SHARED_BYTES, MOST_SHARED_REVISIONS, MOST_TOKENS, NewestRevision, PublishOutcome, RepositoryError,
     RuleRepository, SharedRepository, SharedRepositoryTasks,
 };
-pub use repository_rules::{RepositoryRules, RuleOwner, RuleSeed};
+pub use repository_rules::{RepositoryRules, RuleSeed};
 pub use revision::{RevisionDraft, RevisionId, RevisionOrigin, RevisionSummary, StoredRevision, text_digest};
 pub use rule_file::WatchedRuleFile;
 pub use rule_installer::{
     InstallSettings, RuleInstaller, RuleSourceError, RuleStatus, SourcedRevision, SourcedRules,
 };
 pub use rule_metrics::RuleMetrics;
+pub use rule_owner::{FollowedControlPlane, RuleOwner};
 pub use rule_tests::{FailedTestPolicy, RuleTestFailures};
 pub use source_thread::{FollowedRules, SourceHealth};
+pub use status_poster::StatusPoster;

@@ -137,7 +137,7 @@ async fn keep_ticking(view: &LiveView, monitor: &mut NodeMonitor, settings: &Liv
     loop {
         let into_second_us = monitor.now().as_us() % 1_000_000;
         tokio::time::sleep(Duration::from_micros(1_000_000 - into_second_us)).await;
-        let nodes = monitor.node_count();
+        let nodes = monitor.node_count().max(view.known_nodes());
         let reading = monitor.read();
         view.take_in_reading(reading, settings.settle_seconds(nodes));
     }

@@ -41,32 +41,6 @@ pub enum RuleSeed {
     Example(&'static str),
 }
 
-/// What owns the rules of a node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RuleOwner {
-    /// Its repository: rules can be published.
-    Repository,
-    /// Its rule file.
-    File,
-    /// The control plane at this URL.
-    ControlPlane(String),
-}
-
-impl RuleOwner {
-    /// Why rules cannot be published at this node; none if they can.
-    pub fn refusal(&self) -> Option<String> {
-        match self {
-            Self::Repository => None,
-            Self::File => {
-                Some("this node takes its rules from its rule file only: `repository` is off".to_owned())
-            }
-            Self::ControlPlane(url) => {
-                Some(format!("this node follows the control plane {url}; publish there"))
-            }
-        }
-    }
-}
-
 /// The rules of a repository, in force in a limiter.
 pub struct RepositoryRules {
     seed: RuleSeed,

@@ -112,6 +112,11 @@ impl Limiter {
         self
     }
 
+    /// The requests per second of one address under the emergency limit.
+    pub fn emergency_per_second(&self) -> u32 {
+        self.emergency.limit.as_ref().map_or(0, |limit| limit.quota)
+    }
+
     /// Switches the emergency limit, at any time; none is the setting that the limiter was made with.
     pub fn switch_emergency(&self, emergency: Option<Emergency>) {
         let mode = emergency.unwrap_or(self.emergency.configured);

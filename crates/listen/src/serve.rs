@@ -15,6 +15,7 @@ use http::{Request, Response};
 use hyper::body::{Body, Incoming};
 use hyper::service::Service;
 use rustls::ServerConfig;
+use socket2::SockRef;
 use std::error::Error;
 use std::io;
 use std::net::SocketAddr;
@@ -24,6 +25,10 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
+/// The most connections that wait to be accepted. The default of the standard library, 128, overflows when many clients
+/// connect at once, such as nodes that follow a control plane after a publish: the kernel drops the attempt, and the client
+/// repeats it after a second.
+const BACKLOG: i32 = 4096;
 const FIRST_BACKOFF: Duration = Duration::from_millis(10);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(1);
 
@@ -167,6 +172,9 @@ pub async fn serve<S: ConnectionService>(
     shutdown: impl Future<Output = ()>,
     options: ServeOptions,
 ) -> usize {
+    if let Err(error) = SockRef::from(&listener).listen(BACKLOG) {
+        tracing::warn!(%error, "backlog of the listener cannot be set");
+    }
     let builders = Arc::new(ProtocolBuilders::new(&options));
     let slots = Arc::new(Semaphore::new(options.most_connections as usize));
     let (phase, watched) = watch::channel(ServerPhase::Serving);

@@ -2,6 +2,7 @@
 
 use super::setting_value::{SettingError, TextOrNumber, parse_duration};
 use serde::Deserialize;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 use tollgate_core::document::{Document, DocumentPath};
@@ -9,6 +10,9 @@ use tollgate_core::rules::lease_timing::lease_us;
 use tollgate_core::rules::short_forms::DurationText;
 use tollgate_limiter::{Emergency, FailureSettings};
 use tollgate_redis::{RedisSettings, StoreUrl};
+
+/// The limits of one address in an emergency, in requests per second.
+const EMERGENCY_RANGE: RangeInclusive<u32> = 1..=1_000_000;
 
 /// Where states are kept.
 #[derive(Clone, Debug)]
@@ -44,10 +48,10 @@ pub struct WrittenRedis {
     expected_nodes: Option<u32>,
     /// The factor on the share of each node under `on_store_failure: local`.
     local_factor: Option<f64>,
-    /// When each client address is limited.
+    /// When each client address is limited, if `emergency` beside this section does not say it.
     emergency: Option<WrittenEmergency>,
-    /// The limit of one address then.
-    emergency_per_second: Option<u32>,
+    /// The limit of one address then, if `emergency_per_second` beside this section does not say it.
+    emergency_per_second: Option<TextOrNumber>,
     lease: Option<WrittenRedisLease>,
 }
 
@@ -67,7 +71,7 @@ enum WrittenEmergency {
     On,
 }
 
-/// The flags that take precedence over the file.
+/// What the section does not say.
 #[derive(Default)]
 pub struct StoreFlags {
     /// The URL of the store.
@@ -75,14 +79,15 @@ pub struct StoreFlags {
     /// The data folder of the node.
     pub data: Option<PathBuf>,
     /// When each client address is limited.
-    pub emergency: Option<String>,
+    pub emergency: Emergency,
+    /// The limit of one address then.
+    pub emergency_per_second: u32,
 }
 
 /// The store that `flags` name, with its settings.
 pub fn read(flags: StoreFlags, file: Option<&WrittenRedis>) -> Result<StoreConfig, SettingError> {
     let default = WrittenRedis::default();
     let file = file.unwrap_or(&default);
-    let emergency = emergency(flags.emergency.as_deref(), Some(file))?;
     let Some(text) = flags.url.filter(|text| !matches!(text.as_str(), "memory" | "memory:" | "memory://"))
     else {
         return Ok(StoreConfig::Memory);
@@ -105,8 +110,8 @@ pub fn read(flags: StoreFlags, file: Option<&WrittenRedis>) -> Result<StoreConfi
     if let Some(factor) = file.local_factor {
         failure.local_factor_permille = permille(factor)?;
     }
-    failure.emergency = emergency;
-    failure.emergency_per_second = file.emergency_per_second.unwrap_or(failure.emergency_per_second).max(1);
+    failure.emergency = flags.emergency;
+    failure.emergency_per_second = flags.emergency_per_second;
     Ok(StoreConfig::Redis(Box::new(RedisConfig { url, settings, failure })))
 }
 
@@ -127,6 +132,7 @@ pub fn check(document: &mut Document, file: &WrittenRedis) {
         }
     };
     report(section.field("timeout"), timeout(file.timeout.as_ref()).err());
+    report(section.field("emergency_per_second"), emergency_per_second(None, Some(file)).err());
     report(section.field("secret"), file.secret.as_deref().and_then(|text| parse_secret(text).err()));
     report(section.field("local_factor"), file.local_factor.and_then(|factor| permille(factor).err()));
     if let Some(lease) = &file.lease {
@@ -143,6 +149,22 @@ pub fn emergency(flag: Option<&str>, file: Option<&WrittenRedis>) -> Result<Emer
         None | Some(WrittenEmergency::Off) => Emergency::Off,
         Some(WrittenEmergency::OnOutage) => Emergency::OnOutage,
         Some(WrittenEmergency::On) => Emergency::On,
+    })
+}
+
+/// The limit of one address in an emergency, in requests per second.
+pub fn emergency_per_second(
+    flag: Option<&TextOrNumber>,
+    file: Option<&WrittenRedis>,
+) -> Result<u32, SettingError> {
+    let written = flag.or(file.and_then(|file| file.emergency_per_second.as_ref()));
+    let Some(written) = written else { return Ok(FailureSettings::default().emergency_per_second) };
+    let number = written.to_string().parse().ok().filter(|number| EMERGENCY_RANGE.contains(number));
+    number.ok_or_else(|| SettingError::OutOfRange {
+        value: written.to_string(),
+        field: "emergency_per_second",
+        least: EMERGENCY_RANGE.start().to_string(),
+        most: EMERGENCY_RANGE.end().to_string(),
     })
 }
 

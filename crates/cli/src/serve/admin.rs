@@ -35,7 +35,7 @@ pub async fn open(config: &AdminConfig, node: &NodeParts<'_>) -> Result<NodeList
         limiter: Arc::clone(node.limiter),
         live: node.live.clone(),
         repository: node.repository.repository.clone(),
-        rule_owner: node.repository.owner.clone(),
+        rule_owner: node.rule_owner.clone(),
         doors: open_doors(node.config, node.mode),
         operate_token,
         hosts: config.hosts.clone(),

@@ -14,6 +14,7 @@ use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tollgate_control::RuleOwner;
 use tollgate_control::live::LiveView;
 use tollgate_core::rules::OpenDoor;
 use tollgate_gateway::Gateway;
@@ -53,6 +54,7 @@ pub struct NodeParts<'a> {
     pub readiness: &'a Arc<Readiness>,
     pub metrics: &'a NodeMetrics,
     pub repository: &'a NodeRepository,
+    pub rule_owner: &'a RuleOwner,
     /// The live figures of the node.
     pub live: LiveView,
     /// Where the live figures find the metrics of the gateway.

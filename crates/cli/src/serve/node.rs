@@ -13,8 +13,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
-use tollgate_control::ControlStateFollower;
 use tollgate_control::live::LiveMonitor;
+use tollgate_control::{ControlStateFollower, StatusPoster};
 use tollgate_limiter::Limiter;
 use tollgate_limiter::line_log::LineLog;
 use tollgate_redis::RedisStore;
@@ -30,7 +30,9 @@ pub struct ServingNode {
     /// Lives as long as the node.
     pub _repository: NodeRepository,
     /// Lives as long as the node.
-    pub _control_state: ControlStateFollower,
+    pub _control_state: Option<ControlStateFollower>,
+    /// Lives as long as the node.
+    pub _status_poster: Option<StatusPoster>,
     pub live: LiveMonitor,
     pub listeners: Vec<NodeListener>,
     /// The tasks of the exporters. They end by themselves when the doors are drained.
@@ -52,6 +54,7 @@ impl ServingNode {
             live,
             _repository,
             _control_state,
+            _status_poster,
             listeners,
             exporters,
             decision_lines,

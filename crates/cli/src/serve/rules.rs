@@ -25,8 +25,6 @@ const EXAMPLE_SUMMARY: &str =
 /// the rules, unless they come from elsewhere, and in any case the access tokens and the audit log.
 pub struct NodeRepository {
     pub repository: RuleRepository,
-    /// What owns the rules.
-    pub owner: RuleOwner,
     /// Notices changes in Redis.
     _tasks: Option<SharedRepositoryTasks>,
 }
@@ -38,11 +36,6 @@ impl NodeRepository {
         redis: Option<&RedisStore>,
         clock: &Clock,
     ) -> Result<Self, CommandError> {
-        let owner = match &config.rule_source {
-            RuleSourceConfig::Repository => RuleOwner::Repository,
-            RuleSourceConfig::FileOnly => RuleOwner::File,
-            RuleSourceConfig::ControlPlane(client) => RuleOwner::ControlPlane(client.url()),
-        };
         let (repository, tasks) = match redis {
             Some(redis) => {
                 let (repository, tasks) =
@@ -51,13 +44,12 @@ impl NodeRepository {
             }
             None => (RuleRepository::open_embedded(config.data.as_deref(), clock.clone())?, None),
         };
-        Ok(Self { repository, owner, _tasks: tasks })
+        Ok(Self { repository, _tasks: tasks })
     }
 
-    /// Whether published rules are lost at the end of the process.
+    /// Whether it is lost at the end of the process.
     pub fn is_in_memory(&self) -> bool {
-        let in_memory = matches!(&self.repository, RuleRepository::Embedded(kept) if kept.path().is_none());
-        in_memory && self.owner == RuleOwner::Repository
+        matches!(&self.repository, RuleRepository::Embedded(kept) if kept.path().is_none())
     }
 }
 
@@ -71,6 +63,8 @@ impl fmt::Debug for NodeRepository {
 pub struct StartRules {
     /// Where they come from, for the start message.
     pub summary: String,
+    /// What owns them.
+    pub owner: RuleOwner,
     /// The state of their source, now and after every change.
     pub status: watch::Receiver<RuleStatus>,
     /// How they follow their source.
@@ -99,9 +93,9 @@ pub async fn load(
             let rules = ControlPlaneRules::open(client.clone(), config.rules_poll, settings, limiter).await?;
             register(rules.status(), rules.health());
             let summary = followed(&rules.status().borrow(), &format!("the control plane {}", client.url()));
-            let status = rules.status();
+            let (status, owner) = (rules.status(), RuleOwner::ControlPlane(rules.followed()));
             let reloads = vec![ReloadTarget::Rules(rules.follow().map_err(CommandError::Thread)?)];
-            Ok(StartRules { summary, status, reloads })
+            Ok(StartRules { summary, owner, status, reloads })
         }
         (RuleSourceConfig::Repository, path) => {
             let seed = path.clone().map_or(RuleSeed::Example(EXAMPLE_RULES), RuleSeed::File);
@@ -120,6 +114,7 @@ pub async fn load(
             let watcher = watcher.map(|watcher| ReloadTarget::Files("rules", watcher));
             Ok(StartRules {
                 summary,
+                owner: RuleOwner::Repository,
                 status,
                 reloads: watcher.into_iter().chain([ReloadTarget::Rules(followed)]).collect(),
             })
@@ -130,7 +125,8 @@ pub async fn load(
             let summary = watched(&file.status().borrow(), &path.display().to_string());
             let status = file.status();
             let watcher = file.follow().map_err(CommandError::Thread)?;
-            Ok(StartRules { summary, status, reloads: vec![ReloadTarget::Files("rules", watcher)] })
+            let reloads = vec![ReloadTarget::Files("rules", watcher)];
+            Ok(StartRules { summary, owner: RuleOwner::File, status, reloads })
         }
         (RuleSourceConfig::FileOnly, None) => {
             let loaded = rules::load("the built-in example", EXAMPLE_RULES)?;
@@ -139,7 +135,8 @@ pub async fn load(
             metrics.0.register(Arc::new(RuleMetrics::constant(EXAMPLE_RULES, now)));
             let status = RuleStatus { revision: 1, installed: now, ..RuleStatus::default() };
             let (_, status) = watch::channel(status);
-            Ok(StartRules { summary: EXAMPLE_SUMMARY.to_owned(), status, reloads: Vec::new() })
+            let summary = EXAMPLE_SUMMARY.to_owned();
+            Ok(StartRules { summary, owner: RuleOwner::File, status, reloads: Vec::new() })
         }
     }
 }

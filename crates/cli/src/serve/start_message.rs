@@ -4,6 +4,7 @@ use super::listeners::NodeListener;
 use super::rules::NodeRepository;
 use crate::config::{ServeConfig, StoreConfig};
 use std::fmt::{self, Display, Formatter};
+use tollgate_control::RuleOwner;
 
 /// The message.
 pub struct StartMessage<'a> {
@@ -13,6 +14,8 @@ pub struct StartMessage<'a> {
     pub rules: &'a str,
     /// The repository of the node.
     pub repository: &'a NodeRepository,
+    /// What owns the rules.
+    pub rule_owner: &'a RuleOwner,
     /// The open listeners.
     pub listeners: &'a [NodeListener],
 }
@@ -30,7 +33,10 @@ impl Display for StartMessage<'_> {
         if let Some(folder) = &self.config.data {
             writeln!(f, "  data    {}", folder.display())?;
         }
-        if self.repository.is_in_memory() && self.config.admin.is_some() {
+        if self.repository.is_in_memory()
+            && matches!(self.rule_owner, RuleOwner::Repository)
+            && self.config.admin.is_some()
+        {
             writeln!(
                 f,
                 "  note    published rules and tokens are lost when it stops; keep them with --data DIR"

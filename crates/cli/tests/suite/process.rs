@@ -24,6 +24,7 @@ pub fn tollgate<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Comm
         "STORE_MEMORY",
         "DATA",
         "EMERGENCY",
+        "EMERGENCY_PER_SECOND",
         "REPOSITORY",
         "CONTROL_PLANE",
         "CONTROL_TOKEN",
@@ -149,7 +150,9 @@ impl TollgateProcess {
             start_message += &line;
             start_message.push('\n');
         }
-        let (_, address) = start_message.split_once("http").unwrap();
+        // The rules may come from the address of a control plane.
+        let listeners: String = start_message.lines().filter(|line| !line.starts_with("  rules ")).collect();
+        let (_, address) = listeners.split_once("http").unwrap();
         let address = address.trim_start_matches(['s', ':', '/']);
         let (address, _) = address.split_once('/').unwrap();
         Self { child, address: address.parse().unwrap(), start_message, log }

@@ -1,7 +1,7 @@
 //! Access to the admin API: who calls, and what the caller may do.
 //!
 //! Each request passes [`authenticate`], which verifies host and origin and finds the caller by a bearer token or by the
-//! cookie of a session. Endpoints that need a role are behind [`require_read`] or [`require_operate`].
+//! cookie of a session. Endpoints that need a role are behind [`require_read`], [`require_follow`] or [`require_operate`].
 
 mod host_policy;
 mod login_limit;
@@ -136,41 +136,56 @@ pub(super) async fn recheck(plane: &ControlPlane, headers: &HeaderMap) -> bool {
     plane.access.identify(headers, plane.now()).await.is_ok()
 }
 
-/// Passes requests of any valid token.
+/// Passes requests of tokens that may read.
 pub(super) async fn require_read(request: Request, next: Next) -> Response {
-    match require(&request, TokenRole::Read) {
-        Ok(()) => next.run(request).await,
-        Err(problem) => problem.into_response(),
-    }
+    pass(&[TokenRole::Read], request, next).await
+}
+
+/// Passes requests of nodes that follow, and of tokens that may read.
+pub(super) async fn require_read_or_follow(request: Request, next: Next) -> Response {
+    pass(&[TokenRole::Read, TokenRole::Follow], request, next).await
+}
+
+/// Passes requests of nodes that follow.
+pub(super) async fn require_follow(request: Request, next: Next) -> Response {
+    pass(&[TokenRole::Follow], request, next).await
 }
 
 /// Passes requests of operate tokens.
 pub(super) async fn require_operate(request: Request, next: Next) -> Response {
-    match require(&request, TokenRole::Operate) {
+    pass(&[TokenRole::Operate], request, next).await
+}
+
+/// Passes a request whose token has one of `roles`, or the role `operate`, which allows everything.
+async fn pass(roles: &[TokenRole], request: Request, next: Next) -> Response {
+    match require(&request, roles) {
         Ok(()) => next.run(request).await,
         Err(problem) => problem.into_response(),
     }
 }
 
-/// Passes requests of any client if only this host can reach the listener, else those of any valid token.
+/// Passes requests of any client if only this host can reach the listener, else those of tokens that may read.
 pub(super) async fn require_read_from_elsewhere(request: Request, next: Next) -> Response {
     let is_local = request.extensions().get::<AdminPeer>().is_some_and(|peer| peer.is_local_listener);
     if is_local { next.run(request).await } else { require_read(request, next).await }
 }
 
-fn require(request: &Request, role: TokenRole) -> Result<(), Problem> {
+fn require(request: &Request, roles: &[TokenRole]) -> Result<(), Problem> {
     let operator = operator(request.extensions())?;
     let is_change = ![Method::GET, Method::HEAD].contains(request.method());
     if is_change && operator.credential == Credential::Session && !request.headers().contains_key(ORIGIN) {
         return Err(Problem::forbidden("a change by a session must have the `Origin` of the page"));
     }
-    if operator.role < role {
-        return Err(Problem::forbidden(format!(
-            "the token `{}` has the role `{}`; this needs `{role}`",
-            operator.name, operator.role
-        )));
+    if operator.role == TokenRole::Operate || roles.contains(&operator.role) {
+        return Ok(());
     }
-    Ok(())
+    let needed: Vec<String> = roles.iter().map(|role| format!("`{role}`")).collect();
+    Err(Problem::forbidden(format!(
+        "the token `{}` has the role `{}`; this needs {}",
+        operator.name,
+        operator.role,
+        needed.join(" or ")
+    )))
 }
 
 fn operator(extensions: &http::Extensions) -> Result<Operator, Problem> {

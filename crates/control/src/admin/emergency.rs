@@ -13,12 +13,21 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use utoipa::ToSchema;
 
-/// When each client address is limited, on all nodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+/// When each client address is to be limited, on all nodes.
+#[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+pub(super) struct NewEmergency {
+    /// When.
+    mode: EmergencyMode,
+}
+
+/// When each client address is limited, on all nodes.
+#[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 pub(super) struct EmergencyState {
     /// When.
     mode: EmergencyMode,
+    /// The requests per second of one address then, on this node: its setting `emergency_per_second`.
+    per_second: u32,
 }
 
 /// When each client address is limited.
@@ -69,18 +78,18 @@ impl EmergencyMode {
 pub(super) async fn show_emergency(
     State(plane): State<Arc<ControlPlane>>,
 ) -> Result<Json<EmergencyState>, Problem> {
-    let state = plane.repository.control_state().await?;
-    Ok(Json(EmergencyState { mode: EmergencyMode::of(state.emergency) }))
+    let state = plane.control_state().await?;
+    Ok(Json(plane.emergency(EmergencyMode::of(state.emergency))))
 }
 
 /// Sets when each client address is limited, on all nodes.
 #[utoipa::path(put, path = "/v1/emergency", tag = "emergency",
-    request_body = EmergencyState, responses((status = 200, body = EmergencyState)))]
+    request_body = NewEmergency, responses((status = 200, body = EmergencyState)))]
 pub(super) async fn put_emergency(
     State(plane): State<Arc<ControlPlane>>,
     operator: Operator,
     peer: AdminPeer,
-    JsonBody(wanted): JsonBody<EmergencyState>,
+    JsonBody(wanted): JsonBody<NewEmergency>,
 ) -> Result<Json<EmergencyState>, Problem> {
     let repository = plane.shared_state()?;
     repository.update_control_state(|state| state.emergency = wanted.mode.switch()).await?;
@@ -99,5 +108,11 @@ pub(super) async fn put_emergency(
     };
     plane.live.reporter().report(kind, text);
     plane.record(&operator, peer, action).await;
-    Ok(Json(wanted))
+    Ok(Json(plane.emergency(wanted.mode)))
+}
+
+impl ControlPlane {
+    fn emergency(&self, mode: EmergencyMode) -> EmergencyState {
+        EmergencyState { mode, per_second: self.limiter.emergency_per_second() }
+    }
 }

@@ -18,6 +18,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use tollgate_core::request::NamedIdentity;
 use tollgate_core::rules::lists::ListVerdict;
+use tollgate_core::rules::pattern::network;
 use tollgate_core::rules::short_forms::{DurationText, Timestamp};
 use tollgate_core::rules::written::WrittenListEntry;
 use tollgate_core::rules::{self, Explanation};
@@ -81,6 +82,8 @@ struct KeyListing {
     expires: Option<String>,
     /// Why.
     reason: Option<String>,
+    /// The operator that added it at run time.
+    by: Option<String>,
 }
 
 /// A limit of a client.
@@ -183,7 +186,7 @@ pub(super) async fn show_key(
         (limiter.peek(&request, scope), limiter.grant_balances(&request), limiter.holds_of(&request))
     });
     let (readings, balances) = (readings.await, balances.await);
-    let records = plane.repository.control_state().await.map(|state| state.grants).unwrap_or_default();
+    let records = plane.control_state().await.map(|state| state.grants).unwrap_or_default();
     let text = plane.newest().await?.text;
     let asked = key.clone();
     let (tier, lists, explain) = super::beside(move || {
@@ -200,6 +203,7 @@ pub(super) async fn show_key(
                 key: entry.pattern.to_string(),
                 expires: entry.expires.map(time_text),
                 reason: entry.reason.clone(),
+                by: entry.by.clone(),
             });
             let is_asked = query.endpoint.is_some();
             (explain.tier.clone(), lists.into_iter().collect(), is_asked.then_some(explain))
@@ -291,13 +295,25 @@ impl ClientKey {
 
     fn listed(self, listing: TimedListing, now: UnixTime) -> Result<WrittenListEntry, Problem> {
         let expires = expiry(now, listing.expires, listing.lasting)?;
-        // Lists have patterns: an identity must not become one.
+        // Lists have patterns and networks, and no kinds: an identity must not become another.
         if self.value.contains(['*', '?', '[', '{', '\\']) {
             return Err(Problem::invalid(
                 "an identity with wildcards cannot be listed; edit the rules instead",
             ));
         }
-        Ok(WrittenListEntry { key: self.value, expires, reason: listing.reason })
+        let is_named = NamedIdentity::ALL.iter().any(|kind| kind.name() == self.kind);
+        if self.kind != "ip" && !is_named {
+            return Err(Problem::invalid(
+                "only an `ip` and the identities `api_key`, `user` and `tenant` can be listed; limit others by a rule",
+            ));
+        }
+        if self.kind != "ip" && network(&self.value).is_some() {
+            return Err(Problem::invalid(format!(
+                "on a list `{}` is an address; this identity of the kind `{}` cannot be listed",
+                self.value, self.kind
+            )));
+        }
+        Ok(WrittenListEntry { key: self.value, expires, reason: listing.reason, by: None })
     }
 }
 

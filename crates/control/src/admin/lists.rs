@@ -44,6 +44,8 @@ pub(super) struct ListEntryView {
     expires: Option<String>,
     /// Why.
     reason: Option<String>,
+    /// The operator that added it at run time; none for an entry of the author of the rules.
+    by: Option<String>,
     /// Whether its validity has ended.
     expired: bool,
 }
@@ -130,12 +132,14 @@ impl ListEntryView {
             key: entry.key.clone(),
             expires: entry.expires.map(|expires| time_text(expires.time)),
             reason: entry.reason.clone(),
+            by: entry.by.clone(),
             expired: entry.expires.is_some_and(|expires| expires.time <= now),
         }
     }
 }
 
-/// Adds an entry to a list, or replaces the entry with the same key. It is a new revision of the rules.
+/// Adds an entry to a list, or replaces the entry with the same key. It is a new revision of the rules. The tests of the
+/// rules do not see entries that are added this way.
 #[utoipa::path(post, path = "/v1/lists/{list}", tag = "lists",
     params(("list" = String, Path, description = "`allow` or `deny`"),
            ("If-Match" = Option<String>, Header, description = "The ETag of the revision that is changed"),
@@ -151,7 +155,7 @@ pub(super) async fn add_entry(
 ) -> Result<Json<PublishedRevision>, Problem> {
     let NewListEntry { key, expires, lasting, reason } = new;
     let expires = expiry(plane.now(), expires, lasting)?;
-    let entry = WrittenListEntry { key, expires, reason };
+    let entry = WrittenListEntry { key, expires, reason, by: None };
     plane.add_list_entry(list, entry, operator, peer, &headers).await
 }
 
@@ -204,7 +208,8 @@ pub(super) fn expiry(
 }
 
 impl ControlPlane {
-    /// Publishes the newest revision with one more list entry.
+    /// Publishes the newest revision with one more list entry, which names the operator: the tests of the rules do not see
+    /// it.
     pub(super) async fn add_list_entry(
         &self,
         list: ListName,
@@ -225,6 +230,7 @@ impl ControlPlane {
         let base = BaseRevision::of(headers)?.unwrap_or(BaseRevision::Any);
         let target = format!("{} list: {}", list.name(), shown_pattern(&entry.key));
         let change = RuleChange { operator, peer, message: message(headers)?, action: "list.add", target };
+        let entry = WrittenListEntry { by: Some(change.operator.name.clone()), ..entry };
         self.apply(base, change, RuleEdit::AddListEntry { list: list.verdict(), entry }).await
     }
 }

@@ -3,7 +3,7 @@
 use super::ControlPlane;
 use super::problem::Problem;
 use super::request_parts::{JsonBody, PathParts, QueryParts};
-use crate::live::{FleetNodes, LiveRange, LiveReport, NodeStatus, StatusError};
+use crate::live::{FleetNodes, LiveRange, LiveReport, NodeState, NodeStatus, StatusError};
 use axum::Json;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
@@ -33,6 +33,8 @@ pub(super) struct NodePath {
 pub(super) struct StatusTaken {
     /// The node.
     id: String,
+    /// When the next status is due, in seconds.
+    next_seconds: u64,
 }
 
 /// Decisions over time, rules by share limited and events: of all nodes, as far as they are known.
@@ -50,11 +52,17 @@ pub(super) async fn show_live(
 /// The nodes of the fleet with their status, the one that is asked first.
 #[utoipa::path(get, path = "/v1/nodes", tag = "traffic", responses((status = 200, body = FleetNodes)))]
 pub(super) async fn list_nodes(State(plane): State<Arc<ControlPlane>>) -> Json<FleetNodes> {
-    Json(plane.live.nodes().await)
+    let mut listed = plane.live.nodes().await;
+    if let Some(newest) = plane.changes.borrow().revision {
+        let with_status = listed.nodes.iter_mut().filter(|node| node.state != NodeState::NoStatus);
+        with_status.for_each(|node| node.behind = Some(newest.saturating_sub(node.status.revision)));
+    }
+    Json(listed)
 }
 
-/// Takes in the status of a node that follows this control plane. It is shown for 15 seconds.
-#[utoipa::path(post, path = "/v1/nodes/{id}/status", tag = "traffic", params(NodePath), request_body = NodeStatus,
+/// Takes in the status of a node that follows this control plane. The answer says when the next one is due; without it,
+/// the node is not listed any more after about three times as long, and at least 15 seconds.
+#[utoipa::path(post, path = "/v1/nodes/{id}/status", tag = "followers", params(NodePath), request_body = NodeStatus,
     responses((status = 200, body = StatusTaken)))]
 pub(super) async fn post_status(
     State(plane): State<Arc<ControlPlane>>,
@@ -62,9 +70,9 @@ pub(super) async fn post_status(
     JsonBody(status): JsonBody<NodeStatus>,
 ) -> Result<Json<StatusTaken>, Problem> {
     let taken = plane.live.take_in_posted(&path.id, status);
-    taken.map_err(|error| match error {
+    let next = taken.map_err(|error| match error {
         StatusError::Invalid => Problem::malformed(error.to_string()),
         StatusError::TooMany => Problem::unavailable(error.to_string()),
     })?;
-    Ok(Json(StatusTaken { id: path.id }))
+    Ok(Json(StatusTaken { id: path.id, next_seconds: next.as_secs() }))
 }

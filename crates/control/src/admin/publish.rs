@@ -8,7 +8,7 @@ use super::rule_check::{CheckedRules, SOURCE};
 use crate::live::LiveEventKind;
 use crate::repository::{PublishOutcome, RepositoryError};
 use crate::revision::{RevisionDraft, RevisionOrigin, RevisionSummary};
-use http::header::IF_MATCH;
+use http::header::{IF_MATCH, IF_NONE_MATCH};
 use http::{HeaderMap, HeaderValue};
 use serde::Serialize;
 use std::sync::Arc;
@@ -116,6 +116,16 @@ pub(super) fn checked_message(text: &str) -> Result<String, Problem> {
     Ok(text.trim().replace(char::is_control, " "))
 }
 
+/// Whether `If-None-Match` names this entity tag, or any.
+pub(super) fn has_tag(headers: &HeaderMap, tag: &[u8]) -> bool {
+    let lines = headers.get_all(IF_NONE_MATCH).iter();
+    let mut tags = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
+    tags.any(|known| {
+        let known = known.trim_ascii();
+        known == b"*" || known.strip_prefix(b"W/").unwrap_or(known) == tag
+    })
+}
+
 /// The entity tag of a revision.
 pub(super) fn entity_tag(revision: u64) -> HeaderValue {
     HeaderValue::from_str(&format!("\"{revision}\"")).unwrap_or(HeaderValue::from_static("\"0\""))
@@ -162,11 +172,14 @@ impl ControlPlane {
     async fn verified(&self, new: NewRules, old: String) -> Result<String, Problem> {
         let doors = self.doors.clone();
         let verify = move || {
-            let text = match new {
-                NewRules::Text(text) => text,
+            let text = match &new {
+                NewRules::Text(text) => Arc::clone(text),
                 NewRules::Edit(edit) => Arc::from(edit.apply(SOURCE, &old)?),
             };
-            CheckedRules::of(&text, &doors).publishable()?;
+            let loaded = CheckedRules::of(&text, &doors).publishable()?;
+            if let NewRules::Edit(edit) = &new {
+                edit.verify_effect(SOURCE, &old, &loaded.rules)?;
+            }
             Ok(String::from(&*text))
         };
         super::beside(verify).await?

@@ -7,7 +7,7 @@ use super::problem::Problem;
 use super::publish::{BaseRevision, NewRules, PublishedRevision, RuleChange, checked_message};
 use super::request_parts::{OptionalJsonBody, PathParts, QueryParts};
 use super::views::{RevisionText, RevisionView};
-use crate::revision::StoredRevision;
+use crate::revision::{RevisionSummary, StoredRevision};
 use axum::Json;
 use axum::extract::State;
 use http::HeaderMap;
@@ -38,7 +38,15 @@ pub(super) async fn list_revisions(
     QueryParts(page): QueryParts<ListPage>,
 ) -> Result<Json<RevisionList>, Problem> {
     let (before, count) = page.bounds()?;
-    let revisions = plane.repository.history(before, count).await?;
+    let revisions = match plane.rule_owner.followed() {
+        // The history is at the control plane.
+        Some(followed) => {
+            let in_force = followed.revision().map(|revision| revision.summary.clone());
+            let is_listed = |summary: &RevisionSummary| before.is_none_or(|before| summary.number < before);
+            in_force.into_iter().filter(is_listed).collect()
+        }
+        None => plane.repository.history(before, count).await?,
+    };
     Ok(Json(RevisionList { revisions: revisions.into_iter().map(RevisionView::from).collect() }))
 }
 
@@ -67,6 +75,7 @@ pub(super) async fn roll_back(
     PathParts(number): PathParts<u64>,
     OptionalJsonBody(rollback): OptionalJsonBody<RollbackRequest>,
 ) -> Result<Json<PublishedRevision>, Problem> {
+    plane.published_rules()?;
     let base = BaseRevision::of(&headers)?.unwrap_or(BaseRevision::Any);
     let message = match rollback.message {
         Some(message) => checked_message(&message)?,
@@ -80,14 +89,30 @@ pub(super) async fn roll_back(
 }
 
 impl ControlPlane {
-    /// The newest revision.
+    /// The newest revision; of another control plane, the one in force.
     pub(super) async fn newest(&self) -> Result<StoredRevision, Problem> {
+        if let Some(followed) = self.rule_owner.followed() {
+            let in_force = followed.revision().ok_or_else(|| {
+                Problem::not_found(format!("no revision of the control plane {} is in force", followed.url))
+            })?;
+            return Ok((*in_force).clone());
+        }
         let newest = self.repository.newest().await?;
         newest.ok_or_else(|| Problem::not_found("there is no revision yet"))
     }
 
     /// The revision with this number.
     pub(super) async fn revision(&self, number: u64) -> Result<StoredRevision, Problem> {
+        if let Some(followed) = self.rule_owner.followed() {
+            let in_force = followed.revision().filter(|in_force| in_force.summary.number == number);
+            let in_force = in_force.ok_or_else(|| {
+                let url = &followed.url;
+                Problem::not_found(format!(
+                    "this node has only the revision in force; the history is at {url}"
+                ))
+            })?;
+            return Ok((*in_force).clone());
+        }
         let revision = self.repository.get(number).await?;
         revision.ok_or_else(|| Problem::not_found(format!("there is no revision {number}")))
     }

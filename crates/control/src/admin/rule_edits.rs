@@ -56,6 +56,7 @@ pub(super) async fn put_rule(
     PathParts(id): PathParts<String>,
     JsonBody(rule): JsonBody<Map<String, Value>>,
 ) -> Result<Json<PublishedRevision>, Problem> {
+    plane.published_rules()?;
     let base = BaseRevision::required(&headers)?;
     let change = rule_change(operator, peer, &headers, "rule.put", &id)?;
     plane.apply(base, change, RuleEdit::PutRule { id, rule: Value::Object(rule) }).await
@@ -76,6 +77,7 @@ pub(super) async fn patch_rule(
     PathParts(id): PathParts<String>,
     JsonBody(patch): JsonBody<Map<String, Value>>,
 ) -> Result<Json<PublishedRevision>, Problem> {
+    plane.published_rules()?;
     let base = BaseRevision::required(&headers)?;
     let change = rule_change(operator, peer, &headers, "rule.patch", &id)?;
     plane.apply(base, change, RuleEdit::PatchRule { id, patch: Value::Object(patch) }).await
@@ -94,6 +96,7 @@ pub(super) async fn remove_rule(
     headers: HeaderMap,
     PathParts(id): PathParts<String>,
 ) -> Result<Json<PublishedRevision>, Problem> {
+    plane.published_rules()?;
     let base = BaseRevision::required(&headers)?;
     let change = rule_change(operator, peer, &headers, "rule.remove", &id)?;
     plane.apply(base, change, RuleEdit::RemoveRule { id }).await

@@ -8,7 +8,7 @@ use tollgate_core::rules;
 use utoipa::ToSchema;
 
 /// A rule in short.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 pub(super) struct RuleSummary {
     /// Its id.
     id: String,
@@ -29,7 +29,7 @@ pub(super) struct RuleSummary {
 }
 
 /// A limit in short.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 struct LimitSummary {
     /// The tier that it is for; none for clients without a tier of their own.
     tier: Option<String>,

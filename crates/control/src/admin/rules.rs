@@ -3,7 +3,7 @@
 use super::ControlPlane;
 use super::access::{AdminPeer, Operator};
 use super::problem::Problem;
-use super::publish::{BaseRevision, NewRules, PublishedRevision, RuleChange, entity_tag, message};
+use super::publish::{BaseRevision, NewRules, PublishedRevision, RuleChange, entity_tag, has_tag, message};
 use super::request_parts::RuleTextBody;
 use super::rule_check::{CheckedRules, RuleVerdict};
 use super::rule_summary::{RuleSummary, summarize};
@@ -14,7 +14,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::HeaderMap;
-use http::header::{ACCEPT, ETAG, IF_NONE_MATCH};
+use http::header::{ACCEPT, ETAG};
 use serde::Serialize;
 use std::sync::Arc;
 use tollgate_http::response;
@@ -49,16 +49,28 @@ pub(super) async fn show_rules(
     let mut response = if accepts_yaml(&headers) {
         response::content("application/yaml", newest.text.into_bytes()).map(Body::new)
     } else {
-        Json(current_rules(newest).await?).into_response()
+        Json(plane.current_rules(newest).await?).into_response()
     };
     response.headers_mut().insert(ETAG, tag);
     Ok(response)
 }
 
-async fn current_rules(newest: StoredRevision) -> Result<CurrentRules, Problem> {
-    let text = newest.text.clone();
-    let rules = super::beside(move || summarize(&text)).await?;
-    Ok(CurrentRules { revision: newest.into(), rules })
+impl ControlPlane {
+    /// The revision with its rules. They are compiled once, however many nodes ask after a publish.
+    async fn current_rules(&self, newest: StoredRevision) -> Result<CurrentRules, Problem> {
+        let mut known = self.summaries.lock().await;
+        let id = newest.summary.id();
+        let rules = match known.as_ref() {
+            Some((summarized, rules)) if *summarized == id => rules.clone(),
+            _ => {
+                let text = newest.text.clone();
+                let rules = super::beside(move || summarize(&text)).await?;
+                *known = Some((id, rules.clone()));
+                rules
+            }
+        };
+        Ok(CurrentRules { revision: newest.into(), rules })
+    }
 }
 
 /// Publishes rules: YAML, JSON with the same fields, or `{"yaml": "…"}`. `If-Match` must be the ETag of the newest
@@ -75,6 +87,7 @@ pub(super) async fn put_rules(
     headers: HeaderMap,
     RuleTextBody(text): RuleTextBody,
 ) -> Result<Json<PublishedRevision>, Problem> {
+    plane.published_rules()?;
     let base = BaseRevision::required(&headers)?;
     let message = message(&headers)?;
     let change = RuleChange { operator, peer, message, action: "rules.publish", target: "rules".to_owned() };
@@ -92,16 +105,6 @@ pub(super) async fn validate_rules(
 ) -> Result<Json<RuleVerdict>, Problem> {
     let doors = plane.doors.clone();
     super::beside(move || CheckedRules::of(&text, &doors).verdict).await.map(Json)
-}
-
-/// Whether `If-None-Match` names this entity tag, or any.
-fn has_tag(headers: &HeaderMap, tag: &[u8]) -> bool {
-    let lines = headers.get_all(IF_NONE_MATCH).iter();
-    let mut tags = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
-    tags.any(|known| {
-        let known = known.trim_ascii();
-        known == b"*" || known.strip_prefix(b"W/").unwrap_or(known) == tag
-    })
 }
 
 /// Whether `Accept` asks for YAML.

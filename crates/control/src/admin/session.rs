@@ -7,6 +7,7 @@ use super::access::{
 use super::problem::Problem;
 use super::request_parts::JsonBody;
 use super::views::time_text;
+use crate::access_token::TokenRole;
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -58,6 +59,11 @@ pub(super) async fn log_in(
         tracing::warn!(from = %peer.address, "login refused: the token is not valid");
         return Err(Problem::unauthorized("the token is not valid"));
     };
+    if token.role() == TokenRole::Follow {
+        return Err(Problem::forbidden(
+            "the token is for nodes that follow; the page needs `read` or `operate`",
+        ));
+    }
     let opened = plane.access.sessions.open(digest, now);
     let (cookie, expires) = opened.ok_or_else(|| Problem::unavailable("the system has no random numbers"))?;
     let operator = token.operator(Credential::Session);

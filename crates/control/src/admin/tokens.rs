@@ -24,7 +24,7 @@ pub(super) struct NewToken {
     #[schema(min_length = 1, max_length = 100)]
     name: String,
     /// What it allows.
-    #[schema(value_type = String, pattern = "^(read|operate)$")]
+    #[schema(value_type = String, pattern = "^(read|follow|operate)$")]
     role: TokenRole,
     /// When it expires, such as `2027-01-31T00:00:00Z`; not at all without it.
     #[schema(value_type = Option<String>)]
@@ -47,7 +47,7 @@ pub(super) struct TokenView {
     id: String,
     /// What it is called.
     name: String,
-    /// `read` or `operate`.
+    /// `read`, `follow` or `operate`.
     role: &'static str,
     /// When it was created; none for the token in the file of the node.
     created: Option<String>,

@@ -1,5 +1,6 @@
 //! What operators see: series, events, nodes, top keys.
 
+use super::LiveSettings;
 use super::events::{EventReporter, EventRing, LiveEvent, LiveEventKind};
 use super::fleet_figures::FleetFigures;
 use super::fleet_top::NodeTop;
@@ -30,8 +31,6 @@ const WATCHED_US: u64 = 60_000_000;
 const CURRENT_US: u64 = 2_500_000;
 /// The longest wait for statuses.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// A follower that did not post a status for so long has left.
-const FOLLOWER_LEFT_US: u64 = 15_000_000;
 /// The most followers whose statuses are kept.
 const MOST_FOLLOWERS: usize = 1_000;
 /// The figures of now are averages of so many points.
@@ -101,6 +100,9 @@ pub struct ListedNode {
     /// Whether it follows the control plane of this node over HTTP.
     #[serde(default)]
     pub follower: bool,
+    /// How many revisions it is behind the newest; absent while that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub behind: Option<u64>,
     /// What it tells of itself; only its id if it has no status.
     #[serde(flatten)]
     pub status: NodeStatus,
@@ -114,12 +116,12 @@ impl ListedNode {
             Some(_) => NodeState::StaleRules,
             None => NodeState::Healthy,
         };
-        Self { state, is_self: false, follower: false, status }
+        Self { state, status, ..Self::default() }
     }
 
     fn without_status(id: &str) -> Self {
         let status = NodeStatus { id: id.to_owned(), ..NodeStatus::default() };
-        Self { state: NodeState::NoStatus, is_self: false, follower: false, status }
+        Self { state: NodeState::NoStatus, status, ..Self::default() }
     }
 }
 
@@ -299,8 +301,9 @@ impl LiveView {
         NodeTop::merged(tops.iter(), count)
     }
 
-    /// Takes in the status that the node `id`, which follows this control plane, posts about every 2 seconds.
-    pub fn take_in_posted(&self, id: &str, mut status: NodeStatus) -> Result<(), StatusError> {
+    /// Takes in the status that the node `id`, which follows this control plane, posts. Returns when the next one is due:
+    /// with many followers later, so that a bounded number comes in each second.
+    pub fn take_in_posted(&self, id: &str, mut status: NodeStatus) -> Result<Duration, StatusError> {
         if status.id != id || id.is_empty() {
             return Err(StatusError::Invalid);
         }
@@ -308,7 +311,7 @@ impl LiveView {
         let now = self.0.clock.boot();
         let second = self.0.clock.now().as_us() / 1_000_000;
         let mut tables = self.0.tables.lock();
-        tables.forget_silent(now);
+        self.report_left(&tables.forget_silent(now));
         if tables.others.contains_key(id) || tables.own.as_ref().is_some_and(|own| own.id == id) {
             return Err(StatusError::Invalid);
         }
@@ -322,7 +325,7 @@ impl LiveView {
             self.0.reporter.report(LiveEventKind::NodeJoined, format!("node {} follows", name(&status)));
         }
         tables.followers.insert(id.to_owned(), (now, status));
-        Ok(())
+        Ok(LiveSettings::default().interval_among(tables.followers.len() as u32))
     }
 
     /// The status of this node as others read it; none before the first look.
@@ -332,6 +335,18 @@ impl LiveView {
 
     pub(super) fn own_status_text(&self) -> Option<String> {
         self.own_status().map(|status| status.to_text())
+    }
+
+    /// How many nodes are known: this one, those that share its store, and its followers.
+    pub(super) fn known_nodes(&self) -> u32 {
+        self.0.tables.lock().node_count() as u32
+    }
+
+    fn report_left(&self, left: &[NodeStatus]) {
+        for status in left {
+            let text = format!("node {} does not follow any more, or is silent", name(status));
+            self.0.reporter.report(LiveEventKind::NodeLeft, text);
+        }
     }
 
     /// Whether an operator was looking within the last minute.
@@ -392,7 +407,7 @@ impl LiveView {
         status.admin = self.0.admin.get().cloned();
         status.rules = tables.rules.busiest(MOST_STATUS_RULES).into_iter().map(counters).collect();
         tables.own = Some(status);
-        tables.forget_silent(self.0.clock.boot());
+        self.report_left(&tables.forget_silent(self.0.clock.boot()));
         let messages = points.into_iter().map(|point| LiveMessage::Point(Arc::new(point)));
         for message in messages.chain(new_events.into_iter().map(LiveMessage::Event)) {
             // An error means that there are no subscribers.
@@ -473,8 +488,16 @@ impl LiveTables {
         1 + self.others.len() + self.followers.len()
     }
 
-    fn forget_silent(&mut self, now: BootTime) {
-        self.followers.retain(|_, (heard, _)| now.since(*heard) < FOLLOWER_LEFT_US);
+    /// Removes the followers that did not post for long, and returns what they told last.
+    fn forget_silent(&mut self, now: BootTime) -> Vec<NodeStatus> {
+        let kept = LiveSettings::default().kept_among(self.followers.len() as u32);
+        let left: Vec<String> = self
+            .followers
+            .iter()
+            .filter(|(_, (heard, _))| u128::from(now.since(*heard)) >= kept.as_micros())
+            .map(|(id, _)| id.clone())
+            .collect();
+        left.iter().filter_map(|id| self.followers.remove(id)).map(|(_, status)| status).collect()
     }
 }
 

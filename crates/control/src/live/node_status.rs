@@ -220,6 +220,9 @@ impl NodeStatus {
         self.rules.truncate(MOST_STATUS_RULES);
         self.shards.truncate(MOST_SHARDS);
         self.top.bound();
+        // It is shown as a link.
+        let is_url = |url: &String| url.starts_with("http://") || url.starts_with("https://");
+        self.admin = self.admin.take().filter(is_url);
         let names = [&mut self.id, &mut self.address, &mut self.version, &mut self.started];
         let optional = [&mut self.admin, &mut self.digest, &mut self.rules_error];
         let rules = self.rules.iter_mut().map(|rule| &mut rule.id);
@@ -281,8 +284,10 @@ mod tests {
     #[test]
     fn a_status_is_bounded() {
         let rule = RuleCounters { id: "ü".repeat(1_000), ..RuleCounters::default() };
-        let mut status = NodeStatus { rules: vec![rule; 50], ..NodeStatus::default() };
+        let admin = Some("javascript:alert(1)".to_owned());
+        let mut status = NodeStatus { rules: vec![rule; 50], admin, ..NodeStatus::default() };
         status.bound();
+        assert_eq!(status.admin, None);
         assert_eq!((status.rules.len(), status.rules[0].id.len()), (MOST_STATUS_RULES, LONGEST_NAME));
     }
 }

@@ -32,7 +32,12 @@ fn is_open(method: &str, path: &str) -> bool {
 fn is_change(method: &str, path: &str) -> bool {
     const READING_POSTS: [&str; 4] =
         ["/v1/rules/validate", "/v1/rules/preview", "/v1/rules/explain", "/v1/rules/diff"];
-    method != "GET" && path != "/v1/session" && !READING_POSTS.contains(&path) && !path.ends_with("/status")
+    method != "GET" && path != "/v1/session" && !READING_POSTS.contains(&path)
+}
+
+/// What nodes that follow need, and readers do not get.
+fn is_for_followers(path: &str) -> bool {
+    path == "/v1/control-state" || path.ends_with("/status")
 }
 
 #[tokio::test]
@@ -67,7 +72,10 @@ async fn a_read_token_reads_and_changes_nothing() {
     let header = format!("Authorization: Bearer {token}\r\n");
     for (method, path) in endpoints() {
         let reply = admin.send(&method, &path, &header, "").await;
-        if is_change(&method, &path) {
+        if is_for_followers(&path) {
+            assert_eq!(reply.status, 403, "{method} {path}: {reply:?}");
+            assert!(reply.json()["detail"].as_str().unwrap().contains("needs `follow`"), "{reply:?}");
+        } else if is_change(&method, &path) {
             assert_eq!(reply.status, 403, "{method} {path}: {reply:?}");
             assert!(reply.json()["detail"].as_str().unwrap().contains("needs `operate`"), "{reply:?}");
         } else {
@@ -77,6 +85,20 @@ async fn a_read_token_reads_and_changes_nothing() {
     assert_eq!(admin.get("/v1/revisions").await.json()["revisions"].as_array().unwrap().len(), 1);
     let session = admin.send("GET", "/v1/session", &header, "").await.json();
     assert_eq!((&session["name"], &session["role"]), (&json!("dashboard"), &json!("read")));
+}
+
+#[tokio::test]
+async fn a_token_of_a_follower_allows_nothing_else() {
+    let admin = AdminFixture::start().await;
+    let token = admin.create_token("edge", "follow").await;
+    let header = format!("Authorization: Bearer {token}\r\n");
+    for (method, path) in endpoints() {
+        let reply = admin.send(&method, &path, &header, "").await;
+        let is_needed = is_for_followers(&path)
+            || method == "GET" && ["/v1/rules", "/v1/events/stream"].contains(&path.as_str());
+        let is_forbidden = reply.status == 403;
+        assert_eq!(is_forbidden, !is_needed && !is_open(&method, &path), "{method} {path}: {reply:?}");
+    }
 }
 
 #[tokio::test]

@@ -1,11 +1,12 @@
 //! An admin listener with a repository in memory, and requests to it.
 
 use crate::client::{Client, Reply};
+use serde_json::Value;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tollgate_control::live::{LiveMonitor, LiveParts, LiveSettings, NodeProfile};
 use tollgate_control::{
@@ -54,8 +55,16 @@ pub struct AdminFixture {
     pub token: String,
     pub stop: oneshot::Sender<()>,
     pub served: JoinHandle<usize>,
-    _live: LiveMonitor,
+    pub live: LiveMonitor,
     _data: TempDir,
+}
+
+/// The parts of a node that its admin listener shows and changes.
+pub struct AdministeredNode {
+    pub rule_owner: RuleOwner,
+    pub repository: RuleRepository,
+    pub limiter: Arc<Limiter>,
+    pub rules: watch::Receiver<RuleStatus>,
 }
 
 impl AdminFixture {
@@ -86,10 +95,17 @@ impl AdminFixture {
         rule_owner: RuleOwner,
         repository: RuleRepository,
     ) -> Self {
+        let limiter = Arc::new(Limiter::new(MemoryStore::new(1 << 20), Clock::system()));
+        let rules = watch::channel(RuleStatus::default()).1;
+        Self::of_node(metrics, AdministeredNode { rule_owner, repository, limiter, rules }).await
+    }
+
+    /// The admin listener of a node.
+    pub async fn of_node(metrics: impl MetricsSource + 'static, node: AdministeredNode) -> Self {
+        let AdministeredNode { rule_owner, repository, limiter, rules } = node;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let readiness = Arc::new(Readiness::default());
-        let limiter = Arc::new(Limiter::new(MemoryStore::new(1 << 20), Clock::system()));
         let data = tempfile::tempdir().unwrap();
         let operate_token = OperateTokenFile::open(Some(data.path())).unwrap();
         let token = std::fs::read_to_string(operate_token.path()).unwrap().trim().to_owned();
@@ -97,7 +113,7 @@ impl AdminFixture {
             profile: NodeProfile::default(),
             limiter: Arc::clone(&limiter),
             store: None,
-            rules: tokio::sync::watch::channel(RuleStatus::default()).1,
+            rules,
             gateway: Arc::default(),
         };
         let live = LiveMonitor::start(live, LiveSettings::default()).unwrap();
@@ -116,7 +132,20 @@ impl AdminFixture {
         let (stop, stopped) = oneshot::channel::<()>();
         let served =
             tokio::spawn(async move { admin.serve(listener, async { drop(stopped.await) }).await.unwrap() });
-        Self { address, readiness, limiter, token, stop, served, _live: live, _data: data }
+        Self { address, readiness, limiter, token, stop, served, live, _data: data }
+    }
+
+    /// The URL of the listener.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// The actions in the audit log and their targets, the newest first.
+    pub async fn audited(&self) -> Vec<(String, String)> {
+        let audit = self.get("/v1/audit").await.json();
+        let text = |entry: &Value, field: &str| entry[field].as_str().unwrap().to_owned();
+        let entries = audit["entries"].as_array().unwrap().iter();
+        entries.map(|entry| (text(entry, "action"), text(entry, "target"))).collect()
     }
 
     pub async fn client(&self) -> Client {

@@ -15,13 +15,6 @@ async fn yaml(admin: &AdminFixture) -> String {
     admin.call("GET", "/v1/rules", "Accept: application/yaml\r\n", "").await.body
 }
 
-async fn actions(admin: &AdminFixture) -> Vec<(String, String)> {
-    let audit = admin.get("/v1/audit").await.json();
-    let text = |entry: &Value, field: &str| entry[field].as_str().unwrap().to_owned();
-    let entries = audit["entries"].as_array().unwrap().iter();
-    entries.map(|entry| (text(entry, "action"), text(entry, "target"))).collect()
-}
-
 #[tokio::test]
 async fn rules_are_shown_as_json_and_yaml() {
     let admin = AdminFixture::start().await;
@@ -70,7 +63,7 @@ async fn a_publish_names_the_revision_that_it_replaces() {
     let newest = &history["revisions"][0];
     assert_eq!((&newest["revision"], &newest["message"]), (&json!(2), &json!("more for the api")));
     assert_eq!((&newest["author"], &newest["origin"]), (&json!("operate.token"), &json!("published")));
-    assert_eq!(actions(&admin).await, [("rules.publish".to_owned(), "rules".to_owned())]);
+    assert_eq!(admin.audited().await, [("rules.publish".to_owned(), "rules".to_owned())]);
 }
 
 #[tokio::test]
@@ -116,7 +109,7 @@ async fn bad_rules_are_refused_with_positions() {
     let verdict = admin.call("POST", "/v1/rules/validate", "", failing).await.json();
     assert_eq!((&verdict["valid"], &verdict["tests"][0]["passed"]), (&json!(false), &json!(false)));
     assert_eq!(yaml(&admin).await, RULES, "the old rules stay");
-    assert!(actions(&admin).await.is_empty());
+    assert!(admin.audited().await.is_empty());
 }
 
 #[tokio::test]
@@ -170,8 +163,31 @@ async fn one_rule_is_read_put_patched_and_removed() {
     assert_eq!(revision(&gone), 4);
     assert_eq!(admin.call("DELETE", "/v1/rules/per-address", "If-Match: \"4\"\r\n", "").await.status, 404);
     assert_eq!(yaml(&admin).await.trim_end(), RULES.replace("60/min", "70/min").trim_end());
-    let names: Vec<String> = actions(&admin).await.into_iter().map(|(action, _)| action).collect();
+    let names: Vec<String> = admin.audited().await.into_iter().map(|(action, _)| action).collect();
     assert_eq!(names, ["rule.remove", "rule.put", "rule.patch"]);
+}
+
+#[tokio::test]
+async fn numbers_of_a_tier_that_do_nothing_or_too_much_are_refused() {
+    let admin = AdminFixture::start().await;
+    let unused =
+        "tiers: { pro: { keys: [k], limit: 9/s } }\nrules: [{ id: api, key: api_key, limit: 5/s }]\n";
+    for (tier, body, status, expected) in [
+        ("gold", r#"{"limit":500}"#, 404, "there is no tier `gold`; there are free, pro"),
+        ("pro", r#"{"limit":0}"#, 422, "a limit of 0 rejects all traffic"),
+        ("pro", r#"{"limit":"0/min"}"#, 422, "a limit of 0 rejects all traffic"),
+        ("pro", r#"{"limit":500,"capacity":0}"#, 422, "a limit of 0 rejects all traffic"),
+        ("gold", r#"{"limit":0}"#, 422, "a limit of 0 rejects all traffic"),
+    ] {
+        let reply = admin.call("PUT", &format!("/v1/rules/tier/{tier}"), "", body).await;
+        assert_eq!(reply.status, status, "{tier} {body}: {reply:?}");
+        assert!(reply.json()["detail"].as_str().unwrap().starts_with(expected), "{reply:?}");
+    }
+    assert_eq!(revision(&admin.call("PUT", "/v1/rules", "If-Match: \"1\"\r\n", unused).await), 2);
+    let reply = admin.call("PUT", "/v1/rules/tier/pro", "", r#"{"limit":500}"#).await;
+    assert_eq!(reply.status, 422, "{reply:?}");
+    assert!(reply.json()["detail"].as_str().unwrap().contains("no rule takes the numbers of tier `pro`"));
+    assert_eq!(yaml(&admin).await, unused);
 }
 
 #[tokio::test]

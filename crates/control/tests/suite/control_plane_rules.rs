@@ -89,7 +89,7 @@ async fn respond(
     let (number, yaml) = revision.borrow_and_update().clone();
     let reply = if !head.contains("authorization: bearer tg_read\r\n") {
         "HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n".to_owned()
-    } else if head.starts_with("get /v1/events/stream ") && has_events {
+    } else if head.starts_with("get /v1/events/stream?only=changes ") && has_events {
         let start = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\nevent: live\ndata: {}\n\n";
         stream.write_all(start.as_bytes()).await.unwrap();
         while revision.changed().await.is_ok() {

@@ -5,7 +5,11 @@
 mod admin;
 mod admin_access;
 mod admin_bodies;
+mod admin_emergency;
 mod admin_fixture;
+mod admin_grants;
+mod admin_keys;
+mod admin_lists;
 mod admin_rules;
 mod broken_content;
 #[allow(dead_code, reason = "the tests of the layer share it")]
@@ -18,11 +22,13 @@ mod file_watcher;
 mod first_load;
 mod fleet_node;
 mod followed_file;
+mod followers;
 mod irregular_files;
 mod killed_publisher;
 mod last_good_rules;
 mod live_fleet;
 mod openapi;
+mod operated_node;
 mod reload_under_load;
 mod repository;
 mod repository_fleet;

@@ -111,6 +111,7 @@ impl<'f> RuleCompiler<'f> {
         for (index, rule) in self.file.rules.iter().enumerate() {
             self.rule(index, rule, &root.field("rules").index(index));
         }
+        self.check_zeros();
         self.check_names();
         self.parts.routes.sort_by_key(|route| route.generality.clone());
         let mut set = RegexSetBuilder::new(&self.patterns);

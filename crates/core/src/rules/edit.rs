@@ -13,6 +13,7 @@ mod tier_numbers;
 mod yaml_text;
 
 use super::lists::ListVerdict;
+use super::ruleset::RuleSet;
 use super::written::WrittenListEntry;
 use crate::diagnostic::DiagnosticReport;
 use crate::document::DocumentPath;
@@ -107,6 +108,16 @@ impl RuleEdit {
             Self::RemoveListEntry { list, key } => list_entries::remove(&mut text, *list, key)?,
         }
         Ok(text.into_text())
+    }
+
+    /// Fails if the change that made the rules `new` of the text `old` is without effect: numbers of a tier that no rule
+    /// takes.
+    pub fn verify_effect(&self, source: &str, old: &str, new: &RuleSet) -> Result<(), RuleEditError> {
+        let Self::SetTierNumbers { tier, numbers } = self else { return Ok(()) };
+        // The same numbers again change nothing, and need not.
+        let is_same = self.apply(source, old).is_ok_and(|text| text == old);
+        let before = super::load(source, old).ok().filter(|_| !is_same);
+        tier_numbers::verify_effect(tier, numbers, before.as_ref().map(|before| &before.rules), new)
     }
 }
 

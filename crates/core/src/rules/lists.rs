@@ -108,6 +108,13 @@ impl AccessLists {
         verdict(decides(&self.deny), decides(&self.allow))
     }
 
+    /// The lists as the author of the rules wrote them, without the entries that operators added at run time; none if
+    /// there are no such entries.
+    pub(super) fn of_author(&self) -> Option<Self> {
+        let is_changed = self.allow.entries().chain(self.deny.entries()).any(|entry| entry.by.is_some());
+        is_changed.then(|| Self { allow: self.allow.of_author(), deny: self.deny.of_author() })
+    }
+
     /// The entry that matches the client, as written.
     pub fn find_entry(&self, request: &Request<'_>, now: UnixTime) -> Option<(ListVerdict, &ListEntry)> {
         match self.deny.find(request, now) {
@@ -126,6 +133,8 @@ pub struct ListEntry {
     pub expires: Option<UnixTime>,
     /// A note for operators.
     pub reason: Option<String>,
+    /// The operator that added it at run time; none for an entry of the author of the rules.
+    pub by: Option<String>,
 }
 
 impl ListEntry {
@@ -165,6 +174,18 @@ impl AccessList {
         } else {
             self.globs.push((glob, entry));
         }
+    }
+
+    fn entries(&self) -> impl Iterator<Item = &ListEntry> {
+        let globs = self.globs.iter().map(|(_, entry)| entry);
+        let networks = self.networks.iter().flat_map(|(_, networks)| networks.values());
+        self.exact.values().chain(globs).chain(networks)
+    }
+
+    fn of_author(&self) -> Self {
+        let mut list = Self::default();
+        self.entries().filter(|entry| entry.by.is_none()).for_each(|entry| list.insert(entry.clone()));
+        list
     }
 
     fn has_names(&self) -> bool {

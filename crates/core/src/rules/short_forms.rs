@@ -242,12 +242,16 @@ impl<'de> Deserialize<'de> for WrittenListEntry {
             key: String,
             expires: Option<Timestamp>,
             reason: Option<String>,
+            by: Option<String>,
         }
         text_or_map(
             deserializer,
             LIST_ENTRY_FORM,
-            |text| Ok::<_, ShortFormError>(Self { key: text.to_owned(), expires: None, reason: None }),
-            |long: ListEntryMap| Self { key: long.key, expires: long.expires, reason: long.reason },
+            |text| {
+                let key = text.to_owned();
+                Ok::<_, ShortFormError>(Self { key, expires: None, reason: None, by: None })
+            },
+            |ListEntryMap { key, expires, reason, by }: ListEntryMap| Self { key, expires, reason, by },
         )
     }
 }
@@ -452,6 +456,10 @@ text_schema!(WrittenListEntry, "ListEntry", {
                 "key": { "type": "string" },
                 "expires": { "type": "string" },
                 "reason": { "type": "string" },
+                "by": {
+                    "description": "The operator that added it at run time; the tests of the rules do not see it.",
+                    "type": "string",
+                },
             },
         },
     ],

@@ -140,6 +140,22 @@ impl<'f> SizeLayer<'f> {
         outside.or_else(|| in_params.map(|amount| (amount, self.params_path.field("limit"))))
     }
 
+    /// Where it states a limit that would reject every request, whichever rule takes it.
+    pub(super) fn zeros(&self) -> Vec<DocumentPath> {
+        let count_of = |amount: LimitAmount| match amount {
+            LimitAmount::Count(count) => count,
+            LimitAmount::Quota(quota) => quota.amount,
+        };
+        let single = self.amount().filter(|(amount, _)| count_of(*amount) == 0).map(|(_, path)| path);
+        let capacity = self.params.and_then(|params| params.capacity).filter(|capacity| *capacity == 0);
+        let capacity = capacity.map(|_| self.params_path.field("capacity"));
+        let listed = self.list().into_iter().flat_map(|(list, path)| {
+            let zeros = list.iter().enumerate().filter(|(_, short)| short.limit.amount == 0);
+            zeros.map(move |(index, _)| path.index(index))
+        });
+        single.into_iter().chain(capacity).chain(listed).collect()
+    }
+
     /// The single burst and its path.
     fn burst(&self) -> Option<(u64, DocumentPath)> {
         let in_params = self.params.and_then(|params| params.burst);

@@ -1,12 +1,15 @@
-//! Runs the test cases of a rule file on a virtual clock.
+//! Runs the test cases of a rule file on a virtual clock. They do not see the list entries that operators added at run
+//! time: in an attack a client must be blocked whatever the tests expect of it.
 
 use super::compile::LoadedRules;
+use super::lists::AccessLists;
 use super::virtual_node::VirtualNode;
 use super::written::{RuleTestCase, RuleTestExpectation, RuleTestRequest, RuleTestStep};
 use crate::decision::{InvalidRequest, LimitStatus, Outcome};
 use crate::rate::duration_text;
 use crate::time::UnixTime;
 use std::fmt;
+use std::sync::Arc;
 
 /// The default start of a case: midnight UTC on a Monday, the boundary of every window up to a week.
 pub const RULE_TEST_START: UnixTime = UnixTime::from_us(1_767_571_200_000_000);
@@ -41,9 +44,10 @@ pub fn run_tests(loaded: &LoadedRules) -> Vec<RuleTestResult> {
 /// Runs the cases for which `may_run` returns true; its argument is the number of requests of the case.
 pub fn run_tests_if(loaded: &LoadedRules, mut may_run: impl FnMut(u64) -> bool) -> RuleTestRun {
     let mut run = RuleTestRun::default();
+    let lists = loaded.lists.of_author().map(Arc::new);
     for (line, case) in &loaded.tests {
         if may_run(requests(case)) {
-            run.results.push(run_case(loaded, *line, case));
+            run.results.push(run_case(loaded, lists.clone(), *line, case));
         } else {
             run.skipped += 1;
         }
@@ -55,8 +59,13 @@ fn requests(case: &RuleTestCase) -> u64 {
     case.steps.iter().fold(0, |sum: u64, step| sum.saturating_add(step.send.unwrap_or(1)))
 }
 
-fn run_case(loaded: &LoadedRules, line: usize, case: &RuleTestCase) -> RuleTestResult {
-    let mut node = VirtualNode::default();
+fn run_case(
+    loaded: &LoadedRules,
+    lists: Option<Arc<AccessLists>>,
+    line: usize,
+    case: &RuleTestCase,
+) -> RuleTestResult {
+    let mut node = VirtualNode::with_lists(lists);
     let mut result =
         RuleTestResult { name: case.name.clone(), line, requests: requests(case), failures: Vec::new() };
     let start = case.start.map_or(RULE_TEST_START, |start| start.time);

@@ -2,7 +2,7 @@
 //! files, and is the reference in tests of the limiter.
 
 use super::compile::LoadedRules;
-use super::lists::ListVerdict;
+use super::lists::{AccessLists, ListVerdict};
 use super::ruleset::RuleSet;
 use super::selection::{Charge, Charges, Selection};
 use crate::decision::{InvalidRequest, LimitStatus, Outcome, OutcomeFold, validate};
@@ -12,7 +12,7 @@ use crate::penalty::PenaltyRecord;
 use crate::request::Request;
 use crate::time::{StoreTime, UnixTime};
 use std::collections::HashMap;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 /// Fixed: a virtual node needs no secret.
 static SEED: LazyLock<KeySeed> = LazyLock::new(|| KeySeed::new([0x746f_6c6c, 0x6761_7465]));
@@ -22,6 +22,8 @@ static SEED: LazyLock<KeySeed> = LazyLock::new(|| KeySeed::new([0x746f_6c6c, 0x6
 pub struct VirtualNode {
     in_flight: InFlightLimits,
     states: HashMap<StateKey, LimitState>,
+    /// The lists, if they are not those of the rules.
+    lists: Option<Arc<AccessLists>>,
     /// The penalty record of each key, and the end of its cooldown.
     penalties: HashMap<u64, (PenaltyRecord, Option<UnixTime>)>,
 }
@@ -39,6 +41,11 @@ pub(super) enum InFlightLimits {
 impl VirtualNode {
     pub(super) fn new(in_flight: InFlightLimits) -> Self {
         Self { in_flight, ..Self::default() }
+    }
+
+    /// A node with other lists than those of the rules.
+    pub(super) fn with_lists(lists: Option<Arc<AccessLists>>) -> Self {
+        Self { lists, ..Self::default() }
     }
 
     /// Decides `request` at `now` as the limiter does.
@@ -60,7 +67,8 @@ impl VirtualNode {
         charges: &Charges<'_>,
         now: UnixTime,
     ) -> Result<Outcome, InvalidRequest> {
-        match loaded.lists.look_up(request, now).verdict {
+        let lists = self.lists.as_deref().unwrap_or(&loaded.lists);
+        match lists.look_up(request, now).verdict {
             Some(ListVerdict::Denied) => return Ok(Outcome::Denied),
             Some(ListVerdict::Allowed) => return Ok(Outcome::Unlimited),
             None => {}

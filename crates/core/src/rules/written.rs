@@ -280,6 +280,9 @@ pub struct WrittenListEntry {
     pub expires: Option<Timestamp>,
     /// A note for operators.
     pub reason: Option<String>,
+    /// The operator that added the entry at run time, through the admin API. The tests of the rules do not see such
+    /// entries: whether a client can be blocked must not depend on what they expect.
+    pub by: Option<String>,
 }
 
 /// A test case: requests on a virtual clock, and their expected outcomes.

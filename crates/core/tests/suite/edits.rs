@@ -68,7 +68,8 @@ pub(super) fn remove(id: &str) -> RuleEdit {
 
 pub(super) fn add(list: ListVerdict, key: &str, expires: Option<u64>, reason: Option<&str>) -> RuleEdit {
     let expires = expires.map(|seconds| Timestamp { time: UnixTime::from_us(seconds * 1_000_000) });
-    let entry = WrittenListEntry { key: key.to_owned(), expires, reason: reason.map(str::to_owned) };
+    let entry =
+        WrittenListEntry { key: key.to_owned(), expires, reason: reason.map(str::to_owned), by: None };
     RuleEdit::AddListEntry { list, entry }
 }
 
@@ -313,7 +314,32 @@ fn errors_say_where() {
         ("rules: []", remove("a"), "there is no rule `a`"),
         ("rules: []", patch("a", json!(5)), "a patch is an object with fields of the rule"),
         ("rules: []", put("a", json!({ "id": "b" })), "the rule has the id \"b\" instead of `a`"),
-        ("rules: []", tier("a", json!({ "limit": 5 })), "there is no tier `a`"),
+        ("rules: []", tier("a", json!({ "limit": 5 })), "there is no tier `a`; the rules have none"),
+        (
+            "tiers: { b: {}, a: {} }\nrules: [{ id: r, tier: c, limit: 1/s }]",
+            tier("d", json!({ "limit": 5 })),
+            "there is no tier `d`; there are a, b, c",
+        ),
+        (
+            "tiers: { a: { limit: 5/s } }",
+            tier("a", json!({ "limit": 0 })),
+            "a limit of 0 rejects all traffic",
+        ),
+        (
+            "tiers: { a: { limit: 5/s } }",
+            tier("a", json!({ "limit": "0/s" })),
+            "a limit of 0 rejects all traffic",
+        ),
+        (
+            "tiers: { a: { limit: 5/s } }",
+            tier("a", json!({ "capacity": 0 })),
+            "a limit of 0 rejects all traffic",
+        ),
+        (
+            "tiers: { a: { limit: 5/s } }",
+            tier("a", json!({ "window": 0 })),
+            "the window must be longer than 0",
+        ),
         ("tiers: { a: {} }", tier("a", json!({})), "give at least one of `limit`, `capacity` and `window`"),
         (
             "tiers: { a: {} }",

@@ -16,6 +16,7 @@ mod limits;
 mod lists;
 mod mutations;
 mod numbers;
+mod operator_edits;
 mod oracle;
 mod paths;
 mod penalties;

@@ -73,7 +73,7 @@ rules:
 whitelist: [sk_internal_*]
 allow: [{ key: 10.0.0.0/8, expires: 2030-01-01T00:00:00Z, reason: ours }]
 blacklist: [sk_revoked_*]
-deny: [198.51.100.7]
+deny: [198.51.100.7, { key: sk_stolen, by: on-call }]
 allow_empty: false
 tests:
   - name: all fields

@@ -57,6 +57,24 @@ async fn a_key_is_looked_up_reset_granted_and_blocked() {
     page.assert_clean_console();
 }
 
+/// The audit log has only the start of an API key.
+#[tokio::test]
+async fn a_grant_to_an_api_key_is_undone_from_audit() {
+    let page = SignedIn::start().await;
+    let (mut admin, token) = (page.server.admin(), page.server.operate_token());
+    let path = "/v1/keys/api_key/sk_live_secret/grant";
+    assert_eq!(admin.call("POST", path, &token, "", r#"{"tokens":3,"for":"1h"}"#).status, 200);
+    let chrome = &page.chrome;
+    chrome.go("#/audit").await;
+    chrome.wait_for_text("api_key sk_live…, grant").await;
+    chrome.click("button", "Undo").await;
+    chrome.click("dialog button", "Undo").await;
+    chrome.wait_for_text("Undone.").await;
+    let grants = admin.call("GET", "/v1/grants", &token, "", "").json();
+    assert_eq!(grants["grants"].as_array().map(Vec::len), Some(0), "{grants}");
+    page.assert_clean_console();
+}
+
 #[tokio::test]
 async fn the_chart_moves_under_load() {
     let page = SignedIn::start().await;

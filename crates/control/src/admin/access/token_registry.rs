@@ -94,6 +94,11 @@ impl TokenRegistry {
 }
 
 impl ValidToken {
+    /// What it allows.
+    pub(crate) fn role(&self) -> TokenRole {
+        self.role
+    }
+
     /// The caller with this token.
     pub(crate) fn operator(self, credential: Credential) -> Operator {
         Operator { name: self.name, role: self.role, expires: self.expires, credential }

@@ -31,6 +31,7 @@ impl RuleCompiler<'_> {
                     pattern: key.clone(),
                     expires: entry.expires.map(|expires| expires.time),
                     reason: entry.reason.clone(),
+                    by: entry.by.clone(),
                 });
             }
         }

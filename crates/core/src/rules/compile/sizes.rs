@@ -15,7 +15,22 @@ use smallvec::SmallVec;
 use std::collections::HashSet;
 use std::net::IpAddr;
 
+const REJECTS_ALL_HINT: &str = "a limit must be at least 1; to deny a client, use `deny:`";
+
 impl RuleCompiler<'_> {
+    /// Reports limits of `defaults` and tiers that would reject every request, also if no rule takes them yet. Those that
+    /// a rule takes are reported once.
+    pub(super) fn check_zeros(&mut self) {
+        let root = DocumentPath::root();
+        let mut zeros = SizeLayer::of_defaults(&self.file.defaults, &root.field("defaults")).zeros();
+        for (name, tier) in &self.file.tiers {
+            zeros.extend(SizeLayer::of_tier(tier, &root.field("tiers").field(name)).zeros());
+        }
+        for path in zeros {
+            self.document.error(&path, LimitError::RejectsAll.to_string(), REJECTS_ALL_HINT);
+        }
+    }
+
     /// The sizes of a rule: common, by tier and by key. `None` if it has none.
     pub(super) fn sizes(&mut self, rule: &WrittenRule, path: &DocumentPath) -> Option<RuleSizes> {
         let common = self.by_tier(rule, None, path);
@@ -179,8 +194,7 @@ impl RuleCompiler<'_> {
                 return;
             }
             LimitError::RejectsAll => {
-                let hint = "a limit must be at least 1; to deny a client, use `deny:`";
-                self.document.error(&stated.at, error.to_string(), hint);
+                self.document.error(&stated.at, error.to_string(), REJECTS_ALL_HINT);
                 return;
             }
             LimitError::Missing(_) if self.document.is_damaged(whole) => return,

@@ -18,7 +18,8 @@ impl ListVerdict {
     }
 }
 
-/// Adds `entry`, in the place of the first entry with its key.
+/// Adds `entry`, in the place of the first entry with its key. One that the author of the file wrote stays the author's:
+/// the tests of the rules may rely on it.
 pub(super) fn add(
     text: &mut RuleText,
     list: ListVerdict,
@@ -27,10 +28,12 @@ pub(super) fn add(
     if entry.key.is_empty() {
         return Err(RuleEditError::Invalid("an empty entry matches no client".to_owned()));
     }
-    let value = to_json(entry);
     let mut known = entries(text, list, &entry.key).into_iter();
     match known.next() {
         Some(first) => {
+            let is_of_author = text.get(&first).is_some_and(|first| first.get("by").is_none());
+            let by = entry.by.clone().filter(|_| !is_of_author);
+            let value = to_json(&WrittenListEntry { by, ..entry.clone() });
             // From the end, so that the other paths stay valid.
             for other in known.rev() {
                 text.remove(&other)?;
@@ -41,7 +44,7 @@ pub(super) fn add(
             let [usual, other] = list.names();
             let has = |name: &str| text.get(&field(name)).is_some();
             let name = if has(other) && !has(usual) { other } else { usual };
-            text.append(&field(name), value, ItemForm::Inline)?;
+            text.append(&field(name), to_json(entry), ItemForm::Inline)?;
         }
     }
     Ok(())
@@ -80,7 +83,7 @@ fn key_of(item: &Value) -> Option<String> {
 }
 
 fn to_json(entry: &WrittenListEntry) -> Value {
-    if entry.expires.is_none() && entry.reason.is_none() {
+    if entry.expires.is_none() && entry.reason.is_none() && entry.by.is_none() {
         return entry.key.as_str().into();
     }
     let mut fields = Map::new();
@@ -90,6 +93,9 @@ fn to_json(entry: &WrittenListEntry) -> Value {
     }
     if let Some(reason) = &entry.reason {
         fields.insert("reason".to_owned(), reason.as_str().into());
+    }
+    if let Some(by) = &entry.by {
+        fields.insert("by".to_owned(), by.as_str().into());
     }
     Value::Object(fields)
 }

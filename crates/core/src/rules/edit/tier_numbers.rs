@@ -8,11 +8,17 @@ use super::rule_text::RuleText;
 use super::{RuleEditError, field};
 use crate::algorithm::Algorithm;
 use crate::document::DocumentPath;
+use crate::limit::Limit;
 use crate::rate::{LimitShorthand, Rate, duration_text, parse_duration_us};
+use crate::rules::ruleset::RuleSet;
 use serde::de::{self, Deserializer, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::fmt;
+
+/// Tiers that an error names.
+const MOST_NAMED: usize = 20;
 
 /// Numbers of a tier. Those that are absent stay as they are.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -116,10 +122,25 @@ impl WantedNumbers {
             return Err(invalid("the limit already has a period; remove `window`".to_owned()));
         }
         wanted.period_us = wanted.period_us.or(window_us);
+        if wanted.count == Some(0) || wanted.capacity == Some(0) {
+            let message = "a limit of 0 rejects all traffic; a limit must be at least 1, and a client is denied with the deny list";
+            return Err(invalid(message.to_owned()));
+        }
+        if wanted.period_us == Some(0) {
+            return Err(invalid("the window must be longer than 0".to_owned()));
+        }
         if wanted.count.is_none() && wanted.period_us.is_none() && wanted.capacity.is_none() {
             return Err(invalid("give at least one of `limit`, `capacity` and `window`".to_owned()));
         }
         Ok(wanted)
+    }
+
+    fn are_those_of(&self, limit: &Limit) -> bool {
+        let is = |wanted: Option<u64>, number: u32| wanted.is_none_or(|wanted| wanted == u64::from(number));
+        let window = self.period_us.map(|period_us| period_us.div_ceil(1_000_000));
+        (is(self.count, limit.shown_quota) || is(self.count, limit.quota))
+            && is(self.capacity, limit.quota)
+            && is(window, limit.window_seconds)
     }
 }
 
@@ -136,7 +157,7 @@ impl NumberPlace {
             _ if is_in_tiers => in_tiers,
             [(index, _)] => field("rules").index(*index),
             [] if has_tier => in_tiers,
-            [] => return Err(RuleEditError::NotFound(format!("there is no tier `{tier}`"))),
+            [] => return Err(RuleEditError::NotFound(unknown_tier(text.value(), tier))),
             [_, (second, _), ..] => {
                 let message = format!("several rules have numbers for tier `{tier}`");
                 let hint = "change the rules one by one, or move the numbers to `tiers:`";
@@ -277,6 +298,57 @@ impl NumberPlace {
         }
         let burst = if self.algorithm == Algorithm::Gcra { capacity.saturating_sub(1) } else { capacity };
         Ok(text.set(path, burst.into())?)
+    }
+}
+
+/// Fails if no rule takes the numbers of `tier`, or other numbers come first: an operator would rely on those that were
+/// set.
+pub(super) fn verify_effect(
+    tier: &str,
+    numbers: &TierNumbers,
+    before: Option<&RuleSet>,
+    after: &RuleSet,
+) -> Result<(), RuleEditError> {
+    let limits = limits_of(after, tier);
+    if limits.is_empty() {
+        let message = format!(
+            "no rule takes the numbers of tier `{tier}`: a rule without numbers of its own, or with `tier: {tier}`, would"
+        );
+        return Err(RuleEditError::Invalid(message));
+    }
+    let wanted = WantedNumbers::new(numbers)?;
+    let is_changed = before.is_none_or(|before| limits_of(before, tier) != limits);
+    if !is_changed && !limits.iter().any(|(_, limit)| wanted.are_those_of(limit)) {
+        let rules: Vec<&str> = limits.iter().map(|(rule, _)| *rule).collect();
+        let message = format!(
+            "the change would have no effect: other numbers come first for tier `{tier}` in {}; change these rules",
+            rules.join(", ")
+        );
+        return Err(RuleEditError::Invalid(message));
+    }
+    Ok(())
+}
+
+/// The limits of a tier, with the rules that apply them.
+fn limits_of<'s>(rules: &'s RuleSet, tier: &str) -> Vec<(&'s str, &'s Limit)> {
+    let by_rule = rules.rules().iter().flat_map(|rule| {
+        let limits = rules.limits_by_tier(rule).filter(|(name, _)| *name == Some(tier));
+        limits.map(|(_, limit)| (rule.id.as_str(), limit))
+    });
+    by_rule.collect()
+}
+
+/// That there is no such tier, and which there are.
+fn unknown_tier(file: &Value, tier: &str) -> String {
+    let declared =
+        file.get("tiers").and_then(Value::as_object).into_iter().flatten().map(|(name, _)| name.as_str());
+    let rules = file.get("rules").and_then(Value::as_array).into_iter().flatten();
+    let mentioned = rules.filter_map(|rule| rule.get("tier")?.as_str());
+    let known: BTreeSet<&str> = declared.chain(mentioned).collect();
+    let known: Vec<&str> = known.into_iter().take(MOST_NAMED).collect();
+    match known.as_slice() {
+        [] => format!("there is no tier `{tier}`; the rules have none"),
+        known => format!("there is no tier `{tier}`; there are {}", known.join(", ")),
     }
 }
 
