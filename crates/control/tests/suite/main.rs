@@ -26,6 +26,7 @@ mod openapi;
 mod reload_under_load;
 mod repository;
 mod repository_fleet;
+mod repository_losses;
 mod repository_rules;
 mod rule_sources;
 mod rule_tests;
