@@ -253,9 +253,10 @@ impl RuleRepository {
             let version = state.version;
             change(&mut state);
             state.version = version + 1;
-            let document = to_json("the control state", &state)?;
             let is_stored = match self {
-                Self::Embedded(repository) => repository.replace_control_state(version, document).await?,
+                Self::Embedded(repository) => {
+                    repository.replace_control_state(version, to_json("the control state", &state)?).await?
+                }
                 Self::Shared(repository) => repository.replace_control_state(version, &state).await?,
             };
             if is_stored {
