@@ -58,7 +58,7 @@ impl FleetProcess {
     fn revision(&self) -> u64 {
         let metrics = self.process.admin().get("/metrics").body;
         let line = metrics.lines().find_map(|line| line.strip_prefix("tollgate_rules_revision "));
-        line.unwrap().parse().unwrap()
+        line.unwrap().parse::<f64>().unwrap() as u64
     }
 
     fn wait_for_revision(&self, revision: u64) {
