@@ -196,7 +196,7 @@ impl Dialer {
         let mut info =
             RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP2).set_skip_set_lib_name();
         if let Some(pushed) = pushed {
-            config = config.set_push_sender(move |push| pushed(push));
+            config = config.set_push_sender(pushed);
             info = info.set_protocol(ProtocolVersion::RESP3);
             if let Some(password) = &self.login.password {
                 info =
