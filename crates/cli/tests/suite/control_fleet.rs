@@ -278,7 +278,7 @@ fn a_reset_reaches_the_other_node_within_a_second() {
     assert_eq!(published.status, 200, "{published:?}");
     nodes[1].wait_for_limit(3);
     let mut client = nodes[1].process.client();
-    let mut longest = Duration::ZERO;
+    let mut durations = Vec::new();
     for round in 0..10 {
         let key = format!("key-{round}");
         wait_until("the client is in a cooldown", || {
@@ -289,8 +289,11 @@ fn a_reset_reaches_the_other_node_within_a_second() {
         let reset = nodes[0].call("DELETE", &format!("/v1/keys/api_key/{key}"), "", "");
         assert_eq!(reset.status, 200, "{reset:?}");
         wait_until("the client is admitted", || client.check(&key, "/").status == 200);
-        longest = longest.max(start.elapsed());
+        durations.push(start.elapsed());
     }
-    println!("a reset reaches the other node within {longest:?}");
-    assert!(longest < Duration::from_secs(1), "{longest:?}");
+    durations.sort_unstable();
+    print("a reset reaches the other node", &durations);
+    assert!(durations[9] < Duration::from_secs(1), "{durations:?}");
+    // Each reset comes just after a heartbeat, because the one before was seen by then: heartbeats alone take a second each.
+    assert!(durations[4] < Duration::from_millis(500), "it was not the message: {durations:?}");
 }
