@@ -96,7 +96,7 @@ pub enum RepositoryError {
         most: usize,
     },
     /// Other changes came in between, again and again.
-    #[error("the control state is being changed by others; try again")]
+    #[error("the repository is being changed by others; try again")]
     Contention,
 }
 
@@ -253,10 +253,11 @@ impl RuleRepository {
             let version = state.version;
             change(&mut state);
             state.version = version + 1;
-            let document = to_json("the control state", &state)?;
             let is_stored = match self {
-                Self::Embedded(repository) => repository.replace_control_state(version, document).await?,
-                Self::Shared(repository) => repository.replace_control_state(version, document).await?,
+                Self::Embedded(repository) => {
+                    repository.replace_control_state(version, to_json("the control state", &state)?).await?
+                }
+                Self::Shared(repository) => repository.replace_control_state(version, &state).await?,
             };
             if is_stored {
                 return Ok(state);
@@ -307,7 +308,7 @@ impl RuleRepository {
         check_length("the token", document.len(), MOST_TOKEN_BYTES)?;
         match self {
             Self::Embedded(repository) => repository.put_token(token.id, document).await,
-            Self::Shared(repository) => repository.put_token(token.id, document).await,
+            Self::Shared(repository) => repository.put_token(token).await,
         }
     }
 
@@ -315,7 +316,7 @@ impl RuleRepository {
     pub async fn remove_token(&self, id: &str) -> Result<bool, RepositoryError> {
         match self {
             Self::Embedded(repository) => repository.remove_token(id.to_owned()).await,
-            Self::Shared(repository) => repository.remove_token(id.to_owned()).await,
+            Self::Shared(repository) => repository.remove_token(id).await,
         }
     }
 }

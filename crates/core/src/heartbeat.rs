@@ -27,11 +27,13 @@ use crate::time::{ServerTime, StoreTime};
 pub const SCRIPT: &str = include_str!("heartbeat.lua");
 
 /// Adds a reset marker to the list of a shard, which heartbeats return. It expires half a minute after the last one: every
-/// node has sent a heartbeat by then.
+/// node has sent a heartbeat by then. Nodes that subscribe to the channel
+/// `ARGV[2]` get it at once; a user that may not publish still resets.
 pub const MARK_SCRIPT: &str = "\
 redis.call('RPUSH', KEYS[1], ARGV[1])
 redis.call('LTRIM', KEYS[1], -64, -1)
 redis.call('PEXPIRE', KEYS[1], 30000)
+if ARGV[2] then redis.pcall('PUBLISH', ARGV[2], ARGV[1]) end
 return 1";
 /// The most markers that a shard keeps, as [`MARK_SCRIPT`] says.
 pub const MOST_MARKERS: usize = 64;
@@ -79,6 +81,11 @@ pub fn correction_key(prefix: &str, tag: &str) -> String {
 /// The list of reset markers.
 pub fn markers_key(prefix: &str, tag: &str) -> String {
     format!("{prefix}resets:{{{tag}}}")
+}
+
+/// The channel on which reset markers are sent.
+pub fn resets_channel(prefix: &str) -> String {
+    format!("{prefix}resets")
 }
 
 /// The arguments of [`SCRIPT`], behind its five keys. `nodes` is how many there are, as far as is known, and `vote_us` the

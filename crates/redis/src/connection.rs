@@ -19,7 +19,7 @@ use driver::RedisDriver;
 use handshake::ServerInfo;
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Cmd, Pipeline, ProtocolVersion, RedisConnectionInfo, Value};
+use redis::{AsyncConnectionConfig, Cmd, Pipeline, ProtocolVersion, PushInfo, RedisConnectionInfo, Value};
 use reply_bounds::ReplyWatch;
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
@@ -36,6 +36,17 @@ const QUEUE: usize = 4096;
 const WRITE_BUFFER: usize = 64 << 10;
 /// Addresses whose settings were looked at; so many are remembered.
 const MOST_EXAMINED: usize = 1024;
+
+/// Takes what a server pushes on a connection. It must not block. An error says that nothing is taken any more.
+pub(crate) type PushSink = Box<dyn Fn(PushInfo) -> Result<(), ()> + Send + Sync>;
+
+/// Sends a message for each push, unless one is waiting already.
+pub(crate) fn told_of_pushes(told: mpsc::Sender<()>) -> PushSink {
+    Box::new(move |_| match told.try_send(()) {
+        Err(mpsc::error::TrySendError::Closed(())) => Err(()),
+        _ => Ok(()),
+    })
+}
 
 /// The time by the clock of timers, for breakers and pauses.
 pub(crate) fn timer_time() -> TimerTime {
@@ -134,11 +145,11 @@ impl Dialer {
         self.dial_with(address, None).await
     }
 
-    /// A connection on which the server may also push: each push is a message to `pushed`, unless one is waiting there.
+    /// A connection on which the server may also push: `pushed` takes each push.
     pub(crate) async fn dial_with(
         &self,
         address: &ServerAddress,
-        pushed: Option<mpsc::Sender<()>>,
+        pushed: Option<PushSink>,
     ) -> Result<RedisConnection, DialError> {
         match timeout(self.within, self.enter(address, pushed)).await {
             Ok(result) => result,
@@ -159,7 +170,7 @@ impl Dialer {
     async fn enter(
         &self,
         address: &ServerAddress,
-        pushed: Option<mpsc::Sender<()>>,
+        pushed: Option<PushSink>,
     ) -> Result<RedisConnection, DialError> {
         let replies = Arc::new(ReplyWatch::default());
         let entered = self.enter_watched(address, pushed, &replies).await;
@@ -169,7 +180,7 @@ impl Dialer {
     async fn enter_watched(
         &self,
         address: &ServerAddress,
-        pushed: Option<mpsc::Sender<()>>,
+        pushed: Option<PushSink>,
         replies: &Arc<ReplyWatch>,
     ) -> Result<RedisConnection, DialError> {
         let unreachable = |error: &dyn std::fmt::Display| DialError::Unreachable(error.to_string());
@@ -185,10 +196,7 @@ impl Dialer {
         let mut info =
             RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP2).set_skip_set_lib_name();
         if let Some(pushed) = pushed {
-            config = config.set_push_sender(move |_| match pushed.try_send(()) {
-                Err(mpsc::error::TrySendError::Closed(())) => Err(()),
-                _ => Ok(()),
-            });
+            config = config.set_push_sender(pushed);
             info = info.set_protocol(ProtocolVersion::RESP3);
             if let Some(password) = &self.login.password {
                 info =
@@ -365,7 +373,7 @@ mod tests {
         for url in ["redis://:hunter2@h", "redis://user:hunter2@h", "redis://user:hunter2@h/3"] {
             let dialer =
                 Dialer::new(&url.parse().unwrap(), ServerRole::Primary, Duration::from_secs(10)).unwrap();
-            for pushed in [None, Some(mpsc::channel(1).0)] {
+            for pushed in [None, Some(Box::new(|_| Ok(())) as PushSink)] {
                 let error = dialer.dial_with(&address, pushed).await.unwrap_err();
                 assert!(!format!("{error:?}").contains("hunter2"), "{url}: {error:?}");
             }

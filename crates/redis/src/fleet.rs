@@ -235,7 +235,7 @@ impl StoreCore {
         let took_us = received.since(sent);
         let value = value.ok()?;
         if let (Some(markers), Some(addresses)) = (markers(&value), &*self.addresses()) {
-            self.markers.note(markers, addresses.secret());
+            self.markers.note_all(markers, addresses.secret());
         }
         let Some(answer) = read(&value) else {
             shard.note_error(&Failure::InvalidAnswer("not the answer to a heartbeat"));

@@ -2,7 +2,8 @@
 //!
 //! States are reset in the store. What else a node has of a client are its own holds and penalties, credit of windows,
 //! and the last replies of the store. The node that resets a client writes a marker to every shard, in a list of its own,
-//! and each node reads the list with its next heartbeat.
+//! and sends it as a message to the nodes that subscribe to changes of the control plane. Each node also reads the list
+//! with its next heartbeat: a message may be missed.
 //!
 //! A marker is about identities, because each node hashes them with a seed of its own. The store never has them in clear:
 //! a marker is sealed (AES-128-GCM) with a key that is derived from the fleet's secret, and is kept for half a minute.
@@ -56,40 +57,53 @@ impl ResetMarkers {
     }
 
     /// Takes in the markers that a heartbeat has returned.
-    pub(crate) fn note(&self, markers: &Value, secret: FleetSecret) {
+    pub(crate) fn note_all(&self, markers: &Value, secret: FleetSecret) {
         let Value::Array(markers) = markers else { return };
         for marker in markers.iter().filter_map(bytes_of).take(heartbeat::MOST_MARKERS) {
-            let nonce = marker.first_chunk::<NONCE_LEN>();
-            let Some(nonce) = nonce.filter(|_| marker.len() <= LONGEST_MARKER) else { continue };
-            if !self.is_new(*nonce) {
-                continue;
-            }
-            match open(marker, *nonce, secret) {
-                Some(client) => {
-                    let mut clients = self.clients.lock();
-                    if clients.len() < MOST_SEEN {
-                        clients.push(client);
-                    }
+            self.note(marker, secret);
+        }
+    }
+
+    /// Takes in a marker.
+    fn note(&self, marker: &[u8], secret: FleetSecret) {
+        let nonce = marker.first_chunk::<NONCE_LEN>();
+        let Some(nonce) = nonce.filter(|_| marker.len() <= LONGEST_MARKER) else { return };
+        if !self.is_new(*nonce) {
+            return;
+        }
+        match open(marker, *nonce, secret) {
+            Some(client) => {
+                let mut clients = self.clients.lock();
+                if clients.len() < MOST_SEEN {
+                    clients.push(client);
                 }
-                None => tracing::warn!(
-                    "reset marker in the store cannot be read; another node uses another secret"
-                ),
+            }
+            None => {
+                tracing::warn!("reset marker in the store cannot be read; another node uses another secret");
             }
         }
     }
 }
 
 impl StoreCore {
-    /// Writes a marker to every shard. One that has it is enough.
+    /// Takes in a marker that came as a message.
+    pub(crate) fn note_marker(&self, marker: &[u8]) {
+        if let Some(addresses) = &*self.addresses() {
+            self.markers.note(marker, addresses.secret());
+        }
+    }
+
+    /// Writes a marker to every shard, and sends it to the other nodes. One shard that has it is enough.
     pub(crate) async fn mark_reset(&self, client: &ClientIdentities) -> Result<(), StoreUnavailable> {
         let secret = self.addresses().as_ref().map(|addresses| addresses.secret()).ok_or(StoreUnavailable)?;
         let (nonce, marker) = seal(client, secret).ok_or(StoreUnavailable)?;
         // This node has followed it already.
         self.markers.is_new(nonce);
+        let channel = heartbeat::resets_channel(&self.settings.prefix).into_bytes();
         let mut is_written = false;
         for shard in self.servers.shards() {
             let key = heartbeat::markers_key(&self.settings.prefix, &self.servers.own_tag(&shard));
-            let arguments = |_: &_| vec![marker.clone()];
+            let arguments = |_: &_| vec![marker.clone(), channel.clone()];
             is_written |= self.run_script(&MARK, &[key.into_bytes()], arguments).await.is_ok();
         }
         if is_written { Ok(()) } else { Err(StoreUnavailable) }
@@ -132,17 +146,17 @@ mod tests {
         assert!(!marker.windows(4).any(|part| part == b"live"), "not in clear");
         let list = |marker: &[u8]| Value::Array(vec![Value::BulkString(marker.to_vec())]);
         let markers = ResetMarkers::default();
-        markers.note(&list(&marker), secret);
-        markers.note(&list(&marker), secret);
+        markers.note_all(&list(&marker), secret);
+        markers.note(&marker, secret);
         assert_eq!(markers.take(), [client]);
         assert_eq!(markers.take(), []);
         let foreign = ResetMarkers::default();
-        foreign.note(&list(&marker), other);
+        foreign.note_all(&list(&marker), other);
         for end in 0..marker.len() {
-            foreign.note(&list(&marker[..end]), secret);
+            foreign.note(&marker[..end], secret);
         }
-        foreign.note(&Value::Array(vec![Value::Nil, Value::Int(7)]), secret);
-        foreign.note(&Value::Nil, secret);
+        foreign.note_all(&Value::Array(vec![Value::Nil, Value::Int(7)]), secret);
+        foreign.note_all(&Value::Nil, secret);
         assert_eq!(foreign.take(), []);
     }
 }

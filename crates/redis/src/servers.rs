@@ -10,7 +10,7 @@ mod slot_map;
 #[cfg(test)]
 mod tests;
 
-use super::connection::{DialError, Dialer, Failure, OpenError, RedisConnection, ServerRole};
+use super::connection::{DialError, Dialer, Failure, OpenError, PushSink, RedisConnection, ServerRole};
 use super::errors::{StoreErrorKind, StoreErrors};
 use super::shard::{RedisShard, ShardContext, ShardHook, log_change, supervise};
 use super::url::{ServerAddress, StoreKind, StoreUrl};
@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::Notify;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
@@ -187,7 +187,7 @@ impl Servers {
     pub(crate) async fn dial_subscriber(
         &self,
         address: &ServerAddress,
-        pushed: mpsc::Sender<()>,
+        pushed: PushSink,
     ) -> Result<RedisConnection, DialError> {
         self.common.dialer.dial_with(address, Some(pushed)).await
     }

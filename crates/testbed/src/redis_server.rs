@@ -222,6 +222,21 @@ impl RedisServer {
     /// Kills the process and starts it again on the same port, without data.
     pub fn restart_empty(&mut self) {
         self.kill();
+        // A folder, after `fail_to_save`, stays.
+        let _ = fs::remove_file(self.folder.path().join("dump.rdb"));
+        assert!(self.spawn(), "redis-server did not start again on port {}", self.port);
+    }
+
+    /// Writes all data to the disk, for [`restart_saved`](Self::restart_saved).
+    pub fn save(&self) {
+        assert_eq!(self.cli(&["SAVE"]), "OK");
+    }
+
+    /// Kills the process and starts it again on the same port with the data of the last [`save`](Self::save): what was
+    /// written since is lost.
+    pub fn restart_saved(&mut self) {
+        assert!(self.folder.path().join("dump.rdb").exists(), "nothing was saved");
+        self.kill();
         assert!(self.spawn(), "redis-server did not start again on port {}", self.port);
     }
 

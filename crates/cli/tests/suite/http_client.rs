@@ -50,12 +50,17 @@ impl HttpClient {
 
     /// Sends a request with a token. `headers` are whole lines.
     pub fn call(&mut self, method: &str, path: &str, token: &str, headers: &str, body: &str) -> HttpReply {
+        self.send_call(method, path, token, headers, body);
+        self.reply()
+    }
+
+    /// The same without waiting for the reply.
+    pub fn send_call(&mut self, method: &str, path: &str, token: &str, headers: &str, body: &str) {
         let length = body.len();
         self.send(&format!(
             "{method} {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n{headers}\
              Content-Length: {length}\r\n\r\n{body}"
         ));
-        self.reply()
     }
 
     pub fn send(&mut self, text: &str) {

@@ -7,30 +7,39 @@
 //! | `numbers` | sorted set | the numbers of the revisions |
 //! | `summaries` | hash | number → summary; `bytes` → the size of all texts |
 //! | `texts` | hash | number → rules, in YAML |
-//! | `state` | hash | `document` → control state, `version` → its version, `tokens` → the version of the tokens |
+//! | `state` | hash | `document` → control state, `version` → its version, `tokens` → the version of tokens and revocations |
 //! | `audit` | sorted set | the entries of the audit log, by id |
 //! | `tokens` | hash | id → access token, hashed |
+//! | `revoked` | sorted set | the ids of revoked tokens, by time |
 //!
 //! Nodes are told of changes on the channel `changes`, and poll for those that they missed. The oldest revisions and audit
 //! entries are removed beyond a bound; each audit entry is also in the log of the node that made it.
+//!
+//! A failover can lose the last changes although they were acknowledged. A node keeps the newest revision, the control
+//! state and the tokens that it has seen and its own last audit entries, and stores what was lost again.
 
+mod audit;
+mod loss_follower;
 mod polling;
 mod scripts;
+mod state;
+mod token_set;
+mod tokens;
 
-use super::{MOST_TOKENS, PublishOutcome, RepositoryError, from_json, to_json};
-use crate::access_token::StoredToken;
-use crate::audit::AuditEntry;
+use super::{PublishOutcome, RepositoryError, from_json, to_json};
 use crate::control_state::ControlState;
 use crate::revision::{RevisionDraft, RevisionId, RevisionSummary, StoredRevision, text_digest};
 use crate::source_thread::SourceHealth;
+use audit::RecentAudit;
+use loss_follower::LossFollower;
 use parking_lot::Mutex;
 use polling::ChangePoller;
 use scripts::SCRIPTS;
 use std::fmt;
-use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use token_set::TokenSet;
 use tokio::sync::watch;
 use tollgate_limiter::{Clock, file};
 use tollgate_redis::{
@@ -61,6 +70,12 @@ pub(super) struct SharedCore {
     changes: watch::Sender<u64>,
     /// The last revision that was published here: this node has it, even if the store loses it at once.
     acknowledged: Mutex<Option<Arc<StoredRevision>>>,
+    /// The newest control state that this node has seen.
+    state: Mutex<Option<ControlState>>,
+    /// The tokens that this node has seen.
+    tokens: Mutex<TokenSet>,
+    /// The last audit entries that this node has made.
+    recent_audit: Mutex<RecentAudit>,
     health: SourceHealth,
 }
 
@@ -72,6 +87,7 @@ struct RepositoryKeys {
     state: String,
     audit: String,
     tokens: String,
+    revoked: String,
     channel: String,
     probe: String,
 }
@@ -81,6 +97,7 @@ struct RepositoryKeys {
 pub struct SharedRepositoryTasks {
     _subscription: ControlSubscription,
     _poller: ChangePoller,
+    _losses: LossFollower,
 }
 
 impl fmt::Debug for SharedRepository {
@@ -99,6 +116,7 @@ impl RepositoryKeys {
             state: key("state"),
             audit: key("audit"),
             tokens: key("tokens"),
+            revoked: key("revoked"),
             channel: key("changes"),
             probe: key("probe"),
         }
@@ -121,12 +139,17 @@ impl SharedRepository {
             known: AtomicU64::new(0),
             changes: watch::Sender::new(0),
             acknowledged: Mutex::default(),
+            state: Mutex::default(),
+            tokens: Mutex::default(),
+            recent_audit: Mutex::default(),
             health: SourceHealth::default(),
         });
         let told = Arc::clone(&core);
         let subscription = core.control.subscribe(core.keys.channel.clone(), move || told.note_change());
         let poller = ChangePoller::start(Self(Arc::clone(&core)), poll_every);
-        (Self(core), SharedRepositoryTasks { _subscription: subscription, _poller: poller })
+        let losses = LossFollower::start(Self(Arc::clone(&core)));
+        let tasks = SharedRepositoryTasks { _subscription: subscription, _poller: poller, _losses: losses };
+        (Self(core), tasks)
     }
 
     /// Where it is, without a password.
@@ -224,87 +247,6 @@ impl SharedRepository {
         revision: &StoredRevision,
     ) -> Result<PublishOutcome, RepositoryError> {
         self.0.store(expected, revision, "restore").await
-    }
-
-    pub(super) async fn control_state(&self) -> Result<ControlState, RepositoryError> {
-        let core = &self.0;
-        let document = core.call(&SCRIPTS.read_state, slice::from_ref(&core.keys.state), &[]).await?;
-        match document.into_text() {
-            Some(json) => from_json("control state", &json),
-            None => Ok(ControlState::default()),
-        }
-    }
-
-    pub(super) async fn replace_control_state(
-        &self,
-        version: u64,
-        document: String,
-    ) -> Result<bool, RepositoryError> {
-        let core = &self.0;
-        let arguments = [
-            version.to_string().into_bytes(),
-            (version + 1).to_string().into_bytes(),
-            document.into_bytes(),
-            core.keys.channel.clone().into_bytes(),
-        ];
-        let replaced =
-            core.call(&SCRIPTS.replace_state, slice::from_ref(&core.keys.state), &arguments).await?;
-        core.note_change();
-        Ok(replaced.as_number() == Some(1))
-    }
-
-    pub(super) async fn append_audit(&self, entry: AuditEntry) -> Result<u64, RepositoryError> {
-        let core = &self.0;
-        let json = to_json("the audit entry", &entry)?;
-        let arguments = [json.into_bytes(), MOST_SHARED_AUDIT.to_string().into_bytes()];
-        let id = core.call(&SCRIPTS.append_audit, slice::from_ref(&core.keys.audit), &arguments).await?;
-        let id = id.into_text().and_then(|id| id.parse().ok());
-        id.ok_or_else(|| RepositoryError::Invalid("the id of an audit entry".to_owned()))
-    }
-
-    pub(super) async fn audit(
-        &self,
-        before: Option<u64>,
-        count: usize,
-    ) -> Result<Vec<AuditEntry>, RepositoryError> {
-        let keys = [self.0.keys.audit.clone()];
-        let mut listed: Vec<AuditEntry> = Vec::new();
-        let mut before = before;
-        while listed.len() < count {
-            let wanted = (count - listed.len()).min(LISTED_AT_ONCE);
-            let reply = self.0.list(&SCRIPTS.list_audit, &keys, before, wanted).await?;
-            let is_last = reply.len() < wanted;
-            for member in reply {
-                listed.push(audit_entry(&member)?);
-            }
-            before = listed.last().map(|entry| entry.id);
-            if is_last {
-                break;
-            }
-        }
-        Ok(listed)
-    }
-
-    pub(super) async fn tokens(&self) -> Result<Vec<StoredToken>, RepositoryError> {
-        let core = &self.0;
-        let reply = core.call(&SCRIPTS.list_tokens, slice::from_ref(&core.keys.tokens), &[]).await?;
-        let mut tokens: Vec<StoredToken> = Vec::new();
-        for json in texts(reply) {
-            tokens.push(from_json("token", &json)?);
-        }
-        tokens.sort_by(|one, other| one.id.cmp(&other.id));
-        Ok(tokens)
-    }
-
-    pub(super) async fn put_token(&self, id: String, document: String) -> Result<(), RepositoryError> {
-        match self.0.change_token(id, document).await? {
-            -1 => Err(RepositoryError::TooMany { what: "tokens", most: MOST_TOKENS }),
-            _ => Ok(()),
-        }
-    }
-
-    pub(super) async fn remove_token(&self, id: String) -> Result<bool, RepositoryError> {
-        Ok(self.0.change_token(id, String::new()).await? == 1)
     }
 
     /// Logs the permissions that the control plane lacks. Decisions do not need them.
@@ -453,30 +395,9 @@ impl SharedCore {
         let arguments = [before.into_bytes(), count.to_string().into_bytes()];
         Ok(texts(self.call(script, keys, &arguments).await?))
     }
-
-    async fn change_token(&self, id: String, document: String) -> Result<i64, RepositoryError> {
-        let keys = [self.keys.tokens.clone(), self.keys.state.clone()];
-        let arguments = [
-            id.into_bytes(),
-            document.into_bytes(),
-            MOST_TOKENS.to_string().into_bytes(),
-            self.keys.channel.clone().into_bytes(),
-        ];
-        let changed = self.call(&SCRIPTS.change_token, &keys, &arguments).await?;
-        self.note_change();
-        changed.as_number().ok_or_else(|| RepositoryError::Invalid("the reply to a token".to_owned()))
-    }
 }
 
 /// The texts in a list.
 fn texts(reply: ControlValue) -> Vec<String> {
     reply.into_list().into_iter().filter_map(ControlValue::into_text).collect()
-}
-
-/// An entry as it is stored, behind its id.
-fn audit_entry(member: &str) -> Result<AuditEntry, RepositoryError> {
-    let invalid = || RepositoryError::Invalid("audit entry".to_owned());
-    let (id, json) = member.split_once(' ').ok_or_else(invalid)?;
-    let entry: AuditEntry = from_json("audit entry", json)?;
-    Ok(AuditEntry { id: id.parse().map_err(|_| invalid())?, ..entry })
 }

@@ -32,6 +32,7 @@ mod operated_node;
 mod reload_under_load;
 mod repository;
 mod repository_fleet;
+mod repository_losses;
 mod repository_rules;
 mod rule_sources;
 mod rule_tests;

@@ -1,15 +1,19 @@
 //! A subscription to one channel that connects again by itself: to the server that serves the channel's hash tag, also
 //! after a failover or when its slot has moved.
+//!
+//! On the same connection come the reset markers of other nodes. One that is missed comes with a heartbeat.
 
 use super::{ControlChannel, unavailable};
-use crate::connection::{Failure, RedisConnection};
+use crate::connection::{Failure, PushSink, RedisConnection, told_of_pushes};
 use crate::url::ServerAddress;
+use redis::{PushInfo, PushKind, Value};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
+use tollgate_core::heartbeat;
 
 /// How often the connection is checked: whether the server still is the primary, and whether it answers.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
@@ -47,23 +51,25 @@ impl ControlChannel {
     async fn subscribe_once(&self, channel: &str, on_message: &impl Fn()) -> Result<(), String> {
         let shard = self.core.servers.shard_of(channel.as_bytes());
         let address = shard.address().ok_or("the address of the primary is unknown")?;
-        let (pushed, mut pushes) = mpsc::channel(1);
-        let dialed = self.core.servers.dial_subscriber(&address, pushed).await;
+        let resets = heartbeat::resets_channel(self.prefix());
+        let (told, mut messages) = mpsc::channel(1);
+        let dialed = self.core.servers.dial_subscriber(&address, self.push_sink(resets.clone(), told)).await;
         let connection = dialed.map_err(|error| unavailable(&address, error).to_string())?;
-        let subscribed = timeout(PING_TIMEOUT, connection.subscribe(channel)).await;
-        match subscribed {
-            Ok(Ok(())) => {}
-            Ok(Err(failure @ Failure::NoPermission(..))) => {
-                return Err(format!("the user may not run subscribe on this channel: {failure}"));
+        for channel in [channel, &resets] {
+            match timeout(PING_TIMEOUT, connection.subscribe(channel)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(failure @ Failure::NoPermission(..))) => {
+                    return Err(format!("the user may not run subscribe on this channel: {failure}"));
+                }
+                Ok(Err(failure)) => return Err(failure.to_string()),
+                Err(_) => return Err("the server does not answer".to_owned()),
             }
-            Ok(Err(failure)) => return Err(failure.to_string()),
-            Err(_) => return Err("the server does not answer".to_owned()),
         }
         tracing::debug!(%address, channel, "subscribed");
         on_message();
         loop {
             tokio::select! {
-                pushed = pushes.recv() => match pushed {
+                message = messages.recv() => match message {
                     Some(()) => on_message(),
                     None => return Ok(()),
                 },
@@ -77,10 +83,34 @@ impl ControlChannel {
         }
     }
 
+    /// Takes in reset markers, and passes all other messages on, unless one is waiting already.
+    fn push_sink(&self, resets: String, told: mpsc::Sender<()>) -> PushSink {
+        let (core, told) = (Arc::clone(&self.core), told_of_pushes(told));
+        Box::new(move |push| match message_on(&push, &resets) {
+            Some(marker) => {
+                core.note_marker(marker);
+                Ok(())
+            }
+            None => told(push),
+        })
+    }
+
     /// Whether the server at `address` still serves the slot of `channel`.
     fn serves(&self, channel: &str, address: &Arc<ServerAddress>) -> bool {
         let shard = self.core.servers.shard_of(channel.as_bytes());
         shard.address().is_some_and(|current| current == *address)
+    }
+}
+
+/// The text of a message on `channel`.
+fn message_on<'p>(push: &'p PushInfo, channel: &str) -> Option<&'p [u8]> {
+    match (&push.kind, push.data.as_slice()) {
+        (PushKind::Message, [Value::BulkString(name), Value::BulkString(text)])
+            if name == channel.as_bytes() =>
+        {
+            Some(text)
+        }
+        _ => None,
     }
 }
 

@@ -3,7 +3,7 @@
 //! All are asked at once, and the reply with the highest epoch is used: a frozen Sentinel causes no delay, and one that was
 //! cut off has a lower epoch. Each is also subscribed to, so that a failover is known at once.
 
-use super::super::connection::{DialError, Dialer, Failure, OpenError, RedisConnection};
+use super::super::connection::{DialError, Dialer, Failure, OpenError, RedisConnection, told_of_pushes};
 use super::super::errors::is_primary_unknown;
 use super::super::shard::ShardContext;
 use super::super::url::ServerAddress;
@@ -131,7 +131,7 @@ impl SentinelClient {
             return Ok(Arc::clone(connection));
         }
         let (pushed, mut pushes) = mpsc::channel(1);
-        let connection = Arc::new(self.dialer.dial_with(&self.address, Some(pushed)).await?);
+        let connection = Arc::new(self.dialer.dial_with(&self.address, Some(told_of_pushes(pushed))).await?);
         if let Err(failure) = connection.subscribe(SWITCH).await {
             tracing::debug!(address = %self.address, %failure, "cannot subscribe to a Sentinel; polling it");
         }

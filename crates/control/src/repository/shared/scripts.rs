@@ -13,8 +13,10 @@ pub(super) static SCRIPTS: LazyLock<RepositoryScripts> = LazyLock::new(|| Reposi
     replace_state: ControlScript::new(include_str!("../replace_state.lua")),
     append_audit: ControlScript::new(include_str!("../append_audit.lua")),
     list_audit: ControlScript::new(include_str!("../list_audit.lua")),
+    restore_audit: ControlScript::new(include_str!("../restore_audit.lua")),
     change_token: ControlScript::new(include_str!("../change_token.lua")),
     list_tokens: ControlScript::new(include_str!("../list_tokens.lua")),
+    restore_tokens: ControlScript::new(include_str!("../restore_tokens.lua")),
 });
 
 /// A script for each operation.
@@ -27,8 +29,10 @@ pub(super) struct RepositoryScripts {
     pub(super) replace_state: ControlScript,
     pub(super) append_audit: ControlScript,
     pub(super) list_audit: ControlScript,
+    pub(super) restore_audit: ControlScript,
     pub(super) change_token: ControlScript,
     pub(super) list_tokens: ControlScript,
+    pub(super) restore_tokens: ControlScript,
 }
 
 #[cfg(test)]

@@ -3,11 +3,13 @@
 use super::fleet::{Node, alone, patient_nodes};
 use crate::setting::{from, key};
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tollgate_core::algorithm::Algorithm;
 use tollgate_limiter::{EndpointScope, Request, StateSource};
-use tollgate_testbed::{RedisServer, eventually};
+use tollgate_testbed::{RedisCluster, RedisServer, eventually};
 
 /// Sends requests through all nodes at once until each was refused ten times. Returns how many were admitted.
 async fn exhaust(nodes: &[Arc<Node>], request: Request<'static>) -> u64 {
@@ -96,6 +98,44 @@ fn every_node_follows_a_reset() {
         assert!(took.as_millis() < 2_500, "with the next heartbeat: {took:?}");
         assert!(!nodes[1].check(&client).await.0);
         assert_eq!(nodes[2].limiter.reset(&key("unknown"), EndpointScope::Any).await, Ok(0));
+    });
+}
+
+/// Nodes that subscribe to changes hear of a reset by message, also in a Cluster.
+#[test]
+fn a_node_that_subscribes_follows_a_reset_within_a_second() {
+    alone(async || {
+        let (server, cluster) = (RedisServer::start(&[]), RedisCluster::start(3, 0));
+        let text = "rules: [{ id: login, key: api_key, limit: 3/min, penalty: { after: 2, first: 10min } }]";
+        for url in [server.url(), cluster.url()] {
+            let nodes = patient_nodes(&url, text, 2).await;
+            let subscribed = Arc::new(Notify::new());
+            let told = Arc::clone(&subscribed);
+            let control = nodes[1].store.control_channel();
+            let _subscription =
+                control.subscribe("tg:control:{rules}:changes".to_owned(), move || told.notify_one());
+            subscribed.notified().await;
+            let mut durations = Vec::new();
+            for client in ["a", "b", "c", "d", "e", "f", "g", "h"] {
+                eventually("the client has a cooldown", async || {
+                    nodes[1].check(&key(client)).await;
+                    nodes[1].limiter.abuse_counts().held > 0
+                })
+                .await;
+                let start = Instant::now();
+                assert_eq!(nodes[0].limiter.reset(&key(client), EndpointScope::Any).await, Ok(1));
+                eventually("no hold", async || {
+                    nodes[1].limiter.tidy();
+                    nodes[1].limiter.abuse_counts().held == 0
+                })
+                .await;
+                durations.push(start.elapsed());
+            }
+            durations.sort_unstable();
+            assert!(durations[7] < Duration::from_secs(1), "{url}: {durations:?}");
+            // With heartbeats alone, each reset waits for the next one: a second.
+            assert!(durations[3] < Duration::from_millis(500), "{url}: {durations:?}");
+        }
     });
 }
 
