@@ -33,6 +33,9 @@ const WRITE_BYTES: usize = 64 * 1024;
 /// How long a client may not read its replies.
 const WRITE_TIME: Duration = Duration::from_secs(30);
 
+/// How long the rest of a connection that is closed is read.
+const LINGER_TIME: Duration = Duration::from_secs(1);
+
 /// What the RESP door needs to respond.
 pub struct RespDoor {
     /// Makes the decisions.
@@ -103,7 +106,7 @@ impl RespDoor {
             };
             let ends = self.answer(&mut session, &mut connection.stream, &mut buffer, &mut replies).await?;
             if ends == CommandOutcome::Close {
-                return connection.stream.shutdown().await;
+                return end(connection.stream).await;
             }
         }
     }
@@ -147,6 +150,24 @@ impl RespDoor {
         }
         Ok(outcome)
     }
+}
+
+/// Ends a connection. What the client sends meanwhile is read for a moment: if it were left unread, the kernel would reset the
+/// connection, and the client might not receive the last reply.
+async fn end(mut stream: ClientStream) -> io::Result<()> {
+    stream.shutdown().await?;
+    let mut unread = vec![0; READ_BYTES];
+    let discard = async {
+        let mut discarded = 0;
+        while discarded < WRITE_BYTES {
+            match stream.read(&mut unread).await {
+                Ok(0) | Err(_) => return,
+                Ok(length) => discarded += length,
+            }
+        }
+    };
+    let _ = timeout(LINGER_TIME, discard).await;
+    Ok(())
 }
 
 /// Writes `replies`, each of `waiting` at its place.

@@ -3,6 +3,7 @@
 use super::slot::StateSlot;
 use super::table::StateTable;
 use super::{MemoryStore, StoreFull, first_life_us, shard_of_charge};
+use crate::failure::admitted_step;
 use crate::parts::TokenOperation;
 use smallvec::SmallVec;
 use spin::mutex::SpinMutexGuard;
@@ -66,16 +67,18 @@ impl MemoryStore {
                     }
                     step
                 }
-                TokenOperation::Look => look(part.charge.limit, state.state.as_ref(), now, part.cost),
+                // As it is before the request.
+                TokenOperation::Look => {
+                    let limit = part.charge.limit;
+                    look(limit, load(table, part.charge.key, limit).as_ref(), now, part.cost)
+                }
                 // It is applied when all others have admitted.
-                TokenOperation::Refund => look(part.charge.limit, state.state.as_ref(), now, 1),
+                TokenOperation::Refund => admitted_step(),
             };
             steps.push(step);
         }
 
-        let refuses = |(part, step): (&PartCharge<'_>, &LimitStep)| {
-            part.charge.enforced && !step.admitted && part.operation != TokenOperation::Refund
-        };
+        let refuses = |(part, step): (&PartCharge<'_>, &LimitStep)| part.charge.enforced && !step.admitted;
         let is_refused = charges.iter().zip(&steps).any(refuses);
         for state in &stepped {
             let Some((index, step)) = state.changed.filter(|(_, step)| !is_refused || !step.admitted) else {

@@ -123,7 +123,7 @@ async fn throttle_replies_as_redis_cell_documents() {
     client.ask(&["CL.THROTTLE", "k", "4294967296", "1", "1"], "-ERR 4294967297 is too large\r\n").await;
     client
         .ask(
-            &["CL.THROTTLE", "k", "4294967294", "999983", "31622400"],
+            &["CL.THROTTLE", "k", "4294967294", "4000000007", "999983"],
             "-ERR a capacity of 4294967295 with this rate cannot be counted exactly\r\n",
         )
         .await;

@@ -24,7 +24,8 @@ const RULE: (u64, u64, u64) = (10, 1, 2);
 
 fn rules() -> String {
     let (capacity, amount, seconds) = RULE;
-    format!("rules: [{{ id: plan, key: api_key, capacity: {capacity}, limit: {amount}/{seconds}s }}]")
+    let rate = amount as f64 / seconds as f64;
+    format!("rules: [{{ id: plan, key: api_key, params: {{ capacity: {capacity}, refill_rate: {rate} }} }}]")
 }
 
 /// A bucket in exact fractions: one token is `period` units, and each microsecond adds `amount`.

@@ -124,8 +124,14 @@ fn leased_limits_are_exact_under_parts() {
         })
         .await;
         assert_eq!(rest, 399);
-        let readings = nodes[0].limiter.peek(&request, EndpointScope::Request).await;
-        assert_eq!(readings[0].state.unwrap().status.remaining, 400, "{readings:?}");
+        // The other limit was charged for the same requests, once idle credit is back.
+        eventually("400 of the plan remain", async || {
+            let readings = nodes[0].limiter.peek(&request, EndpointScope::Request).await;
+            readings.iter().any(|reading| {
+                reading.rule == "plan" && reading.state.is_some_and(|state| state.status.remaining == 400)
+            })
+        })
+        .await;
     });
 }
 
@@ -160,24 +166,23 @@ fn refunds_are_found_by_all_nodes_and_never_exceed_the_limit() {
                 }
                 admitted
             };
-            assert_eq!(exhaust().await, 300, "{name}");
+            // A node may remember its refusal for a moment.
+            let exhaust_all = async |expected: u64| {
+                let mut found = 0;
+                eventually("what there is is found", async || {
+                    found += exhaust().await;
+                    found >= expected
+                })
+                .await;
+                found
+            };
+            assert_eq!(exhaust_all(300).await, 300, "{name}");
             assert!(passes(&nodes[0], &[part(Refund, 20)]).await);
-            // The other node may remember its refusal for a moment.
-            let mut found = 0;
-            eventually("what was given back is found", async || {
-                found += exhaust().await;
-                found >= 20
-            })
-            .await;
-            assert_eq!(found, 20, "{name}");
+            assert_eq!(exhaust_all(20).await, 20, "{name}");
             assert!(passes(&nodes[1], &[part(Refund, 1_000_000)]).await);
-            let mut found = 0;
-            eventually("everything is found", async || {
-                found += exhaust().await;
-                found >= 300
-            })
-            .await;
-            assert_eq!(found, 300, "{name}: never above the limit");
+            // What the other node has spent and not reported yet counts as lent: so much less is given back.
+            let found = exhaust_all(290).await;
+            assert!(found <= 300, "{name}: {found}, never above the limit");
             for node in &nodes {
                 node.store.close().await;
             }
