@@ -15,7 +15,7 @@ use super::decision_outcome::DecisionOutcome;
 use super::histogram::Histogram;
 use crate::decision::Decision;
 use crate::request_limit::is_request_limit;
-use crate::snapshot::RulesInForce;
+use crate::snapshot::{RulesInForce, next_number};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -63,6 +63,9 @@ const REMAINING_UNIT: f64 = 1.0 / (REMAINING_TENTHS as f64 * 65_536.0);
 const MOST_SERIES: usize = 50_000;
 /// How many rule sets a thread keeps the handles of: those of a few limiters of one process.
 const MOST_RULE_SETS: usize = 4;
+
+/// How many handles of limits that requests state a thread keeps: one for each limiter, algorithm and door.
+const MOST_REQUEST_LIMITS: usize = 64;
 
 /// What a decision is counted under, besides the limit and the outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -137,6 +140,8 @@ impl DecidedBy {
 /// The counters of a limiter.
 #[derive(Debug)]
 pub(crate) struct DecisionCounters {
+    /// Identifies these counters in the handles of threads.
+    number: u32,
     series: Mutex<HashMap<SeriesLabels, Arc<Series>>>,
     /// Changes with the list of series, under its lock.
     version: AtomicU64,
@@ -150,6 +155,7 @@ pub(crate) struct DecisionCounters {
 impl Default for DecisionCounters {
     fn default() -> Self {
         Self {
+            number: next_number(),
             series: Mutex::default(),
             version: AtomicU64::new(0),
             invalid: Default::default(),
@@ -300,8 +306,8 @@ type HandlesOfRules = HashMap<(DecidedBy, RequestLabels), SeriesHandle>;
 pub(crate) struct ThreadHandles {
     /// By the number of the rule set, the latest last.
     known: Vec<(u32, HandlesOfRules)>,
-    /// Of limits that requests state, whatever their numbers.
-    request_limits: HandlesOfRules,
+    /// Of limits that requests state, whatever their numbers, by the number of the counters.
+    request_limits: HashMap<(u32, DecidedBy, RequestLabels), SeriesHandle>,
 }
 
 impl ThreadHandles {
@@ -314,8 +320,12 @@ impl ThreadHandles {
         labels: RequestLabels,
     ) -> &SeriesHandle {
         if let DecidedBy::RequestLimit(_) = decided_by {
+            let key = (counters.number, decided_by, labels);
+            if self.request_limits.len() >= MOST_REQUEST_LIMITS && !self.request_limits.contains_key(&key) {
+                self.request_limits.clear();
+            }
             let new = || counters.register(rules, decided_by, labels);
-            return self.request_limits.entry((decided_by, labels)).or_insert_with(new);
+            return self.request_limits.entry(key).or_insert_with(new);
         }
         let known = self.known.iter().rposition(|(number, _)| *number == rules.number);
         let known = known.unwrap_or_else(|| {
