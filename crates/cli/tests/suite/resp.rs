@@ -24,7 +24,8 @@ fn serve(arguments: &[&str], password: Option<&str>) -> RespServer {
     command.arg("--rules").arg(&rules).args(arguments);
     command.envs(password.map(|password| ("TOLLGATE_RESP_PASSWORD", password)));
     let process = TollgateProcess::from(&mut command);
-    let (_, address) = process.start_message.split_once("redis://").expect("it names the RESP door");
+    let (_, address) =
+        process.start_message.split_once("  resp    redis://").expect("it names the RESP door");
     let (address, _) = address.split_once('\n').unwrap();
     let (_, port) = address.rsplit_once(':').unwrap();
     RespServer { port: port.parse().unwrap(), process, _folder: folder }

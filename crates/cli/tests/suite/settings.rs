@@ -108,8 +108,8 @@ fn errors_in_the_file_have_positions() {
             "tollgate.yaml:1:15: error: `16 pounds` is not a size of at least 1MB; write it like 64MB or 2GB\n",
         ),
         (
-            "resp_listen: 6380.5\n",
-            "tollgate.yaml:1:14: error: `6380.5` is not an address to listen on; write it like 127.0.0.1:8080\n",
+            "resp_listen: there\n",
+            "tollgate.yaml:1:14: error: `there` is not an address to listen on; write it like 127.0.0.1:8080\n",
         ),
         ("listen: [\n", "tollgate.yaml:"),
         (
