@@ -1,5 +1,5 @@
 //! Benchmarks of Tollgate and its peers: `cargo run --release -p tollgate-bench` runs all; `check`, `memory`, `attack`,
-//! `http`, `redis`, `gateway`, `layer`, `telemetry` or `scrape` after `--` runs one.
+//! `http`, `redis`, `resp`, `gateway`, `layer`, `telemetry` or `scrape` after `--` runs one.
 //!
 //! Machines differ and stall, so no time is judged by itself: the results are ratios to a peer that is measured in
 //! turns with Tollgate, as medians over rounds.
@@ -14,6 +14,7 @@ mod layer;
 mod measurement;
 mod memory;
 mod redis;
+mod resp;
 mod scrape;
 mod telemetry;
 mod workload;
@@ -24,12 +25,13 @@ use std::process::{Command, ExitCode};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-const BENCHES: [(&str, fn()); 9] = [
+const BENCHES: [(&str, fn()); 10] = [
     ("check", check::run),
     ("memory", memory::run),
     ("attack", attack::run),
     ("http", http::run),
     ("redis", redis::run),
+    ("resp", resp::run),
     ("gateway", gateway::run),
     ("layer", layer::run),
     ("telemetry", telemetry::run),

@@ -5,7 +5,7 @@
 mod blocking;
 mod heartbeats;
 mod lease;
-mod pinned;
+pub mod pinned;
 mod states;
 mod textbook;
 mod work;

@@ -8,6 +8,7 @@ mod admin;
 mod gateway;
 mod ineffective;
 mod log_file;
+mod resp;
 mod rule_source;
 mod setting_value;
 mod settings_file;
@@ -25,6 +26,8 @@ use clap::{ArgMatches, Args};
 pub use gateway::GatewayConfig;
 use gateway::WrittenGateway;
 use ineffective::SettingsContext;
+pub use resp::RespConfig;
+use resp::WrittenResp;
 pub use rule_source::RuleSourceConfig;
 use rule_source::RuleSourceFlags;
 use serde::Deserialize;
@@ -97,6 +100,12 @@ pub struct WrittenSettings {
     /// Address of the check API [default: 127.0.0.1:8080]
     #[arg(long, env = "TOLLGATE_LISTEN", value_name = "ADDRESS")]
     listen: Option<TextOrNumber>,
+    /// Address of the RESP door, the Redis protocol [default: none]
+    #[arg(long, env = "TOLLGATE_RESP_LISTEN", value_name = "ADDRESS")]
+    resp_listen: Option<TextOrNumber>,
+    /// File with the password of the RESP door, which may also be in TOLLGATE_RESP_PASSWORD [default: none]
+    #[arg(long, env = "TOLLGATE_RESP_PASSWORD_FILE", value_name = "FILE", value_parser = path())]
+    resp_password_file: Option<PathBuf>,
     /// Address of the admin API, health and metrics: a loopback address unless it has TLS, or off
     /// [default: 127.0.0.1:9090]
     #[arg(long, env = "TOLLGATE_ADMIN_LISTEN", value_name = "ADDRESS")]
@@ -128,6 +137,8 @@ pub struct WrittenSettings {
     gateway: Option<WrittenGateway>,
     #[arg(skip)]
     admin: Option<WrittenAdmin>,
+    #[arg(skip)]
+    resp: Option<WrittenResp>,
     #[arg(skip)]
     identity: Option<IdentityOptions>,
     #[arg(skip)]
@@ -183,6 +194,8 @@ impl WrittenSettings {
             emergency_per_second: value(self.emergency_per_second).or(other.emergency_per_second),
             store_memory: value(self.store_memory).or(other.store_memory),
             listen: value(self.listen).or(other.listen),
+            resp_listen: value(self.resp_listen).or(other.resp_listen),
+            resp_password_file: path(self.resp_password_file).or(other.resp_password_file),
             admin_listen: value(self.admin_listen).or(other.admin_listen),
             admin_insecure: self.admin_insecure.filter(|switch| !switch.is_empty()).or(other.admin_insecure),
             gateway_listen: value(self.gateway_listen).or(other.gateway_listen),
@@ -193,6 +206,7 @@ impl WrittenSettings {
             redis: self.redis.or(other.redis),
             gateway: self.gateway.or(other.gateway),
             admin: self.admin.or(other.admin),
+            resp: self.resp.or(other.resp),
             identity: self.identity.or(other.identity),
             headers: self.headers.or(other.headers),
             abuse: self.abuse.or(other.abuse),
@@ -219,6 +233,7 @@ impl WrittenSettings {
         let per_second = self.emergency_per_second.as_ref();
         report("emergency_per_second", store::emergency_per_second(per_second, None).err());
         report("log_format", self.log_format.as_ref().and_then(|format| parse_log_format(format).err()));
+        resp::check(document, self.resp_listen.as_ref());
         admin::check(document, self.admin_listen.as_ref(), self.admin.as_ref());
         if let Some(abuse) = &self.abuse {
             abuse::check(document, abuse);
@@ -241,7 +256,8 @@ impl WrittenSettings {
     /// Makes the relative paths of a settings file start from its folder.
     fn resolve_paths(&mut self, folder: &Path) {
         self.data = self.data.take().filter(|folder| !folder.as_os_str().is_empty());
-        let paths = [&mut self.rules, &mut self.data, &mut self.control_token_file];
+        let paths =
+            [&mut self.rules, &mut self.data, &mut self.control_token_file, &mut self.resp_password_file];
         for path in paths.into_iter().flatten() {
             *path = folder.join(&*path);
         }
@@ -250,6 +266,9 @@ impl WrittenSettings {
         }
         if let Some(admin) = &mut self.admin {
             admin.resolve_paths(folder);
+        }
+        if let Some(resp) = &mut self.resp {
+            resp.resolve_paths(folder);
         }
         if let Some(telemetry) = &mut self.telemetry {
             telemetry.resolve_paths(folder);
@@ -313,6 +332,8 @@ pub struct ServeConfig {
     pub store_memory: usize,
     /// The address of the check API.
     pub listen: SocketAddr,
+    /// The RESP door; none if it is closed.
+    pub resp: Option<RespConfig>,
     /// The admin listener; none if it is closed.
     pub admin: Option<AdminConfig>,
     /// The gateway, if there is one.
@@ -379,6 +400,11 @@ impl ServeConfig {
             },
             data,
             store_memory: settings.store_memory.as_ref().map_or(Ok(DEFAULT_MEMORY), parse_size)?,
+            resp: resp::read(
+                settings.resp_listen.as_ref(),
+                settings.resp_password_file.as_deref(),
+                settings.resp.as_ref(),
+            )?,
             admin: admin::read(
                 settings.admin_listen.as_ref(),
                 settings.admin_insecure,

@@ -10,6 +10,7 @@ mod logging;
 mod node;
 mod node_metrics;
 mod reload;
+mod resp;
 mod rules;
 mod signals;
 mod start_message;

@@ -1,6 +1,7 @@
 //! The outcome of a request, folded from the steps of its charges.
 
 use crate::algorithm::LimitStep;
+use crate::limit::LimitError;
 use crate::request::{LONGEST_ENDPOINT, Request};
 use crate::rules::{Charge, LimitId, OverLimitEffect};
 use std::fmt;
@@ -115,6 +116,8 @@ pub enum InvalidRequest {
     },
     /// There is no key, user, tenant, address or custom identity.
     NoIdentity,
+    /// The limit that the request states cannot be enforced.
+    InvalidLimit(LimitError),
 }
 
 impl fmt::Display for InvalidRequest {
@@ -131,6 +134,7 @@ impl fmt::Display for InvalidRequest {
             Self::NoIdentity => {
                 f.write_str("there is no identity: give at least one of key, user, tenant, ip or ids")
             }
+            Self::InvalidLimit(error) => error.fmt(f),
         }
     }
 }

@@ -22,7 +22,7 @@ pub const LARGEST_LOG: u64 = 1_000;
 pub(crate) const TICKS_US: [u64; 3] = [1, 1_000, 1_000_000];
 
 /// The size of a limit as a rule gives it, for any algorithm.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LimitSize {
     /// Tokens that fit, or requests per window.
     pub capacity: Option<u64>,

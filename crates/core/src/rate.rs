@@ -8,7 +8,7 @@ use std::time::Duration;
 pub const SECOND_US: u64 = 1_000_000;
 
 /// So many per second, as a reduced fraction: `1.67` is 167/100.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rate {
     numerator: u64,
     denominator: u64,

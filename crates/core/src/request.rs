@@ -107,11 +107,13 @@ pub enum Door {
     Check,
     /// The reverse proxy.
     Gateway,
+    /// The Redis protocol.
+    Resp,
 }
 
 impl Door {
     /// All doors.
-    pub const ALL: [Self; 4] = [Self::Library, Self::Layer, Self::Check, Self::Gateway];
+    pub const ALL: [Self; 5] = [Self::Library, Self::Layer, Self::Check, Self::Gateway, Self::Resp];
 
     /// The name in metrics and logs.
     pub fn name(self) -> &'static str {
@@ -120,6 +122,7 @@ impl Door {
             Self::Layer => "layer",
             Self::Check => "check",
             Self::Gateway => "gateway",
+            Self::Resp => "resp",
         }
     }
 }

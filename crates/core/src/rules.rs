@@ -14,6 +14,7 @@ pub mod on_exceed;
 pub mod pattern;
 mod preview;
 mod report;
+mod request_limit;
 mod rule_tiers;
 mod ruleset;
 mod selection;
@@ -41,6 +42,7 @@ pub use preview::{
     PreviewCounts, PreviewKey, PreviewRule, PreviewTotals, RulePreview, SampledRequest, preview,
 };
 pub use report::{ReportedProblem, ReportedTest, RuleReport};
+pub use request_limit::{REQUEST_KEY, REQUEST_LIMIT};
 pub use ruleset::{LimitId, RouteId, Rule, RuleSet, TierId};
 pub use selection::{CellKind, Charge, Charges, ClientMatch, OverLimitEffect, PathMatch, Selection};
 pub use testing::{RULE_TEST_START, RuleTestResult, RuleTestRun, run_tests, run_tests_if};

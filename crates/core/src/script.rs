@@ -16,7 +16,7 @@ use crate::limit::Meter;
 use crate::state_address::StateField;
 use crate::time::StoreTime;
 use smallvec::SmallVec;
-pub use source::{reset_source, source};
+pub use source::{refund_source, reset_source, source};
 pub(crate) use validation::LATEST_US;
 
 /// Lets one call serve clients of several slots of one server. Requires Redis 7.0.
@@ -213,8 +213,9 @@ pub fn arguments<'a>(
     arguments
 }
 
-/// The arguments of the script that lets states start fresh ([`reset_source`]): the limits of `calls`.
-pub fn reset_arguments<'a>(time: CallTime, calls: impl Iterator<Item = &'a ScriptCall>) -> Vec<Vec<u8>> {
+/// The arguments of the scripts that change states without a request ([`reset_source`], [`refund_source`]): the limits of
+/// `calls`.
+pub fn state_arguments<'a>(time: CallTime, calls: impl Iterator<Item = &'a ScriptCall>) -> Vec<Vec<u8>> {
     let encoded = calls.map(|call| {
         let mut encoded = Vec::new();
         call.encode(&mut encoded);
@@ -362,6 +363,30 @@ impl ChargeReply {
             StateKind::Log | StateKind::InFlight => ReplyState::Log(SmallVec::new()),
         };
         Self { counted: SmallVec::new(), lent: 0, state }
+    }
+}
+
+impl ReplyState {
+    /// Reads and validates what `refund.lua` returns at `now` about the only limit of `call`.
+    pub fn decode_refund(call: &ScriptCall, now: StoreTime, bytes: &[u8]) -> Result<Self, ReplyError> {
+        let [charge] = &*call.charges else { return Err(ReplyError::Malformed) };
+        let mut reply = ChargeReply::empty(charge);
+        match &mut reply.state {
+            Self::Stored(state) => *state = read_state(bytes)?,
+            Self::Log(statuses) => {
+                let mut reader = ReplyReader(bytes);
+                statuses.push(RequestStatus {
+                    remaining: reader.uint(4)? as u32,
+                    retry_after_us: reader.uint(7)?,
+                    reset_after_us: reader.uint(7)?,
+                });
+            }
+        }
+        // Nothing is taken, so the reply is validated like one to a call without requests.
+        let asked = ScriptCall { runs: SmallVec::new(), charges: call.charges.clone() };
+        let reply = ScriptReply { now, admitted: SmallVec::new(), charges: SmallVec::from_iter([reply]) };
+        let mut charges = reply.validated(&asked)?.charges;
+        charges.pop().map(|charge| charge.state).ok_or(ReplyError::Malformed)
     }
 }
 

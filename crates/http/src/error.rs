@@ -179,7 +179,7 @@ impl From<InvalidRequest> for HttpError {
                 })),
                 ..error
             },
-            InvalidRequest::NoIdentity => error,
+            InvalidRequest::NoIdentity | InvalidRequest::InvalidLimit(_) => error,
         }
     }
 }

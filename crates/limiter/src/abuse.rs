@@ -271,6 +271,14 @@ impl Limiter {
         Some(refusal(standing, terms, now))
     }
 
+    /// The refusal of a client that is denied as a hot key.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn refuse_denied(&self, request: &Request<'_>) -> Option<Decision> {
+        let now = self.clock().now();
+        Some(refusal(self.denial(request, now)?, self.abuse.terms, now))
+    }
+
     /// The temporary denial of a key that is hot.
     fn denial(&self, request: &Request<'_>, now: UnixTime) -> Option<LimitStatus> {
         let Abuse { settings, holds, .. } = &self.abuse;

@@ -3,7 +3,7 @@
 use crate::decision::{Check, Decision};
 use crate::limiter::Limiter;
 use crate::memo::Caches;
-use crate::metrics::decision_counters::DecidedBy;
+use crate::metrics::decision_counters::{DecidedBy, RequestLabels};
 use crate::metrics::{DecisionOutcome, MetricSamples, MetricSource, catalog};
 use crate::observe::{FinalDecision, LateObservation};
 use crate::snapshot::{RulesInForce, Snapshot};
@@ -55,18 +55,29 @@ impl Limiter {
         request: &Request<'_>,
         decision: &Decision,
     ) {
+        self.count_labelled(rules, caches, caches.labels(request.door), request, decision);
+    }
+
+    /// The same for a request with these labels.
+    pub(crate) fn count_labelled(
+        &self,
+        rules: &RulesInForce,
+        caches: &mut Caches,
+        labels: RequestLabels,
+        request: &Request<'_>,
+        decision: &Decision,
+    ) {
         if !self.is_counting() {
             return;
         }
-        let (labels, outcome) = (caches.labels(request.door), DecisionOutcome::of(decision));
-        let found = FinalDecision { rules, labels, decision, outcome };
+        let found = FinalDecision { rules, labels, decision, outcome: DecisionOutcome::of(decision) };
         self.count_final(caches, &found);
         self.observe_refusal(caches, &found, request);
     }
 
     fn count_final(&self, caches: &mut Caches, found: &FinalDecision<'_>) {
         let FinalDecision { rules, labels, decision, outcome } = *found;
-        let decided_by = DecidedBy::of(decision, outcome);
+        let decided_by = DecidedBy::of(decision, outcome).under(rules);
         caches.handle(&self.counters, rules, decided_by, labels).count(outcome, decision);
         let noted = decision.noted;
         // A shadow rule that did not determine the outcome: what is left of it is of interest nevertheless.

@@ -12,6 +12,7 @@ use crate::memory::MemoryStore;
 use crate::prepare::Prepared;
 use crate::refusal::DoorKind;
 use crate::snapshot::{LimitTerms, Snapshot};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, LazyLock};
 use tollgate_core::algorithm::{Algorithm, LimitStep};
@@ -148,10 +149,15 @@ impl Limiter {
         if let Some(refusal) = self.refuse_held(snapshot, selection, request, hashes, door) {
             return Prepared::Decided(refusal);
         }
-        match request.ip.filter(|_| self.emergency.mode() == Emergency::On) {
-            Some(ip) => Prepared::Guarded(selection, self.address_hash(ip)),
+        match self.guarded_address(request.ip) {
+            Some(address) => Prepared::Guarded(selection, address),
             None => Prepared::Selected(selection),
         }
+    }
+
+    /// The hash of the address of which a token is needed while the emergency limit is on.
+    pub(crate) fn guarded_address(&self, ip: Option<IpAddr>) -> Option<u64> {
+        ip.filter(|_| self.emergency.mode() == Emergency::On).map(|ip| self.address_hash(ip))
     }
 
     /// Decides a request of `address` while the emergency limit is on.

@@ -1,7 +1,8 @@
 //! Failure policy: decisions without the shared store.
 
 use crate::emergency::Emergency;
-use crate::memory::MemoryStore;
+use crate::memory::{MemoryStore, step_of};
+use crate::request_limit::is_request_limit;
 use crate::snapshot::RulesInForce;
 use arc_swap::ArcSwapOption;
 use std::sync::Arc;
@@ -88,6 +89,31 @@ impl Fallback {
         }
     }
 
+    /// How a request of `cost` would stand by the failure policy. Takes nothing.
+    pub(crate) fn look(
+        &self,
+        memory: &MemoryStore,
+        rules: &RulesInForce,
+        charge: &Charge<'_>,
+        cost: u32,
+        nodes: u32,
+        now: UnixTime,
+    ) -> LimitStep {
+        match rules.set.rule_of(charge.id).on_store_failure {
+            OnStoreFailure::Allow => admitted_step(),
+            OnStoreFailure::Deny => refused_step(),
+            OnStoreFailure::Local => {
+                let shares = self.shares(rules, nodes);
+                let Some(limit) = shares.limits.get(charge.id.index()).and_then(Option::as_ref) else {
+                    return refused_step();
+                };
+                let charge = shared_charge(charge, limit);
+                let cost = cost.min(limit.quota);
+                step_of(memory.status(&charge, cost, StoreTime::of_embedded_store(now)))
+            }
+        }
+    }
+
     fn local_step(
         &self,
         memory: &MemoryStore,
@@ -103,8 +129,7 @@ impl Fallback {
         };
         // If the cost exceeds the share, it takes all of it.
         let cost = cost.min(limit.quota);
-        let key = StateKey::new(charge.key.identity_hash(charge.limit.state_id), limit.state_id);
-        take(memory, &Charge { limit, key, ..*charge }, cost, now)
+        take(memory, &shared_charge(charge, limit), cost, now)
     }
 
     /// Removes the state of `charge` from which decisions without the store are made.
@@ -119,8 +144,7 @@ impl Fallback {
         let known = shares.as_ref().filter(|shares| shares.rules == rules.number);
         let limit = known.and_then(|shares| shares.limits.get(charge.id.index())?.as_ref());
         if let Some(limit) = limit {
-            let key = StateKey::new(charge.key.identity_hash(charge.limit.state_id), limit.state_id);
-            memory.forget(&Charge { limit, key, ..*charge }, now);
+            memory.forget(&shared_charge(charge, limit), now);
         }
     }
 
@@ -134,9 +158,19 @@ impl Fallback {
         let factor = self.settings.local_factor_permille;
         let limits = rules.set.limits().map(|(_, limit)| limit.divided(nodes, factor)).collect();
         let shares = Arc::new(NodeShares { rules: rules.number, nodes, limits });
-        self.shares.store(Some(Arc::clone(&shares)));
+        // A limit that a request states would displace the shares of all rules.
+        if !is_request_limit(rules.number) {
+            self.shares.store(Some(Arc::clone(&shares)));
+        }
         shares
     }
+}
+
+/// The charge of `limit`, which is this node's share of the limit of `charge`.
+fn shared_charge<'s>(charge: &Charge<'_>, limit: &'s Limit) -> Charge<'s> {
+    let key = StateKey::new(charge.key.identity_hash(charge.limit.state_id), limit.state_id);
+    let Charge { id, client, enforced, over, cell, .. } = *charge;
+    Charge { limit, id, key, client, enforced, over, cell }
 }
 
 fn take(memory: &MemoryStore, charge: &Charge<'_>, cost: u32, now: UnixTime) -> LimitStep {

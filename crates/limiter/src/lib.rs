@@ -41,9 +41,11 @@ mod memo;
 mod memory;
 pub mod metrics;
 mod observe;
+mod parts;
 mod pending;
 mod prepare;
 mod refusal;
+mod request_limit;
 mod set_table;
 mod shared_store;
 mod snapshot;
@@ -65,7 +67,9 @@ pub use limit_names::{LimitNames, LimitNamesFull};
 pub use limiter::Limiter;
 pub use memory::{MemoryStore, MemoryUse};
 pub use observe::{ObservationSettings, TopKey, TopKeys, TopRest, TopRoute};
+pub use parts::{InvalidPart, PartDecisions, PartsCheck, PendingParts, RequestPart, TokenOperation};
 pub use pending::Pending;
+pub use request_limit::{RequestLimit, is_request_limit};
 pub use set_table::{LockedSetTable, SetTable};
 pub use shared_store::{
     BalanceFuture, DrawFuture, Passed, PeekFuture, PendingTake, ResetFuture, SharedSlot, SharedStore,

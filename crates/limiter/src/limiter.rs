@@ -360,7 +360,7 @@ impl Limiter {
 
     /// The common case: one charge that is not a log, with memory for its state.
     #[inline]
-    fn take_one(&self, charge: &Charge<'_>, cost: u32) -> Option<(LimitStep, UnixTime)> {
+    pub(crate) fn take_one(&self, charge: &Charge<'_>, cost: u32) -> Option<(LimitStep, UnixTime)> {
         if charge.limit.log_window().is_some() {
             return None;
         }
@@ -408,7 +408,7 @@ impl Limiter {
 
     /// Charges the overflow cell of the client's address prefix: there is no memory for a state of its own.
     #[cold]
-    fn use_overflow_cell(&self, charge: &mut Charge<'_>, ip: Option<IpAddr>) {
+    pub(crate) fn use_overflow_cell(&self, charge: &mut Charge<'_>, ip: Option<IpAddr>) {
         self.store.count_overflow();
         charge.cell = CellKind::Overflow;
         charge.key = StateKey::new(self.seed.overflow_cell(ip, OVERFLOW_CELLS), charge.limit.state_id);

@@ -15,6 +15,7 @@ use crate::metrics::decision_counters::{
     DecidedBy, DecisionCounters, RequestLabels, SeriesHandle, ThreadHandles,
 };
 use crate::observe::{DueSamples, ObservationPace, RecordRate, SampleSchedule};
+use crate::request_limit::KeptRequestLimits;
 use crate::snapshot::{RulesInForce, Snapshot};
 use arc_swap::ArcSwap;
 use cache::Cache;
@@ -80,6 +81,8 @@ pub(crate) struct Caches {
     selected: SelectionPlace,
     /// The counters of this thread.
     handles: ThreadHandles,
+    /// Limits that requests state.
+    pub(crate) request_limits: KeptRequestLimits,
 }
 
 /// Where a selection is.
@@ -146,6 +149,7 @@ impl Memo {
                 scratch: None,
                 selected: SelectionPlace::Scratch,
                 handles: ThreadHandles::default(),
+                request_limits: KeptRequestLimits::default(),
             },
         })
     }

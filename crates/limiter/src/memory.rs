@@ -9,12 +9,14 @@
 //! one network does not deny new keys from others. A key that was charged again is kept for its whole time to full, a
 //! key that was charged once only until it is fresh: a flood of single requests does not evict regular clients.
 
+mod part_charges;
 mod single_state;
 mod slot;
 mod slots;
 mod table;
 
 use crate::clock::Clock;
+pub(crate) use part_charges::{PartCharge, step_of};
 use slot::StateSlot;
 use smallvec::SmallVec;
 use spin::mutex::{SpinMutex, SpinMutexGuard};

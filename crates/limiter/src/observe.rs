@@ -120,7 +120,9 @@ impl<'d> FinalDecision<'d> {
     fn limit(&self) -> Option<LimitId> {
         match DecidedBy::of(self.decision, self.outcome) {
             DecidedBy::Limit(limit) => Some(limit),
-            DecidedBy::Nothing | DecidedBy::HotKey | DecidedBy::Emergency => None,
+            DecidedBy::Nothing | DecidedBy::HotKey | DecidedBy::Emergency | DecidedBy::RequestLimit(_) => {
+                None
+            }
         }
     }
 
@@ -254,6 +256,19 @@ impl Limiter {
         elapsed_ns: u64,
     ) {
         self.keep_sample(request, weight);
+        self.observe_unsampled(rules, caches, request, check, weight, elapsed_ns);
+    }
+
+    /// The same for a check that the rules do not decide, and that is no sample of their traffic.
+    pub(crate) fn observe_unsampled(
+        &self,
+        rules: &RulesInForce,
+        caches: &mut Caches,
+        request: &Request<'_>,
+        check: &mut Check<'_>,
+        weight: u32,
+        elapsed_ns: u64,
+    ) {
         match check {
             Check::Decided(decision) => {
                 self.counters.local.observe_weighted(elapsed_ns, weight);
@@ -291,6 +306,19 @@ impl Limiter {
         weight: u32,
     ) {
         let labels = caches.labels(request.door);
+        self.observe_labelled(rules, caches, labels, request, decision, weight);
+    }
+
+    /// The same for a request with these labels.
+    pub(crate) fn observe_labelled(
+        &self,
+        rules: &RulesInForce,
+        caches: &mut Caches,
+        labels: RequestLabels,
+        request: &Request<'_>,
+        decision: &Decision,
+        weight: u32,
+    ) {
         let found = FinalDecision { rules, labels, decision, outcome: DecisionOutcome::of(decision) };
         self.observe(caches, &found, request, weight);
     }

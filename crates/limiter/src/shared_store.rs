@@ -49,6 +49,16 @@ pub trait SharedStore: fmt::Debug + Send + Sync {
         steps: &mut Steps,
     ) -> SharedTake;
 
+    /// The same for a request that other requests may still undo: what can be taken is reserved until
+    /// [`PendingTake::resolve`].
+    fn reserve(
+        &self,
+        charges: &[OwnedCharge],
+        cost: u32,
+        rules: u32,
+        address: &dyn Fn(usize) -> Option<StateAddress>,
+    ) -> Box<dyn PendingTake>;
+
     /// The steps of `charges`, if one is known to refuse. Spends nothing and calls no server.
     fn known_refusal(&self, charges: &[OwnedCharge], cost: u32, rules: u32) -> Option<Steps>;
 
@@ -63,6 +73,11 @@ pub trait SharedStore: fmt::Debug + Send + Sync {
     /// Reads states, without spending. The answers are in the order of the questions; none for a state that could not be
     /// read.
     fn peek(&self, states: Vec<StateQuestion>) -> PeekFuture<'_>;
+
+    /// Gives tokens back to states: the cost of each question. A bucket rises to its capacity less what is lent, at most,
+    /// and a window counts down to nothing. The answers are as those of [`SharedStore::peek`], with the wait of a request
+    /// that costs 1; none for a state that was not changed, or of which that is not known.
+    fn refund(&self, states: Vec<StateQuestion>) -> PeekFuture<'_>;
 
     /// Lets states start fresh, and tells the other nodes which client it was. Returns how many existed.
     fn reset<'s>(&'s self, states: Vec<StateQuestion>, client: &ClientIdentities) -> ResetFuture<'s>;

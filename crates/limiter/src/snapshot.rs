@@ -1,8 +1,8 @@
 //! The snapshot: the rules and lists in force, and the terms of their limits.
 
 use crate::limit_names::{LimitNames, LimitNamesFull};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, LazyLock};
 use tollgate_core::limit::Limit;
 use tollgate_core::rules::lists::AccessLists;
 use tollgate_core::rules::written::{OnExceed, SoftLimit};
@@ -62,14 +62,22 @@ impl LimitTerms {
 impl Snapshot {
     /// A snapshot without rules.
     pub(crate) fn empty() -> Self {
-        let rules = RulesInForce::new(RuleSet::empty(), Vec::new());
+        let rules = RulesInForce::numbered(RuleSet::empty(), Vec::new());
         Self::with(Arc::new(rules), Versioned::new(AccessLists::default()))
     }
 
     pub(crate) fn new(rules: RuleSet, lists: AccessLists) -> Result<Self, LimitNamesFull> {
         let names: Vec<LimitNames> = rules.limits().map(|(rule, limit)| names_of(rule, limit)).collect();
-        let rules = RulesInForce::new(rules, LimitNames::keep(&names)?);
+        let rules = RulesInForce::numbered(rules, LimitNames::keep(&names)?);
         Ok(Self::with(Arc::new(rules), Versioned::new(lists)))
+    }
+
+    /// The snapshot of a limit that a request states. It has no lists.
+    pub(crate) fn of_request_limit(set: RuleSet, number: u32, names: &'static LimitNames) -> Self {
+        static NO_LISTS: LazyLock<Arc<Versioned<AccessLists>>> =
+            LazyLock::new(|| Versioned::new(AccessLists::default()));
+        let rules = RulesInForce { number, ..RulesInForce::new(set, vec![names]) };
+        Self::with(Arc::new(rules), Arc::clone(&NO_LISTS))
     }
 
     pub(crate) fn with(rules: Arc<RulesInForce>, lists: Arc<Versioned<AccessLists>>) -> Self {
@@ -80,13 +88,17 @@ impl Snapshot {
 
 impl RulesInForce {
     /// `names` are those of the limits of `set`, in the order of the limits.
+    fn numbered(set: RuleSet, names: Vec<&'static LimitNames>) -> Self {
+        Self { number: next_number(), ..Self::new(set, names) }
+    }
+
     fn new(set: RuleSet, names: Vec<&'static LimitNames>) -> Self {
         let terms =
             set.limits().zip(names).map(|((_, limit), names)| LimitTerms::new(names, limit)).collect();
         let takes_time = set.limits().any(|(rule, limit)| takes_time(rule, limit));
         let sheds = |rule: &Rule| matches!(rule.on_exceed, OnExceed::Shed(_));
         let refuses_plainly = !set.has_penalties() && !set.rules().iter().any(sheds);
-        Self { number: next_number(), terms, takes_time, refuses_plainly, set }
+        Self { number: 0, terms, takes_time, refuses_plainly, set }
     }
 
     #[inline]

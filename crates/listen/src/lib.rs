@@ -45,6 +45,7 @@
 //! | | |
 //! |---|---|
 //! | [`serve()`], [`ServeOptions`], [`ListenerSetup`] | the accept loop |
+//! | [`serve_streams`], [`StreamConnection`] | the same for protocols other than HTTP |
 //! | [`Peer`] | the client's end of a connection, for its service |
 //! | [`ServerCertificate`] | TLS certificates that can be replaced while connections are open |
 //! | [`ConnectionLimits`] | limits of each client address |
@@ -69,6 +70,7 @@ mod readiness;
 mod refusal_fast_path;
 mod request_body;
 mod serve;
+mod streams;
 mod tls;
 
 pub use connection_limits::{
@@ -82,4 +84,5 @@ pub use readiness::{NotReady, Readiness, health_response};
 pub use refusal_fast_path::{RefusalFastPath, RefusedRepeat, RepeatedRequest};
 pub use request_body::read_body;
 pub use serve::{ConnectionService, Framing, ListenerSetup, Peer, Protocols, ServeOptions, serve};
+pub use streams::{ClientStream, DrainSignal, StreamConnection, serve_streams};
 pub use tls::{PemFileError, ServerCertificate, TlsError};

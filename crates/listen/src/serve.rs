@@ -180,11 +180,43 @@ pub async fn serve<S: ConnectionService>(
     let (phase, watched) = watch::channel(ServerPhase::Serving);
     let mut shutdown = pin!(shutdown);
     loop {
-        let (stream, address, slot) = tokio::select! {
+        let AdmittedConnection { stream, address, permits } = tokio::select! {
             biased;
             () = &mut shutdown => break,
-            accepted = accept(&listener, &slots) => accepted,
+            admitted = next_connection(&listener, &slots, &setup) => admitted,
         };
+        let activity = Arc::new(ConnectionActivity::new(&options));
+        let peer = Peer {
+            address,
+            secure: setup.tls.is_some(),
+            counted: permits.counted.clone(),
+            activity: Arc::clone(&activity),
+        };
+        let service = connect(peer);
+        let connection =
+            AcceptedConnection { stream, address, permits, activity, phase: watched.clone(), options };
+        let (builders, tls) = (Arc::clone(&builders), setup.tls.clone());
+        tokio::spawn(connection.run(builders, tls, service));
+    }
+    drop(listener);
+    drain(&phase, &slots, &options).await
+}
+
+/// A connection that was accepted and that the limits of its address allow.
+pub(crate) struct AdmittedConnection {
+    pub(crate) stream: TcpStream,
+    pub(crate) address: SocketAddr,
+    pub(crate) permits: ConnectionPermits,
+}
+
+/// The next connection that is to be served.
+pub(crate) async fn next_connection(
+    listener: &TcpListener,
+    slots: &Arc<Semaphore>,
+    setup: &ListenerSetup,
+) -> AdmittedConnection {
+    loop {
+        let (stream, address, slot) = accept(listener, slots).await;
         let counted = match &setup.limits {
             None => None,
             Some(limits) => match limits.admit(address.ip()) {
@@ -199,32 +231,17 @@ pub async fn serve<S: ConnectionService>(
             continue;
         }
         bound_unsent(&stream);
-        let activity = Arc::new(ConnectionActivity::new(&options));
-        let peer = Peer {
-            address,
-            secure: setup.tls.is_some(),
-            counted: counted.clone(),
-            activity: Arc::clone(&activity),
-        };
-        let open = OpenConnection::new(&setup.counters);
-        let service = connect(peer);
-        let connection = AcceptedConnection {
-            stream,
-            address,
-            permits: ConnectionPermits { _slot: slot, open, counted },
-            activity,
-            phase: watched.clone(),
-            options,
-        };
-        let (builders, tls) = (Arc::clone(&builders), setup.tls.clone());
-        tokio::spawn(connection.run(builders, tls, service));
+        let permits = ConnectionPermits { _slot: slot, open: OpenConnection::new(&setup.counters), counted };
+        return AdmittedConnection { stream, address, permits };
     }
-    drop(listener);
-    drain(&phase, &slots, &options).await
 }
 
 /// Waits until all connections are closed, or the grace period is over.
-async fn drain(phase: &watch::Sender<ServerPhase>, slots: &Semaphore, options: &ServeOptions) -> usize {
+pub(crate) async fn drain(
+    phase: &watch::Sender<ServerPhase>,
+    slots: &Semaphore,
+    options: &ServeOptions,
+) -> usize {
     phase.send_replace(ServerPhase::Draining);
     let all_slots = slots.acquire_many(options.most_connections);
     if tokio::time::timeout(options.grace, all_slots).await.is_ok() {

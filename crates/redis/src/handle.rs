@@ -13,8 +13,8 @@ use tollgate_core::request::Request;
 use tollgate_core::rules::{Rule, RuleSet};
 use tollgate_core::state_address::StateAddress;
 use tollgate_limiter::{
-    BalanceFuture, ClientIdentities, DrawFuture, OwnedCharge, PeekFuture, PoolDraw, ResetFuture, SharedSlot,
-    SharedStore, SharedTake, StateQuestion, Steps, StoreUnavailable,
+    BalanceFuture, ClientIdentities, DrawFuture, OwnedCharge, PeekFuture, PendingTake, PoolDraw, ResetFuture,
+    SharedSlot, SharedStore, SharedTake, StateQuestion, Steps, StoreUnavailable,
 };
 
 /// Implements the engine's seam on the core of a store.
@@ -62,11 +62,37 @@ impl SharedStore for StoreHandle {
             LeaseCheck::Decided => SharedTake::Decided,
             LeaseCheck::Pending(asked) => {
                 let PendingLeaseCheck { steps, reserved, groups, calls } = *asked;
-                let take = RedisTake::new(core, charges, steps, reserved, groups, receivers, address);
+                // One of several groups may have to be undone.
+                let undone = (groups.len() > 1).then_some(address);
+                let take = RedisTake::new(core, charges, steps, reserved, groups, receivers, undone);
                 calls.into_iter().for_each(|call| core.send(call));
                 SharedTake::Pending(Box::new(take))
             }
         }
+    }
+
+    fn reserve(
+        &self,
+        charges: &[OwnedCharge],
+        cost: u32,
+        rules: u32,
+        address: &dyn Fn(usize) -> Option<StateAddress>,
+    ) -> Box<dyn PendingTake> {
+        let Self(core) = self;
+        if core.addresses().is_none() {
+            return Box::new(RedisTake::failed(core, charges));
+        }
+        let mut receivers: SmallVec<[VerdictReceiver; 1]> = SmallVec::new();
+        let waiter = || {
+            let (sender, receiver) = VerdictSender::new();
+            receivers.push(receiver);
+            sender
+        };
+        let asked = core.leases.reserve(charges, cost, rules, core.lease_time(), address, waiter);
+        let PendingLeaseCheck { steps, reserved, groups, calls } = asked;
+        let take = RedisTake::new(core, charges, steps, reserved, groups, receivers, Some(address));
+        calls.into_iter().for_each(|call| core.send(call));
+        Box::new(take)
     }
 
     fn known_refusal(&self, charges: &[OwnedCharge], cost: u32, rules: u32) -> Option<Steps> {
@@ -83,6 +109,10 @@ impl SharedStore for StoreHandle {
 
     fn peek(&self, states: Vec<StateQuestion>) -> PeekFuture<'_> {
         Box::pin(async move { self.0.peek(&states).await })
+    }
+
+    fn refund(&self, states: Vec<StateQuestion>) -> PeekFuture<'_> {
+        Box::pin(async move { self.0.refund(&states).await })
     }
 
     fn reset<'s>(&'s self, states: Vec<StateQuestion>, client: &ClientIdentities) -> ResetFuture<'s> {

@@ -90,7 +90,12 @@ impl StoreCore {
     }
 
     /// What `state` means for the next request on this node.
-    fn answer(&self, question: &StateQuestion, mut state: StoredState, now: StoreTime) -> StateAnswer {
+    pub(crate) fn answer(
+        &self,
+        question: &StateQuestion,
+        mut state: StoredState,
+        now: StoreTime,
+    ) -> StateAnswer {
         let StateQuestion { key, client, meter, cost, .. } = question;
         let lent = state.lent.total();
         let reports = self.leases.pending_reports(*client, *key, meter, self.lease_time());
@@ -134,7 +139,7 @@ impl StoreCore {
         }
         let keys: Vec<Vec<u8>> =
             std::iter::once(key.as_bytes().to_vec()).chain(script::log_keys(key.as_bytes(), call)).collect();
-        let arguments = |shard: &_| script::reset_arguments(self.call_time(shard), std::iter::once(call));
+        let arguments = |shard: &_| script::state_arguments(self.call_time(shard), std::iter::once(call));
         match self.run_script(&RESET, &keys, arguments).await? {
             Value::Array(parts) => match parts.as_slice() {
                 [_, Value::Int(found)] => Ok(usize::try_from(*found).unwrap_or_default()),
@@ -145,7 +150,7 @@ impl StoreCore {
     }
 }
 
-fn charge(question: &StateQuestion, field: StateField) -> ChargeCall {
+pub(crate) fn charge(question: &StateQuestion, field: StateField) -> ChargeCall {
     ChargeCall {
         meter: question.meter,
         field,

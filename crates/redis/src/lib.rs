@@ -56,6 +56,7 @@ pub mod lease;
 mod metrics;
 mod node_count;
 pub mod permissions;
+mod refunds;
 mod reset_markers;
 mod script_call;
 mod self_test;

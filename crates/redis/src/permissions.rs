@@ -109,6 +109,7 @@ mod tests {
         used.extend(called(heartbeat::MARK_SCRIPT));
         used.extend(called(grant::SCRIPT));
         used.extend(called(script::reset_source()));
+        used.extend(called(script::refund_source()));
         sent(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut used);
         // Always permitted, and what a Sentinel is asked, which has users of its own.
         for free in ["auth", "hello", "sentinel"] {

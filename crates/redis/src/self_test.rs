@@ -232,7 +232,7 @@ fn reset_script(client: &str, ask: &ScriptCall) -> Cmd {
     let limits = ScriptCall { runs: SmallVec::new(), charges: ask.charges.clone() };
     let mut command = cmd("EVAL");
     command.arg(script::reset_source()).arg(keys.len()).arg(keys);
-    command.arg(script::reset_arguments(CallTime::Server, std::iter::once(&limits)));
+    command.arg(script::state_arguments(CallTime::Server, std::iter::once(&limits)));
     command
 }
 

@@ -25,12 +25,13 @@ pub(crate) struct RedisTake {
 struct TakeGroup {
     /// Their indices.
     charges: SmallVec<[usize; 2]>,
-    /// The addresses of their states; known only if there are several groups, one of which may have to be undone.
+    /// The addresses of their states; known only if they may have to be undone.
     addresses: Vec<Option<StateAddress>>,
     receiver: Option<VerdictReceiver>,
 }
 
 impl RedisTake {
+    /// `address` returns the address of the state of a charge, if the take may have to be undone.
     pub(crate) fn new(
         core: &Arc<StoreCore>,
         charges: &[OwnedCharge],
@@ -38,12 +39,13 @@ impl RedisTake {
         reserved: ReservedTokens,
         groups: SmallVec<[SmallVec<[usize; 2]>; 1]>,
         receivers: SmallVec<[VerdictReceiver; 1]>,
-        address: &dyn Fn(usize) -> Option<StateAddress>,
+        address: Option<&dyn Fn(usize) -> Option<StateAddress>>,
     ) -> Self {
-        let has_several = groups.len() > 1;
         let groups = groups.into_iter().zip(receivers).map(|(charges, receiver)| {
-            let addresses =
-                if has_several { charges.iter().map(|index| address(*index)).collect() } else { Vec::new() };
+            let addresses = match address {
+                Some(address) => charges.iter().map(|index| address(*index)).collect(),
+                None => Vec::new(),
+            };
             TakeGroup { charges, addresses, receiver: Some(receiver) }
         });
         Self {

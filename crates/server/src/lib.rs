@@ -2,12 +2,13 @@
 //! for decisions.
 //!
 //! A door is a type in a file of its own, with `serve` to run it on a listener and `describe` to tell the rule compiler
-//! what it supports. There is one so far, [`HttpDoor`]: `POST /v1/check`, `POST /v1/check/batch`, `GET /healthz` and
-//! `GET /readyz`, which reports the [`Readiness`] of the node.
+//! what it supports. [`HttpDoor`] is `POST /v1/check`, `POST /v1/check/batch`, `GET /healthz` and
+//! `GET /readyz`, which reports the [`Readiness`] of the node. [`RespDoor`] is the Redis protocol.
 //!
-//! A request passes these files in order: `http_door.rs` (route, origin check, body), `check.rs` or `batch.rs`,
+//! An HTTP request passes these files in order: `http_door.rs` (route, origin check, body), `check.rs` or `batch.rs`,
 //! [`check_request`] (JSON to [`Request`](tollgate_limiter::Request)), the limiter, and [`check_response`] (decision
-//! to JSON).
+//! to JSON). A Redis command passes [`resp_door`] (reads and writes), [`resp_door::decode`], `resp_door/session.rs`,
+//! `throttle.rs` or `rule_check.rs` beside it, and [`resp_door::encode`].
 //!
 //! ```
 //! use std::sync::Arc;
@@ -39,6 +40,8 @@ pub mod check_request;
 pub mod check_response;
 mod http_door;
 mod json_error;
+pub mod resp_door;
 
 pub use http_door::HttpDoor;
+pub use resp_door::RespDoor;
 pub use tollgate_listen::{NotReady, Readiness};

@@ -41,6 +41,24 @@ impl SettingsContext<'_> {
                 is_set: |settings| settings.listen.is_some(),
             },
             IneffectiveSetting {
+                name: "resp_listen",
+                is_ineffective: self.mode == ServeMode::GatewayOnly,
+                reason: "`tollgate gateway` has no RESP door; `tollgate serve` opens both",
+                is_set: |settings| settings.resp_listen.is_some(),
+            },
+            IneffectiveSetting {
+                name: "resp_password_file",
+                is_ineffective: self.config.resp.is_none() && self.mode == ServeMode::AllDoors,
+                reason: "`resp_listen` opens no RESP door",
+                is_set: |settings| settings.resp_password_file.is_some(),
+            },
+            IneffectiveSetting {
+                name: "resp",
+                is_ineffective: self.config.resp.is_none() && self.mode == ServeMode::AllDoors,
+                reason: "`resp_listen` opens no RESP door",
+                is_set: |settings| settings.resp.is_some(),
+            },
+            IneffectiveSetting {
                 name: "admin_insecure",
                 is_ineffective: self
                     .config

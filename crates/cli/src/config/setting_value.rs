@@ -112,6 +112,10 @@ pub enum SettingError {
     ControlPlane(HttpClientError),
     #[error("the file of the control plane's token, {path}, cannot be read: {error}")]
     ControlTokenFile { path: String, error: io::Error },
+    #[error("the file of the RESP door's password, {path}, cannot be read: {error}")]
+    RespPasswordFile { path: String, error: io::Error },
+    #[error("the file of the RESP door's password, {0}, is empty")]
+    EmptyRespPassword(String),
     #[error("`{0}` is not a log format; use text or json")]
     LogFormat(String),
     #[error("a secret is 32 hexadecimal digits, such as `openssl rand -hex 16` prints")]

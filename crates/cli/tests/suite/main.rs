@@ -25,6 +25,7 @@ mod log_format;
 mod process;
 mod published_rules;
 mod repository;
+mod resp;
 mod rule_reload;
 mod rules;
 mod secrets;

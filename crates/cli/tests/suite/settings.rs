@@ -107,6 +107,10 @@ fn errors_in_the_file_have_positions() {
             "store_memory: 16 pounds\n",
             "tollgate.yaml:1:15: error: `16 pounds` is not a size of at least 1MB; write it like 64MB or 2GB\n",
         ),
+        (
+            "resp_listen: there\n",
+            "tollgate.yaml:1:14: error: `there` is not an address to listen on; write it like 127.0.0.1:8080\n",
+        ),
         ("listen: [\n", "tollgate.yaml:"),
         (
             "redis:\n  lease: { interval: 100ms, horizon: 20s }\n",
@@ -158,6 +162,18 @@ fn a_setting_without_effect_is_an_error() {
             "error: --listen has no effect: `tollgate gateway` has no check API",
         ),
         (
+            &gateway[..],
+            "--resp-listen",
+            "127.0.0.1:0",
+            "error: --resp-listen has no effect: `tollgate gateway` has no RESP door",
+        ),
+        (
+            &["serve"],
+            "--resp-password-file",
+            "x",
+            "error: --resp-password-file has no effect: `resp_listen` opens no RESP door",
+        ),
+        (
             &["serve"],
             "--emergency",
             "on_outage",
@@ -195,6 +211,11 @@ fn a_setting_without_effect_is_an_error() {
             "serve",
             "store: memory\nredis: { timeout: 5ms }\n",
             "tollgate.yaml:2:1: error: `redis` has no effect: ",
+        ),
+        (
+            "serve",
+            "resp: { tls: { certificate: a, key: b } }\n",
+            "tollgate.yaml:1:1: error: `resp` has no effect: ",
         ),
         (
             "serve",

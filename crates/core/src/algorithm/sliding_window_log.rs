@@ -132,6 +132,22 @@ impl RequestLog {
         true
     }
 
+    /// Takes `tokens` off the newest entries that have not left the window: never more than they count.
+    pub fn refund(&mut self, window: &Window, now: StoreTime, tokens: u32) {
+        let span_us = window.span_us();
+        let mut due = tokens;
+        while due > 0
+            && let Some(newest) = self.entries.back_mut().filter(|newest| newest.instant + span_us > now)
+        {
+            let part = newest.cost.min(due);
+            newest.cost -= part;
+            due -= part;
+            if newest.cost == 0 {
+                self.entries.pop_back();
+            }
+        }
+    }
+
     /// Drops entries that have left the window.
     fn drop_expired(&mut self, window: &Window, now: StoreTime) {
         let span_us = window.span_us();

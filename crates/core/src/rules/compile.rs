@@ -104,6 +104,7 @@ impl<'f> RuleCompiler<'f> {
 
     fn compile(&mut self) {
         let root = DocumentPath::root();
+        self.parts.on_store_failure = self.file.defaults.on_store_failure.unwrap_or_default();
         self.tiers();
         for (index, template) in self.file.routes.iter().enumerate() {
             self.template(template, PathStrictness::Folded, &root.field("routes").index(index));

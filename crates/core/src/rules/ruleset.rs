@@ -191,6 +191,7 @@ pub struct RuleSet {
     pub(super) written: Vec<String>,
     /// Route templates, the most specific first.
     pub(super) routes: Vec<CompiledTemplate>,
+    on_store_failure: OnStoreFailure,
     digester: ClientDigester,
     has_endpoints: bool,
     has_domains: bool,
@@ -221,6 +222,7 @@ pub(super) struct RuleSetParts {
     pub(super) strictness: Vec<PathStrictness>,
     pub(super) written: Vec<String>,
     pub(super) routes: Vec<CompiledTemplate>,
+    pub(super) on_store_failure: OnStoreFailure,
 }
 
 impl RuleSet {
@@ -236,6 +238,7 @@ impl RuleSet {
             strictness,
             written,
             routes,
+            on_store_failure,
         } = parts;
         let digester = ClientDigester::new(&rules, &tiers);
         let has_endpoints = !endpoints.is_empty();
@@ -253,6 +256,7 @@ impl RuleSet {
             strictness,
             written,
             routes,
+            on_store_failure,
             digester,
             has_endpoints,
             has_domains,
@@ -269,6 +273,11 @@ impl RuleSet {
     /// The rules, in the order of the file.
     pub fn rules(&self) -> &[Rule] {
         &self.rules
+    }
+
+    /// The failure policy of limits that no rule states: that of `defaults`.
+    pub fn default_on_store_failure(&self) -> OnStoreFailure {
+        self.on_store_failure
     }
 
     /// All limits in the order of their [`LimitId`], each with its rule.

@@ -23,6 +23,9 @@ static SOURCE: LazyLock<String> = LazyLock::new(|| {
 static RESET_SOURCE: LazyLock<String> =
     LazyLock::new(|| joined(&[include_str!("call_time.lua"), include_str!("reset.lua")]));
 
+static REFUND_SOURCE: LazyLock<String> =
+    LazyLock::new(|| joined(&[include_str!("call_time.lua"), include_str!("refund.lua")]));
+
 /// What all scripts about states have in common, and then `main`.
 fn joined(main: &[&str]) -> String {
     let mut source = constants();
@@ -46,6 +49,11 @@ pub fn source() -> &'static str {
 /// The script that lets states start fresh: `reset.lua`.
 pub fn reset_source() -> &'static str {
     &RESET_SOURCE
+}
+
+/// The script that gives tokens back: `refund.lua`.
+pub fn refund_source() -> &'static str {
+    &REFUND_SOURCE
 }
 
 fn constants() -> String {

@@ -1,6 +1,5 @@
 //! Single states, for operators: reading one, and removing one.
 
-use super::slot::StateSlot;
 use super::{MemoryStore, shard_of_charge};
 use tollgate_core::algorithm::sliding_window_log;
 use tollgate_core::lending::StoredState;
@@ -31,18 +30,6 @@ impl MemoryStore {
         match limit.log_window() {
             Some(_) => table.remove_log(key, self.budget_of(charge), now),
             None => table.remove_key(key, now),
-        }
-    }
-
-    /// Gives `tokens` back to the state of `charge`, which is not a log: never more than fit.
-    pub(crate) fn give_back(&self, charge: &Charge<'_>, tokens: u32, now: StoreTime) {
-        let Charge { limit, key, .. } = *charge;
-        let mut table = self.shards[shard_of_charge(charge)].0.lock();
-        let Some(slot) = table.find(key) else { return };
-        let mut state = StoredState { cell: Some(slot.cell()), ..StoredState::default() };
-        state.refund(limit.meter(), now, tokens);
-        if let Some(cell) = state.cell {
-            *slot = StateSlot::new(key, cell, limit.lifetime_us);
         }
     }
 }

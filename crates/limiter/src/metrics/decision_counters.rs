@@ -14,14 +14,17 @@ mod meter;
 use super::decision_outcome::DecisionOutcome;
 use super::histogram::Histogram;
 use crate::decision::Decision;
-use crate::snapshot::RulesInForce;
+use crate::request_limit::is_request_limit;
+use crate::snapshot::{RulesInForce, next_number};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use tollgate_core::algorithm::Algorithm;
 use tollgate_core::decision::Outcome;
+use tollgate_core::limit::Limit;
 use tollgate_core::request::Door;
-use tollgate_core::rules::{LimitId, RouteId, RuleSet, TierId};
+use tollgate_core::rules::{LimitId, REQUEST_LIMIT, RouteId, RuleSet, TierId};
 
 pub use meter::{DecisionIncrements, DecisionMeter, OutcomeCounts};
 
@@ -61,6 +64,9 @@ const MOST_SERIES: usize = 50_000;
 /// How many rule sets a thread keeps the handles of: those of a few limiters of one process.
 const MOST_RULE_SETS: usize = 4;
 
+/// How many handles of limits that requests state a thread keeps: one for each limiter, algorithm and door.
+const MOST_REQUEST_LIMITS: usize = 64;
+
 /// What a decision is counted under, besides the limit and the outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct RequestLabels {
@@ -80,6 +86,8 @@ pub(crate) enum DecidedBy {
     HotKey,
     /// The limit per address in an emergency.
     Emergency,
+    /// A limit that the request states. All of them are counted together, because a series for each would be too many.
+    RequestLimit(Algorithm),
 }
 
 impl DecidedBy {
@@ -108,12 +116,23 @@ impl DecidedBy {
         }
     }
 
+    /// The same, if `rules` are those that the limit is of.
+    pub(crate) fn under(self, rules: &RulesInForce) -> Self {
+        match self {
+            Self::Limit(limit) if is_request_limit(rules.number) => {
+                Self::RequestLimit(rules.set.limit(limit).algorithm())
+            }
+            other => other,
+        }
+    }
+
     pub(crate) fn rule(self, rules: &RuleSet) -> &str {
         match self {
             Self::Nothing => "",
             Self::Limit(id) => &rules.rule_of(id).id,
             Self::HotKey => "hot_key",
             Self::Emergency => "emergency",
+            Self::RequestLimit(_) => REQUEST_LIMIT,
         }
     }
 }
@@ -121,6 +140,8 @@ impl DecidedBy {
 /// The counters of a limiter.
 #[derive(Debug)]
 pub(crate) struct DecisionCounters {
+    /// Identifies these counters in the handles of threads.
+    number: u32,
     series: Mutex<HashMap<SeriesLabels, Arc<Series>>>,
     /// Changes with the list of series, under its lock.
     version: AtomicU64,
@@ -134,6 +155,7 @@ pub(crate) struct DecisionCounters {
 impl Default for DecisionCounters {
     fn default() -> Self {
         Self {
+            number: next_number(),
             series: Mutex::default(),
             version: AtomicU64::new(0),
             invalid: Default::default(),
@@ -260,10 +282,12 @@ impl SeriesHandle {
     /// Counts a decision.
     pub(crate) fn count(&self, outcome: DecisionOutcome, decision: &Decision) {
         match (outcome, decision.outcome) {
-            (DecisionOutcome::Allowed, Outcome::Admitted(status)) => self.count_allowed(status.remaining),
-            (DecisionOutcome::Allowed, _) => match self.decided_by {
-                DecidedBy::Limit(_) => self.count_allowed(decision.noted.remaining),
-                DecidedBy::Nothing | DecidedBy::HotKey | DecidedBy::Emergency => {
+            (DecisionOutcome::Allowed, admitted) => match (self.decided_by, admitted) {
+                // Each has a quota of its own, so what is left is no share of one.
+                (DecidedBy::RequestLimit(_), _) => self.cells.add(ALLOWED_UNLIMITED, 1),
+                (_, Outcome::Admitted(status)) => self.count_allowed(status.remaining),
+                (DecidedBy::Limit(_), _) => self.count_allowed(decision.noted.remaining),
+                (DecidedBy::Nothing | DecidedBy::HotKey | DecidedBy::Emergency, _) => {
                     self.cells.add(ALLOWED_UNLIMITED, 1);
                 }
             },
@@ -282,6 +306,8 @@ type HandlesOfRules = HashMap<(DecidedBy, RequestLabels), SeriesHandle>;
 pub(crate) struct ThreadHandles {
     /// By the number of the rule set, the latest last.
     known: Vec<(u32, HandlesOfRules)>,
+    /// Of limits that requests state, whatever their numbers, by the number of the counters.
+    request_limits: HashMap<(u32, DecidedBy, RequestLabels), SeriesHandle>,
 }
 
 impl ThreadHandles {
@@ -293,6 +319,14 @@ impl ThreadHandles {
         decided_by: DecidedBy,
         labels: RequestLabels,
     ) -> &SeriesHandle {
+        if let DecidedBy::RequestLimit(_) = decided_by {
+            let key = (counters.number, decided_by, labels);
+            if self.request_limits.len() >= MOST_REQUEST_LIMITS && !self.request_limits.contains_key(&key) {
+                self.request_limits.clear();
+            }
+            let new = || counters.register(rules, decided_by, labels);
+            return self.request_limits.entry(key).or_insert_with(new);
+        }
         let known = self.known.iter().rposition(|(number, _)| *number == rules.number);
         let known = known.unwrap_or_else(|| {
             if self.known.len() == MOST_RULE_SETS {
@@ -324,15 +358,23 @@ impl DecisionCounters {
         let rules = &rules_in_force.set;
         let limit = match decided_by {
             DecidedBy::Limit(id) => Some(rules.limit(id)),
-            DecidedBy::Nothing | DecidedBy::HotKey | DecidedBy::Emergency => None,
+            DecidedBy::Nothing | DecidedBy::HotKey | DecidedBy::Emergency | DecidedBy::RequestLimit(_) => {
+                None
+            }
         };
         let tier = match decided_by {
             DecidedBy::Limit(id) => rules.tier_name(id, labels.tier),
-            DecidedBy::Nothing | DecidedBy::HotKey | DecidedBy::Emergency => None,
+            DecidedBy::Nothing | DecidedBy::HotKey | DecidedBy::Emergency | DecidedBy::RequestLimit(_) => {
+                None
+            }
+        };
+        let algorithm = match decided_by {
+            DecidedBy::RequestLimit(algorithm) => Some(algorithm),
+            _ => limit.map(Limit::algorithm),
         };
         let mut texts = SeriesLabels {
             rule: decided_by.rule(rules).into(),
-            algorithm: limit.map_or("", |limit| limit.algorithm().name()),
+            algorithm: algorithm.map_or("", Algorithm::name),
             tier: tier.unwrap_or_default().into(),
             route: labels.route.map_or("", |route| rules.route_template(route)).into(),
             door: labels.door,
@@ -354,7 +396,7 @@ impl DecisionCounters {
     /// Forgets the series of rules that are no longer there.
     pub(crate) fn retain(&self, rules: &RuleSet) {
         let is_rule = |name: &str| rules.rules().iter().any(|rule| rule.id == name);
-        let is_own = |name: &str| matches!(name, "" | "hot_key" | "emergency");
+        let is_own = |name: &str| matches!(name, "" | "hot_key" | "emergency" | REQUEST_LIMIT);
         let mut series = self.series.lock();
         series.retain(|labels, _| is_own(&labels.rule) || is_rule(&labels.rule));
         self.version.fetch_add(1, Ordering::AcqRel);

@@ -9,6 +9,8 @@ pub mod clients;
 pub mod cooldowns;
 #[path = "conformance/key_states.rs"]
 pub mod key_states;
+#[path = "conformance/parts.rs"]
+pub mod parts;
 #[path = "conformance/setting.rs"]
 pub mod setting;
 #[path = "conformance/walks.rs"]

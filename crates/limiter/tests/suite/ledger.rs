@@ -88,6 +88,16 @@ impl SharedStore for FailingStore {
         SharedTake::Pending(Box::new(FailedTake(charges.len())))
     }
 
+    fn reserve(
+        &self,
+        charges: &[OwnedCharge],
+        _: u32,
+        _: u32,
+        _: &dyn Fn(usize) -> Option<StateAddress>,
+    ) -> Box<dyn PendingTake> {
+        Box::new(FailedTake(charges.len()))
+    }
+
     fn known_refusal(&self, _: &[OwnedCharge], _: u32, _: u32) -> Option<Steps> {
         None
     }
@@ -102,6 +112,10 @@ impl SharedStore for FailingStore {
 
     fn peek(&self, states: Vec<StateQuestion>) -> PeekFuture<'_> {
         Box::pin(async move { states.iter().map(|_| None).collect() })
+    }
+
+    fn refund(&self, states: Vec<StateQuestion>) -> PeekFuture<'_> {
+        self.peek(states)
     }
 
     fn reset(&self, _: Vec<StateQuestion>, _: &ClientIdentities) -> ResetFuture<'_> {

@@ -14,6 +14,7 @@ mod longest_wait;
 mod memory;
 mod metrics;
 mod observation;
+mod parts;
 mod penalties;
 mod reference;
 mod reload;

@@ -111,6 +111,18 @@ impl Credit {
         }
     }
 
+    /// Takes back up to `tokens` that were spent and are not reported yet. Returns how many.
+    pub(super) fn unspend(&mut self, tokens: u32, now: BootTime) -> u32 {
+        let mut due = tokens;
+        for lot in self.lots.iter_mut().filter(|lot| lot.deadline > now) {
+            let part = due.min(lot.spent);
+            lot.spent -= part;
+            lot.left = lot.left.saturating_add(part);
+            due -= part;
+        }
+        tokens - due
+    }
+
     /// Adds what was lent in `epoch`, to be spent before `deadline`.
     pub(super) fn grant(&mut self, epoch: u32, tokens: u32, deadline: BootTime) {
         if tokens > 0

@@ -17,9 +17,10 @@ use parking_lot::Mutex;
 use pending_group::{PendingGroup, QueuedRequest, TakeMode};
 use shard::LeaseShard;
 use smallvec::SmallVec;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use tollgate_core::algorithm::LimitStep;
+use tollgate_core::algorithm::{LimitStep, MeterNumbers};
 use tollgate_core::key::StateKey;
 use tollgate_core::lending::LeaseReport;
 use tollgate_core::limit::Meter;
@@ -27,7 +28,7 @@ use tollgate_core::rules::RuleSet;
 use tollgate_core::script::{ScriptCall, ScriptReply};
 use tollgate_core::state_address::StateAddress;
 use tollgate_core::time::BootTime;
-use tollgate_limiter::{OwnedCharge, Passed, Steps};
+use tollgate_limiter::{OwnedCharge, Passed, Steps, is_request_limit};
 
 /// How leases are dealt with. A rule may have a horizon and an interval of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -209,7 +210,8 @@ impl<W: Waiter> LeaseTable<W> {
                 LocalStep::Ask => {}
             }
             let mut shards = LockedShards::of_one(only.client, shard);
-            return self.ask(&mut shards, charges, &[local], cost, rules, now, address, waiter, steps);
+            let take = TakeMode::Final;
+            return self.ask(&mut shards, charges, &[local], cost, take, rules, now, address, waiter, steps);
         }
         let mut shards = LockedShards::lock(&self.shards, charges);
         let locals = shards.look(charges, cost, rules, now, &self.settings);
@@ -219,7 +221,45 @@ impl<W: Waiter> LeaseTable<W> {
                 *steps = refused;
                 LeaseCheck::Decided
             }
-            None => self.ask(&mut shards, charges, &locals, cost, rules, now, address, waiter, steps),
+            None => {
+                let take = TakeMode::Final;
+                self.ask(&mut shards, charges, &locals, cost, take, rules, now, address, waiter, steps)
+            }
+        }
+    }
+
+    /// The same for a request that other requests may still undo: nothing is spent before [`LeaseTable::resolve`].
+    pub fn reserve(
+        &self,
+        charges: &[OwnedCharge],
+        cost: u32,
+        rules: u32,
+        now: BootTime,
+        address: impl Fn(usize) -> Option<StateAddress>,
+        waiter: impl FnMut() -> W,
+    ) -> PendingLeaseCheck<W> {
+        let mut shards = LockedShards::lock(&self.shards, charges);
+        let locals = shards.look(charges, cost, rules, now, &self.settings);
+        let mut steps = Steps::new();
+        let asked = match refused(charges, &locals) {
+            Some(refused) => {
+                shards.of(charges[0].client).counts.refused += 1;
+                steps = refused;
+                LeaseCheck::Decided
+            }
+            None => {
+                let (take, steps) = (TakeMode::Tentative, &mut steps);
+                self.ask(&mut shards, charges, &locals, cost, take, rules, now, address, waiter, steps)
+            }
+        };
+        match asked {
+            LeaseCheck::Pending(asked) => *asked,
+            LeaseCheck::Decided => PendingLeaseCheck {
+                steps,
+                reserved: ReservedTokens::new(),
+                groups: SmallVec::new(),
+                calls: SmallVec::new(),
+            },
         }
     }
 
@@ -239,6 +279,7 @@ impl<W: Waiter> LeaseTable<W> {
         charges: &[OwnedCharge],
         locals: &[LocalStep],
         cost: u32,
+        take: TakeMode,
         rules: u32,
         now: BootTime,
         address: impl Fn(usize) -> Option<StateAddress>,
@@ -252,6 +293,7 @@ impl<W: Waiter> LeaseTable<W> {
                 None => groups.push(SmallVec::from_slice(&[index])),
             }
         }
+        let spends = groups.is_empty() && take == TakeMode::Final;
         let mut reserved = ReservedTokens::new();
         for (index, (charge, local)) in charges.iter().zip(locals).enumerate() {
             steps.extend(local.step().map(|step| (index, step)));
@@ -259,18 +301,18 @@ impl<W: Waiter> LeaseTable<W> {
                 continue;
             }
             let shard = shards.of(charge.client);
-            match groups.is_empty() {
+            match spends {
                 true => shard.spend(charge.key, cost, now),
                 false => reserved.push((index, shard.reserve(charge.key, cost, now))),
             }
         }
-        if groups.is_empty() {
-            shards.of(charges[0].client).counts.from_credit += 1;
+        let counts = &mut shards.of(charges[0].client).counts;
+        *if groups.is_empty() { &mut counts.from_credit } else { &mut counts.remote } += 1;
+        if spends {
             return LeaseCheck::Decided;
         }
         let steps = std::mem::take(steps);
-        shards.of(charges[0].client).counts.remote += 1;
-        let take = if groups.len() > 1 { TakeMode::Tentative } else { TakeMode::Final };
+        let take = if groups.len() > 1 { TakeMode::Tentative } else { take };
         let mut calls = SmallVec::new();
         for group in &groups {
             let client = charges[group[0]].client;
@@ -283,7 +325,9 @@ impl<W: Waiter> LeaseTable<W> {
                 Some(PendingGroup::new(addresses.first()?.key.as_str().into(), group_charges, fields))
             };
             let name = group.iter().fold(u64::from(rules), |name, index| {
-                (name ^ charges[*index].key.as_bits()).rotate_left(23).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+                let charge = &charges[*index];
+                let name = if is_request_limit(rules) { name ^ digest(&charge.meter) } else { name };
+                (name ^ charge.key.as_bits()).rotate_left(23).wrapping_mul(0x9e37_79b9_7f4a_7c15)
             });
             let shard = shards.of(client);
             match shard.join(name, group_charges, QueuedRequest { cost, take, waiter: waiter() }) {
@@ -391,6 +435,19 @@ impl<W: Waiter> LeaseTable<W> {
         self.shard(client).lock().pending_reports(key, meter, now)
     }
 
+    /// Takes back up to `tokens` of the state `key` that were spent from credit and are not reported yet: they are credit
+    /// again. The last reply is not used any more, because more is given back to the store. Returns how many they were.
+    pub(crate) fn unspend(
+        &self,
+        client: u64,
+        key: StateKey,
+        meter: &Meter,
+        tokens: u32,
+        now: BootTime,
+    ) -> u32 {
+        self.shard(client).lock().unspend(key, meter, tokens, now)
+    }
+
     /// The states of `charges` were reset: their last replies are not used any more. Credit of buckets stays, because the
     /// store counts it as lent; that of windows is dropped.
     pub(crate) fn forget(&self, charges: &[OwnedCharge]) {
@@ -454,4 +511,17 @@ impl<W: Waiter> LeaseTable<W> {
     fn shard(&self, client: u64) -> &Mutex<LeaseShard<W>> {
         &self.shards[shard_of(client)]
     }
+}
+
+/// Distinguishes the numbers of limits in the names of groups: those of one key may differ if requests state them.
+fn digest(meter: &Meter) -> u64 {
+    let mut hasher = rapidhash::fast::RapidHasher::default_const();
+    let numbers = match meter.numbers() {
+        MeterNumbers::Bucket(bucket) => {
+            [bucket.capacity.into(), bucket.amount.into(), bucket.period.into(), bucket.tick_us]
+        }
+        MeterNumbers::Window(window) => [window.limit.into(), window.span_us(), 0, 0],
+    };
+    (meter.algorithm(), numbers).hash(&mut hasher);
+    hasher.finish()
 }

@@ -31,7 +31,10 @@ impl StoreUnderTest for OnRedis {
 
     fn wait(&self, operation: Pin<&mut (dyn Future<Output = ()> + Send)>) {
         self.clock.advance_us(10 * SECOND_US);
-        self.runtime.block_on(operation);
+        self.runtime.block_on(async {
+            operation.await;
+            self.store.settled().await;
+        });
     }
 }
 

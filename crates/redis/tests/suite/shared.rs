@@ -19,6 +19,7 @@ mod in_flight;
 mod judging;
 mod moving;
 mod outage;
+mod parts;
 mod penalties;
 mod permissions;
 mod replicas;

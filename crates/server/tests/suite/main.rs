@@ -1,4 +1,4 @@
-//! Tests of the doors over real HTTP, as one binary.
+//! Tests of the doors over real connections, as one binary.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // A test that cannot continue fails at once.
 
@@ -11,5 +11,6 @@ mod client;
 mod fixture;
 mod malformed;
 mod real_time;
+mod resp;
 mod routes;
 mod unavailable;

@@ -142,6 +142,11 @@ impl Lease {
         if self.meter.window().is_some() {
             self.credit = Credit::default();
         }
+        self.forget_reply();
+    }
+
+    /// The state at the store has changed by other means than calls of this lease: nothing is concluded from the last reply.
+    pub(super) fn forget_reply(&mut self) {
         self.last_reply = None;
         self.last_refused = BootTime::default();
         self.refused_until = BootTime::default();

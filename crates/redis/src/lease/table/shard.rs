@@ -23,7 +23,7 @@ use tollgate_core::lending::LeaseReport;
 use tollgate_core::limit::Meter;
 use tollgate_core::state_address::StateAddress;
 use tollgate_core::time::BootTime;
-use tollgate_limiter::{OwnedCharge, Passed};
+use tollgate_limiter::{OwnedCharge, Passed, is_request_limit};
 
 /// A map by keyed hashes.
 pub(super) type HashedMap<K, T> = HashMap<K, T, rapidhash::fast::RandomState>;
@@ -116,7 +116,8 @@ impl<W> LeaseShard<W> {
             Entry::Vacant(_) => return None,
         };
         let seen_in = (rules, charge.id.index());
-        if lease.seen_in != seen_in {
+        // Requests that state a limit may state other numbers for the same key.
+        if lease.seen_in != seen_in || is_request_limit(rules) && lease.meter != charge.meter {
             lease.seen_in = seen_in;
             follow(&mut self.busy, lease, charge, settings);
         }
@@ -183,6 +184,18 @@ impl<W> LeaseShard<W> {
         let mut credit = lease.credit.clone();
         credit.give_back(BootTime::MAX);
         credit.reports(now)
+    }
+
+    /// See [`super::LeaseTable::unspend`].
+    pub(super) fn unspend(&mut self, key: StateKey, meter: &Meter, tokens: u32, now: BootTime) -> u32 {
+        let Some(lease) = self.leases.get_mut(&key) else { return 0 };
+        lease.forget_reply();
+        if lease.meter != *meter {
+            return 0;
+        }
+        let unspent = lease.credit.unspend(tokens, now);
+        mark_busy(&mut self.busy, key, lease);
+        unspent
     }
 
     /// See [`super::LeaseTable::forget`].

@@ -2,7 +2,7 @@
 //! the virtual node, to the microsecond. Time is the test's, at the store as well; only lifetimes are the
 //! server's, and virtual time runs ahead of it: what the server has forgotten was fresh long ago.
 
-use crate::conformance::{key_states, walks};
+use crate::conformance::{key_states, parts, walks};
 use crate::on_redis::on_redis;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tollgate_testbed::{RedisCluster, RedisServer};
@@ -21,6 +21,9 @@ fn walk_on(url: &str) {
     key_states::walk_readings(&engine, 2_000);
     key_states::walk_resets(&engine);
     key_states::resets_end_cooldowns(&engine);
+    parts::walk_parts(&engine, 1_500);
+    parts::walk_algorithms(&engine);
+    parts::numbers_of_a_key_may_change(&engine);
 }
 
 #[test]

@@ -1,0 +1,161 @@
+//! The accept loop for protocols other than HTTP: the caller reads and writes the bytes.
+//!
+//! Connections are accepted, limited, encrypted and drained as those of [`serve()`](crate::serve()). What a connection may
+//! hold, and for how long, is up to its protocol.
+
+use crate::connection::ConnectionPermits;
+use crate::serve::{AdmittedConnection, ServerPhase, drain, next_connection};
+use crate::{ListenerSetup, ServeOptions};
+use rustls::ServerConfig;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{self, AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+/// A connection of [`serve_streams`].
+#[derive(Debug)]
+pub struct StreamConnection {
+    /// The bytes.
+    pub stream: ClientStream,
+    /// The client's address.
+    pub peer: SocketAddr,
+    /// When the connection has to end.
+    pub drain: DrainSignal,
+}
+
+/// Tells a connection when the server drains.
+#[derive(Debug)]
+pub struct DrainSignal(watch::Receiver<ServerPhase>);
+
+impl DrainSignal {
+    /// Resolves when the server drains: the connection ends after what it has read.
+    pub async fn begun(&mut self) {
+        // An error means that the server is gone.
+        let _ = self.0.wait_for(|phase| *phase != ServerPhase::Serving).await;
+    }
+}
+
+/// The stream of a connection, with or without TLS.
+#[derive(Debug)]
+pub enum ClientStream {
+    /// Without TLS.
+    Plain(TcpStream),
+    /// With TLS.
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl AsyncRead for ClientStream {
+    #[inline]
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
+            Self::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
+        }
+    }
+}
+
+impl AsyncWrite for ClientStream {
+    #[inline]
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
+            Self::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}
+
+/// Serves until `shutdown`, then drains. `handle` serves one connection to its end. Of `options`, the number of connections,
+/// the time of a TLS handshake (that of a head) and the grace period apply. Returns the number of connections that were
+/// still open when the grace period ended.
+pub async fn serve_streams<F>(
+    listener: TcpListener,
+    setup: ListenerSetup,
+    handle: impl Fn(StreamConnection) -> F + Send + Sync + 'static,
+    shutdown: impl Future<Output = ()>,
+    options: ServeOptions,
+) -> usize
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let slots = Arc::new(Semaphore::new(options.most_connections as usize));
+    let (phase, watched) = watch::channel(ServerPhase::Serving);
+    let mut shutdown = pin!(shutdown);
+    let handle = Arc::new(handle);
+    loop {
+        let admitted = tokio::select! {
+            biased;
+            () = &mut shutdown => break,
+            admitted = next_connection(&listener, &slots, &setup) => admitted,
+        };
+        let (handle, tls, mut phase) = (Arc::clone(&handle), setup.tls.clone(), watched.clone());
+        tokio::spawn(async move {
+            let AdmittedConnection { stream, address, permits } = admitted;
+            let stream = match tls {
+                None => ClientStream::Plain(stream),
+                Some(tls) => {
+                    let accepted = accept_tls(stream, address, tls, &permits, options.head_time, &mut phase);
+                    let Some(stream) = accepted.await else { return };
+                    ClientStream::Tls(Box::new(stream))
+                }
+            };
+            let served =
+                handle(StreamConnection { stream, peer: address, drain: DrainSignal(phase.clone()) });
+            tokio::select! {
+                biased;
+                () = served => {}
+                // The grace period is over.
+                _ = phase.wait_for(|phase| *phase == ServerPhase::Stopped) => {}
+            }
+        });
+    }
+    drop(listener);
+    drain(&phase, &slots, &options).await
+}
+
+/// The stream after the handshake; none if it fails, or the server drains meanwhile.
+async fn accept_tls(
+    stream: TcpStream,
+    peer: SocketAddr,
+    tls: Arc<ServerConfig>,
+    permits: &ConnectionPermits,
+    longest: Duration,
+    phase: &mut watch::Receiver<ServerPhase>,
+) -> Option<TlsStream<TcpStream>> {
+    let handshake = timeout(longest, TlsAcceptor::from(tls).accept(stream));
+    let accepted = tokio::select! {
+        biased;
+        accepted = handshake => accepted,
+        _ = phase.changed() => return None,
+    };
+    match accepted {
+        Ok(Ok(stream)) => {
+            permits.open.counters().record_handshake();
+            return Some(stream);
+        }
+        Ok(Err(error)) => tracing::debug!(%peer, %error, "TLS handshake failed"),
+        Err(_) => tracing::debug!(%peer, "TLS handshake timeout"),
+    }
+    permits.open.counters().record_failed_handshake();
+    None
+}
