@@ -20,7 +20,7 @@ use crate::diagnostic::{Diagnostic, TextPosition};
 use areas::{AreaGroup, area_groups};
 use reader::ConfigFiles;
 pub use reader::ReadIncluded;
-use scopes::{Enforcement, InheritedLimits, LimitTerms, LocationPattern, ServerArea, VirtualServer, ZoneUse};
+use scopes::{Enforcement, InheritedLimits, LocationPattern, ServerArea, ServerBlock, UseTerms, ZoneUse};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use syntax::{ConfigWord, NginxDirective, error, shown, warning};
@@ -59,7 +59,7 @@ struct LimitImporter<'c> {
     files: ConfigFiles,
     zones: BTreeMap<String, LimitZone<'c>>,
     keys: KeyEvaluator<'c>,
-    servers: Vec<VirtualServer>,
+    servers: Vec<ServerBlock>,
     draft: RuleFileDraft,
 }
 
@@ -131,7 +131,7 @@ impl<'c> LimitImporter<'c> {
         let (file, position) = (first.file, first.name.position);
         let mut areas = vec![ServerArea { pattern: pattern.clone(), limits: common.clone(), file, position }];
         self.locations(context, &pattern, &common, &mut areas);
-        self.servers.push(VirtualServer { names: Vec::new(), is_default: true, areas });
+        self.servers.push(ServerBlock { names: Vec::new(), is_default: true, areas });
     }
 
     fn warn_of_streams(&mut self, directives: &[NginxDirective]) {
@@ -173,7 +173,7 @@ impl<'c> LimitImporter<'c> {
         if !areas.iter().any(|area| area.pattern.is_everything()) {
             areas.push(ServerArea { pattern, limits, file, position });
         }
-        let mut server = VirtualServer { names: Vec::new(), is_default: false, areas };
+        let mut server = ServerBlock { names: Vec::new(), is_default: false, areas };
         for directive in inner {
             match directive.name.text.as_str() {
                 "server_name" => self.server_names(directive, &mut server.names),
@@ -248,7 +248,7 @@ impl<'c> LimitImporter<'c> {
             };
             zone.is_used = true;
             let (file, key, rate) = (zone.directive.file, zone.key, zone.rate);
-            if rate.is_some() != matches!(used.terms, LimitTerms::Requests { .. }) {
+            if rate.is_some() != matches!(used.terms, UseTerms::Requests { .. }) {
                 let hint = "limit_req needs a limit_req_zone, limit_conn a limit_conn_zone";
                 let message = format!("the zone `{}` is of the other kind", shown(&used.zone));
                 self.error(used.file, used.position, &message, hint);
@@ -314,14 +314,14 @@ impl<'c> LimitImporter<'c> {
             rule.comments.push(format!("{name}:{line}: {}", zone.directive.text()));
         }
         match (used.terms, rate) {
-            (LimitTerms::Requests { burst, undelayed }, Some(rate)) => {
+            (UseTerms::Requests { burst, undelayed }, Some(rate)) => {
                 self.request_size(&used, group.enforcement, (burst, undelayed), rate, &mut rule);
             }
-            (LimitTerms::Connections(limit), _) => {
+            (UseTerms::Connections(limit), _) => {
                 rule.algorithm = "concurrency";
                 rule.size.push(("params", json!({ "limit": limit, "timeout": SLOT_TIMEOUT })));
             }
-            (LimitTerms::Requests { .. }, None) => return,
+            (UseTerms::Requests { .. }, None) => return,
         }
         if group.enforcement == Enforcement::DryRun {
             rule.on_exceed = Some(Value::from("shadow"));

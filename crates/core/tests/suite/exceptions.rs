@@ -176,7 +176,7 @@ rules:
 #[test]
 fn errors_have_positions_and_hints() {
     for (rule, expected) in [
-        ("except: {}", "3:5: error: `except` has no condition"),
+        ("except: {}", "3:13: error: `except` has no condition"),
         ("except: { exact: true, ip: 10.0.0.1 }", "3:15: error: `exact` needs an endpoint"),
         ("domain: a*b", "3:13: error: `a*b` is not a domain or a pattern of domains"),
         ("key: [all, user]", "3:11: error: `all` cannot be combined: it is one count for all requests"),

@@ -4,7 +4,7 @@
 //! patterns, except those of other areas that precede one of them. That is wrong if an area of the rule precedes one that
 //! is excepted: such areas get a rule each.
 
-use super::scopes::{Enforcement, LimitTerms, LocationPattern, ServerArea, VirtualServer, ZoneUse};
+use super::scopes::{Enforcement, LocationPattern, ServerArea, ServerBlock, UseTerms, ZoneUse};
 use crate::diagnostic::TextPosition;
 use crate::import::draft::ConditionDraft;
 
@@ -31,17 +31,17 @@ impl AreaGroup {
 /// A zone with its numbers, and the areas of each server in which it applies.
 struct UsedZone<'s> {
     zone: &'s str,
-    terms: LimitTerms,
+    terms: UseTerms,
     enforcement: Enforcement,
     areas: Vec<(usize, Vec<(usize, &'s ZoneUse)>)>,
 }
 
 /// The groups of areas of all zones.
-pub(super) fn area_groups(servers: &[VirtualServer]) -> Vec<AreaGroup> {
+pub(super) fn area_groups(servers: &[ServerBlock]) -> Vec<AreaGroup> {
     let servers = distinguishable(servers);
     let mut used: Vec<UsedZone<'_>> = Vec::new();
-    for (server, virtual_server) in servers.iter().enumerate() {
-        for (area, server_area) in virtual_server.areas.iter().enumerate() {
+    for (server, server_block) in servers.iter().enumerate() {
+        for (area, server_area) in server_block.areas.iter().enumerate() {
             for (zone_use, enforcement) in server_area.limits.applied() {
                 let ZoneUse { zone, terms, .. } = zone_use;
                 let found = used.iter().position(|known| {
@@ -82,10 +82,10 @@ pub(super) fn area_groups(servers: &[VirtualServer]) -> Vec<AreaGroup> {
 }
 
 /// Without servers that have no limit and the names of another: the redirect to HTTPS of the same host.
-fn distinguishable(servers: &[VirtualServer]) -> Vec<&VirtualServer> {
+fn distinguishable(servers: &[ServerBlock]) -> Vec<&ServerBlock> {
     let has_limits =
-        |server: &VirtualServer| server.areas.iter().any(|area| area.limits.applied().next().is_some());
-    let is_shadowed = |index: usize, server: &VirtualServer| {
+        |server: &ServerBlock| server.areas.iter().any(|area| area.limits.applied().next().is_some());
+    let is_shadowed = |index: usize, server: &ServerBlock| {
         !has_limits(server)
             && servers.iter().enumerate().any(|(other, known)| {
                 let has_names = server.names.iter().all(|name| known.names.contains(name));
@@ -107,8 +107,12 @@ fn server_groups(
     let others: Vec<usize> = (0..all.len()).filter(|index| !is_used(*index)).collect();
     let meets = |one: usize, other: usize| all[one].pattern.may_overlap(&all[other].pattern);
     let precedes = |one: usize, other: usize| all[one].pattern.precedes(&all[other].pattern);
-    let is_one_rule =
-        used.iter().all(|(own, _)| !others.iter().any(|other| meets(*own, *other) && precedes(*own, *other)));
+    let is_excepted =
+        |other: &usize| used.iter().any(|(own, _)| meets(*own, *other) && precedes(*other, *own));
+    let excepted: Vec<usize> = others.into_iter().filter(is_excepted).collect();
+    let is_one_rule = used
+        .iter()
+        .all(|(own, _)| !excepted.iter().any(|other| meets(*own, *other) && precedes(*own, *other)));
     let parts: Vec<Vec<(usize, &ZoneUse)>> =
         if is_one_rule { vec![used.to_vec()] } else { used.iter().map(|area| vec![*area]).collect() };
     let group = |part: Vec<(usize, &ZoneUse)>| {
@@ -189,7 +193,7 @@ impl AreaGroup {
     }
 
     /// Restricts the group to its servers, unless these are all.
-    fn add_domains(&mut self, servers: &[&VirtualServer]) {
+    fn add_domains(&mut self, servers: &[&ServerBlock]) {
         let is_own = |index: usize| self.servers.contains(&index);
         if (0..servers.len()).all(is_own) {
             return;

@@ -15,12 +15,12 @@ pub(super) struct ZoneUse {
     pub(super) position: TextPosition,
     pub(super) text: String,
     pub(super) zone: String,
-    pub(super) terms: LimitTerms,
+    pub(super) terms: UseTerms,
 }
 
 /// The numbers of a use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum LimitTerms {
+pub(super) enum UseTerms {
     /// `limit_req`: requests beyond the rate, and how many of them are not delayed.
     Requests { burst: u64, undelayed: u64 },
     /// `limit_conn`.
@@ -66,7 +66,7 @@ impl InheritedLimits {
 
 /// A server.
 #[derive(Clone, Debug)]
-pub(super) struct VirtualServer {
+pub(super) struct ServerBlock {
     /// Its names as patterns of domains.
     pub(super) names: Vec<String>,
     /// It also gets requests for hosts that no server names.

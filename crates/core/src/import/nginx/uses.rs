@@ -1,7 +1,7 @@
 //! The directives of the modules `limit_req` and `limit_conn`.
 
 use super::LimitImporter;
-use super::scopes::{Enforcement, InheritedLimits, LimitTerms, ZoneUse};
+use super::scopes::{Enforcement, InheritedLimits, UseTerms, ZoneUse};
 use super::syntax::{ConfigWord, NginxDirective, error, shown};
 
 /// Numbers above this are not counted exactly by any limiter.
@@ -122,7 +122,7 @@ impl LimitImporter<'_> {
             }
         }
         // A delay above the burst has the same effect.
-        let terms = LimitTerms::Requests { burst, undelayed: undelayed.min(burst) };
+        let terms = UseTerms::Requests { burst, undelayed: undelayed.min(burst) };
         self.zone_use(directive, zone.filter(|name| !name.is_empty()), terms, usage)
     }
 
@@ -139,14 +139,14 @@ impl LimitImporter<'_> {
             self.invalid(directive, number, &message, usage);
             return None;
         };
-        self.zone_use(directive, Some(zone.text.clone()), LimitTerms::Connections(limit), usage)
+        self.zone_use(directive, Some(zone.text.clone()), UseTerms::Connections(limit), usage)
     }
 
     fn zone_use(
         &mut self,
         directive: &NginxDirective,
         zone: Option<String>,
-        terms: LimitTerms,
+        terms: UseTerms,
         usage: &str,
     ) -> Option<ZoneUse> {
         let (file, position) = (directive.file, directive.name.position);
