@@ -26,7 +26,7 @@ use rapidhash::v3::rapidhash_v3;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use tollgate_core::decision::Outcome;
-use tollgate_core::key::{Dimension, Identity, KeySeed, identity};
+use tollgate_core::key::{Identity, KeySeed, identity};
 use tollgate_core::rate::SECOND_US;
 use tollgate_core::request::Request;
 use tollgate_core::rules::{LimitId, Rule};

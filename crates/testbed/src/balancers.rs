@@ -57,14 +57,20 @@ impl NginxServer {
     /// Replaces the content of its `http` block. It is in force some time later.
     pub fn reload(&self, http: &str) {
         write_nginx_settings(self.folder.path(), self.address.port(), http);
-        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).expect("a process id");
-        kill_process(pid, Signal::HUP).expect("nginx is running");
+        kill_process(self.pid(), Signal::HUP).expect("nginx is running");
+    }
+
+    fn pid(&self) -> Pid {
+        i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).expect("a process id")
     }
 }
 
 impl Drop for NginxServer {
     fn drop(&mut self) {
-        let _ = self.child.kill();
+        // Its worker ends with it, unless it is killed.
+        if kill_process(self.pid(), Signal::TERM).is_err() {
+            let _ = self.child.kill();
+        }
         let _ = self.child.wait();
     }
 }
@@ -76,7 +82,7 @@ fn write_nginx_settings(folder: &Path, port: u16, http: &str) {
         .join(" ");
     let http = http.replace("PORT", &port.to_string());
     let text = format!(
-        "daemon off; master_process off; pid {shown}/nginx.pid; error_log /dev/null;\nevents {{}}\nhttp {{\n\
+        "daemon off; worker_processes 1; user root; pid {shown}/nginx.pid; error_log /dev/null;\nevents {{}}\nhttp {{\n\
          access_log off; keepalive_requests 1000000; {temporary}\n{http}\n}}\n"
     );
     fs::write(folder.join("nginx.conf"), text).expect("a file is written");

@@ -73,8 +73,13 @@ fn spend(balancer: SocketAddr) -> Vec<(usize, String)> {
     (0..KEYS).map(spend).collect()
 }
 
-/// The checks that hold behind every balancer: `start` starts one in front of these nodes.
-fn holds_one_limit<B>(start: impl Fn(&[SocketAddr]) -> B, address: impl Fn(&B) -> SocketAddr) {
+/// The checks that hold behind every balancer: `start` starts one in front of these nodes. At most `most_others` keys move
+/// that do not belong to the node that leaves.
+fn holds_one_limit<B>(
+    start: impl Fn(&[SocketAddr]) -> B,
+    address: impl Fn(&B) -> SocketAddr,
+    most_others: usize,
+) {
     let mut fleet = Fleet::start(3);
     let nodes = fleet.addresses();
     let running = start(&nodes);
@@ -85,7 +90,7 @@ fn holds_one_limit<B>(start: impl Fn(&[SocketAddr]) -> B, address: impl Fn(&B) -
         let share = first.iter().filter(|(_, at)| *at == node.to_string()).count();
         assert!(share > 0, "{node} has no keys: {first:?}");
     }
-    // A node leaves: its keys move and have their limit once more. The other keys stay where they are.
+    // A node leaves: keys that move have their limit once more, those that stay have none left.
     let left = nodes[1];
     let (moved, _) =
         (0..KEYS).map(|key| (key, &first[key].1)).find(|(_, at)| **at == left.to_string()).unwrap();
@@ -98,12 +103,15 @@ fn holds_one_limit<B>(start: impl Fn(&[SocketAddr]) -> B, address: impl Fn(&B) -
         matches!(status, 200 | 429) && node != left.to_string()
     });
     let second = spend(balancer);
+    let mut others_moved = 0;
     for (key, ((_, before), (admitted, now))) in first.iter().zip(&second).enumerate() {
-        let has_moved = *before == left.to_string();
         let spent = if key == moved { probed } else { 0 };
-        let expected = if has_moved { LIMIT - spent } else { 0 };
-        assert_eq!((has_moved, *admitted), (before != now, expected), "key {key}: {before} to {now}");
+        let expected = if before == now { 0 } else { LIMIT - spent };
+        assert_eq!(*admitted, expected, "key {key}: {before} to {now}");
+        assert_ne!(*now, left.to_string());
+        others_moved += usize::from(*before != left.to_string() && before != now);
     }
+    assert!(others_moved <= most_others, "{others_moved} keys of other nodes moved");
     // It comes back without its states: the same keys return, and have their limit once more.
     fleet.add(&left.to_string());
     let mut probed = 0;
@@ -138,7 +146,7 @@ fn nginx_settings(nodes: &[SocketAddr]) -> String {
 
 #[test]
 fn nginx_with_a_consistent_hash() {
-    holds_one_limit(|nodes| NginxServer::start(&nginx_settings(nodes)), NginxServer::address);
+    holds_one_limit(|nodes| NginxServer::start(&nginx_settings(nodes)), NginxServer::address, 0);
 }
 
 /// A new node takes keys from all others, and no key moves between those.
@@ -188,5 +196,6 @@ fn envoy_settings(nodes: &[SocketAddr]) -> String {
 
 #[test]
 fn envoy_with_a_ring_hash() {
-    holds_one_limit(|nodes| EnvoyServer::start(&envoy_settings(nodes)), EnvoyServer::address);
+    // Its ring has as many points for fewer nodes, so some keys of other nodes move as well: about one of six.
+    holds_one_limit(|nodes| EnvoyServer::start(&envoy_settings(nodes)), EnvoyServer::address, KEYS / 3);
 }

@@ -16,7 +16,7 @@ use crate::document::{Document, DocumentPath};
 use config::{DescriptorConfig, LimitConfig, RateLimitConfig};
 use levels::{DescriptorLevel, LevelProblem};
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{HashMap, HashSet};
 
 /// The most seconds in a period of a rule.
 const LONGEST_PERIOD_S: u64 = 366 * 86_400;
@@ -111,7 +111,7 @@ impl DescriptorImporter<'_> {
 
     /// Imports the nodes of one level below `parents`.
     fn level(&mut self, domain: &str, nodes: &[TreeNode], parents: &[DescriptorLevel]) {
-        let mut seen: BTreeMap<String, ()> = BTreeMap::new();
+        let mut seen = HashSet::new();
         let mut known = Vec::new();
         for node in nodes {
             let key = node.descriptor.key();
@@ -120,7 +120,7 @@ impl DescriptorImporter<'_> {
                 self.error(node, "key", "a descriptor needs a key", hint);
                 continue;
             }
-            if seen.insert(node.descriptor.composite_key(), ()).is_some() {
+            if !seen.insert(node.descriptor.composite_key()) {
                 let message = format!("`{key}` is given twice with the same value on this level");
                 self.error(node, "key", &message, "keep one of them");
                 continue;

@@ -22,9 +22,9 @@ use reader::ConfigFiles;
 pub use reader::ReadIncluded;
 use scopes::{Enforcement, InheritedLimits, LocationPattern, ServerArea, ServerBlock, UseTerms, ZoneUse};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use syntax::{ConfigWord, NginxDirective, error, shown, warning};
-use variables::{KeyCase, KeyEvaluator, combined};
+use variables::{KeyCase, KeyEvaluator, combined, is_by_server};
 
 /// nginx keeps a slot until the request has ended.
 const SLOT_TIMEOUT: &str = "1h";
@@ -195,7 +195,7 @@ impl<'c> LimitImporter<'c> {
                 Some(patterns) if !word.text.starts_with('~') => names.extend(patterns),
                 _ => {
                     let message = format!("the server name `{}` has no equivalent", shown(&word.text));
-                    let hint = "rules name domains as a whole, or as *.example.com";
+                    let hint = "rules name domains as a whole, or as *.example.com; limits are imported for other names only";
                     self.warn(directive.file, word.position, &message, hint);
                 }
             }
@@ -227,7 +227,13 @@ impl<'c> LimitImporter<'c> {
 
     /// Writes a rule for each use, group of areas and case of the key.
     fn rules(&mut self) {
-        let groups = area_groups(&self.servers);
+        let by_server: BTreeSet<String> = self
+            .zones
+            .iter()
+            .filter(|(_, zone)| is_by_server(&zone.key.text))
+            .map(|(name, _)| name.clone())
+            .collect();
+        let groups = area_groups(&self.servers, |zone| by_server.contains(zone));
         let mut rules_of_zones: BTreeMap<String, Vec<(usize, TextPosition)>> = BTreeMap::new();
         for group in &groups {
             for unsupported in &group.unsupported {
@@ -254,9 +260,13 @@ impl<'c> LimitImporter<'c> {
                 self.error(used.file, used.position, &message, hint);
                 continue;
             }
-            let Some(cases) = self.keys.cases(file, key) else { continue };
+            let cases = if group.is_unreachable { None } else { self.keys.cases(file, key) };
+            let Some(cases) = cases else { continue };
             for case in &cases {
                 self.rule(group, case, rate);
+            }
+            if by_server.contains(&used.zone) {
+                continue;
             }
             rules_of_zones.entry(used.zone.clone()).or_default().push((used.file, used.position));
         }

@@ -1,9 +1,8 @@
 //! The parts of a rule that take requests out of it: `except`, `exactly` and `replaces`.
 //!
-//! Every rule that matches is charged ([ADR 4](../../../../docs/adr/0004-every-matching-rule-is-charged.md)). Where only
-//! the most specific of several rules applies, as in the configurations of other rate limiters, the less specific ones
-//! state what they leave to it. Each field of `except` is a condition of its own, so that those on the client and on the
-//! path are cached with the other parts of a selection.
+//! Every rule that matches is charged (ADR 4). Where only the most specific of several rules applies, as in the
+//! configurations of other rate limiters, the less specific ones state what they leave to it. Each field of `except` is a
+//! condition of its own, so that those on the client and on the path are cached with the other parts of a selection.
 
 use super::pattern::DomainPattern;
 use super::ruleset::{ClientCondition, RuleSet, has_domain};

@@ -88,7 +88,7 @@ http {
 }";
     let ImportedRules { text, .. } = imported(text);
     assert!(
-        text.contains("key: domain\n    algorithm: concurrency\n    params: { limit: 100, timeout: 1h }"),
+        text.contains("key: all\n    algorithm: concurrency\n    params: { limit: 100, timeout: 1h }"),
         "{text}"
     );
     assert_eq!(text.matches("on_exceed: shadow").count(), 2, "{text}");
@@ -159,6 +159,26 @@ http {
     let mut tests = format!("  - name: hosts\n    steps:\n{}", steps.collect::<String>());
     tests += "      - { request: { ip: 192.0.2.9, domain: free.example }, expect: unlimited }\n";
     decides(text, &tests);
+}
+
+/// A client cannot choose the server name, as it can the host.
+#[test]
+fn zones_by_server_have_a_rule_for_each_server() {
+    let text = "
+http {
+  limit_req_zone $server_name zone=a:10m rate=1r/s;
+  limit_req zone=a;
+  server { server_name one.example *.one.example; }
+  server { server_name two.example; }
+}";
+    let tests = "  - name: t
+    steps:
+      - { request: { ip: 192.0.2.1, domain: one.example }, expect: pass }
+      - { request: { ip: 192.0.2.2, domain: a.one.example }, expect: limited }
+      - { request: { ip: 192.0.2.3, domain: unknown.example }, expect: limited }
+      - { request: { ip: 192.0.2.4, domain: two.example }, expect: pass }
+";
+    assert_eq!(decides(text, tests), "");
 }
 
 #[test]

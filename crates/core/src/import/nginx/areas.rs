@@ -18,6 +18,8 @@ pub(super) struct AreaGroup {
     pub(super) uses: Vec<(ZoneUse, String)>,
     /// Locations with a regular expression that is not supported, and the effect of ignoring it.
     pub(super) unsupported: Vec<(usize, TextPosition, String)>,
+    /// No request that rules can describe is in it.
+    pub(super) is_unreachable: bool,
     servers: Vec<usize>,
 }
 
@@ -36,8 +38,8 @@ struct UsedZone<'s> {
     areas: Vec<(usize, Vec<(usize, &'s ZoneUse)>)>,
 }
 
-/// The groups of areas of all zones.
-pub(super) fn area_groups(servers: &[ServerBlock]) -> Vec<AreaGroup> {
+/// The groups of areas of all zones. Servers are apart in zones whose key distinguishes them.
+pub(super) fn area_groups(servers: &[ServerBlock], is_by_server: impl Fn(&str) -> bool) -> Vec<AreaGroup> {
     let servers = distinguishable(servers);
     let mut used: Vec<UsedZone<'_>> = Vec::new();
     for (server, server_block) in servers.iter().enumerate() {
@@ -64,9 +66,8 @@ pub(super) fn area_groups(servers: &[ServerBlock]) -> Vec<AreaGroup> {
         let mut own: Vec<AreaGroup> = Vec::new();
         for (server, areas) in &zone.areas {
             for group in server_groups(*server, &servers[*server].areas, areas, zone.enforcement) {
-                let known = own
-                    .iter_mut()
-                    .find(|known| (&known.matches, &known.except) == (&group.matches, &group.except));
+                let known =
+                    own.iter_mut().find(|known| !is_by_server(zone.zone) && known.has_areas_of(&group));
                 match known {
                     Some(known) => known.add(group),
                     None => own.push(group),
@@ -122,6 +123,7 @@ fn server_groups(
             except: ConditionDraft::default(),
             uses: Vec::new(),
             unsupported: Vec::new(),
+            is_unreachable: false,
             servers: vec![server],
         };
         let is_everything = part.iter().any(|(area, _)| all[*area].pattern.is_everything());
@@ -141,16 +143,11 @@ fn server_groups(
         }
         // A rule whose only pattern is not supported would match every path.
         let is_complete = is_everything || !group.matches.endpoint_regex.is_empty();
-        if !is_complete {
-            group.matches.endpoint_regex.push(NO_PATH.to_owned());
-        }
+        group.is_unreachable = !is_complete;
         group
     };
     parts.into_iter().map(group).collect()
 }
-
-/// Matches nothing: every path begins with a slash.
-const NO_PATH: &str = "^[^/]+$";
 
 enum EndpointSide {
     Match,
@@ -181,6 +178,11 @@ impl AreaGroup {
         }
     }
 
+    fn has_areas_of(&self, other: &Self) -> bool {
+        let areas = |group: &Self| (group.matches.clone(), group.except.clone(), group.is_unreachable);
+        areas(self) == areas(other)
+    }
+
     /// Adds the same areas of another server.
     fn add(&mut self, other: Self) {
         self.servers.extend(other.servers);
@@ -206,9 +208,9 @@ impl AreaGroup {
         let (own, others): (Vec<String>, Vec<String>) = (names(true).collect(), names(false).collect());
         if has_default {
             self.except.domain = others.into_iter().filter(|name| !own.contains(name)).collect();
-        } else if own.is_empty() {
-            self.matches.domain = vec![NO_DOMAIN.to_owned()];
         } else {
+            // A server without a name that is not the default gets no requests.
+            self.is_unreachable |= own.is_empty();
             self.matches.domain = own;
         }
         self.matches.domain.sort();
@@ -217,6 +219,3 @@ impl AreaGroup {
         self.except.domain.dedup();
     }
 }
-
-/// A server without a name that is not the default gets no requests.
-const NO_DOMAIN: &str = "invalid";

@@ -115,7 +115,7 @@ impl KeySource {
         };
         Some(match name {
             "binary_remote_addr" | "remote_addr" => Self::Address,
-            "host" | "http_host" | "server_name" => Self::Domain,
+            "host" | "http_host" => Self::Domain,
             "uri" | "document_uri" | "request_uri" => Self::Endpoint,
             "request_method" => Self::Method,
             "remote_user" => Self::Named(NamedIdentity::User),

@@ -12,6 +12,8 @@ use std::collections::{BTreeMap, HashMap};
 
 /// More cases than this are not worth rules.
 const MOST_CASES: usize = 64;
+/// The name of the server that a request is in.
+const SERVER_NAME: &str = "server_name";
 /// Maps that refer to maps.
 const DEEPEST: usize = 8;
 
@@ -110,6 +112,10 @@ impl<'c> KeyEvaluator<'c> {
     }
 
     fn variable(&mut self, name: &str, depth: usize) -> Result<Vec<KeyCase>, String> {
+        // A zone by server has a rule for each server, in which this is a constant.
+        if name == SERVER_NAME {
+            return Ok(vec![KeyCase::of(KeyPiece::Text(name.to_owned()))]);
+        }
         if let Some(source) = KeySource::of_variable(name) {
             return Ok(vec![KeyCase::of(KeyPiece::Source(source))]);
         }
@@ -360,6 +366,11 @@ pub(super) fn combined(one: &ConditionDraft, other: &ConditionDraft) -> Option<C
         }
     }
     Some(joined)
+}
+
+/// Whether a key distinguishes servers.
+pub(super) fn is_by_server(key: &str) -> bool {
+    parts(key).iter().any(|part| matches!(part, ExpressionPart::Variable(SERVER_NAME)))
 }
 
 enum ExpressionPart<'e> {
