@@ -6,6 +6,7 @@ use std::io;
 use std::net::SocketAddr;
 use tollgate_control::{HttpClientError, RepositoryError, RuleSourceError};
 use tollgate_core::diagnostic::{DiagnosticReport, sanitized};
+use tollgate_core::import::ImportErrors;
 use tollgate_core::path::PathError;
 use tollgate_core::rate::LimitShorthandError;
 use tollgate_gateway::GatewayError;
@@ -18,6 +19,9 @@ pub enum CommandError {
     /// The problems of a file, each with its position.
     #[error("{0}")]
     Report(#[from] DiagnosticReport),
+    /// The problems of configurations that cannot be imported.
+    #[error("{0}")]
+    Import(#[from] ImportErrors),
     /// The rules cannot be used.
     #[error("{0}")]
     Rules(#[from] RuleSourceError),
@@ -157,7 +161,7 @@ impl CommandError {
     pub fn message(&self) -> String {
         match self {
             // Reports hide the secrets of their files and begin with a position.
-            Self::Report(_) | Self::Rules(_) => self.to_string(),
+            Self::Report(_) | Self::Rules(_) | Self::Import(_) => self.to_string(),
             other => format!("error: {}", sanitized(&other.to_string())),
         }
     }

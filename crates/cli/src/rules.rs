@@ -1,5 +1,6 @@
 //! `tollgate rules …`: checks, tests and explains rule files without a server, and publishes them to a control plane.
 
+mod import;
 mod published;
 
 use crate::command_error::CommandError;
@@ -37,6 +38,9 @@ pub enum RulesCommand {
     Explain(Box<ExplainArgs>),
     /// Print the JSON Schema of rule files, for editors
     Schema,
+    /// Print the limits of another rate limiter as a rule file. What has no equivalent is a warning on standard error
+    #[command(subcommand)]
+    Import(import::ImportCommand),
     /// Publish a rule file to a control plane. Exits with 3 if another revision was published meanwhile, with 4 if the
     /// rules are refused
     Publish(Box<published::PublishArgs>),
@@ -127,6 +131,7 @@ pub fn run(command: RulesCommand) -> Result<ExitCode, CommandError> {
             output::print(format_args!("{schema}\n"))?;
             Ok(ExitCode::SUCCESS)
         }
+        RulesCommand::Import(command) => import::run(&command),
         RulesCommand::Publish(args) => published::publish(&args),
         RulesCommand::Pull(args) => published::pull(&args),
         RulesCommand::Diff(args) => published::show_diff(&args),
@@ -176,15 +181,19 @@ pub fn load(file: &Path) -> Result<LoadedRules, CommandError> {
 
 fn load_for(file: &Path, doors: &[OpenDoor]) -> Result<LoadedRules, CommandError> {
     let name = file.display().to_string();
-    // Unlike a server, a command also reads pipes.
-    let text = File::open(file).and_then(|source| file::read_stream(source, file::MOST_BYTES));
-    let text = text.and_then(file::text);
-    let text = text.map_err(|error| CommandError::Read { path: name.clone(), error })?;
+    let text = read(file)?;
     let loaded = rules::load_for(&name, &text, doors)?;
     if !loaded.warnings.is_empty() {
         output::print_error(&loaded.warnings);
     }
     Ok(loaded)
+}
+
+fn read(file: &Path) -> Result<String, CommandError> {
+    // Unlike a server, a command also reads pipes.
+    let text = File::open(file).and_then(|source| file::read_stream(source, file::MOST_BYTES));
+    let text = text.and_then(file::text);
+    text.map_err(|error| CommandError::Read { path: file.display().to_string(), error })
 }
 
 fn check(file: &Path, loaded: &LoadedRules) -> Result<RuleFileVerdict, CommandError> {

@@ -4,7 +4,7 @@
 //! are not stored. Without the seed, a client can neither find two identities with the same key nor fill one part of a
 //! table.
 
-use crate::request::{NamedIdentity, Request};
+use crate::request::{Method, NamedIdentity, Request};
 use crate::rules::ClientTraits;
 use polymur_hash::PolymurHash;
 use std::net::IpAddr;
@@ -40,19 +40,43 @@ pub enum Dimension {
     Ip,
     /// The most specific template that matches the path.
     Route,
+    /// The path of the request, or the name that stands in for it.
+    Endpoint,
+    /// The HTTP method.
+    Method,
+    /// The domain: an Envoy domain, or the requested host.
+    Domain,
+    /// Nothing: all requests share one state.
+    All,
     /// A custom identity.
     Custom(String),
 }
+
+/// The dimensions that have a name and no value.
+const PLAIN_DIMENSIONS: [Dimension; 6] = [
+    Dimension::Ip,
+    Dimension::Route,
+    Dimension::Endpoint,
+    Dimension::Method,
+    Dimension::Domain,
+    Dimension::All,
+];
 
 impl Dimension {
     /// The dimension with this name in `key:`.
     pub fn from_name(name: &str) -> Self {
         match NamedIdentity::ALL.into_iter().find(|kind| kind.name() == name) {
             Some(kind) => Self::Named(kind),
-            None if name == "ip" => Self::Ip,
-            None if name == "route" => Self::Route,
-            None => Self::Custom(name.to_owned()),
+            None => {
+                let plain = PLAIN_DIMENSIONS.into_iter().find(|dimension| dimension.name() == name);
+                plain.unwrap_or_else(|| Self::Custom(name.to_owned()))
+            }
         }
+    }
+
+    /// Whether it is an identity of the client, and not a property of the request.
+    pub fn is_of_client(&self) -> bool {
+        matches!(self, Self::Named(_) | Self::Ip | Self::Custom(_))
     }
 
     /// Its name in `key:`.
@@ -61,6 +85,10 @@ impl Dimension {
             Self::Named(kind) => kind.name(),
             Self::Ip => "ip",
             Self::Route => "route",
+            Self::Endpoint => "endpoint",
+            Self::Method => "method",
+            Self::Domain => "domain",
+            Self::All => "all",
             Self::Custom(name) => name,
         }
     }
@@ -99,6 +127,11 @@ pub fn identity<'a>(
         Dimension::Named(kind) => named(*kind),
         Dimension::Ip => ip(),
         Dimension::Route => Some(Identity::Route(route)),
+        // Requests without one share a count. No custom identity has these names: they are dimensions.
+        Dimension::Endpoint => Some(Identity::Custom("endpoint", request.path())),
+        Dimension::Method => Some(Identity::Custom("method", request.method.map_or("", Method::name))),
+        Dimension::Domain => Some(Identity::Custom("domain", request.domain.unwrap_or_default())),
+        Dimension::All => Some(Identity::Anonymous),
         Dimension::Custom(name) => request
             .ids
             .iter()

@@ -6,10 +6,12 @@
 
 pub mod algorithm;
 pub mod decision;
+pub mod descriptor;
 pub mod diagnostic;
 pub mod document;
 pub mod grant;
 pub mod heartbeat;
+pub mod import;
 pub mod key;
 pub mod lending;
 pub mod limit;

@@ -287,6 +287,11 @@ impl Method {
         ("TRACE", Self::Trace),
     ];
 
+    /// The name; empty for any other method.
+    pub fn name(self) -> &'static str {
+        Self::NAMED.iter().find(|(_, method)| *method == self).map_or("", |(name, _)| name)
+    }
+
     /// The method `name`, case-insensitive.
     pub fn from_name(name: &str) -> Self {
         Self::NAMED
@@ -304,6 +309,11 @@ impl MethodSet {
     /// Adds a method.
     pub fn insert(&mut self, method: Method) {
         self.0 |= method as u16;
+    }
+
+    /// Whether there is no method in the set.
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
     }
 
     /// Whether the set contains the method. A request without a method is only in the empty set.

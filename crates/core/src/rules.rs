@@ -6,6 +6,7 @@ mod compile;
 mod diff;
 pub mod doors;
 pub mod edit;
+mod exceptions;
 mod explain;
 mod glob_coverage;
 pub mod lease_timing;

@@ -26,7 +26,7 @@ use rapidhash::v3::rapidhash_v3;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use tollgate_core::decision::Outcome;
-use tollgate_core::key::{Dimension, Identity, KeySeed, identity};
+use tollgate_core::key::{Identity, KeySeed, identity};
 use tollgate_core::rate::SECOND_US;
 use tollgate_core::request::Request;
 use tollgate_core::rules::{LimitId, Rule};
@@ -356,11 +356,11 @@ fn hash(seed: &KeySeed, identities: &[Identity<'_>]) -> u64 {
     identities.iter().fold(0, |chain, identity| seed.chain(chain, identity))
 }
 
-/// The identities by which `rule` counts `request`, without the route. Two dimensions are the same identity where a request
+/// The identities by which `rule` counts `request`, without route and other properties of the request. Two dimensions are the same identity where a request
 /// lacks both.
 pub(crate) fn identities<'r>(rule: &Rule, request: &Request<'r>) -> SmallVec<[Identity<'r>; 2]> {
     let mut found = SmallVec::new();
-    for dimension in rule.key.iter().filter(|dimension| **dimension != Dimension::Route) {
+    for dimension in rule.key.iter().filter(|dimension| dimension.is_of_client()) {
         let identity = identity(dimension, rule.ipv6_prefix, request, 0);
         if !found.contains(&identity) {
             found.push(identity);

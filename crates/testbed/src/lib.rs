@@ -4,6 +4,7 @@
 
 #![expect(clippy::panic, reason = "a test without its servers has failed")]
 
+mod balancers;
 pub mod bypass;
 mod certificates;
 mod network_proxy;
@@ -21,6 +22,7 @@ pub mod telemetry;
 mod test_upstream;
 mod wait;
 
+pub use balancers::{EnvoyServer, NginxServer};
 pub use certificates::TestCertificates;
 pub use network_proxy::{NetworkMode, NetworkProxy, UnsteadyLink, WordRewrites};
 pub use path_echo_server::{PathEchoServer, WebServerProgram};

@@ -22,6 +22,8 @@ pub fn closed_pipe() -> std::io::PipeWriter {
 fn commands() -> Vec<Command> {
     let rules = example("orders.yaml");
     let rules = rules.to_str().unwrap();
+    let nginx = example("../sticky-routing/nginx.conf");
+    let nginx = nginx.to_str().unwrap();
     [
         &["--help"][..],
         &["--version"],
@@ -32,6 +34,7 @@ fn commands() -> Vec<Command> {
         &["rules", "test", rules],
         &["rules", "explain", rules, "--key", "a"],
         &["rules", "schema"],
+        &["rules", "import", "nginx", nginx],
         &["simulate", "--nodes", "1", "--clients", "5", "--rate", "100", "--seconds", "1"],
     ]
     .into_iter()

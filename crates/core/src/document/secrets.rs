@@ -6,6 +6,7 @@
 
 use super::yaml_tree::{YamlContent, YamlEntry, YamlNode, YamlScalar};
 use crate::diagnostic::{Redactions, TextRegion, lines};
+use crate::request::NamedIdentity;
 use crate::rules::lists::looks_like_an_address;
 use crate::rules::pattern::network;
 
@@ -89,7 +90,19 @@ fn visit(node: &YamlNode, secrecy: Secrecy, parent: &str, redactions: &mut Redac
             items.iter().for_each(|item| visit(item, secrecy, parent, redactions))
         }
         YamlContent::Mapping(entries) => {
+            // The entry of an Envoy descriptor that is an API key.
+            let is_key_entry = entries.iter().any(|entry| {
+                let text = match &entry.value.content {
+                    YamlContent::Scalar(YamlScalar::Text(text)) => text.as_str(),
+                    _ => "",
+                };
+                entry.name == "key" && text == NamedIdentity::ApiKey.name()
+            });
             for entry in entries.iter().chain(&node.repeated) {
+                if is_key_entry && entry.name == "value" {
+                    visit(&entry.value, Secrecy::Keys, &entry.name, redactions);
+                    continue;
+                }
                 if is_secret_name(secrecy, &entry.name) {
                     redact_name(entry, redactions);
                 }

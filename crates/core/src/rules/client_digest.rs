@@ -99,7 +99,7 @@ impl NamePatterns {
     /// Every pattern once.
     fn new(rules: &[Rule], tiers: &[Tier]) -> Self {
         let mut patterns = Self::default();
-        for client in rules.iter().map(|rule| &rule.client) {
+        for client in rules.iter().flat_map(|rule| [&rule.client, &rule.except.client]) {
             for (kind, globs) in client.named.iter() {
                 add(&mut patterns.0[kind], globs.iter().flatten());
             }
@@ -132,15 +132,18 @@ fn add_bits(bits: u64, patterns: &[Glob], name: Option<&str>) -> u64 {
 fn traits(rules: &[Rule], tiers: &[Tier]) -> ClientTraits {
     let mut traits = ClientTraits::default();
     for rule in rules {
-        let condition = &rule.client;
         let overrides = !rule.sizes.by_key.is_empty();
         let by_address = rule.sizes.by_key.keys().any(|key| key.parse::<std::net::IpAddr>().is_ok());
         let by_tier = rule.depends_on_tiers();
-        for (kind, globs) in condition.named.iter() {
-            traits.named[kind] |= globs.is_some() || overrides;
+        for condition in [&rule.client, &rule.except.client] {
+            for (kind, globs) in condition.named.iter() {
+                traits.named[kind] |= globs.is_some() || overrides;
+            }
+            traits.ip |= condition.ip.is_some();
+            traits.ids |= !condition.ids.is_empty();
         }
-        traits.ip |= condition.ip.is_some() || by_address;
-        traits.ids |= !condition.ids.is_empty() || overrides && rule.custom_names().next().is_some();
+        traits.ip |= by_address;
+        traits.ids |= overrides && rule.custom_names().next().is_some();
         traits.tier |= by_tier;
         if by_tier {
             traits.named[NamedIdentity::User] |= tiers.iter().any(|tier| !tier.keys.is_empty());

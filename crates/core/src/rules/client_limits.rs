@@ -39,7 +39,7 @@ pub struct ClientLimit<'r> {
 impl ClientLimit<'_> {
     /// Whether the state belongs to this client. That of a rule which counts by route alone is shared by all.
     pub fn is_own(&self) -> bool {
-        self.rule.key.iter().any(|dimension| *dimension != Dimension::Route)
+        self.rule.key.iter().any(Dimension::is_of_client)
     }
 
     /// Whether it has a state for each route.
@@ -141,7 +141,8 @@ impl RuleSet {
 /// Whether the key of `rule` follows from the identities that are given. A single identity that is missing is replaced by
 /// the next in the chain, as in a check. One of several is not: the others tell no key.
 fn counts_by(rule: &Rule, request: &Request<'_>) -> bool {
-    let dimensions = || rule.key.iter().filter(|dimension| **dimension != Dimension::Route);
+    let dimensions =
+        || rule.key.iter().filter(|dimension| !matches!(dimension, Dimension::Route | Dimension::All));
     match dimensions().count() {
         0 => false,
         1 => request.has_identity(),
@@ -153,7 +154,10 @@ fn is_given(dimension: &Dimension, request: &Request<'_>) -> bool {
     match dimension {
         Dimension::Named(kind) => request.named(*kind).is_some(),
         Dimension::Ip => request.ip.is_some(),
-        Dimension::Route => true,
+        Dimension::Endpoint => !request.endpoint.is_empty(),
+        Dimension::Method => request.method.is_some(),
+        Dimension::Domain => request.domain.is_some(),
+        Dimension::Route | Dimension::All => true,
         Dimension::Custom(name) => request.id(name).is_some(),
     }
 }

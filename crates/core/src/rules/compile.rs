@@ -1,6 +1,7 @@
 //! Compiles a rule file to a rule set. All errors are reported at once.
 
 mod doors;
+mod exceptions;
 mod lease_timing;
 mod lists;
 mod matching;
@@ -114,6 +115,7 @@ impl<'f> RuleCompiler<'f> {
         }
         self.check_zeros();
         self.check_names();
+        self.replacements();
         self.parts.routes.sort_by_key(|route| route.generality.clone());
         let mut set = RegexSetBuilder::new(&self.patterns);
         match set.size_limit(4 * PATTERN_BYTES).dot_matches_new_line(true).build() {
@@ -196,7 +198,9 @@ impl<'f> RuleCompiler<'f> {
         let sizes = self.sizes(rule, path);
         let endpoints = self.endpoints(rule, path);
         let client = self.client(rule.matches.as_ref(), &path.field("match"));
-        let methods = self.methods(rule, path);
+        let methods = self.rule_methods(rule, path);
+        let domains = self.domains(rule.domain.as_ref(), &path.field("domain"));
+        let (except, exactly) = (self.except(rule, path), self.exactly(rule, path));
         let key = self.key(rule, path);
         let ipv6_prefix = self.ipv6_prefix(rule, path);
         let tier = rule.tier.as_ref().and_then(|name| self.tier_ids.get(name)).copied();
@@ -223,9 +227,13 @@ impl<'f> RuleCompiler<'f> {
             key,
             ipv6_prefix,
             tier,
-            domain: rule.domain.clone(),
+            domains,
             methods,
             client,
+            exactly,
+            except,
+            // Known when all rules are compiled.
+            replaces: Vec::new(),
             endpoints,
             fallback: rule.fallback,
             needs_address: false,

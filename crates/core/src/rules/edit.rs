@@ -10,7 +10,7 @@ mod rule_text;
 mod source_tree;
 mod text_lines;
 mod tier_numbers;
-mod yaml_text;
+pub(crate) mod yaml_text;
 
 use super::lists::ListVerdict;
 use super::ruleset::RuleSet;

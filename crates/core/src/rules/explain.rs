@@ -15,6 +15,7 @@ use crate::time::UnixTime;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::IpAddr;
+use std::ops::Range;
 
 /// The explanation of a decision. `Display` is the text for people.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -115,16 +116,15 @@ pub fn explain(loaded: &LoadedRules, request: &Request<'_>, now: UnixTime) -> Ex
             reason: entry.reason.clone(),
         }
     });
-    let selected: Vec<u32> = super::virtual_node::charges(rules, request)
-        .iter()
-        .map(|charge| rules.owner_index(charge.id))
-        .collect();
+    let charges = super::virtual_node::charges(rules, request);
+    let selected: Vec<u32> = charges.iter().map(|charge| rules.owner_index(charge.id)).collect();
     let explained = rules.rules().iter().enumerate().map(|(index, rule)| RuleExplanation {
         id: rule.id.clone(),
         mismatch: if selected.contains(&(index as u32)) {
             None
         } else {
-            Some(mismatch(rules, index, request, &path, &client))
+            let replaced_by = rules.replacing_rule(index as u32, &charges);
+            Some(mismatch(rules, index, request, (&path, &client), replaced_by))
         },
         is_shadow: rule.is_shadow(),
         key: key_text(rules, rule, request, path.route()),
@@ -145,23 +145,25 @@ fn mismatch(
     rules: &RuleSet,
     index: usize,
     request: &Request<'_>,
-    path: &PathMatch,
-    client: &ClientMatch,
+    (path, client): (&PathMatch, &ClientMatch),
+    replaced_by: Option<&str>,
 ) -> String {
     let rule = &rules.rules()[index];
+    if let Some(excepted) = rule.except.client.first_match(request) {
+        return format!("the client matches the exception {excepted}");
+    }
     if let Some(failed) = rule.client.first_failure(request) {
         return format!("the client does not match {failed}");
     }
     if !path.matches(index) {
-        return match &rule.endpoints {
-            Some(patterns) => {
-                format!(
-                    "`{}` does not match {}",
-                    request.path(),
-                    rules.written[patterns.clone()].join(" or ")
-                )
+        let texts = |patterns: &Range<usize>| rules.written[patterns.clone()].join(" or ");
+        // The range of the rule's own endpoints is asked first: an exception takes paths out of it.
+        return match (&rule.endpoints, &rule.except.endpoints) {
+            (Some(patterns), _) if !rules.matches_any_pattern(patterns, request.path()) => {
+                format!("`{}` does not match {}", request.path(), texts(patterns))
             }
-            None => "the path does not match".to_owned(),
+            (_, Some(patterns)) => format!("`{}` matches the exception {}", request.path(), texts(patterns)),
+            (_, None) => "the path does not match".to_owned(),
         };
     }
     if let Some(failed) = rule.first_failure(request) {
@@ -172,6 +174,9 @@ fn mismatch(
             Some(tier) => format!("the rule is for tier `{}` only", rules.tiers[tier as usize].name),
             None => "the rule has no limit for the client's tier".to_owned(),
         };
+    }
+    if let Some(other) = replaced_by {
+        return format!("rule `{other}` replaces it");
     }
     debug_assert!(rule.fallback, "all other reasons are checked above");
     "the rule is a fallback, and another rule names this endpoint".to_owned()

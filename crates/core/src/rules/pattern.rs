@@ -142,6 +142,56 @@ pub enum PathStrictness {
     Exact,
 }
 
+impl PathStrictness {
+    /// As `exact:` in a rule says.
+    pub(super) fn from_exact(exact: bool) -> Self {
+        if exact { Self::Exact } else { Self::Folded }
+    }
+}
+
+/// Domains: a name, `*.suffix` or `prefix.*`, case-insensitive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DomainPattern {
+    /// One domain.
+    Exact(String),
+    /// Domains that end with this text, which begins with a dot.
+    Suffix(String),
+    /// Domains that begin with this text, which ends with a dot.
+    Prefix(String),
+}
+
+impl DomainPattern {
+    /// Parses a pattern; `None` if a star is anywhere else.
+    pub fn parse(text: &str) -> Option<Self> {
+        let pattern = match (text.strip_prefix('*'), text.strip_suffix('*')) {
+            (Some(suffix), _) if suffix.starts_with('.') => Self::Suffix(suffix.to_owned()),
+            (_, Some(prefix)) if prefix.ends_with('.') => Self::Prefix(prefix.to_owned()),
+            _ => Self::Exact(text.to_owned()),
+        };
+        let (Self::Exact(literal) | Self::Suffix(literal) | Self::Prefix(literal)) = &pattern;
+        (!literal.contains('*')).then_some(pattern)
+    }
+
+    /// Whether `domain` matches.
+    pub fn matches(&self, domain: &str) -> bool {
+        let is_same = |part: Option<&[u8]>, literal: &String| {
+            part.is_some_and(|part| part.eq_ignore_ascii_case(literal.as_bytes()))
+        };
+        let bytes = domain.as_bytes();
+        match self {
+            Self::Exact(literal) => domain.eq_ignore_ascii_case(literal),
+            // Something must precede the dot of the suffix, or follow that of the prefix.
+            Self::Suffix(literal) if bytes.len() > literal.len() => {
+                is_same(bytes.get(bytes.len() - literal.len()..), literal)
+            }
+            Self::Prefix(literal) if bytes.len() > literal.len() => {
+                is_same(bytes.get(..literal.len()), literal)
+            }
+            Self::Suffix(_) | Self::Prefix(_) => false,
+        }
+    }
+}
+
 /// Why a template cannot be used. Each holds the text or the segment at fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TemplateError {

@@ -1,9 +1,10 @@
 //! The compiled rule set.
 
 use super::client_digest::{ClientDigest, ClientDigester};
+use super::exceptions::{ExactIdentities, RuleException};
 use super::explain::pattern_text;
 use super::lease_timing::LeaseTiming;
-use super::pattern::{Glob, PathStrictness};
+use super::pattern::{DomainPattern, Glob, PathStrictness};
 use super::selection::Charge;
 use super::written::{Consistency, OnExceed, OnStoreFailure, SoftLimit};
 use crate::key::{Dimension, Identity, Ipv6Prefix, RequestHasher, identity};
@@ -38,9 +39,14 @@ pub struct Rule {
     /// The prefix by which IPv6 addresses are counted.
     pub ipv6_prefix: Ipv6Prefix,
     pub(super) tier: Option<TierId>,
-    pub(super) domain: Option<String>,
+    /// The domains that it applies to; none means all.
+    pub(super) domains: Vec<DomainPattern>,
     pub(super) methods: MethodSet,
     pub(super) client: ClientCondition,
+    pub(super) exactly: Option<ExactIdentities>,
+    pub(super) except: RuleException,
+    /// The indices of the rules that it replaces.
+    pub(super) replaces: Vec<u32>,
     /// The patterns of this rule in [`RuleSet::endpoints`]; `None` matches any path.
     pub(super) endpoints: Option<Range<usize>>,
     /// Applies only where no other rule names the endpoint.
@@ -109,6 +115,32 @@ impl ClientCondition {
             && self.ids.iter().all(|(name, globs)| any_matches(globs, request.id(name)))
     }
 
+    /// The first condition that the client matches, as written.
+    pub(super) fn first_match(&self, request: &Request<'_>) -> Option<String> {
+        for (kind, globs) in self.named.iter() {
+            if let Some(globs) = globs
+                && any_matches(globs, request.named(kind))
+            {
+                let texts = if kind.is_credential() { keys_text(globs) } else { globs_text(globs) };
+                return Some(format!("{} {texts}", kind.pattern_field()));
+            }
+        }
+        if self.ip.as_ref().is_some_and(|networks| contains(networks, request.ip)) {
+            return Some("ip".to_owned());
+        }
+        let matching = self.ids.iter().find(|(name, globs)| any_matches(globs, request.id(name)));
+        matching.map(|(name, globs)| format!("{name} {}", globs_text(globs)))
+    }
+
+    /// Whether the client matches any of the conditions.
+    pub(super) fn matches_any(&self, request: &Request<'_>) -> bool {
+        self.named
+            .iter()
+            .any(|(kind, globs)| globs.as_ref().is_some_and(|globs| any_matches(globs, request.named(kind))))
+            || self.ip.as_ref().is_some_and(|networks| contains(networks, request.ip))
+            || self.ids.iter().any(|(name, globs)| any_matches(globs, request.id(name)))
+    }
+
     /// The first condition that the client does not match, as written.
     pub(super) fn first_failure(&self, request: &Request<'_>) -> Option<String> {
         for (kind, globs) in self.named.iter() {
@@ -133,6 +165,11 @@ impl ClientCondition {
     pub(super) fn has_key_pattern(&self) -> bool {
         self.named[NamedIdentity::ApiKey].is_some()
     }
+}
+
+/// Whether one of `patterns` matches the domain of a request.
+pub(super) fn has_domain(patterns: &[DomainPattern], domain: Option<&str>) -> bool {
+    domain.is_some_and(|domain| patterns.iter().any(|pattern| pattern.matches(domain)))
 }
 
 fn any_matches(globs: &[Glob], text: Option<&str>) -> bool {
@@ -195,6 +232,7 @@ pub struct RuleSet {
     digester: ClientDigester,
     has_endpoints: bool,
     has_domains: bool,
+    pub(super) has_replacements: bool,
     has_penalties: bool,
     depends_on_tiers: bool,
 }
@@ -242,7 +280,8 @@ impl RuleSet {
         } = parts;
         let digester = ClientDigester::new(&rules, &tiers);
         let has_endpoints = !endpoints.is_empty();
-        let has_domains = rules.iter().any(|rule| rule.domain.is_some());
+        let has_domains = rules.iter().any(Rule::looks_at_domain);
+        let has_replacements = rules.iter().any(|rule| !rule.replaces.is_empty());
         let has_penalties = rules.iter().any(|rule| rule.penalty.is_some());
         let depends_on_tiers = rules.iter().any(Rule::depends_on_tiers);
         Self {
@@ -260,6 +299,7 @@ impl RuleSet {
             digester,
             has_endpoints,
             has_domains,
+            has_replacements,
             has_penalties,
             depends_on_tiers,
         }
@@ -380,7 +420,17 @@ impl Rule {
 
     /// Whether it has conditions beyond client and path.
     pub(super) fn has_conditions(&self) -> bool {
-        self.methods != MethodSet::default() || self.domain.is_some() || self.needs_address
+        !self.methods.is_empty()
+            || !self.domains.is_empty()
+            || self.needs_address
+            || self.exactly.is_some()
+            || self.except.has_conditions()
+    }
+
+    /// Whether it depends on the domain of a request.
+    fn looks_at_domain(&self) -> bool {
+        let by_domain = self.key.contains(&Dimension::Domain);
+        !self.domains.is_empty() || !self.except.domains.is_empty() || by_domain
     }
 
     /// The first condition beyond client and path that fails.
@@ -388,19 +438,17 @@ impl Rule {
     pub(super) fn first_failure(&self, request: &Request<'_>) -> Option<&'static str> {
         if !self.methods.contains(request.method) {
             Some("methods")
-        } else if !self.matches_domain(request.domain) {
+        } else if !self.domains.is_empty() && !has_domain(&self.domains, request.domain) {
             Some("domain")
+        } else if let Some(failed) = self.except.first_failure(request) {
+            Some(failed)
+        } else if self.exactly.as_ref().is_some_and(|exactly| !exactly.are_those_of(request)) {
+            Some("exactly the identities in `exactly`")
         } else if self.needs_address && request.ip.is_none() {
             Some("an address")
         } else {
             None
         }
-    }
-
-    /// Case-insensitive: at most doors the domain is a host.
-    fn matches_domain(&self, domain: Option<&str>) -> bool {
-        let is_own = |own: &String| domain.is_some_and(|domain| domain.eq_ignore_ascii_case(own));
-        self.domain.as_ref().is_none_or(is_own)
     }
 
     /// The identities of the key of `request`.

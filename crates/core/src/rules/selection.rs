@@ -127,7 +127,9 @@ impl RuleSet {
         matched.tier = tier.filter(|_| self.depends_on_tiers());
         matched.sizes.clear();
         for rule in &self.rules {
-            let applies = rule.client.matches(request) && self.tier_matches(rule, tier);
+            let applies = rule.client.matches(request)
+                && !rule.except.client.matches_any(request)
+                && self.tier_matches(rule, tier);
             let tier = tier.or(rule.tier).or(self.default_tier);
             let size = if applies { rule.size_for(request, tier) } else { None };
             matched.sizes.push(size);
@@ -136,21 +138,32 @@ impl RuleSet {
 
     /// The path part: one pass of all patterns over each reading of the path.
     pub fn match_path(&self, path: &str) -> PathMatch {
-        let readings = PathReadings::of(path);
-        let whole = self.endpoints.matches(&readings.whole);
-        let plain = readings.plain.as_deref().map(|plain| self.endpoints.matches(plain));
-        let is_matched = |pattern: usize| {
-            let is_folded = self.strictness[pattern] == PathStrictness::Folded;
-            whole.matched(pattern) || is_folded && plain.as_ref().is_some_and(|plain| plain.matched(pattern))
-        };
-        let matches = |rule: &Rule| match &rule.endpoints {
-            None => true,
-            Some(patterns) => patterns.clone().any(is_matched),
+        let is_matched = self.pattern_matcher(path);
+        let is_any_matched = |patterns: &Range<usize>| patterns.clone().any(&is_matched);
+        let matches = |rule: &Rule| {
+            rule.endpoints.as_ref().is_none_or(is_any_matched)
+                && !rule.except.endpoints.as_ref().is_some_and(is_any_matched)
         };
         let rules = self.rules.iter().map(matches).collect();
         let route_id = self.routes.iter().position(|route| is_matched(route.pattern));
         let route = route_id.map_or(0, |route| self.routes[route].hash);
         PathMatch { rules, route, route_id: route_id.map(|route| route as RouteId) }
+    }
+
+    /// Whether each pattern matches `path`.
+    fn pattern_matcher(&self, path: &str) -> impl Fn(usize) -> bool + '_ {
+        let readings = PathReadings::of(path);
+        let whole = self.endpoints.matches(&readings.whole);
+        let plain = readings.plain.as_deref().map(|plain| self.endpoints.matches(plain));
+        move |pattern: usize| {
+            let is_folded = self.strictness[pattern] == PathStrictness::Folded;
+            whole.matched(pattern) || is_folded && plain.as_ref().is_some_and(|plain| plain.matched(pattern))
+        }
+    }
+
+    /// Whether one of the patterns matches `path`.
+    pub(super) fn matches_any_pattern(&self, patterns: &Range<usize>, path: &str) -> bool {
+        patterns.clone().any(self.pattern_matcher(path))
     }
 
     /// Joins both parts: everything that does not depend on the single request.
@@ -266,6 +279,9 @@ impl RuleSet {
                     cell: CellKind::Own,
                 });
             }
+        }
+        if self.has_replacements {
+            self.drop_replaced(charges);
         }
     }
 

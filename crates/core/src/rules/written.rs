@@ -65,12 +65,16 @@ pub struct WrittenRule {
     pub version: Option<u64>,
     /// Applies only to members of this tier.
     pub tier: Option<String>,
-    /// Applies only to requests of this domain, case-insensitive. At the gateway and the tower layer it is the host
-    /// without its port; in the check API, the `domain` of the request.
-    pub domain: Option<String>,
+    /// Applies only to requests of these domains, case-insensitive; `*.example.com` and `www.example.*` are patterns. At
+    /// the gateway and the tower layer it is the host without its port; in the check API, the `domain` of the request.
+    pub domain: Option<OneOrMany<String>>,
     /// The requests that it matches; all if absent.
     #[serde(rename = "match")]
     pub matches: Option<WrittenMatch>,
+    /// The requests that it does not match, although `match` does: those that meet any of these conditions.
+    pub except: Option<WrittenExcept>,
+    /// Rules that do not apply to a request that this rule applies to, by their ids.
+    pub replaces: Option<OneOrMany<String>>,
     /// Short for `match: { endpoint: … }`.
     pub endpoint: Option<OneOrMany<String>>,
     /// Short for `match: { methods: … }`.
@@ -78,8 +82,9 @@ pub struct WrittenRule {
     /// Applies only to endpoints that no other rule names. A rule that is not enforced (`shadow`, `flag`) names none.
     #[serde(default)]
     pub fallback: bool,
-    /// The identities that share one state: `api_key`, `ip`, `user`, `tenant`, `route` or the name of a custom identity,
-    /// or several of them combined. By default the API key, else the address.
+    /// The identities that share one state: `api_key`, `ip`, `user`, `tenant`, `route`, `endpoint`, `method`, `domain` or
+    /// the name of a custom identity, or several of them combined; `all` is one state for all requests. By default the
+    /// API key, else the address.
     pub key: Option<OneOrMany<String>>,
     /// The prefix length by which IPv6 addresses are counted; 64 by default.
     pub ipv6_prefix: Option<u64>,
@@ -118,10 +123,7 @@ pub struct WrittenRule {
 impl WrittenRule {
     /// How strictly paths must match the endpoints of the rule.
     pub(super) fn path_strictness(&self) -> PathStrictness {
-        match &self.matches {
-            Some(matches) if matches.exact => PathStrictness::Exact,
-            _ => PathStrictness::Folded,
-        }
+        PathStrictness::from_exact(self.matches.as_ref().is_some_and(|matches| matches.exact))
     }
 }
 
@@ -150,6 +152,58 @@ pub struct WrittenMatch {
     pub endpoint_regex: Option<OneOrMany<String>>,
     /// HTTP methods.
     pub methods: Option<OneOrMany<String>>,
+    /// Requests that have these identities and no others: `api_key`, `user`, `tenant`, `ip`, `endpoint`, `method` or the
+    /// names of custom identities. Envoy descriptors with exactly these entries.
+    pub exactly: Option<OneOrMany<String>>,
+}
+
+/// The requests that a rule does not match. One condition that holds is enough.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "Except")]
+pub struct WrittenExcept {
+    /// Globs over the API key.
+    pub api_key_pattern: Option<OneOrMany<String>>,
+    /// Globs over the user.
+    pub user_pattern: Option<OneOrMany<String>>,
+    /// Globs over the tenant.
+    pub tenant_pattern: Option<OneOrMany<String>>,
+    /// Addresses and networks.
+    pub ip: Option<OneOrMany<String>>,
+    /// Globs over custom identities, by name.
+    #[serde(default)]
+    pub ids: BTreeMap<String, OneOrMany<String>>,
+    /// Templates, as in `match`.
+    pub endpoint: Option<OneOrMany<String>>,
+    /// See `match`.
+    #[serde(default)]
+    pub exact: bool,
+    /// Regular expressions, as in `match`.
+    pub endpoint_regex: Option<OneOrMany<String>>,
+    /// HTTP methods.
+    pub methods: Option<OneOrMany<String>>,
+    /// Domains, as in `domain` of the rule.
+    pub domain: Option<OneOrMany<String>>,
+}
+
+impl WrittenExcept {
+    /// The same conditions as those of a match; `domain` is not part of one.
+    pub(super) fn as_match(&self) -> WrittenMatch {
+        let Self { api_key_pattern, user_pattern, tenant_pattern, ip, ids, .. } = self.clone();
+        let Self { endpoint, exact, endpoint_regex, methods, .. } = self.clone();
+        WrittenMatch {
+            api_key_pattern,
+            user_pattern,
+            tenant_pattern,
+            ip,
+            ids,
+            endpoint,
+            exact,
+            endpoint_regex,
+            methods,
+            exactly: None,
+        }
+    }
 }
 
 impl WrittenMatch {

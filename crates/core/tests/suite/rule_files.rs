@@ -47,6 +47,23 @@ rules:
     on_exceed: shadow
     on_store_failure: local
     consistency: strict
+  - id: excepting
+    domain: [shop.example, "*.shop.example"]
+    match: { exactly: [user, endpoint] }
+    except:
+      api_key_pattern: x*
+      user_pattern: [root, admin]
+      tenant_pattern: t9
+      ip: 192.0.2.0/24
+      ids: { plan: free }
+      endpoint: /open
+      endpoint_regex: ^/v3/
+      exact: true
+      methods: OPTIONS
+      domain: free.shop.example
+    replaces: everything
+    key: [user, endpoint]
+    limit: 5/s
   - id: matching
     fallback: true
     lease: { interval: 50ms, horizon: 1s }

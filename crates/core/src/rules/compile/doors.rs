@@ -88,6 +88,12 @@ impl RuleCompiler<'_> {
             unmet.extend(named.map(|kind| (kind.name(), path.field(kind.pattern_field()))));
             let ids = matches.ids.keys().filter(|name| !door.provides(name));
             unmet.extend(ids.map(|name| (name.as_str(), path.field("ids").field(name))));
+            let exactly = matches.exactly.iter().flat_map(|names| names.0.iter().enumerate());
+            let exactly = exactly.filter(|(_, name)| match Dimension::from_name(name) {
+                Dimension::Named(_) | Dimension::Custom(_) => !door.provides(name),
+                _ => false,
+            });
+            unmet.extend(exactly.map(|(index, name)| (name.as_str(), path.field("exactly").index(index))));
         }
         for (name, path) in unmet {
             let message =
@@ -100,8 +106,13 @@ impl RuleCompiler<'_> {
         let (own, default) = (rule.key.as_ref(), self.file.defaults.key.as_ref());
         let Some((names, path)) = inherited(own, default, "key", path) else { return };
         for (index, name) in names.0.iter().enumerate() {
-            let is_identity = !matches!(Dimension::from_name(name), Dimension::Ip | Dimension::Route);
-            if is_identity && !door.provides(name) {
+            let dimension = Dimension::from_name(name);
+            let is_provided = match dimension {
+                Dimension::Named(_) | Dimension::Custom(_) => door.provides(name),
+                Dimension::Domain => door.can(DoorCapability::Domain),
+                _ => true,
+            };
+            if !is_provided {
                 let message = format!("requests of {} have no `{name}` to count by", door.name);
                 self.document.warning(&path.index(index), message, source_hint(name));
             }
@@ -141,7 +152,7 @@ impl RuleCompiler<'_> {
 /// How to configure a source of the identity.
 fn source_hint(name: &str) -> String {
     match Dimension::from_name(name) {
-        Dimension::Custom(_) if name == "domain" => "remove `domain`".to_owned(),
+        Dimension::Domain => "remove `domain`".to_owned(),
         Dimension::Custom(_) => {
             format!("add a source: `identity: {{ ids: {{ {name}: … }} }}` in the settings")
         }

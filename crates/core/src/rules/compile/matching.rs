@@ -15,7 +15,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 
 /// Common other names of the dimensions. As custom identities they would match nothing.
-const OTHER_NAMES: [(&str, &str); 11] = [
+const OTHER_NAMES: [(&str, &str); 12] = [
     ("key", "api_key"),
     ("token", "api_key"),
     ("userid", "user"),
@@ -24,10 +24,18 @@ const OTHER_NAMES: [(&str, &str); 11] = [
     ("address", "ip"),
     ("remoteaddress", "ip"),
     ("clientip", "ip"),
-    ("endpoint", "route"),
     ("path", "route"),
     ("template", "route"),
+    ("host", "domain"),
+    ("httpmethod", "method"),
 ];
+
+/// How a pattern over paths is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PatternSyntax {
+    Template,
+    Regex,
+}
 
 impl RuleCompiler<'_> {
     pub(super) fn key(&mut self, rule: &WrittenRule, path: &DocumentPath) -> SmallVec<[Dimension; 2]> {
@@ -41,6 +49,14 @@ impl RuleCompiler<'_> {
         let mut seen = HashSet::new();
         for (index, name) in names.0.iter().enumerate() {
             let path = path.index(index);
+            if Dimension::from_name(name) == Dimension::All && names.0.len() > 1 {
+                let hint = "keep `all`, or the other identities";
+                self.document.error(
+                    &path,
+                    "`all` cannot be combined: it is one count for all requests",
+                    hint,
+                );
+            }
             if name.is_empty() {
                 self.document.error(&path, "an identity cannot be empty", "such as `key: [api_key]`");
             } else if !seen.insert(name) {
@@ -71,7 +87,7 @@ impl RuleCompiler<'_> {
         })
     }
 
-    pub(super) fn methods(&mut self, rule: &WrittenRule, path: &DocumentPath) -> MethodSet {
+    pub(super) fn rule_methods(&mut self, rule: &WrittenRule, path: &DocumentPath) -> MethodSet {
         let inner = rule.matches.as_ref().and_then(|matches| matches.methods.as_ref());
         let (names, path) = match (&rule.methods, inner) {
             (Some(_), Some(_)) => {
@@ -83,10 +99,14 @@ impl RuleCompiler<'_> {
             (None, Some(names)) => (names, path.field("match").field("methods")),
             (None, None) => return MethodSet::default(),
         };
+        self.methods(names, &path)
+    }
+
+    pub(super) fn methods(&mut self, names: &OneOrMany<String>, path: &DocumentPath) -> MethodSet {
         let mut set = MethodSet::default();
         if names.0.is_empty() {
             let hint = "omit it to match any";
-            self.document.missing(&path, "without a method this rule matches nothing", hint);
+            self.document.missing(path, "without a method this rule matches nothing", hint);
         }
         for (index, name) in names.0.iter().enumerate() {
             match Method::from_name(name) {
@@ -170,13 +190,23 @@ impl RuleCompiler<'_> {
             let path = match_path.field("exact");
             self.document.error_at_name(&path, "`exact` needs an endpoint", hint);
         }
+        let sources = [
+            (rule.endpoint.as_ref(), path.field("endpoint"), PatternSyntax::Template),
+            (inner, match_path.field("endpoint"), PatternSyntax::Template),
+            (regexes, match_path.field("endpoint_regex"), PatternSyntax::Regex),
+        ];
+        self.endpoint_patterns(sources, strictness)
+    }
+
+    /// Adds templates and regular expressions, and returns their range in the set; `None` if none is given.
+    pub(super) fn endpoint_patterns<'t>(
+        &mut self,
+        sources: impl IntoIterator<Item = (Option<&'t OneOrMany<String>>, DocumentPath, PatternSyntax)>,
+        strictness: PathStrictness,
+    ) -> Option<Range<usize>> {
         let first = self.patterns.len();
         let mut given = false;
-        for (texts, path, is_regex) in [
-            (rule.endpoint.as_ref(), path.field("endpoint"), false),
-            (inner, match_path.field("endpoint"), false),
-            (regexes, match_path.field("endpoint_regex"), true),
-        ] {
+        for (texts, path, syntax) in sources {
             let Some(texts) = texts else { continue };
             given = true;
             if texts.0.is_empty() {
@@ -184,10 +214,9 @@ impl RuleCompiler<'_> {
             }
             for (index, text) in texts.0.iter().enumerate() {
                 let path = path.index(index);
-                if is_regex {
-                    self.regex(text, strictness, &path)
-                } else {
-                    self.template(text, strictness, &path)
+                match syntax {
+                    PatternSyntax::Regex => self.regex(text, strictness, &path),
+                    PatternSyntax::Template => self.template(text, strictness, &path),
                 }
             }
         }

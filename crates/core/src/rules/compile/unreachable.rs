@@ -213,7 +213,12 @@ impl RuleCompiler<'_> {
                 let applies = compiled.map(|compiled| &self.parts.rules[compiled]).is_some_and(|compiled| {
                     compiled.on_exceed.is_enforced() && compiled.sizes.common.default.is_some()
                 });
-                !other.fallback && applies && covers_conditions(other, fallback)
+                let is_replaced = self
+                    .file
+                    .rules
+                    .iter()
+                    .any(|rule| rule.replaces.as_ref().is_some_and(|names| names.0.contains(&other.id)));
+                !other.fallback && applies && !is_replaced && covers_conditions(other, fallback)
             });
             let covering: Vec<&WrittenRule> = covering.map(|(_, other)| other).collect();
             let path = DocumentPath::root().field("rules").index(index).field("fallback");
@@ -265,7 +270,9 @@ fn covers_conditions(other: &WrittenRule, fallback: &WrittenRule) -> bool {
         let inner = rule.matches.as_ref().and_then(|matches| matches.methods.clone());
         rule.methods.clone().or(inner)
     };
-    is_wider(other.tier.as_ref(), fallback.tier.as_ref())
+    other.except.is_none()
+        && wide.exactly.is_none()
+        && is_wider(other.tier.as_ref(), fallback.tier.as_ref())
         && is_wider(other.domain.as_ref(), fallback.domain.as_ref())
         && is_wider(methods(other).as_ref(), methods(fallback).as_ref())
         && NamedIdentity::ALL.into_iter().all(|kind| is_wider(wide.pattern(kind), narrow.pattern(kind)))

@@ -7,7 +7,7 @@ use std::fmt::Write;
 const LONGEST_INLINE: usize = 72;
 
 /// Fields in the order in which the documentation writes them. All others follow by name.
-const ORDER: [&str; 36] = [
+const ORDER: [&str; 39] = [
     "id",
     "name",
     "version",
@@ -15,6 +15,7 @@ const ORDER: [&str; 36] = [
     "tier",
     "domain",
     "match",
+    "exactly",
     "api_key_pattern",
     "user_pattern",
     "tenant_pattern",
@@ -24,6 +25,8 @@ const ORDER: [&str; 36] = [
     "endpoint_regex",
     "methods",
     "exact",
+    "except",
+    "replaces",
     "fallback",
     "key",
     "ipv6_prefix",
@@ -98,7 +101,7 @@ pub(super) fn block_item(value: &Value, indent: usize, line_break: &str) -> Stri
 }
 
 /// A rule as an item of `rules:`: each field on its line.
-pub(super) fn rule_item(rule: &Value, indent: usize, line_break: &str) -> String {
+pub(crate) fn rule_item(rule: &Value, indent: usize, line_break: &str) -> String {
     format!("- {}", block(rule, indent + 2, line_break))
 }
 

@@ -1,0 +1,400 @@
+//! The keys of zones: variables of nginx as identities, and maps as conditions.
+//!
+//! A key such as `$binary_remote_addr` is an identity of the request. A variable of a `map` or `geo` has one of several
+//! values, each under a condition: a key is therefore a list of cases, and each case becomes a rule. A request whose key is
+//! empty is not limited.
+
+use super::conditions::{KeySource, SourcePattern};
+use super::syntax::{ConfigWord, NginxDirective, shown};
+use crate::diagnostic::TextPosition;
+use crate::import::draft::ConditionDraft;
+use std::collections::{BTreeMap, HashMap};
+
+/// More cases than this are not worth rules.
+const MOST_CASES: usize = 64;
+/// The name of the server that a request is in.
+const SERVER_NAME: &str = "server_name";
+/// Maps that refer to maps.
+const DEEPEST: usize = 8;
+
+/// One value of a key, and when the key has it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct KeyCase {
+    pub(super) matches: ConditionDraft,
+    pub(super) except: ConditionDraft,
+    pieces: Vec<KeyPiece>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum KeyPiece {
+    Text(String),
+    Source(KeySource),
+}
+
+/// Something about a key that has no equivalent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct KeyProblem {
+    pub(super) file: usize,
+    pub(super) position: TextPosition,
+    pub(super) message: String,
+    pub(super) hint: String,
+}
+
+/// The maps of a configuration, and what was found out about keys.
+#[derive(Debug, Default)]
+pub(super) struct KeyEvaluator<'c> {
+    maps: HashMap<&'c str, &'c NginxDirective>,
+    pub(super) problems: Vec<KeyProblem>,
+    /// The settings that the identities need, by identity.
+    pub(super) settings: BTreeMap<String, String>,
+}
+
+/// An entry of a map: its pattern and value.
+struct MapEntry<'c> {
+    word: &'c ConfigWord,
+    value: &'c str,
+}
+
+impl<'c> KeyEvaluator<'c> {
+    /// Registers a `map` or `geo`.
+    pub(super) fn add_map(&mut self, directive: &'c NginxDirective) {
+        if let Some(name) = directive.arguments.last().and_then(|word| word.text.strip_prefix('$')) {
+            self.maps.insert(name, directive);
+        }
+    }
+
+    /// The cases of a key in which it is not empty. `None` if it has no equivalent.
+    pub(super) fn cases(&mut self, file: usize, key: &ConfigWord) -> Option<Vec<KeyCase>> {
+        let mut cases = match self.evaluate(&key.text, 0) {
+            Ok(cases) => cases,
+            Err(message) => {
+                let hint = "the limit is not imported".to_owned();
+                let problem = KeyProblem { file, position: key.position, message, hint };
+                self.problems.push(problem);
+                return None;
+            }
+        };
+        cases.retain(|case| !case.pieces.is_empty());
+        for case in &mut cases {
+            case.require_presence();
+            for piece in &case.pieces {
+                if let KeyPiece::Source(source) = piece
+                    && let Some((name, setting)) = source.setting()
+                {
+                    self.settings.insert(name, setting);
+                }
+            }
+        }
+        Some(cases)
+    }
+
+    fn evaluate(&mut self, expression: &str, depth: usize) -> Result<Vec<KeyCase>, String> {
+        let mut cases = vec![KeyCase::default()];
+        for part in parts(expression) {
+            let found = match part {
+                ExpressionPart::Text("") => continue,
+                ExpressionPart::Text(text) => vec![KeyCase::of(KeyPiece::Text(text.to_owned()))],
+                ExpressionPart::Variable(name) => self.variable(name, depth)?,
+            };
+            let mut combined = Vec::new();
+            for case in &cases {
+                for other in &found {
+                    let joined = case.and(other);
+                    combined.push(joined.ok_or("two maps over the same value have no equivalent")?);
+                }
+            }
+            if combined.len() > MOST_CASES {
+                return Err("a key with so many cases has no equivalent".to_owned());
+            }
+            cases = combined;
+        }
+        Ok(cases)
+    }
+
+    fn variable(&mut self, name: &str, depth: usize) -> Result<Vec<KeyCase>, String> {
+        // A zone by server has a rule for each server, in which this is a constant.
+        if name == SERVER_NAME {
+            return Ok(vec![KeyCase::of(KeyPiece::Text(name.to_owned()))]);
+        }
+        if let Some(source) = KeySource::of_variable(name) {
+            return Ok(vec![KeyCase::of(KeyPiece::Source(source))]);
+        }
+        let Some(map) = self.maps.get(name).copied() else {
+            return Err(format!("`${}` as a key has no equivalent", shown(name)));
+        };
+        if depth >= DEEPEST {
+            return Err("maps that refer to each other have no equivalent".to_owned());
+        }
+        let is_geo = map.name.text == "geo";
+        let source = match (is_geo, map.arguments.as_slice()) {
+            (true, [_]) => "$remote_addr",
+            (_, [source, _]) => source.text.as_str(),
+            _ => return Err(format!("`{}` needs a source and a variable", map.name.text)),
+        };
+        let mut cases = Vec::new();
+        for case in self.evaluate(source, depth + 1)? {
+            for (condition, value) in self.map_cases(map, &case, is_geo)? {
+                for value in self.evaluate(value, depth + 1)? {
+                    let joined = condition.and(&value);
+                    cases.push(joined.ok_or("two maps over the same value have no equivalent")?);
+                }
+            }
+        }
+        Ok(cases)
+    }
+
+    /// The values of a map whose source is as in `case`, with the conditions of both.
+    fn map_cases(
+        &mut self,
+        map: &'c NginxDirective,
+        case: &KeyCase,
+        is_geo: bool,
+    ) -> Result<Vec<(KeyCase, &'c str)>, String> {
+        let (entries, default) = self.entries(map, is_geo);
+        let base = KeyCase { pieces: Vec::new(), ..case.clone() };
+        match case.pieces.as_slice() {
+            [KeyPiece::Source(source)] => self.conditional(map.file, source, &entries, default, base),
+            pieces if pieces.iter().all(|piece| matches!(piece, KeyPiece::Text(_))) => {
+                let text: String = pieces
+                    .iter()
+                    .map(|piece| if let KeyPiece::Text(text) = piece { text.as_str() } else { "" })
+                    .collect();
+                let mut found = None;
+                for entry in &entries {
+                    let pattern = SourcePattern::parse(&entry.word.text, is_geo);
+                    if pattern.matches_text(&text) && (found.is_none() || pattern.is_exact()) {
+                        found = Some(entry.value);
+                    }
+                }
+                Ok(vec![(base, found.unwrap_or(default))])
+            }
+            _ => Err(format!("a map over several variables has no equivalent: {}", shown(&map.text()))),
+        }
+    }
+
+    /// The entries of a map, and its default.
+    fn entries(&mut self, map: &'c NginxDirective, is_geo: bool) -> (Vec<MapEntry<'c>>, &'c str) {
+        let mut entries = Vec::new();
+        let mut default = "";
+        for directive in map.block.iter().flatten() {
+            match (directive.name.text.as_str(), directive.arguments.as_slice()) {
+                ("default", [value]) => default = &value.text,
+                ("hostnames" | "volatile", []) => {}
+                ("ranges" | "delete" | "proxy" | "proxy_recursive", _) if is_geo => {
+                    self.problem(
+                        directive,
+                        format!("`{}` of a geo has no equivalent", directive.name.text),
+                        "write networks; trusted proxies are `identity: { client_ip: … }` in the settings",
+                    );
+                }
+                (_, [value]) => entries.push(MapEntry { word: &directive.name, value: &value.text }),
+                _ => self.problem(
+                    directive,
+                    "an entry needs a pattern and a value".to_owned(),
+                    "it is ignored",
+                ),
+            }
+        }
+        (entries, default)
+    }
+
+    fn problem(&mut self, directive: &NginxDirective, message: String, hint: &str) {
+        self.problems.push(KeyProblem {
+            file: directive.file,
+            position: directive.name.position,
+            message,
+            hint: hint.to_owned(),
+        });
+    }
+
+    /// The cases of a map over a property of the request.
+    fn conditional(
+        &mut self,
+        file: usize,
+        source: &KeySource,
+        entries: &[MapEntry<'c>],
+        default: &'c str,
+        base: KeyCase,
+    ) -> Result<Vec<(KeyCase, &'c str)>, String> {
+        let is_geo = *source == KeySource::Address;
+        let mut known: Vec<(SourcePattern, &'c str)> = Vec::new();
+        for entry in entries {
+            let pattern = SourcePattern::parse(&entry.word.text, is_geo);
+            if entry.value == default && !pattern.is_absence() && entries.len() == 1 {
+                continue;
+            }
+            if let Err(why) = source.condition(&pattern, &mut ConditionDraft::default()) {
+                self.problems.push(KeyProblem {
+                    file,
+                    position: entry.word.position,
+                    message: format!("this entry of a map has no equivalent: {why}"),
+                    hint: "requests that match it are treated as by the default of the map".to_owned(),
+                });
+                continue;
+            }
+            known.push((pattern, entry.value));
+        }
+        let mut cases: Vec<(KeyCase, &'c str)> = Vec::new();
+        let mut merged: Vec<(Vec<&SourcePattern>, &'c str)> = Vec::new();
+        for (index, (pattern, value)) in known.iter().enumerate() {
+            let is_first_of_default = *value == default && !self.is_overridden(&known, index, default);
+            if is_first_of_default && !pattern.is_absence() {
+                continue;
+            }
+            match merged.iter_mut().find(|(group, known)| *known == *value && group[0].is_mergeable(pattern))
+            {
+                Some((group, _)) => group.push(pattern),
+                None => merged.push((vec![pattern], value)),
+            }
+        }
+        for (group, value) in merged {
+            let mut case = base.clone();
+            for pattern in &group {
+                source.require(pattern, &mut case);
+            }
+            for (index, (other, other_value)) in known.iter().enumerate() {
+                let first =
+                    known.iter().position(|(pattern, _)| std::ptr::eq(pattern, group[0])).unwrap_or(0);
+                if *other_value != value
+                    && other.precedes(index, group[0], first)
+                    && !group[0].excludes(other)
+                {
+                    source.exclude(other, &mut case);
+                }
+            }
+            if !case.is_contradictory() {
+                cases.push((case, value));
+            }
+        }
+        let mut rest = base;
+        for (pattern, value) in &known {
+            if *value != default || pattern.is_absence() {
+                source.exclude(pattern, &mut rest);
+            }
+        }
+        cases.push((rest, default));
+        Ok(cases)
+    }
+
+    /// Whether an entry with the value of the default lies within one that has another value.
+    fn is_overridden(&self, known: &[(SourcePattern, &str)], index: usize, default: &str) -> bool {
+        let (pattern, _) = &known[index];
+        known.iter().any(|(other, value)| *value != default && other.contains(pattern))
+    }
+}
+
+impl KeyCase {
+    fn of(piece: KeyPiece) -> Self {
+        Self { pieces: vec![piece], ..Self::default() }
+    }
+
+    /// Both cases at once, with the values one after the other. `None` if their conditions are on the same property.
+    fn and(&self, other: &Self) -> Option<Self> {
+        let mut except = self.except.clone();
+        except.extend(&other.except);
+        let pieces = self.pieces.iter().chain(&other.pieces).cloned().collect();
+        Some(Self { matches: combined(&self.matches, &other.matches)?, except, pieces })
+    }
+
+    /// The dimensions of the key.
+    pub(super) fn key(&self) -> Vec<String> {
+        let mut names: Vec<String> = Vec::new();
+        for piece in &self.pieces {
+            if let KeyPiece::Source(source) = piece
+                && !names.iter().any(|known| *known == source.dimension())
+            {
+                names.push(source.dimension());
+            }
+        }
+        if names.is_empty() {
+            names.push("all".to_owned());
+        }
+        names
+    }
+
+    /// If the key is empty without an identity, requests must have it.
+    fn require_presence(&mut self) {
+        let is_always_there = |piece: &KeyPiece| match piece {
+            KeyPiece::Text(_) => true,
+            KeyPiece::Source(source) => source.is_always_present(),
+        };
+        if self.pieces.iter().any(is_always_there) {
+            return;
+        }
+        if let [KeyPiece::Source(source)] = self.pieces.clone().as_slice() {
+            source.require_presence(&mut self.matches);
+        }
+    }
+
+    /// Whether a request can be in it.
+    fn is_contradictory(&self) -> bool {
+        let all =
+            |globs: Option<&Vec<String>>| globs.is_some_and(|globs| globs.iter().any(|glob| glob == "*"));
+        self.matches.named.keys().any(|name| all(self.except.named.get(name)))
+            || self.matches.ids.keys().any(|name| all(self.except.ids.get(name)))
+    }
+}
+
+/// Both conditions; `None` if both are on the same property.
+pub(super) fn combined(one: &ConditionDraft, other: &ConditionDraft) -> Option<ConditionDraft> {
+    let is_any = |globs: &Vec<String>| globs.as_slice() == ["*"];
+    let mut joined = one.clone();
+    for (name, globs) in &other.named {
+        match joined.named.get(name) {
+            Some(known) if !is_any(known) && !is_any(globs) && known != globs => return None,
+            Some(known) if !is_any(known) => {}
+            _ => drop(joined.named.insert(name, globs.clone())),
+        }
+    }
+    for (name, globs) in &other.ids {
+        match joined.ids.get(name) {
+            Some(known) if !is_any(known) && !is_any(globs) && known != globs => return None,
+            Some(known) if !is_any(known) => {}
+            _ => drop(joined.ids.insert(name.clone(), globs.clone())),
+        }
+    }
+    for (own, others) in [
+        (&mut joined.ip, &other.ip),
+        (&mut joined.endpoint_regex, &other.endpoint_regex),
+        (&mut joined.methods, &other.methods),
+        (&mut joined.domain, &other.domain),
+    ] {
+        if own.is_empty() {
+            own.clone_from(others);
+        } else if !others.is_empty() && own != others {
+            return None;
+        }
+    }
+    Some(joined)
+}
+
+/// Whether a key distinguishes servers.
+pub(super) fn is_by_server(key: &str) -> bool {
+    parts(key).iter().any(|part| matches!(part, ExpressionPart::Variable(SERVER_NAME)))
+}
+
+enum ExpressionPart<'e> {
+    Text(&'e str),
+    Variable(&'e str),
+}
+
+/// The texts and variables of a value such as `a$b${c}d`.
+fn parts(expression: &str) -> Vec<ExpressionPart<'_>> {
+    let mut parts = Vec::new();
+    let mut rest = expression;
+    while let Some(at) = rest.find('$') {
+        let (text, after) = (&rest[..at], &rest[at + 1..]);
+        parts.push(ExpressionPart::Text(text));
+        let (name, remaining) = match after.strip_prefix('{').and_then(|inner| inner.split_once('}')) {
+            Some(found) => found,
+            None => {
+                let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+                after.split_at(after.find(|c| !is_name(c)).unwrap_or(after.len()))
+            }
+        };
+        parts.push(ExpressionPart::Variable(name));
+        rest = remaining;
+    }
+    parts.push(ExpressionPart::Text(rest));
+    parts
+}

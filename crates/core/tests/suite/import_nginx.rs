@@ -1,0 +1,332 @@
+//! Imported nginx configurations: which rules they become, and what has no equivalent.
+
+use fastrand::Rng;
+use tollgate_core::import::ImportedRules;
+use tollgate_core::import::nginx::import;
+use tollgate_core::rules;
+
+fn no_files(pattern: &str) -> Result<Vec<(String, String)>, String> {
+    match pattern {
+        "limits.conf" => {
+            Ok(vec![("limits.conf".to_owned(), "limit_req zone=a burst=2 nodelay;\n".to_owned())])
+        }
+        "empty/*.conf" => Ok(Vec::new()),
+        "itself" => Ok(vec![("itself".to_owned(), "include itself;".to_owned())]),
+        _ => Err("No such file".to_owned()),
+    }
+}
+
+fn imported(text: &str) -> ImportedRules {
+    let imported =
+        import("nginx.conf", text, &mut no_files).unwrap_or_else(|errors| panic!("{text}\n{errors}"));
+    let loaded = rules::load("imported", &imported.text).unwrap_or_else(|report| panic!("{report}"));
+    assert!(loaded.warnings.is_empty(), "{}\n{}", loaded.warnings, imported.text);
+    imported
+}
+
+/// Imports `text` with these tests appended, which must pass, and returns the warnings.
+fn decides(text: &str, tests: &str) -> String {
+    let ImportedRules { text: rules_text, warnings } = imported(text);
+    let with_tests = format!("{rules_text}tests:\n{tests}");
+    let loaded =
+        rules::load("imported", &with_tests).unwrap_or_else(|report| panic!("{report}\n{with_tests}"));
+    for result in rules::run_tests(&loaded) {
+        assert!(result.failures.is_empty(), "{}: {:?}\n{with_tests}", result.name, result.failures);
+    }
+    warnings.iter().map(ToString::to_string).collect()
+}
+
+const ZONE: &str = "limit_req_zone $binary_remote_addr zone=a:10m rate=10r/s;";
+
+#[test]
+fn rates_and_bursts() {
+    for (rate, uses, tests) in [
+        (
+            "10r/s",
+            "zone=a burst=20 nodelay",
+            "{ send: 25, pass: 21, retry_after: 100ms }, { at: 250ms, send: 5, pass: 2 }",
+        ),
+        (
+            "10r/s",
+            "zone=a",
+            "{ send: 3, pass: 1, retry_after: 100ms }, { at: 99ms, expect: limited }, { at: 100ms, expect: pass }",
+        ),
+        ("30r/m", "zone=a burst=2 nodelay", "{ send: 5, pass: 3, retry_after: 2s }"),
+        // 7 a minute is 0.116 a second in nginx, which counts in thousandths.
+        ("7r/m", "zone=a", "{ send: 2, pass: 1, retry_after: 8620.69ms }"),
+        // Without delay the rules test what is admitted at once.
+        ("10r/s", "zone=a burst=5", "{ send: 3, pass: 1, retry_after: 100ms }"),
+        ("10r/s", "zone=a burst=5 delay=3", "{ send: 6, pass: 4, retry_after: 100ms }"),
+        ("10r/s", "zone=a burst=5 delay=9", "{ send: 9, pass: 6, retry_after: 100ms }"),
+    ] {
+        let text = format!(
+            "http {{ limit_req_zone $binary_remote_addr zone=a:10m rate={rate}; server {{ limit_req {uses}; }} }}"
+        );
+        let tests = format!("  - {{ name: t, request: {{ ip: 192.0.2.1 }}, steps: [{tests}] }}\n");
+        assert_eq!(decides(&text, &tests), "", "{uses}");
+    }
+    let shaped = imported(&format!("http {{ {ZONE} server {{ limit_req zone=a burst=20 delay=8; }} }}"));
+    assert!(
+        shaped.text.contains("on_exceed: { queue: { length: 12, max_wait: 2200ms } }"),
+        "{}",
+        shaped.text
+    );
+}
+
+#[test]
+fn connections_and_dry_runs() {
+    let text = "
+http {
+  limit_conn_zone $server_name zone=perserver:10m;
+  limit_req_zone $binary_remote_addr zone=a:10m rate=1r/s;
+  server {
+    limit_conn perserver 100;
+    limit_req_dry_run on;
+    location / { limit_req zone=a burst=5; }
+    location /x { limit_req zone=a burst=5; limit_req_dry_run off; limit_conn_dry_run on; }
+  }
+}";
+    let ImportedRules { text, .. } = imported(text);
+    assert!(
+        text.contains("key: all\n    algorithm: concurrency\n    params: { limit: 100, timeout: 1h }"),
+        "{text}"
+    );
+    assert_eq!(text.matches("on_exceed: shadow").count(), 2, "{text}");
+    assert_eq!(text.matches("on_exceed: { queue:").count(), 1, "{text}");
+}
+
+/// A block with a limit of its own inherits none.
+#[test]
+fn locations_inherit_as_in_nginx() {
+    let text = "
+http {
+  limit_req_zone $binary_remote_addr zone=a:10m rate=1r/s;
+  limit_req_zone $binary_remote_addr zone=b:10m rate=1r/s;
+  limit_req zone=a;
+  server {
+    location / { }
+    location /api/ { limit_req zone=b burst=1 nodelay; location /api/deep/ { } }
+    location = /api/exact { limit_req zone=b burst=2 nodelay; }
+    location ~ \\.png$ { limit_req zone=b burst=3 nodelay; }
+    location ^~ /static/ { limit_req zone=b burst=4 nodelay; }
+    location @named { limit_req zone=b burst=5 nodelay; }
+  }
+}";
+    let request = |ip: u8, path: &str, pass: u8| {
+        format!("      - {{ request: {{ ip: 192.0.2.{ip}, endpoint: {path} }}, send: 9, pass: {pass} }}\n")
+    };
+    let steps = [
+        request(1, "/", 1),
+        request(2, "/api", 1),
+        request(3, "/api/x", 2),
+        request(4, "/api/deep/x", 2),
+        request(5, "/api/exact", 3),
+        request(6, "/api/exact/x", 2),
+        request(7, "/api/a.png", 4),
+        request(8, "/a.png", 4),
+        request(9, "/static/a.png", 5),
+        request(10, "/API/x", 1),
+    ];
+    let warnings = decides(text, &format!("  - name: areas\n    steps:\n{}", steps.concat()));
+    assert_eq!(
+        warnings.matches("in nginx all uses of the zone `b` share their counts").count(),
+        3,
+        "{warnings}"
+    );
+}
+
+#[test]
+fn servers_are_domains() {
+    let text = "
+http {
+  limit_req_zone $binary_remote_addr zone=a:10m rate=1r/s;
+  server { listen 80; server_name shop.example *.shop.example; return 301 https://$host$request_uri; }
+  server { listen 443; server_name shop.example *.shop.example; limit_req zone=a; }
+  server { listen 443; server_name .blog.example; limit_req zone=a burst=1 nodelay; }
+  server { listen 443 default_server; server_name _; limit_req zone=a burst=2 nodelay; }
+  server { listen 443; server_name free.example; }
+}";
+    let steps = [
+        ("shop.example", 1),
+        ("a.shop.example", 1),
+        ("blog.example", 2),
+        ("x.blog.example", 2),
+        ("other", 3),
+    ];
+    let steps = steps.iter().zip(1..).map(|((host, pass), ip)| {
+        format!("      - {{ request: {{ ip: 192.0.2.{ip}, domain: {host} }}, send: 5, pass: {pass} }}\n")
+    });
+    let mut tests = format!("  - name: hosts\n    steps:\n{}", steps.collect::<String>());
+    tests += "      - { request: { ip: 192.0.2.9, domain: free.example }, expect: unlimited }\n";
+    decides(text, &tests);
+}
+
+/// A client cannot choose the server name, as it can the host.
+#[test]
+fn zones_by_server_have_a_rule_for_each_server() {
+    let text = "
+http {
+  limit_req_zone $server_name zone=a:10m rate=1r/s;
+  limit_req zone=a;
+  server { server_name one.example *.one.example; }
+  server { server_name two.example; }
+}";
+    let tests = "  - name: t
+    steps:
+      - { request: { ip: 192.0.2.1, domain: one.example }, expect: pass }
+      - { request: { ip: 192.0.2.2, domain: a.one.example }, expect: limited }
+      - { request: { ip: 192.0.2.3, domain: unknown.example }, expect: limited }
+      - { request: { ip: 192.0.2.4, domain: two.example }, expect: pass }
+";
+    assert_eq!(decides(text, tests), "");
+}
+
+#[test]
+fn maps_are_conditions() {
+    for (maps, key, tests) in [
+        // The allow list of the nginx blog.
+        (
+            "geo $limited { default 1; 10.0.0.0/8 0; 10.1.0.0/16 1; }
+             map $limited $key { 0 ''; 1 $binary_remote_addr; }",
+            "$key",
+            "{ request: { ip: 192.0.2.1 }, send: 3, pass: 1 }, { request: { ip: 10.2.0.1 }, expect: unlimited },
+             { request: { ip: 10.1.0.1 }, send: 3, pass: 1 }",
+        ),
+        (
+            "map $http_x_api_key $key { default $binary_remote_addr; 'internal' ''; ~^partner- ''; }",
+            "$key",
+            "{ request: { ip: 192.0.2.1 }, send: 3, pass: 1 }, { request: { ip: 192.0.2.2, key: internal }, expect: unlimited },
+             { request: { ip: 192.0.2.3, key: partner-7 }, expect: unlimited }, { request: { ip: 192.0.2.4, key: x }, send: 3, pass: 1 }",
+        ),
+        (
+            "map $http_x_api_key $key { '' $binary_remote_addr; default $http_x_api_key; }",
+            "$key",
+            "{ request: { ip: 192.0.2.1 }, send: 3, pass: 1 }, { request: { ip: 192.0.2.1, key: a }, send: 3, pass: 1 },
+             { request: { ip: 192.0.2.1, key: b }, send: 3, pass: 1 }",
+        ),
+        (
+            "map $request_method $key { default ''; POST $binary_remote_addr; ~^PU $binary_remote_addr; }",
+            "$key",
+            "{ request: { ip: 192.0.2.1, method: POST }, send: 3, pass: 1 }, { request: { ip: 192.0.2.2, method: PUT }, send: 3, pass: 1 },
+             { request: { ip: 192.0.2.3, method: GET }, expect: unlimited }",
+        ),
+        (
+            "map $uri $key { default ''; ~^/api/ $binary_remote_addr; /api/free ''; }",
+            "$key",
+            "{ request: { ip: 192.0.2.1, endpoint: /api/x }, send: 3, pass: 1 }, { request: { ip: 192.0.2.2, endpoint: /api/free }, expect: unlimited },
+             { request: { ip: 192.0.2.3, endpoint: / }, expect: unlimited }",
+        ),
+        ("", "$http_x_tenant", "{ request: { ip: 192.0.2.1, ids: { x_tenant: t } }, send: 3, pass: 1 }, { request: { ip: 192.0.2.1 }, expect: unlimited }"),
+        ("", "$binary_remote_addr$uri", "{ request: { ip: 192.0.2.1, endpoint: /a }, send: 3, pass: 1 }, { request: { ip: 192.0.2.1, endpoint: /b }, send: 3, pass: 1 }"),
+        ("", "everybody", "{ request: { ip: 192.0.2.1 }, send: 3, pass: 1 }, { request: { ip: 192.0.2.2 }, expect: limited }"),
+    ] {
+        let text = format!("http {{ {maps} limit_req_zone {key} zone=a:10m rate=1r/s; server {{ limit_req zone=a; }} }}");
+        let warnings = decides(&text, &format!("  - {{ name: t, steps: [{tests}] }}\n"));
+        assert_eq!(warnings, "", "{text}");
+    }
+}
+
+#[test]
+fn files_are_included() {
+    let ImportedRules { text, warnings } =
+        imported(&format!("{ZONE}\ninclude empty/*.conf;\nserver {{ include limits.conf; }}"));
+    assert!(warnings.is_empty());
+    assert!(text.contains("# limits.conf:1: limit_req zone=a burst=2 nodelay (the server)\n"), "{text}");
+    assert!(
+        text.contains("# nginx.conf:1: limit_req_zone $binary_remote_addr zone=a:10m rate=10r/s\n"),
+        "{text}"
+    );
+}
+
+#[test]
+fn what_has_no_equivalent_is_named_at_its_line() {
+    let text = "\
+limit_req_zone $binary_remote_addr zone=a:10m rate=1r/s;
+limit_req_zone $ssl_client_s_dn zone=b:10m rate=1r/s;
+limit_req_zone $binary_remote_addr zone=unused:10m rate=1r/s;
+map $http_user_agent $bot { default ''; '~*(bot|crawl)' $binary_remote_addr; }
+limit_req_zone $bot zone=c:10m rate=1r/s;
+server {
+  server_name ~^www\\d+;
+  limit_req_status 503;
+  limit_req_log_level info;
+  limit_rate 10k;
+  limit_req zone=a burst=10000;
+  location /b { limit_req zone=b; }
+  location /c { limit_req zone=c; }
+  location ~ (?!x) { limit_req zone=a burst=3; }
+}
+stream { limit_conn_zone $binary_remote_addr zone=s:1m; server { limit_conn s 5; } }
+";
+    let warnings: String = imported(text).warnings.iter().map(ToString::to_string).collect();
+    for expected in [
+        "nginx.conf:2:16: warning: `$ssl_client_s_dn` as a key has no equivalent",
+        "nginx.conf:3:1: warning: no limit uses the zone `unused`",
+        "nginx.conf:4:41: warning: this entry of a map has no equivalent",
+        "nginx.conf:7:15: warning: the server name `~^www\\d+` has no equivalent",
+        "nginx.conf:8:3: warning: the status 503 has no equivalent",
+        "nginx.conf:9:3: warning: `limit_req_log_level` has no equivalent",
+        "nginx.conf:10:3: warning: `limit_rate` has no equivalent",
+        "nginx.conf:11:3: warning: a delay above 10 minutes",
+        "nginx.conf:14:3: warning: this regular expression has no equivalent",
+        "nginx.conf:16:10: warning: limits of TCP streams have no equivalent",
+        "nginx.conf:16:66: warning: limits of TCP streams have no equivalent",
+    ] {
+        assert!(warnings.contains(expected), "{expected}\n{warnings}");
+    }
+}
+
+#[test]
+fn broken_files_are_errors_with_positions() {
+    for (text, expected) in [
+        ("http {", "nginx.conf:1:7: error: a block is not closed"),
+        ("}", "nginx.conf:1:1: error: no block is open here"),
+        ("server { limit_req zone=a }", "nginx.conf:1:10: error: the directive `limit_req` does not end"),
+        ("server_name 'x", "nginx.conf:1:13: error: this text is not closed"),
+        ("include missing.conf;", "nginx.conf:1:9: error: cannot read `missing.conf`: No such file"),
+        ("include itself;", "too many files are included"),
+        ("limit_req_zone $x zone=a rate=1r/s;", "nginx.conf:1:19: error: a zone needs a name and a size"),
+        ("limit_req_zone $x zone=a:1m rate=0r/s;", "nginx.conf:1:29: error: `0r/s` is not a rate"),
+        ("limit_req_zone $x zone=a:1m burst=1;", "nginx.conf:1:29: error: unknown parameter `burst=1`"),
+        ("limit_req burst=5;", "nginx.conf:1:1: error: a limit needs the name of a zone"),
+        ("limit_req zone=a burst=-5;", "nginx.conf:1:18: error: `-5` is not a number from 1"),
+        ("limit_req zone=nothing;", "nginx.conf:1:1: error: there is no zone `nothing`"),
+        (
+            "limit_conn_zone $x zone=a:1m; limit_conn a 70000;",
+            "nginx.conf:1:44: error: `70000` is not a number",
+        ),
+        ("limit_conn_zone $uri zone=a:1m; limit_req zone=a;", "the zone `a` is of the other kind"),
+    ] {
+        let errors = import("nginx.conf", text, &mut no_files).expect_err(text).to_string();
+        assert!(errors.contains(expected), "{text}\n{errors}");
+        assert!(errors.contains("hint: "), "{errors}");
+    }
+}
+
+#[test]
+fn fuzz_imports_of_any_text() {
+    const SAMPLE: &str = "
+http {
+  geo $limited { default 1; 10.0.0.0/8 0; }
+  map $limited $key { 0 ''; 1 $binary_remote_addr; }
+  map $http_x_api_key $by_key { '' $key; ~^p- ''; default $http_x_api_key$uri; }
+  limit_req_zone $key zone=a:10m rate=30r/m; # comment
+  limit_conn_zone $by_key zone=b:10m;
+  limit_req zone=a burst=5 delay=2;
+  server { server_name a.example *.b.example; listen 80 default_server;
+    location ~* \\.(png|gif)$ { limit_req_dry_run on; include limits.conf; }
+    location ^~ /x { limit_conn b 5; location = /x/y { limit_req zone=a nodelay; } } }
+  server { server_name \"c.example\"; limit_conn b 7; }
+}
+";
+    bolero::check!().with_type::<(u64, u8)>().for_each(|(seed, changes)| {
+        let mut rng = Rng::with_seed(*seed);
+        let mut text = SAMPLE.to_owned();
+        for _ in 0..changes % 8 {
+            text = super::mutations::mutate(&text, &mut rng);
+        }
+        if let Ok(imported) = import("x", &text, &mut no_files) {
+            assert!(rules::load("x", &imported.text).is_ok(), "{text}\n{}", imported.text);
+        }
+    });
+}
