@@ -2,7 +2,7 @@
 //!
 //! All commands that one read brings are decided before the next read, and answered by one write. With a shared store
 //! they are all started before the first is waited for. What a client can make a connection hold is bounded: the bytes of
-//! a command ([`decode`]), the bytes of a read, and the replies, which are written before more is decoded.
+//! a command ([`mod@decode`]), the bytes of a read, and the replies, which are written before more is decoded.
 
 pub mod decode;
 pub mod encode;
