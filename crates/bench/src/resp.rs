@@ -70,5 +70,5 @@ fn benchmark(port: u16, core: u32, pipeline: &str, command: &[&str]) -> f64 {
     // The name of the test, the rate, and latencies.
     let rate =
         output.lines().last().and_then(|line| line.split("\",\"").nth(1)).and_then(|rate| rate.parse().ok());
-    rate.unwrap_or_else(|| panic!("redis-benchmark does not report a rate: {output}"))
+    rate.expect("redis-benchmark is installed and reports a rate")
 }

@@ -84,5 +84,5 @@ pub use readiness::{NotReady, Readiness, health_response};
 pub use refusal_fast_path::{RefusalFastPath, RefusedRepeat, RepeatedRequest};
 pub use request_body::read_body;
 pub use serve::{ConnectionService, Framing, ListenerSetup, Peer, Protocols, ServeOptions, serve};
-pub use streams::{ClientStream, DrainSignal, StreamConnection, serve_streams};
+pub use streams::{DrainSignal, ListenerStream, StreamConnection, serve_streams};
 pub use tls::{PemFileError, ServerCertificate, TlsError};

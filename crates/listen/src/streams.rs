@@ -23,7 +23,7 @@ use tokio_rustls::server::TlsStream;
 #[derive(Debug)]
 pub struct StreamConnection {
     /// The bytes.
-    pub stream: ClientStream,
+    pub stream: ListenerStream,
     /// The client's address.
     pub peer: SocketAddr,
     /// When the connection has to end.
@@ -44,14 +44,14 @@ impl DrainSignal {
 
 /// The stream of a connection, with or without TLS.
 #[derive(Debug)]
-pub enum ClientStream {
+pub enum ListenerStream {
     /// Without TLS.
     Plain(TcpStream),
     /// With TLS.
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-impl AsyncRead for ClientStream {
+impl AsyncRead for ListenerStream {
     #[inline]
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
@@ -61,7 +61,7 @@ impl AsyncRead for ClientStream {
     }
 }
 
-impl AsyncWrite for ClientStream {
+impl AsyncWrite for ListenerStream {
     #[inline]
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
@@ -112,11 +112,11 @@ where
         tokio::spawn(async move {
             let AdmittedConnection { stream, address, permits } = admitted;
             let stream = match tls {
-                None => ClientStream::Plain(stream),
+                None => ListenerStream::Plain(stream),
                 Some(tls) => {
                     let accepted = accept_tls(stream, address, tls, &permits, options.head_time, &mut phase);
                     let Some(stream) = accepted.await else { return };
-                    ClientStream::Tls(Box::new(stream))
+                    ListenerStream::Tls(Box::new(stream))
                 }
             };
             let served =

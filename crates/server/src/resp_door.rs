@@ -2,7 +2,7 @@
 //!
 //! All commands that one read brings are decided before the next read, and answered by one write. With a shared store
 //! they are all started before the first is waited for. What a client can make a connection hold is bounded: the bytes of
-//! a command ([`decode`]), the bytes of a read, and the replies, which are written before more is decoded.
+//! a command ([`mod@decode`]), the bytes of a read, and the replies, which are written before more is decoded.
 
 pub mod decode;
 pub mod encode;
@@ -22,7 +22,7 @@ use tokio::net::TcpListener;
 use tokio::time::timeout;
 use tollgate_core::rules::OpenDoor;
 use tollgate_limiter::Limiter;
-use tollgate_listen::{ClientStream, ListenerSetup, ServeOptions, StreamConnection, serve_streams};
+use tollgate_listen::{ListenerSetup, ListenerStream, ServeOptions, StreamConnection, serve_streams};
 
 /// The reply if the store is unavailable and the policy is to refuse.
 const STORE_UNAVAILABLE: &str = "UNAVAILABLE the shared store is unavailable; try again in a second";
@@ -115,7 +115,7 @@ impl RespDoor {
     async fn answer(
         &self,
         session: &mut RespSession<'_>,
-        stream: &mut ClientStream,
+        stream: &mut ListenerStream,
         buffer: &mut Vec<u8>,
         replies: &mut Vec<u8>,
     ) -> io::Result<CommandOutcome> {
@@ -154,7 +154,7 @@ impl RespDoor {
 
 /// Ends a connection. What the client sends meanwhile is read for a moment: if it were left unread, the kernel would reset the
 /// connection, and the client might not receive the last reply.
-async fn end(mut stream: ClientStream) -> io::Result<()> {
+async fn end(mut stream: ListenerStream) -> io::Result<()> {
     stream.shutdown().await?;
     let mut unread = vec![0; READ_BYTES];
     let discard = async {
@@ -172,7 +172,7 @@ async fn end(mut stream: ClientStream) -> io::Result<()> {
 
 /// Writes `replies`, each of `waiting` at its place.
 async fn write_replies(
-    stream: &mut ClientStream,
+    stream: &mut ListenerStream,
     session: &RespSession<'_>,
     replies: &mut Vec<u8>,
     waiting: &mut Vec<WaitingReply<'_>>,

@@ -15,11 +15,11 @@ use super::decision_outcome::DecisionOutcome;
 use super::histogram::Histogram;
 use crate::decision::Decision;
 use crate::request_limit::is_request_limit;
-use crate::snapshot::{RulesInForce, next_number};
+use crate::snapshot::RulesInForce;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use tollgate_core::algorithm::Algorithm;
 use tollgate_core::decision::Outcome;
 use tollgate_core::limit::Limit;
@@ -154,8 +154,9 @@ pub(crate) struct DecisionCounters {
 
 impl Default for DecisionCounters {
     fn default() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
         Self {
-            number: next_number(),
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
             series: Mutex::default(),
             version: AtomicU64::new(0),
             invalid: Default::default(),
