@@ -56,7 +56,7 @@ impl ExactIdentities {
         let ids = || request.ids.iter().filter(|(name, _)| EntryMeaning::of(name) == EntryMeaning::Custom);
         NamedIdentity::ALL.into_iter().all(|kind| self.named[kind] == request.named(kind).is_some())
             && self.ip == request.ip.is_some()
-            && self.endpoint == !request.endpoint.is_empty()
+            && self.endpoint != request.endpoint.is_empty()
             && self.method == request.method.is_some()
             && ids().count() == self.ids.len()
             && self.ids.iter().all(|name| request.id(name).is_some())
