@@ -49,7 +49,7 @@ impl Storm {
     fn is_in_flight(self, admitted: usize, refused: usize) -> bool {
         match self {
             Self::None => false,
-            Self::BelowSaturation => admitted % 4 == 0 && refused == admitted % REFUSED,
+            Self::BelowSaturation => admitted.is_multiple_of(4) && refused == admitted % REFUSED,
             Self::AllInFlight => true,
         }
     }

@@ -179,8 +179,9 @@ impl RuleCompiler<'_> {
                 }
             };
             if SizeLayer::of_tier(tier, &root).states_a_size() && !self.file.rules.iter().any(is_taken_by) {
-                let message =
-                    format!("the numbers of tier `{name}` have no effect: all rules have numbers of their own");
+                let message = format!(
+                    "the numbers of tier `{name}` have no effect: all rules have numbers of their own"
+                );
                 let hint = "remove `limit` from the rule that should take them, or the numbers here";
                 self.document.warning_at_name(&root.field("tiers").field(name), message, hint);
             }
