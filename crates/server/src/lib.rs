@@ -7,7 +7,7 @@
 //!
 //! An HTTP request passes these files in order: `http_door.rs` (route, origin check, body), `check.rs` or `batch.rs`,
 //! [`check_request`] (JSON to [`Request`](tollgate_limiter::Request)), the limiter, and [`check_response`] (decision
-//! to JSON). A Redis command passes [`resp_door`] (reads and writes), [`resp_door::decode`], `resp_door/session.rs`,
+//! to JSON). A Redis command passes [`resp_door`] (reads and writes), [`mod@resp_door::decode`], `resp_door/session.rs`,
 //! `throttle.rs` or `rule_check.rs` beside it, and [`resp_door::encode`].
 //!
 //! ```

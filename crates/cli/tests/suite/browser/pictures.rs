@@ -107,7 +107,11 @@ async fn pictures_of_every_page() {
             format!("/v1/keys/api_key/{KEY}/grant"),
             r#"{"tokens":5000,"for":"1h","reason":"import of March, ticket 907"}"#,
         ),
-        ("POST", "/v1/keys/ip/203.0.113.77/block", r#"{"for":"1h","reason":"credential stuffing"}"#),
+        (
+            "POST",
+            "/v1/keys/ip/203.0.113.77/block".to_owned(),
+            r#"{"for":"1h","reason":"credential stuffing"}"#,
+        ),
     ] {
         let reply = calls.call(method, &path, &token, "Content-Type: application/json\r\n", body);
         assert!(reply.status < 300, "{method} {path}: {} {}", reply.status, reply.body);
