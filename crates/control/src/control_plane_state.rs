@@ -69,25 +69,24 @@ impl ControlPlaneState {
             call = call.with_header(IF_NONE_MATCH, tag.clone());
         }
         let reply = self.client.send(call).await.map_err(io::Error::other)?;
-        match reply.status {
-            StatusCode::NOT_MODIFIED if known.is_some() => Ok(None),
-            StatusCode::OK => {
-                let state = serde_json::from_slice(&reply.body).map_err(io::Error::other)?;
-                Ok(Some((state, reply.headers.get(ETAG).cloned())))
-            }
-            status => Err(io::Error::other(refusal(status))),
+        if known.is_some() && reply.status.is_redirection() {
+            // 304: it has not changed.
+            return Ok(None);
         }
+        if !reply.status.is_success() {
+            return Err(io::Error::other(refusal(reply.status)));
+        }
+        let state = serde_json::from_slice(&reply.body).map_err(io::Error::other)?;
+        Ok(Some((state, reply.headers.get(ETAG).cloned())))
     }
 }
 
 /// What an answer that is no success means for a node that follows.
 pub(crate) fn refusal(status: StatusCode) -> String {
-    match status {
-        StatusCode::FORBIDDEN => {
-            "it answered 403 Forbidden; a node that follows needs a token with the role `follow`: \
-             `tollgate token create NAME --role follow`"
-                .to_owned()
-        }
-        status => format!("it answered {status}"),
-    }
+    let hint = if status.is_client_error() {
+        "; a node that follows needs a token with the role `follow`: `tollgate token create NAME --role follow`"
+    } else {
+        ""
+    };
+    format!("it answered {status}{hint}")
 }
