@@ -139,7 +139,10 @@ fn nginx_settings(nodes: &[SocketAddr]) -> String {
     let (before, rest) = http.split_once("server 10.0.0.11").unwrap();
     let (_, after) = rest.split_once("keepalive 64;").unwrap();
     http = format!("{before}{servers}keepalive 64;{after}");
-    http = http.replace("listen 80;", "listen 127.0.0.1:PORT; add_header X-Node $tollgate_node always;");
+    http = http.replace(
+        "listen 80;",
+        "listen 127.0.0.1:PORT; add_header X-Node $tollgate_node always; add_header X-Worker $pid always;",
+    );
     // After a node that did not answer, the address of the next one follows.
     http + "map $upstream_addr $tollgate_node { '~(?<last>[^, ]+)$' $last; }\n"
 }
@@ -158,7 +161,12 @@ fn a_new_node_takes_its_share_of_the_keys() {
     let first = spend(nginx.address());
     nodes.push(fleet.add("127.0.0.1:0"));
     let added = nodes[3].to_string();
+    let mut client = HttpClient::connect(nginx.address());
+    let old_worker = format!("/proc/{}", client.get("/x").header("x-worker"));
+    drop(client);
     nginx.reload(&nginx_settings(&nodes));
+    // It accepts connections until it is told to stop, after the new one has started.
+    wait_until("the old worker ends", || !std::path::Path::new(&old_worker).exists());
     let mut number = KEYS;
     wait_until("the new node gets requests", || {
         number += 1;
