@@ -89,13 +89,21 @@ async fn serve(
     // The start reads files and resolves names, which may hang: it runs in a thread that is not waited for.
     let runtime = Handle::current();
     let starting = tokio::task::spawn_blocking(move || runtime.block_on(assemble(&config, mode, &metrics)));
-    let node = tokio::select! {
+    let mut node = tokio::select! {
         started = starting => started.map_err(CommandError::Start)??,
         () = signals.wait_for_stop() => {
             tracing::info!("stopped before the start was complete");
             return Ok(ExitCode::SUCCESS);
         }
     };
+    // A client that has read the message may send a signal at once, and from here on a signal drains the node. Standard output
+    // may be a pipe that is not read: nothing waits for the message.
+    let message = std::mem::take(&mut node.start_message);
+    drop(tokio::task::spawn_blocking(move || {
+        if let Err(error) = output::try_print(message) {
+            tracing::warn!(%error, "start message cannot be written to standard output");
+        }
+    }));
     node.run(signals).await
 }
 
@@ -159,21 +167,20 @@ async fn assemble(
     let mut listeners = listeners::open_all(&parts).await?;
     let exporters = exporters.start(|| parts.stop_of(ListenerRole::Admin))?;
 
-    let message = StartMessage {
+    let start_message = StartMessage {
         config,
         rules: &rules.summary,
         repository: &repository,
         rule_owner: &rules.owner,
         listeners: &listeners,
     };
-    if let Err(error) = output::try_print(message) {
-        tracing::warn!(%error, "start message cannot be written to standard output");
-    }
+    let start_message = start_message.to_string();
     let reloads = listeners.iter_mut().flat_map(|listener| std::mem::take(&mut listener.reloads));
     let decision_lines = decision_log.as_ref().and_then(|log| log.lines().cloned());
     let logs = decision_lines.clone().map(ReloadTarget::Log);
     let reloads = ReloadTargets(rules.reloads.into_iter().chain(reloads).chain(logs).collect());
     Ok(ServingNode {
+        start_message,
         limiter,
         redis,
         live,

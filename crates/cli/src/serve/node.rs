@@ -25,6 +25,8 @@ const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// An assembled node, with open listeners.
 pub struct ServingNode {
+    /// Printed as soon as the node handles signals.
+    pub start_message: String,
     pub limiter: Arc<Limiter>,
     pub redis: Option<RedisStore>,
     /// Lives as long as the node.
@@ -49,6 +51,7 @@ impl ServingNode {
     /// Serves until a first signal to stop and the end of the requests in flight, or until a second signal.
     pub async fn run(self, mut signals: ProcessSignals) -> Result<ExitCode, CommandError> {
         let Self {
+            start_message: _,
             limiter,
             redis,
             live,
