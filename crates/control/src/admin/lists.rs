@@ -3,7 +3,7 @@
 use super::ControlPlane;
 use super::access::{AdminPeer, Operator};
 use super::problem::Problem;
-use super::publish::{BaseRevision, PublishedRevision, RuleChange, message};
+use super::publish::{BaseRevision, MOST_MESSAGE_CHARACTERS, PublishedRevision, RuleChange, message};
 use super::request_parts::{JsonBody, PathParts, QueryParts};
 use super::rule_check::SOURCE;
 use super::views::{masked_key, time_text};
@@ -229,7 +229,14 @@ impl ControlPlane {
         }
         let base = BaseRevision::of(headers)?.unwrap_or(BaseRevision::Any);
         let target = format!("{} list: {}", list.name(), shown_pattern(&entry.key));
-        let change = RuleChange { operator, peer, message: message(headers)?, action: "list.add", target };
+        // The history shows why, also for an operator who gave a reason only.
+        let message = match message(headers)? {
+            message if message.is_empty() => {
+                entry.reason.iter().flat_map(|reason| reason.chars()).take(MOST_MESSAGE_CHARACTERS).collect()
+            }
+            message => message,
+        };
+        let change = RuleChange { operator, peer, message, action: "list.add", target };
         let entry = WrittenListEntry { by: Some(change.operator.name.clone()), ..entry };
         self.apply(base, change, RuleEdit::AddListEntry { list: list.verdict(), entry }).await
     }

@@ -19,7 +19,7 @@ use utoipa::ToSchema;
 /// The header with the message of a revision.
 const X_MESSAGE: &str = "x-message";
 /// The longest message of a revision, in characters.
-const MOST_MESSAGE_CHARACTERS: usize = 1_000;
+pub(super) const MOST_MESSAGE_CHARACTERS: usize = 1_000;
 /// How often a change without `If-Match` is tried while others publish too.
 const ATTEMPTS: usize = 10;
 

@@ -30,6 +30,8 @@ async fn entries_of_every_kind_take_effect() {
         assert_ne!(verdict(other, "203.0.113.200"), Outcome::Denied, "{key}");
         let entry = node.get("/v1/lists").await.json()["deny"][0].clone();
         assert_eq!((&entry["key"], &entry["by"]), (&json!(key), &json!("operate.token")));
+        // The reason is the message of the revision.
+        assert_eq!(node.get("/v1/revisions?count=1").await.json()["revisions"][0]["message"], "test");
         // It ends by itself.
         clock.advance_us(3_601_000_000);
         assert_ne!(verdict(api_key, ip), Outcome::Denied, "{key}");
