@@ -180,6 +180,12 @@ fn decision_records_are_numbered_without_gaps() {
     assert_eq!(numbers, expected);
 }
 
+#[test]
+fn the_glossary_stays_short() {
+    let rows = read("docs/glossary.md").lines().filter(|line| line.starts_with("| ")).count();
+    assert!(rows <= 31, "{} terms; at most 30 are read", rows - 1);
+}
+
 /// A file that a document names in backticks exists: `limiter/clock.rs` is `crates/limiter/src/clock.rs`, and a name without
 /// a crate is that of any file.
 #[test]
