@@ -29,7 +29,7 @@ const LONGEST_ID: usize = 64;
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct NewGrant {
-    /// An id of up to 64 letters, digits, `-` and `_`, so that the request can be repeated: the same grant is given once.
+    /// An id of up to 64 letters, digits, `-` and `_`, so that the request can be repeated: the same grant is given once as long as it lasts.
     /// Chosen by the server without it.
     #[schema(min_length = 1, max_length = 64, pattern = "^[A-Za-z0-9_-]+$")]
     id: Option<String>,
@@ -99,7 +99,7 @@ pub(super) async fn list_grants(State(plane): State<Arc<ControlPlane>>) -> Resul
 
 /// Gives a client extra tokens: a request that a limit would refuse is admitted as long as there are any. The client has
 /// exactly so many more in the whole fleet, until the end of the grant. With an `id`, repeating the request changes
-/// nothing.
+/// nothing as long as the grant lasts.
 #[utoipa::path(post, path = "/v1/keys/{kind}/{value}/grant", tag = "keys", params(ClientKey),
     request_body = NewGrant, responses((status = 200, body = GrantId)))]
 pub(super) async fn add_grant(

@@ -18,7 +18,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use tollgate_core::request::NamedIdentity;
 use tollgate_core::rules::lists::ListVerdict;
-use tollgate_core::rules::pattern::network;
+use tollgate_core::rules::pattern::{Glob, network};
 use tollgate_core::rules::short_forms::{DurationText, Timestamp};
 use tollgate_core::rules::written::WrittenListEntry;
 use tollgate_core::rules::{self, Explanation};
@@ -296,7 +296,7 @@ impl ClientKey {
     fn listed(self, listing: TimedListing, now: UnixTime) -> Result<WrittenListEntry, Problem> {
         let expires = expiry(now, listing.expires, listing.lasting)?;
         // Lists have patterns and networks, and no kinds: an identity must not become another.
-        if self.value.contains(['*', '?', '[', '{', '\\']) {
+        if !Glob::new(&self.value).is_exact() {
             return Err(Problem::invalid(
                 "an identity with wildcards cannot be listed; edit the rules instead",
             ));

@@ -194,6 +194,9 @@ pub(super) fn expiry(
     let expires = match (expires, lasting) {
         (Some(_), Some(_)) => return Err(Problem::invalid("`expires` and `for` exclude each other")),
         (Some(expires), None) => Some(expires),
+        (None, Some(lasting)) if lasting.us == 0 => {
+            return Err(Problem::invalid("`for` must be longer than 0"));
+        }
         // Lists are written with whole seconds.
         (None, Some(lasting)) => {
             let us = (now + lasting.us).as_us().div_ceil(1_000_000).saturating_mul(1_000_000);

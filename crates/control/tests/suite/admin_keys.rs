@@ -193,6 +193,19 @@ tests:
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn names_with_brackets_and_backslashes_are_no_patterns() {
+    let (node, _) = OperatedNode::start(FIVE).await;
+    for (path, user) in
+        [("user/CORP%5Cann", "CORP\\ann"), ("user/br%5Ba%5D", "br[a]"), ("user/%7Bx%7D", "{x}")]
+    {
+        let reply = node.call("POST", &format!("/v1/keys/{path}/block"), "", r#"{"for":"1h"}"#).await;
+        node.in_force(&reply).await;
+        let listed = node.get("/v1/lists").await.json();
+        assert_eq!(listed["deny"].as_array().unwrap().last().unwrap()["key"], *user);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_a_list_would_read_otherwise_is_not_listed() {
     let (node, _) = OperatedNode::start(FIVE).await;
     for (path, reason) in [
