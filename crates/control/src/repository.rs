@@ -61,7 +61,7 @@ pub enum PublishOutcome {
 #[derive(Debug, thiserror::Error)]
 pub enum RepositoryError {
     /// The file of the repository cannot be used.
-    #[error("error: the rule repository {} cannot be used: {problem}\n  hint: {hint}", path.display())]
+    #[error("the rule repository {} cannot be used: {problem}\n  hint: {hint}", path.display())]
     File {
         /// The file.
         path: PathBuf,

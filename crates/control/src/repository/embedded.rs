@@ -23,6 +23,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use tokio::sync::watch;
 use tollgate_limiter::Clock;
 
@@ -32,6 +33,9 @@ const FILE: &str = "control.redb";
 const MODE: u32 = 0o600;
 /// The format of the tables and documents.
 const FORMAT: u64 = 1;
+/// How often, and after which pauses, a file is tried again that another process has locked: for two seconds.
+const LOCK_ATTEMPTS: usize = 40;
+const LOCK_PAUSE: Duration = Duration::from_millis(50);
 /// Pages that are kept in memory. Revisions are read rarely.
 const CACHE_BYTES: usize = 4 << 20;
 
@@ -411,8 +415,18 @@ fn open_file(path: &Path) -> Result<Database, RepositoryError> {
     if !file.metadata().map_err(io_error)?.is_file() {
         return Err(io_error(io::Error::other("it is not a regular file")));
     }
-    let opened = Builder::new().set_cache_size(CACHE_BYTES).create_file(file);
-    opened.map_err(|error: DatabaseError| file_error(path, &error.into()))
+    let mut attempts = LOCK_ATTEMPTS;
+    loop {
+        let file = file.try_clone().map_err(io_error)?;
+        match Builder::new().set_cache_size(CACHE_BYTES).create_file(file) {
+            // A process that was killed a moment ago may still be ending, and holds the lock until it has.
+            Err(DatabaseError::DatabaseAlreadyOpen) if attempts > 0 => {
+                attempts -= 1;
+                std::thread::sleep(LOCK_PAUSE);
+            }
+            opened => return opened.map_err(|error| file_error(path, &error.into())),
+        }
+    }
 }
 
 /// The error of a file, with what to do about it.

@@ -282,3 +282,19 @@ async fn tokens_are_stored_and_removed() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_file_that_is_locked_for_a_moment_is_opened() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = |path: &std::path::Path| RuleRepository::open_embedded(Some(path), Clock::system());
+    let ending = open(folder.path()).unwrap();
+    let path = folder.path().to_owned();
+    let (waits, is_waiting) = std::sync::mpsc::channel();
+    let opening = std::thread::spawn(move || {
+        waits.send(()).unwrap();
+        open(&path).map(drop).map_err(|error| error.to_string())
+    });
+    is_waiting.recv().unwrap();
+    drop(ending);
+    assert_eq!(opening.join().unwrap(), Ok(()));
+}
