@@ -7,7 +7,7 @@ use std::hint::black_box;
 use std::num::NonZeroU32;
 use std::sync::Barrier;
 use std::time::Instant;
-use tollgate_limiter::{Check, Limiter, Method, Request};
+use tollgate_limiter::{Check, Counting, Limiter, Method, Request};
 
 /// All checks pass: an admission writes its state, a refusal does not.
 const RULES: &str = r#"
@@ -33,6 +33,7 @@ pub fn run() {
     one_thread("10 k keys, Zipf", 10_000, zipf(10_000, 2_000_000, 1), 1.0);
     one_thread("1 M keys, uniform", 1_000_000, uniform(1_000_000, 2_000_000, 2), 1.0);
     one_thread("10 M keys, uniform", 10_000_000, uniform(10_000_000, 2_000_000, 3), 0.35);
+    counting("10 k keys, Zipf", 10_000, zipf(10_000, 2_000_000, 1));
     println!("check: two threads over one");
     two_threads("10 k keys, Zipf", 10_000, zipf(10_000, 2_000_000, 4), 1.2);
     two_threads("1 M keys, uniform", 1_000_000, uniform(1_000_000, 2_000_000, 5), 1.8);
@@ -60,6 +61,23 @@ fn one_thread(name: &str, clients: usize, picks: Vec<u32>, bar: f64) {
     let (our_time, their_time) = (median(&mut our_times), median(&mut their_times));
     println!("  {name:<30} tollgate {our_time:>6.1}   governor {their_time:>6.1}");
     report_at_most(&format!("{name}: × governor"), median(&mut ratios), bar);
+}
+
+/// What counting every decision for metrics costs, in the same rounds.
+fn counting(name: &str, clients: usize, picks: Vec<u32>) {
+    let keys = keys(clients);
+    let limiters = [Counting::On, Counting::Off].map(|counting| limiter(RULES, 1 << 30).counting(counting));
+    let mut times = [const { Vec::new() }; 2];
+    for limiter in &limiters {
+        keys.iter().for_each(|key| check(limiter, key));
+    }
+    for picks in picks.chunks(PAIR_CHECKS).cycle().take(PAIRS) {
+        for (limiter, times) in limiters.iter().zip(&mut times) {
+            times.push(nanos_per_call(&keys, picks, |key| check(limiter, key)));
+        }
+    }
+    let [on, off] = times.map(|mut times| median(&mut times));
+    println!("  {name:<30} counted  {on:>6.1}   not counted {off:>6.1}");
 }
 
 fn two_threads(name: &str, clients: usize, picks: Vec<u32>, bar: f64) {

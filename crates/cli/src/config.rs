@@ -32,7 +32,7 @@ pub use rule_source::RuleSourceConfig;
 use rule_source::RuleSourceFlags;
 use serde::Deserialize;
 pub use setting_value::SettingError;
-use setting_value::{TextOrNumber, WrittenSwitch, parse_address, parse_size};
+use setting_value::{MOST_NAME_CHARACTERS, TextOrNumber, WrittenSwitch, parse_address, parse_size};
 use settings_file::SettingsFile;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -68,6 +68,9 @@ pub struct WrittenSettings {
     /// [default: memory]
     #[arg(long, env = "TOLLGATE_STORE", hide_env_values = true, value_name = "URL")]
     store: Option<String>,
+    /// Name of this node in the page, `tollgate top` and the API [default: the name of the host]
+    #[arg(long, env = "TOLLGATE_NODE_NAME", value_name = "NAME")]
+    node_name: Option<TextOrNumber>,
     /// Folder for the rule repository of a node alone, and for the last good rules and the size of the fleet, which a node
     /// needs if it starts while its rule source or its shared store is unavailable
     /// [default: none, or $STATE_DIRECTORY]
@@ -185,6 +188,7 @@ impl WrittenSettings {
             config: path(self.config).or(other.config),
             rules: path(self.rules).or(other.rules),
             store: text(self.store).or(other.store),
+            node_name: value(self.node_name).or(other.node_name),
             data: path(self.data).or(other.data),
             repository: text(self.repository).or(other.repository),
             control_plane: text(self.control_plane).or(other.control_plane),
@@ -226,6 +230,7 @@ impl WrittenSettings {
         };
         report("listen", self.listen.as_ref().and_then(|listen| parse_address(listen).err()));
         report("store_memory", self.store_memory.as_ref().and_then(|memory| parse_size(memory).err()));
+        report("node_name", node_name(self.node_name.as_ref()).err());
         let repository = self.repository.as_deref();
         report("repository", repository.and_then(|text| rule_source::parse_repository(text).err()));
         report("rules_poll", rule_source::poll_interval(self.rules_poll.as_ref()).err());
@@ -320,6 +325,8 @@ pub struct ServeConfig {
     pub rules_poll: Duration,
     /// What happens to a rule file whose tests fail.
     pub failed_tests: FailedTestPolicy,
+    /// The name of this node, for people.
+    pub node_name: String,
     /// The folder for what a restart needs.
     pub data: Option<PathBuf>,
     /// Where states are kept.
@@ -398,6 +405,7 @@ impl ServeConfig {
                 Some(WrittenFailedTestPolicy::Warn) => FailedTestPolicy::Warn,
                 Some(WrittenFailedTestPolicy::Refuse) | None => FailedTestPolicy::Refuse,
             },
+            node_name: node_name(settings.node_name.as_ref())?,
             data,
             store_memory: settings.store_memory.as_ref().map_or(Ok(DEFAULT_MEMORY), parse_size)?,
             resp: resp::read(
@@ -419,6 +427,16 @@ impl ServeConfig {
             warnings: Vec::new(),
         })
     }
+}
+
+/// The name of this node: the setting, else the name of the host.
+fn node_name(setting: Option<&TextOrNumber>) -> Result<String, SettingError> {
+    let Some(setting) = setting else {
+        return Ok(rustix::system::uname().nodename().to_string_lossy().into_owned());
+    };
+    let name = setting.to_string();
+    let is_name = name.chars().count() <= MOST_NAME_CHARACTERS && !name.chars().any(char::is_control);
+    if is_name { Ok(name) } else { Err(SettingError::NodeName) }
 }
 
 /// The folder that systemd creates for `StateDirectory=`; the first, if there are several.

@@ -136,6 +136,7 @@ async fn assemble(
     let gateway_metrics = Arc::new(OnceLock::new());
     let live = LiveParts {
         profile: NodeProfile {
+            name: config.node_name.clone(),
             address: first_address(config, mode).to_string(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
         },

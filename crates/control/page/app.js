@@ -56,7 +56,7 @@ function go(focus) {
 function connection(banner, body) {
 	const lost = live.status === 'lost';
 	body.classList.toggle('stale', lost);
-	const broken = (live.nodes || []).flatMap((node) => nodes.brokenShards(node).map((shard) => `${shard.address ?? shard.shard} at ${node.id}`));
+	const broken = (live.nodes || []).flatMap((node) => nodes.brokenShards(node).map((shard) => `${shard.address ?? shard.shard} at ${nodes.nodeName(node)}`));
 	const state = lost ? `lost ${live.lostSince}` : broken.join();
 	if (banner.dataset.state !== state) {
 		banner.dataset.state = state;

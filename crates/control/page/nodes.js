@@ -7,6 +7,9 @@ import { ask, notice, reason } from './dialog.js';
 
 export const title = 'Nodes';
 
+/** What people call a node; its id if it has no name. */
+export const nodeName = (node) => node.name || node.id;
+
 /** The shards whose breaker is not closed, as a node sees them. */
 export const brokenShards = (node) => (node.shards || []).filter((shard) => shard.breaker !== 'closed');
 
@@ -55,7 +58,7 @@ export function mount(root) {
 
 function row(first) {
 	const cells = COLUMNS.map((column) => h(column.endsWith('#') ? 'td.n' : 'td', { 'data-label': column.replace('#', '') }));
-	show(cells[0], h('span', h('b.mono', first.id), h('br'), h('small.faint', [first.address, first.version && `v${first.version}`, first.follower && 'follower'].filter(Boolean).join(' · '))));
+	show(cells[0], h('span', h('b.mono', { title: `id ${first.id}` }, nodeName(first)), h('br'), h('small.faint', [first.address, first.version && `v${first.version}`, first.follower && 'follower'].filter(Boolean).join(' · '))));
 	return {
 		node: h('tr', cells),
 		update(node) {

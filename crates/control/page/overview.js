@@ -3,7 +3,7 @@ import { h, show, say, keyed, pill, card, loading, segments, head, table, swap }
 import { number, compact, percent, latency, latencyUnit, known, figure, when } from './format.js';
 import { chart, sparkline } from './chart.js';
 import { live, watch, setRange } from './live.js';
-import { storePill, rulesPill } from './nodes.js';
+import { nodeName, storePill, rulesPill } from './nodes.js';
 
 export const title = 'Overview';
 
@@ -100,7 +100,7 @@ function ruleRow(first) {
 
 function nodeRow(first) {
 	const state = h('span');
-	return { node: h('li', h('a.mono', { href: '#/nodes' }, first.id), state), update: (node) => show(state, storePill(node), ' ', rulesPill(node)) };
+	return { node: h('li', h('a.mono', { href: '#/nodes', title: `id ${first.id}` }, nodeName(first)), state), update: (node) => show(state, storePill(node), ' ', rulesPill(node)) };
 }
 
 const eventRow = (event) => ({ node: h('li', when(event.t), h('p', pill(tone(event.kind), event.kind.replaceAll('_', ' ')), ' ', event.text)) });

@@ -217,7 +217,7 @@ function byRule({ rules }, most) {
 	return table('Preview by rule', ['rule', 'limited now#', 'with this#'], '', rules.slice(0, most).map(({ id, before, after }) => {
 		const more = (share(after) ?? 0) - (share(before) ?? 0);
 		return h('tr', h('td', h('code', id)), h('td.n', shareText(share(before))),
-			h('td.n', Math.abs(more) >= 0.05 && [pill(more > 0 ? 'warn' : 'ok', `${more > 0 ? '+' : '−'}${number(Math.abs(more))}`), ' '], shareText(share(after))));
+			h('td.n', Math.abs(more) >= 0.05 && [pill(more > 0 ? 'warn' : 'ok', `${more > 0 ? '+' : '−'}${Math.abs(more).toFixed(1)} pts`), ' '], shareText(share(after))));
 	})).node;
 }
 
@@ -227,7 +227,7 @@ function showPreview(place, { preview, report, asking, problem }, dirty) {
 		: !preview && asking ? h('div.card', loading()) : !preview ? emptyCard('No preview', problem || 'It could not be made for this draft.') : h('div.stack', h('p.dim', `${plural(preview.requests, 'request')} of the last ${span(preview.window_seconds)}, ${preview.exact ? 'all of them' : 'by a weighted sample'}${preview.partial ? ', cut short' : ''}, replayed against both rule sets.`),
 		h('div.grid', card('By rule', null, byRule(preview)),
 			card('Keys that change most', null, preview.keys.length ? table('Keys that change most', ['key', 'refused now#', 'with this#'], '', preview.keys.map((key) => h('tr',
-				h('td', keyLink(key.kind, key.key)), h('td.n', number(key.refused_before)), h('td.n', number(key.refused_after))))).node
+				h('td', keyLink(key.kind, key.key, key.fingerprint)), h('td.n', number(key.refused_before)), h('td.n', number(key.refused_after))))).node
 				: empty('No key changes')))));
 }
 

@@ -156,7 +156,7 @@ async fn keep_exchanging(view: &LiveView, store: &StoreObserver, settings: &Live
         }
         if nodes <= settings.always_follow || view.is_watched() {
             let statuses = store.read_statuses().await;
-            view.take_in_statuses(&statuses);
+            view.take_in_statuses(store.node_id(), &statuses);
         } else {
             view.unfollow();
         }

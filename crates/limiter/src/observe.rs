@@ -11,7 +11,7 @@ mod record;
 mod top_keys;
 mod traffic_samples;
 
-use crate::abuse::{Label, watched};
+use crate::abuse::{Label, fingerprint, watched};
 use crate::decision::{Check, Decision};
 use crate::limiter::Limiter;
 use crate::memo::Caches;
@@ -151,6 +151,14 @@ impl Limiter {
     /// are its own.
     pub fn set_fingerprint_seed(&self, seed: [u64; 2]) {
         self.observation.fleet_seed.store(Some(Arc::new(KeySeed::new(seed))));
+    }
+
+    /// What distinguishes this identity from others with the same abbreviation; the same as in [`Limiter::top`], for a rule
+    /// that counts by it alone.
+    pub fn fingerprint(&self, identity: &Identity<'_>) -> String {
+        let identities = std::slice::from_ref(identity);
+        let fleet_seed = self.observation.fleet_seed.load();
+        fingerprint(hash(fleet_seed.as_deref().unwrap_or(self.seed()), identities))
     }
 
     /// The number of the top limited keys that have been limited without a break for five minutes.

@@ -17,6 +17,8 @@ use tollgate_redis::StoreUrlError;
 use tollgate_telemetry::{OtlpSettingsError, StatsdSettingsError};
 
 const SMALLEST_SIZE: usize = 1 << 20;
+/// The longest name of a node.
+pub const MOST_NAME_CHARACTERS: usize = 100;
 
 /// A text, or a number that means the same without quotes.
 #[derive(Clone, Debug, Deserialize)]
@@ -118,6 +120,10 @@ pub enum SettingError {
     EmptyRespPassword(String),
     #[error("`{0}` is not a log format; use text or json")]
     LogFormat(String),
+    #[error(
+        "the name of a node has at most {MOST_NAME_CHARACTERS} characters, none of them a control character"
+    )]
+    NodeName,
     #[error("a secret is 32 hexadecimal digits, such as `openssl rand -hex 16` prints")]
     StoreSecret,
     #[error("a gateway needs an upstream: --upstream http://127.0.0.1:3000")]

@@ -193,7 +193,7 @@ fn node_line(node: &ListedNode) -> TableLine {
         NodeState::NoStatus => ("? no status", LineTone::Plain),
     };
     let status = &node.status;
-    let mut name = if status.address.is_empty() { status.id.clone() } else { status.address.clone() };
+    let mut name = status.name_or_id().to_owned();
     if node.is_self {
         name += " *";
     }

@@ -9,6 +9,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Duration;
+use tempfile::TempDir;
 use tokio::time::Instant;
 
 /// Only a failing test waits this long.
@@ -23,6 +24,7 @@ pub fn tollgate<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Comm
         "STORE",
         "STORE_MEMORY",
         "DATA",
+        "NODE_NAME",
         "EMERGENCY",
         "EMERGENCY_PER_SECOND",
         "REPOSITORY",
@@ -125,6 +127,8 @@ pub struct TollgateProcess {
     /// Its standard output until it was ready.
     pub start_message: String,
     log: Receiver<String>,
+    /// Holds the files of a process that is killed before it can remove them. Dropped after the process.
+    _temporary: TempDir,
 }
 
 impl TollgateProcess {
@@ -135,14 +139,18 @@ impl TollgateProcess {
 
     /// Runs a command without waiting for its start message; the address is not known.
     pub fn without_start_message(command: &mut Command) -> Self {
-        let mut child = KillOnDrop(command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
+        let temporary = tempfile::tempdir().unwrap();
+        command.env("TMPDIR", temporary.path()).stdin(Stdio::null()).stderr(Stdio::piped());
+        let mut child = KillOnDrop(command.spawn().unwrap());
         let log = lines(child.0.stderr.take().unwrap());
-        Self { child, address: SocketAddr::from(([0; 4], 0)), start_message: String::new(), log }
+        let address = SocketAddr::from(([0; 4], 0));
+        Self { child, address, start_message: String::new(), log, _temporary: temporary }
     }
 
     /// Runs a command, and waits for its start message.
     pub fn from(command: &mut Command) -> Self {
-        let mut child = KillOnDrop(spawn(command));
+        let temporary = tempfile::tempdir().unwrap();
+        let mut child = KillOnDrop(spawn(command.env("TMPDIR", temporary.path())));
         let stdout = lines(child.0.stdout.take().unwrap());
         let log = lines(child.0.stderr.take().unwrap());
         let mut start_message = String::new();
@@ -158,7 +166,7 @@ impl TollgateProcess {
         let (_, address) = listeners.split_once("http").unwrap();
         let address = address.trim_start_matches(['s', ':', '/']);
         let (address, _) = address.split_once('/').unwrap();
-        Self { child, address: address.parse().unwrap(), start_message, log }
+        Self { child, address: address.parse().unwrap(), start_message, log, _temporary: temporary }
     }
 
     /// A connection to the admin listener.

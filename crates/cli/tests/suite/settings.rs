@@ -3,6 +3,7 @@
 use crate::process::{CommandOutput, TollgateProcess, run, tollgate};
 use std::path::Path;
 use tempfile::TempDir;
+use tollgate_testbed::wait_until;
 
 fn folder_with(config: &str) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
@@ -49,6 +50,24 @@ fn every_flag_has_a_variable() {
     let server = TollgateProcess::from(&mut command);
     assert!(server.start_message.contains("at most 16 MB"), "{}", server.start_message);
     assert_eq!(server.client().check("a", "/").json()["rule"], "mine");
+}
+
+#[test]
+fn a_node_has_the_name_of_its_host_or_its_own() {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap().trim().to_owned();
+    for (flags, expected) in [(&[][..], host.as_str()), (&["--node-name", "edge-1"], "edge-1")] {
+        let data = tempfile::tempdir().unwrap();
+        let start = ["--data", data.path().to_str().unwrap()];
+        let server = TollgateProcess::start(start.iter().chain(flags).copied());
+        let token = std::fs::read_to_string(data.path().join("operate.token")).unwrap();
+        let mut admin = server.admin();
+        wait_until("the node is listed with its name", || {
+            let nodes = admin.call("GET", "/v1/nodes", token.trim(), "", "").json();
+            nodes["nodes"][0]["name"] == expected
+        });
+    }
+    let output = run(&mut tollgate(["serve", "--node-name", "a\nb"]));
+    assert!(output.stderr.contains("the name of a node has at most 100 characters"), "{output:?}");
 }
 
 #[test]

@@ -10,6 +10,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use std::sync::Arc;
 use tollgate_core::diagnostic::{DiagnosticReport, Severity};
+use tollgate_core::key::Identity;
 use tollgate_core::path;
 use tollgate_core::rules::written::RuleTestRequest;
 use tollgate_core::rules::{self, Explanation, RuleDiff, RulePreview};
@@ -110,7 +111,9 @@ pub(super) async fn preview_rules(
         let clock = Clock::system();
         let start = clock.now();
         let samples = limiter.recent_requests();
-        Ok(rules::preview(&samples, &before, &after, || clock.now().since(start) < PREVIEW_TIME_US))
+        let fingerprint = |identity: &Identity<'_>| limiter.fingerprint(identity);
+        let may_continue = || clock.now().since(start) < PREVIEW_TIME_US;
+        Ok(rules::preview(&samples, &before, &after, fingerprint, may_continue))
     };
     super::beside(preview).await?.map(Json)
 }

@@ -415,12 +415,11 @@ impl LiveView {
         }
     }
 
-    /// Takes in the statuses of the nodes that share the store.
-    pub(super) fn take_in_statuses(&self, statuses: &FleetStatuses) {
+    /// Takes in the statuses of the nodes that share the store, except for that of this node, which has the id `own`.
+    pub(super) fn take_in_statuses(&self, own: &str, statuses: &FleetStatuses) {
         let second = self.0.clock.now().as_us() / 1_000_000;
         let mut tables = self.0.tables.lock();
-        let own = tables.own.as_ref().map(|own| own.id.clone()).unwrap_or_default();
-        let listed = statuses.nodes.iter().filter(|(id, _)| **id != own).map(|(id, text)| {
+        let listed = statuses.nodes.iter().filter(|(id, _)| *id != own).map(|(id, text)| {
             let status = text.as_deref().and_then(|text| NodeStatus::read(id, text));
             (id.clone(), status.map_or_else(|| ListedNode::without_status(id), ListedNode::new))
         });
@@ -478,8 +477,8 @@ impl LiveView {
 /// How a node is named in events.
 fn name(status: &NodeStatus) -> String {
     match status.address.as_str() {
-        "" => status.id.clone(),
-        address => format!("{} at {address}", status.id),
+        "" => status.name_or_id().to_owned(),
+        address => format!("{} at {address}", status.name_or_id()),
     }
 }
 
@@ -522,5 +521,30 @@ impl LiveNow {
             store_p50_us: most(|point| point.store_p50_us),
             store_p99_us: most(|point| point.store_p99_us),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::RuleStatus;
+    use crate::live::NodeProfile;
+    use tokio::sync::watch;
+    use tollgate_limiter::{Limiter, MemoryStore};
+
+    #[test]
+    fn a_node_is_not_one_of_the_others_before_its_first_look() {
+        let limiter = Limiter::new(MemoryStore::new(1 << 20), Clock::system());
+        let view = LiveView::new(&LiveParts {
+            profile: NodeProfile::default(),
+            limiter: Arc::new(limiter),
+            store: None,
+            rules: watch::channel(RuleStatus::default()).1,
+            gateway: Arc::default(),
+        });
+        let nodes = ["own", "other"].map(|id| (id.to_owned(), None)).into();
+        view.take_in_statuses("own", &FleetStatuses { nodes, is_complete: true });
+        let tables = view.0.tables.lock();
+        assert_eq!(tables.others.keys().collect::<Vec<_>>(), ["other"]);
     }
 }

@@ -27,6 +27,8 @@ const TOP_EVERY: u64 = 2;
 /// What a node tells of itself that does not change.
 #[derive(Clone, Debug, Default)]
 pub struct NodeProfile {
+    /// Its name, for people; normally that of its host.
+    pub name: String,
     /// Where its first door is.
     pub address: String,
     /// Its version.
@@ -227,9 +229,10 @@ impl NodeMonitor {
             degraded: recent.groups.degraded as f64 / seconds,
         });
         let rules = self.parts.rules.borrow();
-        let NodeProfile { address, version } = self.parts.profile.clone();
+        let NodeProfile { name, address, version } = self.parts.profile.clone();
         NodeStatus {
             id: self.id.clone(),
+            name,
             address,
             version,
             started: rfc3339(self.started),

@@ -24,6 +24,9 @@ const LONGEST_NAME: usize = 300;
 pub struct NodeStatus {
     /// Drawn when it started.
     pub id: String,
+    /// Its name, for people: its setting `node_name`, else the name of its host.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub name: String,
     /// Where its first door is.
     pub address: String,
     /// The URL of its admin listener, if it has one.
@@ -223,12 +226,17 @@ impl NodeStatus {
         // It is shown as a link.
         let is_url = |url: &String| url.starts_with("http://") || url.starts_with("https://");
         self.admin = self.admin.take().filter(is_url);
-        let names = [&mut self.id, &mut self.address, &mut self.version, &mut self.started];
+        let names = [&mut self.id, &mut self.name, &mut self.address, &mut self.version, &mut self.started];
         let optional = [&mut self.admin, &mut self.digest, &mut self.rules_error];
         let rules = self.rules.iter_mut().map(|rule| &mut rule.id);
         for name in names.into_iter().chain(optional.into_iter().flatten()).chain(rules) {
             super::cut(name, LONGEST_NAME);
         }
+    }
+
+    /// Its name, or its id where it has none: nodes of an older version.
+    pub fn name_or_id(&self) -> &str {
+        if self.name.is_empty() { &self.id } else { &self.name }
     }
 
     /// The status as others read it.

@@ -39,7 +39,11 @@ impl LiveNode {
         limiter.install(loaded.rules, loaded.lists).unwrap();
         let limiter = Arc::new(limiter);
         let parts = LiveParts {
-            profile: NodeProfile { address: name.to_owned(), version: "1.0.0".to_owned() },
+            profile: NodeProfile {
+                name: format!("node-{name}"),
+                address: name.to_owned(),
+                version: "1.0.0".to_owned(),
+            },
             limiter: Arc::clone(&limiter),
             store: Some(store.observer()),
             rules: watch::channel(RuleStatus { revision: 7, ..RuleStatus::default() }).1,

@@ -13,7 +13,7 @@ use super::compile::LoadedRules;
 use super::explain::masked;
 use super::written::RuleTestRequest;
 use crate::key::{Dimension, Identity, Ipv6Prefix, identity};
-use crate::request::{NamedIdentity, Request};
+use crate::request::NamedIdentity;
 use crate::time::UnixTime;
 use replay::{ClientCounts, Replay, SliceEnd};
 use serde::{Deserialize, Serialize};
@@ -103,6 +103,8 @@ pub struct PreviewKey {
     pub kind: String,
     /// The identity; an API key is abbreviated.
     pub key: String,
+    /// Distinguishes abbreviated keys.
+    pub fingerprint: String,
     /// Its requests.
     pub requests: u64,
     /// Those refused by the rules in force.
@@ -111,12 +113,13 @@ pub struct PreviewKey {
     pub refused_after: u64,
 }
 
-/// Replays `samples`, in the order of their times, under the rules `before` and `after`. The replay ends early when
-/// `may_continue` returns false; it is called regularly.
+/// Replays `samples`, in the order of their times, under the rules `before` and `after`. `fingerprint` distinguishes the
+/// clients that are listed. The replay ends early when `may_continue` returns false; it is called regularly.
 pub fn preview(
     samples: &[SampledRequest],
     before: &LoadedRules,
     after: &LoadedRules,
+    fingerprint: impl Fn(&Identity<'_>) -> String,
     mut may_continue: impl FnMut() -> bool,
 ) -> RulePreview {
     let (Some(first), Some(last)) = (samples.first(), samples.last()) else {
@@ -161,7 +164,7 @@ pub fn preview(
         before: before_totals,
         after: after_totals,
         rules: rules(before, after, old.rules(), new.rules()),
-        keys: keys(samples, &clients, old.clients(), new.clients()),
+        keys: keys(samples, &clients, old.clients(), new.clients(), fingerprint),
         ignored: in_flight_rules(before, after),
     }
 }
@@ -209,6 +212,7 @@ fn keys(
     clients: &[usize],
     old: &[ClientCounts],
     new: &[ClientCounts],
+    fingerprint: impl Fn(&Identity<'_>) -> String,
 ) -> Vec<PreviewKey> {
     let difference = |client: &usize| old[*client].refused.abs_diff(new[*client].refused);
     let mut changed: Vec<usize> = (0..old.len()).filter(|client| difference(client) > 0).collect();
@@ -218,10 +222,13 @@ fn keys(
         let sample = samples.iter().zip(clients).find(|(_, of)| **of == client).map(|(sample, _)| sample)?;
         let ids: Vec<(&str, &str)> =
             sample.fields.ids.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
-        let (kind, key) = label(&sample.fields.as_request(&ids));
+        let request = sample.fields.as_request(&ids);
+        let identity = identity(&Dimension::Named(NamedIdentity::ApiKey), Ipv6Prefix::default(), &request, 0);
+        let (kind, key) = label(&identity);
         Some(PreviewKey {
             kind,
             key,
+            fingerprint: fingerprint(&identity),
             requests: old[client].requests,
             refused_before: old[client].refused,
             refused_after: new[client].refused,
@@ -231,9 +238,8 @@ fn keys(
 }
 
 /// The client by its API key, else by what else it has; without secrets.
-fn label(request: &Request<'_>) -> (String, String) {
-    let by_key = Dimension::Named(NamedIdentity::ApiKey);
-    let (kind, text) = match identity(&by_key, Ipv6Prefix::default(), request, 0) {
+fn label(identity: &Identity<'_>) -> (String, String) {
+    let (kind, text) = match *identity {
         Identity::Named(kind, value) if kind.is_credential() => (kind.name(), masked(value)),
         Identity::Named(kind, value) => (kind.name(), value.to_owned()),
         Identity::Ip(bits) => ("ip", IpAddr::from(bits.to_be_bytes()).to_canonical().to_string()),

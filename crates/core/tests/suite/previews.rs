@@ -35,7 +35,7 @@ fn two_clients() -> Vec<SampledRequest> {
 fn a_lower_limit_shows_the_clients_that_it_hits() {
     let (before, after) =
         (rules("rules: [{ id: api, limit: 20/s }]"), rules("rules: [{ id: api, limit: 120/min }]"));
-    let preview = preview(&two_clients(), &before, &after, || true);
+    let preview = preview(&two_clients(), &before, &after, |_| String::new(), || true);
     assert!(preview.exact && !preview.partial);
     assert_eq!((preview.requests, preview.samples), (660, 660));
     assert_eq!(preview.window_seconds, 59.9);
@@ -59,7 +59,7 @@ fn lists_and_other_rules_are_replayed() {
     let before =
         rules("rules: [{ id: a, endpoint: /a, limit: 1/s }, { id: busy, algorithm: concurrency, limit: 1 }]");
     let after = rules("rules: [{ id: b, endpoint: /b, limit: 1/s, on_exceed: shadow }]\ndeny: [sk_busy_*]");
-    let preview = preview(&two_clients(), &before, &after, || true);
+    let preview = preview(&two_clients(), &before, &after, |_| String::new(), || true);
     assert_eq!(preview.ignored, ["busy"]);
     assert_eq!((preview.before.admitted, preview.before.unlimited, preview.before.limited), (60, 60, 540));
     assert_eq!((preview.after.denied, preview.after.admitted + preview.after.unlimited), (600, 60));
@@ -75,7 +75,7 @@ fn weights_stand_for_requests() {
     let mut samples: Vec<_> = (1..=60).map(|n| sample(n * SECOND_US, 10, "busy", "/a")).collect();
     samples.extend((0..100).map(|n| sample(n * SECOND_US / 2, 10, &format!("rare{n}"), "/a")));
     samples.sort_by_key(|sample| sample.at);
-    let weighted = preview(&samples, &before, &after, || true);
+    let weighted = preview(&samples, &before, &after, |_| String::new(), || true);
     assert!(!weighted.exact);
     assert_eq!((weighted.requests, weighted.samples), (1_600, 160));
     assert_eq!((weighted.before.limited, weighted.before.admitted), (0, 1_600));
@@ -85,10 +85,16 @@ fn weights_stand_for_requests() {
     // A client far above its limit costs no more than what it is admitted.
     let heavy: Vec<_> = (1..=300).map(|n| sample(n * SECOND_US, 1_000_000, "storm", "/a")).collect();
     let mut checks = 0;
-    let storm = preview(&heavy, &before, &after, || {
-        checks += 1;
-        true
-    });
+    let storm = preview(
+        &heavy,
+        &before,
+        &after,
+        |_| String::new(),
+        || {
+            checks += 1;
+            true
+        },
+    );
     assert!(!storm.partial && storm.requests > 298_000_000, "{storm:?}");
     assert!((5_900..=6_100).contains(&storm.before.admitted), "{storm:?}");
     assert!((1_480..=1_520).contains(&storm.after.admitted), "{storm:?}");
@@ -103,16 +109,22 @@ fn an_interrupted_replay_is_partial() {
     let samples: Vec<_> = (0..3_000).map(|n| sample(n * 10_000, 1, &format!("k{n}"), "/a")).collect();
     for most in [0, 1, 5, 10] {
         let mut left = most;
-        let preview = preview(&samples, &before, &after, || {
-            left -= 1;
-            left >= 0
-        });
+        let preview = preview(
+            &samples,
+            &before,
+            &after,
+            |_| String::new(),
+            || {
+                left -= 1;
+                left >= 0
+            },
+        );
         assert!(preview.partial);
         let sum = |totals: PreviewTotals| totals.admitted + totals.limited;
         assert_eq!(sum(preview.before), sum(preview.after));
         assert_eq!(preview.requests, sum(preview.before));
         assert!(preview.requests >= u64::try_from(most).unwrap() * 100, "{preview:?}");
     }
-    let none = preview(&[], &before, &after, || true);
+    let none = preview(&[], &before, &after, |_| String::new(), || true);
     assert!(none.exact && !none.partial && none.requests == 0);
 }

@@ -49,10 +49,15 @@ fn a_replay_of_all_requests_decides_as_the_limiter_did() {
     let samples = limiter.recent_requests();
     assert_eq!(samples.len(), sent);
     let (before, after) = (load(RULES), load("rules: [{ id: plan, limit: 1000/s }]"));
-    let preview = preview(&samples, &before, &after, || true);
+    let preview = preview(&samples, &before, &after, |identity| limiter.fingerprint(identity), || true);
     assert!(preview.exact && limited > 50, "{limited}");
     assert_eq!((preview.before.limited, preview.before.denied), (limited, denied));
     assert_eq!((preview.after.limited, preview.after.denied), (0, 0));
+    // A key is found again among the top keys.
+    let top = limiter.top(100).limited;
+    for key in preview.keys.iter().filter(|key| key.refused_before > denied) {
+        assert!(top.iter().any(|top| top.fingerprint == key.fingerprint), "{key:?} {top:?}");
+    }
 }
 
 #[test]

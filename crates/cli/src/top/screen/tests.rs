@@ -45,6 +45,7 @@ fn snapshot() -> LiveSnapshot {
         is_self: address.ends_with("1:8080"),
         status: NodeStatus {
             id: format!("id of {address}"),
+            name: address.replace("10.0.0.", "edge-").replace(":8080", ""),
             address: address.to_owned(),
             revision: 12,
             per_second: Some(NodeRates { decisions, ..NodeRates::default() }),

@@ -1,7 +1,7 @@
 //! The pictures of the page in `docs/images`, drawn from a fleet under traffic.
 
 use super::chrome::Chrome;
-use crate::process::TollgateProcess;
+use crate::process::{TollgateProcess, tollgate};
 use serde_json::json;
 use std::fs;
 use std::path::Path;
@@ -70,13 +70,18 @@ async fn pictures_of_every_page() {
     let data = tempfile::tempdir().unwrap();
     let rules = data.path().join("rules.yaml");
     fs::write(&rules, RULES).unwrap();
-    let node = |name: &str| {
+    let node = |name: &str, address: &str| {
         let own = data.path().join(name);
-        let rules = rules.to_str().unwrap();
-        TollgateProcess::start(["--rules", rules, "--store", &redis.url(), "--data", own.to_str().unwrap()])
+        let mut command =
+            tollgate(["serve", "--node-name", name, "--listen", address, "--store", &redis.url()]);
+        TollgateProcess::from(command.arg("--rules").arg(&rules).arg("--data").arg(own))
     };
-    let nodes = [node("a"), node("b"), node("c")];
-    let token = fs::read_to_string(data.path().join("a/operate.token")).unwrap().trim().to_owned();
+    let nodes = [
+        node("edge-1", "127.0.0.11:8080"),
+        node("edge-2", "127.0.0.12:8080"),
+        node("edge-3", "127.0.0.13:8080"),
+    ];
+    let token = fs::read_to_string(data.path().join("edge-1/operate.token")).unwrap().trim().to_owned();
     let start = Instant::now();
     let stop = Arc::new(AtomicBool::new(false));
     let senders = traffic(&nodes, &stop);
