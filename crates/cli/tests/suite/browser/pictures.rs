@@ -68,13 +68,13 @@ async fn pictures_of_every_page() {
     let seconds = std::env::var("TOLLGATE_PICTURES_SECONDS").map_or(310, |text| text.parse().unwrap());
     let redis = RedisServer::start(&[]);
     let data = tempfile::tempdir().unwrap();
-    let rules = data.path().join("rules.yaml");
-    fs::write(&rules, RULES).unwrap();
+    fs::write(data.path().join("rules.yaml"), RULES).unwrap();
     let node = |name: &str, address: &str| {
         let own = data.path().join(name);
         let mut command =
             tollgate(["serve", "--node-name", name, "--listen", address, "--store", &redis.url()]);
-        TollgateProcess::from(command.arg("--rules").arg(&rules).arg("--data").arg(own))
+        command.current_dir(data.path()).args(["--rules", "rules.yaml", "--data"]).arg(own);
+        TollgateProcess::from(&mut command)
     };
     let nodes = [
         node("edge-1", "127.0.0.11:8080"),
